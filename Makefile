@@ -1,0 +1,108 @@
+# GNU make in front of CMake: the commands a person types. `make help` lists them.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc)
+
+# How many seeds the simulator's tests run; the sanitized build, being slower, runs 3 of 10.
+VERBENA_SIM_SEEDS ?= 1000
+VERBENA_SIM_SEEDS_ASAN ?= $(shell expr \( $(VERBENA_SIM_SEEDS) \* 3 + 9 \) / 10)
+VERBENA_SOAK_MINUTES ?= 60
+VERBENA_FUZZ_SECONDS ?= 60
+
+# CMake reads the generator from the environment for a new build folder only.
+configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
+	&& echo Ninja || echo 'Unix Makefiles')}" cmake --preset $(1) --log-level=NOTICE $(2)
+compile = cmake --build --preset $(1) -j $(JOBS)
+# What clang-format and clang-tidy look at: tracked and new files.
+sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
+	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc'
+
+.DEFAULT_GOAL := build
+.NOTPARALLEL:
+.PHONY: build demo test bench interop soak fuzz install clean format tidy help
+
+build: ## build the library and the tool into build/ (default)
+	scripts/install-packages.sh build
+	$(call configure,default)
+	$(call compile,default)
+
+demo: ## run Debian's ib_write_bw on Verbena, both ends on this machine
+	scripts/install-packages.sh build demo
+	$(call configure,default)
+	$(call compile,default)
+	scripts/demo.sh
+
+test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)
+	scripts/install-packages.sh build test
+	$(call configure,default)
+	$(call configure,asan)
+	$(call configure,tsan)
+	$(call compile,default)
+	$(call compile,asan)
+	$(call compile,tsan)
+	@failed=; \
+	echo "== thread sanitizer: runtime"; \
+	ctest --preset tsan -j $(JOBS) -L '^runtime$$' || failed="$$failed tsan"; \
+	echo "== address and undefined-behaviour sanitizers: unit, wire, sim, fuzz replay"; \
+	VERBENA_SIM_SEEDS=$(VERBENA_SIM_SEEDS_ASAN) \
+	ctest --preset asan -j $(JOBS) -L '^(unit|wire|sim|fuzz)$$' || failed="$$failed asan"; \
+	echo "== plain build: all tests"; \
+	VERBENA_SIM_SEEDS=$(VERBENA_SIM_SEEDS) \
+	ctest --preset default -j $(JOBS) || failed="$$failed default"; \
+	if [ -n "$$failed" ]; then echo "make test: FAILED in:$$failed" >&2; exit 1; fi; \
+	echo "make test: all passed"
+
+bench: ## build and run the benchmarks (bench/*.cc, then bench/*.sh)
+	scripts/install-packages.sh build bench
+	$(call configure,default)
+	$(call compile,default)
+	@if [ -x build/verbena_bench ]; then build/verbena_bench; fi
+	@for script in $(sort $(wildcard bench/*.sh)); do \
+		echo "== $$script"; VERBENA_BUILD=$(CURDIR)/build bash $$script || exit 1; done
+
+interop: ## run the interoperability tests (tests/interop/*.sh); those that cannot run here are skipped
+	scripts/install-packages.sh build interop
+	$(call configure,default)
+	$(call compile,default)
+	@failed=; for script in $(sort $(wildcard tests/interop/*.sh)); do \
+		echo "== $$script"; rc=0; VERBENA_BUILD=$(CURDIR)/build bash $$script || rc=$$?; \
+		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
+		*) echo "FAILED: $$script"; failed=1;; esac; done; test -z "$$failed"
+
+soak: ## simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
+	scripts/install-packages.sh build
+	$(call configure,default)
+	$(call compile,default)
+	VERBENA_SOAK_MINUTES=$(VERBENA_SOAK_MINUTES) VERBENA_SOAK_JOBS=$(JOBS) scripts/soak.sh
+
+fuzz: ## run each libFuzzer target for VERBENA_FUZZ_SECONDS (60)
+	scripts/install-packages.sh build fuzz
+	$(call configure,fuzz)
+	$(call compile,fuzz)
+	VERBENA_FUZZ_SECONDS=$(VERBENA_FUZZ_SECONDS) scripts/fuzz.sh
+
+install: ## install under PREFIX (/usr/local), staged under DESTDIR if given
+	scripts/install-packages.sh build
+	$(call configure,default,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
+	$(call compile,default)
+	DESTDIR=$(DESTDIR) cmake --install build
+
+clean: ## remove the build folders
+	rm -rf build build-asan build-tsan build-fuzz
+
+format: ## format all C++ in place
+	scripts/install-packages.sh tidy
+	$(sources) | xargs -r clang-format -i
+
+tidy: ## layering rules, formatting and clang-tidy
+	scripts/install-packages.sh build tidy
+	$(call configure,default)
+	tests/tidy/layering.sh
+	$(sources) | xargs -r clang-format --dry-run --Werror
+	$(sources) | grep '\.cc$$' | grep -v '^tests/fuzz/' | xargs -r -n 1 -P $(JOBS) clang-tidy --quiet -p build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
+	@echo "Variables: PREFIX DESTDIR JOBS VERBENA_SIM_SEEDS VERBENA_SIM_SEEDS_ASAN"
+	@echo "           VERBENA_SOAK_MINUTES VERBENA_SOAK_FROM VERBENA_FUZZ_SECONDS VERBENA_SKIP_PACKAGES"

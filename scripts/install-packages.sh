@@ -1,0 +1,66 @@
+#!/bin/bash
+# Installs the Debian packages that are missing for the purposes named:
+#   scripts/install-packages.sh build [demo] [test] [bench] [interop] [fuzz] [tidy]
+# Touches nothing (and needs no network) when all are there. VERBENA_SKIP_PACKAGES=1 turns it off.
+set -euo pipefail
+
+declare -A packages=(
+  [build]="g++ cmake ninja-build libibverbs-dev librdmacm-dev libdeflate-dev libcli11-dev libfmt-dev
+           libgtest-dev libbenchmark-dev pkg-config"
+  [demo]="perftest iproute2 util-linux"
+  [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 iperf3 clang
+          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev"
+  [bench]="perftest iperf3 iproute2 util-linux"
+  [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
+  [fuzz]="clang libclang-rt-14-dev"
+  [tidy]="clang-format clang-tidy python3 git"
+)
+
+if [ "${VERBENA_SKIP_PACKAGES:-}" = 1 ]; then exit 0; fi
+
+wanted=()
+for purpose in "$@"; do
+  if [ -z "${packages[$purpose]:-}" ]; then
+    echo "install-packages.sh: unknown purpose '$purpose' (known: ${!packages[*]})" >&2
+    exit 2
+  fi
+  read -r -d '' -a list <<<"${packages[$purpose]}" || true
+  wanted+=("${list[@]}")
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install-packages.sh: not a Debian system; going on with what is installed. The Debian names" \
+       "of what is needed: ${wanted[*]}" >&2
+  exit 0
+fi
+
+declare -A seen=()
+missing=()
+for package in "${wanted[@]}"; do
+  if [ -n "${seen[$package]:-}" ]; then continue; fi
+  seen[$package]=1
+  status=$(dpkg-query -W -f '${db:Status-Status} ' "$package" 2>/dev/null || true)
+  case " $status" in
+    *" installed "*) ;;
+    *) missing+=("$package") ;;
+  esac
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "These Debian packages are missing: ${missing[*]}" >&2
+    echo "They cannot be installed from here: this is not root and there is no sudo. As root, run:" >&2
+    echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+    echo "and then the same make command again." >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "Installing missing packages: ${missing[*]}"
+# noninteractive: tshark asks who may capture. Through env, since sudo drops the variable.
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}"

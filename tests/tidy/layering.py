@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Checks the layering and the house rules of the source tree.
+
+  layering.py ROOT         check the tree; exit 1 and name file:line of each violation
+  layering.py --self-test  break every rule once in a temporary tree and see it reported
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+# Folder under src/ -> what it may include besides itself. docs: ARCHITECTURE, "Layers".
+ARROWS = {
+    "base": set(),
+    "wire": {"base"},
+    "core": {"wire", "base"},
+    "cm": {"core", "wire", "base"},
+    "datapath": {"wire", "base"},
+    "runtime": {"core", "cm", "datapath", "wire", "base"},
+    "abi": {"runtime", "core", "cm", "datapath", "wire", "base"},
+    "sim": {"core", "cm", "wire", "base"},
+}
+
+# These never read a clock, open a socket, start a thread, take a lock, roll dice or look at the
+# environment: time and packets are handed to them. That is what lets the simulator run them.
+PURE = {"base", "wire", "core", "cm"}
+
+PURE_HEADERS = re.compile(
+    r"^(chrono|ctime|time\.h|sys/time\.h|sys/timerfd\.h|sys/times\.h"  # clocks
+    r"|sys/socket\.h|sys/un\.h|netinet/.*|arpa/.*|net/.*|netdb\.h|ifaddrs\.h|linux/.*"  # sockets
+    r"|poll\.h|sys/(poll|epoll|select|eventfd|ioctl|uio)\.h"
+    r"|thread|stop_token|future|pthread\.h|threads\.h|sched\.h"  # threads
+    r"|mutex|shared_mutex|condition_variable|semaphore|semaphore\.h|latch|barrier"  # locks
+    r"|random|sys/random\.h|unistd\.h)$")  # dice; unistd.h: sleep, read, write
+
+PURE_NAMES = [
+    ("a clock", re.compile(
+        r"\bstd::chrono\b|\bclock_gettime\b|\bgettimeofday\b|\bclock_nanosleep\b|\bnanosleep\b"
+        r"|\b(?:std::)?time\s*\(\s*(?:NULL|nullptr|0|&\s*\w+)\s*\)|\b__?rdtscp?\b|_rdtsc\b"
+        r"|\bstd::clock\s*\(|\b(?:u|std::this_thread::)?sleep(?:_for|_until)?\s*\(")),
+    ("a socket", re.compile(
+        r"(?<![\w.>])(?:::)?(?:socket|recvmsg|sendmsg|recvmmsg|sendmmsg|recvfrom|sendto|setsockopt"
+        r"|epoll_\w+|eventfd)\s*\(")),
+    ("a thread", re.compile(
+        r"\bstd::j?thread\b|\bstd::this_thread\b|\bstd::async\b|\bpthread_\w+|\bthread_local\b")),
+    ("a lock", re.compile(
+        r"\bstd::\w*mutex\b|\bstd::(?:lock_guard|unique_lock|scoped_lock|shared_lock)\b"
+        r"|\bstd::condition_variable\w*|\bstd::call_once\b")),
+    ("random numbers", re.compile(
+        r"(?<![\w.>])(?:std::)?s?rand(?:om)?(?:_r)?\s*\(\s*(?:\)|\w+\s*\))|\bstd::random_device\b"
+        r"|\bstd::mt19937\w*|\bgetrandom\b|\bgetentropy\b|\barc4random\w*|\b[dlm]rand48\b")),
+    ("the environment", re.compile(r"\b(?:secure_)?getenv\b|\bsetenv\b|\benviron\b")),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+NOISE = re.compile(  # comments, raw strings, strings, characters
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'',
+    re.S)
+MAX_LINES = 700
+CODE = {".cc", ".h"}
+TEXT = CODE | {".sh", ".py", ".map", ".txt", ".cmake", ".json", ".md"}
+FOLDERS = ("src", "tools", "tests", "bench", "scripts", ".ci", "docs")
+
+
+def blank(match):
+    """Keeps the line numbers of what is cut out."""
+    return "".join(c if c == "\n" else " " for c in match.group())
+
+
+def check_include(rel, where, quote, target, errors):
+    layer = rel.parts[1]
+    first = target.split("/")[0]
+    if first in ARROWS and "/" in target:
+        if first != layer and first not in ARROWS[layer]:
+            errors.append(f"{where}: {layer} must not include {first} ({target})")
+    elif quote == '"':
+        errors.append(f'{where}: "{target}" is not written from src/ (as in "wire/psn.h")')
+    if layer in PURE and PURE_HEADERS.match(target):
+        errors.append(f"{where}: {layer} is pure and must not include <{target}>")
+
+
+def check_layers(rel, text, errors):
+    if len(rel.parts) < 3 or rel.parts[1] not in ARROWS:
+        errors.append(f"{rel}: not in a known folder of src/; add it to ARROWS in layering.py")
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        include = INCLUDE.match(line)
+        if include:
+            check_include(rel, f"{rel}:{number}", include[1], include[2], errors)
+    if rel.parts[1] in PURE:
+        for number, line in enumerate(NOISE.sub(blank, text).split("\n"), 1):
+            for what, pattern in PURE_NAMES:
+                found = not INCLUDE.match(line) and pattern.search(line)
+                if found:
+                    errors.append(f"{rel}:{number}: {rel.parts[1]} is pure and must not use {what}"
+                                  f" ({found.group().strip()})")
+
+
+def check_tidiness(rel, text, errors, warnings):
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if "\t" in line:
+            errors.append(f"{rel}:{number}: tab")
+        if line != line.rstrip():
+            errors.append(f"{rel}:{number}: trailing whitespace")
+    if text and not text.endswith("\n"):
+        errors.append(f"{rel}:{len(lines)}: no newline at the end")
+    if rel.suffix in CODE:
+        if not text.lstrip().startswith(("//", "/*")):
+            errors.append(f"{rel}:1: does not begin with a comment on its place")
+        if len(lines) - 1 > MAX_LINES:
+            warnings.append(f"{rel}: {len(lines) - 1} lines, more than {MAX_LINES}")
+
+
+def check_tree(root):
+    errors, warnings, count = [], [], 0
+    files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))]
+    for path in files:
+        rel = path.relative_to(root)
+        if not path.is_file() or "corpus" in rel.parts:
+            continue
+        if path.suffix not in TEXT and path.parent.name != ".ci":
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            errors.append(f"{rel}: not UTF-8")
+            continue
+        count += 1
+        if rel.parts[0] == "src" and path.suffix in CODE:
+            check_layers(rel, text, errors)
+        check_tidiness(rel, text, errors, warnings)
+    return errors, warnings, count
+
+
+GOOD = {
+    "src/base/ok.h": "// std::mutex, getenv( and rand() in a comment are fine.\n"
+                     "inline int brand(int x) { return x; }\n"
+                     "inline int uptime(int runtime) { return brand(runtime); }\n"
+                     "inline const char* text() { return \"getenv(\"; }\n"
+                     "constexpr int kBig = 1'000'000;\n",
+    "src/wire/ok.h": '// A header.\n#include <cstdint>\n#include "base/ok.h"\n',
+    "src/core/ok.h": '/* A header. */\n#include "wire/ok.h"\n#include "core/other.h"\n',
+    "src/runtime/ok.cc": '// Runtime.\n#include <mutex>\n#include "datapath/udp/x.h"\n',
+    "src/abi/verbs/ok.cc": '// ABI.\n#include "runtime/nic.h"\n#include <infiniband/verbs.h>\n',
+    "tests/unit/ok_test.cc": '// Tests.\n#include "sim/world.h"\n#include <chrono>\n',
+}
+
+BAD = [  # (path, contents, what the message must contain)
+    ("src/base/x.h", '// x\n#include "wire/psn.h"\n', "base must not include wire"),
+    ("src/wire/x.h", '// x\n#include "core/engine.h"\n', "wire must not include core"),
+    ("src/core/x.cc", '// x\n#include "datapath/datapath.h"\n', "core must not include datapath"),
+    ("src/core/x.cc", '// x\n#include "cm/agent.h"\n', "core must not include cm"),
+    ("src/core/x.cc", '// x\n#  include <runtime/nic.h>\n', "core must not include runtime"),
+    ("src/datapath/udp/x.cc", '// x\n#include "core/engine.h"\n', "datapath must not include core"),
+    ("src/runtime/x.cc", '// x\n#include "sim/world.h"\n', "runtime must not include sim"),
+    ("src/runtime/x.cc", '// x\n#include "abi/verbs/x.h"\n', "runtime must not include abi"),
+    ("src/abi/verbs/x.cc", '// x\n#include "sim/world.h"\n', "abi must not include sim"),
+    ("src/sim/x.cc", '// x\n#include "runtime/nic.h"\n', "sim must not include runtime"),
+    ("src/wire/x.cc", '// x\n#include "psn.h"\n', "not written from src/"),
+    ("src/odd/x.cc", "// x\n", "not in a known folder"),
+    ("src/core/x.cc", "// x\n#include <chrono>\n", "<chrono>"),
+    ("src/core/x.cc", "// x\n#include <sys/socket.h>\n", "<sys/socket.h>"),
+    ("src/cm/x.cc", "// x\n#include <mutex>\n", "<mutex>"),
+    ("src/base/x.cc", "// x\n#include <thread>\n", "<thread>"),
+    ("src/base/x.cc", "// x\n#include <random>\n", "<random>"),
+    ("src/wire/x.cc", "// x\n#include <ctime>\n", "<ctime>"),
+    ("src/core/x.cc", "// x\nauto t = time(nullptr);\n", "a clock"),
+    ("src/core/x.cc", "// x\nclock_gettime(CLOCK_MONOTONIC, &t);\n", "a clock"),
+    ("src/core/x.cc", "// x\nint fd = ::socket(1, 2, 3);\n", "a socket"),
+    ("src/core/x.cc", "// x\nstd::thread t;\n", "a thread"),
+    ("src/core/x.cc", "// x\npthread_create(&t);\n", "a thread"),
+    ("src/core/x.cc", "// x\nstd::mutex m;\n", "a lock"),
+    ("src/core/x.cc", "// x\nint x = rand();\n", "random numbers"),
+    ("src/core/x.cc", "// x\nauto x = std::getenv(\"X\");\n", "the environment"),
+    ("src/core/x.cc", "// x\n\tint x;\n", "tab"),
+    ("src/core/x.cc", "// x\nint x; \n", "trailing whitespace"),
+    ("tests/unit/x.cc", "int x;\n", "begin with a comment"),
+    ("tools/x.h", "#pragma once\n// late\n", "begin with a comment"),
+]
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def self_test():
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        write(root, GOOD)
+        errors, _, count = check_tree(root)
+        if errors or count != len(GOOD):
+            failures.append(f"the good tree: {count} files, {errors}")
+        for name, text, expected in BAD:
+            write(root, {name: text})
+            errors, _, _ = check_tree(root)
+            if len(errors) != 1 or expected not in errors[0]:
+                failures.append(f"{name} {text!r}: expected one '{expected}', got {errors}")
+            (root / name).unlink()
+        write(root, {"src/core/x.cc": "// x\n" * (MAX_LINES + 1)})
+        errors, warnings, _ = check_tree(root)
+        if errors or len(warnings) != 1:
+            failures.append(f"a long file: {errors} {warnings}")
+    for failure in failures:
+        print(f"layering self-test: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(sys.argv[1]).resolve()
+    errors, warnings, count = check_tree(root)
+    for warning in warnings:
+        print(f"warning: {warning}")
+    for error in errors:
+        print(error, file=sys.stderr)
+    print(f"layering: {count} files, {len(errors)} violations, {len(warnings)} warnings")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
