@@ -1,0 +1,60 @@
+// Big-endian loads and stores at any alignment: the only way this project touches network bytes.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace verbena {
+
+static_assert(std::endian::native == std::endian::little, "big-endian hosts have not been tried");
+
+inline uint8_t load_u8(const std::byte* p) { return std::to_integer<uint8_t>(*p); }
+
+inline uint16_t load_be16(const std::byte* p) {
+  uint16_t v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_bswap16(v);
+}
+
+inline uint32_t load_be32(const std::byte* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_bswap32(v);
+}
+
+inline uint32_t load_be24(const std::byte* p) {
+  return uint32_t{load_u8(p)} << 16 | uint32_t{load_u8(p + 1)} << 8 | load_u8(p + 2);
+}
+
+inline uint64_t load_be64(const std::byte* p) {
+  uint64_t v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_bswap64(v);
+}
+
+inline void store_u8(std::byte* p, uint8_t v) { *p = std::byte{v}; }
+
+inline void store_be16(std::byte* p, uint16_t v) {
+  v = __builtin_bswap16(v);
+  std::memcpy(p, &v, sizeof v);
+}
+
+inline void store_be32(std::byte* p, uint32_t v) {
+  v = __builtin_bswap32(v);
+  std::memcpy(p, &v, sizeof v);
+}
+
+inline void store_be24(std::byte* p, uint32_t v) {
+  store_u8(p, static_cast<uint8_t>(v >> 16));
+  store_u8(p + 1, static_cast<uint8_t>(v >> 8));
+  store_u8(p + 2, static_cast<uint8_t>(v));
+}
+
+inline void store_be64(std::byte* p, uint64_t v) {
+  v = __builtin_bswap64(v);
+  std::memcpy(p, &v, sizeof v);
+}
+
+}  // namespace verbena

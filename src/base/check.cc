@@ -1,0 +1,15 @@
+// A failed check ends the process with one line that names it: going on would corrupt memory.
+#include "base/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace verbena {
+
+void check_failed(const char* expression, const char* file, int line) {
+  std::fprintf(stderr, "verbena: internal error, please report: %s does not hold (%s:%d)\n",
+               expression, file, line);
+  std::abort();
+}
+
+}  // namespace verbena

@@ -1,0 +1,12 @@
+// VERBENA_CHECK: what must hold unless this project has a bug. It stays on in release builds.
+// Never use it on anything a peer or a caller can influence: those get a Verdict or an errno.
+#pragma once
+
+namespace verbena {
+
+[[noreturn]] void check_failed(const char* expression, const char* file, int line);
+
+}  // namespace verbena
+
+#define VERBENA_CHECK(expression) \
+  ((expression) ? void(0) : ::verbena::check_failed(#expression, __FILE__, __LINE__))

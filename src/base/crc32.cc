@@ -1,0 +1,90 @@
+// CRC-32 by libdeflate, and the algebra that finds a 16-bit field we cannot see.
+#include "base/crc32.h"
+
+#include <libdeflate.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace verbena {
+namespace {
+
+// Small enough that the bytes just written are still in the first-level cache when they are summed.
+constexpr size_t kCopyBlock = 8192;
+
+constexpr uint32_t kPolynomial = 0xEDB88320u;  // reflected: bit 31 is x^0
+
+// a * b modulo the polynomial, both reflected.
+constexpr uint32_t multiply(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+    if (a & bit) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);
+  }
+  return product;
+}
+
+// Undoes one multiplication by x: the inverse of (b >> 1) ^ (b & 1 ? P : 0).
+constexpr uint32_t divide_by_x(uint32_t b) {
+  return (b & 0x80000000u) != 0 ? ((b ^ kPolynomial) << 1 | 1u) : b << 1;
+}
+
+constexpr uint32_t kOne = 0x80000000u;
+
+// For each k the 2^k-th power of `base`.
+constexpr std::array<uint32_t, 32> squares_of(uint32_t base) {
+  std::array<uint32_t, 32> powers{};
+  for (auto& power : powers) {
+    power = base;
+    base = multiply(base, base);
+  }
+  return powers;
+}
+
+// x^(8 * 2^k) and x^(-8 * 2^k): moving a CRC forward or back over 2^k zero bytes.
+constexpr auto kPowers = squares_of(kOne >> 8);
+constexpr auto kInversePowers = squares_of([] {
+  uint32_t p = kOne;
+  for (int i = 0; i < 8; ++i) p = divide_by_x(p);
+  return p;
+}());
+
+constexpr uint32_t step(uint32_t crc, size_t bytes, const std::array<uint32_t, 32>& powers) {
+  for (size_t k = 0; bytes != 0; ++k, bytes >>= 1) {
+    if (bytes & 1) crc = multiply(crc, powers[k]);
+  }
+  return crc;
+}
+
+}  // namespace
+
+uint32_t crc32(uint32_t crc, std::span<const std::byte> data) {
+  if (data.empty()) return crc;  // libdeflate takes a null pointer as "start anew"
+  return libdeflate_crc32(crc, data.data(), data.size());
+}
+
+uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const size_t n = std::min(data.size(), kCopyBlock);
+    std::memcpy(to, data.data(), n);
+    crc = libdeflate_crc32(crc, to, n);
+    to += n;
+    data = data.subspan(n);
+  }
+  return crc;
+}
+
+int32_t crc32_solve_two_bytes(uint32_t crc_difference, size_t tail_bytes) {
+  // Stepping back over the tail and the two bytes themselves gives their bits as they were xored into
+  // the register's low 16 bits: first byte lowest. Anything above means no two bytes explain it.
+  const uint32_t bits = step(crc_difference, tail_bytes + 2, kInversePowers);
+  if ((bits & 0xFFFF0000u) != 0) return -1;
+  return static_cast<int32_t>((bits & 0xFF) << 8 | bits >> 8);
+}
+
+uint32_t crc32_advance(uint32_t crc_difference, size_t bytes) {
+  return step(crc_difference, bytes, kPowers);
+}
+
+}  // namespace verbena

@@ -1,0 +1,32 @@
+// SplitMix64: a tiny seeded generator for what must be reproducible (simulator) or merely spread out.
+// Seeds that must not be guessed come from the owner, which asks the operating system.
+#pragma once
+
+#include <cstdint>
+
+namespace verbena {
+
+class Prng {
+ public:
+  explicit Prng(uint64_t seed) : state_(seed) {}
+
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+
+  // Uniform enough in [0, bound); bound > 0.
+  uint64_t below(uint64_t bound) { return next() % bound; }
+
+  // True with the given probability.
+  bool chance(double probability) {
+    return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace verbena

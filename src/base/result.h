@@ -1,0 +1,47 @@
+// Result<T>: a value, or the errno that a caller of verbs will see with a sentence for its log.
+#pragma once
+
+#include <cerrno>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+
+namespace verbena {
+
+// Why a call was refused. `why` is a literal: it lives for ever.
+struct [[nodiscard]] Error {
+  int code = 0;          // errno value; 0 only in Status
+  const char* why = "";  // in the words of the person who made the call
+};
+
+// The outcome of a call that returns nothing else.
+struct [[nodiscard]] Status {
+  Error error_;
+  Status() = default;
+  Status(Error e) : error_(e) {}  // NOLINT(google-explicit-constructor)
+  bool ok() const { return error_.code == 0; }
+  const Error& error() const { return error_; }
+};
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error) : value_(error) {}         // NOLINT(google-explicit-constructor)
+
+  bool ok() const { return value_.index() == 0; }
+  T& value() {
+    VERBENA_CHECK(ok());
+    return *std::get_if<0>(&value_);
+  }
+  const Error& error() const {
+    VERBENA_CHECK(!ok());
+    return *std::get_if<1>(&value_);
+  }
+
+ private:
+  std::variant<T, Error> value_;
+};
+
+}  // namespace verbena

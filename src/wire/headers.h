@@ -1,0 +1,123 @@
+// Transport headers as plain values. load() and store() move one header between its fields and network
+// bytes; nothing in this project lays a struct over received memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "wire/identifiers.h"
+#include "wire/opcode.h"
+#include "wire/psn.h"
+
+namespace verbena::wire {
+
+inline constexpr uint16_t kDefaultPkey = 0xFFFF;
+
+// Base transport header, 12 bytes:
+//   0 opcode | 1 SE:1 M:1 pad:2 tver:4 | 2..3 pkey | 4 FECN:1 BECN:1 resv:6 | 5..7 destination QP
+//   8 A:1 resv:7 | 9..11 PSN
+struct Bth {
+  uint8_t opcode = 0;
+  bool solicited = false;
+  bool migrated = true;  // MigReq 1: hardware sends and expects it where no migration is going on
+  uint8_t pad = 0;
+  uint8_t version = 0;
+  uint16_t pkey = kDefaultPkey;
+  bool fecn = false;
+  bool becn = false;
+  Qpn destination;
+  bool ack_request = false;
+  Psn psn{0};
+
+  static Bth load(const std::byte* p) {
+    Bth h;
+    h.opcode = load_u8(p);
+    const uint8_t flags = load_u8(p + 1);
+    h.solicited = (flags & 0x80) != 0;
+    h.migrated = (flags & 0x40) != 0;
+    h.pad = (flags >> 4) & 3;
+    h.version = flags & 0x0F;
+    h.pkey = load_be16(p + 2);
+    h.fecn = (load_u8(p + 4) & 0x80) != 0;
+    h.becn = (load_u8(p + 4) & 0x40) != 0;
+    h.destination = Qpn(load_be24(p + 5));
+    h.ack_request = (load_u8(p + 8) & 0x80) != 0;
+    h.psn = Psn(load_be24(p + 9));
+    return h;
+  }
+  void store(std::byte* p) const {
+    store_u8(p, opcode);
+    store_u8(p + 1, static_cast<uint8_t>((solicited ? 0x80 : 0) | (migrated ? 0x40 : 0) |
+                                         (pad & 3) << 4 | (version & 0x0F)));
+    store_be16(p + 2, pkey);
+    store_u8(p + 4, static_cast<uint8_t>((fecn ? 0x80 : 0) | (becn ? 0x40 : 0)));
+    store_be24(p + 5, destination.value());
+    store_u8(p + 8, ack_request ? 0x80 : 0);
+    store_be24(p + 9, psn.value());
+  }
+};
+
+// RDMA extended transport header, 16 bytes: 0..7 virtual address | 8..11 R_Key | 12..15 DMA length
+struct Reth {
+  uint64_t address = 0;
+  uint32_t rkey = 0;
+  uint32_t length = 0;
+
+  static Reth load(const std::byte* p) {
+    return {load_be64(p), load_be32(p + 8), load_be32(p + 12)};
+  }
+  void store(std::byte* p) const {
+    store_be64(p, address);
+    store_be32(p + 8, rkey);
+    store_be32(p + 12, length);
+  }
+};
+
+// The AETH syndrome's codes (IBA 9.7.5.1.4). ACK carries credits in its low five bits, RNR a timer.
+enum class AckKind : uint8_t { Ack = 0, RnrNak = 1, Reserved = 2, Nak = 3 };
+enum class NakCode : uint8_t {
+  SequenceError = 0,
+  InvalidRequest = 1,
+  RemoteAccess = 2,
+  RemoteOperational = 3,
+  InvalidRdRequest = 4,
+};
+inline constexpr uint8_t kUnlimitedCredits = 31;
+
+// ACK extended transport header, 4 bytes: 0 syndrome (0:1 kind:2 value:5) | 1..3 MSN
+struct Aeth {
+  AckKind kind = AckKind::Ack;
+  uint8_t value = kUnlimitedCredits;
+  uint32_t msn = 0;
+
+  static Aeth load(const std::byte* p) {
+    const uint8_t syndrome = load_u8(p);
+    return {static_cast<AckKind>((syndrome >> 5) & 3), static_cast<uint8_t>(syndrome & 0x1F),
+            load_be24(p + 1)};
+  }
+  void store(std::byte* p) const {
+    store_u8(p, static_cast<uint8_t>(static_cast<uint8_t>(kind) << 5 | (value & 0x1F)));
+    store_be24(p + 1, msn & 0xFFFFFF);
+  }
+};
+
+// Atomic extended transport header, 28 bytes: 0..7 address | 8..11 R_Key | 12..19 swap/add | 20..27 compare
+struct AtomicEth {
+  uint64_t address = 0;
+  uint32_t rkey = 0;
+  uint64_t swap_or_add = 0;
+  uint64_t compare = 0;
+
+  static AtomicEth load(const std::byte* p) {
+    return {load_be64(p), load_be32(p + 8), load_be64(p + 12), load_be64(p + 20)};
+  }
+  void store(std::byte* p) const {
+    store_be64(p, address);
+    store_be32(p + 8, rkey);
+    store_be64(p + 12, swap_or_add);
+    store_be64(p + 20, compare);
+  }
+};
+
+}  // namespace verbena::wire

@@ -1,0 +1,166 @@
+// BTH opcodes and everything that follows from one: what it asks, its place in a message, the headers
+// behind it. The table is computed from (transport, operation), so that no fact is written twice.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace verbena::wire {
+
+enum class Transport : uint8_t { Rc, Uc, Rd, Ud, Cnp, Xrc };
+
+enum class Verb : uint8_t {
+  Invalid,
+  Send,
+  Write,
+  ReadRequest,
+  ReadResponse,
+  Ack,
+  AtomicAck,
+  CompareSwap,
+  FetchAdd,
+  Cnp
+};
+
+enum class Position : uint8_t { Only, First, Middle, Last };
+enum class Direction : uint8_t { Request, Response };
+
+// One byte on the wire: transport in the top three bits, operation below.
+enum class Opcode : uint8_t {
+  RcSendFirst = 0x00,
+  RcSendMiddle = 0x01,
+  RcSendLast = 0x02,
+  RcSendLastImm = 0x03,
+  RcSendOnly = 0x04,
+  RcSendOnlyImm = 0x05,
+  RcWriteFirst = 0x06,
+  RcWriteMiddle = 0x07,
+  RcWriteLast = 0x08,
+  RcWriteLastImm = 0x09,
+  RcWriteOnly = 0x0A,
+  RcWriteOnlyImm = 0x0B,
+  RcReadRequest = 0x0C,
+  RcReadResponseFirst = 0x0D,
+  RcReadResponseMiddle = 0x0E,
+  RcReadResponseLast = 0x0F,
+  RcReadResponseOnly = 0x10,
+  RcAck = 0x11,
+  RcAtomicAck = 0x12,
+  RcCompareSwap = 0x13,
+  RcFetchAdd = 0x14,
+  RcSendLastInvalidate = 0x16,
+  RcSendOnlyInvalidate = 0x17,
+  Cnp = 0x81,
+};
+
+struct OpcodeInfo {
+  Transport transport = Transport::Rc;
+  Verb verb = Verb::Invalid;
+  Position position = Position::Only;
+  Direction direction = Direction::Request;
+  bool has_reth = false;
+  bool has_aeth = false;
+  bool has_atomic_eth = false;
+  bool has_atomic_ack_eth = false;
+  bool has_immediate = false;
+  bool has_invalidate = false;
+  uint8_t header_bytes = 0;  // BTH and all extension headers
+
+  constexpr bool valid() const { return verb != Verb::Invalid; }
+  constexpr bool starts_message() const {
+    return position == Position::Only || position == Position::First;
+  }
+  constexpr bool ends_message() const {
+    return position == Position::Only || position == Position::Last;
+  }
+};
+
+inline constexpr uint8_t kBthBytes = 12;
+inline constexpr uint8_t kRethBytes = 16;
+inline constexpr uint8_t kAethBytes = 4;
+inline constexpr uint8_t kAtomicEthBytes = 28;
+inline constexpr uint8_t kAtomicAckEthBytes = 8;
+inline constexpr uint8_t kImmediateBytes = 4;
+inline constexpr uint8_t kInvalidateBytes = 4;
+inline constexpr uint8_t kIcrcBytes = 4;
+
+constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
+  using enum Position;
+  OpcodeInfo i;
+  const auto message = [&](Verb verb, Position position) {
+    i.verb = verb;
+    i.position = position;
+  };
+  switch (operation) {
+    case 0x00: message(Verb::Send, First); break;
+    case 0x01: message(Verb::Send, Middle); break;
+    case 0x02: message(Verb::Send, Last); break;
+    case 0x03: message(Verb::Send, Last); i.has_immediate = true; break;
+    case 0x04: message(Verb::Send, Only); break;
+    case 0x05: message(Verb::Send, Only); i.has_immediate = true; break;
+    case 0x06: message(Verb::Write, First); break;
+    case 0x07: message(Verb::Write, Middle); break;
+    case 0x08: message(Verb::Write, Last); break;
+    case 0x09: message(Verb::Write, Last); i.has_immediate = true; break;
+    case 0x0A: message(Verb::Write, Only); break;
+    case 0x0B: message(Verb::Write, Only); i.has_immediate = true; break;
+    case 0x0C: message(Verb::ReadRequest, Only); break;
+    case 0x0D: message(Verb::ReadResponse, First); break;
+    case 0x0E: message(Verb::ReadResponse, Middle); break;
+    case 0x0F: message(Verb::ReadResponse, Last); break;
+    case 0x10: message(Verb::ReadResponse, Only); break;
+    case 0x11: message(Verb::Ack, Only); break;
+    case 0x12: message(Verb::AtomicAck, Only); break;
+    case 0x13: message(Verb::CompareSwap, Only); break;
+    case 0x14: message(Verb::FetchAdd, Only); break;
+    case 0x16: message(Verb::Send, Last); i.has_invalidate = true; break;
+    case 0x17: message(Verb::Send, Only); i.has_invalidate = true; break;
+    default: return {};
+  }
+  i.has_reth = i.verb == Verb::ReadRequest || (i.verb == Verb::Write && i.starts_message());
+  i.has_aeth = i.verb == Verb::Ack || i.verb == Verb::AtomicAck ||
+               (i.verb == Verb::ReadResponse && i.position != Middle);
+  i.has_atomic_eth = i.verb == Verb::CompareSwap || i.verb == Verb::FetchAdd;
+  i.has_atomic_ack_eth = i.verb == Verb::AtomicAck;
+  if (i.verb == Verb::ReadResponse || i.verb == Verb::Ack || i.verb == Verb::AtomicAck) {
+    i.direction = Direction::Response;
+  }
+  i.header_bytes = static_cast<uint8_t>(
+      kBthBytes + (i.has_reth ? kRethBytes : 0) + (i.has_aeth ? kAethBytes : 0) +
+      (i.has_atomic_eth ? kAtomicEthBytes : 0) + (i.has_atomic_ack_eth ? kAtomicAckEthBytes : 0) +
+      (i.has_immediate ? kImmediateBytes : 0) + (i.has_invalidate ? kInvalidateBytes : 0));
+  return i;
+}
+
+inline constexpr std::array<OpcodeInfo, 256> kOpcodes = [] {
+  std::array<OpcodeInfo, 256> table{};
+  for (uint8_t operation = 0; operation < 32; ++operation) {
+    table[operation] = describe_rc_operation(operation);
+  }
+  table[0x81].transport = Transport::Cnp;
+  table[0x81].verb = Verb::Cnp;
+  table[0x81].header_bytes = kBthBytes + 16;  // 16 reserved bytes follow the BTH
+  return table;
+}();
+
+constexpr const OpcodeInfo& info_of(uint8_t opcode) { return kOpcodes[opcode]; }
+constexpr const OpcodeInfo& info_of(Opcode opcode) { return kOpcodes[static_cast<uint8_t>(opcode)]; }
+
+// The IBA specification's own sums (table 38).
+static_assert(info_of(Opcode::RcSendMiddle).header_bytes == 12);
+static_assert(info_of(Opcode::RcSendOnlyImm).header_bytes == 16);
+static_assert(info_of(Opcode::RcWriteFirst).header_bytes == 28);
+static_assert(info_of(Opcode::RcWriteMiddle).header_bytes == 12);
+static_assert(info_of(Opcode::RcWriteOnlyImm).header_bytes == 32);
+static_assert(info_of(Opcode::RcReadRequest).header_bytes == 28);
+static_assert(info_of(Opcode::RcReadResponseMiddle).header_bytes == 12);
+static_assert(info_of(Opcode::RcReadResponseLast).header_bytes == 16);
+static_assert(info_of(Opcode::RcAtomicAck).header_bytes == 24);
+static_assert(info_of(Opcode::RcFetchAdd).header_bytes == 40);
+static_assert(info_of(Opcode::RcSendOnlyInvalidate).header_bytes == 16);
+static_assert(!info_of(0x15).valid() && !info_of(0x18).valid() && !info_of(0x1F).valid());
+
+// The opcode's name as the specification and packet analysers write it.
+const char* name_of(uint8_t opcode);
+
+}  // namespace verbena::wire

@@ -1,0 +1,78 @@
+// Parsing and building: the header order is BTH, then RETH or AtomicETH or AETH, then the rest.
+#include "wire/packet.h"
+
+namespace verbena::wire {
+
+std::optional<Packet> Packet::parse(std::span<const std::byte> bytes, ParseError* why) {
+  const auto reject = [&](ParseError e) {
+    *why = e;
+    return std::nullopt;
+  };
+  if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
+  Packet p;
+  p.bth = Bth::load(bytes.data());
+  p.op = info_of(p.bth.opcode);
+  if (!p.op.valid()) return reject(ParseError::UnknownOpcode);
+  if (p.bth.version != 0) return reject(ParseError::BadVersion);
+  if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
+
+  const std::byte* at = bytes.data() + kBthBytes;
+  if (p.op.has_reth) {
+    p.reth = Reth::load(at);
+    at += kRethBytes;
+  }
+  if (p.op.has_atomic_eth) {
+    p.atomic = AtomicEth::load(at);
+    at += kAtomicEthBytes;
+  }
+  if (p.op.has_aeth) {
+    p.aeth = Aeth::load(at);
+    at += kAethBytes;
+  }
+  if (p.op.has_atomic_ack_eth) {
+    p.original = load_be64(at);
+    at += kAtomicAckEthBytes;
+  }
+  if (p.op.has_immediate) p.immediate = load_be32(at);
+  if (p.op.has_invalidate) p.invalidate_rkey = load_be32(at);
+
+  p.payload = bytes.subspan(p.op.header_bytes);
+  if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
+    return reject(ParseError::BadPadding);
+  }
+  p.payload = p.payload.first(p.payload.size() - p.bth.pad);
+  return p;
+}
+
+size_t store_headers(const Packet& p, std::byte* to) {
+  p.bth.store(to);
+  std::byte* at = to + kBthBytes;
+  const OpcodeInfo& op = info_of(p.bth.opcode);
+  if (op.has_reth) {
+    p.reth.store(at);
+    at += kRethBytes;
+  }
+  if (op.has_atomic_eth) {
+    p.atomic.store(at);
+    at += kAtomicEthBytes;
+  }
+  if (op.has_aeth) {
+    p.aeth.store(at);
+    at += kAethBytes;
+  }
+  if (op.has_atomic_ack_eth) {
+    store_be64(at, p.original);
+    at += kAtomicAckEthBytes;
+  }
+  if (op.has_immediate) {
+    store_be32(at, p.immediate);
+    at += kImmediateBytes;
+  }
+  if (op.has_invalidate) {
+    store_be32(at, p.invalidate_rkey);
+    at += kInvalidateBytes;
+  }
+  return static_cast<size_t>(at - to);
+}
+
+}  // namespace verbena::wire

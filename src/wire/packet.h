@@ -1,0 +1,34 @@
+// A received packet, parsed once: after this nothing above the wire layer touches raw header bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "wire/headers.h"
+
+namespace verbena::wire {
+
+// Why bytes are not a packet. Each is a counter.
+enum class ParseError : uint8_t { TooShort, UnknownOpcode, BadVersion, BadPadding };
+
+struct Packet {
+  OpcodeInfo op;
+  Bth bth;
+  Reth reth;             // valid when op.has_reth
+  Aeth aeth;             // valid when op.has_aeth
+  AtomicEth atomic;      // valid when op.has_atomic_eth
+  uint64_t original = 0;  // AtomicAckETH: what memory held before; valid when op.has_atomic_ack_eth
+  uint32_t immediate = 0;       // host order; valid when op.has_immediate
+  uint32_t invalidate_rkey = 0;  // valid when op.has_invalidate
+  std::span<const std::byte> payload;  // without padding
+
+  // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
+  static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why);
+};
+
+// Writes the headers that op's opcode asks for, from p's values; returns their size (at most 64).
+size_t store_headers(const Packet& p, std::byte* to);
+
+}  // namespace verbena::wire

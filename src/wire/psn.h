@@ -1,0 +1,33 @@
+// Psn: a 24-bit packet sequence number. There is no `<`, because order on a circle is not transitive;
+// distance_from() says how far ahead one is of another.
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::wire {
+
+class Psn {
+ public:
+  explicit constexpr Psn(uint32_t value) : value_(value & 0xFFFFFF) {}
+
+  constexpr uint32_t value() const { return value_; }
+  constexpr Psn operator+(uint32_t n) const { return Psn(value_ + n); }
+  constexpr Psn operator-(uint32_t n) const { return Psn(value_ - n); }
+  constexpr bool operator==(const Psn&) const = default;
+
+  // In [-2^23, 2^23): positive when *this is ahead of `other`.
+  constexpr int32_t distance_from(Psn other) const {
+    return static_cast<int32_t>((value_ - other.value_) << 8) >> 8;
+  }
+
+ private:
+  uint32_t value_;
+};
+
+static_assert(Psn(0).distance_from(Psn(0xFFFFFF)) == 1);
+static_assert(Psn(0xFFFFFF).distance_from(Psn(0)) == -1);
+static_assert(Psn(0x800000).distance_from(Psn(0)) == -(1 << 23));
+static_assert(Psn(0x7FFFFF).distance_from(Psn(0)) == (1 << 23) - 1);
+static_assert((Psn(0xFFFFFF) + 1) == Psn(0));
+
+}  // namespace verbena::wire
