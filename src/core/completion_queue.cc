@@ -1,0 +1,65 @@
+// The completion ring.
+#include "core/completion_queue.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::core {
+
+CompletionQueue::CompletionQueue(uint32_t capacity)
+    : capacity_(capacity),
+      mask_(std::bit_ceil(capacity) - 1),
+      ring_(std::make_unique<Completion[]>(size_t{mask_} + 1)) {}
+
+bool CompletionQueue::push(const Completion& completion, bool* notify) {
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head_.load(std::memory_order_acquire) >= capacity_) {
+    overrun_ = true;
+    return false;
+  }
+  ring_[tail & mask_] = completion;
+  // Sequentially consistent with arm(): either this sees the arming, or the application's poll after
+  // arming sees the completion.
+  tail_.store(tail + 1, std::memory_order_seq_cst);
+  Armed armed = armed_.load(std::memory_order_seq_cst);
+  const bool wakes_solicited = completion.solicited || completion.status != WcStatus::Success;
+  while (armed == Armed::Any || (armed == Armed::Solicited && wakes_solicited)) {
+    if (armed_.compare_exchange_weak(armed, Armed::No)) {
+      *notify = true;
+      break;
+    }
+  }
+  return true;
+}
+
+uint32_t CompletionQueue::poll(Completion* out, uint32_t count) {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t tail = tail_.load(std::memory_order_acquire);
+  const auto n = static_cast<uint32_t>(std::min<uint64_t>(tail - head, count));
+  for (uint32_t i = 0; i < n; ++i) out[i] = ring_[(head + i) & mask_];
+  if (n != 0) head_.store(head + n, std::memory_order_release);
+  return n;
+}
+
+void CompletionQueue::arm(Armed level) {
+  Armed now = armed_.load(std::memory_order_relaxed);
+  while (now < level && !armed_.compare_exchange_weak(now, level)) {
+  }
+  // A full barrier even when nothing changed: the poll that follows must not move before it.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool CompletionQueue::resize(uint32_t capacity) {
+  const uint32_t waiting = size();
+  if (waiting > capacity) return false;
+  const uint32_t mask = std::bit_ceil(capacity) - 1;
+  auto ring = std::make_unique<Completion[]>(size_t{mask} + 1);
+  const uint64_t head = head_.load();
+  for (uint64_t i = head; i < head + waiting; ++i) ring[i & mask] = ring_[i & mask_];
+  ring_ = std::move(ring);
+  mask_ = mask;
+  capacity_ = capacity;
+  return true;
+}
+
+}  // namespace verbena::core

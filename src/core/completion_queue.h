@@ -1,0 +1,56 @@
+// CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application threads,
+// which serialise themselves). The two sides share only the two indices.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "core/types.h"
+
+namespace verbena::core {
+
+enum class Armed : uint8_t { No = 0, Solicited = 1, Any = 2 };
+
+class CompletionQueue {
+ public:
+  explicit CompletionQueue(uint32_t capacity);
+
+  uint32_t capacity() const { return capacity_; }
+
+  // Producer. False when full: the completion is lost and the queue is in overrun for good.
+  // *notify is set when the application asked to be woken for this one.
+  bool push(const Completion& completion, bool* notify);
+
+  // Consumer. Copies out up to `count` completions.
+  uint32_t poll(Completion* out, uint32_t count);
+  bool empty() const {
+    return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed);
+  }
+  uint32_t size() const {
+    return static_cast<uint32_t>(tail_.load(std::memory_order_acquire) -
+                                 head_.load(std::memory_order_acquire));
+  }
+
+  // Consumer. Asks for one event at the next completion (or the next solicited one). A stronger
+  // request is never weakened.
+  void arm(Armed level);
+
+  // Both sides held off by the caller. False if more completions are waiting than would fit.
+  bool resize(uint32_t capacity);
+
+  bool overrun() const { return overrun_; }
+
+  void* owner = nullptr;  // the ABI's object around this one
+
+ private:
+  uint32_t capacity_;
+  uint32_t mask_;
+  std::unique_ptr<Completion[]> ring_;
+  bool overrun_ = false;
+  alignas(64) std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
+  alignas(64) std::atomic<uint64_t> head_{0};  // written by the consumer, release: slots before it are free
+  alignas(64) std::atomic<Armed> armed_{Armed::No};
+};
+
+}  // namespace verbena::core

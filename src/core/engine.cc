@@ -1,0 +1,229 @@
+// Dispatch, scheduling and deadlines.
+#include "core/engine.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace verbena::core {
+namespace {
+
+// One queue pair's share of a turn before the next one gets its own.
+constexpr uint32_t kPacketsPerQpAndRound = 32;
+
+// QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is enough.
+constexpr uint32_t kFirstQpIndex = 2;
+
+}  // namespace
+
+Engine::Engine(const EngineConfig& config) : config_(config), state_(config.secret) {
+  slots_.resize(kFirstQpIndex);
+}
+
+Engine::~Engine() = default;
+
+QueuePair* Engine::find(wire::Qpn qpn) {
+  if (qpn.slot() != config_.slot || qpn.index() >= slots_.size()) return nullptr;
+  return slots_[qpn.index()].qp.get();
+}
+
+Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
+  uint32_t index;
+  // Numbers come back as late as possible, so that packets of a past connection find nobody.
+  if (slots_.size() < config_.max_qps) {
+    index = static_cast<uint32_t>(slots_.size());
+    slots_.emplace_back();
+  } else if (!free_.empty()) {
+    index = free_.front();
+    free_.erase(free_.begin());
+  } else {
+    return Error{ENOMEM, "too many queue pairs (see max_qp)"};
+  }
+  slots_[index].qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
+  ++slots_[index].generation;
+  ++qp_count_;
+  return slots_[index].qp.get();
+}
+
+void Engine::destroy_qp(QueuePair* qp) {
+  const uint32_t index = qp->qpn().index();
+  QpAttributes reset;
+  reset.state = QpState::Reset;
+  PeerWindow* window = qp->window();
+  qp->modify(reset, qp_attr::kState);  // gives its part of the window back
+  drop_from_lists(*qp);
+  std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
+  if (window != nullptr) {
+    release_window(*qp);
+  }
+  slots_[index].qp.reset();
+  free_.push_back(index);
+  --qp_count_;
+}
+
+void Engine::drop_from_lists(QueuePair& qp) {
+  if (qp.in_ready_list) std::replace(ready_.begin(), ready_.end(), &qp, static_cast<QueuePair*>(nullptr));
+  if (qp.in_waiting_list && qp.window() != nullptr) std::erase(qp.window()->waiting, &qp);
+  qp.in_ready_list = qp.in_waiting_list = false;
+}
+
+PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
+  auto& window = windows_[{attr.address.destination, attr.dest_qpn.slot()}];
+  if (!window) {
+    window = std::make_unique<PeerWindow>();
+    window->destination = attr.address.destination;
+    window->slot = attr.dest_qpn.slot();
+  }
+  ++window->users;
+  return window.get();
+}
+
+void Engine::release_window(QueuePair& qp) {
+  PeerWindow* window = qp.window();
+  if (window == nullptr) return;
+  qp.set_window(nullptr);
+  if (--window->users == 0) windows_.erase({window->destination, window->slot});
+}
+
+void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
+  const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
+  PeerWindow* old = qp.window();
+  qp.modify(attr, mask);
+  if (to_reset) {
+    drop_from_lists(qp);
+    if (old != nullptr) {
+      wake_waiting(*old, now);
+      release_window(qp);
+    }
+  } else if ((mask & qp_attr::kAddressVector) != 0) {
+    drop_from_lists(qp);
+    release_window(qp);
+    qp.set_window(acquire_window(qp.attributes()));
+  }
+  after_change(qp, now);
+}
+
+Status Engine::post_send(QueuePair& qp, const SendRequest& request, Instant now) {
+  Status status = qp.post_send(request);
+  if (status.ok()) after_change(qp, now);
+  return status;
+}
+
+Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now) {
+  Status status = qp.post_receive(request);
+  if (qp.state() == QpState::Error) after_change(qp, now);
+  return status;
+}
+
+void Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
+  QueuePair* touched = nullptr;
+  for (const wire::RxPacket& rx : packets) {
+    state_.counters.add(CounterId::packets_received);
+    wire::ParseError why{};
+    const auto packet = wire::Packet::parse(rx.bytes, &why);
+    if (!packet) {
+      state_.counters.add(CounterId::malformed_packets);
+      continue;
+    }
+    if (packet->op.verb == wire::Verb::Cnp) {
+      state_.counters.add(CounterId::cnp_received);
+      continue;
+    }
+    QueuePair* qp = find(packet->bth.destination);
+    if (qp == nullptr) {
+      state_.counters.add(CounterId::unknown_qp);
+      continue;
+    }
+    if (touched != nullptr && touched != qp) after_change(*touched, now);
+    touched = qp;
+    qp->on_packet(*packet, *rx.meta, now);
+  }
+  if (touched != nullptr) after_change(*touched, now);
+}
+
+// A queue pair was touched: it may have something to send, or a window that others wait for may be open.
+void Engine::after_change(QueuePair& qp, Instant now) {
+  if (qp.ready(now)) {
+    make_ready(qp);
+  } else if (!qp.in_waiting_list && qp.waits_for_window(now)) {
+    qp.in_waiting_list = true;
+    qp.window()->waiting.push_back(&qp);
+  }
+  if (qp.window() != nullptr) wake_waiting(*qp.window(), now);
+  schedule(qp);
+}
+
+void Engine::wake_waiting(PeerWindow& window, Instant now) {
+  if (window.waiting.empty() || !window.open()) return;
+  for (QueuePair* qp : window.waiting) {
+    qp->in_waiting_list = false;
+    if (qp->ready(now)) make_ready(*qp);
+  }
+  window.waiting.clear();
+}
+
+void Engine::make_ready(QueuePair& qp) {
+  if (qp.in_ready_list) return;
+  qp.in_ready_list = true;
+  ready_.push_back(&qp);
+}
+
+bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
+  while (ready_head_ < ready_.size() && sink.room() > 0) {
+    QueuePair* qp = ready_[ready_head_++];
+    if (qp == nullptr) continue;
+    qp->in_ready_list = false;
+    qp->transmit(sink, now, kPacketsPerQpAndRound);
+    after_change(*qp, now);
+  }
+  if (ready_head_ == ready_.size()) {
+    ready_.clear();
+    ready_head_ = 0;
+  } else if (ready_head_ > 1024) {
+    ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(ready_head_));
+    ready_head_ = 0;
+  }
+  return !ready_.empty();
+}
+
+void Engine::schedule(QueuePair& qp) {
+  const Instant at = qp.deadline();
+  // Later than what is in the heap: the old entry will find out and go back in.
+  if (at >= qp.heap_deadline) return;
+  qp.heap_deadline = at;
+  deadlines_.push_back({at, qp.qpn().index(), slots_[qp.qpn().index()].generation});
+  std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
+}
+
+void Engine::on_deadline(Instant now) {
+  while (!deadlines_.empty() && deadlines_.front().at <= now) {
+    const DeadlineEntry entry = deadlines_.front();
+    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
+    deadlines_.pop_back();
+    Slot& slot = slots_[entry.index];
+    if (!slot.qp || slot.generation != entry.generation) continue;
+    QueuePair& qp = *slot.qp;
+    if (entry.at != qp.heap_deadline) continue;  // an earlier one was pushed since
+    qp.heap_deadline = kNever;
+    if (qp.deadline() <= now) qp.on_deadline(now);
+    after_change(qp, now);
+  }
+}
+
+Instant Engine::next_deadline() {
+  while (!deadlines_.empty()) {
+    const DeadlineEntry& top = deadlines_.front();
+    const Slot& slot = slots_[top.index];
+    const bool live = slot.qp && slot.generation == top.generation && top.at == slot.qp->heap_deadline;
+    if (live) {
+      const Instant real = slot.qp->deadline();
+      if (real <= top.at) return top.at;
+      slot.qp->heap_deadline = kNever;
+    }
+    std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
+    deadlines_.pop_back();
+    if (live) schedule(*slot.qp);
+  }
+  return kNever;
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,85 @@
+// Engine: the NIC as a pure state machine. Packets in, time in, packets out, next deadline out. It reads
+// no clock, opens no socket, starts no thread, and calls nobody back: what it has to tell lies in
+// state() for its owner to take after each turn. Not thread-safe: one owner at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+#include "core/queue_pair.h"
+
+namespace verbena::core {
+
+struct EngineConfig {
+  uint8_t slot = 1;         // the top byte of every QPN this engine gives out
+  uint64_t secret = 0;      // keys derive from it
+  uint32_t max_qps = 1u << 16;
+};
+
+class Engine {
+ public:
+  explicit Engine(const EngineConfig& config);
+  ~Engine();
+
+  // --- packets and time -------------------------------------------------------------------------
+  void on_packets(std::span<const wire::RxPacket> packets, Instant now);
+  void on_deadline(Instant now);  // spurious calls are harmless
+  // Round robin over the queue pairs that have something to send, until the sink is full. True if
+  // more is waiting for another sink.
+  bool poll_transmit(wire::PacketSink& sink, Instant now);
+  Instant next_deadline();
+
+  // --- objects ----------------------------------------------------------------------------------
+  Result<QueuePair*> create_qp(const QpConfig& config);
+  void destroy_qp(QueuePair* qp);
+  // Check with QueuePair::check_modify() first; the path in `attr` must be open.
+  void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
+  Status post_send(QueuePair& qp, const SendRequest& request, Instant now);
+  Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
+  size_t qp_count() const { return qp_count_; }
+
+  // Nothing is under way to the peer of `qp`: what was just posted had better leave now.
+  bool peer_idle(const QueuePair& qp) const {
+    return qp.window() == nullptr || qp.window()->idle();
+  }
+
+  MemoryRegistry& memory() { return state_.memory; }
+  EngineState& state() { return state_; }
+
+ private:
+  struct DeadlineEntry {
+    Instant at;
+    uint32_t index;
+    uint32_t generation;
+    bool operator>(const DeadlineEntry& other) const { return at > other.at; }
+  };
+  struct Slot {
+    std::unique_ptr<QueuePair> qp;
+    uint32_t generation = 0;
+  };
+
+  QueuePair* find(wire::Qpn qpn);
+  void after_change(QueuePair& qp, Instant now);
+  void wake_waiting(PeerWindow& window, Instant now);
+  void make_ready(QueuePair& qp);
+  void schedule(QueuePair& qp);
+  PeerWindow* acquire_window(const QpAttributes& attr);
+  void release_window(QueuePair& qp);
+  void drop_from_lists(QueuePair& qp);
+
+  EngineConfig config_;
+  EngineState state_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+  size_t qp_count_ = 0;
+  std::vector<QueuePair*> ready_;       // a ring by index: [ready_head_, end)
+  size_t ready_head_ = 0;
+  std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale
+  std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerWindow>> windows_;
+};
+
+}  // namespace verbena::core

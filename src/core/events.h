@@ -1,0 +1,48 @@
+// What the engine tells its owner after a turn: events for applications, and why a queue pair failed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/types.h"
+#include "wire/headers.h"
+
+namespace verbena::core {
+
+class CompletionQueue;
+class QueuePair;
+
+// As ibv_event_type.
+enum class EventKind : uint8_t {
+  CqError = 0,
+  QpFatal = 1,
+  QpRequestError = 2,
+  QpAccessError = 3,
+  CommEstablished = 4,
+  SqDrained = 5,
+};
+
+struct AsyncEvent {
+  EventKind kind;
+  QueuePair* qp = nullptr;  // for QP events
+  CompletionQueue* cq = nullptr;  // for CqError
+};
+
+// A queue pair went into error by itself. One of these per failure; the owner puts it into words.
+struct QpFailure {
+  wire::Qpn qpn;
+  wire::Qpn peer_qpn;
+  wire::Gid peer;
+  WcStatus status = WcStatus::Success;
+  bool as_responder = false;      // we refused the peer's request; otherwise ours failed
+  std::optional<SendOp> op;       // requester: what failed
+  uint64_t wr_id = 0;
+  uint32_t length = 0;
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  uint8_t packet_opcode = 0;      // responder: what arrived
+  uint32_t psn = 0;
+  uint32_t retries = 0;           // requester: how often it was tried again
+};
+
+}  // namespace verbena::core

@@ -1,0 +1,58 @@
+// PeerWindow: how much may be under way to one process, shared by all queue pairs connected to it.
+// RoCE expects a lossless network; here a default socket buffer holds a few 64 KiB bursts, so what is
+// sent must wait for what was acknowledged. Additive increase, multiplicative decrease.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "wire/identifiers.h"
+
+namespace verbena::core {
+
+class QueuePair;
+
+class PeerWindow {
+ public:
+  // A receiver's buffer charges each packet more than its bytes.
+  static constexpr uint32_t kPacketOverhead = 256;
+  static constexpr uint32_t kInitial = 192 * 1024;
+  static constexpr uint32_t kMin = 16 * 1024;
+  static constexpr uint32_t kMax = 320 * 1024;
+
+  bool open() const { return in_flight_ < limit_; }
+  uint32_t room() const { return open() ? limit_ - in_flight_ : 0; }
+  uint32_t limit() const { return limit_; }
+  uint32_t in_flight() const { return in_flight_; }
+  bool idle() const { return in_flight_ == 0; }
+
+  void sent(uint32_t cost) { in_flight_ += cost; }
+  void acknowledged(uint32_t cost) {
+    release(cost);
+    // About one full packet more for each whole window that got through.
+    credit_ += cost;
+    if (credit_ >= limit_) {
+      credit_ = 0;
+      limit_ = std::min(limit_ + 4096, kMax);
+    }
+  }
+  // Given up on (retransmission will charge it anew, or its queue pair is gone).
+  void release(uint32_t cost) { in_flight_ -= std::min(cost, in_flight_); }
+  void lost() {
+    limit_ = std::max(limit_ - limit_ / 4, kMin);
+    credit_ = 0;
+  }
+
+  wire::Gid destination;
+  uint8_t slot = 0;
+  uint32_t users = 0;
+  std::vector<QueuePair*> waiting;  // want to send, in the order they asked
+
+ private:
+  uint32_t limit_ = kInitial;
+  uint32_t in_flight_ = 0;
+  uint32_t credit_ = 0;
+};
+
+}  // namespace verbena::core

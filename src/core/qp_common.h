@@ -1,0 +1,84 @@
+// What the two halves of a queue pair share, and what they share with the engine. The halves report
+// failure by setting `failure`; QueuePair acts on it when they have returned.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/completion_queue.h"
+#include "core/counters.h"
+#include "core/events.h"
+#include "core/memory_registry.h"
+#include "core/peer_window.h"
+#include "core/qp_attributes.h"
+#include "core/types.h"
+#include "wire/packet.h"
+
+namespace verbena::core {
+
+// The engine's parts that queue pairs work on. Drained by the engine's owner after each turn.
+struct EngineState {
+  explicit EngineState(uint64_t secret) : memory(secret), prng(secret ^ 0x5EED) {}
+  MemoryRegistry memory;
+  Counters counters;
+  Prng prng;
+  std::vector<AsyncEvent> events;
+  std::vector<QpFailure> failures;
+  std::vector<CompletionQueue*> notified;  // asked to be woken, and something came
+};
+
+struct QpCommon {
+  EngineState& engine;
+  QueuePair* self;
+  wire::Qpn qpn;
+  uint32_t pd;
+  CompletionQueue* send_cq;
+  CompletionQueue* receive_cq;
+  bool signal_all;
+  QpState state = QpState::Reset;
+  QpAttributes attr;
+  PeerWindow* window = nullptr;
+  std::optional<QpFailure> failure;
+
+  void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
+
+  // Records why this queue pair goes into error; only the first reason counts.
+  QpFailure& fail(WcStatus status) {
+    if (!failure) {
+      failure.emplace();
+      failure->qpn = qpn;
+      failure->peer_qpn = attr.dest_qpn;
+      failure->peer = attr.address.destination;
+      failure->status = status;
+    }
+    return *failure;
+  }
+
+  void complete(CompletionQueue* cq, const Completion& completion) {
+    bool notify = false;
+    const bool was_overrun = cq->overrun();
+    if (!cq->push(completion, &notify)) {
+      count(CounterId::cq_overruns);
+      if (!was_overrun) engine.events.push_back({EventKind::CqError, nullptr, cq});
+      fail(WcStatus::Fatal);
+    }
+    if (notify) engine.notified.push_back(cq);
+  }
+};
+
+// Builds and pushes one packet towards the peer: the BTH fields common to all are filled here.
+inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& packet,
+                        std::span<const std::span<const std::byte>> payload, uint32_t payload_bytes) {
+  wire::TxPacket tx;
+  tx.path = qp.attr.path;
+  tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
+  tx.payload = payload;
+  packet.bth.pad = tx.pad;
+  packet.bth.destination = qp.attr.dest_qpn;
+  tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
+  qp.count(CounterId::packets_sent);
+  sink.push(tx);
+}
+
+}  // namespace verbena::core

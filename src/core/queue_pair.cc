@@ -1,0 +1,210 @@
+// State changes, and the meeting of the two halves.
+#include "core/queue_pair.h"
+
+namespace verbena::core {
+
+QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
+    : config_(config),
+      common_{.engine = engine,
+              .self = this,
+              .qpn = qpn,
+              .pd = config.pd,
+              .send_cq = config.send_cq,
+              .receive_cq = config.receive_cq,
+              .signal_all = config.signal_all,
+              .attr = {},
+              .failure = {}},
+      requester_(common_, config.max_send_wr, config.max_send_sge, config.max_inline),
+      responder_(common_, config.max_recv_wr, config.max_recv_sge) {}
+
+Status QueuePair::post_send(const SendRequest& request) {
+  switch (common_.state) {
+    case QpState::Reset:
+    case QpState::Init:
+    case QpState::Rtr: return Error{EINVAL, "the QP must be in RTS before ibv_post_send"};
+    default: break;
+  }
+  Status status = requester_.post(request);
+  if (status.ok() && common_.state == QpState::Error) requester_.flush(WcStatus::Flushed);
+  settle();
+  return status;
+}
+
+Status QueuePair::post_receive(const ReceiveRequest& request) {
+  if (common_.state == QpState::Reset) {
+    return Error{EINVAL, "the QP must be at least in INIT before ibv_post_recv"};
+  }
+  Status status = responder_.post(request);
+  if (status.ok() && common_.state == QpState::Error) responder_.flush();
+  settle();
+  return status;
+}
+
+Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
+  using namespace qp_attr;
+  if ((mask & kCurState) != 0 && attr.current_state != common_.state) {
+    return Error{EINVAL, "cur_qp_state does not match the QP's state"};
+  }
+  const QpState to = (mask & kState) != 0 ? attr.state : common_.state;
+  if (to > QpState::Error) return Error{EINVAL, "no such QP state"};
+  Status status = check_rc_transition(common_.state, to, mask);
+  if (!status.ok()) return status;
+  if ((mask & kPort) != 0 && attr.port != 1) return Error{EINVAL, "port_num must be 1"};
+  if ((mask & kPkeyIndex) != 0 && attr.pkey_index != 0) {
+    return Error{EINVAL, "pkey_index must be 0: the table has one entry"};
+  }
+  if ((mask & kAddressVector) != 0 && !attr.address.is_global) {
+    return Error{EINVAL,
+                 "RoCE needs a GRH: set ah_attr.is_global and grh.sgid_index (many programs take "
+                 "the GID index as -g or -x)"};
+  }
+  if ((mask & kPathMtu) != 0) {
+    const uint32_t mtu = wire::bytes_of(attr.path_mtu);
+    if (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0) {
+      return Error{EINVAL, "path_mtu must be one of IBV_MTU_256 to IBV_MTU_4096"};
+    }
+  }
+  if ((mask & kTimeout) != 0 && attr.timeout > 31) return Error{EINVAL, "timeout is at most 31"};
+  if ((mask & kRetryCount) != 0 && attr.retry_count > 7) {
+    return Error{EINVAL, "retry_cnt is at most 7"};
+  }
+  if ((mask & kRnrRetry) != 0 && attr.rnr_retry > 7) return Error{EINVAL, "rnr_retry is at most 7"};
+  if ((mask & kMinRnrTimer) != 0 && attr.min_rnr_timer > 31) {
+    return Error{EINVAL, "min_rnr_timer is at most 31"};
+  }
+  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic > core::kMaxReadAtomic) {
+    return Error{EINVAL, "max_rd_atomic is larger than the device's max_qp_init_rd_atom"};
+  }
+  if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
+    return Error{EINVAL, "max_dest_rd_atomic is larger than the device's max_qp_rd_atom"};
+  }
+  if ((mask & kAlternatePath) != 0) {
+    return Error{EINVAL, "alternate paths do not exist on RoCE"};
+  }
+  return {};
+}
+
+void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
+  using namespace qp_attr;
+  QpAttributes& a = common_.attr;
+  const auto set = [&](uint32_t bit, auto& to, const auto& from) {
+    if ((mask & bit) != 0) to = from;
+  };
+  set(kAccessFlags, a.access, attr.access);
+  set(kPkeyIndex, a.pkey_index, attr.pkey_index);
+  set(kPort, a.port, attr.port);
+  set(kAddressVector, a.address, attr.address);
+  set(kAddressVector, a.path, attr.path);
+  set(kAddressVector, a.source_gid, attr.source_gid);
+  set(kPathMtu, a.path_mtu, attr.path_mtu);
+  set(kTimeout, a.timeout, attr.timeout);
+  set(kRetryCount, a.retry_count, attr.retry_count);
+  set(kRnrRetry, a.rnr_retry, attr.rnr_retry);
+  set(kRqPsn, a.rq_psn, attr.rq_psn & 0xFFFFFF);
+  set(kSqPsn, a.sq_psn, attr.sq_psn & 0xFFFFFF);
+  set(kMinRnrTimer, a.min_rnr_timer, attr.min_rnr_timer);
+  set(kMaxRdAtomic, a.max_read_atomic, attr.max_read_atomic);
+  set(kMaxDestRdAtomic, a.max_dest_read_atomic, attr.max_dest_read_atomic);
+  set(kDestQpn, a.dest_qpn, attr.dest_qpn);
+  set(kEnSqdAsyncNotify, a.sqd_notify, attr.sqd_notify);
+  set(kRateLimit, a.rate_limit, attr.rate_limit);
+  if ((mask & kState) == 0) return;
+
+  const QpState from = common_.state;
+  common_.state = attr.state;
+  switch (attr.state) {
+    case QpState::Reset:
+      requester_.reset();
+      responder_.reset();
+      common_.failure.reset();
+      established_ = false;
+      common_.attr = QpAttributes{};
+      break;
+    case QpState::Rtr:
+      responder_.start();
+      break;
+    case QpState::Rts:
+      if (from == QpState::Rtr) requester_.start();
+      drain_announced_ = true;
+      break;
+    case QpState::Sqd:
+      drain_announced_ = !a.sqd_notify;
+      check_drained();
+      break;
+    case QpState::Error:
+      if (from != QpState::Error) {
+        responder_.forget_answers();
+        enter_error(WcStatus::Flushed);
+      }
+      break;
+    default: break;
+  }
+}
+
+QpAttributes QueuePair::query() const {
+  QpAttributes a = common_.attr;
+  a.state = a.current_state = common_.state;
+  if (common_.state >= QpState::Rtr) a.rq_psn = responder_.expected_psn().value();
+  if (common_.state >= QpState::Rts) a.sq_psn = requester_.next_psn().value();
+  return a;
+}
+
+void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+  const bool takes_packets = common_.state == QpState::Rtr || common_.state == QpState::Rts ||
+                             common_.state == QpState::Sqd || common_.state == QpState::Sqe;
+  if (!takes_packets) return common_.count(CounterId::qp_not_ready);
+  if (meta.source != common_.attr.address.destination ||
+      meta.destination != common_.attr.source_gid) {
+    return common_.count(CounterId::wrong_source);
+  }
+  // Full membership on one side is enough; the low 15 bits name the partition.
+  if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
+
+  if (p.op.direction == wire::Direction::Response) {
+    if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
+    requester_.on_response(p, now);
+    check_drained();
+  } else {
+    if (common_.state == QpState::Rtr && !established_) {
+      established_ = true;
+      common_.engine.events.push_back({EventKind::CommEstablished, this, nullptr});
+    }
+    responder_.on_request(p);
+  }
+  settle();
+}
+
+void QueuePair::on_deadline(Instant now) {
+  requester_.on_deadline(now);
+  settle();
+}
+
+uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+  uint32_t sent = responder_.transmit(sink, budget);
+  settle();
+  if (sent < budget) sent += requester_.transmit(sink, now, budget - sent);
+  settle();
+  return sent;
+}
+
+// Acts on a failure that one of the halves has recorded.
+void QueuePair::settle() {
+  if (!common_.failure || common_.state == QpState::Error) return;
+  const QpFailure failure = *common_.failure;
+  common_.engine.failures.push_back(failure);
+  enter_error(failure.as_responder || !failure.op ? WcStatus::Flushed : failure.status);
+}
+
+void QueuePair::enter_error(WcStatus first) {
+  common_.state = QpState::Error;
+  requester_.flush(first);
+  responder_.flush();
+}
+
+void QueuePair::check_drained() {
+  if (common_.state != QpState::Sqd || drain_announced_ || !requester_.drained()) return;
+  drain_announced_ = true;
+  common_.engine.events.push_back({EventKind::SqDrained, this, nullptr});
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,73 @@
+// QueuePair: a Requester and a Responder under one state. Made by the Engine, handed out as a pointer
+// that stays valid until destroy.
+#pragma once
+
+#include <cstdint>
+
+#include "core/requester.h"
+#include "core/responder.h"
+
+namespace verbena::core {
+
+struct QpConfig {
+  uint32_t pd = 0;
+  CompletionQueue* send_cq = nullptr;
+  CompletionQueue* receive_cq = nullptr;
+  uint32_t max_send_wr = 0;
+  uint32_t max_recv_wr = 0;
+  uint32_t max_send_sge = 0;
+  uint32_t max_recv_sge = 0;
+  uint32_t max_inline = 0;
+  bool signal_all = false;
+};
+
+class QueuePair {
+ public:
+  QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config);
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  wire::Qpn qpn() const { return common_.qpn; }
+  QpState state() const { return common_.state; }
+  const QpAttributes& attributes() const { return common_.attr; }
+  // As they stand now: PSNs move while the queue pair works.
+  QpAttributes query() const;
+  PeerWindow* window() const { return common_.window; }
+  void set_window(PeerWindow* window) { common_.window = window; }
+  const QpConfig& config() const { return config_; }
+
+  Status post_send(const SendRequest& request);
+  Status post_receive(const ReceiveRequest& request);
+
+  // Whether modify() would be accepted; changes nothing.
+  Status check_modify(const QpAttributes& attr, uint32_t mask) const;
+  void modify(const QpAttributes& attr, uint32_t mask);
+
+  void on_packet(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  void on_deadline(Instant now);
+  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget);
+  bool ready(Instant now) { return responder_.ready() || requester_.ready(now); }
+  bool waits_for_window(Instant now) { return requester_.waits_for_window(now); }
+  Instant deadline() const { return requester_.deadline(); }
+  bool nothing_outstanding() const { return requester_.drained(); }
+
+  // For the engine's lists.
+  bool in_ready_list = false;
+  bool in_waiting_list = false;
+  Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
+  void* owner = nullptr;           // the ABI's object around this one
+
+ private:
+  void settle();
+  void enter_error(WcStatus first);
+  void check_drained();
+
+  QpConfig config_;
+  QpCommon common_;
+  Requester requester_;
+  Responder responder_;
+  bool drain_announced_ = true;
+  bool established_ = false;
+};
+
+}  // namespace verbena::core

@@ -1,0 +1,289 @@
+// The requester's sending half: posting, the order in which things may leave, building packets.
+#include "core/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/placement.h"
+
+namespace verbena::core {
+namespace {
+
+// A long message asks for an acknowledgement now and then, so that the window keeps moving.
+constexpr uint32_t kPacketsPerAckRequest = 8;
+
+// A READ is asked for in pieces of at most this size: the answers arrive unpaced in our own socket.
+constexpr uint32_t kMaxReadPieceBytes = 64 * 1024;
+
+wire::Opcode message_opcode(SendOp op, bool first, bool last) {
+  using enum wire::Opcode;
+  switch (op) {
+    case SendOp::Send:
+      return first ? (last ? RcSendOnly : RcSendFirst) : (last ? RcSendLast : RcSendMiddle);
+    case SendOp::SendImm:
+      return first ? (last ? RcSendOnlyImm : RcSendFirst) : (last ? RcSendLastImm : RcSendMiddle);
+    case SendOp::SendInvalidate:
+      return first ? (last ? RcSendOnlyInvalidate : RcSendFirst)
+                   : (last ? RcSendLastInvalidate : RcSendMiddle);
+    case SendOp::WriteImm:
+      return first ? (last ? RcWriteOnlyImm : RcWriteFirst)
+                   : (last ? RcWriteLastImm : RcWriteMiddle);
+    default:
+      return first ? (last ? RcWriteOnly : RcWriteFirst) : (last ? RcWriteLast : RcWriteMiddle);
+  }
+}
+
+}  // namespace
+
+Requester::Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline)
+    : qp_(qp), queue_(max_wr, max_sges, max_inline) {}
+
+Status Requester::post(const SendRequest& r) {
+  if (queue_.full()) return Error{ENOMEM, "the send queue is full"};
+  if (r.sges.size() > queue_.max_sges()) return Error{EINVAL, "more SGEs than max_send_sge"};
+  uint64_t length = 0;
+  for (const Sge& sge : r.sges) length += sge.length;
+  if (length > kMaxMessageBytes) return Error{EINVAL, "a message is at most 2 GiB"};
+  const bool is_inline = (r.flags & kInline) != 0;
+  if (is_inline && length > queue_.max_inline()) {
+    return Error{ENOMEM, "more inline data than max_inline_data"};
+  }
+  if (is_inline && (is_read_or_atomic(r.op) || is_local(r.op))) {
+    return Error{EINVAL, "only SEND and WRITE can be inline"};
+  }
+  if (is_atomic(r.op) && length != 8) {
+    return Error{EINVAL, "an atomic needs exactly 8 bytes of local buffer"};
+  }
+  if (is_atomic(r.op) && r.remote_address % 8 != 0) {
+    return Error{EINVAL, "the remote address of an atomic must be 8-byte aligned"};
+  }
+  if (is_read_or_atomic(r.op) && qp_.state != QpState::Error && qp_.attr.max_read_atomic == 0) {
+    return Error{EINVAL, "READ and atomics need max_rd_atomic > 0 (set at RTR to RTS)"};
+  }
+
+  const uint64_t index = queue_.tail();
+  SendWqe& wqe = queue_.slot();
+  wqe = SendWqe{};
+  wqe.wr_id = r.wr_id;
+  wqe.op = r.op;
+  wqe.flags = r.flags;
+  wqe.length = is_local(r.op) ? 0 : static_cast<uint32_t>(length);
+  wqe.immediate_or_rkey = r.immediate_or_rkey;
+  wqe.remote_address = r.remote_address;
+  wqe.rkey = r.rkey;
+  wqe.compare_add = r.compare_add;
+  wqe.swap = r.swap;
+  wqe.window_rkey = r.window_rkey;
+  wqe.bind = r.bind;
+  if (is_inline) {
+    std::byte* to = queue_.inline_bytes(index);
+    for (const Sge& sge : r.sges) {  // lkeys do not matter: the bytes are taken now, by the caller's thread
+      if (sge.length == 0) continue;
+      std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length);
+      to += sge.length;
+    }
+  } else {
+    wqe.sge_count = static_cast<uint16_t>(r.sges.size());
+    std::ranges::copy(r.sges, queue_.sge_slots(index).begin());
+  }
+  queue_.push();
+  return {};
+}
+
+void Requester::start() {
+  next_ = unacked_ = highest_ = wire::Psn(qp_.attr.sq_psn);
+  cursor_ = queue_.head();
+  cursor_packet_ = 0;
+  started_ = true;
+  reads_.reserve(qp_.attr.max_read_atomic);
+  retries_left_ = qp_.attr.retry_count;
+  rnr_retries_left_ = qp_.attr.rnr_retry;
+}
+
+void Requester::reset() {
+  if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
+  in_flight_cost_ = 0;
+  queue_.clear();
+  cursor_ = queue_.head();
+  cursor_packet_ = 0;
+  started_ = false;
+  reads_.clear();
+  implied_at_.reset();
+  since_ack_request_ = 0;
+  tries_ = 0;
+  ack_deadline_ = rnr_until_ = kNever;
+}
+
+uint32_t Requester::packet_bytes(const SendWqe& wqe, uint32_t packet) const {
+  if (is_atomic(wqe.op)) return 0;
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  return std::min(mtu, wqe.length - packet * mtu);
+}
+
+uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const {
+  uint32_t bytes = 0;
+  if (!is_atomic(wqe.op) && count != 0) {
+    const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+    bytes = (count - 1) * mtu + packet_bytes(wqe, first + count - 1);
+  }
+  return bytes + count * PeerWindow::kPacketOverhead;
+}
+
+Requester::Blocked Requester::blocked_reason(Instant now) {
+  if (!started_ || cursor_ == queue_.tail()) return Blocked::NothingToSend;
+  if (qp_.state != QpState::Rts && qp_.state != QpState::Sqd) return Blocked::NothingToSend;
+  if (rnr_until_ != kNever && now < rnr_until_) return Blocked::RnrWait;
+  const SendWqe& wqe = queue_.at(cursor_);
+  if (qp_.state == QpState::Sqd && !wqe.numbered) return Blocked::Drain;
+  // Local operations change what keys mean, so they wait until everything before them is done.
+  if (is_local(wqe.op)) return cursor_ == queue_.head() ? Blocked::No : Blocked::Order;
+  if ((wqe.flags & kFence) != 0 && cursor_packet_ == 0 && cursor_ != queue_.head()) {
+    for (uint64_t i = queue_.head(); i != cursor_; ++i) {
+      if (is_read_or_atomic(queue_.at(i).op)) return Blocked::Fence;
+    }
+  }
+  if (is_read_or_atomic(wqe.op) && reads_.size() >= qp_.attr.max_read_atomic) {
+    return Blocked::ReadLimit;
+  }
+  if (!qp_.window->open()) return Blocked::Window;
+  return Blocked::No;
+}
+
+void Requester::number(SendWqe& wqe) {
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  wqe.first_psn = next_;
+  wqe.packets = is_atomic(wqe.op) || wqe.length == 0 ? 1 : (wqe.length - 1) / mtu + 1;
+  wqe.numbered = true;
+}
+
+uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+  uint32_t sent = 0;
+  while (sent < budget && sink.room() > 0 && !qp_.failure) {
+    const Blocked blocked = blocked_reason(now);
+    if (blocked != Blocked::No) {
+      if (blocked == Blocked::Window) qp_.count(CounterId::window_waits);
+      break;
+    }
+    rnr_until_ = kNever;
+    SendWqe& wqe = queue_.at(cursor_);
+    if (is_local(wqe.op)) {
+      run_local(wqe);
+      continue;
+    }
+    if (!wqe.numbered) number(wqe);
+    if (!send_request_packet(wqe, sink, now)) break;
+    ++sent;
+  }
+  return sent;
+}
+
+void Requester::run_local(SendWqe& wqe) {
+  const bool done =
+      wqe.op == SendOp::LocalInvalidate
+          ? qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, wqe.immediate_or_rkey)
+          : qp_.engine.memory.bind_window(qp_.pd, qp_.qpn, wqe.window_rkey, wqe.bind);
+  if (!done) {
+    fail_head(wqe.op == SendOp::BindWindow ? WcStatus::WindowBind : WcStatus::LocalQpOperation);
+    return;
+  }
+  ++cursor_;
+  complete_head(WcStatus::Success, 0);
+}
+
+bool Requester::send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instant now) {
+  if (next_.distance_from(highest_) < 0) qp_.count(CounterId::retransmitted_packets);
+  if (wqe.op == SendOp::Read) {
+    send_read(wqe, sink);
+  } else if (is_atomic(wqe.op)) {
+    send_atomic(wqe, sink);
+  } else if (!send_message_packet(wqe, sink)) {
+    return false;
+  }
+  if (ack_deadline_ == kNever) restart_ack_timer(now);
+  return true;
+}
+
+void Requester::advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost) {
+  qp_.window->sent(cost);
+  in_flight_cost_ += cost;
+  next_ = next_ + packets;
+  if (next_.distance_from(highest_) > 0) highest_ = next_;
+  cursor_packet_ += packets;
+  if (cursor_packet_ == wqe.packets) {
+    ++cursor_;
+    cursor_packet_ = 0;
+  }
+}
+
+void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t offset = cursor_packet_ * mtu;
+  // As much as the window takes now, in whole packets; the rest is another request, with the PSNs that
+  // follow. The peer cannot tell that from a requester that resumes after a loss.
+  const uint32_t room = std::min(qp_.window->room(), kMaxReadPieceBytes);
+  const uint32_t fit = std::max(room / (mtu + PeerWindow::kPacketOverhead), 1u);
+  const uint32_t packets = std::min(wqe.packets - cursor_packet_, fit);
+  const bool to_the_end = cursor_packet_ + packets == wqe.packets;
+
+  wire::Packet p;
+  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcReadRequest);
+  p.bth.psn = next_;
+  p.bth.ack_request = true;
+  p.reth = {wqe.remote_address + offset, wqe.rkey,
+            to_the_end ? wqe.length - offset : packets * mtu};
+  push_packet(qp_, sink, p, {}, 0);
+  reads_.push_back({next_, next_ + (packets - 1)});
+  advance_cursor(wqe, packets, cost_of(wqe, cursor_packet_, packets));
+}
+
+void Requester::send_atomic(SendWqe& wqe, wire::PacketSink& sink) {
+  wire::Packet p;
+  const bool swap = wqe.op == SendOp::CompareSwap;
+  p.bth.opcode =
+      static_cast<uint8_t>(swap ? wire::Opcode::RcCompareSwap : wire::Opcode::RcFetchAdd);
+  p.bth.psn = next_;
+  p.bth.ack_request = true;
+  p.atomic = {wqe.remote_address, wqe.rkey, swap ? wqe.swap : wqe.compare_add,
+              swap ? wqe.compare_add : 0};
+  push_packet(qp_, sink, p, {}, 0);
+  reads_.push_back({next_, next_});
+  advance_cursor(wqe, 1, cost_of(wqe, 0, 1));
+}
+
+bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
+  const uint32_t offset = cursor_packet_ * wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t bytes = packet_bytes(wqe, cursor_packet_);
+  const bool first = cursor_packet_ == 0;
+  const bool last = cursor_packet_ + 1 == wqe.packets;
+
+  Gather payload;
+  if ((wqe.flags & kInline) != 0) {
+    if (bytes != 0) {
+      payload.spans[0] = {queue_.inline_bytes(cursor_) + offset, bytes};
+      payload.count = 1;
+    }
+  } else if (!gather(qp_.engine.memory, qp_.pd, queue_.sges(cursor_), offset, bytes, payload)) {
+    // What was posted before it still completes first.
+    if (cursor_ == queue_.head()) fail_head(WcStatus::LocalProtection);
+    return false;
+  }
+
+  wire::Packet p;
+  p.bth.opcode = static_cast<uint8_t>(message_opcode(wqe.op, first, last));
+  p.bth.psn = next_;
+  p.bth.solicited = last && (wqe.flags & kSolicited) != 0;
+  p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
+  p.immediate = wqe.immediate_or_rkey;
+  p.invalidate_rkey = wqe.immediate_or_rkey;
+  const uint32_t cost = cost_of(wqe, cursor_packet_, 1);
+  ++since_ack_request_;
+  // Also when the window is about to close: only an acknowledgement opens it again.
+  p.bth.ack_request =
+      last || since_ack_request_ >= kPacketsPerAckRequest || qp_.window->room() <= cost;
+  if (p.bth.ack_request) since_ack_request_ = 0;
+  push_packet(qp_, sink, p, payload.view(), bytes);
+  advance_cursor(wqe, 1, cost);
+  return true;
+}
+
+}  // namespace verbena::core

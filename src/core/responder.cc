@@ -1,0 +1,469 @@
+// The responder's checks and executions. Clause numbers are those of IBA volume 1, chapter 9.
+#include "core/responder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/placement.h"
+
+namespace verbena::core {
+
+using wire::NakCode;
+using wire::Position;
+using wire::Verb;
+
+Responder::Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
+    : qp_(qp), queue_(max_wr, max_sges, 0) {}
+
+Status Responder::post(const ReceiveRequest& r) {
+  if (queue_.full()) return Error{ENOMEM, "the receive queue is full"};
+  if (r.sges.size() > queue_.max_sges()) return Error{EINVAL, "more SGEs than max_recv_sge"};
+  uint64_t length = 0;
+  for (const Sge& sge : r.sges) length += sge.length;
+  if (length > kMaxMessageBytes) return Error{EINVAL, "a receive buffer is at most 2 GiB"};
+  ReceiveWqe& wqe = queue_.slot();
+  wqe.wr_id = r.wr_id;
+  wqe.length = static_cast<uint32_t>(length);
+  wqe.sge_count = static_cast<uint16_t>(r.sges.size());
+  std::ranges::copy(r.sges, queue_.sge_slots(queue_.tail()).begin());
+  queue_.push();
+  return {};
+}
+
+void Responder::start() {
+  expected_ = wire::Psn(qp_.attr.rq_psn);
+  msn_ = 0;
+  message_.reset();
+  nak_sent_ = false;
+  forget_answers();
+  answers_.assign(qp_.attr.max_dest_read_atomic, Answer{});
+  next_answer_ = 0;
+}
+
+void Responder::reset() {
+  queue_.clear();
+  message_.reset();
+  nak_sent_ = false;
+  forget_answers();
+  answers_.clear();
+}
+
+void Responder::forget_answers() {
+  for (Answer& a : answers_) a.pending = false;
+  pending_slots_ = 0;
+  ack_due_ = false;
+  nak_.reset();
+}
+
+void Responder::flush() {
+  message_.reset();
+  while (!queue_.empty()) {
+    Completion c;
+    c.wr_id = queue_.front().wr_id;
+    c.status = WcStatus::Flushed;
+    c.opcode = WcOpcode::Receive;
+    c.qpn = qp_.qpn;
+    queue_.pop();
+    qp_.complete(qp_.receive_cq, c);
+  }
+}
+
+uint32_t Responder::packets_for(uint32_t length) const {
+  return length == 0 ? 1 : (length - 1) / wire::bytes_of(qp_.attr.path_mtu) + 1;
+}
+
+void Responder::on_request(const wire::Packet& p) {
+  const int32_t ahead = p.bth.psn.distance_from(expected_);
+  if (ahead < 0) return on_duplicate(p);
+  if (ahead > 0) return on_ahead();
+
+  for (const auto check : {&Responder::check_order, &Responder::check_length, &Responder::check_receive}) {
+    const Verdict verdict = (this->*check)(p);
+    if (verdict.kind != Verdict::Proceed) return apply(verdict, p);
+  }
+  apply(execute(p), p);
+}
+
+void Responder::on_ahead() {
+  qp_.count(CounterId::out_of_sequence);
+  if (nak_sent_) return;  // C9-114: one NAK per expected PSN
+  nak_sent_ = true;
+  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
+  qp_.count(CounterId::naks_sequence_sent);
+}
+
+// Where the packet stands in its message (C9-81 and following).
+Responder::Verdict Responder::check_order(const wire::Packet& p) const {
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  if (message_.has_value() == p.op.starts_message()) return invalid;
+  if (message_ && message_->verb != p.op.verb) return invalid;
+  return {};
+}
+
+Responder::Verdict Responder::check_length(const wire::Packet& p) const {
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const size_t bytes = p.payload.size();
+  switch (p.op.position) {
+    case Position::First:
+    case Position::Middle:
+      if (bytes != mtu) return invalid;
+      break;
+    case Position::Last:
+      if (bytes == 0 || bytes > mtu) return invalid;
+      break;
+    case Position::Only:
+      if (bytes > mtu) return invalid;
+      break;
+  }
+  const bool carries_data = p.op.verb == Verb::Send || p.op.verb == Verb::Write;
+  if (!carries_data && bytes != 0) return invalid;
+  const uint32_t before = message_ ? message_->received : 0;
+  if (carries_data && before + bytes > kMaxMessageBytes) return invalid;
+  if (p.op.verb == Verb::Write) {
+    const uint32_t total = message_ ? message_->reth.length : p.reth.length;
+    if (total > kMaxMessageBytes || before + bytes > total) return invalid;
+    if (p.op.ends_message() != (before + bytes == total)) return invalid;
+  }
+  return {};
+}
+
+Responder::Verdict Responder::check_receive(const wire::Packet& p) const {
+  const bool takes_receive = (p.op.verb == Verb::Send && p.op.starts_message()) ||
+                             (p.op.verb == Verb::Write && p.op.has_immediate);
+  if (takes_receive && queue_.empty()) return {Verdict::Rnr, {}, {}};
+  return {};
+}
+
+Responder::Verdict Responder::execute(const wire::Packet& p) {
+  switch (p.op.verb) {
+    case Verb::Send: return execute_send(p);
+    case Verb::Write: return execute_write(p);
+    case Verb::ReadRequest: return execute_read(p);
+    case Verb::CompareSwap:
+    case Verb::FetchAdd: return execute_atomic(p);
+    default: return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  }
+}
+
+Responder::Verdict Responder::execute_send(const wire::Packet& p) {
+  if (!message_) message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
+  const ReceiveWqe& wqe = queue_.front();
+  const auto bytes = static_cast<uint32_t>(p.payload.size());
+  if (bytes > wqe.length - message_->received) {  // C9-95: longer than the receive buffer
+    return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::LocalLength};
+  }
+  if (!scatter(qp_.engine.memory, qp_.pd, queue_.sges(queue_.head()), message_->received, p.payload,
+               p.op.ends_message())) {
+    return {Verdict::Nak, NakCode::RemoteOperational, WcStatus::LocalProtection};
+  }
+  message_->received += bytes;
+  if (!p.op.ends_message()) return {};
+  if (p.op.has_invalidate && !qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, p.invalidate_rkey)) {
+    return {Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  }
+  const uint32_t total = message_->received;
+  message_.reset();
+  ++msn_;
+  finish_receive(p, WcOpcode::Receive, total);
+  return {};
+}
+
+Responder::Verdict Responder::execute_write(const wire::Packet& p) {
+  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  if ((qp_.attr.access & kRemoteWrite) == 0) return denied;
+  MemoryRegistry& memory = qp_.engine.memory;
+  if (!message_) {
+    // The whole range at once, before the first byte (C9-88: not for zero length).
+    if (p.reth.length != 0 && memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
+                                             p.reth.length, kRemoteWrite) == nullptr) {
+      return denied;
+    }
+    message_ = InboundMessage{.verb = Verb::Write, .reth = p.reth};
+  }
+  if (!p.payload.empty()) {
+    // Looked up again for each packet: the region may have gone since the first.
+    std::byte* to = memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
+                                   message_->reth.address + message_->received, p.payload.size(),
+                                   kRemoteWrite);
+    if (to == nullptr) return denied;
+    if (p.op.ends_message()) {
+      place_last_byte_last(to, p.payload);
+    } else {
+      std::memcpy(to, p.payload.data(), p.payload.size());
+    }
+    message_->received += static_cast<uint32_t>(p.payload.size());
+  }
+  if (!p.op.ends_message()) return {};
+  const uint32_t total = message_->received;
+  message_.reset();
+  ++msn_;
+  if (p.op.has_immediate) finish_receive(p, WcOpcode::ReceiveWriteImm, total);
+  return {};
+}
+
+void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t byte_count) {
+  Completion c;
+  c.wr_id = queue_.front().wr_id;
+  c.opcode = opcode;
+  c.byte_count = byte_count;
+  c.solicited = p.bth.solicited;
+  c.qpn = qp_.qpn;
+  c.source_qpn = qp_.attr.dest_qpn;
+  if (p.op.has_immediate) {
+    c.flags = kWcWithImmediate;
+    c.immediate_or_rkey = p.immediate;
+  } else if (p.op.has_invalidate) {
+    c.flags = kWcWithInvalidate;
+    c.immediate_or_rkey = p.invalidate_rkey;
+  }
+  queue_.pop();
+  qp_.complete(qp_.receive_cq, c);
+}
+
+Responder::Answer* Responder::take_answer() {
+  if (answers_.empty()) return nullptr;
+  Answer& a = answers_[next_answer_];
+  if (a.pending) return nullptr;  // the peer has more under way than max_dest_rd_atomic
+  next_answer_ = (next_answer_ + 1) % answers_.size();
+  a = Answer{};
+  a.used = true;
+  a.first = expected_;
+  return &a;
+}
+
+void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets) {
+  if (!a.pending) ++pending_slots_;
+  a.pending = true;
+  a.first_packet = a.next_packet = from;
+  a.end_packet = from + packets;
+}
+
+Responder::Verdict Responder::execute_read(const wire::Packet& p) {
+  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  if (p.reth.length > kMaxMessageBytes) return invalid;
+  if ((qp_.attr.access & kRemoteRead) == 0) return denied;
+  if (p.reth.length != 0 && qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
+                                                      p.reth.length, kRemoteRead) == nullptr) {
+    return denied;
+  }
+  Answer* a = take_answer();
+  if (a == nullptr) return invalid;
+  a->is_read = true;
+  a->reth = p.reth;
+  a->packets = packets_for(p.reth.length);
+  a->msn = ++msn_;
+  arm_answer(*a, 0, a->packets);
+  return {};
+}
+
+Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
+  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  if (p.atomic.address % 8 != 0) return invalid;  // C9-100: naturally aligned
+  if ((qp_.attr.access & kRemoteAtomic) == 0) return denied;
+  std::byte* at = qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8,
+                                            kRemoteAtomic);
+  if (at == nullptr) return denied;
+  // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic there.
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;
+  Answer* a = take_answer();
+  if (a == nullptr) return invalid;
+
+  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
+  if (p.op.verb == Verb::FetchAdd) {
+    a->original = word.fetch_add(p.atomic.swap_or_add);
+  } else {
+    uint64_t expected = p.atomic.compare;
+    word.compare_exchange_strong(expected, p.atomic.swap_or_add);
+    a->original = expected;
+  }
+  a->packets = 1;
+  a->msn = ++msn_;
+  arm_answer(*a, 0, 1);
+  return {};
+}
+
+void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
+  switch (verdict.kind) {
+    case Verdict::Proceed: {
+      const uint32_t packets = p.op.verb == Verb::ReadRequest ? packets_for(p.reth.length) : 1;
+      expected_ = expected_ + packets;
+      nak_sent_ = false;
+      nak_.reset();
+      const bool answered = p.op.verb != Verb::Send && p.op.verb != Verb::Write;
+      if (p.bth.ack_request && !answered) ack_due_ = true;
+      return;
+    }
+    case Verdict::Drop: return;
+    case Verdict::Rnr:
+      nak_ = wire::Aeth{wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_};
+      nak_sent_ = true;  // what follows before the retry is dropped without another word
+      qp_.count(CounterId::rnr_naks_sent);
+      return;
+    case Verdict::Nak: return refuse(verdict, p);
+  }
+}
+
+// A request that must not be executed: NAK it, fail the receive it had taken, stop the queue pair.
+void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
+  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(verdict.code), msn_};
+  nak_sent_ = true;
+  EventKind event = EventKind::QpRequestError;
+  switch (verdict.code) {
+    case NakCode::RemoteAccess:
+      qp_.count(CounterId::naks_remote_access_sent);
+      event = EventKind::QpAccessError;
+      break;
+    case NakCode::RemoteOperational:
+      qp_.count(CounterId::naks_remote_operation_sent);
+      event = EventKind::QpFatal;
+      break;
+    default: qp_.count(CounterId::naks_invalid_request_sent); break;
+  }
+  const bool holds_receive = message_ && message_->verb == Verb::Send && !queue_.empty();
+  if (holds_receive) {
+    Completion c;
+    c.wr_id = queue_.front().wr_id;
+    c.status = verdict.receive_status;
+    c.opcode = WcOpcode::Receive;
+    c.qpn = qp_.qpn;
+    queue_.pop();
+    qp_.complete(qp_.receive_cq, c);
+  }
+  message_.reset();
+  qp_.engine.events.push_back({event, qp_.self, nullptr});
+  QpFailure& f = qp_.fail(verdict.receive_status);
+  f.as_responder = true;
+  f.packet_opcode = p.bth.opcode;
+  f.psn = p.bth.psn.value();
+  f.remote_address = p.op.has_atomic_eth ? p.atomic.address : p.reth.address;
+  f.rkey = p.op.has_atomic_eth ? p.atomic.rkey : p.reth.rkey;
+  f.length = p.reth.length;
+}
+
+// Seen before (C9-105 and following): never executed again, but answered again.
+void Responder::on_duplicate(const wire::Packet& p) {
+  qp_.count(CounterId::duplicate_requests);
+  if (p.op.verb == Verb::Send || p.op.verb == Verb::Write) {
+    ack_due_ = true;
+    return;
+  }
+  for (Answer& a : answers_) {
+    if (!a.used || a.is_read != (p.op.verb == Verb::ReadRequest)) continue;
+    const int32_t from = p.bth.psn.distance_from(a.first);
+    if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
+    if (!a.is_read) {
+      arm_answer(a, 0, 1);  // the result it had, not a second execution
+      return;
+    }
+    // A repeated READ may start later than the original, at the first packet that was lost.
+    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * wire::bytes_of(qp_.attr.path_mtu);
+    const bool within = p.reth.rkey == a.reth.rkey && p.reth.address == a.reth.address + skipped &&
+                        p.reth.length <= a.reth.length - skipped;
+    // All packets but the original's last are full, so a shorter repeat must end with a full one.
+    const bool whole = p.reth.length == a.reth.length - skipped ||
+                       (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
+    if (!within || !whole) break;
+    arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length));
+    return;
+  }
+  qp_.count(CounterId::duplicate_dropped);
+}
+
+// Answers leave in PSN order: an acknowledgement that overtook a READ's data would mean "lost".
+Responder::Answer* Responder::next_pending() {
+  Answer* best = nullptr;
+  for (Answer& a : answers_) {
+    if (a.pending && (best == nullptr || a.first.distance_from(best->first) < 0)) best = &a;
+  }
+  return best;
+}
+
+uint32_t Responder::transmit(wire::PacketSink& sink, uint32_t budget) {
+  uint32_t sent = 0;
+  while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
+    Answer& a = *next_pending();
+    if (!a.is_read) {
+      send_atomic_ack(a, sink);
+      ++sent;
+      continue;
+    }
+    while (a.pending && sent < budget && sink.room() > 0) {
+      if (!send_read_packet(a, sink)) return sent;
+      ++sent;
+    }
+  }
+  if (pending_slots_ != 0 || sink.room() == 0) return sent;
+  if (nak_) {
+    send_ack(sink, expected_, nak_->kind, nak_->value);
+    nak_.reset();
+    ack_due_ = false;  // a NAK acknowledges everything before it
+    ++sent;
+  } else if (ack_due_) {
+    send_ack(sink, expected_ - 1, wire::AckKind::Ack, wire::kUnlimitedCredits);
+    ack_due_ = false;
+    ++sent;
+  }
+  return sent;
+}
+
+bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t offset = a.next_packet * mtu;
+  const uint32_t bytes = std::min(mtu, a.reth.length - offset);
+  std::span<const std::byte> payload;
+  if (bytes != 0) {
+    const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, qp_.pd, qp_.qpn,
+                                                      a.reth.address + offset, bytes, kRemoteRead);
+    if (from == nullptr) {  // deregistered in the middle
+      wire::Packet request;
+      request.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcReadRequest);
+      request.bth.psn = a.first;
+      request.reth = a.reth;
+      expected_ = a.first + a.next_packet;
+      forget_answers();
+      refuse({Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess}, request);
+      return false;
+    }
+    payload = {from, bytes};
+  }
+  const bool first = a.next_packet == a.first_packet;
+  const bool last = a.next_packet + 1 == a.end_packet;
+  using enum wire::Opcode;
+  wire::Packet p;
+  p.bth.opcode = static_cast<uint8_t>(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
+                                            : (last ? RcReadResponseLast : RcReadResponseMiddle));
+  p.bth.psn = a.first + a.next_packet;
+  p.aeth.msn = a.msn;
+  push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
+  ++a.next_packet;
+  if (last) {
+    a.pending = false;
+    --pending_slots_;
+  }
+  return true;
+}
+
+void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
+  wire::Packet p;
+  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAtomicAck);
+  p.bth.psn = a.first;
+  p.aeth.msn = a.msn;
+  p.original = a.original;
+  push_packet(qp_, sink, p, {}, 0);
+  a.pending = false;
+  --pending_slots_;
+}
+
+void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value) {
+  wire::Packet p;
+  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
+  p.bth.psn = psn;
+  p.aeth = {kind, value, msn_};
+  push_packet(qp_, sink, p, {}, 0);
+}
+
+}  // namespace verbena::core

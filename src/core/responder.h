@@ -1,0 +1,97 @@
+// Responder: executes a peer's requests in PSN order, exactly once, within what was registered, and
+// answers. Each request runs through one straight line of checks that ends in a Verdict.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/time.h"
+#include "core/qp_common.h"
+#include "core/work_queue.h"
+
+namespace verbena::core {
+
+class Responder {
+ public:
+  Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
+
+  const ReceiveQueue& queue() const { return queue_; }
+  Status post(const ReceiveRequest& request);
+
+  void on_request(const wire::Packet& packet);
+
+  // Sends answers that are due, at most `budget` packets. Returns how many.
+  uint32_t transmit(wire::PacketSink& sink, uint32_t budget);
+  bool ready() const { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
+
+  void start();  // INIT -> RTR: expects attr.rq_psn first
+  void reset();
+  void flush();
+  // The application moved the queue pair to ERR: what was still to be answered is not.
+  void forget_answers();
+  wire::Psn expected_psn() const { return expected_; }
+
+ private:
+  struct Verdict {
+    enum Kind : uint8_t { Proceed, Drop, Rnr, Nak } kind = Proceed;
+    wire::NakCode code{};
+    WcStatus receive_status = WcStatus::Success;  // Nak: how the receive in use fails
+  };
+
+  struct InboundMessage {
+    wire::Verb verb;
+    uint32_t received = 0;
+    wire::Reth reth;  // WRITE
+  };
+
+  // A READ or atomic that was executed: kept so that its answer can be given again.
+  struct Answer {
+    wire::Psn first{0};
+    uint32_t packets = 0;
+    uint32_t msn = 0;
+    bool is_read = false;
+    bool used = false;
+    bool pending = false;
+    uint32_t next_packet = 0;   // READ: what is being sent
+    uint32_t first_packet = 0;  // of the (repeated) request being answered
+    uint32_t end_packet = 0;
+    wire::Reth reth;
+    uint64_t original = 0;
+  };
+
+  void on_duplicate(const wire::Packet& packet);
+  void on_ahead();
+  Verdict check_order(const wire::Packet& packet) const;
+  Verdict check_length(const wire::Packet& packet) const;
+  Verdict check_receive(const wire::Packet& packet) const;
+  Verdict execute(const wire::Packet& packet);
+  Verdict execute_send(const wire::Packet& packet);
+  Verdict execute_write(const wire::Packet& packet);
+  Verdict execute_read(const wire::Packet& packet);
+  Verdict execute_atomic(const wire::Packet& packet);
+  void finish_receive(const wire::Packet& packet, WcOpcode opcode, uint32_t byte_count);
+  void apply(const Verdict& verdict, const wire::Packet& packet);
+  void refuse(const Verdict& verdict, const wire::Packet& packet);
+  Answer* take_answer();
+  void arm_answer(Answer& answer, uint32_t from, uint32_t packets);
+  Answer* next_pending();
+  bool send_read_packet(Answer& answer, wire::PacketSink& sink);
+  void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
+  void send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value);
+  uint32_t packets_for(uint32_t length) const;
+
+  QpCommon& qp_;
+  ReceiveQueue queue_;
+  wire::Psn expected_{0};
+  uint32_t msn_ = 0;
+  std::optional<InboundMessage> message_;
+  bool nak_sent_ = false;  // for the present expected_: one NAK is enough
+  bool ack_due_ = false;
+  std::optional<wire::Aeth> nak_;
+  std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep
+  size_t next_answer_ = 0;
+  uint32_t pending_slots_ = 0;
+};
+
+}  // namespace verbena::core

@@ -1,0 +1,142 @@
+// The vocabulary of verbs, free of any C header. Numeric values equal those of <infiniband/verbs.h>;
+// the ABI layer asserts it, so that translating is a cast.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "wire/identifiers.h"
+#include "wire/packet_io.h"
+
+namespace verbena::core {
+
+enum class QpState : uint8_t { Reset = 0, Init, Rtr, Rts, Sqd, Sqe, Error };
+
+enum class SendOp : uint8_t {
+  Write = 0,
+  WriteImm = 1,
+  Send = 2,
+  SendImm = 3,
+  Read = 4,
+  CompareSwap = 5,
+  FetchAdd = 6,
+  LocalInvalidate = 7,
+  BindWindow = 8,
+  SendInvalidate = 9,
+};
+
+constexpr bool is_read_or_atomic(SendOp op) {
+  return op == SendOp::Read || op == SendOp::CompareSwap || op == SendOp::FetchAdd;
+}
+constexpr bool is_atomic(SendOp op) { return op == SendOp::CompareSwap || op == SendOp::FetchAdd; }
+// Done by this NIC alone; no packet leaves.
+constexpr bool is_local(SendOp op) {
+  return op == SendOp::LocalInvalidate || op == SendOp::BindWindow;
+}
+const char* name_of(SendOp op);
+
+// Send flags, as ibv_send_flags.
+inline constexpr uint32_t kFence = 1;
+inline constexpr uint32_t kSignaled = 2;
+inline constexpr uint32_t kSolicited = 4;
+inline constexpr uint32_t kInline = 8;
+
+// Access rights, as ibv_access_flags.
+inline constexpr uint32_t kLocalWrite = 1;
+inline constexpr uint32_t kRemoteWrite = 2;
+inline constexpr uint32_t kRemoteRead = 4;
+inline constexpr uint32_t kRemoteAtomic = 8;
+inline constexpr uint32_t kWindowBind = 16;
+inline constexpr uint32_t kZeroBased = 32;
+
+enum class WcStatus : uint8_t {
+  Success = 0,
+  LocalLength = 1,
+  LocalQpOperation = 2,
+  LocalProtection = 4,
+  Flushed = 5,
+  WindowBind = 6,
+  BadResponse = 7,
+  LocalAccess = 8,
+  RemoteInvalidRequest = 9,
+  RemoteAccess = 10,
+  RemoteOperation = 11,
+  RetryExceeded = 12,
+  RnrRetryExceeded = 13,
+  Fatal = 19,
+};
+
+enum class WcOpcode : uint8_t {
+  Send = 0,
+  Write = 1,
+  Read = 2,
+  CompareSwap = 3,
+  FetchAdd = 4,
+  BindWindow = 5,
+  LocalInvalidate = 6,
+  Receive = 128,
+  ReceiveWriteImm = 129,
+};
+
+// Completion flags, as ibv_wc_flags.
+inline constexpr uint8_t kWcWithImmediate = 2;
+inline constexpr uint8_t kWcWithInvalidate = 8;
+
+struct Completion {
+  uint64_t wr_id = 0;
+  WcStatus status = WcStatus::Success;
+  WcOpcode opcode = WcOpcode::Send;
+  uint8_t flags = 0;
+  bool solicited = false;  // wakes a queue armed for solicited events only
+  uint32_t byte_count = 0;
+  uint32_t immediate_or_rkey = 0;  // immediate in host order
+  uint32_t vendor_error = 0;
+  wire::Qpn qpn;
+  wire::Qpn source_qpn;
+};
+
+// A piece of registered memory, as ibv_sge.
+struct Sge {
+  uint64_t address = 0;
+  uint32_t length = 0;
+  uint32_t lkey = 0;
+};
+
+inline constexpr uint32_t kMaxSges = 32;
+inline constexpr uint32_t kMaxMessageBytes = 1u << 31;
+inline constexpr uint32_t kMaxInlineBytes = 1024;
+inline constexpr uint32_t kMaxReadAtomic = 128;
+
+enum class MemoryId : uint32_t {};  // a window being bound, by its present key
+
+struct WindowBinding {
+  uint32_t region_lkey = 0;
+  uint64_t address = 0;
+  uint64_t length = 0;
+  uint32_t access = 0;
+  uint32_t new_rkey = 0;
+};
+
+// One work request for the send queue. For inline requests `inline_data` replaces what lkeys name.
+struct SendRequest {
+  uint64_t wr_id = 0;
+  SendOp op = SendOp::Send;
+  uint32_t flags = 0;
+  std::span<const Sge> sges;
+  uint32_t immediate_or_rkey = 0;  // immediate in host order; rkey to invalidate
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint32_t window_rkey = 0;  // BindWindow: the window's present key
+  WindowBinding bind;
+};
+
+struct ReceiveRequest {
+  uint64_t wr_id = 0;
+  std::span<const Sge> sges;
+};
+
+}  // namespace verbena::core

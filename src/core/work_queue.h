@@ -1,0 +1,102 @@
+// Work queues: fixed rings of work requests with their scatter/gather lists and inline bytes, allocated
+// once when a queue pair is made. Indices count up for ever; a slot is index modulo capacity.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/check.h"
+#include "core/types.h"
+#include "wire/psn.h"
+
+namespace verbena::core {
+
+struct SendWqe {
+  uint64_t wr_id = 0;
+  SendOp op = SendOp::Send;
+  uint32_t flags = 0;
+  uint32_t length = 0;  // message bytes
+  uint32_t immediate_or_rkey = 0;
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  uint32_t window_rkey = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  WindowBinding bind;
+  uint32_t packets = 0;         // PSNs it takes; set with first_psn
+  wire::Psn first_psn{0};       // set when it is first reached
+  uint16_t sge_count = 0;
+  bool numbered = false;  // first_psn and packets are set
+
+  wire::Psn last_psn() const { return first_psn + (packets - 1); }
+};
+
+struct ReceiveWqe {
+  uint64_t wr_id = 0;
+  uint32_t length = 0;  // room in its buffers
+  uint16_t sge_count = 0;
+};
+
+// `Wqe` entries [head, tail), each with room for max_sges pieces and max_inline bytes.
+template <typename Wqe>
+class WorkQueue {
+ public:
+  WorkQueue(uint32_t capacity, uint32_t max_sges, uint32_t max_inline)
+      : capacity_(capacity),
+        max_sges_(max_sges),
+        max_inline_(max_inline),
+        wqes_(std::make_unique<Wqe[]>(capacity)),
+        sges_(std::make_unique<Sge[]>(size_t{capacity} * max_sges)),
+        inline_(max_inline == 0 ? nullptr
+                                : std::make_unique<std::byte[]>(size_t{capacity} * max_inline)) {}
+
+  uint32_t capacity() const { return capacity_; }
+  uint32_t max_sges() const { return max_sges_; }
+  uint32_t max_inline() const { return max_inline_; }
+  uint64_t head() const { return head_; }
+  uint64_t tail() const { return tail_; }
+  bool empty() const { return head_ == tail_; }
+  bool full() const { return tail_ - head_ >= capacity_; }
+  uint64_t size() const { return tail_ - head_; }
+
+  Wqe& at(uint64_t index) { return wqes_[index % capacity_]; }
+  const Wqe& at(uint64_t index) const { return wqes_[index % capacity_]; }
+  Wqe& front() { return at(head_); }
+  std::span<Sge> sges(uint64_t index) {
+    return {sges_.get() + (index % capacity_) * max_sges_, at(index).sge_count};
+  }
+  std::span<Sge> sge_slots(uint64_t index) {
+    return {sges_.get() + (index % capacity_) * max_sges_, max_sges_};
+  }
+  std::byte* inline_bytes(uint64_t index) {
+    return inline_.get() + (index % capacity_) * max_inline_;
+  }
+
+  // The slot that push() will make part of the queue.
+  Wqe& slot() { return at(tail_); }
+  void push() {
+    VERBENA_CHECK(!full());
+    ++tail_;
+  }
+  void pop() {
+    VERBENA_CHECK(!empty());
+    ++head_;
+  }
+  void clear() { head_ = tail_; }
+
+ private:
+  uint32_t capacity_;
+  uint32_t max_sges_;
+  uint32_t max_inline_;
+  std::unique_ptr<Wqe[]> wqes_;
+  std::unique_ptr<Sge[]> sges_;
+  std::unique_ptr<std::byte[]> inline_;
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+};
+
+using SendQueue = WorkQueue<SendWqe>;
+using ReceiveQueue = WorkQueue<ReceiveWqe>;
+
+}  // namespace verbena::core
