@@ -1,0 +1,69 @@
+// The descriptor is an eventfd whose count is 1 while events wait and 0 otherwise.
+#include "runtime/event_channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace verbena::runtime {
+
+Result<EventChannel*> EventChannel::create() {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return Error{errno, "cannot make an event descriptor (too many open files?)"};
+  return new EventChannel(fd);
+}
+
+EventChannel::~EventChannel() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void EventChannel::push(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(event);
+  if (events_.size() == 1 && fd_ >= 0) eventfd_write(fd_, 1);
+}
+
+void EventChannel::quiet_if_empty() {
+  if (!events_.empty() || fd_ < 0) return;
+  eventfd_t value;
+  eventfd_read(fd_, &value);  // the count is 1: never waits
+}
+
+int EventChannel::pop(Event* event) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (fd_ < 0) return EBADF;
+      if (!events_.empty()) {
+        *event = events_.front();
+        events_.pop_front();
+        quiet_if_empty();
+        return 0;
+      }
+    }
+    const int flags = fcntl(fd_, F_GETFL);
+    if (flags < 0) return errno;
+    if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+    pollfd wait{fd_, POLLIN, 0};
+    if (poll(&wait, 1, -1) < 0) return errno;
+  }
+}
+
+void EventChannel::forget(const void* object) {
+  const std::lock_guard lock(mutex_);
+  if (events_.empty()) return;
+  std::erase_if(events_, [&](const Event& e) { return e.object == object; });
+  quiet_if_empty();
+}
+
+void EventChannel::abandon() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+  events_.clear();
+}
+
+}  // namespace verbena::runtime

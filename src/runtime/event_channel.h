@@ -1,0 +1,52 @@
+// EventChannel: a queue with a real file descriptor, as verbs wants for completion events and for
+// asynchronous events. The descriptor is readable exactly while events wait; programs poll it, epoll it
+// and set O_NONBLOCK on it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "base/result.h"
+
+namespace verbena::runtime {
+
+struct Event {
+  int kind = 0;            // ibv_event_type for asynchronous events; unused for completions
+  void* object = nullptr;  // the ABI's object it is about (ibv_cq, ibv_qp, ...); null: the port
+};
+
+class EventChannel {
+ public:
+  static Result<EventChannel*> create();
+  ~EventChannel();
+  EventChannel(const EventChannel&) = delete;
+  EventChannel& operator=(const EventChannel&) = delete;
+
+  int fd() const { return fd_; }
+  void push(const Event& event);
+  // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR when
+  // a signal arrived, as read() would.
+  int pop(Event* event);
+  // An object goes away: drops the events about it that nobody has taken.
+  void forget(const void* object);
+  // In the child of a fork: the descriptor's copy goes, waiting on it fails.
+  void abandon();
+
+ private:
+  explicit EventChannel(int fd) : fd_(fd) {}
+  void quiet_if_empty();
+
+  int fd_;
+  std::mutex mutex_;
+  std::deque<Event> events_;
+};
+
+// What runtime needs to know about the ABI's object around a core object (core's `owner` points here).
+struct Owner {
+  EventChannel* completion_channel = nullptr;  // completion queues made with one
+  EventChannel* async_channel = nullptr;       // its context's
+  void* object = nullptr;                      // goes into Event::object
+};
+
+}  // namespace verbena::runtime

@@ -1,0 +1,291 @@
+// Opening and closing a Nic, its objects, and what it tells applications.
+#include "runtime/nic.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "datapath/faulty_datapath.h"
+#include "datapath/pcap_datapath.h"
+#include "runtime/failure_text.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+
+namespace verbena::runtime {
+namespace {
+
+// ibv_event_type values for the port.
+constexpr int kPortActive = 9;
+constexpr int kPortError = 10;
+constexpr int kGidChange = 18;
+
+}  // namespace
+
+Instant now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return {int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
+}
+
+Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
+  lock_process();
+  struct Unlock {
+    ~Unlock() { unlock_process(); }
+  } unlock;
+  if (auto nic = find_nic(device.interface_index)) return nic;
+  std::shared_ptr<Nic> nic(new Nic(device), [](Nic* dying) {
+    if (!dying->dead()) {
+      lock_process();
+      unregister_nic(dying);
+      unlock_process();
+    }
+    delete dying;
+  });
+  const Status started = nic->start();
+  if (!started.ok()) {
+    unlock_process();  // the deleter takes it
+    nic.reset();
+    lock_process();
+    return started.error();
+  }
+  register_nic(device.interface_index, nic);
+  return nic;
+}
+
+Nic::Nic(const DeviceInfo& device) : device_(device), port_(device.port) {
+  gids_.update(port_.addresses);
+}
+
+Status Nic::start() {
+  auto slot = process_slot();
+  if (!slot.ok()) return slot.error();
+  directory_ = std::move(slot.value());
+
+  datapath::UdpOptions options;
+  options.receive_buffer_bytes = config().receive_buffer;
+  udp_ = std::make_unique<datapath::UdpDatapath>(device_.interface_index, *directory_, options);
+  datapath_ = udp_.get();
+  if (!config().faults.empty()) {
+    auto faults = datapath::parse_faults(config().faults);
+    if (!faults.ok()) {
+      log(LogLevel::Error, "VERBENA_FAULTS=%s: %s", config().faults.c_str(), faults.error().why);
+      return faults.error();
+    }
+    decorators_.push_back(std::make_unique<datapath::FaultyDatapath>(*datapath_, faults.value()));
+    datapath_ = decorators_.back().get();
+  }
+  if (!config().pcap.empty()) {
+    auto pcap = datapath::PcapDatapath::open(*datapath_, config().pcap, [] {
+      timespec t;
+      clock_gettime(CLOCK_REALTIME, &t);
+      return Instant{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
+    });
+    if (!pcap.ok()) {
+      log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
+      return pcap.error();
+    }
+    decorators_.push_back(std::move(pcap.value()));
+    datapath_ = decorators_.back().get();
+  }
+  engine_ = std::make_unique<core::Engine>(
+      core::EngineConfig{.slot = directory_->slot(), .secret = random_secret()});
+
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  gate_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wake_fd_ < 0 || gate_fd_ < 0) return Error{errno, "too many open files"};
+  epoll_event event{EPOLLIN, {}};
+  if (epoll_ctl(gate_fd_, EPOLL_CTL_ADD, datapath_->wait_fd(), &event) != 0) {
+    return Error{errno, "cannot watch the datapath's descriptor"};
+  }
+
+  // Signals belong to the application's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread_, nullptr, &Nic::thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return Error{error, "cannot start the background thread"};
+  thread_running_ = true;
+  return {};
+}
+
+Nic::~Nic() {
+  if (thread_running_) {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      eventfd_write(wake_fd_, 1);
+    }
+    pthread_join(thread_, nullptr);
+  }
+  if (wake_fd_ >= 0) close(wake_fd_);
+  if (gate_fd_ >= 0) close(gate_fd_);
+}
+
+void Nic::abandon_in_child() {
+  dead_.store(true, std::memory_order_relaxed);
+  thread_running_ = false;  // threads do not survive a fork
+  // Closes the copies of sockets and epoll sets; the parent's stay as they are. Destructors only close.
+  decorators_.clear();
+  udp_.reset();
+  directory_.reset();
+  monitor_.abandon();
+  datapath_ = nullptr;
+  for (int* fd : {&wake_fd_, &gate_fd_}) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+  }
+  for (EventChannel* channel : listeners_) channel->abandon();
+}
+
+Result<core::QueuePair*> Nic::create_qp(const core::QpConfig& config, Owner* owner) {
+  Guard guard(*this);
+  auto qp = engine_->create_qp(config);
+  if (qp.ok()) qp.value()->owner = owner;
+  return qp;
+}
+
+void Nic::destroy_qp(core::QueuePair* qp) {
+  Guard guard(*this);
+  const bool has_path = qp->window() != nullptr;
+  const wire::PathId path = qp->attributes().path;
+  engine_->destroy_qp(qp);
+  if (has_path && datapath_ != nullptr) datapath_->close_path(path);
+}
+
+Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
+  Guard guard(*this);
+  Status checked = qp.check_modify(attr, mask);
+  if (!checked.ok()) return checked;
+  const bool had_path = qp.window() != nullptr;
+  const wire::PathId old_path = qp.attributes().path;
+  const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
+  if (sets_address) {
+    const wire::Gid source = gids_.at(attr.address.sgid_index);
+    if (source.is_zero()) {
+      return Error{EINVAL, "sgid_index names an empty entry of the GID table (see: verbena devices)"};
+    }
+    const wire::Gid& destination = attr.address.destination;
+    if (destination.is_zero() || destination.is_multicast()) {
+      return Error{EINVAL, "the destination GID is not an address of a host"};
+    }
+    if (source.is_ipv4() != destination.is_ipv4()) {
+      return Error{EINVAL,
+                   "source and destination GID differ in IP version: pick another GID index"};
+    }
+    const wire::Qpn peer =
+        (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
+    auto path = datapath_->open_path({.source = source,
+                                      .destination = destination,
+                                      .peer = peer,
+                                      .traffic_class = attr.address.traffic_class,
+                                      .hop_limit = attr.address.hop_limit != 0
+                                                       ? attr.address.hop_limit
+                                                       : uint8_t{64},
+                                      .flow_label = attr.address.flow_label});
+    if (!path.ok()) {
+      log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);
+      return path.error();
+    }
+    attr.path = path.value();
+    attr.source_gid = source;
+  }
+  engine_->modify_qp(qp, attr, mask, runtime::now());
+  const bool to_reset = qp.state() == core::QpState::Reset;
+  if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
+  transmit();
+  deliver();
+  return {};
+}
+
+void Nic::forget_cq(core::CompletionQueue* cq) {
+  Guard guard(*this);
+  std::erase(engine_->state().notified, cq);
+  std::erase_if(engine_->state().events, [&](const core::AsyncEvent& e) { return e.cq == cq; });
+}
+
+// Hands on what the engine has to tell. Called with the lock held, after every turn.
+void Nic::deliver() {
+  core::EngineState& state = engine_->state();
+  for (core::CompletionQueue* cq : state.notified) {
+    const auto* owner = static_cast<const Owner*>(cq->owner);
+    if (owner != nullptr && owner->completion_channel != nullptr) {
+      owner->completion_channel->push({0, owner->object});
+    }
+  }
+  state.notified.clear();
+  for (const core::AsyncEvent& e : state.events) {
+    const auto* owner = static_cast<const Owner*>(e.qp != nullptr ? e.qp->owner : e.cq->owner);
+    if (owner != nullptr && owner->async_channel != nullptr) {
+      owner->async_channel->push({static_cast<int>(e.kind), owner->object});
+    }
+  }
+  state.events.clear();
+  for (const core::QpFailure& failure : state.failures) {
+    log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str());
+  }
+  state.failures.clear();
+}
+
+PortState Nic::port() {
+  const std::lock_guard lock(mutex_);
+  return port_;
+}
+
+wire::Gid Nic::gid(size_t index) {
+  const std::lock_guard lock(mutex_);
+  return gids_.at(index);
+}
+
+size_t Nic::gid_table_size() {
+  const std::lock_guard lock(mutex_);
+  return gids_.size();
+}
+
+void Nic::refresh_port() {
+  const auto fresh = read_port_state(device_.interface_index);
+  const PortState before = port_;
+  port_ = fresh.value_or(PortState{});
+  const bool gids_changed = gids_.update(port_.addresses);
+  for (EventChannel* channel : listeners_) {
+    if (before.up != port_.up) channel->push({port_.up ? kPortActive : kPortError, nullptr});
+    if (gids_changed) channel->push({kGidChange, nullptr});
+  }
+}
+
+void Nic::add_listener(EventChannel* channel) {
+  const std::lock_guard lock(mutex_);
+  listeners_.push_back(channel);
+}
+
+void Nic::remove_listener(EventChannel* channel) {
+  const std::lock_guard lock(mutex_);
+  std::erase(listeners_, channel);
+}
+
+std::string Nic::counters_text() {
+  // The asker's question may have been read inside our own turn, or inside another Nic's: never wait.
+  const bool mine = turning_thread_.load(std::memory_order_relaxed) == pthread_self();
+  if (!mine && !mutex_.try_lock()) return "  (busy, ask again)\n";
+  std::string text;
+  const auto line = [&](const char* name, uint64_t value) {
+    text += std::string(name) + " " + std::to_string(value) + "\n";
+  };
+  line("queue_pairs", engine_->qp_count());
+  line("memory_keys", engine_->memory().live());
+  for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
+    const auto id = static_cast<core::CounterId>(i);
+    line(core::name_of(id), engine_->state().counters[id]);
+  }
+  std::vector<datapath::Counter> more;
+  if (datapath_ != nullptr) datapath_->append_counters(more);
+  for (const datapath::Counter& c : more) line(c.name, c.value);
+  if (!mine) mutex_.unlock();
+  return text;
+}
+
+}  // namespace verbena::runtime

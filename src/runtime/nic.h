@@ -1,0 +1,131 @@
+// Nic: one engine, its datapath, one lock, and whoever turns the crank. An application thread does so
+// inside ibv_poll_cq and ibv_post_send; when none is there, a background thread does. One Nic per
+// device and process: all contexts of that device share it.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "core/engine.h"
+#include "datapath/datapath.h"
+#include "datapath/udp/slot_directory.h"
+#include "datapath/udp/udp_datapath.h"
+#include "runtime/devices.h"
+#include "runtime/event_channel.h"
+
+namespace verbena::runtime {
+
+Instant now();
+
+class Nic {
+ public:
+  // The Nic of this device, made on first use and ended with its last user.
+  static Result<std::shared_ptr<Nic>> open(const DeviceInfo& device);
+  ~Nic();
+  Nic(const Nic&) = delete;
+  Nic& operator=(const Nic&) = delete;
+
+  // Holding one is holding the Nic: the engine is reachable only through it.
+  class Guard {
+   public:
+    explicit Guard(Nic& nic) : nic_(nic) { nic_.mutex_.lock(); }
+    ~Guard() { nic_.unlock(); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    core::Engine& engine() { return *nic_.engine_; }
+
+   private:
+    friend class Nic;
+    Nic& nic_;
+  };
+
+  // After a fork the child's copy is dead: every call on its objects fails with EIO.
+  bool dead() const { return dead_.load(std::memory_order_relaxed); }
+
+  // --- control --------------------------------------------------------------------------------
+  Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);
+  void destroy_qp(core::QueuePair* qp);
+  // Opens the path when the address vector is set. Changes nothing if it fails.
+  Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  // Drops what the engine still wanted to tell about it. Call before destroying it.
+  void forget_cq(core::CompletionQueue* cq);
+
+  // --- data -----------------------------------------------------------------------------------
+  // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with the
+  // next turn (the acknowledgement under way, or a deadline, brings it).
+  void after_post(Guard& guard, core::QueuePair& qp);
+  // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
+  void turn_for_poller();
+  // ibv_poll_cq found something: the caller may be away for a while now.
+  void poller_satisfied();
+  // The caller is about to sleep on a completion channel.
+  void poller_sleeps();
+
+  // --- the port -------------------------------------------------------------------------------
+  const DeviceInfo& device() const { return device_; }
+  PortState port();
+  wire::Gid gid(size_t index);
+  size_t gid_table_size();
+
+  // Contexts that want port events (Event::kind as ibv_event_type, object null).
+  void add_listener(EventChannel* channel);
+  void remove_listener(EventChannel* channel);
+
+  // Counters in words, one a line: "name value".
+  std::string counters_text();
+
+  // Fork support: called by the process-wide handlers.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+  void abandon_in_child();
+
+ private:
+  explicit Nic(const DeviceInfo& device);
+  Status start();
+  static void* thread_main(void* self);
+  void run_background();
+  // One bounded turn; true if another one at once would find work.
+  bool turn();
+  void transmit();
+  void deliver();
+  void refresh_port();
+  void unlock();
+  void watch(bool on);
+
+  const DeviceInfo device_;
+  std::mutex mutex_;
+  std::atomic<bool> dead_{false};
+  std::shared_ptr<datapath::SlotDirectory> directory_;
+  std::unique_ptr<datapath::UdpDatapath> udp_;
+  std::vector<std::unique_ptr<datapath::Datapath>> decorators_;
+  datapath::Datapath* datapath_ = nullptr;  // the outermost
+  std::unique_ptr<core::Engine> engine_;
+  PortState port_;
+  GidTable gids_;
+  InterfaceMonitor monitor_;
+  std::vector<EventChannel*> listeners_;
+
+  // Background thread.
+  pthread_t thread_{};
+  bool thread_running_ = false;
+  int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
+  int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
+  bool stop_ = false;                       // under mutex_
+  Instant sleeping_until_ = {INT64_MIN};    // under mutex_; INT64_MIN: not asleep
+  // Who watches the sockets (see progress.cc). Under mutex_.
+  std::atomic<bool> watching_{true};  // written under mutex_
+  bool useful_since_watch_ = false;
+  std::atomic<uint32_t> eager_credit_{64};  // written under mutex_
+  std::atomic<uint32_t> empty_polls_{0};
+  std::atomic<uint64_t> poller_turns_{0};
+  std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there
+};
+
+}  // namespace verbena::runtime

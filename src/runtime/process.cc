@@ -1,0 +1,113 @@
+// Process-wide state, made on first use and never destroyed: a background thread may outlive main().
+#include "runtime/process.h"
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <vector>
+
+#include "runtime/log.h"
+#include "runtime/nic.h"
+
+namespace verbena::runtime {
+namespace {
+
+struct OpenNic {
+  uint32_t interface_index;
+  Nic* nic;
+  std::weak_ptr<Nic> handle;
+};
+
+struct Process {
+  std::mutex mutex;  // guards opening and closing; held across a fork
+  std::vector<OpenNic> nics;
+  std::weak_ptr<datapath::SlotDirectory> slot;
+  // In the child of a fork the parent's Nics are kept, dead, so that calls on them fail cleanly.
+};
+
+void install_fork_handlers();
+
+Process& process() {
+  static Process* const instance = [] {
+    auto* p = new Process;
+    install_fork_handlers();
+    return p;
+  }();
+  return *instance;
+}
+
+void before_fork() {
+  process().mutex.lock();
+  for (const OpenNic& open : process().nics) open.nic->lock_for_fork();
+}
+
+void after_fork_in_parent() {
+  for (const OpenNic& open : process().nics) open.nic->unlock_after_fork();
+  process().mutex.unlock();
+}
+
+void after_fork_in_child() {
+  for (const OpenNic& open : process().nics) {
+    open.nic->abandon_in_child();
+    open.nic->unlock_after_fork();
+  }
+  process().nics.clear();
+  process().slot.reset();
+  process().mutex.unlock();
+}
+
+void install_fork_handlers() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+// Every Nic's counters, for `verbena counters`. Called with some Nic's lock held: a busy one is
+// skipped rather than waited for.
+std::string answer_with_counters() {
+  std::string text;
+  for (const OpenNic& open : process().nics) {
+    text += "device " + open.nic->device().name + "\n" + open.nic->counters_text();
+  }
+  return text;
+}
+
+}  // namespace
+
+void lock_process() { process().mutex.lock(); }
+void unlock_process() { process().mutex.unlock(); }
+
+Result<std::shared_ptr<datapath::SlotDirectory>> process_slot() {
+  if (auto slot = process().slot.lock()) return slot;
+  auto claimed = datapath::SlotDirectory::claim(answer_with_counters);
+  if (!claimed.ok()) return claimed.error();
+  std::shared_ptr<datapath::SlotDirectory> slot = std::move(claimed.value());
+  process().slot = slot;
+  return slot;
+}
+
+std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
+  for (const OpenNic& open : process().nics) {
+    if (open.interface_index == interface_index) return open.handle.lock();
+  }
+  return nullptr;
+}
+
+void register_nic(uint32_t interface_index, const std::shared_ptr<Nic>& nic) {
+  process().nics.push_back({interface_index, nic.get(), nic});
+}
+
+void unregister_nic(const Nic* nic) {
+  std::erase_if(process().nics, [&](const OpenNic& open) { return open.nic == nic; });
+}
+
+uint64_t random_secret() {
+  uint64_t secret = 0;
+  if (getrandom(&secret, sizeof secret, 0) != sizeof secret) {
+    log(LogLevel::Error, "the kernel gives no random numbers; memory keys would be guessable");
+    std::abort();
+  }
+  return secret;
+}
+
+}  // namespace verbena::runtime

@@ -1,0 +1,31 @@
+// What a process has once: its slot among the Verbena processes of the host, the Nics it has open, and
+// what must happen to them when it forks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "datapath/udp/slot_directory.h"
+
+namespace verbena::runtime {
+
+class Nic;
+
+// The process's slot, claimed on first use and given back with its last user.
+Result<std::shared_ptr<datapath::SlotDirectory>> process_slot();
+
+// Every open Nic, by interface; Nic::open() uses it so that contexts of one device share one.
+std::shared_ptr<Nic> find_nic(uint32_t interface_index);
+void register_nic(uint32_t interface_index, const std::shared_ptr<Nic>& nic);
+void unregister_nic(const Nic* nic);
+
+// Serialises opening and closing of devices. Taken before any Nic's lock.
+void lock_process();
+void unlock_process();
+
+// 64 bits nobody can guess.
+uint64_t random_secret();
+
+}  // namespace verbena::runtime

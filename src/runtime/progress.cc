@@ -1,0 +1,174 @@
+// Who turns the crank. A polling application does it best: no wake-up, no context switch. But it may
+// stop polling at any time, for instance to spin on memory that a peer writes, and then the background
+// thread must take over at once. So the thread has two ways to wait:
+//
+//   watching: asleep on the datapath's descriptor; a packet wakes it.
+//   not watching: the application polls; the thread only looks in every kPatience whether it still does.
+//
+// An application that keeps polling an empty queue takes the watch (turn_for_poller). When it finds
+// something it may be gone next, so the watch is given back at once, as long as that proves useful: the
+// thread then finds packets before the application polls again. Each time it does not, a credit is used
+// up; without credit the watch stays with the application, and a look-in that finds packets waiting
+// restores the credit. That is how interrupt moderation adapts, too: by what it finds when it wakes.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "runtime/log.h"
+#include "runtime/nic.h"
+
+namespace verbena::runtime {
+namespace {
+
+constexpr Duration kPatience = milliseconds(1);
+constexpr uint32_t kEmptyPollsToTakeWatch = 4;
+constexpr uint32_t kFullCredit = 64;
+// Turns in a row before the lock is let go for a moment.
+constexpr int kTurnsPerHold = 16;
+
+constexpr Instant kAwake{INT64_MIN};
+
+}  // namespace
+
+bool Nic::turn() {
+  turning_thread_.store(pthread_self(), std::memory_order_relaxed);
+  const std::span<const wire::RxPacket> packets = datapath_->receive();
+  const Instant at = runtime::now();
+  if (!packets.empty()) engine_->on_packets(packets, at);
+  if (engine_->next_deadline() <= at) engine_->on_deadline(at);
+  bool more = engine_->poll_transmit(datapath_->sink(), at);
+  datapath_->flush();
+  deliver();
+  turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
+  return more || !packets.empty() || datapath_->pending();
+}
+
+void Nic::transmit() {
+  while (engine_->poll_transmit(datapath_->sink(), runtime::now())) datapath_->flush();
+  datapath_->flush();
+}
+
+void Nic::unlock() {
+  // The one race: a deadline earlier than what the sleeper knows of.
+  const bool wake = !dead() && sleeping_until_ != kAwake && engine_->next_deadline() < sleeping_until_;
+  if (wake) sleeping_until_ = kAwake;
+  mutex_.unlock();
+  if (wake) eventfd_write(wake_fd_, 1);
+}
+
+void Nic::watch(bool on) {
+  if (watching_ == on) return;
+  watching_ = on;
+  useful_since_watch_ = false;
+  epoll_event event{on ? uint32_t{EPOLLIN} : 0u, {}};
+  epoll_ctl(gate_fd_, EPOLL_CTL_MOD, datapath_->wait_fd(), &event);
+}
+
+void Nic::after_post(Guard&, core::QueuePair& qp) {
+  if (engine_->peer_idle(qp)) transmit();
+  deliver();
+}
+
+void Nic::turn_for_poller() {
+  poller_turns_.fetch_add(1, std::memory_order_relaxed);
+  if (dead() || !mutex_.try_lock()) return;
+  if (watching_ && empty_polls_.fetch_add(1, std::memory_order_relaxed) >= kEmptyPollsToTakeWatch) {
+    if (!useful_since_watch_ && eager_credit_ > 0) --eager_credit_;
+    watch(false);
+    // The thread sleeps without a time limit for the look-in; let it set one.
+    if (sleeping_until_ != kAwake && sleeping_until_ > runtime::now() + kPatience) {
+      sleeping_until_ = kAwake;
+      eventfd_write(wake_fd_, 1);
+    }
+  }
+  const bool more = turn();
+  const bool hand_over = more && watching_;
+  unlock();
+  if (hand_over) eventfd_write(wake_fd_, 1);
+}
+
+void Nic::poller_satisfied() {
+  empty_polls_.store(0, std::memory_order_relaxed);
+  if (eager_credit_ == 0 || watching_ || dead()) return;
+  if (!mutex_.try_lock()) return;
+  watch(true);
+  unlock();
+}
+
+void Nic::poller_sleeps() {
+  empty_polls_.store(0, std::memory_order_relaxed);
+  if (watching_ || dead()) return;
+  const std::lock_guard lock(mutex_);
+  watch(true);
+}
+
+void* Nic::thread_main(void* self) {
+  prctl(PR_SET_NAME, "verbena");
+  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: RNR delays start at 10 us
+  static_cast<Nic*>(self)->run_background();
+  return nullptr;
+}
+
+void Nic::run_background() {
+  mutex_.lock();
+  while (!stop_) {
+    // Decide how long to sleep, and say so before letting the lock go.
+    const Instant at = runtime::now();
+    Instant until = engine_->next_deadline();
+    if (!watching_) until = std::min(until, at + kPatience);
+    const uint64_t turns_before = poller_turns_.load(std::memory_order_relaxed);
+    sleeping_until_ = until;
+    mutex_.unlock();
+
+    pollfd fds[3] = {{gate_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}, {monitor_.fd(), POLLIN, 0}};
+    timespec timeout{};
+    timespec* limit = nullptr;
+    if (until != kNever) {
+      const int64_t ns = std::max<int64_t>((until - at).ns, 0);
+      timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
+      limit = &timeout;
+    }
+    ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr);
+
+    mutex_.lock();
+    sleeping_until_ = kAwake;
+    if (stop_) break;
+    if (fds[1].revents != 0) {
+      eventfd_t value;
+      eventfd_read(wake_fd_, &value);
+    }
+    if (fds[2].revents != 0 && monitor_.drain()) refresh_port();
+    if (fds[0].revents != 0) udp_->poll_directory();
+    if (const auto warning = udp_->take_warning()) {
+      log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
+    }
+
+    const bool app_polls = poller_turns_.load(std::memory_order_relaxed) != turns_before;
+    const uint64_t packets_before = engine_->state().counters[core::CounterId::packets_received];
+    for (int i = 0; turn();) {
+      if (++i % kTurnsPerHold == 0) {
+        mutex_.unlock();
+        mutex_.lock();
+        if (stop_) break;
+      }
+    }
+    const bool useful =
+        engine_->state().counters[core::CounterId::packets_received] != packets_before;
+    if (watching_) {
+      if (useful) {
+        useful_since_watch_ = true;
+        eager_credit_ = kFullCredit;
+      }
+    } else if (!app_polls) {
+      // The application went away with the watch in its pocket. If that made packets wait, be eager.
+      if (useful) eager_credit_ = kFullCredit;
+      empty_polls_.store(0, std::memory_order_relaxed);
+      watch(true);
+    }
+  }
+  mutex_.unlock();
+}
+
+}  // namespace verbena::runtime
