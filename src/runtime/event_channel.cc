@@ -33,7 +33,7 @@ void EventChannel::quiet_if_empty() {
   eventfd_read(fd_, &value);  // the count is 1: never waits
 }
 
-int EventChannel::pop(Event* event) {
+int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
@@ -41,6 +41,7 @@ int EventChannel::pop(Event* event) {
       if (!events_.empty()) {
         *event = events_.front();
         events_.pop_front();
+        if (taken != nullptr) taken(*event);
         quiet_if_empty();
         return 0;
       }

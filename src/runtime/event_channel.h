@@ -26,8 +26,9 @@ class EventChannel {
   int fd() const { return fd_; }
   void push(const Event& event);
   // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR when
-  // a signal arrived, as read() would.
-  int pop(Event* event);
+  // a signal arrived, as read() would. `taken` is called while the channel is still locked: what it
+  // counts is complete when forget() returns, so that destroying can wait for the acknowledgements.
+  int pop(Event* event, void (*taken)(const Event&) = nullptr);
   // An object goes away: drops the events about it that nobody has taken.
   void forget(const void* object);
   // In the child of a fork: the descriptor's copy goes, waiting on it fails.

@@ -1,6 +1,7 @@
 // Opening and closing a Nic, its objects, and what it tells applications.
 #include "runtime/nic.h"
 
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -22,6 +23,12 @@ namespace {
 constexpr int kPortActive = 9;
 constexpr int kPortError = 10;
 constexpr int kGidChange = 18;
+
+uint64_t wall_clock_ns() {
+  timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
 
 }  // namespace
 
@@ -67,30 +74,11 @@ Status Nic::start() {
 
   datapath::UdpOptions options;
   options.receive_buffer_bytes = config().receive_buffer;
-  udp_ = std::make_unique<datapath::UdpDatapath>(device_.interface_index, *directory_, options);
-  datapath_ = udp_.get();
-  if (!config().faults.empty()) {
-    auto faults = datapath::parse_faults(config().faults);
-    if (!faults.ok()) {
-      log(LogLevel::Error, "VERBENA_FAULTS=%s: %s", config().faults.c_str(), faults.error().why);
-      return faults.error();
-    }
-    decorators_.push_back(std::make_unique<datapath::FaultyDatapath>(*datapath_, faults.value()));
-    datapath_ = decorators_.back().get();
-  }
-  if (!config().pcap.empty()) {
-    auto pcap = datapath::PcapDatapath::open(*datapath_, config().pcap, [] {
-      timespec t;
-      clock_gettime(CLOCK_REALTIME, &t);
-      return Instant{int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
-    });
-    if (!pcap.ok()) {
-      log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
-      return pcap.error();
-    }
-    decorators_.push_back(std::move(pcap.value()));
-    datapath_ = decorators_.back().get();
-  }
+  auto udp = std::make_unique<datapath::UdpDatapath>(device_.interface_index, *directory_, options);
+  udp_ = udp.get();
+  datapath_ = std::move(udp);
+  const Status decorated = decorate();
+  if (!decorated.ok()) return decorated;
   engine_ = std::make_unique<core::Engine>(
       core::EngineConfig{.slot = directory_->slot(), .secret = random_secret()});
 
@@ -113,6 +101,28 @@ Status Nic::start() {
   return {};
 }
 
+// Puts around the datapath what the environment asks for.
+Status Nic::decorate() {
+  if (!config().faults.empty()) {
+    auto faults = datapath::parse_faults(config().faults);
+    if (!faults.ok()) {
+      log(LogLevel::Error, "VERBENA_FAULTS=%s: %s", config().faults.c_str(), faults.error().why);
+      return faults.error();
+    }
+    datapath_ = std::make_unique<datapath::FaultyDatapath>(std::move(datapath_), faults.value());
+  }
+  if (!config().pcap.empty()) {
+    auto pcap =
+        datapath::PcapDatapath::open(std::move(datapath_), config().pcap.c_str(), wall_clock_ns);
+    if (!pcap.ok()) {
+      log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
+      return pcap.error();
+    }
+    datapath_ = std::move(pcap.value());
+  }
+  return {};
+}
+
 Nic::~Nic() {
   if (thread_running_) {
     {
@@ -130,11 +140,10 @@ void Nic::abandon_in_child() {
   dead_.store(true, std::memory_order_relaxed);
   thread_running_ = false;  // threads do not survive a fork
   // Closes the copies of sockets and epoll sets; the parent's stay as they are. Destructors only close.
-  decorators_.clear();
-  udp_.reset();
+  datapath_.reset();
+  udp_ = nullptr;
   directory_.reset();
   monitor_.abandon();
-  datapath_ = nullptr;
   for (int* fd : {&wake_fd_, &gate_fd_}) {
     if (*fd >= 0) close(*fd);
     *fd = -1;

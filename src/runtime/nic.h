@@ -89,6 +89,7 @@ class Nic {
  private:
   explicit Nic(const DeviceInfo& device);
   Status start();
+  Status decorate();
   static void* thread_main(void* self);
   void run_background();
   // One bounded turn; true if another one at once would find work.
@@ -103,9 +104,8 @@ class Nic {
   std::mutex mutex_;
   std::atomic<bool> dead_{false};
   std::shared_ptr<datapath::SlotDirectory> directory_;
-  std::unique_ptr<datapath::UdpDatapath> udp_;
-  std::vector<std::unique_ptr<datapath::Datapath>> decorators_;
-  datapath::Datapath* datapath_ = nullptr;  // the outermost
+  std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
+  datapath::UdpDatapath* udp_ = nullptr;          // the innermost
   std::unique_ptr<core::Engine> engine_;
   PortState port_;
   GidTable gids_;

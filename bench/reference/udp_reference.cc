@@ -1,0 +1,130 @@
+// The walls to compare with: plain UDP over loopback, no protocol on top. Prints one number.
+//   udp_reference pingpong [bytes]   half round trip in microseconds, both ends polling
+//   udp_reference stream [bytes]     Gb/s of GSO sends of datagrams of that size, GRO on the other side
+// One process per end, each pinned to a core of its own; ends by itself after about two seconds.
+#include <arpa/inet.h>
+#include <netinet/udp.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+#ifndef UDP_SEGMENT
+constexpr int UDP_SEGMENT = 103;
+constexpr int UDP_GRO = 104;
+#endif
+
+double now_us() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::exit(1);
+}
+
+int bound_socket(sockaddr_in* address) {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int buffer = 4 << 20;
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+  *address = {};
+  address->sin_family = AF_INET;
+  address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof *address;
+  if (bind(fd, reinterpret_cast<sockaddr*>(address), size) != 0) die("bind");
+  getsockname(fd, reinterpret_cast<sockaddr*>(address), &size);
+  return fd;
+}
+
+int pingpong(size_t bytes) {
+  constexpr int kRounds = 50'000;
+  sockaddr_in a, b;
+  const int fa = bound_socket(&a), fb = bound_socket(&b);
+  std::vector<char> buffer(bytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    pin(1);
+    for (int i = 0; i < kRounds; ++i) {
+      while (recv(fb, buffer.data(), buffer.size(), MSG_DONTWAIT) < 0) {
+      }
+      sendto(fb, buffer.data(), buffer.size(), 0, reinterpret_cast<sockaddr*>(&a), sizeof a);
+    }
+    _exit(0);
+  }
+  pin(0);
+  const double start = now_us();
+  for (int i = 0; i < kRounds; ++i) {
+    sendto(fa, buffer.data(), buffer.size(), 0, reinterpret_cast<sockaddr*>(&b), sizeof b);
+    while (recv(fa, buffer.data(), buffer.size(), MSG_DONTWAIT) < 0) {
+    }
+  }
+  std::printf("%.3f\n", (now_us() - start) / kRounds / 2);
+  waitpid(child, nullptr, 0);
+  return 0;
+}
+
+int stream(size_t bytes) {
+  constexpr double kMicroseconds = 2e6;
+  const size_t segments = std::clamp<size_t>(65000 / bytes, 1, 64);
+  sockaddr_in to, from;
+  const int receiver = bound_socket(&to), sender = bound_socket(&from);
+  const int on = 1;
+  setsockopt(receiver, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
+  const pid_t child = fork();
+  if (child == 0) {
+    pin(1);
+    std::vector<char> train(bytes * segments);
+    const int segment = static_cast<int>(bytes);
+    setsockopt(sender, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment);
+    const double end = now_us() + kMicroseconds + 3e5;
+    while (now_us() < end) {
+      sendto(sender, train.data(), train.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to);
+    }
+    _exit(0);
+  }
+  pin(0);
+  const timeval patience{2, 0};
+  setsockopt(receiver, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::vector<char> buffer(1 << 16);
+  recv(receiver, buffer.data(), buffer.size(), 0);
+  const double start = now_us();
+  double total = 0;
+  while (now_us() < start + kMicroseconds) {
+    const ssize_t n = recv(receiver, buffer.data(), buffer.size(), 0);
+    if (n < 0) die("recv");
+    total += static_cast<double>(n);
+  }
+  std::printf("%.2f\n", total * 8 / (now_us() - start) / 1000);
+  waitpid(child, nullptr, 0);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const size_t bytes = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 0;
+  if (argc > 1 && std::strcmp(argv[1], "pingpong") == 0) return pingpong(bytes != 0 ? bytes : 64);
+  if (argc > 1 && std::strcmp(argv[1], "stream") == 0) return stream(bytes != 0 ? bytes : 4136);
+  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes]\n");
+  return 2;
+}

@@ -1,0 +1,50 @@
+// The Datapath interface: moves RoCE packets between an engine's owner and a medium. One thread at a
+// time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+// One named number, for people.
+struct Counter {
+  const char* name;
+  uint64_t value;
+};
+
+class Datapath {
+ public:
+  virtual ~Datapath() = default;
+
+  // Makes the way to a peer usable: opens what `route.source` needs on first use. The error says in
+  // words what is in the way (the port is taken by another user or by rdma_rxe, no route, ...).
+  virtual Result<wire::PathId> open_path(const wire::Route& route) = 0;
+  virtual void close_path(wire::PathId path) = 0;
+
+  // Packets that have arrived, checked, at most one batch; empty when there are none. They stay valid
+  // until the next receive().
+  virtual std::span<const wire::RxPacket> receive() = 0;
+
+  // True: call receive() again before waiting; something is held that wait_fd() does not show.
+  virtual bool pending() const { return false; }
+
+  // Where to put packets; flush() sends them. What cannot be sent is dropped and counted.
+  virtual wire::PacketSink& sink() = 0;
+  virtual void flush() = 0;
+
+  // Readable (poll, epoll) while receive() would return something. Owned by the datapath.
+  virtual int wait_fd() const = 0;
+
+  // Largest BTH-to-ICRC datagram that the path carries unfragmented, 0 if the path is unknown.
+  virtual uint32_t max_datagram_bytes(wire::PathId path) const = 0;
+
+  virtual void append_counters(std::vector<Counter>& to) const = 0;
+};
+
+}  // namespace verbena::datapath

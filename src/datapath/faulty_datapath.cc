@@ -1,0 +1,195 @@
+// Throws dice for every packet. Held packets are copies, because a datapath's memory lives one call.
+#include "datapath/faulty_datapath.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace verbena::datapath {
+namespace {
+
+constexpr size_t kMostHeld = 256;
+constexpr size_t kMostHeldOut = 16;
+constexpr uint32_t kCallsPerHold = 16;
+
+template <typename T>
+bool parse_number(std::string_view text, T& to) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_probability(std::string_view text, double& to) {
+  return parse_number(text, to) && to >= 0 && to <= 1;
+}
+
+}  // namespace
+
+Result<Faults> parse_faults(std::string_view text) {
+  Faults f;
+  const std::pair<std::string_view, double*> probabilities[] = {{"loss", &f.loss},
+                                                                {"duplicate", &f.duplicate},
+                                                                {"reorder", &f.reorder},
+                                                                {"corrupt", &f.corrupt},
+                                                                {"delay", &f.delay}};
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    const size_t equals = item.find('=');
+    if (equals == item.npos) return Error{EINVAL, "a fault must be written as name=value"};
+    const std::string_view name = item.substr(0, equals);
+    const std::string_view value = item.substr(equals + 1);
+    const auto probability = std::ranges::find(probabilities, name,
+                                               &std::pair<std::string_view, double*>::first);
+    if (probability != std::end(probabilities)) {
+      if (!parse_probability(value, *probability->second)) {
+        return Error{EINVAL, "a fault's probability must be a number from 0 to 1"};
+      }
+    } else if (name == "hold") {
+      if (!parse_number(value, f.hold) || f.hold < 1 || f.hold > 1000) {
+        return Error{EINVAL, "hold must be a number from 1 to 1000"};
+      }
+    } else if (name == "send") {
+      if (value != "0" && value != "1") return Error{EINVAL, "send must be 0 or 1"};
+      f.on_send = value == "1";
+    } else if (name == "seed") {
+      if (!parse_number(value, f.seed)) return Error{EINVAL, "seed must be a number"};
+    } else {
+      return Error{EINVAL,
+                   "unknown fault; there are loss, duplicate, reorder, corrupt, delay, hold, send "
+                   "and seed"};
+    }
+  }
+  return f;
+}
+
+FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& faults)
+    : inner_(std::move(inner)), faults_(faults), prng_(faults.seed) {
+  released_.reserve(kMostHeld);  // packets_ points into its elements
+}
+
+bool FaultyDatapath::strike_dead() {
+  if (prng_.chance(faults_.loss)) {
+    ++lost_;
+    return true;
+  }
+  if (prng_.chance(faults_.corrupt)) {
+    ++corrupted_;
+    return true;
+  }
+  return false;
+}
+
+std::span<const wire::RxPacket> FaultyDatapath::receive() {
+  packets_.clear();
+  released_.clear();
+  const auto arrived = inner_->receive();
+  for (Held& h : held_) h.calls_left -= h.calls_left > 0;
+  for (const wire::RxPacket& p : arrived) {
+    if (strike_dead()) continue;
+    const bool room = held_.size() < kMostHeld;
+    if (room && prng_.chance(faults_.reorder)) {
+      ++reordered_;
+      held_.push_back({{p.bytes.begin(), p.bytes.end()}, *p.meta, faults_.hold, 0});
+      continue;
+    }
+    if (room && prng_.chance(faults_.delay)) {
+      ++delayed_;
+      const auto calls = static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold));
+      held_.push_back({{p.bytes.begin(), p.bytes.end()}, *p.meta, 0, calls});
+      continue;
+    }
+    deliver(p);
+    if (prng_.chance(faults_.duplicate)) {
+      ++duplicated_;
+      deliver(p);
+    }
+  }
+  release_due(arrived.empty());
+  return packets_;
+}
+
+void FaultyDatapath::deliver(const wire::RxPacket& packet) {
+  packets_.push_back(packet);
+  for (Held& h : held_) {
+    if (h.packets_left > 0 && --h.packets_left == 0) h.calls_left = 0;
+  }
+  release_due(false);
+}
+
+// Moves out what has waited long enough. When nothing came, nobody will overtake: reordering ends.
+void FaultyDatapath::release_due(bool nothing_came) {
+  for (size_t i = 0; i < held_.size();) {
+    Held& h = held_[i];
+    const bool due = h.calls_left == 0 && (h.packets_left == 0 || nothing_came);
+    if (!due || released_.size() == kMostHeld) {
+      ++i;
+      continue;
+    }
+    released_.push_back(std::move(h));
+    held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
+    packets_.push_back({released_.back().bytes, &released_.back().meta});
+  }
+}
+
+// Half, since each packet may go twice, and what is held must fit as well.
+size_t FaultyDatapath::room() const {
+  const size_t room = inner_->sink().room();
+  return room > held_out_.size() ? (room - held_out_.size()) / 2 : 0;
+}
+
+void FaultyDatapath::push(const wire::TxPacket& packet) {
+  if (!faults_.on_send) return inner_->sink().push(packet);
+  if (strike_dead()) return;
+  if (held_out_.size() < kMostHeldOut && prng_.chance(faults_.reorder)) {
+    ++reordered_;
+    HeldOut& h = held_out_.emplace_back();
+    h.packet = packet;
+    h.packet.payload = {};
+    for (const auto& p : packet.payload) h.payload.insert(h.payload.end(), p.begin(), p.end());
+    h.packets_left = faults_.hold;
+    return;
+  }
+  push_inner(packet);
+  if (prng_.chance(faults_.duplicate)) {
+    ++duplicated_;
+    push_inner(packet);
+  }
+  for (HeldOut& h : held_out_) h.packets_left -= h.packets_left > 0;
+  release_out(false);
+}
+
+void FaultyDatapath::push_inner(const wire::TxPacket& packet) {
+  if (inner_->sink().room() > 0) inner_->sink().push(packet);
+}
+
+void FaultyDatapath::release_out(bool all) {
+  std::erase_if(held_out_, [&](const HeldOut& h) {
+    if (!all && h.packets_left > 0) return false;
+    const std::span<const std::byte> payload(h.payload);
+    wire::TxPacket packet = h.packet;
+    packet.payload = {&payload, 1};
+    push_inner(packet);
+    return true;
+  });
+}
+
+void FaultyDatapath::flush() {
+  release_out(true);
+  inner_->flush();
+}
+
+void FaultyDatapath::close_path(wire::PathId path) {
+  release_out(true);
+  inner_->close_path(path);
+}
+
+void FaultyDatapath::append_counters(std::vector<Counter>& to) const {
+  inner_->append_counters(to);
+  to.insert(to.end(), {{"fault_packets_lost", lost_},
+                       {"fault_packets_duplicated", duplicated_},
+                       {"fault_packets_reordered", reordered_},
+                       {"fault_packets_corrupted", corrupted_},
+                       {"fault_packets_delayed", delayed_}});
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,137 @@
+// The capture file's format, and headers for packets that have none here.
+#include "datapath/pcap_datapath.h"
+
+#include <array>
+#include <cstring>
+
+#include "wire/icrc.h"
+
+namespace verbena::datapath {
+namespace {
+
+constexpr uint32_t kNanosecondMagic = 0xA1B23C4D;
+constexpr uint32_t kSnapshotBytes = 65535;
+constexpr uint32_t kLinkTypeRaw = 101;  // each record starts with an IP header
+constexpr size_t kLargestHeaders = 48;
+// The real source port is a matter of whoever is below us.
+constexpr uint16_t kSourcePort = 0xC000;
+constexpr size_t kFileBuffer = 1u << 20;
+
+struct FileHeader {
+  uint32_t magic = kNanosecondMagic;
+  uint16_t major = 2;
+  uint16_t minor = 4;
+  uint32_t zone = 0;
+  uint32_t accuracy = 0;
+  uint32_t snapshot_bytes = kSnapshotBytes;
+  uint32_t link_type = kLinkTypeRaw;
+};
+static_assert(sizeof(FileHeader) == 24);
+
+struct RecordHeader {
+  uint32_t seconds;
+  uint32_t nanoseconds;
+  uint32_t captured_bytes;
+  uint32_t original_bytes;
+};
+static_assert(sizeof(RecordHeader) == 16);
+
+}  // namespace
+
+Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapath> inner,
+                                                         const char* file_name, WallClock clock) {
+  File file(std::fopen(file_name, "wbe"));
+  if (!file) return Error{errno, "cannot create the capture file"};
+  std::setvbuf(file.get(), nullptr, _IOFBF, kFileBuffer);
+  const FileHeader header;
+  if (std::fwrite(&header, sizeof header, 1, file.get()) != 1 || std::fflush(file.get()) != 0) {
+    return Error{errno, "cannot write to the capture file"};
+  }
+  return std::unique_ptr<PcapDatapath>(
+      new PcapDatapath(std::move(inner), std::move(file), std::move(clock)));
+}
+
+PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock)
+    : inner_(std::move(inner)), file_(std::move(file)), clock_(std::move(clock)) {}
+
+Result<wire::PathId> PcapDatapath::open_path(const wire::Route& route) {
+  auto path = inner_->open_path(route);
+  if (!path.ok()) return path;
+  const auto id = static_cast<size_t>(path.value());
+  if (id >= addressing_of_path_.size()) addressing_of_path_.resize(id + 1);
+  addressing_of_path_[id] = {route.source, route.destination, route.traffic_class, route.hop_limit};
+  return path;
+}
+
+std::span<const wire::RxPacket> PcapDatapath::receive() {
+  const auto packets = inner_->receive();
+  if (packets.empty()) return packets;
+  const uint64_t now_ns = clock_();
+  for (const wire::RxPacket& p : packets) {
+    if (p.meta != nullptr) write(*p.meta, p.bytes, now_ns);
+  }
+  if (file_) std::fflush(file_.get());  // a capture is most wanted when the process then dies
+  return packets;
+}
+
+// The payload may change where it lies: what is recorded is passed on from the copy.
+void PcapDatapath::push(const wire::TxPacket& packet) {
+  scratch_.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
+  for (const auto& part : packet.payload) scratch_.insert(scratch_.end(), part.begin(), part.end());
+  const std::span<const std::byte> payload =
+      std::span<const std::byte>(scratch_).subspan(packet.header_bytes);
+  wire::TxPacket copy = packet;
+  copy.payload = {&payload, 1};
+  inner_->sink().push(copy);
+  scratch_.resize(scratch_.size() + packet.pad);
+  const auto id = static_cast<size_t>(packet.path);
+  if (id < addressing_of_path_.size()) write(addressing_of_path_[id], scratch_, clock_());
+}
+
+void PcapDatapath::flush() {
+  inner_->flush();
+  if (file_) std::fflush(file_.get());
+}
+
+void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::byte> packet,
+                         uint64_t time_ns) {
+  const size_t datagram_bytes = packet.size() + wire::kIcrcBytes;
+  if (!file_ || packet.size() < wire::kBthBytes ||
+      datagram_bytes + kLargestHeaders > kSnapshotBytes) {
+    return;
+  }
+  const wire::IcrcFlow flow{addressing.source, addressing.destination, kSourcePort,
+                            wire::kRoceUdpPort};
+  std::array<std::byte, sizeof(RecordHeader) + kLargestHeaders> front;
+  std::byte* const headers = front.data() + sizeof(RecordHeader);
+  const size_t header_bytes = wire::store_ip_udp_headers(
+      flow, addressing.traffic_class, addressing.hop_limit, datagram_bytes, headers);
+  const auto bytes = static_cast<uint32_t>(header_bytes + datagram_bytes);
+  const RecordHeader record{static_cast<uint32_t>(time_ns / 1'000'000'000),
+                            static_cast<uint32_t>(time_ns % 1'000'000'000), bytes, bytes};
+  std::memcpy(front.data(), &record, sizeof record);
+
+  std::array<std::byte, wire::kBthBytes> bth;
+  std::memcpy(bth.data(), packet.data(), bth.size());
+  const uint32_t crc = crc32(wire::icrc_over_bth(wire::icrc_prefix(flow, datagram_bytes), bth),
+                             packet.subspan(bth.size()));
+  std::array<std::byte, wire::kIcrcBytes> icrc;
+  wire::store_icrc(icrc.data(), crc);
+
+  const auto put = [this](const void* data, size_t n) {
+    return std::fwrite(data, 1, n, file_.get()) == n;
+  };
+  if (put(front.data(), sizeof record + header_bytes) && put(packet.data(), packet.size()) &&
+      put(icrc.data(), icrc.size())) {
+    ++written_;
+  } else {
+    file_.reset();  // the disk is full; the network goes on
+  }
+}
+
+void PcapDatapath::append_counters(std::vector<Counter>& to) const {
+  inner_->append_counters(to);
+  to.push_back({"pcap_packets_written", written_});
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,55 @@
+// A datapath that also writes what passes through another one to a capture file, with IP and UDP
+// headers as they would be on the wire, so that packet analysers read it. Works for every datapath,
+// shared memory too. The format is nanosecond pcap of raw IP packets.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "datapath/datapath.h"
+
+namespace verbena::datapath {
+
+class PcapDatapath final : public Datapath, private wire::PacketSink {
+ public:
+  // Nanoseconds since 1970.
+  using WallClock = std::function<uint64_t()>;
+
+  static Result<std::unique_ptr<PcapDatapath>> open(std::unique_ptr<Datapath> inner,
+                                                    const char* file_name, WallClock clock);
+
+  Result<wire::PathId> open_path(const wire::Route& route) override;
+  void close_path(wire::PathId path) override { inner_->close_path(path); }
+  std::span<const wire::RxPacket> receive() override;
+  bool pending() const override { return inner_->pending(); }
+  wire::PacketSink& sink() override { return *this; }
+  void flush() override;
+  int wait_fd() const override { return inner_->wait_fd(); }
+  uint32_t max_datagram_bytes(wire::PathId path) const override {
+    return inner_->max_datagram_bytes(path);
+  }
+  void append_counters(std::vector<Counter>& to) const override;
+
+ private:
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, CloseFile>;
+
+  PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock);
+  size_t room() const override { return inner_->sink().room(); }
+  void push(const wire::TxPacket& packet) override;
+  void write(const wire::RxMeta& addressing, std::span<const std::byte> packet, uint64_t time_ns);
+
+  std::unique_ptr<Datapath> inner_;
+  File file_;  // null once the disk refused a packet
+  WallClock clock_;
+  std::vector<wire::RxMeta> addressing_of_path_;  // by PathId
+  std::vector<std::byte> scratch_;
+  uint64_t written_ = 0;
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,326 @@
+// The abstract Unix socket behind a slot: claiming it, and sorting what arrives over it.
+#include "datapath/udp/slot_directory.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+namespace verbena::datapath {
+namespace {
+
+// In the socket's name and in every message: processes of other versions do not see each other here
+// and meet over UDP alone.
+constexpr uint8_t kProtocolVersion = 1;
+
+enum class Kind : uint8_t { Stray = 1, IndexReport = 2, CountersRequest = 3, CountersReply = 4 };
+
+// Messages never leave the host, so these are plain structs in its byte order.
+struct Header {
+  uint8_t magic[2] = {'V', 'B'};
+  uint8_t version = kProtocolVersion;
+  Kind kind{};
+  uint32_t token = 0;  // a reply carries its request's
+};
+struct StrayHeader {
+  Header header{.kind = Kind::Stray};
+  LocalAddress arrived_at;
+  wire::RxMeta meta;
+  uint32_t stride = 0;
+};
+struct ReportMessage {
+  Header header{.kind = Kind::IndexReport};
+  IndexReport report;
+};
+static_assert(std::is_trivially_copyable_v<StrayHeader> &&
+              std::is_trivially_copyable_v<ReportMessage>);
+
+constexpr size_t kLargestTrain = 65536;
+constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
+constexpr size_t kLargestAnswer = 128 * 1024;  // below the default send buffer
+constexpr int kMessagesPerPoll = 64;
+constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest
+constexpr size_t kMailboxReports = 1024;
+
+struct UnixAddress {
+  sockaddr_un sun{};
+  socklen_t bytes = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&sun); }
+};
+
+UnixAddress address_of_slot(uint8_t slot) {
+  UnixAddress a;
+  a.sun.sun_family = AF_UNIX;
+  const int n = std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1, "verbena/%u/slot/%u",
+                              kProtocolVersion, slot);
+  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
+  return a;
+}
+
+UniqueFd open_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) fd.reset();
+  return fd;
+}
+
+bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
+             std::span<const std::byte> body) {
+  iovec parts[2] = {{const_cast<std::byte*>(head.data()), head.size()},
+                    {const_cast<std::byte*>(body.data()), body.size()}};
+  msghdr m{};
+  m.msg_name = const_cast<sockaddr_un*>(&to.sun);
+  m.msg_namelen = to.bytes;
+  m.msg_iov = parts;
+  m.msg_iovlen = 2;
+  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of_value(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+template <typename T>
+std::optional<T> load_value(std::span<const std::byte> from) {
+  if (from.size() < sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(static_cast<void*>(&value), from.data(), sizeof value);
+  return value;
+}
+
+// One message with who sent it, as the kernel vouches.
+struct Message {
+  std::span<const std::byte> bytes;
+  ucred sender{};
+  UnixAddress from;
+};
+
+enum class Read : uint8_t { Message, Unusable, Empty };
+
+Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
+  iovec part{buffer.data(), buffer.size()};
+  // Room for credentials only: descriptors someone attaches are closed by the kernel.
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
+  msghdr m{};
+  m.msg_name = &to.from.sun;
+  m.msg_namelen = sizeof to.from.sun;
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  m.msg_control = control.data();
+  m.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return errno == EINTR ? Read::Unusable : Read::Empty;
+  if ((m.msg_flags & MSG_TRUNC) != 0) return Read::Unusable;
+  const cmsghdr* c = CMSG_FIRSTHDR(&m);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS ||
+      c->cmsg_len < CMSG_LEN(sizeof(ucred))) {
+    return Read::Unusable;
+  }
+  std::memcpy(&to.sender, CMSG_DATA(c), sizeof to.sender);
+  to.from.bytes = m.msg_namelen;
+  to.bytes = buffer.first(static_cast<size_t>(n));
+  const auto header = load_value<Header>(to.bytes);
+  const bool ours = header && header->magic[0] == 'V' && header->magic[1] == 'B' &&
+                    header->version == kProtocolVersion;
+  const bool same_user = to.sender.uid == ::getuid() || to.sender.uid == ::geteuid();
+  return ours && same_user ? Read::Message : Read::Unusable;
+}
+
+}  // namespace
+
+Mailbox::Mailbox(SlotDirectory& directory)
+    : directory_(directory), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  const std::lock_guard lock(directory_.mutex_);
+  directory_.mailboxes_.push_back(this);
+}
+
+Mailbox::~Mailbox() {
+  const std::lock_guard lock(directory_.mutex_);
+  std::erase(directory_.mailboxes_, this);
+}
+
+void Mailbox::add_address(const LocalAddress& address) {
+  const std::lock_guard lock(directory_.mutex_);
+  addresses_.push_back(address);
+}
+
+void Mailbox::take(std::vector<Stray>& strays, std::vector<IndexReport>& reports) {
+  const std::lock_guard lock(directory_.mutex_);
+  if (woken_) {
+    eventfd_t count;
+    (void)::eventfd_read(wake_.get(), &count);
+    woken_ = false;
+  }
+  std::move(strays_.begin(), strays_.end(), std::back_inserter(strays));
+  strays_.clear();
+  reports.insert(reports.end(), reports_.begin(), reports_.end());
+  reports_.clear();
+}
+
+SlotDirectory::SlotDirectory(UniqueFd socket, uint8_t slot, Answer answer)
+    : socket_(std::move(socket)),
+      slot_(slot),
+      answer_(std::move(answer)),
+      buffer_(kLargestMessage) {}
+
+Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
+  UniqueFd fd = open_socket();
+  if (!fd.valid()) return Error{errno, "cannot open a Unix socket for the directory of processes"};
+  // Starting at a place of the process's own makes it unlikely that a new process inherits the QPNs,
+  // and the late packets, of one that just died.
+  constexpr uint32_t kSlots = kLastSlot - kFirstSlot + 1;
+  const uint32_t start = static_cast<uint32_t>(::getpid()) * 61u;
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    const auto slot = static_cast<uint8_t>(kFirstSlot + (start + i) % kSlots);
+    const UnixAddress a = address_of_slot(slot);
+    if (::bind(fd.get(), a.get(), a.bytes) == 0) {
+      return std::unique_ptr<SlotDirectory>(
+          new SlotDirectory(std::move(fd), slot, std::move(answer)));
+    }
+    if (errno != EADDRINUSE) return Error{errno, "cannot bind an abstract Unix socket"};
+  }
+  return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
+}
+
+bool SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
+                            const wire::RxMeta& meta, std::span<const std::byte> bytes,
+                            uint32_t stride) {
+  StrayHeader h;
+  h.arrived_at = arrived_at;
+  h.meta = meta;
+  h.stride = stride;
+  return send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h), bytes);
+}
+
+void SlotDirectory::report_index(uint8_t to_slot, const IndexReport& report) {
+  ReportMessage m;
+  m.report = report;
+  send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(m), {});
+}
+
+void SlotDirectory::poll(const Mailbox* self) {
+  struct Question {
+    UnixAddress from;
+    uint32_t token;
+  };
+  std::vector<Question> questions;
+  {
+    const std::lock_guard lock(mutex_);
+    for (int i = 0; i < kMessagesPerPoll; ++i) {
+      Message m;
+      const Read read = read_message(socket_.get(), buffer_, m);
+      if (read == Read::Empty) break;
+      if (read == Read::Unusable) continue;
+      const Header header = *load_value<Header>(m.bytes);
+      switch (header.kind) {
+        case Kind::Stray: deliver_stray(m.bytes, self); break;
+        case Kind::IndexReport: deliver_report(m.bytes, self); break;
+        case Kind::CountersRequest: questions.push_back({m.from, header.token}); break;
+        case Kind::CountersReply: break;  // only to those who ask, who are not here
+      }
+    }
+  }
+  for (const Question& q : questions) {
+    const std::string text = answer_ ? answer_() : std::string();
+    const Header reply{.kind = Kind::CountersReply, .token = q.token};
+    send_to(socket_.get(), q.from, bytes_of_value(reply),
+            std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+  }
+}
+
+uint64_t SlotDirectory::undeliverable() const {
+  const std::lock_guard lock(mutex_);
+  return undeliverable_;
+}
+
+void SlotDirectory::deliver_stray(std::span<const std::byte> message, const Mailbox* self) {
+  const auto h = load_value<StrayHeader>(message);
+  if (!h) return;
+  const std::span<const std::byte> body = message.subspan(sizeof *h);
+  Mailbox* const box = mailbox_of(h->arrived_at);
+  if (box == nullptr || box->strays_.size() >= kMailboxTrains || body.empty() || h->stride == 0) {
+    ++undeliverable_;
+    return;
+  }
+  box->strays_.push_back({h->meta, h->stride, {body.begin(), body.end()}});
+  wake(*box, self);
+}
+
+void SlotDirectory::deliver_report(std::span<const std::byte> message, const Mailbox* self) {
+  const auto m = load_value<ReportMessage>(message);
+  if (!m) return;
+  Mailbox* const box = mailbox_of(m->report.address);
+  if (box == nullptr || box->reports_.size() >= kMailboxReports) return;
+  box->reports_.push_back(m->report);
+  wake(*box, self);
+}
+
+Mailbox* SlotDirectory::mailbox_of(const LocalAddress& address) {
+  for (Mailbox* box : mailboxes_) {
+    if (std::ranges::find(box->addresses_, address) != box->addresses_.end()) return box;
+  }
+  return nullptr;
+}
+
+void SlotDirectory::wake(Mailbox& mailbox, const Mailbox* self) {
+  if (&mailbox == self || mailbox.woken_) return;
+  mailbox.woken_ = true;
+  (void)::eventfd_write(mailbox.wake_.get(), 1);
+}
+
+std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
+  std::vector<SlotReport> reports;
+  const UniqueFd fd = open_socket();
+  // An address of only the family asks the kernel for a free name to be answered at.
+  const sockaddr_un any{.sun_family = AF_UNIX, .sun_path = {}};
+  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any),
+                            sizeof any.sun_family) != 0) {
+    return reports;
+  }
+  auto read_replies = [&, buffer = std::vector<std::byte>(sizeof(Header) + kLargestAnswer)](
+                          size_t& missing) mutable {
+    for (;;) {
+      Message m;
+      const Read read = read_message(fd.get(), buffer, m);
+      if (read == Read::Empty) return;
+      if (read == Read::Unusable) continue;
+      const Header header = *load_value<Header>(m.bytes);
+      if (header.kind != Kind::CountersReply) continue;
+      const auto of = std::ranges::find(reports, header.token, &SlotReport::slot);
+      if (of == reports.end() || of->pid != 0) continue;
+      of->pid = m.sender.pid;
+      of->uid = m.sender.uid;
+      const auto text = m.bytes.subspan(sizeof header);
+      of->text.assign(reinterpret_cast<const char*>(text.data()), text.size());
+      --missing;
+    }
+  };
+  // Asking and reading take turns, because few answers fit into a Unix socket's queue.
+  size_t missing = 0;
+  for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
+    const Header request{.kind = Kind::CountersRequest, .token = slot};
+    if (send_to(fd.get(), address_of_slot(static_cast<uint8_t>(slot)), bytes_of_value(request), {}) ||
+        errno == EAGAIN) {
+      reports.push_back({.slot = static_cast<uint8_t>(slot), .pid = 0, .uid = 0, .text = {}});
+      ++missing;
+    }
+    read_replies(missing);
+  }
+  constexpr int64_t kStepMs = 5;
+  for (int64_t waited = 0; missing > 0 && waited < patience.ns / 1'000'000; waited += kStepMs) {
+    pollfd p{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    ::poll(&p, 1, kStepMs);
+    read_replies(missing);
+  }
+  return reports;
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,136 @@
+// A process's place among the Verbena processes of one network namespace. A slot, the top byte of every
+// QPN the process hands out, is claimed by binding an abstract Unix datagram socket of that number: the
+// kernel makes it exclusive and frees it when the process dies, however it dies. Over that socket go
+// packets that the kernel gave to the wrong process, reports for steering, and questions for counters.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "datapath/udp/unique_fd.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+inline constexpr uint8_t kFirstSlot = 1;  // slot 0 is QP0, QP1 and nobody's
+inline constexpr uint8_t kLastSlot = 254;  // slot 255 would contain the multicast QPN
+
+// A local address that receives: the scope is the interface's index for link-local ones, otherwise 0.
+struct LocalAddress {
+  wire::Gid gid;
+  uint32_t scope = 0;
+  bool operator==(const LocalAddress&) const = default;
+};
+
+// Packets of one train that another process received for us. The train travels as it arrived, since
+// a Unix socket queues few messages: every `stride` bytes (the last may be shorter) are one packet,
+// which still ends in its ICRC, checked over there.
+struct Stray {
+  wire::RxMeta meta;
+  uint32_t stride = 0;
+  std::vector<std::byte> bytes;
+};
+
+// "Of the sockets on this address, the one of this slot answered to this index."
+struct IndexReport {
+  LocalAddress address;
+  uint32_t round = 0;  // which of the asker's rounds of probes this answers
+  uint16_t index = 0;
+  uint8_t slot = 0;
+};
+
+// What one live slot says about itself. Another user's process does not answer: pid 0, no text.
+struct SlotReport {
+  uint8_t slot = 0;
+  pid_t pid = 0;
+  uid_t uid = 0;
+  std::string text;
+};
+
+class SlotDirectory;
+
+// One datapath's share of what arrives at the directory. Any thread may deliver; its owner takes.
+class Mailbox {
+ public:
+  explicit Mailbox(SlotDirectory& directory);
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  // From now on strays and reports for this address come here.
+  void add_address(const LocalAddress& address);
+  // Moves what has come to the end of these. Also quiets wake_fd().
+  void take(std::vector<Stray>& strays, std::vector<IndexReport>& reports);
+  // Readable while something waits that another thread's poll() put here.
+  int wake_fd() const { return wake_.get(); }
+
+ private:
+  friend class SlotDirectory;
+  SlotDirectory& directory_;
+  UniqueFd wake_;
+  // Guarded by the directory's mutex:
+  std::vector<LocalAddress> addresses_;
+  std::vector<Stray> strays_;
+  std::vector<IndexReport> reports_;
+  bool woken_ = false;
+};
+
+// Thread-safe: a process has one, all its datapaths share it.
+class SlotDirectory {
+ public:
+  using Answer = std::function<std::string()>;
+
+  // Claims a free slot. `answer` is what `verbena counters` will print for this process. It is called
+  // inside poll(), hence inside some datapath's receive() with that owner's lock held: it must not
+  // wait for a lock that is held around receive().
+  static Result<std::unique_ptr<SlotDirectory>> claim(Answer answer = {});
+
+  uint8_t slot() const { return slot_; }
+
+  // Sends (part of) a train to its owner, see Stray. False: no process has that slot, or it does not
+  // keep up.
+  bool forward(uint8_t to_slot, const LocalAddress& arrived_at, const wire::RxMeta& meta,
+               std::span<const std::byte> bytes, uint32_t stride);
+  void report_index(uint8_t to_slot, const IndexReport& report);
+
+  // Reads what has arrived, a bounded amount, sorts it into mailboxes and answers questions. Never
+  // blocks. `self` is the caller's mailbox, which need not be woken.
+  void poll(const Mailbox* self);
+  // Readable while poll() has something to do.
+  int fd() const { return socket_.get(); }
+
+  // Strays that arrived for an address nobody here listens on, or faster than they were taken.
+  uint64_t undeliverable() const;
+
+  // Asks every live slot of this network namespace for its counters; waits at most `patience`.
+  static std::vector<SlotReport> query_all(Duration patience);
+
+ private:
+  friend class Mailbox;
+
+  SlotDirectory(UniqueFd socket, uint8_t slot, Answer answer);
+  void deliver_stray(std::span<const std::byte> message, const Mailbox* self);
+  void deliver_report(std::span<const std::byte> message, const Mailbox* self);
+  Mailbox* mailbox_of(const LocalAddress& address);
+  static void wake(Mailbox& mailbox, const Mailbox* self);
+
+  const UniqueFd socket_;
+  const uint8_t slot_;
+  const Answer answer_;
+  mutable std::mutex mutex_;
+  std::vector<Mailbox*> mailboxes_;
+  uint64_t undeliverable_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,149 @@
+// Endpoints and paths of the UDP datapath; the work is in its two halves.
+#include "datapath/udp/udp_datapath.h"
+
+#include <sys/epoll.h>
+
+#include "datapath/udp/clock.h"
+#include "datapath/udp/egress.h"
+#include "datapath/udp/udp_endpoint.h"
+#include "datapath/udp/udp_receiver.h"
+#include "datapath/udp/udp_sender.h"
+
+namespace verbena::datapath {
+namespace {
+
+void watch(int epoll_fd, int fd, uint64_t data) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = data;
+  ::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+}  // namespace
+
+UdpDatapath::UdpDatapath(uint32_t interface_index, SlotDirectory& directory,
+                         const UdpOptions& options)
+    : interface_index_(interface_index),
+      directory_(directory),
+      options_(options),
+      counters_(std::make_unique<UdpCounters>()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      mailbox_(directory),
+      receiver_(std::make_unique<UdpReceiver>(endpoints_, epoll_.get(), directory_, mailbox_,
+                                              *counters_, options_)),
+      sender_(std::make_unique<UdpSender>(paths_, *counters_, options_)) {
+  watch(epoll_.get(), directory_.fd(), UdpReceiver::kDirectoryReady);
+  watch(epoll_.get(), mailbox_.wake_fd(), UdpReceiver::kDirectoryReady);
+}
+
+UdpDatapath::~UdpDatapath() = default;
+
+Status UdpDatapath::listen(const wire::Gid& source) {
+  auto endpoint = endpoint_of(source);
+  return endpoint.ok() ? Status{} : Status{endpoint.error()};
+}
+
+Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
+  const LocalAddress address = local_address(source, interface_index_);
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->address == address) return endpoint.get();
+  }
+  if (!epoll_.valid()) return Error{EMFILE, "cannot open an epoll descriptor"};
+  auto endpoint = std::make_unique<UdpEndpoint>();
+  endpoint->address = address;
+  auto send = open_send_socket(address, options_, directory_.slot());
+  if (!send.ok()) return send.error();
+  endpoint->send = std::move(send.value());
+  // Strays may come as soon as the receiving socket is bound.
+  mailbox_.add_address(address);
+  auto receive = open_receive_socket(address, options_);
+  if (!receive.ok()) return receive.error();
+  endpoint->receive_fd = std::move(receive.value());
+  endpoint->hardware_segments = segments_in_hardware(interface_index_);
+  if (options_.steering) {
+    endpoint->steering =
+        std::make_unique<Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
+                                   directory_, counters_->steering_updates);
+    endpoint->steering->start_round(read_clock(options_));
+  }
+  watch(epoll_.get(), endpoint->receive_fd.get(), endpoints_.size());
+  endpoints_.push_back(std::move(endpoint));
+  return endpoints_.back().get();
+}
+
+Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
+  if (route.source.is_ipv4() != route.destination.is_ipv4()) {
+    return Error{EINVAL, "the peer's GID is of the other IP version than the local one"};
+  }
+  auto endpoint = endpoint_of(route.source);
+  if (!endpoint.ok()) return endpoint.error();
+  auto path = std::make_unique<UdpPath>();
+  path->endpoint = endpoint.value();
+  path->destination = local_address(route.destination, interface_index_);
+  auto largest = largest_datagram(path->endpoint->address, path->destination);
+  if (!largest.ok()) return largest.error();
+  path->max_datagram_bytes = largest.value();
+  path->to = SocketAddress::of(path->destination, wire::kRoceUdpPort);
+  path->flow = {route.source, route.destination, path->endpoint->send.port, wire::kRoceUdpPort};
+  path->traffic_class = route.traffic_class;
+  if (route.hop_limit != 0) path->hop_limit = route.hop_limit;  // verbs callers leave 0 for "any"
+  switch (options_.segmentation) {
+    case Segmentation::Always: path->may_segment = true; break;
+    case Segmentation::Never: path->may_segment = false; break;
+    case Segmentation::Auto:
+      // What stays on this host goes through the loopback interface, whatever the address.
+      path->may_segment = !path->endpoint->hardware_segments || is_local(path->destination);
+      break;
+  }
+  if (free_paths_.empty()) {
+    paths_.push_back(std::move(path));
+    return static_cast<wire::PathId>(paths_.size() - 1);
+  }
+  const uint32_t id = free_paths_.back();
+  free_paths_.pop_back();
+  paths_[id] = std::move(path);
+  return static_cast<wire::PathId>(id);
+}
+
+void UdpDatapath::close_path(wire::PathId path) {
+  const auto id = static_cast<uint32_t>(path);
+  if (id >= paths_.size() || !paths_[id]) return;
+  sender_->flush();  // it may hold packets for this path
+  paths_[id].reset();
+  free_paths_.push_back(id);
+}
+
+std::span<const wire::RxPacket> UdpDatapath::receive() { return receiver_->receive(); }
+bool UdpDatapath::pending() const { return receiver_->pending(); }
+wire::PacketSink& UdpDatapath::sink() { return *sender_; }
+void UdpDatapath::flush() { sender_->flush(); }
+int UdpDatapath::wait_fd() const { return epoll_.get(); }
+void UdpDatapath::poll_directory() { receiver_->poll_directory(); }
+std::optional<std::string> UdpDatapath::take_warning() { return sender_->take_warning(); }
+
+uint32_t UdpDatapath::max_datagram_bytes(wire::PathId path) const {
+  const auto id = static_cast<uint32_t>(path);
+  return id < paths_.size() && paths_[id] ? paths_[id]->max_datagram_bytes : 0;
+}
+
+void UdpDatapath::append_counters(std::vector<Counter>& to) const {
+  const UdpCounters& c = *counters_;
+  to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
+                       {"udp_bytes_sent", c.bytes_sent},
+                       {"udp_trains_sent", c.trains_sent},
+                       {"udp_packets_received", c.packets_received},
+                       {"udp_bytes_received", c.bytes_received},
+                       {"udp_trains_received", c.trains_received},
+                       {"udp_icrc_errors", c.icrc_errors},
+                       {"udp_icrc_solved", c.icrc_solved},
+                       {"udp_too_short", c.too_short},
+                       {"udp_strays_forwarded", c.strays_forwarded},
+                       {"udp_strays_received", c.strays_received},
+                       {"udp_strays_dropped", c.strays_dropped},
+                       {"udp_send_drops", c.send_drops},
+                       {"udp_path_mtu_exceeded", c.path_mtu_exceeded},
+                       {"udp_kernel_rx_drops", c.kernel_rx_drops},
+                       {"udp_steering_updates", c.steering_updates}});
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,73 @@
+// The datapath that is on the wire: RoCEv2 over unprivileged UDP sockets. It finds out the IP header's
+// fields that the ICRC covers, cuts and joins trains (GSO, GRO), and hands packets that belong to
+// another process of this host to that process.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "datapath/datapath.h"
+#include "datapath/udp/slot_directory.h"
+#include "datapath/udp/udp_options.h"
+
+namespace verbena::datapath {
+
+struct UdpEndpoint;
+struct UdpPath;
+struct UdpCounters;
+class UdpReceiver;
+class UdpSender;
+
+class UdpDatapath final : public Datapath {
+ public:
+  // `interface_index` is the device's network interface: the scope of link-local addresses, and where
+  // its segmentation is looked up. The directory must outlive the datapath.
+  UdpDatapath(uint32_t interface_index, SlotDirectory& directory, const UdpOptions& options = {});
+  ~UdpDatapath() override;
+  UdpDatapath(const UdpDatapath&) = delete;
+  UdpDatapath& operator=(const UdpDatapath&) = delete;
+
+  // Opens the sockets of a local address without a path, so that packets arrive: for a device whose
+  // peers speak first. Harmless when it is open already.
+  Status listen(const wire::Gid& source);
+
+  Result<wire::PathId> open_path(const wire::Route& route) override;
+  void close_path(wire::PathId path) override;
+  std::span<const wire::RxPacket> receive() override;
+  bool pending() const override;
+  wire::PacketSink& sink() override;
+  void flush() override;
+  int wait_fd() const override;
+  uint32_t max_datagram_bytes(wire::PathId path) const override;
+  void append_counters(std::vector<Counter>& to) const override;
+
+  // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke you.
+  // What it brings is returned by the next receive().
+  void poll_directory();
+
+  // At most one sentence per second that the owner should log, for example that the path carries
+  // only smaller packets than the caller sends.
+  std::optional<std::string> take_warning();
+
+ private:
+  Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
+
+  const uint32_t interface_index_;
+  SlotDirectory& directory_;
+  const UdpOptions options_;
+  std::unique_ptr<UdpCounters> counters_;
+  UniqueFd epoll_;
+  Mailbox mailbox_;
+  std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // kept for the datapath's life
+  std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
+  std::vector<uint32_t> free_paths_;
+  std::unique_ptr<UdpReceiver> receiver_;
+  std::unique_ptr<UdpSender> sender_;
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,60 @@
+// What the halves of the UDP datapath share: local addresses with their sockets, paths, counters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "datapath/udp/steering.h"
+#include "datapath/udp/udp_socket.h"
+#include "wire/icrc.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+struct UdpCounters {
+  uint64_t packets_sent = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t trains_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t bytes_received = 0;
+  uint64_t trains_received = 0;
+  uint64_t icrc_errors = 0;
+  uint64_t icrc_solved = 0;
+  uint64_t too_short = 0;
+  uint64_t strays_forwarded = 0;
+  uint64_t strays_received = 0;
+  uint64_t strays_dropped = 0;
+  uint64_t send_drops = 0;
+  uint64_t path_mtu_exceeded = 0;
+  uint64_t kernel_rx_drops = 0;
+  uint64_t steering_updates = 0;
+};
+
+// A local address. It stays open for the datapath's life: its port is the peers' way back to us.
+struct UdpEndpoint {
+  LocalAddress address;
+  UniqueFd receive_fd;
+  SendSocket send;
+  bool hardware_segments = false;  // see egress.h
+  bool kernel_segments = true;     // until a send shows that this kernel cannot
+  uint32_t kernel_drops_seen = 0;
+  std::unique_ptr<Steering> steering;
+};
+
+// The way to one peer process.
+struct UdpPath {
+  UdpEndpoint* endpoint = nullptr;
+  LocalAddress destination;
+  SocketAddress to;
+  wire::IcrcFlow flow;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = kDefaultHopLimit;
+  bool may_segment = false;
+  uint32_t max_datagram_bytes = 0;
+  // The ICRC's start for packets of the size sent last.
+  size_t prefix_size = 0;
+  uint32_t prefix = 0;
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,258 @@
+// recvmmsg, GRO and what comes with a packet: addresses, traffic class, hop limit.
+#include "datapath/udp/udp_receiver.h"
+
+#include <netinet/udp.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "datapath/udp/clock.h"
+
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+namespace verbena::datapath {
+namespace {
+
+constexpr size_t kTrains = 8;  // per receive(): half a megabyte at most
+constexpr size_t kTrainBytes = 65536;
+constexpr size_t kUsualSegments = 64;
+constexpr size_t kSmallestDatagram = wire::kBthBytes + wire::kIcrcBytes;
+constexpr size_t kSlotOffset = 5;  // top byte of the BTH's destination QPN
+constexpr uint8_t kMulticastSlot = 255;
+// An application spins on receive(): the directory must not cost it a system call every time.
+// But strays come in bursts, and a Unix socket queues few.
+constexpr uint32_t kDirectoryEvery = 32;
+constexpr uint32_t kAttentiveCalls = 256;
+
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) * 3 + CMSG_SPACE(sizeof(uint32_t)) + 64;
+
+// What the kernel says about a train next to its bytes.
+struct Ancillary {
+  size_t stride = 0;  // 0: a single datagram
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;
+  uint32_t kernel_drops = 0;
+};
+
+template <typename T>
+T value_of(const cmsghdr* c) {
+  T value;
+  std::memcpy(&value, CMSG_DATA(c), sizeof value);
+  return value;
+}
+
+Ancillary parse_control(msghdr& m) {
+  Ancillary a;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+      a.stride = static_cast<size_t>(std::max(0, value_of<int>(c)));
+    } else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
+      a.traffic_class = value_of<uint8_t>(c);
+    } else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TTL) ||
+               (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_HOPLIMIT)) {
+      a.hop_limit = static_cast<uint8_t>(value_of<int>(c));
+    } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+      a.traffic_class = static_cast<uint8_t>(value_of<int>(c));
+    } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
+      a.kernel_drops = value_of<uint32_t>(c);
+    }
+  }
+  return a;
+}
+
+}  // namespace
+
+struct UdpReceiver::Messages {
+  std::array<mmsghdr, kTrains> headers{};
+  std::array<iovec, kTrains> parts{};
+  std::array<sockaddr_storage, kTrains> senders{};
+  alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kTrains> controls{};
+  std::array<wire::RxMeta, kTrains> metas{};
+  std::unique_ptr<std::byte[]> bytes =
+      std::make_unique_for_overwrite<std::byte[]>(kTrains * kTrainBytes);
+
+  Messages() {
+    for (size_t i = 0; i < kTrains; ++i) {
+      parts[i] = {bytes.get() + i * kTrainBytes, kTrainBytes};
+      msghdr& m = headers[i].msg_hdr;
+      m.msg_iov = &parts[i];
+      m.msg_iovlen = 1;
+      m.msg_name = &senders[i];
+      m.msg_control = controls[i].data();
+      reset(i);
+    }
+  }
+  // The kernel overwrote the sizes of those it filled.
+  void reset(size_t i) {
+    headers[i].msg_hdr.msg_namelen = sizeof senders[i];
+    headers[i].msg_hdr.msg_controllen = kControlBytes;
+  }
+};
+
+UdpReceiver::UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints, int epoll_fd,
+                         SlotDirectory& directory, Mailbox& mailbox, UdpCounters& counters,
+                         const UdpOptions& options)
+    : endpoints_(endpoints),
+      epoll_fd_(epoll_fd),
+      directory_(directory),
+      mailbox_(mailbox),
+      counters_(counters),
+      options_(options),
+      messages_(std::make_unique<Messages>()) {
+  packets_.reserve(kTrains * kUsualSegments);
+}
+
+UdpReceiver::~UdpReceiver() = default;
+
+std::span<const wire::RxPacket> UdpReceiver::receive() {
+  packets_.clear();
+  if (attentive_ > 0) --attentive_;
+  if (attentive_ > 0 || ++calls_ % kDirectoryEvery == 0) poll_directory();
+  if (UdpEndpoint* const endpoint = ready_endpoint()) read(*endpoint);
+  hand_out_strays();
+  return packets_;
+}
+
+// The endpoint to read from next. One alone is simply tried; of several, epoll rotates those that
+// have something, so that none starves.
+UdpEndpoint* UdpReceiver::ready_endpoint() {
+  if (endpoints_.size() == 1) return endpoints_.front().get();
+  epoll_event event{};
+  if (endpoints_.empty() || ::epoll_wait(epoll_fd_, &event, 1, 0) != 1) return nullptr;
+  if (event.data.u64 == kDirectoryReady) {
+    poll_directory();
+    return nullptr;
+  }
+  return endpoints_[event.data.u64].get();
+}
+
+void UdpReceiver::read(UdpEndpoint& endpoint) {
+  const int n = ::recvmmsg(endpoint.receive_fd.get(), messages_->headers.data(), kTrains,
+                           MSG_DONTWAIT, nullptr);
+  for (size_t i = 0; i < static_cast<size_t>(std::max(0, n)); ++i) {
+    take_train(endpoint, i);
+    messages_->reset(i);
+  }
+}
+
+void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
+  mmsghdr& header = messages_->headers[message];
+  const sockaddr_storage& sender = messages_->senders[message];
+  const Ancillary a = parse_control(header.msg_hdr);
+  const std::span<std::byte> train(messages_->bytes.get() + message * kTrainBytes, header.msg_len);
+
+  counters_.kernel_rx_drops += a.kernel_drops != 0 ? a.kernel_drops - endpoint.kernel_drops_seen : 0;
+  if (a.kernel_drops != 0) endpoint.kernel_drops_seen = a.kernel_drops;
+  ++counters_.trains_received;
+
+  wire::RxMeta& meta = messages_->metas[message];
+  meta.source = SocketAddress::gid_of(sender);
+  meta.destination = endpoint.address.gid;
+  meta.traffic_class = a.traffic_class;
+  meta.hop_limit = a.hop_limit;
+  const size_t stride = a.stride != 0 ? a.stride : train.size();
+  if (endpoint.steering && endpoint.steering->take_probe(train, meta.source)) return;
+  cut(endpoint, train, stride, SocketAddress::port_of(sender), meta);
+}
+
+// The kernel steered the train by its first packet, so every packet's slot is looked at. Strays that
+// lie next to each other travel together.
+void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride,
+                      uint16_t source_port, const wire::RxMeta& meta) {
+  wire::IcrcVerifier verifier({meta.source, meta.destination, source_port, wire::kRoceUdpPort});
+  uint8_t stray_slot = 0;
+  size_t stray_begin = 0;
+  size_t stray_end = 0;
+  const auto forward_strays = [&] {
+    if (stray_end == stray_begin) return;
+    forward(endpoint, stray_slot, train.subspan(stray_begin, stray_end - stray_begin), stride, meta);
+    stray_begin = stray_end = 0;
+  };
+
+  uint32_t segment = 0;
+  for (size_t at = 0; at < train.size(); at += stride, ++segment) {
+    const std::span<std::byte> datagram = train.subspan(at, std::min(stride, train.size() - at));
+    if (datagram.size() < kSmallestDatagram) {
+      ++counters_.too_short;
+      continue;
+    }
+    const wire::IcrcMatch match = verifier.check(datagram, segment);
+    if (match == wire::IcrcMatch::No) {
+      ++counters_.icrc_errors;
+      continue;
+    }
+    if (match == wire::IcrcMatch::Solved) ++counters_.icrc_solved;
+    const uint8_t slot = load_u8(datagram.data() + kSlotOffset);
+    if (is_ours(slot)) {
+      accept(datagram, meta);
+      continue;
+    }
+    if (slot != stray_slot || at != stray_end) {
+      forward_strays();
+      stray_slot = slot;
+      stray_begin = at;
+    }
+    stray_end = at + datagram.size();
+  }
+  forward_strays();
+}
+
+void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes,
+                          size_t stride, const wire::RxMeta& meta) {
+  const uint64_t packets = (bytes.size() + stride - 1) / stride;
+  if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride))) {
+    counters_.strays_forwarded += packets;
+    // Only a stray with an owner shows that the kernel could have known better.
+    if (endpoint.steering) endpoint.steering->on_stray(read_clock(options_));
+  } else {
+    counters_.strays_dropped += packets;
+  }
+}
+
+void UdpReceiver::accept(std::span<const std::byte> datagram, const wire::RxMeta& meta) {
+  ++counters_.packets_received;
+  counters_.bytes_received += datagram.size();
+  packets_.push_back({datagram.first(datagram.size() - wire::kIcrcBytes), &meta});
+}
+
+bool UdpReceiver::is_ours(uint8_t slot) const {
+  return slot == directory_.slot() || slot == 0 || slot == kMulticastSlot;
+}
+
+void UdpReceiver::poll_directory() {
+  directory_.poll(&mailbox_);
+  mailbox_.take(strays_arrived_, reports_);
+  if (!strays_arrived_.empty()) attentive_ = kAttentiveCalls;
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->steering) continue;
+    for (const IndexReport& report : reports_) endpoint->steering->on_report(report);
+    endpoint->steering->tick(read_clock(options_));
+  }
+  reports_.clear();
+}
+
+// A stray that is not ours either is dropped, never passed on: two processes must not play ball.
+void UdpReceiver::hand_out_strays() {
+  if (strays_arrived_.empty() && strays_held_.empty()) return;
+  strays_held_.clear();
+  std::swap(strays_held_, strays_arrived_);
+  for (const Stray& stray : strays_held_) {
+    const std::span<const std::byte> bytes = stray.bytes;
+    for (size_t at = 0; at < bytes.size(); at += stray.stride) {
+      const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));
+      if (datagram.size() < kSmallestDatagram ||
+          load_u8(datagram.data() + kSlotOffset) != directory_.slot()) {
+        ++counters_.strays_dropped;
+        continue;
+      }
+      ++counters_.strays_received;
+      accept(datagram, stray.meta);
+    }
+  }
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,67 @@
+// The receiving half: takes trains from the sockets, cuts them, checks every packet's ICRC and slot,
+// and passes on what belongs to another process.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "datapath/udp/slot_directory.h"
+#include "datapath/udp/udp_endpoint.h"
+#include "datapath/udp/udp_options.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+class UdpReceiver {
+ public:
+  // Everything given must outlive it. `epoll_fd` watches the endpoints' receive sockets, each with
+  // its number among `endpoints` as data.
+  UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints, int epoll_fd,
+              SlotDirectory& directory, Mailbox& mailbox, UdpCounters& counters,
+              const UdpOptions& options);
+  ~UdpReceiver();
+
+  // What epoll says when the directory rather than an endpoint has something.
+  static constexpr uint64_t kDirectoryReady = UINT64_MAX;
+
+  std::span<const wire::RxPacket> receive();
+  void poll_directory();
+  bool pending() const { return !strays_arrived_.empty(); }
+
+ private:
+  struct Messages;
+
+  UdpEndpoint* ready_endpoint();
+  void read(UdpEndpoint& endpoint);
+  void take_train(UdpEndpoint& endpoint, size_t message);
+  void cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride, uint16_t source_port,
+           const wire::RxMeta& meta);
+  void forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes, size_t stride,
+               const wire::RxMeta& meta);
+  void accept(std::span<const std::byte> datagram, const wire::RxMeta& meta);
+  void hand_out_strays();
+  bool is_ours(uint8_t slot) const;
+
+  const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints_;
+  const int epoll_fd_;
+  SlotDirectory& directory_;
+  Mailbox& mailbox_;
+  UdpCounters& counters_;
+  const UdpOptions options_;
+
+  std::unique_ptr<Messages> messages_;
+  std::vector<wire::RxPacket> packets_;  // what the last receive() returned
+  std::vector<Stray> strays_held_;       // what some of them point into
+  std::vector<Stray> strays_arrived_;    // for the next receive()
+  std::vector<IndexReport> reports_;
+  uint32_t calls_ = 0;
+  uint32_t attentive_ = 0;  // calls during which the directory is looked at every time
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,172 @@
+// Socket options of the UDP datapath, each with the reason why it is set.
+#include "datapath/udp/udp_socket.h"
+
+#include <netinet/udp.h>
+
+#include <cstring>
+
+#include "base/bytes.h"
+#include "wire/icrc.h"
+
+#ifndef UDP_NO_CHECK6_RX
+#define UDP_NO_CHECK6_RX 102
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+namespace verbena::datapath {
+namespace {
+
+constexpr uint16_t kFirstSourcePort = 0xC000;
+constexpr uint32_t kSourcePorts = 0x4000;
+constexpr uint32_t kUdpIpv4Overhead = 28;
+constexpr uint32_t kUdpIpv6Overhead = 48;
+constexpr uint32_t kLargestIpv4Packet = 65535;
+
+bool set(int fd, int level, int option, int value) {
+  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+UniqueFd open_udp(const LocalAddress& address) {
+  const bool v4 = address.gid.is_ipv4();
+  UniqueFd fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // One family per socket: the other one's processes must not be in our way.
+  if (fd.valid() && !v4) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  return fd;
+}
+
+// The kernel caps this at net.core.*mem_max without an error. Root could force more, but then it would
+// run under other conditions than everybody else.
+void set_buffer(int fd, int option, uint32_t bytes) {
+  set(fd, SOL_SOCKET, option, static_cast<int>(bytes < 0x40000000u ? bytes : 0x40000000u));
+}
+
+Error bind_error(int code) {
+  switch (code) {
+    case EADDRINUSE:
+      return {EADDRINUSE,
+              "UDP port 4791 on this address is held by another user's process, by the kernel's "
+              "rdma_rxe, or by another program: stop it (rdma link delete, modprobe -r rdma_rxe), "
+              "run as the same user, or use another address"};
+    case EADDRNOTAVAIL:
+      return {EADDRNOTAVAIL, "the GID's address is not (or no longer) an address of this host"};
+    default: return {code, "cannot bind a UDP socket to the GID's address"};
+  }
+}
+
+}  // namespace
+
+SocketAddress SocketAddress::of(const LocalAddress& address, uint16_t port) {
+  SocketAddress a;
+  if (address.gid.is_ipv4()) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(port);
+    std::memcpy(&in.sin_addr, address.gid.bytes.data() + 12, 4);
+    std::memcpy(&a.storage, &in, sizeof in);
+    a.bytes = sizeof in;
+  } else {
+    sockaddr_in6 in{};
+    in.sin6_family = AF_INET6;
+    in.sin6_port = htons(port);
+    std::memcpy(&in.sin6_addr, address.gid.bytes.data(), 16);
+    in.sin6_scope_id = address.scope;
+    std::memcpy(&a.storage, &in, sizeof in);
+    a.bytes = sizeof in;
+  }
+  return a;
+}
+
+wire::Gid SocketAddress::gid_of(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) {
+    return wire::Gid::from_ipv4(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+  }
+  return wire::Gid::from_ipv6(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr);
+}
+
+uint16_t SocketAddress::port_of(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(from).sin_port);
+  return ntohs(reinterpret_cast<const sockaddr_in6&>(from).sin6_port);
+}
+
+LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index) {
+  return {gid, !gid.is_ipv4() && gid.is_link_local() ? interface_index : 0};
+}
+
+Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options) {
+  UniqueFd fd = open_udp(address);
+  if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
+  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
+  set(fd.get(), SOL_SOCKET, SO_RXQ_OVFL, 1);
+  if (address.gid.is_ipv4()) {
+    set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
+    set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
+  } else {
+    set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    set(fd.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+    // Hardware and the kernel's Soft-RoCE send UDP checksum 0, which IPv6 would drop.
+    set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+  }
+  set(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
+  // Last: from the moment it is bound, packets arrive.
+  const SocketAddress a = SocketAddress::of(address, wire::kRoceUdpPort);
+  if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
+  return fd;
+}
+
+Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
+                                    uint8_t slot) {
+  UniqueFd fd = open_udp(address);
+  if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
+  set_buffer(fd.get(), SO_SNDBUF, options.send_buffer_bytes);
+  set(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // nothing is ever read here
+  // Never fragment, and (unconnected as the socket is) IPv4 id 0, counting up within a GSO send.
+  if (address.gid.is_ipv4()) {
+    set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    set(fd.get(), IPPROTO_IP, IP_TTL, kDefaultHopLimit);
+  } else {
+    set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    set(fd.get(), IPPROTO_IPV6, IPV6_UNICAST_HOPS, kDefaultHopLimit);
+  }
+  const uint32_t start = static_cast<uint32_t>(::getpid()) * 2654435761u + slot * 97u;
+  for (uint32_t i = 0; i < kSourcePorts; ++i) {
+    const auto port = static_cast<uint16_t>(kFirstSourcePort + (start + i) % kSourcePorts);
+    const SocketAddress a = SocketAddress::of(address, port);
+    if (::bind(fd.get(), a.get(), a.bytes) == 0) return SendSocket{std::move(fd), port};
+    if (errno != EADDRINUSE) return bind_error(errno);
+  }
+  return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
+}
+
+Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination) {
+  UniqueFd fd = open_udp(source);
+  if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
+  const SocketAddress from = SocketAddress::of(source, 0);
+  const SocketAddress to = SocketAddress::of(destination, wire::kRoceUdpPort);
+  if (::bind(fd.get(), from.get(), from.bytes) != 0) return bind_error(errno);
+  if (::connect(fd.get(), to.get(), to.bytes) != 0) {
+    return Error{errno, "there is no route from the GID's address to the peer's address"};
+  }
+  const bool v4 = source.gid.is_ipv4();
+  int mtu = 0;
+  socklen_t bytes = sizeof mtu;
+  if (::getsockopt(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MTU : IPV6_MTU, &mtu,
+                   &bytes) != 0) {
+    return Error{errno, "the kernel does not tell the path's MTU"};
+  }
+  const uint32_t overhead = v4 ? kUdpIpv4Overhead : kUdpIpv6Overhead;
+  const uint32_t packet = static_cast<uint32_t>(mtu) < kLargestIpv4Packet
+                              ? static_cast<uint32_t>(mtu)
+                              : kLargestIpv4Packet;
+  return packet > overhead ? packet - overhead : 0;
+}
+
+bool is_local(const LocalAddress& address) {
+  const UniqueFd fd = open_udp(address);
+  const SocketAddress a = SocketAddress::of(address, 0);
+  return fd.valid() && ::bind(fd.get(), a.get(), a.bytes) == 0;
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,55 @@
+// The sockets of one local address, as RoCEv2 needs them: one that receives on port 4791 together with
+// the other processes of this user, and one of our own to send from.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "datapath/udp/slot_directory.h"
+#include "datapath/udp/udp_options.h"
+#include "datapath/udp/unique_fd.h"
+#include "wire/identifiers.h"
+
+namespace verbena::datapath {
+
+inline constexpr int kDefaultHopLimit = 64;
+
+// An address and port as the socket calls take them.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  static SocketAddress of(const LocalAddress& address, uint16_t port);
+  // `from` as recvmsg filled it in.
+  static wire::Gid gid_of(const sockaddr_storage& from);
+  static uint16_t port_of(const sockaddr_storage& from);
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// Link-local addresses mean nothing without their interface.
+LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
+
+// Receives on `address`, port 4791. The error says what is in the way.
+Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options);
+
+struct SendSocket {
+  UniqueFd fd;
+  uint16_t port = 0;
+};
+// Sends from `address` and a port in 0xC000-0xFFFF that nobody else has: entropy for the network's
+// flow hashing, and the receiver's kernel cannot join our packets with another process's.
+Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
+                                    uint8_t slot);
+
+// Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows the
+// way now. The error says that there is no way.
+Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination);
+
+// Whether an address is one of this host's own.
+bool is_local(const LocalAddress& address);
+
+}  // namespace verbena::datapath

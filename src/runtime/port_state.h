@@ -1,0 +1,26 @@
+// How an interface's properties become a port's.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/devices.h"
+#include "runtime/interfaces.h"
+#include "wire/identifiers.h"
+
+namespace verbena::runtime {
+
+// Around a full payload, at most: IPv6 40, UDP 8, BTH 12, extension headers 28, ICRC 4. One number
+// for both IP versions, because one port serves both.
+inline constexpr uint32_t kMaxHeadersAroundPayload = 40 + 8 + 12 + 28 + 4;
+
+// The interface MTU that a RoCE MTU needs.
+constexpr uint32_t interface_mtu_for(wire::Mtu mtu) {
+  return wire::bytes_of(mtu) + kMaxHeadersAroundPayload;
+}
+
+// The largest RoCE MTU that fits; 256, the smallest there is, if none does.
+wire::Mtu roce_mtu_for(uint32_t interface_mtu);
+
+PortState port_state_of(const Interface& link);
+
+}  // namespace verbena::runtime

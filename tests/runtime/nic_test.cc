@@ -1,0 +1,251 @@
+// A Nic over real loopback sockets, with application threads and the background thread at work
+// together: what the thread sanitizer watches.
+#include "runtime/nic.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace verbena::runtime {
+namespace {
+
+DeviceInfo loopback() {
+  for (const DeviceInfo& device : discover_devices("").devices) {
+    if (device.loopback) return device;
+  }
+  return {};
+}
+
+constexpr uint32_t kPd = 1;
+constexpr uint32_t kAllAccess =
+    core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic;
+
+// Two connected queue pairs of one process with a buffer each.
+class NicTest : public ::testing::Test {
+ protected:
+  struct End {
+    core::CompletionQueue cq{4096};
+    core::QueuePair* qp = nullptr;
+    std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
+    uint32_t key = 0;
+    uint64_t address() const { return reinterpret_cast<uint64_t>(memory.data()); }
+  };
+
+  void SetUp() override {
+    const DeviceInfo device = loopback();
+    ASSERT_FALSE(device.name.empty()) << "this machine's loopback interface is down";
+    auto opened = Nic::open(device);
+    ASSERT_TRUE(opened.ok()) << opened.error().why;
+    nic_ = opened.value();
+    for (End* end : {&a_, &b_}) {
+      core::QpConfig config;
+      config.pd = kPd;
+      config.send_cq = config.receive_cq = &end->cq;
+      config.max_send_wr = config.max_recv_wr = 256;
+      config.max_send_sge = config.max_recv_sge = 4;
+      auto qp = nic_->create_qp(config, nullptr);
+      ASSERT_TRUE(qp.ok());
+      end->qp = qp.value();
+      Nic::Guard guard(*nic_);
+      auto key = guard.engine().memory().add_region(kPd, end->memory.data(), end->memory.size(),
+                                                    end->address(), kAllAccess);
+      ASSERT_TRUE(key.ok());
+      end->key = key.value();
+    }
+    connect(a_, b_);
+    connect(b_, a_);
+  }
+
+  void TearDown() override {
+    for (End* end : {&a_, &b_}) {
+      if (end->qp != nullptr) nic_->destroy_qp(end->qp);
+    }
+  }
+
+  void connect(End& from, End& to) {
+    using namespace core::qp_attr;
+    core::QpAttributes attr;
+    attr.state = core::QpState::Init;
+    attr.port = 1;
+    attr.access = kAllAccess;
+    ASSERT_TRUE(nic_->modify_qp(*from.qp, attr, kState | kPort | kPkeyIndex | kAccessFlags).ok());
+    attr.state = core::QpState::Rtr;
+    attr.path_mtu = wire::Mtu::k4096;
+    attr.address.is_global = true;
+    attr.address.destination = nic_->gid(0);
+    attr.dest_qpn = to.qp->qpn();
+    attr.max_dest_read_atomic = attr.max_read_atomic = 16;
+    attr.min_rnr_timer = 12;
+    const Status ready = nic_->modify_qp(*from.qp, attr,
+                                         kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn |
+                                             kMaxDestRdAtomic | kMinRnrTimer);
+    ASSERT_TRUE(ready.ok()) << ready.error().why;
+    attr.state = core::QpState::Rts;
+    attr.timeout = 14;
+    attr.retry_count = attr.rnr_retry = 7;
+    ASSERT_TRUE(nic_->modify_qp(*from.qp, attr,
+                                kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic)
+                    .ok());
+  }
+
+  Status post(End& end, const core::SendRequest& request) {
+    Nic::Guard guard(*nic_);
+    Status status = guard.engine().post_send(*end.qp, request, now());
+    nic_->after_post(guard, *end.qp);
+    return status;
+  }
+
+  // Polls as ibv_poll_cq does.
+  core::Completion wait_polling(End& end) {
+    core::Completion c;
+    const Instant limit = now() + seconds(20);
+    while (end.cq.poll(&c, 1) == 0) {
+      nic_->turn_for_poller();
+      if (now() > limit) {
+        ADD_FAILURE() << "no completion";
+        break;
+      }
+    }
+    nic_->poller_satisfied();
+    return c;
+  }
+
+  // Waits without calling into the Nic: only the background thread can help.
+  core::Completion wait_passively(End& end) {
+    core::Completion c;
+    const Instant limit = now() + seconds(20);
+    while (end.cq.poll(&c, 1) == 0) {
+      poll(nullptr, 0, 1);
+      if (now() > limit) {
+        ADD_FAILURE() << "no completion";
+        break;
+      }
+    }
+    return c;
+  }
+
+  core::SendRequest write(const core::Sge& sge, uint64_t id) {
+    core::SendRequest r;
+    r.wr_id = id;
+    r.op = core::SendOp::Write;
+    r.flags = core::kSignaled;
+    r.sges = {&sge, 1};
+    r.remote_address = b_.address();
+    r.rkey = b_.key;
+    return r;
+  }
+
+  std::shared_ptr<Nic> nic_;
+  End a_, b_;
+};
+
+TEST_F(NicTest, WritesCompleteForAPollingApplication) {
+  for (uint64_t i = 0; i < 200; ++i) {
+    const auto length = static_cast<uint32_t>(1 + i * 5003 % a_.memory.size());
+    std::memset(a_.memory.data(), static_cast<int>(i + 1), length);
+    const core::Sge sge{a_.address(), length, a_.key};
+    ASSERT_TRUE(post(a_, write(sge, i)).ok());
+    const core::Completion c = wait_polling(a_);
+    ASSERT_EQ(c.status, core::WcStatus::Success);
+    ASSERT_EQ(c.wr_id, i);
+    ASSERT_EQ(0, std::memcmp(a_.memory.data(), b_.memory.data(), length));
+  }
+}
+
+TEST_F(NicTest, TheBackgroundThreadAloneCompletesWork) {
+  for (uint64_t i = 0; i < 20; ++i) {
+    const core::Sge sge{a_.address(), 100'000, a_.key};
+    ASSERT_TRUE(post(a_, write(sge, i)).ok());
+    ASSERT_EQ(wait_passively(a_).status, core::WcStatus::Success);
+  }
+}
+
+TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatWentAway) {
+  for (int round = 0; round < 10; ++round) {
+    const core::Sge sge{a_.address(), 64, a_.key};
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_TRUE(post(a_, write(sge, 1)).ok());
+      ASSERT_EQ(wait_polling(a_).status, core::WcStatus::Success);
+    }
+    ASSERT_TRUE(post(a_, write(sge, 2)).ok());
+    ASSERT_EQ(wait_passively(a_).status, core::WcStatus::Success);
+  }
+}
+
+TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
+  constexpr int kThreads = 3, kEach = 300;
+  std::atomic<int> done{0};
+  std::mutex one_consumer;  // what the ABI's queue lock does
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      int mine = 0;
+      const Instant limit = now() + seconds(60);
+      while ((mine < kEach || done < kThreads * kEach) && now() < limit) {
+        if (mine < kEach) {
+          const core::Sge sge{a_.address() + static_cast<uint64_t>(t) * 8192, 8000, a_.key};
+          if (post(a_, write(sge, 0)).ok()) ++mine;
+        }
+        core::Completion c;
+        const std::lock_guard lock(one_consumer);
+        if (a_.cq.poll(&c, 1) == 1) {
+          EXPECT_EQ(c.status, core::WcStatus::Success);
+          ++done;
+        } else {
+          nic_->turn_for_poller();
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(done, kThreads * kEach);
+}
+
+TEST_F(NicTest, ReadsAndAtomicsBringBackTheTruth) {
+  std::memset(b_.memory.data(), 0x5A, b_.memory.size());
+  core::Sge sge{a_.address(), 300'000, a_.key};
+  core::SendRequest r = write(sge, 7);
+  r.op = core::SendOp::Read;
+  ASSERT_TRUE(post(a_, r).ok());
+  ASSERT_EQ(wait_polling(a_).status, core::WcStatus::Success);
+  EXPECT_EQ(0, std::memcmp(a_.memory.data(), b_.memory.data(), 300'000));
+
+  std::memset(b_.memory.data(), 0, 8);
+  sge.length = 8;
+  r.op = core::SendOp::FetchAdd;
+  r.compare_add = 5;
+  for (uint64_t i = 0; i < 10; ++i) {
+    ASSERT_TRUE(post(a_, r).ok());
+    ASSERT_EQ(wait_polling(a_).status, core::WcStatus::Success);
+    uint64_t original;
+    std::memcpy(&original, a_.memory.data(), 8);
+    EXPECT_EQ(original, i * 5);
+  }
+}
+
+TEST_F(NicTest, AWrongKeyFailsBothEndsAndWritesNothing) {
+  const core::Sge sge{a_.address(), 64, a_.key};
+  std::memset(a_.memory.data(), 1, 64);
+  core::SendRequest r = write(sge, 9);
+  r.rkey ^= 0x100;
+  ASSERT_TRUE(post(a_, r).ok());
+  EXPECT_EQ(wait_polling(a_).status, core::WcStatus::RemoteAccess);
+  Nic::Guard guard(*nic_);
+  EXPECT_EQ(a_.qp->state(), core::QpState::Error);
+  EXPECT_EQ(b_.qp->state(), core::QpState::Error);
+  EXPECT_EQ(b_.memory[0], std::byte{0});
+}
+
+TEST_F(NicTest, ASecondContextSharesTheNic) {
+  auto again = Nic::open(loopback());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.value(), nic_);
+}
+
+}  // namespace
+}  // namespace verbena::runtime

@@ -1,0 +1,80 @@
+// Slots and the messages between them.
+#include "datapath/udp/slot_directory.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tests/runtime/udp_process.h"
+
+namespace verbena::datapath {
+namespace {
+
+TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
+  std::vector<std::unique_ptr<SlotDirectory>> all;
+  for (;;) {
+    auto claimed = SlotDirectory::claim();
+    if (!claimed.ok()) {
+      EXPECT_EQ(claimed.error().code, EBUSY);
+      break;
+    }
+    EXPECT_GE(claimed.value()->slot(), kFirstSlot);
+    EXPECT_LE(claimed.value()->slot(), kLastSlot);
+    for (const auto& other : all) ASSERT_NE(other->slot(), claimed.value()->slot());
+    all.push_back(std::move(claimed.value()));
+    ASSERT_LE(all.size(), 254u);
+  }
+  all.clear();
+  EXPECT_TRUE(SlotDirectory::claim().ok());
+}
+
+TEST(SlotDirectory, AnswersForItsCounters) {
+  Process a;
+  // Asker and asked are one thread here, so the asker goes first and reads what was answered before.
+  EXPECT_TRUE(SlotDirectory::query_all(milliseconds(0)).size() >= 1);
+  a.directory->poll(nullptr);  // answers to a socket that is gone: harmless
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto reports = SlotDirectory::query_all(seconds(2));
+    for (const SlotReport& r : reports) {
+      if (r.slot == a.slot() && r.pid == ::getppid() && r.text == "answer\n") ::_exit(0);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) a.directory->poll(nullptr);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(SlotDirectory, IgnoresRubbish) {
+  Process a;
+  ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  const int n = std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "verbena/1/slot/%u",
+                              a.slot());
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                            static_cast<size_t>(n));
+  std::vector<unsigned char> message(100);
+  for (size_t size = 0; size <= message.size(); ++size) {
+    for (const int kind : {0, 1, 2, 3, 4, 200}) {
+      std::fill(message.begin(), message.end(), static_cast<unsigned char>(size));
+      message[0] = 'V';
+      message[1] = 'B';
+      message[2] = 1;
+      message[3] = static_cast<unsigned char>(kind);
+      ::sendto(fd.get(), message.data(), size, MSG_DONTWAIT,
+               reinterpret_cast<const sockaddr*>(&to), bytes);
+      a.udp->poll_directory();
+    }
+  }
+  EXPECT_EQ(a.receive(), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::datapath

@@ -1,0 +1,141 @@
+// Several processes on one address: every packet reaches the one whose slot it names, by the kernel's
+// steering or by being forwarded.
+#include "datapath/udp/steering.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "datapath/udp/udp_socket.h"
+#include "tests/runtime/udp_process.h"
+#include "wire/icrc.h"
+
+namespace verbena::datapath {
+namespace {
+
+TEST(Steering, PacketsReachTheirSlotWithoutSteering) {
+  UdpOptions options;
+  options.steering = false;
+  Process a(options);
+  Process b(options);
+  Process c(options);
+  for (Process* p : {&b, &c}) ASSERT_TRUE(p->udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  for (uint32_t i = 0; i < 30; i += 6) {  // a Unix socket queues ten messages by default
+    for (uint32_t k = i; k < i + 6; ++k) a.push(path, k % 2 == 0 ? b.slot() : c.slot(), k, 500);
+    a.udp->flush();
+    ASSERT_TRUE(run({&a, &b, &c}, [&] { return b.packets.size() + c.packets.size() >= i + 6; }));
+  }
+  EXPECT_EQ(b.packets.size(), 15u);
+  EXPECT_EQ(c.packets.size(), 15u);
+  for (size_t i = 0; i < 15; ++i) EXPECT_TRUE(b.intact(i) && c.intact(i));
+  EXPECT_GT(a.counter("udp_strays_forwarded") + b.counter("udp_strays_forwarded") +
+                c.counter("udp_strays_forwarded"),
+            0u);
+}
+
+TEST(Steering, SteeringMakesStraysRare) {
+  std::vector<std::unique_ptr<Process>> processes;
+  for (int i = 0; i < 5; ++i) {
+    processes.push_back(std::make_unique<Process>());
+    ASSERT_TRUE(processes.back()->udp->listen(kLoopback4).ok());
+    for (int turn = 0; turn < 400; ++turn) {
+      for (auto& p : processes) p->receive();
+    }
+  }
+  Process& sender = *processes[0];
+  uint64_t strays_before = 0;
+  for (auto& p : processes) strays_before += p->counter("udp_strays_forwarded");
+  for (auto& to : processes) {
+    const auto path = sender.path_to(*to, kLoopback4, kLoopback4);
+    for (uint32_t i = 0; i < 8; ++i) sender.push(path, to->slot(), i, 300);
+  }
+  sender.udp->flush();
+  size_t arrived = 0;
+  for (int turn = 0; turn < 2000 && arrived < 40; ++turn) {
+    for (auto& p : processes) arrived += p->receive();
+  }
+  EXPECT_EQ(arrived, 40u);
+  uint64_t strays = 0;
+  for (auto& p : processes) strays += p->counter("udp_strays_forwarded");
+  EXPECT_EQ(strays, strays_before);
+}
+
+TEST(Steering, SteeringRecoversWhenAMemberLeaves) {
+  auto first = std::make_unique<Process>();
+  Process b;
+  Process c;
+  ASSERT_TRUE(first->udp->listen(kLoopback4).ok());
+  settle({first.get(), &b, &c});
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  settle({first.get(), &b, &c});
+  const auto path = b.path_to(c, kLoopback4, kLoopback4);
+  ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
+  settle({first.get(), &b, &c});
+  const uint8_t dead_slot = first->slot();
+  first.reset();  // the kernel moves c's socket to index 0
+
+  const auto strays = [&] {
+    return b.counter("udp_strays_forwarded") + c.counter("udp_strays_forwarded");
+  };
+  uint32_t psn = 0;
+  // Some packets are forwarded until the new place is learned; none is lost.
+  bool learned = false;
+  for (int i = 0; i < 200 && !learned; ++i) {
+    const uint64_t before = strays();
+    b.push(path, c.slot(), psn++, 64);
+    b.udp->flush();
+    ASSERT_TRUE(run({&b, &c}, [&] { return c.packets.size() >= psn; })) << psn;
+    learned = i > 3 && strays() == before;
+    ::poll(nullptr, 0, 1);  // strays start a new round of probes only now and then
+  }
+  EXPECT_TRUE(learned);
+  EXPECT_GE(psn, 5u);
+
+  // What goes to the dead slot is counted and gone.
+  b.push(path, dead_slot, 1, 64);
+  b.udp->flush();
+  EXPECT_TRUE(run({&b, &c}, [&] {
+    return b.counter("udp_strays_dropped") + c.counter("udp_strays_dropped") > 0;
+  }));
+}
+
+TEST(Steering, ATrainThatMixesSlotsIsTakenApart) {
+  Process a;
+  Process b;
+  ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  settle({&a, &b});
+  // A foreign sender: one segmented send with packets for a, b, b, a.
+  auto send = open_send_socket({kLoopback4, 0}, {}, 0);
+  ASSERT_TRUE(send.ok());
+  const wire::IcrcFlow flow{kLoopback4, kLoopback4, send.value().port, wire::kRoceUdpPort};
+  constexpr size_t kBytes = 100;
+  std::vector<std::byte> train(4 * kBytes);
+  const uint8_t slots[4] = {a.slot(), b.slot(), b.slot(), a.slot()};
+  for (uint32_t i = 0; i < 4; ++i) {
+    std::byte* const p = train.data() + i * kBytes;
+    wire::Bth bth;
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+    bth.destination = Qpn::of_slot(slots[i], 1);
+    bth.psn = wire::Psn(i);
+    bth.store(p);
+    const uint32_t prefix = wire::icrc_prefix_with_id(wire::icrc_prefix(flow, kBytes), i);
+    wire::store_icrc(p + kBytes - 4, wire::icrc_over_bth(prefix, {p, kBytes - 4}));
+  }
+  const int segment = kBytes;
+  ASSERT_EQ(::setsockopt(send.value().fd.get(), IPPROTO_UDP, 103, &segment, sizeof segment), 0);
+  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  ASSERT_EQ(::sendto(send.value().fd.get(), train.data(), train.size(), 0, to.get(), to.bytes),
+            static_cast<ssize_t>(train.size()));
+  ASSERT_TRUE(run({&a, &b}, [&] { return a.packets.size() + b.packets.size() >= 4; }));
+  ASSERT_EQ(a.packets.size(), 2u);
+  ASSERT_EQ(b.packets.size(), 2u);
+  EXPECT_EQ(a.psn(0), 0u);
+  EXPECT_EQ(a.psn(1), 3u);
+  EXPECT_EQ(b.psn(0), 1u);
+  EXPECT_EQ(b.psn(1), 2u);
+}
+
+}  // namespace
+}  // namespace verbena::datapath

@@ -1,0 +1,255 @@
+// The UDP datapath over the loopback interface: what is sent arrives, and what is wrong is said.
+#include "datapath/udp/udp_datapath.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "datapath/udp/udp_socket.h"
+#include "tests/runtime/udp_process.h"
+#include "wire/icrc.h"
+
+namespace verbena::datapath {
+namespace {
+
+void exchange(const Gid& address) {
+  Process a;
+  Process b;
+  ASSERT_NE(a.slot(), b.slot());
+  ASSERT_TRUE(b.udp->listen(address).ok());
+  const auto path = a.path_to(b, address, address);
+  for (const size_t bytes : {0, 1, 2, 3, 4, 255, 256, 511, 513, 1024, 4096}) {
+    a.push(path, b.slot(), static_cast<uint32_t>(bytes), bytes);
+  }
+  a.udp->flush();
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= 11; }));
+  for (size_t i = 0; i < b.packets.size(); ++i) {
+    EXPECT_TRUE(b.intact(i)) << i;
+    EXPECT_EQ(b.metas[i].source, address);
+    EXPECT_EQ(b.metas[i].destination, address);
+    EXPECT_EQ(b.metas[i].hop_limit, 64);
+    EXPECT_EQ(b.metas[i].traffic_class, 0);
+  }
+  EXPECT_EQ(a.counter("udp_icrc_errors") + b.counter("udp_icrc_errors"), 0u);
+  EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
+}
+
+TEST(UdpDatapath, CarriesPacketsOverIpv4) { exchange(kLoopback4); }
+TEST(UdpDatapath, CarriesPacketsOverIpv6) { exchange(ipv6("::1")); }
+
+TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
+  for (const bool v6 : {false, true}) {
+    const Gid address = v6 ? ipv6("::1") : kLoopback4;
+    Process a;
+    Process b;
+    ASSERT_TRUE(b.udp->listen(address).ok());
+    const auto path = a.path_to(b, address, address);
+    settle({&a, &b});
+    uint32_t psn = 0;
+    for (int batch = 0; batch < 20; ++batch) {
+      // A WRITE's shape: one longer packet, equal ones, a shorter one.
+      a.push(path, b.slot(), psn++, 1040);
+      for (int i = 0; i < 40; ++i) a.push(path, b.slot(), psn++, 1024);
+      a.push(path, b.slot(), psn++, 100);
+      a.udp->flush();
+      ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; })) << b.packets.size();
+    }
+    for (uint32_t i = 0; i < psn; ++i) {
+      ASSERT_EQ(b.psn(i), i);
+      ASSERT_TRUE(b.intact(i));
+    }
+    EXPECT_EQ(a.counter("udp_packets_sent"), psn);
+    EXPECT_EQ(a.counter("udp_trains_sent"), 20u * 2);
+    EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
+    EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
+  }
+}
+
+TEST(UdpDatapath, ABatchTakesWhatItPromises) {
+  Process a;
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  uint32_t sent = 0;
+  while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4096);
+  EXPECT_GE(sent, 100u);
+  a.udp->flush();
+  EXPECT_EQ(a.counter("udp_packets_sent"), sent);
+  run({&a, &b}, [&] { return b.packets.size() >= sent; });
+  // A small receive buffer may lose some, never damage any.
+  EXPECT_GE(b.packets.size(), 15u);
+  for (size_t i = 0; i < b.packets.size(); ++i) ASSERT_TRUE(b.intact(i));
+  while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
+  a.udp->flush();
+}
+
+TEST(UdpDatapath, SinglesWhereSegmentationIsOff) {
+  UdpOptions options;
+  options.segmentation = Segmentation::Never;
+  Process a(options);
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  for (uint32_t i = 0; i < 20; ++i) a.push(path, b.slot(), i, 1024);
+  a.udp->flush();
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= 20; }));
+  EXPECT_EQ(a.counter("udp_trains_sent"), 20u);
+  EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
+}
+
+TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
+  for (const Gid& address : {kLoopback4, ipv6("::1")}) {
+    Process a;
+    ASSERT_TRUE(a.udp->listen(address).ok());
+    wire::Route route;
+    route.source = route.destination = address;
+    route.peer = Qpn::of_slot(a.slot(), 1);
+    route.traffic_class = 0x6A;  // DSCP 26, ECT(0)
+    route.hop_limit = 9;
+    auto path = a.udp->open_path(route);
+    ASSERT_TRUE(path.ok());
+    a.push(path.value(), a.slot(), 1, 64);
+    a.push(path.value(), a.slot(), 2, 64);
+    a.udp->flush();
+    ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 2; }));
+    EXPECT_EQ(a.metas[0].traffic_class, 0x6A);
+    EXPECT_EQ(a.metas[0].hop_limit, 9);
+  }
+}
+
+TEST(UdpDatapath, RubbishIsCountedAndForgotten) {
+  Process a;
+  ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
+  settle({&a});
+  auto send = open_send_socket({kLoopback4, 0}, {}, 0);
+  ASSERT_TRUE(send.ok());
+  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  std::vector<std::byte> bytes(60'000, std::byte{0x5A});
+  for (const size_t n : {0, 1, 11, 12, 15, 16, 24, 100, 4096, 60'000}) {
+    for (const int opcode : {0, 4, 0xFF}) {
+      bytes[0] = static_cast<std::byte>(opcode);
+      ::sendto(send.value().fd.get(), bytes.data(), n, 0, to.get(), to.bytes);
+    }
+  }
+  settle({&a});
+  EXPECT_EQ(a.counter("udp_too_short"), 4u * 3);
+  EXPECT_EQ(a.counter("udp_icrc_errors"), 5u * 3);
+  EXPECT_EQ(a.counter("udp_packets_received"), 0u);
+}
+
+TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
+  Process a;
+  ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
+  settle({&a});
+  auto send = open_send_socket({kLoopback4, 0}, {}, 0);
+  ASSERT_TRUE(send.ok());
+  const wire::IcrcFlow flow{kLoopback4, kLoopback4, send.value().port, wire::kRoceUdpPort};
+  std::vector<std::byte> p(64);
+  wire::Bth bth;
+  bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+  bth.destination = Qpn::of_slot(a.slot(), 1);
+  bth.store(p.data());
+  // Our kernel writes id 0; pretend that another number was in the header.
+  const uint32_t prefix = wire::icrc_prefix_with_id(wire::icrc_prefix(flow, p.size()), 99);
+  wire::store_icrc(p.data() + 60, wire::icrc_over_bth(prefix, {p.data(), 60}));
+  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  ::sendto(send.value().fd.get(), p.data(), p.size(), 0, to.get(), to.bytes);
+  ASSERT_TRUE(run({&a}, [&] { return a.packets.size() == 1; }));
+  EXPECT_EQ(a.counter("udp_icrc_solved"), 1u);
+}
+
+TEST(UdpDatapath, SaysWhoHoldsThePort) {
+  // Some other program, which does not share.
+  const UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto address = SocketAddress::of({ipv4("127.0.0.77"), 0}, wire::kRoceUdpPort);
+  ASSERT_EQ(::bind(other.get(), address.get(), address.bytes), 0);
+  Process a;
+  const Status status = a.udp->listen(ipv4("127.0.0.77"));
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, EADDRINUSE);
+  EXPECT_NE(std::strstr(status.error().why, "4791"), nullptr);
+  EXPECT_NE(std::strstr(status.error().why, "rdma_rxe"), nullptr);
+}
+
+TEST(UdpDatapath, RefusesWhatCannotBeRouted) {
+  Process a;
+  wire::Route route;
+  route.source = kLoopback4;
+  route.destination = ipv6("::1");
+  EXPECT_EQ(a.udp->open_path(route).error().code, EINVAL);
+  route.source = ipv4("203.0.113.9");  // not ours
+  route.destination = kLoopback4;
+  EXPECT_EQ(a.udp->open_path(route).error().code, EADDRNOTAVAIL);
+}
+
+TEST(UdpDatapath, PathIdsAreUsedAgain) {
+  Process a;
+  const auto one = a.path_to(a, kLoopback4, kLoopback4);
+  const auto two = a.path_to(a, kLoopback4, kLoopback4);
+  EXPECT_NE(one, two);
+  EXPECT_GT(a.udp->max_datagram_bytes(one), 4096u);
+  a.push(one, a.slot(), 5, 10);
+  a.udp->close_path(one);
+  EXPECT_EQ(a.udp->max_datagram_bytes(one), 0u);
+  a.push(one, a.slot(), 6, 10);  // a closed path swallows
+  a.udp->flush();
+  EXPECT_EQ(a.counter("udp_send_drops"), 1u);
+  EXPECT_EQ(a.path_to(a, kLoopback4, kLoopback4), one);
+  EXPECT_TRUE(run({&a}, [&] { return a.packets.size() == 1; }));
+}
+
+TEST(UdpDatapath, SeveralAddressesShareOneDatapath) {
+  Process a;
+  const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2"), ipv6("::1")};
+  std::vector<wire::PathId> paths;
+  for (const Gid& g : addresses) paths.push_back(a.path_to(a, g, g));
+  settle({&a});
+  for (uint32_t i = 0; i < 30; ++i) a.push(paths[i % 3], a.slot(), i, 200);
+  a.udp->flush();
+  ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 30; }));
+  for (const Gid& g : addresses) {
+    EXPECT_EQ(std::ranges::count(a.metas, g, &wire::RxMeta::destination), 10);
+  }
+}
+
+TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
+  UdpOptions unsteered;
+  unsteered.steering = false;
+  Process a(unsteered);
+  Process b(unsteered);
+  const auto path = a.path_to(a, kLoopback4, kLoopback4);
+  pollfd p{.fd = a.udp->wait_fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+  a.push(path, a.slot(), 1, 8);
+  a.udp->flush();
+  EXPECT_EQ(::poll(&p, 1, 1000), 1);
+  EXPECT_EQ(a.receive(), 1u);
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+
+  // A stray comes over the directory.
+  std::vector<std::byte> bytes(16);
+  bytes[5] = std::byte{a.slot()};
+  ASSERT_TRUE(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16));
+  EXPECT_EQ(::poll(&p, 1, 1000), 1);
+  a.udp->poll_directory();
+  EXPECT_TRUE(a.udp->pending());
+  EXPECT_EQ(a.receive(), 1u);
+  EXPECT_FALSE(a.udp->pending());
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+}
+
+TEST(UdpDatapath, DescriptorsAreNotInheritedByPrograms) {
+  Process a;
+  ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
+  for (const int fd : {a.udp->wait_fd(), a.directory->fd()}) {
+    EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::datapath

@@ -1,0 +1,135 @@
+// Helpers for tests of the UDP datapath: a directory and a datapath are all that makes a process here,
+// so one test plays several.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "datapath/udp/udp_datapath.h"
+#include "wire/headers.h"
+
+namespace verbena::datapath {
+
+using wire::Gid;
+using wire::Qpn;
+
+inline Gid ipv4(const char* text) {
+  in_addr a{};
+  EXPECT_EQ(::inet_pton(AF_INET, text, &a), 1);
+  return Gid::from_ipv4(&a);
+}
+
+inline Gid ipv6(const char* text) {
+  in6_addr a{};
+  EXPECT_EQ(::inet_pton(AF_INET6, text, &a), 1);
+  return Gid::from_ipv6(&a);
+}
+
+// A directory, a datapath, and what arrived, as copies.
+struct Process {
+  explicit Process(const UdpOptions& options = {}) {
+    auto claimed = SlotDirectory::claim([] { return std::string("answer\n"); });
+    EXPECT_TRUE(claimed.ok());
+    directory = std::move(claimed.value());
+    udp = std::make_unique<UdpDatapath>(::if_nametoindex("lo"), *directory, options);
+  }
+
+  uint8_t slot() const { return directory->slot(); }
+
+  wire::PathId path_to(const Process& peer, const Gid& source, const Gid& destination) {
+    wire::Route route;
+    route.source = source;
+    route.destination = destination;
+    route.peer = Qpn::of_slot(peer.slot(), 1);
+    auto path = udp->open_path(route);
+    EXPECT_TRUE(path.ok()) << (path.ok() ? "" : path.error().why);
+    return path.ok() ? path.value() : wire::PathId{};
+  }
+
+  void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes) {
+    wire::TxPacket p;
+    p.path = path;
+    wire::Bth bth;
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+    bth.destination = Qpn::of_slot(slot, 7);
+    bth.psn = wire::Psn(psn);
+    bth.pad = static_cast<uint8_t>(-payload_bytes & 3);
+    bth.store(p.header.data());
+    p.header_bytes = wire::kBthBytes;
+    p.pad = bth.pad;
+    std::vector<std::byte> payload(payload_bytes);
+    for (size_t i = 0; i < payload_bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
+    // Two pieces, as a scatter list would have.
+    const std::span<const std::byte> whole(payload);
+    const std::span<const std::byte> parts[2] = {whole.first(payload_bytes / 3),
+                                                 whole.subspan(payload_bytes / 3)};
+    p.payload = parts;
+    ASSERT_GT(udp->sink().room(), 0u);
+    udp->sink().push(p);
+  }
+
+  size_t receive() {
+    const auto got = udp->receive();
+    for (const wire::RxPacket& p : got) {
+      packets.emplace_back(p.bytes.begin(), p.bytes.end());
+      metas.push_back(*p.meta);
+    }
+    return got.size();
+  }
+
+  bool intact(size_t i) const {
+    const auto& bytes = packets[i];
+    const wire::Bth bth = wire::Bth::load(bytes.data());
+    for (size_t k = 0; k + wire::kBthBytes + bth.pad < bytes.size(); ++k) {
+      if (bytes[wire::kBthBytes + k] != static_cast<std::byte>(bth.psn.value() + k * 7)) return false;
+    }
+    return true;
+  }
+  uint32_t psn(size_t i) const { return wire::Bth::load(packets[i].data()).psn.value(); }
+
+  uint64_t counter(const std::string& name) const {
+    std::vector<Counter> all;
+    udp->append_counters(all);
+    for (const Counter& c : all) {
+      if (c.name == name) return c.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
+
+  std::unique_ptr<SlotDirectory> directory;
+  std::unique_ptr<UdpDatapath> udp;
+  std::vector<std::vector<std::byte>> packets;
+  std::vector<wire::RxMeta> metas;
+};
+
+// Turns everyone's crank until `done` or nothing has happened for long.
+template <typename Done>
+bool run(std::initializer_list<Process*> processes, Done done) {
+  for (int turn = 0; turn < 200'000; ++turn) {
+    if (done()) return true;
+    for (Process* p : processes) p->receive();
+  }
+  return done();
+}
+
+// Lets steering settle, which takes a few turns of each.
+inline void settle(std::initializer_list<Process*> processes) {
+  for (int turn = 0; turn < 500; ++turn) {
+    for (Process* p : processes) p->receive();
+  }
+  for (Process* p : processes) {
+    p->packets.clear();
+    p->metas.clear();
+  }
+}
+
+inline const Gid kLoopback4 = Gid::from_ipv4("\x7F\x00\x00\x01");
+
+}  // namespace verbena::datapath

@@ -1,0 +1,142 @@
+// Faults by the dice: every packet is accounted for, the same seed gives the same faults, and nothing
+// is held for ever.
+#include "datapath/faulty_datapath.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tests/unit/datapath/fake_datapath.h"
+#include "wire/headers.h"
+
+namespace verbena::datapath {
+namespace {
+
+struct Outcome {
+  std::vector<uint32_t> psns;
+  std::vector<Counter> counters;
+
+  uint64_t counter(const std::string& name) const {
+    for (const Counter& c : counters) {
+      if (c.name == name) return c.value;
+    }
+    return UINT64_MAX;
+  }
+};
+
+void push(Datapath& datapath, uint32_t psn) {
+  wire::TxPacket p;
+  wire::Bth bth;
+  bth.psn = wire::Psn(psn);
+  bth.store(p.header.data());
+  p.header_bytes = wire::kBthBytes;
+  const std::byte content[3] = {std::byte(psn), std::byte(psn >> 8), std::byte{7}};
+  const std::span<const std::byte> part(content);
+  p.payload = {&part, 1};
+  p.pad = 1;
+  datapath.sink().push(p);
+}
+
+// Sends `count` packets in batches and receives until nothing is held.
+Outcome carry(const std::string& faults, uint32_t count) {
+  auto parsed = parse_faults(faults);
+  EXPECT_TRUE(parsed.ok());
+  FaultyDatapath datapath(std::make_unique<FakeDatapath>(), parsed.value());
+  EXPECT_TRUE(datapath.open_path({}).ok());
+  Outcome outcome;
+  const auto receive = [&] {
+    for (const wire::RxPacket& p : datapath.receive()) {
+      const uint32_t psn = wire::Bth::load(p.bytes.data()).psn.value();
+      EXPECT_EQ(p.bytes.size(), 16u);
+      EXPECT_EQ(p.bytes[12], std::byte(psn));
+      EXPECT_EQ(p.bytes[14], std::byte{7});
+      EXPECT_NE(p.meta, nullptr);
+      outcome.psns.push_back(psn);
+    }
+  };
+  for (uint32_t psn = 0; psn < count;) {
+    for (int i = 0; i < 20 && psn < count && datapath.sink().room() > 0; ++i) push(datapath, psn++);
+    datapath.flush();
+    receive();
+  }
+  for (int i = 0; i < 1000 && datapath.pending(); ++i) receive();
+  EXPECT_FALSE(datapath.pending());
+  datapath.append_counters(outcome.counters);
+  return outcome;
+}
+
+bool in_order(const Outcome& o) { return std::ranges::is_sorted(o.psns); }
+
+std::vector<uint32_t> sorted(std::vector<uint32_t> v) {
+  std::ranges::sort(v);
+  return v;
+}
+
+TEST(FaultyDatapath, IsTransparentWithoutFaults) {
+  const Outcome o = carry("", 1000);
+  EXPECT_EQ(o.psns.size(), 1000u);
+  EXPECT_TRUE(in_order(o));
+  EXPECT_EQ(o.counter("fake"), 1u);
+}
+
+TEST(FaultyDatapath, LosesAndCorrupts) {
+  const Outcome o = carry("loss=0.1,corrupt=0.05,seed=3", 10'000);
+  EXPECT_EQ(o.psns.size() + o.counter("fault_packets_lost") + o.counter("fault_packets_corrupted"),
+            10'000u);
+  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 1000, 150);
+  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_corrupted")), 450, 100);
+  EXPECT_TRUE(in_order(o));
+}
+
+TEST(FaultyDatapath, Duplicates) {
+  const Outcome o = carry("duplicate=0.1", 5000);
+  EXPECT_EQ(o.psns.size(), 5000 + o.counter("fault_packets_duplicated"));
+  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_duplicated")), 500, 100);
+}
+
+TEST(FaultyDatapath, ReordersAndDelaysWithoutLosing) {
+  for (const char* faults : {"reorder=0.1", "delay=0.1", "reorder=0.2,delay=0.2,hold=7,seed=9",
+                             "reorder=1", "delay=1"}) {
+    const Outcome o = carry(faults, 3000);
+    const auto psns = sorted(o.psns);
+    ASSERT_EQ(psns.size(), 3000u) << faults;
+    for (uint32_t i = 0; i < 3000; ++i) ASSERT_EQ(psns[i], i);
+    if (std::string(faults) != "reorder=1") {
+      EXPECT_FALSE(in_order(o)) << faults;
+    }
+  }
+}
+
+TEST(FaultyDatapath, StrikesOnTheWayOutToo) {
+  const Outcome o = carry("reorder=0.1,duplicate=0.1,loss=0.1,send=1,seed=5", 3000);
+  EXPECT_EQ(o.psns.size(), 3000 + o.counter("fault_packets_duplicated") -
+                               o.counter("fault_packets_lost"));
+  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);  // twice the dice
+}
+
+TEST(FaultyDatapath, TheSeedDecides) {
+  const char* const faults = "loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=42";
+  EXPECT_EQ(carry(faults, 2000).psns, carry(faults, 2000).psns);
+  EXPECT_NE(carry(faults, 2000).psns,
+            carry("loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=43", 2000).psns);
+}
+
+TEST(FaultyDatapath, ParsesItsFaults) {
+  auto f = parse_faults("loss=0.01,duplicate=0.001,reorder=0.02,corrupt=1,seed=7,hold=5,send=1");
+  ASSERT_TRUE(f.ok());
+  EXPECT_DOUBLE_EQ(f.value().loss, 0.01);
+  EXPECT_DOUBLE_EQ(f.value().duplicate, 0.001);
+  EXPECT_DOUBLE_EQ(f.value().reorder, 0.02);
+  EXPECT_DOUBLE_EQ(f.value().corrupt, 1);
+  EXPECT_EQ(f.value().seed, 7u);
+  EXPECT_EQ(f.value().hold, 5u);
+  EXPECT_TRUE(f.value().on_send);
+  for (const char* bad : {"loss", "loss=", "loss=2", "loss=-0.1", "loss=nan", "loss=0.1x", "nope=1",
+                          "hold=0", "send=2", "seed=x", "=", ",loss=0.1", "loss=0.1,,seed=1"}) {
+    EXPECT_FALSE(parse_faults(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::datapath

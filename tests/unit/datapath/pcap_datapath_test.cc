@@ -1,0 +1,106 @@
+// The capture file, read back byte by byte.
+#include "datapath/pcap_datapath.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/unit/datapath/fake_datapath.h"
+#include "wire/headers.h"
+#include "wire/icrc.h"
+
+namespace verbena::datapath {
+namespace {
+
+struct Capture {
+  std::string file = testing::TempDir() + "verbena_pcap_test_" + std::to_string(::getpid());
+  ~Capture() { ::unlink(file.c_str()); }
+
+  std::vector<std::byte> read() const {
+    std::ifstream in(file, std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    const auto bytes = std::as_bytes(std::span(text));
+    return {bytes.begin(), bytes.end()};
+  }
+};
+
+uint32_t u32(const std::vector<std::byte>& bytes, size_t at) {
+  uint32_t v;
+  std::memcpy(&v, bytes.data() + at, sizeof v);
+  return v;
+}
+
+void carry_one(const wire::Route& route, size_t header_bytes) {
+  Capture capture;
+  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), capture.file.c_str(),
+                                   [] { return uint64_t{5'000'000'007}; });
+  ASSERT_TRUE(opened.ok());
+  Datapath& datapath = *opened.value();
+  auto path = datapath.open_path(route);
+  ASSERT_TRUE(path.ok());
+
+  wire::TxPacket p;
+  p.path = path.value();
+  wire::Bth bth;
+  bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+  bth.pad = 1;
+  bth.becn = true;
+  bth.store(p.header.data());
+  p.header_bytes = wire::kBthBytes;
+  const std::byte content[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  const std::span<const std::byte> parts[] = {std::span(content).first(1),
+                                              std::span(content).subspan(1)};
+  p.payload = parts;
+  p.pad = 1;
+  datapath.sink().push(p);
+  datapath.flush();
+  const auto received = datapath.receive();
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].bytes.size(), 16u);
+
+  const auto file = capture.read();
+  const size_t packet_bytes = header_bytes + 16 + wire::kIcrcBytes;
+  ASSERT_EQ(file.size(), 24 + 2 * (16 + packet_bytes));
+  EXPECT_EQ(u32(file, 0), 0xA1B23C4Du);
+  EXPECT_EQ(u32(file, 20), 101u);
+  for (const size_t record : {size_t{24}, 24 + 16 + packet_bytes}) {
+    EXPECT_EQ(u32(file, record), 5u);
+    EXPECT_EQ(u32(file, record + 4), 7u);
+    EXPECT_EQ(u32(file, record + 8), packet_bytes);
+    EXPECT_EQ(u32(file, record + 12), packet_bytes);
+    std::vector<std::byte> packet(file.begin() + static_cast<ptrdiff_t>(record + 16),
+                                  file.begin() + static_cast<ptrdiff_t>(record + 16 + packet_bytes));
+    EXPECT_EQ(load_be16(packet.data() + header_bytes - 6), wire::kRoceUdpPort);
+    wire::IcrcVerifier verifier({route.source, route.destination,
+                                 load_be16(packet.data() + header_bytes - 8), wire::kRoceUdpPort});
+    EXPECT_EQ(verifier.check(std::span(packet).subspan(header_bytes), 0), wire::IcrcMatch::Known);
+  }
+}
+
+TEST(PcapDatapath, WritesIpv4) {
+  wire::Route route;
+  route.source = wire::Gid::from_ipv4("\x0A\x00\x00\x01");
+  route.destination = wire::Gid::from_ipv4("\x0A\x00\x00\x02");
+  carry_one(route, 28);
+}
+
+TEST(PcapDatapath, WritesIpv6) {
+  wire::Route route;
+  route.source.bytes[0] = route.destination.bytes[0] = std::byte{0xFD};
+  route.destination.bytes[15] = std::byte{1};
+  carry_one(route, 48);
+}
+
+TEST(PcapDatapath, SaysWhenTheFileCannotBeMade) {
+  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), "/nonexistent/folder/file",
+                                   [] { return uint64_t{0}; });
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ENOENT);
+}
+
+}  // namespace
+}  // namespace verbena::datapath
