@@ -1,4 +1,4 @@
-// CRC-32 by libdeflate, and the algebra that finds a 16-bit field we cannot see.
+// CRC-32 by libdeflate, or four times as wide where the CPU can, and the algebra that finds a 16-bit field we cannot see.
 #include "base/crc32.h"
 
 #include <libdeflate.h>
@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+
+#include "base/crc32_fold.h"
 
 namespace verbena {
 namespace {
@@ -60,11 +62,13 @@ constexpr uint32_t step(uint32_t crc, size_t bytes, const std::array<uint32_t, 3
 }  // namespace
 
 uint32_t crc32(uint32_t crc, std::span<const std::byte> data) {
+  if (data.size() >= kLeastToFold && can_fold_crc32()) return crc32_fold(crc, data);
   if (data.empty()) return crc;  // libdeflate takes a null pointer as "start anew"
   return libdeflate_crc32(crc, data.data(), data.size());
 }
 
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
+  if (data.size() >= kLeastToFold && can_fold_crc32()) return crc32_fold_copy(crc, to, data);
   while (!data.empty()) {
     const size_t n = std::min(data.size(), kCopyBlock);
     std::memcpy(to, data.data(), n);

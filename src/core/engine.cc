@@ -9,6 +9,7 @@ namespace {
 
 // One queue pair's share of a turn before the next one gets its own.
 constexpr uint32_t kPacketsPerQpAndRound = 32;
+constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is enough.
 constexpr uint32_t kFirstQpIndex = 2;
@@ -44,7 +45,7 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   return slots_[index].qp.get();
 }
 
-void Engine::destroy_qp(QueuePair* qp) {
+void Engine::destroy_qp(QueuePair* qp, Instant now) {
   const uint32_t index = qp->qpn().index();
   QpAttributes reset;
   reset.state = QpState::Reset;
@@ -53,6 +54,7 @@ void Engine::destroy_qp(QueuePair* qp) {
   drop_from_lists(*qp);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   if (window != nullptr) {
+    wake_waiting(*window, now);  // what it had under way no longer fills the window
     release_window(*qp);
   }
   slots_[index].qp.reset();
@@ -152,13 +154,18 @@ void Engine::after_change(QueuePair& qp, Instant now) {
   schedule(qp);
 }
 
+// As many as the window has room for, in the order they asked. Each of them comes back here when it has
+// sent, so those behind it get their turn.
 void Engine::wake_waiting(PeerWindow& window, Instant now) {
-  if (window.waiting.empty() || !window.open()) return;
-  for (QueuePair* qp : window.waiting) {
+  uint32_t room = window.room();
+  while (room > 0 && !window.waiting.empty()) {
+    QueuePair* qp = window.waiting.front();
+    window.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (qp->ready(now)) make_ready(*qp);
+    if (!qp->ready(now)) continue;
+    make_ready(*qp);
+    room -= std::min(room, kBytesPerQpAndRound);
   }
-  window.waiting.clear();
 }
 
 void Engine::make_ready(QueuePair& qp) {

@@ -35,7 +35,7 @@ class Engine {
 
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);
-  void destroy_qp(QueuePair* qp);
+  void destroy_qp(QueuePair* qp, Instant now);
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now);

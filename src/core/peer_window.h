@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <deque>
 
 #include "wire/identifiers.h"
 
@@ -47,7 +47,7 @@ class PeerWindow {
   wire::Gid destination;
   uint8_t slot = 0;
   uint32_t users = 0;
-  std::vector<QueuePair*> waiting;  // want to send, in the order they asked
+  std::deque<QueuePair*> waiting;  // want to send, in the order they asked
 
  private:
   uint32_t limit_ = kInitial;

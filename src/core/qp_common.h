@@ -26,6 +26,7 @@ struct EngineState {
   std::vector<AsyncEvent> events;
   std::vector<QpFailure> failures;
   std::vector<CompletionQueue*> notified;  // asked to be woken, and something came
+  uint64_t completions = 0;                // ever
 };
 
 struct QpCommon {
@@ -63,6 +64,7 @@ struct QpCommon {
       if (!was_overrun) engine.events.push_back({EventKind::CqError, nullptr, cq});
       fail(WcStatus::Fatal);
     }
+    ++engine.completions;
     if (notify) engine.notified.push_back(cq);
   }
 };

@@ -179,11 +179,14 @@ void QueuePair::on_deadline(Instant now) {
   settle();
 }
 
+// READ data and atomic results first, since the peer waits for them; then requests; a mere
+// acknowledgement last, being short, so that it can end the train that a request began.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
-  uint32_t sent = responder_.transmit(sink, budget);
+  uint32_t sent = responder_.send_answers(sink, budget);
   settle();
   if (sent < budget) sent += requester_.transmit(sink, now, budget - sent);
   settle();
+  if (sent < budget) sent += responder_.send_acknowledgement(sink);
   return sent;
 }
 

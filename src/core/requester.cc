@@ -109,6 +109,7 @@ void Requester::reset() {
   started_ = false;
   reads_.clear();
   implied_at_.reset();
+  denied_.reset();
   since_ack_request_ = 0;
   tries_ = 0;
   ack_deadline_ = rnr_until_ = kNever;
@@ -136,7 +137,9 @@ Requester::Blocked Requester::blocked_reason(Instant now) {
   const SendWqe& wqe = queue_.at(cursor_);
   if (qp_.state == QpState::Sqd && !wqe.numbered) return Blocked::Drain;
   // Local operations change what keys mean, so they wait until everything before them is done.
-  if (is_local(wqe.op)) return cursor_ == queue_.head() ? Blocked::No : Blocked::Order;
+  if (is_local(wqe.op) || denied_ == cursor_) {
+    return cursor_ == queue_.head() ? Blocked::No : Blocked::Order;
+  }
   if ((wqe.flags & kFence) != 0 && cursor_packet_ == 0 && cursor_ != queue_.head()) {
     for (uint64_t i = queue_.head(); i != cursor_; ++i) {
       if (is_read_or_atomic(queue_.at(i).op)) return Blocked::Fence;
@@ -153,6 +156,10 @@ void Requester::number(SendWqe& wqe) {
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   wqe.first_psn = next_;
   wqe.packets = is_atomic(wqe.op) || wqe.length == 0 ? 1 : (wqe.length - 1) / mtu + 1;
+  // The responder remembers each request of a READ by itself. So that one asked for again never reaches
+  // from one into the next, the pieces are fixed once and do not follow the window from then on.
+  const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
+  wqe.piece_packets = std::max(piece / (mtu + PeerWindow::kPacketOverhead), 1u);
   wqe.numbered = true;
 }
 
@@ -218,11 +225,10 @@ void Requester::advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost) {
 void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   const uint32_t offset = cursor_packet_ * mtu;
-  // As much as the window takes now, in whole packets; the rest is another request, with the PSNs that
-  // follow. The peer cannot tell that from a requester that resumes after a loss.
-  const uint32_t room = std::min(qp_.window->room(), kMaxReadPieceBytes);
-  const uint32_t fit = std::max(room / (mtu + PeerWindow::kPacketOverhead), 1u);
-  const uint32_t packets = std::min(wqe.packets - cursor_packet_, fit);
+  // To the end of the piece the cursor is in; the rest is another request, with the PSNs that follow.
+  // The peer cannot tell that from a requester that resumes after a loss.
+  const uint32_t piece_left = wqe.piece_packets - cursor_packet_ % wqe.piece_packets;
+  const uint32_t packets = std::min(wqe.packets - cursor_packet_, piece_left);
   const bool to_the_end = cursor_packet_ + packets == wqe.packets;
 
   wire::Packet p;
@@ -264,6 +270,7 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
     }
   } else if (!gather(qp_.engine.memory, qp_.pd, queue_.sges(cursor_), offset, bytes, payload)) {
     // What was posted before it still completes first.
+    denied_ = cursor_;
     if (cursor_ == queue_.head()) fail_head(WcStatus::LocalProtection);
     return false;
   }
@@ -271,7 +278,8 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   wire::Packet p;
   p.bth.opcode = static_cast<uint8_t>(message_opcode(wqe.op, first, last));
   p.bth.psn = next_;
-  p.bth.solicited = last && (wqe.flags & kSolicited) != 0;
+  // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
+  p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;

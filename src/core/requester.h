@@ -38,7 +38,9 @@ class Requester {
   // Completes whatever is queued, in order. `first` is how the request at the head failed.
   void flush(WcStatus first);
   // Nothing is under way (what SQD waits for).
-  bool drained() const { return !anything_sent() || unacked_ == highest_; }
+  bool drained() const {
+    return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0);
+  }
   bool idle() const { return queue_.empty(); }
   wire::Psn next_psn() const { return next_; }
 
@@ -92,6 +94,7 @@ class Requester {
   uint32_t rnr_retries_left_ = 0;
   uint32_t tries_ = 0;                // retries without progress, for the failure report
   std::optional<wire::Psn> implied_at_;
+  std::optional<uint64_t> denied_;    // a request whose lkeys do not grant it: fails when it is the first
   Instant ack_deadline_ = kNever;
   Instant rnr_until_ = kNever;        // not before this may anything be sent again
 };

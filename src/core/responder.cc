@@ -225,7 +225,12 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
 Responder::Answer* Responder::take_answer() {
   if (answers_.empty()) return nullptr;
   Answer& a = answers_[next_answer_];
-  if (a.pending) return nullptr;  // the peer has more under way than max_dest_rd_atomic
+  if (a.pending) {
+    // The peer has more under way than max_dest_rd_atomic; or it asked for this answer a second time,
+    // got the first one after all, and went on.
+    if (!a.repeated) return nullptr;
+    --pending_slots_;
+  }
   next_answer_ = (next_answer_ + 1) % answers_.size();
   a = Answer{};
   a.used = true;
@@ -233,9 +238,10 @@ Responder::Answer* Responder::take_answer() {
   return &a;
 }
 
-void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets) {
+void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets, bool repeated) {
   if (!a.pending) ++pending_slots_;
   a.pending = true;
+  a.repeated = repeated;
   a.first_packet = a.next_packet = from;
   a.end_packet = from + packets;
 }
@@ -255,7 +261,7 @@ Responder::Verdict Responder::execute_read(const wire::Packet& p) {
   a->reth = p.reth;
   a->packets = packets_for(p.reth.length);
   a->msn = ++msn_;
-  arm_answer(*a, 0, a->packets);
+  arm_answer(*a, 0, a->packets, false);
   return {};
 }
 
@@ -282,7 +288,7 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   }
   a->packets = 1;
   a->msn = ++msn_;
-  arm_answer(*a, 0, 1);
+  arm_answer(*a, 0, 1, false);
   return {};
 }
 
@@ -334,6 +340,7 @@ void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
     qp_.complete(qp_.receive_cq, c);
   }
   message_.reset();
+  if (qp_.failure) return;  // it failed before; what was under way only found out now
   qp_.engine.events.push_back({event, qp_.self, nullptr});
   QpFailure& f = qp_.fail(verdict.receive_status);
   f.as_responder = true;
@@ -356,7 +363,7 @@ void Responder::on_duplicate(const wire::Packet& p) {
     const int32_t from = p.bth.psn.distance_from(a.first);
     if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
     if (!a.is_read) {
-      arm_answer(a, 0, 1);  // the result it had, not a second execution
+      arm_answer(a, 0, 1, true);  // the result it had, not a second execution
       return;
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
@@ -367,7 +374,7 @@ void Responder::on_duplicate(const wire::Packet& p) {
     const bool whole = p.reth.length == a.reth.length - skipped ||
                        (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
     if (!within || !whole) break;
-    arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length));
+    arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length), true);
     return;
   }
   qp_.count(CounterId::duplicate_dropped);
@@ -382,7 +389,7 @@ Responder::Answer* Responder::next_pending() {
   return best;
 }
 
-uint32_t Responder::transmit(wire::PacketSink& sink, uint32_t budget) {
+uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget) {
   uint32_t sent = 0;
   while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
     Answer& a = *next_pending();
@@ -396,18 +403,19 @@ uint32_t Responder::transmit(wire::PacketSink& sink, uint32_t budget) {
       ++sent;
     }
   }
-  if (pending_slots_ != 0 || sink.room() == 0) return sent;
+  return sent;
+}
+
+uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
+  if (pending_slots_ != 0 || sink.room() == 0 || (!nak_ && !ack_due_)) return 0;
   if (nak_) {
     send_ack(sink, expected_, nak_->kind, nak_->value);
-    nak_.reset();
-    ack_due_ = false;  // a NAK acknowledges everything before it
-    ++sent;
-  } else if (ack_due_) {
+  } else {
     send_ack(sink, expected_ - 1, wire::AckKind::Ack, wire::kUnlimitedCredits);
-    ack_due_ = false;
-    ++sent;
   }
-  return sent;
+  nak_.reset();
+  ack_due_ = false;  // a NAK acknowledges everything before it
+  return 1;
 }
 
 bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
@@ -418,6 +426,12 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   if (bytes != 0) {
     const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, qp_.pd, qp_.qpn,
                                                       a.reth.address + offset, bytes, kRemoteRead);
+    if (from == nullptr && a.repeated) {  // the peer may have its data and have let go of the memory
+      qp_.count(CounterId::duplicate_dropped);
+      a.pending = false;
+      --pending_slots_;
+      return true;
+    }
     if (from == nullptr) {  // deregistered in the middle
       wire::Packet request;
       request.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcReadRequest);

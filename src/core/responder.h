@@ -21,8 +21,10 @@ class Responder {
 
   void on_request(const wire::Packet& packet);
 
-  // Sends answers that are due, at most `budget` packets. Returns how many.
-  uint32_t transmit(wire::PacketSink& sink, uint32_t budget);
+  // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
+  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget);
+  // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
+  uint32_t send_acknowledgement(wire::PacketSink& sink);
   bool ready() const { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
 
   void start();  // INIT -> RTR: expects attr.rq_psn first
@@ -53,6 +55,7 @@ class Responder {
     bool is_read = false;
     bool used = false;
     bool pending = false;
+    bool repeated = false;  // what is pending was asked for before
     uint32_t next_packet = 0;   // READ: what is being sent
     uint32_t first_packet = 0;  // of the (repeated) request being answered
     uint32_t end_packet = 0;
@@ -74,7 +77,7 @@ class Responder {
   void apply(const Verdict& verdict, const wire::Packet& packet);
   void refuse(const Verdict& verdict, const wire::Packet& packet);
   Answer* take_answer();
-  void arm_answer(Answer& answer, uint32_t from, uint32_t packets);
+  void arm_answer(Answer& answer, uint32_t from, uint32_t packets, bool repeated);
   Answer* next_pending();
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);

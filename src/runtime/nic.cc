@@ -162,7 +162,7 @@ void Nic::destroy_qp(core::QueuePair* qp) {
   Guard guard(*this);
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
-  engine_->destroy_qp(qp);
+  engine_->destroy_qp(qp, runtime::now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
 }
 
@@ -207,7 +207,6 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
   transmit();
-  deliver();
   return {};
 }
 
@@ -220,6 +219,7 @@ void Nic::forget_cq(core::CompletionQueue* cq) {
 // Hands on what the engine has to tell. Called with the lock held, after every turn.
 void Nic::deliver() {
   core::EngineState& state = engine_->state();
+  if (state.notified.empty() && state.events.empty() && state.failures.empty()) return;
   for (core::CompletionQueue* cq : state.notified) {
     const auto* owner = static_cast<const Owner*>(cq->owner);
     if (owner != nullptr && owner->completion_channel != nullptr) {

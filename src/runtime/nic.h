@@ -92,8 +92,9 @@ class Nic {
   Status decorate();
   static void* thread_main(void* self);
   void run_background();
-  // One bounded turn; true if another one at once would find work.
-  bool turn();
+  // One bounded turn; true if another one at once would find work. With `may_owe` it ends early when a
+  // completion came in; the next turn or post sends what it left.
+  bool turn(bool may_owe);
   void transmit();
   void deliver();
   void refresh_port();

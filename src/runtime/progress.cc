@@ -23,6 +23,8 @@ namespace verbena::runtime {
 namespace {
 
 constexpr Duration kPatience = milliseconds(1);
+// Shorter than the acknowledge timeouts that programs use (2^14 * 4 us = 67 ms).
+constexpr Duration kActiveNap = milliseconds(50);
 constexpr uint32_t kEmptyPollsToTakeWatch = 4;
 constexpr uint32_t kFullCredit = 64;
 // Turns in a row before the lock is let go for a moment.
@@ -32,15 +34,18 @@ constexpr Instant kAwake{INT64_MIN};
 
 }  // namespace
 
-bool Nic::turn() {
+bool Nic::turn(bool may_owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = runtime::now();
+  const uint64_t completions_before = engine_->state().completions;
   if (!packets.empty()) engine_->on_packets(packets, at);
   if (engine_->next_deadline() <= at) engine_->on_deadline(at);
-  bool more = engine_->poll_transmit(datapath_->sink(), at);
-  datapath_->flush();
-  deliver();
+  // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends what
+  // is owed along with it; should it not call again, the look-in does.
+  const bool owe = may_owe && engine_->state().completions != completions_before;
+  const bool more = !owe && engine_->poll_transmit(datapath_->sink(), at);
+  if (!owe) datapath_->flush();
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
   return more || !packets.empty() || datapath_->pending();
 }
@@ -51,6 +56,7 @@ void Nic::transmit() {
 }
 
 void Nic::unlock() {
+  if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.
   const bool wake = !dead() && sleeping_until_ != kAwake && engine_->next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
@@ -68,7 +74,6 @@ void Nic::watch(bool on) {
 
 void Nic::after_post(Guard&, core::QueuePair& qp) {
   if (engine_->peer_idle(qp)) transmit();
-  deliver();
 }
 
 void Nic::turn_for_poller() {
@@ -83,7 +88,7 @@ void Nic::turn_for_poller() {
       eventfd_write(wake_fd_, 1);
     }
   }
-  const bool more = turn();
+  const bool more = turn(!watching_ && eager_credit_ == 0);
   const bool hand_over = more && watching_;
   unlock();
   if (hand_over) eventfd_write(wake_fd_, 1);
@@ -112,12 +117,17 @@ void* Nic::thread_main(void* self) {
 }
 
 void Nic::run_background() {
+  uint64_t activity_seen = 0;
   mutex_.lock();
   while (!stop_) {
     // Decide how long to sleep, and say so before letting the lock go.
     const Instant at = runtime::now();
     Instant until = engine_->next_deadline();
     if (!watching_) until = std::min(until, at + kPatience);
+    // While there is traffic, wake now and then anyway: then a post need not wake us for its deadline.
+    const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
+    if (activity != activity_seen) until = std::min(until, at + kActiveNap);
+    activity_seen = activity;
     const uint64_t turns_before = poller_turns_.load(std::memory_order_relaxed);
     sleeping_until_ = until;
     mutex_.unlock();
@@ -147,13 +157,15 @@ void Nic::run_background() {
 
     const bool app_polls = poller_turns_.load(std::memory_order_relaxed) != turns_before;
     const uint64_t packets_before = engine_->state().counters[core::CounterId::packets_received];
-    for (int i = 0; turn();) {
+    for (int i = 0; turn(false);) {
+      deliver();
       if (++i % kTurnsPerHold == 0) {
         mutex_.unlock();
         mutex_.lock();
         if (stop_) break;
       }
     }
+    deliver();
     const bool useful =
         engine_->state().counters[core::CounterId::packets_received] != packets_before;
     if (watching_) {

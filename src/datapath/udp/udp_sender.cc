@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -126,10 +127,7 @@ void UdpSender::push(const wire::TxPacket& packet) {
   std::memcpy(out, packet.header.data(), packet.header_bytes);
   std::memset(out + covered - packet.pad, 0, packet.pad);
   if (bytes <= kSmallPacket) {
-    for (const auto& part : packet.payload) {
-      std::memcpy(to, part.data(), part.size());
-      to += part.size();
-    }
+    for (const auto& part : packet.payload) to = std::ranges::copy(part, to).out;
     crc = wire::icrc_over_bth(crc, {out, covered});
   } else {
     crc = wire::icrc_over_bth(crc, {out, packet.header_bytes});

@@ -1,0 +1,160 @@
+// Opening and closing a device, the tables that header inlines jump through, and what a fork does to
+// open contexts.
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/device_table.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+#undef ibv_query_port
+
+namespace verbena::abi {
+namespace {
+
+// All open contexts, for the child of a fork. Never destroyed.
+struct OpenContexts {
+  std::mutex mutex;
+  std::vector<Context*> contexts;
+};
+
+OpenContexts& open_contexts() {
+  static auto& instance = *new OpenContexts;
+  return instance;
+}
+
+void before_fork() {
+  lock_device_table();
+  open_contexts().mutex.lock();
+}
+
+void in_parent() {
+  open_contexts().mutex.unlock();
+  unlock_device_table();
+}
+
+// The child's copies of our descriptors go, so that it keeps nothing of its parent's open.
+void in_child() {
+  for (Context* context : open_contexts().contexts) {
+    context->async->abandon();
+    if (context->context.cmd_fd >= 0) close(context->context.cmd_fd);
+    context->context.async_fd = context->context.cmd_fd = -1;
+    for (CompletionChannel* channel : context->channels) {
+      channel->events->abandon();
+      channel->fd = -1;
+    }
+    context->channels.clear();
+  }
+  open_contexts().contexts.clear();
+  in_parent();
+}
+
+void fill_tables(Context& c) {
+  ibv_context_ops& ops = c.context.ops;
+  ops._compat_query_device = ibv_query_device;
+  ops._compat_query_port = ibv_query_port;
+  ops.alloc_mw = alloc_mw;
+  ops.bind_mw = bind_mw;
+  ops.dealloc_mw = dealloc_mw;
+  ops.poll_cq = poll_cq;
+  ops.req_notify_cq = req_notify_cq;
+  ops.post_srq_recv = post_srq_recv;
+  ops.post_send = post_send;
+  ops.post_recv = post_recv;
+  // The slots left null are what the inlines answer with EOPNOTSUPP.
+  c.sz = sizeof(verbs_context);
+  c.query_port = query_port;
+  c.query_device_ex = query_device_ex;
+  c.create_qp_ex = create_qp_ex;
+  c.advise_mr = advise_mr;
+  c.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+}
+
+Result<ibv_context*> open_device(Device* device) {
+  auto context = std::make_unique<Context>();
+  context->context.cmd_fd = -1;
+  auto nic = runtime::Nic::open(current_info(device));
+  if (!nic.ok()) return nic.error();
+  context->device = device;
+  context->nic = nic.value();
+  auto async = runtime::EventChannel::create();
+  if (!async.ok()) return async.error();
+  context->async.reset(async.value());
+  fill_tables(*context);
+  ibv_context& c = context->context;
+  c.device = &device->device;
+  c.async_fd = context->async->fd();
+  // No command ever goes over it, but programs pass it around and close() copies of it.
+  c.cmd_fd = eventfd(0, EFD_CLOEXEC);
+  if (c.cmd_fd < 0) return Error{errno, "cannot make a descriptor (too many open files?)"};
+  c.num_comp_vectors = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  pthread_mutex_init(&c.mutex, nullptr);
+
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(before_fork, in_parent, in_child); });
+  {
+    const std::lock_guard lock(open_contexts().mutex);
+    open_contexts().contexts.push_back(context.get());
+  }
+  context->nic->add_listener(context->async.get());
+  return &context.release()->context;
+}
+
+}  // namespace
+
+Context::~Context() {
+  if (context.cmd_fd >= 0) close(context.cmd_fd);
+}
+
+void watch_channel(Context& context, CompletionChannel* channel) {
+  const std::lock_guard lock(open_contexts().mutex);
+  context.channels.push_back(channel);
+}
+
+void unwatch_channel(Context& context, CompletionChannel* channel) {
+  const std::lock_guard lock(open_contexts().mutex);
+  std::erase(context.channels, channel);
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
+  return object_of<ibv_context>("ibv_open_device", [&] { return open_device(from(device)); });
+}
+
+// Objects that are still there keep the memory (and the Nic) until they are destroyed; the context
+// itself is no longer to be used.
+VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
+  Context* c = from(context);
+  {
+    const std::lock_guard lock(open_contexts().mutex);
+    std::erase(open_contexts().contexts, c);
+  }
+  if (!c->nic->dead()) c->nic->remove_listener(c->async.get());
+  if (c->users.load(std::memory_order_relaxed) > 1) {
+    runtime::log(runtime::LogLevel::Warning,
+                 "ibv_close_device: %s closed while %d of its objects still exist",
+                 ibv_get_device_name(context->device), c->users.load() - 1);
+  }
+  c->drop_user();
+  return 0;
+}
+
+// Importing needs a kernel that holds the objects of both processes.
+VERBENA_EXPORT ibv_context* ibv_import_device(int) {
+  return object_of<ibv_context>("ibv_import_device", []() -> Result<ibv_context*> {
+    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,256 @@
+// Completion queues and completion channels.
+#include <arpa/inet.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/limits.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+using core::WcOpcode;
+using core::WcStatus;
+
+static_assert(IBV_WC_SUCCESS == static_cast<int>(WcStatus::Success));
+static_assert(IBV_WC_LOC_LEN_ERR == static_cast<int>(WcStatus::LocalLength));
+static_assert(IBV_WC_LOC_QP_OP_ERR == static_cast<int>(WcStatus::LocalQpOperation));
+static_assert(IBV_WC_LOC_PROT_ERR == static_cast<int>(WcStatus::LocalProtection));
+static_assert(IBV_WC_WR_FLUSH_ERR == static_cast<int>(WcStatus::Flushed));
+static_assert(IBV_WC_MW_BIND_ERR == static_cast<int>(WcStatus::WindowBind));
+static_assert(IBV_WC_BAD_RESP_ERR == static_cast<int>(WcStatus::BadResponse));
+static_assert(IBV_WC_LOC_ACCESS_ERR == static_cast<int>(WcStatus::LocalAccess));
+static_assert(IBV_WC_REM_INV_REQ_ERR == static_cast<int>(WcStatus::RemoteInvalidRequest));
+static_assert(IBV_WC_REM_ACCESS_ERR == static_cast<int>(WcStatus::RemoteAccess));
+static_assert(IBV_WC_REM_OP_ERR == static_cast<int>(WcStatus::RemoteOperation));
+static_assert(IBV_WC_RETRY_EXC_ERR == static_cast<int>(WcStatus::RetryExceeded));
+static_assert(IBV_WC_RNR_RETRY_EXC_ERR == static_cast<int>(WcStatus::RnrRetryExceeded));
+static_assert(IBV_WC_FATAL_ERR == static_cast<int>(WcStatus::Fatal));
+static_assert(IBV_WC_SEND == static_cast<int>(WcOpcode::Send));
+static_assert(IBV_WC_RDMA_WRITE == static_cast<int>(WcOpcode::Write));
+static_assert(IBV_WC_RDMA_READ == static_cast<int>(WcOpcode::Read));
+static_assert(IBV_WC_COMP_SWAP == static_cast<int>(WcOpcode::CompareSwap));
+static_assert(IBV_WC_FETCH_ADD == static_cast<int>(WcOpcode::FetchAdd));
+static_assert(IBV_WC_BIND_MW == static_cast<int>(WcOpcode::BindWindow));
+static_assert(IBV_WC_LOCAL_INV == static_cast<int>(WcOpcode::LocalInvalidate));
+static_assert(IBV_WC_RECV == static_cast<int>(WcOpcode::Receive));
+static_assert(IBV_WC_RECV_RDMA_WITH_IMM == static_cast<int>(WcOpcode::ReceiveWriteImm));
+static_assert(IBV_WC_WITH_IMM == core::kWcWithImmediate);
+static_assert(IBV_WC_WITH_INV == core::kWcWithInvalidate);
+
+void translate(const core::Completion& from_core, ibv_wc& wc) {
+  wc.wr_id = from_core.wr_id;
+  wc.status = static_cast<ibv_wc_status>(from_core.status);
+  wc.opcode = static_cast<ibv_wc_opcode>(from_core.opcode);
+  wc.vendor_err = from_core.vendor_error;
+  wc.byte_len = from_core.byte_count;
+  if ((from_core.flags & core::kWcWithImmediate) != 0) {
+    wc.imm_data = htonl(from_core.immediate_or_rkey);
+  } else {
+    wc.invalidated_rkey = from_core.immediate_or_rkey;
+  }
+  wc.qp_num = from_core.qpn.value();
+  wc.src_qp = from_core.source_qpn.value();
+  wc.wc_flags = from_core.flags;
+  wc.pkey_index = 0;
+  wc.slid = 0;
+  wc.sl = 0;
+  wc.dlid_path_bits = 0;
+}
+
+uint32_t take(Cq& cq, uint32_t count, ibv_wc* wc) {
+  if (cq.queue.empty()) return 0;
+  constexpr uint32_t kBatch = 16;
+  core::Completion batch[kBatch];
+  const std::lock_guard lock(cq.poll_lock);
+  uint32_t done = 0;
+  while (done < count) {
+    const uint32_t n = cq.queue.poll(batch, std::min(kBatch, count - done));
+    for (uint32_t i = 0; i < n; ++i) translate(batch[i], wc[done + i]);
+    done += n;
+    if (n < kBatch) break;
+  }
+  return done;
+}
+
+Status check_size(int cqe) {
+  if (cqe < 1 || cqe > static_cast<int>(kMaxCqe)) {
+    return Error{EINVAL, "a completion queue has between 1 and max_cqe entries"};
+  }
+  return {};
+}
+
+Result<ibv_cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                          int comp_vector) {
+  if (context->nic->dead()) return kDead;
+  const Status size = check_size(cqe);
+  if (!size.ok()) return size.error();
+  if (comp_vector < 0 || comp_vector >= context->context.num_comp_vectors) {
+    return Error{EINVAL, "comp_vector must be below the context's num_comp_vectors"};
+  }
+  if (channel != nullptr && channel->context != &context->context) {
+    return Error{EINVAL, "the completion channel belongs to another context"};
+  }
+  auto cq = std::make_unique<Cq>(static_cast<uint32_t>(cqe));
+  if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
+    context->device->cqs.fetch_sub(1);
+    return Error{ENOMEM, "too many completion queues (see max_cq)"};
+  }
+  cq->nic = context->nic.get();
+  cq->context = &context->context;
+  cq->channel = channel;
+  cq->cq_context = cq_context;
+  cq->cqe = cqe;
+  pthread_mutex_init(&cq->mutex, nullptr);
+  pthread_cond_init(&cq->cond, nullptr);
+  cq->owner.object = cq->as_public();
+  cq->owner.async_channel = context->async.get();
+  if (channel != nullptr) {
+    cq->owner.completion_channel = from(channel)->events.get();
+    pthread_mutex_lock(&context->context.mutex);
+    ++channel->refcnt;
+    pthread_mutex_unlock(&context->context.mutex);
+  }
+  cq->queue.owner = &cq->owner;
+  context->add_user();
+  return cq.release()->as_public();
+}
+
+Status resize_cq(Cq* cq, int cqe) {
+  if (cq->nic->dead()) return kDead;
+  const Status size = check_size(cqe);
+  if (!size.ok()) return size;
+  runtime::Nic::Guard guard(*cq->nic);
+  const std::lock_guard lock(cq->poll_lock);
+  if (!cq->queue.resize(static_cast<uint32_t>(cqe))) {
+    return Error{EINVAL, "more completions are waiting than the new size holds"};
+  }
+  cq->cqe = cqe;
+  return {};
+}
+
+// Nothing new comes for it any more; what the program has taken, it must also have acknowledged.
+void wait_for_acknowledgements(Cq* cq) {
+  pthread_mutex_lock(&cq->mutex);
+  while (cq->comp_events_completed != cq->completion_events_taken ||
+         cq->async_events_completed != cq->async_events_taken) {
+    pthread_cond_wait(&cq->cond, &cq->mutex);
+  }
+  pthread_mutex_unlock(&cq->mutex);
+}
+
+Status destroy_cq(Cq* cq) {
+  if (cq->users.load() != 0) return Error{EBUSY, "queue pairs still use this completion queue"};
+  Context* context = from(cq->context);
+  if (!cq->nic->dead()) {
+    cq->nic->forget_cq(&cq->queue);
+    if (cq->owner.completion_channel != nullptr) cq->owner.completion_channel->forget(cq->as_public());
+    context->async->forget(cq->as_public());
+    wait_for_acknowledgements(cq);
+  }
+  if (cq->channel != nullptr) {
+    pthread_mutex_lock(&context->context.mutex);
+    --cq->channel->refcnt;
+    pthread_mutex_unlock(&context->context.mutex);
+  }
+  context->device->cqs.fetch_sub(1);
+  pthread_cond_destroy(&cq->cond);
+  pthread_mutex_destroy(&cq->mutex);
+  delete cq;
+  context->drop_user();
+  return {};
+}
+
+Result<ibv_comp_channel*> create_channel(Context* context) {
+  if (context->nic->dead()) return kDead;
+  auto channel = std::make_unique<CompletionChannel>();
+  auto events = runtime::EventChannel::create();
+  if (!events.ok()) return events.error();
+  channel->events.reset(events.value());
+  channel->context = &context->context;
+  channel->fd = channel->events->fd();
+  watch_channel(*context, channel.get());
+  context->add_user();
+  return channel.release();
+}
+
+Status destroy_channel(CompletionChannel* channel) {
+  Context* context = from(channel->context);
+  pthread_mutex_lock(&context->context.mutex);
+  const int users = channel->refcnt;
+  pthread_mutex_unlock(&context->context.mutex);
+  if (users != 0) return Error{EBUSY, "completion queues still use this channel"};
+  unwatch_channel(*context, channel);
+  delete channel;
+  context->drop_user();
+  return {};
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
+  Cq& cq = *from(public_cq);
+  if (cq.nic->dead()) [[unlikely]] {
+    errno = EIO;
+    return -EIO;
+  }
+  if (num_entries <= 0) return 0;
+  const auto count = static_cast<uint32_t>(num_entries);
+  uint32_t found = take(cq, count, wc);
+  if (found == 0) {
+    const int code = without_exceptions([&] {
+      cq.nic->turn_for_poller();
+      return 0;
+    });
+    if (code != 0) [[unlikely]] return -code;
+    found = take(cq, count, wc);
+  }
+  if (found != 0) cq.nic->poller_satisfied();
+  return static_cast<int>(found);
+}
+
+int req_notify_cq(ibv_cq* public_cq, int solicited_only) {
+  Cq& cq = *from(public_cq);
+  if (cq.nic->dead()) return EIO;
+  cq.queue.arm(solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
+  cq.nic->poller_sleeps();
+  return 0;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
+                                     ibv_comp_channel* channel, int comp_vector) {
+  return object_of<ibv_cq>("ibv_create_cq", [&] {
+    return create_cq(from(context), cqe, cq_context, channel, comp_vector);
+  });
+}
+
+VERBENA_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
+  return status_of("ibv_resize_cq", [&] { return resize_cq(from(cq), cqe); });
+}
+
+VERBENA_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
+  return status_of("ibv_destroy_cq", [&] { return destroy_cq(from(cq)); });
+}
+
+VERBENA_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+  return object_of<ibv_comp_channel>("ibv_create_comp_channel",
+                                     [&] { return create_channel(from(context)); });
+}
+
+VERBENA_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+  return status_of("ibv_destroy_comp_channel", [&] { return destroy_channel(from(channel)); });
+}
+
+}  // extern "C"

@@ -1,0 +1,105 @@
+// ibv_query_device: what this NIC can do. Every number is one that is enforced or kept.
+#include <endian.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/limits.h"
+#include "abi/verbs/objects.h"
+
+#ifndef VERBENA_VERSION
+#define VERBENA_VERSION ""
+#endif
+
+namespace verbena::abi {
+namespace {
+
+// A locally administered identifier: no registered vendor has it, and programs that look for the quirks
+// of a vendor's cards find none.
+constexpr uint32_t kVendorId = 0x025642;
+
+// 4.096 us * 2^15 = 134 ms: what a busy machine may take to let the process run and acknowledge.
+constexpr uint8_t kAckDelay = 15;
+
+void fill(Context* context, ibv_device_attr& a) {
+  const runtime::DeviceInfo& device = context->nic->device();
+  a = {};
+  std::snprintf(a.fw_ver, sizeof a.fw_ver, "verbena %s", VERBENA_VERSION);
+  a.node_guid = htobe64(device.guid);
+  a.sys_image_guid = a.node_guid;
+  a.max_mr_size = UINT64_MAX;
+  a.page_size_cap = ~uint64_t{4095};
+  a.vendor_id = kVendorId;
+  a.vendor_part_id = 1;
+  a.max_qp = kMaxQps;
+  a.max_qp_wr = kMaxQpWr;
+  a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
+                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
+                       IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_MGT_EXTENSIONS |
+                       IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  a.max_sge = core::kMaxSges;
+  a.max_sge_rd = core::kMaxSges;
+  a.max_cq = kMaxCqs;
+  a.max_cqe = kMaxCqe;
+  a.max_mr = kMaxRegions;
+  a.max_mw = kMaxRegions;
+  a.max_pd = kMaxPds;
+  a.max_qp_rd_atom = core::kMaxReadAtomic;
+  a.max_qp_init_rd_atom = core::kMaxReadAtomic;
+  a.max_res_rd_atom = kMaxQps * core::kMaxReadAtomic;
+  a.atomic_cap = IBV_ATOMIC_GLOB;  // done by the CPU, so atomic towards it as well
+  a.max_pkeys = 1;
+  a.local_ca_ack_delay = kAckDelay;
+  a.phys_port_cnt = 1;
+}
+
+void fill(Context* context, ibv_device_attr_ex& a) {
+  a = {};
+  fill(context, a.orig_attr);
+  a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
+  // Memory is reached through the page tables in any case; on-demand regions are just not faulted in.
+  a.odp_caps.general_caps = IBV_ODP_SUPPORT;
+  a.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+                                              IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+                                              IBV_ODP_SUPPORT_ATOMIC;
+  a.phys_port_cnt_ex = 1;
+}
+
+}  // namespace
+
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attr, size_t attr_bytes) {
+  return status_of("ibv_query_device_ex", [&]() -> Status {
+    if (from(context)->nic->dead()) return kDead;
+    if (input != nullptr && input->comp_mask != 0) {
+      return Error{EINVAL, "a comp_mask bit that does not exist"};
+    }
+    if (attr_bytes < sizeof(ibv_device_attr)) return Error{EINVAL, "the structure is too small"};
+    // The caller's structure may be of another release: never more than it has, the rest zero.
+    ibv_device_attr_ex ours;
+    fill(from(context), ours);
+    std::memset(static_cast<void*>(attr), 0, attr_bytes);
+    std::memcpy(static_cast<void*>(attr), &ours, std::min(attr_bytes, sizeof ours));
+    return {};
+  });
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
+  return status_of("ibv_query_device", [&]() -> Status {
+    if (from(context)->nic->dead()) return kDead;
+    fill(from(context), *attr);
+    return {};
+  });
+}
+
+}  // extern "C"

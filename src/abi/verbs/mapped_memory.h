@@ -1,0 +1,18 @@
+// Whether memory that a program wants to register is really there.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace verbena::abi {
+
+enum class Presence : uint8_t {
+  Populated,  // fault every page in now, as a NIC that pins memory does
+  Mapped,     // only look whether it is mapped: on-demand registration
+};
+
+// EFAULT unless [address, address + length) is mapped and may be read (and written, if asked).
+Status check_memory(uintptr_t address, uint64_t length, bool write, Presence presence);
+
+}  // namespace verbena::abi

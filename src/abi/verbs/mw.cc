@@ -1,0 +1,68 @@
+// Memory windows: allocated here, bound by work requests.
+#include <memory>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+static_assert(IBV_MW_TYPE_1 == static_cast<int>(core::WindowType::Type1));
+static_assert(IBV_MW_TYPE_2 == static_cast<int>(core::WindowType::Type2));
+
+Result<ibv_mw*> allocate_window(Pd* pd, ibv_mw_type type) {
+  Context* context = from(pd->context);
+  if (context->nic->dead()) return kDead;
+  if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
+    return Error{EINVAL, "a memory window is of type 1 or 2"};
+  }
+  auto mw = std::make_unique<Mw>();
+  {
+    runtime::Nic::Guard guard(*context->nic);
+    auto key = guard.engine().memory().add_window(pd->id, static_cast<core::WindowType>(type));
+    if (!key.ok()) return key.error();
+    mw->rkey = mw->handle = key.value();
+  }
+  mw->context = pd->context;
+  mw->pd = pd;
+  mw->type = type;
+  pd->users.fetch_add(1);
+  context->add_user();
+  return mw.release();
+}
+
+// mw->rkey runs ahead of the engine while a bind is on its way, and for ever if that bind failed; the
+// upper 24 bits name the window all the same.
+Status remove_window(core::MemoryRegistry& memory, uint32_t rkey) {
+  Status removed = memory.remove_window(rkey);
+  for (uint32_t tag = 0; !removed.ok() && tag < 256; ++tag) {
+    removed = memory.remove_window((rkey & ~0xFFu) | tag);
+  }
+  return removed;
+}
+
+Status free_window(Mw* mw) {
+  Context* context = from(mw->context);
+  if (!context->nic->dead()) {
+    runtime::Nic::Guard guard(*context->nic);
+    const Status removed = remove_window(guard.engine().memory(), mw->handle);
+    if (!removed.ok()) return removed;
+  }
+  from(mw->pd)->users.fetch_sub(1);
+  delete mw;
+  context->drop_user();
+  return {};
+}
+
+}  // namespace
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  return object_of<ibv_mw>("ibv_alloc_mw", [&] { return allocate_window(from(pd), type); });
+}
+
+int dealloc_mw(ibv_mw* mw) {
+  return status_of("ibv_dealloc_mw", [&] { return free_window(from(mw)); });
+}
+
+}  // namespace verbena::abi

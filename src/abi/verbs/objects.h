@@ -1,0 +1,113 @@
+// The objects behind the pointers that verbs hands out: each begins with the public structure, and
+// from() is the one place that gets from the public pointer to ours.
+//
+// Who keeps whom: a context lives until it is closed and its last object is gone; whatever an object
+// refers to counts it as a user and refuses to be destroyed (EBUSY) before it. Device objects live as
+// long as the process.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "abi/verbs/spin_lock.h"
+#include "core/completion_queue.h"
+#include "core/queue_pair.h"
+#include "runtime/devices.h"
+#include "runtime/event_channel.h"
+#include "runtime/nic.h"
+
+// What the version script exports. Everything else in the library is hidden.
+#define VERBENA_EXPORT __attribute__((visibility("default")))
+
+namespace verbena::abi {
+
+// libmlx5, libefa and their like look at the driver's part of *any* device they are asked about: the
+// bytes behind ibv_device must exist and be zero ("not mine").
+struct DeviceHead {
+  ibv_device device;
+  std::array<std::byte, 104> driver_part;
+};
+inline constexpr size_t kVerbsDeviceBytes = 712;  // of rdma-core's private verbs_device
+static_assert(sizeof(DeviceHead) >= kVerbsDeviceBytes);
+
+struct Device : DeviceHead {
+  runtime::DeviceInfo info;  // as last discovered; under the device table's lock
+  std::atomic<int> pds{0};
+  std::atomic<int> cqs{0};
+};
+
+struct CompletionChannel;
+
+struct Context : verbs_context {
+  Device* device = nullptr;
+  std::shared_ptr<runtime::Nic> nic;
+  std::unique_ptr<runtime::EventChannel> async;
+  std::vector<CompletionChannel*> channels;  // under the lock of context.cc, for the child of a fork
+  std::atomic<int> users{1};                 // the program's own pointer, and one per object
+
+  ~Context();
+  void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
+  void drop_user() {
+    if (users.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
+struct CompletionChannel : ibv_comp_channel {
+  std::unique_ptr<runtime::EventChannel> events;
+};
+
+struct Pd : ibv_pd {
+  uint32_t id = 0;  // what the engine knows it by; never given twice
+  std::atomic<int> users{0};
+};
+
+struct Mr : ibv_mr {};
+
+struct Mw : ibv_mw {};
+
+// The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
+struct Cq : ibv_cq_ex {
+  explicit Cq(uint32_t capacity) : ibv_cq_ex(), queue(capacity) {}
+
+  runtime::Nic* nic = nullptr;
+  SpinLock poll_lock;  // the queue's consumers, one at a time
+  core::CompletionQueue queue;
+  runtime::Owner owner;
+  std::atomic<int> users{0};
+  // Events the program has taken, counted under their channel's lock; destroying waits for as many
+  // acknowledgements.
+  uint32_t completion_events_taken = 0;
+  uint32_t async_events_taken = 0;
+
+  ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
+};
+
+struct Qp : ibv_qp_ex {
+  runtime::Nic* nic = nullptr;
+  core::QueuePair* core = nullptr;
+  runtime::Owner owner;
+  bool signal_all = false;
+  uint32_t async_events_taken = 0;
+
+  ibv_qp* as_public() { return &qp_base; }
+};
+
+inline Device* from(ibv_device* p) { return static_cast<Device*>(reinterpret_cast<DeviceHead*>(p)); }
+inline Context* from(ibv_context* p) {
+  return static_cast<Context*>(reinterpret_cast<verbs_context*>(
+      reinterpret_cast<std::byte*>(p) - offsetof(verbs_context, context)));
+}
+inline CompletionChannel* from(ibv_comp_channel* p) { return static_cast<CompletionChannel*>(p); }
+inline Pd* from(ibv_pd* p) { return static_cast<Pd*>(p); }
+inline Mr* from(ibv_mr* p) { return static_cast<Mr*>(p); }
+inline Mw* from(ibv_mw* p) { return static_cast<Mw*>(p); }
+inline Cq* from(ibv_cq* p) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(p)); }
+inline Qp* from(ibv_qp* p) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(p)); }
+
+}  // namespace verbena::abi

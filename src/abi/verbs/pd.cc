@@ -1,0 +1,67 @@
+// Protection domains.
+#include <atomic>
+#include <memory>
+
+#include "abi/verbs/errors.h"
+#include "abi/verbs/limits.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+// Unique in the process, hence on every Nic: an old domain's number never comes back.
+uint32_t next_id() {
+  static std::atomic<uint32_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Result<ibv_pd*> alloc_pd(Context* context) {
+  if (context->nic->dead()) return kDead;
+  auto pd = std::make_unique<Pd>();
+  if (context->device->pds.fetch_add(1) >= static_cast<int>(kMaxPds)) {
+    context->device->pds.fetch_sub(1);
+    return Error{ENOMEM, "too many protection domains (see max_pd)"};
+  }
+  pd->id = next_id();
+  pd->context = &context->context;
+  pd->handle = pd->id;
+  context->add_user();
+  return pd.release();
+}
+
+Status dealloc_pd(Pd* pd) {
+  if (pd->users.load() != 0) {
+    return Error{EBUSY, "memory regions, windows or queue pairs of this protection domain remain"};
+  }
+  Context* context = from(pd->context);
+  context->device->pds.fetch_sub(1);
+  delete pd;
+  context->drop_user();
+  return {};
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
+  return object_of<ibv_pd>("ibv_alloc_pd", [&] { return alloc_pd(from(context)); });
+}
+
+VERBENA_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
+  return status_of("ibv_dealloc_pd", [&] { return dealloc_pd(from(pd)); });
+}
+
+VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context*, uint32_t) {
+  return object_of<ibv_pd>("ibv_import_pd", []() -> Result<ibv_pd*> {
+    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
+  });
+}
+
+VERBENA_EXPORT void ibv_unimport_pd(ibv_pd*) {}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+// ibv_query_port: the network interface in the words of an InfiniBand port.
+#include <algorithm>
+#include <cstring>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+#include "abi/verbs/qp_attributes.h"
+
+#undef ibv_query_port
+
+namespace verbena::abi {
+namespace {
+
+constexpr uint8_t kLinkUp = 5;    // physical port states (IBA PortInfo:PortPhysicalState)
+constexpr uint8_t kDisabled = 3;
+
+constexpr uint8_t kWidth1x = 1;
+constexpr uint8_t kWidth4x = 2;
+constexpr uint8_t kWidth2x = 16;
+
+struct LinkRate {
+  uint32_t up_to_mbps;
+  uint8_t width;
+  uint8_t speed;  // 2.5, 5, 10 (FDR10), 25, 50, 100 Gb/s per lane: 1, 2, 8, 32, 64, 128
+};
+
+// The smallest InfiniBand rate that is not below the interface's.
+constexpr LinkRate kLinkRates[] = {
+    {2500, kWidth1x, 1},     {10000, kWidth1x, 8},    {20000, kWidth4x, 2},
+    {25000, kWidth1x, 32},   {40000, kWidth4x, 8},    {50000, kWidth2x, 32},
+    {100000, kWidth4x, 32},  {200000, kWidth4x, 64},  {UINT32_MAX, kWidth4x, 128},
+};
+
+ibv_port_attr describe(const runtime::PortState& port) {
+  ibv_port_attr a{};
+  a.state = port.up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  a.max_mtu = IBV_MTU_4096;
+  a.active_mtu = to_public(port.active_mtu);
+  a.gid_tbl_len = runtime::GidTable::kSize;
+  a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+  a.max_msg_sz = core::kMaxMessageBytes;
+  a.pkey_tbl_len = 1;
+  a.max_vl_num = 1;
+  const auto* rate = std::ranges::find_if(
+      kLinkRates, [&](const LinkRate& r) { return port.speed_mbps <= r.up_to_mbps; });
+  a.active_width = rate->width;
+  a.active_speed = rate->speed;
+  a.phys_state = port.up ? kLinkUp : kDisabled;
+  a.link_layer = IBV_LINK_LAYER_ETHERNET;
+  a.flags = IBV_QPF_GRH_REQUIRED;
+  return a;
+}
+
+}  // namespace
+
+int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t attr_bytes) {
+  return status_of("ibv_query_port", [&]() -> Status {
+    if (from(context)->nic->dead()) return kDead;
+    if (port != 1) return Error{EINVAL, "the device has port 1 only"};
+    const ibv_port_attr ours = describe(from(context)->nic->port());
+    std::memset(static_cast<void*>(attr), 0, attr_bytes);
+    std::memcpy(static_cast<void*>(attr), &ours, std::min(attr_bytes, sizeof ours));
+    return {};
+  });
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+// For programs built before the structure grew: it ends with link_layer and flags, in what was padding.
+VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
+                                  struct _compat_ibv_port_attr* attr) {
+  return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(attr),
+                    offsetof(ibv_port_attr, port_cap_flags2));
+}
+
+}  // extern "C"

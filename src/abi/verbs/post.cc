@@ -1,0 +1,164 @@
+// Posting work requests: the hot path. One lock for the whole list, nothing allocated.
+#include <arpa/inet.h>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+using core::SendOp;
+
+static_assert(IBV_WR_RDMA_WRITE == static_cast<int>(SendOp::Write));
+static_assert(IBV_WR_RDMA_WRITE_WITH_IMM == static_cast<int>(SendOp::WriteImm));
+static_assert(IBV_WR_SEND == static_cast<int>(SendOp::Send));
+static_assert(IBV_WR_SEND_WITH_IMM == static_cast<int>(SendOp::SendImm));
+static_assert(IBV_WR_RDMA_READ == static_cast<int>(SendOp::Read));
+static_assert(IBV_WR_ATOMIC_CMP_AND_SWP == static_cast<int>(SendOp::CompareSwap));
+static_assert(IBV_WR_ATOMIC_FETCH_AND_ADD == static_cast<int>(SendOp::FetchAdd));
+static_assert(IBV_WR_LOCAL_INV == static_cast<int>(SendOp::LocalInvalidate));
+static_assert(IBV_WR_BIND_MW == static_cast<int>(SendOp::BindWindow));
+static_assert(IBV_WR_SEND_WITH_INV == static_cast<int>(SendOp::SendInvalidate));
+static_assert(IBV_SEND_FENCE == core::kFence);
+static_assert(IBV_SEND_SIGNALED == core::kSignaled);
+static_assert(IBV_SEND_SOLICITED == core::kSolicited);
+static_assert(IBV_SEND_INLINE == core::kInline);
+
+// A scatter/gather list is read in place: the two structures are one.
+static_assert(sizeof(ibv_sge) == sizeof(core::Sge));
+static_assert(offsetof(ibv_sge, addr) == offsetof(core::Sge, address));
+static_assert(offsetof(ibv_sge, length) == offsetof(core::Sge, length));
+static_assert(offsetof(ibv_sge, lkey) == offsetof(core::Sge, lkey));
+
+constexpr uint32_t kSendFlags = core::kFence | core::kSignaled | core::kSolicited | core::kInline;
+
+constexpr Error kBadSgeCount{EINVAL, "num_sge is negative or larger than the device's max_sge"};
+
+bool good_sge_count(int count) { return count >= 0 && count <= static_cast<int>(core::kMaxSges); }
+
+std::span<const core::Sge> sges_of(const ibv_sge* list, int count) {
+  return {reinterpret_cast<const core::Sge*>(list), static_cast<size_t>(count)};
+}
+
+core::WindowBinding binding_of(const ibv_mw_bind_info& info, uint32_t new_rkey) {
+  return {.region_lkey = info.mr != nullptr ? info.mr->lkey : 0,
+          .address = info.addr,
+          .length = info.length,
+          .access = info.mw_access_flags,
+          .new_rkey = new_rkey};
+}
+
+Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
+  if (!good_sge_count(wr.num_sge)) return kBadSgeCount;
+  to.wr_id = wr.wr_id;
+  to.op = static_cast<SendOp>(wr.opcode);
+  to.flags = wr.send_flags & kSendFlags;
+  to.sges = sges_of(wr.sg_list, wr.num_sge);
+  switch (wr.opcode) {
+    case IBV_WR_SEND: return {};
+    case IBV_WR_SEND_WITH_IMM: to.immediate_or_rkey = ntohl(wr.imm_data); return {};
+    case IBV_WR_SEND_WITH_INV: to.immediate_or_rkey = wr.invalidate_rkey; return {};
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      to.immediate_or_rkey = ntohl(wr.imm_data);
+      [[fallthrough]];
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_READ:
+      to.remote_address = wr.wr.rdma.remote_addr;
+      to.rkey = wr.wr.rdma.rkey;
+      return {};
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      to.remote_address = wr.wr.atomic.remote_addr;
+      to.rkey = wr.wr.atomic.rkey;
+      to.compare_add = wr.wr.atomic.compare_add;
+      to.swap = wr.wr.atomic.swap;
+      return {};
+    case IBV_WR_LOCAL_INV:
+      to.immediate_or_rkey = wr.invalidate_rkey;
+      to.sges = {};
+      return {};
+    case IBV_WR_BIND_MW:
+      if (wr.bind_mw.mw == nullptr) return Error{EINVAL, "a bind needs a memory window"};
+      to.window_rkey = wr.bind_mw.mw->rkey;
+      to.bind = binding_of(wr.bind_mw.bind_info, wr.bind_mw.rkey);
+      to.sges = {};
+      return {};
+    default: return Error{EINVAL, "an opcode that an RC queue pair does not have"};
+  }
+}
+
+// Full queues are how programs pace themselves: nothing to tell anybody.
+int post_failed(const char* call, const Error& error) {
+  return error.code == ENOMEM ? ENOMEM : refuse(call, error);
+}
+
+// `wr` stays at the request that failed.
+int post_sends(Qp& qp, ibv_send_wr*& wr) {
+  if (qp.nic->dead()) [[unlikely]] return EIO;
+  runtime::Nic::Guard guard(*qp.nic);
+  const Instant now = runtime::now();
+  Status status;
+  for (; wr != nullptr; wr = wr->next) {
+    core::SendRequest request;
+    status = translate(*wr, request);
+    if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
+    if (!status.ok()) break;
+    // The next bind starts from the key that this one leaves.
+    if (wr->opcode == IBV_WR_BIND_MW) wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+  }
+  qp.nic->after_post(guard, *qp.core);
+  return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
+}
+
+int post_receives(Qp& qp, ibv_recv_wr*& wr) {
+  if (qp.nic->dead()) [[unlikely]] return EIO;
+  runtime::Nic::Guard guard(*qp.nic);
+  const Instant now = runtime::now();
+  Status status;
+  for (; wr != nullptr; wr = wr->next) {
+    status = kBadSgeCount;
+    if (good_sge_count(wr->num_sge)) {
+      const core::ReceiveRequest request{wr->wr_id, sges_of(wr->sg_list, wr->num_sge)};
+      status = guard.engine().post_receive(*qp.core, request, now);
+    }
+    if (!status.ok()) break;
+  }
+  // In the error state a receive is flushed at once, and somebody may be waiting for that.
+  if (qp.core->state() == core::QpState::Error) qp.nic->after_post(guard, *qp.core);
+  return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
+}
+
+}  // namespace
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  const int code = without_exceptions([&] { return post_sends(*from(qp), wr); });
+  if (code != 0) *bad_wr = wr;
+  return code;
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  const int code = without_exceptions([&] { return post_receives(*from(qp), wr); });
+  if (code != 0) *bad_wr = wr;
+  return code;
+}
+
+int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  *bad_wr = wr;
+  return EOPNOTSUPP;
+}
+
+// A type 1 window is bound by a call, which is a work request underneath; the call picks the new key.
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
+  ibv_send_wr wr{};
+  wr.wr_id = bind->wr_id;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = bind->send_flags;
+  wr.bind_mw.mw = mw;
+  wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+  wr.bind_mw.bind_info = bind->bind_info;
+  ibv_send_wr* bad = nullptr;
+  return post_send(qp, &wr, &bad);
+}
+
+}  // namespace verbena::abi

@@ -1,0 +1,129 @@
+// The node IBVERBS_PRIVATE_34: what the hardware drivers of rdma-core 44 (libmlx5, libmlx4, libefa,
+// libmana) import from the library they plug into. Programs link against those drivers, and the loader
+// wants every symbol; with no hardware behind them nearly none is ever called. The functions take no
+// arguments here because none is looked at.
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+
+#include "abi/verbs/objects.h"
+#include "runtime/log.h"
+
+#define PRIVATE_ERRNO(name)                \
+  extern "C" VERBENA_EXPORT int name(void); \
+  extern "C" int name(void) {              \
+    errno = EOPNOTSUPP;                    \
+    return EOPNOTSUPP;                     \
+  }
+#define PRIVATE_POINTER(name)                \
+  extern "C" VERBENA_EXPORT void* name(void); \
+  extern "C" void* name(void) {              \
+    errno = EOPNOTSUPP;                      \
+    return nullptr;                          \
+  }
+#define PRIVATE_VOID(name)                  \
+  extern "C" VERBENA_EXPORT void name(void); \
+  extern "C" void name(void) {}
+
+// Called from the drivers' constructors, before main: must do nothing.
+PRIVATE_VOID(verbs_register_driver_34)
+
+PRIVATE_VOID(verbs_init_cq)
+PRIVATE_VOID(verbs_set_ops)
+PRIVATE_VOID(verbs_uninit_context)
+PRIVATE_POINTER(verbs_open_device)
+PRIVATE_POINTER(_verbs_init_and_alloc_context)
+PRIVATE_ERRNO(execute_ioctl)
+
+PRIVATE_ERRNO(ibv_cmd_advise_mr)
+PRIVATE_ERRNO(ibv_cmd_alloc_dm)
+PRIVATE_ERRNO(ibv_cmd_alloc_mw)
+PRIVATE_ERRNO(ibv_cmd_alloc_pd)
+PRIVATE_ERRNO(ibv_cmd_attach_mcast)
+PRIVATE_ERRNO(ibv_cmd_close_xrcd)
+PRIVATE_ERRNO(ibv_cmd_create_ah)
+PRIVATE_ERRNO(ibv_cmd_create_counters)
+PRIVATE_ERRNO(ibv_cmd_create_cq)
+PRIVATE_ERRNO(ibv_cmd_create_cq_ex)
+PRIVATE_ERRNO(ibv_cmd_create_flow)
+PRIVATE_ERRNO(ibv_cmd_create_flow_action_esp)
+PRIVATE_ERRNO(ibv_cmd_create_qp)
+PRIVATE_ERRNO(ibv_cmd_create_qp_ex)
+PRIVATE_ERRNO(ibv_cmd_create_qp_ex2)
+PRIVATE_ERRNO(ibv_cmd_create_rwq_ind_table)
+PRIVATE_ERRNO(ibv_cmd_create_srq)
+PRIVATE_ERRNO(ibv_cmd_create_srq_ex)
+PRIVATE_ERRNO(ibv_cmd_create_wq)
+PRIVATE_ERRNO(ibv_cmd_dealloc_mw)
+PRIVATE_ERRNO(ibv_cmd_dealloc_pd)
+PRIVATE_ERRNO(ibv_cmd_dereg_mr)
+PRIVATE_ERRNO(ibv_cmd_destroy_ah)
+PRIVATE_ERRNO(ibv_cmd_destroy_counters)
+PRIVATE_ERRNO(ibv_cmd_destroy_cq)
+PRIVATE_ERRNO(ibv_cmd_destroy_flow)
+PRIVATE_ERRNO(ibv_cmd_destroy_flow_action)
+PRIVATE_ERRNO(ibv_cmd_destroy_qp)
+PRIVATE_ERRNO(ibv_cmd_destroy_rwq_ind_table)
+PRIVATE_ERRNO(ibv_cmd_destroy_srq)
+PRIVATE_ERRNO(ibv_cmd_destroy_wq)
+PRIVATE_ERRNO(ibv_cmd_detach_mcast)
+PRIVATE_ERRNO(ibv_cmd_free_dm)
+PRIVATE_ERRNO(ibv_cmd_get_context)
+PRIVATE_ERRNO(ibv_cmd_modify_cq)
+PRIVATE_ERRNO(ibv_cmd_modify_flow_action_esp)
+PRIVATE_ERRNO(ibv_cmd_modify_qp)
+PRIVATE_ERRNO(ibv_cmd_modify_qp_ex)
+PRIVATE_ERRNO(ibv_cmd_modify_srq)
+PRIVATE_ERRNO(ibv_cmd_modify_wq)
+PRIVATE_ERRNO(ibv_cmd_open_qp)
+PRIVATE_ERRNO(ibv_cmd_open_xrcd)
+PRIVATE_ERRNO(ibv_cmd_post_recv)
+PRIVATE_ERRNO(ibv_cmd_post_send)
+PRIVATE_ERRNO(ibv_cmd_post_srq_recv)
+PRIVATE_ERRNO(ibv_cmd_query_context)
+PRIVATE_ERRNO(ibv_cmd_query_device_any)
+PRIVATE_ERRNO(ibv_cmd_query_mr)
+PRIVATE_ERRNO(ibv_cmd_query_port)
+PRIVATE_ERRNO(ibv_cmd_query_qp)
+PRIVATE_ERRNO(ibv_cmd_query_srq)
+PRIVATE_ERRNO(ibv_cmd_read_counters)
+PRIVATE_ERRNO(ibv_cmd_reg_dm_mr)
+PRIVATE_ERRNO(ibv_cmd_reg_dmabuf_mr)
+PRIVATE_ERRNO(ibv_cmd_reg_mr)
+PRIVATE_ERRNO(ibv_cmd_req_notify_cq)
+PRIVATE_ERRNO(ibv_cmd_rereg_mr)
+PRIVATE_ERRNO(ibv_cmd_resize_cq)
+
+extern "C" {
+
+// Whether objects may be destroyed although their device is gone; drivers read it.
+VERBENA_EXPORT extern bool verbs_allow_disassociate_destroy;
+VERBENA_EXPORT bool verbs_allow_disassociate_destroy = false;
+
+// A number of attributes, not an errno.
+VERBENA_EXPORT unsigned int __ioctl_final_num_attrs(unsigned int, void*) { return 0; }
+
+// A number of completions: negative is failure.
+VERBENA_EXPORT int ibv_cmd_poll_cq(void*, int, void*) {
+  errno = EOPNOTSUPP;
+  return -1;
+}
+
+// A number of bytes: there are no such files for our devices.
+VERBENA_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
+  errno = ENOENT;
+  return -1;
+}
+
+// Drivers log through here. What they say (about hardware that is not there) is for debugging only.
+VERBENA_EXPORT void __verbs_log(void*, uint32_t, const char* format, ...) {
+  if (!verbena::runtime::log_enabled(verbena::runtime::LogLevel::Debug)) return;
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  verbena::runtime::log(verbena::runtime::LogLevel::Debug, "driver: %s", text);
+}
+
+}  // extern "C"

@@ -1,0 +1,218 @@
+// Queue pairs: made, changed, asked about, destroyed. Posting to them is post.cc.
+#include <pthread.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/limits.h"
+#include "abi/verbs/objects.h"
+#include "abi/verbs/qp_attributes.h"
+
+namespace verbena::abi {
+namespace {
+
+const char* why_not(ibv_qp_type type) {
+  switch (type) {
+    case IBV_QPT_UC: return "UC queue pairs are not supported";
+    case IBV_QPT_UD: return "UD queue pairs are not supported";
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV: return "XRC queue pairs are not supported";
+    case IBV_QPT_RAW_PACKET: return "raw packet queue pairs are not supported";
+    default: return "a queue pair type that is not supported";
+  }
+}
+
+Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
+  if (init.qp_type != IBV_QPT_RC) return Error{EOPNOTSUPP, why_not(init.qp_type)};
+  if (init.srq != nullptr) return Error{EOPNOTSUPP, "shared receive queues are not supported"};
+  if (init.send_cq == nullptr || init.recv_cq == nullptr) {
+    return Error{EINVAL, "an RC queue pair needs a send_cq and a recv_cq"};
+  }
+  if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context) {
+    return Error{EINVAL, "protection domain and completion queues belong to different contexts"};
+  }
+  const ibv_qp_cap& cap = init.cap;
+  if (cap.max_send_wr > kMaxQpWr || cap.max_recv_wr > kMaxQpWr) {
+    return Error{EINVAL, "max_send_wr or max_recv_wr is larger than the device's max_qp_wr"};
+  }
+  if (cap.max_send_sge > core::kMaxSges || cap.max_recv_sge > core::kMaxSges) {
+    return Error{EINVAL, "max_send_sge or max_recv_sge is larger than the device's max_sge"};
+  }
+  if (cap.max_inline_data > core::kMaxInlineBytes) {
+    return Error{EINVAL, "max_inline_data is at most 1024"};
+  }
+  return {};
+}
+
+core::QpConfig config_for(const Pd* pd, const ibv_qp_init_attr& init) {
+  core::QpConfig config;
+  config.pd = pd->id;
+  config.send_cq = &from(init.send_cq)->queue;
+  config.receive_cq = &from(init.recv_cq)->queue;
+  config.max_send_wr = std::max(init.cap.max_send_wr, 1u);
+  config.max_recv_wr = std::max(init.cap.max_recv_wr, 1u);
+  config.max_send_sge = std::max(init.cap.max_send_sge, kMinSges);
+  config.max_recv_sge = std::max(init.cap.max_recv_sge, kMinSges);
+  config.max_inline = init.cap.max_inline_data;
+  config.signal_all = init.sq_sig_all != 0;
+  return config;
+}
+
+ibv_qp_cap cap_of(const core::QpConfig& config) {
+  return {config.max_send_wr, config.max_recv_wr, config.max_send_sge, config.max_recv_sge,
+          config.max_inline};
+}
+
+void fill_public(ibv_qp& q, Pd* pd, const ibv_qp_init_attr& init, wire::Qpn qpn) {
+  q.context = pd->context;
+  q.qp_context = init.qp_context;
+  q.pd = pd;
+  q.send_cq = init.send_cq;
+  q.recv_cq = init.recv_cq;
+  q.handle = qpn.index();
+  q.qp_num = qpn.value();
+  q.state = IBV_QPS_RESET;
+  q.qp_type = init.qp_type;
+  pthread_mutex_init(&q.mutex, nullptr);
+  pthread_cond_init(&q.cond, nullptr);
+}
+
+Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init) {
+  Context* context = from(pd->context);
+  if (context->nic->dead()) return kDead;
+  const Status checked = check_init(pd, *init);
+  if (!checked.ok()) return checked.error();
+  auto qp = std::make_unique<Qp>();
+  qp->nic = context->nic.get();
+  qp->owner.object = qp->as_public();
+  qp->owner.async_channel = context->async.get();
+  auto made = qp->nic->create_qp(config_for(pd, *init), &qp->owner);
+  if (!made.ok()) return made.error();
+  qp->core = made.value();
+  fill_public(qp->qp_base, pd, *init, qp->core->qpn());
+  init->cap = cap_of(qp->core->config());
+  pd->users.fetch_add(1);
+  from(init->send_cq)->users.fetch_add(1);
+  from(init->recv_cq)->users.fetch_add(1);
+  context->add_user();
+  return qp.release()->as_public();
+}
+
+Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) {
+  const uint32_t mask = init->comp_mask;
+  constexpr uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
+  if ((mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((mask & IBV_QP_INIT_ATTR_PD) == 0 || init->pd == nullptr) {
+    return Error{EINVAL, "a queue pair needs a protection domain (IBV_QP_INIT_ATTR_PD)"};
+  }
+  if (init->pd->context != &context->context) {
+    return Error{EINVAL, "the protection domain belongs to another context"};
+  }
+  if ((mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0) {
+    return Error{EOPNOTSUPP, "the ibv_wr_* interface is not supported: use ibv_post_send"};
+  }
+  if ((mask & ~uint32_t{IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS}) != 0 ||
+      ((mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0)) {
+    return Error{EOPNOTSUPP, "creation flags, XRC, TSO and receive hashing are not supported"};
+  }
+  // The plain attributes are a prefix of the extended ones.
+  return create_qp(from(init->pd), reinterpret_cast<ibv_qp_init_attr*>(init));
+}
+
+Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
+  if (qp->nic->dead()) return kDead;
+  const Status modified =
+      qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
+  if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
+  return modified;
+}
+
+Status query_qp(Qp* qp, ibv_qp_attr* attr, ibv_qp_init_attr* init) {
+  if (qp->nic->dead()) return kDead;
+  const core::QpConfig& config = qp->core->config();
+  {
+    runtime::Nic::Guard guard(*qp->nic);
+    const core::QpAttributes now = qp->core->query();
+    *attr = to_public(now, now.state == core::QpState::Sqd && !qp->core->nothing_outstanding());
+  }
+  attr->cap = cap_of(config);
+  const ibv_qp& q = qp->qp_base;
+  *init = {};
+  init->qp_context = q.qp_context;
+  init->send_cq = q.send_cq;
+  init->recv_cq = q.recv_cq;
+  init->srq = q.srq;
+  init->cap = attr->cap;
+  init->qp_type = q.qp_type;
+  init->sq_sig_all = config.signal_all ? 1 : 0;
+  qp->qp_base.state = attr->qp_state;
+  return {};
+}
+
+Status destroy_qp(Qp* qp) {
+  ibv_qp& q = qp->qp_base;
+  Context* context = from(q.context);
+  if (!qp->nic->dead()) {
+    qp->nic->destroy_qp(qp->core);
+    context->async->forget(&q);
+    pthread_mutex_lock(&q.mutex);
+    while (q.events_completed != qp->async_events_taken) pthread_cond_wait(&q.cond, &q.mutex);
+    pthread_mutex_unlock(&q.mutex);
+  }
+  from(q.pd)->users.fetch_sub(1);
+  from(q.send_cq)->users.fetch_sub(1);
+  from(q.recv_cq)->users.fetch_sub(1);
+  pthread_cond_destroy(&q.cond);
+  pthread_mutex_destroy(&q.mutex);
+  delete qp;
+  context->drop_user();
+  return {};
+}
+
+}  // namespace
+
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
+  return object_of<ibv_qp>("ibv_create_qp_ex",
+                           [&] { return create_qp_extended(from(context), attr); });
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  return object_of<ibv_qp>("ibv_create_qp", [&] { return create_qp(from(pd), attr); });
+}
+
+VERBENA_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
+  return status_of("ibv_modify_qp", [&] { return modify_qp(from(qp), *attr, attr_mask); });
+}
+
+VERBENA_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
+  return status_of("ibv_query_qp", [&] { return query_qp(from(qp), attr, init_attr); });
+}
+
+VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
+  return status_of("ibv_destroy_qp", [&] { return destroy_qp(from(qp)); });
+}
+
+// Only queue pairs made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS have the ibv_wr_* functions.
+VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
+
+// 1 would promise that data arrives in memory in order; the last byte does, what is before it need not.
+VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
+
+// Enhanced connection establishment: there are no options to agree on.
+VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+
+VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece* ece) {
+  *ece = {};
+  return EOPNOTSUPP;
+}
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+// SpinLock: for the few instructions that copy completions out of a queue.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace verbena::abi {
+
+class SpinLock {
+ public:
+  void lock() {
+    while (held_.exchange(true, std::memory_order_acquire)) wait();
+  }
+  void unlock() { held_.store(false, std::memory_order_release); }
+
+ private:
+  // The holder may have lost its CPU to us: after a while it gets ours.
+  void wait() {
+    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
+      if (spins < 256) {
+        __builtin_ia32_pause();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  std::atomic<bool> held_{false};
+};
+
+}  // namespace verbena::abi

@@ -1,0 +1,53 @@
+// The helpers with which programs read sysfs through the library.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+// Where sysfs is, as programs of this field say it: SYSFS_PATH is rdma-core's variable, not ours.
+const char* find_sysfs() {
+  const char* set = secure_getenv("SYSFS_PATH");
+  auto* path = new std::string(set != nullptr && *set != 0 ? set : "/sys");
+  while (path->size() > 1 && path->back() == '/') path->pop_back();
+  return path->c_str();
+}
+
+// The file's text without the newline at its end; -1 and errno.
+int read_text(const char* path, char* buffer, size_t size) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t length = read(fd, buffer, size);
+  const int code = errno;
+  close(fd);
+  errno = code;
+  if (length > 0 && buffer[length - 1] == '\n') buffer[--length] = 0;
+  if (length >= 0 && static_cast<size_t>(length) < size) buffer[length] = 0;
+  return static_cast<int>(length);
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT const char* ibv_get_sysfs_path(void) {
+  static const char* const path = find_sysfs();
+  return path;
+}
+
+VERBENA_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size) {
+  return without_exceptions([&] {
+    return read_text((std::string(dir) + "/" + file).c_str(), buf, size);
+  });
+}
+
+}  // extern "C"

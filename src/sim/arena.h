@@ -1,0 +1,43 @@
+// Arena: a host's memory, with guard bytes around everything that is registered. Whatever a peer does,
+// the guards must not change.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace verbena::sim {
+
+// A registered piece of an arena.
+struct Region {
+  std::span<std::byte> bytes;
+  uint64_t iova = 0;  // made up, so that no real address gets into a packet
+  uint32_t key = 0;
+
+  std::span<std::byte> at(uint64_t offset, uint64_t length) const {
+    return bytes.subspan(offset, length);
+  }
+};
+
+class Arena {
+ public:
+  static constexpr size_t kGuardBytes = 256;
+
+  // `length` bytes between guards, zeroed, 64-byte aligned.
+  std::span<std::byte> allocate(uint64_t length);
+  // Whether all guards are as they were.
+  bool intact() const;
+
+ private:
+  struct Block {
+    std::unique_ptr<std::byte[]> memory;
+    size_t begin;
+    size_t length;
+    size_t total;
+  };
+  std::vector<Block> blocks_;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,217 @@
+// What an endpoint decides to do next, and what the model makes of it.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/endpoint.h"
+
+namespace verbena::sim {
+
+using core::SendOp;
+
+void Endpoint::post_one() {
+  Prng& prng = world_.prng();
+  if (requests_.size() >= shape_.qp.depth || free_local_.empty()) return;
+  Request r;
+  core::SendRequest s;
+  r.wr_id = s.wr_id = next_wr_id_++;
+  if (prng.chance(0.15)) s.flags |= core::kFence;
+  if (prng.chance(0.2)) s.flags |= core::kSolicited;
+
+  using Choice = bool (Endpoint::*)(Request&, core::SendRequest&);
+  static constexpr Choice kChoices[] = {
+      &Endpoint::choose_send,  &Endpoint::choose_send,  &Endpoint::choose_write,
+      &Endpoint::choose_write, &Endpoint::choose_read,  &Endpoint::choose_read,
+      &Endpoint::choose_atomic, &Endpoint::choose_window};
+  if (!(this->*kChoices[prng.below(std::size(kChoices))])(r, s)) return;
+
+  // The last one, and one per half queue, tell that all before them are done.
+  const bool must_signal = posted_ + 1 == shape_.requests || since_signaled_ + 1 >= shape_.qp.depth / 2 ||
+                           r.op == SendOp::BindWindow || r.op == SendOp::LocalInvalidate;
+  r.signaled = must_signal || shape_.qp.signal_all || prng.below(2) == 0;
+  if (must_signal || (r.signaled && !shape_.qp.signal_all)) s.flags |= core::kSignaled;
+  since_signaled_ = r.signaled ? 0 : since_signaled_ + 1;
+
+  s.op = r.op;
+  std::vector<core::Sge> as_posted = r.sges;
+  const bool may_inline = !core::is_read_or_atomic(r.op) && !core::is_local(r.op) &&
+                          r.message.size() <= shape_.qp.max_inline;
+  const bool is_inline = may_inline && prng.below(2) == 0;
+  if (is_inline) {
+    // Inline data is named by real addresses, without a key, and may be overwritten at once.
+    s.flags |= core::kInline;
+    for (core::Sge& sge : as_posted) {
+      sge.address = reinterpret_cast<uint64_t>(local_.bytes.data()) + (sge.address - local_.iova);
+      sge.lkey = 0;
+    }
+  }
+  s.sges = as_posted;
+  if (!host_.post_send(qp_, s).ok()) problem("post_send refused although there is room");
+  if (is_inline) scatter(local_, r.sges, Bytes(r.message.size(), std::byte{0xDD}));
+  ++posted_;
+  requests_.push_back(std::move(r));
+}
+
+uint32_t Endpoint::random_length() {
+  Prng& prng = world_.prng();
+  const uint32_t mtu = wire::bytes_of(qp_.attributes().path_mtu);
+  uint64_t length = 0;
+  switch (prng.below(8)) {
+    case 0: length = 0; break;
+    case 1: length = prng.below(16); break;
+    case 2:
+    case 3: length = prng.below(300); break;
+    case 4: length = mtu * (1 + prng.below(4)); break;      // whole packets
+    case 5: length = mtu * (1 + prng.below(4)) + prng.below(3) - 1; break;
+    default: length = prng.below(shape_.max_message + 1); break;
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(length, shape_.max_message));
+}
+
+// Puts a fresh message into a local slot.
+void Endpoint::fill_message(Request& r, core::SendRequest&, uint32_t length) {
+  r.local_slot = free_local_.back();
+  free_local_.pop_back();
+  r.message = random_bytes(length, world_.prng());
+  r.sges = cut(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message, length,
+               shape_.qp.sges, world_.prng());
+  scatter(local_, r.sges, r.message);
+}
+
+bool Endpoint::choose_send(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  r.op = prng.below(2) == 0 ? SendOp::Send : SendOp::SendImm;
+  Window& w = peer_->window_;
+  if (w.state == Window::InUse && prng.below(2) == 0) {
+    r.op = SendOp::SendInvalidate;
+    w.state = Window::Invalidating;
+  }
+  fill_message(r, s, random_length());
+  s.immediate_or_rkey =
+      r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
+  peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
+  return true;
+}
+
+bool Endpoint::choose_write(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  r.op = prng.below(4) == 0 ? SendOp::WriteImm : SendOp::Write;
+  s.immediate_or_rkey = static_cast<uint32_t>(prng.next());
+  Window& w = peer_->window_;
+  if ((w.state == Window::Bound || w.state == Window::InUse) && prng.below(3) == 0) {
+    w.state = Window::InUse;
+    const auto at = static_cast<uint32_t>(prng.below(1024));
+    fill_message(r, s, static_cast<uint32_t>(prng.below(1024)) % (shape_.max_message + 1));
+    s.rkey = w.key;
+    s.remote_address = peer_->window_area_.iova + at;
+    std::ranges::copy(r.message, peer_->window_model_.begin() + at);
+  } else if (prng.below(3) == 0) {
+    const auto at = static_cast<uint32_t>(prng.below(2048));
+    fill_message(r, s, static_cast<uint32_t>(prng.below(2048)) % (shape_.max_message + 1));
+    s.rkey = peer_->hot_.key;
+    s.remote_address = peer_->hot_.iova + at;
+    std::ranges::copy(r.message, peer_->hot_model_.begin() + at);
+  } else {
+    if (free_remote_.empty()) return false;
+    r.remote_slot = free_remote_.back();
+    free_remote_.pop_back();
+    fill_message(r, s, random_length());
+    r.check_remote = true;
+    s.rkey = peer_->slots_region_.key;
+    s.remote_address = peer_->slots_region_.iova + static_cast<uint64_t>(r.remote_slot) * shape_.max_message;
+  }
+  if (r.op == SendOp::WriteImm) {
+    peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
+  }
+  return true;
+}
+
+bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  r.op = SendOp::Read;
+  // What an earlier WRITE put there, although nobody has seen it complete: the order must hold.
+  Request* written = nullptr;
+  for (Request& earlier : requests_) {
+    if (earlier.check_remote) written = &earlier;
+  }
+  if (written != nullptr && prng.below(2) == 0) {
+    r.message = written->message;
+    s.rkey = peer_->slots_region_.key;
+    s.remote_address =
+        peer_->slots_region_.iova + static_cast<uint64_t>(written->remote_slot) * shape_.max_message;
+    // The slot stays taken until the READ is over as well.
+    r.remote_slot = std::exchange(written->remote_slot, -1);
+    written->check_remote = false;
+  } else {
+    const uint32_t length = random_length();
+    const auto at = prng.below(peer_->fixed_.bytes.size() - length + 1);
+    r.message.assign(peer_->fixed_model_.begin() + static_cast<ptrdiff_t>(at),
+                     peer_->fixed_model_.begin() + static_cast<ptrdiff_t>(at + length));
+    s.rkey = peer_->fixed_.key;
+    s.remote_address = peer_->fixed_.iova + at;
+  }
+  r.local_slot = free_local_.back();
+  free_local_.pop_back();
+  r.sges = cut(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message,
+               static_cast<uint32_t>(r.message.size()), shape_.qp.sges, prng);
+  return true;
+}
+
+bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  r.local_slot = free_local_.back();
+  free_local_.pop_back();
+  r.sges = {{local_.iova + static_cast<uint64_t>(r.local_slot) * shape_.max_message, 8, local_.key}};
+  uint64_t original = 0;
+  if (counter_ != nullptr && prng.below(3) == 0) {
+    r.op = SendOp::FetchAdd;
+    r.shared_counter = true;
+    s.compare_add = 1;
+    s.rkey = counter_->region.key;
+    s.remote_address = counter_->region.iova;
+    ++counter_->added;
+  } else {
+    const bool swap = prng.below(2) == 0;
+    uint64_t& word = peer_->word_model_[swap ? 1 : 0];
+    original = word;
+    s.rkey = peer_->words_.key;
+    s.remote_address = peer_->words_.iova + (swap ? 8 : 0);
+    if (swap) {
+      r.op = SendOp::CompareSwap;
+      s.compare_add = prng.below(4) == 0 ? word + 1 : word;
+      s.swap = prng.next();
+      if (s.compare_add == word) word = s.swap;
+    } else {
+      r.op = SendOp::FetchAdd;
+      s.compare_add = prng.next();
+      word += s.compare_add;
+    }
+  }
+  r.message.resize(8);
+  std::memcpy(r.message.data(), &original, 8);
+  return true;
+}
+
+bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
+  if (!shape_.windows) return false;
+  switch (window_.state) {
+    case Window::Unbound:
+      r.op = SendOp::BindWindow;
+      r.new_window_key = (window_.key & ~0xFFu) | ((window_.key + 1) & 0xFF);
+      s.window_rkey = window_.key;
+      s.bind = {.region_lkey = window_area_.key,
+                .address = window_area_.iova,
+                .length = window_area_.bytes.size(),
+                .access = core::kRemoteWrite | core::kRemoteRead,
+                .new_rkey = r.new_window_key};
+      window_.state = Window::Binding;
+      return true;
+    case Window::Bound:  // the peer has not touched it: take it back ourselves
+      r.op = SendOp::LocalInvalidate;
+      s.immediate_or_rkey = window_.key;
+      window_.state = Window::Invalidating;
+      return true;
+    default: return false;
+  }
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,178 @@
+// A host's turns.
+#include "sim/host.h"
+
+#include <algorithm>
+
+#include "sim/world.h"
+
+namespace verbena::sim {
+
+// Copies each packet, as a datapath does, and puts it on the wire.
+class Host::Sink : public wire::PacketSink {
+ public:
+  Sink(World& world, HostId from, size_t room) : world_(world), from_(from), room_(room) {}
+  size_t room() const override { return room_; }
+  void push(const wire::TxPacket& packet) override {
+    VERBENA_CHECK(room_ > 0);
+    --room_;
+    Bytes bytes(packet.header.begin(), packet.header.begin() + packet.header_bytes);
+    for (const auto& piece : packet.payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    bytes.resize(bytes.size() + packet.pad);
+    world_.send(from_, static_cast<HostId>(packet.path), std::move(bytes));
+  }
+
+ private:
+  World& world_;
+  HostId from_;
+  size_t room_;
+};
+
+Host::Host(World& world, HostId id, uint64_t secret)
+    : world_(world), id_(id), engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret}) {}
+
+core::CompletionQueue& Host::create_cq(uint32_t capacity) {
+  cqs_.push_back(std::make_unique<core::CompletionQueue>(capacity));
+  return *cqs_.back();
+}
+
+core::QueuePair& Host::create_qp(core::CompletionQueue& send_cq, core::CompletionQueue& receive_cq,
+                                 const QpShape& shape) {
+  core::QpConfig c;
+  c.pd = 1;
+  c.send_cq = &send_cq;
+  c.receive_cq = &receive_cq;
+  c.max_send_wr = c.max_recv_wr = shape.depth;
+  c.max_send_sge = c.max_recv_sge = shape.sges;
+  c.max_inline = shape.max_inline;
+  c.signal_all = shape.signal_all;
+  return *engine_.create_qp(c).value();
+}
+
+Region Host::add_region(uint64_t length, uint32_t access) {
+  Region r;
+  r.bytes = arena_.allocate(length);
+  // Not the real address (it would make traces differ), but as aligned; different in each region.
+  r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
+  r.key = engine_.memory().add_region(1, r.bytes.data(), length, r.iova, access).value();
+  return r;
+}
+
+Status Host::post_send(core::QueuePair& qp, const core::SendRequest& request) {
+  Status status = engine_.post_send(qp, request, world_.now());
+  wake();
+  return status;
+}
+
+Status Host::post_receive(core::QueuePair& qp, const core::ReceiveRequest& request) {
+  Status status = engine_.post_receive(qp, request, world_.now());
+  wake();
+  return status;
+}
+
+void Host::modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask) {
+  const Status status = qp.check_modify(attr, mask);
+  VERBENA_CHECK(status.ok());
+  engine_.modify_qp(qp, attr, mask, world_.now());
+  wake();
+}
+
+void Host::to_error(core::QueuePair& qp) {
+  core::QpAttributes attr;
+  attr.state = core::QpState::Error;
+  modify(qp, attr, core::qp_attr::kState);
+}
+
+void Host::destroy(core::QueuePair& qp) {
+  engine_.destroy_qp(&qp, world_.now());
+  wake();
+}
+
+void Host::deliver(Bytes packet, HostId from) {
+  arrived_.push_back({std::move(packet), from});
+  wake();
+}
+
+void Host::set_paused(bool paused) {
+  paused_ = paused;
+  if (!paused) wake();
+}
+
+void Host::wake() {
+  if (turn_scheduled_ || paused_) return;
+  turn_scheduled_ = true;
+  // Sometimes at once, sometimes late enough for several packets to share a turn.
+  const auto delay = static_cast<int64_t>(world_.prng().below(4) == 0 ? world_.prng().below(3000) : 200);
+  world_.after(nanoseconds(delay), [this] {
+    turn_scheduled_ = false;
+    turn();
+  });
+}
+
+void Host::turn() {
+  if (paused_) return;
+  ++turns;
+  const Instant now = world_.now();
+  std::vector<wire::RxMeta> metas;
+  std::vector<wire::RxPacket> packets;
+  metas.reserve(arrived_.size());
+  for (const Arrived& a : arrived_) {
+    metas.push_back({.source = Network::gid_of(a.from), .destination = gid()});
+    packets.push_back({a.bytes, &metas.back()});
+  }
+  engine_.on_packets(packets, now);
+  arrived_.clear();
+  engine_.on_deadline(now);
+  Sink sink(world_, id_, turn_room_);
+  if (engine_.poll_transmit(sink, now)) wake();
+
+  auto& state = engine_.state();
+  events.insert(events.end(), state.events.begin(), state.events.end());
+  failures.insert(failures.end(), state.failures.begin(), state.failures.end());
+  state.events.clear();
+  state.failures.clear();
+  state.notified.clear();
+
+  const Instant next = engine_.next_deadline();
+  if (next != kNever && (armed_ <= now || next < armed_ || armed_ == kNever)) {
+    armed_ = next;
+    world_.at(next, [this] { wake(); });
+  }
+}
+
+void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb,
+             const ConnectionShape& s) {
+  using namespace core::qp_attr;
+  const auto bring_up = [&](Host& self, core::QueuePair& qp, Host& peer, core::QueuePair& peer_qp,
+                            uint32_t sq_psn, uint32_t rq_psn, uint32_t read_depth,
+                            uint32_t peer_read_depth) {
+    core::QpAttributes attr;
+    attr.state = core::QpState::Init;
+    attr.port = 1;
+    attr.access = s.access;
+    self.modify(qp, attr, kState | kPkeyIndex | kPort | kAccessFlags);
+    attr.state = core::QpState::Rtr;
+    attr.address.is_global = true;
+    attr.address.destination = peer.gid();
+    attr.source_gid = self.gid();
+    attr.path = wire::PathId{peer.id()};
+    attr.path_mtu = s.mtu;
+    attr.dest_qpn = peer_qp.qpn();
+    attr.rq_psn = rq_psn;
+    attr.max_dest_read_atomic = peer_read_depth;
+    attr.min_rnr_timer = s.min_rnr_timer;
+    self.modify(qp, attr,
+                kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic |
+                    kMinRnrTimer);
+    attr.state = core::QpState::Rts;
+    attr.sq_psn = sq_psn;
+    attr.timeout = s.timeout;
+    attr.retry_count = s.retry_count;
+    attr.rnr_retry = s.rnr_retry;
+    attr.max_read_atomic = read_depth;
+    self.modify(qp, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic);
+  };
+  bring_up(a, qa, b, qb, s.psn_a, s.psn_b, s.read_depth_a, s.read_depth_b);
+  bring_up(b, qb, a, qa, s.psn_b, s.psn_a, s.read_depth_b, s.read_depth_a);
+}
+
+}  // namespace verbena::sim

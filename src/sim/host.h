@@ -1,0 +1,96 @@
+// Host: an engine with its memory and completion queues, turned by the World. It plays the part that
+// runtime plays in production.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/engine.h"
+#include "sim/arena.h"
+#include "sim/network.h"
+
+namespace verbena::sim {
+
+class World;
+
+struct QpShape {
+  uint32_t depth = 16;  // of both queues
+  uint32_t sges = 4;
+  uint32_t max_inline = 256;
+  bool signal_all = false;
+};
+
+struct ConnectionShape {
+  wire::Mtu mtu = wire::Mtu::k1024;
+  uint32_t psn_a = 0;  // a's first request
+  uint32_t psn_b = 0;
+  uint32_t read_depth_a = 4;  // READs and atomics a has under way at most
+  uint32_t read_depth_b = 4;
+  uint8_t timeout = 9;  // 2 ms
+  uint8_t retry_count = 7;
+  uint8_t rnr_retry = 7;
+  uint8_t min_rnr_timer = 5;  // 60 us
+  uint32_t access = core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic;
+};
+
+class Host {
+ public:
+  Host(World& world, HostId id, uint64_t secret);
+
+  HostId id() const { return id_; }
+  wire::Gid gid() const { return Network::gid_of(id_); }
+  core::Engine& engine() { return engine_; }
+  Arena& arena() { return arena_; }
+
+  core::CompletionQueue& create_cq(uint32_t capacity);
+  core::QueuePair& create_qp(core::CompletionQueue& send_cq, core::CompletionQueue& receive_cq,
+                             const QpShape& shape);
+  // Registers a guarded region of the arena; peers and SGEs address it from the returned iova.
+  Region add_region(uint64_t length, uint32_t access);
+
+  // Verbs, each followed by a turn as an application's call would be.
+  Status post_send(core::QueuePair& qp, const core::SendRequest& request);
+  Status post_receive(core::QueuePair& qp, const core::ReceiveRequest& request);
+  void modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
+  void to_error(core::QueuePair& qp);
+  void destroy(core::QueuePair& qp);
+
+  // Packets wait for the next turn. A paused host takes no turns.
+  void deliver(Bytes packet, HostId from);
+  void set_paused(bool paused);
+  // How many packets one turn may send; small values make many short turns.
+  void set_turn_room(size_t packets) { turn_room_ = packets; }
+
+  void turn();
+  void wake();  // a turn soon
+
+  std::vector<core::AsyncEvent> events;     // moved here after each turn
+  std::vector<core::QpFailure> failures;
+  uint64_t turns = 0;
+
+ private:
+  class Sink;
+  struct Arrived {
+    Bytes bytes;
+    HostId from;
+  };
+
+  World& world_;
+  HostId id_;
+  Arena arena_;
+  core::Engine engine_;
+  std::vector<std::unique_ptr<core::CompletionQueue>> cqs_;
+  std::deque<Arrived> arrived_;
+  size_t turn_room_ = 64;
+  bool paused_ = false;
+  bool turn_scheduled_ = false;
+  Instant armed_ = kNever;
+};
+
+// Takes two fresh queue pairs to RTS, connected to each other.
+void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb,
+             const ConnectionShape& shape);
+
+}  // namespace verbena::sim

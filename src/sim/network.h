@@ -1,0 +1,69 @@
+// Network: carries packets between hosts, with the faults of each link. Decides the fate of a packet when
+// it is sent; the World delivers it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/prng.h"
+#include "sim/faults.h"
+#include "sim/trace.h"
+#include "wire/identifiers.h"
+
+namespace verbena::sim {
+
+using HostId = uint32_t;
+using Bytes = std::vector<std::byte>;
+
+struct NetworkCounts {
+  uint64_t sent = 0;
+  uint64_t delivered = 0;
+  uint64_t lost = 0;
+  uint64_t bytes = 0;
+};
+
+// True: this packet does not arrive. For scenarios that lose exactly one chosen packet.
+using DropRule = std::function<bool(HostId from, HostId to, std::span<const std::byte> packet)>;
+
+class Network {
+ public:
+  struct Delivery {
+    Instant at;
+    Bytes bytes;
+  };
+
+  Network(Prng& prng, Trace& trace) : prng_(prng), trace_(trace) {}
+
+  LinkFaults& link(HostId from, HostId to) { return find(from, to).faults; }
+  // What links have that were never asked for by name. Set before the first packet.
+  LinkFaults& defaults() { return defaults_; }
+  // Every link, now and later: no more faults; bandwidth and delay stay.
+  void heal();
+  void set_drop_rule(DropRule rule) { drop_rule_ = std::move(rule); }
+
+  // What arrives because of this packet: nothing, one, or more.
+  std::vector<Delivery> send(HostId from, HostId to, Bytes packet, Instant now);
+  const NetworkCounts& counts() const { return counts_; }
+
+  static wire::Gid gid_of(HostId host);
+
+ private:
+  struct Link {
+    LinkFaults faults;
+    Instant busy_until{};
+  };
+  Link& find(HostId from, HostId to);
+  Bytes mangle(const Bytes& packet);
+
+  Prng& prng_;
+  Trace& trace_;
+  LinkFaults defaults_;
+  std::map<std::pair<HostId, HostId>, Link> links_;
+  DropRule drop_rule_;
+  NetworkCounts counts_;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,50 @@
+// The event loop.
+#include "sim/world.h"
+
+#include <algorithm>
+
+namespace verbena::sim {
+
+Host& World::add_host() {
+  const auto id = static_cast<HostId>(hosts_.size());
+  hosts_.push_back(std::make_unique<Host>(*this, id, prng_.next()));
+  return *hosts_.back();
+}
+
+void World::at(Instant when, std::function<void()> action) {
+  events_.push_back({std::max(when, now_), next_order_++, std::move(action)});
+  std::push_heap(events_.begin(), events_.end(), later);
+}
+
+void World::send(HostId from, HostId to, Bytes packet) {
+  for (Network::Delivery& d : network_.send(from, to, std::move(packet), now_)) {
+    at(d.at, [this, from, to, bytes = std::move(d.bytes)]() mutable {
+      hosts_[to]->deliver(std::move(bytes), from);
+    });
+  }
+}
+
+bool World::step() {
+  if (events_.empty()) return false;
+  std::pop_heap(events_.begin(), events_.end(), later);
+  Event event = std::move(events_.back());
+  events_.pop_back();
+  now_ = event.at;
+  ++events_done_;
+  trace_.add(static_cast<uint64_t>(now_.ns));
+  event.action();
+  return true;
+}
+
+void World::run_until(Instant end) {
+  while (!events_.empty() && events_.front().at <= end) step();
+  now_ = std::max(now_, end);
+}
+
+bool World::run_until_quiet(Duration limit) {
+  const Instant end = now_ + limit;
+  while (!events_.empty() && events_.front().at <= end) step();
+  return events_.empty();
+}
+
+}  // namespace verbena::sim

@@ -1,0 +1,62 @@
+// World: virtual time, one source of randomness, one heap of events. Everything that happens in a run
+// follows from its seed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/prng.h"
+#include "sim/host.h"
+#include "sim/network.h"
+#include "sim/trace.h"
+
+namespace verbena::sim {
+
+class World {
+ public:
+  explicit World(uint64_t seed) : prng_(seed), network_(prng_, trace_) {}
+
+  Host& add_host();
+  Host& host(HostId id) { return *hosts_[id]; }
+  size_t host_count() const { return hosts_.size(); }
+  Network& network() { return network_; }
+  Prng& prng() { return prng_; }
+  Trace& trace() { return trace_; }
+  Instant now() const { return now_; }
+  uint64_t events_done() const { return events_done_; }
+
+  void at(Instant when, std::function<void()> action);
+  void after(Duration delay, std::function<void()> action) { at(now_ + delay, std::move(action)); }
+  // For the hosts: a packet leaves for another one.
+  void send(HostId from, HostId to, Bytes packet);
+
+  // Takes the earliest event; false when there is none.
+  bool step();
+  void run_until(Instant end);
+  void run_for(Duration duration) { run_until(now_ + duration); }
+  // Until nothing is left to happen, or `limit` from now. False if something still is.
+  bool run_until_quiet(Duration limit);
+
+ private:
+  struct Event {
+    Instant at;
+    uint64_t order;  // ties go to the earlier one
+    std::function<void()> action;
+  };
+  static bool later(const Event& a, const Event& b) {
+    return a.at != b.at ? a.at > b.at : a.order > b.order;
+  }
+
+  Prng prng_;
+  Trace trace_;
+  Network network_;
+  Instant now_{1000};
+  uint64_t next_order_ = 0;
+  uint64_t events_done_ = 0;
+  std::vector<Event> events_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,70 @@
+// Two hosts with one connected queue pair each, for scenarios that are told step by step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "sim/world.h"
+#include "wire/packet.h"
+
+namespace verbena::sim {
+
+inline constexpr uint32_t kAllAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead |
+                                       core::kRemoteAtomic | core::kWindowBind;
+
+struct Pair {
+  explicit Pair(const ConnectionShape& connection = {}, const QpShape& qp = {},
+                uint64_t region_bytes = 1 << 20);
+
+  World world{1};
+  Host& a;
+  Host& b;
+  core::CompletionQueue& cq_a;
+  core::CompletionQueue& cq_b;
+  core::QueuePair& qa;
+  core::QueuePair& qb;
+  Region ra;
+  Region rb;
+
+  core::Sge sge_a(uint64_t offset, uint32_t length) const {
+    return {ra.iova + offset, length, ra.key};
+  }
+  core::Sge sge_b(uint64_t offset, uint32_t length) const {
+    return {rb.iova + offset, length, rb.key};
+  }
+
+  // a's requests: local range [offset, offset + length) of ra against the same range of rb. All are
+  // signalled, with the given wr_id.
+  void send(uint64_t wr_id, uint64_t offset, uint32_t length);
+  void write(uint64_t wr_id, uint64_t offset, uint32_t length);
+  void read(uint64_t wr_id, uint64_t offset, uint32_t length);
+  void fetch_add(uint64_t wr_id, uint64_t local_offset, uint64_t remote_offset, uint64_t add);
+  void post(const core::SendRequest& request);
+  // b's receive into rb.
+  void receive(uint64_t wr_id, uint64_t offset, uint32_t length);
+
+  std::vector<core::Completion> poll_a() { return poll(cq_a); }
+  std::vector<core::Completion> poll_b() { return poll(cq_b); }
+  static std::vector<core::Completion> poll(core::CompletionQueue& cq);
+
+  // Loses the first packet that `match` accepts; returns how many were lost so far through *count.
+  void drop_first(std::function<bool(HostId from, const wire::Packet&)> match, int* count = nullptr);
+  // Loses every packet that `match` accepts.
+  void drop_all(std::function<bool(HostId from, const wire::Packet&)> match);
+
+  uint64_t word_b(uint64_t offset) const;
+  uint64_t word_a(uint64_t offset) const;
+  uint64_t counter_a(core::CounterId id) { return a.engine().state().counters[id]; }
+  uint64_t counter_b(core::CounterId id) { return b.engine().state().counters[id]; }
+
+  // Runs until nothing is left to happen; then nothing may be under way or timed.
+  void settle(Duration limit = seconds(10));
+};
+
+void fill(std::span<std::byte> bytes, uint64_t seed);
+bool equal(std::span<const std::byte> a, std::span<const std::byte> b);
+bool is_verb(const wire::Packet& p, wire::Verb verb);
+
+}  // namespace verbena::sim
