@@ -18,8 +18,24 @@ bool parse_number(std::string_view text, T& to) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// Digits with a point. (The library's own conversion to double would make libm another dependency, and
+// strtod follows the program's locale.)
 bool parse_probability(std::string_view text, double& to) {
-  return parse_number(text, to) && to >= 0 && to <= 1;
+  double value = 0, scale = 0;
+  bool digits = false;
+  for (const char c : text) {
+    if (c == '.' && scale == 0) {
+      scale = 1;
+    } else if (c >= '0' && c <= '9') {
+      digits = true;
+      if (scale != 0) scale /= 10;
+      value = scale == 0 ? value * 10 + (c - '0') : value + scale * (c - '0');
+    } else {
+      return false;
+    }
+  }
+  to = value;
+  return digits && value <= 1;
 }
 
 }  // namespace

@@ -81,6 +81,9 @@ class Nic {
   // Counters in words, one a line: "name value".
   std::string counters_text();
 
+  // The process ends: sends what waits for a next turn that will not come.
+  void transmit_at_exit();
+
   // Fork support: called by the process-wide handlers.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }

@@ -55,6 +55,12 @@ void Nic::transmit() {
   datapath_->flush();
 }
 
+void Nic::transmit_at_exit() {
+  if (dead() || !mutex_.try_lock()) return;
+  transmit();
+  mutex_.unlock();
+}
+
 void Nic::unlock() {
   if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.

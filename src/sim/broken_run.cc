@@ -1,5 +1,398 @@
-// placeholder
+// Runs in which somebody breaks a rule, or a connection: both ends must notice what they can, complete
+// everything in order, and be usable again; a neighbour on the same hosts must notice nothing.
+#include <algorithm>
+#include <cstdio>
+
+#include "sim/ledger.h"
+#include "sim/pieces.h"
+#include "sim/report.h"
 #include "sim/seed_run.h"
+#include "sim/world.h"
+
 namespace verbena::sim {
-RunResult run_broken(uint64_t) { return {}; }
-}
+namespace {
+
+using core::QpState;
+using core::SendOp;
+using core::WcStatus;
+
+enum class Violation : uint8_t {
+  WrongRkey,
+  OutOfBounds,
+  NotPermitted,
+  SendTooLong,
+  BadInvalidate,
+  LocalKey,
+  ReceiveKey,
+  TooManyReads,
+  NoReceive,
+  Deregister,
+  RequesterToError,
+  ResponderToError,
+  DestroyResponder,
+  DestroyRequester,
+  Partition,
+  kCount,
+};
+
+constexpr const char* kNames[] = {
+    "wrong rkey",        "out of bounds",      "access not permitted", "SEND too long",
+    "bad invalidate",    "bad lkey",           "receive with bad lkey", "more READs than agreed",
+    "no receive posted", "deregistered",       "requester to ERR",     "responder to ERR",
+    "responder destroyed", "requester destroyed", "partition"};
+
+class BrokenRun {
+ public:
+  explicit BrokenRun(uint64_t seed) : world_(seed) {}
+
+  RunResult run() {
+    set_up();
+    post_everything();
+    const bool quiet = world_.run_until_quiet(seconds(60));
+    if (!quiet) problem("the world does not come to rest");
+    poll();
+    judge();
+    if (responder_lives_ && requester_lives_) revive();
+    RunResult r;
+    r.kind = RunKind::Broken;
+    r.trace_hash = world_.trace().hash();
+    r.events = world_.events_done();
+    r.packets = world_.network().counts().sent;
+    r.lost = world_.network().counts().lost;
+    r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
+    r.shape = std::string(kNames[static_cast<int>(violation_)]) + (lossy_ ? ", lossy" : "");
+    r.problems = report_.problems();
+    return r;
+  }
+
+ private:
+  static constexpr uint32_t kDepth = 32;
+  static constexpr uint32_t kBytes = 1 << 18;
+  Prng& prng() { return world_.prng(); }
+  void problem(const std::string& what) { report_.problem(world_.now(), what); }
+
+  void set_up() {
+    violation_ = static_cast<Violation>(prng().below(static_cast<uint64_t>(Violation::kCount)));
+    lossy_ = prng().below(3) == 0;
+    if (lossy_) world_.network().defaults().loss = 0.02;
+    a_ = &world_.add_host();
+    b_ = &world_.add_host();
+    cq_a_ = &a_->create_cq(1024);
+    cq_b_ = &b_->create_cq(1024);
+    const QpShape shape{.depth = kDepth, .sges = 4};
+    qa_ = &a_->create_qp(*cq_a_, *cq_a_, shape);
+    qb_ = &b_->create_qp(*cq_b_, *cq_b_, shape);
+    neighbour_a_ = &a_->create_qp(*cq_a_, *cq_a_, shape);
+    neighbour_b_ = &b_->create_qp(*cq_b_, *cq_b_, shape);
+    using namespace core;
+    ra_ = a_->add_region(kBytes, kLocalWrite);
+    rb_ = b_->add_region(kBytes, kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic);
+    read_only_ = b_->add_region(4096, kRemoteRead);
+    shape_.mtu = prng().below(2) == 0 ? wire::Mtu::k256 : wire::Mtu::k4096;
+    shape_.psn_a = 0xFFFFF0;
+    shape_.timeout = 6;  // 262 us
+    // Sequence errors and implied NAKs count as retries as well, so a lossy run gets all there are.
+    shape_.retry_count = static_cast<uint8_t>(lossy_ ? 7 : 1 + prng().below(7));
+    shape_.rnr_retry = violation_ == Violation::NoReceive ? 3 : 7;
+    shape_.min_rnr_timer = 1;
+    if (violation_ == Violation::TooManyReads) shape_.read_depth_a = 8;
+    connect(*a_, *qa_, *b_, *qb_, shape_);
+    if (violation_ == Violation::TooManyReads) permit_only_one_read();
+    ConnectionShape healthy = shape_;
+    healthy.timeout = 9;
+    healthy.retry_count = 7;
+    connect(*a_, *neighbour_a_, *b_, *neighbour_b_, healthy);
+  }
+
+  // The responder keeps one answer only, whatever the requester believes.
+  void permit_only_one_read() {
+    reset(*b_, *qb_);
+    reset(*a_, *qa_);
+    ConnectionShape s = shape_;
+    connect_asymmetric(s);
+  }
+
+  void connect_asymmetric(const ConnectionShape& s) {
+    connect(*a_, *qa_, *b_, *qb_, s);
+    using namespace core::qp_attr;
+    core::QpAttributes attr = qb_->attributes();
+    reset(*b_, *qb_);
+    attr.state = QpState::Init;
+    b_->modify(*qb_, attr, kState | kPkeyIndex | kPort | kAccessFlags);
+    attr.state = QpState::Rtr;
+    attr.max_dest_read_atomic = 1;
+    b_->modify(*qb_, attr,
+               kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
+    attr.state = QpState::Rts;
+    b_->modify(*qb_, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic);
+  }
+
+  static void reset(Host& host, core::QueuePair& qp) {
+    core::QpAttributes attr;
+    attr.state = QpState::Reset;
+    host.modify(qp, attr, core::qp_attr::kState);
+  }
+
+  core::SendRequest harmless(core::Sge& sge) {
+    core::SendRequest s;
+    const auto length = static_cast<uint32_t>(prng().below(20000));
+    const uint64_t at = prng().below(kBytes - length);
+    sge = {ra_.iova + at, length, ra_.key};
+    s.sges = {&sge, 1};
+    s.op = prng().below(2) == 0 ? SendOp::Write : SendOp::Read;
+    if (violation_ == Violation::TooManyReads) s.op = SendOp::Write;
+    s.remote_address = rb_.iova + at;
+    s.rkey = rb_.key;
+    return s;
+  }
+
+  void post(core::SendRequest s, bool signaled) {
+    s.wr_id = next_wr_id_++;
+    s.flags |= signaled ? core::kSignaled : 0;
+    sent_.posted(s.wr_id, signaled);
+    if (!a_->post_send(*qa_, s).ok()) problem("post_send refused");
+  }
+
+  void post_everything() {
+    const auto receives = violation_ == Violation::NoReceive ? 0 : 2 + prng().below(8);
+    for (uint64_t i = 0; i < receives; ++i) {
+      const bool bad = violation_ == Violation::ReceiveKey && i == 0;
+      const core::Sge sge{rb_.iova + i * 1024, 1024, bad ? rb_.key ^ 1 : rb_.key};
+      received_.posted(1000 + i, true);
+      if (!b_->post_receive(*qb_, {.wr_id = 1000 + i, .sges = {&sge, 1}}).ok()) problem("post_receive");
+    }
+    core::Sge sge;
+    for (uint64_t i = 0, n = prng().below(10); i < n; ++i) post(harmless(sge), prng().below(2) == 0);
+    culprit_ = sent_.size();
+    commit_violation();
+    for (uint64_t i = 0, n = prng().below(10); i < n; ++i) post(harmless(sge), prng().below(2) == 0);
+
+    for (uint64_t i = 0; i < 10; ++i) {
+      core::SendRequest s = harmless(sge);
+      s.wr_id = i;
+      s.flags = core::kSignaled;
+      neighbour_.posted(i, true);
+      if (!a_->post_send(*neighbour_a_, s).ok()) problem("post_send of the neighbour refused");
+    }
+  }
+
+  void commit_violation() {
+    core::Sge sge{ra_.iova, 512, ra_.key};
+    core::SendRequest s;
+    s.sges = {&sge, 1};
+    s.op = SendOp::Write;
+    s.remote_address = rb_.iova;
+    s.rkey = rb_.key;
+    const Duration soon = microseconds(static_cast<int64_t>(prng().below(40)));
+    switch (violation_) {
+      case Violation::WrongRkey:
+        s.op = prng().below(2) == 0 ? SendOp::Read : SendOp::Write;
+        s.rkey ^= 1u << prng().below(32);
+        break;
+      case Violation::OutOfBounds: s.remote_address = rb_.iova + kBytes - prng().below(512); break;
+      case Violation::NotPermitted:
+        s.remote_address = read_only_.iova;
+        s.rkey = read_only_.key;
+        break;
+      case Violation::SendTooLong:
+        s.op = SendOp::Send;
+        sge.length = 1025 + static_cast<uint32_t>(prng().below(5000));
+        break;
+      case Violation::BadInvalidate:
+        s.op = SendOp::SendInvalidate;
+        s.immediate_or_rkey = rb_.key;
+        break;
+      case Violation::LocalKey: sge.lkey ^= 1; break;
+      case Violation::ReceiveKey:
+      case Violation::NoReceive: s.op = SendOp::Send; break;
+      case Violation::TooManyReads:
+        s.op = SendOp::Read;
+        for (int i = 0; i < 6; ++i) post(s, true);
+        break;
+      case Violation::Deregister:
+        s.op = prng().below(2) == 0 ? SendOp::Read : SendOp::Write;
+        sge.length = kBytes;
+        world_.after(soon, [this] {
+          if (!b_->engine().memory().remove_region(rb_.key).ok()) problem("deregistration refused");
+        });
+        break;
+      case Violation::RequesterToError: world_.after(soon, [this] { a_->to_error(*qa_); }); break;
+      case Violation::ResponderToError: world_.after(soon, [this] { b_->to_error(*qb_); }); break;
+      case Violation::DestroyResponder:
+        world_.after(soon, [this] {
+          b_->destroy(*qb_);
+          responder_lives_ = false;
+        });
+        break;
+      case Violation::DestroyRequester:
+        world_.after(soon, [this] {
+          poll();
+          a_->destroy(*qa_);
+          requester_lives_ = false;
+        });
+        break;
+      case Violation::Partition:
+        // Longer than all retries take, shorter than the neighbour's.
+        world_.after(soon, [this] { world_.network().link(0, 1).partitioned = true; });
+        world_.after(soon + milliseconds(4), [this] { world_.network().link(0, 1).partitioned = false; });
+        break;
+      case Violation::kCount: break;
+    }
+    post(s, prng().below(2) == 0);
+  }
+
+  void poll() {
+    core::Completion c;
+    const auto judge_one = [&](Ledger& ledger) {
+      const std::string what = ledger.completed(c);
+      if (!what.empty()) problem(what);
+    };
+    while (cq_a_->poll(&c, 1) == 1) {
+      if (c.qpn == neighbour_a_->qpn()) {
+        judge_one(neighbour_);
+      } else if (!requester_lives_) {
+        problem("a destroyed queue pair completes");
+      } else {
+        judge_one(sent_);
+      }
+    }
+    while (cq_b_->poll(&c, 1) == 1) judge_one(received_);
+  }
+
+  // What may come of each violation: how the request at fault ends, and how the peer fares.
+  void judge() {
+    if (!a_->arena().intact() || !b_->arena().intact()) problem("memory around regions changed");
+    if (!neighbour_.closed() || neighbour_.first_error() || neighbour_.completed_count() != 10) {
+      // A region that is gone is gone for the neighbour too.
+      if (violation_ != Violation::Deregister) problem("the neighbour was hurt");
+    }
+    if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
+      problem("a deadline is left");
+    }
+    if (neighbour_a_->window() != nullptr && !neighbour_a_->window()->idle()) problem("window in use");
+    if (!requester_lives_) return;
+    if (!sent_.closed()) problem("requests are left without a completion");
+    judge_requester();
+    if (responder_lives_) judge_responder();
+  }
+
+  bool responder_refuses() const {
+    switch (violation_) {
+      case Violation::WrongRkey:
+      case Violation::OutOfBounds:
+      case Violation::NotPermitted:
+      case Violation::SendTooLong:
+      case Violation::BadInvalidate:
+      case Violation::ReceiveKey:
+      case Violation::TooManyReads: return true;
+      default: return false;
+    }
+  }
+
+  void judge_requester() {
+    const auto error = sent_.first_error();
+    const auto expect = [&](std::initializer_list<WcStatus> any) {
+      if (!error) return problem("the requester noticed nothing");
+      // When the NAK is lost, the peer has nothing more to say.
+      const bool nak_lost = lossy_ && responder_refuses() && *error == WcStatus::RetryExceeded;
+      if (!nak_lost && std::ranges::find(any, *error) == any.end()) {
+        problem("wrong status " + std::to_string(static_cast<int>(*error)));
+      }
+    };
+    switch (violation_) {
+      case Violation::WrongRkey:
+      case Violation::OutOfBounds:
+      case Violation::NotPermitted:
+      case Violation::BadInvalidate: expect({WcStatus::RemoteAccess}); break;
+      case Violation::SendTooLong:
+      case Violation::TooManyReads: expect({WcStatus::RemoteInvalidRequest}); break;
+      case Violation::LocalKey: expect({WcStatus::LocalProtection}); break;
+      case Violation::ReceiveKey: expect({WcStatus::RemoteOperation}); break;
+      case Violation::NoReceive: expect({WcStatus::RnrRetryExceeded}); break;
+      case Violation::RequesterToError:
+        if (error) expect({WcStatus::Flushed});
+        break;
+      default:  // these may come too late to matter
+        if (error) expect({WcStatus::RetryExceeded, WcStatus::RemoteAccess});
+        break;
+    }
+    const bool exact = (responder_refuses() && violation_ != Violation::TooManyReads) ||
+                       violation_ == Violation::LocalKey || violation_ == Violation::NoReceive;
+    if (error && exact && !lossy_ && sent_.error_index() != culprit_) problem("the wrong request failed");
+    if (error && qa_->state() != QpState::Error) problem("failed, but not in ERR");
+    if (!error && violation_ != Violation::RequesterToError && qa_->state() != QpState::Rts) {
+      problem("in ERR without an error");
+    }
+  }
+
+  void judge_responder() {
+    if (!received_.closed() && qb_->state() == QpState::Error) problem("receives are left unflushed");
+    const bool failed = qb_->state() == QpState::Error;
+    if (failed && violation_ != Violation::ResponderToError && b_->failures.empty()) {
+      problem("failed without a reason for people");
+    }
+    if (!responder_refuses()) return;
+    if (!failed) problem("the responder accepted it");
+    using enum core::EventKind;
+    core::EventKind kind = QpAccessError;
+    if (violation_ == Violation::SendTooLong || violation_ == Violation::TooManyReads) kind = QpRequestError;
+    if (violation_ == Violation::ReceiveKey) kind = QpFatal;
+    const auto n = std::ranges::count_if(b_->events, [&](const auto& e) { return e.kind == kind; });
+    if (n != 1) problem("not exactly one async event");
+  }
+
+  // After RESET nothing of the past is left.
+  void revive() {
+    world_.network().heal();
+    core::Sge sge{ra_.iova, 100, ra_.key};
+    if (qa_->state() == QpState::Error) {
+      core::SendRequest late;
+      late.wr_id = 7;
+      late.sges = {&sge, 1};
+      core::Completion c;
+      if (!a_->post_send(*qa_, late).ok() || cq_a_->poll(&c, 1) != 1 || c.wr_id != 7 ||
+          c.status != WcStatus::Flushed) {
+        problem("a request posted in ERR is not flushed");
+      }
+    }
+    reset(*a_, *qa_);
+    reset(*b_, *qb_);
+    connect(*a_, *qa_, *b_, *qb_, shape_);
+    const Region fresh = b_->add_region(4096, core::kLocalWrite | core::kRemoteWrite);
+    core::SendRequest s;
+    s.op = SendOp::Write;
+    s.wr_id = 8;
+    s.flags = core::kSignaled;
+    s.sges = {&sge, 1};
+    s.rkey = fresh.key;
+    s.remote_address = fresh.iova;
+    if (!a_->post_send(*qa_, s).ok()) problem("post_send refused after RESET");
+    if (!world_.run_until_quiet(seconds(1))) problem("no rest after RESET");
+    core::Completion c;
+    if (cq_a_->poll(&c, 1) != 1 || c.wr_id != 8 || c.status != WcStatus::Success) {
+      problem("not usable again after RESET");
+    }
+    if (!std::ranges::equal(fresh.at(0, 100), ra_.at(0, 100))) problem("wrong bytes after RESET");
+  }
+
+  World world_;
+  Report report_;
+  Violation violation_{};
+  bool lossy_ = false;
+  Host *a_ = nullptr, *b_ = nullptr;
+  core::CompletionQueue *cq_a_ = nullptr, *cq_b_ = nullptr;
+  core::QueuePair *qa_ = nullptr, *qb_ = nullptr, *neighbour_a_ = nullptr, *neighbour_b_ = nullptr;
+  Region ra_, rb_, read_only_;
+  ConnectionShape shape_;
+  Ledger sent_, received_, neighbour_;
+  size_t culprit_ = 0;
+  uint64_t next_wr_id_ = 100;
+  bool responder_lives_ = true;
+  bool requester_lives_ = true;
+};
+
+}  // namespace
+
+RunResult run_broken(uint64_t seed) { return BrokenRun(seed).run(); }
+
+}  // namespace verbena::sim

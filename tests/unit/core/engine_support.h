@@ -1,0 +1,102 @@
+// One engine with one connected queue pair; the test is the peer. Time is explicit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/engine.h"
+#include "wire/packet.h"
+
+namespace verbena::core {
+
+using Bytes = std::vector<std::byte>;
+
+// A packet as the engine sent it.
+struct Sent {
+  Bytes bytes;
+  wire::Packet packet;  // its payload points into bytes
+  wire::Opcode opcode() const { return static_cast<wire::Opcode>(packet.bth.opcode); }
+  uint32_t psn() const { return packet.bth.psn.value(); }
+};
+
+class RecordingSink : public wire::PacketSink {
+ public:
+  explicit RecordingSink(size_t room) : room_(room) {}
+  size_t room() const override { return room_; }
+  void push(const wire::TxPacket& packet) override;
+  std::vector<Sent> sent;
+
+ private:
+  size_t room_;
+};
+
+struct TestShape {
+  wire::Mtu mtu = wire::Mtu::k256;
+  uint32_t sq_psn = 100;
+  uint32_t rq_psn = 500;
+  uint32_t max_read_atomic = 4;
+  uint32_t max_dest_read_atomic = 4;
+  uint8_t timeout = 14;  // 67 ms
+  uint8_t retry_count = 7;
+  uint8_t rnr_retry = 7;
+  uint8_t min_rnr_timer = 12;
+  uint32_t access = kRemoteWrite | kRemoteRead | kRemoteAtomic;
+  uint32_t depth = 16;
+};
+
+class EngineTest : public testing::Test {
+ public:
+  static constexpr uint32_t kPd = 1;
+  static constexpr uint64_t kIova = 0x10000;
+  static constexpr uint32_t kRegionBytes = 128 * 1024;
+
+  EngineTest();
+
+  // The queue pair of most tests, made by connect().
+  QueuePair& qp() { return *qp_; }
+  void connect(const TestShape& shape = {});
+  QueuePair& make_connected(const TestShape& shape);
+  void to_state(QueuePair& qp, QpState state);
+
+  // Requests of ours, signalled unless flags say otherwise. Addresses are offsets into memory_.
+  Status post(SendOp op, uint64_t wr_id, uint32_t length, uint32_t flags = kSignaled,
+              uint64_t local_offset = 0);
+  Status post_receive(uint64_t wr_id, uint32_t length, uint64_t offset = 0);
+
+  std::vector<Sent> transmit(size_t room = 10000);
+  // The opcodes that transmit() sends.
+  std::vector<wire::Opcode> transmit_opcodes();
+
+  // Packets of the peer.
+  wire::Packet request(wire::Opcode opcode, uint32_t psn) const;
+  void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
+  void receive_ack(uint32_t psn);
+  void receive_nak(uint32_t psn, wire::AckKind kind, uint8_t value);
+
+  // Moves time to the next deadline and tells the engine. False if there is none.
+  bool next_deadline();
+
+  std::vector<Completion> poll();
+  // wr_id and status of everything completed since the last look.
+  std::vector<std::pair<uint64_t, WcStatus>> completions();
+  uint64_t counter(CounterId id) { return engine_.state().counters[id]; }
+  std::vector<EventKind> events();
+
+  Engine engine_{{.slot = 1, .secret = 42, .max_qps = 64}};
+  CompletionQueue cq_{256};
+  QueuePair* qp_ = nullptr;
+  Instant now_{1000};
+  alignas(64) std::array<std::byte, kRegionBytes> memory_{};
+  uint32_t key_ = 0;
+  wire::Gid our_gid_;
+  wire::Gid peer_gid_;
+};
+
+Bytes pattern(size_t length, uint8_t seed = 1);
+
+}  // namespace verbena::core

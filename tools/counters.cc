@@ -1,0 +1,185 @@
+// verbena counters: asks running processes over the slot directory.
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "core/counters.h"
+#include "datapath/udp/slot_directory.h"
+#include "tools/tool.h"
+
+namespace verbena::tool {
+namespace {
+
+using datapath::SlotReport;
+
+constexpr Duration kPatience = milliseconds(500);
+// A process in the middle of a turn says that it is busy; it will not be for long.
+constexpr int kAttempts = 20;
+
+struct Meaning {
+  const char* name;
+  const char* text;
+};
+// Counters that are not the engine's. Names are the datapaths'.
+constexpr Meaning kOtherMeanings[] = {
+    {"queue_pairs", "queue pairs that exist now"},
+    {"memory_keys", "memory regions and windows registered now"},
+    {"udp_packets_sent", "RoCE packets handed to the kernel"},
+    {"udp_bytes_sent", "their bytes, BTH to ICRC"},
+    {"udp_trains_sent", "sends they went in (packets of one size travel together)"},
+    {"udp_packets_received", "RoCE packets that came from the kernel, ICRC good"},
+    {"udp_bytes_received", "their bytes, BTH to ICRC"},
+    {"udp_trains_received", "receives they came in"},
+    {"udp_icrc_errors", "dropped: wrong ICRC"},
+    {"udp_icrc_solved", "accepted with an IP identification found by solving the ICRC"},
+    {"udp_too_short", "dropped: shorter than any RoCE packet"},
+    {"udp_strays_forwarded", "packets for another process of this host, passed on to it"},
+    {"udp_strays_received", "packets that another process of this host passed on to us"},
+    {"udp_strays_dropped", "packets for another process of this host that is not there"},
+    {"udp_send_drops", "packets the kernel did not take"},
+    {"udp_path_mtu_exceeded", "packets larger than the way to the peer carries"},
+    {"udp_kernel_rx_drops", "packets lost because the socket's receive buffer was full"},
+    {"udp_steering_updates", "times the steering program in the kernel was replaced"},
+    {"fault_packets_lost", "packets lost on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_duplicated", "packets repeated on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_reordered", "packets overtaken on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_corrupted", "packets corrupted on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_delayed", "packets delayed on purpose (VERBENA_FAULTS)"},
+    {"pcap_packets_written", "packets written to the capture file (VERBENA_PCAP)"},
+};
+
+const char* meaning_of(const std::string& name) {
+  for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
+    const auto id = static_cast<core::CounterId>(i);
+    if (name == core::name_of(id)) return core::meaning_of(id);
+  }
+  const auto other = std::ranges::find(kOtherMeanings, name, &Meaning::name);
+  return other != std::end(kOtherMeanings) ? other->text : "";
+}
+
+struct NamedValue {
+  std::string name;
+  uint64_t value = 0;
+};
+struct DeviceCounters {
+  std::string device;
+  std::vector<NamedValue> values;  // empty: it was busy
+};
+
+// "device NAME" lines, each followed by "name value" lines.
+std::vector<DeviceCounters> parse(const std::string& text) {
+  std::vector<DeviceCounters> devices;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, value, more;
+    if (!(words >> name >> value) || words >> more) continue;
+    if (name == "device") {
+      devices.push_back({value, {}});
+      continue;
+    }
+    NamedValue counter{name, 0};
+    const char* const end = value.data() + value.size();
+    if (std::from_chars(value.data(), end, counter.value).ptr != end) continue;
+    if (devices.empty()) devices.push_back({"(unnamed)", {}});
+    devices.back().values.push_back(std::move(counter));
+  }
+  return devices;
+}
+
+bool was_busy(const SlotReport& report) {
+  return std::ranges::any_of(parse(report.text), [](const auto& d) { return d.values.empty(); });
+}
+
+std::vector<SlotReport> ask() {
+  std::vector<SlotReport> reports;
+  for (int i = 0; i < kAttempts; ++i) {
+    reports = datapath::SlotDirectory::query_all(kPatience);
+    if (std::ranges::none_of(reports, was_busy)) break;
+    ::usleep(5000);
+  }
+  return reports;
+}
+
+std::string command_line(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/cmdline", pid));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::ranges::replace(text, '\0', ' ');
+  return text;
+}
+
+void print_report(const SlotReport& report, bool all) {
+  fmt::print("process {}: {}\n", report.pid, command_line(report.pid));
+  const auto devices = parse(report.text);
+  if (devices.empty()) fmt::print("  no device is open\n");
+  for (const DeviceCounters& device : devices) {
+    fmt::print("  {}\n", device.device);
+    if (device.values.empty()) fmt::print("    too busy to answer; ask again\n");
+    bool any = false;
+    for (const NamedValue& c : device.values) {
+      if (c.value == 0 && !all) continue;
+      any = true;
+      fmt::print("    {:<28}{:>16}  {}\n", c.name, c.value, meaning_of(c.name));
+    }
+    if (!any && !device.values.empty()) fmt::print("    all counters are zero\n");
+  }
+}
+
+// Why a process did not answer.
+int explain_missing(pid_t pid) {
+  struct stat status {};
+  if (::kill(pid, 0) != 0 && errno == ESRCH) {
+    say_error(fmt::format("there is no process {}", pid));
+  } else if (::stat(fmt::format("/proc/{}", pid).c_str(), &status) == 0 &&
+             status.st_uid != ::getuid()) {
+    say_error(
+        fmt::format("process {} belongs to another user; only that user can read its counters "
+                    "(if it uses Verbena at all)",
+                    pid));
+  } else {
+    say_error(
+        fmt::format("process {} is not a Verbena process: it was not started with verbena run, has "
+                    "not opened a device yet, is stopped, or lives in another network namespace",
+                    pid));
+  }
+  return kNotThere;
+}
+
+}  // namespace
+
+int print_counters(const CountersOptions& options) {
+  const std::vector<SlotReport> reports = ask();
+  if (options.pid != 0) {
+    const auto report = std::ranges::find(reports, options.pid, &SlotReport::pid);
+    if (report == reports.end()) return explain_missing(options.pid);
+    print_report(*report, options.all);
+    return kDone;
+  }
+  size_t silent = 0;
+  for (const SlotReport& report : reports) {
+    if (report.pid == 0) {
+      ++silent;
+    } else {
+      print_report(report, options.all);
+    }
+  }
+  if (reports.empty()) fmt::print("No process uses Verbena in this network namespace.\n");
+  if (silent != 0) {
+    fmt::print("{} more {} not answer: another user's, or stopped.\n", silent,
+               silent == 1 ? "process does" : "processes do");
+  }
+  return kDone;
+}
+
+}  // namespace verbena::tool

@@ -1,0 +1,88 @@
+// Finds the library, and says which variables lead a program to it.
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "tools/tool.h"
+
+namespace verbena::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first NAME of LD_LIBRARY_PATH that has a libibverbs.so.1 wins.
+std::string library_path(const std::string& ours) {
+  const char* const before = std::getenv("LD_LIBRARY_PATH");
+  if (before == nullptr || *before == '\0') return ours;
+  const std::string rest = before;
+  if (rest == ours || rest.starts_with(ours + ":")) return rest;
+  return ours + ":" + rest;
+}
+
+// For a POSIX shell.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      result += "'\\''";
+    } else {
+      result += c;
+    }
+  }
+  return result + "'";
+}
+
+}  // namespace
+
+std::optional<std::string> library_folder() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (error) return std::nullopt;
+  for (const char* relative : {VERBENA_LIBDIR_REL, "lib"}) {
+    const fs::path folder = (self.parent_path() / relative).lexically_normal();
+    if (fs::exists(folder / "libibverbs.so.1", error)) return folder.string();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<Variable>> environment_for(const Settings& settings) {
+  const auto folder = library_folder();
+  if (!folder) {
+    say_error("Verbena's libibverbs.so.1 is neither in " VERBENA_LIBDIR_REL
+              " nor in lib, seen from this program; install or build it");
+    return std::nullopt;
+  }
+  if (folder->find(':') != std::string::npos) {
+    say_error(
+        fmt::format("the library's folder {} has a colon in its name, which LD_LIBRARY_PATH "
+                    "cannot express",
+                    *folder));
+    return std::nullopt;
+  }
+  std::vector<Variable> all = {{"LD_LIBRARY_PATH", library_path(*folder)}};
+  std::string devices;
+  for (const std::string& device : settings.devices) {
+    devices += (devices.empty() ? "" : ",") + device;
+  }
+  for (const auto& [name, value] : {Variable{"VERBENA_DEVICES", devices},
+                                    {"VERBENA_LOG", settings.log},
+                                    {"VERBENA_LOG_FILE", settings.log_file},
+                                    {"VERBENA_PCAP", settings.pcap},
+                                    {"VERBENA_FAULTS", settings.faults}}) {
+    if (!value.empty()) all.push_back({name, value});
+  }
+  return all;
+}
+
+int print_environment(const Settings& settings) {
+  const auto variables = environment_for(settings);
+  if (!variables) return kNotThere;
+  for (const Variable& v : *variables) fmt::print("export {}={}\n", v.name, quoted(v.value));
+  return kDone;
+}
+
+}  // namespace verbena::tool

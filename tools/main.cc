@@ -1,0 +1,175 @@
+// The command line of the verbena command.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+#include <CLI/CLI.hpp>
+
+#include "datapath/faulty_datapath.h"
+#include "tools/tool.h"
+
+namespace verbena::tool {
+
+void say_error(std::string_view text) { fmt::print(stderr, "verbena: {}\n", text); }
+void say_warning(std::string_view text) { fmt::print(stderr, "verbena: warning: {}\n", text); }
+
+namespace {
+
+std::string faults_error(const std::string& text) {
+  const auto faults = datapath::parse_faults(text);
+  return faults.ok() ? "" : faults.error().why;
+}
+
+// Options that `run` and `env` have in common.
+void add_settings(CLI::App& command, Settings& to) {
+  command
+      .add_option("-d,--device", to.devices,
+                  "Use only this device or interface (repeat for more; the order counts)")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command.add_option("-l,--log", to.log, "How much to say: silent, error, warning, info or debug")
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"silent", "error", "warning", "info", "debug"}));
+  command.add_option("--log-file", to.log_file, "Where to say it, instead of standard error")
+      ->type_name("FILE");
+  command.add_option("--pcap", to.pcap, "Capture all packets to this file; %p is the process id")
+      ->type_name("FILE");
+  command.add_option("--faults", to.faults, "Lose packets on purpose, e.g. loss=0.01,seed=7")
+      ->type_name("SPEC")
+      ->check(CLI::Validator(faults_error, ""));
+}
+
+struct Line {
+  Settings run_settings;
+  Settings env_settings;
+  DevicesOptions devices;
+  CountersOptions counters;
+};
+
+// CLI11 does not know that the words it leaves alone are a program.
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: verbena run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n";
+  }
+};
+
+CLI::App* add_run(CLI::App& app, Line& line) {
+  CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA devices");
+  run->formatter(std::make_shared<RunFormatter>());
+  run->footer(
+      "\nThe first word that is no option is the program; what follows is the program's.\n"
+      "\nExamples:\n"
+      "  verbena run -- ibv_devinfo -v\n"
+      "  verbena run -- ib_write_bw -d verbena_lo            (server)\n"
+      "  verbena run -- ib_write_bw -d verbena_lo 127.0.0.1  (client)\n"
+      "  verbena run --device eth0 --log info -- ibv_rc_pingpong -g 0\n"
+      "  verbena run --pcap /tmp/%p.pcap --faults loss=0.01,seed=7 -- ib_send_lat 127.0.0.1\n"
+      "\nExit status: the program's own; 125 if verbena failed, 126 if the program cannot be\n"
+      "executed, 127 if it was not found.");
+  add_settings(*run, line.run_settings);
+  run->prefix_command();
+  return run;
+}
+
+CLI::App* add_env(CLI::App& app, Line& line) {
+  CLI::App* env =
+      app.add_subcommand("env", "Print the environment that makes programs use Verbena");
+  env->footer(
+      "\nExamples:\n"
+      "  eval \"$(verbena env)\"                 this shell's programs use Verbena from now on\n"
+      "  eval \"$(verbena env --device eth0)\"   and see only verbena_eth0");
+  add_settings(*env, line.env_settings);
+  return env;
+}
+
+CLI::App* add_devices(CLI::App& app, Line& line) {
+  CLI::App* devices = app.add_subcommand(
+      "devices", "List the RDMA devices of this machine, and what is in the way");
+  devices->footer(
+      "\nShows what a program would see, so VERBENA_DEVICES counts here too.\n"
+      "\nExamples:\n"
+      "  verbena devices\n"
+      "  verbena devices -v\n"
+      "  VERBENA_DEVICES=eth0 verbena devices\n"
+      "\nExit status: 0 if there is a usable device, 1 if there is none.");
+  devices->add_flag("-v,--verbose", line.devices.verbose, "Say more about each device");
+  devices->add_flag("--json", line.devices.json, "Print JSON, for programs");
+  return devices;
+}
+
+CLI::App* add_counters(CLI::App& app, Line& line) {
+  CLI::App* counters = app.add_subcommand("counters", "Show the counters of running processes");
+  counters->footer(
+      "\nOnly your own processes answer, and only in this network namespace.\n"
+      "\nExamples:\n"
+      "  verbena counters                  every process, what is not zero\n"
+      "  verbena counters --all 4711       all counters of process 4711\n"
+      "\nExit status: 1 if PID is not a Verbena process of yours.");
+  counters->add_option("PID", line.counters.pid, "Process to ask; all of them if none is given")
+      ->type_name("")
+      ->check(CLI::Range(1, 1 << 22));
+  counters->add_flag("-a,--all", line.counters.all, "Show counters that are zero as well");
+  return counters;
+}
+
+int main(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  // A "--" and what follows are kept away from the parser: they belong to the program.
+  std::vector<std::string> behind_dashes;
+  const bool is_run = !words.empty() && words.front() == "run";
+  if (const auto dashes = std::ranges::find(words, "--"); is_run && dashes != words.end()) {
+    behind_dashes.assign(dashes, words.end());
+    words.erase(dashes, words.end());
+  }
+
+  CLI::App app("Verbena: an RDMA NIC in user space.", "verbena");
+  app.set_version_flag("--version", std::string("verbena ") + VERBENA_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "\nExamples:\n"
+      "  verbena devices\n"
+      "  verbena run -- ib_write_bw -d verbena_lo\n"
+      "  verbena COMMAND --help\n"
+      "\nMore: man verbena, man 7 verbena.");
+  Line line;
+  const CLI::App* const run = add_run(app, line);
+  const CLI::App* const devices = add_devices(app, line);
+  const CLI::App* const counters = add_counters(app, line);
+  const CLI::App* const env = add_env(app, line);
+
+  try {
+    std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (words.empty()) {
+      fmt::print(stderr, "{}", app.help());
+      return kUsage;
+    }
+    say_error(error.what());
+    fmt::print(stderr, "Try: verbena{} --help\n", is_run ? " run" : "");
+    return is_run ? kRunFailed : kUsage;
+  }
+
+  if (*run) {
+    std::vector<std::string> command = run->remaining();
+    // The first "--" ends our options; a later one is an argument of the program's.
+    if (!behind_dashes.empty() && command.empty()) behind_dashes.erase(behind_dashes.begin());
+    command.insert(command.end(), behind_dashes.begin(), behind_dashes.end());
+    return run_program(line.run_settings, command);
+  }
+  if (*devices) return list_devices(line.devices);
+  if (*counters) return print_counters(line.counters);
+  if (*env) return print_environment(line.env_settings);
+  return kUsage;
+}
+
+}  // namespace
+}  // namespace verbena::tool
+
+int main(int argc, char** argv) { return verbena::tool::main(argc, argv); }
