@@ -151,13 +151,20 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "{}", app.help());
       return kUsage;
     }
-    say_error(error.what());
+    const std::vector<CLI::App*> matching = app.get_subcommands(
+        [&](const CLI::App* command) { return command->check_name(words.front()); });
+    const bool unknown = !words.front().starts_with('-') && matching.empty();
+    say_error(unknown ? "there is no command '" + words.front() + "'" : error.what());
     fmt::print(stderr, "Try: verbena{} --help\n", is_run ? " run" : "");
     return is_run ? kRunFailed : kUsage;
   }
 
   if (*run) {
     std::vector<std::string> command = run->remaining();
+    if (!command.empty() && command.front().starts_with('-')) {
+      say_error("run: there is no option " + command.front());
+      return kRunFailed;
+    }
     // The first "--" ends our options; a later one is an argument of the program's.
     if (!behind_dashes.empty() && command.empty()) behind_dashes.erase(behind_dashes.begin());
     command.insert(command.end(), behind_dashes.begin(), behind_dashes.end());

@@ -1,4 +1,5 @@
-// CRC-32 by libdeflate, or four times as wide where the CPU can, and the algebra that finds a 16-bit field we cannot see.
+// CRC-32 by libdeflate, or four times as wide where the CPU can, and the algebra that finds a
+// 16-bit field we cannot see.
 #include "base/crc32.h"
 
 #include <libdeflate.h>
@@ -80,8 +81,9 @@ uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data
 }
 
 int32_t crc32_solve_two_bytes(uint32_t crc_difference, size_t tail_bytes) {
-  // Stepping back over the tail and the two bytes themselves gives their bits as they were xored into
-  // the register's low 16 bits: first byte lowest. Anything above means no two bytes explain it.
+  // Stepping back over the tail and the two bytes themselves gives their bits as they were xored
+  // into the register's low 16 bits: first byte lowest. Anything above means no two bytes explain
+  // it.
   const uint32_t bits = step(crc_difference, tail_bytes + 2, kInversePowers);
   if ((bits & 0xFFFF0000u) != 0) return -1;
   return static_cast<int32_t>((bits & 0xFF) << 8 | bits >> 8);

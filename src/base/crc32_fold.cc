@@ -1,7 +1,7 @@
-// Folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009): a
-// block of 128 bits that lies D bits before another one is worth, modulo the polynomial, its halves
-// times x^(D+32) and x^(D-32), which is again 128 bits and can be xored into the later block. What is
-// left at the end is a 16-byte message with the same CRC.
+// Folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel
+// 2009): a block of 128 bits that lies D bits before another one is worth, modulo the polynomial,
+// its halves times x^(D+32) and x^(D-32), which is again 128 bits and can be xored into the later
+// block. What is left at the end is a 16-byte message with the same CRC.
 #include "base/crc32_fold.h"
 
 #if defined(__x86_64__)
@@ -17,7 +17,8 @@
 namespace verbena {
 namespace {
 
-// x^n modulo the polynomial, bit-reflected, moved up by one as products of reflected numbers need it.
+// x^n modulo the polynomial, bit-reflected, moved up by one as products of reflected numbers need
+// it.
 constexpr uint64_t power(uint32_t n) {
   uint32_t value = 0x80000000u;  // x^0
   for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) != 0 ? 0xEDB88320u : 0);
@@ -94,8 +95,8 @@ VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const st
   a = fold(fold(fold(a, b, by_vector), c, by_vector), d, by_vector);
   for (; left >= kVector; left -= kVector) a = fold(a, take<copy>(from, to), by_vector);
 
-  const __m128i by_block = _mm_set_epi64x(static_cast<long long>(kByBlock.high),
-                                          static_cast<long long>(kByBlock.low));
+  const __m128i by_block =
+      _mm_set_epi64x(static_cast<long long>(kByBlock.high), static_cast<long long>(kByBlock.low));
   alignas(kVector) __m128i blocks[4];
   _mm512_store_si512(blocks, a);
   const __m128i rest =

@@ -49,14 +49,10 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   const uint32_t index = qp->qpn().index();
   QpAttributes reset;
   reset.state = QpState::Reset;
-  PeerWindow* window = qp->window();
-  qp->modify(reset, qp_attr::kState);  // gives its part of the window back
+  qp->modify(reset, qp_attr::kState);
   drop_from_lists(*qp);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
-  if (window != nullptr) {
-    wake_waiting(*window, now);  // what it had under way no longer fills the window
-    release_window(*qp);
-  }
+  release_window(*qp, now);
   slots_[index].qp.reset();
   free_.push_back(index);
   --qp_count_;
@@ -79,26 +75,26 @@ PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
   return window.get();
 }
 
-void Engine::release_window(QueuePair& qp) {
+void Engine::release_window(QueuePair& qp, Instant now) {
   PeerWindow* window = qp.window();
   if (window == nullptr) return;
   qp.set_window(nullptr);
-  if (--window->users == 0) windows_.erase({window->destination, window->slot});
+  if (--window->users == 0) {
+    windows_.erase({window->destination, window->slot});
+  } else {
+    wake_waiting(*window, now);  // what it had under way no longer fills the window
+  }
 }
 
 void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
   const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
-  PeerWindow* old = qp.window();
   qp.modify(attr, mask);
   if (to_reset) {
     drop_from_lists(qp);
-    if (old != nullptr) {
-      wake_waiting(*old, now);
-      release_window(qp);
-    }
+    release_window(qp, now);
   } else if ((mask & qp_attr::kAddressVector) != 0) {
     drop_from_lists(qp);
-    release_window(qp);
+    release_window(qp, now);
     qp.set_window(acquire_window(qp.attributes()));
   }
   after_change(qp, now);
@@ -144,13 +140,17 @@ void Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
 
 // A queue pair was touched: it may have something to send, or a window that others wait for may be open.
 void Engine::after_change(QueuePair& qp, Instant now) {
-  if (qp.ready(now)) {
-    make_ready(qp);
-  } else if (!qp.in_waiting_list && qp.waits_for_window(now)) {
+  PeerWindow* window = qp.window();
+  const bool requests = qp.requests_ready(now);
+  // Requests go behind those that already wait for the window, even if it has room at the moment:
+  // otherwise one that is always busy would take each bit of room before the others get to it.
+  const bool others_wait = window != nullptr && !window->waiting.empty();
+  if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
+  if (!qp.in_ready_list && !qp.in_waiting_list && (requests || qp.waits_for_window(now))) {
     qp.in_waiting_list = true;
-    qp.window()->waiting.push_back(&qp);
+    window->waiting.push_back(&qp);
   }
-  if (qp.window() != nullptr) wake_waiting(*qp.window(), now);
+  if (window != nullptr) wake_waiting(*window, now);
   schedule(qp);
 }
 
@@ -162,7 +162,7 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
     QueuePair* qp = window.waiting.front();
     window.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (!qp->ready(now)) continue;
+    if (!qp->requests_ready(now)) continue;
     make_ready(*qp);
     room -= std::min(room, kBytesPerQpAndRound);
   }
@@ -179,7 +179,9 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
-    qp->transmit(sink, now, kPacketsPerQpAndRound);
+    const uint32_t mtu = wire::bytes_of(qp->attributes().path_mtu);
+    const uint32_t budget = std::min(kPacketsPerQpAndRound, kBytesPerQpAndRound / mtu);
+    qp->transmit(sink, now, budget, !qp->in_waiting_list);
     after_change(*qp, now);
   }
   if (ready_head_ == ready_.size()) {

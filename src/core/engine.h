@@ -68,7 +68,7 @@ class Engine {
   void make_ready(QueuePair& qp);
   void schedule(QueuePair& qp);
   PeerWindow* acquire_window(const QpAttributes& attr);
-  void release_window(QueuePair& qp);
+  void release_window(QueuePair& qp, Instant now);
   void drop_from_lists(QueuePair& qp);
 
   EngineConfig config_;

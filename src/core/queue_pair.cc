@@ -181,10 +181,10 @@ void QueuePair::on_deadline(Instant now) {
 
 // READ data and atomic results first, since the peer waits for them; then requests; a mere
 // acknowledgement last, being short, so that it can end the train that a request began.
-uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
   uint32_t sent = responder_.send_answers(sink, budget);
   settle();
-  if (sent < budget) sent += requester_.transmit(sink, now, budget - sent);
+  if (requests && sent < budget) sent += requester_.transmit(sink, now, budget - sent);
   settle();
   if (sent < budget) sent += responder_.send_acknowledgement(sink);
   return sent;

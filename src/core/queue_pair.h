@@ -33,7 +33,7 @@ class QueuePair {
   // As they stand now: PSNs move while the queue pair works.
   QpAttributes query() const;
   PeerWindow* window() const { return common_.window; }
-  void set_window(PeerWindow* window) { common_.window = window; }
+  void set_window(PeerWindow* window) { requester_.change_window(window); }
   const QpConfig& config() const { return config_; }
 
   Status post_send(const SendRequest& request);
@@ -45,8 +45,10 @@ class QueuePair {
 
   void on_packet(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget);
-  bool ready(Instant now) { return responder_.ready() || requester_.ready(now); }
+  // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
+  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
+  bool answers_ready() const { return responder_.ready(); }
+  bool requests_ready(Instant now) { return requester_.ready(now); }
   bool waits_for_window(Instant now) { return requester_.waits_for_window(now); }
   Instant deadline() const { return requester_.deadline(); }
   bool nothing_outstanding() const { return requester_.drained(); }

@@ -100,6 +100,12 @@ void Requester::start() {
   rnr_retries_left_ = qp_.attr.rnr_retry;
 }
 
+void Requester::change_window(PeerWindow* window) {
+  if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
+  if (window != nullptr) window->sent(in_flight_cost_);
+  qp_.window = window;
+}
+
 void Requester::reset() {
   if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
   in_flight_cost_ = 0;

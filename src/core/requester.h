@@ -33,6 +33,8 @@ class Requester {
 
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   void start();
+  // What is under way counts against the new window from now on (null: against none).
+  void change_window(PeerWindow* window);
   // Back to RESET: forgets everything without completions.
   void reset();
   // Completes whatever is queued, in order. `first` is how the request at the head failed.

@@ -85,7 +85,8 @@ void Requester::on_acknowledge(const wire::Packet& p, Instant now) {
       switch (static_cast<wire::NakCode>(p.aeth.value)) {
         case wire::NakCode::SequenceError:
           qp_.count(CounterId::naks_sequence_received);
-          retry();
+          // Soft-RoCE complains about what followed a request it answered with RNR; we wait already.
+          if (rnr_until_ == kNever || now >= rnr_until_) retry();
           return;
         case wire::NakCode::InvalidRequest: fail_head(WcStatus::RemoteInvalidRequest); break;
         case wire::NakCode::RemoteAccess: fail_head(WcStatus::RemoteAccess); break;

@@ -1,5 +1,5 @@
-// The Datapath interface: moves RoCE packets between an engine's owner and a medium. One thread at a
-// time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath.
+// The Datapath interface: moves RoCE packets between an engine's owner and a medium. One thread at
+// a time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class Datapath {
   virtual Result<wire::PathId> open_path(const wire::Route& route) = 0;
   virtual void close_path(wire::PathId path) = 0;
 
-  // Packets that have arrived, checked, at most one batch; empty when there are none. They stay valid
-  // until the next receive().
+  // Packets that have arrived, checked, at most one batch; empty when there are none. They stay
+  // valid until the next receive().
   virtual std::span<const wire::RxPacket> receive() = 0;
 
   // True: call receive() again before waiting; something is held that wait_fd() does not show.

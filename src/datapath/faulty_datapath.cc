@@ -1,4 +1,5 @@
-// Throws dice for every packet. Held packets are copies, because a datapath's memory lives one call.
+// Throws dice for every packet. Held packets are copies, because a datapath's memory lives one
+// call.
 #include "datapath/faulty_datapath.h"
 
 #include <algorithm>
@@ -18,8 +19,8 @@ bool parse_number(std::string_view text, T& to) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Digits with a point. (The library's own conversion to double would make libm another dependency, and
-// strtod follows the program's locale.)
+// Digits with a point. (The library's own conversion to double would make libm another dependency,
+// and strtod follows the program's locale.)
 bool parse_probability(std::string_view text, double& to) {
   double value = 0, scale = 0;
   bool digits = false;
@@ -54,8 +55,8 @@ Result<Faults> parse_faults(std::string_view text) {
     if (equals == item.npos) return Error{EINVAL, "a fault must be written as name=value"};
     const std::string_view name = item.substr(0, equals);
     const std::string_view value = item.substr(equals + 1);
-    const auto probability = std::ranges::find(probabilities, name,
-                                               &std::pair<std::string_view, double*>::first);
+    const auto probability =
+        std::ranges::find(probabilities, name, &std::pair<std::string_view, double*>::first);
     if (probability != std::end(probabilities)) {
       if (!parse_probability(value, *probability->second)) {
         return Error{EINVAL, "a fault's probability must be a number from 0 to 1"};

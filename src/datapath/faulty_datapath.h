@@ -24,8 +24,8 @@ struct Faults {
   uint64_t seed = 1;
 };
 
-// Reads "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,hold=3,send=1,seed=7"; what is
-// not named stays as it is by default.
+// Reads "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,hold=3,send=1,seed=7"; what
+// is not named stays as it is by default.
 Result<Faults> parse_faults(std::string_view text);
 
 class FaultyDatapath final : public Datapath, private wire::PacketSink {

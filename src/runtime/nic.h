@@ -35,7 +35,7 @@ class Nic {
   // Holding one is holding the Nic: the engine is reachable only through it.
   class Guard {
    public:
-    explicit Guard(Nic& nic) : nic_(nic) { nic_.mutex_.lock(); }
+    explicit Guard(Nic& nic) : nic_(nic) { nic_.lock(); }
     ~Guard() { nic_.unlock(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -63,8 +63,6 @@ class Nic {
   void after_post(Guard& guard, core::QueuePair& qp);
   // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
   void turn_for_poller();
-  // ibv_poll_cq found something: the caller may be away for a while now.
-  void poller_satisfied();
   // The caller is about to sleep on a completion channel.
   void poller_sleeps();
 
@@ -101,6 +99,7 @@ class Nic {
   void transmit();
   void deliver();
   void refresh_port();
+  void lock();
   void unlock();
   void watch(bool on);
 
@@ -125,9 +124,9 @@ class Nic {
   Instant sleeping_until_ = {INT64_MIN};    // under mutex_; INT64_MIN: not asleep
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
-  bool useful_since_watch_ = false;
-  std::atomic<uint32_t> eager_credit_{64};  // written under mutex_
-  std::atomic<uint32_t> empty_polls_{0};
+  uint32_t distrust_ = 64;
+  Instant turned_at_;  // when the last turn was made
+  Instant last_poll_;  // when the last turn for a poller was made
   std::atomic<uint64_t> poller_turns_{0};
   std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there
 };

@@ -5,16 +5,18 @@
 //   watching: asleep on the datapath's descriptor; a packet wakes it.
 //   not watching: the application polls; the thread only looks in every kPatience whether it still does.
 //
-// An application that keeps polling an empty queue takes the watch (turn_for_poller). When it finds
-// something it may be gone next, so the watch is given back at once, as long as that proves useful: the
-// thread then finds packets before the application polls again. Each time it does not, a credit is used
-// up; without credit the watch stays with the application, and a look-in that finds packets waiting
-// restores the credit. That is how interrupt moderation adapts, too: by what it finds when it wakes.
+// It starts out watching. Each time a packet wakes it and the application had already taken that packet,
+// the waking was for nothing, and some trust in the application is won; with enough of it, the next poll
+// that finds nothing takes the watch. Trust is lost when the thread finds a packet that no poll had come
+// for: a little while it watches, a lot when it looks in on an application that went away with the watch.
+// That is how interrupt moderation adapts, too: by what it finds when it wakes.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
+
+#include <algorithm>
 
 #include "runtime/log.h"
 #include "runtime/nic.h"
@@ -25,10 +27,16 @@ namespace {
 constexpr Duration kPatience = milliseconds(1);
 // Shorter than the acknowledge timeouts that programs use (2^14 * 4 us = 67 ms).
 constexpr Duration kActiveNap = milliseconds(50);
-constexpr uint32_t kEmptyPollsToTakeWatch = 4;
-constexpr uint32_t kFullCredit = 64;
+// Wakings for nothing until the application is trusted with the watch: at first and whenever a packet
+// waited for us; and after it went away with the watch while packets came.
+constexpr uint32_t kUsualDistrust = 64;
+constexpr uint32_t kGreatDistrust = 4096;
+// A poll not longer ago than this would have found the packet itself a moment later.
+constexpr Duration kJustPolled = microseconds(10);
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
+
+constexpr int kSpins = 100;
 
 constexpr Instant kAwake{INT64_MIN};
 
@@ -37,7 +45,7 @@ constexpr Instant kAwake{INT64_MIN};
 bool Nic::turn(bool may_owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
-  const Instant at = runtime::now();
+  const Instant at = turned_at_ = runtime::now();
   const uint64_t completions_before = engine_->state().completions;
   if (!packets.empty()) engine_->on_packets(packets, at);
   if (engine_->next_deadline() <= at) engine_->on_deadline(at);
@@ -61,6 +69,15 @@ void Nic::transmit_at_exit() {
   mutex_.unlock();
 }
 
+// The holder is in a turn of a few microseconds as a rule: shorter than falling asleep and waking up.
+void Nic::lock() {
+  for (int i = 0; i < kSpins; ++i) {
+    if (mutex_.try_lock()) return;
+    __builtin_ia32_pause();
+  }
+  mutex_.lock();
+}
+
 void Nic::unlock() {
   if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.
@@ -73,7 +90,6 @@ void Nic::unlock() {
 void Nic::watch(bool on) {
   if (watching_ == on) return;
   watching_ = on;
-  useful_since_watch_ = false;
   epoll_event event{on ? uint32_t{EPOLLIN} : 0u, {}};
   epoll_ctl(gate_fd_, EPOLL_CTL_MOD, datapath_->wait_fd(), &event);
 }
@@ -85,31 +101,22 @@ void Nic::after_post(Guard&, core::QueuePair& qp) {
 void Nic::turn_for_poller() {
   poller_turns_.fetch_add(1, std::memory_order_relaxed);
   if (dead() || !mutex_.try_lock()) return;
-  if (watching_ && empty_polls_.fetch_add(1, std::memory_order_relaxed) >= kEmptyPollsToTakeWatch) {
-    if (!useful_since_watch_ && eager_credit_ > 0) --eager_credit_;
+  if (watching_ && distrust_ == 0) {
     watch(false);
-    // The thread sleeps without a time limit for the look-in; let it set one.
+    // The thread sleeps until a packet comes; now it must look in instead.
     if (sleeping_until_ != kAwake && sleeping_until_ > runtime::now() + kPatience) {
       sleeping_until_ = kAwake;
       eventfd_write(wake_fd_, 1);
     }
   }
-  const bool more = turn(!watching_ && eager_credit_ == 0);
+  const bool more = turn(!watching_);
+  last_poll_ = turned_at_;
   const bool hand_over = more && watching_;
   unlock();
   if (hand_over) eventfd_write(wake_fd_, 1);
 }
 
-void Nic::poller_satisfied() {
-  empty_polls_.store(0, std::memory_order_relaxed);
-  if (eager_credit_ == 0 || watching_ || dead()) return;
-  if (!mutex_.try_lock()) return;
-  watch(true);
-  unlock();
-}
-
 void Nic::poller_sleeps() {
-  empty_polls_.store(0, std::memory_order_relaxed);
   if (watching_ || dead()) return;
   const std::lock_guard lock(mutex_);
   watch(true);
@@ -162,6 +169,7 @@ void Nic::run_background() {
     }
 
     const bool app_polls = poller_turns_.load(std::memory_order_relaxed) != turns_before;
+    const Instant polled_at = last_poll_;
     const uint64_t packets_before = engine_->state().counters[core::CounterId::packets_received];
     for (int i = 0; turn(false);) {
       deliver();
@@ -172,18 +180,16 @@ void Nic::run_background() {
       }
     }
     deliver();
-    const bool useful =
-        engine_->state().counters[core::CounterId::packets_received] != packets_before;
-    if (watching_) {
-      if (useful) {
-        useful_since_watch_ = true;
-        eager_credit_ = kFullCredit;
+    const bool found = engine_->state().counters[core::CounterId::packets_received] != packets_before;
+    if (!watching_) {
+      if (!app_polls) {
+        if (found) distrust_ = kGreatDistrust;
+        watch(true);
       }
-    } else if (!app_polls) {
-      // The application went away with the watch in its pocket. If that made packets wait, be eager.
-      if (useful) eager_credit_ = kFullCredit;
-      empty_polls_.store(0, std::memory_order_relaxed);
-      watch(true);
+    } else if (found && turned_at_ - polled_at > kJustPolled) {
+      distrust_ = std::max(distrust_, kUsualDistrust);
+    } else if (!found && app_polls && fds[0].revents != 0 && distrust_ > 0) {
+      --distrust_;
     }
   }
   mutex_.unlock();

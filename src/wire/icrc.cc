@@ -47,8 +47,8 @@ size_t store_ipv6(std::byte* to, const IcrcFlow& flow, size_t datagram_bytes,
   return kIpv6Bytes;
 }
 
-// What a difference in two bytes, `tail` bytes before the end, does to the CRC. Bitwise, so that the
-// compiler can make the table.
+// What a difference in two bytes, `tail` bytes before the end, does to the CRC. Bitwise, so that
+// the compiler can make the table.
 constexpr uint32_t effect_of_two_bytes(uint16_t value, size_t tail) {
   uint32_t crc = static_cast<uint32_t>(value >> 8 | (value & 0xFF) << 8);
   for (size_t bit = 0; bit < (tail + 2) * 8; ++bit) {

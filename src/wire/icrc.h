@@ -1,6 +1,7 @@
 // The invariant CRC of RoCEv2 (IBA annex A17.3): CRC-32 over eight bytes of ones, the IP and UDP
-// headers, and everything from the BTH on, with all fields that may change on the way taken as ones.
-// A UDP socket neither writes nor sees the IP header; what is here works from what it knows of it.
+// headers, and everything from the BTH on, with all fields that may change on the way taken as
+// ones. A UDP socket neither writes nor sees the IP header; what is here works from what it knows
+// of it.
 #pragma once
 
 #include <array>
@@ -16,8 +17,9 @@
 namespace verbena::wire {
 
 inline constexpr uint16_t kRoceUdpPort = 4791;
-inline constexpr size_t kBthReservedOffset = 4;  // resv8a: FECN, BECN and six bits a switch may write
-inline constexpr uint32_t kMaxKnownIds = 128;    // the most segments the kernel cuts a send into
+inline constexpr size_t kBthReservedOffset =
+    4;                                         // resv8a: FECN, BECN and six bits a switch may write
+inline constexpr uint32_t kMaxKnownIds = 128;  // the most segments the kernel cuts a send into
 
 // One direction of one flow: what the ICRC covers of the headers in front of the BTH.
 struct IcrcFlow {
@@ -78,8 +80,9 @@ class IcrcVerifier {
   uint32_t prefix_ = 0;
 };
 
-// Writes IP and UDP headers as a Verbena sender's kernel would (DF, id 0, checksums right for IPv4's
-// header and zero for UDP) for tools that need whole packets. Returns 28 or 48; `to` has 48 bytes.
+// Writes IP and UDP headers as a Verbena sender's kernel would (DF, id 0, checksums right for
+// IPv4's header and zero for UDP) for tools that need whole packets. Returns 28 or 48; `to` has 48
+// bytes.
 size_t store_ip_udp_headers(const IcrcFlow& flow, uint8_t traffic_class, uint8_t hop_limit,
                             size_t datagram_bytes, std::byte* to);
 

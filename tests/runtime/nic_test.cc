@@ -111,7 +111,6 @@ class NicTest : public ::testing::Test {
         break;
       }
     }
-    nic_->poller_satisfied();
     return c;
   }
 

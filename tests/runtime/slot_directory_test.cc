@@ -34,7 +34,8 @@ TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
 
 TEST(SlotDirectory, AnswersForItsCounters) {
   Process a;
-  // Asker and asked are one thread here, so the asker goes first and reads what was answered before.
+  // Asker and asked are one thread here, so the asker goes first and reads what was answered
+  // before.
   EXPECT_TRUE(SlotDirectory::query_all(milliseconds(0)).size() >= 1);
   a.directory->poll(nullptr);  // answers to a socket that is gone: harmless
   const pid_t child = ::fork();
@@ -56,10 +57,10 @@ TEST(SlotDirectory, IgnoresRubbish) {
   const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
-  const int n = std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "verbena/1/slot/%u",
-                              a.slot());
-  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
-                                            static_cast<size_t>(n));
+  const int n =
+      std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "verbena/1/slot/%u", a.slot());
+  const auto bytes =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   std::vector<unsigned char> message(100);
   for (size_t size = 0; size <= message.size(); ++size) {
     for (const int kind : {0, 1, 2, 3, 4, 200}) {
@@ -68,8 +69,8 @@ TEST(SlotDirectory, IgnoresRubbish) {
       message[1] = 'B';
       message[2] = 1;
       message[3] = static_cast<unsigned char>(kind);
-      ::sendto(fd.get(), message.data(), size, MSG_DONTWAIT,
-               reinterpret_cast<const sockaddr*>(&to), bytes);
+      ::sendto(fd.get(), message.data(), size, MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&to),
+               bytes);
       a.udp->poll_directory();
     }
   }

@@ -1,5 +1,5 @@
-// Several processes on one address: every packet reaches the one whose slot it names, by the kernel's
-// steering or by being forwarded.
+// Several processes on one address: every packet reaches the one whose slot it names, by the
+// kernel's steering or by being forwarded.
 #include "datapath/udp/steering.h"
 
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// Helpers for tests of the UDP datapath: a directory and a datapath are all that makes a process here,
-// so one test plays several.
+// Helpers for tests of the UDP datapath: a directory and a datapath are all that makes a process
+// here, so one test plays several.
 #pragma once
 
 #include <arpa/inet.h>
@@ -87,7 +87,8 @@ struct Process {
     const auto& bytes = packets[i];
     const wire::Bth bth = wire::Bth::load(bytes.data());
     for (size_t k = 0; k + wire::kBthBytes + bth.pad < bytes.size(); ++k) {
-      if (bytes[wire::kBthBytes + k] != static_cast<std::byte>(bth.psn.value() + k * 7)) return false;
+      if (bytes[wire::kBthBytes + k] != static_cast<std::byte>(bth.psn.value() + k * 7))
+        return false;
     }
     return true;
   }

@@ -1,5 +1,5 @@
-// The ICRC against packets that the Linux kernel's Soft-RoCE sent (whole IP packets, as captured), and
-// against damage to them.
+// The ICRC against packets that the Linux kernel's Soft-RoCE sent (whole IP packets, as captured),
+// and against damage to them.
 #include "wire/icrc.h"
 
 #include <gtest/gtest.h>
@@ -44,11 +44,12 @@ constexpr Golden kCaptured[] = {
      "000055dee6ec5000000009ec000000000000000100000000000000003c7807e8"},
 };
 
-// Made by hand with a byte-by-byte CRC: traffic class, flow label, hop limit and UDP checksum are not
-// what the ICRC takes them for.
-constexpr Golden kIpv6 = {"RC SEND only over IPv6",
-     "6a5123450024113dfe800000000000000000000000000001fe800000000000000000000000000002"
-     "c12312b7002412340440ffff00010007800004d268656c6c6f2c20495076362179955923"};
+// Made by hand with a byte-by-byte CRC: traffic class, flow label, hop limit and UDP checksum are
+// not what the ICRC takes them for.
+constexpr Golden kIpv6 = {
+    "RC SEND only over IPv6",
+    "6a5123450024113dfe800000000000000000000000000001fe800000000000000000000000000002"
+    "c12312b7002412340440ffff00010007800004d268656c6c6f2c20495076362179955923"};
 
 std::vector<std::byte> from_hex(const char* hex) {
   std::vector<std::byte> bytes;
@@ -149,8 +150,8 @@ TEST(Icrc, SenderAndReceiverAgreeOnEverySegment) {
   Received r(from_hex(kCaptured[1].hex));
   const uint32_t prefix = icrc_prefix(r.flow, r.datagram.size());
   for (uint32_t id = 0; id < kMaxKnownIds; ++id) {
-    const uint32_t crc = icrc_over_bth(icrc_prefix_with_id(prefix, id),
-                                       r.datagram.first(r.datagram.size() - 4));
+    const uint32_t crc =
+        icrc_over_bth(icrc_prefix_with_id(prefix, id), r.datagram.first(r.datagram.size() - 4));
     store_icrc(r.datagram.data() + r.datagram.size() - 4, crc);
     EXPECT_EQ(r.check(id), IcrcMatch::Known);
     // Elsewhere in its train it is another id, except that 0 is always expected.

@@ -140,11 +140,14 @@ VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
     const std::lock_guard lock(open_contexts().mutex);
     std::erase(open_contexts().contexts, c);
   }
-  if (!c->nic->dead()) c->nic->remove_listener(c->async.get());
-  if (c->users.load(std::memory_order_relaxed) > 1) {
-    runtime::log(runtime::LogLevel::Warning,
-                 "ibv_close_device: %s closed while %d of its objects still exist",
-                 ibv_get_device_name(context->device), c->users.load() - 1);
+  if (!c->nic->dead()) {
+    c->nic->remove_listener(c->async.get());
+    const int objects = c->users.load() - 1;
+    if (objects > 0) {
+      runtime::log(runtime::LogLevel::Warning,
+                   "ibv_close_device: %s closed while %d of its objects still exist",
+                   ibv_get_device_name(context->device), objects);
+    }
   }
   c->drop_user();
   return 0;

@@ -210,7 +210,6 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
     if (code != 0) [[unlikely]] return -code;
     found = take(cq, count, wc);
   }
-  if (found != 0) cq.nic->poller_satisfied();
   return static_cast<int>(found);
 }
 

@@ -67,7 +67,8 @@ UnixAddress address_of_slot(uint8_t slot) {
 UniqueFd open_socket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
-  if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) fd.reset();
+  if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    fd.reset();
   return fd;
 }
 
@@ -174,8 +175,8 @@ SlotDirectory::SlotDirectory(UniqueFd socket, uint8_t slot, Answer answer)
 Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
   UniqueFd fd = open_socket();
   if (!fd.valid()) return Error{errno, "cannot open a Unix socket for the directory of processes"};
-  // Starting at a place of the process's own makes it unlikely that a new process inherits the QPNs,
-  // and the late packets, of one that just died.
+  // Starting at a place of the process's own makes it unlikely that a new process inherits the
+  // QPNs, and the late packets, of one that just died.
   constexpr uint32_t kSlots = kLastSlot - kFirstSlot + 1;
   const uint32_t start = static_cast<uint32_t>(::getpid()) * 61u;
   for (uint32_t i = 0; i < kSlots; ++i) {
@@ -221,10 +222,17 @@ void SlotDirectory::poll(const Mailbox* self) {
       if (read == Read::Unusable) continue;
       const Header header = *load_value<Header>(m.bytes);
       switch (header.kind) {
-        case Kind::Stray: deliver_stray(m.bytes, self); break;
-        case Kind::IndexReport: deliver_report(m.bytes, self); break;
-        case Kind::CountersRequest: questions.push_back({m.from, header.token}); break;
-        case Kind::CountersReply: break;  // only to those who ask, who are not here
+        case Kind::Stray:
+          deliver_stray(m.bytes, self);
+          break;
+        case Kind::IndexReport:
+          deliver_report(m.bytes, self);
+          break;
+        case Kind::CountersRequest:
+          questions.push_back({m.from, header.token});
+          break;
+        case Kind::CountersReply:
+          break;  // only to those who ask, who are not here
       }
     }
   }
@@ -281,8 +289,8 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
   const UniqueFd fd = open_socket();
   // An address of only the family asks the kernel for a free name to be answered at.
   const sockaddr_un any{.sun_family = AF_UNIX, .sun_path = {}};
-  if (!fd.valid() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any),
-                            sizeof any.sun_family) != 0) {
+  if (!fd.valid() ||
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any.sun_family) != 0) {
     return reports;
   }
   auto read_replies = [&, buffer = std::vector<std::byte>(sizeof(Header) + kLargestAnswer)](
@@ -307,7 +315,8 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
   size_t missing = 0;
   for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
     const Header request{.kind = Kind::CountersRequest, .token = slot};
-    if (send_to(fd.get(), address_of_slot(static_cast<uint8_t>(slot)), bytes_of_value(request), {}) ||
+    if (send_to(fd.get(), address_of_slot(static_cast<uint8_t>(slot)), bytes_of_value(request),
+                {}) ||
         errno == EAGAIN) {
       reports.push_back({.slot = static_cast<uint8_t>(slot), .pid = 0, .uid = 0, .text = {}});
       ++missing;

@@ -1,7 +1,8 @@
-// A process's place among the Verbena processes of one network namespace. A slot, the top byte of every
-// QPN the process hands out, is claimed by binding an abstract Unix datagram socket of that number: the
-// kernel makes it exclusive and frees it when the process dies, however it dies. Over that socket go
-// packets that the kernel gave to the wrong process, reports for steering, and questions for counters.
+// A process's place among the Verbena processes of one network namespace. A slot, the top byte of
+// every QPN the process hands out, is claimed by binding an abstract Unix datagram socket of that
+// number: the kernel makes it exclusive and frees it when the process dies, however it dies. Over
+// that socket go packets that the kernel gave to the wrong process, reports for steering, and
+// questions for counters.
 #pragma once
 
 #include <sys/types.h>
@@ -22,10 +23,11 @@
 
 namespace verbena::datapath {
 
-inline constexpr uint8_t kFirstSlot = 1;  // slot 0 is QP0, QP1 and nobody's
+inline constexpr uint8_t kFirstSlot = 1;   // slot 0 is QP0, QP1 and nobody's
 inline constexpr uint8_t kLastSlot = 254;  // slot 255 would contain the multicast QPN
 
-// A local address that receives: the scope is the interface's index for link-local ones, otherwise 0.
+// A local address that receives: the scope is the interface's index for link-local ones, otherwise
+// 0.
 struct LocalAddress {
   wire::Gid gid;
   uint32_t scope = 0;
@@ -90,15 +92,15 @@ class SlotDirectory {
  public:
   using Answer = std::function<std::string()>;
 
-  // Claims a free slot. `answer` is what `verbena counters` will print for this process. It is called
-  // inside poll(), hence inside some datapath's receive() with that owner's lock held: it must not
-  // wait for a lock that is held around receive().
+  // Claims a free slot. `answer` is what `verbena counters` will print for this process. It is
+  // called inside poll(), hence inside some datapath's receive() with that owner's lock held: it
+  // must not wait for a lock that is held around receive().
   static Result<std::unique_ptr<SlotDirectory>> claim(Answer answer = {});
 
   uint8_t slot() const { return slot_; }
 
-  // Sends (part of) a train to its owner, see Stray. False: no process has that slot, or it does not
-  // keep up.
+  // Sends (part of) a train to its owner, see Stray. False: no process has that slot, or it does
+  // not keep up.
   bool forward(uint8_t to_slot, const LocalAddress& arrived_at, const wire::RxMeta& meta,
                std::span<const std::byte> bytes, uint32_t stride);
   void report_index(uint8_t to_slot, const IndexReport& report);

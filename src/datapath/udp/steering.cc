@@ -166,7 +166,8 @@ void Steering::tick(Instant now) {
   if (round_ == 0) return;
   const bool patient = now - round_start_ < kPatience;
   if (!program_seen_) {
-    // Alone, or nobody has attached a program yet. Attaching one harms nobody now; ask again with it.
+    // Alone, or nobody has attached a program yet. Attaching one harms nobody now; ask again with
+    // it.
     const bool all_came_here = own_probes_ > 1 && confirmed_[directory_.slot()];
     if (!all_came_here && patient) return;
     program_seen_ = true;
@@ -174,7 +175,8 @@ void Steering::tick(Instant now) {
     start_round(now);
     return;
   }
-  // Another member may have attached what it knew, which may be less: once a round, say what we know.
+  // Another member may have attached what it knew, which may be less: once a round, say what we
+  // know.
   if (!(changed_ || attach_due_) || (patient && !is_complete())) return;
   attach();
   if (highest_index() + 1 >= probes_ && probes_ < kMostProbes) {

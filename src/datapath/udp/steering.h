@@ -1,11 +1,11 @@
-// Asks the kernel to give each packet on port 4791 to the process whose slot is in its QPN, among all
-// processes that share the address (SO_REUSEPORT with a classic BPF program).
+// Asks the kernel to give each packet on port 4791 to the process whose slot is in its QPN, among
+// all processes that share the address (SO_REUSEPORT with a classic BPF program).
 //
-// The program must name a socket by its index in the group, which nobody tells, and which changes when
-// a member leaves (the last one moves into its place). So indices are learned: every program passes a
-// probe packet to the index written in it; a member that gets one tells the asker, over the slot
-// directory, where it was found. Whoever joins or sees strays asks. All of this only makes things
-// fast: a packet that arrives at the wrong process is forwarded.
+// The program must name a socket by its index in the group, which nobody tells, and which changes
+// when a member leaves (the last one moves into its place). So indices are learned: every program
+// passes a probe packet to the index written in it; a member that gets one tells the asker, over
+// the slot directory, where it was found. Whoever joins or sees strays asks. All of this only makes
+// things fast: a packet that arrives at the wrong process is forwarded.
 #pragma once
 
 #include <array>
@@ -53,14 +53,14 @@ class Steering {
 
   uint32_t round_ = 0;  // 0: none yet
   Instant round_start_;
-  Duration pause_;            // until strays may start the next round
-  uint16_t probes_ = 0;       // indices asked for in a round
+  Duration pause_;             // until strays may start the next round
+  uint16_t probes_ = 0;        // indices asked for in a round
   bool program_seen_ = false;  // the group obeys probes
-  bool changed_ = false;      // learned something that is not attached
-  bool attach_due_ = false;   // nothing was attached in this round yet
-  uint32_t own_probes_ = 0;   // that came back to ourselves in this round
+  bool changed_ = false;       // learned something that is not attached
+  bool attach_due_ = false;    // nothing was attached in this round yet
+  uint32_t own_probes_ = 0;    // that came back to ourselves in this round
   std::array<int16_t, 256> index_of_slot_;
-  std::array<bool, 256> confirmed_{};  // in this round
+  std::array<bool, 256> confirmed_{};           // in this round
   std::array<uint32_t, 256> answered_round_{};  // per asking slot: one answer a round is enough
 };
 

@@ -88,8 +88,12 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   path->traffic_class = route.traffic_class;
   if (route.hop_limit != 0) path->hop_limit = route.hop_limit;  // verbs callers leave 0 for "any"
   switch (options_.segmentation) {
-    case Segmentation::Always: path->may_segment = true; break;
-    case Segmentation::Never: path->may_segment = false; break;
+    case Segmentation::Always:
+      path->may_segment = true;
+      break;
+    case Segmentation::Never:
+      path->may_segment = false;
+      break;
     case Segmentation::Auto:
       // What stays on this host goes through the loopback interface, whatever the address.
       path->may_segment = !path->endpoint->hardware_segments || is_local(path->destination);

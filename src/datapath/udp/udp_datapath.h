@@ -1,6 +1,6 @@
-// The datapath that is on the wire: RoCEv2 over unprivileged UDP sockets. It finds out the IP header's
-// fields that the ICRC covers, cuts and joins trains (GSO, GRO), and hands packets that belong to
-// another process of this host to that process.
+// The datapath that is on the wire: RoCEv2 over unprivileged UDP sockets. It finds out the IP
+// header's fields that the ICRC covers, cuts and joins trains (GSO, GRO), and hands packets that
+// belong to another process of this host to that process.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ class UdpSender;
 
 class UdpDatapath final : public Datapath {
  public:
-  // `interface_index` is the device's network interface: the scope of link-local addresses, and where
-  // its segmentation is looked up. The directory must outlive the datapath.
+  // `interface_index` is the device's network interface: the scope of link-local addresses, and
+  // where its segmentation is looked up. The directory must outlive the datapath.
   UdpDatapath(uint32_t interface_index, SlotDirectory& directory, const UdpOptions& options = {});
   ~UdpDatapath() override;
   UdpDatapath(const UdpDatapath&) = delete;
@@ -46,8 +46,8 @@ class UdpDatapath final : public Datapath {
   uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
-  // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke you.
-  // What it brings is returned by the next receive().
+  // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke
+  // you. What it brings is returned by the next receive().
   void poll_directory();
 
   // At most one sentence per second that the owner should log, for example that the path carries

@@ -10,7 +10,7 @@ namespace verbena::datapath {
 
 // Whether equal-sized packets leave as one send that the kernel cuts (UDP_SEGMENT).
 enum class Segmentation : uint8_t {
-  Auto,    // yes, except through a NIC that cuts by itself: it may number the IP ids its own way
+  Auto,  // yes, except through a NIC that cuts by itself: it may number the IP ids its own way
   Always,
   Never,
 };

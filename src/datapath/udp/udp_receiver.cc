@@ -145,7 +145,8 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   const Ancillary a = parse_control(header.msg_hdr);
   const std::span<std::byte> train(messages_->bytes.get() + message * kTrainBytes, header.msg_len);
 
-  counters_.kernel_rx_drops += a.kernel_drops != 0 ? a.kernel_drops - endpoint.kernel_drops_seen : 0;
+  counters_.kernel_rx_drops +=
+      a.kernel_drops != 0 ? a.kernel_drops - endpoint.kernel_drops_seen : 0;
   if (a.kernel_drops != 0) endpoint.kernel_drops_seen = a.kernel_drops;
   ++counters_.trains_received;
 
@@ -159,8 +160,8 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   cut(endpoint, train, stride, SocketAddress::port_of(sender), meta);
 }
 
-// The kernel steered the train by its first packet, so every packet's slot is looked at. Strays that
-// lie next to each other travel together.
+// The kernel steered the train by its first packet, so every packet's slot is looked at. Strays
+// that lie next to each other travel together.
 void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride,
                       uint16_t source_port, const wire::RxMeta& meta) {
   wire::IcrcVerifier verifier({meta.source, meta.destination, source_port, wire::kRoceUdpPort});
@@ -169,7 +170,8 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
   size_t stray_end = 0;
   const auto forward_strays = [&] {
     if (stray_end == stray_begin) return;
-    forward(endpoint, stray_slot, train.subspan(stray_begin, stray_end - stray_begin), stride, meta);
+    forward(endpoint, stray_slot, train.subspan(stray_begin, stray_end - stray_begin), stride,
+            meta);
     stray_begin = stray_end = 0;
   };
 

@@ -1,5 +1,5 @@
-// The receiving half: takes trains from the sockets, cuts them, checks every packet's ICRC and slot,
-// and passes on what belongs to another process.
+// The receiving half: takes trains from the sockets, cuts them, checks every packet's ICRC and
+// slot, and passes on what belongs to another process.
 #pragma once
 
 #include <sys/socket.h>

@@ -206,7 +206,8 @@ void UdpSender::send_trains(size_t first, size_t count) {
 bool UdpSender::on_send_error(const Train& train, int error) {
   UdpPath& path = *train.path;
   switch (error) {
-    case EINTR: return true;
+    case EINTR:
+      return true;
     case EAGAIN:
     case ENOBUFS:
       if (!waited_) {
@@ -224,7 +225,8 @@ bool UdpSender::on_send_error(const Train& train, int error) {
       if (train.segments > 1) path.endpoint->kernel_segments = false;
       counters_.send_drops += train.segments;
       return false;
-    case EMSGSIZE: break;
+    case EMSGSIZE:
+      break;
     default:
       counters_.send_drops += train.segments;
       warn("cannot send to " + print(path.flow.destination) + ": " + std::strerror(error));
@@ -236,8 +238,7 @@ bool UdpSender::on_send_error(const Train& train, int error) {
   }
   warn("the path to " + print(path.flow.destination) + " carries only " +
        std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
-       std::to_string(train.stride) +
-       "; use a smaller path MTU or raise the interface's MTU");
+       std::to_string(train.stride) + "; use a smaller path MTU or raise the interface's MTU");
   return false;
 }
 

@@ -36,10 +36,10 @@ class UdpSender final : public wire::PacketSink {
     UdpPath* path;
     size_t begin;  // in buffer_
     size_t bytes;
-    uint32_t stride;    // size of every packet but the last
+    uint32_t stride;  // size of every packet but the last
     uint32_t segments;
-    uint8_t slot;       // the peer process: the receiver's kernel steers a train as a whole
-    bool closed;        // its last packet was a shorter one
+    uint8_t slot;  // the peer process: the receiver's kernel steers a train as a whole
+    bool closed;   // its last packet was a shorter one
   };
   struct Messages;
 

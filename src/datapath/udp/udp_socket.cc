@@ -36,8 +36,8 @@ UniqueFd open_udp(const LocalAddress& address) {
   return fd;
 }
 
-// The kernel caps this at net.core.*mem_max without an error. Root could force more, but then it would
-// run under other conditions than everybody else.
+// The kernel caps this at net.core.*mem_max without an error. Root could force more, but then it
+// would run under other conditions than everybody else.
 void set_buffer(int fd, int option, uint32_t bytes) {
   set(fd, SOL_SOCKET, option, static_cast<int>(bytes < 0x40000000u ? bytes : 0x40000000u));
 }
@@ -51,7 +51,8 @@ Error bind_error(int code) {
               "run as the same user, or use another address"};
     case EADDRNOTAVAIL:
       return {EADDRNOTAVAIL, "the GID's address is not (or no longer) an address of this host"};
-    default: return {code, "cannot bind a UDP socket to the GID's address"};
+    default:
+      return {code, "cannot bind a UDP socket to the GID's address"};
   }
 }
 

@@ -1,5 +1,5 @@
-// The sockets of one local address, as RoCEv2 needs them: one that receives on port 4791 together with
-// the other processes of this user, and one of our own to send from.
+// The sockets of one local address, as RoCEv2 needs them: one that receives on port 4791 together
+// with the other processes of this user, and one of our own to send from.
 #pragma once
 
 #include <netinet/in.h>
@@ -45,8 +45,8 @@ struct SendSocket {
 Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
 
-// Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows the
-// way now. The error says that there is no way.
+// Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows
+// the way now. The error says that there is no way.
 Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination);
 
 // Whether an address is one of this host's own.

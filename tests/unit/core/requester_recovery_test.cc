@@ -163,6 +163,22 @@ TEST_F(RequesterRecoveryTest, ACopyOfAnRnrNakCountsOnce) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
+// Soft-RoCE answers a burst of SENDs without receives with an RNR NAK and then, for what followed, with a
+// sequence NAK of the same PSN. Taken for losses, those used up retry_cnt.
+TEST_F(RequesterRecoveryTest, ASequenceNakDuringAnRnrWaitIsNotALoss) {
+  connect({.rnr_retry = 7});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(transmit().size(), 2u);
+    receive_nak(100, AckKind::RnrNak, 14);
+    receive_nak(100, AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError));
+    EXPECT_TRUE(transmit().empty());
+    ASSERT_TRUE(next_deadline());
+  }
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
 TEST_F(RequesterRecoveryTest, LostAtomicAckIsAskedForAgain) {
   connect();
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8).ok());

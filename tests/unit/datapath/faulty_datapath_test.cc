@@ -1,5 +1,5 @@
-// Faults by the dice: every packet is accounted for, the same seed gives the same faults, and nothing
-// is held for ever.
+// Faults by the dice: every packet is accounted for, the same seed gives the same faults, and
+// nothing is held for ever.
 #include "datapath/faulty_datapath.h"
 
 #include <gtest/gtest.h>
@@ -110,8 +110,8 @@ TEST(FaultyDatapath, ReordersAndDelaysWithoutLosing) {
 
 TEST(FaultyDatapath, StrikesOnTheWayOutToo) {
   const Outcome o = carry("reorder=0.1,duplicate=0.1,loss=0.1,send=1,seed=5", 3000);
-  EXPECT_EQ(o.psns.size(), 3000 + o.counter("fault_packets_duplicated") -
-                               o.counter("fault_packets_lost"));
+  EXPECT_EQ(o.psns.size(),
+            3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
   EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);  // twice the dice
 }
 

@@ -72,8 +72,9 @@ void carry_one(const wire::Route& route, size_t header_bytes) {
     EXPECT_EQ(u32(file, record + 4), 7u);
     EXPECT_EQ(u32(file, record + 8), packet_bytes);
     EXPECT_EQ(u32(file, record + 12), packet_bytes);
-    std::vector<std::byte> packet(file.begin() + static_cast<ptrdiff_t>(record + 16),
-                                  file.begin() + static_cast<ptrdiff_t>(record + 16 + packet_bytes));
+    std::vector<std::byte> packet(
+        file.begin() + static_cast<ptrdiff_t>(record + 16),
+        file.begin() + static_cast<ptrdiff_t>(record + 16 + packet_bytes));
     EXPECT_EQ(load_be16(packet.data() + header_bytes - 6), wire::kRoceUdpPort);
     wire::IcrcVerifier verifier({route.source, route.destination,
                                  load_be16(packet.data() + header_bytes - 8), wire::kRoceUdpPort});

@@ -1,5 +1,6 @@
-// How fast packets move through the UDP datapath between two processes on one host, next to the same
-// trains through bare sockets: copy, CRC and bookkeeping are the difference. Prints one line per shape.
+// How fast packets move through the UDP datapath between two processes on one host, next to the
+// same trains through bare sockets: copy, CRC and bookkeeping are the difference. Prints one line
+// per shape.
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -47,8 +48,8 @@ struct Shape {
   uint32_t first_every;
 };
 
-// The receiver says how far it is, through shared memory, so that the sender stays within a window as
-// a requester would: without one, this measures how fast a kernel drops.
+// The receiver says how far it is, through shared memory, so that the sender stays within a window
+// as a requester would: without one, this measures how fast a kernel drops.
 struct Progress {
   std::atomic<uint64_t> slot{0};
   std::atomic<uint64_t> packets{0};
@@ -205,8 +206,8 @@ double measure(Progress& progress, Sender sender, Receiver receiver) {
 }  // namespace
 
 int main() {
-  void* const shared = ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return 1;
   Progress& progress = *new (shared) Progress;
   constexpr Shape kShapes[] = {{"4096 B, equal packets", 4096, 0},

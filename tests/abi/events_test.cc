@@ -1,0 +1,238 @@
+// Completion channels, solicited events, asynchronous events, acknowledging, and resizing.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "tests/abi/loopback_support.h"
+
+namespace verbena::test {
+namespace {
+
+class Events : public LoopbackTest {
+ protected:
+  static bool readable(int fd, int timeout_ms = 0) {
+    pollfd p{fd, POLLIN, 0};
+    return poll(&p, 1, timeout_ms) == 1;
+  }
+  static void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
+  void write_byte(unsigned flags = 0) {
+    ibv_sge sge = a_.sge(0, 1);
+    ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+    wr.send_flags |= flags;
+    ASSERT_EQ(a_.send(wr), 0);
+  }
+  // A receive queue of b's with a channel, for solicited events.
+  void give_b_a_receive_channel() {
+    b_.qp.reset();
+    b_.receive_cq.reset(ibv_create_cq(context_.get(), 64, this, b_.channel.get(), 0));
+    a_.qp.reset();
+    connect();
+  }
+  void send_byte(unsigned flags = 0) {
+    ASSERT_EQ(b_.receive(1, 0, 8), 0);
+    ibv_sge sge = a_.sge(0, 1);
+    ibv_send_wr wr = rdma(IBV_WR_SEND, &sge, b_, 0);
+    wr.send_flags |= flags;
+    ASSERT_EQ(a_.send(wr), 0);
+    ASSERT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  }
+};
+
+TEST_F(Events, OneEventPerArming) {
+  set_nonblocking(a_.channel->fd);
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  write_byte();  // not armed
+  wait_for_completion(a_.cq.get());
+  EXPECT_EQ(ibv_get_cq_event(a_.channel.get(), &cq, &context), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(readable(a_.channel->fd));
+
+  ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
+  write_byte();
+  ASSERT_TRUE(readable(a_.channel->fd, 5000));
+  ASSERT_EQ(ibv_get_cq_event(a_.channel.get(), &cq, &context), 0);
+  EXPECT_EQ(cq, a_.cq.get());
+  EXPECT_EQ(context, &a_);
+  EXPECT_FALSE(readable(a_.channel->fd));
+  ibv_ack_cq_events(cq, 1);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  write_byte();  // the arming is used up
+  wait_for_completion(a_.cq.get());
+  EXPECT_FALSE(readable(a_.channel->fd, 20));
+}
+
+TEST_F(Events, BlockingGetWaits) {
+  ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
+  std::thread waiter([&] {
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    EXPECT_EQ(ibv_get_cq_event(a_.channel.get(), &cq, &context), 0);
+    EXPECT_EQ(cq, a_.cq.get());
+    ibv_ack_cq_events(cq, 1);
+  });
+  write_byte();
+  waiter.join();
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(Events, SolicitedOnly) {
+  give_b_a_receive_channel();
+  set_nonblocking(b_.channel->fd);
+  ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 1), 0);
+  send_byte();
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_FALSE(readable(b_.channel->fd, 20));
+  send_byte(IBV_SEND_SOLICITED);
+  ASSERT_TRUE(readable(b_.channel->fd, 5000));
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(b_.channel.get(), &cq, &context), 0);
+  EXPECT_EQ(cq, b_.receive_cq.get());
+  ibv_ack_cq_events(cq, 1);
+  wait_for_completion(b_.receive_cq.get());
+}
+
+TEST_F(Events, ErrorsCountAsSolicited) {
+  give_b_a_receive_channel();
+  ASSERT_EQ(b_.receive(1, 0, 8), 0);
+  ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 1), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ASSERT_EQ(ibv_modify_qp(b_.qp.get(), &attr, IBV_QP_STATE), 0);
+  EXPECT_TRUE(readable(b_.channel->fd, 5000));
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_WR_FLUSH_ERR);
+}
+
+// In the error state a posted receive is flushed within the call, and a sleeper must hear of it.
+TEST_F(Events, FlushOfALateReceiveWakes) {
+  give_b_a_receive_channel();
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ASSERT_EQ(ibv_modify_qp(b_.qp.get(), &attr, IBV_QP_STATE), 0);
+  ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 0), 0);
+  ASSERT_EQ(b_.receive(1, 0, 8), 0);
+  EXPECT_TRUE(readable(b_.channel->fd, 5000));
+}
+
+TEST_F(Events, DestroyWaitsForAcknowledgement) {
+  CqPtr cq(ibv_create_cq(context_.get(), 16, nullptr, a_.channel.get(), 0));
+  ibv_qp_init_attr init = rc_attributes(cq.get(), cq.get());
+  ibv_qp* qp = ibv_create_qp(a_.pd.get(), &init);
+  ASSERT_NE(qp, nullptr);
+  ASSERT_EQ(to_init(qp), 0);
+  ibv_sge sge = a_.sge(0, 8);
+  ibv_recv_wr wr{1, nullptr, &sge, 1};
+  ibv_recv_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_recv(qp, &wr, &bad), 0);
+  ASSERT_EQ(ibv_req_notify_cq(cq.get(), 0), 0);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+  ibv_cq* taken = nullptr;
+  void* context = nullptr;
+  ASSERT_EQ(ibv_get_cq_event(a_.channel.get(), &taken, &context), 0);
+  ASSERT_EQ(taken, cq.get());
+  ASSERT_EQ(ibv_destroy_qp(qp), 0);
+
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    cq.reset();
+    destroyed = true;
+  });
+  usleep(50'000);
+  EXPECT_FALSE(destroyed);
+  ibv_ack_cq_events(taken, 1);
+  destroyer.join();
+  EXPECT_TRUE(destroyed);
+}
+
+// An event that nobody has taken goes with its queue.
+TEST_F(Events, UntakenEventsVanishWithTheQueue) {
+  set_nonblocking(a_.channel->fd);
+  ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
+  write_byte();
+  ASSERT_TRUE(readable(a_.channel->fd, 5000));
+  a_.qp.reset();
+  a_.cq.reset();
+  EXPECT_FALSE(readable(a_.channel->fd));
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  EXPECT_EQ(ibv_get_cq_event(a_.channel.get(), &cq, &context), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_F(Events, AsyncDescriptorIsPollable) {
+  EXPECT_FALSE(readable(context_->async_fd));
+  set_nonblocking(context_->async_fd);
+  ibv_async_event event{};
+  EXPECT_EQ(ibv_get_async_event(context_.get(), &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST_F(Events, SendQueueDrained) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(ibv_modify_qp(a_.qp.get(), &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  ASSERT_TRUE(readable(context_->async_fd, 5000));
+  ibv_async_event event{};
+  ASSERT_EQ(ibv_get_async_event(context_.get(), &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_EQ(event.element.qp, a_.qp.get());
+  // The queue pair stays until the event is acknowledged.
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    a_.qp.reset();
+    destroyed = true;
+  });
+  usleep(50'000);
+  EXPECT_FALSE(destroyed);
+  ibv_ack_async_event(&event);
+  destroyer.join();
+}
+
+TEST_F(Events, OverrunIsAnAsyncEvent) {
+  a_.qp.reset();
+  b_.qp.reset();
+  a_.cq.reset(ibv_create_cq(context_.get(), 2, nullptr, nullptr, 0));
+  ASSERT_NO_FATAL_FAILURE(connect());
+  for (int i = 0; i < 3; ++i) write_byte();
+  ASSERT_TRUE(readable(context_->async_fd, 5000));
+  ibv_async_event event{};
+  ASSERT_EQ(ibv_get_async_event(context_.get(), &event), 0);
+  EXPECT_EQ(event.event_type, IBV_EVENT_CQ_ERR);
+  EXPECT_EQ(event.element.cq, a_.cq.get());
+  ibv_ack_async_event(&event);
+}
+
+TEST_F(Events, Resize) {
+  ibv_device_attr device{};
+  ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
+  for (int i = 0; i < 10; ++i) write_byte();
+  usleep(100'000);  // ten completions wait now
+  EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 0), EINVAL);
+  EXPECT_EQ(ibv_resize_cq(a_.cq.get(), device.max_cqe + 1), EINVAL);
+  EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 9), EINVAL);
+  EXPECT_EQ(a_.cq->cqe, 256);
+  EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 10), 0);
+  EXPECT_EQ(a_.cq->cqe, 10);
+  EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 5000), 0);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  }
+  EXPECT_EQ(completions_within_ms(a_.cq.get(), 10), 0);
+}
+
+TEST_F(Events, PollWantsRoom) {
+  ibv_wc wc{};
+  EXPECT_EQ(ibv_poll_cq(a_.cq.get(), 0, &wc), 0);
+  EXPECT_EQ(ibv_poll_cq(a_.cq.get(), -1, &wc), 0);
+}
+
+}  // namespace
+}  // namespace verbena::test

@@ -1,0 +1,171 @@
+// Registering memory: what is refused and with which errno, and what the iova variants mean.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "tests/abi/loopback_support.h"
+
+namespace verbena::test {
+namespace {
+
+class Memory : public LoopbackTest {
+ protected:
+  void expect_errno(int code, void* address, size_t length, int access) {
+    errno = 0;
+    ibv_mr* mr = ibv_reg_mr(a_.pd.get(), address, length, access);
+    EXPECT_EQ(mr, nullptr);
+    EXPECT_EQ(errno, code) << strerror(errno);
+    if (mr != nullptr) ibv_dereg_mr(mr);
+  }
+  size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+};
+
+struct Mapping {
+  explicit Mapping(size_t length, int rights = PROT_READ | PROT_WRITE)
+      : bytes(length),
+        at(mmap(nullptr, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Mapping() { munmap(at, bytes); }
+  uint8_t* data() const { return static_cast<uint8_t*>(at); }
+  size_t bytes;
+  void* at;
+};
+
+TEST_F(Memory, UnmappedIsEfault) {
+  Mapping map(4 * page_);
+  munmap(map.data() + 2 * page_, page_);
+  expect_errno(EFAULT, map.data() + 2 * page_, 1, 0);
+  expect_errno(EFAULT, map.data(), 4 * page_, kAllAccess);
+  expect_errno(EFAULT, map.data() + page_, page_ + 1, 0);
+  expect_errno(EFAULT, map.data() + page_, page_ + 1, IBV_ACCESS_ON_DEMAND);
+  expect_errno(EFAULT, nullptr, 16, kAllAccess);
+  MrPtr fits(ibv_reg_mr(a_.pd.get(), map.data() + 3, 2 * page_ - 3, kAllAccess));
+  EXPECT_NE(fits, nullptr);
+}
+
+TEST_F(Memory, ReadOnlyMapping) {
+  Mapping map(2 * page_, PROT_READ);
+  expect_errno(EFAULT, map.data(), page_, IBV_ACCESS_LOCAL_WRITE);
+  expect_errno(EFAULT, map.data(), page_, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
+  for (const int access : {0, int{IBV_ACCESS_REMOTE_READ}, int{IBV_ACCESS_ON_DEMAND}}) {
+    MrPtr mr(ibv_reg_mr(a_.pd.get(), map.data(), 2 * page_, access));
+    EXPECT_NE(mr, nullptr) << access;
+  }
+  Mapping closed(page_, PROT_NONE);
+  expect_errno(EFAULT, closed.data(), page_, 0);
+}
+
+TEST_F(Memory, AccessFlags) {
+  uint8_t* p = a_.memory.data();
+  expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_WRITE);   // also needs local write
+  expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_ATOMIC);
+  expect_errno(EINVAL, p, 64, 1 << 9);                    // no such flag
+  expect_errno(EINVAL, p, 64, 1 << 19);
+  MrPtr relaxed(ibv_reg_mr(a_.pd.get(), p, 64, kAllAccess | IBV_ACCESS_RELAXED_ORDERING));
+  EXPECT_NE(relaxed, nullptr);
+  // Every flag of the optional range is a hint.
+  MrPtr hinted(ibv_reg_mr_iova2(a_.pd.get(), p, 64, 0,
+                                IBV_ACCESS_LOCAL_WRITE | unsigned{IBV_ACCESS_OPTIONAL_RANGE}));
+  EXPECT_NE(hinted, nullptr);
+}
+
+TEST_F(Memory, RangesThatWrap) {
+  expect_errno(EINVAL, a_.memory.data(), SIZE_MAX, kAllAccess);
+  expect_errno(EINVAL, reinterpret_cast<void*>(UINTPTR_MAX - 10), 11 + 1, 0);
+  expect_errno(EFAULT, reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, 0);
+  expect_errno(EOPNOTSUPP, nullptr, SIZE_MAX, IBV_ACCESS_ON_DEMAND);
+  errno = 0;
+  EXPECT_EQ(ibv_reg_mr_iova(a_.pd.get(), a_.memory.data(), 64, UINT64_MAX - 8, kAllAccess), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Memory, PublicFields) {
+  ibv_mr* mr = b_.mr.get();
+  EXPECT_EQ(mr->context, context_.get());
+  EXPECT_EQ(mr->pd, b_.pd.get());
+  EXPECT_EQ(mr->addr, b_.memory.data());
+  EXPECT_EQ(mr->length, b_.memory.size());
+  EXPECT_EQ(mr->lkey, mr->rkey);
+}
+
+TEST_F(Memory, ZeroLength) {
+  MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 0, kAllAccess));
+  ASSERT_NE(mr, nullptr);
+  MrPtr nowhere(ibv_reg_mr(b_.pd.get(), nullptr, 0, kAllAccess));
+  EXPECT_NE(nowhere, nullptr);
+  ibv_sge sge = a_.sge(0, 1);
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  wr.wr.rdma.rkey = mr->rkey;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(Memory, OverlappingRegionsAreIndependent) {
+  MrPtr wide(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
+  ibv_mr* narrow = ibv_reg_mr(b_.pd.get(), b_.memory.data() + 100, 200, kAllAccess);
+  ASSERT_NE(narrow, nullptr);
+  EXPECT_NE(wide->rkey, narrow->rkey);
+  EXPECT_EQ(ibv_dereg_mr(narrow), 0);
+  ibv_sge sge = a_.sge(0, 64);
+  a_.memory[0] = 99;
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 150);
+  wr.wr.rdma.rkey = wide->rkey;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(b_.memory[150], 99);
+}
+
+TEST_F(Memory, IovaIsTheAddressThatCounts) {
+  const uint64_t iova = 0x7000'0000'1234;
+  MrPtr mr(ibv_reg_mr_iova(b_.pd.get(), b_.memory.data() + 1000, 500, iova, kAllAccess));
+  ASSERT_NE(mr, nullptr);
+  a_.memory[0] = 0x5A;
+  ibv_sge sge = a_.sge(0, 1);
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  wr.wr.rdma.rkey = mr->rkey;
+  wr.wr.rdma.remote_addr = iova + 499;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(b_.memory[1499], 0x5A);
+  wr.wr.rdma.remote_addr = iova + 500;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(Memory, ZeroBased) {
+  MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data() + 64, 100, kAllAccess | IBV_ACCESS_ZERO_BASED));
+  ASSERT_NE(mr, nullptr);
+  a_.memory[0] = 0x6B;
+  ibv_sge sge = a_.sge(0, 1);
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  wr.wr.rdma.rkey = mr->rkey;
+  wr.wr.rdma.remote_addr = 10;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(b_.memory[74], 0x6B);
+}
+
+TEST_F(Memory, Advice) {
+  ibv_sge sge = a_.sge(0, 4096);
+  EXPECT_EQ(ibv_advise_mr(a_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1), 0);
+  sge.lkey ^= 1;
+  EXPECT_EQ(ibv_advise_mr(a_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1), EFAULT);
+  EXPECT_EQ(ibv_advise_mr(a_.pd.get(), no_such<ibv_advise_mr_advice>(99), 0, &sge, 1),
+            EOPNOTSUPP);
+}
+
+TEST_F(Memory, NotSupported) {
+  errno = 0;
+  EXPECT_EQ(ibv_rereg_mr(a_.mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0),
+            IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  errno = 0;
+  EXPECT_EQ(ibv_reg_dmabuf_mr(a_.pd.get(), 0, 4096, 0, 0, 0), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  errno = 0;
+  EXPECT_EQ(ibv_alloc_null_mr(a_.pd.get()), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+}  // namespace
+}  // namespace verbena::test

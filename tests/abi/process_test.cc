@@ -1,0 +1,220 @@
+// The library as a guest in a process: threads, descriptors, signals, fork and exec.
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "tests/abi/loopback_support.h"
+
+namespace verbena::test {
+namespace {
+
+TEST(Process, NoThreadBeforeOpen) {
+  const size_t before = thread_count();
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  EXPECT_EQ(thread_count(), before);
+  ibv_free_device_list(list);
+}
+
+TEST(Process, CloseLeavesNothingBehind) {
+  open_loopback();  // what is made once per process is made
+  const auto descriptors = open_descriptors();
+  const size_t threads = thread_count();
+  for (int i = 0; i < 5; ++i) {
+    ContextPtr context = open_loopback();
+    ASSERT_NE(context, nullptr);
+    ContextPtr second = open_loopback();
+    PdPtr pd(ibv_alloc_pd(context.get()));
+    ChannelPtr channel(ibv_create_comp_channel(context.get()));
+    CqPtr cq(ibv_create_cq(context.get(), 16, nullptr, channel.get(), 0));
+    ibv_qp_init_attr init = rc_attributes(cq.get(), cq.get());
+    QpPtr qp(ibv_create_qp(pd.get(), &init));
+    EXPECT_NE(qp, nullptr);
+    EXPECT_GT(thread_count(), threads);
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(thread_count(), threads);
+}
+
+TEST(Process, CloseWithObjectsIsSafe) {
+  open_loopback();
+  const auto descriptors = open_descriptors();
+  ibv_context* context = open_loopback().release();
+  ibv_pd* pd = ibv_alloc_pd(context);
+  ibv_cq* cq = ibv_create_cq(context, 16, nullptr, nullptr, 0);
+  ibv_qp_init_attr init = rc_attributes(cq, cq);
+  ibv_qp* qp = ibv_create_qp(pd, &init);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(ibv_close_device(context), 0);
+  ibv_wc wc{};
+  EXPECT_EQ(ibv_poll_cq(cq, 1, &wc), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+TEST(Process, OurThreadsTakeNoSignals) {
+  ContextPtr context = open_loopback();
+  ASSERT_NE(context, nullptr);
+  DIR* folder = opendir("/proc/self/task");
+  int ours = 0;
+  while (const dirent* entry = readdir(folder)) {
+    if (entry->d_name[0] == '.' || std::stoi(entry->d_name) == getpid()) continue;
+    std::ifstream status(std::string("/proc/self/task/") + entry->d_name + "/status");
+    std::string line, blocked;
+    while (std::getline(status, line)) {
+      if (line.starts_with("SigBlk:\t")) blocked = line.substr(8);
+    }
+    ++ours;  // this program starts no threads of its own here
+    const uint64_t mask = std::stoull(blocked, nullptr, 16);
+    for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGHUP, SIGPIPE}) {
+      EXPECT_NE(mask >> (signal - 1) & 1, 0u) << "signal " << signal;
+    }
+  }
+  closedir(folder);
+  EXPECT_GE(ours, 1);
+}
+
+TEST(Process, ExecPassesNoDescriptorOn) {
+  const auto before = open_descriptors();
+  ContextPtr context = open_loopback();
+  ASSERT_NE(context, nullptr);
+  ChannelPtr channel(ibv_create_comp_channel(context.get()));
+  for (const std::string& entry : open_descriptors()) {
+    if (before.contains(entry)) continue;
+    const int fd = std::stoi(entry);
+    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << entry << " would survive exec";
+  }
+}
+
+class Fork : public LoopbackTest {};
+
+TEST_F(Fork, ChildCallsFail) {
+  const int status = in_child([&] {
+    ibv_sge sge = a_.sge(0, 8);
+    ibv_send_wr send = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+    ibv_send_wr* bad_send = nullptr;
+    ibv_recv_wr receive{1, nullptr, &sge, 1};
+    ibv_recv_wr* bad_receive = nullptr;
+    ibv_wc wc{};
+    ibv_device_attr device{};
+    ibv_port_attr port{};
+    ibv_gid gid{};
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    ibv_async_event event{};
+    ibv_cq* cq = nullptr;
+    void* cq_context = nullptr;
+    attr.qp_state = IBV_QPS_ERR;
+    int step = 1;
+    const auto failed = [&](bool as_it_should) { return as_it_should ? (++step, false) : true; };
+    if (failed(ibv_post_send(a_.qp.get(), &send, &bad_send) == EIO && bad_send == &send)) return step;
+    if (failed(ibv_post_recv(a_.qp.get(), &receive, &bad_receive) == EIO)) return step;
+    if (failed(ibv_poll_cq(a_.cq.get(), 1, &wc) < 0)) return step;
+    if (failed(ibv_req_notify_cq(a_.cq.get(), 0) == EIO)) return step;
+    if (failed(ibv_query_device(context_.get(), &device) == EIO)) return step;
+    if (failed(ibv_query_port(context_.get(), 1, &port) == EIO)) return step;
+    if (failed(ibv_query_gid(context_.get(), 1, 0, &gid) == -1 && errno == EIO)) return step;
+    if (failed(ibv_modify_qp(a_.qp.get(), &attr, IBV_QP_STATE) == EIO)) return step;
+    if (failed(ibv_query_qp(a_.qp.get(), &attr, 0, &init) == EIO)) return step;
+    if (failed(ibv_resize_cq(a_.cq.get(), 10) == EIO)) return step;
+    if (failed(ibv_alloc_pd(context_.get()) == nullptr && errno == EIO)) return step;
+    if (failed(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8, 0) == nullptr && errno == EIO)) return step;
+    if (failed(ibv_create_cq(context_.get(), 8, nullptr, nullptr, 0) == nullptr && errno == EIO)) {
+      return step;
+    }
+    if (failed(ibv_create_comp_channel(context_.get()) == nullptr && errno == EIO)) return step;
+    if (failed(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_1) == nullptr && errno == EIO)) return step;
+    if (failed(ibv_get_cq_event(a_.channel.get(), &cq, &cq_context) == -1 && errno == EIO)) return step;
+    if (failed(ibv_get_async_event(context_.get(), &event) == -1 && errno == EIO)) return step;
+    init = rc_attributes(a_.cq.get(), a_.cq.get());
+    if (failed(ibv_create_qp(a_.pd.get(), &init) == nullptr && errno == EIO)) return step;
+    // Destroying only frees memory.
+    if (failed(ibv_destroy_qp(a_.qp.get()) == 0 && ibv_destroy_qp(b_.qp.get()) == 0)) return step;
+    if (failed(ibv_destroy_cq(a_.cq.get()) == 0 && ibv_destroy_cq(a_.receive_cq.get()) == 0)) {
+      return step;
+    }
+    if (failed(ibv_destroy_comp_channel(a_.channel.get()) == 0)) return step;
+    if (failed(ibv_dereg_mr(a_.mr.get()) == 0)) return step;
+    if (failed(ibv_dealloc_pd(a_.pd.get()) == 0)) return step;
+    if (failed(ibv_close_device(context_.get()) == 0)) return step;
+    return 0;
+  });
+  EXPECT_EQ(status, 0) << "the step at which the child stopped";
+
+  ibv_sge sge = a_.sge(0, 8);  // the parent has not noticed
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(Fork, ChildHasNoneOfTheDescriptors) {
+  ContextPtr second = open_loopback();
+  a_.qp.reset();  // so that the test's own fixture can be taken down and counted
+  b_.qp.reset();
+  const auto with_device = open_descriptors();
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  const int status = in_child([&] {
+    for (const std::string& entry : open_descriptors()) {
+      const bool device_like = entry.find("socket:") != entry.npos ||
+                               entry.find("eventfd") != entry.npos ||
+                               entry.find("eventpoll") != entry.npos ||
+                               entry.find("memfd") != entry.npos;
+      if (device_like && with_device.contains(entry)) return 1;
+    }
+    return 0;
+  });
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(Fork, ChildOpensItsOwnDevice) {
+  const int status = in_child([] {
+    ContextPtr context = open_loopback();
+    if (context == nullptr) return 1;
+    PdPtr pd(ibv_alloc_pd(context.get()));
+    if (pd == nullptr) return 2;
+    CqPtr cq(ibv_create_cq(context.get(), 16, nullptr, nullptr, 0));
+    uint64_t memory[2] = {42, 0};
+    MrPtr mr(ibv_reg_mr(pd.get(), memory, sizeof memory, kAllAccess));
+    if (mr == nullptr) return 3;
+    ibv_qp_init_attr init = rc_attributes(cq.get(), cq.get());
+    QpPtr qp(ibv_create_qp(pd.get(), &init));
+    if (qp == nullptr) return 4;
+    // A queue pair connected to itself.
+    if (to_init(qp.get()) != 0 || to_rtr(qp.get(), qp->qp_num) != 0 || to_rts(qp.get()) != 0) return 5;
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey};
+    ibv_send_wr wr{};
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(&memory[1]);
+    wr.wr.rdma.rkey = mr->rkey;
+    ibv_send_wr* bad = nullptr;
+    if (ibv_post_send(qp.get(), &wr, &bad) != 0) return 6;
+    if (wait_for_completion(cq.get()).status != IBV_WC_SUCCESS) return 7;
+    return memory[1] == 42 ? 0 : 8;
+  });
+  EXPECT_EQ(status, 0);
+  ibv_sge sge = a_.sge(0, 8);
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+}
+
+TEST(Process, ForkSupportIsNotNeeded) {
+  EXPECT_EQ(ibv_fork_init(), 0);
+  EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+}
+
+}  // namespace
+}  // namespace verbena::test

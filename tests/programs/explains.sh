@@ -1,0 +1,61 @@
+#!/bin/bash
+# When something fails, Verbena says what, with whom and why; running processes can be asked.
+. "$(dirname "$0")/lib.sh"
+need ib_write_bw ibv_rc_pingpong python3
+enter_namespace "$@"
+
+# The server dies in the middle.
+run_options=(--log info)
+start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
+await_line "$logs/dies.client" 'remote address' 20 || fail "the pair does not connect"
+sleep 0.5
+
+# While it runs, its counters can be read.
+"$tool" counters "${pids[dies.client]}" >"$logs/counters" 2>&1 || fail "verbena counters: status $?"
+grep -q "^process ${pids[dies.client]}: .*ib_write_bw" "$logs/counters" || fail "no heading"
+grep -Eq '^ +packets_sent +[1-9][0-9]*  RoCE packets handed to the datapath' "$logs/counters" ||
+  fail "no packets_sent"
+if grep -Eq '^ +[a-z_]+ +0( |$)' "$logs/counters"; then fail "zeros are shown without --all"; fi
+"$tool" counters --all "${pids[dies.server]}" >"$logs/counters" 2>&1 || fail "counters: status $?"
+grep -Eq '^ +retry_exceeded +0  queue pairs failed' "$logs/counters" || fail "--all shows no zeros"
+note "ok counters of a live process"
+
+kill -KILL "${pids[dies.server]}"
+finish dies.server 5
+finish dies.client 30
+[ "$status" != 0 ] || fail "the client did not notice that its server died"
+[ "$status" != late ] || fail "the client did not give up"
+line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/dies.client" || true)
+[ -n "$line" ] || fail "no line about the failed queue pair"
+[ "$(wc -l <<<"$line")" = 1 ] || fail "more than one line about one queue pair"
+for words in 'QP 0x[0-9a-f]{6} connected to QP 0x[0-9a-f]{6} at 127\.0\.0\.1' 'no answer' \
+  'after [0-9]+ tries' 'Usual cause: the peer is gone'; do
+  grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not say: $words"
+done
+note "ok a dead peer: $line"
+run_options=()
+
+# Port 4791 is taken by a program that does not share it.
+if [ "$own_namespace" = yes ]; then
+  start holder python3 -c '
+import socket, time
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind(("127.0.0.1", 4791))
+print("bound", flush=True)
+time.sleep(600)'
+  await_line "$logs/holder" bound 10 || fail "the port cannot be taken"
+  start_pair taken ibv_rc_pingpong -d verbena_lo -g 0
+  finish taken.client 30
+  case $status in 0 | late) fail "ibv_rc_pingpong: exit status $status" ;; esac
+  # It may wait for its client for ever.
+  kill "${pids[taken.server]}" 2>/dev/null || true
+  finish taken.server 5
+  grep -hEq 'verbena\[[0-9]+\]: .*UDP port 4791 .*held by' "$logs"/taken.* ||
+    fail "nothing says that port 4791 is taken"
+  note "ok a taken port: $(grep -hE 'UDP port 4791' "$logs"/taken.* | head -n 1)"
+  "$tool" devices >"$logs/devices" || fail "verbena devices: exit status $?"
+  grep -Eq "UDP port 4791 on 127\.0\.0\.1 .*held by process ${pids[holder]} \(python" \
+    "$logs/devices" || fail "verbena devices does not say who holds port 4791"
+  note "ok verbena devices names the holder"
+fi
+pass

@@ -1,0 +1,59 @@
+#!/bin/bash
+# What VERBENA_PCAP writes is RoCEv2 in the eyes of another implementation: tshark decodes every packet,
+# and the ICRCs are right by an independent computation.
+. "$(dirname "$0")/lib.sh"
+need tshark python3 ibv_rc_pingpong ib_atomic_bw ib_read_bw ib_write_bw
+enter_namespace "$@"
+
+decode() { tshark -n -r "$1" "${@:2}" 2>"$logs/tshark"; }
+
+# check LABEL OPCODES FILE...: exactly these BTH opcodes occur, and nothing is wrong with any packet.
+check() {
+  local label=$1 expected=$2 file seen
+  shift 2
+  for file in "$@"; do
+    [ -s "$file" ] || fail "$label: no capture file"
+    [ -z "$(decode "$file" -Y '_ws.malformed || _ws.unreassembled')" ] || fail "$label: malformed packets"
+    [ -z "$(decode "$file" -Y '!infiniband.bth')" ] || fail "$label: packets that are not RoCE"
+    [ -z "$(decode "$file" -o ip.check_checksum:TRUE -Y 'ip.checksum.status == 0')" ] ||
+      fail "$label: wrong IP header checksums"
+    python3 "$root/tests/programs/check_icrc.py" "$file" >"$logs/icrc" || fail "$label: wrong ICRCs"
+    seen=$(decode "$file" -T fields -e infiniband.bth.opcode | sort -nu | tr '\n' ' ')
+    [ "${seen% }" = "$expected" ] || fail "$label: opcodes $seen instead of $expected"
+    note "ok $label: $(cat "$logs/icrc")"
+  done
+}
+
+# captured LABEL OPCODES COMMAND...: runs a pair, checks what both sides captured.
+captured() {
+  local label=$1 expected=$2
+  shift 2
+  rm -f "$work"/*.pcap
+  run_options=(--pcap "$work/%p.pcap")
+  pair "$label" "$@"
+  check "$label" "$expected" "$work"/*.pcap
+}
+
+# Opcodes: 0 1 2 4 SEND first, middle, last, only; 6 7 8 10 WRITE; 12 READ request, 13-16 its response;
+# 17 acknowledge; 18 atomic acknowledge, 19 compare and swap, 20 fetch and add.
+captured "SEND of one packet" "4 17" ibv_rc_pingpong -d verbena_lo -g 0 -c -s 100 -n 20
+captured "SEND of many packets" "0 1 2 17" ibv_rc_pingpong -d verbena_lo -g 0 -c -s 5001 -n 20
+captured "SEND over IPv6" "0 1 2 17" ibv_rc_pingpong -d verbena_lo -g 1 -c -s 4096 -n 20
+captured "WRITE" "6 7 8 17" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 20
+captured "READ" "12 13 14 15" ib_read_bw -d verbena_lo -x 0 -F -s 32768 -n 20
+captured "READ of one packet" "12 16" ib_read_bw -d verbena_lo -x 0 -F -s 64 -n 20
+captured "compare and swap" "18 19" ib_atomic_bw -d verbena_lo -x 0 -F -A CMP_AND_SWAP -n 20
+captured "fetch and add" "18 20" ib_atomic_bw -d verbena_lo -x 0 -F -A FETCH_AND_ADD -n 20
+
+# One READ in detail: addresses, length and sequence numbers as tshark reads them.
+run_options=(--pcap "$work/%p.pcap")
+rm -f "$work"/*.pcap
+pair "READ, one at a time" ib_read_lat -d verbena_lo -x 0 -F -s 10000 -n 5
+files=("$work"/*.pcap)
+decode "${files[0]}" -Y 'infiniband.bth.opcode == 12' -T fields -e infiniband.reth.dmalen |
+  sort -u >"$logs/lengths"
+[ "$(cat "$logs/lengths")" = 10000 ] || fail "the READ requests do not say 10000 bytes"
+[ -z "$(decode "${files[0]}" -Y 'infiniband.bth.tver != 0 || infiniband.bth.p_key != 0xffff')" ] ||
+  fail "transport version or partition key"
+note "ok READ fields"
+pass

@@ -1,0 +1,106 @@
+// The completion ring.
+#include "core/completion_queue.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::core {
+namespace {
+
+class CompletionQueueTest : public testing::Test {
+ public:
+  bool push(uint64_t wr_id, bool solicited = false, WcStatus status = WcStatus::Success) {
+    Completion c;
+    c.wr_id = wr_id;
+    c.solicited = solicited;
+    c.status = status;
+    notify_ = false;
+    return cq_.push(c, &notify_);
+  }
+  uint64_t pop() {
+    Completion c;
+    return cq_.poll(&c, 1) == 1 ? c.wr_id : ~uint64_t{0};
+  }
+  CompletionQueue cq_{5};
+  bool notify_ = false;
+};
+
+TEST_F(CompletionQueueTest, FirstInFirstOutAroundTheRing) {
+  uint64_t in = 0, out = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 1 + round % 5; ++i) ASSERT_TRUE(push(in++));
+    while (!cq_.empty()) EXPECT_EQ(pop(), out++);
+  }
+  EXPECT_EQ(in, out);
+}
+
+TEST_F(CompletionQueueTest, HoldsExactlyItsCapacity) {
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_TRUE(push(i));
+  EXPECT_FALSE(cq_.overrun());
+  EXPECT_FALSE(push(5));
+  EXPECT_TRUE(cq_.overrun());
+  Completion all[8];
+  EXPECT_EQ(cq_.poll(all, 8), 5u);
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(all[i].wr_id, i);  // nothing was overwritten
+}
+
+TEST_F(CompletionQueueTest, NotArmedNotifiesNobody) {
+  push(1, true);
+  EXPECT_FALSE(notify_);
+}
+
+TEST_F(CompletionQueueTest, ArmedForAnyNotifiesOnce) {
+  cq_.arm(Armed::Any);
+  push(1);
+  EXPECT_TRUE(notify_);
+  push(2);
+  EXPECT_FALSE(notify_);
+}
+
+TEST_F(CompletionQueueTest, ArmedForSolicitedWaitsForOneOrForAnError) {
+  cq_.arm(Armed::Solicited);
+  push(1);
+  EXPECT_FALSE(notify_);
+  push(2, true);
+  EXPECT_TRUE(notify_);
+  cq_.arm(Armed::Solicited);
+  push(3, false, WcStatus::Flushed);
+  EXPECT_TRUE(notify_);
+}
+
+TEST_F(CompletionQueueTest, AStrongerArmingIsNotWeakened) {
+  cq_.arm(Armed::Any);
+  cq_.arm(Armed::Solicited);
+  push(1);
+  EXPECT_TRUE(notify_);
+  cq_.arm(Armed::Solicited);
+  cq_.arm(Armed::Any);
+  push(2);
+  EXPECT_TRUE(notify_);
+}
+
+TEST_F(CompletionQueueTest, ArmingDoesNotLookBack) {
+  push(1, true);
+  cq_.arm(Armed::Any);
+  EXPECT_FALSE(notify_);
+  EXPECT_EQ(pop(), 1u);  // the application polls after arming, and finds it
+}
+
+TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
+  for (uint64_t i = 0; i < 7; ++i) {  // move the ring's start off zero
+    push(i);
+    pop();
+  }
+  for (uint64_t i = 10; i < 14; ++i) push(i);
+  EXPECT_FALSE(cq_.resize(3));
+  EXPECT_EQ(cq_.capacity(), 5u);
+  ASSERT_TRUE(cq_.resize(4));
+  EXPECT_FALSE(push(14));
+  ASSERT_TRUE(cq_.resize(100));
+  for (uint64_t i = 20; i < 100; ++i) EXPECT_TRUE(push(i));
+  for (uint64_t i = 10; i < 14; ++i) EXPECT_EQ(pop(), i);
+  for (uint64_t i = 20; i < 100; ++i) EXPECT_EQ(pop(), i);
+  EXPECT_TRUE(cq_.empty());
+}
+
+}  // namespace
+}  // namespace verbena::core

@@ -1,0 +1,267 @@
+// Dispatch, deadlines, the ready list, and the window that queue pairs share.
+#include "core/engine.h"
+
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+
+TEST_F(EngineTest, PacketsForNobodyAreCounted) {
+  connect();
+  wire::Packet p = request(Opcode::RcSendOnly, 500);
+  p.bth.destination = wire::Qpn::of_slot(1, 60000);
+  receive(p);
+  p.bth.destination = wire::Qpn::of_slot(2, qp().qpn().index());  // another process's slot
+  receive(p);
+  EXPECT_EQ(counter(CounterId::unknown_qp), 2u);
+  p = request(Opcode::RcSendOnly, 500);
+  p.bth.pkey = 0x1234;
+  receive(p);
+  EXPECT_EQ(counter(CounterId::wrong_pkey), 1u);
+  p = request(Opcode::RcSendOnly, 500);
+  p.bth.version = 1;
+  receive(p);
+  EXPECT_EQ(counter(CounterId::malformed_packets), 1u);
+  std::swap(peer_gid_, our_gid_);
+  receive(request(Opcode::RcSendOnly, 500));
+  EXPECT_EQ(counter(CounterId::wrong_source), 1u);
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(EngineTest, SpuriousDeadlinesAreHarmless) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  const Instant deadline = engine_.next_deadline();
+  for (int i = 0; i < 10; ++i) {
+    now_ = now_ + microseconds(1);
+    engine_.on_deadline(now_);
+  }
+  EXPECT_EQ(engine_.next_deadline(), deadline);
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(EngineTest, EarliestOfManyDeadlines) {
+  QueuePair& slow = make_connected({.timeout = 16});
+  QueuePair& fast = make_connected({.timeout = 10});
+  qp_ = &slow;
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  qp_ = &fast;
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  transmit();
+  EXPECT_EQ(engine_.next_deadline(), now_ + nanoseconds(4096) * (1 << 10));
+  receive_ack(100);
+  EXPECT_EQ(engine_.next_deadline(), now_ + nanoseconds(4096) * (1 << 16));
+  engine_.destroy_qp(&slow, now_);
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+}
+
+TEST_F(EngineTest, DestroyedNumbersComeBackLate) {
+  connect();
+  const wire::Qpn first = qp().qpn();
+  engine_.destroy_qp(qp_, now_);
+  for (int i = 0; i < 20; ++i) {
+    QueuePair& next = make_connected({});
+    EXPECT_NE(next.qpn(), first);
+    engine_.destroy_qp(&next, now_);
+  }
+  EXPECT_EQ(engine_.qp_count(), 0u);
+}
+
+TEST_F(EngineTest, QueuePairsRunOut) {
+  std::vector<QueuePair*> all;
+  QpConfig c;
+  c.send_cq = c.receive_cq = &cq_;
+  c.max_send_wr = c.max_recv_wr = 1;
+  for (;;) {
+    auto made = engine_.create_qp(c);
+    if (!made.ok()) {
+      EXPECT_EQ(made.error().code, ENOMEM);
+      break;
+    }
+    all.push_back(made.value());
+  }
+  EXPECT_EQ(all.size(), 62u);
+  engine_.destroy_qp(all.back(), now_);
+  EXPECT_TRUE(engine_.create_qp(c).ok());
+}
+
+TEST_F(EngineTest, QueuePairsTakeTurns) {
+  QueuePair& x = make_connected({});
+  QueuePair& y = make_connected({.sq_psn = 9000});
+  for (QueuePair* q : {&x, &y}) {
+    qp_ = q;
+    ASSERT_TRUE(post(SendOp::Write, 1, 256 * 100).ok());
+  }
+  const auto sent = transmit(100);
+  ASSERT_EQ(sent.size(), 100u);
+  const auto of_y = std::ranges::count_if(sent, [](const Sent& s) { return s.psn() >= 9000; });
+  EXPECT_GE(of_y, 32);
+  EXPECT_LE(of_y, 68);
+}
+
+// More than the window takes: the rest waits, and goes when there is room, whoever made it.
+class SharedWindowTest : public EngineTest {
+ public:
+  SharedWindowTest() {
+    hog_ = &make_connected({.mtu = wire::Mtu::k4096});
+    waiter_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
+    qp_ = hog_;
+    for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(post(SendOp::Write, i, kRegionBytes).ok());
+    hog_sent_ = transmit().size();
+    EXPECT_FALSE(hog_->window()->open());
+    qp_ = waiter_;
+    EXPECT_TRUE(post(SendOp::Send, 77, 8).ok());
+    EXPECT_TRUE(transmit().empty());
+  }
+  bool waiter_goes() {
+    const auto sent = transmit();
+    return std::ranges::any_of(sent, [](const Sent& s) { return s.psn() == 9000; });
+  }
+  QueuePair* hog_;
+  QueuePair* waiter_;
+  size_t hog_sent_ = 0;
+};
+
+TEST_F(SharedWindowTest, BothCountAgainstOneWindow) {
+  EXPECT_EQ(hog_->window(), waiter_->window());
+  EXPECT_LE(hog_sent_ * (4096 + PeerWindow::kPacketOverhead), hog_->window()->limit() + 8192);
+}
+
+TEST_F(SharedWindowTest, TheLastPacketBeforeItClosesAsksForAnAck) {
+  qp_ = hog_;
+  EXPECT_NE(engine_.next_deadline(), kNever);
+}
+
+TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
+  qp_ = hog_;
+  receive_ack(110);
+  EXPECT_TRUE(waiter_goes());
+}
+
+// A queue pair that always has more to send must not take all the room there ever is.
+TEST_F(SharedWindowTest, BusyNeighbourDoesNotStarveTheOther) {
+  qp_ = hog_;
+  bool went = false;
+  for (uint32_t psn = 107; psn < 107 + 3 * 8 && !went; psn += 8) {
+    receive_ack(psn);
+    went = waiter_goes();
+  }
+  EXPECT_TRUE(went);
+}
+
+// Nor by having acknowledgements to send all the time.
+TEST_F(SharedWindowTest, BusyNeighbourInBothDirectionsDoesNotStarveTheOther) {
+  qp_ = hog_;
+  bool went = false;
+  for (uint32_t i = 0; i < 3 && !went; ++i) {
+    receive(request(Opcode::RcWriteOnly, 500 + i));
+    receive_ack(107 + i * 8);
+    went = waiter_goes();
+  }
+  EXPECT_TRUE(went);
+}
+
+TEST_F(SharedWindowTest, DestroyLetsTheOtherGo) {
+  engine_.destroy_qp(hog_, now_);
+  EXPECT_TRUE(waiter_goes());
+}
+
+TEST_F(SharedWindowTest, ResetLetsTheOtherGo) {
+  to_state(*hog_, QpState::Reset);
+  EXPECT_TRUE(waiter_goes());
+}
+
+TEST_F(SharedWindowTest, ErrorLetsTheOtherGo) {
+  to_state(*hog_, QpState::Error);
+  EXPECT_TRUE(waiter_goes());
+}
+
+TEST_F(SharedWindowTest, WaiterMayBeDestroyed) {
+  engine_.destroy_qp(waiter_, now_);
+  qp_ = hog_;
+  receive_ack(110);
+  EXPECT_FALSE(transmit().empty());
+}
+
+// SQD permits another address: what is under way no longer counts against the old peer.
+TEST_F(SharedWindowTest, ANewAddressTakesItsShareAlong) {
+  PeerWindow* old = hog_->window();
+  to_state(*hog_, QpState::Sqd);
+  QpAttributes attr = hog_->attributes();
+  attr.address.destination.bytes[15] = std::byte{99};
+  engine_.modify_qp(*hog_, attr, qp_attr::kAddressVector, now_);
+  EXPECT_NE(hog_->window(), old);
+  EXPECT_TRUE(old->idle());
+  EXPECT_GT(hog_->window()->in_flight(), 0u);
+  EXPECT_TRUE(waiter_goes());
+  engine_.destroy_qp(hog_, now_);
+}
+
+TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
+  ASSERT_TRUE(cq_.resize(1));
+  connect();
+  for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(post(SendOp::Send, i, 8).ok());
+  transmit();
+  receive_ack(103);
+  EXPECT_EQ(qp().state(), QpState::Error);
+  EXPECT_EQ(events(), std::vector<EventKind>{EventKind::CqError});
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+}
+
+TEST_F(EngineTest, SqdFinishesWhatWasBegunAndSaysWhenItIsDone) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  EXPECT_EQ(transmit(2).size(), 2u);
+  QpAttributes attr;
+  attr.state = QpState::Sqd;
+  attr.sqd_notify = true;
+  engine_.modify_qp(qp(), attr, qp_attr::kState | qp_attr::kEnSqdAsyncNotify, now_);
+  receive_ack(101);
+  EXPECT_TRUE(events().empty());  // half a message is out
+  EXPECT_EQ(transmit().size(), 2u);
+  receive_ack(103);
+  EXPECT_EQ(events(), std::vector<EventKind>{EventKind::SqDrained});
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_TRUE(transmit().empty());
+  to_state(qp(), QpState::Rts);
+  EXPECT_EQ(transmit().size(), 1u);
+}
+
+TEST_F(EngineTest, PostingInTheWrongState) {
+  QpConfig c;
+  c.send_cq = c.receive_cq = &cq_;
+  c.max_send_wr = c.max_recv_wr = 1;
+  qp_ = engine_.create_qp(c).value();
+  SendRequest s;
+  EXPECT_EQ(engine_.post_send(qp(), s, now_).error().code, EINVAL);
+  EXPECT_EQ(engine_.post_receive(qp(), {}, now_).error().code, EINVAL);
+}
+
+TEST_F(EngineTest, WorkPostedInErrorIsFlushed) {
+  connect();
+  to_state(qp(), QpState::Error);
+  ASSERT_TRUE(post(SendOp::Send, 1, 8, 0).ok());
+  ASSERT_TRUE(post_receive(2, 8).ok());
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Flushed}, {2, WcStatus::Flushed}}));
+}
+
+TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
+  connect();
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(post(SendOp::Send, i, 8, 0).ok());
+  for (uint64_t i = 11; i <= 13; ++i) ASSERT_TRUE(post_receive(i, 8).ok());
+  transmit();
+  to_state(qp(), QpState::Error);
+  Done expected;
+  for (const uint64_t i : {1, 2, 3, 11, 12, 13}) expected.emplace_back(i, WcStatus::Flushed);
+  EXPECT_EQ(completions(), expected);
+  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+}
+
+}  // namespace
+}  // namespace verbena::core

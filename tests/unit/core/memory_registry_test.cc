@@ -1,0 +1,199 @@
+// Who may touch which byte.
+#include "core/memory_registry.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+
+namespace verbena::core {
+namespace {
+
+constexpr uint32_t kPd = 3;
+constexpr wire::Qpn kQp{0x010002};
+constexpr wire::Qpn kOtherQp{0x010003};
+constexpr uint32_t kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic | kWindowBind;
+
+class MemoryRegistryTest : public testing::Test {
+ public:
+  uint32_t add(uint64_t iova, uint32_t access = kAll, uint64_t length = 1000) {
+    return registry_.add_region(kPd, memory_.data(), length, iova, access).value();
+  }
+  std::byte* resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t access = kRemoteRead,
+                     uint32_t pd = kPd, wire::Qpn qpn = kQp) {
+    return registry_.resolve(key, pd, qpn, address, length, access);
+  }
+  WindowBinding binding(uint32_t region, uint64_t address, uint64_t length, uint32_t new_rkey,
+                        uint32_t access = kRemoteRead | kRemoteWrite) {
+    return {region, address, length, access, new_rkey};
+  }
+  std::array<std::byte, 1000> memory_{};
+  MemoryRegistry registry_{99};
+};
+
+TEST_F(MemoryRegistryTest, BoundsAreExact) {
+  const uint32_t key = add(0x5000);
+  EXPECT_EQ(resolve(key, 0x5000, 1000), memory_.data());
+  EXPECT_EQ(resolve(key, 0x5000 + 999, 1), memory_.data() + 999);
+  EXPECT_EQ(resolve(key, 0x5000 - 1, 1), nullptr);
+  EXPECT_EQ(resolve(key, 0x5000 + 1000, 1), nullptr);
+  EXPECT_EQ(resolve(key, 0x5000, 1001), nullptr);
+  EXPECT_EQ(resolve(key, 0x5001, 1000), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, AddressPlusLengthMayWrapNowhere) {
+  const uint32_t key = add(0x5000);
+  for (const uint64_t address : {~uint64_t{0}, ~uint64_t{0} - 0x4FFF, ~uint64_t{0} - 7, uint64_t{0}}) {
+    for (const uint64_t length : {uint64_t{1}, uint64_t{8}, uint64_t{1000}, ~uint64_t{0}, ~uint64_t{0} - 0x4FFF}) {
+      EXPECT_EQ(resolve(key, address, length), nullptr) << address << " " << length;
+    }
+  }
+  EXPECT_EQ(resolve(key, 0x5000, ~uint64_t{0}), nullptr);
+  EXPECT_EQ(registry_.add_region(kPd, memory_.data(), 1000, ~uint64_t{0} - 10, kAll).error().code, EINVAL);
+  const uint32_t top = add(~uint64_t{0} - 1000);
+  EXPECT_NE(resolve(top, ~uint64_t{0} - 1000, 1000), nullptr);
+  EXPECT_EQ(resolve(top, ~uint64_t{0} - 1000, 1001), nullptr);
+  EXPECT_EQ(resolve(top, ~uint64_t{0}, 2), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, AccessAndProtectionDomain) {
+  const uint32_t key = add(0, kLocalWrite | kRemoteRead);
+  EXPECT_NE(resolve(key, 0, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(resolve(key, 0, 8, kRemoteWrite), nullptr);
+  EXPECT_EQ(resolve(key, 0, 8, kRemoteAtomic), nullptr);
+  EXPECT_EQ(resolve(key, 0, 8, kRemoteRead, kPd + 1), nullptr);
+  EXPECT_NE(registry_.resolve_local(key, kPd, 0, 8, kLocalWrite), nullptr);
+  EXPECT_EQ(registry_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
+  const uint32_t read_only = add(0, 0);
+  EXPECT_NE(registry_.resolve_local(read_only, kPd, 0, 8, 0), nullptr);
+  EXPECT_EQ(registry_.resolve_local(read_only, kPd, 0, 8, kLocalWrite), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, RemoteWriteNeedsLocalWrite) {
+  for (const uint32_t access : {kRemoteWrite, kRemoteAtomic}) {
+    EXPECT_EQ(registry_.add_region(kPd, memory_.data(), 8, 0, access).error().code, EINVAL);
+  }
+  EXPECT_EQ(registry_.live(), 0u);
+}
+
+TEST_F(MemoryRegistryTest, KeysThatWereGivenUpDoNotWork) {
+  std::set<uint32_t> seen;
+  uint32_t previous = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const uint32_t key = add(0);
+    EXPECT_NE(key, previous);
+    EXPECT_EQ(resolve(previous, 0, 8), nullptr);
+    ASSERT_TRUE(registry_.remove_region(key).ok());
+    EXPECT_EQ(resolve(key, 0, 8), nullptr);
+    EXPECT_EQ(registry_.remove_region(key).error().code, EINVAL);
+    previous = key;
+    seen.insert(key);
+  }
+  EXPECT_GT(seen.size(), 200u);
+}
+
+TEST_F(MemoryRegistryTest, KeysTellNothingOfTheirOrder) {
+  std::set<uint32_t> uppers;
+  uint32_t neighbours = 0, previous = 0;
+  for (int i = 0; i < 4096; ++i) {
+    const uint32_t key = add(0);
+    EXPECT_TRUE(uppers.insert(key >> 8).second);
+    if ((key >> 8) - previous == 1) ++neighbours;
+    previous = key >> 8;
+    EXPECT_NE(resolve(key, 0, 8), nullptr);
+  }
+  EXPECT_LT(neighbours, 5u);
+  MemoryRegistry other(100);
+  EXPECT_NE(other.add_region(kPd, memory_.data(), 8, 0, kAll).value(), *uppers.begin());
+}
+
+TEST_F(MemoryRegistryTest, GuessedKeysFindNothing) {
+  add(0);
+  Prng prng(5);
+  int found = 0;
+  for (int i = 0; i < 100000; ++i) found += resolve(static_cast<uint32_t>(prng.next()), 0, 8) != nullptr;
+  EXPECT_LE(found, 1);
+}
+
+TEST_F(MemoryRegistryTest, WindowGrantsWhatItIsBoundTo) {
+  const uint32_t region = add(0x5000, kLocalWrite | kWindowBind);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  EXPECT_EQ(resolve(window, 0x5000, 8), nullptr);
+  const uint32_t bound = window ^ 0x55;
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0x5000 + 100, 50, bound)));
+  EXPECT_EQ(resolve(bound, 0x5000 + 100, 50, kRemoteWrite), memory_.data() + 100);
+  EXPECT_EQ(resolve(bound, 0x5000 + 100, 51), nullptr);
+  EXPECT_EQ(resolve(bound, 0x5000 + 99, 1), nullptr);
+  EXPECT_EQ(resolve(bound, 0x5000 + 100, 8, kRemoteAtomic), nullptr);
+  EXPECT_EQ(resolve(bound, 0x5000 + 100, 8, kRemoteRead, kPd, kOtherQp), nullptr);
+  EXPECT_EQ(resolve(window, 0x5000 + 100, 8), nullptr);  // the old key
+  EXPECT_EQ(resolve(region, 0x5000 + 100, 8), nullptr);  // the region itself is not open
+  EXPECT_EQ(registry_.resolve_local(bound, kPd, 0x5000 + 100, 8, 0), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, Type2IsBoundOnceInvalidatedAndBoundAgain) {
+  const uint32_t region = add(0);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  const uint32_t first = window ^ 1, second = window ^ 2;
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0, 10, first)));
+  EXPECT_FALSE(registry_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
+  EXPECT_EQ(registry_.remove_region(region).error().code, EBUSY);
+  EXPECT_FALSE(registry_.invalidate(kPd, kOtherQp, first));
+  EXPECT_FALSE(registry_.invalidate(kPd + 1, kQp, first));
+  EXPECT_TRUE(registry_.invalidate(kPd, kQp, first));
+  EXPECT_FALSE(registry_.invalidate(kPd, kQp, first));
+  EXPECT_EQ(resolve(first, 0, 8), nullptr);
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
+  EXPECT_NE(resolve(second, 0, 8), nullptr);
+  ASSERT_TRUE(registry_.remove_window(second).ok());
+  EXPECT_TRUE(registry_.remove_region(region).ok());
+}
+
+TEST_F(MemoryRegistryTest, Type1MayBeBoundAnewAndServesEveryQueuePair) {
+  const uint32_t region = add(0), other = add(0x9000);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0, 10, window ^ 1)));
+  EXPECT_NE(resolve(window ^ 1, 0, 8, kRemoteRead, kPd, kOtherQp), nullptr);
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 1, binding(other, 0x9000, 10, window ^ 2)));
+  EXPECT_TRUE(registry_.remove_region(region).ok());
+  EXPECT_FALSE(registry_.invalidate(kPd, kQp, window ^ 2));  // only type 2 can be
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 2, binding(other, 0, 0, window ^ 3)));
+  EXPECT_EQ(resolve(window ^ 3, 0x9000, 8), nullptr);
+  EXPECT_TRUE(registry_.remove_region(other).ok());
+}
+
+TEST_F(MemoryRegistryTest, BindingsThatAreRefused) {
+  const uint32_t region = add(0x5000);
+  const uint32_t no_bind = add(0x5000, kLocalWrite | kRemoteRead);
+  const uint32_t no_write = add(0x5000, kWindowBind);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  const auto refused = [&](const WindowBinding& b, uint32_t pd = kPd) {
+    return !registry_.bind_window(pd, kQp, window, b);
+  };
+  EXPECT_TRUE(refused(binding(no_bind, 0x5000, 10, window ^ 1)));
+  EXPECT_TRUE(refused(binding(no_write, 0x5000, 10, window ^ 1, kRemoteWrite)));
+  EXPECT_TRUE(refused(binding(region, 0x5000 - 1, 10, window ^ 1)));
+  EXPECT_TRUE(refused(binding(region, 0x5000 + 991, 10, window ^ 1)));
+  EXPECT_TRUE(refused(binding(region, ~uint64_t{0} - 4, 10, window ^ 1)));
+  EXPECT_TRUE(refused(binding(region, 0x5000, ~uint64_t{0}, window ^ 1)));
+  EXPECT_TRUE(refused(binding(region, 0x5000, 10, window ^ 0x100)));  // another window's key
+  EXPECT_TRUE(refused(binding(region, 0x5000, 10, window ^ 1), kPd + 1));
+  EXPECT_TRUE(refused(binding(window, 0x5000, 10, window ^ 1)));
+  EXPECT_FALSE(registry_.bind_window(kPd, kQp, region, binding(region, 0x5000, 10, region)));
+  EXPECT_FALSE(registry_.invalidate(kPd, kQp, region));
+  EXPECT_EQ(registry_.remove_window(region).error().code, EINVAL);
+  EXPECT_EQ(registry_.remove_region(window).error().code, EINVAL);
+  EXPECT_TRUE(registry_.remove_region(region).ok());  // nothing stuck to it
+}
+
+TEST_F(MemoryRegistryTest, ZeroBasedWindow) {
+  const uint32_t region = add(0x5000);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window,
+                                    binding(region, 0x5000 + 20, 30, window ^ 1, kRemoteRead | kZeroBased)));
+  EXPECT_EQ(resolve(window ^ 1, 0, 30), memory_.data() + 20);
+  EXPECT_EQ(resolve(window ^ 1, 1, 30), nullptr);
+}
+
+}  // namespace
+}  // namespace verbena::core

@@ -1,0 +1,140 @@
+// The modify_qp table: every pair of states, everything required, everything that is one too many.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/qp_attributes.h"
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using namespace qp_attr;
+using enum QpState;
+
+constexpr QpState kStates[] = {Reset, Init, Rtr, Rts, Sqd, Sqe, QpState::Error};
+constexpr uint32_t kBits = 26;
+
+struct Row {
+  uint32_t required = 0;
+  uint32_t optional = 0;
+};
+
+// Written down from the specification (and ibv_modify_qp's manual), not from the code.
+const std::map<std::pair<QpState, QpState>, Row> kTable = {
+    {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
+    {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
+    {{Init, Rtr},
+     {kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+      kAccessFlags | kPkeyIndex | kAlternatePath}},
+    {{Rtr, Rts},
+     {kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
+      kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+    {{Rts, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+    {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+    {{Sqd, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+    {{Sqd, Sqd},
+     {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kMaxDestRdAtomic |
+             kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer | kPathMigState}},
+    {{Sqe, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer}},
+};
+
+TEST(QpTransitions, EveryPairOfStates) {
+  for (const QpState from : kStates) {
+    for (const QpState to : kStates) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(from) << " to " << static_cast<int>(to));
+      const auto row = kTable.find({from, to});
+      const bool always = to == Reset || to == QpState::Error;
+      if (row == kTable.end() && !always) {
+        EXPECT_EQ(check_rc_transition(from, to, kState).error().code, EINVAL);
+        continue;
+      }
+      const Row r = always ? Row{} : row->second;
+      EXPECT_TRUE(check_rc_transition(from, to, kState | r.required).ok());
+      EXPECT_TRUE(check_rc_transition(from, to, kState | r.required | r.optional).ok());
+      for (uint32_t bit = 1; bit < kBits; ++bit) {
+        const uint32_t attr = 1u << bit;
+        if ((r.required & attr) != 0) {
+          EXPECT_EQ(check_rc_transition(from, to, kState | (r.required & ~attr)).error().code, EINVAL)
+              << "without bit " << bit;
+        } else {
+          EXPECT_EQ(check_rc_transition(from, to, kState | r.required | attr).ok(), (r.optional & attr) != 0)
+              << "with bit " << bit;
+        }
+      }
+    }
+  }
+}
+
+class CheckModifyTest : public EngineTest {
+ public:
+  CheckModifyTest() { connect(); }
+  int check(const QpAttributes& attr, uint32_t mask) { return qp().check_modify(attr, mask).error().code; }
+};
+
+TEST_F(CheckModifyTest, ValuesOutOfRange) {
+  to_state(qp(), Sqd);
+  QpAttributes a = qp().attributes();
+  EXPECT_EQ(check(a, kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kAddressVector), 0);
+  const auto refused = [&](uint32_t mask, auto change) {
+    QpAttributes bad = a;
+    change(bad);
+    EXPECT_EQ(check(bad, mask), EINVAL) << "mask " << mask;
+  };
+  refused(kTimeout, [](auto& x) { x.timeout = 32; });
+  refused(kRetryCount, [](auto& x) { x.retry_count = 8; });
+  refused(kRnrRetry, [](auto& x) { x.rnr_retry = 8; });
+  refused(kMinRnrTimer, [](auto& x) { x.min_rnr_timer = 32; });
+  refused(kMaxRdAtomic, [](auto& x) { x.max_read_atomic = kMaxReadAtomic + 1; });
+  refused(kMaxDestRdAtomic, [](auto& x) { x.max_dest_read_atomic = kMaxReadAtomic + 1; });
+  refused(kPort, [](auto& x) { x.port = 2; });
+  refused(kPkeyIndex, [](auto& x) { x.pkey_index = 1; });
+  refused(kAddressVector, [](auto& x) { x.address.is_global = false; });
+  refused(kAlternatePath, [](auto&) {});
+}
+
+TEST_F(CheckModifyTest, CurrentStateMustBeTheCurrentState) {
+  QpAttributes a;
+  a.state = Rts;
+  a.current_state = Sqd;
+  EXPECT_EQ(check(a, kState | kCurState), EINVAL);
+  a.current_state = Rts;
+  EXPECT_EQ(check(a, kState | kCurState), 0);
+}
+
+TEST_F(CheckModifyTest, NoSuchState) {
+  QpAttributes a;
+  a.state = static_cast<QpState>(7);
+  EXPECT_EQ(check(a, kState), EINVAL);
+}
+
+TEST_F(CheckModifyTest, RefusalChangesNothing) {
+  QpAttributes a;
+  a.state = Init;
+  ASSERT_EQ(check(a, kState), EINVAL);
+  EXPECT_EQ(qp().state(), Rts);
+}
+
+TEST_F(CheckModifyTest, ResetForgetsEverything) {
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  ASSERT_TRUE(post_receive(2, 8).ok());
+  transmit();
+  to_state(qp(), Reset);
+  EXPECT_TRUE(completions().empty());
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+  EXPECT_EQ(qp().window(), nullptr);
+  EXPECT_EQ(qp().query().path_mtu, QpAttributes{}.path_mtu);
+}
+
+TEST_F(CheckModifyTest, QueryShowsPsnsAsTheyMove) {
+  EXPECT_EQ(qp().query().sq_psn, 100u);
+  EXPECT_EQ(qp().query().rq_psn, 500u);
+  ASSERT_TRUE(post(SendOp::Write, 1, 600).ok());
+  transmit();
+  receive(request(wire::Opcode::RcWriteOnly, 500));
+  EXPECT_EQ(qp().query().sq_psn, 103u);
+  EXPECT_EQ(qp().query().rq_psn, 501u);
+}
+
+}  // namespace
+}  // namespace verbena::core

@@ -1,0 +1,77 @@
+// The opcode table against the specification's own (IBA table 38), written out.
+#include "wire/opcode.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+namespace verbena::wire {
+namespace {
+
+struct Row {
+  uint8_t opcode;
+  Verb verb;
+  Position position;
+  const char* headers;  // R RETH, A AETH, T AtomicETH, K AtomicAckETH, I ImmDt, V IETH
+};
+
+constexpr Row kRows[] = {
+    {0x00, Verb::Send, Position::First, ""},
+    {0x01, Verb::Send, Position::Middle, ""},
+    {0x02, Verb::Send, Position::Last, ""},
+    {0x03, Verb::Send, Position::Last, "I"},
+    {0x04, Verb::Send, Position::Only, ""},
+    {0x05, Verb::Send, Position::Only, "I"},
+    {0x06, Verb::Write, Position::First, "R"},
+    {0x07, Verb::Write, Position::Middle, ""},
+    {0x08, Verb::Write, Position::Last, ""},
+    {0x09, Verb::Write, Position::Last, "I"},
+    {0x0A, Verb::Write, Position::Only, "R"},
+    {0x0B, Verb::Write, Position::Only, "RI"},
+    {0x0C, Verb::ReadRequest, Position::Only, "R"},
+    {0x0D, Verb::ReadResponse, Position::First, "A"},
+    {0x0E, Verb::ReadResponse, Position::Middle, ""},
+    {0x0F, Verb::ReadResponse, Position::Last, "A"},
+    {0x10, Verb::ReadResponse, Position::Only, "A"},
+    {0x11, Verb::Ack, Position::Only, "A"},
+    {0x12, Verb::AtomicAck, Position::Only, "AK"},
+    {0x13, Verb::CompareSwap, Position::Only, "T"},
+    {0x14, Verb::FetchAdd, Position::Only, "T"},
+    {0x16, Verb::Send, Position::Last, "V"},
+    {0x17, Verb::Send, Position::Only, "V"},
+};
+
+TEST(Opcode, TableIsTheSpecifications) {
+  for (const Row& r : kRows) {
+    SCOPED_TRACE(name_of(r.opcode));
+    const OpcodeInfo& i = info_of(r.opcode);
+    const std::string h = r.headers;
+    const auto has = [&](char c) { return h.find(c) != std::string::npos; };
+    EXPECT_EQ(i.verb, r.verb);
+    EXPECT_EQ(i.position, r.position);
+    EXPECT_EQ(i.has_reth, has('R'));
+    EXPECT_EQ(i.has_aeth, has('A'));
+    EXPECT_EQ(i.has_atomic_eth, has('T'));
+    EXPECT_EQ(i.has_atomic_ack_eth, has('K'));
+    EXPECT_EQ(i.has_immediate, has('I'));
+    EXPECT_EQ(i.has_invalidate, has('V'));
+    EXPECT_EQ(i.header_bytes, 12 + 16 * has('R') + 4 * has('A') + 28 * has('T') + 8 * has('K') +
+                                  4 * has('I') + 4 * has('V'));
+    const bool response = r.opcode >= 0x0D && r.opcode <= 0x12;
+    EXPECT_EQ(i.direction, response ? Direction::Response : Direction::Request);
+    EXPECT_STRNE(name_of(r.opcode), "unknown opcode");
+  }
+}
+
+TEST(Opcode, NothingElseIsAnRcOperation) {
+  for (int opcode = 0; opcode < 32; ++opcode) {
+    bool listed = false;
+    for (const Row& r : kRows) listed |= r.opcode == opcode;
+    EXPECT_EQ(info_of(static_cast<uint8_t>(opcode)).valid(), listed) << opcode;
+    EXPECT_EQ(std::strcmp(name_of(static_cast<uint8_t>(opcode)), "unknown opcode") != 0, listed);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::wire

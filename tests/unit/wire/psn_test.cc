@@ -1,0 +1,29 @@
+// Sequence numbers on a circle of 2^24.
+#include "wire/psn.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::wire {
+namespace {
+
+TEST(Psn, DistanceIsTheShortWayRound) {
+  constexpr uint32_t kValues[] = {0, 1, 2, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFE, 0xFFFFFF};
+  for (const uint32_t a : kValues) {
+    for (const uint32_t b : kValues) {
+      int32_t expected = static_cast<int32_t>(a) - static_cast<int32_t>(b);
+      if (expected >= 1 << 23) expected -= 1 << 24;
+      if (expected < -(1 << 23)) expected += 1 << 24;
+      EXPECT_EQ(Psn(a).distance_from(Psn(b)), expected) << a << " from " << b;
+    }
+  }
+}
+
+TEST(Psn, ArithmeticWraps) {
+  EXPECT_EQ(Psn(0xFFFFFF) + 2, Psn(1));
+  EXPECT_EQ(Psn(0) - 1, Psn(0xFFFFFF));
+  EXPECT_EQ(Psn(0x1000005), Psn(5));
+  for (uint32_t n = 0; n < 100; ++n) EXPECT_EQ((Psn(0xFFFFC0) + n).distance_from(Psn(0xFFFFC0)), static_cast<int32_t>(n));
+}
+
+}  // namespace
+}  // namespace verbena::wire
