@@ -1,6 +1,7 @@
 // The walls to compare with: plain UDP over loopback, no protocol on top. Prints one number.
 //   udp_reference pingpong [bytes]   half round trip in microseconds, both ends polling
-//   udp_reference stream [bytes]     Gb/s of GSO sends of datagrams of that size, GRO on the other side
+//   udp_reference stream [bytes]     Gb/s of GSO sends of datagrams of that size, GRO on the other
+//   side
 // One process per end, each pinned to a core of its own; ends by itself after about two seconds.
 #include <arpa/inet.h>
 #include <netinet/udp.h>

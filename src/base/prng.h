@@ -1,5 +1,5 @@
-// SplitMix64: a tiny seeded generator for what must be reproducible (simulator) or merely spread out.
-// Seeds that must not be guessed come from the owner, which asks the operating system.
+// SplitMix64: a tiny seeded generator for what must be reproducible (simulator) or merely spread
+// out. Seeds that must not be guessed come from the owner, which asks the operating system.
 #pragma once
 
 #include <cstdint>

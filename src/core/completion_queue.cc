@@ -18,8 +18,8 @@ bool CompletionQueue::push(const Completion& completion, bool* notify) {
     return false;
   }
   ring_[tail & mask_] = completion;
-  // Sequentially consistent with arm(): either this sees the arming, or the application's poll after
-  // arming sees the completion.
+  // Sequentially consistent with arm(): either this sees the arming, or the application's poll
+  // after arming sees the completion.
   tail_.store(tail + 1, std::memory_order_seq_cst);
   Armed armed = armed_.load(std::memory_order_seq_cst);
   const bool wakes_solicited = completion.solicited || completion.status != WcStatus::Success;

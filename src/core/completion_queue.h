@@ -1,5 +1,5 @@
-// CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application threads,
-// which serialise themselves). The two sides share only the two indices.
+// CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application
+// threads, which serialise themselves). The two sides share only the two indices.
 #pragma once
 
 #include <atomic>
@@ -48,8 +48,10 @@ class CompletionQueue {
   uint32_t mask_;
   std::unique_ptr<Completion[]> ring_;
   bool overrun_ = false;
-  alignas(64) std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
-  alignas(64) std::atomic<uint64_t> head_{0};  // written by the consumer, release: slots before it are free
+  alignas(64) std::atomic<uint64_t> tail_{
+      0};  // written by the producer, release: entries before it are whole
+  alignas(64) std::atomic<uint64_t> head_{
+      0};  // written by the consumer, release: slots before it are free
   alignas(64) std::atomic<Armed> armed_{Armed::No};
 };
 

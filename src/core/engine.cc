@@ -11,7 +11,8 @@ namespace {
 constexpr uint32_t kPacketsPerQpAndRound = 32;
 constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
 
-// QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is enough.
+// QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
+// enough.
 constexpr uint32_t kFirstQpIndex = 2;
 
 }  // namespace
@@ -39,7 +40,8 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   } else {
     return Error{ENOMEM, "too many queue pairs (see max_qp)"};
   }
-  slots_[index].qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
+  slots_[index].qp =
+      std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
   ++slots_[index].generation;
   ++qp_count_;
   return slots_[index].qp.get();
@@ -59,7 +61,8 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
 }
 
 void Engine::drop_from_lists(QueuePair& qp) {
-  if (qp.in_ready_list) std::replace(ready_.begin(), ready_.end(), &qp, static_cast<QueuePair*>(nullptr));
+  if (qp.in_ready_list)
+    std::replace(ready_.begin(), ready_.end(), &qp, static_cast<QueuePair*>(nullptr));
   if (qp.in_waiting_list && qp.window() != nullptr) std::erase(qp.window()->waiting, &qp);
   qp.in_ready_list = qp.in_waiting_list = false;
 }
@@ -138,7 +141,8 @@ void Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
   if (touched != nullptr) after_change(*touched, now);
 }
 
-// A queue pair was touched: it may have something to send, or a window that others wait for may be open.
+// A queue pair was touched: it may have something to send, or a window that others wait for may be
+// open.
 void Engine::after_change(QueuePair& qp, Instant now) {
   PeerWindow* window = qp.window();
   const bool requests = qp.requests_ready(now);
@@ -154,8 +158,8 @@ void Engine::after_change(QueuePair& qp, Instant now) {
   schedule(qp);
 }
 
-// As many as the window has room for, in the order they asked. Each of them comes back here when it has
-// sent, so those behind it get their turn.
+// As many as the window has room for, in the order they asked. Each of them comes back here when it
+// has sent, so those behind it get their turn.
 void Engine::wake_waiting(PeerWindow& window, Instant now) {
   uint32_t room = window.room();
   while (room > 0 && !window.waiting.empty()) {
@@ -222,7 +226,8 @@ Instant Engine::next_deadline() {
   while (!deadlines_.empty()) {
     const DeadlineEntry& top = deadlines_.front();
     const Slot& slot = slots_[top.index];
-    const bool live = slot.qp && slot.generation == top.generation && top.at == slot.qp->heap_deadline;
+    const bool live =
+        slot.qp && slot.generation == top.generation && top.at == slot.qp->heap_deadline;
     if (live) {
       const Instant real = slot.qp->deadline();
       if (real <= top.at) return top.at;

@@ -1,6 +1,6 @@
-// Engine: the NIC as a pure state machine. Packets in, time in, packets out, next deadline out. It reads
-// no clock, opens no socket, starts no thread, and calls nobody back: what it has to tell lies in
-// state() for its owner to take after each turn. Not thread-safe: one owner at a time.
+// Engine: the NIC as a pure state machine. Packets in, time in, packets out, next deadline out. It
+// reads no clock, opens no socket, starts no thread, and calls nobody back: what it has to tell
+// lies in state() for its owner to take after each turn. Not thread-safe: one owner at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 namespace verbena::core {
 
 struct EngineConfig {
-  uint8_t slot = 1;         // the top byte of every QPN this engine gives out
-  uint64_t secret = 0;      // keys derive from it
+  uint8_t slot = 1;     // the top byte of every QPN this engine gives out
+  uint64_t secret = 0;  // keys derive from it
   uint32_t max_qps = 1u << 16;
 };
 
@@ -76,7 +76,7 @@ class Engine {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   size_t qp_count_ = 0;
-  std::vector<QueuePair*> ready_;       // a ring by index: [ready_head_, end)
+  std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale
   std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerWindow>> windows_;

@@ -1,4 +1,5 @@
-// What the engine tells its owner after a turn: events for applications, and why a queue pair failed.
+// What the engine tells its owner after a turn: events for applications, and why a queue pair
+// failed.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ enum class EventKind : uint8_t {
 
 struct AsyncEvent {
   EventKind kind;
-  QueuePair* qp = nullptr;  // for QP events
+  QueuePair* qp = nullptr;        // for QP events
   CompletionQueue* cq = nullptr;  // for CqError
 };
 
@@ -34,15 +35,15 @@ struct QpFailure {
   wire::Qpn peer_qpn;
   wire::Gid peer;
   WcStatus status = WcStatus::Success;
-  bool as_responder = false;      // we refused the peer's request; otherwise ours failed
-  std::optional<SendOp> op;       // requester: what failed
+  bool as_responder = false;  // we refused the peer's request; otherwise ours failed
+  std::optional<SendOp> op;   // requester: what failed
   uint64_t wr_id = 0;
   uint32_t length = 0;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
-  uint8_t packet_opcode = 0;      // responder: what arrived
+  uint8_t packet_opcode = 0;  // responder: what arrived
   uint32_t psn = 0;
-  uint32_t retries = 0;           // requester: how often it was tried again
+  uint32_t retries = 0;  // requester: how often it was tried again
 };
 
 }  // namespace verbena::core

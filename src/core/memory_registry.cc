@@ -1,4 +1,5 @@
-// Registration tables. One array load, one tag compare and one overflow-safe range check per access.
+// Registration tables. One array load, one tag compare and one overflow-safe range check per
+// access.
 #include "core/memory_registry.h"
 
 #include <utility>

@@ -1,5 +1,6 @@
-// MemoryRegistry: which bytes may be touched, by whom, how. Every access of a peer or of a work request
-// goes through resolve(); nothing else in the engine turns an address from outside into a pointer.
+// MemoryRegistry: which bytes may be touched, by whom, how. Every access of a peer or of a work
+// request goes through resolve(); nothing else in the engine turns an address from outside into a
+// pointer.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,12 @@ enum class WindowType : uint8_t { Type1 = 1, Type2 = 2 };
 
 class MemoryRegistry {
  public:
-  // `secret` makes keys unguessable; it comes from the operating system, or from a simulator's seed.
+  // `secret` makes keys unguessable; it comes from the operating system, or from a simulator's
+  // seed.
   explicit MemoryRegistry(uint64_t secret);
 
-  // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and rkey
-  // alike.
+  // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and
+  // rkey alike.
   Result<uint32_t> add_region(uint32_t pd, std::byte* base, uint64_t length, uint64_t iova,
                               uint32_t access);
   // EBUSY while windows are bound to it.

@@ -24,16 +24,26 @@ const char* meaning_of(CounterId id) {
 
 const char* name_of(SendOp op) {
   switch (op) {
-    case SendOp::Write: return "RDMA WRITE";
-    case SendOp::WriteImm: return "RDMA WRITE with immediate";
-    case SendOp::Send: return "SEND";
-    case SendOp::SendImm: return "SEND with immediate";
-    case SendOp::Read: return "RDMA READ";
-    case SendOp::CompareSwap: return "compare-and-swap";
-    case SendOp::FetchAdd: return "fetch-and-add";
-    case SendOp::LocalInvalidate: return "local invalidate";
-    case SendOp::BindWindow: return "bind memory window";
-    case SendOp::SendInvalidate: return "SEND with invalidate";
+    case SendOp::Write:
+      return "RDMA WRITE";
+    case SendOp::WriteImm:
+      return "RDMA WRITE with immediate";
+    case SendOp::Send:
+      return "SEND";
+    case SendOp::SendImm:
+      return "SEND with immediate";
+    case SendOp::Read:
+      return "RDMA READ";
+    case SendOp::CompareSwap:
+      return "compare-and-swap";
+    case SendOp::FetchAdd:
+      return "fetch-and-add";
+    case SendOp::LocalInvalidate:
+      return "local invalidate";
+    case SendOp::BindWindow:
+      return "bind memory window";
+    case SendOp::SendInvalidate:
+      return "SEND with invalidate";
   }
   return "unknown operation";
 }

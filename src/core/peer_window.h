@@ -1,6 +1,6 @@
 // PeerWindow: how much may be under way to one process, shared by all queue pairs connected to it.
-// RoCE expects a lossless network; here a default socket buffer holds a few 64 KiB bursts, so what is
-// sent must wait for what was acknowledged. Additive increase, multiplicative decrease.
+// RoCE expects a lossless network; here a default socket buffer holds a few 64 KiB bursts, so what
+// is sent must wait for what was acknowledged. Additive increase, multiplicative decrease.
 #pragma once
 
 #include <algorithm>

@@ -62,14 +62,14 @@ bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sge
   };
   std::array<Piece, kMaxSges> pieces;
   size_t count = 0;
-  const bool granted = for_each_piece(
-      sges, offset, static_cast<uint32_t>(from.size()),
-      [&](const Sge& sge, uint32_t skip, uint32_t n) {
-        std::byte* p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, kLocalWrite);
-        if (p == nullptr) return false;
-        pieces[count++] = {p, n};
-        return true;
-      });
+  const bool granted = for_each_piece(sges, offset, static_cast<uint32_t>(from.size()),
+                                      [&](const Sge& sge, uint32_t skip, uint32_t n) {
+                                        std::byte* p = memory.resolve_local(
+                                            sge.lkey, pd, sge.address + skip, n, kLocalWrite);
+                                        if (p == nullptr) return false;
+                                        pieces[count++] = {p, n};
+                                        return true;
+                                      });
   if (!granted) return false;
   for (size_t i = 0; i < count; ++i) {
     if (ends_message && i + 1 == count) {

@@ -1,4 +1,5 @@
-// What modify_qp sets and query_qp tells, and which of it each state transition requires or permits.
+// What modify_qp sets and query_qp tells, and which of it each state transition requires or
+// permits.
 #pragma once
 
 #include <cstdint>
@@ -75,8 +76,8 @@ struct QpAttributes {
   wire::Gid source_gid;
 };
 
-// EINVAL if `from` -> `to` is no transition of an RC queue pair, a required attribute is missing, or one
-// is given that the transition does not take.
+// EINVAL if `from` -> `to` is no transition of an RC queue pair, a required attribute is missing,
+// or one is given that the transition does not take.
 Status check_rc_transition(QpState from, QpState to, uint32_t mask);
 
 }  // namespace verbena::core

@@ -71,7 +71,8 @@ struct QpCommon {
 
 // Builds and pushes one packet towards the peer: the BTH fields common to all are filled here.
 inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& packet,
-                        std::span<const std::span<const std::byte>> payload, uint32_t payload_bytes) {
+                        std::span<const std::span<const std::byte>> payload,
+                        uint32_t payload_bytes) {
   wire::TxPacket tx;
   tx.path = qp.attr.path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);

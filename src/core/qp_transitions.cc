@@ -1,4 +1,5 @@
-// The table of modify_qp for reliable connections (IBA 11.2.5.2, table "QP state transition properties").
+// The table of modify_qp for reliable connections (IBA 11.2.5.2, table "QP state transition
+// properties").
 #include "core/qp_attributes.h"
 
 namespace verbena::core {
@@ -27,9 +28,8 @@ constexpr Transition kRcTransitions[] = {
     {QpState::Sqd, QpState::Rts, 0,
      kCurState | kAlternatePath | kAccessFlags | kMinRnrTimer | kPathMigState | kRateLimit},
     {QpState::Sqd, QpState::Sqd, 0,
-     kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
-         kMaxDestRdAtomic | kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer |
-         kPathMigState},
+     kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kMaxDestRdAtomic |
+         kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer | kPathMigState},
     {QpState::Sqe, QpState::Rts, 0, kCurState | kAccessFlags | kMinRnrTimer},
 };
 

@@ -21,8 +21,10 @@ Status QueuePair::post_send(const SendRequest& request) {
   switch (common_.state) {
     case QpState::Reset:
     case QpState::Init:
-    case QpState::Rtr: return Error{EINVAL, "the QP must be in RTS before ibv_post_send"};
-    default: break;
+    case QpState::Rtr:
+      return Error{EINVAL, "the QP must be in RTS before ibv_post_send"};
+    default:
+      break;
   }
   Status status = requester_.post(request);
   if (status.ok() && common_.state == QpState::Error) requester_.flush(WcStatus::Flushed);
@@ -137,7 +139,8 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
         enter_error(WcStatus::Flushed);
       }
       break;
-    default: break;
+    default:
+      break;
   }
 }
 

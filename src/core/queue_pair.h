@@ -1,5 +1,5 @@
-// QueuePair: a Requester and a Responder under one state. Made by the Engine, handed out as a pointer
-// that stays valid until destroy.
+// QueuePair: a Requester and a Responder under one state. Made by the Engine, handed out as a
+// pointer that stays valid until destroy.
 #pragma once
 
 #include <cstdint>

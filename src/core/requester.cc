@@ -77,7 +77,8 @@ Status Requester::post(const SendRequest& r) {
   wqe.bind = r.bind;
   if (is_inline) {
     std::byte* to = queue_.inline_bytes(index);
-    for (const Sge& sge : r.sges) {  // lkeys do not matter: the bytes are taken now, by the caller's thread
+    for (const Sge& sge :
+         r.sges) {  // lkeys do not matter: the bytes are taken now, by the caller's thread
       if (sge.length == 0) continue;
       std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length);
       to += sge.length;
@@ -162,8 +163,9 @@ void Requester::number(SendWqe& wqe) {
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   wqe.first_psn = next_;
   wqe.packets = is_atomic(wqe.op) || wqe.length == 0 ? 1 : (wqe.length - 1) / mtu + 1;
-  // The responder remembers each request of a READ by itself. So that one asked for again never reaches
-  // from one into the next, the pieces are fixed once and do not follow the window from then on.
+  // The responder remembers each request of a READ by itself. So that one asked for again never
+  // reaches from one into the next, the pieces are fixed once and do not follow the window from
+  // then on.
   const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
   wqe.piece_packets = std::max(piece / (mtu + PeerWindow::kPacketOverhead), 1u);
   wqe.numbered = true;
@@ -191,10 +193,9 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
 }
 
 void Requester::run_local(SendWqe& wqe) {
-  const bool done =
-      wqe.op == SendOp::LocalInvalidate
-          ? qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, wqe.immediate_or_rkey)
-          : qp_.engine.memory.bind_window(qp_.pd, qp_.qpn, wqe.window_rkey, wqe.bind);
+  const bool done = wqe.op == SendOp::LocalInvalidate
+                        ? qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, wqe.immediate_or_rkey)
+                        : qp_.engine.memory.bind_window(qp_.pd, qp_.qpn, wqe.window_rkey, wqe.bind);
   if (!done) {
     fail_head(wqe.op == SendOp::BindWindow ? WcStatus::WindowBind : WcStatus::LocalQpOperation);
     return;
@@ -231,8 +232,8 @@ void Requester::advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost) {
 void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   const uint32_t offset = cursor_packet_ * mtu;
-  // To the end of the piece the cursor is in; the rest is another request, with the PSNs that follow.
-  // The peer cannot tell that from a requester that resumes after a loss.
+  // To the end of the piece the cursor is in; the rest is another request, with the PSNs that
+  // follow. The peer cannot tell that from a requester that resumes after a loss.
   const uint32_t piece_left = wqe.piece_packets - cursor_packet_ % wqe.piece_packets;
   const uint32_t packets = std::min(wqe.packets - cursor_packet_, piece_left);
   const bool to_the_end = cursor_packet_ + packets == wqe.packets;

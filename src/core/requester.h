@@ -1,5 +1,6 @@
-// Requester: turns the send queue into packets, and responses into completions. The send queue is the
-// retransmission buffer: to send again is to move the cursor back to the first unacknowledged PSN.
+// Requester: turns the send queue into packets, and responses into completions. The send queue is
+// the retransmission buffer: to send again is to move the cursor back to the first unacknowledged
+// PSN.
 #pragma once
 
 #include <cstdint>
@@ -40,14 +41,21 @@ class Requester {
   // Completes whatever is queued, in order. `first` is how the request at the head failed.
   void flush(WcStatus first);
   // Nothing is under way (what SQD waits for).
-  bool drained() const {
-    return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0);
-  }
+  bool drained() const { return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0); }
   bool idle() const { return queue_.empty(); }
   wire::Psn next_psn() const { return next_; }
 
  private:
-  enum class Blocked : uint8_t { No, NothingToSend, RnrWait, Drain, Fence, ReadLimit, Window, Order };
+  enum class Blocked : uint8_t {
+    No,
+    NothingToSend,
+    RnrWait,
+    Drain,
+    Fence,
+    ReadLimit,
+    Window,
+    Order
+  };
 
   // A READ request or an atomic on its way, by the PSNs it takes.
   struct OutstandingRead {
@@ -81,7 +89,8 @@ class Requester {
   QpCommon& qp_;
   SendQueue queue_;
 
-  // The cursor: the next packet to send is packet `cursor_packet_` of request `cursor_`, with PSN next_.
+  // The cursor: the next packet to send is packet `cursor_packet_` of request `cursor_`, with PSN
+  // next_.
   uint64_t cursor_ = 0;
   uint32_t cursor_packet_ = 0;
   wire::Psn next_{0};
@@ -90,15 +99,16 @@ class Requester {
   bool started_ = false;
 
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
-  uint32_t in_flight_cost_ = 0;       // this queue pair's part of the peer's window
-  uint32_t since_ack_request_ = 0;    // packets sent since one asked for an acknowledgement
+  uint32_t in_flight_cost_ = 0;         // this queue pair's part of the peer's window
+  uint32_t since_ack_request_ = 0;      // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;
   uint32_t rnr_retries_left_ = 0;
-  uint32_t tries_ = 0;                // retries without progress, for the failure report
+  uint32_t tries_ = 0;  // retries without progress, for the failure report
   std::optional<wire::Psn> implied_at_;
-  std::optional<uint64_t> denied_;    // a request whose lkeys do not grant it: fails when it is the first
+  std::optional<uint64_t>
+      denied_;  // a request whose lkeys do not grant it: fails when it is the first
   Instant ack_deadline_ = kNever;
-  Instant rnr_until_ = kNever;        // not before this may anything be sent again
+  Instant rnr_until_ = kNever;  // not before this may anything be sent again
 };
 
 // AETH's 5-bit RNR timer code (IBA table 45).

@@ -12,13 +12,20 @@ namespace {
 WcOpcode completion_opcode(SendOp op) {
   switch (op) {
     case SendOp::Write:
-    case SendOp::WriteImm: return WcOpcode::Write;
-    case SendOp::Read: return WcOpcode::Read;
-    case SendOp::CompareSwap: return WcOpcode::CompareSwap;
-    case SendOp::FetchAdd: return WcOpcode::FetchAdd;
-    case SendOp::LocalInvalidate: return WcOpcode::LocalInvalidate;
-    case SendOp::BindWindow: return WcOpcode::BindWindow;
-    default: return WcOpcode::Send;
+    case SendOp::WriteImm:
+      return WcOpcode::Write;
+    case SendOp::Read:
+      return WcOpcode::Read;
+    case SendOp::CompareSwap:
+      return WcOpcode::CompareSwap;
+    case SendOp::FetchAdd:
+      return WcOpcode::FetchAdd;
+    case SendOp::LocalInvalidate:
+      return WcOpcode::LocalInvalidate;
+    case SendOp::BindWindow:
+      return WcOpcode::BindWindow;
+    default:
+      return WcOpcode::Send;
   }
 }
 
@@ -27,24 +34,23 @@ WcOpcode completion_opcode(SendOp op) {
 Duration rnr_delay(uint8_t code) {
   // In units of 10 us; the code 0 is the longest.
   static constexpr std::array<uint32_t, 32> kTensOfMicroseconds = {
-      65536, 1,   2,   3,   4,   6,   8,    12,   16,   24,   32,   48,   64,    96,    128,   192,
-      256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+      65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+      48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+      2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return microseconds(10) * kTensOfMicroseconds[code & 31];
 }
 
 Duration ack_timeout(uint8_t code) { return nanoseconds(4096) * (int64_t{1} << (code & 31)); }
 
 void Requester::restart_ack_timer(Instant now) {
-  ack_deadline_ = next_ == unacked_ || qp_.attr.timeout == 0
-                      ? kNever
-                      : now + ack_timeout(qp_.attr.timeout);
+  ack_deadline_ =
+      next_ == unacked_ || qp_.attr.timeout == 0 ? kNever : now + ack_timeout(qp_.attr.timeout);
 }
 
 Instant Requester::deadline() const { return std::min(ack_deadline_, rnr_until_); }
 
 void Requester::on_response(const wire::Packet& p, Instant now) {
-  const bool expected = started_ && !queue_.empty() &&
-                        p.bth.psn.distance_from(unacked_) >= 0 &&
+  const bool expected = started_ && !queue_.empty() && p.bth.psn.distance_from(unacked_) >= 0 &&
                         p.bth.psn.distance_from(highest_) < 0;
   if (!expected) {
     qp_.count(CounterId::stale_responses);
@@ -85,13 +91,22 @@ void Requester::on_acknowledge(const wire::Packet& p, Instant now) {
       switch (static_cast<wire::NakCode>(p.aeth.value)) {
         case wire::NakCode::SequenceError:
           qp_.count(CounterId::naks_sequence_received);
-          // Soft-RoCE complains about what followed a request it answered with RNR; we wait already.
+          // Soft-RoCE complains about what followed a request it answered with RNR; we wait
+          // already.
           if (rnr_until_ == kNever || now >= rnr_until_) retry();
           return;
-        case wire::NakCode::InvalidRequest: fail_head(WcStatus::RemoteInvalidRequest); break;
-        case wire::NakCode::RemoteAccess: fail_head(WcStatus::RemoteAccess); break;
-        case wire::NakCode::RemoteOperational: fail_head(WcStatus::RemoteOperation); break;
-        default: fail_head(WcStatus::BadResponse); break;
+        case wire::NakCode::InvalidRequest:
+          fail_head(WcStatus::RemoteInvalidRequest);
+          break;
+        case wire::NakCode::RemoteAccess:
+          fail_head(WcStatus::RemoteAccess);
+          break;
+        case wire::NakCode::RemoteOperational:
+          fail_head(WcStatus::RemoteOperation);
+          break;
+        default:
+          fail_head(WcStatus::BadResponse);
+          break;
       }
       qp_.count(CounterId::naks_fatal_received);
       return;
@@ -170,12 +185,14 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
   // Only what was sent since the last roll-back is charged to the window.
   const int32_t charged = std::min(next_.distance_from(unacked_), static_cast<int32_t>(packets));
   if (charged > 0) {
-    const uint32_t cost = std::min(cost_of(wqe, first, static_cast<uint32_t>(charged)), in_flight_cost_);
+    const uint32_t cost =
+        std::min(cost_of(wqe, first, static_cast<uint32_t>(charged)), in_flight_cost_);
     qp_.window->acknowledged(cost);
     in_flight_cost_ -= cost;
   }
   unacked_ = unacked_ + packets;
-  while (!reads_.empty() && unacked_.distance_from(reads_.front().last) > 0) reads_.erase(reads_.begin());
+  while (!reads_.empty() && unacked_.distance_from(reads_.front().last) > 0)
+    reads_.erase(reads_.begin());
   tries_ = 0;
   retries_left_ = qp_.attr.retry_count;
   rnr_retries_left_ = qp_.attr.rnr_retry;

@@ -78,7 +78,8 @@ void Responder::on_request(const wire::Packet& p) {
   if (ahead < 0) return on_duplicate(p);
   if (ahead > 0) return on_ahead();
 
-  for (const auto check : {&Responder::check_order, &Responder::check_length, &Responder::check_receive}) {
+  for (const auto check :
+       {&Responder::check_order, &Responder::check_length, &Responder::check_receive}) {
     const Verdict verdict = (this->*check)(p);
     if (verdict.kind != Verdict::Proceed) return apply(verdict, p);
   }
@@ -138,12 +139,17 @@ Responder::Verdict Responder::check_receive(const wire::Packet& p) const {
 
 Responder::Verdict Responder::execute(const wire::Packet& p) {
   switch (p.op.verb) {
-    case Verb::Send: return execute_send(p);
-    case Verb::Write: return execute_write(p);
-    case Verb::ReadRequest: return execute_read(p);
+    case Verb::Send:
+      return execute_send(p);
+    case Verb::Write:
+      return execute_write(p);
+    case Verb::ReadRequest:
+      return execute_read(p);
     case Verb::CompareSwap:
-    case Verb::FetchAdd: return execute_atomic(p);
-    default: return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+    case Verb::FetchAdd:
+      return execute_atomic(p);
+    default:
+      return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
   }
 }
 
@@ -184,9 +190,9 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   }
   if (!p.payload.empty()) {
     // Looked up again for each packet: the region may have gone since the first.
-    std::byte* to = memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
-                                   message_->reth.address + message_->received, p.payload.size(),
-                                   kRemoteWrite);
+    std::byte* to =
+        memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
+                       message_->reth.address + message_->received, p.payload.size(), kRemoteWrite);
     if (to == nullptr) return denied;
     if (p.op.ends_message()) {
       place_last_byte_last(to, p.payload);
@@ -226,8 +232,8 @@ Responder::Answer* Responder::take_answer() {
   if (answers_.empty()) return nullptr;
   Answer& a = answers_[next_answer_];
   if (a.pending) {
-    // The peer has more under way than max_dest_rd_atomic; or it asked for this answer a second time,
-    // got the first one after all, and went on.
+    // The peer has more under way than max_dest_rd_atomic; or it asked for this answer a second
+    // time, got the first one after all, and went on.
     if (!a.repeated) return nullptr;
     --pending_slots_;
   }
@@ -270,10 +276,11 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
   if (p.atomic.address % 8 != 0) return invalid;  // C9-100: naturally aligned
   if ((qp_.attr.access & kRemoteAtomic) == 0) return denied;
-  std::byte* at = qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8,
-                                            kRemoteAtomic);
+  std::byte* at =
+      qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8, kRemoteAtomic);
   if (at == nullptr) return denied;
-  // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic there.
+  // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
+  // there.
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;
   Answer* a = take_answer();
   if (a == nullptr) return invalid;
@@ -303,13 +310,15 @@ void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
       if (p.bth.ack_request && !answered) ack_due_ = true;
       return;
     }
-    case Verdict::Drop: return;
+    case Verdict::Drop:
+      return;
     case Verdict::Rnr:
       nak_ = wire::Aeth{wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_};
       nak_sent_ = true;  // what follows before the retry is dropped without another word
       qp_.count(CounterId::rnr_naks_sent);
       return;
-    case Verdict::Nak: return refuse(verdict, p);
+    case Verdict::Nak:
+      return refuse(verdict, p);
   }
 }
 
@@ -327,7 +336,9 @@ void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
       qp_.count(CounterId::naks_remote_operation_sent);
       event = EventKind::QpFatal;
       break;
-    default: qp_.count(CounterId::naks_invalid_request_sent); break;
+    default:
+      qp_.count(CounterId::naks_invalid_request_sent);
+      break;
   }
   const bool holds_receive = message_ && message_->verb == Verb::Send && !queue_.empty();
   if (holds_receive) {
@@ -367,12 +378,14 @@ void Responder::on_duplicate(const wire::Packet& p) {
       return;
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
-    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * wire::bytes_of(qp_.attr.path_mtu);
+    const uint64_t skipped =
+        uint64_t{static_cast<uint32_t>(from)} * wire::bytes_of(qp_.attr.path_mtu);
     const bool within = p.reth.rkey == a.reth.rkey && p.reth.address == a.reth.address + skipped &&
                         p.reth.length <= a.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.
-    const bool whole = p.reth.length == a.reth.length - skipped ||
-                       (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
+    const bool whole =
+        p.reth.length == a.reth.length - skipped ||
+        (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
     if (!within || !whole) break;
     arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length), true);
     return;
@@ -426,7 +439,8 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   if (bytes != 0) {
     const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, qp_.pd, qp_.qpn,
                                                       a.reth.address + offset, bytes, kRemoteRead);
-    if (from == nullptr && a.repeated) {  // the peer may have its data and have let go of the memory
+    if (from == nullptr &&
+        a.repeated) {  // the peer may have its data and have let go of the memory
       qp_.count(CounterId::duplicate_dropped);
       a.pending = false;
       --pending_slots_;

@@ -55,7 +55,7 @@ class Responder {
     bool is_read = false;
     bool used = false;
     bool pending = false;
-    bool repeated = false;  // what is pending was asked for before
+    bool repeated = false;      // what is pending was asked for before
     uint32_t next_packet = 0;   // READ: what is being sent
     uint32_t first_packet = 0;  // of the (repeated) request being answered
     uint32_t end_packet = 0;

@@ -1,5 +1,5 @@
-// The vocabulary of verbs, free of any C header. Numeric values equal those of <infiniband/verbs.h>;
-// the ABI layer asserts it, so that translating is a cast.
+// The vocabulary of verbs, free of any C header. Numeric values equal those of
+// <infiniband/verbs.h>; the ABI layer asserts it, so that translating is a cast.
 #pragma once
 
 #include <array>

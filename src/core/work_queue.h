@@ -1,5 +1,6 @@
-// Work queues: fixed rings of work requests with their scatter/gather lists and inline bytes, allocated
-// once when a queue pair is made. Indices count up for ever; a slot is index modulo capacity.
+// Work queues: fixed rings of work requests with their scatter/gather lists and inline bytes,
+// allocated once when a queue pair is made. Indices count up for ever; a slot is index modulo
+// capacity.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,9 @@ struct SendWqe {
   uint64_t compare_add = 0;
   uint64_t swap = 0;
   WindowBinding bind;
-  uint32_t packets = 0;         // PSNs it takes; set with first_psn
-  uint32_t piece_packets = 0;   // READ: it is asked for in requests of this many; set with first_psn
-  wire::Psn first_psn{0};       // set when it is first reached
+  uint32_t packets = 0;        // PSNs it takes; set with first_psn
+  uint32_t piece_packets = 0;  // READ: it is asked for in requests of this many; set with first_psn
+  wire::Psn first_psn{0};      // set when it is first reached
   uint16_t sge_count = 0;
   bool numbered = false;  // first_psn and packets are set
 

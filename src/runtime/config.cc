@@ -42,7 +42,8 @@ Config read() {
 }  // namespace
 
 const Config& config() {
-  static const Config* const instance = new Config(read());  // never destroyed: threads may still log
+  static const Config* const instance =
+      new Config(read());  // never destroyed: threads may still log
   return *instance;
 }
 

@@ -9,11 +9,12 @@ namespace verbena::runtime {
 enum class LogLevel : uint8_t { Silent = 0, Error = 1, Warning = 2, Info = 3, Debug = 4 };
 
 struct Config {
-  std::string devices;      // VERBENA_DEVICES: which devices exist, so that a program takes the right one
+  std::string
+      devices;  // VERBENA_DEVICES: which devices exist, so that a program takes the right one
   LogLevel log_level = LogLevel::Warning;  // VERBENA_LOG: silent, error, warning, info, debug
-  std::string log_file;     // VERBENA_LOG_FILE: where to, instead of standard error
-  std::string faults;       // VERBENA_FAULTS: faults to inject, e.g. "loss=0.01,seed=7"
-  std::string pcap;         // VERBENA_PCAP: file to capture packets to (%p becomes the process id)
+  std::string log_file;                    // VERBENA_LOG_FILE: where to, instead of standard error
+  std::string faults;  // VERBENA_FAULTS: faults to inject, e.g. "loss=0.01,seed=7"
+  std::string pcap;    // VERBENA_PCAP: file to capture packets to (%p becomes the process id)
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF to ask for, to try small ones
 };
 

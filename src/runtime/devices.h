@@ -1,5 +1,5 @@
-// Which RDMA devices this machine has: one per network interface that is up and has an address. What an
-// interface lacks to be one is said in words.
+// Which RDMA devices this machine has: one per network interface that is up and has an address.
+// What an interface lacks to be one is said in words.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,26 @@ namespace verbena::runtime {
 
 // What follows the interface while a device is open.
 struct PortState {
-  bool up = false;                               // administratively up and running (carrier)
-  uint32_t interface_mtu = 0;                    // bytes of IP packet
-  wire::Mtu active_mtu = wire::Mtu::k1024;       // largest RoCE MTU that fits into it with all headers
-  uint32_t speed_mbps = 0;                       // as reported by the interface; loopback: low on purpose
-  std::vector<wire::Gid> addresses;              // IPv4-mapped, then IPv6, link-local last; no tentative ones
+  bool up = false;                          // administratively up and running (carrier)
+  uint32_t interface_mtu = 0;               // bytes of IP packet
+  wire::Mtu active_mtu = wire::Mtu::k1024;  // largest RoCE MTU that fits into it with all headers
+  uint32_t speed_mbps = 0;           // as reported by the interface; loopback: low on purpose
+  std::vector<wire::Gid> addresses;  // IPv4-mapped, then IPv6, link-local last; no tentative ones
 };
 
 struct DeviceInfo {
-  std::string name;       // verbena_<interface>
+  std::string name;  // verbena_<interface>
   std::string interface;
   uint32_t interface_index = 0;
   bool loopback = false;
-  uint64_t guid = 0;      // host order; never 0; from the MAC address, or made from name and host id
+  uint64_t guid = 0;  // host order; never 0; from the MAC address, or made from name and host id
   PortState port;
 };
 
 struct UnusableInterface {
   std::string interface;
-  std::string why;  // "is down: ip link set eth1 up", "has no address", "not selected by VERBENA_DEVICES"
+  std::string
+      why;  // "is down: ip link set eth1 up", "has no address", "not selected by VERBENA_DEVICES"
 };
 
 struct Discovery {
@@ -40,22 +41,24 @@ struct Discovery {
   std::vector<UnusableInterface> unusable;
 };
 
-// Looks at the machine now. `selection` is VERBENA_DEVICES: empty for all, else a comma-separated list
-// of device or interface names (the order given is the order listed), or "none".
+// Looks at the machine now. `selection` is VERBENA_DEVICES: empty for all, else a comma-separated
+// list of device or interface names (the order given is the order listed), or "none".
 Discovery discover_devices(const std::string& selection);
 
 // The state of one interface now; nullopt if it is gone.
 std::optional<PortState> read_port_state(uint32_t interface_index);
 
-// GID table of an open device: an address keeps its index while the device is open. Entries that went
-// away are holes (all zero) until another address takes them.
+// GID table of an open device: an address keeps its index while the device is open. Entries that
+// went away are holes (all zero) until another address takes them.
 class GidTable {
  public:
   static constexpr size_t kSize = 128;
   // True if anything changed.
   bool update(const std::vector<wire::Gid>& addresses);
   // Zero GID for an empty entry or an index out of range.
-  wire::Gid at(size_t index) const { return index < entries_.size() ? entries_[index] : wire::Gid{}; }
+  wire::Gid at(size_t index) const {
+    return index < entries_.size() ? entries_[index] : wire::Gid{};
+  }
   size_t size() const { return entries_.size(); }
 
  private:
@@ -65,7 +68,7 @@ class GidTable {
 // Tells when links or addresses of this network namespace change (a netlink socket).
 class InterfaceMonitor {
  public:
-  InterfaceMonitor();   // fd() is -1 when the kernel refuses: then nothing is followed
+  InterfaceMonitor();  // fd() is -1 when the kernel refuses: then nothing is followed
   ~InterfaceMonitor();
   InterfaceMonitor(const InterfaceMonitor&) = delete;
   InterfaceMonitor& operator=(const InterfaceMonitor&) = delete;

@@ -1,6 +1,6 @@
 // EventChannel: a queue with a real file descriptor, as verbs wants for completion events and for
-// asynchronous events. The descriptor is readable exactly while events wait; programs poll it, epoll it
-// and set O_NONBLOCK on it.
+// asynchronous events. The descriptor is readable exactly while events wait; programs poll it,
+// epoll it and set O_NONBLOCK on it.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ class EventChannel {
 
   int fd() const { return fd_; }
   void push(const Event& event);
-  // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR when
-  // a signal arrived, as read() would. `taken` is called while the channel is still locked: what it
-  // counts is complete when forget() returns, so that destroying can wait for the acknowledgements.
+  // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR
+  // when a signal arrived, as read() would. `taken` is called while the channel is still locked:
+  // what it counts is complete when forget() returns, so that destroying can wait for the
+  // acknowledgements.
   int pop(Event* event, void (*taken)(const Event&) = nullptr);
   // An object goes away: drops the events about it that nobody has taken.
   void forget(const void* object);
@@ -43,7 +44,8 @@ class EventChannel {
   std::deque<Event> events_;
 };
 
-// What runtime needs to know about the ABI's object around a core object (core's `owner` points here).
+// What runtime needs to know about the ABI's object around a core object (core's `owner` points
+// here).
 struct Owner {
   EventChannel* completion_channel = nullptr;  // completion queues made with one
   EventChannel* async_channel = nullptr;       // its context's

@@ -22,20 +22,24 @@ Words words_for(const core::QpFailure& f) {
   switch (f.status) {
     case WcStatus::RetryExceeded:
       return {"no answer",
-              "the peer is gone, its QP is not (or no longer) ready, a firewall drops UDP port 4791, or "
+              "the peer is gone, its QP is not (or no longer) ready, a firewall drops UDP port "
+              "4791, or "
               "the path MTU is larger than the network carries"};
     case WcStatus::RnrRetryExceeded:
       return {"the peer has no receive posted and rnr_retry is used up",
-              "the peer posts receives too late or too few; post more, or raise rnr_retry (7 = for ever) "
+              "the peer posts receives too late or too few; post more, or raise rnr_retry (7 = for "
+              "ever) "
               "and min_rnr_timer"};
     case WcStatus::RemoteAccess:
-      return {"the peer refused access",
-              "the rkey is wrong or its MR is deregistered, the range leaves the MR, or the MR or QP "
-              "lacks the remote access flag"};
+      return {
+          "the peer refused access",
+          "the rkey is wrong or its MR is deregistered, the range leaves the MR, or the MR or QP "
+          "lacks the remote access flag"};
     case WcStatus::RemoteInvalidRequest:
-      return {"the peer called the request invalid",
-              "a SEND longer than the peer's receive buffer, more READs or atomics at once than its "
-              "max_dest_rd_atomic, or a different path MTU on the two sides"};
+      return {
+          "the peer called the request invalid",
+          "a SEND longer than the peer's receive buffer, more READs or atomics at once than its "
+          "max_dest_rd_atomic, or a different path MTU on the two sides"};
     case WcStatus::RemoteOperation:
       return {"the peer could not complete it",
               "the peer's receive buffers are not registered with the access it needs"};
@@ -47,15 +51,19 @@ Words words_for(const core::QpFailure& f) {
       return {"the message is longer than the receive buffer",
               "post larger receives, or send shorter messages"};
     case WcStatus::BadResponse:
-      return {"the answer does not fit the request", "a broken or different RoCE implementation at the peer"};
+      return {"the answer does not fit the request",
+              "a broken or different RoCE implementation at the peer"};
     case WcStatus::LocalQpOperation:
-      return {"the operation could not be done", "the key to invalidate is not a bound type 2 window"};
+      return {"the operation could not be done",
+              "the key to invalidate is not a bound type 2 window"};
     case WcStatus::WindowBind:
-      return {"the window could not be bound",
-              "the MR lacks IBV_ACCESS_MW_BIND, the range leaves it, or the window is bound already"};
+      return {
+          "the window could not be bound",
+          "the MR lacks IBV_ACCESS_MW_BIND, the range leaves it, or the window is bound already"};
     case WcStatus::Fatal:
       return {"its completion queue is full", "make the CQ larger or poll it more often"};
-    default: return {"failed", "unknown"};
+    default:
+      return {"failed", "unknown"};
   }
 }
 
@@ -75,7 +83,8 @@ std::string describe(const core::QpFailure& f) {
   const Words words = words_for(f);
   char request[160] = "";
   if (f.as_responder) {
-    std::snprintf(request, sizeof request, "refused the peer's %s (PSN %u, address 0x%" PRIx64 ", rkey 0x%x, %u bytes)",
+    std::snprintf(request, sizeof request,
+                  "refused the peer's %s (PSN %u, address 0x%" PRIx64 ", rkey 0x%x, %u bytes)",
                   wire::name_of(f.packet_opcode), f.psn, f.remote_address, f.rkey, f.length);
   } else if (f.op) {
     std::snprintf(request, sizeof request, "%s of %u bytes failed (wr_id 0x%" PRIx64 ", PSN %u%s)",
@@ -88,17 +97,20 @@ std::string describe(const core::QpFailure& f) {
     std::snprintf(request, sizeof request, "failed");
   }
   char target[80] = "";
-  if (!f.as_responder && f.op && (core::is_read_or_atomic(*f.op) || *f.op == core::SendOp::Write ||
-                                  *f.op == core::SendOp::WriteImm)) {
-    std::snprintf(target, sizeof target, ", to address 0x%" PRIx64 " with rkey 0x%x", f.remote_address, f.rkey);
+  if (!f.as_responder && f.op &&
+      (core::is_read_or_atomic(*f.op) || *f.op == core::SendOp::Write ||
+       *f.op == core::SendOp::WriteImm)) {
+    std::snprintf(target, sizeof target, ", to address 0x%" PRIx64 " with rkey 0x%x",
+                  f.remote_address, f.rkey);
   }
   char tries[48] = "";
   if (f.retries != 0) std::snprintf(tries, sizeof tries, " after %u tries", f.retries);
   char line[900];
-  std::snprintf(line, sizeof line,
-                "QP 0x%06x connected to QP 0x%06x at %s is in error: %s%s: %s%s (%s). Usual cause: %s.",
-                f.qpn.value(), f.peer_qpn.value(), to_text(f.peer).c_str(), request, target, words.what,
-                tries, f.as_responder ? "we sent a NAK" : "completion in error", words.cause);
+  std::snprintf(
+      line, sizeof line,
+      "QP 0x%06x connected to QP 0x%06x at %s is in error: %s%s: %s%s (%s). Usual cause: %s.",
+      f.qpn.value(), f.peer_qpn.value(), to_text(f.peer).c_str(), request, target, words.what,
+      tries, f.as_responder ? "we sent a NAK" : "completion in error", words.cause);
   return line;
 }
 

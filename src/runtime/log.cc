@@ -30,7 +30,8 @@ void log(LogLevel level, const char* format, ...) {
   int n = std::snprintf(line, sizeof line, "verbena[%d]: ", getpid());
   va_list arguments;
   va_start(arguments, format);
-  const int m = std::vsnprintf(line + n, sizeof line - static_cast<size_t>(n) - 1, format, arguments);
+  const int m =
+      std::vsnprintf(line + n, sizeof line - static_cast<size_t>(n) - 1, format, arguments);
   va_end(arguments);
   if (m < 0) return;
   n += m;

@@ -139,7 +139,8 @@ Nic::~Nic() {
 void Nic::abandon_in_child() {
   dead_.store(true, std::memory_order_relaxed);
   thread_running_ = false;  // threads do not survive a fork
-  // Closes the copies of sockets and epoll sets; the parent's stay as they are. Destructors only close.
+  // Closes the copies of sockets and epoll sets; the parent's stay as they are. Destructors only
+  // close.
   datapath_.reset();
   udp_ = nullptr;
   directory_.reset();
@@ -177,7 +178,8 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   if (sets_address) {
     const wire::Gid source = gids_.at(attr.address.sgid_index);
     if (source.is_zero()) {
-      return Error{EINVAL, "sgid_index names an empty entry of the GID table (see: verbena devices)"};
+      return Error{EINVAL,
+                   "sgid_index names an empty entry of the GID table (see: verbena devices)"};
     }
     const wire::Gid& destination = attr.address.destination;
     if (destination.is_zero() || destination.is_multicast()) {
@@ -189,14 +191,13 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
     }
     const wire::Qpn peer =
         (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-    auto path = datapath_->open_path({.source = source,
-                                      .destination = destination,
-                                      .peer = peer,
-                                      .traffic_class = attr.address.traffic_class,
-                                      .hop_limit = attr.address.hop_limit != 0
-                                                       ? attr.address.hop_limit
-                                                       : uint8_t{64},
-                                      .flow_label = attr.address.flow_label});
+    auto path = datapath_->open_path(
+        {.source = source,
+         .destination = destination,
+         .peer = peer,
+         .traffic_class = attr.address.traffic_class,
+         .hop_limit = attr.address.hop_limit != 0 ? attr.address.hop_limit : uint8_t{64},
+         .flow_label = attr.address.flow_label});
     if (!path.ok()) {
       log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);
       return path.error();
@@ -281,7 +282,8 @@ void Nic::remove_listener(EventChannel* channel) {
 }
 
 std::string Nic::counters_text() {
-  // The asker's question may have been read inside our own turn, or inside another Nic's: never wait.
+  // The asker's question may have been read inside our own turn, or inside another Nic's: never
+  // wait.
   const bool mine = turning_thread_.load(std::memory_order_relaxed) == pthread_self();
   if (!mine && !mutex_.try_lock()) return "  (busy, ask again)\n";
   std::string text;

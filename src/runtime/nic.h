@@ -1,6 +1,6 @@
-// Nic: one engine, its datapath, one lock, and whoever turns the crank. An application thread does so
-// inside ibv_poll_cq and ibv_post_send; when none is there, a background thread does. One Nic per
-// device and process: all contexts of that device share it.
+// Nic: one engine, its datapath, one lock, and whoever turns the crank. An application thread does
+// so inside ibv_poll_cq and ibv_post_send; when none is there, a background thread does. One Nic
+// per device and process: all contexts of that device share it.
 #pragma once
 
 #include <pthread.h>
@@ -58,8 +58,8 @@ class Nic {
   void forget_cq(core::CompletionQueue* cq);
 
   // --- data -----------------------------------------------------------------------------------
-  // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with the
-  // next turn (the acknowledgement under way, or a deadline, brings it).
+  // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
+  // the next turn (the acknowledgement under way, or a deadline, brings it).
   void after_post(Guard& guard, core::QueuePair& qp);
   // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
   void turn_for_poller();
@@ -93,8 +93,8 @@ class Nic {
   Status decorate();
   static void* thread_main(void* self);
   void run_background();
-  // One bounded turn; true if another one at once would find work. With `may_owe` it ends early when a
-  // completion came in; the next turn or post sends what it left.
+  // One bounded turn; true if another one at once would find work. With `may_owe` it ends early
+  // when a completion came in; the next turn or post sends what it left.
   bool turn(bool may_owe);
   void transmit();
   void deliver();
@@ -120,8 +120,8 @@ class Nic {
   bool thread_running_ = false;
   int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
   int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
-  bool stop_ = false;                       // under mutex_
-  Instant sleeping_until_ = {INT64_MIN};    // under mutex_; INT64_MIN: not asleep
+  bool stop_ = false;                     // under mutex_
+  Instant sleeping_until_ = {INT64_MIN};  // under mutex_; INT64_MIN: not asleep
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
   uint32_t distrust_ = 64;

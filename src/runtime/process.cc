@@ -1,4 +1,5 @@
-// Process-wide state, made on first use and never destroyed: a background thread may outlive main().
+// Process-wide state, made on first use and never destroyed: a background thread may outlive
+// main().
 #include "runtime/process.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// What a process has once: its slot among the Verbena processes of the host, the Nics it has open, and
-// what must happen to them when it forks.
+// What a process has once: its slot among the Verbena processes of the host, the Nics it has open,
+// and what must happen to them when it forks.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,17 @@
-// Who turns the crank. A polling application does it best: no wake-up, no context switch. But it may
-// stop polling at any time, for instance to spin on memory that a peer writes, and then the background
-// thread must take over at once. So the thread has two ways to wait:
+// Who turns the crank. A polling application does it best: no wake-up, no context switch. But it
+// may stop polling at any time, for instance to spin on memory that a peer writes, and then the
+// background thread must take over at once. So the thread has two ways to wait:
 //
 //   watching: asleep on the datapath's descriptor; a packet wakes it.
-//   not watching: the application polls; the thread only looks in every kPatience whether it still does.
+//   not watching: the application polls; the thread only looks in every kPatience whether it still
+//   does.
 //
-// It starts out watching. Each time a packet wakes it and the application had already taken that packet,
-// the waking was for nothing, and some trust in the application is won; with enough of it, the next poll
-// that finds nothing takes the watch. Trust is lost when the thread finds a packet that no poll had come
-// for: a little while it watches, a lot when it looks in on an application that went away with the watch.
-// That is how interrupt moderation adapts, too: by what it finds when it wakes.
+// It starts out watching. Each time a packet wakes it and the application had already taken that
+// packet, the waking was for nothing, and some trust in the application is won; with enough of it,
+// the next poll that finds nothing takes the watch. Trust is lost when the thread finds a packet
+// that no poll had come for: a little while it watches, a lot when it looks in on an application
+// that went away with the watch. That is how interrupt moderation adapts, too: by what it finds
+// when it wakes.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -27,8 +29,8 @@ namespace {
 constexpr Duration kPatience = milliseconds(1);
 // Shorter than the acknowledge timeouts that programs use (2^14 * 4 us = 67 ms).
 constexpr Duration kActiveNap = milliseconds(50);
-// Wakings for nothing until the application is trusted with the watch: at first and whenever a packet
-// waited for us; and after it went away with the watch while packets came.
+// Wakings for nothing until the application is trusted with the watch: at first and whenever a
+// packet waited for us; and after it went away with the watch while packets came.
 constexpr uint32_t kUsualDistrust = 64;
 constexpr uint32_t kGreatDistrust = 4096;
 // A poll not longer ago than this would have found the packet itself a moment later.
@@ -49,8 +51,8 @@ bool Nic::turn(bool may_owe) {
   const uint64_t completions_before = engine_->state().completions;
   if (!packets.empty()) engine_->on_packets(packets, at);
   if (engine_->next_deadline() <= at) engine_->on_deadline(at);
-  // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends what
-  // is owed along with it; should it not call again, the look-in does.
+  // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
+  // what is owed along with it; should it not call again, the look-in does.
   const bool owe = may_owe && engine_->state().completions != completions_before;
   const bool more = !owe && engine_->poll_transmit(datapath_->sink(), at);
   if (!owe) datapath_->flush();
@@ -69,7 +71,8 @@ void Nic::transmit_at_exit() {
   mutex_.unlock();
 }
 
-// The holder is in a turn of a few microseconds as a rule: shorter than falling asleep and waking up.
+// The holder is in a turn of a few microseconds as a rule: shorter than falling asleep and waking
+// up.
 void Nic::lock() {
   for (int i = 0; i < kSpins; ++i) {
     if (mutex_.try_lock()) return;
@@ -81,7 +84,8 @@ void Nic::lock() {
 void Nic::unlock() {
   if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.
-  const bool wake = !dead() && sleeping_until_ != kAwake && engine_->next_deadline() < sleeping_until_;
+  const bool wake =
+      !dead() && sleeping_until_ != kAwake && engine_->next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
   mutex_.unlock();
   if (wake) eventfd_write(wake_fd_, 1);
@@ -137,7 +141,8 @@ void Nic::run_background() {
     const Instant at = runtime::now();
     Instant until = engine_->next_deadline();
     if (!watching_) until = std::min(until, at + kPatience);
-    // While there is traffic, wake now and then anyway: then a post need not wake us for its deadline.
+    // While there is traffic, wake now and then anyway: then a post need not wake us for its
+    // deadline.
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
     if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
@@ -180,7 +185,8 @@ void Nic::run_background() {
       }
     }
     deliver();
-    const bool found = engine_->state().counters[core::CounterId::packets_received] != packets_before;
+    const bool found =
+        engine_->state().counters[core::CounterId::packets_received] != packets_before;
     if (!watching_) {
       if (!app_polls) {
         if (found) distrust_ = kGreatDistrust;

@@ -1,5 +1,5 @@
-// Arena: a host's memory, with guard bytes around everything that is registered. Whatever a peer does,
-// the guards must not change.
+// Arena: a host's memory, with guard bytes around everything that is registered. Whatever a peer
+// does, the guards must not change.
 #pragma once
 
 #include <cstddef>

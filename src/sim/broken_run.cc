@@ -1,5 +1,6 @@
-// Runs in which somebody breaks a rule, or a connection: both ends must notice what they can, complete
-// everything in order, and be usable again; a neighbour on the same hosts must notice nothing.
+// Runs in which somebody breaks a rule, or a connection: both ends must notice what they can,
+// complete everything in order, and be usable again; a neighbour on the same hosts must notice
+// nothing.
 #include <algorithm>
 #include <cstdio>
 
@@ -35,11 +36,21 @@ enum class Violation : uint8_t {
   kCount,
 };
 
-constexpr const char* kNames[] = {
-    "wrong rkey",        "out of bounds",      "access not permitted", "SEND too long",
-    "bad invalidate",    "bad lkey",           "receive with bad lkey", "more READs than agreed",
-    "no receive posted", "deregistered",       "requester to ERR",     "responder to ERR",
-    "responder destroyed", "requester destroyed", "partition"};
+constexpr const char* kNames[] = {"wrong rkey",
+                                  "out of bounds",
+                                  "access not permitted",
+                                  "SEND too long",
+                                  "bad invalidate",
+                                  "bad lkey",
+                                  "receive with bad lkey",
+                                  "more READs than agreed",
+                                  "no receive posted",
+                                  "deregistered",
+                                  "requester to ERR",
+                                  "responder to ERR",
+                                  "responder destroyed",
+                                  "requester destroyed",
+                                  "partition"};
 
 class BrokenRun {
  public:
@@ -106,14 +117,6 @@ class BrokenRun {
 
   // The responder keeps one answer only, whatever the requester believes.
   void permit_only_one_read() {
-    reset(*b_, *qb_);
-    reset(*a_, *qa_);
-    ConnectionShape s = shape_;
-    connect_asymmetric(s);
-  }
-
-  void connect_asymmetric(const ConnectionShape& s) {
-    connect(*a_, *qa_, *b_, *qb_, s);
     using namespace core::qp_attr;
     core::QpAttributes attr = qb_->attributes();
     reset(*b_, *qb_);
@@ -121,8 +124,9 @@ class BrokenRun {
     b_->modify(*qb_, attr, kState | kPkeyIndex | kPort | kAccessFlags);
     attr.state = QpState::Rtr;
     attr.max_dest_read_atomic = 1;
-    b_->modify(*qb_, attr,
-               kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
+    b_->modify(
+        *qb_, attr,
+        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
     attr.state = QpState::Rts;
     b_->modify(*qb_, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic);
   }
@@ -159,13 +163,16 @@ class BrokenRun {
       const bool bad = violation_ == Violation::ReceiveKey && i == 0;
       const core::Sge sge{rb_.iova + i * 1024, 1024, bad ? rb_.key ^ 1 : rb_.key};
       received_.posted(1000 + i, true);
-      if (!b_->post_receive(*qb_, {.wr_id = 1000 + i, .sges = {&sge, 1}}).ok()) problem("post_receive");
+      if (!b_->post_receive(*qb_, {.wr_id = 1000 + i, .sges = {&sge, 1}}).ok())
+        problem("post_receive");
     }
     core::Sge sge;
-    for (uint64_t i = 0, n = prng().below(10); i < n; ++i) post(harmless(sge), prng().below(2) == 0);
+    for (uint64_t i = 0, n = prng().below(10); i < n; ++i)
+      post(harmless(sge), prng().below(2) == 0);
     culprit_ = sent_.size();
     commit_violation();
-    for (uint64_t i = 0, n = prng().below(10); i < n; ++i) post(harmless(sge), prng().below(2) == 0);
+    for (uint64_t i = 0, n = prng().below(10); i < n; ++i)
+      post(harmless(sge), prng().below(2) == 0);
 
     for (uint64_t i = 0; i < 10; ++i) {
       core::SendRequest s = harmless(sge);
@@ -189,7 +196,9 @@ class BrokenRun {
         s.op = prng().below(2) == 0 ? SendOp::Read : SendOp::Write;
         s.rkey ^= 1u << prng().below(32);
         break;
-      case Violation::OutOfBounds: s.remote_address = rb_.iova + kBytes - prng().below(512); break;
+      case Violation::OutOfBounds:
+        s.remote_address = rb_.iova + kBytes - prng().below(512);
+        break;
       case Violation::NotPermitted:
         s.remote_address = read_only_.iova;
         s.rkey = read_only_.key;
@@ -202,9 +211,13 @@ class BrokenRun {
         s.op = SendOp::SendInvalidate;
         s.immediate_or_rkey = rb_.key;
         break;
-      case Violation::LocalKey: sge.lkey ^= 1; break;
+      case Violation::LocalKey:
+        sge.lkey ^= 1;
+        break;
       case Violation::ReceiveKey:
-      case Violation::NoReceive: s.op = SendOp::Send; break;
+      case Violation::NoReceive:
+        s.op = SendOp::Send;
+        break;
       case Violation::TooManyReads:
         s.op = SendOp::Read;
         for (int i = 0; i < 6; ++i) post(s, true);
@@ -216,8 +229,12 @@ class BrokenRun {
           if (!b_->engine().memory().remove_region(rb_.key).ok()) problem("deregistration refused");
         });
         break;
-      case Violation::RequesterToError: world_.after(soon, [this] { a_->to_error(*qa_); }); break;
-      case Violation::ResponderToError: world_.after(soon, [this] { b_->to_error(*qb_); }); break;
+      case Violation::RequesterToError:
+        world_.after(soon, [this] { a_->to_error(*qa_); });
+        break;
+      case Violation::ResponderToError:
+        world_.after(soon, [this] { b_->to_error(*qb_); });
+        break;
       case Violation::DestroyResponder:
         world_.after(soon, [this] {
           b_->destroy(*qb_);
@@ -234,9 +251,11 @@ class BrokenRun {
       case Violation::Partition:
         // Longer than all retries take, shorter than the neighbour's.
         world_.after(soon, [this] { world_.network().link(0, 1).partitioned = true; });
-        world_.after(soon + milliseconds(4), [this] { world_.network().link(0, 1).partitioned = false; });
+        world_.after(soon + milliseconds(4),
+                     [this] { world_.network().link(0, 1).partitioned = false; });
         break;
-      case Violation::kCount: break;
+      case Violation::kCount:
+        break;
     }
     post(s, prng().below(2) == 0);
   }
@@ -269,7 +288,8 @@ class BrokenRun {
     if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
       problem("a deadline is left");
     }
-    if (neighbour_a_->window() != nullptr && !neighbour_a_->window()->idle()) problem("window in use");
+    if (neighbour_a_->window() != nullptr && !neighbour_a_->window()->idle())
+      problem("window in use");
     if (!requester_lives_) return;
     if (!sent_.closed()) problem("requests are left without a completion");
     judge_requester();
@@ -284,8 +304,10 @@ class BrokenRun {
       case Violation::SendTooLong:
       case Violation::BadInvalidate:
       case Violation::ReceiveKey:
-      case Violation::TooManyReads: return true;
-      default: return false;
+      case Violation::TooManyReads:
+        return true;
+      default:
+        return false;
     }
   }
 
@@ -303,12 +325,22 @@ class BrokenRun {
       case Violation::WrongRkey:
       case Violation::OutOfBounds:
       case Violation::NotPermitted:
-      case Violation::BadInvalidate: expect({WcStatus::RemoteAccess}); break;
+      case Violation::BadInvalidate:
+        expect({WcStatus::RemoteAccess});
+        break;
       case Violation::SendTooLong:
-      case Violation::TooManyReads: expect({WcStatus::RemoteInvalidRequest}); break;
-      case Violation::LocalKey: expect({WcStatus::LocalProtection}); break;
-      case Violation::ReceiveKey: expect({WcStatus::RemoteOperation}); break;
-      case Violation::NoReceive: expect({WcStatus::RnrRetryExceeded}); break;
+      case Violation::TooManyReads:
+        expect({WcStatus::RemoteInvalidRequest});
+        break;
+      case Violation::LocalKey:
+        expect({WcStatus::LocalProtection});
+        break;
+      case Violation::ReceiveKey:
+        expect({WcStatus::RemoteOperation});
+        break;
+      case Violation::NoReceive:
+        expect({WcStatus::RnrRetryExceeded});
+        break;
       case Violation::RequesterToError:
         if (error) expect({WcStatus::Flushed});
         break;
@@ -318,7 +350,8 @@ class BrokenRun {
     }
     const bool exact = (responder_refuses() && violation_ != Violation::TooManyReads) ||
                        violation_ == Violation::LocalKey || violation_ == Violation::NoReceive;
-    if (error && exact && !lossy_ && sent_.error_index() != culprit_) problem("the wrong request failed");
+    if (error && exact && !lossy_ && sent_.error_index() != culprit_)
+      problem("the wrong request failed");
     if (error && qa_->state() != QpState::Error) problem("failed, but not in ERR");
     if (!error && violation_ != Violation::RequesterToError && qa_->state() != QpState::Rts) {
       problem("in ERR without an error");
@@ -326,7 +359,8 @@ class BrokenRun {
   }
 
   void judge_responder() {
-    if (!received_.closed() && qb_->state() == QpState::Error) problem("receives are left unflushed");
+    if (!received_.closed() && qb_->state() == QpState::Error)
+      problem("receives are left unflushed");
     const bool failed = qb_->state() == QpState::Error;
     if (failed && violation_ != Violation::ResponderToError && b_->failures.empty()) {
       problem("failed without a reason for people");
@@ -335,7 +369,8 @@ class BrokenRun {
     if (!failed) problem("the responder accepted it");
     using enum core::EventKind;
     core::EventKind kind = QpAccessError;
-    if (violation_ == Violation::SendTooLong || violation_ == Violation::TooManyReads) kind = QpRequestError;
+    if (violation_ == Violation::SendTooLong || violation_ == Violation::TooManyReads)
+      kind = QpRequestError;
     if (violation_ == Violation::ReceiveKey) kind = QpFatal;
     const auto n = std::ranges::count_if(b_->events, [&](const auto& e) { return e.kind == kind; });
     if (n != 1) problem("not exactly one async event");

@@ -19,13 +19,20 @@ constexpr std::byte kUntouched{0xC3};
 WcOpcode expected_opcode(SendOp op) {
   switch (op) {
     case SendOp::Write:
-    case SendOp::WriteImm: return WcOpcode::Write;
-    case SendOp::Read: return WcOpcode::Read;
-    case SendOp::CompareSwap: return WcOpcode::CompareSwap;
-    case SendOp::FetchAdd: return WcOpcode::FetchAdd;
-    case SendOp::LocalInvalidate: return WcOpcode::LocalInvalidate;
-    case SendOp::BindWindow: return WcOpcode::BindWindow;
-    default: return WcOpcode::Send;
+    case SendOp::WriteImm:
+      return WcOpcode::Write;
+    case SendOp::Read:
+      return WcOpcode::Read;
+    case SendOp::CompareSwap:
+      return WcOpcode::CompareSwap;
+    case SendOp::FetchAdd:
+      return WcOpcode::FetchAdd;
+    case SendOp::LocalInvalidate:
+      return WcOpcode::LocalInvalidate;
+    case SendOp::BindWindow:
+      return WcOpcode::BindWindow;
+    default:
+      return WcOpcode::Send;
   }
 }
 
@@ -71,10 +78,11 @@ void Endpoint::set_peer(Endpoint& peer, SharedCounter* counter_at_peer) {
 
 std::string Endpoint::describe() const {
   char text[200];
-  std::snprintf(text, sizeof text,
-                "host %u qpn 0x%06x: posted %u of %u, waiting %zu, inbound %zu, receives %zu, state %d",
-                host_.id(), qp_.qpn().value(), posted_, shape_.requests, requests_.size(),
-                inbound_.size(), receives_.size(), static_cast<int>(qp_.state()));
+  std::snprintf(
+      text, sizeof text,
+      "host %u qpn 0x%06x: posted %u of %u, waiting %zu, inbound %zu, receives %zu, state %d",
+      host_.id(), qp_.qpn().value(), posted_, shape_.requests, requests_.size(), inbound_.size(),
+      receives_.size(), static_cast<int>(qp_.state()));
   return text;
 }
 
@@ -201,7 +209,8 @@ void Endpoint::check_memory() {
   if (!same(fixed_.bytes, fixed_model_)) problem("read-only memory changed");
   if (!same(hot_.bytes, hot_model_)) problem("overlapping WRITEs left the wrong bytes");
   if (!same(window_area_.bytes, window_model_)) problem("memory behind a window is wrong");
-  if (!same(words_.bytes, std::as_bytes(std::span(word_model_)))) problem("atomics left wrong values");
+  if (!same(words_.bytes, std::as_bytes(std::span(word_model_))))
+    problem("atomics left wrong values");
   if (receives_.size() > shape_.qp.depth) problem("more receives than the queue holds");
 }
 

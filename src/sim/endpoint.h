@@ -1,6 +1,6 @@
-// Endpoint: one queue pair's application in the simulator. It posts random work, knows what each request
-// must do to the peer's memory, and checks it when the completion arrives. It is the naive model that the
-// engine is compared with: one map of memory, instant delivery, everything in order.
+// Endpoint: one queue pair's application in the simulator. It posts random work, knows what each
+// request must do to the peer's memory, and checks it when the completion arrives. It is the naive
+// model that the engine is compared with: one map of memory, instant delivery, everything in order.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct WorkloadShape {
   uint32_t max_message = 4096;
   uint32_t requests = 50;  // per endpoint
   bool windows = true;
-  double late_receives = 0.3;  // how often an endpoint does not refill its receive queue when it could
+  double late_receives =
+      0.3;  // how often an endpoint does not refill its receive queue when it could
   // Off when somebody forges packets: then nothing but memory safety can be promised.
   bool strict = true;
 };
@@ -59,8 +60,8 @@ class Endpoint {
     core::SendOp op{};
     bool signaled = false;
     std::vector<core::Sge> sges;
-    Bytes message;         // what is sent, or must have been read
-    int local_slot = -1;   // given back when it is done
+    Bytes message;        // what is sent, or must have been read
+    int local_slot = -1;  // given back when it is done
     int remote_slot = -1;
     bool check_remote = false;  // WRITE to a slot of its own
     bool shared_counter = false;

@@ -18,14 +18,15 @@ void Endpoint::post_one() {
   if (prng.chance(0.2)) s.flags |= core::kSolicited;
 
   using Choice = bool (Endpoint::*)(Request&, core::SendRequest&);
-  static constexpr Choice kChoices[] = {
-      &Endpoint::choose_send,  &Endpoint::choose_send,  &Endpoint::choose_write,
-      &Endpoint::choose_write, &Endpoint::choose_read,  &Endpoint::choose_read,
-      &Endpoint::choose_atomic, &Endpoint::choose_window};
+  static constexpr Choice kChoices[] = {&Endpoint::choose_send,   &Endpoint::choose_send,
+                                        &Endpoint::choose_write,  &Endpoint::choose_write,
+                                        &Endpoint::choose_read,   &Endpoint::choose_read,
+                                        &Endpoint::choose_atomic, &Endpoint::choose_window};
   if (!(this->*kChoices[prng.below(std::size(kChoices))])(r, s)) return;
 
   // The last one, and one per half queue, tell that all before them are done.
-  const bool must_signal = posted_ + 1 == shape_.requests || since_signaled_ + 1 >= shape_.qp.depth / 2 ||
+  const bool must_signal = posted_ + 1 == shape_.requests ||
+                           since_signaled_ + 1 >= shape_.qp.depth / 2 ||
                            r.op == SendOp::BindWindow || r.op == SendOp::LocalInvalidate;
   r.signaled = must_signal || shape_.qp.signal_all || prng.below(2) == 0;
   if (must_signal || (r.signaled && !shape_.qp.signal_all)) s.flags |= core::kSignaled;
@@ -56,13 +57,25 @@ uint32_t Endpoint::random_length() {
   const uint32_t mtu = wire::bytes_of(qp_.attributes().path_mtu);
   uint64_t length = 0;
   switch (prng.below(8)) {
-    case 0: length = 0; break;
-    case 1: length = prng.below(16); break;
+    case 0:
+      length = 0;
+      break;
+    case 1:
+      length = prng.below(16);
+      break;
     case 2:
-    case 3: length = prng.below(300); break;
-    case 4: length = mtu * (1 + prng.below(4)); break;      // whole packets
-    case 5: length = mtu * (1 + prng.below(4)) + prng.below(3) - 1; break;
-    default: length = prng.below(shape_.max_message + 1); break;
+    case 3:
+      length = prng.below(300);
+      break;
+    case 4:
+      length = mtu * (1 + prng.below(4));
+      break;  // whole packets
+    case 5:
+      length = mtu * (1 + prng.below(4)) + prng.below(3) - 1;
+      break;
+    default:
+      length = prng.below(shape_.max_message + 1);
+      break;
   }
   return static_cast<uint32_t>(std::min<uint64_t>(length, shape_.max_message));
 }
@@ -86,8 +99,7 @@ bool Endpoint::choose_send(Request& r, core::SendRequest& s) {
     w.state = Window::Invalidating;
   }
   fill_message(r, s, random_length());
-  s.immediate_or_rkey =
-      r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
+  s.immediate_or_rkey = r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
   peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
   return true;
 }
@@ -117,7 +129,8 @@ bool Endpoint::choose_write(Request& r, core::SendRequest& s) {
     fill_message(r, s, random_length());
     r.check_remote = true;
     s.rkey = peer_->slots_region_.key;
-    s.remote_address = peer_->slots_region_.iova + static_cast<uint64_t>(r.remote_slot) * shape_.max_message;
+    s.remote_address =
+        peer_->slots_region_.iova + static_cast<uint64_t>(r.remote_slot) * shape_.max_message;
   }
   if (r.op == SendOp::WriteImm) {
     peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
@@ -136,8 +149,8 @@ bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
   if (written != nullptr && prng.below(2) == 0) {
     r.message = written->message;
     s.rkey = peer_->slots_region_.key;
-    s.remote_address =
-        peer_->slots_region_.iova + static_cast<uint64_t>(written->remote_slot) * shape_.max_message;
+    s.remote_address = peer_->slots_region_.iova +
+                       static_cast<uint64_t>(written->remote_slot) * shape_.max_message;
     // The slot stays taken until the READ is over as well.
     r.remote_slot = std::exchange(written->remote_slot, -1);
     written->check_remote = false;
@@ -160,7 +173,8 @@ bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   r.local_slot = free_local_.back();
   free_local_.pop_back();
-  r.sges = {{local_.iova + static_cast<uint64_t>(r.local_slot) * shape_.max_message, 8, local_.key}};
+  r.sges = {
+      {local_.iova + static_cast<uint64_t>(r.local_slot) * shape_.max_message, 8, local_.key}};
   uint64_t original = 0;
   if (counter_ != nullptr && prng.below(3) == 0) {
     r.op = SendOp::FetchAdd;
@@ -210,7 +224,8 @@ bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
       s.immediate_or_rkey = window_.key;
       window_.state = Window::Invalidating;
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 

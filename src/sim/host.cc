@@ -101,7 +101,8 @@ void Host::wake() {
   if (turn_scheduled_ || paused_) return;
   turn_scheduled_ = true;
   // Sometimes at once, sometimes late enough for several packets to share a turn.
-  const auto delay = static_cast<int64_t>(world_.prng().below(4) == 0 ? world_.prng().below(3000) : 200);
+  const auto delay =
+      static_cast<int64_t>(world_.prng().below(4) == 0 ? world_.prng().below(3000) : 200);
   world_.after(nanoseconds(delay), [this] {
     turn_scheduled_ = false;
     turn();
@@ -139,8 +140,7 @@ void Host::turn() {
   }
 }
 
-void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb,
-             const ConnectionShape& s) {
+void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb, const ConnectionShape& s) {
   using namespace core::qp_attr;
   const auto bring_up = [&](Host& self, core::QueuePair& qp, Host& peer, core::QueuePair& peer_qp,
                             uint32_t sq_psn, uint32_t rq_psn, uint32_t read_depth,
@@ -160,9 +160,9 @@ void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb,
     attr.rq_psn = rq_psn;
     attr.max_dest_read_atomic = peer_read_depth;
     attr.min_rnr_timer = s.min_rnr_timer;
-    self.modify(qp, attr,
-                kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic |
-                    kMinRnrTimer);
+    self.modify(
+        qp, attr,
+        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
     attr.state = core::QpState::Rts;
     attr.sq_psn = sq_psn;
     attr.timeout = s.timeout;

@@ -1,5 +1,5 @@
-// Host: an engine with its memory and completion queues, turned by the World. It plays the part that
-// runtime plays in production.
+// Host: an engine with its memory and completion queues, turned by the World. It plays the part
+// that runtime plays in production.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ class Host {
   void turn();
   void wake();  // a turn soon
 
-  std::vector<core::AsyncEvent> events;     // moved here after each turn
+  std::vector<core::AsyncEvent> events;  // moved here after each turn
   std::vector<core::QpFailure> failures;
   uint64_t turns = 0;
 

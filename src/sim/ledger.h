@@ -1,5 +1,5 @@
-// Ledger: the completions of one queue against what was posted to it. In order, each once; after the first
-// error everything is reported, as flushed.
+// Ledger: the completions of one queue against what was posted to it. In order, each once; after
+// the first error everything is reported, as flushed.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,8 @@ std::vector<Network::Delivery> Network::send(HostId from, HostId to, Bytes packe
     // IP, UDP, ICRC and Ethernet framing count on the wire as well.
     const auto bits = static_cast<int64_t>((packet.size() + 70) * 8);
     const Instant start = std::max(now, link.busy_until);
-    const auto queued_bytes = static_cast<uint64_t>((start - now).ns) * f.bits_per_second / 8 / 1000000000u;
+    const auto queued_bytes =
+        static_cast<uint64_t>((start - now).ns) * f.bits_per_second / 8 / 1000000000u;
     if (queued_bytes > f.queue_bytes) {
       ++counts_.lost;
       return {};
@@ -54,7 +55,8 @@ std::vector<Network::Delivery> Network::send(HostId from, HostId to, Bytes packe
   std::vector<Delivery> out;
   const auto arrival = [&] {
     const int64_t extra =
-        f.jitter.ns == 0 ? 0 : static_cast<int64_t>(prng_.below(static_cast<uint64_t>(f.jitter.ns)));
+        f.jitter.ns == 0 ? 0
+                         : static_cast<int64_t>(prng_.below(static_cast<uint64_t>(f.jitter.ns)));
     return leaves + f.delay + nanoseconds(extra);
   };
   const bool gone = f.partitioned || prng_.chance(f.loss) || prng_.chance(f.corruption) ||

@@ -1,5 +1,5 @@
-// Network: carries packets between hosts, with the faults of each link. Decides the fate of a packet when
-// it is sent; the World delivers it.
+// Network: carries packets between hosts, with the faults of each link. Decides the fate of a
+// packet when it is sent; the World delivers it.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,8 @@ Bytes gather(const Region& region, std::span<const core::Sge> sges, uint32_t len
   return out;
 }
 
-void scatter(const Region& region, std::span<const core::Sge> sges, std::span<const std::byte> bytes) {
+void scatter(const Region& region, std::span<const core::Sge> sges,
+             std::span<const std::byte> bytes) {
   for (const core::Sge& s : sges) {
     const size_t n = std::min<size_t>(s.length, bytes.size());
     if (n != 0) std::memcpy(region.at(s.address - region.iova, n).data(), bytes.data(), n);

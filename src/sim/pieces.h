@@ -22,6 +22,7 @@ Bytes gather(const Region& region, std::span<const core::Sge> sges, uint32_t len
 Bytes random_bytes(uint32_t length, Prng& prng);
 
 // Copies `bytes` to where `sges` point.
-void scatter(const Region& region, std::span<const core::Sge> sges, std::span<const std::byte> bytes);
+void scatter(const Region& region, std::span<const core::Sge> sges,
+             std::span<const std::byte> bytes);
 
 }  // namespace verbena::sim

@@ -21,7 +21,8 @@ class WorkloadRun {
 
   RunResult run() {
     set_up();
-    const Instant faults_end = world_.now() + milliseconds(2 + static_cast<int64_t>(prng().below(30)));
+    const Instant faults_end =
+        world_.now() + milliseconds(2 + static_cast<int64_t>(prng().below(30)));
     schedule_outages(faults_end);
     world_.run_until(faults_end);
     world_.network().heal();
@@ -31,7 +32,8 @@ class WorkloadRun {
     const auto all_done = [&] {
       return std::ranges::all_of(endpoints_, [](const auto& e) { return e->done(); });
     };
-    while (world_.now() < limit && !all_done() && (!hostile_ || world_.now() < faults_end + milliseconds(50))) {
+    while (world_.now() < limit && !all_done() &&
+           (!hostile_ || world_.now() < faults_end + milliseconds(50))) {
       if (!world_.step()) break;
     }
     stop_ = true;
@@ -51,7 +53,8 @@ class WorkloadRun {
       faults_.loss = r.below(2) == 0 ? 0.002 : 0.03;
       faults_.duplication = pick(r, {0.0, 0.01, 0.1});
       faults_.corruption = pick(r, {0.0, 0.005});
-      faults_.jitter = pick(r, {nanoseconds(0), nanoseconds(500), microseconds(10), microseconds(60)});
+      faults_.jitter =
+          pick(r, {nanoseconds(0), nanoseconds(500), microseconds(10), microseconds(60)});
     }
     faults_.bits_per_second = pick<uint64_t>(r, {0, 1000000000, 10000000000, 100000000000});
     faults_.queue_bytes = pick<uint64_t>(r, {100000, 1000000});
@@ -79,13 +82,14 @@ class WorkloadRun {
     for (uint64_t i = 0; i < connections; ++i) connect_one(hosts);
     for (auto& e : endpoints_) tick(*e);
     char text[220];
-    std::snprintf(text, sizeof text,
-                  "%u hosts, %llu connections, message <= %u, depth %u, sges %u, requests %u, loss %.3f, "
-                  "dup %.2f, jitter %lld ns, %llu Mb/s",
-                  hosts, static_cast<unsigned long long>(connections), shape_.max_message,
-                  shape_.qp.depth, shape_.qp.sges, shape_.requests, faults_.loss, faults_.duplication,
-                  static_cast<long long>(faults_.jitter.ns),
-                  static_cast<unsigned long long>(faults_.bits_per_second / 1000000));
+    std::snprintf(
+        text, sizeof text,
+        "%u hosts, %llu connections, message <= %u, depth %u, sges %u, requests %u, loss %.3f, "
+        "dup %.2f, jitter %lld ns, %llu Mb/s",
+        hosts, static_cast<unsigned long long>(connections), shape_.max_message, shape_.qp.depth,
+        shape_.qp.sges, shape_.requests, faults_.loss, faults_.duplication,
+        static_cast<long long>(faults_.jitter.ns),
+        static_cast<unsigned long long>(faults_.bits_per_second / 1000000));
     text_ = text;
   }
 
@@ -103,7 +107,8 @@ class WorkloadRun {
     ea.set_peer(eb, &counters_[b]);
     eb.set_peer(ea, &counters_[a]);
     ConnectionShape c;
-    c.mtu = pick(r, {wire::Mtu::k256, wire::Mtu::k512, wire::Mtu::k1024, wire::Mtu::k2048, wire::Mtu::k4096});
+    c.mtu = pick(r, {wire::Mtu::k256, wire::Mtu::k512, wire::Mtu::k1024, wire::Mtu::k2048,
+                     wire::Mtu::k4096});
     const auto psn = [&] {
       return static_cast<uint32_t>(r.below(2) == 0 ? 0xFFFFFF - r.below(64) : r.below(1 << 24));
     };
@@ -147,8 +152,8 @@ class WorkloadRun {
     const uint64_t outages = prng().below(4);
     for (uint64_t i = 0; i < outages; ++i) {
       const auto length = microseconds(static_cast<int64_t>(50 + prng().below(6000)));
-      const Instant start = world_.now() + nanoseconds(static_cast<int64_t>(
-                                               prng().below(static_cast<uint64_t>((end - world_.now()).ns))));
+      const Instant start = world_.now() + nanoseconds(static_cast<int64_t>(prng().below(
+                                               static_cast<uint64_t>((end - world_.now()).ns))));
       const auto a = static_cast<HostId>(prng().below(world_.host_count()));
       const auto b = static_cast<HostId>(prng().below(world_.host_count()));
       const bool pause = prng().below(2) == 0;
@@ -193,8 +198,10 @@ class WorkloadRun {
     }
     for (const auto& e : endpoints_) {
       e->check_memory();
-      if (!e->qp().window()->idle()) report_.problem(world_.now(), "window in use although all is done");
-      if (e->qp().state() != core::QpState::Rts) report_.problem(world_.now(), "queue pair not in RTS");
+      if (!e->qp().window()->idle())
+        report_.problem(world_.now(), "window in use although all is done");
+      if (e->qp().state() != core::QpState::Rts)
+        report_.problem(world_.now(), "queue pair not in RTS");
     }
   }
 
@@ -229,9 +236,12 @@ class WorkloadRun {
 RunKind kind_of(uint64_t seed) {
   switch (seed % 10) {
     case 7:
-    case 8: return RunKind::Broken;
-    case 9: return RunKind::Hostile;
-    default: return RunKind::Correct;
+    case 8:
+      return RunKind::Broken;
+    case 9:
+      return RunKind::Hostile;
+    default:
+      return RunKind::Correct;
   }
 }
 
@@ -239,9 +249,12 @@ RunResult run_workload(uint64_t seed, bool hostile) { return WorkloadRun(seed, h
 
 RunResult run_seed(uint64_t seed) {
   switch (kind_of(seed)) {
-    case RunKind::Broken: return run_broken(seed);
-    case RunKind::Hostile: return run_workload(seed, true);
-    case RunKind::Correct: break;
+    case RunKind::Broken:
+      return run_broken(seed);
+    case RunKind::Hostile:
+      return run_workload(seed, true);
+    case RunKind::Correct:
+      break;
   }
   return run_workload(seed, false);
 }

@@ -1,5 +1,5 @@
-// World: virtual time, one source of randomness, one heap of events. Everything that happens in a run
-// follows from its seed.
+// World: virtual time, one source of randomness, one heap of events. Everything that happens in a
+// run follows from its seed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Transport headers as plain values. load() and store() move one header between its fields and network
-// bytes; nothing in this project lays a struct over received memory.
+// Transport headers as plain values. load() and store() move one header between its fields and
+// network bytes; nothing in this project lays a struct over received memory.
 #pragma once
 
 #include <cstddef>
@@ -102,7 +102,8 @@ struct Aeth {
   }
 };
 
-// Atomic extended transport header, 28 bytes: 0..7 address | 8..11 R_Key | 12..19 swap/add | 20..27 compare
+// Atomic extended transport header, 28 bytes: 0..7 address | 8..11 R_Key | 12..19 swap/add | 20..27
+// compare
 struct AtomicEth {
   uint64_t address = 0;
   uint32_t rkey = 0;

@@ -1,5 +1,6 @@
-// BTH opcodes and everything that follows from one: what it asks, its place in a message, the headers
-// behind it. The table is computed from (transport, operation), so that no fact is written twice.
+// BTH opcodes and everything that follows from one: what it asks, its place in a message, the
+// headers behind it. The table is computed from (transport, operation), so that no fact is written
+// twice.
 #pragma once
 
 #include <array>
@@ -92,30 +93,83 @@ constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
     i.position = position;
   };
   switch (operation) {
-    case 0x00: message(Verb::Send, First); break;
-    case 0x01: message(Verb::Send, Middle); break;
-    case 0x02: message(Verb::Send, Last); break;
-    case 0x03: message(Verb::Send, Last); i.has_immediate = true; break;
-    case 0x04: message(Verb::Send, Only); break;
-    case 0x05: message(Verb::Send, Only); i.has_immediate = true; break;
-    case 0x06: message(Verb::Write, First); break;
-    case 0x07: message(Verb::Write, Middle); break;
-    case 0x08: message(Verb::Write, Last); break;
-    case 0x09: message(Verb::Write, Last); i.has_immediate = true; break;
-    case 0x0A: message(Verb::Write, Only); break;
-    case 0x0B: message(Verb::Write, Only); i.has_immediate = true; break;
-    case 0x0C: message(Verb::ReadRequest, Only); break;
-    case 0x0D: message(Verb::ReadResponse, First); break;
-    case 0x0E: message(Verb::ReadResponse, Middle); break;
-    case 0x0F: message(Verb::ReadResponse, Last); break;
-    case 0x10: message(Verb::ReadResponse, Only); break;
-    case 0x11: message(Verb::Ack, Only); break;
-    case 0x12: message(Verb::AtomicAck, Only); break;
-    case 0x13: message(Verb::CompareSwap, Only); break;
-    case 0x14: message(Verb::FetchAdd, Only); break;
-    case 0x16: message(Verb::Send, Last); i.has_invalidate = true; break;
-    case 0x17: message(Verb::Send, Only); i.has_invalidate = true; break;
-    default: return {};
+    case 0x00:
+      message(Verb::Send, First);
+      break;
+    case 0x01:
+      message(Verb::Send, Middle);
+      break;
+    case 0x02:
+      message(Verb::Send, Last);
+      break;
+    case 0x03:
+      message(Verb::Send, Last);
+      i.has_immediate = true;
+      break;
+    case 0x04:
+      message(Verb::Send, Only);
+      break;
+    case 0x05:
+      message(Verb::Send, Only);
+      i.has_immediate = true;
+      break;
+    case 0x06:
+      message(Verb::Write, First);
+      break;
+    case 0x07:
+      message(Verb::Write, Middle);
+      break;
+    case 0x08:
+      message(Verb::Write, Last);
+      break;
+    case 0x09:
+      message(Verb::Write, Last);
+      i.has_immediate = true;
+      break;
+    case 0x0A:
+      message(Verb::Write, Only);
+      break;
+    case 0x0B:
+      message(Verb::Write, Only);
+      i.has_immediate = true;
+      break;
+    case 0x0C:
+      message(Verb::ReadRequest, Only);
+      break;
+    case 0x0D:
+      message(Verb::ReadResponse, First);
+      break;
+    case 0x0E:
+      message(Verb::ReadResponse, Middle);
+      break;
+    case 0x0F:
+      message(Verb::ReadResponse, Last);
+      break;
+    case 0x10:
+      message(Verb::ReadResponse, Only);
+      break;
+    case 0x11:
+      message(Verb::Ack, Only);
+      break;
+    case 0x12:
+      message(Verb::AtomicAck, Only);
+      break;
+    case 0x13:
+      message(Verb::CompareSwap, Only);
+      break;
+    case 0x14:
+      message(Verb::FetchAdd, Only);
+      break;
+    case 0x16:
+      message(Verb::Send, Last);
+      i.has_invalidate = true;
+      break;
+    case 0x17:
+      message(Verb::Send, Only);
+      i.has_invalidate = true;
+      break;
+    default:
+      return {};
   }
   i.has_reth = i.verb == Verb::ReadRequest || (i.verb == Verb::Write && i.starts_message());
   i.has_aeth = i.verb == Verb::Ack || i.verb == Verb::AtomicAck ||
@@ -144,7 +198,9 @@ inline constexpr std::array<OpcodeInfo, 256> kOpcodes = [] {
 }();
 
 constexpr const OpcodeInfo& info_of(uint8_t opcode) { return kOpcodes[opcode]; }
-constexpr const OpcodeInfo& info_of(Opcode opcode) { return kOpcodes[static_cast<uint8_t>(opcode)]; }
+constexpr const OpcodeInfo& info_of(Opcode opcode) {
+  return kOpcodes[static_cast<uint8_t>(opcode)];
+}
 
 // The IBA specification's own sums (table 38).
 static_assert(info_of(Opcode::RcSendMiddle).header_bytes == 12);

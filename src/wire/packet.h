@@ -16,12 +16,12 @@ enum class ParseError : uint8_t { TooShort, UnknownOpcode, BadVersion, BadPaddin
 struct Packet {
   OpcodeInfo op;
   Bth bth;
-  Reth reth;             // valid when op.has_reth
-  Aeth aeth;             // valid when op.has_aeth
-  AtomicEth atomic;      // valid when op.has_atomic_eth
+  Reth reth;              // valid when op.has_reth
+  Aeth aeth;              // valid when op.has_aeth
+  AtomicEth atomic;       // valid when op.has_atomic_eth
   uint64_t original = 0;  // AtomicAckETH: what memory held before; valid when op.has_atomic_ack_eth
-  uint32_t immediate = 0;       // host order; valid when op.has_immediate
-  uint32_t invalidate_rkey = 0;  // valid when op.has_invalidate
+  uint32_t immediate = 0;              // host order; valid when op.has_immediate
+  uint32_t invalidate_rkey = 0;        // valid when op.has_invalidate
   std::span<const std::byte> payload;  // without padding
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.

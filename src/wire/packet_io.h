@@ -1,5 +1,6 @@
-// What crosses the border between an engine and whatever carries its packets: a datapath, a decorator
-// around one, or the simulator's network. Neither side includes the other; both include this.
+// What crosses the border between an engine and whatever carries its packets: a datapath, a
+// decorator around one, or the simulator's network. Neither side includes the other; both include
+// this.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Psn: a 24-bit packet sequence number. There is no `<`, because order on a circle is not transitive;
-// distance_from() says how far ahead one is of another.
+// Psn: a 24-bit packet sequence number. There is no `<`, because order on a circle is not
+// transitive; distance_from() says how far ahead one is of another.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
-// A peer that may send anything, against a live engine. The input is a list of commands for that peer and
-// for the application on our side; after it, every byte around the registered memory must be as it was,
-// and the engine must come to rest.
+// A peer that may send anything, against a live engine. The input is a list of commands for that
+// peer and for the application on our side; after it, every byte around the registered memory must
+// be as it was, and the engine must come to rest.
 //
-// Two modes, by the first byte. Even: each command is a packet built from the input, with the destination,
-// addresses, keys and PSNs near the right ones, so that the deep checks are reached. Odd: raw bytes.
+// Two modes, by the first byte. Even: each command is a packet built from the input, with the
+// destination, addresses, keys and PSNs near the right ones, so that the deep checks are reached.
+// Odd: raw bytes.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -28,7 +29,9 @@ class Input {
     --left_;
     return *data_++;
   }
-  uint32_t u32() { return uint32_t{u8()} << 24 | uint32_t{u8()} << 16 | uint32_t{u8()} << 8 | u8(); }
+  uint32_t u32() {
+    return uint32_t{u8()} << 24 | uint32_t{u8()} << 16 | uint32_t{u8()} << 8 | u8();
+  }
   std::vector<std::byte> bytes(size_t n) {
     n = std::min(n, left_);
     const auto* p = reinterpret_cast<const std::byte*>(data_);
@@ -107,15 +110,18 @@ class Target {
     a.dest_qpn = wire::Qpn::of_slot(2, 9);
     a.rq_psn = 0xFFFFFE;
     a.max_dest_read_atomic = 2;
-    engine_.modify_qp(*qp_, a,
-                      kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer, now_);
+    engine_.modify_qp(
+        *qp_, a,
+        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+        now_);
     a.state = QpState::Rts;
     a.sq_psn = 0xFFFFFE;
     a.timeout = 10;
     a.retry_count = 2;
     a.rnr_retry = 2;
     a.max_read_atomic = 2;
-    engine_.modify_qp(*qp_, a, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic, now_);
+    engine_.modify_qp(*qp_, a, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
+                      now_);
   }
 
   void receive(const std::vector<std::byte>& bytes) {
@@ -138,7 +144,8 @@ class Target {
     const auto key = [&] { return (flags & 4) != 0 ? (flags & 8) != 0 ? bound_ : in.u32() : key_; };
     const auto address = [&] {
       const uint32_t at = in.u32();
-      return (flags & 16) != 0 ? uint64_t{at} << 32 | at : kIova + at % (kBytes + 64) - ((flags & 32) != 0 ? 32 : 0);
+      return (flags & 16) != 0 ? uint64_t{at} << 32 | at
+                               : kIova + at % (kBytes + 64) - ((flags & 32) != 0 ? 32 : 0);
     };
     p.reth = {address(), key(), (flags & 64) != 0 ? in.u32() : in.u8() * 4u};
     p.atomic = {p.reth.address, p.reth.rkey, in.u32(), in.u8()};
@@ -155,7 +162,8 @@ class Target {
 
   void post_send(Input& in) {
     const uint8_t kind = in.u8();
-    const core::Sge sge{kIova + in.u8() * 32u, (in.u8() * 16u), (kind & 0x40) != 0 ? key_ ^ 1 : key_};
+    const core::Sge sge{kIova + in.u8() * 32u, (in.u8() * 16u),
+                        (kind & 0x40) != 0 ? key_ ^ 1 : key_};
     core::SendRequest r;
     r.op = static_cast<SendOp>(kind % 10);
     r.flags = (kind & 0x10) != 0 ? core::kSignaled : core::kFence;
@@ -233,10 +241,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!in.empty()) {
     const uint8_t command = in.u8();
     switch (command & 7) {
-      case 0: target.post_send(in); break;
-      case 1: target.post_receive(in); break;
-      case 2: target.time_passes(in); break;
-      case 3: target.transmit(command >> 3); break;
+      case 0:
+        target.post_send(in);
+        break;
+      case 1:
+        target.post_receive(in);
+        break;
+      case 2:
+        target.time_passes(in);
+        break;
+      case 3:
+        target.transmit(command >> 3);
+        break;
       case 4:
         if ((command & 0xF8) == 0xF8) target.again(in.u8());
         break;

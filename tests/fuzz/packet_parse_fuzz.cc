@@ -1,4 +1,5 @@
-// Any bytes into Packet::parse: it reads nothing beyond them, and what it accepts it can write again.
+// Any bytes into Packet::parse: it reads nothing beyond them, and what it accepts it can write
+// again.
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -81,9 +81,9 @@ class NicTest : public ::testing::Test {
     attr.dest_qpn = to.qp->qpn();
     attr.max_dest_read_atomic = attr.max_read_atomic = 16;
     attr.min_rnr_timer = 12;
-    const Status ready = nic_->modify_qp(*from.qp, attr,
-                                         kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn |
-                                             kMaxDestRdAtomic | kMinRnrTimer);
+    const Status ready = nic_->modify_qp(
+        *from.qp, attr,
+        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
     ASSERT_TRUE(ready.ok()) << ready.error().why;
     attr.state = core::QpState::Rts;
     attr.timeout = 14;

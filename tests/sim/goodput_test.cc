@@ -1,5 +1,6 @@
-// A grid of simulated goodput over loss, MTU and direction: a deterministic performance test. When a change
-// moves a number on purpose, run with VERBENA_UPDATE_SNAPSHOTS=1 and look at the difference.
+// A grid of simulated goodput over loss, MTU and direction: a deterministic performance test. When
+// a change moves a number on purpose, run with VERBENA_UPDATE_SNAPSHOTS=1 and look at the
+// difference.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -43,13 +44,16 @@ double goodput(core::SendOp op, wire::Mtu mtu, double loss, uint64_t queue_bytes
 }
 
 std::string grid() {
-  std::string out = "# Mb/s over 10 Gb/s, 10 us; rows: operation, queue in front of the link, loss; columns: MTU\n";
+  std::string out =
+      "# Mb/s over 10 Gb/s, 10 us; rows: operation, queue in front of the link, loss; columns: "
+      "MTU\n";
   out += "#                          256    1024    4096\n";
   for (const core::SendOp op : {core::SendOp::Write, core::SendOp::Read}) {
     for (const uint64_t queue : {64u << 10, 1u << 20}) {
       for (const double loss : {0.0, 0.0001, 0.001, 0.01}) {
         char line[100];
-        std::snprintf(line, sizeof line, "%-5s %4llu KiB %6.4f ", op == core::SendOp::Read ? "READ" : "WRITE",
+        std::snprintf(line, sizeof line, "%-5s %4llu KiB %6.4f ",
+                      op == core::SendOp::Read ? "READ" : "WRITE",
                       static_cast<unsigned long long>(queue >> 10), loss);
         out += line;
         for (const wire::Mtu mtu : {wire::Mtu::k256, wire::Mtu::k1024, wire::Mtu::k4096}) {

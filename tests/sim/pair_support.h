@@ -50,7 +50,8 @@ struct Pair {
   static std::vector<core::Completion> poll(core::CompletionQueue& cq);
 
   // Loses the first packet that `match` accepts; returns how many were lost so far through *count.
-  void drop_first(std::function<bool(HostId from, const wire::Packet&)> match, int* count = nullptr);
+  void drop_first(std::function<bool(HostId from, const wire::Packet&)> match,
+                  int* count = nullptr);
   // Loses every packet that `match` accepts.
   void drop_all(std::function<bool(HostId from, const wire::Packet&)> match);
 

@@ -44,7 +44,8 @@ TEST(Recovery, NothingLost) {
 TEST(Recovery, LostAckIsAskedForAgain) {
   Pair p;
   int lost = 0;
-  p.drop_first([](HostId from, const auto& q) { return from == kB && is_verb(q, Verb::Ack); }, &lost);
+  p.drop_first([](HostId from, const auto& q) { return from == kB && is_verb(q, Verb::Ack); },
+               &lost);
   p.receive(1, 0, 64);
   p.receive(2, 64, 64);
   p.send(3, 8192, 64);
@@ -101,8 +102,8 @@ TEST(Recovery, ReadResponsesLostInTheMiddleAreAskedForFromThere) {
   EXPECT_EQ(p.counter_b(CounterId::duplicate_requests), 1u);
 }
 
-// A long READ goes out in several requests. The responder remembers each by itself, so one that is asked
-// for again must not reach into the next.
+// A long READ goes out in several requests. The responder remembers each by itself, so one that is
+// asked for again must not reach into the next.
 TEST(Recovery, LongReadRecoversAcrossItsPieces) {
   for (uint32_t lost = 0; lost < 300; lost += 7) {
     Pair p({.mtu = wire::Mtu::k1024, .read_depth_a = 2});
@@ -128,7 +129,8 @@ TEST(Recovery, DuplicatedReadRequestIsAnsweredTwiceAndHarmsNobody) {
   EXPECT_EQ(p.qb.state(), core::QpState::Rts);
 }
 
-// The region of a READ that is over may go; a copy of its request that comes late must not fail anybody.
+// The region of a READ that is over may go; a copy of its request that comes late must not fail
+// anybody.
 TEST(Recovery, LateCopyOfAReadWhoseRegionIsGone) {
   Pair p;
   p.world.network().link(kA, kB).duplication = 1;

@@ -50,11 +50,12 @@ int main(int argc, char** argv) {
     }
     if (verbose) {
       static constexpr const char* kKinds[] = {"correct", "broken", "hostile"};
-      std::printf("seed %llu: %s, %s\n  %llu events, %llu packets, %llu lost, %.3f ms, trace %016llx\n",
-                  seed, kKinds[static_cast<int>(r.kind)], r.shape.c_str(),
-                  static_cast<unsigned long long>(r.events), static_cast<unsigned long long>(r.packets),
-                  static_cast<unsigned long long>(r.lost), r.virtual_ms,
-                  static_cast<unsigned long long>(r.trace_hash));
+      std::printf(
+          "seed %llu: %s, %s\n  %llu events, %llu packets, %llu lost, %.3f ms, trace %016llx\n",
+          seed, kKinds[static_cast<int>(r.kind)], r.shape.c_str(),
+          static_cast<unsigned long long>(r.events), static_cast<unsigned long long>(r.packets),
+          static_cast<unsigned long long>(r.lost), r.virtual_ms,
+          static_cast<unsigned long long>(r.trace_hash));
     }
     if (seed == to) break;
   }

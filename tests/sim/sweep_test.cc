@@ -1,4 +1,5 @@
-// Many seeds: each is another network, another workload, other violations. VERBENA_SIM_SEEDS says how many.
+// Many seeds: each is another network, another workload, other violations. VERBENA_SIM_SEEDS says
+// how many.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

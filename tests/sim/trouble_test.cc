@@ -18,7 +18,8 @@ TEST(Trouble, RnrStormEndsWhenReceivesArePosted) {
   for (uint64_t i = 0; i < 32; ++i) p.send(i, 100000 + i * 1000, 1000);
   // One receive at a time, slower than the sender would like.
   for (uint64_t i = 0; i < 32; ++i) {
-    p.world.after(microseconds(static_cast<int64_t>(i * 300)), [&p, i] { p.receive(1000 + i, i * 1000, 1000); });
+    p.world.after(microseconds(static_cast<int64_t>(i * 300)),
+                  [&p, i] { p.receive(1000 + i, i * 1000, 1000); });
   }
   p.settle();
   const auto sent = p.poll_a();

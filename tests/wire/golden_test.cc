@@ -1,6 +1,7 @@
-// Packets that the Linux kernel's Soft-RoCE put on the wire, as hex. Long payloads are cut to their first
-// 16 bytes and the ICRC is left out. Parsing must find in them what the kernel meant, and what we would
-// write for the same values must be the same bytes, but for MigReq: Soft-RoCE sends 0, hardware 1.
+// Packets that the Linux kernel's Soft-RoCE put on the wire, as hex. Long payloads are cut to their
+// first 16 bytes and the ICRC is left out. Parsing must find in them what the kernel meant, and
+// what we would write for the same values must be the same bytes, but for MigReq: Soft-RoCE sends
+// 0, hardware 1.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -30,8 +31,7 @@ constexpr Golden kPackets[] = {
      "0100ffff0000003100090db9a5feffd944e3038b8f13dd9791a0ce1a"},
     {Opcode::RcSendLast, 0x000031, 0x090dbb, true, 0,
      "0200ffff0000003180090dbb1377ef39d50509c812a50b6eeb15376e"},
-    {Opcode::RcSendOnly, 0x000012, 0xdcb57f, true, 0,
-     "0400ffff0000001280dcb57f00001000"},
+    {Opcode::RcSendOnly, 0x000012, 0xdcb57f, true, 0, "0400ffff0000001280dcb57f00001000"},
     {Opcode::RcWriteFirst, 0x000014, 0x9d26f2, false, 0,
      "0600ffff00000014009d26f2000055aeb93917110000076500002711616d3e9b"
      "a9a684d8dfcd8d199efddab5"},
@@ -52,8 +52,7 @@ constexpr Golden kPackets[] = {
      "0f30ffff0000001500e329261f0000014d161fd5a79c2202b1721524e0f78c15"},
     {Opcode::RcReadResponseOnly, 0x000011, 0x88d0de, false, 0,
      "1000ffff000000110088d0de1f00000172646d612d70696e672d303a20414243"},
-    {Opcode::RcAck, 0x000011, 0x0985c9, false, 0,
-     "1100ffff00000011000985c91f000001"},
+    {Opcode::RcAck, 0x000011, 0x0985c9, false, 0, "1100ffff00000011000985c91f000001"},
     {Opcode::RcAtomicAck, 0x000016, 0x4babfb, false, 0,
      "1200ffff00000016004babfb1f000001d458e08f6abfddbb"},
     {Opcode::RcFetchAdd, 0x000016, 0x4babfb, true, 0,

@@ -13,7 +13,8 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   --room_;
   Sent s;
   s.bytes.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
-  for (const auto& piece : packet.payload) s.bytes.insert(s.bytes.end(), piece.begin(), piece.end());
+  for (const auto& piece : packet.payload)
+    s.bytes.insert(s.bytes.end(), piece.begin(), piece.end());
   s.bytes.resize(s.bytes.size() + packet.pad);
   wire::ParseError why{};
   sent.push_back(std::move(s));
@@ -59,14 +60,16 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
   attr.min_rnr_timer = s.min_rnr_timer;
   engine_.modify_qp(
       qp, attr,
-      kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer, now_);
+      kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+      now_);
   attr.state = QpState::Rts;
   attr.sq_psn = s.sq_psn;
   attr.timeout = s.timeout;
   attr.retry_count = s.retry_count;
   attr.rnr_retry = s.rnr_retry;
   attr.max_read_atomic = s.max_read_atomic;
-  engine_.modify_qp(qp, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic, now_);
+  engine_.modify_qp(qp, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
+                    now_);
   return qp;
 }
 
@@ -133,7 +136,9 @@ void EngineTest::receive(const wire::Packet& packet, std::span<const std::byte> 
   engine_.on_packets({&rx, 1}, now_);
 }
 
-void EngineTest::receive_ack(uint32_t psn) { receive_nak(psn, AckKind::Ack, wire::kUnlimitedCredits); }
+void EngineTest::receive_ack(uint32_t psn) {
+  receive_nak(psn, AckKind::Ack, wire::kUnlimitedCredits);
+}
 
 void EngineTest::receive_nak(uint32_t psn, AckKind kind, uint8_t value) {
   wire::Packet p = request(Opcode::RcAck, psn);

@@ -43,13 +43,16 @@ TEST_F(MemoryRegistryTest, BoundsAreExact) {
 
 TEST_F(MemoryRegistryTest, AddressPlusLengthMayWrapNowhere) {
   const uint32_t key = add(0x5000);
-  for (const uint64_t address : {~uint64_t{0}, ~uint64_t{0} - 0x4FFF, ~uint64_t{0} - 7, uint64_t{0}}) {
-    for (const uint64_t length : {uint64_t{1}, uint64_t{8}, uint64_t{1000}, ~uint64_t{0}, ~uint64_t{0} - 0x4FFF}) {
+  for (const uint64_t address :
+       {~uint64_t{0}, ~uint64_t{0} - 0x4FFF, ~uint64_t{0} - 7, uint64_t{0}}) {
+    for (const uint64_t length :
+         {uint64_t{1}, uint64_t{8}, uint64_t{1000}, ~uint64_t{0}, ~uint64_t{0} - 0x4FFF}) {
       EXPECT_EQ(resolve(key, address, length), nullptr) << address << " " << length;
     }
   }
   EXPECT_EQ(resolve(key, 0x5000, ~uint64_t{0}), nullptr);
-  EXPECT_EQ(registry_.add_region(kPd, memory_.data(), 1000, ~uint64_t{0} - 10, kAll).error().code, EINVAL);
+  EXPECT_EQ(registry_.add_region(kPd, memory_.data(), 1000, ~uint64_t{0} - 10, kAll).error().code,
+            EINVAL);
   const uint32_t top = add(~uint64_t{0} - 1000);
   EXPECT_NE(resolve(top, ~uint64_t{0} - 1000, 1000), nullptr);
   EXPECT_EQ(resolve(top, ~uint64_t{0} - 1000, 1001), nullptr);
@@ -111,7 +114,8 @@ TEST_F(MemoryRegistryTest, GuessedKeysFindNothing) {
   add(0);
   Prng prng(5);
   int found = 0;
-  for (int i = 0; i < 100000; ++i) found += resolve(static_cast<uint32_t>(prng.next()), 0, 8) != nullptr;
+  for (int i = 0; i < 100000; ++i)
+    found += resolve(static_cast<uint32_t>(prng.next()), 0, 8) != nullptr;
   EXPECT_LE(found, 1);
 }
 
@@ -189,8 +193,8 @@ TEST_F(MemoryRegistryTest, BindingsThatAreRefused) {
 TEST_F(MemoryRegistryTest, ZeroBasedWindow) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window,
-                                    binding(region, 0x5000 + 20, 30, window ^ 1, kRemoteRead | kZeroBased)));
+  ASSERT_TRUE(registry_.bind_window(
+      kPd, kQp, window, binding(region, 0x5000 + 20, 30, window ^ 1, kRemoteRead | kZeroBased)));
   EXPECT_EQ(resolve(window ^ 1, 0, 30), memory_.data() + 20);
   EXPECT_EQ(resolve(window ^ 1, 1, 30), nullptr);
 }

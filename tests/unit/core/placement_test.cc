@@ -70,7 +70,8 @@ TEST_F(PlacementTest, PlaceLastByteLastCopiesEveryLengthAtEveryAlignment) {
     for (size_t length = 0; length < 40; ++length) {
       alignas(8) std::array<std::byte, 64> to{};
       place_last_byte_last(to.data() + align, std::span(from).first(length));
-      EXPECT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(length), to.begin() + static_cast<ptrdiff_t>(align)));
+      EXPECT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(length),
+                             to.begin() + static_cast<ptrdiff_t>(align)));
       EXPECT_EQ(to[align + length], std::byte{0});
     }
   }

@@ -30,12 +30,15 @@ const std::map<std::pair<QpState, QpState>, Row> kTable = {
     {{Rtr, Rts},
      {kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
       kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
-    {{Rts, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+    {{Rts, Rts},
+     {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
     {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
-    {{Sqd, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+    {{Sqd, Rts},
+     {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
     {{Sqd, Sqd},
-     {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kMaxDestRdAtomic |
-             kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer | kPathMigState}},
+     {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
+             kMaxDestRdAtomic | kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer |
+             kPathMigState}},
     {{Sqe, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer}},
 };
 
@@ -55,10 +58,12 @@ TEST(QpTransitions, EveryPairOfStates) {
       for (uint32_t bit = 1; bit < kBits; ++bit) {
         const uint32_t attr = 1u << bit;
         if ((r.required & attr) != 0) {
-          EXPECT_EQ(check_rc_transition(from, to, kState | (r.required & ~attr)).error().code, EINVAL)
+          EXPECT_EQ(check_rc_transition(from, to, kState | (r.required & ~attr)).error().code,
+                    EINVAL)
               << "without bit " << bit;
         } else {
-          EXPECT_EQ(check_rc_transition(from, to, kState | r.required | attr).ok(), (r.optional & attr) != 0)
+          EXPECT_EQ(check_rc_transition(from, to, kState | r.required | attr).ok(),
+                    (r.optional & attr) != 0)
               << "with bit " << bit;
         }
       }
@@ -69,7 +74,9 @@ TEST(QpTransitions, EveryPairOfStates) {
 class CheckModifyTest : public EngineTest {
  public:
   CheckModifyTest() { connect(); }
-  int check(const QpAttributes& attr, uint32_t mask) { return qp().check_modify(attr, mask).error().code; }
+  int check(const QpAttributes& attr, uint32_t mask) {
+    return qp().check_modify(attr, mask).error().code;
+  }
 };
 
 TEST_F(CheckModifyTest, ValuesOutOfRange) {

@@ -163,8 +163,8 @@ TEST_F(RequesterRecoveryTest, ACopyOfAnRnrNakCountsOnce) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-// Soft-RoCE answers a burst of SENDs without receives with an RNR NAK and then, for what followed, with a
-// sequence NAK of the same PSN. Taken for losses, those used up retry_cnt.
+// Soft-RoCE answers a burst of SENDs without receives with an RNR NAK and then, for what followed,
+// with a sequence NAK of the same PSN. Taken for losses, those used up retry_cnt.
 TEST_F(RequesterRecoveryTest, ASequenceNakDuringAnRnrWaitIsNotALoss) {
   connect({.rnr_retry = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -220,7 +220,8 @@ TEST_F(RequesterRecoveryTest, ReadPiecesKeepTheirBorders) {
   ASSERT_GE(first.size(), 2u);
   const uint32_t border = first[1].psn();
   for (uint32_t psn = 100; psn < 105; ++psn) {
-    receive(request(psn == 100 ? Opcode::RcReadResponseFirst : Opcode::RcReadResponseMiddle, psn), pattern(1024));
+    receive(request(psn == 100 ? Opcode::RcReadResponseFirst : Opcode::RcReadResponseMiddle, psn),
+            pattern(1024));
   }
   ASSERT_TRUE(next_deadline());
   const auto again = transmit();

@@ -65,8 +65,10 @@ TEST_F(RequesterTest, AckIsAskedForAtTheEndOfAMessageAndNowAndThen) {
 
 TEST_F(RequesterTest, SolicitedOnlyWhereAReceiveIsTaken) {
   connect();
-  for (const auto& [op, expected] : {std::pair{SendOp::Send, true}, {SendOp::SendImm, true},
-                                     {SendOp::WriteImm, true}, {SendOp::Write, false}}) {
+  for (const auto& [op, expected] : {std::pair{SendOp::Send, true},
+                                     {SendOp::SendImm, true},
+                                     {SendOp::WriteImm, true},
+                                     {SendOp::Write, false}}) {
     ASSERT_TRUE(post(op, 1, 600, kSolicited).ok());
     const auto sent = transmit();
     ASSERT_EQ(sent.size(), 3u);
@@ -200,7 +202,8 @@ TEST_F(RequesterTest, AnswerOfAReadToAnAtomicFailsTheRequest) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
 }
 
-// An lkey that does not hold fails its own request, after those before it, and nothing spins meanwhile.
+// An lkey that does not hold fails its own request, after those before it, and nothing spins
+// meanwhile.
 TEST_F(RequesterTest, BadLkeyWaitsForItsTurn) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
@@ -214,7 +217,8 @@ TEST_F(RequesterTest, BadLkeyWaitsForItsTurn) {
   EXPECT_TRUE(completions().empty());
   receive_ack(100);
   transmit();
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(),
+            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 

@@ -103,8 +103,8 @@ TEST_F(ResponderDuplicateTest, RepeatedReadMayNotAskForOtherMemory) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-// The answer is asked for a second time, the first one arrives after all, and the peer goes on: the next
-// READ needs the same place, and is not one too many.
+// The answer is asked for a second time, the first one arrives after all, and the peer goes on: the
+// next READ needs the same place, and is not one too many.
 TEST_F(ResponderDuplicateTest, NewReadTakesThePlaceOfARepeatedOne) {
   connect({.max_dest_read_atomic = 1});
   receive(read(500, 0, 256));

@@ -158,7 +158,8 @@ TEST_F(ResponderTest, ReadIsAnsweredInPackets) {
   EXPECT_EQ(sent[2].psn(), 502u);
   EXPECT_TRUE(std::ranges::equal(sent[1].packet.payload, std::span(memory_).subspan(256, 256)));
   for (const Sent& s : sent) EXPECT_TRUE(s.packet.bth.migrated);
-  receive(request(Opcode::RcWriteOnly, 503));  // a READ takes as many PSNs as its answer has packets
+  receive(
+      request(Opcode::RcWriteOnly, 503));  // a READ takes as many PSNs as its answer has packets
   EXPECT_EQ(answer().psn(), 503u);
 }
 
@@ -228,7 +229,8 @@ TEST_F(ResponderTest, QpAccessFlagsAreHeeded) {
 }
 
 TEST_F(ResponderTest, AddressPlusLengthMayNotWrap) {
-  for (const uint64_t address : {~uint64_t{0} - 7, ~uint64_t{0}, kIova - 8, kIova + kRegionBytes - 8}) {
+  for (const uint64_t address :
+       {~uint64_t{0} - 7, ~uint64_t{0}, kIova - 8, kIova + kRegionBytes - 8}) {
     connect();
     wire::Packet p = request(Opcode::RcReadRequest, 500);
     p.reth = {address, key_, 16};
@@ -328,7 +330,8 @@ TEST_F(ResponderTest, FirstPacketInRtrTellsThatThePeerIsThere) {
   attr.state = QpState::Rtr;
   engine_.modify_qp(
       qp(), attr,
-      kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer, now_);
+      kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+      now_);
   receive(request(Opcode::RcWriteOnly, 500));
   receive(request(Opcode::RcWriteOnly, 501));
   EXPECT_EQ(events(), Events{EventKind::CommEstablished});

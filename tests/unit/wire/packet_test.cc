@@ -24,11 +24,20 @@ Packet random_packet(uint8_t opcode, Prng& prng) {
   const auto bit = [&] { return prng.below(2) == 0; };
   const auto u32 = [&] { return static_cast<uint32_t>(prng.next()); };
   Packet p;
-  p.bth = {.opcode = opcode, .solicited = bit(), .migrated = bit(), .pad = 0, .version = 0,
-           .pkey = static_cast<uint16_t>(u32()), .fecn = bit(), .becn = bit(), .destination = Qpn(u32()),
-           .ack_request = bit(), .psn = Psn(u32())};
+  p.bth = {.opcode = opcode,
+           .solicited = bit(),
+           .migrated = bit(),
+           .pad = 0,
+           .version = 0,
+           .pkey = static_cast<uint16_t>(u32()),
+           .fecn = bit(),
+           .becn = bit(),
+           .destination = Qpn(u32()),
+           .ack_request = bit(),
+           .psn = Psn(u32())};
   p.reth = {prng.next(), u32(), u32()};
-  p.aeth = {static_cast<AckKind>(prng.below(4)), static_cast<uint8_t>(prng.below(32)), u32() & 0xFFFFFF};
+  p.aeth = {static_cast<AckKind>(prng.below(4)), static_cast<uint8_t>(prng.below(32)),
+            u32() & 0xFFFFFF};
   p.atomic = {prng.next(), u32(), prng.next(), prng.next()};
   p.original = prng.next();
   p.immediate = u32();
@@ -91,10 +100,12 @@ TEST(Packet, TruncatedAtEveryLength) {
     Bytes whole(128);
     store_headers(p, whole.data());
     for (size_t length = 0; length <= 80; ++length) {
-      const Bytes cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length));  // sanitizers see its end
+      const Bytes cut(whole.begin(),
+                      whole.begin() + static_cast<ptrdiff_t>(length));  // sanitizers see its end
       ParseError why{};
       const auto q = Packet::parse(cut, &why);
-      const bool good = info.valid() && length >= info.header_bytes && (length - info.header_bytes) % 4 == 0;
+      const bool good =
+          info.valid() && length >= info.header_bytes && (length - info.header_bytes) % 4 == 0;
       ASSERT_EQ(q.has_value(), good) << "opcode " << opcode << " length " << length;
       if (good) continue;
       if (length < kBthBytes) {

@@ -22,7 +22,8 @@ TEST(Psn, ArithmeticWraps) {
   EXPECT_EQ(Psn(0xFFFFFF) + 2, Psn(1));
   EXPECT_EQ(Psn(0) - 1, Psn(0xFFFFFF));
   EXPECT_EQ(Psn(0x1000005), Psn(5));
-  for (uint32_t n = 0; n < 100; ++n) EXPECT_EQ((Psn(0xFFFFC0) + n).distance_from(Psn(0xFFFFC0)), static_cast<int32_t>(n));
+  for (uint32_t n = 0; n < 100; ++n)
+    EXPECT_EQ((Psn(0xFFFFC0) + n).distance_from(Psn(0xFFFFC0)), static_cast<int32_t>(n));
 }
 
 }  // namespace
