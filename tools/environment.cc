@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 std::string library_path(const std::string& ours) {
   const char* const before = std::getenv("LD_LIBRARY_PATH");
   if (before == nullptr || *before == '\0') return ours;
-  const std::string rest = before;
+  std::string rest = before;
   if (rest == ours || rest.starts_with(ours + ":")) return rest;
   return ours + ":" + rest;
 }

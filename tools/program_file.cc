@@ -28,8 +28,8 @@ bool gains_rights(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return false;
   if ((status.st_mode & S_ISUID) != 0 && status.st_uid != ::getuid()) return true;
-  constexpr mode_t kSetGid = S_ISGID | S_IXGRP;
-  if ((status.st_mode & kSetGid) == kSetGid && status.st_gid != ::getgid()) return true;
+  const bool set_gid = (status.st_mode & S_ISGID) != 0 && (status.st_mode & S_IXGRP) != 0;
+  if (set_gid && status.st_gid != ::getgid()) return true;
   return ::getuid() != 0 && ::getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
 }
 

@@ -20,6 +20,10 @@ namespace {
 
 constexpr std::string_view kPrefix = "verbena_";
 
+// Bits of an EUI-64: made up here rather than by a manufacturer; a group's.
+constexpr uint64_t kLocalBit = uint64_t{2} << 56;
+constexpr uint64_t kGroupBit = uint64_t{1} << 56;
+
 // Stable for this installation; nothing secret depends on it.
 std::string host_id() {
   std::string id;
@@ -49,9 +53,7 @@ uint64_t guid_from_name(const std::string& interface) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
   }
   const uint64_t spread = Prng(hash).next();
-  constexpr uint64_t kLocal = uint64_t{2} << 56;
-  constexpr uint64_t kGroup = uint64_t{1} << 56;
-  return (spread | kLocal) & ~kGroup;
+  return (spread | kLocalBit) & ~kGroupBit;
 }
 
 // `links` is sorted by index. VLANs and bridges borrow the MAC address of another interface: the

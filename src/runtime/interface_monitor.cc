@@ -42,7 +42,7 @@ bool InterfaceMonitor::drain() {
   if (fd_ < 0) return false;
   bool changed = false;
   // A message's first header says all that is asked here, so the rest may be cut off.
-  alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
+  alignas(nlmsghdr) std::array<std::byte, 4096> buffer{};
   for (int i = 0; i < kReadsPerDrain; ++i) {
     sockaddr_nl from{};
     socklen_t from_bytes = sizeof from;
@@ -57,7 +57,7 @@ bool InterfaceMonitor::drain() {
       break;
     }
     if (from.nl_pid != 0 || static_cast<size_t>(n) < sizeof(nlmsghdr)) continue;  // not the kernel
-    nlmsghdr header;
+    nlmsghdr header{};
     std::memcpy(&header, buffer.data(), sizeof header);
     changed = changed || about_interfaces(header.nlmsg_type);
   }

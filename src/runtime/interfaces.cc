@@ -20,7 +20,7 @@ namespace verbena::runtime {
 namespace {
 
 // The kernel fills at most 32 KiB per read of a dump; a single link's answer is far smaller.
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = 65536;
 // The kernel marks a dump during which something changed. Asking again a few times is enough: who
 // asks while interfaces change is told of the change and asks again.
 constexpr int kAttempts = 4;
@@ -30,7 +30,7 @@ using Bytes = std::span<const std::byte>;
 template <typename T>
 std::optional<T> load(Bytes from) {
   if (from.size() < sizeof(T)) return std::nullopt;
-  T value;
+  T value{};
   std::memcpy(&value, from.data(), sizeof value);
   return value;
 }

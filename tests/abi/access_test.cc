@@ -1,5 +1,5 @@
-// What a peer may not do: the requester sees a remote access error, both queue pairs end in error, and
-// not a byte changes.
+// What a peer may not do: the requester sees a remote access error, both queue pairs end in error,
+// and not a byte changes.
 #include <algorithm>
 
 #include "tests/abi/loopback_support.h"
@@ -69,8 +69,8 @@ TEST_F(Access, OutsideTheRegion) {
   const struct {
     uint64_t address;
     uint32_t length;
-  } ranges[] = {{end, 1},         {end - 1, 2},          {begin - 1, 2}, {begin - 64, 64},
-                {UINT64_MAX, 1},  {UINT64_MAX - 7, 64},  {0, 8},         {begin + (1ull << 63), 8}};
+  } ranges[] = {{end, 1},        {end - 1, 2},         {begin - 1, 2}, {begin - 64, 64},
+                {UINT64_MAX, 1}, {UINT64_MAX - 7, 64}, {0, 8},         {begin + (1ull << 63), 8}};
   for (const auto& range : ranges) {
     SCOPED_TRACE(range.address);
     ibv_sge sge = a_.sge(0, range.length);
@@ -94,16 +94,17 @@ TEST_F(Access, FlagsMatrix) {
       {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, true, false, false},
       {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, false, false, true},
       {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ, false, true, false},
-      {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, true, true, false},
+      {IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ, true, true,
+       false},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(row.access);
     b_.mr.reset(ibv_reg_mr(b_.pd.get(), b_.memory.data(), b_.memory.size(), row.access));
     ASSERT_NE(b_.mr, nullptr);
     ibv_sge sge = a_.sge(0, 8);
-    for (const auto& [opcode, allowed] : {std::pair{IBV_WR_RDMA_WRITE, row.write},
-                                          std::pair{IBV_WR_RDMA_READ, row.read},
-                                          std::pair{IBV_WR_ATOMIC_FETCH_AND_ADD, row.atomic}}) {
+    for (const auto& [opcode, allowed] :
+         {std::pair{IBV_WR_RDMA_WRITE, row.write}, std::pair{IBV_WR_RDMA_READ, row.read},
+          std::pair{IBV_WR_ATOMIC_FETCH_AND_ADD, row.atomic}}) {
       SCOPED_TRACE(opcode);
       ibv_send_wr wr = rdma(opcode, &sge, b_, 0);
       if (allowed) {
@@ -144,7 +145,8 @@ TEST_F(Access, ErrorFlushesTheRest) {
   wrs[1].next = &wrs[2];
   wrs[2].send_flags = 0;  // flushed ones complete even so
   ASSERT_EQ(a_.send(wrs[0]), 0);
-  const ibv_wc_status expected[] = {IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR};
+  const ibv_wc_status expected[] = {IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
+                                    IBV_WC_WR_FLUSH_ERR};
   for (size_t i = 0; i < 3; ++i) {
     const ibv_wc wc = wait_for_completion(a_.cq.get());
     EXPECT_EQ(wc.wr_id, i);

@@ -15,7 +15,9 @@ class Data : public LoopbackTest {
   void fill(Side& side, size_t offset, size_t length, uint8_t seed) {
     for (size_t i = 0; i < length; ++i) side.memory[offset + i] = pattern(i, seed);
   }
-  static uint8_t pattern(size_t i, uint8_t seed) { return static_cast<uint8_t>(i * 7 + i / 251 + seed); }
+  static uint8_t pattern(size_t i, uint8_t seed) {
+    return static_cast<uint8_t>(i * 7 + i / 251 + seed);
+  }
   void expect_pattern(const Side& side, size_t offset, size_t length, uint8_t seed) {
     for (size_t i = 0; i < length; ++i) {
       ASSERT_EQ(side.memory[offset + i], pattern(i, seed)) << "byte " << i << " of " << length;
@@ -273,7 +275,8 @@ TEST_F(Data, Type2WindowAndInvalidation) {
 }
 
 TEST_F(Data, TwoThreadsPollOneQueue) {
-  ASSERT_EQ(ibv_resize_cq(a_.cq.get(), 1000), 0);  // completions may come faster than they are polled
+  ASSERT_EQ(ibv_resize_cq(a_.cq.get(), 1000),
+            0);  // completions may come faster than they are polled
   std::atomic<int> found{0};
   const auto poll = [&] {
     ibv_wc wc{};

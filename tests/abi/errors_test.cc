@@ -119,8 +119,8 @@ TEST_F(Errors, ModifyQp) {
   ASSERT_EQ(ibv_modify_qp(qp.get(), &attr, kInit), 0);
   EXPECT_EQ(qp->state, IBV_QPS_INIT);
 
-  constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   ibv_qp_attr good{};
   good.qp_state = IBV_QPS_RTR;
   good.path_mtu = IBV_MTU_1024;
@@ -198,7 +198,8 @@ TEST_F(Errors, BadSendRequests) {
   EXPECT_EQ(refused([](auto& w) { w.opcode = no_such<ibv_wr_opcode>(255); }), EINVAL);
   EXPECT_EQ(refused([](auto& w) { w.opcode = no_such<ibv_wr_opcode>(256 + 2); }), EINVAL);
   EXPECT_EQ(refused([](auto& w) { w.num_sge = -1; }), EINVAL);
-  EXPECT_EQ(refused([&](auto& w) { w.sg_list = many, w.num_sge = 5; }), EINVAL);  // max_send_sge is 4
+  EXPECT_EQ(refused([&](auto& w) { w.sg_list = many, w.num_sge = 5; }),
+            EINVAL);  // max_send_sge is 4
   EXPECT_EQ(refused([&](auto& w) { w.sg_list = many, w.num_sge = 33; }), EINVAL);
   EXPECT_EQ(refused([](auto& w) { w.opcode = IBV_WR_BIND_MW, w.bind_mw.mw = nullptr; }), EINVAL);
   EXPECT_EQ(refused([](auto& w) { w.opcode = IBV_WR_RDMA_READ, w.send_flags |= IBV_SEND_INLINE; }),

@@ -1,5 +1,5 @@
-// Two queue pairs of this process, connected over the loopback device, and owners for verbs objects that
-// destroy them in the right order.
+// Two queue pairs of this process, connected over the loopback device, and owners for verbs objects
+// that destroy them in the right order.
 #pragma once
 
 #include <gtest/gtest.h>

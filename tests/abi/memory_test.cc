@@ -23,8 +23,7 @@ class Memory : public LoopbackTest {
 
 struct Mapping {
   explicit Mapping(size_t length, int rights = PROT_READ | PROT_WRITE)
-      : bytes(length),
-        at(mmap(nullptr, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+      : bytes(length), at(mmap(nullptr, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
   ~Mapping() { munmap(at, bytes); }
   uint8_t* data() const { return static_cast<uint8_t*>(at); }
   size_t bytes;
@@ -57,9 +56,9 @@ TEST_F(Memory, ReadOnlyMapping) {
 
 TEST_F(Memory, AccessFlags) {
   uint8_t* p = a_.memory.data();
-  expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_WRITE);   // also needs local write
+  expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_WRITE);  // also needs local write
   expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_ATOMIC);
-  expect_errno(EINVAL, p, 64, 1 << 9);                    // no such flag
+  expect_errno(EINVAL, p, 64, 1 << 9);  // no such flag
   expect_errno(EINVAL, p, 64, 1 << 19);
   MrPtr relaxed(ibv_reg_mr(a_.pd.get(), p, 64, kAllAccess | IBV_ACCESS_RELAXED_ORDERING));
   EXPECT_NE(relaxed, nullptr);
@@ -75,7 +74,8 @@ TEST_F(Memory, RangesThatWrap) {
   expect_errno(EFAULT, reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, 0);
   expect_errno(EOPNOTSUPP, nullptr, SIZE_MAX, IBV_ACCESS_ON_DEMAND);
   errno = 0;
-  EXPECT_EQ(ibv_reg_mr_iova(a_.pd.get(), a_.memory.data(), 64, UINT64_MAX - 8, kAllAccess), nullptr);
+  EXPECT_EQ(ibv_reg_mr_iova(a_.pd.get(), a_.memory.data(), 64, UINT64_MAX - 8, kAllAccess),
+            nullptr);
   EXPECT_EQ(errno, EINVAL);
 }
 
@@ -150,8 +150,7 @@ TEST_F(Memory, Advice) {
   EXPECT_EQ(ibv_advise_mr(a_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1), 0);
   sge.lkey ^= 1;
   EXPECT_EQ(ibv_advise_mr(a_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1), EFAULT);
-  EXPECT_EQ(ibv_advise_mr(a_.pd.get(), no_such<ibv_advise_mr_advice>(99), 0, &sge, 1),
-            EOPNOTSUPP);
+  EXPECT_EQ(ibv_advise_mr(a_.pd.get(), no_such<ibv_advise_mr_advice>(99), 0, &sge, 1), EOPNOTSUPP);
 }
 
 TEST_F(Memory, NotSupported) {

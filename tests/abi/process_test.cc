@@ -73,7 +73,8 @@ TEST(Process, OurThreadsTakeNoSignals) {
     }
     ++ours;  // this program starts no threads of its own here
     const uint64_t mask = std::stoull(blocked, nullptr, 16);
-    for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGHUP, SIGPIPE}) {
+    for (const int signal :
+         {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGHUP, SIGPIPE}) {
       EXPECT_NE(mask >> (signal - 1) & 1, 0u) << "signal " << signal;
     }
   }
@@ -114,7 +115,8 @@ TEST_F(Fork, ChildCallsFail) {
     attr.qp_state = IBV_QPS_ERR;
     int step = 1;
     const auto failed = [&](bool as_it_should) { return as_it_should ? (++step, false) : true; };
-    if (failed(ibv_post_send(a_.qp.get(), &send, &bad_send) == EIO && bad_send == &send)) return step;
+    if (failed(ibv_post_send(a_.qp.get(), &send, &bad_send) == EIO && bad_send == &send))
+      return step;
     if (failed(ibv_post_recv(a_.qp.get(), &receive, &bad_receive) == EIO)) return step;
     if (failed(ibv_poll_cq(a_.cq.get(), 1, &wc) < 0)) return step;
     if (failed(ibv_req_notify_cq(a_.cq.get(), 0) == EIO)) return step;
@@ -125,13 +127,15 @@ TEST_F(Fork, ChildCallsFail) {
     if (failed(ibv_query_qp(a_.qp.get(), &attr, 0, &init) == EIO)) return step;
     if (failed(ibv_resize_cq(a_.cq.get(), 10) == EIO)) return step;
     if (failed(ibv_alloc_pd(context_.get()) == nullptr && errno == EIO)) return step;
-    if (failed(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8, 0) == nullptr && errno == EIO)) return step;
+    if (failed(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8, 0) == nullptr && errno == EIO))
+      return step;
     if (failed(ibv_create_cq(context_.get(), 8, nullptr, nullptr, 0) == nullptr && errno == EIO)) {
       return step;
     }
     if (failed(ibv_create_comp_channel(context_.get()) == nullptr && errno == EIO)) return step;
     if (failed(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_1) == nullptr && errno == EIO)) return step;
-    if (failed(ibv_get_cq_event(a_.channel.get(), &cq, &cq_context) == -1 && errno == EIO)) return step;
+    if (failed(ibv_get_cq_event(a_.channel.get(), &cq, &cq_context) == -1 && errno == EIO))
+      return step;
     if (failed(ibv_get_async_event(context_.get(), &event) == -1 && errno == EIO)) return step;
     init = rc_attributes(a_.cq.get(), a_.cq.get());
     if (failed(ibv_create_qp(a_.pd.get(), &init) == nullptr && errno == EIO)) return step;
@@ -163,10 +167,9 @@ TEST_F(Fork, ChildHasNoneOfTheDescriptors) {
   ASSERT_EQ(pipe(pipe_fds), 0);
   const int status = in_child([&] {
     for (const std::string& entry : open_descriptors()) {
-      const bool device_like = entry.find("socket:") != entry.npos ||
-                               entry.find("eventfd") != entry.npos ||
-                               entry.find("eventpoll") != entry.npos ||
-                               entry.find("memfd") != entry.npos;
+      const bool device_like =
+          entry.find("socket:") != entry.npos || entry.find("eventfd") != entry.npos ||
+          entry.find("eventpoll") != entry.npos || entry.find("memfd") != entry.npos;
       if (device_like && with_device.contains(entry)) return 1;
     }
     return 0;
@@ -190,7 +193,8 @@ TEST_F(Fork, ChildOpensItsOwnDevice) {
     QpPtr qp(ibv_create_qp(pd.get(), &init));
     if (qp == nullptr) return 4;
     // A queue pair connected to itself.
-    if (to_init(qp.get()) != 0 || to_rtr(qp.get(), qp->qp_num) != 0 || to_rts(qp.get()) != 0) return 5;
+    if (to_init(qp.get()) != 0 || to_rtr(qp.get(), qp->qp_num) != 0 || to_rts(qp.get()) != 0)
+      return 5;
     ibv_sge sge{reinterpret_cast<uint64_t>(memory), 8, mr->lkey};
     ibv_send_wr wr{};
     wr.sg_list = &sge;

@@ -50,9 +50,9 @@ TEST_F(Query, Device) {
   EXPECT_EQ(a.phys_port_cnt, 1);
   EXPECT_EQ(a.max_pkeys, 1);
   EXPECT_EQ(a.atomic_cap, IBV_ATOMIC_GLOB);
-  for (const int limit : {a.max_qp, a.max_qp_wr, a.max_sge, a.max_sge_rd, a.max_cq, a.max_cqe, a.max_mr,
-                          a.max_pd, a.max_mw, a.max_qp_rd_atom, a.max_qp_init_rd_atom,
-                          a.max_res_rd_atom}) {
+  for (const int limit :
+       {a.max_qp, a.max_qp_wr, a.max_sge, a.max_sge_rd, a.max_cq, a.max_cqe, a.max_mr, a.max_pd,
+        a.max_mw, a.max_qp_rd_atom, a.max_qp_init_rd_atom, a.max_res_rd_atom}) {
     EXPECT_GT(limit, 0);
   }
   ibv_device_attr_ex ex;
@@ -108,8 +108,8 @@ TEST_F(Query, Gids) {
   ASSERT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
   ASSERT_EQ(ibv_query_gid(context_.get(), 1, port.gid_tbl_len - 1, &gid), 0);
   EXPECT_EQ(gid.global.interface_id, 0u);  // empty
-  for (const auto& [at, index] : {std::pair{1, -1}, std::pair{1, port.gid_tbl_len}, std::pair{2, 0},
-                                  std::pair{0, 0}}) {
+  for (const auto& [at, index] :
+       {std::pair{1, -1}, std::pair{1, port.gid_tbl_len}, std::pair{2, 0}, std::pair{0, 0}}) {
     errno = 0;
     EXPECT_EQ(ibv_query_gid(context_.get(), static_cast<uint8_t>(at), index, &gid), -1);
     EXPECT_EQ(errno, EINVAL);
@@ -121,8 +121,9 @@ TEST_F(Query, Gids) {
   EXPECT_EQ(entry.port_num, 1u);
   EXPECT_GT(entry.ndev_ifindex, 0u);
   EXPECT_EQ(std::memcmp(entry.gid.raw, localhost, 16), 0);
-  EXPECT_EQ(ibv_query_gid_ex(context_.get(), 1, static_cast<uint32_t>(port.gid_tbl_len - 1), &entry, 0),
-            ENODATA);
+  EXPECT_EQ(
+      ibv_query_gid_ex(context_.get(), 1, static_cast<uint32_t>(port.gid_tbl_len - 1), &entry, 0),
+      ENODATA);
   EXPECT_EQ(ibv_query_gid_ex(context_.get(), 1, 1000, &entry, 0), EINVAL);
   EXPECT_EQ(ibv_query_gid_ex(context_.get(), 1, 0, &entry, 1), EINVAL);
 

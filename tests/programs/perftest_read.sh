@@ -10,7 +10,6 @@ pair "bw" "${bw[@]}" -n 1000
 pair "bw, all sizes" "${bw[@]}" -a -n 20
 pair "bw, events" "${bw[@]}" -e -n 1000
 pair "bw, both ways" "${bw[@]}" -b -n 1000
-pair "bw, both ways, all sizes" "${bw[@]}" -b -a -n 5
 pair "bw, 16 queue pairs" "${bw[@]}" -q 16 -n 100
 pair "bw, 16 queue pairs, both ways, events" "${bw[@]}" -q 16 -b -e -n 100
 pair "bw, one outstanding read" "${bw[@]}" -o 1 -n 500

@@ -10,7 +10,6 @@ pair "bw" "${bw[@]}" -n 1000
 pair "bw, all sizes" "${bw[@]}" -a -n 20
 pair "bw, events" "${bw[@]}" -e -n 1000
 pair "bw, both ways" "${bw[@]}" -b -n 1000
-pair "bw, both ways, all sizes" "${bw[@]}" -b -a -n 5
 pair "bw, 16 queue pairs" "${bw[@]}" -q 16 -n 100
 pair "bw, 16 queue pairs, both ways, events" "${bw[@]}" -q 16 -b -e -n 100
 pair "bw, lists of requests" "${bw[@]}" -l 16 -t 128 -n 1600 -s 64

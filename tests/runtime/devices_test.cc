@@ -89,10 +89,10 @@ std::string why_not(const Discovery& found, const std::string& interface) {
 }
 
 const DeviceInfo& device(const Discovery& found, const std::string& interface) {
-  static const DeviceInfo nothing;
+  static const DeviceInfo kNothing;
   const auto entry = std::ranges::find(found.devices, interface, &DeviceInfo::interface);
   EXPECT_NE(entry, found.devices.end()) << interface;
-  return entry != found.devices.end() ? *entry : nothing;
+  return entry != found.devices.end() ? *entry : kNothing;
 }
 
 bool contains(const std::string& text, const char* part) {

@@ -1,6 +1,6 @@
-// The ABI of 2007: same names, other structures (version node IBVERBS_1.0). No program of today imports
-// them. They exist so that an old binary fails in its first call instead of at load time or, worse,
-// somewhere inside ours.
+// The ABI of 2007: same names, other structures (version node IBVERBS_1.0). No program of today
+// imports them. They exist so that an old binary fails in its first call instead of at load time
+// or, worse, somewhere inside ours.
 #include <cerrno>
 
 #include "abi/verbs/objects.h"

@@ -1,5 +1,5 @@
-// Opening and closing a device, the tables that header inlines jump through, and what a fork does to
-// open contexts.
+// Opening and closing a device, the tables that header inlines jump through, and what a fork does
+// to open contexts.
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -144,7 +144,7 @@ VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
     c->nic->remove_listener(c->async.get());
     const int objects = c->users.load() - 1;
     if (objects > 0) {
-      runtime::log(runtime::LogLevel::Warning,
+      runtime::log(runtime::LogLevel::Info,
                    "ibv_close_device: %s closed while %d of its objects still exist",
                    ibv_get_device_name(context->device), objects);
     }

@@ -17,7 +17,8 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t a
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes);
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
-int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges, uint32_t count);
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
+              uint32_t count);
 
 // The child of a fork has copies of these; there they are closed.
 struct CompletionChannel;

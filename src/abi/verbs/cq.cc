@@ -149,7 +149,8 @@ Status destroy_cq(Cq* cq) {
   Context* context = from(cq->context);
   if (!cq->nic->dead()) {
     cq->nic->forget_cq(&cq->queue);
-    if (cq->owner.completion_channel != nullptr) cq->owner.completion_channel->forget(cq->as_public());
+    if (cq->owner.completion_channel != nullptr)
+      cq->owner.completion_channel->forget(cq->as_public());
     context->async->forget(cq->as_public());
     wait_for_acknowledgements(cq);
   }
@@ -207,7 +208,8 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
       cq.nic->turn_for_poller();
       return 0;
     });
-    if (code != 0) [[unlikely]] return -code;
+    if (code != 0) [[unlikely]]
+      return -code;
     found = take(cq, count, wc);
   }
   return static_cast<int>(found);

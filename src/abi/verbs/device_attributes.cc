@@ -17,8 +17,8 @@
 namespace verbena::abi {
 namespace {
 
-// A locally administered identifier: no registered vendor has it, and programs that look for the quirks
-// of a vendor's cards find none.
+// A locally administered identifier: no registered vendor has it, and programs that look for the
+// quirks of a vendor's cards find none.
 constexpr uint32_t kVendorId = 0x025642;
 
 // 4.096 us * 2^15 = 134 ms: what a busy machine may take to let the process run and acknowledge.
@@ -60,7 +60,8 @@ void fill(Context* context, ibv_device_attr_ex& a) {
   a = {};
   fill(context, a.orig_attr);
   a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
-  // Memory is reached through the page tables in any case; on-demand regions are just not faulted in.
+  // Memory is reached through the page tables in any case; on-demand regions are just not faulted
+  // in.
   a.odp_caps.general_caps = IBV_ODP_SUPPORT;
   a.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
                                               IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
@@ -79,7 +80,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
     }
     if (attr_bytes < sizeof(ibv_device_attr)) return Error{EINVAL, "the structure is too small"};
     // The caller's structure may be of another release: never more than it has, the rest zero.
-    ibv_device_attr_ex ours;
+    ibv_device_attr_ex ours{};
     fill(from(context), ours);
     std::memset(static_cast<void*>(attr), 0, attr_bytes);
     std::memcpy(static_cast<void*>(attr), &ours, std::min(attr_bytes, sizeof ours));

@@ -60,7 +60,8 @@ Result<ibv_device**> list_devices(int* count) {
                  "no RDMA device on %s: %s", interface.interface.c_str(), interface.why.c_str());
   }
   const std::lock_guard lock(table().mutex);
-  auto** list = static_cast<ibv_device**>(std::calloc(found.devices.size() + 1, sizeof(ibv_device*)));
+  auto** list =
+      static_cast<ibv_device**>(std::calloc(found.devices.size() + 1, sizeof(ibv_device*)));
   if (list == nullptr) return kNoMemory;
   size_t n = 0;
   for (const auto& info : found.devices) list[n++] = &find_or_add(info)->device;
@@ -87,7 +88,8 @@ extern "C" {
 
 VERBENA_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   int count = 0;
-  ibv_device** list = object_of<ibv_device*>("ibv_get_device_list", [&] { return list_devices(&count); });
+  ibv_device** list =
+      object_of<ibv_device*>("ibv_get_device_list", [&] { return list_devices(&count); });
   if (num_devices != nullptr) *num_devices = count;
   return list;
 }

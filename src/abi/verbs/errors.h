@@ -1,5 +1,5 @@
-// How a call ends at the boundary: an errno value or a null pointer with errno, one log line that says
-// why, and never an exception.
+// How a call ends at the boundary: an errno value or a null pointer with errno, one log line that
+// says why, and never an exception.
 #pragma once
 
 #include <cerrno>
@@ -11,15 +11,16 @@
 
 namespace verbena::abi {
 
-// Says why `call` is refused, and returns the errno value. The caller gets only a number; the line is
-// for the person who wonders.
+// Says why `call` is refused, and returns the errno value. The caller gets only a number; the line
+// is for the person who wonders.
 inline int refuse(const char* call, const Error& error) {
   runtime::log(runtime::LogLevel::Info, "%s: %s", call, error.why);
   errno = error.code;
   return error.code;
 }
 
-inline constexpr Error kDead{EIO, "the device was opened before fork(); the child must open its own"};
+inline constexpr Error kDead{EIO,
+                             "the device was opened before fork(); the child must open its own"};
 inline constexpr Error kNoMemory{ENOMEM, "out of memory"};
 
 // The body of a hot call: it reports by itself, only exceptions end here. (They cost nothing unless

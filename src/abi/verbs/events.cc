@@ -1,4 +1,5 @@
-// Completion events and asynchronous events: taken from their channels, acknowledged object by object.
+// Completion events and asynchronous events: taken from their channels, acknowledged object by
+// object.
 #include <pthread.h>
 
 #include "abi/verbs/errors.h"
@@ -20,7 +21,8 @@ enum class Subject : uint8_t { Cq, Qp, Port };
 
 Subject subject_of(int event_type) {
   switch (event_type) {
-    case IBV_EVENT_CQ_ERR: return Subject::Cq;
+    case IBV_EVENT_CQ_ERR:
+      return Subject::Cq;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -28,8 +30,10 @@ Subject subject_of(int event_type) {
     case IBV_EVENT_SQ_DRAINED:
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
-    case IBV_EVENT_QP_LAST_WQE_REACHED: return Subject::Qp;
-    default: return Subject::Port;
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return Subject::Qp;
+    default:
+      return Subject::Port;
   }
 }
 
@@ -40,13 +44,19 @@ void count_completion_event(const runtime::Event& event) {
 
 void count_async_event(const runtime::Event& event) {
   switch (subject_of(event.kind)) {
-    case Subject::Cq: ++from(static_cast<ibv_cq*>(event.object))->async_events_taken; break;
-    case Subject::Qp: ++from(static_cast<ibv_qp*>(event.object))->async_events_taken; break;
-    case Subject::Port: break;
+    case Subject::Cq:
+      ++from(static_cast<ibv_cq*>(event.object))->async_events_taken;
+      break;
+    case Subject::Qp:
+      ++from(static_cast<ibv_qp*>(event.object))->async_events_taken;
+      break;
+    case Subject::Port:
+      break;
   }
 }
 
-void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& completed, uint32_t count) {
+void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& completed,
+                 uint32_t count) {
   pthread_mutex_lock(&mutex);
   completed += count;
   pthread_cond_signal(&cond);
@@ -88,9 +98,15 @@ VERBENA_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* ev
   if (code != 0) return minus_one(code);
   event->event_type = static_cast<ibv_event_type>(taken.kind);
   switch (subject_of(taken.kind)) {
-    case Subject::Cq: event->element.cq = static_cast<ibv_cq*>(taken.object); break;
-    case Subject::Qp: event->element.qp = static_cast<ibv_qp*>(taken.object); break;
-    case Subject::Port: event->element.port_num = 1; break;
+    case Subject::Cq:
+      event->element.cq = static_cast<ibv_cq*>(taken.object);
+      break;
+    case Subject::Qp:
+      event->element.qp = static_cast<ibv_qp*>(taken.object);
+      break;
+    case Subject::Port:
+      event->element.port_num = 1;
+      break;
   }
   return 0;
 }
@@ -107,7 +123,8 @@ VERBENA_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
       acknowledge(qp->mutex, qp->cond, qp->events_completed, 1);
       break;
     }
-    case Subject::Port: break;
+    case Subject::Port:
+      break;
   }
 }
 

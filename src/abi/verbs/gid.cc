@@ -19,7 +19,7 @@ Status check(Context* context, uint32_t port, int64_t index, int64_t table_size)
 }
 
 ibv_gid to_public(const wire::Gid& gid) {
-  ibv_gid to;
+  ibv_gid to{};
   std::memcpy(to.raw, gid.bytes.data(), sizeof to.raw);
   return to;
 }

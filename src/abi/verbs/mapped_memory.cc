@@ -1,5 +1,5 @@
-// The kernel's own check is madvise(MADV_POPULATE_*): it faults in and judges permissions in one go.
-// Where it does not exist (before Linux 5.14, gVisor), the mappings are read from /proc.
+// The kernel's own check is madvise(MADV_POPULATE_*): it faults in and judges permissions in one
+// go. Where it does not exist (before Linux 5.14, gVisor), the mappings are read from /proc.
 #include "abi/verbs/mapped_memory.h"
 
 #include <sys/mman.h>
@@ -18,7 +18,8 @@ namespace verbena::abi {
 namespace {
 
 constexpr Error kNotMapped{
-    EFAULT, "part of the memory is not mapped, or not writable although the access flags ask for it"};
+    EFAULT,
+    "part of the memory is not mapped, or not writable although the access flags ask for it"};
 
 bool kernel_populates() {
   static const bool yes = madvise(nullptr, 0, MADV_POPULATE_READ) == 0;

@@ -1,6 +1,7 @@
 // Memory regions.
 #include <memory>
 
+#include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/mapped_memory.h"
@@ -79,8 +80,7 @@ Status deregister_memory(Mr* mr) {
   return {};
 }
 
-Status advise(Pd* pd, ibv_advise_mr_advice advice, uint32_t flags, const ibv_sge* sges,
-              uint32_t count) {
+Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint32_t count) {
   Context* context = from(pd->context);
   if (context->nic->dead()) return kDead;
   if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
@@ -112,7 +112,8 @@ Status advise(Pd* pd, ibv_advise_mr_advice advice, uint32_t flags, const ibv_sge
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count) {
-  return status_of("ibv_advise_mr", [&] { return advise(from(pd), advice, flags, sges, count); });
+  return status_of("ibv_advise_mr",
+                   [&] { return advise(from(pd), number_of(advice), flags, sges, count); });
 }
 
 }  // namespace verbena::abi

@@ -1,6 +1,7 @@
 // Memory windows: allocated here, bound by work requests.
 #include <memory>
 
+#include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
@@ -11,7 +12,7 @@ namespace {
 static_assert(IBV_MW_TYPE_1 == static_cast<int>(core::WindowType::Type1));
 static_assert(IBV_MW_TYPE_2 == static_cast<int>(core::WindowType::Type2));
 
-Result<ibv_mw*> allocate_window(Pd* pd, ibv_mw_type type) {
+Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
   Context* context = from(pd->context);
   if (context->nic->dead()) return kDead;
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
@@ -26,14 +27,14 @@ Result<ibv_mw*> allocate_window(Pd* pd, ibv_mw_type type) {
   }
   mw->context = pd->context;
   mw->pd = pd;
-  mw->type = type;
+  mw->type = static_cast<ibv_mw_type>(type);
   pd->users.fetch_add(1);
   context->add_user();
   return mw.release();
 }
 
-// mw->rkey runs ahead of the engine while a bind is on its way, and for ever if that bind failed; the
-// upper 24 bits name the window all the same.
+// mw->rkey runs ahead of the engine while a bind is on its way, and for ever if that bind failed;
+// the upper 24 bits name the window all the same.
 Status remove_window(core::MemoryRegistry& memory, uint32_t rkey) {
   Status removed = memory.remove_window(rkey);
   for (uint32_t tag = 0; !removed.ok() && tag < 256; ++tag) {
@@ -58,7 +59,8 @@ Status free_window(Mw* mw) {
 }  // namespace
 
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
-  return object_of<ibv_mw>("ibv_alloc_mw", [&] { return allocate_window(from(pd), type); });
+  return object_of<ibv_mw>("ibv_alloc_mw",
+                           [&] { return allocate_window(from(pd), number_of(type)); });
 }
 
 int dealloc_mw(ibv_mw* mw) {

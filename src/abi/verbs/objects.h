@@ -1,9 +1,9 @@
 // The objects behind the pointers that verbs hands out: each begins with the public structure, and
 // from() is the one place that gets from the public pointer to ours.
 //
-// Who keeps whom: a context lives until it is closed and its last object is gone; whatever an object
-// refers to counts it as a user and refuses to be destroyed (EBUSY) before it. Device objects live as
-// long as the process.
+// Who keeps whom: a context lives until it is closed and its last object is gone; whatever an
+// object refers to counts it as a user and refuses to be destroyed (EBUSY) before it. Device
+// objects live as long as the process.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -27,8 +27,8 @@
 
 namespace verbena::abi {
 
-// libmlx5, libefa and their like look at the driver's part of *any* device they are asked about: the
-// bytes behind ibv_device must exist and be zero ("not mine").
+// libmlx5, libefa and their like look at the driver's part of *any* device they are asked about:
+// the bytes behind ibv_device must exist and be zero ("not mine").
 struct DeviceHead {
   ibv_device device;
   std::array<std::byte, 104> driver_part;
@@ -48,8 +48,9 @@ struct Context : verbs_context {
   Device* device = nullptr;
   std::shared_ptr<runtime::Nic> nic;
   std::unique_ptr<runtime::EventChannel> async;
-  std::vector<CompletionChannel*> channels;  // under the lock of context.cc, for the child of a fork
-  std::atomic<int> users{1};                 // the program's own pointer, and one per object
+  std::vector<CompletionChannel*>
+      channels;               // under the lock of context.cc, for the child of a fork
+  std::atomic<int> users{1};  // the program's own pointer, and one per object
 
   ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
@@ -98,10 +99,12 @@ struct Qp : ibv_qp_ex {
   ibv_qp* as_public() { return &qp_base; }
 };
 
-inline Device* from(ibv_device* p) { return static_cast<Device*>(reinterpret_cast<DeviceHead*>(p)); }
+inline Device* from(ibv_device* p) {
+  return static_cast<Device*>(reinterpret_cast<DeviceHead*>(p));
+}
 inline Context* from(ibv_context* p) {
-  return static_cast<Context*>(reinterpret_cast<verbs_context*>(
-      reinterpret_cast<std::byte*>(p) - offsetof(verbs_context, context)));
+  return static_cast<Context*>(reinterpret_cast<verbs_context*>(reinterpret_cast<std::byte*>(p) -
+                                                                offsetof(verbs_context, context)));
 }
 inline CompletionChannel* from(ibv_comp_channel* p) { return static_cast<CompletionChannel*>(p); }
 inline Pd* from(ibv_pd* p) { return static_cast<Pd*>(p); }

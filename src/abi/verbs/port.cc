@@ -12,7 +12,7 @@
 namespace verbena::abi {
 namespace {
 
-constexpr uint8_t kLinkUp = 5;    // physical port states (IBA PortInfo:PortPhysicalState)
+constexpr uint8_t kLinkUp = 5;  // physical port states (IBA PortInfo:PortPhysicalState)
 constexpr uint8_t kDisabled = 3;
 
 constexpr uint8_t kWidth1x = 1;
@@ -27,9 +27,9 @@ struct LinkRate {
 
 // The smallest InfiniBand rate that is not below the interface's.
 constexpr LinkRate kLinkRates[] = {
-    {2500, kWidth1x, 1},     {10000, kWidth1x, 8},    {20000, kWidth4x, 2},
-    {25000, kWidth1x, 32},   {40000, kWidth4x, 8},    {50000, kWidth2x, 32},
-    {100000, kWidth4x, 32},  {200000, kWidth4x, 64},  {UINT32_MAX, kWidth4x, 128},
+    {2500, kWidth1x, 1},    {10000, kWidth1x, 8},   {20000, kWidth4x, 2},
+    {25000, kWidth1x, 32},  {40000, kWidth4x, 8},   {50000, kWidth2x, 32},
+    {100000, kWidth4x, 32}, {200000, kWidth4x, 64}, {UINT32_MAX, kWidth4x, 128},
 };
 
 ibv_port_attr describe(const runtime::PortState& port) {
@@ -71,7 +71,8 @@ using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {
 
-// For programs built before the structure grew: it ends with link_layer and flags, in what was padding.
+// For programs built before the structure grew: it ends with link_layer and flags, in what was
+// padding.
 VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
                                   struct _compat_ibv_port_attr* attr) {
   return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(attr),

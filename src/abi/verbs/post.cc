@@ -1,6 +1,7 @@
 // Posting work requests: the hot path. One lock for the whole list, nothing allocated.
 #include <arpa/inet.h>
 
+#include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
@@ -52,13 +53,19 @@ core::WindowBinding binding_of(const ibv_mw_bind_info& info, uint32_t new_rkey) 
 Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
   if (!good_sge_count(wr.num_sge)) return kBadSgeCount;
   to.wr_id = wr.wr_id;
-  to.op = static_cast<SendOp>(wr.opcode);
+  const unsigned opcode = number_of(wr.opcode);
+  to.op = static_cast<SendOp>(opcode);
   to.flags = wr.send_flags & kSendFlags;
   to.sges = sges_of(wr.sg_list, wr.num_sge);
-  switch (wr.opcode) {
-    case IBV_WR_SEND: return {};
-    case IBV_WR_SEND_WITH_IMM: to.immediate_or_rkey = ntohl(wr.imm_data); return {};
-    case IBV_WR_SEND_WITH_INV: to.immediate_or_rkey = wr.invalidate_rkey; return {};
+  switch (opcode) {
+    case IBV_WR_SEND:
+      return {};
+    case IBV_WR_SEND_WITH_IMM:
+      to.immediate_or_rkey = ntohl(wr.imm_data);
+      return {};
+    case IBV_WR_SEND_WITH_INV:
+      to.immediate_or_rkey = wr.invalidate_rkey;
+      return {};
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       to.immediate_or_rkey = ntohl(wr.imm_data);
       [[fallthrough]];
@@ -84,7 +91,8 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       to.bind = binding_of(wr.bind_mw.bind_info, wr.bind_mw.rkey);
       to.sges = {};
       return {};
-    default: return Error{EINVAL, "an opcode that an RC queue pair does not have"};
+    default:
+      return Error{EINVAL, "an opcode that an RC queue pair does not have"};
   }
 }
 
@@ -95,7 +103,8 @@ int post_failed(const char* call, const Error& error) {
 
 // `wr` stays at the request that failed.
 int post_sends(Qp& qp, ibv_send_wr*& wr) {
-  if (qp.nic->dead()) [[unlikely]] return EIO;
+  if (qp.nic->dead()) [[unlikely]]
+    return EIO;
   runtime::Nic::Guard guard(*qp.nic);
   const Instant now = runtime::now();
   Status status;
@@ -112,7 +121,8 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
 }
 
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
-  if (qp.nic->dead()) [[unlikely]] return EIO;
+  if (qp.nic->dead()) [[unlikely]]
+    return EIO;
   runtime::Nic::Guard guard(*qp.nic);
   const Instant now = runtime::now();
   Status status;
@@ -148,7 +158,8 @@ int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return EOPNOTSUPP;
 }
 
-// A type 1 window is bound by a call, which is a work request underneath; the call picks the new key.
+// A type 1 window is bound by a call, which is a work request underneath; the call picks the new
+// key.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   ibv_send_wr wr{};
   wr.wr_id = bind->wr_id;

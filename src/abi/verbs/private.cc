@@ -1,7 +1,7 @@
 // The node IBVERBS_PRIVATE_34: what the hardware drivers of rdma-core 44 (libmlx5, libmlx4, libefa,
-// libmana) import from the library they plug into. Programs link against those drivers, and the loader
-// wants every symbol; with no hardware behind them nearly none is ever called. The functions take no
-// arguments here because none is looked at.
+// libmana) import from the library they plug into. Programs link against those drivers, and the
+// loader wants every symbol; with no hardware behind them nearly none is ever called. The functions
+// take no arguments here because none is looked at.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -9,19 +9,19 @@
 #include "abi/verbs/objects.h"
 #include "runtime/log.h"
 
-#define PRIVATE_ERRNO(name)                \
+#define PRIVATE_ERRNO(name)                 \
   extern "C" VERBENA_EXPORT int name(void); \
-  extern "C" int name(void) {              \
-    errno = EOPNOTSUPP;                    \
-    return EOPNOTSUPP;                     \
+  extern "C" int name(void) {               \
+    errno = EOPNOTSUPP;                     \
+    return EOPNOTSUPP;                      \
   }
-#define PRIVATE_POINTER(name)                \
+#define PRIVATE_POINTER(name)                 \
   extern "C" VERBENA_EXPORT void* name(void); \
-  extern "C" void* name(void) {              \
-    errno = EOPNOTSUPP;                      \
-    return nullptr;                          \
+  extern "C" void* name(void) {               \
+    errno = EOPNOTSUPP;                       \
+    return nullptr;                           \
   }
-#define PRIVATE_VOID(name)                  \
+#define PRIVATE_VOID(name)                   \
   extern "C" VERBENA_EXPORT void name(void); \
   extern "C" void name(void) {}
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/limits.h"
@@ -13,19 +14,25 @@
 namespace verbena::abi {
 namespace {
 
-const char* why_not(ibv_qp_type type) {
+const char* why_not(unsigned type) {
   switch (type) {
-    case IBV_QPT_UC: return "UC queue pairs are not supported";
-    case IBV_QPT_UD: return "UD queue pairs are not supported";
+    case IBV_QPT_UC:
+      return "UC queue pairs are not supported";
+    case IBV_QPT_UD:
+      return "UD queue pairs are not supported";
     case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV: return "XRC queue pairs are not supported";
-    case IBV_QPT_RAW_PACKET: return "raw packet queue pairs are not supported";
-    default: return "a queue pair type that is not supported";
+    case IBV_QPT_XRC_RECV:
+      return "XRC queue pairs are not supported";
+    case IBV_QPT_RAW_PACKET:
+      return "raw packet queue pairs are not supported";
+    default:
+      return "a queue pair type that is not supported";
   }
 }
 
 Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
-  if (init.qp_type != IBV_QPT_RC) return Error{EOPNOTSUPP, why_not(init.qp_type)};
+  const unsigned type = number_of(init.qp_type);
+  if (type != IBV_QPT_RC) return Error{EOPNOTSUPP, why_not(type)};
   if (init.srq != nullptr) return Error{EOPNOTSUPP, "shared receive queues are not supported"};
   if (init.send_cq == nullptr || init.recv_cq == nullptr) {
     return Error{EINVAL, "an RC queue pair needs a send_cq and a recv_cq"};
@@ -123,8 +130,7 @@ Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) 
 
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   if (qp->nic->dead()) return kDead;
-  const Status modified =
-      qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
+  const Status modified = qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
   if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
   return modified;
 }
@@ -204,7 +210,8 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
 // Only queue pairs made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS have the ibv_wr_* functions.
 VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
 
-// 1 would promise that data arrives in memory in order; the last byte does, what is before it need not.
+// 1 would promise that data arrives in memory in order; the last byte does, what is before it need
+// not.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 // Enhanced connection establishment: there are no options to agree on.

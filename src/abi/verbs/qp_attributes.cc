@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "abi/verbs/c_enum.h"
+
 namespace verbena::abi {
 namespace {
 
@@ -42,14 +44,15 @@ static_assert(IBV_QP_DEST_QPN == bits::kDestQpn);
 static_assert(IBV_QP_RATE_LIMIT == bits::kRateLimit);
 
 // What is no state stays no state: a large number must not come out as a small one.
-QpState to_core(ibv_qp_state state) {
-  return static_cast<QpState>(std::min<unsigned>(state, IBV_QPS_UNKNOWN));
+QpState to_core(const ibv_qp_state& state) {
+  return static_cast<QpState>(std::min<unsigned>(number_of(state), IBV_QPS_UNKNOWN));
 }
 
 // IBV_MTU_256 is 1 and each next one twice the size; 0 stands for what is no MTU.
-wire::Mtu to_core(ibv_mtu mtu) {
-  if (mtu < IBV_MTU_256 || mtu > IBV_MTU_4096) return static_cast<wire::Mtu>(0);
-  return static_cast<wire::Mtu>(128u << mtu);
+wire::Mtu to_core(const ibv_mtu& mtu) {
+  const unsigned number = number_of(mtu);
+  if (number < IBV_MTU_256 || number > IBV_MTU_4096) return static_cast<wire::Mtu>(0);
+  return static_cast<wire::Mtu>(128u << number);
 }
 
 core::AddressVector to_core(const ibv_ah_attr& ah) {

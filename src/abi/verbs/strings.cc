@@ -14,8 +14,10 @@ const char* pick(const std::array<const char*, kSize>& names, int value) {
 }
 
 constexpr std::array kNodeTypes = {
-    "unknown",     "InfiniBand channel adapter", "InfiniBand switch", "InfiniBand router",
-    "iWARP NIC",   "usNIC",                      "usNIC UDP",         "unspecified",
+    "unknown",           "InfiniBand channel adapter",
+    "InfiniBand switch", "InfiniBand router",
+    "iWARP NIC",         "usNIC",
+    "usNIC UDP",         "unspecified",
 };
 static_assert(kNodeTypes.size() == IBV_NODE_UNSPECIFIED + 1);
 

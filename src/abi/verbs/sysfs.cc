@@ -45,9 +45,8 @@ VERBENA_EXPORT const char* ibv_get_sysfs_path(void) {
 }
 
 VERBENA_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size) {
-  return without_exceptions([&] {
-    return read_text((std::string(dir) + "/" + file).c_str(), buf, size);
-  });
+  return without_exceptions(
+      [&] { return read_text((std::string(dir) + "/" + file).c_str(), buf, size); });
 }
 
 }  // extern "C"

@@ -23,7 +23,9 @@ VERBENA_EXPORT ibv_srq* ibv_create_srq(ibv_pd*, ibv_srq_init_attr*) {
 VERBENA_EXPORT int ibv_modify_srq(ibv_srq*, ibv_srq_attr*, int) {
   return refuse("ibv_modify_srq", kNoSrq);
 }
-VERBENA_EXPORT int ibv_query_srq(ibv_srq*, ibv_srq_attr*) { return refuse("ibv_query_srq", kNoSrq); }
+VERBENA_EXPORT int ibv_query_srq(ibv_srq*, ibv_srq_attr*) {
+  return refuse("ibv_query_srq", kNoSrq);
+}
 VERBENA_EXPORT int ibv_destroy_srq(ibv_srq*) { return refuse("ibv_destroy_srq", kNoSrq); }
 
 VERBENA_EXPORT ibv_ah* ibv_create_ah(ibv_pd*, ibv_ah_attr*) {
