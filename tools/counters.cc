@@ -176,7 +176,8 @@ int print_counters(const CountersOptions& options) {
   }
   if (reports.empty()) fmt::print("No process uses Verbena in this network namespace.\n");
   if (silent != 0) {
-    fmt::print("{} more {} not answer: another user's, or stopped.\n", silent,
+    fmt::print("{}{} {} not answer: another user's, or stopped.\n", silent,
+               silent == reports.size() ? "" : " more",
                silent == 1 ? "process does" : "processes do");
   }
   return kDone;

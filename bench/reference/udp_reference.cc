@@ -1,5 +1,5 @@
 // The walls to compare with: plain UDP over loopback, no protocol on top. Prints one number.
-//   udp_reference pingpong [bytes]   half round trip in microseconds, both ends polling
+//   udp_reference pingpong [bytes]   median half round trip in microseconds, both ends polling
 //   udp_reference stream [bytes]     Gb/s of GSO sends of datagrams of that size, GRO on the other
 //   side
 // One process per end, each pinned to a core of its own; ends by itself after about two seconds.
@@ -73,13 +73,16 @@ int pingpong(size_t bytes) {
     _exit(0);
   }
   pin(0);
-  const double start = now_us();
+  std::vector<double> rounds(kRounds);
   for (int i = 0; i < kRounds; ++i) {
+    const double start = now_us();
     sendto(fa, buffer.data(), buffer.size(), 0, reinterpret_cast<sockaddr*>(&b), sizeof b);
     while (recv(fa, buffer.data(), buffer.size(), MSG_DONTWAIT) < 0) {
     }
+    rounds[static_cast<size_t>(i)] = now_us() - start;
   }
-  std::printf("%.3f\n", (now_us() - start) / kRounds / 2);
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  std::printf("%.3f\n", rounds[kRounds / 2] / 2);
   waitpid(child, nullptr, 0);
   return 0;
 }

@@ -1,6 +1,7 @@
 // Which interfaces are devices, in which order, and why the others are not.
 #include "runtime/devices.h"
 
+#include <fcntl.h>
 #include <net/if.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string_view>
 
 #include "base/prng.h"
@@ -26,9 +26,13 @@ constexpr uint64_t kGroupBit = uint64_t{1} << 56;
 
 // Stable for this installation; nothing secret depends on it.
 std::string host_id() {
-  std::string id;
-  if (std::ifstream file("/etc/machine-id"); std::getline(file, id) && !id.empty()) return id;
   std::array<char, 256> name{};
+  if (const int file = ::open("/etc/machine-id", O_RDONLY | O_CLOEXEC); file >= 0) {
+    const ssize_t n = ::read(file, name.data(), 32);  // 32 hexadecimal digits and a newline
+    ::close(file);
+    if (n == 32) return {name.data(), 32};
+    name.fill(0);
+  }
   if (::gethostname(name.data(), name.size() - 1) == 0) return name.data();
   return {};
 }

@@ -93,9 +93,14 @@ class Nic {
   Status decorate();
   static void* thread_main(void* self);
   void run_background();
-  // One bounded turn; true if another one at once would find work. With `may_owe` it ends early
-  // when a completion came in; the next turn or post sends what it left.
-  bool turn(bool may_owe);
+  bool work_until_quiet();
+  struct Outcome {
+    bool received;    // packets came in
+    bool unfinished;  // something is left that no descriptor will announce
+  };
+  // One bounded turn. With `may_owe` it ends early when a completion came in; the next turn or post
+  // sends what it left.
+  Outcome turn(bool may_owe);
   void transmit();
   void deliver();
   void refresh_port();
@@ -124,7 +129,9 @@ class Nic {
   Instant sleeping_until_ = {INT64_MIN};  // under mutex_; INT64_MIN: not asleep
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
-  uint32_t distrust_ = 64;
+  uint32_t distrust_ = 0;  // wakings until a poller may take the watch again
+  uint32_t penalty_ = 512;
+  uint32_t steady_polls_ = 0;
   Instant turned_at_;  // when the last turn was made
   Instant last_poll_;  // when the last turn for a poller was made
   std::atomic<uint64_t> poller_turns_{0};

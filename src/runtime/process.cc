@@ -78,6 +78,8 @@ void install_fork_handlers() {
 // Every Nic's counters, for `verbena counters`. Called with some Nic's lock held: a busy one is
 // skipped rather than waited for.
 std::string answer_with_counters() {
+  const std::unique_lock lock(process().mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return "  (busy, ask again)\n";
   std::string text;
   for (const OpenNic& open : process().nics) {
     text += "device " + open.nic->device().name + "\n" + open.nic->counters_text();

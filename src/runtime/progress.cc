@@ -6,17 +6,18 @@
 //   not watching: the application polls; the thread only looks in every kPatience whether it still
 //   does.
 //
-// It starts out watching. Each time a packet wakes it and the application had already taken that
-// packet, the waking was for nothing, and some trust in the application is won; with enough of it,
-// the next poll that finds nothing takes the watch. Trust is lost when the thread finds a packet
-// that no poll had come for: a little while it watches, a lot when it looks in on an application
-// that went away with the watch. That is how interrupt moderation adapts, too: by what it finds
-// when it wakes.
+// An application that polls steadily takes the watch. Should the thread, looking in, find that packets
+// wait while nobody polls, the application went away with the watch in its pocket: it gets it back, and
+// for many wakings to come nobody else does. That is how interrupt moderation adapts, too: by what it
+// finds when it wakes.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -29,22 +30,45 @@ namespace {
 constexpr Duration kPatience = milliseconds(1);
 // Shorter than the acknowledge timeouts that programs use (2^14 * 4 us = 67 ms).
 constexpr Duration kActiveNap = milliseconds(50);
-// Wakings for nothing until the application is trusted with the watch: at first and whenever a
-// packet waited for us; and after it went away with the watch while packets came.
-constexpr uint32_t kUsualDistrust = 64;
-constexpr uint32_t kGreatDistrust = 4096;
-// A poll not longer ago than this would have found the packet itself a moment later.
-constexpr Duration kJustPolled = microseconds(10);
+// Polls in a row that found nothing, and the application is taken for a steady poller.
+constexpr uint32_t kSteadyPolls = 16;
+// A poller that has not polled for so long while packets wait is gone.
+constexpr Duration kGone = microseconds(100);
+// Wakings before a poller that went away is trusted again: 1024, then doubling up to this.
+constexpr uint32_t kLongestPenalty = 1u << 16;
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
 
 constexpr int kSpins = 100;
+// What makes a burst, and how long the thread waits awake for the next.
+constexpr uint64_t kBurstPackets = 8;
+constexpr Duration kLinger = microseconds(50);
 
 constexpr Instant kAwake{INT64_MIN};
 
+// Threads that ask for short time slices run soon when they wake, even beside one that spins; they get no
+// more time in all. Kernels before 6.12 do not know of it, and nothing happens.
+void ask_for_short_slices() {
+  struct {  // struct sched_attr, which the C library does not declare
+    uint32_t size;
+    uint32_t policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns;
+    uint64_t deadline_ns;
+    uint64_t period_ns;
+  } attr{};
+  if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0) return;
+  if (attr.policy != SCHED_OTHER) return;  // somebody chose another policy for the whole process
+  attr.size = sizeof attr;
+  attr.runtime_ns = 100'000;
+  syscall(SYS_sched_setattr, 0, &attr, 0);
+}
+
 }  // namespace
 
-bool Nic::turn(bool may_owe) {
+Nic::Outcome Nic::turn(bool may_owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = turned_at_ = runtime::now();
@@ -57,7 +81,7 @@ bool Nic::turn(bool may_owe) {
   const bool more = !owe && engine_->poll_transmit(datapath_->sink(), at);
   if (!owe) datapath_->flush();
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
-  return more || !packets.empty() || datapath_->pending();
+  return {.received = !packets.empty(), .unfinished = more || datapath_->pending()};
 }
 
 void Nic::transmit() {
@@ -105,7 +129,7 @@ void Nic::after_post(Guard&, core::QueuePair& qp) {
 void Nic::turn_for_poller() {
   poller_turns_.fetch_add(1, std::memory_order_relaxed);
   if (dead() || !mutex_.try_lock()) return;
-  if (watching_ && distrust_ == 0) {
+  if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     // The thread sleeps until a packet comes; now it must look in instead.
     if (sleeping_until_ != kAwake && sleeping_until_ > runtime::now() + kPatience) {
@@ -113,9 +137,9 @@ void Nic::turn_for_poller() {
       eventfd_write(wake_fd_, 1);
     }
   }
-  const bool more = turn(!watching_);
+  const bool unfinished = turn(!watching_).unfinished;
   last_poll_ = turned_at_;
-  const bool hand_over = more && watching_;
+  const bool hand_over = unfinished && watching_;
   unlock();
   if (hand_over) eventfd_write(wake_fd_, 1);
 }
@@ -126,9 +150,34 @@ void Nic::poller_sleeps() {
   watch(true);
 }
 
+// Turns until there is nothing to do; true if packets came. After a burst it stays a little longer: the next one is under way
+// as a rule, and falling asleep and waking up would take as long as the burst itself.
+bool Nic::work_until_quiet() {
+  const auto received = [&] {
+    return engine_->state().counters[core::CounterId::packets_received];
+  };
+  const uint64_t before = received();
+  Instant quiet_since = runtime::now();
+  for (int i = 1; !stop_; ++i) {
+    const Outcome outcome = turn(false);
+    const bool more = outcome.received || outcome.unfinished;
+    deliver();
+    if (more) quiet_since = turned_at_;
+    const bool burst = watching_ && received() - before >= kBurstPackets;
+    if (!more && (!burst || turned_at_ - quiet_since > kLinger)) break;
+    if (!more || i % kTurnsPerHold == 0) {
+      mutex_.unlock();
+      __builtin_ia32_pause();
+      mutex_.lock();
+    }
+  }
+  return received() != before;
+}
+
 void* Nic::thread_main(void* self) {
   prctl(PR_SET_NAME, "verbena");
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: RNR delays start at 10 us
+  ask_for_short_slices();
   static_cast<Nic*>(self)->run_background();
   return nullptr;
 }
@@ -160,6 +209,7 @@ void Nic::run_background() {
     }
     ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr);
 
+    const Instant woke_at = runtime::now();
     mutex_.lock();
     sleeping_until_ = kAwake;
     if (stop_) break;
@@ -168,34 +218,27 @@ void Nic::run_background() {
       eventfd_read(wake_fd_, &value);
     }
     if (fds[2].revents != 0 && monitor_.drain()) refresh_port();
-    if (fds[0].revents != 0) udp_->poll_directory();
     if (const auto warning = udp_->take_warning()) {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
     }
 
     const bool app_polls = poller_turns_.load(std::memory_order_relaxed) != turns_before;
     const Instant polled_at = last_poll_;
-    const uint64_t packets_before = engine_->state().counters[core::CounterId::packets_received];
-    for (int i = 0; turn(false);) {
-      deliver();
-      if (++i % kTurnsPerHold == 0) {
-        mutex_.unlock();
-        mutex_.lock();
-        if (stop_) break;
-      }
+    bool found = work_until_quiet();
+    if (!found && fds[0].revents != 0) {  // it was not a packet, or somebody was faster
+      turning_thread_.store(pthread_self(), std::memory_order_relaxed);
+      udp_->poll_directory();
+      turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
+      found = work_until_quiet();
     }
-    deliver();
-    const bool found =
-        engine_->state().counters[core::CounterId::packets_received] != packets_before;
-    if (!watching_) {
-      if (!app_polls) {
-        if (found) distrust_ = kGreatDistrust;
-        watch(true);
-      }
-    } else if (found && turned_at_ - polled_at > kJustPolled) {
-      distrust_ = std::max(distrust_, kUsualDistrust);
-    } else if (!found && app_polls && fds[0].revents != 0 && distrust_ > 0) {
-      --distrust_;
+    if (watching_) {
+      if (distrust_ > 0) --distrust_;
+      steady_polls_ = 0;
+    } else if (found && woke_at - polled_at > kGone) {
+      distrust_ = penalty_ = std::min(penalty_ * 2, kLongestPenalty);
+      watch(true);
+    } else if (!app_polls) {
+      watch(true);
     }
   }
   mutex_.unlock();

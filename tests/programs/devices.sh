@@ -1,5 +1,6 @@
 #!/bin/bash
 # ibv_devices and ibv_devinfo see Verbena's devices, with everything that programs look at.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_devices ibv_devinfo
 enter_namespace "$@"

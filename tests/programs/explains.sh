@@ -1,5 +1,6 @@
 #!/bin/bash
 # When something fails, Verbena says what, with whom and why; running processes can be asked.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_write_bw ibv_rc_pingpong python3
 enter_namespace "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # An idle process uses no CPU, however many queue pairs it has connected and however many other
 # processes are there.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++
 enter_namespace "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Several processes of one user share one address: four pairs at once, one of them killed in the middle,
 # a new one joins. The others must not notice, and nothing may be left.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_write_bw
 enter_namespace "$@"

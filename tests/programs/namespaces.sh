@@ -1,6 +1,7 @@
 #!/bin/bash
 # Two network namespaces over a veth pair: as two hosts with a wire between them, which loses nothing,
 # 1 % or 10 % of the packets at each end. IPv4 and IPv6; RoCE MTU 1024 and 4096.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip nsenter ibv_rc_pingpong ib_write_bw ib_send_bw ib_read_bw ib_atomic_bw
 enter_namespace "$@"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # ib_atomic_bw and ib_atomic_lat on loopback, in every mode that they have.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat
 enter_namespace "$@"

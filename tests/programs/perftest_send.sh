@@ -1,5 +1,6 @@
 #!/bin/bash
 # ib_send_bw and ib_send_lat on loopback, in every mode that they have.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat
 enter_namespace "$@"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # ibv_rc_pingpong on loopback: polling, events, checked contents, every size class and MTU.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong
 enter_namespace "$@"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # The verbena command itself: what it sets, what it says, what it returns.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip
 enter_namespace "$@"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # What VERBENA_PCAP writes is RoCEv2 in the eyes of another implementation: tshark decodes every packet,
 # and the ICRCs are right by an independent computation.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need tshark python3 ibv_rc_pingpong ib_atomic_bw ib_read_bw ib_write_bw
 enter_namespace "$@"
