@@ -115,7 +115,8 @@ Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instan
   return status;
 }
 
-void Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
+Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
+  Arrivals arrivals;
   QueuePair* touched = nullptr;
   for (const wire::RxPacket& rx : packets) {
     state_.counters.add(CounterId::packets_received);
@@ -137,8 +138,17 @@ void Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
     qp->on_packet(*packet, *rx.meta, now);
+    const wire::Verb verb = packet->op.verb;
+    if (packet->op.direction == wire::Direction::Response) {
+      arrivals.responses = true;
+    } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
+      arrivals.messages = true;
+    } else {
+      arrivals.answers_due = true;
+    }
   }
   if (touched != nullptr) after_change(*touched, now);
+  return arrivals;
 }
 
 // A queue pair was touched: it may have something to send, or a window that others wait for may be

@@ -26,7 +26,13 @@ class Engine {
   ~Engine();
 
   // --- packets and time -------------------------------------------------------------------------
-  void on_packets(std::span<const wire::RxPacket> packets, Instant now);
+  // What came in, for an owner that wonders whether its answer may wait a moment.
+  struct Arrivals {
+    bool messages = false;     // SEND and WRITE: an acknowledgement is due at most
+    bool answers_due = false;  // READ and atomics
+    bool responses = false;
+  };
+  Arrivals on_packets(std::span<const wire::RxPacket> packets, Instant now);
   void on_deadline(Instant now);  // spurious calls are harmless
   // Round robin over the queue pairs that have something to send, until the sink is full. True if
   // more is waiting for another sink.

@@ -167,7 +167,7 @@ void Requester::number(SendWqe& wqe) {
   // reaches from one into the next, the pieces are fixed once and do not follow the window from
   // then on.
   const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
-  wqe.piece_packets = std::max(piece / (mtu + PeerWindow::kPacketOverhead), 1u);
+  wqe.piece_packets = std::max(piece / mtu, 1u);
   wqe.numbered = true;
 }
 

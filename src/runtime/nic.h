@@ -98,9 +98,13 @@ class Nic {
     bool received;    // packets came in
     bool unfinished;  // something is left that no descriptor will announce
   };
-  // One bounded turn. With `may_owe` it ends early when a completion came in; the next turn or post
-  // sends what it left.
-  Outcome turn(bool may_owe);
+  // What a turn may leave unsent, and who will send it: nothing; to a steady poller that has just
+  // got a completion, everything; to an application that may answer what was written,
+  // acknowledgements.
+  enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
+  Outcome turn(Owe owe);  // one bounded turn
+  bool may_hold_for_reply() const;
+  void settle_debt(bool paid_by_reply);
   void transmit();
   void deliver();
   void refresh_port();
@@ -129,12 +133,16 @@ class Nic {
   Instant sleeping_until_ = {INT64_MIN};  // under mutex_; INT64_MIN: not asleep
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
-  uint32_t distrust_ = 0;  // wakings until a poller may take the watch again
-  uint32_t penalty_ = 512;
+  uint32_t distrust_ = 0;             // wakings until a poller may take the watch again
+  uint32_t penalty_ = 64;             // what distrust_ becomes when it is next disappointed
+  uint32_t good_looks_ = 0;
+  bool owed_ = false;               // a turn left something unsent
+  uint32_t hold_penalty_left_ = 0;  // wakings until acknowledgements are held for a reply again
+  uint32_t hold_penalty_ = 64;
+  uint32_t paid_in_a_row_ = 0;
   uint32_t steady_polls_ = 0;
-  Instant turned_at_;  // when the last turn was made
-  Instant last_poll_;  // when the last turn for a poller was made
-  std::atomic<uint64_t> poller_turns_{0};
+  Instant turned_at_;                        // when the last turn was made
+  Instant last_poll_;                        // when the last turn for a poller was made
   std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there
 };
 

@@ -6,14 +6,14 @@
 //   not watching: the application polls; the thread only looks in every kPatience whether it still
 //   does.
 //
-// An application that polls steadily takes the watch. Should the thread, looking in, find that packets
-// wait while nobody polls, the application went away with the watch in its pocket: it gets it back, and
-// for many wakings to come nobody else does. That is how interrupt moderation adapts, too: by what it
-// finds when it wakes.
+// An application that polls steadily takes the watch. Should the thread, looking in, find that
+// packets wait while nobody polls, the application went away with the watch in its pocket: it gets
+// it back, and for many wakings to come nobody else does. That is how interrupt moderation adapts,
+// too: by what it finds when it wakes.
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -30,12 +30,21 @@ namespace {
 constexpr Duration kPatience = milliseconds(1);
 // Shorter than the acknowledge timeouts that programs use (2^14 * 4 us = 67 ms).
 constexpr Duration kActiveNap = milliseconds(50);
-// Polls in a row that found nothing, and the application is taken for a steady poller.
+// So many polls, and the application is taken for a steady poller.
 constexpr uint32_t kSteadyPolls = 16;
 // A poller that has not polled for so long while packets wait is gone.
 constexpr Duration kGone = microseconds(100);
-// Wakings before a poller that went away is trusted again: 1024, then doubling up to this.
-constexpr uint32_t kLongestPenalty = 1u << 16;
+// Wakings before what went wrong is tried again; doubles each time, and starts anew after so many
+// looks that found a poller at work.
+constexpr uint32_t kFirstPenalty = 64;
+constexpr uint32_t kLongestPenalty = 4096;     // a mistake costs a millisecond
+constexpr uint32_t kLongestHoldPenalty = 256;  // a mistake costs 20 us
+constexpr uint32_t kGoodLooks = 1000;
+// How long an acknowledgement waits for a reply to ride on: at first, and when that went well so
+// often.
+constexpr Duration kFirstPatience = microseconds(20);
+constexpr Duration kProvenPatience = microseconds(500);
+constexpr uint32_t kProven = 4;
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
 
@@ -46,8 +55,8 @@ constexpr Duration kLinger = microseconds(50);
 
 constexpr Instant kAwake{INT64_MIN};
 
-// Threads that ask for short time slices run soon when they wake, even beside one that spins; they get no
-// more time in all. Kernels before 6.12 do not know of it, and nothing happens.
+// Threads that ask for short time slices run soon when they wake, even beside one that spins; they
+// get no more time in all. Kernels before 6.12 do not know of it, and nothing happens.
 void ask_for_short_slices() {
   struct {  // struct sched_attr, which the C library does not declare
     uint32_t size;
@@ -68,23 +77,35 @@ void ask_for_short_slices() {
 
 }  // namespace
 
-Nic::Outcome Nic::turn(bool may_owe) {
+Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = turned_at_ = runtime::now();
   const uint64_t completions_before = engine_->state().completions;
-  if (!packets.empty()) engine_->on_packets(packets, at);
+  core::Engine::Arrivals arrivals;
+  if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
   if (engine_->next_deadline() <= at) engine_->on_deadline(at);
+  Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
-  // what is owed along with it; should it not call again, the look-in does.
-  const bool owe = may_owe && engine_->state().completions != completions_before;
-  const bool more = !owe && engine_->poll_transmit(datapath_->sink(), at);
-  if (!owe) datapath_->flush();
+  // what is owed along with it. So may one who spins on the memory that was written.
+  const bool completed = engine_->state().completions != completions_before;
+  const bool hold =
+      arrivals.messages && !arrivals.answers_due &&
+      ((owe == Owe::ToPoller && completed) ||
+       (owe == Owe::ToReply && !arrivals.responses && packets.size() < kBurstPackets));
+  if (hold) {
+    owed_ = true;
+  } else {
+    owed_ = false;
+    outcome.unfinished |= engine_->poll_transmit(datapath_->sink(), at);
+    datapath_->flush();
+  }
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
-  return {.received = !packets.empty(), .unfinished = more || datapath_->pending()};
+  return outcome;
 }
 
 void Nic::transmit() {
+  owed_ = false;
   while (engine_->poll_transmit(datapath_->sink(), runtime::now())) datapath_->flush();
   datapath_->flush();
 }
@@ -118,6 +139,7 @@ void Nic::unlock() {
 void Nic::watch(bool on) {
   if (watching_ == on) return;
   watching_ = on;
+  steady_polls_ = 0;
   epoll_event event{on ? uint32_t{EPOLLIN} : 0u, {}};
   epoll_ctl(gate_fd_, EPOLL_CTL_MOD, datapath_->wait_fd(), &event);
 }
@@ -127,7 +149,6 @@ void Nic::after_post(Guard&, core::QueuePair& qp) {
 }
 
 void Nic::turn_for_poller() {
-  poller_turns_.fetch_add(1, std::memory_order_relaxed);
   if (dead() || !mutex_.try_lock()) return;
   if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
@@ -137,7 +158,7 @@ void Nic::turn_for_poller() {
       eventfd_write(wake_fd_, 1);
     }
   }
-  const bool unfinished = turn(!watching_).unfinished;
+  const bool unfinished = turn(watching_ ? Owe::Nothing : Owe::ToPoller).unfinished;
   last_poll_ = turned_at_;
   const bool hand_over = unfinished && watching_;
   unlock();
@@ -150,8 +171,9 @@ void Nic::poller_sleeps() {
   watch(true);
 }
 
-// Turns until there is nothing to do; true if packets came. After a burst it stays a little longer: the next one is under way
-// as a rule, and falling asleep and waking up would take as long as the burst itself.
+// Turns until there is nothing to do; true if packets came. After a burst it stays a little longer:
+// the next one is under way as a rule, and falling asleep and waking up would take as long as the
+// burst.
 bool Nic::work_until_quiet() {
   const auto received = [&] {
     return engine_->state().counters[core::CounterId::packets_received];
@@ -159,9 +181,10 @@ bool Nic::work_until_quiet() {
   const uint64_t before = received();
   Instant quiet_since = runtime::now();
   for (int i = 1; !stop_; ++i) {
-    const Outcome outcome = turn(false);
+    const Outcome outcome = turn(may_hold_for_reply() ? Owe::ToReply : Owe::Nothing);
     const bool more = outcome.received || outcome.unfinished;
     deliver();
+    if (owed_) break;
     if (more) quiet_since = turned_at_;
     const bool burst = watching_ && received() - before >= kBurstPackets;
     if (!more && (!burst || turned_at_ - quiet_since > kLinger)) break;
@@ -172,6 +195,23 @@ bool Nic::work_until_quiet() {
     }
   }
   return received() != before;
+}
+
+// An application that spins on memory answers at once what a peer wrote there; then the
+// acknowledgement rides behind the answer, and the peer, who polls for it, finds both without its
+// own thread. Whether it is like that shows in the outcome: a debt that nobody paid was held in
+// vain.
+bool Nic::may_hold_for_reply() const { return watching_ && hold_penalty_left_ == 0; }
+
+void Nic::settle_debt(bool paid_by_reply) {
+  if (paid_by_reply) {
+    hold_penalty_ = kFirstPenalty;
+    ++paid_in_a_row_;
+  } else {
+    paid_in_a_row_ = 0;
+    hold_penalty_ = std::min(hold_penalty_ * 2, kLongestHoldPenalty);
+    hold_penalty_left_ = hold_penalty_;
+  }
 }
 
 void* Nic::thread_main(void* self) {
@@ -190,12 +230,14 @@ void Nic::run_background() {
     const Instant at = runtime::now();
     Instant until = engine_->next_deadline();
     if (!watching_) until = std::min(until, at + kPatience);
+    const bool holding = owed_ && watching_;
+    if (holding)
+      until = std::min(until, at + (paid_in_a_row_ < kProven ? kFirstPatience : kProvenPatience));
     // While there is traffic, wake now and then anyway: then a post need not wake us for its
     // deadline.
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
     if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
-    const uint64_t turns_before = poller_turns_.load(std::memory_order_relaxed);
     sleeping_until_ = until;
     mutex_.unlock();
 
@@ -222,8 +264,14 @@ void Nic::run_background() {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
     }
 
-    const bool app_polls = poller_turns_.load(std::memory_order_relaxed) != turns_before;
-    const Instant polled_at = last_poll_;
+    // A poller at work is left alone: a packet taken from it would be answered out of its rhythm.
+    if (!watching_ && woke_at - last_poll_ < kGone) {
+      if (++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
+      continue;
+    }
+    if (holding) settle_debt(!owed_);
+    if (owed_) transmit();
+    if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
     if (!found && fds[0].revents != 0) {  // it was not a packet, or somebody was faster
       turning_thread_.store(pthread_self(), std::memory_order_relaxed);
@@ -233,11 +281,12 @@ void Nic::run_background() {
     }
     if (watching_) {
       if (distrust_ > 0) --distrust_;
-      steady_polls_ = 0;
-    } else if (found && woke_at - polled_at > kGone) {
-      distrust_ = penalty_ = std::min(penalty_ * 2, kLongestPenalty);
-      watch(true);
-    } else if (!app_polls) {
+    } else {  // it went away with the watch
+      if (found) {
+        distrust_ = penalty_;
+        penalty_ = std::min(penalty_ * 2, kLongestPenalty);
+        good_looks_ = 0;
+      }
       watch(true);
     }
   }
