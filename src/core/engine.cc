@@ -13,50 +13,60 @@ constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
 // enough.
-constexpr uint32_t kFirstQpIndex = 2;
+constexpr uint32_t kReservedIndices = 2;
+constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
 }  // namespace
 
 Engine::Engine(const EngineConfig& config) : config_(config), state_(config.secret) {
-  slots_.resize(kFirstQpIndex);
+  first_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices));
 }
 
 Engine::~Engine() = default;
 
+wire::Qpn Engine::qpn_of(size_t slot) const {
+  const auto index = static_cast<uint32_t>((slot + first_index_) % kUsableIndices);
+  return wire::Qpn::of_slot(config_.slot, kReservedIndices + index);
+}
+
+size_t Engine::slot_of(wire::Qpn qpn) const {
+  return (qpn.index() - kReservedIndices + kUsableIndices - first_index_) % kUsableIndices;
+}
+
 QueuePair* Engine::find(wire::Qpn qpn) {
-  if (qpn.slot() != config_.slot || qpn.index() >= slots_.size()) return nullptr;
-  return slots_[qpn.index()].qp.get();
+  if (qpn.slot() != config_.slot || qpn.index() < kReservedIndices) return nullptr;
+  const size_t slot = slot_of(qpn);
+  return slot < slots_.size() ? slots_[slot].qp.get() : nullptr;
 }
 
 Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
-  uint32_t index;
+  size_t slot;
   // Numbers come back as late as possible, so that packets of a past connection find nobody.
-  if (slots_.size() < config_.max_qps) {
-    index = static_cast<uint32_t>(slots_.size());
+  if (slots_.size() < std::min(config_.max_qps, kUsableIndices)) {
+    slot = slots_.size();
     slots_.emplace_back();
   } else if (!free_.empty()) {
-    index = free_.front();
+    slot = free_.front();
     free_.erase(free_.begin());
   } else {
     return Error{ENOMEM, "too many queue pairs (see max_qp)"};
   }
-  slots_[index].qp =
-      std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
-  ++slots_[index].generation;
+  slots_[slot].qp = std::make_unique<QueuePair>(state_, qpn_of(slot), config);
+  ++slots_[slot].generation;
   ++qp_count_;
-  return slots_[index].qp.get();
+  return slots_[slot].qp.get();
 }
 
 void Engine::destroy_qp(QueuePair* qp, Instant now) {
-  const uint32_t index = qp->qpn().index();
+  const size_t slot = slot_of(qp->qpn());
   QpAttributes reset;
   reset.state = QpState::Reset;
   qp->modify(reset, qp_attr::kState);
   drop_from_lists(*qp);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   release_window(*qp, now);
-  slots_[index].qp.reset();
-  free_.push_back(index);
+  slots_[slot].qp.reset();
+  free_.push_back(slot);
   --qp_count_;
 }
 
@@ -208,12 +218,25 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   return !ready_.empty();
 }
 
+// Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their
+// time. When they outnumber the live ones they are swept out.
+void Engine::sweep_deadlines() {
+  if (deadlines_.size() < 4 * qp_count_ + 64) return;
+  std::erase_if(deadlines_, [&](const DeadlineEntry& e) {
+    const Slot& slot = slots_[e.slot];
+    return !slot.qp || slot.generation != e.generation || e.at != slot.qp->heap_deadline;
+  });
+  std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
+}
+
 void Engine::schedule(QueuePair& qp) {
   const Instant at = qp.deadline();
   // Later than what is in the heap: the old entry will find out and go back in.
   if (at >= qp.heap_deadline) return;
+  sweep_deadlines();
   qp.heap_deadline = at;
-  deadlines_.push_back({at, qp.qpn().index(), slots_[qp.qpn().index()].generation});
+  const size_t slot = slot_of(qp.qpn());
+  deadlines_.push_back({at, static_cast<uint32_t>(slot), slots_[slot].generation});
   std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
@@ -222,7 +245,7 @@ void Engine::on_deadline(Instant now) {
     const DeadlineEntry entry = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
     deadlines_.pop_back();
-    Slot& slot = slots_[entry.index];
+    Slot& slot = slots_[entry.slot];
     if (!slot.qp || slot.generation != entry.generation) continue;
     QueuePair& qp = *slot.qp;
     if (entry.at != qp.heap_deadline) continue;  // an earlier one was pushed since
@@ -235,7 +258,7 @@ void Engine::on_deadline(Instant now) {
 Instant Engine::next_deadline() {
   while (!deadlines_.empty()) {
     const DeadlineEntry& top = deadlines_.front();
-    const Slot& slot = slots_[top.index];
+    const Slot& slot = slots_[top.slot];
     const bool live =
         slot.qp && slot.generation == top.generation && top.at == slot.qp->heap_deadline;
     if (live) {

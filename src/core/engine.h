@@ -47,6 +47,7 @@ class Engine {
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now);
   Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
   size_t qp_count() const { return qp_count_; }
+  size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
   // Nothing is under way to the peer of `qp`: what was just posted had better leave now.
   bool peer_idle(const QueuePair& qp) const {
@@ -59,7 +60,7 @@ class Engine {
  private:
   struct DeadlineEntry {
     Instant at;
-    uint32_t index;
+    uint32_t slot;
     uint32_t generation;
     bool operator>(const DeadlineEntry& other) const { return at > other.at; }
   };
@@ -68,11 +69,14 @@ class Engine {
     uint32_t generation = 0;
   };
 
+  wire::Qpn qpn_of(size_t slot) const;
+  size_t slot_of(wire::Qpn qpn) const;
   QueuePair* find(wire::Qpn qpn);
   void after_change(QueuePair& qp, Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
   void make_ready(QueuePair& qp);
   void schedule(QueuePair& qp);
+  void sweep_deadlines();
   PeerWindow* acquire_window(const QpAttributes& attr);
   void release_window(QueuePair& qp, Instant now);
   void drop_from_lists(QueuePair& qp);
@@ -80,8 +84,9 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
+  std::vector<size_t> free_;
   size_t qp_count_ = 0;
+  uint32_t first_index_;           // where QPNs begin: not where those of a previous engine did
   std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale

@@ -51,6 +51,15 @@ const MemoryRegistry::Entry* MemoryRegistry::find(uint32_t key) const {
   return &e;
 }
 
+// By its owner, who may be ahead of or behind the tag: binds on their way or flushed change it or
+// not.
+MemoryRegistry::Entry* MemoryRegistry::find_window(uint32_t key) {
+  const uint32_t index = decrypt(key >> 8);
+  if (index >= entries_.size()) return nullptr;
+  Entry& e = entries_[index];
+  return e.kind == Kind::Window1 || e.kind == Kind::Window2 ? &e : nullptr;
+}
+
 Result<uint32_t> MemoryRegistry::take_slot() {
   uint32_t index;
   if (!free_.empty()) {
@@ -112,10 +121,8 @@ Result<uint32_t> MemoryRegistry::add_window(uint32_t pd, WindowType type) {
 }
 
 Status MemoryRegistry::remove_window(uint32_t rkey) {
-  Entry* e = find(rkey);
-  if (e == nullptr || (e->kind != Kind::Window1 && e->kind != Kind::Window2)) {
-    return Error{EINVAL, "no such memory window"};
-  }
+  Entry* e = find_window(rkey);
+  if (e == nullptr) return Error{EINVAL, "no such memory window"};
   unbind(*e);
   release_slot(static_cast<uint32_t>(e - entries_.data()));
   return {};
@@ -129,8 +136,8 @@ void MemoryRegistry::unbind(Entry& window) {
 
 bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rkey,
                                  const WindowBinding& b) {
-  Entry* w = find(window_rkey);
-  if (w == nullptr || w->kind == Kind::Region || w->pd != pd) return false;
+  Entry* w = find_window(window_rkey);
+  if (w == nullptr || w->pd != pd) return false;
   // A type 2 window is bound once and then invalidated; a type 1 window may be bound again at once.
   if (w->kind == Kind::Window2 && w->bound) return false;
   if (w->kind == Kind::Window2 && (b.new_rkey & ~0xFFu) != (window_rkey & ~0xFFu)) return false;

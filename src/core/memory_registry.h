@@ -72,6 +72,7 @@ class MemoryRegistry {
   uint32_t key_of(uint32_t index) const { return encrypt(index) << 8 | entries_[index].tag; }
   const Entry* find(uint32_t key) const;
   Entry* find(uint32_t key) { return const_cast<Entry*>(std::as_const(*this).find(key)); }
+  Entry* find_window(uint32_t key);
   Result<uint32_t> take_slot();
   void release_slot(uint32_t index);
   void unbind(Entry& window);

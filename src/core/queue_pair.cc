@@ -77,6 +77,9 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_rd_atomic is larger than the device's max_qp_init_rd_atom"};
   }
+  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic == 0 && requester_.has_reads_queued()) {
+    return Error{EINVAL, "max_rd_atomic cannot become 0 while READs or atomics are queued"};
+  }
   if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_dest_rd_atomic is larger than the device's max_qp_rd_atom"};
   }
@@ -108,7 +111,9 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kMaxRdAtomic, a.max_read_atomic, attr.max_read_atomic);
   set(kMaxDestRdAtomic, a.max_dest_read_atomic, attr.max_dest_read_atomic);
   set(kDestQpn, a.dest_qpn, attr.dest_qpn);
-  set(kEnSqdAsyncNotify, a.sqd_notify, attr.sqd_notify);
+  const bool notify_drained = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
+  a.sqd_notify = notify_drained;
+  if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_.resize_answers();
   set(kRateLimit, a.rate_limit, attr.rate_limit);
   if ((mask & kState) == 0) return;
 
@@ -130,7 +135,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       drain_announced_ = true;
       break;
     case QpState::Sqd:
-      drain_announced_ = !a.sqd_notify;
+      if (from == QpState::Rts) drain_announced_ = !notify_drained;
       check_drained();
       break;
     case QpState::Error:

@@ -122,6 +122,13 @@ void Requester::reset() {
   ack_deadline_ = rnr_until_ = kNever;
 }
 
+bool Requester::has_reads_queued() const {
+  for (uint64_t i = queue_.head(); i != queue_.tail(); ++i) {
+    if (is_read_or_atomic(queue_.at(i).op)) return true;
+  }
+  return false;
+}
+
 uint32_t Requester::packet_bytes(const SendWqe& wqe, uint32_t packet) const {
   if (is_atomic(wqe.op)) return 0;
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);

@@ -42,7 +42,7 @@ class Requester {
   void flush(WcStatus first);
   // Nothing is under way (what SQD waits for).
   bool drained() const { return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0); }
-  bool idle() const { return queue_.empty(); }
+  bool has_reads_queued() const;
   wire::Psn next_psn() const { return next_; }
 
  private:

@@ -41,6 +41,21 @@ void Responder::start() {
   next_answer_ = 0;
 }
 
+void Responder::resize_answers() {
+  std::vector<Answer> kept;
+  for (size_t age = answers_.size(); age >= 1; --age) {  // oldest first
+    const Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
+    if (a.used) kept.push_back(a);
+  }
+  const size_t room = qp_.attr.max_dest_read_atomic;
+  if (kept.size() > room) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(room));
+  pending_slots_ =
+      static_cast<uint32_t>(std::ranges::count_if(kept, [](const Answer& a) { return a.pending; }));
+  next_answer_ = room == 0 ? 0 : kept.size() % room;
+  kept.resize(room);
+  answers_ = std::move(kept);
+}
+
 void Responder::reset() {
   queue_.clear();
   message_.reset();
@@ -369,7 +384,9 @@ void Responder::on_duplicate(const wire::Packet& p) {
     ack_due_ = true;
     return;
   }
-  for (Answer& a : answers_) {
+  // Newest first: PSNs come round again, and an old answer must not pass for a new one.
+  for (size_t age = 1; age <= answers_.size(); ++age) {
+    Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
     if (!a.used || a.is_read != (p.op.verb == Verb::ReadRequest)) continue;
     const int32_t from = p.bth.psn.distance_from(a.first);
     if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
@@ -386,7 +403,7 @@ void Responder::on_duplicate(const wire::Packet& p) {
     const bool whole =
         p.reth.length == a.reth.length - skipped ||
         (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
-    if (!within || !whole) break;
+    if (!within || !whole) continue;
     arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length), true);
     return;
   }

@@ -27,7 +27,8 @@ class Responder {
   uint32_t send_acknowledgement(wire::PacketSink& sink);
   bool ready() const { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
 
-  void start();  // INIT -> RTR: expects attr.rq_psn first
+  void start();           // INIT -> RTR: expects attr.rq_psn first
+  void resize_answers();  // max_dest_rd_atomic changed
   void reset();
   void flush();
   // The application moved the queue pair to ERR: what was still to be answered is not.

@@ -39,12 +39,16 @@ static_assert(sizeof(RecordHeader) == 16);
 }  // namespace
 
 Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapath> inner,
-                                                         const char* file_name, WallClock clock) {
-  File file(std::fopen(file_name, "wbe"));
+                                                         const char* file_name, bool append,
+                                                         WallClock clock) {
+  File file(std::fopen(file_name, append ? "abe" : "wbe"));
   if (!file) return Error{errno, "cannot create the capture file"};
   std::setvbuf(file.get(), nullptr, _IOFBF, kFileBuffer);
   const FileHeader header;
-  if (std::fwrite(&header, sizeof header, 1, file.get()) != 1 || std::fflush(file.get()) != 0) {
+  std::fseek(file.get(), 0, SEEK_END);
+  const bool fresh = std::ftell(file.get()) == 0;
+  if (fresh &&
+      (std::fwrite(&header, sizeof header, 1, file.get()) != 1 || std::fflush(file.get()) != 0)) {
     return Error{errno, "cannot write to the capture file"};
   }
   return std::unique_ptr<PcapDatapath>(

@@ -18,8 +18,10 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   // Nanoseconds since 1970.
   using WallClock = std::function<uint64_t()>;
 
+  // `append` goes on behind what is in the file.
   static Result<std::unique_ptr<PcapDatapath>> open(std::unique_ptr<Datapath> inner,
-                                                    const char* file_name, WallClock clock);
+                                                    const char* file_name, bool append,
+                                                    WallClock clock);
 
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override { inner_->close_path(path); }

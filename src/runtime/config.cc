@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -14,11 +15,17 @@ std::string text(const char* name) {
   return value != nullptr ? value : "";
 }
 
+// Before anything is set up, hence straight to standard error.
+void warn(const char* name, const std::string& value, const char* wanted) {
+  std::fprintf(stderr, "verbena: %s=%s is ignored: %s\n", name, value.c_str(), wanted);
+}
+
 LogLevel parse_level(const std::string& value) {
   static constexpr const char* kNames[] = {"silent", "error", "warning", "info", "debug"};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (value == kNames[i] || value == std::to_string(i)) return static_cast<LogLevel>(i);
   }
+  if (!value.empty()) warn("VERBENA_LOG", value, "use silent, error, warning, info or debug");
   return LogLevel::Warning;
 }
 
@@ -29,12 +36,14 @@ Config read() {
   c.log_file = text("VERBENA_LOG_FILE");
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
-  if (const size_t at = c.pcap.find("%p"); at != std::string::npos) {
-    c.pcap.replace(at, 2, std::to_string(getpid()));
-  }
   if (const std::string bytes = text("VERBENA_RCVBUF"); !bytes.empty()) {
-    const unsigned long n = std::strtoul(bytes.c_str(), nullptr, 10);
-    if (n != 0 && n <= (1ul << 30)) c.receive_buffer = static_cast<uint32_t>(n);
+    char* end = nullptr;
+    const unsigned long n = std::strtoul(bytes.c_str(), &end, 10);
+    if (n != 0 && n <= (1ul << 30) && *end == 0) {
+      c.receive_buffer = static_cast<uint32_t>(n);
+    } else {
+      warn("VERBENA_RCVBUF", bytes, "a number of bytes up to 1073741824 is wanted");
+    }
   }
   return c;
 }

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "runtime/no_cancel.h"
+
 namespace verbena::runtime {
 
 Result<EventChannel*> EventChannel::create() {
@@ -36,6 +38,7 @@ void EventChannel::quiet_if_empty() {
 int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
   for (;;) {
     {
+      const NoCancel no_cancel;
       const std::lock_guard lock(mutex_);
       if (fd_ < 0) return EBADF;
       if (!events_.empty()) {

@@ -18,7 +18,31 @@ struct Words {
   const char* cause;
 };
 
+// When it was we who refused.
+Words words_as_responder(const core::QpFailure& f) {
+  switch (f.status) {
+    case WcStatus::RemoteAccess:
+      return {"it may not touch that memory",
+              "the peer has a wrong or outdated rkey, the range leaves the MR, or our MR or QP "
+              "lacks the "
+              "remote access flag"};
+    case WcStatus::LocalLength:
+      return {"the message is longer than the receive buffer",
+              "post larger receives, or send shorter messages"};
+    case WcStatus::LocalProtection:
+      return {"our receive buffer is not registered for it",
+              "the lkey of the receive is wrong, its MR is deregistered or lacks "
+              "IBV_ACCESS_LOCAL_WRITE"};
+    default:
+      return {"the request is invalid",
+              "more READs or atomics at once than our max_dest_rd_atomic, a different path MTU on "
+              "the two "
+              "sides, or a misaligned atomic"};
+  }
+}
+
 Words words_for(const core::QpFailure& f) {
+  if (f.as_responder) return words_as_responder(f);
   switch (f.status) {
     case WcStatus::RetryExceeded:
       return {"no answer",

@@ -15,6 +15,8 @@ int log_fd() {
     const std::string& file = config().log_file;
     if (file.empty()) return STDERR_FILENO;
     const int opened = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (opened < 0)
+      std::fprintf(stderr, "verbena: cannot write VERBENA_LOG_FILE=%s\n", file.c_str());
     return opened >= 0 ? opened : STDERR_FILENO;
   }();
   return fd;

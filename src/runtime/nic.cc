@@ -68,9 +68,13 @@ Nic::Nic(const DeviceInfo& device) : device_(device), port_(device.port) {
 }
 
 Status Nic::start() {
-  auto slot = process_slot();
+  // A slot of its own: two devices may have the same address, and must not have the same QPNs.
+  auto slot = datapath::SlotDirectory::claim(
+      [this] { return "device " + device_.name + "\n" + counters_text(); });
   if (!slot.ok()) return slot.error();
   directory_ = std::move(slot.value());
+  // The monitor is listening by now: what changed since the device was listed is not missed.
+  refresh_port();
 
   datapath::UdpOptions options;
   options.receive_buffer_bytes = config().receive_buffer;
@@ -112,8 +116,16 @@ Status Nic::decorate() {
     datapath_ = std::make_unique<datapath::FaultyDatapath>(std::move(datapath_), faults.value());
   }
   if (!config().pcap.empty()) {
+    std::string file = config().pcap;
+    if (const size_t at = file.find("%p"); at != std::string::npos) {
+      file.replace(at, 2, std::to_string(getpid()));
+    }
+    // The program's first device begins the file anew; others, and those of forked children,
+    // append.
+    static std::atomic<bool> begun{false};
+    const bool append = config().pcap == file && begun.exchange(true);
     auto pcap =
-        datapath::PcapDatapath::open(std::move(datapath_), config().pcap.c_str(), wall_clock_ns);
+        datapath::PcapDatapath::open(std::move(datapath_), file.c_str(), append, wall_clock_ns);
     if (!pcap.ok()) {
       log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
       return pcap.error();

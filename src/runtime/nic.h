@@ -19,6 +19,7 @@
 #include "datapath/udp/udp_datapath.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
+#include "runtime/no_cancel.h"
 
 namespace verbena::runtime {
 
@@ -43,6 +44,7 @@ class Nic {
 
    private:
     friend class Nic;
+    NoCancel no_cancel_;
     Nic& nic_;
   };
 
@@ -114,8 +116,9 @@ class Nic {
 
   const DeviceInfo device_;
   std::mutex mutex_;
+  std::atomic<int> waiters_{0};  // threads in lock() that did not get it at once
   std::atomic<bool> dead_{false};
-  std::shared_ptr<datapath::SlotDirectory> directory_;
+  std::unique_ptr<datapath::SlotDirectory> directory_;
   std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
   datapath::UdpDatapath* udp_ = nullptr;          // the innermost
   std::unique_ptr<core::Engine> engine_;

@@ -25,7 +25,6 @@ struct OpenNic {
 struct Process {
   std::mutex mutex;  // guards opening and closing; held across a fork
   std::vector<OpenNic> nics;
-  std::weak_ptr<datapath::SlotDirectory> slot;
   // In the child of a fork the parent's Nics are kept, dead, so that calls on them fail cleanly.
 };
 
@@ -67,7 +66,6 @@ void after_fork_in_child() {
     open.nic->unlock_after_fork();
   }
   process().nics.clear();
-  process().slot.reset();
   process().mutex.unlock();
 }
 
@@ -75,35 +73,15 @@ void install_fork_handlers() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-// Every Nic's counters, for `verbena counters`. Called with some Nic's lock held: a busy one is
-// skipped rather than waited for.
-std::string answer_with_counters() {
-  const std::unique_lock lock(process().mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return "  (busy, ask again)\n";
-  std::string text;
-  for (const OpenNic& open : process().nics) {
-    text += "device " + open.nic->device().name + "\n" + open.nic->counters_text();
-  }
-  return text;
-}
-
 }  // namespace
 
 void lock_process() { process().mutex.lock(); }
 void unlock_process() { process().mutex.unlock(); }
 
-Result<std::shared_ptr<datapath::SlotDirectory>> process_slot() {
-  if (auto slot = process().slot.lock()) return slot;
-  auto claimed = datapath::SlotDirectory::claim(answer_with_counters);
-  if (!claimed.ok()) return claimed.error();
-  std::shared_ptr<datapath::SlotDirectory> slot = std::move(claimed.value());
-  process().slot = slot;
-  return slot;
-}
-
 std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
   for (const OpenNic& open : process().nics) {
-    if (open.interface_index == interface_index) return open.handle.lock();
+    if (open.interface_index != interface_index) continue;
+    if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is just closing it
   }
   return nullptr;
 }

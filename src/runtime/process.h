@@ -4,17 +4,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-
-#include "base/result.h"
-#include "datapath/udp/slot_directory.h"
 
 namespace verbena::runtime {
 
 class Nic;
-
-// The process's slot, claimed on first use and given back with its last user.
-Result<std::shared_ptr<datapath::SlotDirectory>> process_slot();
 
 // Every open Nic, by interface; Nic::open() uses it so that contexts of one device share one.
 std::shared_ptr<Nic> find_nic(uint32_t interface_index);

@@ -49,6 +49,7 @@ constexpr uint32_t kProven = 4;
 constexpr int kTurnsPerHold = 16;
 
 constexpr int kSpins = 100;
+constexpr int kRoundsPerCall = 4;
 // What makes a burst, and how long the thread waits awake for the next.
 constexpr uint64_t kBurstPackets = 8;
 constexpr Duration kLinger = microseconds(50);
@@ -104,10 +105,16 @@ Nic::Outcome Nic::turn(Owe owe) {
   return outcome;
 }
 
+// A caller's thread sends a bounded amount: READ answers can be gigabytes. The rest is the
+// thread's.
 void Nic::transmit() {
   owed_ = false;
-  while (engine_->poll_transmit(datapath_->sink(), runtime::now())) datapath_->flush();
-  datapath_->flush();
+  bool more = true;
+  for (int i = 0; more && i < kRoundsPerCall; ++i) {
+    more = engine_->poll_transmit(datapath_->sink(), runtime::now());
+    datapath_->flush();
+  }
+  if (more) eventfd_write(wake_fd_, 1);
 }
 
 void Nic::transmit_at_exit() {
@@ -123,7 +130,9 @@ void Nic::lock() {
     if (mutex_.try_lock()) return;
     __builtin_ia32_pause();
   }
+  waiters_.fetch_add(1, std::memory_order_relaxed);
   mutex_.lock();
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Nic::unlock() {
@@ -145,11 +154,14 @@ void Nic::watch(bool on) {
 }
 
 void Nic::after_post(Guard&, core::QueuePair& qp) {
-  if (engine_->peer_idle(qp)) transmit();
+  // Only a poller at work brings the next turn soon for certain.
+  if (watching_ || engine_->peer_idle(qp)) transmit();
 }
 
 void Nic::turn_for_poller() {
-  if (dead() || !mutex_.try_lock()) return;
+  if (dead()) return;
+  const NoCancel no_cancel;
+  if (!mutex_.try_lock()) return;
   if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     // The thread sleeps until a packet comes; now it must look in instead.
@@ -190,6 +202,8 @@ bool Nic::work_until_quiet() {
     if (!more && (!burst || turned_at_ - quiet_since > kLinger)) break;
     if (!more || i % kTurnsPerHold == 0) {
       mutex_.unlock();
+      // Somebody asleep on the lock needs longer to get it than we to take it again.
+      if (waiters_.load(std::memory_order_relaxed) != 0) sched_yield();
       __builtin_ia32_pause();
       mutex_.lock();
     }

@@ -67,7 +67,7 @@ class NicTest : public ::testing::Test {
     }
   }
 
-  void connect(End& from, End& to) {
+  void connect(End& from, End& to, uint8_t timeout = 14) {
     using namespace core::qp_attr;
     core::QpAttributes attr;
     attr.state = core::QpState::Init;
@@ -86,7 +86,7 @@ class NicTest : public ::testing::Test {
         kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
     ASSERT_TRUE(ready.ok()) << ready.error().why;
     attr.state = core::QpState::Rts;
-    attr.timeout = 14;
+    attr.timeout = timeout;
     attr.retry_count = attr.rnr_retry = 7;
     ASSERT_TRUE(nic_->modify_qp(*from.qp, attr,
                                 kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic)
@@ -238,6 +238,31 @@ TEST_F(NicTest, AWrongKeyFailsBothEndsAndWritesNothing) {
   EXPECT_EQ(a_.qp->state(), core::QpState::Error);
   EXPECT_EQ(b_.qp->state(), core::QpState::Error);
   EXPECT_EQ(b_.memory[0], std::byte{0});
+}
+
+// A request to a queue pair that never answers is under way, without a time limit; what is posted
+// to another queue pair of the same process must leave all the same.
+TEST_F(NicTest, APostIsNotHeldUpByAnotherOnesSilence) {
+  End silent;
+  core::QpConfig config = a_.qp->config();
+  config.send_cq = config.receive_cq = &silent.cq;
+  auto made = nic_->create_qp(config, nullptr);
+  ASSERT_TRUE(made.ok());
+  silent.qp = made.value();
+  End nobody;
+  auto gone = nic_->create_qp(config, nullptr);
+  ASSERT_TRUE(gone.ok());
+  nobody.qp = gone.value();  // never leaves RESET, so it answers nothing
+  connect(silent, nobody, 0);
+  const core::Sge sge{a_.address(), 64, a_.key};
+  core::SendRequest unanswered = write(sge, 1);
+  ASSERT_TRUE(post(silent, unanswered).ok());
+  // The thread's naps are over when this is posted.
+  poll(nullptr, 0, 200);
+  ASSERT_TRUE(post(a_, write(sge, 2)).ok());
+  EXPECT_EQ(wait_passively(a_).status, core::WcStatus::Success);
+  nic_->destroy_qp(silent.qp);
+  nic_->destroy_qp(nobody.qp);
 }
 
 TEST_F(NicTest, ASecondContextSharesTheNic) {

@@ -2,6 +2,8 @@
 // says why, and never an exception.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -26,9 +28,11 @@ inline constexpr Error kNoMemory{ENOMEM, "out of memory"};
 // The body of a hot call: it reports by itself, only exceptions end here. (They cost nothing unless
 // thrown.)
 template <typename Body>
-int without_exceptions(Body body) noexcept {
+int without_exceptions(Body body) {
   try {
     return body();
+  } catch (::abi::__forced_unwind&) {  // pthread_cancel: the thread must be let go
+    throw;
   } catch (const std::bad_alloc&) {
     return ENOMEM;
   } catch (...) {
@@ -38,10 +42,12 @@ int without_exceptions(Body body) noexcept {
 
 // The body of a call that returns an errno value.
 template <typename Body>
-int status_of(const char* call, Body body) noexcept {
+int status_of(const char* call, Body body) {
   try {
     const Status status = body();
     return status.ok() ? 0 : refuse(call, status.error());
+  } catch (::abi::__forced_unwind&) {
+    throw;
   } catch (const std::bad_alloc&) {
     return refuse(call, kNoMemory);
   } catch (...) {
@@ -51,7 +57,7 @@ int status_of(const char* call, Body body) noexcept {
 
 // The body of a call that returns a pointer, made by body() as a Result.
 template <typename T, typename Body>
-T* object_of(const char* call, Body body) noexcept {
+T* object_of(const char* call, Body body) {
   T* object = nullptr;
   const int code = status_of(call, [&]() -> Status {
     Result<T*> result = body();

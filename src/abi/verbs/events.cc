@@ -79,6 +79,7 @@ extern "C" {
 
 VERBENA_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   if (from(channel->context)->nic->dead()) return minus_one(EIO);
+  from(channel->context)->nic->poller_sleeps();  // the last poll may have taken the watch
   runtime::Event event;
   const int code = from(channel)->events->pop(&event, count_completion_event);
   if (code != 0) return minus_one(code);

@@ -33,21 +33,11 @@ Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
   return mw.release();
 }
 
-// mw->rkey runs ahead of the engine while a bind is on its way, and for ever if that bind failed;
-// the upper 24 bits name the window all the same.
-Status remove_window(core::MemoryRegistry& memory, uint32_t rkey) {
-  Status removed = memory.remove_window(rkey);
-  for (uint32_t tag = 0; !removed.ok() && tag < 256; ++tag) {
-    removed = memory.remove_window((rkey & ~0xFFu) | tag);
-  }
-  return removed;
-}
-
 Status free_window(Mw* mw) {
   Context* context = from(mw->context);
   if (!context->nic->dead()) {
     runtime::Nic::Guard guard(*context->nic);
-    const Status removed = remove_window(guard.engine().memory(), mw->handle);
+    const Status removed = guard.engine().memory().remove_window(mw->handle);
     if (!removed.ok()) return removed;
   }
   from(mw->pd)->users.fetch_sub(1);

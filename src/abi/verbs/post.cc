@@ -87,7 +87,7 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       return {};
     case IBV_WR_BIND_MW:
       if (wr.bind_mw.mw == nullptr) return Error{EINVAL, "a bind needs a memory window"};
-      to.window_rkey = wr.bind_mw.mw->rkey;
+      to.window_rkey = wr.bind_mw.mw->handle;
       to.bind = binding_of(wr.bind_mw.bind_info, wr.bind_mw.rkey);
       to.sges = {};
       return {};
@@ -113,8 +113,6 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     status = translate(*wr, request);
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
-    // The next bind starts from the key that this one leaves.
-    if (wr->opcode == IBV_WR_BIND_MW) wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
   }
   qp.nic->after_post(guard, *qp.core);
   return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
@@ -169,7 +167,9 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
   wr.bind_mw.bind_info = bind->bind_info;
   ibv_send_wr* bad = nullptr;
-  return post_send(qp, &wr, &bad);
+  const int code = post_send(qp, &wr, &bad);
+  if (code == 0) mw->rkey = wr.bind_mw.rkey;  // for type 2 the program chooses and keeps the key
+  return code;
 }
 
 }  // namespace verbena::abi

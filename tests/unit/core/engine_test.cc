@@ -84,7 +84,7 @@ TEST_F(EngineTest, QueuePairsRunOut) {
     }
     all.push_back(made.value());
   }
-  EXPECT_EQ(all.size(), 62u);
+  EXPECT_EQ(all.size(), 64u);
   engine_.destroy_qp(all.back(), now_);
   EXPECT_TRUE(engine_.create_qp(c).ok());
 }

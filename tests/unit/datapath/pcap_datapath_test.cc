@@ -36,7 +36,7 @@ uint32_t u32(const std::vector<std::byte>& bytes, size_t at) {
 
 void carry_one(const wire::Route& route, size_t header_bytes) {
   Capture capture;
-  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), capture.file.c_str(),
+  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), capture.file.c_str(), false,
                                    [] { return uint64_t{5'000'000'007}; });
   ASSERT_TRUE(opened.ok());
   Datapath& datapath = *opened.value();
@@ -97,7 +97,7 @@ TEST(PcapDatapath, WritesIpv6) {
 }
 
 TEST(PcapDatapath, SaysWhenTheFileCannotBeMade) {
-  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), "/nonexistent/folder/file",
+  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), "/nonexistent/folder/file", false,
                                    [] { return uint64_t{0}; });
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ENOENT);
