@@ -76,6 +76,9 @@ void Requester::on_acknowledge(const wire::Packet& p, Instant now) {
       qp_.count(CounterId::rnr_naks_received);
       if (rnr_until_ != kNever && now < rnr_until_) return;  // a copy of one we already wait for
       ++tries_;
+      // The peer got the request and answered it: what retry_cnt guards against is not the case.
+      // (Soft-RoCE also complains about the packets behind it, now or after our wait.)
+      retries_left_ = qp_.attr.retry_count;
       if (qp_.attr.rnr_retry != 7) {  // 7: for ever
         if (rnr_retries_left_ == 0) {
           qp_.count(CounterId::rnr_retry_exceeded);

@@ -179,6 +179,21 @@ TEST_F(RequesterRecoveryTest, ASequenceNakDuringAnRnrWaitIsNotALoss) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
+// The same complaint, but so late that we have already sent again.
+TEST_F(RequesterRecoveryTest, LateSequenceNaksBetweenRnrNaksDoNotUseUpTheRetries) {
+  connect({.rnr_retry = 7});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_FALSE(transmit().empty());
+    receive_nak(100, AckKind::RnrNak, 6);
+    ASSERT_TRUE(next_deadline());
+    ASSERT_FALSE(transmit().empty());
+    receive_nak(100, AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError));
+  }
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
 TEST_F(RequesterRecoveryTest, LostAtomicAckIsAskedForAgain) {
   connect();
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8).ok());
