@@ -111,6 +111,7 @@ class Nic {
   void deliver();
   void refresh_port();
   void lock();
+  void lock_in_background();
   void unlock();
   void watch(bool on);
 
@@ -144,6 +145,8 @@ class Nic {
   uint32_t hold_penalty_ = 64;
   uint32_t paid_in_a_row_ = 0;
   uint32_t steady_polls_ = 0;
+  bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
+  Instant suspected_poll_;
   Instant turned_at_;                        // when the last turn was made
   Instant last_poll_;                        // when the last turn for a poller was made
   std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there

@@ -34,6 +34,7 @@ constexpr Duration kActiveNap = milliseconds(50);
 constexpr uint32_t kSteadyPolls = 16;
 // A poller that has not polled for so long while packets wait is gone.
 constexpr Duration kGone = microseconds(100);
+constexpr Duration kSecondChance = microseconds(50);
 // Wakings before what went wrong is tried again; doubles each time, and starts anew after so many
 // looks that found a poller at work.
 constexpr uint32_t kFirstPenalty = 64;
@@ -50,6 +51,7 @@ constexpr int kTurnsPerHold = 16;
 
 constexpr int kSpins = 100;
 constexpr int kRoundsPerCall = 4;
+constexpr int kNapsForLock = 10;
 // What makes a burst, and how long the thread waits awake for the next.
 constexpr uint64_t kBurstPackets = 8;
 constexpr Duration kLinger = microseconds(50);
@@ -133,6 +135,21 @@ void Nic::lock() {
   waiters_.fetch_add(1, std::memory_order_relaxed);
   mutex_.lock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Whoever holds it is at work on the same packets. To fall asleep on the lock would make that
+// thread wake us with every unlock, a system call each time; so the background thread naps instead,
+// but not for ever.
+void Nic::lock_in_background() {
+  for (int nap = 0; nap < kNapsForLock; ++nap) {
+    for (int i = 0; i < kSpins / 2; ++i) {
+      if (mutex_.try_lock()) return;
+      __builtin_ia32_pause();
+    }
+    const timespec pause{0, 100'000};
+    ppoll(nullptr, 0, &pause, nullptr);
+  }
+  mutex_.lock();
 }
 
 void Nic::unlock() {
@@ -243,7 +260,7 @@ void Nic::run_background() {
     // Decide how long to sleep, and say so before letting the lock go.
     const Instant at = runtime::now();
     Instant until = engine_->next_deadline();
-    if (!watching_) until = std::min(until, at + kPatience);
+    if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
     const bool holding = owed_ && watching_;
     if (holding)
       until = std::min(until, at + (paid_in_a_row_ < kProven ? kFirstPatience : kProvenPatience));
@@ -266,7 +283,7 @@ void Nic::run_background() {
     ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr);
 
     const Instant woke_at = runtime::now();
-    mutex_.lock();
+    lock_in_background();
     sleeping_until_ = kAwake;
     if (stop_) break;
     if (fds[1].revents != 0) {
@@ -279,9 +296,13 @@ void Nic::run_background() {
     }
 
     // A poller at work is left alone: a packet taken from it would be answered out of its rhythm.
-    if (!watching_ && woke_at - last_poll_ < kGone) {
-      if (++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
-      continue;
+    if (!watching_) {
+      const bool polled = woke_at - last_poll_ < kGone;
+      if (polled && ++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
+      // The whole CPU may have stood still for a while, poller and all: it gets a second chance.
+      suspicious_ = !polled && suspected_poll_ != last_poll_;
+      suspected_poll_ = last_poll_;
+      if (polled || suspicious_) continue;
     }
     if (holding) settle_debt(!owed_);
     if (owed_) transmit();
