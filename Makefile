@@ -25,12 +25,12 @@ sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
 	$(call configure,default)
-	$(call compile,default)
+	$(call compile,default) --target ibverbs verbena
 
 demo: ## run Debian's ib_write_bw on Verbena, both ends on this machine
 	scripts/install-packages.sh build demo
 	$(call configure,default)
-	$(call compile,default)
+	$(call compile,default) --target ibverbs verbena
 	scripts/demo.sh
 
 test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)
