@@ -38,6 +38,9 @@ class Engine {
   // more is waiting for another sink.
   bool poll_transmit(wire::PacketSink& sink, Instant now);
   Instant next_deadline();
+  // Not later than next_deadline(), and quicker: what spins asks this.
+  Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
+  bool anything_to_send() const { return !ready_.empty(); }
 
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);

@@ -27,6 +27,10 @@ class Datapath {
   virtual Result<wire::PathId> open_path(const wire::Route& route) = 0;
   virtual void close_path(wire::PathId path) = 0;
 
+  // From now on traffic class and hop limit of what arrives are told (RxMeta): datagrams show them
+  // to the application. Until then nobody pays for it.
+  virtual void report_ip_headers() {}
+
   // Packets that have arrived, checked, at most one batch; empty when there are none. They stay
   // valid until the next receive().
   virtual std::span<const wire::RxPacket> receive() = 0;

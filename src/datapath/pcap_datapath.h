@@ -26,6 +26,7 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override { inner_->close_path(path); }
   std::span<const wire::RxPacket> receive() override;
+  void report_ip_headers() override { inner_->report_ip_headers(); }
   bool pending() const override { return inner_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;

@@ -175,7 +175,8 @@ void Nic::destroy_qp(core::QueuePair* qp) {
   Guard guard(*this);
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
-  transmit();  // an acknowledgement that a poller still owes must not die with the queue pair
+  transmit(runtime::now());  // an acknowledgement that a poller still owes must not die with the
+                             // queue pair
   engine_->destroy_qp(qp, runtime::now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
 }
@@ -219,11 +220,11 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   }
   const bool ends = (mask & core::qp_attr::kState) != 0 &&
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
-  if (ends) transmit();  // as in destroy_qp
+  if (ends) transmit(runtime::now());  // as in destroy_qp
   engine_->modify_qp(qp, attr, mask, runtime::now());
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
-  transmit();
+  transmit(runtime::now());
   return {};
 }
 

@@ -62,7 +62,7 @@ class Nic {
   // --- data -----------------------------------------------------------------------------------
   // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
   // the next turn (the acknowledgement under way, or a deadline, brings it).
-  void after_post(Guard& guard, core::QueuePair& qp);
+  void after_post(Guard& guard, core::QueuePair& qp, Instant at);
   // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
   void turn_for_poller();
   // The caller is about to sleep on a completion channel.
@@ -106,8 +106,9 @@ class Nic {
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
   Outcome turn(Owe owe);  // one bounded turn
   bool may_hold_for_reply() const;
+  bool poller_at_work(Instant at) const;
   void settle_debt(bool paid_by_reply);
-  void transmit();
+  void transmit(Instant at);
   void deliver();
   void refresh_port();
   void lock();
@@ -140,6 +141,7 @@ class Nic {
   uint32_t distrust_ = 0;             // wakings until a poller may take the watch again
   uint32_t penalty_ = 64;             // what distrust_ becomes when it is next disappointed
   uint32_t good_looks_ = 0;
+  uint32_t polls_met_ = 0;
   bool owed_ = false;               // a turn left something unsent
   uint32_t hold_penalty_left_ = 0;  // wakings until acknowledgements are held for a reply again
   uint32_t hold_penalty_ = 64;
@@ -148,7 +150,7 @@ class Nic {
   bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
   Instant suspected_poll_;
   Instant turned_at_;                        // when the last turn was made
-  Instant last_poll_;                        // when the last turn for a poller was made
+  std::atomic<Instant> last_poll_{};         // when the last turn for a poller was made
   std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there
 };
 

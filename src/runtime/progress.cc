@@ -32,6 +32,9 @@ constexpr Duration kPatience = milliseconds(1);
 constexpr Duration kActiveNap = milliseconds(50);
 // So many polls, and the application is taken for a steady poller.
 constexpr uint32_t kSteadyPolls = 16;
+// So much more often met at work than not, and it is trusted again.
+constexpr uint32_t kPollsMet = 16;
+constexpr Duration kJustPolled = microseconds(5);
 // A poller that has not polled for so long while packets wait is gone.
 constexpr Duration kGone = microseconds(100);
 constexpr Duration kSecondChance = microseconds(50);
@@ -84,10 +87,15 @@ Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = turned_at_ = runtime::now();
+  if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
+      at < engine_->earliest_deadline()) {  // the usual case for one who spins
+    turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
+    return {.received = false, .unfinished = false};
+  }
   const uint64_t completions_before = engine_->state().completions;
   core::Engine::Arrivals arrivals;
   if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
-  if (engine_->next_deadline() <= at) engine_->on_deadline(at);
+  if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who spins on the memory that was written.
@@ -109,11 +117,11 @@ Nic::Outcome Nic::turn(Owe owe) {
 
 // A caller's thread sends a bounded amount: READ answers can be gigabytes. The rest is the
 // thread's.
-void Nic::transmit() {
+void Nic::transmit(Instant at) {
   owed_ = false;
   bool more = true;
   for (int i = 0; more && i < kRoundsPerCall; ++i) {
-    more = engine_->poll_transmit(datapath_->sink(), runtime::now());
+    more = engine_->poll_transmit(datapath_->sink(), at);
     datapath_->flush();
   }
   if (more) eventfd_write(wake_fd_, 1);
@@ -121,7 +129,7 @@ void Nic::transmit() {
 
 void Nic::transmit_at_exit() {
   if (dead() || !mutex_.try_lock()) return;
-  transmit();
+  transmit(runtime::now());
   mutex_.unlock();
 }
 
@@ -155,8 +163,9 @@ void Nic::lock_in_background() {
 void Nic::unlock() {
   if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.
-  const bool wake =
-      !dead() && sleeping_until_ != kAwake && engine_->next_deadline() < sleeping_until_;
+  const bool wake = !dead() && sleeping_until_ != kAwake &&
+                    engine_->earliest_deadline() < sleeping_until_ &&
+                    engine_->next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
   mutex_.unlock();
   if (wake) eventfd_write(wake_fd_, 1);
@@ -170,9 +179,9 @@ void Nic::watch(bool on) {
   epoll_ctl(gate_fd_, EPOLL_CTL_MOD, datapath_->wait_fd(), &event);
 }
 
-void Nic::after_post(Guard&, core::QueuePair& qp) {
+void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
   // Only a poller at work brings the next turn soon for certain.
-  if (watching_ || engine_->peer_idle(qp)) transmit();
+  if (watching_ || engine_->peer_idle(qp)) transmit(at);
 }
 
 void Nic::turn_for_poller() {
@@ -188,7 +197,7 @@ void Nic::turn_for_poller() {
     }
   }
   const bool unfinished = turn(watching_ ? Owe::Nothing : Owe::ToPoller).unfinished;
-  last_poll_ = turned_at_;
+  last_poll_.store(turned_at_, std::memory_order_relaxed);
   const bool hand_over = unfinished && watching_;
   unlock();
   if (hand_over) eventfd_write(wake_fd_, 1);
@@ -208,10 +217,12 @@ bool Nic::work_until_quiet() {
     return engine_->state().counters[core::CounterId::packets_received];
   };
   const uint64_t before = received();
+  bool found = false;
   Instant quiet_since = runtime::now();
   for (int i = 1; !stop_; ++i) {
     const Outcome outcome = turn(may_hold_for_reply() ? Owe::ToReply : Owe::Nothing);
     const bool more = outcome.received || outcome.unfinished;
+    found |= outcome.received;
     deliver();
     if (owed_) break;
     if (more) quiet_since = turned_at_;
@@ -225,7 +236,7 @@ bool Nic::work_until_quiet() {
       mutex_.lock();
     }
   }
-  return received() != before;
+  return found;
 }
 
 // An application that spins on memory answers at once what a peer wrote there; then the
@@ -243,6 +254,12 @@ void Nic::settle_debt(bool paid_by_reply) {
     hold_penalty_ = std::min(hold_penalty_ * 2, kLongestHoldPenalty);
     hold_penalty_left_ = hold_penalty_;
   }
+}
+
+// It has the watch, and it polls.
+bool Nic::poller_at_work(Instant at) const {
+  return !watching_.load(std::memory_order_relaxed) &&
+         at - last_poll_.load(std::memory_order_relaxed) < kGone;
 }
 
 void* Nic::thread_main(void* self) {
@@ -280,9 +297,15 @@ void Nic::run_background() {
       timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
       limit = &timeout;
     }
-    ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr);
-
-    const Instant woke_at = runtime::now();
+    Instant woke_at;
+    // A poller at work is left alone, lock and all.
+    while (ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr) == 0 &&
+           poller_at_work(woke_at = runtime::now())) {
+      if (++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
+      timeout = {0, kPatience.ns};
+    }
+    woke_at = runtime::now();
+    const bool just_polled = woke_at - last_poll_.load(std::memory_order_relaxed) < kJustPolled;
     lock_in_background();
     sleeping_until_ = kAwake;
     if (stop_) break;
@@ -295,17 +318,17 @@ void Nic::run_background() {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
     }
 
-    // A poller at work is left alone: a packet taken from it would be answered out of its rhythm.
+    // A packet taken from a poller at work would be answered out of its rhythm.
     if (!watching_) {
-      const bool polled = woke_at - last_poll_ < kGone;
-      if (polled && ++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
+      const bool polled = poller_at_work(woke_at);
+      const Instant last_poll = last_poll_.load(std::memory_order_relaxed);
       // The whole CPU may have stood still for a while, poller and all: it gets a second chance.
-      suspicious_ = !polled && suspected_poll_ != last_poll_;
-      suspected_poll_ = last_poll_;
+      suspicious_ = !polled && suspected_poll_ != last_poll;
+      suspected_poll_ = last_poll;
       if (polled || suspicious_) continue;
     }
     if (holding) settle_debt(!owed_);
-    if (owed_) transmit();
+    if (owed_) transmit(runtime::now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
     if (!found && fds[0].revents != 0) {  // it was not a packet, or somebody was faster
@@ -316,11 +339,17 @@ void Nic::run_background() {
     }
     if (watching_) {
       if (distrust_ > 0) --distrust_;
+      // A poller that is at work far more often than not when packets come is there after all.
+      if (fds[0].revents != 0) {
+        if (!just_polled) polls_met_ -= std::min(polls_met_, 2u);
+        if (just_polled && ++polls_met_ >= kPollsMet) distrust_ = 0;
+      }
     } else {  // it went away with the watch
       if (found) {
         distrust_ = penalty_;
         penalty_ = std::min(penalty_ * 2, kLongestPenalty);
         good_looks_ = 0;
+        polls_met_ = 0;
       }
       watch(true);
     }

@@ -87,14 +87,11 @@ uint32_t icrc_prefix(const IcrcFlow& flow, size_t datagram_bytes) {
 }
 
 IcrcMatch IcrcVerifier::check(std::span<std::byte> datagram, uint32_t segment) {
-  if (datagram.size() != prefix_size_) {
-    prefix_size_ = datagram.size();
-    prefix_ = icrc_prefix(flow_, prefix_size_);
-  }
+  const uint32_t plain = prefixes_.of(datagram.size());
   const std::span<std::byte> covered = datagram.first(datagram.size() - kIcrcBytes);
   const uint32_t carried = load_icrc(datagram.data() + covered.size());
   const bool indexed = ipv4_ && segment < kMaxKnownIds;
-  const uint32_t prefix = indexed ? icrc_prefix_with_id(prefix_, segment) : prefix_;
+  const uint32_t prefix = indexed ? icrc_prefix_with_id(plain, segment) : plain;
   const uint32_t difference = icrc_over_bth(prefix, covered) ^ carried;
   if (difference == 0) return IcrcMatch::Known;
   if (!ipv4_) return IcrcMatch::No;

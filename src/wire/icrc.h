@@ -27,11 +27,36 @@ struct IcrcFlow {
   Gid destination;
   uint16_t source_port = 0;
   uint16_t destination_port = kRoceUdpPort;
+  bool operator==(const IcrcFlow&) const = default;
 };
 
 // The CRC over everything in front of the BTH, for one flow and datagram size. IPv4: DF set, id 0.
 // `datagram_bytes` is the UDP payload: BTH to ICRC.
 uint32_t icrc_prefix(const IcrcFlow& flow, size_t datagram_bytes);
+
+// Remembers the prefixes of the few sizes that a flow uses in turn: full packets, replies,
+// acknowledgements.
+class IcrcPrefixes {
+ public:
+  explicit IcrcPrefixes(const IcrcFlow& flow) : flow_(flow) {}
+  const IcrcFlow& flow() const { return flow_; }
+
+  uint32_t of(size_t datagram_bytes) {
+    Entry& entry = entries_[datagram_bytes / 4 % entries_.size()];  // packets are padded to fours
+    if (entry.datagram_bytes != datagram_bytes) {
+      entry = {datagram_bytes, icrc_prefix(flow_, datagram_bytes)};
+    }
+    return entry.prefix;
+  }
+
+ private:
+  struct Entry {
+    size_t datagram_bytes = 0;
+    uint32_t prefix = 0;
+  };
+  IcrcFlow flow_;
+  std::array<Entry, 8> entries_{};
+};
 
 // The same with another IPv4 id: the CRC is linear, so an id is a constant to add.
 extern const std::array<uint32_t, kMaxKnownIds> kIcrcIdEffects;
@@ -64,20 +89,19 @@ enum class IcrcMatch : uint8_t {
   Solved,  // with some other IPv4 id, so only half of the 32 bits were a check
 };
 
-// Checks received datagrams of one flow. Keeps the prefix of the last size seen.
+// Checks received datagrams of one flow.
 class IcrcVerifier {
  public:
-  explicit IcrcVerifier(const IcrcFlow& flow) : flow_(flow), ipv4_(flow.source.is_ipv4()) {}
+  explicit IcrcVerifier(const IcrcFlow& flow) : prefixes_(flow), ipv4_(flow.source.is_ipv4()) {}
+  const IcrcFlow& flow() const { return prefixes_.flow(); }
 
   // `datagram` runs from the BTH to the ICRC, at least 16 bytes, and is written to for a moment.
   // `segment` is its place in the train it arrived in.
   IcrcMatch check(std::span<std::byte> datagram, uint32_t segment);
 
  private:
-  IcrcFlow flow_;
+  IcrcPrefixes prefixes_;
   bool ipv4_;
-  size_t prefix_size_ = 0;
-  uint32_t prefix_ = 0;
 };
 
 // Writes IP and UDP headers as a Verbena sender's kernel would (DF, id 0, checksums right for

@@ -117,8 +117,21 @@ TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
     a.push(path.value(), a.slot(), 2, 64);
     a.udp->flush();
     ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 2; }));
-    EXPECT_EQ(a.metas[0].traffic_class, 0x6A);
-    EXPECT_EQ(a.metas[0].hop_limit, 9);
+    EXPECT_EQ(a.metas[0].hop_limit, 64) << "nobody asked yet";
+
+    a.udp->report_ip_headers();
+    route.traffic_class = 0;
+    route.hop_limit = 200;
+    auto other = a.udp->open_path(route);
+    ASSERT_TRUE(other.ok());
+    a.push(path.value(), a.slot(), 3, 64);
+    a.push(other.value(), a.slot(), 4, 64);
+    a.udp->flush();
+    ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 4; }));
+    EXPECT_EQ(a.metas[2].traffic_class, 0x6A);
+    EXPECT_EQ(a.metas[2].hop_limit, 9);
+    EXPECT_EQ(a.metas[3].traffic_class, 0);
+    EXPECT_EQ(a.metas[3].hop_limit, 200);
   }
 }
 

@@ -114,7 +114,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
   }
-  qp.nic->after_post(guard, *qp.core);
+  qp.nic->after_post(guard, *qp.core, now);
   return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
 }
 
@@ -133,7 +133,7 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
     if (!status.ok()) break;
   }
   // In the error state a receive is flushed at once, and somebody may be waiting for that.
-  if (qp.core->state() == core::QpState::Error) qp.nic->after_post(guard, *qp.core);
+  if (qp.core->state() == core::QpState::Error) qp.nic->after_post(guard, *qp.core, now);
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 

@@ -3,6 +3,8 @@
 
 #include <sys/epoll.h>
 
+#include <utility>
+
 #include "datapath/udp/clock.h"
 #include "datapath/udp/egress.h"
 #include "datapath/udp/udp_endpoint.h"
@@ -43,6 +45,13 @@ Status UdpDatapath::listen(const wire::Gid& source) {
   return endpoint.ok() ? Status{} : Status{endpoint.error()};
 }
 
+void UdpDatapath::report_ip_headers() {
+  if (std::exchange(reports_ip_headers_, true)) return;
+  for (const auto& endpoint : endpoints_) {
+    datapath::report_ip_headers(endpoint->receive_fd.get(), endpoint->address);
+  }
+}
+
 Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   const LocalAddress address = local_address(source, interface_index_);
   for (const auto& endpoint : endpoints_) {
@@ -59,6 +68,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto receive = open_receive_socket(address, options_);
   if (!receive.ok()) return receive.error();
   endpoint->receive_fd = std::move(receive.value());
+  if (reports_ip_headers_) datapath::report_ip_headers(endpoint->receive_fd.get(), address);
   endpoint->hardware_segments = segments_in_hardware(interface_index_);
   if (options_.steering) {
     endpoint->steering =
@@ -84,9 +94,16 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   if (!largest.ok()) return largest.error();
   path->max_datagram_bytes = largest.value();
   path->to = SocketAddress::of(path->destination, wire::kRoceUdpPort);
-  path->flow = {route.source, route.destination, path->endpoint->send.port, wire::kRoceUdpPort};
+  path->icrc = wire::IcrcPrefixes(
+      {route.source, route.destination, path->endpoint->send.port, wire::kRoceUdpPort});
   path->traffic_class = route.traffic_class;
   if (route.hop_limit != 0) path->hop_limit = route.hop_limit;  // verbs callers leave 0 for "any"
+  if (path->endpoint->hop_limit == 0) {
+    path->endpoint->traffic_class = path->traffic_class;
+    path->endpoint->hop_limit = path->hop_limit;
+    set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
+                   path->hop_limit);
+  }
   switch (options_.segmentation) {
     case Segmentation::Always:
       path->may_segment = true;
@@ -132,6 +149,8 @@ uint32_t UdpDatapath::max_datagram_bytes(wire::PathId path) const {
 
 void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   const UdpCounters& c = *counters_;
+  uint64_t drops = 0;
+  for (const auto& endpoint : endpoints_) drops += kernel_drops(endpoint->receive_fd.get());
   to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
                        {"udp_bytes_sent", c.bytes_sent},
                        {"udp_trains_sent", c.trains_sent},
@@ -146,7 +165,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
                        {"udp_strays_dropped", c.strays_dropped},
                        {"udp_send_drops", c.send_drops},
                        {"udp_path_mtu_exceeded", c.path_mtu_exceeded},
-                       {"udp_kernel_rx_drops", c.kernel_rx_drops},
+                       {"udp_kernel_rx_drops", drops},
                        {"udp_steering_updates", c.steering_updates}});
 }
 

@@ -36,6 +36,7 @@ class UdpDatapath final : public Datapath {
   // peers speak first. Harmless when it is open already.
   Status listen(const wire::Gid& source);
 
+  void report_ip_headers() override;
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
@@ -63,6 +64,7 @@ class UdpDatapath final : public Datapath {
   std::unique_ptr<UdpCounters> counters_;
   UniqueFd epoll_;
   Mailbox mailbox_;
+  bool reports_ip_headers_ = false;
   std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // kept for the datapath's life
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;

@@ -27,7 +27,6 @@ struct UdpCounters {
   uint64_t strays_dropped = 0;
   uint64_t send_drops = 0;
   uint64_t path_mtu_exceeded = 0;
-  uint64_t kernel_rx_drops = 0;
   uint64_t steering_updates = 0;
 };
 
@@ -38,7 +37,9 @@ struct UdpEndpoint {
   SendSocket send;
   bool hardware_segments = false;  // see egress.h
   bool kernel_segments = true;     // until a send shows that this kernel cannot
-  uint32_t kernel_drops_seen = 0;
+  // What packets carry unless it is said with each: what the first path asked for.
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;  // 0: there was no path yet
   std::unique_ptr<Steering> steering;
 };
 
@@ -47,14 +48,11 @@ struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
   LocalAddress destination;
   SocketAddress to;
-  wire::IcrcFlow flow;
+  wire::IcrcPrefixes icrc{{}};  // of the flow to it
   uint8_t traffic_class = 0;
   uint8_t hop_limit = kDefaultHopLimit;
   bool may_segment = false;
   uint32_t max_datagram_bytes = 0;
-  // The ICRC's start for packets of the size sent last.
-  size_t prefix_size = 0;
-  uint32_t prefix = 0;
 };
 
 }  // namespace verbena::datapath

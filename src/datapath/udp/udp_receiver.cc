@@ -3,7 +3,9 @@
 
 #include <netinet/udp.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,14 +30,13 @@ constexpr uint8_t kMulticastSlot = 255;
 constexpr uint32_t kDirectoryEvery = 32;
 constexpr uint32_t kAttentiveCalls = 256;
 
-constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) * 3 + CMSG_SPACE(sizeof(uint32_t)) + 64;
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) * 3 + 64;
 
 // What the kernel says about a train next to its bytes.
 struct Ancillary {
   size_t stride = 0;  // 0: a single datagram
   uint8_t traffic_class = 0;
-  uint8_t hop_limit = 0;
-  uint32_t kernel_drops = 0;
+  uint8_t hop_limit = kDefaultHopLimit;  // the two come only when they were asked for
 };
 
 template <typename T>
@@ -57,8 +58,6 @@ Ancillary parse_control(msghdr& m) {
       a.hop_limit = static_cast<uint8_t>(value_of<int>(c));
     } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
       a.traffic_class = static_cast<uint8_t>(value_of<int>(c));
-    } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
-      a.kernel_drops = value_of<uint32_t>(c);
     }
   }
   return a;
@@ -131,9 +130,15 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
 }
 
 void UdpReceiver::read(UdpEndpoint& endpoint) {
-  const int n = ::recvmmsg(endpoint.receive_fd.get(), messages_->headers.data(), kTrains,
-                           MSG_DONTWAIT, nullptr);
-  for (size_t i = 0; i < static_cast<size_t>(std::max(0, n)); ++i) {
+  // Not through the C library, where each call would be a cancellation point with its price.
+  const long result = ::syscall(SYS_recvmmsg, endpoint.receive_fd.get(), messages_->headers.data(),
+                                trains_asked_, MSG_DONTWAIT, nullptr);
+  const auto n = static_cast<size_t>(std::max(0L, result));
+  // Asking for more than there is costs a futile look into the socket each time: that is what a
+  // message that comes alone would wait for.
+  trains_asked_ =
+      n == trains_asked_ ? std::min(2 * n, kTrains) : std::max({n, trains_asked_ / 2, size_t{1}});
+  for (size_t i = 0; i < n; ++i) {
     take_train(endpoint, i);
     messages_->reset(i);
   }
@@ -145,9 +150,6 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   const Ancillary a = parse_control(header.msg_hdr);
   const std::span<std::byte> train(messages_->bytes.get() + message * kTrainBytes, header.msg_len);
 
-  counters_.kernel_rx_drops +=
-      a.kernel_drops != 0 ? a.kernel_drops - endpoint.kernel_drops_seen : 0;
-  if (a.kernel_drops != 0) endpoint.kernel_drops_seen = a.kernel_drops;
   ++counters_.trains_received;
 
   wire::RxMeta& meta = messages_->metas[message];
@@ -164,7 +166,8 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
 // that lie next to each other travel together.
 void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride,
                       uint16_t source_port, const wire::RxMeta& meta) {
-  wire::IcrcVerifier verifier({meta.source, meta.destination, source_port, wire::kRoceUdpPort});
+  const wire::IcrcFlow flow{meta.source, meta.destination, source_port, wire::kRoceUdpPort};
+  if (verifier_.flow() != flow) verifier_ = wire::IcrcVerifier(flow);
   uint8_t stray_slot = 0;
   size_t stray_begin = 0;
   size_t stray_end = 0;
@@ -182,7 +185,7 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
       ++counters_.too_short;
       continue;
     }
-    const wire::IcrcMatch match = verifier.check(datagram, segment);
+    const wire::IcrcMatch match = verifier_.check(datagram, segment);
     if (match == wire::IcrcMatch::No) {
       ++counters_.icrc_errors;
       continue;

@@ -56,6 +56,8 @@ class UdpReceiver {
   const UdpOptions options_;
 
   std::unique_ptr<Messages> messages_;
+  size_t trains_asked_ = 1;
+  wire::IcrcVerifier verifier_{{}};      // of the flow that came last
   std::vector<wire::RxPacket> packets_;  // what the last receive() returned
   std::vector<Stray> strays_held_;       // what some of them point into
   std::vector<Stray> strays_arrived_;    // for the next receive()

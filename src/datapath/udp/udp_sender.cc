@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <netinet/udp.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -66,15 +68,15 @@ struct UdpSender::Messages {
     parts[i] = {bytes, train.bytes};
     std::byte* const control = controls[i].data();
     size_t n = 0;
-    const bool v4 = path.flow.source.is_ipv4();
+    const bool v4 = path.icrc.flow().source.is_ipv4();
     if (train.segments > 1) {
       n += put_control(control, IPPROTO_UDP, UDP_SEGMENT, static_cast<uint16_t>(train.stride));
     }
-    if (path.traffic_class != 0) {
+    if (path.traffic_class != path.endpoint->traffic_class) {
       n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
                             path.traffic_class);
     }
-    if (path.hop_limit != kDefaultHopLimit) {
+    if (path.hop_limit != path.endpoint->hop_limit) {
       n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                             v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
     }
@@ -115,12 +117,8 @@ void UdpSender::push(const wire::TxPacket& packet) {
     return;
   }
   const Train& train = train_for(*path, bytes, load_u8(packet.header.data() + 5));
-  if (path->prefix_size != bytes) {
-    path->prefix_size = bytes;
-    path->prefix = wire::icrc_prefix(path->flow, bytes);
-  }
-  uint32_t crc = path->prefix;
-  if (path->flow.source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, train.segments - 1);
+  uint32_t crc = path->icrc.of(bytes);
+  if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, train.segments - 1);
 
   std::byte* const out = buffer_.get() + used_;
   std::byte* to = out + packet.header_bytes;
@@ -188,7 +186,7 @@ void UdpSender::send_trains(size_t first, size_t count) {
   }
   const int fd = trains_[first].path->endpoint->send.fd.get();
   for (size_t done = 0; done < count;) {
-    const int sent = ::sendmmsg(fd, &messages_->headers[done], static_cast<unsigned>(count - done),
+    const long sent = ::syscall(SYS_sendmmsg, fd, &messages_->headers[done], count - done,
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent <= 0) {
       if (!on_send_error(trains_[first + done], errno)) ++done;
@@ -229,14 +227,14 @@ bool UdpSender::on_send_error(const Train& train, int error) {
       break;
     default:
       counters_.send_drops += train.segments;
-      warn("cannot send to " + print(path.flow.destination) + ": " + std::strerror(error));
+      warn("cannot send to " + print(path.icrc.flow().destination) + ": " + std::strerror(error));
       return false;
   }
   counters_.path_mtu_exceeded += train.segments;
   if (auto largest = largest_datagram(path.endpoint->address, path.destination); largest.ok()) {
     path.max_datagram_bytes = largest.value();
   }
-  warn("the path to " + print(path.flow.destination) + " carries only " +
+  warn("the path to " + print(path.icrc.flow().destination) + " carries only " +
        std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
        std::to_string(train.stride) + "; use a smaller path MTU or raise the interface's MTU");
   return false;

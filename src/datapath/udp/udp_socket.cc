@@ -1,6 +1,7 @@
 // Socket options of the UDP datapath, each with the reason why it is set.
 #include "datapath/udp/udp_socket.h"
 
+#include <linux/sock_diag.h>
 #include <netinet/udp.h>
 
 #include <cstring>
@@ -100,21 +101,35 @@ Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptio
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
-  set(fd.get(), SOL_SOCKET, SO_RXQ_OVFL, 1);
-  if (address.gid.is_ipv4()) {
-    set(fd.get(), IPPROTO_IP, IP_RECVTOS, 1);
-    set(fd.get(), IPPROTO_IP, IP_RECVTTL, 1);
-  } else {
-    set(fd.get(), IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
-    set(fd.get(), IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
-    // Hardware and the kernel's Soft-RoCE send UDP checksum 0, which IPv6 would drop.
-    set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
-  }
+  // Hardware and the kernel's Soft-RoCE send UDP checksum 0, which IPv6 would drop.
+  if (!address.gid.is_ipv4()) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
   set(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
   // Last: from the moment it is bound, packets arrive.
   const SocketAddress a = SocketAddress::of(address, wire::kRoceUdpPort);
   if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
   return fd;
+}
+
+void report_ip_headers(int fd, const LocalAddress& address) {
+  if (address.gid.is_ipv4()) {
+    set(fd, IPPROTO_IP, IP_RECVTOS, 1);
+    set(fd, IPPROTO_IP, IP_RECVTTL, 1);
+  } else {
+    set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+  }
+}
+
+void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit) {
+  const bool v4 = address.gid.is_ipv4();
+  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
+  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
+}
+
+uint32_t kernel_drops(int fd) {
+  uint32_t info[SK_MEMINFO_VARS] = {};
+  socklen_t bytes = sizeof info;
+  return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &bytes) == 0 ? info[SK_MEMINFO_DROPS] : 0;
 }
 
 Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
@@ -126,10 +141,8 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
   // Never fragment, and (unconnected as the socket is) IPv4 id 0, counting up within a GSO send.
   if (address.gid.is_ipv4()) {
     set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-    set(fd.get(), IPPROTO_IP, IP_TTL, kDefaultHopLimit);
   } else {
     set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
-    set(fd.get(), IPPROTO_IPV6, IPV6_UNICAST_HOPS, kDefaultHopLimit);
   }
   const uint32_t start = static_cast<uint32_t>(::getpid()) * 2654435761u + slot * 97u;
   for (uint32_t i = 0; i < kSourcePorts; ++i) {

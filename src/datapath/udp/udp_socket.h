@@ -36,6 +36,12 @@ LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 // Receives on `address`, port 4791. The error says what is in the way.
 Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options);
 
+// Has the kernel tell traffic class and hop limit of every packet.
+void report_ip_headers(int fd, const LocalAddress& address);
+
+// How often the kernel had to drop a datagram because the socket's buffer was full.
+uint32_t kernel_drops(int fd);
+
 struct SendSocket {
   UniqueFd fd;
   uint16_t port = 0;
@@ -44,6 +50,9 @@ struct SendSocket {
 // flow hashing, and the receiver's kernel cannot join our packets with another process's.
 Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
+
+// What every packet from this socket carries unless it is said with the packet.
+void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit);
 
 // Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows
 // the way now. The error says that there is no way.
