@@ -96,7 +96,7 @@ class NicTest : public ::testing::Test {
   Status post(End& end, const core::SendRequest& request) {
     Nic::Guard guard(*nic_);
     Status status = guard.engine().post_send(*end.qp, request, now());
-    nic_->after_post(guard, *end.qp);
+    nic_->after_post(guard, *end.qp, runtime::now());
     return status;
   }
 
