@@ -44,6 +44,10 @@ const char* name_of(SendOp op) {
       return "bind memory window";
     case SendOp::SendInvalidate:
       return "SEND with invalidate";
+    case SendOp::Flush:
+      return "FLUSH";
+    case SendOp::AtomicWrite:
+      return "ATOMIC WRITE";
   }
   return "unknown operation";
 }

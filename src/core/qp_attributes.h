@@ -49,6 +49,14 @@ struct AddressVector {
   bool is_global = false;
 };
 
+// A way to send datagrams, made once and used by any number of requests. Its owner opened the path.
+struct AddressHandle {
+  uint32_t pd = 0;
+  AddressVector address;
+  wire::PathId path{};
+  wire::Gid source_gid;
+};
+
 struct QpAttributes {
   QpState state = QpState::Reset;
   QpState current_state = QpState::Reset;

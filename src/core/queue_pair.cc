@@ -1,6 +1,9 @@
 // State changes, and the meeting of the two halves.
 #include "core/queue_pair.h"
 
+#include "core/requester.h"
+#include "core/responder.h"
+
 namespace verbena::core {
 
 QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
@@ -14,8 +17,9 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
               .signal_all = config.signal_all,
               .attr = {},
               .failure = {}},
-      requester_(common_, config.max_send_wr, config.max_send_sge, config.max_inline),
-      responder_(common_, config.max_recv_wr, config.max_recv_sge) {}
+      requester_(std::make_unique<Requester>(common_, config.max_send_wr, config.max_send_sge,
+                                             config.max_inline)),
+      responder_(std::make_unique<Responder>(common_, config.max_recv_wr, config.max_recv_sge)) {}
 
 Status QueuePair::post_send(const SendRequest& request) {
   switch (common_.state) {
@@ -26,8 +30,8 @@ Status QueuePair::post_send(const SendRequest& request) {
     default:
       break;
   }
-  Status status = requester_.post(request);
-  if (status.ok() && common_.state == QpState::Error) requester_.flush(WcStatus::Flushed);
+  Status status = requester_->post(request);
+  if (status.ok() && common_.state == QpState::Error) requester_->flush(WcStatus::Flushed);
   settle();
   return status;
 }
@@ -36,8 +40,8 @@ Status QueuePair::post_receive(const ReceiveRequest& request) {
   if (common_.state == QpState::Reset) {
     return Error{EINVAL, "the QP must be at least in INIT before ibv_post_recv"};
   }
-  Status status = responder_.post(request);
-  if (status.ok() && common_.state == QpState::Error) responder_.flush();
+  Status status = responder_->post(request);
+  if (status.ok() && common_.state == QpState::Error) responder_->flush();
   settle();
   return status;
 }
@@ -77,7 +81,7 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_rd_atomic is larger than the device's max_qp_init_rd_atom"};
   }
-  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic == 0 && requester_.has_reads_queued()) {
+  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic == 0 && requester_->has_reads_queued()) {
     return Error{EINVAL, "max_rd_atomic cannot become 0 while READs or atomics are queued"};
   }
   if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
@@ -113,7 +117,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kDestQpn, a.dest_qpn, attr.dest_qpn);
   const bool notify_drained = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
   a.sqd_notify = notify_drained;
-  if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_.resize_answers();
+  if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_->resize_answers();
   set(kRateLimit, a.rate_limit, attr.rate_limit);
   if ((mask & kState) == 0) return;
 
@@ -121,17 +125,17 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   common_.state = attr.state;
   switch (attr.state) {
     case QpState::Reset:
-      requester_.reset();
-      responder_.reset();
+      requester_->reset();
+      responder_->reset();
       common_.failure.reset();
       established_ = false;
       common_.attr = QpAttributes{};
       break;
     case QpState::Rtr:
-      responder_.start();
+      responder_->start();
       break;
     case QpState::Rts:
-      if (from == QpState::Rtr) requester_.start();
+      if (from == QpState::Rtr) requester_->start();
       drain_announced_ = true;
       break;
     case QpState::Sqd:
@@ -140,7 +144,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       break;
     case QpState::Error:
       if (from != QpState::Error) {
-        responder_.forget_answers();
+        responder_->forget_answers();
         enter_error(WcStatus::Flushed);
       }
       break;
@@ -152,8 +156,8 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
 QpAttributes QueuePair::query() const {
   QpAttributes a = common_.attr;
   a.state = a.current_state = common_.state;
-  if (common_.state >= QpState::Rtr) a.rq_psn = responder_.expected_psn().value();
-  if (common_.state >= QpState::Rts) a.sq_psn = requester_.next_psn().value();
+  if (common_.state >= QpState::Rtr) a.rq_psn = responder_->expected_psn().value();
+  if (common_.state >= QpState::Rts) a.sq_psn = requester_->next_psn().value();
   return a;
 }
 
@@ -165,36 +169,37 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
       meta.destination != common_.attr.source_gid) {
     return common_.count(CounterId::wrong_source);
   }
+  if (p.op.transport != wire::Transport::Rc) return common_.count(CounterId::wrong_transport);
   // Full membership on one side is enough; the low 15 bits name the partition.
   if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
 
   if (p.op.direction == wire::Direction::Response) {
     if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
-    requester_.on_response(p, now);
+    requester_->on_response(p, now);
     check_drained();
   } else {
     if (common_.state == QpState::Rtr && !established_) {
       established_ = true;
       common_.engine.events.push_back({EventKind::CommEstablished, this, nullptr});
     }
-    responder_.on_request(p);
+    responder_->on_request(p, meta);
   }
   settle();
 }
 
 void QueuePair::on_deadline(Instant now) {
-  requester_.on_deadline(now);
+  requester_->on_deadline(now);
   settle();
 }
 
 // READ data and atomic results first, since the peer waits for them; then requests; a mere
 // acknowledgement last, being short, so that it can end the train that a request began.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
-  uint32_t sent = responder_.send_answers(sink, budget);
+  uint32_t sent = responder_->send_answers(sink, budget);
   settle();
-  if (requests && sent < budget) sent += requester_.transmit(sink, now, budget - sent);
+  if (requests && sent < budget) sent += requester_->transmit(sink, now, budget - sent);
   settle();
-  if (sent < budget) sent += responder_.send_acknowledgement(sink);
+  if (sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
 }
 
@@ -208,12 +213,12 @@ void QueuePair::settle() {
 
 void QueuePair::enter_error(WcStatus first) {
   common_.state = QpState::Error;
-  requester_.flush(first);
-  responder_.flush();
+  requester_->flush(first);
+  responder_->flush();
 }
 
 void QueuePair::check_drained() {
-  if (common_.state != QpState::Sqd || drain_announced_ || !requester_.drained()) return;
+  if (common_.state != QpState::Sqd || drain_announced_ || !requester_->drained()) return;
   drain_announced_ = true;
   common_.engine.events.push_back({EventKind::SqDrained, this, nullptr});
 }

@@ -1,15 +1,17 @@
-// QueuePair: a Requester and a Responder under one state. Made by the Engine, handed out as a
+// QueuePair: a sending and a receiving side under one state. Made by the Engine, handed out as a
 // pointer that stays valid until destroy.
 #pragma once
 
 #include <cstdint>
 
-#include "core/requester.h"
-#include "core/responder.h"
+#include <memory>
+
+#include "core/qp_sides.h"
 
 namespace verbena::core {
 
 struct QpConfig {
+  QpType type = QpType::Rc;
   uint32_t pd = 0;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* receive_cq = nullptr;
@@ -33,7 +35,7 @@ class QueuePair {
   // As they stand now: PSNs move while the queue pair works.
   QpAttributes query() const;
   PeerWindow* window() const { return common_.window; }
-  void set_window(PeerWindow* window) { requester_.change_window(window); }
+  void set_window(PeerWindow* window) { requester_->change_window(window); }
   const QpConfig& config() const { return config_; }
 
   Status post_send(const SendRequest& request);
@@ -47,11 +49,11 @@ class QueuePair {
   void on_deadline(Instant now);
   // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
-  bool answers_ready() const { return responder_.ready(); }
-  bool requests_ready(Instant now) { return requester_.ready(now); }
-  bool waits_for_window(Instant now) { return requester_.waits_for_window(now); }
-  Instant deadline() const { return requester_.deadline(); }
-  bool nothing_outstanding() const { return requester_.drained(); }
+  bool answers_ready() const { return responder_->ready(); }
+  bool requests_ready(Instant now) { return requester_->ready(now); }
+  bool waits_for_window(Instant now) { return requester_->waits_for_window(now); }
+  Instant deadline() const { return requester_->deadline(); }
+  bool nothing_outstanding() const { return requester_->drained(); }
 
   // For the engine's lists.
   bool in_ready_list = false;
@@ -66,8 +68,8 @@ class QueuePair {
 
   QpConfig config_;
   QpCommon common_;
-  Requester requester_;
-  Responder responder_;
+  std::unique_ptr<SendSide> requester_;
+  std::unique_ptr<ReceiveSide> responder_;
   bool drain_announced_ = true;
   bool established_ = false;
 };

@@ -8,42 +8,33 @@
 #include <vector>
 
 #include "base/time.h"
-#include "core/qp_common.h"
+#include "core/qp_sides.h"
 #include "core/work_queue.h"
 
 namespace verbena::core {
 
-class Requester {
+class Requester final : public SendSide {
  public:
   Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
   const SendQueue& queue() const { return queue_; }
 
-  // Checks and queues a request; the errno is what ibv_post_send documents.
-  Status post(const SendRequest& request);
-
-  // Sends what may be sent, at most `budget` packets. Returns how many.
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget);
-  // Whether transmit() would find something to do.
-  bool ready(Instant now) { return blocked_reason(now) == Blocked::No; }
-  bool waits_for_window(Instant now) { return blocked_reason(now) == Blocked::Window; }
-
-  void on_response(const wire::Packet& packet, Instant now);
-  void on_deadline(Instant now);
-  Instant deadline() const;
-
-  // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
-  void start();
-  // What is under way counts against the new window from now on (null: against none).
-  void change_window(PeerWindow* window);
-  // Back to RESET: forgets everything without completions.
-  void reset();
-  // Completes whatever is queued, in order. `first` is how the request at the head failed.
-  void flush(WcStatus first);
-  // Nothing is under way (what SQD waits for).
-  bool drained() const { return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0); }
-  bool has_reads_queued() const;
-  wire::Psn next_psn() const { return next_; }
+  Status post(const SendRequest& request) override;
+  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  bool ready(Instant now) override { return blocked_reason(now) == Blocked::No; }
+  bool waits_for_window(Instant now) override { return blocked_reason(now) == Blocked::Window; }
+  void on_response(const wire::Packet& packet, Instant now) override;
+  void on_deadline(Instant now) override;
+  Instant deadline() const override;
+  void start() override;
+  void change_window(PeerWindow* window) override;
+  void reset() override;
+  void flush(WcStatus first) override;
+  bool drained() const override {
+    return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0);
+  }
+  bool has_reads_queued() const override;
+  wire::Psn next_psn() const override { return next_; }
 
  private:
   enum class Blocked : uint8_t {

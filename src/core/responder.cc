@@ -88,7 +88,7 @@ uint32_t Responder::packets_for(uint32_t length) const {
   return length == 0 ? 1 : (length - 1) / wire::bytes_of(qp_.attr.path_mtu) + 1;
 }
 
-void Responder::on_request(const wire::Packet& p) {
+void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
   const int32_t ahead = p.bth.psn.distance_from(expected_);
   if (ahead < 0) return on_duplicate(p);
   if (ahead > 0) return on_ahead();

@@ -7,33 +7,27 @@
 #include <vector>
 
 #include "base/time.h"
-#include "core/qp_common.h"
+#include "core/qp_sides.h"
 #include "core/work_queue.h"
 
 namespace verbena::core {
 
-class Responder {
+class Responder final : public ReceiveSide {
  public:
   Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
 
   const ReceiveQueue& queue() const { return queue_; }
-  Status post(const ReceiveRequest& request);
-
-  void on_request(const wire::Packet& packet);
-
-  // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
-  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget);
-  // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
-  uint32_t send_acknowledgement(wire::PacketSink& sink);
-  bool ready() const { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
-
-  void start();           // INIT -> RTR: expects attr.rq_psn first
-  void resize_answers();  // max_dest_rd_atomic changed
-  void reset();
-  void flush();
-  // The application moved the queue pair to ERR: what was still to be answered is not.
-  void forget_answers();
-  wire::Psn expected_psn() const { return expected_; }
+  Status post(const ReceiveRequest& request) override;
+  void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
+  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget) override;
+  uint32_t send_acknowledgement(wire::PacketSink& sink) override;
+  bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
+  void start() override;
+  void resize_answers() override;
+  void reset() override;
+  void flush() override;
+  void forget_answers() override;
+  wire::Psn expected_psn() const override { return expected_; }
 
  private:
   struct Verdict {

@@ -14,6 +14,8 @@ namespace verbena::core {
 
 enum class QpState : uint8_t { Reset = 0, Init, Rtr, Rts, Sqd, Sqe, Error };
 
+enum class QpType : uint8_t { Rc = 2, Uc = 3, Ud = 4, XrcSend = 9, XrcReceive = 10 };
+
 enum class SendOp : uint8_t {
   Write = 0,
   WriteImm = 1,
@@ -25,6 +27,8 @@ enum class SendOp : uint8_t {
   LocalInvalidate = 7,
   BindWindow = 8,
   SendInvalidate = 9,
+  Flush = 14,
+  AtomicWrite = 15,
 };
 
 constexpr bool is_read_or_atomic(SendOp op) {
@@ -50,6 +54,8 @@ inline constexpr uint32_t kRemoteRead = 4;
 inline constexpr uint32_t kRemoteAtomic = 8;
 inline constexpr uint32_t kWindowBind = 16;
 inline constexpr uint32_t kZeroBased = 32;
+inline constexpr uint32_t kFlushGlobal = 1u << 8;
+inline constexpr uint32_t kFlushPersistent = 1u << 9;
 
 enum class WcStatus : uint8_t {
   Success = 0,
@@ -76,11 +82,14 @@ enum class WcOpcode : uint8_t {
   FetchAdd = 4,
   BindWindow = 5,
   LocalInvalidate = 6,
+  Flush = 8,
+  AtomicWrite = 9,
   Receive = 128,
   ReceiveWriteImm = 129,
 };
 
 // Completion flags, as ibv_wc_flags.
+inline constexpr uint8_t kWcGrh = 1;
 inline constexpr uint8_t kWcWithImmediate = 2;
 inline constexpr uint8_t kWcWithInvalidate = 8;
 
@@ -119,6 +128,8 @@ struct WindowBinding {
   uint32_t new_rkey = 0;
 };
 
+struct AddressHandle;
+
 // One work request for the send queue. For inline requests `inline_data` replaces what lkeys name.
 struct SendRequest {
   uint64_t wr_id = 0;
@@ -132,6 +143,15 @@ struct SendRequest {
   uint64_t swap = 0;
   uint32_t window_rkey = 0;  // BindWindow: the window's present key
   WindowBinding bind;
+  // UD
+  const AddressHandle* handle = nullptr;
+  wire::Qpn remote_qpn;
+  uint32_t remote_qkey = 0;
+  uint32_t remote_srqn = 0;  // XRC
+  // FLUSH: as wire::FlushEth; the range is remote_address and flush_length
+  uint8_t flush_placement = 0;
+  uint8_t flush_selectivity = 0;
+  uint32_t flush_length = 0;
 };
 
 struct ReceiveRequest {

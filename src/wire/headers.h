@@ -74,6 +74,34 @@ struct Reth {
   }
 };
 
+// Datagram extended transport header, 8 bytes: 0..3 Q_Key | 4 reserved | 5..7 source QP
+struct Deth {
+  uint32_t qkey = 0;
+  Qpn source;
+
+  static Deth load(const std::byte* p) { return {load_be32(p), Qpn(load_be24(p + 5))}; }
+  void store(std::byte* p) const {
+    store_be32(p, qkey);
+    store_u8(p + 4, 0);
+    store_be24(p + 5, source.value());
+  }
+};
+
+// FLUSH extended transport header, 4 bytes: placement types in bits 0..3, selectivity level in 4..5
+// of the big-endian word.
+struct FlushEth {
+  uint8_t placement = 0;    // 1: global visibility, 2: persistence
+  uint8_t selectivity = 0;  // 0: a range, 1: all of the memory region
+
+  static FlushEth load(const std::byte* p) {
+    const uint32_t word = load_be32(p);
+    return {static_cast<uint8_t>(word & 0xF), static_cast<uint8_t>(word >> 4 & 0x3)};
+  }
+  void store(std::byte* p) const {
+    store_be32(p, uint32_t{placement} | uint32_t{selectivity} << 4);
+  }
+};
+
 // The AETH syndrome's codes (IBA 9.7.5.1.4). ACK carries credits in its low five bits, RNR a timer.
 enum class AckKind : uint8_t { Ack = 0, RnrNak = 1, Reserved = 2, Nak = 3 };
 enum class NakCode : uint8_t {

@@ -27,9 +27,25 @@ const char* name_of(uint8_t opcode) {
                                                "RC FetchAdd",
                                                nullptr,
                                                "RC SEND Last Invalidate",
-                                               "RC SEND Only Invalidate"};
+                                               "RC SEND Only Invalidate",
+                                               nullptr,
+                                               nullptr,
+                                               nullptr,
+                                               nullptr,
+                                               "RC FLUSH",
+                                               "RC ATOMIC WRITE"};
+  static constexpr const char* kUcNames[12] = {
+      "UC SEND First",       "UC SEND Middle",
+      "UC SEND Last",        "UC SEND Last Immediate",
+      "UC SEND Only",        "UC SEND Only Immediate",
+      "UC RDMA WRITE First", "UC RDMA WRITE Middle",
+      "UC RDMA WRITE Last",  "UC RDMA WRITE Last Immediate",
+      "UC RDMA WRITE Only",  "UC RDMA WRITE Only Immediate"};
   const char* name = nullptr;
   if (opcode < 32) name = kRcNames[opcode];
+  if (opcode >= kUcBase && opcode < kUcBase + 12) name = kUcNames[opcode - kUcBase];
+  if (opcode == 0x64) name = "UD SEND Only";
+  if (opcode == 0x65) name = "UD SEND Only Immediate";
   if (opcode == 0x81) name = "CNP";
   return name != nullptr ? name : "unknown opcode";
 }

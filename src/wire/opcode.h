@@ -20,6 +20,8 @@ enum class Verb : uint8_t {
   AtomicAck,
   CompareSwap,
   FetchAdd,
+  Flush,
+  AtomicWrite,
   Cnp
 };
 
@@ -51,14 +53,30 @@ enum class Opcode : uint8_t {
   RcFetchAdd = 0x14,
   RcSendLastInvalidate = 0x16,
   RcSendOnlyInvalidate = 0x17,
+  RcFlush = 0x1C,
+  RcAtomicWrite = 0x1D,
+  UdSendOnly = 0x64,
+  UdSendOnlyImm = 0x65,
   Cnp = 0x81,
 };
+
+// UC and XRC number their operations as RC does.
+inline constexpr uint8_t kRcBase = 0x00;
+inline constexpr uint8_t kUcBase = 0x20;
+inline constexpr uint8_t kUdBase = 0x60;
+inline constexpr uint8_t kXrcBase = 0xA0;
+constexpr uint8_t with_base(uint8_t base, Opcode rc) {
+  return static_cast<uint8_t>(base | static_cast<uint8_t>(rc));
+}
 
 struct OpcodeInfo {
   Transport transport = Transport::Rc;
   Verb verb = Verb::Invalid;
   Position position = Position::Only;
   Direction direction = Direction::Request;
+  bool has_deth = false;
+  bool has_xrc_eth = false;
+  bool has_flush_eth = false;
   bool has_reth = false;
   bool has_aeth = false;
   bool has_atomic_eth = false;
@@ -77,6 +95,9 @@ struct OpcodeInfo {
 };
 
 inline constexpr uint8_t kBthBytes = 12;
+inline constexpr uint8_t kDethBytes = 8;
+inline constexpr uint8_t kXrcEthBytes = 4;
+inline constexpr uint8_t kFlushEthBytes = 4;
 inline constexpr uint8_t kRethBytes = 16;
 inline constexpr uint8_t kAethBytes = 4;
 inline constexpr uint8_t kAtomicEthBytes = 28;
@@ -168,10 +189,18 @@ constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
       message(Verb::Send, Only);
       i.has_invalidate = true;
       break;
+    case 0x1C:
+      message(Verb::Flush, Only);
+      i.has_flush_eth = true;
+      break;
+    case 0x1D:
+      message(Verb::AtomicWrite, Only);
+      break;
     default:
       return {};
   }
-  i.has_reth = i.verb == Verb::ReadRequest || (i.verb == Verb::Write && i.starts_message());
+  i.has_reth = i.verb == Verb::ReadRequest || i.verb == Verb::Flush ||
+               i.verb == Verb::AtomicWrite || (i.verb == Verb::Write && i.starts_message());
   i.has_aeth = i.verb == Verb::Ack || i.verb == Verb::AtomicAck ||
                (i.verb == Verb::ReadResponse && i.position != Middle);
   i.has_atomic_eth = i.verb == Verb::CompareSwap || i.verb == Verb::FetchAdd;
@@ -179,17 +208,50 @@ constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
   if (i.verb == Verb::ReadResponse || i.verb == Verb::Ack || i.verb == Verb::AtomicAck) {
     i.direction = Direction::Response;
   }
-  i.header_bytes = static_cast<uint8_t>(
-      kBthBytes + (i.has_reth ? kRethBytes : 0) + (i.has_aeth ? kAethBytes : 0) +
-      (i.has_atomic_eth ? kAtomicEthBytes : 0) + (i.has_atomic_ack_eth ? kAtomicAckEthBytes : 0) +
-      (i.has_immediate ? kImmediateBytes : 0) + (i.has_invalidate ? kInvalidateBytes : 0));
+  return i;
+}
+
+constexpr uint8_t header_bytes_of(const OpcodeInfo& i) {
+  return static_cast<uint8_t>(
+      kBthBytes + (i.has_deth ? kDethBytes : 0) + (i.has_xrc_eth ? kXrcEthBytes : 0) +
+      (i.has_flush_eth ? kFlushEthBytes : 0) + (i.has_reth ? kRethBytes : 0) +
+      (i.has_aeth ? kAethBytes : 0) + (i.has_atomic_eth ? kAtomicEthBytes : 0) +
+      (i.has_atomic_ack_eth ? kAtomicAckEthBytes : 0) + (i.has_immediate ? kImmediateBytes : 0) +
+      (i.has_invalidate ? kInvalidateBytes : 0));
+}
+
+// What a transport allows of RC's operations, and what it adds to their headers.
+constexpr OpcodeInfo describe_operation(Transport transport, uint8_t operation) {
+  OpcodeInfo i = describe_rc_operation(operation);
+  switch (transport) {
+    case Transport::Rc:
+      break;
+    case Transport::Uc:
+      if ((i.verb != Verb::Send && i.verb != Verb::Write) || i.has_invalidate) return {};
+      break;
+    case Transport::Ud:
+      if (i.verb != Verb::Send || i.position != Position::Only || i.has_invalidate) return {};
+      i.has_deth = true;
+      break;
+    case Transport::Xrc:
+      i.has_xrc_eth = i.direction == Direction::Request;
+      break;
+    default:
+      return {};
+  }
+  if (!i.valid()) return {};
+  i.transport = transport;
+  i.header_bytes = header_bytes_of(i);
   return i;
 }
 
 inline constexpr std::array<OpcodeInfo, 256> kOpcodes = [] {
   std::array<OpcodeInfo, 256> table{};
   for (uint8_t operation = 0; operation < 32; ++operation) {
-    table[operation] = describe_rc_operation(operation);
+    table[kRcBase + operation] = describe_operation(Transport::Rc, operation);
+    table[kUcBase + operation] = describe_operation(Transport::Uc, operation);
+    table[kUdBase + operation] = describe_operation(Transport::Ud, operation);
+    table[kXrcBase + operation] = describe_operation(Transport::Xrc, operation);
   }
   table[0x81].transport = Transport::Cnp;
   table[0x81].verb = Verb::Cnp;
@@ -214,6 +276,13 @@ static_assert(info_of(Opcode::RcReadResponseLast).header_bytes == 16);
 static_assert(info_of(Opcode::RcAtomicAck).header_bytes == 24);
 static_assert(info_of(Opcode::RcFetchAdd).header_bytes == 40);
 static_assert(info_of(Opcode::RcSendOnlyInvalidate).header_bytes == 16);
+static_assert(info_of(Opcode::RcFlush).header_bytes == 32);
+static_assert(info_of(Opcode::RcAtomicWrite).header_bytes == 28);
+static_assert(info_of(Opcode::UdSendOnly).header_bytes == 20);
+static_assert(info_of(with_base(kUcBase, Opcode::RcWriteOnlyImm)).header_bytes == 32);
+static_assert(info_of(with_base(kXrcBase, Opcode::RcWriteOnlyImm)).header_bytes == 36);
+static_assert(info_of(with_base(kXrcBase, Opcode::RcAck)).header_bytes == 16);
+static_assert(!info_of(with_base(kUcBase, Opcode::RcReadRequest)).valid());
 static_assert(!info_of(0x15).valid() && !info_of(0x18).valid() && !info_of(0x1F).valid());
 
 // The opcode's name as the specification and packet analysers write it.

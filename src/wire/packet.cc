@@ -1,4 +1,5 @@
-// Parsing and building: the header order is BTH, then RETH or AtomicETH or AETH, then the rest.
+// Parsing and building: the header order is BTH, then DETH or XRCETH, then FETH, then RETH or
+// AtomicETH or AETH, then the rest.
 #include "wire/packet.h"
 
 namespace verbena::wire {
@@ -17,6 +18,18 @@ std::optional<Packet> Packet::parse(std::span<const std::byte> bytes, ParseError
   if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
 
   const std::byte* at = bytes.data() + kBthBytes;
+  if (p.op.has_deth) {
+    p.deth = Deth::load(at);
+    at += kDethBytes;
+  }
+  if (p.op.has_xrc_eth) {
+    p.xrc_srqn = load_be24(at + 1);
+    at += kXrcEthBytes;
+  }
+  if (p.op.has_flush_eth) {
+    p.flush = FlushEth::load(at);
+    at += kFlushEthBytes;
+  }
   if (p.op.has_reth) {
     p.reth = Reth::load(at);
     at += kRethBytes;
@@ -48,6 +61,18 @@ size_t store_headers(const Packet& p, std::byte* to) {
   p.bth.store(to);
   std::byte* at = to + kBthBytes;
   const OpcodeInfo& op = info_of(p.bth.opcode);
+  if (op.has_deth) {
+    p.deth.store(at);
+    at += kDethBytes;
+  }
+  if (op.has_xrc_eth) {
+    store_be32(at, p.xrc_srqn & 0xFFFFFF);
+    at += kXrcEthBytes;
+  }
+  if (op.has_flush_eth) {
+    p.flush.store(at);
+    at += kFlushEthBytes;
+  }
   if (op.has_reth) {
     p.reth.store(at);
     at += kRethBytes;

@@ -16,6 +16,9 @@ enum class ParseError : uint8_t { TooShort, UnknownOpcode, BadVersion, BadPaddin
 struct Packet {
   OpcodeInfo op;
   Bth bth;
+  Deth deth;              // valid when op.has_deth
+  uint32_t xrc_srqn = 0;  // XRCETH: the shared receive queue; valid when op.has_xrc_eth
+  FlushEth flush;         // valid when op.has_flush_eth
   Reth reth;              // valid when op.has_reth
   Aeth aeth;              // valid when op.has_aeth
   AtomicEth atomic;       // valid when op.has_atomic_eth

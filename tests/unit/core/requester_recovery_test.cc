@@ -1,4 +1,5 @@
 // Losses as the requester sees them: time-outs, NAKs, answers that are overtaken.
+#include "core/requester.h"
 #include "tests/unit/core/engine_support.h"
 
 namespace verbena::core {

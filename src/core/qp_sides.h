@@ -1,0 +1,66 @@
+// The two halves of a queue pair as QueuePair sees them, whatever the transport. RC has Requester
+// and Responder; each further transport brings its own pair and leaves these alone.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "core/qp_common.h"
+
+namespace verbena::core {
+
+class SendSide {
+ public:
+  virtual ~SendSide() = default;
+
+  // Checks and queues a request; the errno is what ibv_post_send documents.
+  virtual Status post(const SendRequest& request) = 0;
+
+  // Sends what may be sent, at most `budget` packets. Returns how many.
+  virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
+  // Whether transmit() would find something to do.
+  virtual bool ready(Instant now) = 0;
+  virtual bool waits_for_window(Instant) { return false; }
+
+  virtual void on_response(const wire::Packet&, Instant) {}
+  virtual void on_deadline(Instant) {}
+  virtual Instant deadline() const { return kNever; }
+
+  // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
+  virtual void start() = 0;
+  // What is under way counts against the new window from now on (null: against none).
+  virtual void change_window(PeerWindow* window) = 0;
+  // Back to RESET: forgets everything without completions.
+  virtual void reset() = 0;
+  // Completes whatever is queued, in order. `first` is how the request at the head failed.
+  virtual void flush(WcStatus first) = 0;
+  // Nothing is under way (what SQD waits for).
+  virtual bool drained() const = 0;
+  virtual bool has_reads_queued() const { return false; }
+  virtual wire::Psn next_psn() const = 0;
+};
+
+class ReceiveSide {
+ public:
+  virtual ~ReceiveSide() = default;
+
+  virtual Status post(const ReceiveRequest& request) = 0;
+
+  virtual void on_request(const wire::Packet& packet, const wire::RxMeta& meta) = 0;
+
+  // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
+  virtual uint32_t send_answers(wire::PacketSink&, uint32_t) { return 0; }
+  // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
+  virtual uint32_t send_acknowledgement(wire::PacketSink&) { return 0; }
+  virtual bool ready() const { return false; }
+
+  virtual void start() = 0;         // INIT -> RTR: expects attr.rq_psn first
+  virtual void resize_answers() {}  // max_dest_rd_atomic changed
+  virtual void reset() = 0;
+  virtual void flush() = 0;
+  // The application moved the queue pair to ERR: what was still to be answered is not.
+  virtual void forget_answers() {}
+  virtual wire::Psn expected_psn() const = 0;
+};
+
+}  // namespace verbena::core
