@@ -67,7 +67,7 @@ void fill_tables(Context& c) {
   ops.post_send = post_send;
   ops.post_recv = post_recv;
   // The slots left null are what the inlines answer with EOPNOTSUPP.
-  c.sz = sizeof(verbs_context);
+  c.sz = kNewerContextBytes;
   c.query_port = query_port;
   c.query_device_ex = query_device_ex;
   c.create_qp_ex = create_qp_ex;

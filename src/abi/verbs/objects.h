@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "abi/verbs/newer_verbs.h"
 #include "abi/verbs/spin_lock.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
@@ -44,7 +45,8 @@ struct Device : DeviceHead {
 
 struct CompletionChannel;
 
-struct Context : verbs_context {
+// The newer slots lie directly in front of the older ones, as newer headers look for them.
+struct Context : NewerOps, verbs_context {
   Device* device = nullptr;
   std::shared_ptr<runtime::Nic> nic;
   std::unique_ptr<runtime::EventChannel> async;
@@ -89,7 +91,7 @@ struct Cq : ibv_cq_ex {
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };
 
-struct Qp : ibv_qp_ex {
+struct Qp : NewerQpEx {
   runtime::Nic* nic = nullptr;
   core::QueuePair* core = nullptr;
   runtime::Owner owner;

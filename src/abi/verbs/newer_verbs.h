@@ -1,0 +1,100 @@
+// What releases of rdma-core after 44 added to <infiniband/verbs.h>, up to IBVERBS_1.17: values and
+// layouts that programs built against newer headers expect of us. They are kept under names of our
+// own inside the namespace, so that building against newer headers does not clash.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::abi {
+
+// ibv_access_flags, ibv_wr_opcode, ibv_wc_opcode, ibv_qp_create_send_ops_flags
+inline constexpr unsigned kAccessFlushGlobal = 1u << 8;
+inline constexpr unsigned kAccessFlushPersistent = 1u << 9;
+inline constexpr unsigned kWrFlush = 14;
+inline constexpr unsigned kWcFlush = 8;
+inline constexpr uint64_t kQpExWithFlush = 1u << 11;
+
+// ibv_placement_type and ibv_selectivity_level, the last two arguments of ibv_wr_flush
+inline constexpr uint8_t kPlacementGlobal = 1;
+inline constexpr uint8_t kPlacementPersistent = 2;
+inline constexpr uint8_t kSelectRange = 0;
+inline constexpr uint8_t kSelectRegion = 1;
+
+// ibv_odp_transport_cap_bits
+inline constexpr uint32_t kOdpSupportFlush = 1u << 6;
+inline constexpr uint32_t kOdpSupportAtomicWrite = 1u << 7;
+
+// ibv_device_cap_flags that only device_cap_flags_ex has room for
+inline constexpr uint64_t kDeviceFlushGlobal = uint64_t{1} << 38;
+inline constexpr uint64_t kDeviceFlushPersistent = uint64_t{1} << 39;
+inline constexpr uint64_t kDeviceAtomicWrite = uint64_t{1} << 40;
+
+// ibv_qp_ex with the slot behind ibv_wr_flush. Every queue pair of ours is this large.
+struct NewerQpEx : ibv_qp_ex {
+  void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t length,
+                   uint8_t placement, uint8_t selectivity);
+};
+static_assert(sizeof(ibv_qp_ex) == 352 && sizeof(NewerQpEx) == 360);
+
+struct NewerPortAttr : ibv_port_attr {
+  uint32_t active_speed_ex;  // as active_speed, for rates that do not fit its eight bits
+};
+static_assert(sizeof(ibv_port_attr) == 52 && sizeof(NewerPortAttr) == 56);
+
+// A hint about how a device should place what it writes; nothing to tell a CPU that writes itself.
+struct DmaHandle {
+  ibv_context* context;
+};
+
+struct DmaHandleInit {
+  uint32_t comp_mask;
+  uint32_t cpu_id;
+  uint8_t processing_hint;
+  uint8_t memory_type;
+};
+inline constexpr uint32_t kDmaHandleCpu = 1;
+inline constexpr uint32_t kDmaHandleHint = 2;
+inline constexpr uint32_t kDmaHandleMemoryType = 4;
+static_assert(sizeof(DmaHandleInit) == 12);
+
+struct Buffer;  // opaque to programs: ibv_buf
+
+struct RegionInit {  // ibv_mr_init_attr
+  size_t length;
+  int access;
+  uint64_t comp_mask;
+  uint64_t iova;
+  void* addr;
+  int fd;
+  uint64_t fd_offset;
+  DmaHandle* dmah;
+  Buffer* buffer;
+};
+inline constexpr uint64_t kRegionIova = 1;
+inline constexpr uint64_t kRegionAddress = 2;
+inline constexpr uint64_t kRegionFd = 4;
+inline constexpr uint64_t kRegionFdOffset = 8;
+inline constexpr uint64_t kRegionDmaHandle = 16;
+inline constexpr uint64_t kRegionBuffer = 32;
+static_assert(sizeof(RegionInit) == 72 && offsetof(RegionInit, access) == 8 &&
+              offsetof(RegionInit, comp_mask) == 16 && offsetof(RegionInit, addr) == 32 &&
+              offsetof(RegionInit, fd) == 40 && offsetof(RegionInit, fd_offset) == 48 &&
+              offsetof(RegionInit, buffer) == 64);
+
+// verbs_context grows towards lower addresses: these slots lie directly in front of the one that
+// <infiniband/verbs.h> of rdma-core 44 begins with.
+struct NewerOps {
+  void (*free_buf)(Buffer* buffer);
+  void* (*alloc_buf)(ibv_pd* pd, size_t size, Buffer** buffer);
+  int (*dm_export_dmabuf_fd)(ibv_dm* dm);
+  ibv_mr* (*reg_mr_ex)(ibv_pd* pd, RegionInit* init);
+  int (*dealloc_dmah)(DmaHandle* handle);
+  DmaHandle* (*alloc_dmah)(ibv_context* context, DmaHandleInit* init);
+};
+inline constexpr size_t kNewerContextBytes = 696;
+static_assert(sizeof(NewerOps) + sizeof(verbs_context) == kNewerContextBytes);
+
+}  // namespace verbena::abi
