@@ -16,10 +16,13 @@ constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
 constexpr uint32_t kReservedIndices = 2;
 constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
+constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
+
 }  // namespace
 
 Engine::Engine(const EngineConfig& config) : config_(config), state_(config.secret) {
   first_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices));
+  last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
 }
 
 Engine::~Engine() = default;
@@ -68,6 +71,26 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   slots_[slot].qp.reset();
   free_.push_back(slot);
   --qp_count_;
+}
+
+SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
+  // Numbers come back as late as possible here too.
+  do {
+    last_srq_ = (last_srq_ + 1) % kSrqNumbers;
+  } while (last_srq_ == 0 || state_.srqs.contains(last_srq_));
+  auto& srq = state_.srqs[last_srq_];
+  srq = std::make_unique<SharedReceiveQueue>(state_.events, last_srq_, config);
+  return srq.get();
+}
+
+void Engine::destroy_srq(SharedReceiveQueue* srq) {
+  if (srq->config().xrc_domain != 0) {
+    for (Slot& slot : slots_) {
+      if (slot.qp) slot.qp->forget_srq(srq);
+    }
+  }
+  std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.srq == srq; });
+  state_.srqs.erase(srq->number());
 }
 
 void Engine::drop_from_lists(QueuePair& qp) {

@@ -49,6 +49,10 @@ class Engine {
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now);
   Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
+  // At most 2^24 - 1 numbers exist; the owner keeps to its own, lower limit.
+  SharedReceiveQueue* create_srq(const SrqConfig& config);
+  // No queue pair was made with it. XRC queue pairs that were using it refuse the rest.
+  void destroy_srq(SharedReceiveQueue* srq);
   size_t qp_count() const { return qp_count_; }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
@@ -89,6 +93,7 @@ class Engine {
   std::vector<Slot> slots_;
   std::vector<size_t> free_;
   size_t qp_count_ = 0;
+  uint32_t last_srq_;
   uint32_t first_index_;           // where QPNs begin: not where those of a previous engine did
   std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)
   size_t ready_head_ = 0;

@@ -12,6 +12,7 @@ namespace verbena::core {
 
 class CompletionQueue;
 class QueuePair;
+class SharedReceiveQueue;
 
 // As ibv_event_type.
 enum class EventKind : uint8_t {
@@ -21,12 +22,16 @@ enum class EventKind : uint8_t {
   QpAccessError = 3,
   CommEstablished = 4,
   SqDrained = 5,
+  SrqError = 14,
+  SrqLimitReached = 15,
+  LastWqeReached = 16,
 };
 
 struct AsyncEvent {
   EventKind kind;
   QueuePair* qp = nullptr;        // for QP events
   CompletionQueue* cq = nullptr;  // for CqError
+  SharedReceiveQueue* srq = nullptr;
 };
 
 // A queue pair went into error by itself. One of these per failure; the owner puts it into words.

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "core/completion_queue.h"
@@ -12,6 +14,7 @@
 #include "core/memory_registry.h"
 #include "core/peer_window.h"
 #include "core/qp_attributes.h"
+#include "core/shared_receive_queue.h"
 #include "core/types.h"
 #include "wire/packet.h"
 
@@ -27,6 +30,7 @@ struct EngineState {
   std::vector<QpFailure> failures;
   std::vector<CompletionQueue*> notified;  // asked to be woken, and something came
   uint64_t completions = 0;                // ever
+  std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
 };
 
 struct QpCommon {
@@ -36,11 +40,15 @@ struct QpCommon {
   uint32_t pd;
   CompletionQueue* send_cq;
   CompletionQueue* receive_cq;
+  SharedReceiveQueue* srq;  // where receives come from, if not from a queue of its own
+  uint32_t xrc_domain;      // XRC receive: each message names one of the SRQs in it; otherwise 0
   bool signal_all;
   QpState state = QpState::Reset;
   QpAttributes attr;
   PeerWindow* window = nullptr;
   std::optional<QpFailure> failure;
+
+  bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
 
@@ -61,7 +69,7 @@ struct QpCommon {
     const bool was_overrun = cq->overrun();
     if (!cq->push(completion, &notify)) {
       count(CounterId::cq_overruns);
-      if (!was_overrun) engine.events.push_back({EventKind::CqError, nullptr, cq});
+      if (!was_overrun) engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
       fail(WcStatus::Fatal);
     }
     ++engine.completions;

@@ -58,6 +58,8 @@ class ReceiveSide {
   virtual void resize_answers() {}  // max_dest_rd_atomic changed
   virtual void reset() = 0;
   virtual void flush() = 0;
+  // A shared receive queue goes away: what is held of it goes too.
+  virtual void forget_srq(const SharedReceiveQueue*) {}
   // The application moved the queue pair to ERR: what was still to be answered is not.
   virtual void forget_answers() {}
   virtual wire::Psn expected_psn() const = 0;

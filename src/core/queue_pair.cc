@@ -14,6 +14,8 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
               .pd = config.pd,
               .send_cq = config.send_cq,
               .receive_cq = config.receive_cq,
+              .srq = config.srq,
+              .xrc_domain = config.xrc_domain,
               .signal_all = config.signal_all,
               .attr = {},
               .failure = {}},
@@ -180,7 +182,7 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
   } else {
     if (common_.state == QpState::Rtr && !established_) {
       established_ = true;
-      common_.engine.events.push_back({EventKind::CommEstablished, this, nullptr});
+      common_.engine.events.push_back({.kind = EventKind::CommEstablished, .qp = this});
     }
     responder_->on_request(p, meta);
   }
@@ -220,7 +222,7 @@ void QueuePair::enter_error(WcStatus first) {
 void QueuePair::check_drained() {
   if (common_.state != QpState::Sqd || drain_announced_ || !requester_->drained()) return;
   drain_announced_ = true;
-  common_.engine.events.push_back({EventKind::SqDrained, this, nullptr});
+  common_.engine.events.push_back({.kind = EventKind::SqDrained, .qp = this});
 }
 
 }  // namespace verbena::core

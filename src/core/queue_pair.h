@@ -15,6 +15,8 @@ struct QpConfig {
   uint32_t pd = 0;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* receive_cq = nullptr;
+  SharedReceiveQueue* srq = nullptr;  // receives come from there; max_recv_* do not matter
+  uint32_t xrc_domain = 0;            // XrcReceive
   uint32_t max_send_wr = 0;
   uint32_t max_recv_wr = 0;
   uint32_t max_send_sge = 0;
@@ -53,6 +55,7 @@ class QueuePair {
   bool requests_ready(Instant now) { return requester_->ready(now); }
   bool waits_for_window(Instant now) { return requester_->waits_for_window(now); }
   Instant deadline() const { return requester_->deadline(); }
+  void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
   // For the engine's lists.

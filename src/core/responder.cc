@@ -14,22 +14,7 @@ using wire::Position;
 using wire::Verb;
 
 Responder::Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
-    : qp_(qp), queue_(max_wr, max_sges, 0) {}
-
-Status Responder::post(const ReceiveRequest& r) {
-  if (queue_.full()) return Error{ENOMEM, "the receive queue is full"};
-  if (r.sges.size() > queue_.max_sges()) return Error{EINVAL, "more SGEs than max_recv_sge"};
-  uint64_t length = 0;
-  for (const Sge& sge : r.sges) length += sge.length;
-  if (length > kMaxMessageBytes) return Error{EINVAL, "a receive buffer is at most 2 GiB"};
-  ReceiveWqe& wqe = queue_.slot();
-  wqe.wr_id = r.wr_id;
-  wqe.length = static_cast<uint32_t>(length);
-  wqe.sge_count = static_cast<uint16_t>(r.sges.size());
-  std::ranges::copy(r.sges, queue_.sge_slots(queue_.tail()).begin());
-  queue_.push();
-  return {};
-}
+    : qp_(qp), receives_(qp, max_wr, max_sges) {}
 
 void Responder::start() {
   expected_ = wire::Psn(qp_.attr.rq_psn);
@@ -57,7 +42,7 @@ void Responder::resize_answers() {
 }
 
 void Responder::reset() {
-  queue_.clear();
+  receives_.reset();
   message_.reset();
   nak_sent_ = false;
   forget_answers();
@@ -73,15 +58,7 @@ void Responder::forget_answers() {
 
 void Responder::flush() {
   message_.reset();
-  while (!queue_.empty()) {
-    Completion c;
-    c.wr_id = queue_.front().wr_id;
-    c.status = WcStatus::Flushed;
-    c.opcode = WcOpcode::Receive;
-    c.qpn = qp_.qpn;
-    queue_.pop();
-    qp_.complete(qp_.receive_cq, c);
-  }
+  receives_.flush();
 }
 
 uint32_t Responder::packets_for(uint32_t length) const {
@@ -148,7 +125,7 @@ Responder::Verdict Responder::check_length(const wire::Packet& p) const {
 Responder::Verdict Responder::check_receive(const wire::Packet& p) const {
   const bool takes_receive = (p.op.verb == Verb::Send && p.op.starts_message()) ||
                              (p.op.verb == Verb::Write && p.op.has_immediate);
-  if (takes_receive && queue_.empty()) return {Verdict::Rnr, {}, {}};
+  if (takes_receive && receives_.empty()) return {Verdict::Rnr, {}, {}};
   return {};
 }
 
@@ -169,14 +146,15 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
 }
 
 Responder::Verdict Responder::execute_send(const wire::Packet& p) {
-  if (!message_) message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
-  const ReceiveWqe& wqe = queue_.front();
+  if (!message_) {
+    message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
+    receives_.take();
+  }
   const auto bytes = static_cast<uint32_t>(p.payload.size());
-  if (bytes > wqe.length - message_->received) {  // C9-95: longer than the receive buffer
+  if (bytes > receives_.length() - message_->received) {  // C9-95: longer than the receive buffer
     return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::LocalLength};
   }
-  if (!scatter(qp_.engine.memory, qp_.pd, queue_.sges(queue_.head()), message_->received, p.payload,
-               p.op.ends_message())) {
+  if (!receives_.scatter(message_->received, p.payload, p.op.ends_message())) {
     return {Verdict::Nak, NakCode::RemoteOperational, WcStatus::LocalProtection};
   }
   message_->received += bytes;
@@ -220,17 +198,18 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   const uint32_t total = message_->received;
   message_.reset();
   ++msn_;
-  if (p.op.has_immediate) finish_receive(p, WcOpcode::ReceiveWriteImm, total);
+  if (p.op.has_immediate) {
+    receives_.take();
+    finish_receive(p, WcOpcode::ReceiveWriteImm, total);
+  }
   return {};
 }
 
 void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t byte_count) {
   Completion c;
-  c.wr_id = queue_.front().wr_id;
   c.opcode = opcode;
   c.byte_count = byte_count;
   c.solicited = p.bth.solicited;
-  c.qpn = qp_.qpn;
   c.source_qpn = qp_.attr.dest_qpn;
   if (p.op.has_immediate) {
     c.flags = kWcWithImmediate;
@@ -239,8 +218,7 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
     c.flags = kWcWithInvalidate;
     c.immediate_or_rkey = p.invalidate_rkey;
   }
-  queue_.pop();
-  qp_.complete(qp_.receive_cq, c);
+  receives_.complete(c);
 }
 
 Responder::Answer* Responder::take_answer() {
@@ -355,19 +333,15 @@ void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
       qp_.count(CounterId::naks_invalid_request_sent);
       break;
   }
-  const bool holds_receive = message_ && message_->verb == Verb::Send && !queue_.empty();
-  if (holds_receive) {
+  if (receives_.holds()) {
     Completion c;
-    c.wr_id = queue_.front().wr_id;
     c.status = verdict.receive_status;
     c.opcode = WcOpcode::Receive;
-    c.qpn = qp_.qpn;
-    queue_.pop();
-    qp_.complete(qp_.receive_cq, c);
+    receives_.complete(c);
   }
   message_.reset();
   if (qp_.failure) return;  // it failed before; what was under way only found out now
-  qp_.engine.events.push_back({event, qp_.self, nullptr});
+  qp_.engine.events.push_back({.kind = event, .qp = qp_.self});
   QpFailure& f = qp_.fail(verdict.receive_status);
   f.as_responder = true;
   f.packet_opcode = p.bth.opcode;

@@ -8,7 +8,7 @@
 
 #include "base/time.h"
 #include "core/qp_sides.h"
-#include "core/work_queue.h"
+#include "core/receive_source.h"
 
 namespace verbena::core {
 
@@ -16,8 +16,7 @@ class Responder final : public ReceiveSide {
  public:
   Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
 
-  const ReceiveQueue& queue() const { return queue_; }
-  Status post(const ReceiveRequest& request) override;
+  Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget) override;
   uint32_t send_acknowledgement(wire::PacketSink& sink) override;
@@ -26,6 +25,7 @@ class Responder final : public ReceiveSide {
   void resize_answers() override;
   void reset() override;
   void flush() override;
+  void forget_srq(const SharedReceiveQueue* srq) override { receives_.forget(srq); }
   void forget_answers() override;
   wire::Psn expected_psn() const override { return expected_; }
 
@@ -80,7 +80,7 @@ class Responder final : public ReceiveSide {
   uint32_t packets_for(uint32_t length) const;
 
   QpCommon& qp_;
-  ReceiveQueue queue_;
+  ReceiveSource receives_;
   wire::Psn expected_{0};
   uint32_t msn_ = 0;
   std::optional<InboundMessage> message_;

@@ -43,6 +43,7 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
   c.max_send_wr = c.max_recv_wr = s.depth;
   c.max_send_sge = c.max_recv_sge = 4;
   c.max_inline = 64;
+  c.srq = s.srq;
   QueuePair& qp = *engine_.create_qp(c).value();
   QpAttributes attr;
   attr.state = QpState::Init;

@@ -47,6 +47,7 @@ struct TestShape {
   uint8_t min_rnr_timer = 12;
   uint32_t access = kRemoteWrite | kRemoteRead | kRemoteAtomic;
   uint32_t depth = 16;
+  SharedReceiveQueue* srq = nullptr;
 };
 
 class EngineTest : public testing::Test {

@@ -1,0 +1,92 @@
+// The two kinds of source.
+#include "core/receive_source.h"
+
+#include <algorithm>
+
+#include "core/placement.h"
+
+namespace verbena::core {
+
+ReceiveSource::ReceiveSource(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
+    : qp_(qp), own_(qp.shares_receives() ? 0 : max_wr, max_sges, 0), srq_(qp.srq) {}
+
+Status ReceiveSource::post(const ReceiveRequest& r) {
+  if (qp_.shares_receives()) {
+    return Error{EINVAL, "the QP takes its receives from an SRQ: use ibv_post_srq_recv"};
+  }
+  if (own_.full()) return Error{ENOMEM, "the receive queue is full"};
+  if (r.sges.size() > own_.max_sges()) return Error{EINVAL, "more SGEs than max_recv_sge"};
+  uint64_t length = 0;
+  for (const Sge& sge : r.sges) length += sge.length;
+  if (length > kMaxMessageBytes) return Error{EINVAL, "a receive buffer is at most 2 GiB"};
+  ReceiveWqe& wqe = own_.slot();
+  wqe.wr_id = r.wr_id;
+  wqe.length = static_cast<uint32_t>(length);
+  wqe.sge_count = static_cast<uint16_t>(r.sges.size());
+  std::ranges::copy(r.sges, own_.sge_slots(own_.tail()).begin());
+  own_.push();
+  return {};
+}
+
+bool ReceiveSource::empty() const {
+  return srq_ != nullptr ? srq_->empty() : own_.size() == (held_ ? 1u : 0u);
+}
+
+void ReceiveSource::take() {
+  VERBENA_CHECK(!held_ && !empty());
+  if (srq_ != nullptr) slot_ = srq_->take();
+  held_ = true;
+}
+
+bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message) {
+  const MemoryRegistry& memory = qp_.engine.memory;
+  // A shared receive was posted under the protection domain of its queue.
+  return srq_ != nullptr
+             ? core::scatter(memory, srq_->config().pd, srq_->sges(slot_), offset, bytes,
+                             ends_message)
+             : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
+}
+
+void ReceiveSource::complete(Completion c) {
+  VERBENA_CHECK(held_);
+  c.wr_id = wqe().wr_id;
+  c.qpn = qp_.qpn;
+  held_ = false;
+  CompletionQueue* cq = qp_.receive_cq;
+  if (srq_ == nullptr) {
+    own_.pop();
+  } else {
+    srq_->release(slot_);
+    if (srq_->config().cq != nullptr) cq = srq_->config().cq;
+  }
+  qp_.complete(cq, c);
+}
+
+void ReceiveSource::flush() {
+  Completion flushed;
+  flushed.status = WcStatus::Flushed;
+  flushed.opcode = WcOpcode::Receive;
+  if (held_) complete(flushed);
+  if (qp_.shares_receives()) {
+    qp_.engine.events.push_back({.kind = EventKind::LastWqeReached, .qp = qp_.self});
+    return;
+  }
+  while (!own_.empty()) {
+    take();
+    complete(flushed);
+  }
+}
+
+void ReceiveSource::reset() {
+  if (held_ && srq_ != nullptr) srq_->release(slot_);
+  held_ = false;
+  own_.clear();
+}
+
+void ReceiveSource::forget(const SharedReceiveQueue* srq) {
+  if (srq_ != srq) return;
+  srq_ = nullptr;
+  held_ = false;
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,59 @@
+// ReceiveSource: where a receiving side gets its buffers, be it a queue of its own or one that is
+// shared. At most one receive is held at a time: taken with the first packet that needs it, kept
+// until it completes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/qp_common.h"
+#include "core/work_queue.h"
+
+namespace verbena::core {
+
+class ReceiveSource {
+ public:
+  // With qp.srq set, receives come from there and `max_wr` does not matter.
+  ReceiveSource(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
+
+  // To the queue pair's own queue.
+  Status post(const ReceiveRequest& request);
+
+  // Whether take() would find nothing.
+  bool empty() const;
+  bool holds() const { return held_; }
+  // Not empty, and none held.
+  void take();
+
+  // Of the receive that is held.
+  uint32_t length() const { return wqe().length; }
+  // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
+  // False if an lkey does not grant it.
+  bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
+  // Completes it. wr_id and the local QPN are filled in here.
+  void complete(Completion completion);
+
+  // The queue pair is in error: completes what it holds and what lies in its own queue. What others
+  // share stays; the application learns that this queue pair will take no more of it.
+  void flush();
+  // Forgets all without completions; a shared queue gets room again.
+  void reset();
+
+  // XRC: each message says which queue it uses. None is held.
+  void choose(SharedReceiveQueue* srq) { srq_ = srq; }
+  SharedReceiveQueue* chosen() const { return srq_; }
+  // The queue goes away, and what was held of it.
+  void forget(const SharedReceiveQueue* srq);
+
+ private:
+  const ReceiveWqe& wqe() const { return srq_ != nullptr ? srq_->at(slot_) : own_.at(own_.head()); }
+
+  QpCommon& qp_;
+  ReceiveQueue own_;
+  SharedReceiveQueue* srq_;
+  SharedReceiveQueue::Slot slot_ = 0;  // held of srq_
+  bool held_ = false;                  // of the own queue it is the front
+};
+
+}  // namespace verbena::core

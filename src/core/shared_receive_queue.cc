@@ -1,0 +1,82 @@
+// Slots in two chains: the free ones, and the posted ones in the order they came.
+#include "core/shared_receive_queue.h"
+
+#include <algorithm>
+
+namespace verbena::core {
+
+SharedReceiveQueue::SharedReceiveQueue(std::vector<AsyncEvent>& events, uint32_t number,
+                                       const SrqConfig& config)
+    : events_(events), number_(number), config_(config) {
+  make_slots(config.max_wr);
+}
+
+void SharedReceiveQueue::make_slots(uint32_t count) {
+  const auto before = static_cast<uint32_t>(wqes_.size());
+  if (count <= before) return;
+  sges_.resize(size_t{count} * config_.max_sges);
+  next_.resize(count, kNone);
+  wqes_.resize(count);
+  for (Slot slot = count; slot-- > before;) {
+    next_[slot] = free_;
+    free_ = slot;
+  }
+}
+
+Status SharedReceiveQueue::post(const ReceiveRequest& r) {
+  if (posted_ + taken_ >= config_.max_wr) return Error{ENOMEM, "the shared receive queue is full"};
+  if (r.sges.size() > config_.max_sges) {
+    return Error{EINVAL, "more SGEs than the shared receive queue's max_sge"};
+  }
+  uint64_t length = 0;
+  for (const Sge& sge : r.sges) length += sge.length;
+  if (length > kMaxMessageBytes) return Error{EINVAL, "a receive buffer is at most 2 GiB"};
+
+  const Slot slot = free_;
+  free_ = next_[slot];
+  wqes_[slot] = {r.wr_id, static_cast<uint32_t>(length), static_cast<uint16_t>(r.sges.size())};
+  std::ranges::copy(r.sges,
+                    sges_.begin() + static_cast<ptrdiff_t>(size_t{slot} * config_.max_sges));
+  next_[slot] = kNone;
+  (first_ == kNone ? first_ : next_[last_]) = slot;
+  last_ = slot;
+  ++posted_;
+  return {};
+}
+
+Status SharedReceiveQueue::modify(std::optional<uint32_t> max_wr, std::optional<uint32_t> limit) {
+  const uint32_t capacity = max_wr.value_or(config_.max_wr);
+  if (capacity == 0 || capacity < posted_ + taken_) {
+    return Error{EINVAL, "more receives are posted than the new max_wr holds"};
+  }
+  if (limit.value_or(limit_) > capacity) return Error{EINVAL, "srq_limit is larger than max_wr"};
+  make_slots(capacity);
+  config_.max_wr = capacity;
+  if (limit) limit_ = *limit;
+  check_limit();
+  return {};
+}
+
+SharedReceiveQueue::Slot SharedReceiveQueue::take() {
+  VERBENA_CHECK(first_ != kNone);
+  const Slot slot = first_;
+  first_ = next_[slot];
+  --posted_;
+  ++taken_;
+  check_limit();
+  return slot;
+}
+
+void SharedReceiveQueue::release(Slot slot) {
+  next_[slot] = free_;
+  free_ = slot;
+  --taken_;
+}
+
+void SharedReceiveQueue::check_limit() {
+  if (posted_ >= limit_) return;
+  limit_ = 0;
+  events_.push_back({.kind = EventKind::SrqLimitReached, .srq = this});
+}
+
+}  // namespace verbena::core
