@@ -41,6 +41,20 @@ uint32_t CompletionQueue::poll(Completion* out, uint32_t count) {
   return n;
 }
 
+void CompletionQueue::forget(wire::Qpn qpn) {
+  // What stays moves towards the tail, whose slots beyond are the producer's; then the head
+  // follows.
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  const uint64_t tail = tail_.load(std::memory_order_acquire);
+  uint64_t kept = tail;
+  for (uint64_t i = tail; i-- != head;) {
+    if (ring_[i & mask_].qpn == qpn) continue;
+    --kept;
+    if (kept != i) ring_[kept & mask_] = ring_[i & mask_];
+  }
+  if (kept != head) head_.store(kept, std::memory_order_release);
+}
+
 void CompletionQueue::arm(Armed level) {
   Armed now = armed_.load(std::memory_order_relaxed);
   while (now < level && !armed_.compare_exchange_weak(now, level)) {

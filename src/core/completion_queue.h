@@ -24,6 +24,8 @@ class CompletionQueue {
 
   // Consumer. Copies out up to `count` completions.
   uint32_t poll(Completion* out, uint32_t count);
+  // Consumer. Drops what waits of a queue pair that is gone.
+  void forget(wire::Qpn qpn);
   bool empty() const {
     return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed);
   }

@@ -45,6 +45,7 @@ class Engine {
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);
   void destroy_qp(QueuePair* qp, Instant now);
+  QueuePair* find(wire::Qpn qpn);  // null: none
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now);
@@ -78,7 +79,6 @@ class Engine {
 
   wire::Qpn qpn_of(size_t slot) const;
   size_t slot_of(wire::Qpn qpn) const;
-  QueuePair* find(wire::Qpn qpn);
   void after_change(QueuePair& qp, Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
   void make_ready(QueuePair& qp);

@@ -37,10 +37,11 @@ struct QpCommon {
   EngineState& engine;
   QueuePair* self;
   wire::Qpn qpn;
-  uint32_t pd;
+  uint32_t pd;  // XRC receive: that of the SRQ which the present request names
   CompletionQueue* send_cq;
   CompletionQueue* receive_cq;
   SharedReceiveQueue* srq;  // where receives come from, if not from a queue of its own
+  uint8_t opcode_base;      // RC's numbering, UC's or XRC's
   uint32_t xrc_domain;      // XRC receive: each message names one of the SRQs in it; otherwise 0
   bool signal_all;
   QpState state = QpState::Reset;
@@ -48,6 +49,7 @@ struct QpCommon {
   PeerWindow* window = nullptr;
   std::optional<QpFailure> failure;
 
+  uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
   bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }

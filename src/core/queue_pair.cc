@@ -1,10 +1,26 @@
 // State changes, and the meeting of the two halves.
 #include "core/queue_pair.h"
 
+#include "core/absent_sides.h"
 #include "core/requester.h"
 #include "core/responder.h"
 
 namespace verbena::core {
+namespace {
+
+bool is_xrc(QpType type) { return type == QpType::XrcSend || type == QpType::XrcReceive; }
+
+std::unique_ptr<SendSide> make_send_side(QpCommon& common, const QpConfig& c) {
+  if (c.type == QpType::XrcReceive) return std::make_unique<NoSends>(common);
+  return std::make_unique<Requester>(common, c.max_send_wr, c.max_send_sge, c.max_inline);
+}
+
+std::unique_ptr<ReceiveSide> make_receive_side(QpCommon& common, const QpConfig& c) {
+  if (c.type == QpType::XrcSend) return std::make_unique<NoReceives>(common);
+  return std::make_unique<Responder>(common, c.max_recv_wr, c.max_recv_sge);
+}
+
+}  // namespace
 
 QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
     : config_(config),
@@ -15,13 +31,13 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
               .send_cq = config.send_cq,
               .receive_cq = config.receive_cq,
               .srq = config.srq,
+              .opcode_base = is_xrc(config.type) ? wire::kXrcBase : wire::kRcBase,
               .xrc_domain = config.xrc_domain,
               .signal_all = config.signal_all,
               .attr = {},
               .failure = {}},
-      requester_(std::make_unique<Requester>(common_, config.max_send_wr, config.max_send_sge,
-                                             config.max_inline)),
-      responder_(std::make_unique<Responder>(common_, config.max_recv_wr, config.max_recv_sge)) {}
+      requester_(make_send_side(common_, config)),
+      responder_(make_receive_side(common_, config)) {}
 
 Status QueuePair::post_send(const SendRequest& request) {
   switch (common_.state) {
@@ -171,7 +187,8 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
       meta.destination != common_.attr.source_gid) {
     return common_.count(CounterId::wrong_source);
   }
-  if (p.op.transport != wire::Transport::Rc) return common_.count(CounterId::wrong_transport);
+  const auto transport = is_xrc(config_.type) ? wire::Transport::Xrc : wire::Transport::Rc;
+  if (p.op.transport != transport) return common_.count(CounterId::wrong_transport);
   // Full membership on one side is enough; the low 15 bits name the partition.
   if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
 

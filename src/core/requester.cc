@@ -74,6 +74,7 @@ Status Requester::post(const SendRequest& r) {
   wqe.compare_add = r.compare_add;
   wqe.swap = r.swap;
   wqe.window_rkey = r.window_rkey;
+  wqe.remote_srqn = r.remote_srqn;
   wqe.bind = r.bind;
   if (is_inline) {
     std::byte* to = queue_.inline_bytes(index);
@@ -246,8 +247,9 @@ void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
   const bool to_the_end = cursor_packet_ + packets == wqe.packets;
 
   wire::Packet p;
-  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcReadRequest);
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
   p.bth.psn = next_;
+  p.xrc_srqn = wqe.remote_srqn;
   p.bth.ack_request = true;
   p.reth = {wqe.remote_address + offset, wqe.rkey,
             to_the_end ? wqe.length - offset : packets * mtu};
@@ -259,9 +261,9 @@ void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
 void Requester::send_atomic(SendWqe& wqe, wire::PacketSink& sink) {
   wire::Packet p;
   const bool swap = wqe.op == SendOp::CompareSwap;
-  p.bth.opcode =
-      static_cast<uint8_t>(swap ? wire::Opcode::RcCompareSwap : wire::Opcode::RcFetchAdd);
+  p.bth.opcode = qp_.opcode(swap ? wire::Opcode::RcCompareSwap : wire::Opcode::RcFetchAdd);
   p.bth.psn = next_;
+  p.xrc_srqn = wqe.remote_srqn;
   p.bth.ack_request = true;
   p.atomic = {wqe.remote_address, wqe.rkey, swap ? wqe.swap : wqe.compare_add,
               swap ? wqe.compare_add : 0};
@@ -290,8 +292,9 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   }
 
   wire::Packet p;
-  p.bth.opcode = static_cast<uint8_t>(message_opcode(wqe.op, first, last));
+  p.bth.opcode = qp_.opcode(message_opcode(wqe.op, first, last));
   p.bth.psn = next_;
+  p.xrc_srqn = wqe.remote_srqn;
   // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
   p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};

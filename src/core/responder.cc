@@ -69,6 +69,9 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
   const int32_t ahead = p.bth.psn.distance_from(expected_);
   if (ahead < 0) return on_duplicate(p);
   if (ahead > 0) return on_ahead();
+  if (p.op.has_xrc_eth && !choose_srq(p)) {
+    return refuse({Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest}, p);
+  }
 
   for (const auto check :
        {&Responder::check_order, &Responder::check_length, &Responder::check_receive}) {
@@ -76,6 +79,20 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
     if (verdict.kind != Verdict::Proceed) return apply(verdict, p);
   }
   apply(execute(p), p);
+}
+
+// XRC: the request names the queue that gives the receive, and whose protection domain holds for
+// whatever it touches. It must be of the queue pair's own XRC domain, and one for all packets of a
+// message.
+bool Responder::choose_srq(const wire::Packet& p) {
+  const auto found = qp_.engine.srqs.find(p.xrc_srqn);
+  if (found == qp_.engine.srqs.end()) return false;
+  SharedReceiveQueue* srq = found->second.get();
+  if (srq->config().xrc_domain != qp_.xrc_domain) return false;
+  if (message_ && srq != receives_.chosen()) return false;
+  receives_.choose(srq);
+  qp_.pd = srq->config().pd;
+  return true;
 }
 
 void Responder::on_ahead() {
@@ -234,6 +251,7 @@ Responder::Answer* Responder::take_answer() {
   a = Answer{};
   a.used = true;
   a.first = expected_;
+  a.pd = qp_.pd;
   return &a;
 }
 
@@ -428,7 +446,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   const uint32_t bytes = std::min(mtu, a.reth.length - offset);
   std::span<const std::byte> payload;
   if (bytes != 0) {
-    const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, qp_.pd, qp_.qpn,
+    const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, a.pd, qp_.qpn,
                                                       a.reth.address + offset, bytes, kRemoteRead);
     if (from == nullptr &&
         a.repeated) {  // the peer may have its data and have let go of the memory
@@ -439,7 +457,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
     }
     if (from == nullptr) {  // deregistered in the middle
       wire::Packet request;
-      request.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcReadRequest);
+      request.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
       request.bth.psn = a.first;
       request.reth = a.reth;
       expected_ = a.first + a.next_packet;
@@ -453,8 +471,8 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   const bool last = a.next_packet + 1 == a.end_packet;
   using enum wire::Opcode;
   wire::Packet p;
-  p.bth.opcode = static_cast<uint8_t>(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
-                                            : (last ? RcReadResponseLast : RcReadResponseMiddle));
+  p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
+                                  : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = a.first + a.next_packet;
   p.aeth.msn = a.msn;
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
@@ -468,7 +486,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
 
 void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
   wire::Packet p;
-  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAtomicAck);
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcAtomicAck);
   p.bth.psn = a.first;
   p.aeth.msn = a.msn;
   p.original = a.original;
@@ -479,7 +497,7 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
 
 void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value) {
   wire::Packet p;
-  p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
   p.aeth = {kind, value, msn_};
   push_packet(qp_, sink, p, {}, 0);

@@ -47,6 +47,7 @@ class Responder final : public ReceiveSide {
     wire::Psn first{0};
     uint32_t packets = 0;
     uint32_t msn = 0;
+    uint32_t pd = 0;
     bool is_read = false;
     bool used = false;
     bool pending = false;
@@ -60,6 +61,7 @@ class Responder final : public ReceiveSide {
 
   void on_duplicate(const wire::Packet& packet);
   void on_ahead();
+  bool choose_srq(const wire::Packet& packet);
   Verdict check_order(const wire::Packet& packet) const;
   Verdict check_length(const wire::Packet& packet) const;
   Verdict check_receive(const wire::Packet& packet) const;

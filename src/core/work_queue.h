@@ -22,6 +22,7 @@ struct SendWqe {
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
   uint32_t window_rkey = 0;
+  uint32_t remote_srqn = 0;  // XRC
   uint64_t compare_add = 0;
   uint64_t swap = 0;
   WindowBinding bind;

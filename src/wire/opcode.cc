@@ -41,9 +41,40 @@ const char* name_of(uint8_t opcode) {
       "UC RDMA WRITE First", "UC RDMA WRITE Middle",
       "UC RDMA WRITE Last",  "UC RDMA WRITE Last Immediate",
       "UC RDMA WRITE Only",  "UC RDMA WRITE Only Immediate"};
+  static constexpr const char* kXrcNames[32] = {"XRC SEND First",
+                                                "XRC SEND Middle",
+                                                "XRC SEND Last",
+                                                "XRC SEND Last Immediate",
+                                                "XRC SEND Only",
+                                                "XRC SEND Only Immediate",
+                                                "XRC RDMA WRITE First",
+                                                "XRC RDMA WRITE Middle",
+                                                "XRC RDMA WRITE Last",
+                                                "XRC RDMA WRITE Last Immediate",
+                                                "XRC RDMA WRITE Only",
+                                                "XRC RDMA WRITE Only Immediate",
+                                                "XRC RDMA READ Request",
+                                                "XRC RDMA READ Response First",
+                                                "XRC RDMA READ Response Middle",
+                                                "XRC RDMA READ Response Last",
+                                                "XRC RDMA READ Response Only",
+                                                "XRC Acknowledge",
+                                                "XRC ATOMIC Acknowledge",
+                                                "XRC CmpSwap",
+                                                "XRC FetchAdd",
+                                                nullptr,
+                                                "XRC SEND Last Invalidate",
+                                                "XRC SEND Only Invalidate",
+                                                nullptr,
+                                                nullptr,
+                                                nullptr,
+                                                nullptr,
+                                                "XRC FLUSH",
+                                                "XRC ATOMIC WRITE"};
   const char* name = nullptr;
   if (opcode < 32) name = kRcNames[opcode];
   if (opcode >= kUcBase && opcode < kUcBase + 12) name = kUcNames[opcode - kUcBase];
+  if (opcode >= kXrcBase && opcode < kXrcBase + 32) name = kXrcNames[opcode - kXrcBase];
   if (opcode == 0x64) name = "UD SEND Only";
   if (opcode == 0x65) name = "UD SEND Only Immediate";
   if (opcode == 0x81) name = "CNP";

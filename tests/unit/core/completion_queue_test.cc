@@ -102,5 +102,29 @@ TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
   EXPECT_TRUE(cq_.empty());
 }
 
+TEST_F(CompletionQueueTest, ForgetsOneQueuePairAndKeepsTheOrderOfTheRest) {
+  const auto push_of = [&](uint64_t wr_id, uint32_t qpn) {
+    Completion c;
+    c.wr_id = wr_id;
+    c.qpn = wire::Qpn(qpn);
+    return cq_.push(c, &notify_);
+  };
+  for (uint64_t round = 0; round < 20; ++round) {  // at every place of the ring
+    for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(push_of(i, i % 2 == 0 ? 7 : 8));
+    cq_.forget(wire::Qpn(9));
+    EXPECT_EQ(cq_.size(), 5u);
+    cq_.forget(wire::Qpn(7));
+    EXPECT_EQ(cq_.size(), 2u);
+    ASSERT_TRUE(push_of(5, 7));  // there is room again
+    EXPECT_EQ(pop(), 1u);
+    EXPECT_EQ(pop(), 3u);
+    EXPECT_EQ(pop(), 5u);
+    cq_.forget(wire::Qpn(7));
+    EXPECT_TRUE(cq_.empty());
+    push_of(0, 7);
+    pop();  // shifts the next round by one
+  }
+}
+
 }  // namespace
 }  // namespace verbena::core

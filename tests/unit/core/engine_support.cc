@@ -44,6 +44,10 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
   c.max_send_sge = c.max_recv_sge = 4;
   c.max_inline = 64;
   c.srq = s.srq;
+  c.type = s.type;
+  c.xrc_domain = s.xrc_domain;
+  if (s.type == QpType::XrcSend) c.receive_cq = nullptr;
+  if (s.type == QpType::XrcReceive) c.send_cq = c.receive_cq = nullptr;
   QueuePair& qp = *engine_.create_qp(c).value();
   QpAttributes attr;
   attr.state = QpState::Init;

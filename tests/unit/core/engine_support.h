@@ -48,6 +48,8 @@ struct TestShape {
   uint32_t access = kRemoteWrite | kRemoteRead | kRemoteAtomic;
   uint32_t depth = 16;
   SharedReceiveQueue* srq = nullptr;
+  QpType type = QpType::Rc;
+  uint32_t xrc_domain = 0;
 };
 
 class EngineTest : public testing::Test {

@@ -73,5 +73,21 @@ TEST(Opcode, NothingElseIsAnRcOperation) {
   }
 }
 
+TEST(Opcode, XrcHasRcsOperationsWithTheQueueOnEveryRequest) {
+  for (uint8_t operation = 0; operation < 32; ++operation) {
+    const OpcodeInfo& rc = info_of(operation);
+    const OpcodeInfo& xrc = info_of(static_cast<uint8_t>(kXrcBase + operation));
+    SCOPED_TRACE(int{operation});
+    ASSERT_EQ(xrc.valid(), rc.valid());
+    if (!rc.valid()) continue;
+    EXPECT_EQ(xrc.transport, Transport::Xrc);
+    EXPECT_EQ(xrc.verb, rc.verb);
+    EXPECT_EQ(xrc.has_xrc_eth, rc.direction == Direction::Request);
+    EXPECT_EQ(xrc.header_bytes, rc.header_bytes + (xrc.has_xrc_eth ? 4 : 0));
+    EXPECT_EQ(std::string("X") + name_of(operation),
+              name_of(static_cast<uint8_t>(kXrcBase + operation)));
+  }
+}
+
 }  // namespace
 }  // namespace verbena::wire

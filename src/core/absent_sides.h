@@ -1,0 +1,46 @@
+// XRC queue pairs have one half each: these stand where the other one would be.
+#pragma once
+
+#include "core/qp_sides.h"
+
+namespace verbena::core {
+
+class NoSends final : public SendSide {
+ public:
+  explicit NoSends(QpCommon& qp) : qp_(qp) {}
+  Status post(const SendRequest&) override {
+    return Error{EINVAL, "an XRC receive QP sends nothing: post to an XRC send QP"};
+  }
+  uint32_t transmit(wire::PacketSink&, Instant, uint32_t) override { return 0; }
+  bool ready(Instant) override { return false; }
+  void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }
+  void start() override {}
+  void change_window(PeerWindow* window) override { qp_.window = window; }
+  void reset() override {}
+  void flush(WcStatus) override {}
+  bool drained() const override { return true; }
+  wire::Psn next_psn() const override { return wire::Psn(qp_.attr.sq_psn); }
+
+ private:
+  QpCommon& qp_;
+};
+
+class NoReceives final : public ReceiveSide {
+ public:
+  explicit NoReceives(QpCommon& qp) : qp_(qp) {}
+  Status post(const ReceiveRequest&) override {
+    return Error{EINVAL, "an XRC send QP receives nothing: post to the SRQ"};
+  }
+  void on_request(const wire::Packet&, const wire::RxMeta&) override {
+    qp_.count(CounterId::wrong_transport);
+  }
+  void start() override {}
+  void reset() override {}
+  void flush() override {}
+  wire::Psn expected_psn() const override { return wire::Psn(qp_.attr.rq_psn); }
+
+ private:
+  QpCommon& qp_;
+};
+
+}  // namespace verbena::core
