@@ -68,6 +68,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   drop_from_lists(*qp);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   release_window(*qp, now);
+  state_.memory.unbind_windows_of(qp->qpn());
   slots_[slot].qp.reset();
   free_.push_back(slot);
   --qp_count_;

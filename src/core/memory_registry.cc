@@ -2,6 +2,7 @@
 // access.
 #include "core/memory_registry.h"
 
+#include <atomic>
 #include <utility>
 
 namespace verbena::core {
@@ -85,27 +86,88 @@ void MemoryRegistry::release_slot(uint32_t index) {
   --live_;
 }
 
-Result<uint32_t> MemoryRegistry::add_region(uint32_t pd, std::byte* base, uint64_t length,
-                                            uint64_t iova, uint32_t access) {
-  if ((access & (kRemoteWrite | kRemoteAtomic)) != 0 && (access & kLocalWrite) == 0) {
+namespace {
+
+Status check_region(const RegionInfo& region) {
+  if ((region.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region.access & kLocalWrite) == 0) {
     return Error{EINVAL, "remote write or atomic access also needs IBV_ACCESS_LOCAL_WRITE"};
   }
-  if (iova + length < iova) return Error{EINVAL, "iova + length wraps around 2^64"};
+  if (region.iova + region.length < region.iova) {
+    return Error{EINVAL, "iova + length wraps around 2^64"};
+  }
+  return {};
+}
+
+bool covers(const RegionInfo& region, uint64_t address, uint64_t length) {
+  return address >= region.iova && length <= region.length &&
+         address - region.iova <= region.length - length;
+}
+
+std::byte* memory_at(const RegionInfo& region, uint64_t address) {
+  // As integers: an on-demand region may begin at address 0.
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(region.base) +
+                                      (address - region.iova));
+}
+
+std::byte* reachable_at(const RegionInfo& region, uint64_t address, uint64_t length,
+                        uint32_t access) {
+  std::byte* at = memory_at(region, address);
+  if (region.backing.reachable == nullptr) [[likely]]
+    return at;
+  const bool write = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
+  return region.backing.reachable(at, length, write) ? at : nullptr;
+}
+
+}  // namespace
+
+Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
+  const Status checked = check_region(region);
+  if (!checked.ok()) return checked.error();
   auto slot = take_slot();
   if (!slot.ok()) return slot;
   Entry& e = entries_[slot.value()];
+  static_cast<RegionInfo&>(e) = region;
   e.kind = Kind::Region;
-  e.pd = pd;
-  e.base = base;
-  e.length = length;
-  e.iova = iova;
-  e.access = access;
   return key_of(slot.value());
+}
+
+Result<uint32_t> MemoryRegistry::add_null_region(uint32_t pd) {
+  if (null_memory_ == nullptr) null_memory_ = std::make_unique<NullMemory>();
+  auto slot = take_slot();
+  if (!slot.ok()) return slot;
+  Entry& e = entries_[slot.value()];
+  e.kind = Kind::Null;
+  e.pd = pd;
+  e.length = UINT64_MAX;
+  e.access = kLocalWrite;
+  return key_of(slot.value());
+}
+
+Status MemoryRegistry::change_region(uint32_t key, const RegionInfo& region) {
+  Entry* e = find(key);
+  if (e == nullptr || e->kind != Kind::Region) return Error{EINVAL, "no such memory region"};
+  if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
+  const Status checked = check_region(region);
+  if (!checked.ok()) return checked;
+  static_cast<RegionInfo&>(*e) = region;
+  return {};
+}
+
+const RegionInfo* MemoryRegistry::region_of(uint32_t lkey) const {
+  const Entry* e = find(lkey);
+  return e != nullptr && (e->kind == Kind::Region || e->kind == Kind::Null) ? e : nullptr;
+}
+
+bool MemoryRegistry::is_window(uint32_t key) const {
+  const Entry* e = find(key);
+  return e != nullptr && (e->kind == Kind::Window1 || e->kind == Kind::Window2);
 }
 
 Status MemoryRegistry::remove_region(uint32_t key) {
   Entry* e = find(key);
-  if (e == nullptr || e->kind != Kind::Region) return Error{EINVAL, "no such memory region"};
+  if (e == nullptr || (e->kind != Kind::Region && e->kind != Kind::Null)) {
+    return Error{EINVAL, "no such memory region"};
+  }
   if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
   release_slot(static_cast<uint32_t>(e - entries_.data()));
   return {};
@@ -132,7 +194,14 @@ void MemoryRegistry::unbind(Entry& window) {
   if (!window.bound) return;
   --entries_[window.region_index].bound_windows;
   window.bound = false;
+  if (window.kind == Kind::Window2) --bound_type2_;
 }
+
+namespace {
+// What a window may grant.
+constexpr uint32_t kWindowAccess =
+    kRemoteWrite | kRemoteRead | kRemoteAtomic | kZeroBased | kFlushGlobal | kFlushPersistent;
+}  // namespace
 
 bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rkey,
                                  const WindowBinding& b) {
@@ -142,27 +211,30 @@ bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rke
   if (w->kind == Kind::Window2 && w->bound) return false;
   if (w->kind == Kind::Window2 && (b.new_rkey & ~0xFFu) != (window_rkey & ~0xFFu)) return false;
   if (b.length == 0) {  // binding nothing is how a type 1 window is unbound
+    if (w->kind == Kind::Window2) return false;  // that one is invalidated
     unbind(*w);
   } else {
     Entry* region = find(b.region_lkey);
     if (region == nullptr || region->kind != Kind::Region || region->pd != pd) return false;
     if ((region->access & kWindowBind) == 0) return false;
+    if ((b.access & ~kWindowAccess) != 0) return false;
     if ((b.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region->access & kLocalWrite) == 0) {
       return false;
     }
-    if (b.address < region->iova || b.length > region->length ||
-        b.address - region->iova > region->length - b.length) {
-      return false;
-    }
+    const uint32_t flushes = b.access & (kFlushGlobal | kFlushPersistent);
+    if ((region->access & flushes) != flushes) return false;
+    if (!covers(*region, b.address, b.length)) return false;
     unbind(*w);
-    w->base = region->base + (b.address - region->iova);
+    w->base = memory_at(*region, b.address);
     w->length = b.length;
     w->iova = (b.access & kZeroBased) != 0 ? 0 : b.address;
     w->access = b.access;
+    w->backing = region->backing;
     w->qpn = qpn;
     w->region_index = static_cast<uint32_t>(region - entries_.data());
     w->bound = true;
     ++region->bound_windows;
+    if (w->kind == Kind::Window2) ++bound_type2_;
   }
   w->tag = static_cast<uint8_t>(b.new_rkey);
   return true;
@@ -177,28 +249,59 @@ bool MemoryRegistry::invalidate(uint32_t pd, wire::Qpn qpn, uint32_t rkey) {
   return true;
 }
 
-std::byte* MemoryRegistry::resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
-                                   uint64_t length, uint32_t access) const {
+void MemoryRegistry::unbind_windows_of(wire::Qpn qpn) {
+  for (size_t i = 0; bound_type2_ != 0 && i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    if (e.kind == Kind::Window2 && e.bound && e.qpn == qpn) unbind(e);
+  }
+}
+
+const MemoryRegistry::Entry* MemoryRegistry::find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn,
+                                                           uint32_t access) const {
   const Entry* e = find(key);
   if (e == nullptr || e->pd != pd || (e->access & access) != access) return nullptr;
+  if (e->kind == Kind::Null) return nullptr;
   if (e->kind != Kind::Region && !e->bound) return nullptr;
   if (e->kind == Kind::Window2 && e->qpn != qpn) return nullptr;
-  if (address < e->iova || length > e->length || address - e->iova > e->length - length) {
-    return nullptr;
-  }
-  return e->base + (address - e->iova);
+  return e;
+}
+
+MemoryRegistry::FlushResult MemoryRegistry::flush(uint32_t key, uint32_t pd, wire::Qpn qpn,
+                                                  uint64_t address, uint64_t length, bool all,
+                                                  uint32_t access) const {
+  const Entry* e = find_granting(key, pd, qpn, access);
+  if (e == nullptr || (!all && !covers(*e, address, length))) return FlushResult::Denied;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if ((access & kFlushPersistent) == 0 || e->backing.persist == nullptr) return FlushResult::Done;
+  const bool kept = all ? e->backing.persist(e->base, e->length)
+                        : e->backing.persist(memory_at(*e, address), length);
+  return kept ? FlushResult::Done : FlushResult::Failed;
+}
+
+bool MemoryRegistry::grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
+                            uint64_t length, uint32_t access) const {
+  const Entry* e = find_granting(key, pd, qpn, access);
+  return e != nullptr && covers(*e, address, length);
+}
+
+std::byte* MemoryRegistry::resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
+                                   uint64_t length, uint32_t access) const {
+  const Entry* e = find_granting(key, pd, qpn, access);
+  if (e == nullptr || !covers(*e, address, length)) return nullptr;
+  return reachable_at(*e, address, length, access);
 }
 
 std::byte* MemoryRegistry::resolve_local(uint32_t lkey, uint32_t pd, uint64_t address,
                                          uint64_t length, uint32_t access) const {
   const Entry* e = find(lkey);
-  if (e == nullptr || e->kind != Kind::Region || e->pd != pd || (e->access & access) != access) {
-    return nullptr;
+  if (e == nullptr || e->pd != pd || (e->access & access) != access) return nullptr;
+  if (e->kind == Kind::Null) [[unlikely]] {
+    if (length > kNullBytes) return nullptr;
+    return (access & kLocalWrite) != 0 ? null_memory_->discarded.data()
+                                       : null_memory_->zeros.data();
   }
-  if (address < e->iova || length > e->length || address - e->iova > e->length - length) {
-    return nullptr;
-  }
-  return e->base + (address - e->iova);
+  if (e->kind != Kind::Region || !covers(*e, address, length)) return nullptr;
+  return reachable_at(*e, address, length, access);
 }
 
 }  // namespace verbena::core

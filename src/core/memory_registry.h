@@ -3,6 +3,7 @@
 // pointer.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,26 @@ namespace verbena::core {
 
 enum class WindowType : uint8_t { Type1 = 1, Type2 = 2 };
 
+// What a region's owner knows of the memory and the engine, which makes no system calls, must ask.
+// Null: there is nothing to ask.
+struct MemoryBacking {
+  // Whether the bytes can be touched now: on-demand regions are not held in memory, and may have
+  // holes.
+  bool (*reachable)(const std::byte* at, uint64_t bytes, bool write) = nullptr;
+  // Returns when the bytes are where they survive a loss of power. False if that failed.
+  bool (*persist)(std::byte* at, uint64_t bytes) = nullptr;
+};
+
+// A region as its owner registered it.
+struct RegionInfo {
+  uint32_t pd = 0;
+  std::byte* base = nullptr;
+  uint64_t length = 0;
+  uint64_t iova = 0;
+  uint32_t access = 0;
+  MemoryBacking backing;
+};
+
 class MemoryRegistry {
  public:
   // `secret` makes keys unguessable; it comes from the operating system, or from a simulator's
@@ -24,8 +45,16 @@ class MemoryRegistry {
 
   // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and
   // rkey alike.
+  Result<uint32_t> add_region(const RegionInfo& region);
   Result<uint32_t> add_region(uint32_t pd, std::byte* base, uint64_t length, uint64_t iova,
-                              uint32_t access);
+                              uint32_t access) {
+    return add_region({pd, base, length, iova, access, {}});
+  }
+  // A region of every address, for the owner's requests alone: what is written there is gone, what
+  // is read is zero.
+  Result<uint32_t> add_null_region(uint32_t pd);
+  // The key stays. EBUSY while windows are bound to it; nothing changes if it fails.
+  Status change_region(uint32_t key, const RegionInfo& region);
   // EBUSY while windows are bound to it.
   Status remove_region(uint32_t key);
 
@@ -37,9 +66,21 @@ class MemoryRegistry {
 
   // A type 2 window goes back to unbound. Regions made by reg_mr are not open to invalidation.
   bool invalidate(uint32_t pd, wire::Qpn qpn, uint32_t rkey);
+  // The queue pair goes, and its number may come back: so do the bindings of its type 2 windows.
+  void unbind_windows_of(wire::Qpn qpn);
+
+  enum class FlushResult : uint8_t { Done, Denied, Failed };
+  // Of [address, address + length), or of all that the key names.
+  FlushResult flush(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
+                    bool all, uint32_t access) const;
+
+  // Whether resolve() would find the range, without looking if the memory is there.
+  bool grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
+              uint32_t access) const;
 
   // The memory behind [address, address + length), if `key` names it within `pd` (for windows: and
-  // `qpn`) and grants all of `access`. Null otherwise. length > 0.
+  // `qpn`) and grants all of `access`. Null otherwise. length > 0, and at most what a packet
+  // carries: more is not made reachable at once.
   std::byte* resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
                      uint32_t access) const;
 
@@ -47,23 +88,30 @@ class MemoryRegistry {
   std::byte* resolve_local(uint32_t lkey, uint32_t pd, uint64_t address, uint64_t length,
                            uint32_t access) const;
 
+  // What an lkey names, if it is a region's.
+  const RegionInfo* region_of(uint32_t lkey) const;
+  bool is_window(uint32_t key) const;
+
   size_t live() const { return live_; }
   static constexpr size_t kMaxEntries = size_t{1} << 20;
 
  private:
-  enum class Kind : uint8_t { Free, Region, Window1, Window2 };
-  struct Entry {
-    std::byte* base = nullptr;
-    uint64_t iova = 0;
-    uint64_t length = 0;
-    uint32_t pd = 0;
-    uint32_t access = 0;
+  static constexpr size_t kNullBytes = 4096 + 64;
+
+  enum class Kind : uint8_t { Free, Region, Null, Window1, Window2 };
+  struct Entry : RegionInfo {    // windows: the part of the region that they grant
     uint32_t bound_windows = 0;  // regions
     uint32_t region_index = 0;   // windows
     wire::Qpn qpn;               // type 2 windows: the one queue pair that may use it
     Kind kind = Kind::Free;
     bool bound = false;  // windows: refers to a region now
     uint8_t tag = 0;     // the key's low byte
+  };
+
+  // What stands for a null region: a packet's worth of zeros and of room for what nobody wants.
+  struct NullMemory {
+    alignas(64) std::array<std::byte, kNullBytes> zeros{};
+    alignas(64) std::array<std::byte, kNullBytes> discarded{};
   };
 
   // A keyed permutation of 24 bits: the key's upper part tells nothing about the index.
@@ -76,12 +124,15 @@ class MemoryRegistry {
   Result<uint32_t> take_slot();
   void release_slot(uint32_t index);
   void unbind(Entry& window);
+  const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
 
   uint32_t round_keys_[4];
   Prng tags_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;
   size_t live_ = 0;
+  size_t bound_type2_ = 0;
+  std::unique_ptr<NullMemory> null_memory_;  // made with the first null region
 };
 
 }  // namespace verbena::core

@@ -28,9 +28,21 @@ wire::Opcode message_opcode(SendOp op, bool first, bool last) {
     case SendOp::WriteImm:
       return first ? (last ? RcWriteOnlyImm : RcWriteFirst)
                    : (last ? RcWriteLastImm : RcWriteMiddle);
+    case SendOp::AtomicWrite:
+      return RcAtomicWrite;
     default:
       return first ? (last ? RcWriteOnly : RcWriteFirst) : (last ? RcWriteLast : RcWriteMiddle);
   }
+}
+
+Status check_flush(const SendRequest& r) {
+  if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
+    return Error{EINVAL, "a flush is global, persistent or both"};
+  }
+  if (r.flush_selectivity > wire::kSelectRegion) {
+    return Error{EINVAL, "a flush is of a range or of a memory region"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -48,14 +60,21 @@ Status Requester::post(const SendRequest& r) {
   if (is_inline && length > queue_.max_inline()) {
     return Error{ENOMEM, "more inline data than max_inline_data"};
   }
-  if (is_inline && (is_read_or_atomic(r.op) || is_local(r.op))) {
+  const bool gives_data = !is_local(r.op) && !is_read_or_atomic(r.op);
+  if (is_inline && !gives_data && r.op != SendOp::AtomicWrite) {
     return Error{EINVAL, "only SEND and WRITE can be inline"};
   }
-  if (is_atomic(r.op) && length != 8) {
+  const bool is_word = is_atomic(r.op) || r.op == SendOp::AtomicWrite;
+  if (is_word && length != 8) {
     return Error{EINVAL, "an atomic needs exactly 8 bytes of local buffer"};
   }
-  if (is_atomic(r.op) && r.remote_address % 8 != 0) {
+  if (is_word && r.remote_address % 8 != 0) {
     return Error{EINVAL, "the remote address of an atomic must be 8-byte aligned"};
+  }
+  if (r.op == SendOp::Flush) {
+    if (length != 0) return Error{EINVAL, "a flush has no local buffer"};
+    const Status checked = check_flush(r);
+    if (!checked.ok()) return checked;
   }
   if (is_read_or_atomic(r.op) && qp_.state != QpState::Error && qp_.attr.max_read_atomic == 0) {
     return Error{EINVAL, "READ and atomics need max_rd_atomic > 0 (set at RTR to RTS)"};
@@ -76,6 +95,9 @@ Status Requester::post(const SendRequest& r) {
   wqe.window_rkey = r.window_rkey;
   wqe.remote_srqn = r.remote_srqn;
   wqe.bind = r.bind;
+  wqe.flush_length = r.flush_length;
+  wqe.flush_placement = r.flush_placement;
+  wqe.flush_selectivity = r.flush_selectivity;
   if (is_inline) {
     std::byte* to = queue_.inline_bytes(index);
     for (const Sge& sge :
@@ -218,6 +240,8 @@ bool Requester::send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instan
     send_read(wqe, sink);
   } else if (is_atomic(wqe.op)) {
     send_atomic(wqe, sink);
+  } else if (wqe.op == SendOp::Flush) {
+    send_flush(wqe, sink);
   } else if (!send_message_packet(wqe, sink)) {
     return false;
   }
@@ -272,6 +296,19 @@ void Requester::send_atomic(SendWqe& wqe, wire::PacketSink& sink) {
   advance_cursor(wqe, 1, cost_of(wqe, 0, 1));
 }
 
+void Requester::send_flush(SendWqe& wqe, wire::PacketSink& sink) {
+  wire::Packet p;
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcFlush);
+  p.bth.psn = next_;
+  p.xrc_srqn = wqe.remote_srqn;
+  p.bth.ack_request = true;
+  p.flush = {wqe.flush_placement, wqe.flush_selectivity};
+  p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
+  push_packet(qp_, sink, p, {}, 0);
+  reads_.push_back({next_, next_});
+  advance_cursor(wqe, 1, cost_of(wqe, 0, 1));
+}
+
 bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   const uint32_t offset = cursor_packet_ * wire::bytes_of(qp_.attr.path_mtu);
   const uint32_t bytes = packet_bytes(wqe, cursor_packet_);
@@ -296,7 +333,8 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   p.bth.psn = next_;
   p.xrc_srqn = wqe.remote_srqn;
   // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
-  p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
+  const bool takes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
+  p.bth.solicited = last && takes_receive && (wqe.flags & kSolicited) != 0;
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
@@ -307,6 +345,7 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
       last || since_ack_request_ >= kPacketsPerAckRequest || qp_.window->room() <= cost;
   if (p.bth.ack_request) since_ack_request_ = 0;
   push_packet(qp_, sink, p, payload.view(), bytes);
+  if (wqe.op == SendOp::AtomicWrite) reads_.push_back({next_, next_});
   advance_cursor(wqe, 1, cost);
   return true;
 }

@@ -61,11 +61,14 @@ class Requester final : public SendSide {
   bool send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instant now);
   void send_read(SendWqe& wqe, wire::PacketSink& sink);
   void send_atomic(SendWqe& wqe, wire::PacketSink& sink);
+  void send_flush(SendWqe& wqe, wire::PacketSink& sink);
   bool send_message_packet(SendWqe& wqe, wire::PacketSink& sink);
   void advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost);
 
   void on_acknowledge(const wire::Packet& packet, Instant now);
   void on_data(const wire::Packet& packet, Instant now);
+  bool fits(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet) const;
+  bool take_answer(const wire::Packet& answer, uint64_t index, uint32_t packet);
   bool acknowledge_up_to(wire::Psn end, Instant now);
   void advance_unacked(uint32_t packets, Instant now);
   void complete_head(WcStatus status, uint32_t byte_count);

@@ -24,6 +24,10 @@ WcOpcode completion_opcode(SendOp op) {
       return WcOpcode::LocalInvalidate;
     case SendOp::BindWindow:
       return WcOpcode::BindWindow;
+    case SendOp::AtomicWrite:
+      return WcOpcode::AtomicWrite;
+    case SendOp::Flush:
+      return WcOpcode::Flush;
     default:
       return WcOpcode::Send;
   }
@@ -157,28 +161,40 @@ void Requester::on_data(const wire::Packet& p, Instant now) {
   }
 
   const auto packet = static_cast<uint32_t>(expected.distance_from(wqe.first_psn));
-  const bool is_read = wqe.op == SendOp::Read;
-  const bool fits = (!p.op.has_aeth || p.aeth.kind == wire::AckKind::Ack) &&
-                    (p.op.verb == wire::Verb::ReadResponse) == is_read &&
-                    (!is_read || p.payload.size() == packet_bytes(wqe, packet));
-  if (!fits) {
+  if (!fits(p, wqe, packet)) {
     qp_.count(CounterId::bad_responses);
     fail_head(WcStatus::BadResponse);
     return;
   }
-  std::array<std::byte, 8> original;
-  std::span<const std::byte> bytes = p.payload;
-  if (!is_read) {
-    std::memcpy(original.data(), &p.original, 8);
-    bytes = original;
-  }
-  const uint32_t offset = is_read ? packet * wire::bytes_of(qp_.attr.path_mtu) : 0;
-  const bool last = packet + 1 == wqe.packets;
-  if (!scatter(qp_.engine.memory, qp_.pd, queue_.sges(index), offset, bytes, last)) {
+  if (!take_answer(p, index, packet)) {
     fail_head(WcStatus::LocalProtection);
     return;
   }
   advance_unacked(1, now);
+}
+
+// Whether the answer is of the kind and length that packet `packet` of the request asks for.
+bool Requester::fits(const wire::Packet& p, const SendWqe& wqe, uint32_t packet) const {
+  if (p.op.has_aeth && p.aeth.kind != wire::AckKind::Ack) return false;
+  if (is_atomic(wqe.op)) return p.op.verb == wire::Verb::AtomicAck;
+  if (p.op.verb != wire::Verb::ReadResponse) return false;
+  return p.payload.size() == (wqe.op == SendOp::Read ? packet_bytes(wqe, packet) : 0);
+}
+
+// False if the lkeys do not grant what is to be written.
+bool Requester::take_answer(const wire::Packet& p, uint64_t index, uint32_t packet) {
+  const SendWqe& wqe = queue_.at(index);
+  if (wqe.op == SendOp::AtomicWrite || wqe.op == SendOp::Flush) return true;
+  std::array<std::byte, 8> original;
+  std::span<const std::byte> bytes = p.payload;
+  uint32_t offset = packet * wire::bytes_of(qp_.attr.path_mtu);
+  if (is_atomic(wqe.op)) {
+    std::memcpy(original.data(), &p.original, 8);
+    bytes = original;
+    offset = 0;
+  }
+  const bool last = packet + 1 == wqe.packets;
+  return scatter(qp_.engine.memory, qp_.pd, queue_.sges(index), offset, bytes, last);
 }
 
 // `packets` PSNs from unacked_ on, all of the request at the head, are done.
@@ -209,7 +225,8 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
     cursor_ = finished ? queue_.head() + 1 : queue_.head();
     cursor_packet_ = finished ? 0 : first + packets;
   }
-  if (finished) complete_head(WcStatus::Success, is_read_or_atomic(wqe.op) ? wqe.length : 0);
+  const bool brought = wqe.op == SendOp::Read || is_atomic(wqe.op);
+  if (finished) complete_head(WcStatus::Success, brought ? wqe.length : 0);
   restart_ack_timer(now);
 }
 

@@ -128,6 +128,7 @@ Responder::Verdict Responder::check_length(const wire::Packet& p) const {
       break;
   }
   const bool carries_data = p.op.verb == Verb::Send || p.op.verb == Verb::Write;
+  if (p.op.verb == Verb::AtomicWrite) return bytes == 8 && p.reth.length == 8 ? Verdict{} : invalid;
   if (!carries_data && bytes != 0) return invalid;
   const uint32_t before = message_ ? message_->received : 0;
   if (carries_data && before + bytes > kMaxMessageBytes) return invalid;
@@ -157,6 +158,10 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
     case Verb::CompareSwap:
     case Verb::FetchAdd:
       return execute_atomic(p);
+    case Verb::AtomicWrite:
+      return execute_atomic_write(p);
+    case Verb::Flush:
+      return execute_flush(p);
     default:
       return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
   }
@@ -192,8 +197,8 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   MemoryRegistry& memory = qp_.engine.memory;
   if (!message_) {
     // The whole range at once, before the first byte (C9-88: not for zero length).
-    if (p.reth.length != 0 && memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
-                                             p.reth.length, kRemoteWrite) == nullptr) {
+    if (p.reth.length != 0 &&
+        !memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length, kRemoteWrite)) {
       return denied;
     }
     message_ = InboundMessage{.verb = Verb::Write, .reth = p.reth};
@@ -238,18 +243,20 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
   receives_.complete(c);
 }
 
-Responder::Answer* Responder::take_answer() {
-  if (answers_.empty()) return nullptr;
+// None while the peer has more under way than max_dest_rd_atomic. An answer that it asked for a
+// second time does not count: it got the first one after all, and went on.
+bool Responder::room_for_answer() const {
+  return !answers_.empty() && (!answers_[next_answer_].pending || answers_[next_answer_].repeated);
+}
+
+Responder::Answer* Responder::take_answer(Verb verb) {
+  if (!room_for_answer()) return nullptr;
   Answer& a = answers_[next_answer_];
-  if (a.pending) {
-    // The peer has more under way than max_dest_rd_atomic; or it asked for this answer a second
-    // time, got the first one after all, and went on.
-    if (!a.repeated) return nullptr;
-    --pending_slots_;
-  }
+  if (a.pending) --pending_slots_;
   next_answer_ = (next_answer_ + 1) % answers_.size();
   a = Answer{};
   a.used = true;
+  a.verb = verb;
   a.first = expected_;
   a.pd = qp_.pd;
   return &a;
@@ -263,18 +270,24 @@ void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets, bool repe
   a.end_packet = from + packets;
 }
 
+// As a READ of zero bytes is answered, its address and length left 0.
+void Responder::answer_with_nothing(Answer& a) {
+  a.packets = 1;
+  a.msn = ++msn_;
+  arm_answer(a, 0, 1, false);
+}
+
 Responder::Verdict Responder::execute_read(const wire::Packet& p) {
   const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
   const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
   if (p.reth.length > kMaxMessageBytes) return invalid;
   if ((qp_.attr.access & kRemoteRead) == 0) return denied;
-  if (p.reth.length != 0 && qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
-                                                      p.reth.length, kRemoteRead) == nullptr) {
+  if (p.reth.length != 0 && !qp_.engine.memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
+                                                      p.reth.length, kRemoteRead)) {
     return denied;
   }
-  Answer* a = take_answer();
+  Answer* a = take_answer(p.op.verb);
   if (a == nullptr) return invalid;
-  a->is_read = true;
   a->reth = p.reth;
   a->packets = packets_for(p.reth.length);
   a->msn = ++msn_;
@@ -293,7 +306,7 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
   // there.
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;
-  Answer* a = take_answer();
+  Answer* a = take_answer(p.op.verb);
   if (a == nullptr) return invalid;
 
   std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
@@ -307,6 +320,54 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   a->packets = 1;
   a->msn = ++msn_;
   arm_answer(*a, 0, 1, false);
+  return {};
+}
+
+Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
+  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  if (p.reth.address % 8 != 0) return invalid;
+  if ((qp_.attr.access & kRemoteWrite) == 0) return denied;
+  std::byte* at =
+      qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, 8, kRemoteWrite);
+  if (at == nullptr) return denied;
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;  // as for the other atomics
+  Answer* a = take_answer(p.op.verb);
+  if (a == nullptr) return invalid;
+  uint64_t value;
+  std::memcpy(&value, p.payload.data(), 8);
+  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value);
+  answer_with_nothing(*a);
+  return {};
+}
+
+// Requests are executed in order, so whatever was written before it is in memory already.
+Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
+  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  const Verdict failed{Verdict::Nak, NakCode::RemoteOperational, WcStatus::RemoteOperation};
+  if (p.flush.placement == 0 || (p.flush.placement & ~wire::kPlaceAny) != 0 ||
+      p.flush.selectivity > wire::kSelectRegion) {
+    return invalid;
+  }
+  const uint32_t access =
+      ((p.flush.placement & wire::kPlaceGlobal) != 0 ? kFlushGlobal : 0) |
+      ((p.flush.placement & wire::kPlacePersistent) != 0 ? kFlushPersistent : 0);
+  if ((qp_.attr.access & access) != access) return denied;
+  // Soft-RoCE sends any number of them whatever max_rd_atomic says: what there is no room for now,
+  // it sends again.
+  if (answers_.empty()) return invalid;
+  if (!room_for_answer()) return {Verdict::Drop, {}, {}};
+  switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
+                                  p.flush.selectivity == wire::kSelectRegion, access)) {
+    case MemoryRegistry::FlushResult::Denied:
+      return denied;
+    case MemoryRegistry::FlushResult::Failed:
+      return failed;
+    case MemoryRegistry::FlushResult::Done:
+      break;
+  }
+  answer_with_nothing(*take_answer(p.op.verb));
   return {};
 }
 
@@ -379,10 +440,10 @@ void Responder::on_duplicate(const wire::Packet& p) {
   // Newest first: PSNs come round again, and an old answer must not pass for a new one.
   for (size_t age = 1; age <= answers_.size(); ++age) {
     Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
-    if (!a.used || a.is_read != (p.op.verb == Verb::ReadRequest)) continue;
+    if (!a.used || a.verb != p.op.verb) continue;
     const int32_t from = p.bth.psn.distance_from(a.first);
     if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
-    if (!a.is_read) {
+    if (a.verb != Verb::ReadRequest) {
       arm_answer(a, 0, 1, true);  // the result it had, not a second execution
       return;
     }
@@ -415,7 +476,7 @@ uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget) {
   uint32_t sent = 0;
   while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
     Answer& a = *next_pending();
-    if (!a.is_read) {
+    if (a.is_atomic()) {
       send_atomic_ack(a, sink);
       ++sent;
       continue;

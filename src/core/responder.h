@@ -42,21 +42,26 @@ class Responder final : public ReceiveSide {
     wire::Reth reth;  // WRITE
   };
 
-  // A READ or atomic that was executed: kept so that its answer can be given again.
+  // A READ, an atomic or one of their like that was executed: kept so that its answer can be given
+  // again.
   struct Answer {
     wire::Psn first{0};
     uint32_t packets = 0;
     uint32_t msn = 0;
     uint32_t pd = 0;
-    bool is_read = false;
+    wire::Verb verb{};
     bool used = false;
     bool pending = false;
     bool repeated = false;      // what is pending was asked for before
     uint32_t next_packet = 0;   // READ: what is being sent
     uint32_t first_packet = 0;  // of the (repeated) request being answered
     uint32_t end_packet = 0;
-    wire::Reth reth;
+    wire::Reth reth;  // READ
     uint64_t original = 0;
+
+    bool is_atomic() const {
+      return verb == wire::Verb::CompareSwap || verb == wire::Verb::FetchAdd;
+    }
   };
 
   void on_duplicate(const wire::Packet& packet);
@@ -70,11 +75,15 @@ class Responder final : public ReceiveSide {
   Verdict execute_write(const wire::Packet& packet);
   Verdict execute_read(const wire::Packet& packet);
   Verdict execute_atomic(const wire::Packet& packet);
+  Verdict execute_atomic_write(const wire::Packet& packet);
+  Verdict execute_flush(const wire::Packet& packet);
   void finish_receive(const wire::Packet& packet, WcOpcode opcode, uint32_t byte_count);
   void apply(const Verdict& verdict, const wire::Packet& packet);
   void refuse(const Verdict& verdict, const wire::Packet& packet);
-  Answer* take_answer();
+  bool room_for_answer() const;
+  Answer* take_answer(wire::Verb verb);
   void arm_answer(Answer& answer, uint32_t from, uint32_t packets, bool repeated);
+  void answer_with_nothing(Answer& answer);
   Answer* next_pending();
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);

@@ -31,9 +31,13 @@ enum class SendOp : uint8_t {
   AtomicWrite = 15,
 };
 
+// Each is answered by a packet of its own, which the peer remembers; max_rd_atomic limits how many
+// are under way. ATOMIC WRITE and FLUSH are answered as a READ of nothing is.
 constexpr bool is_read_or_atomic(SendOp op) {
-  return op == SendOp::Read || op == SendOp::CompareSwap || op == SendOp::FetchAdd;
+  return op == SendOp::Read || op == SendOp::CompareSwap || op == SendOp::FetchAdd ||
+         op == SendOp::AtomicWrite || op == SendOp::Flush;
 }
+// Brings a value back.
 constexpr bool is_atomic(SendOp op) { return op == SendOp::CompareSwap || op == SendOp::FetchAdd; }
 // Done by this NIC alone; no packet leaves.
 constexpr bool is_local(SendOp op) {

@@ -26,6 +26,9 @@ struct SendWqe {
   uint64_t compare_add = 0;
   uint64_t swap = 0;
   WindowBinding bind;
+  uint32_t flush_length = 0;
+  uint8_t flush_placement = 0;
+  uint8_t flush_selectivity = 0;
   uint32_t packets = 0;        // PSNs it takes; set with first_psn
   uint32_t piece_packets = 0;  // READ: it is asked for in requests of this many; set with first_psn
   wire::Psn first_psn{0};      // set when it is first reached

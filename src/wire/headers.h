@@ -87,11 +87,17 @@ struct Deth {
   }
 };
 
+inline constexpr uint8_t kPlaceGlobal = 1;
+inline constexpr uint8_t kPlacePersistent = 2;
+inline constexpr uint8_t kPlaceAny = kPlaceGlobal | kPlacePersistent;
+inline constexpr uint8_t kSelectRange = 0;
+inline constexpr uint8_t kSelectRegion = 1;
+
 // FLUSH extended transport header, 4 bytes: placement types in bits 0..3, selectivity level in 4..5
 // of the big-endian word.
 struct FlushEth {
-  uint8_t placement = 0;    // 1: global visibility, 2: persistence
-  uint8_t selectivity = 0;  // 0: a range, 1: all of the memory region
+  uint8_t placement = 0;  // kPlaceGlobal: visible to all, kPlacePersistent: survives power loss
+  uint8_t selectivity = kSelectRange;
 
   static FlushEth load(const std::byte* p) {
     const uint32_t word = load_be32(p);

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
+#include <vector>
 
 namespace verbena::core {
 namespace {
@@ -197,6 +199,113 @@ TEST_F(MemoryRegistryTest, ZeroBasedWindow) {
       kPd, kQp, window, binding(region, 0x5000 + 20, 30, window ^ 1, kRemoteRead | kZeroBased)));
   EXPECT_EQ(resolve(window ^ 1, 0, 30), memory_.data() + 20);
   EXPECT_EQ(resolve(window ^ 1, 1, 30), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, WindowsGrantNoMoreThanThereIs) {
+  const uint32_t region = add(0x5000);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  const auto refused = [&](uint32_t access) {
+    return !registry_.bind_window(kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, access));
+  };
+  EXPECT_TRUE(refused(kLocalWrite | kRemoteRead));
+  EXPECT_TRUE(refused(kWindowBind));
+  EXPECT_TRUE(refused(1u << 30));
+  EXPECT_TRUE(refused(kFlushGlobal));  // which the region does not have
+  EXPECT_FALSE(
+      registry_.bind_window(kPd, kQp, window, binding(region, 0, 0, window ^ 1)));  // type 2
+}
+
+TEST_F(MemoryRegistryTest, Type2WindowsGoWithTheirQueuePair) {
+  const uint32_t region = add(0);
+  const uint32_t mine = registry_.add_window(kPd, WindowType::Type2).value();
+  const uint32_t other = registry_.add_window(kPd, WindowType::Type2).value();
+  const uint32_t shared = registry_.add_window(kPd, WindowType::Type1).value();
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, mine, binding(region, 0, 10, mine ^ 1)));
+  ASSERT_TRUE(registry_.bind_window(kPd, kOtherQp, other, binding(region, 0, 10, other ^ 1)));
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, shared, binding(region, 0, 10, shared ^ 1)));
+  registry_.unbind_windows_of(kQp);
+  EXPECT_EQ(resolve(mine ^ 1, 0, 8), nullptr);
+  EXPECT_NE(resolve(other ^ 1, 0, 8, kRemoteRead, kPd, kOtherQp), nullptr);
+  EXPECT_NE(resolve(shared ^ 1, 0, 8), nullptr);
+  ASSERT_TRUE(registry_.remove_window(other).ok());
+  ASSERT_TRUE(registry_.remove_window(shared).ok());
+  EXPECT_TRUE(registry_.remove_region(region).ok());
+}
+
+TEST_F(MemoryRegistryTest, ChangedRegionKeepsItsKey) {
+  const uint32_t key = add(0x5000, kLocalWrite | kRemoteRead);
+  const RegionInfo changed{kPd + 1, memory_.data() + 100, 50, 0x9000, kAll, {}};
+  ASSERT_TRUE(registry_.change_region(key, changed).ok());
+  EXPECT_EQ(resolve(key, 0x5000, 8), nullptr);
+  EXPECT_EQ(resolve(key, 0x9000, 50, kRemoteWrite, kPd + 1), memory_.data() + 100);
+  EXPECT_EQ(resolve(key, 0x9000, 50, kRemoteWrite, kPd), nullptr);
+}
+
+TEST_F(MemoryRegistryTest, RefusedChangeChangesNothing) {
+  const uint32_t key = add(0x5000);
+  RegionInfo changed{kPd, memory_.data(), 10, 0, kRemoteWrite, {}};
+  EXPECT_EQ(registry_.change_region(key, changed).error().code, EINVAL);
+  changed.access = kAll;
+  changed.iova = ~uint64_t{0} - 5;
+  EXPECT_EQ(registry_.change_region(key, changed).error().code, EINVAL);
+  changed.iova = 0;
+  EXPECT_EQ(registry_.change_region(key ^ 1, changed).error().code, EINVAL);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
+  EXPECT_EQ(registry_.change_region(window, changed).error().code, EINVAL);
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(key, 0x5000, 8, window ^ 1)));
+  EXPECT_EQ(registry_.change_region(key, changed).error().code, EBUSY);
+  EXPECT_EQ(resolve(key, 0x5000, 1000), memory_.data());
+}
+
+TEST_F(MemoryRegistryTest, NullRegionSwallowsAndGivesZeros) {
+  const uint32_t key = registry_.add_null_region(kPd).value();
+  std::byte* to = registry_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite);
+  ASSERT_NE(to, nullptr);
+  std::fill_n(to, 4096, std::byte{0xFF});
+  const std::byte* from = registry_.resolve_local(key, kPd, 0, 4096, 0);
+  ASSERT_NE(from, nullptr);
+  EXPECT_TRUE(std::all_of(from, from + 4096, [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_EQ(registry_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
+  for (const uint32_t access : {0u, kRemoteRead, kRemoteWrite, kRemoteAtomic, kLocalWrite}) {
+    EXPECT_EQ(resolve(key, 0, 8, access), nullptr);  // no peer may use it
+  }
+  EXPECT_EQ(registry_.change_region(key, {}).error().code, EINVAL);
+  EXPECT_TRUE(registry_.remove_region(key).ok());
+}
+
+// An on-demand region is asked about at each access, for the bytes touched and no more.
+TEST_F(MemoryRegistryTest, UnreachableMemoryIsNotResolved) {
+  struct Asked {
+    const std::byte* at;
+    uint64_t bytes;
+    bool write;
+  };
+  static std::vector<Asked> asked;
+  static bool there;
+  asked.clear();
+  there = true;
+  RegionInfo whole{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
+  whole.backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
+    asked.push_back({at, bytes, write});
+    return there;
+  };
+  const uint32_t key = registry_.add_region(whole).value();
+  const auto address = reinterpret_cast<uint64_t>(memory_.data());
+  EXPECT_EQ(resolve(key, address, 8), memory_.data());
+  EXPECT_EQ(resolve(key, address + 1, 9, kRemoteWrite), memory_.data() + 1);
+  EXPECT_EQ(registry_.resolve_local(key, kPd, address, 7, kLocalWrite), memory_.data());
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_FALSE(asked[0].write);
+  EXPECT_TRUE(asked[1].write && asked[2].write);
+  EXPECT_EQ(asked[1].bytes, 9u);
+  EXPECT_TRUE(registry_.grants(key, kPd, kQp, address, uint64_t{1} << 40, kRemoteWrite));
+  EXPECT_EQ(asked.size(), 3u);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
+  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(key, address, 100, window ^ 1)));
+  there = false;
+  EXPECT_EQ(resolve(key, address, 8), nullptr);
+  EXPECT_EQ(resolve(window ^ 1, address, 8), nullptr);
+  EXPECT_EQ(registry_.resolve_local(key, kPd, address, 8, 0), nullptr);
 }
 
 }  // namespace

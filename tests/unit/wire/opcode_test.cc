@@ -13,7 +13,7 @@ struct Row {
   uint8_t opcode;
   Verb verb;
   Position position;
-  const char* headers;  // R RETH, A AETH, T AtomicETH, K AtomicAckETH, I ImmDt, V IETH
+  const char* headers;  // R RETH, A AETH, T AtomicETH, K AtomicAckETH, I ImmDt, V IETH, F FETH
 };
 
 constexpr Row kRows[] = {
@@ -40,6 +40,8 @@ constexpr Row kRows[] = {
     {0x14, Verb::FetchAdd, Position::Only, "T"},
     {0x16, Verb::Send, Position::Last, "V"},
     {0x17, Verb::Send, Position::Only, "V"},
+    {0x1C, Verb::Flush, Position::Only, "FR"},
+    {0x1D, Verb::AtomicWrite, Position::Only, "R"},
 };
 
 TEST(Opcode, TableIsTheSpecifications) {
@@ -56,8 +58,9 @@ TEST(Opcode, TableIsTheSpecifications) {
     EXPECT_EQ(i.has_atomic_ack_eth, has('K'));
     EXPECT_EQ(i.has_immediate, has('I'));
     EXPECT_EQ(i.has_invalidate, has('V'));
+    EXPECT_EQ(i.has_flush_eth, has('F'));
     EXPECT_EQ(i.header_bytes, 12 + 16 * has('R') + 4 * has('A') + 28 * has('T') + 8 * has('K') +
-                                  4 * has('I') + 4 * has('V'));
+                                  4 * has('I') + 4 * has('V') + 4 * has('F'));
     const bool response = r.opcode >= 0x0D && r.opcode <= 0x12;
     EXPECT_EQ(i.direction, response ? Direction::Response : Direction::Request);
     EXPECT_STRNE(name_of(r.opcode), "unknown opcode");

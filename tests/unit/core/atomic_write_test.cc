@@ -1,0 +1,399 @@
+// ATOMIC WRITE and FLUSH, both sides: what leaves, what is executed, once and in order.
+#include <cstring>
+
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::NakCode;
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+using Opcodes = std::vector<Opcode>;
+
+constexpr uint32_t kFlushes = kFlushGlobal | kFlushPersistent;
+constexpr uint32_t kEverything = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
+
+class AtomicWriteTest : public EngineTest {
+ public:
+  wire::Packet write(uint32_t psn, uint64_t offset = 0) {
+    wire::Packet p = request(Opcode::RcAtomicWrite, psn);
+    p.reth = {kIova + offset, key_, 8};
+    return p;
+  }
+  // The peer's answer to an ATOMIC WRITE or FLUSH of ours.
+  void receive_answer(uint32_t psn, size_t bytes = 0) {
+    wire::Packet p = request(Opcode::RcReadResponseOnly, psn);
+    p.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
+    receive(p, pattern(bytes));
+  }
+  uint64_t word(size_t offset = 0) const {
+    uint64_t v;
+    std::memcpy(&v, memory_.data() + offset, 8);
+    return v;
+  }
+};
+
+class FlushTest : public AtomicWriteTest {
+ public:
+  FlushTest() {
+    persisted_.clear();
+    persist_works_ = true;
+    key_ = add(kEverything | kFlushes);
+    connect({.access = kRemoteWrite | kRemoteRead | kFlushes});
+  }
+  uint32_t add(uint32_t access) {
+    RegionInfo region{kPd, memory_.data(), memory_.size(), kIova, access, {}};
+    region.backing.persist = [](std::byte* at, uint64_t bytes) {
+      persisted_.emplace_back(at, bytes);
+      return persist_works_;
+    };
+    return engine_.memory().add_region(region).value();
+  }
+  wire::Packet flush(uint32_t psn, uint8_t placement, uint8_t selectivity = wire::kSelectRange,
+                     uint64_t offset = 64, uint32_t length = 128) {
+    wire::Packet p = request(Opcode::RcFlush, psn);
+    p.flush = {placement, selectivity};
+    p.reth = {kIova + offset, key_, length};
+    return p;
+  }
+  Status post_flush(uint64_t wr_id, uint8_t placement = wire::kPlaceGlobal,
+                    uint8_t selectivity = wire::kSelectRange) {
+    SendRequest r;
+    r.op = SendOp::Flush;
+    r.wr_id = wr_id;
+    r.flags = kSignaled;
+    r.remote_address = 0x7000;
+    r.rkey = 0x1234;
+    r.flush_placement = placement;
+    r.flush_selectivity = selectivity;
+    r.flush_length = 4096;
+    return engine_.post_send(qp(), r, now_);
+  }
+  void expect_refused(const wire::Packet& p, NakCode code) {
+    receive(p);
+    const auto sent = transmit();
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].packet.aeth.kind, wire::AckKind::Nak);
+    EXPECT_EQ(sent[0].packet.aeth.value, static_cast<uint8_t>(code));
+    EXPECT_TRUE(persisted_.empty());
+  }
+  static inline std::vector<std::pair<std::byte*, uint64_t>> persisted_;
+  static inline bool persist_works_ = true;
+};
+
+// ---------------------------------------------------------------- ATOMIC WRITE, as requester
+
+TEST_F(AtomicWriteTest, IsOnePacketOfEightBytes) {
+  connect();
+  const Bytes value = pattern(8, 3);
+  std::ranges::copy(value, memory_.begin());
+  ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcAtomicWrite);
+  EXPECT_EQ(sent[0].packet.reth.address, 0x7000u);
+  EXPECT_EQ(sent[0].packet.reth.length, 8u);
+  EXPECT_EQ(Bytes(sent[0].packet.payload.begin(), sent[0].packet.payload.end()), value);
+  EXPECT_TRUE(sent[0].packet.bth.ack_request);
+  receive_answer(100);
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].opcode, WcOpcode::AtomicWrite);
+  EXPECT_EQ(done[0].status, WcStatus::Success);
+  EXPECT_FALSE(next_deadline());
+}
+
+TEST_F(AtomicWriteTest, OnlyEightAlignedBytesArePosted) {
+  connect();
+  for (const uint32_t length : {0u, 4u, 7u, 9u, 16u}) {
+    EXPECT_EQ(post(SendOp::AtomicWrite, 1, length).error().code, EINVAL) << length;
+  }
+  const Sge sge{kIova, 8, key_};
+  SendRequest r;
+  r.op = SendOp::AtomicWrite;
+  r.sges = {&sge, 1};
+  r.remote_address = 0x7004;
+  EXPECT_EQ(engine_.post_send(qp(), r, now_).error().code, EINVAL);
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(AtomicWriteTest, MayBeInline) {
+  connect();
+  const uint64_t value = 0x1122334455667788;
+  const Sge sge{reinterpret_cast<uint64_t>(&value), 8, 0};
+  SendRequest r;
+  r.op = SendOp::AtomicWrite;
+  r.flags = kSignaled | kInline;
+  r.sges = {&sge, 1};
+  r.remote_address = 0x7000;
+  ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(std::memcmp(sent[0].packet.payload.data(), &value, 8), 0);
+}
+
+TEST_F(AtomicWriteTest, CountsAgainstTheReadLimit) {
+  connect({.max_read_atomic = 2});
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(post(SendOp::AtomicWrite, i, 8).ok());
+  EXPECT_EQ(transmit().size(), 2u);
+  EXPECT_TRUE(transmit().empty());
+  receive_answer(100);
+  EXPECT_EQ(transmit().size(), 1u);
+  connect({.max_read_atomic = 0});
+  EXPECT_EQ(post(SendOp::AtomicWrite, 9, 8).error().code, EINVAL);
+}
+
+TEST_F(AtomicWriteTest, LostRequestOrAnswerIsAskedForAgain) {
+  connect();
+  ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcAtomicWrite, Opcode::RcWriteOnly}));
+  receive_ack(101);  // of the WRITE behind it: the answer before was lost
+  EXPECT_TRUE(completions().empty());
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcAtomicWrite, Opcode::RcWriteOnly}));
+  ASSERT_TRUE(next_deadline());
+  const auto again = transmit();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].psn(), 100u);
+  receive_answer(100);
+  receive_answer(100);  // a copy
+  receive_ack(101);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+}
+
+TEST_F(AtomicWriteTest, AnswerWithDataOrOfAnotherKindIsBad) {
+  connect();
+  ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
+  transmit();
+  receive_answer(100, 8);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
+  connect();
+  ASSERT_TRUE(post(SendOp::AtomicWrite, 2, 8).ok());
+  transmit();
+  receive(request(Opcode::RcAtomicAck, 100));
+  EXPECT_EQ(completions(), (Done{{2, WcStatus::BadResponse}}));
+}
+
+TEST_F(AtomicWriteTest, LocalKeyMustGrantTheSource) {
+  connect();
+  ASSERT_TRUE(engine_.memory().remove_region(key_).ok());
+  ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+}
+
+// ---------------------------------------------------------------- ATOMIC WRITE, as responder
+
+TEST_F(AtomicWriteTest, IsWrittenAndAnsweredAsAReadOfNothing) {
+  connect();
+  receive(write(500, 16), pattern(8, 5));
+  uint64_t expected;
+  std::memcpy(&expected, pattern(8, 5).data(), 8);
+  EXPECT_EQ(word(16), expected);
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcReadResponseOnly);
+  EXPECT_EQ(sent[0].psn(), 500u);
+  EXPECT_TRUE(sent[0].packet.payload.empty());
+  EXPECT_EQ(sent[0].packet.aeth.kind, wire::AckKind::Ack);
+  EXPECT_EQ(sent[0].packet.aeth.msn, 1u);
+}
+
+TEST_F(AtomicWriteTest, DuplicateIsAnsweredAndNotWrittenAgain) {
+  connect();
+  receive(write(500), pattern(8, 5));
+  transmit();
+  memory_[0] = std::byte{0x99};
+  receive(write(500), pattern(8, 5));
+  EXPECT_EQ(memory_[0], std::byte{0x99});
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcReadResponseOnly);
+  EXPECT_EQ(sent[0].psn(), 500u);
+}
+
+TEST_F(AtomicWriteTest, DuplicateOfAnotherKindIsDropped) {
+  connect();
+  receive(write(500), pattern(8, 5));
+  transmit();
+  wire::Packet read = request(Opcode::RcReadRequest, 500);
+  read.reth.length = 8;
+  receive(read);
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_EQ(counter(CounterId::duplicate_dropped), 1u);
+}
+
+TEST_F(AtomicWriteTest, AnswersStayInOrder) {
+  connect();
+  receive(write(500), pattern(8));
+  wire::Packet read = request(Opcode::RcReadRequest, 501);
+  read.reth.length = 8;
+  receive(read);
+  receive(request(Opcode::RcWriteOnly, 502));
+  EXPECT_EQ(transmit_opcodes(),
+            (Opcodes{Opcode::RcReadResponseOnly, Opcode::RcReadResponseOnly, Opcode::RcAck}));
+}
+
+TEST_F(AtomicWriteTest, RefusedRequestsWriteNothing) {
+  const auto expect = [&](const wire::Packet& p, size_t bytes, NakCode code) {
+    receive(p, pattern(bytes, 9));
+    const auto sent = transmit();
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].packet.aeth.kind, wire::AckKind::Nak);
+    EXPECT_EQ(sent[0].packet.aeth.value, static_cast<uint8_t>(code));
+    EXPECT_EQ(word(), 0u);
+    EXPECT_EQ(qp().state(), QpState::Error);
+  };
+  connect();
+  expect(write(500, 4), 8, NakCode::InvalidRequest);  // not aligned
+  connect();
+  expect(write(500), 4, NakCode::InvalidRequest);  // not eight bytes
+  connect();
+  expect(write(500), 16, NakCode::InvalidRequest);
+  connect();
+  wire::Packet longer = write(500);
+  longer.reth.length = 16;
+  expect(longer, 8, NakCode::InvalidRequest);
+  connect();
+  wire::Packet stranger = write(500);
+  stranger.reth.rkey ^= 1;
+  expect(stranger, 8, NakCode::RemoteAccess);
+  connect();
+  expect(write(500, kRegionBytes), 8, NakCode::RemoteAccess);
+  connect({.access = kRemoteRead | kRemoteAtomic});
+  expect(write(500), 8, NakCode::RemoteAccess);
+  connect({.max_dest_read_atomic = 0});
+  expect(write(500), 8, NakCode::InvalidRequest);
+}
+
+// ---------------------------------------------------------------- FLUSH, as requester
+
+TEST_F(FlushTest, CarriesPlacementSelectivityAndRange) {
+  ASSERT_TRUE(post_flush(1, wire::kPlacePersistent, wire::kSelectRegion).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcFlush);
+  EXPECT_EQ(sent[0].packet.flush.placement, wire::kPlacePersistent);
+  EXPECT_EQ(sent[0].packet.flush.selectivity, wire::kSelectRegion);
+  EXPECT_EQ(sent[0].packet.reth.address, 0x7000u);
+  EXPECT_EQ(sent[0].packet.reth.rkey, 0x1234u);
+  EXPECT_EQ(sent[0].packet.reth.length, 4096u);
+  EXPECT_TRUE(sent[0].packet.payload.empty());
+  receive_answer(100);
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].opcode, WcOpcode::Flush);
+}
+
+TEST_F(FlushTest, BadOnesAreNotPosted) {
+  EXPECT_EQ(post_flush(1, 0).error().code, EINVAL);
+  EXPECT_EQ(post_flush(1, 4).error().code, EINVAL);
+  EXPECT_EQ(post_flush(1, wire::kPlaceGlobal, 2).error().code, EINVAL);
+  EXPECT_EQ(post(SendOp::Flush, 1, 8).error().code, EINVAL);  // with a local buffer
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(FlushTest, LostAnswerIsAskedForAgain) {
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post_flush(2).ok());
+  transmit();
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcWriteOnly, Opcode::RcFlush}));
+  receive_answer(101);  // says that the WRITE before it arrived, too
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+}
+
+TEST_F(FlushTest, FencedRequestsWaitForIt) {
+  ASSERT_TRUE(post_flush(1).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8, kSignaled | kFence).ok());
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcFlush}));
+  receive_answer(100);
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcWriteOnly}));
+}
+
+// ---------------------------------------------------------------- FLUSH, as responder
+
+TEST_F(FlushTest, GlobalIsAnsweredAndPersistsNothing) {
+  receive(flush(500, wire::kPlaceGlobal));
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcReadResponseOnly}));
+  EXPECT_TRUE(persisted_.empty());
+}
+
+TEST_F(FlushTest, PersistentCoversTheRangeAfterTheWritesBeforeIt) {
+  wire::Packet write = request(Opcode::RcWriteOnly, 500);
+  write.reth = {kIova + 64, key_, 8};
+  receive(write, pattern(8, 7));
+  receive(flush(501, wire::kPlacePersistent | wire::kPlaceGlobal));
+  ASSERT_EQ(persisted_.size(), 1u);
+  EXPECT_EQ(persisted_[0].first, memory_.data() + 64);
+  EXPECT_EQ(persisted_[0].second, 128u);
+  EXPECT_EQ(memory_[64], pattern(8, 7)[0]);
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);  // the answer, then the acknowledgement that the WRITE asked for
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcReadResponseOnly);
+  EXPECT_EQ(sent[0].psn(), 501u);
+}
+
+TEST_F(FlushTest, RegionLevelIgnoresTheRange) {
+  receive(flush(500, wire::kPlacePersistent, wire::kSelectRegion, kRegionBytes * 4, 1));
+  ASSERT_EQ(persisted_.size(), 1u);
+  EXPECT_EQ(persisted_[0].first, memory_.data());
+  EXPECT_EQ(persisted_[0].second, kRegionBytes);
+}
+
+TEST_F(FlushTest, DuplicateIsAnsweredAgainOnly) {
+  receive(flush(500, wire::kPlacePersistent));
+  transmit();
+  receive(flush(500, wire::kPlacePersistent));
+  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcReadResponseOnly}));
+  EXPECT_EQ(persisted_.size(), 1u);
+}
+
+// Soft-RoCE does not count them against max_rd_atomic.
+TEST_F(FlushTest, MoreThanThereIsRoomForAreTakenWhenTheyComeAgain) {
+  for (uint32_t i = 0; i < 6; ++i) receive(flush(500 + i, wire::kPlaceGlobal));
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 5u);  // four answers and one NAK of a sequence error
+  EXPECT_EQ(sent[4].packet.aeth.kind, wire::AckKind::Nak);
+  EXPECT_EQ(sent[4].packet.aeth.value, static_cast<uint8_t>(NakCode::SequenceError));
+  EXPECT_EQ(sent[4].psn(), 504u);
+  receive(flush(504, wire::kPlaceGlobal));
+  receive(flush(505, wire::kPlaceGlobal));
+  EXPECT_EQ(transmit().size(), 2u);
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
+TEST_F(FlushTest, NeedsTheRightOfTheRegion) {
+  key_ = add(kEverything | kFlushGlobal);
+  expect_refused(flush(500, wire::kPlacePersistent), NakCode::RemoteAccess);
+}
+
+TEST_F(FlushTest, NeedsTheRightOfTheQueuePair) {
+  connect({.access = kRemoteWrite | kFlushGlobal});
+  expect_refused(flush(500, wire::kPlacePersistent), NakCode::RemoteAccess);
+}
+
+TEST_F(FlushTest, RangeMustLieInTheRegion) {
+  expect_refused(flush(500, wire::kPlacePersistent, wire::kSelectRange, kRegionBytes - 8, 9),
+                 NakCode::RemoteAccess);
+}
+
+TEST_F(FlushTest, UnknownPlacementAndSelectivityAreInvalid) {
+  expect_refused(flush(500, 0), NakCode::InvalidRequest);
+  connect({.access = kFlushes});
+  expect_refused(flush(500, 8), NakCode::InvalidRequest);
+  connect({.access = kFlushes});
+  expect_refused(flush(500, wire::kPlaceGlobal, 3), NakCode::InvalidRequest);
+}
+
+TEST_F(FlushTest, FailureToPersistIsTold) {
+  persist_works_ = false;
+  receive(flush(500, wire::kPlacePersistent));
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].packet.aeth.value, static_cast<uint8_t>(NakCode::RemoteOperational));
+}
+
+}  // namespace
+}  // namespace verbena::core
