@@ -11,6 +11,7 @@ class NoSends final : public SendSide {
   Status post(const SendRequest&) override {
     return Error{EINVAL, "an XRC receive QP sends nothing: post to an XRC send QP"};
   }
+  void take_back(uint32_t) override {}
   uint32_t transmit(wire::PacketSink&, Instant, uint32_t) override { return 0; }
   bool ready(Instant) override { return false; }
   void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }

@@ -14,7 +14,7 @@ CompletionQueue::CompletionQueue(uint32_t capacity)
 bool CompletionQueue::push(const Completion& completion, bool* notify) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) >= capacity_) {
-    overrun_ = true;
+    overrun_ = !ignore_overrun_;
     return false;
   }
   ring_[tail & mask_] = completion;

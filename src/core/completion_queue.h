@@ -18,7 +18,8 @@ class CompletionQueue {
 
   uint32_t capacity() const { return capacity_; }
 
-  // Producer. False when full: the completion is lost and the queue is in overrun for good.
+  // Producer. False when full: the completion is lost and the queue is in overrun for good, unless
+  // the application said that it does not care.
   // *notify is set when the application asked to be woken for this one.
   bool push(const Completion& completion, bool* notify);
 
@@ -42,6 +43,7 @@ class CompletionQueue {
   bool resize(uint32_t capacity);
 
   bool overrun() const { return overrun_; }
+  void ignore_overrun() { ignore_overrun_ = true; }
 
   void* owner = nullptr;  // the ABI's object around this one
 
@@ -50,6 +52,7 @@ class CompletionQueue {
   uint32_t mask_;
   std::unique_ptr<Completion[]> ring_;
   bool overrun_ = false;
+  bool ignore_overrun_ = false;
   alignas(64) std::atomic<uint64_t> tail_{
       0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{

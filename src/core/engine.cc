@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace verbena::core {
 namespace {
@@ -124,6 +125,7 @@ void Engine::release_window(QueuePair& qp, Instant now) {
 }
 
 void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
+  state_.now = now;
   const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
   qp.modify(attr, mask);
   if (to_reset) {
@@ -137,19 +139,27 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
   after_change(qp, now);
 }
 
-Status Engine::post_send(QueuePair& qp, const SendRequest& request, Instant now) {
-  Status status = qp.post_send(request);
+void Engine::set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now) {
+  qp.set_rate_limit(kbps, burst_bytes);
+  after_change(qp, now);
+}
+
+Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now) {
+  state_.now = now;
+  Status status = qp.post_send(requests);
   if (status.ok()) after_change(qp, now);
   return status;
 }
 
 Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now) {
+  state_.now = now;
   Status status = qp.post_receive(request);
   if (qp.state() == QpState::Error) after_change(qp, now);
   return status;
 }
 
 Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
+  state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
   for (const wire::RxPacket& rx : packets) {
@@ -200,6 +210,22 @@ void Engine::after_change(QueuePair& qp, Instant now) {
   }
   if (window != nullptr) wake_waiting(*window, now);
   schedule(qp);
+  if (!state_.overrun.empty()) [[unlikely]]
+    fail_overrun(now);
+}
+
+// A completion queue that lost a completion is of no more use, nor is what completes into it.
+void Engine::fail_overrun(Instant now) {
+  const auto overrun = std::exchange(state_.overrun, {});
+  for (const CompletionQueue* cq : overrun) {
+    for (const Slot& slot : slots_) {
+      if (!slot.qp) continue;
+      const QpConfig& config = slot.qp->config();
+      if (config.send_cq != cq && config.receive_cq != cq) continue;
+      slot.qp->fail_by_overrun();
+      after_change(*slot.qp, now);
+    }
+  }
 }
 
 // As many as the window has room for, in the order they asked. Each of them comes back here when it
@@ -223,6 +249,7 @@ void Engine::make_ready(QueuePair& qp) {
 }
 
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
+  state_.now = now;
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
@@ -265,6 +292,7 @@ void Engine::schedule(QueuePair& qp) {
 }
 
 void Engine::on_deadline(Instant now) {
+  state_.now = now;
   while (!deadlines_.empty() && deadlines_.front().at <= now) {
     const DeadlineEntry entry = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});

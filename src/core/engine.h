@@ -48,12 +48,18 @@ class Engine {
   QueuePair* find(wire::Qpn qpn);  // null: none
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
-  Status post_send(QueuePair& qp, const SendRequest& request, Instant now);
+  Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {
+    return post_send(qp, {&request, 1}, now);
+  }
+  // All of them or, if one is refused, none.
+  Status post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now);
   Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
   // At most 2^24 - 1 numbers exist; the owner keeps to its own, lower limit.
   SharedReceiveQueue* create_srq(const SrqConfig& config);
   // No queue pair was made with it. XRC queue pairs that were using it refuse the rest.
   void destroy_srq(SharedReceiveQueue* srq);
+  // kbps 0: no limit.
+  void set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now);
   size_t qp_count() const { return qp_count_; }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
@@ -80,6 +86,7 @@ class Engine {
   wire::Qpn qpn_of(size_t slot) const;
   size_t slot_of(wire::Qpn qpn) const;
   void after_change(QueuePair& qp, Instant now);
+  void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
   void make_ready(QueuePair& qp);
   void schedule(QueuePair& qp);

@@ -29,8 +29,10 @@ struct EngineState {
   std::vector<AsyncEvent> events;
   std::vector<QpFailure> failures;
   std::vector<CompletionQueue*> notified;  // asked to be woken, and something came
+  std::vector<CompletionQueue*> overrun;   // lost a completion: their queue pairs are to fail
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
+  Instant now;                                                             // of the present turn
 };
 
 struct QpCommon {
@@ -66,13 +68,24 @@ struct QpCommon {
     return *failure;
   }
 
-  void complete(CompletionQueue* cq, const Completion& completion) {
+  // A completion was lost: the queue pair cannot say what became of its requests.
+  void fail_by_overrun() {
+    if (failure || state == QpState::Error) return;
+    engine.events.push_back({.kind = EventKind::QpFatal, .qp = self});
+    fail(WcStatus::Fatal);
+  }
+
+  void complete(CompletionQueue* cq, Completion completion) {
     bool notify = false;
+    completion.time = engine.now;
     const bool was_overrun = cq->overrun();
     if (!cq->push(completion, &notify)) {
       count(CounterId::cq_overruns);
-      if (!was_overrun) engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
-      fail(WcStatus::Fatal);
+      if (!was_overrun && cq->overrun()) {
+        engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
+        engine.overrun.push_back(cq);
+      }
+      if (cq->overrun()) fail_by_overrun();
     }
     ++engine.completions;
     if (notify) engine.notified.push_back(cq);

@@ -15,6 +15,8 @@ class SendSide {
 
   // Checks and queues a request; the errno is what ibv_post_send documents.
   virtual Status post(const SendRequest& request) = 0;
+  // Forgets the `count` requests that were posted last; nothing has happened since.
+  virtual void take_back(uint32_t count) = 0;
 
   // Sends what may be sent, at most `budget` packets. Returns how many.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;

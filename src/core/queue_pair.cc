@@ -39,7 +39,7 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
       requester_(make_send_side(common_, config)),
       responder_(make_receive_side(common_, config)) {}
 
-Status QueuePair::post_send(const SendRequest& request) {
+Status QueuePair::post_send(std::span<const SendRequest> requests) {
   switch (common_.state) {
     case QpState::Reset:
     case QpState::Init:
@@ -48,10 +48,16 @@ Status QueuePair::post_send(const SendRequest& request) {
     default:
       break;
   }
-  Status status = requester_->post(request);
-  if (status.ok() && common_.state == QpState::Error) requester_->flush(WcStatus::Flushed);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Status status = requester_->post(requests[i]);
+    if (!status.ok()) {
+      requester_->take_back(static_cast<uint32_t>(i));
+      return status;
+    }
+  }
+  if (common_.state == QpState::Error) requester_->flush(WcStatus::Flushed);
   settle();
-  return status;
+  return {};
 }
 
 Status QueuePair::post_receive(const ReceiveRequest& request) {
@@ -148,6 +154,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       common_.failure.reset();
       established_ = false;
       common_.attr = QpAttributes{};
+      set_rate_limit(0, 0);
       break;
     case QpState::Rtr:
       responder_->start();
@@ -206,6 +213,20 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
   settle();
 }
 
+void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
+  common_.attr.rate_limit = kbps;
+  pacer_.set(kbps, burst_bytes);
+  paced_until_ = kNever;
+}
+
+bool QueuePair::requests_ready(Instant now) {
+  paced_until_ = kNever;
+  if (!requester_->ready(now)) return false;
+  if (pacer_.open(now)) return true;
+  paced_until_ = pacer_.reopens_at();
+  return false;
+}
+
 void QueuePair::on_deadline(Instant now) {
   requester_->on_deadline(now);
   settle();
@@ -216,7 +237,14 @@ void QueuePair::on_deadline(Instant now) {
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
   uint32_t sent = responder_->send_answers(sink, budget);
   settle();
-  if (requests && sent < budget) sent += requester_->transmit(sink, now, budget - sent);
+  if (requests && sent < budget) {
+    if (pacer_.limited()) {
+      PacedSink paced(sink, pacer_, now);
+      sent += requester_->transmit(paced, now, budget - sent);
+    } else {
+      sent += requester_->transmit(sink, now, budget - sent);
+    }
+  }
   settle();
   if (sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
@@ -228,6 +256,12 @@ void QueuePair::settle() {
   const QpFailure failure = *common_.failure;
   common_.engine.failures.push_back(failure);
   enter_error(failure.as_responder || !failure.op ? WcStatus::Flushed : failure.status);
+}
+
+void QueuePair::fail_by_overrun() {
+  if (common_.state == QpState::Reset) return;
+  common_.fail_by_overrun();
+  settle();
 }
 
 void QueuePair::enter_error(WcStatus first) {

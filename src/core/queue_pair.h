@@ -5,7 +5,9 @@
 #include <cstdint>
 
 #include <memory>
+#include <span>
 
+#include "core/pacer.h"
 #include "core/qp_sides.h"
 
 namespace verbena::core {
@@ -40,8 +42,15 @@ class QueuePair {
   void set_window(PeerWindow* window) { requester_->change_window(window); }
   const QpConfig& config() const { return config_; }
 
-  Status post_send(const SendRequest& request);
+  // All of them or, if one is refused, none.
+  Status post_send(std::span<const SendRequest> requests);
   Status post_receive(const ReceiveRequest& request);
+
+  // What the requests of this queue pair may take up on the wire; 0 kbps: all there is. A burst of
+  // 0 bytes is a default.
+  void set_rate_limit(uint32_t kbps, uint32_t burst_bytes);
+  // One of its completion queues lost a completion, which nobody will be told of.
+  void fail_by_overrun();
 
   // Whether modify() would be accepted; changes nothing.
   Status check_modify(const QpAttributes& attr, uint32_t mask) const;
@@ -52,10 +61,10 @@ class QueuePair {
   // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
   bool answers_ready() const { return responder_->ready(); }
-  bool requests_ready(Instant now) { return requester_->ready(now); }
+  bool requests_ready(Instant now);
   bool waits_for_window(Instant now) { return requester_->waits_for_window(now); }
-  Instant deadline() const { return requester_->deadline(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
+  Instant deadline() const { return std::min(requester_->deadline(), paced_until_); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
   // For the engine's lists.
@@ -75,6 +84,8 @@ class QueuePair {
   std::unique_ptr<ReceiveSide> responder_;
   bool drain_announced_ = true;
   bool established_ = false;
+  Pacer pacer_;
+  Instant paced_until_ = kNever;  // requests wait for the pacer alone
 };
 
 }  // namespace verbena::core

@@ -20,6 +20,7 @@ class Requester final : public SendSide {
   const SendQueue& queue() const { return queue_; }
 
   Status post(const SendRequest& request) override;
+  void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
   bool ready(Instant now) override { return blocked_reason(now) == Blocked::No; }
   bool waits_for_window(Instant now) override { return blocked_reason(now) == Blocked::Window; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/time.h"
 #include "wire/identifiers.h"
 #include "wire/packet_io.h"
 
@@ -108,6 +109,7 @@ struct Completion {
   uint32_t vendor_error = 0;
   wire::Qpn qpn;
   wire::Qpn source_qpn;
+  Instant time;  // the turn in which it completed; QpCommon::complete() fills it
 };
 
 // A piece of registered memory, as ibv_sge.

@@ -89,6 +89,11 @@ class WorkQueue {
     VERBENA_CHECK(!empty());
     ++head_;
   }
+  // The newest go, as if they had not been pushed.
+  void take_back(uint32_t count) {
+    VERBENA_CHECK(count <= size());
+    tail_ -= count;
+  }
   void clear() { head_ = tail_; }
 
  private:

@@ -208,7 +208,7 @@ TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
   transmit();
   receive_ack(103);
   EXPECT_EQ(qp().state(), QpState::Error);
-  EXPECT_EQ(events(), std::vector<EventKind>{EventKind::CqError});
+  EXPECT_EQ(events(), (std::vector{EventKind::CqError, EventKind::QpFatal}));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 

@@ -1,0 +1,74 @@
+// Pacer: keeps what a queue pair sends to a rate that the program chose. A bucket that fills with
+// time; a packet may leave while it is not empty and takes what it weighs, so a single one always
+// gets through, however large. Once empty it opens again at half: a timer per packet would keep no
+// higher rate than timers come.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+#include "wire/packet_io.h"
+
+namespace verbena::core {
+
+inline constexpr uint32_t kMinRateKbps = 64;
+inline constexpr uint32_t kMaxRateKbps = 400'000'000;  // 400 Gb/s
+
+class Pacer {
+ public:
+  // kbps 0: no limit. burst_bytes 0: what a millisecond carries.
+  void set(uint32_t kbps, uint32_t burst_bytes) {
+    kbps_ = kbps;
+    depth_ = burst_bytes == 0 || kbps == 0 ? milliseconds(1) : time_for(burst_bytes);
+    empty_ = false;
+  }
+  bool limited() const { return kbps_ != 0; }
+  uint32_t kbps() const { return kbps_; }
+
+  bool open(Instant now) {
+    if (!limited()) return true;
+    empty_ = empty_ ? now < reopens_at() : debt_until_ > now + depth_;
+    return !empty_;
+  }
+  // When open() will say yes again after it said no.
+  Instant reopens_at() const { return debt_until_ - depth_ / 2; }
+
+  void sent(uint64_t bytes, Instant now) {
+    debt_until_ = std::max(debt_until_, now) + time_for(bytes);
+  }
+
+ private:
+  Duration time_for(uint64_t bytes) const {
+    return nanoseconds(static_cast<int64_t>(bytes * 8'000'000 / kbps_));
+  }
+
+  uint32_t kbps_ = 0;
+  Duration depth_{};      // how far debt_until_ may run ahead of time
+  Instant debt_until_{};  // when all that was sent is paid for
+  bool empty_ = false;
+};
+
+// A sink that is full while the pacer is closed, and weighs what goes through.
+class PacedSink final : public wire::PacketSink {
+ public:
+  PacedSink(wire::PacketSink& inner, Pacer& pacer, Instant now)
+      : inner_(inner), pacer_(pacer), now_(now) {}
+
+  size_t room() const override { return pacer_.open(now_) ? inner_.room() : 0; }
+  void push(const wire::TxPacket& packet) override {
+    size_t bytes = kIpUdpIcrcBytes + packet.header_bytes + packet.pad;
+    for (const auto& piece : packet.payload) bytes += piece.size();
+    pacer_.sent(bytes, now_);
+    inner_.push(packet);
+  }
+
+ private:
+  static constexpr size_t kIpUdpIcrcBytes = 20 + 8 + 4;
+
+  wire::PacketSink& inner_;
+  Pacer& pacer_;
+  Instant now_;
+};
+
+}  // namespace verbena::core
