@@ -17,6 +17,11 @@ namespace verbena::core {
   X(wrong_transport, "dropped: an opcode of another transport than the queue pair's") \
   X(wrong_pkey, "dropped: partition key mismatch")                                    \
   X(qp_not_ready, "dropped: the queue pair is not in a state that takes packets")     \
+  X(wrong_qkey, "dropped: datagrams with another Q_Key than the queue pair's")        \
+  X(no_receive_posted, "dropped: UD or UC messages for which no receive was posted")  \
+  X(receive_too_small, "dropped: UD or UC messages longer than the receive")          \
+  X(incomplete_messages, "dropped: UC messages of which a packet was lost or wrong")  \
+  X(writes_refused, "dropped: UC WRITEs to memory that is not open to them")          \
   X(cnp_received, "congestion notifications received")                                \
   X(duplicate_requests, "requests seen again (their answer was lost or late)")        \
   X(duplicate_dropped, "duplicate reads or atomics no longer remembered, dropped")    \

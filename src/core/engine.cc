@@ -67,6 +67,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   reset.state = QpState::Reset;
   qp->modify(reset, qp_attr::kState);
   drop_from_lists(*qp);
+  for (const wire::Gid& group : groups_of(*qp)) leave(*qp, group);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   release_window(*qp, now);
   state_.memory.unbind_windows_of(qp->qpn());
@@ -144,6 +145,46 @@ void Engine::set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, 
   after_change(qp, now);
 }
 
+Status Engine::attach(QueuePair& qp, const wire::Gid& group) {
+  if (qp.type() != QpType::Ud) return Error{EINVAL, "only UD queue pairs take multicast"};
+  if (!group.is_multicast()) return Error{EINVAL, "the GID is not a multicast address"};
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) {
+    if (groups_.size() >= kMaxGroups) {
+      return Error{ENOMEM, "too many multicast groups (see max_mcast_grp)"};
+    }
+    groups_[group].push_back(&qp);
+    return {};
+  }
+  std::vector<QueuePair*>& members = found->second;
+  if (std::ranges::find(members, &qp) != members.end()) return {};
+  if (members.size() >= kMaxQpsPerGroup) {
+    return Error{ENOMEM, "too many queue pairs in the group (see max_mcast_qp_attach)"};
+  }
+  members.push_back(&qp);
+  return {};
+}
+
+Status Engine::detach(QueuePair& qp, const wire::Gid& group) {
+  if (leave(qp, group)) return {};
+  return Error{EINVAL, "the queue pair is not attached to the group"};
+}
+
+bool Engine::leave(QueuePair& qp, const wire::Gid& group) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || std::erase(found->second, &qp) == 0) return false;
+  if (found->second.empty()) groups_.erase(found);
+  return true;
+}
+
+std::vector<wire::Gid> Engine::groups_of(const QueuePair& qp) const {
+  std::vector<wire::Gid> found;
+  for (const auto& [group, members] : groups_) {
+    if (std::ranges::find(members, &qp) != members.end()) found.push_back(group);
+  }
+  return found;
+}
+
 Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now) {
   state_.now = now;
   Status status = qp.post_send(requests);
@@ -174,6 +215,11 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
       state_.counters.add(CounterId::cnp_received);
       continue;
     }
+    if (packet->bth.destination == wire::kMulticastQpn) {
+      on_multicast(*packet, *rx.meta, now);
+      arrivals.messages = true;
+      continue;
+    }
     QueuePair* qp = find(packet->bth.destination);
     if (qp == nullptr) {
       state_.counters.add(CounterId::unknown_qp);
@@ -193,6 +239,20 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   }
   if (touched != nullptr) after_change(*touched, now);
   return arrivals;
+}
+
+// Each member gets a copy; the packet is dropped and counted like any other where it does not fit.
+void Engine::on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
+  const auto group = groups_.find(meta.destination);
+  if (group == groups_.end() || packet.op.transport != wire::Transport::Ud) {
+    state_.counters.add(CounterId::unknown_qp);
+    return;
+  }
+  for (QueuePair* qp : group->second) {
+    if (meta.own && packet.deth.source == qp->qpn()) continue;
+    qp->on_packet(packet, meta, now);
+    after_change(*qp, now);
+  }
 }
 
 // A queue pair was touched: it may have something to send, or a window that others wait for may be

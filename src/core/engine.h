@@ -14,6 +14,9 @@
 
 namespace verbena::core {
 
+inline constexpr uint32_t kMaxGroups = 256;
+inline constexpr uint32_t kMaxQpsPerGroup = 1024;
+
 struct EngineConfig {
   uint8_t slot = 1;     // the top byte of every QPN this engine gives out
   uint64_t secret = 0;  // keys derive from it
@@ -60,6 +63,13 @@ class Engine {
   void destroy_srq(SharedReceiveQueue* srq);
   // kbps 0: no limit.
   void set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now);
+  // Multicast: what is sent to `group` reaches every UD queue pair attached to it, except the
+  // sender. Attaching twice is attaching once. The owner joins and leaves the group itself.
+  Status attach(QueuePair& qp, const wire::Gid& group);
+  Status detach(QueuePair& qp, const wire::Gid& group);
+  // Groups that `qp` is attached to.
+  std::vector<wire::Gid> groups_of(const QueuePair& qp) const;
+  bool has_members(const wire::Gid& group) const { return groups_.contains(group); }
   size_t qp_count() const { return qp_count_; }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
@@ -85,6 +95,8 @@ class Engine {
 
   wire::Qpn qpn_of(size_t slot) const;
   size_t slot_of(wire::Qpn qpn) const;
+  bool leave(QueuePair& qp, const wire::Gid& group);
+  void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void after_change(QueuePair& qp, Instant now);
   void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
@@ -106,6 +118,7 @@ class Engine {
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale
   std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerWindow>> windows_;
+  std::map<wire::Gid, std::vector<QueuePair*>> groups_;  // none is empty
 };
 
 }  // namespace verbena::core

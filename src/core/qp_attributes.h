@@ -55,6 +55,7 @@ struct AddressHandle {
   AddressVector address;
   wire::PathId path{};
   wire::Gid source_gid;
+  wire::Mtu mtu = wire::Mtu::k1024;  // the most a datagram carries: the port's active MTU
 };
 
 struct QpAttributes {
@@ -84,8 +85,8 @@ struct QpAttributes {
   wire::Gid source_gid;
 };
 
-// EINVAL if `from` -> `to` is no transition of an RC queue pair, a required attribute is missing,
+// EINVAL if `from` -> `to` is no transition of such a queue pair, a required attribute is missing,
 // or one is given that the transition does not take.
-Status check_rc_transition(QpState from, QpState to, uint32_t mask);
+Status check_transition(QpType type, QpState from, QpState to, uint32_t mask);
 
 }  // namespace verbena::core

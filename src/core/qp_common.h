@@ -16,6 +16,7 @@
 #include "core/qp_attributes.h"
 #include "core/shared_receive_queue.h"
 #include "core/types.h"
+#include "core/unacked_pace.h"
 #include "wire/packet.h"
 
 namespace verbena::core {
@@ -33,17 +34,19 @@ struct EngineState {
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
+  UnackedPace pace;  // of all UD and UC queue pairs
 };
 
 struct QpCommon {
   EngineState& engine;
   QueuePair* self;
   wire::Qpn qpn;
+  QpType type;
   uint32_t pd;  // XRC receive: that of the SRQ which the present request names
   CompletionQueue* send_cq;
   CompletionQueue* receive_cq;
   SharedReceiveQueue* srq;  // where receives come from, if not from a queue of its own
-  uint8_t opcode_base;      // RC's numbering, UC's or XRC's
+  uint8_t opcode_base;      // where the transport's opcodes begin
   uint32_t xrc_domain;      // XRC receive: each message names one of the SRQs in it; otherwise 0
   bool signal_all;
   QpState state = QpState::Reset;
@@ -92,19 +95,26 @@ struct QpCommon {
   }
 };
 
-// Builds and pushes one packet towards the peer: the BTH fields common to all are filled here.
-inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& packet,
-                        std::span<const std::span<const std::byte>> payload,
+// Builds and pushes one packet; padding is added here.
+inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
+                        wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {
   wire::TxPacket tx;
-  tx.path = qp.attr.path;
+  tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
   tx.payload = payload;
   packet.bth.pad = tx.pad;
-  packet.bth.destination = qp.attr.dest_qpn;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
   qp.count(CounterId::packets_sent);
   sink.push(tx);
+}
+
+// The same towards the peer that the queue pair is connected to.
+inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& packet,
+                        std::span<const std::span<const std::byte>> payload,
+                        uint32_t payload_bytes) {
+  packet.bth.destination = qp.attr.dest_qpn;
+  push_packet(qp, sink, qp.attr.path, packet, payload, payload_bytes);
 }
 
 }  // namespace verbena::core

@@ -1,5 +1,7 @@
-// The table of modify_qp for reliable connections (IBA 11.2.5.2, table "QP state transition
+// The tables of modify_qp, one per kind of queue pair (IBA 11.2.5.2, table "QP state transition
 // properties").
+#include <span>
+
 #include "core/qp_attributes.h"
 
 namespace verbena::core {
@@ -14,34 +16,104 @@ struct Transition {
   uint32_t optional;
 };
 
-constexpr Transition kRcTransitions[] = {
-    {QpState::Reset, QpState::Init, kPkeyIndex | kPort | kAccessFlags, 0},
-    {QpState::Init, QpState::Init, 0, kPkeyIndex | kPort | kAccessFlags},
-    {QpState::Init, QpState::Rtr,
-     kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+constexpr uint32_t kBasics = kPkeyIndex | kPort | kAccessFlags;
+constexpr uint32_t kPath = kAddressVector | kPathMtu | kDestQpn | kRqPsn;
+constexpr uint32_t kRetries = kTimeout | kRetryCount | kRnrRetry;
+// What a connected queue pair may change whenever it enters RTS.
+constexpr uint32_t kAnyTime = kCurState | kAlternatePath | kAccessFlags | kPathMigState;
+
+constexpr Transition kRc[] = {
+    {QpState::Reset, QpState::Init, kBasics, 0},
+    {QpState::Init, QpState::Init, 0, kBasics},
+    {QpState::Init, QpState::Rtr, kPath | kMaxDestRdAtomic | kMinRnrTimer,
      kAlternatePath | kAccessFlags | kPkeyIndex},
-    {QpState::Rtr, QpState::Rts, kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
-     kCurState | kAlternatePath | kAccessFlags | kMinRnrTimer | kPathMigState | kRateLimit},
-    {QpState::Rts, QpState::Rts, 0,
-     kCurState | kAccessFlags | kAlternatePath | kPathMigState | kMinRnrTimer | kRateLimit},
+    {QpState::Rtr, QpState::Rts, kRetries | kSqPsn | kMaxRdAtomic,
+     kAnyTime | kMinRnrTimer | kRateLimit},
+    {QpState::Rts, QpState::Rts, 0, kAnyTime | kMinRnrTimer | kRateLimit},
     {QpState::Rts, QpState::Sqd, 0, kEnSqdAsyncNotify},
-    {QpState::Sqd, QpState::Rts, 0,
-     kCurState | kAlternatePath | kAccessFlags | kMinRnrTimer | kPathMigState | kRateLimit},
+    {QpState::Sqd, QpState::Rts, 0, kAnyTime | kMinRnrTimer | kRateLimit},
     {QpState::Sqd, QpState::Sqd, 0,
-     kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kMaxDestRdAtomic |
-         kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer | kPathMigState},
+     kBasics | kAddressVector | kRetries | kMaxRdAtomic | kMaxDestRdAtomic | kAlternatePath |
+         kMinRnrTimer | kPathMigState},
     {QpState::Sqe, QpState::Rts, 0, kCurState | kAccessFlags | kMinRnrTimer},
 };
 
+constexpr Transition kUc[] = {
+    {QpState::Reset, QpState::Init, kBasics, 0},
+    {QpState::Init, QpState::Init, 0, kBasics},
+    {QpState::Init, QpState::Rtr, kPath, kAlternatePath | kAccessFlags | kPkeyIndex},
+    {QpState::Rtr, QpState::Rts, kSqPsn, kAnyTime | kRateLimit},
+    {QpState::Rts, QpState::Rts, 0, kAnyTime | kRateLimit},
+    {QpState::Rts, QpState::Sqd, 0, kEnSqdAsyncNotify},
+    {QpState::Sqd, QpState::Rts, 0, kAnyTime | kRateLimit},
+    {QpState::Sqd, QpState::Sqd, 0,
+     kAddressVector | kAlternatePath | kAccessFlags | kPkeyIndex | kPathMigState},
+    {QpState::Sqe, QpState::Rts, 0, kCurState | kAccessFlags},
+};
+
+constexpr Transition kUd[] = {
+    {QpState::Reset, QpState::Init, kPkeyIndex | kPort | kQkey, 0},
+    {QpState::Init, QpState::Init, 0, kPkeyIndex | kPort | kQkey},
+    {QpState::Init, QpState::Rtr, 0, kPkeyIndex | kQkey},
+    {QpState::Rtr, QpState::Rts, kSqPsn, kCurState | kQkey | kRateLimit},
+    {QpState::Rts, QpState::Rts, 0, kCurState | kQkey | kRateLimit},
+    {QpState::Rts, QpState::Sqd, 0, kEnSqdAsyncNotify},
+    {QpState::Sqd, QpState::Rts, 0, kCurState | kQkey | kRateLimit},
+    {QpState::Sqd, QpState::Sqd, 0, kPkeyIndex | kQkey},
+    {QpState::Sqe, QpState::Rts, 0, kCurState | kQkey},
+};
+
+// XRC's initiator has RC's sending half, its target RC's receiving half.
+constexpr Transition kXrcSend[] = {
+    {QpState::Reset, QpState::Init, kBasics, 0},
+    {QpState::Init, QpState::Init, 0, kBasics},
+    {QpState::Init, QpState::Rtr, kPath, kAlternatePath | kAccessFlags | kPkeyIndex},
+    {QpState::Rtr, QpState::Rts, kRetries | kSqPsn | kMaxRdAtomic, kAnyTime | kRateLimit},
+    {QpState::Rts, QpState::Rts, 0, kAnyTime | kRateLimit},
+    {QpState::Rts, QpState::Sqd, 0, kEnSqdAsyncNotify},
+    {QpState::Sqd, QpState::Rts, 0, kAnyTime | kRateLimit},
+    {QpState::Sqd, QpState::Sqd, 0,
+     kBasics | kAddressVector | kRetries | kMaxRdAtomic | kAlternatePath | kPathMigState},
+};
+
+constexpr Transition kXrcReceive[] = {
+    {QpState::Reset, QpState::Init, kBasics, 0},
+    {QpState::Init, QpState::Init, 0, kBasics},
+    {QpState::Init, QpState::Rtr, kPath | kMaxDestRdAtomic | kMinRnrTimer,
+     kAlternatePath | kAccessFlags | kPkeyIndex},
+    {QpState::Rtr, QpState::Rts, kTimeout | kSqPsn, kAnyTime | kMinRnrTimer},
+    {QpState::Rts, QpState::Rts, 0, kAnyTime | kMinRnrTimer},
+    {QpState::Rts, QpState::Sqd, 0, kEnSqdAsyncNotify},
+    {QpState::Sqd, QpState::Rts, 0, kAnyTime | kMinRnrTimer},
+    {QpState::Sqd, QpState::Sqd, 0,
+     kBasics | kAddressVector | kTimeout | kMaxDestRdAtomic | kAlternatePath | kMinRnrTimer |
+         kPathMigState},
+};
+
+std::span<const Transition> transitions_of(QpType type) {
+  switch (type) {
+    case QpType::Uc:
+      return kUc;
+    case QpType::Ud:
+      return kUd;
+    case QpType::XrcSend:
+      return kXrcSend;
+    case QpType::XrcReceive:
+      return kXrcReceive;
+    default:
+      return kRc;
+  }
+}
+
 }  // namespace
 
-Status check_rc_transition(QpState from, QpState to, uint32_t mask) {
+Status check_transition(QpType type, QpState from, QpState to, uint32_t mask) {
   const uint32_t given = mask & ~kState;
   if (to == QpState::Reset || to == QpState::Error) {  // from anywhere, with nothing else
     if (given != 0) return Error{EINVAL, "a change to RESET or ERR takes no other attributes"};
     return {};
   }
-  for (const Transition& t : kRcTransitions) {
+  for (const Transition& t : transitions_of(type)) {
     if (t.from != from || t.to != to) continue;
     if ((given & t.required) != t.required) {
       return Error{EINVAL, "an attribute that this state change requires is missing from the mask"};
@@ -51,7 +123,7 @@ Status check_rc_transition(QpState from, QpState to, uint32_t mask) {
     }
     return {};
   }
-  return Error{EINVAL, "no such state change: an RC QP goes RESET, INIT, RTR, RTS (then SQD, ERR)"};
+  return Error{EINVAL, "no such state change: a QP goes RESET, INIT, RTR, RTS (then SQD, ERR)"};
 }
 
 }  // namespace verbena::core

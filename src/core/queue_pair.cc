@@ -4,20 +4,51 @@
 #include "core/absent_sides.h"
 #include "core/requester.h"
 #include "core/responder.h"
+#include "core/uc_receiver.h"
+#include "core/ud_receiver.h"
+#include "core/unreliable_sender.h"
 
 namespace verbena::core {
 namespace {
 
-bool is_xrc(QpType type) { return type == QpType::XrcSend || type == QpType::XrcReceive; }
-
 std::unique_ptr<SendSide> make_send_side(QpCommon& common, const QpConfig& c) {
-  if (c.type == QpType::XrcReceive) return std::make_unique<NoSends>(common);
-  return std::make_unique<Requester>(common, c.max_send_wr, c.max_send_sge, c.max_inline);
+  switch (c.type) {
+    case QpType::Uc:
+      return std::make_unique<UcSender>(common, c.max_send_wr, c.max_send_sge, c.max_inline);
+    case QpType::Ud:
+      return std::make_unique<UdSender>(common, c.max_send_wr, c.max_send_sge, c.max_inline);
+    case QpType::XrcReceive:
+      return std::make_unique<NoSends>(common);
+    default:
+      return std::make_unique<Requester>(common, c.max_send_wr, c.max_send_sge, c.max_inline);
+  }
 }
 
 std::unique_ptr<ReceiveSide> make_receive_side(QpCommon& common, const QpConfig& c) {
-  if (c.type == QpType::XrcSend) return std::make_unique<NoReceives>(common);
-  return std::make_unique<Responder>(common, c.max_recv_wr, c.max_recv_sge);
+  switch (c.type) {
+    case QpType::Uc:
+      return std::make_unique<UcReceiver>(common, c.max_recv_wr, c.max_recv_sge);
+    case QpType::Ud:
+      return std::make_unique<UdReceiver>(common, c.max_recv_wr, c.max_recv_sge);
+    case QpType::XrcSend:
+      return std::make_unique<NoReceives>(common);
+    default:
+      return std::make_unique<Responder>(common, c.max_recv_wr, c.max_recv_sge);
+  }
+}
+
+uint8_t opcode_base_of(QpType type) {
+  switch (type) {
+    case QpType::Uc:
+      return wire::kUcBase;
+    case QpType::Ud:
+      return wire::kUdBase;
+    case QpType::XrcSend:
+    case QpType::XrcReceive:
+      return wire::kXrcBase;
+    default:
+      return wire::kRcBase;
+  }
 }
 
 }  // namespace
@@ -27,11 +58,12 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
       common_{.engine = engine,
               .self = this,
               .qpn = qpn,
+              .type = config.type,
               .pd = config.pd,
               .send_cq = config.send_cq,
               .receive_cq = config.receive_cq,
               .srq = config.srq,
-              .opcode_base = is_xrc(config.type) ? wire::kXrcBase : wire::kRcBase,
+              .opcode_base = opcode_base_of(config.type),
               .xrc_domain = config.xrc_domain,
               .signal_all = config.signal_all,
               .attr = {},
@@ -55,7 +87,8 @@ Status QueuePair::post_send(std::span<const SendRequest> requests) {
       return status;
     }
   }
-  if (common_.state == QpState::Error) requester_->flush(WcStatus::Flushed);
+  const bool stopped = common_.state == QpState::Error || common_.state == QpState::Sqe;
+  if (stopped) requester_->flush(WcStatus::Flushed);
   settle();
   return {};
 }
@@ -77,7 +110,7 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   }
   const QpState to = (mask & kState) != 0 ? attr.state : common_.state;
   if (to > QpState::Error) return Error{EINVAL, "no such QP state"};
-  Status status = check_rc_transition(common_.state, to, mask);
+  Status status = check_transition(config_.type, common_.state, to, mask);
   if (!status.ok()) return status;
   if ((mask & kPort) != 0 && attr.port != 1) return Error{EINVAL, "port_num must be 1"};
   if ((mask & kPkeyIndex) != 0 && attr.pkey_index != 0) {
@@ -126,6 +159,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kAccessFlags, a.access, attr.access);
   set(kPkeyIndex, a.pkey_index, attr.pkey_index);
   set(kPort, a.port, attr.port);
+  set(kQkey, a.qkey, attr.qkey);
   set(kAddressVector, a.address, attr.address);
   set(kAddressVector, a.path, attr.path);
   set(kAddressVector, a.source_gid, attr.source_gid);
@@ -190,12 +224,11 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
   const bool takes_packets = common_.state == QpState::Rtr || common_.state == QpState::Rts ||
                              common_.state == QpState::Sqd || common_.state == QpState::Sqe;
   if (!takes_packets) return common_.count(CounterId::qp_not_ready);
-  if (meta.source != common_.attr.address.destination ||
-      meta.destination != common_.attr.source_gid) {
-    return common_.count(CounterId::wrong_source);
+  if (config_.type != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
+  constexpr uint8_t kTransportBits = 0xE0;
+  if ((p.bth.opcode & kTransportBits) != common_.opcode_base) {
+    return common_.count(CounterId::wrong_transport);
   }
-  const auto transport = is_xrc(config_.type) ? wire::Transport::Xrc : wire::Transport::Rc;
-  if (p.op.transport != transport) return common_.count(CounterId::wrong_transport);
   // Full membership on one side is enough; the low 15 bits name the partition.
   if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
 
@@ -204,7 +237,7 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
     requester_->on_response(p, now);
     check_drained();
   } else {
-    if (common_.state == QpState::Rtr && !established_) {
+    if (common_.state == QpState::Rtr && !established_ && config_.type != QpType::Ud) {
       established_ = true;
       common_.engine.events.push_back({.kind = EventKind::CommEstablished, .qp = this});
     }
@@ -227,6 +260,11 @@ bool QueuePair::requests_ready(Instant now) {
   return false;
 }
 
+bool QueuePair::from_peer(const wire::RxMeta& meta) const {
+  return meta.source == common_.attr.address.destination &&
+         meta.destination == common_.attr.source_gid;
+}
+
 void QueuePair::on_deadline(Instant now) {
   requester_->on_deadline(now);
   settle();
@@ -246,6 +284,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
     }
   }
   settle();
+  check_drained();
   if (sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
 }
@@ -255,6 +294,14 @@ void QueuePair::settle() {
   if (!common_.failure || common_.state == QpState::Error) return;
   const QpFailure failure = *common_.failure;
   common_.engine.failures.push_back(failure);
+  const bool stops_sending_only =
+      is_unreliable(config_.type) && failure.op && !failure.as_responder;
+  if (stops_sending_only) {  // IBA 10.3.1: nobody waits for what was not sent
+    common_.failure.reset();
+    common_.state = QpState::Sqe;
+    requester_->flush(failure.status);
+    return settle();  // completing may fail in its turn
+  }
   enter_error(failure.as_responder || !failure.op ? WcStatus::Flushed : failure.status);
 }
 

@@ -41,6 +41,7 @@ class QueuePair {
   PeerWindow* window() const { return common_.window; }
   void set_window(PeerWindow* window) { requester_->change_window(window); }
   const QpConfig& config() const { return config_; }
+  QpType type() const { return config_.type; }
 
   // All of them or, if one is refused, none.
   Status post_send(std::span<const SendRequest> requests);
@@ -74,6 +75,7 @@ class QueuePair {
   void* owner = nullptr;           // the ABI's object around this one
 
  private:
+  bool from_peer(const wire::RxMeta& meta) const;
   void settle();
   void enter_error(WcStatus first);
   void check_drained();

@@ -2,9 +2,8 @@
 #include "core/requester.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "core/placement.h"
+#include "core/posting.h"
 
 namespace verbena::core {
 namespace {
@@ -14,26 +13,6 @@ constexpr uint32_t kPacketsPerAckRequest = 8;
 
 // A READ is asked for in pieces of at most this size: the answers arrive unpaced in our own socket.
 constexpr uint32_t kMaxReadPieceBytes = 64 * 1024;
-
-wire::Opcode message_opcode(SendOp op, bool first, bool last) {
-  using enum wire::Opcode;
-  switch (op) {
-    case SendOp::Send:
-      return first ? (last ? RcSendOnly : RcSendFirst) : (last ? RcSendLast : RcSendMiddle);
-    case SendOp::SendImm:
-      return first ? (last ? RcSendOnlyImm : RcSendFirst) : (last ? RcSendLastImm : RcSendMiddle);
-    case SendOp::SendInvalidate:
-      return first ? (last ? RcSendOnlyInvalidate : RcSendFirst)
-                   : (last ? RcSendLastInvalidate : RcSendMiddle);
-    case SendOp::WriteImm:
-      return first ? (last ? RcWriteOnlyImm : RcWriteFirst)
-                   : (last ? RcWriteLastImm : RcWriteMiddle);
-    case SendOp::AtomicWrite:
-      return RcAtomicWrite;
-    default:
-      return first ? (last ? RcWriteOnly : RcWriteFirst) : (last ? RcWriteLast : RcWriteMiddle);
-  }
-}
 
 Status check_flush(const SendRequest& r) {
   if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
@@ -51,19 +30,9 @@ Requester::Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t 
     : qp_(qp), queue_(max_wr, max_sges, max_inline) {}
 
 Status Requester::post(const SendRequest& r) {
-  if (queue_.full()) return Error{ENOMEM, "the send queue is full"};
-  if (r.sges.size() > queue_.max_sges()) return Error{EINVAL, "more SGEs than max_send_sge"};
-  uint64_t length = 0;
-  for (const Sge& sge : r.sges) length += sge.length;
-  if (length > kMaxMessageBytes) return Error{EINVAL, "a message is at most 2 GiB"};
-  const bool is_inline = (r.flags & kInline) != 0;
-  if (is_inline && length > queue_.max_inline()) {
-    return Error{ENOMEM, "more inline data than max_inline_data"};
-  }
-  const bool gives_data = !is_local(r.op) && !is_read_or_atomic(r.op);
-  if (is_inline && !gives_data && r.op != SendOp::AtomicWrite) {
-    return Error{EINVAL, "only SEND and WRITE can be inline"};
-  }
+  auto checked = check_request(queue_, r);
+  if (!checked.ok()) return checked.error();
+  const uint32_t length = checked.value();
   const bool is_word = is_atomic(r.op) || r.op == SendOp::AtomicWrite;
   if (is_word && length != 8) {
     return Error{EINVAL, "an atomic needs exactly 8 bytes of local buffer"};
@@ -73,43 +42,13 @@ Status Requester::post(const SendRequest& r) {
   }
   if (r.op == SendOp::Flush) {
     if (length != 0) return Error{EINVAL, "a flush has no local buffer"};
-    const Status checked = check_flush(r);
-    if (!checked.ok()) return checked;
+    Status flushable = check_flush(r);
+    if (!flushable.ok()) return flushable;
   }
   if (is_read_or_atomic(r.op) && qp_.state != QpState::Error && qp_.attr.max_read_atomic == 0) {
     return Error{EINVAL, "READ and atomics need max_rd_atomic > 0 (set at RTR to RTS)"};
   }
-
-  const uint64_t index = queue_.tail();
-  SendWqe& wqe = queue_.slot();
-  wqe = SendWqe{};
-  wqe.wr_id = r.wr_id;
-  wqe.op = r.op;
-  wqe.flags = r.flags;
-  wqe.length = is_local(r.op) ? 0 : static_cast<uint32_t>(length);
-  wqe.immediate_or_rkey = r.immediate_or_rkey;
-  wqe.remote_address = r.remote_address;
-  wqe.rkey = r.rkey;
-  wqe.compare_add = r.compare_add;
-  wqe.swap = r.swap;
-  wqe.window_rkey = r.window_rkey;
-  wqe.remote_srqn = r.remote_srqn;
-  wqe.bind = r.bind;
-  wqe.flush_length = r.flush_length;
-  wqe.flush_placement = r.flush_placement;
-  wqe.flush_selectivity = r.flush_selectivity;
-  if (is_inline) {
-    std::byte* to = queue_.inline_bytes(index);
-    for (const Sge& sge :
-         r.sges) {  // lkeys do not matter: the bytes are taken now, by the caller's thread
-      if (sge.length == 0) continue;
-      std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length);
-      to += sge.length;
-    }
-  } else {
-    wqe.sge_count = static_cast<uint16_t>(r.sges.size());
-    std::ranges::copy(r.sges, queue_.sge_slots(index).begin());
-  }
+  fill_slot(queue_, r, length);
   queue_.push();
   return {};
 }
@@ -223,15 +162,10 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
 }
 
 void Requester::run_local(SendWqe& wqe) {
-  const bool done = wqe.op == SendOp::LocalInvalidate
-                        ? qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, wqe.immediate_or_rkey)
-                        : qp_.engine.memory.bind_window(qp_.pd, qp_.qpn, wqe.window_rkey, wqe.bind);
-  if (!done) {
-    fail_head(wqe.op == SendOp::BindWindow ? WcStatus::WindowBind : WcStatus::LocalQpOperation);
-    return;
-  }
+  const WcStatus status = execute_local(qp_, wqe);
+  if (status != WcStatus::Success) return fail_head(status);
   ++cursor_;
-  complete_head(WcStatus::Success, 0);
+  complete_head(qp_, queue_, WcStatus::Success, 0);
 }
 
 bool Requester::send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instant now) {
@@ -316,12 +250,7 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   const bool last = cursor_packet_ + 1 == wqe.packets;
 
   Gather payload;
-  if ((wqe.flags & kInline) != 0) {
-    if (bytes != 0) {
-      payload.spans[0] = {queue_.inline_bytes(cursor_) + offset, bytes};
-      payload.count = 1;
-    }
-  } else if (!gather(qp_.engine.memory, qp_.pd, queue_.sges(cursor_), offset, bytes, payload)) {
+  if (!gather_message(qp_, queue_, cursor_, offset, bytes, payload)) {
     // What was posted before it still completes first.
     denied_ = cursor_;
     if (cursor_ == queue_.head()) fail_head(WcStatus::LocalProtection);

@@ -72,7 +72,6 @@ class Requester final : public SendSide {
   bool take_answer(const wire::Packet& answer, uint64_t index, uint32_t packet);
   bool acknowledge_up_to(wire::Psn end, Instant now);
   void advance_unacked(uint32_t packets, Instant now);
-  void complete_head(WcStatus status, uint32_t byte_count);
   void retry();
   void implied_nak();
   void roll_back();

@@ -3,37 +3,10 @@
 #include <array>
 #include <cstring>
 
-#include "core/placement.h"
+#include "core/posting.h"
 #include "core/requester.h"
 
 namespace verbena::core {
-namespace {
-
-WcOpcode completion_opcode(SendOp op) {
-  switch (op) {
-    case SendOp::Write:
-    case SendOp::WriteImm:
-      return WcOpcode::Write;
-    case SendOp::Read:
-      return WcOpcode::Read;
-    case SendOp::CompareSwap:
-      return WcOpcode::CompareSwap;
-    case SendOp::FetchAdd:
-      return WcOpcode::FetchAdd;
-    case SendOp::LocalInvalidate:
-      return WcOpcode::LocalInvalidate;
-    case SendOp::BindWindow:
-      return WcOpcode::BindWindow;
-    case SendOp::AtomicWrite:
-      return WcOpcode::AtomicWrite;
-    case SendOp::Flush:
-      return WcOpcode::Flush;
-    default:
-      return WcOpcode::Send;
-  }
-}
-
-}  // namespace
 
 Duration rnr_delay(uint8_t code) {
   // In units of 10 us; the code 0 is the longest.
@@ -225,25 +198,11 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
     cursor_ = finished ? queue_.head() + 1 : queue_.head();
     cursor_packet_ = finished ? 0 : first + packets;
   }
-  const bool brought = wqe.op == SendOp::Read || is_atomic(wqe.op);
-  if (finished) complete_head(WcStatus::Success, brought ? wqe.length : 0);
-  restart_ack_timer(now);
-}
-
-void Requester::complete_head(WcStatus status, uint32_t byte_count) {
-  const SendWqe& wqe = queue_.front();
-  if (status != WcStatus::Success || qp_.signal_all || (wqe.flags & kSignaled) != 0) {
-    Completion c;
-    c.wr_id = wqe.wr_id;
-    c.status = status;
-    c.opcode = completion_opcode(wqe.op);
-    c.byte_count = byte_count;
-    c.qpn = qp_.qpn;
-    queue_.pop();
-    qp_.complete(qp_.send_cq, c);
-    return;
+  if (finished) {
+    const bool brought = wqe.op == SendOp::Read || is_atomic(wqe.op);
+    complete_head(qp_, queue_, WcStatus::Success, brought ? wqe.length : 0);
   }
-  queue_.pop();
+  restart_ack_timer(now);
 }
 
 void Requester::implied_nak() {
@@ -309,7 +268,7 @@ void Requester::flush(WcStatus first) {
   ack_deadline_ = rnr_until_ = kNever;
   WcStatus status = first;
   while (!queue_.empty()) {
-    complete_head(status, 0);
+    complete_head(qp_, queue_, status, 0);
     status = WcStatus::Flushed;
   }
   cursor_ = queue_.head();

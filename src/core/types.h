@@ -45,6 +45,8 @@ constexpr bool is_local(SendOp op) {
   return op == SendOp::LocalInvalidate || op == SendOp::BindWindow;
 }
 const char* name_of(SendOp op);
+// Acknowledges nothing, repeats nothing.
+constexpr bool is_unreliable(QpType type) { return type == QpType::Uc || type == QpType::Ud; }
 
 // Send flags, as ibv_send_flags.
 inline constexpr uint32_t kFence = 1;

@@ -31,7 +31,10 @@ struct SendWqe {
   uint8_t flush_selectivity = 0;
   uint32_t packets = 0;        // PSNs it takes; set with first_psn
   uint32_t piece_packets = 0;  // READ: it is asked for in requests of this many; set with first_psn
-  wire::Psn first_psn{0};      // set when it is first reached
+  wire::PathId path{};         // UD: where it goes
+  wire::Qpn remote_qpn;
+  uint32_t remote_qkey = 0;
+  wire::Psn first_psn{0};  // set when it is first reached
   uint16_t sge_count = 0;
   bool numbered = false;  // first_psn and packets are set
 

@@ -31,6 +31,7 @@ struct RxMeta {
   Gid destination;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;
+  bool own = false;  // this process sent it itself: a multicast packet that came round
 };
 
 // BTH to padding; the ICRC was checked and removed. Points into the carrier's memory.

@@ -38,6 +38,7 @@ void EngineTest::connect(const TestShape& shape) { qp_ = &make_connected(shape);
 QueuePair& EngineTest::make_connected(const TestShape& s) {
   using namespace qp_attr;
   QpConfig c;
+  c.type = s.type;
   c.pd = kPd;
   c.send_cq = c.receive_cq = &cq_;
   c.max_send_wr = c.max_recv_wr = s.depth;
@@ -130,13 +131,17 @@ wire::Packet EngineTest::request(Opcode opcode, uint32_t psn) const {
 }
 
 void EngineTest::receive(const wire::Packet& packet, std::span<const std::byte> payload) {
+  receive(packet, payload, {.source = peer_gid_, .destination = our_gid_});
+}
+
+void EngineTest::receive(const wire::Packet& packet, std::span<const std::byte> payload,
+                         const wire::RxMeta& meta) {
   wire::Packet p = packet;
   p.bth.pad = static_cast<uint8_t>(-payload.size() & 3u);
   Bytes bytes(wire::kMaxHeaderBytes);
   bytes.resize(wire::store_headers(p, bytes.data()));
   bytes.insert(bytes.end(), payload.begin(), payload.end());
   bytes.resize(bytes.size() + p.bth.pad);
-  const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
   const wire::RxPacket rx{bytes, &meta};
   engine_.on_packets({&rx, 1}, now_);
 }

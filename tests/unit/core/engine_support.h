@@ -36,6 +36,7 @@ class RecordingSink : public wire::PacketSink {
 };
 
 struct TestShape {
+  QpType type = QpType::Rc;
   wire::Mtu mtu = wire::Mtu::k256;
   uint32_t sq_psn = 100;
   uint32_t rq_psn = 500;
@@ -78,6 +79,8 @@ class EngineTest : public testing::Test {
   // Packets of the peer.
   wire::Packet request(wire::Opcode opcode, uint32_t psn) const;
   void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
+  void receive(const wire::Packet& packet, std::span<const std::byte> payload,
+               const wire::RxMeta& meta);
   void receive_ack(uint32_t psn);
   void receive_nak(uint32_t psn, wire::AckKind kind, uint8_t value);
 

@@ -20,51 +20,130 @@ struct Row {
   uint32_t optional = 0;
 };
 
+using Table = std::map<std::pair<QpState, QpState>, Row>;
+
 // Written down from the specification (and ibv_modify_qp's manual), not from the code.
-const std::map<std::pair<QpState, QpState>, Row> kTable = {
-    {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
-    {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
-    {{Init, Rtr},
-     {kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
-      kAccessFlags | kPkeyIndex | kAlternatePath}},
-    {{Rtr, Rts},
-     {kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
-      kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
-    {{Rts, Rts},
-     {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
-    {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
-    {{Sqd, Rts},
-     {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
-    {{Sqd, Sqd},
-     {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
-             kMaxDestRdAtomic | kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer |
-             kPathMigState}},
-    {{Sqe, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer}},
+const std::map<QpType, Table> kTables = {
+    {QpType::Rc,
+     {
+         {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
+         {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
+         {{Init, Rtr},
+          {kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+           kAccessFlags | kPkeyIndex | kAlternatePath}},
+         {{Rtr, Rts},
+          {kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
+           kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Rts},
+          {0,
+           kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+         {{Sqd, Rts},
+          {0,
+           kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Sqd, Sqd},
+          {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
+                  kMaxDestRdAtomic | kAlternatePath | kAccessFlags | kPkeyIndex | kMinRnrTimer |
+                  kPathMigState}},
+         {{Sqe, Rts}, {0, kCurState | kAccessFlags | kMinRnrTimer}},
+     }},
+    {QpType::Uc,
+     {
+         {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
+         {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
+         {{Init, Rtr},
+          {kAddressVector | kPathMtu | kDestQpn | kRqPsn,
+           kAccessFlags | kPkeyIndex | kAlternatePath}},
+         {{Rtr, Rts},
+          {kSqPsn, kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Rts}, {0, kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+         {{Sqd, Rts}, {0, kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Sqd, Sqd},
+          {0, kAddressVector | kAlternatePath | kAccessFlags | kPkeyIndex | kPathMigState}},
+         {{Sqe, Rts}, {0, kCurState | kAccessFlags}},
+     }},
+    {QpType::Ud,
+     {
+         {{Reset, Init}, {kPkeyIndex | kPort | kQkey, 0}},
+         {{Init, Init}, {0, kPkeyIndex | kPort | kQkey}},
+         {{Init, Rtr}, {0, kPkeyIndex | kQkey}},
+         {{Rtr, Rts}, {kSqPsn, kCurState | kQkey | kRateLimit}},
+         {{Rts, Rts}, {0, kCurState | kQkey | kRateLimit}},
+         {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+         {{Sqd, Rts}, {0, kCurState | kQkey | kRateLimit}},
+         {{Sqd, Sqd}, {0, kPkeyIndex | kQkey}},
+         {{Sqe, Rts}, {0, kCurState | kQkey}},
+     }},
+    {QpType::XrcSend,
+     {
+         {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
+         {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
+         {{Init, Rtr},
+          {kAddressVector | kPathMtu | kDestQpn | kRqPsn,
+           kAccessFlags | kPkeyIndex | kAlternatePath}},
+         {{Rtr, Rts},
+          {kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic,
+           kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Rts}, {0, kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+         {{Sqd, Rts}, {0, kCurState | kAccessFlags | kAlternatePath | kPathMigState | kRateLimit}},
+         {{Sqd, Sqd},
+          {0, kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
+                  kAlternatePath | kAccessFlags | kPkeyIndex | kPathMigState}},
+     }},
+    {QpType::XrcReceive,
+     {
+         {{Reset, Init}, {kPkeyIndex | kPort | kAccessFlags, 0}},
+         {{Init, Init}, {0, kPkeyIndex | kPort | kAccessFlags}},
+         {{Init, Rtr},
+          {kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+           kAccessFlags | kPkeyIndex | kAlternatePath}},
+         {{Rtr, Rts},
+          {kTimeout | kSqPsn,
+           kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState}},
+         {{Rts, Rts},
+          {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState}},
+         {{Rts, Sqd}, {0, kEnSqdAsyncNotify}},
+         {{Sqd, Rts},
+          {0, kCurState | kAccessFlags | kMinRnrTimer | kAlternatePath | kPathMigState}},
+         {{Sqd, Sqd},
+          {0, kPort | kAddressVector | kTimeout | kMaxDestRdAtomic | kAlternatePath | kAccessFlags |
+                  kPkeyIndex | kMinRnrTimer | kPathMigState}},
+     }},
 };
 
+void check_pair(QpType type, QpState from, QpState to, const Row& r) {
+  EXPECT_TRUE(check_transition(type, from, to, kState | r.required).ok());
+  EXPECT_TRUE(check_transition(type, from, to, kState | r.required | r.optional).ok());
+  for (uint32_t bit = 1; bit < kBits; ++bit) {
+    const uint32_t attr = 1u << bit;
+    if ((r.required & attr) != 0) {
+      EXPECT_EQ(check_transition(type, from, to, kState | (r.required & ~attr)).error().code,
+                EINVAL)
+          << "without bit " << bit;
+    } else {
+      EXPECT_EQ(check_transition(type, from, to, kState | r.required | attr).ok(),
+                (r.optional & attr) != 0)
+          << "with bit " << bit;
+    }
+  }
+}
+
 TEST(QpTransitions, EveryPairOfStates) {
-  for (const QpState from : kStates) {
-    for (const QpState to : kStates) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(from) << " to " << static_cast<int>(to));
-      const auto row = kTable.find({from, to});
-      const bool always = to == Reset || to == QpState::Error;
-      if (row == kTable.end() && !always) {
-        EXPECT_EQ(check_rc_transition(from, to, kState).error().code, EINVAL);
-        continue;
-      }
-      const Row r = always ? Row{} : row->second;
-      EXPECT_TRUE(check_rc_transition(from, to, kState | r.required).ok());
-      EXPECT_TRUE(check_rc_transition(from, to, kState | r.required | r.optional).ok());
-      for (uint32_t bit = 1; bit < kBits; ++bit) {
-        const uint32_t attr = 1u << bit;
-        if ((r.required & attr) != 0) {
-          EXPECT_EQ(check_rc_transition(from, to, kState | (r.required & ~attr)).error().code,
-                    EINVAL)
-              << "without bit " << bit;
+  for (const auto& [type, table] : kTables) {
+    for (const QpState from : kStates) {
+      for (const QpState to : kStates) {
+        SCOPED_TRACE(testing::Message()
+                     << "type " << static_cast<int>(type) << ": " << static_cast<int>(from)
+                     << " to " << static_cast<int>(to));
+        const auto row = table.find({from, to});
+        if (to == Reset || to == QpState::Error) {
+          check_pair(type, from, to, {});
+        } else if (row != table.end()) {
+          check_pair(type, from, to, row->second);
         } else {
-          EXPECT_EQ(check_rc_transition(from, to, kState | r.required | attr).ok(),
-                    (r.optional & attr) != 0)
-              << "with bit " << bit;
+          EXPECT_EQ(check_transition(type, from, to, kState).error().code, EINVAL);
         }
       }
     }

@@ -1,0 +1,138 @@
+// Order, length and access of what a UC peer sends (IBA 9.8.2). A receive that a lost message had
+// taken is kept for the next.
+#include "core/uc_receiver.h"
+
+#include <cstring>
+
+#include "core/placement.h"
+
+namespace verbena::core {
+
+using wire::Position;
+using wire::Verb;
+
+void UcReceiver::start() {
+  expected_ = wire::Psn(qp_.attr.rq_psn);
+  message_.reset();
+}
+
+void UcReceiver::reset() {
+  receives_.reset();
+  message_.reset();
+}
+
+void UcReceiver::flush() {
+  receives_.flush();
+  message_.reset();
+}
+
+void UcReceiver::on_request(const wire::Packet& p, const wire::RxMeta&) {
+  const bool in_order = p.bth.psn == expected_;
+  if (!in_order) qp_.count(CounterId::out_of_sequence);
+  expected_ = p.bth.psn + 1;
+  // A first packet is a new start, whatever was lost before it; others need all before them.
+  const bool starts = p.op.starts_message();
+  if (message_ && (starts || !in_order || message_->verb != p.op.verb)) {
+    drop_message(CounterId::incomplete_messages);
+  }
+  if (!message_ && !starts) return;  // the rest of a message that is lost already
+  if (starts) message_ = InboundMessage{.verb = p.op.verb, .reth = p.reth};
+  if (!length_fits(p)) return drop_message(CounterId::incomplete_messages);
+  if (p.op.verb == Verb::Send) {
+    execute_send(p);
+  } else {
+    execute_write(p);
+  }
+}
+
+void UcReceiver::drop_message(CounterId why) {
+  qp_.count(why);
+  message_.reset();
+}
+
+bool UcReceiver::length_fits(const wire::Packet& p) const {
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const size_t bytes = p.payload.size();
+  const bool full = p.op.position == Position::First || p.op.position == Position::Middle;
+  if (full ? bytes != mtu : bytes > mtu) return false;
+  if (p.op.position == Position::Last && bytes == 0) return false;
+  const uint64_t total = uint64_t{message_->received} + bytes;
+  if (p.op.verb != Verb::Write) return total <= kMaxMessageBytes;
+  const uint32_t announced = message_->reth.length;
+  return announced <= kMaxMessageBytes &&
+         (p.op.ends_message() ? total == announced : total < announced);
+}
+
+bool UcReceiver::take_receive() {
+  if (receives_.holds()) return true;
+  if (receives_.empty()) return false;
+  receives_.take();
+  return true;
+}
+
+void UcReceiver::execute_send(const wire::Packet& p) {
+  if (p.op.starts_message() && !take_receive()) return drop_message(CounterId::no_receive_posted);
+  if (p.payload.size() > receives_.length() - message_->received) {
+    return drop_message(CounterId::receive_too_small);
+  }
+  if (!receives_.scatter(message_->received, p.payload, p.op.ends_message())) {
+    return fail_receive();
+  }
+  message_->received += static_cast<uint32_t>(p.payload.size());
+  if (p.op.ends_message()) complete_receive(p, WcOpcode::Receive);
+}
+
+void UcReceiver::execute_write(const wire::Packet& p) {
+  const wire::Reth& reth = message_->reth;
+  MemoryRegistry& memory = qp_.engine.memory;
+  const auto resolve = [&](uint32_t offset, size_t bytes) {
+    return memory.resolve(reth.rkey, qp_.pd, qp_.qpn, reth.address + offset, bytes, kRemoteWrite);
+  };
+  // The whole range at once, before the first byte; and again for each packet, since the region may
+  // have gone.
+  const bool granted =
+      (qp_.attr.access & kRemoteWrite) != 0 &&
+      (!p.op.starts_message() || reth.length == 0 || resolve(0, reth.length) != nullptr);
+  if (!granted) return drop_message(CounterId::writes_refused);
+  if (!p.payload.empty()) {
+    std::byte* const to = resolve(message_->received, p.payload.size());
+    if (to == nullptr) return drop_message(CounterId::writes_refused);
+    if (p.op.ends_message()) {
+      place_last_byte_last(to, p.payload);
+    } else {
+      std::memcpy(to, p.payload.data(), p.payload.size());
+    }
+    message_->received += static_cast<uint32_t>(p.payload.size());
+  }
+  if (!p.op.ends_message()) return;
+  if (!p.op.has_immediate) return message_.reset();
+  if (!take_receive()) return drop_message(CounterId::no_receive_posted);
+  complete_receive(p, WcOpcode::ReceiveWriteImm);
+}
+
+void UcReceiver::complete_receive(const wire::Packet& p, WcOpcode opcode) {
+  Completion c;
+  c.opcode = opcode;
+  c.byte_count = message_->received;
+  c.solicited = p.bth.solicited;
+  c.source_qpn = qp_.attr.dest_qpn;
+  if (p.op.has_immediate) {
+    c.flags = kWcWithImmediate;
+    c.immediate_or_rkey = p.immediate;
+  }
+  message_.reset();
+  receives_.complete(c);
+}
+
+// Our own buffer is not registered for it: no fault of the peer's, and no fault to go on with.
+void UcReceiver::fail_receive() {
+  message_.reset();
+  Completion c;
+  c.status = WcStatus::LocalProtection;
+  c.opcode = WcOpcode::Receive;
+  qp_.fail(c.status).as_responder = true;
+  qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
+  receives_.complete(c);
+}
+
+}  // namespace verbena::core

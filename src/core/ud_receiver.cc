@@ -1,0 +1,66 @@
+// What becomes of a datagram. All that is wrong with one is the sender's business or an accident of
+// the network: it is dropped and counted, nobody is told (IBA 9.8.3).
+#include "core/ud_receiver.h"
+
+#include <array>
+
+#include "wire/icrc.h"
+
+namespace verbena::core {
+namespace {
+
+// The IP header as it was on the wire, where hardware puts it.
+std::array<std::byte, UdReceiver::kHeaderBytes> header_area(const wire::Packet& p,
+                                                            const wire::RxMeta& meta) {
+  constexpr size_t kLargestHeaders = 48;
+  constexpr size_t kIpv4HeaderBytes = 20;
+  std::array<std::byte, kLargestHeaders> headers{};
+  const size_t datagram_bytes = p.op.header_bytes + p.payload.size() + p.bth.pad + wire::kIcrcBytes;
+  wire::store_ip_udp_headers({.source = meta.source, .destination = meta.destination},
+                             meta.traffic_class, meta.hop_limit, datagram_bytes, headers.data());
+  std::array<std::byte, UdReceiver::kHeaderBytes> area{};
+  if (meta.destination.is_ipv4()) {
+    std::copy_n(headers.begin(), kIpv4HeaderBytes, area.end() - kIpv4HeaderBytes);
+  } else {
+    std::copy_n(headers.begin(), area.size(), area.begin());
+  }
+  return area;
+}
+
+}  // namespace
+
+void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
+  if (p.deth.qkey != qp_.attr.qkey) return qp_.count(CounterId::wrong_qkey);
+  if (!receives_.holds()) {
+    if (receives_.empty()) return qp_.count(CounterId::no_receive_posted);
+    receives_.take();
+  }
+  const size_t bytes = kHeaderBytes + p.payload.size();
+  // What is too long for this receive leaves it to the next datagram.
+  if (bytes > receives_.length()) return qp_.count(CounterId::receive_too_small);
+
+  Completion c;
+  c.opcode = WcOpcode::Receive;
+  c.flags = kWcGrh;
+  c.byte_count = static_cast<uint32_t>(bytes);
+  c.solicited = p.bth.solicited;
+  c.source_qpn = p.deth.source;
+  if (p.op.has_immediate) {
+    c.flags |= kWcWithImmediate;
+    c.immediate_or_rkey = p.immediate;
+  }
+  if (!place(p, meta)) {
+    c.status = WcStatus::LocalProtection;
+    qp_.fail(c.status).as_responder = true;
+    qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
+  }
+  receives_.complete(c);
+}
+
+bool UdReceiver::place(const wire::Packet& p, const wire::RxMeta& meta) {
+  const auto area = header_area(p, meta);
+  if (p.payload.empty()) return receives_.scatter(0, area, true);
+  return receives_.scatter(0, area, false) && receives_.scatter(kHeaderBytes, p.payload, true);
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,189 @@
+// Posting, pacing and sending for UC and UD.
+#include "core/unreliable_sender.h"
+
+#include <algorithm>
+
+#include "core/posting.h"
+
+namespace verbena::core {
+namespace {
+
+uint32_t packets_for(uint32_t length, uint32_t limit) {
+  return length == 0 ? 1 : (length - 1) / limit + 1;
+}
+
+bool is_send(SendOp op) { return op == SendOp::Send || op == SendOp::SendImm; }
+bool is_write(SendOp op) { return op == SendOp::Write || op == SendOp::WriteImm; }
+
+}  // namespace
+
+UnreliableSender::UnreliableSender(QpCommon& qp, uint32_t max_wr, uint32_t max_sges,
+                                   uint32_t max_inline)
+    : qp_(qp), queue_(max_wr, max_sges, max_inline) {}
+
+Status UnreliableSender::post(const SendRequest& r) {
+  auto length = check_request(queue_, r);
+  if (!length.ok()) return length.error();
+  Status admitted = admit(r, length.value());
+  if (!admitted.ok()) return admitted;
+  address(r, fill_slot(queue_, r, length.value()));
+  queue_.push();
+  return {};
+}
+
+void UnreliableSender::start() {
+  next_ = wire::Psn(qp_.attr.sq_psn);
+  next_packet_ = 0;
+  started_ = true;
+}
+
+void UnreliableSender::reset() {
+  queue_.clear();
+  next_packet_ = 0;
+  started_ = false;
+  reserved_ = 0;
+  waits_ = false;
+}
+
+void UnreliableSender::flush(WcStatus first) {
+  next_packet_ = 0;
+  reserved_ = 0;
+  waits_ = false;
+  WcStatus status = first;
+  while (!queue_.empty()) {
+    complete_head(qp_, queue_, status, 0);
+    status = WcStatus::Flushed;
+  }
+}
+
+bool UnreliableSender::may_send() const {
+  if (!started_ || queue_.empty()) return false;
+  // Draining: a message that was begun is finished.
+  return qp_.state == QpState::Rts || (qp_.state == QpState::Sqd && next_packet_ != 0);
+}
+
+bool UnreliableSender::ready(Instant now) {
+  waits_ = false;
+  if (!may_send()) return false;
+  if (reserved_ == 0) reserve(now);
+  waits_ = now < not_before_;
+  return !waits_;
+}
+
+// Asks for as much as is queued, up to a quantum: nobody keeps room for what may never come.
+void UnreliableSender::reserve(Instant now) {
+  const uint32_t limit = packet_limit();
+  uint32_t packet = next_packet_;
+  for (uint64_t i = queue_.head(); i != queue_.tail(); ++i, packet = 0) {
+    const SendWqe& wqe = queue_.at(i);
+    for (const uint32_t end = packets_for(wqe.length, limit); packet < end; ++packet) {
+      reserved_ += std::min(limit, wqe.length - packet * limit) + UnackedPace::kPacketOverhead;
+      if (reserved_ >= UnackedPace::kQuantumBytes) break;
+    }
+    if (reserved_ >= UnackedPace::kQuantumBytes) break;
+  }
+  not_before_ = qp_.engine.pace.reserve(now, reserved_);
+}
+
+uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+  uint32_t sent = 0;
+  while (sent < budget && sink.room() > 0 && !qp_.failure && ready(now)) {
+    if (const SendWqe& wqe = queue_.front(); is_local(wqe.op)) {
+      const WcStatus status = execute_local(qp_, wqe);
+      if (status != WcStatus::Success) {
+        fail_head(status);
+      } else {
+        complete_head(qp_, queue_, status, 0);
+      }
+      continue;
+    }
+    send_packet(sink);
+    ++sent;
+  }
+  return sent;
+}
+
+void UnreliableSender::send_packet(wire::PacketSink& sink) {
+  const SendWqe& wqe = queue_.front();
+  const uint32_t limit = packet_limit();
+  const uint32_t offset = next_packet_ * limit;
+  const uint32_t bytes = std::min(limit, wqe.length - offset);
+  const bool last = offset + bytes == wqe.length;
+  Gather payload;
+  if (!gather_message(qp_, queue_, queue_.head(), offset, bytes, payload)) {
+    return fail_head(WcStatus::LocalProtection);
+  }
+  wire::Packet p;
+  const wire::PathId path = fill(wqe, next_packet_ == 0, last, p);
+  p.bth.psn = next_;
+  // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
+  p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
+  p.immediate = wqe.immediate_or_rkey;
+  push_packet(qp_, sink, path, p, payload.view(), bytes);
+  next_ = next_ + 1;
+  reserved_ -= std::min(reserved_, bytes + UnackedPace::kPacketOverhead);
+  ++next_packet_;
+  if (!last) return;
+  next_packet_ = 0;
+  complete_head(qp_, queue_, WcStatus::Success, 0);
+}
+
+void UnreliableSender::fail_head(WcStatus status) {
+  const SendWqe& wqe = queue_.front();
+  QpFailure& f = qp_.fail(status);
+  f.op = wqe.op;
+  f.wr_id = wqe.wr_id;
+  f.length = wqe.length;
+  f.remote_address = wqe.remote_address;
+  f.rkey = wqe.rkey;
+  f.psn = next_.value();
+}
+
+Status UcSender::admit(const SendRequest& r, uint32_t) const {
+  if (is_send(r.op) || is_write(r.op) || is_local(r.op)) return {};
+  return Error{EINVAL, "a UC queue pair has SEND and WRITE, with or without immediate, only"};
+}
+
+wire::PathId UcSender::fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const {
+  p.bth.opcode = qp_.opcode(message_opcode(wqe.op, first, last));
+  p.bth.destination = qp_.attr.dest_qpn;
+  p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
+  return qp_.attr.path;
+}
+
+Status UdSender::admit(const SendRequest& r, uint32_t length) const {
+  if (!is_send(r.op)) {
+    return Error{EINVAL, "a UD queue pair has SEND, with or without immediate, only"};
+  }
+  if (r.handle == nullptr) return Error{EINVAL, "a datagram needs an address handle (wr.ud.ah)"};
+  if (r.handle->pd != qp_.pd) {
+    return Error{EINVAL, "the address handle belongs to another protection domain than the QP"};
+  }
+  if (length > wire::bytes_of(r.handle->mtu)) {
+    return Error{EINVAL, "a datagram is at most as long as the port's active MTU"};
+  }
+  if (r.handle->address.destination.is_multicast() && r.remote_qpn != wire::kMulticastQpn) {
+    return Error{EINVAL, "to a multicast group, remote_qpn must be 0xFFFFFF"};
+  }
+  return {};
+}
+
+// Copied: the handle may go while requests wait for their turn.
+void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
+  wqe.path = r.handle->path;
+  wqe.remote_qpn = r.remote_qpn;
+  wqe.remote_qkey = r.remote_qkey;
+}
+
+wire::PathId UdSender::fill(const SendWqe& wqe, bool, bool, wire::Packet& p) const {
+  // A Q_Key with the high bit set stands for the queue pair's own (IBA 10.2.5): a program cannot
+  // choose those that are privileged.
+  constexpr uint32_t kOwnQkey = 0x80000000;
+  p.bth.opcode = qp_.opcode(message_opcode(wqe.op, true, true));
+  p.bth.destination = wqe.remote_qpn;
+  p.deth.qkey = (wqe.remote_qkey & kOwnQkey) != 0 ? qp_.attr.qkey : wqe.remote_qkey;
+  p.deth.source = qp_.qpn;
+  return wqe.path;
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,78 @@
+// The sending sides of UC and UD: no acknowledgements, so a request is done when its last packet
+// was handed over, and what is sent keeps to a pace. A request that fails stops the send queue
+// alone (state SQE); the receiving side goes on.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "core/qp_sides.h"
+#include "core/work_queue.h"
+
+namespace verbena::core {
+
+class UnreliableSender : public SendSide {
+ public:
+  UnreliableSender(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
+
+  Status post(const SendRequest& request) override;
+  void take_back(uint32_t count) override { queue_.take_back(count); }
+  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  bool ready(Instant now) override;
+  Instant deadline() const override { return waits_ ? not_before_ : kNever; }
+  void start() override;
+  void change_window(PeerWindow* window) override { qp_.window = window; }
+  void reset() override;
+  void flush(WcStatus first) override;
+  bool drained() const override { return next_packet_ == 0; }
+  wire::Psn next_psn() const override { return next_; }
+
+ protected:
+  // What the transport itself asks of a request.
+  virtual Status admit(const SendRequest& request, uint32_t length) const = 0;
+  // Notes in `wqe` what the request says about its destination.
+  virtual void address(const SendRequest&, SendWqe&) const {}
+  virtual uint32_t packet_limit() const = 0;  // payload bytes
+  // Opcode, destination and headers of one packet; where it goes.
+  virtual wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const = 0;
+
+  QpCommon& qp_;
+
+ private:
+  bool may_send() const;
+  void reserve(Instant now);
+  void send_packet(wire::PacketSink& sink);
+  void fail_head(WcStatus status);
+
+  SendQueue queue_;
+  uint32_t next_packet_ = 0;  // of the request at the head
+  wire::Psn next_{0};
+  bool started_ = false;
+  // Pace: so much of what is queued may leave, not before that moment.
+  uint32_t reserved_ = 0;
+  Instant not_before_{};
+  bool waits_ = false;  // for that moment
+};
+
+class UcSender final : public UnreliableSender {
+ public:
+  using UnreliableSender::UnreliableSender;
+
+ private:
+  Status admit(const SendRequest& request, uint32_t length) const override;
+  uint32_t packet_limit() const override { return wire::bytes_of(qp_.attr.path_mtu); }
+  wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
+};
+
+class UdSender final : public UnreliableSender {
+ public:
+  using UnreliableSender::UnreliableSender;
+
+ private:
+  Status admit(const SendRequest& request, uint32_t length) const override;
+  void address(const SendRequest& request, SendWqe& wqe) const override;
+  uint32_t packet_limit() const override { return kMaxMessageBytes; }  // admit() saw to it
+  wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
+};
+
+}  // namespace verbena::core

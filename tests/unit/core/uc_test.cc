@@ -1,0 +1,255 @@
+// Unreliable connections: what leaves, what arrives, what is dropped.
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::Opcode;
+
+constexpr uint32_t kMtu = 256;
+
+uint8_t uc(Opcode rc) { return wire::with_base(wire::kUcBase, rc); }
+
+class UcTest : public EngineTest {
+ public:
+  UcTest() { connect({.type = QpType::Uc}); }
+
+  void arrive(Opcode rc, uint32_t psn, std::span<const std::byte> payload,
+              uint32_t write_length = 0) {
+    wire::Packet p = request(rc, psn);
+    p.bth.opcode = uc(rc);
+    p.bth.ack_request = false;
+    p.reth.length = write_length;
+    p.immediate = 0x11223344;
+    receive(p, payload);
+  }
+  // A SEND of three packets; `without` is left out.
+  void arrive_send(uint32_t psn, const Bytes& message, int without = -1) {
+    const std::span<const std::byte> all = message;
+    if (without != 0) arrive(Opcode::RcSendFirst, psn, all.first(kMtu));
+    if (without != 1) arrive(Opcode::RcSendMiddle, psn + 1, all.subspan(kMtu, kMtu));
+    if (without != 2) arrive(Opcode::RcSendLast, psn + 2, all.subspan(2 * kMtu));
+  }
+  bool memory_is(uint64_t offset, std::span<const std::byte> expected) const {
+    return std::equal(expected.begin(), expected.end(), memory_.begin() + offset);
+  }
+};
+
+TEST_F(UcTest, MessagesAreCutAndNeverAskForAnAcknowledgement) {
+  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
+  ASSERT_TRUE(post(SendOp::SendImm, 2, 10).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, 256).ok());
+  ASSERT_TRUE(post(SendOp::WriteImm, 4, 300).ok());
+  const auto sent = transmit();
+  const std::vector<uint8_t> expected = {uc(Opcode::RcSendFirst),   uc(Opcode::RcSendMiddle),
+                                         uc(Opcode::RcSendLast),    uc(Opcode::RcSendOnlyImm),
+                                         uc(Opcode::RcWriteOnly),   uc(Opcode::RcWriteFirst),
+                                         uc(Opcode::RcWriteLastImm)};
+  ASSERT_EQ(sent.size(), expected.size());
+  for (size_t i = 0; i < sent.size(); ++i) {
+    EXPECT_EQ(sent[i].packet.bth.opcode, expected[i]);
+    EXPECT_FALSE(sent[i].packet.bth.ack_request);
+    EXPECT_EQ(sent[i].psn(), 100 + i);
+    EXPECT_EQ(sent[i].packet.bth.destination, qp().attributes().dest_qpn);
+  }
+  EXPECT_EQ(sent[4].packet.reth.length, 256u);
+  EXPECT_EQ(sent[4].packet.reth.rkey, 0x1234u);
+}
+
+TEST_F(UcTest, DoneWhenTheLastPacketWasHandedOver) {
+  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
+  transmit(2);
+  EXPECT_TRUE(completions().empty());
+  transmit(1);
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].opcode, WcOpcode::Send);
+  EXPECT_EQ(done[0].status, WcStatus::Success);
+  EXPECT_EQ(engine_.next_deadline(), kNever);  // nothing to wait for
+}
+
+TEST_F(UcTest, WhatItDoesNotHaveIsRefused) {
+  for (const SendOp op : {SendOp::Read, SendOp::CompareSwap, SendOp::FetchAdd,
+                          SendOp::SendInvalidate, SendOp::Flush, SendOp::AtomicWrite}) {
+    EXPECT_EQ(post(op, 1, 8).error().code, EINVAL) << name_of(op);
+  }
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(UcTest, ReceivesAMessage) {
+  ASSERT_TRUE(post_receive(7, 1000, 64).ok());
+  const Bytes message = pattern(600);
+  arrive_send(500, message);
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].wr_id, 7u);
+  EXPECT_EQ(done[0].byte_count, 600u);
+  EXPECT_EQ(done[0].source_qpn, qp().attributes().dest_qpn);
+  EXPECT_TRUE(memory_is(64, message));
+  EXPECT_TRUE(transmit().empty());  // no acknowledgement
+}
+
+TEST_F(UcTest, ALostPacketTakesItsMessageAndNothingElse) {
+  for (const int lost : {0, 1, 2}) {
+    SCOPED_TRACE(lost);
+    const auto psn = 500u + 6u * static_cast<uint32_t>(lost);
+    ASSERT_TRUE(post_receive(1, 1000, 0).ok());
+    arrive_send(psn, pattern(600, 1), lost);
+    EXPECT_TRUE(completions().empty());
+    const Bytes next = pattern(600, 2);
+    arrive_send(psn + 3, next);  // takes the receive that the lost one had begun to fill
+    const auto done = poll();
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].status, WcStatus::Success);
+    EXPECT_TRUE(memory_is(0, next));
+  }
+  EXPECT_EQ(counter(CounterId::incomplete_messages), 2u);  // of the first nothing had come
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
+TEST_F(UcTest, AFirstPacketEndsAMessageThatIsNotComplete) {
+  ASSERT_TRUE(post_receive(1, 1000, 0).ok());
+  arrive(Opcode::RcSendFirst, 500, pattern(kMtu));
+  arrive(Opcode::RcSendOnly, 501, pattern(8, 9));
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].byte_count, 8u);
+  EXPECT_EQ(counter(CounterId::incomplete_messages), 1u);
+}
+
+TEST_F(UcTest, AnotherVerbInTheMiddleDropsTheMessage) {
+  ASSERT_TRUE(post_receive(1, 1000, 0).ok());
+  arrive(Opcode::RcSendFirst, 500, pattern(kMtu));
+  arrive(Opcode::RcWriteLast, 501, pattern(8));
+  arrive(Opcode::RcSendLast, 502, pattern(8));
+  EXPECT_TRUE(completions().empty());
+}
+
+TEST_F(UcTest, WrongLengthsDropTheMessage) {
+  ASSERT_TRUE(post_receive(1, 2000, 0).ok());
+  arrive(Opcode::RcSendFirst, 500, pattern(kMtu - 4));
+  arrive(Opcode::RcSendOnly, 501, pattern(kMtu + 4));
+  arrive(Opcode::RcSendFirst, 502, pattern(kMtu));
+  arrive(Opcode::RcSendLast, 503, {});
+  arrive(Opcode::RcWriteOnly, 504, pattern(8), 12);
+  arrive(Opcode::RcWriteFirst, 505, pattern(kMtu), kMtu);
+  EXPECT_TRUE(completions().empty());
+  EXPECT_EQ(counter(CounterId::incomplete_messages), 5u);
+}
+
+TEST_F(UcTest, NoReceivePosted) {
+  arrive_send(500, pattern(600));
+  EXPECT_EQ(counter(CounterId::no_receive_posted), 1u);
+  ASSERT_TRUE(post_receive(1, 1000, 0).ok());
+  arrive_send(503, pattern(600));
+  EXPECT_EQ(completions().size(), 1u);
+  EXPECT_TRUE(transmit().empty());  // no RNR NAK
+}
+
+TEST_F(UcTest, TooLongForTheReceiveIsDroppedAndTheReceiveKept) {
+  ASSERT_TRUE(post_receive(1, 300, 0).ok());
+  memory_[300] = std::byte{0xEE};
+  arrive_send(500, pattern(600));
+  EXPECT_TRUE(completions().empty());
+  EXPECT_EQ(counter(CounterId::receive_too_small), 1u);
+  EXPECT_EQ(memory_[300], std::byte{0xEE});
+  arrive(Opcode::RcSendOnlyImm, 503, pattern(100));
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].immediate_or_rkey, 0x11223344u);
+}
+
+TEST_F(UcTest, Writes) {
+  const Bytes message = pattern(600, 5);
+  const std::span<const std::byte> all = message;
+  arrive(Opcode::RcWriteFirst, 500, all.first(kMtu), 600);
+  arrive(Opcode::RcWriteMiddle, 501, all.subspan(kMtu, kMtu));
+  arrive(Opcode::RcWriteLast, 502, all.subspan(2 * kMtu));
+  EXPECT_TRUE(memory_is(0, message));
+  EXPECT_TRUE(completions().empty());
+  ASSERT_TRUE(post_receive(3, 0).ok());
+  arrive(Opcode::RcWriteOnlyImm, 503, all.first(100), 100);
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].opcode, WcOpcode::ReceiveWriteImm);
+  EXPECT_EQ(done[0].byte_count, 100u);
+}
+
+TEST_F(UcTest, AForbiddenWriteIsDroppedAndTheQueuePairStaysUp) {
+  wire::Packet p = request(Opcode::RcWriteOnly, 500);
+  p.bth.opcode = uc(Opcode::RcWriteOnly);
+  p.reth = {kIova + kRegionBytes - 4, key_, 8};
+  receive(p, pattern(8));
+  p.reth = {kIova, key_ ^ 0x100, 8};
+  p.bth.psn = wire::Psn(501);
+  receive(p, pattern(8));
+  EXPECT_EQ(counter(CounterId::writes_refused), 2u);
+  EXPECT_EQ(qp().state(), QpState::Rts);
+  EXPECT_TRUE(events().empty());
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(UcTest, OnlyItsPeerAndItsTransport) {
+  ASSERT_TRUE(post_receive(1, 1000).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 500);
+  receive(p, pattern(8));
+  EXPECT_EQ(counter(CounterId::wrong_transport), 1u);
+  p.bth.opcode = uc(Opcode::RcSendOnly);
+  receive(p, pattern(8), {.source = our_gid_, .destination = our_gid_});
+  EXPECT_EQ(counter(CounterId::wrong_source), 1u);
+  receive(p, pattern(8));
+  EXPECT_EQ(completions().size(), 1u);
+}
+
+TEST_F(UcTest, ALocalErrorStopsTheSendQueueAlone) {
+  const Sge bad{kIova, 8, key_ ^ 0x100};
+  SendRequest r;
+  r.wr_id = 1;
+  r.sges = {&bad, 1};
+  ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  EXPECT_TRUE(transmit().empty());
+  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(qp().state(), QpState::Sqe);
+  ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
+  EXPECT_EQ(completions(), (Done{{3, WcStatus::Flushed}}));
+
+  ASSERT_TRUE(post_receive(4, 100).ok());  // the receiving side works on
+  arrive(Opcode::RcSendOnly, 500, pattern(8));
+  EXPECT_EQ(completions(), (Done{{4, WcStatus::Success}}));
+
+  to_state(qp(), QpState::Rts);
+  ASSERT_TRUE(post(SendOp::Send, 5, 8).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
+}
+
+TEST_F(UcTest, AnUnregisteredReceiveIsAnErrorOfTheQueuePair) {
+  const Sge bad{kIova, 100, key_ ^ 0x100};
+  ASSERT_TRUE(engine_.post_receive(qp(), {.wr_id = 1, .sges = {&bad, 1}}, now_).ok());
+  arrive(Opcode::RcSendOnly, 500, pattern(8));
+  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(qp().state(), QpState::Error);
+  EXPECT_EQ(events(), std::vector{EventKind::QpFatal});
+}
+
+TEST_F(UcTest, DrainingFinishesTheMessageThatWasBegun) {
+  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  EXPECT_EQ(transmit(1).size(), 1u);
+  QpAttributes attr;
+  attr.state = QpState::Sqd;
+  attr.sqd_notify = true;
+  engine_.modify_qp(qp(), attr, qp_attr::kState | qp_attr::kEnSqdAsyncNotify, now_);
+  EXPECT_TRUE(events().empty());
+  EXPECT_EQ(transmit().size(), 2u);
+  EXPECT_EQ(events(), std::vector{EventKind::SqDrained});
+  EXPECT_EQ(completions().size(), 1u);
+  to_state(qp(), QpState::Rts);
+  EXPECT_EQ(transmit().size(), 1u);
+}
+
+}  // namespace
+}  // namespace verbena::core
