@@ -175,10 +175,99 @@ void Nic::destroy_qp(core::QueuePair* qp) {
   Guard guard(*this);
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
+  const std::vector<wire::Gid> groups = engine_->groups_of(*qp);
   transmit(runtime::now());  // an acknowledgement that a poller still owes must not die with the
                              // queue pair
   engine_->destroy_qp(qp, runtime::now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
+  for (const wire::Gid& group : groups) {
+    if (!engine_->has_members(group)) udp_->leave(group);
+  }
+}
+
+Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
+  const wire::Gid source = gids_.at(address.sgid_index);
+  if (source.is_zero()) {
+    return Error{EINVAL, "sgid_index names an empty entry of the GID table (see: verbena devices)"};
+  }
+  if (address.destination.is_zero()) {
+    return Error{EINVAL, "the destination GID is not an address of a host"};
+  }
+  if (source.is_ipv4() != address.destination.is_ipv4()) {
+    return Error{EINVAL, "source and destination GID differ in IP version: pick another GID index"};
+  }
+  return source;
+}
+
+Result<wire::PathId> Nic::open_path(const core::AddressVector& address, const wire::Gid& source,
+                                    wire::Qpn peer) {
+  auto path =
+      datapath_->open_path({.source = source,
+                            .destination = address.destination,
+                            .peer = peer,
+                            .traffic_class = address.traffic_class,
+                            .hop_limit = address.hop_limit != 0 ? address.hop_limit : uint8_t{64},
+                            .flow_label = address.flow_label});
+  if (!path.ok()) log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);
+  return path;
+}
+
+Result<core::AddressHandle> Nic::open_address(uint32_t pd, const core::AddressVector& address) {
+  Guard guard(*this);
+  if (!address.is_global) {
+    return Error{EINVAL, "RoCE needs a GRH: set ah_attr.is_global and grh.sgid_index"};
+  }
+  if (address.port != 1) return Error{EINVAL, "port_num must be 1"};
+  auto source = source_for(address);
+  if (!source.ok()) return source.error();
+  // Which process it will be, each datagram's QPN says.
+  auto path = open_path(address, source.value(), wire::Qpn());
+  if (!path.ok()) return path.error();
+  return core::AddressHandle{.pd = pd,
+                             .address = address,
+                             .path = path.value(),
+                             .source_gid = source.value(),
+                             .mtu = port_.active_mtu};
+}
+
+void Nic::close_address(const core::AddressHandle& handle) {
+  Guard guard(*this);
+  if (datapath_ == nullptr) return;
+  transmit(runtime::now());  // what was posted with it
+  datapath_->close_path(handle.path);
+}
+
+Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
+  Guard guard(*this);
+  const bool joined = engine_->has_members(group);
+  Status attached = engine_->attach(qp, group);
+  if (!attached.ok() || joined) return attached;
+  attached = udp_->join(group);
+  if (!attached.ok()) {
+    const Status undone = engine_->detach(qp, group);
+    VERBENA_CHECK(undone.ok());
+  }
+  return attached;
+}
+
+Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
+  Guard guard(*this);
+  Status detached = engine_->detach(qp, group);
+  if (detached.ok() && !engine_->has_members(group)) udp_->leave(group);
+  return detached;
+}
+
+// A datagram may come to any address of the device before anything was sent from it.
+Status Nic::listen_everywhere() {
+  Status first;
+  bool any = false;
+  for (size_t i = 0; i < gids_.size(); ++i) {
+    if (gids_.at(i).is_zero()) continue;
+    Status listening = udp_->listen(gids_.at(i));
+    any |= listening.ok();
+    if (!listening.ok() && first.ok()) first = listening;
+  }
+  return any ? Status{} : first;
 }
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
@@ -189,34 +278,24 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   const wire::PathId old_path = qp.attributes().path;
   const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
   if (sets_address) {
-    const wire::Gid source = gids_.at(attr.address.sgid_index);
-    if (source.is_zero()) {
-      return Error{EINVAL,
-                   "sgid_index names an empty entry of the GID table (see: verbena devices)"};
-    }
-    const wire::Gid& destination = attr.address.destination;
-    if (destination.is_zero() || destination.is_multicast()) {
+    auto source = source_for(attr.address);
+    if (!source.ok()) return source.error();
+    if (attr.address.destination.is_multicast()) {
       return Error{EINVAL, "the destination GID is not an address of a host"};
-    }
-    if (source.is_ipv4() != destination.is_ipv4()) {
-      return Error{EINVAL,
-                   "source and destination GID differ in IP version: pick another GID index"};
     }
     const wire::Qpn peer =
         (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-    auto path = datapath_->open_path(
-        {.source = source,
-         .destination = destination,
-         .peer = peer,
-         .traffic_class = attr.address.traffic_class,
-         .hop_limit = attr.address.hop_limit != 0 ? attr.address.hop_limit : uint8_t{64},
-         .flow_label = attr.address.flow_label});
-    if (!path.ok()) {
-      log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);
-      return path.error();
-    }
+    auto path = open_path(attr.address, source.value(), peer);
+    if (!path.ok()) return path.error();
     attr.path = path.value();
-    attr.source_gid = source;
+    attr.source_gid = source.value();
+  }
+  const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
+  if (to_rtr && qp.type() == core::QpType::Ud) {
+    if (!takes_datagrams_) datapath_->report_ip_headers();
+    takes_datagrams_ = true;
+    Status listening = listen_everywhere();
+    if (!listening.ok()) return listening;
   }
   const bool ends = (mask & core::qp_attr::kState) != 0 &&
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
@@ -278,6 +357,9 @@ void Nic::refresh_port() {
   const PortState before = port_;
   port_ = fresh.value_or(PortState{});
   const bool gids_changed = gids_.update(port_.addresses);
+  if (gids_changed && takes_datagrams_ && !listen_everywhere().ok()) {
+    log(LogLevel::Warning, "%s: cannot receive datagrams on any address", device_.name.c_str());
+  }
   for (EventChannel* channel : listeners_) {
     if (before.up != port_.up) channel->push({port_.up ? kPortActive : kPortError, nullptr});
     if (gids_changed) channel->push({kGidChange, nullptr});

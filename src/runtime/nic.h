@@ -56,6 +56,12 @@ class Nic {
   void destroy_qp(core::QueuePair* qp);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  // Opens the way to an address for datagrams; who asked closes it again.
+  Result<core::AddressHandle> open_address(uint32_t pd, const core::AddressVector& address);
+  void close_address(const core::AddressHandle& handle);
+  // Multicast: joins the group with its first member, leaves it with its last.
+  Status attach(core::QueuePair& qp, const wire::Gid& group);
+  Status detach(core::QueuePair& qp, const wire::Gid& group);
   // Drops what the engine still wanted to tell about it. Call before destroying it.
   void forget_cq(core::CompletionQueue* cq);
 
@@ -111,6 +117,10 @@ class Nic {
   void transmit(Instant at);
   void deliver();
   void refresh_port();
+  Result<wire::Gid> source_for(const core::AddressVector& address) const;
+  Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
+                                 wire::Qpn peer);
+  Status listen_everywhere();
   void lock();
   void lock_in_background();
   void unlock();
@@ -128,6 +138,7 @@ class Nic {
   GidTable gids_;
   InterfaceMonitor monitor_;
   std::vector<EventChannel*> listeners_;
+  bool takes_datagrams_ = false;  // there is or was a UD queue pair: all addresses listen
 
   // Background thread.
   pthread_t thread_{};

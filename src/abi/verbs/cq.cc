@@ -40,6 +40,7 @@ static_assert(IBV_WC_BIND_MW == static_cast<int>(WcOpcode::BindWindow));
 static_assert(IBV_WC_LOCAL_INV == static_cast<int>(WcOpcode::LocalInvalidate));
 static_assert(IBV_WC_RECV == static_cast<int>(WcOpcode::Receive));
 static_assert(IBV_WC_RECV_RDMA_WITH_IMM == static_cast<int>(WcOpcode::ReceiveWriteImm));
+static_assert(IBV_WC_GRH == core::kWcGrh);
 static_assert(IBV_WC_WITH_IMM == core::kWcWithImmediate);
 static_assert(IBV_WC_WITH_INV == core::kWcWithInvalidate);
 

@@ -47,6 +47,10 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_mr = kMaxRegions;
   a.max_mw = kMaxRegions;
   a.max_pd = kMaxPds;
+  a.max_ah = kMaxAhs;
+  a.max_mcast_grp = core::kMaxGroups;
+  a.max_mcast_qp_attach = core::kMaxQpsPerGroup;
+  a.max_total_mcast_qp_attach = core::kMaxGroups * core::kMaxQpsPerGroup;
   a.max_qp_rd_atom = core::kMaxReadAtomic;
   a.max_qp_init_rd_atom = core::kMaxReadAtomic;
   a.max_res_rd_atom = kMaxQps * core::kMaxReadAtomic;

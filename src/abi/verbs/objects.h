@@ -41,6 +41,7 @@ struct Device : DeviceHead {
   runtime::DeviceInfo info;  // as last discovered; under the device table's lock
   std::atomic<int> pds{0};
   std::atomic<int> cqs{0};
+  std::atomic<int> ahs{0};
 };
 
 struct CompletionChannel;
@@ -73,6 +74,10 @@ struct Pd : ibv_pd {
 struct Mr : ibv_mr {};
 
 struct Mw : ibv_mw {};
+
+struct Ah : ibv_ah {
+  core::AddressHandle handle;
+};
 
 // The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
@@ -112,6 +117,7 @@ inline CompletionChannel* from(ibv_comp_channel* p) { return static_cast<Complet
 inline Pd* from(ibv_pd* p) { return static_cast<Pd*>(p); }
 inline Mr* from(ibv_mr* p) { return static_cast<Mr*>(p); }
 inline Mw* from(ibv_mw* p) { return static_cast<Mw*>(p); }
+inline Ah* from(ibv_ah* p) { return static_cast<Ah*>(p); }
 inline Cq* from(ibv_cq* p) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(p)); }
 inline Qp* from(ibv_qp* p) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(p)); }
 

@@ -31,7 +31,7 @@ Result<ibv_pd*> alloc_pd(Context* context) {
 
 Status dealloc_pd(Pd* pd) {
   if (pd->users.load() != 0) {
-    return Error{EBUSY, "memory regions, windows or queue pairs of this protection domain remain"};
+    return Error{EBUSY, "memory regions, windows, queue pairs or address handles of this protection domain remain"};
   }
   Context* context = from(pd->context);
   context->device->pds.fetch_sub(1);

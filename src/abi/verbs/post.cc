@@ -50,6 +50,12 @@ core::WindowBinding binding_of(const ibv_mw_bind_info& info, uint32_t new_rkey) 
           .new_rkey = new_rkey};
 }
 
+void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
+  to.handle = wr.wr.ud.ah != nullptr ? &from(wr.wr.ud.ah)->handle : nullptr;
+  to.remote_qpn = wire::Qpn(wr.wr.ud.remote_qpn);
+  to.remote_qkey = wr.wr.ud.remote_qkey;
+}
+
 Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
   if (!good_sge_count(wr.num_sge)) return kBadSgeCount;
   to.wr_id = wr.wr_id;
@@ -92,7 +98,7 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       to.sges = {};
       return {};
     default:
-      return Error{EINVAL, "an opcode that an RC queue pair does not have"};
+      return Error{EINVAL, "an opcode that a queue pair does not have"};
   }
 }
 
@@ -111,6 +117,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
   for (; wr != nullptr; wr = wr->next) {
     core::SendRequest request;
     status = translate(*wr, request);
+    if (qp.core->type() == core::QpType::Ud) translate_datagram(*wr, request);
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
   }

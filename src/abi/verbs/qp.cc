@@ -14,12 +14,12 @@
 namespace verbena::abi {
 namespace {
 
+static_assert(IBV_QPT_RC == static_cast<int>(core::QpType::Rc));
+static_assert(IBV_QPT_UC == static_cast<int>(core::QpType::Uc));
+static_assert(IBV_QPT_UD == static_cast<int>(core::QpType::Ud));
+
 const char* why_not(unsigned type) {
   switch (type) {
-    case IBV_QPT_UC:
-      return "UC queue pairs are not supported";
-    case IBV_QPT_UD:
-      return "UD queue pairs are not supported";
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
       return "XRC queue pairs are not supported";
@@ -32,10 +32,12 @@ const char* why_not(unsigned type) {
 
 Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
   const unsigned type = number_of(init.qp_type);
-  if (type != IBV_QPT_RC) return Error{EOPNOTSUPP, why_not(type)};
+  if (type != IBV_QPT_RC && type != IBV_QPT_UC && type != IBV_QPT_UD) {
+    return Error{EOPNOTSUPP, why_not(type)};
+  }
   if (init.srq != nullptr) return Error{EOPNOTSUPP, "shared receive queues are not supported"};
   if (init.send_cq == nullptr || init.recv_cq == nullptr) {
-    return Error{EINVAL, "an RC queue pair needs a send_cq and a recv_cq"};
+    return Error{EINVAL, "a queue pair needs a send_cq and a recv_cq"};
   }
   if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context) {
     return Error{EINVAL, "protection domain and completion queues belong to different contexts"};
@@ -55,6 +57,7 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
 
 core::QpConfig config_for(const Pd* pd, const ibv_qp_init_attr& init) {
   core::QpConfig config;
+  config.type = static_cast<core::QpType>(init.qp_type);
   config.pd = pd->id;
   config.send_cq = &from(init.send_cq)->queue;
   config.receive_cq = &from(init.recv_cq)->queue;

@@ -55,22 +55,6 @@ wire::Mtu to_core(const ibv_mtu& mtu) {
   return static_cast<wire::Mtu>(128u << number);
 }
 
-core::AddressVector to_core(const ibv_ah_attr& ah) {
-  core::AddressVector to;
-  to.destination = wire::Gid::from_ipv6(ah.grh.dgid.raw);
-  to.flow_label = ah.grh.flow_label;
-  to.dlid = ah.dlid;
-  to.sgid_index = ah.grh.sgid_index;
-  to.hop_limit = ah.grh.hop_limit;
-  to.traffic_class = ah.grh.traffic_class;
-  to.sl = ah.sl;
-  to.src_path_bits = ah.src_path_bits;
-  to.static_rate = ah.static_rate;
-  to.port = ah.port_num;
-  to.is_global = ah.is_global != 0;
-  return to;
-}
-
 ibv_ah_attr to_public(const core::AddressVector& from) {
   ibv_ah_attr ah{};
   std::memcpy(ah.grh.dgid.raw, from.destination.bytes.data(), sizeof ah.grh.dgid.raw);
@@ -88,6 +72,22 @@ ibv_ah_attr to_public(const core::AddressVector& from) {
 }
 
 }  // namespace
+
+core::AddressVector to_core(const ibv_ah_attr& ah) {
+  core::AddressVector to;
+  to.destination = wire::Gid::from_ipv6(ah.grh.dgid.raw);
+  to.flow_label = ah.grh.flow_label;
+  to.dlid = ah.dlid;
+  to.sgid_index = ah.grh.sgid_index;
+  to.hop_limit = ah.grh.hop_limit;
+  to.traffic_class = ah.grh.traffic_class;
+  to.sl = ah.sl;
+  to.src_path_bits = ah.src_path_bits;
+  to.static_rate = ah.static_rate;
+  to.port = ah.port_num;
+  to.is_global = ah.is_global != 0;
+  return to;
+}
 
 ibv_mtu to_public(wire::Mtu mtu) {
   return static_cast<ibv_mtu>(std::bit_width(wire::bytes_of(mtu)) - 8);

@@ -81,6 +81,41 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   return endpoints_.back().get();
 }
 
+UdpEndpoint* UdpDatapath::group_endpoint(const wire::Gid& group) {
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->is_group && endpoint->receive_fd.valid() && endpoint->address.gid == group) {
+      return endpoint.get();
+    }
+  }
+  return nullptr;
+}
+
+Status UdpDatapath::join(const wire::Gid& group) {
+  if (group_endpoint(group) != nullptr) return {};
+  if (!epoll_.valid()) return Error{EMFILE, "cannot open an epoll descriptor"};
+  const LocalAddress address = local_address(group, interface_index_);
+  auto fd = open_group_socket(address, interface_index_, options_);
+  if (!fd.ok()) return fd.error();
+  if (reports_ip_headers_) datapath::report_ip_headers(fd.value().get(), address);
+  // Numbers are what epoll knows endpoints by, so one that was left is used again.
+  size_t number = 0;
+  while (number < endpoints_.size() && endpoints_[number]->receive_fd.valid()) ++number;
+  if (number == endpoints_.size()) endpoints_.push_back(std::make_unique<UdpEndpoint>());
+  UdpEndpoint& endpoint = *endpoints_[number];
+  endpoint.address = address;
+  endpoint.is_group = true;
+  endpoint.receive_fd = std::move(fd.value());
+  watch(epoll_.get(), endpoint.receive_fd.get(), number);
+  return {};
+}
+
+void UdpDatapath::leave(const wire::Gid& group) {
+  UdpEndpoint* const endpoint = group_endpoint(group);
+  if (endpoint == nullptr) return;
+  endpoint->receive_fd.reset();
+  while (!endpoints_.empty() && !endpoints_.back()->receive_fd.valid()) endpoints_.pop_back();
+}
+
 Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   if (route.source.is_ipv4() != route.destination.is_ipv4()) {
     return Error{EINVAL, "the peer's GID is of the other IP version than the local one"};
@@ -90,7 +125,13 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   auto path = std::make_unique<UdpPath>();
   path->endpoint = endpoint.value();
   path->destination = local_address(route.destination, interface_index_);
-  auto largest = largest_datagram(path->endpoint->address, path->destination);
+  path->interface_index = interface_index_;
+  const bool to_group = route.destination.is_multicast();
+  if (to_group && !send_groups_through(path->endpoint->send.fd.get(), path->endpoint->address,
+                                       interface_index_)) {
+    return Error{errno, "the interface does not take multicast"};
+  }
+  auto largest = largest_datagram(path->endpoint->address, path->destination, interface_index_);
   if (!largest.ok()) return largest.error();
   path->max_datagram_bytes = largest.value();
   path->to = SocketAddress::of(path->destination, wire::kRoceUdpPort);
@@ -104,7 +145,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
     set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
                    path->hop_limit);
   }
-  switch (options_.segmentation) {
+  switch (to_group ? Segmentation::Never : options_.segmentation) {
     case Segmentation::Always:
       path->may_segment = true;
       break;

@@ -36,6 +36,10 @@ class UdpDatapath final : public Datapath {
   // peers speak first. Harmless when it is open already.
   Status listen(const wire::Gid& source);
 
+  // Joins a multicast group on the device's interface: what is sent to it arrives from now on.
+  Status join(const wire::Gid& group);
+  void leave(const wire::Gid& group);
+
   void report_ip_headers() override;
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
@@ -57,6 +61,7 @@ class UdpDatapath final : public Datapath {
 
  private:
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
+  UdpEndpoint* group_endpoint(const wire::Gid& group);
 
   const uint32_t interface_index_;
   SlotDirectory& directory_;
@@ -65,7 +70,7 @@ class UdpDatapath final : public Datapath {
   UniqueFd epoll_;
   Mailbox mailbox_;
   bool reports_ip_headers_ = false;
-  std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // kept for the datapath's life
+  std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // of groups left, some are closed
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;
   std::unique_ptr<UdpReceiver> receiver_;

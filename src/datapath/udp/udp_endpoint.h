@@ -31,8 +31,10 @@ struct UdpCounters {
 };
 
 // A local address. It stays open for the datapath's life: its port is the peers' way back to us.
+// Or a multicast group, which only receives and closes when it is left.
 struct UdpEndpoint {
   LocalAddress address;
+  bool is_group = false;
   UniqueFd receive_fd;
   SendSocket send;
   bool hardware_segments = false;  // see egress.h
@@ -53,6 +55,7 @@ struct UdpPath {
   uint8_t hop_limit = kDefaultHopLimit;
   bool may_segment = false;
   uint32_t max_datagram_bytes = 0;
+  uint32_t interface_index = 0;  // where groups are reached
 };
 
 }  // namespace verbena::datapath

@@ -157,6 +157,7 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   meta.destination = endpoint.address.gid;
   meta.traffic_class = a.traffic_class;
   meta.hop_limit = a.hop_limit;
+  meta.own = endpoint.is_group && sent_by_us(meta.source, SocketAddress::port_of(sender));
   const size_t stride = a.stride != 0 ? a.stride : train.size();
   if (endpoint.steering && endpoint.steering->take_probe(train, meta.source)) return;
   cut(endpoint, train, stride, SocketAddress::port_of(sender), meta);
@@ -226,6 +227,12 @@ void UdpReceiver::accept(std::span<const std::byte> datagram, const wire::RxMeta
 
 bool UdpReceiver::is_ours(uint8_t slot) const {
   return slot == directory_.slot() || slot == 0 || slot == kMulticastSlot;
+}
+
+bool UdpReceiver::sent_by_us(const wire::Gid& source, uint16_t port) const {
+  return std::ranges::any_of(endpoints_, [&](const auto& endpoint) {
+    return endpoint->address.gid == source && endpoint->send.port == port;
+  });
 }
 
 void UdpReceiver::poll_directory() {

@@ -231,7 +231,9 @@ bool UdpSender::on_send_error(const Train& train, int error) {
       return false;
   }
   counters_.path_mtu_exceeded += train.segments;
-  if (auto largest = largest_datagram(path.endpoint->address, path.destination); largest.ok()) {
+  if (auto largest =
+          largest_datagram(path.endpoint->address, path.destination, path.interface_index);
+      largest.ok()) {
     path.max_datagram_bytes = largest.value();
   }
   warn("the path to " + print(path.icrc.flow().destination) + " carries only " +

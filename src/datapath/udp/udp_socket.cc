@@ -12,6 +12,9 @@
 #ifndef UDP_NO_CHECK6_RX
 #define UDP_NO_CHECK6_RX 102
 #endif
+#ifndef IPV6_MULTICAST_ALL
+#define IPV6_MULTICAST_ALL 29
+#endif
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
@@ -93,7 +96,8 @@ uint16_t SocketAddress::port_of(const sockaddr_storage& from) {
 }
 
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index) {
-  return {gid, !gid.is_ipv4() && gid.is_link_local() ? interface_index : 0};
+  const bool scoped = !gid.is_ipv4() && (gid.is_link_local() || gid.is_multicast());
+  return {gid, scoped ? interface_index : 0};
 }
 
 Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options) {
@@ -110,6 +114,51 @@ Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptio
   return fd;
 }
 
+namespace {
+
+bool join_group(int fd, const LocalAddress& address, uint32_t interface_index) {
+  group_req request{};
+  request.gr_interface = interface_index;
+  const SocketAddress group = SocketAddress::of(address, 0);
+  request.gr_group = group.storage;
+  const int level = address.gid.is_ipv4() ? IPPROTO_IP : IPPROTO_IPV6;
+  return ::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
+}
+
+}  // namespace
+
+Result<UniqueFd> open_group_socket(const LocalAddress& address, uint32_t interface_index,
+                                   const UdpOptions& options) {
+  const bool v4 = address.gid.is_ipv4();
+  UniqueFd fd = open_udp(address);
+  if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
+  set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
+  if (!v4) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+  // What other sockets joined on other interfaces is not for us.
+  set(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_ALL : IPV6_MULTICAST_ALL, 0);
+  if (!join_group(fd.get(), address, interface_index)) {
+    return Error{errno == ENOBUFS ? ENOMEM : errno,
+                 "the kernel does not let us join the group on this interface (net.ipv4."
+                 "igmp_max_memberships?)"};
+  }
+  const SocketAddress a = SocketAddress::of(address, wire::kRoceUdpPort);
+  if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
+  return fd;
+}
+
+bool send_groups_through(int fd, const LocalAddress& address, uint32_t interface_index) {
+  if (address.gid.is_ipv4()) {
+    ip_mreqn request{};
+    request.imr_ifindex = static_cast<int>(interface_index);
+    return ::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) == 0 &&
+           set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+  }
+  return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index)) &&
+         set(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+}
+
 void report_ip_headers(int fd, const LocalAddress& address) {
   if (address.gid.is_ipv4()) {
     set(fd, IPPROTO_IP, IP_RECVTOS, 1);
@@ -124,6 +173,7 @@ void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, 
   const bool v4 = address.gid.is_ipv4();
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
+  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS, hop_limit);
 }
 
 uint32_t kernel_drops(int fd) {
@@ -154,12 +204,14 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
-Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination) {
+Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination,
+                                  uint32_t interface_index) {
   UniqueFd fd = open_udp(source);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   const SocketAddress from = SocketAddress::of(source, 0);
   const SocketAddress to = SocketAddress::of(destination, wire::kRoceUdpPort);
   if (::bind(fd.get(), from.get(), from.bytes) != 0) return bind_error(errno);
+  if (destination.gid.is_multicast()) send_groups_through(fd.get(), source, interface_index);
   if (::connect(fd.get(), to.get(), to.bytes) != 0) {
     return Error{errno, "there is no route from the GID's address to the peer's address"};
   }

@@ -30,11 +30,19 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Link-local addresses mean nothing without their interface.
+// Link-local and IPv6 multicast addresses mean nothing without their interface.
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 
 // Receives on `address`, port 4791. The error says what is in the way.
 Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options);
+
+// Joins the group at `address` on the interface and receives what is sent to it on port 4791. Every
+// process that does so gets a copy.
+Result<UniqueFd> open_group_socket(const LocalAddress& address, uint32_t interface_index,
+                                   const UdpOptions& options);
+
+// What goes to groups leaves through this interface, and reaches members on this host as well.
+bool send_groups_through(int fd, const LocalAddress& address, uint32_t interface_index);
 
 // Has the kernel tell traffic class and hop limit of every packet.
 void report_ip_headers(int fd, const LocalAddress& address);
@@ -55,8 +63,9 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
 void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit);
 
 // Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows
-// the way now. The error says that there is no way.
-Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination);
+// the way now. The error says that there is no way. Groups are reached through the interface.
+Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination,
+                                  uint32_t interface_index);
 
 // Whether an address is one of this host's own.
 bool is_local(const LocalAddress& address);

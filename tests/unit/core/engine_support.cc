@@ -38,7 +38,6 @@ void EngineTest::connect(const TestShape& shape) { qp_ = &make_connected(shape);
 QueuePair& EngineTest::make_connected(const TestShape& s) {
   using namespace qp_attr;
   QpConfig c;
-  c.type = s.type;
   c.pd = kPd;
   c.send_cq = c.receive_cq = &cq_;
   c.max_send_wr = c.max_recv_wr = s.depth;

@@ -36,7 +36,6 @@ class RecordingSink : public wire::PacketSink {
 };
 
 struct TestShape {
-  QpType type = QpType::Rc;
   wire::Mtu mtu = wire::Mtu::k256;
   uint32_t sq_psn = 100;
   uint32_t rq_psn = 500;
