@@ -72,6 +72,7 @@ class Target {
   static constexpr uint64_t kIova = 0x100000;
   static constexpr size_t kGuard = 4096;
   static constexpr size_t kBytes = 8192;
+  static constexpr uint32_t kOurQkey = 0x1234;
 
   explicit Target(uint8_t shape) {
     memory_.fill(std::byte{0xA7});
@@ -90,7 +91,9 @@ class Target {
   void connect(uint8_t shape) {
     using namespace core;
     using namespace core::qp_attr;
+    static constexpr QpType kTypes[] = {QpType::Rc, QpType::Uc, QpType::Ud, QpType::Rc};
     QpConfig c;
+    c.type = kTypes[shape >> 2 & 3];
     c.pd = 1;
     c.send_cq = c.receive_cq = &cq_;
     c.max_send_wr = c.max_recv_wr = 8;
@@ -101,7 +104,11 @@ class Target {
     a.state = QpState::Init;
     a.port = 1;
     a.access = kRemoteWrite | kRemoteRead | kRemoteAtomic;
-    engine_.modify_qp(*qp_, a, kState | kPkeyIndex | kPort | kAccessFlags, now_);
+    a.qkey = kOurQkey;
+    engine_.modify_qp(*qp_, a, kState | kPkeyIndex | kPort | kAccessFlags | kQkey, now_);
+    base_ = c.type == QpType::Uc   ? wire::kUcBase
+            : c.type == QpType::Ud ? wire::kUdBase
+                                   : wire::kRcBase;
     a.state = QpState::Rtr;
     a.address.is_global = true;
     a.address.destination = meta_.source;
@@ -132,11 +139,12 @@ class Target {
   void forge(Input& in) {
     wire::Packet p;
     const uint8_t opcode = in.u8();
-    p.bth.opcode = opcode & 0x1F;
+    p.bth.opcode = static_cast<uint8_t>(base_ | (opcode & 0x1F));
     const uint8_t flags = in.u8();
     p.bth.ack_request = (flags & 1) != 0;
     p.bth.solicited = (flags & 2) != 0;
     p.bth.destination = qp_->qpn();
+    p.deth = {(flags & 8) != 0 ? kOurQkey : in.u32(), wire::Qpn(in.u32())};
     const auto attr = qp_->query();
     const bool response = wire::info_of(p.bth.opcode).direction == wire::Direction::Response;
     const auto offset = static_cast<uint32_t>(static_cast<int8_t>(in.u8()) / 8);
@@ -170,6 +178,8 @@ class Target {
     core::Sge eight = sge;
     if (core::is_atomic(r.op)) eight.length = 8;
     r.sges = {&eight, 1};
+    r.handle = &handle_;
+    r.remote_qkey = kOurQkey;
     r.immediate_or_rkey = bound_;
     r.window_rkey = bound_ != 0 ? bound_ : window_;
     const uint32_t next = (r.window_rkey & ~0xFFu) | ((r.window_rkey + 1) & 0xFF);
@@ -224,6 +234,8 @@ class Target {
   core::CompletionQueue cq_{64};
   alignas(64) std::array<std::byte, kGuard + kBytes + kGuard> memory_;
   wire::RxMeta meta_;
+  core::AddressHandle handle_{.pd = 1, .address = {}, .mtu = wire::Mtu::k1024};
+  uint8_t base_ = 0;  // of the transport's opcodes
   core::QueuePair* qp_ = nullptr;
   uint32_t key_ = 0;
   uint32_t window_ = 0;

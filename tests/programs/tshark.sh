@@ -3,7 +3,7 @@
 # and the ICRCs are right by an independent computation.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need tshark python3 ibv_rc_pingpong ib_atomic_bw ib_read_bw ib_write_bw
+need tshark python3 ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ib_atomic_bw ib_read_bw ib_write_bw
 enter_namespace "$@"
 
 decode() { tshark -n -r "$1" "${@:2}" 2>"$logs/tshark"; }
@@ -45,6 +45,12 @@ captured "READ" "12 13 14 15" ib_read_bw -d verbena_lo -x 0 -F -s 32768 -n 20
 captured "READ of one packet" "12 16" ib_read_bw -d verbena_lo -x 0 -F -s 64 -n 20
 captured "compare and swap" "18 19" ib_atomic_bw -d verbena_lo -x 0 -F -A CMP_AND_SWAP -n 20
 captured "fetch and add" "18 20" ib_atomic_bw -d verbena_lo -x 0 -F -A FETCH_AND_ADD -n 20
+captured "UC SEND" "32 33 34" ibv_uc_pingpong -d verbena_lo -g 0 -c -s 5001 -n 20
+captured "UC WRITE" "38 39 40" ib_write_bw -d verbena_lo -x 0 -F -c UC -s 32768 -n 20
+captured "UD SEND" "100" ibv_ud_pingpong -d verbena_lo -g 0 -c -s 1000 -n 20
+captured "UD SEND over IPv6" "100" ibv_ud_pingpong -d verbena_lo -g 1 -c -s 1000 -n 20
+[ -z "$(decode "$(ls "$work"/*.pcap | head -n 1)" -Y 'infiniband.bth.a == 1 || infiniband.deth.q_key != 0x11111111')" ] ||
+  fail "a datagram asks for an acknowledgement, or has another Q_Key"
 
 # One READ in detail: addresses, length and sequence numbers as tshark reads them.
 run_options=(--pcap "$work/%p.pcap")

@@ -58,6 +58,17 @@ constexpr Golden kPackets[] = {
     {Opcode::RcFetchAdd, 0x000016, 0x4babfb, true, 0,
      "1400ffff00000016804babfb000055dee6ec5000000009ec0000000000000001"
      "0000000000000000"},
+    {static_cast<Opcode>(with_base(kUcBase, Opcode::RcWriteFirst)), 0x000018, 0x199c36, false, 0,
+     "2600ffff0000001800199c36000055966f19d32800000b290000232815a19a3a"
+     "f34ad728b252ce9d7fd0aeb4"},
+    {static_cast<Opcode>(with_base(kUcBase, Opcode::RcWriteMiddle)), 0x000018, 0x199c37, false, 0,
+     "2700ffff0000001800199c3788b3cadf6c64ecfd67e9862790f4a438"},
+    {static_cast<Opcode>(with_base(kUcBase, Opcode::RcWriteLast)), 0x000018, 0x199c38, false, 0,
+     "2800ffff0000001800199c38d1cb3d16a28483f100b2e42b4830536f"},
+    // A connection manager's datagram to QP1. This kernel asks for an acknowledgement of it, which
+    // UD does not have: we never do.
+    {Opcode::UdSendOnly, 0x000001, 0x000000, true, 0,
+     "6400ffff000000018000000080010000000000010107020300000000000000026f3fd6bf"},
 };
 
 Bytes from_hex(const std::string& hex) {
@@ -137,6 +148,11 @@ TEST(Golden, ExtensionHeaders) {
   EXPECT_EQ(p.aeth.kind, AckKind::Ack);
   EXPECT_EQ(p.aeth.msn, 1u);
   EXPECT_EQ(p.original, 0xd458e08f6abfddbbu);
+
+  bytes = from_hex(golden(Opcode::UdSendOnly).hex);
+  p = parse(bytes);
+  EXPECT_EQ(p.deth.qkey, 0x80010000u);
+  EXPECT_EQ(p.deth.source.value(), 1u);
 
   bytes = from_hex(golden(Opcode::RcAck).hex);
   p = parse(bytes);

@@ -76,6 +76,27 @@ TEST(Opcode, NothingElseIsAnRcOperation) {
   }
 }
 
+TEST(Opcode, UcAndUdHaveAFewOfRcsOperations) {
+  for (uint8_t operation = 0; operation < 32; ++operation) {
+    SCOPED_TRACE(static_cast<int>(operation));
+    const bool in_uc = operation <= 0x0B;  // SEND and WRITE, up to WRITE ONLY with immediate
+    const OpcodeInfo& uc = info_of(static_cast<uint8_t>(kUcBase + operation));
+    EXPECT_EQ(uc.valid(), in_uc);
+    if (in_uc) {
+      EXPECT_EQ(uc.transport, Transport::Uc);
+      EXPECT_EQ(uc.header_bytes, info_of(operation).header_bytes);
+    }
+    const bool in_ud = operation == 0x04 || operation == 0x05;  // SEND ONLY
+    const OpcodeInfo& ud = info_of(static_cast<uint8_t>(kUdBase + operation));
+    EXPECT_EQ(ud.valid(), in_ud);
+    if (in_ud) {
+      EXPECT_EQ(ud.transport, Transport::Ud);
+      EXPECT_TRUE(ud.has_deth);
+      EXPECT_EQ(ud.header_bytes, info_of(operation).header_bytes + 8);
+    }
+  }
+}
+
 TEST(Opcode, XrcHasRcsOperationsWithTheQueueOnEveryRequest) {
   for (uint8_t operation = 0; operation < 32; ++operation) {
     const OpcodeInfo& rc = info_of(operation);
