@@ -35,7 +35,9 @@ void DatagramTest::SetUp() {
 QpPtr DatagramTest::make_ud(Side& side) {
   ibv_qp_init_attr init = datagram_attributes(side);
   QpPtr qp(ibv_create_qp(side.pd.get(), &init));
-  if (qp != nullptr) EXPECT_EQ(datagram_to_rts(qp.get()), 0);
+  if (qp != nullptr) {
+    EXPECT_EQ(datagram_to_rts(qp.get()), 0);
+  }
   return qp;
 }
 

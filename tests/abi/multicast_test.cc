@@ -29,7 +29,9 @@ class MulticastTest : public DatagramTest {
     ibv_sge sge = a_.sge(0, 4);
     ibv_send_wr wr = datagram(&sge, ah, kMulticastQpn);
     const int code = a_.send(wr);
-    if (code == 0) EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+    if (code == 0) {
+      EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+    }
     return code;
   }
   const ibv_gid group_ = ipv4_group("239.86.66.1");
@@ -55,7 +57,8 @@ TEST_F(MulticastTest, EveryMemberGetsACopyButTheSender) {
     ibv_ah_attr back{};  // an answer goes to the sender alone
     auto* const grh = reinterpret_cast<ibv_grh*>(side->memory.data());
     ASSERT_EQ(ibv_init_ah_from_wc(context_.get(), 1, &wc, grh, &back), 0);
-    EXPECT_EQ(std::memcmp(&back.grh.dgid, &address().grh.dgid, 16), 0);
+    const ibv_gid sender = address().grh.dgid;
+    EXPECT_EQ(std::memcmp(&back.grh.dgid, &sender, 16), 0);
   }
   EXPECT_EQ(completions_within_ms(a_.receive_cq.get(), 30), 0);
   for (Side* side : {&a_, &b_}) EXPECT_EQ(ibv_detach_mcast(side->qp.get(), &group_, 0), 0);

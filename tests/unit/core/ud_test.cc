@@ -60,9 +60,11 @@ class UdTest : public EngineTest {
     r.remote_qkey = 0x22222222;
     return r;
   }
-  Status send(uint64_t wr_id, uint32_t length) {
+  Status send(uint64_t wr_id, uint32_t length, uint32_t flags = kSignaled) {
     const Sge sge{kIova, length, key_};
-    return engine_.post_send(*qp_, datagram(wr_id, {&sge, 1}), now_);
+    SendRequest r = datagram(wr_id, {&sge, 1});
+    r.flags = flags;
+    return engine_.post_send(*qp_, r, now_);
   }
   wire::Packet incoming(Opcode opcode = Opcode::UdSendOnly) const {
     wire::Packet p = request(opcode, 77);
@@ -260,7 +262,7 @@ TEST_F(UdTest, NothingArrivesBeforeRtr) {
 TEST_F(UdTest, ABurstIsPaced) {
   constexpr uint32_t kCost = 256 + UnackedPace::kPacketOverhead;
   constexpr uint32_t kCount = 400;
-  for (uint32_t i = 0; i < kCount; ++i) ASSERT_TRUE(send(i, 256).ok());
+  for (uint32_t i = 0; i < kCount; ++i) ASSERT_TRUE(send(i, 256, 0).ok());
   size_t sent = transmit().size();
   EXPECT_GT(sent, 0u);
   EXPECT_LE(sent * kCost, UnackedPace::kBurstBytes + UnackedPace::kQuantumBytes);
@@ -283,9 +285,9 @@ TEST_F(UdTest, QueuePairsTakeTurns) {
   QueuePair& second = make_ud();
   for (uint32_t i = 0; i < 200; ++i) {
     qp_ = &first;
-    ASSERT_TRUE(send(i, 256).ok());
+    ASSERT_TRUE(send(i, 256, 0).ok());
     qp_ = &second;
-    ASSERT_TRUE(send(1000 + i, 256).ok());
+    ASSERT_TRUE(send(1000 + i, 256, 0).ok());
   }
   size_t of_first = 0;
   size_t of_second = 0;
