@@ -271,6 +271,30 @@ Status Nic::listen_everywhere() {
 }
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
+  Status changed = change_qp(qp, attr, mask);
+  const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
+  if (changed.ok() && to_rtr && core::is_unreliable(qp.type())) await_settled();
+  return changed;
+}
+
+// What comes through another process may be overtaken, and to UC a packet out of order is a message
+// lost. So the peer does not hear that we are ready before the kernel knows the way to us.
+void Nic::await_settled() {
+  constexpr Duration kSettlingPatience = milliseconds(200);
+  const Instant until = runtime::now() + kSettlingPatience;
+  while (runtime::now() < until) {
+    {
+      Guard guard(*this);
+      turn(Owe::Nothing);
+      udp_->poll_directory();
+      if (udp_->settled()) return;
+    }
+    const timespec pause{0, 100'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   Guard guard(*this);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;

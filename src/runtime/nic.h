@@ -121,6 +121,8 @@ class Nic {
   Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
                                  wire::Qpn peer);
   Status listen_everywhere();
+  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  void await_settled();
   void lock();
   void lock_in_background();
   void unlock();

@@ -35,6 +35,8 @@ class Steering {
   void on_stray(Instant now);
   // Acts on what has been learned. Call it now and then.
   void tick(Instant now);
+  // The kernel knows what we know.
+  bool settled() const { return program_seen_ && !changed_ && !attach_due_; }
 
  private:
   static constexpr int16_t kUnknown = -1;

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "datapath/udp/clock.h"
@@ -79,6 +80,12 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   watch(epoll_.get(), endpoint->receive_fd.get(), endpoints_.size());
   endpoints_.push_back(std::move(endpoint));
   return endpoints_.back().get();
+}
+
+bool UdpDatapath::settled() const {
+  return std::ranges::all_of(endpoints_, [](const auto& endpoint) {
+    return endpoint->steering == nullptr || endpoint->steering->settled();
+  });
 }
 
 UdpEndpoint* UdpDatapath::group_endpoint(const wire::Gid& group) {

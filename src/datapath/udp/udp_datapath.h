@@ -36,6 +36,10 @@ class UdpDatapath final : public Datapath {
   // peers speak first. Harmless when it is open already.
   Status listen(const wire::Gid& source);
 
+  // Every packet for this process comes straight to it, as far as is known. Until then some come
+  // through other processes, and may be overtaken by those that do not.
+  bool settled() const;
+
   // Joins a multicast group on the device's interface: what is sent to it arrives from now on.
   Status join(const wire::Gid& group);
   void leave(const wire::Gid& group);
