@@ -50,6 +50,7 @@ struct Owner {
   EventChannel* completion_channel = nullptr;  // completion queues made with one
   EventChannel* async_channel = nullptr;       // its context's
   void* object = nullptr;                      // goes into Event::object
+  Owner* next = nullptr;                       // another one around the same core object
 };
 
 }  // namespace verbena::runtime

@@ -171,8 +171,28 @@ Result<core::QueuePair*> Nic::create_qp(const core::QpConfig& config, Owner* own
   return qp;
 }
 
-void Nic::destroy_qp(core::QueuePair* qp) {
+Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner* owner) {
   Guard guard(*this);
+  core::QueuePair* qp = engine_->find(qpn);
+  if (qp == nullptr || qp->config().type != core::QpType::XrcReceive ||
+      qp->config().xrc_domain != xrc_domain) {
+    return Error{EINVAL, "no XRC receive queue pair of this number in the XRC domain"};
+  }
+  owner->next = static_cast<Owner*>(qp->owner);
+  qp->owner = owner;
+  return qp;
+}
+
+void Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
+  Guard guard(*this);
+  auto* first = static_cast<Owner*>(qp->owner);
+  for (Owner** link = &first; *link != nullptr; link = &(*link)->next) {
+    if (*link != owner) continue;
+    *link = owner->next;
+    break;
+  }
+  qp->owner = first;
+  if (first != nullptr) return;
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
   const std::vector<wire::Gid> groups = engine_->groups_of(*qp);
@@ -331,6 +351,26 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   return {};
 }
 
+core::SharedReceiveQueue* Nic::create_srq(const core::SrqConfig& config, Owner* owner) {
+  Guard guard(*this);
+  core::SharedReceiveQueue* srq = engine_->create_srq(config);
+  srq->owner = owner;
+  return srq;
+}
+
+Status Nic::modify_srq(core::SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
+                       std::optional<uint32_t> limit) {
+  Guard guard(*this);
+  const Status modified = srq.modify(max_wr, limit);
+  deliver();
+  return modified;
+}
+
+void Nic::destroy_srq(core::SharedReceiveQueue* srq) {
+  Guard guard(*this);
+  engine_->destroy_srq(srq);
+}
+
 void Nic::forget_cq(core::CompletionQueue* cq) {
   Guard guard(*this);
   std::erase(engine_->state().notified, cq);
@@ -349,8 +389,10 @@ void Nic::deliver() {
   }
   state.notified.clear();
   for (const core::AsyncEvent& e : state.events) {
-    const auto* owner = static_cast<const Owner*>(e.qp != nullptr ? e.qp->owner : e.cq->owner);
-    if (owner != nullptr && owner->async_channel != nullptr) {
+    void* first = e.qp != nullptr ? e.qp->owner : e.srq != nullptr ? e.srq->owner : e.cq->owner;
+    for (const auto* owner = static_cast<const Owner*>(first); owner != nullptr;
+         owner = owner->next) {
+      if (owner->async_channel == nullptr) continue;
       owner->async_channel->push({static_cast<int>(e.kind), owner->object});
     }
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,10 @@ class Nic {
 
   // --- control --------------------------------------------------------------------------------
   Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);
-  void destroy_qp(core::QueuePair* qp);
+  // A further owner of an XRC receive queue pair that exists.
+  Result<core::QueuePair*> open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner* owner);
+  // It lives as long as its last owner.
+  void destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   // Opens the way to an address for datagrams; who asked closes it again.
@@ -62,6 +66,10 @@ class Nic {
   // Multicast: joins the group with its first member, leaves it with its last.
   Status attach(core::QueuePair& qp, const wire::Gid& group);
   Status detach(core::QueuePair& qp, const wire::Gid& group);
+  core::SharedReceiveQueue* create_srq(const core::SrqConfig& config, Owner* owner);
+  Status modify_srq(core::SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
+                    std::optional<uint32_t> limit);
+  void destroy_srq(core::SharedReceiveQueue* srq);
   // Drops what the engine still wanted to tell about it. Call before destroying it.
   void forget_cq(core::CompletionQueue* cq);
 

@@ -71,6 +71,11 @@ void fill_tables(Context& c) {
   c.query_port = query_port;
   c.query_device_ex = query_device_ex;
   c.create_qp_ex = create_qp_ex;
+  c.open_qp = open_qp;
+  c.create_srq_ex = create_srq_ex;
+  c.get_srq_num = get_srq_num;
+  c.open_xrcd = open_xrcd;
+  c.close_xrcd = close_xrcd;
   c.advise_mr = advise_mr;
   c.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }

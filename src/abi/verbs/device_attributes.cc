@@ -38,8 +38,8 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_qp_wr = kMaxQpWr;
   a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
                        IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                       IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_MGT_EXTENSIONS |
-                       IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+                       IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_XRC | IBV_DEVICE_MEM_WINDOW |
+                       IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   a.max_sge = core::kMaxSges;
   a.max_sge_rd = core::kMaxSges;
   a.max_cq = kMaxCqs;
@@ -55,6 +55,9 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_qp_init_rd_atom = core::kMaxReadAtomic;
   a.max_res_rd_atom = kMaxQps * core::kMaxReadAtomic;
   a.atomic_cap = IBV_ATOMIC_GLOB;  // done by the CPU, so atomic towards it as well
+  a.max_srq = kMaxSrqs;
+  a.max_srq_wr = kMaxSrqWr;
+  a.max_srq_sge = core::kMaxSges;
   a.max_pkeys = 1;
   a.local_ca_ack_delay = kAckDelay;
   a.phys_port_cnt = 1;

@@ -16,8 +16,11 @@ static_assert(IBV_EVENT_QP_REQ_ERR == static_cast<int>(EventKind::QpRequestError
 static_assert(IBV_EVENT_QP_ACCESS_ERR == static_cast<int>(EventKind::QpAccessError));
 static_assert(IBV_EVENT_COMM_EST == static_cast<int>(EventKind::CommEstablished));
 static_assert(IBV_EVENT_SQ_DRAINED == static_cast<int>(EventKind::SqDrained));
+static_assert(IBV_EVENT_SRQ_ERR == static_cast<int>(EventKind::SrqError));
+static_assert(IBV_EVENT_SRQ_LIMIT_REACHED == static_cast<int>(EventKind::SrqLimitReached));
+static_assert(IBV_EVENT_QP_LAST_WQE_REACHED == static_cast<int>(EventKind::LastWqeReached));
 
-enum class Subject : uint8_t { Cq, Qp, Port };
+enum class Subject : uint8_t { Cq, Qp, Srq, Port };
 
 Subject subject_of(int event_type) {
   switch (event_type) {
@@ -32,6 +35,9 @@ Subject subject_of(int event_type) {
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
       return Subject::Qp;
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      return Subject::Srq;
     default:
       return Subject::Port;
   }
@@ -49,6 +55,9 @@ void count_async_event(const runtime::Event& event) {
       break;
     case Subject::Qp:
       ++from(static_cast<ibv_qp*>(event.object))->async_events_taken;
+      break;
+    case Subject::Srq:
+      ++from(static_cast<ibv_srq*>(event.object))->async_events_taken;
       break;
     case Subject::Port:
       break;
@@ -105,6 +114,9 @@ VERBENA_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* ev
     case Subject::Qp:
       event->element.qp = static_cast<ibv_qp*>(taken.object);
       break;
+    case Subject::Srq:
+      event->element.srq = static_cast<ibv_srq*>(taken.object);
+      break;
     case Subject::Port:
       event->element.port_num = 1;
       break;
@@ -122,6 +134,11 @@ VERBENA_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
     case Subject::Qp: {
       ibv_qp* qp = event->element.qp;
       acknowledge(qp->mutex, qp->cond, qp->events_completed, 1);
+      break;
+    }
+    case Subject::Srq: {
+      ibv_srq* srq = event->element.srq;
+      acknowledge(srq->mutex, srq->cond, srq->events_completed, 1);
       break;
     }
     case Subject::Port:

@@ -42,6 +42,7 @@ struct Device : DeviceHead {
   std::atomic<int> pds{0};
   std::atomic<int> cqs{0};
   std::atomic<int> ahs{0};
+  std::atomic<int> srqs{0};
 };
 
 struct CompletionChannel;
@@ -96,10 +97,28 @@ struct Cq : ibv_cq_ex {
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };
 
+struct Xrcd : ibv_xrcd {
+  uint32_t domain = 0;  // what the engine knows it by; never given twice
+  std::atomic<int> users{0};
+};
+
+struct Srq : ibv_srq {
+  Srq() : ibv_srq() {}
+
+  runtime::Nic* nic = nullptr;
+  core::SharedReceiveQueue* core = nullptr;
+  runtime::Owner owner;
+  Xrcd* xrcd = nullptr;  // XRC
+  Cq* cq = nullptr;      // XRC
+  std::atomic<int> users{0};
+  uint32_t async_events_taken = 0;
+};
+
 struct Qp : NewerQpEx {
   runtime::Nic* nic = nullptr;
   core::QueuePair* core = nullptr;
   runtime::Owner owner;
+  Xrcd* xrcd = nullptr;  // XRC receive
   bool signal_all = false;
   uint32_t async_events_taken = 0;
 
@@ -119,6 +138,8 @@ inline Mr* from(ibv_mr* p) { return static_cast<Mr*>(p); }
 inline Mw* from(ibv_mw* p) { return static_cast<Mw*>(p); }
 inline Ah* from(ibv_ah* p) { return static_cast<Ah*>(p); }
 inline Cq* from(ibv_cq* p) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(p)); }
+inline Xrcd* from(ibv_xrcd* p) { return static_cast<Xrcd*>(p); }
+inline Srq* from(ibv_srq* p) { return static_cast<Srq*>(p); }
 inline Qp* from(ibv_qp* p) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(p)); }
 
 }  // namespace verbena::abi

@@ -111,6 +111,7 @@ int post_failed(const char* call, const Error& error) {
 int post_sends(Qp& qp, ibv_send_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
+  const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
   runtime::Nic::Guard guard(*qp.nic);
   const Instant now = runtime::now();
   Status status;
@@ -118,6 +119,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     core::SendRequest request;
     status = translate(*wr, request);
     if (qp.core->type() == core::QpType::Ud) translate_datagram(*wr, request);
+    if (is_xrc) request.remote_srqn = wr->qp_type.xrc.remote_srqn;
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
   }
@@ -144,6 +146,21 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 
+int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
+  if (srq.nic->dead()) [[unlikely]]
+    return EIO;
+  runtime::Nic::Guard guard(*srq.nic);
+  Status status;
+  for (; wr != nullptr; wr = wr->next) {
+    status = kBadSgeCount;
+    if (good_sge_count(wr->num_sge)) {
+      status = srq.core->post({wr->wr_id, sges_of(wr->sg_list, wr->num_sge)});
+    }
+    if (!status.ok()) break;
+  }
+  return status.ok() ? 0 : post_failed("ibv_post_srq_recv", status.error());
+}
+
 }  // namespace
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
@@ -158,9 +175,10 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return code;
 }
 
-int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  *bad_wr = wr;
-  return EOPNOTSUPP;
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  const int code = without_exceptions([&] { return post_shared_receives(*from(srq), wr); });
+  if (code != 0) *bad_wr = wr;
+  return code;
 }
 
 // A type 1 window is bound by a call, which is a work request underneath; the call picks the new

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
@@ -17,12 +19,11 @@ namespace {
 static_assert(IBV_QPT_RC == static_cast<int>(core::QpType::Rc));
 static_assert(IBV_QPT_UC == static_cast<int>(core::QpType::Uc));
 static_assert(IBV_QPT_UD == static_cast<int>(core::QpType::Ud));
+static_assert(IBV_QPT_XRC_SEND == static_cast<int>(core::QpType::XrcSend));
+static_assert(IBV_QPT_XRC_RECV == static_cast<int>(core::QpType::XrcReceive));
 
 const char* why_not(unsigned type) {
   switch (type) {
-    case IBV_QPT_XRC_SEND:
-    case IBV_QPT_XRC_RECV:
-      return "XRC queue pairs are not supported";
     case IBV_QPT_RAW_PACKET:
       return "raw packet queue pairs are not supported";
     default:
@@ -32,15 +33,26 @@ const char* why_not(unsigned type) {
 
 Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
   const unsigned type = number_of(init.qp_type);
-  if (type != IBV_QPT_RC && type != IBV_QPT_UC && type != IBV_QPT_UD) {
+  if (type == IBV_QPT_XRC_RECV) {
+    return Error{EINVAL, "an XRC receive queue pair is made by ibv_create_qp_ex, in an XRC domain"};
+  }
+  if (type != IBV_QPT_RC && type != IBV_QPT_UC && type != IBV_QPT_UD && type != IBV_QPT_XRC_SEND) {
     return Error{EOPNOTSUPP, why_not(type)};
   }
-  if (init.srq != nullptr) return Error{EOPNOTSUPP, "shared receive queues are not supported"};
-  if (init.send_cq == nullptr || init.recv_cq == nullptr) {
-    return Error{EINVAL, "a queue pair needs a send_cq and a recv_cq"};
+  const bool receives = type != IBV_QPT_XRC_SEND;
+  if (init.send_cq == nullptr || (receives && init.recv_cq == nullptr)) {
+    return Error{EINVAL, "a queue pair needs a send_cq and (unless it is XRC send) a recv_cq"};
   }
-  if (init.send_cq->context != pd->context || init.recv_cq->context != pd->context) {
+  if (init.send_cq->context != pd->context || (receives && init.recv_cq->context != pd->context)) {
     return Error{EINVAL, "protection domain and completion queues belong to different contexts"};
+  }
+  if (receives && init.srq != nullptr) {
+    if (init.srq->context != pd->context) {
+      return Error{EINVAL, "the shared receive queue belongs to another context"};
+    }
+    if (from(init.srq)->xrcd != nullptr) {
+      return Error{EINVAL, "an XRC shared receive queue serves XRC receive queue pairs only"};
+    }
   }
   const ibv_qp_cap& cap = init.cap;
   if (cap.max_send_wr > kMaxQpWr || cap.max_recv_wr > kMaxQpWr) {
@@ -55,16 +67,23 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
   return {};
 }
 
+// What has no receive queue of its own is neither asked for its size nor told one.
 core::QpConfig config_for(const Pd* pd, const ibv_qp_init_attr& init) {
   core::QpConfig config;
   config.type = static_cast<core::QpType>(init.qp_type);
   config.pd = pd->id;
   config.send_cq = &from(init.send_cq)->queue;
-  config.receive_cq = &from(init.recv_cq)->queue;
   config.max_send_wr = std::max(init.cap.max_send_wr, 1u);
-  config.max_recv_wr = std::max(init.cap.max_recv_wr, 1u);
   config.max_send_sge = std::max(init.cap.max_send_sge, kMinSges);
-  config.max_recv_sge = std::max(init.cap.max_recv_sge, kMinSges);
+  if (config.type != core::QpType::XrcSend) {
+    config.receive_cq = &from(init.recv_cq)->queue;
+    if (init.srq != nullptr) {
+      config.srq = from(init.srq)->core;
+    } else {
+      config.max_recv_wr = std::max(init.cap.max_recv_wr, 1u);
+      config.max_recv_sge = std::max(init.cap.max_recv_sge, kMinSges);
+    }
+  }
   config.max_inline = init.cap.max_inline_data;
   config.signal_all = init.sq_sig_all != 0;
   return config;
@@ -75,18 +94,25 @@ ibv_qp_cap cap_of(const core::QpConfig& config) {
           config.max_inline};
 }
 
-void fill_public(ibv_qp& q, Pd* pd, const ibv_qp_init_attr& init, wire::Qpn qpn) {
-  q.context = pd->context;
+void fill_public(ibv_qp& q, ibv_context* context, const ibv_qp_init_attr& init, wire::Qpn qpn) {
+  q.context = context;
   q.qp_context = init.qp_context;
-  q.pd = pd;
-  q.send_cq = init.send_cq;
-  q.recv_cq = init.recv_cq;
   q.handle = qpn.index();
   q.qp_num = qpn.value();
   q.state = IBV_QPS_RESET;
   q.qp_type = init.qp_type;
   pthread_mutex_init(&q.mutex, nullptr);
   pthread_cond_init(&q.cond, nullptr);
+}
+
+// What a queue pair refers to must outlive it.
+void count_users(Qp& qp, int change) {
+  const ibv_qp& q = qp.qp_base;
+  if (q.pd != nullptr) from(q.pd)->users.fetch_add(change);
+  if (q.send_cq != nullptr) from(q.send_cq)->users.fetch_add(change);
+  if (q.recv_cq != nullptr) from(q.recv_cq)->users.fetch_add(change);
+  if (q.srq != nullptr) from(q.srq)->users.fetch_add(change);
+  if (qp.xrcd != nullptr) qp.xrcd->users.fetch_add(change);
 }
 
 Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init) {
@@ -101,11 +127,44 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init) {
   auto made = qp->nic->create_qp(config_for(pd, *init), &qp->owner);
   if (!made.ok()) return made.error();
   qp->core = made.value();
-  fill_public(qp->qp_base, pd, *init, qp->core->qpn());
+  ibv_qp& q = qp->qp_base;
+  fill_public(q, pd->context, *init, qp->core->qpn());
+  q.pd = pd;
+  q.send_cq = init->send_cq;
+  if (qp->core->config().receive_cq != nullptr) q.recv_cq = init->recv_cq;
+  if (qp->core->config().srq != nullptr) q.srq = init->srq;
   init->cap = cap_of(qp->core->config());
-  pd->users.fetch_add(1);
-  from(init->send_cq)->users.fetch_add(1);
-  from(init->recv_cq)->users.fetch_add(1);
+  count_users(*qp, 1);
+  context->add_user();
+  return qp.release()->as_public();
+}
+
+// XRC receive: with `qpn`, another handle on the one that has this number.
+Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* init,
+                               std::optional<wire::Qpn> qpn) {
+  if (context->nic->dead()) return kDead;
+  if (xrcd == nullptr || xrcd->context != &context->context) {
+    return Error{EINVAL, "an XRC receive queue pair needs an XRC domain of the same context"};
+  }
+  auto qp = std::make_unique<Qp>();
+  qp->nic = context->nic.get();
+  qp->owner.object = qp->as_public();
+  qp->owner.async_channel = context->async.get();
+  core::QpConfig config;
+  config.type = core::QpType::XrcReceive;
+  config.xrc_domain = xrcd->domain;
+  auto made = qpn ? qp->nic->open_qp(*qpn, xrcd->domain, &qp->owner)
+                  : qp->nic->create_qp(config, &qp->owner);
+  if (!made.ok()) return made.error();
+  qp->core = made.value();
+  qp->xrcd = xrcd;
+  fill_public(qp->qp_base, &context->context, *init, qp->core->qpn());
+  {
+    runtime::Nic::Guard guard(*qp->nic);
+    qp->qp_base.state = static_cast<ibv_qp_state>(qp->core->state());
+  }
+  init->cap = {};
+  count_users(*qp, 1);
   context->add_user();
   return qp.release()->as_public();
 }
@@ -114,6 +173,14 @@ Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) 
   const uint32_t mask = init->comp_mask;
   constexpr uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
   if ((mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  // The plain attributes are a prefix of the extended ones.
+  auto* plain = reinterpret_cast<ibv_qp_init_attr*>(init);
+  if (number_of(init->qp_type) == IBV_QPT_XRC_RECV) {
+    if ((mask & ~uint32_t{IBV_QP_INIT_ATTR_PD}) != IBV_QP_INIT_ATTR_XRCD) {
+      return Error{EINVAL, "an XRC receive queue pair takes IBV_QP_INIT_ATTR_XRCD and no more"};
+    }
+    return xrc_receive_qp(context, from(init->xrcd), plain, {});
+  }
   if ((mask & IBV_QP_INIT_ATTR_PD) == 0 || init->pd == nullptr) {
     return Error{EINVAL, "a queue pair needs a protection domain (IBV_QP_INIT_ATTR_PD)"};
   }
@@ -127,8 +194,21 @@ Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) 
       ((mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0)) {
     return Error{EOPNOTSUPP, "creation flags, XRC, TSO and receive hashing are not supported"};
   }
-  // The plain attributes are a prefix of the extended ones.
-  return create_qp(from(init->pd), reinterpret_cast<ibv_qp_init_attr*>(init));
+  return create_qp(from(init->pd), plain);
+}
+
+Result<ibv_qp*> open_existing(Context* context, const ibv_qp_open_attr& open) {
+  constexpr uint32_t kNeeded = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  if ((open.comp_mask & kNeeded) != kNeeded || open.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED) {
+    return Error{EINVAL, "ibv_open_qp needs qp_num, xrcd and qp_type"};
+  }
+  if (number_of(open.qp_type) != IBV_QPT_XRC_RECV) {
+    return Error{EINVAL, "only XRC receive queue pairs can be opened"};
+  }
+  ibv_qp_init_attr init{};
+  init.qp_type = open.qp_type;
+  if ((open.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) != 0) init.qp_context = open.qp_context;
+  return xrc_receive_qp(context, from(open.xrcd), &init, wire::Qpn(open.qp_num));
 }
 
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
@@ -164,15 +244,20 @@ Status destroy_qp(Qp* qp) {
   ibv_qp& q = qp->qp_base;
   Context* context = from(q.context);
   if (!qp->nic->dead()) {
-    qp->nic->destroy_qp(qp->core);
+    const wire::Qpn qpn = qp->core->qpn();
+    qp->nic->destroy_qp(qp->core, &qp->owner);
+    // As drivers do it: what nobody has polled yet goes with its queue pair.
+    for (ibv_cq* cq : {q.send_cq, q.recv_cq}) {
+      if (cq == nullptr) continue;
+      const std::lock_guard lock(from(cq)->poll_lock);
+      from(cq)->queue.forget(qpn);
+    }
     context->async->forget(&q);
     pthread_mutex_lock(&q.mutex);
     while (q.events_completed != qp->async_events_taken) pthread_cond_wait(&q.cond, &q.mutex);
     pthread_mutex_unlock(&q.mutex);
   }
-  from(q.pd)->users.fetch_sub(1);
-  from(q.send_cq)->users.fetch_sub(1);
-  from(q.recv_cq)->users.fetch_sub(1);
+  count_users(*qp, -1);
   pthread_cond_destroy(&q.cond);
   pthread_mutex_destroy(&q.mutex);
   delete qp;
@@ -185,6 +270,10 @@ Status destroy_qp(Qp* qp) {
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   return object_of<ibv_qp>("ibv_create_qp_ex",
                            [&] { return create_qp_extended(from(context), attr); });
+}
+
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+  return object_of<ibv_qp>("ibv_open_qp", [&] { return open_existing(from(context), *attr); });
 }
 
 }  // namespace verbena::abi

@@ -1,0 +1,110 @@
+// XRC domains. One that was opened with a file is the same for everybody in this process who opens
+// it on the same device with that file, through whichever context.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/device_table.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+struct FileDomain {
+  const runtime::Nic* nic;  // kept alive by the contexts of those who opened it
+  dev_t device;
+  ino_t inode;
+  uint32_t id;
+  int openers;
+};
+
+// The device table's lock serves here too: a fork finds it in order.
+struct TableLock {
+  void lock() { lock_device_table(); }
+  void unlock() { unlock_device_table(); }
+};
+
+std::list<FileDomain>& file_domains() {
+  static auto& instance = *new std::list<FileDomain>;
+  return instance;
+}
+
+// Never given twice; 0 means none.
+uint32_t next_id() {
+  static std::atomic<uint32_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return Error{EBADF, "fd is not an open file (-1: a private domain)"};
+  TableLock table;
+  const std::lock_guard lock(table);
+  for (FileDomain& d : file_domains()) {
+    if (d.nic != nic || d.device != file.st_dev || d.inode != file.st_ino) continue;
+    if ((oflags & O_EXCL) != 0) {
+      return Error{EINVAL, "this file already has an XRC domain, and O_EXCL asks for a new one"};
+    }
+    ++d.openers;
+    return uint32_t{d.id};
+  }
+  if ((oflags & O_CREAT) == 0) {
+    return Error{EAGAIN, "this file has no XRC domain yet, and O_CREAT was not given"};
+  }
+  file_domains().push_back({nic, file.st_dev, file.st_ino, next_id(), 1});
+  return uint32_t{file_domains().back().id};
+}
+
+void leave_domain(uint32_t id) {
+  TableLock table;
+  const std::lock_guard lock(table);
+  file_domains().remove_if([&](FileDomain& d) { return d.id == id && --d.openers == 0; });
+}
+
+Result<ibv_xrcd*> open(Context* context, const ibv_xrcd_init_attr& init) {
+  if (context->nic->dead()) return kDead;
+  constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  if (init.comp_mask != kNeeded) {
+    return Error{EINVAL, "comp_mask must be IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS"};
+  }
+  auto xrcd = std::make_unique<Xrcd>();
+  if (init.fd == -1) {
+    xrcd->domain = next_id();
+  } else {
+    auto joined = join_domain(context->nic.get(), init.fd, init.oflags);
+    if (!joined.ok()) return joined.error();
+    xrcd->domain = joined.value();
+  }
+  xrcd->context = &context->context;
+  context->add_user();
+  return xrcd.release();
+}
+
+Status close(Xrcd* xrcd) {
+  if (xrcd->users.load() != 0) {
+    return Error{EBUSY, "shared receive queues or queue pairs of this XRC domain remain"};
+  }
+  Context* context = from(xrcd->context);
+  leave_domain(xrcd->domain);
+  delete xrcd;
+  context->drop_user();
+  return {};
+}
+
+}  // namespace
+
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
+  return object_of<ibv_xrcd>("ibv_open_xrcd", [&] { return open(from(context), *init); });
+}
+
+int close_xrcd(ibv_xrcd* xrcd) {
+  return status_of("ibv_close_xrcd", [&] { return close(from(xrcd)); });
+}
+
+}  // namespace verbena::abi
