@@ -229,6 +229,7 @@ TEST(Xrc, EveryOperationBetweenTwoProcesses) {
   };
   const pid_t child = fork();
   if (child == 0) {
+    close(ends[0]);  // so that it hears of our end
     Initiator initiator;
     if (!initiator.make()) _exit(20);
     // The same file in another process: its own domain there, and nothing in the way.
