@@ -278,6 +278,10 @@ void Engine::after_change(QueuePair& qp, Instant now) {
 void Engine::fail_overrun(Instant now) {
   const auto overrun = std::exchange(state_.overrun, {});
   for (const CompletionQueue* cq : overrun) {
+    for (const auto& [number, srq] : state_.srqs) {
+      if (srq->config().cq != cq) continue;
+      state_.events.push_back({.kind = EventKind::SrqError, .srq = srq.get()});
+    }
     for (const Slot& slot : slots_) {
       if (!slot.qp) continue;
       const QpConfig& config = slot.qp->config();

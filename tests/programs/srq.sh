@@ -12,7 +12,7 @@ perftest=(-d verbena_lo -x 0 -F)
 pair "srq" "${srq[@]}" -n 500
 pair "srq, events" "${srq[@]}" -e -n 500
 pair "srq, 1 queue pair" "${srq[@]}" -q 1 -n 500
-pair "srq, 200 queue pairs, few receives" "${srq[@]}" -q 200 -r 20 -n 20
+pair "srq, 200 queue pairs" "${srq[@]}" -q 200 -r 200 -n 20
 pair "srq, large, small MTU" "${srq[@]}" -s 100001 -m 256 -n 20
 pair "srq, IPv6" ibv_srq_pingpong -d verbena_lo -g 1 -n 200
 

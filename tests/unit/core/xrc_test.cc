@@ -244,5 +244,19 @@ TEST_F(XrcTest, TheAbsentHalvesRefuse) {
   EXPECT_EQ(counter(CounterId::stale_responses), 1u);
 }
 
+TEST_F(XrcTest, OverrunOfItsCompletionQueueIsTheQueuesError) {
+  be_receiver();
+  Completion filler;
+  bool notify = false;
+  while (srq_cq_.size() < srq_cq_.capacity()) srq_cq_.push(filler, &notify);
+  ASSERT_TRUE(give(*srq_, 1).ok());
+  receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
+  EXPECT_EQ(qp().state(), QpState::Error);
+  const Events seen = events();
+  EXPECT_EQ(std::ranges::count(seen, EventKind::CqError), 1);
+  EXPECT_EQ(std::ranges::count(seen, EventKind::SrqError), 1);
+  EXPECT_EQ(std::ranges::count(seen, EventKind::LastWqeReached), 1);
+}
+
 }  // namespace
 }  // namespace verbena::core
