@@ -371,6 +371,25 @@ TEST(Xrc, BadCallsAreRefused) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+// Programs give both halves RC's attributes; those of the half that is not there do not matter.
+TEST(Xrc, AttributesOfTheAbsentHalfAreIgnored) {
+  Target target;
+  Initiator initiator;
+  ASSERT_TRUE(target.make());
+  ASSERT_TRUE(initiator.make());
+  for (ibv_qp* qp : {initiator.qp.get(), target.qp.get()}) {
+    ASSERT_EQ(to_init(qp), 0);
+    EXPECT_EQ(to_rtr(qp, 7), 0);
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 14;
+    EXPECT_EQ(ibv_modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+              0);
+  }
+}
+
 // A handle on a queue pair that exists: it can be changed through either, both hear its events, and
 // it lives as long as the last one.
 TEST(Xrc, OpenedAgainItIsTheSameQueuePair) {

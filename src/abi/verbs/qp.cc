@@ -211,8 +211,21 @@ Result<ibv_qp*> open_existing(Context* context, const ibv_qp_open_attr& open) {
   return xrc_receive_qp(context, from(open.xrcd), &init, wire::Qpn(open.qp_num));
 }
 
+// XRC has one half of RC; programs that give the other half's attributes too are not refused.
+int without_absent_half(ibv_qp_type type, int mask) {
+  switch (type) {
+    case IBV_QPT_XRC_SEND:
+      return mask & ~(IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    case IBV_QPT_XRC_RECV:
+      return mask & ~(IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+    default:
+      return mask;
+  }
+}
+
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   if (qp->nic->dead()) return kDead;
+  mask = without_absent_half(qp->qp_base.qp_type, mask);
   const Status modified = qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
   if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
   return modified;
