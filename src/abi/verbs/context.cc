@@ -10,6 +10,7 @@
 #include "abi/verbs/context.h"
 #include "abi/verbs/device_table.h"
 #include "abi/verbs/errors.h"
+#include "abi/verbs/memory_region.h"
 #include "abi/verbs/objects.h"
 
 #undef ibv_query_port
@@ -77,6 +78,16 @@ void fill_tables(Context& c) {
   c.open_xrcd = open_xrcd;
   c.close_xrcd = close_xrcd;
   c.advise_mr = advise_mr;
+  c.alloc_null_mr = alloc_null_mr;
+  c.alloc_dm = alloc_dm;
+  c.free_dm = free_dm;
+  c.reg_dm_mr = reg_dm_mr;
+  c.alloc_dmah = alloc_dmah;
+  c.dealloc_dmah = dealloc_dmah;
+  c.reg_mr_ex = reg_mr_ex;
+  c.dm_export_dmabuf_fd = dm_export_dmabuf_fd;
+  c.alloc_buf = alloc_buf;
+  c.free_buf = free_buf;
   c.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }
 

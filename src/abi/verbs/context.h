@@ -22,6 +22,10 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init);
 int get_srq_num(ibv_srq* srq, uint32_t* number);
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init);
 int close_xrcd(ibv_xrcd* xrcd);
+ibv_mr* alloc_null_mr(ibv_pd* pd);
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
+int free_dm(ibv_dm* dm);
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned access);
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count);
 

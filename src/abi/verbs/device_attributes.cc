@@ -67,12 +67,20 @@ void fill(Context* context, ibv_device_attr_ex& a) {
   a = {};
   fill(context, a.orig_attr);
   a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
+  a.device_cap_flags_ex |= kDeviceFlushGlobal | kDeviceFlushPersistent | kDeviceAtomicWrite;
   // Memory is reached through the page tables in any case; on-demand regions are just not faulted
   // in.
-  a.odp_caps.general_caps = IBV_ODP_SUPPORT;
-  a.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
-                                              IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-                                              IBV_ODP_SUPPORT_ATOMIC;
+  constexpr uint32_t kDatagrams =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  constexpr uint32_t kUnreliable = kDatagrams | IBV_ODP_SUPPORT_WRITE;
+  constexpr uint32_t kReliable = kUnreliable | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC |
+                                 kOdpSupportFlush | kOdpSupportAtomicWrite;
+  a.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  a.odp_caps.per_transport_caps.rc_odp_caps = kReliable;
+  a.odp_caps.per_transport_caps.uc_odp_caps = kUnreliable;
+  a.odp_caps.per_transport_caps.ud_odp_caps = kDatagrams;
+  a.xrc_odp_caps = kReliable;
+  a.max_dm_size = kMaxDeviceMemory;
   a.phys_port_cnt_ex = 1;
 }
 

@@ -5,6 +5,7 @@
 
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
+#include "abi/verbs/private_nodes.h"
 
 namespace verbena::abi {
 namespace {
@@ -134,3 +135,5 @@ VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __
 }
 
 }  // extern "C"
+
+VERBENA_SINCE_34(ibv_query_gid_type)

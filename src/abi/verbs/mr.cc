@@ -1,10 +1,15 @@
-// Memory regions.
+// Memory regions of the program's own memory, and what all regions have in common.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <memory>
+#include <span>
 
 #include "abi/verbs/c_enum.h"
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/mapped_memory.h"
+#include "abi/verbs/memory_region.h"
 #include "abi/verbs/objects.h"
 
 #undef ibv_reg_mr
@@ -19,49 +24,79 @@ static_assert(IBV_ACCESS_REMOTE_READ == core::kRemoteRead);
 static_assert(IBV_ACCESS_REMOTE_ATOMIC == core::kRemoteAtomic);
 static_assert(IBV_ACCESS_MW_BIND == core::kWindowBind);
 static_assert(IBV_ACCESS_ZERO_BASED == core::kZeroBased);
+static_assert(kAccessFlushGlobal == core::kFlushGlobal);
+static_assert(kAccessFlushPersistent == core::kFlushPersistent);
 
-constexpr unsigned kKnownAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                                  IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-                                  IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+constexpr unsigned kKnownAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
+    IBV_ACCESS_HUGETLB | kAccessFlushGlobal | kAccessFlushPersistent;
 // A window on the region may be given write access later.
 constexpr unsigned kWritingAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 constexpr uint32_t kEngineAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead |
-                                   core::kRemoteAtomic | core::kWindowBind;
+                                   core::kRemoteAtomic | core::kWindowBind | core::kFlushGlobal |
+                                   core::kFlushPersistent;
 
-Status check_request(uintptr_t address, size_t length, unsigned access) {
-  if ((access & ~kKnownAccess) != 0) return Error{EINVAL, "an access flag that does not exist"};
-  if (address == 0 && length == SIZE_MAX) {
-    return Error{EOPNOTSUPP, "registering the whole address space (implicit ODP) is not supported"};
-  }
+// Memory that is not on demand is touched without asking again, so it must all be there now.
+Status check_memory_for(uintptr_t address, size_t length, unsigned access) {
   if (address + length < address) return Error{EINVAL, "address + length wraps around 2^64"};
-  const bool on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
-  return check_memory(address, length, (access & kWritingAccess) != 0,
-                      on_demand ? Presence::Mapped : Presence::Populated);
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return {};
+  if (address == 0 && length == SIZE_MAX) {
+    return Error{EINVAL, "only IBV_ACCESS_ON_DEMAND registers the whole address space"};
+  }
+  return check_memory(address, length, writes(access), Presence::Populated);
 }
 
-// `iova` is what peers and work requests will call the region's first byte.
+bool is_reachable(const std::byte* at, uint64_t bytes, bool write) {
+  return check_memory(reinterpret_cast<uintptr_t>(at), bytes, write, Presence::Populated).ok();
+}
+
+// The engine's owner holds its lock meanwhile, and others wait: a NIC that waits for the medium
+// stalls its queue as well. Where no file is behind the memory there is nothing to wait for.
+bool write_back(std::byte* at, uint64_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t skipped = reinterpret_cast<uintptr_t>(at) & (page - 1);
+  return bytes == 0 || msync(at - skipped, bytes + skipped, MS_SYNC) == 0;
+}
+
+core::MemoryBacking backing_for(unsigned access) {
+  core::MemoryBacking backing;
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) backing.reachable = is_reachable;
+  if ((access & kAccessFlushPersistent) != 0) backing.persist = write_back;
+  return backing;
+}
+
 Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t iova,
                                 unsigned access) {
-  Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
-  access &= ~unsigned{IBV_ACCESS_OPTIONAL_RANGE};  // hints such as relaxed ordering
-  const Status checked = check_request(reinterpret_cast<uintptr_t>(address), length, access);
+  auto known = known_access(access);
+  if (!known.ok()) return known.error();
+  const Status checked =
+      check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
   if (!checked.ok()) return checked.error();
   if ((access & IBV_ACCESS_ZERO_BASED) != 0) iova = 0;
+  auto mr = add_region(pd, Mr::Kind::Memory, static_cast<std::byte*>(address), length, iova,
+                       known.value());
+  if (!mr.ok()) return mr.error();
+  mr.value()->addr = address;
+  return mr.value();
+}
+
+// The owner's, and local only: a peer has no use for it.
+Result<ibv_mr*> allocate_null(Pd* pd) {
+  Context* context = from(pd->context);
+  if (context->nic->dead()) return kDead;
   auto mr = std::make_unique<Mr>();
   {
     runtime::Nic::Guard guard(*context->nic);
-    auto key = guard.engine().memory().add_region(pd->id, static_cast<std::byte*>(address), length,
-                                                  iova, access & kEngineAccess);
+    auto key = guard.engine().memory().add_null_region(pd->id);
     if (!key.ok()) return key.error();
-    mr->lkey = mr->rkey = mr->handle = key.value();
+    mr->lkey = mr->handle = key.value();
   }
+  mr->kind = Mr::Kind::Null;
   mr->context = pd->context;
   mr->pd = pd;
-  mr->addr = address;
-  mr->length = length;
+  mr->length = SIZE_MAX;
   pd->users.fetch_add(1);
   context->add_user();
   return mr.release();
@@ -74,15 +109,108 @@ Status deregister_memory(Mr* mr) {
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
   }
+  if (mr->dm != nullptr) release_device_memory(mr->dm);
+  if (mr->buffer != nullptr) release_buffer(mr->buffer);
+  if (mr->mapping != nullptr) munmap(mr->mapping, mr->mapping_bytes);
   from(mr->pd)->users.fetch_sub(1);
   delete mr;
   context->drop_user();
   return {};
 }
 
-Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint32_t count) {
-  Context* context = from(pd->context);
+constexpr int kReregFlags =
+    IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+
+Status check_change(const Mr* mr, int flags, const Pd* pd, const void* address, size_t length,
+                    unsigned access) {
+  if (mr->kind != Mr::Kind::Memory) {
+    return Error{EINVAL, "only a region of the program's own memory can be registered again"};
+  }
+  if (flags == 0 || (flags & ~kReregFlags) != 0)
+    return Error{EINVAL, "no known change is asked for"};
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0 && (address == nullptr || length == 0)) {
+    return Error{EINVAL, "a new translation needs an address and a length"};
+  }
+  if ((flags & IBV_REREG_MR_CHANGE_ACCESS) == 0 && access != 0) {
+    return Error{EINVAL, "access flags are given without IBV_REREG_MR_CHANGE_ACCESS"};
+  }
+  if ((flags & IBV_REREG_MR_CHANGE_PD) != 0 && (pd == nullptr || pd->context != mr->context)) {
+    return Error{EINVAL, "the new protection domain is missing or of another context"};
+  }
+  return {};
+}
+
+// All or nothing: whatever fails, the region is what it was.
+Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, unsigned access) {
+  Context* context = from(mr->context);
   if (context->nic->dead()) return kDead;
+  const Status possible = check_change(mr, flags, pd, address, length, access);
+  if (!possible.ok()) return possible;
+  const bool moves = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
+  if (!moves) {
+    address = mr->addr;
+    length = mr->length;
+  }
+  if ((flags & IBV_REREG_MR_CHANGE_ACCESS) == 0) access = mr->access;
+  if ((flags & IBV_REREG_MR_CHANGE_PD) == 0) pd = from(mr->pd);
+  auto known = known_access(access);
+  if (!known.ok()) return known.error();
+  const Status there =
+      check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
+  if (!there.ok()) return there;
+  {
+    runtime::Nic::Guard guard(*context->nic);
+    core::MemoryRegistry& memory = guard.engine().memory();
+    core::RegionInfo region = *memory.region_of(mr->lkey);
+    region.pd = pd->id;
+    region.base = static_cast<std::byte*>(address);
+    region.length = length;
+    if (moves)
+      region.iova =
+          (known.value() & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : reinterpret_cast<uintptr_t>(address);
+    region.access = known.value() & kEngineAccess;
+    region.backing = backing_for(known.value());
+    const Status changed = memory.change_region(mr->lkey, region);
+    if (!changed.ok()) return changed;
+  }
+  pd->users.fetch_add(1);
+  from(mr->pd)->users.fetch_sub(1);
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->access = known.value();
+  return {};
+}
+
+// One piece of advice: the region must be the domain's own, hold the range, and be writable if it
+// is to be prefetched for writing.
+Result<core::RegionInfo> advised_region(Pd* pd, const ibv_sge& sge, bool write) {
+  core::RegionInfo region;
+  {
+    runtime::Nic::Guard guard(*from(pd->context)->nic);
+    const core::MemoryRegistry& memory = guard.engine().memory();
+    const core::RegionInfo* found = memory.region_of(sge.lkey);
+    if (found == nullptr && memory.is_window(sge.lkey)) {
+      return Error{EINVAL, "the key is a memory window's"};
+    }
+    if (found == nullptr) return Error{EFAULT, "no region has this lkey"};
+    region = *found;
+  }
+  if (region.pd != pd->id) return Error{EPERM, "the region belongs to another protection domain"};
+  if (write && (region.access & core::kLocalWrite) == 0) {
+    return Error{EPERM, "the region is not registered for writing"};
+  }
+  if (sge.addr < region.iova || sge.length > region.length ||
+      sge.addr - region.iova > region.length - sge.length) {
+    return Error{EFAULT, "not within the region that the lkey names"};
+  }
+  return region;
+}
+
+// Pages are faulted in before the call returns, whether IBV_ADVISE_MR_FLAG_FLUSH asks for that or
+// not.
+Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint32_t count) {
+  if (from(pd->context)->nic->dead()) return kDead;
   if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
       advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) {
     return Error{EOPNOTSUPP, "an advice that is not known"};
@@ -90,30 +218,98 @@ Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint
   if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) {
     return Error{EINVAL, "a flag that does not exist"};
   }
+  if (sges == nullptr || count == 0) return Error{EINVAL, "no range is given"};
   const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (sges[i].length == 0) continue;
-    const std::byte* memory = nullptr;
-    {
-      runtime::Nic::Guard guard(*context->nic);
-      memory = guard.engine().memory().resolve_local(sges[i].lkey, pd->id, sges[i].addr,
-                                                     sges[i].length, write ? core::kLocalWrite : 0);
-    }
-    if (memory == nullptr) return Error{EFAULT, "not within the region that the lkey names"};
-    if (advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) continue;
-    const Status there = check_memory(reinterpret_cast<uintptr_t>(memory), sges[i].length, write,
-                                      Presence::Populated);
+  for (const ibv_sge& sge : std::span(sges, count)) {
+    auto region = advised_region(pd, sge, write);
+    if (!region.ok()) return region.error();
+    const bool can_fault = region.value().backing.reachable != nullptr;
+    if (!can_fault || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) continue;
+    const uintptr_t at =
+        reinterpret_cast<uintptr_t>(region.value().base) + (sge.addr - region.value().iova);
+    const Status there = check_memory(at, sge.length, write, Presence::Populated);
     if (!there.ok()) return there;
   }
   return {};
 }
 
+// Where the memory comes from is said by the mask: an address, a descriptor, or a buffer of ours.
+Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
+  const uint64_t mask = init.comp_mask;
+  constexpr uint64_t kKnown = (kRegionBuffer << 1) - 1;
+  if ((mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((mask & kRegionDmaHandle) != 0 &&
+      (init.dmah == nullptr || init.dmah->context != pd->context)) {
+    return Error{EINVAL, "the DMA handle is missing or of another context"};
+  }
+  const auto access = static_cast<unsigned>(init.access);
+  const bool has_iova = (mask & kRegionIova) != 0;
+  const bool has_fd = (mask & kRegionFd) != 0;
+  if ((mask & kRegionBuffer) != 0) {
+    if ((mask & kRegionAddress) == 0 || has_fd || (mask & kRegionFdOffset) != 0 ||
+        init.buffer == nullptr) {
+      return Error{EINVAL, "a buffer is registered by its handle and an address in it"};
+    }
+    return register_buffer(pd, init.buffer, init.addr, init.length,
+                           has_iova ? init.iova : reinterpret_cast<uintptr_t>(init.addr), access);
+  }
+  if (has_fd) {
+    if ((mask & kRegionFdOffset) == 0 || (mask & kRegionAddress) != 0 || !has_iova) {
+      return Error{EINVAL, "a descriptor needs an offset and an iova, and has no address"};
+    }
+    return register_dmabuf(pd, init.fd_offset, init.length, init.iova, init.fd, access);
+  }
+  if ((mask & kRegionAddress) == 0 || (mask & kRegionFdOffset) != 0) {
+    return Error{EINVAL, "a region needs an address or a descriptor"};
+  }
+  return register_memory(pd, init.addr, init.length,
+                         has_iova ? init.iova : reinterpret_cast<uintptr_t>(init.addr), access);
+}
+
 }  // namespace
+
+Result<unsigned> known_access(unsigned access) {
+  access &= ~unsigned{IBV_ACCESS_OPTIONAL_RANGE};  // hints such as relaxed ordering
+  if ((access & ~kKnownAccess) != 0) return Error{EINVAL, "an access flag that does not exist"};
+  return access;
+}
+
+bool writes(unsigned access) { return (access & kWritingAccess) != 0; }
+
+Result<Mr*> add_region(Pd* pd, Mr::Kind kind, std::byte* base, size_t length, uint64_t iova,
+                       unsigned access) {
+  Context* context = from(pd->context);
+  if (context->nic->dead()) return kDead;
+  auto mr = std::make_unique<Mr>();
+  {
+    runtime::Nic::Guard guard(*context->nic);
+    auto key = guard.engine().memory().add_region(
+        {pd->id, base, length, iova, access & kEngineAccess, backing_for(access)});
+    if (!key.ok()) return key.error();
+    mr->lkey = mr->rkey = mr->handle = key.value();
+  }
+  mr->kind = kind;
+  mr->access = access;
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->length = length;
+  pd->users.fetch_add(1);
+  context->add_user();
+  return mr.release();
+}
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count) {
   return status_of("ibv_advise_mr",
                    [&] { return advise(from(pd), number_of(advice), flags, sges, count); });
+}
+
+ibv_mr* alloc_null_mr(ibv_pd* pd) {
+  return object_of<ibv_mr>("ibv_alloc_null_mr", [&] { return allocate_null(from(pd)); });
+}
+
+ibv_mr* reg_mr_ex(ibv_pd* pd, RegionInit* init) {
+  return object_of<ibv_mr>("ibv_reg_mr_ex", [&] { return register_extended(from(pd), *init); });
 }
 
 }  // namespace verbena::abi
@@ -147,17 +343,17 @@ VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   return status_of("ibv_dereg_mr", [&] { return deregister_memory(from(mr)); });
 }
 
-// The old region stays as it was.
-VERBENA_EXPORT int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
-  refuse("ibv_rereg_mr", Error{EOPNOTSUPP, "not supported: deregister and register again"});
-  return IBV_REREG_MR_ERR_INPUT;
+// Every failure is found before anything is changed: the old region stays as it was, which is what
+// this one of the error codes says.
+VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
+                                int access) {
+  const int code = status_of("ibv_rereg_mr", [&] {
+    return change_memory(from(mr), flags, from(pd), addr, length, static_cast<unsigned>(access));
+  });
+  return code == 0 ? 0 : IBV_REREG_MR_ERR_INPUT;
 }
 
-VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
-  return object_of<ibv_mr>("ibv_reg_dmabuf_mr", []() -> Result<ibv_mr*> {
-    return Error{EOPNOTSUPP, "device memory behind a dma-buf is out of a process's reach"};
-  });
-}
+VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, RegionInit* init) { return reg_mr_ex(pd, init); }
 
 VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd*, uint32_t) {
   return object_of<ibv_mr>("ibv_import_mr", []() -> Result<ibv_mr*> {

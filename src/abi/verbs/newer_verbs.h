@@ -60,7 +60,7 @@ inline constexpr uint32_t kDmaHandleHint = 2;
 inline constexpr uint32_t kDmaHandleMemoryType = 4;
 static_assert(sizeof(DmaHandleInit) == 12);
 
-struct Buffer;  // opaque to programs: ibv_buf
+struct Buffer;  // opaque to programs: ibv_buf, see buffer.cc
 
 struct RegionInit {  // ibv_mr_init_attr
   size_t length;

@@ -43,6 +43,7 @@ struct Device : DeviceHead {
   std::atomic<int> cqs{0};
   std::atomic<int> ahs{0};
   std::atomic<int> srqs{0};
+  std::atomic<uint64_t> device_memory{0};  // bytes given out
 };
 
 struct CompletionChannel;
@@ -72,7 +73,25 @@ struct Pd : ibv_pd {
   std::atomic<int> users{0};
 };
 
-struct Mr : ibv_mr {};
+// Memory that a program reaches only by copying, and peers as they reach any region. The host
+// stands in for the device: a sealed memory file, so that it can be given away as a descriptor.
+struct Dm : ibv_dm {
+  std::byte* memory = nullptr;
+  size_t length = 0;  // as asked for
+  size_t mapped = 0;
+  int fd = -1;
+  std::atomic<int> users{0};  // regions on it
+};
+
+struct Mr : ibv_mr {
+  enum class Kind : uint8_t { Memory, Null, DeviceMemory, DmaBuf, Buffer };
+  Kind kind = Kind::Memory;
+  unsigned access = 0;       // public flags, without hints
+  Dm* dm = nullptr;          // DeviceMemory
+  Buffer* buffer = nullptr;  // Buffer
+  void* mapping = nullptr;   // DmaBuf: ours to unmap
+  size_t mapping_bytes = 0;
+};
 
 struct Mw : ibv_mw {};
 
@@ -135,6 +154,7 @@ inline Context* from(ibv_context* p) {
 inline CompletionChannel* from(ibv_comp_channel* p) { return static_cast<CompletionChannel*>(p); }
 inline Pd* from(ibv_pd* p) { return static_cast<Pd*>(p); }
 inline Mr* from(ibv_mr* p) { return static_cast<Mr*>(p); }
+inline Dm* from(ibv_dm* p) { return static_cast<Dm*>(p); }
 inline Mw* from(ibv_mw* p) { return static_cast<Mw*>(p); }
 inline Ah* from(ibv_ah* p) { return static_cast<Ah*>(p); }
 inline Cq* from(ibv_cq* p) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(p)); }

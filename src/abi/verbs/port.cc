@@ -32,8 +32,8 @@ constexpr LinkRate kLinkRates[] = {
     {100000, kWidth4x, 32}, {200000, kWidth4x, 64}, {UINT32_MAX, kWidth4x, 128},
 };
 
-ibv_port_attr describe(const runtime::PortState& port) {
-  ibv_port_attr a{};
+NewerPortAttr describe(const runtime::PortState& port) {
+  NewerPortAttr a{};
   a.state = port.up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
   a.max_mtu = IBV_MTU_4096;
   a.active_mtu = to_public(port.active_mtu);
@@ -46,6 +46,7 @@ ibv_port_attr describe(const runtime::PortState& port) {
       kLinkRates, [&](const LinkRate& r) { return port.speed_mbps <= r.up_to_mbps; });
   a.active_width = rate->width;
   a.active_speed = rate->speed;
+  a.active_speed_ex = rate->speed;
   a.phys_state = port.up ? kLinkUp : kDisabled;
   a.link_layer = IBV_LINK_LAYER_ETHERNET;
   a.flags = IBV_QPF_GRH_REQUIRED;
@@ -58,7 +59,7 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t a
   return status_of("ibv_query_port", [&]() -> Status {
     if (from(context)->nic->dead()) return kDead;
     if (port != 1) return Error{EINVAL, "the device has port 1 only"};
-    const ibv_port_attr ours = describe(from(context)->nic->port());
+    const NewerPortAttr ours = describe(from(context)->nic->port());
     std::memset(static_cast<void*>(attr), 0, attr_bytes);
     std::memcpy(static_cast<void*>(attr), &ours, std::min(attr_bytes, sizeof ours));
     return {};
@@ -67,6 +68,7 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t a
 
 }  // namespace verbena::abi
 
+using namespace verbena;       // NOLINT(google-build-using-namespace)
 using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
 
 extern "C" {
@@ -77,6 +79,17 @@ VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
                                   struct _compat_ibv_port_attr* attr) {
   return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(attr),
                     offsetof(ibv_port_attr, port_cap_flags2));
+}
+
+// What the interface really does, in units of 100 Mb/s.
+VERBENA_EXPORT int ibv_query_port_speed(ibv_context* context, uint32_t port_num,
+                                        uint64_t* port_speed) {
+  return status_of("ibv_query_port_speed", [&]() -> Status {
+    if (from(context)->nic->dead()) return kDead;
+    if (port_num != 1) return Error{EINVAL, "the device has port 1 only"};
+    *port_speed = from(context)->nic->port().speed_mbps / 100;
+    return {};
+  });
 }
 
 }  // extern "C"

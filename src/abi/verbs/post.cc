@@ -21,6 +21,8 @@ static_assert(IBV_WR_ATOMIC_FETCH_AND_ADD == static_cast<int>(SendOp::FetchAdd))
 static_assert(IBV_WR_LOCAL_INV == static_cast<int>(SendOp::LocalInvalidate));
 static_assert(IBV_WR_BIND_MW == static_cast<int>(SendOp::BindWindow));
 static_assert(IBV_WR_SEND_WITH_INV == static_cast<int>(SendOp::SendInvalidate));
+static_assert(IBV_WR_ATOMIC_WRITE == static_cast<int>(SendOp::AtomicWrite));
+static_assert(kWrFlush == static_cast<unsigned>(SendOp::Flush));
 static_assert(IBV_SEND_FENCE == core::kFence);
 static_assert(IBV_SEND_SIGNALED == core::kSignaled);
 static_assert(IBV_SEND_SOLICITED == core::kSolicited);
@@ -77,6 +79,7 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       [[fallthrough]];
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_WRITE:
       to.remote_address = wr.wr.rdma.remote_addr;
       to.rkey = wr.wr.rdma.rkey;
       return {};
@@ -97,6 +100,8 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       to.bind = binding_of(wr.bind_mw.bind_info, wr.bind_mw.rkey);
       to.sges = {};
       return {};
+    case kWrFlush:  // ibv_send_wr has no place for what and how
+      return Error{EINVAL, "FLUSH is posted by ibv_wr_flush"};
     default:
       return Error{EINVAL, "an opcode that a queue pair does not have"};
   }

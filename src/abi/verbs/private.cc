@@ -1,4 +1,4 @@
-// The node IBVERBS_PRIVATE_34: what the hardware drivers of rdma-core 44 (libmlx5, libmlx4, libefa,
+// The nodes IBVERBS_PRIVATE_*: what the hardware drivers of rdma-core (libmlx5, libmlx4, libefa,
 // libmana) import from the library they plug into. Programs link against those drivers, and the
 // loader wants every symbol; with no hardware behind them nearly none is ever called. The functions
 // take no arguments here because none is looked at.
@@ -7,26 +7,34 @@
 #include <cstdio>
 
 #include "abi/verbs/objects.h"
+#include "abi/verbs/private_nodes.h"
 #include "runtime/log.h"
 
-#define PRIVATE_ERRNO(name)                 \
+#define DEFINE_ERRNO(name)                  \
   extern "C" VERBENA_EXPORT int name(void); \
   extern "C" int name(void) {               \
     errno = EOPNOTSUPP;                     \
     return EOPNOTSUPP;                      \
   }
-#define PRIVATE_POINTER(name)                 \
+#define DEFINE_POINTER(name)                  \
   extern "C" VERBENA_EXPORT void* name(void); \
   extern "C" void* name(void) {               \
     errno = EOPNOTSUPP;                       \
     return nullptr;                           \
   }
-#define PRIVATE_VOID(name)                   \
+#define DEFINE_VOID(name)                    \
   extern "C" VERBENA_EXPORT void name(void); \
   extern "C" void name(void) {}
 
+#define PRIVATE_ERRNO(name) DEFINE_ERRNO(name) VERBENA_SINCE_34(name)
+#define PRIVATE_POINTER(name) DEFINE_POINTER(name) VERBENA_SINCE_34(name)
+#define PRIVATE_VOID(name) DEFINE_VOID(name) VERBENA_SINCE_34(name)
+
 // Called from the drivers' constructors, before main: must do nothing.
-PRIVATE_VOID(verbs_register_driver_34)
+DEFINE_VOID(verbs_register_driver_34)
+DEFINE_VOID(verbs_register_driver_57)
+DEFINE_VOID(verbs_register_driver_59)
+DEFINE_VOID(verbs_register_driver_64)
 
 PRIVATE_VOID(verbs_init_cq)
 PRIVATE_VOID(verbs_set_ops)
@@ -94,7 +102,28 @@ PRIVATE_ERRNO(ibv_cmd_req_notify_cq)
 PRIVATE_ERRNO(ibv_cmd_rereg_mr)
 PRIVATE_ERRNO(ibv_cmd_resize_cq)
 
+// Added within the life of a node.
+PRIVATE_ERRNO(ibv_cmd_create_cq_ex2)
+DEFINE_ERRNO(ibv_cmd_alloc_dmah)
+VERBENA_SINCE_59(ibv_cmd_alloc_dmah)
+DEFINE_ERRNO(ibv_cmd_free_dmah)
+VERBENA_SINCE_59(ibv_cmd_free_dmah)
+DEFINE_ERRNO(ibv_cmd_reg_mr_ex)
+VERBENA_SINCE_59(ibv_cmd_reg_mr_ex)
+DEFINE_ERRNO(ibv_cmd_query_port_speed)
+VERBENA_SINCE_59(ibv_cmd_query_port_speed)
+DEFINE_POINTER(ibv_dmabuf_heap_alloc)
+DEFINE_VOID(ibv_dmabuf_heap_free)
+DEFINE_VOID(ibv_dmabuf_heap_destroy)
+DEFINE_POINTER(ibv_dmabuf_heap_cc_shared_init)
+
 extern "C" {
+
+// A descriptor: negative is failure.
+VERBENA_EXPORT int ibv_cmd_export_dmabuf_fd(void*) {
+  errno = EOPNOTSUPP;
+  return -1;
+}
 
 // Whether objects may be destroyed although their device is gone; drivers read it.
 VERBENA_EXPORT extern bool verbs_allow_disassociate_destroy;
@@ -127,3 +156,10 @@ VERBENA_EXPORT void __verbs_log(void*, uint32_t, const char* format, ...) {
 }
 
 }  // extern "C"
+
+VERBENA_SINCE_59(ibv_cmd_export_dmabuf_fd)
+VERBENA_SINCE_34(verbs_allow_disassociate_destroy)
+VERBENA_SINCE_34(__ioctl_final_num_attrs)
+VERBENA_SINCE_34(ibv_cmd_poll_cq)
+VERBENA_SINCE_34(ibv_read_ibdev_sysfs_file)
+VERBENA_SINCE_34(__verbs_log)

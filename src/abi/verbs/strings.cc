@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "abi/verbs/objects.h"
+#include "abi/verbs/private_nodes.h"
 
 namespace verbena::abi {
 namespace {
@@ -78,6 +79,26 @@ constexpr std::array kWcStatuses = {
 };
 static_assert(kWcStatuses.size() == IBV_WC_TM_RNDV_INCOMPLETE + 1);
 
+constexpr std::array kWrOpcodes = {
+    "rdma-write",
+    "rdma-write-with-imm",
+    "send",
+    "send-with-imm",
+    "rdma-read",
+    "atomic-cmp-and-swp",
+    "atomic-fetch-and-add",
+    "local-inv",
+    "bind-mw",
+    "send-with-inv",
+    "tso",
+    "driver1",
+    "unknown",
+    "unknown",
+    "flush",
+    "atomic-write",
+};
+static_assert(kWrOpcodes.size() == IBV_WR_ATOMIC_WRITE + 1);
+
 }  // namespace
 }  // namespace verbena::abi
 
@@ -95,5 +116,11 @@ VERBENA_EXPORT const char* ibv_event_type_str(ibv_event_type event) {
 VERBENA_EXPORT const char* ibv_wc_status_str(ibv_wc_status status) {
   return pick(kWcStatuses, status);
 }
+// Only newer headers declare it; drivers use it in their logs.
+VERBENA_EXPORT const char* ibv_wr_opcode_str(ibv_wr_opcode opcode) {
+  return pick(kWrOpcodes, static_cast<int>(opcode));
+}
 
 }  // extern "C"
+
+VERBENA_SINCE_34(ibv_wr_opcode_str)

@@ -1,0 +1,151 @@
+// Device memory: see struct Dm. Its regions are zero-based, since it has no address in the process.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/limits.h"
+#include "abi/verbs/memory_region.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+bool within(uint64_t offset, size_t length, size_t total) {
+  return offset <= total && length <= total - offset;
+}
+
+int copy_to(ibv_dm* dm, uint64_t offset, const void* from_host, size_t length) {
+  if (!within(offset, length, from(dm)->length)) return EINVAL;
+  if (length != 0) std::memcpy(from(dm)->memory + offset, from_host, length);
+  return 0;
+}
+
+int copy_from(void* to_host, ibv_dm* dm, uint64_t offset, size_t length) {
+  if (!within(offset, length, from(dm)->length)) return EINVAL;
+  if (length != 0) std::memcpy(to_host, from(dm)->memory + offset, length);
+  return 0;
+}
+
+void unmap(Dm& dm) {
+  if (dm.memory != nullptr) munmap(dm.memory, dm.mapped);
+  if (dm.fd >= 0) close(dm.fd);
+}
+
+// The seals keep whoever gets the descriptor from cutting the memory off under us.
+Status map(Dm& dm, size_t length) {
+  dm.length = length;
+  dm.mapped = (length + page_bytes() - 1) & ~(page_bytes() - 1);
+  dm.fd = memfd_create("verbena device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (dm.fd < 0) return Error{errno, "cannot make a descriptor (too many open files?)"};
+  if (ftruncate(dm.fd, static_cast<off_t>(dm.mapped)) != 0 ||
+      fcntl(dm.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return kNoMemory;
+  }
+  void* at = mmap(nullptr, dm.mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, dm.fd, 0);
+  if (at == MAP_FAILED) return kNoMemory;
+  dm.memory = static_cast<std::byte*>(at);
+  return {};
+}
+
+bool reserve(Device& device, uint64_t bytes) {
+  if (device.device_memory.fetch_add(bytes) + bytes <= kMaxDeviceMemory) return true;
+  device.device_memory.fetch_sub(bytes);
+  return false;
+}
+
+Result<ibv_dm*> allocate(Context* context, const ibv_alloc_dm_attr& attr) {
+  if (context->nic->dead()) return kDead;
+  if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if (attr.length == 0) return Error{EINVAL, "device memory of no length"};
+  if (attr.log_align_req >= 63 || size_t{1} << attr.log_align_req > page_bytes()) {
+    return Error{EINVAL, "device memory is aligned to pages at most"};
+  }
+  if (attr.length > kMaxDeviceMemory || !reserve(*context->device, attr.length)) {
+    return Error{ENOMEM, "more device memory than there is (see max_dm_size)"};
+  }
+  auto dm = std::make_unique<Dm>();
+  const Status mapped = map(*dm, attr.length);
+  if (!mapped.ok()) {
+    unmap(*dm);
+    context->device->device_memory.fetch_sub(attr.length);
+    return mapped.error();
+  }
+  dm->context = &context->context;
+  dm->memcpy_to_dm = copy_to;
+  dm->memcpy_from_dm = copy_from;
+  dm->handle = static_cast<uint32_t>(dm->fd);
+  context->add_user();
+  return dm.release();
+}
+
+Status release(Dm* dm) {
+  if (dm->users.load() != 0) return Error{EBUSY, "memory regions of this device memory remain"};
+  Context* context = from(dm->context);
+  context->device->device_memory.fetch_sub(dm->length);
+  unmap(*dm);
+  delete dm;
+  context->drop_user();
+  return {};
+}
+
+Result<ibv_mr*> register_part(Pd* pd, Dm* dm, uint64_t offset, size_t length, unsigned access) {
+  if (dm->context != pd->context) {
+    return Error{EINVAL, "device memory and protection domain belong to different contexts"};
+  }
+  auto known = known_access(access);
+  if (!known.ok()) return known.error();
+  if ((known.value() & IBV_ACCESS_ZERO_BASED) == 0) {
+    return Error{EINVAL, "a region of device memory is IBV_ACCESS_ZERO_BASED"};
+  }
+  if ((known.value() & IBV_ACCESS_ON_DEMAND) != 0) {
+    return Error{EINVAL, "device memory is always there, never on demand"};
+  }
+  if (!within(offset, length, dm->length)) {
+    return Error{EINVAL, "offset + length is beyond the device memory"};
+  }
+  auto mr = add_region(pd, Mr::Kind::DeviceMemory, dm->memory + offset, length, 0, known.value());
+  if (!mr.ok()) return mr.error();
+  mr.value()->dm = dm;
+  dm->users.fetch_add(1);
+  return mr.value();
+}
+
+}  // namespace
+
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr) {
+  return object_of<ibv_dm>("ibv_alloc_dm", [&] { return allocate(from(context), *attr); });
+}
+
+int free_dm(ibv_dm* dm) {
+  return status_of("ibv_free_dm", [&] { return release(from(dm)); });
+}
+
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned access) {
+  return object_of<ibv_mr>(
+      "ibv_reg_dm_mr", [&] { return register_part(from(pd), from(dm), offset, length, access); });
+}
+
+void release_device_memory(Dm* dm) { dm->users.fetch_sub(1); }
+
+int dm_export_dmabuf_fd(ibv_dm* dm) {
+  const int fd = fcntl(from(dm)->fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) refuse("ibv_dm_export_dmabuf_fd", Error{errno, "cannot make a descriptor"});
+  return fd;
+}
+
+}  // namespace verbena::abi
+
+extern "C" {
+
+VERBENA_EXPORT int ibv_dm_export_dmabuf_fd(ibv_dm* dm) {
+  return verbena::abi::dm_export_dmabuf_fd(dm);
+}
+
+}  // extern "C"

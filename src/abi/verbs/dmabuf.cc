@@ -1,0 +1,87 @@
+// Regions of memory behind a descriptor: mapped into the process, since it is a CPU that touches
+// them. That works for every dma-buf whose exporter lets it be mapped, and for memory files.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "abi/verbs/errors.h"
+#include "abi/verbs/memory_region.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+// Bytes behind the descriptor. A dma-buf tells its size by lseek alone, and keeps no position.
+Result<uint64_t> size_of(int fd) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) return Error{errno, "not an open descriptor"};
+  if (S_ISREG(status.st_mode)) return static_cast<uint64_t>(status.st_size);
+  const off_t end = lseek(fd, 0, SEEK_END);
+  if (end < 0) return Error{EINVAL, "the descriptor is not one of memory"};
+  return static_cast<uint64_t>(end);
+}
+
+Error why_not_mapped(int code) {
+  switch (code) {
+    case EACCES:
+    case EPERM:
+      return {EACCES, "the descriptor does not allow what the access flags ask for"};
+    case ENODEV:
+      return {EOPNOTSUPP, "the memory behind the descriptor is out of a process's reach"};
+    default:
+      return {code, "the memory behind the descriptor cannot be mapped"};
+  }
+}
+
+}  // namespace
+
+Result<ibv_mr*> register_dmabuf(Pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                                unsigned access) {
+  auto known = known_access(access);
+  if (!known.ok()) return known.error();
+  if ((known.value() & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_ZERO_BASED)) != 0) {
+    return Error{EINVAL, "a dma-buf is neither on demand nor zero-based: it has an iova"};
+  }
+  auto size = size_of(fd);
+  if (!size.ok()) return size.error();
+  if (length == 0 || offset > size.value() || length > size.value() - offset) {
+    return Error{EINVAL, "offset + length is beyond what the descriptor has"};
+  }
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t into_page = offset & (page - 1);
+  if ((iova & (page - 1)) != into_page) {
+    return Error{EINVAL, "offset and iova must lie at the same place in their pages"};
+  }
+  const int rights = PROT_READ | (writes(known.value()) ? PROT_WRITE : 0);
+  const size_t mapped = length + into_page;
+  void* at = mmap(nullptr, mapped, rights, MAP_SHARED, fd, static_cast<off_t>(offset - into_page));
+  if (at == MAP_FAILED) return why_not_mapped(errno);
+  auto mr = add_region(pd, Mr::Kind::DmaBuf, static_cast<std::byte*>(at) + into_page, length, iova,
+                       known.value());
+  if (!mr.ok()) {
+    munmap(at, mapped);
+    return mr.error();
+  }
+  mr.value()->mapping = at;
+  mr.value()->mapping_bytes = mapped;
+  mr.value()->addr = reinterpret_cast<void*>(offset);  // as rdma-core has it
+  return mr.value();
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova,
+                                         int fd, int access) {
+  return object_of<ibv_mr>("ibv_reg_dmabuf_mr", [&] {
+    return register_dmabuf(from(pd), offset, length, iova, fd, static_cast<unsigned>(access));
+  });
+}
+
+}  // extern "C"
