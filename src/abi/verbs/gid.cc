@@ -105,8 +105,8 @@ VERBENA_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry*
 }
 
 // For ibv_devinfo; the numbers are those of sysfs, where RoCE v2 is 1.
-VERBENA_EXPORT int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
-                                      unsigned int* type) {
+int private_ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
+                               unsigned int* type) {
   const int code = status_of("ibv_query_gid_type", [&]() -> Status {
     const Status checked = check(from(context), port_num, index, runtime::GidTable::kSize);
     if (checked.ok()) *type = 1;

@@ -26,9 +26,9 @@
   extern "C" VERBENA_EXPORT void name(void); \
   extern "C" void name(void) {}
 
-#define PRIVATE_ERRNO(name) DEFINE_ERRNO(name) VERBENA_SINCE_34(name)
-#define PRIVATE_POINTER(name) DEFINE_POINTER(name) VERBENA_SINCE_34(name)
-#define PRIVATE_VOID(name) DEFINE_VOID(name) VERBENA_SINCE_34(name)
+#define PRIVATE_ERRNO(name) DEFINE_ERRNO(private_##name) VERBENA_SINCE_34(name)
+#define PRIVATE_POINTER(name) DEFINE_POINTER(private_##name) VERBENA_SINCE_34(name)
+#define PRIVATE_VOID(name) DEFINE_VOID(private_##name) VERBENA_SINCE_34(name)
 
 // Called from the drivers' constructors, before main: must do nothing.
 DEFINE_VOID(verbs_register_driver_34)
@@ -104,13 +104,13 @@ PRIVATE_ERRNO(ibv_cmd_resize_cq)
 
 // Added within the life of a node.
 PRIVATE_ERRNO(ibv_cmd_create_cq_ex2)
-DEFINE_ERRNO(ibv_cmd_alloc_dmah)
+DEFINE_ERRNO(private_ibv_cmd_alloc_dmah)
 VERBENA_SINCE_59(ibv_cmd_alloc_dmah)
-DEFINE_ERRNO(ibv_cmd_free_dmah)
+DEFINE_ERRNO(private_ibv_cmd_free_dmah)
 VERBENA_SINCE_59(ibv_cmd_free_dmah)
-DEFINE_ERRNO(ibv_cmd_reg_mr_ex)
+DEFINE_ERRNO(private_ibv_cmd_reg_mr_ex)
 VERBENA_SINCE_59(ibv_cmd_reg_mr_ex)
-DEFINE_ERRNO(ibv_cmd_query_port_speed)
+DEFINE_ERRNO(private_ibv_cmd_query_port_speed)
 VERBENA_SINCE_59(ibv_cmd_query_port_speed)
 DEFINE_POINTER(ibv_dmabuf_heap_alloc)
 DEFINE_VOID(ibv_dmabuf_heap_free)
@@ -120,32 +120,32 @@ DEFINE_POINTER(ibv_dmabuf_heap_cc_shared_init)
 extern "C" {
 
 // A descriptor: negative is failure.
-VERBENA_EXPORT int ibv_cmd_export_dmabuf_fd(void*) {
+int private_ibv_cmd_export_dmabuf_fd(void*) {
   errno = EOPNOTSUPP;
   return -1;
 }
 
 // Whether objects may be destroyed although their device is gone; drivers read it.
-VERBENA_EXPORT extern bool verbs_allow_disassociate_destroy;
-VERBENA_EXPORT bool verbs_allow_disassociate_destroy = false;
+extern bool private_verbs_allow_disassociate_destroy;
+bool private_verbs_allow_disassociate_destroy = false;
 
 // A number of attributes, not an errno.
-VERBENA_EXPORT unsigned int __ioctl_final_num_attrs(unsigned int, void*) { return 0; }
+unsigned int private___ioctl_final_num_attrs(unsigned int, void*) { return 0; }
 
 // A number of completions: negative is failure.
-VERBENA_EXPORT int ibv_cmd_poll_cq(void*, int, void*) {
+int private_ibv_cmd_poll_cq(void*, int, void*) {
   errno = EOPNOTSUPP;
   return -1;
 }
 
 // A number of bytes: there are no such files for our devices.
-VERBENA_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
+int private_ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
   errno = ENOENT;
   return -1;
 }
 
 // Drivers log through here. What they say (about hardware that is not there) is for debugging only.
-VERBENA_EXPORT void __verbs_log(void*, uint32_t, const char* format, ...) {
+void private___verbs_log(void*, uint32_t, const char* format, ...) {
   if (!verbena::runtime::log_enabled(verbena::runtime::LogLevel::Debug)) return;
   char text[512];
   va_list arguments;

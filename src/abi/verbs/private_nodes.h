@@ -1,17 +1,20 @@
 // The private version nodes of newer rdma-core releases. Their drivers import the same functions
 // under another node, whose number changes with the private interface; ours do nothing under any.
-// The version script gives a function its oldest node, these give it the others.
 #pragma once
 
-// `name@IBVERBS_PRIVATE_node`, for a symbol defined in the same file.
-#define VERBENA_ALSO_IN(name, node)                                                                \
-  extern "C" __attribute__((visibility("default"), alias(#name))) decltype(name) name##_in_##node; \
-  __asm__(".symver " #name "_in_" #node ", " #name "@IBVERBS_PRIVATE_" #node);
+// `name@IBVERBS_PRIVATE_node`, for what is called private_`name` in the same file: a plain `name`
+// would be in the way, since the linker takes it for one of the versions.
+#define VERBENA_IN_NODE(name, node, at)                                                          \
+  extern "C" __attribute__((visibility("default"),                                               \
+                            alias("private_" #name))) decltype(private_##name) name##_in_##node; \
+  __asm__(".symver " #name "_in_" #node ", " #name at "IBVERBS_PRIVATE_" #node);
 
-#define VERBENA_SINCE_34(name) \
-  VERBENA_ALSO_IN(name, 57)    \
-  VERBENA_SINCE_57(name)
-#define VERBENA_SINCE_57(name) \
-  VERBENA_ALSO_IN(name, 59)    \
-  VERBENA_SINCE_59(name)
-#define VERBENA_SINCE_59(name) VERBENA_ALSO_IN(name, 64)
+// From the node on that had it first, which is the default.
+#define VERBENA_SINCE_34(name)    \
+  VERBENA_IN_NODE(name, 34, "@@") \
+  VERBENA_IN_NODE(name, 57, "@")  \
+  VERBENA_IN_NODE(name, 59, "@")  \
+  VERBENA_IN_NODE(name, 64, "@")
+#define VERBENA_SINCE_59(name)    \
+  VERBENA_IN_NODE(name, 59, "@@") \
+  VERBENA_IN_NODE(name, 64, "@")

@@ -117,7 +117,7 @@ VERBENA_EXPORT const char* ibv_wc_status_str(ibv_wc_status status) {
   return pick(kWcStatuses, status);
 }
 // Only newer headers declare it; drivers use it in their logs.
-VERBENA_EXPORT const char* ibv_wr_opcode_str(ibv_wr_opcode opcode) {
+const char* private_ibv_wr_opcode_str(ibv_wr_opcode opcode) {
   return pick(kWrOpcodes, static_cast<int>(opcode));
 }
 
