@@ -280,7 +280,6 @@ TEST_F(Errors, NotSupported) {
   ibv_ah_attr ah{};
   ibv_td_init_attr td{};
   ibv_parent_domain_init_attr parent{};
-  ibv_alloc_dm_attr dm{};
   ibv_counters_init_attr counters{};
   ibv_cq_init_attr_ex cq{};
   ibv_wq_init_attr wq{};
@@ -288,7 +287,6 @@ TEST_F(Errors, NotSupported) {
   ibv_values_ex values{};
   EXPECT_EQ(null_with(ibv_alloc_td(context_.get(), &td)), EOPNOTSUPP);
   EXPECT_EQ(null_with(ibv_alloc_parent_domain(context_.get(), &parent)), EOPNOTSUPP);
-  EXPECT_EQ(null_with(ibv_alloc_dm(context_.get(), &dm)), EOPNOTSUPP);
   EXPECT_EQ(null_with(ibv_create_counters(context_.get(), &counters)), EOPNOTSUPP);
   cq.cqe = 1;
   EXPECT_EQ(null_with(ibv_create_cq_ex(context_.get(), &cq)), EOPNOTSUPP);

@@ -1,0 +1,20 @@
+#!/bin/bash
+# ibv_rc_pingpong with memory of other kinds: on demand, the whole address space, prefetched, the
+# device's own.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need ibv_rc_pingpong
+enter_namespace "$@"
+pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -n 200)
+
+for size in 1 4096 65537; do
+  pair "on demand, $size bytes" "${pingpong[@]}" -c -o -s "$size"
+  pair "whole address space, $size bytes" "${pingpong[@]}" -c -O -s "$size"
+  pair "prefetched, $size bytes" "${pingpong[@]}" -c -o -P -s "$size"
+  pair "whole address space, prefetched, $size bytes" "${pingpong[@]}" -c -O -P -s "$size"
+  pair "device memory, $size bytes" "${pingpong[@]}" -j -s "$size"
+done
+pair "on demand, events" "${pingpong[@]}" -c -e -o
+pair "device memory, checked" "${pingpong[@]}" -c -j
+nothing_left
+pass "$pairs_run pairs"
