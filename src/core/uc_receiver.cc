@@ -92,7 +92,8 @@ void UcReceiver::execute_write(const wire::Packet& p) {
   // have gone.
   const bool granted =
       (qp_.attr.access & kRemoteWrite) != 0 &&
-      (!p.op.starts_message() || reth.length == 0 || resolve(0, reth.length) != nullptr);
+      (!p.op.starts_message() || reth.length == 0 ||
+       memory.grants(reth.rkey, qp_.pd, qp_.qpn, reth.address, reth.length, kRemoteWrite));
   if (!granted) return drop_message(CounterId::writes_refused);
   if (!p.payload.empty()) {
     std::byte* const to = resolve(message_->received, p.payload.size());
