@@ -26,15 +26,15 @@ pair "send bw, srq" ib_send_bw "${perftest[@]}" --use-srq -n 500
 pair "send bw, srq, 8 queue pairs" ib_send_bw "${perftest[@]}" --use-srq -q 8 -n 100
 pair "send bw, srq, both ways" ib_send_bw "${perftest[@]}" --use-srq -b -n 500
 pair "send bw, srq, events" ib_send_bw "${perftest[@]}" --use-srq -e -n 500
-pair "send lat, srq" ib_send_lat "${perftest[@]}" --use-srq -n 500
+pair "send lat, srq" ib_send_lat "${perftest[@]}" --use-srq -n 200
 
 pair "send bw, XRC" ib_send_bw "${perftest[@]}" -c XRC -n 500
 pair "send bw, XRC, 4 queue pairs, events" ib_send_bw "${perftest[@]}" -c XRC -q 4 -e -n 100
 pair "send bw, XRC, both ways" ib_send_bw "${perftest[@]}" -c XRC -b -n 500
-pair "send lat, XRC" ib_send_lat "${perftest[@]}" -c XRC -n 500
+pair "send lat, XRC" ib_send_lat "${perftest[@]}" -c XRC -n 200
 pair "write bw, XRC" ib_write_bw "${perftest[@]}" -c XRC -n 500
 pair "write bw, XRC, both ways" ib_write_bw "${perftest[@]}" -c XRC -b -n 500
-pair "write lat, XRC" ib_write_lat "${perftest[@]}" -c XRC -n 500
+pair "write lat, XRC" ib_write_lat "${perftest[@]}" -c XRC -n 200
 pair "read bw, XRC" ib_read_bw "${perftest[@]}" -c XRC -n 500
 pair "atomic bw, XRC" ib_atomic_bw "${perftest[@]}" -c XRC -n 500
 nothing_left
