@@ -21,6 +21,15 @@ struct Region {
   }
 };
 
+// A region in memory that keeps what a FLUSH to persistence, of its beginning or of all of it,
+// finds there.
+struct DurableRegion : Region {
+  static constexpr uint64_t kBytes = 64;
+  // Right behind `bytes`, and not registered: what was kept, and how often that was asked for.
+  std::span<std::byte> kept;
+  std::span<std::byte> times;
+};
+
 class Arena {
  public:
   static constexpr size_t kGuardBytes = 256;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint32_t kRemoteAll =
     core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic;
-constexpr std::byte kUntouched{0xC3};
+// It brings something back, to be found in the local slot.
+bool fetches(SendOp op) { return op == SendOp::Read || core::is_atomic(op); }
 
 WcOpcode expected_opcode(SendOp op) {
   switch (op) {
@@ -31,44 +32,77 @@ WcOpcode expected_opcode(SendOp op) {
       return WcOpcode::LocalInvalidate;
     case SendOp::BindWindow:
       return WcOpcode::BindWindow;
+    case SendOp::AtomicWrite:
+      return WcOpcode::AtomicWrite;
+    case SendOp::Flush:
+      return WcOpcode::Flush;
     default:
       return WcOpcode::Send;
   }
+}
+
+uint64_t load_word(std::span<const std::byte> bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), sizeof word);
+  return word;
 }
 
 bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
+QpShape sending_shape(QpShape shape, const EndpointKind& kind) {
+  if (kind.xrc) {
+    shape.type = core::QpType::XrcSend;
+  } else if (!kind.shared.empty()) {
+    shape.srq = kind.shared.front()->srq();
+  }
+  return shape;
+}
+
+core::QueuePair& receiving_qp(Host& host, core::CompletionQueue& cq, QpShape shape,
+                              core::QueuePair& sending, const EndpointKind& kind) {
+  if (!kind.xrc) return sending;
+  shape.type = core::QpType::XrcReceive;
+  shape.xrc_domain = Endpoint::kXrcDomain;
+  return host.create_qp(cq, cq, shape);
+}
+
 }  // namespace
 
 Endpoint::Endpoint(World& world, Host& host, core::CompletionQueue& cq, const WorkloadShape& shape,
-                   Report& report)
-    : world_(world),
-      host_(host),
-      shape_(shape),
-      report_(report),
-      qp_(host.create_qp(cq, cq, shape.qp)) {
+                   Report& report, const EndpointKind& kind)
+    : Actor(world, host, shape, report),
+      qp_(host.create_qp(cq, cq, sending_shape(shape.qp, kind))),
+      inbound_qp_(receiving_qp(host, cq, shape.qp, qp_, kind)),
+      receives_(kind.shared) {
+  if (receives_.empty()) {
+    own_receives_ = std::make_unique<ReceivePool>(
+        world, host, PoolShape{shape.qp.depth, shape.max_message, shape.qp.sges});
+    own_receives_->serve(qp_);
+    receives_.push_back(own_receives_.get());
+  }
   const uint64_t all_slots = uint64_t{shape.qp.depth} * shape.max_message + 64;
   local_ = host.add_region(all_slots, core::kLocalWrite);
   slots_region_ = host.add_region(all_slots, kRemoteAll);
   hot_ = host.add_region(4096, kRemoteAll);
   fixed_ = host.add_region(shape.max_message + 64, core::kRemoteRead);
   words_ = host.add_region(16, kRemoteAll);
-  receive_ = host.add_region(all_slots, core::kLocalWrite);
-  window_area_ = host.add_region(2048, core::kLocalWrite | core::kWindowBind);
-  fixed_model_ = random_bytes(static_cast<uint32_t>(fixed_.bytes.size()), world.prng());
+  durable_ = host.add_durable_region(kRemoteAll | core::kFlushGlobal | core::kFlushPersistent);
+  window_area_ = host.add_region(2 * kWindowHalf, core::kLocalWrite | core::kWindowBind);
+  fixed_model_ = random_bytes(static_cast<uint32_t>(fixed_.bytes.size()), prng());
   std::ranges::copy(fixed_model_, fixed_.bytes.begin());
   hot_model_.resize(hot_.bytes.size());
-  window_model_.resize(window_area_.bytes.size());
+  window_model_ = random_bytes(static_cast<uint32_t>(window_area_.bytes.size()), prng());
+  std::ranges::copy(window_model_, window_area_.bytes.begin());
   for (int i = 0; i < static_cast<int>(shape.qp.depth); ++i) {
     free_local_.push_back(i);
     free_remote_.push_back(i);
-    free_receive_.push_back(i);
   }
-  if (shape.windows) {
-    window_.key = host.engine().memory().add_window(1, core::WindowType::Type2).value();
-  }
+  // A type 2 window belongs to the queue pair that bound it, at which an XRC peer does not arrive.
+  window_.type =
+      kind.xrc || prng().below(2) == 0 ? core::WindowType::Type1 : core::WindowType::Type2;
+  window_.key = host.engine().memory().add_window(1, window_.type).value();
 }
 
 void Endpoint::set_peer(Endpoint& peer, SharedCounter* counter_at_peer) {
@@ -80,45 +114,32 @@ std::string Endpoint::describe() const {
   char text[200];
   std::snprintf(
       text, sizeof text,
-      "host %u qpn 0x%06x: posted %u of %u, waiting %zu, inbound %zu, receives %zu, state %d",
-      host_.id(), qp_.qpn().value(), posted_, shape_.requests, requests_.size(), inbound_.size(),
-      receives_.size(), static_cast<int>(qp_.state()));
+      "host %u %s qpn 0x%06x: posted %u of %u, waiting %zu, inbound %zu, receives %zu, state %d",
+      host_.id(), qp_.type() == core::QpType::Rc ? "RC" : "XRC", qp_.qpn().value(), posted_,
+      shape_.requests, requests_.size(), inbound_.size(), receives_.front()->waiting(),
+      static_cast<int>(qp_.state()));
   return text;
 }
 
-void Endpoint::problem(const std::string& what) {
-  if (shape_.strict) report_.problem(world_.now(), describe() + ": " + what);
-}
-
 void Endpoint::work() {
-  Prng& prng = world_.prng();
-  if (!prng.chance(shape_.late_receives)) fill_receive_queue();
-  const uint64_t burst = prng.below(6);
+  if (!prng().chance(shape_.late_receives)) fill_receives();
+  const uint64_t burst = prng().below(6);
   for (uint64_t i = 0; i < burst && posted_ < shape_.requests; ++i) post_one();
 }
 
-void Endpoint::fill_receive_queue() {
-  Prng& prng = world_.prng();
-  while (receives_.size() < shape_.qp.depth && qp_.state() != core::QpState::Error) {
-    Receive r;
-    r.wr_id = next_wr_id_++;
-    r.slot = free_receive_.back();
-    free_receive_.pop_back();
-    const uint64_t offset = static_cast<uint64_t>(r.slot) * shape_.max_message;
-    std::ranges::fill(receive_.at(offset, shape_.max_message), kUntouched);
-    r.sges = cut(receive_, offset, shape_.max_message, shape_.qp.sges, prng);
-    if (!host_.post_receive(qp_, {.wr_id = r.wr_id, .sges = r.sges}).ok()) {
-      problem("post_receive refused although there is room");
-      return;
-    }
-    receives_.push_back(std::move(r));
+void Endpoint::fill_receives() {
+  if (inbound_qp_.state() == core::QpState::Error) return;
+  for (ReceivePool* pool : receives_) {
+    const std::string what = pool->fill();
+    if (!what.empty()) problem(what);
   }
 }
 
 void Endpoint::on_completion(const core::Completion& c) {
-  if (c.qpn != qp_.qpn()) problem("completion names another queue pair");
   if (!shape_.strict && c.status != WcStatus::Success) return;
-  if (c.opcode >= WcOpcode::Receive) {
+  const bool is_receive = c.opcode >= WcOpcode::Receive;
+  if (c.qpn != (is_receive ? inbound_qp_ : qp_).qpn()) problem("completion of the wrong half");
+  if (is_receive) {
     on_receive_completion(c);
   } else {
     on_send_completion(c);
@@ -146,7 +167,7 @@ void Endpoint::on_send_completion(const core::Completion& c) {
 }
 
 void Endpoint::finish(Request& r, const core::Completion* c) {
-  if (core::is_read_or_atomic(r.op)) {
+  if (fetches(r.op)) {
     if (c != nullptr && c->byte_count != r.message.size()) problem("wrong byte count");
     const Bytes got = gather(local_, r.sges, static_cast<uint32_t>(r.message.size()));
     if (r.shared_counter) {
@@ -163,22 +184,25 @@ void Endpoint::finish(Request& r, const core::Completion* c) {
       problem("a WRITE completed but the peer's memory has something else");
     }
   }
-  if (r.op == SendOp::BindWindow) {
-    window_.key = r.new_window_key;
-    window_.state = Window::Bound;
+  if (r.op == SendOp::Flush && load_word(peer_->durable_.kept) < r.durable) {
+    problem("a FLUSH completed but what was written before it is not persistent");
   }
-  if (r.op == SendOp::LocalInvalidate) window_.state = Window::Unbound;
+  if (core::is_local(r.op)) {
+    window_.state = window_.state == Window::Binding ? Window::Bound : Window::Unbound;
+  }
+  if (r.through_window) --peer_->window_.uses;
   if (r.local_slot >= 0) free_local_.push_back(r.local_slot);
   if (r.remote_slot >= 0) free_remote_.push_back(r.remote_slot);
 }
 
 void Endpoint::on_receive_completion(const core::Completion& c) {
-  if (receives_.empty() || receives_.front().wr_id != c.wr_id) {
-    return problem("receives complete out of order, or twice");
-  }
-  const Receive r = std::move(receives_.front());
-  receives_.pop_front();
-  free_receive_.push_back(r.slot);
+  const auto pool = std::ranges::find_if(
+      receives_, [&](const ReceivePool* candidate) { return candidate->posted(c.wr_id); });
+  if (pool == receives_.end()) return problem("a receive completed that nobody posted");
+  Receive r;
+  const std::string what = (*pool)->complete(c, &r);
+  if (!what.empty()) return problem(what);
+  if (c.status == WcStatus::Flushed && stopped_) return;
   if (c.status != WcStatus::Success) {
     return problem("receive failed with status " + std::to_string(static_cast<int>(c.status)));
   }
@@ -198,20 +222,32 @@ void Endpoint::on_receive_completion(const core::Completion& c) {
   if (flags != 0 && c.immediate_or_rkey != in.immediate_or_rkey) problem("wrong immediate or rkey");
   if (in.op == SendOp::SendInvalidate) window_.state = Window::Unbound;
 
-  Bytes expected(shape_.max_message, kUntouched);
+  Bytes expected(shape_.max_message, ReceivePool::kUntouched);
   if (!is_write) std::ranges::copy(in.message, expected.begin());
-  if (!same(gather(receive_, r.sges, shape_.max_message), expected)) {
+  if (!same((*pool)->read(r, shape_.max_message), expected)) {
     problem("a message arrived with other bytes than were sent");
   }
 }
 
-void Endpoint::check_memory() {
+void Endpoint::check() {
   if (!same(fixed_.bytes, fixed_model_)) problem("read-only memory changed");
   if (!same(hot_.bytes, hot_model_)) problem("overlapping WRITEs left the wrong bytes");
   if (!same(window_area_.bytes, window_model_)) problem("memory behind a window is wrong");
-  if (!same(words_.bytes, std::as_bytes(std::span(word_model_))))
+  if (!same(words_.bytes, std::as_bytes(std::span(word_model_)))) {
     problem("atomics left wrong values");
-  if (receives_.size() > shape_.qp.depth) problem("more receives than the queue holds");
+  }
+  if (load_word(durable_.bytes) != durable_model_) problem("a counted WRITE is missing");
+  if (load_word(durable_.times) != flushes_) problem("a FLUSH was not executed exactly once");
+  for (const core::QueuePair* qp : {&qp_, &inbound_qp_}) {
+    if (!qp->window()->idle()) problem("window in use although all is done");
+    if (qp->state() != core::QpState::Rts) problem("queue pair not in RTS");
+  }
+}
+
+void Endpoint::stop() {
+  stopped_ = true;
+  host_.to_error(qp_);
+  if (&inbound_qp_ != &qp_) host_.to_error(inbound_qp_);
 }
 
 }  // namespace verbena::sim

@@ -1,31 +1,20 @@
-// Endpoint: one queue pair's application in the simulator. It posts random work, knows what each
-// request must do to the peer's memory, and checks it when the completion arrives. It is the naive
-// model that the engine is compared with: one map of memory, instant delivery, everything in order.
+// Endpoint: one end of a reliable connection, RC or XRC. It knows what each request must do to the
+// peer's memory, and checks it when the completion arrives. It is the naive model that the engine
+// is compared with: one map of memory, instant delivery, everything in order.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "sim/actor.h"
 #include "sim/pieces.h"
-#include "sim/report.h"
-#include "sim/world.h"
+#include "sim/receive_pool.h"
 
 namespace verbena::sim {
-
-// What the queue pairs of one run have in common.
-struct WorkloadShape {
-  QpShape qp;
-  uint32_t max_message = 4096;
-  uint32_t requests = 50;  // per endpoint
-  bool windows = true;
-  double late_receives =
-      0.3;  // how often an endpoint does not refill its receive queue when it could
-  // Off when somebody forges packets: then nothing but memory safety can be promised.
-  bool strict = true;
-};
 
 // A word that several endpoints fetch-and-add to. Each adds 1, so every value must be seen once.
 struct SharedCounter {
@@ -35,24 +24,37 @@ struct SharedCounter {
   uint64_t added = 0;
 };
 
-class Endpoint {
+// What kind of reliable connection, and where its receives come from.
+struct EndpointKind {
+  bool xrc = false;
+  // One that others use as well; for XRC any number, of which each message names one. None: its
+  // own.
+  std::vector<ReceivePool*> shared;
+};
+
+class Endpoint final : public Actor {
  public:
+  static constexpr uint32_t kXrcDomain = 1;
+  static constexpr uint32_t kWindowHalf = 2048;  // half of what a window shows
+
   Endpoint(World& world, Host& host, core::CompletionQueue& cq, const WorkloadShape& shape,
-           Report& report);
+           Report& report, const EndpointKind& kind);
 
   void set_peer(Endpoint& peer, SharedCounter* counter_at_peer);
-  Host& host() { return host_; }
+  // Its requests leave from the one, the peer's arrive at the other. RC has one for both.
   core::QueuePair& qp() { return qp_; }
+  core::QueuePair& inbound_qp() { return inbound_qp_; }
 
-  // Posts a few requests and receives, as the queues permit.
-  void work();
-  void fill_receive_queue();
-  void on_completion(const core::Completion& completion);
-
-  bool done() const { return posted_ >= shape_.requests && requests_.empty() && inbound_.empty(); }
-  // Memory as the model has it; call when everything is done.
-  void check_memory();
-  std::string describe() const;
+  bool owns(wire::Qpn qpn) const override { return qpn == qp_.qpn() || qpn == inbound_qp_.qpn(); }
+  void work() override;
+  void fill_receives() override;
+  void on_completion(const core::Completion& completion) override;
+  bool done() const override {
+    return posted_ >= shape_.requests && requests_.empty() && inbound_.empty();
+  }
+  std::string describe() const override;
+  void check() override;
+  void stop() override;
 
  private:
   struct Request {
@@ -65,12 +67,8 @@ class Endpoint {
     int remote_slot = -1;
     bool check_remote = false;  // WRITE to a slot of its own
     bool shared_counter = false;
-    uint32_t new_window_key = 0;
-  };
-  struct Receive {
-    uint64_t wr_id = 0;
-    int slot = 0;
-    std::vector<core::Sge> sges;
+    bool through_window = false;
+    uint64_t durable = 0;  // FLUSH: at least this was written before
   };
   // A message that the peer has posted and that must use up our next receive.
   struct Inbound {
@@ -78,10 +76,14 @@ class Endpoint {
     Bytes message;
     uint32_t immediate_or_rkey = 0;
   };
-  // Our type 2 window, through which the peer may reach window_area_ until it invalidates it.
+  // Our window, through which the peer may reach window_area_ while it is bound.
   struct Window {
-    enum State : uint8_t { Unbound, Binding, Bound, InUse, Invalidating } state = Unbound;
+    enum State : uint8_t { Unbound, Binding, Bound, Ending } state = Unbound;
+    core::WindowType type = core::WindowType::Type2;
     uint32_t key = 0;
+    uint64_t begin = 0;  // of what is bound, in the area
+    uint64_t base = 0;   // where the peer sees that
+    uint32_t uses = 0;   // requests of the peer that are not done
   };
 
   void post_one();
@@ -89,44 +91,46 @@ class Endpoint {
   bool choose_write(Request& r, core::SendRequest& s);
   bool choose_read(Request& r, core::SendRequest& s);
   bool choose_atomic(Request& r, core::SendRequest& s);
+  bool choose_durable(Request& r, core::SendRequest& s);
   bool choose_window(Request& r, core::SendRequest& s);
+  void bind_window(Request& r, core::SendRequest& s);
+  bool use_window(Request& r, core::SendRequest& s, uint64_t offset);
   void fill_message(Request& r, core::SendRequest& s, uint32_t length);
   uint32_t random_length();
   void finish(Request& r, const core::Completion* completion);
   void on_send_completion(const core::Completion& c);
   void on_receive_completion(const core::Completion& c);
-  void problem(const std::string& what);
 
-  World& world_;
-  Host& host_;
-  WorkloadShape shape_;
-  Report& report_;
   core::QueuePair& qp_;
+  core::QueuePair& inbound_qp_;
+  std::unique_ptr<ReceivePool> own_receives_;
+  std::vector<ReceivePool*> receives_;
   Endpoint* peer_ = nullptr;
 
-  Region local_;         // slots: what we send from and read into
-  Region slots_region_;  // slots: what the peer writes to
-  Region hot_;           // one range the peer overwrites again and again
-  Region fixed_;         // the peer may only read it
-  Region words_;         // [0] the peer's fetch-and-adds, [1] its compare-and-swaps
-  Region receive_;       // slots: receive buffers
-  Region window_area_;
+  Region local_;           // slots: what we send from and read into
+  Region slots_region_;    // slots: what the peer writes to
+  Region hot_;             // one range the peer overwrites again and again
+  Region fixed_;           // the peer may only read it
+  Region words_;           // [0] the peer's fetch-and-adds, [1] its compare-and-swaps
+  DurableRegion durable_;  // the peer counts in its first word
+  Region window_area_;     // written in its first half, read in its second
   Bytes fixed_model_;
   Bytes hot_model_;
   Bytes window_model_;
   uint64_t word_model_[2] = {0, 0};
+  uint64_t durable_model_ = 0;
+  uint64_t flushes_ = 0;
   Window window_;
   SharedCounter* counter_ = nullptr;
 
   std::deque<Request> requests_;
-  std::deque<Receive> receives_;
   std::deque<Inbound> inbound_;
   std::vector<int> free_local_;
   std::vector<int> free_remote_;  // of the peer's slots
-  std::vector<int> free_receive_;
   uint32_t posted_ = 0;
   uint32_t since_signaled_ = 0;
   uint64_t next_wr_id_ = 1;
+  bool stopped_ = false;
 };
 
 }  // namespace verbena::sim

@@ -18,24 +18,28 @@ void Endpoint::post_one() {
   if (prng.chance(0.2)) s.flags |= core::kSolicited;
 
   using Choice = bool (Endpoint::*)(Request&, core::SendRequest&);
-  static constexpr Choice kChoices[] = {&Endpoint::choose_send,   &Endpoint::choose_send,
-                                        &Endpoint::choose_write,  &Endpoint::choose_write,
-                                        &Endpoint::choose_read,   &Endpoint::choose_read,
-                                        &Endpoint::choose_atomic, &Endpoint::choose_window};
+  static constexpr Choice kChoices[] = {
+      &Endpoint::choose_send,   &Endpoint::choose_send,    &Endpoint::choose_write,
+      &Endpoint::choose_write,  &Endpoint::choose_read,    &Endpoint::choose_read,
+      &Endpoint::choose_atomic, &Endpoint::choose_durable, &Endpoint::choose_window};
   if (!(this->*kChoices[prng.below(std::size(kChoices))])(r, s)) return;
 
   // The last one, and one per half queue, tell that all before them are done.
   const bool must_signal = posted_ + 1 == shape_.requests ||
-                           since_signaled_ + 1 >= shape_.qp.depth / 2 ||
-                           r.op == SendOp::BindWindow || r.op == SendOp::LocalInvalidate;
+                           since_signaled_ + 1 >= shape_.qp.depth / 2 || core::is_local(r.op);
   r.signaled = must_signal || shape_.qp.signal_all || prng.below(2) == 0;
   if (must_signal || (r.signaled && !shape_.qp.signal_all)) s.flags |= core::kSignaled;
   since_signaled_ = r.signaled ? 0 : since_signaled_ + 1;
 
   s.op = r.op;
+  if (qp_.type() == core::QpType::XrcSend) {
+    const auto& queues = peer_->receives_;
+    s.remote_srqn = queues[prng.below(queues.size())]->srq()->number();
+  }
   std::vector<core::Sge> as_posted = r.sges;
-  const bool may_inline = !core::is_read_or_atomic(r.op) && !core::is_local(r.op) &&
-                          r.message.size() <= shape_.qp.max_inline;
+  const bool gives_data = !core::is_read_or_atomic(r.op) && !core::is_local(r.op);
+  const bool may_inline =
+      (gives_data || r.op == SendOp::AtomicWrite) && r.message.size() <= shape_.qp.max_inline;
   const bool is_inline = may_inline && prng.below(2) == 0;
   if (is_inline) {
     // Inline data is named by real addresses, without a key, and may be overwritten at once.
@@ -94,9 +98,10 @@ bool Endpoint::choose_send(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   r.op = prng.below(2) == 0 ? SendOp::Send : SendOp::SendImm;
   Window& w = peer_->window_;
-  if (w.state == Window::InUse && prng.below(2) == 0) {
+  if (w.type == core::WindowType::Type2 && w.state == Window::Bound && prng.below(4) == 0) {
     r.op = SendOp::SendInvalidate;
-    w.state = Window::Invalidating;
+    w.state = Window::Ending;
+    if (w.uses != 0) s.flags |= core::kFence;  // READs through it must be over
   }
   fill_message(r, s, random_length());
   s.immediate_or_rkey = r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
@@ -108,14 +113,11 @@ bool Endpoint::choose_write(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   r.op = prng.below(4) == 0 ? SendOp::WriteImm : SendOp::Write;
   s.immediate_or_rkey = static_cast<uint32_t>(prng.next());
-  Window& w = peer_->window_;
-  if ((w.state == Window::Bound || w.state == Window::InUse) && prng.below(3) == 0) {
-    w.state = Window::InUse;
-    const auto at = static_cast<uint32_t>(prng.below(1024));
-    fill_message(r, s, static_cast<uint32_t>(prng.below(1024)) % (shape_.max_message + 1));
-    s.rkey = w.key;
-    s.remote_address = peer_->window_area_.iova + at;
-    std::ranges::copy(r.message, peer_->window_model_.begin() + at);
+  const uint64_t at_window = prng.below(512);
+  if (prng.below(3) == 0 && use_window(r, s, at_window)) {
+    fill_message(r, s, static_cast<uint32_t>(prng.below(1000)) % (shape_.max_message + 1));
+    std::ranges::copy(r.message, peer_->window_model_.begin() +
+                                     static_cast<ptrdiff_t>(peer_->window_.begin + at_window));
   } else if (prng.below(3) == 0) {
     const auto at = static_cast<uint32_t>(prng.below(2048));
     fill_message(r, s, static_cast<uint32_t>(prng.below(2048)) % (shape_.max_message + 1));
@@ -154,6 +156,10 @@ bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
     // The slot stays taken until the READ is over as well.
     r.remote_slot = std::exchange(written->remote_slot, -1);
     written->check_remote = false;
+  } else if (const Window& w = peer_->window_;
+             prng.below(3) == 0 && use_window(r, s, kWindowHalf - w.begin)) {
+    const auto half = peer_->window_model_.begin() + kWindowHalf;
+    r.message.assign(half, half + std::min<ptrdiff_t>(random_length(), kWindowHalf));
   } else {
     const uint32_t length = random_length();
     const auto at = prng.below(peer_->fixed_.bytes.size() - length + 1);
@@ -171,6 +177,16 @@ bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
 
 bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
+  if (prng.below(4) == 0) {
+    // To the words that are added to and swapped: there another order, or twice, would show.
+    const uint64_t which = prng.below(2);
+    r.op = SendOp::AtomicWrite;
+    fill_message(r, s, 8);
+    std::memcpy(&peer_->word_model_[which], r.message.data(), 8);
+    s.rkey = peer_->words_.key;
+    s.remote_address = peer_->words_.iova + 8 * which;
+    return true;
+  }
   r.local_slot = free_local_.back();
   free_local_.pop_back();
   r.sges = {
@@ -205,28 +221,78 @@ bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
   return true;
 }
 
-bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
-  if (!shape_.windows) return false;
-  switch (window_.state) {
-    case Window::Unbound:
-      r.op = SendOp::BindWindow;
-      r.new_window_key = (window_.key & ~0xFFu) | ((window_.key + 1) & 0xFF);
-      s.window_rkey = window_.key;
-      s.bind = {.region_lkey = window_area_.key,
-                .address = window_area_.iova,
-                .length = window_area_.bytes.size(),
-                .access = core::kRemoteWrite | core::kRemoteRead,
-                .new_rkey = r.new_window_key};
-      window_.state = Window::Binding;
-      return true;
-    case Window::Bound:  // the peer has not touched it: take it back ourselves
-      r.op = SendOp::LocalInvalidate;
-      s.immediate_or_rkey = window_.key;
-      window_.state = Window::Invalidating;
-      return true;
-    default:
-      return false;
+// Counts in the peer's durable memory, or asks for what was counted to be made persistent.
+bool Endpoint::choose_durable(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  const DurableRegion& region = peer_->durable_;
+  s.rkey = region.key;
+  s.remote_address = region.iova;
+  if (prng.below(2) == 0) {
+    r.op = SendOp::Write;
+    const uint64_t count = ++peer_->durable_model_;
+    fill_message(r, s, sizeof count);
+    std::memcpy(r.message.data(), &count, sizeof count);
+    scatter(local_, r.sges, r.message);
+    return true;
   }
+  r.op = SendOp::Flush;
+  s.flush_placement = static_cast<uint8_t>(1 + prng.below(3));
+  s.flush_selectivity = static_cast<uint8_t>(prng.below(2));
+  s.flush_length = s.flush_selectivity == wire::kSelectRange ? sizeof(uint64_t) : 0;
+  if ((s.flush_placement & wire::kPlacePersistent) != 0) {
+    r.durable = peer_->durable_model_;
+    ++peer_->flushes_;
+  }
+  return true;
+}
+
+bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
+  if (window_.state == Window::Unbound) {
+    bind_window(r, s);
+    return true;
+  }
+  // Only we know when to take it away: not while the peer still uses it.
+  if (window_.state != Window::Bound || window_.uses != 0) return false;
+  if (window_.type == core::WindowType::Type2) {
+    r.op = SendOp::LocalInvalidate;
+    s.immediate_or_rkey = window_.key;
+    window_.state = Window::Ending;
+    return true;
+  }
+  bind_window(r, s);
+  if (world_.prng().below(2) == 0) {  // to nothing: that unbinds it
+    s.bind.length = 0;
+    window_.state = Window::Ending;
+  }
+  return true;
+}
+
+void Endpoint::bind_window(Request& r, core::SendRequest& s) {
+  Prng& prng = world_.prng();
+  r.op = SendOp::BindWindow;
+  s.window_rkey = window_.key;
+  window_.key = (window_.key & ~0xFFu) | ((window_.key + 1) & 0xFF);
+  window_.begin = 8 * prng.below(64);
+  const bool zero_based = prng.below(2) == 0;
+  const uint64_t at = window_area_.iova + window_.begin;
+  window_.base = zero_based ? 0 : at;
+  s.bind = {.region_lkey = window_area_.key,
+            .address = at,
+            .length = window_area_.bytes.size() - window_.begin,
+            .access = core::kRemoteWrite | core::kRemoteRead | (zero_based ? core::kZeroBased : 0),
+            .new_rkey = window_.key};
+  window_.state = Window::Binding;
+}
+
+// Through the peer's window, `offset` into what is bound. False if it is not.
+bool Endpoint::use_window(Request& r, core::SendRequest& s, uint64_t offset) {
+  Window& w = peer_->window_;
+  if (w.state != Window::Bound) return false;
+  ++w.uses;
+  r.through_window = true;
+  s.rkey = w.key;
+  s.remote_address = w.base + offset;
+  return true;
 }
 
 }  // namespace verbena::sim

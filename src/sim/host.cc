@@ -2,6 +2,7 @@
 #include "sim/host.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "sim/world.h"
 
@@ -18,7 +19,7 @@ class Host::Sink : public wire::PacketSink {
     Bytes bytes(packet.header.begin(), packet.header.begin() + packet.header_bytes);
     for (const auto& piece : packet.payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
     bytes.resize(bytes.size() + packet.pad);
-    world_.send(from_, static_cast<HostId>(packet.path), std::move(bytes));
+    world_.send(from_, packet.path, std::move(bytes));
   }
 
  private:
@@ -38,6 +39,9 @@ core::CompletionQueue& Host::create_cq(uint32_t capacity) {
 core::QueuePair& Host::create_qp(core::CompletionQueue& send_cq, core::CompletionQueue& receive_cq,
                                  const QpShape& shape) {
   core::QpConfig c;
+  c.type = shape.type;
+  c.srq = shape.srq;
+  c.xrc_domain = shape.xrc_domain;
   c.pd = 1;
   c.send_cq = &send_cq;
   c.receive_cq = &receive_cq;
@@ -54,6 +58,23 @@ Region Host::add_region(uint64_t length, uint32_t access) {
   // Not the real address (it would make traces differ), but as aligned; different in each region.
   r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
   r.key = engine_.memory().add_region(1, r.bytes.data(), length, r.iova, access).value();
+  return r;
+}
+
+DurableRegion Host::add_durable_region(uint32_t access) {
+  constexpr uint64_t kBytes = DurableRegion::kBytes;
+  DurableRegion r;
+  const auto all = arena_.allocate(2 * kBytes + sizeof(uint64_t));
+  r.bytes = all.first(kBytes);
+  r.kept = all.subspan(kBytes, kBytes);
+  r.times = all.last(sizeof(uint64_t));
+  r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
+  const core::MemoryBacking backing{.persist = [](std::byte* at, uint64_t bytes) {
+    std::memcpy(at + kBytes, at, bytes);
+    ++*reinterpret_cast<uint64_t*>(at + 2 * kBytes);
+    return true;
+  }};
+  r.key = engine_.memory().add_region({1, r.bytes.data(), kBytes, r.iova, access, backing}).value();
   return r;
 }
 
@@ -87,8 +108,16 @@ void Host::destroy(core::QueuePair& qp) {
   wake();
 }
 
-void Host::deliver(Bytes packet, HostId from) {
-  arrived_.push_back({std::move(packet), from});
+wire::RxMeta Host::addressing(HostId from, const wire::Gid& destination) {
+  return {.source = Network::gid_of(from),
+          .destination = destination,
+          .traffic_class = static_cast<uint8_t>(4 * (from + 1)),
+          .hop_limit = static_cast<uint8_t>(60 + from)};
+}
+
+void Host::deliver(Bytes packet, HostId from, const wire::Gid& destination) {
+  arrived_.push_back({std::move(packet), addressing(from, destination)});
+  arrived_.back().meta.own = from == id_;
   wake();
 }
 
@@ -113,13 +142,8 @@ void Host::turn() {
   if (paused_) return;
   ++turns;
   const Instant now = world_.now();
-  std::vector<wire::RxMeta> metas;
   std::vector<wire::RxPacket> packets;
-  metas.reserve(arrived_.size());
-  for (const Arrived& a : arrived_) {
-    metas.push_back({.source = Network::gid_of(a.from), .destination = gid()});
-    packets.push_back({a.bytes, &metas.back()});
-  }
+  for (const Arrived& a : arrived_) packets.push_back({a.bytes, &a.meta});
   engine_.on_packets(packets, now);
   arrived_.clear();
   engine_.on_deadline(now);
@@ -140,8 +164,32 @@ void Host::turn() {
   }
 }
 
+namespace {
+
+using namespace core::qp_attr;
+
+bool has_requester(core::QpType type) {
+  return type == core::QpType::Rc || type == core::QpType::XrcSend;
+}
+bool has_responder(core::QpType type) {
+  return type == core::QpType::Rc || type == core::QpType::XrcReceive;
+}
+
+uint32_t rtr_mask(core::QpType type) {
+  const uint32_t all = kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn;
+  return has_responder(type) ? all | kMaxDestRdAtomic | kMinRnrTimer : all;
+}
+
+uint32_t rts_mask(core::QpType type) {
+  uint32_t mask = kState | kSqPsn;
+  if (type != core::QpType::Uc) mask |= kTimeout;
+  if (has_requester(type)) mask |= kRetryCount | kRnrRetry | kMaxRdAtomic;
+  return mask;
+}
+
+}  // namespace
+
 void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb, const ConnectionShape& s) {
-  using namespace core::qp_attr;
   const auto bring_up = [&](Host& self, core::QueuePair& qp, Host& peer, core::QueuePair& peer_qp,
                             uint32_t sq_psn, uint32_t rq_psn, uint32_t read_depth,
                             uint32_t peer_read_depth) {
@@ -160,19 +208,30 @@ void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb, const C
     attr.rq_psn = rq_psn;
     attr.max_dest_read_atomic = peer_read_depth;
     attr.min_rnr_timer = s.min_rnr_timer;
-    self.modify(
-        qp, attr,
-        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
+    self.modify(qp, attr, rtr_mask(qp.type()));
     attr.state = core::QpState::Rts;
     attr.sq_psn = sq_psn;
     attr.timeout = s.timeout;
     attr.retry_count = s.retry_count;
     attr.rnr_retry = s.rnr_retry;
     attr.max_read_atomic = read_depth;
-    self.modify(qp, attr, kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic);
+    self.modify(qp, attr, rts_mask(qp.type()));
   };
   bring_up(a, qa, b, qb, s.psn_a, s.psn_b, s.read_depth_a, s.read_depth_b);
   bring_up(b, qb, a, qa, s.psn_b, s.psn_a, s.read_depth_b, s.read_depth_a);
+}
+
+void open_for_datagrams(Host& host, core::QueuePair& qp, uint32_t qkey, uint32_t psn) {
+  core::QpAttributes attr;
+  attr.state = core::QpState::Init;
+  attr.port = 1;
+  attr.qkey = qkey;
+  host.modify(qp, attr, kState | kPkeyIndex | kPort | kQkey);
+  attr.state = core::QpState::Rtr;
+  host.modify(qp, attr, kState);
+  attr.state = core::QpState::Rts;
+  attr.sq_psn = psn;
+  host.modify(qp, attr, kState | kSqPsn);
 }
 
 }  // namespace verbena::sim

@@ -20,6 +20,9 @@ struct QpShape {
   uint32_t sges = 4;
   uint32_t max_inline = 256;
   bool signal_all = false;
+  core::QpType type = core::QpType::Rc;
+  core::SharedReceiveQueue* srq = nullptr;
+  uint32_t xrc_domain = 0;
 };
 
 struct ConnectionShape {
@@ -32,7 +35,8 @@ struct ConnectionShape {
   uint8_t retry_count = 7;
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 5;  // 60 us
-  uint32_t access = core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic;
+  uint32_t access = core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic |
+                    core::kFlushGlobal | core::kFlushPersistent;
 };
 
 class Host {
@@ -49,16 +53,22 @@ class Host {
                              const QpShape& shape);
   // Registers a guarded region of the arena; peers and SGEs address it from the returned iova.
   Region add_region(uint64_t length, uint32_t access);
+  DurableRegion add_durable_region(uint32_t access);
 
   // Verbs, each followed by a turn as an application's call would be.
   Status post_send(core::QueuePair& qp, const core::SendRequest& request);
   Status post_receive(core::QueuePair& qp, const core::ReceiveRequest& request);
+  Status post_receive(core::SharedReceiveQueue& srq, const core::ReceiveRequest& request) {
+    return srq.post(request);
+  }
   void modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   void to_error(core::QueuePair& qp);
   void destroy(core::QueuePair& qp);
 
   // Packets wait for the next turn. A paused host takes no turns.
-  void deliver(Bytes packet, HostId from);
+  void deliver(Bytes packet, HostId from, const wire::Gid& destination);
+  // What a packet from there shows of its IP header.
+  static wire::RxMeta addressing(HostId from, const wire::Gid& destination);
   void set_paused(bool paused);
   // How many packets one turn may send; small values make many short turns.
   void set_turn_room(size_t packets) { turn_room_ = packets; }
@@ -74,7 +84,7 @@ class Host {
   class Sink;
   struct Arrived {
     Bytes bytes;
-    HostId from;
+    wire::RxMeta meta;
   };
 
   World& world_;
@@ -92,5 +102,7 @@ class Host {
 // Takes two fresh queue pairs to RTS, connected to each other.
 void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb,
              const ConnectionShape& shape);
+// Takes a fresh UD queue pair to RTS.
+void open_for_datagrams(Host& host, core::QueuePair& qp, uint32_t qkey, uint32_t psn);
 
 }  // namespace verbena::sim

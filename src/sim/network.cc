@@ -13,6 +13,12 @@ wire::Gid Network::gid_of(HostId host) {
   return wire::Gid::from_ipv4(address);
 }
 
+wire::Gid Network::gid_of_group(uint32_t group) {
+  std::byte address[4] = {std::byte{239}, std::byte{1}};
+  store_be16(address + 2, static_cast<uint16_t>(group));
+  return wire::Gid::from_ipv4(address);
+}
+
 Network::Link& Network::find(HostId from, HostId to) {
   const auto [it, fresh] = links_.try_emplace({from, to});
   if (fresh) it->second.faults = defaults_;
@@ -30,6 +36,15 @@ void Network::heal() {
 }
 
 std::vector<Network::Delivery> Network::send(HostId from, HostId to, Bytes packet, Instant now) {
+  if (!tamper_rule_) return carry(from, to, std::move(packet), now);
+  std::vector<Delivery> all;
+  for (Bytes& bytes : tamper_rule_(from, to, std::move(packet))) {
+    for (Delivery& d : carry(from, to, std::move(bytes), now)) all.push_back(std::move(d));
+  }
+  return all;
+}
+
+std::vector<Network::Delivery> Network::carry(HostId from, HostId to, Bytes packet, Instant now) {
   Link& link = find(from, to);
   const LinkFaults& f = link.faults;
   ++counts_.sent;
@@ -83,8 +98,9 @@ Bytes Network::mangle(const Bytes& packet) {
         bad[prng_.below(bad.size())] ^= std::byte(1u << prng_.below(8));
       }
       break;
-    case 2:  // another opcode, same length
-      bad[0] = std::byte(prng_.below(32));
+    case 2:  // another opcode, often of the same transport, same length
+      bad[0] = prng_.below(2) == 0 ? std::byte(prng_.below(256))
+                                   : (bad[0] & std::byte{0xE0}) | std::byte(prng_.below(32));
       break;
     case 3:  // noise behind a BTH that finds its queue pair
       for (size_t i = 12; i < bad.size(); ++i) bad[i] = std::byte(prng_.below(256));

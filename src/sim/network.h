@@ -28,6 +28,10 @@ struct NetworkCounts {
 // True: this packet does not arrive. For scenarios that lose exactly one chosen packet.
 using DropRule = std::function<bool(HostId from, HostId to, std::span<const std::byte> packet)>;
 
+// What a packet becomes on its way: itself, something else, several, nothing. For tests that show
+// that a checker notices.
+using TamperRule = std::function<std::vector<Bytes>(HostId from, HostId to, Bytes packet)>;
+
 class Network {
  public:
   struct Delivery {
@@ -43,12 +47,14 @@ class Network {
   // Every link, now and later: no more faults; bandwidth and delay stay.
   void heal();
   void set_drop_rule(DropRule rule) { drop_rule_ = std::move(rule); }
+  void set_tamper_rule(TamperRule rule) { tamper_rule_ = std::move(rule); }
 
   // What arrives because of this packet: nothing, one, or more.
   std::vector<Delivery> send(HostId from, HostId to, Bytes packet, Instant now);
   const NetworkCounts& counts() const { return counts_; }
 
   static wire::Gid gid_of(HostId host);
+  static wire::Gid gid_of_group(uint32_t group);
 
  private:
   struct Link {
@@ -56,6 +62,7 @@ class Network {
     Instant busy_until{};
   };
   Link& find(HostId from, HostId to);
+  std::vector<Delivery> carry(HostId from, HostId to, Bytes packet, Instant now);
   Bytes mangle(const Bytes& packet);
 
   Prng& prng_;
@@ -63,6 +70,7 @@ class Network {
   LinkFaults defaults_;
   std::map<std::pair<HostId, HostId>, Link> links_;
   DropRule drop_rule_;
+  TamperRule tamper_rule_;
   NetworkCounts counts_;
 };
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/network.h"
+
 namespace verbena::sim {
 
 enum class RunKind : uint8_t {
@@ -27,7 +29,8 @@ struct RunResult {
 
 RunKind kind_of(uint64_t seed);
 RunResult run_seed(uint64_t seed);
-RunResult run_workload(uint64_t seed, bool hostile);
+// With a rule, what the network does to packets beyond its faults; then problems are expected.
+RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper = {});
 RunResult run_broken(uint64_t seed);
 
 // What to print when a seed fails.

@@ -16,10 +16,21 @@ void World::at(Instant when, std::function<void()> action) {
   std::push_heap(events_.begin(), events_.end(), later);
 }
 
-void World::send(HostId from, HostId to, Bytes packet) {
+void World::send(HostId from, wire::PathId path, Bytes packet) {
+  const auto number = static_cast<uint32_t>(path);
+  if (number < kFirstGroupPath) {
+    return send_to(from, number, Network::gid_of(number), std::move(packet));
+  }
+  const wire::Gid group = Network::gid_of_group(number - kFirstGroupPath);
+  for (HostId to = 0; to < hosts_.size(); ++to) {
+    if (hosts_[to]->engine().has_members(group)) send_to(from, to, group, packet);
+  }
+}
+
+void World::send_to(HostId from, HostId to, const wire::Gid& destination, Bytes packet) {
   for (Network::Delivery& d : network_.send(from, to, std::move(packet), now_)) {
-    at(d.at, [this, from, to, bytes = std::move(d.bytes)]() mutable {
-      hosts_[to]->deliver(std::move(bytes), from);
+    at(d.at, [this, from, to, destination, bytes = std::move(d.bytes)]() mutable {
+      hosts_[to]->deliver(std::move(bytes), from, destination);
     });
   }
 }

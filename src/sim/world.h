@@ -29,8 +29,12 @@ class World {
 
   void at(Instant when, std::function<void()> action);
   void after(Duration delay, std::function<void()> action) { at(now_ + delay, std::move(action)); }
-  // For the hosts: a packet leaves for another one.
-  void send(HostId from, HostId to, Bytes packet);
+  // For the hosts: a packet leaves for another one, or for all that have members of a group.
+  void send(HostId from, wire::PathId path, Bytes packet);
+  static wire::PathId path_to(HostId host) { return wire::PathId{host}; }
+  static wire::PathId path_to_group(uint32_t group) {
+    return wire::PathId{kFirstGroupPath + group};
+  }
 
   // Takes the earliest event; false when there is none.
   bool step();
@@ -48,6 +52,9 @@ class World {
   static bool later(const Event& a, const Event& b) {
     return a.at != b.at ? a.at > b.at : a.order > b.order;
   }
+
+  static constexpr uint32_t kFirstGroupPath = 1u << 16;
+  void send_to(HostId from, HostId to, const wire::Gid& destination, Bytes packet);
 
   Prng prng_;
   Trace trace_;

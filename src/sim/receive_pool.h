@@ -1,0 +1,67 @@
+// ReceivePool: receives that wait for messages, in a queue pair's own queue or in a shared one, and
+// the buffers behind them. Each completes once, in the order in which the queue pair took them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/pieces.h"
+#include "sim/world.h"
+
+namespace verbena::sim {
+
+struct PoolShape {
+  uint32_t depth = 16;
+  uint32_t bytes = 1024;  // of each
+  uint32_t sges = 4;
+};
+
+struct Receive {
+  uint64_t wr_id = 0;
+  int slot = 0;
+  std::vector<core::Sge> sges;
+};
+
+class ReceivePool {
+ public:
+  static constexpr std::byte kUntouched{0xC3};
+
+  ReceivePool(World& world, Host& host, const PoolShape& shape, uint32_t number = 0);
+
+  // Where the receives go: one of the two, before anything else.
+  void serve(core::QueuePair& qp) { qp_ = &qp; }
+  void serve(core::SharedReceiveQueue& srq) { srq_ = &srq; }
+  core::SharedReceiveQueue* srq() const { return srq_; }
+
+  // Posts until it is full. The result is what went wrong, or nothing.
+  std::string fill();
+  bool posted(uint64_t wr_id) const { return wr_id >> 32 == number_; }
+  // Takes out the receive that `completion` is about. The result is what is wrong with that.
+  std::string complete(const core::Completion& completion, Receive* receive);
+  // The first `length` bytes of its buffer.
+  Bytes read(const Receive& receive, uint32_t length) const {
+    return gather(region_, receive.sges, length);
+  }
+  const PoolShape& shape() const { return shape_; }
+  size_t waiting() const { return waiting_.size(); }
+  // Everything that uses it is in ERR: what the engine says is left must be what is left.
+  std::string check_stopped() const;
+
+ private:
+  World& world_;
+  Host& host_;
+  PoolShape shape_;
+  uint32_t number_;
+  Region region_;
+  core::QueuePair* qp_ = nullptr;
+  core::SharedReceiveQueue* srq_ = nullptr;
+  std::deque<Receive> waiting_;  // in the order of posting
+  std::vector<int> free_;
+  std::map<uint32_t, uint64_t> last_of_;  // shared: what each queue pair completed last
+  uint64_t next_ = 1;
+};
+
+}  // namespace verbena::sim
