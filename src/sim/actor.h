@@ -51,6 +51,8 @@ class Actor {
   virtual void check() = 0;
   // Takes its queue pairs to ERR; what comes now is flushed.
   virtual void stop() = 0;
+  // What is wrong with the receives that it alone had, now that all are flushed.
+  virtual std::string check_stopped() const = 0;
 
  protected:
   Prng& prng() { return world_.prng(); }

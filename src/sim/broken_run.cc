@@ -33,6 +33,10 @@ enum class Violation : uint8_t {
   DestroyResponder,
   DestroyRequester,
   Partition,
+  WindowInvalidated,
+  WindowInvalidatedByPeer,
+  WindowRebound,
+  WindowOfAnother,
   kCount,
 };
 
@@ -50,7 +54,11 @@ constexpr const char* kNames[] = {"wrong rkey",
                                   "responder to ERR",
                                   "responder destroyed",
                                   "requester destroyed",
-                                  "partition"};
+                                  "partition",
+                                  "window invalidated",
+                                  "window invalidated by its user",
+                                  "window bound again",
+                                  "window of another queue pair"};
 
 class BrokenRun {
  public:
@@ -113,6 +121,52 @@ class BrokenRun {
     healthy.timeout = 9;
     healthy.retry_count = 7;
     connect(*a_, *neighbour_a_, *b_, *neighbour_b_, healthy);
+    if (about_windows()) prepare_window();
+  }
+
+  bool about_windows() const { return violation_ >= Violation::WindowInvalidated; }
+
+  // A window with a key that was, or is for somebody else, good for what is behind it.
+  void prepare_window() {
+    behind_window_ = b_->add_region(4096, core::kLocalWrite | core::kWindowBind);
+    const bool type1 = violation_ == Violation::WindowRebound;
+    const uint32_t first =
+        b_->engine()
+            .memory()
+            .add_window(1, type1 ? core::WindowType::Type1 : core::WindowType::Type2)
+            .value();
+    window_key_ = next_key(first);
+    core::SendRequest bind;
+    bind.op = SendOp::BindWindow;
+    bind.window_rkey = first;
+    bind.bind = {.region_lkey = behind_window_.key,
+                 .address = behind_window_.iova,
+                 .length = behind_window_.bytes.size(),
+                 .access = core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic,
+                 .new_rkey = window_key_};
+    change_window(violation_ == Violation::WindowOfAnother ? *neighbour_b_ : *qb_, bind);
+    if (type1) {
+      bind.window_rkey = window_key_;
+      bind.bind.new_rkey = next_key(window_key_);
+      if (prng().below(2) == 0) bind.bind.length = 0;
+      change_window(*qb_, bind);
+    } else if (violation_ == Violation::WindowInvalidated) {
+      core::SendRequest invalidate;
+      invalidate.op = SendOp::LocalInvalidate;
+      invalidate.immediate_or_rkey = window_key_;
+      change_window(*qb_, invalidate);
+    }
+  }
+
+  static uint32_t next_key(uint32_t key) { return (key & ~0xFFu) | ((key + 1) & 0xFF); }
+
+  void change_window(core::QueuePair& qp, core::SendRequest s) {
+    s.flags = core::kSignaled;
+    core::Completion c;
+    if (!b_->post_send(qp, s).ok() || !world_.run_until_quiet(seconds(1)) ||
+        cq_b_->poll(&c, 1) != 1 || c.status != WcStatus::Success) {
+      problem("a window cannot be bound or invalidated");
+    }
   }
 
   // The responder keeps one answer only, whatever the requester believes.
@@ -254,6 +308,26 @@ class BrokenRun {
         world_.after(soon + milliseconds(4),
                      [this] { world_.network().link(0, 1).partitioned = false; });
         break;
+      case Violation::WindowInvalidatedByPeer: {
+        core::SendRequest invalidate = s;
+        invalidate.op = SendOp::SendInvalidate;
+        invalidate.immediate_or_rkey = window_key_;
+        post(invalidate, true);
+        culprit_ = sent_.size();
+        [[fallthrough]];
+      }
+      case Violation::WindowInvalidated:
+      case Violation::WindowRebound:
+      case Violation::WindowOfAnother: {
+        static constexpr SendOp kOps[] = {SendOp::Write, SendOp::Read, SendOp::AtomicWrite,
+                                          SendOp::FetchAdd};
+        s.op = kOps[prng().below(4)];
+        if (s.op == SendOp::AtomicWrite || s.op == SendOp::FetchAdd) sge.length = 8;
+        s.rkey = window_key_;
+        s.remote_address = behind_window_.iova;
+        s.compare_add = 1;
+        break;
+      }
       case Violation::kCount:
         break;
     }
@@ -285,6 +359,9 @@ class BrokenRun {
       // A region that is gone is gone for the neighbour too.
       if (violation_ != Violation::Deregister) problem("the neighbour was hurt");
     }
+    if (std::ranges::any_of(behind_window_.bytes, [](std::byte b) { return b != std::byte{0}; })) {
+      problem("memory changed through a window that is gone");
+    }
     if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
       problem("a deadline is left");
     }
@@ -297,6 +374,7 @@ class BrokenRun {
   }
 
   bool responder_refuses() const {
+    if (about_windows()) return true;
     switch (violation_) {
       case Violation::WrongRkey:
       case Violation::OutOfBounds:
@@ -326,6 +404,10 @@ class BrokenRun {
       case Violation::OutOfBounds:
       case Violation::NotPermitted:
       case Violation::BadInvalidate:
+      case Violation::WindowInvalidated:
+      case Violation::WindowInvalidatedByPeer:
+      case Violation::WindowRebound:
+      case Violation::WindowOfAnother:
         expect({WcStatus::RemoteAccess});
         break;
       case Violation::SendTooLong:
@@ -417,7 +499,8 @@ class BrokenRun {
   Host *a_ = nullptr, *b_ = nullptr;
   core::CompletionQueue *cq_a_ = nullptr, *cq_b_ = nullptr;
   core::QueuePair *qa_ = nullptr, *qb_ = nullptr, *neighbour_a_ = nullptr, *neighbour_b_ = nullptr;
-  Region ra_, rb_, read_only_;
+  Region ra_, rb_, read_only_, behind_window_;
+  uint32_t window_key_ = 0;
   ConnectionShape shape_;
   Ledger sent_, received_, neighbour_;
   size_t culprit_ = 0;

@@ -136,7 +136,6 @@ void Endpoint::fill_receives() {
 }
 
 void Endpoint::on_completion(const core::Completion& c) {
-  if (!shape_.strict && c.status != WcStatus::Success) return;
   const bool is_receive = c.opcode >= WcOpcode::Receive;
   if (c.qpn != (is_receive ? inbound_qp_ : qp_).qpn()) problem("completion of the wrong half");
   if (is_receive) {
@@ -213,6 +212,9 @@ void Endpoint::on_receive_completion(const core::Completion& c) {
   const bool is_write = in.op == SendOp::WriteImm;
   if (c.opcode != (is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive)) {
     problem("receive completed with the wrong opcode");
+  }
+  if (in.srqn != 0 && in.srqn != (*pool)->srq()->number()) {
+    problem("a receive of another queue than the message named");
   }
   if (c.byte_count != in.message.size()) problem("receive has the wrong byte count");
   uint8_t flags = 0;

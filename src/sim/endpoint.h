@@ -55,6 +55,9 @@ class Endpoint final : public Actor {
   std::string describe() const override;
   void check() override;
   void stop() override;
+  std::string check_stopped() const override {
+    return own_receives_ ? own_receives_->check_stopped() : "";
+  }
 
  private:
   struct Request {
@@ -75,6 +78,7 @@ class Endpoint final : public Actor {
     core::SendOp op{};
     Bytes message;
     uint32_t immediate_or_rkey = 0;
+    uint32_t srqn = 0;  // XRC: whose receive it must use
   };
   // Our window, through which the peer may reach window_area_ while it is bound.
   struct Window {

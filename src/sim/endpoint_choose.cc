@@ -17,6 +17,11 @@ void Endpoint::post_one() {
   if (prng.chance(0.15)) s.flags |= core::kFence;
   if (prng.chance(0.2)) s.flags |= core::kSolicited;
 
+  if (qp_.type() == core::QpType::XrcSend) {
+    const auto& queues = peer_->receives_;
+    s.remote_srqn = queues[prng.below(queues.size())]->srq()->number();
+  }
+
   using Choice = bool (Endpoint::*)(Request&, core::SendRequest&);
   static constexpr Choice kChoices[] = {
       &Endpoint::choose_send,   &Endpoint::choose_send,    &Endpoint::choose_write,
@@ -32,10 +37,6 @@ void Endpoint::post_one() {
   since_signaled_ = r.signaled ? 0 : since_signaled_ + 1;
 
   s.op = r.op;
-  if (qp_.type() == core::QpType::XrcSend) {
-    const auto& queues = peer_->receives_;
-    s.remote_srqn = queues[prng.below(queues.size())]->srq()->number();
-  }
   std::vector<core::Sge> as_posted = r.sges;
   const bool gives_data = !core::is_read_or_atomic(r.op) && !core::is_local(r.op);
   const bool may_inline =
@@ -105,7 +106,7 @@ bool Endpoint::choose_send(Request& r, core::SendRequest& s) {
   }
   fill_message(r, s, random_length());
   s.immediate_or_rkey = r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
-  peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
+  peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey, s.remote_srqn});
   return true;
 }
 
@@ -135,7 +136,7 @@ bool Endpoint::choose_write(Request& r, core::SendRequest& s) {
         peer_->slots_region_.iova + static_cast<uint64_t>(r.remote_slot) * shape_.max_message;
   }
   if (r.op == SendOp::WriteImm) {
-    peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey});
+    peer_->inbound_.push_back({r.op, r.message, s.immediate_or_rkey, s.remote_srqn});
   }
   return true;
 }

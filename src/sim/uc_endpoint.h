@@ -29,6 +29,7 @@ class UcEndpoint final : public Actor {
   uint64_t missing() const override;
   void check() override;
   void stop() override;
+  std::string check_stopped() const override { return receives_.check_stopped(); }
 
  private:
   static constexpr uint32_t kPlaces = 24;  // that the peer writes to, each once

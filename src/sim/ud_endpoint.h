@@ -46,6 +46,9 @@ class UdEndpoint final : public Actor {
   uint64_t missing() const override;
   void check() override;
   void stop() override;
+  std::string check_stopped() const override {
+    return own_receives_ ? own_receives_->check_stopped() : "";
+  }
 
  private:
   static constexpr uint32_t kHeaderBytes = 40;

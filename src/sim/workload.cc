@@ -211,12 +211,15 @@ void Workload::check_host(HostId h) {
 
 void Workload::stop() {
   for (const auto& a : actors_) a->stop();
-  world_.run_until_quiet(seconds(1));
-  poll_all();
-  for (const auto& pool : pools_) {
-    const std::string what = pool->check_stopped();
-    if (!what.empty()) report_.problem(world_.now(), what);
+  if (!world_.run_until_quiet(seconds(40))) {
+    report_.problem(world_.now(), "the world does not come to rest");
   }
+  poll_all();
+  const auto report = [&](const std::string& what) {
+    if (!what.empty()) report_.problem(world_.now(), what);
+  };
+  for (const auto& pool : pools_) report(pool->check_stopped());
+  for (const auto& a : actors_) report(a->check_stopped());
 }
 
 }  // namespace verbena::sim

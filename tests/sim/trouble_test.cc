@@ -1,6 +1,7 @@
 // Receivers that are not ready, networks that go away, queue pairs that share.
 #include <gtest/gtest.h>
 
+#include "core/requester.h"
 #include "tests/sim/pair_support.h"
 
 namespace verbena::sim {

@@ -1,0 +1,308 @@
+// The simulator's checkers can fail. Something between the hosts does what no engine could notice,
+// as a broken engine would; the checker that is there for it must say so.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "sim/receive_pool.h"
+#include "sim/seed_run.h"
+#include "wire/packet.h"
+
+namespace verbena::sim {
+namespace {
+
+using wire::Position;
+using wire::Transport;
+using wire::Verb;
+
+std::optional<wire::Packet> parse(const Bytes& bytes) {
+  wire::ParseError why{};
+  return wire::Packet::parse(bytes, &why);
+}
+
+// The same payload behind changed headers. The opcode stays.
+Bytes with_headers(const wire::Packet& p) {
+  Bytes out(wire::kMaxHeaderBytes);
+  out.resize(wire::store_headers(p, out.data()));
+  out.insert(out.end(), p.payload.begin(), p.payload.end());
+  out.resize(out.size() + p.bth.pad);
+  return out;
+}
+
+// `edit` changes the headers of the packets that it likes.
+TamperRule editing(std::function<void(wire::Packet&)> edit) {
+  return [edit = std::move(edit)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
+    auto p = parse(bytes);
+    edit(*p);
+    return {with_headers(*p)};
+  };
+}
+
+// The last byte of the payload changes in the packets that `match` likes.
+TamperRule spoiling(std::function<bool(const wire::Packet&)> match) {
+  return [match = std::move(match)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
+    const auto p = parse(bytes);
+    if (match(*p) && !p->payload.empty()) bytes[bytes.size() - 1 - p->bth.pad] ^= std::byte{1};
+    return {std::move(bytes)};
+  };
+}
+
+TamperRule losing(std::function<bool(HostId to, const wire::Packet&)> match) {
+  return [match = std::move(match)](HostId, HostId to, Bytes bytes) -> std::vector<Bytes> {
+    if (match(to, *parse(bytes))) return {};
+    return {std::move(bytes)};
+  };
+}
+
+TamperRule repeating(std::function<bool(const wire::Packet&)> match) {
+  return [match = std::move(match)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
+    const size_t copies = match(*parse(bytes)) ? 3 : 1;  // the network itself may make it two
+    return std::vector<Bytes>(copies, bytes);
+  };
+}
+
+// Some seed shows it: not every one has such traffic. Each gets a rule of its own.
+void expect_noticed(const std::string& text, const std::function<TamperRule()>& make_rule) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const RunResult r = run_workload(seed, false, make_rule());
+    const bool noticed = std::ranges::any_of(
+        r.problems, [&](const std::string& p) { return p.find(text) != std::string::npos; });
+    if (noticed) return;
+  }
+  FAIL() << "nobody said: " << text;
+}
+
+bool is_uc(const wire::Packet& p) { return p.op.transport == Transport::Uc; }
+bool is_ud(const wire::Packet& p) { return p.op.transport == Transport::Ud; }
+bool is_only_send(const wire::Packet& p) {
+  return p.op.verb == Verb::Send && p.op.position == Position::Only;
+}
+
+TEST(Checkers, UcMessageWithAHole) {
+  expect_noticed("a message did not arrive whole", [] {
+    return [removed = std::map<uint32_t, uint32_t>()](HostId, HostId,
+                                                      Bytes bytes) mutable -> std::vector<Bytes> {
+      auto p = parse(bytes);
+      if (!is_uc(*p)) return {std::move(bytes)};
+      uint32_t& gone = removed[p->bth.destination.value()];
+      if (p->op.verb == Verb::Send && p->op.position == Position::Middle) {
+        ++gone;  // and those behind it close up, so that the receiver sees no gap
+        return {};
+      }
+      p->bth.psn = p->bth.psn - gone;
+      return {with_headers(*p)};
+    };
+  });
+}
+
+TEST(Checkers, UcMessageWithWrongBytes) {
+  expect_noticed("a message did not arrive whole", [] {
+    return spoiling([](const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
+  });
+}
+
+TEST(Checkers, UcMessageTooOften) {
+  expect_noticed("a message arrived too often", [] {
+    return repeating([](const auto& p) { return is_uc(p) && is_only_send(p); });
+  });
+}
+
+TEST(Checkers, UcMessageOvertaken) {
+  expect_noticed("a message was overtaken", [] {
+    return [held = std::map<uint32_t, Bytes>()](HostId, HostId,
+                                                Bytes bytes) mutable -> std::vector<Bytes> {
+      const auto p = parse(bytes);
+      if (!is_uc(*p) || !is_only_send(*p)) return {std::move(bytes)};
+      Bytes& before = held[p->bth.destination.value()];
+      if (before.empty()) {
+        before = std::move(bytes);
+        return {};
+      }
+      return {std::move(bytes), std::exchange(before, {})};
+    };
+  });
+}
+
+TEST(Checkers, UcWriteInTheWrongPlace) {
+  expect_noticed("a WRITE left something else than was sent", [] {
+    return editing([](wire::Packet& p) {
+      if (is_uc(p) && p.op.has_reth && p.reth.length > 8) p.reth.address += 4;
+    });
+  });
+}
+
+TEST(Checkers, UcMessageThatNobodyCounts) {
+  expect_noticed("a message got lost in the engine", [] {
+    return losing([n = 0](HostId, const auto& p) mutable {
+      return is_uc(p) && is_only_send(p) && ++n % 10 == 0;
+    });
+  });
+}
+
+TEST(Checkers, UcFarewellLost) {
+  expect_noticed("the farewell did not arrive", [] {
+    return losing([](HostId, const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
+  });
+}
+
+TEST(Checkers, DatagramWithWrongBytes) {
+  expect_noticed("a datagram did not arrive whole", [] { return spoiling(is_ud); });
+}
+
+TEST(Checkers, DatagramTooOften) {
+  expect_noticed("a datagram arrived too often", [] { return repeating(is_ud); });
+}
+
+TEST(Checkers, DatagramOfSomebodyElse) {
+  expect_noticed("a datagram from the wrong source", [] {
+    return editing([](wire::Packet& p) {
+      if (is_ud(p)) p.deth.source = wire::Qpn(p.deth.source.value() ^ 1);
+    });
+  });
+}
+
+TEST(Checkers, DatagramWithoutTheQkey) {
+  expect_noticed("a datagram with a wrong Q_Key arrived", [] {
+    return editing([seen = std::map<uint32_t, int>()](wire::Packet& p) mutable {
+      if (!is_ud(p)) return;
+      ++seen[p.deth.qkey];
+      p.deth.qkey =
+          std::ranges::max_element(seen, {}, [](const auto& s) { return s.second; })->first;
+    });
+  });
+}
+
+TEST(Checkers, DatagramForAnother) {
+  expect_noticed("a datagram for somebody else", [] {
+    return editing([last = std::map<uint8_t, wire::Qpn>()](wire::Packet& p) mutable {
+      if (!is_ud(p) || p.bth.destination == wire::kMulticastQpn) return;
+      // Another queue pair of the same host.
+      std::swap(p.bth.destination,
+                last.try_emplace(p.bth.destination.slot(), p.bth.destination).first->second);
+    });
+  });
+}
+
+TEST(Checkers, DatagramFromAnotherHost) {
+  expect_noticed("wrong addressing in front of a datagram", [] {
+    struct Held {
+      HostId from = 0;
+      Bytes bytes;
+    };
+    return [held = std::map<HostId, Held>()](HostId from, HostId to,
+                                             Bytes bytes) mutable -> std::vector<Bytes> {
+      const auto p = parse(bytes);
+      if (!is_ud(*p) || p->bth.destination == wire::kMulticastQpn) return {std::move(bytes)};
+      Held& h = held[to];
+      if (h.bytes.empty()) {
+        h = {from, std::move(bytes)};
+        return {};
+      }
+      if (h.from == from) return {std::move(bytes)};
+      return {std::move(bytes), std::exchange(h.bytes, {})};
+    };
+  });
+}
+
+TEST(Checkers, MulticastCopyThatIsMissing) {
+  expect_noticed("a farewell did not arrive", [] {
+    return losing([](HostId to, const auto& p) {
+      return to == 1 && p.bth.destination == wire::kMulticastQpn;
+    });
+  });
+}
+
+TEST(Checkers, ReliableMessageWithWrongBytes) {
+  expect_noticed("a message arrived with other bytes", [] {
+    return spoiling(
+        [](const auto& p) { return p.op.transport == Transport::Rc && p.op.verb == Verb::Send; });
+  });
+}
+
+TEST(Checkers, ReceiveOfAnotherXrcQueue) {
+  expect_noticed("a receive of another queue than the message named", [] {
+    return editing([last = std::map<uint32_t, uint32_t>()](wire::Packet& p) mutable {
+      if (!p.op.has_xrc_eth || !is_only_send(p)) return;
+      std::swap(p.xrc_srqn, last.try_emplace(p.bth.destination.value(), p.xrc_srqn).first->second);
+    });
+  });
+}
+
+TEST(Checkers, AtomicWriteOfAnotherValue) {
+  expect_noticed("returned something else than memory held", [] {
+    return spoiling([](const auto& p) { return p.op.verb == Verb::AtomicWrite; });
+  });
+}
+
+TEST(Checkers, FlushThatDoesNotPersist) {
+  const auto make_rule = [] {
+    return editing([](wire::Packet& p) {
+      if (p.op.verb == Verb::Flush) p.flush.placement = wire::kPlaceGlobal;
+    });
+  };
+  expect_noticed("is not persistent", make_rule);
+  expect_noticed("a FLUSH was not executed exactly once", make_rule);
+}
+
+TEST(Checkers, WriteBesideTheWindow) {
+  expect_noticed("memory behind a window is wrong", [] {
+    return editing([](wire::Packet& p) {
+      const bool zero_based = p.op.verb == Verb::Write && p.op.has_reth && p.reth.address < 4096;
+      if (zero_based) p.reth.address += 8;
+    });
+  });
+}
+
+// The books of shared receives, which no peer can falsify.
+class ReceivePoolTest : public testing::Test {
+ protected:
+  ReceivePoolTest() {
+    pool_.serve(*host_.engine().create_srq({.pd = 1, .max_wr = 4, .max_sges = 4}));
+    EXPECT_EQ(pool_.fill(), "");
+  }
+  std::string complete(uint64_t wr_id, uint32_t qpn) {
+    Receive r;
+    core::Completion c;
+    c.wr_id = wr_id;
+    c.qpn = wire::Qpn(qpn);
+    return pool_.complete(c, &r);
+  }
+
+  World world_{1};
+  Host& host_{world_.add_host()};
+  ReceivePool pool_{world_, host_, {.depth = 4, .bytes = 64, .sges = 4}};
+};
+
+TEST_F(ReceivePoolTest, TwoQueuePairsMayOvertakeEachOther) {
+  EXPECT_EQ(complete(2, 20), "");
+  EXPECT_EQ(complete(1, 10), "");
+  EXPECT_EQ(complete(3, 10), "");
+}
+
+TEST_F(ReceivePoolTest, Twice) {
+  EXPECT_EQ(complete(1, 10), "");
+  EXPECT_NE(complete(1, 10), "");
+  EXPECT_NE(complete(9, 10), "");
+}
+
+TEST_F(ReceivePoolTest, BackwardsInOneQueuePair) {
+  EXPECT_EQ(complete(2, 10), "");
+  EXPECT_NE(complete(1, 10), "");
+}
+
+TEST_F(ReceivePoolTest, LostAndInvented) {
+  EXPECT_EQ(pool_.check_stopped(), "");
+  const auto slot = pool_.srq()->take();  // and nobody hears of it again
+  EXPECT_NE(pool_.check_stopped(), "");
+  pool_.srq()->release(slot);
+  EXPECT_EQ(complete(1, 10), "");
+  EXPECT_EQ(pool_.check_stopped(), "");
+  EXPECT_EQ(complete(2, 10), "");
+  EXPECT_NE(pool_.check_stopped(), "");
+}
+
+}  // namespace
+}  // namespace verbena::sim
