@@ -87,6 +87,7 @@ class BrokenRun {
  private:
   static constexpr uint32_t kDepth = 32;
   static constexpr uint32_t kBytes = 1 << 18;
+  static constexpr std::byte kUntouched{0xC3};
   Prng& prng() { return world_.prng(); }
   void problem(const std::string& what) { report_.problem(world_.now(), what); }
 
@@ -129,6 +130,7 @@ class BrokenRun {
   // A window with a key that was, or is for somebody else, good for what is behind it.
   void prepare_window() {
     behind_window_ = b_->add_region(4096, core::kLocalWrite | core::kWindowBind);
+    std::ranges::fill(behind_window_.bytes, kUntouched);
     const bool type1 = violation_ == Violation::WindowRebound;
     const uint32_t first =
         b_->engine()
@@ -359,7 +361,7 @@ class BrokenRun {
       // A region that is gone is gone for the neighbour too.
       if (violation_ != Violation::Deregister) problem("the neighbour was hurt");
     }
-    if (std::ranges::any_of(behind_window_.bytes, [](std::byte b) { return b != std::byte{0}; })) {
+    if (std::ranges::any_of(behind_window_.bytes, [](std::byte b) { return b != kUntouched; })) {
       problem("memory changed through a window that is gone");
     }
     if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
