@@ -1,0 +1,533 @@
+// Finds what a datagram is about, answers what is about nothing, and keeps the books: ids, backlog,
+// deadlines. What a message means to an exchange is in connection.cc and sidr.cc.
+#include "cm/agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace verbena::cm {
+namespace {
+
+constexpr Error kNoConnection{EINVAL, "no such connection, or it has ended"};
+
+bool same_peer(const Addresses& addresses, const ReceivedMad& in) {
+  return addresses.peer_gid == in.source;
+}
+
+void drop_if_ours(auto& table, const auto& key, uint32_t id) {
+  const auto it = table.find(key);
+  if (it != table.end() && it->second == id) table.erase(it);
+}
+
+}  // namespace
+
+Agent::Agent(const AgentConfig& config)
+    : state_(config),
+      by_remote_id_(0, PeerKeyHash{config.secret}),
+      by_remote_qpn_(0, PeerKeyHash{config.secret}),
+      by_request_(0, PeerKeyHash{config.secret}) {}
+
+// Keyed: a peer chooses these numbers, and must not choose them so that they all collide.
+size_t Agent::PeerKeyHash::operator()(const PeerKey& k) const {
+  const uint64_t high = siphash(key, load_be64(k.gid.bytes.data()) ^ k.number);
+  return siphash(key, load_be64(k.gid.bytes.data() + 8) ^ high);
+}
+
+// ---------------------------------------------------------------------------------- datagrams in
+
+void Agent::on_mad(const ReceivedMad& in, Instant now) {
+  state_.counters.add(CounterId::mads_received);
+  if (!is_cm_mad(in.bytes)) return state_.counters.add(CounterId::malformed_mads);
+  Mad mad;
+  std::memcpy(mad.data(), in.bytes.data(), mad.size());
+  const auto pass = [&](const auto& message, auto handler) {
+    if (ConnectionEntry* entry = find_for(in, message)) {
+      handler(entry->exchange, message);
+      settle(*entry);
+    }
+  };
+  switch (MadHeader::load(mad.data()).attribute) {
+    case Attribute::Req:
+      return on_req(in, Req::load(mad), now);
+    case Attribute::Rep:
+      return on_rep(in, Rep::load(mad), now);
+    case Attribute::Rej:
+      return on_rej(in, Rej::load(mad), now);
+    case Attribute::Rtu:
+      return pass(Rtu::load(mad), [](Connection& c, const Rtu& m) { c.on_rtu(m); });
+    case Attribute::Mra:
+      return pass(Mra::load(mad), [now](Connection& c, const Mra& m) { c.on_mra(m, now); });
+    case Attribute::Dreq:
+      return pass(Dreq::load(mad), [now](Connection& c, const Dreq& m) { c.on_dreq(m, now); });
+    case Attribute::Drep:
+      return pass(Drep::load(mad), [now](Connection& c, const Drep& m) { c.on_drep(m, now); });
+    case Attribute::Lap:
+      return on_lap(in, Lap::load(mad));
+    case Attribute::SidrReq:
+      return on_sidr_req(in, SidrReq::load(mad));
+    case Attribute::SidrRep:
+      return on_sidr_rep(in, SidrRep::load(mad));
+    case Attribute::Apr:
+      break;  // we never ask
+  }
+  state_.counters.add(CounterId::unsupported_mads);
+}
+
+void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
+  // Zero stands for "not known": there would be no way to answer.
+  if (req.local_comm_id == 0) return state_.counters.add(CounterId::bad_requests);
+  const PeerKey from{in.source, req.local_comm_id};
+  if (const auto known = by_remote_id_.find(from); known != by_remote_id_.end()) {
+    ConnectionEntry& entry = connections_.at(known->second);
+    if (!entry.exchange.info().active && entry.exchange.req_tid() == req.tid) {
+      entry.exchange.on_duplicate_req();
+      return settle(entry);
+    }
+    refuse(in, req, RejectReason::StaleConnection);
+    return end_stale(entry.exchange, now);
+  }
+
+  const auto bad = [&](RejectReason reason, std::span<const std::byte> ari = {}) {
+    state_.counters.add(CounterId::bad_requests);
+    refuse(in, req, reason, ari);
+  };
+  const bool known_transport =
+      req.transport == TransportType::Rc || req.transport == TransportType::Uc || req.is_xrc();
+  if (!known_transport) return bad(RejectReason::InvalidTransportType);
+  if (req.primary.local_gid != in.source) return bad(RejectReason::InvalidGid, in.source.bytes);
+  if (req.path_mtu < 1 || req.path_mtu > 5) {
+    const std::byte largest[] = {std::byte{5 << 4}};
+    return bad(RejectReason::InvalidMtu, largest);
+  }
+  const auto ip = IpHeader::load(req.private_data.data());
+  if (!ip) return bad(RejectReason::UnsupportedRequest);
+
+  if (Connection* other = other_user_of(in, req.local_qpn, 0)) {
+    refuse(in, req, RejectReason::StaleConnection);
+    return end_stale(*other, now);
+  }
+  Listener* listener = listeners_.match(req.service_id, ip->destination);
+  if (listener == nullptr) {
+    state_.counters.add(CounterId::no_listener);
+    return refuse(in, req, RejectReason::InvalidServiceId);
+  }
+  if (listener->full() || full()) {
+    state_.counters.add(full() ? CounterId::too_many_connections : CounterId::backlog_full);
+    return refuse(in, req, RejectReason::NoResources);
+  }
+  const uint32_t id = free_id();
+  ConnectionEntry& entry =
+      connections_.try_emplace(id, state_, id, req, *ip, in.destination, listener->id)
+          .first->second;
+  by_remote_id_[from] = id;
+  if (req.local_qpn.value() != 0) by_remote_qpn_[{in.source, req.local_qpn.value()}] = id;
+  enter_backlog(entry, *listener);
+  deadlines_.emplace(kNever, id);
+  settle(entry);
+}
+
+void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
+  ConnectionEntry* entry = find_for(in, rep);
+  if (entry == nullptr) return;
+  Connection& connection = entry->exchange;
+  if (connection.state() != Connection::State::ReqSent) {
+    connection.on_rep(rep);
+    return settle(*entry);
+  }
+  const PeerKey from{in.source, rep.local_comm_id};
+  if (rep.local_comm_id == 0 || by_remote_id_.contains(from)) {
+    return state_.counters.add(CounterId::unexpected);
+  }
+  const wire::Qpn qpn =
+      connection.info().qp_kind == QpKind::Xrc ? wire::Qpn(rep.local_eecn) : rep.local_qpn;
+  if (Connection* other = other_user_of(in, qpn, connection.id())) {
+    Rej rej;
+    rej.tid = rep.tid;
+    rej.local_comm_id = rep.remote_comm_id;
+    rej.remote_comm_id = rep.local_comm_id;
+    rej.about = About::Rep;
+    rej.reason = RejectReason::StaleConnection;
+    state_.counters.add(CounterId::rejects_sent);
+    reply(in, rej);
+    return end_stale(*other, now);
+  }
+  connection.on_rep(rep);
+  by_remote_id_[from] = connection.id();
+  if (qpn.value() != 0) by_remote_qpn_[{in.source, qpn.value()}] = connection.id();
+  settle(*entry);
+}
+
+void Agent::on_rej(const ReceivedMad& in, const Rej& rej, Instant now) {
+  ConnectionEntry* entry = nullptr;
+  if (rej.remote_comm_id != 0) {
+    entry = find_for(in, rej);
+  } else if (const auto it = by_remote_id_.find({in.source, rej.local_comm_id});
+             it != by_remote_id_.end()) {
+    // The peer gave up a REQ before it heard of our id.
+    entry = &connections_.at(it->second);
+  } else {
+    state_.counters.add(CounterId::unknown_id);
+  }
+  if (entry == nullptr) return;
+  entry->exchange.on_rej(rej, now);
+  settle(*entry);
+}
+
+void Agent::on_lap(const ReceivedMad& in, const Lap& lap) {
+  const ConnectionEntry* entry = find_for(in, lap);
+  if (entry == nullptr) return;
+  if (entry->exchange.remote_id() != lap.local_comm_id) {
+    return state_.counters.add(CounterId::unexpected);
+  }
+  state_.counters.add(CounterId::alternate_paths_refused);
+  reply(in, Apr{lap.tid, lap.remote_comm_id, lap.local_comm_id});
+}
+
+void Agent::on_sidr_req(const ReceivedMad& in, const SidrReq& request) {
+  const PeerKey from{in.source, request.request_id};
+  if (const auto known = by_request_.find(from); known != by_request_.end()) {
+    return sidr_.at(known->second).exchange.on_duplicate_request();
+  }
+  const auto ip = IpHeader::load(request.private_data.data());
+  if (!ip) {
+    state_.counters.add(CounterId::bad_requests);
+    return refuse(in, request, SidrStatus::UnsupportedVersion);
+  }
+  Listener* listener = listeners_.match(request.service_id, ip->destination);
+  if (listener == nullptr) {
+    state_.counters.add(CounterId::no_listener);
+    return refuse(in, request, SidrStatus::UnsupportedServiceId);
+  }
+  if (listener->full() || full()) {
+    state_.counters.add(full() ? CounterId::too_many_connections : CounterId::backlog_full);
+    return refuse(in, request, SidrStatus::Reject);
+  }
+  const uint32_t id = free_id();
+  SidrEntry& entry =
+      sidr_.try_emplace(id, state_, id, request, *ip, in.destination, in.source, listener->id)
+          .first->second;
+  by_request_[from] = id;
+  enter_backlog(entry, *listener);
+  deadlines_.emplace(kNever, id);
+  settle(entry);
+}
+
+void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply) {
+  if (reply.request_id >> 24 != state_.config.slot) {
+    return state_.counters.add(CounterId::wrong_slot);
+  }
+  const auto it = sidr_.find(reply.request_id);
+  if (it == sidr_.end()) return state_.counters.add(CounterId::unknown_id);
+  SidrEntry& entry = it->second;
+  if (!same_peer(entry.exchange.info().addresses, in)) {
+    return state_.counters.add(CounterId::wrong_source);
+  }
+  entry.exchange.on_reply(reply);
+  settle(entry);
+}
+
+template <typename Message>
+Agent::ConnectionEntry* Agent::find_for(const ReceivedMad& in, const Message& message) {
+  if (message.remote_comm_id >> 24 != state_.config.slot) {
+    state_.counters.add(CounterId::wrong_slot);
+    return nullptr;
+  }
+  const auto it = connections_.find(message.remote_comm_id);
+  if (it == connections_.end()) {
+    state_.counters.add(CounterId::unknown_id);
+    answer_unknown(in, message);
+    return nullptr;
+  }
+  if (!same_peer(it->second.exchange.info().addresses, in)) {
+    state_.counters.add(CounterId::wrong_source);
+    return nullptr;
+  }
+  return &it->second;
+}
+
+// --------------------------------------------------------------- answers without an exchange
+
+// The peer waits for our RTU, or believes to be connected: it need not wait for its time-out.
+void Agent::answer_unknown(const ReceivedMad& in, const Rep& rep) {
+  Rej rej;
+  rej.tid = rep.tid;
+  rej.local_comm_id = rep.remote_comm_id;
+  rej.remote_comm_id = rep.local_comm_id;
+  rej.about = About::Rep;
+  rej.reason = RejectReason::InvalidCommId;
+  state_.counters.add(CounterId::rejects_sent);
+  reply(in, rej);
+}
+
+void Agent::answer_unknown(const ReceivedMad& in, const Rtu& rtu) {
+  Rej rej;
+  rej.tid = rtu.tid;
+  rej.local_comm_id = rtu.remote_comm_id;
+  rej.remote_comm_id = rtu.local_comm_id;
+  rej.about = About::Other;
+  rej.reason = RejectReason::InvalidCommId;
+  state_.counters.add(CounterId::rejects_sent);
+  reply(in, rej);
+}
+
+// Whatever it was, it is disconnected.
+void Agent::answer_unknown(const ReceivedMad& in, const Dreq& dreq) {
+  Drep drep;
+  drep.tid = dreq.tid;
+  drep.local_comm_id = dreq.remote_comm_id;
+  drep.remote_comm_id = dreq.local_comm_id;
+  reply(in, drep);
+}
+
+void Agent::refuse(const ReceivedMad& in, const Req& req, RejectReason reason,
+                   std::span<const std::byte> ari) {
+  Rej rej;
+  rej.tid = req.tid;
+  rej.remote_comm_id = req.local_comm_id;
+  rej.about = About::Req;
+  rej.reason = reason;
+  rej.ari_length = static_cast<uint8_t>(ari.size());
+  std::copy(ari.begin(), ari.end(), rej.ari.begin());
+  state_.counters.add(CounterId::rejects_sent);
+  reply(in, rej);
+}
+
+void Agent::refuse(const ReceivedMad& in, const SidrReq& request, SidrStatus status) {
+  SidrRep rep;
+  rep.tid = request.tid;
+  rep.request_id = request.request_id;
+  rep.service_id = request.service_id;
+  rep.status = status;
+  reply(in, rep);
+}
+
+template <typename Message>
+void Agent::reply(const ReceivedMad& to, const Message& message) {
+  Addresses back;
+  back.local_gid = to.destination;
+  back.peer_gid = to.source;
+  state_.send(message, back, to.traffic_class);
+}
+
+// --------------------------------------------------------------------------------- stale
+// connections
+
+// A queue pair has one connection. When the peer names one that we think is connected already, the
+// peer has forgotten that connection (IBA 12.9.8.3.1).
+Connection* Agent::other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides) {
+  const auto it = by_remote_qpn_.find({in.source, qpn.value()});
+  if (it == by_remote_qpn_.end() || it->second == besides) return nullptr;
+  return &connections_.at(it->second).exchange;
+}
+
+void Agent::end_stale(Connection& connection, Instant now) {
+  state_.counters.add(CounterId::stale_connections);
+  if (connection.state() != Connection::State::Established) return;
+  (void)connection.disconnect({}, now);
+  settle(connections_.at(connection.id()));
+}
+
+// ------------------------------------------------------------------------------------ owner's
+// calls
+
+Result<uint32_t> Agent::listen(const ListenParameters& parameters) {
+  return listeners_.add(parameters);
+}
+
+Status Agent::stop_listening(uint32_t listener) {
+  if (!listeners_.remove(listener)) return Error{EINVAL, "no such listener"};
+  return {};
+}
+
+void Agent::request_taken(uint32_t id) {
+  if (const auto it = connections_.find(id); it != connections_.end()) leave_backlog(it->second);
+  if (const auto it = sidr_.find(id); it != sidr_.end()) leave_backlog(it->second);
+}
+
+Result<uint32_t> Agent::connect(const ConnectParameters& parameters, Instant now) {
+  if (parameters.private_data.size() > kMaxConnectPrivateBytes) {
+    return Error{EINVAL, "a connection request has room for 56 bytes of private data"};
+  }
+  if (full()) return Error{ENOMEM, "too many connections at once"};
+  const uint32_t id = free_id();
+  ConnectionEntry& entry = connections_.try_emplace(id, state_, id, parameters, now).first->second;
+  deadlines_.emplace(kNever, id);
+  settle(entry);
+  return id;
+}
+
+Status Agent::accept(uint32_t id, const AcceptParameters& parameters, Instant now) {
+  ConnectionEntry* entry = owned(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.accept(parameters, now);
+  settle(*entry);
+  return status;
+}
+
+Status Agent::establish(uint32_t id, std::span<const std::byte> private_data) {
+  ConnectionEntry* entry = owned(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.establish(private_data);
+  settle(*entry);
+  return status;
+}
+
+Status Agent::reject(uint32_t id, RejectReason reason, std::span<const std::byte> ari,
+                     std::span<const std::byte> private_data, Instant now) {
+  ConnectionEntry* entry = owned(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.reject(reason, ari, private_data, now);
+  settle(*entry);
+  return status;
+}
+
+Status Agent::disconnect(uint32_t id, std::span<const std::byte> private_data, Instant now) {
+  ConnectionEntry* entry = owned(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.disconnect(private_data, now);
+  settle(*entry);
+  return status;
+}
+
+Status Agent::notify_established(uint32_t id) {
+  ConnectionEntry* entry = owned(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.notify_established();
+  settle(*entry);
+  return status;
+}
+
+void Agent::destroy(uint32_t id, Instant now) {
+  if (ConnectionEntry* entry = owned(id)) {
+    entry->exchange.abandon(now);
+    settle(*entry);
+  } else if (SidrEntry* sidr = owned_sidr(id)) {
+    sidr->exchange.abandon(now);
+    settle(*sidr);
+  }
+}
+
+const ConnectionInfo* Agent::info(uint32_t id) const {
+  const auto it = connections_.find(id);
+  return it != connections_.end() && it->second.exchange.owned() ? &it->second.exchange.info()
+                                                                 : nullptr;
+}
+
+Result<uint32_t> Agent::resolve_sidr(const SidrParameters& parameters, Instant now) {
+  if (parameters.private_data.size() > kMaxSidrPrivateBytes) {
+    return Error{EINVAL, "a service resolution has room for 180 bytes of private data"};
+  }
+  if (full()) return Error{ENOMEM, "too many connections at once"};
+  const uint32_t id = free_id();
+  SidrEntry& entry = sidr_.try_emplace(id, state_, id, parameters, now).first->second;
+  deadlines_.emplace(kNever, id);
+  settle(entry);
+  return id;
+}
+
+Status Agent::answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now) {
+  SidrEntry* entry = owned_sidr(id);
+  if (entry == nullptr) return kNoConnection;
+  const Status status = entry->exchange.answer(answer, now);
+  settle(*entry);
+  return status;
+}
+
+const SidrInfo* Agent::sidr_info(uint32_t id) const {
+  const auto it = sidr_.find(id);
+  return it != sidr_.end() && it->second.exchange.owned() ? &it->second.exchange.info() : nullptr;
+}
+
+Agent::ConnectionEntry* Agent::owned(uint32_t id) {
+  const auto it = connections_.find(id);
+  return it != connections_.end() && it->second.exchange.owned() ? &it->second : nullptr;
+}
+
+Agent::SidrEntry* Agent::owned_sidr(uint32_t id) {
+  const auto it = sidr_.find(id);
+  return it != sidr_.end() && it->second.exchange.owned() ? &it->second : nullptr;
+}
+
+// ---------------------------------------------------------------------------------- keeping books
+
+void Agent::on_deadline(Instant now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint32_t id = deadlines_.begin()->second;
+    if (const auto it = connections_.find(id); it != connections_.end()) {
+      it->second.exchange.on_deadline(now);
+      settle(it->second);
+    } else {
+      SidrEntry& entry = sidr_.at(id);
+      entry.exchange.on_deadline(now);
+      settle(entry);
+    }
+  }
+}
+
+uint32_t Agent::free_id() {
+  for (;;) {
+    const uint32_t id = state_.draw_comm_id();
+    // Zero stands for "not known" in messages.
+    if (id != 0 && !connections_.contains(id) && !sidr_.contains(id)) return id;
+  }
+}
+
+template <typename Exchange>
+void Agent::enter_backlog(Entry<Exchange>& entry, Listener& listener) {
+  ++listener.waiting;
+  entry.waiting = true;
+}
+
+template <typename Exchange>
+void Agent::leave_backlog(Entry<Exchange>& entry) {
+  if (!entry.waiting) return;
+  entry.waiting = false;
+  if (Listener* listener = listeners_.find(entry.exchange.listener())) --listener->waiting;
+}
+
+// After each change: what follows from the state an exchange is in now. May forget it.
+void Agent::settle(ConnectionEntry& entry) {
+  const Connection& c = entry.exchange;
+  if (c.state() != Connection::State::ReqReceived) leave_backlog(entry);
+  if (c.state() == Connection::State::Closed) return forget(entry);
+  if (!c.reserves_remote_qpn()) {
+    drop_if_ours(by_remote_qpn_, PeerKey{c.info().addresses.peer_gid, c.info().remote_qpn.value()},
+                 c.id());
+  }
+  reschedule(entry);
+}
+
+void Agent::settle(SidrEntry& entry) {
+  const SidrExchange& s = entry.exchange;
+  if (s.state() != SidrExchange::State::RequestReceived) leave_backlog(entry);
+  if (s.state() == SidrExchange::State::Closed) return forget(entry);
+  reschedule(entry);
+}
+
+template <typename Exchange>
+void Agent::reschedule(Entry<Exchange>& entry) {
+  const Instant at = entry.exchange.deadline();
+  if (at == entry.scheduled) return;
+  auto node = deadlines_.extract({entry.scheduled, entry.exchange.id()});
+  node.value().first = entry.scheduled = at;
+  deadlines_.insert(std::move(node));
+}
+
+void Agent::forget(ConnectionEntry& entry) {
+  const Connection& c = entry.exchange;
+  const wire::Gid& peer = c.info().addresses.peer_gid;
+  drop_if_ours(by_remote_id_, PeerKey{peer, c.remote_id()}, c.id());
+  drop_if_ours(by_remote_qpn_, PeerKey{peer, c.info().remote_qpn.value()}, c.id());
+  deadlines_.erase({entry.scheduled, c.id()});
+  connections_.erase(connections_.find(c.id()));
+}
+
+void Agent::forget(SidrEntry& entry) {
+  const SidrExchange& s = entry.exchange;
+  drop_if_ours(by_request_, PeerKey{s.info().addresses.peer_gid, s.request_id()}, s.id());
+  deadlines_.erase({entry.scheduled, s.id()});
+  sidr_.erase(sidr_.find(s.id()));
+}
+
+}  // namespace verbena::cm

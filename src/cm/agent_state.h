@@ -1,0 +1,78 @@
+// What an agent and its exchanges share: configuration, counters, identifiers, and the two queues
+// the owner empties.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cm/counters.h"
+#include "cm/events.h"
+#include "cm/mad.h"
+#include "cm/parameters.h"
+#include "wire/identifiers.h"
+
+namespace verbena::cm {
+
+struct OutgoingMad {
+  wire::Gid source;
+  wire::Gid destination;
+  uint8_t traffic_class = 0;
+  Mad bytes{};
+};
+
+// First in, first out; keeps its memory.
+template <typename T>
+class Queue {
+ public:
+  void push(const T& item) { items_.push_back(item); }
+  bool pop(T& into) {
+    if (empty()) return false;
+    into = items_[head_++];
+    if (empty()) items_.clear(), head_ = 0;
+    return true;
+  }
+  bool empty() const { return head_ == items_.size(); }
+  size_t size() const { return items_.size() - head_; }
+
+ private:
+  std::vector<T> items_;
+  size_t head_ = 0;
+};
+
+struct AgentState {
+  explicit AgentState(const AgentConfig& with) : config(with) {}
+
+  AgentConfig config;
+  Counters counters;
+  Queue<OutgoingMad> outbox;
+  Queue<Event> events;
+
+  // 24 bits that nobody can guess under our slot; the agent looks that they are free.
+  uint32_t draw_comm_id() {
+    return uint32_t{config.slot} << 24 |
+           static_cast<uint32_t>(siphash(config.secret, draws_++) & 0xFFFFFF);
+  }
+  uint64_t draw_tid() { return siphash(config.secret, draws_++); }
+
+  template <typename Message>
+  void send(const Message& message, const Addresses& way, uint8_t traffic_class) {
+    OutgoingMad mad{way.local_gid, way.peer_gid, traffic_class, {}};
+    message.store(mad.bytes);
+    push(mad);
+  }
+  void send_bytes(const Mad& bytes, const Addresses& way, uint8_t traffic_class) {
+    push({way.local_gid, way.peer_gid, traffic_class, bytes});
+  }
+
+ private:
+  void push(const OutgoingMad& mad) {
+    counters.add(CounterId::mads_sent);
+    outbox.push(mad);
+  }
+
+  uint64_t draws_ = 0;
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,38 @@
+// Who listens where: by service id and address, with the backlog of each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "cm/parameters.h"
+
+namespace verbena::cm {
+
+struct Listener {
+  uint32_t id = 0;
+  ListenParameters parameters;
+  uint32_t waiting = 0;  // requests told to the owner that the application has not taken yet
+
+  bool full() const { return waiting >= parameters.backlog; }
+};
+
+class Listeners {
+ public:
+  // EADDRINUSE when somebody listens there already.
+  Result<uint32_t> add(const ListenParameters& parameters);
+  bool remove(uint32_t id);
+  Listener* find(uint32_t id);
+  // The listener for a request to `address`: one bound to it before one for every address.
+  Listener* match(uint64_t service_id, const wire::Gid& address);
+  size_t size() const;
+
+ private:
+  std::unordered_map<uint64_t, std::vector<Listener>> by_service_;
+  std::unordered_map<uint32_t, uint64_t> service_of_;
+  uint32_t next_id_ = 1;
+};
+
+}  // namespace verbena::cm

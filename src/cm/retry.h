@@ -1,0 +1,51 @@
+// When to send a message again, and when to give up (IBA 12.9.8, with an earlier start: a lost
+// datagram on a quiet network should cost a fraction of a second, not the peer's whole time to
+// answer).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace verbena::cm {
+
+class Retry {
+ public:
+  Retry() = default;
+  // The last wait is always a full one: whoever answers in the standard's time is heard.
+  Retry(Duration first, Duration full, uint8_t retries, Instant now)
+      : full_(full), left_(retries), wait_(first.ns > 0 ? std::min(first, full) : full) {
+    if (left_ == 0) wait_ = full_;
+    deadline_ = now + wait_;
+  }
+
+  Instant deadline() const { return deadline_; }
+
+  // The deadline passed. True: send again. False: give up.
+  bool again(Instant now) {
+    if (left_ == 0) return false;
+    --left_;
+    wait_ = left_ == 0 ? full_ : std::min(wait_ * 2, full_);
+    deadline_ = now + wait_;
+    extended_ = false;
+    return true;
+  }
+
+  // The peer got the message and needs this long (MRA). Once for each time it was sent, so that
+  // no peer keeps us waiting for ever.
+  void extend(Duration by, Instant now) {
+    if (extended_) return;
+    extended_ = true;
+    deadline_ = std::max(deadline_, now + by + full_);
+  }
+
+ private:
+  Duration full_{};
+  uint8_t left_ = 0;
+  bool extended_ = false;
+  Duration wait_{};
+  Instant deadline_ = kNever;
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,146 @@
+// One question, one answer.
+#include "cm/sidr.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace verbena::cm {
+namespace {
+
+constexpr uint8_t kAnswerKept = 18;  // 1.1 s
+
+}  // namespace
+
+SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrParameters& p, Instant now)
+    : agent_(agent),
+      id_(id),
+      request_id_(id),
+      tid_(agent.draw_tid()),
+      state_(State::RequestSent),
+      retry_(agent.config.first_retry, iba_time(std::min(p.response_timeout, kMaxResponseTimeout)),
+             p.max_cm_retries, now),
+      info_{p.addresses, true, p.pkey, p.traffic_class} {
+  info_.addresses.peer_port = port_of(p.addresses.service_id);
+  SidrReq request;
+  request.tid = tid_;
+  request.request_id = request_id_;
+  request.pkey = p.pkey;
+  request.service_id = p.addresses.service_id;
+  IpHeader{p.addresses.local_port, p.addresses.local_ip, p.addresses.peer_ip}.store(
+      request.private_data.data());
+  std::copy(p.private_data.begin(), p.private_data.end(),
+            request.private_data.begin() + IpHeader::kBytes);
+  request.store(last_);
+  resend();
+}
+
+SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrReq& request,
+                           const IpHeader& ip, const wire::Gid& local_gid,
+                           const wire::Gid& peer_gid, uint32_t listener)
+    : agent_(agent),
+      id_(id),
+      request_id_(request.request_id),
+      tid_(request.tid),
+      state_(State::RequestReceived),
+      listener_(listener) {
+  info_.addresses = {
+      local_gid,      peer_gid,          ip.destination, ip.source, port_of(request.service_id),
+      ip.source_port, request.service_id};
+  info_.pkey = request.pkey;
+  Event e = event(EventKind::SidrRequest);
+  e.listener = listener;
+  e.private_data = PrivateData(std::span(request.private_data).subspan(IpHeader::kBytes));
+  agent_.events.push(e);
+}
+
+Status SidrExchange::answer(const SidrAnswer& answer, Instant now) {
+  if (state_ != State::RequestReceived) {
+    return Error{EINVAL, "this request was answered already"};
+  }
+  if (answer.private_data.size() > SidrRep::kPrivateBytes) {
+    return Error{EINVAL, "more private data than the message has room for"};
+  }
+  SidrRep reply;
+  reply.tid = tid_;
+  reply.ece_options = answer.ece.options;
+  reply.vendor_id = answer.ece.vendor_id;
+  reply.request_id = request_id_;
+  reply.status = answer.status;
+  reply.service_id = info_.addresses.service_id;
+  if (answer.status == SidrStatus::Success) {
+    reply.qpn = answer.qpn;
+    reply.qkey = answer.qkey;
+  }
+  std::copy(answer.private_data.begin(), answer.private_data.end(), reply.private_data.begin());
+  reply.store(last_);
+  resend();
+  state_ = State::Answered;
+  owned_ = false;
+  ends_ = now + iba_time(kAnswerKept);
+  return {};
+}
+
+void SidrExchange::abandon(Instant now) {
+  if (state_ == State::RequestReceived) {
+    SidrAnswer refusal;
+    refusal.status = SidrStatus::Reject;
+    (void)answer(refusal, now);
+  } else if (state_ == State::RequestSent) {
+    state_ = State::Closed;
+  }
+  owned_ = false;
+}
+
+void SidrExchange::on_duplicate_request() {
+  agent_.counters.add(CounterId::duplicates);
+  if (state_ == State::Answered) resend();
+}
+
+void SidrExchange::on_reply(const SidrRep& reply) {
+  if (state_ != State::RequestSent) return agent_.counters.add(CounterId::unexpected);
+  Event e = event(EventKind::SidrResponse);
+  e.sidr_status = reply.status;
+  e.qpn = reply.qpn;
+  e.qkey = reply.qkey;
+  e.private_data = PrivateData(reply.private_data);
+  agent_.events.push(e);
+  state_ = State::Closed;
+}
+
+Instant SidrExchange::deadline() const {
+  switch (state_) {
+    case State::RequestSent:
+      return retry_.deadline();
+    case State::Answered:
+      return ends_;
+    default:
+      return kNever;
+  }
+}
+
+void SidrExchange::on_deadline(Instant now) {
+  if (now < deadline()) return;
+  if (state_ == State::Answered) {
+    state_ = State::Closed;
+  } else if (retry_.again(now)) {
+    agent_.counters.add(CounterId::retransmissions);
+    resend();
+  } else {
+    agent_.counters.add(CounterId::timeouts);
+    Event e = event(EventKind::Unreachable);
+    e.error = ETIMEDOUT;
+    agent_.events.push(e);
+    state_ = State::Closed;
+  }
+}
+
+void SidrExchange::resend() { agent_.send_bytes(last_, info_.addresses, info_.traffic_class); }
+
+Event SidrExchange::event(EventKind kind) const {
+  Event e;
+  e.kind = kind;
+  e.id = id_;
+  return e;
+}
+
+}  // namespace verbena::cm

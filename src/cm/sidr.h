@@ -1,0 +1,65 @@
+// SidrExchange: how the unconnected services find a queue pair (IBA 12.11): one SIDR_REQ, one
+// SIDR_REP. The answer is kept for a while, so that a late copy of the request gets it again.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "cm/agent_state.h"
+#include "cm/messages.h"
+#include "cm/parameters.h"
+#include "cm/retry.h"
+
+namespace verbena::cm {
+
+struct SidrInfo {
+  Addresses addresses;
+  bool active = false;
+  uint16_t pkey = 0xFFFF;
+  uint8_t traffic_class = 0;
+};
+
+class SidrExchange {
+ public:
+  enum class State : uint8_t { RequestSent, RequestReceived, Answered, Closed };
+
+  // Active: sends SIDR_REQ. `parameters` were checked.
+  SidrExchange(AgentState& agent, uint32_t id, const SidrParameters& parameters, Instant now);
+  // Passive: `request` was matched to a listener. Tells the owner.
+  SidrExchange(AgentState& agent, uint32_t id, const SidrReq& request, const IpHeader& ip,
+               const wire::Gid& local_gid, const wire::Gid& peer_gid, uint32_t listener);
+
+  Status answer(const SidrAnswer& answer, Instant now);
+  void abandon(Instant now);
+
+  void on_duplicate_request();
+  void on_reply(const SidrRep& reply);
+  void on_deadline(Instant now);
+  Instant deadline() const;
+
+  uint32_t id() const { return id_; }
+  uint32_t request_id() const { return request_id_; }
+  State state() const { return state_; }
+  bool owned() const { return owned_; }
+  uint32_t listener() const { return listener_; }
+  const SidrInfo& info() const { return info_; }
+
+ private:
+  void resend();
+  Event event(EventKind kind) const;
+
+  AgentState& agent_;
+  uint32_t id_;
+  uint32_t request_id_;
+  uint64_t tid_;
+  State state_;
+  bool owned_ = true;
+  uint32_t listener_ = 0;
+  Retry retry_;
+  Instant ends_ = kNever;  // Answered
+  SidrInfo info_;
+  Mad last_{};
+};
+
+}  // namespace verbena::cm
