@@ -113,7 +113,7 @@ enum class Family : uint8_t { Both, Ipv4, Ipv6 };
 
 struct ListenParameters {
   uint64_t service_id = 0;
-  std::optional<wire::Gid> address;  // none: every address of the family
+  std::optional<wire::Gid> address{};  // none: every address of the family
   Family family = Family::Both;
   uint32_t backlog = 128;  // requests that the application has not taken yet
 };

@@ -1,0 +1,463 @@
+// Disconnecting, TIMEWAIT, stale connections, and datagrams that fit nothing.
+#include <cerrno>
+
+#include "cm/route.h"
+#include "tests/unit/cm/agent_support.h"
+
+namespace verbena::cm {
+namespace {
+
+class EndingTest : public AgentTest {};
+
+TEST_F(EndingTest, WeDisconnect) {
+  const uint32_t id = established_active();
+  ASSERT_TRUE(agent_.disconnect(id, bytes_of("bye"), now_).ok());
+  const Dreq dreq = sent_one<Dreq>();
+  EXPECT_EQ(dreq.local_comm_id, id);
+  EXPECT_EQ(dreq.remote_comm_id, kPeerId);
+  EXPECT_EQ(dreq.remote_qpn.value(), kPeerQpn);
+  EXPECT_EQ(text_of(dreq.private_data, 3), "bye");
+  EXPECT_TRUE(events().empty());
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());  // again: nothing more happens
+  EXPECT_TRUE(sent().empty());
+  next_deadline();
+  EXPECT_EQ(sent_one<Dreq>().tid, dreq.tid);
+  receive(peer_drep(id));
+  const Event disconnected = event_one(EventKind::Disconnected);
+  EXPECT_EQ(disconnected.id, id);
+  EXPECT_EQ(disconnected.error, 0);
+  EXPECT_EQ(agent_.next_deadline(), now_ + iba_time(17));
+  receive(peer_drep(id));
+  EXPECT_TRUE(events().empty());
+  next_deadline();
+  EXPECT_EQ(event_one(EventKind::TimewaitExit).id, id);
+  expect_empty();
+}
+
+TEST_F(EndingTest, PeerDisconnects) {
+  for (const bool active : {true, false}) {
+    const uint32_t id = active ? established_active() : established_passive();
+    Dreq dreq = peer_dreq(id);
+    dreq.private_data[0] = std::byte{9};
+    receive(dreq);
+    const Drep drep = sent_one<Drep>();
+    EXPECT_EQ(drep.tid, dreq.tid);
+    EXPECT_EQ(drep.local_comm_id, id);
+    EXPECT_EQ(drep.remote_comm_id, kPeerId);
+    const Event disconnected = event_one(EventKind::Disconnected);
+    EXPECT_EQ(disconnected.private_data.bytes[0], std::byte{9});
+    EXPECT_TRUE(agent_.disconnect(id, {}, now_).ok());  // as programs do on the event
+    EXPECT_TRUE(sent().empty());
+    receive(dreq);  // DREP was lost
+    sent_one<Drep>();
+    EXPECT_TRUE(events().empty());
+    next_deadline();
+    event_one(EventKind::TimewaitExit);
+    receive(dreq);  // later still: nobody knows it any more
+    EXPECT_EQ(sent_one<Drep>().remote_comm_id, kPeerId);
+    expect_empty();
+  }
+}
+
+TEST_F(EndingTest, BothDisconnectAtOnce) {
+  const uint32_t id = established_active();
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
+  sent();
+  receive(peer_dreq(id));
+  sent_one<Drep>();
+  event_one(EventKind::Disconnected);
+  receive(peer_drep(id));
+  EXPECT_TRUE(events().empty());
+  next_deadline();
+  EXPECT_TRUE(sent().empty());  // our DREQ is not repeated
+  event_one(EventKind::TimewaitExit);
+  expect_empty();
+}
+
+TEST_F(EndingTest, NobodyAnswersTheDisconnect) {
+  const uint32_t id = established_active();
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
+  sent();
+  for (int i = 0; i < 3; ++i) {
+    next_deadline();
+    sent_one<Dreq>();
+  }
+  next_deadline();
+  EXPECT_EQ(event_one(EventKind::Disconnected).error, ETIMEDOUT);
+  next_deadline();
+  event_one(EventKind::TimewaitExit);
+  expect_empty();
+}
+
+TEST_F(EndingTest, DisconnectOvertakesRtu) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  sent();
+  receive(peer_dreq(id));
+  sent_one<Drep>();
+  event_one(EventKind::Disconnected);
+  receive(peer_rtu(id));
+  EXPECT_TRUE(events().empty());
+}
+
+TEST_F(EndingTest, DisconnectBeforeRtu) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  sent();
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
+  EXPECT_EQ(sent_one<Dreq>().remote_qpn.value(), kPeerQpn);
+  receive(peer_rtu(id));  // too late
+  EXPECT_TRUE(events().empty());
+  receive(peer_drep(id));
+  event_one(EventKind::Disconnected);
+  receive(peer_req());  // the peer never saw our REP
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
+}
+
+TEST_F(EndingTest, DisconnectedBeforeWeWereReady) {
+  const uint32_t id = connect();
+  receive(peer_rep(id));
+  sent();
+  events();
+  receive(peer_dreq(id));
+  sent_one<Drep>();
+  event_one(EventKind::Disconnected);
+  EXPECT_EQ(agent_.establish(id).error().code, EINVAL);
+}
+
+TEST_F(EndingTest, DisconnectedBeforeRepCame) {
+  const uint32_t id = connect();
+  sent();
+  receive(peer_dreq(id));
+  sent_one<Drep>();
+  EXPECT_TRUE(events().empty());
+  receive(peer_rej(id, RejectReason::StaleConnection, About::Req));
+  event_one(EventKind::Rejected);
+  expect_empty();
+}
+
+TEST_F(EndingTest, LateRejectEndsAConnection) {
+  const uint32_t id = established_active();
+  receive(peer_rej(id, RejectReason::Timeout, About::Other));
+  const Event disconnected = event_one(EventKind::Disconnected);
+  EXPECT_EQ(disconnected.error, ECONNRESET);
+  EXPECT_EQ(disconnected.reason, RejectReason::Timeout);
+  receive(peer_rej(id, RejectReason::Timeout, About::Other));
+  EXPECT_TRUE(events().empty());
+  next_deadline();
+  event_one(EventKind::TimewaitExit);
+}
+
+TEST_F(EndingTest, DisconnectOfAnotherQueuePairIsDropped) {
+  const uint32_t id = established_active();
+  Dreq dreq = peer_dreq(id);
+  dreq.remote_qpn = wire::Qpn(kOurQpn + 1);
+  receive(dreq);
+  EXPECT_EQ(counter(CounterId::wrong_qpn), 1u);
+  receive(peer_dreq(id), ipv4(66));
+  EXPECT_EQ(counter(CounterId::wrong_source), 1u);
+  dreq = peer_dreq(id);
+  dreq.local_comm_id ^= 1;
+  receive(dreq);
+  EXPECT_EQ(counter(CounterId::unexpected), 1u);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_TRUE(events().empty());
+}
+
+TEST_F(EndingTest, DestroyedConnectionDisconnectsSilently) {
+  const uint32_t id = established_active();
+  agent_.destroy(id, now_);
+  sent_one<Dreq>();
+  EXPECT_EQ(agent_.info(id), nullptr);
+  EXPECT_EQ(agent_.disconnect(id, {}, now_).error().code, EINVAL);
+  next_deadline();
+  sent_one<Dreq>();  // it is repeated all the same
+  receive(peer_drep(id));
+  next_deadline();
+  expect_empty();
+}
+
+TEST_F(EndingTest, DestroyedInEveryLateState) {
+  uint32_t id = established_active();
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
+  sent();
+  agent_.destroy(id, now_);
+  EXPECT_TRUE(sent().empty());
+  receive(peer_drep(id));
+  agent_.destroy(id, now_);  // twice is harmless
+  next_deadline();
+  expect_empty();
+  id = established_active();
+  receive(peer_dreq(id));
+  sent();
+  events();
+  agent_.destroy(id, now_);
+  next_deadline();
+  expect_empty();
+}
+
+TEST_F(EndingTest, SpuriousDeadlinesAreHarmless) {
+  connect();
+  sent();
+  agent_.on_deadline(now_);
+  EXPECT_TRUE(sent().empty());
+  Agent idle(config());
+  idle.on_deadline(now_ + seconds(1000));
+  EXPECT_EQ(idle.next_deadline(), kNever);
+}
+
+// --------------------------------------------------------------------------------------- stale
+
+// The peer died, came back, and its new queue pair has the old one's number.
+TEST_F(EndingTest, ReqFromAConnectedQueuePairIsStale) {
+  const uint32_t id = established_passive();
+  receive(peer_req(kPeerId + 1));
+  const auto all = sent();
+  ASSERT_EQ(all.size(), 2u);
+  const Rej rej = Rej::load(all[0].bytes);
+  EXPECT_EQ(rej.reason, RejectReason::StaleConnection);
+  EXPECT_EQ(rej.remote_comm_id, kPeerId + 1);
+  EXPECT_EQ(Dreq::load(all[1].bytes).remote_comm_id, kPeerId);
+  EXPECT_EQ(counter(CounterId::stale_connections), 1u);
+  receive(peer_drep(id));
+  event_one(EventKind::Disconnected);
+  receive(peer_req(kPeerId + 2));  // still, until TIMEWAIT is over
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
+  next_deadline();
+  event_one(EventKind::TimewaitExit);
+  receive(peer_req(kPeerId + 3));
+  event_one(EventKind::ConnectRequest);
+}
+
+TEST_F(EndingTest, ReqWithAUsedIdIsStale) {
+  established_passive();
+  Req req = peer_req(kPeerId, kPeerQpn + 1);
+  req.tid ^= 1;
+  receive(req);
+  const auto all = sent_attributes();
+  EXPECT_EQ(all, (std::vector{Attribute::Rej, Attribute::Dreq}));
+  EXPECT_TRUE(events().empty());
+}
+
+TEST_F(EndingTest, AnotherHostsQueuePairMayHaveTheSameNumber) {
+  established_passive();
+  Req req = peer_req();
+  req.primary.local_gid = ipv4(66);
+  receive(req, ipv4(66));
+  event_one(EventKind::ConnectRequest);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(EndingTest, RepFromAConnectedQueuePairIsStale) {
+  const uint32_t old = established_active();
+  const uint32_t id = connect();
+  sent();
+  Rep rep = peer_rep(id);
+  rep.local_comm_id = kPeerId + 1;
+  receive(rep);
+  const auto all = sent();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(Rej::load(all[0].bytes).reason, RejectReason::StaleConnection);
+  EXPECT_EQ(Rej::load(all[0].bytes).about, About::Rep);
+  EXPECT_EQ(Dreq::load(all[1].bytes).local_comm_id, old);
+  EXPECT_TRUE(events().empty());
+  EXPECT_NE(agent_.info(id), nullptr);  // it goes on asking
+}
+
+TEST_F(EndingTest, RepWithAUsedIdIsDropped) {
+  established_active();
+  const uint32_t id = connect();
+  sent();
+  receive(peer_rep(id));
+  EXPECT_EQ(counter(CounterId::unexpected), 1u);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_TRUE(events().empty());
+}
+
+// Programs without queue pairs say 0: that reserves nothing.
+TEST_F(EndingTest, QueuePairZeroIsNeverStale) {
+  listen();
+  receive(peer_req(1, 0));
+  receive(peer_req(2, 0));
+  EXPECT_EQ(events().size(), 2u);
+}
+
+// ------------------------------------------------------------------------------- fits nothing
+
+TEST_F(EndingTest, MalformedDatagramsAreCounted) {
+  Mad mad;
+  peer_req().store(mad);
+  agent_.on_mad({peer_, us_, std::span(mad).first(255)}, now_);
+  agent_.on_mad({peer_, us_, {}}, now_);
+  mad[1] = std::byte{0x03};  // subnet administration
+  agent_.on_mad({peer_, us_, mad}, now_);
+  EXPECT_EQ(counter(CounterId::malformed_mads), 3u);
+  peer_req().store(mad);
+  mad[17] = std::byte{0x01};  // ClassPortInfo
+  agent_.on_mad({peer_, us_, mad}, now_);
+  mad[17] = std::byte{0x1A};  // APR, but we sent no LAP
+  agent_.on_mad({peer_, us_, mad}, now_);
+  EXPECT_EQ(counter(CounterId::unsupported_mads), 2u);
+  EXPECT_EQ(counter(CounterId::mads_received), 5u);
+  expect_empty();
+}
+
+TEST_F(EndingTest, OtherSlotsAreNotAnswered) {
+  const uint32_t other = uint32_t{kSlot + 1} << 24 | 5;
+  receive(peer_rep(other));
+  receive(peer_rtu(other));
+  receive(peer_dreq(other));
+  receive(peer_drep(other));
+  receive(peer_rej(other, RejectReason::Consumer, About::Req));
+  receive(peer_mra(other, About::Req, 20));
+  SidrRep reply;
+  reply.request_id = other;
+  receive(reply);
+  EXPECT_EQ(counter(CounterId::wrong_slot), 7u);
+  expect_empty();
+}
+
+TEST_F(EndingTest, UnknownIds) {
+  const uint32_t id = uint32_t{kSlot} << 24 | 5;
+  receive(peer_rtu(id));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
+  receive(peer_dreq(id));
+  EXPECT_EQ(sent_one<Drep>().remote_comm_id, kPeerId);
+  receive(peer_drep(id));
+  receive(peer_mra(id, About::Req, 20));
+  receive(peer_rej(id, RejectReason::Consumer, About::Req));
+  EXPECT_EQ(counter(CounterId::unknown_id), 5u);
+  expect_empty();
+}
+
+TEST_F(EndingTest, AlternatePathsAreRefused) {
+  const uint32_t id = established_active();
+  Mad mad{};
+  MadHeader header;
+  header.attribute = Attribute::Lap;
+  header.tid = 5;
+  header.store(mad.data());
+  store_be32(mad.data() + 24, kPeerId);
+  store_be32(mad.data() + 28, id);
+  agent_.on_mad({peer_, us_, mad}, now_);
+  const Apr apr = sent_one<Apr>();
+  EXPECT_EQ(apr.tid, 5u);
+  EXPECT_EQ(apr.local_comm_id, id);
+  EXPECT_EQ(apr.remote_comm_id, kPeerId);
+  EXPECT_EQ(apr.status, kAlternatePathNotSupported);
+  EXPECT_EQ(counter(CounterId::alternate_paths_refused), 1u);
+}
+
+// Every message in every state, from a peer that follows no protocol: nothing breaks, and nothing
+// but the connection's own end is told.
+TEST_F(EndingTest, AnyMessageInAnyState) {
+  using Beginning = uint32_t (*)(AgentTest&);
+  const Beginning setups[] = {
+      [](AgentTest& t) { return t.connect(); },
+      [](AgentTest& t) {
+        const uint32_t id = t.connect();
+        t.receive(t.peer_rep(id));
+        return id;
+      },
+      [](AgentTest& t) { return t.established_active(); },
+      [](AgentTest& t) { return t.listen(), t.receive_request(); },
+      [](AgentTest& t) {
+        t.listen();
+        const uint32_t id = t.receive_request();
+        EXPECT_TRUE(t.agent_.accept(id, t.accept_parameters(), t.now_).ok());
+        return id;
+      },
+      [](AgentTest& t) { return t.established_passive(); },
+      [](AgentTest& t) {
+        const uint32_t id = t.established_active();
+        EXPECT_TRUE(t.agent_.disconnect(id, {}, t.now_).ok());
+        return id;
+      },
+      [](AgentTest& t) {
+        const uint32_t id = t.established_passive();
+        t.receive(t.peer_dreq(id));
+        return id;
+      },
+      [](AgentTest& t) {
+        t.listen();
+        const uint32_t id = t.receive_request();
+        EXPECT_TRUE(t.agent_.reject(id, RejectReason::Consumer, {}, {}, t.now_).ok());
+        return id;
+      },
+  };
+  using Message = void (*)(AgentTest&, uint32_t);
+  const Message messages[] = {
+      [](AgentTest& t, uint32_t) { t.receive(t.peer_req()); },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_rep(id)); },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_rtu(id)); },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_mra(id, About::Req, 10)); },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_mra(id, About::Rep, 10)); },
+      [](AgentTest& t, uint32_t id) {
+        t.receive(t.peer_rej(id, RejectReason::Consumer, About::Req));
+      },
+      [](AgentTest& t, uint32_t id) {
+        t.receive(t.peer_rej(id, RejectReason::Timeout, About::Other));
+      },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_dreq(id)); },
+      [](AgentTest& t, uint32_t id) { t.receive(t.peer_drep(id)); },
+  };
+  class OneCase : public AgentTest {
+    void TestBody() override {}
+  };
+  for (size_t s = 0; s < std::size(setups); ++s) {
+    for (size_t m = 0; m < std::size(messages); ++m) {
+      for (size_t n = 0; n < std::size(messages); ++n) {
+        SCOPED_TRACE(testing::Message() << "state " << s << ", messages " << m << ", " << n);
+        OneCase t;
+        const uint32_t id = setups[s](t);
+        t.events();
+        t.sent();
+        messages[m](t, id);
+        messages[n](t, id);
+        size_t ends = 0;
+        while (t.agent_.next_deadline() != kNever) t.next_deadline();
+        for (const Event& e : t.events()) {
+          if (e.id != id) continue;
+          ends += e.kind == EventKind::Rejected || e.kind == EventKind::Unreachable ||
+                  e.kind == EventKind::TimewaitExit;
+        }
+        EXPECT_LE(ends, 1u);
+        EXPECT_LE(t.agent_.exchange_count(), 2u);
+        EXPECT_EQ(t.agent_.info(id) == nullptr, ends == 1 || s == 8);
+      }
+    }
+  }
+}
+
+// --------------------------------------------------------------------------------------- routes
+
+TEST_F(EndingTest, Routes) {
+  const auto route = [](const auto& message) {
+    Mad mad;
+    message.store(mad);
+    return route_of(mad);
+  };
+  EXPECT_EQ(route(peer_req()).kind, Route::Kind::Service);
+  EXPECT_EQ(route(peer_req()).service_id, kService);
+  SidrReq request;
+  request.service_id = 77;
+  EXPECT_EQ(route(request).kind, Route::Kind::Service);
+  EXPECT_EQ(route(request).service_id, 77u);
+  const uint32_t id = 0x2A000001;
+  for (const Route r : {route(peer_rep(id)), route(peer_rtu(id)), route(peer_dreq(id)),
+                        route(peer_drep(id)), route(peer_mra(id, About::Req, 1)),
+                        route(peer_rej(id, RejectReason::Consumer, About::Req))}) {
+    EXPECT_EQ(r.kind, Route::Kind::Slot);
+    EXPECT_EQ(r.slot, 0x2A);
+  }
+  SidrRep reply;
+  reply.request_id = id;
+  EXPECT_EQ(route(reply).slot, 0x2A);
+  EXPECT_EQ(route(peer_rej(0, RejectReason::Timeout, About::Other)).kind, Route::Kind::Everyone);
+  EXPECT_EQ(route_of({}).kind, Route::Kind::Nobody);
+}
+
+}  // namespace
+}  // namespace verbena::cm

@@ -1,0 +1,367 @@
+// The side that is asked: listeners, backlog, REP, what may answer it.
+#include <cerrno>
+
+#include "tests/unit/cm/agent_support.h"
+
+namespace verbena::cm {
+namespace {
+
+class PassiveTest : public AgentTest {};
+
+TEST_F(PassiveTest, RequestIsTold) {
+  const uint32_t listener = listen();
+  receive(peer_req());
+  const Event request = event_one(EventKind::ConnectRequest);
+  EXPECT_EQ(request.listener, listener);
+  EXPECT_EQ(request.id >> 24, kSlot);
+  EXPECT_EQ(request.private_data.size, 56u);
+  EXPECT_EQ(text_of(request.private_data.view(), 5), "hello");
+  EXPECT_TRUE(sent().empty());
+  const ConnectionInfo* info = agent_.info(request.id);
+  ASSERT_NE(info, nullptr);
+  EXPECT_FALSE(info->active);
+  EXPECT_EQ(info->addresses.local_gid, us_);
+  EXPECT_EQ(info->addresses.peer_gid, peer_);
+  EXPECT_EQ(info->addresses.local_ip, us_);
+  EXPECT_EQ(info->addresses.peer_ip, peer_);
+  EXPECT_EQ(info->addresses.local_port, 7174);
+  EXPECT_EQ(info->addresses.peer_port, 5555);
+  EXPECT_EQ(info->remote_qpn.value(), kPeerQpn);
+  EXPECT_EQ(info->remote_psn.value(), 77u);
+  EXPECT_EQ(info->responder_resources, 2);  // the peer's initiator depth
+  EXPECT_EQ(info->initiator_depth, 4);
+  EXPECT_EQ(info->retry_count, 6);
+  EXPECT_EQ(info->rnr_retry_count, 5);
+  EXPECT_EQ(info->mtu, wire::Mtu::k2048);
+  EXPECT_EQ(info->ack_timeout, 17);
+}
+
+TEST_F(PassiveTest, Accepts) {
+  listen();
+  const uint32_t id = receive_request();
+  AcceptParameters p = accept_parameters();
+  p.private_data = bytes_of("welcome");
+  p.srq = true;
+  p.ece = {0xABCDEF, 5};
+  ASSERT_TRUE(agent_.accept(id, p, now_).ok());
+  const Rep rep = sent_one<Rep>();
+  EXPECT_EQ(rep.tid, peer_req().tid);
+  EXPECT_EQ(rep.local_comm_id, id);
+  EXPECT_EQ(rep.remote_comm_id, kPeerId);
+  EXPECT_EQ(rep.local_qpn.value(), kOurQpn);
+  EXPECT_EQ(rep.starting_psn.value(), 99u);
+  EXPECT_EQ(rep.responder_resources, 2);
+  EXPECT_EQ(rep.initiator_depth, 4);
+  EXPECT_EQ(rep.target_ack_delay, 15);
+  EXPECT_EQ(rep.rnr_retry_count, 7);
+  EXPECT_TRUE(rep.srq);
+  EXPECT_EQ(rep.local_ca_guid, 0xC0FFEEu);
+  EXPECT_EQ(rep.vendor_id, 0xABCDEFu);
+  EXPECT_EQ(text_of(rep.private_data, 7), "welcome");
+  EXPECT_TRUE(events().empty());
+
+  Rtu rtu = peer_rtu(id);
+  rtu.private_data[0] = std::byte{42};
+  receive(rtu);
+  const Event established = event_one(EventKind::Established);
+  EXPECT_EQ(established.id, id);
+  EXPECT_EQ(established.private_data.bytes[0], std::byte{42});
+  EXPECT_EQ(agent_.next_deadline(), kNever);
+  receive(rtu);
+  EXPECT_TRUE(events().empty());
+  EXPECT_EQ(counter(CounterId::duplicates), 1u);
+}
+
+TEST_F(PassiveTest, RepIsSentAgainAndGivenUp) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  const Rep first = sent_one<Rep>();
+  for (int i = 0; i < 3; ++i) {  // as often as the peer's REQ allows
+    ASSERT_TRUE(next_deadline());
+    EXPECT_EQ(sent_one<Rep>().tid, first.tid);
+    EXPECT_TRUE(events().empty());
+  }
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Timeout);
+  const Event unreachable = event_one(EventKind::Unreachable);
+  EXPECT_EQ(unreachable.error, ETIMEDOUT);
+  EXPECT_EQ(agent_.info(id), nullptr);
+  // A peer that thinks it is connected hears otherwise; one that still asks, too.
+  receive(peer_rtu(id));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Timeout);
+  receive(peer_req());
+  const Rej rej = sent_one<Rej>();
+  EXPECT_EQ(rej.reason, RejectReason::StaleConnection);
+  EXPECT_EQ(rej.about, About::Req);
+  EXPECT_TRUE(events().empty());
+  next_deadline();
+  expect_empty();
+}
+
+TEST_F(PassiveTest, MraToRepMakesItWait) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  receive(peer_mra(id, About::Req, 20));  // not about this
+  EXPECT_EQ(counter(CounterId::unexpected), 1u);
+  receive(peer_mra(id, About::Rep, 20));
+  EXPECT_EQ(agent_.next_deadline(), now_ + iba_time(20) + iba_time(20) + iba_time(17));
+}
+
+TEST_F(PassiveTest, DataIsAsGoodAsRtu) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  ASSERT_TRUE(agent_.notify_established(id).ok());
+  event_one(EventKind::Established);
+  EXPECT_EQ(agent_.next_deadline(), kNever);
+  receive(peer_rtu(id));
+  ASSERT_TRUE(agent_.notify_established(id).ok());
+  EXPECT_TRUE(events().empty());
+}
+
+TEST_F(PassiveTest, RepeatedReqGetsMraThenRep) {
+  listen();
+  const uint32_t id = receive_request();
+  receive(peer_req());
+  const Mra mra = sent_one<Mra>();
+  EXPECT_EQ(mra.about, About::Req);
+  EXPECT_EQ(mra.local_comm_id, id);
+  EXPECT_EQ(mra.remote_comm_id, kPeerId);
+  EXPECT_EQ(mra.service_timeout, 24);
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  sent();
+  receive(peer_req());
+  EXPECT_EQ(sent_one<Rep>().local_comm_id, id);
+  receive(peer_rtu(id));
+  event_one(EventKind::Established);
+  receive(peer_req());  // overtaken
+  EXPECT_TRUE(sent().empty());
+  EXPECT_TRUE(events().empty());
+  EXPECT_EQ(counter(CounterId::duplicates), 3u);
+}
+
+TEST_F(PassiveTest, Rejects) {
+  listen();
+  const uint32_t id = receive_request();
+  const std::byte ari[] = {std::byte{1}, std::byte{2}};
+  ASSERT_TRUE(agent_.reject(id, RejectReason::Consumer, ari, bytes_of("go away"), now_).ok());
+  const Rej rej = sent_one<Rej>();
+  EXPECT_EQ(rej.tid, peer_req().tid);
+  EXPECT_EQ(rej.local_comm_id, 0u);  // the peer was never told
+  EXPECT_EQ(rej.remote_comm_id, kPeerId);
+  EXPECT_EQ(rej.about, About::Req);
+  EXPECT_EQ(rej.reason, RejectReason::Consumer);
+  EXPECT_EQ(rej.ari_length, 2);
+  EXPECT_EQ(rej.ari[1], std::byte{2});
+  EXPECT_EQ(text_of(rej.private_data, 7), "go away");
+  EXPECT_EQ(agent_.info(id), nullptr);
+  EXPECT_EQ(agent_.accept(id, accept_parameters(), now_).error().code, EINVAL);
+  // A late copy of the REQ gets the same answer, and the application no second request.
+  receive(peer_req());
+  EXPECT_EQ(text_of(sent_one<Rej>().private_data, 7), "go away");
+  EXPECT_TRUE(events().empty());
+  // The same queue pair may try again at once, with a new id.
+  receive(peer_req(kPeerId + 1));
+  event_one(EventKind::ConnectRequest);
+  next_deadline();
+  EXPECT_EQ(agent_.exchange_count(), 1u);
+}
+
+TEST_F(PassiveTest, RejectsAfterMraByName) {
+  listen();
+  const uint32_t id = receive_request();
+  receive(peer_req());
+  sent();
+  ASSERT_TRUE(agent_.reject(id, RejectReason::Consumer, {}, {}, now_).ok());
+  EXPECT_EQ(sent_one<Rej>().local_comm_id, id);
+}
+
+TEST_F(PassiveTest, PeerGivesUpByItsOwnId) {
+  listen();
+  const uint32_t id = receive_request();
+  Rej rej;
+  rej.local_comm_id = kPeerId;
+  rej.about = About::Other;
+  rej.reason = RejectReason::Timeout;
+  receive(rej, ipv4(66));  // nobody else can
+  EXPECT_EQ(counter(CounterId::unknown_id), 1u);
+  receive(rej);
+  const Event rejected = event_one(EventKind::Rejected);
+  EXPECT_EQ(rejected.id, id);
+  EXPECT_EQ(rejected.reason, RejectReason::Timeout);
+  EXPECT_EQ(agent_.accept(id, accept_parameters(), now_).error().code, EINVAL);
+  receive(peer_req());
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
+  next_deadline();
+  expect_empty();
+}
+
+TEST_F(PassiveTest, PeerRejectsRep) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  sent();
+  Rej other = peer_rej(id, RejectReason::Consumer, About::Rep);
+  other.local_comm_id ^= 1;  // not of this connection
+  receive(other);
+  EXPECT_EQ(counter(CounterId::unexpected), 1u);
+  receive(peer_rej(id, RejectReason::Consumer, About::Rep));
+  EXPECT_EQ(event_one(EventKind::Rejected).reason, RejectReason::Consumer);
+  next_deadline();
+  expect_empty();
+}
+
+TEST_F(PassiveTest, NobodyListens) {
+  receive(peer_req());
+  const Rej rej = sent_one<Rej>();
+  EXPECT_EQ(rej.reason, RejectReason::InvalidServiceId);
+  EXPECT_EQ(rej.about, About::Req);
+  EXPECT_EQ(rej.remote_comm_id, kPeerId);
+  EXPECT_EQ(rej.tid, peer_req().tid);
+  EXPECT_EQ(counter(CounterId::no_listener), 1u);
+  expect_empty();
+  const uint32_t listener = listen();
+  ASSERT_TRUE(agent_.stop_listening(listener).ok());
+  EXPECT_EQ(agent_.stop_listening(listener).error().code, EINVAL);
+  receive(peer_req());
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidServiceId);
+}
+
+TEST_F(PassiveTest, BacklogIsBounded) {
+  listen(2);
+  receive(peer_req(1, 1));
+  receive(peer_req(2, 2));
+  const std::vector<Event> requests = events();
+  ASSERT_EQ(requests.size(), 2u);
+  for (uint32_t i = 3; i < 1000; ++i) {
+    receive(peer_req(i, i));
+    EXPECT_EQ(sent_one<Rej>().reason, RejectReason::NoResources);
+  }
+  EXPECT_TRUE(events().empty());
+  EXPECT_EQ(agent_.exchange_count(), 2u);
+  EXPECT_EQ(counter(CounterId::backlog_full), 997u);
+
+  agent_.request_taken(requests[0].id);
+  agent_.request_taken(requests[0].id);  // counts once
+  receive(peer_req(1000, 1000));
+  event_one(EventKind::ConnectRequest);
+  receive(peer_req(1001, 1001));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::NoResources);
+  ASSERT_TRUE(agent_.accept(requests[1].id, accept_parameters(), now_).ok());
+  sent();
+  receive(peer_req(1002, 1002));
+  event_one(EventKind::ConnectRequest);
+  receive(peer_req(1003, 1003));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::NoResources);
+}
+
+TEST_F(PassiveTest, TheWholeIsBoundedToo) {
+  listen(1000);
+  for (uint32_t i = 1; i <= 64; ++i) receive(peer_req(i, i));
+  EXPECT_EQ(events().size(), 64u);
+  receive(peer_req(65, 65));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::NoResources);
+  EXPECT_EQ(counter(CounterId::too_many_connections), 1u);
+}
+
+TEST_F(PassiveTest, DestroyedRequestIsRejected) {
+  listen(1);
+  const uint32_t id = receive_request();
+  agent_.destroy(id, now_);
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Consumer);
+  receive(peer_req(kPeerId + 1));  // and leaves its place in the backlog
+  event_one(EventKind::ConnectRequest);
+}
+
+TEST_F(PassiveTest, RequestsOutliveTheirListener) {
+  const uint32_t listener = listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.stop_listening(listener).ok());
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  sent_one<Rep>();
+  receive(peer_rtu(id));
+  event_one(EventKind::Established);
+}
+
+TEST_F(PassiveTest, ImpossibleRequestsAreRefused) {
+  listen();
+  struct Case {
+    RejectReason reason;
+    void (*spoil)(Req&);
+  };
+  const Case cases[] = {
+      {RejectReason::InvalidTransportType, [](Req& r) { r.transport = TransportType::Rd; }},
+      {RejectReason::InvalidTransportType, [](Req& r) { r.transport = TransportType::Extended; }},
+      {RejectReason::InvalidGid, [](Req& r) { r.primary.local_gid = ipv4(66); }},
+      {RejectReason::InvalidMtu, [](Req& r) { r.path_mtu = 0; }},
+      {RejectReason::InvalidMtu, [](Req& r) { r.path_mtu = 6; }},
+      {RejectReason::UnsupportedRequest, [](Req& r) { r.private_data[0] = std::byte{0x20}; }},
+      {RejectReason::UnsupportedRequest, [](Req& r) { r.private_data[1] = std::byte{0x50}; }},
+      {RejectReason::InvalidServiceId, [](Req& r) { r.service_id += 1; }},
+      {RejectReason::InvalidServiceId, [](Req& r) { r.service_id |= uint64_t{1} << 60; }},
+  };
+  for (const Case& c : cases) {
+    Req req = peer_req();
+    c.spoil(req);
+    receive(req);
+    EXPECT_EQ(sent_one<Rej>().reason, c.reason);
+    expect_empty();
+  }
+  EXPECT_EQ(counter(CounterId::bad_requests), 7u);
+  Req anonymous = peer_req(0);
+  receive(anonymous);
+  EXPECT_EQ(counter(CounterId::bad_requests), 8u);
+  expect_empty();
+}
+
+TEST_F(PassiveTest, UcAndXrcAreTold) {
+  listen();
+  Req req = peer_req(1, 1);
+  req.transport = TransportType::Uc;
+  receive(req);
+  EXPECT_EQ(agent_.info(event_one(EventKind::ConnectRequest).id)->qp_kind, QpKind::Uc);
+  req = peer_req(2, 2);
+  req.transport = TransportType::Extended;
+  req.extended_transport = kExtendedXrc;
+  receive(req);
+  const uint32_t id = event_one(EventKind::ConnectRequest).id;
+  EXPECT_EQ(agent_.info(id)->qp_kind, QpKind::Xrc);
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  const Rep rep = sent_one<Rep>();
+  EXPECT_EQ(rep.local_eecn, kOurQpn);
+  EXPECT_EQ(rep.local_qpn.value(), 0u);
+  EXPECT_TRUE(rep.srq);
+}
+
+TEST_F(PassiveTest, AddressesOfListeners) {
+  Listeners listeners;
+  const uint32_t any4 = listeners.add({.service_id = 1, .family = Family::Ipv4}).value();
+  const uint32_t any6 = listeners.add({.service_id = 1, .family = Family::Ipv6}).value();
+  const uint32_t one = listeners.add({.service_id = 2, .address = ipv4(1)}).value();
+  const uint32_t two = listeners.add({.service_id = 2, .address = ipv4(2)}).value();
+  const uint32_t both = listeners.add({.service_id = 3}).value();
+  EXPECT_EQ(listeners.match(1, ipv4(9))->id, any4);
+  EXPECT_EQ(listeners.match(1, ipv6(9))->id, any6);
+  EXPECT_EQ(listeners.match(2, ipv4(1))->id, one);
+  EXPECT_EQ(listeners.match(2, ipv4(2))->id, two);
+  EXPECT_EQ(listeners.match(2, ipv4(3)), nullptr);
+  EXPECT_EQ(listeners.match(3, ipv6(3))->id, both);
+  EXPECT_EQ(listeners.match(3, ipv4(3))->id, both);
+  EXPECT_EQ(listeners.match(4, ipv4(3)), nullptr);
+  EXPECT_EQ(listeners.add({.service_id = 1}).error().code, EADDRINUSE);
+  EXPECT_EQ(listeners.add({.service_id = 1, .address = ipv4(1)}).error().code, EADDRINUSE);
+  EXPECT_EQ(listeners.add({.service_id = 2, .address = ipv4(1)}).error().code, EADDRINUSE);
+  EXPECT_EQ(listeners.add({.service_id = 2, .family = Family::Ipv4}).error().code, EADDRINUSE);
+  EXPECT_TRUE(listeners.add({.service_id = 2, .family = Family::Ipv6}).ok());
+  EXPECT_EQ(listeners.add({.service_id = 3, .family = Family::Ipv6}).error().code, EADDRINUSE);
+  EXPECT_TRUE(listeners.remove(one));
+  EXPECT_FALSE(listeners.remove(one));
+  EXPECT_EQ(listeners.find(one), nullptr);
+  EXPECT_TRUE(listeners.add({.service_id = 2, .address = ipv4(1)}).ok());
+  EXPECT_EQ(listeners.size(), 6u);
+}
+
+}  // namespace
+}  // namespace verbena::cm
