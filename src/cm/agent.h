@@ -29,6 +29,9 @@ struct ReceivedMad {
   wire::Gid destination;
   std::span<const std::byte> bytes;
   uint8_t traffic_class = 0;
+  // The owner found no process behind the slot it was for: answer as to an id nobody knows, so
+  // that a peer of a killed process need not wait for its time-outs.
+  bool for_nobody = false;
 };
 
 class Agent {

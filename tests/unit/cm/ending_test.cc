@@ -319,6 +319,27 @@ TEST_F(EndingTest, OtherSlotsAreNotAnswered) {
   expect_empty();
 }
 
+// Its process was killed, and we are its neighbour.
+TEST_F(EndingTest, AnswersForTheDead) {
+  const uint32_t dead = uint32_t{kSlot + 1} << 24 | 5;
+  const auto receive_for_nobody = [this](const auto& message) {
+    Mad mad;
+    message.store(mad);
+    agent_.on_mad({.source = peer_, .destination = us_, .bytes = mad, .for_nobody = true}, now_);
+  };
+  receive_for_nobody(peer_dreq(dead));
+  const Drep drep = sent_one<Drep>();
+  EXPECT_EQ(drep.local_comm_id, dead);
+  EXPECT_EQ(drep.remote_comm_id, kPeerId);
+  receive_for_nobody(peer_rep(dead));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
+  receive_for_nobody(peer_rtu(dead));
+  EXPECT_EQ(sent_one<Rej>().local_comm_id, dead);
+  receive_for_nobody(peer_drep(dead));
+  EXPECT_EQ(counter(CounterId::wrong_slot), 0u);
+  expect_empty();
+}
+
 TEST_F(EndingTest, UnknownIds) {
   const uint32_t id = uint32_t{kSlot} << 24 | 5;
   receive(peer_rtu(id));

@@ -1,0 +1,26 @@
+// One seed of connection management: several processes on a few hosts connect, accept, refuse,
+// dawdle, disconnect and vanish, over a network that loses, doubles and reorders datagrams. Then
+// the network heals, everybody finishes, and nothing may be left.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace verbena::sim {
+
+struct CmRunResult {
+  std::vector<std::string> violations;
+  uint64_t trace_hash = 0;
+  uint64_t attempts = 0;
+  uint64_t established = 0;  // attempts that both sides saw established
+  uint64_t rejected = 0;
+  uint64_t unreachable = 0;
+  uint64_t sidr_answers = 0;
+  uint64_t datagrams = 0;
+  bool ok() const { return violations.empty(); }
+};
+
+CmRunResult run_cm_seed(uint64_t seed);
+
+}  // namespace verbena::sim

@@ -1,0 +1,43 @@
+// Many seeds of connection management. VERBENA_SIM_SEEDS says how many.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "sim/cm_run.h"
+
+namespace verbena::sim {
+namespace {
+
+TEST(CmSweep, Seeds) {
+  const char* wanted = std::getenv("VERBENA_SIM_SEEDS");
+  const uint64_t count = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 3000;
+  CmRunResult sum;
+  int failed = 0;
+  for (uint64_t seed = 0; seed < count && failed < 5; ++seed) {
+    const CmRunResult r = run_cm_seed(seed);
+    for (const std::string& violation : r.violations) {
+      ADD_FAILURE() << "seed " << seed << ": " << violation;
+    }
+    failed += !r.ok();
+    sum.attempts += r.attempts;
+    sum.established += r.established;
+    sum.rejected += r.rejected;
+    sum.unreachable += r.unreachable;
+    sum.sidr_answers += r.sidr_answers;
+  }
+  // The sweep must have met what it is about.
+  EXPECT_GT(sum.established, sum.attempts / 4);
+  EXPECT_GT(sum.rejected, sum.attempts / 20);
+  EXPECT_GT(sum.unreachable, sum.attempts / 100);
+  EXPECT_GT(sum.sidr_answers, sum.attempts / 20);
+}
+
+TEST(CmSweep, SameSeedSameTrace) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(run_cm_seed(seed).trace_hash, run_cm_seed(seed).trace_hash) << seed;
+  }
+  EXPECT_NE(run_cm_seed(1).trace_hash, run_cm_seed(2).trace_hash);
+}
+
+}  // namespace
+}  // namespace verbena::sim
