@@ -159,14 +159,6 @@ VERBENA_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, in
   });
 }
 
-VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd*, uint32_t) {
-  return object_of<ibv_mr>("ibv_import_mr", []() -> Result<ibv_mr*> {
-    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
-  });
-}
-
-VERBENA_EXPORT void ibv_unimport_mr(ibv_mr*) {}
-
 VERBENA_EXPORT ibv_dm* ibv_import_dm(ibv_context*, uint32_t) {
   return object_of<ibv_dm>("ibv_import_dm", []() -> Result<ibv_dm*> {
     return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
