@@ -36,11 +36,11 @@ if [ "$own_namespace" = yes ]; then
   start watch "$tool" run -- ibv_asyncwatch -d verbena_lo
   await_line "$logs/watch" "async event FD" 10 || fail "ibv_asyncwatch does not start"
   ip address add 127.0.0.9/8 dev lo
-  await_line "$logs/watch" "event_type GID table change" 10 || fail "no event for a new address"
+  await_line "$logs/watch" "IBV_EVENT_GID_CHANGE" 10 || fail "no event for a new address"
   ip link set lo down
-  await_line "$logs/watch" "event_type port error" 10 || fail "no event for a port that went down"
+  await_line "$logs/watch" "IBV_EVENT_PORT_ERR" 10 || fail "no event for a port that went down"
   ip link set lo up
-  await_line "$logs/watch" "event_type port active" 10 || fail "no event for a port that came up"
+  await_line "$logs/watch" "IBV_EVENT_PORT_ACTIVE" 10 || fail "no event for a port that came up"
   kill -KILL "${pids[watch]}"
   finish watch 5
   note "ok asynchronous events of the port"
