@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace verbena::core {
 
-CompletionQueue::CompletionQueue(uint32_t capacity)
-    : capacity_(capacity),
-      mask_(std::bit_ceil(capacity) - 1),
-      ring_(std::make_unique<Completion[]>(size_t{mask_} + 1)) {}
+CompletionQueue::CompletionQueue(uint32_t capacity, Ring ring)
+    : capacity_(capacity), mask_(slots_for(capacity) - 1), ring_(std::move(ring)) {
+  if (!ring_) ring_.reset(new Completion[size_t{mask_} + 1]);
+}
+
+uint32_t CompletionQueue::slots_for(uint32_t capacity) { return std::bit_ceil(capacity); }
 
 bool CompletionQueue::push(const Completion& completion, bool* notify) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
@@ -66,8 +69,8 @@ void CompletionQueue::arm(Armed level) {
 bool CompletionQueue::resize(uint32_t capacity) {
   const uint32_t waiting = size();
   if (waiting > capacity) return false;
-  const uint32_t mask = std::bit_ceil(capacity) - 1;
-  auto ring = std::make_unique<Completion[]>(size_t{mask} + 1);
+  const uint32_t mask = slots_for(capacity) - 1;
+  Ring ring(new Completion[size_t{mask} + 1]);
   const uint64_t head = head_.load();
   for (uint64_t i = head; i < head + waiting; ++i) ring[i & mask] = ring_[i & mask_];
   ring_ = std::move(ring);

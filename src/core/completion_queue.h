@@ -12,9 +12,26 @@ namespace verbena::core {
 
 enum class Armed : uint8_t { No = 0, Solicited = 1, Any = 2 };
 
+// How the memory goes in which completions lie: whoever made it says.
+struct FreeRing {
+  void (*free)(void* owner, Completion* ring) = nullptr;  // null: as std::make_unique made it
+  void* owner = nullptr;
+  void operator()(Completion* ring) const {
+    if (free != nullptr) {
+      free(owner, ring);
+    } else {
+      delete[] ring;
+    }
+  }
+};
+
 class CompletionQueue {
  public:
-  explicit CompletionQueue(uint32_t capacity);
+  using Ring = std::unique_ptr<Completion[], FreeRing>;
+
+  // `ring`: of slots_for(capacity), or null.
+  explicit CompletionQueue(uint32_t capacity, Ring ring = {});
+  static uint32_t slots_for(uint32_t capacity);
 
   uint32_t capacity() const { return capacity_; }
 
@@ -50,7 +67,7 @@ class CompletionQueue {
  private:
   uint32_t capacity_;
   uint32_t mask_;
-  std::unique_ptr<Completion[]> ring_;
+  Ring ring_;
   bool overrun_ = false;
   bool ignore_overrun_ = false;
   alignas(64) std::atomic<uint64_t> tail_{

@@ -29,6 +29,16 @@ LogLevel parse_level(const std::string& value) {
   return LogLevel::Warning;
 }
 
+// From 1 to `most`; `value` keeps its default otherwise.
+void number(const char* name, uint32_t most, const char* wanted, uint32_t& value) {
+  const std::string given = text(name);
+  if (given.empty()) return;
+  char* end = nullptr;
+  const unsigned long n = std::strtoul(given.c_str(), &end, 10);
+  if (n == 0 || n > most || *end != 0) return warn(name, given, wanted);
+  value = static_cast<uint32_t>(n);
+}
+
 Config read() {
   Config c;
   c.devices = text("VERBENA_DEVICES");
@@ -36,15 +46,10 @@ Config read() {
   c.log_file = text("VERBENA_LOG_FILE");
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
-  if (const std::string bytes = text("VERBENA_RCVBUF"); !bytes.empty()) {
-    char* end = nullptr;
-    const unsigned long n = std::strtoul(bytes.c_str(), &end, 10);
-    if (n != 0 && n <= (1ul << 30) && *end == 0) {
-      c.receive_buffer = static_cast<uint32_t>(n);
-    } else {
-      warn("VERBENA_RCVBUF", bytes, "a number of bytes up to 1073741824 is wanted");
-    }
-  }
+  number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",
+         c.receive_buffer);
+  number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "a decimal number of 32 bits is wanted",
+         c.vendor_part_id);
   return c;
 }
 

@@ -15,6 +15,8 @@ struct Config {
   std::string log_file;                    // VERBENA_LOG_FILE: where to, instead of standard error
   std::string faults;  // VERBENA_FAULTS: faults to inject, e.g. "loss=0.01,seed=7"
   std::string pcap;    // VERBENA_PCAP: file to capture packets to (%p becomes the process id)
+  uint32_t vendor_part_id = 1;  // VERBENA_VENDOR_PART_ID: for programs that do less for parts that
+                                // they have never heard of
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF to ask for, to try small ones
 };
 

@@ -1,7 +1,8 @@
 // Opening and closing a device, the tables that header inlines jump through, and what a fork does
 // to open contexts.
 #include <pthread.h>
-#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,10 +89,36 @@ void fill_tables(Context& c) {
   c.dm_export_dmabuf_fd = dm_export_dmabuf_fd;
   c.alloc_buf = alloc_buf;
   c.free_buf = free_buf;
+  c.modify_qp_rate_limit = modify_qp_rate_limit;
+  c.create_cq_ex = create_cq_ex;
+  c.modify_cq = modify_cq;
+  c.query_rt_values = query_rt_values;
+  c.alloc_td = alloc_td;
+  c.dealloc_td = dealloc_td;
+  c.alloc_parent_domain = alloc_parent_domain;
+  c.create_counters = create_counters;
+  c.destroy_counters = destroy_counters;
+  c.attach_counters_point_flow = attach_counters_point_flow;
+  c.read_counters = read_counters;
   c.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }
 
-Result<ibv_context*> open_device(Device* device) {
+// No command ever goes over it, but programs pass it around, close() copies of it, and import by
+// it: the file behind it tells whose it is.
+Status open_command_file(Context& context, int fd) {
+  if (fd < 0) fd = memfd_create(kCommandFileName, MFD_CLOEXEC);
+  struct stat file {};
+  if (fd < 0 || fstat(fd, &file) != 0) {
+    return Error{errno, "cannot make a descriptor (too many open files?)"};
+  }
+  context.context.cmd_fd = fd;
+  context.command_file = file.st_ino;
+  return {};
+}
+
+}  // namespace
+
+Result<ibv_context*> open_context(Device* device, int command_fd) {
   auto context = std::make_unique<Context>();
   context->context.cmd_fd = -1;
   auto nic = runtime::Nic::open(current_info(device));
@@ -105,9 +132,8 @@ Result<ibv_context*> open_device(Device* device) {
   ibv_context& c = context->context;
   c.device = &device->device;
   c.async_fd = context->async->fd();
-  // No command ever goes over it, but programs pass it around and close() copies of it.
-  c.cmd_fd = eventfd(0, EFD_CLOEXEC);
-  if (c.cmd_fd < 0) return Error{errno, "cannot make a descriptor (too many open files?)"};
+  const Status command = open_command_file(*context, command_fd);
+  if (!command.ok()) return command.error();
   c.num_comp_vectors = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   pthread_mutex_init(&c.mutex, nullptr);
 
@@ -121,7 +147,35 @@ Result<ibv_context*> open_device(Device* device) {
   return &context.release()->context;
 }
 
-}  // namespace
+Device* device_of_command_file(ino_t file) {
+  const std::lock_guard lock(open_contexts().mutex);
+  for (const Context* context : open_contexts().contexts) {
+    if (context->command_file == file) return context->device;
+  }
+  return nullptr;
+}
+
+void list_pd(Context& context, Pd* pd) {
+  const std::lock_guard lock(open_contexts().mutex);
+  context.pds.emplace(pd->handle, pd);
+}
+
+void unlist_pd(Context& context, Pd* pd) {
+  const std::lock_guard lock(open_contexts().mutex);
+  context.pds.erase(pd->handle);
+}
+
+Pd* use_pd(const Context& context, uint32_t handle) {
+  const std::lock_guard lock(open_contexts().mutex);
+  for (const Context* other : open_contexts().contexts) {
+    if (other->command_file != context.command_file) continue;
+    const auto found = other->pds.find(handle);
+    if (found == other->pds.end()) continue;
+    found->second->users.fetch_add(1);
+    return found->second;
+  }
+  return nullptr;
+}
 
 Context::~Context() {
   if (context.cmd_fd >= 0) close(context.cmd_fd);
@@ -145,7 +199,7 @@ using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
-  return object_of<ibv_context>("ibv_open_device", [&] { return open_device(from(device)); });
+  return object_of<ibv_context>("ibv_open_device", [&] { return open_context(from(device), -1); });
 }
 
 // Objects that are still there keep the memory (and the Nic) until they are destroyed; the context
@@ -167,13 +221,6 @@ VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
   }
   c->drop_user();
   return 0;
-}
-
-// Importing needs a kernel that holds the objects of both processes.
-VERBENA_EXPORT ibv_context* ibv_import_device(int) {
-  return object_of<ibv_context>("ibv_import_device", []() -> Result<ibv_context*> {
-    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
-  });
 }
 
 }  // extern "C"

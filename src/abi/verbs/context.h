@@ -2,8 +2,17 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/types.h>
+
+#include "base/result.h"
 
 namespace verbena::abi {
+
+struct CompletionChannel;
+struct Context;
+struct Cq;
+struct Device;
+struct Pd;
 
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc);
 int req_notify_cq(ibv_cq* cq, int solicited_only);
@@ -26,13 +35,42 @@ ibv_mr* alloc_null_mr(ibv_pd* pd);
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
 int free_dm(ibv_dm* dm);
 ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsigned access);
+int modify_qp_rate_limit(ibv_qp* qp, ibv_qp_rate_limit_attr* attr);
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr);
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr);
+int query_rt_values(ibv_context* context, ibv_values_ex* values);
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* init);
+int dealloc_td(ibv_td* td);
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr);
+ibv_counters* create_counters(ibv_context* context, ibv_counters_init_attr* init);
+int destroy_counters(ibv_counters* counters);
+int attach_counters_point_flow(ibv_counters* counters, ibv_counter_attach_attr* attr,
+                               ibv_flow* flow);
+int read_counters(ibv_counters* counters, uint64_t* values, uint32_t count, uint32_t flags);
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count);
 
 // The child of a fork has copies of these; there they are closed.
-struct CompletionChannel;
-struct Context;
 void watch_channel(Context& context, CompletionChannel* channel);
 void unwatch_channel(Context& context, CompletionChannel* channel);
+
+// Opening and importing. `command_fd` becomes the context's; -1: a new one.
+Result<ibv_context*> open_context(Device* device, int command_fd);
+inline constexpr const char* kCommandFileName = "verbena-device";
+// The device that some context of this process has open with this command file, or null.
+Device* device_of_command_file(ino_t file);
+void list_pd(Context& context, Pd* pd);
+void unlist_pd(Context& context, Pd* pd);
+// The protection domain that a context with the same command file knows by `handle`, with one more
+// user; null if there is none.
+Pd* use_pd(const Context& context, uint32_t handle);
+
+struct CqOptions {
+  bool single_threaded = false;
+  bool ignore_overrun = false;
+  Pd* domain = nullptr;  // a parent domain
+};
+Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                      int comp_vector, const CqOptions& options);
 
 }  // namespace verbena::abi

@@ -86,40 +86,18 @@ Status check_size(int cqe) {
   return {};
 }
 
-Result<ibv_cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
-                          int comp_vector) {
-  if (context->nic->dead()) return kDead;
-  const Status size = check_size(cqe);
-  if (!size.ok()) return size.error();
-  if (comp_vector < 0 || comp_vector >= context->context.num_comp_vectors) {
-    return Error{EINVAL, "comp_vector must be below the context's num_comp_vectors"};
-  }
-  if (channel != nullptr && channel->context != &context->context) {
-    return Error{EINVAL, "the completion channel belongs to another context"};
-  }
-  auto cq = std::make_unique<Cq>(static_cast<uint32_t>(cqe));
-  if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
-    context->device->cqs.fetch_sub(1);
-    return Error{ENOMEM, "too many completion queues (see max_cq)"};
-  }
-  cq->nic = context->nic.get();
-  cq->context = &context->context;
-  cq->channel = channel;
-  cq->cq_context = cq_context;
-  cq->cqe = cqe;
-  pthread_mutex_init(&cq->mutex, nullptr);
-  pthread_cond_init(&cq->cond, nullptr);
-  cq->owner.object = cq->as_public();
-  cq->owner.async_channel = context->async.get();
-  if (channel != nullptr) {
-    cq->owner.completion_channel = from(channel)->events.get();
-    pthread_mutex_lock(&context->context.mutex);
-    ++channel->refcnt;
-    pthread_mutex_unlock(&context->context.mutex);
-  }
-  cq->queue.owner = &cq->owner;
-  context->add_user();
-  return cq.release()->as_public();
+// Completions lie in the program's own memory where its parent domain has an allocator.
+core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
+  if (domain == nullptr) return {};
+  const uint32_t slots = core::CompletionQueue::slots_for(capacity);
+  void* memory = domain->allocate(slots * sizeof(core::Completion), alignof(core::Completion));
+  if (memory == nullptr) return {};
+  auto* ring = static_cast<core::Completion*>(memory);
+  std::uninitialized_default_construct_n(ring, slots);
+  const auto give_back = [](void* owner, core::Completion* old) {
+    static_cast<Pd*>(owner)->give_back(old);
+  };
+  return {ring, {give_back, domain}};
 }
 
 Status resize_cq(Cq* cq, int cqe) {
@@ -163,7 +141,9 @@ Status destroy_cq(Cq* cq) {
   context->device->cqs.fetch_sub(1);
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);
+  Pd* domain = cq->domain;
   delete cq;
+  if (domain != nullptr) domain->users.fetch_sub(1);
   context->drop_user();
   return {};
 }
@@ -194,6 +174,49 @@ Status destroy_channel(CompletionChannel* channel) {
 }
 
 }  // namespace
+
+Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
+                      int comp_vector, const CqOptions& options) {
+  if (context->nic->dead()) return kDead;
+  const Status size = check_size(cqe);
+  if (!size.ok()) return size.error();
+  if (comp_vector < 0 || comp_vector >= context->context.num_comp_vectors) {
+    return Error{EINVAL, "comp_vector must be below the context's num_comp_vectors"};
+  }
+  if (channel != nullptr && channel->context != &context->context) {
+    return Error{EINVAL, "the completion channel belongs to another context"};
+  }
+  const auto capacity = static_cast<uint32_t>(cqe);
+  auto cq = std::make_unique<Cq>(ring_of(options.domain, capacity), capacity);
+  if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
+    context->device->cqs.fetch_sub(1);
+    return Error{ENOMEM, "too many completion queues (see max_cq)"};
+  }
+  cq->nic = context->nic.get();
+  cq->context = &context->context;
+  cq->channel = channel;
+  cq->cq_context = cq_context;
+  cq->cqe = cqe;
+  pthread_mutex_init(&cq->mutex, nullptr);
+  pthread_cond_init(&cq->cond, nullptr);
+  cq->owner.object = cq->as_public();
+  cq->owner.async_channel = context->async.get();
+  if (channel != nullptr) {
+    cq->owner.completion_channel = from(channel)->events.get();
+    pthread_mutex_lock(&context->context.mutex);
+    ++channel->refcnt;
+    pthread_mutex_unlock(&context->context.mutex);
+  }
+  cq->queue.owner = &cq->owner;
+  cq->single_threaded = options.single_threaded;
+  if (options.ignore_overrun) cq->queue.ignore_overrun();
+  if (options.domain != nullptr) {
+    cq->domain = options.domain;
+    cq->domain->users.fetch_add(1);
+  }
+  context->add_user();
+  return cq.release();
+}
 
 int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
   Cq& cq = *from(public_cq);
@@ -233,9 +256,10 @@ extern "C" {
 
 VERBENA_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
                                      ibv_comp_channel* channel, int comp_vector) {
-  return object_of<ibv_cq>("ibv_create_cq", [&] {
-    return create_cq(from(context), cqe, cq_context, channel, comp_vector);
+  Cq* cq = object_of<Cq>("ibv_create_cq", [&] {
+    return create_cq(from(context), cqe, cq_context, channel, comp_vector, {});
   });
+  return cq != nullptr ? cq->as_public() : nullptr;
 }
 
 VERBENA_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {

@@ -9,6 +9,7 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/limits.h"
 #include "abi/verbs/objects.h"
+#include "runtime/config.h"
 
 #ifndef VERBENA_VERSION
 #define VERBENA_VERSION ""
@@ -16,10 +17,6 @@
 
 namespace verbena::abi {
 namespace {
-
-// A locally administered identifier: no registered vendor has it, and programs that look for the
-// quirks of a vendor's cards find none.
-constexpr uint32_t kVendorId = 0x025642;
 
 // 4.096 us * 2^15 = 134 ms: what a busy machine may take to let the process run and acknowledge.
 constexpr uint8_t kAckDelay = 15;
@@ -33,7 +30,7 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_mr_size = UINT64_MAX;
   a.page_size_cap = ~uint64_t{4095};
   a.vendor_id = kVendorId;
-  a.vendor_part_id = 1;
+  a.vendor_part_id = runtime::config().vendor_part_id;
   a.max_qp = kMaxQps;
   a.max_qp_wr = kMaxQpWr;
   a.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
@@ -82,9 +79,29 @@ void fill(Context* context, ibv_device_attr_ex& a) {
   a.xrc_odp_caps = kReliable;
   a.max_dm_size = kMaxDeviceMemory;
   a.phys_port_cnt_ex = 1;
+  // Completions bear the time of CLOCK_MONOTONIC, in nanoseconds.
+  a.completion_timestamp_mask = UINT64_MAX;
+  a.hca_core_clock = 1'000'000;  // kHz
+  a.packet_pacing_caps = {.qp_rate_limit_min = core::kMinRateKbps,
+                          .qp_rate_limit_max = core::kMaxRateKbps,
+                          .supported_qpts = 1u << IBV_QPT_RC | 1u << IBV_QPT_UC | 1u << IBV_QPT_UD |
+                                            1u << IBV_QPT_XRC_SEND};
 }
 
 }  // namespace
+
+// The clock that completions are stamped with.
+int query_rt_values(ibv_context* context, ibv_values_ex* values) {
+  return status_of("ibv_query_rt_values_ex", [&]() -> Status {
+    if (from(context)->nic->dead()) return kDead;
+    if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) {
+      return Error{EINVAL, "a comp_mask bit that does not exist"};
+    }
+    // Ticks of the device's clock, all in the second field, where programs look for them.
+    values->raw_clock = {.tv_sec = 0, .tv_nsec = runtime::now().ns};
+    return {};
+  });
+}
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes) {

@@ -8,6 +8,10 @@
 
 namespace verbena::abi {
 
+// A locally administered identifier: no registered vendor has it, and programs that look for the
+// quirks of a vendor's cards find none.
+inline constexpr uint32_t kVendorId = 0x025642;
+
 inline constexpr uint32_t kMaxQps =
     (1u << 16) - 2;  // 16 bits of a QPN are the process's own; two stay free
 inline constexpr uint32_t kMaxQpWr = 32768;

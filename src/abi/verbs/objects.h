@@ -13,10 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "abi/verbs/newer_verbs.h"
 #include "abi/verbs/spin_lock.h"
+#include "abi/verbs/wr_builders.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
 #include "runtime/devices.h"
@@ -47,6 +51,7 @@ struct Device : DeviceHead {
 };
 
 struct CompletionChannel;
+struct Pd;
 
 // The newer slots lie directly in front of the older ones, as newer headers look for them.
 struct Context : NewerOps, verbs_context {
@@ -54,8 +59,10 @@ struct Context : NewerOps, verbs_context {
   std::shared_ptr<runtime::Nic> nic;
   std::unique_ptr<runtime::EventChannel> async;
   std::vector<CompletionChannel*>
-      channels;               // under the lock of context.cc, for the child of a fork
-  std::atomic<int> users{1};  // the program's own pointer, and one per object
+      channels;                           // under the lock of context.cc, for the child of a fork
+  ino_t command_file = 0;                 // what cmd_fd leads to: imported contexts have the same
+  std::unordered_map<uint32_t, Pd*> pds;  // by handle, for importing; under the same lock
+  std::atomic<int> users{1};              // the program's own pointer, and one per object
 
   ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
@@ -68,9 +75,29 @@ struct CompletionChannel : ibv_comp_channel {
   std::unique_ptr<runtime::EventChannel> events;
 };
 
+struct Td : ibv_td {
+  std::atomic<int> users{0};
+};
+
 struct Pd : ibv_pd {
+  // Parent and imported domains stand for another, whose number they have.
+  enum class Kind : uint8_t { Own, Parent, Imported };
+
   uint32_t id = 0;  // what the engine knows it by; never given twice
   std::atomic<int> users{0};
+  Kind kind = Kind::Own;
+  Pd* stands_for = nullptr;
+
+  // Parent domains.
+  Td* td = nullptr;  // its objects are used by one thread at a time
+  decltype(ibv_parent_domain_init_attr::alloc) alloc = nullptr;
+  decltype(ibv_parent_domain_init_attr::free) free = nullptr;
+  void* pd_context = nullptr;
+
+  bool is_parent() const { return kind == Kind::Parent; }
+  // Memory of the program's own allocator; null: it has none, or wants the default.
+  void* allocate(size_t bytes, size_t alignment);
+  void give_back(void* memory) { free(this, pd_context, memory, 0); }
 };
 
 // Memory that a program reaches only by copying, and peers as they reach any region. The host
@@ -101,7 +128,8 @@ struct Ah : ibv_ah {
 
 // The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
-  explicit Cq(uint32_t capacity) : ibv_cq_ex(), queue(capacity) {}
+  explicit Cq(core::CompletionQueue::Ring ring, uint32_t capacity)
+      : ibv_cq_ex(), queue(capacity, std::move(ring)) {}
 
   runtime::Nic* nic = nullptr;
   SpinLock poll_lock;  // the queue's consumers, one at a time
@@ -112,6 +140,13 @@ struct Cq : ibv_cq_ex {
   // acknowledgements.
   uint32_t completion_events_taken = 0;
   uint32_t async_events_taken = 0;
+
+  Pd* domain = nullptr;  // the parent domain it was made with
+  bool single_threaded = false;
+  // ibv_start_poll to ibv_end_poll: whose turn it is, and what it reads.
+  std::mutex reader_mutex;
+  std::atomic<pthread_t> reader{};
+  core::Completion current;
 
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };
@@ -137,8 +172,8 @@ struct Qp : NewerQpEx {
   runtime::Nic* nic = nullptr;
   core::QueuePair* core = nullptr;
   runtime::Owner owner;
-  Xrcd* xrcd = nullptr;  // XRC receive
-  bool signal_all = false;
+  Xrcd* xrcd = nullptr;                // XRC receive
+  std::unique_ptr<WrBuilder> builder;  // made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   uint32_t async_events_taken = 0;
 
   ibv_qp* as_public() { return &qp_base; }
@@ -152,6 +187,7 @@ inline Context* from(ibv_context* p) {
                                                                 offsetof(verbs_context, context)));
 }
 inline CompletionChannel* from(ibv_comp_channel* p) { return static_cast<CompletionChannel*>(p); }
+inline Td* from(ibv_td* p) { return static_cast<Td*>(p); }
 inline Pd* from(ibv_pd* p) { return static_cast<Pd*>(p); }
 inline Mr* from(ibv_mr* p) { return static_cast<Mr*>(p); }
 inline Dm* from(ibv_dm* p) { return static_cast<Dm*>(p); }

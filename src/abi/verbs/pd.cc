@@ -2,6 +2,7 @@
 #include <atomic>
 #include <memory>
 
+#include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/limits.h"
 #include "abi/verbs/objects.h"
@@ -25,16 +26,29 @@ Result<ibv_pd*> alloc_pd(Context* context) {
   pd->id = next_id();
   pd->context = &context->context;
   pd->handle = pd->id;
+  list_pd(*context, pd.get());
   context->add_user();
   return pd.release();
 }
 
+// An own domain leaves the list before its users are counted: nobody imports it from then on.
 Status dealloc_pd(Pd* pd) {
-  if (pd->users.load() != 0) {
-    return Error{EBUSY, "memory regions, windows, queue pairs or address handles of this protection domain remain"};
-  }
   Context* context = from(pd->context);
-  context->device->pds.fetch_sub(1);
+  const bool own = pd->kind == Pd::Kind::Own;
+  if (own) unlist_pd(*context, pd);
+  if (pd->users.load() != 0) {
+    if (own) list_pd(*context, pd);
+    return Error{
+        EBUSY,
+        "memory regions, windows, queue pairs, address handles, parent or imported domains of this "
+        "protection domain remain"};
+  }
+  if (own) {
+    context->device->pds.fetch_sub(1);
+  } else {
+    pd->stands_for->users.fetch_sub(1);
+    if (pd->td != nullptr) pd->td->users.fetch_sub(1);
+  }
   delete pd;
   context->drop_user();
   return {};
@@ -55,13 +69,5 @@ VERBENA_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
 VERBENA_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   return status_of("ibv_dealloc_pd", [&] { return dealloc_pd(from(pd)); });
 }
-
-VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context*, uint32_t) {
-  return object_of<ibv_pd>("ibv_import_pd", []() -> Result<ibv_pd*> {
-    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
-  });
-}
-
-VERBENA_EXPORT void ibv_unimport_pd(ibv_pd*) {}
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
+#include "abi/verbs/send_request.h"
 
 namespace verbena::abi {
 namespace {
@@ -42,14 +43,6 @@ bool good_sge_count(int count) { return count >= 0 && count <= static_cast<int>(
 
 std::span<const core::Sge> sges_of(const ibv_sge* list, int count) {
   return {reinterpret_cast<const core::Sge*>(list), static_cast<size_t>(count)};
-}
-
-core::WindowBinding binding_of(const ibv_mw_bind_info& info, uint32_t new_rkey) {
-  return {.region_lkey = info.mr != nullptr ? info.mr->lkey : 0,
-          .address = info.addr,
-          .length = info.length,
-          .access = info.mw_access_flags,
-          .new_rkey = new_rkey};
 }
 
 void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
@@ -105,11 +98,6 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
     default:
       return Error{EINVAL, "an opcode that a queue pair does not have"};
   }
-}
-
-// Full queues are how programs pace themselves: nothing to tell anybody.
-int post_failed(const char* call, const Error& error) {
-  return error.code == ENOMEM ? ENOMEM : refuse(call, error);
 }
 
 // `wr` stays at the request that failed.

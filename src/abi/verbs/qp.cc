@@ -115,7 +115,8 @@ void count_users(Qp& qp, int change) {
   if (qp.xrcd != nullptr) qp.xrcd->users.fetch_add(change);
 }
 
-Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init) {
+// `operations`: send_ops_flags, of a queue pair that is to have the ibv_wr_* interface.
+Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t> operations = {}) {
   Context* context = from(pd->context);
   if (context->nic->dead()) return kDead;
   const Status checked = check_init(pd, *init);
@@ -124,7 +125,16 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init) {
   qp->nic = context->nic.get();
   qp->owner.object = qp->as_public();
   qp->owner.async_channel = context->async.get();
-  auto made = qp->nic->create_qp(config_for(pd, *init), &qp->owner);
+  core::QpConfig config = config_for(pd, *init);
+  if (operations) {
+    // The word that ibv_wr_atomic_write takes travels as inline data.
+    if ((*operations & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
+      config.max_inline = std::max<uint32_t>(config.max_inline, sizeof(uint64_t));
+    }
+    qp->builder = std::make_unique<WrBuilder>(config, *operations, pd->td != nullptr);
+    fill_builder_table(*qp);
+  }
+  auto made = qp->nic->create_qp(config, &qp->owner);
   if (!made.ok()) return made.error();
   qp->core = made.value();
   ibv_qp& q = qp->qp_base;
@@ -187,14 +197,18 @@ Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) 
   if (init->pd->context != &context->context) {
     return Error{EINVAL, "the protection domain belongs to another context"};
   }
+  std::optional<uint64_t> operations;
   if ((mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0) {
-    return Error{EOPNOTSUPP, "the ibv_wr_* interface is not supported: use ibv_post_send"};
+    operations = init->send_ops_flags;
+    const Status checked = check_operations(number_of(init->qp_type), *operations);
+    if (!checked.ok()) return checked.error();
   }
-  if ((mask & ~uint32_t{IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS}) != 0 ||
+  if ((mask & ~uint32_t{IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+                        IBV_QP_INIT_ATTR_SEND_OPS_FLAGS}) != 0 ||
       ((mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && init->create_flags != 0)) {
     return Error{EOPNOTSUPP, "creation flags, XRC, TSO and receive hashing are not supported"};
   }
-  return create_qp(from(init->pd), plain);
+  return create_qp(from(init->pd), plain, operations);
 }
 
 Result<ibv_qp*> open_existing(Context* context, const ibv_qp_open_attr& open) {
@@ -221,6 +235,26 @@ int without_absent_half(ibv_qp_type type, int mask) {
     default:
       return mask;
   }
+}
+
+Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
+  if (qp->nic->dead()) return kDead;
+  if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  const bool limited = attr.rate_limit != 0;
+  if (limited && (attr.rate_limit < core::kMinRateKbps || attr.rate_limit > core::kMaxRateKbps)) {
+    return Error{EINVAL, "rate_limit is beyond the device's packet_pacing_caps"};
+  }
+  if (!limited && (attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0)) {
+    return Error{EINVAL, "a burst without a rate_limit"};
+  }
+  runtime::Nic::Guard guard(*qp->nic);
+  if (qp->core->state() == core::QpState::Reset) {
+    return Error{EINVAL, "the QP must have left RESET, which would forget the limit"};
+  }
+  const Instant now = runtime::now();
+  guard.engine().set_rate_limit(*qp->core, attr.rate_limit, attr.max_burst_sz, now);
+  qp->nic->after_post(guard, *qp->core, now);
+  return {};
 }
 
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
@@ -280,6 +314,10 @@ Status destroy_qp(Qp* qp) {
 
 }  // namespace
 
+int modify_qp_rate_limit(ibv_qp* qp, ibv_qp_rate_limit_attr* attr) {
+  return status_of("ibv_modify_qp_rate_limit", [&] { return limit_rate(from(qp), *attr); });
+}
+
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   return object_of<ibv_qp>("ibv_create_qp_ex",
                            [&] { return create_qp_extended(from(context), attr); });
@@ -313,18 +351,31 @@ VERBENA_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
 }
 
 // Only queue pairs made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS have the ibv_wr_* functions.
-VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
+VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  return from(qp)->builder != nullptr ? from(qp) : nullptr;
+}
 
 // 1 would promise that data arrives in memory in order; the last byte does, what is before it need
 // not.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
-// Enhanced connection establishment: there are no options to agree on.
-VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+// Enhanced connection establishment: this vendor has no options, and what both sides have in common
+// is then none.
+VERBENA_EXPORT int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
+  return status_of("ibv_set_ece", [&]() -> Status {
+    if (from(qp)->nic->dead()) return kDead;
+    if (ece->comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+    if (ece->options != 0) return Error{EINVAL, "there are no options to set"};
+    return {};
+  });
+}
 
-VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece* ece) {
-  *ece = {};
-  return EOPNOTSUPP;
+VERBENA_EXPORT int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
+  return status_of("ibv_query_ece", [&]() -> Status {
+    if (from(qp)->nic->dead()) return kDead;
+    *ece = {.vendor_id = kVendorId, .options = 0, .comp_mask = 0};
+    return {};
+  });
 }
 
 }  // extern "C"

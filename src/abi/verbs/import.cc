@@ -1,0 +1,106 @@
+// Importing: a second context for a device that is open already, by its command descriptor, and
+// further handles for its protection domains and memory regions. With a kernel in the middle
+// processes share objects that way. Here the objects are in the process that made them, so
+// importing reaches as far as that process.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "abi/verbs/context.h"
+#include "abi/verbs/errors.h"
+#include "abi/verbs/objects.h"
+
+namespace verbena::abi {
+namespace {
+
+bool is_command_descriptor(int fd) {
+  char link[32], target[64] = "";
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  if (readlink(link, target, sizeof target - 1) < 0) return false;
+  return std::strstr(target, kCommandFileName) != nullptr;
+}
+
+Result<ibv_context*> import_device(int fd) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return Error{EBADF, "not an open descriptor"};
+  Device* device = device_of_command_file(file.st_ino);
+  if (device != nullptr) return open_context(device, fd);
+  if (is_command_descriptor(fd)) {
+    return Error{EOPNOTSUPP,
+                 "the device is open in another process, and objects cannot leave theirs"};
+  }
+  return Error{EINVAL, "not the cmd_fd of an open device"};
+}
+
+Result<ibv_pd*> import_pd(Context* context, uint32_t handle) {
+  if (context->nic->dead()) return kDead;
+  auto imported = std::make_unique<Pd>();
+  imported->context = &context->context;
+  imported->handle = imported->id = handle;
+  imported->kind = Pd::Kind::Imported;
+  // Counted as a user before it can go away.
+  imported->stands_for = use_pd(*context, handle);
+  if (imported->stands_for == nullptr) {
+    return Error{EINVAL, "the device that cmd_fd stands for has no such protection domain"};
+  }
+  context->add_user();
+  return imported.release();
+}
+
+Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
+  Context* context = from(pd->context);
+  if (context->nic->dead()) return kDead;
+  auto mr = std::make_unique<Mr>();
+  {
+    runtime::Nic::Guard guard(*context->nic);
+    const core::RegionInfo* region = guard.engine().memory().region_of(handle);
+    if (region == nullptr || region->pd != pd->id) {
+      return Error{EINVAL, "the protection domain has no such memory region"};
+    }
+    mr->length = region->length;
+  }
+  // addr stays null, as documented: it may mean nothing to whoever imports.
+  mr->handle = mr->lkey = mr->rkey = handle;
+  mr->context = pd->context;
+  mr->pd = pd;
+  pd->users.fetch_add(1);
+  context->add_user();
+  return mr.release();
+}
+
+void unimport_mr(Mr* mr) {
+  Context* context = from(mr->context);
+  from(mr->pd)->users.fetch_sub(1);
+  delete mr;
+  context->drop_user();
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena;       // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT ibv_context* ibv_import_device(int cmd_fd) {
+  return object_of<ibv_context>("ibv_import_device", [&] { return import_device(cmd_fd); });
+}
+
+VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context* context, uint32_t pd_handle) {
+  return object_of<ibv_pd>("ibv_import_pd", [&] { return import_pd(from(context), pd_handle); });
+}
+
+// Objects of it that remain keep it, and the log says so.
+VERBENA_EXPORT void ibv_unimport_pd(ibv_pd* pd) { ibv_dealloc_pd(pd); }
+
+VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t mr_handle) {
+  return object_of<ibv_mr>("ibv_import_mr", [&] { return import_mr(from(pd), mr_handle); });
+}
+
+VERBENA_EXPORT void ibv_unimport_mr(ibv_mr* mr) { unimport_mr(from(mr)); }
+
+}  // extern "C"

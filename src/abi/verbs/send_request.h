@@ -1,0 +1,24 @@
+// What the two ways to post, ibv_post_send and ibv_wr_*, have in common.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "abi/verbs/errors.h"
+#include "core/types.h"
+
+namespace verbena::abi {
+
+inline core::WindowBinding binding_of(const ibv_mw_bind_info& info, uint32_t new_rkey) {
+  return {.region_lkey = info.mr != nullptr ? info.mr->lkey : 0,
+          .address = info.addr,
+          .length = info.length,
+          .access = info.mw_access_flags,
+          .new_rkey = new_rkey};
+}
+
+// Full queues are how programs pace themselves: nothing to tell anybody.
+inline int post_failed(const char* call, const Error& error) {
+  return error.code == ENOMEM ? ENOMEM : refuse(call, error);
+}
+
+}  // namespace verbena::abi

@@ -1,0 +1,72 @@
+// The ibv_wr_* interface of a queue pair: requests are put together here, between ibv_wr_start and
+// ibv_wr_complete, and posted in one go.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "abi/verbs/newer_verbs.h"
+#include "base/result.h"
+#include "core/queue_pair.h"
+
+namespace verbena::abi {
+
+struct Qp;
+
+// Requests on their way into the send queue: they lie outside it, because between start and
+// complete the program may do anything, also post by ibv_post_send. All memory is taken when the
+// queue pair is made.
+class WrBuilder {
+ public:
+  // `single_threaded`: the program promised that no two threads use the queue pair at a time.
+  WrBuilder(const core::QpConfig& config, uint64_t operations, bool single_threaded);
+  WrBuilder(const WrBuilder&) = delete;
+  WrBuilder& operator=(const WrBuilder&) = delete;
+
+  void start();
+  // Whether the calling thread is between start() and end().
+  bool started() const { return owner_.load(std::memory_order_relaxed) == pthread_self(); }
+  void end();
+
+  // The next request, or null when there is no room for it or `operation` was not asked for.
+  core::SendRequest* add(uint64_t operation, const ibv_qp_ex& qp, core::SendOp op);
+  // The request that setters work on, or null.
+  core::SendRequest* last();
+  void set_sges(const ibv_sge* list, size_t count);
+  void set_inline(const ibv_data_buf* list, size_t count);
+
+  void refuse(const Error& error) {
+    if (status_.ok()) status_ = error;
+  }
+  const Status& status() const { return status_; }
+  std::span<const core::SendRequest> requests() const { return {requests_.get(), count_}; }
+
+ private:
+  core::Sge* sges_of_last() { return sges_.get() + (count_ - 1) * max_sges_; }
+
+  const uint64_t operations_;
+  const bool single_threaded_;
+  const uint32_t max_requests_;
+  const uint32_t max_sges_;
+  const uint32_t max_inline_;
+  std::unique_ptr<core::SendRequest[]> requests_;
+  std::unique_ptr<core::Sge[]> sges_;
+  std::unique_ptr<std::byte[]> inline_;
+  std::mutex mutex_;  // from start to complete or abort
+  std::atomic<pthread_t> owner_{};
+  size_t count_ = 0;
+  Status status_;  // the first thing that was wrong
+};
+
+// EOPNOTSUPP unless a queue pair of this type can do all of `operations` (send_ops_flags).
+Status check_operations(unsigned qp_type, uint64_t operations);
+
+// For a queue pair that has a builder.
+void fill_builder_table(Qp& qp);
+
+}  // namespace verbena::abi

@@ -1,0 +1,171 @@
+// Thread domains and parent domains.
+#include <cerrno>
+#include <cstdlib>
+
+#include "tests/abi/loopback_support.h"
+
+namespace verbena::test {
+namespace {
+
+using TdPtr = std::unique_ptr<ibv_td, Destroy<ibv_dealloc_td>>;
+
+// The program's allocator, and what it was asked.
+struct Arena {
+  enum class Answer { Memory, Default, Null } answer = Answer::Memory;
+  int taken = 0;
+  int given_back = 0;
+  ibv_pd* pd = nullptr;
+
+  static void* alloc(ibv_pd* pd, void* context, size_t size, size_t alignment, uint64_t) {
+    auto& arena = *static_cast<Arena*>(context);
+    arena.pd = pd;
+    if (arena.answer == Answer::Null) return nullptr;
+    if (arena.answer == Answer::Default) return IBV_ALLOCATOR_USE_DEFAULT;
+    ++arena.taken;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) != 0) return nullptr;
+    std::memset(memory, 0xEE, size);
+    return memory;
+  }
+  static void free(ibv_pd*, void* context, void* memory, uint64_t) {
+    ++static_cast<Arena*>(context)->given_back;
+    std::free(memory);
+  }
+};
+
+class Domains : public LoopbackTest {
+ protected:
+  ibv_parent_domain_init_attr attributes() {
+    ibv_parent_domain_init_attr attr{};
+    attr.pd = a_.pd.get();
+    attr.td = td_.get();
+    attr.comp_mask =
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    attr.alloc = Arena::alloc;
+    attr.free = Arena::free;
+    attr.pd_context = &arena_;
+    return attr;
+  }
+  ibv_cq_ex* create_cq(ibv_pd* parent) {
+    ibv_cq_init_attr_ex attr{};
+    attr.cqe = 100;
+    attr.wc_flags = IBV_WC_STANDARD_FLAGS;
+    attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+    attr.parent_domain = parent;
+    return ibv_create_cq_ex(context_.get(), &attr);
+  }
+  void SetUp() override {
+    LoopbackTest::SetUp();
+    ibv_td_init_attr attr{};
+    td_.reset(ibv_alloc_td(context_.get(), &attr));
+    ASSERT_NE(td_, nullptr);
+  }
+  Arena arena_;
+  TdPtr td_;
+};
+
+TEST_F(Domains, ThreadDomainsCountTheirUsers) {
+  ibv_td_init_attr bad{1};
+  EXPECT_EQ(ibv_alloc_td(context_.get(), &bad), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  ASSERT_NE(parent, nullptr);
+  EXPECT_EQ(ibv_dealloc_td(td_.get()), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(a_.pd.get()), EBUSY);
+}
+
+// A parent domain is a protection domain for all purposes: traffic between objects of both.
+TEST_F(Domains, AParentDomainIsAProtectionDomain) {
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  ASSERT_NE(parent, nullptr);
+  a_.qp.reset();
+  b_.qp.reset();
+  MrPtr mr(ibv_reg_mr(parent.get(), a_.memory.data(), 4096, kAllAccess));
+  ASSERT_NE(mr, nullptr);
+  MwPtr mw(ibv_alloc_mw(parent.get(), IBV_MW_TYPE_2));
+  ASSERT_NE(mw, nullptr);
+  CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
+  ASSERT_NE(cq, nullptr);
+  ibv_qp_init_attr_ex init{};
+  init.send_cq = init.recv_cq = cq.get();
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {16, 16, 2, 2, 0};
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.pd = parent.get();
+  init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
+  QpPtr qp(ibv_create_qp_ex(context_.get(), &init));
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->pd, parent.get());
+  EXPECT_EQ(ibv_dealloc_pd(parent.get()), EBUSY);
+  ibv_qp_init_attr plain = rc_attributes(b_.cq.get(), b_.receive_cq.get());
+  b_.qp.reset(ibv_create_qp(b_.pd.get(), &plain));
+  ASSERT_EQ(to_init(qp.get()), 0);
+  ASSERT_EQ(to_init(b_.qp.get()), 0);
+  ASSERT_EQ(to_rtr(qp.get(), b_.qp->qp_num), 0);
+  ASSERT_EQ(to_rtr(b_.qp.get(), qp->qp_num), 0);
+  ASSERT_EQ(to_rts(qp.get()), 0);
+  ibv_qp_ex* x = ibv_qp_to_qp_ex(qp.get());
+  x->wr_flags = IBV_SEND_SIGNALED;
+  for (const uint32_t lkey : {mr->lkey, a_.mr->lkey}) {  // the domains are one
+    ibv_wr_start(x);
+    ibv_wr_rdma_write(x, b_.mr->rkey, b_.address());
+    ibv_wr_set_sge(x, lkey, a_.address(), 64);
+    ASSERT_EQ(ibv_wr_complete(x), 0);
+    EXPECT_EQ(wait_for_completion(cq.get()).status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST_F(Domains, CompletionsLieInTheProgramsMemory) {
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  ibv_cq_ex* cq = create_cq(parent.get());
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(arena_.taken, 1);
+  EXPECT_EQ(arena_.pd, parent.get());
+  EXPECT_EQ(ibv_dealloc_pd(parent.get()), EBUSY);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+  EXPECT_EQ(arena_.given_back, 1);
+
+  arena_.answer = Arena::Answer::Default;
+  cq = create_cq(parent.get());
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+  EXPECT_EQ(arena_.given_back, 1);
+
+  arena_.answer = Arena::Answer::Null;
+  EXPECT_EQ(create_cq(parent.get()), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+}
+
+TEST_F(Domains, ResizingLeavesTheProgramsMemory) {
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
+  ASSERT_EQ(ibv_resize_cq(cq.get(), 1000), 0);
+  EXPECT_EQ(arena_.given_back, 1);
+}
+
+TEST_F(Domains, BadAttributes) {
+  const auto refused = [&](const std::function<void(ibv_parent_domain_init_attr&)>& change) {
+    ibv_parent_domain_init_attr attr = attributes();
+    change(attr);
+    errno = 0;
+    EXPECT_EQ(ibv_alloc_parent_domain(context_.get(), &attr), nullptr);
+    return errno;
+  };
+  EXPECT_EQ(refused([](auto& a) { a.pd = nullptr; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.comp_mask |= 8; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.alloc = nullptr; }), EINVAL);
+  EXPECT_EQ(refused([](auto& a) { a.free = nullptr; }), EINVAL);
+  ContextPtr other = open_loopback();
+  PdPtr foreign(ibv_alloc_pd(other.get()));
+  EXPECT_EQ(refused([&](auto& a) { a.pd = foreign.get(); }), EINVAL);
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  EXPECT_EQ(refused([&](auto& a) { a.pd = parent.get(); }), EINVAL);
+}
+
+}  // namespace
+}  // namespace verbena::test

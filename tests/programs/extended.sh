@@ -1,0 +1,49 @@
+#!/bin/bash
+# The extended interfaces as programs use them: ibv_wr_*, extended completion queues and timestamps in
+# ibv_rc_pingpong; inline data and ibv_wr_* in perftest, for the sake of a part id that it knows;
+# asynchronous events of the port.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need ibv_rc_pingpong ib_send_bw ib_write_bw ib_write_lat ib_read_bw ib_atomic_bw ibv_asyncwatch
+enter_namespace "$@"
+pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -n 200)
+
+for options in -N -t "-N -t" "-N -t -e" "-N -c -s 100001" "-t -c -e"; do
+  # shellcheck disable=SC2086
+  pair "pingpong $options" "${pingpong[@]}" $options
+done
+
+# perftest says which way it posts.
+export VERBENA_VENDOR_PART_ID=4119
+new_way() {
+  local label=$1
+  shift
+  pair "$label" "$@"
+  grep -Eq 'ibv_wr\* API *: *ON' "$logs/pair.client" || fail "$label: not by ibv_wr_*"
+}
+new_way "send" ib_send_bw -d verbena_lo -x 0 -F -n 1000
+new_way "send, inline" ib_send_bw -d verbena_lo -x 0 -F -I 64 -s 64 -n 1000
+new_way "send, events" ib_send_bw -d verbena_lo -x 0 -F -e -n 500
+new_way "send, lists" ib_send_bw -d verbena_lo -x 0 -F -l 16 -t 128 -n 1600 -s 64
+new_way "write" ib_write_bw -d verbena_lo -x 0 -F -n 1000
+new_way "write, inline" ib_write_lat -d verbena_lo -x 0 -F -I 64 -s 64 -n 500
+new_way "read" ib_read_bw -d verbena_lo -x 0 -F -n 500
+new_way "atomics" ib_atomic_bw -d verbena_lo -x 0 -F -n 500
+unset VERBENA_VENDOR_PART_ID
+
+# Addresses and links come and go only where the interface is ours.
+if [ "$own_namespace" = yes ]; then
+  start watch "$tool" run -- ibv_asyncwatch -d verbena_lo
+  await_line "$logs/watch" "async event FD" 10 || fail "ibv_asyncwatch does not start"
+  ip address add 127.0.0.9/8 dev lo
+  await_line "$logs/watch" "IBV_EVENT_GID_CHANGE" 10 || fail "no event for a new address"
+  ip link set lo down
+  await_line "$logs/watch" "IBV_EVENT_PORT_ERR" 10 || fail "no event for a port that went down"
+  ip link set lo up
+  await_line "$logs/watch" "IBV_EVENT_PORT_ACTIVE" 10 || fail "no event for a port that came up"
+  kill -KILL "${pids[watch]}"
+  finish watch 5
+  note "ok asynchronous events of the port"
+fi
+nothing_left
+pass "$pairs_run pairs"
