@@ -54,8 +54,7 @@ TEST_F(Errors, QueuePairLimits) {
   expect_no_qp(EINVAL, with([&](auto& i) { i.cap.max_inline_data = 1u << 20; }));
   expect_no_qp(EINVAL, with([&](auto& i) { i.send_cq = nullptr; }));
   expect_no_qp(EINVAL, with([&](auto& i) { i.recv_cq = nullptr; }));
-  for (const ibv_qp_type type :
-       {IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QPT_DRIVER}) {
+  for (const ibv_qp_type type : {IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER}) {
     expect_no_qp(EOPNOTSUPP, with([&](auto& i) { i.qp_type = type; }));
   }
 
