@@ -293,21 +293,22 @@ Status Nic::listen_everywhere() {
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   Status changed = change_qp(qp, attr, mask);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
-  if (changed.ok() && to_rtr && core::is_unreliable(qp.type())) await_settled();
+  if (changed.ok() && to_rtr) await_settled();
   return changed;
 }
 
-// What comes through another process may be overtaken, and to UC a packet out of order is a message
-// lost. So the peer does not hear that we are ready before the kernel knows the way to us.
+// What comes through another process is late, may be overtaken, and is lost when that process ends:
+// to UC a packet out of order is a message lost, to RC a lost acknowledgement is a timeout. So the
+// peer does not hear that we are ready before the kernel knows the way to us.
 void Nic::await_settled() {
   constexpr Duration kSettlingPatience = milliseconds(200);
   const Instant until = runtime::now() + kSettlingPatience;
   while (runtime::now() < until) {
     {
       Guard guard(*this);
+      if (dead() || udp_->settled()) return;
       turn(Owe::Nothing);
       udp_->poll_directory();
-      if (udp_->settled()) return;
     }
     const timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
