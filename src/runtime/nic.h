@@ -77,6 +77,12 @@ class Nic {
   // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
   // the next turn (the acknowledgement under way, or a deadline, brings it).
   void after_post(Guard& guard, core::QueuePair& qp, Instant at);
+  // Under a Guard, when a send queue is full: a caller that tries again and again may leave nobody
+  // else the lock, so it must be the one to make room.
+  void make_room(Guard& guard) {
+    (void)guard;
+    turn(Owe::Nothing);
+  }
   // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
   void turn_for_poller();
   // The caller is about to sleep on a completion channel.

@@ -117,6 +117,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     if (!status.ok()) break;
   }
   qp.nic->after_post(guard, *qp.core, now);
+  if (!status.ok() && status.error().code == ENOMEM) qp.nic->make_room(guard);
   return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
 }
 

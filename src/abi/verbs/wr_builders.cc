@@ -158,7 +158,11 @@ int wr_complete(ibv_qp_ex* public_qp) {
       runtime::Nic::Guard guard(*qp.nic);
       const Instant now = runtime::now();
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
-      if (status.ok()) qp.nic->after_post(guard, *qp.core, now);
+      if (status.ok()) {
+        qp.nic->after_post(guard, *qp.core, now);
+      } else if (status.error().code == ENOMEM) {
+        qp.nic->make_room(guard);
+      }
     }
     return 0;
   });
