@@ -157,7 +157,7 @@ start_guest() { # start_guest ID: tap<ID>, 10.77.0.<ID+2>, fd00:77::<ID+2>
     in_ns nice qemu-system-x86_64 -name "$NS-guest$id" "${accelerator[@]}" -machine q35 \
         -smp "${VERBENA_QEMU_CPUS:-2}" -m 1024 -nodefaults -no-user-config -display none -no-reboot \
         -kernel "$GUEST_IMAGE/kernel" -initrd "$RUN/initrd" -serial "file:$RUN/console$id" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable address4=10.77.0.$((id + 2))/24 address6=fd00:77::$((id + 2))/64" \
+        -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=reliable address4=10.77.0.$((id + 2))/24 address6=fd00:77::$((id + 2))/64" \
         -netdev "tap,id=net,ifname=tap$id,script=no,downscript=no" \
         -device "virtio-net-pci,netdev=net,mac=52:54:00:77:00:0$((id + 2))" -device virtio-rng-pci \
         </dev/null >"$RUN/qemu$id.log" 2>&1 &
