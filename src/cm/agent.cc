@@ -378,6 +378,7 @@ Status Agent::reject(uint32_t id, RejectReason reason, std::span<const std::byte
   ConnectionEntry* entry = owned(id);
   if (entry == nullptr) return kNoConnection;
   const Status status = entry->exchange.reject(reason, ari, private_data, now);
+  if (status.ok()) forget_events_of(id);
   settle(*entry);
   return status;
 }
@@ -399,6 +400,7 @@ Status Agent::notify_established(uint32_t id) {
 }
 
 void Agent::destroy(uint32_t id, Instant now) {
+  forget_events_of(id);
   if (ConnectionEntry* entry = owned(id)) {
     entry->exchange.abandon(now);
     settle(*entry);
@@ -437,6 +439,11 @@ Status Agent::answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now) {
 const SidrInfo* Agent::sidr_info(uint32_t id) const {
   const auto it = sidr_.find(id);
   return it != sidr_.end() && it->second.exchange.owned() ? &it->second.exchange.info() : nullptr;
+}
+
+// Those that the owner has not taken yet: it no longer knows what they are about.
+void Agent::forget_events_of(uint32_t id) {
+  state_.events.remove_if([id](const Event& e) { return e.id == id; });
 }
 
 Agent::ConnectionEntry* Agent::owned(uint32_t id) {

@@ -131,6 +131,7 @@ class Agent {
   Connection* other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides);
   void end_stale(Connection& connection, Instant now);
 
+  void forget_events_of(uint32_t id);
   ConnectionEntry* owned(uint32_t id);
   SidrEntry* owned_sidr(uint32_t id);
   bool full() const { return exchange_count() >= state_.config.max_connections; }

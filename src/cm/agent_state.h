@@ -2,6 +2,7 @@
 // the owner empties.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -32,6 +33,11 @@ class Queue {
     into = items_[head_++];
     if (empty()) items_.clear(), head_ = 0;
     return true;
+  }
+  void remove_if(auto&& unwanted) {
+    items_.erase(
+        std::remove_if(items_.begin() + static_cast<ptrdiff_t>(head_), items_.end(), unwanted),
+        items_.end());
   }
   bool empty() const { return head_ == items_.size(); }
   size_t size() const { return items_.size() - head_; }

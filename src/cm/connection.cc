@@ -48,7 +48,7 @@ Req make_req(const AgentConfig& config, uint32_t id, uint64_t tid, const Connect
   req.rnr_retry_count = std::min<uint8_t>(p.rnr_retry_count, 7);
   req.pkey = p.pkey;
   req.path_mtu = code_of(p.mtu);
-  req.max_cm_retries = std::min<uint8_t>(p.max_cm_retries, 15);
+  req.max_cm_retries = std::min(p.max_cm_retries, kMostRetries);
   req.srq = p.srq;
   switch (p.qp_kind) {
     case QpKind::Rc:
@@ -83,7 +83,7 @@ Connection::Connection(AgentState& agent, uint32_t id, const ConnectParameters& 
       id_(id),
       req_tid_(agent.draw_tid()),
       state_(State::ReqSent),
-      max_retries_(p.max_cm_retries),
+      max_retries_(std::min(p.max_cm_retries, kMostRetries)),
       response_wait_(response_wait(p.response_timeout, p.ack_timeout)),
       retry_(agent.config.first_retry, response_wait_, max_retries_, now) {
   info_.active = true;
@@ -91,7 +91,7 @@ Connection::Connection(AgentState& agent, uint32_t id, const ConnectParameters& 
   info_.addresses.peer_port = port_of(p.addresses.service_id);
   info_.qp_kind = p.qp_kind;
   info_.local_qpn = p.qpn;
-  info_.local_psn = p.starting_psn;
+  info_.rq_psn = p.starting_psn;
   info_.responder_resources = p.responder_resources;
   info_.initiator_depth = p.initiator_depth;
   info_.retry_count = p.retry_count;
@@ -123,7 +123,7 @@ Connection::Connection(AgentState& agent, uint32_t id, const Req& req, const IpH
                   : req.transport == TransportType::Uc ? QpKind::Uc
                                                        : QpKind::Rc;
   info_.remote_qpn = req.local_qpn;
-  info_.remote_psn = req.starting_psn;
+  info_.sq_psn = req.starting_psn;
   info_.remote_ca_guid = req.local_ca_guid;
   info_.responder_resources = req.initiator_depth;
   info_.initiator_depth = req.responder_resources;
@@ -172,7 +172,7 @@ Status Connection::accept(const AcceptParameters& p, Instant now) {
   put(rep.private_data, p.private_data);
 
   info_.local_qpn = p.qpn;
-  info_.local_psn = p.starting_psn;
+  info_.rq_psn = p.starting_psn;
   info_.responder_resources = p.responder_resources;
   info_.initiator_depth = p.initiator_depth;
   state_ = State::RepSent;
@@ -304,7 +304,7 @@ void Connection::on_rep(const Rep& rep) {
   state_ = State::RepReceived;
   remote_id_ = rep.local_comm_id;
   info_.remote_qpn = info_.qp_kind == QpKind::Xrc ? wire::Qpn(rep.local_eecn) : rep.local_qpn;
-  info_.remote_psn = rep.starting_psn;
+  info_.sq_psn = rep.starting_psn;
   info_.remote_ca_guid = rep.local_ca_guid;
   info_.responder_resources = rep.initiator_depth;
   info_.initiator_depth = rep.responder_resources;

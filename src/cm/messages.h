@@ -104,7 +104,7 @@ struct Req {
   uint8_t remote_response_timeout = 0;
   TransportType transport = TransportType::Rc;
   bool flow_control = false;
-  wire::Psn starting_psn{0};
+  wire::Psn starting_psn{0};  // with which the receiver of this message begins to send
   uint8_t local_response_timeout = 0;
   uint8_t retry_count = 0;
   uint16_t pkey = 0xFFFF;
@@ -175,8 +175,8 @@ struct Rep {
   uint32_t remote_comm_id = 0;
   uint32_t local_qkey = 0;
   wire::Qpn local_qpn;
-  uint32_t local_eecn = 0;  // the queue pair's number when it is an XRC target
-  wire::Psn starting_psn{0};
+  uint32_t local_eecn = 0;    // the queue pair's number when it is an XRC target
+  wire::Psn starting_psn{0};  // with which the receiver of this message begins to send
   uint32_t vendor_id = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;

@@ -18,6 +18,8 @@ namespace verbena::cm {
 // Times in CM messages are exponents: 4.096 us * 2^value.
 constexpr Duration iba_time(uint8_t exponent) { return nanoseconds(int64_t{4096} << exponent); }
 
+inline constexpr uint8_t kMostRetries = 15;  // what a REQ can say
+
 // A peer names times for us to wait. These bound how long it can make us keep its state.
 inline constexpr uint8_t kMaxResponseTimeout = 22;  // 17 s
 inline constexpr uint8_t kMaxServiceTimeout = 24;   // 69 s
@@ -59,7 +61,7 @@ struct ConnectParameters {
   Addresses addresses;
   QpKind qp_kind = QpKind::Rc;
   wire::Qpn qpn;
-  wire::Psn starting_psn{0};
+  wire::Psn starting_psn{0};  // of what the peer will send
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
@@ -81,7 +83,7 @@ inline constexpr size_t kMaxConnectPrivateBytes = Req::kPrivateBytes - IpHeader:
 
 struct AcceptParameters {
   wire::Qpn qpn;
-  wire::Psn starting_psn{0};
+  wire::Psn starting_psn{0};  // of what the peer will send
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t rnr_retry_count = 7;
@@ -125,9 +127,9 @@ struct ConnectionInfo {
   bool active = false;  // we asked
   QpKind qp_kind = QpKind::Rc;
   wire::Qpn local_qpn;
-  wire::Psn local_psn{0};
+  wire::Psn rq_psn{0};  // where the peer begins to send: we told it
   wire::Qpn remote_qpn;
-  wire::Psn remote_psn{0};
+  wire::Psn sq_psn{0};  // where we begin to send: the peer told us
   uint64_t remote_ca_guid = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;

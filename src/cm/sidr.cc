@@ -18,7 +18,7 @@ SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrParameters&
       tid_(agent.draw_tid()),
       state_(State::RequestSent),
       retry_(agent.config.first_retry, iba_time(std::min(p.response_timeout, kMaxResponseTimeout)),
-             p.max_cm_retries, now),
+             std::min(p.max_cm_retries, kMostRetries), now),
       info_{p.addresses, true, p.pkey, p.traffic_class} {
   info_.addresses.peer_port = port_of(p.addresses.service_id);
   SidrReq request;

@@ -85,7 +85,8 @@ TEST_F(ActiveTest, Connects) {
   ASSERT_NE(info, nullptr);
   EXPECT_TRUE(info->active);
   EXPECT_EQ(info->remote_qpn.value(), kPeerQpn);
-  EXPECT_EQ(info->remote_psn.value(), 88u);
+  EXPECT_EQ(info->rq_psn.value(), 66u);     // what we said
+  EXPECT_EQ(info->sq_psn.value(), 88u);     // what the peer said
   EXPECT_EQ(info->responder_resources, 1);  // the peer's initiator depth
   EXPECT_EQ(info->initiator_depth, 3);
   EXPECT_EQ(info->rnr_retry_count, 4);
@@ -133,6 +134,22 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
   EXPECT_EQ(counter(CounterId::retransmissions), 3u);
   EXPECT_EQ(counter(CounterId::timeouts), 1u);
   expect_empty();
+}
+
+TEST_F(ActiveTest, TheStandardsTimesOnRequest) {
+  AgentConfig patient = config();
+  patient.first_retry = {};
+  Agent agent(patient);
+  ConnectParameters p = connect_parameters();
+  p.max_cm_retries = 255;  // more than a REQ can say
+  (void)agent.connect(p, now_);
+  const Duration full = iba_time(20) + iba_time(17);
+  for (int i = 1; i <= 16; ++i) {
+    EXPECT_EQ(agent.next_deadline(), now_ + full * i);
+    agent.on_deadline(agent.next_deadline());
+  }
+  EXPECT_EQ(agent.exchange_count(), 0u);
+  EXPECT_EQ(agent.counters()[CounterId::retransmissions], 15u);
 }
 
 TEST_F(ActiveTest, MraMakesItWait) {

@@ -198,6 +198,19 @@ TEST_F(EndingTest, DestroyedInEveryLateState) {
   expect_empty();
 }
 
+TEST_F(EndingTest, DestroyTakesUntoldEventsAlong) {
+  listen();
+  const uint32_t id = connect();
+  receive(peer_req(kPeerId + 1, kPeerQpn + 1));
+  receive(peer_rep(id));
+  agent_.destroy(id, now_);
+  EXPECT_NE(event_one(EventKind::ConnectRequest).id, id);
+  const uint32_t rejected = connect();
+  receive(peer_rej(rejected, RejectReason::Consumer, About::Req));
+  agent_.destroy(rejected, now_);  // over already, but not yet told
+  EXPECT_TRUE(events().empty());
+}
+
 TEST_F(EndingTest, SpuriousDeadlinesAreHarmless) {
   connect();
   sent();

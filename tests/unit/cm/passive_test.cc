@@ -27,7 +27,7 @@ TEST_F(PassiveTest, RequestIsTold) {
   EXPECT_EQ(info->addresses.local_port, 7174);
   EXPECT_EQ(info->addresses.peer_port, 5555);
   EXPECT_EQ(info->remote_qpn.value(), kPeerQpn);
-  EXPECT_EQ(info->remote_psn.value(), 77u);
+  EXPECT_EQ(info->sq_psn.value(), 77u);
   EXPECT_EQ(info->responder_resources, 2);  // the peer's initiator depth
   EXPECT_EQ(info->initiator_depth, 4);
   EXPECT_EQ(info->retry_count, 6);
