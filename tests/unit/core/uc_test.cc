@@ -175,6 +175,23 @@ TEST_F(UcTest, Writes) {
   EXPECT_EQ(done[0].byte_count, 100u);
 }
 
+// Otherwise one packet that announces 2 GiB would have that much memory faulted in.
+TEST_F(UcTest, AnAnnouncedWriteIsNotMadeReachableBeforeItArrives) {
+  static uint64_t most;
+  most = 0;
+  RegionInfo region{kPd, memory_.data(), kRegionBytes, kIova, kLocalWrite | kRemoteWrite, {}};
+  region.backing.reachable = [](const std::byte*, uint64_t bytes, bool) {
+    most = std::max(most, bytes);
+    return true;
+  };
+  wire::Packet p = request(Opcode::RcWriteFirst, 500);
+  p.bth.opcode = uc(Opcode::RcWriteFirst);
+  p.reth = {kIova, engine_.memory().add_region(region).value(), 100000};
+  receive(p, pattern(kMtu));
+  EXPECT_TRUE(memory_is(0, pattern(kMtu)));
+  EXPECT_EQ(most, kMtu);
+}
+
 TEST_F(UcTest, AForbiddenWriteIsDroppedAndTheQueuePairStaysUp) {
   wire::Packet p = request(Opcode::RcWriteOnly, 500);
   p.bth.opcode = uc(Opcode::RcWriteOnly);
