@@ -34,8 +34,10 @@ struct AsyncEvent {
   SharedReceiveQueue* srq = nullptr;
 };
 
-// A queue pair went into error by itself. One of these per failure; the owner puts it into words.
+// A queue pair went into error (or stopped sending) by itself. One of these per failure; the owner
+// puts it into words.
 struct QpFailure {
+  QpType type = QpType::Rc;
   wire::Qpn qpn;
   wire::Qpn peer_qpn;
   wire::Gid peer;

@@ -292,7 +292,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
 // Acts on a failure that one of the halves has recorded.
 void QueuePair::settle() {
   if (!common_.failure || common_.state == QpState::Error) return;
-  const QpFailure failure = *common_.failure;
+  QpFailure failure = *common_.failure;
+  failure.type = config_.type;
   common_.engine.failures.push_back(failure);
   const bool stops_sending_only =
       is_unreliable(config_.type) && failure.op && !failure.as_responder;

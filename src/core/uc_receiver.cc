@@ -76,7 +76,7 @@ void UcReceiver::execute_send(const wire::Packet& p) {
     return drop_message(CounterId::receive_too_small);
   }
   if (!receives_.scatter(message_->received, p.payload, p.op.ends_message())) {
-    return fail_receive();
+    return fail_receive(p);
   }
   message_->received += static_cast<uint32_t>(p.payload.size());
   if (p.op.ends_message()) complete_receive(p, WcOpcode::Receive);
@@ -126,12 +126,16 @@ void UcReceiver::complete_receive(const wire::Packet& p, WcOpcode opcode) {
 }
 
 // Our own buffer is not registered for it: no fault of the peer's, and no fault to go on with.
-void UcReceiver::fail_receive() {
+void UcReceiver::fail_receive(const wire::Packet& p) {
   message_.reset();
   Completion c;
   c.status = WcStatus::LocalProtection;
   c.opcode = WcOpcode::Receive;
-  qp_.fail(c.status).as_responder = true;
+  QpFailure& f = qp_.fail(c.status);
+  f.as_responder = true;
+  f.packet_opcode = p.bth.opcode;
+  f.psn = p.bth.psn.value();
+  f.length = static_cast<uint32_t>(p.payload.size());
   qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
   receives_.complete(c);
 }

@@ -35,7 +35,7 @@ class UcReceiver final : public ReceiveSide {
   void execute_write(const wire::Packet& packet);
   bool take_receive();
   void complete_receive(const wire::Packet& packet, WcOpcode opcode);
-  void fail_receive();
+  void fail_receive(const wire::Packet& packet);
 
   QpCommon& qp_;
   ReceiveSource receives_;

@@ -51,7 +51,13 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   }
   if (!place(p, meta)) {
     c.status = WcStatus::LocalProtection;
-    qp_.fail(c.status).as_responder = true;
+    QpFailure& f = qp_.fail(c.status);
+    f.as_responder = true;
+    f.packet_opcode = p.bth.opcode;
+    f.psn = p.bth.psn.value();
+    f.length = c.byte_count;
+    f.peer_qpn = p.deth.source;
+    f.peer = meta.source;
     qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
   }
   receives_.complete(c);

@@ -91,6 +91,71 @@ Words words_for(const core::QpFailure& f) {
   }
 }
 
+const char* transport_of(core::QpType type) {
+  switch (type) {
+    case core::QpType::Rc:
+      return "";  // the usual one needs no mention
+    case core::QpType::Uc:
+      return "UC ";
+    case core::QpType::Ud:
+      return "UD ";
+    case core::QpType::XrcSend:
+    case core::QpType::XrcReceive:
+      return "XRC ";
+  }
+  return "";
+}
+
+// A datagram queue pair has no peer but the one of each message.
+std::string who(const core::QpFailure& f) {
+  char text[128];
+  if (f.type == core::QpType::Ud) {
+    std::snprintf(text, sizeof text, "UD QP 0x%06x", f.qpn.value());
+  } else {
+    std::snprintf(text, sizeof text, "%sQP 0x%06x connected to QP 0x%06x at %s",
+                  transport_of(f.type), f.qpn.value(), f.peer_qpn.value(), to_text(f.peer).c_str());
+  }
+  return text;
+}
+
+const char* state_of(const core::QpFailure& f) {
+  const bool goes_on_receiving = core::is_unreliable(f.type) && f.op && !f.as_responder;
+  return goes_on_receiving ? "has stopped sending (state SQE)" : "is in error";
+}
+
+bool has_remote_address(core::SendOp op) {
+  return core::is_read_or_atomic(op) || op == core::SendOp::Write || op == core::SendOp::WriteImm;
+}
+
+std::string request_of(const core::QpFailure& f) {
+  char text[240];
+  if (f.as_responder && core::is_unreliable(f.type)) {
+    char sender[80] = "";
+    if (f.type == core::QpType::Ud) {
+      std::snprintf(sender, sizeof sender, " of QP 0x%06x at %s", f.peer_qpn.value(),
+                    to_text(f.peer).c_str());
+    }
+    std::snprintf(text, sizeof text, "could not take the %s%s (PSN %u, %u bytes)",
+                  wire::name_of(f.packet_opcode), sender, f.psn, f.length);
+  } else if (f.as_responder) {
+    std::snprintf(text, sizeof text,
+                  "refused the peer's %s (PSN %u, address 0x%" PRIx64 ", rkey 0x%x, %u bytes)",
+                  wire::name_of(f.packet_opcode), f.psn, f.remote_address, f.rkey, f.length);
+  } else if (f.op && has_remote_address(*f.op)) {
+    std::snprintf(text, sizeof text,
+                  "%s of %u bytes failed (wr_id 0x%" PRIx64 ", PSN %u), to address 0x%" PRIx64
+                  " with rkey 0x%x",
+                  core::name_of(*f.op), f.length, f.wr_id, f.psn, f.remote_address, f.rkey);
+  } else if (f.op) {
+    std::snprintf(text, sizeof text,
+                  "%s of %u bytes failed (wr_id 0x%" PRIx64 ", PSN %u, no remote address)",
+                  core::name_of(*f.op), f.length, f.wr_id, f.psn);
+  } else {
+    std::snprintf(text, sizeof text, "failed");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const wire::Gid& gid) {
@@ -105,36 +170,13 @@ std::string to_text(const wire::Gid& gid) {
 
 std::string describe(const core::QpFailure& f) {
   const Words words = words_for(f);
-  char request[160] = "";
-  if (f.as_responder) {
-    std::snprintf(request, sizeof request,
-                  "refused the peer's %s (PSN %u, address 0x%" PRIx64 ", rkey 0x%x, %u bytes)",
-                  wire::name_of(f.packet_opcode), f.psn, f.remote_address, f.rkey, f.length);
-  } else if (f.op) {
-    std::snprintf(request, sizeof request, "%s of %u bytes failed (wr_id 0x%" PRIx64 ", PSN %u%s)",
-                  core::name_of(*f.op), f.length, f.wr_id, f.psn,
-                  core::is_read_or_atomic(*f.op) || *f.op == core::SendOp::Write ||
-                          *f.op == core::SendOp::WriteImm
-                      ? ""
-                      : ", no remote address");
-  } else {
-    std::snprintf(request, sizeof request, "failed");
-  }
-  char target[80] = "";
-  if (!f.as_responder && f.op &&
-      (core::is_read_or_atomic(*f.op) || *f.op == core::SendOp::Write ||
-       *f.op == core::SendOp::WriteImm)) {
-    std::snprintf(target, sizeof target, ", to address 0x%" PRIx64 " with rkey 0x%x",
-                  f.remote_address, f.rkey);
-  }
   char tries[48] = "";
   if (f.retries != 0) std::snprintf(tries, sizeof tries, " after %u tries", f.retries);
+  const bool sent_nak = f.as_responder && !core::is_unreliable(f.type);
   char line[900];
-  std::snprintf(
-      line, sizeof line,
-      "QP 0x%06x connected to QP 0x%06x at %s is in error: %s%s: %s%s (%s). Usual cause: %s.",
-      f.qpn.value(), f.peer_qpn.value(), to_text(f.peer).c_str(), request, target, words.what,
-      tries, f.as_responder ? "we sent a NAK" : "completion in error", words.cause);
+  std::snprintf(line, sizeof line, "%s %s: %s: %s%s (%s). Usual cause: %s.", who(f).c_str(),
+                state_of(f), request_of(f).c_str(), words.what, tries,
+                sent_nak ? "we sent a NAK" : "completion in error", words.cause);
   return line;
 }
 

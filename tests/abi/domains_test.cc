@@ -117,6 +117,48 @@ TEST_F(Domains, AParentDomainIsAProtectionDomain) {
   }
 }
 
+// A queue pair of the domain itself takes its receives from a queue of the parent domain.
+TEST_F(Domains, SharedReceiveQueues) {
+  ibv_parent_domain_init_attr attr = attributes();
+  attr.pd = b_.pd.get();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  ASSERT_NE(parent, nullptr);
+  ibv_srq_init_attr shared{};
+  shared.attr = {8, 1, 0};
+  ibv_srq* srq = ibv_create_srq(parent.get(), &shared);
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(srq->pd, parent.get());
+  EXPECT_EQ(ibv_dealloc_pd(parent.get()), EBUSY);
+  for (ibv_pd* pd : {parent.get(), b_.pd.get()}) {
+    a_.qp.reset();
+    b_.qp.reset();
+    ibv_qp_init_attr init = rc_attributes(a_.cq.get(), a_.receive_cq.get());
+    a_.qp.reset(ibv_create_qp(a_.pd.get(), &init));
+    init = rc_attributes(b_.cq.get(), b_.receive_cq.get());
+    init.srq = srq;
+    b_.qp.reset(ibv_create_qp(pd, &init));
+    ASSERT_NE(b_.qp, nullptr);
+    EXPECT_EQ(ibv_destroy_srq(srq), EBUSY);
+    for (Side* side : {&a_, &b_}) ASSERT_EQ(to_init(side->qp.get()), 0);
+    ASSERT_EQ(to_rtr(a_.qp.get(), b_.qp->qp_num), 0);
+    ASSERT_EQ(to_rtr(b_.qp.get(), a_.qp->qp_num), 0);
+    ASSERT_EQ(to_rts(a_.qp.get()), 0);
+    ibv_sge room = b_.sge(0, 64);  // registered in the domain itself
+    ibv_recv_wr receive{3, nullptr, &room, 1};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_srq_recv(srq, &receive, &bad), 0);
+    ibv_sge sge = a_.sge(0, 64);
+    ibv_send_wr wr = rdma(IBV_WR_SEND, &sge, b_, 0);
+    ASSERT_EQ(a_.send(wr), 0);
+    EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+    const ibv_wc wc = wait_for_completion(b_.receive_cq.get());
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.wr_id, 3u);
+  }
+  b_.qp.reset();
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
 TEST_F(Domains, CompletionsLieInTheProgramsMemory) {
   ibv_parent_domain_init_attr attr = attributes();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));

@@ -284,7 +284,6 @@ TEST_F(Errors, NotSupported) {
   EXPECT_EQ(null_with(ibv_create_wq(context_.get(), &wq)), EOPNOTSUPP);
   EXPECT_EQ(null_with(ibv_create_rwq_ind_table(context_.get(), &table)), EOPNOTSUPP);
   EXPECT_EQ(null_with(ibv_open_qp(context_.get(), &open)), EINVAL);
-  EXPECT_EQ(null_with(ibv_import_dm(context_.get(), 1)), EOPNOTSUPP);
   uint8_t mac[6];
   uint16_t vlan = 0;
   EXPECT_LT(ibv_resolve_eth_l2_from_gid(context_.get(), &ah, mac, &vlan), 0);

@@ -1,4 +1,4 @@
-// Importing devices, protection domains and memory regions.
+// Importing devices, protection domains, memory regions and device memory.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -58,6 +58,57 @@ TEST_F(Import, AnImportedDomainRegistersMemory) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
   ibv_unimport_pd(pd);
+}
+
+TEST_F(Import, DeviceMemoryByItsHandle) {
+  ibv_alloc_dm_attr attr{.length = 4096, .log_align_req = 0, .comp_mask = 0};
+  ibv_dm* dm = ibv_alloc_dm(context_.get(), &attr);
+  ASSERT_NE(dm, nullptr);
+  const auto before = open_descriptors();
+  {
+    ContextPtr second = import_device();
+    ibv_pd* pd = ibv_import_pd(second.get(), b_.pd->handle);
+    ASSERT_NE(pd, nullptr);
+    ibv_dm* same = ibv_import_dm(second.get(), dm->handle);
+    ASSERT_NE(same, nullptr);
+    EXPECT_EQ(same->context, second.get());
+    EXPECT_EQ(ibv_free_dm(dm), EBUSY);
+
+    const uint64_t word = 0x0123456789ABCDEF;
+    uint64_t seen = 0;
+    ASSERT_EQ(ibv_memcpy_to_dm(same, 8, &word, 8), 0);
+    ASSERT_EQ(ibv_memcpy_from_dm(&seen, dm, 8, 8), 0);
+    EXPECT_EQ(seen, word);
+    EXPECT_EQ(ibv_memcpy_to_dm(same, 4090, &word, 8), EINVAL);
+
+    ibv_mr* mr = ibv_reg_dm_mr(pd, same, 0, 4096, IBV_ACCESS_ZERO_BASED | kAllAccess);
+    ASSERT_NE(mr, nullptr);
+    ibv_sge sge = a_.sge(0, 8);
+    std::memset(a_.memory.data(), 0x77, 8);
+    ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+    wr.wr.rdma.remote_addr = 64;
+    wr.wr.rdma.rkey = mr->rkey;
+    ASSERT_EQ(a_.send(wr), 0);
+    EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+    ASSERT_EQ(ibv_memcpy_from_dm(&seen, dm, 64, 8), 0);
+    EXPECT_EQ(seen, 0x7777777777777777u);
+
+    ibv_unimport_dm(same);  // the region keeps it
+    EXPECT_EQ(ibv_free_dm(dm), EBUSY);
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+    ibv_unimport_dm(same);
+    ibv_unimport_pd(pd);
+    EXPECT_EQ(ibv_import_dm(second.get(), 0xFFFFFF), nullptr);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  const ContextPtr stranger = open_loopback();
+  EXPECT_EQ(ibv_import_dm(stranger.get(), dm->handle), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  const uint32_t handle = dm->handle;
+  EXPECT_EQ(ibv_free_dm(dm), 0);
+  EXPECT_EQ(ibv_import_dm(context_.get(), handle), nullptr);
+  EXPECT_EQ(errno, EINVAL);
 }
 
 TEST_F(Import, WhatDoesNotExist) {

@@ -2,11 +2,14 @@
 #include "tests/abi/loopback_support.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 namespace verbena::test {
 namespace {
@@ -85,6 +88,22 @@ int to_rts(ibv_qp* qp) {
                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
+int uc_to_rts(ibv_qp* qp, uint32_t peer_qpn) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_1024;
+  attr.dest_qp_num = peer_qpn;
+  attr.rq_psn = attr.sq_psn = 0xFFFFF0;
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.port_num = 1;
+  if (ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid) != 0) return errno;
+  const int code = ibv_modify_qp(
+      qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
+  if (code != 0) return code;
+  attr.qp_state = IBV_QPS_RTS;
+  return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
 ibv_wc wait_for_completion(ibv_cq* cq) {
   ibv_wc wc{};
   const int64_t deadline = now_ms() + 10'000;
@@ -104,6 +123,40 @@ int completions_within_ms(ibv_cq* cq, int ms) {
   const int64_t deadline = now_ms() + ms;
   while (now_ms() < deadline) found += ibv_poll_cq(cq, 1, &wc);
   return found;
+}
+
+bool within_ms(int ms, const std::function<bool()>& condition) {
+  const int64_t deadline = now_ms() + ms;
+  do {
+    if (condition()) return true;
+    std::this_thread::yield();
+  } while (now_ms() < deadline);
+  return condition();
+}
+
+ibv_async_event wait_for_async_event(ibv_context* context) {
+  ibv_async_event event{};
+  event.event_type = no_such<ibv_event_type>(-1);
+  pollfd fd{context->async_fd, POLLIN, 0};
+  const bool came = poll(&fd, 1, 10'000) == 1;
+  EXPECT_TRUE(came) << "no event came";
+  if (came) {
+    EXPECT_EQ(ibv_get_async_event(context, &event), 0);
+  }
+  return event;
+}
+
+void expect_destroy_waits_for_ack(ibv_async_event event, const std::function<void()>& destroy) {
+  std::atomic<bool> acknowledged{false}, destroyed{false};
+  std::thread destroyer([&] {
+    destroy();
+    EXPECT_TRUE(acknowledged);
+    destroyed = true;
+  });
+  EXPECT_FALSE(within_ms(50, [&] { return destroyed.load(); }));
+  acknowledged = true;
+  ibv_ack_async_event(&event);
+  destroyer.join();
 }
 
 int Side::receive(uint64_t wr_id, size_t offset, uint32_t length) {

@@ -46,11 +46,21 @@ ibv_qp_init_attr rc_attributes(ibv_cq* send_cq, ibv_cq* receive_cq);
 int to_init(ibv_qp* qp, int access = kAllAccess & ~IBV_ACCESS_MW_BIND);
 int to_rtr(ibv_qp* qp, uint32_t peer_qpn);
 int to_rts(ibv_qp* qp);
+// The same for UC, from INIT on.
+int uc_to_rts(ibv_qp* qp, uint32_t peer_qpn);
 
 // Polls until a completion comes; fails the test after some seconds.
 ibv_wc wait_for_completion(ibv_cq* cq);
 // How many come within a while in which none should.
 int completions_within_ms(ibv_cq* cq, int ms);
+
+// Polls until `condition` holds; false if it does not in that time.
+bool within_ms(int ms, const std::function<bool()>& condition);
+
+// The next asynchronous event, not yet acknowledged; fails the test after some seconds.
+ibv_async_event wait_for_async_event(ibv_context* context);
+// `destroy` destroys what `event` is about: it must not return before the event is acknowledged.
+void expect_destroy_waits_for_ack(ibv_async_event event, const std::function<void()>& destroy);
 
 struct Side {
   PdPtr pd;

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "tests/abi/loopback_support.h"
+#include "tests/abi/datagram_support.h"
 
 namespace verbena::test {
 namespace {
@@ -15,14 +15,16 @@ int64_t now_ns() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+int limit_rate(ibv_qp* qp, uint32_t kbps, uint32_t burst) {
+  ibv_qp_rate_limit_attr attr{};
+  attr.rate_limit = kbps;
+  attr.max_burst_sz = burst;
+  return ibv_modify_qp_rate_limit(qp, &attr);
+}
+
 class RateLimit : public LoopbackTest {
  protected:
-  int limit(uint32_t kbps, uint32_t burst = 0) {
-    ibv_qp_rate_limit_attr attr{};
-    attr.rate_limit = kbps;
-    attr.max_burst_sz = burst;
-    return ibv_modify_qp_rate_limit(a_.qp.get(), &attr);
-  }
+  int limit(uint32_t kbps, uint32_t burst = 0) { return limit_rate(a_.qp.get(), kbps, burst); }
   int64_t write(uint32_t bytes) {
     const int64_t start = now_ns();
     ibv_sge sge = a_.sge(0, bytes);
@@ -42,6 +44,47 @@ TEST_F(RateLimit, IsKept) {
   EXPECT_EQ(attr.rate_limit, 16'000u);
   ASSERT_EQ(limit(0), 0);
   write(200'000);
+}
+
+TEST_F(RateLimit, IsKeptOnUnreliableConnections) {
+  for (Side* side : {&a_, &b_}) {
+    ibv_qp_init_attr init = rc_attributes(side->cq.get(), side->receive_cq.get());
+    init.qp_type = IBV_QPT_UC;
+    side->qp.reset(ibv_create_qp(side->pd.get(), &init));
+    ASSERT_EQ(to_init(side->qp.get()), 0);
+  }
+  ASSERT_EQ(uc_to_rts(a_.qp.get(), b_.qp->qp_num), 0);
+  ASSERT_EQ(uc_to_rts(b_.qp.get(), a_.qp->qp_num), 0);
+  ASSERT_EQ(limit(16'000, 4096), 0);
+  EXPECT_GE(write(200'000), 95'000'000);
+  ASSERT_EQ(limit(0), 0);
+  write(200'000);
+}
+
+using DatagramRateLimit = DatagramTest;
+
+TEST_F(DatagramRateLimit, IsKept) {
+  ibv_ah_attr to = address();
+  const AhPtr ah(ibv_create_ah(a_.pd.get(), &to));
+  ASSERT_NE(ah, nullptr);
+  const auto send_hundred = [&] {
+    const int64_t start = now_ns();
+    for (int list = 0; list < 2; ++list) {
+      for (int i = 0; i < 50; ++i) {
+        ibv_sge sge = a_.sge(0, 1000);
+        ibv_send_wr wr = datagram(&sge, ah.get(), b_.qp->qp_num);
+        EXPECT_EQ(a_.send(wr), 0);
+      }
+      for (int i = 0; i < 50; ++i) {
+        EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+      }
+    }
+    return now_ns() - start;
+  };
+  ASSERT_EQ(limit_rate(a_.qp.get(), 16'000, 4096), 0);  // 2 bytes a microsecond
+  EXPECT_GE(send_hundred(), 46'000'000);                // 50 ms, less the burst
+  ASSERT_EQ(limit_rate(a_.qp.get(), 0, 0), 0);
+  send_hundred();
 }
 
 TEST_F(RateLimit, CanBeLiftedWhileRequestsWait) {

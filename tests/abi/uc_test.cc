@@ -22,24 +22,8 @@ class UcTest : public LoopbackTest {
       ASSERT_NE(side->qp, nullptr);
       ASSERT_EQ(to_init(side->qp.get()), 0);
     }
-    ASSERT_EQ(connect_to(a_, b_), 0);
-    ASSERT_EQ(connect_to(b_, a_), 0);
-  }
-  static int connect_to(Side& side, const Side& peer) {
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_RTR;
-    attr.path_mtu = IBV_MTU_1024;
-    attr.dest_qp_num = peer.qp->qp_num;
-    attr.rq_psn = attr.sq_psn = 0xFFFFF0;
-    attr.ah_attr.is_global = 1;
-    attr.ah_attr.port_num = 1;
-    if (ibv_query_gid(side.qp->context, 1, 0, &attr.ah_attr.grh.dgid) != 0) return errno;
-    const int code =
-        ibv_modify_qp(side.qp.get(), &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
-    if (code != 0) return code;
-    attr.qp_state = IBV_QPS_RTS;
-    return ibv_modify_qp(side.qp.get(), &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+    ASSERT_EQ(uc_to_rts(a_.qp.get(), b_.qp->qp_num), 0);
+    ASSERT_EQ(uc_to_rts(b_.qp.get(), a_.qp->qp_num), 0);
   }
 };
 

@@ -57,9 +57,9 @@ struct Target {
   SrqPtr srq;
   QpPtr qp;
 
-  bool make(int fd = -1) {
+  bool make(int fd = -1, int completions = 64) {
     pd.reset(ibv_alloc_pd(context.get()));
-    cq.reset(ibv_create_cq(context.get(), 64, nullptr, nullptr, 0));
+    cq.reset(ibv_create_cq(context.get(), completions, nullptr, nullptr, 0));
     xrcd = open_domain(context.get(), fd, O_CREAT);
     if (pd == nullptr || cq == nullptr || xrcd == nullptr) return false;
     srq = make_srq();
@@ -369,6 +369,126 @@ TEST(Xrc, BadCallsAreRefused) {
   extended.xrcd = target.xrcd.get();
   EXPECT_EQ(ibv_create_qp_ex(initiator.context.get(), &extended), nullptr);
   EXPECT_EQ(errno, EINVAL);
+}
+
+// By ibv_wr_*: each request names a queue, which takes the message or lends its protection domain.
+TEST(Xrc, Builders) {
+  Target target;
+  Initiator initiator;
+  ASSERT_TRUE(target.make());
+  ASSERT_TRUE(initiator.make());
+  ibv_qp_init_attr_ex init{};
+  init.send_cq = initiator.cq.get();
+  init.qp_type = IBV_QPT_XRC_SEND;
+  init.cap = {16, 0, 4, 0, 64};
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.pd = initiator.pd.get();
+  init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                        IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                        IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  initiator.qp.reset(ibv_create_qp_ex(initiator.context.get(), &init));
+  ASSERT_NE(initiator.qp, nullptr);
+  ASSERT_EQ(target.connect(initiator.qp->qp_num), 0);
+  ASSERT_EQ(initiator.connect(target.qp->qp_num), 0);
+  const SrqPtr other = target.make_srq();
+  ASSERT_NE(other, nullptr);
+  uint32_t other_number = 0;
+  ASSERT_EQ(ibv_get_srq_num(other.get(), &other_number), 0);
+  ASSERT_EQ(target.receive(1), 0);
+  ibv_sge piece{target.memory.address() + 4096, 64, target.memory.mr->lkey};
+  for (const uint64_t wr_id : {2, 3}) {
+    ibv_recv_wr wr{wr_id, nullptr, &piece, 1};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_srq_recv(other.get(), &wr, &bad), 0);
+  }
+
+  ibv_qp_ex* x = ibv_qp_to_qp_ex(initiator.qp.get());
+  ASSERT_NE(x, nullptr);
+  const uint32_t rkey = target.memory.mr->rkey, lkey = initiator.memory.mr->lkey;
+  const uint64_t there = target.memory.address() + 8192, here = initiator.memory.address();
+  std::memcpy(initiator.memory.bytes.data(), "0123456789", 10);
+  x->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_start(x);
+  ibv_wr_send(x);
+  ibv_wr_set_xrc_srqn(x, target.srqn());
+  ibv_wr_set_sge(x, lkey, here, 10);
+  ibv_wr_send_imm(x, 5);
+  char word[] = "inline";
+  ibv_wr_set_inline_data(x, word, 6);
+  ibv_wr_set_xrc_srqn(x, other_number);
+  ibv_wr_rdma_write(x, rkey, there);
+  ibv_wr_set_xrc_srqn(x, target.srqn());
+  ibv_wr_set_sge(x, lkey, here, 10);
+  ibv_wr_rdma_write_imm(x, rkey, there + 10, 6);
+  ibv_wr_set_xrc_srqn(x, other_number);
+  ibv_wr_set_sge(x, lkey, here, 10);
+  ibv_wr_rdma_read(x, rkey, there + 5);
+  ibv_wr_set_xrc_srqn(x, target.srqn());
+  ibv_wr_set_sge(x, lkey, here + 100, 10);
+  ibv_wr_atomic_fetch_add(x, rkey, there + 1024, 3);
+  ibv_wr_set_xrc_srqn(x, other_number);
+  ibv_wr_set_sge(x, lkey, here + 200, 8);
+  ASSERT_EQ(ibv_wr_complete(x), 0);
+  for (const ibv_wc_opcode opcode : {IBV_WC_SEND, IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_WRITE,
+                                     IBV_WC_RDMA_READ, IBV_WC_FETCH_ADD}) {
+    const ibv_wc wc = wait_for_completion(initiator.cq.get());
+    EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.opcode, opcode);
+  }
+  for (uint64_t wr_id = 1; wr_id <= 3; ++wr_id) {
+    const ibv_wc wc = wait_for_completion(target.cq.get());
+    EXPECT_EQ(wc.wr_id, wr_id);
+    EXPECT_EQ(wc.byte_len, wr_id == 2 ? 6u : 10u);
+    if (wr_id != 1) {
+      EXPECT_EQ(wc.imm_data, wr_id == 2 ? 5u : 6u);
+    }
+  }
+  const uint8_t* bytes = target.memory.bytes.data();
+  EXPECT_EQ(std::memcmp(bytes, "0123456789", 10), 0);
+  EXPECT_EQ(std::memcmp(bytes + 4096, "inline", 6), 0);
+  EXPECT_EQ(std::memcmp(bytes + 8192, "01234567890123456789", 20), 0);
+  EXPECT_EQ(bytes[8192 + 1024], 3);
+  EXPECT_EQ(std::memcmp(initiator.memory.bytes.data() + 100, "5678901234", 10), 0);
+
+  ibv_wr_start(x);
+  ibv_wr_send(x);
+  ibv_wr_set_xrc_srqn(x, other_number ^ 0x8000);
+  ibv_wr_set_sge(x, lkey, here, 1);
+  ASSERT_EQ(ibv_wr_complete(x), 0);
+  EXPECT_EQ(wait_for_completion(initiator.cq.get()).status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+// The queue that receives complete into lost one: what feeds it is of no more use either.
+TEST(Xrc, OverrunIsAnErrorOfTheReceiveQueue) {
+  Target target;
+  Initiator initiator;
+  ASSERT_TRUE(target.make(-1, 1));
+  ASSERT_TRUE(initiator.make());
+  ASSERT_EQ(target.connect(initiator.qp->qp_num), 0);
+  ASSERT_EQ(initiator.connect(target.qp->qp_num), 0);
+  ASSERT_EQ(target.receive(1), 0);
+  ASSERT_EQ(target.receive(2), 0);
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_SEND;
+  EXPECT_EQ(initiator.run(wr, 8, target.srqn()), IBV_WC_SUCCESS);
+  ibv_sge piece = initiator.memory.sge(8);
+  wr.sg_list = &piece;
+  wr.num_sge = 1;
+  wr.qp_type.xrc.remote_srqn = target.srqn();
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(initiator.qp.get(), &wr, &bad), 0);
+  ibv_async_event of_srq{};
+  for (int i = 0; i < 10 && of_srq.element.srq == nullptr; ++i) {  // others are told in between
+    ibv_async_event event = wait_for_async_event(target.context.get());
+    if (event.event_type == IBV_EVENT_SRQ_ERR) {
+      of_srq = event;
+    } else {
+      ibv_ack_async_event(&event);
+    }
+  }
+  ASSERT_EQ(of_srq.element.srq, target.srq.get());
+  target.qp.reset();
+  expect_destroy_waits_for_ack(of_srq, [&] { target.srq.reset(); });
 }
 
 // Programs give both halves RC's attributes; those of the half that is not there do not matter.

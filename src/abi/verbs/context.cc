@@ -116,6 +116,21 @@ Status open_command_file(Context& context, int fd) {
   return {};
 }
 
+// Counted as a user before it can go away.
+template <typename Object>
+Object* use(const Context& context, std::unordered_map<uint32_t, Object*> Context::*list,
+            uint32_t handle) {
+  const std::lock_guard lock(open_contexts().mutex);
+  for (const Context* other : open_contexts().contexts) {
+    if (other->command_file != context.command_file) continue;
+    const auto found = (other->*list).find(handle);
+    if (found == (other->*list).end()) continue;
+    found->second->users.fetch_add(1);
+    return found->second;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Result<ibv_context*> open_context(Device* device, int command_fd) {
@@ -165,17 +180,19 @@ void unlist_pd(Context& context, Pd* pd) {
   context.pds.erase(pd->handle);
 }
 
-Pd* use_pd(const Context& context, uint32_t handle) {
+void list_dm(Context& context, Dm* dm) {
   const std::lock_guard lock(open_contexts().mutex);
-  for (const Context* other : open_contexts().contexts) {
-    if (other->command_file != context.command_file) continue;
-    const auto found = other->pds.find(handle);
-    if (found == other->pds.end()) continue;
-    found->second->users.fetch_add(1);
-    return found->second;
-  }
-  return nullptr;
+  context.dms.emplace(dm->handle, dm);
 }
+
+void unlist_dm(Context& context, Dm* dm) {
+  const std::lock_guard lock(open_contexts().mutex);
+  context.dms.erase(dm->handle);
+}
+
+Pd* use_pd(const Context& context, uint32_t handle) { return use(context, &Context::pds, handle); }
+
+Dm* use_dm(const Context& context, uint32_t handle) { return use(context, &Context::dms, handle); }
 
 Context::~Context() {
   if (context.cmd_fd >= 0) close(context.cmd_fd);

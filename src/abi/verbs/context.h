@@ -12,6 +12,7 @@ struct CompletionChannel;
 struct Context;
 struct Cq;
 struct Device;
+struct Dm;
 struct Pd;
 
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc);
@@ -61,9 +62,12 @@ inline constexpr const char* kCommandFileName = "verbena-device";
 Device* device_of_command_file(ino_t file);
 void list_pd(Context& context, Pd* pd);
 void unlist_pd(Context& context, Pd* pd);
-// The protection domain that a context with the same command file knows by `handle`, with one more
-// user; null if there is none.
+void list_dm(Context& context, Dm* dm);
+void unlist_dm(Context& context, Dm* dm);
+// What a context with the same command file knows by `handle`, with one more user; null if there is
+// none.
 Pd* use_pd(const Context& context, uint32_t handle);
+Dm* use_dm(const Context& context, uint32_t handle);
 
 struct CqOptions {
   bool single_threaded = false;

@@ -81,15 +81,26 @@ Result<ibv_dm*> allocate(Context* context, const ibv_alloc_dm_attr& attr) {
   dm->memcpy_to_dm = copy_to;
   dm->memcpy_from_dm = copy_from;
   dm->handle = static_cast<uint32_t>(dm->fd);
+  list_dm(*context, dm.get());
   context->add_user();
   return dm.release();
 }
 
+// It leaves the list before its users are counted: nobody imports it from then on.
 Status release(Dm* dm) {
-  if (dm->users.load() != 0) return Error{EBUSY, "memory regions of this device memory remain"};
   Context* context = from(dm->context);
-  context->device->device_memory.fetch_sub(dm->length);
-  unmap(*dm);
+  const bool own = dm->stands_for == nullptr;
+  if (own) unlist_dm(*context, dm);
+  if (dm->users.load() != 0) {
+    if (own) list_dm(*context, dm);
+    return Error{EBUSY, "memory regions or imports of this device memory remain"};
+  }
+  if (own) {
+    context->device->device_memory.fetch_sub(dm->length);
+    unmap(*dm);
+  } else {
+    dm->stands_for->users.fetch_sub(1);
+  }
   delete dm;
   context->drop_user();
   return {};

@@ -1,7 +1,7 @@
 // Importing: a second context for a device that is open already, by its command descriptor, and
-// further handles for its protection domains and memory regions. With a kernel in the middle
-// processes share objects that way. Here the objects are in the process that made them, so
-// importing reaches as far as that process.
+// further handles for its protection domains, memory regions and device memory. With a kernel in
+// the middle processes share objects that way. Here the objects are in the process that made them,
+// so importing reaches as far as that process.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,7 +41,6 @@ Result<ibv_pd*> import_pd(Context* context, uint32_t handle) {
   imported->context = &context->context;
   imported->handle = imported->id = handle;
   imported->kind = Pd::Kind::Imported;
-  // Counted as a user before it can go away.
   imported->stands_for = use_pd(*context, handle);
   if (imported->stands_for == nullptr) {
     return Error{EINVAL, "the device that cmd_fd stands for has no such protection domain"};
@@ -69,6 +68,23 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
   pd->users.fetch_add(1);
   context->add_user();
   return mr.release();
+}
+
+Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
+  if (context->nic->dead()) return kDead;
+  auto imported = std::make_unique<Dm>();
+  Dm* original = use_dm(*context, handle);
+  if (original == nullptr) {
+    return Error{EINVAL, "the device that cmd_fd stands for has no such device memory"};
+  }
+  static_cast<ibv_dm&>(*imported) = *original;
+  imported->context = &context->context;
+  imported->memory = original->memory;
+  imported->length = original->length;
+  imported->fd = original->fd;
+  imported->stands_for = original;
+  context->add_user();
+  return imported.release();
 }
 
 void unimport_mr(Mr* mr) {
@@ -102,5 +118,11 @@ VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t mr_handle) {
 }
 
 VERBENA_EXPORT void ibv_unimport_mr(ibv_mr* mr) { unimport_mr(from(mr)); }
+
+VERBENA_EXPORT ibv_dm* ibv_import_dm(ibv_context* context, uint32_t dm_handle) {
+  return object_of<ibv_dm>("ibv_import_dm", [&] { return import_dm(from(context), dm_handle); });
+}
+
+VERBENA_EXPORT void ibv_unimport_dm(ibv_dm* dm) { free_dm(dm); }
 
 }  // extern "C"

@@ -355,12 +355,4 @@ VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, s
 
 VERBENA_EXPORT ibv_mr* ibv_reg_mr_ex(ibv_pd* pd, RegionInit* init) { return reg_mr_ex(pd, init); }
 
-VERBENA_EXPORT ibv_dm* ibv_import_dm(ibv_context*, uint32_t) {
-  return object_of<ibv_dm>("ibv_import_dm", []() -> Result<ibv_dm*> {
-    return Error{EOPNOTSUPP, "objects of another process cannot be imported"};
-  });
-}
-
-VERBENA_EXPORT void ibv_unimport_dm(ibv_dm*) {}
-
 }  // extern "C"

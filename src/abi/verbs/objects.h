@@ -51,6 +51,7 @@ struct Device : DeviceHead {
 };
 
 struct CompletionChannel;
+struct Dm;
 struct Pd;
 
 // The newer slots lie directly in front of the older ones, as newer headers look for them.
@@ -62,6 +63,7 @@ struct Context : NewerOps, verbs_context {
       channels;                           // under the lock of context.cc, for the child of a fork
   ino_t command_file = 0;                 // what cmd_fd leads to: imported contexts have the same
   std::unordered_map<uint32_t, Pd*> pds;  // by handle, for importing; under the same lock
+  std::unordered_map<uint32_t, Dm*> dms;  // likewise
   std::atomic<int> users{1};              // the program's own pointer, and one per object
 
   ~Context();
@@ -107,7 +109,8 @@ struct Dm : ibv_dm {
   size_t length = 0;  // as asked for
   size_t mapped = 0;
   int fd = -1;
-  std::atomic<int> users{0};  // regions on it
+  Dm* stands_for = nullptr;   // imported: whose memory and descriptor these are
+  std::atomic<int> users{0};  // regions on it, and its imports
 };
 
 struct Mr : ibv_mr {

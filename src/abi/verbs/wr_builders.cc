@@ -21,12 +21,13 @@ constexpr uint32_t kBuilderFlags = core::kFence | core::kSignaled | core::kSolic
 constexpr Error kNotStarted{EINVAL, "ibv_wr_start comes first, in the same thread"};
 
 constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-constexpr uint64_t kUnacknowledgedOperations =
-    kDatagramOperations | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_WRITE |
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+constexpr uint64_t kUnacknowledgedOperations = kDatagramOperations | IBV_QP_EX_WITH_RDMA_WRITE |
+                                               IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                               IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
 constexpr uint64_t kReliableOperations =
-    kUnacknowledgedOperations | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_WRITE | kQpExWithFlush;
+    kUnacknowledgedOperations | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+    IBV_QP_EX_WITH_ATOMIC_WRITE | kQpExWithFlush;
 
 uint64_t operations_of(unsigned qp_type) {
   switch (qp_type) {
