@@ -81,9 +81,8 @@ SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
   do {
     last_srq_ = (last_srq_ + 1) % kSrqNumbers;
   } while (last_srq_ == 0 || state_.srqs.contains(last_srq_));
-  auto& srq = state_.srqs[last_srq_];
-  srq = std::make_unique<SharedReceiveQueue>(state_.events, last_srq_, config);
-  return srq.get();
+  auto srq = std::make_unique<SharedReceiveQueue>(state_.events, last_srq_, config);
+  return state_.srqs.emplace(last_srq_, std::move(srq)).first->second.get();
 }
 
 void Engine::destroy_srq(SharedReceiveQueue* srq) {
@@ -262,7 +261,9 @@ void Engine::after_change(QueuePair& qp, Instant now) {
   const bool requests = qp.requests_ready(now);
   // Requests go behind those that already wait for the window, even if it has room at the moment:
   // otherwise one that is always busy would take each bit of room before the others get to it.
-  const bool others_wait = window != nullptr && !window->waiting.empty();
+  // What is never acknowledged takes none of it.
+  const bool others_wait =
+      window != nullptr && !window->waiting.empty() && !is_unreliable(qp.type());
   if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
   if (!qp.in_ready_list && !qp.in_waiting_list && (requests || qp.waits_for_window(now))) {
     qp.in_waiting_list = true;
@@ -300,7 +301,10 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
     QueuePair* qp = window.waiting.front();
     window.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (!qp->requests_ready(now)) continue;
+    if (!qp->requests_ready(now)) {  // its pacer closed meanwhile: it comes back by its deadline
+      schedule(*qp);
+      continue;
+    }
     make_ready(*qp);
     room -= std::min(room, kBytesPerQpAndRound);
   }

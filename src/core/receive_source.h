@@ -26,6 +26,11 @@ class ReceiveSource {
   // Not empty, and none held.
   void take();
 
+  // Of the one that take() would find; not empty.
+  uint32_t next_length() const {
+    return srq_ != nullptr ? srq_->front().length : own_.at(own_.head()).length;
+  }
+
   // Of the receive that is held.
   uint32_t length() const { return wqe().length; }
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.

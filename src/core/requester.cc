@@ -10,6 +10,8 @@ namespace {
 
 // A long message asks for an acknowledgement now and then, so that the window keeps moving.
 constexpr uint32_t kPacketsPerAckRequest = 8;
+// Rates below this are so slow that each packet asks: eight would take a millisecond and more.
+constexpr uint32_t kCrawlKbps = 250'000;
 
 // A READ is asked for in pieces of at most this size: the answers arrive unpaced in our own socket.
 constexpr uint32_t kMaxReadPieceBytes = 64 * 1024;
@@ -269,9 +271,11 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   p.invalidate_rkey = wqe.immediate_or_rkey;
   const uint32_t cost = cost_of(wqe, cursor_packet_, 1);
   ++since_ack_request_;
-  // Also when the window is about to close: only an acknowledgement opens it again.
+  // Also when the window is about to close: only an acknowledgement opens it again. And where the
+  // next packet may be a timeout away.
+  const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
   p.bth.ack_request =
-      last || since_ack_request_ >= kPacketsPerAckRequest || qp_.window->room() <= cost;
+      last || crawls || since_ack_request_ >= kPacketsPerAckRequest || qp_.window->room() <= cost;
   if (p.bth.ack_request) since_ack_request_ = 0;
   push_packet(qp_, sink, p, payload.view(), bytes);
   if (wqe.op == SendOp::AtomicWrite) reads_.push_back({next_, next_});

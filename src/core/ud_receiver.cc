@@ -31,13 +31,11 @@ std::array<std::byte, UdReceiver::kHeaderBytes> header_area(const wire::Packet& 
 
 void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   if (p.deth.qkey != qp_.attr.qkey) return qp_.count(CounterId::wrong_qkey);
-  if (!receives_.holds()) {
-    if (receives_.empty()) return qp_.count(CounterId::no_receive_posted);
-    receives_.take();
-  }
+  if (receives_.empty()) return qp_.count(CounterId::no_receive_posted);
   const size_t bytes = kHeaderBytes + p.payload.size();
-  // What is too long for this receive leaves it to the next datagram.
-  if (bytes > receives_.length()) return qp_.count(CounterId::receive_too_small);
+  // What is too long for the next receive leaves it to the next datagram.
+  if (bytes > receives_.next_length()) return qp_.count(CounterId::receive_too_small);
+  receives_.take();
 
   Completion c;
   c.opcode = WcOpcode::Receive;

@@ -30,6 +30,9 @@ class UnackedPace {
     return full_at_ - time_of(kBurstBytes);
   }
 
+  // What was set aside and will not be sent.
+  void give_back(uint32_t cost) { full_at_ = full_at_ - time_of(cost); }
+
  private:
   static constexpr Duration time_of(uint32_t bytes) {
     return nanoseconds(int64_t{bytes} * 1'000'000'000 / kBytesPerSecond);

@@ -41,19 +41,23 @@ void UnreliableSender::reset() {
   queue_.clear();
   next_packet_ = 0;
   started_ = false;
-  reserved_ = 0;
-  waits_ = false;
+  cancel_reservation();
 }
 
 void UnreliableSender::flush(WcStatus first) {
   next_packet_ = 0;
-  reserved_ = 0;
-  waits_ = false;
+  cancel_reservation();
   WcStatus status = first;
   while (!queue_.empty()) {
     complete_head(qp_, queue_, status, 0);
     status = WcStatus::Flushed;
   }
+}
+
+void UnreliableSender::cancel_reservation() {
+  qp_.engine.pace.give_back(reserved_);
+  reserved_ = 0;
+  waits_ = false;
 }
 
 bool UnreliableSender::may_send() const {

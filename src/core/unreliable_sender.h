@@ -41,6 +41,7 @@ class UnreliableSender : public SendSide {
  private:
   bool may_send() const;
   void reserve(Instant now);
+  void cancel_reservation();
   void send_packet(wire::PacketSink& sink);
   void fail_head(WcStatus status);
 

@@ -99,6 +99,60 @@ TEST_F(PacedQp, AnswersAreNotHeldBack) {
   EXPECT_EQ(transmit_opcodes(), std::vector{wire::Opcode::RcAck});
 }
 
+// The window opens while the pacer is closed: the deadline is all that brings it back.
+TEST_F(PacedQp, ComesBackFromTheWindowsWaitingList) {
+  connect();
+  QueuePair* const paced = qp_;
+  connect();
+  QueuePair* const other = qp_;
+  qp_ = paced;
+  engine_.set_rate_limit(*paced, kMinRateKbps, 1, now_);
+  ASSERT_TRUE(post(SendOp::Write, 1, 256).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  receive_ack(100);
+  qp_ = other;
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(post(SendOp::Write, 10 + i, 128 * 1024).ok());
+  size_t sent = transmit().size();
+  qp_ = paced;
+  ASSERT_TRUE(post(SendOp::Write, 2, 256).ok());
+  EXPECT_TRUE(transmit().empty()) << "the window is full";
+  engine_.next_deadline();
+
+  qp_ = other;
+  uint32_t psn = 100;
+  for (int i = 0; i < 1000 && sent != 0; ++i) {
+    psn += static_cast<uint32_t>(sent);
+    receive_ack(psn - 1);
+    now_ = now_ + microseconds(10);
+    sent = transmit().size();
+  }
+  size_t late = 0;
+  for (int i = 0; i < 10 && late == 0 && next_deadline(); ++i) late += transmit().size();
+  EXPECT_EQ(late, 1u);
+}
+
+TEST_F(PacedQp, ModifyLimitsToo) {
+  connect();
+  QpAttributes attr;
+  attr.rate_limit = kMinRateKbps - 1;
+  EXPECT_FALSE(qp().check_modify(attr, qp_attr::kRateLimit).ok());
+  attr.rate_limit = 8000;
+  ASSERT_TRUE(qp().check_modify(attr, qp_attr::kRateLimit).ok());
+  engine_.modify_qp(qp(), attr, qp_attr::kRateLimit, now_);
+  ASSERT_TRUE(post(SendOp::Write, 1, 25600).ok());
+  EXPECT_LT(transmit().size(), 100u);
+}
+
+// At such a rate eight packets would take longer than the timeout.
+TEST_F(PacedQp, CrawlingPacketsEachAskForAnAcknowledgement) {
+  connect();
+  engine_.set_rate_limit(qp(), kMinRateKbps, 1, now_);
+  ASSERT_TRUE(post(SendOp::Write, 1, 2560).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].packet.bth.ack_request);
+}
+
 TEST_F(PacedQp, ResetForgetsTheLimit) {
   connect();
   engine_.set_rate_limit(qp(), kMinRateKbps, 0, now_);

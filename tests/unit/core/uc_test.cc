@@ -268,5 +268,18 @@ TEST_F(UcTest, DrainingFinishesTheMessageThatWasBegun) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
+TEST_F(UcTest, DoesNotWaitBehindAnRcWindowThatItDoesNotUse) {
+  TestShape rc;
+  rc.timeout = 0;
+  connect(rc);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(post(SendOp::Write, 10 + i, 128 * 1024).ok());
+  EXPECT_FALSE(transmit().empty());
+  TestShape uc;
+  uc.type = QpType::Uc;
+  connect(uc);
+  ASSERT_TRUE(post(SendOp::Send, 2, 256).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+}
+
 }  // namespace
 }  // namespace verbena::core
