@@ -114,7 +114,7 @@ struct Dm : ibv_dm {
 };
 
 struct Mr : ibv_mr {
-  enum class Kind : uint8_t { Memory, Null, DeviceMemory, DmaBuf, Buffer };
+  enum class Kind : uint8_t { Memory, Null, DeviceMemory, DmaBuf, Buffer, Imported };
   Kind kind = Kind::Memory;
   unsigned access = 0;       // public flags, without hints
   Dm* dm = nullptr;          // DeviceMemory
