@@ -86,7 +86,8 @@ Status check_size(int cqe) {
   return {};
 }
 
-// Completions lie in the program's own memory where its parent domain has an allocator.
+// Completions lie in the program's own memory where its parent domain has an allocator; it may call
+// verbs of its own, so no lock is held here nor when the ring goes. Null: ours will do.
 core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
   if (domain == nullptr) return {};
   const uint32_t slots = core::CompletionQueue::slots_for(capacity);
@@ -104,9 +105,12 @@ Status resize_cq(Cq* cq, int cqe) {
   if (cq->nic->dead()) return kDead;
   const Status size = check_size(cqe);
   if (!size.ok()) return size;
+  const auto capacity = static_cast<uint32_t>(cqe);
+  auto ring = ring_of(cq->domain, capacity);
+  if (!ring) ring = core::CompletionQueue::make_ring(capacity);
   runtime::Nic::Guard guard(*cq->nic);
   const std::lock_guard lock(cq->poll_lock);
-  if (!cq->queue.resize(static_cast<uint32_t>(cqe))) {
+  if (!cq->queue.resize(capacity, ring)) {
     return Error{EINVAL, "more completions are waiting than the new size holds"};
   }
   cq->cqe = cqe;
