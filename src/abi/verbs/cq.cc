@@ -191,7 +191,8 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     return Error{EINVAL, "the completion channel belongs to another context"};
   }
   const auto capacity = static_cast<uint32_t>(cqe);
-  auto cq = std::make_unique<Cq>(ring_of(options.domain, capacity), capacity);
+  auto cq =
+      std::make_unique<Cq>(capacity, ring_of(options.domain, capacity), options.single_threaded);
   if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
     context->device->cqs.fetch_sub(1);
     return Error{ENOMEM, "too many completion queues (see max_cq)"};
@@ -212,7 +213,6 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     pthread_mutex_unlock(&context->context.mutex);
   }
   cq->queue.owner = &cq->owner;
-  cq->single_threaded = options.single_threaded;
   if (options.ignore_overrun) cq->queue.ignore_overrun();
   if (options.domain != nullptr) {
     cq->domain = options.domain;
