@@ -9,10 +9,14 @@ namespace verbena::core {
 
 CompletionQueue::CompletionQueue(uint32_t capacity, Ring ring)
     : capacity_(capacity), mask_(slots_for(capacity) - 1), ring_(std::move(ring)) {
-  if (!ring_) ring_.reset(new Completion[size_t{mask_} + 1]);
+  if (!ring_) ring_ = make_ring(capacity);
 }
 
 uint32_t CompletionQueue::slots_for(uint32_t capacity) { return std::bit_ceil(capacity); }
+
+CompletionQueue::Ring CompletionQueue::make_ring(uint32_t capacity) {
+  return Ring(new Completion[slots_for(capacity)]);
+}
 
 bool CompletionQueue::push(const Completion& completion, bool* notify) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
@@ -66,14 +70,13 @@ void CompletionQueue::arm(Armed level) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-bool CompletionQueue::resize(uint32_t capacity) {
+bool CompletionQueue::resize(uint32_t capacity, Ring& ring) {
   const uint32_t waiting = size();
   if (waiting > capacity) return false;
   const uint32_t mask = slots_for(capacity) - 1;
-  Ring ring(new Completion[size_t{mask} + 1]);
   const uint64_t head = head_.load();
   for (uint64_t i = head; i < head + waiting; ++i) ring[i & mask] = ring_[i & mask_];
-  ring_ = std::move(ring);
+  std::swap(ring_, ring);
   mask_ = mask;
   capacity_ = capacity;
   return true;

@@ -32,6 +32,7 @@ class CompletionQueue {
   // `ring`: of slots_for(capacity), or null.
   explicit CompletionQueue(uint32_t capacity, Ring ring = {});
   static uint32_t slots_for(uint32_t capacity);
+  static Ring make_ring(uint32_t capacity);
 
   uint32_t capacity() const { return capacity_; }
 
@@ -57,7 +58,9 @@ class CompletionQueue {
   void arm(Armed level);
 
   // Both sides held off by the caller. False if more completions are waiting than would fit.
-  bool resize(uint32_t capacity);
+  // `ring`: of slots_for(capacity); afterwards the old one, for the caller to let go when it holds
+  // nobody off any more.
+  bool resize(uint32_t capacity, Ring& ring);
 
   bool overrun() const { return overrun_; }
   void ignore_overrun() { ignore_overrun_ = true; }

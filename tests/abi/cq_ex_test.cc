@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "tests/abi/loopback_support.h"
 
@@ -141,6 +142,29 @@ TEST_F(CqEx, SingleThreaded) {
   send(1, 1);
   ASSERT_EQ(start(), 0);
   EXPECT_EQ(cq_->wr_id, 1u);
+  ibv_end_poll(cq_);
+}
+
+// One thread at a time need not always be the same one.
+TEST_F(CqEx, SingleThreadedPollsAreHandedOver) {
+  ibv_cq_init_attr_ex attr = attributes();
+  attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+  use(attr);
+  send(1, 1);
+  send(2, 1);
+  ASSERT_EQ(start(), 0);
+  EXPECT_EQ(cq_->wr_id, 1u);
+  std::thread([&] {
+    ibv_poll_cq_attr none{};
+    EXPECT_EQ(ibv_start_poll(cq_, &none), EINVAL);  // it is under way
+    EXPECT_EQ(ibv_next_poll(cq_), 0);
+    EXPECT_EQ(cq_->wr_id, 2u);
+    ibv_end_poll(cq_);
+  }).join();
+  send(3, 1);
+  ASSERT_EQ(start(), 0);
+  EXPECT_EQ(cq_->wr_id, 3u);
   ibv_end_poll(cq_);
 }
 

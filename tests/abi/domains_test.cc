@@ -15,7 +15,14 @@ struct Arena {
   int taken = 0;
   int given_back = 0;
   ibv_pd* pd = nullptr;
+  ibv_context* verbs_on = nullptr;  // a device to use while asked
 
+  void call_verbs(void* memory) const {
+    if (verbs_on == nullptr) return;
+    const PdPtr own(ibv_alloc_pd(verbs_on));
+    const MrPtr mr(ibv_reg_mr(own.get(), memory, 64, IBV_ACCESS_LOCAL_WRITE));
+    EXPECT_NE(mr, nullptr);
+  }
   static void* alloc(ibv_pd* pd, void* context, size_t size, size_t alignment, uint64_t) {
     auto& arena = *static_cast<Arena*>(context);
     arena.pd = pd;
@@ -25,10 +32,13 @@ struct Arena {
     void* memory = nullptr;
     if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) != 0) return nullptr;
     std::memset(memory, 0xEE, size);
+    arena.call_verbs(memory);
     return memory;
   }
   static void free(ibv_pd*, void* context, void* memory, uint64_t) {
-    ++static_cast<Arena*>(context)->given_back;
+    auto& arena = *static_cast<Arena*>(context);
+    ++arena.given_back;
+    arena.call_verbs(memory);
     std::free(memory);
   }
 };
@@ -181,12 +191,33 @@ TEST_F(Domains, CompletionsLieInTheProgramsMemory) {
   EXPECT_EQ(errno, ENOMEM);
 }
 
-TEST_F(Domains, ResizingLeavesTheProgramsMemory) {
+TEST_F(Domains, ResizingAsksTheAllocatorAgain) {
   ibv_parent_domain_init_attr attr = attributes();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
   CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
   ASSERT_EQ(ibv_resize_cq(cq.get(), 1000), 0);
+  EXPECT_EQ(arena_.taken, 2);
   EXPECT_EQ(arena_.given_back, 1);
+
+  arena_.answer = Arena::Answer::Null;
+  EXPECT_EQ(ibv_resize_cq(cq.get(), 2000), ENOMEM);
+  EXPECT_EQ(cq->cqe, 1000);
+  arena_.answer = Arena::Answer::Default;
+  ASSERT_EQ(ibv_resize_cq(cq.get(), 2000), 0);
+  EXPECT_EQ(arena_.given_back, 2);
+}
+
+// An allocator that registers its memory calls verbs of its own, while the queue is resized, too.
+TEST_F(Domains, TheAllocatorMayCallVerbs) {
+  arena_.verbs_on = context_.get();
+  ibv_parent_domain_init_attr attr = attributes();
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
+  ASSERT_NE(cq, nullptr);
+  ASSERT_EQ(ibv_resize_cq(cq.get(), 1000), 0);
+  cq.reset();
+  EXPECT_EQ(arena_.taken, 2);
+  EXPECT_EQ(arena_.given_back, 2);
 }
 
 TEST_F(Domains, BadAttributes) {

@@ -134,6 +134,24 @@ TEST_F(Import, WhatDoesNotExist) {
   ibv_unimport_pd(pd);
 }
 
+// The import does not know the memory, and after the region is gone neither does its owner.
+TEST_F(Import, ImportedRegionsAreNotRegisteredAgain) {
+  MrPtr mr(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8192, IBV_ACCESS_LOCAL_WRITE));
+  ibv_mr* imported = ibv_import_mr(a_.pd.get(), mr->handle);
+  ASSERT_NE(imported, nullptr);
+  const auto change = [&](ibv_mr* what) {
+    errno = 0;
+    return ibv_rereg_mr(what, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, a_.memory.data(), 4096, 0);
+  };
+  EXPECT_EQ(change(imported), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(change(mr.get()), 0);
+  mr.reset();
+  EXPECT_EQ(change(imported), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EINVAL);
+  ibv_unimport_mr(imported);
+}
+
 TEST_F(Import, ObjectsStayInTheirProcess) {
   const int copy = dup(context_->cmd_fd);
   EXPECT_EQ(in_child([&] {

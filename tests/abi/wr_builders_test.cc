@@ -342,5 +342,29 @@ TEST_F(Builders, ThreadsTakeTurns) {
   two.join();
 }
 
+// One thread at a time need not always be the same one.
+TEST_F(Builders, UnderAThreadDomainRequestsAreHandedOver) {
+  a_.qp.reset();
+  b_.qp.reset();
+  ibv_td_init_attr td_init{};
+  ibv_parent_domain_init_attr init{};
+  init.pd = a_.pd.get();
+  init.td = ibv_alloc_td(context_.get(), &td_init);
+  ASSERT_NE(init.td, nullptr);
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &init));
+  ASSERT_NE(parent, nullptr);
+  connect_extended(kRcOperations, parent.get());
+  for (int i = 0; i < 2; ++i) {
+    ibv_wr_start(x_);
+    ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
+    set_sge(0, 8);
+    std::thread([&] { EXPECT_EQ(ibv_wr_complete(x_), 0); }).join();
+    EXPECT_EQ(done().status, IBV_WC_SUCCESS);
+  }
+  a_.qp.reset();
+  parent.reset();
+  EXPECT_EQ(ibv_dealloc_td(init.td), 0);
+}
+
 }  // namespace
 }  // namespace verbena::test

@@ -326,6 +326,45 @@ TEST(Xrc, DomainsAreOpenedAsFilesAre) {
   EXPECT_EQ(errno, EINVAL);
 }
 
+// A file that is gone leaves its inode's number to the next one, unless the domain holds it.
+TEST(Xrc, ADomainOutlivesItsFile) {
+  const ContextPtr context = open_loopback();
+  const auto before = open_descriptors();
+  std::vector<XrcdPtr> domains;
+  for (int i = 0; i < 8; ++i) {
+    const File file;
+    domains.push_back(open_domain(context.get(), file.fd(), O_CREAT | O_EXCL));
+    EXPECT_NE(domains.back(), nullptr) << "file " << i;
+  }
+  const auto held = open_descriptors();
+  EXPECT_EQ(in_child([&] {
+              for (const std::string& entry : open_descriptors())
+                if (held.contains(entry) && !before.contains(entry)) return 1;
+              for (const XrcdPtr& domain : domains)
+                if (ibv_close_xrcd(domain.get()) != 0) return 2;
+              return 0;
+            }),
+            0);
+  domains.clear();
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+// Closing a plain copy of the descriptor would drop the record lock.
+TEST(Xrc, LocksOnTheFileStay) {
+  const ContextPtr context = open_loopback();
+  const File file;
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  ASSERT_EQ(fcntl(file.fd(), F_SETLK, &whole), 0);
+  open_domain(context.get(), file.fd(), O_CREAT).reset();
+  EXPECT_EQ(in_child([&] {
+              struct flock asked {};
+              asked.l_type = F_WRLCK;
+              return fcntl(file.fd(), F_GETLK, &asked) == 0 && asked.l_type == F_WRLCK ? 0 : 1;
+            }),
+            0);
+}
+
 TEST(Xrc, ObjectsInUseStay) {
   Target target;
   ASSERT_TRUE(target.make());

@@ -53,6 +53,7 @@ void in_child() {
     context->channels.clear();
   }
   open_contexts().contexts.clear();
+  abandon_xrc_domains();
   in_parent();
 }
 

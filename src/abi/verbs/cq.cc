@@ -86,7 +86,8 @@ Status check_size(int cqe) {
   return {};
 }
 
-// Completions lie in the program's own memory where its parent domain has an allocator.
+// Completions lie in the program's own memory where its parent domain has an allocator; it may call
+// verbs of its own, so no lock is held here nor when the ring goes. Null: ours will do.
 core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
   if (domain == nullptr) return {};
   const uint32_t slots = core::CompletionQueue::slots_for(capacity);
@@ -104,9 +105,12 @@ Status resize_cq(Cq* cq, int cqe) {
   if (cq->nic->dead()) return kDead;
   const Status size = check_size(cqe);
   if (!size.ok()) return size;
+  const auto capacity = static_cast<uint32_t>(cqe);
+  auto ring = ring_of(cq->domain, capacity);
+  if (!ring) ring = core::CompletionQueue::make_ring(capacity);
   runtime::Nic::Guard guard(*cq->nic);
   const std::lock_guard lock(cq->poll_lock);
-  if (!cq->queue.resize(static_cast<uint32_t>(cqe))) {
+  if (!cq->queue.resize(capacity, ring)) {
     return Error{EINVAL, "more completions are waiting than the new size holds"};
   }
   cq->cqe = cqe;
@@ -187,7 +191,8 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     return Error{EINVAL, "the completion channel belongs to another context"};
   }
   const auto capacity = static_cast<uint32_t>(cqe);
-  auto cq = std::make_unique<Cq>(ring_of(options.domain, capacity), capacity);
+  auto cq =
+      std::make_unique<Cq>(capacity, ring_of(options.domain, capacity), options.single_threaded);
   if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
     context->device->cqs.fetch_sub(1);
     return Error{ENOMEM, "too many completion queues (see max_cq)"};
@@ -208,7 +213,6 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     pthread_mutex_unlock(&context->context.mutex);
   }
   cq->queue.owner = &cq->owner;
-  cq->single_threaded = options.single_threaded;
   if (options.ignore_overrun) cq->queue.ignore_overrun();
   if (options.domain != nullptr) {
     cq->domain = options.domain;

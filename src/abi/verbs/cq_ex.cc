@@ -1,7 +1,6 @@
 // Extended completion queues: polled one completion at a time, each read field by field. They are
 // the same objects as plain ones, which ibv_poll_cq polls; both may be used on one queue.
 #include <arpa/inet.h>
-#include <pthread.h>
 #include <time.h>
 
 #include <mutex>
@@ -32,19 +31,9 @@ bool take_one(Cq& cq) {
   return true;
 }
 
-// Between start and end the queue's fields belong to one thread.
-bool begin(Cq& cq) {
-  if (cq.reader.load(std::memory_order_relaxed) == pthread_self()) return false;
-  if (!cq.single_threaded) cq.reader_mutex.lock();
-  cq.reader.store(pthread_self(), std::memory_order_relaxed);
-  return true;
-}
-
 void end_poll(ibv_cq_ex* public_cq) {
   Cq& cq = cq_of(public_cq);
-  if (cq.reader.load(std::memory_order_relaxed) != pthread_self()) return;
-  cq.reader.store(pthread_t{}, std::memory_order_relaxed);
-  if (!cq.single_threaded) cq.reader_mutex.unlock();
+  if (cq.turn.begun()) cq.turn.end();
 }
 
 int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
@@ -54,7 +43,8 @@ int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
   if (attr != nullptr && attr->comp_mask != 0) {
     return refuse("ibv_start_poll", {EINVAL, "a comp_mask bit that does not exist"});
   }
-  if (!begin(cq)) return refuse("ibv_start_poll", {EINVAL, "ibv_end_poll comes first"});
+  if (cq.turn.begun()) return refuse("ibv_start_poll", {EINVAL, "ibv_end_poll comes first"});
+  cq.turn.begin();
   int code = 0;
   if (!take_one(cq)) {
     code = without_exceptions([&] {

@@ -62,6 +62,7 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
     mr->length = region->length;
   }
   // addr stays null, as documented: it may mean nothing to whoever imports.
+  mr->kind = Mr::Kind::Imported;
   mr->handle = mr->lkey = mr->rkey = handle;
   mr->context = pd->context;
   mr->pd = pd;

@@ -161,7 +161,9 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   {
     runtime::Nic::Guard guard(*context->nic);
     core::MemoryRegistry& memory = guard.engine().memory();
-    core::RegionInfo region = *memory.region_of(mr->lkey);
+    const core::RegionInfo* old = memory.region_of(mr->lkey);
+    if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import of it"};
+    core::RegionInfo region = *old;
     region.pd = pd->id;
     region.base = static_cast<std::byte*>(address);
     region.length = length;

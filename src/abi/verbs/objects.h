@@ -20,6 +20,7 @@
 
 #include "abi/verbs/newer_verbs.h"
 #include "abi/verbs/spin_lock.h"
+#include "abi/verbs/turn.h"
 #include "abi/verbs/wr_builders.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
@@ -114,7 +115,7 @@ struct Dm : ibv_dm {
 };
 
 struct Mr : ibv_mr {
-  enum class Kind : uint8_t { Memory, Null, DeviceMemory, DmaBuf, Buffer };
+  enum class Kind : uint8_t { Memory, Null, DeviceMemory, DmaBuf, Buffer, Imported };
   Kind kind = Kind::Memory;
   unsigned access = 0;       // public flags, without hints
   Dm* dm = nullptr;          // DeviceMemory
@@ -131,8 +132,8 @@ struct Ah : ibv_ah {
 
 // The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
-  explicit Cq(core::CompletionQueue::Ring ring, uint32_t capacity)
-      : ibv_cq_ex(), queue(capacity, std::move(ring)) {}
+  Cq(uint32_t capacity, core::CompletionQueue::Ring ring, bool single_threaded)
+      : ibv_cq_ex(), queue(capacity, std::move(ring)), turn(single_threaded) {}
 
   runtime::Nic* nic = nullptr;
   SpinLock poll_lock;  // the queue's consumers, one at a time
@@ -144,12 +145,9 @@ struct Cq : ibv_cq_ex {
   uint32_t completion_events_taken = 0;
   uint32_t async_events_taken = 0;
 
-  Pd* domain = nullptr;  // the parent domain it was made with
-  bool single_threaded = false;
-  // ibv_start_poll to ibv_end_poll: whose turn it is, and what it reads.
-  std::mutex reader_mutex;
-  std::atomic<pthread_t> reader{};
-  core::Completion current;
+  Pd* domain = nullptr;      // the parent domain it was made with
+  Turn turn;                 // ibv_start_poll to ibv_end_poll
+  core::Completion current;  // what it reads
 
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };

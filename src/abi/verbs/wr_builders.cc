@@ -57,13 +57,13 @@ Status check_operations(unsigned qp_type, uint64_t operations) {
 
 WrBuilder::WrBuilder(const core::QpConfig& config, uint64_t operations, bool single_threaded)
     : operations_(operations),
-      single_threaded_(single_threaded),
       max_requests_(config.max_send_wr),
       max_sges_(std::max(config.max_send_sge, 1u)),
       max_inline_(config.max_inline),
       requests_(std::make_unique<SendRequest[]>(max_requests_)),
       sges_(std::make_unique<core::Sge[]>(size_t{max_requests_} * max_sges_)),
-      inline_(std::make_unique<std::byte[]>(size_t{max_requests_} * max_inline_)) {
+      inline_(std::make_unique<std::byte[]>(size_t{max_requests_} * max_inline_)),
+      turn_(single_threaded) {
   status_ = kNotStarted;
 }
 
@@ -71,8 +71,7 @@ void WrBuilder::start() {
   if (started()) {
     return refuse({EINVAL, "ibv_wr_start twice without ibv_wr_complete or ibv_wr_abort"});
   }
-  if (!single_threaded_) mutex_.lock();
-  owner_.store(pthread_self(), std::memory_order_relaxed);
+  turn_.begin();
   count_ = 0;
   status_ = {};
 }
@@ -80,8 +79,7 @@ void WrBuilder::start() {
 void WrBuilder::end() {
   if (!started()) return;
   status_ = kNotStarted;
-  owner_.store(pthread_t{}, std::memory_order_relaxed);
-  if (!single_threaded_) mutex_.unlock();
+  turn_.end();
 }
 
 SendRequest* WrBuilder::add(uint64_t operation, const ibv_qp_ex& qp, SendOp op) {

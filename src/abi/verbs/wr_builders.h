@@ -2,15 +2,12 @@
 // ibv_wr_complete, and posted in one go.
 #pragma once
 
-#include <pthread.h>
-
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "abi/verbs/newer_verbs.h"
+#include "abi/verbs/turn.h"
 #include "base/result.h"
 #include "core/queue_pair.h"
 
@@ -29,8 +26,8 @@ class WrBuilder {
   WrBuilder& operator=(const WrBuilder&) = delete;
 
   void start();
-  // Whether the calling thread is between start() and end().
-  bool started() const { return owner_.load(std::memory_order_relaxed) == pthread_self(); }
+  // Whether the caller is between start() and end().
+  bool started() const { return turn_.begun(); }
   void end();
 
   // The next request, or null when there is no room for it or `operation` was not asked for.
@@ -50,15 +47,13 @@ class WrBuilder {
   core::Sge* sges_of_last() { return sges_.get() + (count_ - 1) * max_sges_; }
 
   const uint64_t operations_;
-  const bool single_threaded_;
   const uint32_t max_requests_;
   const uint32_t max_sges_;
   const uint32_t max_inline_;
   std::unique_ptr<core::SendRequest[]> requests_;
   std::unique_ptr<core::Sge[]> sges_;
   std::unique_ptr<std::byte[]> inline_;
-  std::mutex mutex_;  // from start to complete or abort
-  std::atomic<pthread_t> owner_{};
+  Turn turn_;  // from start to complete or abort
   size_t count_ = 0;
   Status status_;  // the first thing that was wrong
 };

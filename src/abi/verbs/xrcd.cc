@@ -2,8 +2,10 @@
 // it on the same device with that file, through whichever context.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -20,6 +22,7 @@ struct FileDomain {
   const runtime::Nic* nic;  // kept alive by the contexts of those who opened it
   dev_t device;
   ino_t inode;
+  int file;  // held open, so that no other file is given the inode's number
   uint32_t id;
   int openers;
 };
@@ -41,6 +44,15 @@ uint32_t next_id() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+// A descriptor of our own. Closing a plain copy would take the program's record locks on the file
+// away, and one that stays open would keep its flock(); a mere path does neither.
+int hold(int fd) {
+  char link[32];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const int held = ::open(link, O_PATH | O_CLOEXEC);
+  return held >= 0 ? held : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
 Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
   struct stat file {};
   if (fstat(fd, &file) != 0) return Error{EBADF, "fd is not an open file (-1: a private domain)"};
@@ -57,14 +69,25 @@ Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
   if ((oflags & O_CREAT) == 0) {
     return Error{EAGAIN, "this file has no XRC domain yet, and O_CREAT was not given"};
   }
-  file_domains().push_back({nic, file.st_dev, file.st_ino, next_id(), 1});
-  return uint32_t{file_domains().back().id};
+  file_domains().push_back({nic, file.st_dev, file.st_ino, -1, next_id(), 1});
+  FileDomain& added = file_domains().back();
+  added.file = hold(fd);
+  if (added.file < 0) {
+    const Error error{errno, "cannot hold the file (too many open files?)"};
+    file_domains().pop_back();
+    return error;
+  }
+  return uint32_t{added.id};
 }
 
 void leave_domain(uint32_t id) {
   TableLock table;
   const std::lock_guard lock(table);
-  file_domains().remove_if([&](FileDomain& d) { return d.id == id && --d.openers == 0; });
+  file_domains().remove_if([&](FileDomain& d) {
+    if (d.id != id || --d.openers != 0) return false;
+    ::close(d.file);
+    return true;
+  });
 }
 
 Result<ibv_xrcd*> open(Context* context, const ibv_xrcd_init_attr& init) {
@@ -98,6 +121,11 @@ Status close(Xrcd* xrcd) {
 }
 
 }  // namespace
+
+void abandon_xrc_domains() {
+  for (const FileDomain& d : file_domains()) ::close(d.file);
+  file_domains().clear();
+}
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
   return object_of<ibv_xrcd>("ibv_open_xrcd", [&] { return open(from(context), *init); });

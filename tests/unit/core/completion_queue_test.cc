@@ -20,6 +20,10 @@ class CompletionQueueTest : public testing::Test {
     Completion c;
     return cq_.poll(&c, 1) == 1 ? c.wr_id : ~uint64_t{0};
   }
+  bool resize(uint32_t capacity) {
+    auto ring = CompletionQueue::make_ring(capacity);
+    return cq_.resize(capacity, ring);
+  }
   CompletionQueue cq_{5};
   bool notify_ = false;
 };
@@ -91,11 +95,11 @@ TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
     pop();
   }
   for (uint64_t i = 10; i < 14; ++i) push(i);
-  EXPECT_FALSE(cq_.resize(3));
+  EXPECT_FALSE(resize(3));
   EXPECT_EQ(cq_.capacity(), 5u);
-  ASSERT_TRUE(cq_.resize(4));
+  ASSERT_TRUE(resize(4));
   EXPECT_FALSE(push(14));
-  ASSERT_TRUE(cq_.resize(100));
+  ASSERT_TRUE(resize(100));
   for (uint64_t i = 20; i < 100; ++i) EXPECT_TRUE(push(i));
   for (uint64_t i = 10; i < 14; ++i) EXPECT_EQ(pop(), i);
   for (uint64_t i = 20; i < 100; ++i) EXPECT_EQ(pop(), i);
