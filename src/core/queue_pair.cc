@@ -144,6 +144,10 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_dest_rd_atomic is larger than the device's max_qp_rd_atom"};
   }
+  const bool limits_rate = (mask & kRateLimit) != 0 && attr.rate_limit != 0;
+  if (limits_rate && (attr.rate_limit < kMinRateKbps || attr.rate_limit > kMaxRateKbps)) {
+    return Error{EINVAL, "rate_limit is beyond the device's packet_pacing_caps"};
+  }
   if ((mask & kAlternatePath) != 0) {
     return Error{EINVAL, "alternate paths do not exist on RoCE"};
   }
@@ -176,7 +180,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   const bool notify_drained = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
   a.sqd_notify = notify_drained;
   if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_->resize_answers();
-  set(kRateLimit, a.rate_limit, attr.rate_limit);
+  if ((mask & kRateLimit) != 0) set_rate_limit(attr.rate_limit, 0);
   if ((mask & kState) == 0) return;
 
   const QpState from = common_.state;
