@@ -441,7 +441,8 @@ TEST_F(BadWork, PeersThatDoNotAnswer) {
   const auto status_of_send = [&](ibv_qp* qp) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 8;  // 1 ms
+    attr.sq_psn = 0xFFFFF0;  // as to_rtr() expects
+    attr.timeout = 8;        // 1 ms
     attr.retry_cnt = 1;
     EXPECT_EQ(ibv_modify_qp(qp, &attr,
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
