@@ -44,18 +44,18 @@ QueuePair* Engine::find(wire::Qpn qpn) {
 }
 
 Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
-  size_t slot;
   // Numbers come back as late as possible, so that packets of a past connection find nobody.
-  if (slots_.size() < std::min(config_.max_qps, kUsableIndices)) {
-    slot = slots_.size();
+  const bool is_new = slots_.size() < std::min(config_.max_qps, kUsableIndices);
+  if (!is_new && free_.empty()) return Error{ENOMEM, "too many queue pairs (see max_qp)"};
+  const size_t slot = is_new ? slots_.size() : free_.front();
+  auto qp =
+      std::make_unique<QueuePair>(state_, qpn_of(slot), config);  // may throw: before the rest
+  if (is_new) {
     slots_.emplace_back();
-  } else if (!free_.empty()) {
-    slot = free_.front();
-    free_.erase(free_.begin());
   } else {
-    return Error{ENOMEM, "too many queue pairs (see max_qp)"};
+    free_.pop_front();
   }
-  slots_[slot].qp = std::make_unique<QueuePair>(state_, qpn_of(slot), config);
+  slots_[slot].qp = std::move(qp);
   ++slots_[slot].generation;
   ++qp_count_;
   return slots_[slot].qp.get();

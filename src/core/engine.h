@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -110,7 +111,7 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   std::vector<Slot> slots_;
-  std::vector<size_t> free_;
+  std::deque<size_t> free_;
   size_t qp_count_ = 0;
   uint32_t last_srq_;
   uint32_t first_index_;           // where QPNs begin: not where those of a previous engine did

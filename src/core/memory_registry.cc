@@ -58,32 +58,35 @@ MemoryRegistry::Entry* MemoryRegistry::find_window(uint32_t key) {
   const uint32_t index = decrypt(key >> 8);
   if (index >= entries_.size()) return nullptr;
   Entry& e = entries_[index];
-  return e.kind == Kind::Window1 || e.kind == Kind::Window2 ? &e : nullptr;
+  return is_window(e.kind) ? &e : nullptr;
 }
 
-Result<uint32_t> MemoryRegistry::take_slot() {
+Result<uint32_t> MemoryRegistry::take_slot(Kind kind) {
+  size_t& count = is_window(kind) ? windows_ : regions_;
+  if (count >= (is_window(kind) ? kMaxWindows : kMaxRegions)) {
+    return Error{ENOMEM, "too many memory regions or windows (see max_mr, max_mw)"};
+  }
   uint32_t index;
   if (!free_.empty()) {
     index = free_.back();
     free_.pop_back();
-  } else if (entries_.size() < kMaxEntries) {
+  } else {
     index = static_cast<uint32_t>(entries_.size());
     entries_.emplace_back();
-  } else {
-    return Error{ENOMEM, "too many memory regions and windows (see max_mr)"};
   }
   Entry fresh;
+  fresh.kind = kind;
   // Never the tag this slot had last: a key that was just given up must not work again at once.
   fresh.tag = static_cast<uint8_t>(entries_[index].tag + 1 + tags_.below(255));
   entries_[index] = fresh;
-  ++live_;
+  ++count;
   return index;
 }
 
 void MemoryRegistry::release_slot(uint32_t index) {
+  --(is_window(entries_[index].kind) ? windows_ : regions_);
   entries_[index].kind = Kind::Free;
   free_.push_back(index);
-  --live_;
 }
 
 namespace {
@@ -123,20 +126,17 @@ std::byte* reachable_at(const RegionInfo& region, uint64_t address, uint64_t len
 Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   const Status checked = check_region(region);
   if (!checked.ok()) return checked.error();
-  auto slot = take_slot();
+  auto slot = take_slot(Kind::Region);
   if (!slot.ok()) return slot;
-  Entry& e = entries_[slot.value()];
-  static_cast<RegionInfo&>(e) = region;
-  e.kind = Kind::Region;
+  static_cast<RegionInfo&>(entries_[slot.value()]) = region;
   return key_of(slot.value());
 }
 
 Result<uint32_t> MemoryRegistry::add_null_region(uint32_t pd) {
   if (null_memory_ == nullptr) null_memory_ = std::make_unique<NullMemory>();
-  auto slot = take_slot();
+  auto slot = take_slot(Kind::Null);
   if (!slot.ok()) return slot;
   Entry& e = entries_[slot.value()];
-  e.kind = Kind::Null;
   e.pd = pd;
   e.length = UINT64_MAX;
   e.access = kLocalWrite;
@@ -160,7 +160,7 @@ const RegionInfo* MemoryRegistry::region_of(uint32_t lkey) const {
 
 bool MemoryRegistry::is_window(uint32_t key) const {
   const Entry* e = find(key);
-  return e != nullptr && (e->kind == Kind::Window1 || e->kind == Kind::Window2);
+  return e != nullptr && is_window(e->kind);
 }
 
 Status MemoryRegistry::remove_region(uint32_t key) {
@@ -174,11 +174,9 @@ Status MemoryRegistry::remove_region(uint32_t key) {
 }
 
 Result<uint32_t> MemoryRegistry::add_window(uint32_t pd, WindowType type) {
-  auto slot = take_slot();
+  auto slot = take_slot(type == WindowType::Type1 ? Kind::Window1 : Kind::Window2);
   if (!slot.ok()) return slot;
-  Entry& e = entries_[slot.value()];
-  e.kind = type == WindowType::Type1 ? Kind::Window1 : Kind::Window2;
-  e.pd = pd;
+  entries_[slot.value()].pd = pd;
   return key_of(slot.value());
 }
 

@@ -92,13 +92,15 @@ class MemoryRegistry {
   const RegionInfo* region_of(uint32_t lkey) const;
   bool is_window(uint32_t key) const;
 
-  size_t live() const { return live_; }
-  static constexpr size_t kMaxEntries = size_t{1} << 20;
+  size_t live() const { return regions_ + windows_; }
+  static constexpr size_t kMaxRegions = size_t{1} << 19;
+  static constexpr size_t kMaxWindows = size_t{1} << 19;
 
  private:
   static constexpr size_t kNullBytes = 4096 + 64;
 
   enum class Kind : uint8_t { Free, Region, Null, Window1, Window2 };
+  static bool is_window(Kind kind) { return kind == Kind::Window1 || kind == Kind::Window2; }
   struct Entry : RegionInfo {    // windows: the part of the region that they grant
     uint32_t bound_windows = 0;  // regions
     uint32_t region_index = 0;   // windows
@@ -121,7 +123,7 @@ class MemoryRegistry {
   const Entry* find(uint32_t key) const;
   Entry* find(uint32_t key) { return const_cast<Entry*>(std::as_const(*this).find(key)); }
   Entry* find_window(uint32_t key);
-  Result<uint32_t> take_slot();
+  Result<uint32_t> take_slot(Kind kind);
   void release_slot(uint32_t index);
   void unbind(Entry& window);
   const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
@@ -130,7 +132,8 @@ class MemoryRegistry {
   Prng tags_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;
-  size_t live_ = 0;
+  size_t regions_ = 0;
+  size_t windows_ = 0;
   size_t bound_type2_ = 0;
   std::unique_ptr<NullMemory> null_memory_;  // made with the first null region
 };

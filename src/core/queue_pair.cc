@@ -144,8 +144,8 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_dest_rd_atomic is larger than the device's max_qp_rd_atom"};
   }
-  if ((mask & kRateLimit) != 0 && attr.rate_limit != 0 &&
-      (attr.rate_limit < kMinRateKbps || attr.rate_limit > kMaxRateKbps)) {
+  const bool limits_rate = (mask & kRateLimit) != 0 && attr.rate_limit != 0;
+  if (limits_rate && (attr.rate_limit < kMinRateKbps || attr.rate_limit > kMaxRateKbps)) {
     return Error{EINVAL, "rate_limit is beyond the device's packet_pacing_caps"};
   }
   if ((mask & kAlternatePath) != 0) {

@@ -183,8 +183,11 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
   return qp;
 }
 
-void Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
+Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
   Guard guard(*this);
+  if (!engine_->groups_of(*qp).empty()) {
+    return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
+  }
   auto* first = static_cast<Owner*>(qp->owner);
   for (Owner** link = &first; *link != nullptr; link = &(*link)->next) {
     if (*link != owner) continue;
@@ -192,17 +195,14 @@ void Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
     break;
   }
   qp->owner = first;
-  if (first != nullptr) return;
+  if (first != nullptr) return {};
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
-  const std::vector<wire::Gid> groups = engine_->groups_of(*qp);
   transmit(runtime::now());  // an acknowledgement that a poller still owes must not die with the
                              // queue pair
   engine_->destroy_qp(qp, runtime::now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
-  for (const wire::Gid& group : groups) {
-    if (!engine_->has_members(group)) udp_->leave(group);
-  }
+  return {};
 }
 
 Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {

@@ -57,7 +57,8 @@ class Nic {
   // A further owner of an XRC receive queue pair that exists.
   Result<core::QueuePair*> open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner* owner);
   // It lives as long as its last owner.
-  void destroy_qp(core::QueuePair* qp, Owner* owner);
+  // EBUSY while it is attached to a multicast group.
+  Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   // Opens the way to an address for datagrams; who asked closes it again.

@@ -61,7 +61,7 @@ TEST_F(MulticastTest, EveryMemberGetsACopyButTheSender) {
     EXPECT_EQ(std::memcmp(&back.grh.dgid, &sender, 16), 0);
   }
   EXPECT_EQ(completions_within_ms(a_.receive_cq.get(), 30), 0);
-  for (Side* side : {&a_, &b_}) EXPECT_EQ(ibv_detach_mcast(side->qp.get(), &group_, 0), 0);
+  for (Side* side : {&a_, &b_, &c}) EXPECT_EQ(ibv_detach_mcast(side->qp.get(), &group_, 0), 0);
 }
 
 TEST_F(MulticastTest, OnlyTheGroupThatWasMeantAndOnlyWhileAttached) {
@@ -81,6 +81,7 @@ TEST_F(MulticastTest, OnlyTheGroupThatWasMeantAndOnlyWhileAttached) {
   ASSERT_EQ(send_to(to_ours.get(), 4), 0);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(b_.memory[kHeaderArea], 4);
+  EXPECT_EQ(ibv_detach_mcast(b_.qp.get(), &group_, 0), 0);
 }
 
 TEST_F(MulticastTest, AnotherProcessOfThisHostGetsACopy) {
@@ -105,7 +106,8 @@ TEST_F(MulticastTest, AnotherProcessOfThisHostGetsACopy) {
       if (side.receive(1, 0, 100) != 0) return 4;
       if (write(ready[1], "r", 1) != 1) return 5;
       const ibv_wc wc = wait_for_completion(side.cq.get());
-      return wc.status == IBV_WC_SUCCESS && side.memory[kHeaderArea] == 9 ? 0 : 6;
+      if (ibv_detach_mcast(side.qp.get(), &group_, 0) != 0) return 6;
+      return wc.status == IBV_WC_SUCCESS && side.memory[kHeaderArea] == 9 ? 0 : 7;
     };
     _exit(run());
   }
@@ -117,6 +119,7 @@ TEST_F(MulticastTest, AnotherProcessOfThisHostGetsACopy) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+  EXPECT_EQ(ibv_detach_mcast(b_.qp.get(), &group_, 0), 0);
   close(ready[0]);
   close(ready[1]);
 }
@@ -142,8 +145,12 @@ TEST_F(MulticastTest, Refused) {
 TEST_F(MulticastTest, GroupsAreLeftWithTheirLastMember) {
   const auto before = open_descriptors();
   ASSERT_EQ(ibv_attach_mcast(a_.qp.get(), &group_, 0), 0);
+  ASSERT_EQ(ibv_attach_mcast(b_.qp.get(), &group_, 0), 0);
   EXPECT_EQ(open_descriptors().size(), before.size() + 1);
-  a_.qp.reset();
+  EXPECT_EQ(ibv_detach_mcast(a_.qp.get(), &group_, 0), 0);
+  EXPECT_EQ(open_descriptors().size(), before.size() + 1);
+  EXPECT_EQ(ibv_destroy_qp(b_.qp.get()), EBUSY);
+  EXPECT_EQ(ibv_detach_mcast(b_.qp.get(), &group_, 0), 0);
   EXPECT_EQ(open_descriptors(), before);
 }
 

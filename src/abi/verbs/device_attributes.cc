@@ -42,7 +42,7 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_cq = kMaxCqs;
   a.max_cqe = kMaxCqe;
   a.max_mr = kMaxRegions;
-  a.max_mw = kMaxRegions;
+  a.max_mw = kMaxWindows;
   a.max_pd = kMaxPds;
   a.max_ah = kMaxAhs;
   a.max_mcast_grp = core::kMaxGroups;

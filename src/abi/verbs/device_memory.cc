@@ -21,14 +21,16 @@ bool within(uint64_t offset, size_t length, size_t total) {
   return offset <= total && length <= total - offset;
 }
 
+constexpr Error kBeyond{EINVAL, "offset + length is beyond the device memory"};
+
 int copy_to(ibv_dm* dm, uint64_t offset, const void* from_host, size_t length) {
-  if (!within(offset, length, from(dm)->length)) return EINVAL;
+  if (!within(offset, length, from(dm)->length)) return refuse("ibv_memcpy_to_dm", kBeyond);
   if (length != 0) std::memcpy(from(dm)->memory + offset, from_host, length);
   return 0;
 }
 
 int copy_from(void* to_host, ibv_dm* dm, uint64_t offset, size_t length) {
-  if (!within(offset, length, from(dm)->length)) return EINVAL;
+  if (!within(offset, length, from(dm)->length)) return refuse("ibv_memcpy_from_dm", kBeyond);
   if (length != 0) std::memcpy(to_host, from(dm)->memory + offset, length);
   return 0;
 }
@@ -118,9 +120,7 @@ Result<ibv_mr*> register_part(Pd* pd, Dm* dm, uint64_t offset, size_t length, un
   if ((known.value() & IBV_ACCESS_ON_DEMAND) != 0) {
     return Error{EINVAL, "device memory is always there, never on demand"};
   }
-  if (!within(offset, length, dm->length)) {
-    return Error{EINVAL, "offset + length is beyond the device memory"};
-  }
+  if (!within(offset, length, dm->length)) return kBeyond;
   auto mr = add_region(pd, Mr::Kind::DeviceMemory, dm->memory + offset, length, 0, known.value());
   if (!mr.ok()) return mr.error();
   mr.value()->dm = dm;

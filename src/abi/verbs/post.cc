@@ -37,9 +37,12 @@ static_assert(offsetof(ibv_sge, lkey) == offsetof(core::Sge, lkey));
 
 constexpr uint32_t kSendFlags = core::kFence | core::kSignaled | core::kSolicited | core::kInline;
 
-constexpr Error kBadSgeCount{EINVAL, "num_sge is negative or larger than the device's max_sge"};
+constexpr Error kBadSges{
+    EINVAL, "num_sge is negative, larger than the device's max_sge, or without a list"};
 
-bool good_sge_count(int count) { return count >= 0 && count <= static_cast<int>(core::kMaxSges); }
+bool good_sges(const ibv_sge* list, int count) {
+  return count >= 0 && count <= static_cast<int>(core::kMaxSges) && (count == 0 || list != nullptr);
+}
 
 std::span<const core::Sge> sges_of(const ibv_sge* list, int count) {
   return {reinterpret_cast<const core::Sge*>(list), static_cast<size_t>(count)};
@@ -52,11 +55,14 @@ void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
 }
 
 Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
-  if (!good_sge_count(wr.num_sge)) return kBadSgeCount;
+  if (!good_sges(wr.sg_list, wr.num_sge)) return kBadSges;
+  if ((wr.send_flags & ~kSendFlags) != 0) {
+    return Error{EINVAL, "a send flag that does not exist, or that is for raw packets"};
+  }
   to.wr_id = wr.wr_id;
   const unsigned opcode = number_of(wr.opcode);
   to.op = static_cast<SendOp>(opcode);
-  to.flags = wr.send_flags & kSendFlags;
+  to.flags = wr.send_flags;
   to.sges = sges_of(wr.sg_list, wr.num_sge);
   switch (opcode) {
     case IBV_WR_SEND:
@@ -128,8 +134,8 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   const Instant now = runtime::now();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
-    status = kBadSgeCount;
-    if (good_sge_count(wr->num_sge)) {
+    status = kBadSges;
+    if (good_sges(wr->sg_list, wr->num_sge)) {
       const core::ReceiveRequest request{wr->wr_id, sges_of(wr->sg_list, wr->num_sge)};
       status = guard.engine().post_receive(*qp.core, request, now);
     }
@@ -146,8 +152,8 @@ int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
   runtime::Nic::Guard guard(*srq.nic);
   Status status;
   for (; wr != nullptr; wr = wr->next) {
-    status = kBadSgeCount;
-    if (good_sge_count(wr->num_sge)) {
+    status = kBadSges;
+    if (good_sges(wr->sg_list, wr->num_sge)) {
       status = srq.core->post({wr->wr_id, sges_of(wr->sg_list, wr->num_sge)});
     }
     if (!status.ok()) break;

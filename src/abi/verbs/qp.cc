@@ -22,12 +22,14 @@ static_assert(IBV_QPT_UD == static_cast<int>(core::QpType::Ud));
 static_assert(IBV_QPT_XRC_SEND == static_cast<int>(core::QpType::XrcSend));
 static_assert(IBV_QPT_XRC_RECV == static_cast<int>(core::QpType::XrcReceive));
 
-const char* why_not(unsigned type) {
+Error why_not(unsigned type) {
   switch (type) {
     case IBV_QPT_RAW_PACKET:
-      return "raw packet queue pairs are not supported";
+      return {EOPNOTSUPP, "raw packet queue pairs are not supported"};
+    case IBV_QPT_DRIVER:
+      return {EOPNOTSUPP, "there is no driver with queue pairs of its own"};
     default:
-      return "a queue pair type that is not supported";
+      return {EINVAL, "a queue pair type that does not exist"};
   }
 }
 
@@ -37,7 +39,7 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
     return Error{EINVAL, "an XRC receive queue pair is made by ibv_create_qp_ex, in an XRC domain"};
   }
   if (type != IBV_QPT_RC && type != IBV_QPT_UC && type != IBV_QPT_UD && type != IBV_QPT_XRC_SEND) {
-    return Error{EOPNOTSUPP, why_not(type)};
+    return why_not(type);
   }
   const bool receives = type != IBV_QPT_XRC_SEND;
   if (init.send_cq == nullptr || (receives && init.recv_cq == nullptr)) {
@@ -49,6 +51,9 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
   if (receives && init.srq != nullptr) {
     if (init.srq->context != pd->context) {
       return Error{EINVAL, "the shared receive queue belongs to another context"};
+    }
+    if (type == IBV_QPT_UC) {
+      return Error{EINVAL, "a UC queue pair does not take its receives from a shared queue"};
     }
     if (from(init.srq)->xrcd != nullptr) {
       return Error{EINVAL, "an XRC shared receive queue serves XRC receive queue pairs only"};
@@ -240,6 +245,9 @@ int without_absent_half(ibv_qp_type type, int mask) {
 Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   if (qp->nic->dead()) return kDead;
   if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if (qp->core->type() == core::QpType::XrcReceive) {
+    return Error{EINVAL, "an XRC receive queue pair sends nothing that could be limited"};
+  }
   const bool limited = attr.rate_limit != 0;
   if (limited && (attr.rate_limit < core::kMinRateKbps || attr.rate_limit > core::kMaxRateKbps)) {
     return Error{EINVAL, "rate_limit is beyond the device's packet_pacing_caps"};
@@ -259,6 +267,12 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
 
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   if (qp->nic->dead()) return kDead;
+  if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && number_of(attr.path_mig_state) != IBV_MIG_MIGRATED) {
+    return Error{EINVAL, "there is no alternate path: path_mig_state is always IBV_MIG_MIGRATED"};
+  }
+  if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.port_num != 1) {
+    return Error{EINVAL, "ah_attr.port_num must be 1"};
+  }
   mask = without_absent_half(qp->qp_base.qp_type, mask);
   const Status modified = qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
   if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
@@ -292,7 +306,8 @@ Status destroy_qp(Qp* qp) {
   Context* context = from(q.context);
   if (!qp->nic->dead()) {
     const wire::Qpn qpn = qp->core->qpn();
-    qp->nic->destroy_qp(qp->core, &qp->owner);
+    const Status destroyed = qp->nic->destroy_qp(qp->core, &qp->owner);
+    if (!destroyed.ok()) return destroyed;
     // As drivers do it: what nobody has polled yet goes with its queue pair.
     for (ibv_cq* cq : {q.send_cq, q.recv_cq}) {
       if (cq == nullptr) continue;

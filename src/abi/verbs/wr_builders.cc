@@ -88,6 +88,10 @@ SendRequest* WrBuilder::add(uint64_t operation, const ibv_qp_ex& qp, SendOp op) 
     refuse({EINVAL, "an operation that send_ops_flags did not name"});
     return nullptr;
   }
+  if ((qp.wr_flags & ~(kBuilderFlags | IBV_SEND_INLINE)) != 0) {
+    refuse({EINVAL, "wr_flags has a flag that does not exist, or that is for raw packets"});
+    return nullptr;
+  }
   if (count_ == max_requests_) {
     refuse({ENOMEM, "more requests than max_send_wr"});
     return nullptr;
