@@ -12,6 +12,7 @@
 #include "core/counters.h"
 #include "core/events.h"
 #include "core/memory_registry.h"
+#include "core/path_holds.h"
 #include "core/peer_window.h"
 #include "core/qp_attributes.h"
 #include "core/shared_receive_queue.h"
@@ -35,6 +36,7 @@ struct EngineState {
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
   UnackedPace pace;  // of all UD and UC queue pairs
+  PathHolds paths;   // of address handles
 };
 
 struct QpCommon {

@@ -31,6 +31,12 @@ Status UnreliableSender::post(const SendRequest& r) {
   return {};
 }
 
+void UnreliableSender::take_back(uint32_t count) {
+  VERBENA_CHECK(count <= queue_.size());
+  for (uint64_t i = queue_.tail() - count; i != queue_.tail(); ++i) forget(queue_.at(i));
+  queue_.take_back(count);
+}
+
 void UnreliableSender::start() {
   next_ = wire::Psn(qp_.attr.sq_psn);
   next_packet_ = 0;
@@ -38,7 +44,7 @@ void UnreliableSender::start() {
 }
 
 void UnreliableSender::reset() {
-  queue_.clear();
+  take_back(static_cast<uint32_t>(queue_.size()));
   next_packet_ = 0;
   started_ = false;
   cancel_reservation();
@@ -49,7 +55,7 @@ void UnreliableSender::flush(WcStatus first) {
   cancel_reservation();
   WcStatus status = first;
   while (!queue_.empty()) {
-    complete_head(qp_, queue_, status, 0);
+    finish_head(status);
     status = WcStatus::Flushed;
   }
 }
@@ -97,7 +103,7 @@ uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, uint32_
       if (status != WcStatus::Success) {
         fail_head(status);
       } else {
-        complete_head(qp_, queue_, status, 0);
+        finish_head(status);
       }
       continue;
     }
@@ -129,7 +135,12 @@ void UnreliableSender::send_packet(wire::PacketSink& sink) {
   ++next_packet_;
   if (!last) return;
   next_packet_ = 0;
-  complete_head(qp_, queue_, WcStatus::Success, 0);
+  finish_head(WcStatus::Success);
+}
+
+void UnreliableSender::finish_head(WcStatus status) {
+  forget(queue_.front());
+  complete_head(qp_, queue_, status, 0);
 }
 
 void UnreliableSender::fail_head(WcStatus status) {
@@ -172,12 +183,15 @@ Status UdSender::admit(const SendRequest& r, uint32_t length) const {
   return {};
 }
 
-// Copied: the handle may go while requests wait for their turn.
+// Copied, and the path held: the handle may go while requests wait for their turn.
 void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
   wqe.path = r.handle->path;
+  qp_.engine.paths.hold(wqe.path);
   wqe.remote_qpn = r.remote_qpn;
   wqe.remote_qkey = r.remote_qkey;
 }
+
+void UdSender::forget(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.path); }
 
 wire::PathId UdSender::fill(const SendWqe& wqe, bool, bool, wire::Packet& p) const {
   // A Q_Key with the high bit set stands for the queue pair's own (IBA 10.2.5): a program cannot

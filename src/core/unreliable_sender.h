@@ -16,7 +16,7 @@ class UnreliableSender : public SendSide {
   UnreliableSender(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
   Status post(const SendRequest& request) override;
-  void take_back(uint32_t count) override { queue_.take_back(count); }
+  void take_back(uint32_t count) override;
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
   bool ready(Instant now) override;
   Instant deadline() const override { return waits_ ? not_before_ : kNever; }
@@ -32,6 +32,8 @@ class UnreliableSender : public SendSide {
   virtual Status admit(const SendRequest& request, uint32_t length) const = 0;
   // Notes in `wqe` what the request says about its destination.
   virtual void address(const SendRequest&, SendWqe&) const {}
+  // Called for each request that leaves the queue, sent or not.
+  virtual void forget(const SendWqe&) const {}
   virtual uint32_t packet_limit() const = 0;  // payload bytes
   // Opcode, destination and headers of one packet; where it goes.
   virtual wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const = 0;
@@ -43,6 +45,7 @@ class UnreliableSender : public SendSide {
   void reserve(Instant now);
   void cancel_reservation();
   void send_packet(wire::PacketSink& sink);
+  void finish_head(WcStatus status);
   void fail_head(WcStatus status);
 
   SendQueue queue_;
@@ -72,6 +75,7 @@ class UdSender final : public UnreliableSender {
  private:
   Status admit(const SendRequest& request, uint32_t length) const override;
   void address(const SendRequest& request, SendWqe& wqe) const override;
+  void forget(const SendWqe& wqe) const override;
   uint32_t packet_limit() const override { return kMaxMessageBytes; }  // admit() saw to it
   wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
 };

@@ -232,8 +232,21 @@ Result<wire::PathId> Nic::open_path(const core::AddressVector& address, const wi
   return path;
 }
 
-Result<core::AddressHandle> Nic::open_address(uint32_t pd, const core::AddressVector& address) {
+Result<SharedAddress> Nic::open_address(uint32_t pd, const core::AddressVector& address) {
+  auto handle = std::make_unique<core::AddressHandle>();
+  handle->pd = pd;
+  handle->address = address;
+  const Status filled = fill_address(*handle);
+  if (!filled.ok()) return filled.error();
+  return SharedAddress(handle.release(), [this](const core::AddressHandle* last) {
+    if (!dead()) close_address(*last);
+    delete last;
+  });
+}
+
+Status Nic::fill_address(core::AddressHandle& handle) {
   Guard guard(*this);
+  const core::AddressVector& address = handle.address;
   if (!address.is_global) {
     return Error{EINVAL, "RoCE needs a GRH: set ah_attr.is_global and grh.sgid_index"};
   }
@@ -243,18 +256,16 @@ Result<core::AddressHandle> Nic::open_address(uint32_t pd, const core::AddressVe
   // Which process it will be, each datagram's QPN says.
   auto path = open_path(address, source.value(), wire::Qpn());
   if (!path.ok()) return path.error();
-  return core::AddressHandle{.pd = pd,
-                             .address = address,
-                             .path = path.value(),
-                             .source_gid = source.value(),
-                             .mtu = port_.active_mtu};
+  engine_->state().paths.open(path.value());
+  handle.path = path.value();
+  handle.source_gid = source.value();
+  handle.mtu = port_.active_mtu;
+  return {};
 }
 
 void Nic::close_address(const core::AddressHandle& handle) {
   Guard guard(*this);
-  if (datapath_ == nullptr) return;
-  transmit(runtime::now());  // what was posted with it
-  datapath_->close_path(handle.path);
+  engine_->state().paths.release(handle.path);
 }
 
 Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
@@ -381,7 +392,10 @@ void Nic::forget_cq(core::CompletionQueue* cq) {
 // Hands on what the engine has to tell. Called with the lock held, after every turn.
 void Nic::deliver() {
   core::EngineState& state = engine_->state();
-  if (state.notified.empty() && state.events.empty() && state.failures.empty()) return;
+  if (state.notified.empty() && state.events.empty() && state.failures.empty() &&
+      state.paths.idle().empty()) {
+    return;
+  }
   for (core::CompletionQueue* cq : state.notified) {
     const auto* owner = static_cast<const Owner*>(cq->owner);
     if (owner != nullptr && owner->completion_channel != nullptr) {
@@ -402,6 +416,8 @@ void Nic::deliver() {
     log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str());
   }
   state.failures.clear();
+  for (const wire::PathId path : state.paths.idle()) datapath_->close_path(path);
+  state.paths.idle().clear();
 }
 
 PortState Nic::port() {

@@ -26,6 +26,8 @@ namespace verbena::runtime {
 
 Instant now();
 
+using SharedAddress = std::shared_ptr<const core::AddressHandle>;
+
 class Nic {
  public:
   // The Nic of this device, made on first use and ended with its last user.
@@ -61,9 +63,9 @@ class Nic {
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
-  // Opens the way to an address for datagrams; who asked closes it again.
-  Result<core::AddressHandle> open_address(uint32_t pd, const core::AddressVector& address);
-  void close_address(const core::AddressHandle& handle);
+  // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
+  // what was posted with it has left. Not to be dropped under a Guard.
+  Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
   // Multicast: joins the group with its first member, leaves it with its last.
   Status attach(core::QueuePair& qp, const wire::Gid& group);
   Status detach(core::QueuePair& qp, const wire::Gid& group);
@@ -135,6 +137,8 @@ class Nic {
   Result<wire::Gid> source_for(const core::AddressVector& address) const;
   Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
                                  wire::Qpn peer);
+  Status fill_address(core::AddressHandle& handle);
+  void close_address(const core::AddressHandle& handle);
   Status listen_everywhere();
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   void await_settled();

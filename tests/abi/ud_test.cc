@@ -171,6 +171,79 @@ TEST_F(UdTest, APdWithAddressHandlesStays) {
   ah.reset();
 }
 
+// The pace holds most of them back beyond the end of their handle; the next handle must not
+// inherit them.
+TEST_F(UdTest, WhatWasPostedKeepsItsAddressWhenTheHandleGoes) {
+  constexpr int kCount = 500;
+  ibv_qp_init_attr init = datagram_attributes(a_);
+  init.cap.max_send_wr = kCount;
+  init.sq_sig_all = 0;
+  const QpPtr sender(ibv_create_qp(a_.pd.get(), &init));
+  ASSERT_NE(sender, nullptr);
+  ASSERT_EQ(datagram_to_rts(sender.get()), 0);
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
+  ASSERT_EQ(b_.receive(1, 0, (128u << port.active_mtu) + kHeaderArea), 0);
+
+  const ibv_ah_attr here = address();
+  ibv_ah_attr elsewhere = here;
+  elsewhere.grh.dgid.raw[15] = 99;  // nobody listens on 127.0.0.99
+  AhPtr ah(ibv_create_ah(a_.pd.get(), &elsewhere));
+  ASSERT_NE(ah, nullptr);
+  ibv_sge sge = a_.sge(0, 128u << port.active_mtu);
+  ibv_send_wr* bad = nullptr;
+  for (int i = 1; i <= kCount; ++i) {
+    ibv_send_wr wr = datagram(&sge, ah.get(), b_.qp->qp_num);
+    wr.send_flags = i == kCount ? IBV_SEND_SIGNALED : 0;
+    ASSERT_EQ(ibv_post_send(sender.get(), &wr, &bad), 0);
+  }
+  ah.reset();
+  ibv_ah_attr attr = here;
+  ah.reset(ibv_create_ah(a_.pd.get(), &attr));
+  ASSERT_NE(ah, nullptr);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 50), 0);
+
+  sge.length = 8;
+  ibv_send_wr wr = datagram(&sge, ah.get(), b_.qp->qp_num);
+  ASSERT_EQ(ibv_post_send(sender.get(), &wr, &bad), 0);
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 8);
+}
+
+// Between ibv_wr_set_ud_addr and ibv_wr_complete the program may destroy the handle, and another
+// may take its place.
+TEST_F(UdTest, ABuilderKeepsTheAddressWhenTheHandleGoes) {
+  const ibv_qp_init_attr plain = datagram_attributes(a_);
+  ibv_qp_init_attr_ex init{};
+  init.qp_type = plain.qp_type;
+  init.send_cq = plain.send_cq;
+  init.recv_cq = plain.recv_cq;
+  init.cap = plain.cap;
+  init.pd = a_.pd.get();
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+  const QpPtr sender(ibv_create_qp_ex(context_.get(), &init));
+  ASSERT_NE(sender, nullptr);
+  ASSERT_EQ(datagram_to_rts(sender.get()), 0);
+  ASSERT_EQ(b_.receive(1, 0, 100), 0);
+  ibv_ah_attr attr = address();
+  AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
+  ASSERT_NE(ah, nullptr);
+  ibv_qp_ex* const ex = ibv_qp_to_qp_ex(sender.get());
+  ibv_wr_start(ex);
+  ex->wr_id = 1;
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send(ex);
+  ibv_wr_set_ud_addr(ex, ah.get(), b_.qp->qp_num, kQkey);
+  ibv_wr_set_sge(ex, a_.mr->lkey, a_.sge(0, 8).addr, 8);
+  ah.reset();
+  attr.grh.dgid.raw[15] = 99;
+  ah.reset(ibv_create_ah(a_.pd.get(), &attr));
+  ASSERT_EQ(ibv_wr_complete(ex), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 8);
+}
+
 TEST_F(UdTest, ALocalErrorStopsTheSendQueueAlone) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));

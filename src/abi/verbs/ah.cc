@@ -26,7 +26,7 @@ Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
     context->device->ahs.fetch_sub(1);
     return handle.error();
   }
-  ah->handle = handle.value();
+  ah->handle = std::move(handle.value());
   ah->context = pd->context;
   ah->pd = pd;
   pd->users.fetch_add(1);
@@ -36,7 +36,6 @@ Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
 
 Status destroy_ah(Ah* ah) {
   Context* context = from(ah->context);
-  if (!context->nic->dead()) context->nic->close_address(ah->handle);
   context->device->ahs.fetch_sub(1);
   from(ah->pd)->users.fetch_sub(1);
   delete ah;

@@ -127,7 +127,7 @@ struct Mr : ibv_mr {
 struct Mw : ibv_mw {};
 
 struct Ah : ibv_ah {
-  core::AddressHandle handle;
+  runtime::SharedAddress handle;
 };
 
 // The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.

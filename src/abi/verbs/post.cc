@@ -49,7 +49,7 @@ std::span<const core::Sge> sges_of(const ibv_sge* list, int count) {
 }
 
 void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
-  to.handle = wr.wr.ud.ah != nullptr ? &from(wr.wr.ud.ah)->handle : nullptr;
+  to.handle = wr.wr.ud.ah != nullptr ? from(wr.wr.ud.ah)->handle.get() : nullptr;
   to.remote_qpn = wire::Qpn(wr.wr.ud.remote_qpn);
   to.remote_qkey = wr.wr.ud.remote_qkey;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
@@ -61,6 +62,7 @@ WrBuilder::WrBuilder(const core::QpConfig& config, uint64_t operations, bool sin
       max_sges_(std::max(config.max_send_sge, 1u)),
       max_inline_(config.max_inline),
       requests_(std::make_unique<SendRequest[]>(max_requests_)),
+      addresses_(std::make_unique<runtime::SharedAddress[]>(max_requests_)),
       sges_(std::make_unique<core::Sge[]>(size_t{max_requests_} * max_sges_)),
       inline_(std::make_unique<std::byte[]>(size_t{max_requests_} * max_inline_)),
       turn_(single_threaded) {
@@ -79,6 +81,7 @@ void WrBuilder::start() {
 void WrBuilder::end() {
   if (!started()) return;
   status_ = kNotStarted;
+  for (size_t i = 0; i < count_; ++i) addresses_[i].reset();
   turn_.end();
 }
 
@@ -139,6 +142,15 @@ void WrBuilder::set_inline(const ibv_data_buf* list, size_t count) {
   *to = {reinterpret_cast<uint64_t>(begin), static_cast<uint32_t>(length), 0};
   request->sges = {to, 1};
   request->flags |= core::kInline;
+}
+
+void WrBuilder::set_address(runtime::SharedAddress handle, wire::Qpn qpn, uint32_t qkey) {
+  SendRequest* request = last();
+  if (request == nullptr) return;
+  request->handle = handle.get();
+  request->remote_qpn = qpn;
+  request->remote_qkey = qkey;
+  addresses_[count_ - 1] = std::move(handle);
 }
 
 namespace {
@@ -286,11 +298,7 @@ void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* li
 }
 
 void wr_set_ud_addr(ibv_qp_ex* qp, ibv_ah* ah, uint32_t qpn, uint32_t qkey) {
-  SendRequest* r = builder_of(qp).last();
-  if (r == nullptr) return;
-  r->handle = ah != nullptr ? &from(ah)->handle : nullptr;
-  r->remote_qpn = wire::Qpn(qpn);
-  r->remote_qkey = qkey;
+  builder_of(qp).set_address(ah != nullptr ? from(ah)->handle : nullptr, wire::Qpn(qpn), qkey);
 }
 
 void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t srqn) {

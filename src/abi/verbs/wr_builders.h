@@ -10,6 +10,7 @@
 #include "abi/verbs/turn.h"
 #include "base/result.h"
 #include "core/queue_pair.h"
+#include "runtime/nic.h"
 
 namespace verbena::abi {
 
@@ -36,6 +37,8 @@ class WrBuilder {
   core::SendRequest* last();
   void set_sges(const ibv_sge* list, size_t count);
   void set_inline(const ibv_data_buf* list, size_t count);
+  // Shared until end(): the program may destroy the address handle before it completes.
+  void set_address(runtime::SharedAddress handle, wire::Qpn qpn, uint32_t qkey);
 
   void refuse(const Error& error) {
     if (status_.ok()) status_ = error;
@@ -51,6 +54,7 @@ class WrBuilder {
   const uint32_t max_sges_;
   const uint32_t max_inline_;
   std::unique_ptr<core::SendRequest[]> requests_;
+  std::unique_ptr<runtime::SharedAddress[]> addresses_;  // what the requests' handles point to
   std::unique_ptr<core::Sge[]> sges_;
   std::unique_ptr<std::byte[]> inline_;
   Turn turn_;  // from start to complete or abort

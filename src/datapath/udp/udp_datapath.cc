@@ -119,6 +119,8 @@ Status UdpDatapath::join(const wire::Gid& group) {
 void UdpDatapath::leave(const wire::Gid& group) {
   UdpEndpoint* const endpoint = group_endpoint(group);
   if (endpoint == nullptr) return;
+  // Closing alone does not end it where a forked child has a copy of the socket.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, endpoint->receive_fd.get(), nullptr);
   endpoint->receive_fd.reset();
   while (!endpoints_.empty() && !endpoints_.back()->receive_fd.valid()) endpoints_.pop_back();
 }

@@ -126,7 +126,7 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
     poll_directory();
     return nullptr;
   }
-  return endpoints_[event.data.u64].get();
+  return event.data.u64 < endpoints_.size() ? endpoints_[event.data.u64].get() : nullptr;
 }
 
 void UdpReceiver::read(UdpEndpoint& endpoint) {

@@ -280,6 +280,59 @@ TEST_F(UdTest, ABurstIsPaced) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
+class UdPathTest : public UdTest {
+ public:
+  UdPathTest() { paths().open(handle_.path); }
+  PathHolds& paths() { return engine_.state().paths; }
+  bool idle() { return paths().idle() == std::vector{handle_.path}; }
+};
+
+TEST_F(UdPathTest, StaysUntilTheLastRequestHasLeft) {
+  constexpr size_t kCount = 400;
+  for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(send(i, 256, 0).ok());
+  paths().release(handle_.path);
+  size_t sent = transmit().size();
+  ASSERT_LT(sent, kCount);
+  while (sent < kCount) {
+    EXPECT_TRUE(paths().idle().empty());
+    ASSERT_TRUE(next_deadline());
+    sent += transmit().size();
+  }
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(UdPathTest, StaysWithItsHandle) {
+  ASSERT_TRUE(send(1, 8).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  EXPECT_TRUE(paths().idle().empty());
+  paths().release(handle_.path);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(UdPathTest, IsNotHeldByWhatIsRefused) {
+  const Sge good{kIova, 8, key_};
+  const Sge long_one{kIova, 257, key_};
+  const SendRequest list[] = {datagram(1, {&good, 1}), datagram(2, {&long_one, 1})};
+  EXPECT_FALSE(engine_.post_send(qp(), list, now_).ok());
+  paths().release(handle_.path);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(UdPathTest, IsNotHeldByWhatIsFlushed) {
+  ASSERT_TRUE(send(1, 8).ok());
+  paths().release(handle_.path);
+  EXPECT_TRUE(paths().idle().empty());
+  to_state(qp(), QpState::Error);
+  EXPECT_TRUE(idle());
+}
+
+TEST_F(UdPathTest, IsNotHeldByAQueuePairThatIsGone) {
+  ASSERT_TRUE(send(1, 8).ok());
+  paths().release(handle_.path);
+  engine_.destroy_qp(qp_, now_);
+  EXPECT_TRUE(idle());
+}
+
 TEST_F(UdTest, QueuePairsTakeTurns) {
   QueuePair& first = qp();
   QueuePair& second = make_ud();
