@@ -202,7 +202,8 @@ TEST_F(SharedWindowTest, ANewAddressTakesItsShareAlong) {
 }
 
 TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
-  ASSERT_TRUE(cq_.resize(1));
+  auto ring = CompletionQueue::make_ring(1);
+  ASSERT_TRUE(cq_.resize(1, ring));
   connect();
   for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(post(SendOp::Send, i, 8).ok());
   transmit();
