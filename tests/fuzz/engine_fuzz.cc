@@ -234,7 +234,7 @@ class Target {
   core::CompletionQueue cq_{64};
   alignas(64) std::array<std::byte, kGuard + kBytes + kGuard> memory_;
   wire::RxMeta meta_;
-  core::AddressHandle handle_{.pd = 1, .address = {}, .mtu = wire::Mtu::k1024};
+  core::AddressHandle handle_{.pd = 1, .address = {}, .source_gid = {}, .mtu = wire::Mtu::k1024};
   uint8_t base_ = 0;  // of the transport's opcodes
   core::QueuePair* qp_ = nullptr;
   uint32_t key_ = 0;
