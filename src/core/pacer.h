@@ -35,6 +35,7 @@ class Pacer {
   Instant reopens_at() const { return debt_until_ - depth_ / 2; }
 
   void sent(uint64_t bytes, Instant now) {
+    if (!limited()) return;
     debt_until_ = std::max(debt_until_, now) + time_for(bytes);
   }
 
