@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "tests/abi/bad_input_support.h"
 
@@ -141,6 +142,21 @@ TEST_F(BadObjects, CompletionQueues) {
   });
 }
 
+// Until all that was posted has completed, without polling; then back to RTS.
+void wait_until_drained(ibv_qp* qp) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  ibv_qp_init_attr init;
+  do {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the send queue does not drain";
+    ASSERT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+  } while (attr.sq_draining != 0);
+  attr.qp_state = IBV_QPS_RTS;
+  ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+}
+
 TEST_F(BadObjects, CompletionQueueSmallerThanWhatWaits) {
   ibv_sge sge = a_.sge(0, 1);
   for (int i = 0; i < 3; ++i) {
@@ -148,7 +164,7 @@ TEST_F(BadObjects, CompletionQueueSmallerThanWhatWaits) {
     ASSERT_EQ(a_.send(write), 0);
   }
   ASSERT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
-  usleep(50'000);
+  wait_until_drained(a_.qp.get());
   const int before = a_.cq->cqe;
   EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 1), EINVAL);
   EXPECT_EQ(a_.cq->cqe, before);
