@@ -147,4 +147,12 @@ struct ConnectionInfo {
   Ece remote_ece;
 };
 
+// An exchange about a datagram service, as this side sees it.
+struct SidrInfo {
+  Addresses addresses;
+  bool active = false;
+  uint16_t pkey = 0xFFFF;
+  uint8_t traffic_class = 0;
+};
+
 }  // namespace verbena::cm

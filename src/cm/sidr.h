@@ -13,13 +13,6 @@
 
 namespace verbena::cm {
 
-struct SidrInfo {
-  Addresses addresses;
-  bool active = false;
-  uint16_t pkey = 0xFFFF;
-  uint8_t traffic_class = 0;
-};
-
 class SidrExchange {
  public:
   enum class State : uint8_t { RequestSent, RequestReceived, Answered, Closed };

@@ -1,0 +1,71 @@
+// ConnectionManager: a device's cm::Agent as librdmacm sees it. The agent belongs to the device's
+// Nic, which lives in libibverbs; librdmacm reaches it through the private symbol below. Both
+// libraries come from one build, so this is an interface of C++, not an ABI.
+//
+// Thread-safe. Ids are those of the agent: unique per device, not per process. Fails with EIO in
+// the child of a fork.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "cm/events.h"
+#include "cm/parameters.h"
+
+struct ibv_context;
+
+namespace verbena::runtime {
+
+class ConnectionManager {
+ public:
+  // Gets what the agent has to tell, in order. Called with the device's lock held: it may put the
+  // event somewhere and wake somebody, and must not call verbs or a ConnectionManager.
+  class Sink {
+   public:
+    virtual void on_event(ConnectionManager& from, const cm::Event& event) = 0;
+
+   protected:
+    ~Sink() = default;
+  };
+  // One for all devices; set before anything else is called, never changed.
+  virtual void set_sink(Sink* sink) = 0;
+
+  // --- listening: see cm::Agent -----------------------------------------------------------------
+  // When it returns, requests from other hosts and processes find their way here. EADDRINUSE:
+  // another process of this host listens to that service on an address of this device.
+  virtual Result<uint32_t> listen(const cm::ListenParameters& parameters) = 0;
+  virtual Status stop_listening(uint32_t listener) = 0;
+  virtual void request_taken(uint32_t id) = 0;
+
+  // --- connections ------------------------------------------------------------------------------
+  virtual Result<uint32_t> connect(const cm::ConnectParameters& parameters) = 0;
+  virtual Status accept(uint32_t id, const cm::AcceptParameters& parameters) = 0;
+  virtual Status establish(uint32_t id, std::span<const std::byte> private_data) = 0;
+  virtual Status reject(uint32_t id, cm::RejectReason reason, std::span<const std::byte> ari,
+                        std::span<const std::byte> private_data) = 0;
+  virtual Status disconnect(uint32_t id, std::span<const std::byte> private_data) = 0;
+  virtual Status notify_established(uint32_t id) = 0;
+  virtual void destroy(uint32_t id) = 0;
+  // ENOENT: no such connection.
+  virtual Result<cm::ConnectionInfo> info(uint32_t id) = 0;
+
+  // --- unconnected services ---------------------------------------------------------------------
+  virtual Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) = 0;
+  virtual Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) = 0;
+  virtual Result<cm::SidrInfo> sidr_info(uint32_t id) = 0;
+
+ protected:
+  ~ConnectionManager() = default;
+};
+
+// Changes with every change above, so that two builds that were mixed say so instead of crashing.
+inline constexpr uint32_t kConnectionManagerVersion = 1;
+
+}  // namespace verbena::runtime
+
+// The connection manager of an open device; it lives as long as the context. Null with errno:
+// ENOSYS for another version than this library's.
+extern "C" verbena::runtime::ConnectionManager* verbena_connection_manager(ibv_context* context,
+                                                                          uint32_t version);
