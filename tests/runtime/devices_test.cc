@@ -8,6 +8,7 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,6 +78,20 @@ void ip(const std::string& arguments) {
   EXPECT_EQ(std::system(("ip " + arguments).c_str()), 0) << "ip " << arguments;
 }
 
+// The kernel tells of a carrier in its own time, after both ends of a pair are up.
+void await_carrier(const std::string& interface) {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq request{};
+  interface.copy(request.ifr_name, sizeof request.ifr_name - 1);
+  for (int tries = 0; tries < 1000; ++tries) {
+    EXPECT_EQ(::ioctl(fd, SIOCGIFFLAGS, &request), 0) << interface;
+    if ((request.ifr_flags & IFF_RUNNING) != 0) break;
+    ::usleep(10'000);
+  }
+  EXPECT_NE(request.ifr_flags & IFF_RUNNING, 0) << interface << " has no carrier";
+  ::close(fd);
+}
+
 std::string names(const Discovery& found) {
   std::string all;
   for (const DeviceInfo& device : found.devices) all += (all.empty() ? "" : " ") + device.name;
@@ -136,6 +151,7 @@ TEST(Devices, RealInterfacesComeBeforeLoopbackInOrderOfTheirIndex) {
     ip("address add 192.0.2.2/24 dev v1");
     ip("link set v0 up");
     ip("link set v1 up");
+    for (const char* interface : {"v0", "v1"}) await_carrier(interface);
     EXPECT_EQ(names(discover_devices("")), "verbena_v1 verbena_v0 verbena_lo");
   });
 }
@@ -145,6 +161,7 @@ TEST(Devices, PropertiesOfAnEthernetInterface) {
     ip("link add v0 address 02:11:22:33:44:55 mtu 1500 type veth peer name v1");
     ip("link set v1 up");
     ip("link set v0 up");
+    await_carrier("v0");
     ip("address add 192.0.2.1/24 dev v0");
     const DeviceInfo v0 = device(discover_devices(""), "v0");
     EXPECT_EQ(v0.guid, 0x001122FFFE334455u);
@@ -166,6 +183,7 @@ TEST(Devices, ABorrowedMacAddressDoesNotGiveTheSameGuid) {
     for (const char* interface : {"v0", "v1"}) ip(std::string("link set ") + interface + " up");
     ip("address add 192.0.2.1/24 dev v0");
     ip("address add 192.0.2.2/24 dev v1");
+    for (const char* interface : {"v0", "v1"}) await_carrier(interface);
     const Discovery found = discover_devices("");
     EXPECT_NE(device(found, "v0").guid, device(found, "v1").guid);
   });
@@ -184,6 +202,7 @@ TEST(Devices, WhatIsMissingIsSaidInWords) {
     EXPECT_EQ(names(named), "verbena_v0");
     EXPECT_FALSE(device(named, "v0").port.up);
     ip("link set v1 up");
+    await_carrier("v0");
     EXPECT_EQ(names(discover_devices("")), "verbena_v0");
   });
 }
@@ -195,6 +214,7 @@ TEST(Devices, TentativeAddressesWait) {
     ip("link set v1 addrgenmode none");
     ip("link set v1 up");
     ip("link set v0 up");
+    await_carrier("v0");
     ip("address add 2001:db8::1/64 dev v0");  // duplicate address detection takes a second or more
     EXPECT_TRUE(contains(why_not(discover_devices(""), "v0"), "tentative"));
     ip("address add 2001:db8::2/64 dev v0 nodad");
@@ -212,6 +232,7 @@ TEST(Devices, SelectionChoosesAndOrders) {
       ip(std::string("address add 192.0.2.") + (interface[1] == '0' ? "1" : "2") + "/24 dev " +
          interface);
     }
+    for (const char* interface : {"v0", "v1"}) await_carrier(interface);
     EXPECT_EQ(names(discover_devices("lo,v0")), "verbena_lo verbena_v0");
     EXPECT_EQ(names(discover_devices("verbena_v1, verbena_lo")), "verbena_v1 verbena_lo");
     EXPECT_EQ(names(discover_devices("v1,verbena_v1,v1")), "verbena_v1");
@@ -239,6 +260,7 @@ TEST(Devices, MoreAddressesThanFitIntoOneNetlinkMessage) {
     ip("link add v0 type veth peer name v1");
     ip("link set v1 up");
     ip("link set v0 up");
+    await_carrier("v0");
     std::string batch;
     for (int i = 0; i < 2000; ++i) {
       batch += "address add 10.0." + std::to_string(i / 250) + "." + std::to_string(1 + i % 250) +
