@@ -41,6 +41,7 @@ if [ "$own_namespace" = yes ]; then
   ip link add veth0 address 02:11:22:33:44:55 mtu 1500 type veth peer name veth1
   ip link set veth1 up
   ip link set veth0 up
+  await_carrier veth0
   ip address add 192.0.2.1/24 dev veth0
   ip address add 2001:db8::1/64 dev veth0 nodad
   "$tool" run -- ibv_devices >"$logs/two" 2>&1 || fail "ibv_devices: exit status $?"

@@ -125,6 +125,15 @@ await_line() {
   done
 }
 
+# Waits until an interface has its carrier, which the kernel tells a moment after both ends are up.
+await_carrier() {
+  local tries=200
+  until ip link show dev "$1" | grep -q 'state UP'; do
+    [ $((tries--)) -gt 0 ] || fail "$1 has no carrier"
+    sleep 0.05
+  done
+}
+
 # A TCP port for the next pair: programs exchange their addresses over it.
 next_port=$((20000 + RANDOM % 8000))
 take_port() {

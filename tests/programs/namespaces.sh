@@ -23,6 +23,7 @@ configure() {
 }
 configure addrgenmode none
 configure up
+await_carrier veth0
 ip address add 192.0.2.1/24 dev veth0
 "${client_in[@]}" ip address add 192.0.2.2/24 dev veth0
 ip address add 2001:db8::1/64 dev veth0 nodad

@@ -163,6 +163,7 @@ if [ "$own_namespace" = yes ]; then
   ip link set veth1 addrgenmode none
   ip link set veth0 up
   ip link set veth1 up
+  await_carrier veth0
   ip address add 192.0.2.1/24 dev veth0
   ip link add veth2 type veth peer name veth3
   try 0 "$tool" devices -v
