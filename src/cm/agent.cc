@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 namespace verbena::cm {
 namespace {
@@ -408,6 +409,13 @@ void Agent::destroy(uint32_t id, Instant now) {
     sidr->exchange.abandon(now);
     settle(*sidr);
   }
+}
+
+void Agent::destroy_all(Instant now) {
+  std::vector<uint32_t> ids;
+  for (const auto& [id, entry] : connections_) ids.push_back(id);
+  for (const auto& [id, entry] : sidr_) ids.push_back(id);
+  for (const uint32_t id : ids) destroy(id, now);
 }
 
 const ConnectionInfo* Agent::info(uint32_t id) const {

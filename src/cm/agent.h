@@ -44,9 +44,13 @@ class Agent {
   Instant next_deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
   bool next_mad(OutgoingMad& into) { return state_.outbox.pop(into); }
   bool next_event(Event& into) { return state_.events.pop(into); }
+  bool has_events() const { return !state_.events.empty(); }
 
   // --- listening --------------------------------------------------------------------------------
   Result<uint32_t> listen(const ListenParameters& parameters);
+  bool listens(uint64_t service_id, const wire::Gid& address) const {
+    return listeners_.match(service_id, address) != nullptr;
+  }
   // Requests it told the owner of stay: each is the owner's to accept, reject or destroy.
   Status stop_listening(uint32_t listener);
   // The application has seen the request: it no longer counts against the backlog. So does any
@@ -66,6 +70,7 @@ class Agent {
   // In whatever state a connection or SIDR exchange is: refuses, cancels or disconnects. After this
   // the id is no longer the owner's, and no event comes.
   void destroy(uint32_t id, Instant now);
+  void destroy_all(Instant now);
   const ConnectionInfo* info(uint32_t id) const;  // null: no connection of the owner's
 
   // --- unconnected services ---------------------------------------------------------------------

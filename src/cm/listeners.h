@@ -27,6 +27,9 @@ class Listeners {
   Listener* find(uint32_t id);
   // The listener for a request to `address`: one bound to it before one for every address.
   Listener* match(uint64_t service_id, const wire::Gid& address);
+  const Listener* match(uint64_t service_id, const wire::Gid& address) const {
+    return const_cast<Listeners*>(this)->match(service_id, address);
+  }
   size_t size() const;
 
  private:

@@ -13,8 +13,6 @@
 namespace verbena::cm {
 
 inline constexpr size_t kMadBytes = 256;
-inline constexpr wire::Qpn kGsiQpn{1};            // where management datagrams go to and come from
-inline constexpr uint32_t kGsiQkey = 0x80010000;  // and the Q_Key they carry
 inline constexpr uint8_t kBaseVersion = 1;
 inline constexpr uint8_t kCmClass = 0x07;
 inline constexpr uint8_t kCmClassVersion = 2;

@@ -22,6 +22,8 @@ namespace verbena::core {
   X(receive_too_small, "dropped: UD or UC messages longer than the receive")          \
   X(incomplete_messages, "dropped: UC messages of which a packet was lost or wrong")  \
   X(writes_refused, "dropped: UC WRITEs to memory that is not open to them")          \
+  X(bad_management, "dropped: datagrams to queue pair 1 that are no MAD")             \
+  X(management_overruns, "dropped: MADs that came or left too many at once")          \
   X(cnp_received, "congestion notifications received")                                \
   X(duplicate_requests, "requests seen again (their answer was lost or late)")        \
   X(duplicate_dropped, "duplicate reads or atomics no longer remembered, dropped")    \

@@ -221,7 +221,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     QueuePair* qp = find(packet->bth.destination);
     if (qp == nullptr) {
-      state_.counters.add(CounterId::unknown_qp);
+      arrivals.answers_due |= on_management(*packet, rx);
       continue;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
@@ -238,6 +238,16 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   }
   if (touched != nullptr) after_change(*touched, now);
   return arrivals;
+}
+
+// No queue pair has the packet's number: then it is a MAD, or for nobody.
+bool Engine::on_management(const wire::Packet& packet, const wire::RxPacket& rx) {
+  if (packet.bth.destination != wire::kManagementQpn) {
+    state_.counters.add(CounterId::unknown_qp);
+    return false;
+  }
+  management_.on_packet(packet, rx.bytes, *rx.meta);
+  return true;
 }
 
 // Each member gets a copy; the packet is dropped and counted like any other where it does not fit.
@@ -318,6 +328,7 @@ void Engine::make_ready(QueuePair& qp) {
 
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
+  if (management_.anything_to_send()) management_.transmit(sink);
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
@@ -334,7 +345,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(ready_head_));
     ready_head_ = 0;
   }
-  return !ready_.empty();
+  return anything_to_send();
 }
 
 // Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "core/management_port.h"
 #include "core/queue_pair.h"
 
 namespace verbena::core {
@@ -33,7 +34,7 @@ class Engine {
   // What came in, for an owner that wonders whether its answer may wait a moment.
   struct Arrivals {
     bool messages = false;     // SEND and WRITE: an acknowledgement is due at most
-    bool answers_due = false;  // READ and atomics
+    bool answers_due = false;  // READ, atomics, MADs
     bool responses = false;
   };
   Arrivals on_packets(std::span<const wire::RxPacket> packets, Instant now);
@@ -44,7 +45,7 @@ class Engine {
   Instant next_deadline();
   // Not later than next_deadline(), and quicker: what spins asks this.
   Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
-  bool anything_to_send() const { return !ready_.empty(); }
+  bool anything_to_send() const { return !ready_.empty() || management_.anything_to_send(); }
 
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);
@@ -80,6 +81,7 @@ class Engine {
   }
 
   MemoryRegistry& memory() { return state_.memory; }
+  ManagementPort& management() { return management_; }
   EngineState& state() { return state_; }
 
  private:
@@ -96,6 +98,7 @@ class Engine {
 
   wire::Qpn qpn_of(size_t slot) const;
   size_t slot_of(wire::Qpn qpn) const;
+  bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void after_change(QueuePair& qp, Instant now);
@@ -110,6 +113,7 @@ class Engine {
 
   EngineConfig config_;
   EngineState state_;
+  ManagementPort management_{state_};
   std::vector<Slot> slots_;
   std::deque<size_t> free_;
   size_t qp_count_ = 0;

@@ -14,6 +14,7 @@
 #include "datapath/pcap_datapath.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
+#include "runtime/management.h"
 #include "runtime/process.h"
 
 namespace verbena::runtime {
@@ -389,8 +390,32 @@ void Nic::forget_cq(core::CompletionQueue* cq) {
   std::erase_if(engine_->state().events, [&](const core::AsyncEvent& e) { return e.cq == cq; });
 }
 
+Management& Nic::management() {
+  if (management_ == nullptr) {
+    management_ = std::make_unique<Management>(
+        *this, cm::AgentConfig{.slot = directory_->slot(),
+                               .secret = {random_secret(), random_secret()},
+                               .ca_guid = device_.guid});
+  }
+  return *management_;
+}
+
+ConnectionManager* Nic::connection_manager() {
+  if (dead()) return nullptr;
+  Guard guard(*this);
+  return &management();
+}
+
+bool Nic::has_address(const wire::Gid& gid) const {
+  for (size_t i = 0; i < gids_.size(); ++i) {
+    if (gids_.at(i) == gid) return true;
+  }
+  return false;
+}
+
 // Hands on what the engine has to tell. Called with the lock held, after every turn.
 void Nic::deliver() {
+  if (management_ != nullptr) management_->deliver_events();
   core::EngineState& state = engine_->state();
   if (state.notified.empty() && state.events.empty() && state.failures.empty() &&
       state.paths.idle().empty()) {
@@ -440,7 +465,8 @@ void Nic::refresh_port() {
   const PortState before = port_;
   port_ = fresh.value_or(PortState{});
   const bool gids_changed = gids_.update(port_.addresses);
-  if (gids_changed && takes_datagrams_ && !listen_everywhere().ok()) {
+  const bool takes_requests = management_ != nullptr && management_->listens_everywhere();
+  if (gids_changed && (takes_datagrams_ || takes_requests) && !listen_everywhere().ok()) {
     log(LogLevel::Warning, "%s: cannot receive datagrams on any address", device_.name.c_str());
   }
   for (EventChannel* channel : listeners_) {
@@ -473,6 +499,11 @@ std::string Nic::counters_text() {
   for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
     const auto id = static_cast<core::CounterId>(i);
     line(core::name_of(id), engine_->state().counters[id]);
+  }
+  for (size_t i = 0; management_ != nullptr && i < static_cast<size_t>(cm::CounterId::kCount);
+       ++i) {
+    const auto id = static_cast<cm::CounterId>(i);
+    line((std::string("cm_") + cm::name_of(id)).c_str(), management_->counters()[id]);
   }
   std::vector<datapath::Counter> more;
   if (datapath_ != nullptr) datapath_->append_counters(more);

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,9 @@
 #include "runtime/no_cancel.h"
 
 namespace verbena::runtime {
+
+class ConnectionManager;
+class Management;
 
 Instant now();
 
@@ -97,6 +101,9 @@ class Nic {
   wire::Gid gid(size_t index);
   size_t gid_table_size();
 
+  // Made on first use; null in the child of a fork.
+  ConnectionManager* connection_manager();
+
   // Contexts that want port events (Event::kind as ibv_event_type, object null).
   void add_listener(EventChannel* channel);
   void remove_listener(EventChannel* channel);
@@ -113,6 +120,7 @@ class Nic {
   void abandon_in_child();
 
  private:
+  friend class Management;
   explicit Nic(const DeviceInfo& device);
   Status start();
   Status decorate();
@@ -140,6 +148,12 @@ class Nic {
   Status fill_address(core::AddressHandle& handle);
   void close_address(const core::AddressHandle& handle);
   Status listen_everywhere();
+  bool has_address(const wire::Gid& gid) const;
+  Management& management();
+  Instant earliest_deadline() const {
+    return std::min(engine_->earliest_deadline(), management_deadline_);
+  }
+  Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   void await_settled();
   void lock();
@@ -155,6 +169,8 @@ class Nic {
   std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
   datapath::UdpDatapath* udp_ = nullptr;          // the innermost
   std::unique_ptr<core::Engine> engine_;
+  std::unique_ptr<Management> management_;  // null: nobody needed it yet
+  Instant management_deadline_ = kNever;
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;

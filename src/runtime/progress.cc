@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "runtime/log.h"
+#include "runtime/management.h"
 #include "runtime/nic.h"
 
 namespace verbena::runtime {
@@ -88,7 +89,7 @@ Nic::Outcome Nic::turn(Owe owe) {
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = turned_at_ = runtime::now();
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
-      at < engine_->earliest_deadline()) {  // the usual case for one who spins
+      at < earliest_deadline()) {  // the usual case for one who spins
     turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
     return {.received = false, .unfinished = false};
   }
@@ -96,6 +97,7 @@ Nic::Outcome Nic::turn(Owe owe) {
   core::Engine::Arrivals arrivals;
   if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
   if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
+  if (engine_->management().anything_arrived() || management_deadline_ <= at) management().turn(at);
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who spins on the memory that was written.
@@ -129,6 +131,7 @@ void Nic::transmit(Instant at) {
 
 void Nic::transmit_at_exit() {
   if (dead() || !mutex_.try_lock()) return;
+  if (management_ != nullptr) management_->say_goodbye(runtime::now());
   transmit(runtime::now());
   mutex_.unlock();
 }
@@ -163,9 +166,8 @@ void Nic::lock_in_background() {
 void Nic::unlock() {
   if (!dead()) deliver();
   // The one race: a deadline earlier than what the sleeper knows of.
-  const bool wake = !dead() && sleeping_until_ != kAwake &&
-                    engine_->earliest_deadline() < sleeping_until_ &&
-                    engine_->next_deadline() < sleeping_until_;
+  const bool wake = !dead() && sleeping_until_ != kAwake && earliest_deadline() < sleeping_until_ &&
+                    next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
   mutex_.unlock();
   if (wake) eventfd_write(wake_fd_, 1);
@@ -276,7 +278,7 @@ void Nic::run_background() {
   while (!stop_) {
     // Decide how long to sleep, and say so before letting the lock go.
     const Instant at = runtime::now();
-    Instant until = engine_->next_deadline();
+    Instant until = next_deadline();
     if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
     const bool holding = owed_ && watching_;
     if (holding)

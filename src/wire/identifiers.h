@@ -27,6 +27,7 @@ class Qpn {
 };
 
 inline constexpr Qpn kMulticastQpn{0xFFFFFF};
+inline constexpr Qpn kManagementQpn{1};  // where management datagrams (MADs) come from and go to
 
 // A RoCEv2 GID is an IP address: IPv6 as it is, IPv4 mapped (::ffff:a.b.c.d).
 struct Gid {

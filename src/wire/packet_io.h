@@ -19,7 +19,8 @@ enum class PathId : uint32_t {};
 struct Route {
   Gid source;
   Gid destination;
-  Qpn peer;  // a path serves one peer process: its QPN's top byte keeps steering and trains apart
+  Qpn peer;  // a path serves one peer process: its QPN's top byte keeps steering and trains apart;
+             // kManagementQpn: all of them
   uint8_t traffic_class = 0;  // DSCP and ECN bits, as they go into the IP header
   uint8_t hop_limit = 64;
   uint32_t flow_label = 0;  // IPv6 only
@@ -31,7 +32,8 @@ struct RxMeta {
   Gid destination;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;
-  bool own = false;  // this process sent it itself: a multicast packet that came round
+  bool own = false;        // this process sent it itself: a multicast packet that came round
+  bool forwarded = false;  // another process of this host received it first
 };
 
 // BTH to padding; the ICRC was checked and removed. Points into the carrier's memory.

@@ -58,7 +58,7 @@ TEST(SlotDirectory, IgnoresRubbish) {
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
   const int n =
-      std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "verbena/1/slot/%u", a.slot());
+      std::snprintf(to.sun_path + 1, sizeof to.sun_path - 1, "verbena/2/slot/%u", a.slot());
   const auto bytes =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   std::vector<unsigned char> message(100);
@@ -67,7 +67,7 @@ TEST(SlotDirectory, IgnoresRubbish) {
       std::fill(message.begin(), message.end(), static_cast<unsigned char>(size));
       message[0] = 'V';
       message[1] = 'B';
-      message[2] = 1;
+      message[2] = 2;
       message[3] = static_cast<unsigned char>(kind);
       ::sendto(fd.get(), message.data(), size, MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&to),
                bytes);

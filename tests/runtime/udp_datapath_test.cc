@@ -247,7 +247,7 @@ TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
   // A stray comes over the directory.
   std::vector<std::byte> bytes(16);
   bytes[5] = std::byte{a.slot()};
-  ASSERT_TRUE(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16));
+  ASSERT_EQ(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16), Forwarded::Yes);
   EXPECT_EQ(::poll(&p, 1, 1000), 1);
   a.udp->poll_directory();
   EXPECT_TRUE(a.udp->pending());

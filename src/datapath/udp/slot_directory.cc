@@ -2,6 +2,7 @@
 #include "datapath/udp/slot_directory.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -18,7 +19,7 @@ namespace {
 
 // In the socket's name and in every message: processes of other versions do not see each other here
 // and meet over UDP alone.
-constexpr uint8_t kProtocolVersion = 1;
+constexpr uint8_t kProtocolVersion = 2;
 
 enum class Kind : uint8_t { Stray = 1, IndexReport = 2, CountersRequest = 3, CountersReply = 4 };
 
@@ -46,6 +47,7 @@ constexpr size_t kLargestTrain = 65536;
 constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
 constexpr size_t kLargestAnswer = 128 * 1024;  // below the default send buffer
 constexpr int kMessagesPerPoll = 64;
+constexpr int kServicesPerPoll = 16;
 constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest
 constexpr size_t kMailboxReports = 1024;
 
@@ -60,6 +62,25 @@ UnixAddress address_of_slot(uint8_t slot) {
   a.sun.sun_family = AF_UNIX;
   const int n = std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1, "verbena/%u/slot/%u",
                               kProtocolVersion, slot);
+  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
+  return a;
+}
+
+UnixAddress address_of(const ServiceName& name) {
+  char where[2 * sizeof name.address.bytes + 1] = "ipv4";
+  if (name.where == ServiceName::Where::AnyIpv6) std::strcpy(where, "ipv6");
+  if (name.where == ServiceName::Where::Address) {
+    char* to = where;
+    for (const std::byte b : name.address.bytes) {
+      to += std::snprintf(to, 3, "%02x", std::to_integer<unsigned>(b));
+    }
+  }
+  UnixAddress a;
+  a.sun.sun_family = AF_UNIX;
+  const int n =
+      std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1,
+                    "verbena/%u/service/%u/%016llx/%s", kProtocolVersion, name.interface_index,
+                    static_cast<unsigned long long>(name.service_id), where);
   a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   return a;
 }
@@ -82,6 +103,11 @@ bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
   m.msg_iov = parts;
   m.msg_iovlen = 2;
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+Forwarded outcome(bool sent) {
+  if (sent) return Forwarded::Yes;
+  return errno == ECONNREFUSED ? Forwarded::Nobody : Forwarded::Dropped;
 }
 
 template <typename T>
@@ -170,6 +196,7 @@ SlotDirectory::SlotDirectory(UniqueFd socket, uint8_t slot, Answer answer)
     : socket_(std::move(socket)),
       slot_(slot),
       answer_(std::move(answer)),
+      services_epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       buffer_(kLargestMessage) {}
 
 Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
@@ -191,14 +218,56 @@ Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
   return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
 }
 
-bool SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
-                            const wire::RxMeta& meta, std::span<const std::byte> bytes,
-                            uint32_t stride) {
+Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
+                                 const wire::RxMeta& meta, std::span<const std::byte> bytes,
+                                 uint32_t stride) {
   StrayHeader h;
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = stride;
-  return send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h), bytes);
+  return outcome(send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h), bytes));
+}
+
+Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
+                                 const wire::RxMeta& meta, std::span<const std::byte> bytes) {
+  StrayHeader h;
+  h.arrived_at = arrived_at;
+  h.meta = meta;
+  h.stride = static_cast<uint32_t>(bytes.size());
+  return outcome(send_to(socket_.get(), address_of(to), bytes_of_value(h), bytes));
+}
+
+Status SlotDirectory::claim_service(const ServiceName& name) {
+  UniqueFd fd = open_socket();
+  if (!fd.valid()) return Error{errno, "cannot open a Unix socket to listen"};
+  const UnixAddress a = address_of(name);
+  if (::bind(fd.get(), a.get(), a.bytes) != 0) {
+    if (errno == EADDRINUSE) return Error{errno, "another process listens on this port"};
+    return Error{errno, "cannot bind an abstract Unix socket"};
+  }
+  const std::lock_guard lock(mutex_);
+  epoll_event event{EPOLLIN, {}};
+  event.data.fd = fd.get();
+  if (::epoll_ctl(services_epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+    return Error{errno, "cannot watch another descriptor"};
+  }
+  services_.push_back({name, std::move(fd)});
+  return {};
+}
+
+void SlotDirectory::release_service(const ServiceName& name) {
+  const std::lock_guard lock(mutex_);
+  const auto it = std::ranges::find(services_, name, &Service::name);
+  if (it == services_.end()) return;
+  // Closing alone does not end it where a forked child has a copy of the socket.
+  ::epoll_ctl(services_epoll_.get(), EPOLL_CTL_DEL, it->socket.get(), nullptr);
+  services_.erase(it);
+}
+
+bool SlotDirectory::is_claimed(const ServiceName& name) {
+  const UniqueFd fd = open_socket();
+  const UnixAddress a = address_of(name);
+  return fd.valid() && ::connect(fd.get(), a.get(), a.bytes) == 0;
 }
 
 void SlotDirectory::report_index(uint8_t to_slot, const IndexReport& report) {
@@ -207,40 +276,49 @@ void SlotDirectory::report_index(uint8_t to_slot, const IndexReport& report) {
   send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(m), {});
 }
 
+struct SlotDirectory::Question {
+  UnixAddress from;
+  uint32_t token;
+};
+
 void SlotDirectory::poll(const Mailbox* self) {
-  struct Question {
-    UnixAddress from;
-    uint32_t token;
-  };
   std::vector<Question> questions;
   {
     const std::lock_guard lock(mutex_);
-    for (int i = 0; i < kMessagesPerPoll; ++i) {
-      Message m;
-      const Read read = read_message(socket_.get(), buffer_, m);
-      if (read == Read::Empty) break;
-      if (read == Read::Unusable) continue;
-      const Header header = *load_value<Header>(m.bytes);
-      switch (header.kind) {
-        case Kind::Stray:
-          deliver_stray(m.bytes, self);
-          break;
-        case Kind::IndexReport:
-          deliver_report(m.bytes, self);
-          break;
-        case Kind::CountersRequest:
-          questions.push_back({m.from, header.token});
-          break;
-        case Kind::CountersReply:
-          break;  // only to those who ask, who are not here
-      }
-    }
+    read_all(socket_.get(), self, questions);
+    epoll_event ready[kServicesPerPoll];
+    const int n =
+        services_.empty() ? 0 : ::epoll_wait(services_epoll_.get(), ready, kServicesPerPoll, 0);
+    for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, questions);
   }
   for (const Question& q : questions) {
     const std::string text = answer_ ? answer_() : std::string();
     const Header reply{.kind = Kind::CountersReply, .token = q.token};
     send_to(socket_.get(), q.from, bytes_of_value(reply),
             std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+  }
+}
+
+void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>& questions) {
+  for (int i = 0; i < kMessagesPerPoll; ++i) {
+    Message m;
+    const Read read = read_message(fd, buffer_, m);
+    if (read == Read::Empty) break;
+    if (read == Read::Unusable) continue;
+    const Header header = *load_value<Header>(m.bytes);
+    switch (header.kind) {
+      case Kind::Stray:
+        deliver_stray(m.bytes, self);
+        break;
+      case Kind::IndexReport:
+        deliver_report(m.bytes, self);
+        break;
+      case Kind::CountersRequest:
+        questions.push_back({m.from, header.token});
+        break;
+      case Kind::CountersReply:
+        break;  // only to those who ask, who are not here
+    }
   }
 }
 

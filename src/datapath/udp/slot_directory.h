@@ -34,6 +34,25 @@ struct LocalAddress {
   bool operator==(const LocalAddress&) const = default;
 };
 
+// A service that a process listens to with a device. One process has it at a time: it is the name
+// of another abstract Unix socket, over which requests that came to the wrong process are passed
+// on.
+struct ServiceName {
+  enum class Where : uint8_t { Address, AnyIpv4, AnyIpv6 };
+  uint32_t interface_index = 0;
+  uint64_t service_id = 0;
+  Where where = Where::Address;
+  wire::Gid address;  // where == Address
+  bool operator==(const ServiceName&) const = default;
+};
+
+// What became of something passed on.
+enum class Forwarded : uint8_t {
+  Yes,
+  Nobody,   // no process has that slot, or listens to that service
+  Dropped,  // it does not keep up
+};
+
 // Packets of one train that another process received for us. The train travels as it arrived, since
 // a Unix socket queues few messages: every `stride` bytes (the last may be shorter) are one packet,
 // which still ends in its ICRC, checked over there.
@@ -99,17 +118,25 @@ class SlotDirectory {
 
   uint8_t slot() const { return slot_; }
 
-  // Sends (part of) a train to its owner, see Stray. False: no process has that slot, or it does
-  // not keep up.
-  bool forward(uint8_t to_slot, const LocalAddress& arrived_at, const wire::RxMeta& meta,
-               std::span<const std::byte> bytes, uint32_t stride);
+  // Sends (part of) a train to its owner, see Stray.
+  Forwarded forward(uint8_t to_slot, const LocalAddress& arrived_at, const wire::RxMeta& meta,
+                    std::span<const std::byte> bytes, uint32_t stride);
+  // One packet, likewise.
+  Forwarded forward(const ServiceName& to, const LocalAddress& arrived_at, const wire::RxMeta& meta,
+                    std::span<const std::byte> bytes);
   void report_index(uint8_t to_slot, const IndexReport& report);
+
+  // EADDRINUSE: another process has it, or this one.
+  Status claim_service(const ServiceName& name);
+  void release_service(const ServiceName& name);
+  static bool is_claimed(const ServiceName& name);
 
   // Reads what has arrived, a bounded amount, sorts it into mailboxes and answers questions. Never
   // blocks. `self` is the caller's mailbox, which need not be woken.
   void poll(const Mailbox* self);
-  // Readable while poll() has something to do.
+  // One of them is readable while poll() has something to do.
   int fd() const { return socket_.get(); }
+  int services_fd() const { return services_epoll_.get(); }
 
   // Strays that arrived for an address nobody here listens on, or faster than they were taken.
   uint64_t undeliverable() const;
@@ -121,6 +148,8 @@ class SlotDirectory {
   friend class Mailbox;
 
   SlotDirectory(UniqueFd socket, uint8_t slot, Answer answer);
+  struct Question;
+  void read_all(int fd, const Mailbox* self, std::vector<Question>& questions);
   void deliver_stray(std::span<const std::byte> message, const Mailbox* self);
   void deliver_report(std::span<const std::byte> message, const Mailbox* self);
   Mailbox* mailbox_of(const LocalAddress& address);
@@ -130,7 +159,13 @@ class SlotDirectory {
   const uint8_t slot_;
   const Answer answer_;
   mutable std::mutex mutex_;
+  const UniqueFd services_epoll_;  // around the sockets of services_
   std::vector<Mailbox*> mailboxes_;
+  struct Service {
+    ServiceName name;
+    UniqueFd socket;
+  };
+  std::vector<Service> services_;
   uint64_t undeliverable_ = 0;
   std::vector<std::byte> buffer_;
 };

@@ -36,6 +36,7 @@ UdpDatapath::UdpDatapath(uint32_t interface_index, SlotDirectory& directory,
                                               *counters_, options_)),
       sender_(std::make_unique<UdpSender>(paths_, *counters_, options_)) {
   watch(epoll_.get(), directory_.fd(), UdpReceiver::kDirectoryReady);
+  watch(epoll_.get(), directory_.services_fd(), UdpReceiver::kDirectoryReady);
   watch(epoll_.get(), mailbox_.wake_fd(), UdpReceiver::kDirectoryReady);
 }
 
@@ -154,7 +155,9 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
     set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
                    path->hop_limit);
   }
-  switch (to_group ? Segmentation::Never : options_.segmentation) {
+  // The kernel steers a train by its first packet: what goes to all processes of a host goes alone.
+  const bool never = to_group || route.peer == wire::kManagementQpn;
+  switch (never ? Segmentation::Never : options_.segmentation) {
     case Segmentation::Always:
       path->may_segment = true;
       break;
@@ -189,6 +192,42 @@ bool UdpDatapath::pending() const { return receiver_->pending(); }
 wire::PacketSink& UdpDatapath::sink() { return *sender_; }
 void UdpDatapath::flush() { sender_->flush(); }
 int UdpDatapath::wait_fd() const { return epoll_.get(); }
+
+namespace {
+
+// Strays travel with their ICRC, which nobody reads again.
+std::vector<std::byte> with_icrc(std::span<const std::byte> packet) {
+  std::vector<std::byte> bytes(packet.size() + wire::kIcrcBytes);
+  std::ranges::copy(packet, bytes.begin());
+  return bytes;
+}
+
+}  // namespace
+
+Forwarded UdpDatapath::forward(uint8_t slot, std::span<const std::byte> packet,
+                               const wire::RxMeta& meta) {
+  const auto bytes = with_icrc(packet);
+  return count_forwarded(directory_.forward(slot, local_address(meta.destination, interface_index_),
+                                            meta, bytes, static_cast<uint32_t>(bytes.size())));
+}
+
+Forwarded UdpDatapath::forward(std::span<const ServiceName> services,
+                               std::span<const std::byte> packet, const wire::RxMeta& meta) {
+  const auto bytes = with_icrc(packet);
+  for (const ServiceName& service : services) {
+    const Forwarded outcome =
+        directory_.forward(service, local_address(meta.destination, interface_index_), meta, bytes);
+    if (outcome != Forwarded::Nobody) return count_forwarded(outcome);
+  }
+  return Forwarded::Nobody;
+}
+
+Forwarded UdpDatapath::count_forwarded(Forwarded outcome) {
+  if (outcome == Forwarded::Yes) ++counters_->strays_forwarded;
+  if (outcome == Forwarded::Dropped) ++counters_->strays_dropped;
+  return outcome;
+}
+
 void UdpDatapath::poll_directory() { receiver_->poll_directory(); }
 std::optional<std::string> UdpDatapath::take_warning() { return sender_->take_warning(); }
 

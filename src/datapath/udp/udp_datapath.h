@@ -55,6 +55,12 @@ class UdpDatapath final : public Datapath {
   uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
+  // Passes a packet, without its ICRC, on to another process of this host: to the one with a slot,
+  // or to the first of these services that somebody has.
+  Forwarded forward(uint8_t slot, std::span<const std::byte> packet, const wire::RxMeta& meta);
+  Forwarded forward(std::span<const ServiceName> services, std::span<const std::byte> packet,
+                    const wire::RxMeta& meta);
+
   // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke
   // you. What it brings is returned by the next receive().
   void poll_directory();
@@ -65,6 +71,7 @@ class UdpDatapath final : public Datapath {
 
  private:
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
+  Forwarded count_forwarded(Forwarded outcome);
   UdpEndpoint* group_endpoint(const wire::Gid& group);
 
   const uint32_t interface_index_;

@@ -210,7 +210,8 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
 void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes,
                           size_t stride, const wire::RxMeta& meta) {
   const uint64_t packets = (bytes.size() + stride - 1) / stride;
-  if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride))) {
+  if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride)) ==
+      Forwarded::Yes) {
     counters_.strays_forwarded += packets;
     // Only a stray with an owner shows that the kernel could have known better.
     if (endpoint.steering) endpoint.steering->on_stray(read_clock(options_));
@@ -227,6 +228,10 @@ void UdpReceiver::accept(std::span<const std::byte> datagram, const wire::RxMeta
 
 bool UdpReceiver::is_ours(uint8_t slot) const {
   return slot == directory_.slot() || slot == 0 || slot == kMulticastSlot;
+}
+
+bool UdpReceiver::may_be_forwarded(wire::Qpn to) const {
+  return to.slot() == directory_.slot() || to == wire::kManagementQpn;
 }
 
 bool UdpReceiver::sent_by_us(const wire::Gid& source, uint16_t port) const {
@@ -248,16 +253,18 @@ void UdpReceiver::poll_directory() {
 }
 
 // A stray that is not ours either is dropped, never passed on: two processes must not play ball.
+// Nor may the owner do so with management datagrams, which are anybody's: they are marked.
 void UdpReceiver::hand_out_strays() {
   if (strays_arrived_.empty() && strays_held_.empty()) return;
   strays_held_.clear();
   std::swap(strays_held_, strays_arrived_);
-  for (const Stray& stray : strays_held_) {
+  for (Stray& stray : strays_held_) {
+    stray.meta.forwarded = true;
     const std::span<const std::byte> bytes = stray.bytes;
     for (size_t at = 0; at < bytes.size(); at += stray.stride) {
       const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));
       if (datagram.size() < kSmallestDatagram ||
-          load_u8(datagram.data() + kSlotOffset) != directory_.slot()) {
+          !may_be_forwarded(wire::Qpn(load_be24(datagram.data() + kSlotOffset)))) {
         ++counters_.strays_dropped;
         continue;
       }

@@ -47,6 +47,7 @@ class UdpReceiver {
   void accept(std::span<const std::byte> datagram, const wire::RxMeta& meta);
   void hand_out_strays();
   bool is_ours(uint8_t slot) const;
+  bool may_be_forwarded(wire::Qpn to) const;
   bool sent_by_us(const wire::Gid& source, uint16_t port) const;
 
   const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints_;

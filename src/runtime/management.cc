@@ -1,0 +1,334 @@
+// Which process a management datagram is for, and the calls of librdmacm.
+#include "runtime/management.h"
+
+#include <algorithm>
+
+#include "cm/ip_addressing.h"
+#include "cm/route.h"
+#include "runtime/log.h"
+#include "runtime/nic.h"
+
+namespace verbena::runtime {
+namespace {
+
+using datapath::Forwarded;
+using datapath::ServiceName;
+
+constexpr Error kForked{EIO, "the device was opened before a fork; open it again in the child"};
+constexpr size_t kMostPaths = 1024;
+
+// The names under which a listener for `address` may be found, the more exact one first.
+std::array<ServiceName, 2> names_for(uint32_t interface_index, uint64_t service_id,
+                                     const wire::Gid& address) {
+  using Where = ServiceName::Where;
+  return {{{interface_index, service_id, Where::Address, address},
+           {interface_index, service_id, address.is_ipv4() ? Where::AnyIpv4 : Where::AnyIpv6, {}}}};
+}
+
+// What a request is addressed to; none when it does not say, and nobody can take it.
+std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
+  cm::Mad mad;
+  std::ranges::copy(bytes, mad.begin());
+  const bool sidr = cm::MadHeader::load(mad.data()).attribute == cm::Attribute::SidrReq;
+  const auto ip = sidr ? cm::IpHeader::load(cm::SidrReq::load(mad).private_data.data())
+                       : cm::IpHeader::load(cm::Req::load(mad).private_data.data());
+  if (!ip) return std::nullopt;
+  return ip->destination;
+}
+
+}  // namespace
+
+Management::Management(Nic& nic, const cm::AgentConfig& config) : nic_(nic), agent_(config) {}
+
+// ------------------------------------------------------------------------------ under the lock
+
+void Management::turn(Instant at) {
+  core::ManagementDatagram datagram;
+  while (nic_.engine_->management().take(datagram)) route(datagram, at);
+  if (agent_.next_deadline() <= at) agent_.on_deadline(at);
+  post_outgoing();
+}
+
+void Management::route(const core::ManagementDatagram& datagram, Instant at) {
+  const cm::Route route = cm::route_of(datagram.mad());
+  if (datagram.meta.forwarded) return to_agent(datagram, false, at);  // never passed on twice
+  switch (route.kind) {
+    case cm::Route::Kind::Slot:
+      return to_slot(datagram, route.slot, at);
+    case cm::Route::Kind::Service:
+      return to_listener(datagram, route.service_id, at);
+    case cm::Route::Kind::Everyone:
+      offer_to_everyone(datagram);
+      return to_agent(datagram, false, at);
+    case cm::Route::Kind::Nobody:
+      return to_agent(datagram, false, at);  // it counts them
+  }
+}
+
+void Management::to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at) {
+  if (slot == nic_.directory_->slot()) return to_agent(datagram, false, at);
+  if (nic_.udp_->forward(slot, datagram.packet, datagram.meta) == Forwarded::Nobody) {
+    to_agent(datagram, true, at);
+  }
+}
+
+// Whoever finds that nobody listens says so to the peer.
+void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t service_id,
+                             Instant at) {
+  const auto destination = destination_of(datagram.mad());
+  if (!destination || agent_.listens(service_id, *destination)) {
+    return to_agent(datagram, false, at);
+  }
+  const auto names = names_for(nic_.device_.interface_index, service_id, *destination);
+  if (nic_.udp_->forward(names, datagram.packet, datagram.meta) == Forwarded::Nobody) {
+    to_agent(datagram, false, at);
+  }
+}
+
+void Management::offer_to_everyone(const core::ManagementDatagram& datagram) {
+  for (uint32_t slot = datapath::kFirstSlot; slot <= datapath::kLastSlot; ++slot) {
+    if (slot == nic_.directory_->slot()) continue;
+    (void)nic_.udp_->forward(static_cast<uint8_t>(slot), datagram.packet, datagram.meta);
+  }
+}
+
+void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at) {
+  constexpr uint8_t kDscpBits = 0xFC;  // the others are the network's, about this datagram alone
+  agent_.on_mad({.source = datagram.meta.source,
+                 .destination = datagram.meta.destination,
+                 .bytes = datagram.mad(),
+                 .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
+                 .for_nobody = for_nobody},
+                at);
+}
+
+// From the agent to queue pair 1. What has no way is lost, as on the network: it will be repeated.
+void Management::post_outgoing() {
+  cm::OutgoingMad out;
+  while (agent_.next_mad(out)) {
+    auto path = path_to({out.source, out.destination, out.traffic_class});
+    if (path.ok()) nic_.engine_->management().send(path.value(), out.bytes);
+  }
+  nic_.management_deadline_ = agent_.next_deadline();
+}
+
+// Opening a path takes several system calls, so they are kept: one for each pair of hosts.
+Result<wire::PathId> Management::path_to(const PathKey& key) {
+  if (const auto known = paths_.find(key); known != paths_.end()) return known->second;
+  const auto& [source, destination, traffic_class] = key;
+  if (source.is_zero() || destination.is_zero() || destination.is_multicast()) {
+    return Error{EADDRNOTAVAIL, "not the address of a host"};
+  }
+  auto path = nic_.datapath_->open_path({.source = source,
+                                         .destination = destination,
+                                         .peer = wire::kManagementQpn,
+                                         .traffic_class = traffic_class});
+  if (!path.ok()) {
+    log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), path.error().why);
+    return path;
+  }
+  core::PathHolds& holds = nic_.engine_->state().paths;
+  if (paths_.size() >= kMostPaths) {
+    for (const auto& [old, id] : paths_) holds.release(id);
+    paths_.clear();
+  }
+  holds.open(path.value());
+  paths_.emplace(key, path.value());
+  return path;
+}
+
+void Management::say_goodbye(Instant at) {
+  agent_.destroy_all(at);
+  post_outgoing();
+}
+
+void Management::deliver_events() {
+  if (!agent_.has_events()) return;
+  cm::Event event;
+  while (agent_.next_event(event)) {
+    if (sink_ != nullptr) sink_->on_event(*this, event);
+  }
+}
+
+// ----------------------------------------------------------------------------------- the calls
+
+// Each is: under the lock, the agent's function, and what it has to send leaves now. Events are
+// delivered when the lock goes.
+template <typename Call>
+auto Management::call(Call&& work) -> decltype(work(Instant{})) {
+  if (nic_.dead()) return kForked;
+  Nic::Guard guard(nic_);
+  const Instant at = runtime::now();
+  auto result = work(at);
+  post_outgoing();
+  if (nic_.engine_->management().anything_to_send()) nic_.transmit(at);
+  return result;
+}
+
+void Management::set_sink(Sink* sink) {
+  Nic::Guard guard(nic_);
+  sink_ = sink;
+}
+
+Status Management::open_addresses(const cm::ListenParameters& parameters) {
+  if (!parameters.address) return nic_.listen_everywhere();
+  if (!nic_.has_address(*parameters.address)) {
+    return Error{EADDRNOTAVAIL, "the device does not have the address to listen on"};
+  }
+  return nic_.udp_->listen(*parameters.address);
+}
+
+// Among the processes of a host, an address and "every address" exclude each other, as they do
+// within one: the agent has seen to that. Two that try at the same moment may both be refused.
+bool Management::collides(const ServiceName& name) const {
+  using Where = ServiceName::Where;
+  if (name.where == Where::Address) {
+    return nic_.directory_->is_claimed(
+        names_for(name.interface_index, name.service_id, name.address)[1]);
+  }
+  for (size_t i = 0; i < nic_.gids_.size(); ++i) {
+    const wire::Gid gid = nic_.gids_.at(i);
+    if (gid.is_zero() || gid.is_ipv4() != (name.where == Where::AnyIpv4)) continue;
+    const ServiceName exact = {name.interface_index, name.service_id, Where::Address, gid};
+    if (nic_.directory_->is_claimed(exact)) return true;
+  }
+  return false;
+}
+
+Status Management::claim(const cm::ListenParameters& parameters,
+                         std::vector<ServiceName>& claimed) {
+  using Where = ServiceName::Where;
+  std::vector<ServiceName> wanted;
+  const auto want = [&](Where where, const wire::Gid& address = {}) {
+    wanted.push_back({nic_.device_.interface_index, parameters.service_id, where, address});
+  };
+  if (parameters.address) {
+    want(Where::Address, *parameters.address);
+  } else {
+    if (parameters.family != cm::Family::Ipv6) want(Where::AnyIpv4);
+    if (parameters.family != cm::Family::Ipv4) want(Where::AnyIpv6);
+  }
+  for (const ServiceName& name : wanted) {
+    Status status = nic_.directory_->claim_service(name);
+    if (!status.ok()) return status;
+    claimed.push_back(name);
+    if (collides(name)) return Error{EADDRINUSE, "another process listens on this port"};
+  }
+  return {};
+}
+
+void Management::release(const std::vector<ServiceName>& names) {
+  for (const ServiceName& name : names) nic_.directory_->release_service(name);
+}
+
+Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
+  auto listener = call([&](Instant) -> Result<uint32_t> {
+    Status opened = open_addresses(parameters);
+    if (!opened.ok()) return opened.error();
+    auto id = agent_.listen(parameters);
+    if (!id.ok()) return id;
+    std::vector<ServiceName> names;
+    const Status claimed = claim(parameters, names);
+    if (!claimed.ok()) {
+      release(names);
+      (void)agent_.stop_listening(id.value());
+      return claimed.error();
+    }
+    claims_[id.value()] = std::move(names);
+    if (!parameters.address) ++wildcards_;
+    return id;
+  });
+  if (listener.ok()) nic_.await_settled();
+  return listener;
+}
+
+Status Management::stop_listening(uint32_t listener) {
+  return call([&](Instant) -> Status {
+    const auto names = claims_.find(listener);
+    if (names == claims_.end()) return Error{EINVAL, "no such listener"};
+    if (names->second.front().where != ServiceName::Where::Address) --wildcards_;
+    release(names->second);
+    claims_.erase(names);
+    return agent_.stop_listening(listener);
+  });
+}
+
+void Management::request_taken(uint32_t id) {
+  (void)call([&](Instant) -> Status {
+    agent_.request_taken(id);
+    return {};
+  });
+}
+
+// Answers come straight to us only when the kernel knows our slot; and a way that does not exist is
+// better told to the caller than tried for a minute.
+Status Management::prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class) {
+  const Status opened = call([&](Instant) -> Status {
+    const auto path = path_to({addresses.local_gid, addresses.peer_gid, traffic_class});
+    return path.ok() ? Status{} : Status{path.error()};
+  });
+  if (opened.ok()) nic_.await_settled();
+  return opened;
+}
+
+Result<uint32_t> Management::connect(const cm::ConnectParameters& parameters) {
+  const Status ready = prepare_to_ask(parameters.addresses, parameters.traffic_class);
+  if (!ready.ok()) return ready.error();
+  return call([&](Instant at) { return agent_.connect(parameters, at); });
+}
+
+Status Management::accept(uint32_t id, const cm::AcceptParameters& parameters) {
+  return call([&](Instant at) { return agent_.accept(id, parameters, at); });
+}
+
+Status Management::establish(uint32_t id, std::span<const std::byte> private_data) {
+  return call([&](Instant) { return agent_.establish(id, private_data); });
+}
+
+Status Management::reject(uint32_t id, cm::RejectReason reason, std::span<const std::byte> ari,
+                          std::span<const std::byte> private_data) {
+  return call([&](Instant at) { return agent_.reject(id, reason, ari, private_data, at); });
+}
+
+Status Management::disconnect(uint32_t id, std::span<const std::byte> private_data) {
+  return call([&](Instant at) { return agent_.disconnect(id, private_data, at); });
+}
+
+Status Management::notify_established(uint32_t id) {
+  return call([&](Instant) { return agent_.notify_established(id); });
+}
+
+void Management::destroy(uint32_t id) {
+  (void)call([&](Instant at) -> Status {
+    agent_.destroy(id, at);
+    return {};
+  });
+}
+
+Result<cm::ConnectionInfo> Management::info(uint32_t id) {
+  return call([&](Instant) -> Result<cm::ConnectionInfo> {
+    const cm::ConnectionInfo* info = agent_.info(id);
+    if (info == nullptr) return Error{ENOENT, "no such connection, or it has ended"};
+    return *info;
+  });
+}
+
+Result<uint32_t> Management::resolve_sidr(const cm::SidrParameters& parameters) {
+  const Status ready = prepare_to_ask(parameters.addresses, parameters.traffic_class);
+  if (!ready.ok()) return ready.error();
+  return call([&](Instant at) { return agent_.resolve_sidr(parameters, at); });
+}
+
+Status Management::answer_sidr(uint32_t id, const cm::SidrAnswer& answer) {
+  return call([&](Instant at) { return agent_.answer_sidr(id, answer, at); });
+}
+
+Result<cm::SidrInfo> Management::sidr_info(uint32_t id) {
+  return call([&](Instant) -> Result<cm::SidrInfo> {
+    const cm::SidrInfo* info = agent_.sidr_info(id);
+    if (info == nullptr) return Error{ENOENT, "no such exchange, or it has ended"};
+    return *info;
+  });
+}
+
+}  // namespace verbena::runtime

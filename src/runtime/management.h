@@ -1,0 +1,85 @@
+// Management: the connection manager of a Nic. It owns the cm::Agent, sees that every management
+// datagram which reaches this process gets to the process it is for, and is what librdmacm calls.
+//
+// A Nic has one from the first datagram or the first call on, whichever comes first: a process that
+// never heard of rdma_cm still shares queue pair 1 with those that did.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "cm/agent.h"
+#include "core/management_port.h"
+#include "datapath/udp/slot_directory.h"
+#include "runtime/connection_manager.h"
+
+namespace verbena::runtime {
+
+class Nic;
+
+class Management final : public ConnectionManager {
+ public:
+  Management(Nic& nic, const cm::AgentConfig& config);
+
+  // --- the Nic's side; all under its lock -------------------------------------------------------
+  // Deals with what has arrived and what is due. What follows from it is ready to be transmitted.
+  void turn(Instant at);
+  void deliver_events();
+  Instant next_deadline() const { return agent_.next_deadline(); }
+  // Somebody listens on every address: those that come later are to be opened too.
+  bool listens_everywhere() const { return wildcards_ > 0; }
+  // The process ends: peers need not wait for their time-outs.
+  void say_goodbye(Instant at);
+  const cm::Counters& counters() const { return agent_.counters(); }
+
+  // --- ConnectionManager ------------------------------------------------------------------------
+  void set_sink(Sink* sink) override;
+  Result<uint32_t> listen(const cm::ListenParameters& parameters) override;
+  Status stop_listening(uint32_t listener) override;
+  void request_taken(uint32_t id) override;
+  Result<uint32_t> connect(const cm::ConnectParameters& parameters) override;
+  Status accept(uint32_t id, const cm::AcceptParameters& parameters) override;
+  Status establish(uint32_t id, std::span<const std::byte> private_data) override;
+  Status reject(uint32_t id, cm::RejectReason reason, std::span<const std::byte> ari,
+                std::span<const std::byte> private_data) override;
+  Status disconnect(uint32_t id, std::span<const std::byte> private_data) override;
+  Status notify_established(uint32_t id) override;
+  void destroy(uint32_t id) override;
+  Result<cm::ConnectionInfo> info(uint32_t id) override;
+  Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) override;
+  Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) override;
+  Result<cm::SidrInfo> sidr_info(uint32_t id) override;
+
+ private:
+  using PathKey = std::tuple<wire::Gid, wire::Gid, uint8_t>;  // source, destination, traffic class
+
+  template <typename Call>
+  auto call(Call&& work) -> decltype(work(Instant{}));
+  Status prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class);
+  void route(const core::ManagementDatagram& datagram, Instant at);
+  void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
+  void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
+  void offer_to_everyone(const core::ManagementDatagram& datagram);
+  void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
+  void post_outgoing();
+  Result<wire::PathId> path_to(const PathKey& key);
+  Status open_addresses(const cm::ListenParameters& parameters);
+  Status claim(const cm::ListenParameters& parameters, std::vector<datapath::ServiceName>& claimed);
+  void release(const std::vector<datapath::ServiceName>& names);
+  bool collides(const datapath::ServiceName& name) const;
+
+  Nic& nic_;
+  cm::Agent agent_;
+  Sink* sink_ = nullptr;
+  std::map<PathKey, wire::PathId> paths_;
+  std::unordered_map<uint32_t, std::vector<datapath::ServiceName>> claims_;  // by listener
+  uint32_t wildcards_ = 0;  // how many of them listen on every address
+};
+
+}  // namespace verbena::runtime

@@ -1,0 +1,277 @@
+// The other process is this same program: told by a variable to serve instead of to test.
+#include "tests/runtime/cm_host_support.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <vector>
+
+#include "cm/ip_addressing.h"
+#include "runtime/devices.h"
+
+namespace verbena::runtime {
+namespace {
+
+constexpr const char* kRole = "VERBENA_TEST_CM_PROCESS";
+
+wire::Gid parse_address(const std::string& text) {
+  in6_addr a{};
+  if (inet_pton(AF_INET6, text.c_str(), &a) == 1) return wire::Gid::from_ipv6(&a);
+  in_addr b{};
+  inet_pton(AF_INET, text.c_str(), &b);
+  return wire::Gid::from_ipv4(&b);
+}
+
+std::string print(const Status& status) {
+  return status.ok() ? "ok" : "errno " + std::to_string(status.error().code);
+}
+
+std::string print(Result<uint32_t> result) {
+  return result.ok() ? "ok " + std::to_string(result.value())
+                     : "errno " + std::to_string(result.error().code);
+}
+
+std::string print(const std::optional<cm::Event>& e) {
+  if (!e) return "none";
+  std::ostringstream text;
+  text << cm::name_of(e->kind) << " id " << e->id << " reason " << static_cast<int>(e->reason)
+       << " error " << e->error << " sidr " << static_cast<int>(e->sidr_status);
+  return text.str();
+}
+
+// A queue pair that takes datagrams, as a program without rdma_cm has one: all addresses listen.
+Status open_datagrams(Nic& nic) {
+  static core::CompletionQueue cq{16};
+  core::QpConfig config;
+  config.type = core::QpType::Ud;
+  config.pd = 1;
+  config.send_cq = config.receive_cq = &cq;
+  config.max_send_wr = config.max_recv_wr = 4;
+  config.max_send_sge = config.max_recv_sge = 1;
+  auto qp = nic.create_qp(config, nullptr);
+  if (!qp.ok()) return qp.error();
+  using namespace core::qp_attr;
+  core::QpAttributes attr;
+  attr.state = core::QpState::Init;
+  attr.port = 1;
+  attr.qkey = 1;
+  Status status = nic.modify_qp(*qp.value(), attr, kState | kPort | kPkeyIndex | kQkey);
+  if (!status.ok()) return status;
+  attr.state = core::QpState::Rtr;
+  return nic.modify_qp(*qp.value(), attr, kState);
+}
+
+cm::ListenParameters listen_parameters(std::istringstream& words) {
+  cm::ListenParameters p;
+  std::string where;
+  words >> p.service_id >> where;
+  if (where == "any4") p.family = cm::Family::Ipv4;
+  if (where == "any6") p.family = cm::Family::Ipv6;
+  if (!where.empty() && where.rfind("any", 0) != 0) p.address = parse_address(where);
+  return p;
+}
+
+std::string obey(CmHost& host, const std::string& line) {
+  std::istringstream words(line);
+  std::string what;
+  words >> what;
+  ConnectionManager& cm = host.manager();
+  if (what == "listen") return print(cm.listen(listen_parameters(words)));
+  if (what == "connect" || what == "sidr") {
+    uint64_t service = 0;
+    words >> service;
+    if (what == "connect") return print(cm.connect(host.to(service)));
+    cm::SidrParameters p;
+    p.addresses = host.to(service).addresses;
+    return print(cm.resolve_sidr(p));
+  }
+  if (what == "event") {
+    int64_t patience = 10'000;
+    words >> patience;
+    return print(host.next_event(milliseconds(patience)));
+  }
+  if (what == "counter") {
+    std::string name;
+    words >> name;
+    return "ok " + std::to_string(host.counter(name));
+  }
+  uint32_t id = 0;
+  words >> id;
+  if (what == "stop") return print(cm.stop_listening(id));
+  if (what == "accept") {
+    cm::AcceptParameters p;
+    p.qpn = wire::Qpn(id & 0xFFFFFF);
+    return print(cm.accept(id, p));
+  }
+  if (what == "answer") return print(cm.answer_sidr(id, {}));
+  if (what == "establish") return print(cm.establish(id, {}));
+  if (what == "reject") return print(cm.reject(id, cm::RejectReason::Consumer, {}, {}));
+  if (what == "disconnect") return print(cm.disconnect(id, {}));
+  if (what == "destroy") return cm.destroy(id), "ok";
+  return "what?";
+}
+
+// Until the pipe closes. "plain": no connection manager, only a queue pair for datagrams.
+[[noreturn]] void serve() {
+  std::string line;
+  {
+    std::unique_ptr<CmHost> host;
+    std::shared_ptr<Nic> plain;
+    while (std::getline(std::cin, line)) {
+      std::string answer;
+      if (line == "plain") {
+        for (const DeviceInfo& device : discover_devices("").devices) {
+          if (device.loopback) plain = Nic::open(device).value();
+        }
+        answer = print(open_datagrams(*plain));
+      } else if (line == "exit") {
+        std::exit(0);
+      } else if (line.rfind("counters", 0) == 0 && plain) {
+        answer = plain->counters_text();
+        std::ranges::replace(answer, '\n', ' ');
+      } else {
+        if (!host) host = std::make_unique<CmHost>();
+        answer = obey(*host, line);
+      }
+      std::cout << answer << std::endl;
+    }
+  }
+  _exit(0);
+}
+
+// Before gtest's main().
+[[gnu::constructor(65535)]] void serve_if_told() {
+  if (getenv(kRole) == nullptr) return;
+  static std::ios_base::Init streams;
+  serve();
+}
+
+}  // namespace
+
+CmHost::CmHost() {
+  for (const DeviceInfo& device : discover_devices("").devices) {
+    if (!device.loopback) continue;
+    auto opened = Nic::open(device);
+    VERBENA_CHECK(opened.ok());
+    nic_ = opened.value();
+  }
+  VERBENA_CHECK(nic_ != nullptr);
+  address_ = nic_->gid(0);
+  manager_ = nic_->connection_manager();
+  manager_->set_sink(this);
+}
+
+CmHost::~CmHost() { manager_->set_sink(nullptr); }
+
+void CmHost::on_event(ConnectionManager&, const cm::Event& event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(event);
+  came_.notify_one();
+}
+
+std::optional<cm::Event> CmHost::next_event(Duration patience) {
+  std::unique_lock lock(mutex_);
+  came_.wait_for(lock, std::chrono::nanoseconds(patience.ns), [&] { return !events_.empty(); });
+  if (events_.empty()) return std::nullopt;
+  const cm::Event event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+cm::ConnectParameters CmHost::to(uint64_t service) const {
+  static std::atomic<uint32_t> qpn{0x1000 + (static_cast<uint32_t>(getpid()) & 0xFFFF) * 16};
+  cm::ConnectParameters p;
+  p.addresses.local_gid = p.addresses.local_ip = address_;
+  p.addresses.peer_gid = p.addresses.peer_ip = address_;
+  p.addresses.local_port = 40000;
+  p.addresses.service_id = service;
+  p.qpn = wire::Qpn(qpn++);
+  return p;
+}
+
+uint64_t CmHost::counter(const std::string& name) {
+  std::istringstream text(nic_->counters_text());
+  std::string found;
+  uint64_t value = 0;
+  while (text >> found >> value) {
+    if (found == name) return value;
+  }
+  ADD_FAILURE() << "no counter " << name;
+  return 0;
+}
+
+CmProcess::CmProcess(const std::string& environment) {
+  int to[2], from[2];
+  VERBENA_CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
+  const std::string role = std::string(kRole) + "=1";
+  std::vector<char*> variables;
+  for (char** v = environ; *v != nullptr; ++v) variables.push_back(*v);
+  variables.push_back(const_cast<char*>(role.c_str()));
+  if (!environment.empty()) variables.push_back(const_cast<char*>(environment.c_str()));
+  variables.push_back(nullptr);
+  pid_ = vfork();
+  if (pid_ == 0) {
+    dup2(to[0], 0);
+    dup2(from[1], 1);
+    const char* const arguments[] = {"/proc/self/exe", nullptr};
+    execve(arguments[0], const_cast<char**>(arguments), variables.data());
+    _exit(127);
+  }
+  close(to[0]);
+  close(from[1]);
+  in_ = to[1];
+  out_ = from[0];
+}
+
+CmProcess::~CmProcess() {
+  close(in_);
+  close(out_);
+  kill();
+}
+
+void CmProcess::stop() {
+  ASSERT_EQ(::kill(pid_, SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
+void CmProcess::resume() { ASSERT_EQ(::kill(pid_, SIGCONT), 0); }
+
+void CmProcess::kill() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+std::string CmProcess::ask(const std::string& command) {
+  const std::string line = command + "\n";
+  if (write(in_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return "(gone)";
+  std::string answer;
+  char c = 0;
+  pollfd waits{.fd = out_, .events = POLLIN, .revents = 0};
+  while (poll(&waits, 1, 30'000) == 1 && read(out_, &c, 1) == 1 && c != '\n') answer += c;
+  return c == '\n' ? answer : "(no answer)";
+}
+
+uint32_t CmProcess::number(const std::string& command) {
+  const std::string answer = ask(command);
+  unsigned value = 0;
+  if (std::sscanf(answer.c_str(), "ok %u", &value) != 1) {
+    ADD_FAILURE() << command << ": " << answer;
+  }
+  return value;
+}
+
+}  // namespace verbena::runtime
