@@ -44,7 +44,10 @@ enter_namespace() {
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
   [ -x "$tool" ] || skip "$tool is not built"
-  [ -e "$build/lib/libibverbs.so.1" ] || skip "$build/lib/libibverbs.so.1 is not built"
+  local library
+  for library in libibverbs librdmacm; do
+    [ -e "$build/lib/$library.so.1" ] || skip "$build/lib/$library.so.1 is not built"
+  done
 }
 
 # ------------------------------------------------------------------------------------ processes
@@ -116,6 +119,18 @@ await_listener() {
   done
 }
 
+# The same for a port of rdma_cm (in any port space): process NAME listens on it. COUNT: on how many
+# addresses or devices.
+await_rdma_listener() { # PORT NAME [COUNT]
+  local tries=200 service
+  service=$(printf 'service/[0-9]+/[0-9a-f]{12}%04x/' "$1")
+  until [ "$(grep -Ec "@verbena/.*$service" /proc/net/unix)" -ge "${3:-1}" ]; do
+    kill -0 "${pids[$2]}" 2>/dev/null || return 1
+    [ $((tries--)) -gt 0 ] || return 1
+    sleep 0.05
+  done
+}
+
 # Waits until a file has a line that matches; `await_line FILE PATTERN SECONDS`.
 await_line() {
   local tries=$(($3 * 20))
@@ -141,12 +156,44 @@ take_port() {
   port=$next_port
 }
 
+# ------------------------------------------------------------------------------------ a second host
+
+# Another network namespace and a wire between: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other
+# .2 and ::2. "${there[@]}" COMMAND runs a command there. It lives until cut_wire or the script's end.
+there=()
+lay_wire() {
+  local tries=100
+  start far unshare -n sleep infinity
+  while [ "$(readlink "/proc/${pids[far]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
+    [ $((tries--)) -gt 0 ] || skip "a second network namespace cannot be made here"
+    sleep 0.05
+  done
+  there=(nsenter -t "${pids[far]}" -n)
+  ip link add veth0 type veth peer name veth0 netns "${pids[far]}"
+  set_wire addrgenmode none
+  set_wire up
+  await_carrier veth0
+  ip address add 192.0.2.1/24 dev veth0
+  ip address add 2001:db8::1/64 dev veth0 nodad
+  "${there[@]}" ip address add 192.0.2.2/24 dev veth0
+  "${there[@]}" ip address add 2001:db8::2/64 dev veth0 nodad
+}
+set_wire() { # what "ip link set veth0" takes, at both ends
+  ip link set veth0 "$@"
+  "${there[@]}" ip link set veth0 "$@"
+}
+cut_wire() {
+  kill "${pids[far]}"
+  finish far 5
+}
+
 # ------------------------------------------------------------------------------------ pairs
 
 host=127.0.0.1    # where the client finds the server
 patience=60       # seconds for one pair
 run_options=()    # of verbena run, both sides
 client_in=()      # command prefix that takes the client elsewhere (another namespace)
+await_server=await_listener  # how start_pair knows that the server is there
 
 # start_pair NAME COMMAND...: server and client of one program that takes -p PORT and the server's
 # address last. Their names are NAME.server and NAME.client.
@@ -155,7 +202,7 @@ start_pair() {
   shift
   take_port
   start "$name.server" "$tool" run "${run_options[@]}" -- "$@" -p "$port"
-  await_listener "$port" "$name.server" || fail "$name: the server does not listen: $*"
+  "$await_server" "$port" "$name.server" || fail "$name: the server does not listen: $*"
   start "$name.client" "${client_in[@]}" "$tool" run "${run_options[@]}" -- "$@" -p "$port" "$host"
 }
 
@@ -183,6 +230,53 @@ pair() {
   pairs_run=$((pairs_run + 1))
   note "ok $label ($(((${EPOCHREALTIME/[.,]/} - started) / 1000)) ms)"
 }
+
+# For programs whose two sides have different options, over rdma_cm:
+#   cm_pair LABEL SERVER... -- CLIENT...
+# runs both to their good end. %p in a word becomes the port. A server that would go on for ever is stopped
+# once the client has ended well (server_ends=no).
+server_ends=yes
+server_port=%p   # where it listens; for programs that know only one port
+server_env=()    # variables for the server and the client, "env" arguments
+client_env=()
+cm_pair() {
+  local label=$1 started=${EPOCHREALTIME/[.,]/} word into=server
+  local -a server=() client=()
+  shift
+  take_port
+  for word in "$@"; do
+    word=${word//%p/$port}
+    if [ "$into $word" = "server --" ]; then
+      into=client
+    elif [ "$into" = server ]; then
+      server+=("$word")
+    else
+      client+=("$word")
+    fi
+  done
+  rm -f "$logs"/pair.*
+  start pair.server env "${server_env[@]}" "$tool" run "${run_options[@]}" -- "${server[@]}"
+  await_rdma_listener "${server_port//%p/$port}" pair.server ||
+    fail "$label: the server does not listen: ${server[*]}"
+  start pair.client "${client_in[@]}" env "${client_env[@]}" "$tool" run "${run_options[@]}" -- "${client[@]}"
+  finish pair.client "$patience"
+  [ "$status" = 0 ] || fail "$label: the client's exit status is $status: ${client[*]}"
+  if [ "$server_ends" = no ]; then
+    kill -0 "${pids[pair.server]}" 2>/dev/null || fail "$label: the server ended"
+    kill -TERM "${pids[pair.server]}"
+    finish pair.server "$patience"
+    [ "$status" = 143 ] || fail "$label: the stopped server's exit status is $status"
+  else
+    finish pair.server "$patience"
+    [ "$status" = 0 ] || fail "$label: the server's exit status is $status: ${server[*]}"
+  fi
+  pairs_run=$((pairs_run + 1))
+  note "ok $label ($(((${EPOCHREALTIME/[.,]/} - started) / 1000)) ms)"
+}
+
+# The last pair must have said, or not have said, something: expect server|client PATTERN.
+expect() { grep -Eq -- "$2" "$logs/pair.$1" || fail "the $1 does not say: $2"; }
+expect_not() { if grep -Eq -- "$2" "$logs/pair.$1"; then fail "the $1 says: $2"; fi; }
 
 # ------------------------------------------------------------------------------------ leftovers
 

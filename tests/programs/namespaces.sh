@@ -7,27 +7,8 @@ need ip nsenter ibv_rc_pingpong ib_write_bw ib_send_bw ib_read_bw ib_atomic_bw
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
 
-# The far namespace lives as long as this process.
-start far unshare -n sleep infinity
-far=${pids[far]}
-tries=100
-while [ "$(readlink "/proc/$far/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
-  [ $((tries--)) -gt 0 ] || skip "a second network namespace cannot be made here"
-  sleep 0.05
-done
-ip link add veth0 type veth peer name veth0 netns "$far"
-client_in=(nsenter -t "$far" -n)
-configure() {
-  ip link set veth0 "$@"
-  "${client_in[@]}" ip link set veth0 "$@"
-}
-configure addrgenmode none
-configure up
-await_carrier veth0
-ip address add 192.0.2.1/24 dev veth0
-"${client_in[@]}" ip address add 192.0.2.2/24 dev veth0
-ip address add 2001:db8::1/64 dev veth0 nodad
-"${client_in[@]}" ip address add 2001:db8::2/64 dev veth0 nodad
+lay_wire
+client_in=("${there[@]}")
 host=192.0.2.1
 
 perftest() {
@@ -68,7 +49,7 @@ perftest send_bw -b -s 1048576 -n 50
 perftest read_bw -n 500
 perftest read_bw -b -s 1048576 -n 50
 perftest atomic_bw -n 500
-configure mtu 9000
+set_wire mtu 9000
 pair "ibv_rc_pingpong, MTU 4096" ibv_rc_pingpong -d verbena_veth0 -g 0 -c -m 4096 -s 100001 -n 50
 perftest write_bw -s 1048576 -n 50
 perftest send_bw -n 500

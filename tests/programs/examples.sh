@@ -1,0 +1,57 @@
+#!/bin/bash
+# The two examples, server and client: every step is printed, the data arrives, a failure says what to do.
+# They are linked to the system's libraries, as a reader's own build would be.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "the examples' ports may be taken outside a namespace of our own"
+examples=$build/examples
+[ -x "$examples/rdma_cm" ] || fail "$examples/rdma_cm is not built"
+
+check() {
+  expect server 'received: "hello, sent"'
+  expect server 'in memory now: "hello, written"'
+  expect client 'read back: "hello, written"'
+  for step in 1 2 3 4 5 6; do
+    expect client "^$step\. "
+    expect server "^$step\. "
+  done
+}
+
+# both sides, by hand
+for address in 127.0.0.1 ::1 localhost; do
+  rm -f "$logs"/pair.*
+  start pair.server "$tool" run -- "$examples/oob_tcp"
+  await_listener 18515 pair.server || fail "oob_tcp does not listen"
+  start pair.client "$tool" run -- "$examples/oob_tcp" "$address"
+  finish_pair pair
+  check
+  expect client 'is in RTS'
+  note "ok oob_tcp, $address"
+done
+
+# by rdma_cm
+server_port=7471
+for address in 127.0.0.1 ::1 localhost; do
+  cm_pair "rdma_cm, $address" "$examples/rdma_cm" -- "$examples/rdma_cm" "$address"
+  check
+  expect client 'event: RDMA_CM_EVENT_ESTABLISHED'
+  expect server 'event: RDMA_CM_EVENT_CONNECT_REQUEST'
+  expect server 'event: RDMA_CM_EVENT_DISCONNECTED'
+done
+
+# What they say when it cannot work.
+try_alone() { # STATUS PATTERN COMMAND...
+  local rc=0 expected=$1 pattern=$2
+  shift 2
+  timeout 30 "$@" >"$logs/alone" 2>&1 || rc=$?
+  [ "$rc" = "$expected" ] || fail "$*: exit status $rc instead of $expected"
+  grep -Eq "$pattern" "$logs/alone" || fail "$* does not say: $pattern"
+}
+try_alone 1 'Is the server started' "$tool" run -- "$examples/oob_tcp" 127.0.0.1
+try_alone 1 'is the server started' "$tool" run -- "$examples/rdma_cm" 127.0.0.1
+try_alone 1 'Give the server.s IP address' "$tool" run -- "$examples/rdma_cm" no.such.host.invalid
+try_alone 1 'verbena run' env VERBENA_DEVICES=none "$tool" run -- "$examples/rdma_cm" 127.0.0.1
+note "ok failures say what to do"
+nothing_left
+pass

@@ -1,0 +1,52 @@
+#!/bin/bash
+# An unmodified TCP program over RDMA: Debian's librspreload.so turns its sockets into rsockets. iperf3 sends
+# and receives a file, which is compared; that no TCP connection was made shows that it went this way.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need iperf3 cmp
+enter_namespace "$@"
+preload=$(find /usr/lib /usr/lib64 -name librspreload.so 2>/dev/null | head -n 1)
+[ -n "$preload" ] || skip "librspreload.so (Debian: librdmacm1) is not installed"
+server_env=("LD_PRELOAD=$preload")
+client_env=("LD_PRELOAD=$preload")
+
+# TCP sockets with this port in /proc/net/tcp, whichever end.
+tcp_sockets() { cat /proc/net/tcp /proc/net/tcp6 | grep -ci "$(printf ':%04X ' "$1")" || true; }
+
+transfer() { # LABEL ADDRESS CLIENT-OPTIONS...
+  local label=$1 address=$2
+  shift 2
+  cm_pair "iperf3, $label" iperf3 -s -1 -p %p -- iperf3 -c "$address" -p %p "$@"
+  expect client 'iperf Done'
+  [ "$(tcp_sockets "$port")" = 0 ] || fail "$label: there was a TCP connection"
+}
+transfer "one stream" 127.0.0.1 -t 2
+transfer "four streams" 127.0.0.1 -t 2 -P 4
+transfer "the other way" 127.0.0.1 -t 2 -R
+transfer "a given amount" 127.0.0.1 -n 100M
+transfer "small writes" 127.0.0.1 -t 1 -l 100
+transfer "IPv6" ::1 -t 1
+
+# Contents: the client sends a file, the server writes what it receives to another.
+head -c 20000003 /dev/urandom >"$work/from"
+cm_pair "iperf3, a file" iperf3 -s -1 -p %p -F "$work/to" -- iperf3 -c 127.0.0.1 -p %p -F "$work/from"
+size=$(stat -c %s "$work/from")
+[ "$(stat -c %s "$work/to")" -ge "$size" ] || fail "the file came over short: $(stat -c %s "$work/to") bytes"
+cmp -n "$size" "$work/from" "$work/to" || fail "the files differ"
+note "ok the file came over"
+
+# While it runs: the connection is Verbena's.
+take_port
+start server env "${server_env[@]}" "$tool" run -- iperf3 -s -1 -p "$port"
+await_rdma_listener "$port" server || fail "iperf3 does not listen"
+start client env "${client_env[@]}" "$tool" run -- iperf3 -c 127.0.0.1 -p "$port" -t 3 -i 1
+await_line "$logs/client" '0\.00-1\.0' 20 || fail "iperf3 does not report"
+[ "$(tcp_sockets "$port")" = 0 ] || fail "a TCP connection exists"
+"$tool" counters "${pids[client]}" >"$logs/counters" || fail "verbena counters: exit status $?"
+grep -Eq '^ +queue_pairs +2 ' "$logs/counters" || fail "the client does not have two queue pairs"
+finish client 20
+[ "$status" = 0 ] || fail "iperf3: exit status $status"
+finish server 20
+note "ok two queue pairs, no TCP"
+nothing_left
+pass "$pairs_run pairs"

@@ -1,0 +1,31 @@
+#!/bin/bash
+# The smallest programs of rdma_cm: synchronous ids made by rdma_create_ep, RC and XRC.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need rdma_server rdma_client rdma_xserver rdma_xclient
+enter_namespace "$@"
+
+toss() { # LABEL SERVER... -- CLIENT...
+  cm_pair "$@"
+  expect server ': end 0'
+  expect client ': end 0'
+}
+toss "RC" rdma_server -p %p -- rdma_client -s 127.0.0.1 -p %p
+toss "RC, IPv6" rdma_server -s ::1 -p %p -- rdma_client -s ::1 -p %p
+toss "RC, one address" rdma_server -s 127.0.0.1 -p %p -- rdma_client -s 127.0.0.1 -p %p
+toss "RC, a name" rdma_server -p %p -- rdma_client -s localhost -p %p
+for _ in 1 2 3 4 5; do toss "RC, again" rdma_server -p %p -- rdma_client -s 127.0.0.1 -p %p; done
+toss "xserver, RC" rdma_xserver -p %p -c r -- rdma_xclient -s 127.0.0.1 -p %p -c r
+toss "xserver, RC, a name" rdma_xserver -p %p -- rdma_xclient -s localhost -p %p
+toss "xserver, XRC" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x
+for _ in 1 2 3; do toss "XRC, again" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x; done
+
+# Nobody listens.
+take_port
+start alone "$tool" run -- rdma_client -s 127.0.0.1 -p "$port"
+finish alone 20
+case $status in 0 | late | 1[0-9][0-9]) fail "nobody listens: exit status $status" ;; esac
+grep -q 'rdma_connect: Connection refused' "$logs/alone" || fail "nobody listens: not said"
+note "ok nobody listens: $(grep rdma_connect "$logs/alone")"
+nothing_left
+pass "$pairs_run pairs"

@@ -1,0 +1,78 @@
+#!/bin/bash
+# rsockets: stream and datagram sockets over RDMA. rstream and riostream check their data, rcopy's file is
+# compared. rstream -T fork is left out: it uses the parent's queue pair in the child.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need rstream riostream rcopy udpong cmp
+enter_namespace "$@"
+
+# stream LABEL PROGRAM ADDRESS OPTIONS...: the same options on both sides.
+stream() {
+  local label="$2, $1" program=$2 address=$3 side
+  shift 3
+  cm_pair "$label" "$program" -p %p "$@" -- "$program" -s "$address" -p %p "$@"
+  for side in server client; do
+    expect_not "$side" 'verif|rsend|rrecv|riowrite|riomap|rpoll|Warning|error'
+    expect "$side" '[0-9.]+s +[0-9.]+ +[0-9.]+$'
+  done
+}
+custom=(-I 3 -C 50 -S 10000)
+for program in rstream riostream; do
+  stream "checked" $program 127.0.0.1 -T v "${custom[@]}"
+  stream "checked, IPv6" $program ::1 -T v "${custom[@]}"
+  stream "a name" $program localhost -T v "${custom[@]}"
+  stream "numeric address" $program 127.0.0.1 -f ip -T v "${custom[@]}"
+  stream "blocking" $program 127.0.0.1 -T b -T v "${custom[@]}"
+  stream "nonblocking" $program 127.0.0.1 -T n -T v "${custom[@]}"
+  stream "asynchronous" $program 127.0.0.1 -T a -T v "${custom[@]}"
+  stream "asynchronous, blocking" $program 127.0.0.1 -T a -T b -T v "${custom[@]}"
+  stream "small buffers" $program 127.0.0.1 -T v -B 4096 "${custom[@]}"
+  stream "no inline" $program 127.0.0.1 -T v -i 0 "${custom[@]}"
+  stream "one byte" $program 127.0.0.1 -S 2 -C 100 -I 5
+  stream "4 MiB" $program 127.0.0.1 -T v -S 4194304 -C 3 -I 2
+done
+stream "resolved by rdma_cm" rstream 127.0.0.1 -T r -T v "${custom[@]}"
+stream "resolved by rdma_cm, IPv6" rstream ::1 -T resolve -T verify "${custom[@]}"
+stream "keepalive" rstream 127.0.0.1 -k 3 -T v "${custom[@]}"
+expect client 'Keepalive: ON'
+expect client 'time: 3'
+stream "all its sizes" rstream 127.0.0.1
+expect client '^1m_bw'
+cm_pair "rstream, both bound" rstream -b 127.0.0.1 -p %p -T v "${custom[@]}" -- \
+  rstream -s 127.0.0.1 -p %p -T v "${custom[@]}"
+
+# A file of every size class, compared; one server takes one after the other.
+take_port
+start server "$tool" run -- rcopy -p "$port"
+await_rdma_listener "$port" server || fail "rcopy does not listen"
+for size in 1 100 4096 1000003 30000001; do
+  head -c "$size" /dev/urandom >"$work/from"
+  rm -f "$work/to"
+  start client "$tool" run -- rcopy "$work/from" "127.0.0.1:$work/to" -p "$port"
+  finish client "$patience"
+  [ "$status" = 0 ] || fail "rcopy of $size bytes: exit status $status"
+  cmp "$work/from" "$work/to" || fail "rcopy of $size bytes: the files differ"
+done
+kill -TERM "${pids[server]}"
+finish server 5
+note "ok rcopy"
+
+# Datagrams. The server counts what arrives; with -T e it sends everything back.
+server_ends=no
+pong() { # LABEL ADDRESS OPTIONS...
+  local label="udpong, $1" address=$2
+  shift 2
+  cm_pair "$label" udpong -b "$address" -p %p "$@" -- udpong -s "$address" -p %p "$@"
+  expect client '[0-9.]+s +[0-9.]+ +[0-9.]+$'
+  expect server 'client login from'
+  expect_not client 'rsend|rrecv|rconnect|RDMA'
+}
+pong "echo" 127.0.0.1 -T e -C 500 -S 100
+pong "echo, IPv6" ::1 -T e -C 500 -S 100
+pong "echo, blocking" 127.0.0.1 -T e -T b -C 500 -S 1000
+pong "echo, asynchronous" 127.0.0.1 -T e -T a -C 500 -S 1000
+pong "echo, nonblocking, small buffers" 127.0.0.1 -T e -T n -B 8192 -C 500 -S 1000
+pong "one way" 127.0.0.1 -C 2000 -S 1000
+pong "all its sizes" 127.0.0.1
+nothing_left
+pass "$pairs_run pairs"

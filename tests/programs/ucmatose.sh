@@ -1,0 +1,57 @@
+#!/bin/bash
+# ucmatose: many connections at once, messages over each; every option but -f gid (addresses of the family
+# AF_IB, which RoCE does not have).
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need ucmatose
+enter_namespace "$@"
+
+# toss LABEL ADDRESS OPTIONS...: the same options on both sides.
+toss() {
+  local label=$1 address=$2
+  shift 2
+  cm_pair "$label" ucmatose -p %p "$@" -- ucmatose -s "$address" -p %p "$@"
+  local side
+  for side in server client; do
+    expect "$side" 'return status 0'
+    expect_not "$side" 'error|fail|unable'
+  done
+}
+
+toss "one connection" 127.0.0.1
+toss "IPv6" ::1
+toss "a name" localhost
+toss "numeric address" 127.0.0.1 -f ip
+toss "numeric address, IPv6" ::1 -f ipv6
+toss "as a name" localhost -f name
+toss "20 connections" 127.0.0.1 -c 20
+toss "300 connections" 127.0.0.1 -c 300 -C 4
+toss "300 connections, IPv6" ::1 -c 300 -C 4
+toss "1000 connections, no messages" 127.0.0.1 -c 1000 -C 0
+toss "messages of no bytes" 127.0.0.1 -S 0
+toss "200 messages" 127.0.0.1 -C 200 -c 3
+toss "large messages" 127.0.0.1 -S 1000000 -c 3 -C 5
+toss "type of service" 127.0.0.1 -t 0x28 -c 5
+toss "acknowledge timeout" 127.0.0.1 -a 14 -c 5
+toss "migrated to another channel" 127.0.0.1 -m -c 20
+toss "port space IB" 127.0.0.1 -P ib -c 5
+toss "port space TCP" 127.0.0.1 -P tcp
+cm_pair "both bound" ucmatose -b 127.0.0.1 -p %p -c 5 -- ucmatose -b 127.0.0.1 -s 127.0.0.1 -p %p -c 5
+cm_pair "both bound, IPv6" ucmatose -b ::1 -p %p -c 5 -- ucmatose -b ::1 -s ::1 -p %p -c 5
+
+# One connection more than the server has room for is refused by the server itself (reason 28).
+take_port
+start pair.server "$tool" run -- ucmatose -p "$port" -c 3 -C 0
+await_rdma_listener "$port" pair.server || fail "the server does not listen"
+start pair.client "$tool" run -- ucmatose -s 127.0.0.1 -p "$port" -c 4 -C 0
+await_line "$logs/pair.client" 'RDMA_CM_EVENT_REJECTED, error: (28|8)' 20 || fail "the fourth is not rejected"
+for side in client server; do finish "pair.$side" "$patience"; done
+note "ok one too many: $(grep REJECTED "$logs/pair.client")"
+
+# AF_IB: left out, and said so; not a crash, not a hang.
+start gid "$tool" run -- ucmatose -f gid -s fe80::1
+finish gid 20
+case $status in 0 | late | 1[0-9][0-9]) fail "-f gid: exit status $status" ;; esac
+note "ok -f gid: exit status $status"
+nothing_left
+pass "$pairs_run pairs"

@@ -1,0 +1,46 @@
+#!/bin/bash
+# udaddy: datagram queue pairs that find each other by SIDR, messages both ways.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need udaddy
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "udaddy knows one port only, which may be taken outside a namespace of our own"
+server_port=7174
+
+toss() { # LABEL ADDRESS OPTIONS...
+  local label=$1 address=$2
+  shift 2
+  cm_pair "$label" udaddy "$@" -- udaddy -s "$address" "$@"
+  local side
+  for side in server client; do
+    expect "$side" 'return status 0'
+    expect_not "$side" 'error|fail|unable'
+  done
+}
+
+toss "one" 127.0.0.1
+expect client 'data transfers complete'
+toss "IPv6" ::1
+toss "a name" localhost -f name
+toss "numeric address" 127.0.0.1 -f ip
+toss "20 at once" 127.0.0.1 -c 20
+toss "20 at once, IPv6" ::1 -c 20
+toss "200 at once, no messages" 127.0.0.1 -c 200 -C 0
+toss "100 messages" 127.0.0.1 -C 100
+toss "messages as large as a packet" 127.0.0.1 -S 4096
+toss "messages of no bytes" 127.0.0.1 -S 0
+toss "type of service" 127.0.0.1 -t 0x28
+toss "port space IPoIB" 127.0.0.1 -P ipoib
+toss "port space IPoIB, by number" ::1 -p 2
+toss "port space UDP" 127.0.0.1 -P udp
+cm_pair "both bound" udaddy -b 127.0.0.1 -- udaddy -b 127.0.0.1 -s 127.0.0.1
+cm_pair "both bound, IPv6" udaddy -b ::1 -- udaddy -b ::1 -s ::1
+
+# Nobody there: the program is told.
+start alone "$tool" run -- udaddy -s 127.0.0.1
+await_line "$logs/alone" 'RDMA_CM_EVENT_(UNREACHABLE|REJECTED), error' 60 || fail "nobody there: not told"
+finish alone 10
+[ "$status" != 0 ] || fail "nobody there: exit status $status"
+note "ok nobody there: $(grep -m 1 RDMA_CM_EVENT "$logs/alone")"
+nothing_left
+pass "$pairs_run pairs"
