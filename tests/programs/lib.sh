@@ -44,10 +44,7 @@ enter_namespace() {
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
   [ -x "$tool" ] || skip "$tool is not built"
-  local library
-  for library in libibverbs librdmacm; do
-    [ -e "$build/lib/$library.so.1" ] || skip "$build/lib/$library.so.1 is not built"
-  done
+  [ -e "$build/lib/libibverbs.so.1" ] || skip "$build/lib/libibverbs.so.1 is not built"
 }
 
 # ------------------------------------------------------------------------------------ processes
