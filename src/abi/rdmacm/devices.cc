@@ -1,0 +1,201 @@
+// Devices as librdmacm has them: opened when they are first needed, then kept; found by address.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "abi/rdmacm/errors.h"
+#include "abi/rdmacm/id.h"
+#include "abi/rdmacm/sink.h"
+#include "runtime/log.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+constexpr Error kNoDevices{ENODEV, "this machine has no RDMA device (verbena devices says why)"};
+
+// What ibv_get_device_list gave, given back.
+struct DeviceList {
+  int count = 0;
+  ibv_device** devices = ibv_get_device_list(&count);
+  DeviceList() = default;
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+  ~DeviceList() {
+    if (devices != nullptr) ibv_free_device_list(devices);
+  }
+};
+
+runtime::ConnectionManager* manager_of(ibv_context* verbs) {
+  runtime::ConnectionManager* manager =
+      verbena_connection_manager(verbs, runtime::kConnectionManagerVersion);
+  if (manager == nullptr && errno == ENOSYS) {
+    runtime::log(
+        runtime::LogLevel::Error,
+        "librdmacm.so.1 and libibverbs.so.1 come from different builds of Verbena: install "
+        "both anew");
+  }
+  return manager;
+}
+
+uint8_t as_byte(int number) { return static_cast<uint8_t>(std::clamp(number, 0, 255)); }
+
+}  // namespace
+
+ibv_gid to_public(const wire::Gid& gid) {
+  ibv_gid to{};
+  std::memcpy(to.raw, gid.bytes.data(), sizeof to.raw);
+  return to;
+}
+
+Status Library::check_devices() {
+  if (checked_) return {};
+  const DeviceList list;
+  if (list.count == 0) return kNoDevices;
+  checked_ = true;
+  return {};
+}
+
+Status Library::open_devices() {
+  const DeviceList list;
+  const std::lock_guard lock(mutex);
+  Status status;
+  for (int i = 0; i < list.count; ++i) {
+    const Status opened = open(list.devices[i]);
+    if (!opened.ok()) status = opened;
+  }
+  if (devices.load() != nullptr) return {};
+  return status.ok() ? Status(kNoDevices) : status;
+}
+
+Status Library::open(ibv_device* device) {
+  for (Device* known = devices; known != nullptr; known = known->next) {
+    if (known->device == device) return {};
+  }
+  ibv_context* verbs = ibv_open_device(device);
+  if (verbs == nullptr) return Error{errno, "cannot open a device"};
+  ibv_device_attr attributes{};
+  runtime::ConnectionManager* manager = manager_of(verbs);
+  const int code = manager == nullptr ? errno : ibv_query_device(verbs, &attributes);
+  if (code != 0) {
+    ibv_close_device(verbs);
+    return Error{code, "cannot manage connections on a device"};
+  }
+  manager->set_sink(&sink());
+  auto added = std::make_unique<Device>();
+  added->device = device;
+  added->verbs = verbs;
+  added->manager = manager;
+  added->max_initiator_depth = as_byte(attributes.max_qp_init_rd_atom);
+  added->max_responder_resources = as_byte(attributes.max_qp_rd_atom);
+  added->next = devices;
+  devices = added.release();  // kept for as long as the process
+  return {};
+}
+
+std::optional<Library::Local> Library::find(const wire::Gid& gid, uint32_t scope) {
+  if (auto found = find_among_open(gid, scope)) return found;
+  (void)open_devices();  // there may be new ones
+  return find_among_open(gid, scope);
+}
+
+std::optional<Library::Local> Library::find_among_open(const wire::Gid& gid, uint32_t scope) {
+  for (Device* device = devices; device != nullptr; device = device->next) {
+    const auto index = device->gid_index(gid);
+    if (index && (scope == 0 || scope == device->interface_index)) return Local{device, *index};
+  }
+  return std::nullopt;
+}
+
+Device* Library::find(const runtime::ConnectionManager& manager) const {
+  for (Device* device = devices; device != nullptr; device = device->next) {
+    if (device->manager == &manager) return device;
+  }
+  return nullptr;
+}
+
+std::optional<uint8_t> Device::gid_index(const wire::Gid& gid) {
+  const ibv_gid wanted = to_public(gid);
+  const auto same = [&](const ibv_gid& other) {
+    return std::memcmp(other.raw, wanted.raw, sizeof wanted.raw) == 0;
+  };
+  // Where it was the last time, if it still is.
+  std::optional<uint32_t> before;
+  {
+    const std::lock_guard lock(users_mutex);
+    for (const ibv_gid_entry& entry : gids) {
+      if (same(entry.gid)) before = entry.gid_index;
+    }
+  }
+  ibv_gid now{};
+  if (before && ibv_query_gid(verbs, kPort, static_cast<int>(*before), &now) == 0 && same(now)) {
+    return static_cast<uint8_t>(*before);
+  }
+  std::vector<ibv_gid_entry> table(256);
+  const ssize_t count = ibv_query_gid_table(verbs, table.data(), table.size(), 0);
+  table.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  const std::lock_guard lock(users_mutex);
+  gids = std::move(table);
+  for (const ibv_gid_entry& entry : gids) {
+    interface_index = entry.ndev_ifindex;
+    if (same(entry.gid)) return static_cast<uint8_t>(entry.gid_index);
+  }
+  return std::nullopt;
+}
+
+Result<ibv_pd*> Device::add_user() {
+  const std::lock_guard lock(users_mutex);
+  if (pd == nullptr) pd = ibv_alloc_pd(verbs);
+  if (pd == nullptr) return Error{errno, "cannot make the default protection domain"};
+  ++users;
+  return pd;
+}
+
+void Device::drop_user() {
+  const std::lock_guard lock(users_mutex);
+  if (--users != 0) return;
+  // Refused while the program has memory registered on it: kept for the next identifier.
+  if (xrcd != nullptr && ibv_close_xrcd(xrcd) == 0) xrcd = nullptr;
+  if (ibv_dealloc_pd(pd) == 0) pd = nullptr;
+}
+
+Result<ibv_xrcd*> Device::xrc_domain() {
+  const std::lock_guard lock(users_mutex);
+  if (xrcd == nullptr) {
+    ibv_xrcd_init_attr attr{};
+    attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    attr.fd = -1;
+    attr.oflags = O_CREAT;
+    xrcd = ibv_open_xrcd(verbs, &attr);
+  }
+  if (xrcd == nullptr) return Error{errno, "cannot make the default XRC domain"};
+  return xrcd;
+}
+
+}  // namespace verbena::rdmacm
+
+using namespace verbena;          // NOLINT(google-build-using-namespace)
+using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+// Programs look at the number rather than at the pointer: it is always stored.
+VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
+  if (num_devices != nullptr) *num_devices = 0;
+  return verbena::abi::object_of<ibv_context*>("rdma_get_devices", [&]() -> Result<ibv_context**> {
+    const Status opened = library().open_devices();
+    if (!opened.ok()) return opened.error();
+    std::vector<ibv_context*> found;
+    for (Device* d = library().devices; d != nullptr; d = d->next) found.push_back(d->verbs);
+    auto** list = static_cast<ibv_context**>(std::calloc(found.size() + 1, sizeof(ibv_context*)));
+    if (list == nullptr) return verbena::abi::kNoMemory;
+    std::copy(found.rbegin(), found.rend(), list);
+    if (num_devices != nullptr) *num_devices = static_cast<int>(found.size());
+    return list;
+  });
+}
+
+VERBENA_EXPORT void rdma_free_devices(ibv_context** list) { std::free(list); }
+
+}  // extern "C"

@@ -1,0 +1,115 @@
+// Endpoints: an identifier, its address, route and queue pair in one call; and the synchronous side
+// of listening.
+#include <rdma/rdma_verbs.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "abi/rdmacm/errors.h"
+#include "abi/rdmacm/id.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+int prepare_passive(Id& id, const rdma_addrinfo& res, ibv_pd* pd, const ibv_qp_init_attr* init) {
+  if (rdma_bind_addr(&id, res.ai_src_addr) != 0) return -1;
+  if (pd != nullptr) id.pd = pd;
+  if (init != nullptr) {
+    id.endpoint_qp = std::make_unique<ibv_qp_init_attr>(*init);
+    id.endpoint_qp->qp_type = id.qp_type;
+  }
+  return 0;
+}
+
+int prepare_active(Id& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_init_attr* init) {
+  constexpr int kPatienceMs = 2000;
+  if (rdma_resolve_addr(&id, res.ai_src_addr, res.ai_dst_addr, kPatienceMs) != 0) return -1;
+  if (res.ai_route_len != 0) {
+    if (rdma_set_option(&id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, res.ai_route, res.ai_route_len) !=
+            0 ||
+        complete(id) != 0) {
+      return -1;
+    }
+  } else if (rdma_resolve_route(&id, kPatienceMs) != 0) {
+    return -1;
+  }
+  if (init != nullptr) {
+    init->qp_type = id.qp_type;
+    if (rdma_create_qp(&id, pd, init) != 0) return -1;
+  }
+  const auto* data = static_cast<const std::byte*>(res.ai_connect);
+  if (res.ai_connect_len != 0) id.connect_data.assign(data, data + res.ai_connect_len);
+  return 0;
+}
+
+Status next_request(Id& listener, rdma_cm_id** id) {
+  if (!listener.synchronous) {
+    return Error{EINVAL, "rdma_get_request is for synchronous identifiers"};
+  }
+  if (listener.event != nullptr) rdma_ack_cm_event(std::exchange(listener.event, nullptr));
+  Event* event = nullptr;
+  if (wait_for_event(*from(listener.channel), &event) != 0) return Error{errno, "no request"};
+  Status status;
+  if (event->kind() == RDMA_CM_EVENT_REJECTED) {
+    status = Error{ECONNREFUSED, "rejected"};
+  } else if (event->status != 0) {
+    status = Error{std::abs(event->status), "the event says an error"};
+  } else if (event->kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
+    status = Error{EINVAL, "an event that is no request"};
+  } else if (listener.endpoint_qp != nullptr) {
+    ibv_qp_init_attr init = *listener.endpoint_qp;
+    const bool same_device = listener.pd != nullptr && listener.pd->context == event->id->verbs;
+    status = create_qp(*from(event->id), same_device ? listener.pd : nullptr, &init);
+  }
+  if (!status.ok()) {
+    listener.event = event;
+    return status;
+  }
+  *id = event->id;
+  (*id)->event = event;
+  return {};
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm
+
+using namespace verbena;          // NOLINT(google-build-using-namespace)
+using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT int rdma_create_ep(rdma_cm_id** id, rdma_addrinfo* res, ibv_pd* pd,
+                                  ibv_qp_init_attr* qp_init_attr) {
+  Id* made = nullptr;
+  const int code = outcome_of("rdma_create_ep", [&]() -> Status {
+    Result<Id*> created = create_id(nullptr, nullptr, static_cast<unsigned>(res->ai_port_space),
+                                    static_cast<unsigned>(res->ai_qp_type));
+    if (!created.ok()) return created.error();
+    made = created.value();
+    return {};
+  });
+  if (code != 0) return code;
+  const bool passive = (res->ai_flags & RAI_PASSIVE) != 0;
+  const int prepared = passive ? prepare_passive(*made, *res, pd, qp_init_attr)
+                               : prepare_active(*made, *res, pd, qp_init_attr);
+  if (prepared != 0) {
+    const int error = errno;
+    rdma_destroy_ep(made);
+    errno = error;
+    return -1;
+  }
+  *id = made;
+  return 0;
+}
+
+VERBENA_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
+  if (id->qp != nullptr) rdma_destroy_qp(id);
+  if (id->srq != nullptr) rdma_destroy_srq(id);
+  rdma_destroy_id(id);
+}
+
+VERBENA_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
+  return outcome_of("rdma_get_request", [&] { return next_request(*from(listen), id); });
+}
+
+}  // extern "C"

@@ -1,0 +1,27 @@
+// How a call of librdmacm ends: 0, or -1 with errno and one log line that says why.
+#pragma once
+
+#include "abi/verbs/errors.h"
+
+// What the version script exports. Everything else in the library is hidden.
+#define VERBENA_EXPORT __attribute__((visibility("default")))
+
+namespace verbena::rdmacm {
+
+inline constexpr Error kForked{
+    EIO, "made before fork(); the child must make its own channels and identifiers"};
+inline constexpr Error kNotBound{
+    EINVAL, "the identifier has no device yet: bind it, or resolve an address"};
+
+// The body of a call that returns 0 or -1.
+template <typename Body>
+int outcome_of(const char* call, Body body) {
+  return abi::status_of(call, body) == 0 ? 0 : -1;
+}
+
+// What a verbs call returned, with a reason.
+inline Status verbs_status(int code, const char* why) {
+  return code == 0 ? Status{} : Status{Error{code, why}};
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,109 @@
+// The descriptor of a channel is an eventfd whose count is 1 while events wait and 0 otherwise.
+#include "abi/rdmacm/event_queue.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "abi/rdmacm/id.h"
+#include "abi/verbs/c_enum.h"
+#include "runtime/no_cancel.h"
+
+namespace verbena::rdmacm {
+
+Event::Event(Id& about, unsigned kind, int status_) : rdma_cm_event(), owner(&about) {
+  id = &about;
+  status = status_;
+  set_kind(kind);
+}
+
+unsigned Event::kind() const { return abi::number_of(event); }
+
+void Event::set_kind(unsigned kind) { std::memcpy(&event, &kind, sizeof event); }
+
+const void* Event::keep(std::span<const std::byte> data) {
+  std::copy_n(data.begin(), std::min(data.size(), private_data.size()), private_data.begin());
+  return private_data.data();
+}
+
+EventList::~EventList() {
+  while (!empty()) pop();
+}
+
+void EventList::push(std::unique_ptr<Event> event) {
+  Event* const added = event.release();
+  added->next = nullptr;
+  (empty() ? first_ : last_->next) = added;
+  last_ = added;
+}
+
+std::unique_ptr<Event> EventList::pop() {
+  Event* const taken = first_;
+  first_ = taken->next;
+  return std::unique_ptr<Event>(taken);
+}
+
+void EventList::append(EventList& from) {
+  if (from.empty()) return;
+  (empty() ? first_ : last_->next) = std::exchange(from.first_, nullptr);
+  last_ = from.last_;
+}
+
+Channel::Channel(Library& in, int descriptor) : rdma_event_channel{descriptor}, library(&in) {}
+
+Channel::~Channel() { ::close(fd); }
+
+Result<Channel*> Channel::create(Library& library) {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return Error{errno, "cannot make an event descriptor (too many open files?)"};
+  return new Channel(library, fd);
+}
+
+void Channel::push(std::unique_ptr<Event> event) {
+  const std::lock_guard lock(mutex_);
+  const bool was_empty = events_.empty();
+  events_.push(std::move(event));
+  if (was_empty) eventfd_write(fd, 1);
+}
+
+void Channel::append(EventList& events) {
+  const std::lock_guard lock(mutex_);
+  if (events.empty()) return;
+  const bool was_empty = events_.empty();
+  events_.append(events);
+  if (was_empty) eventfd_write(fd, 1);
+}
+
+void Channel::quiet_if_empty() {
+  if (!events_.empty()) return;
+  eventfd_t value;
+  eventfd_read(fd, &value);  // the count is 1: never waits
+}
+
+int Channel::pop(std::unique_ptr<Event>& event) {
+  for (;;) {
+    {
+      const runtime::NoCancel no_cancel;
+      const std::lock_guard lock(mutex_);
+      if (!events_.empty()) {
+        event = events_.pop();
+        event->owner->events_taken.fetch_add(1, std::memory_order_relaxed);
+        if (event->group != nullptr) ++event->group->events_taken;
+        quiet_if_empty();
+        return 0;
+      }
+    }
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0) return errno;
+    if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+    pollfd wait{fd, POLLIN, 0};
+    if (poll(&wait, 1, -1) < 0) return errno;
+  }
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,107 @@
+// Events on their way to the program, and the channels that they wait in.
+#pragma once
+
+#include <rdma/rdma_cma.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "base/result.h"
+#include "datapath/udp/unique_fd.h"
+
+namespace verbena::rdmacm {
+
+struct Id;
+struct Library;
+struct Multicast;
+
+// Kinds that came after this header's time.
+inline constexpr unsigned kAddrinfoResolved = 16;
+inline constexpr unsigned kAddrinfoError = 17;
+inline constexpr unsigned kUserEvent = 18;
+
+// What the program gets from rdma_get_cm_event. It is made when something happens; what needs the
+// program's own thread (verbs calls) is done when it is taken.
+struct Event : rdma_cm_event {
+  Event(Id& about, unsigned kind, int status_ = 0);
+
+  Id* owner;                   // whose acknowledgement it is: for a request the listener's
+  Multicast* group = nullptr;  // what a multicast event is about
+  Event* next = nullptr;
+  std::array<std::byte, 256> private_data{};
+
+  unsigned kind() const;
+  void set_kind(unsigned kind);
+  // Copies what the message carried to where the public fields may point.
+  const void* keep(std::span<const std::byte> data);
+};
+
+// First in, first out; owns what is in it.
+class EventList {
+ public:
+  EventList() = default;
+  EventList(const EventList&) = delete;
+  EventList& operator=(const EventList&) = delete;
+  ~EventList();
+
+  bool empty() const { return first_ == nullptr; }
+  void push(std::unique_ptr<Event> event);
+  std::unique_ptr<Event> pop();
+  void append(EventList& from);
+  // Moves those for which `chosen` holds to the end of `to`.
+  template <typename Chosen>
+  void move_if(EventList& to, Chosen chosen) {
+    EventList rest;
+    while (!empty()) {
+      std::unique_ptr<Event> event = pop();
+      EventList& target = chosen(*event) ? to : rest;
+      target.push(std::move(event));
+    }
+    append(rest);
+  }
+
+ private:
+  Event* first_ = nullptr;
+  Event* last_ = nullptr;
+};
+
+// A queue with a descriptor (an eventfd) that is readable exactly while events wait.
+struct Channel : rdma_event_channel {
+  static Result<Channel*> create(Library& library);
+  ~Channel();
+
+  void push(std::unique_ptr<Event> event);
+  void append(EventList& events);
+  bool empty() {
+    const std::lock_guard lock(mutex_);
+    return events_.empty();
+  }
+  // Takes the next one, counted as its owner's. Waits for it unless the descriptor is O_NONBLOCK
+  // (EAGAIN); EINTR when a signal arrived.
+  int pop(std::unique_ptr<Event>& event);
+  // Takes out what `chosen` holds for.
+  template <typename Chosen>
+  void remove_if(EventList& to, Chosen chosen) {
+    const std::lock_guard lock(mutex_);
+    if (events_.empty()) return;
+    events_.move_if(to, chosen);
+    quiet_if_empty();
+  }
+
+  Library* library;
+
+ private:
+  Channel(Library& in, int descriptor);
+  void quiet_if_empty();
+
+  std::mutex mutex_;
+  EventList events_;
+};
+
+inline Channel* from(rdma_event_channel* channel) { return static_cast<Channel*>(channel); }
+
+}  // namespace verbena::rdmacm

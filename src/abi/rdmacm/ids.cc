@@ -1,0 +1,268 @@
+// Identifiers and channels: made, migrated, destroyed.
+#include <pthread.h>
+#include <sys/random.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "abi/rdmacm/errors.h"
+#include "abi/rdmacm/id.h"
+#include "abi/verbs/c_enum.h"
+#include "base/siphash.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+std::atomic<Library*> current{nullptr};
+
+void before_fork() { library().ports.lock(); }
+
+void after_fork_in_parent() { library().ports.unlock(); }
+
+// Other threads may have held the old one's other locks: nobody takes them any more.
+void after_fork_in_child() {
+  library().ports.abandon();
+  library().ports.unlock();
+  current = new Library;
+}
+
+bool is_port_space(unsigned number) {
+  return number == RDMA_PS_TCP || number == RDMA_PS_UDP || number == RDMA_PS_IB ||
+         number == RDMA_PS_IPOIB;
+}
+
+SipKey random_key() {
+  SipKey key{};
+  (void)!getrandom(&key, sizeof key, 0);
+  return key;
+}
+
+// One that a stranger cannot guess.
+uint32_t random_psn() {
+  static const SipKey key = random_key();
+  static std::atomic<uint64_t> counter{0};
+  return static_cast<uint32_t>(siphash(key, counter.fetch_add(1))) & 0xFFFFFF;
+}
+
+// Nothing new happens to it afterwards.
+void leave_agent(Id& id) {
+  stop_listening(id);
+  if (!id.exchanged) return;
+  if (const uint32_t exchange = id.device->exchange_of(id); exchange != 0) {
+    id.device->manager->destroy(exchange);
+    id.device->forget_exchange(exchange, id);
+  }
+}
+
+void drop_undelivered(Id& id) {
+  EventList dropped;
+  from(id.channel)->remove_if(dropped, [&](const Event& e) { return e.owner == &id; });
+  while (!dropped.empty()) {
+    const std::unique_ptr<Event> event = dropped.pop();
+    if (event->kind() == RDMA_CM_EVENT_CONNECT_REQUEST) discard_request(from(event->id));
+  }
+}
+
+void leave_groups(Id& id) {
+  for (const auto& group : id.groups) {
+    if (id.qp != nullptr && group->attached) ibv_detach_mcast(id.qp, &group->mgid, 0);
+  }
+}
+
+void wait_for_acknowledgements(Id& id) {
+  std::unique_lock lock(id.mutex);
+  id.acknowledged.wait(lock, [&] { return id.events_acked >= id.events_taken; });
+}
+
+}  // namespace
+
+Library& library() {
+  static const bool ready [[maybe_unused]] = [] {
+    current = new Library;  // never destroyed: threads of the program may be here while it exits
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return true;
+  }();
+  return *current;
+}
+
+Id::Id(Library& in, rdma_event_channel* on, void* user_context, unsigned port_space, unsigned type)
+    : rdma_cm_id(), library(&in), psn(random_psn()) {
+  channel = on;
+  context = user_context;
+  std::memcpy(&ps, &port_space, sizeof ps);
+  std::memcpy(&qp_type, &type, sizeof qp_type);
+}
+
+Id::~Id() {
+  library->ports.release(port);
+  detach();
+  std::free(route.path_rec);
+  if (resolved_addrinfo != nullptr) rdma_freeaddrinfo(resolved_addrinfo);
+  if (synchronous) delete from(channel);
+}
+
+void Id::post(std::unique_ptr<Event> what) {
+  const std::lock_guard lock(mutex);
+  if (channel == nullptr) {
+    held.push(std::move(what));
+  } else {
+    from(channel)->push(std::move(what));
+  }
+}
+
+Status Id::attach(Device& to) {
+  Result<ibv_pd*> domain = to.add_user();
+  if (!domain.ok()) return domain.error();
+  device = &to;
+  pd_user = true;
+  verbs = to.verbs;
+  pd = domain.value();
+  port_num = kPort;
+  route.addr.addr.ibaddr.pkey = htons(kDefaultPkey);
+  return {};
+}
+
+void Id::detach() {
+  if (!std::exchange(pd_user, false)) return;
+  device->drop_user();
+  device = nullptr;
+  verbs = nullptr;
+  pd = nullptr;
+  port_num = 0;
+}
+
+void Id::set_source(const IpAddress& address) {
+  source = address;
+  write_address(address, route.addr.src_storage);
+  route.addr.addr.ibaddr.sgid = to_public(address.is_any() ? wire::Gid{} : address.gid);
+}
+
+void Id::set_destination(const IpAddress& address) {
+  destination = address;
+  write_address(address, route.addr.dst_storage);
+  route.addr.addr.ibaddr.dgid = to_public(address.gid);
+}
+
+Status Id::set_path(const ibv_sa_path_rec& path) {
+  if (route.path_rec == nullptr) {
+    route.path_rec = static_cast<ibv_sa_path_rec*>(std::malloc(sizeof path));
+    if (route.path_rec == nullptr) return abi::kNoMemory;
+  }
+  *route.path_rec = path;
+  route.num_paths = 1;
+  return {};
+}
+
+Result<Id*> create_id(Channel* channel, void* context, unsigned port_space, unsigned qp_type) {
+  const Status devices = library().check_devices();
+  if (!devices.ok()) return devices.error();
+  if (!is_port_space(port_space)) return Error{EINVAL, "a port space that does not exist"};
+  if (channel != nullptr && is_dead(*channel)) return kForked;
+  const bool synchronous = channel == nullptr;
+  if (synchronous) {
+    Result<Channel*> own = Channel::create(library());
+    if (!own.ok()) return own.error();
+    channel = own.value();
+  }
+  Id* id = new Id(library(), channel, context, port_space, qp_type);
+  id->synchronous = synchronous;
+  return id;
+}
+
+void discard_request(Id* id) {
+  leave_agent(*id);
+  delete id;
+}
+
+Status destroy_id(Id* id) {
+  if (is_dead(*id)) return kForked;
+  leave_agent(*id);
+  leave_groups(*id);
+  if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
+  drop_undelivered(*id);
+  wait_for_acknowledgements(*id);
+  delete id;
+  return {};
+}
+
+Status migrate(Id& id, Channel* to) {
+  if (is_dead(id) || (to != nullptr && is_dead(*to))) return kForked;
+  const bool synchronous = to == nullptr;
+  if (synchronous && id.synchronous) return Error{EINVAL, "the identifier is synchronous already"};
+  if (synchronous) {
+    Result<Channel*> own = Channel::create(*id.library);
+    if (!own.ok()) return own.error();
+    to = own.value();
+  }
+  Channel* const before = from(id.channel);
+  {
+    const std::lock_guard lock(id.mutex);
+    EventList moved;
+    before->remove_if(moved, [&](const Event& e) { return e.owner == &id; });
+    to->append(moved);
+    id.channel = to;
+  }
+  if (id.synchronous) {
+    if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
+    delete before;
+  }
+  id.synchronous = synchronous;
+  wait_for_acknowledgements(id);
+  return {};
+}
+
+}  // namespace verbena::rdmacm
+
+using namespace verbena;          // NOLINT(google-build-using-namespace)
+using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT rdma_event_channel* rdma_create_event_channel() {
+  return verbena::abi::object_of<rdma_event_channel>(
+      "rdma_create_event_channel", []() -> Result<rdma_event_channel*> {
+        const Status devices = library().check_devices();
+        if (!devices.ok()) return devices.error();
+        Result<Channel*> channel = Channel::create(library());
+        if (!channel.ok()) return channel.error();
+        return channel.value();
+      });
+}
+
+VERBENA_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
+  delete from(channel);
+}
+
+VERBENA_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
+                                  rdma_port_space ps) {
+  return outcome_of("rdma_create_id", [&]() -> Status {
+    const unsigned space = verbena::abi::number_of(ps);
+    const bool datagrams = space == RDMA_PS_UDP || space == RDMA_PS_IPOIB;
+    Result<Id*> made =
+        create_id(from(channel), context, space, datagrams ? IBV_QPT_UD : IBV_QPT_RC);
+    if (!made.ok()) return made.error();
+    *id = made.value();
+    return {};
+  });
+}
+
+VERBENA_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
+  return outcome_of("rdma_destroy_id", [&] { return destroy_id(from(id)); });
+}
+
+VERBENA_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
+  return outcome_of("rdma_migrate_id", [&] { return migrate(*from(id), from(channel)); });
+}
+
+VERBENA_EXPORT __be16 rdma_get_src_port(rdma_cm_id* id) {
+  return id->route.addr.src_addr.sa_family == AF_INET6 ? id->route.addr.src_sin6.sin6_port
+                                                       : id->route.addr.src_sin.sin_port;
+}
+
+VERBENA_EXPORT __be16 rdma_get_dst_port(rdma_cm_id* id) {
+  return id->route.addr.dst_addr.sa_family == AF_INET6 ? id->route.addr.dst_sin6.sin6_port
+                                                       : id->route.addr.dst_sin.sin_port;
+}
+
+}  // extern "C"

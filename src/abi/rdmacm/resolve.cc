@@ -1,0 +1,254 @@
+// From addresses to a device, a path and a port: bind, resolve, listen. Everything is known at
+// once, so that the event of a resolution is in the channel when the call returns.
+#include <arpa/inet.h>
+
+#include <fstream>
+
+#include "abi/rdmacm/errors.h"
+#include "abi/rdmacm/id.h"
+#include "abi/rdmacm/path.h"
+#include "runtime/log.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+constexpr int kMaxBacklog = 1024;
+constexpr Error kWrongState{EINVAL, "the identifier is not in a state that allows this"};
+constexpr Error kNoDevice{ENODEV, "no RDMA device has this address (verbena devices lists them)"};
+
+bool ipv6_only_by_default() {
+  static const bool only = [] {
+    std::ifstream file("/proc/sys/net/ipv6/bindv6only");
+    int value = 0;
+    return file >> value && value != 0;
+  }();
+  return only;
+}
+
+cm::Family family_of(const Id& id, const IpAddress& address) {
+  if (address.family == AF_INET) return cm::Family::Ipv4;
+  return id.only_family.value_or(ipv6_only_by_default()) ? cm::Family::Ipv6 : cm::Family::Both;
+}
+
+void say_no_device(const IpAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const bool ipv4 = address.gid.is_ipv4();
+  inet_ntop(ipv4 ? AF_INET : AF_INET6, address.gid.bytes.data() + (ipv4 ? 12 : 0), text,
+            sizeof text);
+  runtime::log(runtime::LogLevel::Warning,
+               "no RDMA device has the address %s: verbena devices lists those that exist and says "
+               "what others lack",
+               text);
+}
+
+// The device that has this address.
+Status attach_by_address(Id& id, const IpAddress& address) {
+  const auto local = id.library->find(address.gid, address.scope);
+  if (!local) {
+    if (!is_local(address)) return Error{EADDRNOTAVAIL, "not an address of this host"};
+    say_no_device(address);
+    return kNoDevice;
+  }
+  const Status attached = id.attach(*local->device);
+  if (attached.ok()) id.gid_index = local->gid_index;
+  return attached;
+}
+
+Status take_port(Id& id, const IpAddress& address) {
+  PortBinding& binding = id.port;
+  binding.space = id.space();
+  binding.port = address.port;
+  binding.reuse = id.reuse_address;
+  binding.family = family_of(id, address);
+  if (!address.is_any()) {
+    binding.address = address.gid;
+    binding.scope = address.scope;
+  }
+  const Status taken = id.library->ports.bind(binding);
+  if (!taken.ok()) binding = PortBinding{};
+  return taken;
+}
+
+// The address to bind to before resolving, when the program named none.
+Status bind_source(Id& id, sa_family_t family) {
+  id.port.space = id.space();
+  const Status taken = id.library->ports.bind_source(id.port);
+  if (!taken.ok()) return taken;
+  IpAddress address = IpAddress::any_of(family);
+  address.port = id.port.port;
+  id.set_source(address);
+  id.state = State::AddressBound;
+  return {};
+}
+
+// Where packets to the destination leave. The kernel need not be asked about a group when the
+// program chose the interface.
+Result<IpAddress> choose_source(const Id& id, const IpAddress& to) {
+  if (id.device == nullptr) return route_to(to, std::nullopt);
+  if (to.is_multicast()) return id.source;
+  return route_to(to, id.source);
+}
+
+// Wildcards mean this host.
+IpAddress target_of(const Id& id, const IpAddress& to) {
+  if (!to.is_any()) return to;
+  IpAddress target = id.source.is_any() ? IpAddress::loopback_of(to.family) : id.source;
+  target.port = to.port;
+  return target;
+}
+
+Status bind_before_resolving(Id& id, const sockaddr* source, const IpAddress& to) {
+  if (source == nullptr) return bind_source(id, to.family);
+  Result<IpAddress> from = read_address(source);
+  return from.ok() ? bind_address(id, from.value()) : Status{from.error()};
+}
+
+Status listen_on(Id& id, Device& device, const cm::ListenParameters& parameters) {
+  Result<uint32_t> listener = device.manager->listen(parameters);
+  if (!listener.ok()) return listener.error();
+  id.listening.push_back({&device, listener.value()});
+  device.route_listener(listener.value(), id);
+  return {};
+}
+
+Status listen_everywhere(Id& id, const cm::ListenParameters& parameters) {
+  const Status opened = id.library->open_devices();
+  if (!opened.ok()) return opened;
+  for (Device* device = id.library->devices; device != nullptr; device = device->next) {
+    const Status status = listen_on(id, *device, parameters);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status start_listening(Id& id, uint32_t backlog) {
+  const Status exclusive = id.library->ports.make_exclusive(id.port);
+  if (!exclusive.ok()) return exclusive;
+  cm::ListenParameters parameters;
+  parameters.service_id = cm::service_id(id.space(), id.source.port);
+  parameters.family = id.port.family;
+  parameters.backlog = backlog;
+  if (id.source.is_any()) return listen_everywhere(id, parameters);
+  parameters.address = id.source.gid;
+  return listen_on(id, *id.device, parameters);
+}
+
+}  // namespace
+
+Status bind_address(Id& id, const IpAddress& address) {
+  if (is_dead(id)) return kForked;
+  if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
+  Status status;
+  if (!address.is_any()) status = attach_by_address(id, address);
+  if (status.ok()) status = take_port(id, address);
+  if (!status.ok()) {
+    id.detach();
+    id.state = State::Idle;
+    return status;
+  }
+  IpAddress bound = address;
+  bound.port = id.port.port;
+  id.set_source(bound);
+  return {};
+}
+
+Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destination) {
+  if (is_dead(id)) return kForked;
+  const Result<IpAddress> to = read_address(destination);
+  if (!to.ok()) return to.error();
+  if (id.state == State::Idle) {
+    const Status bound = bind_before_resolving(id, source, to.value());
+    if (!bound.ok()) return bound;
+  }
+  if (id.state != State::AddressBound) return kWrongState;
+  if (id.source.family != to.value().family) {
+    return Error{EINVAL, "source and destination are of different families"};
+  }
+  const IpAddress target = target_of(id, to.value());
+  Result<IpAddress> from = choose_source(id, target);
+  if (!from.ok()) return from.error();
+  id.set_destination(target);
+  if (id.device == nullptr) {
+    from.value().port = id.source.port;
+    const Status attached = attach_by_address(id, from.value());
+    if (!attached.ok()) {
+      id.post(RDMA_CM_EVENT_ADDR_ERROR, -attached.error().code);
+      return {};
+    }
+    id.set_source(from.value());
+  }
+  if (!id.enter(State::AddressBound, State::AddressResolved)) return kWrongState;
+  id.post(RDMA_CM_EVENT_ADDR_RESOLVED);
+  return {};
+}
+
+Status resolve_route(Id& id) {
+  if (is_dead(id)) return kForked;
+  if (!id.enter(State::AddressResolved, State::RouteResolved)) return kWrongState;
+  Result<ibv_sa_path_rec> path = path_to_destination(id);
+  Status status = path.ok() ? id.set_path(path.value()) : Status{path.error()};
+  if (!status.ok()) {
+    id.state = State::AddressResolved;
+    id.post(RDMA_CM_EVENT_ROUTE_ERROR, -status.error().code);
+  } else {
+    id.post(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  }
+  return {};
+}
+
+// After each of these the agent tells of no new request.
+void stop_listening(Id& id) {
+  for (const Id::Listening& at : id.listening) {
+    (void)at.device->manager->stop_listening(at.listener);
+    at.device->forget_listener(at.listener, id);
+  }
+  id.listening.clear();
+}
+
+Status listen(Id& id, int backlog) {
+  if (is_dead(id)) return kForked;
+  if (id.state == State::Idle) {
+    const Status bound = bind_address(id, IpAddress::any_of(AF_INET));
+    if (!bound.ok()) return bound;
+  }
+  if (!id.enter(State::AddressBound, State::Listen)) return kWrongState;
+  const bool usual = backlog <= 0 || backlog > kMaxBacklog;
+  const Status status = start_listening(id, static_cast<uint32_t>(usual ? kMaxBacklog : backlog));
+  if (!status.ok()) {
+    stop_listening(id);
+    id.state = State::AddressBound;
+  }
+  return status;
+}
+
+}  // namespace verbena::rdmacm
+
+using namespace verbena;          // NOLINT(google-build-using-namespace)
+using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+
+extern "C" {
+
+VERBENA_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
+  return outcome_of("rdma_bind_addr", [&]() -> Status {
+    Result<IpAddress> address = read_address(addr);
+    if (!address.ok()) return address.error();
+    return bind_address(*from(id), address.value());
+  });
+}
+
+VERBENA_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr, int) {
+  const int started = outcome_of("rdma_resolve_addr",
+                                 [&] { return resolve_address(*from(id), src_addr, dst_addr); });
+  return started == 0 ? complete(*from(id)) : started;
+}
+
+VERBENA_EXPORT int rdma_resolve_route(rdma_cm_id* id, int) {
+  const int started = outcome_of("rdma_resolve_route", [&] { return resolve_route(*from(id)); });
+  return started == 0 ? complete(*from(id)) : started;
+}
+
+VERBENA_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
+  return outcome_of("rdma_listen", [&] { return listen(*from(id), backlog); });
+}
+
+}  // extern "C"

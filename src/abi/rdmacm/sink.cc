@@ -1,0 +1,180 @@
+// From the agent's events to the program's: found by their number, written down, put into a
+// channel. Runs with a Nic's lock held, on whatever thread turned its crank; what takes verbs calls
+// waits until the program takes the event (events.cc).
+#include "abi/rdmacm/sink.h"
+
+#include <memory>
+#include <new>
+
+#include "abi/rdmacm/id.h"
+#include "runtime/log.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+using cm::EventKind;
+
+bool is_request(const cm::Event& event) {
+  return event.kind == EventKind::ConnectRequest || event.kind == EventKind::SidrRequest;
+}
+
+// After these the agent no longer knows the number; it may give it to somebody else.
+bool is_last(const cm::Event& event) {
+  return event.kind == EventKind::Rejected || event.kind == EventKind::Unreachable ||
+         event.kind == EventKind::TimewaitExit || event.kind == EventKind::SidrResponse;
+}
+
+struct Translation {
+  unsigned kind = 0;
+  int status = 0;
+};
+
+Translation translate(const cm::Event& event) {
+  switch (event.kind) {
+    case EventKind::ConnectRequest:
+    case EventKind::SidrRequest:
+      return {RDMA_CM_EVENT_CONNECT_REQUEST};
+    case EventKind::ConnectResponse:
+      return {RDMA_CM_EVENT_CONNECT_RESPONSE};
+    case EventKind::Established:
+      return {RDMA_CM_EVENT_ESTABLISHED};
+    case EventKind::Rejected:
+      return {RDMA_CM_EVENT_REJECTED, static_cast<int>(event.reason)};
+    case EventKind::Unreachable:
+      return {RDMA_CM_EVENT_UNREACHABLE, -event.error};
+    case EventKind::Disconnected:
+      return {RDMA_CM_EVENT_DISCONNECTED, -event.error};
+    case EventKind::TimewaitExit:
+      return {RDMA_CM_EVENT_TIMEWAIT_EXIT};
+    case EventKind::SidrResponse:
+      if (event.sidr_status == cm::SidrStatus::Success) return {RDMA_CM_EVENT_ESTABLISHED};
+      return {RDMA_CM_EVENT_UNREACHABLE, static_cast<int>(event.sidr_status)};
+  }
+  return {};
+}
+
+// Of the other events the kernel shows no private data either.
+bool shows_private_data(EventKind kind) {
+  return kind == EventKind::ConnectRequest || kind == EventKind::ConnectResponse ||
+         kind == EventKind::Rejected || kind == EventKind::SidrRequest ||
+         kind == EventKind::SidrResponse;
+}
+
+std::unique_ptr<Event> write_down(Id& about, const cm::Event& from) {
+  const Translation what = translate(from);
+  auto event = std::make_unique<Event>(about, what.kind, what.status);
+  const auto data = from.private_data.view();
+  const bool shown = shows_private_data(from.kind) && !data.empty();
+  const void* kept = shown ? event->keep(data) : nullptr;
+  const auto size = static_cast<uint8_t>(shown ? data.size() : 0);
+  if (about.is_ud()) {
+    event->param.ud.private_data = kept;
+    event->param.ud.private_data_len = size;
+    event->param.ud.qp_num = from.qpn.value();
+    event->param.ud.qkey = from.qkey;
+  } else {
+    event->param.conn.private_data = kept;
+    event->param.conn.private_data_len = size;
+  }
+  return event;
+}
+
+// The new identifier exists from here on, so that what happens to it before the program takes the
+// request is not lost.
+void add_request(Device& device, Id& listener, const cm::Event& from) {
+  auto child = std::make_unique<Id>(*listener.library, nullptr, listener.context, listener.ps,
+                                    listener.qp_type);
+  child->device = &device;
+  child->state = State::Connect;
+  child->exchange = from.id;
+  child->exchanged = true;
+  std::unique_ptr<Event> event = write_down(*child, from);
+  event->owner = &listener;
+  event->listen_id = &listener;
+  device.exchanges[from.id] = child.release();
+  listener.post(std::move(event));
+}
+
+// False: about something that this library does not know yet.
+bool deliver(Device& device, const cm::Event& event) {
+  if (is_request(event)) {
+    const auto listener = device.listeners.find(event.listener);
+    if (listener == device.listeners.end()) return false;
+    add_request(device, *listener->second, event);
+    return true;
+  }
+  const auto found = device.exchanges.find(event.id);
+  if (found == device.exchanges.end()) return false;
+  Id& id = *found->second;
+  std::unique_ptr<Event> written = write_down(id, event);
+  if (is_last(event)) {
+    device.exchanges.erase(found);
+    id.exchange = 0;
+  }
+  id.post(std::move(written));
+  if (event.kind == EventKind::Disconnected) id.enter(State::Connect, State::Disconnect);
+  return true;
+}
+
+void deliver_early(Device& device) {
+  std::vector<cm::Event> waiting;
+  waiting.swap(device.early);
+  for (const cm::Event& event : waiting) {
+    if (!deliver(device, event)) device.early.push_back(event);
+  }
+}
+
+class Deliverer final : public runtime::ConnectionManager::Sink {
+ public:
+  void on_event(runtime::ConnectionManager& from, const cm::Event& event) override {
+    Device* const device = library().find(from);
+    if (device == nullptr) return;
+    try {
+      const std::lock_guard lock(device->mutex);
+      if (!deliver(*device, event)) device->early.push_back(event);
+    } catch (const std::bad_alloc&) {
+      runtime::log(runtime::LogLevel::Error, "out of memory: a connection event is lost");
+    }
+  }
+};
+
+}  // namespace
+
+runtime::ConnectionManager::Sink& sink() {
+  static Deliverer* const instance = new Deliverer;  // never destroyed: threads may still tell
+  return *instance;
+}
+
+void Device::route_exchange(uint32_t exchange, Id& id) {
+  const std::lock_guard lock(mutex);
+  id.exchange = exchange;
+  id.exchanged = true;
+  exchanges[exchange] = &id;
+  deliver_early(*this);
+}
+
+void Device::route_listener(uint32_t listener, Id& id) {
+  const std::lock_guard lock(mutex);
+  listeners[listener] = &id;
+  deliver_early(*this);
+}
+
+// When it returns, no event is on its way to `id` that is not in its channel.
+uint32_t Device::exchange_of(const Id& id) {
+  const std::lock_guard lock(mutex);
+  return id.exchange;
+}
+
+void Device::forget_exchange(uint32_t exchange, const Id& id) {
+  const std::lock_guard lock(mutex);
+  const auto found = exchanges.find(exchange);
+  if (found != exchanges.end() && found->second == &id) exchanges.erase(found);
+}
+
+void Device::forget_listener(uint32_t listener, const Id& id) {
+  const std::lock_guard lock(mutex);
+  const auto found = listeners.find(listener);
+  if (found != listeners.end() && found->second == &id) listeners.erase(found);
+}
+
+}  // namespace verbena::rdmacm
