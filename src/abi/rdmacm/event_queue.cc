@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "abi/rdmacm/id.h"
@@ -56,7 +57,39 @@ void EventList::append(EventList& from) {
 
 Channel::Channel(Library& in, int descriptor) : rdma_event_channel{descriptor}, library(&in) {}
 
-Channel::~Channel() { ::close(fd); }
+// Keeps the channel in memory. Made with its lock held, ended without.
+class Channel::Waiting {
+ public:
+  explicit Waiting(Channel& channel) : channel_(channel) { ++channel_.waiting_; }
+  ~Waiting() {
+    bool last = false;
+    {
+      const std::lock_guard lock(channel_.mutex_);
+      last = --channel_.waiting_ == 0 && channel_.destroyed_;
+    }
+    if (last) delete &channel_;
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Channel& channel_;
+};
+
+void Channel::destroy(Channel* channel) {
+  if (is_dead(*channel)) {  // another thread of the parent may have held the lock
+    ::close(channel->fd);
+    return;
+  }
+  bool last = false;
+  {
+    const std::lock_guard lock(channel->mutex_);
+    ::close(channel->fd);
+    channel->destroyed_ = true;
+    last = channel->waiting_ == 0;
+  }
+  if (last) delete channel;
+}
 
 Result<Channel*> Channel::create(Library& library) {
   const int fd = eventfd(0, EFD_CLOEXEC);
@@ -86,18 +119,21 @@ void Channel::quiet_if_empty() {
 }
 
 int Channel::pop(std::unique_ptr<Event>& event) {
+  std::optional<Waiting> waiting;
   for (;;) {
     {
       const runtime::NoCancel no_cancel;
       const std::lock_guard lock(mutex_);
-      if (!events_.empty()) {
+      if (!destroyed_ && !events_.empty()) {
         event = events_.pop();
         event->owner->events_taken.fetch_add(1, std::memory_order_relaxed);
         if (event->group != nullptr) ++event->group->events_taken;
         quiet_if_empty();
         return 0;
       }
+      if (!waiting) waiting.emplace(*this);
     }
+    while (destroyed_) pause();
     const int flags = fcntl(fd, F_GETFL);
     if (flags < 0) return errno;
     if ((flags & O_NONBLOCK) != 0) return EAGAIN;

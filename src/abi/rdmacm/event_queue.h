@@ -4,6 +4,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -72,7 +73,9 @@ class EventList {
 // A queue with a descriptor (an eventfd) that is readable exactly while events wait.
 struct Channel : rdma_event_channel {
   static Result<Channel*> create(Library& library);
-  ~Channel();
+  // Programs do this while another thread waits in rdma_get_cm_event. It then waits for ever, as it
+  // would in the kernel.
+  static void destroy(Channel* channel);
 
   void push(std::unique_ptr<Event> event);
   void append(EventList& events);
@@ -95,11 +98,15 @@ struct Channel : rdma_event_channel {
   Library* library;
 
  private:
+  class Waiting;  // a thread that sleeps on the descriptor
+
   Channel(Library& in, int descriptor);
   void quiet_if_empty();
 
   std::mutex mutex_;
   EventList events_;
+  uint32_t waiting_ = 0;
+  std::atomic<bool> destroyed_{false};
 };
 
 inline Channel* from(rdma_event_channel* channel) { return static_cast<Channel*>(channel); }

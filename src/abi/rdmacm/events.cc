@@ -168,10 +168,12 @@ bool take(Event& event) {
       if (id.is_ud()) take_service_answer(event);
       return true;
     case RDMA_CM_EVENT_REJECTED:
-    case RDMA_CM_EVENT_DISCONNECTED:
       if (id.connect_failed) return false;  // known as CONNECT_ERROR
       (void)bring_to_error(id);
       return true;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      // The queue pair is left alone: programs (rping) destroy it behind the identifier's back.
+      return !id.connect_failed;
     case RDMA_CM_EVENT_MULTICAST_JOIN:
       finish_joining(event);
       return true;

@@ -99,7 +99,7 @@ Id::~Id() {
   detach();
   std::free(route.path_rec);
   if (resolved_addrinfo != nullptr) rdma_freeaddrinfo(resolved_addrinfo);
-  if (synchronous) delete from(channel);
+  if (synchronous) Channel::destroy(from(channel));
 }
 
 void Id::post(std::unique_ptr<Event> what) {
@@ -205,7 +205,7 @@ Status migrate(Id& id, Channel* to) {
   }
   if (id.synchronous) {
     if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
-    delete before;
+    Channel::destroy(before);
   }
   id.synchronous = synchronous;
   wait_for_acknowledgements(id);
@@ -231,7 +231,7 @@ VERBENA_EXPORT rdma_event_channel* rdma_create_event_channel() {
 }
 
 VERBENA_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
-  delete from(channel);
+  Channel::destroy(from(channel));
 }
 
 VERBENA_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,

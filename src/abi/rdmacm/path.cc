@@ -18,7 +18,7 @@ constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kExactly = 2;  // a path record's selector
 constexpr Error kNoConnection{EINVAL, "the identifier is not connected, nor about to be"};
 
-ibv_mtu to_public(wire::Mtu mtu) {
+ibv_mtu public_mtu(wire::Mtu mtu) {
   return static_cast<ibv_mtu>(std::countr_zero(static_cast<uint32_t>(mtu)) - 7);
 }
 
@@ -105,7 +105,7 @@ int fill_init(const Id& id, const cm::ConnectionInfo* info, ibv_qp_attr& attr) {
 
 int fill_rtr(const Id& id, const cm::ConnectionInfo& info, ibv_qp_attr& attr) {
   attr.ah_attr = address_vector(id, info);
-  attr.path_mtu = to_public(info.mtu);
+  attr.path_mtu = public_mtu(info.mtu);
   attr.dest_qp_num = info.remote_qpn.value();
   attr.rq_psn = id.psn;
   const int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -136,8 +136,8 @@ Result<ibv_sa_path_rec> path_to_destination(const Id& id) {
     return Error{code, "the device does not say what its port can do"};
   }
   ibv_sa_path_rec path = blank_path();
-  path.sgid = rdmacm::to_public(id.source.gid);
-  path.dgid = rdmacm::to_public(id.destination.gid);
+  path.sgid = to_public(id.source.gid);
+  path.dgid = to_public(id.destination.gid);
   path.traffic_class = id.tos.value_or(0);
   path.sl = static_cast<uint8_t>(path.traffic_class >> 5);
   path.mtu = static_cast<uint8_t>(port.active_mtu);
@@ -151,13 +151,13 @@ Result<ibv_sa_path_rec> path_to_destination(const Id& id) {
 
 ibv_sa_path_rec path_of(const cm::ConnectionInfo& info) {
   ibv_sa_path_rec path = blank_path();
-  path.sgid = rdmacm::to_public(info.addresses.local_gid);
-  path.dgid = rdmacm::to_public(info.addresses.peer_gid);
+  path.sgid = to_public(info.addresses.local_gid);
+  path.dgid = to_public(info.addresses.peer_gid);
   path.flow_label = htonl(info.flow_label);
   path.hop_limit = info.hop_limit;
   path.traffic_class = info.traffic_class;
   path.sl = static_cast<uint8_t>(info.traffic_class >> 5);
-  path.mtu = static_cast<uint8_t>(to_public(info.mtu));
+  path.mtu = static_cast<uint8_t>(public_mtu(info.mtu));
   path.packet_life_time = static_cast<uint8_t>(info.ack_timeout > 0 ? info.ack_timeout - 1 : 0);
   return path;
 }
@@ -166,7 +166,7 @@ ibv_ah_attr address_vector(const Id& id) {
   ibv_ah_attr av{};
   av.is_global = 1;
   av.port_num = kPort;
-  av.grh.dgid = rdmacm::to_public(id.destination.gid);
+  av.grh.dgid = to_public(id.destination.gid);
   av.grh.sgid_index = id.gid_index;
   av.grh.hop_limit = kHopLimit;
   av.grh.traffic_class = id.tos.value_or(0);

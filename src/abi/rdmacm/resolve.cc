@@ -154,7 +154,7 @@ Status bind_address(Id& id, const IpAddress& address) {
 
 Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destination) {
   if (is_dead(id)) return kForked;
-  const Result<IpAddress> to = read_address(destination);
+  Result<IpAddress> to = read_address(destination);
   if (!to.ok()) return to.error();
   if (id.state == State::Idle) {
     const Status bound = bind_before_resolving(id, source, to.value());
