@@ -58,7 +58,7 @@ void Management::route(const core::ManagementDatagram& datagram, Instant at) {
     case cm::Route::Kind::Service:
       return to_listener(datagram, route.service_id, at);
     case cm::Route::Kind::Everyone:
-      offer_to_everyone(datagram);
+      nic_.udp_->forward_to_everyone(datagram.packet, datagram.meta);
       return to_agent(datagram, false, at);
     case cm::Route::Kind::Nobody:
       return to_agent(datagram, false, at);  // it counts them
@@ -82,13 +82,6 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
   const auto names = names_for(nic_.device_.interface_index, service_id, *destination);
   if (nic_.udp_->forward(names, datagram.packet, datagram.meta) == Forwarded::Nobody) {
     to_agent(datagram, false, at);
-  }
-}
-
-void Management::offer_to_everyone(const core::ManagementDatagram& datagram) {
-  for (uint32_t slot = datapath::kFirstSlot; slot <= datapath::kLastSlot; ++slot) {
-    if (slot == nic_.directory_->slot()) continue;
-    (void)nic_.udp_->forward(static_cast<uint8_t>(slot), datagram.packet, datagram.meta);
   }
 }
 
@@ -235,6 +228,7 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
       return claimed.error();
     }
     claims_[id.value()] = std::move(names);
+    nic_.udp_->update_services();
     if (!parameters.address) ++wildcards_;
     return id;
   });
@@ -249,6 +243,7 @@ Status Management::stop_listening(uint32_t listener) {
     if (names->second.front().where != ServiceName::Where::Address) --wildcards_;
     release(names->second);
     claims_.erase(names);
+    nic_.udp_->update_services();
     return agent_.stop_listening(listener);
   });
 }

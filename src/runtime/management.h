@@ -65,7 +65,6 @@ class Management final : public ConnectionManager {
   void route(const core::ManagementDatagram& datagram, Instant at);
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
-  void offer_to_everyone(const core::ManagementDatagram& datagram);
   void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
   void post_outgoing();
   Result<wire::PathId> path_to(const PathKey& key);

@@ -278,7 +278,7 @@ void Nic::run_background() {
   while (!stop_) {
     // Decide how long to sleep, and say so before letting the lock go.
     const Instant at = runtime::now();
-    Instant until = next_deadline();
+    Instant until = std::min(next_deadline(), udp_->deadline());
     if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
     const bool holding = owed_ && watching_;
     if (holding)
@@ -333,7 +333,8 @@ void Nic::run_background() {
     if (owed_) transmit(runtime::now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
-    if (!found && fds[0].revents != 0) {  // it was not a packet, or somebody was faster
+    if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {
+      // It was not a packet, or somebody was faster.
       turning_thread_.store(pthread_self(), std::memory_order_relaxed);
       udp_->poll_directory();
       turning_thread_.store(pthread_t{}, std::memory_order_relaxed);

@@ -200,7 +200,12 @@ cm::ConnectParameters CmHost::to(uint64_t service) const {
 }
 
 uint64_t CmHost::counter(const std::string& name) {
-  std::istringstream text(nic_->counters_text());
+  std::string all = nic_->counters_text();
+  while (all.find("busy") != std::string::npos) {  // in the middle of a turn
+    poll(nullptr, 0, 1);
+    all = nic_->counters_text();
+  }
+  std::istringstream text(all);
   std::string found;
   uint64_t value = 0;
   while (text >> found >> value) {

@@ -119,13 +119,121 @@ TEST(ConnectionManager, APortBelongsToOneProcess) {
 
 TEST(ConnectionManager, ARequestForNobodyIsRefused) {
   CmProcess client, bystander;
-  bystander.ask("plain");
+  ASSERT_EQ(bystander.ask("plain"), "ok");
   for (int i = 0; i < 3; ++i) {
     client.number("connect " + text(service(7005)));
-    EXPECT_NE(client.ask("event").find("rejected"), std::string::npos);
+    EXPECT_NE(client.ask("event").find(" reason 8 "), std::string::npos);
     client.number("sidr " + text(service(7005)));
-    EXPECT_NE(client.ask("event").find("SIDR response"), std::string::npos);
+    EXPECT_NE(client.ask("event").find(" sidr 1"), std::string::npos);
   }
+}
+
+TEST(ConnectionManager, ServicesAreResolvedBetweenProcesses) {
+  CmProcess server, client;
+  server.number("listen " + text(service(7006)) + " any");
+  const uint32_t asked = client.number("sidr " + text(service(7006)));
+  const uint32_t request = id_of(server.ask("event"), "SIDR request");
+  EXPECT_EQ(server.ask("answer " + std::to_string(request)), "ok");
+  EXPECT_EQ(id_of(client.ask("event"), "SIDR response"), asked);
+}
+
+// Settled, the kernel alone finds the way: no datagram goes through another process.
+TEST(ConnectionManager, TheKernelFindsTheProcess) {
+  CmProcess servers[4];
+  CmProcess client;
+  for (uint16_t i = 0; i < 4; ++i) {
+    servers[i].number("listen " + text(service(static_cast<uint16_t>(7010 + i))) + " any");
+  }
+  connect_and_disconnect(client, servers[0], text(service(7010)));
+  const auto strays = [&] {
+    uint32_t sum = client.number("counter udp_strays_forwarded");
+    for (CmProcess& server : servers) sum += server.number("counter udp_strays_forwarded");
+    return sum;
+  };
+  const uint32_t before = strays();
+  for (uint16_t i = 0; i < 4; ++i) {
+    for (int k = 0; k < 3; ++k) {
+      connect_and_disconnect(client, servers[i], text(service(static_cast<uint16_t>(7010 + i))));
+    }
+  }
+  EXPECT_EQ(strays(), before);
+}
+
+// One after the other is stopped, so that whichever the kernel prefers is among them.
+TEST(ConnectionManager, AStoppedProcessDoesNotStopTheOthersConnections) {
+  for (int stopped = 0; stopped < 3; ++stopped) {
+    CmProcess bystanders[3];
+    for (uint16_t i = 0; i < 3; ++i) {
+      bystanders[i].number("listen " + text(service(static_cast<uint16_t>(7020 + i))) + " any");
+    }
+    CmProcess server, client;
+    server.number("listen " + text(service(7030)) + " any");
+    connect_and_disconnect(client, server, text(service(7030)));
+    for (int i = 0; i <= stopped; ++i) bystanders[i].stop();
+
+    // Those that were there, one that comes, and a listener that comes.
+    connect_and_disconnect(client, server, text(service(7030)));
+    CmProcess late_client, late_server;
+    connect_and_disconnect(late_client, server, text(service(7030)));
+    late_server.number("listen " + text(service(7031)) + " any");
+    connect_and_disconnect(late_client, late_server, text(service(7031)));
+    connect_and_disconnect(client, late_server, text(service(7031)));
+    // Nobody is there for this one; somebody who runs says so.
+    client.number("connect " + text(service(7032)));
+    EXPECT_NE(client.ask("event 5000").find("rejected"), std::string::npos);
+    // All of it without a datagram lost: that would have cost its sender a repetition.
+    for (CmProcess* p : {&client, &server, &late_client, &late_server}) {
+      EXPECT_EQ(p->number("counter cm_retransmissions"), 0u);
+    }
+  }
+}
+
+TEST(ConnectionManager, AProcessWithoutItPassesRequestsOn) {
+  CmProcess plain[3];
+  for (CmProcess& p : plain) ASSERT_EQ(p.ask("plain"), "ok");
+  CmProcess server, client;
+  server.number("listen " + text(service(7040)) + " any");
+  connect_and_disconnect(client, server, text(service(7040)));
+}
+
+// The peer of a killed process is told by whoever is there.
+TEST(ConnectionManager, AConnectionToADeadProcessEndsAtOnce) {
+  auto server = std::make_unique<CmProcess>();
+  CmProcess client, bystander;
+  ASSERT_EQ(bystander.ask("plain"), "ok");
+  server->number("listen " + text(service(7050)) + " any");
+  const uint32_t active = client.number("connect " + text(service(7050)));
+  const uint32_t passive = id_of(server->ask("event"), "connect request");
+  EXPECT_EQ(server->ask("accept " + std::to_string(passive)), "ok");
+  EXPECT_EQ(id_of(client.ask("event"), "connect response"), active);
+  EXPECT_EQ(client.ask("establish " + std::to_string(active)), "ok");
+  id_of(server->ask("event"), "established");
+  server->kill();
+  EXPECT_EQ(client.ask("disconnect " + std::to_string(active)), "ok");
+  EXPECT_EQ(client.ask("event"),
+            "disconnected id " + std::to_string(active) + " reason 0 error 0 sidr 0");
+  EXPECT_EQ(client.number("counter cm_retransmissions"), 0u);
+}
+
+// exit() says goodbye for those who did not.
+TEST(ConnectionManager, AProcessThatExitsDisconnects) {
+  CmProcess server, client;
+  server.number("listen " + text(service(7051)) + " any");
+  const uint32_t active = client.number("connect " + text(service(7051)));
+  const uint32_t passive = id_of(server.ask("event"), "connect request");
+  EXPECT_EQ(server.ask("accept " + std::to_string(passive)), "ok");
+  id_of(client.ask("event"), "connect response");
+  EXPECT_EQ(client.ask("establish " + std::to_string(active)), "ok");
+  EXPECT_EQ(id_of(server.ask("event"), "established"), passive);
+  client.ask("exit");
+  EXPECT_EQ(id_of(server.ask("event"), "disconnected"), passive);
+}
+
+TEST(ConnectionManager, ConnectsThroughAFaultyNetwork) {
+  CmProcess server("VERBENA_FAULTS=loss=0.1,duplicate=0.1,reorder=0.1,seed=7");
+  CmProcess client("VERBENA_FAULTS=loss=0.1,seed=8");
+  server.number("listen " + text(service(7060)) + " any");
+  for (int i = 0; i < 10; ++i) connect_and_disconnect(client, server, text(service(7060)));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace {
 // and meet over UDP alone.
 constexpr uint8_t kProtocolVersion = 2;
 
-enum class Kind : uint8_t { Stray = 1, IndexReport = 2, CountersRequest = 3, CountersReply = 4 };
+enum class Kind : uint8_t { Stray = 1, Report = 2, CountersRequest = 3, CountersReply = 4 };
 
 // Messages never leave the host, so these are plain structs in its byte order.
 struct Header {
@@ -36,12 +36,16 @@ struct StrayHeader {
   wire::RxMeta meta;
   uint32_t stride = 0;
 };
-struct ReportMessage {
-  Header header{.kind = Kind::IndexReport};
-  IndexReport report;
+struct ReportHeader {
+  Header header{.kind = Kind::Report};
+  LocalAddress address;
+  uint32_t round = 0;
+  uint16_t index = 0;
+  uint8_t slot = 0;
+  // The services follow.
 };
 static_assert(std::is_trivially_copyable_v<StrayHeader> &&
-              std::is_trivially_copyable_v<ReportMessage>);
+              std::is_trivially_copyable_v<ReportHeader>);
 
 constexpr size_t kLargestTrain = 65536;
 constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
@@ -179,7 +183,7 @@ void Mailbox::add_address(const LocalAddress& address) {
   addresses_.push_back(address);
 }
 
-void Mailbox::take(std::vector<Stray>& strays, std::vector<IndexReport>& reports) {
+void Mailbox::take(std::vector<Stray>& strays, std::vector<MemberReport>& reports) {
   const std::lock_guard lock(directory_.mutex_);
   if (woken_) {
     eventfd_t count;
@@ -188,7 +192,7 @@ void Mailbox::take(std::vector<Stray>& strays, std::vector<IndexReport>& reports
   }
   std::move(strays_.begin(), strays_.end(), std::back_inserter(strays));
   strays_.clear();
-  reports.insert(reports.end(), reports_.begin(), reports_.end());
+  std::move(reports_.begin(), reports_.end(), std::back_inserter(reports));
   reports_.clear();
 }
 
@@ -264,16 +268,35 @@ void SlotDirectory::release_service(const ServiceName& name) {
   services_.erase(it);
 }
 
+std::vector<uint32_t> SlotDirectory::services_at(const LocalAddress& address) const {
+  using Where = ServiceName::Where;
+  const Where any = address.gid.is_ipv4() ? Where::AnyIpv4 : Where::AnyIpv6;
+  std::vector<uint32_t> found;
+  const std::lock_guard lock(mutex_);
+  for (const Service& service : services_) {
+    const ServiceName& name = service.name;
+    const bool here =
+        name.where == any || (name.where == Where::Address && name.address == address.gid);
+    if (!here || name.service_id > UINT32_MAX || found.size() >= kMostServicesInReport) continue;
+    found.push_back(static_cast<uint32_t>(name.service_id));
+  }
+  return found;
+}
+
 bool SlotDirectory::is_claimed(const ServiceName& name) {
   const UniqueFd fd = open_socket();
   const UnixAddress a = address_of(name);
   return fd.valid() && ::connect(fd.get(), a.get(), a.bytes) == 0;
 }
 
-void SlotDirectory::report_index(uint8_t to_slot, const IndexReport& report) {
-  ReportMessage m;
-  m.report = report;
-  send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(m), {});
+Forwarded SlotDirectory::report(uint8_t to_slot, const MemberReport& report) {
+  ReportHeader h;
+  h.address = report.address;
+  h.round = report.round;
+  h.index = report.index;
+  h.slot = report.slot;
+  return outcome(send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h),
+                         std::as_bytes(std::span(report.services))));
 }
 
 struct SlotDirectory::Question {
@@ -310,7 +333,7 @@ void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>&
       case Kind::Stray:
         deliver_stray(m.bytes, self);
         break;
-      case Kind::IndexReport:
+      case Kind::Report:
         deliver_report(m.bytes, self);
         break;
       case Kind::CountersRequest:
@@ -341,11 +364,15 @@ void SlotDirectory::deliver_stray(std::span<const std::byte> message, const Mail
 }
 
 void SlotDirectory::deliver_report(std::span<const std::byte> message, const Mailbox* self) {
-  const auto m = load_value<ReportMessage>(message);
-  if (!m) return;
-  Mailbox* const box = mailbox_of(m->report.address);
+  const auto h = load_value<ReportHeader>(message);
+  if (!h) return;
+  Mailbox* const box = mailbox_of(h->address);
   if (box == nullptr || box->reports_.size() >= kMailboxReports) return;
-  box->reports_.push_back(m->report);
+  MemberReport report{h->address, h->round, h->index, h->slot, {}};
+  const std::span<const std::byte> rest = message.subspan(sizeof *h);
+  report.services.resize(std::min(rest.size() / sizeof(uint32_t), kMostServicesInReport));
+  std::memcpy(report.services.data(), rest.data(), report.services.size() * sizeof(uint32_t));
+  box->reports_.push_back(std::move(report));
   wake(*box, self);
 }
 

@@ -62,13 +62,16 @@ struct Stray {
   std::vector<std::byte> bytes;
 };
 
-// "Of the sockets on this address, the one of this slot answered to this index."
-struct IndexReport {
+// "Of the sockets on this address, the one of this slot answered to this index, and requests for
+// these services are for it."
+struct MemberReport {
   LocalAddress address;
   uint32_t round = 0;  // which of the asker's rounds of probes this answers
   uint16_t index = 0;
   uint8_t slot = 0;
+  std::vector<uint32_t> services{};  // the lower half of each id; the upper one is zero
 };
+inline constexpr size_t kMostServicesInReport = 512;
 
 // What one live slot says about itself. Another user's process does not answer: pid 0, no text.
 struct SlotReport {
@@ -91,7 +94,7 @@ class Mailbox {
   // From now on strays and reports for this address come here.
   void add_address(const LocalAddress& address);
   // Moves what has come to the end of these. Also quiets wake_fd().
-  void take(std::vector<Stray>& strays, std::vector<IndexReport>& reports);
+  void take(std::vector<Stray>& strays, std::vector<MemberReport>& reports);
   // Readable while something waits that another thread's poll() put here.
   int wake_fd() const { return wake_.get(); }
 
@@ -102,7 +105,7 @@ class Mailbox {
   // Guarded by the directory's mutex:
   std::vector<LocalAddress> addresses_;
   std::vector<Stray> strays_;
-  std::vector<IndexReport> reports_;
+  std::vector<MemberReport> reports_;
   bool woken_ = false;
 };
 
@@ -124,12 +127,14 @@ class SlotDirectory {
   // One packet, likewise.
   Forwarded forward(const ServiceName& to, const LocalAddress& arrived_at, const wire::RxMeta& meta,
                     std::span<const std::byte> bytes);
-  void report_index(uint8_t to_slot, const IndexReport& report);
+  Forwarded report(uint8_t to_slot, const MemberReport& report);
 
   // EADDRINUSE: another process has it, or this one.
   Status claim_service(const ServiceName& name);
   void release_service(const ServiceName& name);
   static bool is_claimed(const ServiceName& name);
+  // Those claimed for an address, or for every one of its family, as a MemberReport has them.
+  std::vector<uint32_t> services_at(const LocalAddress& address) const;
 
   // Reads what has arrived, a bounded amount, sorts it into mailboxes and answers questions. Never
   // blocks. `self` is the caller's mailbox, which need not be woken.

@@ -1,7 +1,6 @@
-// Probes, what is learned from their answers, and the BPF program made of that.
+// Probes, and what is learned from their answers.
 #include "datapath/udp/steering.h"
 
-#include <linux/filter.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "datapath/udp/steering_program.h"
 #include "datapath/udp/udp_socket.h"
 #include "wire/icrc.h"
 
@@ -24,22 +24,21 @@ namespace {
 // A probe: a BTH with a manufacturer-specific opcode and no destination, then
 //   12 'V' 'B' | 14 version | 15 asking slot | 16..17 index | 18..19 zero | 20..23 round
 // It goes from an address of this host to itself and carries no ICRC.
-constexpr uint8_t kProbeOpcode = 0xFF;
 constexpr uint8_t kProbeVersion = 1;
 constexpr size_t kProbeMarkOffset = 12;
 constexpr size_t kProbeSlotOffset = 15;
-constexpr size_t kProbeIndexOffset = 16;
 constexpr size_t kProbeRoundOffset = 20;
 constexpr size_t kProbeBytes = 24;
-constexpr size_t kQpnOffset = 5;  // in the BTH; its top byte is the slot
 
 constexpr uint16_t kFirstProbes = 16;
 constexpr uint16_t kMostProbes = 256;  // no more processes than slots
+constexpr uint16_t kNoIndex = 0xFFFF;  // in a report that answers no probe
 // A member that has not answered by then is busy or stopped; the others need not wait.
 constexpr Duration kPatience = milliseconds(20);
 constexpr Duration kShortestPause = milliseconds(10);
 constexpr Duration kLongestPause = seconds(1);
-constexpr uint32_t kNoSocket = 0xFFFFFFFF;  // the kernel then chooses by hash
+// The owner's clock may be a tick ahead of ours.
+constexpr Duration kClockTick = milliseconds(10);
 
 using Probe = std::array<std::byte, kProbeBytes>;
 
@@ -55,37 +54,6 @@ Probe make_probe(uint8_t slot, uint16_t index, uint32_t round) {
   return p;
 }
 
-constexpr sock_filter statement(int code, uint32_t k) {
-  return {static_cast<uint16_t>(code), 0, 0, k};
-}
-constexpr sock_filter jump(int code, uint32_t k, uint8_t if_true, uint8_t if_false) {
-  return {static_cast<uint16_t>(code), if_true, if_false, k};
-}
-
-// Offset 0 is the UDP payload's first byte; the result is a socket's index.
-std::vector<sock_filter> program_for(const std::array<int16_t, 256>& index_of_slot) {
-  std::vector<sock_filter> p = {
-      statement(BPF_LD | BPF_B | BPF_ABS, 0),
-      jump(BPF_JMP | BPF_JEQ | BPF_K, kProbeOpcode, 0, 2),
-      statement(BPF_LD | BPF_H | BPF_ABS, kProbeIndexOffset),
-      statement(BPF_RET | BPF_A, 0),
-      statement(BPF_LD | BPF_B | BPF_ABS, kQpnOffset),
-  };
-  const auto send_slot_to = [&](uint32_t slot, int16_t index) {
-    p.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, slot, 0, 1));
-    p.push_back(statement(BPF_RET | BPF_K, static_cast<uint32_t>(index)));
-  };
-  bool lowest = true;
-  for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
-    if (index_of_slot[slot] < 0) continue;
-    send_slot_to(slot, index_of_slot[slot]);
-    if (lowest) send_slot_to(0, index_of_slot[slot]);  // QP0 and QP1 are the lowest slot's
-    lowest = false;
-  }
-  p.push_back(statement(BPF_RET | BPF_K, kNoSocket));
-  return p;
-}
-
 }  // namespace
 
 Steering::Steering(const LocalAddress& address, int receive_fd, int send_fd,
@@ -97,7 +65,7 @@ Steering::Steering(const LocalAddress& address, int receive_fd, int send_fd,
       updates_(updates),
       pause_(kShortestPause),
       probes_(kFirstProbes) {
-  index_of_slot_.fill(kUnknown);
+  members_[directory_.slot()].services = directory_.services_at(address_);
 }
 
 void Steering::start_round(Instant now) {
@@ -107,7 +75,7 @@ void Steering::start_round(Instant now) {
   round_start_ = now;
   own_probes_ = 0;
   attach_due_ = true;
-  confirmed_.fill(false);
+  for (Member& m : members_) m.confirmed = m.deaf = false;
   send_probes();
 }
 
@@ -122,36 +90,44 @@ bool Steering::take_probe(std::span<const std::byte> datagram, const wire::Gid& 
   const uint8_t asker = load_u8(datagram.data() + kProbeSlotOffset);
   const uint16_t index = load_be16(datagram.data() + kProbeIndexOffset);
   const uint32_t round = load_be32(datagram.data() + kProbeRoundOffset);
+  Member& member = members_[asker];
   if (asker == directory_.slot()) {
     if (round != round_) return true;
     ++own_probes_;
-    if (!confirmed_[asker]) learn(asker, index);
-  } else if (answered_round_[asker] != round) {
+    if (!member.confirmed) learn(asker, index);
+  } else if (member.answered_round != round) {
     // The first probe of a round is the lowest: an index that does not exist goes anywhere.
-    answered_round_[asker] = round;
-    directory_.report_index(asker, {address_, round, index, directory_.slot()});
+    member.answered_round = round;
+    (void)directory_.report(
+        asker, {address_, round, index, directory_.slot(), members_[directory_.slot()].services});
   }
   return true;
 }
 
-void Steering::on_report(const IndexReport& report) {
-  if (report.address != address_ || report.round != round_ || report.index >= kMostProbes) return;
-  if (report.slot < kFirstSlot || report.slot > kLastSlot) return;
-  if (!confirmed_[report.slot]) learn(report.slot, report.index);
+void Steering::on_report(const MemberReport& report) {
+  if (report.address != address_ || report.slot < kFirstSlot || report.slot > kLastSlot) return;
+  Member& member = members_[report.slot];
+  member.deaf = false;
+  member.services = report.services;
+  if (report.round != round_ || report.index >= kMostProbes) return;
+  if (!member.confirmed) learn(report.slot, report.index);
 }
 
 void Steering::learn(uint8_t slot, uint16_t index) {
   const auto value = static_cast<int16_t>(index);
-  for (int16_t& other : index_of_slot_) {
-    if (other == value && &other != &index_of_slot_[slot]) {
-      other = kUnknown;  // who was there is gone or has moved
-      confirmed_[static_cast<size_t>(&other - index_of_slot_.data())] = false;
-      changed_ = true;
-    }
+  Member& member = members_[slot];
+  for (Member& other : members_) {
+    if (other.index != value || &other == &member) continue;
+    other.index = SteeringTable::kUnknown;  // who was there is gone or has moved
+    other.confirmed = false;
+    changed_ = true;
   }
-  changed_ |= index_of_slot_[slot] != value;
-  index_of_slot_[slot] = value;
-  confirmed_[slot] = true;
+  if (member.index != value) {
+    changed_ = true;
+    if (slot == directory_.slot()) placed_ = false;
+  }
+  member.index = value;
+  member.confirmed = true;
   // Without a program all probes go to one socket, by hash, and that one answers to index 0.
   program_seen_ |= index > 0;
 }
@@ -162,13 +138,41 @@ void Steering::on_stray(Instant now) {
   start_round(now);
 }
 
+void Steering::update_services(Instant now) {
+  std::vector<uint32_t> services = directory_.services_at(address_);
+  Member& self = members_[directory_.slot()];
+  if (self.services == services) return;
+  self.services = std::move(services);
+  placed_ = false;
+  changed_ = true;
+  for (const uint8_t slot : others()) {
+    const Forwarded outcome =
+        directory_.report(slot, {address_, 0, kNoIndex, directory_.slot(), self.services});
+    if (outcome == Forwarded::Nobody) members_[slot] = {};
+    if (outcome == Forwarded::Dropped) members_[slot].deaf = true;
+  }
+  tick(now);
+}
+
+std::vector<uint8_t> Steering::others() const {
+  std::vector<uint8_t> slots;
+  for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
+    const Member& m = members_[slot];
+    if (slot == directory_.slot()) continue;
+    if (m.index != SteeringTable::kUnknown || m.answered_round != 0) {
+      slots.push_back(static_cast<uint8_t>(slot));
+    }
+  }
+  return slots;
+}
+
 void Steering::tick(Instant now) {
   if (round_ == 0) return;
   const bool patient = now - round_start_ < kPatience;
   if (!program_seen_) {
     // Alone, or nobody has attached a program yet. Attaching one harms nobody now; ask again with
     // it.
-    const bool all_came_here = own_probes_ > 1 && confirmed_[directory_.slot()];
+    const bool all_came_here = own_probes_ > 1 && members_[directory_.slot()].confirmed;
     if (!all_came_here && patient) return;
     program_seen_ = true;
     attach();
@@ -179,22 +183,28 @@ void Steering::tick(Instant now) {
   // know.
   if (!(changed_ || attach_due_) || (patient && !is_complete())) return;
   attach();
+  placed_ = true;
   if (highest_index() + 1 >= probes_ && probes_ < kMostProbes) {
     probes_ = kMostProbes;
     start_round(now);
   }
 }
 
+Instant Steering::deadline() const {
+  const bool waits = round_ != 0 && (!program_seen_ || changed_ || attach_due_);
+  return waits ? round_start_ + kPatience + kClockTick : kNever;
+}
+
 // Whether everyone up to the highest index has answered in this round.
 bool Steering::is_complete() const {
-  return confirmed_[directory_.slot()] &&
-         std::ranges::count(confirmed_, true) == highest_index() + 1;
+  return members_[directory_.slot()].confirmed &&
+         std::ranges::count(members_, true, &Member::confirmed) == highest_index() + 1;
 }
 
 int Steering::highest_index() const {
   int highest = 0;
-  for (size_t slot = 0; slot < confirmed_.size(); ++slot) {
-    if (confirmed_[slot]) highest = std::max<int>(highest, index_of_slot_[slot]);
+  for (const Member& m : members_) {
+    if (m.confirmed) highest = std::max<int>(highest, m.index);
   }
   return highest;
 }
@@ -210,11 +220,35 @@ void Steering::send_probes() {
   }
 }
 
-void Steering::attach() {
-  std::vector<sock_filter> code = program_for(index_of_slot_);
+// What is for nobody in particular goes to the lowest slot whose process is known to run.
+int16_t Steering::fallback() const {
+  const auto runs = [](const Member& m) { return m.confirmed && !m.deaf; };
+  const auto lowest = std::ranges::find_if(members_, runs);
+  return lowest != members_.end() ? lowest->index : members_[directory_.slot()].index;
+}
+
+bool Steering::attach(const SteeringTable& table) {
+  std::vector<sock_filter> code = steering_program(table);
   const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
-  if (::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) ==
-      0) {
+  return ::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program,
+                      sizeof program) == 0;
+}
+
+void Steering::attach() {
+  SteeringTable table;
+  for (size_t slot = 0; slot < members_.size(); ++slot) {
+    const Member& m = members_[slot];
+    table.index_of_slot[slot] = m.index;
+    if (m.index == SteeringTable::kUnknown) continue;
+    for (const uint32_t service : m.services) table.services.emplace_back(service, m.index);
+  }
+  table.fallback = fallback();
+  bool attached = attach(table);
+  if (!attached && !table.services.empty()) {  // too long for this host's limits
+    table.services.clear();
+    attached = attach(table);
+  }
+  if (attached) {
     ++updates_;
     if (changed_) pause_ = kShortestPause;
   }

@@ -1,20 +1,26 @@
-// Asks the kernel to give each packet on port 4791 to the process whose slot is in its QPN, among
-// all processes that share the address (SO_REUSEPORT with a classic BPF program).
+// Asks the kernel to give each packet on port 4791 to the process it is for, among all processes
+// that share the address (SO_REUSEPORT with a classic BPF program): the one whose slot is in its
+// QPN; for connection messages, the one whose slot is in the communication id, or that listens to
+// the service.
 //
 // The program must name a socket by its index in the group, which nobody tells, and which changes
 // when a member leaves (the last one moves into its place). So indices are learned: every program
 // passes a probe packet to the index written in it; a member that gets one tells the asker, over
-// the slot directory, where it was found. Whoever joins or sees strays asks. All of this only makes
-// things fast: a packet that arrives at the wrong process is forwarded.
+// the slot directory, where it was found and which services it listens to. Whoever joins or sees
+// strays asks; whoever begins or ceases to listen tells. All of this makes things fast, and
+// independent of processes that are stopped: a packet that arrives at the wrong process is
+// forwarded, but only while that process runs.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/time.h"
 #include "datapath/udp/slot_directory.h"
+#include "datapath/udp/steering_program.h"
 #include "wire/identifiers.h"
 
 namespace verbena::datapath {
@@ -30,21 +36,34 @@ class Steering {
 
   // Whether a received datagram is a probe rather than a packet; then it is dealt with.
   bool take_probe(std::span<const std::byte> datagram, const wire::Gid& source);
-  void on_report(const IndexReport& report);
+  void on_report(const MemberReport& report);
   // A packet of another slot came to us, so the program may be out of date.
   void on_stray(Instant now);
-  // Acts on what has been learned. Call it now and then.
+  // What this process listens to has changed: see SlotDirectory::services_at().
+  void update_services(Instant now);
+  // Acts on what has been learned. Call it now and then, and at the deadline.
   void tick(Instant now);
-  // The kernel knows what we know.
-  bool settled() const { return program_seen_ && !changed_ && !attach_due_; }
+  Instant deadline() const;
+  // The kernel knows where we are and what we listen to.
+  bool settled() const { return placed_; }
+  // Slots of other processes that share the address, as far as is known.
+  std::vector<uint8_t> others() const;
 
  private:
-  static constexpr int16_t kUnknown = -1;
+  struct Member {
+    int16_t index = SteeringTable::kUnknown;
+    bool confirmed = false;       // in this round
+    bool deaf = false;            // since then a message could not be delivered
+    uint32_t answered_round = 0;  // of its rounds: one answer a round is enough
+    std::vector<uint32_t> services;
+  };
 
   void learn(uint8_t slot, uint16_t index);
   bool is_complete() const;
   int highest_index() const;
   void send_probes();
+  int16_t fallback() const;
+  bool attach(const SteeringTable& table);
   void attach();
 
   const LocalAddress address_;
@@ -55,15 +74,14 @@ class Steering {
 
   uint32_t round_ = 0;  // 0: none yet
   Instant round_start_;
-  Duration pause_;             // until strays may start the next round
-  uint16_t probes_ = 0;        // indices asked for in a round
-  bool program_seen_ = false;  // the group obeys probes
-  bool changed_ = false;       // learned something that is not attached
-  bool attach_due_ = false;    // nothing was attached in this round yet
-  uint32_t own_probes_ = 0;    // that came back to ourselves in this round
-  std::array<int16_t, 256> index_of_slot_;
-  std::array<bool, 256> confirmed_{};           // in this round
-  std::array<uint32_t, 256> answered_round_{};  // per asking slot: one answer a round is enough
+  Duration pause_;                     // until strays may start the next round
+  uint16_t probes_ = 0;                // indices asked for in a round
+  bool program_seen_ = false;          // the group obeys probes
+  bool changed_ = false;               // learned something that is not attached
+  bool attach_due_ = false;            // nothing was attached in this round yet
+  bool placed_ = false;                // what is attached has our place and our services
+  uint32_t own_probes_ = 0;            // that came back to ourselves in this round
+  std::array<Member, 256> members_{};  // by slot; our own too
 };
 
 }  // namespace verbena::datapath

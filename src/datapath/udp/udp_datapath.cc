@@ -207,25 +207,59 @@ std::vector<std::byte> with_icrc(std::span<const std::byte> packet) {
 Forwarded UdpDatapath::forward(uint8_t slot, std::span<const std::byte> packet,
                                const wire::RxMeta& meta) {
   const auto bytes = with_icrc(packet);
-  return count_forwarded(directory_.forward(slot, local_address(meta.destination, interface_index_),
-                                            meta, bytes, static_cast<uint32_t>(bytes.size())));
+  const auto outcome = directory_.forward(slot, local_address(meta.destination, interface_index_),
+                                          meta, bytes, static_cast<uint32_t>(bytes.size()));
+  return count_forwarded(outcome, meta);
 }
 
 Forwarded UdpDatapath::forward(std::span<const ServiceName> services,
                                std::span<const std::byte> packet, const wire::RxMeta& meta) {
   const auto bytes = with_icrc(packet);
+  const LocalAddress arrived_at = local_address(meta.destination, interface_index_);
   for (const ServiceName& service : services) {
-    const Forwarded outcome =
-        directory_.forward(service, local_address(meta.destination, interface_index_), meta, bytes);
-    if (outcome != Forwarded::Nobody) return count_forwarded(outcome);
+    const Forwarded outcome = directory_.forward(service, arrived_at, meta, bytes);
+    if (outcome != Forwarded::Nobody) return count_forwarded(outcome, meta);
   }
   return Forwarded::Nobody;
 }
 
-Forwarded UdpDatapath::count_forwarded(Forwarded outcome) {
-  if (outcome == Forwarded::Yes) ++counters_->strays_forwarded;
+void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) {
+  const Steering* const steering = steering_of(meta.destination);
+  if (steering == nullptr) return;
+  const auto bytes = with_icrc(packet);
+  for (const uint8_t slot : steering->others()) {
+    (void)directory_.forward(slot, local_address(meta.destination, interface_index_), meta, bytes,
+                             static_cast<uint32_t>(bytes.size()));
+  }
+}
+
+Steering* UdpDatapath::steering_of(const wire::Gid& address) {
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->is_group && endpoint->address.gid == address) return endpoint->steering.get();
+  }
+  return nullptr;
+}
+
+Forwarded UdpDatapath::count_forwarded(Forwarded outcome, const wire::RxMeta& meta) {
   if (outcome == Forwarded::Dropped) ++counters_->strays_dropped;
+  if (outcome != Forwarded::Yes) return outcome;
+  ++counters_->strays_forwarded;
+  if (Steering* steering = steering_of(meta.destination)) steering->on_stray(read_clock(options_));
   return outcome;
+}
+
+void UdpDatapath::update_services() {
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->steering) endpoint->steering->update_services(read_clock(options_));
+  }
+}
+
+Instant UdpDatapath::deadline() const {
+  Instant earliest = kNever;
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->steering) earliest = std::min(earliest, endpoint->steering->deadline());
+  }
+  return earliest;
 }
 
 void UdpDatapath::poll_directory() { receiver_->poll_directory(); }

@@ -20,6 +20,7 @@ namespace verbena::datapath {
 struct UdpEndpoint;
 struct UdpPath;
 struct UdpCounters;
+class Steering;
 class UdpReceiver;
 class UdpSender;
 
@@ -55,9 +56,16 @@ class UdpDatapath final : public Datapath {
   uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
+  // What the directory's services are has changed: the kernel and the other processes are told.
+  void update_services();
+
+  // When poll_directory() has something to do though nothing has arrived.
+  Instant deadline() const;
+
   // Passes a packet, without its ICRC, on to another process of this host: to the one with a slot,
-  // or to the first of these services that somebody has.
+  // to all that are known, or to the first of these services that somebody has.
   Forwarded forward(uint8_t slot, std::span<const std::byte> packet, const wire::RxMeta& meta);
+  void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta);
   Forwarded forward(std::span<const ServiceName> services, std::span<const std::byte> packet,
                     const wire::RxMeta& meta);
 
@@ -71,7 +79,8 @@ class UdpDatapath final : public Datapath {
 
  private:
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
-  Forwarded count_forwarded(Forwarded outcome);
+  Steering* steering_of(const wire::Gid& address);
+  Forwarded count_forwarded(Forwarded outcome, const wire::RxMeta& meta);
   UdpEndpoint* group_endpoint(const wire::Gid& group);
 
   const uint32_t interface_index_;

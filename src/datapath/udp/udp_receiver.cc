@@ -246,7 +246,7 @@ void UdpReceiver::poll_directory() {
   if (!strays_arrived_.empty()) attentive_ = kAttentiveCalls;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->steering) continue;
-    for (const IndexReport& report : reports_) endpoint->steering->on_report(report);
+    for (const MemberReport& report : reports_) endpoint->steering->on_report(report);
     endpoint->steering->tick(read_clock(options_));
   }
   reports_.clear();

@@ -63,7 +63,7 @@ class UdpReceiver {
   std::vector<wire::RxPacket> packets_;  // what the last receive() returned
   std::vector<Stray> strays_held_;       // what some of them point into
   std::vector<Stray> strays_arrived_;    // for the next receive()
-  std::vector<IndexReport> reports_;
+  std::vector<MemberReport> reports_;
   uint32_t calls_ = 0;
   uint32_t attentive_ = 0;  // calls during which the directory is looked at every time
 };
