@@ -1,6 +1,6 @@
 #!/bin/bash
-# Verbena against the Linux kernel's Soft-RoCE (rdma_rxe): every RC operation, IPv4 and IPv6, path
-# MTU 1024 and 4096, in both directions. The kernel runs in a QEMU guest with Debian's stock kernel,
+# Verbena against the Linux kernel's Soft-RoCE (rdma_rxe) and rdma_cm: every RC operation, datagrams,
+# connections and rsockets, IPv4 and IPv6, path MTU 1024 and 4096, in both directions. The kernel runs in a QEMU guest with Debian's stock kernel,
 # so nothing is loaded into this machine's.
 #
 #   run.sh [-k PATTERN] [-w FILE]            the matrix, Verbena against rxe
@@ -45,7 +45,7 @@ check_needs() {
     [[ $(uname -m) = x86_64 ]] || skip "the guest is x86-64"
     local command missing=()
     for command in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap cpio:cpio depmod:kmod \
-        tcpdump:tcpdump ip:iproute2 ib_write_bw:perftest ibv_rc_pingpong:ibverbs-utils; do
+        tcpdump:tcpdump ip:iproute2 ib_write_bw:perftest ibv_rc_pingpong:ibverbs-utils rping:rdmacm-utils; do
         command -v "${command%:*}" >/dev/null || missing+=("${command#*:}")
     done
     ((${#missing[@]})) || return 0
@@ -213,6 +213,7 @@ cleanup() {
 # A side is "verbena" (here), "rxe" (guest 0) or "rxe2" (guest 1, in the selftest).
 declare -A DEVICE=([verbena]=verbena_$BRIDGE [rxe]=rxe0 [rxe2]=rxe0)
 declare -A ADDRESS=([verbena]=10.77.0.1 [rxe]=10.77.0.2 [rxe2]=10.77.0.3)
+declare -A ADDRESS6=([verbena]=fd00:77::1 [rxe]=fd00:77::2 [rxe2]=fd00:77::3)
 declare -A GID # by "side IPv4" and "side IPv6"
 
 # start SIDE LOG COMMAND: in the background; sets JOB. Commands are plain words.
@@ -238,11 +239,9 @@ find_gids() {
     done
 }
 
-# Waits until something listens on a TCP port of a side, without connecting to it.
-listening() {
-    local look socket
-    printf -v socket ':%04X 0*:0000 0A' "$2" # local port, no peer, LISTEN
-    look="for i in {1..300}; do grep -q '$socket' /proc/net/tcp /proc/net/tcp6 && exit 0; sleep 0.05; done; exit 1"
+# Waits until a command succeeds on a side.
+await_on() { # SIDE COMMAND
+    local look="for i in {1..300}; do $2 && exit 0; sleep 0.05; done; exit 1"
     case $1 in
         verbena) in_ns bash -c "$look" ;;
         rxe) on_guest 0 "$look" ;;
@@ -250,17 +249,36 @@ listening() {
     esac
 }
 
+# Waits until something listens on a TCP port of a side, without connecting to it.
+listening() {
+    local socket
+    printf -v socket ':%04X 0*:0000 0A' "$2" # local port, no peer, LISTEN
+    await_on "$1" "grep -q '$socket' /proc/net/tcp /proc/net/tcp6"
+}
+
+# The same for a port of rdma_cm: the kernel lists its ids, Verbena's services are names of Unix sockets.
+cm_listening() {
+    if [[ $1 = verbena ]]; then
+        await_on "$1" "grep -Eq '@verbena/.*/service/[0-9]+/[0-9a-f]{12}$(printf %04x "$2")/' /proc/net/unix"
+    else
+        await_on "$1" "rdma resource show cm_id 2>/dev/null | grep LISTEN | grep -Eq '[]0-9a-f:.]:$2 '"
+    fi
+}
+
 # --------------------------------------------------------------------------------------- cases
 
 PASSED=0 FAILED=0 SKIPPED=0 PORT=18600
 
-# one_case SERVER CLIENT IP MTU NAME COMMAND OPTIONS...
+# one_case SERVER CLIENT IP MTU NAME COMMAND OPTIONS...: COMMAND may be cm_attempt or cm_refused, below.
 one_case() {
     local server=$1 client=$2 ip=$3 mtu=$4 name=$5 began=$SECONDS line
     shift 5
     line=$(printf '%-27s %-13s %-4s %-4s' "$name" "$client->$server" "$ip" "$mtu")
     [[ -z $PATTERN || $line =~ $PATTERN ]] || return 0
-    attempt "$@"
+    case $1 in
+        cm_*) "$@" ;;
+        *) attempt "$@" ;;
+    esac
     # ibv_rc_pingpong destroys its queue pair without telling the other side. rxe completes a receive
     # before it sends the ACK, so the other side's last send may never be acknowledged.
     if [[ $1 = ibv_rc_pingpong && $PROBLEM = server:* ]]; then
@@ -282,29 +300,64 @@ runs() { kill -0 "$1" 2>/dev/null; } # only for children: their ids are not used
 
 # attempt COMMAND OPTIONS...: runs it on both sides of one_case; sets PROBLEM to what went wrong.
 attempt() {
-    local gid_option=-g mtu_option="-m $mtu" server_job waiter grace
+    local gid_option=-g mtu_option="-m $mtu"
     [[ $1 = ib_* ]] && gid_option=-x
     [[ $1 = ibv_ud_pingpong ]] && mtu_option= # it knows no such option
     PORT=$((PORT + 1)) PROBLEM=
     : >"$RUN/client.log"
 
-    start "$server" "$RUN/server.log" "$* -d ${DEVICE[$server]} $gid_option ${GID[$server $ip]} $mtu_option -p $PORT"
+    both listening $PORT \
+        "$* -d ${DEVICE[$server]} $gid_option ${GID[$server $ip]} $mtu_option -p $PORT" \
+        "$* -d ${DEVICE[$client]} $gid_option ${GID[$client $ip]} $mtu_option -p $PORT ${ADDRESS[$server]}"
+    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # all that ibv_rc_pingpong -c says
+}
+
+# both LISTENING PORT SERVER-COMMAND CLIENT-COMMAND: runs the two sides of one_case to their ends.
+both() {
+    local server_job waiter grace
+    start "$server" "$RUN/server.log" "$3"
     server_job=$JOB
-    listening "$server" $PORT 2>/dev/null &
+    "$1" "$server" "$2" 2>/dev/null &
     waiter=$!
     while runs $waiter && runs $server_job; do sleep 0.05; done
     if kill $waiter 2>/dev/null; then
         PROBLEM="the server ended before the client began"
         return
     fi
-    start "$client" "$RUN/client.log" "$* -d ${DEVICE[$client]} $gid_option ${GID[$client $ip]} $mtu_option -p $PORT ${ADDRESS[$server]}"
+    start "$client" "$RUN/client.log" "$4"
     wait $JOB || PROBLEM="client: exit status $?"
     # the server ends with the client, or never
     grace=$((SECONDS + (${#PROBLEM} ? 2 : 15)))
     while runs $server_job && ((SECONDS < grace)); do sleep 0.05; done
     if kill $server_job 2>/dev/null; then PROBLEM=${PROBLEM:-server: still running 15 s after the client}; fi
     wait $server_job 2>/dev/null || PROBLEM=${PROBLEM:-server: exit status $?}
-    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # all that ibv_rc_pingpong -c says
+}
+
+# cm_attempt PORT PATTERN SERVER-COMMAND CLIENT-COMMAND: programs of rdma_cm, whose sides differ. %a becomes the
+# server's address, %p the port (PORT: the one port that some programs know). Neither log may have PATTERN.
+cm_attempt() {
+    local port=$1 address=${ADDRESS[$server]} log
+    [[ $ip = IPv6 ]] && address=${ADDRESS6[$server]}
+    PORT=$((PORT + 1)) PROBLEM=
+    [[ $port = - ]] && port=$PORT
+    : >"$RUN/client.log"
+    set -- "$port" "$2" "${3//%a/$address}" "${4//%a/$address}"
+    both cm_listening "$port" "${3//%p/$port}" "${4//%p/$port}"
+    for log in server client; do
+        if grep -Eq "$2" "$RUN/$log.log"; then PROBLEM=${PROBLEM:-$log: says "$(grep -Em 1 "$2" "$RUN/$log.log")"}; fi
+    done
+}
+
+# cm_refused CLIENT-COMMAND: nobody listens there, and the client is told so at once.
+cm_refused() {
+    local address=${ADDRESS[$server]} command
+    [[ $ip = IPv6 ]] && address=${ADDRESS6[$server]}
+    PORT=$((PORT + 1)) PROBLEM=
+    command=${1//%a/$address}
+    : >"$RUN/server.log"
+    start "$client" "$RUN/client.log" "${command//%p/$PORT}"
+    if wait $JOB; then PROBLEM="client: ended well"; fi
+    grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$RUN/client.log" || PROBLEM=${PROBLEM:-client: was not rejected}
 }
 
 matrix() { # matrix SIDE SIDE
@@ -352,6 +405,19 @@ cases() {
     one_case "$@" "ib_send_lat UC" ib_send_lat -c UC -F -n 200 -s 2
     one_case "$@" "ib_send_bw UD" ib_send_bw -c UD -F -t 4 -n 100 -s 1024
     one_case "$@" "ib_send_lat UD" ib_send_lat -c UD -F -n 200 -s 2
+    # By rdma_cm. rping and rstream check their data.
+    local errors='rror|fail|mismatch|verif|rsend|rrecv|rconnect'
+    one_case "$@" rping cm_attempt - "$errors" 'rping -s -S 30000 -a %a -p %p' \
+        'rping -c -V -C 20 -S 30000 -a %a -p %p'
+    one_case "$@" "rping, own QPs" cm_attempt - "$errors" 'rping -s -q -a %a -p %p' 'rping -c -V -q -C 20 -a %a -p %p'
+    one_case "$@" "rping, refused" cm_refused 'rping -c -a %a -p %p'
+    one_case "$@" ucmatose cm_attempt - "$errors" 'ucmatose -b %a -p %p -c 10 -C 5 -S 5000' \
+        'ucmatose -s %a -p %p -c 10 -C 5 -S 5000'
+    one_case "$@" udaddy cm_attempt 7174 "$errors" 'udaddy -b %a -c 5 -C 5 -S 1000' 'udaddy -s %a -c 5 -C 5 -S 1000'
+    one_case "$@" rstream cm_attempt - "$errors" 'rstream -b %a -p %p -T v -I 3 -C 20 -S 10000' \
+        'rstream -s %a -p %p -T v -I 3 -C 20 -S 10000'
+    one_case "$@" "rstream, blocking, 1 MB" cm_attempt - "$errors" 'rstream -b %a -p %p -T v -T b -I 1 -C 3 -S 1000000' \
+        'rstream -s %a -p %p -T v -T b -I 1 -C 3 -S 1000000'
 }
 
 # ---------------------------------------------------------------------------------------- main

@@ -9,7 +9,7 @@ enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
 
 serve() { # NAME PORT [ADDRESS]
-  start "$1" "$tool" run -- rping -s -P -v -a "${3:-0.0.0.0}" -p "$2"
+  start "$1" "$tool" run -- rping -s -P -v -S 10000 -a "${3:-0.0.0.0}" -p "$2"
   await_rdma_listener "$2" "$1" || fail "$1 does not listen on port $2"
 }
 stop() {
@@ -137,7 +137,7 @@ run_options=()
 lay_wire
 client_in=("${there[@]}")
 for address in 192.0.2.1 2001:db8::1; do
-  cm_pair "two hosts: rping $address" rping -s -a "$address" -p %p -- rping -c -V -C 20 -S 30000 -a "$address" -p %p
+  cm_pair "two hosts: rping $address" rping -s -S 30000 -a "$address" -p %p -- rping -c -V -C 20 -S 30000 -a "$address" -p %p
   cm_pair "two hosts: ucmatose $address" ucmatose -b "$address" -p %p -c 50 -- ucmatose -s "$address" -p %p -c 50
 done
 cm_pair "two hosts: any address" rping -s -a 0.0.0.0 -p %p -- rping -c -V -C 5 -a 192.0.2.1 -p %p

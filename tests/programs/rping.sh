@@ -36,12 +36,12 @@ expect client 'RDMA_CM_EVENT_ESTABLISHED'
 expect server 'RDMA_CM_EVENT_CONNECT_REQUEST'
 cm_pair "own queue pair of the client alone" rping -s -a 127.0.0.1 -p %p -- rping -c -V -q -C 10 -a 127.0.0.1 -p %p
 cm_pair "own queue pair of the server alone" rping -s -q -a 127.0.0.1 -p %p -- rping -c -V -C 10 -a 127.0.0.1 -p %p
-cm_pair "many pings" rping -s -a 127.0.0.1 -p %p -- rping -c -V -C 2000 -S 5000 -a 127.0.0.1 -p %p
+cm_pair "many pings" rping -s -S 5000 -a 127.0.0.1 -p %p -- rping -c -V -C 2000 -S 5000 -a 127.0.0.1 -p %p
 
 # A persistent server: one client after the other, then several at once.
 persistent() { # OPTIONS...
   take_port
-  start server "$tool" run -- rping -s -P -v -a 0.0.0.0 -p "$port" "$@"
+  start server "$tool" run -- rping -s -P -v -S 2000 -a 0.0.0.0 -p "$port" "$@"
   await_rdma_listener "$port" server || fail "the persistent server does not listen"
   local i
   for i in 1 2 3; do
