@@ -186,8 +186,9 @@ VERBENA_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_ini
   return outcome_of("rdma_create_qp_ex", [&] { return create_qp_ex(*from(id), *qp_init_attr); });
 }
 
+// Without one there is nothing to do: qperf asks for it on its listener.
 VERBENA_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
-  ibv_destroy_qp(id->qp);
+  if (id->qp != nullptr) ibv_destroy_qp(id->qp);
   id->qp = nullptr;
   destroy_cqs(*from(id));
 }
@@ -210,7 +211,7 @@ VERBENA_EXPORT int rdma_create_srq_ex(rdma_cm_id* id, ibv_srq_init_attr_ex* attr
 }
 
 VERBENA_EXPORT void rdma_destroy_srq(rdma_cm_id* id) {
-  ibv_destroy_srq(id->srq);
+  if (id->srq != nullptr) ibv_destroy_srq(id->srq);
   id->srq = nullptr;
   destroy_cqs(*from(id));
 }

@@ -26,7 +26,9 @@ bool ipv6_only_by_default() {
 }
 
 cm::Family family_of(const Id& id, const IpAddress& address) {
-  if (address.family == AF_INET) return cm::Family::Ipv4;
+  if (address.family == AF_INET) {
+    return id.only_family.value_or(true) ? cm::Family::Ipv4 : cm::Family::Both;
+  }
   return id.only_family.value_or(ipv6_only_by_default()) ? cm::Family::Ipv6 : cm::Family::Both;
 }
 
@@ -138,8 +140,9 @@ Status start_listening(Id& id, uint32_t backlog) {
 Status bind_address(Id& id, const IpAddress& address) {
   if (is_dead(id)) return kForked;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
-  Status status;
-  if (!address.is_any()) status = attach_by_address(id, address);
+  // A wildcard needs them when it listens. Opened now, since programs (qperf) tell their peer the
+  // port before they listen on it.
+  Status status = address.is_any() ? id.library->open_devices() : attach_by_address(id, address);
   if (status.ok()) status = take_port(id, address);
   if (!status.ok()) {
     id.detach();

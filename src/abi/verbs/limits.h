@@ -17,6 +17,8 @@ inline constexpr uint32_t kMaxQps =
 inline constexpr uint32_t kMaxQpWr = 32768;
 inline constexpr uint32_t kMinSges =
     2;  // given even if less is asked for: UCX insists on more than one
+inline constexpr uint32_t kMinInline =
+    32;  // likewise, as every driver does: rdma_xclient sends inline without asking
 inline constexpr uint32_t kMaxSrqs = 1u << 16;
 inline constexpr uint32_t kMaxSrqWr = 32768;
 inline constexpr uint32_t kMaxCqs = 1u << 16;

@@ -89,7 +89,7 @@ core::QpConfig config_for(const Pd* pd, const ibv_qp_init_attr& init) {
       config.max_recv_sge = std::max(init.cap.max_recv_sge, kMinSges);
     }
   }
-  config.max_inline = init.cap.max_inline_data;
+  config.max_inline = std::max(init.cap.max_inline_data, kMinInline);
   config.signal_all = init.sq_sig_all != 0;
   return config;
 }
