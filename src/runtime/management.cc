@@ -216,16 +216,15 @@ void Management::release(const std::vector<ServiceName>& names) {
 
 Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
   auto listener = call([&](Instant) -> Result<uint32_t> {
-    Status opened = open_addresses(parameters);
-    if (!opened.ok()) return opened.error();
     auto id = agent_.listen(parameters);
     if (!id.ok()) return id;
     std::vector<ServiceName> names;
-    const Status claimed = claim(parameters, names);
-    if (!claimed.ok()) {
+    Status status = claim(parameters, names);
+    if (status.ok()) status = open_addresses(parameters);  // the slow part; others find us meanwhile
+    if (!status.ok()) {
       release(names);
       (void)agent_.stop_listening(id.value());
-      return claimed.error();
+      return status.error();
     }
     claims_[id.value()] = std::move(names);
     nic_.udp_->update_services();
