@@ -13,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include "cm/counters.h"
 #include "core/counters.h"
 #include "datapath/udp/slot_directory.h"
 #include "tools/tool.h"
@@ -62,6 +63,10 @@ const char* meaning_of(const std::string& name) {
   for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
     const auto id = static_cast<core::CounterId>(i);
     if (name == core::name_of(id)) return core::meaning_of(id);
+  }
+  for (size_t i = 0; i < static_cast<size_t>(cm::CounterId::kCount); ++i) {
+    const auto id = static_cast<cm::CounterId>(i);
+    if (name == std::string("cm_") + cm::name_of(id)) return cm::meaning_of(id);
   }
   const auto other = std::ranges::find(kOtherMeanings, name, &Meaning::name);
   return other != std::end(kOtherMeanings) ? other->text : "";

@@ -564,6 +564,9 @@ Event Connection::event(EventKind kind) const {
   Event e;
   e.kind = kind;
   e.id = id_;
+  e.active = info_.active;
+  e.peer = info_.addresses.peer_ip;
+  e.port = port_of(info_.addresses.service_id);
   return e;
 }
 

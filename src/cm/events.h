@@ -41,6 +41,9 @@ struct PrivateData {
 struct Event {
   EventKind kind = EventKind::ConnectRequest;
   uint32_t id = 0;        // of the connection or SIDR exchange
+  bool active = false;    // we asked
+  wire::Gid peer;         // IP address of the other side
+  uint16_t port = 0;      // of the service
   uint32_t listener = 0;  // ConnectRequest and SidrRequest: whose it is
   int error = 0;          // errno: Unreachable, Disconnected
   RejectReason reason{};  // Rejected, and Disconnected by a late REJ

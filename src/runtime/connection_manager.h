@@ -68,4 +68,4 @@ inline constexpr uint32_t kConnectionManagerVersion = 1;
 // The connection manager of an open device; it lives as long as the context. Null with errno:
 // ENOSYS for another version than this library's.
 extern "C" verbena::runtime::ConnectionManager* verbena_connection_manager(ibv_context* context,
-                                                                          uint32_t version);
+                                                                           uint32_t version);

@@ -5,6 +5,7 @@
 
 #include "cm/ip_addressing.h"
 #include "cm/route.h"
+#include "runtime/connection_text.h"
 #include "runtime/log.h"
 #include "runtime/nic.h"
 
@@ -87,12 +88,23 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
 
 void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at) {
   constexpr uint8_t kDscpBits = 0xFC;  // the others are the network's, about this datagram alone
-  agent_.on_mad({.source = datagram.meta.source,
-                 .destination = datagram.meta.destination,
-                 .bytes = datagram.mad(),
-                 .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
-                 .for_nobody = for_nobody},
-                at);
+  const cm::ReceivedMad mad{
+      .source = datagram.meta.source,
+      .destination = datagram.meta.destination,
+      .bytes = datagram.mad(),
+      .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
+      .for_nobody = for_nobody};
+  const cm::Counters before = agent_.counters();
+  agent_.on_mad(mad, at);
+  if (log_enabled(LogLevel::Info)) explain_refusal(mad, before);
+}
+
+void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before) const {
+  for (size_t i = 0; i < before.values.size(); ++i) {
+    if (agent_.counters().values[i] == before.values[i]) continue;
+    const std::string text = describe_refusal(mad, static_cast<cm::CounterId>(i));
+    if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+  }
 }
 
 // From the agent to queue pair 1. What has no way is lost, as on the network: it will be repeated.
@@ -139,6 +151,10 @@ void Management::deliver_events() {
   if (!agent_.has_events()) return;
   cm::Event event;
   while (agent_.next_event(event)) {
+    if (log_enabled(LogLevel::Info)) {
+      const std::string text = describe(event);
+      if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+    }
     if (sink_ != nullptr) sink_->on_event(*this, event);
   }
 }

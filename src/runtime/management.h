@@ -66,6 +66,7 @@ class Management final : public ConnectionManager {
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
   void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
+  void explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before) const;
   void post_outgoing();
   Result<wire::PathId> path_to(const PathKey& key);
   Status open_addresses(const cm::ListenParameters& parameters);

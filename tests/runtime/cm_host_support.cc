@@ -95,6 +95,15 @@ std::string obey(CmHost& host, const std::string& line) {
     p.addresses = host.to(service).addresses;
     return print(cm.resolve_sidr(p));
   }
+  if (what == "reach") {
+    std::string where;
+    uint64_t service = 0;
+    words >> where >> service;
+    cm::ConnectParameters p = host.to(service);
+    p.addresses.peer_gid = p.addresses.peer_ip = parse_address(where);
+    return print(cm.connect(p));
+  }
+  if (what == "run") return std::system(line.c_str() + what.size()) == 0 ? "ok" : "failed";
   if (what == "event") {
     int64_t patience = 10'000;
     words >> patience;
@@ -134,6 +143,8 @@ std::string obey(CmHost& host, const std::string& line) {
           if (device.loopback) plain = Nic::open(device).value();
         }
         answer = print(open_datagrams(*plain));
+      } else if (line == "link up") {  // the device must be there before it is opened
+        answer = std::system("ip link set lo up") == 0 ? "ok" : "failed";
       } else if (line == "exit") {
         std::exit(0);
       } else if (line.rfind("counters", 0) == 0 && plain) {
@@ -215,7 +226,7 @@ uint64_t CmHost::counter(const std::string& name) {
   return 0;
 }
 
-CmProcess::CmProcess(const std::string& environment) {
+CmProcess::CmProcess(const std::string& environment, bool own_namespace) {
   int to[2], from[2];
   VERBENA_CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
   const std::string role = std::string(kRole) + "=1";
@@ -224,12 +235,16 @@ CmProcess::CmProcess(const std::string& environment) {
   variables.push_back(const_cast<char*>(role.c_str()));
   if (!environment.empty()) variables.push_back(const_cast<char*>(environment.c_str()));
   variables.push_back(nullptr);
+  char self[4096] = {};
+  VERBENA_CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  const char* const plain[] = {self, nullptr};
+  const char* const apart[] = {"unshare", "-rn", self, nullptr};
+  const char* const* const arguments = own_namespace ? apart : plain;
   pid_ = vfork();
   if (pid_ == 0) {
     dup2(to[0], 0);
     dup2(from[1], 1);
-    const char* const arguments[] = {"/proc/self/exe", nullptr};
-    execve(arguments[0], const_cast<char**>(arguments), variables.data());
+    execvpe(arguments[0], const_cast<char**>(arguments), variables.data());
     _exit(127);
   }
   close(to[0]);

@@ -46,7 +46,7 @@ class CmHost final : public ConnectionManager::Sink {
 class CmProcess {
  public:
   // `environment`: "NAME=value", or nothing.
-  explicit CmProcess(const std::string& environment = "");
+  explicit CmProcess(const std::string& environment = "", bool own_namespace = false);
   ~CmProcess();
   CmProcess(const CmProcess&) = delete;
   CmProcess& operator=(const CmProcess&) = delete;

@@ -37,6 +37,9 @@ constexpr uint16_t kNoIndex = 0xFFFF;  // in a report that answers no probe
 constexpr Duration kPatience = milliseconds(20);
 constexpr Duration kShortestPause = milliseconds(10);
 constexpr Duration kLongestPause = seconds(1);
+// When a round of another member is over, and how long our own packets may take to come back.
+constexpr Duration kForeignRound = milliseconds(50);
+constexpr Duration kOwnWay = milliseconds(5);
 // The owner's clock may be a tick ahead of ours.
 constexpr Duration kClockTick = milliseconds(10);
 
@@ -74,12 +77,15 @@ void Steering::start_round(Instant now) {
   if (++round_ == 0) ++round_;
   round_start_ = now;
   own_probes_ = 0;
+  drained_ = doubts_ = checking_ = false;
+  check_at_ = kNever;
   attach_due_ = true;
   for (Member& m : members_) m.confirmed = m.deaf = false;
   send_probes();
 }
 
 bool Steering::take_probe(std::span<const std::byte> datagram, const wire::Gid& source) {
+  if (source == address_.gid && check_.take(datagram, directory_.slot())) return true;
   if (datagram.size() != kProbeBytes || load_u8(datagram.data()) != kProbeOpcode) return false;
   const Probe expected = make_probe(load_u8(datagram.data() + kProbeSlotOffset),
                                     load_be16(datagram.data() + kProbeIndexOffset),
@@ -98,6 +104,7 @@ bool Steering::take_probe(std::span<const std::byte> datagram, const wire::Gid& 
   } else if (member.answered_round != round) {
     // The first probe of a round is the lowest: an index that does not exist goes anywhere.
     member.answered_round = round;
+    doubt_place();
     (void)directory_.report(
         asker, {address_, round, index, directory_.slot(), members_[directory_.slot()].services});
   }
@@ -168,7 +175,8 @@ std::vector<uint8_t> Steering::others() const {
 
 void Steering::tick(Instant now) {
   if (round_ == 0) return;
-  const bool patient = now - round_start_ < kPatience;
+  // Whoever did not run for a while has learned nothing, and must not tell the kernel so.
+  const bool patient = now - round_start_ < kPatience || !drained_;
   if (!program_seen_) {
     // Alone, or nobody has attached a program yet. Attaching one harms nobody now; ask again with
     // it.
@@ -181,7 +189,8 @@ void Steering::tick(Instant now) {
   }
   // Another member may have attached what it knew, which may be less: once a round, say what we
   // know.
-  if (!(changed_ || attach_due_) || (patient && !is_complete())) return;
+  if (!(changed_ || attach_due_)) return check_place(now);
+  if (patient && !is_complete()) return;
   attach();
   placed_ = true;
   if (highest_index() + 1 >= probes_ && probes_ < kMostProbes) {
@@ -190,9 +199,36 @@ void Steering::tick(Instant now) {
   }
 }
 
+// Between two rounds of ours.
+void Steering::check_place(Instant now) {
+  if (checking_) {
+    if (!drained_ || (!check_.passed() && now < check_at_ + kOwnWay)) return;
+    checking_ = false;
+    check_at_ = kNever;
+    if (!check_.passed()) start_round(now);
+  }
+  if (doubts_) {
+    doubts_ = false;
+    check_at_ = now + kForeignRound;
+  }
+  if (check_at_ > now) return;
+  checking_ = true;
+  drained_ = false;
+  check_at_ = now;
+  // Which of the services does not matter: who knows the last one knows them all.
+  const std::vector<uint32_t>& services = members_[directory_.slot()].services;
+  const bool listens = services_steered_ && !services.empty();
+  check_.send(send_fd_, SocketAddress::of(address_, wire::kRoceUdpPort), directory_.slot(),
+              listens ? std::optional(services.back()) : std::nullopt);
+}
+
 Instant Steering::deadline() const {
-  const bool waits = round_ != 0 && (!program_seen_ || changed_ || attach_due_);
-  return waits ? round_start_ + kPatience + kClockTick : kNever;
+  if (round_ == 0) return kNever;
+  if (!program_seen_ || changed_ || attach_due_) {
+    return drained_ ? round_start_ + kPatience + kClockTick : kNever;
+  }
+  if (check_at_ == kNever) return kNever;
+  return check_at_ + kClockTick + (checking_ ? kOwnWay : Duration{});
 }
 
 // Whether everyone up to the highest index has answered in this round.
@@ -243,10 +279,12 @@ void Steering::attach() {
     for (const uint32_t service : m.services) table.services.emplace_back(service, m.index);
   }
   table.fallback = fallback();
+  services_steered_ = table.services.size() <= kMostSteeredServices;
   bool attached = attach(table);
   if (!attached && !table.services.empty()) {  // too long for this host's limits
     table.services.clear();
     attached = attach(table);
+    services_steered_ = false;
   }
   if (attached) {
     ++updates_;

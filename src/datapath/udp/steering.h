@@ -9,7 +9,9 @@
 // the slot directory, where it was found and which services it listens to. Whoever joins or sees
 // strays asks; whoever begins or ceases to listen tells. All of this makes things fast, and
 // independent of processes that are stopped: a packet that arrives at the wrong process is
-// forwarded, but only while that process runs.
+// forwarded, but only while that process runs. Since the last program attached is the one that
+// counts, whoever knew little when it attached its own would undo what others did: so everybody
+// checks its own place after another's round, and asks anew if it was lost.
 #pragma once
 
 #include <array>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "datapath/udp/place_check.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/steering_program.h"
 #include "wire/identifiers.h"
@@ -36,9 +39,13 @@ class Steering {
 
   // Whether a received datagram is a probe rather than a packet; then it is dealt with.
   bool take_probe(std::span<const std::byte> datagram, const wire::Gid& source);
+  // The socket was read until it was empty: what came back of our probes has been seen.
+  void on_drained() { drained_ = true; }
   void on_report(const MemberReport& report);
   // A packet of another slot came to us, so the program may be out of date.
   void on_stray(Instant now);
+  // Something happened by which we may have lost our place: look, in a moment.
+  void doubt_place() { doubts_ = true; }
   // What this process listens to has changed: see SlotDirectory::services_at().
   void update_services(Instant now);
   // Acts on what has been learned. Call it now and then, and at the deadline.
@@ -62,6 +69,7 @@ class Steering {
   bool is_complete() const;
   int highest_index() const;
   void send_probes();
+  void check_place(Instant now);
   int16_t fallback() const;
   bool attach(const SteeringTable& table);
   void attach();
@@ -74,12 +82,18 @@ class Steering {
 
   uint32_t round_ = 0;  // 0: none yet
   Instant round_start_;
-  Duration pause_;                     // until strays may start the next round
-  uint16_t probes_ = 0;                // indices asked for in a round
-  bool program_seen_ = false;          // the group obeys probes
-  bool changed_ = false;               // learned something that is not attached
-  bool attach_due_ = false;            // nothing was attached in this round yet
-  bool placed_ = false;                // what is attached has our place and our services
+  Duration pause_;                // until strays may start the next round
+  uint16_t probes_ = 0;           // indices asked for in a round
+  bool program_seen_ = false;     // the group obeys probes
+  bool changed_ = false;          // learned something that is not attached
+  bool attach_due_ = false;       // nothing was attached in this round yet
+  bool placed_ = false;           // what is attached has our place and our services
+  bool drained_ = false;          // the socket was empty since this round, or check, began
+  bool services_steered_ = true;  // the program had room for all services
+  bool doubts_ = false;
+  Instant check_at_ = kNever;
+  bool checking_ = false;
+  PlaceCheck check_;
   uint32_t own_probes_ = 0;            // that came back to ourselves in this round
   std::array<Member, 256> members_{};  // by slot; our own too
 };

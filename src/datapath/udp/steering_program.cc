@@ -8,16 +8,13 @@
 namespace verbena::datapath {
 namespace {
 
-// Offset 0 is the UDP payload's first byte: BTH, then DETH at 12, MAD at 20, its body at 44.
+// Offset 0 is the UDP payload's first byte.
 constexpr uint32_t kSlotOffset = 5;  // the destination QPN's top byte
 constexpr uint32_t kQpnLowOffset = 6;
-constexpr uint32_t kAttributeOffset = 36;
 constexpr uint32_t kSidrRequestIdOffset = 44;  // in a SIDR_REP
 constexpr uint32_t kRemoteIdOffset = 48;       // in all other answers
 constexpr uint32_t kServiceHighOffset = 52;    // in REQ and SIDR_REQ
-constexpr uint32_t kServiceLowOffset = 56;
 
-constexpr uint32_t kReq = 0x10;
 constexpr uint32_t kSidrReq = 0x17;
 constexpr uint32_t kSidrRep = 0x18;
 
@@ -72,7 +69,7 @@ std::vector<sock_filter> steering_program(const SteeringTable& table) {
       skip_if(1, 1, 0),
       give(fallback),  // queue pair 0
       load(BPF_H, kAttributeOffset),
-      skip_if(kReq, 6, 0),
+      skip_if(kRequestAttribute, 6, 0),
       skip_if(kSidrReq, 5, 0),
       skip_if(kSidrRep, 0, 2),
       load(BPF_B, kSidrRequestIdOffset),

@@ -15,6 +15,12 @@ namespace verbena::datapath {
 inline constexpr uint8_t kProbeOpcode = 0xFF;
 inline constexpr uint32_t kProbeIndexOffset = 16;
 
+// Where a connection request has its MAD attribute, and the lower half of its service id: BTH, DETH
+// at 12, MAD at 20, its body at 44.
+inline constexpr uint32_t kAttributeOffset = 36;
+inline constexpr uint32_t kServiceLowOffset = 56;
+inline constexpr uint16_t kRequestAttribute = 0x10;  // REQ
+
 // Programs are limited to 4096 instructions, and by net.core.optmem_max.
 inline constexpr size_t kMostSteeredServices = 512;
 

@@ -121,7 +121,13 @@ std::span<const wire::RxPacket> UdpReceiver::receive() {
 UdpEndpoint* UdpReceiver::ready_endpoint() {
   if (endpoints_.size() == 1) return endpoints_.front().get();
   epoll_event event{};
-  if (endpoints_.empty() || ::epoll_wait(epoll_fd_, &event, 1, 0) != 1) return nullptr;
+  if (endpoints_.empty()) return nullptr;
+  if (::epoll_wait(epoll_fd_, &event, 1, 0) != 1) {
+    for (const auto& endpoint : endpoints_) {
+      if (endpoint->steering) endpoint->steering->on_drained();
+    }
+    return nullptr;
+  }
   if (event.data.u64 == kDirectoryReady) {
     poll_directory();
     return nullptr;
@@ -134,6 +140,7 @@ void UdpReceiver::read(UdpEndpoint& endpoint) {
   const long result = ::syscall(SYS_recvmmsg, endpoint.receive_fd.get(), messages_->headers.data(),
                                 trains_asked_, MSG_DONTWAIT, nullptr);
   const auto n = static_cast<size_t>(std::max(0L, result));
+  if (n < trains_asked_ && endpoint.steering) endpoint.steering->on_drained();
   // Asking for more than there is costs a futile look into the socket each time: that is what a
   // message that comes alone would wait for.
   trains_asked_ =

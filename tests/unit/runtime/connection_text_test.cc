@@ -1,0 +1,70 @@
+// What the log says about connections that were refused, given up or lost.
+#include "runtime/connection_text.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "cm/ip_addressing.h"
+
+namespace verbena::runtime {
+namespace {
+
+cm::Event event(cm::EventKind kind, bool active) {
+  cm::Event e;
+  e.kind = kind;
+  e.active = active;
+  const uint8_t address[4] = {192, 0, 2, 7};
+  e.peer = wire::Gid::from_ipv4(address);
+  e.port = 7174;
+  return e;
+}
+
+TEST(ConnectionText, RefusedByThePeer) {
+  cm::Event e = event(cm::EventKind::Rejected, true);
+  e.reason = cm::RejectReason::InvalidServiceId;
+  EXPECT_EQ(describe(e), "connection to 192.0.2.7 port 7174 was refused: nobody listens there");
+  e.reason = cm::RejectReason::Consumer;
+  EXPECT_NE(describe(e).find("the application over there"), std::string::npos);
+  e.reason = cm::RejectReason::InvalidSl;
+  EXPECT_NE(describe(e).find("reason 14"), std::string::npos);
+}
+
+TEST(ConnectionText, GivenUp) {
+  const std::string text = describe(event(cm::EventKind::Unreachable, false));
+  EXPECT_EQ(text.rfind("connection from 192.0.2.7 to port 7174 was given up: no answer", 0), 0u);
+}
+
+TEST(ConnectionText, OnlyABadEndIsWorthALine) {
+  cm::Event e = event(cm::EventKind::Disconnected, true);
+  EXPECT_EQ(describe(e), "");
+  e.error = ETIMEDOUT;
+  EXPECT_NE(describe(e).find("does not answer"), std::string::npos);
+  e.error = ECONNRESET;
+  EXPECT_NE(describe(e).find("does not know it any more"), std::string::npos);
+  EXPECT_EQ(describe(event(cm::EventKind::Established, true)), "");
+  EXPECT_EQ(describe(event(cm::EventKind::SidrResponse, true)), "");
+}
+
+TEST(ConnectionText, AServiceThatWasNotFound) {
+  cm::Event e = event(cm::EventKind::SidrResponse, true);
+  e.sidr_status = cm::SidrStatus::UnsupportedServiceId;
+  EXPECT_EQ(describe(e), "the service at 192.0.2.7 port 7174 was not found: nobody listens there");
+}
+
+TEST(ConnectionText, RefusedByUs) {
+  cm::Req req;
+  req.service_id = cm::service_id(cm::PortSpace::Tcp, 7174);
+  cm::Mad mad;
+  req.store(mad);
+  const cm::Event e = event(cm::EventKind::Rejected, false);
+  const cm::ReceivedMad request{.source = e.peer, .destination = {}, .bytes = mad};
+  EXPECT_EQ(describe_refusal(request, cm::CounterId::no_listener),
+            "a request from 192.0.2.7 to port 7174 was refused: nobody listens there");
+  EXPECT_NE(describe_refusal(request, cm::CounterId::backlog_full).find("backlog"),
+            std::string::npos);
+  EXPECT_EQ(describe_refusal(request, cm::CounterId::mads_received), "");
+}
+
+}  // namespace
+}  // namespace verbena::runtime
