@@ -183,7 +183,7 @@ extern "C" {
 // Programs look at the number rather than at the pointer: it is always stored.
 VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
-  return verbena::abi::object_of<ibv_context*>("rdma_get_devices", [&]() -> Result<ibv_context**> {
+  return object_of<ibv_context*>("rdma_get_devices", [&]() -> Result<ibv_context**> {
     const Status opened = library().open_devices();
     if (!opened.ok()) return opened.error();
     std::vector<ibv_context*> found;

@@ -42,31 +42,21 @@ int prepare_active(Id& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_init_att
   return 0;
 }
 
-Status next_request(Id& listener, rdma_cm_id** id) {
-  if (!listener.synchronous) {
-    return Error{EINVAL, "rdma_get_request is for synchronous identifiers"};
+// What the program gets for the event: a request with its queue pair, or an error.
+Status take_request(Id& listener, Event& event, rdma_cm_id** id) {
+  if (event.kind() == RDMA_CM_EVENT_REJECTED) return Error{ECONNREFUSED, "rejected"};
+  if (event.status != 0) return Error{std::abs(event.status), "the event says an error"};
+  if (event.kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
+    return Error{EINVAL, "an event that is no request"};
   }
-  if (listener.event != nullptr) rdma_ack_cm_event(std::exchange(listener.event, nullptr));
-  Event* event = nullptr;
-  if (wait_for_event(*from(listener.channel), &event) != 0) return Error{errno, "no request"};
-  Status status;
-  if (event->kind() == RDMA_CM_EVENT_REJECTED) {
-    status = Error{ECONNREFUSED, "rejected"};
-  } else if (event->status != 0) {
-    status = Error{std::abs(event->status), "the event says an error"};
-  } else if (event->kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
-    status = Error{EINVAL, "an event that is no request"};
-  } else if (listener.endpoint_qp != nullptr) {
+  if (listener.endpoint_qp != nullptr) {
     ibv_qp_init_attr init = *listener.endpoint_qp;
-    const bool same_device = listener.pd != nullptr && listener.pd->context == event->id->verbs;
-    status = create_qp(*from(event->id), same_device ? listener.pd : nullptr, &init);
+    const bool same_device = listener.pd != nullptr && listener.pd->context == event.id->verbs;
+    const Status made = create_qp(*from(event.id), same_device ? listener.pd : nullptr, &init);
+    if (!made.ok()) return made;
   }
-  if (!status.ok()) {
-    listener.event = event;
-    return status;
-  }
-  *id = event->id;
-  (*id)->event = event;
+  *id = event.id;
+  (*id)->event = &event;
   return {};
 }
 
@@ -109,7 +99,29 @@ VERBENA_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
 }
 
 VERBENA_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
-  return outcome_of("rdma_get_request", [&] { return next_request(*from(listen), id); });
+  Id& listener = *from(listen);
+  const int allowed = outcome_of("rdma_get_request", [&]() -> Status {
+    if (is_dead(listener)) return kForked;
+    if (listener.synchronous) return {};
+    return Error{EINVAL, "rdma_get_request is for synchronous identifiers"};
+  });
+  if (allowed != 0) return allowed;
+  if (listen->event != nullptr) rdma_ack_cm_event(std::exchange(listen->event, nullptr));
+  Event* event = nullptr;
+  if (wait_for_event(*from(listen->channel), &event) != 0) return -1;
+  const int taken =
+      outcome_of("rdma_get_request", [&] { return take_request(listener, *event, id); });
+  if (taken == 0) return 0;
+  if (event->kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
+    listen->event = event;
+    return -1;
+  }
+  const int error = errno;  // no queue pair: the request is refused
+  rdma_cm_id* const refused = event->id;
+  rdma_ack_cm_event(event);
+  rdma_destroy_id(refused);
+  errno = error;
+  return -1;
 }
 
 }  // extern "C"

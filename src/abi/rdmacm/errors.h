@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi/verbs/errors.h"
+#include "runtime/no_cancel.h"
 
 // What the version script exports. Everything else in the library is hidden.
 #define VERBENA_EXPORT __attribute__((visibility("default")))
@@ -13,10 +14,18 @@ inline constexpr Error kForked{
 inline constexpr Error kNotBound{
     EINVAL, "the identifier has no device yet: bind it, or resolve an address"};
 
-// The body of a call that returns 0 or -1.
+// The body of a call that returns 0 or -1. A thread is not cancelled in the middle of it.
 template <typename Body>
 int outcome_of(const char* call, Body body) {
+  const runtime::NoCancel no_cancel;
   return abi::status_of(call, body) == 0 ? 0 : -1;
+}
+
+// The same for one that returns a pointer.
+template <typename T, typename Body>
+T* object_of(const char* call, Body body) {
+  const runtime::NoCancel no_cancel;
+  return abi::object_of<T>(call, body);
 }
 
 // What a verbs call returned, with a reason.

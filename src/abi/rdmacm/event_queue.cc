@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "abi/rdmacm/id.h"
 #include "abi/verbs/c_enum.h"
-#include "runtime/no_cancel.h"
 
 namespace verbena::rdmacm {
 
@@ -57,25 +55,6 @@ void EventList::append(EventList& from) {
 
 Channel::Channel(Library& in, int descriptor) : rdma_event_channel{descriptor}, library(&in) {}
 
-// Keeps the channel in memory. Made with its lock held, ended without.
-class Channel::Waiting {
- public:
-  explicit Waiting(Channel& channel) : channel_(channel) { ++channel_.waiting_; }
-  ~Waiting() {
-    bool last = false;
-    {
-      const std::lock_guard lock(channel_.mutex_);
-      last = --channel_.waiting_ == 0 && channel_.destroyed_;
-    }
-    if (last) delete &channel_;
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  Channel& channel_;
-};
-
 void Channel::destroy(Channel* channel) {
   if (is_dead(*channel)) {  // another thread of the parent may have held the lock
     ::close(channel->fd);
@@ -118,28 +97,37 @@ void Channel::quiet_if_empty() {
   eventfd_read(fd, &value);  // the count is 1: never waits
 }
 
-int Channel::pop(std::unique_ptr<Event>& event) {
-  std::optional<Waiting> waiting;
-  for (;;) {
-    {
-      const runtime::NoCancel no_cancel;
-      const std::lock_guard lock(mutex_);
-      if (!destroyed_ && !events_.empty()) {
-        event = events_.pop();
-        event->owner->events_taken.fetch_add(1, std::memory_order_relaxed);
-        if (event->group != nullptr) ++event->group->events_taken;
-        quiet_if_empty();
-        return 0;
-      }
-      if (!waiting) waiting.emplace(*this);
-    }
-    while (destroyed_) pause();
-    const int flags = fcntl(fd, F_GETFL);
-    if (flags < 0) return errno;
-    if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-    pollfd wait{fd, POLLIN, 0};
-    if (poll(&wait, 1, -1) < 0) return errno;
+bool Channel::pop(std::unique_ptr<Event>& event, bool& waiting) {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(waiting, false)) --waiting_;
+  if (destroyed_ || events_.empty()) {
+    waiting = true;
+    ++waiting_;
+    return false;
   }
+  event = events_.pop();
+  event->owner->events_taken.fetch_add(1, std::memory_order_relaxed);
+  if (event->group != nullptr) ++event->group->events_taken;
+  quiet_if_empty();
+  return true;
+}
+
+int Channel::sleep() {
+  while (destroyed_) pause();
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0) return errno;
+  if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+  pollfd wait{fd, POLLIN, 0};
+  return poll(&wait, 1, -1) < 0 ? errno : 0;
+}
+
+void Channel::stop_waiting() {
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    last = --waiting_ == 0 && destroyed_;
+  }
+  if (last) delete this;
 }
 
 }  // namespace verbena::rdmacm

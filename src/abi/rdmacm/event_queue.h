@@ -83,9 +83,14 @@ struct Channel : rdma_event_channel {
     const std::lock_guard lock(mutex_);
     return events_.empty();
   }
-  // Takes the next one, counted as its owner's. Waits for it unless the descriptor is O_NONBLOCK
-  // (EAGAIN); EINTR when a signal arrived.
-  int pop(std::unique_ptr<Event>& event);
+  // Takes the next one, counted as its owner's. False: there is none, and the caller is counted as
+  // one who waits, by `waiting`, until it comes back or stops.
+  bool pop(std::unique_ptr<Event>& event, bool& waiting);
+  // Until there may be one: 0; EAGAIN if the descriptor is O_NONBLOCK, EINTR when a signal arrived.
+  // Here a thread may be cancelled: no frame of this library may have anything to clean up then,
+  // since its unwinder is not the program's.
+  int sleep();
+  void stop_waiting();
   // Takes out what `chosen` holds for.
   template <typename Chosen>
   void remove_if(EventList& to, Chosen chosen) {
@@ -98,14 +103,12 @@ struct Channel : rdma_event_channel {
   Library* library;
 
  private:
-  class Waiting;  // a thread that sleeps on the descriptor
-
   Channel(Library& in, int descriptor);
   void quiet_if_empty();
 
   std::mutex mutex_;
   EventList events_;
-  uint32_t waiting_ = 0;
+  uint32_t waiting_ = 0;  // a thread that was cancelled stays in it
   std::atomic<bool> destroyed_{false};
 };
 

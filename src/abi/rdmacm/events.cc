@@ -182,22 +182,37 @@ bool take(Event& event) {
   }
 }
 
+// ENODATA: nothing yet.
+int take_next(Channel& channel, bool& waiting, Event** event) {
+  const runtime::NoCancel no_cancel;
+  return abi::without_exceptions([&] {
+    if (is_dead(channel)) return EIO;
+    for (std::unique_ptr<Event> next; channel.pop(next, waiting);) {
+      if (take(*next)) {
+        *event = next.release();
+        return 0;
+      }
+      acknowledge(*next);
+    }
+    return ENODATA;
+  });
+}
+
 }  // namespace
 
+// That nothing has come yet is not worth a log line.
 int wait_for_event(Channel& channel, Event** event) {
+  bool waiting = false;
   for (;;) {
-    std::unique_ptr<Event> next;
-    const int code = is_dead(channel) ? EIO : channel.pop(next);
-    if (code != 0) {
-      errno = code;  // that nothing has come yet is not worth a log line
-      return -1;
+    int code = take_next(channel, waiting, event);
+    if (code == ENODATA) {
+      code = channel.sleep();
+      if (code == 0) continue;
     }
-    const runtime::NoCancel no_cancel;
-    if (take(*next)) {
-      *event = next.release();
-      return 0;
-    }
-    acknowledge(*next);
+    if (waiting) channel.stop_waiting();
+    if (code == 0) return 0;
+    errno = code;
+    return -1;
   }
 }
 
@@ -225,14 +240,9 @@ VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event*
     return -1;
   }
   Event* taken = nullptr;
-  const int code = verbena::abi::without_exceptions(
-      [&] { return wait_for_event(*from(channel), &taken) == 0 ? 0 : errno; });
-  if (code == 0) {
-    *event = taken;
-    return 0;
-  }
-  errno = code;
-  return -1;
+  if (wait_for_event(*from(channel), &taken) != 0) return -1;
+  *event = taken;
+  return 0;
 }
 
 VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {

@@ -220,14 +220,14 @@ using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 VERBENA_EXPORT rdma_event_channel* rdma_create_event_channel() {
-  return verbena::abi::object_of<rdma_event_channel>(
-      "rdma_create_event_channel", []() -> Result<rdma_event_channel*> {
-        const Status devices = library().check_devices();
-        if (!devices.ok()) return devices.error();
-        Result<Channel*> channel = Channel::create(library());
-        if (!channel.ok()) return channel.error();
-        return channel.value();
-      });
+  return object_of<rdma_event_channel>("rdma_create_event_channel",
+                                       []() -> Result<rdma_event_channel*> {
+                                         const Status devices = library().check_devices();
+                                         if (!devices.ok()) return devices.error();
+                                         Result<Channel*> channel = Channel::create(library());
+                                         if (!channel.ok()) return channel.error();
+                                         return channel.value();
+                                       });
 }
 
 VERBENA_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {

@@ -114,8 +114,6 @@ Status listen_on(Id& id, Device& device, const cm::ListenParameters& parameters)
 }
 
 Status listen_everywhere(Id& id, const cm::ListenParameters& parameters) {
-  const Status opened = id.library->open_devices();
-  if (!opened.ok()) return opened;
   for (Device* device = id.library->devices; device != nullptr; device = device->next) {
     const Status status = listen_on(id, *device, parameters);
     if (!status.ok()) return status;
