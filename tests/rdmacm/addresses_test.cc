@@ -58,6 +58,13 @@ TEST_F(Addresses, BindingToIpv6FindsItsDevice) {
   EXPECT_NE(source_port(id.get()), 0);
 }
 
+TEST_F(Addresses, IdentifiersOfADeviceShareItsDefaultDomain) {
+  const IdPtr a = bound("127.0.0.1");
+  const IdPtr b = bound("127.0.0.1");
+  EXPECT_EQ(a->verbs, b->verbs);
+  EXPECT_EQ(a->pd, b->pd);
+}
+
 TEST_F(Addresses, AWildcardHasNoDeviceUntilSomebodyConnects) {
   const IdPtr id = bound("0.0.0.0");
   EXPECT_EQ(id->verbs, nullptr);
