@@ -16,7 +16,7 @@
 
 namespace {
 
-char kPort[] = "7471";
+constexpr char kPort[] = "7471";
 constexpr size_t kRoom = 64;               // bytes for one text
 char memory[3 * kRoom] = {};               // what the NIC may reach: three texts
 char* const kOutgoing = memory;            // we send, or write, or read, from or to here
@@ -116,7 +116,7 @@ struct Endpoint {
   }
 };
 
-rdma_addrinfo* look_up(char* server_address, int flags) {
+rdma_addrinfo* look_up(const char* server_address, int flags) {
   rdma_addrinfo hints{}, *found = nullptr;
   hints.ai_flags = flags;
   hints.ai_port_space = RDMA_PS_TCP;  // reliable connections
@@ -129,7 +129,7 @@ rdma_addrinfo* look_up(char* server_address, int flags) {
 
 void serve(rdma_event_channel* channel) {
   std::printf("1. bind an id to all addresses and port %s, listen\n", kPort);
-  rdma_addrinfo* any = look_up(nullptr, RAI_PASSIVE);
+  rdma_addrinfo* any = look_up("::", RAI_PASSIVE);  // which takes IPv4 as well
   rdma_cm_id* listener = nullptr;
   if (rdma_create_id(channel, &listener, nullptr, RDMA_PS_TCP) != 0 ||
       rdma_bind_addr(listener, any->ai_src_addr) != 0 || rdma_listen(listener, 1) != 0)
@@ -168,7 +168,7 @@ void serve(rdma_event_channel* channel) {
   rdma_destroy_id(listener);
 }
 
-void call(rdma_event_channel* channel, char* server_address) {
+void call(rdma_event_channel* channel, const char* server_address) {
   std::printf("1. find the device that leads to %s, and the way\n", server_address);
   rdma_addrinfo* server = look_up(server_address, 0);
   rdma_cm_id* id = nullptr;

@@ -340,7 +340,7 @@ class Opener {
       request.wr.rdma.rkey = remote.rkey;
       if ((errno = ibv_post_send(c.id->qp, &request, &bad)) != 0) fail_errno("ibv_post_send");
       ibv_wc done{};
-      while (ibv_poll_cq(c.id->send_cq, 1, &done) == 0) std::this_thread::yield();
+      while (ibv_poll_cq(c.id->qp->send_cq, 1, &done) == 0) std::this_thread::yield();
       if (done.status != IBV_WC_SUCCESS)
         fail("connection %lu: %s", number, ibv_wc_status_str(done.status));
     }

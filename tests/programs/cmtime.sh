@@ -9,7 +9,7 @@ server_ends=no
 toss() { # LABEL ADDRESS OPTIONS...
   local label=$1 address=$2 step
   shift 2
-  cm_pair "$label" cmtime -p %p -- cmtime -s "$address" -p %p "$@"
+  cm_pair "$label" cmtime -b :: -p %p -- cmtime -s "$address" -p %p "$@"
   expect_not client 'fail|error|abort'
   for step in 'create id' 'resolve addr' 'resolve route' 'create qp' connect disconnect destroy; do
     expect client "^$step *: +[0-9.]+"

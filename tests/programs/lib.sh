@@ -51,10 +51,18 @@ enter_namespace() {
 
 declare -A pids=()  # name -> process id; its output is in $logs/name
 
+# Process $1 and what it has started.
+family() {
+  local child
+  echo "$1"
+  for child in $(pgrep -P "$1"); do family "$child"; done
+}
+
 cleanup() {
   local status=$? name
   trap - EXIT
-  for name in "${!pids[@]}"; do kill -KILL "${pids[$name]}" 2>/dev/null || true; done
+  # shellcheck disable=SC2046
+  for name in "${!pids[@]}"; do kill -KILL $(family "${pids[$name]}") 2>/dev/null || true; done
   wait 2>/dev/null || true
   rm -rf "$work"
   exit "$status"
@@ -64,7 +72,7 @@ show_logs() {
   for file in "$logs"/*; do
     [ -s "$file" ] || continue
     echo "--- ${file##*/}:"
-    tail -n 40 "$file"
+    tail -n 40 "$file" | cut -c 1-300
   done
 }
 

@@ -36,7 +36,7 @@ finish_group() {
     grep -q 'data transfers complete' "$logs/$name.$member" || fail "$name: $member did not complete"
     grep -q 'return status 0' "$logs/$name.$member" || fail "$name: $member does not return 0"
   done
-  note "ok $name: $(grep -o 'joined dgid: [^ ]*' "$logs/$name.near1")"
+  note "ok $name: $(grep -om 1 'joined dgid: [^ ]*' "$logs/$name.near1")"
 }
 
 receivers ipv4 239.77.1.1 192.0.2.1 192.0.2.2

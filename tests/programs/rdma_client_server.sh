@@ -13,10 +13,9 @@ toss() { # LABEL SERVER... -- CLIENT...
 toss "RC" rdma_server -p %p -- rdma_client -s 127.0.0.1 -p %p
 toss "RC, IPv6" rdma_server -s ::1 -p %p -- rdma_client -s ::1 -p %p
 toss "RC, one address" rdma_server -s 127.0.0.1 -p %p -- rdma_client -s 127.0.0.1 -p %p
-toss "RC, a name" rdma_server -p %p -- rdma_client -s localhost -p %p
+toss "RC, a name" rdma_server -s :: -p %p -- rdma_client -s localhost -p %p
 for _ in 1 2 3 4 5; do toss "RC, again" rdma_server -p %p -- rdma_client -s 127.0.0.1 -p %p; done
 toss "xserver, RC" rdma_xserver -p %p -c r -- rdma_xclient -s 127.0.0.1 -p %p -c r
-toss "xserver, RC, a name" rdma_xserver -p %p -- rdma_xclient -s localhost -p %p
 toss "xserver, XRC" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x
 for _ in 1 2 3; do toss "XRC, again" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x; done
 

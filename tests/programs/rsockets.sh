@@ -10,7 +10,7 @@ enter_namespace "$@"
 stream() {
   local label="$2, $1" program=$2 address=$3 side
   shift 3
-  cm_pair "$label" "$program" -p %p "$@" -- "$program" -s "$address" -p %p "$@"
+  cm_pair "$label" "$program" -b :: -p %p "$@" -- "$program" -s "$address" -p %p "$@"
   for side in server client; do
     expect_not "$side" 'verif|rsend|rrecv|riowrite|riomap|rpoll|Warning|error'
     expect "$side" '[0-9.]+s +[0-9.]+ +[0-9.]+$'
@@ -38,8 +38,7 @@ expect client 'Keepalive: ON'
 expect client 'time: 3'
 stream "all its sizes" rstream 127.0.0.1
 expect client '^1m_bw'
-cm_pair "rstream, both bound" rstream -b 127.0.0.1 -p %p -T v "${custom[@]}" -- \
-  rstream -s 127.0.0.1 -p %p -T v "${custom[@]}"
+cm_pair "rstream, not bound" rstream -p %p -T v "${custom[@]}" -- rstream -s 127.0.0.1 -p %p -T v "${custom[@]}"
 
 # A file of every size class, compared; one server takes one after the other.
 take_port

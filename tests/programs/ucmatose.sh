@@ -6,11 +6,12 @@
 need ucmatose
 enter_namespace "$@"
 
-# toss LABEL ADDRESS OPTIONS...: the same options on both sides.
+# toss LABEL ADDRESS OPTIONS...: the same options on both sides. The server is bound to any address of both
+# families.
 toss() {
   local label=$1 address=$2
   shift 2
-  cm_pair "$label" ucmatose -p %p "$@" -- ucmatose -s "$address" -p %p "$@"
+  cm_pair "$label" ucmatose -b :: -p %p "$@" -- ucmatose -s "$address" -p %p "$@"
   local side
   for side in server client; do
     expect "$side" 'return status 0'
@@ -36,6 +37,7 @@ toss "acknowledge timeout" 127.0.0.1 -a 14 -c 5
 toss "migrated to another channel" 127.0.0.1 -m -c 20
 toss "port space IB" 127.0.0.1 -P ib -c 5
 toss "port space TCP" 127.0.0.1 -P tcp
+cm_pair "not bound" ucmatose -p %p -- ucmatose -s 127.0.0.1 -p %p
 cm_pair "both bound" ucmatose -b 127.0.0.1 -p %p -c 5 -- ucmatose -b 127.0.0.1 -s 127.0.0.1 -p %p -c 5
 cm_pair "both bound, IPv6" ucmatose -b ::1 -p %p -c 5 -- ucmatose -b ::1 -s ::1 -p %p -c 5
 

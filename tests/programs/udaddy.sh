@@ -10,7 +10,7 @@ server_port=7174
 toss() { # LABEL ADDRESS OPTIONS...
   local label=$1 address=$2
   shift 2
-  cm_pair "$label" udaddy "$@" -- udaddy -s "$address" "$@"
+  cm_pair "$label" udaddy -b :: "$@" -- udaddy -s "$address" "$@"
   local side
   for side in server client; do
     expect "$side" 'return status 0'
@@ -33,6 +33,7 @@ toss "type of service" 127.0.0.1 -t 0x28
 toss "port space IPoIB" 127.0.0.1 -P ipoib
 toss "port space IPoIB, by number" ::1 -p 2
 toss "port space UDP" 127.0.0.1 -P udp
+cm_pair "not bound" udaddy -- udaddy -s 127.0.0.1
 cm_pair "both bound" udaddy -b 127.0.0.1 -- udaddy -b 127.0.0.1 -s 127.0.0.1
 cm_pair "both bound, IPv6" udaddy -b ::1 -- udaddy -b ::1 -s ::1
 
