@@ -68,7 +68,7 @@ void Agent::on_mad(const ReceivedMad& in, Instant now) {
     case Attribute::SidrReq:
       return on_sidr_req(in, SidrReq::load(mad));
     case Attribute::SidrRep:
-      return on_sidr_rep(in, SidrRep::load(mad));
+      return on_sidr_rep(in, SidrRep::load(mad), now);
     case Attribute::Apr:
       break;  // we never ask
   }
@@ -214,7 +214,7 @@ void Agent::on_sidr_req(const ReceivedMad& in, const SidrReq& request) {
   settle(entry);
 }
 
-void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply) {
+void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now) {
   if (reply.request_id >> 24 != state_.config.slot) {
     return state_.counters.add(CounterId::wrong_slot);
   }
@@ -224,7 +224,7 @@ void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply) {
   if (!same_peer(entry.exchange.info().addresses, in)) {
     return state_.counters.add(CounterId::wrong_source);
   }
-  entry.exchange.on_reply(reply);
+  entry.exchange.on_reply(reply, now);
   settle(entry);
 }
 

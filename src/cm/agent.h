@@ -117,7 +117,7 @@ class Agent {
   void on_rej(const ReceivedMad& in, const Rej& rej, Instant now);
   void on_lap(const ReceivedMad& in, const Lap& lap);
   void on_sidr_req(const ReceivedMad& in, const SidrReq& request);
-  void on_sidr_rep(const ReceivedMad& in, const SidrRep& reply);
+  void on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now);
 
   // The connection that `message` names and `in` may speak about; null after counting, and
   // answering where an answer helps, otherwise.

@@ -344,11 +344,17 @@ void Connection::on_rej(const Rej& rej, Instant now) {
   if (remote_id_ != 0 && rej.local_comm_id != remote_id_ && rej.local_comm_id != 0) {
     return agent_.counters.add(CounterId::unexpected);
   }
+  // A late copy of a refusal after which we asked again, with success.
+  if (info_.active && rej.about == About::Req && state_ != State::ReqSent) {
+    return agent_.counters.add(CounterId::unexpected);
+  }
   Event rejected = event(EventKind::Rejected);
   rejected.reason = rej.reason;
   rejected.private_data = PrivateData(rej.private_data);
   switch (state_) {
     case State::ReqSent:
+      if (rej.reason == RejectReason::InvalidServiceId && retry_.after_refusal(now)) break;
+      [[fallthrough]];
     case State::RepReceived:
       tell(rejected);
       state_ = State::Closed;

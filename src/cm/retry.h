@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "base/time.h"
 
@@ -32,6 +33,15 @@ class Retry {
     return true;
   }
 
+  // The peer says that nobody serves there. True: ask again in a moment, since programs start both
+  // ends at once, and some (perftest) close a listener to open it anew.
+  bool after_refusal(Instant now) {
+    constexpr Duration kPatience[] = {milliseconds(50), milliseconds(200)};
+    if (left_ == 0 || refusals_ == std::size(kPatience)) return false;
+    deadline_ = now + kPatience[refusals_++];
+    return true;
+  }
+
   // The peer got the message and needs this long (MRA). Once for each time it was sent, so that
   // no peer keeps us waiting for ever.
   void extend(Duration by, Instant now) {
@@ -43,6 +53,7 @@ class Retry {
  private:
   Duration full_{};
   uint8_t left_ = 0;
+  uint8_t refusals_ = 0;
   bool extended_ = false;
   Duration wait_{};
   Instant deadline_ = kNever;

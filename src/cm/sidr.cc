@@ -96,8 +96,9 @@ void SidrExchange::on_duplicate_request() {
   if (state_ == State::Answered) resend();
 }
 
-void SidrExchange::on_reply(const SidrRep& reply) {
+void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   if (state_ != State::RequestSent) return agent_.counters.add(CounterId::unexpected);
+  if (reply.status == SidrStatus::UnsupportedServiceId && retry_.after_refusal(now)) return;
   Event e = event(EventKind::SidrResponse);
   e.sidr_status = reply.status;
   e.qpn = reply.qpn;

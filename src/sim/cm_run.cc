@@ -433,12 +433,15 @@ class CmWorld {
   void finish() {
     network_.heal();
     finishing_ = true;
+    constexpr Duration kMuchLater = seconds(1000);
     for (Process& p : processes_) {
       for (auto& [id, side] : p.sides) {
         if (side.over || side.sidr) continue;
         if (side.active && side.established) at(thought(), [this, &p, id = id] { leave(p, id); });
         if (!side.active && !side.accepted) answer_request(p, id);
         if (!side.active && side.accepted && prng_.chance(0.5)) leave(p, id);
+        // Every disconnect of its peer may have been lost while the network was ill.
+        if (!side.active) at(kMuchLater, [this, &p, id = id] { leave(p, id); });
       }
     }
   }

@@ -191,6 +191,41 @@ TEST_F(ActiveTest, IsRejected) {
   expect_empty();
 }
 
+// Both ends are started at once, or a listener is closed to be opened anew.
+TEST_F(ActiveTest, AsksAgainForAServiceThatIsNotThereYet) {
+  const uint32_t id = connect();
+  const Req first = sent_one<Req>();
+  for (const Duration patience : {milliseconds(50), milliseconds(200)}) {
+    receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
+    EXPECT_TRUE(events().empty());
+    EXPECT_TRUE(sent().empty());
+    const Instant told = now_;
+    ASSERT_TRUE(next_deadline());
+    EXPECT_EQ((now_ - told).ns, patience.ns);
+    EXPECT_EQ(sent_one<Req>().tid, first.tid);
+  }
+  receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
+  EXPECT_EQ(event_one(EventKind::Rejected).reason, RejectReason::InvalidServiceId);
+  EXPECT_EQ(counter(CounterId::rejects_received), 3u);
+  expect_empty();
+}
+
+TEST_F(ActiveTest, FindsTheServiceThatCameMeanwhile) {
+  const uint32_t id = connect();
+  sent();
+  receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
+  ASSERT_TRUE(next_deadline());
+  sent_one<Req>();
+  receive(peer_rep(id));
+  event_one(EventKind::ConnectResponse);
+  // A late copy of the refusal is about what is past.
+  receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
+  ASSERT_TRUE(agent_.establish(id).ok());
+  receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
+  EXPECT_EQ(counter(CounterId::unexpected), 2u);
+  EXPECT_TRUE(events().empty());
+}
+
 TEST_F(ActiveTest, IsRejectedAfterRep) {
   const uint32_t id = connect();
   receive(peer_rep(id));

@@ -67,7 +67,24 @@ TEST_F(SidrTest, RefusalIsTold) {
   const uint32_t id = ask();
   sent();
   SidrRep reply = peer_reply(id);
+  reply.status = SidrStatus::Reject;
+  receive(reply);
+  EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::Reject);
+  expect_empty();
+}
+
+TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
+  const uint32_t id = ask();
+  sent();
+  SidrRep reply = peer_reply(id);
   reply.status = SidrStatus::UnsupportedServiceId;
+  for (int i = 0; i < 2; ++i) {
+    receive(reply);
+    EXPECT_TRUE(events().empty());
+    EXPECT_TRUE(sent().empty());
+    ASSERT_TRUE(next_deadline());
+    EXPECT_EQ(sent_one<SidrReq>().request_id, id);
+  }
   receive(reply);
   EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::UnsupportedServiceId);
   expect_empty();
