@@ -21,6 +21,12 @@ void drop_if_ours(auto& table, const auto& key, uint32_t id) {
   if (it != table.end() && it->second == id) table.erase(it);
 }
 
+// Gives back what a flood of connections took.
+void shrink_if_empty(auto&... tables) {
+  constexpr size_t kSmall = 1024;
+  ((tables.empty() && tables.bucket_count() > kSmall ? tables.rehash(0) : void()), ...);
+}
+
 }  // namespace
 
 Agent::Agent(const AgentConfig& config)
@@ -358,46 +364,39 @@ Result<uint32_t> Agent::connect(const ConnectParameters& parameters, Instant now
   return id;
 }
 
-Status Agent::accept(uint32_t id, const AcceptParameters& parameters, Instant now) {
+// The part that the calls about a connection have in common.
+template <typename Call>
+Status Agent::on_owned(uint32_t id, Call&& call) {
   ConnectionEntry* entry = owned(id);
   if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.accept(parameters, now);
+  const Status status = call(entry->exchange);
   settle(*entry);
   return status;
 }
 
+Status Agent::accept(uint32_t id, const AcceptParameters& parameters, Instant now) {
+  return on_owned(id, [&](Connection& c) { return c.accept(parameters, now); });
+}
+
 Status Agent::establish(uint32_t id, std::span<const std::byte> private_data) {
-  ConnectionEntry* entry = owned(id);
-  if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.establish(private_data);
-  settle(*entry);
-  return status;
+  return on_owned(id, [&](Connection& c) { return c.establish(private_data); });
 }
 
 Status Agent::reject(uint32_t id, RejectReason reason, std::span<const std::byte> ari,
                      std::span<const std::byte> private_data, Instant now) {
-  ConnectionEntry* entry = owned(id);
-  if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.reject(reason, ari, private_data, now);
-  if (status.ok()) forget_events_of(id);
-  settle(*entry);
-  return status;
+  return on_owned(id, [&](Connection& c) {
+    const Status status = c.reject(reason, ari, private_data, now);
+    if (status.ok()) forget_events_of(id);
+    return status;
+  });
 }
 
 Status Agent::disconnect(uint32_t id, std::span<const std::byte> private_data, Instant now) {
-  ConnectionEntry* entry = owned(id);
-  if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.disconnect(private_data, now);
-  settle(*entry);
-  return status;
+  return on_owned(id, [&](Connection& c) { return c.disconnect(private_data, now); });
 }
 
 Status Agent::notify_established(uint32_t id) {
-  ConnectionEntry* entry = owned(id);
-  if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.notify_established();
-  settle(*entry);
-  return status;
+  return on_owned(id, [](Connection& c) { return c.notify_established(); });
 }
 
 void Agent::destroy(uint32_t id, Instant now) {
@@ -536,6 +535,7 @@ void Agent::forget(ConnectionEntry& entry) {
   drop_if_ours(by_remote_qpn_, PeerKey{peer, c.info().remote_qpn.value()}, c.id());
   deadlines_.erase({entry.scheduled, c.id()});
   connections_.erase(connections_.find(c.id()));
+  shrink_if_empty(connections_, by_remote_id_, by_remote_qpn_);
 }
 
 void Agent::forget(SidrEntry& entry) {
@@ -543,6 +543,7 @@ void Agent::forget(SidrEntry& entry) {
   drop_if_ours(by_request_, PeerKey{s.info().addresses.peer_gid, s.request_id()}, s.id());
   deadlines_.erase({entry.scheduled, s.id()});
   sidr_.erase(sidr_.find(s.id()));
+  shrink_if_empty(sidr_, by_request_);
 }
 
 }  // namespace verbena::cm

@@ -138,6 +138,8 @@ class Agent {
 
   void forget_events_of(uint32_t id);
   ConnectionEntry* owned(uint32_t id);
+  template <typename Call>
+  Status on_owned(uint32_t id, Call&& call);
   SidrEntry* owned_sidr(uint32_t id);
   bool full() const { return exchange_count() >= state_.config.max_connections; }
   uint32_t free_id();

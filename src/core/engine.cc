@@ -22,47 +22,34 @@ constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 }  // namespace
 
 Engine::Engine(const EngineConfig& config) : config_(config), state_(config.secret) {
-  first_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices));
+  // Not where those of a previous engine began.
+  next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
 }
 
 Engine::~Engine() = default;
 
-wire::Qpn Engine::qpn_of(size_t slot) const {
-  const auto index = static_cast<uint32_t>((slot + first_index_) % kUsableIndices);
-  return wire::Qpn::of_slot(config_.slot, kReservedIndices + index);
-}
-
-size_t Engine::slot_of(wire::Qpn qpn) const {
-  return (qpn.index() - kReservedIndices + kUsableIndices - first_index_) % kUsableIndices;
-}
-
 QueuePair* Engine::find(wire::Qpn qpn) {
-  if (qpn.slot() != config_.slot || qpn.index() < kReservedIndices) return nullptr;
-  const size_t slot = slot_of(qpn);
-  return slot < slots_.size() ? slots_[slot].qp.get() : nullptr;
+  return qpn.slot() == config_.slot ? qps_.find(qpn.index()) : nullptr;
 }
 
 Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
-  // Numbers come back as late as possible, so that packets of a past connection find nobody.
-  const bool is_new = slots_.size() < std::min(config_.max_qps, kUsableIndices);
-  if (!is_new && free_.empty()) return Error{ENOMEM, "too many queue pairs (see max_qp)"};
-  const size_t slot = is_new ? slots_.size() : free_.front();
-  auto qp =
-      std::make_unique<QueuePair>(state_, qpn_of(slot), config);  // may throw: before the rest
-  if (is_new) {
-    slots_.emplace_back();
-  } else {
-    free_.pop_front();
+  if (qps_.size() >= std::min(config_.max_qps, kUsableIndices)) {
+    return Error{ENOMEM, "too many queue pairs (see max_qp)"};
   }
-  slots_[slot].qp = std::move(qp);
-  ++slots_[slot].generation;
-  ++qp_count_;
-  return slots_[slot].qp.get();
+  // Numbers come back as late as possible, so that packets of a past connection find nobody.
+  const auto after = [](uint32_t index) {
+    return index + 1 < kReservedIndices + kUsableIndices ? index + 1 : kReservedIndices;
+  };
+  while (qps_.find(next_index_) != nullptr) next_index_ = after(next_index_);
+  const uint32_t index = next_index_;
+  next_index_ = after(index);
+  auto qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
+  qp->serial = ++last_serial_;
+  return qps_.insert(index, std::move(qp));
 }
 
 void Engine::destroy_qp(QueuePair* qp, Instant now) {
-  const size_t slot = slot_of(qp->qpn());
   QpAttributes reset;
   reset.state = QpState::Reset;
   qp->modify(reset, qp_attr::kState);
@@ -71,9 +58,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   release_window(*qp, now);
   state_.memory.unbind_windows_of(qp->qpn());
-  slots_[slot].qp.reset();
-  free_.push_back(slot);
-  --qp_count_;
+  qps_.erase(qp->qpn().index());
 }
 
 SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
@@ -87,9 +72,7 @@ SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
 
 void Engine::destroy_srq(SharedReceiveQueue* srq) {
   if (srq->config().xrc_domain != 0) {
-    for (Slot& slot : slots_) {
-      if (slot.qp) slot.qp->forget_srq(srq);
-    }
+    qps_.each([&](QueuePair& qp) { qp.forget_srq(srq); });
   }
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.srq == srq; });
   state_.srqs.erase(srq->number());
@@ -293,13 +276,11 @@ void Engine::fail_overrun(Instant now) {
       if (srq->config().cq != cq) continue;
       state_.events.push_back({.kind = EventKind::SrqError, .srq = srq.get()});
     }
-    for (const Slot& slot : slots_) {
-      if (!slot.qp) continue;
-      const QpConfig& config = slot.qp->config();
-      if (config.send_cq != cq && config.receive_cq != cq) continue;
-      slot.qp->fail_by_overrun();
-      after_change(*slot.qp, now);
-    }
+    qps_.each([&](QueuePair& qp) {
+      if (qp.config().send_cq != cq && qp.config().receive_cq != cq) return;
+      qp.fail_by_overrun();
+      after_change(qp, now);
+    });
   }
 }
 
@@ -348,14 +329,17 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   return anything_to_send();
 }
 
+QueuePair* Engine::subject_of(const DeadlineEntry& entry) {
+  QueuePair* qp = find(entry.qpn);
+  const bool live = qp != nullptr && qp->serial == entry.serial && qp->heap_deadline == entry.at;
+  return live ? qp : nullptr;
+}
+
 // Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their
 // time. When they outnumber the live ones they are swept out.
 void Engine::sweep_deadlines() {
-  if (deadlines_.size() < 4 * qp_count_ + 64) return;
-  std::erase_if(deadlines_, [&](const DeadlineEntry& e) {
-    const Slot& slot = slots_[e.slot];
-    return !slot.qp || slot.generation != e.generation || e.at != slot.qp->heap_deadline;
-  });
+  if (deadlines_.size() < 4 * qps_.size() + 64) return;
+  std::erase_if(deadlines_, [&](const DeadlineEntry& e) { return subject_of(e) == nullptr; });
   std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
@@ -365,8 +349,7 @@ void Engine::schedule(QueuePair& qp) {
   if (at >= qp.heap_deadline) return;
   sweep_deadlines();
   qp.heap_deadline = at;
-  const size_t slot = slot_of(qp.qpn());
-  deadlines_.push_back({at, static_cast<uint32_t>(slot), slots_[slot].generation});
+  deadlines_.push_back({at, qp.qpn(), qp.serial});
   std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
@@ -376,30 +359,25 @@ void Engine::on_deadline(Instant now) {
     const DeadlineEntry entry = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
     deadlines_.pop_back();
-    Slot& slot = slots_[entry.slot];
-    if (!slot.qp || slot.generation != entry.generation) continue;
-    QueuePair& qp = *slot.qp;
-    if (entry.at != qp.heap_deadline) continue;  // an earlier one was pushed since
-    qp.heap_deadline = kNever;
-    if (qp.deadline() <= now) qp.on_deadline(now);
-    after_change(qp, now);
+    QueuePair* const qp = subject_of(entry);
+    if (qp == nullptr) continue;
+    qp->heap_deadline = kNever;
+    if (qp->deadline() <= now) qp->on_deadline(now);
+    after_change(*qp, now);
   }
 }
 
 Instant Engine::next_deadline() {
   while (!deadlines_.empty()) {
     const DeadlineEntry& top = deadlines_.front();
-    const Slot& slot = slots_[top.slot];
-    const bool live =
-        slot.qp && slot.generation == top.generation && top.at == slot.qp->heap_deadline;
-    if (live) {
-      const Instant real = slot.qp->deadline();
-      if (real <= top.at) return top.at;
-      slot.qp->heap_deadline = kNever;
+    QueuePair* const qp = subject_of(top);
+    if (qp != nullptr) {
+      if (qp->deadline() <= top.at) return top.at;
+      qp->heap_deadline = kNever;
     }
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
     deadlines_.pop_back();
-    if (live) schedule(*slot.qp);
+    if (qp != nullptr) schedule(*qp);
   }
   return kNever;
 }

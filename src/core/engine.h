@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -12,6 +11,7 @@
 
 #include "base/time.h"
 #include "core/management_port.h"
+#include "core/qp_table.h"
 #include "core/queue_pair.h"
 
 namespace verbena::core {
@@ -72,7 +72,7 @@ class Engine {
   // Groups that `qp` is attached to.
   std::vector<wire::Gid> groups_of(const QueuePair& qp) const;
   bool has_members(const wire::Gid& group) const { return groups_.contains(group); }
-  size_t qp_count() const { return qp_count_; }
+  size_t qp_count() const { return qps_.size(); }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
   // Nothing is under way to the peer of `qp`: what was just posted had better leave now.
@@ -87,17 +87,12 @@ class Engine {
  private:
   struct DeadlineEntry {
     Instant at;
-    uint32_t slot;
-    uint32_t generation;
+    wire::Qpn qpn;
+    uint64_t serial;  // the number may be another queue pair's by now
     bool operator>(const DeadlineEntry& other) const { return at > other.at; }
   };
-  struct Slot {
-    std::unique_ptr<QueuePair> qp;
-    uint32_t generation = 0;
-  };
 
-  wire::Qpn qpn_of(size_t slot) const;
-  size_t slot_of(wire::Qpn qpn) const;
+  QueuePair* subject_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
@@ -114,11 +109,10 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   ManagementPort management_{state_};
-  std::vector<Slot> slots_;
-  std::deque<size_t> free_;
-  size_t qp_count_ = 0;
+  QpTable qps_;
+  uint32_t next_index_;  // to try for a new queue pair
+  uint64_t last_serial_ = 0;
   uint32_t last_srq_;
-  uint32_t first_index_;           // where QPNs begin: not where those of a previous engine did
   std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale

@@ -31,6 +31,25 @@ TEST_F(EngineTest, PacketsForNobodyAreCounted) {
   EXPECT_TRUE(transmit().empty());
 }
 
+// Late packets of a past connection find nobody for as long as the numbers last.
+TEST_F(EngineTest, NumbersComeBackOnlyWhenAllWereUsed) {
+  QpConfig config;
+  config.send_cq = config.receive_cq = &cq_;
+  QueuePair* const stays = engine_.create_qp(config).value();
+  const wire::Qpn kept = stays->qpn();
+  constexpr uint32_t kNumbers = (1u << 16) - 2;
+  wire::Qpn first;
+  for (uint32_t i = 0; i < kNumbers; ++i) {
+    QueuePair* const qp = engine_.create_qp(config).value();
+    if (i == 0) first = qp->qpn();
+    ASSERT_NE(qp->qpn(), kept);
+    ASSERT_GE(qp->qpn().index(), 2u);
+    ASSERT_EQ(i == kNumbers - 1, i != 0 && qp->qpn() == first);
+    engine_.destroy_qp(qp, now_);
+  }
+  EXPECT_EQ(engine_.find(kept), stays);
+}
+
 TEST_F(EngineTest, SpuriousDeadlinesAreHarmless) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
