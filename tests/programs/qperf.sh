@@ -19,7 +19,7 @@ for test in "${tests[@]}"; do
   note "ok $test: $(grep -E '=' "$logs/$test" | head -n 1 | tr -s ' ')"
 done
 # Sizes and waiting for events instead of polling.
-for options in "-m 1 rc_lat" "-m 1M rc_bw" "-cp0 rc_lat" "-cp1 rc_bw" "-m 64K rc_rdma_write_bw"; do
+for options in "-m 1 rc_lat" "-m 1M rc_bw" "-cp 0 rc_lat" "-cp 1 rc_bw" "-m 64K rc_rdma_write_bw"; do
   # shellcheck disable=SC2086
   start more "$tool" run -- qperf -lp "$port" -cm1 -t 1 127.0.0.1 $options
   finish more 30
