@@ -2,7 +2,6 @@
 #include "runtime/event_channel.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@ void EventChannel::push(const Event& event) {
   const std::lock_guard lock(mutex_);
   events_.push_back(event);
   if (events_.size() == 1 && fd_ >= 0) eventfd_write(fd_, 1);
+  waker_.wake();
 }
 
 void EventChannel::quiet_if_empty() {
@@ -37,6 +37,7 @@ void EventChannel::quiet_if_empty() {
 
 int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
   for (;;) {
+    const uint32_t seen = waker_.seen();
     {
       const NoCancel no_cancel;
       const std::lock_guard lock(mutex_);
@@ -52,8 +53,7 @@ int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
     const int flags = fcntl(fd_, F_GETFL);
     if (flags < 0) return errno;
     if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-    pollfd wait{fd_, POLLIN, 0};
-    if (poll(&wait, 1, -1) < 0) return errno;
+    if (const int error = waker_.sleep(seen); error != 0) return error;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/result.h"
+#include "runtime/waker.h"
 
 namespace verbena::runtime {
 
@@ -26,9 +27,9 @@ class EventChannel {
   int fd() const { return fd_; }
   void push(const Event& event);
   // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR
-  // when a signal arrived, as read() would. `taken` is called while the channel is still locked:
-  // what it counts is complete when forget() returns, so that destroying can wait for the
-  // acknowledgements.
+  // when a signal arrived whose handler has no SA_RESTART, as read() would. `taken` is called while
+  // the channel is still locked: what it counts is complete when forget() returns, so that
+  // destroying can wait for the acknowledgements.
   int pop(Event* event, void (*taken)(const Event&) = nullptr);
   // An object goes away: drops the events about it that nobody has taken.
   void forget(const void* object);
@@ -42,6 +43,7 @@ class EventChannel {
   int fd_;
   std::mutex mutex_;
   std::deque<Event> events_;
+  Waker waker_;
 };
 
 // What runtime needs to know about the ABI's object around a core object (core's `owner` points

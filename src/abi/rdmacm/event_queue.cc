@@ -2,7 +2,6 @@
 #include "abi/rdmacm/event_queue.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -65,6 +64,7 @@ void Channel::destroy(Channel* channel) {
     const std::lock_guard lock(channel->mutex_);
     ::close(channel->fd);
     channel->destroyed_ = true;
+    channel->waker_.wake();
     last = channel->waiting_ == 0;
   }
   if (last) delete channel;
@@ -81,6 +81,7 @@ void Channel::push(std::unique_ptr<Event> event) {
   const bool was_empty = events_.empty();
   events_.push(std::move(event));
   if (was_empty) eventfd_write(fd, 1);
+  waker_.wake();
 }
 
 void Channel::append(EventList& events) {
@@ -89,6 +90,7 @@ void Channel::append(EventList& events) {
   const bool was_empty = events_.empty();
   events_.append(events);
   if (was_empty) eventfd_write(fd, 1);
+  waker_.wake();
 }
 
 void Channel::quiet_if_empty() {
@@ -97,11 +99,11 @@ void Channel::quiet_if_empty() {
   eventfd_read(fd, &value);  // the count is 1: never waits
 }
 
-bool Channel::pop(std::unique_ptr<Event>& event, bool& waiting) {
+bool Channel::pop(std::unique_ptr<Event>& event, Wait& wait) {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(waiting, false)) --waiting_;
+  if (std::exchange(wait.counted, false)) --waiting_;
   if (destroyed_ || events_.empty()) {
-    waiting = true;
+    wait = {true, waker_.seen()};
     ++waiting_;
     return false;
   }
@@ -112,13 +114,12 @@ bool Channel::pop(std::unique_ptr<Event>& event, bool& waiting) {
   return true;
 }
 
-int Channel::sleep() {
+int Channel::sleep(const Wait& wait) {
   while (destroyed_) pause();
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return errno;
   if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-  pollfd wait{fd, POLLIN, 0};
-  return poll(&wait, 1, -1) < 0 ? errno : 0;
+  return waker_.sleep(wait.seen);
 }
 
 void Channel::stop_waiting() {

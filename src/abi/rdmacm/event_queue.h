@@ -12,7 +12,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "datapath/udp/unique_fd.h"
+#include "runtime/waker.h"
 
 namespace verbena::rdmacm {
 
@@ -83,13 +83,17 @@ struct Channel : rdma_event_channel {
     const std::lock_guard lock(mutex_);
     return events_.empty();
   }
+  struct Wait {
+    bool counted = false;
+    uint32_t seen = 0;
+  };
   // Takes the next one, counted as its owner's. False: there is none, and the caller is counted as
-  // one who waits, by `waiting`, until it comes back or stops.
-  bool pop(std::unique_ptr<Event>& event, bool& waiting);
-  // Until there may be one: 0; EAGAIN if the descriptor is O_NONBLOCK, EINTR when a signal arrived.
-  // Here a thread may be cancelled: no frame of this library may have anything to clean up then,
-  // since its unwinder is not the program's.
-  int sleep();
+  // one who waits until it comes back or stops.
+  bool pop(std::unique_ptr<Event>& event, Wait& wait);
+  // Until there may be one: 0; EAGAIN if the descriptor is O_NONBLOCK, EINTR when a signal arrived
+  // whose handler has no SA_RESTART. Here a thread may be cancelled: no frame of this library may
+  // have anything to clean up then, since its unwinder is not the program's.
+  int sleep(const Wait& wait);
   void stop_waiting();
   // Takes out what `chosen` holds for.
   template <typename Chosen>
@@ -110,6 +114,7 @@ struct Channel : rdma_event_channel {
   EventList events_;
   uint32_t waiting_ = 0;  // a thread that was cancelled stays in it
   std::atomic<bool> destroyed_{false};
+  runtime::Waker waker_;
 };
 
 inline Channel* from(rdma_event_channel* channel) { return static_cast<Channel*>(channel); }

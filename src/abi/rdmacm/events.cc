@@ -183,11 +183,11 @@ bool take(Event& event) {
 }
 
 // ENODATA: nothing yet.
-int take_next(Channel& channel, bool& waiting, Event** event) {
+int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
   const runtime::NoCancel no_cancel;
   return abi::without_exceptions([&] {
     if (is_dead(channel)) return EIO;
-    for (std::unique_ptr<Event> next; channel.pop(next, waiting);) {
+    for (std::unique_ptr<Event> next; channel.pop(next, wait);) {
       if (take(*next)) {
         *event = next.release();
         return 0;
@@ -202,14 +202,14 @@ int take_next(Channel& channel, bool& waiting, Event** event) {
 
 // That nothing has come yet is not worth a log line.
 int wait_for_event(Channel& channel, Event** event) {
-  bool waiting = false;
+  Channel::Wait wait;
   for (;;) {
-    int code = take_next(channel, waiting, event);
+    int code = take_next(channel, wait, event);
     if (code == ENODATA) {
-      code = channel.sleep();
+      code = channel.sleep(wait);
       if (code == 0) continue;
     }
-    if (waiting) channel.stop_waiting();
+    if (wait.counted) channel.stop_waiting();
     if (code == 0) return 0;
     errno = code;
     return -1;
