@@ -1,0 +1,60 @@
+// SocketAddress: an IPv4 or IPv6 address with its port, as a value.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace verbena::rsocket {
+
+class SocketAddress {
+ public:
+  SocketAddress() : v6_{} {}  // AF_UNSPEC
+  static SocketAddress make_v4(in_addr address, uint16_t port);
+  static SocketAddress make_v6(const in6_addr& address, uint16_t port, uint32_t flowinfo);
+  static SocketAddress any(int family);
+  // From an application: EFAULT, EINVAL (too short) or EAFNOSUPPORT.
+  static Result<SocketAddress> from(const sockaddr* address, socklen_t length);
+  // From a library that says nothing about its length. AF_UNSPEC when it is no IP address.
+  static SocketAddress trusted(const sockaddr* address);
+
+  int family() const { return any_.sa_family; }
+  uint16_t port() const { return ntohs(v4_.sin_port); }  // at the same place in both
+  void set_port(uint16_t port) { v4_.sin_port = htons(port); }
+  const sockaddr_in& v4() const { return v4_; }
+  const sockaddr_in6& v6() const { return v6_; }
+  sockaddr* get() { return &any_; }
+  const sockaddr* get() const { return &any_; }
+  socklen_t size() const { return family() == AF_INET ? sizeof v4_ : sizeof v6_; }
+
+  bool is_any() const;
+  bool is_loopback() const;
+  // Same address and port; flow and scope do not tell peers apart.
+  bool operator==(const SocketAddress& other) const;
+  size_t hash() const;
+
+  // ::ffff:1.2.3.4 and 1.2.3.4 name one host. The connection manager knows the second form; an
+  // IPv6 socket shows the first.
+  SocketAddress unmapped() const;
+  SocketAddress seen_by(int family) const;
+
+  // As getsockname: cuts off what does not fit, and tells the true length.
+  void copy_to(sockaddr* to, socklen_t* length) const;
+
+ private:
+  union {
+    sockaddr any_;
+    sockaddr_in v4_;
+    sockaddr_in6 v6_;
+  };
+};
+
+struct SocketAddressHash {
+  size_t operator()(const SocketAddress& address) const { return address.hash(); }
+};
+
+}  // namespace verbena::rsocket

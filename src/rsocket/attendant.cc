@@ -1,0 +1,166 @@
+// Attendant: see attendant.h.
+#include "rsocket/attendant.h"
+
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <vector>
+
+#include "rsocket/clock.h"
+#include "rsocket/sleep.h"
+#include "rsocket/socket_table.h"
+
+namespace verbena::rsocket {
+
+namespace {
+
+constexpr uint64_t kWakeUp = ~uint64_t{0};
+
+std::atomic<Attendant*> the_attendant{nullptr};
+
+uint64_t key_of(int descriptor, int number) {
+  return uint64_t{static_cast<uint32_t>(number)} << 32 | static_cast<uint32_t>(descriptor);
+}
+
+void write_event(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd, &one, sizeof one);
+}
+
+int timeout_ms(Instant deadline) {
+  if (deadline == kNever) return -1;
+  const int64_t ms = (deadline.ns - now().ns + 999'999) / 1'000'000;
+  return static_cast<int>(std::clamp<int64_t>(ms, 0, 3'600'000));
+}
+
+// The thread must be gone before the library's code is.
+struct StopAtUnload {
+  ~StopAtUnload() { Attendant::stop(); }
+};
+StopAtUnload stop_at_unload;
+
+}  // namespace
+
+Attendant& Attendant::instance() {
+  Attendant* attendant = the_attendant.load(std::memory_order_acquire);
+  if (attendant) return *attendant;
+  auto* fresh = new Attendant;
+  if (the_attendant.compare_exchange_strong(attendant, fresh)) return *fresh;
+  delete fresh;
+  return *attendant;
+}
+
+Status Attendant::start() {
+  if (running_) return {};
+  if (stopping_) return Error{EIO};
+  if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (wake_ < 0) wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (epoll_ < 0 || wake_ < 0) return Error{errno};
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeUp}};
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0 && errno != EEXIST) {
+    return Error{errno};
+  }
+  // Signals are the application's.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(
+      &thread_, nullptr,
+      [](void* self) -> void* {
+        static_cast<Attendant*>(self)->run();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error) return Error{error};
+  pthread_setname_np(thread_, "rsocket");
+  running_ = true;
+  return {};
+}
+
+Status Attendant::watch(int descriptor, int number) {
+  const std::lock_guard guard(lock_);
+  if (const Status started = start(); !started.ok()) return started;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = key_of(descriptor, number)}};
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return Error{errno};
+  numbers_.insert(number);
+  return {};
+}
+
+void Attendant::unwatch(int descriptor, int number) {
+  const std::lock_guard guard(lock_);
+  // Closing alone would not do: a child of a fork may still have a copy of the descriptor.
+  if (::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr) != 0) return;
+  if (const auto it = numbers_.find(number); it != numbers_.end()) numbers_.erase(it);
+}
+
+void Attendant::wake_at(Instant time) {
+  const std::lock_guard guard(lock_);
+  if (!running_ || time >= next_tick_) return;
+  next_tick_ = time;
+  if (!pthread_equal(pthread_self(), thread_)) write_event(wake_);
+}
+
+void Attendant::run() {
+  const Call call;
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    Instant next;
+    {
+      const std::lock_guard guard(lock_);
+      if (stopping_) return;
+      next = next_tick_;
+    }
+    const int count = ::epoll_wait(epoll_, events.data(), events.size(), timeout_ms(next));
+    for (int i = 0; i < count; ++i) {
+      const uint64_t key = events[static_cast<size_t>(i)].data.u64;
+      if (key == kWakeUp) {
+        uint64_t rung;
+        [[maybe_unused]] const ssize_t got = ::read(wake_, &rung, sizeof rung);
+      } else if (auto socket = SocketTable::instance().find(static_cast<int>(key >> 32))) {
+        socket->on_ready(static_cast<int>(key & 0xffffffff));
+      }
+    }
+    if (const Instant time = now(); time >= next) tick(time);
+  }
+}
+
+void Attendant::tick(Instant time) {
+  std::vector<int> numbers;
+  {
+    const std::lock_guard guard(lock_);
+    next_tick_ = kNever;
+    for (auto it = numbers_.begin(); it != numbers_.end(); it = numbers_.upper_bound(*it)) {
+      numbers.push_back(*it);
+    }
+  }
+  for (const int number : numbers) {
+    if (auto socket = SocketTable::instance().find(number)) wake_at(socket->on_tick(time));
+  }
+}
+
+void Attendant::stop() {
+  Attendant* attendant = the_attendant.load();
+  if (!attendant) return;
+  {
+    const std::lock_guard guard(attendant->lock_);
+    attendant->stopping_ = true;
+    if (!attendant->running_) return;
+    write_event(attendant->wake_);
+  }
+  if (!pthread_equal(pthread_self(), attendant->thread_)) pthread_join(attendant->thread_, nullptr);
+}
+
+void Attendant::forget_in_child() {
+  Attendant* attendant = the_attendant.exchange(nullptr);
+  if (!attendant) return;
+  if (attendant->epoll_ >= 0) ::close(attendant->epoll_);
+  if (attendant->wake_ >= 0) ::close(attendant->wake_);
+}
+
+}  // namespace verbena::rsocket

@@ -1,0 +1,82 @@
+// Buffers: the memory that a call names, one piece or many, with a place up to which it was used.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstddef>
+#include <cstring>
+
+#include "base/result.h"
+
+namespace verbena::rsocket {
+
+class Buffers {
+ public:
+  // The array must live as long as this does.
+  static Result<Buffers> from(const iovec* pieces, size_t count) {
+    if (count > IOV_MAX) return Error{EMSGSIZE};
+    if (count > 0 && !pieces) return Error{EFAULT};
+    size_t total = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (pieces[i].iov_len > static_cast<size_t>(SSIZE_MAX) - total) return Error{EINVAL};
+      total += pieces[i].iov_len;
+    }
+    return Buffers(pieces, total);
+  }
+
+  size_t left() const { return left_; }
+
+  // The next `size` bytes if they lie together, otherwise null. Does not move on.
+  const void* together(size_t size) {
+    skip_empty();
+    return piece_->iov_len - used_ >= size ? at() : nullptr;
+  }
+  void advance(size_t size) {
+    each(size, [](std::byte*, size_t) {});
+  }
+  void copy_out(std::byte* to, size_t size) {
+    each(size, [&](const std::byte* from, size_t part) {
+      std::memcpy(to, from, part);
+      to += part;
+    });
+  }
+  void copy_in(const std::byte* from, size_t size) {
+    each(size, [&](std::byte* to, size_t part) {
+      std::memcpy(to, from, part);
+      from += part;
+    });
+  }
+
+ private:
+  Buffers(const iovec* pieces, size_t total) : piece_(pieces), left_(total) {}
+
+  std::byte* at() const { return static_cast<std::byte*>(piece_->iov_base) + used_; }
+
+  void skip_empty() {
+    while (left_ > 0 && used_ == piece_->iov_len) {
+      ++piece_;
+      used_ = 0;
+    }
+  }
+
+  // `size` is at most left().
+  template <typename Use>
+  void each(size_t size, Use use) {
+    while (size > 0) {
+      skip_empty();
+      const size_t part = std::min(size, piece_->iov_len - used_);
+      use(at(), part);
+      used_ += part;
+      left_ -= part;
+      size -= part;
+    }
+  }
+
+  const iovec* piece_;
+  size_t used_ = 0;  // of the piece
+  size_t left_;
+};
+
+}  // namespace verbena::rsocket

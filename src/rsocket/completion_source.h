@@ -1,0 +1,42 @@
+// CompletionSource: a completion queue with its channel, and the dance of arming it.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <poll.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace verbena::rsocket {
+
+class CompletionSource {
+ public:
+  static Result<std::unique_ptr<CompletionSource>> create(ibv_context* device, int entries);
+  ~CompletionSource();
+  CompletionSource(const CompletionSource&) = delete;
+  CompletionSource& operator=(const CompletionSource&) = delete;
+
+  ibv_cq* queue() const { return queue_; }
+  // How many were taken; negative when the queue is broken.
+  int take(std::span<ibv_wc> completions) {
+    return ibv_poll_cq(queue_, static_cast<int>(completions.size()), completions.data());
+  }
+  // From now on the next completion makes the descriptor readable. What came before does not: take
+  // once more after arming.
+  void arm(std::vector<pollfd>* descriptors);
+  // Takes the event away, if it is there.
+  void drain_events();
+
+ private:
+  CompletionSource() = default;
+
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* queue_ = nullptr;
+  bool armed_ = false;
+  unsigned unacknowledged_ = 0;
+};
+
+}  // namespace verbena::rsocket

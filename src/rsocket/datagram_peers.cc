@@ -1,0 +1,203 @@
+// DatagramSocket: finding peers. By its address a peer gets an endpoint of ours; by what it says
+// through UDP, its queue pair; by the connection manager, the path to it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "rsocket/datagram_socket.h"
+#include "rsocket/plain_socket.h"
+
+namespace verbena::rsocket {
+
+namespace {
+
+constexpr size_t kMaxPeers =
+    4096;  // anybody can send us something; forgotten peers are found again
+constexpr size_t kMaxUdpDatagram = 65536;
+constexpr int kResolveMs = 2000;
+constexpr int kReadsPerTurn = 64;  // other sockets want the attendant, too
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Result<DatagramSocket::Peer*> DatagramSocket::peer_for(const SocketAddress& address) {
+  if (const auto it = peers_.find(address); it != peers_.end()) return &it->second;
+  auto local = local_address_for(address);
+  if (!local.ok()) return local.error();
+  auto endpoint = endpoint_for(local.value());
+  if (!endpoint.ok()) return endpoint.error();
+  make_room_for_peer();
+  Peer& peer = peers_[address];
+  peer.endpoint = endpoint.value();
+  return &peer;
+}
+
+// The address that the kernel would send from.
+Result<SocketAddress> DatagramSocket::local_address_for(const SocketAddress& peer) {
+  auto own = name();
+  if (!own.ok()) return own.error();
+  if (own.value().port() == 0) {
+    // Peers answer to this port, so it must be known before the first datagram leaves.
+    const SocketAddress any = SocketAddress::any(family_);
+    if (::bind(udp_, any.get(), any.size()) != 0) return Error{errno};
+    own = name();
+    if (!own.ok()) return own.error();
+  }
+  if (!own.value().is_any()) return own.value().unmapped();
+  const Descriptor probe(plain_socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC));
+  if (probe.get() < 0) return Error{errno};
+  if (::connect(probe.get(), peer.get(), peer.size()) != 0) return Error{errno};
+  SocketAddress local;
+  socklen_t length = sizeof(sockaddr_in6);
+  if (::getsockname(probe.get(), local.get(), &length) != 0) return Error{errno};
+  local.set_port(own.value().port());
+  return local;
+}
+
+Result<DatagramEndpoint*> DatagramSocket::endpoint_for(const SocketAddress& local) {
+  for (const auto& endpoint : endpoints_) {
+    if (endpoint->local() == local) return endpoint.get();
+  }
+  auto made = DatagramEndpoint::create(channel_, local, sizes_);
+  if (!made.ok()) return made.error();
+  endpoints_.push_back(std::move(made.value()));
+  ring_waiters();  // who sleeps does not sleep on its completions yet
+  return endpoints_.back().get();
+}
+
+void DatagramSocket::make_room_for_peer() {
+  if (peers_.size() < kMaxPeers) return;
+  auto victim = peers_.begin();
+  if (connected_ && victim->first == *connected_) ++victim;
+  forget(victim->second);
+  peers_.erase(victim);
+}
+
+void DatagramSocket::forget(Peer& peer) {
+  if (peer.path) ibv_destroy_ah(peer.path);
+  peer.path = nullptr;
+  if (!peer.resolving) return;
+  resolving_.erase(peer.resolving);
+  rdma_destroy_id(std::exchange(peer.resolving, nullptr));
+}
+
+Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& to, UdpHeader::Op op,
+                                        Buffers* from, int flags) {
+  const UdpHeader header{op, peer.endpoint->qpn(), peer.endpoint->local()};
+  std::array<std::byte, UdpHeader::kMaxSize> header_bytes;
+  header.store(header_bytes.data());
+  std::vector<std::byte> payload(from ? from->left() : 0);
+  if (from) from->copy_out(payload.data(), payload.size());
+  std::array<iovec, 2> pieces{
+      {{header_bytes.data(), header.size()}, {payload.data(), payload.size()}}};
+  SocketAddress name = to.seen_by(family_);
+  msghdr message{};
+  message.msg_name = name.get();
+  message.msg_namelen = name.size();
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  // An earlier datagram to a port where nobody listened shows here; this one has not failed.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (::sendmsg(udp_, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return {};
+    if (errno != ECONNREFUSED || connected_) break;
+  }
+  return Error{errno};
+}
+
+// --- the attendant
+// --------------------------------------------------------------------------------
+
+void DatagramSocket::on_ready(int descriptor) {
+  if (descriptor != udp_) return take_events();
+  if (udp_buffer_.empty()) udp_buffer_.resize(kMaxUdpDatagram);
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    SocketAddress source;
+    socklen_t length = sizeof(sockaddr_in6);
+    const ssize_t size = ::recvfrom(udp_, udp_buffer_.data(), udp_buffer_.size(), MSG_DONTWAIT,
+                                    source.get(), &length);
+    if (size < 0) return;  // nothing left; an error that was pending is gone with it
+    const std::lock_guard guard(lock_);
+    if (closed_) return;
+    on_udp({udp_buffer_.data(), static_cast<size_t>(size)}, source.unmapped());
+  }
+}
+
+void DatagramSocket::on_udp(std::span<const std::byte> datagram, const SocketAddress& source) {
+  const auto header = UdpHeader::load(datagram, source.family());
+  if (!header) return;
+  auto found = peer_for(source);
+  if (!found.ok()) return;
+  Peer& peer = *found.value();
+  if (header->op == UdpHeader::Op::kData) {
+    (void)send_through_udp(peer, source, UdpHeader::Op::kAnswer, nullptr, 0);
+    const std::span<const std::byte> payload = datagram.subspan(header->size());
+    if (wanted(source) && udp_bytes_ + payload.size() <= sizes_.receive_bytes &&
+        inbox_.size() < 2u * sizes_.receive_slots) {
+      inbox_.push_back({source, nullptr, {}, {payload.begin(), payload.end()}});
+      udp_bytes_ += payload.size();
+      ring_waiters();
+    }
+  }
+  if (!peer.path || peer.qpn != header->qpn) find_path(peer, source, header->qpn);
+}
+
+void DatagramSocket::find_path(Peer& peer, const SocketAddress& address, uint32_t qpn) {
+  peer.resolving_qpn = qpn;
+  if (peer.resolving) return;
+  if (rdma_create_id(channel_, &peer.resolving, nullptr, RDMA_PS_UDP) != 0) {
+    peer.resolving = nullptr;
+    return;
+  }
+  SocketAddress local = peer.endpoint->local();
+  local.set_port(0);
+  SocketAddress remote = address;
+  if (rdma_resolve_addr(peer.resolving, local.get(), remote.get(), kResolveMs) != 0) {
+    rdma_destroy_id(std::exchange(peer.resolving, nullptr));
+    return;
+  }
+  resolving_[peer.resolving] = address;
+}
+
+void DatagramSocket::take_events() {
+  rdma_cm_event* event;
+  while (rdma_get_cm_event(channel_, &event) == 0) {
+    const rdma_cm_event_type type = event->event;
+    rdma_cm_id* id = event->id;
+    rdma_ack_cm_event(event);
+    const std::lock_guard guard(lock_);
+    if (!closed_) on_event(type, id);
+  }
+}
+
+void DatagramSocket::on_event(rdma_cm_event_type type, rdma_cm_id* id) {
+  const auto entry = resolving_.find(id);
+  if (entry == resolving_.end()) return;
+  if (type == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_resolve_route(id, kResolveMs) == 0) return;
+  Peer& peer = peers_.at(entry->second);
+  if (type == RDMA_CM_EVENT_ROUTE_RESOLVED) {
+    if (ibv_ah* path = make_address_handle(peer.endpoint->id()->pd, id)) {
+      if (ibv_ah* old = std::exchange(peer.path, path)) ibv_destroy_ah(old);
+      peer.qpn = peer.resolving_qpn;
+    }
+  }
+  // Found or not, this id has done what it could; the next datagram through UDP tries again.
+  resolving_.erase(entry);
+  rdma_destroy_id(std::exchange(peer.resolving, nullptr));
+}
+
+}  // namespace verbena::rsocket

@@ -1,0 +1,278 @@
+// DatagramSocket: the calls. How peers are found is in datagram_peers.cc.
+#include "rsocket/datagram_socket.h"
+
+#include <fcntl.h>
+#include <rdma/rsocket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "rsocket/attendant.h"
+#include "rsocket/clock.h"
+#include "rsocket/option_value.h"
+#include "rsocket/plain_socket.h"
+#include "rsocket/socket_table.h"
+
+namespace verbena::rsocket {
+
+namespace {
+// For datagrams on their way out of the queue pair when the socket is closed.
+constexpr Duration kFlushLimit = seconds(1);
+}  // namespace
+
+Result<int> DatagramSocket::create(int family, int file_flags, int descriptor_flags) {
+  const int udp = plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (udp < 0) return Error{errno};
+  std::unique_ptr<DatagramSocket> socket(new DatagramSocket(family, udp));
+  socket->set_file_flags(file_flags);
+  socket->set_descriptor_flags(descriptor_flags);
+  if (const Status added = SocketTable::instance().add(std::move(socket)); !added.ok()) {
+    return added.error();
+  }
+  return udp;
+}
+
+DatagramSocket::~DatagramSocket() {
+  for (auto& [address, peer] : peers_) forget(peer);
+  endpoints_.clear();
+  if (channel_) rdma_destroy_event_channel(channel_);
+  ::close(udp_);
+}
+
+// From here on others may find us, and we them.
+Status DatagramSocket::start() {
+  if (closed_) return Error{EBADF};
+  if (started_) return {};
+  if (!channel_) channel_ = rdma_create_event_channel();
+  if (!channel_) return Error{errno};
+  const int flags = ::fcntl(channel_->fd, F_GETFL);
+  if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) return Error{errno};
+  Attendant& attendant = Attendant::instance();
+  if (const Status watching = attendant.watch(channel_->fd, number()); !watching.ok()) {
+    return watching;
+  }
+  if (const Status watching = attendant.watch(udp_, number()); !watching.ok()) {
+    attendant.unwatch(channel_->fd, number());
+    return watching;
+  }
+  started_ = true;
+  return {};
+}
+
+Status DatagramSocket::bind(const SocketAddress& address) {
+  const std::lock_guard guard(lock_);
+  if (::bind(udp_, address.get(), address.size()) != 0) return Error{errno};
+  return start();
+}
+
+Status DatagramSocket::listen(int) { return Error{EOPNOTSUPP}; }
+Result<int> DatagramSocket::accept(SocketAddress*) { return Error{EOPNOTSUPP}; }
+
+Status DatagramSocket::connect(const SocketAddress& address) {
+  const std::lock_guard guard(lock_);
+  if (const Status started = start(); !started.ok()) return started;
+  const SocketAddress to = address.seen_by(family_);
+  if (::connect(udp_, to.get(), to.size()) != 0) return Error{errno};
+  auto peer = peer_for(address.unmapped());
+  if (!peer.ok()) return peer.error();
+  connected_ = address.unmapped();
+  return {};
+}
+
+Status DatagramSocket::shutdown(int how) {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL};
+  const std::lock_guard guard(lock_);
+  if (!connected_) return Error{ENOTCONN};
+  if (how != SHUT_WR) read_open_ = false;
+  if (how != SHUT_RD) write_open_ = false;
+  ring_waiters();
+  return {};
+}
+
+void DatagramSocket::close() {
+  Lock lock(lock_);
+  if (started_) {
+    Attendant::instance().unwatch(channel_->fd, number());
+    Attendant::instance().unwatch(udp_, number());
+  }
+  const auto idle = [&] {
+    return std::all_of(endpoints_.begin(), endpoints_.end(),
+                       [](const auto& endpoint) { return endpoint->idle(); });
+  };
+  const Instant deadline = now() + kFlushLimit;
+  while (!idle()) {
+    const Status waited = wait(lock, deadline, idle);
+    if (!waited.ok() && waited.error().code != EINTR) break;
+  }
+  closed_ = true;
+  ring_waiters();
+}
+
+Result<SocketAddress> DatagramSocket::name() {
+  SocketAddress address;
+  socklen_t length = sizeof(sockaddr_in6);
+  if (::getsockname(udp_, address.get(), &length) != 0) return Error{errno};
+  return address;
+}
+
+Result<SocketAddress> DatagramSocket::peer_name() {
+  SocketAddress address;
+  socklen_t length = sizeof(sockaddr_in6);
+  if (::getpeername(udp_, address.get(), &length) != 0) return Error{errno};
+  return address;
+}
+
+Result<size_t> DatagramSocket::send(Buffers& from, const Transfer& transfer) {
+  Lock lock(lock_);
+  const size_t size = from.left();
+  if (const Status started = start(); !started.ok()) return started.error();
+  if (!write_open_) return Error{EPIPE};
+  if (!transfer.destination && !connected_) return Error{EDESTADDRREQ};
+  const SocketAddress to = transfer.destination ? transfer.destination->unmapped() : *connected_;
+  auto found = peer_for(to);
+  if (!found.ok()) return found.error();
+  Peer* peer = found.value();
+  if (!peer->path || peer->endpoint->broken() || !peer->endpoint->fits(size)) {
+    const Status sent =
+        send_through_udp(*peer, to, UdpHeader::Op::kData, &from, transfer.flags & MSG_NOSIGNAL);
+    if (!sent.ok()) return sent.error();
+    return size;
+  }
+  DatagramEndpoint* endpoint = peer->endpoint;
+  if (!endpoint->can_send()) progress();
+  if (!endpoint->can_send()) {
+    if (nonblocking(transfer.flags)) return Error{EAGAIN};
+    const Status waited =
+        wait(lock, send_deadline(), [&] { return closed_ || endpoint->can_send(); });
+    if (!waited.ok()) return waited.error();
+    if (closed_) return Error{EBADF};
+    // The peer may have been forgotten in the meantime.
+    found = peer_for(to);
+    if (!found.ok()) return found.error();
+    peer = found.value();
+    if (!peer->path || peer->endpoint != endpoint) return Error{EAGAIN};
+  }
+  if (const int error = endpoint->send(peer->path, peer->qpn, from)) return Error{error};
+  return size;
+}
+
+Result<size_t> DatagramSocket::receive(Buffers& to, Transfer& transfer) {
+  Lock lock(lock_);
+  if (inbox_.empty()) progress();
+  if (inbox_.empty() && read_open_) {
+    if (nonblocking(transfer.flags)) return Error{EAGAIN};
+    const Status waited =
+        wait(lock, receive_deadline(), [&] { return closed_ || !read_open_ || !inbox_.empty(); });
+    if (!waited.ok()) return waited.error();
+  }
+  if (closed_) return Error{EBADF};
+  if (inbox_.empty()) return size_t{0};
+  Message& message = inbox_.front();
+  const size_t size = message.payload().size();
+  const size_t copied = std::min(size, to.left());
+  to.copy_in(message.payload().data(), copied);
+  transfer.source = message.source.seen_by(family_);
+  transfer.truncated = copied < size;
+  if (!(transfer.flags & MSG_PEEK)) {
+    if (message.endpoint) message.endpoint->give_back(message.arrival.slot);
+    udp_bytes_ -= message.bytes.size();
+    inbox_.pop_front();
+  }
+  return transfer.flags & MSG_TRUNC ? size : copied;
+}
+
+void DatagramSocket::progress() {
+  for (const auto& endpoint : endpoints_) {
+    const bool could_send = endpoint->can_send();
+    const bool was_idle = endpoint->idle();
+    arrivals_.clear();
+    endpoint->take(&arrivals_);
+    bool news = endpoint->can_send() != could_send || endpoint->idle() != was_idle;
+    for (const DatagramEndpoint::Arrival& arrival : arrivals_) {
+      if (!wanted(arrival.source)) {
+        endpoint->give_back(arrival.slot);
+        continue;
+      }
+      inbox_.push_back({arrival.source, endpoint.get(), arrival, {}});
+      news = true;
+    }
+    if (news) ring_waiters();
+  }
+}
+
+void DatagramSocket::arm(std::vector<pollfd>* descriptors) {
+  for (const auto& endpoint : endpoints_) endpoint->completions().arm(descriptors);
+}
+
+void DatagramSocket::drain_events() {
+  for (const auto& endpoint : endpoints_) endpoint->completions().drain_events();
+}
+
+short DatagramSocket::readiness() const {
+  if (closed_) return POLLNVAL;
+  int ready = 0;
+  if (!inbox_.empty() || !read_open_) ready |= POLLIN | POLLRDNORM;
+  const bool can_send = std::all_of(endpoints_.begin(), endpoints_.end(),
+                                    [](const auto& endpoint) { return endpoint->can_send(); });
+  if (can_send || !write_open_) ready |= POLLOUT | POLLWRNORM;
+  if (!read_open_ && !write_open_) ready |= POLLHUP;
+  return static_cast<short>(ready);
+}
+
+// --- options
+// ----------------------------------------------------------------------------------------
+
+Status DatagramSocket::set_option(int level, int option, const void* value, socklen_t size) {
+  const std::lock_guard guard(lock_);
+  if (level == SOL_SOCKET) {
+    if (auto limit = set_time_limit(option, value, size)) return *limit;
+  }
+  if (level != SOL_RDMA && ::setsockopt(udp_, level, option, value, size) != 0) {
+    return Error{errno};
+  }
+  const bool sizing = level == SOL_SOCKET && (option == SO_RCVBUF || option == SO_SNDBUF);
+  if (level != SOL_RDMA && !sizing) return {};
+  auto given = option_value<int>(value, size);
+  if (!given.ok()) return given.error();
+  const uint64_t number = given.value() < 0 ? 0 : static_cast<uint64_t>(given.value());
+  if (level == SOL_SOCKET) {
+    option == SO_RCVBUF ? sizes_.set_receive_bytes(number * 2) : sizes_.set_send_bytes(number * 2);
+    return {};
+  }
+  switch (option) {
+    case RDMA_SQSIZE:
+      sizes_.set_send_slots(number);
+      return {};
+    case RDMA_RQSIZE:
+      sizes_.set_receive_slots(number);
+      return {};
+    case RDMA_INLINE:
+      sizes_.set_inline_bytes(number);
+      return {};
+    default:
+      return Error{ENOTSUP};
+  }
+}
+
+Status DatagramSocket::get_option(int level, int option, void* value, socklen_t* size) {
+  if (!value || !size) return Error{EFAULT};
+  const std::lock_guard guard(lock_);
+  if (level == SOL_SOCKET) {
+    if (auto limit = get_time_limit(option, value, size)) return *limit;
+    if (option == SO_RCVBUF)
+      return store_value(static_cast<int>(sizes_.receive_bytes), value, size);
+    if (option == SO_SNDBUF) return store_value(static_cast<int>(sizes_.send_bytes), value, size);
+  }
+  if (level == SOL_RDMA) {
+    if (option == RDMA_SQSIZE) return store_value(int{sizes_.send_slots}, value, size);
+    if (option == RDMA_RQSIZE) return store_value(int{sizes_.receive_slots}, value, size);
+    if (option == RDMA_INLINE) return store_value(int{sizes_.inline_bytes}, value, size);
+    return Error{ENOTSUP};
+  }
+  if (::getsockopt(udp_, level, option, value, size) != 0) return Error{errno};
+  return {};
+}
+
+}  // namespace verbena::rsocket

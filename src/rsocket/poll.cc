@@ -1,0 +1,206 @@
+// rpoll and rselect: see poll.h.
+//
+// Looks at everything; where nothing is ready, spins for a moment, then hangs the thread's bell at
+// every rsocket, arms their completion queues and sleeps in one ppoll() on the bell, the completion
+// channels and the ordinary descriptors.
+#include "rsocket/poll.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "rsocket/bell.h"
+#include "rsocket/clock.h"
+#include "rsocket/sleep.h"
+#include "rsocket/socket_table.h"
+#include "rsocket/spin.h"
+
+namespace verbena::rsocket {
+
+namespace {
+
+// Memory that a thread keeps from call to call.
+struct Scratch {
+  struct Watched {
+    pollfd* entry;
+    SocketTable::Ref socket;
+    Waiters::Node node;
+    size_t descriptors = 0;  // how many of its own it sleeps on
+  };
+  std::vector<Watched> sockets;
+  std::vector<pollfd*> plain;
+  std::vector<pollfd> sleeping;
+};
+
+class Polling {
+ public:
+  Polling(pollfd* entries, nfds_t count) {
+    scratch_.sockets.clear();
+    scratch_.plain.clear();
+    for (nfds_t i = 0; i < count; ++i) {
+      entries[i].revents = 0;
+      if (auto socket = SocketTable::instance().find(entries[i].fd)) {
+        scratch_.sockets.push_back({&entries[i], std::move(socket), {}, 0});
+      } else if (entries[i].fd >= 0) {
+        scratch_.plain.push_back(&entries[i]);
+      }
+    }
+  }
+  ~Polling() {
+    for (Scratch::Watched& watched : scratch_.sockets) {
+      if (watched.node.hangs) watched.socket->take_down(&watched.node);
+    }
+    scratch_.sockets.clear();  // gives the sockets back
+  }
+  Polling(const Polling&) = delete;
+  Polling& operator=(const Polling&) = delete;
+
+  bool any_socket() const { return !scratch_.sockets.empty(); }
+
+  Result<int> look() {
+    int ready = 0;
+    for (Scratch::Watched& watched : scratch_.sockets) {
+      watched.entry->revents = watched.socket->poll_now(watched.entry->events);
+      ready += watched.entry->revents != 0;
+    }
+    const auto plain = look_at_plain();
+    if (plain < 0) return Error{errno};
+    return ready + plain;
+  }
+
+  Result<int> spin(Instant deadline) {
+    SpinBudget& budget = SpinBudget::of_this_thread();
+    const Duration limit = budget.allowance();
+    if (limit.ns == 0) return 0;
+    const Instant end = std::min(deadline, now() + limit);
+    do {
+      pause_cpu();
+      auto ready = look();
+      if (!ready.ok()) return ready;
+      if (ready.value() > 0) {
+        budget.paid_off();
+        return ready;
+      }
+    } while (now() < end);
+    budget.was_in_vain();
+    return 0;
+  }
+
+  Result<int> sleep(Instant deadline) {
+    auto bell = Bell::of_this_thread();
+    if (!bell.ok()) return bell.error();
+    for (;;) {
+      if (const int ready = hang_everywhere(bell.value())) return ready;
+      const Status slept = sleep_on(scratch_.sleeping.data(), scratch_.sleeping.size(), deadline);
+      if (slept.ok() && scratch_.sleeping[0].revents) bell.value()->silence();
+      const int ready = look_after_sleep();
+      if (ready > 0) return ready;
+      if (slept.ok()) continue;
+      if (slept.error().code == EAGAIN) return 0;
+      return slept.error();
+    }
+  }
+
+ private:
+  int look_at_plain() {
+    std::vector<pollfd*>& plain = scratch_.plain;
+    if (plain.empty()) return 0;
+    std::vector<pollfd>& copies = scratch_.sleeping;
+    copies.clear();
+    for (const pollfd* entry : plain) copies.push_back(*entry);
+    const int ready = ::poll(copies.data(), copies.size(), 0);
+    for (size_t i = 0; i < plain.size(); ++i) plain[i]->revents = copies[i].revents;
+    return ready;
+  }
+
+  // What to sleep on: the bell, the ordinary descriptors, those of the sockets. Not 0: something
+  // is ready, and all entries say what.
+  int hang_everywhere(Bell* bell) {
+    std::vector<pollfd>& sleeping = scratch_.sleeping;
+    sleeping.clear();
+    sleeping.push_back({bell->fd(), POLLIN, 0});
+    for (const pollfd* entry : scratch_.plain) sleeping.push_back({entry->fd, entry->events, 0});
+    int ready = 0;
+    for (Scratch::Watched& watched : scratch_.sockets) {
+      watched.node.bell = bell;
+      const size_t before = sleeping.size();
+      watched.entry->revents =
+          watched.socket->poll_and_hang(watched.entry->events, &watched.node, &sleeping);
+      watched.descriptors = sleeping.size() - before;
+      ready += watched.entry->revents != 0;
+    }
+    return ready;
+  }
+
+  int look_after_sleep() {
+    const pollfd* at = scratch_.sleeping.data() + 1;
+    int ready = 0;
+    for (pollfd* entry : scratch_.plain) {
+      entry->revents = (at++)->revents;
+      ready += entry->revents != 0;
+    }
+    for (Scratch::Watched& watched : scratch_.sockets) {
+      watched.entry->revents = watched.socket->poll_woken(watched.entry->events);
+      ready += watched.entry->revents != 0;
+    }
+    return ready;
+  }
+
+  static Scratch& scratch_of_this_thread() {
+    thread_local Scratch scratch;
+    return scratch;
+  }
+  Scratch& scratch_ = scratch_of_this_thread();
+};
+
+constexpr short kReadEvents = POLLIN | POLLRDNORM | POLLHUP | POLLERR;
+constexpr short kWriteEvents = POLLOUT | POLLWRNORM | POLLERR;
+
+}  // namespace
+
+Result<int> poll_all(pollfd* descriptors, nfds_t count, Instant deadline) {
+  if (count > 0 && !descriptors) return Error{EFAULT};
+  Polling polling(descriptors, count);
+  auto ready = polling.look();
+  if (!ready.ok() || ready.value() > 0) return ready;
+  if (deadline != kNever && now() >= deadline) return 0;
+  if (polling.any_socket()) {
+    ready = polling.spin(deadline);
+    if (!ready.ok() || ready.value() > 0) return ready;
+  }
+  return polling.sleep(deadline);
+}
+
+Result<int> select_all(int count, fd_set* read, fd_set* write, fd_set* except, Instant deadline) {
+  if (count < 0 || count > FD_SETSIZE) return Error{EINVAL};
+  std::vector<pollfd> entries;
+  for (int fd = 0; fd < count; ++fd) {
+    int events = 0;
+    if (read && FD_ISSET(fd, read)) events |= POLLIN;
+    if (write && FD_ISSET(fd, write)) events |= POLLOUT;
+    if (except && FD_ISSET(fd, except)) events |= POLLPRI;
+    if (events) entries.push_back({fd, static_cast<short>(events), 0});
+  }
+  auto ready = poll_all(entries.data(), entries.size(), deadline);
+  if (!ready.ok()) return ready;
+  const auto invalid = [](const pollfd& entry) { return (entry.revents & POLLNVAL) != 0; };
+  if (std::any_of(entries.begin(), entries.end(), invalid)) return Error{EBADF};
+
+  for (fd_set* set : {read, write, except}) {
+    if (set) FD_ZERO(set);
+  }
+  int bits = 0;
+  const auto tell = [&](const pollfd& entry, short asked, short answers, fd_set* set) {
+    if (!(entry.events & asked) || !(entry.revents & answers)) return;
+    FD_SET(entry.fd, set);
+    ++bits;
+  };
+  for (const pollfd& entry : entries) {
+    tell(entry, POLLIN, kReadEvents, read);
+    tell(entry, POLLOUT, kWriteEvents, write);
+    tell(entry, POLLPRI, POLLPRI, except);
+  }
+  return bits;
+}
+
+}  // namespace verbena::rsocket

@@ -1,0 +1,141 @@
+// Socket: what streams and datagrams have in common; see socket.h.
+#include "rsocket/socket.h"
+
+#include <fcntl.h>
+#include <sys/time.h>
+
+#include <cstring>
+
+#include "rsocket/clock.h"
+#include "rsocket/sleep.h"
+
+namespace verbena::rsocket {
+
+namespace {
+
+// Told whether asked for or not.
+constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+
+// What one thread sleeps on; grows to its working size once.
+std::vector<pollfd>& descriptors_of_this_thread() {
+  thread_local std::vector<pollfd> descriptors;
+  return descriptors;
+}
+
+Instant deadline_of(Duration limit) { return limit.ns == 0 ? kNever : now() + limit; }
+
+}  // namespace
+
+Result<off_t> Socket::iomap(void*, size_t, int, off_t) { return Error{EINVAL}; }
+Status Socket::iounmap(void*, size_t) { return Error{EINVAL}; }
+Result<size_t> Socket::iowrite(Buffers&, off_t, int) { return Error{EINVAL}; }
+
+int Socket::file_flags() {
+  const std::lock_guard guard(lock_);
+  return O_RDWR | file_flags_;
+}
+
+void Socket::set_file_flags(int flags) {
+  const std::lock_guard guard(lock_);
+  file_flags_ = flags & ~O_ACCMODE;
+}
+
+int Socket::descriptor_flags() {
+  const std::lock_guard guard(lock_);
+  return descriptor_flags_;
+}
+
+void Socket::set_descriptor_flags(int flags) {
+  const std::lock_guard guard(lock_);
+  descriptor_flags_ = flags & FD_CLOEXEC;
+}
+
+bool Socket::nonblocking(int flags) const {
+  return (file_flags_ & O_NONBLOCK) || (flags & MSG_DONTWAIT);
+}
+
+Instant Socket::send_deadline() const { return deadline_of(send_limit_); }
+Instant Socket::receive_deadline() const { return deadline_of(receive_limit_); }
+
+std::optional<Status> Socket::set_time_limit(int option, const void* value, socklen_t size) {
+  if (option != SO_RCVTIMEO && option != SO_SNDTIMEO) return std::nullopt;
+  timeval limit;
+  if (size < sizeof limit) return Error{EINVAL};
+  std::memcpy(&limit, value, sizeof limit);
+  if (limit.tv_usec < 0 || limit.tv_usec >= 1'000'000) return Error{EDOM};
+  constexpr int64_t kLongest = 365 * 24 * 3600;
+  const int64_t whole = std::clamp<int64_t>(limit.tv_sec, 0, kLongest);
+  (option == SO_RCVTIMEO ? receive_limit_ : send_limit_) =
+      seconds(whole) + microseconds(limit.tv_usec);
+  return Status{};
+}
+
+std::optional<Status> Socket::get_time_limit(int option, void* value, socklen_t* size) const {
+  if (option != SO_RCVTIMEO && option != SO_SNDTIMEO) return std::nullopt;
+  const int64_t us = (option == SO_RCVTIMEO ? receive_limit_ : send_limit_).ns / 1000;
+  const timeval limit{us / 1'000'000, us % 1'000'000};
+  if (*size < sizeof limit) return Error{EINVAL};
+  std::memcpy(value, &limit, sizeof limit);
+  *size = sizeof limit;
+  return Status{};
+}
+
+short Socket::poll_now(short events) {
+  const std::lock_guard guard(lock_);
+  progress();
+  return static_cast<short>(readiness() & (events | kAlways));
+}
+
+short Socket::poll_and_hang(short events, Waiters::Node* node, std::vector<pollfd>* descriptors) {
+  const std::lock_guard guard(lock_);
+  if (!node->hangs) waiters_.add(node);
+  arm(descriptors);
+  progress();
+  return static_cast<short>(readiness() & (events | kAlways));
+}
+
+void Socket::take_down(Waiters::Node* node) {
+  const std::lock_guard guard(lock_);
+  if (node->hangs) waiters_.remove(node);
+}
+
+short Socket::poll_woken(short events) {
+  const std::lock_guard guard(lock_);
+  drain_events();
+  progress();
+  return static_cast<short>(readiness() & (events | kAlways));
+}
+
+Socket::Sleeper::Sleeper(Socket& socket, Lock& lock) : socket_(socket), lock_(lock) {
+  auto bell = Bell::of_this_thread();
+  if (!bell.ok()) {
+    status_ = bell.error();
+    return;
+  }
+  node_.bell = bell.value();
+  socket_.waiters_.add(&node_);
+}
+
+Socket::Sleeper::~Sleeper() {
+  if (!lock_.owns_lock()) lock_.lock();  // cancelled in its sleep
+  if (node_.hangs) socket_.waiters_.remove(&node_);
+}
+
+void Socket::Sleeper::arm() {
+  std::vector<pollfd>& descriptors = descriptors_of_this_thread();
+  descriptors.clear();
+  descriptors.push_back({node_.bell->fd(), POLLIN, 0});
+  socket_.arm(&descriptors);
+}
+
+Status Socket::Sleeper::sleep(Instant deadline) {
+  std::vector<pollfd>& descriptors = descriptors_of_this_thread();
+  lock_.unlock();
+  const Status slept = sleep_on(descriptors.data(), descriptors.size(), deadline);
+  if (slept.ok() && descriptors[0].revents) node_.bell->silence();
+  lock_.lock();
+  socket_.drain_events();
+  return slept;
+}
+
+}  // namespace verbena::rsocket

@@ -1,0 +1,162 @@
+// Socket: what streams and datagrams have in common as seen from the calls (api.cc), from rpoll
+// (poll.cc) and from the attendant thread (attendant.h).
+//
+// Locking: lock_ guards the state and is held shortly. A thread that has to wait for something
+// spins a moment, then sleeps in wait(), which gives the lock up.
+#pragma once
+
+#include <poll.h>
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "rsocket/address.h"
+#include "rsocket/bell.h"
+#include "rsocket/buffers.h"
+#include "rsocket/spin.h"
+
+namespace verbena::rsocket {
+
+// Of a send or receive beside its bytes.
+struct Transfer {
+  int flags = 0;                               // MSG_*
+  const SocketAddress* destination = nullptr;  // sending: where to, if named
+  bool wants_source = false;                   // receiving: fill in `source`
+  SocketAddress source;
+  bool truncated = false;  // receiving a datagram: it was longer
+};
+
+class Socket {
+ public:
+  virtual ~Socket() = default;
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  int number() const { return number_; }
+
+  // --- calls ------------------------------------------------------------------------------------
+  virtual Status bind(const SocketAddress& address) = 0;
+  virtual Status listen(int backlog) = 0;
+  virtual Result<int> accept(SocketAddress* peer) = 0;
+  virtual Status connect(const SocketAddress& address) = 0;
+  virtual Status shutdown(int how) = 0;
+  virtual Result<size_t> send(Buffers& from, const Transfer& transfer) = 0;
+  virtual Result<size_t> receive(Buffers& to, Transfer& transfer) = 0;
+  virtual Result<SocketAddress> name() = 0;
+  virtual Result<SocketAddress> peer_name() = 0;
+  virtual Status set_option(int level, int option, const void* value, socklen_t size) = 0;
+  virtual Status get_option(int level, int option, void* value, socklen_t* size) = 0;
+  virtual Result<off_t> iomap(void* buffer, size_t size, int protection, off_t offset);
+  virtual Status iounmap(void* buffer, size_t size);
+  virtual Result<size_t> iowrite(Buffers& from, off_t offset, int flags);
+  int file_flags();
+  void set_file_flags(int flags);
+  int descriptor_flags();
+  void set_descriptor_flags(int flags);
+  // The application gives it up. Calls that still wait in other threads come back with EBADF; the
+  // object goes with the last of them.
+  virtual void close() = 0;
+
+  // --- rpoll ------------------------------------------------------------------------------------
+  // What holds now, of `events` and of what poll() always tells.
+  short poll_now(short events);
+  // The same, and where nothing holds: rings node's bell when something may have changed, as does
+  // readability of the descriptors it adds.
+  short poll_and_hang(short events, Waiters::Node* node, std::vector<pollfd>* descriptors);
+  void take_down(Waiters::Node* node);
+  // After sleeping.
+  short poll_woken(short events);
+
+  // --- the attendant ----------------------------------------------------------------------------
+  // A watched descriptor is readable.
+  virtual void on_ready(int descriptor) = 0;
+  // Returns when it wants to be called again.
+  virtual Instant on_tick(Instant now) = 0;
+
+ protected:
+  explicit Socket(int number) : number_(number) {}
+
+  // All with the lock held.
+  virtual void progress() = 0;                             // takes completions
+  virtual void arm(std::vector<pollfd>* descriptors) = 0;  // completions shall make them readable
+  virtual void drain_events() = 0;                         // the other end of arm()
+  virtual short readiness() const = 0;                     // all poll() bits that hold
+
+  using Lock = std::unique_lock<std::mutex>;
+  // Until ready() says so, called with the lock held. EINTR; EAGAIN when the deadline came first.
+  template <typename Ready>
+  Status wait(Lock& lock, Instant deadline, Ready ready) {
+    if (spin(lock, ready)) return {};
+    Sleeper sleeper(*this, lock);
+    if (!sleeper.status().ok()) return sleeper.status();
+    for (;;) {
+      sleeper.arm();
+      progress();  // what completed before arming makes no event
+      if (ready()) return {};
+      const Status slept = sleeper.sleep(deadline);
+      progress();
+      if (ready()) return {};
+      if (!slept.ok()) return slept;
+    }
+  }
+  // Something that others may wait for has changed.
+  void ring_waiters() const { waiters_.ring_others(); }
+  bool nonblocking(int flags) const;
+  Instant send_deadline() const;
+  Instant receive_deadline() const;
+  // SO_RCVTIMEO and SO_SNDTIMEO. Nothing where it is another option.
+  std::optional<Status> set_time_limit(int option, const void* value, socklen_t size);
+  std::optional<Status> get_time_limit(int option, void* value, socklen_t* size) const;
+
+  std::mutex lock_;
+  bool closed_ = false;
+
+ private:
+  // A thread asleep at this socket. Takes itself down also when the thread is cancelled.
+  class Sleeper {
+   public:
+    Sleeper(Socket& socket, Lock& lock);
+    ~Sleeper();
+    const Status& status() const { return status_; }
+    void arm();
+    Status sleep(Instant deadline);
+
+   private:
+    Socket& socket_;
+    Lock& lock_;
+    Waiters::Node node_;
+    Status status_;
+  };
+
+  template <typename Ready>
+  bool spin(Lock& lock, Ready ready) {
+    SpinBudget& budget = SpinBudget::of_this_thread();
+    const Duration limit = budget.allowance();
+    if (limit.ns == 0) return false;
+    const Instant end = now() + limit;
+    do {
+      lock.unlock();  // others may want to look, too
+      pause_cpu();
+      lock.lock();
+      progress();
+      if (ready()) {
+        budget.paid_off();
+        return true;
+      }
+    } while (now() < end);
+    budget.was_in_vain();
+    return false;
+  }
+
+  const int number_;
+  int file_flags_ = 0;
+  int descriptor_flags_ = 0;
+  Duration send_limit_{0};  // 0: none
+  Duration receive_limit_{0};
+  Waiters waiters_;
+};
+
+}  // namespace verbena::rsocket

@@ -1,0 +1,89 @@
+// SocketTable: see socket_table.h.
+#include "rsocket/socket_table.h"
+
+#include <unistd.h>
+
+#include <new>
+
+namespace verbena::rsocket {
+
+SocketTable& SocketTable::instance() {
+  // Never destroyed: the attendant thread may look something up while the process ends.
+  alignas(SocketTable) static char memory[sizeof(SocketTable)];
+  static SocketTable* table = new (memory) SocketTable;
+  return *table;
+}
+
+SocketTable::Slot* SocketTable::slot_of(int number) {
+  if (number < 0 || static_cast<size_t>(number) >= kSlotsPerChunk * kChunks) return nullptr;
+  const auto index = static_cast<size_t>(number);
+  Chunk* chunk = chunks_[index / kSlotsPerChunk].load(std::memory_order_acquire);
+  return chunk ? &(*chunk)[index % kSlotsPerChunk] : nullptr;
+}
+
+SocketTable::Slot* SocketTable::make_slot(int number) {
+  if (Slot* slot = slot_of(number)) return slot;
+  if (number < 0 || static_cast<size_t>(number) >= kSlotsPerChunk * kChunks) return nullptr;
+  auto fresh = std::make_unique<Chunk>();
+  Chunk* none = nullptr;
+  if (chunks_[static_cast<size_t>(number) / kSlotsPerChunk].compare_exchange_strong(none,
+                                                                                    fresh.get())) {
+    (void)fresh.release();
+  }
+  return slot_of(number);
+}
+
+Status SocketTable::add(std::unique_ptr<Socket> socket) {
+  Slot* slot = make_slot(socket->number());
+  if (!slot) return Error{EMFILE};
+  slot->disowned = false;
+  slot->socket = socket.release();
+  slot->users.store(kOpen, std::memory_order_release);
+  return {};
+}
+
+SocketTable::Ref SocketTable::find(int number) {
+  Slot* slot = slot_of(number);
+  if (!slot) return {};
+  uint32_t users = slot->users.load(std::memory_order_relaxed);
+  do {
+    if (!(users & kOpen)) return {};
+  } while (!slot->users.compare_exchange_weak(users, users + 1, std::memory_order_acquire,
+                                              std::memory_order_relaxed));
+  return Ref(slot);
+}
+
+SocketTable::Ref SocketTable::take_out(int number) {
+  Ref ref = find(number);
+  if (!ref) return ref;
+  const uint32_t before = ref.slot_->users.fetch_and(~kOpen);
+  if (!(before & kOpen)) return {};
+  return ref;
+}
+
+void SocketTable::leave(Slot* slot) {
+  if (slot->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  // Closed, and nobody else is left. The number is free for others as soon as the socket is gone.
+  delete std::exchange(slot->socket, nullptr);
+}
+
+void SocketTable::disown_all() {
+  for (std::atomic<Chunk*>& chunk : chunks_) {
+    if (!chunk.load()) continue;
+    for (Slot& slot : *chunk.load()) {
+      slot.disowned = (slot.users.load() & kOpen) != 0;
+      slot.users = 0;
+      slot.socket = nullptr;  // its locks and queues are the parent's
+    }
+  }
+}
+
+bool SocketTable::close_disowned(int number) {
+  Slot* slot = slot_of(number);
+  if (!slot || !slot->disowned) return false;
+  slot->disowned = false;
+  ::close(number);
+  return true;
+}
+
+}  // namespace verbena::rsocket

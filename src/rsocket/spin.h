@@ -1,0 +1,41 @@
+// SpinBudget: how long a thread looks for completions before it goes to sleep. Looking is cheaper
+// than sleeping when the answer is near and a waste otherwise, so each thread remembers what it
+// was good for.
+#pragma once
+
+#include "base/time.h"
+#include "rsocket/clock.h"
+#include "rsocket/settings.h"
+
+namespace verbena::rsocket {
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class SpinBudget {
+ public:
+  static SpinBudget& of_this_thread() {
+    thread_local SpinBudget budget(Settings::get().spin);
+    return budget;
+  }
+  explicit SpinBudget(Duration most) : most_(most) {}
+
+  Duration allowance() {
+    if (in_vain_ < kPatience) return most_;
+    return ++skipped_ % kRetryEvery == 0 ? most_ : Duration{0};
+  }
+  void paid_off() { in_vain_ = 0; }
+  void was_in_vain() { ++in_vain_; }
+
+ private:
+  static constexpr uint32_t kPatience = 8;     // so often in a row before it is given up
+  static constexpr uint32_t kRetryEvery = 16;  // then it is tried this rarely
+  Duration most_;
+  uint32_t in_vain_ = 0;
+  uint32_t skipped_ = 0;
+};
+
+}  // namespace verbena::rsocket

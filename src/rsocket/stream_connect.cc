@@ -1,0 +1,252 @@
+// StreamSocket: from an address to a connection. The steps are started by connect() and then driven
+// by connection events, which the attendant takes.
+#include <fcntl.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include "rsocket/attendant.h"
+#include "rsocket/clock.h"
+#include "rsocket/stream_socket.h"
+
+namespace verbena::rsocket {
+
+namespace {
+
+// Each attempt to resolve has twice the time of the one before.
+constexpr int kFirstAttemptMs = 1000;
+constexpr unsigned kAttempts = 7;
+// The network's own patience, the most that the connection manager knows.
+constexpr uint8_t kRetries = 7;
+constexpr uint8_t kReceiverNotReadyRetries = 7;  // without end
+
+int error_of_status(int status, int otherwise) {
+  return status == 0 ? otherwise : std::abs(status);
+}
+
+}  // namespace
+
+Status StreamSocket::watch() {
+  if (watched_) return {};
+  const Status watching = Attendant::instance().watch(channel_->fd, number());
+  watched_ = watching.ok();
+  return watching;
+}
+
+void StreamSocket::unwatch() {
+  if (!watched_) return;
+  Attendant::instance().unwatch(channel_->fd, number());
+  watched_ = false;
+}
+
+Status StreamSocket::bind(const SocketAddress& address) {
+  if (family_ == AF_INET && address.family() != AF_INET) return Error{EAFNOSUPPORT};
+  const std::lock_guard guard(lock_);
+  if (state_ != State::kIdle || bound_) return Error{EINVAL};
+  SocketAddress local = address.unmapped();
+  if (rdma_bind_addr(id_, local.get()) != 0) return Error{errno};
+  bound_ = local;
+  return {};
+}
+
+// An attempt failed and took its id with it.
+Status StreamSocket::fresh_id() {
+  endpoint_.reset();
+  rdma_cm_id* id = nullptr;
+  if (rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP) != 0) return Error{errno};
+  rdma_destroy_id(std::exchange(id_, id));
+  state_ = State::kIdle;
+  error_ = 0;
+  if (const Status applied = apply_options(); !applied.ok()) return applied;
+  if (bound_ && rdma_bind_addr(id_, bound_->get()) != 0) return Error{errno};
+  return {};
+}
+
+Status StreamSocket::connect(const SocketAddress& address) {
+  if (family_ == AF_INET && address.family() != AF_INET) return Error{EAFNOSUPPORT};
+  Lock events(event_turn_);
+  Lock lock(lock_);
+  if (closed_) return Error{EBADF};
+  if (connecting()) return Error{EALREADY};
+  if (state_ == State::kListening || was_connected_) return Error{EISCONN};
+  if (state_ == State::kOver) {
+    if (const Status fresh = fresh_id(); !fresh.ok()) return fresh;
+  }
+  destination_ = address.unmapped();
+  if (destination_.is_any()) {  // as TCP has it, this host
+    destination_ =
+        destination_.family() == AF_INET
+            ? SocketAddress::make_v4(in_addr{htonl(INADDR_LOOPBACK)}, destination_.port())
+            : SocketAddress::make_v6(in6addr_loopback, destination_.port(), 0);
+  }
+  if (const Status watching = watch(); !watching.ok()) return watching;
+  retries_ = 0;
+  if (const Status started = resolve_address(); !started.ok()) {
+    end(started.error().code);
+    return Error{take_error()};
+  }
+  events.unlock();
+  if (nonblocking(0)) return Error{EINPROGRESS};
+  const Status connected = wait_connected(lock, send_deadline());
+  return connected.error().code == EAGAIN ? Status(Error{EINPROGRESS}) : connected;
+}
+
+Status StreamSocket::wait_connected(Lock& lock, Instant deadline) {
+  const Status waited = wait(lock, deadline, [&] { return closed_ || !connecting(); });
+  if (!waited.ok()) return waited;
+  if (closed_) return Error{EBADF};
+  if (was_connected_) return {};
+  const int error = take_error();
+  return Error{error ? error : ENOTCONN};
+}
+
+Status StreamSocket::resolve_address() {
+  state_ = State::kResolvingAddress;
+  const int limit_ms = kFirstAttemptMs << retries_++;
+  if (rdma_resolve_addr(id_, nullptr, destination_.get(), limit_ms) != 0) return Error{errno};
+  return {};
+}
+
+Status StreamSocket::resolve_route() {
+  state_ = State::kResolvingRoute;
+  const int limit_ms = kFirstAttemptMs << retries_++;
+  const int rc = route_.empty() ? rdma_resolve_route(id_, limit_ms)
+                                : rdma_set_option(id_, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH,
+                                                  route_.data(), route_.size());
+  if (rc != 0) return Error{errno};
+  return {};
+}
+
+Status StreamSocket::request_connection() {
+  auto endpoint = StreamEndpoint::create(id_, options_.sizes);
+  if (!endpoint.ok()) return endpoint.error();
+  endpoint_ = std::move(endpoint.value());
+  std::array<std::byte, ConnectData::kSize> data;
+  endpoint_->connect_data().store(data.data());
+  rdma_conn_param parameters{};
+  parameters.private_data = data.data();
+  parameters.private_data_len = data.size();
+  parameters.flow_control = 1;
+  parameters.retry_count = kRetries;
+  parameters.rnr_retry_count = kReceiverNotReadyRetries;
+  state_ = State::kConnecting;
+  if (rdma_connect(id_, &parameters) != 0) return Error{errno};
+  return {};
+}
+
+void StreamSocket::end(int error) {
+  if (state_ == State::kOver) return;
+  state_ = State::kOver;
+  error_ = error;
+  peer_open_ = false;
+  ring_waiters();
+}
+
+void StreamSocket::retry_or_end(int error, Status (StreamSocket::*step)()) {
+  if (error != ETIMEDOUT || retries_ >= kAttempts) return end(error);
+  if (const Status again = (this->*step)(); !again.ok()) end(again.error().code);
+}
+
+std::optional<StreamSocket::Event> StreamSocket::next_event() {
+  rdma_cm_event* event;
+  if (rdma_get_cm_event(channel_, &event) != 0) return std::nullopt;
+  Event copy{event->event, event->status, event->id, event->param.conn, {}};
+  if (const auto* data = static_cast<const std::byte*>(copy.parameters.private_data)) {
+    copy.private_data.assign(data, data + copy.parameters.private_data_len);
+  }
+  copy.parameters.private_data = nullptr;
+  copy.parameters.private_data_len = 0;
+  rdma_ack_cm_event(event);
+  return copy;
+}
+
+void StreamSocket::on_ready(int) {
+  const std::lock_guard events(event_turn_);
+  for (;;) {
+    {
+      const std::lock_guard guard(lock_);
+      if (paused_ || closed_) return;
+    }
+    const std::optional<Event> event = next_event();
+    if (!event) return;
+    if (event->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+      on_request(*event);
+      continue;
+    }
+    int listener = -1;
+    bool usable;
+    {
+      const std::lock_guard guard(lock_);
+      if (event->id != id_) continue;  // of an attempt that was given up
+      on_event(*event);
+      if (state_ != State::kAccepting) listener = std::exchange(listener_, -1);
+      usable = was_connected_;
+    }
+    if (listener >= 0) report_to(listener, usable);
+  }
+}
+
+void StreamSocket::on_event(const Event& event) {
+  switch (event.type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      if (state_ != State::kResolvingAddress) return;
+      retries_ = 0;
+      if (const Status next = resolve_route(); !next.ok()) end(next.error().code);
+      return;
+    case RDMA_CM_EVENT_ADDR_ERROR:
+      if (state_ != State::kResolvingAddress) return;
+      return retry_or_end(error_of_status(event.status, EHOSTUNREACH),
+                          &StreamSocket::resolve_address);
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      if (state_ != State::kResolvingRoute) return;
+      if (const Status next = request_connection(); !next.ok()) end(next.error().code);
+      return;
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+      if (state_ != State::kResolvingRoute) return;
+      return retry_or_end(error_of_status(event.status, ENETUNREACH), &StreamSocket::resolve_route);
+    case RDMA_CM_EVENT_ESTABLISHED:
+      return on_established(event);
+    case RDMA_CM_EVENT_REJECTED:  // the status is the connection manager's reason
+      return end(ECONNREFUSED);
+    case RDMA_CM_EVENT_UNREACHABLE:
+      return end(error_of_status(event.status, ETIMEDOUT));
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+      return end(error_of_status(event.status, ECONNABORTED));
+    case RDMA_CM_EVENT_DISCONNECTED:
+      return on_disconnected();
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      return end(ENODEV);
+    default:
+      return;
+  }
+}
+
+void StreamSocket::on_established(const Event& event) {
+  if (state_ == State::kConnecting) {
+    const auto peer = ConnectData::load(event.private_data);
+    if (!peer) {
+      // Whoever answered does not speak this protocol.
+      rdma_disconnect(id_);
+      return end(ECONNREFUSED);
+    }
+    endpoint_->connected(*peer);
+  } else if (state_ != State::kAccepting) {
+    return;
+  }
+  iomaps_ = std::make_unique<Iomaps>(endpoint_->protection_domain(), endpoint_->peer().iomap_count);
+  peer_open_ = read_open_ = write_open_ = was_connected_ = true;
+  state_ = State::kConnected;
+  next_probe_ = now() + probe_interval();
+  Attendant::instance().wake_at(next_probe_);
+  progress();  // tells the peer of the second half
+  ring_waiters();
+}
+
+void StreamSocket::on_disconnected() {
+  if (state_ == State::kConnected) progress();  // what the peer sent before
+  end(was_connected_ ? 0 : ECONNRESET);
+  rdma_disconnect(id_);
+}
+
+}  // namespace verbena::rsocket

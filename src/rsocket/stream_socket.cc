@@ -1,0 +1,97 @@
+// StreamSocket: making and unmaking, names, and what poll() is told.
+#include "rsocket/stream_socket.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace verbena::rsocket {
+
+Result<std::unique_ptr<StreamSocket>> StreamSocket::make(int family, rdma_cm_id* id) {
+  rdma_event_channel* channel = rdma_create_event_channel();
+  if (!channel) return Error{errno};
+  const int flags = ::fcntl(channel->fd, F_GETFL);
+  bool made = flags >= 0 && ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) == 0;
+  if (made) {
+    made = (id ? rdma_migrate_id(id, channel)
+               : rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP)) == 0;
+  }
+  if (!made) {
+    const int error = errno;
+    rdma_destroy_event_channel(channel);
+    return Error{error};
+  }
+  return std::unique_ptr<StreamSocket>(new StreamSocket(family, channel, id));
+}
+
+Result<int> StreamSocket::create(int family, int file_flags, int descriptor_flags) {
+  auto made = make(family, nullptr);
+  if (!made.ok()) return made.error();
+  made.value()->set_file_flags(file_flags);
+  made.value()->set_descriptor_flags(descriptor_flags);
+  const int number = made.value()->number();
+  if (const Status added = SocketTable::instance().add(std::move(made.value())); !added.ok()) {
+    return added.error();
+  }
+  return number;
+}
+
+StreamSocket::StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* id)
+    : Socket(channel->fd), family_(family), channel_(channel), id_(id) {
+  options_.sizes = Settings::get().sizes;
+}
+
+StreamSocket::~StreamSocket() {
+  iomaps_.reset();
+  endpoint_.reset();
+  rdma_destroy_id(id_);
+  rdma_destroy_event_channel(channel_);
+}
+
+Result<SocketAddress> StreamSocket::name() {
+  const std::lock_guard guard(lock_);
+  SocketAddress address = SocketAddress::trusted(rdma_get_local_addr(id_));
+  if (address.family() == AF_UNSPEC) address = SocketAddress::any(family_);
+  return address.seen_by(family_);
+}
+
+Result<SocketAddress> StreamSocket::peer_name() {
+  const std::lock_guard guard(lock_);
+  if (!was_connected_) return Error{ENOTCONN};
+  return SocketAddress::trusted(rdma_get_peer_addr(id_)).seen_by(family_);
+}
+
+void StreamSocket::arm(std::vector<pollfd>* descriptors) {
+  if (endpoint_ && was_connected_) endpoint_->completions().arm(descriptors);
+}
+
+void StreamSocket::drain_events() {
+  if (endpoint_ && was_connected_) endpoint_->completions().drain_events();
+}
+
+short StreamSocket::readiness() const {
+  constexpr short kIn = POLLIN | POLLRDNORM;
+  constexpr short kOut = POLLOUT | POLLWRNORM;
+  if (closed_) return POLLNVAL;
+  const auto error = static_cast<short>(error_ ? POLLERR : 0);
+  switch (state_) {
+    case State::kIdle:
+      return kOut | POLLHUP;
+    case State::kListening:
+      return ready_.empty() ? short{0} : kIn;
+    case State::kConnected: {
+      const bool end = !peer_open_ || !read_open_;
+      int ready = error;
+      if (end || endpoint_->ring().readable() > 0) ready |= kIn;
+      if (end) ready |= POLLRDHUP;
+      if (!write_open_ || endpoint_->window().can_send()) ready |= kOut;
+      return static_cast<short>(ready);
+    }
+    case State::kOver:
+      return static_cast<short>(kIn | kOut | POLLRDHUP | POLLHUP | error);
+    default:
+      return 0;
+  }
+}
+
+}  // namespace verbena::rsocket

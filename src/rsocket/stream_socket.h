@@ -1,0 +1,202 @@
+// StreamSocket: an rsocket of type SOCK_STREAM.
+//
+// Whose thread does what: connection events (stream_connect.cc, stream_listen.cc) are handled by
+// the attendant alone; completions (stream_progress.cc) by whoever calls, since data moves only
+// when somebody sends, receives, polls or waits.
+//
+// Locks, in this order: event_turn_, send_turn_ (one sender at a time) or receive_turn_ (one
+// receiver), then lock_ (Socket's). Bytes are copied under a turn alone, so that both directions of
+// a connection and the handling of completions do not wait for each other's copies. Nobody sleeps
+// with a turn. Locks of two sockets are never held together.
+#pragma once
+
+#include <netinet/tcp.h>
+#include <rdma/rdma_cma.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "rsocket/iomaps.h"
+#include "rsocket/settings.h"
+#include "rsocket/socket.h"
+#include "rsocket/socket_table.h"
+#include "rsocket/stream_endpoint.h"
+
+namespace verbena::rsocket {
+
+class StreamSocket final : public Socket {
+ public:
+  // A new socket, already in the table; its number.
+  static Result<int> create(int family, int file_flags, int descriptor_flags);
+  ~StreamSocket() override;
+
+  Status bind(const SocketAddress& address) override;
+  Status listen(int backlog) override;
+  Result<int> accept(SocketAddress* peer) override;
+  Status connect(const SocketAddress& address) override;
+  Status shutdown(int how) override;
+  Result<size_t> send(Buffers& from, const Transfer& transfer) override;
+  Result<size_t> receive(Buffers& to, Transfer& transfer) override;
+  Result<SocketAddress> name() override;
+  Result<SocketAddress> peer_name() override;
+  Status set_option(int level, int option, const void* value, socklen_t size) override;
+  Status get_option(int level, int option, void* value, socklen_t* size) override;
+  Result<off_t> iomap(void* buffer, size_t size, int protection, off_t offset) override;
+  Status iounmap(void* buffer, size_t size) override;
+  Result<size_t> iowrite(Buffers& from, off_t offset, int flags) override;
+  void close() override;
+
+  void on_ready(int descriptor) override;
+  Instant on_tick(Instant now) override;
+
+ private:
+  enum class State : uint8_t {
+    kIdle,  // fresh or bound
+    kListening,
+    kResolvingAddress,  // connecting, step by step
+    kResolvingRoute,
+    kConnecting,
+    kAccepting,  // a child of a listener, until the peer confirms
+    kConnected,
+    kOver,  // was connected, or never came to be
+  };
+  // A connection event, copied: the original goes back at once.
+  struct Event {
+    rdma_cm_event_type type;
+    int status;
+    rdma_cm_id* id;
+    rdma_conn_param parameters;
+    std::vector<std::byte> private_data;
+  };
+
+  // What the application asked for, as far as it outlives the call. Children inherit it.
+  struct Options {
+    Sizes sizes;
+    bool reuse_address = false;
+    bool no_delay = false;
+    bool out_of_band_inline = false;
+    std::optional<bool> v6_only;  // unset: the system's
+    bool keepalive = false;
+    int keep_idle_s = 0;  // 0: the system's
+    int keep_interval_s = 0;
+    int keep_count = 0;
+    int type_of_service = 0;
+    linger lingering{};
+  };
+
+  StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* id);
+  static Result<std::unique_ptr<StreamSocket>> make(int family, rdma_cm_id* id);
+
+  void progress() override;
+  void arm(std::vector<pollfd>* descriptors) override;
+  void drain_events() override;
+  short readiness() const override;
+
+  bool connecting() const {
+    return state_ >= State::kResolvingAddress && state_ < State::kConnected;
+  }
+  bool readable_end() const { return state_ == State::kConnected && peer_open_ && read_open_; }
+
+  // --- stream_connect.cc ------------------------------------------------------------------------
+  // All with the lock held.
+  Status watch();
+  void unwatch();
+  Status fresh_id();
+  Status apply_options();
+  Status resolve_address();
+  Status resolve_route();
+  Status request_connection();
+  void on_event(const Event& event);
+  void on_established(const Event& event);
+  void on_disconnected();
+  void retry_or_end(int error, Status (StreamSocket::*step)());
+  // The connection is over; what arrived can still be read. 0: it was closed in good order.
+  void end(int error);
+  Status wait_connected(Lock& lock, Instant deadline);
+  // Without the lock.
+  std::optional<Event> next_event();
+  int take_error() { return std::exchange(error_, 0); }
+
+  // --- stream_listen.cc -------------------------------------------------------------------------
+  // Without the lock.
+  void on_request(const Event& event);
+  Status adopt(const Event& event, const ConnectData& peer);
+  Status accept_as_child(const ConnectData& peer, const rdma_conn_param& parameters);
+  void report_to(int listener, bool usable);
+  // False: not a child of this one.
+  bool child_settled(int number, bool usable);
+  static void abort_child(int number);
+  // With the lock held.
+  bool backlog_full() const { return children_.size() + ready_.size() >= backlog_; }
+  void pause_or_resume();
+
+  // --- stream_progress.cc -----------------------------------------------------------------------
+  void on_completion(const ibv_wc& completion, unsigned* received);
+  void on_message(const ibv_wc& completion);
+  void on_control(Control control);
+  void send_pending();
+  void post_failed(int error);
+
+  // --- stream_transfer.cc -----------------------------------------------------------------------
+  Status may_send() const;
+  Result<size_t> outcome(size_t done, const Status& status);
+  Status wait_to_write(Lock& turn, Lock& lock, int flags, Instant deadline, bool with_credit);
+  Status announce_iomaps(Lock& turn, Lock& lock, int flags, Instant deadline);
+  uint64_t copy_to(Buffers& to, Lock& lock, bool peek);
+  std::optional<RemoteBuffer> find_peer_iomap(uint64_t offset) const;
+
+  // --- stream_close.cc --------------------------------------------------------------------------
+  void say_goodbye(Control control);
+  void flush(Lock& lock, Duration limit);
+  Duration probe_interval() const;
+
+  // --- stream_options.cc ------------------------------------------------------------------------
+  Status set_socket_option(int option, const void* value, socklen_t size);
+  Status set_tcp_option(int option, const void* value, socklen_t size);
+  Status set_rdma_option(int option, const void* value, socklen_t size);
+  Status get_socket_option(int option, void* value, socklen_t* size);
+  Status get_tcp_option(int option, void* value, socklen_t* size);
+  Status get_rdma_option(int option, void* value, socklen_t* size);
+
+  std::mutex event_turn_;  // before the others: one thread at a time works on the id
+  std::mutex send_turn_;
+  std::mutex receive_turn_;
+
+  const int family_;
+  rdma_event_channel* const channel_;  // its descriptor is the socket's number
+  rdma_cm_id* id_;
+  State state_ = State::kIdle;
+  Options options_;
+  bool watched_ = false;
+  std::optional<SocketAddress> bound_;
+  SocketAddress destination_;
+  std::vector<std::byte> route_;  // RDMA_ROUTE
+  unsigned retries_ = 0;
+
+  // A connection.
+  std::unique_ptr<StreamEndpoint> endpoint_;
+  std::unique_ptr<Iomaps> iomaps_;
+  bool peer_open_ = false;   // it may send more
+  bool read_open_ = false;   // we have not shut down reading
+  bool write_open_ = false;  // nor writing
+  int error_ = 0;            // for the next call that can tell it
+  bool was_connected_ = false;
+  std::optional<Control> said_;   // the last goodbye
+  bool goodbye_pending_ = false;  // it waits for a place in the send queue
+  unsigned goodbyes_in_flight_ = 0;
+  bool active_ = false;  // something completed since the last tick
+  bool probing_ = false;
+  Instant next_probe_ = kNever;
+
+  // A listener.
+  size_t backlog_ = 0;
+  bool paused_ = false;
+  std::set<int> children_;              // being set up
+  std::deque<SocketTable::Ref> ready_;  // for accept()
+  int listener_ = -1;                   // of a child that is being set up
+};
+
+}  // namespace verbena::rsocket

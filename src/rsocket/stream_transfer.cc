@@ -1,0 +1,228 @@
+// StreamSocket: sending and receiving.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "rsocket/stream_socket.h"
+
+namespace verbena::rsocket {
+
+namespace {
+// A long send begins with a short write and doubles it: the first bytes are on their way while the
+// next are copied.
+constexpr uint64_t kFirstWrite = 4096;
+}  // namespace
+
+// The outcome of a call that moved `done` bytes before `status` stopped it. An error of the
+// connection that is told here is told once.
+Result<size_t> StreamSocket::outcome(size_t done, const Status& status) {
+  if (done > 0 || status.ok()) return done;
+  if (status.error().code == error_) error_ = 0;
+  return status.error();
+}
+
+Status StreamSocket::may_send() const {
+  if (closed_) return Error{EBADF};
+  if (error_) return Error{error_};
+  if (!was_connected_) return Error{ENOTCONN};
+  if (!write_open_) return Error{EPIPE};
+  if (state_ != State::kConnected) return Error{ECONNRESET};
+  return {};
+}
+
+// With turn and lock held, also on return. Waits until at least one write may go.
+Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant deadline,
+                                   bool with_credit) {
+  const auto possible = [&] {
+    if (closed_ || state_ != State::kConnected || !write_open_) return true;
+    const SendWindow& window = endpoint_->window();
+    return with_credit ? window.can_send() : window.can_write();
+  };
+  if (connecting()) {
+    if (nonblocking(flags)) return Error{EAGAIN};
+    turn.unlock();
+    const Status connected = wait_connected(lock, deadline);
+    lock.unlock();
+    turn.lock();
+    lock.lock();
+    if (!connected.ok()) return connected;
+  }
+  while (!possible()) {
+    progress();
+    if (possible()) break;
+    if (nonblocking(flags)) return Error{EAGAIN};
+    turn.unlock();
+    const Status waited = wait(lock, deadline, possible);
+    lock.unlock();
+    turn.lock();
+    lock.lock();
+    if (!waited.ok()) return waited;
+  }
+  return may_send();
+}
+
+Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
+  if (transfer.destination) return Error{EISCONN};
+  Lock turn(send_turn_);
+  Lock lock(lock_);
+  const Instant deadline = send_deadline();
+  const size_t total = from.left();
+  Status status = total == 0 ? may_send() : Status{};
+  if (iomaps_ && iomaps_->has_news()) {
+    status = announce_iomaps(turn, lock, transfer.flags, deadline);
+  }
+  uint64_t most = kFirstWrite;
+  while (status.ok() && from.left() > 0) {
+    status = wait_to_write(turn, lock, transfer.flags, deadline, true);
+    if (!status.ok()) break;
+    const SendWindow::Write write =
+        endpoint_->window().take_data(std::min<uint64_t>(from.left(), most));
+    most *= 2;
+    lock.unlock();
+    const Message message{Op::kData, write.length};
+    const int error = endpoint_->post_write(write, from, &message);
+    lock.lock();
+    post_failed(error);
+  }
+  return outcome(total - from.left(), status);
+}
+
+// The peer learns of iomaps before it gets the bytes sent after them.
+Status StreamSocket::announce_iomaps(Lock& turn, Lock& lock, int flags, Instant deadline) {
+  while (iomaps_->has_news()) {
+    const Status ready = wait_to_write(turn, lock, flags, deadline, true);
+    if (!ready.ok()) return ready;
+    if (!iomaps_->has_news()) break;  // another sender did it while this one waited
+    const Iomaps::News news = iomaps_->take_news();
+    std::array<std::byte, IomapEntry::kSize> entry;
+    news.entry.store(entry.data(), endpoint_->peer().big_endian);
+    const iovec piece{entry.data(), entry.size()};
+    Buffers from = Buffers::from(&piece, 1).value();
+    const SendWindow::Write write = endpoint_->window().take_direct(
+        entry.size(), endpoint_->peer().iomap_entry(news.index), endpoint_->peer().buffer_list.key);
+    const Message message{Op::kIomap, news.index};
+    post_failed(endpoint_->post_write(write, from, &message));
+  }
+  return {};
+}
+
+// With the receiver's turn; the lock is given up while bytes are copied.
+uint64_t StreamSocket::copy_to(Buffers& to, Lock& lock, bool peek) {
+  ReceiveRing& ring = endpoint_->ring();
+  uint64_t copied = 0;
+  while (to.left() > 0) {
+    const uint64_t skip = peek ? copied : 0;
+    if (ring.readable() == skip) break;
+    const ReceiveRing::Piece piece = ring.piece(skip);
+    const uint64_t size = std::min<uint64_t>(piece.length, to.left());
+    lock.unlock();
+    to.copy_in(endpoint_->ring_data() + piece.offset, size);
+    lock.lock();
+    if (!peek) ring.consume(size);
+    copied += size;
+  }
+  return copied;
+}
+
+Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
+  Lock turn(receive_turn_);
+  Lock lock(lock_);
+  const Instant deadline = receive_deadline();
+  const size_t total = to.left();
+  const bool peek = transfer.flags & MSG_PEEK;
+  if (!was_connected_) {
+    if (connecting() && nonblocking(transfer.flags)) return Error{EAGAIN};
+    turn.unlock();
+    const Status connected = wait_connected(lock, deadline);
+    if (!connected.ok()) return connected.error();
+    lock.unlock();
+    turn.lock();
+    lock.lock();
+  }
+  const auto something = [&] {
+    return closed_ || endpoint_->ring().readable() > 0 || !readable_end();
+  };
+  Status status;
+  while (to.left() > 0) {
+    if (endpoint_->ring().readable() == 0) progress();
+    if (endpoint_->ring().readable() > 0) {
+      copy_to(to, lock, peek);
+      if (state_ == State::kConnected) send_pending();  // what was read is free for the peer
+      if (peek || !(transfer.flags & MSG_WAITALL)) break;
+      continue;
+    }
+    if (error_) status = Error{error_};
+    if (closed_) status = Error{EBADF};
+    if (!status.ok() || !readable_end()) break;
+    if (nonblocking(transfer.flags)) {
+      status = Error{EAGAIN};
+      break;
+    }
+    turn.unlock();
+    status = wait(lock, deadline, something);
+    lock.unlock();
+    turn.lock();
+    lock.lock();
+    if (!status.ok()) break;
+  }
+  if (transfer.wants_source) {
+    transfer.source = SocketAddress::trusted(rdma_get_peer_addr(id_)).seen_by(family_);
+  }
+  return outcome(total - to.left(), status);
+}
+
+// --- direct writes
+// ----------------------------------------------------------------------------------
+
+Result<off_t> StreamSocket::iomap(void* buffer, size_t size, int protection, off_t offset) {
+  if (protection & ~PROT_WRITE) return Error{EINVAL};
+  const std::lock_guard guard(lock_);
+  if (!iomaps_) return Error{EINVAL};
+  return iomaps_->map(buffer, size, protection & PROT_WRITE, offset);
+}
+
+Status StreamSocket::iounmap(void* buffer, size_t size) {
+  const std::lock_guard guard(lock_);
+  if (!iomaps_) return Error{EINVAL};
+  return iomaps_->unmap(buffer, size);
+}
+
+Result<size_t> StreamSocket::iowrite(Buffers& from, off_t offset, int flags) {
+  Lock turn(send_turn_);
+  Lock lock(lock_);
+  const Instant deadline = send_deadline();
+  const size_t total = from.left();
+  auto at = static_cast<uint64_t>(offset);
+  Status status;
+  if (iomaps_ && iomaps_->has_news()) status = announce_iomaps(turn, lock, flags, deadline);
+  uint64_t most = kFirstWrite;
+  while (status.ok() && from.left() > 0) {
+    status = wait_to_write(turn, lock, flags, deadline, false);
+    if (!status.ok()) break;
+    const std::optional<RemoteBuffer> place = find_peer_iomap(at);
+    if (!place) break;
+    const SendWindow::Write write = endpoint_->window().take_direct(
+        std::min<uint64_t>({from.left(), most, place->length}), place->address, place->key);
+    most *= 2;
+    lock.unlock();
+    const int error = endpoint_->post_write(write, from, nullptr);
+    lock.lock();
+    post_failed(error);
+    at += write.length;
+  }
+  return outcome(total - from.left(), status);
+}
+
+// What the peer opened, from `offset` on.
+std::optional<RemoteBuffer> StreamSocket::find_peer_iomap(uint64_t offset) const {
+  for (uint32_t i = 0; i < endpoint_->sizes().iomap_count; ++i) {
+    const IomapEntry entry = endpoint_->peer_iomap(i);
+    const uint64_t into = offset - entry.offset;
+    if (offset < entry.offset || into >= entry.buffer.length) continue;
+    return RemoteBuffer{entry.buffer.address + into, entry.buffer.key,
+                        entry.buffer.length - static_cast<uint32_t>(into)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace verbena::rsocket
