@@ -1,6 +1,5 @@
 // StreamSocket: half closing, closing, and noticing that the peer is gone.
 #include <cerrno>
-#include <vector>
 
 #include "rsocket/attendant.h"
 #include "rsocket/clock.h"
@@ -61,26 +60,26 @@ Status StreamSocket::shutdown(int how) {
 }
 
 void StreamSocket::close() {
-  std::vector<int> children;
-  {
-    Lock turn(send_turn_);
-    Lock lock(lock_);
-    unwatch();
-    const linger& lingering = options_.lingering;
-    if (state_ == State::kConnected && !(lingering.l_onoff && lingering.l_linger == 0)) {
-      read_open_ = write_open_ = false;
-      say_goodbye(Control::kDisconnect);
-      turn.unlock();
-      flush(lock, lingering.l_onoff ? seconds(lingering.l_linger) : kFlushLimit);
-    }
-    closed_ = true;
-    ring_waiters();
-    children.assign(children_.begin(), children_.end());
-    children_.clear();
-    for (const SocketTable::Ref& child : ready_) children.push_back(child->number());
-    ready_.clear();
+  Lock turn(send_turn_);
+  Lock lock(lock_);
+  unwatch();
+  const linger& lingering = options_.lingering;
+  if (state_ == State::kConnected && !(lingering.l_onoff && lingering.l_linger == 0)) {
+    read_open_ = write_open_ = false;
+    say_goodbye(Control::kDisconnect);
+    turn.unlock();
+    flush(lock, lingering.l_onoff ? seconds(lingering.l_linger) : kFlushLimit);
   }
-  for (const int child : children) abort_child(child);
+  closed_ = true;
+  ring_waiters();
+  if (pending_.empty()) return;
+  // Nobody will accept them. The attendant may be busy with one.
+  if (turn.owns_lock()) turn.unlock();
+  lock.unlock();
+  const std::lock_guard events(event_turn_);
+  lock.lock();
+  ready_.clear();
+  pending_.clear();
 }
 
 Duration StreamSocket::probe_interval() const {

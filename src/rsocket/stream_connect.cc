@@ -163,27 +163,15 @@ std::optional<StreamSocket::Event> StreamSocket::next_event() {
 
 void StreamSocket::on_ready(int) {
   const std::lock_guard events(event_turn_);
-  for (;;) {
-    {
-      const std::lock_guard guard(lock_);
-      if (paused_ || closed_) return;
-    }
-    const std::optional<Event> event = next_event();
-    if (!event) return;
-    if (event->type == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      on_request(*event);
-      continue;
-    }
-    int listener = -1;
-    bool usable;
-    {
-      const std::lock_guard guard(lock_);
-      if (event->id != id_) continue;  // of an attempt that was given up
+  while (const std::optional<Event> event = next_event()) {
+    Lock lock(lock_);
+    if (event->id == id_ && event->type != RDMA_CM_EVENT_CONNECT_REQUEST) {
       on_event(*event);
-      if (state_ != State::kAccepting) listener = std::exchange(listener_, -1);
-      usable = was_connected_;
+    } else if (state_ == State::kListening) {
+      lock.unlock();
+      on_child_event(*event);
     }
-    if (listener >= 0) report_to(listener, usable);
+    // Otherwise of an attempt to connect that was given up.
   }
 }
 
@@ -223,17 +211,18 @@ void StreamSocket::on_event(const Event& event) {
 }
 
 void StreamSocket::on_established(const Event& event) {
-  if (state_ == State::kConnecting) {
-    const auto peer = ConnectData::load(event.private_data);
-    if (!peer) {
-      // Whoever answered does not speak this protocol.
-      rdma_disconnect(id_);
-      return end(ECONNREFUSED);
-    }
-    endpoint_->connected(*peer);
-  } else if (state_ != State::kAccepting) {
-    return;
+  if (state_ != State::kConnecting) return;
+  const auto peer = ConnectData::load(event.private_data);
+  if (!peer) {
+    // Whoever answered does not speak this protocol.
+    rdma_disconnect(id_);
+    return end(ECONNREFUSED);
   }
+  endpoint_->connected(*peer);
+  become_connected();
+}
+
+void StreamSocket::become_connected() {
   iomaps_ = std::make_unique<Iomaps>(endpoint_->protection_domain(), endpoint_->peer().iomap_count);
   peer_open_ = read_open_ = write_open_ = was_connected_ = true;
   state_ = State::kConnected;

@@ -1,23 +1,31 @@
 // StreamSocket: listening. The attendant takes each request as it comes and sets the connection up,
-// so that a client need not wait for accept(); accept() takes from the ready ones. As many as the
-// backlog says are set up or ready; further requests are left with the connection manager.
+// so that a client need not wait for accept(). Until then a connection is little more than its id,
+// which stays with the listener's channel; accept() makes a socket of it.
 #include <algorithm>
 #include <array>
 #include <cerrno>
 
-#include "rsocket/attendant.h"
 #include "rsocket/stream_socket.h"
 
 namespace verbena::rsocket {
 
+namespace {
+// Programs that ask for a backlog of 1 expect TCP's patience with those that come at the same time.
+// Here who finds no place is refused, so there are always some more.
+constexpr int kLeastBacklog = 128;
+}  // namespace
+
+StreamSocket::Pending::~Pending() {
+  endpoint.reset();
+  if (id) rdma_destroy_id(id);
+}
+
 Status StreamSocket::listen(int backlog) {
   const std::lock_guard guard(lock_);
+  if (closed_) return Error{EBADF};
   if (state_ != State::kIdle && state_ != State::kListening) return Error{EINVAL};
-  backlog_ = static_cast<size_t>(std::clamp(backlog, 1, SOMAXCONN));
-  if (state_ == State::kListening) {
-    pause_or_resume();
-    return {};
-  }
+  backlog_ = static_cast<size_t>(std::clamp(backlog, kLeastBacklog, SOMAXCONN));
+  if (state_ == State::kListening) return {};
   if (!bound_) {
     SocketAddress any = SocketAddress::any(family_);
     if (rdma_bind_addr(id_, any.get()) != 0) return Error{errno};
@@ -30,119 +38,104 @@ Status StreamSocket::listen(int backlog) {
 }
 
 Result<int> StreamSocket::accept(SocketAddress* peer) {
-  Lock lock(lock_);
-  const auto ready = [&] { return !ready_.empty() || closed_ || state_ != State::kListening; };
-  if (!ready()) {
-    if (nonblocking(0)) return Error{EAGAIN};
-    if (const Status waited = wait(lock, receive_deadline(), ready); !waited.ok()) {
-      return waited.error();
+  for (;;) {
+    Lock lock(lock_);
+    const auto ready = [&] { return !ready_.empty() || closed_ || state_ != State::kListening; };
+    if (!ready()) {
+      if (nonblocking(0)) return Error{EAGAIN};
+      if (const Status waited = wait(lock, receive_deadline(), ready); !waited.ok()) {
+        return waited.error();
+      }
     }
+    if (closed_) return Error{EBADF};
+    if (state_ != State::kListening) return Error{EINVAL};
+    lock.unlock();
+    const std::lock_guard events(event_turn_);
+    lock.lock();
+    if (ready_.empty()) continue;  // another thread was faster
+    auto child = make_socket_of(*pending_.at(ready_.front()));
+    if (!child.ok()) return child.error();
+    pending_.erase(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    const int number = child.value()->number();
+    if (peer) *peer = child.value()->peer_name().value();
+    if (const Status added = SocketTable::instance().add(std::move(child.value())); !added.ok()) {
+      return added.error();
+    }
+    return number;
   }
-  if (closed_) return Error{EBADF};
-  if (state_ != State::kListening) return Error{EINVAL};
-  SocketTable::Ref child = std::move(ready_.front());
-  ready_.pop_front();
-  pause_or_resume();
-  lock.unlock();
-  if (peer) {
-    if (auto name = child->peer_name(); name.ok()) *peer = name.value();
-  }
-  return child->number();
 }
 
-void StreamSocket::pause_or_resume() {
-  const bool pause = backlog_full();
-  if (state_ != State::kListening || closed_ || pause == paused_) return;
-  if (pause) {
-    unwatch();
-  } else if (!watch().ok()) {
-    return;
+// The turn with events and the lock held. On failure nothing has changed.
+Result<std::unique_ptr<StreamSocket>> StreamSocket::make_socket_of(Pending& pending) {
+  auto made = make(family_, pending.id);
+  if (!made.ok()) return made.error();
+  StreamSocket& child = *made.value();
+  pending.id = nullptr;
+  child.options_ = options_;
+  child.endpoint_ = std::move(pending.endpoint);
+  const std::lock_guard guard(child.lock_);  // a fresh one: nobody else has it
+  child.become_connected();
+  if (pending.hung_up) child.on_disconnected();
+  (void)child.watch();  // without it, only the peer's last word is heard
+  return made;
+}
+
+// Connection events of ids that are not sockets yet.
+void StreamSocket::on_child_event(const Event& event) {
+  if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event);
+  const std::lock_guard guard(lock_);
+  const auto it = pending_.find(event.id);
+  if (it == pending_.end()) return;
+  Pending& pending = *it->second;
+  switch (event.type) {
+    case RDMA_CM_EVENT_ESTABLISHED:
+      if (pending.established) return;
+      pending.established = true;
+      ready_.push_back(event.id);
+      return ring_waiters();
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+      return;
+    default:
+      pending.hung_up = true;
+      if (!pending.established) pending_.erase(it);
   }
-  paused_ = pause;
 }
 
 void StreamSocket::on_request(const Event& event) {
   const auto peer = ConnectData::load(event.private_data);
-  if (peer && adopt(event, *peer).ok()) return;
+  if (peer && set_up(event, *peer).ok()) return;
   rdma_reject(event.id, nullptr, 0);
   rdma_destroy_id(event.id);
 }
 
 // On failure the id is still the caller's.
-Status StreamSocket::adopt(const Event& event, const ConnectData& peer) {
-  Options options;
+Status StreamSocket::set_up(const Event& event, const ConnectData& peer) {
+  Sizes sizes;
   {
     const std::lock_guard guard(lock_);
-    if (state_ != State::kListening || closed_) return Error{ECONNREFUSED};
-    options = options_;
+    if (closed_ || state_ != State::kListening || pending_.size() >= backlog_) {
+      return Error{ECONNREFUSED};
+    }
+    sizes = options_.sizes;
   }
-  auto made = make(family_, event.id);
-  if (!made.ok()) return made.error();
-  const int number = made.value()->number();
-  StreamSocket* child = made.value().get();
-  child->options_ = options;
-  child->listener_ = this->number();
-  child->state_ = State::kAccepting;
-  if (const Status added = SocketTable::instance().add(std::move(made.value())); !added.ok()) {
-    return {};  // went with its id
-  }
-  {
-    const std::lock_guard guard(lock_);
-    if (!closed_) children_.insert(number);  // otherwise it is nobody's, and given up when settled
-    pause_or_resume();
-  }
-  if (!child->accept_as_child(peer, event.parameters).ok()) {
-    rdma_reject(event.id, nullptr, 0);
-    child_settled(number, false);
-    abort_child(number);
-  }
-  return {};
-}
-
-Status StreamSocket::accept_as_child(const ConnectData& peer, const rdma_conn_param& offered) {
-  const std::lock_guard guard(lock_);
-  auto endpoint = StreamEndpoint::create(id_, options_.sizes);
+  auto endpoint = StreamEndpoint::create(event.id, sizes);
   if (!endpoint.ok()) return endpoint.error();
-  endpoint_ = std::move(endpoint.value());
-  endpoint_->connected(peer);
-  if (const Status watching = watch(); !watching.ok()) return watching;
+  endpoint.value()->connected(peer);
   std::array<std::byte, ConnectData::kSize> data;
-  endpoint_->connect_data().store(data.data());
-  rdma_conn_param parameters = offered;
+  endpoint.value()->connect_data().store(data.data());
+  rdma_conn_param parameters = event.parameters;
   parameters.private_data = data.data();
   parameters.private_data_len = data.size();
-  if (rdma_accept(id_, &parameters) != 0) return Error{errno};
-  return {};
-}
+  if (rdma_accept(event.id, &parameters) != 0) return Error{errno};
 
-void StreamSocket::report_to(int listener, bool usable) {
-  auto socket = SocketTable::instance().find(listener);
-  // Another socket may have that number by now; it will not know this one.
-  auto* found = dynamic_cast<StreamSocket*>(socket.get());
-  if (found && found->child_settled(number(), usable) && usable) return;
-  abort_child(number());
-}
-
-bool StreamSocket::child_settled(int number, bool usable) {
+  auto pending = std::make_unique<Pending>();
+  pending->id = event.id;
+  pending->endpoint = std::move(endpoint.value());
   const std::lock_guard guard(lock_);
-  if (children_.erase(number) == 0) return false;
-  if (usable) {
-    if (auto child = SocketTable::instance().find(number)) ready_.push_back(std::move(child));
-    ring_waiters();
-  }
-  pause_or_resume();
-  return true;
-}
-
-void StreamSocket::abort_child(int number) {
-  auto child = SocketTable::instance().take_out(number);
-  auto* socket = dynamic_cast<StreamSocket*>(child.get());
-  if (!socket) return;
-  {
-    const std::lock_guard guard(socket->lock_);
-    socket->options_.lingering = {.l_onoff = 1, .l_linger = 0};
-  }
-  socket->close();
+  if (!closed_) pending_.emplace(event.id, std::move(pending));
+  return {};
 }
 
 }  // namespace verbena::rsocket

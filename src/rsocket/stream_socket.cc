@@ -42,6 +42,7 @@ StreamSocket::StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* 
 }
 
 StreamSocket::~StreamSocket() {
+  pending_.clear();
   iomaps_.reset();
   endpoint_.reset();
   rdma_destroy_id(id_);

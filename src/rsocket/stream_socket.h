@@ -16,7 +16,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "rsocket/iomaps.h"
@@ -59,7 +59,6 @@ class StreamSocket final : public Socket {
     kResolvingAddress,  // connecting, step by step
     kResolvingRoute,
     kConnecting,
-    kAccepting,  // a child of a listener, until the peer confirms
     kConnected,
     kOver,  // was connected, or never came to be
   };
@@ -111,6 +110,7 @@ class StreamSocket final : public Socket {
   Status request_connection();
   void on_event(const Event& event);
   void on_established(const Event& event);
+  void become_connected();
   void on_disconnected();
   void retry_or_end(int error, Status (StreamSocket::*step)());
   // The connection is over; what arrived can still be read. 0: it was closed in good order.
@@ -121,17 +121,21 @@ class StreamSocket final : public Socket {
   int take_error() { return std::exchange(error_, 0); }
 
   // --- stream_listen.cc -------------------------------------------------------------------------
-  // Without the lock.
+  // A connection that is set up, or being so, and was not accepted yet.
+  struct Pending {
+    rdma_cm_id* id = nullptr;  // with the listener's channel; null once it went to its socket
+    std::unique_ptr<StreamEndpoint> endpoint;
+    bool established = false;
+    bool hung_up = false;
+    Pending() = default;
+    ~Pending();
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+  };
+  void on_child_event(const Event& event);
   void on_request(const Event& event);
-  Status adopt(const Event& event, const ConnectData& peer);
-  Status accept_as_child(const ConnectData& peer, const rdma_conn_param& parameters);
-  void report_to(int listener, bool usable);
-  // False: not a child of this one.
-  bool child_settled(int number, bool usable);
-  static void abort_child(int number);
-  // With the lock held.
-  bool backlog_full() const { return children_.size() + ready_.size() >= backlog_; }
-  void pause_or_resume();
+  Status set_up(const Event& event, const ConnectData& peer);
+  Result<std::unique_ptr<StreamSocket>> make_socket_of(Pending& pending);
 
   // --- stream_progress.cc -----------------------------------------------------------------------
   void on_completion(const ibv_wc& completion, unsigned* received);
@@ -193,10 +197,8 @@ class StreamSocket final : public Socket {
 
   // A listener.
   size_t backlog_ = 0;
-  bool paused_ = false;
-  std::set<int> children_;              // being set up
-  std::deque<SocketTable::Ref> ready_;  // for accept()
-  int listener_ = -1;                   // of a child that is being set up
+  std::unordered_map<rdma_cm_id*, std::unique_ptr<Pending>> pending_;
+  std::deque<rdma_cm_id*> ready_;  // of those, for accept()
 };
 
 }  // namespace verbena::rsocket

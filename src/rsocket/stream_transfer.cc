@@ -77,7 +77,7 @@ Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
     if (!status.ok()) break;
     const SendWindow::Write write =
         endpoint_->window().take_data(std::min<uint64_t>(from.left(), most));
-    most *= 2;
+    most = std::min<uint64_t>(most * 2, SendWindow::kMaxWrite);
     lock.unlock();
     const Message message{Op::kData, write.length};
     const int error = endpoint_->post_write(write, from, &message);
@@ -203,7 +203,7 @@ Result<size_t> StreamSocket::iowrite(Buffers& from, off_t offset, int flags) {
     if (!place) break;
     const SendWindow::Write write = endpoint_->window().take_direct(
         std::min<uint64_t>({from.left(), most, place->length}), place->address, place->key);
-    most *= 2;
+    most = std::min<uint64_t>(most * 2, SendWindow::kMaxWrite);
     lock.unlock();
     const int error = endpoint_->post_write(write, from, nullptr);
     lock.lock();
