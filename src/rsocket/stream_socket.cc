@@ -88,8 +88,11 @@ short StreamSocket::readiness() const {
       if (!write_open_ || endpoint_->window().can_send()) ready |= kOut;
       return static_cast<short>(ready);
     }
-    case State::kOver:
-      return static_cast<short>(kIn | kOut | POLLRDHUP | POLLHUP | error);
+    case State::kOver: {
+      // Programs take a hang-up for the end even where there is something left to read.
+      const bool drained = !was_connected_ || endpoint_->ring().readable() == 0;
+      return static_cast<short>(kIn | kOut | POLLRDHUP | (drained ? POLLHUP : 0) | error);
+    }
     default:
       return 0;
   }
