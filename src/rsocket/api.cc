@@ -23,6 +23,8 @@
 namespace verbena::rsocket {
 namespace {
 
+constexpr Duration kClosePatience = seconds(10);
+
 // The child of a fork starts without rsockets: their queue pairs are the parent's.
 void after_fork_in_child() {
   on_fork_in_child();
@@ -178,7 +180,7 @@ RSOCKET_EXPORT int rclose(int socket) {
   return call<int>([&] {
     const auto ref = SocketTable::instance().take_out(socket);
     if (ref) {
-      ref->close();
+      ref->close(kClosePatience);
       return 0;
     }
     return SocketTable::instance().close_disowned(socket) ? 0 : told<int>(Error{EBADF});

@@ -38,11 +38,18 @@ int timeout_ms(Instant deadline) {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 3'600'000));
 }
 
-// The thread must be gone before the library's code is.
-struct StopAtUnload {
-  ~StopAtUnload() { Attendant::stop(); }
+// When the process ends or the library is unloaded, the thread must be gone before the library's
+// code is, and peers are to hear that nothing more comes: no kernel tells them.
+constexpr Duration kLastPatience = seconds(2);
+
+struct EndWithLibrary {
+  ~EndWithLibrary() {
+    const Call call;
+    Attendant::stop();
+    SocketTable::instance().close_all(kLastPatience);
+  }
 };
-StopAtUnload stop_at_unload;
+EndWithLibrary end_with_library;
 
 }  // namespace
 

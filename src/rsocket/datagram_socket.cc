@@ -91,7 +91,7 @@ Status DatagramSocket::shutdown(int how) {
   return {};
 }
 
-void DatagramSocket::close() {
+void DatagramSocket::close(Duration patience) {
   Lock lock(lock_);
   if (started_) {
     Attendant::instance().unwatch(channel_->fd, number());
@@ -101,7 +101,7 @@ void DatagramSocket::close() {
     return std::all_of(endpoints_.begin(), endpoints_.end(),
                        [](const auto& endpoint) { return endpoint->idle(); });
   };
-  const Instant deadline = now() + kFlushLimit;
+  const Instant deadline = now() + std::min(patience, kFlushLimit);
   while (!idle()) {
     const Status waited = wait(lock, deadline, idle);
     if (!waited.ok() && waited.error().code != EINTR) break;

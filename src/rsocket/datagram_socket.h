@@ -39,7 +39,8 @@ class DatagramSocket final : public Socket {
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int option, const void* value, socklen_t size) override;
   Status get_option(int level, int option, void* value, socklen_t* size) override;
-  void close() override;
+  void say_farewell() override {}
+  void close(Duration patience) override;
 
   void on_ready(int descriptor) override;
   Instant on_tick(Instant) override { return kNever; }

@@ -22,7 +22,7 @@ namespace verbena::rsocket {
 class SendWindow {
  public:
   static constexpr uint32_t kControlSlots = 4;
-  // Less room than this is not worth a write; also what poll() means by writable.
+  // Less room than this is not worth a write.
   static constexpr uint32_t kLowWater = 2048;
   static constexpr uint32_t kMinRing = 2 * kLowWater;
   static constexpr uint32_t kMaxWrite = 64 * 1024;
@@ -56,6 +56,12 @@ class SendWindow {
   // --- sending ----------------------------------------------------------------------------------
   bool can_write() const { return free_slots_ > 0 && free_bytes_ >= kLowWater; }
   bool can_send() const { return can_write() && sent_ != limit_ && buffer_count_ > 0; }
+  // What poll() means by writable: a short send goes as a whole. A peer that has read everything
+  // has told both of its halves, so this comes true again.
+  bool writable() const {
+    if (!can_send()) return false;
+    return buffer_count_ == buffers_.size() || buffers_[first_buffer_].length >= kLowWater;
+  }
 
   // One write: where it goes, where in the ring its bytes are to be put, and its work request id.
   struct Write {

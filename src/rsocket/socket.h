@@ -56,9 +56,12 @@ class Socket {
   void set_file_flags(int flags);
   int descriptor_flags();
   void set_descriptor_flags(int flags);
-  // The application gives it up. Calls that still wait in other threads come back with EBADF; the
-  // object goes with the last of them.
-  virtual void close() = 0;
+  // Tells the peer, if there is one, without waiting for anything.
+  virtual void say_farewell() = 0;
+  // The application gives it up. Waits until the peer has everything, but no longer than this.
+  // Calls that still wait in other threads come back with EBADF; the object goes with the last of
+  // them.
+  virtual void close(Duration patience) = 0;
 
   // --- rpoll ------------------------------------------------------------------------------------
   // What holds now, of `events` and of what poll() always tells.

@@ -3,7 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
+
+#include "rsocket/clock.h"
 
 namespace verbena::rsocket {
 
@@ -59,6 +62,28 @@ SocketTable::Ref SocketTable::take_out(int number) {
   const uint32_t before = ref.slot_->users.fetch_and(~kOpen);
   if (!(before & kOpen)) return {};
   return ref;
+}
+
+void SocketTable::close_all(Duration patience) {
+  const Instant deadline = now() + patience;
+  const auto each_open = [&](auto use) {
+    for (size_t chunk = 0; chunk < kChunks; ++chunk) {
+      if (!chunks_[chunk].load()) continue;
+      for (size_t i = 0; i < kSlotsPerChunk; ++i) {
+        if ((*chunks_[chunk].load())[i].users.load() & kOpen) {
+          use(static_cast<int>(chunk * kSlotsPerChunk + i));
+        }
+      }
+    }
+  };
+  each_open([&](int number) {
+    if (const Ref socket = find(number)) socket->say_farewell();
+  });
+  each_open([&](int number) {
+    if (const Ref socket = take_out(number)) {
+      socket->close(std::max(Duration{0}, deadline - now()));
+    }
+  });
 }
 
 void SocketTable::leave(Slot* slot) {

@@ -26,6 +26,8 @@ class SocketTable {
   Ref find(int number);
   // Takes it out; of two threads one gets it, the other nothing.
   Ref take_out(int number);
+  // When the process ends, as the kernel does with its sockets.
+  void close_all(Duration patience);
 
   // In the child of a fork: the parent's sockets are out of reach. Closing them still works.
   void disown_all();

@@ -9,8 +9,8 @@ namespace verbena::rsocket {
 
 namespace {
 
-// There is no kernel to go on sending for a process that is gone: closing waits until the peer has
-// everything. But not for ever for one that does not take it.
+// There is no kernel to go on sending for a process that is gone, so shutting down waits until the
+// peer has everything. But not for ever for one that does not take it.
 constexpr Duration kFlushLimit = seconds(10);
 
 // Nor is there one that would tell the peer that a process was killed. A connection on which
@@ -59,22 +59,25 @@ Status StreamSocket::shutdown(int how) {
   return {};
 }
 
-void StreamSocket::close() {
-  Lock turn(send_turn_);
+void StreamSocket::say_farewell() {
+  const std::lock_guard turn(send_turn_);
+  const std::lock_guard guard(lock_);
+  const linger& lingering = options_.lingering;
+  if (state_ != State::kConnected || (lingering.l_onoff && lingering.l_linger == 0)) return;
+  read_open_ = write_open_ = false;
+  say_goodbye(Control::kDisconnect);
+}
+
+void StreamSocket::close(Duration patience) {
+  say_farewell();
   Lock lock(lock_);
   unwatch();
   const linger& lingering = options_.lingering;
-  if (state_ == State::kConnected && !(lingering.l_onoff && lingering.l_linger == 0)) {
-    read_open_ = write_open_ = false;
-    say_goodbye(Control::kDisconnect);
-    turn.unlock();
-    flush(lock, lingering.l_onoff ? seconds(lingering.l_linger) : kFlushLimit);
-  }
+  if (said_) flush(lock, lingering.l_onoff ? seconds(lingering.l_linger) : patience);
   closed_ = true;
   ring_waiters();
   if (pending_.empty()) return;
   // Nobody will accept them. The attendant may be busy with one.
-  if (turn.owns_lock()) turn.unlock();
   lock.unlock();
   const std::lock_guard events(event_turn_);
   lock.lock();

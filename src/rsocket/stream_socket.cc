@@ -85,7 +85,7 @@ short StreamSocket::readiness() const {
       int ready = error;
       if (end || endpoint_->ring().readable() > 0) ready |= kIn;
       if (end) ready |= POLLRDHUP;
-      if (!write_open_ || endpoint_->window().can_send()) ready |= kOut;
+      if (!write_open_ || endpoint_->window().writable()) ready |= kOut;
       return static_cast<short>(ready);
     }
     case State::kOver: {

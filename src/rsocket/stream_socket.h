@@ -47,7 +47,8 @@ class StreamSocket final : public Socket {
   Result<off_t> iomap(void* buffer, size_t size, int protection, off_t offset) override;
   Status iounmap(void* buffer, size_t size) override;
   Result<size_t> iowrite(Buffers& from, off_t offset, int flags) override;
-  void close() override;
+  void say_farewell() override;
+  void close(Duration patience) override;
 
   void on_ready(int descriptor) override;
   Instant on_tick(Instant now) override;

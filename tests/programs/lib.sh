@@ -125,11 +125,13 @@ await_listener() {
 }
 
 # The same for a port of rdma_cm (in any port space): process NAME listens on it. COUNT: on how many
-# addresses or devices.
+# addresses or devices. A datagram rsocket's port is the one of its UDP socket.
 await_rdma_listener() { # PORT NAME [COUNT]
-  local tries=200 service
+  local tries=200 service udp
   service=$(printf 'service/[0-9]+/[0-9a-f]{12}%04x/' "$1")
-  until [ "$(grep -Ec "@verbena/.*$service" /proc/net/unix)" -ge "${3:-1}" ]; do
+  udp=$(printf ':%04X 0+:0000 ' "$1")
+  until [ "$(grep -Ec "@verbena/.*$service" /proc/net/unix)" -ge "${3:-1}" ] ||
+    grep -Eqs "$udp" /proc/net/udp /proc/net/udp6; do
     kill -0 "${pids[$2]}" 2>/dev/null || return 1
     [ $((tries--)) -gt 0 ] || return 1
     sleep 0.05
