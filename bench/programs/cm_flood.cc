@@ -131,26 +131,6 @@ struct Greeting {
   uint32_t reserved = 0;
 };
 
-std::atomic<ibv_context*> device{nullptr};  // the one that the connections are on
-
-// A device may give out every number once before one comes back, and remember which are free.
-void use_every_queue_pair_number() {
-  ibv_device_attr attributes{};
-  ibv_pd* pd = ibv_alloc_pd(device);
-  ibv_cq* cq = ibv_create_cq(device, 1, nullptr, nullptr, 0);
-  if (!pd || !cq || ibv_query_device(device, &attributes) != 0) fail_errno("cannot use the device");
-  for (int i = 0; i < attributes.max_qp; ++i) {
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = cq;
-    wanted.cap.max_send_wr = wanted.cap.max_recv_wr = 1;
-    wanted.qp_type = IBV_QPT_RC;
-    ibv_qp* qp = ibv_create_qp(pd, &wanted);
-    if (!qp || ibv_destroy_qp(qp) != 0) fail_errno("ibv_create_qp");
-  }
-  ibv_destroy_cq(cq);
-  ibv_dealloc_pd(pd);
-}
-
 // What a connection has besides its id.
 struct Connection {
   rdma_cm_id* id = nullptr;
@@ -159,7 +139,6 @@ struct Connection {
 };
 
 void make_queue_pair(Connection& c, ibv_cq* shared) {
-  device = c.id->verbs;
   ibv_qp_init_attr wanted{};
   wanted.cap = {.max_send_wr = 2,
                 .max_recv_wr = 1,
@@ -205,7 +184,6 @@ rdma_conn_param parameters_with(const Greeting& g) {
 
 // What the client asks of the server, one byte each, over a socket pair, and what it answers.
 constexpr char kAskUsage = 'u';
-constexpr char kUseNumbers = 'n';  // and then as above
 struct ServerState {
   Usage usage;
   int64_t open = 0;
@@ -217,7 +195,6 @@ std::atomic<int64_t> most_open{0};
 void answer_client(int control) {
   char question = 0;
   while (read(control, &question, 1) == 1) {
-    if (question == kUseNumbers) use_every_queue_pair_number();
     const ServerState state{usage_now(), open_now.load(), most_open.exchange(open_now.load())};
     if (write(control, &state, sizeof state) != sizeof state) break;
   }
@@ -432,9 +409,9 @@ std::string objects_of(pid_t process) {
   return found;
 }
 
-Held held_now(int control, pid_t server, char question = kAskUsage) {
+Held held_now(int control, pid_t server) {
   Held h;
-  if (write(control, &question, 1) != 1 ||
+  if (write(control, &kAskUsage, 1) != 1 ||
       recv(control, &h.server, sizeof h.server, MSG_WAITALL) != sizeof h.server)
     fail("the server is gone");
   h.objects = "client" + objects_of(getpid()) + ", server" + objects_of(server);
@@ -494,8 +471,6 @@ void run_client(int control, pid_t server) {
 
   uint64_t numbers = 1;
   flood(to->ai_dst_addr, options.connections, numbers);
-  use_every_queue_pair_number();
-  held_now(control, server, kUseNumbers);
   const Held before = settle(control, server, nullptr);
   print("before", before);
 
