@@ -348,16 +348,21 @@ cm_attempt() {
     done
 }
 
-# cm_refused CLIENT-COMMAND: nobody listens there, and the client is told so at once.
+# cm_refused CLIENT-COMMAND: nobody listens on that port, and the client is told so at once. By whom: the kernel, or
+# any Verbena process; so there is one, which listens on another.
 cm_refused() {
-    local address=${ADDRESS[$server]} command
+    local address=${ADDRESS[$server]} command server_job
     [[ $ip = IPv6 ]] && address=${ADDRESS6[$server]}
-    PORT=$((PORT + 1)) PROBLEM=
+    PORT=$((PORT + 2)) PROBLEM=
     command=${1//%a/$address}
-    : >"$RUN/server.log"
+    start "$server" "$RUN/server.log" "rping -s -a $address -p $((PORT - 1))"
+    server_job=$JOB
+    cm_listening "$server" $((PORT - 1)) || PROBLEM="server: does not listen"
     start "$client" "$RUN/client.log" "${command//%p/$PORT}"
     if wait $JOB; then PROBLEM="client: ended well"; fi
     grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$RUN/client.log" || PROBLEM=${PROBLEM:-client: was not rejected}
+    kill $server_job
+    wait $server_job 2>/dev/null || true
 }
 
 matrix() { # matrix SIDE SIDE
