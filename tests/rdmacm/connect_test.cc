@@ -60,6 +60,28 @@ TEST(Connect, APairOfWildcardsIsServedByAddress) {
   }
 }
 
+TEST(Connect, ARequestThatItsPeerGaveUpIsNotShown) {
+  ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
+  ChannelPtr other = make_channel();
+  rdma_conn_param param = connect_parameters();
+  for (int i = 0; i < 3; ++i) {
+    IdPtr client = resolve(other.get(), "127.0.0.1", source_port(listener.get()));
+    param.qp_num = 0x100;
+    ASSERT_EQ(rdma_connect(client.get(), &param), 0);
+    ASSERT_TRUE(event_within_ms(channel.get(), 10'000));
+    client.reset();
+    EXPECT_TRUE(within_ms(10'000, [&] { return !event_within_ms(channel.get(), 0); }));
+  }
+  const IdPtr client = resolve(other.get(), "127.0.0.1", source_port(listener.get()));
+  param.qp_num = 0x200;
+  ASSERT_EQ(rdma_connect(client.get(), &param), 0);
+  EventPtr request = expect_event(channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(request->param.conn.qp_num, 0x200u);
+  const IdPtr child(request->id);
+}
+
 TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
   Pair pair;
   const std::string data(56, 'q');

@@ -98,6 +98,8 @@ struct Id : rdma_cm_id {
   // What it is about at the agent: a communication or SIDR request id. 0: nothing, any more.
   std::atomic<uint32_t> exchange{0};
   std::atomic<bool> exchanged{false};  // it had one once
+  // A request that the program has not taken: which of the agent's listeners it is for.
+  std::atomic<uint32_t> asked_listener{0};
   struct Listening {
     Device* device;
     uint32_t listener;

@@ -88,11 +88,30 @@ void add_request(Device& device, Id& listener, const cm::Event& from) {
   child->state = State::Connect;
   child->exchange = from.id;
   child->exchanged = true;
+  child->asked_listener = from.listener;
   std::unique_ptr<Event> event = write_down(*child, from);
   event->owner = &listener;
   event->listen_id = &listener;
   device.exchanges[from.id] = child.release();
   listener.post(std::move(event));
+}
+
+// A peer that gives up before the program has taken its request leaves nothing behind: the backlog
+// no longer counts it, so it must not stay here either. False: the program has it.
+bool withdraw(const Device& device, const Id& request) {
+  const auto listening = device.listeners.find(request.asked_listener);
+  if (listening == device.listeners.end()) return false;
+  Id& listener = *listening->second;
+  EventList withdrawn;
+  {
+    const std::lock_guard lock(listener.mutex);
+    from(listener.channel)->remove_if(withdrawn, [&](const Event& event) {
+      return event.kind() == RDMA_CM_EVENT_CONNECT_REQUEST && event.id == &request;
+    });
+  }
+  if (withdrawn.empty()) return false;
+  delete &request;
+  return true;
 }
 
 // False: about something that this library does not know yet.
@@ -110,6 +129,7 @@ bool deliver(Device& device, const cm::Event& event) {
   if (is_last(event)) {
     device.exchanges.erase(found);
     id.exchange = 0;
+    if (id.asked_listener != 0 && withdraw(device, id)) return true;
   }
   id.post(std::move(written));
   if (event.kind == EventKind::Disconnected) id.enter(State::Connect, State::Disconnect);
