@@ -410,6 +410,28 @@ void Agent::destroy(uint32_t id, Instant now) {
   }
 }
 
+std::set<wire::Gid> Agent::peers_of_slot(uint8_t slot) const {
+  std::set<wire::Gid> peers;
+  for (const auto& [id, entry] : connections_) {
+    const Connection& c = entry.exchange;
+    if (c.remote_id() >> 24 == slot) peers.insert(c.info().addresses.peer_gid);
+  }
+  return peers;
+}
+
+void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
+  std::vector<uint32_t> ids;
+  for (const auto& [id, entry] : connections_) {
+    const Connection& c = entry.exchange;
+    if (c.remote_id() >> 24 == slot && c.info().addresses.peer_gid == gid) ids.push_back(id);
+  }
+  for (const uint32_t id : ids) {
+    ConnectionEntry& entry = connections_.find(id)->second;
+    entry.exchange.on_peer_gone(now);
+    settle(entry);
+  }
+}
+
 void Agent::destroy_all(Instant now) {
   std::vector<uint32_t> ids;
   for (const auto& [id, entry] : connections_) ids.push_back(id);

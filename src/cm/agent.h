@@ -67,6 +67,11 @@ class Agent {
   // Ends in Disconnected when the peer has answered. Harmless when the peer was first.
   Status disconnect(uint32_t id, std::span<const std::byte> private_data, Instant now);
   Status notify_established(uint32_t id);
+  // The process that had these communication ids on the host of `gid` has ended: as if it had
+  // disconnected.
+  void peer_gone(const wire::Gid& gid, uint8_t slot, Instant now);
+  // The hosts with which a process of that slot has connections.
+  std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
   // In whatever state a connection or SIDR exchange is: refuses, cancels or disconnects. After this
   // the id is no longer the owner's, and no event comes.
   void destroy(uint32_t id, Instant now);

@@ -405,6 +405,21 @@ void Connection::on_dreq(const Dreq& dreq, Instant now) {
   }
 }
 
+// As if it had disconnected: a kernel does that for a process that dies.
+void Connection::on_peer_gone(Instant now) {
+  switch (state_) {
+    case State::RepReceived:
+    case State::RepSent:
+    case State::Established:
+    case State::DreqSent:
+      tell(event(EventKind::Disconnected));
+      end_connected(now);
+      break;
+    default:
+      break;
+  }
+}
+
 void Connection::on_drep(const Drep& drep, Instant now) {
   if (state_ == State::TimeWait) return agent_.counters.add(CounterId::duplicates);
   if (state_ != State::DreqSent || drep.local_comm_id != remote_id_) {

@@ -54,6 +54,8 @@ class Connection {
   void on_rej(const Rej& rej, Instant now);
   void on_dreq(const Dreq& dreq, Instant now);
   void on_drep(const Drep& drep, Instant now);
+  // Its process is gone without a word.
+  void on_peer_gone(Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
 

@@ -5,6 +5,7 @@
 
 #include "cm/ip_addressing.h"
 #include "cm/route.h"
+#include "datapath/udp/udp_socket.h"
 #include "runtime/connection_text.h"
 #include "runtime/log.h"
 #include "runtime/nic.h"
@@ -39,7 +40,8 @@ std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Management::Management(Nic& nic, const cm::AgentConfig& config) : nic_(nic), agent_(config) {}
+Management::Management(Nic& nic, const cm::AgentConfig& config)
+    : nic_(nic), agent_(config), lifelines_(config.slot) {}
 
 // ------------------------------------------------------------------------------ under the lock
 
@@ -142,6 +144,30 @@ Result<wire::PathId> Management::path_to(const PathKey& key) {
   return path;
 }
 
+bool Management::is_this_host(const wire::Gid& gid) const {
+  return nic_.has_address(gid) ||
+         datapath::is_local(datapath::local_address(gid, nic_.device_.interface_index));
+}
+
+// Whoever asked for the connection holds the lifeline; it serves both.
+void Management::watch_peer(uint32_t id, Instant at) {
+  const cm::ConnectionInfo* const info = agent_.info(id);
+  if (info == nullptr || !is_this_host(info->addresses.peer_gid)) return;
+  const uint8_t slot = info->remote_qpn.slot();
+  if (!lifelines_->watch(slot)) end_connections_with(slot, at);
+}
+
+void Management::end_connections_with(uint8_t slot, Instant at) {
+  for (const wire::Gid& peer : agent_.peers_of_slot(slot)) {
+    if (is_this_host(peer)) agent_.peer_gone(peer, slot, at);
+  }
+}
+
+void Management::on_departures(Instant at) {
+  for (const uint8_t slot : lifelines_->take_departed()) end_connections_with(slot, at);
+  post_outgoing();
+}
+
 void Management::say_goodbye(Instant at) {
   agent_.destroy_all(at);
   post_outgoing();
@@ -236,7 +262,8 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
     if (!id.ok()) return id;
     std::vector<ServiceName> names;
     Status status = claim(parameters, names);
-    if (status.ok()) status = open_addresses(parameters);  // the slow part; others find us meanwhile
+    if (status.ok())
+      status = open_addresses(parameters);  // the slow part; others find us meanwhile
     if (!status.ok()) {
       release(names);
       (void)agent_.stop_listening(id.value());
@@ -292,7 +319,11 @@ Status Management::accept(uint32_t id, const cm::AcceptParameters& parameters) {
 }
 
 Status Management::establish(uint32_t id, std::span<const std::byte> private_data) {
-  return call([&](Instant) { return agent_.establish(id, private_data); });
+  return call([&](Instant at) {
+    Status established = agent_.establish(id, private_data);
+    if (established.ok()) watch_peer(id, at);
+    return established;
+  });
 }
 
 Status Management::reject(uint32_t id, cm::RejectReason reason, std::span<const std::byte> ari,

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -16,6 +17,7 @@
 
 #include "cm/agent.h"
 #include "core/management_port.h"
+#include "datapath/udp/lifelines.h"
 #include "datapath/udp/slot_directory.h"
 #include "runtime/connection_manager.h"
 
@@ -34,8 +36,13 @@ class Management final : public ConnectionManager {
   Instant next_deadline() const { return agent_.next_deadline(); }
   // Somebody listens on every address: those that come later are to be opened too.
   bool listens_everywhere() const { return wildcards_ > 0; }
+  // Readable when a process of this host that we have connections with has ended; then call this.
+  int departures_fd() const { return lifelines_->fd(); }
+  void on_departures(Instant at);
   // The process ends: peers need not wait for their time-outs.
   void say_goodbye(Instant at);
+  // In the child of a fork: its copies of descriptors go.
+  void abandon() { lifelines_.reset(); }
   const cm::Counters& counters() const { return agent_.counters(); }
 
   // --- ConnectionManager ------------------------------------------------------------------------
@@ -61,6 +68,9 @@ class Management final : public ConnectionManager {
 
   template <typename Call>
   auto call(Call&& work) -> decltype(work(Instant{}));
+  void watch_peer(uint32_t id, Instant at);
+  void end_connections_with(uint8_t slot, Instant at);
+  bool is_this_host(const wire::Gid& gid) const;
   Status prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class);
   void route(const core::ManagementDatagram& datagram, Instant at);
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
@@ -76,6 +86,7 @@ class Management final : public ConnectionManager {
 
   Nic& nic_;
   cm::Agent agent_;
+  std::optional<datapath::Lifelines> lifelines_;  // none in the child of a fork
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
   std::unordered_map<uint32_t, std::vector<datapath::ServiceName>> claims_;  // by listener

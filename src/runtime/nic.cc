@@ -162,6 +162,7 @@ void Nic::abandon_in_child() {
     if (*fd >= 0) close(*fd);
     *fd = -1;
   }
+  if (management_ != nullptr) management_->abandon();
   for (EventChannel* channel : listeners_) channel->abandon();
 }
 
@@ -396,6 +397,7 @@ Management& Nic::management() {
         *this, cm::AgentConfig{.slot = directory_->slot(),
                                .secret = {random_secret(), random_secret()},
                                .ca_guid = device_.guid});
+    eventfd_write(wake_fd_, 1);  // the thread has one more descriptor to sleep on
   }
   return *management_;
 }

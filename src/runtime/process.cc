@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -45,7 +46,7 @@ Process& process() {
 // A program that exits without destroying its queue pairs may still owe a peer an acknowledgement.
 [[gnu::destructor]] void pay_what_is_owed() {
   Process* const p = made;
-  if (p == nullptr || !p->mutex.try_lock()) return;
+  if (p == nullptr || !lock_within(p->mutex, milliseconds(100))) return;
   for (const OpenNic& open : p->nics) open.nic->transmit_at_exit();
   p->mutex.unlock();
 }
@@ -92,6 +93,16 @@ void register_nic(uint32_t interface_index, const std::shared_ptr<Nic>& nic) {
 
 void unregister_nic(const Nic* nic) {
   std::erase_if(process().nics, [&](const OpenNic& open) { return open.nic == nic; });
+}
+
+bool lock_within(std::mutex& mutex, Duration patience) {
+  const Instant until = now() + patience;
+  while (!mutex.try_lock()) {
+    if (now() >= until) return false;
+    const timespec pause{0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
 }
 
 uint64_t random_secret() {

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+
+#include "base/time.h"
 
 namespace verbena::runtime {
 
@@ -17,6 +20,9 @@ void unregister_nic(const Nic* nic);
 // Serialises opening and closing of devices. Taken before any Nic's lock.
 void lock_process();
 void unlock_process();
+
+// For those who cannot wait for ever: exit() may be called by a thread that holds it.
+bool lock_within(std::mutex& mutex, Duration patience);
 
 // 64 bits nobody can guess.
 uint64_t random_secret();

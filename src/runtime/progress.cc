@@ -24,6 +24,7 @@
 #include "runtime/log.h"
 #include "runtime/management.h"
 #include "runtime/nic.h"
+#include "runtime/process.h"
 
 namespace verbena::runtime {
 namespace {
@@ -61,6 +62,9 @@ constexpr uint64_t kBurstPackets = 8;
 constexpr Duration kLinger = microseconds(50);
 
 constexpr Instant kAwake{INT64_MIN};
+
+// What a process that ends takes for its last words.
+constexpr Duration kExitPatience = milliseconds(100);
 
 // Threads that ask for short time slices run soon when they wake, even beside one that spins; they
 // get no more time in all. Kernels before 6.12 do not know of it, and nothing happens.
@@ -130,9 +134,12 @@ void Nic::transmit(Instant at) {
 }
 
 void Nic::transmit_at_exit() {
-  if (dead() || !mutex_.try_lock()) return;
+  if (dead() || !lock_within(mutex_, kExitPatience)) return;
   if (management_ != nullptr) management_->say_goodbye(runtime::now());
-  transmit(runtime::now());
+  const Instant until = runtime::now() + kExitPatience;
+  do {
+    transmit(runtime::now());
+  } while (engine_->management().anything_to_send() && runtime::now() < until);
   mutex_.unlock();
 }
 
@@ -289,9 +296,14 @@ void Nic::run_background() {
     if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
     sleeping_until_ = until;
+    const int departures_fd = management_ != nullptr ? management_->departures_fd() : -1;
     mutex_.unlock();
 
-    pollfd fds[3] = {{gate_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}, {monitor_.fd(), POLLIN, 0}};
+    // Those that there are not are -1, and ignored.
+    pollfd fds[4] = {{gate_fd_, POLLIN, 0},
+                     {wake_fd_, POLLIN, 0},
+                     {monitor_.fd(), POLLIN, 0},
+                     {departures_fd, POLLIN, 0}};
     timespec timeout{};
     timespec* limit = nullptr;
     if (until != kNever) {
@@ -301,8 +313,7 @@ void Nic::run_background() {
     }
     Instant woke_at;
     // A poller at work is left alone, lock and all.
-    while (ppoll(fds, monitor_.fd() >= 0 ? 3 : 2, limit, nullptr) == 0 &&
-           poller_at_work(woke_at = runtime::now())) {
+    while (ppoll(fds, 4, limit, nullptr) == 0 && poller_at_work(woke_at = runtime::now())) {
       if (++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
       timeout = {0, kPatience.ns};
     }
@@ -316,6 +327,10 @@ void Nic::run_background() {
       eventfd_read(wake_fd_, &value);
     }
     if (fds[2].revents != 0 && monitor_.drain()) refresh_port();
+    if (fds[3].revents != 0) {
+      management_->on_departures(woke_at);
+      deliver();
+    }
     if (const auto warning = udp_->take_warning()) {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
     }

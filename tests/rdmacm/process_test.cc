@@ -122,6 +122,41 @@ TEST(Processes, APeerThatIsKilledLeavesThePortUsable) {
   EXPECT_TRUE(next.passed());
 }
 
+TEST(Processes, AClientThatIsKilledIsDisconnected) {
+  Pair pair;
+  const uint16_t port = source_port(pair.listener.get());
+  Child victim([port] { return connect_to(port, false); });
+  const IdPtr server = accept_one(pair);
+  ASSERT_NE(server, nullptr);
+  victim.end();
+  EXPECT_EQ(expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DISCONNECTED)->id, server.get());
+}
+
+TEST(Processes, AServerThatIsKilledIsDisconnected) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  Child victim([&] {
+    Pair pair;
+    const uint16_t port = source_port(pair.listener.get());
+    if (write(told[1], &port, sizeof port) != sizeof port) return false;
+    const IdPtr server = accept_one(pair);
+    pause();
+    return false;
+  });
+  uint16_t port = 0;
+  ASSERT_EQ(read(told[0], &port, sizeof port), ssize_t{sizeof port});
+  ChannelPtr channel = make_channel();
+  const IdPtr client = resolve(channel.get(), "127.0.0.1", port);
+  ibv_qp_init_attr attr = qp_attributes();
+  ASSERT_EQ(rdma_create_qp(client.get(), nullptr, &attr), 0);
+  ASSERT_EQ(rdma_connect(client.get(), nullptr), 0);
+  expect_event(channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+  victim.end();
+  expect_event(channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+  close(told[0]);
+  close(told[1]);
+}
+
 // --------------------------------------------------------------------------------------- forking
 
 TEST(Fork, TheChildsCopiesFailCleanly) {

@@ -1,0 +1,43 @@
+// Lifelines: how a process learns that another one of this host, with which it has connections, is
+// gone. A process that ends in order says so on the network; one that is killed cannot, and
+// hardware would have done it for it. Between two such processes there is a connected Unix socket:
+// the kernel closes its end however the process ends. Not thread-safe; its owner's lock guards it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "base/result.h"
+#include "datapath/udp/unique_fd.h"
+
+namespace verbena::datapath {
+
+class Lifelines {
+ public:
+  // Of the process that has this slot.
+  explicit Lifelines(uint8_t slot);
+
+  // From now on the end of the process of that slot is told. False: it has none (any more).
+  bool watch(uint8_t slot);
+  // Readable while take_departed() has something to do; -1 where the system gives no descriptors.
+  int fd() const { return epoll_.get(); }
+  // Slots of processes that have ended since.
+  std::vector<uint8_t> take_departed();
+
+ private:
+  struct Line {
+    UniqueFd socket;
+    uint8_t slot = 0;  // 0: whoever called has not said it yet
+  };
+
+  void add(UniqueFd socket, uint8_t slot);
+  void accept_callers();
+
+  const uint8_t slot_;
+  UniqueFd epoll_;
+  UniqueFd listener_;
+  std::map<int, Line> lines_;  // by descriptor
+};
+
+}  // namespace verbena::datapath
