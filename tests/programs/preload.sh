@@ -44,7 +44,7 @@ plain "with poll" -T a -I 3 -C 20 -S 100003
 take_port
 start server env "${server_env[@]}" "$tool" run -- iperf3 -s -1 -p "$port"
 await_rdma_listener "$port" server || fail "iperf3 does not listen"
-start client env "${client_env[@]}" "$tool" run -- iperf3 -c 127.0.0.1 -p "$port" -t 3 -i 1
+start client env "${client_env[@]}" "$tool" run -- iperf3 -c 127.0.0.1 -p "$port" -t 3 -i 1 --forceflush
 await_line "$logs/client" '0\.00-1\.0' 20 || fail "iperf3 does not report"
 [ "$(tcp_sockets "$port")" = 0 ] || fail "a TCP connection exists"
 "$tool" counters "${pids[client]}" >"$logs/counters" || fail "verbena counters: exit status $?"
