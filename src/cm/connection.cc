@@ -196,7 +196,9 @@ Status Connection::establish(std::span<const std::byte> private_data) {
 
 Status Connection::reject(RejectReason reason, std::span<const std::byte> ari,
                           std::span<const std::byte> private_data, Instant now) {
-  if (state_ != State::ReqReceived && state_ != State::RepReceived) return kWrongState;
+  if (state_ != State::ReqReceived && state_ != State::RepReceived && state_ != State::RepSent) {
+    return kWrongState;
+  }
   if (ari.size() > Rej::kAriBytes || private_data.size() > Rej::kPrivateBytes) return kTooMuchData;
   Rej rej = make_rej(reason);
   rej.ari_length = static_cast<uint8_t>(ari.size());

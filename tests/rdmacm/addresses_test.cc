@@ -58,6 +58,10 @@ TEST_F(Addresses, BindingToIpv6FindsItsDevice) {
   EXPECT_NE(source_port(id.get()), 0);
 }
 
+TEST_F(Addresses, ALinkLocalAddressNeedsItsInterface) {
+  EXPECT_EQ(bind_errno("fe80::1", 0), EINVAL);
+}
+
 TEST_F(Addresses, IdentifiersOfADeviceShareItsDefaultDomain) {
   const IdPtr a = bound("127.0.0.1");
   const IdPtr b = bound("127.0.0.1");

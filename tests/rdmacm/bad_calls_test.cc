@@ -106,8 +106,19 @@ TEST(BadCalls, TooMuchPrivateData) {
   param.qp_num = 77;
   param.private_data_len = 197;
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
-  EXPECT_EQ(rdma_reject(pair.server.get(), much.data(), 148), 0);
-  expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 28);
+  expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 28);  // and does not wait
+  EXPECT_ERRNO(rdma_reject(pair.server.get(), much.data(), 148), EINVAL);
+}
+
+TEST(BadCalls, AnAnswerOfAServiceThatCannotBeGivenRefuses) {
+  Pair pair("127.0.0.1", RDMA_PS_UDP);
+  pair.ask();
+  const std::string much(255, 'x');
+  rdma_conn_param param = connect_parameters(much);
+  EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
+  EventPtr refused = next_event(pair.client_channel.get());
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->event, RDMA_CM_EVENT_UNREACHABLE);
 }
 
 TEST(BadCalls, MoreThanTheDeviceCanDo) {

@@ -249,6 +249,37 @@ TEST(Reject, ReasonAndDataArrive) {
   EXPECT_ERRNO(rdma_reject(pair.server.get(), nullptr, 0), EINVAL);
 }
 
+TEST(Reject, AfterAcceptingWhileNobodyConfirmed) {
+  Pair pair;
+  pair.ask();
+  rdma_conn_param param = connect_parameters();
+  ASSERT_EQ(rdma_accept(pair.server.get(), &param), 0);
+  const std::string data = "no, after all";
+  EXPECT_EQ(rdma_reject(pair.server.get(), data.data(), static_cast<uint8_t>(data.size())), 0);
+  // Which of them depends on whether the answer is taken before its refusal arrives.
+  const EventPtr end = next_event(pair.client_channel.get());
+  ASSERT_NE(end, nullptr);
+  if (end->event == RDMA_CM_EVENT_REJECTED) {
+    EXPECT_EQ(end->status, 28);
+  } else {
+    EXPECT_STREQ(rdma_event_str(end->event), rdma_event_str(RDMA_CM_EVENT_CONNECT_ERROR));
+  }
+}
+
+TEST(Connect, ARequestHasTheContextThatTheListenerHasWhenItIsTaken) {
+  Pair pair;
+  pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
+  ibv_qp_init_attr attr = qp_attributes();
+  ASSERT_EQ(rdma_create_qp(pair.client.get(), nullptr, &attr), 0);
+  ASSERT_EQ(rdma_connect(pair.client.get(), nullptr), 0);
+  ASSERT_TRUE(event_within_ms(pair.server_channel.get(), 5000));
+  pair.listener->context = &pair;
+  const EventPtr request = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+  ASSERT_NE(request, nullptr);
+  pair.server.reset(request->id);
+  EXPECT_EQ(pair.server->context, &pair);
+}
+
 TEST(Reject, ForVendorsOptions) {
   Pair pair;
   pair.ask();

@@ -157,14 +157,40 @@ Status answer_sidr(Id& id, const cm::SidrAnswer& answer) {
   return status;
 }
 
+Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
+  if (is_dead(id)) return kForked;
+  const uint32_t exchange = id.exchange;
+  if (exchange == 0) return kNotConnected;
+  if (id.is_ud()) {
+    cm::SidrAnswer answer;
+    answer.status = cm::SidrStatus::Reject;
+    answer.private_data = data;
+    return answer_sidr(id, answer);
+  }
+  const Status status = id.device->manager->reject(exchange, reason, {}, data);
+  if (status.ok()) {
+    id.device->forget_exchange(exchange, id);
+    id.exchange = 0;
+  }
+  return status;
+}
+
+// An answer that could not be given: the peer is told so, rather than left to wait.
+Status refuse_after(Id& id, const Status& failed) {
+  (void)bring_to_error(id);
+  (void)reject(id, cm::RejectReason::Consumer, {});
+  return failed;
+}
+
 Status answer_service(Id& id, const rdma_conn_param* param) {
   const Status settled = settle_qkey(id, 0);
-  if (!settled.ok()) return settled;
+  if (!settled.ok()) return refuse_after(id, settled);
   cm::SidrAnswer answer;
   answer.qpn = qpn_of(id, param);
   answer.qkey = id.qkey;
   if (param != nullptr) answer.private_data = bytes(param->private_data, param->private_data_len);
-  return answer_sidr(id, answer);
+  const Status answered = answer_sidr(id, answer);
+  return answered.ok() ? answered : refuse_after(id, answered);
 }
 
 // What was asked for, cut down to what the device can do, unless the program knows better.
@@ -198,8 +224,7 @@ Status accept_connection(Id& id, const rdma_conn_param* param) {
   }
   p.ece = {id.remote_ece.vendor_id, id.local_ece.options};
   status = id.device->manager->accept(exchange, p);
-  if (!status.ok()) (void)bring_to_error(id);
-  return status;
+  return status.ok() ? status : refuse_after(id, status);
 }
 
 Status accept(Id& id, const rdma_conn_param* param) {
@@ -208,24 +233,6 @@ Status accept(Id& id, const rdma_conn_param* param) {
   const Status checked = check_parameters(id, param);
   if (!checked.ok()) return checked;
   return id.is_ud() ? answer_service(id, param) : accept_connection(id, param);
-}
-
-Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
-  if (is_dead(id)) return kForked;
-  const uint32_t exchange = id.exchange;
-  if (exchange == 0) return kNotConnected;
-  if (id.is_ud()) {
-    cm::SidrAnswer answer;
-    answer.status = cm::SidrStatus::Reject;
-    answer.private_data = data;
-    return answer_sidr(id, answer);
-  }
-  const Status status = id.device->manager->reject(exchange, reason, {}, data);
-  if (status.ok()) {
-    id.device->forget_exchange(exchange, id);
-    id.exchange = 0;
-  }
-  return status;
 }
 
 Status disconnect(Id& id) {

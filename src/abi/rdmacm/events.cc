@@ -101,6 +101,7 @@ Status give_channel(Id& id, Id& listener) {
 bool take_request(Event& event) {
   Id& id = *from(event.id);
   id.asked_listener = 0;
+  id.context = event.owner->context;  // as it is now: programs set it after they listen
   id.device->manager->request_taken(id.exchange);
   Status status = id.is_ud() ? fill_service_request(id) : fill_connection(id, event);
   if (status.ok()) status = give_channel(id, *event.owner);

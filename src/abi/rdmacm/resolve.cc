@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMaxBacklog = 1024;
 constexpr Error kWrongState{EINVAL, "the identifier is not in a state that allows this"};
+constexpr Error kNoScope{EINVAL, "a link-local address needs its interface (sin6_scope_id)"};
 constexpr Error kNoDevice{ENODEV, "no RDMA device has this address (verbena devices lists them)"};
 
 bool ipv6_only_by_default() {
@@ -137,6 +138,7 @@ Status start_listening(Id& id, uint32_t backlog) {
 
 Status bind_address(Id& id, const IpAddress& address) {
   if (is_dead(id)) return kForked;
+  if (address.gid.is_link_local() && address.scope == 0) return kNoScope;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
   // A wildcard needs them when it listens. Opened now, since programs (qperf) tell their peer the
   // port before they listen on it.

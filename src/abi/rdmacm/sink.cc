@@ -82,8 +82,8 @@ std::unique_ptr<Event> write_down(Id& about, const cm::Event& from) {
 // The new identifier exists from here on, so that what happens to it before the program takes the
 // request is not lost.
 void add_request(Device& device, Id& listener, const cm::Event& from) {
-  auto child = std::make_unique<Id>(*listener.library, nullptr, listener.context, listener.ps,
-                                    listener.qp_type);
+  auto child =
+      std::make_unique<Id>(*listener.library, nullptr, nullptr, listener.ps, listener.qp_type);
   child->device = &device;
   child->state = State::Connect;
   child->exchange = from.id;

@@ -265,7 +265,10 @@ int16_t Steering::fallback() const {
 
 bool Steering::attach(const SteeringTable& table) {
   std::vector<sock_filter> code = steering_program(table);
-  const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
+  sock_fprog program;
+  std::memset(&program, 0, sizeof program);  // the padding too: memory checkers look at it
+  program.len = static_cast<unsigned short>(code.size());
+  program.filter = code.data();
   return ::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program,
                       sizeof program) == 0;
 }

@@ -169,6 +169,24 @@ TEST_F(PassiveTest, Rejects) {
   EXPECT_EQ(agent_.exchange_count(), 1u);
 }
 
+TEST_F(PassiveTest, RejectsAfterAccepting) {
+  listen();
+  const uint32_t id = receive_request();
+  ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
+  (void)sent();
+  ASSERT_TRUE(agent_.reject(id, RejectReason::Consumer, {}, bytes_of("no"), now_).ok());
+  const Rej rej = sent_one<Rej>();
+  EXPECT_EQ(rej.local_comm_id, id);
+  EXPECT_EQ(rej.remote_comm_id, kPeerId);
+  EXPECT_EQ(rej.reason, RejectReason::Consumer);
+  EXPECT_EQ(agent_.info(id), nullptr);
+  receive(peer_rtu(id));  // which crossed it
+  EXPECT_TRUE(events().empty());
+  while (next_deadline()) {
+  }
+  expect_empty();
+}
+
 TEST_F(PassiveTest, RejectsAfterMraByName) {
   listen();
   const uint32_t id = receive_request();
