@@ -1,9 +1,11 @@
 // Addresses and ports: what binding and resolving find, and who may have which port.
+#include <sched.h>
 #include <signal.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -201,6 +203,29 @@ TEST_F(Addresses, APortOfAnotherProcessIsInUseUntilThatIsKilled) {
   wildcard.end();
   EXPECT_EQ(bind_errno("127.0.0.1", exact.port()), 0);
   EXPECT_EQ(bind_errno("0.0.0.0", wildcard.port()), 0);
+}
+
+// The list of all Unix sockets (/proc/net/unix) may be long, or not there at all.
+TEST_F(Addresses, AWildcardFindsOtherProcessesWithoutAListOfSockets) {
+  OtherProcess exact("127.0.0.1", 0);
+  ASSERT_NE(exact.port(), 0);
+  char root[] = "/tmp/verbena-empty-XXXXXX";
+  ASSERT_NE(mkdtemp(root), nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (chroot(root) != 0 && (unshare(CLONE_NEWUSER) != 0 || chroot(root) != 0)) _exit(77);
+    channel_ = make_channel();
+    _exit(bind_errno("0.0.0.0", exact.port()) == EADDRINUSE &&
+                  bind_errno("0.0.0.0", static_cast<uint16_t>(exact.port() ^ 1)) == 0
+              ? 0
+              : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  rmdir(root);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "chroot() is not allowed here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(Addresses, AForkedChildDoesNotKeepItsParentsPorts) {

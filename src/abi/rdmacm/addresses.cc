@@ -2,9 +2,11 @@
 #include "abi/rdmacm/addresses.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <infiniband/ib.h>
 
 #include <cstring>
+#include <memory>
 
 #include "datapath/udp/unique_fd.h"
 
@@ -126,6 +128,22 @@ Result<IpAddress> route_to(const IpAddress& destination, const std::optional<IpA
 bool is_local(const IpAddress& address) {
   const UniqueFd fd = udp_socket(address.family);
   return fd.valid() && bind_to(fd, address);
+}
+
+std::vector<LocalAddress> local_addresses() {
+  std::vector<LocalAddress> found;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, &freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || size_of_address(entry->ifa_addr) == 0) continue;
+    Result<IpAddress> address = read_address(entry->ifa_addr);
+    if (!address.ok()) continue;
+    // An IPv4 address may have a label, "eth0:1"; names have no colon.
+    std::string name = entry->ifa_name;
+    found.push_back({address.value(), name.substr(0, name.find(':'))});
+  }
+  return found;
 }
 
 }  // namespace verbena::rdmacm

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "wire/identifiers.h"
@@ -39,5 +41,12 @@ socklen_t size_of_address(const sockaddr* address);
 Result<IpAddress> route_to(const IpAddress& destination, const std::optional<IpAddress>& source);
 // Whether it is an address of this host.
 bool is_local(const IpAddress& address);
+
+struct LocalAddress {
+  IpAddress address;      // without a port
+  std::string interface;  // its name
+};
+// What the interfaces of this network namespace have now.
+std::vector<LocalAddress> local_addresses();
 
 }  // namespace verbena::rdmacm

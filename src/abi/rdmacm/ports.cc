@@ -13,6 +13,8 @@
 #include <fstream>
 #include <utility>
 
+#include "abi/rdmacm/addresses.h"
+
 namespace verbena::rdmacm {
 namespace {
 
@@ -96,15 +98,18 @@ std::vector<std::string> wide_names(const PortBinding& b) {
   return names;
 }
 
-// Whether any process of this network namespace holds the port on one address of the family.
+// Whether any process of this network namespace holds the port on one address of the family. Only
+// addresses of this host can be bound, so their names are asked for: a few, however many sockets
+// the host has.
 bool any_exact_held(const PortBinding& b) {
-  const std::string prefix = "@" + prefix_of(b) + "v";
-  std::ifstream sockets("/proc/net/unix");
-  for (std::string line; std::getline(sockets, line);) {
-    const size_t at = line.find(prefix);
-    if (at == std::string::npos || at + prefix.size() >= line.size()) continue;
-    const bool ipv4 = line[at + prefix.size()] == '4';
-    if (b.family == Family::Both || (b.family == Family::Ipv4) == ipv4) return true;
+  PortBinding exact;
+  exact.space = b.space;
+  exact.port = b.port;
+  for (const LocalAddress& local : local_addresses()) {
+    if (!covers(b.family, local.address.gid)) continue;
+    exact.address = local.address.gid;
+    exact.scope = local.address.scope;
+    if (is_held(exact_name(exact))) return true;
   }
   return false;
 }
