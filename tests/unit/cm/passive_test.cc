@@ -181,6 +181,7 @@ TEST_F(PassiveTest, RejectsAfterAccepting) {
   EXPECT_EQ(rej.reason, RejectReason::Consumer);
   EXPECT_EQ(agent_.info(id), nullptr);
   receive(peer_rtu(id));  // which crossed it
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Consumer);
   EXPECT_TRUE(events().empty());
   while (next_deadline()) {
   }
