@@ -1,5 +1,6 @@
 // Devices as librdmacm has them: opened when they are first needed, then kept; found by address.
 #include <fcntl.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,6 +15,10 @@ namespace verbena::rdmacm {
 namespace {
 
 constexpr Error kNoDevices{ENODEV, "this machine has no RDMA device (verbena devices says why)"};
+constexpr Error kNoDevice{ENODEV, "no RDMA device has this address (verbena devices lists them)"};
+constexpr Error kNoSlot{EBUSY,
+                        "all slots for processes and devices of this host are taken (verbena "
+                        "counters lists their holders)"};
 
 // What ibv_get_device_list gave, given back.
 struct DeviceList {
@@ -74,7 +79,16 @@ Status Library::open(ibv_device* device) {
     if (known->device == device) return {};
   }
   ibv_context* verbs = ibv_open_device(device);
-  if (verbs == nullptr) return Error{errno, "cannot open a device"};
+  if (verbs == nullptr) {
+    const Error error = errno == EBUSY ? kNoSlot : Error{errno, "cannot open a device"};
+    if (refused_.insert(device).second) {
+      runtime::log(runtime::LogLevel::Warning,
+                   "%s cannot be used, so nobody reaches this process on its addresses: %s",
+                   ibv_get_device_name(device), error.why);
+    }
+    return error;
+  }
+  refused_.erase(device);
   ibv_device_attr attributes{};
   runtime::ConnectionManager* manager = manager_of(verbs);
   const int code = manager == nullptr ? errno : ibv_query_device(verbs, &attributes);
@@ -94,10 +108,28 @@ Status Library::open(ibv_device* device) {
   return {};
 }
 
-std::optional<Library::Local> Library::find(const wire::Gid& gid, uint32_t scope) {
-  if (auto found = find_among_open(gid, scope)) return found;
-  (void)open_devices();  // there may be new ones
-  return find_among_open(gid, scope);
+// Each open device takes one of the host's slots: nobody opens more than it needs.
+Status Library::open_interface(const std::string& name) {
+  const DeviceList list;
+  const std::string wanted = "verbena_" + name;
+  const std::lock_guard lock(mutex);
+  for (int i = 0; i < list.count; ++i) {
+    if (ibv_get_device_name(list.devices[i]) == wanted) return open(list.devices[i]);
+  }
+  return kNoDevice;
+}
+
+Result<Library::Local> Library::find(const wire::Gid& gid, uint32_t scope) {
+  if (auto found = find_among_open(gid, scope)) return *found;
+  Error why = kNoDevice;
+  for (const LocalAddress& local : local_addresses()) {
+    if (local.address.gid != gid) continue;
+    if (scope != 0 && if_nametoindex(local.interface.c_str()) != scope) continue;
+    const Status opened = open_interface(local.interface);
+    if (!opened.ok() && opened.error().code != ENODEV) why = opened.error();
+  }
+  if (auto found = find_among_open(gid, scope)) return *found;
+  return why;
 }
 
 std::optional<Library::Local> Library::find_among_open(const wire::Gid& gid, uint32_t scope) {

@@ -12,6 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -161,18 +163,22 @@ struct Library {
 
   // ENODEV when the machine has none; ENOSYS when libibverbs is of another build.
   Status check_devices();
+  // All that there are. What cannot be opened is said in the log; an error if none can.
   Status open_devices();
   // The device that has this address, and its index there.
   struct Local {
     Device* device;
     uint8_t gid_index;
   };
-  std::optional<Local> find(const wire::Gid& gid, uint32_t scope);
+  // It alone is opened if need be: ENODEV if there is none, EBUSY when all slots are taken.
+  Result<Local> find(const wire::Gid& gid, uint32_t scope);
   Device* find(const runtime::ConnectionManager& manager) const;
 
  private:
   std::atomic<bool> checked_{false};
+  std::set<ibv_device*> refused_;  // those that could not be opened: said once
   Status open(ibv_device* device);
+  Status open_interface(const std::string& name);
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
 Library& library();

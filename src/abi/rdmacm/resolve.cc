@@ -15,7 +15,6 @@ namespace {
 constexpr int kMaxBacklog = 1024;
 constexpr Error kWrongState{EINVAL, "the identifier is not in a state that allows this"};
 constexpr Error kNoScope{EINVAL, "a link-local address needs its interface (sin6_scope_id)"};
-constexpr Error kNoDevice{ENODEV, "no RDMA device has this address (verbena devices lists them)"};
 
 bool ipv6_only_by_default() {
   static const bool only = [] {
@@ -46,14 +45,15 @@ void say_no_device(const IpAddress& address) {
 
 // The device that has this address.
 Status attach_by_address(Id& id, const IpAddress& address) {
-  const auto local = id.library->find(address.gid, address.scope);
-  if (!local) {
+  auto local = id.library->find(address.gid, address.scope);
+  if (!local.ok()) {
+    if (local.error().code != ENODEV) return local.error();
     if (!is_local(address)) return Error{EADDRNOTAVAIL, "not an address of this host"};
     say_no_device(address);
-    return kNoDevice;
+    return local.error();
   }
-  const Status attached = id.attach(*local->device);
-  if (attached.ok()) id.gid_index = local->gid_index;
+  const Status attached = id.attach(*local.value().device);
+  if (attached.ok()) id.gid_index = local.value().gid_index;
   return attached;
 }
 
