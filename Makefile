@@ -16,7 +16,7 @@ configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 
 compile = cmake --build --preset $(1) -j $(JOBS)
 # What clang-format and clang-tidy look at: tracked and new files.
 sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
-	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc'
+	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.cc'
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
@@ -25,12 +25,12 @@ sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
 	$(call configure,default)
-	$(call compile,default) --target ibverbs verbena
+	$(call compile,default) --target ibverbs rdmacm verbena
 
 demo: ## run Debian's ib_write_bw on Verbena, both ends on this machine
 	scripts/install-packages.sh build demo
 	$(call configure,default)
-	$(call compile,default) --target ibverbs verbena
+	$(call compile,default) --target ibverbs rdmacm verbena
 	scripts/demo.sh
 
 test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)

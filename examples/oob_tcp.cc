@@ -73,7 +73,7 @@ struct Side {
 
 Side exchange(int tcp, const Side& mine) {
   char line[128] = {}, gid[33] = {};
-  for (int i = 0; i < 16; ++i) std::sprintf(gid + 2 * i, "%02x", mine.gid.raw[i]);
+  for (size_t i = 0; i < 16; ++i) std::sprintf(gid + 2 * i, "%02x", mine.gid.raw[i]);
   std::snprintf(line, sizeof line, "%06x %06x %x %s %016" PRIx64 " %08x", mine.qpn, mine.psn,
                 mine.mtu, gid, mine.address, mine.rkey);
   std::printf("  mine:   %s\n", line);
@@ -84,7 +84,7 @@ Side exchange(int tcp, const Side& mine) {
   if (std::sscanf(line, "%x %x %x %32s %" SCNx64 " %x", &other.qpn, &other.psn, &other.mtu, gid,
                   &other.address, &other.rkey) != 6)
     fail("exchange over TCP", "Both sides must be this program.");
-  for (int i = 0; i < 16; ++i) std::sscanf(gid + 2 * i, "%2hhx", &other.gid.raw[i]);
+  for (size_t i = 0; i < 16; ++i) std::sscanf(gid + 2 * i, "%2hhx", &other.gid.raw[i]);
   std::printf("  theirs: %s\n", line);
   return other;
 }
@@ -256,11 +256,11 @@ int main(int argc, char** argv) {
   } else {
     meet(tcp);
     std::printf("4. SEND: the server has posted where to\n");
-    std::strcpy(kOutgoing, "hello, sent");
+    std::snprintf(kOutgoing, kRoom, "hello, sent");
     post(qp, IBV_WR_SEND, mr->lkey, other);
     await_completion(cq, "SEND");
     std::printf("5. WRITE into the server's memory, then READ it back\n");
-    std::strcpy(kOutgoing, "hello, written");
+    std::snprintf(kOutgoing, kRoom, "hello, written");
     post(qp, IBV_WR_RDMA_WRITE, mr->lkey, other);
     await_completion(cq, "WRITE");
     std::memset(kOutgoing, 0, kRoom);

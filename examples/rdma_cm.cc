@@ -200,10 +200,10 @@ void call(rdma_event_channel* channel, const char* server_address) {
     std::printf("  the server shares %u bytes, rkey 0x%08x\n", theirs.size, theirs.rkey);
 
     std::printf("4. SEND: the server has posted where to\n");
-    std::strcpy(kOutgoing, "hello, sent");
+    std::snprintf(kOutgoing, kRoom, "hello, sent");
     endpoint.work(IBV_WR_SEND, "SEND", theirs);
     std::printf("5. WRITE into the server's memory, then READ it back\n");
-    std::strcpy(kOutgoing, "hello, written");
+    std::snprintf(kOutgoing, kRoom, "hello, written");
     endpoint.work(IBV_WR_RDMA_WRITE, "WRITE", theirs);
     std::memset(kOutgoing, 0, kRoom);
     endpoint.work(IBV_WR_RDMA_READ, "READ", theirs);
