@@ -55,10 +55,17 @@ struct AgentState {
   Queue<OutgoingMad> outbox;
   Queue<Event> events;
 
-  // 24 bits that nobody can guess under our slot; the agent looks that they are free.
+  // 24 bits that nobody can guess under our slot; the agent looks that they are free. Each comes
+  // once before any comes again (a permutation of a counter): a peer may still remember those that
+  // we have forgotten.
   uint32_t draw_comm_id() {
-    return uint32_t{config.slot} << 24 |
-           static_cast<uint32_t>(siphash(config.secret, draws_++) & 0xFFFFFF);
+    uint32_t left = static_cast<uint32_t>(ids_ >> 12 & 0xFFF);
+    uint32_t right = static_cast<uint32_t>(ids_++ & 0xFFF);
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t mixed = siphash(config.secret, kIds | round << 32 | right);
+      left = std::exchange(right, left ^ static_cast<uint32_t>(mixed & 0xFFF));
+    }
+    return uint32_t{config.slot} << 24 | left << 12 | right;
   }
   uint64_t draw_tid() { return siphash(config.secret, draws_++); }
 
@@ -78,6 +85,8 @@ struct AgentState {
     outbox.push(mad);
   }
 
+  static constexpr uint64_t kIds = uint64_t{1} << 63;  // apart from what draws_ counts
+  uint64_t ids_ = 0;
   uint64_t draws_ = 0;
 };
 

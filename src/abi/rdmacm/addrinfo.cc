@@ -206,11 +206,14 @@ VERBENA_EXPORT void rdma_freeaddrinfo(rdma_addrinfo* res) {
 
 VERBENA_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                          const rdma_addrinfo* hints) {
-  const int started = outcome_of("rdma_resolve_addrinfo", [&]() -> Status {
-    if (id == nullptr) return Error{EINVAL, "the identifier is missing"};
-    return resolve_in_background(*from(id), node, service, hints);
+  if (id == nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
+  return start_and_complete(id, [&] {
+    return outcome_of("rdma_resolve_addrinfo",
+                      [&] { return resolve_in_background(*from(id), node, service, hints); });
   });
-  return started == 0 ? complete(*from(id)) : started;
 }
 
 VERBENA_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {

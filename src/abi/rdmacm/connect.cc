@@ -138,12 +138,8 @@ Status connect(Id& id, const rdma_conn_param* param) {
       own_resources ? param->responder_resources : id.device->max_responder_resources;
   if (!id.enter(State::RouteResolved, State::Connect)) return kWrongState;
   const Status sent = id.is_ud() ? ask_for_service(id, param) : send_request(id, param);
-  if (!sent.ok()) {
-    id.state = State::RouteResolved;
-    return sent;
-  }
-  id.connect_data.clear();
-  return {};
+  if (!sent.ok()) id.state = State::RouteResolved;
+  return sent;
 }
 
 // The agent keeps nothing of a service's answer that is ours.
@@ -277,20 +273,20 @@ using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 VERBENA_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
-  const int started =
-      outcome_of("rdma_connect", [&] { return verbena::rdmacm::connect(*from(id), conn_param); });
-  return started == 0 ? complete(*from(id)) : started;
+  return start_and_complete(id, [&] {
+    return outcome_of("rdma_connect",
+                      [&] { return verbena::rdmacm::connect(*from(id), conn_param); });
+  });
 }
 
 VERBENA_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
-  Id& ours = *from(id);
+  const bool datagrams = from(id)->is_ud();  // nothing follows
+  const bool synchronous = from(id)->synchronous;
   const int started =
-      outcome_of("rdma_accept", [&] { return verbena::rdmacm::accept(ours, conn_param); });
-  if (started != 0) return started;
-  if (!ours.is_ud()) return complete(ours);
-  if (ours.synchronous && id->event != nullptr) {
-    rdma_ack_cm_event(std::exchange(id->event, nullptr));
-  }
+      outcome_of("rdma_accept", [&] { return verbena::rdmacm::accept(*from(id), conn_param); });
+  if (started != 0 || !synchronous) return started;
+  if (!datagrams) return complete(*from(id));
+  if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
   return 0;
 }
 
@@ -319,8 +315,9 @@ VERBENA_EXPORT int rdma_establish(rdma_cm_id* id) {
 
 VERBENA_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   Id& ours = *from(id);
+  const bool waits = ours.synchronous && !ours.is_ud();
   const int started = outcome_of("rdma_disconnect", [&] { return disconnect(ours); });
-  if (started != 0 || ours.is_ud()) return started;
+  if (started != 0 || !waits) return started;
   const bool over = ours.exchange == 0 || ours.state != State::Connect;
   if (over && from(id->channel)->empty()) return 0;  // nothing more to wait for
   return complete(ours);

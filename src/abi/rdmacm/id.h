@@ -204,6 +204,14 @@ Status create_qp(Id& id, ibv_pd* pd, ibv_qp_init_attr* init);
 int wait_for_event(Channel& channel, Event** event);
 // A synchronous id waits for its operation to end; its event stays in id->event.
 int complete(Id& id);
+// Starts an operation that ends in an event, and completes it. Once it is started, an asynchronous
+// id may be gone: another thread took the event.
+template <typename Start>
+int start_and_complete(rdma_cm_id* id, Start start) {
+  const bool synchronous = from(id)->synchronous;
+  const int started = start();
+  return started == 0 && synchronous ? complete(*from(id)) : started;
+}
 // A request that nobody took: refused, and gone.
 void discard_request(Id* id);
 ibv_gid to_public(const wire::Gid& gid);

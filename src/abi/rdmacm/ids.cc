@@ -64,12 +64,6 @@ void drop_undelivered(Id& id) {
   }
 }
 
-void leave_groups(Id& id) {
-  for (const auto& group : id.groups) {
-    if (id.qp != nullptr && group->attached) ibv_detach_mcast(id.qp, &group->mgid, 0);
-  }
-}
-
 void wait_for_acknowledgements(Id& id) {
   std::unique_lock lock(id.mutex);
   id.acknowledged.wait(lock, [&] { return id.events_acked >= id.events_taken; });
@@ -178,7 +172,6 @@ void discard_request(Id* id) {
 Status destroy_id(Id* id) {
   if (is_dead(*id)) return kForked;
   leave_agent(*id);
-  leave_groups(*id);
   if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
   drop_undelivered(*id);
   wait_for_acknowledgements(*id);

@@ -96,14 +96,14 @@ using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 VERBENA_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
-  const int started =
-      outcome_of("rdma_join_multicast", [&] { return join(*from(id), addr, false, context); });
-  return started == 0 ? complete(*from(id)) : started;
+  return start_and_complete(id, [&] {
+    return outcome_of("rdma_join_multicast", [&] { return join(*from(id), addr, false, context); });
+  });
 }
 
 VERBENA_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* attr,
                                           void* context) {
-  const int started = outcome_of("rdma_join_multicast_ex", [&]() -> Status {
+  const auto start = [&]() -> Status {
     constexpr uint32_t kNeeded = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
     if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED) {
       return Error{ENOTSUP, "a comp_mask bit that does not exist"};
@@ -116,8 +116,8 @@ VERBENA_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_e
     }
     const bool send_only = attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     return join(*from(id), attr->addr, send_only, context);
-  });
-  return started == 0 ? complete(*from(id)) : started;
+  };
+  return start_and_complete(id, [&] { return outcome_of("rdma_join_multicast_ex", start); });
 }
 
 VERBENA_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {

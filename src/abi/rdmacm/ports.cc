@@ -142,7 +142,10 @@ uint32_t random_number() {
 
 Status Ports::bind(PortBinding& binding) {
   const std::lock_guard guard(mutex_);
-  if (binding.port != 0) return bind_exactly(binding);
+  if (binding.port != 0) {
+    if (!binding.reuse && is_source(binding.space, binding.port)) return kInUse;
+    return bind_exactly(binding);
+  }
   for (;;) {
     Result<uint16_t> port = take_from_blocks(binding.space);
     if (!port.ok()) return port.error();
@@ -269,6 +272,14 @@ Result<Ports::Block*> Ports::block_with_room(cm::PortSpace space) {
     if (!blocks_.back().used.all()) return &blocks_.back();
   }
   return kNoPorts;
+}
+
+bool Ports::is_source(cm::PortSpace space, uint16_t port) const {
+  if (bound_.contains(key_of(space, port))) return false;
+  return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& b) {
+    return b.space == space && port >= b.first && port < b.first + kBlockPorts &&
+           b.used[port - size_t{b.first}];
+  });
 }
 
 void Ports::give_to_block(cm::PortSpace space, uint16_t port) {

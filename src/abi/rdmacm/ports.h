@@ -63,7 +63,7 @@ class Ports {
   Result<uint16_t> take_from_blocks(cm::PortSpace space);
   Result<Block*> block_with_room(cm::PortSpace space);
   void give_to_block(cm::PortSpace space, uint16_t port);
-  bool used_as_source(cm::PortSpace space, uint16_t port) const;
+  bool is_source(cm::PortSpace space, uint16_t port) const;
   Status hold_names(PortBinding& binding);
 
   std::mutex mutex_;

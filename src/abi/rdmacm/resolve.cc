@@ -240,14 +240,16 @@ VERBENA_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
 }
 
 VERBENA_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr, int) {
-  const int started = outcome_of("rdma_resolve_addr",
-                                 [&] { return resolve_address(*from(id), src_addr, dst_addr); });
-  return started == 0 ? complete(*from(id)) : started;
+  return start_and_complete(id, [&] {
+    return outcome_of("rdma_resolve_addr",
+                      [&] { return resolve_address(*from(id), src_addr, dst_addr); });
+  });
 }
 
 VERBENA_EXPORT int rdma_resolve_route(rdma_cm_id* id, int) {
-  const int started = outcome_of("rdma_resolve_route", [&] { return resolve_route(*from(id)); });
-  return started == 0 ? complete(*from(id)) : started;
+  return start_and_complete(id, [&] {
+    return outcome_of("rdma_resolve_route", [&] { return resolve_route(*from(id)); });
+  });
 }
 
 VERBENA_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {

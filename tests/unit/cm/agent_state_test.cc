@@ -1,0 +1,39 @@
+// Numbers that an agent gives out.
+#include "cm/agent_state.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace verbena::cm {
+namespace {
+
+// A peer remembers ids for a while that we have forgotten: none may come again soon.
+TEST(AgentState, IdsDoNotComeAgainSoon) {
+  AgentConfig config;
+  config.slot = 7;
+  config.secret = {1, 2};
+  AgentState state(config);
+  std::vector<bool> seen(1u << 24);
+  for (uint32_t i = 0; i < 50'000; ++i) {  // of random ones, some 75 would
+    const uint32_t id = state.draw_comm_id();
+    ASSERT_EQ(id >> 24, 7u);
+    ASSERT_FALSE(seen[id & 0xFFFFFF]) << i;
+    seen[id & 0xFFFFFF] = true;
+  }
+}
+
+TEST(AgentState, IdsDependOnTheSecret) {
+  AgentConfig one;
+  AgentConfig other;
+  one.secret = {1, 2};
+  other.secret = {1, 3};
+  AgentState a(one);
+  AgentState b(other);
+  int same = 0;
+  for (int i = 0; i < 1000; ++i) same += a.draw_comm_id() == b.draw_comm_id() ? 1 : 0;
+  EXPECT_LE(same, 2);
+}
+
+}  // namespace
+}  // namespace verbena::cm
