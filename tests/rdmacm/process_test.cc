@@ -192,6 +192,19 @@ TEST(Fork, TheChildsCopiesFailCleanly) {
   pair.expect_disconnected();
 }
 
+TEST(Fork, AChannelThatWasNotUsedYetSurvivesDaemon) {
+  EXPECT_TRUE(passes_in_new_process("Fork.DISABLED_TheChildUsesAnUnusedChannel"));
+}
+
+TEST(Fork, DISABLED_TheChildUsesAnUnusedChannel) {
+  ChannelPtr channel = make_channel();
+  Child child([&] {
+    const IdPtr id = resolve(channel.get(), "127.0.0.1", 7777);
+    return !testing::Test::HasFailure();
+  });
+  EXPECT_TRUE(child.passed());
+}
+
 TEST(Fork, TheChildMakesItsOwn) {
   Pair pair;  // the library was used before
   Child child([] {

@@ -89,6 +89,7 @@ Status Library::open(ibv_device* device) {
     return error;
   }
   refused_.erase(device);
+  install_fork_handlers();
   ibv_device_attr attributes{};
   runtime::ConnectionManager* manager = manager_of(verbs);
   const int code = manager == nullptr ? errno : ibv_query_device(verbs, &attributes);

@@ -182,6 +182,7 @@ struct Library {
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
 Library& library();
+void install_fork_handlers();  // once a device is open
 template <typename Object>
 bool is_dead(const Object& object) {
   return object.library != &library();

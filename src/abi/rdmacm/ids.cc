@@ -74,10 +74,16 @@ void wait_for_acknowledgements(Id& id) {
 Library& library() {
   static const bool ready [[maybe_unused]] = [] {
     current = new Library;  // never destroyed: threads of the program may be here while it exits
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     return true;
   }();
   return *current;
+}
+
+// In the child, libibverbs lets go of the services it listens to before we let go of their ports:
+// it must have come first. And what has no device yet survives a fork, as in daemon().
+void install_fork_handlers() {
+  static const int installed [[maybe_unused]] =
+      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 Id::Id(Library& in, rdma_event_channel* on, void* user_context, unsigned port_space, unsigned type)
