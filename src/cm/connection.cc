@@ -556,7 +556,8 @@ Mra Connection::make_mra(About about) {
   mra.local_comm_id = id_;
   mra.remote_comm_id = remote_id_;
   mra.about = about;
-  mra.service_timeout = agent_.config.service_timeout;
+  mra.service_timeout =
+      about == About::Rep ? agent_.config.establish_timeout : agent_.config.service_timeout;
   mra_sent_ = true;
   agent_.counters.add(CounterId::mras_sent);
   return mra;

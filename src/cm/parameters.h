@@ -30,7 +30,10 @@ struct AgentConfig {
   SipKey secret{};   // communication and transaction ids derive from it
   uint64_t ca_guid = 0;
   uint8_t target_ack_delay = 15;
-  uint8_t service_timeout = 24;  // what our MRAs promise
+  uint8_t service_timeout = 24;  // what our MRAs to REQ promise: a person's code decides
+  // Those to REP: the queue pair is about to be made ready. Short, for an RTU that is lost after
+  // such a promise comes again only when the peer repeats its REP. 0.27 s.
+  uint8_t establish_timeout = 16;
   // The first retransmission; each later one waits twice as long, up to the standard's time. Zero:
   // the standard's time at once.
   Duration first_retry = milliseconds(250);

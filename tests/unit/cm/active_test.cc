@@ -273,8 +273,20 @@ TEST_F(ActiveTest, AsksForPatienceWhenRepComesAgainTooEarly) {
   EXPECT_EQ(mra.about, About::Rep);
   EXPECT_EQ(mra.local_comm_id, id);
   EXPECT_EQ(mra.remote_comm_id, kPeerId);
-  EXPECT_EQ(mra.service_timeout, 24);
   EXPECT_TRUE(events().empty());
+}
+
+TEST_F(ActiveTest, AsksForLittlePatienceWhenRepComesAgainSoThatALostRtuIsSoonRepeated) {
+  const uint32_t id = connect();
+  receive(peer_rep(id));
+  sent();
+  events();
+  receive(peer_rep(id));
+  EXPECT_LE(iba_time(sent_one<Mra>().service_timeout), milliseconds(500));
+  ASSERT_TRUE(agent_.establish(id, {}).ok());
+  sent_one<Rtu>();  // lost
+  receive(peer_rep(id));
+  EXPECT_EQ(sent_one<Rtu>().remote_comm_id, kPeerId);
 }
 
 TEST_F(ActiveTest, RepOfNobodyIsRejected) {
