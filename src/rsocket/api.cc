@@ -54,15 +54,22 @@ ssize_t told_size(Result<size_t> result) {
   return result.ok() ? static_cast<ssize_t>(result.value()) : told<ssize_t>(result.error());
 }
 
-// What all calls have in common. No exception but a thread's cancellation leaves through them.
 template <typename Answer, typename Work>
-Answer call(Work work) {
+Answer guarded(Work work) {
   const Call inside;
   try {
     return work();
   } catch (const std::bad_alloc&) {
     return told<Answer>(Error{ENOMEM});
   }
+}
+
+// What all calls have in common.
+template <typename Answer, typename Work>
+Answer call(Work work) {
+  const Answer answer = guarded<Answer>(work);
+  Call::end_if_cancelled();
+  return answer;
 }
 
 template <typename Answer, typename Work>
@@ -178,12 +185,17 @@ RSOCKET_EXPORT int rshutdown(int socket, int how) {
 
 RSOCKET_EXPORT int rclose(int socket) {
   return call<int>([&] {
-    const auto ref = SocketTable::instance().take_out(socket);
-    if (ref) {
-      ref->close(kClosePatience);
-      return 0;
+    SocketTable& table = SocketTable::instance();
+    if (const auto open = table.find(socket)) {
+      // The attendant still finds it, so that a peer that hangs up ends the waiting.
+      open->say_farewell();
+      open->flush(kClosePatience);
+      if (const auto ended = table.take_out(socket)) {
+        ended->close();
+        return 0;
+      }
     }
-    return SocketTable::instance().close_disowned(socket) ? 0 : told<int>(Error{EBADF});
+    return table.close_disowned(socket) ? 0 : told<int>(Error{EBADF});
   });
 }
 

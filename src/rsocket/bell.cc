@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "rsocket/per_thread.h"
+
 namespace verbena::rsocket {
 
 namespace {
@@ -17,7 +19,7 @@ uint32_t process_generation() { return generation.load(std::memory_order_relaxed
 void on_fork_in_child() { generation.fetch_add(1, std::memory_order_relaxed); }
 
 Result<Bell*> Bell::of_this_thread() {
-  thread_local Bell bell;
+  Bell& bell = PerThread<Bell>::get();
   if (bell.fd_ < 0 || bell.process_ != process_generation()) {
     if (const Status opened = bell.open(); !opened.ok()) return opened.error();
   }

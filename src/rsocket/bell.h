@@ -17,6 +17,7 @@ class Bell {
  public:
   // Made at the first use. EMFILE, ENFILE, ENOMEM.
   static Result<Bell*> of_this_thread();
+  Bell() = default;
   ~Bell();
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
@@ -28,7 +29,6 @@ class Bell {
   void silence();
 
  private:
-  Bell() = default;
   Status open();
 
   int fd_ = -1;

@@ -91,12 +91,8 @@ Status DatagramSocket::shutdown(int how) {
   return {};
 }
 
-void DatagramSocket::close(Duration patience) {
+void DatagramSocket::flush(Duration patience) {
   Lock lock(lock_);
-  if (started_) {
-    Attendant::instance().unwatch(channel_->fd, number());
-    Attendant::instance().unwatch(udp_, number());
-  }
   const auto idle = [&] {
     return std::all_of(endpoints_.begin(), endpoints_.end(),
                        [](const auto& endpoint) { return endpoint->idle(); });
@@ -104,7 +100,15 @@ void DatagramSocket::close(Duration patience) {
   const Instant deadline = now() + std::min(patience, kFlushLimit);
   while (!idle()) {
     const Status waited = wait(lock, deadline, idle);
-    if (!waited.ok() && waited.error().code != EINTR) break;
+    if (!waited.ok() && waited.error().code != EINTR) return;
+  }
+}
+
+void DatagramSocket::close() {
+  const std::lock_guard guard(lock_);
+  if (started_) {
+    Attendant::instance().unwatch(channel_->fd, number());
+    Attendant::instance().unwatch(udp_, number());
   }
   closed_ = true;
   ring_waiters();

@@ -40,7 +40,8 @@ class DatagramSocket final : public Socket {
   Status set_option(int level, int option, const void* value, socklen_t size) override;
   Status get_option(int level, int option, void* value, socklen_t* size) override;
   void say_farewell() override {}
-  void close(Duration patience) override;
+  void flush(Duration patience) override;
+  void close() override;
 
   void on_ready(int descriptor) override;
   Instant on_tick(Instant) override { return kNever; }

@@ -11,6 +11,7 @@
 
 #include "rsocket/bell.h"
 #include "rsocket/clock.h"
+#include "rsocket/per_thread.h"
 #include "rsocket/sleep.h"
 #include "rsocket/socket_table.h"
 #include "rsocket/spin.h"
@@ -41,6 +42,9 @@ class Polling {
       entries[i].revents = 0;
       if (auto socket = SocketTable::instance().find(entries[i].fd)) {
         scratch_.sockets.push_back({&entries[i], std::move(socket), {}, 0});
+      } else if (SocketTable::instance().is_closing(entries[i].fd)) {
+        entries[i].revents = POLLNVAL;
+        ++closing_;
       } else if (entries[i].fd >= 0) {
         scratch_.plain.push_back(&entries[i]);
       }
@@ -58,7 +62,7 @@ class Polling {
   bool any_socket() const { return !scratch_.sockets.empty(); }
 
   Result<int> look() {
-    int ready = 0;
+    int ready = closing_;
     for (Scratch::Watched& watched : scratch_.sockets) {
       watched.entry->revents = watched.socket->poll_now(watched.entry->events);
       ready += watched.entry->revents != 0;
@@ -146,11 +150,8 @@ class Polling {
     return ready;
   }
 
-  static Scratch& scratch_of_this_thread() {
-    thread_local Scratch scratch;
-    return scratch;
-  }
-  Scratch& scratch_ = scratch_of_this_thread();
+  Scratch& scratch_ = PerThread<Scratch>::get();
+  int closing_ = 0;  // those that another thread is just closing
 };
 
 constexpr short kReadEvents = POLLIN | POLLRDNORM | POLLHUP | POLLERR;

@@ -7,6 +7,12 @@
 
 #include "rsocket/clock.h"
 
+// What pthread_cleanup_push() of C is made of; <pthread.h> declares them for C alone.
+extern "C" {
+void __pthread_register_cancel(__pthread_unwind_buf_t* landing);    // NOLINT
+void __pthread_unregister_cancel(__pthread_unwind_buf_t* landing);  // NOLINT
+}
+
 namespace verbena::rsocket {
 
 namespace {
@@ -14,8 +20,27 @@ namespace {
 struct ThisThread {
   int calls = 0;
   int cancel_state = PTHREAD_CANCEL_DISABLE;  // the application's, outside of calls
+  bool cancelled = false;
 };
 thread_local ThisThread this_thread;
+
+// The sleep itself: no object with a destructor between the landing and the system call.
+// -errno, or how many are ready.
+int cancellable_ppoll(pollfd* descriptors, size_t count, const timespec* limit) {
+  __pthread_unwind_buf_t landing;
+  if (__sigsetjmp_cancel(landing.__cancel_jmp_buf, 0) != 0) {
+    __pthread_unregister_cancel(&landing);
+    this_thread.cancelled = true;
+    return -ECANCELED;
+  }
+  __pthread_register_cancel(&landing);
+  pthread_setcancelstate(this_thread.cancel_state, nullptr);
+  const int ready = ::ppoll(descriptors, count, limit, nullptr);
+  const int outcome = ready < 0 ? -errno : ready;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  __pthread_unregister_cancel(&landing);
+  return outcome;
+}
 
 }  // namespace
 
@@ -31,18 +56,20 @@ Call::~Call() {
 
 bool Call::nested() { return this_thread.calls > 1; }
 
+void Call::end_if_cancelled() {
+  if (this_thread.cancelled && this_thread.calls == 0) pthread_exit(PTHREAD_CANCELED);
+}
+
 Status sleep_on(pollfd* descriptors, size_t count, Instant deadline) {
+  if (this_thread.cancelled) return Error{ECANCELED};
   timespec left{};
   if (deadline != kNever) {
     const int64_t ns = deadline.ns - now().ns;
     if (ns > 0) left = {ns / 1'000'000'000, ns % 1'000'000'000};
   }
-  pthread_setcancelstate(this_thread.cancel_state, nullptr);
-  const int ready = ::ppoll(descriptors, count, deadline == kNever ? nullptr : &left, nullptr);
-  const int error = errno;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  const int ready = cancellable_ppoll(descriptors, count, deadline == kNever ? nullptr : &left);
   if (ready > 0) return {};
-  return Error{ready < 0 ? error : EAGAIN};
+  return Error{ready < 0 ? -ready : EAGAIN};
 }
 
 }  // namespace verbena::rsocket

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "rsocket/clock.h"
+#include "rsocket/per_thread.h"
 #include "rsocket/sleep.h"
 
 namespace verbena::rsocket {
@@ -17,10 +18,7 @@ namespace {
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 
 // What one thread sleeps on; grows to its working size once.
-std::vector<pollfd>& descriptors_of_this_thread() {
-  thread_local std::vector<pollfd> descriptors;
-  return descriptors;
-}
+std::vector<pollfd>& descriptors_of_this_thread() { return PerThread<std::vector<pollfd>>::get(); }
 
 Instant deadline_of(Duration limit) { return limit.ns == 0 ? kNever : now() + limit; }
 
@@ -117,7 +115,6 @@ Socket::Sleeper::Sleeper(Socket& socket, Lock& lock) : socket_(socket), lock_(lo
 }
 
 Socket::Sleeper::~Sleeper() {
-  if (!lock_.owns_lock()) lock_.lock();  // cancelled in its sleep
   if (node_.hangs) socket_.waiters_.remove(&node_);
 }
 

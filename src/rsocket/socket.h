@@ -56,12 +56,12 @@ class Socket {
   void set_file_flags(int flags);
   int descriptor_flags();
   void set_descriptor_flags(int flags);
-  // Tells the peer, if there is one, without waiting for anything.
+  // Closing: tells the peer, if there is one, without waiting for anything; waits until the peer
+  // has everything; and, out of the table by now, ends. Calls that still wait in other threads come
+  // back with EBADF; the object goes with the last of them.
   virtual void say_farewell() = 0;
-  // The application gives it up. Waits until the peer has everything, but no longer than this.
-  // Calls that still wait in other threads come back with EBADF; the object goes with the last of
-  // them.
-  virtual void close(Duration patience) = 0;
+  virtual void flush(Duration patience) = 0;
+  virtual void close() = 0;
 
   // --- rpoll ------------------------------------------------------------------------------------
   // What holds now, of `events` and of what poll() always tells.
@@ -118,7 +118,7 @@ class Socket {
   bool closed_ = false;
 
  private:
-  // A thread asleep at this socket. Takes itself down also when the thread is cancelled.
+  // A thread asleep at this socket.
   class Sleeper {
    public:
     Sleeper(Socket& socket, Lock& lock);

@@ -64,6 +64,13 @@ SocketTable::Ref SocketTable::take_out(int number) {
   return ref;
 }
 
+bool SocketTable::is_closing(int number) {
+  const Slot* slot = slot_of(number);
+  if (!slot) return false;
+  const uint32_t users = slot->users.load();
+  return users > 0 && !(users & kOpen);
+}
+
 void SocketTable::close_all(Duration patience) {
   const Instant deadline = now() + patience;
   const auto each_open = [&](auto use) {
@@ -81,7 +88,8 @@ void SocketTable::close_all(Duration patience) {
   });
   each_open([&](int number) {
     if (const Ref socket = take_out(number)) {
-      socket->close(std::max(Duration{0}, deadline - now()));
+      socket->flush(std::max(Duration{0}, deadline - now()));
+      socket->close();
     }
   });
 }

@@ -26,6 +26,8 @@ class SocketTable {
   Ref find(int number);
   // Takes it out; of two threads one gets it, the other nothing.
   Ref take_out(int number);
+  // It was taken out, and is not gone yet: its descriptor is no ordinary one.
+  bool is_closing(int number);
   // When the process ends, as the kernel does with its sockets.
   void close_all(Duration patience);
 

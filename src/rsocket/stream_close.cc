@@ -27,7 +27,7 @@ void StreamSocket::say_goodbye(Control control) {
   progress();
 }
 
-void StreamSocket::flush(Lock& lock, Duration limit) {
+void StreamSocket::wait_for_goodbye(Lock& lock, Duration limit) {
   const Instant deadline = now() + limit;
   const auto done = [&] {
     return state_ != State::kConnected || (!goodbye_pending_ && goodbyes_in_flight_ == 0);
@@ -55,7 +55,7 @@ Status StreamSocket::shutdown(int how) {
   if (state_ != State::kConnected || write_open_) return {};
   say_goodbye(read_open_ && peer_open_ ? Control::kShutdown : Control::kDisconnect);
   turn.unlock();
-  flush(lock, kFlushLimit);
+  wait_for_goodbye(lock, kFlushLimit);
   return {};
 }
 
@@ -68,12 +68,15 @@ void StreamSocket::say_farewell() {
   say_goodbye(Control::kDisconnect);
 }
 
-void StreamSocket::close(Duration patience) {
-  say_farewell();
+void StreamSocket::flush(Duration patience) {
+  Lock lock(lock_);
+  const linger& lingering = options_.lingering;
+  if (said_) wait_for_goodbye(lock, lingering.l_onoff ? seconds(lingering.l_linger) : patience);
+}
+
+void StreamSocket::close() {
   Lock lock(lock_);
   unwatch();
-  const linger& lingering = options_.lingering;
-  if (said_) flush(lock, lingering.l_onoff ? seconds(lingering.l_linger) : patience);
   closed_ = true;
   ring_waiters();
   if (pending_.empty()) return;

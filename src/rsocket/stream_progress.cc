@@ -65,8 +65,7 @@ void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
     case Work::kGoodbye:
       window.on_control_completion();
       --goodbyes_in_flight_;
-      if (said_ == Control::kDisconnect && goodbyes_in_flight_ == 0 && !goodbye_pending_) end(0);
-      return;
+      return end_if_all_is_said();
   }
 }
 
@@ -99,7 +98,13 @@ void StreamSocket::on_control(Control control) {
   if (control == Control::kDisconnect) return end(0);
   if (control != Control::kShutdown) return;
   peer_open_ = false;
-  if (!write_open_) end(0);
+  end_if_all_is_said();
+}
+
+// Both have said their last word, and the peer has heard ours.
+void StreamSocket::end_if_all_is_said() {
+  if (!said_ || goodbye_pending_ || goodbyes_in_flight_ > 0) return;
+  if (said_ == Control::kDisconnect || !peer_open_) end(0);
 }
 
 void StreamSocket::send_pending() {

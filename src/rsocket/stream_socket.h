@@ -48,7 +48,8 @@ class StreamSocket final : public Socket {
   Status iounmap(void* buffer, size_t size) override;
   Result<size_t> iowrite(Buffers& from, off_t offset, int flags) override;
   void say_farewell() override;
-  void close(Duration patience) override;
+  void flush(Duration patience) override;
+  void close() override;
 
   void on_ready(int descriptor) override;
   Instant on_tick(Instant now) override;
@@ -142,6 +143,7 @@ class StreamSocket final : public Socket {
   void on_completion(const ibv_wc& completion, unsigned* received);
   void on_message(const ibv_wc& completion);
   void on_control(Control control);
+  void end_if_all_is_said();
   void send_pending();
   void post_failed(int error);
 
@@ -155,7 +157,7 @@ class StreamSocket final : public Socket {
 
   // --- stream_close.cc --------------------------------------------------------------------------
   void say_goodbye(Control control);
-  void flush(Lock& lock, Duration limit);
+  void wait_for_goodbye(Lock& lock, Duration limit);
   Duration probe_interval() const;
 
   // --- stream_options.cc ------------------------------------------------------------------------

@@ -1,0 +1,312 @@
+// Datagrams: through UDP first and from queue pair to queue pair then, to several peers, and what
+// others send to the UDP port.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <linux/filter.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "tests/rsocket/socket_support.h"
+
+namespace verbena::test {
+namespace {
+
+Rsocket datagram_socket(const std::string& address = "") {
+  const Address at = ip(address.empty() ? "127.0.0.1" : address);
+  Rsocket socket(rsocket(at.storage.ss_family, SOCK_DGRAM, 0));
+  EXPECT_GE(socket.get(), 0) << strerror(errno);
+  if (!address.empty()) {
+    EXPECT_EQ(rbind(socket.get(), at.get(), at.length), 0) << strerror(errno);
+  }
+  return socket;
+}
+
+std::string receive_text(int socket, Address* from = nullptr) {
+  char text[3000] = "";
+  Address source;
+  const ssize_t got = rrecvfrom(socket, text, sizeof text, 0, source.get(), &source.length);
+  EXPECT_GE(got, 0) << strerror(errno);
+  if (from) *from = source;
+  return std::string(text, got > 0 ? static_cast<size_t>(got) : 0);
+}
+
+void send_text(int socket, const std::string& text, const Address& to) {
+  EXPECT_EQ(rsendto(socket, text.data(), text.size(), 0, to.get(), to.length),
+            static_cast<ssize_t>(text.size()))
+      << strerror(errno);
+}
+
+class DatagramOn : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string(GetParam()).find(':') != std::string::npos && !has_ipv6()) {
+      GTEST_SKIP() << "no IPv6 here";
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Loopback, DatagramOn, ::testing::Values("127.0.0.1", "::1"),
+                         [](const auto& address) { return address.index ? "v6" : "v4"; });
+
+TEST_P(DatagramOn, GoBothWays) {
+  const Rsocket server = datagram_socket(GetParam());
+  const Rsocket client = datagram_socket(GetParam());
+  const Address to = name_of(server.get());
+  // The first through UDP, later ones from queue pair to queue pair; each is answered.
+  for (int i = 0; i < 200; ++i) {
+    const std::string question = "question " + std::to_string(i);
+    send_text(client.get(), question, to);
+    Address from;
+    EXPECT_EQ(receive_text(server.get(), &from), question);
+    EXPECT_EQ(from.text(), GetParam());
+    EXPECT_EQ(from.port(), name_of(client.get()).port());
+    send_text(server.get(), "answer " + std::to_string(i), from);
+    EXPECT_EQ(receive_text(client.get()), "answer " + std::to_string(i));
+  }
+}
+
+TEST(Datagram, GoFromQueuePairToQueuePairOnceTheyAreKnown) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  for (int i = 0; i < 100; ++i) {
+    send_text(client.get(), "x", to);
+    receive_text(server.get());
+  }
+  // The number is the UDP socket, which now drops everything: what still arrives comes otherwise.
+  sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &drop};
+  ASSERT_EQ(::setsockopt(server.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+  for (int i = 0; i < 20; ++i) {
+    send_text(client.get(), "y", to);
+    EXPECT_EQ(receive_text(server.get()), "y");
+  }
+}
+
+TEST(Datagram, ConnectedSocketsHaveOnePeer) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket stranger = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket();
+  const Address to = name_of(server.get());
+  EXPECT_ERRNO(rsend(client.get(), "x", 1, 0), EDESTADDRREQ);
+  ASSERT_EQ(rconnect(client.get(), to.get(), to.length), 0) << strerror(errno);
+  EXPECT_EQ(peer_of(client.get()).port(), to.port());
+  EXPECT_EQ(rsend(client.get(), "hello", 5, 0), 5);
+  Address from;
+  EXPECT_EQ(receive_text(server.get(), &from), "hello");
+  send_text(stranger.get(), "I am nobody", from);
+  send_text(server.get(), "I am", from);
+  EXPECT_EQ(receive_text(client.get()), "I am");
+}
+
+TEST(Datagram, OneSocketTalksToMany) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  std::vector<Rsocket> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(datagram_socket("127.0.0.1"));
+  const Address to = name_of(server.get());
+  for (int round = 0; round < 10; ++round) {
+    for (const Rsocket& client : clients) {
+      send_text(client.get(), std::to_string(client.get()), to);
+      Address from;
+      const std::string text = receive_text(server.get(), &from);
+      EXPECT_EQ(text, std::to_string(client.get()));
+      EXPECT_EQ(from.port(), name_of(client.get()).port());
+      send_text(server.get(), text + " too", from);
+      EXPECT_EQ(receive_text(client.get()), text + " too");
+    }
+  }
+}
+
+TEST(Datagram, BoundariesAreKept) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  // Empty, single bytes, up to what fits the queue pair, and beyond.
+  for (int round = 0; round < 3; ++round) {
+    for (const size_t size : {0u, 1u, 1000u, 1016u, 1024u, 2030u, 2040u, 2041u, 5000u, 60000u}) {
+      const auto bytes = stream_bytes(14, 0, size);
+      ASSERT_EQ(rsendto(client.get(), bytes.data(), size, 0, to.get(), to.length),
+                static_cast<ssize_t>(size))
+          << strerror(errno);
+      std::vector<uint8_t> got(65536);
+      ASSERT_EQ(rrecv(server.get(), got.data(), got.size(), 0), static_cast<ssize_t>(size));
+      got.resize(size);
+      EXPECT_EQ(got, bytes);
+    }
+  }
+  std::vector<uint8_t> huge(70'000);
+  EXPECT_ERRNO(rsendto(client.get(), huge.data(), huge.size(), 0, to.get(), to.length), EMSGSIZE);
+}
+
+TEST(Datagram, WhatDoesNotFitIsCutOff) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  for (int round = 0; round < 3; ++round) {
+    send_text(client.get(), "0123456789", to);
+    char text[5];
+    EXPECT_EQ(rrecv(server.get(), text, 4, MSG_PEEK), 4);
+    EXPECT_EQ(rrecv(server.get(), text, 4, MSG_PEEK | MSG_TRUNC), 10);
+    iovec pieces[2] = {{text, 2}, {text + 2, 2}};
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = 2;
+    EXPECT_EQ(rrecvmsg(server.get(), &message, 0), 4);
+    EXPECT_TRUE(message.msg_flags & MSG_TRUNC);
+    EXPECT_EQ(std::memcmp(text, "0123", 4), 0);
+    EXPECT_ERRNO(rrecv(server.get(), text, 4, MSG_DONTWAIT), EAGAIN);
+  }
+}
+
+TEST(Datagram, ManyPiecesAreOneDatagram) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket("127.0.0.1");
+  Address to = name_of(server.get());
+  char a[] = "gath", b[] = "ered";
+  iovec pieces[2] = {{a, 4}, {b, 4}};
+  msghdr message{};
+  message.msg_name = to.get();
+  message.msg_namelen = to.length;
+  message.msg_iov = pieces;
+  message.msg_iovlen = 2;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(rsendmsg(client.get(), &message, 0), 8);
+    EXPECT_EQ(receive_text(server.get()), "gathered");
+  }
+}
+
+TEST(Datagram, PollKnowsThem) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  EXPECT_EQ(poll_one(server.get(), POLLIN, 0), 0);
+  EXPECT_EQ(poll_one(server.get(), POLLOUT), POLLOUT);
+  for (int round = 0; round < 30; ++round) {
+    std::thread sending([&] { send_text(client.get(), "x", to); });
+    EXPECT_EQ(poll_one(server.get(), POLLIN), POLLIN);
+    EXPECT_EQ(receive_text(server.get()), "x");
+    sending.join();
+  }
+}
+
+TEST(Datagram, ASocketWithoutAnAddressGetsOneBySending) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Rsocket client = datagram_socket();
+  send_text(client.get(), "x", name_of(server.get()));
+  Address from;
+  EXPECT_EQ(receive_text(server.get(), &from), "x");
+  EXPECT_NE(from.port(), 0);
+  send_text(server.get(), "y", from);
+  EXPECT_EQ(receive_text(client.get()), "y");
+}
+
+TEST(Datagram, WildcardSocketsAnswerFromTheAddressThatWasAsked) {
+  const Rsocket server = datagram_socket("0.0.0.0");
+  const Rsocket client = datagram_socket();
+  const Address to = ip("127.0.0.1", name_of(server.get()).port());
+  ASSERT_EQ(rconnect(client.get(), to.get(), to.length), 0);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(rsend(client.get(), "x", 1, 0), 1);
+    Address from;
+    EXPECT_EQ(receive_text(server.get(), &from), "x");
+    send_text(server.get(), "y", from);
+    EXPECT_EQ(receive_text(client.get()), "y");
+  }
+}
+
+// A peer that comes back on its old port has another queue pair.
+TEST(Datagram, APeerThatStartsAgainIsFoundAgain) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  Address client_address = ip("127.0.0.1");
+  for (int life = 0; life < 3; ++life) {
+    Rsocket client(rsocket(AF_INET, SOCK_DGRAM, 0));
+    ASSERT_EQ(rbind(client.get(), client_address.get(), client_address.length), 0);
+    client_address = name_of(client.get());
+    for (int i = 0; i < 10; ++i) {
+      send_text(client.get(), "x", to);
+      Address from;
+      EXPECT_EQ(receive_text(server.get(), &from), "x");
+      send_text(server.get(), "y", from);
+      // Until the server's attendant has found the new path, an answer may go to the old queue
+      // pair.
+      if (poll_one(client.get(), POLLIN, 300) == POLLIN) {
+        EXPECT_EQ(receive_text(client.get()), "y");
+      } else {
+        EXPECT_LT(i, 3) << "life " << life;
+      }
+    }
+  }
+}
+
+TEST(Datagram, NoiseOnTheUdpPortDoesNoHarm) {
+  const Rsocket server = datagram_socket("127.0.0.1");
+  const Address to = name_of(server.get());
+  const int plain = ::socket(AF_INET, SOCK_DGRAM, 0);
+  const auto send_plain = [&](const std::vector<uint8_t>& bytes) {
+    EXPECT_EQ(::sendto(plain, bytes.data(), bytes.size(), 0, to.get(), to.length),
+              static_cast<ssize_t>(bytes.size()));
+  };
+  send_plain({});
+  send_plain({'h', 'e', 'l', 'l', 'o'});
+  std::vector<uint8_t> header = {0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0, 0, 1, 127, 0, 0, 1};
+  for (size_t size = 1; size < header.size(); ++size) {
+    send_plain({header.begin(), header.begin() + static_cast<long>(size)});
+  }
+  for (const size_t at : {4u, 5u, 6u}) {
+    for (const int value : {0, 1, 6, 15, 17, 28, 255}) {
+      auto bad = header;
+      if (bad[at] == value) continue;
+      bad[at] = static_cast<uint8_t>(value);
+      if (at == 5 && (value == 0 || value == 7)) continue;
+      send_plain(bad);
+    }
+  }
+  EXPECT_EQ(poll_one(server.get(), POLLIN, 50), 0);
+  // A well-formed one is a datagram, whoever sends it.
+  auto good = header;
+  good.push_back('!');
+  send_plain(good);
+  EXPECT_EQ(receive_text(server.get()), "!");
+  ::close(plain);
+}
+
+TEST(Datagram, BadCallsAreRefused) {
+  const Rsocket socket = datagram_socket();
+  const Address to = ip("127.0.0.1", 9);
+  EXPECT_ERRNO(rlisten(socket.get(), 1), EOPNOTSUPP);
+  EXPECT_ERRNO(raccept(socket.get(), nullptr, nullptr), EOPNOTSUPP);
+  EXPECT_ERRNO(rshutdown(socket.get(), SHUT_WR), ENOTCONN);
+  EXPECT_ERRNO(rsendto(socket.get(), "x", 1, 0, to.get(), 3), EINVAL);
+  EXPECT_ERRNO(riomap(socket.get(), nullptr, 1, 0, 0, 0), EINVAL);
+  char byte;
+  EXPECT_ERRNO(rrecv(socket.get(), &byte, 1, MSG_DONTWAIT), EAGAIN);
+  Address name;
+  EXPECT_ERRNO(rgetpeername(socket.get(), name.get(), &name.length), ENOTCONN);
+  set_int(socket.get(), SOL_SOCKET, SO_RCVBUF, 65536);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_RCVBUF), 131072);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_TYPE), SOCK_DGRAM);
+}
+
+TEST(Datagram, ClosingWakesWhoReceives) {
+  Rsocket socket = datagram_socket("127.0.0.1");
+  std::thread receiving([number = socket.get()] {
+    char byte;
+    EXPECT_ERRNO(rrecv(number, &byte, 1, 0), EBADF);
+  });
+  socket.close();
+  receiving.join();
+}
+
+TEST(Datagram, AStreamAndADatagramSocketMayShareAPortNumber) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket socket(rsocket(AF_INET, SOCK_DGRAM, 0));
+  EXPECT_EQ(rbind(socket.get(), at.get(), at.length), 0) << strerror(errno);
+}
+
+}  // namespace
+}  // namespace verbena::test

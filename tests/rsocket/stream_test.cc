@@ -1,0 +1,487 @@
+// Streams: bytes, the forms of the calls, connecting, closing one or both directions, names.
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "tests/rsocket/socket_support.h"
+
+namespace verbena::test {
+namespace {
+
+class StreamOn : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string(GetParam()).find(':') != std::string::npos && !has_ipv6()) {
+      GTEST_SKIP() << "no IPv6 here";
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Loopback, StreamOn, ::testing::Values("127.0.0.1", "::1"),
+                         [](const auto& address) { return address.index ? "v6" : "v4"; });
+
+TEST_P(StreamOn, CarriesEveryByteBothWays) {
+  const Pair pair = connected_pair(GetParam());
+  constexpr uint64_t kTotal = 6'000'000;
+  std::thread to_server([&] { send_stream(pair.client.get(), 1, kTotal); });
+  std::thread at_server([&] { receive_stream(pair.server.get(), 1, kTotal); });
+  std::thread to_client([&] { send_stream(pair.server.get(), 2, kTotal); });
+  receive_stream(pair.client.get(), 2, kTotal);
+  to_server.join();
+  at_server.join();
+  to_client.join();
+}
+
+TEST_P(StreamOn, EndsKnowTheirNames) {
+  const Pair pair = connected_pair(GetParam());
+  EXPECT_EQ(name_of(pair.client.get()).text(), GetParam());
+  EXPECT_EQ(name_of(pair.client.get()).port(), peer_of(pair.server.get()).port());
+  EXPECT_EQ(peer_of(pair.client.get()).text(), GetParam());
+  EXPECT_EQ(peer_of(pair.client.get()).port(), name_of(pair.server.get()).port());
+}
+
+// Buffers so small, queues so short or without inline data that every limit is met all the time.
+TEST(Stream, CarriesEveryByteThroughTheSmallestBuffers) {
+  for (const int inline_bytes : {0, 64}) {
+    const Pair pair = connected_pair("127.0.0.1", [&](int socket) {
+      set_int(socket, SOL_SOCKET, SO_SNDBUF, 1);
+      set_int(socket, SOL_SOCKET, SO_RCVBUF, 1);
+      set_int(socket, SOL_RDMA, RDMA_SQSIZE, 1);
+      set_int(socket, SOL_RDMA, RDMA_RQSIZE, 1);
+      set_int(socket, SOL_RDMA, RDMA_INLINE, inline_bytes);
+    });
+    std::thread sending([&] { send_stream(pair.client.get(), 3, 300'000); });
+    receive_stream(pair.server.get(), 3, 300'000);
+    sending.join();
+  }
+}
+
+TEST(Stream, BothEndsMaySendBeforeAnybodyReads) {
+  const Pair pair = connected_pair();
+  const std::vector<uint8_t> bytes = stream_bytes(4, 0, 50'000);
+  EXPECT_EQ(rsend(pair.client.get(), bytes.data(), bytes.size(), 0), 50'000);
+  EXPECT_EQ(rsend(pair.server.get(), bytes.data(), bytes.size(), 0), 50'000);
+  std::vector<uint8_t> got(bytes.size());
+  EXPECT_EQ(rrecv(pair.client.get(), got.data(), got.size(), MSG_WAITALL), 50'000);
+  EXPECT_EQ(got, bytes);
+  EXPECT_EQ(rrecv(pair.server.get(), got.data(), got.size(), MSG_WAITALL), 50'000);
+  EXPECT_EQ(got, bytes);
+}
+
+TEST(Stream, NonblockingEndsMoveWhatTheyCan) {
+  const Pair pair = connected_pair();
+  set_nonblocking(pair.client.get());
+  set_nonblocking(pair.server.get());
+  char byte;
+  EXPECT_ERRNO(rrecv(pair.server.get(), &byte, 1, 0), EAGAIN);
+  EXPECT_ERRNO(rrecv(pair.server.get(), &byte, 1, MSG_WAITALL), EAGAIN);
+  constexpr uint64_t kTotal = 3'000'000;
+  uint64_t sent = 0, received = 0;
+  while (received < kTotal) {
+    if (sent < kTotal) {
+      const auto bytes = stream_bytes(5, sent, std::min<uint64_t>(100'000, kTotal - sent));
+      const ssize_t done = rsend(pair.client.get(), bytes.data(), bytes.size(), 0);
+      if (done < 0) {
+        ASSERT_EQ(errno, EAGAIN);
+      } else {
+        sent += static_cast<uint64_t>(done);
+      }
+    }
+    std::vector<uint8_t> bytes(70'000);
+    const ssize_t got = rrecv(pair.server.get(), bytes.data(), bytes.size(), 0);
+    if (got < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+      continue;
+    }
+    bytes.resize(static_cast<size_t>(got));
+    ASSERT_EQ(bytes, stream_bytes(5, received, bytes.size()));
+    received += bytes.size();
+  }
+}
+
+TEST(Stream, DontWaitIsForOneCall) {
+  const Pair pair = connected_pair();
+  char byte;
+  EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, MSG_DONTWAIT), EAGAIN);
+  // The window is full at last; a partial send says how much.
+  std::vector<uint8_t> much(4'000'000);
+  const ssize_t sent = rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT);
+  EXPECT_GT(sent, 0);
+  EXPECT_LT(sent, 4'000'000);
+  // Whoever then fills what is left gets no more in.
+  while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  }
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST(Stream, PeekLeavesWhatItShows) {
+  const Pair pair = connected_pair();
+  const auto bytes = stream_bytes(6, 0, 100'000);
+  std::thread sending([&] { rsend(pair.client.get(), bytes.data(), bytes.size(), 0); });
+  std::vector<uint8_t> seen(1000);
+  EXPECT_EQ(rrecv(pair.server.get(), seen.data(), seen.size(), MSG_PEEK | MSG_WAITALL) > 0, true);
+  uint64_t done = 0;
+  while (done < bytes.size()) {
+    std::vector<uint8_t> peeked(30'000), read(30'000);
+    const ssize_t shown = rrecv(pair.server.get(), peeked.data(), peeked.size(), MSG_PEEK);
+    ASSERT_GT(shown, 0);
+    const ssize_t got = rrecv(pair.server.get(), read.data(), static_cast<size_t>(shown), 0);
+    ASSERT_EQ(got, shown);
+    peeked.resize(static_cast<size_t>(shown));
+    read.resize(static_cast<size_t>(shown));
+    ASSERT_EQ(peeked, read);
+    ASSERT_EQ(read, stream_bytes(6, done, read.size()));
+    done += read.size();
+  }
+  sending.join();
+}
+
+TEST(Stream, NothingIsSentWithNothing) {
+  const Pair pair = connected_pair();
+  EXPECT_EQ(rsend(pair.client.get(), nullptr, 0, 0), 0);
+  EXPECT_EQ(rrecv(pair.client.get(), nullptr, 0, 0), 0);
+  EXPECT_EQ(rwritev(pair.client.get(), nullptr, 0), 0);
+}
+
+TEST(Stream, ManyThreadsShareASocket) {
+  const Pair pair = connected_pair();
+  constexpr int kThreads = 4, kEach = 20'000;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < kEach; ++n) {
+        const auto byte = static_cast<uint8_t>(i);
+        ASSERT_EQ(rsend(pair.client.get(), &byte, 1, 0), 1);
+      }
+    });
+  }
+  std::array<std::atomic<int>, kThreads> seen{};
+  std::atomic<int> total{0};
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      uint8_t bytes[100];
+      ssize_t got;
+      while ((got = rrecv(pair.server.get(), bytes, sizeof bytes, 0)) > 0) {
+        for (ssize_t b = 0; b < got; ++b) ++seen.at(bytes[b]);
+        total += static_cast<int>(got);
+      }
+      EXPECT_EQ(got, 0) << strerror(errno);
+    });
+  }
+  for (int i = 0; i < kThreads; ++i) threads[static_cast<size_t>(i)].join();
+  rshutdown(pair.client.get(), SHUT_WR);
+  threads[kThreads].join();
+  threads[kThreads + 1].join();
+  EXPECT_EQ(total, kThreads * kEach);
+  for (const auto& count : seen) EXPECT_EQ(count, kEach);
+}
+
+// --- connecting
+// -----------------------------------------------------------------------------------
+
+TEST(Connecting, NobodyListensIsRefused) {
+  Address at;
+  listener(&at);  // and gone
+  Rsocket socket = stream_socket();
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), ECONNREFUSED);
+  // As with TCP, the same socket may try again where somebody does.
+  const Rsocket listening = listener(&at);
+  connect_to(socket, at);
+  const Rsocket server = accepted(listening);
+  EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
+}
+
+TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  EXPECT_EQ(poll_one(socket.get(), POLLOUT), POLLOUT);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EISCONN);
+}
+
+TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
+  Address at;
+  listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  EXPECT_EQ(poll_one(socket.get(), POLLOUT) & (POLLERR | POLLOUT), POLLERR | POLLOUT);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
+  EXPECT_ERRNO(rsend(socket.get(), "x", 1, 0), ENOTCONN);
+}
+
+TEST(Connecting, SendingWaitsForTheConnection) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  set_nonblocking(socket.get(), false);
+  EXPECT_EQ(rsend(socket.get(), "hello", 5, 0), 5);
+  const Rsocket server = accepted(listening);
+  char text[6] = {};
+  EXPECT_EQ(rrecv(server.get(), text, 5, MSG_WAITALL), 5);
+  EXPECT_STREQ(text, "hello");
+}
+
+TEST(Connecting, NeedsNoAccept) {
+  Address at;
+  const Rsocket listening = listener(&at, "127.0.0.1", 1);
+  std::vector<Rsocket> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.push_back(stream_socket());
+    connect_to(clients.back(), at);
+    EXPECT_EQ(rsend(clients.back().get(), &i, sizeof i, 0), static_cast<ssize_t>(sizeof i));
+  }
+  // In order.
+  for (int i = 0; i < 5; ++i) {
+    const Rsocket server = accepted(listening);
+    int got = -1;
+    EXPECT_EQ(rrecv(server.get(), &got, sizeof got, MSG_WAITALL), static_cast<ssize_t>(sizeof i));
+    EXPECT_EQ(got, i);
+  }
+}
+
+TEST(Connecting, AcceptWithoutBlocking) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  set_nonblocking(listening.get());
+  EXPECT_ERRNO(raccept(listening.get(), nullptr, nullptr), EAGAIN);
+  EXPECT_EQ(poll_one(listening.get(), POLLIN, 0), 0);
+  Rsocket client = stream_socket();
+  connect_to(client, at);
+  EXPECT_EQ(poll_one(listening.get(), POLLIN), POLLIN);
+  Address peer;
+  Rsocket server(raccept(listening.get(), peer.get(), &peer.length));
+  ASSERT_GE(server.get(), 0) << strerror(errno);
+  EXPECT_EQ(peer.port(), name_of(client.get()).port());
+  // It does not inherit that; Linux has it so.
+  EXPECT_EQ(rfcntl(server.get(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST(Connecting, AWaitingAcceptEndsWithItsSocket) {
+  Address at;
+  Rsocket listening = listener(&at);
+  std::thread waiting(
+      [number = listening.get()] { EXPECT_ERRNO(raccept(number, nullptr, nullptr), EINVAL); });
+  while (rshutdown(listening.get(), SHUT_RDWR) != 0) {
+  }
+  waiting.join();
+}
+
+TEST(Connecting, AListenersClosingHangsUpOnThoseNotAccepted) {
+  Address at;
+  Rsocket listening = listener(&at);
+  Rsocket client = stream_socket();
+  connect_to(client, at);
+  listening.close();
+  char byte;
+  EXPECT_EQ(rrecv(client.get(), &byte, 1, 0), 0);
+}
+
+TEST(Connecting, WildcardListenersTakeBothFamilies) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+  Address at;
+  const Rsocket listening = listener(&at, "::");
+  for (const char* address : {"127.0.0.1", "::1"}) {
+    const Address to = ip(address, at.port());
+    Rsocket client = stream_socket(to.storage.ss_family);
+    connect_to(client, to);
+    const Rsocket server = accepted(listening);
+    // An IPv6 socket sees IPv4 in its mapped form.
+    EXPECT_EQ(peer_of(server.get()).storage.ss_family, AF_INET6);
+    EXPECT_EQ(peer_of(server.get()).text(),
+              std::string(address) == "::1" ? "::1" : "::ffff:127.0.0.1");
+  }
+}
+
+TEST(Connecting, MappedAddressesReachIpv4) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket client = stream_socket(AF_INET6);
+  connect_to(client, ip("::ffff:127.0.0.1", at.port()));
+  EXPECT_EQ(peer_of(client.get()).text(), "::ffff:127.0.0.1");
+}
+
+TEST(Connecting, AnyAddressIsThisHost) {
+  Address at;
+  const Rsocket listening = listener(&at, "0.0.0.0");
+  Rsocket client = stream_socket();
+  connect_to(client, ip("0.0.0.0", at.port()));
+  EXPECT_EQ(peer_of(client.get()).text(), "127.0.0.1");
+}
+
+TEST(Connecting, AUsedPortIsInUse) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket second = stream_socket();
+  EXPECT_ERRNO(rbind(second.get(), at.get(), at.length), EADDRINUSE);
+}
+
+TEST(Connecting, APortIsFreeAgainAtOnce) {
+  Address at;
+  {
+    const Rsocket listening = listener(&at);
+    Rsocket client = stream_socket();
+    connect_to(client, at);
+    const Rsocket server = accepted(listening);
+  }
+  Rsocket again = stream_socket();
+  set_int(again.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  EXPECT_EQ(rbind(again.get(), at.get(), at.length), 0) << strerror(errno);
+  EXPECT_EQ(rlisten(again.get(), 1), 0) << strerror(errno);
+}
+
+// --- closing
+// --------------------------------------------------------------------------------------
+
+TEST(Closing, ReadersGetTheRestAndThenTheEnd) {
+  Pair pair = connected_pair();
+  const auto bytes = stream_bytes(7, 0, 60'000);
+  EXPECT_EQ(rsend(pair.client.get(), bytes.data(), bytes.size(), 0), 60'000);
+  pair.client.close();
+  receive_stream(pair.server.get(), 7, 60'000);
+  char byte;
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 0);
+  EXPECT_ERRNO(rsend(pair.server.get(), &byte, 1, 0), ECONNRESET);
+}
+
+TEST(Closing, HangUpIsToldAfterTheLastByte) {
+  Pair pair = connected_pair();
+  EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
+  pair.client.close();
+  while (!(poll_one(pair.server.get(), POLLIN | POLLRDHUP) & POLLRDHUP)) {
+  }
+  EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN);
+  char byte;
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);
+  EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN | POLLHUP);
+}
+
+TEST(Closing, HalfOfAConnectionStaysOpen) {
+  const Pair pair = connected_pair();
+  EXPECT_EQ(rsend(pair.client.get(), "question", 8, 0), 8);
+  EXPECT_EQ(rshutdown(pair.client.get(), SHUT_WR), 0);
+  EXPECT_ERRNO(rsend(pair.client.get(), "x", 1, 0), EPIPE);
+  char text[100];
+  EXPECT_EQ(rrecv(pair.server.get(), text, sizeof text, MSG_WAITALL), 8);
+  EXPECT_EQ(rrecv(pair.server.get(), text, sizeof text, 0), 0);
+  EXPECT_EQ(poll_one(pair.server.get(), POLLIN | POLLOUT), POLLIN | POLLOUT);
+  // The other direction, many times round its buffers.
+  std::thread answering([&] {
+    send_stream(pair.server.get(), 8, 2'000'000);
+    EXPECT_EQ(rshutdown(pair.server.get(), SHUT_WR), 0);
+  });
+  receive_stream(pair.client.get(), 8, 2'000'000);
+  EXPECT_EQ(rrecv(pair.client.get(), text, sizeof text, 0), 0);
+  answering.join();
+  EXPECT_TRUE(poll_one(pair.client.get(), POLLIN) & POLLHUP);
+  EXPECT_TRUE(poll_one(pair.server.get(), POLLIN) & POLLHUP);
+}
+
+TEST(Closing, BothHalvesAtOnce) {
+  const Pair pair = connected_pair();
+  std::thread other([&] { EXPECT_EQ(rshutdown(pair.server.get(), SHUT_WR), 0); });
+  EXPECT_EQ(rshutdown(pair.client.get(), SHUT_WR), 0);
+  other.join();
+  char byte;
+  EXPECT_EQ(rrecv(pair.client.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 0);
+}
+
+TEST(Closing, ShuttingDownBothDirectionsIsClosing) {
+  const Pair pair = connected_pair();
+  EXPECT_EQ(rshutdown(pair.client.get(), SHUT_RDWR), 0);
+  EXPECT_EQ(rshutdown(pair.client.get(), SHUT_RDWR), 0);
+  char byte;
+  EXPECT_EQ(rrecv(pair.client.get(), &byte, 1, 0), 0);
+  EXPECT_ERRNO(rsend(pair.client.get(), &byte, 1, 0), EPIPE);
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 0);
+  EXPECT_ERRNO(rsend(pair.server.get(), &byte, 1, 0), ECONNRESET);
+}
+
+TEST(Closing, WakesAThreadThatReads) {
+  Pair pair = connected_pair();
+  std::thread reading([number = pair.server.get()] {
+    char byte;
+    const ssize_t got = rrecv(number, &byte, 1, 0);
+    EXPECT_TRUE(got == 0 || (got == -1 && errno == EBADF)) << got << strerror(errno);
+  });
+  pair.server.close();
+  reading.join();
+}
+
+TEST(Closing, WakesAThreadThatWrites) {
+  Pair pair = connected_pair();
+  std::atomic<bool> full{false};
+  std::thread writing([&, number = pair.client.get()] {
+    std::vector<uint8_t> much(1'000'000);
+    while (rsend(number, much.data(), much.size(), MSG_DONTWAIT) > 0) {
+    }
+    full = true;
+    EXPECT_EQ(rsend(number, much.data(), much.size(), 0), -1);
+  });
+  while (!full) std::this_thread::yield();
+  pair.client.close();
+  writing.join();
+}
+
+TEST(Closing, WithoutLingeringDoesNotWait) {
+  Pair pair = connected_pair();
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  EXPECT_EQ(rsetsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
+  pair.client.close();
+  char byte;
+  EXPECT_LE(rrecv(pair.server.get(), &byte, 1, 0), 0);
+}
+
+TEST(Closing, APeerThatDoesNotReadDoesNotHoldUpClosing) {
+  Pair pair = connected_pair();
+  std::vector<uint8_t> much(1'000'000);
+  while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  }
+  pair.client.close();
+  // All that was sent is there.
+  ssize_t got;
+  uint64_t total = 0;
+  while ((got = rrecv(pair.server.get(), much.data(), much.size(), 0)) > 0) {
+    total += static_cast<uint64_t>(got);
+  }
+  EXPECT_EQ(got, 0) << strerror(errno);
+  EXPECT_GE(total, 128u * 1024);
+}
+
+TEST(Closing, ASignalInterruptsWaiting) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  struct sigaction before;
+  sigaction(SIGUSR1, &action, &before);
+  const Pair pair = connected_pair();
+  std::atomic<bool> done{false};
+  std::thread reading([&] {
+    char byte;
+    EXPECT_ERRNO(rrecv(pair.server.get(), &byte, 1, 0), EINTR);
+    done = true;
+  });
+  while (!done) {
+    pthread_kill(reading.native_handle(), SIGUSR1);
+    std::this_thread::yield();
+  }
+  reading.join();
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace verbena::test
