@@ -206,8 +206,8 @@ TEST_F(BadWork, Builders) {
   const auto write = [=](ibv_qp_ex* ex) { ibv_wr_rdma_write(ex, rkey, at); };
   static ibv_sge many[3];
   for (ibv_sge& s : many) s = a_.sge(0, 1);
-  static uint8_t bytes[32];
-  static ibv_data_buf pieces[2] = {{bytes, 16}, {bytes, 1}};
+  static uint8_t bytes[33];
+  static ibv_data_buf pieces[2] = {{bytes, 32}, {bytes, 1}};
   static uint64_t word = 7;
   run({
       {"complete without start", EINVAL, [=] { return ibv_wr_complete(ibv_qp_to_qp_ex(qp)); }},
@@ -250,7 +250,7 @@ TEST_F(BadWork, Builders) {
        build(qp,
              [=](ibv_qp_ex* ex) {
                write(ex);
-               ibv_wr_set_inline_data(ex, bytes, 17);
+               ibv_wr_set_inline_data(ex, bytes, 33);  // 32 is the least that a queue pair takes
              }),
        false},
       {"inline list too long", ENOMEM,
