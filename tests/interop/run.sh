@@ -114,7 +114,7 @@ find_guest_image() {
 build_rc_check() {
     mkdir -p "$RUN/bin"
     # the C++ library goes in: the guest has none
-    nice "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -static-libstdc++ -static-libgcc "$HERE/rc_check.cc" \
+    nice "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -static-libstdc++ -static-libgcc "$HERE/rc_check/rc_check.cc" \
         -o "$RUN/bin/rc_check" -libverbs || die "cannot build rc_check"
 }
 

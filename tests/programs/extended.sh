@@ -8,10 +8,46 @@ need ibv_rc_pingpong ib_send_bw ib_write_bw ib_write_lat ib_read_bw ib_atomic_bw
 enter_namespace "$@"
 pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -n 200)
 
-for options in -N -t "-N -t" "-N -t -e" "-N -c -s 100001" "-t -c -e"; do
+for options in -N -t "-N -t" "-N -c -s 100001"; do
   # shellcheck disable=SC2086
   pair "pingpong $options" "${pingpong[@]}" $options
 done
+
+# With -t and -e together the program takes an event whose completion it already got with the one before
+# for an error, "poll CQ failed 2" (ENOENT): it asks for the next event first and polls then, so this
+# happens on every NIC when two completions come close together. Such a run proves nothing; another is made.
+raced() { grep -qs 'poll CQ failed 2$' "$logs/pair.client" "$logs/pair.server"; }
+await_end_or_race() {
+  local tries=$((patience * 20))
+  while kill -0 "${pids[pair.$1]}" 2>/dev/null && ! raced; do
+    [ $((tries--)) -gt 0 ] || fail "pingpong: the $1 does not end"
+    sleep 0.05
+  done
+}
+timestamps_and_events() {
+  local tries=20 side ended
+  while [ $((tries--)) -gt 0 ]; do
+    rm -f "$logs"/pair.*
+    start_pair pair "${pingpong[@]}" "$@"
+    ended=
+    for side in client server; do
+      # The other side of one that gave up waits for ever.
+      await_end_or_race "$side"
+      if raced; then kill -KILL "${pids[pair.$side]}" 2>/dev/null || true; fi
+      finish "pair.$side" "$patience"
+      ended="$ended $status"
+    done
+    if [ "$ended" = " 0 0" ]; then
+      pairs_run=$((pairs_run + 1))
+      note "ok pingpong $*"
+      return
+    fi
+    raced || fail "pingpong $*: exit statuses of client and server:$ended"
+  done
+  fail "pingpong $*: in each of 20 runs an event without a completion"
+}
+timestamps_and_events -N -t -e
+timestamps_and_events -t -c -e
 
 # perftest says which way it posts.
 export VERBENA_VENDOR_PART_ID=4119
