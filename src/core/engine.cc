@@ -122,6 +122,14 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
   after_change(qp, now);
 }
 
+void Engine::fail_all(Instant now) {
+  QpAttributes attr;
+  attr.state = QpState::Error;
+  qps_.each([&](QueuePair& qp) {
+    if (qp.state() != QpState::Reset) modify_qp(qp, attr, qp_attr::kState, now);
+  });
+}
+
 void Engine::set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now) {
   qp.set_rate_limit(kbps, burst_bytes);
   after_change(qp, now);

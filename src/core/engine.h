@@ -53,6 +53,8 @@ class Engine {
   QueuePair* find(wire::Qpn qpn);  // null: none
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
+  // Every queue pair that is not in RESET goes to ERROR.
+  void fail_all(Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {
     return post_send(qp, {&request, 1}, now);
   }

@@ -24,13 +24,17 @@ class ConnectionManager {
   // event somewhere and wake somebody, and must not call verbs or a ConnectionManager.
   class Sink {
    public:
-    virtual void on_event(ConnectionManager& from, const cm::Event& event) = 0;
+    virtual void on_event(const cm::Event& event) = 0;
+    // The device's interface is gone, for good: another of the same name is another device. Told
+    // once, under the same rules.
+    virtual void on_removed() = 0;
 
    protected:
     ~Sink() = default;
   };
-  // One for all devices; set before anything else is called, never changed.
+  // Set before anything else is called. Null before it goes: when this returns, nobody is in it.
   virtual void set_sink(Sink* sink) = 0;
+  virtual uint32_t interface_index() const = 0;
 
   // --- listening: see cm::Agent -----------------------------------------------------------------
   // When it returns, requests from other hosts and processes find their way here. EADDRINUSE:
@@ -61,7 +65,7 @@ class ConnectionManager {
 };
 
 // Changes with every change above, so that two builds that were mixed say so instead of crashing.
-inline constexpr uint32_t kConnectionManagerVersion = 1;
+inline constexpr uint32_t kConnectionManagerVersion = 2;
 
 }  // namespace verbena::runtime
 

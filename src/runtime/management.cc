@@ -181,7 +181,7 @@ void Management::deliver_events() {
       const std::string text = describe(event);
       if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
     }
-    if (sink_ != nullptr) sink_->on_event(*this, event);
+    if (sink_ != nullptr) sink_->on_event(event);
   }
 }
 
@@ -203,7 +203,10 @@ auto Management::call(Call&& work) -> decltype(work(Instant{})) {
 void Management::set_sink(Sink* sink) {
   Nic::Guard guard(nic_);
   sink_ = sink;
+  if (nic_.removed_) tell_removed();
 }
+
+uint32_t Management::interface_index() const { return nic_.device_.interface_index; }
 
 Status Management::open_addresses(const cm::ListenParameters& parameters) {
   if (!parameters.address) return nic_.listen_everywhere();

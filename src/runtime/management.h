@@ -33,6 +33,9 @@ class Management final : public ConnectionManager {
   // Deals with what has arrived and what is due. What follows from it is ready to be transmitted.
   void turn(Instant at);
   void deliver_events();
+  void tell_removed() {
+    if (sink_ != nullptr) sink_->on_removed();
+  }
   Instant next_deadline() const { return agent_.next_deadline(); }
   // Somebody listens on every address: those that come later are to be opened too.
   bool listens_everywhere() const { return wildcards_ > 0; }
@@ -47,6 +50,7 @@ class Management final : public ConnectionManager {
 
   // --- ConnectionManager ------------------------------------------------------------------------
   void set_sink(Sink* sink) override;
+  uint32_t interface_index() const override;
   Result<uint32_t> listen(const cm::ListenParameters& parameters) override;
   Status stop_listening(uint32_t listener) override;
   void request_taken(uint32_t id) override;

@@ -1,7 +1,7 @@
 // Opening and closing a Nic, its objects, and what it tells applications.
 #include "runtime/nic.h"
 
-#include <signal.h>
+#include <net/if.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -12,6 +12,7 @@
 
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
+#include "runtime/background_thread.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
 #include "runtime/management.h"
@@ -20,7 +21,8 @@
 namespace verbena::runtime {
 namespace {
 
-// ibv_event_type values for the port.
+// ibv_event_type values for the device and its port.
+constexpr int kDeviceFatal = 8;
 constexpr int kPortActive = 9;
 constexpr int kPortError = 10;
 constexpr int kGidChange = 18;
@@ -95,12 +97,7 @@ Status Nic::start() {
     return Error{errno, "cannot watch the datapath's descriptor"};
   }
 
-  // Signals belong to the application's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&thread_, nullptr, &Nic::thread_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error = start_thread(thread_, &Nic::thread_main, this);
   if (error != 0) return Error{error, "cannot start the background thread"};
   thread_running_ = true;
   return {};
@@ -462,6 +459,20 @@ size_t Nic::gid_table_size() {
   return gids_.size();
 }
 
+// Nothing comes or goes any more, so whoever waits for a completion gets an error. The kernel must
+// say that there is no such interface: that it could not be read may pass.
+void Nic::end_if_removed() {
+  char name[IF_NAMESIZE];
+  if (removed_ || if_indextoname(device_.interface_index, name) != nullptr || errno != ENXIO) {
+    return;
+  }
+  removed_ = true;
+  log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
+  if (engine_ != nullptr) engine_->fail_all(runtime::now());
+  for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
+  if (management_ != nullptr) management_->tell_removed();
+}
+
 void Nic::refresh_port() {
   const auto fresh = read_port_state(device_.interface_index);
   const PortState before = port_;
@@ -475,6 +486,7 @@ void Nic::refresh_port() {
     if (before.up != port_.up) channel->push({port_.up ? kPortActive : kPortError, nullptr});
     if (gids_changed) channel->push({kGidChange, nullptr});
   }
+  if (!fresh) end_if_removed();
 }
 
 void Nic::add_listener(EventChannel* channel) {

@@ -142,6 +142,7 @@ class Nic {
   void transmit(Instant at);
   void deliver();
   void refresh_port();
+  void end_if_removed();
   Result<wire::Gid> source_for(const core::AddressVector& address) const;
   Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
                                  wire::Qpn peer);
@@ -174,6 +175,7 @@ class Nic {
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;
+  bool removed_ = false;  // the interface is gone
   std::vector<EventChannel*> listeners_;
   bool takes_datagrams_ = false;  // there is or was a UD queue pair: all addresses listen
 

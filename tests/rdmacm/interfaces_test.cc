@@ -14,11 +14,14 @@
 namespace verbena::test {
 namespace {
 
-// Two Ethernet interfaces besides loopback: left, 10.5.0.1, and right, 10.5.0.2.
+// Two Ethernet interfaces besides loopback: left, 10.5.0.1, and right, 10.5.0.2. It takes the
+// kernel up to a second to call them up.
+#define MAKE_LEFT_AND_RIGHT                                                        \
+  "ip link add left type veth peer name right; ip addr add 10.5.0.1/24 dev left; " \
+  "ip addr add 10.5.0.2/24 dev right; ip link set left up; ip link set right up; " \
+  "until [ $(ip link | grep -c \"state UP\") = 2 ]; do sleep 0.01; done"
 constexpr const char* kNamespace =
-    "unshare -rn sh -c 'ip link set lo up; ip link add left type veth peer name right; "
-    "ip addr add 10.5.0.1/24 dev left; ip addr add 10.5.0.2/24 dev right; "
-    "ip link set left up; ip link set right up; exec \"$0\" \"$@\"'";
+    "unshare -rn sh -c 'ip link set lo up; " MAKE_LEFT_AND_RIGHT "; exec \"$0\" \"$@\"'";
 
 bool may_make_interfaces() {
   return std::system("unshare -rn ip link add left type veth peer name right >/dev/null 2>&1") == 0;
@@ -74,6 +77,115 @@ RUN_IN_NAMESPACE(WithoutSlotsDevicesAreBusyAndNotAbsent) {
   EXPECT_ERRNO(rdma_bind_addr(id.get(), any.get()), EBUSY);
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, exact.get(), 1000), 0);
   expect_event(channel.get(), RDMA_CM_EVENT_ADDR_ERROR, -EBUSY);
+}
+
+void run(const std::string& command) { ASSERT_EQ(std::system(command.c_str()), 0) << command; }
+
+// Whether a request to the address reaches the listener, whose events come in `channel`.
+bool reaches(rdma_event_channel* channel, const std::string& address, uint16_t port) {
+  const ChannelPtr own = make_channel();
+  const IdPtr client = make_id(own.get());
+  Address to = ip(address, port);
+  if (rdma_resolve_addr(client.get(), nullptr, to.get(), 2000) != 0) return false;
+  if (next_event(own.get())->event != RDMA_CM_EVENT_ADDR_RESOLVED) return false;
+  EXPECT_EQ(rdma_resolve_route(client.get(), 2000), 0);
+  expect_event(own.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
+  ibv_qp_init_attr attr = qp_attributes();
+  EXPECT_EQ(rdma_create_qp(client.get(), nullptr, &attr), 0);
+  rdma_conn_param param = connect_parameters();
+  if (rdma_connect(client.get(), &param) != 0) return false;
+  while (!event_within_ms(own.get(), 1)) {
+    if (!event_within_ms(channel, 1)) continue;
+    const EventPtr request = expect_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+    const IdPtr server(request->id);
+    return true;
+  }
+  expect_event(own.get(), RDMA_CM_EVENT_REJECTED, 8);
+  return false;
+}
+
+RUN_IN_NAMESPACE(AWildcardListensOnAddressesThatComeLater) {
+  const ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
+  const uint16_t port = source_port(listener.get());
+  run("ip addr add 10.6.0.1/24 dev left");
+  EXPECT_TRUE(within_ms(20'000, [&] { return reaches(channel.get(), "10.6.0.1", port); }));
+}
+
+RUN_IN_NAMESPACE(AWildcardListensOnInterfacesThatComeLater) {
+  const ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
+  const uint16_t port = source_port(listener.get());
+  run("ip link add new type veth peer name other; ip link set other up; ip link set new up; "
+      "ip addr add 10.7.0.1/24 dev new");
+  EXPECT_TRUE(within_ms(20'000, [&] { return reaches(channel.get(), "10.7.0.1", port); }));
+}
+
+RUN_IN_NAMESPACE(AWildcardLetsGoOfThoseThatVanish) {
+  const ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
+  EXPECT_EQ(slots_taken(), 3);
+  run("ip link del left");  // and right with it
+  EXPECT_TRUE(within_ms(20'000, [] { return slots_taken() == 1; }));
+  EXPECT_FALSE(event_within_ms(channel.get(), 0));
+  EXPECT_TRUE(reaches(channel.get(), "127.0.0.1", source_port(listener.get())));
+}
+
+RUN_IN_NAMESPACE(WhoeverUsesOneThatVanishesIsTold) {
+  {
+    Pair pair("10.5.0.1");
+    pair.connect();
+    run("ip link del left");
+    const EventPtr event = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
+    // Client and server have the same address, so both are on the same device, as is the listener.
+    const EventPtr one = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
+    const EventPtr two = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
+    ASSERT_TRUE(event != nullptr && one != nullptr && two != nullptr);
+    EXPECT_EQ(event->id, pair.client.get());
+    EXPECT_TRUE((one->id == pair.server.get() && two->id == pair.listener.get()) ||
+                (two->id == pair.server.get() && one->id == pair.listener.get()));
+    EXPECT_EQ(state_of(pair.client->qp), IBV_QPS_ERR);
+    EXPECT_ERRNO(rdma_disconnect(pair.client.get()), ENXIO);
+    ibv_async_event fatal{};
+    bool is_fatal = false;
+    while (!is_fatal && ibv_get_async_event(pair.client->verbs, &fatal) == 0) {
+      is_fatal = fatal.event_type == IBV_EVENT_DEVICE_FATAL;
+      ibv_ack_async_event(&fatal);
+    }
+    EXPECT_TRUE(is_fatal);
+  }
+  // Another of the same name is another device.
+  run(MAKE_LEFT_AND_RIGHT);
+  Pair again("10.5.0.1");
+  EXPECT_EQ(slots_taken(), 1);
+  again.connect();
+  expect_data_flows(again.client.get(), again.server.get());
+}
+
+// A thread that waits for a message of a synchronous identifier, or for its operation to end.
+RUN_IN_NAMESPACE(WhoeverWaitsOnOneThatVanishesIsWoken) {
+  Pair pair("10.5.0.1");
+  pair.connect();
+  std::vector<char> buffer(64);
+  ibv_mr* memory = rdma_reg_msgs(pair.server.get(), buffer.data(), buffer.size());
+  ASSERT_NE(memory, nullptr);
+  ASSERT_EQ(rdma_post_recv(pair.server.get(), nullptr, buffer.data(), buffer.size(), memory), 0);
+  run("ip link del left");
+  ibv_wc completion{};
+  EXPECT_EQ(rdma_get_recv_comp(pair.server.get(), &completion), 1);
+  EXPECT_EQ(completion.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(rdma_dereg_mr(memory), 0);
+
+  rdma_cm_id* listener = nullptr;  // synchronous
+  ASSERT_EQ(rdma_create_id(nullptr, &listener, nullptr, RDMA_PS_TCP), 0);
+  const IdPtr owner(listener);
+  run(MAKE_LEFT_AND_RIGHT);
+  Address at = ip("10.5.0.1");
+  ASSERT_EQ(rdma_bind_addr(listener, at.get()), 0);
+  ASSERT_EQ(rdma_listen(listener, 1), 0);
+  run("ip link del left");
+  rdma_cm_id* request = nullptr;
+  EXPECT_ERRNO(rdma_get_request(listener, &request), ENODEV);
 }
 
 }  // namespace

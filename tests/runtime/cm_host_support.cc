@@ -184,7 +184,7 @@ CmHost::CmHost() {
 
 CmHost::~CmHost() { manager_->set_sink(nullptr); }
 
-void CmHost::on_event(ConnectionManager&, const cm::Event& event) {
+void CmHost::on_event(const cm::Event& event) {
   const std::lock_guard lock(mutex_);
   events_.push_back(event);
   came_.notify_one();

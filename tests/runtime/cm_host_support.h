@@ -23,7 +23,8 @@ class CmHost final : public ConnectionManager::Sink {
   CmHost();
   ~CmHost();
 
-  void on_event(ConnectionManager& from, const cm::Event& event) override;
+  void on_event(const cm::Event& event) override;
+  void on_removed() override {}
   // The next event; none if nothing happens for so long.
   std::optional<cm::Event> next_event(Duration patience = seconds(10));
 

@@ -127,7 +127,8 @@ Status ask_for_service(Id& id, const rdma_conn_param* param) {
 }
 
 Status connect(Id& id, const rdma_conn_param* param) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   if (id.state != State::RouteResolved) return kWrongState;
   const Status checked = check_parameters(id, param);
   if (!checked.ok()) return checked;
@@ -224,7 +225,8 @@ Status accept_connection(Id& id, const rdma_conn_param* param) {
 }
 
 Status accept(Id& id, const rdma_conn_param* param) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   if (id.state != State::Connect || id.exchange == 0) return kWrongState;
   const Status checked = check_parameters(id, param);
   if (!checked.ok()) return checked;
@@ -237,6 +239,8 @@ Status disconnect(Id& id) {
   if (!id.exchanged) return kNotConnected;
   const Status stopped = bring_to_error(id);
   if (!stopped.ok()) return stopped;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;  // there is nobody to tell
   // That the peer was first, or that it was never established, is no error.
   if (const uint32_t exchange = id.exchange; exchange != 0 && !id.is_ud()) {
     (void)id.device->manager->disconnect(exchange, {});
@@ -245,7 +249,8 @@ Status disconnect(Id& id) {
 }
 
 Status notify(Id& id, unsigned event) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   const uint32_t exchange = id.exchange;
   if (exchange == 0 || id.is_ud()) return kNotConnected;
   if (event != IBV_EVENT_COMM_EST) {
@@ -255,7 +260,8 @@ Status notify(Id& id, unsigned event) {
 }
 
 Status establish(Id& id) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   if (id.qp != nullptr) {
     return Error{EINVAL, "the identifier has a queue pair: it is established by itself"};
   }

@@ -1,4 +1,5 @@
-// Devices as librdmacm has them: opened when they are first needed, then kept; found by address.
+// Devices as librdmacm has them: opened when they are first needed, then kept for as long as their
+// interfaces exist; found by address.
 #include <fcntl.h>
 #include <net/if.h>
 
@@ -8,7 +9,6 @@
 
 #include "abi/rdmacm/errors.h"
 #include "abi/rdmacm/id.h"
-#include "abi/rdmacm/sink.h"
 #include "runtime/log.h"
 
 namespace verbena::rdmacm {
@@ -63,19 +63,38 @@ Status Library::check_devices() {
 }
 
 Status Library::open_devices() {
-  const DeviceList list;
-  const std::lock_guard lock(mutex);
   Status status;
-  for (int i = 0; i < list.count; ++i) {
-    const Status opened = open(list.devices[i]);
-    if (!opened.ok()) status = opened;
+  {
+    const DeviceList list;
+    const std::lock_guard lock(opening_);
+    for (int i = 0; i < list.count; ++i) {
+      const Status opened = open(list.devices[i]);
+      if (!opened.ok()) status = opened;
+    }
   }
-  if (devices.load() != nullptr) return {};
+  if (!devices().empty()) return {};
   return status.ok() ? Status(kNoDevices) : status;
 }
 
+std::vector<std::shared_ptr<Device>> Library::devices() {
+  std::vector<std::shared_ptr<Device>> gone;  // closed when nobody holds a lock
+  const std::lock_guard lock(devices_mutex_);
+  std::erase_if(devices_, [&](std::shared_ptr<Device>& device) {
+    if (device->removed) gone.push_back(std::move(device));
+    return device == nullptr;
+  });
+  return devices_;
+}
+
+void Library::lend(const std::vector<std::shared_ptr<Device>>& lent) {
+  const std::lock_guard lock(devices_mutex_);
+  for (const auto& device : lent) {
+    if (std::ranges::find(lent_, device) == lent_.end()) lent_.push_back(device);
+  }
+}
+
 Status Library::open(ibv_device* device) {
-  for (Device* known = devices; known != nullptr; known = known->next) {
+  for (const auto& known : devices()) {
     if (known->device == device) return {};
   }
   ibv_context* verbs = ibv_open_device(device);
@@ -97,15 +116,17 @@ Status Library::open(ibv_device* device) {
     ibv_close_device(verbs);
     return Error{code, "cannot manage connections on a device"};
   }
-  manager->set_sink(&sink());
-  auto added = std::make_unique<Device>();
-  added->device = device;
-  added->verbs = verbs;
-  added->manager = manager;
-  added->max_initiator_depth = as_byte(attributes.max_qp_init_rd_atom);
-  added->max_responder_resources = as_byte(attributes.max_qp_rd_atom);
-  added->next = devices;
-  devices = added.release();  // kept for as long as the process
+  if (const auto renamed = find(*manager)) {
+    ibv_close_device(verbs);
+    renamed->device = device;
+    return {};
+  }
+  auto added = std::make_shared<Device>(*this, device, verbs, *manager, attributes);
+  {
+    const std::lock_guard lock(devices_mutex_);
+    devices_.push_back(added);
+  }
+  manager->set_sink(added.get());
   return {};
 }
 
@@ -113,7 +134,7 @@ Status Library::open(ibv_device* device) {
 Status Library::open_interface(const std::string& name) {
   const DeviceList list;
   const std::string wanted = "verbena_" + name;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(opening_);
   for (int i = 0; i < list.count; ++i) {
     if (ibv_get_device_name(list.devices[i]) == wanted) return open(list.devices[i]);
   }
@@ -134,18 +155,33 @@ Result<Library::Local> Library::find(const wire::Gid& gid, uint32_t scope) {
 }
 
 std::optional<Library::Local> Library::find_among_open(const wire::Gid& gid, uint32_t scope) {
-  for (Device* device = devices; device != nullptr; device = device->next) {
+  for (const auto& device : devices()) {
     const auto index = device->gid_index(gid);
     if (index && (scope == 0 || scope == device->interface_index)) return Local{device, *index};
   }
   return std::nullopt;
 }
 
-Device* Library::find(const runtime::ConnectionManager& manager) const {
-  for (Device* device = devices; device != nullptr; device = device->next) {
+std::shared_ptr<Device> Library::find(const runtime::ConnectionManager& manager) {
+  for (const auto& device : devices()) {
     if (device->manager == &manager) return device;
   }
   return nullptr;
+}
+
+Device::Device(Library& in, ibv_device* of, ibv_context* opened, runtime::ConnectionManager& cm,
+               const ibv_device_attr& attributes)
+    : library(&in),
+      device(of),
+      verbs(opened),
+      manager(&cm),
+      interface_index(cm.interface_index()),
+      max_initiator_depth(as_byte(attributes.max_qp_init_rd_atom)),
+      max_responder_resources(as_byte(attributes.max_qp_rd_atom)) {}
+
+Device::~Device() {
+  manager->set_sink(nullptr);
+  ibv_close_device(verbs);
 }
 
 std::optional<uint8_t> Device::gid_index(const wire::Gid& gid) {
@@ -171,7 +207,6 @@ std::optional<uint8_t> Device::gid_index(const wire::Gid& gid) {
   const std::lock_guard lock(users_mutex);
   gids = std::move(table);
   for (const ibv_gid_entry& entry : gids) {
-    interface_index = entry.ndev_ifindex;
     if (same(entry.gid)) return static_cast<uint8_t>(entry.gid_index);
   }
   return std::nullopt;
@@ -219,11 +254,11 @@ VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   return object_of<ibv_context*>("rdma_get_devices", [&]() -> Result<ibv_context**> {
     const Status opened = library().open_devices();
     if (!opened.ok()) return opened.error();
-    std::vector<ibv_context*> found;
-    for (Device* d = library().devices; d != nullptr; d = d->next) found.push_back(d->verbs);
+    const auto found = library().devices();
     auto** list = static_cast<ibv_context**>(std::calloc(found.size() + 1, sizeof(ibv_context*)));
     if (list == nullptr) return verbena::abi::kNoMemory;
-    std::copy(found.rbegin(), found.rend(), list);
+    library().lend(found);
+    std::ranges::transform(found, list, [](const auto& device) { return device->verbs; });
     if (num_devices != nullptr) *num_devices = static_cast<int>(found.size());
     return list;
   });

@@ -45,6 +45,7 @@ int prepare_active(Id& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_init_att
 // What the program gets for the event: a request with its queue pair, or an error.
 Status take_request(Id& listener, Event& event, rdma_cm_id** id) {
   if (event.kind() == RDMA_CM_EVENT_REJECTED) return Error{ECONNREFUSED, "rejected"};
+  if (event.kind() == RDMA_CM_EVENT_DEVICE_REMOVAL) return Error{ENODEV, kRemoved.why};
   if (event.status != 0) return Error{std::abs(event.status), "the event says an error"};
   if (event.kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
     return Error{EINVAL, "an event that is no request"};

@@ -11,6 +11,8 @@ namespace verbena::rdmacm {
 
 inline constexpr Error kForked{
     EIO, "made before fork(); the child must make its own channels and identifiers"};
+inline constexpr Error kRemoved{ENXIO,
+                                "the device's network interface is gone: destroy the identifier"};
 inline constexpr Error kNotBound{
     EINVAL, "the identifier has no device yet: bind it, or resolve an address"};
 

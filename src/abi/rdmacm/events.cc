@@ -47,7 +47,7 @@ bool same_transport(cm::QpKind asked, ibv_qp_type offered) {
 }
 
 Status fill_addresses(Id& id, const cm::Addresses& addresses) {
-  const Status status = id.attach(*id.device);
+  const Status status = id.attach(id.device);
   if (!status.ok()) return status;
   if (const auto index = id.device->gid_index(addresses.local_gid)) id.gid_index = *index;
   const uint32_t scope = id.device->interface_index;
@@ -224,6 +224,10 @@ int complete(Id& id) {
   Event* event = nullptr;
   if (wait_for_event(*from(id.channel), &event) != 0) return -1;
   id.event = event;
+  if (event->kind() == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+    errno = ENODEV;
+    return -1;
+  }
   if (event->status == 0) return 0;
   errno = event->kind() == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : std::abs(event->status);
   return -1;

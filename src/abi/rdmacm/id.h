@@ -1,7 +1,8 @@
 // The objects behind the pointers that librdmacm hands out, and what a process has once.
 //
-// Locks, in the order in which they may be taken: a device's Nic (libibverbs), Device::mutex,
-// Id::mutex, a channel's. No verbs call and no ConnectionManager call is made under any of ours.
+// Locks, in the order in which they may be taken: Library's wildcards_mutex, then opening_; a
+// device's Nic (libibverbs); Device::mutex, Id::mutex, a channel's. No verbs call and no
+// ConnectionManager call is made under those behind the Nic's.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -15,6 +16,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "abi/rdmacm/addresses.h"
@@ -23,26 +25,36 @@
 #include "base/result.h"
 #include "cm/events.h"
 #include "runtime/connection_manager.h"
+#include "runtime/devices.h"
 
 namespace verbena::rdmacm {
 
 inline constexpr uint8_t kPort = 1;  // of a device: it has no other
 inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 
-// An open device. It stays open: its ids come and go.
-struct Device {
-  ibv_device* device = nullptr;
+// An open device. The library shares it until its interface is gone, the ids that are on it for as
+// long as they live: it closes with the last of them, never under one of the locks above.
+struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_this<Device> {
+  Device(Library& in, ibv_device* of, ibv_context* opened, runtime::ConnectionManager& cm,
+         const ibv_device_attr& attributes);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
+
+  Library* const library;
+  ibv_device* device = nullptr;  // a new one when the interface is renamed
   ibv_context* verbs = nullptr;
   runtime::ConnectionManager* manager = nullptr;
-  uint32_t interface_index = 0;
+  const uint32_t interface_index;
   uint8_t max_initiator_depth = 0;
   uint8_t max_responder_resources = 0;
-  Device* next = nullptr;
+  std::atomic<bool> removed{false};  // the interface is gone, for good; set under `mutex`
 
   // Where the agent's events go. Leaf: taken with the Nic's lock held.
   std::mutex mutex;
   std::unordered_map<uint32_t, Id*> exchanges;
   std::unordered_map<uint32_t, Id*> listeners;
+  std::unordered_set<Id*> bound;  // to be told when it is gone
   // About something that a call is just making: told before the call returned its id.
   std::vector<cm::Event> early;
 
@@ -53,6 +65,11 @@ struct Device {
   ibv_xrcd* xrcd = nullptr;
   std::vector<ibv_gid_entry> gids;  // as last seen; under users_mutex
 
+  void on_event(const cm::Event& event) override;
+  void on_removed() override;
+  // ENODEV: it is gone.
+  Status add_bound(Id& id);
+  void forget_bound(Id& id);
   // From now on, and those that came early, its events go to `id`.
   void route_exchange(uint32_t exchange, Id& id);
   void route_listener(uint32_t listener, Id& id);
@@ -92,7 +109,7 @@ struct Id : rdma_cm_id {
   ~Id();
 
   Library* library;
-  Device* device = nullptr;
+  std::shared_ptr<Device> device;
   bool pd_user = false;  // counted in device->users
   std::atomic<State> state{State::Idle};
   bool synchronous = false;  // the channel is its own
@@ -103,10 +120,11 @@ struct Id : rdma_cm_id {
   // A request that the program has not taken: which of the agent's listeners it is for.
   std::atomic<uint32_t> asked_listener{0};
   struct Listening {
-    Device* device;
+    std::shared_ptr<Device> device;
     uint32_t listener;
   };
-  std::vector<Listening> listening;
+  std::vector<Listening> listening;  // of one that listens everywhere: under wildcards_mutex
+  cm::ListenParameters listens_for{};
 
   IpAddress source;
   IpAddress destination;
@@ -145,7 +163,7 @@ struct Id : rdma_cm_id {
   void post(std::unique_ptr<Event> what);
   void post(unsigned kind, int status = 0) { post(std::make_unique<Event>(*this, kind, status)); }
   // Binds it to the device: verbs, pd, port_num.
-  Status attach(Device& to);
+  Status attach(const std::shared_ptr<Device>& to);
   void detach();
   void set_source(const IpAddress& address);
   void set_destination(const IpAddress& address);
@@ -157,27 +175,48 @@ inline Event* from(rdma_cm_event* event) { return static_cast<Event*>(event); }
 
 // What a process has once. The child of a fork gets a new one: what belongs to another is dead.
 struct Library {
-  std::mutex mutex;  // opening devices
-  std::atomic<Device*> devices{nullptr};
   Ports ports;
 
   // ENODEV when the machine has none; ENOSYS when libibverbs is of another build.
   Status check_devices();
   // All that there are. What cannot be opened is said in the log; an error if none can.
   Status open_devices();
+  // Those that are open and whose interfaces exist.
+  std::vector<std::shared_ptr<Device>> devices();
+  // What a program was given by rdma_get_devices stays open whatever happens.
+  void lend(const std::vector<std::shared_ptr<Device>>& lent);
   // The device that has this address, and its index there.
   struct Local {
-    Device* device;
+    std::shared_ptr<Device> device;
     uint8_t gid_index;
   };
   // It alone is opened if need be: ENODEV if there is none, EBUSY when all slots are taken.
   Result<Local> find(const wire::Gid& gid, uint32_t scope);
-  Device* find(const runtime::ConnectionManager& manager) const;
+
+  // Listening on every address: wildcards.cc.
+  Status listen_everywhere(Id& id);
+  void stop_listening_everywhere(Id& id);
+  // Takes up interfaces that came and lets go of those that went: now, or soon, on the thread that
+  // does so.
+  void follow_interfaces();
+  void follow_soon();
+  void abandon_follower();  // in the child of a fork
 
  private:
+  std::mutex wildcards_mutex_;
+  std::vector<Id*> wildcards_;
+  std::unique_ptr<runtime::InterfaceMonitor> monitor_;  // from the first wildcard on
+  std::atomic<int> follow_fd_{-1};                      // an eventfd
+  void start_following();
+
+  std::mutex opening_;
+  std::mutex devices_mutex_;  // leaf
+  std::vector<std::shared_ptr<Device>> devices_;
+  std::vector<std::shared_ptr<Device>> lent_;
   std::atomic<bool> checked_{false};
   std::set<ibv_device*> refused_;  // those that could not be opened: said once
   Status open(ibv_device* device);
+  std::shared_ptr<Device> find(const runtime::ConnectionManager& manager);
   Status open_interface(const std::string& name);
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
@@ -187,6 +226,9 @@ template <typename Object>
 bool is_dead(const Object& object) {
   return object.library != &library();
 }
+
+// EIO after a fork; ENXIO when the identifier's device is gone.
+Status check_alive(const Id& id);
 
 // --- what the calls have in common
 // -----------------------------------------------------------------
@@ -198,6 +240,7 @@ Status bind_address(Id& id, const IpAddress& address);
 Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destination);
 Status resolve_route(Id& id);
 Status listen(Id& id, int backlog);
+Status listen_on(Id& id, Device& device);
 void stop_listening(Id& id);
 Status set_option(Id& id, int level, int name, const void* value, size_t size);
 Status create_qp(Id& id, ibv_pd* pd, ibv_qp_init_attr* init);

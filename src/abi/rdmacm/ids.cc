@@ -22,6 +22,7 @@ void after_fork_in_parent() { library().ports.unlock(); }
 
 // Other threads may have held the old one's other locks: nobody takes them any more.
 void after_fork_in_child() {
+  library().abandon_follower();
   library().ports.abandon();
   library().ports.unlock();
   current = new Library;
@@ -48,6 +49,7 @@ uint32_t random_psn() {
 // Nothing new happens to it afterwards.
 void leave_agent(Id& id) {
   stop_listening(id);
+  if (id.device != nullptr) id.device->forget_bound(id);
   if (!id.exchanged) return;
   if (const uint32_t exchange = id.device->exchange_of(id); exchange != 0) {
     id.device->manager->destroy(exchange);
@@ -86,6 +88,11 @@ void install_fork_handlers() {
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+Status check_alive(const Id& id) {
+  if (is_dead(id)) return kForked;
+  return id.device != nullptr && id.device->removed ? Status(kRemoved) : Status{};
+}
+
 Id::Id(Library& in, rdma_event_channel* on, void* user_context, unsigned port_space, unsigned type)
     : rdma_cm_id(), library(&in), psn(random_psn()) {
   channel = on;
@@ -111,12 +118,17 @@ void Id::post(std::unique_ptr<Event> what) {
   }
 }
 
-Status Id::attach(Device& to) {
-  Result<ibv_pd*> domain = to.add_user();
+Status Id::attach(const std::shared_ptr<Device>& to) {
+  Result<ibv_pd*> domain = to->add_user();
   if (!domain.ok()) return domain.error();
-  device = &to;
+  const Status told = to->add_bound(*this);
+  if (!told.ok()) {
+    to->drop_user();
+    return told;
+  }
+  device = to;
   pd_user = true;
-  verbs = to.verbs;
+  verbs = to->verbs;
   pd = domain.value();
   port_num = kPort;
   route.addr.addr.ibaddr.pkey = htons(kDefaultPkey);
@@ -125,6 +137,7 @@ Status Id::attach(Device& to) {
 
 void Id::detach() {
   if (!std::exchange(pd_user, false)) return;
+  device->forget_bound(*this);
   device->drop_user();
   device = nullptr;
   verbs = nullptr;

@@ -52,7 +52,7 @@ Status attach_by_address(Id& id, const IpAddress& address) {
     say_no_device(address);
     return local.error();
   }
-  const Status attached = id.attach(*local.value().device);
+  const Status attached = id.attach(local.value().device);
   if (attached.ok()) id.gid_index = local.value().gid_index;
   return attached;
 }
@@ -106,32 +106,17 @@ Status bind_before_resolving(Id& id, const sockaddr* source, const IpAddress& to
   return from.ok() ? bind_address(id, from.value()) : Status{from.error()};
 }
 
-Status listen_on(Id& id, Device& device, const cm::ListenParameters& parameters) {
-  Result<uint32_t> listener = device.manager->listen(parameters);
-  if (!listener.ok()) return listener.error();
-  id.listening.push_back({&device, listener.value()});
-  device.route_listener(listener.value(), id);
-  return {};
-}
-
-Status listen_everywhere(Id& id, const cm::ListenParameters& parameters) {
-  for (Device* device = id.library->devices; device != nullptr; device = device->next) {
-    const Status status = listen_on(id, *device, parameters);
-    if (!status.ok()) return status;
-  }
-  return {};
-}
-
 Status start_listening(Id& id, uint32_t backlog) {
   const Status exclusive = id.library->ports.make_exclusive(id.port);
   if (!exclusive.ok()) return exclusive;
-  cm::ListenParameters parameters;
+  cm::ListenParameters& parameters = id.listens_for;
+  parameters = {};
   parameters.service_id = cm::service_id(id.space(), id.source.port);
   parameters.family = id.port.family;
   parameters.backlog = backlog;
-  if (id.source.is_any()) return listen_everywhere(id, parameters);
+  if (id.source.is_any()) return id.library->listen_everywhere(id);
   parameters.address = id.source.gid;
-  return listen_on(id, *id.device, parameters);
+  return listen_on(id, *id.device);
 }
 
 }  // namespace
@@ -186,7 +171,8 @@ Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destinati
 }
 
 Status resolve_route(Id& id) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   if (!id.enter(State::AddressResolved, State::RouteResolved)) return kWrongState;
   Result<ibv_sa_path_rec> path = path_to_destination(id);
   Status status = path.ok() ? id.set_path(path.value()) : Status{path.error()};
@@ -199,17 +185,9 @@ Status resolve_route(Id& id) {
   return {};
 }
 
-// After each of these the agent tells of no new request.
-void stop_listening(Id& id) {
-  for (const Id::Listening& at : id.listening) {
-    (void)at.device->manager->stop_listening(at.listener);
-    at.device->forget_listener(at.listener, id);
-  }
-  id.listening.clear();
-}
-
 Status listen(Id& id, int backlog) {
-  if (is_dead(id)) return kForked;
+  const Status alive = check_alive(id);
+  if (!alive.ok()) return alive;
   if (id.state == State::Idle) {
     const Status bound = bind_address(id, IpAddress::any_of(AF_INET));
     if (!bound.ok()) return bound;

@@ -1,8 +1,6 @@
 // From the agent's events to the program's: found by their number, written down, put into a
 // channel. Runs with a Nic's lock held, on whatever thread turned its crank; what takes verbs calls
 // waits until the program takes the event (events.cc).
-#include "abi/rdmacm/sink.h"
-
 #include <memory>
 #include <new>
 
@@ -84,7 +82,7 @@ std::unique_ptr<Event> write_down(Id& about, const cm::Event& from) {
 void add_request(Device& device, Id& listener, const cm::Event& from) {
   auto child =
       std::make_unique<Id>(*listener.library, nullptr, nullptr, listener.ps, listener.qp_type);
-  child->device = &device;
+  child->device = device.shared_from_this();
   child->state = State::Connect;
   child->exchange = from.id;
   child->exchanged = true;
@@ -144,25 +142,42 @@ void deliver_early(Device& device) {
   }
 }
 
-class Deliverer final : public runtime::ConnectionManager::Sink {
- public:
-  void on_event(runtime::ConnectionManager& from, const cm::Event& event) override {
-    Device* const device = library().find(from);
-    if (device == nullptr) return;
-    try {
-      const std::lock_guard lock(device->mutex);
-      if (!deliver(*device, event)) device->early.push_back(event);
-    } catch (const std::bad_alloc&) {
-      runtime::log(runtime::LogLevel::Error, "out of memory: a connection event is lost");
-    }
-  }
-};
-
 }  // namespace
 
-runtime::ConnectionManager::Sink& sink() {
-  static Deliverer* const instance = new Deliverer;  // never destroyed: threads may still tell
-  return *instance;
+void Device::on_event(const cm::Event& event) {
+  try {
+    const std::lock_guard lock(mutex);
+    if (!deliver(*this, event)) early.push_back(event);
+  } catch (const std::bad_alloc&) {
+    runtime::log(runtime::LogLevel::Error, "out of memory: a connection event is lost");
+  }
+}
+
+// Those who are bound to it hear of it, those who asked or were asked for a connection too. Whoever
+// listens everywhere does not: there are other devices.
+void Device::on_removed() {
+  try {
+    const std::lock_guard lock(mutex);
+    removed = true;
+    std::unordered_set<Id*> affected = bound;
+    for (const auto& [exchange, id] : exchanges) affected.insert(id);
+    for (Id* id : affected) id->post(RDMA_CM_EVENT_DEVICE_REMOVAL);
+  } catch (const std::bad_alloc&) {
+    runtime::log(runtime::LogLevel::Error, "out of memory: the end of a device is not told");
+  }
+  library->follow_soon();
+}
+
+Status Device::add_bound(Id& id) {
+  const std::lock_guard lock(mutex);
+  if (removed) return Error{ENODEV, "the device's network interface is gone"};
+  bound.insert(&id);
+  return {};
+}
+
+void Device::forget_bound(Id& id) {
+  const std::lock_guard lock(mutex);
+  bound.erase(&id);
 }
 
 void Device::route_exchange(uint32_t exchange, Id& id) {

@@ -1,0 +1,19 @@
+// Threads that the libraries start for themselves. Signals belong to the application's threads.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace verbena::runtime {
+
+// 0, or an errno.
+inline int start_thread(pthread_t& thread, void* (*body)(void*), void* argument) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread, nullptr, body, argument);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
+
+}  // namespace verbena::runtime
