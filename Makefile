@@ -16,7 +16,7 @@ configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 
 compile = cmake --build --preset $(1) -j $(JOBS)
 # What clang-format and clang-tidy look at: tracked and new files.
 sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
-	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.cc'
+	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.h' 'examples/*.cc'
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:

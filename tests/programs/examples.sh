@@ -40,6 +40,16 @@ for address in 127.0.0.1 ::1 localhost; do
   expect server 'event: RDMA_CM_EVENT_DISCONNECTED'
 done
 
+# A client that connects and leaves without a word: the server does not wait for ever.
+need cmtime
+start early.server "$tool" run -- "$examples/rdma_cm"
+await_rdma_listener 7471 early.server || fail "rdma_cm does not listen"
+timeout 30 "$tool" run -- cmtime -s 127.0.0.1 -p 7471 -c 1 >"$logs/early.client" 2>&1 || true
+finish early.server 30
+[ "$status" = 1 ] || fail "rdma_cm, after its client has left early: exit status $status"
+grep -q 'left early' "$logs/early.server" || fail "rdma_cm does not say that its client left"
+note "ok a client that leaves early"
+
 # What they say when it cannot work.
 try_alone() { # STATUS PATTERN COMMAND...
   local rc=0 expected=$1 pattern=$2
