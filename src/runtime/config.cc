@@ -29,6 +29,23 @@ LogLevel parse_level(const std::string& value) {
   return LogLevel::Warning;
 }
 
+Duration parse_poll(const std::string& value) {
+  constexpr const char* kHybrid = "hybrid";
+  constexpr uint32_t kDefault = 50;      // microseconds: what falling asleep and waking up costs
+  constexpr uint32_t kMost = 1'000'000;  // beyond, it is no longer hybrid
+  if (value.empty() || value == "event") return {};
+  if (value == kHybrid) return microseconds(kDefault);
+  if (value.starts_with(std::string(kHybrid) + ":")) {
+    const char* const digits = value.c_str() + std::strlen(kHybrid) + 1;
+    char* end = nullptr;
+    const unsigned long n = std::strtoul(digits, &end, 10);
+    if (*digits >= '0' && *digits <= '9' && *end == 0 && n <= kMost)
+      return microseconds(static_cast<int64_t>(n));
+  }
+  warn("VERBENA_POLL", value, "use event, hybrid or hybrid:MICROSECONDS (up to 1000000)");
+  return {};
+}
+
 // From 1 to `most`; `value` keeps its default otherwise.
 void number(const char* name, uint32_t most, const char* wanted, uint32_t& value) {
   const std::string given = text(name);
@@ -46,6 +63,7 @@ Config read() {
   c.log_file = text("VERBENA_LOG_FILE");
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
+  c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",
          c.receive_buffer);
   number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "a decimal number of 32 bits is wanted",

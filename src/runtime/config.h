@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/time.h"
+
 namespace verbena::runtime {
 
 enum class LogLevel : uint8_t { Silent = 0, Error = 1, Warning = 2, Info = 3, Debug = 4 };
@@ -17,6 +19,9 @@ struct Config {
   std::string pcap;    // VERBENA_PCAP: file to capture packets to (%p becomes the process id)
   uint32_t vendor_part_id = 1;  // VERBENA_VENDOR_PART_ID: for programs that do less for parts that
                                 // they have never heard of
+  // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" waits awake for so long before it sleeps on a
+  // completion channel, for programs that get many events a second; "event" sleeps at once.
+  Duration awake_before_sleep{0};
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF to ask for, to try small ones
 };
 

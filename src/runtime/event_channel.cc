@@ -35,21 +35,25 @@ void EventChannel::quiet_if_empty() {
   eventfd_read(fd_, &value);  // the count is 1: never waits
 }
 
+int EventChannel::try_pop(Event* event, void (*taken)(const Event&)) {
+  const NoCancel no_cancel;
+  const std::lock_guard lock(mutex_);
+  if (fd_ < 0) return EBADF;
+  if (events_.empty()) return EAGAIN;
+  *event = events_.front();
+  events_.pop_front();
+  if (taken != nullptr) taken(*event);
+  quiet_if_empty();
+  return 0;
+}
+
+bool EventChannel::nonblocking() const { return (fcntl(fd_, F_GETFL) & O_NONBLOCK) != 0; }
+
 int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
   for (;;) {
     const uint32_t seen = waker_.seen();
-    {
-      const NoCancel no_cancel;
-      const std::lock_guard lock(mutex_);
-      if (fd_ < 0) return EBADF;
-      if (!events_.empty()) {
-        *event = events_.front();
-        events_.pop_front();
-        if (taken != nullptr) taken(*event);
-        quiet_if_empty();
-        return 0;
-      }
-    }
+    const int code = try_pop(event, taken);
+    if (code != EAGAIN) return code;
     const int flags = fcntl(fd_, F_GETFL);
     if (flags < 0) return errno;
     if ((flags & O_NONBLOCK) != 0) return EAGAIN;

@@ -31,6 +31,9 @@ class EventChannel {
   // the channel is still locked: what it counts is complete when forget() returns, so that
   // destroying can wait for the acknowledgements.
   int pop(Event* event, void (*taken)(const Event&) = nullptr);
+  // The same without waiting: 0, EAGAIN or EBADF.
+  int try_pop(Event* event, void (*taken)(const Event&) = nullptr);
+  bool nonblocking() const;
   // An object goes away: drops the events about it that nobody has taken.
   void forget(const void* object);
   // In the child of a fork: the descriptor's copy goes, waiting on it fails.

@@ -4,6 +4,7 @@
 
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
+#include "runtime/config.h"
 
 namespace verbena::abi {
 namespace {
@@ -72,6 +73,22 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& complet
   pthread_mutex_unlock(&mutex);
 }
 
+// The next completion event. With VERBENA_POLL=hybrid, what comes soon is met awake, and the caller
+// turns the crank meanwhile: no thread has to wake up for it.
+int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runtime::Event* event) {
+  if (const Duration awake = runtime::config().awake_before_sleep; awake.ns > 0) {
+    int code = events.try_pop(event, count_completion_event);
+    if (code != EAGAIN || events.nonblocking()) return code;
+    for (const Instant until = runtime::now() + awake; runtime::now() < until;) {
+      nic.turn_for_poller();
+      code = events.try_pop(event, count_completion_event);
+      if (code != EAGAIN) return code;
+    }
+  }
+  nic.poller_sleeps();  // the last poll may have taken the watch
+  return events.pop(event, count_completion_event);
+}
+
 // These two calls report by -1 and errno; that nothing has come yet is not worth a log line.
 int minus_one(int code) {
   errno = code;
@@ -87,10 +104,10 @@ using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 VERBENA_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
-  if (from(channel->context)->nic->dead()) return minus_one(EIO);
-  from(channel->context)->nic->poller_sleeps();  // the last poll may have taken the watch
+  runtime::Nic& nic = *from(channel->context)->nic;
+  if (nic.dead()) return minus_one(EIO);
   runtime::Event event;
-  const int code = from(channel)->events->pop(&event, count_completion_event);
+  const int code = next_completion_event(nic, *from(channel)->events, &event);
   if (code != 0) return minus_one(code);
   *cq = static_cast<ibv_cq*>(event.object);
   *cq_context = (*cq)->cq_context;
