@@ -57,4 +57,21 @@ inline void store_be64(std::byte* p, uint64_t v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// memcpy for what is short and of varying length, where the call would cost more than the copy.
+inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
+  const auto move = [&]<typename Word>(Word word, size_t at) {
+    std::memcpy(&word, from + at, sizeof word);
+    std::memcpy(to + at, &word, sizeof word);
+  };
+  if (bytes >= 8) {
+    for (size_t at = 0; at + 8 < bytes; at += 8) move(uint64_t{}, at);
+    move(uint64_t{}, bytes - 8);  // may overlap the one before
+  } else if (bytes >= 4) {
+    move(uint32_t{}, 0);
+    move(uint32_t{}, bytes - 4);
+  } else {
+    for (size_t at = 0; at < bytes; ++at) to[at] = from[at];
+  }
+}
+
 }  // namespace verbena

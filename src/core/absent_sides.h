@@ -13,7 +13,7 @@ class NoSends final : public SendSide {
   }
   void take_back(uint32_t) override {}
   uint32_t transmit(wire::PacketSink&, Instant, uint32_t) override { return 0; }
-  bool ready(Instant) override { return false; }
+  Readiness readiness(Instant) override { return Readiness::No; }
   void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }
   void start() override {}
   void change_window(PeerWindow* window) override { qp_.window = window; }

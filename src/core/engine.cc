@@ -92,6 +92,7 @@ PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
     window->destination = attr.address.destination;
     window->slot = attr.dest_qpn.slot();
   }
+  if (attr.path_packet_bytes != 0) window->widen();
   ++window->users;
   return window.get();
 }
@@ -178,7 +179,8 @@ std::vector<wire::Gid> Engine::groups_of(const QueuePair& qp) const {
 Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now) {
   state_.now = now;
   Status status = qp.post_send(requests);
-  if (status.ok()) after_change(qp, now);
+  // One that is in the list is looked at when its turn comes.
+  if (status.ok() && !qp.in_ready_list) after_change(qp, now);
   return status;
 }
 
@@ -193,33 +195,34 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
+  wire::Packet packet;
   for (const wire::RxPacket& rx : packets) {
     state_.counters.add(CounterId::packets_received);
     wire::ParseError why{};
-    const auto packet = wire::Packet::parse(rx.bytes, &why);
-    if (!packet) {
+    if (!wire::Packet::parse_into(packet, rx.bytes, &why, rx.apart)) {
       state_.counters.add(CounterId::malformed_packets);
       continue;
     }
-    if (packet->op.verb == wire::Verb::Cnp) {
+    packet.cut_bytes = rx.cut_bytes;
+    if (packet.op.verb == wire::Verb::Cnp) {
       state_.counters.add(CounterId::cnp_received);
       continue;
     }
-    if (packet->bth.destination == wire::kMulticastQpn) {
-      on_multicast(*packet, *rx.meta, now);
+    if (packet.bth.destination == wire::kMulticastQpn) {
+      on_multicast(packet, *rx.meta, now);
       arrivals.messages = true;
       continue;
     }
-    QueuePair* qp = find(packet->bth.destination);
+    QueuePair* qp = find(packet.bth.destination);
     if (qp == nullptr) {
-      arrivals.answers_due |= on_management(*packet, rx);
+      arrivals.answers_due |= on_management(packet, rx);
       continue;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    qp->on_packet(*packet, *rx.meta, now);
-    const wire::Verb verb = packet->op.verb;
-    if (packet->op.direction == wire::Direction::Response) {
+    qp->on_packet(packet, *rx.meta, now);
+    const wire::Verb verb = packet.op.verb;
+    if (packet.op.direction == wire::Direction::Response) {
       arrivals.responses = true;
     } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
       arrivals.messages = true;
@@ -259,18 +262,19 @@ void Engine::on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, 
 // open.
 void Engine::after_change(QueuePair& qp, Instant now) {
   PeerWindow* window = qp.window();
-  const bool requests = qp.requests_ready(now);
+  const SendSide::Readiness readiness = qp.requests(now);
+  const bool requests = readiness == SendSide::Readiness::Ready;
   // Requests go behind those that already wait for the window, even if it has room at the moment:
   // otherwise one that is always busy would take each bit of room before the others get to it.
   // What is never acknowledged takes none of it.
   const bool others_wait =
       window != nullptr && !window->waiting.empty() && !is_unreliable(qp.type());
   if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
-  if (!qp.in_ready_list && !qp.in_waiting_list && (requests || qp.waits_for_window(now))) {
+  if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
     qp.in_waiting_list = true;
     window->waiting.push_back(&qp);
   }
-  if (window != nullptr) wake_waiting(*window, now);
+  if (window != nullptr && !window->waiting.empty()) wake_waiting(*window, now);
   schedule(qp);
   if (!state_.overrun.empty()) [[unlikely]]
     fail_overrun(now);
@@ -300,7 +304,8 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
     QueuePair* qp = window.waiting.front();
     window.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (!qp->requests_ready(now)) {  // its pacer closed meanwhile: it comes back by its deadline
+    if (qp->requests(now) !=
+        SendSide::Readiness::Ready) {  // its pacer closed meanwhile: it comes back by its deadline
       schedule(*qp);
       continue;
     }
@@ -322,9 +327,13 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
-    const uint32_t mtu = wire::bytes_of(qp->attributes().path_mtu);
-    const uint32_t budget = std::min(kPacketsPerQpAndRound, kBytesPerQpAndRound / mtu);
-    qp->transmit(sink, now, budget, !qp->in_waiting_list);
+    if (qp->type() != QpType::Ud && sink.full(qp->attributes().path)) {
+      qp->hold(now);
+    } else {
+      const uint32_t budget =
+          std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);
+      qp->transmit(sink, now, budget, !qp->in_waiting_list);
+    }
     after_change(*qp, now);
   }
   if (ready_head_ == ready_.size()) {

@@ -45,7 +45,7 @@ uint32_t MemoryRegistry::decrypt(uint32_t code) const {
 }
 
 const MemoryRegistry::Entry* MemoryRegistry::find(uint32_t key) const {
-  const uint32_t index = decrypt(key >> 8);
+  const uint32_t index = index_of(key);
   if (index >= entries_.size()) return nullptr;
   const Entry& e = entries_[index];
   if (e.kind == Kind::Free || e.tag != static_cast<uint8_t>(key)) return nullptr;
@@ -55,7 +55,7 @@ const MemoryRegistry::Entry* MemoryRegistry::find(uint32_t key) const {
 // By its owner, who may be ahead of or behind the tag: binds on their way or flushed change it or
 // not.
 MemoryRegistry::Entry* MemoryRegistry::find_window(uint32_t key) {
-  const uint32_t index = decrypt(key >> 8);
+  const uint32_t index = index_of(key);
   if (index >= entries_.size()) return nullptr;
   Entry& e = entries_[index];
   return is_window(e.kind) ? &e : nullptr;

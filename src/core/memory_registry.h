@@ -97,7 +97,7 @@ class MemoryRegistry {
   static constexpr size_t kMaxWindows = size_t{1} << 19;
 
  private:
-  static constexpr size_t kNullBytes = 4096 + 64;
+  static constexpr size_t kNullBytes = wire::kMaxPayloadBytes + 64;
 
   enum class Kind : uint8_t { Free, Region, Null, Window1, Window2 };
   static bool is_window(Kind kind) { return kind == Kind::Window1 || kind == Kind::Window2; }
@@ -120,6 +120,12 @@ class MemoryRegistry {
   uint32_t encrypt(uint32_t index) const;
   uint32_t decrypt(uint32_t code) const;
   uint32_t key_of(uint32_t index) const { return encrypt(index) << 8 | entries_[index].tag; }
+  uint32_t index_of(uint32_t key) const {
+    const uint32_t code = key >> 8;
+    Decrypted& known = decrypted_[code % decrypted_.size()];
+    if (known.code != code) known = {code, decrypt(code)};
+    return known.index;
+  }
   const Entry* find(uint32_t key) const;
   Entry* find(uint32_t key) { return const_cast<Entry*>(std::as_const(*this).find(key)); }
   Entry* find_window(uint32_t key);
@@ -129,6 +135,12 @@ class MemoryRegistry {
   const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
 
   uint32_t round_keys_[4];
+  // A program uses few keys at a time.
+  struct Decrypted {
+    uint32_t code = UINT32_MAX;  // no code, those have 24 bits
+    uint32_t index = 0;
+  };
+  mutable std::array<Decrypted, 16> decrypted_;
   Prng tags_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;

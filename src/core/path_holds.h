@@ -30,6 +30,7 @@ class PathHolds {
   }
   // Paths to be closed, by the engine's owner, who clears the list.
   std::vector<wire::PathId>& idle() { return idle_; }
+  const std::vector<wire::PathId>& idle() const { return idle_; }
 
  private:
   static size_t index(wire::PathId path) { return static_cast<uint32_t>(path); }

@@ -21,6 +21,12 @@ class PeerWindow {
   static constexpr uint32_t kMin = 16 * 1024;
   static constexpr uint32_t kMax = 320 * 1024;
 
+  // Through memory nothing is lost, and the window only keeps the way from filling: what both sides
+  // send, and answer, fits into a mebibyte.
+  static constexpr uint32_t kInMemory = 448 * 1024;
+
+  void widen() { limit_ = least_ = most_ = kInMemory; }
+
   bool open() const { return in_flight_ < limit_; }
   uint32_t room() const { return open() ? limit_ - in_flight_ : 0; }
   uint32_t limit() const { return limit_; }
@@ -34,13 +40,13 @@ class PeerWindow {
     credit_ += cost;
     if (credit_ >= limit_) {
       credit_ = 0;
-      limit_ = std::min(limit_ + 4096, kMax);
+      limit_ = std::min(limit_ + 4096, most_);
     }
   }
   // Given up on (retransmission will charge it anew, or its queue pair is gone).
   void release(uint32_t cost) { in_flight_ -= std::min(cost, in_flight_); }
   void lost() {
-    limit_ = std::max(limit_ - limit_ / 4, kMin);
+    limit_ = std::max(limit_ - limit_ / 4, least_);
     credit_ = 0;
   }
 
@@ -51,6 +57,8 @@ class PeerWindow {
 
  private:
   uint32_t limit_ = kInitial;
+  uint32_t least_ = kMin;
+  uint32_t most_ = kMax;
   uint32_t in_flight_ = 0;
   uint32_t credit_ = 0;
 };

@@ -18,7 +18,10 @@ void place_last_byte_last(std::byte* to, std::span<const std::byte> from);
 
 // A run of message bytes as they lie in registered memory, gathered for one packet.
 struct Gather {
-  std::array<std::span<const std::byte>, kMaxSges> spans;
+  Gather() {}  // NOLINT(modernize-use-equals-default): half a kilobyte that is not cleared
+  union {
+    std::array<std::span<const std::byte>, kMaxSges> spans;  // the first `count` are set
+  };
   size_t count = 0;
   std::span<const std::span<const std::byte>> view() const { return {spans.data(), count}; }
 };

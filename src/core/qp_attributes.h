@@ -83,6 +83,7 @@ struct QpAttributes {
   // packets will show them.
   wire::PathId path{};
   wire::Gid source_gid;
+  uint32_t path_packet_bytes = 0;  // what a packet may carry there if that is more than path_mtu
 };
 
 // EINVAL if `from` -> `to` is no transition of such a queue pair, a required attribute is missing,

@@ -37,6 +37,10 @@ struct EngineState {
   Instant now;                                                             // of the present turn
   UnackedPace pace;  // of all UD and UC queue pairs
   PathHolds paths;   // of address handles
+
+  bool anything_to_tell() const {
+    return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
+  }
 };
 
 struct QpCommon {
@@ -57,6 +61,16 @@ struct QpCommon {
   std::optional<QpFailure> failure;
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
+  // What each packet of a message carries that is begun now. A rate that the program chose is kept
+  // in small packets.
+  uint32_t cut_bytes() const {
+    return attr.path_packet_bytes != 0 && attr.rate_limit == 0 ? attr.path_packet_bytes
+                                                               : wire::bytes_of(attr.path_mtu);
+  }
+  // The same of a peer's message, by a packet of it.
+  uint32_t cut_bytes_of(const wire::Packet& request) const {
+    return request.cut_bytes != 0 ? request.cut_bytes : wire::bytes_of(attr.path_mtu);
+  }
   bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
@@ -97,14 +111,16 @@ struct QpCommon {
   }
 };
 
-// Builds and pushes one packet; padding is added here.
+// Builds and pushes one packet; padding is added here. Requests say by how much they are cut.
 inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
                         wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {
   wire::TxPacket tx;
+  tx.cut_bytes = packet.cut_bytes;
   tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
   tx.payload = payload;
+  tx.payload_bytes = payload_bytes;
   packet.bth.pad = tx.pad;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
   qp.count(CounterId::packets_sent);

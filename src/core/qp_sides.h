@@ -21,8 +21,8 @@ class SendSide {
   // Sends what may be sent, at most `budget` packets. Returns how many.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
   // Whether transmit() would find something to do.
-  virtual bool ready(Instant now) = 0;
-  virtual bool waits_for_window(Instant) { return false; }
+  enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
+  virtual Readiness readiness(Instant now) = 0;
 
   virtual void on_response(const wire::Packet&, Instant) {}
   virtual void on_deadline(Instant) {}

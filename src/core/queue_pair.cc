@@ -167,6 +167,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kAddressVector, a.address, attr.address);
   set(kAddressVector, a.path, attr.path);
   set(kAddressVector, a.source_gid, attr.source_gid);
+  set(kAddressVector, a.path_packet_bytes, attr.path_packet_bytes);
   set(kPathMtu, a.path_mtu, attr.path_mtu);
   set(kTimeout, a.timeout, attr.timeout);
   set(kRetryCount, a.retry_count, attr.retry_count);
@@ -193,6 +194,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       established_ = false;
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
+      held_until_ = kNever;
       break;
     case QpState::Rtr:
       responder_->start();
@@ -256,12 +258,20 @@ void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
   paced_until_ = kNever;
 }
 
-bool QueuePair::requests_ready(Instant now) {
+void QueuePair::hold(Instant now) {
+  held_until_ = now + next_hold_;
+  next_hold_ = std::min(next_hold_ * 2, kLongestHold);
+}
+
+SendSide::Readiness QueuePair::requests(Instant now) {
+  using enum SendSide::Readiness;
   paced_until_ = kNever;
-  if (!requester_->ready(now)) return false;
-  if (pacer_.open(now)) return true;
+  if (held_until_ != kNever && now < held_until_) return No;
+  held_until_ = kNever;
+  const SendSide::Readiness readiness = requester_->readiness(now);
+  if (readiness != Ready || pacer_.open(now)) return readiness;
   paced_until_ = pacer_.reopens_at();
-  return false;
+  return No;
 }
 
 bool QueuePair::from_peer(const wire::RxMeta& meta) const {
@@ -277,6 +287,7 @@ void QueuePair::on_deadline(Instant now) {
 // READ data and atomic results first, since the peer waits for them; then requests; a mere
 // acknowledgement last, being short, so that it can end the train that a request began.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
+  next_hold_ = kFirstHold;
   uint32_t sent = responder_->send_answers(sink, budget);
   settle();
   if (requests && sent < budget) {
@@ -294,8 +305,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
 }
 
 // Acts on a failure that one of the halves has recorded.
-void QueuePair::settle() {
-  if (!common_.failure || common_.state == QpState::Error) return;
+void QueuePair::act_on_failure() {
+  if (common_.state == QpState::Error) return;
   QpFailure failure = *common_.failure;
   failure.type = config_.type;
   common_.engine.failures.push_back(failure);
@@ -322,8 +333,8 @@ void QueuePair::enter_error(WcStatus first) {
   responder_->flush();
 }
 
-void QueuePair::check_drained() {
-  if (common_.state != QpState::Sqd || drain_announced_ || !requester_->drained()) return;
+void QueuePair::announce_drained() {
+  if (drain_announced_ || !requester_->drained()) return;
   drain_announced_ = true;
   common_.engine.events.push_back({.kind = EventKind::SqDrained, .qp = this});
 }

@@ -29,6 +29,9 @@ struct QpConfig {
 
 class QueuePair {
  public:
+  static constexpr Duration kFirstHold = microseconds(20);
+  static constexpr Duration kLongestHold = milliseconds(2);
+
   QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config);
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -61,11 +64,15 @@ class QueuePair {
   void on_deadline(Instant now);
   // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
-  bool answers_ready() const { return responder_->ready(); }
-  bool requests_ready(Instant now);
-  bool waits_for_window(Instant now) { return requester_->waits_for_window(now); }
+  bool answers_ready() const { return responder_->ready() && held_until_ == kNever; }
+  SendSide::Readiness requests(Instant now);
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
-  Instant deadline() const { return std::min(requester_->deadline(), paced_until_); }
+  Instant deadline() const {
+    return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
+  }
+  // The way to the peer is full: nothing leaves for a while, longer each time.
+  void hold(Instant now);
+  uint32_t cut_bytes() const { return common_.cut_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
   // For the engine's lists.
@@ -77,9 +84,17 @@ class QueuePair {
 
  private:
   bool from_peer(const wire::RxMeta& meta) const;
-  void settle();
+  void settle() {
+    if (common_.failure) [[unlikely]]
+      act_on_failure();
+  }
+  void act_on_failure();
   void enter_error(WcStatus first);
-  void check_drained();
+  void check_drained() {
+    if (common_.state == QpState::Sqd) [[unlikely]]
+      announce_drained();
+  }
+  void announce_drained();
 
   QpConfig config_;
   QpCommon common_;
@@ -89,6 +104,8 @@ class QueuePair {
   bool established_ = false;
   Pacer pacer_;
   Instant paced_until_ = kNever;  // requests wait for the pacer alone
+  Instant held_until_ = kNever;   // whatever is to be sent waits for room on its way
+  Duration next_hold_ = kFirstHold;
 };
 
 }  // namespace verbena::core

@@ -95,15 +95,13 @@ bool Requester::has_reads_queued() const {
 
 uint32_t Requester::packet_bytes(const SendWqe& wqe, uint32_t packet) const {
   if (is_atomic(wqe.op)) return 0;
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
-  return std::min(mtu, wqe.length - packet * mtu);
+  return std::min(wqe.cut_bytes, wqe.length - packet * wqe.cut_bytes);
 }
 
 uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const {
   uint32_t bytes = 0;
   if (!is_atomic(wqe.op) && count != 0) {
-    const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
-    bytes = (count - 1) * mtu + packet_bytes(wqe, first + count - 1);
+    bytes = (count - 1) * wqe.cut_bytes + packet_bytes(wqe, first + count - 1);
   }
   return bytes + count * PeerWindow::kPacketOverhead;
 }
@@ -131,14 +129,17 @@ Requester::Blocked Requester::blocked_reason(Instant now) {
 }
 
 void Requester::number(SendWqe& wqe) {
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   wqe.first_psn = next_;
-  wqe.packets = is_atomic(wqe.op) || wqe.length == 0 ? 1 : (wqe.length - 1) / mtu + 1;
+  wqe.cut_bytes = qp_.cut_bytes();
+  const bool one = wqe.length <= wqe.cut_bytes || is_atomic(wqe.op);
+  wqe.packets = one ? 1 : (wqe.length - 1) / wqe.cut_bytes + 1;
   // The responder remembers each request of a READ by itself. So that one asked for again never
   // reaches from one into the next, the pieces are fixed once and do not follow the window from
   // then on.
-  const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
-  wqe.piece_packets = std::max(piece / mtu, 1u);
+  if (!one) {
+    const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
+    wqe.piece_packets = std::max(piece / wqe.cut_bytes, 1u);
+  }
   wqe.numbered = true;
 }
 
@@ -198,8 +199,7 @@ void Requester::advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost) {
 }
 
 void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
-  const uint32_t offset = cursor_packet_ * mtu;
+  const uint32_t offset = cursor_packet_ * wqe.cut_bytes;
   // To the end of the piece the cursor is in; the rest is another request, with the PSNs that
   // follow. The peer cannot tell that from a requester that resumes after a loss.
   const uint32_t piece_left = wqe.piece_packets - cursor_packet_ % wqe.piece_packets;
@@ -212,7 +212,8 @@ void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
   p.xrc_srqn = wqe.remote_srqn;
   p.bth.ack_request = true;
   p.reth = {wqe.remote_address + offset, wqe.rkey,
-            to_the_end ? wqe.length - offset : packets * mtu};
+            to_the_end ? wqe.length - offset : packets * wqe.cut_bytes};
+  p.cut_bytes = wqe.cut_bytes;
   push_packet(qp_, sink, p, {}, 0);
   reads_.push_back({next_, next_ + (packets - 1)});
   advance_cursor(wqe, packets, cost_of(wqe, cursor_packet_, packets));
@@ -246,7 +247,7 @@ void Requester::send_flush(SendWqe& wqe, wire::PacketSink& sink) {
 }
 
 bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
-  const uint32_t offset = cursor_packet_ * wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t offset = cursor_packet_ * wqe.cut_bytes;
   const uint32_t bytes = packet_bytes(wqe, cursor_packet_);
   const bool first = cursor_packet_ == 0;
   const bool last = cursor_packet_ + 1 == wqe.packets;
@@ -269,6 +270,7 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
+  p.cut_bytes = wqe.cut_bytes;
   const uint32_t cost = cost_of(wqe, cursor_packet_, 1);
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the

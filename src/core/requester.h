@@ -22,8 +22,11 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
-  bool ready(Instant now) override { return blocked_reason(now) == Blocked::No; }
-  bool waits_for_window(Instant now) override { return blocked_reason(now) == Blocked::Window; }
+  Readiness readiness(Instant now) override {
+    const Blocked blocked = blocked_reason(now);
+    if (blocked == Blocked::No) return Readiness::Ready;
+    return blocked == Blocked::Window ? Readiness::WaitsForWindow : Readiness::No;
+  }
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;

@@ -160,7 +160,7 @@ bool Requester::take_answer(const wire::Packet& p, uint64_t index, uint32_t pack
   if (wqe.op == SendOp::AtomicWrite || wqe.op == SendOp::Flush) return true;
   std::array<std::byte, 8> original;
   std::span<const std::byte> bytes = p.payload;
-  uint32_t offset = packet * wire::bytes_of(qp_.attr.path_mtu);
+  uint32_t offset = packet * wqe.cut_bytes;
   if (is_atomic(wqe.op)) {
     std::memcpy(original.data(), &p.original, 8);
     bytes = original;

@@ -61,8 +61,9 @@ void Responder::flush() {
   receives_.flush();
 }
 
-uint32_t Responder::packets_for(uint32_t length) const {
-  return length == 0 ? 1 : (length - 1) / wire::bytes_of(qp_.attr.path_mtu) + 1;
+// How many packets the answer to a READ takes.
+uint32_t Responder::packets_for(const wire::Packet& read) const {
+  return read.reth.length == 0 ? 1 : (read.reth.length - 1) / qp_.cut_bytes_of(read) + 1;
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
@@ -113,7 +114,7 @@ Responder::Verdict Responder::check_order(const wire::Packet& p) const {
 
 Responder::Verdict Responder::check_length(const wire::Packet& p) const {
   const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t mtu = qp_.cut_bytes_of(p);
   const size_t bytes = p.payload.size();
   switch (p.op.position) {
     case Position::First:
@@ -289,7 +290,8 @@ Responder::Verdict Responder::execute_read(const wire::Packet& p) {
   Answer* a = take_answer(p.op.verb);
   if (a == nullptr) return invalid;
   a->reth = p.reth;
-  a->packets = packets_for(p.reth.length);
+  a->cut_bytes = qp_.cut_bytes_of(p);
+  a->packets = packets_for(p);
   a->msn = ++msn_;
   arm_answer(*a, 0, a->packets, false);
   return {};
@@ -374,7 +376,7 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
 void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
   switch (verdict.kind) {
     case Verdict::Proceed: {
-      const uint32_t packets = p.op.verb == Verb::ReadRequest ? packets_for(p.reth.length) : 1;
+      const uint32_t packets = p.op.verb == Verb::ReadRequest ? packets_for(p) : 1;
       expected_ = expected_ + packets;
       nak_sent_ = false;
       nak_.reset();
@@ -448,16 +450,15 @@ void Responder::on_duplicate(const wire::Packet& p) {
       return;
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
-    const uint64_t skipped =
-        uint64_t{static_cast<uint32_t>(from)} * wire::bytes_of(qp_.attr.path_mtu);
-    const bool within = p.reth.rkey == a.reth.rkey && p.reth.address == a.reth.address + skipped &&
+    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.cut_bytes;
+    const bool within = qp_.cut_bytes_of(p) == a.cut_bytes && p.reth.rkey == a.reth.rkey &&
+                        p.reth.address == a.reth.address + skipped &&
                         p.reth.length <= a.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.
-    const bool whole =
-        p.reth.length == a.reth.length - skipped ||
-        (p.reth.length != 0 && p.reth.length % wire::bytes_of(qp_.attr.path_mtu) == 0);
+    const bool whole = p.reth.length == a.reth.length - skipped ||
+                       (p.reth.length != 0 && p.reth.length % a.cut_bytes == 0);
     if (!within || !whole) continue;
-    arm_answer(a, static_cast<uint32_t>(from), packets_for(p.reth.length), true);
+    arm_answer(a, static_cast<uint32_t>(from), packets_for(p), true);
     return;
   }
   qp_.count(CounterId::duplicate_dropped);
@@ -502,9 +503,8 @@ uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
 }
 
 bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
-  const uint32_t offset = a.next_packet * mtu;
-  const uint32_t bytes = std::min(mtu, a.reth.length - offset);
+  const uint32_t offset = a.next_packet * a.cut_bytes;
+  const uint32_t bytes = std::min(a.cut_bytes, a.reth.length - offset);
   std::span<const std::byte> payload;
   if (bytes != 0) {
     const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, a.pd, qp_.qpn,

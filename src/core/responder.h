@@ -46,6 +46,7 @@ class Responder final : public ReceiveSide {
   // again.
   struct Answer {
     wire::Psn first{0};
+    uint32_t cut_bytes = 0;  // READ: what each packet but the last carries
     uint32_t packets = 0;
     uint32_t msn = 0;
     uint32_t pd = 0;
@@ -88,7 +89,7 @@ class Responder final : public ReceiveSide {
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
   void send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value);
-  uint32_t packets_for(uint32_t length) const;
+  uint32_t packets_for(const wire::Packet& read) const;
 
   QpCommon& qp_;
   ReceiveSource receives_;

@@ -51,7 +51,7 @@ void UcReceiver::drop_message(CounterId why) {
 }
 
 bool UcReceiver::length_fits(const wire::Packet& p) const {
-  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t mtu = qp_.cut_bytes_of(p);
   const size_t bytes = p.payload.size();
   const bool full = p.op.position == Position::First || p.op.position == Position::Middle;
   if (full ? bytes != mtu : bytes > mtu) return false;

@@ -114,10 +114,10 @@ uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, uint32_
 }
 
 void UnreliableSender::send_packet(wire::PacketSink& sink) {
-  const SendWqe& wqe = queue_.front();
-  const uint32_t limit = packet_limit();
-  const uint32_t offset = next_packet_ * limit;
-  const uint32_t bytes = std::min(limit, wqe.length - offset);
+  SendWqe& wqe = queue_.front();
+  if (next_packet_ == 0) wqe.cut_bytes = packet_limit();
+  const uint32_t offset = next_packet_ * wqe.cut_bytes;
+  const uint32_t bytes = std::min(wqe.cut_bytes, wqe.length - offset);
   const bool last = offset + bytes == wqe.length;
   Gather payload;
   if (!gather_message(qp_, queue_, queue_.head(), offset, bytes, payload)) {
@@ -129,6 +129,7 @@ void UnreliableSender::send_packet(wire::PacketSink& sink) {
   // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
   p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
   p.immediate = wqe.immediate_or_rkey;
+  p.cut_bytes = wqe.cut_bytes;
   push_packet(qp_, sink, path, p, payload.view(), bytes);
   next_ = next_ + 1;
   reserved_ -= std::min(reserved_, bytes + UnackedPace::kPacketOverhead);

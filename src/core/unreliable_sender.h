@@ -18,7 +18,9 @@ class UnreliableSender : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override;
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
-  bool ready(Instant now) override;
+  Readiness readiness(Instant now) override {
+    return ready(now) ? Readiness::Ready : Readiness::No;
+  }
   Instant deadline() const override { return waits_ ? not_before_ : kNever; }
   void start() override;
   void change_window(PeerWindow* window) override { qp_.window = window; }
@@ -42,6 +44,7 @@ class UnreliableSender : public SendSide {
 
  private:
   bool may_send() const;
+  bool ready(Instant now);
   void reserve(Instant now);
   void cancel_reservation();
   void send_packet(wire::PacketSink& sink);
@@ -64,7 +67,7 @@ class UcSender final : public UnreliableSender {
 
  private:
   Status admit(const SendRequest& request, uint32_t length) const override;
-  uint32_t packet_limit() const override { return wire::bytes_of(qp_.attr.path_mtu); }
+  uint32_t packet_limit() const override { return qp_.cut_bytes(); }
   wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
 };
 

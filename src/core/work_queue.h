@@ -3,6 +3,7 @@
 // capacity.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,14 +30,15 @@ struct SendWqe {
   uint32_t flush_length = 0;
   uint8_t flush_placement = 0;
   uint8_t flush_selectivity = 0;
+  uint32_t cut_bytes = 0;      // what each of its packets but the last carries; set with first_psn
   uint32_t packets = 0;        // PSNs it takes; set with first_psn
-  uint32_t piece_packets = 0;  // READ: it is asked for in requests of this many; set with first_psn
+  uint32_t piece_packets = 1;  // READ: it is asked for in requests of this many; set with first_psn
   wire::PathId path{};         // UD: where it goes
   wire::Qpn remote_qpn;
   uint32_t remote_qkey = 0;
   wire::Psn first_psn{0};  // set when it is first reached
   uint16_t sge_count = 0;
-  bool numbered = false;  // first_psn and packets are set
+  bool numbered = false;  // first_psn, cut_bytes and packets are set
 
   wire::Psn last_psn() const { return first_psn + (packets - 1); }
 };
@@ -53,6 +55,7 @@ class WorkQueue {
  public:
   WorkQueue(uint32_t capacity, uint32_t max_sges, uint32_t max_inline)
       : capacity_(capacity),
+        mask_(std::has_single_bit(capacity) ? capacity - 1 : kNoMask),
         max_sges_(max_sges),
         max_inline_(max_inline),
         wqes_(std::make_unique<Wqe[]>(capacity)),
@@ -69,18 +72,16 @@ class WorkQueue {
   bool full() const { return tail_ - head_ >= capacity_; }
   uint64_t size() const { return tail_ - head_; }
 
-  Wqe& at(uint64_t index) { return wqes_[index % capacity_]; }
-  const Wqe& at(uint64_t index) const { return wqes_[index % capacity_]; }
+  Wqe& at(uint64_t index) { return wqes_[slot_of(index)]; }
+  const Wqe& at(uint64_t index) const { return wqes_[slot_of(index)]; }
   Wqe& front() { return at(head_); }
   std::span<Sge> sges(uint64_t index) {
-    return {sges_.get() + (index % capacity_) * max_sges_, at(index).sge_count};
+    return {sges_.get() + slot_of(index) * max_sges_, at(index).sge_count};
   }
   std::span<Sge> sge_slots(uint64_t index) {
-    return {sges_.get() + (index % capacity_) * max_sges_, max_sges_};
+    return {sges_.get() + slot_of(index) * max_sges_, max_sges_};
   }
-  std::byte* inline_bytes(uint64_t index) {
-    return inline_.get() + (index % capacity_) * max_inline_;
-  }
+  std::byte* inline_bytes(uint64_t index) { return inline_.get() + slot_of(index) * max_inline_; }
 
   // The slot that push() will make part of the queue.
   Wqe& slot() { return at(tail_); }
@@ -100,7 +101,14 @@ class WorkQueue {
   void clear() { head_ = tail_; }
 
  private:
+  // Most capacities are powers of two, and a division takes longer than the rest of a lookup.
+  uint64_t slot_of(uint64_t index) const {
+    return mask_ != kNoMask ? index & mask_ : index % capacity_;
+  }
+
   uint32_t capacity_;
+  static constexpr uint32_t kNoMask = UINT32_MAX;
+  uint32_t mask_;  // where the capacity is a power of two
   uint32_t max_sges_;
   uint32_t max_inline_;
   std::unique_ptr<Wqe[]> wqes_;

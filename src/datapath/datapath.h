@@ -48,6 +48,12 @@ class Datapath {
   // Largest BTH-to-ICRC datagram that the path carries unfragmented, 0 if the path is unknown.
   virtual uint32_t max_datagram_bytes(wire::PathId path) const = 0;
 
+  // How much payload a packet may carry on the path where that is more than any path MTU; else 0.
+  virtual uint32_t packet_bytes(wire::PathId path) const {
+    (void)path;
+    return 0;
+  }
+
   virtual void append_counters(std::vector<Counter>& to) const = 0;
 };
 

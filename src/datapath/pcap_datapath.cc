@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "datapath/no_cancel.h"
 #include "wire/icrc.h"
 
 namespace verbena::datapath {
@@ -70,6 +71,7 @@ Result<wire::PathId> PcapDatapath::open_path(const wire::Route& route) {
 std::span<const wire::RxPacket> PcapDatapath::receive() {
   const auto packets = inner_->receive();
   if (packets.empty()) return packets;
+  const NoCancel no_cancel;
   const uint64_t now_ns = clock_();
   for (const wire::RxPacket& p : packets) {
     if (p.meta != nullptr) write(*p.meta, p.bytes, now_ns);
@@ -80,6 +82,7 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
 
 // The payload may change where it lies: what is recorded is passed on from the copy.
 void PcapDatapath::push(const wire::TxPacket& packet) {
+  const NoCancel no_cancel;
   scratch_.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
   for (const auto& part : packet.payload) scratch_.insert(scratch_.end(), part.begin(), part.end());
   const std::span<const std::byte> payload =
@@ -93,6 +96,7 @@ void PcapDatapath::push(const wire::TxPacket& packet) {
 }
 
 void PcapDatapath::flush() {
+  const NoCancel no_cancel;
   inner_->flush();
   if (file_) std::fflush(file_.get());
 }

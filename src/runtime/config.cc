@@ -46,6 +46,13 @@ Duration parse_poll(const std::string& value) {
   return {};
 }
 
+DatapathChoice parse_datapath(const std::string& value, DatapathChoice otherwise) {
+  if (value == "udp") return DatapathChoice::Udp;
+  if (value == "shm") return DatapathChoice::SharedMemory;
+  if (!value.empty()) warn("VERBENA_DATAPATH", value, "use shm or udp");
+  return otherwise;
+}
+
 // From 1 to `most`; `value` keeps its default otherwise.
 void number(const char* name, uint32_t most, const char* wanted, uint32_t& value) {
   const std::string given = text(name);
@@ -64,6 +71,7 @@ Config read() {
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
+  c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
   number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",
          c.receive_buffer);
   number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "a decimal number of 32 bits is wanted",

@@ -10,6 +10,9 @@ namespace verbena::runtime {
 
 enum class LogLevel : uint8_t { Silent = 0, Error = 1, Warning = 2, Info = 3, Debug = 4 };
 
+// What carries packets between processes of one host.
+enum class DatapathChoice : uint8_t { SharedMemory, Udp };
+
 struct Config {
   std::string
       devices;  // VERBENA_DEVICES: which devices exist, so that a program takes the right one
@@ -22,6 +25,9 @@ struct Config {
   // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" waits awake for so long before it sleeps on a
   // completion channel, for programs that get many events a second; "event" sleeps at once.
   Duration awake_before_sleep{0};
+  // VERBENA_DATAPATH: shm, which is memory where the peer can share it; udp forces the wire, to
+  // measure it, to capture it, to rule memory out.
+  DatapathChoice datapath = DatapathChoice::Udp;
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF to ask for, to try small ones
 };
 

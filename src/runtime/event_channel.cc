@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "runtime/no_cancel.h"
+#include "datapath/no_cancel.h"
 
 namespace verbena::runtime {
 

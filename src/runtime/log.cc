@@ -7,6 +7,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "datapath/no_cancel.h"
+
 namespace verbena::runtime {
 namespace {
 
@@ -39,6 +41,7 @@ void log(LogLevel level, const char* format, ...) {
   n += m;
   if (n > static_cast<int>(sizeof line) - 2) n = static_cast<int>(sizeof line) - 2;
   line[n++] = '\n';
+  const NoCancel no_cancel;  // the caller may hold a lock
   [[maybe_unused]] const ssize_t written = write(log_fd(), line, static_cast<size_t>(n));
 }
 

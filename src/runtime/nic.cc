@@ -83,7 +83,7 @@ Status Nic::start() {
   options.receive_buffer_bytes = config().receive_buffer;
   auto udp = std::make_unique<datapath::UdpDatapath>(device_.interface_index, *directory_, options);
   udp_ = udp.get();
-  datapath_ = std::move(udp);
+  add_shared_memory(std::move(udp));
   const Status decorated = decorate();
   if (!decorated.ok()) return decorated;
   engine_ = std::make_unique<core::Engine>(
@@ -101,6 +101,30 @@ Status Nic::start() {
   if (error != 0) return Error{error, "cannot start the background thread"};
   thread_running_ = true;
   return {};
+}
+
+// Beside UDP, for peers on this host. What is captured or disturbed is the wire, so all goes there.
+void Nic::add_shared_memory(std::unique_ptr<datapath::UdpDatapath> udp) {
+  const Config& c = config();
+  if (c.datapath == DatapathChoice::Udp || !c.faults.empty() || !c.pcap.empty()) {
+    if (c.datapath != DatapathChoice::Udp) {
+      log(LogLevel::Info, "%s: captures and faults are of the wire: no shared memory",
+          device_.name.c_str());
+    }
+    datapath_ = std::move(udp);
+    return;
+  }
+  auto shm = datapath::ShmDatapath::open(directory_->slot(), device_.interface_index);
+  if (!shm.ok()) {
+    log(LogLevel::Warning, "%s: no shared memory with processes of this host: %s",
+        device_.name.c_str(), shm.error().why);
+    datapath_ = std::move(udp);
+    return;
+  }
+  auto both = std::make_unique<datapath::SelectingDatapath>(std::move(udp), std::move(shm.value()),
+                                                            device_.interface_index);
+  local_ = both.get();
+  datapath_ = std::move(both);
 }
 
 // Puts around the datapath what the environment asks for.
@@ -153,6 +177,7 @@ void Nic::abandon_in_child() {
   // close.
   datapath_.reset();
   udp_ = nullptr;
+  local_ = nullptr;
   directory_.reset();
   monitor_.abandon();
   for (int* fd : {&wake_fd_, &gate_fd_}) {
@@ -301,10 +326,35 @@ Status Nic::listen_everywhere() {
 }
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
+  if ((mask & core::qp_attr::kAddressVector) != 0) reach_peer(qp, attr, mask);
   Status changed = change_qp(qp, attr, mask);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
-  if (changed.ok() && to_rtr) await_settled();
+  if (changed.ok() && to_rtr && !shares_memory(qp)) await_settled();
   return changed;
+}
+
+// Shares memory with the peer before a path to it is opened, if it is on this host and willing:
+// then all of the connection goes through memory, from the first packet on.
+void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask) {
+  const wire::Gid& destination = attr.address.destination;
+  for (bool reached = false; !reached;) {
+    {
+      Guard guard(*this);
+      const wire::Qpn peer =
+          (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
+      if (dead() || local_ == nullptr || local_->has_link(peer)) return;
+      reached = local_->reach(destination, peer, runtime::now());
+      turn(Owe::Nothing);
+      if (!reached) local_->attend();
+    }
+    const timespec pause{0, 20'000};
+    if (!reached) nanosleep(&pause, nullptr);
+  }
+}
+
+bool Nic::shares_memory(const core::QueuePair& qp) {
+  Guard guard(*this);
+  return !dead() && local_ != nullptr && local_->has_link(qp.attributes().dest_qpn);
 }
 
 // What comes through another process is late, may be overtaken, and is lost when that process ends:
@@ -344,6 +394,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
     if (!path.ok()) return path.error();
     attr.path = path.value();
     attr.source_gid = source.value();
+    attr.path_packet_bytes = datapath_->packet_bytes(path.value());
   }
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (to_rtr && qp.type() == core::QpType::Ud) {
@@ -413,13 +464,10 @@ bool Nic::has_address(const wire::Gid& gid) const {
 }
 
 // Hands on what the engine has to tell. Called with the lock held, after every turn.
-void Nic::deliver() {
+void Nic::tell_applications() {
+  const NoCancel no_cancel;
   if (management_ != nullptr) management_->deliver_events();
   core::EngineState& state = engine_->state();
-  if (state.notified.empty() && state.events.empty() && state.failures.empty() &&
-      state.paths.idle().empty()) {
-    return;
-  }
   for (core::CompletionQueue* cq : state.notified) {
     const auto* owner = static_cast<const Owner*>(cq->owner);
     if (owner != nullptr && owner->completion_channel != nullptr) {

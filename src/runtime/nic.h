@@ -17,11 +17,12 @@
 #include "base/time.h"
 #include "core/engine.h"
 #include "datapath/datapath.h"
+#include "datapath/no_cancel.h"
+#include "datapath/selecting_datapath.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_datapath.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
-#include "runtime/no_cancel.h"
 
 namespace verbena::runtime {
 
@@ -43,7 +44,10 @@ class Nic {
   // Holding one is holding the Nic: the engine is reachable only through it.
   class Guard {
    public:
-    explicit Guard(Nic& nic) : nic_(nic) { nic_.lock(); }
+    explicit Guard(Nic& nic) : no_cancel_(std::in_place), nic_(nic) { nic_.lock(); }
+    // For calls that may be a packet's only cost (see no_cancel.h).
+    struct Posting {};
+    Guard(Nic& nic, Posting) : nic_(nic) { nic_.lock(); }
     ~Guard() { nic_.unlock(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -51,7 +55,7 @@ class Nic {
 
    private:
     friend class Nic;
-    NoCancel no_cancel_;
+    std::optional<NoCancel> no_cancel_;
     Nic& nic_;
   };
 
@@ -81,6 +85,8 @@ class Nic {
   void forget_cq(core::CompletionQueue* cq);
 
   // --- data -----------------------------------------------------------------------------------
+  // Under a Guard: about what time it is, for what does not depend on it.
+  Instant recent_time() const { return turned_at_; }
   // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
   // the next turn (the acknowledgement under way, or a deadline, brings it).
   void after_post(Guard& guard, core::QueuePair& qp, Instant at);
@@ -123,6 +129,7 @@ class Nic {
   friend class Management;
   explicit Nic(const DeviceInfo& device);
   Status start();
+  void add_shared_memory(std::unique_ptr<datapath::UdpDatapath> udp);
   Status decorate();
   static void* thread_main(void* self);
   void run_background();
@@ -140,7 +147,11 @@ class Nic {
   bool poller_at_work(Instant at) const;
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
-  void deliver();
+  void deliver() {
+    if (management_ != nullptr || engine_->state().anything_to_tell()) [[unlikely]]
+      tell_applications();
+  }
+  void tell_applications();
   void refresh_port();
   void end_if_removed();
   Result<wire::Gid> source_for(const core::AddressVector& address) const;
@@ -156,7 +167,10 @@ class Nic {
   }
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  void reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
+  bool shares_memory(const core::QueuePair& qp);
   void await_settled();
+  void wake_thread();
   void lock();
   void lock_in_background();
   void unlock();
@@ -169,6 +183,7 @@ class Nic {
   std::unique_ptr<datapath::SlotDirectory> directory_;
   std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
   datapath::UdpDatapath* udp_ = nullptr;          // the innermost
+  datapath::SelectingDatapath* local_ = nullptr;  // around it, unless all is to go over the wire
   std::unique_ptr<core::Engine> engine_;
   std::unique_ptr<Management> management_;  // null: nobody needed it yet
   Instant management_deadline_ = kNever;

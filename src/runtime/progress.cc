@@ -101,7 +101,10 @@ Nic::Outcome Nic::turn(Owe owe) {
   core::Engine::Arrivals arrivals;
   if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
   if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
-  if (engine_->management().anything_arrived() || management_deadline_ <= at) management().turn(at);
+  if (engine_->management().anything_arrived() || management_deadline_ <= at) [[unlikely]] {
+    const NoCancel no_cancel;
+    management().turn(at);
+  }
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who spins on the memory that was written.
@@ -130,7 +133,12 @@ void Nic::transmit(Instant at) {
     more = engine_->poll_transmit(datapath_->sink(), at);
     datapath_->flush();
   }
-  if (more) eventfd_write(wake_fd_, 1);
+  if (more) wake_thread();
+}
+
+void Nic::wake_thread() {
+  const NoCancel no_cancel;
+  eventfd_write(wake_fd_, 1);
 }
 
 void Nic::transmit_at_exit() {
@@ -177,15 +185,23 @@ void Nic::unlock() {
                     next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
   mutex_.unlock();
-  if (wake) eventfd_write(wake_fd_, 1);
+  if (wake) [[unlikely]]
+    wake_thread();
 }
 
 void Nic::watch(bool on) {
   if (watching_ == on) return;
+  const NoCancel no_cancel;
   watching_ = on;
   steady_polls_ = 0;
   epoll_event event{on ? uint32_t{EPOLLIN} : 0u, {}};
   epoll_ctl(gate_fd_, EPOLL_CTL_MOD, datapath_->wait_fd(), &event);
+  if (local_ == nullptr) return;
+  if (!on) {
+    local_->disarm();
+  } else if (!local_->arm()) {
+    eventfd_write(wake_fd_, 1);
+  }
 }
 
 void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
@@ -195,21 +211,20 @@ void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
 
 void Nic::turn_for_poller() {
   if (dead()) return;
-  const NoCancel no_cancel;
   if (!mutex_.try_lock()) return;
   if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     // The thread sleeps until a packet comes; now it must look in instead.
     if (sleeping_until_ != kAwake && sleeping_until_ > runtime::now() + kPatience) {
       sleeping_until_ = kAwake;
-      eventfd_write(wake_fd_, 1);
+      wake_thread();
     }
   }
   const bool unfinished = turn(watching_ ? Owe::Nothing : Owe::ToPoller).unfinished;
   last_poll_.store(turned_at_, std::memory_order_relaxed);
   const bool hand_over = unfinished && watching_;
   unlock();
-  if (hand_over) eventfd_write(wake_fd_, 1);
+  if (hand_over) wake_thread();
 }
 
 void Nic::poller_sleeps() {
@@ -295,6 +310,8 @@ void Nic::run_background() {
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
     if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
+    // Only who waits for the descriptor is woken through it.
+    if (watching_ && local_ != nullptr && !local_->arm()) until = at;
     sleeping_until_ = until;
     const int departures_fd = management_ != nullptr ? management_->departures_fd() : -1;
     mutex_.unlock();
@@ -322,6 +339,7 @@ void Nic::run_background() {
     lock_in_background();
     sleeping_until_ = kAwake;
     if (stop_) break;
+    if (local_ != nullptr) local_->disarm();
     if (fds[1].revents != 0) {
       eventfd_t value;
       eventfd_read(wake_fd_, &value);
@@ -333,6 +351,9 @@ void Nic::run_background() {
     }
     if (const auto warning = udp_->take_warning()) {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
+    }
+    if (const auto notice = local_ != nullptr ? local_->take_notice() : std::nullopt) {
+      log(LogLevel::Info, "%s: %s", device_.name.c_str(), notice->c_str());
     }
 
     // A packet taken from a poller at work would be answered out of its rhythm.
@@ -352,6 +373,7 @@ void Nic::run_background() {
       // It was not a packet, or somebody was faster.
       turning_thread_.store(pthread_self(), std::memory_order_relaxed);
       udp_->poll_directory();
+      if (local_ != nullptr) local_->attend();
       turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
       found = work_until_quiet();
     }

@@ -4,20 +4,9 @@
 
 namespace verbena::wire {
 
-std::optional<Packet> Packet::parse(std::span<const std::byte> bytes, ParseError* why) {
-  const auto reject = [&](ParseError e) {
-    *why = e;
-    return std::nullopt;
-  };
-  if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
-  Packet p;
-  p.bth = Bth::load(bytes.data());
-  p.op = info_of(p.bth.opcode);
-  if (!p.op.valid()) return reject(ParseError::UnknownOpcode);
-  if (p.bth.version != 0) return reject(ParseError::BadVersion);
-  if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
+namespace {
 
-  const std::byte* at = bytes.data() + kBthBytes;
+void load_extensions(Packet& p, const std::byte* at) {
   if (p.op.has_deth) {
     p.deth = Deth::load(at);
     at += kDethBytes;
@@ -48,19 +37,43 @@ std::optional<Packet> Packet::parse(std::span<const std::byte> bytes, ParseError
   }
   if (p.op.has_immediate) p.immediate = load_be32(at);
   if (p.op.has_invalidate) p.invalidate_rkey = load_be32(at);
+}
+
+}  // namespace
+
+bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
+                        std::span<const std::byte> apart) {
+  const auto reject = [&](ParseError e) {
+    *why = e;
+    return false;
+  };
+  if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
+  p = Packet{};
+  p.bth = Bth::load(bytes.data());
+  p.op = info_of(p.bth.opcode);
+  if (!p.op.valid()) return reject(ParseError::UnknownOpcode);
+  if (p.bth.version != 0) return reject(ParseError::BadVersion);
+  if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
+
+  if (p.op.header_bytes != kBthBytes) load_extensions(p, bytes.data() + kBthBytes);
 
   p.payload = bytes.subspan(p.op.header_bytes);
+  if (!apart.empty()) {
+    if (!p.payload.empty()) return reject(ParseError::BadPadding);
+    p.payload = apart;
+  }
   if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
     return reject(ParseError::BadPadding);
   }
   p.payload = p.payload.first(p.payload.size() - p.bth.pad);
-  return p;
+  return true;
 }
 
 size_t store_headers(const Packet& p, std::byte* to) {
   p.bth.store(to);
   std::byte* at = to + kBthBytes;
   const OpcodeInfo& op = info_of(p.bth.opcode);
+  if (op.header_bytes == kBthBytes) return kBthBytes;
   if (op.has_deth) {
     p.deth.store(at);
     at += kDethBytes;

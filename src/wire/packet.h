@@ -26,9 +26,16 @@ struct Packet {
   uint32_t immediate = 0;              // host order; valid when op.has_immediate
   uint32_t invalidate_rkey = 0;        // valid when op.has_invalidate
   std::span<const std::byte> payload;  // without padding
+  uint32_t cut_bytes = 0;              // as RxPacket says
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
-  static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why);
+  static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {
+    Packet p;
+    return parse_into(p, bytes, why, {}) ? std::optional(p) : std::nullopt;
+  }
+  // The same without a copy. `apart`: payload and padding, if they are not in `bytes`.
+  static bool parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
+                         std::span<const std::byte> apart);
 };
 
 // Writes the headers that op's opcode asks for, from p's values; returns their size (at most 64).

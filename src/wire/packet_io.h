@@ -40,9 +40,15 @@ struct RxMeta {
 struct RxPacket {
   std::span<const std::byte> bytes;
   const RxMeta* meta = nullptr;
+  // Payload and padding, where they lie apart from the headers. They may change while they are
+  // looked at: good for being copied, once.
+  std::span<const std::byte> apart{};
+  uint32_t cut_bytes = 0;  // see TxPacket; 0: as the path MTU says
 };
 
 inline constexpr size_t kMaxHeaderBytes = 64;
+// The most that a packet carries, over any medium.
+inline constexpr uint32_t kMaxPayloadBytes = 64 * 1024;
 
 // A packet to send. The payload is referenced where it lies and may still change there, so whoever
 // takes the packet copies it (and sums the copy) before push() returns.
@@ -52,6 +58,10 @@ struct TxPacket {
   uint8_t header_bytes = 0;
   uint8_t pad = 0;  // zero bytes to add behind the payload
   std::span<const std::span<const std::byte>> payload;
+  uint32_t payload_bytes = 0;  // in all of it
+  // Requests: all packets of the message but the last have so many bytes, and so have those of its
+  // answer. On the wire nobody is told; it is the path MTU there.
+  uint32_t cut_bytes = 0;
 };
 
 // Where an engine puts its packets. The owner flushes it after the turn.
@@ -62,6 +72,11 @@ class PacketSink {
   virtual size_t room() const = 0;
   // Takes one packet. Only called while room() > 0. It may be lost later: the protocol recovers.
   virtual void push(const TxPacket& packet) = 0;
+  // This one way is full, whatever room() says. It is worth trying again a moment later.
+  virtual bool full(PathId path) const {
+    (void)path;
+    return false;
+  }
 };
 
 }  // namespace verbena::wire

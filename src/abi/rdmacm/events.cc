@@ -10,7 +10,7 @@
 #include "abi/rdmacm/path.h"
 #include "abi/verbs/c_enum.h"
 #include "runtime/log.h"
-#include "runtime/no_cancel.h"
+#include "datapath/no_cancel.h"
 
 namespace verbena::rdmacm {
 namespace {
@@ -186,7 +186,7 @@ bool take(Event& event) {
 
 // ENODATA: nothing yet.
 int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
-  const runtime::NoCancel no_cancel;
+  const NoCancel no_cancel;
   return abi::without_exceptions([&] {
     if (is_dead(channel)) return EIO;
     for (std::unique_ptr<Event> next; channel.pop(next, wait);) {

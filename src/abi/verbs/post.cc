@@ -111,7 +111,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
-  runtime::Nic::Guard guard(*qp.nic);
+  runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
   const Instant now = runtime::now();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
@@ -130,8 +130,8 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
-  runtime::Nic::Guard guard(*qp.nic);
-  const Instant now = runtime::now();
+  runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
+  const Instant now = qp.nic->recent_time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;
@@ -142,14 +142,15 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
     if (!status.ok()) break;
   }
   // In the error state a receive is flushed at once, and somebody may be waiting for that.
-  if (qp.core->state() == core::QpState::Error) qp.nic->after_post(guard, *qp.core, now);
+  if (qp.core->state() == core::QpState::Error) [[unlikely]]
+    qp.nic->after_post(guard, *qp.core, runtime::now());
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 
 int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
   if (srq.nic->dead()) [[unlikely]]
     return EIO;
-  runtime::Nic::Guard guard(*srq.nic);
+  runtime::Nic::Guard guard(*srq.nic, runtime::Nic::Guard::Posting{});
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;

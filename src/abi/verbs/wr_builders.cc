@@ -170,7 +170,7 @@ int wr_complete(ibv_qp_ex* public_qp) {
   Status status = builder.status();
   const int code = without_exceptions([&] {
     if (status.ok() && !builder.requests().empty()) {
-      runtime::Nic::Guard guard(*qp.nic);
+      runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
       const Instant now = runtime::now();
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
 
 #ifndef UDP_GRO
@@ -122,7 +123,7 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
   if (endpoints_.size() == 1) return endpoints_.front().get();
   epoll_event event{};
   if (endpoints_.empty()) return nullptr;
-  if (::epoll_wait(epoll_fd_, &event, 1, 0) != 1) {
+  if (::syscall(SYS_epoll_pwait, epoll_fd_, &event, 1, 0, nullptr, 0) != 1) {
     for (const auto& endpoint : endpoints_) {
       if (endpoint->steering) endpoint->steering->on_drained();
     }
@@ -145,6 +146,8 @@ void UdpReceiver::read(UdpEndpoint& endpoint) {
   // message that comes alone would wait for.
   trains_asked_ =
       n == trains_asked_ ? std::min(2 * n, kTrains) : std::max({n, trains_asked_ / 2, size_t{1}});
+  if (n == 0) return;
+  const NoCancel no_cancel;
   for (size_t i = 0; i < n; ++i) {
     take_train(endpoint, i);
     messages_->reset(i);
@@ -248,6 +251,7 @@ bool UdpReceiver::sent_by_us(const wire::Gid& source, uint16_t port) const {
 }
 
 void UdpReceiver::poll_directory() {
+  const NoCancel no_cancel;
   directory_.poll(&mailbox_);
   mailbox_.take(strays_arrived_, reports_);
   if (!strays_arrived_.empty()) attentive_ = kAttentiveCalls;

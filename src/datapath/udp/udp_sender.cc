@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 
+#include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
 
 #ifndef UDP_SEGMENT
@@ -202,6 +203,7 @@ void UdpSender::send_trains(size_t first, size_t count) {
 }
 
 bool UdpSender::on_send_error(const Train& train, int error) {
+  const NoCancel no_cancel;
   UdpPath& path = *train.path;
   switch (error) {
     case EINTR:

@@ -1,0 +1,139 @@
+// Choosing the medium for each packet, and whose turn it is to be looked at.
+#include "datapath/selecting_datapath.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "datapath/udp/udp_socket.h"
+
+namespace verbena::datapath {
+namespace {
+
+// A look at the sockets is a system call, many times as long as one at the rings. While nothing
+// comes over UDP it is made this often; a thread that the sockets woke looks at once.
+constexpr uint32_t kUdpEvery = 16;
+// As much as UDP takes in a turn.
+constexpr size_t kBytesPerTurn = 512 * 1024;
+
+}  // namespace
+
+SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
+                                     std::unique_ptr<ShmDatapath> shm, uint32_t interface_index)
+    : udp_(std::move(udp)),
+      shm_(std::move(shm)),
+      interface_index_(interface_index),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  for (const int fd : {udp_->wait_fd(), shm_->wait_fd()}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+  }
+}
+
+bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
+  if (destination.is_multicast() || peer.slot() == 0) return true;
+  if (shm_->link_to(peer.slot()) != nullptr) return true;
+  if (!is_local(local_address(destination, interface_index_))) return true;
+  return shm_->reach(peer.slot(), now);
+}
+
+Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
+  auto opened = udp_->open_path(route);
+  if (!opened.ok()) return opened;
+  const auto id = static_cast<size_t>(opened.value());
+  if (id >= paths_.size()) paths_.resize(id + 1);
+  Path& path = paths_[id] = Path{};
+  if (route.destination.is_multicast()) return opened;
+  if (!is_local(local_address(route.destination, interface_index_))) return opened;
+  path.slot = route.peer.slot();
+  path.addresses = {route.source, route.destination, route.traffic_class, route.hop_limit};
+  return opened;
+}
+
+void SelectingDatapath::close_path(wire::PathId path) {
+  const auto id = static_cast<size_t>(path);
+  if (id < paths_.size()) paths_[id] = Path{};
+  udp_->close_path(path);
+}
+
+const SelectingDatapath::Path* SelectingDatapath::find(wire::PathId path) const {
+  const auto id = static_cast<size_t>(path);
+  return id < paths_.size() ? &paths_[id] : nullptr;
+}
+
+Link* SelectingDatapath::link_of(wire::PathId path) const {
+  const Path* const p = find(path);
+  return p != nullptr ? shm_->link_to(p->slot) : nullptr;
+}
+
+uint32_t SelectingDatapath::packet_bytes(wire::PathId path) const {
+  return link_of(path) != nullptr ? wire::kMaxPayloadBytes : 0;
+}
+
+// Both get their turn, however busy the other is; and where the one has nothing, the other is
+// asked.
+std::span<const wire::RxPacket> SelectingDatapath::receive() {
+  const bool udp_due = ++calls_ >= udp_every_;
+  const bool memory_first = !udp_due || memory_first_;
+  if (memory_first) {
+    const auto packets = shm_->receive();
+    if (!packets.empty() || !udp_due) {
+      memory_first_ = false;
+      return packets;
+    }
+  }
+  const auto packets = udp_->receive();
+  calls_ = 0;
+  udp_every_ = packets.empty() && shm_->has_links() ? kUdpEvery : 1;
+  memory_first_ = true;
+  return packets.empty() && !memory_first ? shm_->receive() : packets;
+}
+
+void SelectingDatapath::disarm() {
+  calls_ = udp_every_;
+  shm_->disarm();
+}
+
+// One is enough to be asked again.
+size_t SelectingDatapath::room() const {
+  return pushed_ < kBytesPerTurn && (!to_udp_ || udp_->sink().room() > 0) ? 1 : 0;
+}
+
+bool SelectingDatapath::full(wire::PathId path) const {
+  Link* const link = link_of(path);
+  return link != nullptr && link->full();
+}
+
+void SelectingDatapath::push(const wire::TxPacket& packet) {
+  Link* const link = link_of(packet.path);
+  if (link == nullptr) return push_to_udp(packet);
+  Path& path = paths_[static_cast<size_t>(packet.path)];
+  if (path.numbered_for != link->id()) [[unlikely]] {
+    const auto number = link->number_of(path.addresses);
+    if (!number) return push_to_udp(packet);
+    path.number = *number;
+    path.numbered_for = link->id();
+  }
+  link->push(packet, path.number);
+  pushed_ += packet.header_bytes + packet.payload_bytes;
+}
+
+void SelectingDatapath::push_to_udp(const wire::TxPacket& packet) {
+  to_udp_ = true;
+  udp_->sink().push(packet);
+}
+
+void SelectingDatapath::flush() {
+  if (pushed_ != 0) shm_->flush();
+  if (to_udp_) udp_->flush();
+  pushed_ = 0;
+  to_udp_ = false;
+}
+
+void SelectingDatapath::append_counters(std::vector<Counter>& to) const {
+  udp_->append_counters(to);
+  shm_->append_counters(to);
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,77 @@
+// UDP and shared memory side by side: each packet goes through memory where there is a link to its
+// peer's process, and over UDP where there is none. Paths are UDP's; a link that opens or ends
+// later changes the medium under them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "datapath/datapath.h"
+#include "datapath/shm/shm_datapath.h"
+#include "datapath/udp/udp_datapath.h"
+
+namespace verbena::datapath {
+
+class SelectingDatapath final : public Datapath, private wire::PacketSink {
+ public:
+  SelectingDatapath(std::unique_ptr<UdpDatapath> udp, std::unique_ptr<ShmDatapath> shm,
+                    uint32_t interface_index);
+
+  // Wants shared memory with the peer where that is possible. False: it has been called and has not
+  // answered yet; ask again a little later. Otherwise a path may be opened now, and receive()
+  // comes next.
+  bool reach(const wire::Gid& destination, wire::Qpn peer, Instant now);
+  bool has_link(wire::Qpn peer) const { return shm_->link_to(peer.slot()) != nullptr; }
+
+  // The owner is about to wait for wait_fd(). False: it need not, something is there.
+  bool arm() { return shm_->arm(); }
+  // It waits no longer.
+  void disarm();
+  // wait_fd() woke the owner, and not with packets.
+  void attend() { shm_->attend(); }
+  std::optional<std::string> take_notice() { return shm_->take_notice(); }
+
+  void report_ip_headers() override { udp_->report_ip_headers(); }
+  Result<wire::PathId> open_path(const wire::Route& route) override;
+  void close_path(wire::PathId path) override;
+  std::span<const wire::RxPacket> receive() override;
+  bool pending() const override { return udp_->pending(); }
+  wire::PacketSink& sink() override { return *this; }
+  void flush() override;
+  int wait_fd() const override { return epoll_.get(); }
+  uint32_t max_datagram_bytes(wire::PathId path) const override {
+    return udp_->max_datagram_bytes(path);
+  }
+  uint32_t packet_bytes(wire::PathId path) const override;
+  void append_counters(std::vector<Counter>& to) const override;
+
+ private:
+  struct Path {
+    uint8_t slot = 0;  // of the peer, if it is on this host; else 0, which nobody has
+    uint8_t number = 0;
+    uint32_t numbered_for = 0;  // the link on which `number` stands for the addresses
+    Addresses addresses;
+  };
+
+  size_t room() const override;
+  void push(const wire::TxPacket& packet) override;
+  void push_to_udp(const wire::TxPacket& packet);
+  bool full(wire::PathId path) const override;
+  const Path* find(wire::PathId path) const;
+  Link* link_of(wire::PathId path) const;
+
+  std::unique_ptr<UdpDatapath> udp_;
+  std::unique_ptr<ShmDatapath> shm_;
+  const uint32_t interface_index_;
+  UniqueFd epoll_;
+  std::vector<Path> paths_;  // by PathId
+  size_t pushed_ = 0;        // bytes into rings since the last flush
+  bool to_udp_ = false;      // something went there since the last flush
+  uint32_t calls_ = 0;       // of receive(), since UDP was looked at
+  uint32_t udp_every_ = 1;
+  bool memory_first_ = true;
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,169 @@
+// Packets into records, and records into packets.
+#include "datapath/shm/link.h"
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "datapath/no_cancel.h"
+#include "wire/opcode.h"
+
+namespace verbena::datapath {
+namespace {
+
+constexpr size_t kMaxAddresses = 256;
+
+// How addresses are announced.
+struct AddressesRecord {
+  wire::Gid source;
+  wire::Gid destination;
+  uint8_t traffic_class;
+  uint8_t hop_limit;
+};
+static_assert(sizeof(AddressesRecord) <= kFrontBytes);
+
+constexpr size_t kLargestHeaders = [] {
+  size_t largest = 0;
+  for (unsigned op = 0; op < 256; ++op) {
+    largest = std::max<size_t>(largest, wire::info_of(static_cast<uint8_t>(op)).header_bytes);
+  }
+  return largest;
+}();
+static_assert(kLargestHeaders <= kFrontBytes);
+
+}  // namespace
+
+Link::Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment segment,
+           const RingMemory& written, const RingMemory& read, ShmCounters& counters)
+    : slot_(slot),
+      id_(id),
+      socket_(std::move(socket)),
+      bell_(std::move(bell)),
+      segment_(std::move(segment)),
+      writer_(written),
+      reader_(read),
+      counters_(counters) {}
+
+std::optional<uint8_t> Link::number_of(const Addresses& addresses) {
+  const auto found = std::ranges::find(announced_, addresses);
+  const auto number = static_cast<size_t>(found - announced_.begin());
+  if (found != announced_.end()) return static_cast<uint8_t>(number);
+  if (number == kMaxAddresses || !writer_.has_room(2 * kLineBytes)) return std::nullopt;
+  const AddressesRecord record{addresses.source, addresses.destination, addresses.traffic_class,
+                               addresses.hop_limit};
+  const RecordWord word{.kind = RecordKind::Addresses,
+                        .address = static_cast<uint8_t>(number),
+                        .header_bytes = sizeof record};
+  writer_.write(word, std::as_bytes(std::span(&record, 1)), {}, 0);
+  announced_.push_back(addresses);
+  return static_cast<uint8_t>(number);
+}
+
+void Link::push(const wire::TxPacket& packet, uint8_t address) {
+  const uint32_t bytes = packet.payload_bytes + packet.pad;
+  VERBENA_CHECK(bytes <= wire::kMaxPayloadBytes && packet.header_bytes <= kFrontBytes);
+  const RecordWord word{.kind = RecordKind::Packet,
+                        .address = address,
+                        .header_bytes = packet.header_bytes,
+                        .cut_shift = static_cast<uint8_t>(
+                            packet.cut_bytes != 0 ? std::countr_zero(packet.cut_bytes) : 0),
+                        .body_bytes = bytes};
+  if (!writer_.has_room(word.most_bytes())) {
+    ++counters_.dropped;
+    return;
+  }
+  writer_.write(word, {packet.header.data(), packet.header_bytes}, packet.payload, packet.pad);
+  ++counters_.packets_sent;
+  counters_.bytes_sent += packet.header_bytes + bytes;
+}
+
+void Link::flush() {
+  if (!writer_.show()) return;
+  const std::byte knock{};
+  const int fd = bell_.valid() ? bell_.get() : socket_.get();
+  // When its queue is full, the peer has enough to wake up for.
+  (void)::syscall(SYS_sendto, fd, &knock, sizeof knock, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+  ++counters_.wakes_sent;
+}
+
+void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
+  RingReader::Record record;
+  while (!batch.full() && !garbled_ && reader_.next(record)) {
+    if (record.word.kind == RecordKind::Packet) [[likely]] {
+      take_packet(record, batch);
+    } else {
+      take_addresses(record, is_own, interface_index);
+    }
+  }
+}
+
+void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
+  const RecordWord& word = record.word;
+  if (word.address >= known_.size() || word.header_bytes < wire::kBthBytes) {
+    garbled_ = true;
+    return;
+  }
+  const Known& known = known_[word.address];
+  if (!known.trusted) {
+    ++counters_.dropped;
+    return;
+  }
+  // From here on the peer may write what it likes over its own copy.
+  std::byte* const front = batch.fronts[batch.count].data();
+  const size_t front_bytes = word.header_bytes + (word.is_small() ? word.body_bytes : 0);
+  copy_short(front, record.front, front_bytes);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  wire::RxPacket& packet = batch.packets[batch.count++];
+  packet.bytes = {front, front_bytes};
+  packet.meta = &known.meta;
+  packet.apart = {record.body, word.is_small() ? 0 : word.body_bytes};
+  packet.cut_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
+  const size_t bytes = word.header_bytes + word.body_bytes;
+  batch.bytes += bytes;
+  ++counters_.packets_received;
+  counters_.bytes_received += bytes;
+}
+
+void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
+                          uint32_t interface_index) {
+  const NoCancel no_cancel;
+  AddressesRecord a;
+  if (record.word.header_bytes != sizeof a || record.word.body_bytes != 0 ||
+      record.word.address != known_.size()) {
+    garbled_ = true;
+    return;
+  }
+  std::memcpy(&a, record.front, sizeof a);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  known_.push_back({{.source = a.source,
+                     .destination = a.destination,
+                     .traffic_class = a.traffic_class,
+                     .hop_limit = a.hop_limit},
+                    is_own(a.source, interface_index) && is_own(a.destination, interface_index)});
+}
+
+void Link::wake() {
+  if (!reader_.wake()) return;
+  std::byte knock;
+  if (::recv(socket_.get(), &knock, sizeof knock, MSG_DONTWAIT) == 1) ++counters_.wakes_received;
+}
+
+bool Link::drain() {
+  std::array<std::byte, 16> message;
+  for (int i = 0; i < 64; ++i) {
+    const ssize_t n = ::recv(socket_.get(), message.data(), message.size(), MSG_DONTWAIT);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    if (n == 0) return false;
+    ++counters_.wakes_received;
+  }
+  return true;
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,121 @@
+// Link: the way to one process of this host and back. Two rings of packets, and a socket that wakes
+// whoever sleeps and ends when the process does.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "datapath/shm/ring.h"
+#include "datapath/shm/segment.h"
+#include "datapath/udp/unique_fd.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+struct ShmCounters {
+  uint64_t packets_sent = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t bytes_received = 0;
+  uint64_t dropped = 0;     // to a ring that was full, or from addresses that are not ours
+  uint64_t wakes_sent = 0;  // system calls to wake a peer
+  uint64_t wakes_received = 0;
+  uint64_t links_opened = 0;
+  uint64_t links_refused = 0;
+  uint64_t links_broken = 0;
+};
+
+// Which end of a path is where.
+struct Addresses {
+  wire::Gid source;
+  wire::Gid destination;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;
+  bool operator==(const Addresses&) const = default;
+};
+
+// What one receive() hands out.
+struct RxBatch {
+  static constexpr size_t kPackets = 64;
+  static constexpr size_t kBytes = 128 * 1024;
+
+  std::array<wire::RxPacket, kPackets> packets;
+  std::array<std::array<std::byte, kFrontBytes>, kPackets> fronts;  // copied out of the rings
+  size_t count = 0;
+  size_t bytes = 0;
+
+  bool full() const { return count == kPackets || bytes >= kBytes; }
+  void clear() { count = bytes = 0; }
+  std::span<const wire::RxPacket> view() const { return {packets.data(), count}; }
+};
+
+class Link {
+ public:
+  // `written` and `read`: one ring each. `bell` is what wakes the peer; a link to ourselves has one
+  // that is not the socket.
+  Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment segment,
+       const RingMemory& written, const RingMemory& read, ShmCounters& counters);
+
+  uint8_t slot() const { return slot_; }
+  uint32_t id() const { return id_; }  // no other has it, nor had
+  int fd() const { return socket_.get(); }
+
+  // --- sending ----------------------------------------------------------------------------------
+  // The number that stands for these addresses; they are announced when they are new. Nothing:
+  // there are too many, or the ring is full.
+  std::optional<uint8_t> number_of(const Addresses& addresses);
+  // There may not be room for all that one queue pair sends in a turn.
+  bool full() { return !writer_.has_room(kSpareBytes); }
+  void push(const wire::TxPacket& packet, uint8_t address);
+  bool anything_hidden() const { return writer_.anything_hidden(); }
+  // Shows what was pushed, and wakes the peer if it sleeps.
+  void flush();
+
+  // --- receiving --------------------------------------------------------------------------------
+  using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
+  // Adds what has come to the batch. The addresses it says it comes from must be this host's.
+  void take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index);
+  bool empty() const { return broken() || reader_.empty(); }
+  // The batch is done with.
+  void release() { reader_.release(); }
+  void sleep() { reader_.sleep(); }
+  // No more waking; takes from the socket what has come of it.
+  void wake();
+  // Reads the socket. False: the peer is gone.
+  bool drain();
+
+  // The peer has written nonsense.
+  bool broken() const { return garbled_ || writer_.broken() || reader_.broken(); }
+  bool ended = false;  // the peer is gone; what it had sent may still be taken
+
+ private:
+  // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
+  static constexpr size_t kSpareBytes = 2 * kLargestRecord;
+
+  void take_packet(const RingReader::Record& record, RxBatch& batch);
+  void take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
+                      uint32_t interface_index);
+
+  const uint8_t slot_;
+  const uint32_t id_;
+  UniqueFd socket_;
+  UniqueFd bell_;
+  Segment segment_;
+  RingWriter writer_;
+  RingReader reader_;
+  ShmCounters& counters_;
+  std::vector<Addresses> announced_;  // by us
+  struct Known {
+    wire::RxMeta meta;
+    bool trusted = false;
+  };
+  std::deque<Known> known_;  // by the peer; packets in a batch point into it
+  bool garbled_ = false;     // a record was none
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,143 @@
+// Writing, showing and reading records.
+#include "datapath/shm/ring.h"
+
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace verbena::datapath {
+namespace {
+
+// So much is not held back to be shown together: the reader may begin to copy.
+constexpr size_t kShowBytes = 4096;
+
+std::atomic_ref<uint64_t> word_at(std::byte* at) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at));
+}
+
+// The writer will store there next; until then the line is better ours than the reader's.
+void expect_store(std::byte* at) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*at));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
+
+}  // namespace
+
+bool RingWriter::has_room(size_t bytes) {
+  const uint64_t end = position_ + bytes + kEndBytes;
+  if (end - freed_ <= memory_.bytes) [[likely]]
+    return !broken_;
+  const uint64_t freed = memory_.control->freed.load(std::memory_order_acquire);
+  // It only goes forward, and never beyond what was written.
+  broken_ |= freed - freed_ > position_ - freed_;
+  if (broken_) return false;
+  freed_ = freed;
+  return end - freed_ <= memory_.bytes;
+}
+
+void RingWriter::write(const RecordWord& word, std::span<const std::byte> header,
+                       std::span<const std::span<const std::byte>> body, uint8_t pad) {
+  const uint64_t end = word.end(position_);
+  VERBENA_CHECK(header.size() == word.header_bytes && end + kEndBytes - freed_ <= memory_.bytes);
+  std::byte* const at = memory_.at(position_);
+  copy_short(at + kWordBytes, header.data(), header.size());
+  const bool small = word.is_small();
+  std::byte* to = at + (word.body_at(position_) - position_);
+  size_t left = word.body_bytes;
+  for (const auto& part : body) {
+    VERBENA_CHECK(part.size() <= left);
+    left -= part.size();
+    if (small) {
+      copy_short(to, part.data(), part.size());
+    } else {
+      std::memcpy(to, part.data(), part.size());
+    }
+    to += part.size();
+  }
+  VERBENA_CHECK(pad == left);
+  for (uint8_t i = 0; i < pad; ++i) to[i] = std::byte{};
+  if (held_word_ == 0) {
+    held_at_ = position_;
+    held_word_ = word.pack();
+  } else {
+    // Nobody gets there before the one that is held back.
+    word_at(at).store(word.pack(), std::memory_order_relaxed);
+  }
+  position_ = end;
+  unannounced_ = true;
+  if (end - held_at_ >= kShowBytes) show_held();
+}
+
+void RingWriter::show_held() {
+  if (held_word_ == 0) return;
+  word_at(memory_.at(position_)).store(0, std::memory_order_relaxed);
+  word_at(memory_.at(held_at_)).store(held_word_, std::memory_order_release);
+  held_word_ = 0;
+}
+
+bool RingWriter::show() {
+  if (!unannounced_) return false;
+  unannounced_ = false;
+  if (held_word_ != 0) {
+    constexpr RecordWord kNextLine{.kind = RecordKind::NextLine};
+    const uint64_t line = round_up(position_, kLineBytes);
+    if (line != position_) {
+      word_at(memory_.at(position_)).store(kNextLine.pack(), std::memory_order_relaxed);
+      position_ = line;
+    }
+    show_held();
+  }
+  // What is shown next goes into the line that follows, and clears the one behind it.
+  expect_store(memory_.at(position_ + kLineBytes));
+  // Either we see that the reader sleeps, or it sees the records when it looks once more.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic<uint32_t>& asleep = memory_.control->asleep;
+  return asleep.load(std::memory_order_relaxed) != 0 &&
+         asleep.exchange(0, std::memory_order_relaxed) != 0;
+}
+
+bool RingReader::next(Record& record) {
+  std::byte* at = memory_.at(position_);
+  uint64_t word = word_at(at).load(std::memory_order_acquire);
+  if (at_line_start_) {
+    at_line_start_ = false;
+    runs_on_ = word != 0;
+  }
+  constexpr uint64_t kNextLine = RecordWord{.kind = RecordKind::NextLine}.pack();
+  if (word == kNextLine) {
+    position_ = round_up(position_ + 1, kLineBytes);
+    at_line_start_ = !runs_on_;
+    if (at_line_start_) return false;
+    at = memory_.at(position_);
+    word = word_at(at).load(std::memory_order_acquire);
+    runs_on_ = word != 0;
+  }
+  if (word == 0 || broken_) return false;
+  record.word = RecordWord::unpack(word);
+  // A writer never gets a whole ring ahead of what was released.
+  const uint64_t end = record.word.end(position_);
+  if (!record.word.sane() || end - released_ >= memory_.bytes) [[unlikely]] {
+    broken_ = true;
+    return false;
+  }
+  record.front = at + kWordBytes;
+  record.body = at + (record.word.body_at(position_) - position_);
+  position_ = end;
+  return true;
+}
+
+bool RingReader::empty() const {
+  return broken_ || word_at(memory_.at(position_)).load(std::memory_order_seq_cst) == 0;
+}
+
+void RingReader::release() {
+  if (released_ == position_) return;
+  released_ = position_;
+  memory_.control->freed.store(position_, std::memory_order_release);
+}
+
+}  // namespace verbena::datapath

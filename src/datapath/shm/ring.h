@@ -1,0 +1,152 @@
+// One direction of a link: a ring of records in shared memory with one writer and one reader, each
+// in a process of its own. The other side may be broken or worse: nothing it writes is used before
+// it was copied out and checked, and positions are private to each side.
+//
+// A record starts with a word that says what it is. What is shown together lies together: the
+// writer clears the word behind it, then stores the first record's word, which it had held back. So
+// the reader needs no shared tail: it looks at the next word until that is not zero. What comes
+// next begins on a cache line of its own, where the reader waits for it. A short message with an
+// acknowledgement behind it is one cache line, and one miss.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+
+inline constexpr size_t kLineBytes = 64;
+inline constexpr size_t kWordBytes = 8;
+// What is copied out of the ring at once: headers always are, and with them short payload.
+inline constexpr size_t kFrontBytes = 120;
+
+constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
+
+// The part of the segment that is not records. Zero is how both begin.
+struct RingControl {
+  alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
+  alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+enum class RecordKind : uint8_t { Nothing = 0, Packet = 1, Addresses = 2, NextLine = 3 };
+
+// The word before a record.
+struct RecordWord {
+  RecordKind kind = RecordKind::Nothing;
+  uint8_t address = 0;       // which pair of addresses: of the packet, or announced now
+  uint8_t header_bytes = 0;  // behind the word
+  uint8_t cut_shift = 0;     // log2 of wire::TxPacket::cut_bytes; 0: not said
+  uint32_t body_bytes = 0;   // behind the headers; where both are no front, on the next line
+
+  constexpr uint64_t pack() const {
+    return static_cast<uint64_t>(kind) | uint64_t{address} << 8 | uint64_t{header_bytes} << 16 |
+           uint64_t{cut_shift} << 24 | uint64_t{body_bytes} << 32;
+  }
+  static constexpr RecordWord unpack(uint64_t word) {
+    return {.kind = static_cast<RecordKind>(word & 0xFF),
+            .address = static_cast<uint8_t>(word >> 8),
+            .header_bytes = static_cast<uint8_t>(word >> 16),
+            .cut_shift = static_cast<uint8_t>(word >> 24),
+            .body_bytes = static_cast<uint32_t>(word >> 32)};
+  }
+  // Whether a writer writes such words.
+  constexpr bool sane() const {
+    return (kind == RecordKind::Packet || kind == RecordKind::Addresses) &&
+           header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
+           cut_shift < std::bit_width(wire::kMaxPayloadBytes);
+  }
+
+  bool is_small() const { return header_bytes + body_bytes <= kFrontBytes; }
+  // Of a record at `position`: where its body lies, and where the next one does.
+  uint64_t body_at(uint64_t position) const {
+    const uint64_t behind = position + kWordBytes + header_bytes;
+    return is_small() ? behind : round_up(behind, kLineBytes);
+  }
+  uint64_t end(uint64_t position) const {
+    return round_up(body_at(position) + body_bytes, kWordBytes);
+  }
+  // However it lies.
+  size_t most_bytes() const { return kWordBytes + header_bytes + kLineBytes + body_bytes; }
+};
+inline constexpr size_t kLargestRecord =
+    kWordBytes + kFrontBytes + kLineBytes + wire::kMaxPayloadBytes;
+
+// The memory of a ring: `bytes` of it, a multiple of the page size, mapped twice in a row.
+struct RingMemory {
+  RingControl* control = nullptr;
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+
+  std::byte* at(uint64_t position) const { return base + (position & (bytes - 1)); }
+};
+
+class RingWriter {
+ public:
+  explicit RingWriter(const RingMemory& memory) : memory_(memory) {}
+
+  // Whether so many bytes of records fit now.
+  bool has_room(size_t bytes);
+  // Writes a record, for which there is room; `pad` zeros go behind the body. It shows with the
+  // next show(), or before.
+  void write(const RecordWord& word, std::span<const std::byte> header,
+             std::span<const std::span<const std::byte>> body, uint8_t pad);
+  // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
+  bool show();
+  bool anything_hidden() const { return unannounced_; }
+  // The reader claims to have read what was not written. Nothing fits any more.
+  bool broken() const { return broken_; }
+
+ private:
+  void show_held();
+
+  // Behind the last record: a word that sends the reader to the next line, and the one there.
+  static constexpr size_t kEndBytes = 2 * kLineBytes;
+
+  RingMemory memory_;
+  uint64_t position_ = 0;     // of the next record
+  uint64_t freed_ = 0;        // as last seen
+  uint64_t held_at_ = 0;      // the first record that does not show yet
+  uint64_t held_word_ = 0;    // its word; 0: all show
+  bool unannounced_ = false;  // written since the last show()
+  bool broken_ = false;
+};
+
+class RingReader {
+ public:
+  explicit RingReader(const RingMemory& memory) : memory_(memory) {}
+
+  struct Record {
+    RecordWord word;
+    const std::byte* front;  // headers, beside the word
+    const std::byte* body;
+  };
+  // The next one, if it shows. It stays until release().
+  bool next(Record& record);
+  bool empty() const;
+  // What next() gave so far may be overwritten.
+  void release();
+  // The writer wrote what is no record. There is no next() any more.
+  bool broken() const { return broken_; }
+
+  // Asks to be woken for what comes. Look whether it is empty afterwards, not before.
+  void sleep() { memory_.control->asleep.store(1, std::memory_order_seq_cst); }
+  // True: the writer took the request, and wakes or has woken us.
+  bool wake() { return memory_.control->asleep.exchange(0, std::memory_order_seq_cst) == 0; }
+
+ private:
+  RingMemory memory_;
+  uint64_t position_ = 0;
+  uint64_t released_ = 0;
+  bool broken_ = false;
+  // A look at the next line is a miss, for nothing if what was shown is all there is. Whether there
+  // is more shows in what was found the last times.
+  bool runs_on_ = false;
+  bool at_line_start_ = false;  // did not look there yet
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,434 @@
+// Calls between processes, and the rounds over their links.
+#include "datapath/shm/shm_datapath.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "datapath/no_cancel.h"
+#include "datapath/udp/udp_socket.h"
+
+namespace verbena::datapath {
+namespace {
+
+// In the socket's name and in the first message: others are not found, and refused if they are.
+constexpr uint16_t kProtocolVersion = 1;
+constexpr int kBacklog = 256;
+constexpr size_t kMostGreeting = 64;
+constexpr int kEventsPerRound = 64;
+constexpr Duration kPatience = milliseconds(100);
+// An application that polls is to notice new calls and ended peers, but not to pay for it.
+constexpr uint32_t kAttendEvery = 1024;
+constexpr int kLooks = 16;
+
+// What the caller sends first, and gets back when it is accepted. It never leaves the host.
+struct Hello {
+  std::array<char, 4> magic{'V', 'B', 'S', 'M'};
+  uint16_t version = kProtocolVersion;
+  uint8_t slot = 0;  // the sender's
+  uint8_t reserved = 0;
+  uint32_t ring_bytes = kRingBytes;
+  uint32_t payload_bytes = wire::kMaxPayloadBytes;
+  bool operator==(const Hello&) const = default;
+};
+
+struct UnixAddress {
+  sockaddr_un sun{};
+  socklen_t bytes = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&sun); }
+};
+
+UnixAddress address_of_slot(uint8_t slot) {
+  UnixAddress a;
+  a.sun.sun_family = AF_UNIX;
+  const int n = std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1, "verbena/shm/%u/%u",
+                              kProtocolVersion, slot);
+  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
+  return a;
+}
+
+UniqueFd open_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// Who is at the other end, as the kernel vouches.
+bool same_user(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
+}
+
+bool send_hello(int fd, uint8_t slot, int descriptor) {
+  Hello hello;
+  hello.slot = slot;
+  iovec part{&hello, sizeof hello};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    m.msg_control = control.data();
+    m.msg_controllen = control.size();
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+  }
+  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
+}
+
+enum class Read : uint8_t { Hello, NotYet, Unusable };
+
+// `descriptor`: what came with it, if anything.
+Read receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor) {
+  Hello hello;
+  iovec part{&hello, sizeof hello};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  m.msg_control = control.data();
+  m.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? Read::NotYet : Read::Unusable;
+  const cmsghdr* const c = CMSG_FIRSTHDR(&m);
+  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+      c->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int received;
+    std::memcpy(&received, CMSG_DATA(c), sizeof received);
+    *descriptor = UniqueFd(received);
+  }
+  *slot = hello.slot;
+  Hello wanted;
+  wanted.slot = hello.slot;
+  return n == sizeof hello && hello == wanted ? Read::Hello : Read::Unusable;
+}
+
+// Whether whoever was at the other end has left.
+bool hung_up(int fd) {
+  std::byte next;
+  const ssize_t n = ::recv(fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
+  return is_local(local_address(gid, interface_index));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
+  UniqueFd listener = open_socket();
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!listener.valid() || !epoll.valid()) return Error{errno, "too many open files"};
+  const UnixAddress name = address_of_slot(slot);
+  if (::bind(listener.get(), name.get(), name.bytes) != 0 ||
+      ::listen(listener.get(), kBacklog) != 0) {
+    return Error{errno, "cannot listen for processes of this host"};
+  }
+  std::unique_ptr<ShmDatapath> shm(
+      new ShmDatapath(slot, interface_index, std::move(listener), std::move(epoll)));
+  if (!shm->watch(shm->listener_.get())) return Error{errno, "cannot watch a socket"};
+  return shm;
+}
+
+ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, UniqueFd listener, UniqueFd epoll)
+    : slot_(slot),
+      interface_index_(interface_index),
+      listener_(std::move(listener)),
+      epoll_(std::move(epoll)) {}
+
+ShmDatapath::~ShmDatapath() = default;
+
+bool ShmDatapath::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// Closing alone does not end it where a forked child has a copy of the socket.
+void ShmDatapath::forget(UniqueFd& fd) {
+  if (fd.valid()) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd.get(), nullptr);
+  fd.reset();
+}
+
+// --- calls
+// -----------------------------------------------------------------------------------------
+
+size_t ShmDatapath::call_to(uint8_t slot) const {
+  const auto found = std::ranges::find(calls_, slot, &Call::slot);
+  return static_cast<size_t>(found - calls_.begin());
+}
+
+bool ShmDatapath::reach(uint8_t slot, Instant now) {
+  if (slot == 0 || slot == 255 || by_slot_[slot] != nullptr) return true;
+  if (slot == slot_) {
+    open_loop();
+    return true;
+  }
+  size_t index = call_to(slot);
+  if (index == calls_.size()) {
+    attend();  // it may have called us meanwhile
+    if (by_slot_[slot] != nullptr) return true;
+    index = call_to(slot);
+    if (index == calls_.size()) call(slot, now);
+    index = call_to(slot);
+  }
+  return index == calls_.size() || now - calls_[index].since > kPatience;
+}
+
+void ShmDatapath::call(uint8_t slot, Instant now) {
+  UniqueFd socket = open_socket();
+  const UnixAddress name = address_of_slot(slot);
+  if (!socket.valid() || ::connect(socket.get(), name.get(), name.bytes) != 0) {
+    return tell(Reason::NobodyListens, slot);
+  }
+  if (!same_user(socket.get())) return tell(Reason::OtherUser, slot);
+  UniqueFd descriptor;
+  auto segment = Segment::create(descriptor);
+  if (!segment.ok() || !send_hello(socket.get(), slot_, descriptor.get()) || !watch(socket.get())) {
+    return tell(Reason::NoMemory, slot);
+  }
+  calls_.push_back({slot, std::move(socket), std::move(segment.value()), now});
+}
+
+void ShmDatapath::answer_calls() {
+  for (int i = 0; i < kEventsPerRound; ++i) {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) return;
+    if (!same_user(socket.get()) || greeting_.size() == kMostGreeting || !watch(socket.get())) {
+      ++counters_.links_refused;
+      continue;
+    }
+    greeting_.push_back(std::move(socket));
+    read_hello(greeting_.back().get());
+  }
+}
+
+// Of one that called us. True if it is one.
+bool ShmDatapath::read_hello(int fd) {
+  const auto found = std::ranges::find(greeting_, fd, &UniqueFd::get);
+  if (found == greeting_.end()) return false;
+  uint8_t slot = 0;
+  UniqueFd descriptor;
+  const Read read = receive_hello(fd, &slot, &descriptor);
+  if (read == Read::NotYet) return true;
+  UniqueFd socket = std::move(*found);
+  greeting_.erase(found);
+  if (read == Read::Hello && slot != 0 && slot != 255 && slot != slot_) {
+    accept_hello(std::move(socket), slot, std::move(descriptor));
+  } else {
+    ++counters_.links_refused;
+    forget(socket);
+  }
+  return true;
+}
+
+// When two call each other, the call of the lower slot stands.
+void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descriptor) {
+  Link* const before = by_slot_[slot];
+  if (before != nullptr && hung_up(before->fd())) end_link(*before);
+  size_t call = call_to(slot);
+  if (call != calls_.size() && (slot < slot_ || hung_up(calls_[call].socket.get()))) {
+    forget(calls_[call].socket);
+    calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(call));
+    call = calls_.size();
+  }
+  auto segment = Segment::adopt(descriptor.get());
+  const bool wanted = by_slot_[slot] == nullptr && call == calls_.size();
+  if (!wanted || !segment.ok() || !send_hello(socket.get(), slot_, -1)) {
+    ++counters_.links_refused;
+    return forget(socket);
+  }
+  const RingMemory written = segment.value().written_by(LinkEnd::Answerer);
+  const RingMemory read = segment.value().written_by(LinkEnd::Caller);
+  open_link(slot, std::move(socket), {}, std::move(segment.value()), written, read);
+}
+
+void ShmDatapath::read_answer(size_t index) {
+  uint8_t slot = 0;
+  UniqueFd descriptor;
+  const Read read = receive_hello(calls_[index].socket.get(), &slot, &descriptor);
+  if (read == Read::NotYet) return;
+  Call call = std::move(calls_[index]);
+  calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
+  if (read == Read::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
+    const RingMemory written = call.segment.written_by(LinkEnd::Caller);
+    const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
+    return open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
+  }
+  forget(call.socket);
+  if (by_slot_[call.slot] == nullptr) tell(Reason::Refused, call.slot);
+}
+
+// Queue pairs of one process, too, are spared the detour through the kernel.
+void ShmDatapath::open_loop() {
+  int ends[2];
+  UniqueFd descriptor;
+  auto segment = Segment::create(descriptor);
+  if (!segment.ok() ||
+      ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    return tell(Reason::NoMemory, slot_);
+  }
+  UniqueFd socket(ends[0]);
+  UniqueFd bell(ends[1]);
+  if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
+  const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
+  open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
+}
+
+void ShmDatapath::open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
+                            const RingMemory& written, const RingMemory& read) {
+  links_.push_back(std::make_unique<Link>(slot, ++last_id_, std::move(socket), std::move(bell),
+                                          std::move(segment), written, read, counters_));
+  by_slot_[slot] = links_.back().get();
+  if (armed_) links_.back()->sleep();
+  ++counters_.links_opened;
+}
+
+void ShmDatapath::end_link(Link& link) {
+  if (std::exchange(link.ended, true)) return;
+  if (by_slot_[link.slot()] == &link) by_slot_[link.slot()] = nullptr;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
+  if (!link.broken()) return;
+  ++counters_.links_broken;
+  tell(Reason::Broken, link.slot());
+}
+
+void ShmDatapath::bury_ended() {
+  std::erase_if(links_, [](const auto& link) { return link->ended && link->empty(); });
+}
+
+void ShmDatapath::attend() {
+  const NoCancel no_cancel;
+  calls_since_attended_ = 0;
+  epoll_event events[kEventsPerRound];
+  const int n = ::epoll_wait(epoll_.get(), events, kEventsPerRound, 0);
+  // First those who call us: one whom we called may have refused because it has called us.
+  answer_calls();
+  for (int i = 0; i < n; ++i) {
+    const int fd = events[i].data.fd;
+    if (fd == listener_.get() || read_hello(fd)) continue;
+    const auto call =
+        std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
+    if (call != calls_.end()) {
+      read_answer(static_cast<size_t>(call - calls_.begin()));
+      continue;
+    }
+    const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
+    if (link != links_.end() && !(*link)->ended && !(*link)->drain()) end_link(**link);
+  }
+}
+
+void ShmDatapath::tell(Reason reason, uint8_t slot) {
+  if (reason != Reason::Broken) ++counters_.links_refused;
+  const uint32_t bit = 1u << static_cast<uint32_t>(reason);
+  if ((told_ & bit) != 0) return;
+  told_ |= bit;
+  const char* why = "";
+  switch (reason) {
+    case Reason::NobodyListens:
+      why =
+          "takes no shared memory (VERBENA_DATAPATH=udp, a capture or faults there, another "
+          "version, or it has ended)";
+      break;
+    case Reason::OtherUser:
+      why = "belongs to another user";
+      break;
+    case Reason::Refused:
+      why = "refused to share memory";
+      break;
+    case Reason::NoMemory:
+      why = "cannot be given shared memory (memfd_create, too many open files)";
+      break;
+    case Reason::Broken:
+      why = "wrote nonsense into the shared memory";
+      break;
+  }
+  notice_ = "the process of slot " + std::to_string(slot) + " " + why +
+            ": packets to it go over UDP; the same of others is not said again";
+}
+
+std::optional<std::string> ShmDatapath::take_notice() {
+  return std::exchange(notice_, std::nullopt);
+}
+
+// --- packets
+// ---------------------------------------------------------------------------------------
+
+std::span<const wire::RxPacket> ShmDatapath::receive() {
+  batch_.clear();
+  if (++calls_since_attended_ >= kAttendEvery) attend();
+  bool ended = false;
+  const size_t count = links_.size();
+  if (++turn_ >= count) turn_ = 0;
+  for (size_t i = 0, at = turn_; i < count; ++i, at = at + 1 < count ? at + 1 : 0) {
+    Link& link = *links_[at];
+    link.release();
+    link.take(batch_, is_own_address, interface_index_);
+    if (link.broken()) [[unlikely]]
+      end_link(link);
+    ended |= link.ended;
+  }
+  if (batch_.count != 0) return batch_.view();
+  if (ended) bury_ended();
+  if (!links_.empty()) linger();
+  return batch_.view();
+}
+
+// Whoever waits for an answer asks again at once; most of that would be ways to get here.
+void ShmDatapath::linger() {
+  Link& link = *links_[turn_ < links_.size() ? turn_ : 0];
+  for (int i = 0; i < kLooks; ++i) {
+    if (link.empty()) continue;
+    link.take(batch_, is_own_address, interface_index_);
+    return;
+  }
+}
+
+void ShmDatapath::flush() {
+  for (const auto& link : links_) {
+    if (link->anything_hidden() && !link->ended) link->flush();
+  }
+}
+
+bool ShmDatapath::arm() {
+  armed_ = true;
+  bool empty = true;
+  for (const auto& link : links_) {
+    link->release();
+    link->sleep();
+    empty &= link->empty();
+  }
+  if (!empty) disarm();
+  return empty;
+}
+
+void ShmDatapath::disarm() {
+  if (!std::exchange(armed_, false)) return;
+  for (const auto& link : links_) link->wake();
+}
+
+void ShmDatapath::append_counters(std::vector<Counter>& to) const {
+  const ShmCounters& c = counters_;
+  to.insert(to.end(), {{"shm_packets_sent", c.packets_sent},
+                       {"shm_bytes_sent", c.bytes_sent},
+                       {"shm_packets_received", c.packets_received},
+                       {"shm_bytes_received", c.bytes_received},
+                       {"shm_dropped", c.dropped},
+                       {"shm_wakes_sent", c.wakes_sent},
+                       {"shm_wakes_received", c.wakes_received},
+                       {"shm_links", links_.size()},
+                       {"shm_links_opened", c.links_opened},
+                       {"shm_links_refused", c.links_refused},
+                       {"shm_links_broken", c.links_broken}});
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,101 @@
+// The links of a process: calling others, answering their calls, and turning to each in its turn.
+// Not a Datapath by itself: it reaches the processes of this host alone, and not even all of them.
+// SelectingDatapath puts it beside UDP.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "datapath/datapath.h"
+#include "datapath/shm/link.h"
+
+namespace verbena::datapath {
+
+class ShmDatapath {
+ public:
+  // Listens for calls to `slot`, which the caller has claimed. `interface_index` gives link-local
+  // addresses their meaning.
+  static Result<std::unique_ptr<ShmDatapath>> open(uint8_t slot, uint32_t interface_index);
+  ~ShmDatapath();
+  ShmDatapath(const ShmDatapath&) = delete;
+  ShmDatapath& operator=(const ShmDatapath&) = delete;
+
+  // Wants a link to that slot. False: its process has been called and has not answered yet; ask
+  // again, after attend(). A process that is silent for long is not waited for, but may answer
+  // later.
+  bool reach(uint8_t slot, Instant now);
+  // The open link to that slot, if there is one.
+  Link* link_to(uint8_t slot) const { return by_slot_[slot]; }
+  bool has_links() const { return !links_.empty(); }
+
+  // As Datapath has them.
+  std::span<const wire::RxPacket> receive();
+  void flush();
+  int wait_fd() const { return epoll_.get(); }
+  void append_counters(std::vector<Counter>& to) const;
+
+  // The owner is about to wait for wait_fd(), which from now on shows when something comes. False:
+  // something is there already.
+  bool arm();
+  // It waits no longer.
+  void disarm();
+  // Looks after calls, and peers that ended. Links that it opens may have brought something:
+  // receive() comes next.
+  void attend();
+
+  // Why packets to a process of this host do not go through memory: once for each reason.
+  std::optional<std::string> take_notice();
+
+ private:
+  // A process that was called and has not answered.
+  struct Call {
+    uint8_t slot;
+    UniqueFd socket;
+    Segment segment;
+    Instant since;
+  };
+  enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken };
+
+  ShmDatapath(uint8_t slot, uint32_t interface_index, UniqueFd listener, UniqueFd epoll);
+  void open_loop();
+  void call(uint8_t slot, Instant now);
+  void answer_calls();
+  bool read_hello(int fd);
+  void accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descriptor);
+  void read_answer(size_t call);
+  void open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
+                 const RingMemory& written, const RingMemory& read);
+  void end_link(Link& link);
+  void bury_ended();
+  void linger();
+  bool watch(int fd);
+  void forget(UniqueFd& fd);
+  void tell(Reason reason, uint8_t slot);
+  size_t call_to(uint8_t slot) const;
+
+  const uint8_t slot_;
+  const uint32_t interface_index_;
+  ShmCounters counters_;
+  UniqueFd listener_;
+  UniqueFd epoll_;                  // of all sockets
+  std::vector<UniqueFd> greeting_;  // have called us and said nothing yet
+  std::vector<Call> calls_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::array<Link*, 256> by_slot_{};  // the open ones
+  uint32_t last_id_ = 0;
+  RxBatch batch_;
+  size_t turn_ = 0;  // whose packets are taken first
+  uint32_t calls_since_attended_ = 0;
+  bool armed_ = false;
+  uint32_t told_ = 0;  // a bit per Reason
+  std::optional<std::string> notice_;
+};
+
+}  // namespace verbena::datapath

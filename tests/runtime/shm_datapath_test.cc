@@ -1,0 +1,355 @@
+// Links between processes: calls, what is refused, packets there and back, peers that die, stop, or
+// write nonsense. A slot and a ShmDatapath make a process here; where it must be a real one, a
+// child is forked.
+#include "datapath/shm/shm_datapath.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "wire/headers.h"
+
+namespace verbena::datapath {
+namespace {
+
+const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1: nobody's
+
+// Slots that no other test of this run has.
+uint8_t next_slot() {
+  static uint8_t slot = 100;
+  return ++slot;
+}
+
+struct Peer {
+  explicit Peer(uint8_t its_slot = next_slot()) : slot(its_slot) {
+    auto opened = ShmDatapath::open(slot, ::if_nametoindex("lo"));
+    EXPECT_TRUE(opened.ok()) << (opened.ok() ? "" : opened.error().why);
+    if (opened.ok()) shm = std::move(opened.value());
+  }
+
+  bool push(uint8_t to, uint32_t psn, size_t bytes, const wire::Gid& source = kHere) {
+    Link* const link = shm->link_to(to);
+    if (link == nullptr || link->full()) return false;
+    const auto number = link->number_of({source, kHere, 0, 64});
+    if (!number) return false;
+    wire::TxPacket p;
+    wire::Bth bth;
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+    bth.psn = wire::Psn(psn);
+    bth.store(p.header.data());
+    p.header_bytes = wire::kBthBytes;
+    std::vector<std::byte> payload(bytes);
+    for (size_t i = 0; i < bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
+    const std::span<const std::byte> parts[1] = {payload};
+    p.payload = parts;
+    p.payload_bytes = static_cast<uint32_t>(bytes);
+    p.cut_bytes = 65536;
+    link->push(p, *number);
+    return true;
+  }
+
+  // Appends the PSNs of what came, after a look at every byte.
+  size_t receive() {
+    const auto got = shm->receive();
+    for (const wire::RxPacket& p : got) {
+      const wire::Bth bth = wire::Bth::load(p.bytes.data());
+      const auto payload = p.apart.empty() ? p.bytes.subspan(wire::kBthBytes) : p.apart;
+      for (size_t i = 0; i < payload.size(); ++i) {
+        if (payload[i] == static_cast<std::byte>(bth.psn.value() + i * 7)) continue;
+        ADD_FAILURE() << "packet " << bth.psn.value() << " differs at " << i;
+        break;
+      }
+      EXPECT_EQ(p.cut_bytes, 65536u);
+      psns.push_back(bth.psn.value());
+    }
+    return got.size();
+  }
+
+  uint64_t counter(const std::string& name) const {
+    std::vector<Counter> all;
+    shm->append_counters(all);
+    for (const Counter& c : all) {
+      if (c.name == name) return c.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
+
+  uint8_t slot;
+  std::unique_ptr<ShmDatapath> shm;
+  std::vector<uint32_t> psns;
+};
+
+// Both look after their sockets until it is so.
+bool attend_until(std::initializer_list<Peer*> peers, const std::function<bool()>& done) {
+  for (int i = 0; i < 20'000; ++i) {
+    if (done()) return true;
+    for (Peer* p : peers) {
+      p->shm->attend();
+      p->receive();
+    }
+    ::usleep(100);
+  }
+  return done();
+}
+
+bool link(Peer& a, Peer& b) {
+  a.shm->reach(b.slot, Instant{});
+  return attend_until({&a, &b}, [&] {
+    return a.shm->link_to(b.slot) != nullptr && b.shm->link_to(a.slot) != nullptr;
+  });
+}
+
+// A process that serves its links until it is killed; it gives back every packet.
+pid_t fork_echo(uint8_t slot) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  Peer echo(slot);
+  for (;;) {
+    echo.shm->attend();
+    for (const wire::RxPacket& p : echo.shm->receive()) {
+      const uint32_t psn = wire::Bth::load(p.bytes.data()).psn.value();
+      for (uint32_t to = 1; to < 255; ++to) {
+        if (echo.push(static_cast<uint8_t>(to), psn, 8)) break;
+      }
+    }
+    echo.shm->flush();
+    ::usleep(50);
+  }
+}
+
+void end(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+bool reach_process(Peer& a, uint8_t slot) {
+  // It may not listen yet.
+  return attend_until({&a}, [&] {
+    a.shm->reach(slot, Instant{});
+    return a.shm->link_to(slot) != nullptr;
+  });
+}
+
+TEST(ShmDatapathTest, PacketsGoThereAndBackInOrder) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  const size_t sizes[] = {0, 8, 108, 109, 4096, 65536};
+  for (uint32_t psn = 0; psn < 60; ++psn) {
+    ASSERT_TRUE(a.push(b.slot, psn, sizes[psn % 6]));
+    ASSERT_TRUE(b.push(a.slot, 1000 + psn, sizes[(psn + 3) % 6]));
+    a.shm->flush();
+    b.shm->flush();
+    ASSERT_TRUE(attend_until({&a, &b},
+                             [&] { return a.psns.size() == psn + 1 && b.psns.size() == psn + 1; }));
+    EXPECT_EQ(b.psns.back(), psn);
+    EXPECT_EQ(a.psns.back(), 1000 + psn);
+  }
+}
+
+TEST(ShmDatapathTest, TwoThatCallEachOtherGetOneLink) {
+  Peer a, b;
+  a.shm->reach(b.slot, Instant{});
+  b.shm->reach(a.slot, Instant{});
+  ASSERT_TRUE(attend_until({&a, &b}, [&] {
+    return a.shm->link_to(b.slot) != nullptr && b.shm->link_to(a.slot) != nullptr;
+  }));
+  ASSERT_TRUE(a.push(b.slot, 1, 8));
+  ASSERT_TRUE(b.push(a.slot, 2, 8));
+  a.shm->flush();
+  b.shm->flush();
+  EXPECT_TRUE(attend_until({&a, &b}, [&] { return a.psns.size() + b.psns.size() == 2; }));
+  EXPECT_EQ(a.counter("shm_links"), 1u);
+  EXPECT_EQ(b.counter("shm_links"), 1u);
+}
+
+TEST(ShmDatapathTest, ALinkToOneselfCarriesPackets) {
+  Peer a;
+  EXPECT_TRUE(a.shm->reach(a.slot, Instant{}));
+  ASSERT_NE(a.shm->link_to(a.slot), nullptr);
+  ASSERT_TRUE(a.push(a.slot, 5, 65536));
+  a.shm->flush();
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{5}; }));
+}
+
+TEST(ShmDatapathTest, NobodyThereIsSaidOnce) {
+  Peer a;
+  EXPECT_TRUE(a.shm->reach(254, Instant{}));
+  EXPECT_EQ(a.shm->link_to(254), nullptr);
+  EXPECT_TRUE(a.shm->take_notice().has_value());
+  EXPECT_TRUE(a.shm->reach(254, Instant{}));
+  EXPECT_FALSE(a.shm->take_notice().has_value());
+}
+
+TEST(ShmDatapathTest, ASleeperIsWokenThroughItsDescriptor) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  pollfd p{.fd = b.shm->wait_fd(), .events = POLLIN, .revents = 0};
+  ASSERT_TRUE(b.shm->arm());
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+  ASSERT_TRUE(a.push(b.slot, 1, 8));
+  a.shm->flush();
+  EXPECT_EQ(::poll(&p, 1, 1000), 1);
+  b.shm->disarm();
+  EXPECT_EQ(::poll(&p, 1, 0), 0) << "the knock was taken";
+  EXPECT_EQ(b.receive(), 1u);
+  // One that polls costs the sender no system call.
+  ASSERT_TRUE(a.push(b.slot, 2, 8));
+  a.shm->flush();
+  EXPECT_EQ(a.counter("shm_wakes_sent"), 1u);
+  EXPECT_FALSE(b.shm->arm()) << "something is there already";
+}
+
+TEST(ShmDatapathTest, AFullRingSaysSoAndLosesNothing) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  uint32_t sent = 0;
+  while (a.push(b.slot, sent, 30'000)) ++sent;
+  a.shm->flush();
+  EXPECT_GT(sent, 10u);
+  EXPECT_TRUE(a.shm->link_to(b.slot)->full());
+  ASSERT_TRUE(attend_until({&b}, [&] { return b.psns.size() == sent; }));
+  b.receive();  // lets go of the last batch
+  EXPECT_FALSE(a.shm->link_to(b.slot)->full());
+  EXPECT_EQ(a.counter("shm_dropped"), 0u);
+}
+
+TEST(ShmDatapathTest, AddressesOfOtherHostsAreNotBelieved) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  ASSERT_TRUE(a.push(b.slot, 1, 8, kElsewhere));
+  ASSERT_TRUE(a.push(b.slot, 2, 8, kHere));
+  a.shm->flush();
+  EXPECT_TRUE(attend_until({&b}, [&] { return b.psns == std::vector<uint32_t>{2}; }));
+  EXPECT_EQ(b.counter("shm_dropped"), 1u);
+}
+
+TEST(ShmDatapathTest, WhatAProcessSentBeforeItEndedStillArrives) {
+  Peer a;
+  {
+    Peer b;
+    ASSERT_TRUE(link(a, b));
+    ASSERT_TRUE(b.push(a.slot, 7, 4096));
+    b.shm->flush();
+  }
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{7}; }));
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
+}
+
+TEST(ShmDatapathTest, ASlotThatComesBackGetsANewLink) {
+  Peer a;
+  const uint8_t slot = next_slot();
+  for (uint32_t life = 0; life < 3; ++life) {
+    Peer b(slot);
+    ASSERT_TRUE(reach_process(a, slot) || link(a, b));
+    ASSERT_TRUE(attend_until({&a, &b}, [&] { return b.shm->link_to(a.slot) != nullptr; }));
+    ASSERT_TRUE(a.push(slot, life, 8));
+    a.shm->flush();
+    EXPECT_TRUE(attend_until({&a, &b}, [&] { return b.psns == std::vector<uint32_t>{life}; }));
+    b.shm.reset();
+    ASSERT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
+  }
+}
+
+TEST(ShmDatapathTest, AKilledProcessEndsItsLink) {
+  const uint8_t slot = next_slot();
+  const pid_t pid = fork_echo(slot);
+  Peer a;
+  ASSERT_TRUE(reach_process(a, slot));
+  ASSERT_TRUE(a.push(slot, 1, 8));
+  a.shm->flush();
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{1}; }));
+  end(pid);
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
+}
+
+TEST(ShmDatapathTest, AStoppedProcessFillsItsRingAndGoesOnWhenItIsContinued) {
+  const uint8_t slot = next_slot();
+  const pid_t pid = fork_echo(slot);
+  Peer a;
+  ASSERT_TRUE(reach_process(a, slot));
+  ::kill(pid, SIGSTOP);
+  ::waitpid(pid, nullptr, WUNTRACED);
+  uint32_t sent = 0;
+  while (a.push(slot, sent, 30'000)) ++sent;
+  a.shm->flush();
+  EXPECT_TRUE(a.shm->link_to(slot)->full());
+  ::kill(pid, SIGCONT);
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns.size() == sent; }));
+  for (uint32_t i = 0; i < a.psns.size(); ++i) ASSERT_EQ(a.psns[i], i);
+  end(pid);
+}
+
+TEST(ShmDatapathTest, AStoppedProcessIsNotWaitedForButMayAnswerLater) {
+  const uint8_t slot = next_slot();
+  const pid_t pid = fork_echo(slot);
+  Peer first;
+  ASSERT_TRUE(reach_process(first, slot));  // now it listens
+  ::kill(pid, SIGSTOP);
+  ::waitpid(pid, nullptr, WUNTRACED);
+  Peer a;
+  EXPECT_FALSE(a.shm->reach(slot, Instant{}));
+  EXPECT_TRUE(a.shm->reach(slot, Instant{} + seconds(1)));
+  EXPECT_EQ(a.shm->link_to(slot), nullptr);
+  ::kill(pid, SIGCONT);
+  EXPECT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) != nullptr; }));
+  end(pid);
+}
+
+// --- callers that are not what they should be
+// -----------------------------------------------------
+
+// Connects as anybody may.
+UniqueFd dial(uint8_t slot) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const int n =
+      std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/shm/1/%u", slot);
+  const auto bytes =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+  return fd;
+}
+
+TEST(ShmDatapathTest, ACallerThatTalksNonsenseIsHungUpOn) {
+  Peer a;
+  const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
+  for (const std::string& greeting : greetings) {
+    const UniqueFd fd = dial(a.slot);
+    ASSERT_EQ(::send(fd.get(), greeting.data(), greeting.size(), 0),
+              static_cast<ssize_t>(greeting.size()));
+    a.shm->attend();
+    char answer;
+    EXPECT_LE(::recv(fd.get(), &answer, 1, 0), 0);
+  }
+  EXPECT_EQ(a.counter("shm_links_refused"), greetings.size());
+  EXPECT_EQ(a.counter("shm_links"), 0u);
+}
+
+TEST(ShmDatapathTest, CallersThatSayNothingAreBounded) {
+  Peer a, b;
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 150; ++i) {
+    silent.push_back(dial(a.slot));
+    a.shm->attend();
+  }
+  silent.clear();
+  EXPECT_TRUE(link(a, b)) << "and keep nobody else out when they are gone";
+}
+
+}  // namespace
+}  // namespace verbena::datapath

@@ -1,0 +1,266 @@
+// The ring of a link, with a writer and a reader in threads of their own (what the thread sanitizer
+// watches), and with a writer or a reader that lies.
+#include "datapath/shm/ring.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "datapath/shm/segment.h"
+
+namespace verbena::datapath {
+namespace {
+
+class ShmRing : public ::testing::Test {
+ protected:
+  ShmRing() {
+    auto made = Segment::create(descriptor_);
+    EXPECT_TRUE(made.ok());
+    segment_ = std::move(made.value());
+    memory_ = segment_.written_by(LinkEnd::Caller);
+  }
+
+  // Bytes that tell which record they are of.
+  static std::vector<std::byte> body_of(uint32_t number, size_t bytes) {
+    std::vector<std::byte> body(bytes);
+    for (size_t i = 0; i < bytes; ++i) body[i] = static_cast<std::byte>(number * 31 + i);
+    return body;
+  }
+
+  static bool write(RingWriter& writer, uint32_t number, size_t bytes) {
+    const RecordWord word{.kind = RecordKind::Packet,
+                          .header_bytes = sizeof number,
+                          .body_bytes = static_cast<uint32_t>(bytes)};
+    if (!writer.has_room(word.most_bytes())) return false;
+    const auto body = body_of(number, bytes);
+    const std::span<const std::byte> parts[1] = {body};
+    writer.write(word, std::as_bytes(std::span(&number, 1)), parts, 0);
+    return true;
+  }
+
+  static void expect_record(const RingReader::Record& record, uint32_t number, size_t bytes) {
+    uint32_t got = 0;
+    std::memcpy(&got, record.front, sizeof got);
+    ASSERT_EQ(got, number);
+    ASSERT_EQ(record.word.body_bytes, bytes);
+    const auto body = body_of(number, bytes);
+    ASSERT_EQ(std::memcmp(record.body, body.data(), bytes), 0) << "record " << number;
+  }
+
+  void store_word(uint64_t position, uint64_t word) {
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory_.at(position))).store(word);
+  }
+
+  UniqueFd descriptor_;
+  Segment segment_;
+  RingMemory memory_;
+};
+
+TEST_F(ShmRing, ShowsNothingBeforeItIsShown) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  ASSERT_TRUE(write(writer, 1, 8));
+  ASSERT_TRUE(write(writer, 2, 8));
+  EXPECT_TRUE(reader.empty());
+  EXPECT_FALSE(reader.next(record));
+  EXPECT_FALSE(writer.show());
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 1, 8);
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 2, 8);
+  EXPECT_FALSE(reader.next(record));
+}
+
+// Sizes on both sides of every border, often enough to go round many times.
+TEST_F(ShmRing, WrapsAround) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  const size_t sizes[] = {0, 1, 7, 8, 63, 64, 65, 115, 116, 117, 120, 121, 4096, 65535, 65536};
+  uint32_t number = 0;
+  for (int round = 0; round < 400; ++round) {
+    for (const size_t bytes : sizes) {
+      ASSERT_TRUE(write(writer, ++number, bytes));
+      if (number % 3 != 0) continue;  // some are shown together
+      writer.show();
+    }
+    writer.show();
+    RingReader::Record record;
+    uint32_t expected = number - static_cast<uint32_t>(std::size(sizes));
+    // A reader that stops at the end of a line looks again.
+    for (int looks = 0; looks < 64 && expected < number; ++looks) {
+      while (reader.next(record)) {
+        const size_t bytes = sizes[expected % std::size(sizes)];
+        ++expected;
+        expect_record(record, expected, bytes);
+      }
+    }
+    ASSERT_EQ(expected, number);
+    reader.release();
+    ASSERT_FALSE(reader.broken() || writer.broken());
+  }
+}
+
+TEST_F(ShmRing, IsFullUntilTheReaderReleases) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  uint32_t written = 0;
+  while (write(writer, written, 60'000)) ++written;
+  EXPECT_GT(written, 10u);
+  writer.show();
+  RingReader::Record record;
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_FALSE(write(writer, written, 60'000)) << "what was handed out is still in use";
+  reader.release();
+  EXPECT_TRUE(write(writer, written, 60'000));
+  EXPECT_FALSE(writer.broken());
+}
+
+TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  ASSERT_TRUE(write(writer, 1, 8));
+  EXPECT_FALSE(writer.show());
+  reader.sleep();
+  ASSERT_TRUE(write(writer, 2, 8));
+  EXPECT_TRUE(writer.show());
+  ASSERT_TRUE(write(writer, 3, 8));
+  EXPECT_FALSE(writer.show()) << "it has been woken";
+  EXPECT_TRUE(reader.wake());
+  reader.sleep();
+  EXPECT_FALSE(reader.wake()) << "nobody took the request";
+}
+
+// Either side may be ahead; the reader sleeps as a background thread does, and may not miss a wake.
+TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
+  constexpr uint32_t kRecords = 60'000;
+  std::atomic<int> knocks{0};
+  std::thread producer([&] {
+    RingWriter writer(memory_);
+    for (uint32_t number = 0; number < kRecords;) {
+      if (!write(writer, number, number % 700)) {
+        if (writer.show()) knocks.fetch_add(1);
+        std::this_thread::yield();
+        continue;
+      }
+      if (++number % 5 == 0 && writer.show()) knocks.fetch_add(1);
+    }
+    if (writer.show()) knocks.fetch_add(1);
+  });
+  RingReader reader(memory_);
+  int seen = 0;
+  for (uint32_t number = 0; number < kRecords;) {
+    RingReader::Record record;
+    bool any = false;
+    while (reader.next(record)) {
+      any = true;
+      expect_record(record, number, number % 700);
+      if (HasFatalFailure()) break;
+      ++number;
+    }
+    if (HasFatalFailure()) break;
+    reader.release();
+    if (any || number == kRecords) continue;
+    reader.sleep();
+    if (!reader.empty()) {
+      if (reader.wake()) ++seen;
+      continue;
+    }
+    // Asleep: only the writer may end it. A lost wake-up would hang here.
+    while (knocks.load() == seen) std::this_thread::yield();
+    ++seen;
+    reader.wake();
+  }
+  producer.join();
+}
+
+// --- the other side lies
+// --------------------------------------------------------------------------
+
+TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
+  const uint64_t words[] = {
+      UINT64_MAX,
+      4,                                                                   // no such kind
+      RecordWord{.kind = RecordKind::Packet, .header_bytes = 121}.pack(),  // no front
+      RecordWord{.kind = RecordKind::Packet, .cut_shift = 40}.pack(),
+      RecordWord{.kind = RecordKind::Packet, .body_bytes = UINT32_MAX}.pack(),
+      RecordWord{.kind = RecordKind::Packet, .body_bytes = 65537}.pack(),
+      RecordWord{.kind = RecordKind::NextLine, .body_bytes = 1}.pack(),
+  };
+  for (const uint64_t word : words) {
+    RingReader reader(memory_);
+    store_word(0, word);
+    RingReader::Record record;
+    EXPECT_FALSE(reader.next(record)) << std::hex << word;
+    EXPECT_TRUE(reader.broken()) << std::hex << word;
+    EXPECT_TRUE(reader.empty()) << "a broken one keeps nobody awake";
+  }
+}
+
+TEST_F(ShmRing, ARingFullOfWordsEndsInABrokenReader) {
+  // Records everywhere: a writer never gets that far ahead of what was released.
+  const RecordWord word{.kind = RecordKind::Packet, .header_bytes = 16};
+  for (uint64_t at = 0; at < memory_.bytes; at += kWordBytes) store_word(at, word.pack());
+  RingReader reader(memory_);
+  RingReader::Record record;
+  size_t read = 0;
+  while (reader.next(record)) ++read;
+  EXPECT_TRUE(reader.broken());
+  EXPECT_LE(read, memory_.bytes / kWordBytes);
+}
+
+TEST_F(ShmRing, LinesThatOnlySendOnDoNotHoldTheReader) {
+  const uint64_t next = RecordWord{.kind = RecordKind::NextLine}.pack();
+  for (uint64_t at = 0; at < memory_.bytes; at += kWordBytes) store_word(at, next);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  for (int i = 0; i < 100'000 && !reader.broken(); ++i) EXPECT_FALSE(reader.next(record));
+}
+
+TEST_F(ShmRing, APositionThatLiesBreaksTheWriter) {
+  for (const uint64_t lie : {uint64_t{1} << 40, UINT64_MAX, uint64_t{2} << 20}) {
+    RingWriter writer(memory_);
+    memory_.control->freed = 0;
+    while (write(writer, 1, 60'000)) {
+    }
+    EXPECT_FALSE(writer.broken());
+    memory_.control->freed = lie;
+    EXPECT_FALSE(writer.has_room(kLargestRecord));
+    EXPECT_TRUE(writer.broken());
+    memory_.control->freed = 0;
+    EXPECT_FALSE(writer.has_room(kLargestRecord)) << "once broken, for good";
+  }
+}
+
+// --- segments
+// -------------------------------------------------------------------------------------
+
+TEST(ShmSegment, OnlyWhatCannotShrinkIsTaken) {
+  UniqueFd good;
+  ASSERT_TRUE(Segment::create(good).ok());
+  EXPECT_TRUE(Segment::adopt(good.get()).ok());
+  EXPECT_NE(::ftruncate(good.get(), 4096), 0);
+
+  struct stat file {};
+  ASSERT_EQ(::fstat(good.get(), &file), 0);
+  const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), file.st_size), 0);
+  EXPECT_FALSE(Segment::adopt(unsealed.get()).ok());
+
+  const UniqueFd small(::memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(small.get(), 4096), 0);
+  ASSERT_EQ(::fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_FALSE(Segment::adopt(small.get()).ok());
+
+  const UniqueFd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(Segment::adopt(other.get()).ok());
+  EXPECT_FALSE(Segment::adopt(-1).ok());
+}
+
+}  // namespace
+}  // namespace verbena::datapath
