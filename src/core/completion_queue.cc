@@ -1,7 +1,6 @@
 // The completion ring.
 #include "core/completion_queue.h"
 
-#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -37,15 +36,6 @@ bool CompletionQueue::push(const Completion& completion, bool* notify) {
     }
   }
   return true;
-}
-
-uint32_t CompletionQueue::poll(Completion* out, uint32_t count) {
-  const uint64_t head = head_.load(std::memory_order_relaxed);
-  const uint64_t tail = tail_.load(std::memory_order_acquire);
-  const auto n = static_cast<uint32_t>(std::min<uint64_t>(tail - head, count));
-  for (uint32_t i = 0; i < n; ++i) out[i] = ring_[(head + i) & mask_];
-  if (n != 0) head_.store(head + n, std::memory_order_release);
-  return n;
 }
 
 void CompletionQueue::forget(wire::Qpn qpn) {

@@ -2,6 +2,7 @@
 // threads, which serialise themselves). The two sides share only the two indices.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,19 @@ class CompletionQueue {
   // *notify is set when the application asked to be woken for this one.
   bool push(const Completion& completion, bool* notify);
 
-  // Consumer. Copies out up to `count` completions.
-  uint32_t poll(Completion* out, uint32_t count);
+  // Consumer. Takes up to `count` completions out; take(completion, i) sees each where it lies.
+  template <typename Take>
+  uint32_t poll_each(uint32_t count, Take take) {
+    const uint64_t head = head_.load(std::memory_order_relaxed);
+    const uint64_t tail = tail_.load(std::memory_order_acquire);
+    const auto n = static_cast<uint32_t>(std::min<uint64_t>(tail - head, count));
+    for (uint32_t i = 0; i < n; ++i) take(ring_[(head + i) & mask_], i);
+    if (n != 0) head_.store(head + n, std::memory_order_release);
+    return n;
+  }
+  uint32_t poll(Completion* out, uint32_t count) {
+    return poll_each(count, [out](const Completion& c, uint32_t i) { out[i] = c; });
+  }
   // Consumer. Drops what waits of a queue pair that is gone.
   void forget(wire::Qpn qpn);
   bool empty() const {

@@ -31,30 +31,26 @@ struct Bth {
   Psn psn{0};
 
   static Bth load(const std::byte* p) {
+    const uint32_t words[3] = {load_be32(p), load_be32(p + 4), load_be32(p + 8)};
     Bth h;
-    h.opcode = load_u8(p);
-    const uint8_t flags = load_u8(p + 1);
-    h.solicited = (flags & 0x80) != 0;
-    h.migrated = (flags & 0x40) != 0;
-    h.pad = (flags >> 4) & 3;
-    h.version = flags & 0x0F;
-    h.pkey = load_be16(p + 2);
-    h.fecn = (load_u8(p + 4) & 0x80) != 0;
-    h.becn = (load_u8(p + 4) & 0x40) != 0;
-    h.destination = Qpn(load_be24(p + 5));
-    h.ack_request = (load_u8(p + 8) & 0x80) != 0;
-    h.psn = Psn(load_be24(p + 9));
+    h.opcode = static_cast<uint8_t>(words[0] >> 24);
+    h.solicited = (words[0] >> 23 & 1) != 0;
+    h.migrated = (words[0] >> 22 & 1) != 0;
+    h.pad = words[0] >> 20 & 3;
+    h.version = words[0] >> 16 & 0x0F;
+    h.pkey = static_cast<uint16_t>(words[0]);
+    h.fecn = (words[1] >> 31) != 0;
+    h.becn = (words[1] >> 30 & 1) != 0;
+    h.destination = Qpn(words[1]);
+    h.ack_request = (words[2] >> 31) != 0;
+    h.psn = Psn(words[2] & 0xFFFFFF);
     return h;
   }
   void store(std::byte* p) const {
-    store_u8(p, opcode);
-    store_u8(p + 1, static_cast<uint8_t>((solicited ? 0x80 : 0) | (migrated ? 0x40 : 0) |
-                                         (pad & 3) << 4 | (version & 0x0F)));
-    store_be16(p + 2, pkey);
-    store_u8(p + 4, static_cast<uint8_t>((fecn ? 0x80 : 0) | (becn ? 0x40 : 0)));
-    store_be24(p + 5, destination.value());
-    store_u8(p + 8, ack_request ? 0x80 : 0);
-    store_be24(p + 9, psn.value());
+    store_be32(p, uint32_t{opcode} << 24 | uint32_t{solicited} << 23 | uint32_t{migrated} << 22 |
+                      (pad & 3u) << 20 | (version & 0x0Fu) << 16 | pkey);
+    store_be32(p + 4, uint32_t{fecn} << 31 | uint32_t{becn} << 30 | destination.value());
+    store_be32(p + 8, uint32_t{ack_request} << 31 | psn.value());
   }
 };
 

@@ -66,17 +66,9 @@ void translate(const core::Completion& from_core, ibv_wc& wc) {
 
 uint32_t take(Cq& cq, uint32_t count, ibv_wc* wc) {
   if (cq.queue.empty()) return 0;
-  constexpr uint32_t kBatch = 16;
-  core::Completion batch[kBatch];
   const std::lock_guard lock(cq.poll_lock);
-  uint32_t done = 0;
-  while (done < count) {
-    const uint32_t n = cq.queue.poll(batch, std::min(kBatch, count - done));
-    for (uint32_t i = 0; i < n; ++i) translate(batch[i], wc[done + i]);
-    done += n;
-    if (n < kBatch) break;
-  }
-  return done;
+  return cq.queue.poll_each(count,
+                            [wc](const core::Completion& c, uint32_t i) { translate(c, wc[i]); });
 }
 
 Status check_size(int cqe) {
