@@ -9,8 +9,8 @@
 #include "abi/rdmacm/multicast.h"
 #include "abi/rdmacm/path.h"
 #include "abi/verbs/c_enum.h"
-#include "runtime/log.h"
 #include "datapath/no_cancel.h"
+#include "runtime/log.h"
 
 namespace verbena::rdmacm {
 namespace {
