@@ -15,7 +15,7 @@ namespace verbena::rsocket {
 
 class Bell {
  public:
-  // Made at the first use. EMFILE, ENFILE, ENOMEM.
+  // Made and opened at the first use.
   static Result<Bell*> of_this_thread();
   Bell() = default;
   ~Bell();
@@ -28,9 +28,10 @@ class Bell {
   // there.
   void silence();
 
- private:
+  // EMFILE, ENFILE, ENOMEM.
   Status open();
 
+ private:
   int fd_ = -1;
   uint32_t process_ = 0;  // which child of a fork made it: others must not share it
   std::atomic<bool> rung_{false};
@@ -48,6 +49,7 @@ class Waiters {
 
   void add(Node* node);
   void remove(Node* node);
+  bool empty() const { return first_ == nullptr; }
   // All but the caller's own: it is awake.
   void ring_others() const;
 

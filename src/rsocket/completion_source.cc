@@ -34,9 +34,10 @@ CompletionSource::~CompletionSource() {
   if (channel_) ibv_destroy_comp_channel(channel_);
 }
 
-void CompletionSource::arm(std::vector<pollfd>* descriptors) {
-  if (!armed_) armed_ = ibv_req_notify_cq(queue_, 0) == 0;
-  descriptors->push_back({channel_->fd, POLLIN, 0});
+bool CompletionSource::arm() {
+  if (armed_) return false;
+  armed_ = ibv_req_notify_cq(queue_, 0) == 0;
+  return armed_;
 }
 
 void CompletionSource::drain_events() {

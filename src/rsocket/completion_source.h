@@ -25,8 +25,9 @@ class CompletionSource {
     return ibv_poll_cq(queue_, static_cast<int>(completions.size()), completions.data());
   }
   // From now on the next completion makes the descriptor readable. What came before does not: take
-  // once more after arming.
-  void arm(std::vector<pollfd>* descriptors);
+  // once more after arming. False: it was armed already.
+  bool arm();
+  pollfd descriptor() const { return {channel_->fd, POLLIN, 0}; }
   // Takes the event away, if it is there.
   void drain_events();
 

@@ -206,12 +206,18 @@ void DatagramSocket::progress() {
   }
 }
 
-void DatagramSocket::arm(std::vector<pollfd>* descriptors) {
-  for (const auto& endpoint : endpoints_) endpoint->completions().arm(descriptors);
+bool DatagramSocket::arm() {
+  bool any = false;
+  for (const auto& endpoint : endpoints_) any |= endpoint->completions().arm();
+  return any;
 }
 
 void DatagramSocket::drain_events() {
   for (const auto& endpoint : endpoints_) endpoint->completions().drain_events();
+}
+
+void DatagramSocket::add_descriptors(std::vector<pollfd>* to) const {
+  for (const auto& endpoint : endpoints_) to->push_back(endpoint->completions().descriptor());
 }
 
 short DatagramSocket::readiness() const {

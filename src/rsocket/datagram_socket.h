@@ -69,9 +69,10 @@ class DatagramSocket final : public Socket {
   DatagramSocket(int family, int udp) : Socket(udp), family_(family), udp_(udp) {}
 
   void progress() override;
-  void arm(std::vector<pollfd>* descriptors) override;
+  bool arm() override;
   void drain_events() override;
   short readiness() const override;
+  void add_descriptors(std::vector<pollfd>* to) const override;
 
   // All with the lock held.
   Status start();

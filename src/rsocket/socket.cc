@@ -5,6 +5,7 @@
 #include <sys/time.h>
 
 #include <cstring>
+#include <new>
 
 #include "rsocket/clock.h"
 #include "rsocket/per_thread.h"
@@ -87,14 +88,29 @@ short Socket::poll_now(short events) {
 short Socket::poll_and_hang(short events, Waiters::Node* node, std::vector<pollfd>* descriptors) {
   const std::lock_guard guard(lock_);
   if (!node->hangs) waiters_.add(node);
-  arm(descriptors);
-  progress();
+  arm_and_progress();
+  add_descriptors(descriptors);
   return static_cast<short>(readiness() & (events | kAlways));
 }
 
 void Socket::take_down(Waiters::Node* node) {
   const std::lock_guard guard(lock_);
-  if (node->hangs) waiters_.remove(node);
+  if (node->hangs) leave(node);
+}
+
+void Socket::leave(Waiters::Node* node) {
+  waiters_.remove(node);
+  if (waiters_.empty() || !arm()) return;
+  try {
+    progress();
+  } catch (const std::bad_alloc&) {  // destructors come here: those that stay are to see to it
+    ring_waiters();
+  }
+}
+
+void Socket::arm_and_progress() {
+  arm();
+  progress();
 }
 
 short Socket::poll_woken(short events) {
@@ -115,14 +131,15 @@ Socket::Sleeper::Sleeper(Socket& socket, Lock& lock) : socket_(socket), lock_(lo
 }
 
 Socket::Sleeper::~Sleeper() {
-  if (node_.hangs) socket_.waiters_.remove(&node_);
+  if (node_.hangs) socket_.leave(&node_);
 }
 
 void Socket::Sleeper::arm() {
   std::vector<pollfd>& descriptors = descriptors_of_this_thread();
   descriptors.clear();
   descriptors.push_back({node_.bell->fd(), POLLIN, 0});
-  socket_.arm(&descriptors);
+  socket_.arm_and_progress();
+  socket_.add_descriptors(&descriptors);
 }
 
 Status Socket::Sleeper::sleep(Instant deadline) {

@@ -83,10 +83,12 @@ class Socket {
   explicit Socket(int number) : number_(number) {}
 
   // All with the lock held.
-  virtual void progress() = 0;                             // takes completions
-  virtual void arm(std::vector<pollfd>* descriptors) = 0;  // completions shall make them readable
-  virtual void drain_events() = 0;                         // the other end of arm()
-  virtual short readiness() const = 0;                     // all poll() bits that hold
+  virtual void progress() = 0;          // takes completions
+  virtual bool arm() = 0;               // the next completion is to wake; false: it already would
+  virtual void drain_events() = 0;      // the other end of arm()
+  virtual short readiness() const = 0;  // all poll() bits that hold
+  // Those that armed completions make readable.
+  virtual void add_descriptors(std::vector<pollfd>* to) const = 0;
 
   using Lock = std::unique_lock<std::mutex>;
   // Until ready() says so, called with the lock held. EINTR; EAGAIN when the deadline came first.
@@ -97,7 +99,6 @@ class Socket {
     if (!sleeper.status().ok()) return sleeper.status();
     for (;;) {
       sleeper.arm();
-      progress();  // what completed before arming makes no event
       if (ready()) return {};
       const Status slept = sleeper.sleep(deadline);
       progress();
@@ -133,6 +134,12 @@ class Socket {
     Waiters::Node node_;
     Status status_;
   };
+
+  // Arms, and takes what completed before arming, which makes no event.
+  void arm_and_progress();
+  // The bell does not hang here any longer. Its owner may have taken the event that others sleep
+  // on.
+  void leave(Waiters::Node* node);
 
   template <typename Ready>
   bool spin(Lock& lock, Ready ready) {

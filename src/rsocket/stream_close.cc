@@ -29,9 +29,7 @@ void StreamSocket::say_goodbye(Control control) {
 
 void StreamSocket::wait_for_goodbye(Lock& lock, Duration limit) {
   const Instant deadline = now() + limit;
-  const auto done = [&] {
-    return state_ != State::kConnected || (!goodbye_pending_ && goodbyes_in_flight_ == 0);
-  };
+  const auto done = [&] { return state_ != State::kConnected || goodbye_heard(); };
   while (!done()) {
     const Status waited = wait(lock, deadline, done);
     if (!waited.ok() && waited.error().code != EINTR) return;

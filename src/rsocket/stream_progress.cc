@@ -27,7 +27,7 @@ int error_of(ibv_wc_status status) {
 
 void StreamSocket::progress() {
   if (!was_connected_) return;
-  const short before = readiness();
+  const unsigned before = awaited();
   std::array<ibv_wc, 16> completions;
   unsigned received = 0;
   for (int batch = 0; batch < kMaxBatches; ++batch) {
@@ -40,7 +40,14 @@ void StreamSocket::progress() {
     if (received > 0) post_failed(endpoint_->post_receives(received));
     send_pending();
   }
-  if (readiness() & ~before) ring_waiters();
+  if (awaited() & ~before) ring_waiters();
+}
+
+// All that a thread may wait for and completions bring about, a bit each: more than poll() tells.
+unsigned StreamSocket::awaited() const {
+  const SendWindow& window = endpoint_->window();
+  return static_cast<uint16_t>(readiness()) | unsigned{window.can_write()} << 16 |
+         unsigned{window.can_send()} << 17 | unsigned{goodbye_heard()} << 18;
 }
 
 void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
@@ -103,7 +110,7 @@ void StreamSocket::on_control(Control control) {
 
 // Both have said their last word, and the peer has heard ours.
 void StreamSocket::end_if_all_is_said() {
-  if (!said_ || goodbye_pending_ || goodbyes_in_flight_ > 0) return;
+  if (!said_ || !goodbye_heard()) return;
   if (said_ == Control::kDisconnect || !peer_open_) end(0);
 }
 

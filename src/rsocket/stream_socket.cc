@@ -62,12 +62,14 @@ Result<SocketAddress> StreamSocket::peer_name() {
   return SocketAddress::trusted(rdma_get_peer_addr(id_)).seen_by(family_);
 }
 
-void StreamSocket::arm(std::vector<pollfd>* descriptors) {
-  if (endpoint_ && was_connected_) endpoint_->completions().arm(descriptors);
-}
+bool StreamSocket::arm() { return was_connected_ && endpoint_->completions().arm(); }
 
 void StreamSocket::drain_events() {
-  if (endpoint_ && was_connected_) endpoint_->completions().drain_events();
+  if (was_connected_) endpoint_->completions().drain_events();
+}
+
+void StreamSocket::add_descriptors(std::vector<pollfd>* to) const {
+  if (was_connected_) to->push_back(endpoint_->completions().descriptor());
 }
 
 short StreamSocket::readiness() const {

@@ -92,9 +92,11 @@ class StreamSocket final : public Socket {
   static Result<std::unique_ptr<StreamSocket>> make(int family, rdma_cm_id* id);
 
   void progress() override;
-  void arm(std::vector<pollfd>* descriptors) override;
+  bool arm() override;
   void drain_events() override;
   short readiness() const override;
+  void add_descriptors(std::vector<pollfd>* to) const override;
+  unsigned awaited() const;
 
   bool connecting() const {
     return state_ >= State::kResolvingAddress && state_ < State::kConnected;
@@ -157,6 +159,7 @@ class StreamSocket final : public Socket {
 
   // --- stream_close.cc --------------------------------------------------------------------------
   void say_goodbye(Control control);
+  bool goodbye_heard() const { return !goodbye_pending_ && goodbyes_in_flight_ == 0; }
   void wait_for_goodbye(Lock& lock, Duration limit);
   Duration probe_interval() const;
 

@@ -1,0 +1,92 @@
+// Several threads asleep at one socket, for different things: what one of them takes from the
+// completion queue, another may be waiting for. Each test repeats a race; a thread that is
+// forgotten runs into its time limit, which is far longer than anything here takes.
+#include <gtest/gtest.h>
+#include <rdma/rsocket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "tests/rsocket/socket_support.h"
+
+namespace verbena::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::seconds;
+
+void limit_time(int socket, int option, time_t limit_s) {
+  const timeval limit{limit_s, 0};
+  ASSERT_EQ(rsetsockopt(socket, SOL_SOCKET, option, &limit, sizeof limit), 0);
+}
+
+// Threads that sleep in rrecv() until the peer hangs up.
+class Readers {
+ public:
+  Readers(int socket, int count) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([socket] {
+        char byte;
+        EXPECT_EQ(rrecv(socket, &byte, 1, 0), 0);
+      });
+    }
+    ::usleep(2000);  // most of them sleep by now; nothing depends on it
+  }
+  ~Readers() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+class Threads : public ::testing::Test {};
+
+// Half closing waits until the peer has everything, but not for ever. A lost wake-up shows as the
+// whole of that limit (10 s).
+TEST_F(Threads, OneThatShutsDownIsWokenThoughOthersSleepInReceive) {
+  for (int round = 0; round < 100; ++round) {
+    Pair pair = connected_pair();
+    const Readers readers(pair.client.get(), 2);
+    ASSERT_EQ(rsend(pair.client.get(), "abc", 3, 0), 3);
+    const auto before = Clock::now();
+    EXPECT_EQ(rshutdown(pair.client.get(), SHUT_WR), 0);
+    EXPECT_LT(Clock::now() - before, seconds(9)) << "round " << round;
+    pair.server.close();
+    if (HasFailure()) return;
+  }
+}
+
+// A credit lets a send go on without making the socket writable in the sense of poll(): too little
+// of the peer's buffer is left for that.
+TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
+  for (int round = 0; round < 50; ++round) {
+    Pair pair = connected_pair("127.0.0.1", [](int socket) {
+      set_int(socket, SOL_SOCKET, SO_RCVBUF, 2048);  // two halves of 2048 bytes
+      set_int(socket, SOL_RDMA, RDMA_RQSIZE, 16);
+    });
+    const int client = pair.client.get();
+    limit_time(client, SO_SNDTIMEO, 20);
+    ASSERT_EQ(poll_one(client, POLLOUT), POLLOUT);
+    const std::vector<uint8_t> half(2048);
+    ASSERT_EQ(rsend(client, half.data(), half.size(), 0), 2048);
+    while (rsend(client, "x", 1, MSG_DONTWAIT) == 1) {
+    }
+    ASSERT_EQ(errno, EAGAIN);
+    std::thread sender(
+        [&] { EXPECT_EQ(rsend(client, "y", 1, 0), 1) << strerror(errno) << ", round " << round; });
+    ::usleep(1000);
+    const Readers readers(client, 3);
+    EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN);  // gives credits, reads nothing
+    sender.join();
+    pair.server.close();
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::test
