@@ -226,6 +226,7 @@ void StreamSocket::become_connected() {
   iomaps_ = std::make_unique<Iomaps>(endpoint_->protection_domain(), endpoint_->peer().iomap_count);
   peer_open_ = read_open_ = write_open_ = was_connected_ = true;
   state_ = State::kConnected;
+  endpoint_->established();
   next_probe_ = now() + probe_interval();
   Attendant::instance().wake_at(next_probe_);
   progress();  // tells the peer of the second half

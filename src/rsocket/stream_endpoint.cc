@@ -12,6 +12,12 @@ namespace {
 
 constexpr uint32_t kListEntries = 2;
 constexpr size_t kCacheLine = 64;
+// Receives beyond those that the peer has credits for: news, goodbyes and iomaps take none. While
+// the application looks elsewhere, a peer that keeps to its credits has fewer of these to say.
+constexpr uint16_t kReceiveReserve = 2 * SendWindow::kControlSlots;
+// Code of the time after which a message that found no receive is sent again: 0.64 ms. The default
+// is a thousand times that.
+constexpr uint8_t kNoReceiveTimer = 12;
 constexpr size_t kMaxInlined = 256;  // more than this is not gathered for the queue pair to inline
 
 size_t aligned(size_t size) { return (size + kCacheLine - 1) / kCacheLine * kCacheLine; }
@@ -25,7 +31,7 @@ Result<std::unique_ptr<StreamEndpoint>> StreamEndpoint::create(rdma_cm_id* id, S
   if (id->verbs->device->transport_type != IBV_TRANSPORT_IB) return Error{EOPNOTSUPP};
   ibv_device_attr device;
   if (const int error = ibv_query_device(id->verbs, &device)) return Error{error};
-  sizes.limit_slots(device.max_qp_wr);
+  sizes.limit_slots(device.max_qp_wr - kReceiveReserve);
   sizes.inline_bytes = std::min<uint16_t>(sizes.inline_bytes, kMaxInlined);
 
   std::unique_ptr<StreamEndpoint> endpoint(new StreamEndpoint(id, sizes));
@@ -40,7 +46,9 @@ StreamEndpoint::StreamEndpoint(rdma_cm_id* id, const Sizes& sizes)
       ring_(sizes.receive_bytes / 2, sizes.receive_slots) {}
 
 Status StreamEndpoint::build() {
-  auto completions = CompletionSource::create(id_->verbs, sizes_.send_slots + sizes_.receive_slots);
+  const uint32_t receives = uint32_t{sizes_.receive_slots} + kReceiveReserve;
+  auto completions =
+      CompletionSource::create(id_->verbs, static_cast<int>(sizes_.send_slots + receives));
   if (!completions.ok()) return completions.error();
   completions_ = std::move(completions.value());
 
@@ -48,7 +56,7 @@ Status StreamEndpoint::build() {
   attributes.send_cq = attributes.recv_cq = completions_->queue();
   attributes.qp_type = IBV_QPT_RC;
   attributes.cap = {.max_send_wr = sizes_.send_slots,
-                    .max_recv_wr = sizes_.receive_slots,
+                    .max_recv_wr = receives,
                     .max_send_sge = 2,
                     .max_recv_sge = 1,
                     .max_inline_data = sizes_.inline_bytes};
@@ -75,7 +83,7 @@ Status StreamEndpoint::build() {
   private_region_ = ibv_reg_mr(id_->pd, private_.data(), private_.size(), IBV_ACCESS_LOCAL_WRITE);
   if (!private_region_) return Error{errno};
 
-  if (const int error = post_receives(sizes_.receive_slots)) return Error{error};
+  if (const int error = post_receives(receives)) return Error{error};
   return {};
 }
 
@@ -97,6 +105,12 @@ void StreamEndpoint::connected(const ConnectData& peer) {
   peer_ = peer;
   next_peer_entry_ = 1 % peer.buffer_list.length;
   window_.connected(peer.credits, peer.first_buffer);
+}
+
+void StreamEndpoint::established() {
+  ibv_qp_attr attributes{};
+  attributes.min_rnr_timer = kNoReceiveTimer;
+  (void)ibv_modify_qp(id_->qp, &attributes, IBV_QP_MIN_RNR_TIMER);  // without it, only slower
 }
 
 int StreamEndpoint::post_receives(unsigned count) {

@@ -38,6 +38,8 @@ class StreamEndpoint {
   const Sizes& sizes() const { return sizes_; }
   ConnectData connect_data() const;
   void connected(const ConnectData& peer);
+  // Once the queue pair sends and receives.
+  void established();
   const ConnectData& peer() const { return peer_; }
 
   CompletionSource& completions() { return *completions_; }

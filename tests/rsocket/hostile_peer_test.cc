@@ -58,6 +58,23 @@ TEST_F(Hostile, SaysWhatItWroteAndIsBelieved) {
   EXPECT_STREQ(got, "hello");
 }
 
+// It has used all its credits, and the application looks elsewhere. What needs no credit must not
+// wait for it.
+TEST_F(Hostile, FindsReceivesForControlMessagesBesideItsCredits) {
+  socket_.close();
+  peer_ = RawPeer::connect_well(at_, {}, 0);
+  ASSERT_TRUE(peer_);
+  socket_ = accepted(listening_);
+  for (unsigned i = 0; i < told().credits; ++i) ASSERT_TRUE(peer_->say(Op::kData, 1)) << i;
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(peer_->say(Op::kCredits, 64)) << i;
+  ASSERT_TRUE(peer_->say(Op::kControl, static_cast<uint32_t>(Control::kShutdown)));
+  ASSERT_TRUE(peer_->say(Op::kControl, static_cast<uint32_t>(Control::kDisconnect)));
+  std::vector<uint8_t> bytes(told().credits);
+  EXPECT_EQ(rrecv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(rrecv(socket_.get(), bytes.data(), bytes.size(), 0), 0);
+}
+
 TEST_F(Hostile, ClaimsMoreDataThanThereIsRoom) {
   peer_->say(Op::kData, told().first_buffer.length * 2 + 1);
   expect_protocol_error();

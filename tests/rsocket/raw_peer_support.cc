@@ -67,7 +67,7 @@ void RawPeer::read_answer(const rdma_cm_event* event) {
 }
 
 std::unique_ptr<RawPeer> RawPeer::connect_well(
-    const Address& to, const std::function<void(rsocket::ConnectData&)>& change) {
+    const Address& to, const std::function<void(rsocket::ConnectData&)>& change, uint8_t patience) {
   std::unique_ptr<RawPeer> peer(new RawPeer);
   Address destination = to;
   EXPECT_EQ(rdma_create_id(nullptr, &peer->id_, nullptr, RDMA_PS_TCP), 0) << strerror(errno);
@@ -80,7 +80,8 @@ std::unique_ptr<RawPeer> RawPeer::connect_well(
   rdma_conn_param parameters{};
   parameters.private_data = bytes.data();
   parameters.private_data_len = static_cast<uint8_t>(bytes.size());
-  parameters.retry_count = parameters.rnr_retry_count = 7;
+  parameters.retry_count = 7;
+  parameters.rnr_retry_count = patience;
   if (rdma_connect(peer->id_, &parameters) != 0) return nullptr;
   peer->read_answer(peer->id_->event);
   return peer;

@@ -18,9 +18,11 @@ namespace verbena::test {
 class RawPeer {
  public:
   // Connects; empty where it was refused.
-  // With data as an rsocket would send it. `change` may spoil it.
+  // With data as an rsocket would send it. `change` may spoil it. `patience`: how often it tries
+  // again where it finds no receive; 7: without end.
   static std::unique_ptr<RawPeer> connect_well(
-      const Address& to, const std::function<void(rsocket::ConnectData&)>& change = {});
+      const Address& to, const std::function<void(rsocket::ConnectData&)>& change = {},
+      uint8_t patience = 7);
   // Waits for a connection on `listening` (a listening, synchronous id) and accepts it so.
   static std::unique_ptr<RawPeer> accept(rdma_cm_id* listening, const std::vector<std::byte>& data);
   static std::unique_ptr<RawPeer> accept_well(rdma_cm_id* listening);

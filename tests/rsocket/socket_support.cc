@@ -262,4 +262,12 @@ size_t open_descriptors() {
   return count;
 }
 
+bool descriptors_fall_to(size_t count) {
+  for (int i = 0; i < 2000; ++i) {
+    if (open_descriptors() <= count) return true;
+    ::usleep(10'000);
+  }
+  return false;
+}
+
 }  // namespace verbena::test

@@ -102,5 +102,8 @@ class Child {
 };
 
 size_t open_descriptors();
+// A closed socket goes with the last thread that uses it, which may be the library's own: whether
+// the descriptors of this process become this few, in good time.
+bool descriptors_fall_to(size_t count);
 
 }  // namespace verbena::test
