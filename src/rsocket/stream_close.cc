@@ -40,11 +40,11 @@ Status StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL};
   Lock turn(send_turn_);
   Lock lock(lock_);
-  if (state_ == State::kListening && how != SHUT_WR) {
-    state_ = State::kOver;  // wakes who accepts
-    unwatch();
-    ring_waiters();
-    return {};
+  if (state_ == State::kListening) {
+    if (how == SHUT_WR) return {};
+    lock.unlock();
+    turn.unlock();
+    return stop_listening();
   }
   if (!was_connected_) return Error{ENOTCONN};
   if (how != SHUT_WR) read_open_ = false;

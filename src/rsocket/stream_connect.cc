@@ -42,7 +42,9 @@ void StreamSocket::unwatch() {
 
 Status StreamSocket::bind(const SocketAddress& address) {
   if (family_ == AF_INET && address.family() != AF_INET) return Error{EAFNOSUPPORT};
+  const std::lock_guard events(event_turn_);
   const std::lock_guard guard(lock_);
+  if (const Status renewed = renew(); !renewed.ok()) return renewed;
   if (state_ != State::kIdle || bound_) return Error{EINVAL};
   SocketAddress local = address.unmapped();
   if (rdma_bind_addr(id_, local.get()) != 0) return Error{errno};
@@ -50,7 +52,12 @@ Status StreamSocket::bind(const SocketAddress& address) {
   return {};
 }
 
-// An attempt failed and took its id with it.
+// A socket that never was connected can be used again.
+Status StreamSocket::renew() {
+  return state_ == State::kOver && !was_connected_ ? fresh_id() : Status{};
+}
+
+// An id is good for one attempt to connect, or for listening once.
 Status StreamSocket::fresh_id() {
   endpoint_.reset();
   rdma_cm_id* id = nullptr;
@@ -58,6 +65,7 @@ Status StreamSocket::fresh_id() {
   rdma_destroy_id(std::exchange(id_, id));
   state_ = State::kIdle;
   error_ = 0;
+  outcome_owed_ = false;
   if (const Status applied = apply_options(); !applied.ok()) return applied;
   if (bound_ && rdma_bind_addr(id_, bound_->get()) != 0) return Error{errno};
   return {};
@@ -68,11 +76,13 @@ Status StreamSocket::connect(const SocketAddress& address) {
   Lock events(event_turn_);
   Lock lock(lock_);
   if (closed_) return Error{EBADF};
-  if (connecting()) return Error{EALREADY};
-  if (state_ == State::kListening || was_connected_) return Error{EISCONN};
-  if (state_ == State::kOver) {
-    if (const Status fresh = fresh_id(); !fresh.ok()) return fresh;
+  if (outcome_owed_) {
+    if (connecting() && nonblocking(0)) return Error{EALREADY};
+    events.unlock();
+    return tell_outcome(lock);
   }
+  if (state_ == State::kListening || was_connected_) return Error{EISCONN};
+  if (const Status renewed = renew(); !renewed.ok()) return renewed;
   destination_ = address.unmapped();
   if (destination_.is_any()) {  // as TCP has it, this host
     destination_ =
@@ -86,10 +96,20 @@ Status StreamSocket::connect(const SocketAddress& address) {
     end(started.error().code);
     return Error{take_error()};
   }
+  outcome_owed_ = true;
   events.unlock();
   if (nonblocking(0)) return Error{EINPROGRESS};
+  return tell_outcome(lock);
+}
+
+Status StreamSocket::tell_outcome(Lock& lock) {
   const Status connected = wait_connected(lock, send_deadline());
-  return connected.error().code == EAGAIN ? Status(Error{EINPROGRESS}) : connected;
+  if (connecting())
+    return connected.error().code == EAGAIN ? Error{EINPROGRESS} : connected.error();
+  outcome_owed_ = false;
+  // Another call has told why.
+  if (!connected.ok() && connected.error().code == ENOTCONN) return Error{ECONNABORTED};
+  return connected;
 }
 
 Status StreamSocket::wait_connected(Lock& lock, Instant deadline) {
@@ -167,11 +187,10 @@ void StreamSocket::on_ready(int) {
     Lock lock(lock_);
     if (event->id == id_ && event->type != RDMA_CM_EVENT_CONNECT_REQUEST) {
       on_event(*event);
-    } else if (state_ == State::kListening) {
+    } else {
       lock.unlock();
       on_child_event(*event);
     }
-    // Otherwise of an attempt to connect that was given up.
   }
 }
 

@@ -21,8 +21,10 @@ StreamSocket::Pending::~Pending() {
 }
 
 Status StreamSocket::listen(int backlog) {
+  const std::lock_guard events(event_turn_);
   const std::lock_guard guard(lock_);
   if (closed_) return Error{EBADF};
+  if (const Status renewed = renew(); !renewed.ok()) return renewed;
   if (state_ != State::kIdle && state_ != State::kListening) return Error{EINVAL};
   backlog_ = static_cast<size_t>(std::clamp(backlog, kLeastBacklog, SOMAXCONN));
   if (state_ == State::kListening) return {};
@@ -35,6 +37,21 @@ Status StreamSocket::listen(int backlog) {
   if (const Status watching = watch(); !watching.ok()) return watching;
   state_ = State::kListening;
   return {};
+}
+
+// As TCP does: who was not accepted is hung up on, who comes now is refused, and the socket can
+// listen again, on the same port where it was bound to one.
+Status StreamSocket::stop_listening() {
+  const std::lock_guard events(event_turn_);
+  const std::lock_guard guard(lock_);
+  if (state_ != State::kListening) return {};  // another thread was faster
+  unwatch();
+  ready_.clear();
+  pending_.clear();
+  const Status renewed = fresh_id();
+  if (!renewed.ok()) bound_.reset();  // somebody else has the port
+  ring_waiters();
+  return renewed;
 }
 
 Result<int> StreamSocket::accept(SocketAddress* peer) {

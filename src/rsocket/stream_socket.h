@@ -107,6 +107,7 @@ class StreamSocket final : public Socket {
   // All with the lock held.
   Status watch();
   void unwatch();
+  Status renew();
   Status fresh_id();
   Status apply_options();
   Status resolve_address();
@@ -120,6 +121,8 @@ class StreamSocket final : public Socket {
   // The connection is over; what arrived can still be read. 0: it was closed in good order.
   void end(int error);
   Status wait_connected(Lock& lock, Instant deadline);
+  // Of an attempt to connect, when it is known.
+  Status tell_outcome(Lock& lock);
   // Without the lock.
   std::optional<Event> next_event();
   int take_error() { return std::exchange(error_, 0); }
@@ -138,6 +141,7 @@ class StreamSocket final : public Socket {
   };
   void on_child_event(const Event& event);
   void on_request(const Event& event);
+  Status stop_listening();
   Status set_up(const Event& event, const ConnectData& peer);
   Result<std::unique_ptr<StreamSocket>> make_socket_of(Pending& pending);
 
@@ -185,6 +189,7 @@ class StreamSocket final : public Socket {
   SocketAddress destination_;
   std::vector<std::byte> route_;  // RDMA_ROUTE
   unsigned retries_ = 0;
+  bool outcome_owed_ = false;  // connect() began something and has not told how it ended
 
   // A connection.
   std::unique_ptr<StreamEndpoint> endpoint_;

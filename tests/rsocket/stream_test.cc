@@ -205,7 +205,6 @@ TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
   EXPECT_EQ(poll_one(socket.get(), POLLOUT), POLLOUT);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
-  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EISCONN);
 }
 
 TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
@@ -218,6 +217,59 @@ TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), ECONNREFUSED);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
   EXPECT_ERRNO(rsend(socket.get(), "x", 1, 0), ENOTCONN);
+}
+
+// Some programs learn the outcome by asking again; each attempt has one answer, as with TCP.
+TEST(Connecting, AskedAgainTellsTheOutcome) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  EXPECT_EQ(poll_one(socket.get(), POLLOUT), POLLOUT);
+  EXPECT_EQ(rconnect(socket.get(), at.get(), at.length), 0) << strerror(errno);
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EISCONN);
+}
+
+TEST(Connecting, AskedAgainTellsTheRefusal) {
+  Address at;
+  listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+    EXPECT_TRUE(poll_one(socket.get(), POLLOUT) & POLLERR);
+    EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), ECONNREFUSED);
+  }
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  EXPECT_TRUE(poll_one(socket.get(), POLLOUT) & POLLERR);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), ECONNABORTED);
+}
+
+TEST(Connecting, AskedAgainWithBlockingWaitsForTheOutcome) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  Rsocket socket = stream_socket();
+  set_nonblocking(socket.get());
+  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  set_nonblocking(socket.get(), false);
+  EXPECT_EQ(rconnect(socket.get(), at.get(), at.length), 0) << strerror(errno);
+  EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
+}
+
+// It may still bind, and listen.
+TEST(Connecting, ARefusedSocketIsAsNew) {
+  Address nowhere;
+  listener(&nowhere);
+  Rsocket listening = stream_socket();
+  EXPECT_ERRNO(rconnect(listening.get(), nowhere.get(), nowhere.length), ECONNREFUSED);
+  const Address local = ip("127.0.0.1");
+  EXPECT_EQ(rbind(listening.get(), local.get(), local.length), 0) << strerror(errno);
+  EXPECT_EQ(rlisten(listening.get(), 1), 0) << strerror(errno);
+  Rsocket client = stream_socket();
+  connect_to(client, name_of(listening.get()));
+  const Rsocket server = accepted(listening);
 }
 
 TEST(Connecting, SendingWaitsForTheConnection) {
@@ -277,6 +329,58 @@ TEST(Connecting, AWaitingAcceptEndsWithItsSocket) {
   while (rshutdown(listening.get(), SHUT_RDWR) != 0) {
   }
   waiting.join();
+}
+
+TEST(Connecting, AListenerThatWasShutDownRefusesUntilItListensAgain) {
+  Address at;
+  listener(&at);  // a port that is free
+  Rsocket listening = stream_socket();
+  ASSERT_EQ(rbind(listening.get(), at.get(), at.length), 0) << strerror(errno);
+  ASSERT_EQ(rlisten(listening.get(), 8), 0) << strerror(errno);
+  Rsocket unaccepted = stream_socket();
+  connect_to(unaccepted, at);
+  EXPECT_EQ(rshutdown(listening.get(), SHUT_WR), 0);  // nothing to it
+  EXPECT_EQ(poll_one(listening.get(), POLLIN), POLLIN);
+  EXPECT_EQ(rshutdown(listening.get(), SHUT_RD), 0);
+  char byte;
+  EXPECT_EQ(rrecv(unaccepted.get(), &byte, 1, 0), 0);
+  EXPECT_TRUE(poll_one(listening.get(), POLLIN) & POLLHUP);
+  EXPECT_ERRNO(raccept(listening.get(), nullptr, nullptr), EINVAL);
+  Rsocket refused = stream_socket();
+  EXPECT_ERRNO(rconnect(refused.get(), at.get(), at.length), ECONNREFUSED);
+
+  EXPECT_EQ(name_of(listening.get()).port(), at.port());
+  EXPECT_EQ(rlisten(listening.get(), 8), 0) << strerror(errno);
+  Rsocket client = stream_socket();
+  connect_to(client, at);
+  const Rsocket server = accepted(listening);
+  EXPECT_EQ(rsend(client.get(), "x", 1, 0), 1);
+  EXPECT_EQ(rrecv(server.get(), &byte, 1, 0), 1);
+}
+
+// Who comes at that very moment is refused or hung up on; nobody is left waiting.
+TEST(Connecting, AListenerIsShutDownWhileOthersConnect) {
+  for (int round = 0; round < 10; ++round) {
+    Address at;
+    const Rsocket listening = listener(&at);
+    std::vector<std::thread> clients;
+    std::atomic<int> begun{0};
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&] {
+        Rsocket client = stream_socket();
+        char byte;
+        ++begun;
+        if (rconnect(client.get(), at.get(), at.length) == 0) {
+          EXPECT_EQ(rrecv(client.get(), &byte, 1, 0), 0);
+        } else {
+          EXPECT_EQ(errno, ECONNREFUSED) << strerror(errno);
+        }
+      });
+    }
+    while (begun < 1 + round % 4) std::this_thread::yield();
+    EXPECT_EQ(rshutdown(listening.get(), SHUT_RDWR), 0);
+    for (std::thread& client : clients) client.join();
+  }
 }
 
 TEST(Connecting, AListenersClosingHangsUpOnThoseNotAccepted) {
