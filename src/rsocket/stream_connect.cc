@@ -219,7 +219,9 @@ void StreamSocket::on_event(const Event& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
       return end(error_of_status(event.status, ETIMEDOUT));
     case RDMA_CM_EVENT_CONNECT_ERROR:
-      return end(error_of_status(event.status, ECONNABORTED));
+      // EINVAL: the peer has accepted and hung up before this end was ready.
+      return end(event.status == -EINVAL ? ECONNREFUSED
+                                         : error_of_status(event.status, ECONNABORTED));
     case RDMA_CM_EVENT_DISCONNECTED:
       return on_disconnected();
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
