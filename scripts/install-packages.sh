@@ -10,7 +10,7 @@ declare -A packages=(
   [demo]="perftest iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
           libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev"
-  [bench]="perftest iperf3 iproute2 util-linux"
+  [bench]="perftest iperf3 ucx-utils libfabric-bin qperf gnuplot-nox python3 iproute2 util-linux"
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
   [fuzz]="clang libclang-rt-14-dev"
   [tidy]="clang-format clang-tidy python3 git"

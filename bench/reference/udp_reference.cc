@@ -1,8 +1,9 @@
 // The walls to compare with: plain UDP over loopback, no protocol on top. Prints one number.
-//   udp_reference pingpong [bytes]   median half round trip in microseconds, both ends polling
-//   udp_reference stream [bytes]     Gb/s of GSO sends of datagrams of that size, GRO on the other
-//   side
-// One process per end, each pinned to a core of its own; ends by itself after about two seconds.
+//   udp_reference pingpong [bytes]        median half round trip in microseconds, both ends polling
+//   udp_reference stream [bytes [train]]  Gb/s of GSO sends of datagrams of that size, GRO on the
+//                                         other side. A train is the bytes of one send: by default
+//                                         as many datagrams as fit. Its last one may be shorter.
+// One process per end, each pinned to a core of its own; ends by itself after about a second.
 #include <arpa/inet.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -87,9 +88,8 @@ int pingpong(size_t bytes) {
   return 0;
 }
 
-int stream(size_t bytes) {
-  constexpr double kMicroseconds = 2e6;
-  const size_t segments = std::clamp<size_t>(65000 / bytes, 1, 64);
+int stream(size_t bytes, size_t train_bytes) {
+  constexpr double kMicroseconds = 1e6;
   sockaddr_in to, from;
   const int receiver = bound_socket(&to), sender = bound_socket(&from);
   const int on = 1;
@@ -97,7 +97,7 @@ int stream(size_t bytes) {
   const pid_t child = fork();
   if (child == 0) {
     pin(1);
-    std::vector<char> train(bytes * segments);
+    std::vector<char> train(train_bytes);
     const int segment = static_cast<int>(bytes);
     setsockopt(sender, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment);
     const double end = now_us() + kMicroseconds + 3e5;
@@ -126,9 +126,14 @@ int stream(size_t bytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const size_t bytes = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 0;
-  if (argc > 1 && std::strcmp(argv[1], "pingpong") == 0) return pingpong(bytes != 0 ? bytes : 64);
-  if (argc > 1 && std::strcmp(argv[1], "stream") == 0) return stream(bytes != 0 ? bytes : 4136);
-  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes]\n");
+  const auto number = [&](int i, size_t otherwise) {
+    return argc > i ? std::strtoul(argv[i], nullptr, 10) : otherwise;
+  };
+  if (argc > 1 && std::strcmp(argv[1], "pingpong") == 0) return pingpong(number(2, 64));
+  if (argc > 1 && std::strcmp(argv[1], "stream") == 0) {
+    const size_t bytes = std::max<size_t>(number(2, 4136), 1);
+    return stream(bytes, number(3, bytes * std::clamp<size_t>(65000 / bytes, 1, 64)));
+  }
+  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes [train]]\n");
   return 2;
 }

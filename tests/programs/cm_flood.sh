@@ -1,6 +1,6 @@
 #!/bin/bash
 # Many connections by rdma_cm at once, opened and closed by several threads: each answers to its own number,
-# and what they cost comes back: queue pairs, keys, descriptors, memory. bench/cm_flood.sh measures.
+# and what they cost comes back: queue pairs, keys, descriptors, memory. `make bench` measures.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 enter_namespace "$@"

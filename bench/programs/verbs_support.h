@@ -1,0 +1,120 @@
+// What the measuring programs on plain verbs share: the device, queue pairs connected by hand, and
+// how they fail.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace verbena::bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// `error` is an errno, or 0.
+[[noreturn]] inline void fail(const char* what, int error = errno) {
+  std::fprintf(stderr, "FAILED: %s%s%s\n", what, error ? ": " : "",
+               error ? std::strerror(error) : "");
+  std::_Exit(1);
+}
+
+inline void must(int error, const char* what) {
+  if (error != 0) fail(what, error);
+}
+
+inline void pin_to_core(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(core), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
+}
+
+// The loopback device, and what connecting on it needs to know.
+struct Device {
+  ibv_context* context = nullptr;
+  ibv_pd* pd = nullptr;
+  ibv_gid gid{};
+  ibv_mtu mtu{};
+};
+
+inline Device open_loopback_device() {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (!list) fail("ibv_get_device_list");
+  Device device;
+  for (int i = 0; i < count && !device.context; ++i) {
+    if (std::strcmp(ibv_get_device_name(list[i]), "verbena_lo") == 0)
+      device.context = ibv_open_device(list[i]);
+  }
+  ibv_free_device_list(list);
+  if (!device.context) fail("no device verbena_lo (start this by: verbena run --)", 0);
+  device.pd = ibv_alloc_pd(device.context);
+  if (!device.pd) fail("ibv_alloc_pd");
+  ibv_port_attr port{};
+  must(ibv_query_port(device.context, 1, &port), "ibv_query_port");
+  device.mtu = port.active_mtu;
+  if (ibv_query_gid(device.context, 1, 0, &device.gid) != 0) fail("ibv_query_gid");
+  return device;
+}
+
+inline void close_device(const Device& device) {
+  must(ibv_dealloc_pd(device.pd), "ibv_dealloc_pd");
+  must(ibv_close_device(device.context), "ibv_close_device");
+}
+
+inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t send_depth) {
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = wanted.recv_cq = cq;
+  wanted.cap = {.max_send_wr = send_depth,
+                .max_recv_wr = 1,
+                .max_send_sge = 1,
+                .max_recv_sge = 1,
+                .max_inline_data = 0};
+  wanted.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(device.pd, &wanted);
+  if (!qp) fail("ibv_create_qp");
+  return qp;
+}
+
+// From RESET to RTS; the peer is on this host and starts at PSN 0 as well.
+inline void connect_queue_pair(const Device& device, ibv_qp* qp, uint32_t peer) {
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_INIT;
+  a.port_num = 1;
+  a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  must(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+       "to INIT");
+  a.qp_state = IBV_QPS_RTR;
+  a.path_mtu = device.mtu;
+  a.dest_qp_num = peer;
+  a.max_dest_rd_atomic = 1;
+  a.min_rnr_timer = 12;
+  a.ah_attr.is_global = 1;
+  a.ah_attr.grh.dgid = device.gid;
+  a.ah_attr.grh.hop_limit = 64;
+  a.ah_attr.port_num = 1;
+  must(ibv_modify_qp(qp, &a,
+                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+       "to RTR");
+  a.qp_state = IBV_QPS_RTS;
+  a.timeout = 14;
+  a.retry_cnt = 7;
+  a.rnr_retry = 7;
+  a.max_rd_atomic = 1;
+  must(ibv_modify_qp(qp, &a,
+                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                         IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+       "to RTS");
+}
+
+}  // namespace verbena::bench

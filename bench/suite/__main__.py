@@ -1,0 +1,146 @@
+"""Measures Verbena against its peers on this machine: the table with its goals, the curves, the page.
+
+  python3 bench/suite --build build        (`make bench` does that, and RUNS=9 make bench more of it)
+
+Writes build/bench/results.json and build/bench/*.svg, and docs/performance.md with its pictures if enough
+rounds were run.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import sys
+import time
+
+import machine
+import plots
+import programs
+import report
+from curves import CURVES
+from machine import Failure
+from results import Results
+from table import MEASURES
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROUNDS_FOR_THE_PAGE = 5
+CURVE_ROUNDS = 2
+
+
+class Progress:
+    """One line for each step, with the time it has taken so far; and the time that is left."""
+
+    def __init__(self, steps, budget):
+        self.steps, self.done = steps, 0
+        self.start = time.monotonic()
+        self.deadline = self.start + budget
+
+    def over(self):
+        return time.monotonic() > self.deadline
+
+    def step(self, what, outcome):
+        self.done += 1
+        minutes, seconds = divmod(int(time.monotonic() - self.start), 60)
+        print(f"[{minutes}:{seconds:02d} {self.done:4d}/{self.steps}] {what}: {outcome}", flush=True)
+
+
+def run_round(results, progress):
+    """Every measure once. Those that share a program share its run."""
+    seen = {}
+    for name, measure in MEASURES.items():
+        program = measure.program
+        if program not in seen:
+            try:
+                seen[program] = program.measure()
+            except Failure as failure:
+                seen[program] = failure
+        if isinstance(seen[program], Failure):
+            results.fail(name, str(seen[program]))
+            progress.step(measure.name, f"FAILED: {seen[program]}")
+        else:
+            value = seen[program][measure.key]
+            results.add(name, value)
+            progress.step(measure.name, report.quantity(value, measure.unit))
+
+
+def points_of(curve):
+    for line in curve.lines:
+        for x in curve.points:
+            program = line.program_at(x)
+            if program is not None:
+                yield line, x, program
+
+
+def run_curves(progress):
+    """{curve: {line: {x: median}}}, of as many rounds as there is time for."""
+    found = {}
+    for _ in range(CURVE_ROUNDS):
+        for curve in CURVES:
+            for line, x, program in points_of(curve):
+                what = f"{curve.title}, {line.name}, {plots.tick(curve, x)}"
+                if progress.over():
+                    progress.step(what, "left out, the time is up")
+                    continue
+                try:
+                    value = program.measure()[curve.key]
+                except Failure as failure:
+                    progress.step(what, f"FAILED: {failure}")
+                    continue
+                found.setdefault(curve.file, {}).setdefault(line.name, {}).setdefault(x, []).append(value)
+                progress.step(what, report.quantity(value, curve.y_label))
+    return {file: {line: {x: statistics.median(values) for x, values in points.items()}
+                   for line, points in lines.items()} for file, lines in found.items()}
+
+
+def draw_all(curves, folder):
+    return [curve for curve in CURVES
+            if curve.file in curves and plots.draw(curve, curves[curve.file], folder / f"{curve.file}.svg")]
+
+
+def write_page(results, drawn, about, folder):
+    pictures = ROOT / "docs" / "performance"
+    pictures.mkdir(exist_ok=True)
+    for curve in drawn:
+        shutil.copy(folder / f"{curve.file}.svg", pictures)
+    (ROOT / "docs" / "performance.md").write_text(report.page(results, drawn, about), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
+    parser.add_argument("--runs", type=int, default=os.environ.get("RUNS", 5), help="rounds (RUNS)")
+    parser.add_argument("--budget", type=int, default=480, help="seconds after which no curve point is begun")
+    parser.add_argument("--table-only", action="store_true", help="no curves")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    machine.enter_namespace()
+    programs.BUILD = options.build.resolve()
+    folder = programs.BUILD / "bench"
+    folder.mkdir(exist_ok=True)
+
+    steps = options.runs * len(MEASURES)
+    if not options.table_only:
+        steps += CURVE_ROUNDS * sum(1 for curve in CURVES for _ in points_of(curve))
+    progress = Progress(steps, options.budget)
+    results = Results()
+    for _ in range(options.runs):
+        run_round(results, progress)
+    curves = {} if options.table_only else run_curves(progress)
+    about = {"runs": options.runs, **machine.describe(),
+             "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+    drawn = draw_all(curves, folder)
+    (folder / "results.json").write_text(report.as_json(results, curves, about), encoding="utf-8")
+    print(f"\n{report.terminal_table(results)}\n\nEvery value, and the pictures: {folder}")
+    if options.runs >= ROUNDS_FOR_THE_PAGE and not options.table_only:
+        write_page(results, drawn, about, folder)
+        print(f"The page: {ROOT / 'docs' / 'performance.md'}")
+    else:
+        print(f"docs/performance.md is left as it is: it wants {ROUNDS_FOR_THE_PAGE} rounds and the pictures")
+    return 1 if results.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

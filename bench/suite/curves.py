@@ -1,0 +1,83 @@
+"""What the pictures show: each is some lines over the same points, declared as data."""
+
+import dataclasses
+from collections.abc import Callable
+
+from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Ucx, settle
+
+KIB, MIB = 1024, 1024 * 1024
+UCX_SHM, UCX_TCP = "posix,cma,self", "tcp,self"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """`program_at(x)` measures the point at x; None: this program cannot go there."""
+    name: str
+    program_at: Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    file: str
+    title: str
+    x_label: str
+    y_label: str
+    key: str  # of the program's numbers
+    points: tuple
+    lines: tuple
+    sizes: bool = False  # x is bytes, shown as 4 KiB
+    logarithmic: str = ""  # which axes
+
+
+def iterations(size, megabytes):
+    """Enough to take a moment, and not more than that many megabytes."""
+    return max(200, min(20_000, megabytes * MIB // size))
+
+
+def write_bandwidth(settings):
+    return lambda size: Perftest("ib_write_bw", size, settings, iterations=iterations(size, 1024))
+
+
+def send_latency(settings):
+    return lambda size: Perftest("ib_send_lat", size, settings, iterations=iterations(size, 128))
+
+
+def write_latency(settings):
+    return lambda size: Perftest("ib_write_lat", size, settings, iterations=iterations(size, 128))
+
+
+def ucx(test, transports, megabytes):
+    return lambda size: Ucx(test, size, transports, iterations(size, megabytes))
+
+
+CURVES = [
+    Curve("bandwidth", "Bandwidth over message size", "message", "Gb/s", "gbps",
+          (64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB),
+          (Line("Verbena, same host (ib_write_bw)", write_bandwidth(HOST)),
+           Line("Verbena, wire (ib_write_bw)", write_bandwidth(WIRE)),
+           Line("UCX, shared memory (tag_bw)", ucx("tag_bw", UCX_SHM, 1024)),
+           Line("UCX, TCP (tag_bw)", ucx("tag_bw", UCX_TCP, 1024)),
+           Line("TCP (qperf)", lambda size: Qperf("tcp_bw", size)),
+           Line("TCP (iperf3)", lambda size: Iperf3(block=size) if size <= MIB else None)),
+          sizes=True, logarithmic="x"),
+    Curve("latency", "Latency over message size: half a round trip", "message", "us", "us",
+          (8, 64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB),
+          (Line("Verbena, same host (ib_send_lat)", send_latency(HOST)),
+           Line("Verbena, same host (ib_write_lat)", write_latency(HOST)),
+           Line("Verbena, wire (ib_send_lat)", send_latency(WIRE)),
+           Line("Verbena, wire (ib_write_lat)", write_latency(WIRE)),
+           Line("UCX, shared memory (tag_lat)", ucx("tag_lat", UCX_SHM, 128)),
+           Line("UCX, TCP (tag_lat)", ucx("tag_lat", UCX_TCP, 128)),
+           Line("libfabric, shared memory (fi_pingpong)", lambda size: Libfabric("shm", "rdm", size)),
+           Line("libfabric, TCP (fi_pingpong)", lambda size: Libfabric("tcp", "msg", size)),
+           Line("TCP (qperf)", lambda size: Qperf("tcp_lat", size))),
+          sizes=True, logarithmic="xy"),
+    Curve("rate", "64 B WRITEs a second over queue pairs", "queue pairs", "millions a second", "mps",
+          (1, 4, 16, 64, 256, 1000),
+          (Line("Verbena, same host", lambda count: QpLoad(64, count, 64, 16, HOST, 0.5)),
+           Line("Verbena, wire", lambda count: QpLoad(64, count, 64, 16, WIRE, 0.5))),
+          logarithmic="x"),
+    Curve("loss", "Goodput over packet loss: ib_write_bw 1 MiB, wire", "packets lost, %", "Gb/s", "gbps",
+          (0, 0.05, 0.1, 0.3, 1, 2),
+          (Line("Verbena, wire", lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
+]

@@ -1,0 +1,134 @@
+"""Where measurements run: a network namespace of our own, one core for each side, and processes that end."""
+
+import contextlib
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+INSIDE = "VERBENA_BENCH_NAMESPACE"
+LISTENING = "0A"  # in /proc/net/tcp
+TELLING = re.compile(r"fail|error|cannot|could not|couldn't|unable|refused", re.IGNORECASE)
+
+
+class Failure(Exception):
+    """A measurement that gave no number, and why."""
+
+
+def enter_namespace():
+    """Goes on in a network namespace of our own where that is permitted: nobody else's traffic or port."""
+    if INSIDE not in os.environ:
+        permitted = subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False)
+        os.environ[INSIDE] = "own" if permitted.returncode == 0 else "host"
+        if permitted.returncode == 0:
+            os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
+    if os.environ[INSIDE] == "own":
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def cores():
+    """The cores of client and server; the same one where there is only one."""
+    available = sorted(os.sched_getaffinity(0))
+    return available[0], available[min(1, len(available) - 1)]
+
+
+def both_cores():
+    """For programs that pin their own processes; as taskset wants it."""
+    return ",".join(map(str, sorted(set(cores()))))
+
+
+def describe():
+    model = next((line.split(":", 1)[1].strip()
+                  for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                  if line.startswith("model name")), platform.machine())
+    return {"processor": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+
+
+class Process:
+    """A program on one core or two, in a process group of its own, its output in a file."""
+
+    def __init__(self, command, cores_, environment=None, stdin=subprocess.DEVNULL):
+        self.command = [str(word) for word in command]
+        self.output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self.child = subprocess.Popen(
+            ["taskset", "-c", str(cores_), *self.command],
+            stdin=stdin, stdout=self.output, stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})}, start_new_session=True)
+
+    def text(self):
+        self.output.seek(0)
+        return self.output.read()
+
+    def failure(self, what):
+        said = [line.strip() for line in self.text().splitlines() if line.strip()]
+        telling = [line for line in said if TELLING.search(line)] or said
+        return Failure(f"{' '.join(self.command)}: {what}" + (f": {telling[-1]}" if telling else ""))
+
+    def finish(self, limit):
+        """Its output, once it has ended well within that many seconds."""
+        try:
+            status = self.child.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise self.failure(f"not done after {limit} s") from None
+        if status != 0:
+            raise self.failure(f"exit status {status}")
+        return self.text()
+
+    def end(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+        self.output.close()
+
+
+@contextlib.contextmanager
+def running(*arguments, **keywords):
+    """A process that does not outlive the block."""
+    process = Process(*arguments, **keywords)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def _listens(port):
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            for line in lines:
+                words = line.split()
+                if words[3] == LISTENING and words[1].endswith(f":{port:04X}"):
+                    return True
+    return False
+
+
+def await_listener(port, server, limit=10):
+    deadline = time.monotonic() + limit
+    while not _listens(port):
+        if server.child.poll() is not None:
+            raise server.failure("ended before it listened")
+        if time.monotonic() > deadline:
+            raise server.failure(f"does not listen on port {port}")
+        time.sleep(0.01)
+
+
+def run_alone(command, environment=None, limit=30):
+    """The output of a program that pins its own processes."""
+    with running(command, both_cores(), environment) as process:
+        return process.finish(limit)
+
+
+def run_pair(server, client, port, environment=None, limit=30, server_ends=True):
+    """The client's output; `server` listens on TCP `port` for it to begin."""
+    client_core, server_core = cores()
+    with running(server, server_core, environment) as serving:
+        await_listener(port, serving)
+        with running(client, client_core, environment) as calling:
+            output = calling.finish(limit)
+        if server_ends:
+            serving.finish(limit)
+        return output

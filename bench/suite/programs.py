@@ -1,0 +1,248 @@
+"""The programs that measure. Each is a value: equal ones are the same measurement. measure() runs it once,
+both ends on this machine, and gives its numbers by name; `command` is what a person would type."""
+
+import dataclasses
+import itertools
+import json
+import re
+import subprocess
+import time
+
+import machine
+from machine import Failure
+
+BUILD = None  # the build folder, set once by the main program
+_ports = itertools.count(24100)
+
+
+def settle(datapath=None, loss=0.0, receive_buffer=None):
+    """Verbena's settings for one program, as (variable, value) pairs."""
+    chosen = {"VERBENA_DATAPATH": datapath, "VERBENA_RCVBUF": receive_buffer,
+              "VERBENA_FAULTS": f"loss={loss},seed=7" if loss else None}
+    return tuple((name, str(value)) for name, value in chosen.items() if value)
+
+
+HOST = settle()
+WIRE = settle(datapath="udp")
+
+
+def _prefix(settings):
+    return "".join(f"{name}={value} " for name, value in settings)
+
+
+def _tool():
+    return BUILD / "verbena"
+
+
+def _find(pattern, text, what):
+    found = re.findall(pattern, text, re.MULTILINE)
+    if not found:
+        raise Failure(f"{what}: no result in its output")
+    return found[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Perftest:
+    """Debian's perftest on Verbena. A test of bandwidth lasts `seconds`, one of latency `iterations`."""
+    program: str
+    size: int
+    settings: tuple = HOST
+    seconds: int = 1
+    iterations: int = 0
+
+    @property
+    def words(self):
+        length = ["-n", self.iterations] if self.iterations else ["-D", self.seconds]
+        report = [] if self.program.endswith("_lat") else ["--report_gbits"]
+        return [self.program, "-d", "verbena_lo", "-x", 0, "-F", "-s", self.size, *length, *report]
+
+    @property
+    def command(self):
+        return _prefix(self.settings) + " ".join(map(str, self.words))
+
+    def measure(self):
+        port = next(_ports)
+        server = [_tool(), "run", "--", *self.words, "-p", port]
+        output = machine.run_pair(server, [*server, "127.0.0.1"], port, dict(self.settings))
+        line = _find(r"^ *[0-9]+ +[0-9]+ .*$", output, self.command).split()
+        if self.program.endswith("_lat"):
+            return {"us": float(line[4])}  # typical, that is the median
+        return {"gbps": float(line[3])}  # average
+
+
+@dataclasses.dataclass(frozen=True)
+class Iperf3:
+    """One TCP stream."""
+    block: int = 128 * 1024
+    seconds: int = 1
+
+    @property
+    def command(self):
+        return f"iperf3 -c 127.0.0.1 -t {self.seconds} -l {self.block}"
+
+    def measure(self):
+        port = next(_ports)
+        output = machine.run_pair(["iperf3", "-s", "-1", "-p", port],
+                                  [*self.command.split(), "-p", port, "-J"], port)
+        return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ucx:
+    """ucx_perftest, over shared memory (posix and cma) or TCP."""
+    test: str
+    size: int
+    transports: str = "posix,cma,self"
+    iterations: int = 20000
+
+    @property
+    def words(self):
+        return ["ucx_perftest", "-t", self.test, "-s", self.size, "-n", self.iterations, "-f", "-v"]
+
+    @property
+    def command(self):
+        return f"UCX_TLS={self.transports} " + " ".join(map(str, self.words))
+
+    def measure(self):
+        port = next(_ports)
+        environment = {"UCX_TLS": self.transports, "UCX_NET_DEVICES": "lo", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+        output = machine.run_pair(["ucx_perftest", "-p", port],
+                                  [*self.words, "127.0.0.1", "-p", port], port, environment)
+        # iterations, 50th percentile, average and overall latency, average and overall MiB/s, ...
+        line = _find(r"^[0-9]+,[0-9.,]+$", output, self.command).split(",")
+        return {"us": float(line[1]), "gbps": float(line[5]) * 1024 * 1024 * 8 / 1e9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Libfabric:
+    """fi_pingpong of one provider: half a round trip."""
+    provider: str
+    endpoint: str
+    size: int
+    iterations: int = 5000
+
+    @property
+    def command(self):
+        return (f"fi_pingpong -p {self.provider} -e {self.endpoint} -S {self.size} -I {self.iterations}")
+
+    def measure(self):
+        port = next(_ports)
+        words = self.command.split()
+        output = machine.run_pair([*words, "-B", port], [*words, "-P", port, "127.0.0.1"], port)
+        return {"us": float(_find(r"^[0-9.]+[kmg]? .*$", output, self.command).split()[6])}
+
+
+@dataclasses.dataclass(frozen=True)
+class Qperf:
+    """qperf over TCP: one way by default, as its latency is half a round trip."""
+    test: str
+    size: int
+    seconds: int = 1
+
+    @property
+    def command(self):
+        return f"qperf -t {self.seconds} -m {self.size} 127.0.0.1 {self.test}"
+
+    def measure(self):
+        port = next(_ports)
+        client = ["qperf", "-lp", port, "-uu", *self.command.split()[1:]]
+        output = machine.run_pair(["qperf", "-lp", port], client, port, server_ends=False)
+        value, unit = _find(r"= +([0-9.,e+-]+) (\S+)", output, self.command)
+        number = float(value.replace(",", ""))
+        if unit == "bytes/sec":
+            return {"gbps": number * 8 / 1e9}
+        if unit == "sec":
+            return {"us": number * 1e6}
+        raise Failure(f"{self.command}: unknown unit {unit}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RawUdp:
+    """Plain UDP with no protocol on top."""
+    mode: str
+    sizes: tuple
+
+    @property
+    def command(self):
+        return f"udp_reference {self.mode} " + " ".join(map(str, self.sizes))
+
+    def measure(self):
+        output = machine.run_alone([BUILD / "udp_reference", self.mode, *self.sizes])
+        return {"us" if self.mode == "pingpong" else "gbps": float(output)}
+
+
+@dataclasses.dataclass(frozen=True)
+class QpLoad:
+    """WRITEs over many queue pairs. Also counts what was lost or sent again, on both sides together."""
+    size: int
+    queue_pairs: int
+    depth: int
+    list: int
+    settings: tuple = HOST
+    seconds: float = 1
+
+    LOSSES = ("udp_kernel_rx_drops", "udp_send_drops", "retransmitted_packets", "timeouts",
+              "naks_sequence_received", "out_of_sequence")
+
+    @property
+    def words(self):
+        return ["qp_load", "-s", self.size, "-q", self.queue_pairs, "-d", self.depth, "-l", self.list,
+                "-t", self.seconds]
+
+    @property
+    def command(self):
+        return _prefix(self.settings) + " ".join(map(str, self.words))
+
+    def measure(self):
+        words = [_tool(), "run", "--", BUILD / "qp_load", *self.words[1:], "-w"]
+        with machine.running(words, machine.both_cores(), dict(self.settings), subprocess.PIPE) as process:
+            result = self._await_result(process)
+            counters = machine.run_alone([_tool(), "counters", "--all"])
+            process.child.stdin.close()
+            process.finish(30)
+        values = [int(v) for name, v in re.findall(r"^ +(\w+) +([0-9]+) ", counters, re.MULTILINE)
+                  if name in self.LOSSES]
+        if not values:
+            raise Failure(f"{self.command}: its counters were not to be had")
+        return {"mps": result["messages_per_second"] / 1e6, "gbps": result["gbps"], "losses": sum(values)}
+
+    def _await_result(self, process, limit=30):
+        deadline = time.monotonic() + limit
+        while "}" not in process.text():
+            if process.child.poll() is not None:
+                raise process.failure("ended without a result")
+            if time.monotonic() > deadline:
+                raise process.failure(f"no result after {limit} s")
+            time.sleep(0.02)
+        return json.loads(_find(r"^\{.*\}$", process.text(), self.command))
+
+
+@dataclasses.dataclass(frozen=True)
+class QpCensus:
+    """What idle queue pairs cost."""
+    queue_pairs: int = 10000
+
+    @property
+    def command(self):
+        return f"qp_census -n {self.queue_pairs}"
+
+    def measure(self):
+        words = [_tool(), "run", "--", BUILD / "qp_census", "-n", self.queue_pairs]
+        return json.loads(_find(r"^\{.*\}$", machine.run_alone(words), self.command))
+
+
+@dataclasses.dataclass(frozen=True)
+class CmFlood:
+    """Connections by rdma_cm, opened and closed by many threads; it fails if anything of them is left."""
+    connections: int = 5000
+    threads: int = 32
+    open: int = 1000
+
+    @property
+    def command(self):
+        return f"cm_flood -c {self.connections} -t {self.threads} -o {self.open}"
+
+    def measure(self):
+        words = [_tool(), "run", "--", BUILD / "cm_flood", *self.command.split()[1:], "-v", _tool()]
+        output = machine.run_alone(words, limit=60)
+        return {"per_second": float(_find(r"^connections per second: ([0-9.]+)$", output, self.command))}

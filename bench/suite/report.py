@@ -1,0 +1,119 @@
+"""The table on the terminal, the JSON file and the page."""
+
+import json
+
+from results import judge
+from table import MEASURES, ROWS
+
+
+def quantity(value, unit):
+    if value is None:
+        return "-"
+    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 20 else 2
+    return f"{value:.{digits}f} {unit}".rstrip()
+
+
+def result_text(judged):
+    if judged.result is None:
+        return "-"
+    return f"{judged.result:.2f}x" if judged.row.against else quantity(judged.result, unit_of(judged.row))
+
+
+def goal_text(row):
+    def bound(value):
+        return f"{value:g}x" if row.against else f"{value:g} {unit_of(row)}".rstrip()
+    text = ("at most " if row.at_most else "at least ") + bound(row.goal)
+    return text + (f" (aim {bound(row.aim)})" if row.aim is not None else "")
+
+
+def unit_of(row):
+    return MEASURES[row.measured].unit
+
+
+def cells(judged):
+    row, measure = judged.row, MEASURES[judged.row.measured]
+    against = "-"
+    if row.against:
+        other = MEASURES[row.against]
+        against = f"{other.name}: {quantity(judged.against, other.unit)}"
+    return (measure.name, quantity(judged.measured, measure.unit), against, result_text(judged), goal_text(row),
+            judged.verdict)
+
+
+HEADINGS = ("what", "measured", "against", "result", "goal", "verdict")
+
+
+def terminal_table(results):
+    rows = [HEADINGS, *(cells(judge(row, results)) for row in ROWS)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS) - 1)]
+    lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows]
+    return "\n".join([*lines, *failure_lines(results)])
+
+
+def failure_lines(results):
+    return [f"Not measured, a run failed: {MEASURES[name].name}: {why}" for name, why in results.failures.items()]
+
+
+def as_json(results, curves, about):
+    measures = {name: {"name": measure.name, "unit": measure.unit, "command": measure.program.command,
+                       "values": results.values.get(name, []), "counts": results.of(name),
+                       "failure": results.failures.get(name)} for name, measure in MEASURES.items()}
+    rows = []
+    for row in ROWS:
+        judged = judge(row, results)
+        rows.append({"measured": row.measured, "against": row.against, "result": judged.result,
+                     "goal": row.goal, "at_most": row.at_most, "aim": row.aim, "verdict": judged.verdict})
+    return json.dumps({**about, "measures": measures, "rows": rows, "curves": curves}, indent=1) + "\n"
+
+
+def _markdown_table(headings, rows):
+    def line(words):
+        return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
+    return "\n".join([line(headings), "|" + "---|" * len(headings), *map(line, rows)])
+
+
+PAGE = """# How fast it is
+
+Written by `make bench`, which measures all of this again and replaces this page.
+Processor: {processor}, {cores} cores; Linux {kernel}; {when}.
+
+Server and client run on this one machine, each pinned to a core of its own, in a network namespace where nothing
+else happens. Verbena and what it is compared with take turns, {runs} rounds; the median of the rounds counts, and for what must
+never happen (drops, an idle process that is not idle) the worst of them. Compare the ratios: machines differ.
+
+*Same host* is the default: what it takes to reach another process of the same host. *Wire* is
+`VERBENA_DATAPATH=udp`: RoCEv2 packets over UDP on the loopback interface, path MTU 4096, with the ICRC computed
+by the sender and checked by the receiver.
+
+{table}
+{failures}
+## Pictures
+
+{pictures}
+
+## How each number is measured
+
+Verbena's programs are started by `verbena run --`, with the variables shown. `udp_reference`, `qp_load` and
+`qp_census` are in [bench](../bench); the others are Debian's. Bandwidth counts payload, except raw UDP's, which counts whole datagrams. Latency is half a
+round trip, the median.
+
+{measures}
+
+## Repeat it
+
+```sh
+make bench               # under 10 minutes; build/bench/results.json has every single value
+RUNS=9 make bench        # more rounds
+build/verbena perf --listen     # between two hosts of yours: this on one,
+build/verbena perf HOST         # and this on the other
+```
+"""
+
+
+def page(results, pictures, about):
+    table = _markdown_table(HEADINGS, [cells(judge(row, results)) for row in ROWS])
+    measures = _markdown_table(("number", "command"), [
+        (measure.name, f"`{measure.program.command}`") for measure in MEASURES.values()])
+    images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
+    failures = "".join(f"\n{line}\n" for line in failure_lines(results))
+    return PAGE.format(table=table, failures=failures, pictures=images or "None were drawn.", measures=measures, **about)
