@@ -12,7 +12,7 @@ VERBENA_FUZZ_SECONDS ?= 60
 
 # Rounds of `make bench`; the page docs/performance.md wants at least 5.
 RUNS ?= 5
-bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference qp_load qp_census cm_flood
+bench_targets = ibverbs rdmacm verbena udp_reference qp_load qp_census cm_flood
 
 # CMake reads the generator from the environment for a new build folder only.
 configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
@@ -61,7 +61,6 @@ bench: ## measure against the peers, with goals and verdicts; docs/performance.m
 	scripts/install-packages.sh build bench
 	$(call configure,default)
 	$(call compile,default) --target $(bench_targets)
-	build/verbena_bench --benchmark_min_time=0.1
 	RUNS=$(RUNS) python3 bench/suite --build build
 
 interop: ## run the interoperability tests (tests/interop/*.sh); those that cannot run here are skipped
