@@ -117,6 +117,14 @@ CLI::App* add_counters(CLI::App& app, Line& line) {
   return counters;
 }
 
+// Its options are the program's own (tools/perf), --help included.
+CLI::App* add_perf(CLI::App& app) {
+  CLI::App* perf = app.add_subcommand("perf", "Measure bandwidth and latency between two hosts");
+  perf->set_help_flag();
+  perf->prefix_command();
+  return perf;
+}
+
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   // A "--" and what follows are kept away from the parser: they belong to the program.
@@ -140,6 +148,7 @@ int main(int argc, char** argv) {
   const CLI::App* const run = add_run(app, line);
   const CLI::App* const devices = add_devices(app, line);
   const CLI::App* const counters = add_counters(app, line);
+  const CLI::App* const perf = add_perf(app);
   const CLI::App* const env = add_env(app, line);
 
   try {
@@ -172,6 +181,7 @@ int main(int argc, char** argv) {
   }
   if (*devices) return list_devices(line.devices);
   if (*counters) return print_counters(line.counters);
+  if (*perf) return run_perf(perf->remaining());
   if (*env) return print_environment(line.env_settings);
   return kUsage;
 }

@@ -109,7 +109,7 @@ class Ucx:
         output = machine.run_pair(["ucx_perftest", "-p", port],
                                   [*self.words, "127.0.0.1", "-p", port], port, environment)
         # iterations, 50th percentile, average and overall latency, average and overall MiB/s, ...
-        line = _find(r"^[0-9]+,[0-9.,]+$", output, self.command).split(",")
+        line = _find(r"^ *[0-9]+,[0-9.,]+$", output, self.command).split(",")
         return {"us": float(line[1]), "gbps": float(line[5]) * 1024 * 1024 * 8 / 1e9}
 
 
@@ -151,8 +151,8 @@ class Qperf:
         number = float(value.replace(",", ""))
         if unit == "bytes/sec":
             return {"gbps": number * 8 / 1e9}
-        if unit == "sec":
-            return {"us": number * 1e6}
+        if unit == "ns":
+            return {"us": number / 1e3}
         raise Failure(f"{self.command}: unknown unit {unit}")
 
 
