@@ -1,0 +1,103 @@
+#!/bin/bash
+# verbena perf: measures, says what is wrong when it cannot, and its server survives what its clients do.
+# Judged by what it says, never by how fast it is.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need python3
+enter_namespace "$@"
+
+perf() { # STATUS ARGUMENTS...: a client; its output in $logs/client
+  local expected=$1
+  shift
+  start client "$tool" perf "$@"
+  finish client 60
+  [ "$status" = "$expected" ] || fail "perf $*: exit status $status instead of $expected"
+}
+says() { grep -Eq -- "$1" "$logs/client" || fail "the client does not say: $1"; }
+served() { await_line "$logs/server" "$1" 20 || fail "the server does not say: $1"; }
+
+# --- without a server
+perf 0 --help
+says 'Usage: verbena perf'
+perf 2
+says 'which HOST'
+perf 2 --listen 127.0.0.1
+perf 2 127.0.0.1 --sizes 0
+perf 2 127.0.0.1 --seconds never
+perf 1 127.0.0.1
+says 'nobody listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
+perf 1 no.such.host.invalid
+says "there is no host 'no\.such\.host\.invalid'"
+note "ok errors without a server"
+
+# --- with one
+start server "$tool" perf --listen --port 7500
+served '^Listening on port 7500'
+perf 1 127.0.0.1 --port 7501
+says 'nobody listens'
+start second "$tool" perf --listen --port 7500
+finish second 20
+[ "$status" = 1 ] || fail "a second server on the port: exit status $status"
+grep -q 'port 7500 is taken' "$logs/second" || fail "the second server does not say that the port is taken"
+
+quick=(--port 7500 --seconds 0.02)
+perf 0 127.0.0.1 "${quick[@]}"
+for size in '8 B' '4 KiB' '64 KiB' '1 MiB'; do says "^ *$size \|( +[0-9.]+){2} \|( +[0-9.]+){2} \|( +[0-9.]+){2}$"; done
+served '^(::ffff:)?127\.0\.0\.1 is done'
+note "ok a table"
+
+perf 0 ::1 "${quick[@]}" --sizes 1,65537,4194304 --json
+python3 - "$logs/client" <<'CHECK' || fail "the JSON is not as it should be"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report["device"] == "verbena_lo" and report["path_mtu"] == 4096
+assert [r["size"] for r in report["results"]] == [1, 65537, 4194304]
+for result in report["results"]:
+    for operation in ("write", "read", "send"):
+        assert all(result[operation][key] > 0 for key in ("gbps", "messages_per_second", "latency_us"))
+CHECK
+note "ok JSON, IPv6, odd sizes"
+
+# --- two clients at once: the later one is told
+start early "$tool" perf 127.0.0.1 --port 7500 --seconds 1 --sizes 64
+await_line "$logs/early" 'by verbena_lo' 20 || fail "the early client does not connect"
+perf 1 127.0.0.1 "${quick[@]}"
+says 'measuring with somebody else'
+finish early 60
+[ "$status" = 0 ] || fail "the early client: exit status $status"
+note "ok one client at a time"
+
+# --- a client killed in the middle leaves the server fit for the next
+start killed "$tool" perf 127.0.0.1 --port 7500 --seconds 5
+await_line "$logs/killed" 'by verbena_lo' 20 || fail "the client does not connect"
+kill -KILL "${pids[killed]}"
+finish killed 5
+for ((i = 0; i < 40; i++)); do
+  start client "$tool" perf 127.0.0.1 "${quick[@]}" --sizes 64
+  finish client 60
+  [ "$status" = 1 ] && grep -q 'somebody else' "$logs/client" || break
+  sleep 0.5
+done
+[ "$status" = 0 ] || fail "after a client was killed: exit status $status"
+note "ok a killed client"
+
+# --- a server killed in the middle
+start client "$tool" perf 127.0.0.1 --port 7500 --seconds 5
+await_line "$logs/client" 'by verbena_lo' 20 || fail "the client does not connect"
+kill -KILL "${pids[server]}"
+finish server 5
+finish client 60
+[ "$status" = 1 ] || fail "the server was killed: the client's exit status is $status"
+note "ok a killed server: $(tail -n 1 "$logs/client")"
+
+# --- on a lossy network, for one client only
+start server "$tool" perf --listen --once
+served '^Listening on port 7475'
+start client "$tool" run --faults loss=0.01,seed=3 -- "$build/lib/verbena-perf" 127.0.0.1 --seconds 0.02
+finish client 60
+[ "$status" = 0 ] || fail "with loss: exit status $status"
+finish server 20
+[ "$status" = 0 ] || fail "--listen --once: exit status $status"
+note "ok on a lossy network; --once ends"
+nothing_left
+pass
