@@ -100,12 +100,12 @@ def draw_all(curves, folder):
             if curve.file in curves and plots.draw(curve, curves[curve.file], folder / f"{curve.file}.svg")]
 
 
-def write_page(results, drawn, about, folder):
+def write_page(results, drawn, micro, about, folder):
     pictures = ROOT / "docs" / "performance"
     pictures.mkdir(exist_ok=True)
     for curve in drawn:
         shutil.copy(folder / f"{curve.file}.svg", pictures)
-    (ROOT / "docs" / "performance.md").write_text(report.page(results, drawn, about), encoding="utf-8")
+    (ROOT / "docs" / "performance.md").write_text(report.page(results, drawn, micro, about), encoding="utf-8")
 
 
 def main():
@@ -125,6 +125,8 @@ def main():
     if not options.table_only:
         steps += CURVE_ROUNDS * sum(1 for curve in CURVES for _ in points_of(curve))
     progress = Progress(steps, options.budget)
+    micro = programs.micro_benchmarks()
+    print(report.micro_lines(micro), flush=True)
     results = Results()
     for _ in range(options.runs):
         run_round(results, progress)
@@ -132,10 +134,10 @@ def main():
     about = {"runs": options.runs, **machine.describe(),
              "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
     drawn = draw_all(curves, folder)
-    (folder / "results.json").write_text(report.as_json(results, curves, about), encoding="utf-8")
+    (folder / "results.json").write_text(report.as_json(results, curves, micro, about), encoding="utf-8")
     print(f"\n{report.terminal_table(results)}\n\nEvery value, and the pictures: {folder}")
     if options.runs >= ROUNDS_FOR_THE_PAGE and not options.table_only:
-        write_page(results, drawn, about, folder)
+        write_page(results, drawn, micro, about, folder)
         print(f"The page: {ROOT / 'docs' / 'performance.md'}")
     else:
         print(f"docs/performance.md is left as it is: it wants {ROUNDS_FOR_THE_PAGE} rounds and the pictures")

@@ -246,3 +246,13 @@ class CmFlood:
         words = [_tool(), "run", "--", BUILD / "cm_flood", *self.command.split()[1:], "-v", _tool()]
         output = machine.run_alone(words, limit=60)
         return {"per_second": float(_find(r"^connections per second: ([0-9.]+)$", output, self.command))}
+
+
+def micro_benchmarks():
+    """Google Benchmark's: [{"name", "ns", "gbps" or None}]."""
+    output = machine.run_alone([BUILD / "verbena_bench", "--benchmark_min_time=0.2", "--benchmark_format=json"],
+                               limit=120)
+    found = json.loads(output[output.index("{"):])["benchmarks"]
+    return [{"name": each["name"], "ns": each["cpu_time"],
+             "gbps": each["bytes_per_second"] * 8 / 1e9 if "bytes_per_second" in each else None}
+            for each in found]

@@ -54,7 +54,15 @@ def failure_lines(results):
     return [f"Not measured, a run failed: {MEASURES[name].name}: {why}" for name, why in results.failures.items()]
 
 
-def as_json(results, curves, about):
+def micro_cells(each):
+    return each["name"], f"{each['ns']:.1f} ns", quantity(each["gbps"], "Gb/s")
+
+
+def micro_lines(micro):
+    return "\n".join(f"{name:<24} {time:>12} {speed:>12}" for name, time, speed in map(micro_cells, micro))
+
+
+def as_json(results, curves, micro, about):
     measures = {name: {"name": measure.name, "unit": measure.unit, "command": measure.program.command,
                        "values": results.values.get(name, []), "counts": results.of(name),
                        "failure": results.failures.get(name)} for name, measure in MEASURES.items()}
@@ -63,7 +71,8 @@ def as_json(results, curves, about):
         judged = judge(row, results)
         rows.append({"measured": row.measured, "against": row.against, "result": judged.result,
                      "goal": row.goal, "at_most": row.at_most, "aim": row.aim, "verdict": judged.verdict})
-    return json.dumps({**about, "measures": measures, "rows": rows, "curves": curves}, indent=1) + "\n"
+    return json.dumps({**about, "measures": measures, "rows": rows, "curves": curves,
+                       "micro": micro}, indent=1) + "\n"
 
 
 def _markdown_table(headings, rows):
@@ -91,6 +100,13 @@ by the sender and checked by the receiver.
 
 {pictures}
 
+## Single steps
+
+One core, nothing but memory: the CRC of a packet, parsing its headers, finding the memory behind a key, and one WRITE from posting
+to completion between two engines (`build/verbena_bench`).
+
+{micro}
+
 ## How each number is measured
 
 Verbena's programs are started by `verbena run --`, with the variables shown. `udp_reference`, `qp_load` and
@@ -110,10 +126,11 @@ build/verbena perf HOST         # and this on the other
 """
 
 
-def page(results, pictures, about):
+def page(results, pictures, micro, about):
     table = _markdown_table(HEADINGS, [cells(judge(row, results)) for row in ROWS])
     measures = _markdown_table(("number", "command"), [
         (measure.name, f"`{measure.program.command}`") for measure in MEASURES.values()])
     images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
     failures = "".join(f"\n{line}\n" for line in failure_lines(results))
-    return PAGE.format(table=table, failures=failures, pictures=images or "None were drawn.", measures=measures, **about)
+    return PAGE.format(table=table, failures=failures, pictures=images or "None were drawn.", measures=measures,
+                       micro=_markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)
