@@ -44,7 +44,7 @@ void print_row(const SizeResult& r) {
 void print_json(const std::string& host, const Link& link, const std::vector<SizeResult>& results) {
   const auto figures = [](const char* name, const Figures& f) {
     return fmt::format(
-        "\"{}\": {{\"gbps\": {:.3f}, \"messages_per_second\": {:.0f}, \"latency_us\": {:.3f}}}",
+        "\"{}\": {{\"gbps\": {:.6g}, \"messages_per_second\": {:.6g}, \"latency_us\": {:.6g}}}",
         name, f.gbps, f.messages_per_second, f.latency_us);
   };
   fmt::print("{{\"host\": \"{}\", \"device\": \"{}\", \"path_mtu\": {}, \"results\": [", host,
