@@ -61,7 +61,7 @@ bench: ## measure against the peers, with goals and verdicts; docs/performance.m
 	scripts/install-packages.sh build bench
 	$(call configure,default)
 	$(call compile,default) --target $(bench_targets)
-	RUNS=$(RUNS) python3 bench/suite --build build
+	RUNS=$(RUNS) python3 -B bench/suite --build build
 
 interop: ## run the interoperability tests (tests/interop/*.sh); those that cannot run here are skipped
 	scripts/install-packages.sh build interop

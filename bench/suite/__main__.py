@@ -67,32 +67,45 @@ def run_round(results, progress):
 
 
 def points_of(curve):
-    for line in curve.lines:
-        for x in curve.points:
+    for x in curve.points:
+        for line in curve.lines:
             program = line.program_at(x)
             if program is not None:
                 yield line, x, program
 
 
+def run_rounds(wanted, results, progress):
+    """How many rounds of the table there was time for; one at least."""
+    for done in range(wanted):
+        if done > 0 and progress.over():
+            print(f"The time is up after {done} of {wanted} rounds.", flush=True)
+            return done
+        run_round(results, progress)
+    return wanted
+
+
 def run_curves(progress):
-    """{curve: {line: {x: median}}}, of as many rounds as there is time for."""
+    """{curve: {line: {x: [values]}}}, as far as there is time."""
     found = {}
-    for _ in range(CURVE_ROUNDS):
-        for curve in CURVES:
-            for line, x, program in points_of(curve):
-                what = f"{curve.title}, {line.name}, {plots.tick(curve, x)}"
-                if progress.over():
-                    progress.step(what, "left out, the time is up")
-                    continue
-                try:
-                    value = program.measure()[curve.key]
-                except Failure as failure:
-                    progress.step(what, f"FAILED: {failure}")
-                    continue
-                found.setdefault(curve.file, {}).setdefault(line.name, {}).setdefault(x, []).append(value)
-                progress.step(what, report.quantity(value, curve.y_label))
+    for curve, line, x, program in [(curve, *point) for _ in range(CURVE_ROUNDS)
+                                    for curve in CURVES for point in points_of(curve)]:
+        if progress.over():
+            print("The time is up: the rest of the curves is left out.", flush=True)
+            break
+        what = f"{curve.title}, {line.name}, {plots.tick(curve, x)}"
+        try:
+            value = program.measure()[curve.key]
+        except Failure as failure:
+            progress.step(what, f"FAILED: {failure}")
+            continue
+        found.setdefault(curve.file, {}).setdefault(line.name, {}).setdefault(x, []).append(value)
+        progress.step(what, report.quantity(value, curve.y_label))
+    return found
+
+
+def medians_of(curves):
     return {file: {line: {x: statistics.median(values) for x, values in points.items()}
-                   for line, points in lines.items()} for file, lines in found.items()}
+                   for line, points in lines.items()} for file, lines in curves.items()}
 
 
 def draw_all(curves, folder):
@@ -112,7 +125,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
     parser.add_argument("--runs", type=int, default=os.environ.get("RUNS", 5), help="rounds (RUNS)")
-    parser.add_argument("--budget", type=int, default=480, help="seconds after which no curve point is begun")
+    parser.add_argument("--budget", type=int, default=400,
+                        help="seconds after which no further round or point of a curve is begun")
     parser.add_argument("--table-only", action="store_true", help="no curves")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
@@ -128,15 +142,14 @@ def main():
     micro = programs.micro_benchmarks()
     print(report.micro_lines(micro), flush=True)
     results = Results()
-    for _ in range(options.runs):
-        run_round(results, progress)
-    curves = {} if options.table_only else run_curves(progress)
-    about = {"runs": options.runs, **machine.describe(),
+    rounds = run_rounds(options.runs, results, progress)
+    curves = {} if options.table_only else medians_of(run_curves(progress))
+    about = {"runs": rounds, **machine.describe(),
              "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
     drawn = draw_all(curves, folder)
     (folder / "results.json").write_text(report.as_json(results, curves, micro, about), encoding="utf-8")
     print(f"\n{report.terminal_table(results)}\n\nEvery value, and the pictures: {folder}")
-    if options.runs >= ROUNDS_FOR_THE_PAGE and not options.table_only:
+    if rounds >= ROUNDS_FOR_THE_PAGE and not options.table_only:
         write_page(results, drawn, micro, about, folder)
         print(f"The page: {ROOT / 'docs' / 'performance.md'}")
     else:

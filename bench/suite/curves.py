@@ -8,12 +8,20 @@ from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Ucx
 KIB, MIB = 1024, 1024 * 1024
 UCX_SHM, UCX_TCP = "posix,cma,self", "tcp,self"
 
+# One colour for each way to move bytes, the same in every picture.
+GREEN, LIGHT_GREEN = "#1b5e20", "#7cb342"  # Verbena: same host, wire
+BLUE, LIGHT_BLUE = "#0d47a1", "#42a5f5"  # UCX: shared memory, TCP
+PURPLE, LIGHT_PURPLE = "#6a1b9a", "#ba68c8"  # libfabric: shared memory, TCP
+RED, ORANGE = "#b71c1c", "#ef6c00"  # plain TCP
+
 
 @dataclasses.dataclass(frozen=True)
 class Line:
     """`program_at(x)` measures the point at x; None: this program cannot go there."""
     name: str
+    colour: str
     program_at: Callable
+    dashed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Curve:
     key: str  # of the program's numbers
     points: tuple
     lines: tuple
-    sizes: bool = False  # x is bytes, shown as 4 KiB
+    sizes: bool = False  # x is bytes, shown as 4K
     logarithmic: str = ""  # which axes
 
 
@@ -51,33 +59,34 @@ def ucx(test, transports, megabytes):
 
 
 CURVES = [
-    Curve("bandwidth", "Bandwidth over message size", "message", "Gb/s", "gbps",
+    Curve("bandwidth", "Bandwidth over message size", "bytes a message", "Gb/s", "gbps",
           (64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB),
-          (Line("Verbena, same host (ib_write_bw)", write_bandwidth(HOST)),
-           Line("Verbena, wire (ib_write_bw)", write_bandwidth(WIRE)),
-           Line("UCX, shared memory (tag_bw)", ucx("tag_bw", UCX_SHM, 1024)),
-           Line("UCX, TCP (tag_bw)", ucx("tag_bw", UCX_TCP, 1024)),
-           Line("TCP (qperf)", lambda size: Qperf("tcp_bw", size)),
-           Line("TCP (iperf3)", lambda size: Iperf3(block=size) if size <= MIB else None)),
+          (Line("Verbena, same host (ib_write_bw)", GREEN, write_bandwidth(HOST)),
+           Line("Verbena, wire (ib_write_bw)", LIGHT_GREEN, write_bandwidth(WIRE)),
+           Line("UCX, shared memory (tag_bw)", BLUE, ucx("tag_bw", UCX_SHM, 1024)),
+           Line("UCX, TCP (tag_bw)", LIGHT_BLUE, ucx("tag_bw", UCX_TCP, 1024)),
+           Line("TCP (qperf)", RED, lambda size: Qperf("tcp_bw", size)),
+           Line("TCP (iperf3)", ORANGE, lambda size: Iperf3(block=size) if size <= MIB else None)),
           sizes=True, logarithmic="x"),
-    Curve("latency", "Latency over message size: half a round trip", "message", "us", "us",
+    Curve("latency", "Latency over message size: half a round trip", "bytes a message", "us", "us",
           (8, 64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB),
-          (Line("Verbena, same host (ib_send_lat)", send_latency(HOST)),
-           Line("Verbena, same host (ib_write_lat)", write_latency(HOST)),
-           Line("Verbena, wire (ib_send_lat)", send_latency(WIRE)),
-           Line("Verbena, wire (ib_write_lat)", write_latency(WIRE)),
-           Line("UCX, shared memory (tag_lat)", ucx("tag_lat", UCX_SHM, 128)),
-           Line("UCX, TCP (tag_lat)", ucx("tag_lat", UCX_TCP, 128)),
-           Line("libfabric, shared memory (fi_pingpong)", lambda size: Libfabric("shm", "rdm", size)),
-           Line("libfabric, TCP (fi_pingpong)", lambda size: Libfabric("tcp", "msg", size)),
-           Line("TCP (qperf)", lambda size: Qperf("tcp_lat", size))),
+          (Line("Verbena, same host (ib_send_lat)", GREEN, send_latency(HOST)),
+           Line("Verbena, same host (ib_write_lat)", GREEN, write_latency(HOST), dashed=True),
+           Line("Verbena, wire (ib_send_lat)", LIGHT_GREEN, send_latency(WIRE)),
+           Line("Verbena, wire (ib_write_lat)", LIGHT_GREEN, write_latency(WIRE), dashed=True),
+           Line("UCX, shared memory (tag_lat)", BLUE, ucx("tag_lat", UCX_SHM, 128)),
+           Line("UCX, TCP (tag_lat)", LIGHT_BLUE, ucx("tag_lat", UCX_TCP, 128)),
+           Line("libfabric, shared memory (fi_pingpong)", PURPLE, lambda size: Libfabric("shm", "rdm", size)),
+           Line("libfabric, TCP (fi_pingpong)", LIGHT_PURPLE, lambda size: Libfabric("tcp", "msg", size)),
+           Line("TCP (qperf)", RED, lambda size: Qperf("tcp_lat", size))),
           sizes=True, logarithmic="xy"),
     Curve("rate", "64 B WRITEs a second over queue pairs", "queue pairs", "millions a second", "mps",
           (1, 4, 16, 64, 256, 1000),
-          (Line("Verbena, same host", lambda count: QpLoad(64, count, 64, 16, HOST, 0.5)),
-           Line("Verbena, wire", lambda count: QpLoad(64, count, 64, 16, WIRE, 0.5))),
+          (Line("Verbena, same host", GREEN, lambda count: QpLoad(64, count, 64, 16, HOST, 0.5)),
+           Line("Verbena, wire", LIGHT_GREEN, lambda count: QpLoad(64, count, 64, 16, WIRE, 0.5))),
           logarithmic="x"),
     Curve("loss", "Goodput over packet loss: ib_write_bw 1 MiB, wire", "packets lost, %", "Gb/s", "gbps",
-          (0, 0.05, 0.1, 0.3, 1, 2),
-          (Line("Verbena, wire", lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
+          (0, 0.1, 0.5, 1, 2, 3),
+          (Line("Verbena, wire", LIGHT_GREEN,
+                lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
 ]

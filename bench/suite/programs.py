@@ -173,7 +173,8 @@ class RawUdp:
 
 @dataclasses.dataclass(frozen=True)
 class QpLoad:
-    """WRITEs over many queue pairs. Also counts what was lost or sent again, on both sides together."""
+    """WRITEs over many queue pairs. Also counts, on both sides together, what was lost or sent again, and the
+    links through shared memory."""
     size: int
     queue_pairs: int
     depth: int
@@ -200,11 +201,12 @@ class QpLoad:
             counters = machine.run_alone([_tool(), "counters", "--all"])
             process.child.stdin.close()
             process.finish(30)
-        values = [int(v) for name, v in re.findall(r"^ +(\w+) +([0-9]+) ", counters, re.MULTILINE)
-                  if name in self.LOSSES]
-        if not values:
+        counted = [(name, int(value)) for name, value in re.findall(r"^ +(\w+) +([0-9]+) ", counters, re.MULTILINE)]
+        if not counted:
             raise Failure(f"{self.command}: its counters were not to be had")
-        return {"mps": result["messages_per_second"] / 1e6, "gbps": result["gbps"], "losses": sum(values)}
+        return {"mps": result["messages_per_second"] / 1e6, "gbps": result["gbps"],
+                "losses": sum(value for name, value in counted if name in self.LOSSES),
+                "links": sum(value for name, value in counted if name == "shm_links_opened")}
 
     def _await_result(self, process, limit=30):
         deadline = time.monotonic() + limit

@@ -56,6 +56,7 @@ MEASURES = {
     "host.write.lat": latency("ib_write_lat 8 B, same host", Perftest("ib_write_lat", 8, iterations=20_000)),
     "host.rate": rate("64 B WRITEs, one QP, same host", HOST),
     "host.qp1": load("qp_load 64 KiB, one QP, same host", 1, 64, HOST),
+    "host.links": Measure("links through shared memory, same host", "", QpLoad(64 * KIB, 1, 64, 1), "links"),
     "host.qp1000": load("qp_load 64 KiB, 1,000 QPs, same host", 1000, 2, HOST),
     # Verbena, wire
     "wire.write.64k": bandwidth("ib_write_bw 64 KiB, wire", Perftest("ib_write_bw", 64 * KIB, WIRE)),
@@ -100,6 +101,7 @@ def at_most(measured, against, goal, aim=None):
 
 
 ROWS = [
+    at_least("host.links", None, 1),  # whether what follows is about shared memory at all
     at_least("host.write.64k", "tcp", 3.5),
     at_least("host.write.1m", "tcp", 3.5),
     at_least("host.write.64k", "ucx.64k", 0.9),

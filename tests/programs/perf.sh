@@ -82,13 +82,13 @@ done
 note "ok a killed client"
 
 # --- a server killed in the middle
-start client "$tool" perf 127.0.0.1 --port 7500 --seconds 5
-await_line "$logs/client" 'by verbena_lo' 20 || fail "the client does not connect"
+start orphan "$tool" perf 127.0.0.1 --port 7500 --seconds 5
+await_line "$logs/orphan" 'by verbena_lo' 20 || fail "the client does not connect"
 kill -KILL "${pids[server]}"
 finish server 5
-finish client 60
+finish orphan 60
 [ "$status" = 1 ] || fail "the server was killed: the client's exit status is $status"
-note "ok a killed server: $(tail -n 1 "$logs/client")"
+note "ok a killed server: $(tail -n 1 "$logs/orphan")"
 
 # --- on a lossy network, for one client only
 start server "$tool" perf --listen --once
