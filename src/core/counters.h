@@ -38,6 +38,9 @@ namespace verbena::core {
   X(rnr_naks_received, "receiver-not-ready NAK received")                             \
   X(implied_naks, "retransmissions because a read or atomic answer was overtaken")    \
   X(timeouts, "acknowledge timeouts")                                                 \
+  X(probes_sent, "requests sent again to ask for an answer that is late")             \
+  X(requests_held, "requests kept until one before them, which was lost, is there")   \
+  X(answers_held, "answers kept until one before them, which was lost, is there")     \
   X(retransmitted_packets, "request packets sent again")                              \
   X(stale_responses, "dropped: responses already handled or never asked for")         \
   X(bad_responses, "responses that do not fit their request")                         \

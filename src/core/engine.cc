@@ -21,7 +21,8 @@ constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 
 }  // namespace
 
-Engine::Engine(const EngineConfig& config) : config_(config), state_(config.secret) {
+Engine::Engine(const EngineConfig& config)
+    : config_(config), state_(config.secret, config.selective_repeat) {
   // Not where those of a previous engine began.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "core/round_trip.h"
 #include "wire/identifiers.h"
 
 namespace verbena::core {
@@ -18,7 +19,7 @@ class PeerWindow {
   // A receiver's buffer charges each packet more than its bytes.
   static constexpr uint32_t kPacketOverhead = 256;
   static constexpr uint32_t kInitial = 192 * 1024;
-  static constexpr uint32_t kMin = 16 * 1024;
+  static constexpr uint32_t kMin = 32 * 1024;
   static constexpr uint32_t kMax = 320 * 1024;
 
   // Through memory nothing is lost, and the window only keeps the way from filling: what both sides
@@ -26,6 +27,7 @@ class PeerWindow {
   static constexpr uint32_t kInMemory = 448 * 1024;
 
   void widen() { limit_ = least_ = most_ = kInMemory; }
+  bool in_memory() const { return most_ == kInMemory; }
 
   bool open() const { return in_flight_ < limit_; }
   uint32_t room() const { return open() ? limit_ - in_flight_ : 0; }
@@ -45,11 +47,16 @@ class PeerWindow {
   }
   // Given up on (retransmission will charge it anew, or its queue pair is gone).
   void release(uint32_t cost) { in_flight_ -= std::min(cost, in_flight_); }
-  void lost() {
-    limit_ = std::max(limit_ - limit_ / 4, least_);
+  // What follows a loss is mostly for nothing: a good step back.
+  void lost() { shrink(most_at_once()); }
+  // At most this for losses that happened together.
+  uint32_t most_at_once() const { return limit_ / 4; }
+  void shrink(uint32_t bytes) {
+    limit_ = std::max(limit_ - std::min(bytes, limit_), least_);
     credit_ = 0;
   }
 
+  RoundTrip round_trip;
   wire::Gid destination;
   uint8_t slot = 0;
   uint32_t users = 0;

@@ -15,6 +15,8 @@
 #include "core/path_holds.h"
 #include "core/peer_window.h"
 #include "core/qp_attributes.h"
+#include "core/reorder_buffer.h"
+#include "core/selective_marks.h"
 #include "core/shared_receive_queue.h"
 #include "core/types.h"
 #include "core/unacked_pace.h"
@@ -24,7 +26,8 @@ namespace verbena::core {
 
 // The engine's parts that queue pairs work on. Drained by the engine's owner after each turn.
 struct EngineState {
-  explicit EngineState(uint64_t secret) : memory(secret), prng(secret ^ 0x5EED) {}
+  EngineState(uint64_t secret, bool selective)
+      : memory(secret), prng(secret ^ 0x5EED), selective_repeat(selective) {}
   MemoryRegistry memory;
   Counters counters;
   Prng prng;
@@ -37,6 +40,8 @@ struct EngineState {
   Instant now;                                                             // of the present turn
   UnackedPace pace;  // of all UD and UC queue pairs
   PathHolds paths;   // of address handles
+  PacketPool held;   // of all RC and XRC queue pairs
+  const bool selective_repeat;
 
   bool anything_to_tell() const {
     return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
@@ -58,6 +63,7 @@ struct QpCommon {
   QpState state = QpState::Reset;
   QpAttributes attr;
   PeerWindow* window = nullptr;
+  bool urgent = false;  // the sending side has a packet that must not wait for the window
   std::optional<QpFailure> failure;
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
@@ -72,6 +78,14 @@ struct QpCommon {
     return request.cut_bytes != 0 ? request.cut_bytes : wire::bytes_of(attr.path_mtu);
   }
   bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
+
+  // What we may put into packets, and what tells that the peer is a Verbena too; all 0: neither.
+  SelectiveMarks our_marks() const {
+    return engine.selective_repeat ? marks_from(qpn, attr.dest_qpn) : SelectiveMarks{};
+  }
+  SelectiveMarks peer_marks() const {
+    return engine.selective_repeat ? marks_from(attr.dest_qpn, qpn) : SelectiveMarks{};
+  }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
 

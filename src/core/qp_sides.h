@@ -23,6 +23,8 @@ class SendSide {
   // Whether transmit() would find something to do.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;
+  // Sends the one packet that QpCommon::urgent is about. 1 or 0.
+  virtual uint32_t send_urgent(wire::PacketSink&, Instant) { return 0; }
 
   virtual void on_response(const wire::Packet&, Instant) {}
   virtual void on_deadline(Instant) {}

@@ -289,6 +289,8 @@ void QueuePair::on_deadline(Instant now) {
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
   next_hold_ = kFirstHold;
   uint32_t sent = responder_->send_answers(sink, budget);
+  if (common_.urgent) [[unlikely]]
+    sent += requester_->send_urgent(sink, now);
   settle();
   if (requests && sent < budget) {
     if (pacer_.limited()) {

@@ -64,7 +64,10 @@ class QueuePair {
   void on_deadline(Instant now);
   // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
-  bool answers_ready() const { return responder_->ready() && held_until_ == kNever; }
+  // Something that does not wait for the window.
+  bool answers_ready() const {
+    return (responder_->ready() || common_.urgent) && held_until_ == kNever;
+  }
   SendSide::Readiness requests(Instant now);
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   Instant deadline() const {

@@ -1,4 +1,4 @@
-// The requester's sending half: posting, the order in which things may leave, building packets.
+// The requester's sending half: posting, the order in which new things may leave, building packets.
 #include "core/requester.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Status check_flush(const SendRequest& r) {
 }  // namespace
 
 Requester::Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline)
-    : qp_(qp), queue_(max_wr, max_sges, max_inline) {}
+    : qp_(qp), queue_(max_wr, max_sges, max_inline), answers_(qp.engine.held) {}
 
 Status Requester::post(const SendRequest& r) {
   auto checked = check_request(queue_, r);
@@ -56,7 +56,7 @@ Status Requester::post(const SendRequest& r) {
 }
 
 void Requester::start() {
-  next_ = unacked_ = highest_ = wire::Psn(qp_.attr.sq_psn);
+  next_ = unacked_ = wire::Psn(qp_.attr.sq_psn);
   cursor_ = queue_.head();
   cursor_packet_ = 0;
   started_ = true;
@@ -79,11 +79,12 @@ void Requester::reset() {
   cursor_packet_ = 0;
   started_ = false;
   reads_.clear();
-  implied_at_.reset();
+  forget_losses();
+  peer_selective_ = false;
   denied_.reset();
   since_ack_request_ = 0;
   tries_ = 0;
-  ack_deadline_ = rnr_until_ = kNever;
+  rnr_until_ = kNever;
 }
 
 bool Requester::has_reads_queued() const {
@@ -107,9 +108,19 @@ uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) 
 }
 
 Requester::Blocked Requester::blocked_reason(Instant now) {
-  if (!started_ || cursor_ == queue_.tail()) return Blocked::NothingToSend;
-  if (qp_.state != QpState::Rts && qp_.state != QpState::Sqd) return Blocked::NothingToSend;
+  if (!started_ || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
+    return Blocked::NothingToSend;
+  }
   if (rnr_until_ != kNever && now < rnr_until_) return Blocked::RnrWait;
+  if (board_) [[unlikely]] {
+    if (board_->anything_lost()) return lost_blocked();
+    if (board_full()) return Blocked::Order;
+  }
+  return new_request_blocked();
+}
+
+Requester::Blocked Requester::new_request_blocked() {
+  if (cursor_ == queue_.tail()) return Blocked::NothingToSend;
   const SendWqe& wqe = queue_.at(cursor_);
   if (qp_.state == QpState::Sqd && !wqe.numbered) return Blocked::Drain;
   // Local operations change what keys mean, so they wait until everything before them is done.
@@ -124,8 +135,7 @@ Requester::Blocked Requester::blocked_reason(Instant now) {
   if (is_read_or_atomic(wqe.op) && reads_.size() >= qp_.attr.max_read_atomic) {
     return Blocked::ReadLimit;
   }
-  if (!qp_.window->open()) return Blocked::Window;
-  return Blocked::No;
+  return qp_.window->open() ? Blocked::No : Blocked::Window;
 }
 
 void Requester::number(SendWqe& wqe) {
@@ -152,13 +162,17 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
       break;
     }
     rnr_until_ = kNever;
-    SendWqe& wqe = queue_.at(cursor_);
-    if (is_local(wqe.op)) {
-      run_local(wqe);
-      continue;
+    if (board_ && board_->anything_lost()) [[unlikely]] {
+      if (!send_again(sink, now)) break;
+    } else {
+      SendWqe& wqe = queue_.at(cursor_);
+      if (is_local(wqe.op)) {
+        run_local(wqe);
+        continue;
+      }
+      if (!wqe.numbered) number(wqe);
+      if (!send_new(sink, now)) break;
     }
-    if (!wqe.numbered) number(wqe);
-    if (!send_request_packet(wqe, sink, now)) break;
     ++sent;
   }
   return sent;
@@ -171,99 +185,101 @@ void Requester::run_local(SendWqe& wqe) {
   complete_head(qp_, queue_, WcStatus::Success, 0);
 }
 
-bool Requester::send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instant now) {
-  if (next_.distance_from(highest_) < 0) qp_.count(CounterId::retransmitted_packets);
+// What one packet asks for, from `at` on. A READ goes to the end of the piece that `at` is in; the
+// rest of it is another request, with the PSNs that follow. The peer cannot tell that from a
+// requester that resumes after a loss.
+Requester::Piece Requester::piece_at(Place at) const {
+  const SendWqe& wqe = queue_.at(at.index);
+  Piece piece{.at = at, .first = wqe.first_psn + at.packet};
   if (wqe.op == SendOp::Read) {
-    send_read(wqe, sink);
-  } else if (is_atomic(wqe.op)) {
-    send_atomic(wqe, sink);
-  } else if (wqe.op == SendOp::Flush) {
-    send_flush(wqe, sink);
-  } else if (!send_message_packet(wqe, sink)) {
-    return false;
+    const uint32_t piece_left = wqe.piece_packets - at.packet % wqe.piece_packets;
+    piece.packets = std::min(wqe.packets - at.packet, piece_left);
+  }
+  return piece;
+}
+
+bool Requester::send_new(wire::PacketSink& sink, Instant now) {
+  const Piece piece = piece_at({cursor_, cursor_packet_});
+  if (!push_request(piece, sink, false)) return false;
+  const SendWqe& wqe = queue_.at(cursor_);
+  if (is_read_or_atomic(wqe.op)) reads_.push_back({piece.first, piece.end() - 1});
+  const uint32_t cost = cost_of(wqe, cursor_packet_, piece.packets);
+  qp_.window->sent(cost);
+  in_flight_cost_ += cost;
+  next_ = piece.end();
+  cursor_packet_ += piece.packets;
+  if (cursor_packet_ == wqe.packets) {
+    ++cursor_;
+    cursor_packet_ = 0;
+  }
+  if (board_) [[unlikely]]
+    board_->record_sent(piece.first, piece.end());
+  if (!timed_) {
+    timed_ = piece.first;
+    timed_at_ = now;
   }
   if (ack_deadline_ == kNever) restart_ack_timer(now);
   return true;
 }
 
-void Requester::advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost) {
-  qp_.window->sent(cost);
-  in_flight_cost_ += cost;
-  next_ = next_ + packets;
-  if (next_.distance_from(highest_) > 0) highest_ = next_;
-  cursor_packet_ += packets;
-  if (cursor_packet_ == wqe.packets) {
-    ++cursor_;
-    cursor_packet_ = 0;
+// False, and nothing is sent, if the request's lkeys do not grant what it needs.
+bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack) {
+  const SendWqe& wqe = queue_.at(piece.at.index);
+  wire::Packet p;
+  p.bth.psn = piece.first;
+  if (peer_selective_) p.bth.mark = qp_.our_marks().wants;
+  p.bth.ack_request = true;
+  p.xrc_srqn = wqe.remote_srqn;
+  switch (wqe.op) {
+    case SendOp::Read:
+      fill_read(wqe, piece, p);
+      break;
+    case SendOp::CompareSwap:
+      p.bth.opcode = qp_.opcode(wire::Opcode::RcCompareSwap);
+      p.atomic = {wqe.remote_address, wqe.rkey, wqe.swap, wqe.compare_add};
+      break;
+    case SendOp::FetchAdd:
+      p.bth.opcode = qp_.opcode(wire::Opcode::RcFetchAdd);
+      p.atomic = {wqe.remote_address, wqe.rkey, wqe.compare_add, 0};
+      break;
+    case SendOp::Flush:
+      p.bth.opcode = qp_.opcode(wire::Opcode::RcFlush);
+      p.flush = {wqe.flush_placement, wqe.flush_selectivity};
+      p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
+      break;
+    default:
+      return push_message_packet(piece.at, p, sink, ask_for_ack);
   }
+  push_packet(qp_, sink, p, {}, 0);
+  return true;
 }
 
-void Requester::send_read(SendWqe& wqe, wire::PacketSink& sink) {
-  const uint32_t offset = cursor_packet_ * wqe.cut_bytes;
-  // To the end of the piece the cursor is in; the rest is another request, with the PSNs that
-  // follow. The peer cannot tell that from a requester that resumes after a loss.
-  const uint32_t piece_left = wqe.piece_packets - cursor_packet_ % wqe.piece_packets;
-  const uint32_t packets = std::min(wqe.packets - cursor_packet_, piece_left);
-  const bool to_the_end = cursor_packet_ + packets == wqe.packets;
-
-  wire::Packet p;
+void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& p) const {
+  const uint32_t offset = piece.at.packet * wqe.cut_bytes;
+  const bool to_the_end = piece.at.packet + piece.packets == wqe.packets;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
-  p.bth.psn = next_;
-  p.xrc_srqn = wqe.remote_srqn;
-  p.bth.ack_request = true;
   p.reth = {wqe.remote_address + offset, wqe.rkey,
-            to_the_end ? wqe.length - offset : packets * wqe.cut_bytes};
+            to_the_end ? wqe.length - offset : piece.packets * wqe.cut_bytes};
   p.cut_bytes = wqe.cut_bytes;
-  push_packet(qp_, sink, p, {}, 0);
-  reads_.push_back({next_, next_ + (packets - 1)});
-  advance_cursor(wqe, packets, cost_of(wqe, cursor_packet_, packets));
 }
 
-void Requester::send_atomic(SendWqe& wqe, wire::PacketSink& sink) {
-  wire::Packet p;
-  const bool swap = wqe.op == SendOp::CompareSwap;
-  p.bth.opcode = qp_.opcode(swap ? wire::Opcode::RcCompareSwap : wire::Opcode::RcFetchAdd);
-  p.bth.psn = next_;
-  p.xrc_srqn = wqe.remote_srqn;
-  p.bth.ack_request = true;
-  p.atomic = {wqe.remote_address, wqe.rkey, swap ? wqe.swap : wqe.compare_add,
-              swap ? wqe.compare_add : 0};
-  push_packet(qp_, sink, p, {}, 0);
-  reads_.push_back({next_, next_});
-  advance_cursor(wqe, 1, cost_of(wqe, 0, 1));
-}
-
-void Requester::send_flush(SendWqe& wqe, wire::PacketSink& sink) {
-  wire::Packet p;
-  p.bth.opcode = qp_.opcode(wire::Opcode::RcFlush);
-  p.bth.psn = next_;
-  p.xrc_srqn = wqe.remote_srqn;
-  p.bth.ack_request = true;
-  p.flush = {wqe.flush_placement, wqe.flush_selectivity};
-  p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
-  push_packet(qp_, sink, p, {}, 0);
-  reads_.push_back({next_, next_});
-  advance_cursor(wqe, 1, cost_of(wqe, 0, 1));
-}
-
-bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
-  const uint32_t offset = cursor_packet_ * wqe.cut_bytes;
-  const uint32_t bytes = packet_bytes(wqe, cursor_packet_);
-  const bool first = cursor_packet_ == 0;
-  const bool last = cursor_packet_ + 1 == wqe.packets;
+bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
+                                    bool ask_for_ack) {
+  const SendWqe& wqe = queue_.at(at.index);
+  const uint32_t offset = at.packet * wqe.cut_bytes;
+  const uint32_t bytes = packet_bytes(wqe, at.packet);
+  const bool first = at.packet == 0;
+  const bool last = at.packet + 1 == wqe.packets;
 
   Gather payload;
-  if (!gather_message(qp_, queue_, cursor_, offset, bytes, payload)) {
+  if (!gather_message(qp_, queue_, at.index, offset, bytes, payload)) {
     // What was posted before it still completes first.
-    denied_ = cursor_;
-    if (cursor_ == queue_.head()) fail_head(WcStatus::LocalProtection);
+    denied_ = at.index;
+    if (at.index == queue_.head()) fail_head(WcStatus::LocalProtection);
     return false;
   }
 
-  wire::Packet p;
   p.bth.opcode = qp_.opcode(message_opcode(wqe.op, first, last));
-  p.bth.psn = next_;
-  p.xrc_srqn = wqe.remote_srqn;
   // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
   const bool takes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
   p.bth.solicited = last && takes_receive && (wqe.flags & kSolicited) != 0;
@@ -271,17 +287,15 @@ bool Requester::send_message_packet(SendWqe& wqe, wire::PacketSink& sink) {
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
   p.cut_bytes = wqe.cut_bytes;
-  const uint32_t cost = cost_of(wqe, cursor_packet_, 1);
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
   // next packet may be a timeout away.
   const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
-  p.bth.ack_request =
-      last || crawls || since_ack_request_ >= kPacketsPerAckRequest || qp_.window->room() <= cost;
+  p.bth.ack_request = last || ask_for_ack || crawls ||
+                      since_ack_request_ >= kPacketsPerAckRequest ||
+                      qp_.window->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
   push_packet(qp_, sink, p, payload.view(), bytes);
-  if (wqe.op == SendOp::AtomicWrite) reads_.push_back({next_, next_});
-  advance_cursor(wqe, 1, cost);
   return true;
 }
 

@@ -1,14 +1,17 @@
 // Requester: turns the send queue into packets, and responses into completions. The send queue is
-// the retransmission buffer: to send again is to move the cursor back to the first unacknowledged
-// PSN.
+// the retransmission buffer. Three files: sending what is new (requester.cc), taking responses
+// (requester_response.cc), and which packets are sent again, and why (requester_recovery.cc).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/time.h"
 #include "core/qp_sides.h"
+#include "core/reorder_buffer.h"
+#include "core/scoreboard.h"
 #include "core/work_queue.h"
 
 namespace verbena::core {
@@ -22,6 +25,7 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
     if (blocked == Blocked::No) return Readiness::Ready;
@@ -34,9 +38,7 @@ class Requester final : public SendSide {
   void change_window(PeerWindow* window) override;
   void reset() override;
   void flush(WcStatus first) override;
-  bool drained() const override {
-    return !anything_sent() || (unacked_ == highest_ && cursor_packet_ == 0);
-  }
+  bool drained() const override { return !started_ || (unacked_ == next_ && cursor_packet_ == 0); }
   bool has_reads_queued() const override;
   wire::Psn next_psn() const override { return next_; }
 
@@ -58,41 +60,90 @@ class Requester final : public SendSide {
     wire::Psn last;
   };
 
+  // Where a PSN that was sent lies in the send queue.
+  struct Place {
+    uint64_t index = 0;   // of the request
+    uint32_t packet = 0;  // of it
+  };
+  // Packets of one request that one packet of ours asks for: several only of a READ.
+  struct Piece {
+    Place at;
+    uint32_t packets = 1;
+    wire::Psn first{0};
+    wire::Psn end() const { return first + packets; }
+  };
+
+  // --- requester.cc -----------------------------------------------------------------------------
   Blocked blocked_reason(Instant now);
-  bool anything_sent() const { return started_; }
+  Blocked new_request_blocked();
   void number(SendWqe& wqe);
   void run_local(SendWqe& wqe);
-  bool send_request_packet(SendWqe& wqe, wire::PacketSink& sink, Instant now);
-  void send_read(SendWqe& wqe, wire::PacketSink& sink);
-  void send_atomic(SendWqe& wqe, wire::PacketSink& sink);
-  void send_flush(SendWqe& wqe, wire::PacketSink& sink);
-  bool send_message_packet(SendWqe& wqe, wire::PacketSink& sink);
-  void advance_cursor(SendWqe& wqe, uint32_t packets, uint32_t cost);
-
-  void on_acknowledge(const wire::Packet& packet, Instant now);
-  void on_data(const wire::Packet& packet, Instant now);
-  bool fits(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet) const;
-  bool take_answer(const wire::Packet& answer, uint64_t index, uint32_t packet);
-  bool acknowledge_up_to(wire::Psn end, Instant now);
-  void advance_unacked(uint32_t packets, Instant now);
-  void retry();
-  void implied_nak();
-  void roll_back();
-  void restart_ack_timer(Instant now);
+  bool send_new(wire::PacketSink& sink, Instant now);
+  bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack);
+  void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
+  bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
+                           bool ask_for_ack);
+  Piece piece_at(Place at) const;
   uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) const;
   uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const;
+
+  // --- requester_response.cc --------------------------------------------------------------------
+  void on_acknowledge(const wire::Packet& packet, Instant now);
+  void on_rnr_nak(const wire::Packet& packet, Instant now);
+  void on_nak(const wire::Packet& packet, Instant now);
+  void on_data(const wire::Packet& packet, Instant now);
+  bool fits(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet) const;
+  void take_answer(const wire::Packet& answer, Instant now);
+  bool place_answer(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet);
+  bool acknowledge_up_to(wire::Psn end, Instant now);
+  void advance_unacked(uint32_t packets, Instant now);
   void fail_head(WcStatus status);
+
+  // --- requester_recovery.cc --------------------------------------------------------------------
+  // Which packets are lost:
+  void acknowledge_late(wire::Psn end, Instant now);
+  void on_late_data(const wire::Packet& packet, Instant now);
+  void on_sequence_nak(const wire::Packet& packet, Instant now);
+  void on_selective_nak(const wire::Packet& packet, Instant now);
+  void find_lost_answers(Instant now);
+  void on_timeout();
+  void send_all_again_from(wire::Psn from);
+  bool lose(wire::Psn psn);
+  bool use_up_retry();
+  void slow_down(wire::Psn psn);
+  // Sending them again:
+  Blocked lost_blocked();
+  bool board_full() const;
+  bool send_again(wire::PacketSink& sink, Instant now);
+  Piece piece_to_repeat(wire::Psn psn);
+  bool repeat(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now);
+  std::optional<wire::Psn> choose_probe();
+  // The books:
+  void begin_recovery();
+  void end_recovery_if_over();
+  void forget_losses();
+  void learn_executed(wire::Psn end, Instant now);
+  void settle_in_order(Instant now);
+  void set_fate(wire::Psn psn, Fate fate);
+  void settle_costs(uint32_t packets);
+  Place place_of(wire::Psn psn) const;
+  template <typename Visit>
+  void for_each_piece(wire::Psn from, wire::Psn to, Visit visit);
+  // Time:
+  void restart_ack_timer(Instant now);
+  void stop_ack_timer() { ack_deadline_ = probe_deadline_ = kNever; }
+  Instant probe_time(Instant now) const;
+  void end_measurement(Instant now);
 
   QpCommon& qp_;
   SendQueue queue_;
 
-  // The cursor: the next packet to send is packet `cursor_packet_` of request `cursor_`, with PSN
+  // The cursor: the next new packet is packet `cursor_packet_` of request `cursor_`, with PSN
   // next_.
   uint64_t cursor_ = 0;
   uint32_t cursor_packet_ = 0;
   wire::Psn next_{0};
-  wire::Psn unacked_{0};  // the first PSN the peer has not acknowledged
-  wire::Psn highest_{0};  // one past the highest PSN ever sent
+  wire::Psn unacked_{0};  // the first PSN that is not done: not acknowledged, or not answered
   bool started_ = false;
 
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
@@ -101,11 +152,20 @@ class Requester final : public SendSide {
   uint32_t retries_left_ = 0;
   uint32_t rnr_retries_left_ = 0;
   uint32_t tries_ = 0;  // retries without progress, for the failure report
-  std::optional<wire::Psn> implied_at_;
   std::optional<uint64_t>
       denied_;  // a request whose lkeys do not grant it: fails when it is the first
   Instant ack_deadline_ = kNever;
   Instant rnr_until_ = kNever;  // not before this may anything be sent again
+
+  // Losses. The scoreboard is there from the first sign of one until all is as it was.
+  std::unique_ptr<Scoreboard> board_;
+  ReorderBuffer answers_;        // that came before one that is missing
+  bool peer_selective_ = false;  // the peer keeps what it gets behind a gap, and says so
+  uint32_t probes_ = 0;          // in a row, without a sign of the peer
+  Instant probe_deadline_ = kNever;
+  bool probe_due_ = false;
+  std::optional<wire::Psn> timed_;  // its round trip is being measured, since timed_at_
+  Instant timed_at_{};
 };
 
 // AETH's 5-bit RNR timer code (IBA table 45).

@@ -2,6 +2,7 @@
 #include "core/responder.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -13,14 +14,25 @@ using wire::NakCode;
 using wire::Position;
 using wire::Verb;
 
+namespace {
+
+bool is_sequence_error(const wire::Aeth& aeth) {
+  return aeth.kind == wire::AckKind::Nak &&
+         aeth.value == static_cast<uint8_t>(NakCode::SequenceError);
+}
+
+}  // namespace
+
 Responder::Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
-    : qp_(qp), receives_(qp, max_wr, max_sges) {}
+    : qp_(qp), receives_(qp, max_wr, max_sges), held_(qp.engine.held) {}
 
 void Responder::start() {
   expected_ = wire::Psn(qp_.attr.rq_psn);
   msn_ = 0;
   message_.reset();
   nak_sent_ = false;
+  selective_ = false;
+  held_.clear();
   forget_answers();
   answers_.assign(qp_.attr.max_dest_read_atomic, Answer{});
   next_answer_ = 0;
@@ -45,6 +57,8 @@ void Responder::reset() {
   receives_.reset();
   message_.reset();
   nak_sent_ = false;
+  selective_ = false;
+  held_.clear();
   forget_answers();
   answers_.clear();
 }
@@ -58,6 +72,7 @@ void Responder::forget_answers() {
 
 void Responder::flush() {
   message_.reset();
+  held_.clear();
   receives_.flush();
 }
 
@@ -67,9 +82,34 @@ uint32_t Responder::packets_for(const wire::Packet& read) const {
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
+  if (p.bth.mark != 0 && !selective_ && p.bth.mark == qp_.peer_marks().wants) {
+    selective_ = true;
+    nak_sent_ = false;  // it was a plain one, which tells less
+  }
   const int32_t ahead = p.bth.psn.distance_from(expected_);
   if (ahead < 0) return on_duplicate(p);
-  if (ahead > 0) return on_ahead();
+  if (ahead > 0) return on_ahead(p);
+  run(p);
+  if (!held_.empty()) [[unlikely]]
+    run_held();
+}
+
+// The gap is filled: what follows it may be here already. If there is another one, the peer hears.
+void Responder::run_held() {
+  while (!held_.empty() && !qp_.failure) {
+    const int32_t ahead = held_.psn(0).distance_from(expected_);
+    if (ahead > 0) {
+      ack_due_ = true;
+      return;
+    }
+    auto next = held_.take_first();  // before it runs, which may clear the rest
+    if (ahead == 0) run(next->packet);
+    held_.release(std::move(next));
+  }
+}
+
+// The request that is due.
+void Responder::run(const wire::Packet& p) {
   if (p.op.has_xrc_eth && !choose_srq(p)) {
     return refuse({Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest}, p);
   }
@@ -96,9 +136,14 @@ bool Responder::choose_srq(const wire::Packet& p) {
   return true;
 }
 
-void Responder::on_ahead() {
+void Responder::on_ahead(const wire::Packet& p) {
   qp_.count(CounterId::out_of_sequence);
   if (nak_sent_) return;  // C9-114: one NAK per expected PSN
+  if (selective_ && held_.put(expected_, p)) qp_.count(CounterId::requests_held);
+  if (!held_.empty()) {
+    ack_due_ = true;
+    return;
+  }
   nak_sent_ = true;
   nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
   qp_.count(CounterId::naks_sequence_sent);
@@ -264,11 +309,17 @@ Responder::Answer* Responder::take_answer(Verb verb) {
 }
 
 void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets, bool repeated) {
-  if (!a.pending) ++pending_slots_;
+  uint32_t end = from + packets;
+  if (a.pending) {  // asked for parts of it in quick succession: all of them
+    from = std::min(from, a.next_packet);
+    end = std::max(end, a.end_packet);
+  } else {
+    ++pending_slots_;
+  }
   a.pending = true;
   a.repeated = repeated;
   a.first_packet = a.next_packet = from;
-  a.end_packet = from + packets;
+  a.end_packet = end;
 }
 
 // As a READ of zero bytes is answered, its address and length left 0.
@@ -389,6 +440,7 @@ void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
     case Verdict::Rnr:
       nak_ = wire::Aeth{wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_};
       nak_sent_ = true;  // what follows before the retry is dropped without another word
+      held_.clear();     // and will be sent again
       qp_.count(CounterId::rnr_naks_sent);
       return;
     case Verdict::Nak:
@@ -493,9 +545,11 @@ uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget) {
 uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
   if (pending_slots_ != 0 || sink.room() == 0 || (!nak_ && !ack_due_)) return 0;
   if (nak_) {
-    send_ack(sink, expected_, nak_->kind, nak_->value);
+    send_ack(sink, expected_, *nak_);
+  } else if (!held_.empty()) {
+    send_selective_nak(sink);
   } else {
-    send_ack(sink, expected_ - 1, wire::AckKind::Ack, wire::kUnlimitedCredits);
+    send_ack(sink, expected_ - 1, {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_});
   }
   nak_.reset();
   ack_due_ = false;  // a NAK acknowledges everything before it
@@ -535,6 +589,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = a.first + a.next_packet;
+  if (a.repeated) p.bth.mark = qp_.our_marks().can;
   p.aeth.msn = a.msn;
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
   ++a.next_packet;
@@ -556,12 +611,32 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
   --pending_slots_;
 }
 
-void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value) {
+void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth& aeth) {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
-  p.aeth = {kind, value, msn_};
+  if (is_sequence_error(aeth)) p.bth.mark = qp_.our_marks().can;
+  p.aeth = aeth;
   push_packet(qp_, sink, p, {}, 0);
+}
+
+// A NAK that lists what we have behind the gap: bit i of its payload stands for expected_ + 1 + i.
+void Responder::send_selective_nak(wire::PacketSink& sink) {
+  std::array<std::byte, ReorderBuffer::kReach / 8> list{};
+  uint32_t bytes = 0;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const auto bit = static_cast<uint32_t>(held_.psn(i).distance_from(expected_) - 1);
+    list[bit / 8] |= std::byte(1u << bit % 8);
+    bytes = (bit / 32 + 1) * 4;
+  }
+  wire::Packet p;
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
+  p.bth.psn = expected_;
+  p.bth.mark = qp_.our_marks().can;
+  p.aeth = {wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
+  const std::span<const std::byte> payload(list.data(), bytes);
+  push_packet(qp_, sink, p, {&payload, 1}, bytes);
+  qp_.count(CounterId::naks_sequence_sent);
 }
 
 }  // namespace verbena::core

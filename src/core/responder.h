@@ -9,6 +9,7 @@
 #include "base/time.h"
 #include "core/qp_sides.h"
 #include "core/receive_source.h"
+#include "core/reorder_buffer.h"
 
 namespace verbena::core {
 
@@ -65,8 +66,10 @@ class Responder final : public ReceiveSide {
     }
   };
 
+  void run(const wire::Packet& packet);
+  void run_held();
   void on_duplicate(const wire::Packet& packet);
-  void on_ahead();
+  void on_ahead(const wire::Packet& packet);
   bool choose_srq(const wire::Packet& packet);
   Verdict check_order(const wire::Packet& packet) const;
   Verdict check_length(const wire::Packet& packet) const;
@@ -88,7 +91,8 @@ class Responder final : public ReceiveSide {
   Answer* next_pending();
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
-  void send_ack(wire::PacketSink& sink, wire::Psn psn, wire::AckKind kind, uint8_t value);
+  void send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth& aeth);
+  void send_selective_nak(wire::PacketSink& sink);
   uint32_t packets_for(const wire::Packet& read) const;
 
   QpCommon& qp_;
@@ -99,6 +103,8 @@ class Responder final : public ReceiveSide {
   bool nak_sent_ = false;  // for the present expected_: one NAK is enough
   bool ack_due_ = false;
   std::optional<wire::Aeth> nak_;
+  bool selective_ = false;       // the peer wants to know what we have of what follows a gap
+  ReorderBuffer held_;           // what follows a gap
   std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep
   size_t next_answer_ = 0;
   uint32_t pending_slots_ = 0;

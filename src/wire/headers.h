@@ -17,6 +17,7 @@ inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 // Base transport header, 12 bytes:
 //   0 opcode | 1 SE:1 M:1 pad:2 tver:4 | 2..3 pkey | 4 FECN:1 BECN:1 resv:6 | 5..7 destination QP
 //   8 A:1 resv:7 | 9..11 PSN
+// The last reserved field is 0 but between two Verbenas (core/selective_marks.h).
 struct Bth {
   uint8_t opcode = 0;
   bool solicited = false;
@@ -28,6 +29,7 @@ struct Bth {
   bool becn = false;
   Qpn destination;
   bool ack_request = false;
+  uint8_t mark = 0;  // resv:7
   Psn psn{0};
 
   static Bth load(const std::byte* p) {
@@ -43,6 +45,7 @@ struct Bth {
     h.becn = (words[1] >> 30 & 1) != 0;
     h.destination = Qpn(words[1]);
     h.ack_request = (words[2] >> 31) != 0;
+    h.mark = words[2] >> 24 & 0x7F;
     h.psn = Psn(words[2] & 0xFFFFFF);
     return h;
   }
@@ -50,7 +53,7 @@ struct Bth {
     store_be32(p, uint32_t{opcode} << 24 | uint32_t{solicited} << 23 | uint32_t{migrated} << 22 |
                       (pad & 3u) << 20 | (version & 0x0Fu) << 16 | pkey);
     store_be32(p + 4, uint32_t{fecn} << 31 | uint32_t{becn} << 30 | destination.value());
-    store_be32(p + 8, uint32_t{ack_request} << 31 | psn.value());
+    store_be32(p + 8, uint32_t{ack_request} << 31 | uint32_t{mark} << 24 | psn.value());
   }
 };
 

@@ -16,9 +16,9 @@ namespace {
 
 // Mb/s that one queue pair moves over a 10 Gb/s link of 10 us.
 double goodput(core::SendOp op, wire::Mtu mtu, double loss, uint64_t queue_bytes) {
-  constexpr uint32_t kMessage = 256 * 1024;
+  constexpr uint32_t kMessage = 1 << 20;
   constexpr uint64_t kMessages = 32;
-  Pair p({.mtu = mtu, .read_depth_a = 16}, {.depth = 32}, kMessage);
+  Pair p({.mtu = mtu, .read_depth_a = 16, .timeout = 14}, {.depth = 32}, kMessage);
   for (const auto& [from, to] : {std::pair{0u, 1u}, std::pair{1u, 0u}}) {
     LinkFaults& f = p.world.network().link(from, to);
     f.bits_per_second = 10000000000;
@@ -50,7 +50,7 @@ std::string grid() {
   out += "#                          256    1024    4096\n";
   for (const core::SendOp op : {core::SendOp::Write, core::SendOp::Read}) {
     for (const uint64_t queue : {64u << 10, 1u << 20}) {
-      for (const double loss : {0.0, 0.0001, 0.001, 0.01}) {
+      for (const double loss : {0.0, 0.001, 0.01, 0.1}) {
         char line[100];
         std::snprintf(line, sizeof line, "%-5s %4llu KiB %6.4f ",
                       op == core::SendOp::Read ? "READ" : "WRITE",

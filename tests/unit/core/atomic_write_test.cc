@@ -151,14 +151,13 @@ TEST_F(AtomicWriteTest, LostRequestOrAnswerIsAskedForAgain) {
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcAtomicWrite, Opcode::RcWriteOnly}));
   receive_ack(101);  // of the WRITE behind it: the answer before was lost
   EXPECT_TRUE(completions().empty());
-  EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcAtomicWrite, Opcode::RcWriteOnly}));
-  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcAtomicWrite});
+  time_out();
   const auto again = transmit();
-  ASSERT_EQ(again.size(), 2u);
+  ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].psn(), 100u);
   receive_answer(100);
   receive_answer(100);  // a copy
-  receive_ack(101);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 

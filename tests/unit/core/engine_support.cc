@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/requester.h"
+
 namespace verbena::core {
 
 using wire::AckKind;
@@ -23,7 +25,8 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   sent.back().packet = *parsed;
 }
 
-EngineTest::EngineTest() {
+EngineTest::EngineTest(bool selective_repeat)
+    : engine_({.slot = 1, .secret = 42, .max_qps = 64, .selective_repeat = selective_repeat}) {
   const uint8_t ours[4] = {10, 0, 0, 1}, theirs[4] = {10, 0, 0, 2};
   our_gid_ = wire::Gid::from_ipv4(ours);
   peer_gid_ = wire::Gid::from_ipv4(theirs);
@@ -59,7 +62,7 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
   attr.address.destination = peer_gid_;
   attr.source_gid = our_gid_;
   attr.path_mtu = s.mtu;
-  attr.dest_qpn = wire::Qpn::of_slot(2, 7);
+  attr.dest_qpn = kPeerQpn;
   attr.rq_psn = s.rq_psn;
   attr.max_dest_read_atomic = s.max_dest_read_atomic;
   attr.min_rnr_timer = s.min_rnr_timer;
@@ -161,6 +164,11 @@ bool EngineTest::next_deadline() {
   now_ = std::max(now_, at);
   engine_.on_deadline(now_);
   return true;
+}
+
+void EngineTest::time_out() {
+  now_ = now_ + ack_timeout(TestShape{}.timeout);
+  engine_.on_deadline(now_);
 }
 
 std::vector<Completion> EngineTest::poll() {

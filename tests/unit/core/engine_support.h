@@ -57,8 +57,9 @@ class EngineTest : public testing::Test {
   static constexpr uint32_t kPd = 1;
   static constexpr uint64_t kIova = 0x10000;
   static constexpr uint32_t kRegionBytes = 128 * 1024;
+  static constexpr wire::Qpn kPeerQpn = wire::Qpn::of_slot(2, 7);
 
-  EngineTest();
+  explicit EngineTest(bool selective_repeat = true);
 
   // The queue pair of most tests, made by connect().
   QueuePair& qp() { return *qp_; }
@@ -75,8 +76,10 @@ class EngineTest : public testing::Test {
   // The opcodes that transmit() sends.
   std::vector<wire::Opcode> transmit_opcodes();
 
-  // Packets of the peer.
+  // Packets of the peer. It does nothing but what everybody can, unless it marks them.
   wire::Packet request(wire::Opcode opcode, uint32_t psn) const;
+  SelectiveMarks peer_marks() const { return marks_from(kPeerQpn, qp_->qpn()); }
+  SelectiveMarks our_marks() const { return marks_from(qp_->qpn(), kPeerQpn); }
   void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
   void receive(const wire::Packet& packet, std::span<const std::byte> payload,
                const wire::RxMeta& meta);
@@ -85,6 +88,8 @@ class EngineTest : public testing::Test {
 
   // Moves time to the next deadline and tells the engine. False if there is none.
   bool next_deadline();
+  // Lets the local ACK timeout of the default shape pass, and probes with it.
+  void time_out();
 
   std::vector<Completion> poll();
   // wr_id and status of everything completed since the last look.
@@ -92,7 +97,7 @@ class EngineTest : public testing::Test {
   uint64_t counter(CounterId id) { return engine_.state().counters[id]; }
   std::vector<EventKind> events();
 
-  Engine engine_{{.slot = 1, .secret = 42, .max_qps = 64}};
+  Engine engine_;
   CompletionQueue cq_{256};
   QueuePair* qp_ = nullptr;
   Instant now_{1000};

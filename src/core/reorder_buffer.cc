@@ -1,0 +1,58 @@
+// Keeping packets in PSN order.
+#include "core/reorder_buffer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::core {
+
+std::unique_ptr<HeldPacket> PacketPool::take() {
+  if (in_use_ >= kMostInUse) return nullptr;
+  ++in_use_;
+  if (spare_.empty()) return std::make_unique_for_overwrite<HeldPacket>();
+  auto packet = std::move(spare_.back());
+  spare_.pop_back();
+  return packet;
+}
+
+void PacketPool::give_back(std::unique_ptr<HeldPacket> packet) {
+  --in_use_;
+  if (spare_.size() < kMostSpare) spare_.push_back(std::move(packet));
+}
+
+bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
+  const int32_t ahead = packet.bth.psn.distance_from(missing);
+  if (ahead >= kReach || packet.payload.size() > HeldPacket::kMaxPayload) return false;
+  // Most come in order and go to the end.
+  auto at = held_.end();
+  while (at != held_.begin() + static_cast<ptrdiff_t>(first_)) {
+    const int32_t behind = (*std::prev(at))->packet.bth.psn.distance_from(packet.bth.psn);
+    if (behind == 0) return true;
+    if (behind < 0) break;
+    --at;
+  }
+  if (size() >= kMostHeld) return false;
+  auto held = pool_.take();
+  if (held == nullptr) return false;
+  held->packet = packet;
+  std::ranges::copy(packet.payload, held->payload.begin());
+  held->packet.payload = {held->payload.data(), packet.payload.size()};
+  held_.insert(at, std::move(held));
+  return true;
+}
+
+std::unique_ptr<HeldPacket> ReorderBuffer::take_first() {
+  auto packet = std::move(held_[first_++]);
+  if (empty()) {
+    held_.clear();
+    first_ = 0;
+  }
+  return packet;
+}
+
+void ReorderBuffer::clear() {
+  while (!empty()) release(take_first());
+  held_.shrink_to_fit();
+}
+
+}  // namespace verbena::core

@@ -1,0 +1,381 @@
+// Selective repeat as the requester does it: with a peer that keeps what follows a gap.
+#include <set>
+
+#include "core/requester.h"
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::AckKind;
+using wire::NakCode;
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+using Psns = std::vector<uint32_t>;
+
+class SelectiveRepeatTest : public EngineTest {
+ public:
+  explicit SelectiveRepeatTest(bool selective_repeat = true) : EngineTest(selective_repeat) {}
+
+ protected:
+  // A sequence NAK as the peer sends it; it has the PSNs in `held`, which are behind `missing`.
+  void receive_list(uint32_t missing, const Psns& held) {
+    wire::Packet p = request(Opcode::RcAck, missing);
+    p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+    p.bth.mark = peer_marks().can;
+    Bytes list;
+    for (const uint32_t psn : held) {
+      const auto bit = static_cast<uint32_t>(wire::Psn(psn).distance_from(wire::Psn(missing)) - 1);
+      list.resize(std::max<size_t>(list.size(), (bit / 32 + 1) * 4));
+      list[bit / 8] |= std::byte(1u << bit % 8);
+    }
+    receive(p, list);
+  }
+  Psns transmit_psns() {
+    Psns out;
+    for (const Sent& s : transmit()) out.push_back(s.psn());
+    return out;
+  }
+  // PSNs 100 to 109 are under way.
+  void send_ten() {
+    for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+    ASSERT_EQ(transmit().size(), 10u);
+  }
+  void wait_a_round_trip() { now_ = now_ + milliseconds(2); }
+};
+
+TEST_F(SelectiveRepeatTest, OnlyWhatTheListLacksIsSentAgain) {
+  connect();
+  send_ten();
+  receive_list(103, {104, 105, 107, 108});
+  EXPECT_EQ(completions().size(), 3u);
+  EXPECT_EQ(transmit_psns(), (Psns{103, 106}));  // 109 may still be on its way
+  EXPECT_EQ(counter(CounterId::retransmitted_packets), 2u);
+  receive_ack(109);
+  EXPECT_EQ(completions().size(), 7u);
+  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+}
+
+TEST_F(SelectiveRepeatTest, RequestsAreMarkedOnceThePeerHasSaidThatItCan) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
+  wire::Packet nak = request(Opcode::RcAck, 100);
+  nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+  nak.bth.mark = peer_marks().can;
+  receive(nak);  // without a list: it has kept nothing yet
+  ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 3u);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, our_marks().wants);
+  // Another connection starts from scratch.
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
+}
+
+// Only the mark that such a peer has in this place counts: not ours, sent back, nor any other.
+TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
+  for (int mark = 1; mark < 128; ++mark) {
+    connect();
+    if (mark == peer_marks().can) continue;
+    ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+    ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+    transmit();
+    wire::Packet nak = request(Opcode::RcAck, 100);
+    nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+    nak.bth.mark = static_cast<uint8_t>(mark);
+    receive(nak, pattern(4, 0xFF));  // what it carries is no list
+    const auto sent = transmit();
+    ASSERT_EQ(sent.size(), 2u) << mark;
+    for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0) << mark;
+    engine_.destroy_qp(qp_, now_);
+  }
+}
+
+TEST(SelectiveMarks, AllFourDifferAndEqualNumbersHaveNone) {
+  const wire::Qpn low(0x010011), high(0x020007);
+  const SelectiveMarks a = marks_from(low, high), b = marks_from(high, low);
+  EXPECT_EQ((std::set<int>{0, a.can, a.wants, b.can, b.wants}).size(), 5u);
+  for (const uint8_t mark : {a.can, a.wants, b.can, b.wants}) EXPECT_LT(mark, 0x80);
+  EXPECT_EQ(marks_from(low, low).can, 0);
+  EXPECT_EQ(marks_from(low, low).wants, 0);
+}
+
+TEST_F(SelectiveRepeatTest, ACopyOfTheListChangesNothing) {
+  connect({.retry_count = 1});
+  send_ten();
+  for (int i = 0; i < 5; ++i) receive_list(100, {101, 102});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  for (int i = 0; i < 5; ++i) receive_list(100, {101, 102});
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
+TEST_F(SelectiveRepeatTest, AnOlderListThatComesLateChangesNothing) {
+  connect();
+  send_ten();
+  receive_list(102, {103, 104});
+  EXPECT_EQ(transmit_psns(), Psns{102});
+  receive_list(105, {107});
+  EXPECT_EQ(transmit_psns(), (Psns{105, 106}));
+  receive_list(102, {103});
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(SelectiveRepeatTest, LostAgainIsSentAgainWhenSomethingLaterArrives) {
+  connect();
+  send_ten();
+  receive_list(100, {101});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  wait_a_round_trip();
+  receive_list(100, {101, 102, 103});  // all sent before that
+  EXPECT_TRUE(transmit().empty());
+  ASSERT_TRUE(post(SendOp::Write, 10, 8).ok());
+  EXPECT_EQ(transmit_psns(), Psns{110});
+  receive_list(100, {101, 102, 103, 104, 105, 106, 107, 108, 109, 110});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  receive_ack(110);
+  EXPECT_EQ(completions().size(), 11u);
+}
+
+// In a network that reorders, each list says again what is only late. That used up the retries
+// within one round trip.
+TEST_F(SelectiveRepeatTest, WhatWasSentAgainHasARoundTripToArrive) {
+  connect({.retry_count = 2});
+  send_ten();
+  now_ = now_ + microseconds(40);
+  receive_list(100, {101});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  Psns held{101};
+  for (uint32_t i = 0; i < 5; ++i) {
+    ASSERT_TRUE(post(SendOp::Write, 10 + i, 8).ok());
+    EXPECT_EQ(transmit_psns(), Psns{110 + i});
+    held.push_back(110 + i);
+    now_ = now_ + microseconds(5);
+    receive_list(100, held);
+    for (const uint32_t psn : transmit_psns()) EXPECT_NE(psn, 100u);
+  }
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
+TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
+  connect({.retry_count = 2, .depth = 64});
+  send_ten();
+  Psns held;
+  for (uint32_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(qp().state(), QpState::Rts);
+    ASSERT_TRUE(post(SendOp::Write, 10 + i, 8).ok());
+    transmit();
+    held.push_back(110 + i);
+    wait_a_round_trip();
+    receive_list(100, held);
+    transmit();
+  }
+  EXPECT_EQ(qp().state(), QpState::Error);
+  EXPECT_EQ(completions().front(), (std::pair<uint64_t, WcStatus>{0, WcStatus::RetryExceeded}));
+  EXPECT_TRUE(qp().window()->idle());
+}
+
+TEST_F(SelectiveRepeatTest, NewRequestsGoOnBehindAGap) {
+  connect();
+  send_ten();
+  receive_list(100, {101, 102, 103, 104, 105, 106, 107, 108, 109});
+  for (uint64_t i = 10; i < 14; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+  EXPECT_EQ(transmit_psns(), (Psns{100, 110, 111, 112, 113}));
+}
+
+TEST_F(SelectiveRepeatTest, TimeoutForgetsTheLists) {
+  connect();
+  send_ten();
+  receive_list(100, {105, 106, 107, 108, 109});
+  EXPECT_EQ(transmit_psns(), (Psns{100, 101, 102, 103, 104}));
+  time_out();  // the peer may have forgotten as well
+  EXPECT_EQ(transmit().size(), 10u);
+}
+
+TEST_F(SelectiveRepeatTest, RnrNakForgetsTheLists) {
+  connect();
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Send, i, 8).ok());
+  transmit();
+  receive_list(100, {105, 106});
+  EXPECT_EQ(transmit_psns(), (Psns{100, 101, 102, 103, 104}));
+  receive_nak(102, AckKind::RnrNak, 5);
+  EXPECT_TRUE(transmit().empty());
+  now_ = now_ + rnr_delay(5);
+  engine_.on_deadline(now_);
+  EXPECT_EQ(transmit_psns(), (Psns{102, 103, 104, 105, 106, 107, 108, 109}));
+}
+
+TEST_F(SelectiveRepeatTest, PsnWraps) {
+  connect({.sq_psn = 0xFFFFFB});
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+  transmit();
+  receive_list(0xFFFFFC, {0xFFFFFC + 2, 0xFFFFFC + 5, 0xFFFFFC + 6});
+  EXPECT_EQ(transmit_psns(), (Psns{0xFFFFFC, 0xFFFFFD, 0xFFFFFF, 0}));
+  receive_ack(4);
+  EXPECT_EQ(completions().size(), 10u);
+}
+
+// A READ behind the gap has arrived, but its answer cannot have been lost before it is given.
+TEST_F(SelectiveRepeatTest, AReadThatIsKeptIsNotAskedForAgain) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Read, 2, 1024).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
+  EXPECT_EQ(transmit_psns(), (Psns{100, 101, 105}));
+  receive_list(100, {101, 105});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  receive(request(Opcode::RcReadResponseFirst, 101), pattern(256));
+  receive(request(Opcode::RcReadResponseMiddle, 102), pattern(256));
+  EXPECT_TRUE(transmit().empty());
+  receive(request(Opcode::RcReadResponseMiddle, 103), pattern(256));
+  receive(request(Opcode::RcReadResponseLast, 104), pattern(256));
+  receive_ack(105);
+  EXPECT_EQ(completions().size(), 3u);
+}
+
+// READs that the peer keeps fill the window until they are answered, which is not before the
+// missing one is there: it must not wait for the window.
+TEST_F(SelectiveRepeatTest, TheMissingReadLeavesThoughOthersFillTheWindow) {
+  connect({.mtu = wire::Mtu::k4096, .max_read_atomic = 16});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(post(SendOp::Read, i, kRegionBytes).ok());
+  Psns sent;
+  for (Psns more = transmit_psns(); !more.empty(); more = transmit_psns()) {
+    sent.insert(sent.end(), more.begin(), more.end());
+  }
+  ASSERT_GE(sent.size(), 3u);
+  EXPECT_FALSE(qp().window()->open());
+  receive_list(sent[0], Psns(sent.begin() + 1, sent.end()));
+  EXPECT_EQ(transmit_psns(), Psns{sent[0]});
+}
+
+TEST_F(SelectiveRepeatTest, AnswersThatCameAreNotAskedForAgain) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Read, 1, 256 * 8).ok());
+  transmit();
+  const Bytes data = pattern(256 * 8);
+  const auto answer = [&](uint32_t psn, bool again) {
+    wire::Packet p = request(Opcode::RcReadResponseMiddle, psn);
+    if (again) p.bth.mark = peer_marks().can;
+    receive(p, std::span(data).subspan((psn - 100) * 256, 256));
+  };
+  for (const uint32_t psn : {100u, 102u, 103u, 105u}) answer(psn, false);
+  // Nobody knows yet what the peer can: from the first one on.
+  auto again = transmit();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].psn(), 101u);
+  EXPECT_EQ(again[0].packet.reth.length, 256u * 7);
+  // Its answer tells: from now on only what is missing. 104 was lost on its way once more.
+  for (const uint32_t psn : {101u, 102u, 103u, 105u, 106u, 107u}) answer(psn, true);
+  EXPECT_TRUE(transmit().empty());
+  ASSERT_TRUE(next_deadline());
+  again = transmit();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].psn(), 104u);
+  EXPECT_EQ(again[0].packet.reth.address, 0x7000u + 256 * 4);
+  EXPECT_EQ(again[0].packet.reth.length, 256u);
+  EXPECT_EQ(again[0].packet.bth.mark, our_marks().wants);
+  EXPECT_TRUE(completions().empty());
+  answer(104, true);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_TRUE(std::equal(data.begin(), data.end(), memory_.begin()));
+  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+}
+
+TEST_F(SelectiveRepeatTest, AnswersToSeveralRequestsCompleteInOrder) {
+  connect();
+  ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8, kSignaled, 0).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8, kSignaled, 8).ok());
+  ASSERT_TRUE(post(SendOp::Read, 3, 256, kSignaled, 16).ok());
+  transmit();
+  receive(request(Opcode::RcReadResponseOnly, 102), pattern(256));
+  EXPECT_TRUE(completions().empty());
+  const auto again = transmit();
+  ASSERT_EQ(again.size(), 1u);  // the WRITE was executed, the READ answered
+  EXPECT_EQ(again[0].opcode(), Opcode::RcFetchAdd);
+  wire::Packet answer = request(Opcode::RcAtomicAck, 100);
+  answer.original = 5;
+  receive(answer);
+  EXPECT_EQ(completions(),
+            (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
+}
+
+TEST_F(SelectiveRepeatTest, WhatIsKeptGoesWithTheQueuePair) {
+  for (const QpState end : {QpState::Reset, QpState::Error}) {
+    connect();
+    ASSERT_TRUE(post(SendOp::Read, 1, 1024).ok());
+    transmit();
+    receive(request(Opcode::RcReadResponseMiddle, 101), pattern(256));
+    EXPECT_EQ(engine_.state().held.in_use(), 1u);
+    to_state(qp(), end);
+    EXPECT_EQ(engine_.state().held.in_use(), 0u);
+    EXPECT_EQ(engine_.next_deadline(), kNever);
+    EXPECT_TRUE(transmit().empty());
+    completions();
+  }
+}
+
+// What is sent again is gathered again: if its key is gone, the request fails when it is the first.
+TEST_F(SelectiveRepeatTest, KeyGoneBeforeItIsSentAgain) {
+  connect();
+  alignas(8) std::array<std::byte, 64> other{};
+  const uint32_t key =
+      engine_.memory().add_region(kPd, other.data(), other.size(), 0x900000, kLocalWrite).value();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  const Sge sge{0x900000, 8, key};
+  SendRequest r;
+  r.op = SendOp::Write;
+  r.wr_id = 2;
+  r.flags = kSignaled;
+  r.sges = {&sge, 1};
+  ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
+  ASSERT_EQ(transmit().size(), 3u);
+  ASSERT_TRUE(engine_.memory().remove_region(key).ok());
+  receive_list(100, {102});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  EXPECT_EQ(qp().state(), QpState::Rts);
+  receive_list(101, {102});
+  transmit();
+  EXPECT_EQ(completions(),
+            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+}
+
+// A list may be anything when somebody forges it.
+TEST_F(SelectiveRepeatTest, ListsBeyondWhatWasSent) {
+  connect();
+  send_ten();
+  receive_list(100, {101, 110, 111, 500, 1000});
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  wire::Packet p = request(Opcode::RcAck, 105);
+  p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+  receive(p, Bytes(4000, std::byte{0xFF}));
+  transmit();
+  receive_ack(109);
+  EXPECT_EQ(completions().size(), 10u);
+}
+
+class WithoutSelectiveRepeatTest : public SelectiveRepeatTest {
+ protected:
+  WithoutSelectiveRepeatTest() : SelectiveRepeatTest(false) {}
+};
+
+TEST_F(WithoutSelectiveRepeatTest, MarksMeanNothing) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  transmit();
+  wire::Packet nak = request(Opcode::RcAck, 100);
+  nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+  nak.bth.mark = peer_marks().can;
+  receive(nak);
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0);
+}
+
+}  // namespace
+}  // namespace verbena::core

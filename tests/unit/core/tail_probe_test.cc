@@ -1,0 +1,190 @@
+// Answers that are late: a probe asks for them long before the timeout, and costs nothing.
+#include "core/requester.h"
+#include "core/round_trip.h"
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+using Psns = std::vector<uint32_t>;
+
+class TailProbeTest : public EngineTest {
+ protected:
+  static constexpr Duration kRoundTrip = microseconds(40);
+
+  // One request whose round trip takes kRoundTrip; it has PSN 100.
+  void measure() {
+    ASSERT_TRUE(post(SendOp::Write, 99, 8).ok());
+    transmit();
+    now_ = now_ + kRoundTrip;
+    receive_ack(100);
+    completions();
+  }
+  Psns transmit_psns() {
+    Psns out;
+    for (const Sent& s : transmit()) out.push_back(s.psn());
+    return out;
+  }
+};
+
+TEST_F(TailProbeTest, NothingIsLateWhileNoRoundTripIsKnown) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  transmit();
+  EXPECT_EQ(engine_.next_deadline(), now_ + ack_timeout(14));
+}
+
+TEST_F(TailProbeTest, TheLastPacketAsksThenTheFirst) {
+  connect();
+  measure();
+  ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
+  transmit();
+  const Instant sent = now_;
+  ASSERT_TRUE(next_deadline());
+  EXPECT_GE(now_ - sent, kRoundTrip);
+  EXPECT_LT(now_ - sent, milliseconds(2));
+  auto probe = transmit();
+  ASSERT_EQ(probe.size(), 1u);
+  EXPECT_EQ(probe[0].psn(), 104u);
+  EXPECT_EQ(probe[0].opcode(), Opcode::RcWriteLast);
+  EXPECT_TRUE(probe[0].packet.bth.ack_request);
+  ASSERT_TRUE(next_deadline());
+  probe = transmit();
+  ASSERT_EQ(probe.size(), 1u);
+  EXPECT_EQ(probe[0].psn(), 101u);
+  EXPECT_TRUE(probe[0].packet.bth.ack_request);
+  EXPECT_EQ(counter(CounterId::probes_sent), 2u);
+  EXPECT_EQ(counter(CounterId::retransmitted_packets), 0u);
+  receive_ack(104);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+}
+
+TEST_F(TailProbeTest, RetriesAndTheirTimesStayExact) {
+  for (const uint8_t count : {uint8_t{0}, uint8_t{3}, uint8_t{7}}) {
+    connect({.retry_count = count});
+    measure();
+    const uint64_t timeouts = counter(CounterId::timeouts);
+    const uint64_t probes = counter(CounterId::probes_sent);
+    ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+    transmit();
+    const Instant start = now_;
+    while (qp().state() == QpState::Rts) {
+      ASSERT_TRUE(next_deadline());
+      transmit();
+    }
+    EXPECT_EQ(now_ - start, ack_timeout(14) * (count + 1));
+    EXPECT_EQ(counter(CounterId::timeouts) - timeouts, count + 1u);
+    EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+    EXPECT_EQ(engine_.state().failures.back().retries, count + 1u);
+    // Each waits twice as long as the one before it: a few, not hundreds.
+    const uint64_t sent = counter(CounterId::probes_sent) - probes;
+    EXPECT_GE(sent, 4u * (count + 1));
+    EXPECT_LE(sent, 12u * (count + 1));
+    to_state(qp(), QpState::Reset);
+  }
+}
+
+TEST_F(TailProbeTest, TimeoutZeroMeansNoTimersAtAll) {
+  connect();
+  measure();
+  connect({.timeout = 0});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  EXPECT_EQ(engine_.next_deadline(), kNever);
+}
+
+// A plain peer answers a probe with a sequence NAK: the end of the train was lost.
+TEST_F(TailProbeTest, LostEndOfATrain) {
+  connect();
+  measure();
+  ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
+  transmit();
+  receive_ack(101);
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(transmit_psns(), Psns{104});
+  receive_nak(102, wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::SequenceError));
+  EXPECT_EQ(transmit_psns(), (Psns{102, 103, 104}));
+  receive_ack(104);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+}
+
+// The window may be full of what got lost. Others wait for it as well.
+TEST_F(TailProbeTest, LeavesThoughTheWindowIsFull) {
+  connect({.mtu = wire::Mtu::k4096, .depth = 64});
+  measure();
+  QueuePair& other = make_connected({.mtu = wire::Mtu::k4096});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(post(SendOp::Write, i, kRegionBytes).ok());
+  while (!transmit().empty()) {
+  }
+  EXPECT_FALSE(qp().window()->open());
+  qp_ = &other;
+  ASSERT_TRUE(post(SendOp::Write, 50, 8).ok());
+  EXPECT_TRUE(transmit().empty());
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(transmit().size(), 1u);
+  EXPECT_EQ(counter(CounterId::probes_sent), 1u);
+}
+
+// With one of three acknowledgements lost, each silence counted as a round trip, so the next one
+// was longer, until the timeout was the quicker way.
+TEST_F(TailProbeTest, SilenceIsNoRoundTrip) {
+  connect();
+  measure();
+  for (uint64_t i = 1; i <= 50; ++i) {
+    ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+    transmit();
+    const Instant sent = now_;
+    ASSERT_TRUE(next_deadline());  // nothing came
+    EXPECT_LT(now_ - sent, milliseconds(2));
+    ASSERT_EQ(transmit().size(), 1u);
+    now_ = now_ + kRoundTrip;
+    receive_ack(100 + static_cast<uint32_t>(i));
+    ASSERT_EQ(completions().size(), 1u);
+  }
+}
+
+TEST_F(TailProbeTest, AReadNobodyAnsweredIsAskedForWhole) {
+  connect();
+  measure();
+  ASSERT_TRUE(post(SendOp::Read, 1, 256 * 4).ok());
+  transmit();
+  ASSERT_TRUE(next_deadline());
+  const auto probe = transmit();
+  ASSERT_EQ(probe.size(), 1u);
+  EXPECT_EQ(probe[0].psn(), 101u);
+  EXPECT_EQ(probe[0].packet.reth.length, 1024u);
+}
+
+TEST_F(TailProbeTest, NotDuringAnRnrWait) {
+  connect();
+  measure();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_nak(101, wire::AckKind::RnrNak, 20);  // 10.24 ms
+  const Instant start = now_;
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(now_ - start, rnr_delay(20));
+  EXPECT_EQ(transmit_psns(), Psns{101});
+  EXPECT_EQ(counter(CounterId::probes_sent), 0u);
+}
+
+TEST(RoundTrip, LateIsWellBeyondWhatWasMeasured) {
+  RoundTrip r;
+  EXPECT_FALSE(r.late_after(false).has_value());
+  EXPECT_FALSE(r.late_after(true).has_value());
+  for (int i = 0; i < 100; ++i) r.measured(microseconds(100));
+  EXPECT_EQ(r.usual(), microseconds(100));
+  EXPECT_GE(*r.late_after(true), microseconds(100));
+  EXPECT_LT(*r.late_after(true), microseconds(300));
+  EXPECT_GT(*r.late_after(false), milliseconds(1));
+  // Of a peer that is now quick, now slow, more is put up with.
+  for (int i = 0; i < 100; ++i) r.measured(microseconds(i % 2 == 0 ? 100 : 900));
+  EXPECT_GT(*r.late_after(true), microseconds(1500));
+}
+
+}  // namespace
+}  // namespace verbena::core
