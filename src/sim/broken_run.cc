@@ -95,8 +95,8 @@ class BrokenRun {
     violation_ = static_cast<Violation>(prng().below(static_cast<uint64_t>(Violation::kCount)));
     lossy_ = prng().below(3) == 0;
     if (lossy_) world_.network().defaults().loss = 0.02;
-    a_ = &world_.add_host();
-    b_ = &world_.add_host();
+    a_ = &world_.add_host(prng().below(4) != 0);
+    b_ = &world_.add_host(prng().below(4) != 0);
     cq_a_ = &a_->create_cq(1024);
     cq_b_ = &b_->create_cq(1024);
     const QpShape shape{.depth = kDepth, .sges = 4};

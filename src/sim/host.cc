@@ -28,8 +28,12 @@ class Host::Sink : public wire::PacketSink {
   size_t room_;
 };
 
-Host::Host(World& world, HostId id, uint64_t secret)
-    : world_(world), id_(id), engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret}) {}
+Host::Host(World& world, HostId id, uint64_t secret, bool selective_repeat)
+    : world_(world),
+      id_(id),
+      engine_({.slot = static_cast<uint8_t>(id + 1),
+               .secret = secret,
+               .selective_repeat = selective_repeat}) {}
 
 core::CompletionQueue& Host::create_cq(uint32_t capacity) {
   cqs_.push_back(std::make_unique<core::CompletionQueue>(capacity));

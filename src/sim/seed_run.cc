@@ -42,7 +42,7 @@ class WorkloadRun {
     LinkFaults faults;
     faults.delay = nanoseconds(static_cast<int64_t>(500 + r.below(20000)));
     if (r.below(5) != 0) {
-      faults.loss = r.below(2) == 0 ? 0.002 : 0.03;
+      faults.loss = pick(r, {0.002, 0.03, 0.08});
       faults.duplication = pick(r, {0.0, 0.01, 0.1});
       faults.corruption = pick(r, {0.0, 0.005});
       faults.jitter =

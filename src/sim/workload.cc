@@ -18,7 +18,9 @@ Workload::Workload(World& world, const WorkloadShape& shape, Report& report)
 }
 
 void Workload::add_place(HostId id) {
-  Host& host = world_.add_host();
+  const bool selective_repeat = prng().below(4) != 0;
+  if (!selective_repeat) ++plain_hosts_;
+  Host& host = world_.add_host(selective_repeat);
   host.set_turn_room(pick<size_t>(prng(), {3, 16, 64}));
   Place place;
   place.cq = &host.create_cq(8192);
@@ -146,6 +148,7 @@ void Workload::add_society() {
 
 std::string Workload::describe() const {
   std::string text = std::to_string(places_.size()) + " hosts";
+  if (plain_hosts_ != 0) text += " (" + std::to_string(plain_hosts_) + " plain)";
   for (const auto& [kind, count] : kinds_) text += ", " + std::to_string(count) + " " + kind;
   return text;
 }

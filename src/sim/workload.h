@@ -66,6 +66,7 @@ class Workload {
   UdSociety society_;
   std::vector<std::unique_ptr<Actor>> actors_;
   std::map<std::string, int> kinds_;
+  int plain_hosts_ = 0;  // without selective repeat
 };
 
 }  // namespace verbena::sim

@@ -10,9 +10,10 @@ namespace verbena::sim {
 
 using core::SendOp;
 
-Pair::Pair(const ConnectionShape& connection, const QpShape& qp, uint64_t region_bytes)
-    : a(world.add_host()),
-      b(world.add_host()),
+Pair::Pair(Abilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
+           uint64_t region_bytes)
+    : a(world.add_host(selective_repeat.a)),
+      b(world.add_host(selective_repeat.b)),
       cq_a(a.create_cq(1024)),
       cq_b(b.create_cq(1024)),
       qa(a.create_qp(cq_a, cq_a, qp)),

@@ -15,8 +15,16 @@ inline constexpr uint32_t kAllAccess = core::kLocalWrite | core::kRemoteWrite | 
                                        core::kRemoteAtomic | core::kWindowBind;
 
 struct Pair {
+  // Which of the two can do selective repeat.
+  struct Abilities {
+    bool a = true;
+    bool b = true;
+  };
   explicit Pair(const ConnectionShape& connection = {}, const QpShape& qp = {},
-                uint64_t region_bytes = 1 << 20);
+                uint64_t region_bytes = 1 << 20)
+      : Pair(Abilities{}, connection, qp, region_bytes) {}
+  Pair(Abilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
+       uint64_t region_bytes);
 
   World world{1};
   Host& a;
