@@ -43,8 +43,9 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
 
 std::unique_ptr<HeldPacket> ReorderBuffer::take_first() {
   auto packet = std::move(held_[first_++]);
-  if (empty()) {
-    held_.clear();
+  // With one loss after the other it is never empty, and must not grow for that.
+  if (2 * first_ >= held_.size()) {
+    held_.erase(held_.begin(), held_.begin() + static_cast<ptrdiff_t>(first_));
     first_ = 0;
   }
   return packet;

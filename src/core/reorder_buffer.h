@@ -50,6 +50,7 @@ class ReorderBuffer {
 
   bool empty() const { return first_ == held_.size(); }
   size_t size() const { return held_.size() - first_; }
+  size_t slots() const { return held_.size(); }  // places in memory, those already taken included
   // The PSN of the i-th, in PSN order.
   wire::Psn psn(size_t i) const { return held_[first_ + i]->packet.bth.psn; }
 

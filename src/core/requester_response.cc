@@ -71,26 +71,26 @@ void Requester::on_rnr_nak(const wire::Packet& p, Instant now) {
 }
 
 void Requester::on_nak(const wire::Packet& p, Instant now) {
-  switch (static_cast<wire::NakCode>(p.aeth.value)) {
-    case wire::NakCode::SequenceError:
-      qp_.count(CounterId::naks_sequence_received);
-      // Soft-RoCE complains about what followed a request it answered with RNR; we wait already.
-      if (rnr_until_ == kNever || now >= rnr_until_) on_sequence_nak(p, now);
-      return;
-    case wire::NakCode::InvalidRequest:
-      fail_head(WcStatus::RemoteInvalidRequest);
-      break;
-    case wire::NakCode::RemoteAccess:
-      fail_head(WcStatus::RemoteAccess);
-      break;
-    case wire::NakCode::RemoteOperational:
-      fail_head(WcStatus::RemoteOperation);
-      break;
-    default:
-      fail_head(WcStatus::BadResponse);
-      break;
+  const auto code = static_cast<wire::NakCode>(p.aeth.value);
+  if (code == wire::NakCode::SequenceError) {
+    qp_.count(CounterId::naks_sequence_received);
+    // Soft-RoCE complains about what followed a request it answered with RNR; we wait already.
+    if (rnr_until_ == kNever || now >= rnr_until_) on_sequence_nak(p, now);
+    return;
   }
+  // A READ before it is still without its answer: it is not that READ which was refused.
+  if (unacked_ != p.bth.psn) return;
   qp_.count(CounterId::naks_fatal_received);
+  switch (code) {
+    case wire::NakCode::InvalidRequest:
+      return fail_head(WcStatus::RemoteInvalidRequest);
+    case wire::NakCode::RemoteAccess:
+      return fail_head(WcStatus::RemoteAccess);
+    case wire::NakCode::RemoteOperational:
+      return fail_head(WcStatus::RemoteOperation);
+    default:
+      return fail_head(WcStatus::BadResponse);
+  }
 }
 
 bool Requester::acknowledge_up_to(wire::Psn end, Instant now) {

@@ -228,6 +228,24 @@ TEST_F(ResponderSelectiveTest, MemoryHasALimitPerQueuePairAndInAll) {
   EXPECT_EQ(received().size(), 3u);
 }
 
+// With one loss after the other there is always something behind a gap.
+TEST(ReorderBuffer, DoesNotGrowWhileItIsNeverEmpty) {
+  PacketPool pool;
+  ReorderBuffer buffer(pool);
+  wire::Packet p;
+  const wire::Psn missing(0);
+  for (uint32_t i = 1; i < 1000; ++i) {
+    p.bth.psn = missing + i;
+    ASSERT_TRUE(buffer.put(missing + (i - 1), p));
+    if (i < 10) continue;
+    auto first = buffer.take_first();
+    EXPECT_EQ(first->packet.bth.psn, missing + (i - 9));
+    buffer.release(std::move(first));
+    EXPECT_EQ(buffer.size(), 9u);
+    EXPECT_LE(buffer.slots(), 20u);
+  }
+}
+
 // Parts of a READ's answer may be asked for in quick succession: all of them are given.
 TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
   connect();

@@ -321,6 +321,37 @@ TEST_F(SelectiveRepeatTest, WhatIsKeptGoesWithTheQueuePair) {
   }
 }
 
+// The peer refuses a request and is gone; the answer to a READ before it got lost. That READ is not
+// what was refused: it ends as one that nobody answers.
+TEST_F(SelectiveRepeatTest, RefusalBehindAReadWithoutAnswerIsNotTheReads) {
+  connect({.retry_count = 1});
+  ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  transmit();
+  receive_nak(101, AckKind::Nak, static_cast<uint8_t>(NakCode::RemoteAccess));
+  EXPECT_EQ(qp().state(), QpState::Rts);
+  EXPECT_EQ(transmit_psns(), Psns{100});
+  while (qp().state() == QpState::Rts) {
+    ASSERT_TRUE(next_deadline());
+    transmit();
+  }
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
+}
+
+TEST_F(SelectiveRepeatTest, RefusalBehindAReadWhoseAnswerComesWithTheRepeat) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  transmit();
+  const auto refuse = [&] {
+    receive_nak(101, AckKind::Nak, static_cast<uint8_t>(NakCode::RemoteAccess));
+  };
+  refuse();
+  receive(request(Opcode::RcReadResponseOnly, 100), pattern(8));
+  refuse();
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::RemoteAccess}}));
+}
+
 // What is sent again is gathered again: if its key is gone, the request fails when it is the first.
 TEST_F(SelectiveRepeatTest, KeyGoneBeforeItIsSentAgain) {
   connect();
