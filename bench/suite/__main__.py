@@ -47,10 +47,15 @@ class Progress:
         print(f"[{minutes}:{seconds:02d} {self.done:4d}/{self.steps}] {what}: {outcome}", flush=True)
 
 
-def run_round(results, progress):
+def measures_of(number):
+    """What round `number`, from 0 on, measures."""
+    return {name: measure for name, measure in MEASURES.items() if number == 0 or not measure.once}
+
+
+def run_round(number, results, progress):
     """Every measure once. Those that share a program share its run."""
     seen = {}
-    for name, measure in MEASURES.items():
+    for name, measure in measures_of(number).items():
         program = measure.program
         if program not in seen:
             try:
@@ -80,7 +85,7 @@ def run_rounds(wanted, results, progress):
         if done > 0 and progress.over():
             print(f"The time is up after {done} of {wanted} rounds.", flush=True)
             return done
-        run_round(results, progress)
+        run_round(done, results, progress)
     return wanted
 
 
@@ -135,7 +140,7 @@ def main():
     folder = programs.BUILD / "bench"
     folder.mkdir(exist_ok=True)
 
-    steps = options.runs * len(MEASURES)
+    steps = sum(len(measures_of(number)) for number in range(options.runs))
     if not options.table_only:
         steps += CURVE_ROUNDS * sum(1 for curve in CURVES for _ in points_of(curve))
     progress = Progress(steps, options.budget)

@@ -246,7 +246,7 @@ class CmFlood:
 
     def measure(self):
         words = [_tool(), "run", "--", BUILD / "cm_flood", *self.command.split()[1:], "-v", _tool()]
-        output = machine.run_alone(words, limit=60)
+        output = machine.run_alone(words, limit=120)
         return {"per_second": float(_find(r"^connections per second: ([0-9.]+)$", output, self.command))}
 
 

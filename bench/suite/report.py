@@ -88,7 +88,8 @@ Processor: {processor}, {cores} cores; Linux {kernel}; {when}.
 
 Server and client run on this one machine, each pinned to a core of its own, in a network namespace where nothing
 else happens. Verbena and what it is compared with take turns, {runs} rounds; the median of the rounds counts, and for what must
-never happen (drops, an idle process that is not idle) the worst of them. Compare the ratios: machines differ.
+never happen (drops, an idle process that is not idle) the worst of them; connections are measured in the first
+round only. Compare the ratios: machines differ.
 
 *Same host* is the default: what it takes to reach another process of the same host. *Wire* is
 `VERBENA_DATAPATH=udp`: RoCEv2 packets over UDP on the loopback interface, path MTU 4096, with the ICRC computed
