@@ -67,7 +67,8 @@ class Process:
     def failure(self, what):
         said = [line.strip() for line in self.text().splitlines() if line.strip()]
         telling = [line for line in said if TELLING.search(line)] or said
-        return Failure(f"{' '.join(self.command)}: {what}" + (f": {telling[-1]}" if telling else ""))
+        command = " ".join(os.path.basename(word) if word.startswith("/") else word for word in self.command)
+        return Failure(f"{command}: {what}" + (f": {telling[-1]}" if telling else ""))
 
     def finish(self, limit):
         """Its output, once it has ended well within that many seconds."""
