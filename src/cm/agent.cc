@@ -92,7 +92,7 @@ void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
       return settle(entry);
     }
     refuse(in, req, RejectReason::StaleConnection);
-    return end_stale(entry.exchange, now);
+    return end_stale(in, entry.exchange, now);
   }
 
   const auto bad = [&](RejectReason reason, std::span<const std::byte> ari = {}) {
@@ -112,7 +112,7 @@ void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
 
   if (Connection* other = other_user_of(in, req.local_qpn, 0)) {
     refuse(in, req, RejectReason::StaleConnection);
-    return end_stale(*other, now);
+    return end_stale(in, *other, now);
   }
   Listener* listener = listeners_.match(req.service_id, ip->destination);
   if (listener == nullptr) {
@@ -157,7 +157,7 @@ void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
     rej.reason = RejectReason::StaleConnection;
     state_.counters.add(CounterId::rejects_sent);
     reply(in, rej);
-    return end_stale(*other, now);
+    return end_stale(in, *other, now);
   }
   connection.on_rep(rep);
   by_remote_id_[from] = connection.id();
@@ -171,8 +171,11 @@ void Agent::on_rej(const ReceivedMad& in, const Rej& rej, Instant now) {
     entry = find_for(in, rej);
   } else if (const auto it = by_remote_id_.find({in.source, rej.local_comm_id});
              it != by_remote_id_.end()) {
-    // The peer gave up a REQ before it heard of our id.
+    // The peer gave up a REQ before it heard of our id. Once it is connected it has heard of it.
     entry = &connections_.at(it->second);
+    if (entry->exchange.state() == Connection::State::Established) {
+      return state_.counters.add(CounterId::unexpected);
+    }
   } else {
     state_.counters.add(CounterId::unknown_id);
   }
@@ -328,9 +331,9 @@ Connection* Agent::other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t 
   return &connections_.at(it->second).exchange;
 }
 
-void Agent::end_stale(Connection& connection, Instant now) {
+void Agent::end_stale(const ReceivedMad& in, Connection& connection, Instant now) {
   state_.counters.add(CounterId::stale_connections);
-  if (connection.state() != Connection::State::Established) return;
+  if (in.from_watched_host || connection.state() != Connection::State::Established) return;
   (void)connection.disconnect({}, now);
   settle(connections_.at(connection.id()));
 }

@@ -32,6 +32,9 @@ struct ReceivedMad {
   // The owner found no process behind the slot it was for: answer as to an id nobody knows, so
   // that a peer of a killed process need not wait for its time-outs.
   bool for_nobody = false;
+  // It comes from this host, whose processes cannot end unnoticed: peer_gone() will tell. So it is
+  // no evidence that its sender has forgotten a connection, and anybody here could have sent it.
+  bool from_watched_host = false;
 };
 
 class Agent {
@@ -139,7 +142,7 @@ class Agent {
   template <typename Message>
   void reply(const ReceivedMad& to, const Message& message);
   Connection* other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides);
-  void end_stale(Connection& connection, Instant now);
+  void end_stale(const ReceivedMad& in, Connection& connection, Instant now);
 
   void forget_events_of(uint32_t id);
   ConnectionEntry* owned(uint32_t id);

@@ -38,6 +38,13 @@ std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
   return ip->destination;
 }
 
+// What may name a queue pair that has a connection already.
+bool may_be_stale(std::span<const std::byte> bytes) {
+  if (!cm::is_cm_mad(bytes)) return false;
+  const cm::Attribute attribute = cm::MadHeader::load(bytes.data()).attribute;
+  return attribute == cm::Attribute::Req || attribute == cm::Attribute::Rep;
+}
+
 }  // namespace
 
 Management::Management(Nic& nic, const cm::AgentConfig& config)
@@ -95,7 +102,9 @@ void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nob
       .destination = datagram.meta.destination,
       .bytes = datagram.mad(),
       .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
-      .for_nobody = for_nobody};
+      .for_nobody = for_nobody,
+      .from_watched_host = may_be_stale(datagram.mad()) && departures_fd() >= 0 &&
+                           is_this_host(datagram.meta.source)};
   const cm::Counters before = agent_.counters();
   agent_.on_mad(mad, at);
   if (log_enabled(LogLevel::Info)) explain_refusal(mad, before);

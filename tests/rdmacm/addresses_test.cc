@@ -1,6 +1,8 @@
 // Addresses and ports: what binding and resolving find, and who may have which port.
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -349,6 +351,33 @@ TEST_F(Addresses, DevicesAreListedAndCounted) {
   EXPECT_EQ(again[0], devices[0]);
   rdma_free_devices(devices);
   rdma_free_devices(again);
+}
+
+constexpr const char* kOwnNamespace = "unshare -rn sh -c 'ip link set lo up; exec \"$0\" \"$@\"'";
+
+void drop_capability(unsigned which) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  ASSERT_EQ(syscall(SYS_capget, &header, data), 0);
+  data[which / 32].effective &= ~(1u << which % 32);
+  ASSERT_EQ(syscall(SYS_capset, &header, data), 0);
+}
+
+TEST(LowPorts, TakeACapability) {
+  if (std::system("unshare -rn true") != 0) GTEST_SKIP() << "namespaces cannot be made here";
+  EXPECT_TRUE(
+      passes_in_new_process("LowPortsOfANamespace.DISABLED_TakeACapability", kOwnNamespace));
+}
+
+using LowPortsOfANamespace = Addresses;
+TEST_F(LowPortsOfANamespace, DISABLED_TakeACapability) {
+  EXPECT_EQ(bind_errno("127.0.0.1", 80), 0);
+  drop_capability(CAP_NET_BIND_SERVICE);
+  EXPECT_EQ(bind_errno("127.0.0.1", 80), EACCES);
+  EXPECT_EQ(bind_errno("0.0.0.0", 1023), EACCES);
+  EXPECT_EQ(bind_errno("127.0.0.1", 80, RDMA_PS_UDP), EACCES);
+  EXPECT_EQ(bind_errno("127.0.0.1", 1024), 0);
+  EXPECT_EQ(bind_errno("127.0.0.1", 0), 0);
 }
 
 }  // namespace

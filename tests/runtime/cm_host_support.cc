@@ -90,7 +90,11 @@ std::string obey(CmHost& host, const std::string& line) {
   if (what == "connect" || what == "sidr") {
     uint64_t service = 0;
     words >> service;
-    if (what == "connect") return print(cm.connect(host.to(service)));
+    if (what == "connect") {
+      cm::ConnectParameters p = host.to(service);
+      if (uint32_t qpn = 0; words >> qpn) p.qpn = wire::Qpn(qpn);
+      return print(cm.connect(p));
+    }
     cm::SidrParameters p;
     p.addresses = host.to(service).addresses;
     return print(cm.resolve_sidr(p));

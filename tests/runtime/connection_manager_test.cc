@@ -234,6 +234,27 @@ TEST(ConnectionManager, AConnectionToADeadProcessEndsAtOnce) {
 }
 
 // exit() says goodbye for those who did not.
+// A third process of the host, another user's perhaps, names the queue pair of a connection.
+TEST(ConnectionManager, AForgedRequestEndsNoConnection) {
+  CmProcess server, client, stranger;
+  server.number("listen " + text(service(7016)));
+  const uint32_t active = client.number("connect " + text(service(7016)) + " 4711");
+  const uint32_t passive = id_of(server.ask("event"), "connect request");
+  EXPECT_EQ(server.ask("accept " + std::to_string(passive)), "ok");
+  EXPECT_EQ(id_of(client.ask("event"), "connect response"), active);
+  EXPECT_EQ(client.ask("establish " + std::to_string(active)), "ok");
+  EXPECT_EQ(id_of(server.ask("event"), "established"), passive);
+
+  stranger.number("connect " + text(service(7016)) + " 4711");
+  const std::string stale = " reason " + std::to_string(int(cm::RejectReason::StaleConnection));
+  EXPECT_NE(stranger.ask("event").find(stale), std::string::npos);
+  EXPECT_EQ(server.number("counter cm_stale_connections"), 1u);
+  EXPECT_EQ(client.ask("event 100"), "none");
+  EXPECT_EQ(client.ask("disconnect " + std::to_string(active)), "ok");
+  EXPECT_EQ(id_of(server.ask("event"), "disconnected"), passive);
+  EXPECT_EQ(id_of(client.ask("event"), "disconnected"), active);
+}
+
 TEST(ConnectionManager, AProcessThatExitsDisconnects) {
   CmProcess server, client;
   server.number("listen " + text(service(7051)) + " any");

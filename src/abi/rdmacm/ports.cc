@@ -3,6 +3,7 @@
 // of every address, and the other way round: of two that collide, at least one notices.
 #include "abi/rdmacm/ports.h"
 
+#include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -22,6 +23,9 @@ using cm::Family;
 using datapath::UniqueFd;
 
 constexpr Error kInUse{EADDRINUSE, "the port is taken on this address"};
+constexpr Error kNotAllowed{EACCES,
+                            "ports below net.ipv4.ip_unprivileged_port_start take "
+                            "CAP_NET_BIND_SERVICE"};
 constexpr Error kNoPorts{EADDRNOTAVAIL,
                          "every ephemeral port is taken (net.ipv4.ip_local_port_range)"};
 
@@ -114,6 +118,20 @@ bool any_exact_held(const PortBinding& b) {
   return false;
 }
 
+// The kernel knows whether this process may have the port. Asked with a socket that is bound
+// already: it is refused for that alone if nothing else is wrong.
+bool is_allowed(uint16_t port) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  const auto bind = [&] {
+    return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
+  };
+  if (!fd.valid() || bind() != 0) return true;  // nobody to ask
+  any.sin_port = htons(port);
+  return bind() == 0 || errno != EACCES;
+}
+
 // --- the range of ports to choose from
 
 struct Range {
@@ -143,6 +161,7 @@ uint32_t random_number() {
 Status Ports::bind(PortBinding& binding) {
   const std::lock_guard guard(mutex_);
   if (binding.port != 0) {
+    if (!is_allowed(binding.port)) return kNotAllowed;
     if (!binding.reuse && is_source(binding.space, binding.port)) return kInUse;
     return bind_exactly(binding);
   }

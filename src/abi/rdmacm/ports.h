@@ -36,7 +36,8 @@ struct PortBinding {
 
 class Ports {
  public:
-  // Takes binding.port, or any if it is 0. EADDRINUSE; EADDRNOTAVAIL when every port is taken.
+  // Takes binding.port, or any if it is 0. EACCES; EADDRINUSE; EADDRNOTAVAIL when every port is
+  // taken.
   Status bind(PortBinding& binding);
   // A source port for a connection: nobody can call it, so it excludes only other source ports.
   Status bind_source(PortBinding& binding);

@@ -54,7 +54,7 @@ class AgentTest : public testing::Test {
   void receive(const Message& message, std::optional<wire::Gid> source = {}) {
     Mad mad;
     message.store(mad);
-    agent_.on_mad({source.value_or(peer_), us_, mad}, now_);
+    agent_.on_mad({source.value_or(peer_), us_, mad, 0, false, watched_}, now_);
   }
   Req peer_req(uint32_t peer_id = kPeerId, uint32_t qpn = kPeerQpn) const;
   Rep peer_rep(uint32_t our_id) const;
@@ -101,6 +101,7 @@ class AgentTest : public testing::Test {
 
   Agent agent_{config()};
   Instant now_{1000};
+  bool watched_ = false;  // what comes, comes from a host whose processes are
   wire::Gid us_ = ipv4(1);
   wire::Gid peer_ = ipv4(2);
 };

@@ -254,6 +254,33 @@ TEST_F(EndingTest, ReqWithAUsedIdIsStale) {
   EXPECT_TRUE(events().empty());
 }
 
+// On this host a process that ends is noticed, and any user can send such a request.
+TEST_F(EndingTest, AReqEndsNoConnectionWithinAHost) {
+  const uint32_t id = established_passive();
+  watched_ = true;
+  receive(peer_req(kPeerId + 1));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
+  Req same_id = peer_req(kPeerId, kPeerQpn + 1);
+  same_id.tid ^= 1;
+  receive(same_id);
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
+  EXPECT_EQ(counter(CounterId::stale_connections), 2u);
+  EXPECT_TRUE(events().empty());
+  receive(peer_dreq(id));
+  event_one(EventKind::Disconnected);
+}
+
+// Whoever gives up a REQ names its own id alone. A guess of it ends no connection.
+TEST_F(EndingTest, ARejWithoutOurIdEndsNoConnection) {
+  const uint32_t id = established_passive();
+  Rej rej = peer_rej(id, RejectReason::Timeout, About::Req);
+  rej.remote_comm_id = 0;
+  receive(rej);
+  EXPECT_EQ(counter(CounterId::unexpected), 1u);
+  EXPECT_TRUE(events().empty());
+  EXPECT_NE(agent_.info(id), nullptr);
+}
+
 TEST_F(EndingTest, AnotherHostsQueuePairMayHaveTheSameNumber) {
   established_passive();
   Req req = peer_req();
