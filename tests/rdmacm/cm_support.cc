@@ -148,12 +148,17 @@ IdPtr listen_on(rdma_event_channel* channel, const std::string& address, rdma_po
 IdPtr resolve(rdma_event_channel* channel, const std::string& address, uint16_t port,
               rdma_port_space space) {
   IdPtr id = make_id(channel, space);
-  Address to = ip(address, port);
-  EXPECT_EQ(rdma_resolve_addr(id.get(), nullptr, to.get(), 2000), 0) << strerror(errno);
-  expect_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
-  EXPECT_EQ(rdma_resolve_route(id.get(), 2000), 0) << strerror(errno);
-  expect_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  resolve(channel, id.get(), address, port);
   return id;
+}
+
+void resolve(rdma_event_channel* channel, rdma_cm_id* id, const std::string& address,
+             uint16_t port) {
+  Address to = ip(address, port);
+  EXPECT_EQ(rdma_resolve_addr(id, nullptr, to.get(), 2000), 0) << strerror(errno);
+  expect_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+  EXPECT_EQ(rdma_resolve_route(id, 2000), 0) << strerror(errno);
+  expect_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
 Pair::Pair(const std::string& at, rdma_port_space in) : address(at), space(in) {
@@ -163,7 +168,8 @@ Pair::Pair(const std::string& at, rdma_port_space in) : address(at), space(in) {
 void Pair::ask(const rdma_conn_param* param) {
   const bool datagrams = space == RDMA_PS_UDP || space == RDMA_PS_IPOIB;
   ibv_qp_init_attr attr = qp_attributes(datagrams ? IBV_QPT_UD : IBV_QPT_RC);
-  client = resolve(client_channel.get(), address, source_port(listener.get()), space);
+  if (client == nullptr) client = make_id(client_channel.get(), space);
+  resolve(client_channel.get(), client.get(), address, source_port(listener.get()));
   ASSERT_EQ(rdma_create_qp(client.get(), nullptr, &attr), 0) << strerror(errno);
   rdma_conn_param usual = connect_parameters();
   ASSERT_EQ(rdma_connect(client.get(), const_cast<rdma_conn_param*>(param ? param : &usual)), 0)

@@ -80,6 +80,8 @@ rdma_conn_param connect_parameters(const std::string& private_data = {});
 IdPtr listen_on(rdma_event_channel* channel, const std::string& address,
                 rdma_port_space space = RDMA_PS_TCP, uint16_t port = 0, int backlog = 16);
 // Address and route resolved, events taken.
+void resolve(rdma_event_channel* channel, rdma_cm_id* id, const std::string& address,
+             uint16_t port);
 IdPtr resolve(rdma_event_channel* channel, const std::string& address, uint16_t port,
               rdma_port_space space = RDMA_PS_TCP);
 
@@ -92,7 +94,8 @@ struct Pair {
   IdPtr client;
 
   explicit Pair(const std::string& address = "127.0.0.1", rdma_port_space space = RDMA_PS_TCP);
-  // Queue pairs made; the request waits on the server's side, as `server`.
+  // Queue pairs made; the request waits on the server's side, as `server`. The client may be an
+  // identifier that has options already.
   void ask(const rdma_conn_param* param = nullptr);
   // All the way.
   void connect();

@@ -85,6 +85,15 @@ class OwnQueuePairs : public testing::Test {
     server_queues_.make(server_.get());
   }
 
+  // The server's answer, as the client gets it.
+  EventPtr accept(const std::string& data = {}) {
+    make_ready(server_.get(), server_queues_.qp);
+    rdma_conn_param param = connect_parameters(data);
+    param.qp_num = server_queues_.qp->qp_num;
+    EXPECT_EQ(rdma_accept(server_.get(), &param), 0) << strerror(errno);
+    return expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  }
+
   Pair pair_;
   // Destroyed after the queue pairs.
   IdPtr client_;
@@ -96,11 +105,7 @@ class OwnQueuePairs : public testing::Test {
 TEST_F(OwnQueuePairs, TheProgramMovesThemItself) {
   rdma_conn_param param = connect_parameters();
   ask(&param);
-  make_ready(server_.get(), server_queues_.qp);
-  rdma_conn_param accept = connect_parameters("welcome");
-  accept.qp_num = server_queues_.qp->qp_num;
-  ASSERT_EQ(rdma_accept(server_.get(), &accept), 0) << strerror(errno);
-  EventPtr response = expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  EventPtr response = accept("welcome");
   ASSERT_NE(response, nullptr);
   EXPECT_EQ(response->param.conn.qp_num, server_queues_.qp->qp_num);
   EXPECT_EQ(data_of(response->param.conn), "welcome");
@@ -117,11 +122,7 @@ TEST_F(OwnQueuePairs, TheProgramMovesThemItself) {
 TEST_F(OwnQueuePairs, TheAnswerMayBeRefused) {
   rdma_conn_param param = connect_parameters();
   ask(&param);
-  make_ready(server_.get(), server_queues_.qp);
-  rdma_conn_param accept = connect_parameters();
-  accept.qp_num = server_queues_.qp->qp_num;
-  ASSERT_EQ(rdma_accept(server_.get(), &accept), 0);
-  expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  accept();
   ASSERT_EQ(rdma_reject(client_.get(), "changed my mind", 15), 0);
   EventPtr rejected = expect_event(pair_.server_channel.get(), RDMA_CM_EVENT_REJECTED, 28);
   ASSERT_NE(rejected, nullptr);
@@ -131,11 +132,7 @@ TEST_F(OwnQueuePairs, TheAnswerMayBeRefused) {
 TEST_F(OwnQueuePairs, DataThatCameFirstIsAsGoodAsTheMessage) {
   rdma_conn_param param = connect_parameters();
   ask(&param);
-  make_ready(server_.get(), server_queues_.qp);
-  rdma_conn_param accept = connect_parameters();
-  accept.qp_num = server_queues_.qp->qp_num;
-  ASSERT_EQ(rdma_accept(server_.get(), &accept), 0);
-  expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  accept();
   // The client is ready and sends, but its message that it is ready has not arrived.
   make_ready(client_.get(), client_queues_.qp);
   transfer(client_.get(), client_queues_, server_.get(), server_queues_);
@@ -205,11 +202,7 @@ TEST_F(OwnQueuePairs, VendorsTellEachOtherTheirOptions) {
   EXPECT_EQ(seen.options, 0x12345678u);
   ibv_ece answer{.vendor_id = 0xABCDEF, .options = 0x00000078, .comp_mask = 0};
   ASSERT_EQ(rdma_set_local_ece(server_.get(), &answer), 0);
-  make_ready(server_.get(), server_queues_.qp);
-  rdma_conn_param accept = connect_parameters();
-  accept.qp_num = server_queues_.qp->qp_num;
-  ASSERT_EQ(rdma_accept(server_.get(), &accept), 0);
-  expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  accept();
   ASSERT_EQ(rdma_get_remote_ece(client_.get(), &seen), 0);
   EXPECT_EQ(seen.vendor_id, 0xABCDEFu);
   EXPECT_EQ(seen.options, 0x00000078u);

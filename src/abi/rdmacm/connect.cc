@@ -85,6 +85,22 @@ cm::Addresses addresses_of(const Id& id) {
   return addresses;
 }
 
+// What the agent tells of the exchange is the identifier's.
+Status follow(Id& id, Result<uint32_t> exchange) {
+  if (!exchange.ok()) return exchange.error();
+  id.device->route_exchange(exchange.value(), id);
+  return {};
+}
+
+// The agent keeps nothing of it that is the identifier's.
+Status unfollow(Id& id, uint32_t exchange, const Status& answered) {
+  if (answered.ok()) {
+    id.device->forget_exchange(exchange, id);
+    id.exchange = 0;
+  }
+  return answered;
+}
+
 Status send_request(Id& id, const rdma_conn_param* param) {
   const std::vector<std::byte> data = private_data_of(id, param);
   const ibv_sa_path_rec& path = *id.route.path_rec;
@@ -108,10 +124,7 @@ Status send_request(Id& id, const rdma_conn_param* param) {
   p.ack_timeout = static_cast<uint8_t>(std::min(path.packet_life_time + 1, 31));
   p.ece = {id.local_ece.vendor_id, id.local_ece.options};
   p.private_data = data;
-  Result<uint32_t> exchange = id.device->manager->connect(p);
-  if (!exchange.ok()) return exchange.error();
-  id.device->route_exchange(exchange.value(), id);
-  return {};
+  return follow(id, id.device->manager->connect(p));
 }
 
 Status ask_for_service(Id& id, const rdma_conn_param* param) {
@@ -120,10 +133,18 @@ Status ask_for_service(Id& id, const rdma_conn_param* param) {
   p.addresses = addresses_of(id);
   p.traffic_class = id.route.path_rec->traffic_class;
   p.private_data = data;
-  Result<uint32_t> exchange = id.device->manager->resolve_sidr(p);
-  if (!exchange.ok()) return exchange.error();
-  id.device->route_exchange(exchange.value(), id);
-  return {};
+  return follow(id, id.device->manager->resolve_sidr(p));
+}
+
+// What was asked for, cut down to what the device can do, unless the program knows better.
+void choose_depths(Id& id, const rdma_conn_param* param) {
+  const bool own_depth = param != nullptr && param->initiator_depth != RDMA_MAX_INIT_DEPTH;
+  const bool own_resources = param != nullptr && param->responder_resources != RDMA_MAX_RESP_RES;
+  id.initiator_depth = own_depth ? param->initiator_depth
+                                 : std::min(id.initiator_depth, id.device->max_initiator_depth);
+  id.responder_resources =
+      own_resources ? param->responder_resources
+                    : std::min(id.responder_resources, id.device->max_responder_resources);
 }
 
 Status connect(Id& id, const rdma_conn_param* param) {
@@ -132,26 +153,18 @@ Status connect(Id& id, const rdma_conn_param* param) {
   if (id.state != State::RouteResolved) return kWrongState;
   const Status checked = check_parameters(id, param);
   if (!checked.ok()) return checked;
-  const bool own_depth = param != nullptr && param->initiator_depth != RDMA_MAX_INIT_DEPTH;
-  const bool own_resources = param != nullptr && param->responder_resources != RDMA_MAX_RESP_RES;
-  id.initiator_depth = own_depth ? param->initiator_depth : id.device->max_initiator_depth;
-  id.responder_resources =
-      own_resources ? param->responder_resources : id.device->max_responder_resources;
+  id.initiator_depth = RDMA_MAX_INIT_DEPTH;
+  id.responder_resources = RDMA_MAX_RESP_RES;
+  choose_depths(id, param);
   if (!id.enter(State::RouteResolved, State::Connect)) return kWrongState;
   const Status sent = id.is_ud() ? ask_for_service(id, param) : send_request(id, param);
   if (!sent.ok()) id.state = State::RouteResolved;
   return sent;
 }
 
-// The agent keeps nothing of a service's answer that is ours.
 Status answer_sidr(Id& id, const cm::SidrAnswer& answer) {
   const uint32_t exchange = id.exchange;
-  const Status status = id.device->manager->answer_sidr(exchange, answer);
-  if (status.ok()) {
-    id.device->forget_exchange(exchange, id);
-    id.exchange = 0;
-  }
-  return status;
+  return unfollow(id, exchange, id.device->manager->answer_sidr(exchange, answer));
 }
 
 Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
@@ -164,12 +177,7 @@ Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) 
     answer.private_data = data;
     return answer_sidr(id, answer);
   }
-  const Status status = id.device->manager->reject(exchange, reason, {}, data);
-  if (status.ok()) {
-    id.device->forget_exchange(exchange, id);
-    id.exchange = 0;
-  }
-  return status;
+  return unfollow(id, exchange, id.device->manager->reject(exchange, reason, {}, data));
 }
 
 // An answer that could not be given: the peer is told so, rather than left to wait.
@@ -188,17 +196,6 @@ Status answer_service(Id& id, const rdma_conn_param* param) {
   if (param != nullptr) answer.private_data = bytes(param->private_data, param->private_data_len);
   const Status answered = answer_sidr(id, answer);
   return answered.ok() ? answered : refuse_after(id, answered);
-}
-
-// What was asked for, cut down to what the device can do, unless the program knows better.
-void choose_depths(Id& id, const rdma_conn_param* param) {
-  const bool own_depth = param != nullptr && param->initiator_depth != RDMA_MAX_INIT_DEPTH;
-  const bool own_resources = param != nullptr && param->responder_resources != RDMA_MAX_RESP_RES;
-  id.initiator_depth = own_depth ? param->initiator_depth
-                                 : std::min(id.initiator_depth, id.device->max_initiator_depth);
-  id.responder_resources =
-      own_resources ? param->responder_resources
-                    : std::min(id.responder_resources, id.device->max_responder_resources);
 }
 
 Status accept_connection(Id& id, const rdma_conn_param* param) {

@@ -273,7 +273,7 @@ TEST_F(EndingTest, AReqEndsNoConnectionWithinAHost) {
 // Whoever gives up a REQ names its own id alone. A guess of it ends no connection.
 TEST_F(EndingTest, ARejWithoutOurIdEndsNoConnection) {
   const uint32_t id = established_passive();
-  Rej rej = peer_rej(id, RejectReason::Timeout, About::Req);
+  Rej rej = peer_rej(id, RejectReason::Timeout, About::Other);
   rej.remote_comm_id = 0;
   receive(rej);
   EXPECT_EQ(counter(CounterId::unexpected), 1u);

@@ -1,0 +1,62 @@
+# Sourced by symbols.sh here and in tests/rdmacm: a built library as an artefact, beside the distribution's.
+# shellcheck shell=bash
+set -euo pipefail
+build=${VERBENA_BUILD:?the build folder}
+
+fail() { echo "symbols: $*" >&2; exit 1; }
+
+# library NAME: sets ours, genuine and work; $work/genuine and $work/ours list what they define.
+library() {
+  ours=$build/lib/$1.so.1
+  genuine=${GENUINE_LIBRARY:-/usr/lib/$(uname -m)-linux-gnu/$1.so.1}
+  [ -e "$ours" ] || fail "$ours is not built"
+  if [ ! -e "$genuine" ]; then
+    echo "symbols: no $1.so.1 of the distribution to compare with"
+    exit 77
+  fi
+  [ "$(readlink -f "$ours")" != "$(readlink -f "$genuine")" ] || fail "both are the same file"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  exports "$genuine" > "$work/genuine"
+  exports "$ours" > "$work/ours"
+}
+
+# "TYPE name@version SIZE" of what a library defines; sizes only for data, and the version nodes too.
+exports() {
+  readelf --dyn-syms -W "$1" |
+    awk '$1 ~ /^[0-9]+:$/ && NF >= 8 && $7 != "UND" { print $4, $8, ($4 == "OBJECT" ? $3 : "-") }' |
+    sort
+}
+
+missing() { comm -23 "$1" "$2"; }
+
+# all_of LIST LEAST: ours has them, and the comparison would have noticed any one missing. Sets count.
+all_of() {
+  local type name size lost
+  count=$(wc -l < "$1")
+  [ "$count" -ge "$2" ] || fail "only $count symbols found in $genuine"
+  # shellcheck disable=SC2094  # nobody writes to the list
+  while read -r type name size; do
+    grep -vxF "$type $name $size" "$work/ours" > "$work/broken"
+    [ -n "$(missing "$1" "$work/broken")" ] || fail "the check does not notice $name missing"
+  done < "$1"
+  lost=$(missing "$1" "$work/ours")
+  [ -z "$lost" ] || fail "missing or different:"$'\n'"$lost"
+}
+
+# needs_only PATTERN: of the libraries that ours needs, besides libc's.
+needs_only() {
+  local others
+  others=$(readelf -dW "$ours" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -vxE "libc\.so\.6|ld-linux-x86-64\.so\.2|ld-linux-aarch64\.so\.1|$1" || true)
+  [ -z "$others" ] || fail "needs more than it may: $others"
+}
+
+# has_names NAME: its own, and the one without a version, which some programs open first.
+has_names() {
+  local soname
+  soname=$(readelf -dW "$ours" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+  [ "$soname" = "$1.so.1" ] || fail "SONAME is '$soname'"
+  [ "$(readlink -f "$build/lib/$1.so")" = "$(readlink -f "$ours")" ] ||
+    fail "$1.so does not lead to $1.so.1"
+}
