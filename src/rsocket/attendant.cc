@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <vector>
 
 #include "rsocket/clock.h"
 #include "rsocket/sleep.h"
@@ -95,22 +94,35 @@ Status Attendant::watch(int descriptor, int number) {
   if (const Status started = start(); !started.ok()) return started;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = key_of(descriptor, number)}};
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return Error{errno};
-  numbers_.insert(number);
   return {};
 }
 
 void Attendant::unwatch(int descriptor, int number) {
   const std::lock_guard guard(lock_);
   // Closing alone would not do: a child of a fork may still have a copy of the descriptor.
-  if (::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr) != 0) return;
-  if (const auto it = numbers_.find(number); it != numbers_.end()) numbers_.erase(it);
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
+  set_due(number, kNever);
 }
 
-void Attendant::wake_at(Instant time) {
+void Attendant::wake_at(Instant time, int number) {
   const std::lock_guard guard(lock_);
-  if (!running_ || time >= next_tick_) return;
-  next_tick_ = time;
+  const Instant before = next_tick();
+  set_due(number, time);
+  if (next_tick() >= before || !running_) return;
   if (!pthread_equal(pthread_self(), thread_)) write_event(wake_);
+}
+
+// The next two with the lock held.
+Instant Attendant::next_tick() { return due_.empty() ? kNever : due_.begin()->first; }
+
+void Attendant::set_due(int number, Instant time) {
+  if (const auto it = due_of_.find(number); it != due_of_.end()) {
+    due_.erase({it->second, number});
+    due_of_.erase(it);
+  }
+  if (time == kNever) return;
+  due_.emplace(time, number);
+  due_of_.emplace(number, time);
 }
 
 void Attendant::run() {
@@ -121,7 +133,7 @@ void Attendant::run() {
     {
       const std::lock_guard guard(lock_);
       if (stopping_) return;
-      next = next_tick_;
+      next = next_tick();
     }
     const int count = ::epoll_wait(epoll_, events.data(), events.size(), timeout_ms(next));
     for (int i = 0; i < count; ++i) {
@@ -138,16 +150,13 @@ void Attendant::run() {
 }
 
 void Attendant::tick(Instant time) {
-  std::vector<int> numbers;
-  {
-    const std::lock_guard guard(lock_);
-    next_tick_ = kNever;
-    for (auto it = numbers_.begin(); it != numbers_.end(); it = numbers_.upper_bound(*it)) {
-      numbers.push_back(*it);
-    }
-  }
-  for (const int number : numbers) {
-    if (auto socket = SocketTable::instance().find(number)) wake_at(socket->on_tick(time));
+  std::unique_lock lock(lock_);
+  while (next_tick() <= time) {
+    const int number = due_.begin()->second;
+    set_due(number, kNever);
+    lock.unlock();
+    if (auto socket = SocketTable::instance().find(number)) socket->on_tick(time);
+    lock.lock();
   }
 }
 

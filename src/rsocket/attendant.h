@@ -9,6 +9,8 @@
 
 #include <mutex>
 #include <set>
+#include <unordered_map>
+#include <utility>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -22,8 +24,8 @@ class Attendant {
   // Calls Socket::on_ready(descriptor) for as long as it is readable.
   Status watch(int descriptor, int socket_number);
   void unwatch(int descriptor, int socket_number);
-  // Calls Socket::on_tick of all watched sockets then, or earlier.
-  void wake_at(Instant time);
+  // Calls Socket::on_tick of that socket then, instead of when it was told before. kNever: not.
+  void wake_at(Instant time, int socket_number);
 
   // When the library goes away.
   static void stop();
@@ -33,6 +35,8 @@ class Attendant {
   Attendant() = default;
   Status start();
   void run();
+  Instant next_tick();
+  void set_due(int socket_number, Instant time);
   void tick(Instant time);
 
   std::mutex lock_;
@@ -40,9 +44,9 @@ class Attendant {
   bool stopping_ = false;
   pthread_t thread_{};
   int epoll_ = -1;
-  int wake_ = -1;  // eventfd
-  Instant next_tick_ = kNever;
-  std::multiset<int> numbers_;  // of the sockets watched, once per descriptor
+  int wake_ = -1;                            // eventfd
+  std::set<std::pair<Instant, int>> due_;    // which socket wants to be called when
+  std::unordered_map<int, Instant> due_of_;  // the same by socket
 };
 
 }  // namespace verbena::rsocket

@@ -44,7 +44,7 @@ class DatagramSocket final : public Socket {
   void close() override;
 
   void on_ready(int descriptor) override;
-  Instant on_tick(Instant) override { return kNever; }
+  void on_tick(Instant) override {}
 
  private:
   // Whom we have talked with, or who with us. Addresses are never in mapped form here.

@@ -76,8 +76,8 @@ class Socket {
   // --- the attendant ----------------------------------------------------------------------------
   // A watched descriptor is readable.
   virtual void on_ready(int descriptor) = 0;
-  // Returns when it wants to be called again.
-  virtual Instant on_tick(Instant now) = 0;
+  // The time has come for which it asked (Attendant::wake_at).
+  virtual void on_tick(Instant now) = 0;
 
  protected:
   explicit Socket(int number) : number_(number) {}

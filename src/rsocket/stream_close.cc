@@ -1,4 +1,8 @@
-// StreamSocket: half closing, closing, and noticing that the peer is gone.
+// StreamSocket: half closing, closing, and asking an idle peer whether it is still there.
+//
+// Keepalive is as with TCP, for those who ask for it. A probe needs an acknowledgement from the
+// peer's queue pair; its application does not notice. One that is not answered is repeated by our
+// queue pair, and the connection ends when that gives up, or earlier where the application says so.
 #include <cerrno>
 
 #include "rsocket/attendant.h"
@@ -12,10 +16,6 @@ namespace {
 // There is no kernel to go on sending for a process that is gone, so shutting down waits until the
 // peer has everything. But not for ever for one that does not take it.
 constexpr Duration kFlushLimit = seconds(10);
-
-// Nor is there one that would tell the peer that a process was killed. A connection on which
-// nothing happens is therefore probed; the peer's application does not notice.
-constexpr Duration kProbeInterval = seconds(5);
 
 }  // namespace
 
@@ -86,23 +86,31 @@ void StreamSocket::close() {
   pending_.clear();
 }
 
-Duration StreamSocket::probe_interval() const {
-  if (!options_.keepalive || options_.keep_idle_s == 0) return kProbeInterval;
-  return std::min(kProbeInterval, seconds(options_.keep_idle_s));
+// The next probe, or the next look whether the last one was answered. With the lock held.
+void StreamSocket::schedule_probe(Instant from) {
+  Instant next = kNever;
+  if (options_.keepalive && state_ == State::kConnected) {
+    next = from + seconds(probing_ ? options_.keep_interval() : options_.keep_idle());
+  }
+  Attendant::instance().wake_at(next, number());
 }
 
-Instant StreamSocket::on_tick(Instant time) {
+void StreamSocket::on_tick(Instant time) {
   const std::lock_guard guard(lock_);
-  if (state_ != State::kConnected) return kNever;
+  if (state_ != State::kConnected) return;
   progress();
-  if (time < next_probe_) return next_probe_;
-  next_probe_ = time + probe_interval();
   const bool idle = !std::exchange(active_, false);
-  if (idle && !probing_ && state_ == State::kConnected && endpoint_->window().control_free()) {
+  if (probing_) {
+    if (++unanswered_ >= options_.keep_probes()) {
+      end(ETIMEDOUT);
+      rdma_disconnect(id_);
+    }
+  } else if (idle && state_ == State::kConnected && endpoint_->window().control_free()) {
     probing_ = true;
+    unanswered_ = 0;
     post_failed(endpoint_->post_probe());
   }
-  return next_probe_;
+  schedule_probe(time);
 }
 
 }  // namespace verbena::rsocket

@@ -248,8 +248,7 @@ void StreamSocket::become_connected() {
   peer_open_ = read_open_ = write_open_ = was_connected_ = true;
   state_ = State::kConnected;
   endpoint_->established();
-  next_probe_ = now() + probe_interval();
-  Attendant::instance().wake_at(next_probe_);
+  if (options_.keepalive) schedule_probe(now());
   progress();  // tells the peer of the second half
   ring_waiters();
 }

@@ -53,6 +53,16 @@ ibv_path_data path_data_of(const ibv_sa_path_rec& path) {
 
 }  // namespace
 
+int StreamSocket::Options::keep_idle() const {
+  return keep_idle_s ? *keep_idle_s : system_default("tcp_keepalive_time", 7200);
+}
+int StreamSocket::Options::keep_interval() const {
+  return keep_interval_s ? *keep_interval_s : system_default("tcp_keepalive_intvl", 75);
+}
+int StreamSocket::Options::keep_probes() const {
+  return keep_count ? *keep_count : system_default("tcp_keepalive_probes", 9);
+}
+
 // --- setting
 // ----------------------------------------------------------------------------------------
 
@@ -135,9 +145,7 @@ Status StreamSocket::set_socket_option(int option, const void* value, socklen_t 
       return {};
     case SO_KEEPALIVE:
       options_.keepalive = number != 0;
-      if (options_.keepalive && options_.keep_idle_s == 0) {
-        options_.keep_idle_s = system_default("tcp_keepalive_time", 7200);
-      }
+      schedule_probe(now());
       return {};
     case SO_OOBINLINE:
       options_.out_of_band_inline = number != 0;
@@ -165,12 +173,9 @@ Status StreamSocket::set_tcp_option(int option, const void* value, socklen_t siz
     case TCP_KEEPIDLE:
       if (number <= 0) return Error{EINVAL};
       options_.keep_idle_s = number;
-      if (options_.keepalive && state_ == State::kConnected) {
-        next_probe_ = now() + probe_interval();
-        Attendant::instance().wake_at(next_probe_);
-      }
+      schedule_probe(now());
       return {};
-    case TCP_KEEPINTVL:  // a probe that is not acknowledged is repeated by the queue pair
+    case TCP_KEEPINTVL:
       if (number <= 0) return Error{EINVAL};
       options_.keep_interval_s = number;
       return {};
@@ -279,9 +284,6 @@ Status StreamSocket::get_socket_option(int option, void* value, socklen_t* size)
 }
 
 Status StreamSocket::get_tcp_option(int option, void* value, socklen_t* size) {
-  const auto or_default = [](int set, const char* name, int otherwise) {
-    return set ? set : system_default(name, otherwise);
-  };
   const int mtu = id_->route.num_paths > 0 ? bytes_of_mtu(id_->route.path_rec->mtu) : 2048;
   switch (option) {
     case TCP_NODELAY:
@@ -289,12 +291,11 @@ Status StreamSocket::get_tcp_option(int option, void* value, socklen_t* size) {
     case TCP_MAXSEG:
       return store_value(mtu, value, size);
     case TCP_KEEPIDLE:
-      return store_value(or_default(options_.keep_idle_s, "tcp_keepalive_time", 7200), value, size);
+      return store_value(options_.keep_idle(), value, size);
     case TCP_KEEPINTVL:
-      return store_value(or_default(options_.keep_interval_s, "tcp_keepalive_intvl", 75), value,
-                         size);
+      return store_value(options_.keep_interval(), value, size);
     case TCP_KEEPCNT:
-      return store_value(or_default(options_.keep_count, "tcp_keepalive_probes", 9), value, size);
+      return store_value(options_.keep_probes(), value, size);
     case TCP_CONGESTION: {
       constexpr char kName[] = "rdma";
       return store_bytes(kName, sizeof kName, value, size);

@@ -51,7 +51,7 @@ unsigned StreamSocket::awaited() const {
 }
 
 void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
-  active_ = true;
+  active_ |= work_of(completion.wr_id) != Work::kProbe;
   if (completion.status != IBV_WC_SUCCESS) {
     if (state_ == State::kConnected) end(error_of(completion.status));
     return;

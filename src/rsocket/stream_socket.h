@@ -52,7 +52,7 @@ class StreamSocket final : public Socket {
   void close() override;
 
   void on_ready(int descriptor) override;
-  Instant on_tick(Instant now) override;
+  void on_tick(Instant now) override;
 
  private:
   enum class State : uint8_t {
@@ -81,9 +81,10 @@ class StreamSocket final : public Socket {
     bool out_of_band_inline = false;
     std::optional<bool> v6_only;  // unset: the system's
     bool keepalive = false;
-    int keep_idle_s = 0;  // 0: the system's
-    int keep_interval_s = 0;
-    int keep_count = 0;
+    std::optional<int> keep_idle_s, keep_interval_s, keep_count;  // unset: the system's
+    int keep_idle() const;
+    int keep_interval() const;
+    int keep_probes() const;
     int type_of_service = 0;
     linger lingering{};
   };
@@ -165,7 +166,7 @@ class StreamSocket final : public Socket {
   void say_goodbye(Control control);
   bool goodbye_heard() const { return !goodbye_pending_ && goodbyes_in_flight_ == 0; }
   void wait_for_goodbye(Lock& lock, Duration limit);
-  Duration probe_interval() const;
+  void schedule_probe(Instant from);
 
   // --- stream_options.cc ------------------------------------------------------------------------
   Status set_socket_option(int option, const void* value, socklen_t size);
@@ -204,7 +205,7 @@ class StreamSocket final : public Socket {
   unsigned goodbyes_in_flight_ = 0;
   bool active_ = false;  // something completed since the last tick
   bool probing_ = false;
-  Instant next_probe_ = kNever;
+  int unanswered_ = 0;  // intervals since the probe was sent
 
   // A listener.
   size_t backlog_ = 0;

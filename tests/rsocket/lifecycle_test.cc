@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/rsocket/socket_support.h"
@@ -254,6 +256,33 @@ class Processes : public ::testing::Test {
   Rsocket server_;
 };
 
+void echo(Rsocket& socket) {
+  char byte;
+  while (rrecv(socket.get(), &byte, 1, 0) == 1) rsend(socket.get(), &byte, 1, 0);
+}
+
+void echo_once(const Rsocket& with) {
+  char byte = 0;
+  ASSERT_EQ(rsend(with.get(), "e", 1, 0), 1) << strerror(errno);
+  ASSERT_EQ(rrecv(with.get(), &byte, 1, 0), 1) << strerror(errno);
+  EXPECT_EQ(byte, 'e');
+}
+
+// How often the thread of that name in this process has slept and was woken.
+uint64_t wake_ups_of(const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string line;
+    std::getline(std::ifstream(task.path() / "comm"), line);
+    if (line != name) continue;
+    std::ifstream status(task.path() / "status");
+    const std::string wanted = "voluntary_ctxt_switches:";
+    while (std::getline(status, line)) {
+      if (line.starts_with(wanted)) return std::stoull(line.substr(wanted.size()));
+    }
+  }
+  return 0;
+}
+
 TEST_F(Processes, TalkToEachOther) {
   start([](Rsocket& socket) {
     receive_stream(socket.get(), 20, 2'000'000);
@@ -309,14 +338,47 @@ TEST_F(Processes, AKilledOneIsMissedByWhoSends) {
 
 TEST_F(Processes, AKilledOneIsMissedByWhoPolls) {
   start([](Rsocket& socket) {
-    rsend(socket.get(), "x", 1, 0);
+    char byte;
+    rrecv(socket.get(), &byte, 1, 0);
     ::kill(::getpid(), SIGKILL);
   });
   char byte;
-  ASSERT_EQ(rrecv(server_.get(), &byte, 1, 0), 1);
+  ASSERT_EQ(rsend(server_.get(), "x", 1, 0), 1);
   // As with TCP, where the kernel closes the connection for it.
   EXPECT_TRUE(poll_one(server_.get(), POLLIN, 60'000) & POLLIN);
   EXPECT_EQ(rrecv(server_.get(), &byte, 1, 0), 0);
+}
+
+// A debugger stopped it, or its machine sleeps. Nobody asked for a keepalive, so an idle connection
+// stays, and costs nothing: the attendant is not woken once.
+TEST_F(Processes, AStoppedOneIsWaitedFor) {
+  start(echo);
+  echo_once(server_);
+  child_->stop();
+  const uint64_t before = wake_ups_of("rsocket");
+  EXPECT_GT(before, 0u);
+  EXPECT_EQ(poll_one(server_.get(), POLLIN, 16'000), 0);  // longer than a queue pair's patience
+  EXPECT_EQ(wake_ups_of("rsocket"), before);
+  child_->go_on();
+  echo_once(server_);
+  server_.close();
+  EXPECT_EQ(child_->wait(), 0);
+}
+
+TEST_F(Processes, AStoppedOneIsGivenUpWithKeepalive) {
+  start(echo);
+  echo_once(server_);
+  set_int(server_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set_int(server_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_int(server_.get(), IPPROTO_TCP, TCP_KEEPCNT, 2);
+  set_int(server_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  ::usleep(2'500'000);  // a few probes that are answered
+  echo_once(server_);
+  child_->stop();
+  EXPECT_TRUE(poll_one(server_.get(), POLLIN, 60'000) & POLLERR);
+  char byte;
+  EXPECT_ERRNO(rrecv(server_.get(), &byte, 1, 0), ETIMEDOUT);
+  child_->go_on();
 }
 
 TEST(Fork, TheChildStartsWithoutTheParentsSockets) {

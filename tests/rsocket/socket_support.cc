@@ -246,6 +246,8 @@ Child::~Child() {
 }
 
 void Child::kill_it() { ::kill(pid_, SIGKILL); }
+void Child::stop() { ::kill(pid_, SIGSTOP); }
+void Child::go_on() { ::kill(pid_, SIGCONT); }
 
 int Child::wait() {
   int status = 0;

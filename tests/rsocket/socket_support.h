@@ -94,6 +94,8 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   void kill_it();
+  void stop();
+  void go_on();
   // Its exit status.
   int wait();
 

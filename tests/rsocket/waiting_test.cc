@@ -37,7 +37,7 @@ class QueueSocket final : public Socket {
   void flush(Duration) override {}
   void close() override {}
   void on_ready(int) override {}
-  Instant on_tick(Instant) override { return kNever; }
+  void on_tick(Instant) override {}
 
  private:
   void progress() override {
