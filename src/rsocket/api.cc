@@ -174,6 +174,9 @@ RSOCKET_EXPORT int raccept(int socket, sockaddr* addr, socklen_t* addrlen) {
 
 RSOCKET_EXPORT int rconnect(int socket, const sockaddr* addr, socklen_t addrlen) {
   return with_socket<int>(socket, [&](Socket& s) {
+    if (addr && addrlen >= sizeof(sa_family_t) && addr->sa_family == AF_UNSPEC) {
+      return told(s.disconnect());
+    }
     auto address = SocketAddress::from(addr, addrlen);
     return address.ok() ? told(s.connect(address.value())) : told<int>(address.error());
   });

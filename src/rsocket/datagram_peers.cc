@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 
+#include "rsocket/clock.h"
 #include "rsocket/datagram_socket.h"
 #include "rsocket/plain_socket.h"
 
@@ -13,9 +14,18 @@ namespace verbena::rsocket {
 
 namespace {
 
-constexpr size_t kMaxPeers =
-    4096;  // anybody can send us something; forgotten peers are found again
-constexpr size_t kMaxUdpDatagram = 65536;
+// Anybody can send us something. Forgotten peers are found again; those to whom no path is looked
+// for go on through UDP, and are looked for with their next datagram. Who looks for a path has an
+// id and a port.
+constexpr size_t kMaxPeers = 4096;
+constexpr size_t kMaxResolving = 16;
+// No queue pair says that the one it sends to is gone. A peer from which nothing comes for a while
+// is sent a datagram through UDP, which it answers with its queue pair's number, and in case that
+// gets lost, another soon after.
+constexpr Duration kTrust = seconds(3);
+constexpr Duration kAskAgain = milliseconds(100);
+constexpr size_t kUdpBuffer = 65536;
+constexpr size_t kMaxUdpPayloadV4 = 65507, kMaxUdpPayloadV6 = 65527;
 constexpr int kResolveMs = 2000;
 constexpr int kReadsPerTurn = 64;  // other sockets want the attendant, too
 
@@ -45,6 +55,12 @@ Result<DatagramSocket::Peer*> DatagramSocket::peer_for(const SocketAddress& addr
   Peer& peer = peers_[address];
   peer.endpoint = endpoint.value();
   return &peer;
+}
+
+bool DatagramSocket::through_queue_pair(const Peer& peer, size_t size) const {
+  if (!peer.path || peer.endpoint->broken() || !peer.endpoint->fits(size)) return false;
+  const Instant time = now();
+  return time - peer.heard < kTrust || time - peer.asked < kAskAgain;
 }
 
 // The address that the kernel would send from.
@@ -101,6 +117,8 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
   const UdpHeader header{op, peer.endpoint->qpn(), peer.endpoint->local()};
   std::array<std::byte, UdpHeader::kMaxSize> header_bytes;
   header.store(header_bytes.data());
+  const size_t most = to.family() == AF_INET ? kMaxUdpPayloadV4 : kMaxUdpPayloadV6;
+  if (from && from->left() > most - header.size()) return Error{EMSGSIZE};
   std::vector<std::byte> payload(from ? from->left() : 0);
   if (from) from->copy_out(payload.data(), payload.size());
   std::array<iovec, 2> pieces{
@@ -123,16 +141,26 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
 // --------------------------------------------------------------------------------
 
 void DatagramSocket::on_ready(int descriptor) {
-  if (descriptor != udp_) return take_events();
-  if (udp_buffer_.empty()) udp_buffer_.resize(kMaxUdpDatagram);
+  if (descriptor != udp_) {
+    if (has_channel()) take_events();  // not that of an earlier socket of the same number
+    return;
+  }
+  if (udp_buffer_.empty()) udp_buffer_.resize(kUdpBuffer);
   for (int i = 0; i < kReadsPerTurn; ++i) {
     SocketAddress source;
     socklen_t length = sizeof(sockaddr_in6);
     const ssize_t size = ::recvfrom(udp_, udp_buffer_.data(), udp_buffer_.size(), MSG_DONTWAIT,
                                     source.get(), &length);
-    if (size < 0) return;  // nothing left; an error that was pending is gone with it
+    const int error = size < 0 ? errno : 0;
+    if (error == EAGAIN || error == EBADF) return;
     const std::lock_guard guard(lock_);
     if (closed_) return;
+    if (error) {  // what became of an earlier one of ours
+      if (!connected_) continue;
+      error_ = error;
+      ring_waiters();
+      continue;
+    }
     on_udp({udp_buffer_.data(), static_cast<size_t>(size)}, source.unmapped());
   }
 }
@@ -140,9 +168,15 @@ void DatagramSocket::on_ready(int descriptor) {
 void DatagramSocket::on_udp(std::span<const std::byte> datagram, const SocketAddress& source) {
   const auto header = UdpHeader::load(datagram, source.family());
   if (!header) return;
+  // Answers are from those whom we have asked.
+  if (header->op == UdpHeader::Op::kAnswer && !peers_.contains(source)) return;
   auto found = peer_for(source);
   if (!found.ok()) return;
   Peer& peer = *found.value();
+  peer.heard = now();
+  if (peer.path && peer.qpn != header->qpn) {  // it has started again
+    ibv_destroy_ah(std::exchange(peer.path, nullptr));
+  }
   if (header->op == UdpHeader::Op::kData) {
     (void)send_through_udp(peer, source, UdpHeader::Op::kAnswer, nullptr, 0);
     const std::span<const std::byte> payload = datagram.subspan(header->size());
@@ -153,12 +187,12 @@ void DatagramSocket::on_udp(std::span<const std::byte> datagram, const SocketAdd
       ring_waiters();
     }
   }
-  if (!peer.path || peer.qpn != header->qpn) find_path(peer, source, header->qpn);
+  if (!peer.path) find_path(peer, source, header->qpn);
 }
 
 void DatagramSocket::find_path(Peer& peer, const SocketAddress& address, uint32_t qpn) {
   peer.resolving_qpn = qpn;
-  if (peer.resolving) return;
+  if (peer.resolving || resolving_.size() >= kMaxResolving) return;
   if (rdma_create_id(channel_, &peer.resolving, nullptr, RDMA_PS_UDP) != 0) {
     peer.resolving = nullptr;
     return;
@@ -171,6 +205,11 @@ void DatagramSocket::find_path(Peer& peer, const SocketAddress& address, uint32_
     return;
   }
   resolving_[peer.resolving] = address;
+}
+
+bool DatagramSocket::has_channel() {
+  const std::lock_guard guard(lock_);
+  return started_;
 }
 
 void DatagramSocket::take_events() {

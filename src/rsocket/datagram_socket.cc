@@ -81,6 +81,22 @@ Status DatagramSocket::connect(const SocketAddress& address) {
   return {};
 }
 
+Status DatagramSocket::disconnect() {
+  const std::lock_guard guard(lock_);
+  auto before = name();
+  if (!before.ok()) return before.error();
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  if (::connect(udp_, &nobody, sizeof nobody) != 0) return Error{errno};
+  connected_.reset();
+  // The kernel takes a port back that it had chosen itself. But peers know us by it.
+  auto after = name();
+  if (!after.ok() || after.value().port() == before.value().port()) return {};
+  after.value().set_port(before.value().port());
+  if (::bind(udp_, after.value().get(), after.value().size()) != 0) return Error{errno};
+  return {};
+}
+
 Status DatagramSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL};
   const std::lock_guard guard(lock_);
@@ -133,12 +149,14 @@ Result<size_t> DatagramSocket::send(Buffers& from, const Transfer& transfer) {
   const size_t size = from.left();
   if (const Status started = start(); !started.ok()) return started.error();
   if (!write_open_) return Error{EPIPE};
+  if (error_) return Error{std::exchange(error_, 0)};
   if (!transfer.destination && !connected_) return Error{EDESTADDRREQ};
   const SocketAddress to = transfer.destination ? transfer.destination->unmapped() : *connected_;
   auto found = peer_for(to);
   if (!found.ok()) return found.error();
   Peer* peer = found.value();
-  if (!peer->path || peer->endpoint->broken() || !peer->endpoint->fits(size)) {
+  if (!through_queue_pair(*peer, size)) {
+    peer->asked = now();
     const Status sent =
         send_through_udp(*peer, to, UdpHeader::Op::kData, &from, transfer.flags & MSG_NOSIGNAL);
     if (!sent.ok()) return sent.error();
@@ -165,13 +183,14 @@ Result<size_t> DatagramSocket::send(Buffers& from, const Transfer& transfer) {
 Result<size_t> DatagramSocket::receive(Buffers& to, Transfer& transfer) {
   Lock lock(lock_);
   if (inbox_.empty()) progress();
-  if (inbox_.empty() && read_open_) {
+  if (inbox_.empty() && read_open_ && !error_) {
     if (nonblocking(transfer.flags)) return Error{EAGAIN};
-    const Status waited =
-        wait(lock, receive_deadline(), [&] { return closed_ || !read_open_ || !inbox_.empty(); });
+    const Status waited = wait(lock, receive_deadline(),
+                               [&] { return closed_ || !read_open_ || error_ || !inbox_.empty(); });
     if (!waited.ok()) return waited.error();
   }
   if (closed_) return Error{EBADF};
+  if (error_) return Error{std::exchange(error_, 0)};
   if (inbox_.empty()) return size_t{0};
   Message& message = inbox_.front();
   const size_t size = message.payload().size();
@@ -194,7 +213,11 @@ void DatagramSocket::progress() {
     arrivals_.clear();
     endpoint->take(&arrivals_);
     bool news = endpoint->can_send() != could_send || endpoint->idle() != was_idle;
+    const Instant time = arrivals_.empty() ? Instant{} : now();
     for (const DatagramEndpoint::Arrival& arrival : arrivals_) {
+      if (const auto peer = peers_.find(arrival.source); peer != peers_.end()) {
+        peer->second.heard = time;
+      }
       if (!wanted(arrival.source)) {
         endpoint->give_back(arrival.slot);
         continue;
@@ -228,6 +251,7 @@ short DatagramSocket::readiness() const {
                                     [](const auto& endpoint) { return endpoint->can_send(); });
   if (can_send || !write_open_) ready |= POLLOUT | POLLWRNORM;
   if (!read_open_ && !write_open_) ready |= POLLHUP;
+  if (error_) ready |= POLLERR;
   return static_cast<short>(ready);
 }
 
@@ -271,6 +295,7 @@ Status DatagramSocket::get_option(int level, int option, void* value, socklen_t*
   const std::lock_guard guard(lock_);
   if (level == SOL_SOCKET) {
     if (auto limit = get_time_limit(option, value, size)) return *limit;
+    if (option == SO_ERROR && error_) return store_value(std::exchange(error_, 0), value, size);
     if (option == SO_RCVBUF)
       return store_value(static_cast<int>(sizes_.receive_bytes), value, size);
     if (option == SO_SNDBUF) return store_value(static_cast<int>(sizes_.send_bytes), value, size);

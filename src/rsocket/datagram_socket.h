@@ -32,6 +32,7 @@ class DatagramSocket final : public Socket {
   Status listen(int backlog) override;
   Result<int> accept(SocketAddress* peer) override;
   Status connect(const SocketAddress& address) override;
+  Status disconnect() override;
   Status shutdown(int how) override;
   Result<size_t> send(Buffers& from, const Transfer& transfer) override;
   Result<size_t> receive(Buffers& to, Transfer& transfer) override;
@@ -52,6 +53,8 @@ class DatagramSocket final : public Socket {
     DatagramEndpoint* endpoint = nullptr;  // what reaches it
     ibv_ah* path = nullptr;                // null: through UDP
     uint32_t qpn = 0;
+    Instant heard;                    // when something came from it
+    Instant asked;                    // when something that it must answer went to it
     rdma_cm_id* resolving = nullptr;  // is looking for the path...
     uint32_t resolving_qpn = 0;       // ...to this queue pair
   };
@@ -81,11 +84,13 @@ class DatagramSocket final : public Socket {
   Result<DatagramEndpoint*> endpoint_for(const SocketAddress& local);
   void make_room_for_peer();
   void forget(Peer& peer);
+  bool through_queue_pair(const Peer& peer, size_t size) const;
   Status send_through_udp(const Peer& peer, const SocketAddress& to, UdpHeader::Op op,
                           Buffers* from, int flags);
   bool wanted(const SocketAddress& source) const { return !connected_ || *connected_ == source; }
   void on_udp(std::span<const std::byte> datagram, const SocketAddress& source);
   void find_path(Peer& peer, const SocketAddress& address, uint32_t qpn);
+  bool has_channel();
   void take_events();
   void on_event(rdma_cm_event_type type, rdma_cm_id* id);
 
@@ -98,6 +103,7 @@ class DatagramSocket final : public Socket {
   Peers peers_;
   std::unordered_map<rdma_cm_id*, SocketAddress> resolving_;
   std::optional<SocketAddress> connected_;
+  int error_ = 0;  // for the next call that can tell it
   bool read_open_ = true;
   bool write_open_ = true;
   std::deque<Message> inbox_;

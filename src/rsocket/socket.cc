@@ -25,6 +25,7 @@ Instant deadline_of(Duration limit) { return limit.ns == 0 ? kNever : now() + li
 
 }  // namespace
 
+Status Socket::disconnect() { return Error{EAFNOSUPPORT}; }
 Result<off_t> Socket::iomap(void*, size_t, int, off_t) { return Error{EINVAL}; }
 Status Socket::iounmap(void*, size_t) { return Error{EINVAL}; }
 Result<size_t> Socket::iowrite(Buffers&, off_t, int) { return Error{EINVAL}; }

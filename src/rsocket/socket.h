@@ -42,6 +42,7 @@ class Socket {
   virtual Status listen(int backlog) = 0;
   virtual Result<int> accept(SocketAddress* peer) = 0;
   virtual Status connect(const SocketAddress& address) = 0;
+  virtual Status disconnect();  // connect() to AF_UNSPEC
   virtual Status shutdown(int how) = 0;
   virtual Result<size_t> send(Buffers& from, const Transfer& transfer) = 0;
   virtual Result<size_t> receive(Buffers& to, Transfer& transfer) = 0;
