@@ -117,7 +117,7 @@ ssize_t receive_pieces(int number, const iovec* pieces, size_t count, int flags,
   });
 }
 
-size_t piece_count(int count) { return count < 0 ? SIZE_MAX : static_cast<size_t>(count); }
+bool is_piece_count(int count) { return count >= 0 && count <= IOV_MAX; }
 
 int tell_address(Result<SocketAddress> address, sockaddr* to, socklen_t* length) {
   if (!length) return told<int>(Error{EFAULT});
@@ -244,7 +244,8 @@ RSOCKET_EXPORT ssize_t rread(int socket, void* buf, size_t count) {
 }
 
 RSOCKET_EXPORT ssize_t rreadv(int socket, const iovec* iov, int iovcnt) {
-  return receive_pieces(socket, iov, piece_count(iovcnt), 0, nullptr, nullptr, nullptr);
+  if (!is_piece_count(iovcnt)) return told<ssize_t>(Error{EINVAL});
+  return receive_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, nullptr, nullptr);
 }
 
 RSOCKET_EXPORT ssize_t rwrite(int socket, const void* buf, size_t count) {
@@ -252,7 +253,8 @@ RSOCKET_EXPORT ssize_t rwrite(int socket, const void* buf, size_t count) {
 }
 
 RSOCKET_EXPORT ssize_t rwritev(int socket, const iovec* iov, int iovcnt) {
-  return send_pieces(socket, iov, piece_count(iovcnt), 0, nullptr, 0);
+  if (!is_piece_count(iovcnt)) return told<ssize_t>(Error{EINVAL});
+  return send_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, 0);
 }
 
 RSOCKET_EXPORT int rpoll(pollfd* fds, nfds_t nfds, int timeout) {

@@ -67,9 +67,6 @@ Status DatagramSocket::bind(const SocketAddress& address) {
   return start();
 }
 
-Status DatagramSocket::listen(int) { return Error{EOPNOTSUPP}; }
-Result<int> DatagramSocket::accept(SocketAddress*) { return Error{EOPNOTSUPP}; }
-
 Status DatagramSocket::connect(const SocketAddress& address) {
   const std::lock_guard guard(lock_);
   if (const Status started = start(); !started.ok()) return started;

@@ -29,8 +29,6 @@ class DatagramSocket final : public Socket {
   ~DatagramSocket() override;
 
   Status bind(const SocketAddress& address) override;
-  Status listen(int backlog) override;
-  Result<int> accept(SocketAddress* peer) override;
   Status connect(const SocketAddress& address) override;
   Status disconnect() override;
   Status shutdown(int how) override;
@@ -40,12 +38,10 @@ class DatagramSocket final : public Socket {
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int option, const void* value, socklen_t size) override;
   Status get_option(int level, int option, void* value, socklen_t* size) override;
-  void say_farewell() override {}
   void flush(Duration patience) override;
   void close() override;
 
   void on_ready(int descriptor) override;
-  void on_tick(Instant) override {}
 
  private:
   // Whom we have talked with, or who with us. Addresses are never in mapped form here.

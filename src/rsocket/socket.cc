@@ -25,6 +25,8 @@ Instant deadline_of(Duration limit) { return limit.ns == 0 ? kNever : now() + li
 
 }  // namespace
 
+Status Socket::listen(int) { return Error{EOPNOTSUPP}; }
+Result<int> Socket::accept(SocketAddress*) { return Error{EOPNOTSUPP}; }
 Status Socket::disconnect() { return Error{EAFNOSUPPORT}; }
 Result<off_t> Socket::iomap(void*, size_t, int, off_t) { return Error{EINVAL}; }
 Status Socket::iounmap(void*, size_t) { return Error{EINVAL}; }
@@ -56,6 +58,11 @@ bool Socket::nonblocking(int flags) const {
 
 Instant Socket::send_deadline() const { return deadline_of(send_limit_); }
 Instant Socket::receive_deadline() const { return deadline_of(receive_limit_); }
+
+void Socket::inherit_time_limits(const Socket& from) {
+  send_limit_ = from.send_limit_;
+  receive_limit_ = from.receive_limit_;
+}
 
 std::optional<Status> Socket::set_time_limit(int option, const void* value, socklen_t size) {
   if (option != SO_RCVTIMEO && option != SO_SNDTIMEO) return std::nullopt;

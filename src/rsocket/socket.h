@@ -39,8 +39,8 @@ class Socket {
 
   // --- calls ------------------------------------------------------------------------------------
   virtual Status bind(const SocketAddress& address) = 0;
-  virtual Status listen(int backlog) = 0;
-  virtual Result<int> accept(SocketAddress* peer) = 0;
+  virtual Status listen(int backlog);
+  virtual Result<int> accept(SocketAddress* peer);
   virtual Status connect(const SocketAddress& address) = 0;
   virtual Status disconnect();  // connect() to AF_UNSPEC
   virtual Status shutdown(int how) = 0;
@@ -60,7 +60,7 @@ class Socket {
   // Closing: tells the peer, if there is one, without waiting for anything; waits until the peer
   // has everything; and, out of the table by now, ends. Calls that still wait in other threads come
   // back with EBADF; the object goes with the last of them.
-  virtual void say_farewell() = 0;
+  virtual void say_farewell() {}
   virtual void flush(Duration patience) = 0;
   virtual void close() = 0;
 
@@ -78,7 +78,7 @@ class Socket {
   // A watched descriptor is readable.
   virtual void on_ready(int descriptor) = 0;
   // The time has come for which it asked (Attendant::wake_at).
-  virtual void on_tick(Instant now) = 0;
+  virtual void on_tick(Instant) {}
 
  protected:
   explicit Socket(int number) : number_(number) {}
@@ -112,6 +112,7 @@ class Socket {
   bool nonblocking(int flags) const;
   Instant send_deadline() const;
   Instant receive_deadline() const;
+  void inherit_time_limits(const Socket& from);
   // SO_RCVTIMEO and SO_SNDTIMEO. Nothing where it is another option.
   std::optional<Status> set_time_limit(int option, const void* value, socklen_t size);
   std::optional<Status> get_time_limit(int option, void* value, socklen_t* size) const;

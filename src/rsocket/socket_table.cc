@@ -104,7 +104,7 @@ void SocketTable::disown_all() {
   for (std::atomic<Chunk*>& chunk : chunks_) {
     if (!chunk.load()) continue;
     for (Slot& slot : *chunk.load()) {
-      slot.disowned = (slot.users.load() & kOpen) != 0;
+      slot.disowned |= (slot.users.load() & kOpen) != 0;  // a grandchild's are the child's, too
       slot.users = 0;
       slot.socket = nullptr;  // its locks and queues are the parent's
     }

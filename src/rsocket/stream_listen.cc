@@ -91,6 +91,7 @@ Result<std::unique_ptr<StreamSocket>> StreamSocket::make_socket_of(Pending& pend
   StreamSocket& child = *made.value();
   pending.id = nullptr;
   child.options_ = options_;
+  child.inherit_time_limits(*this);
   child.endpoint_ = std::move(pending.endpoint);
   const std::lock_guard guard(child.lock_);  // a fresh one: nobody else has it
   child.become_connected();

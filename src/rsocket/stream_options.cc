@@ -27,6 +27,19 @@ int system_default(const char* name, int otherwise) {
   return value;
 }
 
+// Options of TCP that mean nothing here, and what they are before anybody sets them.
+struct Meaningless {
+  int level, option, otherwise;
+};
+constexpr Meaningless kMeaningless[] = {
+    {SOL_SOCKET, SO_BROADCAST, 0},         {SOL_SOCKET, SO_PRIORITY, 0},
+    {SOL_SOCKET, SO_DONTROUTE, 0},         {SOL_SOCKET, SO_RCVLOWAT, 1},
+    {SOL_SOCKET, SO_SNDLOWAT, 1},          {IPPROTO_TCP, TCP_CORK, 0},
+    {IPPROTO_TCP, TCP_QUICKACK, 1},        {IPPROTO_TCP, TCP_DEFER_ACCEPT, 0},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, 0},    {IPPROTO_IP, IP_TTL, 64},
+    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, 64},
+};
+
 int bytes_of_mtu(unsigned mtu) { return mtu >= 1 && mtu <= 5 ? 128 << mtu : 2048; }
 
 uint64_t unsigned_of(int value) { return value < 0 ? 0 : static_cast<uint64_t>(value); }
@@ -69,6 +82,12 @@ int StreamSocket::Options::keep_probes() const {
 Status StreamSocket::set_option(int level, int option, const void* value, socklen_t size) {
   if (!value && size > 0) return Error{EFAULT};
   const std::lock_guard guard(lock_);
+  if (kept_option(level, option)) {
+    auto number = option_value<int>(value, size);
+    if (!number.ok()) return number.error();
+    options_.kept[{level, option}] = number.value();
+    return {};
+  }
   switch (level) {
     case SOL_SOCKET:
       return set_socket_option(option, value, size);
@@ -94,6 +113,15 @@ Status StreamSocket::set_option(int level, int option, const void* value, sockle
     default:
       return Error{ENOTSUP};
   }
+}
+
+std::optional<int> StreamSocket::kept_option(int level, int option) const {
+  for (const Meaningless& known : kMeaningless) {
+    if (known.level != level || known.option != option) continue;
+    const auto set = options_.kept.find({level, option});
+    return set != options_.kept.end() ? set->second : known.otherwise;
+  }
+  return std::nullopt;
 }
 
 // Those that the connection manager has to know.
@@ -150,12 +178,6 @@ Status StreamSocket::set_socket_option(int option, const void* value, socklen_t 
     case SO_OOBINLINE:
       options_.out_of_band_inline = number != 0;
       return {};
-    case SO_BROADCAST:
-    case SO_PRIORITY:
-    case SO_DONTROUTE:
-    case SO_RCVLOWAT:
-    case SO_SNDLOWAT:
-      return {};
     default:
       return Error{ENOTSUP};
   }
@@ -184,10 +206,6 @@ Status StreamSocket::set_tcp_option(int option, const void* value, socklen_t siz
       options_.keep_count = number;
       return {};
     case TCP_MAXSEG:
-    case TCP_CORK:
-    case TCP_QUICKACK:
-    case TCP_DEFER_ACCEPT:
-    case TCP_USER_TIMEOUT:
       return {};
     default:
       return Error{ENOTSUP};
@@ -228,6 +246,7 @@ Status StreamSocket::set_rdma_option(int option, const void* value, socklen_t si
 Status StreamSocket::get_option(int level, int option, void* value, socklen_t* size) {
   if (!value || !size) return Error{EFAULT};
   const std::lock_guard guard(lock_);
+  if (const auto kept = kept_option(level, option)) return store_value(*kept, value, size);
   switch (level) {
     case SOL_SOCKET:
       return get_socket_option(option, value, size);
@@ -270,8 +289,6 @@ Status StreamSocket::get_socket_option(int option, void* value, socklen_t* size)
       return store_value(int{options_.keepalive}, value, size);
     case SO_OOBINLINE:
       return store_value(int{options_.out_of_band_inline}, value, size);
-    case SO_BROADCAST:
-      return store_value(0, value, size);
     case SO_RCVBUF:
       return store_value(static_cast<int>(options_.sizes.receive_bytes), value, size);
     case SO_SNDBUF:

@@ -14,6 +14,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -87,6 +88,7 @@ class StreamSocket final : public Socket {
     int keep_probes() const;
     int type_of_service = 0;
     linger lingering{};
+    std::map<std::pair<int, int>, int> kept;  // by level and option: those without a meaning here
   };
 
   StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* id);
@@ -175,6 +177,7 @@ class StreamSocket final : public Socket {
   Status get_socket_option(int option, void* value, socklen_t* size);
   Status get_tcp_option(int option, void* value, socklen_t* size);
   Status get_rdma_option(int option, void* value, socklen_t* size);
+  std::optional<int> kept_option(int level, int option) const;
 
   std::mutex event_turn_;  // before the others: one thread at a time works on the id
   std::mutex send_turn_;
@@ -200,6 +203,7 @@ class StreamSocket final : public Socket {
   bool write_open_ = false;  // nor writing
   int error_ = 0;            // for the next call that can tell it
   bool was_connected_ = false;
+  bool reset_told_ = false;       // who sends nevertheless is told EPIPE
   std::optional<Control> said_;   // the last goodbye
   bool goodbye_pending_ = false;  // it waits for a place in the send queue
   unsigned goodbyes_in_flight_ = 0;

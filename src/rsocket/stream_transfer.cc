@@ -18,6 +18,7 @@ constexpr uint64_t kFirstWrite = 4096;
 Result<size_t> StreamSocket::outcome(size_t done, const Status& status) {
   if (done > 0 || status.ok()) return done;
   if (status.error().code == error_) error_ = 0;
+  if (status.error().code == ECONNRESET) reset_told_ = true;
   return status.error();
 }
 
@@ -26,7 +27,7 @@ Status StreamSocket::may_send() const {
   if (error_) return Error{error_};
   if (!was_connected_) return Error{ENOTCONN};
   if (!write_open_) return Error{EPIPE};
-  if (state_ != State::kConnected) return Error{ECONNRESET};
+  if (state_ != State::kConnected) return Error{reset_told_ ? EPIPE : ECONNRESET};
   return {};
 }
 
@@ -63,6 +64,7 @@ Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant de
 
 Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
   if (transfer.destination) return Error{EISCONN};
+  if (transfer.flags & MSG_OOB) return Error{EOPNOTSUPP};
   Lock turn(send_turn_);
   Lock lock(lock_);
   const Instant deadline = send_deadline();
@@ -125,6 +127,7 @@ uint64_t StreamSocket::copy_to(Buffers& to, Lock& lock, bool peek) {
 }
 
 Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
+  if (transfer.flags & MSG_OOB) return Error{EINVAL};
   Lock turn(receive_turn_);
   Lock lock(lock_);
   const Instant deadline = receive_deadline();

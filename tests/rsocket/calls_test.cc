@@ -130,7 +130,8 @@ TEST(Calls, VectorsAreChecked) {
   const Pair pair = connected_pair();
   char byte;
   const iovec piece{&byte, 1};
-  EXPECT_ERRNO(rwritev(pair.client.get(), &piece, -1), EMSGSIZE);
+  EXPECT_ERRNO(rwritev(pair.client.get(), &piece, -1), EINVAL);
+  EXPECT_ERRNO(rreadv(pair.client.get(), &piece, IOV_MAX + 1), EINVAL);
   EXPECT_ERRNO(rreadv(pair.client.get(), nullptr, 1), EFAULT);
   EXPECT_ERRNO(rsendmsg(pair.client.get(), nullptr, 0), EFAULT);
   EXPECT_ERRNO(rrecvmsg(pair.client.get(), nullptr, 0), EFAULT);
@@ -139,6 +140,9 @@ TEST(Calls, VectorsAreChecked) {
   message.msg_controllen = 1;
   EXPECT_ERRNO(rsendmsg(pair.client.get(), &message, 0), ENOTSUP);
   EXPECT_ERRNO(rrecvmsg(pair.client.get(), &message, 0), ENOTSUP);
+  // There is no urgent data: it must not come as ordinary.
+  EXPECT_ERRNO(rsend(pair.client.get(), &byte, 1, MSG_OOB), EOPNOTSUPP);
+  EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, MSG_OOB), EINVAL);
 }
 
 TEST(Options, AreToldAsTheyWereSet) {
@@ -146,21 +150,45 @@ TEST(Options, AreToldAsTheyWereSet) {
   struct Case {
     int level, option, set, told;
   };
-  std::vector<Case> cases{
-      {SOL_SOCKET, SO_REUSEADDR, 1, 1},         {SOL_SOCKET, SO_KEEPALIVE, 1, 1},
-      {SOL_SOCKET, SO_KEEPALIVE, 0, 0},         {SOL_SOCKET, SO_OOBINLINE, 1, 1},
-      {SOL_SOCKET, SO_RCVBUF, 100000, 200000},  {SOL_SOCKET, SO_SNDBUF, 50000, 100000},
-      {SOL_SOCKET, SO_SNDBUF, 0, 4096},         {SOL_SOCKET, SO_RCVBUF, -1, 4096},
-      {IPPROTO_TCP, TCP_NODELAY, 1, 1},         {IPPROTO_TCP, TCP_NODELAY, 0, 0},
-      {IPPROTO_TCP, TCP_KEEPIDLE, 17, 17},      {IPPROTO_TCP, TCP_KEEPINTVL, 18, 18},
-      {IPPROTO_TCP, TCP_KEEPCNT, 19, 19},       {SOL_RDMA, RDMA_SQSIZE, 100, 100},
-      {SOL_RDMA, RDMA_RQSIZE, 1000000, 0xfffe}, {SOL_RDMA, RDMA_INLINE, 32, 32},
-      {SOL_RDMA, RDMA_IOMAPSIZE, 300, 256},     {IPPROTO_IP, IP_TOS, 0x20, 0x20}};
+  std::vector<Case> cases{{SOL_SOCKET, SO_REUSEADDR, 1, 1},
+                          {SOL_SOCKET, SO_KEEPALIVE, 1, 1},
+                          {SOL_SOCKET, SO_KEEPALIVE, 0, 0},
+                          {SOL_SOCKET, SO_OOBINLINE, 1, 1},
+                          {SOL_SOCKET, SO_RCVBUF, 100000, 200000},
+                          {SOL_SOCKET, SO_SNDBUF, 50000, 100000},
+                          {SOL_SOCKET, SO_SNDBUF, 0, 4096},
+                          {SOL_SOCKET, SO_RCVBUF, -1, 4096},
+                          {IPPROTO_TCP, TCP_NODELAY, 1, 1},
+                          {IPPROTO_TCP, TCP_NODELAY, 0, 0},
+                          {IPPROTO_TCP, TCP_KEEPIDLE, 17, 17},
+                          {IPPROTO_TCP, TCP_KEEPINTVL, 18, 18},
+                          {IPPROTO_TCP, TCP_KEEPCNT, 19, 19},
+                          {SOL_RDMA, RDMA_SQSIZE, 100, 100},
+                          {SOL_RDMA, RDMA_RQSIZE, 1000000, 0xfffe},
+                          {SOL_RDMA, RDMA_INLINE, 32, 32},
+                          {SOL_RDMA, RDMA_IOMAPSIZE, 300, 256},
+                          {IPPROTO_IP, IP_TOS, 0x20, 0x20},
+                          {IPPROTO_TCP, TCP_CORK, 1, 1},
+                          {IPPROTO_TCP, TCP_QUICKACK, 0, 0},
+                          {IPPROTO_TCP, TCP_USER_TIMEOUT, 9, 9},
+                          {IPPROTO_TCP, TCP_DEFER_ACCEPT, 3, 3},
+                          {SOL_SOCKET, SO_RCVLOWAT, 7, 7},
+                          {SOL_SOCKET, SO_PRIORITY, 5, 5},
+                          {SOL_SOCKET, SO_BROADCAST, 1, 1},
+                          {IPPROTO_IP, IP_TTL, 9, 9}};
   if (has_ipv6()) cases.push_back({IPPROTO_IPV6, IPV6_V6ONLY, 1, 1});
   for (const Case& c : cases) {
     set_int(socket.get(), c.level, c.option, c.set);
     EXPECT_EQ(get_int(socket.get(), c.level, c.option), c.told) << c.level << " " << c.option;
   }
+}
+
+TEST(Options, ThoseNeverSetAreTheSystems) {
+  const Rsocket socket = stream_socket();
+  EXPECT_EQ(get_int(socket.get(), IPPROTO_TCP, TCP_CORK), 0);
+  EXPECT_EQ(get_int(socket.get(), IPPROTO_TCP, TCP_QUICKACK), 1);
+  EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_RCVLOWAT), 1);
+  EXPECT_EQ(get_int(socket.get(), IPPROTO_IP, IP_TTL), 64);
 }
 
 TEST(Options, TellWhatASocketIs) {
@@ -214,7 +242,15 @@ TEST(Options, AcceptedSocketsInheritFromTheListener) {
   const Pair pair = connected_pair("127.0.0.1", [](int socket) {
     set_int(socket, SOL_SOCKET, SO_RCVBUF, 30000);
     set_int(socket, SOL_RDMA, RDMA_IOMAPSIZE, 5);
+    set_int(socket, IPPROTO_TCP, TCP_CORK, 1);
+    const timeval limit{5, 0};
+    EXPECT_EQ(rsetsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   });
+  EXPECT_EQ(get_int(pair.server.get(), IPPROTO_TCP, TCP_CORK), 1);
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  EXPECT_EQ(rgetsockopt(pair.server.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, &size), 0);
+  EXPECT_EQ(limit.tv_sec, 5);
   EXPECT_EQ(get_int(pair.server.get(), SOL_SOCKET, SO_RCVBUF), 60000);
   EXPECT_EQ(get_int(pair.server.get(), SOL_RDMA, RDMA_IOMAPSIZE), 5);
 }

@@ -244,6 +244,17 @@ class Processes : public ::testing::Test {
     ASSERT_EQ(::write(pipe_[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
     server_ = accepted(listening_);
   }
+  // The same with a child that was killed.
+  void start_killed() {
+    start([](Rsocket& socket) {
+      rsend(socket.get(), "x", 1, 0);
+      for (;;) ::pause();
+    });
+    char byte;
+    ASSERT_EQ(rrecv(server_.get(), &byte, 1, 0), 1);
+    child_->kill_it();
+    child_->wait();
+  }
   void TearDown() override {
     child_.reset();
     ::close(pipe_[0]);
@@ -306,28 +317,16 @@ TEST_F(Processes, OneThatExitsWithoutClosingHasSentEverything) {
 }
 
 TEST_F(Processes, AKilledOneIsMissed) {
-  start([](Rsocket& socket) {
-    rsend(socket.get(), "x", 1, 0);
-    for (;;) ::pause();
-  });
+  start_killed();
   char byte;
-  ASSERT_EQ(rrecv(server_.get(), &byte, 1, 0), 1);
-  child_->kill_it();
-  child_->wait();
   // As with TCP, where the kernel closes the connection for it.
   EXPECT_EQ(rrecv(server_.get(), &byte, 1, 0), 0);
   EXPECT_ERRNO(rsend(server_.get(), &byte, 1, 0), ECONNRESET);
+  EXPECT_ERRNO(rsend(server_.get(), &byte, 1, 0), EPIPE);
 }
 
 TEST_F(Processes, AKilledOneIsMissedByWhoSends) {
-  start([](Rsocket& socket) {
-    rsend(socket.get(), "x", 1, 0);
-    for (;;) ::pause();
-  });
-  char byte;
-  ASSERT_EQ(rrecv(server_.get(), &byte, 1, 0), 1);
-  child_->kill_it();
-  child_->wait();
+  start_killed();
   std::vector<uint8_t> bytes(10'000);
   ssize_t sent;
   while ((sent = rsend(server_.get(), bytes.data(), bytes.size(), 0)) > 0) {
@@ -398,6 +397,25 @@ TEST(Fork, TheChildStartsWithoutTheParentsSockets) {
   });
   EXPECT_EQ(child.wait(), 0);
   // The parent's go on.
+  char byte;
+  EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
+  EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);
+}
+
+// Daemons fork twice.
+TEST(Fork, AGrandchildCanCloseWhatTheChildDidNot) {
+  Pair pair = connected_pair();
+  Child child([&] {
+    EXPECT_EQ(rclose(pair.server.release()), 0);
+    Child grandchild([&] {
+      const int number = pair.client.release();
+      EXPECT_EQ(rclose(number), 0) << strerror(errno);
+      EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+    });
+    EXPECT_EQ(grandchild.wait(), 0);
+    pair.client.release();
+  });
+  EXPECT_EQ(child.wait(), 0);
   char byte;
   EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
   EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);

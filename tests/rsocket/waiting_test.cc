@@ -23,8 +23,6 @@ class QueueSocket final : public Socket {
   bool armed() const { return armed_; }
 
   Status bind(const SocketAddress&) override { return {}; }
-  Status listen(int) override { return {}; }
-  Result<int> accept(SocketAddress*) override { return 0; }
   Status connect(const SocketAddress&) override { return {}; }
   Status shutdown(int) override { return {}; }
   Result<size_t> send(Buffers&, const Transfer&) override { return size_t{0}; }
@@ -33,11 +31,9 @@ class QueueSocket final : public Socket {
   Result<SocketAddress> peer_name() override { return SocketAddress{}; }
   Status set_option(int, int, const void*, socklen_t) override { return {}; }
   Status get_option(int, int, void*, socklen_t*) override { return {}; }
-  void say_farewell() override {}
   void flush(Duration) override {}
   void close() override {}
   void on_ready(int) override {}
-  void on_tick(Instant) override {}
 
  private:
   void progress() override {
