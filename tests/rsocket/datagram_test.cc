@@ -395,10 +395,14 @@ TEST(Datagram, ClosingWakesWhoReceives) {
 }
 
 TEST(Datagram, AStreamAndADatagramSocketMayShareAPortNumber) {
-  Address at;
-  const Rsocket listening = listener(&at);
-  Rsocket socket(rsocket(AF_INET, SOCK_DGRAM, 0));
-  EXPECT_EQ(rbind(socket.get(), at.get(), at.length), 0) << strerror(errno);
+  int shared = 0;
+  for (int i = 0; i < 10; ++i) {
+    Address at;
+    const Rsocket listening = listener(&at);
+    const Rsocket socket(rsocket(AF_INET, SOCK_DGRAM, 0));
+    shared += rbind(socket.get(), at.get(), at.length) == 0;
+  }
+  EXPECT_GE(shared, 5);  // some other UDP socket may have one of them
 }
 
 }  // namespace

@@ -130,11 +130,16 @@ TEST(Poll, ReadersAndWritersOfOneSocketDoNotHoldEachOtherUp) {
 
 TEST(Poll, ClosingWakesWhoPolls) {
   Pair pair = connected_pair();
-  std::thread polling([number = pair.client.get()] {
+  std::atomic<bool> begun{false};
+  std::thread polling([number = pair.client.get(), &begun] {
     pollfd entry{number, POLLIN, 0};
+    // Once before, so that no descriptor that this thread needs for sleeping gets the old number.
+    EXPECT_EQ(rpoll(&entry, 1, 1), 0);
+    begun = true;
     EXPECT_EQ(rpoll(&entry, 1, -1), 1);
     EXPECT_TRUE(entry.revents & (POLLNVAL | POLLHUP | POLLIN)) << entry.revents;
   });
+  while (!begun) std::this_thread::yield();
   pair.client.close();
   polling.join();
 }
