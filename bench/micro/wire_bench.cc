@@ -10,6 +10,9 @@
 namespace verbena {
 namespace {
 
+constexpr uint32_t kPd = 1;
+constexpr uint64_t kIova = 0x10000;
+
 wire::IcrcFlow loopback_flow() {
   const uint8_t address[4] = {127, 0, 0, 1};
   wire::IcrcFlow flow;
@@ -23,7 +26,7 @@ std::vector<std::byte> write_packet(size_t payload) {
   wire::Packet p;
   p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcWriteOnly);
   p.bth.destination = wire::Qpn::of_slot(1, 7);
-  p.reth = {0x10000, 0x1234, static_cast<uint32_t>(payload)};
+  p.reth = {kIova, 0x1234, static_cast<uint32_t>(payload)};
   std::vector<std::byte> bytes(wire::kMaxHeaderBytes);
   bytes.resize(wire::store_headers(p, bytes.data()));
   bytes.resize(bytes.size() + payload, std::byte{0x5a});
@@ -54,8 +57,6 @@ BENCHMARK(parse);
 
 // Of so many regions, used in turn.
 void resolve(benchmark::State& state) {
-  constexpr uint32_t kPd = 1;
-  constexpr uint64_t kIova = 0x10000;
   core::MemoryRegistry registry(42);
   std::vector<std::byte> memory(4096);
   std::vector<uint32_t> keys(static_cast<size_t>(state.range(0)));

@@ -78,6 +78,7 @@ class Client {
   }
 
  private:
+  static constexpr int kResolveMs = 2000;
   static constexpr uint64_t kTrial = 32;        // messages, to see how long one takes
   static constexpr uint64_t kMost = 4'000'000;  // messages of one measurement
 
@@ -91,13 +92,12 @@ class Client {
       throw Trouble(fmt::format("there is no host '{}'", options_.host));
     }
     const Owned<rdma_addrinfo, rdma_freeaddrinfo> address(found);
-    constexpr int kMilliseconds = 2000;
-    if (rdma_resolve_addr(id_.get(), nullptr, address->ai_dst_addr, kMilliseconds) != 0) {
+    if (rdma_resolve_addr(id_.get(), nullptr, address->ai_dst_addr, kResolveMs) != 0) {
       throw Trouble(with_errno(fmt::format(
           "no RDMA device leads to {} (`verbena devices` tells what there is)", options_.host)));
     }
     await(RDMA_CM_EVENT_ADDR_RESOLVED);
-    if (rdma_resolve_route(id_.get(), kMilliseconds) != 0)
+    if (rdma_resolve_route(id_.get(), kResolveMs) != 0)
       throw Trouble(with_errno("rdma_resolve_route"));
     await(RDMA_CM_EVENT_ROUTE_RESOLVED);
   }

@@ -9,6 +9,8 @@
 
 namespace verbena::perf {
 
+constexpr int kLookAroundMs = 100;  // while asleep
+
 std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 Channel open_channel() {
@@ -131,7 +133,7 @@ void Connection::drain() {
 }
 
 bool Connection::take_message() {
-  ibv_wc done;
+  ibv_wc done{};
   const int n = ibv_poll_cq(receive_cq_.get(), 1, &done);
   if (n < 0) throw Trouble("ibv_poll_cq failed");
   if (n == 0) return false;
@@ -149,7 +151,6 @@ void Connection::await_message() {
 }
 
 void Connection::sleep_until_message() {
-  constexpr int kLookAroundMs = 100;
   for (;;) {
     if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) throw Trouble("ibv_req_notify_cq failed");
     if (take_message()) return;
