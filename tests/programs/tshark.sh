@@ -52,6 +52,18 @@ captured "UD SEND over IPv6" "100" ibv_ud_pingpong -d verbena_lo -g 1 -c -s 1000
 [ -z "$(decode "$(ls "$work"/*.pcap | head -n 1)" -Y 'infiniband.bth.a == 1 || infiniband.deth.q_key != 0x11111111')" ] ||
   fail "a datagram asks for an acknowledgement, or has another Q_Key"
 
+# Two Verbenas that lose packets say more to each other (docs/adr/0009-selective-repeat.md): NAKs with a list, and
+# marks in bits that are reserved.
+rm -f "$work"/*.pcap
+run_options=(--pcap "$work/%p.pcap" --faults "loss=0.05,seed=3")
+VERBENA_DATAPATH=udp pair "WRITE with losses" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 100
+check "WRITE with losses" "6 7 8 17" "$work"/*.pcap
+for file in "$work"/*.pcap; do
+  for packets in "infiniband.bth.opcode == 17" "infiniband.bth.opcode != 17"; do
+    [ -n "$(decode "$file" -Y "$packets && infiniband.bth.reserved7 != 0")" ] || fail "no marks: $packets"
+  done
+done
+
 # One READ in detail: addresses, length and sequence numbers as tshark reads them.
 run_options=(--pcap "$work/%p.pcap")
 rm -f "$work"/*.pcap
