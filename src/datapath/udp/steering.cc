@@ -40,6 +40,10 @@ constexpr Duration kLongestPause = seconds(1);
 // When a round of another member is over, and how long our own packets may take to come back.
 constexpr Duration kForeignRound = milliseconds(50);
 constexpr Duration kOwnWay = milliseconds(5);
+// Programs are not replaced faster than this, but for a few at once: a kernel (Linux 6.18) that has
+// more than a thousand of them to free at the same time may never get to an end with it.
+constexpr Duration kPerProgram = milliseconds(10);
+constexpr Duration kProgramsAtOnce = kPerProgram * 8;
 // The owner's clock may be a tick ahead of ours.
 constexpr Duration kClockTick = milliseconds(10);
 
@@ -183,15 +187,15 @@ void Steering::tick(Instant now) {
     const bool all_came_here = own_probes_ > 1 && members_[directory_.slot()].confirmed;
     if (!all_came_here && patient) return;
     program_seen_ = true;
-    attach();
+    attach(now);
     start_round(now);
     return;
   }
   // Another member may have attached what it knew, which may be less: once a round, say what we
   // know.
   if (!(changed_ || attach_due_)) return check_place(now);
-  if (patient && !is_complete()) return;
-  attach();
+  if ((patient && !is_complete()) || now < next_program_at()) return;
+  attach(now);
   placed_ = true;
   if (highest_index() + 1 >= probes_ && probes_ < kMostProbes) {
     probes_ = kMostProbes;
@@ -225,7 +229,8 @@ void Steering::check_place(Instant now) {
 Instant Steering::deadline() const {
   if (round_ == 0) return kNever;
   if (!program_seen_ || changed_ || attach_due_) {
-    return drained_ ? round_start_ + kPatience + kClockTick : kNever;
+    if (!drained_ && !is_complete()) return kNever;
+    return std::max(round_start_ + kPatience, next_program_at()) + kClockTick;
   }
   if (check_at_ == kNever) return kNever;
   return check_at_ + kClockTick + (checking_ ? kOwnWay : Duration{});
@@ -263,36 +268,48 @@ int16_t Steering::fallback() const {
   return lowest != members_.end() ? lowest->index : members_[directory_.slot()].index;
 }
 
+Instant Steering::next_program_at() const { return {programs_paid_until_.ns - kProgramsAtOnce.ns}; }
+
 bool Steering::attach(const SteeringTable& table) {
   std::vector<sock_filter> code = steering_program(table);
+  const auto same = [](const sock_filter& a, const sock_filter& b) {
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  };
+  // In a round others may have attached theirs.
+  if (!attach_due_ && std::ranges::equal(code, program_, same)) return true;
   sock_fprog program;
   std::memset(&program, 0, sizeof program);  // the padding too: memory checkers look at it
   program.len = static_cast<unsigned short>(code.size());
   program.filter = code.data();
-  return ::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program,
-                      sizeof program) == 0;
+  if (::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) !=
+      0) {
+    return false;
+  }
+  ++updates_;
+  program_ = std::move(code);
+  return true;
 }
 
-void Steering::attach() {
+void Steering::attach(Instant now) {
   SteeringTable table;
+  table.fallback = fallback();
   for (size_t slot = 0; slot < members_.size(); ++slot) {
     const Member& m = members_[slot];
     table.index_of_slot[slot] = m.index;
-    if (m.index == SteeringTable::kUnknown) continue;
+    // What goes to the fallback anyway need not be said: whoever is alone never says more.
+    if (m.index == SteeringTable::kUnknown || m.index == table.fallback) continue;
     for (const uint32_t service : m.services) table.services.emplace_back(service, m.index);
   }
-  table.fallback = fallback();
   services_steered_ = table.services.size() <= kMostSteeredServices;
+  const uint64_t before = updates_;
   bool attached = attach(table);
   if (!attached && !table.services.empty()) {  // too long for this host's limits
     table.services.clear();
     attached = attach(table);
     services_steered_ = false;
   }
-  if (attached) {
-    ++updates_;
-    if (changed_) pause_ = kShortestPause;
-  }
+  if (attached && changed_) pause_ = kShortestPause;
+  if (updates_ != before) programs_paid_until_ = std::max(programs_paid_until_, now) + kPerProgram;
   changed_ = false;
   attach_due_ = false;
 }

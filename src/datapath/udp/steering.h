@@ -72,7 +72,8 @@ class Steering {
   void check_place(Instant now);
   int16_t fallback() const;
   bool attach(const SteeringTable& table);
-  void attach();
+  void attach(Instant now);
+  Instant next_program_at() const;
 
   const LocalAddress address_;
   const int receive_fd_;
@@ -82,14 +83,16 @@ class Steering {
 
   uint32_t round_ = 0;  // 0: none yet
   Instant round_start_;
-  Duration pause_;                // until strays may start the next round
-  uint16_t probes_ = 0;           // indices asked for in a round
-  bool program_seen_ = false;     // the group obeys probes
-  bool changed_ = false;          // learned something that is not attached
-  bool attach_due_ = false;       // nothing was attached in this round yet
-  bool placed_ = false;           // what is attached has our place and our services
-  bool drained_ = false;          // the socket was empty since this round, or check, began
-  bool services_steered_ = true;  // the program had room for all services
+  Duration pause_;                    // until strays may start the next round
+  uint16_t probes_ = 0;               // indices asked for in a round
+  bool program_seen_ = false;         // the group obeys probes
+  bool changed_ = false;              // learned something that is not attached
+  bool attach_due_ = false;           // nothing was attached in this round yet
+  bool placed_ = false;               // what is attached has our place and our services
+  bool drained_ = false;              // the socket was empty since this round, or check, began
+  bool services_steered_ = true;      // the program had room for all services
+  std::vector<sock_filter> program_;  // the last that we attached
+  Instant programs_paid_until_;
   bool doubts_ = false;
   Instant check_at_ = kNever;
   bool checking_ = false;
