@@ -57,9 +57,31 @@ ibv_gid to_public(const wire::Gid& gid) {
 Status Library::check_devices() {
   if (checked_) return {};
   const DeviceList list;
+  install_fork_handlers();
   if (list.count == 0) return kNoDevices;
   checked_ = true;
   return {};
+}
+
+void Library::lock_for_fork() {
+  wildcards_mutex_.lock();
+  opening_.lock();
+  devices_mutex_.lock();
+  ports.lock();
+}
+
+void Library::unlock_after_fork() {
+  ports.unlock();
+  devices_mutex_.unlock();
+  opening_.unlock();
+  wildcards_mutex_.unlock();
+}
+
+// The child holds nothing of its parent's. Nobody uses this library there any more, whatever locks
+// other threads had.
+void Library::abandon() {
+  abandon_follower();
+  ports.abandon();
 }
 
 Status Library::open_devices() {
@@ -107,8 +129,8 @@ Status Library::open(ibv_device* device) {
     }
     return error;
   }
+  opened_ = true;
   refused_.erase(device);
-  install_fork_handlers();
   ibv_device_attr attributes{};
   runtime::ConnectionManager* manager = manager_of(verbs);
   const int code = manager == nullptr ? errno : ibv_query_device(verbs, &attributes);

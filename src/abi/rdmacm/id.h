@@ -200,7 +200,12 @@ struct Library {
   // does so.
   void follow_interfaces();
   void follow_soon();
-  void abandon_follower();  // in the child of a fork
+
+  // Around fork().
+  void lock_for_fork();
+  void unlock_after_fork();
+  void abandon();
+  bool had_devices() const { return opened_; }
 
  private:
   std::mutex wildcards_mutex_;
@@ -208,12 +213,14 @@ struct Library {
   std::unique_ptr<runtime::InterfaceMonitor> monitor_;  // from the first wildcard on
   std::atomic<int> follow_fd_{-1};                      // an eventfd
   void start_following();
+  void abandon_follower();
 
   std::mutex opening_;
   std::mutex devices_mutex_;  // leaf
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::shared_ptr<Device>> lent_;
   std::atomic<bool> checked_{false};
+  std::atomic<bool> opened_{false};
   std::set<ibv_device*> refused_;  // those that could not be opened: said once
   Status open(ibv_device* device);
   std::shared_ptr<Device> find(const runtime::ConnectionManager& manager);
@@ -221,7 +228,7 @@ struct Library {
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
 Library& library();
-void install_fork_handlers();  // once a device is open
+void install_fork_handlers();  // once libibverbs has listed its devices
 template <typename Object>
 bool is_dead(const Object& object) {
   return object.library != &library();

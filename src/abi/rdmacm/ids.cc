@@ -16,16 +16,17 @@ namespace {
 
 std::atomic<Library*> current{nullptr};
 
-void before_fork() { library().ports.lock(); }
+void before_fork() { library().lock_for_fork(); }
 
-void after_fork_in_parent() { library().ports.unlock(); }
+void after_fork_in_parent() { library().unlock_after_fork(); }
 
-// Other threads may have held the old one's other locks: nobody takes them any more.
+// What has no device yet survives a fork, as in daemon().
 void after_fork_in_child() {
-  library().abandon_follower();
-  library().ports.abandon();
-  library().ports.unlock();
-  current = new Library;
+  Library& before = library();
+  const bool used = before.had_devices();
+  if (used) before.abandon();
+  before.unlock_after_fork();
+  if (used) current = new Library;
 }
 
 bool is_port_space(unsigned number) {
@@ -82,7 +83,7 @@ Library& library() {
 }
 
 // In the child, libibverbs lets go of the services it listens to before we let go of their ports:
-// it must have come first. And what has no device yet survives a fork, as in daemon().
+// it must have come first, with its first list of devices.
 void install_fork_handlers() {
   static const int installed [[maybe_unused]] =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);

@@ -13,6 +13,7 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/memory_region.h"
 #include "abi/verbs/objects.h"
+#include "runtime/process.h"
 
 #undef ibv_query_port
 
@@ -152,15 +153,20 @@ Result<ibv_context*> open_context(Device* device, int command_fd) {
   if (!command.ok()) return command.error();
   c.num_comp_vectors = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   pthread_mutex_init(&c.mutex, nullptr);
-
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(before_fork, in_parent, in_child); });
   {
     const std::lock_guard lock(open_contexts().mutex);
     open_contexts().contexts.push_back(context.get());
   }
   context->nic->add_listener(context->async.get());
   return &context.release()->context;
+}
+
+void install_fork_handlers() {
+  static const int installed [[maybe_unused]] = [] {
+    runtime::lock_process();  // its own come first
+    runtime::unlock_process();
+    return pthread_atfork(before_fork, in_parent, in_child);
+  }();
 }
 
 Device* device_of_command_file(ino_t file) {
