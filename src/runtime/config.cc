@@ -53,6 +53,12 @@ DatapathChoice parse_datapath(const std::string& value, DatapathChoice otherwise
   return otherwise;
 }
 
+bool parse_steering(const std::string& value) {
+  if (value == "off") return false;
+  if (!value.empty() && value != "on") warn("VERBENA_STEERING", value, "use on or off");
+  return true;
+}
+
 // From 1 to `most`; `value` keeps its default otherwise.
 void number(const char* name, uint32_t most, const char* wanted, uint32_t& value) {
   const std::string given = text(name);
@@ -70,6 +76,7 @@ Config read() {
   c.log_file = text("VERBENA_LOG_FILE");
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
+  c.steering = parse_steering(text("VERBENA_STEERING"));
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
   number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",

@@ -22,6 +22,7 @@ struct Config {
   std::string pcap;    // VERBENA_PCAP: file to capture packets to (%p becomes the process id)
   uint32_t vendor_part_id = 1;  // VERBENA_VENDOR_PART_ID: for programs that do less for parts that
                                 // they have never heard of
+  bool steering = true;  // VERBENA_STEERING: off where the kernel must not be given BPF programs
   // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" waits awake for so long before it sleeps on a
   // completion channel, for programs that get many events a second; "event" sleeps at once.
   Duration awake_before_sleep{0};

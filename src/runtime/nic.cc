@@ -81,6 +81,7 @@ Status Nic::start() {
 
   datapath::UdpOptions options;
   options.receive_buffer_bytes = config().receive_buffer;
+  options.steering = config().steering;
   auto udp = std::make_unique<datapath::UdpDatapath>(device_.interface_index, *directory_, options);
   udp_ = udp.get();
   add_shared_memory(std::move(udp));
@@ -166,6 +167,7 @@ Nic::~Nic() {
     }
     pthread_join(thread_, nullptr);
   }
+  if (udp_ != nullptr) udp_->forward_what_is_left();
   if (wake_fd_ >= 0) close(wake_fd_);
   if (gate_fd_ >= 0) close(gate_fd_);
 }

@@ -148,6 +148,7 @@ void Nic::transmit_at_exit() {
   do {
     transmit(runtime::now());
   } while (engine_->management().anything_to_send() && runtime::now() < until);
+  udp_->forward_what_is_left();
   mutex_.unlock();
 }
 

@@ -64,18 +64,20 @@ Probe make_probe(uint8_t slot, uint16_t index, uint32_t round) {
 }  // namespace
 
 Steering::Steering(const LocalAddress& address, int receive_fd, int send_fd,
-                   SlotDirectory& directory, uint64_t& updates)
+                   SlotDirectory& directory, uint64_t& updates, bool allowed)
     : address_(address),
       receive_fd_(receive_fd),
       send_fd_(send_fd),
       directory_(directory),
       updates_(updates),
       pause_(kShortestPause),
-      probes_(kFirstProbes) {
+      probes_(kFirstProbes),
+      refused_(!allowed) {
   members_[directory_.slot()].services = directory_.services_at(address_);
 }
 
 void Steering::start_round(Instant now) {
+  if (refused_) return;
   // Rounds of an earlier process with our slot must not be taken for ours.
   if (round_ == 0) round_ = static_cast<uint32_t>(now.ns ^ (now.ns >> 20));
   if (++round_ == 0) ++round_;
@@ -144,7 +146,7 @@ void Steering::learn(uint8_t slot, uint16_t index) {
 }
 
 void Steering::on_stray(Instant now) {
-  if (round_ == 0 || now - round_start_ < pause_) return;
+  if (refused_ || round_ == 0 || now - round_start_ < pause_) return;
   pause_ = std::min(pause_ * 2, kLongestPause);  // shorter again when a round has taught something
   start_round(now);
 }
@@ -170,7 +172,7 @@ std::vector<uint8_t> Steering::others() const {
   for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
     const Member& m = members_[slot];
     if (slot == directory_.slot()) continue;
-    if (m.index != SteeringTable::kUnknown || m.answered_round != 0) {
+    if (refused_ || m.index != SteeringTable::kUnknown || m.answered_round != 0) {
       slots.push_back(static_cast<uint8_t>(slot));
     }
   }
@@ -178,7 +180,7 @@ std::vector<uint8_t> Steering::others() const {
 }
 
 void Steering::tick(Instant now) {
-  if (round_ == 0) return;
+  if (round_ == 0 || refused_) return;
   // Whoever did not run for a while has learned nothing, and must not tell the kernel so.
   const bool patient = now - round_start_ < kPatience || !drained_;
   if (!program_seen_) {
@@ -227,7 +229,7 @@ void Steering::check_place(Instant now) {
 }
 
 Instant Steering::deadline() const {
-  if (round_ == 0) return kNever;
+  if (round_ == 0 || refused_) return kNever;
   if (!program_seen_ || changed_ || attach_due_) {
     if (!drained_ && !is_complete()) return kNever;
     return std::max(round_start_ + kPatience, next_program_at()) + kClockTick;
@@ -308,6 +310,7 @@ void Steering::attach(Instant now) {
     attached = attach(table);
     services_steered_ = false;
   }
+  refused_ = !attached && program_.empty();
   if (attached && changed_) pause_ = kShortestPause;
   if (updates_ != before) programs_paid_until_ = std::max(programs_paid_until_, now) + kPerProgram;
   changed_ = false;

@@ -30,9 +30,10 @@ namespace verbena::datapath {
 
 class Steering {
  public:
-  // The sockets must outlive it. `updates` counts the programs attached.
+  // The sockets must outlive it. `updates` counts the programs attached. Not `allowed`: it never
+  // attaches one, and packets reach the right process only by being forwarded.
   Steering(const LocalAddress& address, int receive_fd, int send_fd, SlotDirectory& directory,
-           uint64_t& updates);
+           uint64_t& updates, bool allowed);
 
   // Asks all members where they are. Also the way to join.
   void start_round(Instant now);
@@ -51,9 +52,10 @@ class Steering {
   // Acts on what has been learned. Call it now and then, and at the deadline.
   void tick(Instant now);
   Instant deadline() const;
-  // The kernel knows where we are and what we listen to.
-  bool settled() const { return placed_; }
-  // Slots of other processes that share the address, as far as is known.
+  // The kernel knows where we are and what we listen to, or it will never know.
+  bool settled() const { return placed_ || refused_; }
+  // Slots of other processes that share the address, as far as is known. Without a program nothing
+  // is: then all that there may be.
   std::vector<uint8_t> others() const;
 
  private:
@@ -88,6 +90,7 @@ class Steering {
   bool program_seen_ = false;         // the group obeys probes
   bool changed_ = false;              // learned something that is not attached
   bool attach_due_ = false;           // nothing was attached in this round yet
+  bool refused_;                      // the kernel takes no program, or may not be asked
   bool placed_ = false;               // what is attached has our place and our services
   bool drained_ = false;              // the socket was empty since this round, or check, began
   bool services_steered_ = true;      // the program had room for all services

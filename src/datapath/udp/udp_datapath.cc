@@ -72,12 +72,10 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   endpoint->receive_fd = std::move(receive.value());
   if (reports_ip_headers_) datapath::report_ip_headers(endpoint->receive_fd.get(), address);
   endpoint->hardware_segments = segments_in_hardware(interface_index_);
-  if (options_.steering) {
-    endpoint->steering =
-        std::make_unique<Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
-                                   directory_, counters_->steering_updates);
-    endpoint->steering->start_round(read_clock(options_));
-  }
+  endpoint->steering =
+      std::make_unique<Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
+                                 directory_, counters_->steering_updates, options_.steering);
+  endpoint->steering->start_round(read_clock(options_));
   watch(epoll_.get(), endpoint->receive_fd.get(), endpoints_.size());
   endpoints_.push_back(std::move(endpoint));
   return endpoints_.back().get();
@@ -191,6 +189,7 @@ std::span<const wire::RxPacket> UdpDatapath::receive() { return receiver_->recei
 bool UdpDatapath::pending() const { return receiver_->pending(); }
 wire::PacketSink& UdpDatapath::sink() { return *sender_; }
 void UdpDatapath::flush() { sender_->flush(); }
+void UdpDatapath::forward_what_is_left() { receiver_->forward_what_is_left(); }
 int UdpDatapath::wait_fd() const { return epoll_.get(); }
 
 namespace {
