@@ -45,7 +45,7 @@ test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)
 	$(call compile,default)
 	$(call compile,asan)
 	$(call compile,tsan)
-	@failed=; \
+	@for setting in $$(scripts/steering.sh); do export "$$setting"; done; failed=; \
 	echo "== thread sanitizer: runtime"; \
 	ctest --preset tsan -j $(JOBS) -L '^runtime$$' || failed="$$failed tsan"; \
 	echo "== address and undefined-behaviour sanitizers: unit, wire, sim, fuzz replay"; \
