@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "datapath/udp/plain_socket.h"
 #include "datapath/udp/unique_fd.h"
 
 namespace verbena::runtime {
@@ -30,7 +31,7 @@ int rank(const wire::Gid& gid) {
 // Asked by ioctl and not from /sys, which may be absent or show another network namespace.
 uint32_t speed_of(const Interface& link) {
   if ((link.flags & IFF_LOOPBACK) != 0) return kLoopbackMbps;
-  const datapath::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   ethtool_cmd settings{};
   settings.cmd = ETHTOOL_GSET;
   ifreq request{};

@@ -3,7 +3,7 @@
 # connection was made shows that it went this way.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need iperf3 rstream
+need iperf3 rstream ibv_rc_pingpong
 enter_namespace "$@"
 preload=$(find /usr/lib /usr/lib64 -name librspreload.so 2>/dev/null | head -n 1)
 [ -n "$preload" ] || skip "librspreload.so (Debian: librdmacm1) is not installed"
@@ -39,6 +39,12 @@ plain() { # LABEL OPTIONS...
 plain "nonblocking" -I 3 -C 20 -S 100003
 plain "blocking" -T b -I 3 -C 20 -S 100003
 plain "with poll" -T a -I 3 -C 20 -S 100003
+
+# A program that has queue pairs of its own beside: what libibverbs opens for itself must not become an rsocket.
+cm_pair "ibv_rc_pingpong" ibv_rc_pingpong -d verbena_lo -g 0 -n 100 -p %p -- \
+  ibv_rc_pingpong -d verbena_lo -g 0 -n 100 -p %p 127.0.0.1
+expect client '100 iters'
+[ "$(tcp_sockets "$port")" = 0 ] || fail "ibv_rc_pingpong: there was a TCP connection"
 
 # While it runs: the connection is Verbena's.
 take_port

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "datapath/udp/plain_socket.h"
 #include "datapath/udp/unique_fd.h"
 
 namespace verbena::rdmacm {
@@ -18,7 +19,7 @@ using datapath::UniqueFd;
 constexpr uint16_t kRoceV2Port = 4791;  // routes may depend on it
 
 UniqueFd udp_socket(sa_family_t family) {
-  return UniqueFd(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return datapath::plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC);
 }
 
 bool bind_to(const UniqueFd& fd, IpAddress address) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "datapath/udp/plain_socket.h"
 #include "datapath/udp/unique_fd.h"
 
 namespace verbena::datapath {
@@ -47,7 +48,7 @@ bool ethtool(int fd, const std::string& name, void* command) {
 
 // The driver's feature of that name; nothing when it cannot be asked.
 std::optional<bool> feature(const std::string& name, const char* wanted) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const UniqueFd fd = plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   if (!fd.valid()) return std::nullopt;
 
   alignas(ethtool_sset_info) char info_bytes[sizeof(ethtool_sset_info) + sizeof(uint32_t)] = {};

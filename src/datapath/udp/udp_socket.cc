@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "datapath/udp/plain_socket.h"
 #include "wire/icrc.h"
 
 #ifndef UDP_NO_CHECK6_RX
@@ -34,7 +35,7 @@ bool set(int fd, int level, int option, int value) {
 
 UniqueFd open_udp(const LocalAddress& address) {
   const bool v4 = address.gid.is_ipv4();
-  UniqueFd fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd fd = plain_socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
   // One family per socket: the other one's processes must not be in our way.
   if (fd.valid() && !v4) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   return fd;
