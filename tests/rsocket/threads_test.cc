@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -77,11 +78,15 @@ TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
     while (rsend(client, "x", 1, MSG_DONTWAIT) == 1) {
     }
     ASSERT_EQ(errno, EAGAIN);
-    std::thread sender(
-        [&] { EXPECT_EQ(rsend(client, "y", 1, 0), 1) << strerror(errno) << ", round " << round; });
+    std::atomic<bool> sent{false};
+    std::thread sender([&] {
+      EXPECT_EQ(rsend(client, "y", 1, 0), 1) << strerror(errno) << ", round " << round;
+      sent = true;
+    });
     ::usleep(1000);
     const Readers readers(client, 3);
-    EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN);  // gives credits, reads nothing
+    // Gives credits, for what has come so far, and reads nothing.
+    for (; !sent; ::usleep(100)) EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN);
     sender.join();
     pair.server.close();
     if (HasFailure()) return;
