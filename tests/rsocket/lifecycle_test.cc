@@ -354,9 +354,10 @@ TEST_F(Processes, AStoppedOneIsWaitedFor) {
   start(echo);
   echo_once(server_);
   child_->stop();
+  EXPECT_EQ(poll_one(server_.get(), POLLIN, 1'000), 0);  // whatever was under way is over
   const uint64_t before = wake_ups_of("rsocket");
   EXPECT_GT(before, 0u);
-  EXPECT_EQ(poll_one(server_.get(), POLLIN, 16'000), 0);  // longer than a queue pair's patience
+  EXPECT_EQ(poll_one(server_.get(), POLLIN, 15'000), 0);  // longer than a queue pair's patience
   EXPECT_EQ(wake_ups_of("rsocket"), before);
   child_->go_on();
   echo_once(server_);
@@ -368,7 +369,7 @@ TEST_F(Processes, AStoppedOneIsGivenUpWithKeepalive) {
   start(echo);
   echo_once(server_);
   set_int(server_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set_int(server_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_int(server_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 3);
   set_int(server_.get(), IPPROTO_TCP, TCP_KEEPCNT, 2);
   set_int(server_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   ::usleep(2'500'000);  // a few probes that are answered
