@@ -167,7 +167,7 @@ Nic::~Nic() {
     }
     pthread_join(thread_, nullptr);
   }
-  if (udp_ != nullptr) udp_->forward_what_is_left();
+  if (udp_ != nullptr) pass_on_what_is_left();
   if (wake_fd_ >= 0) close(wake_fd_);
   if (gate_fd_ >= 0) close(gate_fd_);
 }

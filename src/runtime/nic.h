@@ -134,6 +134,7 @@ class Nic {
   static void* thread_main(void* self);
   void run_background();
   bool work_until_quiet();
+  void pass_on_what_is_left();
   struct Outcome {
     bool received;    // packets came in
     bool unfinished;  // something is left that no descriptor will announce

@@ -14,6 +14,7 @@
 #include "cm/ip_addressing.h"
 #include "datapath/udp/udp_socket.h"
 #include "tests/runtime/cm_host_support.h"
+#include "tests/support/needs_steering.h"
 #include "wire/icrc.h"
 
 namespace verbena::runtime {
@@ -148,6 +149,7 @@ TEST(ConnectionManager, ServicesAreResolvedBetweenProcesses) {
 // When all have heard of each other, the kernel alone finds the way: no datagram goes through
 // another process.
 TEST(ConnectionManager, TheKernelFindsTheProcess) {
+  VERBENA_NEEDS_STEERING();
   CmProcess servers[4];
   CmProcess client;
   const auto port = [](size_t i) { return text(service(static_cast<uint16_t>(7010 + i))); };
@@ -202,6 +204,7 @@ TEST(ConnectionManager, SteeringProgramsAreReplacedInMeasure) {
 }
 
 TEST(ConnectionManager, AStoppedProcessDoesNotStopTheOthersConnections) {
+  VERBENA_NEEDS_STEERING();
   for (int stopped = 0; stopped < 3; ++stopped) {
     CmProcess bystanders[3];
     for (uint16_t i = 0; i < 3; ++i) {

@@ -8,6 +8,7 @@
 
 #include "datapath/udp/udp_socket.h"
 #include "tests/runtime/udp_process.h"
+#include "tests/support/needs_steering.h"
 #include "wire/icrc.h"
 
 namespace verbena::datapath {
@@ -35,6 +36,7 @@ TEST(Steering, PacketsReachTheirSlotWithoutSteering) {
 }
 
 TEST(Steering, SteeringMakesStraysRare) {
+  VERBENA_NEEDS_STEERING();
   std::vector<std::unique_ptr<Process>> processes;
   for (int i = 0; i < 5; ++i) {
     processes.push_back(std::make_unique<Process>());
@@ -62,6 +64,7 @@ TEST(Steering, SteeringMakesStraysRare) {
 }
 
 TEST(Steering, SteeringRecoversWhenAMemberLeaves) {
+  VERBENA_NEEDS_STEERING();
   auto first = std::make_unique<Process>();
   Process b;
   Process c;

@@ -10,6 +10,7 @@
 
 #include "datapath/udp/udp_socket.h"
 #include "tests/runtime/udp_process.h"
+#include "tests/support/needs_steering.h"
 #include "wire/icrc.h"
 
 namespace verbena::datapath {
@@ -88,6 +89,7 @@ TEST(UdpDatapath, ABatchTakesWhatItPromises) {
 }
 
 TEST(UdpDatapath, SinglesWhereSegmentationIsOff) {
+  VERBENA_NEEDS_STEERING();
   UdpOptions options;
   options.segmentation = Segmentation::Never;
   Process a(options);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "datapath/udp/udp_datapath.h"
+#include "tests/support/needs_steering.h"
 #include "wire/headers.h"
 
 namespace verbena::datapath {
@@ -33,7 +34,8 @@ inline Gid ipv6(const char* text) {
 
 // A directory, a datapath, and what arrived, as copies.
 struct Process {
-  explicit Process(const UdpOptions& options = {}) {
+  explicit Process(UdpOptions options = {}) {
+    options.steering &= test::steering_is_possible();
     auto claimed = SlotDirectory::claim([] { return std::string("answer\n"); });
     EXPECT_TRUE(claimed.ok());
     directory = std::move(claimed.value());

@@ -189,7 +189,6 @@ std::span<const wire::RxPacket> UdpDatapath::receive() { return receiver_->recei
 bool UdpDatapath::pending() const { return receiver_->pending(); }
 wire::PacketSink& UdpDatapath::sink() { return *sender_; }
 void UdpDatapath::flush() { sender_->flush(); }
-void UdpDatapath::forward_what_is_left() { receiver_->forward_what_is_left(); }
 int UdpDatapath::wait_fd() const { return epoll_.get(); }
 
 namespace {

@@ -73,9 +73,6 @@ class UdpDatapath final : public Datapath {
   // you. What it brings is returned by the next receive().
   void poll_directory();
 
-  // Before it ends: passes on what has come here for other processes, and drops what is for us.
-  void forward_what_is_left();
-
   // At most one sentence per second that the owner should log, for example that the path carries
   // only smaller packets than the caller sends.
   std::optional<std::string> take_warning();

@@ -136,16 +136,7 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
   return event.data.u64 < endpoints_.size() ? endpoints_[event.data.u64].get() : nullptr;
 }
 
-void UdpReceiver::forward_what_is_left() {
-  constexpr int kMostReads = 64;  // a peer may send faster than we forward
-  for (const auto& endpoint : endpoints_) {
-    for (int i = 0; i < kMostReads && !endpoint->is_group && read(*endpoint) > 0; ++i) {
-      packets_.clear();
-    }
-  }
-}
-
-size_t UdpReceiver::read(UdpEndpoint& endpoint) {
+void UdpReceiver::read(UdpEndpoint& endpoint) {
   // Not through the C library, where each call would be a cancellation point with its price.
   const long result = ::syscall(SYS_recvmmsg, endpoint.receive_fd.get(), messages_->headers.data(),
                                 trains_asked_, MSG_DONTWAIT, nullptr);
@@ -155,13 +146,12 @@ size_t UdpReceiver::read(UdpEndpoint& endpoint) {
   // message that comes alone would wait for.
   trains_asked_ =
       n == trains_asked_ ? std::min(2 * n, kTrains) : std::max({n, trains_asked_ / 2, size_t{1}});
-  if (n == 0) return 0;
+  if (n == 0) return;
   const NoCancel no_cancel;
   for (size_t i = 0; i < n; ++i) {
     take_train(endpoint, i);
     messages_->reset(i);
   }
-  return n;
 }
 
 void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {

@@ -31,8 +31,6 @@ class UdpReceiver {
   static constexpr uint64_t kDirectoryReady = UINT64_MAX;
 
   std::span<const wire::RxPacket> receive();
-  // Reads the sockets until they are empty and forwards what is not ours.
-  void forward_what_is_left();
   void poll_directory();
   bool pending() const { return !strays_arrived_.empty(); }
 
@@ -40,7 +38,7 @@ class UdpReceiver {
   struct Messages;
 
   UdpEndpoint* ready_endpoint();
-  size_t read(UdpEndpoint& endpoint);  // how many trains
+  void read(UdpEndpoint& endpoint);
   void take_train(UdpEndpoint& endpoint, size_t message);
   void cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride, uint16_t source_port,
            const wire::RxMeta& meta);
