@@ -3,15 +3,14 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "datapath/no_cancel.h"
 #include "datapath/udp/udp_socket.h"
+#include "datapath/unix_address.h"
 
 namespace verbena::datapath {
 namespace {
@@ -37,19 +36,8 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-struct UnixAddress {
-  sockaddr_un sun{};
-  socklen_t bytes = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&sun); }
-};
-
 UnixAddress address_of_slot(uint8_t slot) {
-  UnixAddress a;
-  a.sun.sun_family = AF_UNIX;
-  const int n = std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1, "verbena/shm/%u/%u",
-                              kProtocolVersion, slot);
-  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
-  return a;
+  return UnixAddress::abstract("verbena/shm/%u/%u", kProtocolVersion, slot);
 }
 
 UniqueFd open_socket() {

@@ -3,13 +3,13 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <ranges>
+
+#include "datapath/unix_address.h"
 
 namespace verbena::datapath {
 namespace {
@@ -25,11 +25,8 @@ UniqueFd open_socket() {
 // Calls `function`, bind() or connect(), with the abstract name of a slot's lifeline.
 template <typename Function>
 bool at_name_of(uint8_t slot, int fd, Function function) {
-  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
-  const int n = std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/life/%d/%u",
-                              kVersion, slot);
-  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size_t(n));
-  return function(fd, reinterpret_cast<const sockaddr*>(&name), bytes) == 0;
+  const UnixAddress name = UnixAddress::abstract("verbena/life/%d/%u", kVersion, slot);
+  return function(fd, name.get(), name.bytes) == 0;
 }
 
 // Another user's process could say anything.

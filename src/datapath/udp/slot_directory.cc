@@ -14,6 +14,8 @@
 #include <cstring>
 #include <optional>
 
+#include "datapath/unix_address.h"
+
 namespace verbena::datapath {
 namespace {
 
@@ -55,19 +57,8 @@ constexpr int kServicesPerPoll = 16;
 constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest
 constexpr size_t kMailboxReports = 1024;
 
-struct UnixAddress {
-  sockaddr_un sun{};
-  socklen_t bytes = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&sun); }
-};
-
 UnixAddress address_of_slot(uint8_t slot) {
-  UnixAddress a;
-  a.sun.sun_family = AF_UNIX;
-  const int n = std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1, "verbena/%u/slot/%u",
-                              kProtocolVersion, slot);
-  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
-  return a;
+  return UnixAddress::abstract("verbena/%u/slot/%u", kProtocolVersion, slot);
 }
 
 UnixAddress address_of(const ServiceName& name) {
@@ -79,14 +70,9 @@ UnixAddress address_of(const ServiceName& name) {
       to += std::snprintf(to, 3, "%02x", std::to_integer<unsigned>(b));
     }
   }
-  UnixAddress a;
-  a.sun.sun_family = AF_UNIX;
-  const int n =
-      std::snprintf(a.sun.sun_path + 1, sizeof a.sun.sun_path - 1,
-                    "verbena/%u/service/%u/%016llx/%s", kProtocolVersion, name.interface_index,
-                    static_cast<unsigned long long>(name.service_id), where);
-  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
-  return a;
+  return UnixAddress::abstract("verbena/%u/service/%u/%016llx/%s", kProtocolVersion,
+                               name.interface_index,
+                               static_cast<unsigned long long>(name.service_id), where);
 }
 
 UniqueFd open_socket() {
