@@ -59,6 +59,7 @@ static void serve() {
   answer.initiator_depth = request->param.conn.initiator_depth;          // way to us, and we to it
   answer.rnr_retry_count = 7;  // for ever, while a receive is missing
   rdma_ack_cm_event(request);
+  rdma_destroy_id(listener);  // one is enough: others who ask are refused
   {
     std::printf("3. make a queue pair, post a receive, accept\n");
     Endpoint endpoint(id->verbs, channel->fd);
@@ -77,7 +78,6 @@ static void serve() {
     rdma_destroy_qp(id);
   }
   rdma_destroy_id(id);
-  rdma_destroy_id(listener);
 }
 
 static void call(const char* server_address) {

@@ -181,7 +181,7 @@ bool Requester::lose(wire::Psn psn) {
 // The window shrinks by twice what was lost; by a quarter for all that was under way together at
 // most, and at once if the peer throws away what follows a loss.
 void Requester::slow_down(wire::Psn psn) {
-  if (board_->at(psn).sent > board_->slowed_down_at) {
+  if (Scoreboard::was_later(board_->at(psn).sent, board_->slowed_down_at)) {
     board_->slowed_down_at = board_->sends();
     board_->slow_down_left = qp_.window->most_at_once();
   }

@@ -79,14 +79,21 @@ class Scoreboard {
   }
 
   // It arrived, so whatever was sent before it did or never will.
-  void know_arrived(wire::Psn psn) { newest_arrived_ = std::max(newest_arrived_, at(psn).sent); }
+  void know_arrived(wire::Psn psn) {
+    if (was_later(at(psn).sent, newest_arrived_)) newest_arrived_ = at(psn).sent;
+  }
   // Something that was sent later has arrived. What was sent again is given a round trip's time
   // before anything follows from that: in a network that reorders it may be the first copy that
   // came.
   bool overtaken(wire::Psn psn, Instant now, Duration round_trip) {
     const Entry& e = at(psn);
-    if (e.sent >= newest_arrived_) return false;
+    if (!was_later(newest_arrived_, e.sent)) return false;
     return !e.again || microseconds(uint32_t{to_us(now) - e.sent_us}) >= round_trip;
+  }
+
+  // Numbers of sends, which wrap around on a link that never stops losing.
+  static bool was_later(uint32_t sent, uint32_t than) {
+    return static_cast<int32_t>(sent - than) > 0;
   }
 
   wire::Psn executed;     // the peer has executed all requests before this one

@@ -105,8 +105,10 @@ void StreamSocket::on_tick(Instant time) {
       end(ETIMEDOUT);
       rdma_disconnect(id_);
     }
+  } else if (std::exchange(probed_, false)) {
+    // The last one was answered: the idle time begins anew.
   } else if (idle && state_ == State::kConnected && endpoint_->window().control_free()) {
-    probing_ = true;
+    probing_ = probed_ = true;
     unanswered_ = 0;
     post_failed(endpoint_->post_probe());
   }

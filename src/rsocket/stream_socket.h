@@ -207,9 +207,10 @@ class StreamSocket final : public Socket {
   std::optional<Control> said_;   // the last goodbye
   bool goodbye_pending_ = false;  // it waits for a place in the send queue
   unsigned goodbyes_in_flight_ = 0;
-  bool active_ = false;  // something completed since the last tick
-  bool probing_ = false;
-  int unanswered_ = 0;  // intervals since the probe was sent
+  bool active_ = false;   // something completed since the last tick
+  bool probing_ = false;  // a probe is under way
+  bool probed_ = false;   // one was sent at the last tick, or before and not answered yet
+  int unanswered_ = 0;    // intervals since the probe was sent
 
   // A listener.
   size_t backlog_ = 0;

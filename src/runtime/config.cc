@@ -31,8 +31,8 @@ LogLevel parse_level(const std::string& value) {
 
 Duration parse_poll(const std::string& value) {
   constexpr const char* kHybrid = "hybrid";
-  constexpr uint32_t kDefault = 50;      // microseconds: what falling asleep and waking up costs
-  constexpr uint32_t kMost = 1'000'000;  // beyond, it is no longer hybrid
+  constexpr uint32_t kDefault = 50;   // microseconds: what falling asleep and waking up costs
+  constexpr uint32_t kMost = 10'000;  // a signal that comes meanwhile does not end the wait
   if (value.empty() || value == "event") return {};
   if (value == kHybrid) return microseconds(kDefault);
   if (value.starts_with(std::string(kHybrid) + ":")) {
@@ -42,7 +42,7 @@ Duration parse_poll(const std::string& value) {
     if (*digits >= '0' && *digits <= '9' && *end == 0 && n <= kMost)
       return microseconds(static_cast<int64_t>(n));
   }
-  warn("VERBENA_POLL", value, "use event, hybrid or hybrid:MICROSECONDS (up to 1000000)");
+  warn("VERBENA_POLL", value, "use event, hybrid or hybrid:MICROSECONDS (up to 10000)");
   return {};
 }
 

@@ -159,7 +159,8 @@ Status Nic::decorate() {
 }
 
 Nic::~Nic() {
-  if (thread_running_) {
+  const bool started = thread_running_;  // otherwise there is no engine, or no datapath
+  if (started) {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -167,7 +168,7 @@ Nic::~Nic() {
     }
     pthread_join(thread_, nullptr);
   }
-  if (udp_ != nullptr) pass_on_what_is_left();
+  if (started) pass_on_what_is_left();
   if (wake_fd_ >= 0) close(wake_fd_);
   if (gate_fd_ >= 0) close(gate_fd_);
 }
@@ -338,8 +339,10 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
 // Shares memory with the peer before a path to it is opened, if it is on this host and willing:
 // then all of the connection goes through memory, from the first packet on.
 void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask) {
+  constexpr Duration kPatience = milliseconds(200);  // with one that takes calls and hangs up
   const wire::Gid& destination = attr.address.destination;
-  for (bool reached = false; !reached;) {
+  const Instant until = runtime::now() + kPatience;
+  for (bool reached = false; !reached && runtime::now() < until;) {
     {
       Guard guard(*this);
       const wire::Qpn peer =
@@ -356,7 +359,7 @@ void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, 
 
 bool Nic::shares_memory(const core::QueuePair& qp) {
   Guard guard(*this);
-  return !dead() && local_ != nullptr && local_->has_link(qp.attributes().dest_qpn);
+  return !dead() && local_ != nullptr && local_->packet_bytes(qp.attributes().path) != 0;
 }
 
 // What comes through another process is late, may be overtaken, and is lost when that process ends:

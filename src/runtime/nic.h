@@ -59,6 +59,8 @@ class Nic {
     Nic& nic_;
   };
 
+  // Its interface is gone, and does not come back: one with the same index is another.
+  bool removed() const { return removed_.load(std::memory_order_relaxed); }
   // After a fork the child's copy is dead: every call on its objects fails with EIO.
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
 
@@ -191,7 +193,7 @@ class Nic {
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;
-  bool removed_ = false;  // the interface is gone
+  std::atomic<bool> removed_{false};  // the interface is gone
   std::vector<EventChannel*> listeners_;
   bool takes_datagrams_ = false;  // there is or was a UD queue pair: all addresses listen
 

@@ -2,7 +2,7 @@
 # When something fails, Verbena says what, with whom and why; running processes can be asked.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need ib_write_bw ibv_rc_pingpong python3
+need ib_write_bw ibv_rc_pingpong ibv_devinfo python3
 enter_namespace "$@"
 
 # The server dies in the middle.
@@ -59,4 +59,13 @@ time.sleep(600)'
     "$logs/devices" || fail "verbena devices does not say who holds port 4791"
   note "ok verbena devices names the holder"
 fi
+
+# What cannot be set up is said, and the device does not open.
+for setting in VERBENA_FAULTS=lose=0.1 VERBENA_PCAP=/nowhere/file.pcap; do
+  rc=0
+  env "$setting" "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || rc=$?
+  [ "$rc" = 1 ] || fail "$setting: exit status $rc"
+  grep -Eq "^verbena\[[0-9]+\]: $setting: " "$logs/setting" || fail "$setting: no reason is given"
+done
+note "ok bad settings"
 pass

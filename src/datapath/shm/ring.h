@@ -54,11 +54,13 @@ struct RecordWord {
             .cut_shift = static_cast<uint8_t>(word >> 24),
             .body_bytes = static_cast<uint32_t>(word >> 32)};
   }
+  static constexpr uint8_t kLeastCutShift = 8;  // no path MTU is below 256
   // Whether a writer writes such words.
   constexpr bool sane() const {
     return (kind == RecordKind::Packet || kind == RecordKind::Addresses) &&
            header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
-           cut_shift < std::bit_width(wire::kMaxPayloadBytes);
+           (cut_shift == 0 ||
+            (cut_shift >= kLeastCutShift && cut_shift < std::bit_width(wire::kMaxPayloadBytes)));
   }
 
   bool is_small() const { return header_bytes + body_bytes <= kFrontBytes; }
