@@ -12,9 +12,8 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <optional>
-
-#include "datapath/unix_address.h"
 
 namespace verbena::datapath {
 namespace {
@@ -94,6 +93,12 @@ bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
   m.msg_iovlen = 2;
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
+
+// A Unix socket's queue is short (net.unix.max_dgram_qlen): its reader gets a moment. Whoever does
+// not keep up then is not waited for again until something got through, lest a stopped process hold
+// up its neighbours.
+constexpr int kMostNaps = 20;
+constexpr timespec kNap{0, 50'000};
 
 Forwarded outcome(bool sent) {
   if (sent) return Forwarded::Yes;
@@ -208,6 +213,20 @@ Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
   return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
 }
 
+Forwarded SlotDirectory::deliver(const UnixAddress& to, std::span<const std::byte> head,
+                                 std::span<const std::byte> body) {
+  for (;;) {
+    const Forwarded result = outcome(send_to(socket_.get(), to, head, body));
+    if (result != Forwarded::Dropped) {
+      naps_left_.store(kMostNaps, std::memory_order_relaxed);
+      return result;
+    }
+    if (errno != EAGAIN || naps_left_.load(std::memory_order_relaxed) == 0) return result;
+    naps_left_.fetch_sub(1, std::memory_order_relaxed);
+    ::nanosleep(&kNap, nullptr);
+  }
+}
+
 Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes,
                                  uint32_t stride) {
@@ -215,7 +234,7 @@ Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = stride;
-  return outcome(send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h), bytes));
+  return deliver(address_of_slot(to_slot), bytes_of_value(h), bytes);
 }
 
 Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
@@ -224,7 +243,7 @@ Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arri
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = static_cast<uint32_t>(bytes.size());
-  return outcome(send_to(socket_.get(), address_of(to), bytes_of_value(h), bytes));
+  return deliver(address_of(to), bytes_of_value(h), bytes);
 }
 
 Status SlotDirectory::claim_service(const ServiceName& name) {
@@ -402,13 +421,19 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
       --missing;
     }
   };
+  const auto ask = [&](uint8_t slot) {
+    const Header request{.kind = Kind::CountersRequest, .token = slot};
+    for (int naps = kMostNaps; naps > 0; --naps) {
+      if (send_to(fd.get(), address_of_slot(slot), bytes_of_value(request), {})) return true;
+      if (errno != EAGAIN) return false;
+      ::nanosleep(&kNap, nullptr);
+    }
+    return true;  // it is there, but will not answer
+  };
   // Asking and reading take turns, because few answers fit into a Unix socket's queue.
   size_t missing = 0;
   for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
-    const Header request{.kind = Kind::CountersRequest, .token = slot};
-    if (send_to(fd.get(), address_of_slot(static_cast<uint8_t>(slot)), bytes_of_value(request),
-                {}) ||
-        errno == EAGAIN) {
+    if (ask(static_cast<uint8_t>(slot))) {
       reports.push_back({.slot = static_cast<uint8_t>(slot), .pid = 0, .uid = 0, .text = {}});
       ++missing;
     }

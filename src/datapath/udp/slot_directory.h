@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "datapath/udp/unique_fd.h"
+#include "datapath/unix_address.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
@@ -159,6 +161,8 @@ class SlotDirectory {
   void deliver_report(std::span<const std::byte> message, const Mailbox* self);
   Mailbox* mailbox_of(const LocalAddress& address);
   static void wake(Mailbox& mailbox, const Mailbox* self);
+  Forwarded deliver(const UnixAddress& to, std::span<const std::byte> head,
+                    std::span<const std::byte> body);
 
   const UniqueFd socket_;
   const uint8_t slot_;
@@ -171,6 +175,7 @@ class SlotDirectory {
     UniqueFd socket;
   };
   std::vector<Service> services_;
+  std::atomic<int> naps_left_{0};  // that a full queue is worth; 0 until something got through
   uint64_t undeliverable_ = 0;
   std::vector<std::byte> buffer_;
 };
