@@ -18,6 +18,8 @@ bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference qp_load qp_ce
 configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
 	&& echo Ninja || echo 'Unix Makefiles')}" cmake --preset $(1) --log-level=NOTICE $(2)
 compile = cmake --build --preset $(1) -j $(JOBS)
+# Before programs are run: off with what this kernel does not take.
+steering = for setting in $$(scripts/steering.sh); do export "$$setting"; done
 # What clang-format and clang-tidy look at: tracked and new files.
 sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
 	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.h' 'examples/*.cc'
@@ -35,7 +37,7 @@ demo: ## run Debian's ib_write_bw on Verbena, both ends on this machine
 	scripts/install-packages.sh build demo
 	$(call configure,default)
 	$(call compile,default) --target ibverbs rdmacm verbena
-	scripts/demo.sh
+	@$(steering); scripts/demo.sh
 
 test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)
 	scripts/install-packages.sh build test
@@ -45,7 +47,7 @@ test: ## build plain and sanitized, run every test (under 20 minutes on 2 cores)
 	$(call compile,default)
 	$(call compile,asan)
 	$(call compile,tsan)
-	@for setting in $$(scripts/steering.sh); do export "$$setting"; done; failed=; \
+	@$(steering); failed=; \
 	echo "== thread sanitizer: runtime"; \
 	ctest --preset tsan -j $(JOBS) -L '^runtime$$' || failed="$$failed tsan"; \
 	echo "== address and undefined-behaviour sanitizers: unit, wire, sim, fuzz replay"; \
@@ -67,7 +69,7 @@ interop: ## run the interoperability tests (tests/interop/*.sh); those that cann
 	scripts/install-packages.sh build interop
 	$(call configure,default)
 	$(call compile,default)
-	@failed=; for script in $(sort $(wildcard tests/interop/*.sh)); do \
+	@$(steering); failed=; for script in $(sort $(wildcard tests/interop/*.sh)); do \
 		echo "== $$script"; rc=0; VERBENA_BUILD=$(CURDIR)/build bash $$script || rc=$$?; \
 		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
 		*) echo "FAILED: $$script"; failed=1;; esac; done; test -z "$$failed"
