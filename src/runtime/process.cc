@@ -82,8 +82,9 @@ void unlock_process() { process().mutex.unlock(); }
 std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
   for (const OpenNic& open : process().nics) {
     if (open.interface_index != interface_index) continue;
-    const auto nic = open.handle.lock();  // null: its last user is just closing it
-    if (nic != nullptr && !nic->removed()) return nic;
+    // Not even held for a moment: its deleter, were we the last, would want the lock that we hold.
+    if (open.nic->removed()) continue;
+    if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is just closing it
   }
   return nullptr;
 }
