@@ -57,7 +57,6 @@ ibv_gid to_public(const wire::Gid& gid) {
 Status Library::check_devices() {
   if (checked_) return {};
   const DeviceList list;
-  install_fork_handlers();
   if (list.count == 0) return kNoDevices;
   checked_ = true;
   return {};

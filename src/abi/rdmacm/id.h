@@ -228,7 +228,6 @@ struct Library {
   std::optional<Local> find_among_open(const wire::Gid& gid, uint32_t scope);
 };
 Library& library();
-void install_fork_handlers();  // once libibverbs has listed its devices
 template <typename Object>
 bool is_dead(const Object& object) {
   return object.library != &library();

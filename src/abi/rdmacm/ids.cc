@@ -82,12 +82,15 @@ Library& library() {
   return *current;
 }
 
+namespace {
+
 // In the child, libibverbs lets go of the services it listens to before we let go of their ports:
-// it must have come first, with its first list of devices.
-void install_fork_handlers() {
-  static const int installed [[maybe_unused]] =
-      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+// it comes first, because we need it. Why with the library: see its context.cc.
+[[gnu::constructor]] void install_fork_handlers() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
+
+}  // namespace
 
 Status check_alive(const Id& id) {
   if (is_dead(id)) return kForked;

@@ -13,6 +13,7 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/memory_region.h"
 #include "abi/verbs/objects.h"
+#include "runtime/config.h"
 #include "runtime/process.h"
 
 #undef ibv_query_port
@@ -32,6 +33,7 @@ OpenContexts& open_contexts() {
 }
 
 void before_fork() {
+  (void)runtime::config();  // whoever reads it now, for the first time, gets to its end
   lock_device_table();
   open_contexts().mutex.lock();
 }
@@ -161,13 +163,18 @@ Result<ibv_context*> open_context(Device* device, int command_fd) {
   return &context.release()->context;
 }
 
-void install_fork_handlers() {
-  static const int installed [[maybe_unused]] = [] {
-    runtime::lock_process();  // its own come first
-    runtime::unlock_process();
-    return pthread_atfork(before_fork, in_parent, in_child);
-  }();
+namespace {
+
+// With the library, not with its first use: a thread that installs them while another forks would
+// wait for the end of the fork with the guard of a static variable in its hand, and the child would
+// find that taken for ever.
+[[gnu::constructor]] void install_fork_handlers() {
+  runtime::lock_process();  // its own come first
+  runtime::unlock_process();
+  pthread_atfork(before_fork, in_parent, in_child);
 }
+
+}  // namespace
 
 Device* device_of_command_file(ino_t file) {
   const std::lock_guard lock(open_contexts().mutex);

@@ -9,8 +9,6 @@ namespace verbena::abi {
 runtime::DeviceInfo current_info(Device* device);
 
 // Held across fork(), so that the child finds it free.
-// Before any of our locks is taken that the child of a fork may want. In context.cc.
-void install_fork_handlers();
 void lock_device_table();
 void unlock_device_table();
 

@@ -54,7 +54,6 @@ Device* find_or_add(const runtime::DeviceInfo& info) {
 
 // A null-terminated array from malloc, as ibv_free_device_list takes it.
 Result<ibv_device**> list_devices(int* count) {
-  install_fork_handlers();
   const runtime::Discovery found = runtime::discover_devices(runtime::config().devices);
   for (const auto& interface : found.unusable) {
     runtime::log(found.devices.empty() ? runtime::LogLevel::Warning : runtime::LogLevel::Debug,

@@ -97,8 +97,12 @@ bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
 // A Unix socket's queue is short (net.unix.max_dgram_qlen): its reader gets a moment. Whoever does
 // not keep up then is not waited for again until something got through, lest a stopped process hold
 // up its neighbours.
-constexpr int kMostNaps = 20;
-constexpr timespec kNap{0, 50'000};
+constexpr int kShortNaps = 10;
+constexpr int kMostNaps = 30;
+void nap(int left) {
+  const timespec pause{0, left > kMostNaps - kShortNaps ? 50'000 : 1'000'000};
+  ::nanosleep(&pause, nullptr);
+}
 
 Forwarded outcome(bool sent) {
   if (sent) return Forwarded::Yes;
@@ -221,9 +225,10 @@ Forwarded SlotDirectory::deliver(const UnixAddress& to, std::span<const std::byt
       naps_left_.store(kMostNaps, std::memory_order_relaxed);
       return result;
     }
-    if (errno != EAGAIN || naps_left_.load(std::memory_order_relaxed) == 0) return result;
-    naps_left_.fetch_sub(1, std::memory_order_relaxed);
-    ::nanosleep(&kNap, nullptr);
+    const int left = naps_left_.load(std::memory_order_relaxed);
+    if (errno != EAGAIN || left == 0) return result;
+    naps_left_.store(left - 1, std::memory_order_relaxed);
+    nap(left);
   }
 }
 
@@ -426,7 +431,7 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
     for (int naps = kMostNaps; naps > 0; --naps) {
       if (send_to(fd.get(), address_of_slot(slot), bytes_of_value(request), {})) return true;
       if (errno != EAGAIN) return false;
-      ::nanosleep(&kNap, nullptr);
+      nap(naps);
     }
     return true;  // it is there, but will not answer
   };
