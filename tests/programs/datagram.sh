@@ -5,6 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ibv_uc_pingpong ibv_ud_pingpong ib_send_bw ib_send_lat ib_write_bw ib_write_lat
 enter_namespace "$@"
+datagrams_may_get_lost
 uc=(ibv_uc_pingpong -d verbena_lo -g 0)
 ud=(ibv_ud_pingpong -d verbena_lo -g 0)
 perftest=(-d verbena_lo -x 0 -F)

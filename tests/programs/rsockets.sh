@@ -61,6 +61,7 @@ note "ok rcopy"
 # Datagrams. The server counts what arrives; with -T e it sends everything back. Few messages: what udpong does not get
 # back within a millisecond it sends again, and then looks at all the answers, so that on a busy machine it is slow.
 server_ends=no
+datagrams_may_get_lost
 pong() { # LABEL ADDRESS OPTIONS...
   local label="udpong, $1" address=$2
   shift 2
