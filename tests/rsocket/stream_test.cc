@@ -197,12 +197,18 @@ TEST(Connecting, NobodyListensIsRefused) {
   EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
 }
 
-TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
-  Address at;
-  const Rsocket listening = listener(&at);
+// A socket that does not block, with a connection under way.
+Rsocket connecting_to(const Address& at) {
   Rsocket socket = stream_socket();
   set_nonblocking(socket.get());
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  return socket;
+}
+
+TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  const Rsocket socket = connecting_to(at);
   EXPECT_EQ(poll_one(socket.get(), POLLOUT), POLLOUT);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
 }
@@ -210,9 +216,7 @@ TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
 TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
   Address at;
   listener(&at);
-  Rsocket socket = stream_socket();
-  set_nonblocking(socket.get());
-  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  const Rsocket socket = connecting_to(at);
   EXPECT_EQ(poll_one(socket.get(), POLLOUT) & (POLLERR | POLLOUT), POLLERR | POLLOUT);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), ECONNREFUSED);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
@@ -223,9 +227,7 @@ TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
 TEST(Connecting, AskedAgainTellsTheOutcome) {
   Address at;
   const Rsocket listening = listener(&at);
-  Rsocket socket = stream_socket();
-  set_nonblocking(socket.get());
-  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  const Rsocket socket = connecting_to(at);
   EXPECT_EQ(poll_one(socket.get(), POLLOUT), POLLOUT);
   EXPECT_EQ(rconnect(socket.get(), at.get(), at.length), 0) << strerror(errno);
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EISCONN);
@@ -250,9 +252,7 @@ TEST(Connecting, AskedAgainTellsTheRefusal) {
 TEST(Connecting, AskedAgainWithBlockingWaitsForTheOutcome) {
   Address at;
   const Rsocket listening = listener(&at);
-  Rsocket socket = stream_socket();
-  set_nonblocking(socket.get());
-  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  const Rsocket socket = connecting_to(at);
   set_nonblocking(socket.get(), false);
   EXPECT_EQ(rconnect(socket.get(), at.get(), at.length), 0) << strerror(errno);
   EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
@@ -275,9 +275,7 @@ TEST(Connecting, ARefusedSocketIsAsNew) {
 TEST(Connecting, SendingWaitsForTheConnection) {
   Address at;
   const Rsocket listening = listener(&at);
-  Rsocket socket = stream_socket();
-  set_nonblocking(socket.get());
-  EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EINPROGRESS);
+  const Rsocket socket = connecting_to(at);
   set_nonblocking(socket.get(), false);
   EXPECT_EQ(rsend(socket.get(), "hello", 5, 0), 5);
   const Rsocket server = accepted(listening);

@@ -249,7 +249,7 @@ class Checks {
       problem = initiate(op, layout, how);
     } else if (op.takes_receive) {
       if (how.late_receives) {
-        std::this_thread::sleep_for(20ms);
+        std::this_thread::sleep_for(20ms);  // the first SENDs find none, on whatever device
         post_receives(layout);
       }
       problem = receive(op, layout);
