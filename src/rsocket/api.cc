@@ -32,9 +32,10 @@ void after_fork_in_child() {
   Attendant::forget_in_child();
 }
 
-void install_fork_handler() {
-  static const int installed = pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  (void)installed;
+// Before there are threads: a fork must not find a static variable that another one is making.
+[[gnu::constructor]] void prepare_for_forks() {
+  SocketTable::instance();
+  pthread_atfork(nullptr, nullptr, after_fork_in_child);
 }
 
 template <typename T>
@@ -144,7 +145,6 @@ RSOCKET_EXPORT int rsocket(int domain, int type, int protocol) {
     if ((domain != AF_INET && domain != AF_INET6) || !(stream || datagram) || Call::nested()) {
       return told<int>(Error{ENOTSUP});
     }
-    install_fork_handler();
     const int file_flags = type & SOCK_NONBLOCK ? O_NONBLOCK : 0;
     const int descriptor_flags = type & SOCK_CLOEXEC ? FD_CLOEXEC : 0;
     return told(stream ? StreamSocket::create(domain, file_flags, descriptor_flags)

@@ -48,12 +48,14 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   } unlock;
   if (auto nic = find_nic(device.interface_index)) return nic;
   std::shared_ptr<Nic> nic(new Nic(device), [](Nic* dying) {
-    if (!dying->dead()) {
-      lock_process();
-      unregister_nic(dying);
-      unlock_process();
+    if (dying->dead()) {
+      delete dying;
+      return;
     }
+    lock_process();  // until its sockets are closed: the child of a fork would keep them
+    unregister_nic(dying);
     delete dying;
+    unlock_process();
   });
   const Status started = nic->start();
   if (!started.ok()) {

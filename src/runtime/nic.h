@@ -23,6 +23,7 @@
 #include "datapath/udp/udp_datapath.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
+#include "runtime/numa.h"
 
 namespace verbena::runtime {
 
@@ -203,6 +204,7 @@ class Nic {
   int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
   int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
   bool stop_ = false;                     // under mutex_
+  Placement placement_;                   // under mutex_
   Instant sleeping_until_ = {INT64_MIN};  // under mutex_; INT64_MIN: not asleep
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_

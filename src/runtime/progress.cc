@@ -225,6 +225,7 @@ void Nic::turn_for_poller() {
   if (!mutex_.try_lock()) return;
   if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
+    placement_.note_caller();
     // The thread sleeps until a packet comes; now it must look in instead.
     if (sleeping_until_ != kAwake && sleeping_until_ > runtime::now() + kPatience) {
       sleeping_until_ = kAwake;
@@ -308,7 +309,9 @@ void* Nic::thread_main(void* self) {
 void Nic::run_background() {
   uint64_t activity_seen = 0;
   mutex_.lock();
+  placement_.begin();
   while (!stop_) {
+    placement_.follow();
     // Decide how long to sleep, and say so before letting the lock go.
     const Instant at = runtime::now();
     Instant until = std::min(next_deadline(), udp_->deadline());

@@ -2,11 +2,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
+#include <thread>
 
 #include "tests/abi/loopback_support.h"
 
@@ -213,6 +217,30 @@ TEST_F(Fork, ChildOpensItsOwnDevice) {
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+}
+
+// A socket in the child would get the packets of its parent's next device.
+TEST(Process, AForkBesideOneWhoOpensAndClosesPassesNoSocketOn) {
+  open_loopback();
+  const auto before = open_descriptors();
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) EXPECT_NE(open_loopback(), nullptr);
+  });
+  for (int i = 0; i < 100; ++i) {
+    const int sockets = in_child([&] {
+      return static_cast<int>(std::ranges::count_if(open_descriptors(), [&](const auto& entry) {
+        int domain = AF_NETLINK;  // devices are listed by one, which is closed at once
+        socklen_t size = sizeof domain;
+        if (before.contains(entry)) return false;
+        getsockopt(std::stoi(entry), SOL_SOCKET, SO_DOMAIN, &domain, &size);
+        return domain != AF_NETLINK;
+      }));
+    });
+    EXPECT_EQ(sockets, 0);
+  }
+  done = true;
+  other.join();
 }
 
 TEST(Process, ForkSupportIsNotNeeded) {
