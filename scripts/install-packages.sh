@@ -9,7 +9,7 @@ declare -A packages=(
            libgtest-dev libbenchmark-dev pkg-config"
   [demo]="perftest iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
-          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev"
+          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf gnuplot-nox python3 iproute2 util-linux"
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
   [fuzz]="clang libclang-rt-14-dev"

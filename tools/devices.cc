@@ -8,6 +8,7 @@
 #include "runtime/devices.h"
 #include "runtime/failure_text.h"
 #include "runtime/port_state.h"
+#include "tools/findings.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {
@@ -85,6 +86,16 @@ void print_device(const DeviceInfo& device, bool verbose) {
   fmt::print("\n");
 }
 
+// What stands in the way of good service, in sentences. A device that has no problem is said above.
+std::vector<std::string> problems_of(const Discovery& found) {
+  std::vector<std::string> problems;
+  for (Finding& finding : examine_devices(found)) {
+    const bool said = finding.about == "devices" || finding.verdict == Verdict::Good;
+    if (!said) problems.push_back(std::move(finding.text));
+  }
+  return problems;
+}
+
 void print_text(const Discovery& found, bool verbose) {
   if (found.devices.empty()) {
     fmt::print(
@@ -97,27 +108,13 @@ void print_text(const Discovery& found, bool verbose) {
     for (const auto& [interface, why] : found.unusable) fmt::print("  {} {}\n", interface, why);
     fmt::print("\n");
   }
-  const auto problems = find_problems(found);
+  const auto problems = problems_of(found);
   if (problems.empty()) {
     fmt::print("No problems found.\n");
     return;
   }
   fmt::print("Problems:\n");
   for (const std::string& problem : problems) fmt::print("  * {}\n", problem);
-}
-
-std::string json_string(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += fmt::format("\\{}", c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
 }
 
 std::string json_device(const DeviceInfo& device) {
@@ -148,7 +145,7 @@ void print_json(const Discovery& found) {
                             json_string(interface), json_string(why));
   }
   std::string problems;
-  for (const std::string& problem : find_problems(found)) {
+  for (const std::string& problem : problems_of(found)) {
     problems += (problems.empty() ? "" : ",") + json_string(problem);
   }
   fmt::print("{{\"devices\":[{}],\"unusable\":[{}],\"problems\":[{}]}}\n", devices, unusable,

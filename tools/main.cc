@@ -48,6 +48,7 @@ struct Line {
   Settings env_settings;
   DevicesOptions devices;
   CountersOptions counters;
+  DoctorOptions doctor;
 };
 
 // CLI11 does not know that the words it leaves alone are a program.
@@ -117,6 +118,21 @@ CLI::App* add_counters(CLI::App& app, Line& line) {
   return counters;
 }
 
+CLI::App* add_doctor(CLI::App& app, Line& line) {
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Check this machine and the way to others; say what to change");
+  doctor->footer(
+      "\nNeeds no privileges and changes nothing.\n"
+      "\nExamples:\n"
+      "  verbena doctor                    this machine\n"
+      "  verbena doctor 192.0.2.2 node3    and the way to two others\n"
+      "\nExit status: 0 if nothing has to be changed, 1 otherwise. Hints do not count.");
+  doctor->add_option("HOST", line.doctor.hosts, "Hosts to reach: names or addresses")
+      ->type_name("");
+  doctor->add_flag("--json", line.doctor.json, "Print JSON, for programs");
+  return doctor;
+}
+
 // Its options are the program's own (tools/perf), --help included.
 CLI::App* add_perf(CLI::App& app) {
   CLI::App* perf = app.add_subcommand("perf", "Measure bandwidth and latency between two hosts");
@@ -147,6 +163,7 @@ int main(int argc, char** argv) {
   Line line;
   const CLI::App* const run = add_run(app, line);
   const CLI::App* const devices = add_devices(app, line);
+  const CLI::App* const doctor = add_doctor(app, line);
   const CLI::App* const counters = add_counters(app, line);
   const CLI::App* const perf = add_perf(app);
   const CLI::App* const env = add_env(app, line);
@@ -180,6 +197,7 @@ int main(int argc, char** argv) {
     return run_program(line.run_settings, command);
   }
   if (*devices) return list_devices(line.devices);
+  if (*doctor) return run_doctor(line.doctor);
   if (*counters) return print_counters(line.counters);
   if (*perf) return run_perf(perf->remaining());
   if (*env) return print_environment(line.env_settings);

@@ -6,14 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/devices.h"
-
 namespace verbena::tool {
 
 // Exit statuses, as man/verbena.1 documents them. `run` uses those of env(1) and timeout(1), which
 // leave the small numbers to the program it becomes.
 inline constexpr int kDone = 0;
-inline constexpr int kNotThere = 1;     // no usable device; no such Verbena process
+inline constexpr int kNotThere = 1;     // no usable device; no such process; something to change
 inline constexpr int kUsage = 2;        // the command line was wrong
 inline constexpr int kRunFailed = 125;  // run: the tool itself failed, nothing was started
 inline constexpr int kNotExecutable = 126;
@@ -61,7 +59,13 @@ struct CountersOptions {
 };
 int print_counters(const CountersOptions& options);
 
-// What stands in the way of good service, in sentences, worst first.
-std::vector<std::string> find_problems(const runtime::Discovery& found);
+struct DoctorOptions {
+  std::vector<std::string> hosts;
+  bool json = false;
+};
+int run_doctor(const DoctorOptions& options);
+
+// As JSON writes it, with its quotes.
+std::string json_string(std::string_view text);
 
 }  // namespace verbena::tool

@@ -19,7 +19,7 @@ no_err() { [ ! -s "$logs/err" ] || fail "something is on standard error"; }
 # --- help and usage
 try 0 "$tool" --version
 out '^verbena [0-9]+\.[0-9]+\.[0-9]+$'
-for command in run devices counters env; do
+for command in run devices doctor counters env; do
   try 0 "$tool" "$command" --help
   out 'Usage: verbena '
   out 'Examples:'

@@ -1,0 +1,174 @@
+#!/bin/bash
+# verbena doctor: a healthy machine and host, and each thing that can be wrong, named with what to do about it.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need ip nsenter nft python3
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+
+# doctor STATUS [ARGUMENTS...]: its findings as lines "place|verdict|about|text" in $logs/findings. The machine's
+# own are in place "here".
+doctor() {
+  local expected=$1 status=0
+  shift
+  timeout 60 "$tool" doctor --json "$@" >"$logs/json" 2>"$logs/err" || status=$?
+  [ "$status" = "$expected" ] || fail "verbena doctor $*: exit status $status instead of $expected"
+  python3 - "$logs/json" >"$logs/findings" <<'PYTHON' || fail "verbena doctor --json $*: not what it should be"
+import json, sys
+told = json.load(open(sys.argv[1]))
+places = [("here", told["machine"])] + [(h["host"], h["findings"]) for h in told["hosts"]]
+problem = False
+for place, findings in places:
+    for f in findings:
+        assert f["verdict"] in ("ok", "hint", "problem") and f["about"] and f["text"], f
+        problem = problem or f["verdict"] == "problem"
+        print(place, f["verdict"], f["about"], f["text"], sep="|")
+assert told["ok"] == (not problem), told["ok"]
+PYTHON
+}
+says() { grep -Eq -- "^$1\|$2\|$3\|.*$4" "$logs/findings" || fail "no finding: $1, $2, $3: $4"; }
+no_problem_with() { if grep -q "^$1|problem|" "$logs/findings"; then fail "a problem with $1"; fi; }
+
+# --- a healthy machine
+doctor 0
+for about in library devices 'UDP port 4791' steering 'process slots' 'ptrace scope' 'shared memory' \
+  /dev/shm 'locked memory' firewall; do
+  grep -Eq "^here\|(ok|hint)\|$about\|" "$logs/findings" || fail "nothing is said about $about"
+done
+"$tool" doctor >"$logs/text" || fail "verbena doctor: exit status $?"
+grep -Eq '^  ok +devices +verbena_lo has 127\.0\.0\.1' "$logs/text" || fail "no device in the text"
+grep -q '^Nothing has to be changed\.$' "$logs/text" || fail "no last word"
+note "ok a healthy machine"
+
+# --- a healthy host, by IPv4 and IPv6, and one's own address
+lay_wire
+listen() { # in the other namespace
+  start peer "${there[@]}" "$tool" perf --listen
+  local tries=200
+  until "${there[@]}" grep -Eqs '@verbena/.*service/' /proc/net/unix || [ $((tries--)) -le 0 ]; do sleep 0.05; done
+}
+listen
+doctor 0 192.0.2.2 2001:db8::2 192.0.2.1 127.0.0.1
+for host in 192.0.2.2 2001:db8::2 192.0.2.1 127.0.0.1; do
+  says "$host" ok reachable 'answers in'
+  says "$host" ok 'path MTU' 'RoCE MTU'
+  says "$host" ok 'RoCE echo' 'answered 5 of 5'
+done
+says 192.0.2.2 ok address 'from 192\.0\.2\.1 by verbena_veth0'
+says 192.0.2.2 ok 'path MTU' 'packets of 1500 bytes .* RoCE MTU of 1024'
+says here ok devices 'verbena_veth0 .*ip link set veth0 mtu 4188'
+note "ok a healthy host"
+
+# --- nobody there, nothing there, no such name
+doctor 1 192.0.2.99 198.51.100.1 no-such-host.invalid
+says 192.0.2.99 problem reachable 'no way to it: the host is down'
+says 198.51.100.1 problem address 'no route'
+says no-such-host.invalid problem address 'no known name'
+no_problem_with here
+note "ok hosts that are not there"
+
+# --- firewalls: the far one drops, refuses, forbids; the own one keeps packets in, or out
+firewall() { # PREFIX... -- RULE...
+  local -a where=()
+  while [ "$1" != -- ]; do
+    where+=("$1")
+    shift
+  done
+  shift
+  "${where[@]}" nft add table inet doctor
+  "${where[@]}" nft add chain inet doctor input '{ type filter hook input priority 0; }'
+  "${where[@]}" nft add chain inet doctor output '{ type filter hook output priority 0; }'
+  "${where[@]}" nft add rule inet doctor "$@"
+}
+tear_down() { "$@" nft delete table inet doctor; }
+if nft add table inet doctor 2>"$logs/nft" && nft delete table inet doctor; then
+  firewall "${there[@]}" -- input udp dport 4791 drop
+  doctor 1 192.0.2.2
+  says 192.0.2.2 ok reachable 'answers in'
+  says 192.0.2.2 problem 'RoCE echo' 'silent\. Most likely a firewall drops it.*ufw allow 4791/udp'
+  no_problem_with here
+  tear_down "${there[@]}"
+  firewall "${there[@]}" -- input udp dport 4791 reject with icmpx type admin-prohibited
+  doctor 1 192.0.2.2
+  says 192.0.2.2 problem 'RoCE echo' 'a firewall at 192\.0\.2\.2 refuses UDP port 4791'
+  tear_down "${there[@]}"
+  firewall "${there[@]}" -- input meta l4proto udp udp dport != 4791 drop
+  doctor 0 192.0.2.2
+  says 192.0.2.2 ok reachable 'RoCE alone'
+  says 192.0.2.2 hint 'path MTU' 'cannot be measured'
+  tear_down "${there[@]}"
+  firewall -- output oifname veth0 udp dport 4791 drop
+  doctor 1 192.0.2.2
+  says 192.0.2.2 problem 'RoCE echo' "this machine's own firewall"
+  tear_down
+  firewall -- input udp dport 4791 drop
+  doctor 1
+  says here problem firewall 'do not reach UDP port 4791 of verbena_veth0 \(192\.0\.2\.1\)'
+  says here problem firewall 'of verbena_lo \(127\.0\.0\.1\)'
+  tear_down
+  note "ok firewalls"
+else
+  note "firewalls are not tried: nft does not work here: $(head -n 1 "$logs/nft")"
+fi
+
+# --- nobody receives there
+kill -KILL "${pids[peer]}"
+finish peer 5
+doctor 1 192.0.2.2
+says 192.0.2.2 ok reachable 'answers in'
+says 192.0.2.2 problem 'RoCE echo' 'nobody receives on its UDP port 4791.*verbena perf --listen'
+note "ok a host without RDMA"
+
+# --- the way carries less than the interface: swallowed in silence, and said by a router
+ip link set veth0 mtu 9000
+listen
+doctor 1 192.0.2.2
+says 192.0.2.2 problem 'path MTU' 'packets of 1116 bytes arrive \(or somewhat more\).*those of 9000 vanish'
+says 192.0.2.2 problem 'path MTU' 'ip link set veth0 mtu 1116'
+says 192.0.2.2 ok 'RoCE echo' 'answered'
+note "ok a hop that swallows large packets"
+start third unshare -n sleep infinity
+tries=100
+while [ "$(readlink "/proc/${pids[third]}/ns/net")" = "$(readlink /proc/self/ns/net)" ] && [ $((tries--)) -gt 0 ]; do
+  sleep 0.05
+done
+beyond=(nsenter -t "${pids[third]}" -n)
+"${there[@]}" ip link set veth0 mtu 9000
+"${there[@]}" ip link add veth1 type veth peer name veth1 netns "${pids[third]}"
+"${there[@]}" ip link set veth1 mtu 2300
+"${beyond[@]}" ip link set veth1 mtu 2300
+"${there[@]}" ip link set veth1 up
+"${beyond[@]}" ip link set veth1 up
+"${there[@]}" ip address add 198.51.100.1/24 dev veth1
+"${beyond[@]}" ip address add 198.51.100.2/24 dev veth1
+"${there[@]}" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || fail "the second namespace cannot forward"
+"${beyond[@]}" ip route add 192.0.2.0/24 via 198.51.100.1
+ip route add 198.51.100.0/24 via 192.0.2.2
+start distant "${beyond[@]}" "$tool" perf --listen
+tries=200
+until "${beyond[@]}" grep -Eqs '@verbena/.*service/' /proc/net/unix || [ $((tries--)) -le 0 ]; do sleep 0.05; done
+doctor 1 198.51.100.2
+says 198.51.100.2 problem 'path MTU' 'packets of 2300 bytes arrive, which carry a RoCE MTU of 2048\. .*ip link set veth0 mtu 2300'
+says 198.51.100.2 ok 'RoCE echo' 'answered'
+ip link set veth0 mtu 2300
+doctor 0 198.51.100.2
+says 198.51.100.2 ok 'path MTU' 'packets of 2300 bytes arrive, which carry a RoCE MTU of 2048$'
+note "ok a router with a smaller MTU"
+
+# --- this machine: a taken port, every slot taken, a device without carrier
+start holder python3 -c '
+import socket, time
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind(("192.0.2.1", 4791))
+print("bound", flush=True)
+time.sleep(600)'
+await_line "$logs/holder" bound 10 || fail "the port cannot be taken"
+doctor 1
+says here problem 'UDP port 4791' "on 192\.0\.2\.1 .*held by process ${pids[holder]} \(python"
+kill -KILL "${pids[holder]}"
+finish holder 5
+cut_wire
+VERBENA_DEVICES=none doctor 1
+says here problem devices 'no interface .* lo not used: VERBENA_DEVICES is none'
+note "ok what is wrong here"
+pass
