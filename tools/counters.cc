@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,7 +13,7 @@
 
 #include "cm/counters.h"
 #include "core/counters.h"
-#include "datapath/udp/slot_directory.h"
+#include "runtime/counter_report.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {
@@ -24,8 +22,6 @@ namespace {
 using datapath::SlotReport;
 
 constexpr Duration kPatience = milliseconds(500);
-// A process in the middle of a turn says that it is busy; it will not be for long.
-constexpr int kAttempts = 20;
 
 struct Meaning {
   const char* name;
@@ -72,50 +68,6 @@ const char* meaning_of(const std::string& name) {
   return other != std::end(kOtherMeanings) ? other->text : "";
 }
 
-struct NamedValue {
-  std::string name;
-  uint64_t value = 0;
-};
-struct DeviceCounters {
-  std::string device;
-  std::vector<NamedValue> values;  // empty: it was busy
-};
-
-// "device NAME" lines, each followed by "name value" lines.
-std::vector<DeviceCounters> parse(const std::string& text) {
-  std::vector<DeviceCounters> devices;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string name, value, more;
-    if (!(words >> name >> value) || words >> more) continue;
-    if (name == "device") {
-      devices.push_back({value, {}});
-      continue;
-    }
-    NamedValue counter{name, 0};
-    const char* const end = value.data() + value.size();
-    if (std::from_chars(value.data(), end, counter.value).ptr != end) continue;
-    if (devices.empty()) devices.push_back({"(unnamed)", {}});
-    devices.back().values.push_back(std::move(counter));
-  }
-  return devices;
-}
-
-bool was_busy(const SlotReport& report) {
-  return std::ranges::any_of(parse(report.text), [](const auto& d) { return d.values.empty(); });
-}
-
-std::vector<SlotReport> ask() {
-  std::vector<SlotReport> reports;
-  for (int i = 0; i < kAttempts; ++i) {
-    reports = datapath::SlotDirectory::query_all(kPatience);
-    if (std::ranges::none_of(reports, was_busy)) break;
-    ::usleep(5000);
-  }
-  return reports;
-}
-
 std::string command_line(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/cmdline", pid));
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -126,13 +78,13 @@ std::string command_line(pid_t pid) {
 
 void print_report(const SlotReport& report, bool all) {
   fmt::print("process {}: {}\n", report.pid, command_line(report.pid));
-  const auto devices = parse(report.text);
+  const auto devices = runtime::parse_counters(report.text);
   if (devices.empty()) fmt::print("  no device is open\n");
-  for (const DeviceCounters& device : devices) {
+  for (const runtime::DeviceCounters& device : devices) {
     fmt::print("  {}\n", device.device);
     if (device.values.empty()) fmt::print("    too busy to answer; ask again\n");
     bool any = false;
-    for (const NamedValue& c : device.values) {
+    for (const runtime::NamedCounter& c : device.values) {
       if (c.value == 0 && !all) continue;
       any = true;
       fmt::print("    {:<28}{:>16}  {}\n", c.name, c.value, meaning_of(c.name));
@@ -164,7 +116,7 @@ int explain_missing(pid_t pid) {
 }  // namespace
 
 int print_counters(const CountersOptions& options) {
-  const std::vector<SlotReport> reports = ask();
+  const std::vector<SlotReport> reports = runtime::ask_for_counters(kPatience);
   if (options.pid != 0) {
     const auto report = std::ranges::find(reports, options.pid, &SlotReport::pid);
     if (report == reports.end()) return explain_missing(options.pid);

@@ -1,5 +1,4 @@
 // verbena devices: what is usable, and what is not and why.
-#include <array>
 #include <string>
 
 #include <fmt/core.h>
@@ -16,28 +15,13 @@ namespace {
 
 using runtime::DeviceInfo;
 using runtime::Discovery;
+using runtime::gid_text;
+using runtime::guid_text;
 using runtime::PortState;
 
 const char* kind_of(const wire::Gid& gid) {
   if (gid.is_ipv4()) return "IPv4";
   return gid.is_link_local() ? "IPv6, link-local" : "IPv6";
-}
-
-// As ibv_devices prints it.
-std::string guid_text(uint64_t guid) {
-  return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", guid >> 48, guid >> 32 & 0xFFFF,
-                     guid >> 16 & 0xFFFF, guid & 0xFFFF);
-}
-
-// As ibv_devinfo prints it.
-std::string gid_text(const wire::Gid& gid) {
-  std::string text;
-  for (size_t i = 0; i < gid.bytes.size(); i += 2) {
-    text +=
-        fmt::format("{}{:02x}{:02x}", i == 0 ? "" : ":", std::to_integer<unsigned>(gid.bytes[i]),
-                    std::to_integer<unsigned>(gid.bytes[i + 1]));
-  }
-  return text;
 }
 
 std::string mtu_text(const DeviceInfo& device) {

@@ -23,6 +23,15 @@ std::string library_path(const std::string& ours) {
   return ours + ":" + rest;
 }
 
+// Behind what is there: some (the address sanitizer) insist on being first. The loader takes colons
+// and spaces for the ends of names.
+std::string preloads(const std::string& ours) {
+  const char* const before = std::getenv("LD_PRELOAD");
+  if (before == nullptr || *before == '\0') return ours;
+  const std::string list = before;
+  return (":" + list + ":").find(":" + ours + ":") != std::string::npos ? list : list + ":" + ours;
+}
+
 // For a POSIX shell.
 std::string quoted(const std::string& text) {
   std::string result = "'";
@@ -64,6 +73,17 @@ std::optional<std::vector<Variable>> environment_for(const Settings& settings) {
     return std::nullopt;
   }
   std::vector<Variable> all = {{"LD_LIBRARY_PATH", library_path(*folder)}};
+  const std::string view = *folder + "/libverbena-view.so";
+  if (std::error_code error; settings.no_view || !fs::exists(view, error)) {
+    // Programs that look at /sys/class/infiniband by themselves find none.
+  } else if (view.find(' ') != std::string::npos) {
+    say_warning(
+        fmt::format("the library's folder {} has a space in its name, which LD_PRELOAD cannot "
+                    "express: there will be no /sys/class/infiniband",
+                    *folder));
+  } else {
+    all.push_back({"LD_PRELOAD", preloads(view)});
+  }
   std::string devices;
   for (const std::string& device : settings.devices) {
     devices += (devices.empty() ? "" : ",") + device;

@@ -41,6 +41,8 @@ void add_settings(CLI::App& command, Settings& to) {
   command.add_option("--faults", to.faults, "Lose packets on purpose, e.g. loss=0.01,seed=7")
       ->type_name("SPEC")
       ->check(CLI::Validator(faults_error, ""));
+  command.add_flag("--no-view", to.no_view,
+                   "Do not show devices in /sys/class/infiniband and /dev/infiniband");
 }
 
 struct Line {

@@ -24,6 +24,7 @@ struct Settings {
   std::string log_file;
   std::string pcap;
   std::string faults;
+  bool no_view = false;  // do not preload what shows /sys/class/infiniband and /dev/infiniband
 };
 
 struct Variable {

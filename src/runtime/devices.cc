@@ -1,6 +1,7 @@
 // Which interfaces are devices, in which order, and why the others are not.
 #include "runtime/devices.h"
 
+#include <endian.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <span>
 #include <string_view>
 
 #include "base/prng.h"
@@ -181,7 +184,26 @@ class Finder {
   Discovery found_;
 };
 
+// Two bytes a group.
+std::string groups(std::span<const std::byte> bytes) {
+  std::string text;
+  char group[8];
+  for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
+    std::snprintf(group, sizeof group, "%s%02x%02x", i == 0 ? "" : ":",
+                  std::to_integer<unsigned>(bytes[i]), std::to_integer<unsigned>(bytes[i + 1]));
+    text += group;
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string guid_text(uint64_t guid) {
+  const uint64_t big_endian = htobe64(guid);
+  return groups(std::as_bytes(std::span(&big_endian, 1)));
+}
+
+std::string gid_text(const wire::Gid& gid) { return groups(gid.bytes); }
 
 Discovery discover_devices(const std::string& selection) {
   Interfaces interfaces = read_interfaces();

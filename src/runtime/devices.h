@@ -30,6 +30,15 @@ struct DeviceInfo {
   PortState port;
 };
 
+// What the kernel would call its character device: UCX looks for one (src/view shows it).
+inline std::string uverbs_name(const DeviceInfo& device) {
+  return "uverbs" + std::to_string(device.interface_index);
+}
+
+// As ibv_devices, ibv_devinfo and sysfs print them: groups of four digits.
+std::string guid_text(uint64_t guid);
+std::string gid_text(const wire::Gid& gid);
+
 struct UnusableInterface {
   std::string interface;
   std::string

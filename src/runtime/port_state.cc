@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "datapath/udp/plain_socket.h"
 #include "datapath/udp/unique_fd.h"
@@ -21,6 +22,12 @@ namespace {
 constexpr uint32_t kLoopbackMbps = 2500;
 // What the kernel itself says of its virtual Ethernet devices.
 constexpr uint32_t kUnknownMbps = 10000;
+
+constexpr LinkRate kLinkRates[] = {
+    {2500, 1, 1, "SDR"},    {10000, 1, 8, "FDR10"}, {20000, 4, 2, "DDR"},
+    {25000, 1, 32, "EDR"},  {40000, 4, 8, "FDR10"}, {50000, 2, 32, "EDR"},
+    {100000, 4, 32, "EDR"}, {200000, 4, 64, "HDR"}, {400000, 4, 128, "NDR"},
+};
 
 // IPv4-mapped, then IPv6, link-local last: the first GID is the one that most programs take.
 int rank(const wire::Gid& gid) {
@@ -51,6 +58,12 @@ wire::Mtu roce_mtu_for(uint32_t interface_mtu) {
     if (interface_mtu >= interface_mtu_for(mtu)) return mtu;
   }
   return Mtu::k256;
+}
+
+const LinkRate& link_rate_for(uint32_t mbps) {
+  const auto* rate =
+      std::ranges::find_if(kLinkRates, [&](const LinkRate& r) { return mbps <= r.mbps; });
+  return rate != std::end(kLinkRates) ? *rate : *std::prev(rate);
 }
 
 PortState port_state_of(const Interface& link) {

@@ -23,4 +23,14 @@ wire::Mtu roce_mtu_for(uint32_t interface_mtu);
 
 PortState port_state_of(const Interface& link);
 
+// A speed as InfiniBand has it: lanes of 2.5, 5, 10 (FDR10), 25, 50 or 100 Gb/s.
+struct LinkRate {
+  uint32_t mbps;
+  uint8_t lanes;
+  uint8_t speed;     // the number that verbs has for the lane's
+  const char* name;  // and people
+};
+// The smallest that is not below the interface's.
+const LinkRate& link_rate_for(uint32_t mbps);
+
 }  // namespace verbena::runtime

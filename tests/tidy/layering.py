@@ -19,6 +19,7 @@ ARROWS = {
     "datapath": {"wire", "base"},
     "runtime": {"core", "cm", "datapath", "wire", "base"},
     "abi": {"runtime", "core", "cm", "datapath", "wire", "base"},
+    "view": {"runtime", "datapath", "wire", "base"},
     "rsocket": {"base"},  # on the public API of both libraries
     "sim": {"core", "cm", "wire", "base"},
 }

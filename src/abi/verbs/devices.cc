@@ -43,7 +43,7 @@ Device* find_or_add(const runtime::DeviceInfo& info) {
   ibv_device& d = device->device;
   d.node_type = IBV_NODE_CA;
   d.transport_type = IBV_TRANSPORT_IB;
-  const std::string uverbs = "uverbs" + std::to_string(t.devices.size());
+  const std::string uverbs = runtime::uverbs_name(info);
   set_text(d.name, info.name);
   set_text(d.dev_name, uverbs);
   set_text(d.dev_path, "/sys/class/infiniband_verbs/" + uverbs);

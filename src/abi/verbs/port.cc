@@ -6,6 +6,7 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
 #include "abi/verbs/qp_attributes.h"
+#include "runtime/port_state.h"
 
 #undef ibv_query_port
 
@@ -19,18 +20,9 @@ constexpr uint8_t kWidth1x = 1;
 constexpr uint8_t kWidth4x = 2;
 constexpr uint8_t kWidth2x = 16;
 
-struct LinkRate {
-  uint32_t up_to_mbps;
-  uint8_t width;
-  uint8_t speed;  // 2.5, 5, 10 (FDR10), 25, 50, 100 Gb/s per lane: 1, 2, 8, 32, 64, 128
-};
-
-// The smallest InfiniBand rate that is not below the interface's.
-constexpr LinkRate kLinkRates[] = {
-    {2500, kWidth1x, 1},    {10000, kWidth1x, 8},   {20000, kWidth4x, 2},
-    {25000, kWidth1x, 32},  {40000, kWidth4x, 8},   {50000, kWidth2x, 32},
-    {100000, kWidth4x, 32}, {200000, kWidth4x, 64}, {UINT32_MAX, kWidth4x, 128},
-};
+constexpr uint8_t width_of(uint8_t lanes) {
+  return lanes == 1 ? kWidth1x : lanes == 2 ? kWidth2x : kWidth4x;
+}
 
 NewerPortAttr describe(const runtime::PortState& port) {
   NewerPortAttr a{};
@@ -42,11 +34,10 @@ NewerPortAttr describe(const runtime::PortState& port) {
   a.max_msg_sz = core::kMaxMessageBytes;
   a.pkey_tbl_len = 1;
   a.max_vl_num = 1;
-  const auto* rate = std::ranges::find_if(
-      kLinkRates, [&](const LinkRate& r) { return port.speed_mbps <= r.up_to_mbps; });
-  a.active_width = rate->width;
-  a.active_speed = rate->speed;
-  a.active_speed_ex = rate->speed;
+  const runtime::LinkRate& rate = runtime::link_rate_for(port.speed_mbps);
+  a.active_width = width_of(rate.lanes);
+  a.active_speed = rate.speed;
+  a.active_speed_ex = rate.speed;
   a.phys_state = port.up ? kLinkUp : kDisabled;
   a.link_layer = IBV_LINK_LAYER_ETHERNET;
   a.flags = IBV_QPF_GRH_REQUIRED;

@@ -1,0 +1,54 @@
+// The answer is "device NAME" lines, each followed by "name value" lines.
+#include "runtime/counter_report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+namespace verbena::runtime {
+namespace {
+
+// It will not be busy for long.
+constexpr int kAttempts = 20;
+constexpr useconds_t kBetweenAttemptsUs = 5000;
+
+bool was_busy(const datapath::SlotReport& report) {
+  return std::ranges::any_of(parse_counters(report.text),
+                             [](const auto& d) { return d.values.empty(); });
+}
+
+}  // namespace
+
+std::vector<DeviceCounters> parse_counters(const std::string& report) {
+  std::vector<DeviceCounters> devices;
+  std::istringstream lines(report);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, value, more;
+    if (!(words >> name >> value) || words >> more) continue;
+    if (name == "device") {
+      devices.push_back({value, {}});
+      continue;
+    }
+    NamedCounter counter{name, 0};
+    const char* const end = value.data() + value.size();
+    if (std::from_chars(value.data(), end, counter.value).ptr != end) continue;
+    if (devices.empty()) devices.push_back({"(unnamed)", {}});
+    devices.back().values.push_back(std::move(counter));
+  }
+  return devices;
+}
+
+std::vector<datapath::SlotReport> ask_for_counters(Duration patience) {
+  std::vector<datapath::SlotReport> reports;
+  for (int i = 0; i < kAttempts; ++i) {
+    reports = datapath::SlotDirectory::query_all(patience);
+    if (std::ranges::none_of(reports, was_busy)) break;
+    ::usleep(kBetweenAttemptsUs);
+  }
+  return reports;
+}
+
+}  // namespace verbena::runtime

@@ -1,0 +1,316 @@
+// The C library's functions that open files, tell what a path is and where a link leads. Each asks
+// the tree first and passes everything else on.
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#include "view/next.h"
+#include "view/shown.h"
+
+static_assert(sizeof(off_t) == 8 && sizeof(ino_t) == 8 && sizeof(long) == 8);
+
+using namespace verbena::view;  // NOLINT(google-build-using-namespace)
+
+namespace {
+
+using Kind = Node::Kind;
+
+constexpr unsigned kVerbsMajor = 231;  // the kernel's number for uverbs devices
+
+int refuse(int code) {
+  errno = code;
+  return -1;
+}
+
+// Asks the tree; where that has nothing to say, or leads to a file of the kernel's, the next
+// function.
+template <typename Ours, typename Next>
+auto ask(int folder, const char* path, LastLink last, Ours ours, Next next) {
+  const auto node = shown_at(folder, path, last);
+  if (!node) return next(folder, path);
+  if (node->kind == Kind::Elsewhere) return next(AT_FDCWD, node->path.c_str());
+  return ours(*node);
+}
+
+// ------------------------------------------------------------------------------------ what it is
+
+int describe(const Node& node, struct stat* to) {
+  if (node.kind == Kind::None) return refuse(ENOENT);
+  *to = {};
+  to->st_nlink = 1;
+  to->st_ino = std::hash<std::string>{}(node.path) | 1;
+  to->st_blksize = 4096;
+  switch (node.kind) {
+    case Kind::Directory:
+      to->st_mode = S_IFDIR | 0555;
+      break;
+    case Kind::Link:
+      to->st_mode = S_IFLNK | 0777;
+      to->st_size = static_cast<off_t>(node.text.size());
+      break;
+    case Kind::CharacterDevice:
+      to->st_mode = S_IFCHR | 0666;
+      to->st_rdev = makedev(kVerbsMajor, node.minor);
+      break;
+    default:
+      to->st_mode = S_IFREG | 0444;
+      to->st_size = 4096;  // as sysfs says of each of its files
+  }
+  return 0;
+}
+
+int describe(const Node& node, struct statx* to) {
+  struct stat plain {};
+  if (describe(node, &plain) != 0) return -1;
+  *to = {};
+  to->stx_mask =
+      STATX_TYPE | STATX_MODE | STATX_NLINK | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE;
+  to->stx_blksize = 4096;
+  to->stx_nlink = 1;
+  to->stx_mode = static_cast<uint16_t>(plain.st_mode);
+  to->stx_ino = plain.st_ino;
+  to->stx_size = static_cast<uint64_t>(plain.st_size);
+  to->stx_rdev_major = major(plain.st_rdev);
+  to->stx_rdev_minor = minor(plain.st_rdev);
+  return 0;
+}
+
+int may(const Node& node, int mode) {
+  if (node.kind == Kind::None) return refuse(ENOENT);
+  int granted = R_OK;
+  if (node.kind == Kind::CharacterDevice) granted = R_OK | W_OK;
+  if (node.kind == Kind::Directory) granted = R_OK | X_OK;
+  return (mode & ~granted) == 0 ? 0 : refuse(EACCES);
+}
+
+// As describe() for a path, but of an open directory.
+template <typename To>
+bool describe_descriptor(int fd, To* to) {
+  const auto path = directory_of(fd);
+  if (!path) return false;
+  describe(Node{.kind = Kind::Directory, .path = *path}, to);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------ where it
+// leads
+
+ssize_t copy_target(const Node& node, char* to, size_t size) {
+  if (node.kind == Kind::None) return refuse(ENOENT);
+  if (node.kind != Kind::Link) return refuse(EINVAL);
+  const size_t n = std::min(size, node.text.size());
+  std::memcpy(to, node.text.data(), n);
+  return static_cast<ssize_t>(n);
+}
+
+char* copy_path(const Node& node, char* to) {
+  if (node.kind == Kind::None) {
+    errno = ENOENT;
+    return nullptr;
+  }
+  if (to == nullptr) return ::strdup(node.path.c_str());
+  std::snprintf(to, PATH_MAX, "%s", node.path.c_str());
+  return to;
+}
+
+LastLink last_link(int flags) {
+  return (flags & AT_SYMLINK_NOFOLLOW) != 0 ? LastLink::Keep : LastLink::Follow;
+}
+
+int open_path(int folder, const char* path, int flags, auto next) {
+  const LastLink last = (flags & O_NOFOLLOW) != 0 ? LastLink::Keep : LastLink::Follow;
+  return ask(
+      folder, path, last, [&](const Node& n) { return open_shown(n, flags); }, next);
+}
+
+bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
+
+// The third or fourth argument of open and openat.
+#define MODE_AFTER(last_named)        \
+  mode_t mode = 0;                    \
+  if (takes_mode(flags)) {            \
+    va_list arguments;                \
+    va_start(arguments, last_named);  \
+    mode = va_arg(arguments, mode_t); \
+    va_end(arguments);                \
+  }
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------ open
+
+VERBENA_SHOWN int open(const char* path, int flags, ...) {
+  MODE_AFTER(flags)
+  return open_path(AT_FDCWD, path, flags,
+                   [&](int, const char* p) { return NEXT(open)(p, flags, mode); });
+}
+
+VERBENA_SHOWN int openat(int folder, const char* path, int flags, ...) {
+  MODE_AFTER(flags)
+  return open_path(folder, path, flags,
+                   [&](int f, const char* p) { return NEXT(openat)(f, p, flags, mode); });
+}
+
+VERBENA_SHOWN FILE* fopen(const char* path, const char* how) {
+  const auto ours = [&](const Node& node) -> FILE* {
+    const bool writes = std::strpbrk(how, "wa+") != nullptr;
+    const int close_on_exec = std::strchr(how, 'e') != nullptr ? O_CLOEXEC : 0;
+    const int fd = open_shown(node, (writes ? O_RDWR : O_RDONLY) | close_on_exec);
+    return fd >= 0 ? ::fdopen(fd, "r") : nullptr;
+  };
+  return ask(AT_FDCWD, path, LastLink::Follow, ours,
+             [&](int, const char* p) { return NEXT(fopen)(p, how); });
+}
+
+// ------------------------------------------------------------------------------------ stat
+
+VERBENA_SHOWN int stat(const char* path, struct stat* to) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return describe(n, to); },
+      [&](int, const char* p) { return NEXT(stat)(p, to); });
+}
+
+VERBENA_SHOWN int lstat(const char* path, struct stat* to) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Keep, [&](const Node& n) { return describe(n, to); },
+      [&](int, const char* p) { return NEXT(lstat)(p, to); });
+}
+
+VERBENA_SHOWN int fstat(int fd, struct stat* to) noexcept {
+  return describe_descriptor(fd, to) ? 0 : NEXT(fstat)(fd, to);
+}
+
+VERBENA_SHOWN int fstatat(int folder, const char* path, struct stat* to, int flags) noexcept {
+  if ((flags & AT_EMPTY_PATH) != 0 && *path == '\0' && describe_descriptor(folder, to)) return 0;
+  return ask(
+      folder, path, last_link(flags), [&](const Node& n) { return describe(n, to); },
+      [&](int f, const char* p) { return NEXT(fstatat)(f, p, to, flags); });
+}
+
+VERBENA_SHOWN int statx(int folder, const char* path, int flags, unsigned mask,
+                        struct statx* to) noexcept {
+  if ((flags & AT_EMPTY_PATH) != 0 && *path == '\0' && describe_descriptor(folder, to)) return 0;
+  return ask(
+      folder, path, last_link(flags), [&](const Node& n) { return describe(n, to); },
+      [&](int f, const char* p) { return NEXT(statx)(f, p, flags, mask, to); });
+}
+
+// ------------------------------------------------------------------------------------ access
+
+VERBENA_SHOWN int access(const char* path, int mode) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return may(n, mode); },
+      [&](int, const char* p) { return NEXT(access)(p, mode); });
+}
+
+VERBENA_SHOWN int euidaccess(const char* path, int mode) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return may(n, mode); },
+      [&](int, const char* p) { return NEXT(euidaccess)(p, mode); });
+}
+
+VERBENA_SHOWN int faccessat(int folder, const char* path, int mode, int flags) noexcept {
+  return ask(
+      folder, path, last_link(flags), [&](const Node& n) { return may(n, mode); },
+      [&](int f, const char* p) { return NEXT(faccessat)(f, p, mode, flags); });
+}
+
+// ls asks whether there is more to say about permissions.
+VERBENA_SHOWN ssize_t getxattr(const char* path, const char* name, void* to, size_t size) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Follow, [](const Node&) -> ssize_t { return refuse(ENODATA); },
+      [&](int, const char* p) { return NEXT(getxattr)(p, name, to, size); });
+}
+
+VERBENA_SHOWN ssize_t lgetxattr(const char* path, const char* name, void* to,
+                                size_t size) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Keep, [](const Node&) -> ssize_t { return refuse(ENODATA); },
+      [&](int, const char* p) { return NEXT(lgetxattr)(p, name, to, size); });
+}
+
+// ------------------------------------------------------------------------------------ links
+
+VERBENA_SHOWN ssize_t readlink(const char* path, char* to, size_t size) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Keep, [&](const Node& n) { return copy_target(n, to, size); },
+      [&](int, const char* p) { return NEXT(readlink)(p, to, size); });
+}
+
+VERBENA_SHOWN ssize_t readlinkat(int folder, const char* path, char* to, size_t size) noexcept {
+  return ask(
+      folder, path, LastLink::Keep, [&](const Node& n) { return copy_target(n, to, size); },
+      [&](int f, const char* p) { return NEXT(readlinkat)(f, p, to, size); });
+}
+
+VERBENA_SHOWN char* realpath(const char* path, char* to) noexcept {
+  return ask(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return copy_path(n, to); },
+      [&](int, const char* p) { return NEXT(realpath)(p, to); });
+}
+
+VERBENA_SHOWN char* canonicalize_file_name(const char* path) noexcept {
+  return ::realpath(path, nullptr);
+}
+
+// ------------------------------------------------------------------------------------ other names
+
+VERBENA_ALSO(open, open64);
+VERBENA_ALSO(openat, openat64);
+VERBENA_ALSO(fopen, fopen64);
+VERBENA_ALSO(stat, stat64);
+VERBENA_ALSO(lstat, lstat64);
+VERBENA_ALSO(fstat, fstat64);
+VERBENA_ALSO(fstatat, fstatat64);
+VERBENA_ALSO(euidaccess, eaccess);
+
+// What programs compiled with _FORTIFY_SOURCE call.
+VERBENA_SHOWN int __open_2(const char* path, int flags) { return ::open(path, flags); }
+VERBENA_ALSO(__open_2, __open64_2);
+VERBENA_SHOWN int __openat_2(int folder, const char* path, int flags) {
+  return ::openat(folder, path, flags);
+}
+VERBENA_ALSO(__openat_2, __openat64_2);
+VERBENA_SHOWN ssize_t __readlink_chk(const char* path, char* to, size_t size,
+                                     size_t room) noexcept {
+  if (size > room) std::abort();
+  return ::readlink(path, to, size);
+}
+VERBENA_SHOWN ssize_t __readlinkat_chk(int folder, const char* path, char* to, size_t size,
+                                       size_t room) noexcept {
+  if (size > room) std::abort();
+  return ::readlinkat(folder, path, to, size);
+}
+VERBENA_SHOWN char* __realpath_chk(const char* path, char* to, size_t room) noexcept {
+  if (room < PATH_MAX) std::abort();
+  return ::realpath(path, to);
+}
+
+// What programs call that were built for a C library before 2.33; the first argument is the version
+// of the structure, of which there is one.
+VERBENA_SHOWN int __xstat(int, const char* path, struct stat* to) noexcept {
+  return ::stat(path, to);
+}
+VERBENA_ALSO(__xstat, __xstat64);
+VERBENA_SHOWN int __lxstat(int, const char* path, struct stat* to) noexcept {
+  return ::lstat(path, to);
+}
+VERBENA_ALSO(__lxstat, __lxstat64);
+VERBENA_SHOWN int __fxstat(int, int fd, struct stat* to) noexcept { return ::fstat(fd, to); }
+VERBENA_ALSO(__fxstat, __fxstat64);
+VERBENA_SHOWN int __fxstatat(int, int folder, const char* path, struct stat* to,
+                             int flags) noexcept {
+  return ::fstatat(folder, path, to, flags);
+}
+VERBENA_ALSO(__fxstatat, __fxstatat64);

@@ -1,0 +1,120 @@
+// Descriptors of the tree are memory files. A directory's bears its path in its name, which the
+// kernel tells: so it survives dup() and nothing has to be kept beside it.
+#include "view/shown.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "view/machine.h"
+
+namespace verbena::view {
+namespace {
+
+constexpr std::string_view kDirectory = "/memfd:verbena:";
+constexpr std::string_view kDeleted = " (deleted)";
+
+// Until there is one, no descriptor need be looked at.
+std::atomic<bool> any_directory_opened{false};
+
+class KeptErrno {
+ public:
+  ~KeptErrno() { errno = value_; }
+
+ private:
+  const int value_ = errno;
+};
+
+// The kernel's path of a descriptor; empty if it does not tell.
+std::string path_of(int fd) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+  char path[PATH_MAX];
+  const long n = ::syscall(SYS_readlinkat, AT_FDCWD, name, path, sizeof path);
+  return n > 0 ? std::string(path, static_cast<size_t>(n)) : "";
+}
+
+std::optional<std::string> tree_path_of(int fd) {
+  const std::string all = path_of(fd);
+  std::string_view path = all;
+  if (!path.starts_with(kDirectory) || !path.ends_with(kDeleted)) return std::nullopt;
+  path.remove_prefix(kDirectory.size());
+  path.remove_suffix(kDeleted.size());
+  return std::string(path);
+}
+
+// Where a relative path begins.
+std::string base_of(int folder) {
+  if (folder == AT_FDCWD) {
+    char path[PATH_MAX];
+    return ::syscall(SYS_getcwd, path, sizeof path) > 0 ? path : "/";
+  }
+  const auto ours = tree_path_of(folder);
+  return ours ? *ours : path_of(folder);
+}
+
+}  // namespace
+
+std::optional<Node> shown_at(int folder, const char* path, LastLink last) noexcept {
+  if (path == nullptr || *path == '\0') return std::nullopt;
+  const bool below_ours =
+      *path != '/' && folder != AT_FDCWD && any_directory_opened.load(std::memory_order_relaxed);
+  if (!below_ours && !may_be_shown(path)) return std::nullopt;
+  const KeptErrno kept;
+  try {
+    const std::string base = *path == '/' ? "" : base_of(folder);
+    if (!may_be_shown(path) && !may_be_shown(base)) return std::nullopt;
+    return look_up(ThisMachine(), base, path, last);
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> directory_of(int fd) noexcept {
+  if (!any_directory_opened.load(std::memory_order_relaxed)) return std::nullopt;
+  const KeptErrno kept;
+  try {
+    return tree_path_of(fd);
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+int open_shown(const Node& node, int flags) noexcept {
+  const bool is_directory = node.kind == Node::Kind::Directory;
+  const auto refused = [](int code) {
+    errno = code;
+    return -1;
+  };
+  if (node.kind == Node::Kind::None) return refused(ENOENT);
+  if (node.kind == Node::Kind::Link) return refused(ELOOP);  // O_NOFOLLOW
+  if (node.kind == Node::Kind::CharacterDevice)
+    return refused(ENXIO);  // no kernel driver behind it
+  if ((flags & O_EXCL) != 0 && (flags & O_CREAT) != 0) return refused(EEXIST);
+  if ((flags & O_ACCMODE) != O_RDONLY) return refused(is_directory ? EISDIR : EACCES);
+  if ((flags & O_DIRECTORY) != 0 && !is_directory) return refused(ENOTDIR);
+  if (node.refusal != 0) return refused(node.refusal);
+
+  const unsigned close_on_exec = (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0;
+  const std::string name = (is_directory ? "verbena:" : "verbena ") + node.path;
+  const int fd = ::memfd_create(name.c_str(), close_on_exec | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  const auto size = static_cast<ssize_t>(node.text.size());
+  if (::pwrite(fd, node.text.data(), node.text.size(), 0) != size || ::fchmod(fd, 0444) != 0 ||
+      ::fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+    const int code = errno;
+    ::close(fd);
+    return refused(code);
+  }
+  if (is_directory) any_directory_opened.store(true, std::memory_order_relaxed);
+  return fd;
+}
+
+}  // namespace verbena::view

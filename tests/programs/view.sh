@@ -1,0 +1,92 @@
+#!/bin/bash
+# What `verbena run` shows of its devices in /sys/class/infiniband and /dev/infiniband: to ordinary programs,
+# to their children, and to nobody else.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need ip ibv_rc_pingpong python3
+enter_namespace "$@"
+device=/sys/class/infiniband/verbena_lo
+see() { "$tool" run --device lo -- "$@"; }
+same() { [ "$1" = "$2" ] || fail "'$1' instead of '$2'"; }
+
+same "$(see ls /sys/class/infiniband)" verbena_lo
+same "$(see cat $device/ports/1/gids/0)" 0000:0000:0000:0000:0000:ffff:7f00:0001
+same "$(see cat $device/node_guid)" "$(see ibv_devinfo | awk '$1 == "node_guid:" {print $2}')"
+same "$(see sh -c "sh -c 'cat $device/ports/1/state'")" '4: ACTIVE'
+same "$(see bash -c "cd /sys/class && echo infiniband/*/ports/*/gid_attrs/types/0")" \
+  infiniband/verbena_lo/ports/1/gid_attrs/types/0
+same "$(see readlink -f $device)" /sys/devices/virtual/infiniband/verbena_lo
+same "$(see stat -c '%F %a' /dev/infiniband/uverbs1)" 'character special file 666'
+same "$(see find $device/ports/1/pkeys $device/device -type f | sort | tr '\n' ' ')" \
+  "$device/device/local_cpulist $device/device/local_cpus $device/device/numa_node $device/ports/1/pkeys/0 "
+see ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 || fail "ls -laR: $?"
+note "ok ls, cat, readlink, stat, find, a shell and its child"
+
+see python3 - $device <<'PYTHON' || fail "python sees something else"
+import glob, os, pathlib, sys
+device = sys.argv[1]
+files = [os.path.join(where, name) for where, _, names in os.walk(device + "/") for name in names]
+assert len(files) > 400, len(files)
+assert open(device + "/ports/1/gid_attrs/types/0").read() == "RoCE v2\n"
+assert os.path.realpath(device).startswith("/sys/devices/")
+# Through a descriptor of a folder, as hwloc does.
+root = os.open("/", os.O_RDONLY)
+folder = os.open("sys/class/infiniband", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root)
+assert os.listdir(folder) == ["verbena_lo"]
+assert os.stat(folder).st_mode & 0o40000
+assert os.stat("verbena_lo/ports", dir_fd=os.dup(folder)).st_mode & 0o40000
+with os.fdopen(os.open("verbena_lo/fw_ver", os.O_RDONLY, dir_fd=folder)) as f:
+    assert f.read().startswith("verbena ")
+
+def refused(error, call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as e:
+        assert isinstance(e, error), e
+    else:
+        assert False, (call, arguments)
+refused(PermissionError, open, device + "/node_desc", "w")
+refused(PermissionError, os.write, os.open(device + "/node_desc", os.O_RDONLY), b"x")
+refused(FileNotFoundError, open, device + "/no_such")
+refused(NotADirectoryError, os.listdir, device + "/node_desc")
+refused(OSError, open, device + "/ports/1/gid_attrs/types/127")
+refused(OSError, open, "/dev/infiniband/uverbs1")
+assert os.access("/dev/infiniband/uverbs1", os.R_OK | os.W_OK)
+assert not os.access(device + "/node_desc", os.W_OK)
+# Everything else is as it was.
+assert open("/proc/self/comm").read() == "python3\n"
+assert "null" in os.listdir("/dev") and os.path.realpath("/dev/infiniband/../null") == "/dev/null"
+PYTHON
+note "ok python: walks, folders by descriptor, nothing can be written"
+
+# Nobody else sees anything; nor do those who do not want to.
+[ "$(ls -d $device 2>/dev/null)" = "" ] || fail "the view is outside the process"
+[ "$("$tool" run --no-view -- ls -d $device 2>/dev/null)" = "" ] || fail "--no-view shows it"
+# shellcheck disable=SC2016
+same "$(eval "$("$tool" env --device lo)"; cat $device/ports/1/link_layer)" Ethernet
+# Devices are shown as they are now, in the namespace of whoever looks.
+if [ "$own_namespace" = yes ]; then
+  same "$(see sh -c "ip link set lo down; ls /sys/class/infiniband; ip link set lo up; ls /sys/class/infiniband")" \
+    verbena_lo
+  same "$(see unshare -n ls /sys/class/infiniband)" ""
+fi
+note "ok only where it is wanted, always as it is now"
+
+# Counters count while programs run.
+take_port
+start server "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -p "$port" -n 2000000
+await_listener "$port" server || fail "ibv_rc_pingpong does not listen"
+start client "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -p "$port" -n 2000000 127.0.0.1
+tries=100
+until [ "$(see cat $device/ports/1/counters/port_xmit_packets)" -gt 1000 ]; do
+  [ $((tries--)) -gt 0 ] || fail "port_xmit_packets does not grow"
+  sleep 0.05
+done
+[ "$(see cat $device/ports/1/counters/port_rcv_data)" -gt 1000 ] || fail "port_rcv_data does not count"
+same "$(see cat $device/ports/1/counters/port_rcv_errors)" 0
+kill -KILL "${pids[client]}" "${pids[server]}"
+finish client 5
+finish server 5
+note "ok counters"
+nothing_left
+pass
