@@ -26,7 +26,7 @@ sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: build demo test bench interop soak fuzz install clean format tidy help
+.PHONY: build demo test bench interop soak fuzz install deb clean format tidy help
 
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
@@ -91,6 +91,12 @@ install: ## install under PREFIX (/usr/local), staged under DESTDIR if given
 	$(call configure,default,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
 	$(call compile,default)
 	DESTDIR=$(DESTDIR) cmake --install build
+
+deb: ## build a Debian package into build/ (verbena_VERSION_ARCH.deb)
+	scripts/install-packages.sh build deb
+	$(call configure,default)
+	$(call compile,default) --target ibverbs rdmacm verbena
+	scripts/deb.sh build build
 
 clean: ## remove the build folders
 	rm -rf build build-asan build-tsan build-fuzz

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the Debian packages that are missing for the purposes named:
-#   scripts/install-packages.sh build [demo] [test] [bench] [interop] [fuzz] [tidy]
+#   scripts/install-packages.sh build [demo] [test] [bench] [interop] [deb] [fuzz] [tidy]
 # Touches nothing (and needs no network) when all are there. VERBENA_SKIP_PACKAGES=1 turns it off.
 set -euo pipefail
 
@@ -9,9 +9,11 @@ declare -A packages=(
            libgtest-dev libbenchmark-dev pkg-config"
   [demo]="perftest iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
-          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables"
+          libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables
+          dpkg-dev lintian"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf gnuplot-nox python3 iproute2 util-linux"
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
+  [deb]="dpkg-dev binutils gzip"
   [fuzz]="clang libclang-rt-14-dev"
   [tidy]="clang-format clang-tidy python3 git"
 )
