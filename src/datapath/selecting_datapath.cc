@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "datapath/udp/udp_socket.h"
@@ -11,8 +12,11 @@ namespace verbena::datapath {
 namespace {
 
 // A look at the sockets is a system call, many times as long as one at the rings. While nothing
-// comes over UDP it is made this often; a thread that the sockets woke looks at once.
-constexpr uint32_t kUdpEvery = 16;
+// comes over UDP it is made more and more seldom, at last once in so many looks at the rings; one
+// that found something, and is followed by work, counts for more. A thread that the sockets woke
+// looks at once.
+constexpr uint32_t kUdpEvery = 256;
+constexpr uint32_t kFullLook = 16;
 // As much as UDP takes in a turn.
 constexpr size_t kBytesPerTurn = 512 * 1024;
 
@@ -74,24 +78,25 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) const {
 // Both get their turn, however busy the other is; and where the one has nothing, the other is
 // asked.
 std::span<const wire::RxPacket> SelectingDatapath::receive() {
-  const bool udp_due = ++calls_ >= udp_every_;
+  const bool udp_due = ++looks_ >= udp_every_;
   const bool memory_first = !udp_due || memory_first_;
   if (memory_first) {
     const auto packets = shm_->receive();
     if (!packets.empty() || !udp_due) {
       memory_first_ = false;
+      if (!packets.empty()) looks_ += kFullLook;
       return packets;
     }
   }
   const auto packets = udp_->receive();
-  calls_ = 0;
-  udp_every_ = packets.empty() && shm_->has_links() ? kUdpEvery : 1;
+  looks_ = 0;
+  udp_every_ = packets.empty() && shm_->has_links() ? std::min(2 * udp_every_, kUdpEvery) : 1;
   memory_first_ = true;
   return packets.empty() && !memory_first ? shm_->receive() : packets;
 }
 
 void SelectingDatapath::disarm() {
-  calls_ = udp_every_;
+  looks_ = udp_every_;
   shm_->disarm();
 }
 

@@ -69,7 +69,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   std::vector<Path> paths_;  // by PathId
   size_t pushed_ = 0;        // bytes into rings since the last flush
   bool to_udp_ = false;      // something went there since the last flush
-  uint32_t calls_ = 0;       // of receive(), since UDP was looked at
+  uint32_t looks_ = 0;       // at the rings, since UDP was looked at
   uint32_t udp_every_ = 1;
   bool memory_first_ = true;
 };

@@ -202,7 +202,7 @@ template <typename Call>
 auto Management::call(Call&& work) -> decltype(work(Instant{})) {
   if (nic_.dead()) return kForked;
   Nic::Guard guard(nic_);
-  const Instant at = runtime::now();
+  const Instant at = nic_.time();
   auto result = work(at);
   post_outgoing();
   if (nic_.engine_->management().anything_to_send()) nic_.transmit(at);

@@ -227,9 +227,9 @@ Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
   if (first != nullptr) return {};
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
-  transmit(runtime::now());  // an acknowledgement that a poller still owes must not die with the
+  transmit(clock_.now());  // an acknowledgement that a poller still owes must not die with the
                              // queue pair
-  engine_->destroy_qp(qp, runtime::now());
+  engine_->destroy_qp(qp, clock_.now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
   return {};
 }
@@ -412,11 +412,11 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   }
   const bool ends = (mask & core::qp_attr::kState) != 0 &&
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
-  if (ends) transmit(runtime::now());  // as in destroy_qp
-  engine_->modify_qp(qp, attr, mask, runtime::now());
+  if (ends) transmit(clock_.now());  // as in destroy_qp
+  engine_->modify_qp(qp, attr, mask, clock_.now());
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
-  transmit(runtime::now());
+  transmit(clock_.now());
   return {};
 }
 
@@ -523,7 +523,7 @@ void Nic::end_if_removed() {
   }
   removed_ = true;
   log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
-  if (engine_ != nullptr) engine_->fail_all(runtime::now());
+  if (engine_ != nullptr) engine_->fail_all(clock_.now());
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
   if (management_ != nullptr) management_->tell_removed();
 }

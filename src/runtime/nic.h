@@ -24,13 +24,12 @@
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/numa.h"
+#include "runtime/recent_clock.h"
 
 namespace verbena::runtime {
 
 class ConnectionManager;
 class Management;
-
-Instant now();
 
 using SharedAddress = std::shared_ptr<const core::AddressHandle>;
 
@@ -88,7 +87,9 @@ class Nic {
   void forget_cq(core::CompletionQueue* cq);
 
   // --- data -----------------------------------------------------------------------------------
-  // Under a Guard: about what time it is, for what does not depend on it.
+  // Under a Guard: what time it is, to a microsecond.
+  Instant time() { return clock_.now(); }
+  // The same, of the last turn, for what does not depend on it.
   Instant recent_time() const { return turned_at_; }
   // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
   // the next turn (the acknowledgement under way, or a deadline, brings it).
@@ -219,6 +220,7 @@ class Nic {
   uint32_t steady_polls_ = 0;
   bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
   Instant suspected_poll_;
+  RecentClock clock_;                        // under mutex_; all that the engine is told
   Instant turned_at_;                        // when the last turn was made
   std::atomic<Instant> last_poll_{};         // when the last turn for a poller was made
   std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there

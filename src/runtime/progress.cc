@@ -91,7 +91,7 @@ void ask_for_short_slices() {
 Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
-  const Instant at = turned_at_ = runtime::now();
+  const Instant at = turned_at_ = clock_.now();
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
       at < earliest_deadline()) {  // the usual case for one who spins
     turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
@@ -156,7 +156,7 @@ void Nic::transmit_at_exit() {
   if (management_ != nullptr) management_->say_goodbye(runtime::now());
   const Instant until = runtime::now() + kExitPatience;
   do {
-    transmit(runtime::now());
+    transmit(clock_.now());
   } while (engine_->management().anything_to_send() && runtime::now() < until);
   pass_on_what_is_left();
   mutex_.unlock();
@@ -380,7 +380,7 @@ void Nic::run_background() {
       if (polled || suspicious_) continue;
     }
     if (holding) settle_debt(!owed_);
-    if (owed_) transmit(runtime::now());
+    if (owed_) transmit(clock_.now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
     if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {

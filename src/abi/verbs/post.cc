@@ -112,7 +112,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
   runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
-  const Instant now = runtime::now();
+  const Instant now = qp.nic->time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     core::SendRequest request;
@@ -143,7 +143,7 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   }
   // In the error state a receive is flushed at once, and somebody may be waiting for that.
   if (qp.core->state() == core::QpState::Error) [[unlikely]]
-    qp.nic->after_post(guard, *qp.core, runtime::now());
+    qp.nic->after_post(guard, *qp.core, qp.nic->time());
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 

@@ -259,7 +259,7 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   if (qp->core->state() == core::QpState::Reset) {
     return Error{EINVAL, "the QP must have left RESET, which would forget the limit"};
   }
-  const Instant now = runtime::now();
+  const Instant now = qp->nic->time();
   guard.engine().set_rate_limit(*qp->core, attr.rate_limit, attr.max_burst_sz, now);
   qp->nic->after_post(guard, *qp->core, now);
   return {};

@@ -81,6 +81,7 @@ class Link {
   // Adds what has come to the batch. The addresses it says it comes from must be this host's.
   void take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index);
   bool empty() const { return broken() || reader_.empty(); }
+  bool await(uint32_t looks) const { return reader_.await(looks) && !broken(); }
   // The batch is done with.
   void release() { reader_.release(); }
   void sleep() { reader_.sleep(); }

@@ -134,6 +134,14 @@ bool RingReader::empty() const {
   return broken_ || word_at(memory_.at(position_)).load(std::memory_order_seq_cst) == 0;
 }
 
+bool RingReader::await(uint32_t looks) const {
+  const auto word = word_at(memory_.at(position_));
+  while (looks-- > 0) {
+    if (word.load(std::memory_order_acquire) != 0) return !broken_;
+  }
+  return false;
+}
+
 void RingReader::release() {
   if (released_ == position_) return;
   released_ = position_;

@@ -130,6 +130,8 @@ class RingReader {
   // The next one, if it shows. It stays until release().
   bool next(Record& record);
   bool empty() const;
+  // Looks so many times whether there is a next one.
+  bool await(uint32_t looks) const;
   // What next() gave so far may be overwritten.
   void release();
   // The writer wrote what is no record. There is no next() any more.

@@ -23,7 +23,10 @@ constexpr int kEventsPerRound = 64;
 constexpr Duration kPatience = milliseconds(100);
 // An application that polls is to notice new calls and ended peers, but not to pay for it.
 constexpr uint32_t kAttendEvery = 1024;
-constexpr int kLooks = 16;
+// How often one that found nothing looks again: the more, the more often that is no waste of time.
+constexpr uint32_t kLeastLooks = 64;
+constexpr uint32_t kMostLooks = 1024;
+constexpr uint32_t kLooksGained = 64;
 
 // What the caller sends first, and gets back when it is accepted. It never leaves the host.
 struct Hello {
@@ -374,10 +377,11 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
 // Whoever waits for an answer asks again at once; most of that would be ways to get here.
 void ShmDatapath::linger() {
   Link& link = *links_[turn_ < links_.size() ? turn_ : 0];
-  for (int i = 0; i < kLooks; ++i) {
-    if (link.empty()) continue;
+  if (link.await(looks_)) {
     link.take(batch_, is_own_address, interface_index_);
-    return;
+    looks_ = std::min(looks_ + kLooksGained, kMostLooks);
+  } else {
+    looks_ = std::max(looks_ - 1, kLeastLooks);
   }
 }
 

@@ -92,6 +92,7 @@ class ShmDatapath {
   uint32_t last_id_ = 0;
   RxBatch batch_;
   size_t turn_ = 0;  // whose packets are taken first
+  uint32_t looks_ = 64;
   uint32_t calls_since_attended_ = 0;
   bool armed_ = false;
   uint32_t told_ = 0;  // a bit per Reason
