@@ -1,0 +1,54 @@
+// The data that a board's generator makes: 32-bit words, low byte first, that count. The first word
+// of a connection is 0; a message goes on where the one before ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace verbena::daq {
+
+inline constexpr uint32_t kGeneratorImmediate = 12345678;
+
+inline void fill_pattern(std::span<std::byte> to, uint32_t first_word) {
+  constexpr size_t kBlock = 16;
+  uint32_t block[kBlock];
+  size_t at = 0;
+  for (; at < to.size(); at += sizeof block, first_word += kBlock) {
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = first_word + i;
+    const size_t left = to.size() - at;
+    if (left < sizeof block) {
+      std::memcpy(to.data() + at, block, left);
+    } else {
+      std::memcpy(to.data() + at, block, sizeof block);
+    }
+  }
+}
+
+// Where `data` differs from the pattern, the first byte that does; nullopt: nowhere.
+inline std::optional<size_t> find_mismatch(std::span<const std::byte> data, uint32_t first_word) {
+  constexpr size_t kBlock = 16;
+  uint32_t block[kBlock];
+  for (size_t at = 0; at < data.size(); at += sizeof block, first_word += kBlock) {
+    const size_t left = data.size() - at;
+    const size_t bytes = left < sizeof block ? left : sizeof block;
+    uint32_t expected[kBlock];
+    for (uint32_t i = 0; i < kBlock; ++i) expected[i] = first_word + i;
+    std::memcpy(block, expected, sizeof block);
+    std::memcpy(block, data.data() + at, bytes);
+    uint32_t difference = 0;
+    for (uint32_t i = 0; i < kBlock; ++i) difference |= block[i] ^ expected[i];
+    if (difference == 0) continue;
+    for (size_t i = 0; i < bytes; ++i) {
+      if (std::memcmp(reinterpret_cast<const std::byte*>(expected) + i, data.data() + at + i, 1) !=
+          0) {
+        return at + i;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace verbena::daq

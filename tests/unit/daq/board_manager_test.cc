@@ -1,0 +1,293 @@
+// A board's connection manager: what it answers, to whom, and when it says nothing.
+#include "daq/board_manager.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/daq/daq_support.h"
+
+namespace verbena::daq {
+namespace {
+
+Message request(Request what, uint32_t host_qpn, uint32_t board_qpn = 0, uint32_t ip = kHostIp) {
+  Message m{.info_valid = true, .request = what};
+  m.local = {.qpn = host_qpn, .psn = 7, .rkey = 0xABCD, .address = 0x1000, .ip = ip};
+  m.remote.qpn = board_qpn;
+  m.listening_port = kHostPort;
+  return m;
+}
+
+class BoardManagerTest : public testing::Test {
+ protected:
+  void make(const Quirks& quirks = {}, uint32_t queue_pairs = 8) {
+    board_.emplace(
+        BoardManager::Config{.ip = kBoardIp, .queue_pairs = queue_pairs, .quirks = quirks});
+  }
+  // What the board answers to a message; nullopt: nothing. `outcome_` is what it says happened.
+  std::optional<Outgoing> ask(const Message& m) {
+    board_->on_datagram(m.store(), now_);
+    const auto event = board_->next_event();
+    EXPECT_TRUE(event.has_value());
+    if (event) outcome_ = event->outcome;
+    auto answer = board_->next_outgoing();
+    EXPECT_FALSE(board_->next_outgoing().has_value());
+    return answer;
+  }
+  uint32_t open(uint32_t host_qpn) {
+    return ask(request(Request::OpenQp, host_qpn))->message.local.qpn;
+  }
+  Ack ack_of(const Message& m) {
+    const auto answer = ask(m);
+    return answer ? answer->message.ack : Ack::Null;
+  }
+
+  std::optional<BoardManager> board_;
+  BoardOutcome outcome_{};
+  Instant now_{0};
+};
+
+TEST_F(BoardManagerTest, OpenTakesTheFirstNumberAndEchoesTheHost) {
+  make();
+  const Message in = request(Request::OpenQp, 0x55);
+  const auto answer = ask(in);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(outcome_, BoardOutcome::Opened);
+  EXPECT_EQ(answer->ip, kHostIp);
+  EXPECT_EQ(answer->port, kHostPort);
+  EXPECT_EQ(answer->message.store()[0], std::byte{0x33});
+  EXPECT_EQ(answer->message.local, (QpInfo{.qpn = 256, .ip = kBoardIp}));
+  EXPECT_EQ(answer->message.remote, in.local);
+  EXPECT_EQ(answer->message.listening_port, kBoardPort);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
+  EXPECT_EQ(board_->peer_of(256), in.local);
+}
+
+TEST_F(BoardManagerTest, AnswersGoToThePortThatTheRequestNames) {
+  make();
+  Message in = request(Request::OpenQp, 1);
+  in.listening_port = 999;
+  EXPECT_EQ(ask(in)->port, 999);
+}
+
+TEST_F(BoardManagerTest, AClosedNumberGoesToTheBackOfThePool) {
+  make({}, 2);
+  EXPECT_EQ(open(1), 256u);
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
+  EXPECT_EQ(outcome_, BoardOutcome::Closed);
+  EXPECT_EQ(open(2), 257u);
+  EXPECT_EQ(open(3), 256u);
+}
+
+TEST_F(BoardManagerTest, WhenFullNoQp) {
+  make({}, 2);
+  open(1);
+  open(2);
+  EXPECT_EQ(ack_of(request(Request::OpenQp, 3)), Ack::NoQp);
+  EXPECT_EQ(outcome_, BoardOutcome::Full);
+}
+
+TEST_F(BoardManagerTest, TheSameQuestionGetsTheSameAnswer) {
+  make();
+  EXPECT_EQ(open(1), 256u);
+  EXPECT_EQ(open(1), 256u);
+  EXPECT_EQ(outcome_, BoardOutcome::OpenedBefore);
+  EXPECT_EQ(open(2), 257u);
+}
+
+TEST_F(BoardManagerTest, CloseOfWhatIsNotOpen) {
+  make();
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Error);
+  EXPECT_EQ(outcome_, BoardOutcome::CloseOfClosed);
+  for (const uint32_t qpn : {0u, 1u, 255u, 264u, 0xFFFFFFu}) {
+    EXPECT_EQ(ack_of(request(Request::CloseQp, 1, qpn)), Ack::Nak) << qpn;
+    EXPECT_EQ(outcome_, BoardOutcome::CloseOutOfRange);
+  }
+}
+
+TEST_F(BoardManagerTest, AFailedQueuePairCanBeClosed) {
+  make();
+  open(1);
+  board_->fail(256);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+}
+
+TEST_F(BoardManagerTest, SilentWhereTheFirmwareIs) {
+  make();
+  board_->on_datagram(std::array<std::byte, 63>{}, now_);
+  EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::WrongLength);
+  board_->on_datagram(std::array<std::byte, 1500>{}, now_);
+  EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::WrongLength);
+  EXPECT_FALSE(board_->next_outgoing());
+
+  EXPECT_FALSE(ask(Message{}));
+  EXPECT_EQ(outcome_, BoardOutcome::NothingAsked);
+  for (const int code : {2, 5, 6, 7}) {
+    EXPECT_FALSE(ask(request(static_cast<Request>(code), 1))) << code;
+    EXPECT_EQ(outcome_, BoardOutcome::UnknownRequest) << code;
+  }
+  Message unasked = request(Request::OpenQp, 1);
+  unasked.ack_valid = true;
+  unasked.ack = Ack::Ack;
+  EXPECT_FALSE(ask(unasked));
+  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
+}
+
+TEST_F(BoardManagerTest, TransmitCommands) {
+  make();
+  Message m;
+  m.remote.qpn = 256;
+  m.transmit = {.valid = true, .start = true, .length = 64, .count = 3};
+  EXPECT_FALSE(ask(m));
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitUseless);
+  open(1);
+  EXPECT_FALSE(ask(m));  // flag byte 0x00
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitStart);
+  m.info_valid = true;  // and 0x01
+  EXPECT_FALSE(ask(m));
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitStart);
+  m.remote.qpn = 300;
+  EXPECT_FALSE(ask(m));
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitUseless);
+}
+
+TEST_F(BoardManagerTest, ModifyWithoutQuirks) {
+  make();
+  open(1);
+  EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 256)), Ack::Ack);
+  EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 257)), Ack::Error);
+  EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 9)), Ack::Nak);
+  EXPECT_EQ(open(2), 257u);
+}
+
+TEST_F(BoardManagerTest, QuirkModifyWedgesUntilAClose) {
+  make({.modify_wedges = true, .leaks_qpns = true}, 3);
+  open(1);
+  EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 256)), Ack::Error);
+  EXPECT_EQ(ack_of(request(Request::OpenQp, 2)), Ack::Error);
+  EXPECT_EQ(outcome_, BoardOutcome::OpenFailed);
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
+  EXPECT_EQ(open(3), 258u);  // 257 leaked
+  EXPECT_EQ(open(4), 256u);
+  EXPECT_EQ(ack_of(request(Request::OpenQp, 5)), Ack::NoQp);
+}
+
+TEST_F(BoardManagerTest, QuirkModifyHangsForEver) {
+  make({.modify_hangs = true});
+  EXPECT_FALSE(ask(request(Request::ModifyQpRts, 1, 12)));
+  EXPECT_EQ(outcome_, BoardOutcome::Hung);
+  EXPECT_FALSE(ask(request(Request::OpenQp, 1)));
+  EXPECT_EQ(outcome_, BoardOutcome::Hung);
+}
+
+TEST_F(BoardManagerTest, QuirkStaleAnswersGoToTheHostBefore) {
+  make({.stale_answers = true}, 1);
+  const auto first = ask(request(Request::OpenQp, 1));
+  const auto refusal = ask(request(Request::OpenQp, 2, 0, 0x0A000001));
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->ip, kHostIp);
+  EXPECT_EQ(refusal->message.ack, Ack::NoQp);
+  EXPECT_EQ(refusal->message.remote, first->message.remote);
+}
+
+TEST_F(BoardManagerTest, QuirkOpensTwice) {
+  make({.opens_twice = true});
+  EXPECT_EQ(open(1), 256u);
+  EXPECT_EQ(open(1), 257u);
+}
+
+TEST_F(BoardManagerTest, EveryQuirkHasAName) {
+  Quirks quirks;
+  for (const QuirkName& quirk : quirk_names()) {
+    EXPECT_FALSE(quirks.*quirk.member) << quirk.name;
+    quirks.*quirk.member = true;
+  }
+  EXPECT_EQ(quirk_names().size(), sizeof(Quirks) / sizeof(bool));
+}
+
+// ------------------------------------------------------------------------------------ as a master
+
+Message answer_to(const Outgoing& question, Ack ack) {
+  Message m{.info_valid = true, .request = question.message.request, .ack_valid = true, .ack = ack};
+  m.local = {.qpn = 0x77, .psn = 5, .rkey = 3, .address = 0x2000, .ip = question.ip};
+  m.remote = question.message.local;
+  return m;
+}
+
+TEST_F(BoardManagerTest, MasterOpensAndCloses) {
+  make();
+  ASSERT_TRUE(board_->ask_open(kHostIp, kHostPort, now_));
+  EXPECT_FALSE(board_->ask_open(kHostIp, kHostPort, now_));  // one exchange at a time
+  const Outgoing open = *board_->next_outgoing();
+  EXPECT_EQ(open.port, kHostPort);
+  EXPECT_EQ(open.message.store()[0], std::byte{0x03});
+  EXPECT_EQ(open.message.local.qpn, 256u);
+  EXPECT_FALSE(ask(answer_to(open, Ack::Ack)));
+  EXPECT_EQ(outcome_, BoardOutcome::PeerAccepted);
+  EXPECT_EQ(board_->peer_of(256).qpn, 0x77u);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
+  EXPECT_EQ(board_->next_deadline(), kNever);
+
+  ASSERT_TRUE(board_->ask_close(256, now_));
+  const Outgoing close = *board_->next_outgoing();
+  EXPECT_EQ(close.message.remote.qpn, 0x77u);
+  EXPECT_FALSE(ask(answer_to(close, Ack::NoQp)));  // as good as ACK
+  EXPECT_EQ(outcome_, BoardOutcome::PeerClosed);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+}
+
+TEST_F(BoardManagerTest, MasterAsksOnceMoreThenGivesTheNumberBack) {
+  make({}, 1);
+  board_->ask_open(kHostIp, kHostPort, now_);
+  const Outgoing first = *board_->next_outgoing();
+  now_ = board_->next_deadline();
+  board_->on_deadline(now_);
+  EXPECT_EQ(board_->next_outgoing()->message, first.message);
+  now_ = board_->next_deadline();
+  board_->on_deadline(now_);
+  EXPECT_FALSE(board_->next_outgoing());
+  EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::PeerSilent);
+  EXPECT_EQ(board_->next_deadline(), kNever);
+  EXPECT_TRUE(board_->ask_open(kHostIp, kHostPort, now_));
+}
+
+TEST_F(BoardManagerTest, MasterIsRefused) {
+  for (const Ack ack : {Ack::NoQp, Ack::Nak, Ack::Error}) {
+    make({}, 1);
+    board_->ask_open(kHostIp, kHostPort, now_);
+    ask(answer_to(*board_->next_outgoing(), ack));
+    EXPECT_EQ(outcome_, BoardOutcome::PeerRefused);
+    EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+  }
+  make({.no_qp_is_ack = true});
+  board_->ask_open(kHostIp, kHostPort, now_);
+  ask(answer_to(*board_->next_outgoing(), Ack::NoQp));
+  EXPECT_EQ(outcome_, BoardOutcome::PeerAccepted);
+}
+
+TEST_F(BoardManagerTest, MasterLooksAtTheAnswersAddresses) {
+  make();
+  board_->ask_open(kHostIp, kHostPort, now_);
+  Message forged = answer_to(*board_->next_outgoing(), Ack::Ack);
+  forged.local.ip = 0x0A000001;
+  ask(forged);
+  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
+  EXPECT_TRUE(board_->asking());
+}
+
+TEST_F(BoardManagerTest, BothCloseAtOnce) {
+  make({}, 2);
+  board_->ask_open(kHostIp, kHostPort, now_);
+  ask(answer_to(*board_->next_outgoing(), Ack::Ack));
+  board_->ask_close(256, now_);
+  const Outgoing close = *board_->next_outgoing();
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 0x77, 256)), Ack::Ack);
+  ask(answer_to(close, Ack::NoQp));
+  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
+  EXPECT_EQ(open(1), 257u);
+  EXPECT_EQ(open(2), 256u);
+  EXPECT_EQ(ack_of(request(Request::OpenQp, 3)), Ack::NoQp);  // no number twice
+}
+
+}  // namespace
+}  // namespace verbena::daq

@@ -1,0 +1,262 @@
+// A host's connection manager, alone and with a board's.
+#include "daq/host_manager.h"
+
+#include <gtest/gtest.h>
+
+#include "daq/board_manager.h"
+#include "tests/unit/daq/daq_support.h"
+
+namespace verbena::daq {
+namespace {
+
+const QpInfo kLocal{.qpn = 0x010011, .rkey = 9, .address = 0x4000, .ip = kHostIp};
+
+class HostManagerTest : public testing::Test {
+ protected:
+  HostManagerTest() { make_board({}); }
+  void make_board(const Quirks& quirks, uint32_t queue_pairs = 8) {
+    board_.emplace(
+        BoardManager::Config{.ip = kBoardIp, .queue_pairs = queue_pairs, .quirks = quirks});
+  }
+  void to_board() {
+    while (const auto out = host_.next_outgoing()) {
+      EXPECT_EQ(out->ip, kBoardIp);
+      EXPECT_EQ(out->port, kBoardPort);
+      board_->on_datagram(out->message.store(), now_);
+    }
+  }
+  void to_host() {
+    while (const auto out = board_->next_outgoing()) {
+      EXPECT_EQ(out->port, kHostPort);
+      host_.on_datagram(out->message.store(), kBoardIp, now_);
+    }
+  }
+  void exchange() {
+    to_board();
+    to_host();
+  }
+  void expire() {
+    now_ = host_.next_deadline();
+    host_.on_deadline(now_);
+  }
+  HostEvent event() {
+    return host_.next_event().value_or(HostEvent{HostOutcome::Unmatched, 999999, 0, {}, {}});
+  }
+  uint32_t open(const QpInfo& local = kLocal) {
+    return host_.open(kBoardIp, kBoardPort, local, now_);
+  }
+
+  HostManager host_{{.ip = kHostIp}};
+  std::optional<BoardManager> board_;
+  Instant now_{0};
+};
+
+TEST_F(HostManagerTest, OpensTransmitsAndCloses) {
+  const uint32_t id = open();
+  exchange();
+  const HostEvent opened = event();
+  EXPECT_EQ(opened.outcome, HostOutcome::Opened);
+  EXPECT_EQ(opened.id, id);
+  EXPECT_EQ(opened.peer.qpn, 256u);
+  EXPECT_EQ(opened.peer.ip, kBoardIp);
+  EXPECT_EQ(host_.next_deadline(), kNever);
+
+  host_.transmit(id, {.valid = true, .start = true, .length = 64, .count = 1});
+  to_board();
+  EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::Opened);
+  EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::TransmitStart);
+
+  host_.close(id, now_);
+  exchange();
+  EXPECT_EQ(event().outcome, HostOutcome::Closed);
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+  EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, AsksAgainUntilAnswered) {
+  open();
+  host_.next_outgoing();  // lost
+  expire();
+  to_board();
+  board_->next_outgoing();  // so is the answer
+  expire();
+  exchange();
+  EXPECT_EQ(event().outcome, HostOutcome::Opened);
+}
+
+TEST_F(HostManagerTest, GivesUp) {
+  const uint32_t id = open();
+  size_t said = 0;
+  while (host_.next_deadline() != kNever) {
+    while (host_.next_outgoing()) ++said;
+    expire();
+  }
+  EXPECT_EQ(said, 10u);
+  const HostEvent last = event();
+  EXPECT_EQ(last.outcome, HostOutcome::OpenUnanswered);
+  EXPECT_EQ(last.id, id);
+  EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, ASecondQueuePairForOneQuestionIsClosed) {
+  make_board({.opens_twice = true});
+  open();
+  to_board();
+  expire();  // the answer is slow
+  to_board();
+  to_host();
+  EXPECT_EQ(event().outcome, HostOutcome::Opened);
+  EXPECT_EQ(event().outcome, HostOutcome::SurplusClosed);
+  to_board();
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
+  EXPECT_EQ(board_->state_of(257), BoardQpState::Reset);
+}
+
+TEST_F(HostManagerTest, RefusedWhenTheBoardIsFull) {
+  make_board({}, 1);
+  open();
+  QpInfo other = kLocal;
+  other.qpn = 5;
+  open(other);
+  exchange();
+  EXPECT_EQ(event().outcome, HostOutcome::Opened);
+  const HostEvent refused = event();
+  EXPECT_EQ(refused.outcome, HostOutcome::OpenRefused);
+  EXPECT_EQ(refused.ack, Ack::NoQp);
+}
+
+TEST_F(HostManagerTest, SeveralQueuePairsAndBoardsAreKeptApart) {
+  const uint32_t first = open();
+  QpInfo second_qp = kLocal;
+  second_qp.qpn = 0x010012;
+  const uint32_t second = open(second_qp);
+  exchange();
+  const HostEvent a = event(), b = event();
+  EXPECT_EQ(a.id, first);
+  EXPECT_EQ(b.id, second);
+  EXPECT_NE(a.peer.qpn, b.peer.qpn);
+  // An answer of another board about the same queue pair number is not this one's.
+  Message forged{
+      .info_valid = true, .request = Request::CloseQp, .ack_valid = true, .ack = Ack::Ack};
+  forged.remote = kLocal;
+  host_.on_datagram(forged.store(), 0x7F000003, now_);
+  EXPECT_EQ(event().outcome, HostOutcome::Unmatched);
+  EXPECT_EQ(host_.connections(), 2u);
+}
+
+TEST_F(HostManagerTest, CloseOfAQueuePairThatTheBoardForgot) {
+  const uint32_t id = open();
+  exchange();
+  event();
+  make_board({});  // it was switched off and on
+  host_.close(id, now_);
+  exchange();
+  const HostEvent closed = event();
+  EXPECT_EQ(closed.outcome, HostOutcome::Closed);
+  EXPECT_EQ(closed.ack, Ack::Error);
+}
+
+TEST_F(HostManagerTest, ClosedBeforeItWasAnswered) {
+  const uint32_t id = open();
+  to_board();
+  host_.close(id, now_);
+  to_host();
+  EXPECT_EQ(event().outcome, HostOutcome::SurplusClosed);
+  to_board();
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+}
+
+// --------------------------------------------------------------------------------------- passive
+
+TEST_F(HostManagerTest, AcceptsAMaster) {
+  board_->ask_open(kHostIp, kHostPort, now_);
+  to_host();
+  const HostEvent asked = event();
+  EXPECT_EQ(asked.outcome, HostOutcome::Asked);
+  EXPECT_EQ(asked.peer.qpn, 256u);
+  host_.accept(asked.id, kLocal, now_);
+  to_board();
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
+  EXPECT_EQ(board_->peer_of(256), kLocal);
+
+  board_->ask_close(256, now_);
+  to_host();
+  const HostEvent closed = event();
+  EXPECT_EQ(closed.outcome, HostOutcome::PeerClosed);
+  EXPECT_EQ(closed.id, asked.id);
+  to_board();
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+}
+
+TEST_F(HostManagerTest, RefusesAMaster) {
+  board_->ask_open(kHostIp, kHostPort, now_);
+  to_host();
+  host_.refuse(event().id, Ack::NoQp);
+  to_board();
+  EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+  EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, ADuplicateIsAnsweredOncePerPause) {
+  board_->ask_open(kHostIp, kHostPort, now_);
+  const Message question = board_->next_outgoing()->message;
+  host_.on_datagram(question.store(), kBoardIp, now_);
+  const HostEvent asked = event();
+  host_.on_datagram(question.store(), kBoardIp, now_);  // while nobody has decided
+  EXPECT_FALSE(host_.next_event());
+  host_.accept(asked.id, kLocal, now_);
+  EXPECT_TRUE(host_.next_outgoing());
+  host_.on_datagram(question.store(), kBoardIp, now_ + milliseconds(99));
+  EXPECT_FALSE(host_.next_outgoing());
+  host_.on_datagram(question.store(), kBoardIp, now_ + milliseconds(100));
+  EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::Ack);
+  EXPECT_EQ(host_.connections(), 1u);
+}
+
+TEST_F(HostManagerTest, ABoardThatOpensTheSameNumberMuchLaterHasRestarted) {
+  board_->ask_open(kHostIp, kHostPort, now_);
+  const Message question = board_->next_outgoing()->message;
+  host_.on_datagram(question.store(), kBoardIp, now_);
+  const HostEvent asked = event();
+  host_.accept(asked.id, kLocal, now_);
+  host_.on_datagram(question.store(), kBoardIp, now_ + seconds(2));
+  const HostEvent restarted = event();
+  EXPECT_EQ(restarted.outcome, HostOutcome::PeerRestarted);
+  EXPECT_EQ(restarted.id, asked.id);
+  EXPECT_EQ(event().outcome, HostOutcome::Asked);
+  EXPECT_EQ(host_.connections(), 1u);
+}
+
+TEST_F(HostManagerTest, ClosesThatMakeNoSense) {
+  Message close{.info_valid = true, .request = Request::CloseQp};
+  close.local = {.qpn = 256, .ip = kBoardIp};
+  close.remote = kLocal;
+  close.listening_port = kBoardPort;
+  host_.on_datagram(close.store(), kBoardIp, now_);
+  EXPECT_EQ(event().outcome, HostOutcome::CloseOfUnknown);
+  EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::NoQp);
+
+  board_->ask_open(kHostIp, kHostPort, now_);
+  to_host();
+  host_.accept(event().id, kLocal, now_);
+  to_board();
+  close.remote.qpn = 0x999;
+  host_.on_datagram(close.store(), kBoardIp, now_);
+  EXPECT_EQ(event().outcome, HostOutcome::CloseMismatch);
+  EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::Nak);
+  EXPECT_EQ(host_.connections(), 1u);
+}
+
+TEST_F(HostManagerTest, BadInputIsNamedAndNotAnswered) {
+  host_.on_datagram(std::array<std::byte, 65>{}, kBoardIp, now_);
+  EXPECT_EQ(event().outcome, HostOutcome::WrongLength);
+  host_.on_datagram(Message{}.store(), kBoardIp, now_);
+  EXPECT_EQ(event().outcome, HostOutcome::UnknownRequest);
+  host_.on_datagram(Message{.info_valid = true, .request = Request::ModifyQpRts}.store(), kBoardIp,
+                    now_);
+  EXPECT_EQ(event().outcome, HostOutcome::UnknownRequest);
+  EXPECT_FALSE(host_.next_outgoing());
+}
+
+}  // namespace
+}  // namespace verbena::daq
