@@ -99,6 +99,11 @@ enum class WcOpcode : uint8_t {
 inline constexpr uint8_t kWcGrh = 1;
 inline constexpr uint8_t kWcWithImmediate = 2;
 inline constexpr uint8_t kWcWithInvalidate = 8;
+inline constexpr uint8_t kWcFlags = 31;
+// Above the flags, of datagrams: what the network header in front of the payload is.
+inline constexpr int kWcNetworkShift = 5;
+inline constexpr uint8_t kWcIpv6 = 1 << kWcNetworkShift;
+inline constexpr uint8_t kWcIpv4 = 2 << kWcNetworkShift;
 
 struct Completion {
   uint64_t wr_id = 0;

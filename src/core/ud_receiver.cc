@@ -39,7 +39,7 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
 
   Completion c;
   c.opcode = WcOpcode::Receive;
-  c.flags = kWcGrh;
+  c.flags = static_cast<uint8_t>(kWcGrh | (meta.destination.is_ipv4() ? kWcIpv4 : kWcIpv6));
   c.byte_count = static_cast<uint32_t>(bytes);
   c.solicited = p.bth.solicited;
   c.source_qpn = p.deth.source;

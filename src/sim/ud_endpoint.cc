@@ -142,7 +142,8 @@ void UdEndpoint::on_receive(const core::Completion& c) {
   if (!is_for_us(from, *p)) problem("a datagram for somebody else");
   if (p->forbidden) problem("a datagram with a wrong Q_Key arrived");
   const uint8_t flags = core::kWcGrh | (Parcels::has_immediate(p->op) ? core::kWcWithImmediate : 0);
-  if (c.opcode != WcOpcode::Receive || c.flags != flags) problem("wrong opcode or flags");
+  if (c.opcode != WcOpcode::Receive || (c.flags & core::kWcFlags) != flags)
+    problem("wrong opcode or flags");
   if (c.source_qpn != sender.qp_.qpn()) problem("a datagram from the wrong source");
   if (!std::ranges::equal(message, sender.parcels_.content(number))) {
     problem("a datagram did not arrive whole");

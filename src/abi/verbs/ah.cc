@@ -103,9 +103,6 @@ Status init_ah(Context* context, uint8_t port, const ibv_wc& wc, const ibv_grh* 
   attr->grh.sgid_index = *index;
   attr->grh.hop_limit = arrival->hop_limit;
   attr->grh.traffic_class = arrival->traffic_class;
-  attr->dlid = wc.slid;
-  attr->sl = wc.sl;
-  attr->src_path_bits = wc.dlid_path_bits;
   attr->is_global = 1;
   attr->port_num = port;
   return {};

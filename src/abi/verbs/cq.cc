@@ -57,10 +57,10 @@ void translate(const core::Completion& from_core, ibv_wc& wc) {
   }
   wc.qp_num = from_core.qpn.value();
   wc.src_qp = from_core.source_qpn.value();
-  wc.wc_flags = from_core.flags;
+  wc.wc_flags = from_core.flags & core::kWcFlags;
   wc.pkey_index = 0;
   wc.slid = 0;
-  wc.sl = 0;
+  wc.sl = network_type(from_core);
   wc.dlid_path_bits = 0;
 }
 

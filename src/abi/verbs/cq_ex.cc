@@ -69,9 +69,9 @@ __be32 read_imm_data(ibv_cq_ex* cq) {
 }
 uint32_t read_qp_num(ibv_cq_ex* cq) { return current(cq).qpn.value(); }
 uint32_t read_src_qp(ibv_cq_ex* cq) { return current(cq).source_qpn.value(); }
-unsigned int read_wc_flags(ibv_cq_ex* cq) { return current(cq).flags; }
+unsigned int read_wc_flags(ibv_cq_ex* cq) { return current(cq).flags & core::kWcFlags; }
 uint32_t read_slid(ibv_cq_ex*) { return 0; }  // there are no LIDs on Ethernet
-uint8_t read_sl(ibv_cq_ex*) { return 0; }
+uint8_t read_sl(ibv_cq_ex* cq) { return network_type(current(cq)); }
 uint8_t read_dlid_path_bits(ibv_cq_ex*) { return 0; }
 uint16_t read_cvlan(ibv_cq_ex*) { return 0; }     // the kernel takes VLAN tags off
 uint32_t read_flow_tag(ibv_cq_ex*) { return 0; }  // there is no flow steering that would set one

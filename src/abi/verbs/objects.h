@@ -130,6 +130,12 @@ struct Ah : ibv_ah {
   runtime::SharedAddress handle;
 };
 
+// Ethernet has no service level. In its place Mellanox cards tell what network header a datagram came
+// with, and UCX, up to 1.13 at least, drops datagrams over IPv4 that do not say so.
+inline uint8_t network_type(const core::Completion& c) {
+  return static_cast<uint8_t>(c.flags >> core::kWcNetworkShift);
+}
+
 // The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
   Cq(uint32_t capacity, core::CompletionQueue::Ring ring, bool single_threaded)
