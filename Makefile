@@ -74,10 +74,11 @@ interop: ## run the interoperability tests (tests/interop/*.sh); those that cann
 		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
 		*) echo "FAILED: $$script"; failed=1;; esac; done; test -z "$$failed"
 
-soak: ## simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
+soak: ## kill among 64 processes for a minute, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
 	$(call compile,default)
+	$(steering); VERBENA_CROWD_SECONDS=60 bash tests/programs/crowd.sh
 	VERBENA_SOAK_MINUTES=$(VERBENA_SOAK_MINUTES) VERBENA_SOAK_JOBS=$(JOBS) scripts/soak.sh
 
 fuzz: ## run each libFuzzer target for VERBENA_FUZZ_SECONDS (60)

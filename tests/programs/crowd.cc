@@ -1,0 +1,357 @@
+// One of many processes that talk to each other all the time. Each listens, calls three others, and
+// exchanges a checked WRITE and SEND with them every 50 ms; whoever is lost is called again until
+// somebody answers. It says what happens:
+//   joined INDEX PID      a call was answered by this process
+//   lost INDEX PID WHY    the connection to it ended
+//   wrong ...             what must never happen; then it ends
+// Told "report" on standard input it says "count INDEX PID MESSAGES" of each call, then "done";
+// after "stop" it says no more of what is lost, and at the end of its input it leaves in good
+// order.
+//   g++ -std=c++20 crowd.cc -lrdmacm -libverbs -o crowd && crowd INDEX MEMBERS FIRST-PORT
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <string>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr int kCalls = 3;
+constexpr auto kBetweenMessages = 50ms;
+constexpr auto kBetweenCalls = 200ms;
+constexpr auto kPatience = 20s;
+
+struct Identity {  // private data of both sides
+  uint32_t index;
+  uint32_t pid;
+  uint64_t address;  // the answering side's memory
+  uint32_t rkey;
+};
+
+struct Message {
+  uint32_t index;
+  uint32_t pid;
+  uint64_t sequence;
+  uint8_t pattern[1000];
+
+  void fill(uint32_t from, uint32_t from_pid, uint64_t number) {
+    index = from;
+    pid = from_pid;
+    sequence = number;
+    for (size_t i = 0; i < sizeof pattern; ++i) pattern[i] = value(i);
+  }
+  bool holds(uint32_t from, uint32_t from_pid, uint64_t number) const {
+    if (index != from || pid != from_pid || sequence != number) return false;
+    for (size_t i = 0; i < sizeof pattern; ++i) {
+      if (pattern[i] != value(i)) return false;
+    }
+    return true;
+  }
+  uint8_t value(size_t i) const { return static_cast<uint8_t>(pid * 7 + sequence * 13 + i); }
+};
+
+[[noreturn]] void wrong(const std::string& what) {
+  std::printf("wrong %s (errno %d)\n", what.c_str(), errno);
+  std::exit(1);
+}
+void must(bool holds, const char* what) {
+  if (!holds) wrong(what);
+}
+
+struct Link {
+  rdma_cm_id* id = nullptr;
+  ibv_cq* cq = nullptr;
+  ibv_mr* mr = nullptr;
+  bool calls = false;  // we called
+  bool connected = false;
+  bool asked = false;  // a message of ours is not answered yet
+  Identity peer{};
+  uint64_t sequence = 0;
+  Clock::time_point due;    // when to send the next, or to call again
+  Clock::time_point since;  // the connection or the message under way
+  struct {
+    Message out, in, written;
+  } memory{};
+};
+
+class Member {
+ public:
+  Member(uint32_t index, uint32_t members, uint16_t first_port)
+      : index_(index), members_(members), first_port_(first_port) {}
+
+  void run() {
+    channel_ = rdma_create_event_channel();
+    must(channel_ != nullptr, "rdma_create_event_channel");
+    ::fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
+    listen();
+    for (const uint32_t step : {1u, 5u, 21u}) {
+      Link& link = links_.emplace_back();
+      link.calls = true;
+      link.peer.index = (index_ + step) % members_;
+    }
+    while (turn()) {
+    }
+    for (Link& link : links_) hang_up(link);
+    rdma_destroy_id(listener_);
+    rdma_destroy_event_channel(channel_);
+  }
+
+ private:
+  sockaddr_in address_of(uint32_t index) const {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(static_cast<uint16_t>(first_port_ + index));
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return a;
+  }
+
+  void listen() {
+    sockaddr_in own = address_of(index_);
+    must(rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+    must(rdma_bind_addr(listener_, reinterpret_cast<sockaddr*>(&own)) == 0, "rdma_bind_addr");
+    must(rdma_listen(listener_, 64) == 0, "rdma_listen");
+  }
+
+  // False: it is time to go.
+  bool turn() {
+    pollfd waits[] = {{channel_->fd, POLLIN, 0},
+                      {0, POLLIN, 0},
+                      {completions_ != nullptr ? completions_->fd : -1, POLLIN, 0}};
+    ::poll(waits, 3, 20);
+    rdma_cm_event* event = nullptr;
+    while (rdma_get_cm_event(channel_, &event) == 0) on_event(event);
+    for (Link& link : links_) take_completions(link);
+    const auto now = Clock::now();
+    for (Link& link : links_) tick(link, now);
+    links_.remove_if([](const Link& l) { return !l.calls && l.id == nullptr; });
+    return (waits[1].revents & (POLLIN | POLLHUP)) == 0 || obey();
+  }
+
+  bool obey() {
+    char words[64] = {};
+    const ssize_t n = ::read(0, words, sizeof words - 1);
+    if (n <= 0) return false;
+    if (std::strstr(words, "stop") != nullptr) quiet_ = true;
+    for (const Link& link : links_) {
+      if (link.calls && link.connected) {
+        std::printf("count %u %u %lu\n", link.peer.index, link.peer.pid, link.sequence);
+      }
+    }
+    std::printf("done\n");
+    return true;
+  }
+
+  void tick(Link& link, Clock::time_point now) {
+    if (link.asked && now - link.since > kPatience) {
+      wrong("no answer from " + std::to_string(link.peer.index) + " " +
+            std::to_string(link.peer.pid));
+    }
+    if (!link.calls || now < link.due) return;
+    if (link.id == nullptr && !quiet_) call(link);
+    if (link.connected && !link.asked) send(link, now);
+  }
+
+  void call(Link& link) {
+    sockaddr_in to = address_of(link.peer.index);
+    must(rdma_create_id(channel_, &link.id, &link, RDMA_PS_TCP) == 0, "rdma_create_id");
+    must(rdma_resolve_addr(link.id, nullptr, reinterpret_cast<sockaddr*>(&to), 5000) == 0,
+         "rdma_resolve_addr");
+  }
+
+  void prepare(Link& link) {
+    ibv_context* const verbs = link.id->verbs;
+    if (completions_ == nullptr) {
+      completions_ = ibv_create_comp_channel(verbs);
+      must(completions_ != nullptr, "ibv_create_comp_channel");
+      ::fcntl(completions_->fd, F_SETFL, O_NONBLOCK);
+    }
+    link.cq = ibv_create_cq(verbs, 16, &link, completions_, 0);
+    must(link.cq != nullptr, "ibv_create_cq");
+    ibv_qp_init_attr wanted{};
+    wanted.send_cq = wanted.recv_cq = link.cq;
+    wanted.qp_type = IBV_QPT_RC;
+    wanted.cap = {4, 4, 1, 1, 0};
+    must(rdma_create_qp(link.id, nullptr, &wanted) == 0, "rdma_create_qp");
+    link.mr = ibv_reg_mr(link.id->qp->pd, &link.memory, sizeof link.memory,
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    must(link.mr != nullptr, "ibv_reg_mr");
+    must(ibv_req_notify_cq(link.cq, 0) == 0, "ibv_req_notify_cq");
+    receive(link);
+  }
+
+  rdma_conn_param parameters(Link& link) {
+    mine_ = {index_, static_cast<uint32_t>(::getpid()),
+             reinterpret_cast<uint64_t>(&link.memory.written), link.mr->rkey};
+    rdma_conn_param p{};
+    p.private_data = &mine_;
+    p.private_data_len = sizeof mine_;
+    p.responder_resources = p.initiator_depth = 1;
+    p.retry_count = p.rnr_retry_count = 7;
+    return p;
+  }
+
+  void on_event(rdma_cm_event* event) {
+    rdma_cm_id* const id = event->id;
+    Link* link = static_cast<Link*>(id->context);
+    const rdma_cm_event_type kind = event->event;
+    const int status = event->status;
+    Identity told{};
+    if (event->param.conn.private_data != nullptr &&
+        event->param.conn.private_data_len >= sizeof told) {
+      std::memcpy(&told, event->param.conn.private_data, sizeof told);
+    }
+    rdma_ack_cm_event(event);
+    switch (kind) {
+      case RDMA_CM_EVENT_ADDR_RESOLVED:
+        must(rdma_resolve_route(id, 5000) == 0, "rdma_resolve_route");
+        break;
+      case RDMA_CM_EVENT_ROUTE_RESOLVED: {
+        prepare(*link);
+        rdma_conn_param p = parameters(*link);
+        if (rdma_connect(id, &p) != 0) end(*link, "cannot connect");
+        break;
+      }
+      case RDMA_CM_EVENT_CONNECT_REQUEST: {
+        link = &links_.emplace_back();
+        link->id = id;
+        link->peer = told;
+        id->context = link;
+        prepare(*link);
+        rdma_conn_param p = parameters(*link);
+        if (rdma_accept(id, &p) != 0) end(*link, "cannot accept");
+        break;
+      }
+      case RDMA_CM_EVENT_ESTABLISHED:
+        link->connected = true;
+        if (link->calls) {
+          must(told.index == link->peer.index, "another process answered");
+          link->peer = told;
+          link->sequence = 0;
+          std::printf("joined %u %u\n", told.index, told.pid);
+        }
+        break;
+      case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        break;
+      default:
+        if (link != nullptr) {
+          end(*link, std::string(rdma_event_str(kind)) + " " + std::to_string(status));
+        }
+    }
+  }
+
+  void send(Link& link, Clock::time_point now) {
+    Message& out = link.memory.out;
+    if (link.calls) out.fill(index_, static_cast<uint32_t>(::getpid()), ++link.sequence);
+    link.asked = link.calls;
+    link.since = now;
+    ibv_sge sge{reinterpret_cast<uint64_t>(&out), sizeof out, link.mr->lkey};
+    ibv_send_wr message{}, write{}, *bad = nullptr;
+    message.opcode = IBV_WR_SEND;
+    message.sg_list = write.sg_list = &sge;
+    message.num_sge = write.num_sge = 1;
+    message.send_flags = IBV_SEND_SIGNALED;
+    write.opcode = IBV_WR_RDMA_WRITE;
+    write.wr.rdma.remote_addr = link.peer.address;
+    write.wr.rdma.rkey = link.peer.rkey;
+    write.next = &message;
+    // The answering side sends back what it got; the caller writes first what it sends.
+    if (ibv_post_send(link.id->qp, link.calls ? &write : &message, &bad) != 0) end(link, "post");
+  }
+
+  void receive(Link& link) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(&link.memory.in), sizeof(Message), link.mr->lkey};
+    ibv_recv_wr wanted{}, *bad = nullptr;
+    wanted.sg_list = &sge;
+    wanted.num_sge = 1;
+    must(ibv_post_recv(link.id->qp, &wanted, &bad) == 0, "ibv_post_recv");
+  }
+
+  void take_completions(Link& link) {
+    if (link.cq == nullptr) return;
+    void* context = nullptr;
+    ibv_cq* cq = nullptr;
+    while (ibv_get_cq_event(completions_, &cq, &context) == 0) {
+      ibv_ack_cq_events(cq, 1);
+      must(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
+    }
+    ibv_wc wc;
+    while (link.cq != nullptr && ibv_poll_cq(link.cq, 1, &wc) > 0) {
+      if (wc.status != IBV_WC_SUCCESS) {
+        end(link, ibv_wc_status_str(wc.status));
+      } else if (wc.opcode == IBV_WC_RECV) {
+        on_message(link);
+      }
+    }
+  }
+
+  void on_message(Link& link) {
+    const auto now = Clock::now();
+    const Message& in = link.memory.in;
+    if (link.calls) {
+      must(in.holds(index_, static_cast<uint32_t>(::getpid()), link.sequence), "answer");
+      link.asked = false;
+      link.due = now + kBetweenMessages;
+      receive(link);
+      return;
+    }
+    ++link.sequence;
+    must(in.holds(link.peer.index, link.peer.pid, link.sequence), "message");
+    must(std::memcmp(&link.memory.written, &in, sizeof in) == 0, "written memory");
+    link.memory.out = in;
+    receive(link);
+    send(link, now);
+  }
+
+  void end(Link& link, const std::string& why) {
+    if (link.calls && link.connected && !quiet_) {
+      std::printf("lost %u %u %s\n", link.peer.index, link.peer.pid, why.c_str());
+    }
+    hang_up(link);
+    link.due = Clock::now() + kBetweenCalls;
+  }
+
+  void hang_up(Link& link) {
+    if (link.id == nullptr) return;
+    if (link.connected) rdma_disconnect(link.id);
+    if (link.id->qp != nullptr) rdma_destroy_qp(link.id);
+    if (link.mr != nullptr) ibv_dereg_mr(link.mr);
+    if (link.cq != nullptr) ibv_destroy_cq(link.cq);
+    rdma_destroy_id(link.id);
+    link.id = nullptr;
+    link.mr = nullptr;
+    link.cq = nullptr;
+    link.connected = link.asked = false;
+  }
+
+  const uint32_t index_;
+  const uint32_t members_;
+  const uint16_t first_port_;
+  rdma_event_channel* channel_ = nullptr;
+  rdma_cm_id* listener_ = nullptr;
+  ibv_comp_channel* completions_ = nullptr;
+  std::list<Link> links_;
+  Identity mine_{};
+  bool quiet_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) return 2;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  Member(static_cast<uint32_t>(std::atoi(argv[1])), static_cast<uint32_t>(std::atoi(argv[2])),
+         static_cast<uint16_t>(std::atoi(argv[3])))
+      .run();
+}

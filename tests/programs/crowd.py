@@ -1,0 +1,169 @@
+"""Starts a crowd (crowd.cc), kills members at random and starts others in their place, and judges by what
+the members say: crowd.py TOOL CROWD LOGS MEMBERS SECONDS. VERBENA_CROWD_SEED repeats a choice of victims."""
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+
+tool, crowd, logs = sys.argv[1:4]
+MEMBERS, SECONDS = int(sys.argv[4]), float(sys.argv[5])
+CALLS = (1, 5, 21)  # as in crowd.cc
+KILLS_A_SECOND = 2.5
+PATIENCE = 60  # seconds, for what should take less than one
+FIRST_PORT = 21000
+steered = os.environ.get("VERBENA_STEERING", "on") != "off"
+seed = int(os.environ.get("VERBENA_CROWD_SEED", random.randrange(10**6)))
+choose = random.Random(seed)
+
+
+def check(holds, what):
+    if not holds:
+        sys.exit(f"crowd: {what} (VERBENA_CROWD_SEED={seed})")
+
+
+class Member:
+    def __init__(self, index):
+        self.index = index
+        self.log = os.path.join(logs, f"member{index}.{len(everybody)}")
+        self.process = subprocess.Popen(
+            [tool, "run", "--", crowd, str(index), str(MEMBERS), str(FIRST_PORT)],
+            stdin=subprocess.PIPE, stdout=open(self.log, "w"), stderr=subprocess.STDOUT)
+        self.pid = self.process.pid
+        everybody.append(self)
+
+    def said(self, word):
+        """The rest of each line that begins so."""
+        with open(self.log, errors="replace") as lines:
+            return [line.split()[1:] for line in lines if line.startswith(word + " ") and line.endswith("\n")]
+
+    def talks_to(self):
+        """Index and pid of those whose connection was made last and not lost since."""
+        now = {}
+        with open(self.log, errors="replace") as lines:
+            for line in lines:
+                words = line.split()
+                if words[:1] == ["joined"]:
+                    now[int(words[1])] = int(words[2])
+                elif words[:1] == ["lost"]:
+                    now.pop(int(words[1]), None)
+        return now
+
+    def tell(self, word):
+        self.process.stdin.write(word.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def resident_kib(self):
+        with open(f"/proc/{self.pid}/status") as status:
+            return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
+
+
+everybody, killed = [], set()
+
+
+def await_all_talk(what):
+    end = time.monotonic() + PATIENCE
+    while True:
+        pids = [m.pid for m in members]
+        missing = [(m.index, step) for m in members for step in CALLS
+                   if m.talks_to().get((m.index + step) % MEMBERS) != pids[(m.index + step) % MEMBERS]]
+        if not missing:
+            return
+        for m in members:
+            check(m.process.poll() is None, f"{what}: member {m.index} ended by itself with {m.process.returncode}")
+        check(time.monotonic() < end, f"{what}: {len(missing)} calls are not answered, the first {missing[:5]}")
+        time.sleep(0.2)
+
+
+def counts():
+    """Messages so far, by caller and called process."""
+    already = {m: len(m.said("count")) for m in members}
+    for m in members:
+        m.tell("report")
+    end = time.monotonic() + PATIENCE
+    result = {}
+    for m in members:
+        while len(m.said("count")) < already[m] + len(CALLS):
+            check(time.monotonic() < end, f"member {m.index} does not report")
+            time.sleep(0.05)
+        for index, pid, number in m.said("count")[already[m]:]:
+            result[m.pid, int(pid)] = int(number)
+    return result
+
+
+def counters():
+    """Sums over all processes."""
+    text = subprocess.run([tool, "counters"], capture_output=True, text=True, check=True).stdout
+    sums = {}
+    for name, value in re.findall(r"^ {4}(\w+) +(\d+)  ", text, re.M):
+        sums[name] = sums.get(name, 0) + int(value)
+    return sums
+
+
+members = []
+for i in range(MEMBERS):
+    members.append(Member(i))
+    time.sleep(0.04)
+await_all_talk("at the start")
+first = list(members)
+before = {m: (m.descriptors(), m.resident_kib()) for m in first}
+
+end = time.monotonic() + SECONDS
+while time.monotonic() < end:
+    victim = choose.randrange(MEMBERS)
+    members[victim].process.kill()
+    check(members[victim].process.wait() == -9, f"member {victim} had ended by itself")
+    killed.add(members[victim].pid)
+    time.sleep(choose.uniform(0, 2 / KILLS_A_SECOND))
+    members[victim] = Member(victim)
+await_all_talk("after the kills")
+
+# From now on nothing changes: everybody is heard, and soon the kernel finds everybody by itself.
+def strays(sums):
+    return sums.get("udp_strays_forwarded", 0) + sums.get("udp_strays_dropped", 0)
+
+
+calm = time.monotonic()
+while True:
+    earlier, sums_earlier = counts(), counters()
+    time.sleep(2)
+    later, sums = counts(), counters()
+    check(len(later) == MEMBERS * len(CALLS), f"{len(later)} connections instead of {MEMBERS * len(CALLS)}")
+    silent = [pair for pair in later if later[pair] <= earlier.get(pair, 0)]
+    check(not silent, f"{len(silent)} connections stand still")
+    astray = strays(sums) - strays(sums_earlier)
+    if not steered or astray == 0:
+        break
+    check(time.monotonic() < calm + PATIENCE, f"{astray} packets in 2 s still reach the wrong process")
+
+survivors = [m for m in first if m in members]
+for m in survivors:
+    fds, kib = before[m]
+    check(m.descriptors() <= fds + 4, f"member {m.index} had {fds} descriptors and has {m.descriptors()}")
+    check(m.resident_kib() <= kib + 8192, f"member {m.index} had {kib} KiB and has {m.resident_kib()}")
+
+for m in members:
+    m.tell("stop")
+time.sleep(0.5)
+for m in members:
+    m.process.stdin.close()
+for m in members:
+    check(m.process.wait(PATIENCE) == 0, f"member {m.index} ends with {m.process.returncode}")
+
+lost = 0
+for m in everybody:
+    check(not m.said("wrong"), f"member {m.index}: wrong: {m.said('wrong')}")
+    for index, pid, *why in m.said("lost"):
+        lost += 1
+        check(int(pid) in killed, f"member {m.index} lost {index}, process {pid}, which was alive: {' '.join(why)}")
+for m in survivors:
+    for called in survivors:
+        joined = [pid for index, pid in m.said("joined") if int(index) == called.index]
+        check(len(joined) <= 1, f"{m.index} called {called.index} again though neither was killed")
+print(f"{len(killed)} of {len(everybody)} killed, {len(survivors)} of the first {MEMBERS} survived, {lost} connections to the "
+      f"killed ended, no other; {sum(later.values())} messages, {strays(sums)} packets passed on, "
+      f"{sums.get('udp_steering_updates', 0)} steering programs")
