@@ -124,6 +124,16 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
   after_change(qp, now);
 }
 
+void Engine::narrow_paths(const std::function<bool(wire::PathId)>& still_wide, Instant now) {
+  state_.now = now;
+  qps_.each([&](QueuePair& qp) {
+    const QpAttributes& attr = qp.attributes();
+    if (attr.path_packet_bytes == 0 || still_wide(attr.path)) return;
+    qp.narrow_path();
+    after_change(qp, now);
+  });
+}
+
 void Engine::fail_all(Instant now) {
   QpAttributes attr;
   attr.state = QpState::Error;
@@ -328,9 +338,9 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
-    if (qp->type() != QpType::Ud && sink.full(qp->attributes().path)) {
-      qp->hold(now);
-    } else {
+    const bool full = qp->type() != QpType::Ud && sink.full(qp->attributes().path);
+    if (!full) qp->end_hold(now);
+    if (!full || !qp->hold(now)) {
       const uint32_t budget =
           std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);
       qp->transmit(sink, now, budget, !qp->in_waiting_list);

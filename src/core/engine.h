@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -54,6 +55,9 @@ class Engine {
   QueuePair* find(wire::Qpn qpn);  // null: none
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
+  // Paths that are no longer wide carry what their MTU says from now on, instead of QpAttributes'
+  // path_packet_bytes. Requests under way that were cut for more fail.
+  void narrow_paths(const std::function<bool(wire::PathId)>& still_wide, Instant now);
   // Every queue pair that is not in RESET goes to ERROR.
   void fail_all(Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {

@@ -27,6 +27,13 @@ class PeerWindow {
   static constexpr uint32_t kInMemory = 448 * 1024;
 
   void widen() { limit_ = least_ = most_ = kInMemory; }
+  // Back to what the wire takes.
+  void narrow() {
+    if (!in_memory()) return;
+    limit_ = kInitial;
+    least_ = kMin;
+    most_ = kMax;
+  }
   bool in_memory() const { return most_ == kInMemory; }
 
   bool open() const { return in_flight_ < limit_; }

@@ -26,6 +26,13 @@ class SendSide {
   // Sends the one packet that QpCommon::urgent is about. 1 or 0.
   virtual uint32_t send_urgent(wire::PacketSink&, Instant) { return 0; }
 
+  // The way to the peer is full: what was ready to leave does not.
+  virtual void on_hold(Instant) {}
+  // It has room again.
+  virtual void on_room(Instant) {}
+  // Packets now carry as much as the path MTU says, and no more.
+  virtual void on_narrow_path() {}
+
   virtual void on_response(const wire::Packet&, Instant) {}
   virtual void on_deadline(Instant) {}
   virtual Instant deadline() const { return kNever; }

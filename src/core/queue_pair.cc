@@ -194,7 +194,8 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       established_ = false;
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
-      held_until_ = kNever;
+      held_until_ = held_since_ = kNever;
+      next_hold_ = kFirstHold;
       break;
     case QpState::Rtr:
       responder_->start();
@@ -258,9 +259,26 @@ void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
   paced_until_ = kNever;
 }
 
-void QueuePair::hold(Instant now) {
+bool QueuePair::hold(Instant now) {
+  if (held_since_ == kNever) held_since_ = now;
+  if (is_unreliable(config_.type) && now - held_since_ > kUnackedPatience) return false;
   held_until_ = now + next_hold_;
   next_hold_ = std::min(next_hold_ * 2, kLongestHold);
+  requester_->on_hold(now);
+  return true;
+}
+
+void QueuePair::go_on(Instant now) {
+  held_since_ = kNever;
+  next_hold_ = kFirstHold;
+  requester_->on_room(now);
+}
+
+void QueuePair::narrow_path() {
+  common_.attr.path_packet_bytes = 0;
+  common_.window->narrow();
+  requester_->on_narrow_path();
+  settle();
 }
 
 SendSide::Readiness QueuePair::requests(Instant now) {
@@ -287,7 +305,6 @@ void QueuePair::on_deadline(Instant now) {
 // READ data and atomic results first, since the peer waits for them; then requests; a mere
 // acknowledgement last, being short, so that it can end the train that a request began.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
-  next_hold_ = kFirstHold;
   uint32_t sent = responder_->send_answers(sink, budget);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);

@@ -31,6 +31,8 @@ class QueuePair {
  public:
   static constexpr Duration kFirstHold = microseconds(20);
   static constexpr Duration kLongestHold = milliseconds(2);
+  // What nobody acknowledges may get lost, and does when a peer takes nothing for so long.
+  static constexpr Duration kUnackedPatience = milliseconds(100);
 
   QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config);
   QueuePair(const QueuePair&) = delete;
@@ -73,8 +75,16 @@ class QueuePair {
   Instant deadline() const {
     return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
   }
-  // The way to the peer is full: nothing leaves for a while, longer each time.
-  void hold(Instant now);
+  // The way to the peer is full: nothing leaves for a while, longer each time. False: it has been
+  // full for so long that what is sent had better get lost.
+  bool hold(Instant now);
+  // The way is not full, or no longer.
+  void end_hold(Instant now) {
+    if (held_since_ != kNever) [[unlikely]]
+      go_on(now);
+  }
+  // The way to the peer carries no more than the path MTU from now on.
+  void narrow_path();
   uint32_t cut_bytes() const { return common_.cut_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
@@ -98,6 +108,7 @@ class QueuePair {
       announce_drained();
   }
   void announce_drained();
+  void go_on(Instant now);
 
   QpConfig config_;
   QpCommon common_;
@@ -108,6 +119,7 @@ class QueuePair {
   Pacer pacer_;
   Instant paced_until_ = kNever;  // requests wait for the pacer alone
   Instant held_until_ = kNever;   // whatever is to be sent waits for room on its way
+  Instant held_since_ = kNever;
   Duration next_hold_ = kFirstHold;
 };
 

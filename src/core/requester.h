@@ -31,6 +31,9 @@ class Requester final : public SendSide {
     if (blocked == Blocked::No) return Readiness::Ready;
     return blocked == Blocked::Window ? Readiness::WaitsForWindow : Readiness::No;
   }
+  void on_hold(Instant now) override;
+  void on_room(Instant now) override;
+  void on_narrow_path() override;
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;
@@ -155,6 +158,7 @@ class Requester final : public SendSide {
   std::optional<uint64_t>
       denied_;  // a request whose lkeys do not grant it: fails when it is the first
   Instant ack_deadline_ = kNever;
+  bool timed_hold_ = false;     // ack_deadline_ is of what cannot leave
   Instant rnr_until_ = kNever;  // not before this may anything be sent again
 
   // Losses. The scoreboard is there from the first sign of one until all is as it was.

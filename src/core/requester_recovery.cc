@@ -142,9 +142,9 @@ void Requester::on_timeout() {
   stop_ack_timer();
   timed_.reset();
   probes_ = 0;
-  if (queue_.empty() || unacked_ == next_) return;
+  if (queue_.empty()) return;
   qp_.count(CounterId::timeouts);
-  if (!use_up_retry()) return;
+  if (!use_up_retry() || unacked_ == next_) return;
   begin_recovery();
   qp_.window->lost();
   board_->slowed_down_at = board_->sends();
@@ -156,6 +156,29 @@ void Requester::on_timeout() {
   });
   // Should the peer not have what it once listed, this is where we find out.
   send_all_again_from(board_->executed);
+}
+
+// A peer that takes nothing is no better than one that does not answer: time passes for what cannot
+// even leave.
+void Requester::on_hold(Instant now) {
+  if (ack_deadline_ != kNever || qp_.attr.timeout == 0) return;
+  if (!qp_.urgent && blocked_reason(now) != Blocked::No) return;
+  ack_deadline_ = now + ack_timeout(qp_.attr.timeout);
+  timed_hold_ = true;
+}
+
+void Requester::on_room(Instant now) {
+  if (std::exchange(timed_hold_, false)) restart_ack_timer(now);
+}
+
+// What was cut for a wider way cannot leave any more, nor be cut anew: the peer counts its packets.
+void Requester::on_narrow_path() {
+  const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
+  for (uint64_t i = queue_.head(); i != queue_.tail() && queue_.at(i).numbered; ++i) {
+    const SendWqe& wqe = queue_.at(i);
+    const bool too_wide = wqe.cut_bytes > most && wqe.length > most && !is_atomic(wqe.op);
+    if (too_wide) return fail_head(WcStatus::RetryExceeded);
+  }
 }
 
 // All requests from `from` on, none of which the peer has executed.

@@ -49,7 +49,7 @@ class Datapath {
   virtual uint32_t max_datagram_bytes(wire::PathId path) const = 0;
 
   // How much payload a packet may carry on the path where that is more than any path MTU; else 0.
-  virtual uint32_t packet_bytes(wire::PathId path) const {
+  virtual uint32_t packet_bytes(wire::PathId path) {
     (void)path;
     return 0;
   }

@@ -37,7 +37,6 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
 
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
-  if (shm_->link_to(peer.slot()) != nullptr) return true;
   if (!is_local(local_address(destination, interface_index_))) return true;
   return shm_->reach(peer.slot(), now);
 }
@@ -71,8 +70,21 @@ Link* SelectingDatapath::link_of(wire::PathId path) const {
   return p != nullptr ? shm_->link_to(p->slot) : nullptr;
 }
 
-uint32_t SelectingDatapath::packet_bytes(wire::PathId path) const {
-  return link_of(path) != nullptr ? wire::kMaxPayloadBytes : 0;
+uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
+  Link* const link = link_of(path);
+  return link != nullptr && number(path, *link) ? wire::kMaxPayloadBytes : 0;
+}
+
+// The path's addresses have a number on that link. False: there are too many.
+bool SelectingDatapath::number(wire::PathId id, Link& link) {
+  Path& path = paths_[static_cast<size_t>(id)];
+  if (path.numbered_for == link.id()) [[likely]]
+    return true;
+  const auto number = link.number_of(path.addresses);
+  if (!number) return false;
+  path.number = *number;
+  path.numbered_for = link.id();
+  return true;
 }
 
 // Both get their turn, however busy the other is; and where the one has nothing, the other is
@@ -112,15 +124,8 @@ bool SelectingDatapath::full(wire::PathId path) const {
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
   Link* const link = link_of(packet.path);
-  if (link == nullptr) return push_to_udp(packet);
-  Path& path = paths_[static_cast<size_t>(packet.path)];
-  if (path.numbered_for != link->id()) [[unlikely]] {
-    const auto number = link->number_of(path.addresses);
-    if (!number) return push_to_udp(packet);
-    path.number = *number;
-    path.numbered_for = link->id();
-  }
-  link->push(packet, path.number);
+  if (link == nullptr || !number(packet.path, *link)) return push_to_udp(packet);
+  link->push(packet, paths_[static_cast<size_t>(packet.path)].number);
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 

@@ -23,7 +23,6 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   // answered yet; ask again a little later. Otherwise a path may be opened now, and receive()
   // comes next.
   bool reach(const wire::Gid& destination, wire::Qpn peer, Instant now);
-  bool has_link(wire::Qpn peer) const { return shm_->link_to(peer.slot()) != nullptr; }
 
   // The owner is about to wait for wait_fd(). False: it need not, something is there.
   bool arm() { return shm_->arm(); }
@@ -31,6 +30,9 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   void disarm();
   // wait_fd() woke the owner, and not with packets.
   void attend() { shm_->attend(); }
+  // Some paths may carry less than they did: see packet_bytes().
+  bool anything_gone() const { return shm_->anything_gone(); }
+  bool take_gone() { return shm_->take_gone(); }
   std::optional<std::string> take_notice() { return shm_->take_notice(); }
 
   void report_ip_headers() override { udp_->report_ip_headers(); }
@@ -44,7 +46,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   uint32_t max_datagram_bytes(wire::PathId path) const override {
     return udp_->max_datagram_bytes(path);
   }
-  uint32_t packet_bytes(wire::PathId path) const override;
+  uint32_t packet_bytes(wire::PathId path) override;
   void append_counters(std::vector<Counter>& to) const override;
 
  private:
@@ -61,6 +63,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   bool full(wire::PathId path) const override;
   const Path* find(wire::PathId path) const;
   Link* link_of(wire::PathId path) const;
+  bool number(wire::PathId path, Link& link);
 
   std::unique_ptr<UdpDatapath> udp_;
   std::unique_ptr<ShmDatapath> shm_;

@@ -349,7 +349,7 @@ void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, 
       Guard guard(*this);
       const wire::Qpn peer =
           (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-      if (dead() || local_ == nullptr || local_->has_link(peer)) return;
+      if (dead() || local_ == nullptr) return;
       reached = local_->reach(destination, peer, runtime::now());
       turn(Owe::Nothing);
       if (!reached) local_->attend();

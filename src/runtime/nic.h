@@ -152,6 +152,7 @@ class Nic {
   bool poller_at_work(Instant at) const;
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
+  void narrow_paths(Instant at);
   void deliver() {
     if (management_ != nullptr || engine_->state().anything_to_tell()) [[unlikely]]
       tell_applications();

@@ -92,6 +92,8 @@ Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   const std::span<const wire::RxPacket> packets = datapath_->receive();
   const Instant at = turned_at_ = clock_.now();
+  if (local_ != nullptr && local_->anything_gone()) [[unlikely]]
+    narrow_paths(at);
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
       at < earliest_deadline()) {  // the usual case for one who spins
     turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
@@ -122,6 +124,12 @@ Nic::Outcome Nic::turn(Owe owe) {
   }
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
   return outcome;
+}
+
+// With some processes no memory is shared any more. What had come of them was in earlier turns.
+void Nic::narrow_paths(Instant at) {
+  local_->take_gone();
+  engine_->narrow_paths([&](wire::PathId path) { return local_->packet_bytes(path) != 0; }, at);
 }
 
 // A caller's thread sends a bounded amount: READ answers can be gigabytes. The rest is the

@@ -31,7 +31,7 @@ through() { # LABEL memory|udp
     [ "$memory" = 0 ] || fail "$1: $memory packets went through memory"
   fi
   for side in client server; do
-    kill "${pids[$1.$side]}"
+    kill "${pids[$1.$side]}" 2>/dev/null || true  # the other's end may have ended it
     finish "$1.$side" 10
   done
   note "ok $1: packets go $([ "$2" = memory ] && echo through memory || echo over UDP)"
@@ -52,6 +52,17 @@ finish_pair mixed
 grep -q 'packets to it go over UDP' "$logs/mixed.client" || fail "mixed: why it is UDP is not said"
 note "ok one that does not share: UDP, and the log says why"
 
+# The same where processes may not have memory to share.
+limited=(bash -c 'ulimit -f 1000; exec "$@"' limited)
+take_port
+start limited.server "${limited[@]}" "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port"
+await_listener "$port" limited.server || fail "limited: the server does not listen"
+start limited.client "${limited[@]}" "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port" "$host"
+finish_pair limited
+grep -q 'ulimit -f.*packets to it go over UDP' "$logs"/limited.* ||
+  fail "limited: that there is no memory to share is not said"
+note "ok those that may not have memory to share: UDP, and the log says why"
+
 # Stopped in the middle of it; other pairs do their work meanwhile.
 start_pair stopped "${pingpong[@]}" -n 100000
 start_pair other "${pingpong[@]}" -n 2000
@@ -67,16 +78,74 @@ for side in client server; do
 done
 note "ok a stopped process holds up nobody else"
 
-# Killed in the middle: its peer gets an error, and does not wait for ever.
-start_pair killed ib_write_bw -d verbena_lo -x 0 -F -s 1048576 -n 1000000
-await_line "$logs/killed.client" '#bytes' 20 || fail "the pair to be killed does not connect"
-sleep 0.3
-kill -KILL "${pids[killed.server]}"
-finish killed.server 5
-finish killed.client 30
-case $status in
-  0 | late) fail "the peer of a killed process ends with status $status" ;;
-esac
-note "ok the peer of a killed process gets an error"
+# What a program is in the middle of ends with an error, and soon, when its peer does not answer.
+disturb() { # LABEL HOW SIZE PROGRAM...; HOW is a function of the server's process id
+  local label=$1 how=$2 size=$3
+  shift 3
+  start_pair disturbed "$@" -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 10000000 : 1000000))
+  await_line "$logs/disturbed.client" '#bytes' 20 || fail "$label: the pair does not connect"
+  sleep 0.3
+  "$how" "${pids[disturbed.server]}"
+  finish disturbed.client 20
+  case $status in
+    0 | late) fail "$label: the client ends with status $status" ;;
+    1[3-9][0-9]) fail "$label: the client ends by signal $((status - 128))" ;;
+  esac
+  kill -KILL "${pids[disturbed.server]}" 2>/dev/null || true
+  finish disturbed.server 5
+  note "ok $label: its peer gets an error"
+}
+end_it() { kill -KILL "$1"; }
+stop_it() { kill -STOP "$1"; }
+for size in 64 65536 1048576; do
+  disturb "killed, $size bytes sent" end_it "$size" ib_send_bw
+  disturb "killed, $size bytes written" end_it "$size" ib_write_bw
+  disturb "killed, $size bytes read" end_it "$size" ib_read_bw
+  disturb "stopped, $size bytes sent" stop_it "$size" ib_send_bw
+done
+VERBENA_DATAPATH=udp disturb "stopped, over UDP" stop_it 65536 ib_send_bw
+
+# Nonsense in the memory itself: both go on over UDP, or give up; they do neither hang nor crash.
+scribble() { # PROCESS: over all rings that it shares
+  python3 - "$1" <<'END'
+import os, sys
+pid = sys.argv[1]
+rings = []
+for line in open(f"/proc/{pid}/maps"):
+    if "memfd:verbena" in line:
+        first, last = (int(n, 16) for n in line.split()[0].split("-"))
+        if last - first >= 1 << 20:
+            rings.append((first, last - first))
+assert rings, "shares no memory"
+memory = os.open(f"/proc/{pid}/mem", os.O_WRONLY)
+written = 0
+for first, size in rings:
+    try:
+        written += os.pwrite(memory, b"\xa5" * size, first)
+    except OSError:
+        assert written, "cannot be written to"  # otherwise it was noticed, and the memory is let go of
+END
+}
+for size in 64 65536; do
+  start_pair garbled ib_send_bw -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 5000000 : 400000))
+  await_line "$logs/garbled.client" '#bytes' 20 || fail "the pair to be garbled does not connect"
+  sleep 0.3
+  scribble "${pids[garbled.server]}"
+  finish garbled.client 40
+  outcome=$status
+  case $status in
+    late | 1[3-9][0-9]) fail "the client of a garbled pair, $size bytes: status $status" ;;
+    0) finish garbled.server 20 ;;
+    *)  # the server waits for what never comes, as the program does on any NIC
+      kill "${pids[garbled.server]}" || fail "the server of a garbled pair is gone"
+      finish garbled.server 5
+      [ "$status" = 143 ] || fail "the server of a garbled pair, $size bytes: status $status"
+      status=0
+      ;;
+  esac
+  [ "$status" = 0 ] || fail "the server of a garbled pair, $size bytes: status $status"
+  grep -q 'wrote nonsense' "$logs"/garbled.* || fail "that the memory was garbled is not said"
+  note "ok nonsense in the memory, $size bytes: nobody hangs or crashes (client's status: $outcome)"
+done
 nothing_left
 pass

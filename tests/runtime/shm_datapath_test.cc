@@ -8,12 +8,14 @@
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -128,6 +130,11 @@ pid_t fork_echo(uint8_t slot) {
     echo.shm->flush();
     ::usleep(50);
   }
+}
+
+bool readable(int fd) {
+  pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
+  return ::poll(&p, 1, 0) == 1;
 }
 
 void end(pid_t pid) {
@@ -309,6 +316,67 @@ TEST(ShmDatapathTest, AStoppedProcessIsNotWaitedForButMayAnswerLater) {
   end(pid);
 }
 
+TEST(ShmDatapathTest, AnEndedLinkIsBuriedWhileOthersKeepUsBusy) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  {
+    Peer c;
+    ASSERT_TRUE(link(a, c));
+  }
+  a.shm->attend();
+  for (uint32_t psn = 0; psn < 3; ++psn) {
+    ASSERT_TRUE(b.push(a.slot, psn, 8));
+    b.shm->flush();
+    EXPECT_EQ(a.receive(), 1u);
+  }
+  EXPECT_EQ(a.counter("shm_links"), 1u);
+  EXPECT_TRUE(a.shm->take_gone());
+  EXPECT_FALSE(a.shm->take_gone());
+}
+
+TEST(ShmDatapathTest, ASlotThatChangedHandsUnnoticedGetsANewLink) {
+  Peer a;
+  auto before = std::make_unique<Peer>();
+  const uint8_t slot = before->slot;
+  ASSERT_TRUE(link(a, *before));
+  const uint32_t id = a.shm->link_to(slot)->id();
+  before.reset();
+  Peer b(slot);
+  EXPECT_FALSE(a.shm->reach(slot, Instant{})) << "the new process has not answered yet";
+  ASSERT_TRUE(attend_until({&a, &b}, [&] { return a.shm->link_to(slot) != nullptr; }));
+  EXPECT_NE(a.shm->link_to(slot)->id(), id);
+}
+
+TEST(ShmDatapathTest, AKnockIsLeftForTheThreadThatSleeps) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  ASSERT_TRUE(b.shm->arm());
+  ASSERT_TRUE(a.push(b.slot, 1, 8));
+  a.shm->flush();
+  b.shm->attend();  // a thread that polls
+  EXPECT_EQ(b.receive(), 1u);
+  EXPECT_TRUE(readable(b.shm->wait_fd()));
+  b.shm->disarm();
+  EXPECT_FALSE(readable(b.shm->wait_fd()));
+}
+
+TEST(ShmDatapathTest, AForkedChildHasNoPartInIt) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    while (std::getline(maps, line)) {
+      if (line.find("memfd:verbena") != std::string::npos) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0) << "a segment is mapped in the child";
+}
+
 // --- callers that are not what they should be
 // -----------------------------------------------------
 
@@ -347,8 +415,29 @@ TEST(ShmDatapathTest, CallersThatSayNothingAreBounded) {
     silent.push_back(dial(a.slot));
     a.shm->attend();
   }
-  silent.clear();
-  EXPECT_TRUE(link(a, b)) << "and keep nobody else out when they are gone";
+  EXPECT_TRUE(link(a, b)) << "and keep nobody else out";
+}
+
+TEST(ShmDatapathTest, ACallerForWhomThereIsNoDescriptorIsHungUpOn) {
+  Peer a;
+  const UniqueFd caller = dial(a.slot);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest_free = ::dup(caller.get());
+  ::close(lowest_free);
+  const rlimit none{static_cast<rlim_t>(lowest_free), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  a.shm->attend();
+  const bool quiet = !readable(a.shm->wait_fd());
+  a.shm->reach(next_slot(), Instant{});
+  const auto notice = a.shm->take_notice();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(quiet) << "otherwise whoever waits for it would not sleep any more";
+  EXPECT_EQ(a.counter("shm_links_refused"), 2u);
+  char answer;
+  EXPECT_LE(::recv(caller.get(), &answer, 1, MSG_DONTWAIT), 0);
+  ASSERT_TRUE(notice.has_value());
+  EXPECT_NE(notice->find("too many open files"), std::string::npos) << *notice;
 }
 
 }  // namespace

@@ -87,8 +87,8 @@ class Link {
   void sleep() { reader_.sleep(); }
   // No more waking; takes from the socket what has come of it.
   void wake();
-  // Reads the socket. False: the peer is gone.
-  bool drain();
+  // Takes what has come of waking from the socket.
+  void drain();
 
   // The peer has written nonsense.
   bool broken() const { return garbled_ || writer_.broken() || reader_.broken(); }

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <new>
 #include <utility>
@@ -29,19 +31,25 @@ bool map_at(std::byte* at, size_t bytes, int descriptor, size_t offset) {
 
 }  // namespace
 
-Segment::Segment(Segment&& other) noexcept : base_(std::exchange(other.base_, nullptr)) {}
+Segment::Segment(Segment&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)), mapper_(other.mapper_) {}
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(base_, other.base_);
+  std::swap(mapper_, other.mapper_);
   return *this;
 }
 
-// In the child of a fork nothing is mapped there, and this does nothing.
+// In the child of a fork it is not mapped, but something else may be there by now.
 Segment::~Segment() {
-  if (base_ != nullptr) ::munmap(base_, kMappedBytes);
+  if (base_ != nullptr && mapper_ == ::getpid()) ::munmap(base_, kMappedBytes);
 }
 
 Result<Segment> Segment::create(UniqueFd& descriptor) {
+  rlimit largest{};  // to grow a file beyond it would kill the program (SIGXFSZ)
+  if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < kFileBytes) {
+    return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
+  }
   UniqueFd fd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
   if (::ftruncate(fd.get(), kFileBytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
@@ -70,6 +78,7 @@ Result<Segment> Segment::map(int descriptor) {
   if (reserved == MAP_FAILED) return Error{errno, "no room for shared memory"};
   Segment s;
   s.base_ = static_cast<std::byte*>(reserved);
+  s.mapper_ = ::getpid();
   std::byte* at = s.base_;
   bool ok = map_at(at, kControlBytes, descriptor, 0);
   at += kControlBytes;

@@ -2,6 +2,8 @@
 // makes it; the answerer gets the descriptor and looks at it closely before touching the memory.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +37,7 @@ class Segment {
   static Result<Segment> map(int descriptor);
 
   std::byte* base_ = nullptr;
+  pid_t mapper_ = 0;
 };
 
 }  // namespace verbena::datapath

@@ -1,22 +1,20 @@
 // Calls between processes, and the rounds over their links.
 #include "datapath/shm/shm_datapath.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "datapath/no_cancel.h"
+#include "datapath/shm/hello.h"
 #include "datapath/udp/udp_socket.h"
-#include "datapath/unix_address.h"
 
 namespace verbena::datapath {
 namespace {
 
-// In the socket's name and in the first message: others are not found, and refused if they are.
-constexpr uint16_t kProtocolVersion = 1;
 constexpr int kBacklog = 256;
 constexpr size_t kMostGreeting = 64;
 constexpr int kEventsPerRound = 64;
@@ -28,86 +26,6 @@ constexpr uint32_t kLeastLooks = 64;
 constexpr uint32_t kMostLooks = 1024;
 constexpr uint32_t kLooksGained = 64;
 
-// What the caller sends first, and gets back when it is accepted. It never leaves the host.
-struct Hello {
-  std::array<char, 4> magic{'V', 'B', 'S', 'M'};
-  uint16_t version = kProtocolVersion;
-  uint8_t slot = 0;  // the sender's
-  uint8_t reserved = 0;
-  uint32_t ring_bytes = kRingBytes;
-  uint32_t payload_bytes = wire::kMaxPayloadBytes;
-  bool operator==(const Hello&) const = default;
-};
-
-UnixAddress address_of_slot(uint8_t slot) {
-  return UnixAddress::abstract("verbena/shm/%u/%u", kProtocolVersion, slot);
-}
-
-UniqueFd open_socket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-// Who is at the other end, as the kernel vouches.
-bool same_user(int fd) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
-}
-
-bool send_hello(int fd, uint8_t slot, int descriptor) {
-  Hello hello;
-  hello.slot = slot;
-  iovec part{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr m{};
-  m.msg_iov = &part;
-  m.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    m.msg_control = control.data();
-    m.msg_controllen = control.size();
-    cmsghdr* const c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
-  }
-  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
-}
-
-enum class Read : uint8_t { Hello, NotYet, Unusable };
-
-// `descriptor`: what came with it, if anything.
-Read receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor) {
-  Hello hello;
-  iovec part{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr m{};
-  m.msg_iov = &part;
-  m.msg_iovlen = 1;
-  m.msg_control = control.data();
-  m.msg_controllen = control.size();
-  const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? Read::NotYet : Read::Unusable;
-  const cmsghdr* const c = CMSG_FIRSTHDR(&m);
-  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-      c->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int received;
-    std::memcpy(&received, CMSG_DATA(c), sizeof received);
-    *descriptor = UniqueFd(received);
-  }
-  *slot = hello.slot;
-  Hello wanted;
-  wanted.slot = hello.slot;
-  return n == sizeof hello && hello == wanted ? Read::Hello : Read::Unusable;
-}
-
-// Whether whoever was at the other end has left.
-bool hung_up(int fd) {
-  std::byte next;
-  const ssize_t n = ::recv(fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
-}
-
 bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
   return is_local(local_address(gid, interface_index));
 }
@@ -115,10 +33,10 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 }  // namespace
 
 Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
-  UniqueFd listener = open_socket();
+  UniqueFd listener = open_shm_socket();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!listener.valid() || !epoll.valid()) return Error{errno, "too many open files"};
-  const UnixAddress name = address_of_slot(slot);
+  const UnixAddress name = shm_address(slot);
   if (::bind(listener.get(), name.get(), name.bytes) != 0 ||
       ::listen(listener.get(), kBacklog) != 0) {
     return Error{errno, "cannot listen for processes of this host"};
@@ -133,6 +51,7 @@ ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, UniqueFd listen
     : slot_(slot),
       interface_index_(interface_index),
       listener_(std::move(listener)),
+      spare_(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)),
       epoll_(std::move(epoll)) {}
 
 ShmDatapath::~ShmDatapath() = default;
@@ -159,7 +78,11 @@ size_t ShmDatapath::call_to(uint8_t slot) const {
 }
 
 bool ShmDatapath::reach(uint8_t slot, Instant now) {
-  if (slot == 0 || slot == 255 || by_slot_[slot] != nullptr) return true;
+  if (slot == 0 || slot == 255) return true;
+  Link* const link = by_slot_[slot];
+  // The slot may be another process's by now.
+  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  if (by_slot_[slot] != nullptr) return true;
   if (slot == slot_) {
     open_loop();
     return true;
@@ -176,9 +99,10 @@ bool ShmDatapath::reach(uint8_t slot, Instant now) {
 }
 
 void ShmDatapath::call(uint8_t slot, Instant now) {
-  UniqueFd socket = open_socket();
-  const UnixAddress name = address_of_slot(slot);
-  if (!socket.valid() || ::connect(socket.get(), name.get(), name.bytes) != 0) {
+  UniqueFd socket = open_shm_socket();
+  if (!socket.valid()) return tell(Reason::NoMemory, slot);
+  const UnixAddress name = shm_address(slot);
+  if (::connect(socket.get(), name.get(), name.bytes) != 0) {
     return tell(Reason::NobodyListens, slot);
   }
   if (!same_user(socket.get())) return tell(Reason::OtherUser, slot);
@@ -193,14 +117,32 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
 void ShmDatapath::answer_calls() {
   for (int i = 0; i < kEventsPerRound; ++i) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return;
-    if (!same_user(socket.get()) || greeting_.size() == kMostGreeting || !watch(socket.get())) {
+    if (!socket.valid()) {
+      if ((errno == EMFILE || errno == ENFILE) && spare_.valid()) hang_up_on_caller();
+      return;
+    }
+    if (!same_user(socket.get()) || !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
+    }
+    if (greeting_.size() ==
+        kMostGreeting) {  // whoever has been silent for longest has had its time
+      ++counters_.links_refused;
+      forget(greeting_.front());
+      greeting_.erase(greeting_.begin());
     }
     greeting_.push_back(std::move(socket));
     read_hello(greeting_.back().get());
   }
+}
+
+// One that stays in the queue would wake us again and again.
+void ShmDatapath::hang_up_on_caller() {
+  spare_.reset();
+  UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (refused.valid()) ++counters_.links_refused;
+  refused.reset();
+  spare_ = UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0));
 }
 
 // Of one that called us. True if it is one.
@@ -209,11 +151,11 @@ bool ShmDatapath::read_hello(int fd) {
   if (found == greeting_.end()) return false;
   uint8_t slot = 0;
   UniqueFd descriptor;
-  const Read read = receive_hello(fd, &slot, &descriptor);
-  if (read == Read::NotYet) return true;
+  const HelloRead read = receive_hello(fd, &slot, &descriptor);
+  if (read == HelloRead::NotYet) return true;
   UniqueFd socket = std::move(*found);
   greeting_.erase(found);
-  if (read == Read::Hello && slot != 0 && slot != 255 && slot != slot_) {
+  if (read == HelloRead::Hello && slot != 0 && slot != 255 && slot != slot_) {
     accept_hello(std::move(socket), slot, std::move(descriptor));
   } else {
     ++counters_.links_refused;
@@ -246,11 +188,11 @@ void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descripto
 void ShmDatapath::read_answer(size_t index) {
   uint8_t slot = 0;
   UniqueFd descriptor;
-  const Read read = receive_hello(calls_[index].socket.get(), &slot, &descriptor);
-  if (read == Read::NotYet) return;
+  const HelloRead read = receive_hello(calls_[index].socket.get(), &slot, &descriptor);
+  if (read == HelloRead::NotYet) return;
   Call call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
-  if (read == Read::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
+  if (read == HelloRead::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
     const RingMemory written = call.segment.written_by(LinkEnd::Caller);
     const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
     return open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
@@ -286,6 +228,7 @@ void ShmDatapath::open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segmen
 
 void ShmDatapath::end_link(Link& link) {
   if (std::exchange(link.ended, true)) return;
+  anything_ended_ = true;
   if (by_slot_[link.slot()] == &link) by_slot_[link.slot()] = nullptr;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
   if (!link.broken()) return;
@@ -293,8 +236,11 @@ void ShmDatapath::end_link(Link& link) {
   tell(Reason::Broken, link.slot());
 }
 
+// Those that nothing more comes from. Not while a batch still points into them.
 void ShmDatapath::bury_ended() {
-  std::erase_if(links_, [](const auto& link) { return link->ended && link->empty(); });
+  const auto is_done = [](const auto& link) { return link->ended && link->empty(); };
+  anything_gone_ |= std::erase_if(links_, is_done) != 0;
+  anything_ended_ = std::ranges::any_of(links_, [](const auto& link) { return link->ended; });
 }
 
 void ShmDatapath::attend() {
@@ -314,7 +260,12 @@ void ShmDatapath::attend() {
       continue;
     }
     const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
-    if (link != links_.end() && !(*link)->ended && !(*link)->drain()) end_link(**link);
+    if (link == links_.end() || (*link)->ended) continue;
+    if (hung_up(fd)) {
+      end_link(**link);
+    } else if (!armed_) {  // otherwise the knock is for whoever sleeps
+      (*link)->drain();
+    }
   }
 }
 
@@ -337,7 +288,7 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
       why = "refused to share memory";
       break;
     case Reason::NoMemory:
-      why = "cannot be given shared memory (memfd_create, too many open files)";
+      why = "cannot be given shared memory (memfd_create, too many open files, ulimit -f)";
       break;
     case Reason::Broken:
       why = "wrote nonsense into the shared memory";
@@ -357,7 +308,8 @@ std::optional<std::string> ShmDatapath::take_notice() {
 std::span<const wire::RxPacket> ShmDatapath::receive() {
   batch_.clear();
   if (++calls_since_attended_ >= kAttendEvery) attend();
-  bool ended = false;
+  if (anything_ended_) [[unlikely]]
+    bury_ended();
   const size_t count = links_.size();
   if (++turn_ >= count) turn_ = 0;
   for (size_t i = 0, at = turn_; i < count; ++i, at = at + 1 < count ? at + 1 : 0) {
@@ -366,10 +318,8 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
     link.take(batch_, is_own_address, interface_index_);
     if (link.broken()) [[unlikely]]
       end_link(link);
-    ended |= link.ended;
   }
   if (batch_.count != 0) return batch_.view();
-  if (ended) bury_ended();
   if (!links_.empty()) linger();
   return batch_.view();
 }
@@ -399,6 +349,7 @@ bool ShmDatapath::arm() {
     link->sleep();
     empty &= link->empty();
   }
+  empty &= !anything_ended_;  // they are to be buried first
   if (!empty) disarm();
   return empty;
 }

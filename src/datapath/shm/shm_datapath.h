@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -50,6 +51,10 @@ class ShmDatapath {
   // receive() comes next.
   void attend();
 
+  // A link has ended, and all that had come of it was taken.
+  bool anything_gone() const { return anything_gone_; }
+  bool take_gone() { return std::exchange(anything_gone_, false); }
+
   // Why packets to a process of this host do not go through memory: once for each reason.
   std::optional<std::string> take_notice();
 
@@ -67,6 +72,7 @@ class ShmDatapath {
   void open_loop();
   void call(uint8_t slot, Instant now);
   void answer_calls();
+  void hang_up_on_caller();
   bool read_hello(int fd);
   void accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descriptor);
   void read_answer(size_t call);
@@ -84,6 +90,7 @@ class ShmDatapath {
   const uint32_t interface_index_;
   ShmCounters counters_;
   UniqueFd listener_;
+  UniqueFd spare_;                  // to be let go of when a caller needs one
   UniqueFd epoll_;                  // of all sockets
   std::vector<UniqueFd> greeting_;  // have called us and said nothing yet
   std::vector<Call> calls_;
@@ -95,6 +102,8 @@ class ShmDatapath {
   uint32_t looks_ = 64;
   uint32_t calls_since_attended_ = 0;
   bool armed_ = false;
+  bool anything_ended_ = false;  // among links_
+  bool anything_gone_ = false;
   uint32_t told_ = 0;  // a bit per Reason
   std::optional<std::string> notice_;
 };

@@ -61,6 +61,7 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
   attr.address.is_global = true;
   attr.address.destination = peer_gid_;
   attr.source_gid = our_gid_;
+  attr.path_packet_bytes = s.path_packet_bytes;
   attr.path_mtu = s.mtu;
   attr.dest_qpn = kPeerQpn;
   attr.rq_psn = s.rq_psn;
@@ -109,7 +110,7 @@ Status EngineTest::post_receive(uint64_t wr_id, uint32_t length, uint64_t offset
 }
 
 std::vector<Sent> EngineTest::transmit(size_t room) {
-  RecordingSink sink(room);
+  RecordingSink sink(room, way_full_);
   engine_.poll_transmit(sink, now_);
   return std::move(sink.sent);
 }

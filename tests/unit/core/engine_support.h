@@ -26,13 +26,15 @@ struct Sent {
 
 class RecordingSink : public wire::PacketSink {
  public:
-  explicit RecordingSink(size_t room) : room_(room) {}
+  explicit RecordingSink(size_t room, bool full = false) : room_(room), full_(full) {}
   size_t room() const override { return room_; }
+  bool full(wire::PathId) const override { return full_; }
   void push(const wire::TxPacket& packet) override;
   std::vector<Sent> sent;
 
  private:
   size_t room_;
+  bool full_;
 };
 
 struct TestShape {
@@ -50,6 +52,7 @@ struct TestShape {
   SharedReceiveQueue* srq = nullptr;
   QpType type = QpType::Rc;
   uint32_t xrc_domain = 0;
+  uint32_t path_packet_bytes = 0;
 };
 
 class EngineTest : public testing::Test {
@@ -101,6 +104,7 @@ class EngineTest : public testing::Test {
   CompletionQueue cq_{256};
   QueuePair* qp_ = nullptr;
   Instant now_{1000};
+  bool way_full_ = false;  // transmit() finds no room on the way to the peer
   alignas(64) std::array<std::byte, kRegionBytes> memory_{};
   uint32_t key_ = 0;
   wire::Gid our_gid_;

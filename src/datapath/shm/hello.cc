@@ -1,0 +1,99 @@
+// Sockets and messages of calls.
+#include "datapath/shm/hello.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include "datapath/shm/segment.h"
+#include "wire/packet_io.h"
+
+namespace verbena::datapath {
+namespace {
+
+// In the socket's name and in the first message: others are not found, and refused if they are.
+constexpr uint16_t kProtocolVersion = 1;
+
+// What the caller sends first, and gets back when it is accepted. It never leaves the host.
+struct Hello {
+  std::array<char, 4> magic{'V', 'B', 'S', 'M'};
+  uint16_t version = kProtocolVersion;
+  uint8_t slot = 0;  // the sender's
+  uint8_t reserved = 0;
+  uint32_t ring_bytes = kRingBytes;
+  uint32_t payload_bytes = wire::kMaxPayloadBytes;
+  bool operator==(const Hello&) const = default;
+};
+
+}  // namespace
+
+UnixAddress shm_address(uint8_t slot) {
+  return UnixAddress::abstract("verbena/shm/%u/%u", kProtocolVersion, slot);
+}
+
+UniqueFd open_shm_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+bool same_user(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
+}
+
+bool hung_up(int fd) {
+  pollfd p{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  const timespec at_once{};
+  return ::ppoll(&p, 1, &at_once, nullptr) == 1;
+}
+
+bool send_hello(int fd, uint8_t slot, int descriptor) {
+  Hello hello;
+  hello.slot = slot;
+  iovec part{&hello, sizeof hello};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    m.msg_control = control.data();
+    m.msg_controllen = control.size();
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+  }
+  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
+}
+
+HelloRead receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor) {
+  Hello hello;
+  iovec part{&hello, sizeof hello};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  m.msg_control = control.data();
+  m.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) {
+    return errno == EAGAIN || errno == EINTR ? HelloRead::NotYet : HelloRead::Unusable;
+  }
+  const cmsghdr* const c = CMSG_FIRSTHDR(&m);
+  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+      c->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int received;
+    std::memcpy(&received, CMSG_DATA(c), sizeof received);
+    *descriptor = UniqueFd(received);
+  }
+  *slot = hello.slot;
+  Hello wanted;
+  wanted.slot = hello.slot;
+  return n == sizeof hello && hello == wanted ? HelloRead::Hello : HelloRead::Unusable;
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,174 @@
+// What an engine does where a path goes through memory: the way may be full, because the peer takes
+// nothing, and it may end, so that packets become small again.
+#include "core/requester.h"
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+
+class SharedMemoryTest : public EngineTest {
+ public:
+  static constexpr uint32_t kWide = 64 * 1024;
+
+  // Deadline after deadline, as an owner does, for so long.
+  void live_for(Duration time) {
+    const Instant end = now_ + time;
+    while (engine_.next_deadline() <= end) {
+      next_deadline();
+      transmit();
+    }
+    now_ = end;
+  }
+
+  void end_memory() {
+    engine_.narrow_paths([](wire::PathId) { return false; }, now_);
+  }
+};
+
+TEST_F(SharedMemoryTest, APeerThatTakesNothingExhaustsTheRetries) {
+  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  way_full_ = true;
+  live_for(ack_timeout(14) * 3);
+  EXPECT_EQ(completions(), Done{});
+  live_for(ack_timeout(14) * 2);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+}
+
+TEST_F(SharedMemoryTest, SoDoesOneThatNothingEvenLeavesFor) {
+  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kWide});
+  way_full_ = true;
+  ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
+  EXPECT_TRUE(transmit().empty());
+  live_for(ack_timeout(14) * 3);
+  EXPECT_EQ(completions(), Done{});
+  live_for(ack_timeout(14) * 2);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+}
+
+TEST_F(SharedMemoryTest, WhatLeavesAtLastHasItsWholeTime) {
+  connect({.timeout = 14, .path_packet_bytes = kWide});
+  way_full_ = true;
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  live_for(milliseconds(60));
+  way_full_ = false;
+  next_deadline();
+  ASSERT_EQ(transmit().size(), 1u);
+  live_for(milliseconds(60));
+  EXPECT_EQ(counter(CounterId::timeouts), 0u);
+  live_for(milliseconds(10));
+  EXPECT_EQ(counter(CounterId::timeouts), 1u);
+}
+
+TEST_F(SharedMemoryTest, AFullWayDoesNotProlongTheTimeOfWhatHasLeft) {
+  connect({.timeout = 14, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  for (uint64_t id = 2; id <= 8; ++id) {
+    way_full_ = true;
+    ASSERT_TRUE(post(SendOp::Send, id, 8).ok());
+    live_for(milliseconds(10));
+    way_full_ = false;
+    transmit();
+  }
+  EXPECT_EQ(counter(CounterId::timeouts), 1u);
+}
+
+TEST_F(SharedMemoryTest, TimeoutZeroWaitsForRoomForEver) {
+  connect({.timeout = 0, .path_packet_bytes = kWide});
+  way_full_ = true;
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  live_for(seconds(2));
+  EXPECT_EQ(completions(), Done{});
+  way_full_ = false;
+  next_deadline();
+  EXPECT_EQ(transmit().size(), 1u);
+}
+
+TEST_F(SharedMemoryTest, AnRnrWaitIsNotTimedThoughAnswersFindNoRoom) {
+  connect({.timeout = 5, .retry_count = 0, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_nak(100, wire::AckKind::RnrNak, 0);  // 655 ms
+  way_full_ = true;
+  receive(request(Opcode::RcWriteOnly, 500));  // is to be acknowledged
+  live_for(milliseconds(500));
+  EXPECT_EQ(completions(), Done{});
+}
+
+TEST_F(SharedMemoryTest, WhatNobodyAcknowledgesIsLostWhenThePeerTakesNothingForLong) {
+  connect({.type = QpType::Uc, .path_packet_bytes = kWide});
+  way_full_ = true;
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_TRUE(transmit().empty()) << "a busy peer gets a chance";
+  live_for(QueuePair::kUnackedPatience + milliseconds(5));
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  // From then on at once, until there is room again.
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  transmit();
+  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
+  way_full_ = false;
+  ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  way_full_ = true;
+  ASSERT_TRUE(post(SendOp::Send, 4, 8).ok());
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(SharedMemoryTest, WhereMemoryEndsMessagesAreCutByThePathMtuAgain) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Write, 1, 4096).ok());
+  EXPECT_EQ(transmit().size(), 1u);
+  receive_ack(100);
+  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInMemory);
+  end_memory();
+  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInitial);
+  ASSERT_TRUE(post(SendOp::Write, 2, 4096).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 4u);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.payload.size(), 1024u);
+  receive_ack(104);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+}
+
+TEST_F(SharedMemoryTest, WhereMemoryEndsWhatFitsIntoThePathMtuIsSentAgain) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Send, 1, 1024).ok());
+  ASSERT_TRUE(post(SendOp::FetchAdd, 2, 8).ok());
+  transmit();
+  end_memory();
+  EXPECT_EQ(qp().state(), QpState::Rts);
+  time_out();
+  const auto again = transmit();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].packet.payload.size(), 1024u);
+}
+
+TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
+  for (const SendOp op : {SendOp::Send, SendOp::Write, SendOp::Read}) {
+    connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+    ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+    ASSERT_TRUE(post(op, 2, 1025).ok());
+    transmit();
+    end_memory();
+    EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
+    EXPECT_EQ(qp().state(), QpState::Error);
+    engine_.destroy_qp(&qp(), now_);
+  }
+}
+
+TEST_F(SharedMemoryTest, WhereMemoryGoesOnPathsStayAsTheyAre) {
+  connect({.path_packet_bytes = kWide});
+  engine_.narrow_paths([](wire::PathId) { return true; }, now_);
+  EXPECT_EQ(qp().cut_bytes(), kWide);
+  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInMemory);
+}
+
+}  // namespace
+}  // namespace verbena::core
