@@ -50,7 +50,8 @@ struct QpFailure {
   uint32_t rkey = 0;
   uint8_t packet_opcode = 0;  // responder: what arrived
   uint32_t psn = 0;
-  uint32_t retries = 0;  // requester: how often it was tried again
+  uint32_t retries = 0;       // requester: how often it was tried again
+  bool memory_ended = false;  // requester: it was on its way through shared memory that is no more
 };
 
 }  // namespace verbena::core

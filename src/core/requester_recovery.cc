@@ -177,7 +177,10 @@ void Requester::on_narrow_path() {
   for (uint64_t i = queue_.head(); i != queue_.tail() && queue_.at(i).numbered; ++i) {
     const SendWqe& wqe = queue_.at(i);
     const bool too_wide = wqe.cut_bytes > most && wqe.length > most && !is_atomic(wqe.op);
-    if (too_wide) return fail_head(WcStatus::RetryExceeded);
+    if (!too_wide) continue;
+    fail_head(WcStatus::RetryExceeded);
+    qp_.failure->memory_ended = true;
+    return;
   }
 }
 

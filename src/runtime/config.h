@@ -28,7 +28,7 @@ struct Config {
   Duration awake_before_sleep{0};
   // VERBENA_DATAPATH: shm, which is memory where the peer can share it; udp forces the wire, to
   // measure it, to capture it, to rule memory out.
-  DatapathChoice datapath = DatapathChoice::Udp;
+  DatapathChoice datapath = DatapathChoice::SharedMemory;
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF to ask for, to try small ones
 };
 

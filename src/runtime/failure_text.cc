@@ -45,6 +45,10 @@ Words words_for(const core::QpFailure& f) {
   if (f.as_responder) return words_as_responder(f);
   switch (f.status) {
     case WcStatus::RetryExceeded:
+      if (f.memory_ended) {
+        return {"the memory that was shared with the peer is no more",
+                "the peer's process has ended or closed its device"};
+      }
       return {"no answer",
               "the peer is gone, its QP is not (or no longer) ready, a firewall drops UDP port "
               "4791, or "

@@ -228,7 +228,7 @@ Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
   transmit(clock_.now());  // an acknowledgement that a poller still owes must not die with the
-                             // queue pair
+                           // queue pair
   engine_->destroy_qp(qp, clock_.now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
   return {};
@@ -353,6 +353,7 @@ void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, 
       reached = local_->reach(destination, peer, runtime::now());
       turn(Owe::Nothing);
       if (!reached) local_->attend();
+      log_notice();
     }
     const timespec pause{0, 20'000};
     if (!reached) nanosleep(&pause, nullptr);

@@ -153,6 +153,7 @@ class Nic {
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
   void narrow_paths(Instant at);
+  void log_notice();
   void deliver() {
     if (management_ != nullptr || engine_->state().anything_to_tell()) [[unlikely]]
       tell_applications();

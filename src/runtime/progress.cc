@@ -128,8 +128,17 @@ Nic::Outcome Nic::turn(Owe owe) {
 
 // With some processes no memory is shared any more. What had come of them was in earlier turns.
 void Nic::narrow_paths(Instant at) {
+  const NoCancel no_cancel;
   local_->take_gone();
+  log_notice();
   engine_->narrow_paths([&](wire::PathId path) { return local_->packet_bytes(path) != 0; }, at);
+}
+
+// Why what could go through memory does not.
+void Nic::log_notice() {
+  if (const auto notice = local_->take_notice()) {
+    log(LogLevel::Info, "%s: %s", device_.name.c_str(), notice->c_str());
+  }
 }
 
 // A caller's thread sends a bounded amount: READ answers can be gigabytes. The rest is the
@@ -374,9 +383,7 @@ void Nic::run_background() {
     if (const auto warning = udp_->take_warning()) {
       log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
     }
-    if (const auto notice = local_ != nullptr ? local_->take_notice() : std::nullopt) {
-      log(LogLevel::Info, "%s: %s", device_.name.c_str(), notice->c_str());
-    }
+    if (local_ != nullptr) log_notice();
 
     // A packet taken from a poller at work would be answered out of its rhythm.
     if (!watching_) {

@@ -21,19 +21,27 @@ if grep -Eq '^ +[a-z_]+ +0( |$)' "$logs/counters"; then fail "zeros are shown wi
 grep -Eq '^ +retry_exceeded +0  queue pairs failed' "$logs/counters" || fail "--all shows no zeros"
 note "ok counters of a live process"
 
-kill -KILL "${pids[dies.server]}"
-finish dies.server 5
-finish dies.client 30
-[ "$status" != 0 ] || fail "the client did not notice that its server died"
-[ "$status" != late ] || fail "the client did not give up"
-line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/dies.client" || true)
-[ -n "$line" ] || fail "no line about the failed queue pair"
-[ "$(wc -l <<<"$line")" = 1 ] || fail "more than one line about one queue pair"
-for words in 'QP 0x[0-9a-f]{6} connected to QP 0x[0-9a-f]{6} at 127\.0\.0\.1' 'no answer' \
-  'after [0-9]+ tries' 'Usual cause: the peer is gone'; do
-  grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not say: $words"
-done
-note "ok a dead peer: $line"
+# What the client says when its server is killed.
+dies() { # WORDS...
+  kill -KILL "${pids[dies.server]}"
+  finish dies.server 5
+  finish dies.client 30
+  [ "$status" != 0 ] || fail "the client did not notice that its server died"
+  [ "$status" != late ] || fail "the client did not give up"
+  line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/dies.client" || true)
+  [ -n "$line" ] || fail "no line about the failed queue pair"
+  [ "$(wc -l <<<"$line")" = 1 ] || fail "more than one line about one queue pair"
+  for words in 'QP 0x[0-9a-f]{6} connected to QP 0x[0-9a-f]{6} at 127\.0\.0\.1' "$@"; do
+    grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not say: $words"
+  done
+  note "ok a dead peer: $line"
+}
+if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
+  dies 'memory that was shared with the peer is no more' "Usual cause: the peer's process has ended"
+  VERBENA_DATAPATH=udp start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
+  await_line "$logs/dies.client" '#bytes' 20 || fail "the pair does not connect over UDP"
+fi
+dies 'no answer' 'after [0-9]+ tries' 'Usual cause: the peer is gone'
 run_options=()
 
 # Port 4791 is taken by a program that does not share it.

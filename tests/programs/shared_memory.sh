@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_write_bw ib_send_bw
 enter_namespace "$@"
-export VERBENA_DATAPATH=shm
+unset VERBENA_DATAPATH  # it is the default
 pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -c -e)
 run_options=(--log info)
 

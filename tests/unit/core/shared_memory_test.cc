@@ -159,6 +159,8 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
     end_memory();
     EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
+    ASSERT_FALSE(engine_.state().failures.empty());
+    EXPECT_TRUE(engine_.state().failures.back().memory_ended);
     engine_.destroy_qp(&qp(), now_);
   }
 }
