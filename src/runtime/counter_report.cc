@@ -11,7 +11,7 @@ namespace verbena::runtime {
 namespace {
 
 // It will not be busy for long.
-constexpr int kAttempts = 20;
+constexpr int kMostAsked = 20;
 constexpr useconds_t kBetweenAttemptsUs = 5000;
 
 bool was_busy(const datapath::SlotReport& report) {
@@ -43,7 +43,7 @@ std::vector<DeviceCounters> parse_counters(const std::string& report) {
 
 std::vector<datapath::SlotReport> ask_for_counters(Duration patience) {
   std::vector<datapath::SlotReport> reports;
-  for (int i = 0; i < kAttempts; ++i) {
+  for (int i = 0; i < kMostAsked; ++i) {
     reports = datapath::SlotDirectory::query_all(patience);
     if (std::ranges::none_of(reports, was_busy)) break;
     ::usleep(kBetweenAttemptsUs);
