@@ -77,13 +77,16 @@ void StreamSocket::close() {
   unwatch();
   closed_ = true;
   ring_waiters();
-  if (pending_.empty()) return;
-  // Nobody will accept them. The attendant may be busy with one.
+  if (state_ != State::kListening) return;
+  // Nobody will accept who waits, and the port is free from now on. The attendant may be busy with
+  // one of them.
   lock.unlock();
   const std::lock_guard events(event_turn_);
   lock.lock();
   ready_.clear();
   pending_.clear();
+  bound_.reset();
+  (void)fresh_id();
 }
 
 // The next probe, or the next look whether the last one was answered. With the lock held.
