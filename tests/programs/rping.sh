@@ -82,5 +82,17 @@ finish alone 10
 [ "$status" != late ] || fail "a client without a server waits"
 grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$logs/alone" || fail "the client is not told: rejected, reason 8"
 note "ok nobody listens: $(grep -m 1 REJECTED "$logs/alone")"
+
+# Where loopback is none of the devices, the first of them stands in for it, as with the kernel's rdma_cm.
+if [ "$own_namespace" = yes ]; then
+  ip link add veth0 type veth peer name veth1
+  ip link set veth1 addrgenmode none up
+  ip link set veth0 addrgenmode none up
+  await_carrier veth0
+  ip address add 192.0.2.1/24 dev veth0
+  run_options=(--device veth0)
+  cm_pair "loopback that is no device" rping -s -a 127.0.0.1 -p %p -C 10 -V -- rping -c -a 127.0.0.1 -p %p -C 10 -V
+  run_options=()
+fi
 nothing_left
 pass "$pairs_run pairs"

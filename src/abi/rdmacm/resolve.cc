@@ -57,6 +57,27 @@ Status attach_by_address(Id& id, const IpAddress& address) {
   return attached;
 }
 
+bool is_loopback(const wire::Gid& gid) {
+  return gid.is_ipv4() ? gid.bytes[12] == std::byte{127}
+                       : gid == IpAddress::loopback_of(AF_INET6).gid;
+}
+
+// To the kernel's rdma_cm a loopback address is the first device's. Where lo is a device it is
+// simply that; where it is not, because others were named, the kernel's way it is: libfabric looks
+// for its devices by binding to 127.0.0.1.
+IpAddress stand_in_for(Library& library, const IpAddress& address) {
+  if (!is_loopback(address.gid) || library.find(address.gid, 0).ok()) return address;
+  for (const LocalAddress& local : local_addresses()) {
+    IpAddress other = local.address;
+    if (other.gid.is_ipv4() != address.gid.is_ipv4() || other.gid.is_link_local()) continue;
+    if (!library.find(other.gid, 0).ok()) continue;
+    other.family = address.family;
+    other.port = address.port;
+    return other;
+  }
+  return address;
+}
+
 Status take_port(Id& id, const IpAddress& address) {
   PortBinding& binding = id.port;
   binding.space = id.space();
@@ -121,8 +142,9 @@ Status start_listening(Id& id, uint32_t backlog) {
 
 }  // namespace
 
-Status bind_address(Id& id, const IpAddress& address) {
+Status bind_address(Id& id, const IpAddress& wanted) {
   if (is_dead(id)) return kForked;
+  const IpAddress address = stand_in_for(*id.library, wanted);
   if (address.gid.is_link_local() && address.scope == 0) return kNoScope;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
   // A wildcard needs them when it listens. Opened now, since programs (qperf) tell their peer the
@@ -152,7 +174,7 @@ Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destinati
   if (id.source.family != to.value().family) {
     return Error{EINVAL, "source and destination are of different families"};
   }
-  const IpAddress target = target_of(id, to.value());
+  const IpAddress target = stand_in_for(*id.library, target_of(id, to.value()));
   Result<IpAddress> from = choose_source(id, target);
   if (!from.ok()) return from.error();
   id.set_destination(target);
