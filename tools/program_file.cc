@@ -6,6 +6,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -40,14 +41,51 @@ bool read_at(std::ifstream& file, uint64_t offset, T& to) {
   return file.good();
 }
 
-// Whether any program header asks for a dynamic loader.
-bool has_interpreter(std::ifstream& file, const Elf64_Ehdr& header) {
+// The dynamic loader that a program header asks for; empty: none.
+std::string interpreter_of(std::ifstream& file, const Elf64_Ehdr& header) {
   for (uint32_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr program{};
     if (!read_at(file, header.e_phoff + uint64_t{i} * header.e_phentsize, program)) break;
-    if (program.p_type == PT_INTERP) return true;
+    if (program.p_type != PT_INTERP) continue;
+    std::string path;
+    file.seekg(static_cast<std::streamoff>(program.p_offset));
+    std::getline(file, path, '\0');
+    return path;
   }
-  return false;
+  return {};
+}
+
+// For /bin/sh.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+// A libibverbs or librdmacm that is not in `folder` and that the loader takes for the program, or
+// for a library of its; empty if there is none. Asked of the loader itself, which does not start
+// the program. Only the C library's loader is known to understand the question.
+std::string other_library(const std::string& loader, const std::string& path,
+                          const std::string& folder) {
+  const size_t slash = loader.rfind('/');
+  if (slash == std::string::npos || loader.compare(slash + 1, 8, "ld-linux") != 0) return {};
+  const char* const rest = std::getenv("LD_LIBRARY_PATH");
+  const std::string question = quoted(loader) + " --library-path " +
+                               quoted(folder + (rest != nullptr ? ":" + std::string(rest) : "")) +
+                               " --list " + quoted(path) + " 2>/dev/null";
+  std::FILE* const answer = ::popen(question.c_str(), "re");
+  if (answer == nullptr) return {};
+  std::string other;
+  char line[4096];
+  while (std::fgets(line, sizeof line, answer) != nullptr) {
+    std::istringstream words(line);  // "libibverbs.so.1 => /usr/lib/libibverbs.so.1 (0x...)"
+    std::string name, arrow, file;
+    words >> name >> arrow >> file;
+    const bool is_ours = name == "libibverbs.so.1" || name == "librdmacm.so.1";
+    if (is_ours && file.starts_with('/') && file != folder + "/" + name) other = file;
+  }
+  ::pclose(answer);
+  return other;
 }
 
 }  // namespace
@@ -70,7 +108,7 @@ ProgramFile find_program(const std::string& name) {
   return refused;
 }
 
-std::string why_not_loaded(const std::string& path) {
+std::string why_not_loaded(const std::string& path, const std::string& folder) {
   if (gains_rights(path)) {
     return "is set-uid, set-gid or has capabilities: the loader ignores LD_LIBRARY_PATH for it, so "
            "it will not use Verbena";
@@ -81,8 +119,17 @@ std::string why_not_loaded(const std::string& path) {
   if (header.e_ident[EI_CLASS] != ELFCLASS64) {
     return "is a 32-bit program: Verbena is a 64-bit library, so it will not use it";
   }
-  if (!has_interpreter(file, header)) {
+  const std::string loader = interpreter_of(file, header);
+  if (loader.empty()) {
     return "is statically linked: it loads no libibverbs.so.1, so it will not use Verbena";
+  }
+  if (const std::string other = other_library(loader, path, folder); !other.empty()) {
+    return "loads " + other +
+           " by an RPATH, its own or that of a library, which the loader prefers to "
+           "LD_LIBRARY_PATH: it will not use Verbena. Remove the RPATH (patchelf --remove-rpath), "
+           "or "
+           "set LD_PRELOAD=" +
+           folder + other.substr(other.rfind('/'));
   }
   return {};
 }

@@ -14,7 +14,7 @@ struct ProgramFile {
 ProgramFile find_program(const std::string& name);
 
 // Why the dynamic loader would not load Verbena into this program; empty if it would, or if that
-// cannot be told (a script).
-std::string why_not_loaded(const std::string& path);
+// cannot be told (a script). `folder` has Verbena's libraries.
+std::string why_not_loaded(const std::string& path, const std::string& folder);
 
 }  // namespace verbena::tool

@@ -55,7 +55,8 @@ int run_program(const Settings& settings, const std::vector<std::string>& comman
                           program.path));
     return kNotExecutable;
   }
-  if (const std::string why = why_not_loaded(program.path); !why.empty()) {
+  const std::string folder = library_folder().value_or("");
+  if (const std::string why = why_not_loaded(program.path, folder); !why.empty()) {
     say_warning(fmt::format("{} {}", program.path, why));
   }
   warn_about_devices(settings.devices);

@@ -2,6 +2,7 @@
 #include "datapath/pcap_datapath.h"
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "datapath/no_cancel.h"
@@ -41,7 +42,7 @@ static_assert(sizeof(RecordHeader) == 16);
 
 Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapath> inner,
                                                          const char* file_name, bool append,
-                                                         WallClock clock) {
+                                                         WallClock clock, OnEnd on_end) {
   File file(std::fopen(file_name, append ? "abe" : "wbe"));
   if (!file) return Error{errno, "cannot create the capture file"};
   std::setvbuf(file.get(), nullptr, _IOFBF, kFileBuffer);
@@ -53,11 +54,26 @@ Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapat
     return Error{errno, "cannot write to the capture file"};
   }
   return std::unique_ptr<PcapDatapath>(
-      new PcapDatapath(std::move(inner), std::move(file), std::move(clock)));
+      new PcapDatapath(std::move(inner), std::move(file), std::move(clock), std::move(on_end)));
 }
 
-PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock)
-    : inner_(std::move(inner)), file_(std::move(file)), clock_(std::move(clock)) {}
+PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock,
+                           OnEnd on_end)
+    : inner_(std::move(inner)),
+      file_(std::move(file)),
+      clock_(std::move(clock)),
+      on_end_(std::move(on_end)) {}
+
+// A capture is most wanted when the process then dies.
+void PcapDatapath::flush_file() {
+  if (file_ && std::fflush(file_.get()) != 0) end();
+}
+
+void PcapDatapath::end() {
+  const int error = errno;
+  file_.reset();
+  on_end_(error);
+}
 
 Result<wire::PathId> PcapDatapath::open_path(const wire::Route& route) {
   auto path = inner_->open_path(route);
@@ -76,7 +92,7 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
   for (const wire::RxPacket& p : packets) {
     if (p.meta != nullptr) write(*p.meta, p.bytes, now_ns);
   }
-  if (file_) std::fflush(file_.get());  // a capture is most wanted when the process then dies
+  flush_file();
   return packets;
 }
 
@@ -98,7 +114,7 @@ void PcapDatapath::push(const wire::TxPacket& packet) {
 void PcapDatapath::flush() {
   const NoCancel no_cancel;
   inner_->flush();
-  if (file_) std::fflush(file_.get());
+  flush_file();
 }
 
 void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::byte> packet,
@@ -133,7 +149,7 @@ void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::by
       put(icrc.data(), icrc.size())) {
     ++written_;
   } else {
-    file_.reset();  // the disk is full; the network goes on
+    end();
   }
 }
 

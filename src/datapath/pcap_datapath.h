@@ -17,11 +17,13 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
  public:
   // Nanoseconds since 1970.
   using WallClock = std::function<uint64_t()>;
+  // The file took no more, for the reason of this errno; the capture ends, the network goes on.
+  using OnEnd = std::function<void(int error)>;
 
   // `append` goes on behind what is in the file.
   static Result<std::unique_ptr<PcapDatapath>> open(std::unique_ptr<Datapath> inner,
                                                     const char* file_name, bool append,
-                                                    WallClock clock);
+                                                    WallClock clock, OnEnd on_end);
 
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override { inner_->close_path(path); }
@@ -42,14 +44,17 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   };
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
-  PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock);
+  PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock, OnEnd on_end);
   size_t room() const override { return inner_->sink().room(); }
   void push(const wire::TxPacket& packet) override;
   void write(const wire::RxMeta& addressing, std::span<const std::byte> packet, uint64_t time_ns);
+  void flush_file();
+  void end();
 
   std::unique_ptr<Datapath> inner_;
   File file_;  // null once the disk refused a packet
   WallClock clock_;
+  OnEnd on_end_;
   std::vector<wire::RxMeta> addressing_of_path_;  // by PathId
   std::vector<std::byte> scratch_;
   uint64_t written_ = 0;

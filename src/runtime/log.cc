@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 #include "datapath/no_cancel.h"
 
@@ -42,7 +45,16 @@ void log(LogLevel level, const char* format, ...) {
   if (n > static_cast<int>(sizeof line) - 2) n = static_cast<int>(sizeof line) - 2;
   line[n++] = '\n';
   const NoCancel no_cancel;  // the caller may hold a lock
-  [[maybe_unused]] const ssize_t written = write(log_fd(), line, static_cast<size_t>(n));
+  const size_t bytes = static_cast<size_t>(n);
+  if (write(log_fd(), line, bytes) >= 0 || log_fd() == STDERR_FILENO) return;
+  // What nobody hears is worse than what is in the way.
+  static std::atomic<bool> said{false};
+  const int error = errno;
+  if (!said.exchange(true)) {
+    std::fprintf(stderr, "verbena: VERBENA_LOG_FILE=%s takes no more: %s\n",
+                 config().log_file.c_str(), std::strerror(error));
+  }
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, bytes);
 }
 
 }  // namespace verbena::runtime

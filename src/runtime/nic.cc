@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
@@ -62,6 +63,7 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
     unlock_process();  // the deleter takes it
     nic.reset();
     lock_process();
+    log(LogLevel::Error, "%s cannot be opened: %s", device.name.c_str(), started.error().why);
     return started.error();
   }
   register_nic(device.interface_index, nic);
@@ -149,8 +151,11 @@ Status Nic::decorate() {
     // append.
     static std::atomic<bool> begun{false};
     const bool append = config().pcap == file && begun.exchange(true);
-    auto pcap =
-        datapath::PcapDatapath::open(std::move(datapath_), file.c_str(), append, wall_clock_ns);
+    auto pcap = datapath::PcapDatapath::open(
+        std::move(datapath_), file.c_str(), append, wall_clock_ns, [file](int error) {
+          log(LogLevel::Warning, "VERBENA_PCAP: the capture %s ends here: %s", file.c_str(),
+              std::strerror(error));
+        });
     if (!pcap.ok()) {
       log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
       return pcap.error();

@@ -2,8 +2,11 @@
 #include "datapath/pcap_datapath.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -36,8 +39,9 @@ uint32_t u32(const std::vector<std::byte>& bytes, size_t at) {
 
 void carry_one(const wire::Route& route, size_t header_bytes) {
   Capture capture;
-  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), capture.file.c_str(), false,
-                                   [] { return uint64_t{5'000'000'007}; });
+  auto opened = PcapDatapath::open(
+      std::make_unique<FakeDatapath>(), capture.file.c_str(), false,
+      [] { return uint64_t{5'000'000'007}; }, [](int) { FAIL(); });
   ASSERT_TRUE(opened.ok());
   Datapath& datapath = *opened.value();
   auto path = datapath.open_path(route);
@@ -97,10 +101,40 @@ TEST(PcapDatapath, WritesIpv6) {
 }
 
 TEST(PcapDatapath, SaysWhenTheFileCannotBeMade) {
-  auto opened = PcapDatapath::open(std::make_unique<FakeDatapath>(), "/nonexistent/folder/file", false,
-                                   [] { return uint64_t{0}; });
+  auto opened = PcapDatapath::open(
+      std::make_unique<FakeDatapath>(), "/nonexistent/folder/file", false,
+      [] { return uint64_t{0}; }, [](int) { FAIL(); });
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().code, ENOENT);
+}
+
+TEST(PcapDatapath, AFullDiskEndsTheCaptureAndNothingElse) {
+  Capture capture;
+  std::vector<int> ended;
+  auto opened = PcapDatapath::open(
+      std::make_unique<FakeDatapath>(), capture.file.c_str(), false, [] { return uint64_t{0}; },
+      [&](int error) { ended.push_back(error); });
+  ASSERT_TRUE(opened.ok());
+  Datapath& datapath = *opened.value();
+  wire::TxPacket packet;
+  packet.path = datapath.open_path({}).value();
+  packet.header = {};
+  packet.header_bytes = wire::kBthBytes;
+
+  // A file that may not grow stands in for the disk.
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit none{24, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  for (int i = 0; i < 3; ++i) {
+    datapath.sink().push(packet);
+    datapath.flush();
+  }
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, before);
+  EXPECT_EQ(ended, std::vector<int>{EFBIG});  // once
+  EXPECT_EQ(datapath.receive().size(), 3u);
 }
 
 }  // namespace
