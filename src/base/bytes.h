@@ -74,4 +74,16 @@ inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
+// The same of what was just stored in words of four bytes: a CPU that loads it in larger pieces
+// waits until the stores are done.
+inline void copy_words(std::byte* to, const std::byte* from, size_t bytes) {
+  size_t at = 0;
+  for (; at + 4 <= bytes; at += 4) {
+    uint32_t word;
+    std::memcpy(&word, from + at, sizeof word);
+    std::memcpy(to + at, &word, sizeof word);
+  }
+  for (; at < bytes; ++at) to[at] = from[at];
+}
+
 }  // namespace verbena

@@ -108,7 +108,8 @@ struct QpCommon {
     fail(WcStatus::Fatal);
   }
 
-  void complete(CompletionQueue* cq, Completion completion) {
+  // Fills in the time.
+  void complete(CompletionQueue* cq, Completion& completion) {
     bool notify = false;
     completion.time = engine.now;
     const bool was_overrun = cq->overrun();

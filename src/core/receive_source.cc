@@ -47,7 +47,7 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
-void ReceiveSource::complete(Completion c) {
+void ReceiveSource::complete(Completion& c) {
   VERBENA_CHECK(held_);
   c.wr_id = wqe().wr_id;
   c.qpn = qp_.qpn;

@@ -37,7 +37,7 @@ class ReceiveSource {
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
   // Completes it. wr_id and the local QPN are filled in here.
-  void complete(Completion completion);
+  void complete(Completion& completion);
 
   // The queue pair is in error: completes what it holds and what lies in its own queue. What others
   // share stays; the application learns that this queue pair will take no more of it.

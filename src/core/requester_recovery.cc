@@ -467,9 +467,9 @@ void Requester::end_measurement(Instant now) {
 
 // Each probe in a row waits twice as long. One that would come with the timeout is none.
 Instant Requester::probe_time(Instant now) const {
+  if (qp_.window->in_memory()) return kNever;  // nothing gets lost there; the peer is just busy
   const bool losses = board_ && board_->slowed_down_at != 0;
   const auto late = qp_.window->round_trip.late_after(losses);
-  if (qp_.window->in_memory()) return kNever;  // nothing gets lost there; the peer is just busy
   if (!late || probes_ > 16) return kNever;
   const Instant at = now + *late * (int64_t{1} << probes_);
   return at < ack_deadline_ ? at : kNever;

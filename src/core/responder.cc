@@ -114,12 +114,11 @@ void Responder::run(const wire::Packet& p) {
     return refuse({Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest}, p);
   }
 
-  for (const auto check :
-       {&Responder::check_order, &Responder::check_length, &Responder::check_receive}) {
-    const Verdict verdict = (this->*check)(p);
-    if (verdict.kind != Verdict::Proceed) return apply(verdict, p);
-  }
-  apply(execute(p), p);
+  Verdict verdict = check_order(p);
+  if (verdict.kind == Verdict::Proceed) verdict = check_length(p);
+  if (verdict.kind == Verdict::Proceed) verdict = check_receive(p);
+  if (verdict.kind == Verdict::Proceed) verdict = execute(p);
+  apply(verdict, p);
 }
 
 // XRC: the request names the queue that gives the receive, and whose protection domain holds for
@@ -242,8 +241,9 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   if ((qp_.attr.access & kRemoteWrite) == 0) return denied;
   MemoryRegistry& memory = qp_.engine.memory;
   if (!message_) {
-    // The whole range at once, before the first byte (C9-88: not for zero length).
-    if (p.reth.length != 0 &&
+    // The whole range at once, before the first byte (C9-88: not for zero length). Where it all is
+    // in this packet, that is what follows.
+    if (p.reth.length != p.payload.size() &&
         !memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length, kRemoteWrite)) {
       return denied;
     }

@@ -35,6 +35,10 @@ class Datapath {
   // valid until the next receive().
   virtual std::span<const wire::RxPacket> receive() = 0;
 
+  // The same after receive() found nothing, for one who has nothing else to do at the moment: it
+  // waits a little, if anything may come soon.
+  virtual std::span<const wire::RxPacket> linger() { return {}; }
+
   // True: call receive() again before waiting; something is held that wait_fd() does not show.
   virtual bool pending() const { return false; }
 

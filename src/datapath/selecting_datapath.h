@@ -39,6 +39,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
+  std::span<const wire::RxPacket> linger() override { return shm_->linger(); }
   bool pending() const override { return udp_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;

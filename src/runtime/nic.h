@@ -23,6 +23,7 @@
 #include "datapath/udp/udp_datapath.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
+#include "runtime/nic_lock.h"
 #include "runtime/numa.h"
 #include "runtime/recent_clock.h"
 
@@ -184,7 +185,7 @@ class Nic {
   void watch(bool on);
 
   const DeviceInfo device_;
-  std::mutex mutex_;
+  NicLock mutex_;
   std::atomic<int> waiters_{0};  // threads in lock() that did not get it at once
   std::atomic<bool> dead_{false};
   std::unique_ptr<datapath::SlotDirectory> directory_;

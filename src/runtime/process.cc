@@ -97,9 +97,9 @@ void unregister_nic(const Nic* nic) {
   std::erase_if(process().nics, [&](const OpenNic& open) { return open.nic == nic; });
 }
 
-bool lock_within(std::mutex& mutex, Duration patience) {
+bool succeed_within(Duration patience, const std::function<bool()>& attempt) {
   const Instant until = now() + patience;
-  while (!mutex.try_lock()) {
+  while (!attempt()) {
     if (now() >= until) return false;
     const timespec pause{0, 50'000};
     nanosleep(&pause, nullptr);

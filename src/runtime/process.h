@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -22,7 +23,11 @@ void lock_process();
 void unlock_process();
 
 // For those who cannot wait for ever: exit() may be called by a thread that holds it.
-bool lock_within(std::mutex& mutex, Duration patience);
+bool succeed_within(Duration patience, const std::function<bool()>& attempt);
+template <typename Mutex>
+bool lock_within(Mutex& mutex, Duration patience) {
+  return succeed_within(patience, [&] { return mutex.try_lock(); });
+}
 
 // 64 bits nobody can guess.
 uint64_t random_secret();

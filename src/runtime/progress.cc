@@ -90,7 +90,8 @@ void ask_for_short_slices() {
 
 Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
-  const std::span<const wire::RxPacket> packets = datapath_->receive();
+  std::span<const wire::RxPacket> packets = datapath_->receive();
+  if (packets.empty() && !engine_->anything_to_send()) packets = datapath_->linger();
   const Instant at = turned_at_ = clock_.now();
   if (local_ != nullptr && local_->anything_gone()) [[unlikely]]
     narrow_paths(at);

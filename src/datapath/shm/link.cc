@@ -19,6 +19,8 @@ namespace verbena::datapath {
 namespace {
 
 constexpr size_t kMaxAddresses = 256;
+// More than that is copied once, to where it belongs.
+constexpr uint32_t kShortBody = 32;
 
 // How addresses are announced.
 struct AddressesRecord {
@@ -49,7 +51,9 @@ Link::Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment se
       segment_(std::move(segment)),
       writer_(written),
       reader_(read),
-      counters_(counters) {}
+      counters_(counters) {
+  known_.reserve(kMaxAddresses);
+}
 
 std::optional<uint8_t> Link::number_of(const Addresses& addresses) {
   const auto found = std::ranges::find(announced_, addresses);
@@ -117,13 +121,14 @@ void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
   }
   // From here on the peer may write what it likes over its own copy.
   std::byte* const front = batch.fronts[batch.count].data();
-  const size_t front_bytes = word.header_bytes + (word.is_small() ? word.body_bytes : 0);
+  const bool whole = word.is_small() && word.body_bytes <= kShortBody;
+  const size_t front_bytes = word.header_bytes + (whole ? word.body_bytes : 0);
   copy_short(front, record.front, front_bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   wire::RxPacket& packet = batch.packets[batch.count++];
   packet.bytes = {front, front_bytes};
   packet.meta = &known.meta;
-  packet.apart = {record.body, word.is_small() ? 0 : word.body_bytes};
+  packet.apart = {record.body, whole ? 0 : word.body_bytes};
   packet.cut_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
   const size_t bytes = word.header_bytes + word.body_bytes;
   batch.bytes += bytes;

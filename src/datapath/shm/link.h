@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -115,8 +114,8 @@ class Link {
     wire::RxMeta meta;
     bool trusted = false;
   };
-  std::deque<Known> known_;  // by the peer; packets in a batch point into it
-  bool garbled_ = false;     // a record was none
+  std::vector<Known> known_;  // by the peer; it never moves: packets in a batch point into it
+  bool garbled_ = false;      // a record was none
 };
 
 }  // namespace verbena::datapath

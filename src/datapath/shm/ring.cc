@@ -11,6 +11,10 @@ namespace {
 
 // So much is not held back to be shown together: the reader may begin to copy.
 constexpr size_t kShowBytes = 4096;
+// Where records follow each other, both sides fetch lines so far ahead; the reader once it has
+// found so many.
+constexpr size_t kAheadBytes = 4 * kLineBytes;
+constexpr uint32_t kRun = 4;
 
 std::atomic_ref<uint64_t> word_at(std::byte* at) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at));
@@ -44,7 +48,7 @@ void RingWriter::write(const RecordWord& word, std::span<const std::byte> header
   const uint64_t end = word.end(position_);
   VERBENA_CHECK(header.size() == word.header_bytes && end + kEndBytes - freed_ <= memory_.bytes);
   std::byte* const at = memory_.at(position_);
-  copy_short(at + kWordBytes, header.data(), header.size());
+  copy_words(at + kWordBytes, header.data(), header.size());
   const bool small = word.is_small();
   std::byte* to = at + (word.body_at(position_) - position_);
   size_t left = word.body_bytes;
@@ -66,6 +70,7 @@ void RingWriter::write(const RecordWord& word, std::span<const std::byte> header
   } else {
     // Nobody gets there before the one that is held back.
     word_at(at).store(word.pack(), std::memory_order_relaxed);
+    expect_store(memory_.at(end + kAheadBytes));
   }
   position_ = end;
   unannounced_ = true;
@@ -116,7 +121,10 @@ bool RingReader::next(Record& record) {
     word = word_at(at).load(std::memory_order_acquire);
     runs_on_ = word != 0;
   }
-  if (word == 0 || broken_) return false;
+  if (word == 0 || broken_) {
+    run_ = 0;
+    return false;
+  }
   record.word = RecordWord::unpack(word);
   // A writer never gets a whole ring ahead of what was released.
   const uint64_t end = record.word.end(position_);
@@ -127,6 +135,7 @@ bool RingReader::next(Record& record) {
   record.front = at + kWordBytes;
   record.body = at + (record.word.body_at(position_) - position_);
   position_ = end;
+  if (++run_ >= kRun) __builtin_prefetch(memory_.at(end + kAheadBytes));
   return true;
 }
 

@@ -151,6 +151,7 @@ class RingReader {
   // is more shows in what was found the last times.
   bool runs_on_ = false;
   bool at_line_start_ = false;  // did not look there yet
+  uint32_t run_ = 0;            // records in a row
 };
 
 }  // namespace verbena::datapath

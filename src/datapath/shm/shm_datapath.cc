@@ -25,6 +25,7 @@ constexpr uint32_t kAttendEvery = 1024;
 constexpr uint32_t kLeastLooks = 64;
 constexpr uint32_t kMostLooks = 1024;
 constexpr uint32_t kLooksGained = 64;
+constexpr size_t kBurst = 8;
 
 bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
   return is_local(local_address(gid, interface_index));
@@ -319,13 +320,14 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
     if (link.broken()) [[unlikely]]
       end_link(link);
   }
-  if (batch_.count != 0) return batch_.view();
-  if (!links_.empty()) linger();
+  if (batch_.count != 0) burst_ = batch_.count >= kBurst;
   return batch_.view();
 }
 
-// Whoever waits for an answer asks again at once; most of that would be ways to get here.
-void ShmDatapath::linger() {
+// Whoever waits for an answer asks again at once; most of that would be ways to get here. But the
+// lines of a burst are better left to the writer until there is more of it.
+std::span<const wire::RxPacket> ShmDatapath::linger() {
+  if (links_.empty() || burst_) return {};
   Link& link = *links_[turn_ < links_.size() ? turn_ : 0];
   if (link.await(looks_)) {
     link.take(batch_, is_own_address, interface_index_);
@@ -333,6 +335,7 @@ void ShmDatapath::linger() {
   } else {
     looks_ = std::max(looks_ - 1, kLeastLooks);
   }
+  return batch_.view();
 }
 
 void ShmDatapath::flush() {

@@ -38,6 +38,7 @@ class ShmDatapath {
 
   // As Datapath has them.
   std::span<const wire::RxPacket> receive();
+  std::span<const wire::RxPacket> linger();
   void flush();
   int wait_fd() const { return epoll_.get(); }
   void append_counters(std::vector<Counter>& to) const;
@@ -80,7 +81,6 @@ class ShmDatapath {
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
   void bury_ended();
-  void linger();
   bool watch(int fd);
   void forget(UniqueFd& fd);
   void tell(Reason reason, uint8_t slot);
@@ -98,8 +98,9 @@ class ShmDatapath {
   std::array<Link*, 256> by_slot_{};  // the open ones
   uint32_t last_id_ = 0;
   RxBatch batch_;
-  size_t turn_ = 0;  // whose packets are taken first
-  uint32_t looks_ = 64;
+  size_t turn_ = 0;      // whose packets are taken first
+  uint32_t looks_ = 64;  // while lingering
+  bool burst_ = false;   // what came last came together
   uint32_t calls_since_attended_ = 0;
   bool armed_ = false;
   bool anything_ended_ = false;  // among links_
