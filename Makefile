@@ -26,7 +26,7 @@ sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
-.PHONY: build demo test bench interop soak fuzz install deb clean format tidy help
+.PHONY: build demo test test-ecosystem bench interop soak fuzz install deb clean format tidy help
 
 build: ## build the library and the tool into build/ (default)
 	scripts/install-packages.sh build
@@ -74,6 +74,18 @@ interop: ## run the interoperability tests (tests/interop/*.sh); those that cann
 		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
 		*) echo "FAILED: $$script"; failed=1;; esac; done; test -z "$$failed"
 
+test-ecosystem: ## run UCX, libfabric, MPI and others as Debian packages them (tests/ecosystem); build/ecosystem.md
+	scripts/install-packages.sh build ecosystem
+	$(call configure,default)
+	$(call compile,default) --target ibverbs rdmacm verbena
+	@rm -f build/ecosystem.md
+	@$(steering); failed=; for script in $(sort $(filter-out %/lib.sh,$(wildcard tests/ecosystem/*.sh))); do \
+		echo "== $$script"; rc=0; VERBENA_BUILD=$(CURDIR)/build VERBENA_ECOSYSTEM_TABLE=$(CURDIR)/build/ecosystem.md \
+		timeout -k 10 900 bash $$script || rc=$$?; \
+		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
+		*) echo "FAILED: $$script"; failed=1;; esac; done; \
+	echo "| program | what was run | result |"; echo "|---|---|---|"; cat build/ecosystem.md; test -z "$$failed"
+
 soak: ## kill among 64 processes for a minute, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
@@ -111,9 +123,9 @@ tidy: ## layering rules, formatting and clang-tidy
 	$(call configure,default)
 	tests/tidy/layering.sh
 	$(sources) | xargs -r clang-format --dry-run --Werror
-	$(sources) | grep '\.cc$$' | grep -v '^tests/fuzz/' | xargs -r -n 1 -P $(JOBS) clang-tidy --quiet -p build
+	$(sources) | grep '\.cc$$' | grep -v -e '^tests/fuzz/' -e '^tests/ecosystem/' | xargs -r -n 1 -P $(JOBS) clang-tidy --quiet -p build
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 	@echo "Variables: PREFIX DESTDIR JOBS VERBENA_SIM_SEEDS VERBENA_SIM_SEEDS_ASAN"
 	@echo "           VERBENA_SOAK_MINUTES VERBENA_SOAK_FROM VERBENA_FUZZ_SECONDS VERBENA_SKIP_PACKAGES RUNS"

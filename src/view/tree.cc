@@ -113,19 +113,20 @@ std::string normalized(std::string_view base, std::string_view path) {
   return result.empty() ? "/" : result;
 }
 
+// Where the device's folder is: at its hardware, as the kernel has it.
+std::string home_of(const DeviceInfo& device, const std::string& hardware) {
+  return (hardware.empty() ? std::string(kVirtual) : hardware) + "/infiniband/" + device.name;
+}
+
 class DeviceFolder {
  public:
-  DeviceFolder(const Machine& machine, DeviceInfo device)
-      : machine_(machine), device_(std::move(device)) {
-    const std::string hardware = machine_.hardware(device_);
-    home_ = (hardware.empty() ? std::string(kVirtual) : hardware) + "/infiniband/" + device_.name;
+  DeviceFolder(const Machine& machine, const DeviceInfo& device, const std::string& hardware)
+      : machine_(machine), device_(device), home_(home_of(device, hardware)) {
     add_device(hardware);
     add_port();
     add_gids();
     add_counters();
   }
-
-  const std::string& home() const { return home_; }
 
   // `path` is within the folder; empty for itself.
   Node look_up(std::string_view path) const {
@@ -221,8 +222,8 @@ class DeviceFolder {
   }
 
   const Machine& machine_;
-  const DeviceInfo device_;
-  std::string home_;
+  const DeviceInfo& device_;
+  const std::string home_;
   std::vector<Entry> entries_;
 };
 
@@ -253,8 +254,7 @@ Node device_node(const std::vector<DeviceInfo>& devices, std::string_view name) 
 }
 
 // One step: a link on the way is an answer.
-Node step(const Machine& machine, const std::string& path) {
-  const std::vector<DeviceInfo> devices = machine.devices();
+Node step(const Machine& machine, const std::vector<DeviceInfo>& devices, const std::string& path) {
   if (const auto name = within(kDeviceNodes, path)) return device_node(devices, *name);
   if (const auto rest = within(kClass, path)) {
     Node node{.path = path};
@@ -266,7 +266,7 @@ Node step(const Machine& machine, const std::string& path) {
     const std::string_view name = rest->substr(0, rest->find('/'));
     const auto device = std::ranges::find(devices, name, &DeviceInfo::name);
     if (device == devices.end()) return node;
-    const std::string home = DeviceFolder(machine, *device).home();
+    const std::string home = home_of(*device, machine.hardware(*device));
     if (rest->size() == name.size()) {
       node.kind = Node::Kind::Link;
       node.text = "../.." + home.substr(kSys.size());
@@ -278,9 +278,12 @@ Node step(const Machine& machine, const std::string& path) {
   }
   Node homes{.path = path};  // what the folder is that devices live in
   for (const DeviceInfo& device : devices) {
-    const DeviceFolder folder(machine, device);
-    if (const auto inside = within(folder.home(), path)) return folder.look_up(*inside);
-    if (parent_of(folder.home()) != path) continue;
+    const std::string hardware = machine.hardware(device);
+    const std::string home = home_of(device, hardware);
+    if (const auto inside = within(home, path)) {
+      return DeviceFolder(machine, device, hardware).look_up(*inside);
+    }
+    if (parent_of(home) != path) continue;
     homes.kind = Node::Kind::Directory;
     homes.names.push_back(device.name);
   }
@@ -301,8 +304,9 @@ std::optional<Node> look_up(const Machine& machine, std::string_view base, std::
   // The kernel cannot go up from what it does not have.
   const std::string_view start = path.starts_with('/') ? path : base;
   bool ours = within(kClass, start) || within(kDeviceNodes, start);
+  const std::vector<DeviceInfo> devices = machine.devices();
   for (int links = 0; links < kMostLinks; ++links) {
-    Node node = step(machine, at);
+    Node node = step(machine, devices, at);
     const bool outside = node.kind == Node::Kind::Elsewhere && node.path == at;
     const bool follow = node.kind == Node::Kind::Link && last == LastLink::Follow;
     if (outside && !ours) return std::nullopt;

@@ -1,0 +1,23 @@
+# Sourced by the scripts of this folder: unmodified programs of the RDMA ecosystem, as Debian packages them.
+# On top of tests/programs/lib.sh; each result also becomes a row of the README's table.
+# shellcheck shell=bash source-path=SCRIPTDIR source=../programs/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../programs/lib.sh"
+
+# row PROGRAM PACKAGE WHAT: it passed.
+row() {
+  local version
+  version=$(dpkg-query -W -f '${source:Upstream-Version}' "$2" 2>/dev/null || echo '?')
+  note "ok $1 $version: $3"
+  echo "| $1 $version | $3 | passed |" >>"${VERBENA_ECOSYSTEM_TABLE:-/dev/null}"
+}
+
+# bounded COMMAND...: to its good end within $patience seconds, output in $logs/out.
+bounded() {
+  local status=0
+  timeout -k 5 "$patience" "$@" >"$logs/out" 2>&1 || status=$?
+  [ "$status" = 0 ] || fail "exit status $status: $*"
+}
+said() { grep -Eq -- "$1" "$logs/out" || fail "it does not say: $1"; }
+
+# The sum of a counter over all processes of this network namespace: counted NAME.
+counted() { "$tool" counters --all | awk -v name="$1" '$1 == name {sum += $2} END {print sum + 0}'; }

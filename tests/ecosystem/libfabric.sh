@@ -1,0 +1,41 @@
+#!/bin/bash
+# libfabric's verbs provider: connected endpoints over rdma_cm, reliable datagrams on top of them, and
+# datagrams. Between two network namespaces: it does not look at loopback.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need fi_info fi_pingpong ip nsenter
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "needs a network namespace of its own"
+lay_wire
+"${there[@]}" ip link set lo up  # over which libfabric ends its name server
+set_wire mtu 4500
+# Without loopback, which libfabric would take for what everything is on.
+run_options=(--device veth0)
+host=192.0.2.1
+client_in=("${there[@]}")
+
+bounded "$tool" run "${run_options[@]}" -- fi_info -p verbs
+for wanted in FI_EP_MSG FI_EP_DGRAM verbena_veth0-dgram; do said "$wanted"; done
+bounded "$tool" run "${run_options[@]}" -- fi_info -p 'verbs;ofi_rxm'
+said FI_EP_RDM
+row fi_info libfabric-bin "provider verbs: message, reliable (ofi_rxm) and datagram endpoints"
+
+pingpong() { # WHAT OPTIONS...
+  local what=$1
+  shift
+  take_port
+  start server "$tool" run "${run_options[@]}" -- fi_pingpong -B "$port" "$@"
+  await_listener "$port" server || fail "$what: the server does not listen"
+  start client "${client_in[@]}" "$tool" run "${run_options[@]}" -- fi_pingpong -P "$port" "$@" "$host"
+  finish client 60
+  [ "$status" = 0 ] || fail "$what: the client's exit status is $status"
+  finish server 20
+  [ "$status" = 0 ] || fail "$what: the server's exit status is $status"
+  row fi_pingpong libfabric-bin "$what"
+}
+pingpong "provider verbs, connected, data checked" -p verbs -e msg -c -I 200
+pingpong "provider verbs;ofi_rxm, reliable, data checked" -p 'verbs;ofi_rxm' -e rdm -c -I 200
+pingpong "provider verbs, datagrams" -p verbs -e dgram -I 200
+cut_wire
+nothing_left
+pass

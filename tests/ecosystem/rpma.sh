@@ -1,0 +1,16 @@
+#!/bin/bash
+# librpma by a small program: write, flush, read back, send and receive.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need g++
+[ -e /usr/include/librpma.h ] || skip "librpma-dev is not installed"
+enter_namespace "$@"
+patience=30
+g++ -std=c++20 -O1 -o "$work/rpma_check" "$root/tests/ecosystem/rpma_check.cc" -lrpma -libverbs 2>"$logs/g++" ||
+  fail "rpma_check.cc does not compile"
+cm_pair "rpma_check" "$work/rpma_check" listen 127.0.0.1 %p -- "$work/rpma_check" connect 127.0.0.1 %p
+expect client '^ok$'
+expect server '^ok$'
+row librpma librpma0 "a program that writes, flushes, reads back, sends and receives"
+nothing_left
+pass
