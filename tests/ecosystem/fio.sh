@@ -1,6 +1,5 @@
 #!/bin/bash
-# fio's rdma engine: memory writes, reads and messages between two processes. As threads: fio's own
-# processes do not get as far as to connect.
+# fio's rdma engine: memory writes, reads and messages between two processes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need fio
@@ -9,10 +8,10 @@ patience=60
 
 transfer() { # VERB
   take_port
-  start server "$tool" run -- fio --thread --name=server --ioengine=rdma --port="$port" --rw=read --bs=256k --iodepth=16 \
+  start server "$tool" run -- fio --name=server --ioengine=rdma --port="$port" --rw=read --bs=256k --iodepth=16 \
     --size=64m
   await_rdma_listener "$port" server || fail "$1: the server does not listen"
-  start client "$tool" run -- fio --thread --name=client --ioengine=rdma --hostname=127.0.0.1 --port="$port" --verb="$1" \
+  start client "$tool" run -- fio --name=client --ioengine=rdma --hostname=127.0.0.1 --port="$port" --verb="$1" \
     --rw=write --bs=256k --iodepth=16 --iodepth_batch_complete_min=1 --size=64m
   finish client "$patience"
   [ "$status" = 0 ] || fail "fio $1: the client's exit status is $status"
@@ -23,6 +22,6 @@ transfer() { # VERB
   note "ok fio $1"
 }
 for verb in write read send; do transfer "$verb"; done
-row fio fio "engine rdma, \`--thread\`: write, read, send of 64 MiB"
+row fio fio "engine rdma: write, read, send of 64 MiB"
 nothing_left
 pass
