@@ -86,11 +86,12 @@ test-ecosystem: ## run UCX, libfabric, MPI and others as Debian packages them (t
 		*) echo "FAILED: $$script"; failed=1;; esac; done; \
 	echo "| program | what was run | result |"; echo "|---|---|---|"; cat build/ecosystem.md; test -z "$$failed"
 
-soak: ## kill among 64 processes for a minute, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
+soak: ## kill among 64 processes for a minute, read out eight boards for two, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
 	$(call compile,default)
 	$(steering); VERBENA_CROWD_SECONDS=60 bash tests/programs/crowd.sh
+	$(steering); VERBENA_DAQ_MESSAGES=150000 bash tests/programs/daq_boards.sh
 	VERBENA_SOAK_MINUTES=$(VERBENA_SOAK_MINUTES) VERBENA_SOAK_JOBS=$(JOBS) scripts/soak.sh
 
 fuzz: ## run each libFuzzer target for VERBENA_FUZZ_SECONDS (60)

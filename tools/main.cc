@@ -143,6 +143,20 @@ CLI::App* add_perf(CLI::App& app) {
   return perf;
 }
 
+// The same for detector readout (tools/daq).
+std::vector<CLI::App*> add_daq(CLI::App& app) {
+  std::vector<CLI::App*> commands{
+      app.add_subcommand("fpga", "Be an FPGA board that streams data by RoCEv2"),
+      app.add_subcommand("recv", "Receive what such boards stream"),
+      app.add_subcommand("send", "Send to verbena recv as such a board does"),
+      app.add_subcommand("daq-sweep", "Plot throughput over message size, from an emulated board")};
+  for (CLI::App* command : commands) {
+    command->set_help_flag();
+    command->prefix_command();
+  }
+  return commands;
+}
+
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   // A "--" and what follows are kept away from the parser: they belong to the program.
@@ -168,6 +182,7 @@ int main(int argc, char** argv) {
   const CLI::App* const doctor = add_doctor(app, line);
   const CLI::App* const counters = add_counters(app, line);
   const CLI::App* const perf = add_perf(app);
+  const std::vector<CLI::App*> daq = add_daq(app);
   const CLI::App* const env = add_env(app, line);
 
   try {
@@ -202,6 +217,9 @@ int main(int argc, char** argv) {
   if (*doctor) return run_doctor(line.doctor);
   if (*counters) return print_counters(line.counters);
   if (*perf) return run_perf(perf->remaining());
+  for (const CLI::App* command : daq) {
+    if (*command) return run_daq(command->get_name(), command->remaining());
+  }
   if (*env) return print_environment(line.env_settings);
   return kUsage;
 }

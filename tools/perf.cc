@@ -1,13 +1,27 @@
-// verbena perf: becomes the program beside the libraries that does it (tools/perf), on Verbena.
+// Commands that are programs of their own, beside the libraries (tools/perf, tools/daq): verbena
+// becomes them, on Verbena's libraries.
 #include "tools/tool.h"
 
 namespace verbena::tool {
 
-int run_perf(const std::vector<std::string>& arguments) {
+namespace {
+
+int become(const std::string& program, std::vector<std::string> arguments) {
   // Where the libraries are missing, run_program says so.
-  std::vector<std::string> command{library_folder().value_or(".") + "/verbena-perf"};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_program({}, command);
+  arguments.insert(arguments.begin(), library_folder().value_or(".") + "/" + program);
+  return run_program({}, arguments);
+}
+
+}  // namespace
+
+int run_perf(const std::vector<std::string>& arguments) {
+  return become("verbena-perf", arguments);
+}
+
+int run_daq(const std::string& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{command};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return become("verbena-daq", words);
 }
 
 }  // namespace verbena::tool

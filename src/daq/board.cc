@@ -47,7 +47,10 @@ std::string print_ip(uint32_t ip) {
 }
 
 Board::Board(const Config& config)
-    : config_(config), manager_(config.manager), queue_pairs_(config.manager.queue_pairs) {}
+    : config_(config),
+      manager_(config.manager),
+      queue_pairs_(config.manager.queue_pairs),
+      peers_(config.manager.queue_pairs) {}
 
 void Board::on_message(std::span<const std::byte> bytes, Instant now) {
   ++counters_.cm_messages;
@@ -92,7 +95,8 @@ void Board::take_events(Instant now) {
 
 void Board::open(uint32_t qpn, Instant /*now*/) {
   const QpInfo& peer = manager_.peer_of(qpn);
-  at(qpn) = BoardQueuePair(config_.queue_pair, peer, path_to(peer.ip));
+  peers_[qpn - kFirstQpn] = peer.ip;
+  at(qpn) = BoardQueuePair(config_.queue_pair, peer, wire::PathId{qpn - kFirstQpn});
 }
 
 void Board::start(uint32_t qpn, const Transmit& command, Instant now) {
@@ -105,13 +109,6 @@ void Board::start(uint32_t qpn, const Transmit& command, Instant now) {
 void Board::retire(uint32_t qpn) {
   add(past_, at(qpn).counters());
   at(qpn) = {};
-}
-
-wire::PathId Board::path_to(uint32_t ip) {
-  const auto found = std::ranges::find(peers_, ip);
-  const auto place = static_cast<uint32_t>(found - peers_.begin());
-  if (found == peers_.end()) peers_.push_back(ip);
-  return wire::PathId{place};
 }
 
 void Board::on_packet(std::span<const std::byte> bytes, uint32_t source_ip, Instant now) {

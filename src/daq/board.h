@@ -56,7 +56,8 @@ class Board {
   Instant next_deadline(Instant now) const;
   void on_deadline(Instant now);
 
-  // Hosts that packets go to; a path's number is its place here. It only grows.
+  // The host that each queue pair's packets go to, 0 while there was none; a path's number is its
+  // place here.
   std::span<const uint32_t> peers() const { return peers_; }
 
   // What happened, for people.
@@ -76,7 +77,6 @@ class Board {
   void retire(uint32_t qpn);
   void note_failure(uint32_t qpn);
   void pursue_mission(Instant now);
-  wire::PathId path_to(uint32_t ip);
   BoardQueuePair& at(uint32_t qpn) { return queue_pairs_[qpn - kFirstQpn]; }
   bool is_ready(uint32_t qpn) const { return manager_.state_of(qpn) == BoardQpState::Rts; }
   uint32_t end_qpn() const { return kFirstQpn + manager_.queue_pairs(); }

@@ -70,10 +70,7 @@ void BoardQueuePair::make_messages(Instant now) {
       make_one();
     } else {
       ++counters_.overruns;
-      next_word_ += command_.length / 4;  // the detector went on: the words are missing
-      if (command_.kind == TransferKind::Write) {
-        offset_ = (offset_ + command_.length) % config_.wrap_bytes;
-      }
+      next_word_ += command_.length / 4;  // the detector went on: its words show what is missing
     }
     ++counters_.messages_made;
     --left_to_make_;

@@ -1,0 +1,172 @@
+#!/bin/bash
+# Detector readout: an emulated board, the receiver on plain verbs, and what either says when the other
+# misbehaves.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=daq_lib.sh
+. "$(dirname "$0")/daq_lib.sh"
+need python3
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "needs a network namespace of its own"
+
+good='r["good"] and all(s["wrong"] == 0 and s["lost"] == 0 and s["missing"] == 0 for s in r["streams"])'
+
+# --- every operation, several sizes and ways to poll
+board one 127.0.0.2
+for poll in busy event hybrid; do
+  for op in write send; do
+    for size in 4 64 4096 5120 300000; do
+      recv 0 --board 127.0.0.2 --op $op --msg-size $size --messages 300 --poll $poll
+      holds "$work/recv.json" "$good and r['messages'] == 300 and r['bytes'] == 300 * $size"
+    done
+  done
+done
+grep -q 'stream 0: QP [0-9]* is INIT' "$logs/recv" || fail "recv does not say INIT"
+grep -q 'stream 0: RTR, RTS: receives from 127.0.0.2 QP 2[56][0-9]' "$logs/recv" || fail "recv does not say RTS"
+note "ok write and send, all sizes and ways to poll"
+
+# --- what a slow consumer does not take, the board keeps: RNR, and nothing is overwritten
+recv 0 --board 127.0.0.2 --op send --msg-size 4096 --messages 600 --num-wrs 8 --consumer-us 300
+holds "$work/recv.json" "$good and r['streams'][0]['starved'] > 0"
+recv 0 --board 127.0.0.2 --op write --msg-size 40000 --messages 300 --num-wrs 4 --consumer-us 300
+holds "$work/recv.json" "$good and r['streams'][0]['starved'] > 0"
+note "ok back-pressure"
+
+# --- the dump is the data
+recv 0 --board 127.0.0.2 --msg-size 4096 --messages 200 --dump "$work/dump"
+recv 0 --board 127.0.0.2 --msg-size 1000 --messages 200 --streams 2 --dump "$work/dumps"
+python3 - "$work" <<'CHECK' || fail "the dump is not the generator's pattern"
+import struct, sys
+for name, size in (("dump", 4096 * 200), ("dumps.000", 200000), ("dumps.001", 200000)):
+    data = open(f"{sys.argv[1]}/{name}", "rb").read()
+    assert data == struct.pack(f"<{size // 4}I", *range(size // 4)), name
+CHECK
+note "ok dump"
+
+# --- more than the device or the addresses permit is said
+recv 0 --board 127.0.0.2 --msg-size 40000 --messages 20 --num-wrs 32768
+grep -q 'receives for each stream instead of 32768' "$logs/recv" || fail "fewer receives are not mentioned"
+recv 0 --board 127.0.0.2 --msg-size 64 --messages 100 --num-wrs 32768 --op send
+holds "$work/recv.json" "$good"
+
+end_board one
+holds "$logs/one" 'r["rnr_naks"] > 0 and r["icrc_errors"] == 0 and r["foreign_packets"] == 0 and r["messages_acked"] == r["messages_made"]'
+# --- a capture, as tshark sees it
+if command -v tshark >/dev/null; then
+  board one 127.0.0.2 --pcap "$work/board.pcap" --loss 0.05
+  recv 0 --board 127.0.0.2 --msg-size 5120 --messages 50
+  recv 0 --board 127.0.0.2 --msg-size 100 --messages 50 --op send
+  end_board one
+  decode() { tshark -n -X "lua_script:$root/scripts/daq_cm.lua" -r "$work/board.pcap" -Y "$1" 2>"$logs/tshark"; }
+  # (What the data look like to tshark is another matter: it guesses.)
+  [ -z "$(decode '_ws.malformed && !infiniband.payload')" ] || fail "malformed packets in the capture"
+  [ -z "$(decode '!infiniband.bth && !daqcm')" ] || fail "the capture has what tshark does not decode"
+  for what in 'daqcm.request == 1 && daqcm.ack_valid == 0' 'daqcm.request == 1 && daqcm.ack == 1 && daqcm.loc.qpn == 256' \
+    'daqcm.transmit.length == 5120' 'daqcm.request == 4 && daqcm.ack == 1' 'infiniband.bth.opcode == 9' \
+    'infiniband.aeth'; do
+    [ -n "$(decode "$what" | head -n 1)" ] || fail "the capture has no $what"
+  done
+  tshark -r "$work/board.pcap" -Y 'infiniband.bth' -w "$work/roce.pcap" -F nsecpcap 2>>"$logs/tshark"
+  python3 "$root/tests/programs/check_icrc.py" "$work/roce.pcap" >"$logs/icrc" || fail "wrong ICRCs"
+  note "ok capture: $(cat "$logs/icrc")"
+fi
+
+# --- the firmware's own offsets: 16 bits
+board one 127.0.0.2 --wrap 65536
+recv 0 --board 127.0.0.2 --msg-size 5120 --messages 500 --wrap 65536
+holds "$work/recv.json" "$good and r['receives'] == 11"
+recv 0 --board 127.0.0.2 --msg-size 100000 --messages 50 --wrap 65536
+grep -q 'data are not checked' "$logs/recv" || fail "data that cannot be checked are not mentioned"
+# And a receiver that is told otherwise notices: the data are not where they should be.
+recv 1 --board 127.0.0.2 --msg-size 5120 --messages 500 --wrap 32768
+holds "$work/recv.json" "r['streams'][0]['wrong'] > 0 or r['streams'][0]['missing'] > 0"
+end_board one
+note "ok offsets that wrap"
+
+# --- a board that cannot wait loses messages, and both know how many
+board one 127.0.0.2 --drop --inflight 2 --gap-us 20
+# The last ones may be among the lost: then they are missing in the end, and the exit status says so.
+timeout 60 "$tool" recv --json --board 127.0.0.2 --op send --msg-size 4096 --messages 400 --num-wrs 2 --consumer-us 200 \
+  --silence 2 >"$work/recv.json" 2>"$logs/recv" || true
+end_board one
+python3 - "$work/recv.json" "$logs/one" <<'CHECK' || fail "losses are not accounted for"
+import json, sys
+r = json.load(open(sys.argv[1]))["streams"][0]
+b = json.loads(open(sys.argv[2]).read().strip().split("\n")[-1])
+assert b["messages_made"] == 400 and b["overruns"] > 0, b
+assert r["wrong"] == 0 and r["messages"] == b["messages_acked"] == 400 - b["overruns"], (r, b)
+assert r["lost"] + r["missing"] == b["overruns"], (r, b)
+CHECK
+note "ok losses of a board that cannot wait"
+
+# --- bad input: the answer, and a line
+start bad "$tool" fpga --listen 127.0.0.2 --qps 1
+await_line "$logs/bad" 'listens' 20 || fail "no board"
+recv 1 --board 127.0.0.2 --streams 2 --messages 10 --op send
+holds "$work/recv.json" "sorted(s['messages'] for s in r['streams']) == [0, 10]"
+grep -q '127.0.0.2 refused: NO_QP' "$logs/recv" || fail "recv does not say NO_QP"
+python3 - <<'SEND'
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for data in (b"", b"x" * 63, b"y" * 1400, bytes(64), b"\x0d" + bytes(63)):
+    s.sendto(data, ("127.0.0.2", 17185))
+SEND
+await_line "$logs/bad" 'not 64 bytes' 10 || fail "the board does not mention the length"
+await_line "$logs/bad" 'asks nothing' 10 || fail "the board does not mention a message that asks nothing"
+await_line "$logs/bad" 'do not know' 10 || fail "the board does not mention an unknown request"
+recv 0 --board 127.0.0.2 --messages 10
+end_board bad
+recv 1 --board 127.0.0.2 --messages 10
+grep -q '127.0.0.2 does not answer' "$logs/recv" || fail "recv does not say that the board is not there"
+recv 2 --board 127.0.0.2 --msg-size 5
+recv 1 --board not.an.address
+note "ok bad input"
+
+# --- boards that ask the receiver (master), and its software counterpart
+start passive "$tool" recv --json --streams 2 --msg-size 2048
+await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
+timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 --streams 2 --msg-size 2048 --messages 500 --json \
+  >"$logs/master" 2>&1 || fail "the master fails"
+finish passive 20
+[ "$status" = 0 ] || fail "passive recv: exit status $status"
+holds "$logs/master" 'r["messages_acked"] == 1000'
+tail -n +1 "$logs/passive" | sed -n '/^{/,$p' >"$work/passive.json"
+holds "$work/passive.json" 'r["good"] and [s["messages"] for s in r["streams"]] == [500, 500]'
+for op in write send; do
+  start passive "$tool" recv --json --streams 2 --msg-size 5120 --op $op
+  await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
+  timeout 60 "$tool" send 127.0.0.1 --streams 2 --messages 700 --op $op --json >"$work/send.json" 2>"$logs/send" || fail "send fails"
+  finish passive 20
+  [ "$status" = 0 ] || fail "passive recv: exit status $status"
+  sed -n '/^{/,$p' "$logs/passive" >"$work/passive.json"
+  holds "$work/passive.json" 'r["good"] and [s["messages"] for s in r["streams"]] == [700, 700]'
+  holds "$work/send.json" 'r["messages"] == 1400'
+done
+rc=0
+timeout 60 "$tool" send 127.0.0.1 --messages 1 >"$logs/send" 2>&1 || rc=$?
+[ "$rc" = 1 ] && grep -q 'does not answer' "$logs/send" || fail "send to nobody: exit status $rc"
+note "ok a master, and verbena send"
+
+# --- a sender of larger messages than the receiver has room for: one stream ends, the other goes on
+start passive "$tool" recv --json --streams 1 --msg-size 1024 --op send --seconds 8
+await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 8192 >"$logs/send" 2>&1 && fail "too large a message is taken"
+await_line "$logs/passive" 'larger than --msg-size 1024' 10 || fail "recv does not say that a message is too large"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 1024 --own-port 17190 >"$logs/send" 2>&1 || fail "after it, another is not served"
+finish passive 20
+note "ok a message that is too large"
+
+# --- the curve
+timeout 120 "$tool" daq-sweep --sizes 64,5120 --depths 4,64 --seconds 0.1 --output "$work/curve" >"$logs/sweep" 2>&1 ||
+  fail "daq-sweep fails"
+python3 - "$work/curve" <<'CHECK' || fail "the curve's files are not as they should be"
+import json, sys, xml.etree.ElementTree as xml
+r = json.load(open(sys.argv[1] + ".json"))
+assert len(r["over_size"]) == 6 and len(r["over_receives"]) == 6
+assert all(p["good"] and p["gbps"] > 0 for p in r["over_size"] + r["over_receives"]), r
+svg = xml.parse(sys.argv[1] + ".svg").getroot()
+assert len(svg.findall(".//{http://www.w3.org/2000/svg}polyline")) == 6
+CHECK
+note "ok the curve"
+nothing_left
+pass

@@ -1,0 +1,248 @@
+// A board's sockets and the loop that turns its crank. Port 4791 of its address is its own: boards
+// know nothing of slots, and their queue pair numbers start at 256.
+#include "tools/daq/fpga.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "base/prng.h"
+#include "datapath/udp/udp_sender.h"
+#include "tools/daq/capture.h"
+#include "tools/daq/udp.h"
+#include "wire/icrc.h"
+
+namespace verbena::daqtool {
+namespace {
+
+constexpr int kMostAtOnce = 64;  // datagrams read before something is sent
+constexpr size_t kSmallestPacket = wire::kBthBytes + wire::kIcrcBytes;
+
+wire::Gid gid_of(uint32_t ip) {
+  const uint32_t network = htonl(ip);
+  return wire::Gid::from_ipv4(&network);
+}
+
+// What is between the board and its sockets: a network that loses packets, and the capture.
+class Wire final : public wire::PacketSink {
+ public:
+  Wire(wire::PacketSink& inner, Capture* capture, double loss, uint64_t seed)
+      : inner_(inner), capture_(capture), loss_(loss), dice_(seed) {}
+
+  bool loses() { return loss_ > 0 && dice_.chance(loss_) && ++lost_ != 0; }
+  uint64_t lost() const { return lost_; }
+  void know(size_t path, const wire::IcrcFlow& flow) {
+    if (path >= flows_.size()) flows_.resize(path + 1);
+    flows_[path] = flow;
+  }
+
+  size_t room() const override { return inner_.room(); }
+  void push(const wire::TxPacket& packet) override {
+    if (capture_ != nullptr) record(packet);
+    if (!loses()) inner_.push(packet);
+  }
+
+ private:
+  void record(const wire::TxPacket& p) {
+    bytes_.assign(p.header.begin(), p.header.begin() + p.header_bytes);
+    for (const auto& part : p.payload) bytes_.insert(bytes_.end(), part.begin(), part.end());
+    const wire::IcrcFlow& flow = flows_[static_cast<size_t>(p.path)];
+    const uint32_t prefix = wire::icrc_prefix(flow, bytes_.size() + wire::kIcrcBytes);
+    const uint32_t icrc = wire::icrc_over_bth(prefix, bytes_);
+    bytes_.resize(bytes_.size() + wire::kIcrcBytes);
+    wire::store_icrc(bytes_.data() + bytes_.size() - wire::kIcrcBytes, icrc);
+    capture_->write(flow, bytes_);
+  }
+
+  wire::PacketSink& inner_;
+  Capture* capture_;
+  double loss_;
+  Prng dice_;
+  uint64_t lost_ = 0;
+  std::vector<wire::IcrcFlow> flows_;  // by path
+  std::vector<std::byte> bytes_;
+};
+
+class Fpga {
+ public:
+  explicit Fpga(const FpgaOptions& options)
+      : options_(options),
+        board_(options.board),
+        capture_(options.pcap.empty() ? nullptr : std::make_unique<Capture>(options.pcap)),
+        questions_(options.ip, daq::kBoardPort),
+        answers_(options.ip, daq::kBoardSourcePort),
+        packets_(options.ip, wire::kRoceUdpPort),
+        paths_(options.board.manager.queue_pairs),
+        path_ips_(paths_.size()),
+        sender_(paths_, counters_, {}),
+        wire_(sender_, capture_.get(), options.loss, options.seed) {
+    endpoint_.address = datapath::local_address(gid_of(options.ip), 0);
+    auto socket = datapath::open_send_socket(endpoint_.address, {}, 0);
+    if (!socket.ok()) throw Trouble(socket.error().why);
+    endpoint_.send = std::move(socket.value());
+    endpoint_.hop_limit = datapath::kDefaultHopLimit;
+  }
+
+  void run() {
+    ::prctl(PR_SET_TIMERSLACK, 1);
+    const Instant start = now();
+    const Instant end = options_.seconds > 0
+                            ? start + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
+                            : kNever;
+    if (options_.mission) board_.begin(*options_.mission, start);
+    while (!interrupted() && !board_.mission_done()) {
+      const Instant at = now();
+      if (at >= end) break;
+      take_packets(at);  // first: what is acknowledged before a connection is closed counts
+      take_messages(at);
+      if (board_.next_deadline(at) <= at) board_.on_deadline(at);
+      say_messages();
+      const uint64_t before = counters_.packets_sent + wire_.lost();
+      board_.transmit(wire_, at);
+      sender_.flush();
+      print_lines();
+      if (counters_.packets_sent + wire_.lost() == before)
+        sleep_until(std::min(board_.next_deadline(at), end));
+    }
+  }
+
+  void print_summary() const {
+    const daq::BoardQpCounters t = board_.totals();
+    const char* const text =
+        options_.json
+            ? "{{\"address\": \"{}\", \"messages_made\": {}, \"messages_acked\": {}, "
+              "\"bytes_acked\": {}, "
+              "\"packets_sent\": {}, \"packets_repeated\": {}, \"overruns\": {}, \"timeouts\": {}, "
+              "\"sequence_naks\": {}, \"rnr_naks\": {}, \"packets_lost_on_purpose\": {}, "
+              "\"foreign_packets\": {}, \"icrc_errors\": {}}}\n"
+            : "{}: {} messages made, {} acknowledged ({} bytes); {} packets, {} of them again; {} "
+              "messages "
+              "dropped because the buffer was full; {} time-outs, {} sequence NAKs, {} RNR NAKs; "
+              "{} "
+              "packets lost on purpose, {} foreign, {} with a wrong ICRC\n";
+    fmt::print(fmt::runtime(text), daq::print_ip(options_.ip), t.messages_made, t.messages_acked,
+               t.bytes_acked, t.packets_sent, t.packets_repeated, t.overruns, t.timeouts,
+               t.sequence_naks, t.rnr_naks, wire_.lost(), board_.counters().foreign_packets,
+               icrc_errors_);
+  }
+
+ private:
+  void take_messages(Instant at) {
+    for (UdpSocket* socket : {&questions_, &answers_}) {
+      for (int i = 0; i < kMostAtOnce; ++i) {
+        const auto datagram = socket->receive();
+        if (!datagram) break;
+        if (capture_) {
+          capture_->write({gid_of(datagram->source_ip), gid_of(options_.ip), datagram->source_port,
+                           daq::kBoardPort},
+                          datagram->bytes);
+        }
+        board_.on_message(datagram->bytes, at);
+      }
+    }
+    for (size_t i = 0; i < paths_.size(); ++i) {
+      if (board_.peers()[i] != path_ips_[i]) open_path(i, board_.peers()[i]);
+    }
+  }
+
+  void open_path(size_t place, uint32_t ip) {
+    auto path = std::make_unique<datapath::UdpPath>();
+    path->endpoint = &endpoint_;
+    path->destination = datapath::local_address(gid_of(ip), 0);
+    path->to = datapath::SocketAddress::of(path->destination, wire::kRoceUdpPort);
+    const wire::IcrcFlow flow{gid_of(options_.ip), gid_of(ip), endpoint_.send.port,
+                              wire::kRoceUdpPort};
+    path->icrc = wire::IcrcPrefixes(flow);
+    // Beyond this host a NIC might cut sends and number their IP ids its own way.
+    path->may_segment = datapath::is_local(path->destination);
+    paths_[place] = std::move(path);
+    path_ips_[place] = ip;
+    wire_.know(place, flow);
+  }
+
+  void take_packets(Instant at) {
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      const auto datagram = packets_.receive();
+      if (!datagram) return;
+      const wire::IcrcFlow flow{gid_of(datagram->source_ip), gid_of(options_.ip),
+                                datagram->source_port, wire::kRoceUdpPort};
+      if (capture_) capture_->write(flow, datagram->bytes);
+      if (wire_.loses()) continue;
+      if (verifier_.flow() != flow) verifier_ = wire::IcrcVerifier(flow);
+      if (datagram->bytes.size() < kSmallestPacket ||
+          verifier_.check(datagram->bytes, 0) == wire::IcrcMatch::No) {
+        ++icrc_errors_;
+        continue;
+      }
+      board_.on_packet(datagram->bytes.first(datagram->bytes.size() - wire::kIcrcBytes),
+                       datagram->source_ip, at);
+    }
+  }
+
+  void say_messages() {
+    while (const auto out = board_.next_message()) {
+      const daq::MessageBytes bytes = out->message.store();
+      answers_.send(out->ip, out->port, bytes);
+      if (capture_) {
+        capture_->write({gid_of(options_.ip), gid_of(out->ip), daq::kBoardSourcePort, out->port},
+                        bytes);
+      }
+    }
+  }
+
+  void sleep_until(Instant deadline) {
+    pollfd fds[] = {
+        {questions_.fd(), POLLIN, 0}, {answers_.fd(), POLLIN, 0}, {packets_.fd(), POLLIN, 0}};
+    const int64_t left = deadline == kNever ? 1'000'000'000 : (deadline - now()).ns;
+    if (left <= 0) return;
+    const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+    ::ppoll(fds, std::size(fds), &limit, nullptr);
+  }
+
+  void print_lines() {
+    while (const auto line = board_.next_line()) {
+      fmt::print(options_.json ? stderr : stdout, "{}: {}\n", daq::print_ip(options_.ip), *line);
+      std::fflush(options_.json ? stderr : stdout);
+    }
+  }
+
+  FpgaOptions options_;
+  daq::Board board_;
+  std::unique_ptr<Capture> capture_;
+  UdpSocket questions_;
+  UdpSocket answers_;
+  UdpSocket packets_;
+  datapath::UdpEndpoint endpoint_;
+  std::vector<std::unique_ptr<datapath::UdpPath>> paths_;  // by queue pair
+  std::vector<uint32_t> path_ips_;
+  datapath::UdpCounters counters_;
+  datapath::UdpSender sender_;
+  Wire wire_;
+  wire::IcrcVerifier verifier_{{}};
+  uint64_t icrc_errors_ = 0;
+};
+
+}  // namespace
+
+int run_fpga(const FpgaOptions& options) {
+  catch_signals();
+  Fpga fpga(options);
+  if (options.mission) {
+    fmt::print(stderr, "{}: a board with {} queue pairs, asks {}\n", daq::print_ip(options.ip),
+               options.board.manager.queue_pairs, daq::print_ip(options.mission->host_ip));
+  } else {
+    fmt::print(stderr, "{}: a board with {} queue pairs listens on UDP port {}\n",
+               daq::print_ip(options.ip), options.board.manager.queue_pairs, daq::kBoardPort);
+  }
+  fpga.run();
+  fpga.print_summary();
+  return 0;
+}
+
+}  // namespace verbena::daqtool

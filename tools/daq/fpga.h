@@ -1,0 +1,25 @@
+// verbena fpga: an emulated board on an address of this host.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "daq/board.h"
+
+namespace verbena::daqtool {
+
+struct FpgaOptions {
+  uint32_t ip = 0;
+  daq::Board::Config board;
+  std::optional<daq::Board::Mission> mission;  // as a master; ends when it is done
+  double loss = 0;                             // of packets, each way
+  uint64_t seed = 1;
+  double seconds = 0;  // 0: until interrupted
+  bool json = false;
+  std::string pcap;
+};
+
+int run_fpga(const FpgaOptions& options);
+
+}  // namespace verbena::daqtool

@@ -1,0 +1,36 @@
+// verbena send: what a board does, by verbs: the software counterpart of verbena recv.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "daq/message.h"
+
+namespace verbena::daqtool {
+
+struct SendOptions {
+  uint32_t receiver = 0;
+  uint16_t receiver_port = daq::kHostPort;
+  uint32_t ip = 0;  // ours; 0: the one that reaches the receiver
+  uint16_t cm_port = daq::kBoardPort;
+  uint32_t streams = 1;
+  daq::TransferKind op = daq::TransferKind::Write;
+  uint32_t message_bytes = 5120;
+  uint64_t messages = 10000;  // of each stream
+  uint32_t inflight = 32;     // requests of each stream
+  uint64_t wrap_bytes = 1 << 24;
+  uint32_t mtu = 0;
+};
+
+struct SendSummary {
+  std::string device;
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+// Throws Trouble when the receiver refuses, does not answer, or a request fails.
+SendSummary send(const SendOptions& options, const std::function<void(const std::string&)>& line);
+
+}  // namespace verbena::daqtool

@@ -1,0 +1,242 @@
+// Receives posted, messages looked at, receives posted again: in that order, so that a slow
+// consumer makes the board wait (RNR) and nothing is overwritten.
+#include "tools/daq/stream.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "daq/pattern.h"
+#include "tools/daq/udp.h"
+
+namespace verbena::daqtool {
+namespace {
+
+constexpr uint32_t kPostedAtOnce = 64;
+constexpr size_t kMostGaps = 100;
+constexpr uint32_t kPage = 4096;
+constexpr uint32_t kFirstPsn = 0;  // as the firmware's own host tools say; others were never tried
+
+size_t memory_for(const ReceiveOptions& options, uint32_t receives) {
+  if (options.op == daq::TransferKind::Write) return options.wrap_bytes + options.message_bytes;
+  return size_t{receives} * options.message_bytes;
+}
+
+}  // namespace
+
+bool can_check(const ReceiveOptions& options) {
+  return options.op == daq::TransferKind::Send || options.wrap_bytes / options.message_bytes >= 2;
+}
+
+uint32_t receives_for(const ReceiveOptions& options, const VerbsDevice& device) {
+  uint64_t most =
+      std::min<uint64_t>(options.receives, static_cast<uint32_t>(device.limits.max_qp_wr));
+  if (options.op == daq::TransferKind::Write && options.check && can_check(options)) {
+    most = std::min(most, options.wrap_bytes / options.message_bytes - 1);
+  }
+  return static_cast<uint32_t>(most);
+}
+
+Stream::Stream(const VerbsDevice& device, const ReceiveOptions& options, uint32_t index)
+    : device_(device),
+      options_(options),
+      index_(index),
+      receives_(receives_for(options, device)),
+      checks_(options.check && can_check(options)),
+      memory_(device, memory_for(options, receives_)),
+      requests_(kPostedAtOnce),
+      rooms_(kPostedAtOnce) {
+  if (!options.dump.empty()) open_dump();
+}
+
+daq::QpInfo Stream::prepare(ibv_cq* cq) {
+  disconnect();
+  qp_.emplace(device_, cq, 1, receives_);
+  write_offset_ = 0;
+  next_word_ = 0;
+  next_slot_ = 0;
+  outstanding_ = 0;
+  post(receives_);
+  summary_.queue_pair = qp_->number();
+  return {.qpn = qp_->number(),
+          .psn = kFirstPsn,
+          .rkey = memory_.mr().rkey,
+          .address = memory_.address(),
+          .ip = device_.ip};
+}
+
+void Stream::connect(const daq::QpInfo& peer, ibv_mtu mtu) {
+  qp_->connect(device_, peer, kFirstPsn, mtu);
+  summary_.board = peer.ip;
+  summary_.board_queue_pair = peer.qpn;
+  ++summary_.connections;
+  heard_at_ = now();
+}
+
+void Stream::disconnect() {
+  qp_.reset();
+  for (Message& m : pending_) m.ready = {0};
+  consume({0});
+  outstanding_ = 0;
+}
+
+void Stream::post(uint32_t count) {
+  while (count > 0) {
+    const uint32_t n = std::min(count, kPostedAtOnce);
+    for (uint32_t i = 0; i < n; ++i) {
+      ibv_recv_wr& request = requests_[i];
+      request = {};
+      request.wr_id = uint64_t{index_} << 32 | next_slot_;
+      if (options_.op == daq::TransferKind::Send) {
+        rooms_[i] = {memory_.address() + uint64_t{next_slot_} * options_.message_bytes,
+                     options_.message_bytes, memory_.mr().lkey};
+        request.sg_list = &rooms_[i];
+        request.num_sge = 1;
+      }
+      request.next = i + 1 < n ? &requests_[i + 1] : nullptr;
+      next_slot_ = (next_slot_ + 1) % receives_;
+    }
+    ibv_recv_wr* bad = nullptr;
+    errno = ibv_post_recv(qp_->get(), requests_.data(), &bad);
+    if (errno != 0) throw Trouble(with_errno("ibv_post_recv"));
+    outstanding_ += n;
+    count -= n;
+  }
+}
+
+bool Stream::on_completion(const ibv_wc& completion, Instant now) {
+  if (completion.status != IBV_WC_SUCCESS) {
+    if (!summary_.trouble.empty()) return false;
+    switch (completion.status) {
+      case IBV_WC_LOC_LEN_ERR:
+        summary_.trouble =
+            fmt::format("a message is larger than --msg-size {}", options_.message_bytes);
+        break;
+      case IBV_WC_WR_FLUSH_ERR:
+        summary_.trouble =
+            "the queue pair failed: the board wrote outside its buffer, or sent what makes no "
+            "sense";
+        break;
+      default:
+        summary_.trouble =
+            fmt::format("a receive failed: {}", ibv_wc_status_str(completion.status));
+    }
+    return false;
+  }
+  if (--outstanding_ == 0) ++summary_.starved;
+  heard_at_ = now;
+  Message m{.offset = 0, .bytes = completion.byte_len, .ready = now};
+  if (options_.op == daq::TransferKind::Send) {
+    m.offset = (completion.wr_id & 0xFFFFFFFF) * options_.message_bytes;
+  } else {
+    m.offset = write_offset_;
+    write_offset_ = (write_offset_ + completion.byte_len) % options_.wrap_bytes;
+  }
+  if (options_.consumer_us != 0) {
+    consumer_free_at_ = std::max(consumer_free_at_, now) + microseconds(options_.consumer_us);
+    m.ready = consumer_free_at_;
+  }
+  pending_.push_back(m);
+  return true;
+}
+
+void Stream::consume(Instant now) {
+  uint32_t consumed = 0;
+  while (!pending_.empty() && pending_.front().ready <= now) {
+    const Message m = pending_.front();
+    pending_.pop_front();
+    ++consumed;
+    if (checks_) check(m);
+    ++summary_.messages;
+    summary_.bytes += m.bytes;
+    const uint32_t mtu = options_.mtu;
+    summary_.packets += std::max(1u, (m.bytes + mtu - 1) / mtu);
+    if (dump_.valid()) to_dump_.push_back(m);
+  }
+  if (consumed == 0) return;
+  if (dump_.valid()) write_dump();
+  if (qp_) post(consumed);
+}
+
+// A message that begins whole messages later than expected: those in between were made and dropped.
+void Stream::check(const Message& m) {
+  if (m.offset + m.bytes > memory_.size()) {
+    ++summary_.wrong_messages;
+    return;
+  }
+  const std::span<const std::byte> data(memory_.data() + m.offset, m.bytes);
+  uint32_t first = next_word_;
+  if (m.bytes >= 4) std::memcpy(&first, data.data(), sizeof first);
+  const uint32_t words = m.bytes / 4;
+  const uint32_t ahead = first - next_word_;
+  if (ahead != 0 && words != 0 && ahead % words == 0 && ahead < 1u << 31 &&
+      !daq::find_mismatch(data, first)) {
+    const uint64_t lost = ahead / words;
+    if (summary_.gaps.size() < kMostGaps) summary_.gaps.push_back({summary_.messages, lost});
+    summary_.lost += lost;
+    next_word_ = first;
+  } else if (daq::find_mismatch(data, next_word_)) {
+    ++summary_.wrong_messages;
+  }
+  next_word_ += words;
+}
+
+// ----------------------------------------------------------------------------------------- dump
+
+// Written to disk from where it was received. Past the page cache too, where sizes and the file
+// system permit it.
+void Stream::open_dump() {
+  const std::string name = options_.streams * std::max<size_t>(1, options_.boards.size()) == 1
+                               ? options_.dump
+                               : fmt::format("{}.{:03}", options_.dump, index_);
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  if (options_.message_bytes % kPage == 0) {
+    dump_ = datapath::UniqueFd(::open(name.c_str(), flags | O_DIRECT, 0644));
+    dump_direct_ = dump_.valid();
+  }
+  if (!dump_.valid()) dump_ = datapath::UniqueFd(::open(name.c_str(), flags, 0644));
+  if (!dump_.valid()) throw Trouble(with_errno("cannot create " + name));
+}
+
+void Stream::write_dump() {
+  std::vector<iovec> parts;
+  const auto write_parts = [&] {
+    size_t at = 0;
+    while (at < parts.size()) {
+      const auto n = static_cast<int>(std::min<size_t>(parts.size() - at, 256));
+      ssize_t written = ::writev(dump_.get(), parts.data() + at, n);
+      if (written < 0 && errno == EINVAL && dump_direct_) {
+        ::fcntl(dump_.get(), F_SETFL, 0);  // not this file system, then
+        dump_direct_ = false;
+        continue;
+      }
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) throw Trouble(with_errno("the dump cannot be written"));
+      for (; written > 0;) {
+        const auto part = std::min(static_cast<size_t>(written), parts[at].iov_len);
+        written -= static_cast<ssize_t>(part);
+        parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + part;
+        parts[at].iov_len -= part;
+        if (parts[at].iov_len == 0) ++at;
+      }
+    }
+  };
+  for (const Message& m : to_dump_) {
+    if (m.bytes == 0 || m.offset + m.bytes > memory_.size()) continue;
+    std::byte* const from = memory_.data() + m.offset;
+    if (!parts.empty() &&
+        static_cast<std::byte*>(parts.back().iov_base) + parts.back().iov_len == from) {
+      parts.back().iov_len += m.bytes;
+    } else {
+      parts.push_back({from, m.bytes});
+    }
+  }
+  write_parts();
+  to_dump_.clear();
+}
+
+}  // namespace verbena::daqtool

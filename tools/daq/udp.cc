@@ -1,0 +1,93 @@
+// Plain socket calls.
+#include "tools/daq/udp.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "daq/board.h"
+#include "datapath/udp/plain_socket.h"
+
+namespace verbena::daqtool {
+namespace {
+
+constexpr size_t kLargestDatagram = 65536;
+
+volatile std::sig_atomic_t signal_came = 0;
+
+sockaddr_in address_of(uint32_t ip, uint16_t port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(port);
+  a.sin_addr.s_addr = htonl(ip);
+  return a;
+}
+
+}  // namespace
+
+std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+Instant now() {
+  timespec t{};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return {int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
+}
+
+uint32_t parse_ip(const std::string& text) {
+  in_addr a{};
+  if (::inet_pton(AF_INET, text.c_str(), &a) != 1) {
+    throw Trouble("'" + text + "' is not an IPv4 address; boards have no others");
+  }
+  return ntohl(a.s_addr);
+}
+
+uint32_t source_address_to(uint32_t peer) {
+  const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  sockaddr_in a = address_of(peer, daq::kBoardPort);
+  socklen_t bytes = sizeof a;
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&a), sizeof a) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&a), &bytes) != 0) {
+    throw Trouble(with_errno("there is no way to " + daq::print_ip(peer)));
+  }
+  return ntohl(a.sin_addr.s_addr);
+}
+
+UdpSocket::UdpSocket(uint32_t ip, uint16_t port)
+    : fd_(datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)),
+      buffer_(kLargestDatagram) {
+  const sockaddr_in a = address_of(ip, port);
+  if (!fd_.valid() || ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0) {
+    throw Trouble(with_errno("UDP port " + std::to_string(port) + " of " + daq::print_ip(ip)));
+  }
+}
+
+std::optional<UdpSocket::Datagram> UdpSocket::receive() {
+  sockaddr_in from{};
+  socklen_t bytes = sizeof from;
+  const ssize_t n = ::recvfrom(fd_.get(), buffer_.data(), buffer_.size(), 0,
+                               reinterpret_cast<sockaddr*>(&from), &bytes);
+  if (n < 0) return std::nullopt;
+  return Datagram{std::span(buffer_).first(static_cast<size_t>(n)), ntohl(from.sin_addr.s_addr),
+                  ntohs(from.sin_port)};
+}
+
+// What cannot be sent is lost, as on any network: questions are repeated.
+void UdpSocket::send(uint32_t ip, uint16_t port, std::span<const std::byte> bytes) {
+  const sockaddr_in a = address_of(ip, port);
+  ::sendto(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL,
+           reinterpret_cast<const sockaddr*>(&a), sizeof a);
+}
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { signal_came = 1; };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+}
+
+bool interrupted() { return signal_came != 0; }
+
+}  // namespace verbena::daqtool
