@@ -65,6 +65,9 @@ class CompletionQueue {
                                  head_.load(std::memory_order_acquire));
   }
 
+  // How many were ever taken out.
+  uint64_t taken() const { return head_.load(std::memory_order_relaxed); }
+
   // Consumer. Asks for one event at the next completion (or the next solicited one). A stronger
   // request is never weakened.
   void arm(Armed level);

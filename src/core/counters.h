@@ -47,6 +47,9 @@ namespace verbena::core {
   X(retry_exceeded, "queue pairs failed: retry_cnt used up")                          \
   X(rnr_retry_exceeded, "queue pairs failed: rnr_retry used up")                      \
   X(cq_overruns, "completions lost because their queue was full")                     \
+  X(writes_without_peer, "WRITEs that this process did in the peer's memory itself")  \
+  X(reads_without_peer, "READs that this process did in the peer's memory itself")    \
+  X(requests_taken_back, "requests taken back because the peer did not read them")    \
   X(window_waits, "times a queue pair waited for the in-flight window")
 
 enum class CounterId : uint8_t {

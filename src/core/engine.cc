@@ -339,7 +339,11 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
     const bool full = qp->type() != QpType::Ud && sink.full(qp->attributes().path);
-    if (!full) qp->end_hold(now);
+    if (full) {
+      qp->go_without_peer(sink, now);
+    } else {
+      qp->end_hold(now);
+    }
     if (!full || !qp->hold(now)) {
       const uint32_t budget =
           std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);

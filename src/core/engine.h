@@ -87,6 +87,12 @@ class Engine {
     return qp.window() == nullptr || qp.window()->idle();
   }
 
+  // Memory and queue pairs that are made from now on are shown there.
+  void expose_through(wire::Exposure* exposure) {
+    state_.exposure = exposure;
+    state_.memory.expose_through(exposure);
+  }
+
   MemoryRegistry& memory() { return state_.memory; }
   ManagementPort& management() { return management_; }
   EngineState& state() { return state_; }

@@ -129,7 +129,23 @@ Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   auto slot = take_slot(Kind::Region);
   if (!slot.ok()) return slot;
   static_cast<RegionInfo&>(entries_[slot.value()]) = region;
+  expose(slot.value());
   return key_of(slot.value());
+}
+
+// Peers see what they may reach without asking, unless somebody must be asked whether it is there.
+void MemoryRegistry::expose(uint32_t index) {
+  if (exposure_ == nullptr) return;
+  const Entry& e = entries_[index];
+  const uint32_t access = e.access & (kRemoteWrite | kRemoteRead);
+  const uint32_t key = key_of(index);
+  if (access == 0 || e.length == 0 || e.backing.reachable != nullptr) return exposure_->hide(key);
+  exposure_->show({.key = key,
+                   .pd = e.pd,
+                   .base = reinterpret_cast<uintptr_t>(e.base),
+                   .iova = e.iova,
+                   .length = e.length,
+                   .access = access});
 }
 
 Result<uint32_t> MemoryRegistry::add_null_region(uint32_t pd) {
@@ -150,6 +166,7 @@ Status MemoryRegistry::change_region(uint32_t key, const RegionInfo& region) {
   const Status checked = check_region(region);
   if (!checked.ok()) return checked;
   static_cast<RegionInfo&>(*e) = region;
+  expose(static_cast<uint32_t>(e - entries_.data()));
   return {};
 }
 
@@ -169,6 +186,7 @@ Status MemoryRegistry::remove_region(uint32_t key) {
     return Error{EINVAL, "no such memory region"};
   }
   if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
+  if (exposure_ != nullptr) exposure_->hide(key);
   release_slot(static_cast<uint32_t>(e - entries_.data()));
   return {};
 }

@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 #include "core/types.h"
+#include "wire/one_sided.h"
 
 namespace verbena::core {
 
@@ -42,6 +43,9 @@ class MemoryRegistry {
   // `secret` makes keys unguessable; it comes from the operating system, or from a simulator's
   // seed.
   explicit MemoryRegistry(uint64_t secret);
+
+  // Where regions are shown from now on that peers may reach without us. There is none yet.
+  void expose_through(wire::Exposure* exposure) { exposure_ = exposure; }
 
   // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and
   // rkey alike.
@@ -132,6 +136,7 @@ class MemoryRegistry {
   Result<uint32_t> take_slot(Kind kind);
   void release_slot(uint32_t index);
   void unbind(Entry& window);
+  void expose(uint32_t index);
   const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
 
   uint32_t round_keys_[4];
@@ -147,6 +152,7 @@ class MemoryRegistry {
   size_t regions_ = 0;
   size_t windows_ = 0;
   size_t bound_type2_ = 0;
+  wire::Exposure* exposure_ = nullptr;       // null: peers reach nothing by themselves
   std::unique_ptr<NullMemory> null_memory_;  // made with the first null region
 };
 

@@ -63,6 +63,10 @@ class PeerWindow {
     credit_ = 0;
   }
 
+  // The peer has taken nothing for long: what can be done without it is, until it shows again.
+  bool stuck(Instant now) const { return now < stuck_until; }
+  Instant stuck_until{};
+
   RoundTrip round_trip;
   wire::Gid destination;
   uint8_t slot = 0;

@@ -44,10 +44,10 @@ bool for_each_piece(std::span<const Sge> sges, uint32_t offset, uint32_t length,
 }  // namespace
 
 bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
-            uint32_t length, Gather& out) {
+            uint32_t length, Gather& out, uint32_t access) {
   out.count = 0;
   return for_each_piece(sges, offset, length, [&](const Sge& sge, uint32_t skip, uint32_t n) {
-    const std::byte* p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, 0);
+    const std::byte* p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, access);
     if (p == nullptr) return false;
     out.spans[out.count++] = {p, n};
     return true;

@@ -27,9 +27,9 @@ struct Gather {
 };
 
 // Bytes [offset, offset + length) of the message that `sges` describe. False if an lkey does not
-// grant it.
+// grant it, with all of `access`.
 bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
-            uint32_t length, Gather& out);
+            uint32_t length, Gather& out, uint32_t access = 0);
 
 // Writes `from` at `offset` of the buffers that `sges` describe. False if an lkey does not grant it
 // (nothing is written then). The caller has checked that the buffers are long enough.

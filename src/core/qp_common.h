@@ -29,6 +29,7 @@ struct EngineState {
   EngineState(uint64_t secret, bool selective)
       : memory(secret), prng(secret ^ 0x5EED), selective_repeat(selective) {}
   MemoryRegistry memory;
+  wire::Exposure* exposure = nullptr;  // where queue pairs are shown; null: nowhere
   Counters counters;
   Prng prng;
   std::vector<AsyncEvent> events;

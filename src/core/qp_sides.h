@@ -32,6 +32,8 @@ class SendSide {
   virtual void on_room(Instant) {}
   // Packets now carry as much as the path MTU says, and no more.
   virtual void on_narrow_path() {}
+  // The way to the peer is full: does what can be done without it.
+  virtual void go_without_peer(wire::PacketSink&, Instant) {}
 
   virtual void on_response(const wire::Packet&, Instant) {}
   virtual void on_deadline(Instant) {}

@@ -182,7 +182,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   a.sqd_notify = notify_drained;
   if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_->resize_answers();
   if ((mask & kRateLimit) != 0) set_rate_limit(attr.rate_limit, 0);
-  if ((mask & kState) == 0) return;
+  if ((mask & kState) == 0) return expose();
 
   const QpState from = common_.state;
   common_.state = attr.state;
@@ -217,6 +217,22 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
     default:
       break;
   }
+  expose();
+}
+
+// What the peer may do without us: from RTS on, for only then is the first request no news.
+void QueuePair::expose() {
+  wire::Exposure* const exposure = common_.engine.exposure;
+  if (exposure == nullptr || config_.type != QpType::Rc) return;
+  const QpAttributes& a = common_.attr;
+  if (common_.state != QpState::Rts && common_.state != QpState::Sqd) {
+    return exposure->hide(common_.qpn);
+  }
+  exposure->show(common_.qpn, {.source = a.source_gid,
+                               .destination = a.address.destination,
+                               .peer = a.dest_qpn,
+                               .pd = common_.pd,
+                               .access = a.access & (kRemoteWrite | kRemoteRead)});
 }
 
 QpAttributes QueuePair::query() const {
@@ -348,6 +364,7 @@ void QueuePair::fail_by_overrun() {
 
 void QueuePair::enter_error(WcStatus first) {
   common_.state = QpState::Error;
+  expose();
   requester_->flush(first);
   responder_->flush();
 }

@@ -85,6 +85,11 @@ class QueuePair {
   }
   // The way to the peer carries no more than the path MTU from now on.
   void narrow_path();
+  // The way to the peer is full, but some things do not take it.
+  void go_without_peer(wire::PacketSink& sink, Instant now) {
+    if (!pacer_.limited()) requester_->go_without_peer(sink, now);
+    settle();
+  }
   uint32_t cut_bytes() const { return common_.cut_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
@@ -101,6 +106,7 @@ class QueuePair {
     if (common_.failure) [[unlikely]]
       act_on_failure();
   }
+  void expose();
   void act_on_failure();
   void enter_error(WcStatus first);
   void check_drained() {

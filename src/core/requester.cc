@@ -85,6 +85,8 @@ void Requester::reset() {
   since_ack_request_ = 0;
   tries_ = 0;
   rnr_until_ = kNever;
+  direct_bytes_ = 0;
+  taken_back_ = false;
 }
 
 bool Requester::has_reads_queued() const {
@@ -116,13 +118,13 @@ Requester::Blocked Requester::blocked_reason(Instant now) {
     if (board_->anything_lost()) return lost_blocked();
     if (board_full()) return Blocked::Order;
   }
-  return new_request_blocked();
+  return new_request_blocked(now);
 }
 
-Requester::Blocked Requester::new_request_blocked() {
+Requester::Blocked Requester::new_request_blocked(Instant now) {
   if (cursor_ == queue_.tail()) return Blocked::NothingToSend;
   const SendWqe& wqe = queue_.at(cursor_);
-  if (qp_.state == QpState::Sqd && !wqe.numbered) return Blocked::Drain;
+  if (qp_.state == QpState::Sqd && !wqe.numbered && direct_bytes_ == 0) return Blocked::Drain;
   // Local operations change what keys mean, so they wait until everything before them is done.
   if (is_local(wqe.op) || denied_ == cursor_) {
     return cursor_ == queue_.head() ? Blocked::No : Blocked::Order;
@@ -135,7 +137,8 @@ Requester::Blocked Requester::new_request_blocked() {
   if (is_read_or_atomic(wqe.op) && reads_.size() >= qp_.attr.max_read_atomic) {
     return Blocked::ReadLimit;
   }
-  return qp_.window->open() ? Blocked::No : Blocked::Window;
+  const bool without_peer = qp_.window->stuck(now) && may_go_direct(wqe);
+  return qp_.window->open() || without_peer ? Blocked::No : Blocked::Window;
 }
 
 void Requester::number(SendWqe& wqe) {
@@ -170,6 +173,11 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
         run_local(wqe);
         continue;
       }
+      if (may_go_direct(wqe) && had_better_go_direct(sink, now) && go_direct(wqe, sink, now)) {
+        ++sent;
+        continue;
+      }
+      if (!qp_.window->open()) break;
       if (!wqe.numbered) number(wqe);
       if (!send_new(sink, now)) break;
     }

@@ -1,6 +1,7 @@
 // Requester: turns the send queue into packets, and responses into completions. The send queue is
-// the retransmission buffer. Three files: sending what is new (requester.cc), taking responses
-// (requester_response.cc), and which packets are sent again, and why (requester_recovery.cc).
+// the retransmission buffer. Four files: sending what is new (requester.cc), taking responses
+// (requester_response.cc), which packets are sent again, and why (requester_recovery.cc), and what
+// is done without the peer (requester_direct.cc).
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ class Requester final : public SendSide {
   void on_hold(Instant now) override;
   void on_room(Instant now) override;
   void on_narrow_path() override;
+  void go_without_peer(wire::PacketSink& sink, Instant now) override;
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;
@@ -41,7 +43,9 @@ class Requester final : public SendSide {
   void change_window(PeerWindow* window) override;
   void reset() override;
   void flush(WcStatus first) override;
-  bool drained() const override { return !started_ || (unacked_ == next_ && cursor_packet_ == 0); }
+  bool drained() const override {
+    return !started_ || (unacked_ == next_ && cursor_packet_ == 0 && direct_bytes_ == 0);
+  }
   bool has_reads_queued() const override;
   wire::Psn next_psn() const override { return next_; }
 
@@ -78,7 +82,7 @@ class Requester final : public SendSide {
 
   // --- requester.cc -----------------------------------------------------------------------------
   Blocked blocked_reason(Instant now);
-  Blocked new_request_blocked();
+  Blocked new_request_blocked(Instant now);
   void number(SendWqe& wqe);
   void run_local(SendWqe& wqe);
   bool send_new(wire::PacketSink& sink, Instant now);
@@ -89,6 +93,13 @@ class Requester final : public SendSide {
   Piece piece_at(Place at) const;
   uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) const;
   uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const;
+
+  // --- requester_direct.cc ----------------------------------------------------------------------
+  bool may_go_direct(const SendWqe& wqe) const;
+  bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
+  bool go_direct(const SendWqe& wqe, wire::PacketSink& sink, Instant now);
+  void take_back(wire::PacketSink& sink, Instant now);
+  Instant stuck_time(Instant now) const;
 
   // --- requester_response.cc --------------------------------------------------------------------
   void on_acknowledge(const wire::Packet& packet, Instant now);
@@ -160,6 +171,14 @@ class Requester final : public SendSide {
   Instant ack_deadline_ = kNever;
   bool timed_hold_ = false;     // ack_deadline_ is of what cannot leave
   Instant rnr_until_ = kNever;  // not before this may anything be sent again
+
+  // What is done without the peer.
+  uint32_t direct_bytes_ = 0;             // so much of the request at the head
+  uint32_t direct_in_a_row_ = 0;          // requests, while the program neither paused nor polled
+  uint64_t direct_refused_ = UINT64_MAX;  // a request that only the peer can do
+  bool taken_back_ = false;               // the request at the head was, once
+  uint64_t direct_seen_taken_ = 0;        // completions that it had taken then
+  Instant direct_at_{};
 
   // Losses. The scoreboard is there from the first sign of one until all is as it was.
   std::unique_ptr<Scoreboard> board_;

@@ -297,6 +297,10 @@ uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
   qp_.urgent = false;
   const bool waits = rnr_until_ != kNever && now < rnr_until_;
   if (!started_ || waits || unacked_ == next_ || qp_.failure) return 0;
+  if (probe_due_ && qp_.window->in_memory() && !board_) {
+    take_back(sink, now);
+    return 0;
+  }
   begin_recovery();
   if (board_->at(unacked_).fate == Fate::Lost) {
     return send_again(sink, now) ? 1 : 0;
@@ -455,8 +459,9 @@ Instant Requester::deadline() const {
 }
 
 void Requester::restart_ack_timer(Instant now) {
-  if (next_ == unacked_ || qp_.attr.timeout == 0) return stop_ack_timer();
-  ack_deadline_ = now + ack_timeout(qp_.attr.timeout);
+  const bool in_memory = qp_.window->in_memory();
+  if (next_ == unacked_ || (qp_.attr.timeout == 0 && !in_memory)) return stop_ack_timer();
+  ack_deadline_ = qp_.attr.timeout != 0 ? now + ack_timeout(qp_.attr.timeout) : kNever;
   probe_deadline_ = probe_time(now);
 }
 
@@ -467,7 +472,7 @@ void Requester::end_measurement(Instant now) {
 
 // Each probe in a row waits twice as long. One that would come with the timeout is none.
 Instant Requester::probe_time(Instant now) const {
-  if (qp_.window->in_memory()) return kNever;  // nothing gets lost there; the peer is just busy
+  if (qp_.window->in_memory()) return stuck_time(now);  // nothing gets lost there
   const bool losses = board_ && board_->slowed_down_at != 0;
   const auto late = qp_.window->round_trip.late_after(losses);
   if (!late || probes_ > 16) return kNever;

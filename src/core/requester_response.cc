@@ -26,6 +26,7 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
     qp_.count(CounterId::stale_responses);
     return;
   }
+  qp_.window->stuck_until = Instant{};
   if (p.bth.mark != 0 && p.bth.mark == qp_.peer_marks().can) peer_selective_ = true;
   if (p.op.verb == wire::Verb::Ack) {
     on_acknowledge(p, now);
@@ -185,6 +186,7 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
   rnr_retries_left_ = qp_.attr.rnr_retry;
   rnr_until_ = kNever;
   probes_ = 0;
+  taken_back_ = false;
 
   if (unacked_.distance_from(wqe.last_psn()) > 0) {
     const bool brought = wqe.op == SendOp::Read || is_atomic(wqe.op);
@@ -212,6 +214,8 @@ void Requester::flush(WcStatus first) {
   reads_.clear();
   forget_losses();
   rnr_until_ = kNever;
+  direct_bytes_ = 0;
+  taken_back_ = false;
   WcStatus status = first;
   while (!queue_.empty()) {
     complete_head(qp_, queue_, status, 0);

@@ -39,6 +39,9 @@ class Datapath {
   // waits a little, if anything may come soon.
   virtual std::span<const wire::RxPacket> linger() { return {}; }
 
+  // What receive() gave is done with, and not looked at again.
+  virtual void release() {}
+
   // True: call receive() again before waiting; something is held that wait_fd() does not show.
   virtual bool pending() const { return false; }
 

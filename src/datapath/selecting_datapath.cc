@@ -19,6 +19,8 @@ constexpr uint32_t kUdpEvery = 256;
 constexpr uint32_t kFullLook = 16;
 // As much as UDP takes in a turn.
 constexpr size_t kBytesPerTurn = 512 * 1024;
+// What a copy into a peer's memory takes by itself, in bytes that could be copied meanwhile.
+constexpr size_t kCopyCost = 4096;
 
 }  // namespace
 
@@ -120,6 +122,27 @@ size_t SelectingDatapath::room() const {
 bool SelectingDatapath::full(wire::PathId path) const {
   Link* const link = link_of(path);
   return link != nullptr && link->full();
+}
+
+bool SelectingDatapath::peer_sleeps(wire::PathId path) const {
+  const Link* const link = link_of(path);
+  return link != nullptr && link->peer_sleeps();
+}
+
+// It counts against the turn, as packets do.
+bool SelectingDatapath::access(const wire::OneSided& request) {
+  Link* const link = link_of(request.path);
+  pushed_ += request.bytes + kCopyCost;
+  return link != nullptr &&
+         shm_->access(*link, request, paths_[static_cast<size_t>(request.path)].addresses);
+}
+
+bool SelectingDatapath::take_back(const wire::Unread& requests) {
+  Link* const link = link_of(requests.path);
+  const Path* const path = find(requests.path);
+  if (link == nullptr || path->numbered_for != link->id()) return false;
+  ++pushed_;  // the rest is shown anew
+  return link->take_back(requests, path->number);
 }
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {

@@ -33,6 +33,8 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   // Some paths may carry less than they did: see packet_bytes().
   bool anything_gone() const { return shm_->anything_gone(); }
   bool take_gone() { return shm_->take_gone(); }
+  // What peers may do in this process's memory by themselves.
+  ShmDatapath& shared_memory() { return *shm_; }
   std::optional<std::string> take_notice() { return shm_->take_notice(); }
 
   void report_ip_headers() override { udp_->report_ip_headers(); }
@@ -40,6 +42,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
   std::span<const wire::RxPacket> linger() override { return shm_->linger(); }
+  void release() override { shm_->release(); }
   bool pending() const override { return udp_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
@@ -62,6 +65,9 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   void push(const wire::TxPacket& packet) override;
   void push_to_udp(const wire::TxPacket& packet);
   bool full(wire::PathId path) const override;
+  bool peer_sleeps(wire::PathId path) const override;
+  bool access(const wire::OneSided& request) override;
+  bool take_back(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;
   Link* link_of(wire::PathId path) const;
   bool number(wire::PathId path, Link& link);

@@ -94,6 +94,8 @@ Status Nic::start() {
   engine_ = std::make_unique<core::Engine>(
       core::EngineConfig{.slot = directory_->slot(), .secret = random_secret()});
 
+  if (local_ != nullptr) engine_->expose_through(&local_->shared_memory().exposure());
+
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   gate_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (wake_fd_ < 0 || gate_fd_ < 0) return Error{errno, "too many open files"};
@@ -175,6 +177,10 @@ Nic::~Nic() {
     }
     pthread_join(thread_, nullptr);
   }
+  if (started && local_ != nullptr) {
+    local_->shared_memory().withdraw();
+    await_visitors();
+  }
   if (started) pass_on_what_is_left();
   if (wake_fd_ >= 0) close(wake_fd_);
   if (gate_fd_ >= 0) close(gate_fd_);
@@ -218,6 +224,12 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
 }
 
 Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
+  Status destroyed = end_qp(qp, owner);
+  if (destroyed.ok()) await_visitors();
+  return destroyed;
+}
+
+Status Nic::end_qp(core::QueuePair* qp, Owner* owner) {
   Guard guard(*this);
   if (!engine_->groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
@@ -338,6 +350,7 @@ Status Nic::listen_everywhere() {
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) reach_peer(qp, attr, mask);
   Status changed = change_qp(qp, attr, mask);
+  if (changed.ok()) await_visitors();
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_settled();
   return changed;
@@ -368,6 +381,27 @@ void Nic::reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, 
 bool Nic::shares_memory(const core::QueuePair& qp) {
   Guard guard(*this);
   return !dead() && local_ != nullptr && local_->packet_bytes(qp.attributes().path) != 0;
+}
+
+// Whoever is at work ends soon, or with its process. One that was stopped just there is waited for:
+// it would go on in memory that is no longer its to write.
+void Nic::await_visitors() {
+  std::vector<datapath::ShmDatapath::Visit> present;
+  for (bool first = true; first || !present.empty(); first = false) {
+    if (!first) {
+      const timespec pause{0, 20'000};
+      nanosleep(&pause, nullptr);
+    }
+    Guard guard(*this);
+    if (dead() || local_ == nullptr) return;
+    datapath::ShmDatapath& memory = local_->shared_memory();
+    if (first) {
+      present = memory.visits();
+    } else {
+      local_->attend();
+      memory.forget_past(present);
+    }
+  }
 }
 
 // What comes through another process is late, may be overtaken, and is lost when that process ends:

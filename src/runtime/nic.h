@@ -74,6 +74,9 @@ class Nic {
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  // Returns when no peer is any more at work in memory, or through a queue pair, that it may have
+  // been permitted a moment ago. Not under a Guard.
+  void await_visitors();
   // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
   // what was posted with it has left. Not to be dropped under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
@@ -174,6 +177,7 @@ class Nic {
     return std::min(engine_->earliest_deadline(), management_deadline_);
   }
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
+  Status end_qp(core::QueuePair* qp, Owner* owner);
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   void reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);

@@ -108,6 +108,7 @@ Nic::Outcome Nic::turn(Owe owe) {
     const NoCancel no_cancel;
     management().turn(at);
   }
+  if (!packets.empty()) datapath_->release();
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who spins on the memory that was written.

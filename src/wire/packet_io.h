@@ -50,6 +50,9 @@ inline constexpr size_t kMaxHeaderBytes = 64;
 // The most that a packet carries, over any medium.
 inline constexpr uint32_t kMaxPayloadBytes = 64 * 1024;
 
+struct OneSided;  // one_sided.h
+struct Unread;
+
 // A packet to send. The payload is referenced where it lies and may still change there, so whoever
 // takes the packet copies it (and sums the copy) before push() returns.
 struct TxPacket {
@@ -75,6 +78,23 @@ class PacketSink {
   // This one way is full, whatever room() says. It is worth trying again a moment later.
   virtual bool full(PathId path) const {
     (void)path;
+    return false;
+  }
+  // Nobody looks at what is sent there until it is woken.
+  virtual bool peer_sleeps(PathId path) const {
+    (void)path;
+    return false;
+  }
+  // Does it now, without the peer. False: it cannot; then the peer is asked by packets, and whether
+  // something was done already makes no difference to it.
+  virtual bool access(const OneSided& request) {
+    (void)request;
+    return false;
+  }
+  // Takes them back before the peer has read the first: it never will. False: nothing is known of
+  // them.
+  virtual bool take_back(const Unread& requests) {
+    (void)requests;
     return false;
   }
 };

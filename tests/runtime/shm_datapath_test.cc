@@ -386,7 +386,7 @@ UniqueFd dial(uint8_t slot) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   const int n =
-      std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/shm/1/%u", slot);
+      std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/shm/2/%u", slot);
   const auto bytes =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);

@@ -136,6 +136,160 @@ TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
   EXPECT_FALSE(reader.wake()) << "nobody took the request";
 }
 
+// --- taking back
+// ----------------------------------------------------------------------------------
+
+uint32_t number_in(std::span<const std::byte> header) {
+  uint32_t number = 0;
+  std::memcpy(&number, header.data(), sizeof number);
+  return number;
+}
+
+TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  const size_t sizes[] = {0, 8, 100, 121, 4096, 65536};
+  uint32_t number = 0;
+  for (int round = 0; round < 300; ++round) {
+    const uint32_t begin = number;
+    for (; number < begin + 12; ++number) {
+      ASSERT_TRUE(write(writer, number, sizes[number % 6]));
+      if (number % 5 == 0) writer.show();
+    }
+    writer.show();
+    uint32_t read = begin;
+    while (read < begin + 3) {
+      if (reader.next(record)) expect_record(record, read, sizes[read % 6]), ++read;
+    }
+    reader.release();
+    uint32_t found = 0;
+    ASSERT_TRUE(writer.take_back(
+        [&](const RecordWord&, std::span<const std::byte> header) {
+          const bool odd = number_in(header) % 2 == 1;
+          EXPECT_GE(number_in(header), read);
+          found += odd ? 1 : 0;
+          return odd;
+        },
+        [&] { return found != 0; }));
+    writer.show();
+    for (uint32_t expected = read + read % 2; expected < number; expected += 2) {
+      int looks = 0;
+      while (!reader.next(record)) ASSERT_LT(++looks, 10);
+      expect_record(record, expected, sizes[expected % 6]);
+    }
+    EXPECT_FALSE(reader.next(record) || reader.next(record));
+    reader.release();
+    ASSERT_FALSE(reader.broken() || writer.broken());
+  }
+}
+
+TEST_F(ShmRing, NothingIsTakenBackFromAReaderAtWorkNorUnlessItIsWanted) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  const auto all = [](const RecordWord&, std::span<const std::byte>) { return true; };
+  const auto yes = [] { return true; };
+  const auto no = [] { return false; };
+  ASSERT_TRUE(write(writer, 1, 8));
+  ASSERT_TRUE(write(writer, 2, 8));
+  writer.show();
+  ASSERT_TRUE(reader.next(record));
+  EXPECT_FALSE(writer.take_back(all, yes)) << "it has read one of them";
+  reader.release();
+  EXPECT_FALSE(writer.take_back(all, no));
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 2, 8);
+  reader.release();
+  EXPECT_TRUE(writer.take_back(all, yes)) << "nothing is left, which is fine";
+  ASSERT_TRUE(write(writer, 3, 8));
+  EXPECT_TRUE(writer.take_back(all, yes)) << "what does not show yet";
+  writer.show();
+  EXPECT_TRUE(reader.empty());
+}
+
+TEST_F(ShmRing, AReaderThatFellAsleepMeanwhileIsWoken) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  ASSERT_TRUE(write(writer, 1, 8));
+  writer.show();
+  EXPECT_FALSE(writer.take_back(
+      [&](const RecordWord&, std::span<const std::byte>) {
+        EXPECT_FALSE(reader.next(record));
+        reader.sleep();
+        EXPECT_TRUE(reader.empty()) << "so it sleeps";
+        return true;
+      },
+      [] { return false; }));
+  EXPECT_TRUE(writer.show());
+  EXPECT_FALSE(reader.empty());
+}
+
+TEST_F(ShmRing, WhatTheReaderWroteOverBreaksTheRing) {
+  RingWriter writer(memory_);
+  ASSERT_TRUE(write(writer, 1, 8));
+  ASSERT_TRUE(write(writer, 2, 8));
+  writer.show();
+  store_word(0, RecordWord{.kind = RecordKind::Packet, .body_bytes = 60'000}.pack());
+  EXPECT_FALSE(writer.take_back([](const RecordWord&, std::span<const std::byte>) { return true; },
+                                [] { return true; }));
+  EXPECT_TRUE(writer.broken());
+}
+
+// Each record is read or taken back, never both, and those that are read come in order.
+TEST_F(ShmRing, TakingBackRacesWithReading) {
+  constexpr uint32_t kRecords = 60'000;
+  std::vector<uint8_t> read(kRecords), taken(kRecords);
+  std::atomic<bool> done{false};
+  std::thread reading([&] {
+    RingReader reader(memory_);
+    RingReader::Record record;
+    uint32_t last = 0;
+    for (bool end = false; !end;) {
+      end = done.load(std::memory_order_acquire);
+      for (int looks = 0; looks < 3; ++looks) {
+        while (reader.next(record)) {
+          const uint32_t number = number_in({record.front, sizeof number});
+          ASSERT_TRUE(number == 0 || number > last) << number;
+          last = number;
+          ASSERT_EQ(std::memcmp(record.body, body_of(number, number % 300).data(), number % 300),
+                    0);
+          ++read[number];
+        }
+        reader.release();
+      }
+      std::this_thread::yield();
+    }
+    EXPECT_FALSE(reader.broken());
+  });
+  RingWriter writer(memory_);
+  uint32_t claims = 0;
+  for (uint32_t number = 0; number < kRecords; ++number) {
+    while (!write(writer, number, number % 300)) std::this_thread::yield();
+    if (number % 7 == 0) writer.show();
+    if (number % 50 != 0) continue;
+    std::vector<uint32_t> mine;
+    const bool took = writer.take_back(
+        [&](const RecordWord&, std::span<const std::byte> header) {
+          if (number_in(header) % 3 == 0) return false;
+          mine.push_back(number_in(header));
+          return true;
+        },
+        [&] { return !mine.empty(); });
+    writer.show();
+    if (!took) continue;
+    ++claims;
+    for (const uint32_t m : mine) ++taken[m];
+  }
+  writer.show();
+  done.store(true, std::memory_order_release);
+  reading.join();
+  EXPECT_FALSE(writer.broken());
+  EXPECT_GT(claims, 0u);
+  for (uint32_t i = 0; i < kRecords; ++i) ASSERT_EQ(read[i] + taken[i], 1) << "record " << i;
+}
+
 // Either side may be ahead; the reader sleeps as a background thread does, and may not miss a wake.
 TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
   constexpr uint32_t kRecords = 60'000;
@@ -199,6 +353,7 @@ TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
     EXPECT_FALSE(reader.next(record)) << std::hex << word;
     EXPECT_TRUE(reader.broken()) << std::hex << word;
     EXPECT_TRUE(reader.empty()) << "a broken one keeps nobody awake";
+    reader.release();
   }
 }
 

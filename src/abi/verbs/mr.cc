@@ -111,6 +111,7 @@ Status deregister_memory(Mr* mr) {
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
   }
+  context->nic->await_visitors();
   if (mr->dm != nullptr) release_device_memory(mr->dm);
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
   if (mr->mapping != nullptr) munmap(mr->mapping, mr->mapping_bytes);
@@ -177,6 +178,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     const Status changed = memory.change_region(mr->lkey, region);
     if (!changed.ok()) return changed;
   }
+  context->nic->await_visitors();
   pd->users.fetch_add(1);
   from(mr->pd)->users.fetch_sub(1);
   mr->pd = pd;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -15,7 +16,7 @@ namespace verbena::datapath {
 namespace {
 
 // In the socket's name and in the first message: others are not found, and refused if they are.
-constexpr uint16_t kProtocolVersion = 1;
+constexpr uint16_t kProtocolVersion = 2;
 
 // What the caller sends first, and gets back when it is accepted. It never leaves the host.
 struct Hello {
@@ -44,36 +45,42 @@ bool same_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
 }
 
+pid_t peer_process(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.pid : 0;
+}
+
 bool hung_up(int fd) {
   pollfd p{.fd = fd, .events = POLLRDHUP, .revents = 0};
   const timespec at_once{};
   return ::ppoll(&p, 1, &at_once, nullptr) == 1;
 }
 
-bool send_hello(int fd, uint8_t slot, int descriptor) {
+bool send_hello(int fd, uint8_t slot, int exposure, int segment) {
   Hello hello;
   hello.slot = slot;
   iovec part{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  const std::array<int, 2> descriptors{exposure, segment};
+  const size_t bytes = (segment >= 0 ? 2 : 1) * sizeof(int);
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof descriptors)> control{};
   msghdr m{};
   m.msg_iov = &part;
   m.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    m.msg_control = control.data();
-    m.msg_controllen = control.size();
-    cmsghdr* const c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
-  }
+  m.msg_control = control.data();
+  m.msg_controllen = CMSG_SPACE(bytes);
+  cmsghdr* const c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(bytes);
+  std::memcpy(CMSG_DATA(c), descriptors.data(), bytes);
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
 }
 
-HelloRead receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor) {
+HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors) {
   Hello hello;
   iovec part{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
   msghdr m{};
   m.msg_iov = &part;
   m.msg_iovlen = 1;
@@ -84,11 +91,11 @@ HelloRead receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor) {
     return errno == EAGAIN || errno == EINTR ? HelloRead::NotYet : HelloRead::Unusable;
   }
   const cmsghdr* const c = CMSG_FIRSTHDR(&m);
-  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-      c->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int received;
-    std::memcpy(&received, CMSG_DATA(c), sizeof received);
-    *descriptor = UniqueFd(received);
+  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+    std::array<int, 2> received{-1, -1};
+    const size_t bytes = c->cmsg_len - CMSG_LEN(0);
+    std::memcpy(received.data(), CMSG_DATA(c), std::min(bytes, sizeof received));
+    descriptors = {UniqueFd(received[0]), UniqueFd(received[1])};
   }
   *slot = hello.slot;
   Hello wanted;

@@ -2,6 +2,8 @@
 // said first, with the memory's descriptor beside it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 
 #include "datapath/udp/unique_fd.h"
@@ -17,10 +19,17 @@ bool same_user(int fd);
 // Whether whoever was at the other end has left. Nothing is read.
 bool hung_up(int fd);
 
-// `slot`: the sender's. `descriptor`: of the memory, or -1.
-bool send_hello(int fd, uint8_t slot, int descriptor);
+// The process at the other end; 0: it lives where processes have other numbers.
+pid_t peer_process(int fd);
+
+// What comes with a hello.
+struct Descriptors {
+  UniqueFd exposure;  // what the sender permits
+  UniqueFd segment;   // of a caller: the memory of the link
+};
+// `slot`: the sender's. `segment`: -1 for one who answers.
+bool send_hello(int fd, uint8_t slot, int exposure, int segment);
 enum class HelloRead : uint8_t { Hello, NotYet, Unusable };
-// `descriptor`: what came with it, if anything.
-HelloRead receive_hello(int fd, uint8_t* slot, UniqueFd* descriptor);
+HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors);
 
 }  // namespace verbena::datapath

@@ -13,6 +13,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "datapath/no_cancel.h"
+#include "datapath/shm/hello.h"
+#include "wire/headers.h"
 #include "wire/opcode.h"
 
 namespace verbena::datapath {
@@ -21,6 +23,10 @@ namespace {
 constexpr size_t kMaxAddresses = 256;
 // More than that is copied once, to where it belongs.
 constexpr uint32_t kShortBody = 32;
+
+// A process's number comes back when the kernel has given out all others, which takes seconds. So
+// it is enough to look this often whether it is still that process.
+constexpr Duration kLookEvery = milliseconds(1);
 
 // How addresses are announced.
 struct AddressesRecord {
@@ -95,6 +101,44 @@ void Link::flush() {
   // When its queue is full, the peer has enough to wake up for.
   (void)::syscall(SYS_sendto, fd, &knock, sizeof knock, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
   ++counters_.wakes_sent;
+}
+
+bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
+  if (!memory_.reachable()) return false;
+  if (request.now - seen_alive_ > kLookEvery) {
+    const NoCancel no_cancel;
+    if (!bell_.valid() && hung_up(socket_.get())) return false;
+    seen_alive_ = request.now;
+  }
+  writer_.begin_visit();
+  const bool done = memory_.copy(request, addresses.source, addresses.destination);
+  writer_.end_visit();
+  if (done) ++counters_.copies;
+  return done;
+}
+
+bool Link::take_back(const wire::Unread& requests, uint8_t address) {
+  if (!memory_.reachable() || broken()) return false;
+  uint32_t found = 0;
+  wire::Psn first{0};
+  const auto mine = [&](const RecordWord& word, std::span<const std::byte> header) {
+    if (word.kind != RecordKind::Packet || word.address != address ||
+        header.size() < wire::kBthBytes) {
+      return false;
+    }
+    const wire::Bth bth = wire::Bth::load(header.data());
+    if (bth.destination != requests.destination ||
+        wire::info_of(bth.opcode).direction != wire::Direction::Request) {
+      return false;
+    }
+    if (found++ == 0) first = bth.psn;
+    return true;
+  };
+  // One more or less, and some of them were read, or went another way.
+  const auto wanted = [&] { return found == requests.packets && first == requests.first; };
+  if (!writer_.take_back(mine, wanted)) return false;
+  counters_.taken_back += found;
+  return true;
 }
 
 void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "datapath/shm/peer_memory.h"
 #include "datapath/shm/ring.h"
 #include "datapath/shm/segment.h"
 #include "datapath/udp/unique_fd.h"
@@ -27,6 +28,8 @@ struct ShmCounters {
   uint64_t links_opened = 0;
   uint64_t links_refused = 0;
   uint64_t links_broken = 0;
+  uint64_t copies = 0;      // in peers' memory, without them
+  uint64_t taken_back = 0;  // packets
 };
 
 // Which end of a path is where.
@@ -75,6 +78,16 @@ class Link {
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
 
+  // --- the peer's memory ------------------------------------------------------------------------
+  void allow(PeerMemory memory) { memory_ = std::move(memory); }
+  bool peer_sleeps() const { return memory_.reachable() && writer_.reader_sleeps(); }
+  bool access(const wire::OneSided& request, const Addresses& addresses);
+  bool take_denied() { return memory_.take_denied(); }
+  // See wire::PacketSink; `address` is the number of the packets' addresses.
+  bool take_back(const wire::Unread& requests, uint8_t address);
+  // What the peer does in ours: see RingReader.
+  uint32_t visits() const { return ended ? 0 : reader_.visits(); }
+
   // --- receiving --------------------------------------------------------------------------------
   using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
   // Adds what has come to the batch. The addresses it says it comes from must be this host's.
@@ -108,6 +121,8 @@ class Link {
   Segment segment_;
   RingWriter writer_;
   RingReader reader_;
+  PeerMemory memory_;
+  Instant seen_alive_{INT64_MIN / 2};
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // by us
   struct Known {

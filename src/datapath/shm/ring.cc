@@ -2,6 +2,7 @@
 #include "datapath/shm/ring.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -35,12 +36,15 @@ bool RingWriter::has_room(size_t bytes) {
   const uint64_t end = position_ + bytes + kEndBytes;
   if (end - freed_ <= memory_.bytes) [[likely]]
     return !broken_;
+  return see_freed() && end - freed_ <= memory_.bytes;
+}
+
+bool RingWriter::see_freed() {
   const uint64_t freed = memory_.control->freed.load(std::memory_order_acquire);
   // It only goes forward, and never beyond what was written.
   broken_ |= freed - freed_ > position_ - freed_;
-  if (broken_) return false;
-  freed_ = freed;
-  return end - freed_ <= memory_.bytes;
+  if (!broken_) freed_ = freed;
+  return !broken_;
 }
 
 void RingWriter::write(const RecordWord& word, std::span<const std::byte> header,
@@ -105,9 +109,23 @@ bool RingWriter::show() {
          asleep.exchange(0, std::memory_order_relaxed) != 0;
 }
 
+// Either we see that something is no longer permitted, or the reader sees that we are there.
+void RingWriter::begin_visit() {
+  memory_.control->visits.store(++visits_, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void RingWriter::end_visit() {
+  memory_.control->visits.store(++visits_, std::memory_order_release);
+}
+
 bool RingReader::next(Record& record) {
   std::byte* at = memory_.at(position_);
   uint64_t word = word_at(at).load(std::memory_order_acquire);
+  if (word != 0 && !owns_) {
+    if (!own()) return false;
+    word = word_at(at).load(std::memory_order_acquire);  // it may have been taken back
+  }
   if (at_line_start_) {
     at_line_start_ = false;
     runs_on_ = word != 0;
@@ -139,8 +157,17 @@ bool RingReader::next(Record& record) {
   return true;
 }
 
+bool RingReader::own() {
+  RingOwner nobody = RingOwner::Nobody;
+  owns_ = memory_.control->owner.compare_exchange_strong(
+      nobody, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
+  return owns_;
+}
+
+// What the writer is about to take back, or to show again, it will wake us for.
 bool RingReader::empty() const {
-  return broken_ || word_at(memory_.at(position_)).load(std::memory_order_seq_cst) == 0;
+  return broken_ || word_at(memory_.at(position_)).load(std::memory_order_seq_cst) == 0 ||
+         memory_.control->owner.load(std::memory_order_seq_cst) == RingOwner::Writer;
 }
 
 bool RingReader::await(uint32_t looks) const {
@@ -152,9 +179,86 @@ bool RingReader::await(uint32_t looks) const {
 }
 
 void RingReader::release() {
-  if (released_ == position_) return;
-  released_ = position_;
-  memory_.control->freed.store(position_, std::memory_order_release);
+  if (released_ != position_) {
+    released_ = position_;
+    memory_.control->freed.store(position_, std::memory_order_release);
+  }
+  if (!owns_) return;
+  owns_ = false;
+  memory_.control->owner.store(RingOwner::Nobody, std::memory_order_release);
+}
+
+// --- taking back ---------------------------------------------------------------------------------
+
+// Copies of what was shown and not read: the reader's process could change it under us.
+struct RingWriter::Unread {
+  struct Record {
+    RecordWord word;
+    std::span<const std::byte> header;
+    std::span<const std::byte> body;
+    bool kept = true;
+  };
+  uint64_t from = 0;
+  std::vector<std::byte> bytes;
+  std::vector<Record> records;
+};
+
+bool RingWriter::look_at_unread(Unread& unread) {
+  if (!see_freed()) return false;
+  unread.from = freed_;
+  const std::byte* const at = memory_.at(freed_);
+  unread.bytes.assign(at, at + (position_ - freed_));
+  const auto part = [&](uint64_t from, size_t bytes) {
+    return std::span<const std::byte>(unread.bytes).subspan(from - unread.from, bytes);
+  };
+  for (uint64_t at_record = freed_; at_record != position_;) {
+    uint64_t word;
+    std::memcpy(&word, part(at_record, kWordBytes).data(), kWordBytes);
+    if (word == RecordWord{.kind = RecordKind::NextLine}.pack()) {
+      at_record = round_up(at_record + 1, kLineBytes);
+    } else {
+      const RecordWord w = RecordWord::unpack(word);
+      const uint64_t end = w.end(at_record);
+      broken_ = !w.sane() || end > position_;
+      if (broken_) return false;
+      unread.records.push_back({w, part(at_record + kWordBytes, w.header_bytes),
+                                part(w.body_at(at_record), w.body_bytes)});
+      at_record = end;
+    }
+    broken_ = at_record > position_;
+    if (broken_) return false;
+  }
+  return true;
+}
+
+void RingWriter::write_again(const Unread& unread) {
+  position_ = unread.from;
+  word_at(memory_.at(position_)).store(0, std::memory_order_relaxed);
+  for (const Unread::Record& r : unread.records) {
+    if (r.kept) write(r.word, r.header, {&r.body, 1}, 0);
+  }
+}
+
+bool RingWriter::take_back(
+    const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
+    const std::function<bool()>& wanted) {
+  show_held();
+  unannounced_ = true;  // whoever found us at it fell asleep, perhaps
+  std::atomic<RingOwner>& owner = memory_.control->owner;
+  RingOwner nobody = RingOwner::Nobody;
+  if (!owner.compare_exchange_strong(nobody, RingOwner::Writer, std::memory_order_acquire)) {
+    return false;
+  }
+  Unread unread;
+  bool taken = look_at_unread(unread);
+  if (taken) {
+    for (Unread::Record& r : unread.records) r.kept = !mine(r.word, r.header);
+    taken = wanted();
+  }
+  if (taken) write_again(unread);
+  show_held();
+  owner.store(RingOwner::Nobody, std::memory_order_release);
+  return taken;
 }
 
 }  // namespace verbena::datapath

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "wire/packet_io.h"
@@ -26,10 +27,17 @@ inline constexpr size_t kFrontBytes = 120;
 
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 
+// Whoever changes what is shown and not read owns it meanwhile: the reader while it reads a batch,
+// the writer while it takes something back. To write what comes next needs no owner.
+enum class RingOwner : uint32_t { Nobody = 0, Reader = 1, Writer = 2 };
+
 // The part of the segment that is not records. Zero is how both begin.
 struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
+  std::atomic<RingOwner> owner{RingOwner::Nobody};      // who is at work on what is not read
   alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
+  alignas(kLineBytes) std::atomic<uint32_t> visits{0};  // by the writer: odd while it is at work in
+                                                        // the reader's memory
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -100,10 +108,27 @@ class RingWriter {
   // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
   bool show();
   bool anything_hidden() const { return unannounced_; }
+  // Takes records back that were not read: those for which `mine` holds, if `wanted` then agrees.
+  // Nothing changes otherwise, nor while the reader is at work on a batch. show() comes next.
+  bool take_back(
+      const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
+      const std::function<bool()>& wanted);
+  // Nobody looks until it is woken.
+  bool reader_sleeps() const {
+    return memory_.control->asleep.load(std::memory_order_relaxed) != 0;
+  }
+  // Around what the writer does in the reader's memory by itself. Between the two nothing goes away
+  // that the reader permits at the first.
+  void begin_visit();
+  void end_visit();
   // The reader claims to have read what was not written. Nothing fits any more.
   bool broken() const { return broken_; }
 
  private:
+  struct Unread;
+  bool see_freed();
+  bool look_at_unread(Unread& unread);
+  void write_again(const Unread& unread);
   void show_held();
 
   // Behind the last record: a word that sends the reader to the next line, and the one there.
@@ -116,6 +141,7 @@ class RingWriter {
   uint64_t held_word_ = 0;    // its word; 0: all show
   bool unannounced_ = false;  // written since the last show()
   bool broken_ = false;
+  uint32_t visits_ = 0;  // begun and ended
 };
 
 class RingReader {
@@ -127,7 +153,7 @@ class RingReader {
     const std::byte* front;  // headers, beside the word
     const std::byte* body;
   };
-  // The next one, if it shows. It stays until release().
+  // The next one, if it shows. It stays, and the writer takes nothing back, until release().
   bool next(Record& record);
   bool empty() const;
   // Looks so many times whether there is a next one.
@@ -139,13 +165,18 @@ class RingReader {
 
   // Asks to be woken for what comes. Look whether it is empty afterwards, not before.
   void sleep() { memory_.control->asleep.store(1, std::memory_order_seq_cst); }
+  // What the writer is doing in our memory: odd while it is, another number next time.
+  uint32_t visits() const { return memory_.control->visits.load(std::memory_order_acquire); }
   // True: the writer took the request, and wakes or has woken us.
   bool wake() { return memory_.control->asleep.exchange(0, std::memory_order_seq_cst) == 0; }
 
  private:
+  bool own();
+
   RingMemory memory_;
   uint64_t position_ = 0;
   uint64_t released_ = 0;
+  bool owns_ = false;
   bool broken_ = false;
   // A look at the next line is a miss, for nothing if what was shown is all there is. Whether there
   // is more shows in what was found the last times.

@@ -36,21 +36,25 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
   UniqueFd listener = open_shm_socket();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  auto exposure = OwnExposure::create();
+  if (!exposure.ok()) return exposure.error();
   if (!listener.valid() || !epoll.valid()) return Error{errno, "too many open files"};
   const UnixAddress name = shm_address(slot);
   if (::bind(listener.get(), name.get(), name.bytes) != 0 ||
       ::listen(listener.get(), kBacklog) != 0) {
     return Error{errno, "cannot listen for processes of this host"};
   }
-  std::unique_ptr<ShmDatapath> shm(
-      new ShmDatapath(slot, interface_index, std::move(listener), std::move(epoll)));
+  std::unique_ptr<ShmDatapath> shm(new ShmDatapath(
+      slot, interface_index, std::move(exposure.value()), std::move(listener), std::move(epoll)));
   if (!shm->watch(shm->listener_.get())) return Error{errno, "cannot watch a socket"};
   return shm;
 }
 
-ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, UniqueFd listener, UniqueFd epoll)
+ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
+                         UniqueFd listener, UniqueFd epoll)
     : slot_(slot),
       interface_index_(interface_index),
+      exposure_(std::move(exposure)),
       listener_(std::move(listener)),
       spare_(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)),
       epoll_(std::move(epoll)) {}
@@ -109,7 +113,8 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
   if (!same_user(socket.get())) return tell(Reason::OtherUser, slot);
   UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
-  if (!segment.ok() || !send_hello(socket.get(), slot_, descriptor.get()) || !watch(socket.get())) {
+  if (!segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), descriptor.get()) ||
+      !watch(socket.get())) {
     return tell(Reason::NoMemory, slot);
   }
   calls_.push_back({slot, std::move(socket), std::move(segment.value()), now});
@@ -151,13 +156,13 @@ bool ShmDatapath::read_hello(int fd) {
   const auto found = std::ranges::find(greeting_, fd, &UniqueFd::get);
   if (found == greeting_.end()) return false;
   uint8_t slot = 0;
-  UniqueFd descriptor;
-  const HelloRead read = receive_hello(fd, &slot, &descriptor);
+  Descriptors descriptors;
+  const HelloRead read = receive_hello(fd, &slot, descriptors);
   if (read == HelloRead::NotYet) return true;
   UniqueFd socket = std::move(*found);
   greeting_.erase(found);
   if (read == HelloRead::Hello && slot != 0 && slot != 255 && slot != slot_) {
-    accept_hello(std::move(socket), slot, std::move(descriptor));
+    accept_hello(std::move(socket), slot, descriptors);
   } else {
     ++counters_.links_refused;
     forget(socket);
@@ -166,7 +171,7 @@ bool ShmDatapath::read_hello(int fd) {
 }
 
 // When two call each other, the call of the lower slot stands.
-void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descriptor) {
+void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, const Descriptors& descriptors) {
   Link* const before = by_slot_[slot];
   if (before != nullptr && hung_up(before->fd())) end_link(*before);
   size_t call = call_to(slot);
@@ -175,28 +180,30 @@ void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descripto
     calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(call));
     call = calls_.size();
   }
-  auto segment = Segment::adopt(descriptor.get());
+  auto segment = Segment::adopt(descriptors.segment.get());
   const bool wanted = by_slot_[slot] == nullptr && call == calls_.size();
-  if (!wanted || !segment.ok() || !send_hello(socket.get(), slot_, -1)) {
+  if (!wanted || !segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), -1)) {
     ++counters_.links_refused;
     return forget(socket);
   }
   const RingMemory written = segment.value().written_by(LinkEnd::Answerer);
   const RingMemory read = segment.value().written_by(LinkEnd::Caller);
   open_link(slot, std::move(socket), {}, std::move(segment.value()), written, read);
+  allow_access(slot, descriptors.exposure.get());
 }
 
 void ShmDatapath::read_answer(size_t index) {
   uint8_t slot = 0;
-  UniqueFd descriptor;
-  const HelloRead read = receive_hello(calls_[index].socket.get(), &slot, &descriptor);
+  Descriptors descriptors;
+  const HelloRead read = receive_hello(calls_[index].socket.get(), &slot, descriptors);
   if (read == HelloRead::NotYet) return;
   Call call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
   if (read == HelloRead::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
     const RingMemory written = call.segment.written_by(LinkEnd::Caller);
     const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
-    return open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
+    open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
+    return allow_access(slot, descriptors.exposure.get());
   }
   forget(call.socket);
   if (by_slot_[call.slot] == nullptr) tell(Reason::Refused, call.slot);
@@ -216,6 +223,40 @@ void ShmDatapath::open_loop() {
   if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
   const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
   open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
+  allow_access(slot_, exposure_.descriptor());
+}
+
+// Each may do in the other's memory what that permits, if the kernel lets it.
+void ShmDatapath::allow_access(uint8_t slot, int exposure) {
+  auto peer = PeerExposure::map(exposure);
+  if (!peer.ok()) return;
+  const bool self = slot == slot_;
+  if (!self && !std::exchange(permitted_peers_, true)) permit_peers();
+  Link& link = *by_slot_[slot];
+  link.allow({self ? ::getpid() : peer_process(link.fd()), std::move(peer.value())});
+}
+
+bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addresses& addresses) {
+  const bool done = link.access(request, addresses);
+  if (!done && link.take_denied()) tell(Reason::Denied, link.slot());
+  return done;
+}
+
+std::vector<ShmDatapath::Visit> ShmDatapath::visits() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::vector<Visit> present;
+  for (const auto& link : links_) {
+    const uint32_t number = link->visits();
+    if (number % 2 == 1) present.push_back({link->id(), number});
+  }
+  return present;
+}
+
+void ShmDatapath::forget_past(std::vector<Visit>& visits) const {
+  std::erase_if(visits, [&](const Visit& visit) {
+    const auto link = std::ranges::find(links_, visit.link, [](const auto& l) { return l->id(); });
+    return link == links_.end() || (*link)->visits() != visit.number;
+  });
 }
 
 void ShmDatapath::open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
@@ -271,7 +312,7 @@ void ShmDatapath::attend() {
 }
 
 void ShmDatapath::tell(Reason reason, uint8_t slot) {
-  if (reason != Reason::Broken) ++counters_.links_refused;
+  if (reason != Reason::Broken && reason != Reason::Denied) ++counters_.links_refused;
   const uint32_t bit = 1u << static_cast<uint32_t>(reason);
   if ((told_ & bit) != 0) return;
   told_ |= bit;
@@ -291,6 +332,11 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
     case Reason::NoMemory:
       why = "cannot be given shared memory (memfd_create, too many open files, ulimit -f)";
       break;
+    case Reason::Denied:
+      notice_ =
+          "the kernel does not let us reach the memory of other processes (ptrace): WRITEs and "
+          "READs need the peer's CPU";
+      return;
     case Reason::Broken:
       why = "wrote nonsense into the shared memory";
       break;
@@ -322,6 +368,11 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
   }
   if (batch_.count != 0) burst_ = batch_.count >= kBurst;
   return batch_.view();
+}
+
+// Who has read on, and is done with it.
+void ShmDatapath::release() {
+  for (const auto& link : links_) link->release();
 }
 
 // Whoever waits for an answer asks again at once; most of that would be ways to get here. But the
@@ -374,7 +425,9 @@ void ShmDatapath::append_counters(std::vector<Counter>& to) const {
                        {"shm_links", links_.size()},
                        {"shm_links_opened", c.links_opened},
                        {"shm_links_refused", c.links_refused},
-                       {"shm_links_broken", c.links_broken}});
+                       {"shm_links_broken", c.links_broken},
+                       {"shm_copies", c.copies},
+                       {"shm_taken_back", c.taken_back}});
 }
 
 }  // namespace verbena::datapath

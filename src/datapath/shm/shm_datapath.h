@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "datapath/datapath.h"
+#include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
 
 namespace verbena::datapath {
@@ -36,9 +37,26 @@ class ShmDatapath {
   Link* link_to(uint8_t slot) const { return by_slot_[slot]; }
   bool has_links() const { return !links_.empty(); }
 
+  // What this process permits its peers.
+  OwnExposure& exposure() { return exposure_; }
+  // Does it in the peer's memory, if it can.
+  bool access(Link& link, const wire::OneSided& request, const Addresses& addresses);
+  // What peers are doing in our memory at this moment. Who began before we stopped permitting it is
+  // among them.
+  struct Visit {
+    uint32_t link;
+    uint32_t number;
+  };
+  std::vector<Visit> visits() const;
+  // Leaves those that are not over yet.
+  void forget_past(std::vector<Visit>& visits) const;
+  // Permits nothing any more.
+  void withdraw() { exposure_.close(); }
+
   // As Datapath has them.
   std::span<const wire::RxPacket> receive();
   std::span<const wire::RxPacket> linger();
+  void release();
   void flush();
   int wait_fd() const { return epoll_.get(); }
   void append_counters(std::vector<Counter>& to) const;
@@ -67,16 +85,18 @@ class ShmDatapath {
     Segment segment;
     Instant since;
   };
-  enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken };
+  enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken, Denied };
 
-  ShmDatapath(uint8_t slot, uint32_t interface_index, UniqueFd listener, UniqueFd epoll);
+  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure, UniqueFd listener,
+              UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
   void answer_calls();
   void hang_up_on_caller();
   bool read_hello(int fd);
-  void accept_hello(UniqueFd socket, uint8_t slot, UniqueFd descriptor);
+  void accept_hello(UniqueFd socket, uint8_t slot, const Descriptors& descriptors);
   void read_answer(size_t call);
+  void allow_access(uint8_t slot, int exposure);
   void open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
@@ -89,6 +109,8 @@ class ShmDatapath {
   const uint8_t slot_;
   const uint32_t interface_index_;
   ShmCounters counters_;
+  OwnExposure exposure_;
+  bool permitted_peers_ = false;
   UniqueFd listener_;
   UniqueFd spare_;                  // to be let go of when a caller needs one
   UniqueFd epoll_;                  // of all sockets

@@ -1,0 +1,137 @@
+// Showing, hiding and looking up.
+#include "datapath/shm/exposure.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <new>
+#include <utility>
+
+namespace verbena::datapath {
+namespace {
+
+constexpr size_t kBytes = sizeof(ExposureTable);
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+void* map_shared(int descriptor, int protection) {
+  void* const at = ::mmap(nullptr, kBytes, protection, MAP_SHARED, descriptor, 0);
+  // As with segments, a forked child has no part in it.
+  if (at != MAP_FAILED) ::madvise(at, kBytes, MADV_DONTFORK);
+  return at;
+}
+
+// In the child of a fork something else may be there by now.
+void unmap(const ExposureTable* table, pid_t mapper) {
+  if (table != nullptr && mapper == ::getpid()) ::munmap(const_cast<ExposureTable*>(table), kBytes);
+}
+
+}  // namespace
+
+Result<OwnExposure> OwnExposure::create() {
+  OwnExposure own;
+  own.descriptor_ = UniqueFd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int fd = own.descriptor_.get();
+  if (fd < 0) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
+  if (::ftruncate(fd, kBytes) != 0 || ::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
+    return Error{errno, "shared memory cannot be given a fixed size"};
+  }
+  void* const at = map_shared(fd, PROT_READ | PROT_WRITE);
+  if (at == MAP_FAILED) return Error{errno, "no room for shared memory"};
+  own.table_ = std::launder(static_cast<ExposureTable*>(at));  // zeros are how it begins
+  own.mapper_ = ::getpid();
+  own.table_->open.store(1, std::memory_order_release);
+  return own;
+}
+
+OwnExposure::OwnExposure(OwnExposure&& other) noexcept
+    : descriptor_(std::move(other.descriptor_)),
+      table_(std::exchange(other.table_, nullptr)),
+      mapper_(other.mapper_) {}
+
+OwnExposure& OwnExposure::operator=(OwnExposure&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(table_, other.table_);
+  std::swap(mapper_, other.mapper_);
+  return *this;
+}
+
+OwnExposure::~OwnExposure() { unmap(table_, mapper_); }
+
+ExposureCell* OwnExposure::find(uint32_t key) {
+  for (ExposureCell& cell : table_->regions[ExposureTable::group_of(key)]) {
+    wire::ExposedRegion region;
+    if (cell.load(region) && region.key == key) return &cell;
+  }
+  return nullptr;
+}
+
+// A place that nobody has holds key 0, and length 0 with it.
+void OwnExposure::show(const wire::ExposedRegion& region) {
+  if (ExposureCell* const cell = find(region.key)) return cell->store(region);
+  for (ExposureCell& cell : table_->regions[ExposureTable::group_of(region.key)]) {
+    wire::ExposedRegion other;
+    if (cell.load(other) && other.length == 0) return cell.store(region);
+  }
+}
+
+void OwnExposure::hide(uint32_t key) {
+  if (ExposureCell* const cell = find(key)) cell->store(wire::ExposedRegion{});
+}
+
+void OwnExposure::show(wire::Qpn qpn, const wire::ExposedQp& qp) {
+  table_->qps[qpn.index()].store(qp);
+}
+
+void OwnExposure::hide(wire::Qpn qpn) { table_->qps[qpn.index()].store(wire::ExposedQp{}); }
+
+void OwnExposure::close() { table_->open.store(0, std::memory_order_release); }
+
+Result<PeerExposure> PeerExposure::map(int descriptor) {
+  struct stat file {};
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor, &file) != 0 ||
+      file.st_size != static_cast<off_t>(kBytes)) {
+    return Error{EINVAL, "what the peer sent is no table of what it permits"};
+  }
+  void* const at = map_shared(descriptor, PROT_READ);
+  if (at == MAP_FAILED) return Error{errno, "no room for shared memory"};
+  PeerExposure peer;
+  peer.table_ = std::launder(static_cast<const ExposureTable*>(at));
+  peer.mapper_ = ::getpid();
+  return peer;
+}
+
+PeerExposure::PeerExposure(PeerExposure&& other) noexcept
+    : table_(std::exchange(other.table_, nullptr)), mapper_(other.mapper_) {}
+
+PeerExposure& PeerExposure::operator=(PeerExposure&& other) noexcept {
+  std::swap(table_, other.table_);
+  std::swap(mapper_, other.mapper_);
+  return *this;
+}
+
+PeerExposure::~PeerExposure() { unmap(table_, mapper_); }
+
+// As the peer's responder checks a request.
+uint64_t PeerExposure::resolve(const wire::OneSided& r, const wire::Gid& source,
+                               const wire::Gid& destination) const {
+  if (table_->open.load(std::memory_order_acquire) == 0) return 0;
+  wire::ExposedQp qp;
+  if (!table_->qps[r.destination.index()].load(qp)) return 0;
+  const bool connected =
+      qp.peer == r.source && qp.source == destination && qp.destination == source;
+  if (!connected || (qp.access & r.access) != r.access) return 0;
+  for (const ExposureCell& cell : table_->regions[ExposureTable::group_of(r.rkey)]) {
+    wire::ExposedRegion region;
+    if (!cell.load(region) || region.key != r.rkey || region.length == 0) continue;
+    const bool covered = r.remote_address >= region.iova && r.length <= region.length &&
+                         r.remote_address - region.iova <= region.length - r.length;
+    if (!covered || region.pd != qp.pd || (region.access & r.access) != r.access) return 0;
+    return region.base + (r.remote_address - region.iova) + r.offset;
+  }
+  return 0;
+}
+
+}  // namespace verbena::datapath

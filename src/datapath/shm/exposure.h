@@ -1,0 +1,115 @@
+// What a process permits its peers, for them to read: its memory regions and its queue pairs, in a
+// memfd of which they map a read-only view. One writer; whoever reads copies an entry out and knows
+// whether it was whole.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "base/result.h"
+#include "datapath/udp/unique_fd.h"
+#include "wire/one_sided.h"
+
+namespace verbena::datapath {
+
+// One value that changes under its readers: they notice, and never see half of it.
+class ExposureCell {
+ public:
+  template <typename T>
+  void store(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof words_);
+    std::array<uint64_t, kWords> copy{};
+    std::memcpy(copy.data(), &value, sizeof value);
+    const uint32_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    for (size_t i = 0; i < kWords; ++i) words_[i].store(copy[i], std::memory_order_relaxed);
+    version_.store(version + 2, std::memory_order_release);
+  }
+  template <typename T>
+  bool load(T& value) const {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof words_);
+    std::array<uint64_t, kWords> copy;
+    const uint32_t version = version_.load(std::memory_order_acquire);
+    for (size_t i = 0; i < kWords; ++i) copy[i] = words_[i].load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    std::memcpy(static_cast<void*>(&value), copy.data(), sizeof value);
+    return version % 2 == 0 && version_.load(std::memory_order_relaxed) == version;
+  }
+
+ private:
+  static constexpr size_t kWords = 7;
+  std::atomic<uint32_t> version_{0};  // odd while it is written
+  std::array<std::atomic<uint64_t>, kWords> words_{};
+};
+static_assert(sizeof(ExposureCell) == 64);
+
+// The layout. Queue pairs by their index; regions by their key, whose upper part is as good as
+// random: a key has a few places to be in, and is not shown where others have them all.
+struct ExposureTable {
+  static constexpr size_t kQps = size_t{1} << 16;
+  static constexpr size_t kPlacesPerKey = 8;
+  static constexpr size_t kKeyGroups = 2048;
+
+  std::atomic<uint32_t> open{0};
+  alignas(4096) std::array<ExposureCell, kQps> qps;
+  std::array<std::array<ExposureCell, kPlacesPerKey>, kKeyGroups> regions;
+
+  static size_t group_of(uint32_t key) { return (key >> 8) % kKeyGroups; }
+};
+
+// Our own.
+class OwnExposure final : public wire::Exposure {
+ public:
+  static Result<OwnExposure> create();
+  OwnExposure(OwnExposure&& other) noexcept;
+  OwnExposure& operator=(OwnExposure&& other) noexcept;
+  ~OwnExposure() override;
+
+  void show(const wire::ExposedRegion& region) override;
+  void hide(uint32_t key) override;
+  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override;
+  void hide(wire::Qpn qpn) override;
+  // Nothing is permitted any more, nor will be.
+  void close();
+
+  int descriptor() const { return descriptor_.get(); }  // for peers
+
+ private:
+  OwnExposure() = default;
+  ExposureCell* find(uint32_t key);
+
+  UniqueFd descriptor_;
+  ExposureTable* table_ = nullptr;
+  pid_t mapper_ = 0;
+};
+
+// A peer's. Good for nothing until it was mapped. What it says is the peer's business: it names the
+// peer's own memory.
+class PeerExposure {
+ public:
+  PeerExposure() = default;
+  // EINVAL if it is not what OwnExposure makes.
+  static Result<PeerExposure> map(int descriptor);
+  PeerExposure(PeerExposure&& other) noexcept;
+  PeerExposure& operator=(PeerExposure&& other) noexcept;
+  ~PeerExposure();
+
+  bool mapped() const { return table_ != nullptr; }
+  // Where the peer has the memory that this part of the request is about, if it permits all of it
+  // to a queue pair that is connected like this; else 0.
+  uint64_t resolve(const wire::OneSided& request, const wire::Gid& source,
+                   const wire::Gid& destination) const;
+
+ private:
+  const ExposureTable* table_ = nullptr;
+  pid_t mapper_ = 0;
+};
+
+}  // namespace verbena::datapath

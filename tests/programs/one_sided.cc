@@ -1,0 +1,401 @@
+// WRITEs and READs to another process of this host, which sleeps, polls, is stopped, takes its
+// memory back or is killed meanwhile. Two processes, a parent that posts and a child that is its
+// target.
+//   g++ -std=c++20 one_sided.cc -libverbs -o one_sided && one_sided DEVICE CASE
+// CASE: sleeping, polling (then stopped); order, withdrawn, killed, denied.
+#include <infiniband/verbs.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr size_t kBytes = size_t{64} << 20;
+constexpr uint32_t kDepth = 256;
+constexpr uint64_t kReceive = 1000;  // the number of all receives
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+void must(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "%d: %s (errno %d)\n", getpid(), what, errno);
+  std::_Exit(1);
+}
+
+double seconds_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// What one end tells the other.
+struct Card {
+  uint32_t qpn, rkey;
+  uint64_t address;
+  ibv_gid gid;
+};
+
+struct End {
+  ibv_context* context = nullptr;
+  ibv_pd* pd = nullptr;
+  ibv_cq* cq = nullptr;
+  ibv_qp* qp = nullptr;
+  ibv_mr* mr = nullptr;
+  std::vector<uint8_t> memory = std::vector<uint8_t>(kBytes);
+  int socket = -1;
+  Card peer{};
+
+  void open(const char* device) {
+    int count = 0;
+    ibv_device** list = ibv_get_device_list(&count);
+    for (int i = 0; i < count; ++i) {
+      if (std::strcmp(ibv_get_device_name(list[i]), device) == 0)
+        context = ibv_open_device(list[i]);
+    }
+    must(context != nullptr, "open");
+    pd = ibv_alloc_pd(context);
+    cq = ibv_create_cq(context, 2 * kDepth, nullptr, nullptr, 0);
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.cap.max_send_wr = init.cap.max_recv_wr = kDepth;
+    init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+    init.qp_type = IBV_QPT_RC;
+    qp = ibv_create_qp(pd, &init);
+    must(qp != nullptr, "ibv_create_qp");
+  }
+  void offer() {
+    mr = ibv_reg_mr(pd, memory.data(), memory.size(), kAccess);
+    must(mr != nullptr, "ibv_reg_mr");
+  }
+  void exchange(void* out, void* in, size_t bytes) {
+    must(::write(socket, out, bytes) == static_cast<ssize_t>(bytes), "write");
+    must(::recv(socket, in, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes), "read");
+  }
+  void meet() {
+    char mine = 'm', other = 0;
+    exchange(&mine, &other, 1);
+  }
+
+  // From whatever it was. It can take a message then.
+  void connect(uint8_t timeout, uint8_t retries) {
+    Card card{qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.data()), {}};
+    must(ibv_query_gid(context, 1, 0, &card.gid) == 0, "ibv_query_gid");
+    exchange(&card, &peer, sizeof card);
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_RESET;
+    must(ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0, "RESET");
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    a.qp_access_flags = kAccess;
+    must(ibv_modify_qp(qp, &a,
+                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
+         "INIT");
+    receive(0, 64);
+    a = {};
+    a.qp_state = IBV_QPS_RTR;
+    a.path_mtu = IBV_MTU_4096;
+    a.dest_qp_num = peer.qpn;
+    a.max_dest_rd_atomic = 4;
+    a.min_rnr_timer = 12;
+    a.ah_attr.is_global = 1;
+    a.ah_attr.grh.dgid = peer.gid;
+    a.ah_attr.grh.hop_limit = 64;
+    a.ah_attr.port_num = 1;
+    must(ibv_modify_qp(qp, &a,
+                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
+         "RTR");
+    a = {};
+    a.qp_state = IBV_QPS_RTS;
+    a.timeout = timeout;
+    a.retry_cnt = retries;
+    a.rnr_retry = 7;
+    a.max_rd_atomic = 4;
+    must(ibv_modify_qp(qp, &a,
+                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+         "RTS");
+    meet();
+  }
+
+  void post(ibv_wr_opcode op, uint64_t id, size_t local, size_t remote, uint32_t bytes) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory.data()) + local, bytes, mr->lkey};
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.wr_id = id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = op;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = peer.address + remote;
+    wr.wr.rdma.rkey = peer.rkey;
+    must(ibv_post_send(qp, &wr, &bad) == 0, "ibv_post_send");
+  }
+  void receive(size_t local, uint32_t bytes) {
+    ibv_sge sge{reinterpret_cast<uint64_t>(memory.data()) + local, bytes, mr->lkey};
+    ibv_recv_wr wr{}, *bad = nullptr;
+    wr.wr_id = kReceive;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    must(ibv_post_recv(qp, &wr, &bad) == 0, "ibv_post_recv");
+  }
+  // False: none came in that time.
+  bool poll(ibv_wc& wc, double seconds) {
+    const double end = seconds_now() + seconds;
+    for (;;) {
+      const int n = ibv_poll_cq(cq, 1, &wc);
+      must(n >= 0, "ibv_poll_cq");
+      if (n == 1) return true;
+      if (seconds_now() > end) return false;
+    }
+  }
+  void complete(uint64_t id, const char* what) {
+    ibv_wc wc{};
+    must(poll(wc, 20), what);
+    must(wc.status == IBV_WC_SUCCESS && wc.wr_id == id, what);
+  }
+};
+
+void fill(uint8_t* at, size_t bytes, uint32_t seed) {
+  for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<uint8_t>(seed + i * 31 + i / 251);
+}
+
+constexpr size_t kSizes[] = {1,
+                             2,
+                             3,
+                             7,
+                             8,
+                             9,
+                             64,
+                             4095,
+                             4096,
+                             65535,
+                             65536,
+                             65537,
+                             size_t{1} << 20,
+                             (size_t{3} << 20) + 5,
+                             kBytes / 2};
+
+void stop(pid_t child) {
+  must(kill(child, SIGSTOP) == 0 && waitpid(child, nullptr, WUNTRACED) == child, "stop");
+}
+
+// The upper half of our memory is for what comes back.
+void one_at_a_time(End& e, uint32_t seed) {
+  for (const size_t bytes : kSizes) {
+    fill(e.memory.data(), bytes, ++seed);
+    e.post(IBV_WR_RDMA_WRITE, 1, 0, 7, static_cast<uint32_t>(bytes));
+    e.complete(1, "a WRITE to a stopped process");
+    e.post(IBV_WR_RDMA_READ, 2, kBytes / 2, 7, static_cast<uint32_t>(bytes));
+    e.complete(2, "a READ from a stopped process");
+    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, bytes) == 0, "what came back");
+  }
+}
+
+// WRITEs and READs in turns, each READ of what the WRITE before it wrote, all posted before the
+// first is looked for.
+void deep_queue(End& e, uint32_t seed, size_t bytes, uint32_t pairs) {
+  fill(e.memory.data(), bytes * pairs, seed);
+  std::memset(e.memory.data() + kBytes / 2, 0, bytes * pairs);
+  for (uint32_t i = 0; i < pairs; ++i) {
+    e.post(IBV_WR_RDMA_WRITE, 2 * i, i * bytes, i * bytes, static_cast<uint32_t>(bytes));
+    e.post(IBV_WR_RDMA_READ, 2 * i + 1, kBytes / 2 + i * bytes, i * bytes,
+           static_cast<uint32_t>(bytes));
+  }
+  for (uint32_t i = 0; i < 2 * pairs; ++i) e.complete(i, "one of many, in order");
+  must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, bytes * pairs) == 0,
+       "what came back");
+}
+
+// Ordinary messages, there and back.
+void ping(End& e) {
+  for (uint32_t i = 0; i < 1000; ++i) {
+    if (i > 0) e.receive(0, 64);
+    e.post(IBV_WR_SEND, 1, 0, 0, 64);
+    for (int events = 0; events < 2; ++events) {
+      ibv_wc wc{};
+      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "ordinary messages afterwards");
+    }
+  }
+}
+void pong(End& e) {
+  for (uint32_t i = 0; i < 1000; ++i) {
+    for (int events = 0; events < 2;) {
+      ibv_wc wc{};
+      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "ordinary messages afterwards");
+      if (wc.opcode == IBV_WC_RECV) {
+        if (i < 999) e.receive(0, 64);
+        e.post(IBV_WR_SEND, 1, 0, 0, 64);
+      }
+      ++events;
+    }
+  }
+}
+
+void stopped_parent(End& e, pid_t child) {
+  e.connect(14, 7);
+  usleep(50'000);  // it sleeps, or polls, by now
+  stop(child);
+  one_at_a_time(e, 10);
+  deep_queue(e, 20, 64, 100);
+  deep_queue(e, 30, 65536, 100);
+  deep_queue(e, 40, size_t{4} << 20, 8);
+  one_at_a_time(e, 50);
+  must(kill(child, SIGCONT) == 0, "continue");
+  e.meet();
+  const size_t bytes = kSizes[std::size(kSizes) - 1];
+  fill(e.memory.data(), bytes, 50 + std::size(kSizes));
+  uint8_t told = 0;
+  must(::recv(e.socket, &told, 1, MSG_WAITALL) == 1 && told == 1, "what the child found");
+  ping(e);
+}
+void stopped_child(End& e, bool polls) {
+  e.connect(14, 7);
+  std::vector<uint8_t> expected(kSizes[std::size(kSizes) - 1]);
+  fill(expected.data(), expected.size(), 50 + std::size(kSizes));
+  char met = 0;
+  while (polls && ::recv(e.socket, &met, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
+    ibv_wc wc{};
+    must(ibv_poll_cq(e.cq, 1, &wc) == 0, "nothing comes");
+  }
+  e.meet();
+  uint8_t found = std::memcmp(e.memory.data() + 7, expected.data(), expected.size()) == 0 ? 1 : 0;
+  must(::write(e.socket, &found, 1) == 1, "write");
+  pong(e);
+}
+
+// What is posted behind a SEND waits with it for the peer to go on.
+void order_parent(End& e, pid_t child) {
+  e.connect(17, 7);
+  usleep(50'000);
+  stop(child);
+  fill(e.memory.data(), 64, 3);
+  e.post(IBV_WR_SEND, 1, 0, 0, 64);
+  e.post(IBV_WR_RDMA_WRITE, 2, 0, 4096, 64);
+  ibv_wc wc{};
+  must(!e.poll(wc, 0.3), "a WRITE overtook the SEND before it");
+  must(kill(child, SIGCONT) == 0, "continue");
+  e.complete(1, "the SEND");
+  e.complete(2, "the WRITE");
+  e.meet();
+}
+void order_child(End& e) {
+  e.connect(17, 7);
+  e.meet();
+}
+
+// The child takes its memory back again and again while the parent writes; afterwards not a byte of
+// it changes.
+constexpr int kRounds = 40;
+void withdrawn_parent(End& e) {
+  for (int round = 0; round < kRounds; ++round) {
+    e.connect(14, 7);
+    std::memset(e.memory.data(), round + 1, 65536);
+    ibv_wc wc{};
+    do {
+      e.post(IBV_WR_RDMA_WRITE, 1, 0, 0, round % 2 == 0 ? 65536 : 8);
+      do {
+        must(e.poll(wc, 20), "a completion");
+      } while (wc.wr_id == kReceive);  // flushed, of the round before
+    } while (wc.status == IBV_WC_SUCCESS);
+    must(wc.status == IBV_WC_REM_ACCESS_ERR, "the error is the responder's");
+  }
+}
+void withdrawn_child(End& e) {
+  for (int round = 0; round < kRounds; ++round) {
+    e.connect(14, 7);
+    while (__atomic_load_n(&e.memory[0], __ATOMIC_ACQUIRE) != round + 1) {
+    }
+    usleep(static_cast<useconds_t>(200 + round * 13));
+    must(ibv_dereg_mr(e.mr) == 0, "ibv_dereg_mr");
+    std::memset(e.memory.data(), 0xEE, 65536);
+    usleep(2000);
+    for (size_t i = 0; i < 65536; ++i)
+      must(e.memory[i] == 0xEE, "memory that was taken back was written");
+    e.offer();
+  }
+}
+
+void killed_parent(End& e, pid_t child) {
+  e.connect(12, 3);
+  ibv_wc wc{};
+  for (int i = 0; i < 1000 || wc.status == IBV_WC_SUCCESS; ++i) {
+    if (i == 500) kill(child, SIGKILL);
+    if (wc.status != IBV_WC_SUCCESS) break;
+    e.post(i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 1, 0, 0, 65536);
+    must(e.poll(wc, 20), "a completion");
+  }
+  must(wc.status == IBV_WC_RETRY_EXC_ERR, "a process that is gone does not answer");
+}
+
+// Where the kernel forbids it, the peer's help is asked for.
+void denied_parent(End& e) {
+  e.connect(14, 7);
+  usleep(50'000);
+  for (uint32_t i = 0; i < 10; ++i) {
+    fill(e.memory.data(), 5000, i);
+    e.post(IBV_WR_RDMA_WRITE, 1, 0, 7, 5000);
+    e.complete(1, "a WRITE");
+    e.post(IBV_WR_RDMA_READ, 2, kBytes / 2, 7, 5000);
+    e.complete(2, "a READ");
+    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, 5000) == 0, "what came back");
+  }
+  e.meet();
+}
+
+void drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2]{};
+  must(syscall(SYS_capset, &header, none) == 0, "capset");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  must(argc == 3, "usage: one_sided DEVICE CASE");
+  const std::string what = argv[2];
+  int ends[2];
+  must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
+  const pid_t child = fork();
+  if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  End e;
+  e.socket = ends[child == 0 ? 1 : 0];
+  if (what == "denied" && child != 0) drop_capabilities();
+  if (what == "denied" && child == 0) prctl(PR_SET_DUMPABLE, 0);
+  e.open(argv[1]);
+  e.offer();
+  if (child != 0) {
+    if (what == "sleeping" || what == "polling") stopped_parent(e, child);
+    if (what == "order") order_parent(e, child);
+    if (what == "withdrawn") withdrawn_parent(e);
+    if (what == "killed") killed_parent(e, child);
+    if (what == "denied") denied_parent(e);
+    int status = 0;
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    must(what == "killed" ? WIFSIGNALED(status) : status == 0, "the child's end");
+    std::puts("ok");
+    return 0;
+  }
+  if (what == "sleeping" || what == "polling") stopped_child(e, what == "polling");
+  if (what == "order") order_child(e);
+  if (what == "withdrawn") withdrawn_child(e);
+  if (what == "killed") {
+    e.connect(12, 3);
+    for (;;) pause();
+  }
+  if (what == "denied") {
+    e.connect(14, 7);
+    e.meet();
+  }
+  return 0;
+}

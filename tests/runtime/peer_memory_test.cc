@@ -1,0 +1,270 @@
+// What a process permits its peers, as they see it, and what they do with it.
+#include "datapath/shm/peer_memory.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace verbena::datapath {
+namespace {
+
+const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+const wire::Gid kThere = wire::Gid::from_ipv4("\x7F\x00\x00\x02");
+constexpr wire::Qpn kOurs = wire::Qpn::of_slot(1, 10);
+constexpr wire::Qpn kTheirs = wire::Qpn::of_slot(2, 20);
+constexpr uint32_t kWrite = 2, kRead = 4;
+constexpr uint32_t kKey = 0xABCDEF12;
+constexpr uint64_t kIova = 0x1000;
+
+// A process shows memory and a queue pair; we are its peer.
+class ExposedTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    own_.show({.key = kKey,
+               .pd = 3,
+               .base = reinterpret_cast<uint64_t>(memory_.data()),
+               .iova = kIova,
+               .length = memory_.size(),
+               .access = kWrite | kRead});
+    own_.show(
+        kTheirs,
+        {.source = kThere, .destination = kHere, .peer = kOurs, .pd = 3, .access = kWrite | kRead});
+    auto peer = PeerExposure::map(own_.descriptor());
+    ASSERT_TRUE(peer.ok());
+    seen_ = std::move(peer.value());
+  }
+
+  wire::OneSided request(bool write, uint64_t offset, std::span<const std::byte> local) {
+    local_ = local;
+    return {.source = kOurs,
+            .destination = kTheirs,
+            .write = write,
+            .ends_message = true,
+            .access = write ? kWrite : kRead,
+            .rkey = kKey,
+            .remote_address = kIova + offset,
+            .length = static_cast<uint32_t>(local.size()),
+            .bytes = static_cast<uint32_t>(local.size()),
+            .local = {&local_, 1}};
+  }
+  uint64_t resolve(const wire::OneSided& r) { return seen_.resolve(r, kHere, kThere); }
+
+  OwnExposure own_ = std::move(OwnExposure::create().value());
+  PeerExposure seen_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 20);
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t{1} << 20);
+  std::span<const std::byte> local_;
+};
+
+TEST_F(ExposedTest, WhatIsPermittedIsFound) {
+  const auto eight = std::span(buffer_).first(8);
+  EXPECT_EQ(resolve(request(true, 0, eight)), reinterpret_cast<uint64_t>(memory_.data()));
+  EXPECT_EQ(resolve(request(false, 100, eight)), reinterpret_cast<uint64_t>(&memory_[100]));
+  EXPECT_NE(resolve(request(true, 0, buffer_)), 0u) << "all of it";
+}
+
+TEST_F(ExposedTest, WhatIsNotPermittedIsNot) {
+  const auto eight = std::span(buffer_).first(8);
+  const wire::OneSided good = request(true, 0, eight);
+  const auto refused = [&](auto change) {
+    wire::OneSided r = good;
+    change(r);
+    return resolve(r) == 0;
+  };
+  EXPECT_FALSE(refused([](auto&) {}));
+  EXPECT_TRUE(refused([](auto& r) { r.rkey ^= 1; }));
+  EXPECT_TRUE(refused([](auto& r) { r.rkey ^= 0x100; }));
+  EXPECT_TRUE(refused([](auto& r) { r.rkey = 0; }));
+  EXPECT_TRUE(refused([](auto& r) { r.access = 8; }));
+  EXPECT_TRUE(refused([](auto& r) { r.source = wire::Qpn::of_slot(1, 11); }));
+  EXPECT_TRUE(refused([](auto& r) { r.destination = wire::Qpn::of_slot(2, 21); }));
+  EXPECT_TRUE(refused([](auto& r) { --r.remote_address; }));
+  EXPECT_TRUE(refused([&](auto& r) { r.remote_address += memory_.size() - 7; }));
+  EXPECT_TRUE(refused([](auto& r) { r.remote_address = UINT64_MAX - 3; }));
+  EXPECT_TRUE(refused([](auto& r) { r.length = UINT32_MAX; }));
+  EXPECT_EQ(seen_.resolve(good, kThere, kHere), 0u) << "from another address";
+  own_.show(kTheirs,
+            {.source = kThere, .destination = kHere, .peer = kOurs, .pd = 4, .access = kWrite});
+  EXPECT_EQ(resolve(good), 0u) << "another protection domain";
+}
+
+TEST_F(ExposedTest, WhatIsHiddenIsGone) {
+  const auto eight = std::span(buffer_).first(8);
+  own_.hide(kKey);
+  EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
+  SetUp();
+  EXPECT_NE(resolve(request(true, 0, eight)), 0u);
+  own_.hide(kTheirs);
+  EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
+  SetUp();
+  own_.close();
+  EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
+}
+
+TEST_F(ExposedTest, KeysThatMeetHaveRoomAndTheRestIsNotShown) {
+  const auto eight = std::span(buffer_).first(8);
+  const auto meets = [](uint32_t i) {
+    return kKey + static_cast<uint32_t>(ExposureTable::kKeyGroups) * 256 * i;
+  };
+  uint32_t found = 0;
+  for (uint32_t i = 1; i < 20; ++i) {
+    own_.show(
+        {.key = meets(i), .pd = 3, .base = 4096 * i, .iova = kIova, .length = 64, .access = kRead});
+    wire::OneSided r = request(false, 0, eight);
+    r.rkey = meets(i);
+    const uint64_t at = resolve(r);
+    if (at != 0) ++found;
+    EXPECT_TRUE(at == 0 || at == 4096 * i);
+  }
+  EXPECT_EQ(found, ExposureTable::kPlacesPerKey - 1);
+  own_.hide(meets(1));
+  own_.show({.key = meets(30), .pd = 3, .base = 77, .iova = kIova, .length = 64, .access = kRead});
+  wire::OneSided r = request(false, 0, eight);
+  r.rkey = meets(30);
+  EXPECT_EQ(resolve(r), 77u) << "a place that came free";
+}
+
+TEST_F(ExposedTest, ATableThatIsNoneIsRefused) {
+  EXPECT_FALSE(PeerExposure::map(-1).ok());
+  EXPECT_FALSE(PeerExposure::map(STDIN_FILENO).ok());
+  const UniqueFd small(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_FALSE(PeerExposure::map(small.get()).ok());
+}
+
+// A process whose memory we reach, stopped from the start: it was forked with ours.
+class StoppedProcess {
+ public:
+  StoppedProcess() : pid_(::fork()) {
+    if (pid_ == 0) {
+      ::raise(SIGSTOP);
+      ::_exit(0);
+    }
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
+  ~StoppedProcess() { end(); }
+  void end() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST_F(ExposedTest, AStoppedProcessIsWrittenToAndReadAtEverySize) {
+  StoppedProcess other;
+  PeerMemory peer(other.pid(), std::move(seen_));
+  ASSERT_TRUE(peer.reachable());
+  for (size_t bytes = 1; bytes <= 65536; bytes = bytes < 17 ? bytes + 1 : bytes * 2) {
+    for (size_t at : {size_t{0}, size_t{3}, size_t{4090}}) {
+      std::vector<std::byte> sent(bytes), back(bytes);
+      for (size_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::byte>(i * 31 + bytes);
+      ASSERT_TRUE(peer.copy(request(true, at, sent), kHere, kThere)) << bytes;
+      ASSERT_TRUE(peer.copy(request(false, at, back), kHere, kThere)) << bytes;
+      EXPECT_EQ(sent, back);
+    }
+  }
+  EXPECT_TRUE(std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; }))
+      << "it was the other's, not ours";
+}
+
+TEST_F(ExposedTest, PiecesAreJoined) {
+  StoppedProcess other;
+  PeerMemory peer(other.pid(), std::move(seen_));
+  for (size_t i = 0; i < 300; ++i) buffer_[i] = static_cast<std::byte>(i);
+  const std::span<const std::byte> pieces[] = {std::span(buffer_).first(100),
+                                               std::span(buffer_).subspan(100, 1),
+                                               std::span(buffer_).subspan(101, 199)};
+  wire::OneSided r = request(true, 0, std::span(buffer_).first(300));
+  r.local = pieces;
+  ASSERT_TRUE(peer.copy(r, kHere, kThere));
+  std::vector<std::byte> back(300);
+  ASSERT_TRUE(peer.copy(request(false, 0, back), kHere, kThere));
+  EXPECT_TRUE(std::ranges::equal(back, std::span(buffer_).first(300)));
+}
+
+TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
+  StoppedProcess other;
+  PeerMemory peer(other.pid(), std::move(seen_));
+  const auto eight = std::span(buffer_).first(8);
+  ASSERT_TRUE(peer.copy(request(true, 0, eight), kHere, kThere));
+  other.end();
+  EXPECT_FALSE(peer.copy(request(true, 0, eight), kHere, kThere));
+  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(4096)), kHere, kThere));
+}
+
+TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
+  own_.show({.key = kKey,
+             .pd = 3,
+             .base = 4096,
+             .iova = kIova,
+             .length = 65536,
+             .access = kWrite | kRead});
+  PeerMemory peer(::getpid(), std::move(seen_));
+  EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(8)), kHere, kThere));
+  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(5000)), kHere, kThere));
+  EXPECT_FALSE(peer.take_denied());
+}
+
+TEST_F(ExposedTest, AProcessWithoutANumberIsNotReached) {
+  EXPECT_FALSE(PeerMemory(0, std::move(seen_)).reachable());
+  EXPECT_FALSE(PeerMemory(::getpid(), PeerExposure()).reachable());
+}
+
+// Whoever spins on a word sees the old one or the new one, and with the last byte of anything else
+// all of it. The writer is this process too: the kernel copies as it does between two.
+TEST_F(ExposedTest, WhatAProgramSpinsOnComesWholeAndLast) {
+  PeerMemory peer(::getpid(), std::move(seen_));
+  for (const size_t bytes : {2u, 4u, 8u, 9u, 64u, 1000u, 8192u}) {
+    constexpr int kRounds = 20000;
+    std::atomic<int> read{0};
+    std::atomic<int> torn{0};
+    std::atomic<bool> stop{false};
+    auto* const at = reinterpret_cast<unsigned char*>(memory_.data());
+    std::thread reader([&] {
+      for (int round = 1; round <= kRounds; ++round) {
+        const auto expected = static_cast<unsigned char>(round % 251 + 1);
+        const auto before = static_cast<unsigned char>((round - 1) % 251 + 1);
+        for (;;) {
+          if (stop) return;
+          if (bytes == 8) {
+            const uint64_t word =
+                __atomic_load_n(reinterpret_cast<uint64_t*>(at), __ATOMIC_ACQUIRE);
+            const uint64_t ones = 0x0101010101010101u;
+            if (word == ones * expected) break;
+            if (round > 1 && word != ones * before) torn.fetch_add(1);
+          } else if (__atomic_load_n(at + bytes - 1, __ATOMIC_ACQUIRE) == expected) {
+            break;
+          }
+        }
+        for (size_t i = 0; i < bytes; ++i) torn.fetch_add(at[i] != expected ? 1 : 0);
+        read.store(round, std::memory_order_release);
+      }
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
+      std::fill_n(buffer_.begin(), bytes, static_cast<std::byte>(round % 251 + 1));
+      ASSERT_TRUE(peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kHere, kThere));
+      while (read.load(std::memory_order_acquire) != round) {
+        if (std::chrono::steady_clock::now() > end) break;
+      }
+    }
+    stop = true;
+    reader.join();
+    EXPECT_GT(read.load(), 0);
+    EXPECT_EQ(torn.load(), 0) << bytes << " bytes";
+  }
+}
+
+}  // namespace
+}  // namespace verbena::datapath

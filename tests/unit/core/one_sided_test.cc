@@ -1,0 +1,390 @@
+// WRITEs and READs that are done without the peer: when, in which order, and what happens where
+// that is not possible. The peer's memory is an array here.
+#include "wire/one_sided.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::Opcode;
+
+constexpr uint64_t kRemote = 0x7000;  // where EngineTest's requests go
+
+class OneSidedSink final : public RecordingSink {
+ public:
+  OneSidedSink() : RecordingSink(10000) {}
+  bool peer_sleeps(wire::PathId) const override { return asleep; }
+  bool access(const wire::OneSided& r) override {
+    if (refused_from <= r.offset) return false;
+    EXPECT_EQ(r.remote_address, kRemote);
+    EXPECT_EQ(r.access, r.write ? kRemoteWrite : kRemoteRead);
+    EXPECT_EQ(r.ends_message, r.offset + r.bytes == r.length);
+    std::byte* at = peer.data() + r.offset;
+    for (const auto& part : r.local) {
+      if (r.write) {
+        std::memcpy(at, part.data(), part.size());
+      } else {
+        std::memcpy(const_cast<std::byte*>(part.data()), at, part.size());
+      }
+      at += part.size();
+    }
+    ++copies;
+    return true;
+  }
+
+  bool full(wire::PathId) const override { return way_full; }
+  bool take_back(const wire::Unread& r) override {
+    asked_back.push_back(r);
+    return gives_back;
+  }
+
+  bool asleep = true;
+  bool way_full = false;
+  bool gives_back = true;
+  std::vector<wire::Unread> asked_back;
+  uint32_t refused_from = UINT32_MAX;
+  int copies = 0;
+  Bytes peer = Bytes(128 * 1024);
+};
+
+class OneSidedTest : public EngineTest {
+ public:
+  std::vector<Opcode> turn() {
+    sink_.sent.clear();
+    engine_.poll_transmit(sink_, now_);
+    std::vector<Opcode> sent;
+    for (const Sent& s : sink_.sent) sent.push_back(s.opcode());
+    return sent;
+  }
+  OneSidedSink sink_;
+};
+
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+const Done kOneDone{{1, WcStatus::Success}};
+
+TEST_F(OneSidedTest, ALoneWriteToASleepingPeerNeedsNoPacket) {
+  connect();
+  const Bytes data = pattern(300);
+  std::ranges::copy(data, memory_.begin());
+  ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_TRUE(std::ranges::equal(data, std::span(sink_.peer).first(300)));
+  EXPECT_EQ(counter(CounterId::writes_without_peer), 1u);
+  EXPECT_EQ(engine_.next_deadline(), kNever) << "nobody is waited for";
+  // The peer's responder has heard of nothing: the next packet has the first PSN.
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcSendOnly});
+  EXPECT_EQ(sink_.sent.front().psn(), 100u);
+}
+
+TEST_F(OneSidedTest, AReadBringsTheBytesAndSaysHowMany) {
+  connect();
+  sink_.peer = pattern(128 * 1024, 9);
+  ASSERT_TRUE(post(SendOp::Read, 1, 5000, kSignaled, 64).ok());
+  EXPECT_TRUE(turn().empty());
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].opcode, WcOpcode::Read);
+  EXPECT_EQ(done[0].byte_count, 5000u);
+  EXPECT_TRUE(
+      std::ranges::equal(std::span(memory_).subspan(64, 5000), std::span(sink_.peer).first(5000)));
+}
+
+TEST_F(OneSidedTest, OneThatIsNotSignalledCompletesSilently) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8, 0).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_TRUE(completions().empty());
+  EXPECT_EQ(sink_.copies, 1);
+}
+
+TEST_F(OneSidedTest, OthersGoByPackets) {
+  connect();
+  for (const SendOp op : {SendOp::Send, SendOp::WriteImm, SendOp::FetchAdd, SendOp::AtomicWrite}) {
+    ASSERT_TRUE(post(op, 1, 8).ok());
+    EXPECT_EQ(turn().size(), 1u);
+  }
+  EXPECT_EQ(sink_.copies, 0);
+}
+
+TEST_F(OneSidedTest, AWakefulPeerGetsPackets) {
+  connect();
+  sink_.asleep = false;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
+}
+
+TEST_F(OneSidedTest, WhatIsUnderWayIsNotOvertaken) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcSendOnly});
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
+  receive_ack(101);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
+}
+
+TEST_F(OneSidedTest, WhatCannotBeDoneIsAskedForByPackets) {
+  connect();
+  sink_.refused_from = 0;
+  ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
+  EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteFirst, Opcode::RcWriteLast}));
+  receive_ack(101);
+  EXPECT_EQ(completions(), kOneDone);
+}
+
+TEST_F(OneSidedTest, ALongOneIsDoneInPartsAndFromTheStartByPacketsIfOneIsRefused) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(sink_.copies, 2);
+  EXPECT_EQ(completions(), kOneDone);
+  sink_.refused_from = 65536;
+  ASSERT_TRUE(post(SendOp::Write, 2, 66'000).ok());
+  const auto sent = turn();
+  ASSERT_FALSE(sent.empty());
+  EXPECT_EQ(sent.front(), Opcode::RcWriteFirst);
+  EXPECT_EQ(sink_.sent.front().packet.reth.length, 66'000u);
+  EXPECT_EQ(sink_.copies, 3);
+}
+
+TEST_F(OneSidedTest, AStreamGoesByPackets) {
+  connect({.depth = 64});
+  uint32_t without = 0;
+  for (; without < 40; ++without) {
+    ASSERT_TRUE(post(SendOp::Write, without, 8).ok());
+    if (!turn().empty()) break;
+  }
+  EXPECT_GT(without, 1u);
+  EXPECT_LT(without, 40u);
+  receive_ack(100);
+  completions();  // a program that looks what became of them does not stream
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+    EXPECT_TRUE(turn().empty());
+    EXPECT_EQ(completions().size(), 1u);
+  }
+}
+
+TEST_F(OneSidedTest, ListsGoByPackets) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteOnly, Opcode::RcWriteOnly}));
+}
+
+TEST_F(OneSidedTest, MemoryThatIsNotOursFailsAsItAlwaysDid) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8, kSignaled, kRegionBytes).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(sink_.copies, 0);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+}
+
+// --- a peer that reads nothing -------------------------------------------------------------------
+
+class StuckPeerTest : public OneSidedTest {
+ public:
+  StuckPeerTest() { sink_.asleep = false; }
+  void connect_in_memory(uint8_t retry_count = 7) {
+    connect({.retry_count = retry_count, .depth = 64, .path_packet_bytes = 65536});
+  }
+  std::vector<Opcode> wait() {
+    EXPECT_TRUE(next_deadline());
+    return turn();
+  }
+};
+
+TEST_F(StuckPeerTest, WhatItDidNotReadIsTakenBackAndDoneWithoutIt) {
+  connect_in_memory();
+  sink_.peer = pattern(128 * 1024, 5);
+  ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 100'000).ok());
+  ASSERT_TRUE(post(SendOp::Read, 3, 100'000).ok());
+  EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteOnly, Opcode::RcWriteFirst, Opcode::RcWriteLast,
+                                 Opcode::RcReadRequest, Opcode::RcReadRequest}));
+  EXPECT_TRUE(wait().empty());
+  ASSERT_EQ(sink_.asked_back.size(), 1u);
+  EXPECT_EQ(sink_.asked_back[0].destination, kPeerQpn);
+  EXPECT_EQ(sink_.asked_back[0].first.value(), 100u);
+  EXPECT_EQ(sink_.asked_back[0].packets, 5u);
+  EXPECT_EQ(completions(),
+            (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
+  EXPECT_TRUE(engine_.peer_idle(qp()));
+  // While it is stuck nothing more is put there, alone or not.
+  for (uint64_t i = 10; i < 50; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
+  EXPECT_TRUE(turn().empty());
+  EXPECT_EQ(completions().size(), 40u);
+  ASSERT_TRUE(post(SendOp::Send, 4, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcSendOnly});
+  EXPECT_EQ(sink_.sent.front().psn(), 100u);
+}
+
+TEST_F(StuckPeerTest, AnAnswerEndsIt) {
+  connect_in_memory();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  turn();
+  EXPECT_TRUE(wait().empty());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  turn();
+  receive_ack(100);
+  ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
+}
+
+TEST_F(StuckPeerTest, SoDoesTime) {
+  connect_in_memory();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  turn();
+  EXPECT_TRUE(wait().empty());
+  now_ = now_ + seconds(1);
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
+}
+
+TEST_F(StuckPeerTest, ASendGoesAgainBehindWhatWasBeforeItAndIsNotOvertaken) {
+  connect_in_memory();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
+  turn();
+  EXPECT_EQ(wait(), (std::vector{Opcode::RcSendOnly, Opcode::RcWriteOnly}));
+  EXPECT_EQ(sink_.sent.front().psn(), 100u);
+  EXPECT_EQ(completions(), kOneDone);
+  wait();
+  EXPECT_EQ(sink_.asked_back.size(), 1u) << "a SEND is not asked back";
+  receive_ack(101);
+  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
+}
+
+TEST_F(StuckPeerTest, WhatWasReadInPartStays) {
+  connect_in_memory();
+  ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
+  EXPECT_EQ(turn().size(), 2u);
+  receive_ack(100);
+  wait();
+  EXPECT_TRUE(sink_.asked_back.empty());
+  receive_ack(101);
+  EXPECT_EQ(completions(), kOneDone);
+}
+
+TEST_F(StuckPeerTest, WhatIsNotGivenBackIsWaitedFor) {
+  connect_in_memory();
+  sink_.gives_back = false;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  turn();
+  EXPECT_TRUE(wait().empty());
+  EXPECT_EQ(sink_.asked_back.size(), 1u);
+  EXPECT_EQ(sink_.copies, 0);
+  receive_ack(100);
+  EXPECT_EQ(completions(), kOneDone);
+}
+
+TEST_F(StuckPeerTest, WhatCannotBeDoneWithoutItStillExhaustsItsRetries) {
+  connect_in_memory(2);
+  sink_.refused_from = 0;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  turn();
+  for (int i = 0; i < 50 && cq_.empty(); ++i) wait();
+  EXPECT_EQ(sink_.asked_back.size(), 1u);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+}
+
+TEST_F(StuckPeerTest, AFullWayDoesNotHoldUpWhatDoesNotTakeIt) {
+  connect_in_memory();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  turn();
+  sink_.way_full = true;
+  EXPECT_TRUE(wait().empty());
+  EXPECT_EQ(completions(), kOneDone);
+  ASSERT_TRUE(post(SendOp::Read, 1, 100'000).ok());
+  EXPECT_TRUE(wait().empty());
+  EXPECT_EQ(completions(), kOneDone);
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_TRUE(wait().empty());
+  EXPECT_TRUE(completions().empty());
+}
+
+// --- what is shown to peers
+// -----------------------------------------------------------------------
+
+class FakeExposure final : public wire::Exposure {
+ public:
+  void show(const wire::ExposedRegion& region) override { regions[region.key] = region; }
+  void hide(uint32_t key) override { regions.erase(key); }
+  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps[qpn.value()] = qp; }
+  void hide(wire::Qpn qpn) override { qps.erase(qpn.value()); }
+  std::map<uint32_t, wire::ExposedRegion> regions;
+  std::map<uint32_t, wire::ExposedQp> qps;
+};
+
+class ExposureTest : public EngineTest {
+ public:
+  ExposureTest() { engine_.expose_through(&shown_); }
+  FakeExposure shown_;
+};
+
+TEST_F(ExposureTest, RegionsAreShownWithWhatPeersMayDo) {
+  MemoryRegistry& memory = engine_.memory();
+  const uint32_t key =
+      memory.add_region(kPd, memory_.data(), 100, 0x40, kLocalWrite | kRemoteWrite | kRemoteAtomic)
+          .value();
+  ASSERT_TRUE(shown_.regions.contains(key));
+  EXPECT_EQ(shown_.regions[key].access, kRemoteWrite);
+  EXPECT_EQ(shown_.regions[key].iova, 0x40u);
+  EXPECT_EQ(shown_.regions[key].base, reinterpret_cast<uintptr_t>(memory_.data()));
+  ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kRemoteRead, {}}).ok());
+  EXPECT_EQ(shown_.regions[key].length, 50u);
+  EXPECT_EQ(shown_.regions[key].access, kRemoteRead);
+  ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kLocalWrite, {}}).ok());
+  EXPECT_TRUE(shown_.regions.empty()) << "peers may do nothing";
+  ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kRemoteRead, {}}).ok());
+  ASSERT_TRUE(memory.remove_region(key).ok());
+  EXPECT_TRUE(shown_.regions.empty());
+}
+
+TEST_F(ExposureTest, MemoryThatMayNotBeThereIsNotShown) {
+  RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
+  region.backing.reachable = [](const std::byte*, uint64_t, bool) { return true; };
+  ASSERT_TRUE(engine_.memory().add_region(region).ok());
+  ASSERT_TRUE(engine_.memory().add_null_region(kPd).ok());
+  EXPECT_TRUE(shown_.regions.empty());
+}
+
+TEST_F(ExposureTest, AQueuePairIsShownWhileItExecutesRequests) {
+  connect();
+  const uint32_t qpn = qp().qpn().value();
+  ASSERT_TRUE(shown_.qps.contains(qpn));
+  EXPECT_EQ(shown_.qps[qpn].peer, kPeerQpn);
+  EXPECT_EQ(shown_.qps[qpn].source, our_gid_);
+  EXPECT_EQ(shown_.qps[qpn].destination, peer_gid_);
+  EXPECT_EQ(shown_.qps[qpn].access, kRemoteWrite | kRemoteRead);
+  to_state(qp(), QpState::Error);
+  EXPECT_TRUE(shown_.qps.empty());
+  connect({.access = kRemoteRead});
+  EXPECT_EQ(shown_.qps[qp().qpn().value()].access, kRemoteRead);
+  engine_.destroy_qp(qp_, now_);
+  EXPECT_TRUE(shown_.qps.empty());
+}
+
+TEST_F(ExposureTest, AQueuePairThatFailsIsHidden) {
+  connect({.access = 0});
+  ASSERT_FALSE(shown_.qps.empty());
+  wire::Packet p = request(Opcode::RcWriteOnly, 500);
+  p.reth.length = 8;
+  receive(p, pattern(8));
+  EXPECT_EQ(qp().state(), QpState::Error);
+  EXPECT_TRUE(shown_.qps.empty());
+}
+
+}  // namespace
+}  // namespace verbena::core
