@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +31,10 @@ void unmap(const ExposureTable* table, pid_t mapper) {
 }  // namespace
 
 Result<OwnExposure> OwnExposure::create() {
+  rlimit largest{};  // as with segments
+  if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < kBytes) {
+    return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
+  }
   OwnExposure own;
   own.descriptor_ = UniqueFd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = own.descriptor_.get();
@@ -60,6 +65,7 @@ OwnExposure& OwnExposure::operator=(OwnExposure&& other) noexcept {
 OwnExposure::~OwnExposure() { unmap(table_, mapper_); }
 
 ExposureCell* OwnExposure::find(uint32_t key) {
+  if (table_ == nullptr) return nullptr;
   for (ExposureCell& cell : table_->regions[ExposureTable::group_of(key)]) {
     wire::ExposedRegion region;
     if (cell.load(region) && region.key == key) return &cell;
@@ -70,6 +76,7 @@ ExposureCell* OwnExposure::find(uint32_t key) {
 // A place that nobody has holds key 0, and length 0 with it.
 void OwnExposure::show(const wire::ExposedRegion& region) {
   if (ExposureCell* const cell = find(region.key)) return cell->store(region);
+  if (table_ == nullptr) return;
   for (ExposureCell& cell : table_->regions[ExposureTable::group_of(region.key)]) {
     wire::ExposedRegion other;
     if (cell.load(other) && other.length == 0) return cell.store(region);
@@ -81,12 +88,14 @@ void OwnExposure::hide(uint32_t key) {
 }
 
 void OwnExposure::show(wire::Qpn qpn, const wire::ExposedQp& qp) {
-  table_->qps[qpn.index()].store(qp);
+  if (table_ != nullptr) table_->qps[qpn.index()].store(qp);
 }
 
-void OwnExposure::hide(wire::Qpn qpn) { table_->qps[qpn.index()].store(wire::ExposedQp{}); }
+void OwnExposure::hide(wire::Qpn qpn) { show(qpn, wire::ExposedQp{}); }
 
-void OwnExposure::close() { table_->open.store(0, std::memory_order_release); }
+void OwnExposure::close() {
+  if (table_ != nullptr) table_->open.store(0, std::memory_order_release);
+}
 
 Result<PeerExposure> PeerExposure::map(int descriptor) {
   struct stat file {};

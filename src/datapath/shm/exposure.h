@@ -67,6 +67,7 @@ struct ExposureTable {
 // Our own.
 class OwnExposure final : public wire::Exposure {
  public:
+  OwnExposure() = default;  // shows nothing to nobody
   static Result<OwnExposure> create();
   OwnExposure(OwnExposure&& other) noexcept;
   OwnExposure& operator=(OwnExposure&& other) noexcept;
@@ -79,10 +80,9 @@ class OwnExposure final : public wire::Exposure {
   // Nothing is permitted any more, nor will be.
   void close();
 
-  int descriptor() const { return descriptor_.get(); }  // for peers
+  int descriptor() const { return descriptor_.get(); }  // for peers; or -1
 
  private:
-  OwnExposure() = default;
   ExposureCell* find(uint32_t key);
 
   UniqueFd descriptor_;

@@ -67,13 +67,15 @@ bool send_hello(int fd, uint8_t slot, int exposure, int segment) {
   msghdr m{};
   m.msg_iov = &part;
   m.msg_iovlen = 1;
-  m.msg_control = control.data();
-  m.msg_controllen = CMSG_SPACE(bytes);
-  cmsghdr* const c = CMSG_FIRSTHDR(&m);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(bytes);
-  std::memcpy(CMSG_DATA(c), descriptors.data(), bytes);
+  if (exposure >= 0) {
+    m.msg_control = control.data();
+    m.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(c), descriptors.data(), bytes);
+  }
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
 }
 

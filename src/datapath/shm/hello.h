@@ -27,7 +27,8 @@ struct Descriptors {
   UniqueFd exposure;  // what the sender permits
   UniqueFd segment;   // of a caller: the memory of the link
 };
-// `slot`: the sender's. `segment`: -1 for one who answers.
+// `slot`: the sender's. `segment`: -1 for one who answers. `exposure`: -1 for one who cannot show
+// any; then nothing is sent along, and a call is not accepted.
 bool send_hello(int fd, uint8_t slot, int exposure, int segment);
 enum class HelloRead : uint8_t { Hello, NotYet, Unusable };
 HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors);

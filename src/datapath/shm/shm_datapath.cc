@@ -37,7 +37,6 @@ Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t in
   UniqueFd listener = open_shm_socket();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
-  if (!exposure.ok()) return exposure.error();
   if (!listener.valid() || !epoll.valid()) return Error{errno, "too many open files"};
   const UnixAddress name = shm_address(slot);
   if (::bind(listener.get(), name.get(), name.bytes) != 0 ||
@@ -45,7 +44,8 @@ Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t in
     return Error{errno, "cannot listen for processes of this host"};
   }
   std::unique_ptr<ShmDatapath> shm(new ShmDatapath(
-      slot, interface_index, std::move(exposure.value()), std::move(listener), std::move(epoll)));
+      slot, interface_index, exposure.ok() ? std::move(exposure.value()) : OwnExposure(),
+      std::move(listener), std::move(epoll)));
   if (!shm->watch(shm->listener_.get())) return Error{errno, "cannot watch a socket"};
   return shm;
 }
