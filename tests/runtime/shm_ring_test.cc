@@ -357,6 +357,18 @@ TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
   }
 }
 
+TEST_F(ShmRing, AnOwnerThatIsNobodyBreaksTheReader) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  ASSERT_TRUE(write(writer, 1, 8));
+  writer.show();
+  memory_.control->owner.store(static_cast<RingOwner>(0xA5A5A5A5));
+  EXPECT_FALSE(reader.next(record));
+  EXPECT_TRUE(reader.broken());
+  EXPECT_TRUE(reader.empty());
+}
+
 TEST_F(ShmRing, ARingFullOfWordsEndsInABrokenReader) {
   // Records everywhere: a writer never gets that far ahead of what was released.
   const RecordWord word{.kind = RecordKind::Packet, .header_bytes = 16};

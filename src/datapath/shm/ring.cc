@@ -158,9 +158,10 @@ bool RingReader::next(Record& record) {
 }
 
 bool RingReader::own() {
-  RingOwner nobody = RingOwner::Nobody;
+  RingOwner before = RingOwner::Nobody;
   owns_ = memory_.control->owner.compare_exchange_strong(
-      nobody, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
+      before, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
+  broken_ |= !owns_ && before != RingOwner::Writer;  // only these two ever are
   return owns_;
 }
 
