@@ -15,10 +15,10 @@
 namespace verbena::datapath {
 namespace {
 
-const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
-const wire::Gid kThere = wire::Gid::from_ipv4("\x7F\x00\x00\x02");
-constexpr wire::Qpn kOurs = wire::Qpn::of_slot(1, 10);
-constexpr wire::Qpn kTheirs = wire::Qpn::of_slot(2, 20);
+const wire::Gid kInitiator = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+const wire::Gid kTarget = wire::Gid::from_ipv4("\x7F\x00\x00\x02");
+constexpr wire::Qpn kInitiatorQp = wire::Qpn::of_slot(1, 10);
+constexpr wire::Qpn kTargetQp = wire::Qpn::of_slot(2, 20);
 constexpr uint32_t kWrite = 2, kRead = 4;
 constexpr uint32_t kKey = 0xABCDEF12;
 constexpr uint64_t kIova = 0x1000;
@@ -33,9 +33,11 @@ class ExposedTest : public testing::Test {
                .iova = kIova,
                .length = memory_.size(),
                .access = kWrite | kRead});
-    own_.show(
-        kTheirs,
-        {.source = kThere, .destination = kHere, .peer = kOurs, .pd = 3, .access = kWrite | kRead});
+    own_.show(kTargetQp, {.source = kTarget,
+                          .destination = kInitiator,
+                          .peer = kInitiatorQp,
+                          .pd = 3,
+                          .access = kWrite | kRead});
     auto peer = PeerExposure::map(own_.descriptor());
     ASSERT_TRUE(peer.ok());
     seen_ = std::move(peer.value());
@@ -43,8 +45,8 @@ class ExposedTest : public testing::Test {
 
   wire::OneSided request(bool write, uint64_t offset, std::span<const std::byte> local) {
     local_ = local;
-    return {.source = kOurs,
-            .destination = kTheirs,
+    return {.source = kInitiatorQp,
+            .destination = kTargetQp,
             .write = write,
             .ends_message = true,
             .access = write ? kWrite : kRead,
@@ -54,7 +56,7 @@ class ExposedTest : public testing::Test {
             .bytes = static_cast<uint32_t>(local.size()),
             .local = {&local_, 1}};
   }
-  uint64_t resolve(const wire::OneSided& r) { return seen_.resolve(r, kHere, kThere); }
+  uint64_t resolve(const wire::OneSided& r) { return seen_.resolve(r, kInitiator, kTarget); }
 
   OwnExposure own_ = std::move(OwnExposure::create().value());
   PeerExposure seen_;
@@ -89,9 +91,12 @@ TEST_F(ExposedTest, WhatIsNotPermittedIsNot) {
   EXPECT_TRUE(refused([&](auto& r) { r.remote_address += memory_.size() - 7; }));
   EXPECT_TRUE(refused([](auto& r) { r.remote_address = UINT64_MAX - 3; }));
   EXPECT_TRUE(refused([](auto& r) { r.length = UINT32_MAX; }));
-  EXPECT_EQ(seen_.resolve(good, kThere, kHere), 0u) << "from another address";
-  own_.show(kTheirs,
-            {.source = kThere, .destination = kHere, .peer = kOurs, .pd = 4, .access = kWrite});
+  EXPECT_EQ(seen_.resolve(good, kTarget, kInitiator), 0u) << "from another address";
+  own_.show(kTargetQp, {.source = kTarget,
+                        .destination = kInitiator,
+                        .peer = kInitiatorQp,
+                        .pd = 4,
+                        .access = kWrite});
   EXPECT_EQ(resolve(good), 0u) << "another protection domain";
 }
 
@@ -101,7 +106,7 @@ TEST_F(ExposedTest, WhatIsHiddenIsGone) {
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
   SetUp();
   EXPECT_NE(resolve(request(true, 0, eight)), 0u);
-  own_.hide(kTheirs);
+  own_.hide(kTargetQp);
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
   SetUp();
   own_.close();
@@ -169,8 +174,8 @@ TEST_F(ExposedTest, AStoppedProcessIsWrittenToAndReadAtEverySize) {
     for (size_t at : {size_t{0}, size_t{3}, size_t{4090}}) {
       std::vector<std::byte> sent(bytes), back(bytes);
       for (size_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::byte>(i * 31 + bytes);
-      ASSERT_TRUE(peer.copy(request(true, at, sent), kHere, kThere)) << bytes;
-      ASSERT_TRUE(peer.copy(request(false, at, back), kHere, kThere)) << bytes;
+      ASSERT_TRUE(peer.copy(request(true, at, sent), kInitiator, kTarget)) << bytes;
+      ASSERT_TRUE(peer.copy(request(false, at, back), kInitiator, kTarget)) << bytes;
       EXPECT_EQ(sent, back);
     }
   }
@@ -187,9 +192,9 @@ TEST_F(ExposedTest, PiecesAreJoined) {
                                                std::span(buffer_).subspan(101, 199)};
   wire::OneSided r = request(true, 0, std::span(buffer_).first(300));
   r.local = pieces;
-  ASSERT_TRUE(peer.copy(r, kHere, kThere));
+  ASSERT_TRUE(peer.copy(r, kInitiator, kTarget));
   std::vector<std::byte> back(300);
-  ASSERT_TRUE(peer.copy(request(false, 0, back), kHere, kThere));
+  ASSERT_TRUE(peer.copy(request(false, 0, back), kInitiator, kTarget));
   EXPECT_TRUE(std::ranges::equal(back, std::span(buffer_).first(300)));
 }
 
@@ -197,10 +202,10 @@ TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
   StoppedProcess other;
   PeerMemory peer(other.pid(), std::move(seen_));
   const auto eight = std::span(buffer_).first(8);
-  ASSERT_TRUE(peer.copy(request(true, 0, eight), kHere, kThere));
+  ASSERT_TRUE(peer.copy(request(true, 0, eight), kInitiator, kTarget));
   other.end();
-  EXPECT_FALSE(peer.copy(request(true, 0, eight), kHere, kThere));
-  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(4096)), kHere, kThere));
+  EXPECT_FALSE(peer.copy(request(true, 0, eight), kInitiator, kTarget));
+  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(4096)), kInitiator, kTarget));
 }
 
 TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
@@ -211,8 +216,8 @@ TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
              .length = 65536,
              .access = kWrite | kRead});
   PeerMemory peer(::getpid(), std::move(seen_));
-  EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(8)), kHere, kThere));
-  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(5000)), kHere, kThere));
+  EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(8)), kInitiator, kTarget));
+  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(5000)), kInitiator, kTarget));
   EXPECT_FALSE(peer.take_denied());
 }
 
@@ -254,7 +259,8 @@ TEST_F(ExposedTest, WhatAProgramSpinsOnComesWholeAndLast) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
       std::fill_n(buffer_.begin(), bytes, static_cast<std::byte>(round % 251 + 1));
-      ASSERT_TRUE(peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kHere, kThere));
+      ASSERT_TRUE(
+          peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kInitiator, kTarget));
       while (read.load(std::memory_order_acquire) != round) {
         if (std::chrono::steady_clock::now() > end) break;
       }
