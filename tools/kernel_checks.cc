@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -16,6 +15,7 @@
 
 #include <fmt/core.h>
 
+#include "datapath/shm/segment.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/unique_fd.h"
 #include "tools/findings.h"
@@ -107,14 +107,13 @@ Finding examine_ptrace() {
 }
 
 Finding examine_memfd() {
-  const UniqueFd fd(::memfd_create("verbena-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.valid() && ::ftruncate(fd.get(), kMegabyte) == 0) {
-    return {Verdict::Good, "shared memory", "processes of this host can share memory (memfd)"};
-  }
-  return {Verdict::Hint, "shared memory",
-          fmt::format("memfd_create does not work here ({}): packets between processes of this "
-                      "host go over UDP",
-                      std::strerror(errno))};
+  constexpr const char* kAbout = "shared memory";
+  UniqueFd fd;
+  const auto made = datapath::Segment::create(fd);
+  if (made.ok()) return {Verdict::Good, kAbout, "processes of this host can share memory (memfd)"};
+  return {Verdict::Hint, kAbout,
+          fmt::format("{} ({}): packets between processes of this host go over UDP",
+                      made.error().why, std::strerror(made.error().code))};
 }
 
 // Verbena itself has no files there; what people run on it does.

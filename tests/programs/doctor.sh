@@ -168,6 +168,8 @@ says here problem 'UDP port 4791' "on 192\.0\.2\.1 .*held by process ${pids[hold
 kill -KILL "${pids[holder]}"
 finish holder 5
 cut_wire
+(ulimit -f 1000; doctor 0) # to make shared memory then would be death by SIGXFSZ
+says here hint 'shared memory' 'ulimit -f.*over UDP'
 VERBENA_DEVICES=none doctor 1
 says here problem devices 'no interface .* lo not used: VERBENA_DEVICES is none'
 note "ok what is wrong here"
