@@ -30,9 +30,9 @@ int scan(const char* path, dirent*** to, int (*filter)(const dirent*),
   while (const dirent* const entry = ::readdir(stream)) {
     if (filter != nullptr && filter(entry) == 0) continue;
     auto* const longer = static_cast<dirent**>(std::realloc(list, (n + 1) * sizeof *list));
-    auto* const copy = static_cast<dirent*>(std::malloc(sizeof *entry));
+    auto* const copy = static_cast<dirent*>(std::malloc(entry->d_reclen));
     if (longer == nullptr || copy == nullptr) std::abort();
-    *copy = *entry;
+    std::memcpy(copy, entry, entry->d_reclen);  // the kernel's are no longer than their names
     list = longer;
     list[n++] = copy;
   }

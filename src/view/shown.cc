@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,11 +51,11 @@ std::optional<std::string> tree_path_of(int fd) {
   return std::string(path);
 }
 
-// Where a relative path begins.
+// Where a relative path begins; empty if the kernel does not tell, or the folder is gone.
 std::string base_of(int folder) {
   if (folder == AT_FDCWD) {
     char path[PATH_MAX];
-    return ::syscall(SYS_getcwd, path, sizeof path) > 0 ? path : "/";
+    return ::syscall(SYS_getcwd, path, sizeof path) > 0 ? path : "";
   }
   const auto ours = tree_path_of(folder);
   return ours ? *ours : path_of(folder);
@@ -70,6 +71,7 @@ std::optional<Node> shown_at(int folder, const char* path, LastLink last) noexce
   const KeptErrno kept;
   try {
     const std::string base = *path == '/' ? "" : base_of(folder);
+    if (*path != '/' && !base.starts_with('/')) return std::nullopt;
     if (!may_be_shown(path) && !may_be_shown(base)) return std::nullopt;
     return look_up(ThisMachine(), base, path, last);
   } catch (...) {
@@ -101,6 +103,10 @@ int open_shown(const Node& node, int flags) noexcept {
   if ((flags & O_ACCMODE) != O_RDONLY) return refused(is_directory ? EISDIR : EACCES);
   if ((flags & O_DIRECTORY) != 0 && !is_directory) return refused(ENOTDIR);
   if (node.refusal != 0) return refused(node.refusal);
+
+  rlimit largest{};  // to write beyond it would kill the program (SIGXFSZ)
+  if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < node.text.size())
+    return refused(EFBIG);
 
   const unsigned close_on_exec = (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0;
   const std::string name = (is_directory ? "verbena:" : "verbena ") + node.path;

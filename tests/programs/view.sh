@@ -23,7 +23,7 @@ see ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 ||
 note "ok ls, cat, readlink, stat, find, a shell and its child"
 
 see python3 - $device <<'PYTHON' || fail "python sees something else"
-import glob, os, pathlib, sys
+import ctypes, os, sys
 device = sys.argv[1]
 files = [os.path.join(where, name) for where, _, names in os.walk(device + "/") for name in names]
 assert len(files) > 400, len(files)
@@ -53,6 +53,11 @@ refused(OSError, open, device + "/ports/1/gid_attrs/types/127")
 refused(OSError, open, "/dev/infiniband/uverbs1")
 assert os.access("/dev/infiniband/uverbs1", os.R_OK | os.W_OK)
 assert not os.access(device + "/node_desc", os.W_OK)
+# A relative path that begins nowhere is not of the root.
+refused(OSError, lambda: os.open("sys/class/infiniband", os.O_RDONLY, dir_fd=999))
+# Folders of the kernel's behind ours, as a whole: scandir() of the C library.
+libc, entries = ctypes.CDLL(None), ctypes.POINTER(ctypes.c_void_p)()
+assert libc.scandir(b"/dev/infiniband/../../usr/bin", ctypes.byref(entries), None, None) > 100
 # Everything else is as it was.
 assert open("/proc/self/comm").read() == "python3\n"
 assert "null" in os.listdir("/dev") and os.path.realpath("/dev/infiniband/../null") == "/dev/null"
@@ -71,6 +76,16 @@ if [ "$own_namespace" = yes ]; then
   same "$(see unshare -n ls /sys/class/infiniband)" ""
 fi
 note "ok only where it is wanted, always as it is now"
+
+# Where a shell is that has lost its folder, nothing begins at the root.
+mkdir "$work/gone"
+[ "$(cd "$work/gone" && rmdir "$work/gone" && see cat sys/class/infiniband/verbena_lo/fw_ver 2>/dev/null)" = "" ] ||
+  fail "a relative path is found without a folder"
+
+# Where files may have no size, the tree's have none to show: an error, not death by SIGXFSZ.
+status=0
+(ulimit -f 0; see cat $device/fw_ver 2>&1) | cat >"$logs/limited" || status=$?
+same "$status $(grep -c 'File too large' "$logs/limited")" "1 1"
 
 # Counters count while programs run.
 take_port
