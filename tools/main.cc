@@ -13,8 +13,11 @@
 
 namespace verbena::tool {
 
-void say_error(std::string_view text) { fmt::print(stderr, "verbena: {}\n", text); }
-void say_warning(std::string_view text) { fmt::print(stderr, "verbena: warning: {}\n", text); }
+// Not by fmt::print, which throws where nothing can be written.
+void say_error(std::string_view text) {
+  std::fputs(fmt::format("verbena: {}\n", text).c_str(), stderr);
+}
+void say_warning(std::string_view text) { say_error(fmt::format("warning: {}", text)); }
 
 namespace {
 
@@ -191,14 +194,14 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     if (words.empty()) {
-      fmt::print(stderr, "{}", app.help());
+      std::fputs(app.help().c_str(), stderr);
       return kUsage;
     }
     const std::vector<CLI::App*> matching = app.get_subcommands(
         [&](const CLI::App* command) { return command->check_name(words.front()); });
     const bool unknown = !words.front().starts_with('-') && matching.empty();
     say_error(unknown ? "there is no command '" + words.front() + "'" : error.what());
-    fmt::print(stderr, "Try: verbena{} --help\n", is_run ? " run" : "");
+    std::fputs(is_run ? "Try: verbena run --help\n" : "Try: verbena --help\n", stderr);
     return is_run ? kRunFailed : kUsage;
   }
 

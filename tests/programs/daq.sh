@@ -120,7 +120,73 @@ recv 1 --board 127.0.0.2 --messages 10
 grep -q '127.0.0.2 does not answer' "$logs/recv" || fail "recv does not say that the board is not there"
 recv 2 --board 127.0.0.2 --msg-size 5
 recv 1 --board not.an.address
+recv 2 --board 127.0.0.2 --gap-us -1
+recv 2 --board 127.0.0.2 --messages 4294967296
+rc=0
+timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 >"$logs/master" 2>&1 || rc=$?
+[ "$rc" = 1 ] || fail "a master that finds nobody: exit status $rc"
 note "ok bad input"
+
+# --- whoever says of itself what leads nowhere (OPEN_QP, ACK with the address 255.255.255.255) is alone in that
+start passive "$tool" recv --json --msg-size 2048
+await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
+python3 -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.3", 17185))
+s.settimeout(10)
+s.sendto(bytes([0x03, 0, 0, 1, 44]) + bytes(16) + b"\xff" * 4 + bytes(24) + (17185).to_bytes(2, "big") + bytes(13), ("127.0.0.1", 17186))
+assert s.recv(100)[0] == 0xF3  # OPEN_QP, ERROR' || fail "no ERROR for a board that is nowhere"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --msg-size 2048 >"$logs/send" 2>&1 || fail "after it, a sender is not served"
+finish passive 20
+[ "$status" = 0 ] || fail "passive recv: exit status $status"
+start nowhere python3 -c '
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.3", 17185))
+print("listens", flush=True)
+while True:
+    asked, sender = s.recvfrom(100)
+    s.sendto(bytes([asked[0] | 0x30, 0, 0, 1, 44]) + bytes(16) + b"\xff" * 4 + bytes(1) + asked[2:25] + asked[49:], sender)'
+await_line "$logs/nowhere" listens 10 || fail "no board that is nowhere"
+board one 127.0.0.2
+recv 1 --board 127.0.0.3 --board 127.0.0.2 --messages 10
+holds "$work/recv.json" "[s['messages'] for s in r['streams']] == [0, 10] and '255.255.255.255 QP 300' in r['streams'][0]['trouble']"
+end_board one
+kill -KILL "$(family "${pids[nowhere]}" | tail -n 1)"
+finish nowhere 5
+note "ok peers that are nowhere"
+
+# --- all that was sent before the close is there, however late the receiver looks: nobody takes the dump
+mkfifo "$work/slow"
+exec 5<>"$work/slow"
+start passive "$tool" recv --json --msg-size 4096 --op send --num-wrs 1000 --dump "$work/slow"
+await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
+timeout 60 "$tool" send 127.0.0.1 --messages 900 --op send --msg-size 4096 >"$logs/send" 2>&1 &
+sender=$!
+await_line "$logs/send" 'RTS' 20 || fail "no connection"
+sleep 0.5
+cat "$work/slow" >"$work/taken" 5>&- &
+taker=$!
+exec 5>&-
+finish passive 20
+[ "$status" = 0 ] || fail "passive recv: exit status $status"
+wait $sender || fail "send fails"
+wait $taker
+[ "$(stat -c %s "$work/taken")" = $((900 * 4096)) ] || fail "only $(stat -c %s "$work/taken") bytes were taken"
+note "ok nothing is lost at the end"
+
+# --- where nobody listens to what is said, the work is done
+board one 127.0.0.2
+for nowhere in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
+  eval 'timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 --dump "$work/silent" >"$work/recv.json"' "$nowhere" || fail "recv $nowhere: exit status $?"
+  [ "$(stat -c %s "$work/silent")" = 51200 ] || fail "recv $nowhere: the dump is not the data"
+done
+end_board one
+rc=0
+"$tool" no-such-command 2>/dev/full || rc=$?
+[ "$rc" = 2 ] || fail "an error that cannot be said: exit status $rc"
+note "ok nobody to tell"
 
 # --- boards that ask the receiver (master), and its software counterpart
 start passive "$tool" recv --json --streams 2 --msg-size 2048

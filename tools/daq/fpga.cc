@@ -112,6 +112,14 @@ class Fpga {
     }
   }
 
+  // A master has sent all it was to send, but for what it dropped as it was told to.
+  bool good() const {
+    if (!options_.mission) return true;
+    const daq::BoardQpCounters t = board_.totals();
+    return t.messages_acked + t.overruns ==
+           uint64_t{options_.mission->streams} * options_.mission->transmit.count;
+  }
+
   void print_summary() const {
     const daq::BoardQpCounters t = board_.totals();
     const char* const text =
@@ -207,8 +215,7 @@ class Fpga {
 
   void print_lines() {
     while (const auto line = board_.next_line()) {
-      fmt::print(options_.json ? stderr : stdout, "{}: {}\n", daq::print_ip(options_.ip), *line);
-      std::fflush(options_.json ? stderr : stdout);
+      print_line(options_.json ? stderr : stdout, daq::print_ip(options_.ip) + ": " + *line);
     }
   }
 
@@ -234,15 +241,17 @@ int run_fpga(const FpgaOptions& options) {
   catch_signals();
   Fpga fpga(options);
   if (options.mission) {
-    fmt::print(stderr, "{}: a board with {} queue pairs, asks {}\n", daq::print_ip(options.ip),
-               options.board.manager.queue_pairs, daq::print_ip(options.mission->host_ip));
+    print_line(stderr, fmt::format("{}: a board with {} queue pairs, asks {}",
+                                   daq::print_ip(options.ip), options.board.manager.queue_pairs,
+                                   daq::print_ip(options.mission->host_ip)));
   } else {
-    fmt::print(stderr, "{}: a board with {} queue pairs listens on UDP port {}\n",
-               daq::print_ip(options.ip), options.board.manager.queue_pairs, daq::kBoardPort);
+    print_line(stderr, fmt::format("{}: a board with {} queue pairs listens on UDP port {}",
+                                   daq::print_ip(options.ip), options.board.manager.queue_pairs,
+                                   daq::kBoardPort));
   }
   fpga.run();
   fpga.print_summary();
-  return 0;
+  return fpga.good() ? 0 : 1;
 }
 
 }  // namespace verbena::daqtool

@@ -20,6 +20,7 @@ struct FpgaOptions {
   std::string pcap;
 };
 
+// The exit status: 1 if a master could not send what it was to.
 int run_fpga(const FpgaOptions& options);
 
 }  // namespace verbena::daqtool

@@ -1,12 +1,14 @@
 // The program behind `verbena fpga`, `recv`, `send` and `daq-sweep`: their command lines. An
 // ordinary RDMA program on whatever libraries it finds; the verbena command puts Verbena's in
 // front.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tools/daq/fpga.h"
@@ -26,6 +28,9 @@ const std::map<std::string, daq::TransferKind> kOps{{"send", daq::TransferKind::
                                                     {"write", daq::TransferKind::Write}};
 const std::map<std::string, Poll> kPolls{
     {"busy", Poll::Busy}, {"event", Poll::Event}, {"hybrid", Poll::Hybrid}};
+
+const CLI::Range kTime(0.0, 1e9);  // seconds
+const CLI::Range kGap(0.0, 1e7);   // microseconds: a board counts cycles, in 32 bits
 
 // Options that several commands have in common.
 void add_op(CLI::App& app, daq::TransferKind& op) {
@@ -116,7 +121,8 @@ int fpga(int argc, char** argv) {
       ->type_name("RATE")
       ->check(CLI::Range(0.0001, 1000.0));
   app.add_option("--gap-us", gap_us, "At least so long between two messages of the generator")
-      ->type_name("TIME");
+      ->type_name("TIME")
+      ->check(kGap);
   app.add_flag("--drop", drop,
                "A message that is due while the buffer is full is lost, instead of late");
   app.add_option("--timeout-us", timeout_us,
@@ -142,7 +148,9 @@ int fpga(int argc, char** argv) {
       ->type_name("SHARE")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", options.seed, "Of what is lost")->type_name("N");
-  app.add_option("--seconds", options.seconds, "End after so long")->type_name("TIME");
+  app.add_option("--seconds", options.seconds, "End after so long")
+      ->type_name("TIME")
+      ->check(kTime);
   app.add_option("--pcap", options.pcap, "Capture packets and connection messages to this file")
       ->type_name("FILE");
   app.add_flag("--json", options.json,
@@ -243,8 +251,11 @@ int recv(int argc, char** argv) {
       ->check(CLI::Range(1, 32768));
   app.add_option("--messages", options.messages,
                  "To ask of each stream (default 10000; 0: the board sends by itself)")
-      ->type_name("N");
-  app.add_option("--gap-us", gap_us, "To ask for between two messages")->type_name("TIME");
+      ->type_name("N")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}));
+  app.add_option("--gap-us", gap_us, "To ask for between two messages")
+      ->type_name("TIME")
+      ->check(kGap);
   app.add_option_function<std::string>(
          "--poll", [&](const std::string& name) { options.poll = kPolls.at(name); },
          "How to wait: busy, event or hybrid (default)")
@@ -262,10 +273,13 @@ int recv(int argc, char** argv) {
   app.add_option("--dump", options.dump,
                  "Write all data to this file; with several streams FILE.000, ...")
       ->type_name("FILE");
-  app.add_option("--seconds", options.seconds, "End after so long")->type_name("TIME");
+  app.add_option("--seconds", options.seconds, "End after so long")
+      ->type_name("TIME")
+      ->check(kTime);
   app.add_option("--silence", options.silence_seconds,
                  "Give up a board that is silent for so long (default 3)")
-      ->type_name("SECONDS");
+      ->type_name("SECONDS")
+      ->check(kTime);
   app.add_flag("--reconnect", options.reconnect,
                "Connect again to a board that was silent or failed");
   app.add_flag("--json", json, "Print the summary as JSON; what happens goes to standard error");
@@ -281,10 +295,8 @@ int recv(int argc, char** argv) {
   options.screen = !json && !plain && ::isatty(STDOUT_FILENO) != 0;
   catch_signals();
   std::FILE* const out = json ? stderr : stdout;
-  const ReceiveSummary summary = receive(options, [&](const std::string& text) {
-    fmt::print(out, "{}\n", text);
-    std::fflush(out);
-  });
+  const ReceiveSummary summary =
+      receive(options, [&](const std::string& text) { print_line(out, text); });
   if (json) {
     fmt::print("{}", to_json(summary));
   } else {
@@ -332,7 +344,7 @@ int send(int argc, char** argv) {
     throw CLI::ValidationError("--msg-size must be a multiple of 4");
   catch_signals();
   const SendSummary summary =
-      send(options, [](const std::string& text) { fmt::print(stderr, "{}\n", text); });
+      send(options, [](const std::string& text) { print_line(stderr, text); });
   const double gbps =
       summary.seconds > 0 ? static_cast<double>(summary.bytes) * 8 / summary.seconds / 1e9 : 0;
   fmt::print(fmt::runtime(json ? "{{\"device\": \"{}\", \"messages\": {}, \"bytes\": {}, "
@@ -382,23 +394,30 @@ int sweep(int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
+  // No file or socket takes the place of a standard stream that somebody has closed.
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
+  }
   const std::map<std::string, int (*)(int, char**)> commands{
       {"fpga", fpga}, {"recv", recv}, {"send", send}, {"daq-sweep", sweep}};
   const auto command = commands.find(argc > 1 ? argv[1] : "");
   if (command == commands.end()) {
-    fmt::print(stderr, "Usage: verbena-daq fpga|recv|send|daq-sweep [OPTIONS]\n");
+    print_line(stderr, "Usage: verbena-daq fpga|recv|send|daq-sweep [OPTIONS]");
     return kUsage;
   }
   const std::string name = "verbena " + command->first;
   try {
     return command->second(argc - 1, argv + 1);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "{}: {}\nTry: {} --help\n", name, error.what(), name);
+    print_line(stderr, fmt::format("{}: {}\nTry: {} --help", name, error.what(), name));
     return kUsage;
   } catch (const Ended& ended) {
     return ended.status;
   } catch (const Trouble& trouble) {
-    fmt::print(stderr, "{}: {}\n", name, trouble.what());
+    print_line(stderr, name + ": " + trouble.what());
+    return kNotGood;
+  } catch (const std::system_error& error) {
+    print_line(stderr, name + ": " + error.what());  // the summary goes nowhere
     return kNotGood;
   }
 }

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
+#include <utility>
 
 #include "daq/board.h"
 #include "daq/host_manager.h"
@@ -155,6 +155,11 @@ class Receiver {
     return n;
   }
 
+  // All that the queue holds now; other boards may fill it for ever.
+  void poll_all(Instant at) {
+    for (int looked = 0, n = 1; n > 0 && looked < cq_->cqe; looked += n) n = poll_once(at);
+  }
+
   void consume_all(Instant at) {
     for (Lane& lane : lanes_) {
       if (lane.state == State::Running) lane.stream->consume(at);
@@ -232,7 +237,7 @@ class Receiver {
     const std::string who = daq::print_ip(event.peer_ip);
     switch (event.outcome) {
       case daq::HostOutcome::Opened:
-        if (lane != nullptr) start(*lane, event.peer);
+        if (lane != nullptr && !start(*lane, event.peer)) on_failure(*lane, at);
         return;
       case daq::HostOutcome::Asked:
         return accept(event, at);
@@ -250,7 +255,7 @@ class Receiver {
       case daq::HostOutcome::PeerClosed:
       case daq::HostOutcome::PeerRestarted:
         if (lane == nullptr) return;
-        poll_once(at);  // what came before it left
+        poll_all(at);  // what came before it left
         lane->stream->disconnect();
         tell(*lane, fmt::format("{} {}; {} messages", who, text_of(event.outcome),
                                 lane->stream->summary().messages));
@@ -268,12 +273,19 @@ class Receiver {
     }
   }
 
-  void start(Lane& lane, const daq::QpInfo& peer) {
-    lane.stream->connect(peer, mtu_);
-    lane.stream->summary().trouble.clear();
+  // False: what the peer says of itself leads nowhere. Other streams go on.
+  bool start(Lane& lane, const daq::QpInfo& peer) {
     lane.state = State::Running;
+    try {
+      lane.stream->connect(peer, mtu_);
+    } catch (const Trouble& trouble) {
+      lane.stream->summary().trouble =
+          fmt::format("{} QP {}: {}", daq::print_ip(peer.ip), peer.qpn, trouble.what());
+      return false;
+    }
+    lane.stream->summary().trouble.clear();
     tell(lane, fmt::format("RTR, RTS: receives from {} QP {}", daq::print_ip(peer.ip), peer.qpn));
-    if (lane.board == 0 || options_.messages == 0) return;
+    if (lane.board == 0 || options_.messages == 0) return true;
     cm_.transmit(
         lane.id,
         {.valid = true,
@@ -283,6 +295,7 @@ class Receiver {
          .length = options_.message_bytes,
          .count = static_cast<uint32_t>(std::min<uint64_t>(lane.stream->left(), UINT32_MAX)),
          .gap_cycles = options_.gap_cycles});
+    return true;
   }
 
   void accept(const daq::HostEvent& event, Instant at) {
@@ -295,8 +308,12 @@ class Receiver {
     }
     const daq::QpInfo local = lane->stream->prepare(cq_.get());
     lane->id = event.id;
-    start(*lane, event.peer);
-    cm_.accept(event.id, local, at);
+    if (start(*lane, event.peer)) return cm_.accept(event.id, local, at);
+    say(fmt::format("{} asks for a connection to {}: ERROR", daq::print_ip(event.peer_ip),
+                    std::exchange(lane->stream->summary().trouble, {})));
+    lane->stream->disconnect();
+    lane->state = State::Free;
+    cm_.refuse(event.id, daq::Ack::Error);
   }
 
   void on_failure(Lane& lane, Instant at) {

@@ -31,6 +31,11 @@ sockaddr_in address_of(uint32_t ip, uint16_t port) {
 
 std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
 
+void print_line(std::FILE* to, const std::string& text) noexcept {
+  std::fputs((text + '\n').c_str(), to);
+  std::fflush(to);
+}
+
 Instant now() {
   timespec t{};
   ::clock_gettime(CLOCK_MONOTONIC, &t);

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -20,6 +21,9 @@ struct Trouble : std::runtime_error {
   using runtime_error::runtime_error;
 };
 std::string with_errno(const std::string& what);
+
+// A line for people. Where it cannot be written, work goes on all the same.
+void print_line(std::FILE* to, const std::string& text) noexcept;
 
 Instant now();
 
