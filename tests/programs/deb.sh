@@ -28,7 +28,7 @@ if grep -E '^ (Depends|Conflicts|Replaces|Provides): .*(ibverbs|rdmacm)' "$logs/
 again=$(mktemp -d -p "$work")
 cmp "$package" "$("$root/scripts/deb.sh" "$build" "$again")" || fail "the same build gives another package"
 if command -v lintian >/dev/null; then
-  lintian --allow-root "$package" >"$logs/lintian" 2>&1 || fail "lintian: exit status $?"
+  TMPDIR=$work lintian --allow-root "$package" >"$logs/lintian" 2>&1 || fail "lintian: exit status $?"
   if grep -E '^[EW]:' "$logs/lintian"; then fail "lintian complains"; fi
 fi
 note "ok the package"
@@ -47,7 +47,8 @@ in_copy=(unshare -m bash -euo pipefail -c '
 "${in_copy[@]}" chroot "$fs/root" dpkg -s libc6 >"$logs/copy" 2>&1 ||
   skip "the package is good; it cannot be installed here: no overlay of this system can be made (as root it can)"
 
-export package fs
+image_env=$(sed -n "s/^ENV //p" "$root/examples/ci/Dockerfile" | sort)
+export package fs image_env
 "${in_copy[@]}" bash -euo pipefail -c '
   # What differs from the system, the records of dpkg and of caches apart.
   changed() {
@@ -76,6 +77,7 @@ export package fs
   run verbena run -- rping -c -V -C 3 -a 127.0.0.1 -p 7174
   wait $server
   run verbena perf --help >/dev/null
+  [ "$(run verbena env | sed "s/^export //" | tr -d "\047" | sort)" = "$image_env" ] # what the container image sets
   run sh -c "gunzip -c /usr/share/man/man1/verbena.1.gz" | grep -q "^.TH VERBENA 1"
   run bash -c ". /usr/share/bash-completion/completions/verbena; complete -p verbena"
 
