@@ -390,7 +390,7 @@ TEST_F(ShmRing, LinesThatOnlySendOnDoNotHoldTheReader) {
 }
 
 TEST_F(ShmRing, APositionThatLiesBreaksTheWriter) {
-  for (const uint64_t lie : {uint64_t{1} << 40, UINT64_MAX, uint64_t{2} << 20}) {
+  for (const uint64_t lie : {uint64_t{1} << 40, UINT64_MAX, uint64_t{2} << 20, kWordBytes / 2}) {
     RingWriter writer(memory_);
     memory_.control->freed = 0;
     while (write(writer, 1, 60'000)) {

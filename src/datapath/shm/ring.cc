@@ -41,8 +41,8 @@ bool RingWriter::has_room(size_t bytes) {
 
 bool RingWriter::see_freed() {
   const uint64_t freed = memory_.control->freed.load(std::memory_order_acquire);
-  // It only goes forward, and never beyond what was written.
-  broken_ |= freed - freed_ > position_ - freed_;
+  // It only goes forward, from word to word, and never beyond what was written.
+  broken_ |= freed - freed_ > position_ - freed_ || freed % kWordBytes != 0;
   if (!broken_) freed_ = freed;
   return !broken_;
 }
