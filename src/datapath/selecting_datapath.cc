@@ -114,6 +114,11 @@ void SelectingDatapath::disarm() {
   shm_->disarm();
 }
 
+void SelectingDatapath::hurry() {
+  looks_ += kFullLook;
+  shm_->hurry();
+}
+
 // One is enough to be asked again.
 size_t SelectingDatapath::room() const {
   return pushed_ < kBytesPerTurn && (!to_udp_ || udp_->sink().room() > 0) ? 1 : 0;

@@ -57,6 +57,9 @@ constexpr int kTurnsPerHold = 16;
 constexpr int kSpins = 100;
 constexpr int kRoundsPerCall = 4;
 constexpr int kNapsForLock = 10;
+// Whoever polls no more often than this counts turns that are long: what is looked at once in so
+// many of them is to be looked at in time all the same.
+constexpr Duration kSeldom = microseconds(5);
 // What makes a burst, and how long the thread waits awake for the next.
 constexpr uint64_t kBurstPackets = 8;
 constexpr Duration kLinger = microseconds(50);
@@ -92,7 +95,9 @@ Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   std::span<const wire::RxPacket> packets = datapath_->receive();
   if (packets.empty() && !engine_->anything_to_send()) packets = datapath_->linger();
-  const Instant at = turned_at_ = clock_.now();
+  const Instant at = clock_.now();
+  if (local_ != nullptr && at - turned_at_ > kSeldom) local_->hurry();
+  turned_at_ = at;
   if (local_ != nullptr && local_->anything_gone()) [[unlikely]]
     narrow_paths(at);
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&

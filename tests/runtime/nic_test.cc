@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "datapath/shm/hello.h"
 
 namespace verbena::runtime {
 namespace {
@@ -264,6 +267,25 @@ TEST_F(NicTest, APostIsNotHeldUpByAnotherOnesSilence) {
   EXPECT_EQ(wait_passively(a_).status, core::WcStatus::Success);
   EXPECT_TRUE(nic_->destroy_qp(silent.qp, nullptr).ok());
   EXPECT_TRUE(nic_->destroy_qp(nobody.qp, nullptr).ok());
+}
+
+// A caller waits for so long before it goes over the wire.
+TEST_F(NicTest, OneWhoPollsSeldomNoticesCallersSoon) {
+  const auto poll_after = [&](Duration pause) {
+    const Instant until = now() + pause;
+    while (now() < until) {
+    }
+    nic_->turn_for_poller();
+  };
+  for (int round = 0; round < 4; ++round) {
+    const datapath::UniqueFd caller = datapath::open_shm_socket();
+    const datapath::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
+    ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
+    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // no hello: it is hung up on
+    int polls = 0;
+    for (; polls < 2000 && !datapath::hung_up(caller.get()); ++polls) poll_after(microseconds(40));
+    EXPECT_LT(polls, 200);
+  }
 }
 
 TEST_F(NicTest, ASecondContextSharesTheNic) {

@@ -66,6 +66,8 @@ class ShmDatapath {
   bool arm();
   // It waits no longer.
   void disarm();
+  // receive() is called seldom, and attends to others the sooner.
+  void hurry() { calls_since_attended_ += kSeldomCall; }
   // Looks after calls, and peers that ended. Links that it opens may have brought something:
   // receive() comes next.
   void attend();
@@ -78,6 +80,8 @@ class ShmDatapath {
   std::optional<std::string> take_notice();
 
  private:
+  static constexpr uint32_t kSeldomCall = 16;
+
   // A process that was called and has not answered.
   struct Call {
     uint8_t slot;
