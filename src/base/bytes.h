@@ -57,6 +57,14 @@ inline void store_be64(std::byte* p, uint64_t v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// Of what lies there, the word that ends it, as wide as its place allows: 8, 4, 2 or 1 bytes. It is
+// what programs spin on.
+constexpr size_t last_word_bytes(uint64_t address, size_t bytes) {
+  size_t width = 8;
+  while (width > bytes || (address + bytes) % width != 0) width /= 2;
+  return width;
+}
+
 // memcpy for what is short and of varying length, where the call would cost more than the copy.
 inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
   const auto move = [&]<typename Word>(Word word, size_t at) {

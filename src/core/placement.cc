@@ -5,21 +5,36 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/bytes.h"
+
 namespace verbena::core {
 
-void place_last_byte_last(std::byte* to, std::span<const std::byte> from) {
+namespace {
+
+template <typename Word>
+void store_whole(std::byte* to, const std::byte* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof word);
+  __atomic_store_n(reinterpret_cast<Word*>(to), word, __ATOMIC_RELEASE);
+}
+
+}  // namespace
+
+void place_last_word_last(std::byte* to, std::span<const std::byte> from) {
   if (from.empty()) return;
-  if (from.size() == 8 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
-    // The common flag-and-counter update, in one store.
-    uint64_t value;
-    std::memcpy(&value, from.data(), 8);
-    __atomic_store_n(reinterpret_cast<uint64_t*>(to), value, __ATOMIC_RELEASE);
-    return;
+  const size_t width = last_word_bytes(reinterpret_cast<uintptr_t>(to), from.size());
+  const size_t body = from.size() - width;
+  if (body != 0) std::memcpy(to, from.data(), body);
+  switch (width) {
+    case 8:
+      return store_whole<uint64_t>(to + body, from.data() + body);
+    case 4:
+      return store_whole<uint32_t>(to + body, from.data() + body);
+    case 2:
+      return store_whole<uint16_t>(to + body, from.data() + body);
+    default:
+      return store_whole<uint8_t>(to + body, from.data() + body);
   }
-  const size_t body = from.size() - 1;
-  std::memcpy(to, from.data(), body);
-  __atomic_store_n(reinterpret_cast<unsigned char*>(to + body),
-                   std::to_integer<unsigned char>(from[body]), __ATOMIC_RELEASE);
 }
 
 namespace {
@@ -73,7 +88,7 @@ bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sge
   if (!granted) return false;
   for (size_t i = 0; i < count; ++i) {
     if (ends_message && i + 1 == count) {
-      place_last_byte_last(pieces[i].to, from.first(pieces[i].bytes));
+      place_last_word_last(pieces[i].to, from.first(pieces[i].bytes));
     } else {
       std::memcpy(pieces[i].to, from.data(), pieces[i].bytes);
     }

@@ -12,9 +12,10 @@
 
 namespace verbena::core {
 
-// Copies so that the last byte becomes visible last: programs spin on it to learn that a message is
-// there, and a plain memcpy may store it before bytes in front of it.
-void place_last_byte_last(std::byte* to, std::span<const std::byte> from);
+// Copies so that the last word becomes visible last, and whole: programs spin on it, or on its last
+// byte, to learn that a message is there, and a plain memcpy may store it before bytes in front of
+// it.
+void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
 // A run of message bytes as they lie in registered memory, gathered for one packet.
 struct Gather {

@@ -173,7 +173,7 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
         run_local(wqe);
         continue;
       }
-      if (may_go_direct(wqe) && had_better_go_direct(sink, now) && go_direct(wqe, sink, now)) {
+      if (may_go_direct(wqe) && had_better_go_direct(sink, now) && go_direct(wqe, sink)) {
         ++sent;
         continue;
       }

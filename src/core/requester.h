@@ -97,7 +97,7 @@ class Requester final : public SendSide {
   // --- requester_direct.cc ----------------------------------------------------------------------
   bool may_go_direct(const SendWqe& wqe) const;
   bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
-  bool go_direct(const SendWqe& wqe, wire::PacketSink& sink, Instant now);
+  bool go_direct(const SendWqe& wqe, wire::PacketSink& sink);
   void take_back(wire::PacketSink& sink, Instant now);
   Instant stuck_time(Instant now) const;
 

@@ -43,7 +43,7 @@ bool Requester::had_better_go_direct(const wire::PacketSink& sink, Instant now) 
 
 // A packet's worth of it: more is not made reachable at once. False: the peer is to be asked, for
 // all of it.
-bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink, Instant now) {
+bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink) {
   const bool write = wqe.op == SendOp::Write;
   const uint32_t offset = direct_bytes_;
   const uint32_t bytes = std::min(wqe.length - offset, wire::kMaxPayloadBytes);
@@ -65,8 +65,7 @@ bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink, Instant no
                     .length = wqe.length,
                     .offset = offset,
                     .bytes = bytes,
-                    .local = local.view(),
-                    .now = now})) {
+                    .local = local.view()})) {
     return false;
   }
   direct_refused_ = UINT64_MAX;
@@ -90,7 +89,7 @@ void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
     if (cursor_ == queue_.tail()) return;
     const SendWqe& wqe = queue_.at(cursor_);
     if (!may_go_direct(wqe) || !had_better_go_direct(sink, now)) return;
-    if (!go_direct(wqe, sink, now)) return;
+    if (!go_direct(wqe, sink)) return;
   }
 }
 

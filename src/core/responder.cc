@@ -256,7 +256,7 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
                        message_->reth.address + message_->received, p.payload.size(), kRemoteWrite);
     if (to == nullptr) return denied;
     if (p.op.ends_message()) {
-      place_last_byte_last(to, p.payload);
+      place_last_word_last(to, p.payload);
     } else {
       std::memcpy(to, p.payload.data(), p.payload.size());
     }

@@ -99,7 +99,7 @@ void UcReceiver::execute_write(const wire::Packet& p) {
     std::byte* const to = resolve(message_->received, p.payload.size());
     if (to == nullptr) return drop_message(CounterId::writes_refused);
     if (p.op.ends_message()) {
-      place_last_byte_last(to, p.payload);
+      place_last_word_last(to, p.payload);
     } else {
       std::memcpy(to, p.payload.data(), p.payload.size());
     }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 
-#include "base/time.h"
 #include "wire/identifiers.h"
 #include "wire/packet_io.h"
 #include "wire/psn.h"
@@ -51,7 +50,7 @@ struct OneSided {
   Qpn source;  // the queue pair that it was posted to
   Qpn destination;
   bool write = false;
-  bool ends_message = false;  // a WRITE's last byte becomes visible last
+  bool ends_message = false;  // a WRITE's last word becomes visible last
   uint32_t access = 0;        // what the peer must permit
   uint32_t rkey = 0;
   uint64_t remote_address = 0;  // of all of it
@@ -60,7 +59,6 @@ struct OneSided {
   uint32_t bytes = 0;
   // This part here: given, or to be filled.
   std::span<const std::span<const std::byte>> local;
-  Instant now{};
 };
 
 // Requests of one queue pair, all of which the peer may not have read yet.

@@ -2,13 +2,17 @@
 #include "datapath/shm/peer_memory.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -208,6 +212,45 @@ TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
   EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(4096)), kInitiator, kTarget));
 }
 
+// It keeps its number.
+TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::raise(SIGSTOP);
+    ::execl("/bin/sleep", "sleep", "60", nullptr);
+    ::_exit(1);
+  }
+  theirs.reset();
+  ::waitpid(child, nullptr, WUNTRACED);
+  PeerMemory peer(child, std::move(seen_), ours.get());
+  ASSERT_TRUE(peer.copy(request(true, 0, std::span(buffer_).first(64)), kInitiator, kTarget));
+  ::kill(child, SIGCONT);
+  pollfd gone{.fd = ours.get(), .events = POLLRDHUP, .revents = 0};
+  EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
+  // Where the new program has memory, too.
+  uint64_t writable = 0;
+  std::ifstream maps("/proc/" + std::to_string(child) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("[stack]") != line.npos) writable = std::stoull(line, nullptr, 16);
+  }
+  ASSERT_NE(writable, 0u);
+  own_.show({.key = kKey,
+             .pd = 3,
+             .base = writable,
+             .iova = kIova,
+             .length = 4096,
+             .access = kWrite | kRead});
+  for (const size_t bytes : {1u, 8u, 64u, 4096u}) {
+    EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kInitiator, kTarget))
+        << bytes;
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
   own_.show({.key = kKey,
              .pd = 3,
@@ -242,10 +285,13 @@ TEST_F(ExposedTest, WhatAProgramSpinsOnComesWholeAndLast) {
         const auto before = static_cast<unsigned char>((round - 1) % 251 + 1);
         for (;;) {
           if (stop) return;
-          if (bytes == 8) {
+          if (bytes % 4 == 0) {
+            const auto end = at + bytes;
             const uint64_t word =
-                __atomic_load_n(reinterpret_cast<uint64_t*>(at), __ATOMIC_ACQUIRE);
-            const uint64_t ones = 0x0101010101010101u;
+                bytes == 4
+                    ? __atomic_load_n(reinterpret_cast<uint32_t*>(end - 4), __ATOMIC_ACQUIRE)
+                    : __atomic_load_n(reinterpret_cast<uint64_t*>(end - 8), __ATOMIC_ACQUIRE);
+            const uint64_t ones = bytes == 4 ? 0x01010101u : 0x0101010101010101u;
             if (word == ones * expected) break;
             if (round > 1 && word != ones * before) torn.fetch_add(1);
           } else if (__atomic_load_n(at + bytes - 1, __ATOMIC_ACQUIRE) == expected) {

@@ -38,8 +38,53 @@ TEST(PlacementOrder, LastByteBecomesVisibleLast) {
     const auto end = std::chrono::steady_clock::now() + kPatience;
     for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
       std::fill(message.begin(), message.end(), static_cast<std::byte>(round % 251 + 1));
-      place_last_byte_last(reinterpret_cast<std::byte*>(buffer.data()), message);
+      place_last_word_last(reinterpret_cast<std::byte*>(buffer.data()), message);
       while (read.load(std::memory_order_acquire) != round) std::this_thread::yield();
+    }
+    stop = true;
+    reader.join();
+    EXPECT_GT(read.load(), 0);
+    EXPECT_EQ(torn.load(), 0) << length << " bytes";
+  }
+}
+
+// Programs spin on a counter of four or eight bytes, too, by itself or behind what it is about.
+TEST(PlacementOrder, LastWordBecomesVisibleLastAndWhole) {
+  constexpr int kRounds = 20000;
+  constexpr auto kPatience = std::chrono::seconds(1);
+  for (const size_t length : {4u, 8u, 12u, 64u, 1000u, 4096u}) {
+    std::vector<uint64_t> words(length / 8 + 1);
+    auto* const buffer = reinterpret_cast<unsigned char*>(words.data());
+    const auto last_word = [&]() -> uint64_t {
+      if (length % 8 == 0) return __atomic_load_n(&words[length / 8 - 1], __ATOMIC_ACQUIRE);
+      auto* const at = reinterpret_cast<uint32_t*>(buffer + length - 4);
+      return __atomic_load_n(at, __ATOMIC_ACQUIRE) * 0x100000001u;
+    };
+    std::atomic<int> read{0};
+    std::atomic<int> torn{0};
+    std::atomic<bool> stop{false};
+    std::thread reader([&] {
+      uint64_t before = 0;
+      for (int round = 1; round <= kRounds; ++round) {
+        uint64_t word;
+        while ((word = last_word()) == before) {
+          if (stop) return;
+        }
+        const auto expected = static_cast<unsigned char>(round % 251 + 1);
+        torn.fetch_add(word != expected * 0x0101010101010101u ? 1 : 0);
+        for (size_t i = 0; i < length; ++i) torn.fetch_add(buffer[i] != expected ? 1 : 0);
+        before = expected * 0x0101010101010101u;
+        read.store(round, std::memory_order_release);
+      }
+    });
+    std::vector<std::byte> message(length);
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
+      std::fill(message.begin(), message.end(), static_cast<std::byte>(round % 251 + 1));
+      place_last_word_last(reinterpret_cast<std::byte*>(buffer), message);
+      while (read.load(std::memory_order_acquire) != round) {
+        if (std::chrono::steady_clock::now() > end) break;
+      }
     }
     stop = true;
     reader.join();

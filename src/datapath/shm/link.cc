@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "datapath/no_cancel.h"
-#include "datapath/shm/hello.h"
 #include "wire/headers.h"
 #include "wire/opcode.h"
 
@@ -23,10 +22,6 @@ namespace {
 constexpr size_t kMaxAddresses = 256;
 // More than that is copied once, to where it belongs.
 constexpr uint32_t kShortBody = 32;
-
-// A process's number comes back when the kernel has given out all others, which takes seconds. So
-// it is enough to look this often whether it is still that process.
-constexpr Duration kLookEvery = milliseconds(1);
 
 // How addresses are announced.
 struct AddressesRecord {
@@ -105,11 +100,6 @@ void Link::flush() {
 
 bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
   if (!memory_.reachable()) return false;
-  if (request.now - seen_alive_ > kLookEvery) {
-    const NoCancel no_cancel;
-    if (!bell_.valid() && hung_up(socket_.get())) return false;
-    seen_alive_ = request.now;
-  }
   writer_.begin_visit();
   const bool done = memory_.copy(request, addresses.source, addresses.destination);
   writer_.end_visit();

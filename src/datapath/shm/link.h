@@ -122,7 +122,6 @@ class Link {
   RingWriter writer_;
   RingReader reader_;
   PeerMemory memory_;
-  Instant seen_alive_{INT64_MIN / 2};
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // by us
   struct Known {

@@ -11,6 +11,10 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/bytes.h"
+#include "datapath/no_cancel.h"
+#include "datapath/shm/hello.h"
+
 namespace verbena::datapath {
 namespace {
 
@@ -18,7 +22,7 @@ constexpr size_t kMostPieces = 64;
 
 // What a program may spin on comes last, by a copy of its own. A word is stored as one.
 bool is_stored_whole(uint64_t address, size_t bytes) {
-  return bytes == 1 || (bytes == 8 && address % 8 == 0);
+  return last_word_bytes(address, bytes) == bytes;
 }
 
 struct Pieces {
@@ -28,23 +32,29 @@ struct Pieces {
   void add(uint64_t address, size_t bytes) {
     list[count++] = {reinterpret_cast<void*>(address), bytes};
   }
-  void set_last_byte_apart() {
+  void set_last_word_apart() {
     iovec& last = list[count - 1];
     const auto address = reinterpret_cast<uint64_t>(last.iov_base);
-    if (is_stored_whole(address, last.iov_len)) return;
-    --last.iov_len;
-    add(address + last.iov_len, 1);
+    const size_t width = last_word_bytes(address, last.iov_len);
+    if (width == last.iov_len) return;
+    last.iov_len -= width;
+    add(address + last.iov_len, width);
   }
 };
 
 }  // namespace
 
-PeerMemory::PeerMemory(pid_t process, PeerExposure exposure)
-    : process_(process), exposure_(std::move(exposure)) {
+PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
+    : process_(process), socket_(socket), exposure_(std::move(exposure)) {
   if (!reachable()) return;
   char name[32];
   std::snprintf(name, sizeof name, "/proc/%d/mem", process);
   file_ = UniqueFd(::open(name, O_RDWR | O_CLOEXEC));
+}
+
+bool PeerMemory::gone() const {
+  const NoCancel no_cancel;
+  return socket_ >= 0 && hung_up(socket_);
 }
 
 // System calls by number: the library's functions may be points of cancellation.
@@ -61,12 +71,13 @@ bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
   // Nothing of it is seen before the rest.
   const uint64_t placed_at = r.write ? address : reinterpret_cast<uint64_t>(r.local.front().data());
   if (r.local.size() == 1 && file_.valid() && is_stored_whole(placed_at, r.bytes)) {
-    if (copy_short(r.write, r.local.front(), address) == static_cast<long>(r.bytes)) return true;
+    return copy_short(r.write, r.local.front(), address) == static_cast<long>(r.bytes);
   }
+  if (gone()) return false;
   Pieces here, there;
   for (const auto& span : r.local) here.add(reinterpret_cast<uint64_t>(span.data()), span.size());
   there.add(address, r.bytes);
-  if (r.ends_message) (r.write ? there : here).set_last_byte_apart();
+  if (r.ends_message) (r.write ? there : here).set_last_word_apart();
   const long done = ::syscall(r.write ? SYS_process_vm_writev : SYS_process_vm_readv, process_,
                               here.list.data(), here.count, there.list.data(), there.count, 0);
   if (done == static_cast<long>(r.bytes)) [[likely]]

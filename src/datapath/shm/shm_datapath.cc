@@ -233,7 +233,8 @@ void ShmDatapath::allow_access(uint8_t slot, int exposure) {
   const bool self = slot == slot_;
   if (!self && !std::exchange(permitted_peers_, true)) permit_peers();
   Link& link = *by_slot_[slot];
-  link.allow({self ? ::getpid() : peer_process(link.fd()), std::move(peer.value())});
+  link.allow({self ? ::getpid() : peer_process(link.fd()), std::move(peer.value()),
+              self ? -1 : link.fd()});
 }
 
 bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addresses& addresses) {

@@ -63,13 +63,13 @@ TEST_F(PlacementTest, ScatterWritesAllOrNothing) {
   for (const size_t i : {101, 104, 199, 202}) EXPECT_EQ(memory_[i], static_cast<std::byte>(i));
 }
 
-TEST_F(PlacementTest, PlaceLastByteLastCopiesEveryLengthAtEveryAlignment) {
+TEST_F(PlacementTest, PlaceLastWordLastCopiesEveryLengthAtEveryAlignment) {
   std::array<std::byte, 64> from;
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(0x80 + i);
   for (size_t align = 0; align < 9; ++align) {
     for (size_t length = 0; length < 40; ++length) {
       alignas(8) std::array<std::byte, 64> to{};
-      place_last_byte_last(to.data() + align, std::span(from).first(length));
+      place_last_word_last(to.data() + align, std::span(from).first(length));
       EXPECT_TRUE(std::equal(from.begin(), from.begin() + static_cast<ptrdiff_t>(length),
                              to.begin() + static_cast<ptrdiff_t>(align)));
       EXPECT_EQ(to[align + length], std::byte{0});
