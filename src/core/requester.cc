@@ -179,7 +179,9 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
       }
       if (!qp_.window->open()) break;
       if (!wqe.numbered) number(wqe);
-      if (!send_new(sink, now)) break;
+      // Others may have the window before the next turn: what is under way must not wait for that.
+      const bool last_of_turn = qp_.window->users > 1 && (sent + 1 == budget || sink.room() == 1);
+      if (!send_new(sink, now, last_of_turn)) break;
     }
     ++sent;
   }
@@ -206,9 +208,9 @@ Requester::Piece Requester::piece_at(Place at) const {
   return piece;
 }
 
-bool Requester::send_new(wire::PacketSink& sink, Instant now) {
+bool Requester::send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack) {
   const Piece piece = piece_at({cursor_, cursor_packet_});
-  if (!push_request(piece, sink, false)) return false;
+  if (!push_request(piece, sink, ask_for_ack)) return false;
   const SendWqe& wqe = queue_.at(cursor_);
   if (is_read_or_atomic(wqe.op)) reads_.push_back({piece.first, piece.end() - 1});
   const uint32_t cost = cost_of(wqe, cursor_packet_, piece.packets);

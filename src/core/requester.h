@@ -85,7 +85,7 @@ class Requester final : public SendSide {
   Blocked new_request_blocked(Instant now);
   void number(SendWqe& wqe);
   void run_local(SendWqe& wqe);
-  bool send_new(wire::PacketSink& sink, Instant now);
+  bool send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack);
   bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,

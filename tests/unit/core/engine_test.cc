@@ -161,6 +161,34 @@ TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
   EXPECT_TRUE(waiter_goes());
 }
 
+// While others have the window, what was sent before must be acknowledged, or it fills for good.
+TEST_F(EngineTest, TheLastPacketOfATurnAsksForAnAck) {
+  QueuePair& x = make_connected({.mtu = wire::Mtu::k4096});
+  QueuePair& y = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
+  qp_ = &x;
+  ASSERT_TRUE(post(SendOp::Write, 1, 3 * 4096).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, kRegionBytes).ok());
+  qp_ = &y;
+  ASSERT_TRUE(post(SendOp::Write, 3, kRegionBytes).ok());
+  const auto sent = transmit();
+  const auto first_of_y = std::ranges::find_if(sent, [](const Sent& s) { return s.psn() >= 9000; });
+  ASSERT_NE(first_of_y, sent.begin());
+  ASSERT_NE(first_of_y, sent.end());
+  const Sent& last_of_turn = *std::prev(first_of_y);
+  EXPECT_EQ(last_of_turn.psn(), 107u);
+  EXPECT_TRUE(last_of_turn.packet.bth.ack_request);
+}
+
+TEST_F(EngineTest, OneAloneAsksOnlyEveryEighth) {
+  qp_ = &make_connected({.mtu = wire::Mtu::k4096});
+  ASSERT_TRUE(post(SendOp::Write, 1, 3 * 4096).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, kRegionBytes).ok());
+  const auto sent = transmit();
+  ASSERT_GT(sent.size(), 10u);
+  EXPECT_FALSE(sent[7].packet.bth.ack_request);
+  EXPECT_TRUE(sent[10].packet.bth.ack_request);
+}
+
 // A queue pair that always has more to send must not take all the room there ever is.
 TEST_F(SharedWindowTest, BusyNeighbourDoesNotStarveTheOther) {
   qp_ = hog_;
