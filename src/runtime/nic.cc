@@ -53,6 +53,7 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
       delete dying;
       return;
     }
+    dying->stop();   // a visitor may take its time, and others want to open and fork meanwhile
     lock_process();  // until its sockets are closed: the child of a fork would keep them
     unregister_nic(dying);
     delete dying;
@@ -167,21 +168,25 @@ Status Nic::decorate() {
   return {};
 }
 
-Nic::~Nic() {
-  const bool started = thread_running_;  // otherwise there is no engine, or no datapath
-  if (started) {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-      eventfd_write(wake_fd_, 1);
-    }
-    pthread_join(thread_, nullptr);
+// No thread, and no peer at work in our memory.
+void Nic::stop() {
+  if (!thread_running_) return;  // there is no engine, or no datapath
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    eventfd_write(wake_fd_, 1);
   }
-  if (started && local_ != nullptr) {
+  pthread_join(thread_, nullptr);
+  if (local_ == nullptr) return;
+  {
+    const Guard guard(*this);
     local_->shared_memory().withdraw();
-    await_visitors();
   }
-  if (started) pass_on_what_is_left();
+  await_visitors();
+}
+
+Nic::~Nic() {
+  if (thread_running_) pass_on_what_is_left();
   if (wake_fd_ >= 0) close(wake_fd_);
   if (gate_fd_ >= 0) close(gate_fd_);
 }

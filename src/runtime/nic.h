@@ -137,6 +137,7 @@ class Nic {
   friend class Management;
   explicit Nic(const DeviceInfo& device);
   Status start();
+  void stop();
   void add_shared_memory(std::unique_ptr<datapath::UdpDatapath> udp);
   Status decorate();
   static void* thread_main(void* self);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/bytes.h"
 #include "datapath/no_cancel.h"
@@ -42,11 +43,18 @@ struct Pieces {
   }
 };
 
+// Where /proc is another PID namespace's, a number there is another process.
+bool proc_is_ours() {
+  char link[16]{};
+  const ssize_t n = ::readlink("/proc/self", link, sizeof link - 1);
+  return n > 0 && std::atoi(link) == ::getpid();
+}
+
 }  // namespace
 
 PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
     : process_(process), socket_(socket), exposure_(std::move(exposure)) {
-  if (!reachable()) return;
+  if (!reachable() || !proc_is_ours()) return;
   char name[32];
   std::snprintf(name, sizeof name, "/proc/%d/mem", process);
   file_ = UniqueFd(::open(name, O_RDWR | O_CLOEXEC));

@@ -376,6 +376,11 @@ TEST_F(ExposureTest, AQueuePairIsShownWhileItExecutesRequests) {
   EXPECT_TRUE(shown_.qps.empty());
 }
 
+TEST_F(ExposureTest, WhereNoReadIsTakenNoneIsShown) {
+  connect({.max_dest_read_atomic = 0});
+  EXPECT_EQ(shown_.qps[qp().qpn().value()].access, kRemoteWrite);
+}
+
 TEST_F(ExposureTest, AQueuePairThatFailsIsHidden) {
   connect({.access = 0});
   ASSERT_FALSE(shown_.qps.empty());
