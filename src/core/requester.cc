@@ -177,7 +177,8 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
         ++sent;
         continue;
       }
-      if (!qp_.window->open()) break;
+      // What was denied takes no room: it fails.
+      if (!qp_.window->open() && denied_ != cursor_) break;
       if (!wqe.numbered) number(wqe);
       // Others may have the window before the next turn: what is under way must not wait for that.
       const bool last_of_turn = qp_.window->users > 1 && (sent + 1 == budget || sink.room() == 1);
