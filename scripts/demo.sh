@@ -71,6 +71,9 @@ port=$((23000 + RANDOM % 6000))
 while listening "$port"; do port=$((port + 1)); done
 command=(ib_write_bw -d verbena_lo -x 0 -p "$port" -n "$iterations" -s "$size" -F --report_gbits)
 
+# Between two processes of one host packets would go through memory; the demo shows the wire.
+export VERBENA_DATAPATH=udp
+echo "both with VERBENA_DATAPATH=udp, which forces the wire"
 echo "server:  verbena run -- ${command[*]}"
 echo "client:  verbena run -- ${command[*]} 127.0.0.1"
 echo
