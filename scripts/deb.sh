@@ -35,14 +35,10 @@ done
 (cd "$stage" && strip --strip-unneeded --remove-section=.comment --remove-section=.note "${binaries[@]}")
 gzip -9n "$package"/usr/share/man/man*/*
 cat >"$docs/copyright" <<END
-Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
-Upstream-Name: Verbena
+Verbena is Copyright $(date -u -d "@$SOURCE_DATE_EPOCH" +%Y) the Verbena authors.
 
-Files: *
-Copyright: $(date -u -d "@$SOURCE_DATE_EPOCH" +%Y) the Verbena authors
-License: Apache-2.0
- On Debian systems the full text of the Apache License, version 2.0, is in
- /usr/share/common-licenses/Apache-2.0.
+It is licensed under the Apache License, version 2.0. On Debian systems its full text is in
+/usr/share/common-licenses/Apache-2.0.
 END
 gzip -9n >"$docs/changelog.gz" <<END
 verbena ($version) unstable; urgency=medium

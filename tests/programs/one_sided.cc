@@ -242,9 +242,12 @@ void pong(End& e) {
   }
 }
 
+// Nothing tells from outside whether a peer's thread sleeps yet. What is asserted holds either way.
+void let_peer_settle() { usleep(50'000); }
+
 void stopped_parent(End& e, pid_t child) {
   e.connect(14, 7);
-  usleep(50'000);  // it sleeps, or polls, by now
+  let_peer_settle();
   stop(child);
   one_at_a_time(e, 10);
   deep_queue(e, 20, 64, 100);
@@ -277,7 +280,7 @@ void stopped_child(End& e, bool polls) {
 // What is posted behind a SEND waits with it for the peer to go on.
 void order_parent(End& e, pid_t child) {
   e.connect(17, 7);
-  usleep(50'000);
+  let_peer_settle();
   stop(child);
   fill(e.memory.data(), 64, 3);
   e.post(IBV_WR_SEND, 1, 0, 0, 64);
@@ -316,10 +319,10 @@ void withdrawn_child(End& e) {
     e.connect(14, 7);
     while (__atomic_load_n(&e.memory[0], __ATOMIC_ACQUIRE) != round + 1) {
     }
-    usleep(static_cast<useconds_t>(200 + round * 13));
+    usleep(static_cast<useconds_t>(200 + round * 13));  // in the middle of it, each time elsewhere
     must(ibv_dereg_mr(e.mr) == 0, "ibv_dereg_mr");
     std::memset(e.memory.data(), 0xEE, 65536);
-    usleep(2000);
+    usleep(2000);  // a copy that is late would show
     for (size_t i = 0; i < 65536; ++i)
       must(e.memory[i] == 0xEE, "memory that was taken back was written");
     e.offer();
@@ -341,7 +344,7 @@ void killed_parent(End& e, pid_t child) {
 // Where the kernel forbids it, the peer's help is asked for.
 void denied_parent(End& e) {
   e.connect(14, 7);
-  usleep(50'000);
+  let_peer_settle();
   for (uint32_t i = 0; i < 10; ++i) {
     fill(e.memory.data(), 5000, i);
     e.post(IBV_WR_RDMA_WRITE, 1, 0, 7, 5000);

@@ -9,19 +9,9 @@
 #include <string>
 
 #include "daq/message.h"
+#include "tools/owned.h"
 
 namespace verbena::daqtool {
-
-// For std::unique_ptr: ends what `function` ends.
-template <auto function>
-struct EndedBy {
-  template <typename T>
-  void operator()(T* object) const {
-    function(object);
-  }
-};
-template <typename T, auto function>
-using Owned = std::unique_ptr<T, EndedBy<function>>;
 
 // The device that has `ip` among its addresses, with what is made from it once.
 struct VerbsDevice {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/owned.h"
 #include "tools/perf/protocol.h"
 
 namespace verbena::perf {
@@ -24,16 +25,6 @@ struct Trouble : std::runtime_error {
 using Clock = std::chrono::steady_clock;
 inline constexpr std::chrono::seconds kPatience{10};  // for the other side to do something
 
-// For std::unique_ptr: ends what `function` ends.
-template <auto function>
-struct EndedBy {
-  template <typename T>
-  void operator()(T* object) const {
-    function(object);
-  }
-};
-template <typename T, auto function>
-using Owned = std::unique_ptr<T, EndedBy<function>>;
 using Channel = Owned<rdma_event_channel, rdma_destroy_event_channel>;
 using Id = Owned<rdma_cm_id, rdma_destroy_id>;
 using Event = Owned<rdma_cm_event, rdma_ack_cm_event>;

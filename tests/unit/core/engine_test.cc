@@ -161,6 +161,32 @@ TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
   EXPECT_TRUE(waiter_goes());
 }
 
+// It takes no room in the window, and does not wait for any.
+TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
+  QueuePair& hog = make_connected({.mtu = wire::Mtu::k4096});
+  QueuePair& denied = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
+  qp_ = &denied;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  const Sge bad{kIova, 8, key_ ^ 1};
+  SendRequest r;
+  r.wr_id = 2;
+  r.sges = {&bad, 1};
+  ASSERT_TRUE(engine_.post_send(denied, r, now_).ok());
+  ASSERT_EQ(transmit().size(), 1u);
+  qp_ = &hog;
+  while (hog.window()->open()) {  // and nothing of it is left to wait
+    const uint32_t packets = hog.window()->room() > 40 * 1024 ? 8 : 1;
+    ASSERT_TRUE(post(SendOp::Write, 10, packets * 4096).ok());
+    transmit();
+  }
+  ASSERT_TRUE(hog.window()->waiting.empty());
+  qp_ = &denied;
+  receive_ack(9000);
+  ASSERT_FALSE(hog.window()->open());
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
+}
+
 // While others have the window, what was sent before must be acknowledged, or it fills for good.
 TEST_F(EngineTest, TheLastPacketOfATurnAsksForAnAck) {
   QueuePair& x = make_connected({.mtu = wire::Mtu::k4096});
