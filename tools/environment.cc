@@ -83,6 +83,9 @@ std::optional<std::vector<Variable>> environment_for(const Settings& settings) {
                     *folder));
   } else {
     all.push_back({"LD_PRELOAD", preloads(view)});
+    // NCCL 2.28.9 crashes with any NIC that is not an mlx5 where it may choose how GPUs start
+    // transfers; 2 is the way that works with all of them.
+    if (std::getenv("NCCL_GIN_TYPE") == nullptr) all.push_back({"NCCL_GIN_TYPE", "2"});
   }
   std::string devices;
   for (const std::string& device : settings.devices) {

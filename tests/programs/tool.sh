@@ -134,7 +134,10 @@ eval "$(cat "$logs/out")"
 [ "$LD_LIBRARY_PATH" = "$build/lib" ] || fail "env: LD_LIBRARY_PATH is $LD_LIBRARY_PATH"
 [ "$VERBENA_DEVICES" = "it's" ] || fail "env: quoting"
 [ "$VERBENA_LOG" = debug ] || fail "env: VERBENA_LOG"
-unset LD_LIBRARY_PATH VERBENA_DEVICES VERBENA_LOG
+[ "$NCCL_GIN_TYPE" = 2 ] || fail "env: NCCL_GIN_TYPE is $NCCL_GIN_TYPE"
+try 0 env NCCL_GIN_TYPE=3 "$tool" env
+! grep -q NCCL_GIN_TYPE "$logs/out" || fail "env: changes NCCL_GIN_TYPE"
+unset NCCL_GIN_TYPE LD_LIBRARY_PATH VERBENA_DEVICES VERBENA_LOG
 note "ok env"
 
 # --- devices
