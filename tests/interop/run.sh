@@ -5,6 +5,7 @@
 #
 #   run.sh [-k PATTERN] [-w FILE]            the matrix, Verbena against rxe
 #   run.sh [-k PATTERN] [-w FILE] selftest   the same, rxe against rxe in a second guest: checks this rig
+#   run.sh speed                             only how fast both are inside the guest (at the end of the matrix too)
 #   run.sh [-w FILE] shell [COMMAND...]      a shell (or a command) in the network with the guest; there
 #                                            "guest COMMAND" runs a command in the guest
 #   run.sh build                             only builds what is cached
@@ -27,6 +28,7 @@ NS=verbena-interop-$$
 BRIDGE=roce0
 BOOT_LIMIT_S=120
 CASE_LIMIT_S=90
+SPEED_LIMIT_S=300
 
 usage() { sed -n '2,/^set -/{/^#/{s/^# \{0,1\}//;p}}' "${BASH_SOURCE[0]}"; exit 2; }
 say() { echo "interop: $*" >&2; }
@@ -185,7 +187,10 @@ boot() { # boot NUMBER_OF_GUESTS
     # archives one after the other are unpacked over one another: the cached root, then this tree's files
     mkdir -p "$RUN/extra/usr/bin"
     install "$HERE/guest-init" "$RUN/extra/init"
-    install "$RUN/bin/rc_check" "$RUN/extra/usr/bin/"
+    install "$RUN/bin/rc_check" "$HERE/guest-speed" "$RUN/extra/usr/bin/"
+    if [[ -e $VERBENA_BUILD/lib/libibverbs.so.1 ]]; then
+        install -s -D -t "$RUN/extra/usr/lib/verbena" "$VERBENA_BUILD"/lib/lib{ibverbs,rdmacm}.so.1
+    fi
     (cd "$RUN/extra" && find . | cpio -o -H newc -R 0:0 --quiet) | cat "$GUEST_IMAGE/root.cpio" - >"$RUN/initrd"
     network_up
     for ((id = 0; id < $1; id++)); do start_guest "$id"; done
@@ -425,6 +430,31 @@ cases() {
         'rstream -s %a -p %p -T v -T b -I 1 -C 3 -S 1000000'
 }
 
+# --------------------------------------------------------------------------------------- speed
+
+# Both inside the one guest, so that both have the same kernel and the same emulated processor; not judged, told.
+speed() {
+    set_mtu 4500
+    on_guest 0 "timeout -k 5 $SPEED_LIMIT_S guest-speed ${ADDRESS[rxe]} 3" >"$RUN/speed" 2>&1 || {
+        cat "$RUN/speed"
+        die "the speed in the guest could not be measured"
+    }
+    echo
+    echo "Between two processes in the guest, medians of 3 (aim: 2x):"
+    sort -k 1,2 -k 3,3n "$RUN/speed" | awk '
+        { number[$1 " " $2] = number[$1 " " $2] " " $3 }
+        function median(key, n, all) { n = split(number[key], all, " "); return all[int((n + 1) / 2)] }
+        END {
+            for (who = split("wire memory", paths, " "); who > 0; who--) {
+                path = paths[who]
+                printf "  ib_write_bw 64 KiB, Gb/s: Soft-RoCE %s, Verbena by %s %s: %.1fx\n", median("bandwidth rxe"), path, \
+                    median("bandwidth " path), median("bandwidth " path) / median("bandwidth rxe")
+                printf "  ib_send_lat 8 B, us: Soft-RoCE %s, Verbena by %s %s: %.1fx as quick\n", median("latency rxe"), path, \
+                    median("latency " path), median("latency rxe") / median("latency " path)
+            }
+        }'
+}
+
 # ---------------------------------------------------------------------------------------- main
 
 PATTERN='' CAPTURE='' GUESTS=() QEMU=()
@@ -447,7 +477,8 @@ need_verbena() { [[ -x $VERBENA_BUILD/verbena ]] || die "there is no $VERBENA_BU
 
 check_needs
 case ${1:-matrix} in
-    matrix) need_verbena; boot 1; matrix verbena rxe ;;
+    matrix) need_verbena; boot 1; matrix verbena rxe; speed ;;
+    speed) need_verbena; boot 1; speed ;;
     selftest) boot 2; matrix rxe2 rxe ;;
     shell) shift; boot 1; export VERBENA_BUILD; in_ns "${@:-bash}" ;;
     build) find_guest_image ;;
