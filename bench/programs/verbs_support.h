@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/programs/rc_by_hand.h"
+
 namespace verbena::bench {
 
 using Clock = std::chrono::steady_clock;
@@ -47,15 +49,8 @@ struct Device {
 };
 
 inline Device open_loopback_device() {
-  int count = 0;
-  ibv_device** list = ibv_get_device_list(&count);
-  if (!list) fail("ibv_get_device_list");
   Device device;
-  for (int i = 0; i < count && !device.context; ++i) {
-    if (std::strcmp(ibv_get_device_name(list[i]), "verbena_lo") == 0)
-      device.context = ibv_open_device(list[i]);
-  }
-  ibv_free_device_list(list);
+  device.context = programs::open_device("verbena_lo");
   if (!device.context) fail("no device verbena_lo (start this by: verbena run --)", 0);
   device.pd = ibv_alloc_pd(device.context);
   if (!device.pd) fail("ibv_alloc_pd");
@@ -87,34 +82,10 @@ inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t s
 
 // From RESET to RTS; the peer is on this host and starts at PSN 0 as well.
 inline void connect_queue_pair(const Device& device, ibv_qp* qp, uint32_t peer) {
-  ibv_qp_attr a{};
-  a.qp_state = IBV_QPS_INIT;
-  a.port_num = 1;
-  a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  must(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-       "to INIT");
-  a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = device.mtu;
-  a.dest_qp_num = peer;
-  a.max_dest_rd_atomic = 1;
-  a.min_rnr_timer = 12;
-  a.ah_attr.is_global = 1;
-  a.ah_attr.grh.dgid = device.gid;
-  a.ah_attr.grh.hop_limit = 64;
-  a.ah_attr.port_num = 1;
-  must(ibv_modify_qp(qp, &a,
-                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
-       "to RTR");
-  a.qp_state = IBV_QPS_RTS;
-  a.timeout = 14;
-  a.retry_cnt = 7;
-  a.rnr_retry = 7;
-  a.max_rd_atomic = 1;
-  must(ibv_modify_qp(qp, &a,
-                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                         IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
-       "to RTS");
+  const programs::Connection to{
+      .peer = peer, .gid = device.gid, .mtu = device.mtu, .access = IBV_ACCESS_REMOTE_WRITE};
+  must(make_ready_for_receives(qp, to), "to INIT");
+  must(programs::connect(qp, to), "to RTS");
 }
 
 }  // namespace verbena::bench

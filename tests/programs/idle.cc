@@ -1,13 +1,14 @@
 // A process with connected queue pairs that does nothing: it sends itself one message on each, says
 // "ready", and sleeps on its completion channel.
-//   g++ -std=c++20 idle.cc -libverbs -o idle && idle DEVICE
+//   g++ -std=c++20 -I REPOSITORY idle.cc -libverbs -o idle && idle DEVICE
 #include <infiniband/verbs.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
+
+#include "tests/programs/rc_by_hand.h"
 
 namespace {
 
@@ -19,54 +20,11 @@ void must(bool holds, const char* what) {
   std::exit(1);
 }
 
-ibv_context* open_named(const char* name) {
-  int count = 0;
-  ibv_device** list = ibv_get_device_list(&count);
-  must(list != nullptr, "ibv_get_device_list");
-  for (int i = 0; i < count; ++i) {
-    if (std::strcmp(ibv_get_device_name(list[i]), name) == 0) return ibv_open_device(list[i]);
-  }
-  return nullptr;
-}
-
-void connect(ibv_qp* qp, uint32_t peer, const ibv_gid& gid) {
-  ibv_qp_attr a{};
-  a.qp_state = IBV_QPS_INIT;
-  a.port_num = 1;
-  must(ibv_modify_qp(qp, &a,
-                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
-       "INIT");
-  a = {};
-  a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = IBV_MTU_1024;
-  a.dest_qp_num = peer;
-  a.max_dest_rd_atomic = 1;
-  a.min_rnr_timer = 12;
-  a.ah_attr.is_global = 1;
-  a.ah_attr.grh.dgid = gid;
-  a.ah_attr.grh.hop_limit = 64;
-  a.ah_attr.port_num = 1;
-  must(ibv_modify_qp(qp, &a,
-                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-       "RTR");
-  a = {};
-  a.qp_state = IBV_QPS_RTS;
-  a.timeout = 14;
-  a.retry_cnt = 7;
-  a.rnr_retry = 7;
-  a.max_rd_atomic = 1;
-  must(ibv_modify_qp(qp, &a,
-                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                         IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-       "RTS");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   must(argc == 2, "usage: idle DEVICE");
-  ibv_context* const context = open_named(argv[1]);
+  ibv_context* const context = verbena::programs::open_device(argv[1]);
   must(context != nullptr, "open");
   ibv_gid gid{};
   must(ibv_query_gid(context, 1, 0, &gid) == 0, "ibv_query_gid");
@@ -87,7 +45,10 @@ int main(int argc, char** argv) {
     qps.push_back(ibv_create_qp(pd, &init));
     must(qps.back() != nullptr, "ibv_create_qp");
   }
-  for (int i = 0; i < 2 * kPairs; ++i) connect(qps[i], qps[i ^ 1]->qp_num, gid);
+  for (int i = 0; i < 2 * kPairs; ++i) {
+    const verbena::programs::Connection to{.peer = qps[i ^ 1]->qp_num, .gid = gid};
+    must(make_ready_for_receives(qps[i], to) == 0 && connect(qps[i], to) == 0, "connect");
+  }
 
   for (int i = 0; i < 2 * kPairs; ++i) {
     ibv_sge sge{reinterpret_cast<uintptr_t>(buffer), 64, mr->lkey};

@@ -7,7 +7,7 @@ need g++
 enter_namespace "$@"
 seconds=${VERBENA_IDLE_SECONDS:-10}
 
-g++ -std=c++20 -O1 -Wno-missing-field-initializers "$root/tests/programs/idle.cc" -libverbs \
+g++ -std=c++20 -O1 -Wno-missing-field-initializers -I "$root" "$root/tests/programs/idle.cc" -libverbs \
   -o "$work/idle" 2>"$logs/g++" || skip "idle.cc does not compile: are the verbs headers installed?"
 for name in idle1 idle2; do
   start "$name" "$tool" run -- "$work/idle" verbena_lo

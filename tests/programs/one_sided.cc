@@ -1,7 +1,7 @@
 // WRITEs and READs to another process of this host, which sleeps, polls, is stopped, takes its
 // memory back or is killed meanwhile. Two processes, a parent that posts and a child that is its
 // target.
-//   g++ -std=c++20 one_sided.cc -libverbs -o one_sided && one_sided DEVICE CASE
+//   g++ -std=c++20 -I REPOSITORY one_sided.cc -libverbs -o one_sided && one_sided DEVICE CASE
 // CASE: sleeping, polling (then stopped); order, withdrawn, killed, denied.
 #include <infiniband/verbs.h>
 #include <linux/capability.h>
@@ -20,7 +20,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/programs/rc_by_hand.h"
+
 namespace {
+
+namespace programs = verbena::programs;
 
 constexpr size_t kBytes = size_t{64} << 20;
 constexpr uint32_t kDepth = 256;
@@ -57,12 +61,7 @@ struct End {
   Card peer{};
 
   void open(const char* device) {
-    int count = 0;
-    ibv_device** list = ibv_get_device_list(&count);
-    for (int i = 0; i < count; ++i) {
-      if (std::strcmp(ibv_get_device_name(list[i]), device) == 0)
-        context = ibv_open_device(list[i]);
-    }
+    context = programs::open_device(device);
     must(context != nullptr, "open");
     pd = ibv_alloc_pd(context);
     cq = ibv_create_cq(context, 2 * kDepth, nullptr, nullptr, 0);
@@ -95,37 +94,16 @@ struct End {
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RESET;
     must(ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0, "RESET");
-    a.qp_state = IBV_QPS_INIT;
-    a.port_num = 1;
-    a.qp_access_flags = kAccess;
-    must(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
-         "INIT");
+    const programs::Connection to{.peer = peer.qpn,
+                                  .gid = peer.gid,
+                                  .mtu = IBV_MTU_4096,
+                                  .access = kAccess,
+                                  .reads = 4,
+                                  .timeout = timeout,
+                                  .retries = retries};
+    must(make_ready_for_receives(qp, to) == 0, "INIT");
     receive(0, 64);
-    a = {};
-    a.qp_state = IBV_QPS_RTR;
-    a.path_mtu = IBV_MTU_4096;
-    a.dest_qp_num = peer.qpn;
-    a.max_dest_rd_atomic = 4;
-    a.min_rnr_timer = 12;
-    a.ah_attr.is_global = 1;
-    a.ah_attr.grh.dgid = peer.gid;
-    a.ah_attr.grh.hop_limit = 64;
-    a.ah_attr.port_num = 1;
-    must(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-         "RTR");
-    a = {};
-    a.qp_state = IBV_QPS_RTS;
-    a.timeout = timeout;
-    a.retry_cnt = retries;
-    a.rnr_retry = 7;
-    a.max_rd_atomic = 4;
-    must(ibv_modify_qp(qp, &a,
-                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-         "RTS");
+    must(programs::connect(qp, to) == 0, "RTS");
     meet();
   }
 

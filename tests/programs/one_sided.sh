@@ -7,7 +7,7 @@
 need g++
 enter_namespace "$@"
 
-g++ -std=c++20 -O1 "$root/tests/programs/one_sided.cc" -libverbs -o "$work/one_sided" 2>"$logs/g++" ||
+g++ -std=c++20 -O1 -I "$root" "$root/tests/programs/one_sided.cc" -libverbs -o "$work/one_sided" 2>"$logs/g++" ||
   skip "one_sided.cc does not compile: are the verbs headers installed?"
 for what in sleeping polling order withdrawn killed denied; do
   start "$what" "$tool" run --log info -- "$work/one_sided" verbena_lo "$what"

@@ -32,12 +32,16 @@ inline constexpr uint64_t kDeviceFlushGlobal = uint64_t{1} << 38;
 inline constexpr uint64_t kDeviceFlushPersistent = uint64_t{1} << 39;
 inline constexpr uint64_t kDeviceAtomicWrite = uint64_t{1} << 40;
 
+// Part of some structures, and of a size that depends on the architecture: 40 on x86-64, 48 on
+// arm64.
+inline constexpr size_t kMutexBytes = sizeof(pthread_mutex_t);
+
 // ibv_qp_ex with the slot behind ibv_wr_flush. Every queue pair of ours is this large.
 struct NewerQpEx : ibv_qp_ex {
   void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t length,
                    uint8_t placement, uint8_t selectivity);
 };
-static_assert(sizeof(ibv_qp_ex) == 352 && sizeof(NewerQpEx) == 360);
+static_assert(sizeof(ibv_qp_ex) == 312 + kMutexBytes && sizeof(NewerQpEx) == 320 + kMutexBytes);
 
 struct NewerPortAttr : ibv_port_attr {
   uint32_t active_speed_ex;  // as active_speed, for rates that do not fit its eight bits
@@ -94,7 +98,7 @@ struct NewerOps {
   int (*dealloc_dmah)(DmaHandle* handle);
   DmaHandle* (*alloc_dmah)(ibv_context* context, DmaHandleInit* init);
 };
-inline constexpr size_t kNewerContextBytes = 696;
+inline constexpr size_t kNewerContextBytes = 656 + kMutexBytes;
 static_assert(sizeof(NewerOps) + sizeof(verbs_context) == kNewerContextBytes);
 
 }  // namespace verbena::abi
