@@ -319,10 +319,14 @@ void QueuePair::on_deadline(Instant now) {
   settle();
 }
 
-// READ data and atomic results first, since the peer waits for them; then requests; a mere
-// acknowledgement last, being short, so that it can end the train that a request began.
+// READ data and atomic results first, since the peer waits for them; then requests. A mere
+// acknowledgement is to reach the peer before what we say to its message. On the wire it is last
+// all the same, being short, so that it can end the train that a request began: the peer takes it
+// first (Engine::on_packets).
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
   uint32_t sent = responder_->send_answers(sink, budget);
+  const bool trains = common_.attr.path_packet_bytes == 0;
+  if (!trains && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
   settle();
@@ -336,7 +340,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
   }
   settle();
   check_drained();
-  if (sent < budget) sent += responder_->send_acknowledgement(sink);
+  if (trains && sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
 }
 

@@ -116,12 +116,13 @@ Nic::Outcome Nic::turn(Owe owe) {
   if (!packets.empty()) datapath_->release();
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
-  // what is owed along with it. So may one who spins on the memory that was written.
+  // what is owed along with it. So may one who spins on the memory that was written; but one who
+  // waits for an event gets that after the acknowledgement has left, as from hardware.
   const bool completed = engine_->state().completions != completions_before;
-  const bool hold =
-      arrivals.messages && !arrivals.answers_due &&
-      ((owe == Owe::ToPoller && completed) ||
-       (owe == Owe::ToReply && !arrivals.responses && packets.size() < kBurstPackets));
+  const bool hold = arrivals.messages && !arrivals.answers_due &&
+                    ((owe == Owe::ToPoller && completed) ||
+                     (owe == Owe::ToReply && !completed && !arrivals.responses &&
+                      packets.size() < kBurstPackets));
   if (hold) {
     owed_ = true;
   } else {

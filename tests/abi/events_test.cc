@@ -42,6 +42,44 @@ class Events : public LoopbackTest {
   }
 };
 
+// A NIC acknowledges a message before its program knows of it. So who sends and is answered sees,
+// in one queue, first that its message arrived and then the answer; programs build on that (tgtd
+// does).
+TEST_F(Events, WhoSendsLearnsOfTheArrivalBeforeTheAnswer) {
+  give_b_a_receive_channel();
+  a_.qp.reset();
+  ibv_qp_init_attr both = rc_attributes(a_.cq.get(), a_.cq.get());
+  a_.qp.reset(ibv_create_qp(a_.pd.get(), &both));
+  b_.qp.reset();
+  ibv_qp_init_attr apart = rc_attributes(b_.cq.get(), b_.receive_cq.get());
+  b_.qp.reset(ibv_create_qp(b_.pd.get(), &apart));
+  for (auto [side, peer] : {std::pair{&a_, &b_}, std::pair{&b_, &a_}}) {
+    ASSERT_EQ(to_init(side->qp.get()), 0);
+    ASSERT_EQ(to_rtr(side->qp.get(), peer->qp->qp_num), 0);
+    ASSERT_EQ(to_rts(side->qp.get()), 0);
+  }
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 0), 0);
+    ASSERT_EQ(b_.receive(1, 0, 64), 0);
+    ASSERT_EQ(a_.receive(2, 64, 64), 0);
+    ibv_sge sge = a_.sge(0, 32);
+    ibv_send_wr wr = rdma(IBV_WR_SEND, &sge, b_, 0);
+    wr.wr_id = 1;
+    ASSERT_EQ(a_.send(wr), 0);
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    ASSERT_EQ(ibv_get_cq_event(b_.channel.get(), &cq, &context), 0);
+    ibv_ack_cq_events(cq, 1);
+    ASSERT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
+    sge = b_.sge(128, 32);
+    wr = rdma(IBV_WR_SEND, &sge, a_, 0);
+    ASSERT_EQ(b_.send(wr), 0);
+    ASSERT_EQ(wait_for_completion(a_.cq.get()).wr_id, 1u) << "round " << round;
+    ASSERT_EQ(wait_for_completion(a_.cq.get()).wr_id, 2u) << "round " << round;
+    ASSERT_EQ(wait_for_completion(b_.cq.get()).status, IBV_WC_SUCCESS);
+  }
+}
+
 TEST_F(Events, OneEventPerArming) {
   set_nonblocking(a_.channel->fd);
   ibv_cq* cq = nullptr;

@@ -149,6 +149,18 @@ void EngineTest::receive(const wire::Packet& packet, std::span<const std::byte> 
   engine_.on_packets({&rx, 1}, now_);
 }
 
+void EngineTest::receive_together(std::initializer_list<wire::Packet> packets) {
+  const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
+  std::vector<Bytes> stored;
+  for (const wire::Packet& packet : packets) {
+    Bytes& bytes = stored.emplace_back(wire::kMaxHeaderBytes);
+    bytes.resize(wire::store_headers(packet, bytes.data()));
+  }
+  std::vector<wire::RxPacket> train;
+  for (const Bytes& bytes : stored) train.push_back({bytes, &meta});
+  engine_.on_packets(train, now_);
+}
+
 void EngineTest::receive_ack(uint32_t psn) {
   receive_nak(psn, AckKind::Ack, wire::kUnlimitedCredits);
 }

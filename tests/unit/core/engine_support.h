@@ -86,6 +86,8 @@ class EngineTest : public testing::Test {
   void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
   void receive(const wire::Packet& packet, std::span<const std::byte> payload,
                const wire::RxMeta& meta);
+  // Several without payload at once, as one train brings them.
+  void receive_together(std::initializer_list<wire::Packet> packets);
   void receive_ack(uint32_t psn);
   void receive_nak(uint32_t psn, wire::AckKind kind, uint8_t value);
 

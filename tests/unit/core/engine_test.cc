@@ -316,6 +316,18 @@ TEST_F(EngineTest, PostingInTheWrongState) {
   EXPECT_EQ(engine_.post_receive(qp(), {}, now_).error().code, EINVAL);
 }
 
+// The peer's acknowledgement ended the train of its answer.
+TEST_F(EngineTest, WhatArrivedIsKnownBeforeTheAnswerThatCameWithIt) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  ASSERT_TRUE(post_receive(2, 8).ok());
+  transmit();
+  wire::Packet ack = request(wire::Opcode::RcAck, 100);
+  ack.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
+  receive_together({request(wire::Opcode::RcSendOnly, 500), ack});
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+}
+
 TEST_F(EngineTest, WorkPostedInErrorIsFlushed) {
   connect();
   to_state(qp(), QpState::Error);

@@ -102,6 +102,15 @@ TEST_F(SharedMemoryTest, AnRnrWaitIsNotTimedThoughAnswersFindNoRoom) {
   EXPECT_EQ(completions(), Done{});
 }
 
+// Where there are no trains that it could end, an acknowledgement leaves as from hardware: before
+// what the program says when it knows of the message.
+TEST_F(SharedMemoryTest, AnAcknowledgementIsNotOvertakenByTheAnswer) {
+  connect({.path_packet_bytes = kWide});
+  receive(request(Opcode::RcWriteOnly, 500));
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcSendOnly}));
+}
+
 TEST_F(SharedMemoryTest, WhatNobodyAcknowledgesIsLostWhenThePeerTakesNothingForLong) {
   connect({.type = QpType::Uc, .path_packet_bytes = kWide});
   way_full_ = true;
