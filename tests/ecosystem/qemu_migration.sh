@@ -1,0 +1,125 @@
+#!/bin/bash
+# QEMU moves a running guest to another host by RDMA: Debian's kernel, counting, and checking at each count a copy of
+# what it had put into its memory at first. It goes on counting over there where it stopped here.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+need qemu-system-x86_64 busybox cpio apt-get dpkg-deb python3 ip nsenter
+[[ "$(ldd "$(command -v qemu-system-x86_64)")" == *librdmacm* ]] || skip "this QEMU was built without RDMA"
+[ "$(uname -m)" = x86_64 ] || skip "the guest is x86-64"
+
+# Debian's kernel, unpacked and not installed: nothing of this machine's is to boot it.
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/verbena-ecosystem
+package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -1)
+[ -n "$package" ] || skip "apt-get knows no linux-image-cloud-amd64"
+kernel=$cache/$package
+if [ ! -e "$kernel" ]; then
+  unpacked=$(mktemp -d)
+  (cd "$unpacked" && timeout 300 apt-get -qq download "$package" && dpkg-deb -x linux-image-*.deb . &&
+    mkdir -p "$cache" && mv boot/vmlinuz-* "$kernel") >"$unpacked/log" 2>&1 ||
+    { tail -n 2 "$unpacked/log"; rm -rf "$unpacked"; skip "$package cannot be had"; }
+  rm -rf "$unpacked"
+fi
+enter_namespace "$@"
+[ "$own_namespace" = yes ] || skip "needs network namespaces of its own"
+lay_wire
+set_wire mtu 4500
+
+# ------------------------------------------------------------------------------------ the guest
+
+mkdir -p "$work/root/bin" "$work/root/dev"
+cp "$(command -v busybox)" "$work/root/bin/busybox"
+cat >"$work/root/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mkdir /memory
+mount -t devtmpfs dev /dev
+exec </dev/null >/dev/console 2>&1
+mount -t tmpfs memory /memory
+dd if=/dev/urandom of=/memory/original bs=1M count=48 2>/dev/null
+sum=$(md5sum </memory/original)
+echo "sum $sum $(wc -c </memory/original)"
+count=0
+while true; do
+  count=$((count + 1))
+  cp /memory/original /memory/copy
+  if [ "$(md5sum </memory/copy)" = "$sum" ]; then echo "count $count $sum"; else echo "memory is wrong at $count"; fi
+done
+INIT
+chmod +x "$work/root/init"
+(cd "$work/root" && find . | cpio -o -H newc -R 0:0 --quiet) | gzip -1 >"$work/initrd"
+
+launch() { # NAME OPTIONS...
+  local name=$1
+  shift
+  "${place[@]}" "$tool" run --device veth0 -- stdbuf -oL qemu-system-x86_64 -nodefaults -no-user-config -display none -accel tcg -m 256 \
+    -kernel "$kernel" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' -serial "file:$work/$name.serial" \
+    -monitor "unix:$work/$name.monitor,server=on,wait=off" "$@" >"$logs/$name" 2>&1 &
+  pids[$name]=$!
+}
+# One line to a guest's monitor, and what it answers: tell NAME COMMAND.
+tell() {
+  python3 - "$work/$1.monitor" "$2" <<'PYTHON'
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(60)
+s.connect(sys.argv[1])
+def answer():
+    text = b""
+    while not text.endswith(b"(qemu) "):
+        more = s.recv(65536)
+        if not more:
+            break
+        text += more
+    return text.decode(errors="replace")
+answer()
+s.sendall(sys.argv[2].encode() + b"\n")
+print(answer())
+PYTHON
+}
+lines() { tr -d '\r' <"$work/$1.serial" | grep -aE '^(sum|count|memory)'; }
+counts() { lines "$1" | awk '$1 == "count" {print $2}'; }
+
+move() { # WHAT PIN-ALL
+  local tries sum
+  rm -f "$work"/*.serial "$work"/*.monitor
+  place=()
+  launch here
+  await_line "$work/here.serial" '^count 3 ' 120 || fail "$1: the guest does not boot"
+  place=("${there[@]}")
+  launch there -incoming rdma:192.0.2.2:4444
+  tries=400
+  until "${there[@]}" grep -q '@verbena/.*service/' /proc/net/unix; do
+    kill -0 "${pids[there]}" 2>/dev/null && [ $((tries--)) -gt 0 ] || fail "$1: nobody waits for the guest"
+    sleep 0.05
+  done
+  local side
+  for side in here there; do tell $side "migrate_set_capability rdma-pin-all $2" >>"$logs/monitor"; done
+  tell here 'migrate_set_parameter max-bandwidth 100G' >>"$logs/monitor"
+  tell here 'migrate -d rdma:192.0.2.2:4444' >>"$logs/monitor"
+  tries=600
+  until tell here 'info migrate' >"$logs/migrate" && grep -q 'Migration status: completed' "$logs/migrate"; do
+    grep -q 'status: failed' "$logs/migrate" && fail "$1: the migration fails"
+    [ $((tries--)) -gt 0 ] || fail "$1: the migration does not end"
+    sleep 0.1
+  done
+  [ "$(counted packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
+  tell here quit >>"$logs/monitor" || true
+  finish here 20
+  await_line "$work/there.serial" '^count ' 60 || fail "$1: the guest says nothing over there"
+  await_line "$work/there.serial" "^count $(($(counts here | tail -1) + 5)) " 60 || fail "$1: the guest does not go on counting"
+  # Every number once: the last line of here may have been completed over there.
+  if lines here | cat - <(lines there) | grep -q wrong; then fail "$1: the guest's memory is wrong"; fi
+  sum=$(lines here | awk '$1 == "sum" && $NF == 48 * 1024 * 1024 {print $2}')
+  [ "$(cat <(lines here) <(lines there) | awk '$1 == "count" {print $3}' | sort -u)" = "$sum" ] || fail "$1: another sum"
+  [ "$(cat <(counts here) <(counts there) | awk 'NR > 1 && $1 != last + 1 {print} {last = $1}' | wc -l)" -le 1 ] ||
+    fail "$1: it does not go on where it stopped"
+  note "ok $1: $(counts here | tail -1) counts here, the next over there; $(awk '/^(total time|downtime|throughput):/ {printf "%s ", $0}' "$logs/migrate")"
+  tell there quit >>"$logs/monitor" || true
+  finish there 20
+}
+move "registered as needed" off
+move "all registered at once" on
+row QEMU qemu-system-x86 "live migration by rdma of a guest that counts and checks its memory, between two hosts (\`rdma-pin-all\` off and on)"
+cut_wire
+nothing_left
+pass
