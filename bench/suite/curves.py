@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Ucx, settle
+from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Readout, Ucx, settle
 
 KIB, MIB = 1024, 1024 * 1024
 UCX_SHM, UCX_TCP = "posix,cma,self", "tcp,self"
@@ -89,4 +89,9 @@ CURVES = [
           (0, 0.1, 0.5, 1, 2, 3),
           (Line("Verbena, wire", LIGHT_GREEN,
                 lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
+    Curve("readout", "Detector readout over message size: an emulated board to verbena recv, wire", "bytes a message",
+          "Gb/s", "gbps", (64, KIB, 5 * KIB, 64 * KIB, MIB, 4 * MIB),
+          tuple(Line(f"{poll} polling", colour, lambda size, poll=poll: Readout(size, poll, seconds=0.4))
+                for poll, colour in (("busy", GREEN), ("event", ORANGE), ("hybrid", LIGHT_GREEN))),
+          sizes=True, logarithmic="x"),
 ]

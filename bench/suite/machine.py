@@ -64,6 +64,16 @@ class Process:
         self.output.seek(0)
         return self.output.read()
 
+    def await_text(self, text, limit=30):
+        """Until it has said that."""
+        deadline = time.monotonic() + limit
+        while text not in self.text():
+            if self.child.poll() is not None:
+                raise self.failure(f"ended without a word of '{text}'")
+            if time.monotonic() > deadline:
+                raise self.failure(f"no '{text}' after {limit} s")
+            time.sleep(0.02)
+
     def failure(self, what):
         said = [line.strip() for line in self.text().splitlines() if line.strip()]
         telling = [line for line in said if TELLING.search(line)] or said

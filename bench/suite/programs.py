@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import subprocess
-import time
 
 import machine
 from machine import Failure
@@ -172,6 +171,44 @@ class RawUdp:
 
 
 @dataclasses.dataclass(frozen=True)
+class Readout:
+    """An emulated board that sends WRITEs to `verbena recv` over the wire. `cpu` is of the receiver, in processors."""
+    size: int
+    poll: str
+    gbps: float = 0  # of the board's link; 0: as fast as it can
+    seconds: float = 1
+
+    BOARD = "127.0.0.2"
+
+    @property
+    def board_words(self):
+        return ["fpga", "--listen", self.BOARD, *(["--gbps", self.gbps] if self.gbps else [])]
+
+    @property
+    def words(self):
+        return ["recv", "--board", self.BOARD, "--msg-size", self.size, "--poll", self.poll,
+                "--messages", 4_000_000_000, "--seconds", self.seconds, "--json"]
+
+    @property
+    def command(self):
+        board, receiver = (" ".join(["verbena", *map(str, words)]) for words in (self.board_words, self.words))
+        return f"{board} & {_prefix(WIRE)}{receiver}"
+
+    def measure(self):
+        receiver_core, board_core = machine.cores()
+        with machine.running([_tool(), *self.board_words], board_core) as board:
+            board.await_text("listens")
+            with machine.running([_tool(), *self.words], receiver_core, dict(WIRE)) as receiver:
+                receiver.child.wait(30)  # it says that not all came, as nobody could send so much
+                output = receiver.text()
+        result = json.loads(output[output.index("\n{"):])
+        stream = result["streams"][0]
+        if stream["messages"] == 0 or stream["wrong"] or stream["trouble"]:
+            raise Failure(f"{self.command}: {stream['messages']} messages, {stream['wrong']} wrong; {stream['trouble']}")
+        return {"gbps": result["gbps"], "cpu": result["cpu_seconds"] / result["seconds"]}
+
+
+@dataclasses.dataclass(frozen=True)
 class QpLoad:
     """WRITEs over many queue pairs. Also counts, on both sides together, what was lost or sent again, and the
     links through shared memory."""
@@ -197,7 +234,8 @@ class QpLoad:
     def measure(self):
         words = [_tool(), "run", "--", BUILD / "qp_load", *self.words[1:], "-w"]
         with machine.running(words, machine.both_cores(), dict(self.settings), subprocess.PIPE) as process:
-            result = self._await_result(process)
+            process.await_text("}")
+            result = json.loads(_find(r"^\{.*\}$", process.text(), self.command))
             counters = machine.run_alone([_tool(), "counters", "--all"])
             process.child.stdin.close()
             process.finish(30)
@@ -208,15 +246,6 @@ class QpLoad:
                 "losses": sum(value for name, value in counted if name in self.LOSSES),
                 "links": sum(value for name, value in counted if name == "shm_links_opened")}
 
-    def _await_result(self, process, limit=30):
-        deadline = time.monotonic() + limit
-        while "}" not in process.text():
-            if process.child.poll() is not None:
-                raise process.failure("ended without a result")
-            if time.monotonic() > deadline:
-                raise process.failure(f"no result after {limit} s")
-            time.sleep(0.02)
-        return json.loads(_find(r"^\{.*\}$", process.text(), self.command))
 
 
 @dataclasses.dataclass(frozen=True)

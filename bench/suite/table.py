@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Ucx, settle
+from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Ucx, settle
 
 KIB, MIB = 1024, 1024 * 1024
 SMALL_BUFFER = settle(datapath="udp", receive_buffer=212992)
@@ -40,6 +40,14 @@ def losses(name, queue_pairs, depth):
     return Measure(name, "", QpLoad(64 * KIB, queue_pairs, depth, 1, SMALL_BUFFER), "losses", worst=True)
 
 
+def readout(name, poll):
+    return bandwidth(name, Readout(5 * KIB, poll, gbps=1))
+
+
+def readout_cpu(name, poll):
+    return Measure(name, "CPU", Readout(5 * KIB, poll, gbps=1), "cpu")
+
+
 MEASURES = {
     # what others do
     "tcp": bandwidth("iperf3 TCP, one stream", Iperf3()),
@@ -48,6 +56,7 @@ MEASURES = {
     "ucx.lat": latency("UCX shared memory, tag_lat 8 B", Ucx("tag_lat", 8, iterations=500_000)),
     "udp": bandwidth("raw UDP, GSO/GRO trains of 4136 B", RawUdp("stream", (4136,))),
     "udp.5k": bandwidth("raw UDP, pairs of 4128 and 1040 B", RawUdp("stream", (4128, 5168))),
+    "udp.readout": bandwidth("raw UDP, pairs of 4128 and 1044 B", RawUdp("stream", (4128, 5172))),
     "udp.lat": latency("raw UDP ping-pong, half round trip", RawUdp("pingpong", (64,))),
     # Verbena, same host
     "host.write.64k": bandwidth("ib_write_bw 64 KiB, same host", Perftest("ib_write_bw", 64 * KIB)),
@@ -75,6 +84,12 @@ MEASURES = {
                              Perftest("ib_write_bw", MIB, settle("udp", loss=0.01))),
     "drops.1": losses("packets dropped or sent again, one QP", 1, 64),
     "drops.1000": losses("packets dropped or sent again, 1,000 QPs", 1000, 2),
+    # detector readout: an emulated board sends, verbena recv checks every byte
+    "readout": bandwidth("readout, 5 KiB WRITEs, wire", Readout(5 * KIB, "busy")),
+    "readout.busy": readout("readout at 1 Gb/s, busy polling", "busy"),
+    "readout.hybrid": readout("readout at 1 Gb/s, hybrid polling", "hybrid"),
+    "readout.busy.cpu": readout_cpu("readout at 1 Gb/s, busy polling's CPU", "busy"),
+    "readout.hybrid.cpu": readout_cpu("readout at 1 Gb/s, hybrid polling's CPU", "hybrid"),
     # what queue pairs cost
     "qp.memory": Measure("memory of an idle QP", "KiB", QpCensus(), "kib_per_queue_pair"),
     "qp.time": Measure("10,000 QPs created, connected, destroyed", "s", QpCensus(), "seconds"),
@@ -121,6 +136,9 @@ ROWS = [
     at_least("host.rate", None, 4),
     at_least("wire.rate", None, 3),
     at_least("wire.write.5k", "udp.5k", 0.8, aim=2),
+    at_least("readout", "udp.readout", 0.8),
+    at_least("readout.hybrid", "readout.busy", 0.95),
+    at_most("readout.hybrid.cpu", "readout.busy.cpu", 0.5),
     at_least("host.qp1000", "host.qp1", 0.8),
     at_least("wire.qp1000", "wire.qp1", 0.8),
     at_most("qp.memory", None, 4),

@@ -7,7 +7,7 @@ namespace verbena::daq {
 namespace {
 
 // A sleeper wakes late: so much of the link's time may be made up for at once.
-constexpr Duration kLinkBurst = microseconds(200);
+constexpr Duration kLinkBurst = milliseconds(1);
 constexpr size_t kMostLines = 1000;  // kept for an owner who does not take them
 
 std::string name(uint32_t qpn) { return "QP " + std::to_string(qpn); }

@@ -2,6 +2,7 @@
 // of a connection is 0; a message goes on where the one before ended.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,23 +30,20 @@ inline void fill_pattern(std::span<std::byte> to, uint32_t first_word) {
 
 // Where `data` differs from the pattern, the first byte that does; nullopt: nowhere.
 inline std::optional<size_t> find_mismatch(std::span<const std::byte> data, uint32_t first_word) {
-  constexpr size_t kBlock = 16;
+  constexpr size_t kBlock = 64;
   uint32_t block[kBlock];
   for (size_t at = 0; at < data.size(); at += sizeof block, first_word += kBlock) {
-    const size_t left = data.size() - at;
-    const size_t bytes = left < sizeof block ? left : sizeof block;
-    uint32_t expected[kBlock];
-    for (uint32_t i = 0; i < kBlock; ++i) expected[i] = first_word + i;
-    std::memcpy(block, expected, sizeof block);
+    const size_t bytes = std::min(data.size() - at, sizeof block);
+    if (bytes < sizeof block) fill_pattern(std::as_writable_bytes(std::span(block)), first_word);
     std::memcpy(block, data.data() + at, bytes);
     uint32_t difference = 0;
-    for (uint32_t i = 0; i < kBlock; ++i) difference |= block[i] ^ expected[i];
+    for (uint32_t i = 0; i < kBlock; ++i) difference |= block[i] ^ (first_word + i);
     if (difference == 0) continue;
+    uint32_t expected[kBlock];
+    fill_pattern(std::as_writable_bytes(std::span(expected)), first_word);
+    const auto wanted = std::as_bytes(std::span(expected));
     for (size_t i = 0; i < bytes; ++i) {
-      if (std::memcmp(reinterpret_cast<const std::byte*>(expected) + i, data.data() + at + i, 1) !=
-          0) {
-        return at + i;
-      }
+      if (wanted[i] != data[at + i]) return at + i;
     }
   }
   return std::nullopt;

@@ -15,13 +15,15 @@ constexpr uint8_t kHopLimit = 64;
 
 }  // namespace
 
-Capture::Capture(const std::string& file) : file_(std::fopen(file.c_str(), "wbe")) {
-  if (!file_ || std::fwrite(kFileHeader, sizeof kFileHeader, 1, file_.get()) != 1) {
+Capture::Capture(const std::string& file) : name_(file), file_(std::fopen(file.c_str(), "wbe")) {
+  if (!file_ || std::fwrite(kFileHeader, sizeof kFileHeader, 1, file_.get()) != 1 ||
+      std::fflush(file_.get()) != 0) {
     throw Trouble(with_errno("cannot create the capture file " + file));
   }
 }
 
 void Capture::write(const wire::IcrcFlow& flow, std::span<const std::byte> payload) {
+  if (!trouble_.empty()) return;
   std::array<std::byte, 48> headers;
   const size_t front =
       wire::store_ip_udp_headers(flow, 0, kHopLimit, payload.size(), headers.data());
@@ -30,9 +32,17 @@ void Capture::write(const wire::IcrcFlow& flow, std::span<const std::byte> paylo
   const auto bytes = static_cast<uint32_t>(front + payload.size());
   const uint32_t record[4] = {static_cast<uint32_t>(t.tv_sec), static_cast<uint32_t>(t.tv_nsec),
                               bytes, bytes};
-  std::fwrite(record, sizeof record, 1, file_.get());
-  std::fwrite(headers.data(), 1, front, file_.get());
-  std::fwrite(payload.data(), 1, payload.size(), file_.get());
+  const bool written =
+      std::fwrite(record, sizeof record, 1, file_.get()) == 1 &&
+      std::fwrite(headers.data(), 1, front, file_.get()) == front &&
+      std::fwrite(payload.data(), 1, payload.size(), file_.get()) == payload.size();
+  if (!written) note_failure();
 }
+
+void Capture::flush() {
+  if (trouble_.empty() && std::fflush(file_.get()) != 0) note_failure();
+}
+
+void Capture::note_failure() { trouble_ = with_errno("the capture file " + name_ + " ends here"); }
 
 }  // namespace verbena::daqtool

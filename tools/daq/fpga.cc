@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -22,6 +23,8 @@ namespace verbena::daqtool {
 namespace {
 
 constexpr int kMostAtOnce = 64;  // datagrams read before something is sent
+// As fast as can be: acknowledgements are waited for awake, they come sooner than one falls asleep.
+constexpr Duration kStayAwake = microseconds(50);
 constexpr size_t kSmallestPacket = wire::kBthBytes + wire::kIcrcBytes;
 
 wire::Gid gid_of(uint32_t ip) {
@@ -96,6 +99,8 @@ class Fpga {
                             ? start + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
                             : kNever;
     if (options_.mission) board_.begin(*options_.mission, start);
+    const Duration patience = options_.board.link_gbps > 0 ? Duration{0} : kStayAwake;
+    Instant awake_until = start;
     while (!interrupted() && !board_.mission_done()) {
       const Instant at = now();
       if (at >= end) break;
@@ -107,13 +112,25 @@ class Fpga {
       board_.transmit(wire_, at);
       sender_.flush();
       print_lines();
-      if (counters_.packets_sent + wire_.lost() == before)
+      mind_capture();
+      if (counters_.packets_sent + wire_.lost() != before) {
+        awake_until = at + patience;
+      } else if (at >= awake_until) {
         sleep_until(std::min(board_.next_deadline(at), end));
+      }
     }
   }
 
-  // A master has sent all it was to send, but for what it dropped as it was told to.
+  void end_capture() {
+    if (!capture_) return;
+    capture_->flush();
+    mind_capture();
+  }
+
+  // A master has sent all it was to send, but for what it dropped as it was told to; a capture is
+  // whole.
   bool good() const {
+    if (capture_ && !capture_->trouble().empty()) return false;
     if (!options_.mission) return true;
     const daq::BoardQpCounters t = board_.totals();
     return t.messages_acked + t.overruns ==
@@ -219,6 +236,13 @@ class Fpga {
     }
   }
 
+  // The board goes on without it.
+  void mind_capture() {
+    if (!capture_ || capture_->trouble().empty() || std::exchange(capture_trouble_told_, true))
+      return;
+    print_line(stderr, daq::print_ip(options_.ip) + ": " + capture_->trouble());
+  }
+
   FpgaOptions options_;
   daq::Board board_;
   std::unique_ptr<Capture> capture_;
@@ -233,6 +257,7 @@ class Fpga {
   Wire wire_;
   wire::IcrcVerifier verifier_{{}};
   uint64_t icrc_errors_ = 0;
+  bool capture_trouble_told_ = false;
 };
 
 }  // namespace
@@ -250,6 +275,7 @@ int run_fpga(const FpgaOptions& options) {
                                    daq::kBoardPort));
   }
   fpga.run();
+  fpga.end_capture();
   fpga.print_summary();
   return fpga.good() ? 0 : 1;
 }

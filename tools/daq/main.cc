@@ -195,22 +195,6 @@ int fpga(int argc, char** argv) {
 
 // ---------------------------------------------------------------------------------------- recv
 
-void print_summary(const ReceiveSummary& summary) {
-  for (size_t i = 0; i < summary.streams.size(); ++i) {
-    const StreamSummary& s = summary.streams[i];
-    fmt::print(
-        "stream {}: {} messages, {} bytes, {} packets; {} wrong, {} lost by the board, {} missing; "
-        "{} times no receive was left{}{}\n",
-        i, s.messages, s.bytes, s.packets, s.wrong_messages, s.lost, s.missing, s.starved,
-        s.connections > 1 ? fmt::format("; {} connections", s.connections) : "",
-        s.trouble.empty() ? "" : "; " + s.trouble);
-  }
-  fmt::print("{} messages, {} bytes in {:.3f} s: {:.3f} Gb/s, {:.0f} messages/s, {:.0f} % CPU\n",
-             summary.messages(), summary.bytes(), summary.seconds, summary.gbps(),
-             summary.seconds > 0 ? static_cast<double>(summary.messages()) / summary.seconds : 0,
-             summary.seconds > 0 ? summary.cpu_seconds / summary.seconds * 100 : 0);
-}
-
 int recv(int argc, char** argv) {
   CLI::App app("Receive what FPGA boards stream by RoCEv2.", "verbena recv");
   app.footer(
@@ -246,7 +230,8 @@ int recv(int argc, char** argv) {
   add_op(app, options.op);
   add_sizes(app, options.message_bytes, options.wrap_bytes);
   add_mtu(app, options.mtu);
-  app.add_option("--num-wrs", options.receives, "Receives posted for each stream (default 256)")
+  app.add_option("--num-wrs", options.receives,
+                 "Receives posted for each stream (default 1024, fewer for messages over 64 KiB)")
       ->type_name("N")
       ->check(CLI::Range(1, 32768));
   app.add_option("--messages", options.messages,
@@ -262,7 +247,7 @@ int recv(int argc, char** argv) {
       ->type_name("MODE")
       ->check(CLI::IsMember({"busy", "event", "hybrid"}));
   app.add_option("--spin-us", options.spin_us,
-                 "hybrid: awake for so long without a message (default 50)")
+                 "hybrid: awake for so long without a message (default 10)")
       ->type_name("TIME");
   app.add_option("--numa", options.numa_node, "NUMA node to run and receive on")
       ->type_name("NODE")
@@ -277,7 +262,8 @@ int recv(int argc, char** argv) {
       ->type_name("TIME")
       ->check(kTime);
   app.add_option("--silence", options.silence_seconds,
-                 "Give up a board that is silent for so long (default 3)")
+                 "Give up a board that is silent for so long (default 3; one that was not told to "
+                 "send: 60; 0: never)")
       ->type_name("SECONDS")
       ->check(kTime);
   app.add_flag("--reconnect", options.reconnect,
@@ -297,11 +283,7 @@ int recv(int argc, char** argv) {
   std::FILE* const out = json ? stderr : stdout;
   const ReceiveSummary summary =
       receive(options, [&](const std::string& text) { print_line(out, text); });
-  if (json) {
-    fmt::print("{}", to_json(summary));
-  } else {
-    print_summary(summary);
-  }
+  fmt::print("{}", json ? to_json(summary) : to_text(summary));
   return summary.good() ? kDone : kNotGood;
 }
 

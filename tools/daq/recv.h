@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "daq/message.h"
+#include "tools/daq/nic_counters.h"
 
 namespace verbena::daqtool {
 
@@ -19,21 +21,23 @@ struct ReceiveOptions {
   uint32_t streams = 1;  // queue pairs for each board; of all, where boards ask
   daq::TransferKind op = daq::TransferKind::Write;
   uint32_t message_bytes = 5120;
-  uint32_t receives = 256;        // posted for each stream
+  uint32_t receives = 0;          // posted for each stream; 0: as many as are sensible
   uint64_t messages = 10000;      // to be asked of each stream; 0: none are asked for
   uint32_t gap_cycles = 0;        // between them
   uint64_t wrap_bytes = 1 << 24;  // where offsets of WRITEs begin again, as on the board
   uint32_t mtu = 0;               // 0: the device's
   Poll poll = Poll::Hybrid;
-  uint32_t spin_us = 50;       // hybrid: awake for so long without a message
-  int numa_node = -1;          // to run on
-  bool check = true;           // the data
-  uint32_t consumer_us = 0;    // a consumer that needs so long for a message
-  std::string dump;            // file, or the beginning of the names of files
-  double seconds = 0;          // at most; 0: without end
-  double silence_seconds = 3;  // then a stream that has not all it asked for is given up
-  bool reconnect = false;      // or asked for again
-  bool screen = false;         // a live one, on a terminal
+  uint32_t spin_us = 10;     // hybrid: awake for so long without a message
+  int numa_node = -1;        // to run on
+  bool check = true;         // the data
+  uint32_t consumer_us = 0;  // a consumer that needs so long for a message
+  std::string dump;          // file, or the beginning of the names of files
+  double seconds = 0;        // at most; 0: without end
+  std::optional<double>
+      silence_seconds;     // then a stream that has not all it asked for is given up;
+                           // 0: never; unset: 3, or 60 where nothing was asked for
+  bool reconnect = false;  // or asked for again
+  bool screen = false;     // a live one, on a terminal
   bool quiet = false;
 };
 
@@ -65,6 +69,7 @@ struct ReceiveSummary {
   uint64_t sleeps = 0;
   uint32_t receives = 0;  // posted for each stream
   std::string device;
+  std::optional<NicCounters> nic;
 
   uint64_t messages() const;
   uint64_t bytes() const;
@@ -78,5 +83,6 @@ ReceiveSummary receive(const ReceiveOptions& options,
                        const std::function<void(const std::string&)>& line);
 
 std::string to_json(const ReceiveSummary& summary);
+std::string to_text(const ReceiveSummary& summary);
 
 }  // namespace verbena::daqtool

@@ -1,51 +1,136 @@
-// A table with a line for each stream, and one for all of them.
+// A table with a line for each stream, one for all of them, and one about the machine.
 #include "tools/daq/screen.h"
 
 #include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "daq/board.h"
 
 namespace verbena::daqtool {
+namespace {
 
-void Screen::draw(const std::vector<ScreenRow>& rows, Instant at, Instant start, double cpu_seconds,
-                  int deepest) {
-  const auto seconds = [](Duration d) { return static_cast<double>(d.ns) / 1e9; };
-  const double interval = seconds(at - before_at_);
-  const double total = seconds(at - start);
-  const bool first = before_.empty();
-  before_.resize(rows.size());
-  const auto gbps = [](uint64_t bytes, double time) {
-    return time > 0 ? static_cast<double>(bytes) * 8 / time / 1e9 : 0;
-  };
+constexpr size_t kOtherLines = 5;  // headings, the sum, the rest, the machine, the cursor's
+constexpr winsize kUsualTerminal{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 
-  if (lines_ != 0) fmt::print("\033[{}A", lines_);
-  fmt::print("\033[K{:>6} {:<15} {:>6} {:>9} {:>9} {:>12} {:>12} {:>7} {:>7} {:>7} {:>8}\n",
-             "stream", "board", "QP", "Gb/s now", "mean", "messages", "packets", "wrong", "lost",
-             "starved", "receives");
-  uint64_t all_now = 0, all = 0, messages = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const StreamSummary& s = rows[i].so_far;
-    const uint64_t fresh = first ? 0 : s.bytes - before_[i].bytes;
-    all_now += fresh;
-    all += s.bytes;
-    messages += s.messages;
-    fmt::print("\033[K{:>6} {:<15} {:>6} {:>9.3f} {:>9.3f} {:>12} {:>12} {:>7} {:>7} {:>7} {:>8}\n",
-               i, daq::print_ip(s.board), s.board_queue_pair, gbps(fresh, interval),
-               gbps(s.bytes, total), s.messages, s.packets, s.wrong_messages, s.lost, s.starved,
-               rows[i].receives_posted);
-    before_[i] = {s.messages, s.bytes};
+winsize terminal() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) {
+    return kUsualTerminal;
   }
-  fmt::print(
-      "\033[K{:>6} {:<15} {:>6} {:>9.3f} {:>9.3f} {:>12}   CPU {:.0f} %, at most {} completions at "
-      "once\n",
-      "all", "", "", first ? 0 : gbps(all_now, interval), gbps(all, total), messages,
-      first || interval <= 0 ? 0 : (cpu_seconds - before_cpu_) / interval * 100, deepest);
+  return size;
+}
+
+double seconds(Duration d) { return static_cast<double>(d.ns) / 1e9; }
+
+double gbps(uint64_t bytes, double time) {
+  return time > 0 ? static_cast<double>(bytes) * 8 / time / 1e9 : 0;
+}
+
+// 12345678 is 12,345,678.
+std::string grouped(uint64_t value) {
+  std::string text = std::to_string(value);
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
+  return text;
+}
+
+struct Cells {
+  std::string stream, board, state;
+  double now = 0, mean = 0;
+  uint64_t messages = 0, packets = 0, wrong = 0, lost = 0, starved = 0, posted = 0;
+};
+
+std::string line_of(const Cells& c) {
+  return fmt::format("{:>6}  {:<19} {:<9} {:>8.3f} {:>8.3f} {:>13} {:>14} {:>6} {:>6} {:>5} {:>6}",
+                     c.stream, c.board, c.state, c.now, c.mean, grouped(c.messages),
+                     grouped(c.packets), c.wrong, c.lost, c.starved, c.posted);
+}
+
+std::string headings() {
+  return fmt::format("{:>6}  {:<19} {:<9} {:>8} {:>8} {:>13} {:>14} {:>6} {:>6} {:>5} {:>6}",
+                     "stream", "board, QP", "state", "Gb/s now", "mean", "messages", "packets",
+                     "wrong", "lost", "empty", "posted");
+}
+
+}  // namespace
+
+std::vector<std::string> Screen::table_of(const Scene& scene, size_t most_rows) const {
+  const double interval = seconds(scene.at - before_.at);
+  const double total = seconds(scene.at - scene.start);
+  std::vector<std::string> lines{headings()};
+  Cells all{.stream = "all", .board = "", .state = ""};
+  for (size_t i = 0; i < scene.streams.size(); ++i) {
+    const auto& [s, state, posted] = scene.streams[i];
+    const uint64_t fresh = before_.bytes.empty() ? 0 : s.bytes - before_.bytes[i];
+    const std::string board =
+        s.board == 0 ? "" : fmt::format("{} {}", daq::print_ip(s.board), s.board_queue_pair);
+    const Cells row{std::to_string(i),
+                    board,
+                    state,
+                    gbps(fresh, interval),
+                    gbps(s.bytes, total),
+                    s.messages,
+                    s.packets,
+                    s.wrong_messages,
+                    s.lost,
+                    s.starved,
+                    posted};
+    if (i < most_rows) lines.push_back(line_of(row));
+    all.now += row.now;
+    all.mean += row.mean;
+    all.messages += row.messages;
+    all.packets += row.packets;
+    all.wrong += row.wrong;
+    all.lost += row.lost;
+    all.starved += row.starved;
+    all.posted += row.posted;
+  }
+  if (scene.streams.size() > most_rows)
+    lines.push_back(fmt::format("{:>6}  and {} more", "", scene.streams.size() - most_rows));
+  lines.push_back(line_of(all));
+  return lines;
+}
+
+std::string Screen::footer_of(const Scene& scene) const {
+  const double interval = seconds(scene.at - before_.at);
+  const bool first = before_.bytes.empty() || interval <= 0;
+  std::string text =
+      fmt::format("{:>6}  {:.0f} s; CPU {:.0f} %, {:.0f} sleeps/s; CQ {} of {}", "",
+                  seconds(scene.at - scene.start),
+                  first ? 0 : (scene.cpu_seconds - before_.cpu_seconds) / interval * 100,
+                  first ? 0 : static_cast<double>(scene.sleeps - before_.sleeps) / interval,
+                  scene.deepest, scene.completions);
+  if (scene.nic) {
+    text += fmt::format("; NIC: {} RNR NAKs, {} repeated, {} out of order",
+                        scene.nic->rnr_naks_sent, scene.nic->repeated, scene.nic->out_of_order);
+  }
+  return text;
+}
+
+void Screen::make_way() {
+  if (lines_ != 0) fmt::print("\033[{}A\033[J", lines_);
   std::fflush(stdout);
-  lines_ = rows.size() + 2;
-  before_at_ = at;
-  before_cpu_ = cpu_seconds;
+  lines_ = 0;
+}
+
+void Screen::draw(const Scene& scene) {
+  const winsize size = terminal();
+  const size_t room = size.ws_row > kOtherLines ? size.ws_row - kOtherLines : 1;
+  std::vector<std::string> lines = table_of(scene, room);
+  lines.push_back(footer_of(scene));
+  std::string picture = lines_ != 0 ? fmt::format("\033[{}A", lines_) : "";
+  // A line that the terminal broke in two would be counted as one.
+  for (const std::string& line : lines) {
+    picture += fmt::format("\r\033[K{}\n", line.substr(0, size.ws_col - 1u));
+  }
+  std::fputs(picture.c_str(), stdout);
+  std::fflush(stdout);
+  lines_ = lines.size();
+  before_ = {.bytes = {}, .at = scene.at, .cpu_seconds = scene.cpu_seconds, .sleeps = scene.sleeps};
+  for (const auto& view : scene.streams) before_.bytes.push_back(view.so_far.bytes);
 }
 
 }  // namespace verbena::daqtool

@@ -2,34 +2,44 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/time.h"
-#include "tools/daq/recv.h"
+#include "tools/daq/connections.h"
+#include "tools/daq/nic_counters.h"
 
 namespace verbena::daqtool {
 
-struct ScreenRow {
-  StreamSummary so_far;
-  uint32_t receives_posted;
+struct Scene {
+  std::vector<Connections::View> streams;
+  Instant at;
+  Instant start;  // the first message
+  double cpu_seconds = 0;
+  uint32_t deepest = 0;      // completions waiting at once since the last time
+  uint32_t completions = 0;  // that the queue has room for
+  uint64_t sleeps = 0;
+  std::optional<NicCounters> nic;
 };
 
 class Screen {
  public:
-  // `deepest`: the most completions found at once since the last time.
-  void draw(const std::vector<ScreenRow>& rows, Instant at, Instant start, double cpu_seconds,
-            int deepest);
-  // Something else was printed: it starts again below.
-  void leave_room() { lines_ = 0; }
+  void draw(const Scene& scene);
+  // Something else is to be printed where it stands; it is drawn again below.
+  void make_way();
 
  private:
   struct Before {
-    uint64_t messages = 0;
-    uint64_t bytes = 0;
+    std::vector<uint64_t> bytes;  // by stream
+    Instant at{0};
+    double cpu_seconds = 0;
+    uint64_t sleeps = 0;
   };
-  std::vector<Before> before_;
-  Instant before_at_{0};
-  double before_cpu_ = 0;
+  std::vector<std::string> table_of(const Scene& scene, size_t most_rows) const;
+  std::string footer_of(const Scene& scene) const;
+
+  Before before_;
   size_t lines_ = 0;
 };
 

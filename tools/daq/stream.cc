@@ -4,11 +4,11 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "daq/pattern.h"
 #include "tools/daq/udp.h"
@@ -18,39 +18,37 @@ namespace {
 
 constexpr uint32_t kPostedAtOnce = 64;
 constexpr size_t kMostGaps = 100;
+constexpr size_t kPartsAtOnce = 256;
 constexpr uint32_t kPage = 4096;
 constexpr uint32_t kFirstPsn = 0;  // as the firmware's own host tools say; others were never tried
 
-size_t memory_for(const ReceiveOptions& options, uint32_t receives) {
-  if (options.op == daq::TransferKind::Write) return options.wrap_bytes + options.message_bytes;
-  return size_t{receives} * options.message_bytes;
+std::string text_of(ibv_wc_status status, uint32_t message_bytes) {
+  switch (status) {
+    case IBV_WC_LOC_LEN_ERR:
+      return fmt::format("a message is larger than --msg-size {}", message_bytes);
+    case IBV_WC_WR_FLUSH_ERR:
+      return "the queue pair failed: the board wrote outside its buffer, or sent what makes no "
+             "sense";
+    default:
+      return fmt::format("a receive failed: {}", ibv_wc_status_str(status));
+  }
 }
 
 }  // namespace
 
-bool can_check(const ReceiveOptions& options) {
-  return options.op == daq::TransferKind::Send || options.wrap_bytes / options.message_bytes >= 2;
-}
-
-uint32_t receives_for(const ReceiveOptions& options, const VerbsDevice& device) {
-  uint64_t most =
-      std::min<uint64_t>(options.receives, static_cast<uint32_t>(device.limits.max_qp_wr));
-  if (options.op == daq::TransferKind::Write && options.check && can_check(options)) {
-    most = std::min(most, options.wrap_bytes / options.message_bytes - 1);
-  }
-  return static_cast<uint32_t>(most);
-}
-
-Stream::Stream(const VerbsDevice& device, const ReceiveOptions& options, uint32_t index)
+Stream::Stream(const VerbsDevice& device, const ReceiveOptions& options, const Plan& plan,
+               uint32_t index)
     : device_(device),
       options_(options),
       index_(index),
-      receives_(receives_for(options, device)),
-      checks_(options.check && can_check(options)),
-      memory_(device, memory_for(options, receives_)),
+      asked_(options.boards.empty() ? 0 : options.messages),
+      receives_(plan.receives),
+      checks_(plan.checks),
+      memory_(device, plan.memory),
       requests_(kPostedAtOnce),
       rooms_(kPostedAtOnce) {
-  if (!options.dump.empty()) open_dump();
+  if (options.dump.empty()) return;
+  open_dump(plan.streams == 1 ? options.dump : fmt::format("{}.{:03}", options.dump, index));
 }
 
 daq::QpInfo Stream::prepare(ibv_cq* cq) {
@@ -69,8 +67,8 @@ daq::QpInfo Stream::prepare(ibv_cq* cq) {
           .ip = device_.ip};
 }
 
-void Stream::connect(const daq::QpInfo& peer, ibv_mtu mtu) {
-  qp_->connect(device_, peer, kFirstPsn, mtu);
+void Stream::connect(const daq::QpInfo& peer) {
+  qp_->connect(device_, peer, kFirstPsn, mtu_of(options_.mtu));
   summary_.board = peer.ip;
   summary_.board_queue_pair = peer.qpn;
   ++summary_.connections;
@@ -110,21 +108,8 @@ void Stream::post(uint32_t count) {
 
 bool Stream::on_completion(const ibv_wc& completion, Instant now) {
   if (completion.status != IBV_WC_SUCCESS) {
-    if (!summary_.trouble.empty()) return false;
-    switch (completion.status) {
-      case IBV_WC_LOC_LEN_ERR:
-        summary_.trouble =
-            fmt::format("a message is larger than --msg-size {}", options_.message_bytes);
-        break;
-      case IBV_WC_WR_FLUSH_ERR:
-        summary_.trouble =
-            "the queue pair failed: the board wrote outside its buffer, or sent what makes no "
-            "sense";
-        break;
-      default:
-        summary_.trouble =
-            fmt::format("a receive failed: {}", ibv_wc_status_str(completion.status));
-    }
+    if (summary_.trouble.empty())
+      summary_.trouble = text_of(completion.status, options_.message_bytes);
     return false;
   }
   if (--outstanding_ == 0) ++summary_.starved;
@@ -144,7 +129,7 @@ bool Stream::on_completion(const ibv_wc& completion, Instant now) {
   return true;
 }
 
-void Stream::consume(Instant now) {
+bool Stream::consume(Instant now) {
   uint32_t consumed = 0;
   while (!pending_.empty() && pending_.front().ready <= now) {
     const Message m = pending_.front();
@@ -157,9 +142,10 @@ void Stream::consume(Instant now) {
     summary_.packets += std::max(1u, (m.bytes + mtu - 1) / mtu);
     if (dump_.valid()) to_dump_.push_back(m);
   }
-  if (consumed == 0) return;
-  if (dump_.valid()) write_dump();
+  if (consumed == 0) return true;
+  if (dump_.valid() && !write_dump()) return false;
   if (qp_) post(consumed);
+  return true;
 }
 
 // A message that begins whole messages later than expected: those in between were made and dropped.
@@ -189,10 +175,7 @@ void Stream::check(const Message& m) {
 
 // Written to disk from where it was received. Past the page cache too, where sizes and the file
 // system permit it.
-void Stream::open_dump() {
-  const std::string name = options_.streams * std::max<size_t>(1, options_.boards.size()) == 1
-                               ? options_.dump
-                               : fmt::format("{}.{:03}", options_.dump, index_);
+void Stream::open_dump(const std::string& name) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   if (options_.message_bytes % kPage == 0) {
     dump_ = datapath::UniqueFd(::open(name.c_str(), flags | O_DIRECT, 0644));
@@ -202,30 +185,9 @@ void Stream::open_dump() {
   if (!dump_.valid()) throw Trouble(with_errno("cannot create " + name));
 }
 
-void Stream::write_dump() {
+bool Stream::write_dump() {
   std::vector<iovec> parts;
-  const auto write_parts = [&] {
-    size_t at = 0;
-    while (at < parts.size()) {
-      const auto n = static_cast<int>(std::min<size_t>(parts.size() - at, 256));
-      ssize_t written = ::writev(dump_.get(), parts.data() + at, n);
-      if (written < 0 && errno == EINVAL && dump_direct_) {
-        ::fcntl(dump_.get(), F_SETFL, 0);  // not this file system, then
-        dump_direct_ = false;
-        continue;
-      }
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) throw Trouble(with_errno("the dump cannot be written"));
-      for (; written > 0;) {
-        const auto part = std::min(static_cast<size_t>(written), parts[at].iov_len);
-        written -= static_cast<ssize_t>(part);
-        parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + part;
-        parts[at].iov_len -= part;
-        if (parts[at].iov_len == 0) ++at;
-      }
-    }
-  };
-  for (const Message& m : to_dump_) {
+  for (const Message& m : std::exchange(to_dump_, {})) {
     if (m.bytes == 0 || m.offset + m.bytes > memory_.size()) continue;
     std::byte* const from = memory_.data() + m.offset;
     if (!parts.empty() &&
@@ -235,8 +197,35 @@ void Stream::write_dump() {
       parts.push_back({from, m.bytes});
     }
   }
-  write_parts();
-  to_dump_.clear();
+  if (write_all(std::move(parts))) return true;
+  summary_.trouble =
+      with_errno(fmt::format("the dump cannot be written, it ends after {} bytes", dumped_));
+  dump_failed_ = true;
+  dump_ = {};
+  return false;
+}
+
+bool Stream::write_all(std::vector<iovec> parts) {
+  for (size_t at = 0; at < parts.size();) {
+    const auto n = static_cast<int>(std::min(parts.size() - at, kPartsAtOnce));
+    ssize_t written = ::writev(dump_.get(), parts.data() + at, n);
+    if (written < 0 && errno == EINVAL && dump_direct_) {
+      ::fcntl(dump_.get(), F_SETFL, 0);  // not this file system, then
+      dump_direct_ = false;
+      continue;
+    }
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    dumped_ += static_cast<uint64_t>(written);
+    while (written > 0) {
+      const auto part = std::min(static_cast<size_t>(written), parts[at].iov_len);
+      written -= static_cast<ssize_t>(part);
+      parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + part;
+      parts[at].iov_len -= part;
+      if (parts[at].iov_len == 0) ++at;
+    }
+  }
+  return true;
 }
 
 }  // namespace verbena::daqtool

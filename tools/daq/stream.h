@@ -2,7 +2,9 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/uio.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -10,37 +12,35 @@
 
 #include "base/time.h"
 #include "datapath/udp/unique_fd.h"
+#include "tools/daq/plan.h"
 #include "tools/daq/recv.h"
 #include "tools/daq/verbs_device.h"
 
 namespace verbena::daqtool {
 
-// How many receives a stream can have posted. A WRITE may begin before its receive is looked for,
-// so with data to be checked one message more than that must find room before offsets wrap.
-uint32_t receives_for(const ReceiveOptions& options, const VerbsDevice& device);
-// Whether what arrives stays long enough to be looked at.
-bool can_check(const ReceiveOptions& options);
-
 class Stream {
  public:
-  Stream(const VerbsDevice& device, const ReceiveOptions& options, uint32_t index);
+  Stream(const VerbsDevice& device, const ReceiveOptions& options, const Plan& plan,
+         uint32_t index);
 
   // A new queue pair with all receives posted: what the other end has to know.
   daq::QpInfo prepare(ibv_cq* cq);
-  void connect(const daq::QpInfo& peer, ibv_mtu mtu);
+  void connect(const daq::QpInfo& peer);
   // The queue pair goes, and with it what it still held.
   void disconnect();
 
   // A receive is done. False: the connection has failed; summary().trouble says how.
   bool on_completion(const ibv_wc& completion, Instant now);
-  // Looks at what the consumer is done with, and posts the receives again.
-  void consume(Instant now);
+  // Looks at what the consumer is done with, and posts the receives again. False: as above.
+  bool consume(Instant now);
   Instant next_consumption() const { return pending_.empty() ? kNever : pending_.front().ready; }
 
-  bool has_all() const {
-    return options_.messages != 0 && summary_.messages + summary_.lost >= options_.messages;
+  // All that the board was asked for is here, and is safe.
+  bool has_all() const { return asked_ != 0 && !dump_failed_ && left() == 0; }
+  uint64_t left() const {
+    const uint64_t settled = summary_.messages + summary_.lost;
+    return asked_ - std::min(asked_, settled);
   }
-  uint64_t left() const { return options_.messages - summary_.messages - summary_.lost; }
   uint32_t posted() const { return outstanding_; }
   Instant heard_at() const { return heard_at_; }
   StreamSummary& summary() { return summary_; }
@@ -54,12 +54,14 @@ class Stream {
   };
   void post(uint32_t count);
   void check(const Message& message);
-  void open_dump();
-  void write_dump();
+  void open_dump(const std::string& name);
+  bool write_dump();
+  bool write_all(std::vector<iovec> parts);
 
   const VerbsDevice& device_;
   const ReceiveOptions& options_;
   const uint32_t index_;
+  const uint64_t asked_;  // messages; 0: the other end decides
   const uint32_t receives_;
   const bool checks_;
   Memory memory_;
@@ -75,7 +77,9 @@ class Stream {
   Instant heard_at_{0};
   datapath::UniqueFd dump_;
   bool dump_direct_ = false;
+  bool dump_failed_ = false;
   std::vector<Message> to_dump_;
+  uint64_t dumped_ = 0;  // bytes
   StreamSummary summary_;
 };
 
