@@ -11,6 +11,7 @@ namespace {
 // One queue pair's share of a turn before the next one gets its own.
 constexpr uint32_t kPacketsPerQpAndRound = 32;
 constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
+constexpr uint32_t kRoundsAlone = 16;
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
 // enough.
@@ -360,8 +361,10 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
       qp->end_hold(now);
     }
     if (!full || !qp->hold(now)) {
+      // The more at a time, the more of it is of one size.
+      const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
       const uint32_t budget =
-          std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);
+          rounds * std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);
       qp->transmit(sink, now, budget, !qp->in_waiting_list);
     }
     after_change(*qp, now);

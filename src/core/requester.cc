@@ -79,6 +79,7 @@ void Requester::reset() {
   cursor_packet_ = 0;
   started_ = false;
   reads_.clear();
+  batches_.clear();
   forget_losses();
   peer_selective_ = false;
   denied_.reset();
@@ -99,6 +100,12 @@ bool Requester::has_reads_queued() const {
 uint32_t Requester::packet_bytes(const SendWqe& wqe, uint32_t packet) const {
   if (is_atomic(wqe.op)) return 0;
   return std::min(wqe.cut_bytes, wqe.length - packet * wqe.cut_bytes);
+}
+
+uint32_t Requester::packets_of(const SendWqe& wqe) const {
+  const uint32_t cut = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
+  const bool one = wqe.length <= cut || is_atomic(wqe.op);
+  return one ? 1 : (wqe.length - 1) / cut + 1;
 }
 
 uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const {
@@ -144,12 +151,11 @@ Requester::Blocked Requester::new_request_blocked(Instant now) {
 void Requester::number(SendWqe& wqe) {
   wqe.first_psn = next_;
   wqe.cut_bytes = qp_.cut_bytes();
-  const bool one = wqe.length <= wqe.cut_bytes || is_atomic(wqe.op);
-  wqe.packets = one ? 1 : (wqe.length - 1) / wqe.cut_bytes + 1;
+  wqe.packets = packets_of(wqe);
   // The responder remembers each request of a READ by itself. So that one asked for again never
   // reaches from one into the next, the pieces are fixed once and do not follow the window from
   // then on.
-  if (!one) {
+  if (wqe.packets > 1) {
     const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
     wqe.piece_packets = std::max(piece / wqe.cut_bytes, 1u);
   }
@@ -179,6 +185,12 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
       }
       // What was denied takes no room: it fails.
       if (!qp_.window->open() && denied_ != cursor_) break;
+      const auto most = static_cast<uint32_t>(std::min<size_t>(budget - sent, sink.room()));
+      if (const uint32_t batch = batch_packets(most); batch != 0) {
+        send_batch(batch, sink, now);
+        sent += batch;
+        continue;
+      }
       if (!wqe.numbered) number(wqe);
       // Others may have the window before the next turn: what is under way must not wait for that.
       const bool last_of_turn = qp_.window->users > 1 && (sent + 1 == budget || sink.room() == 1);
@@ -212,33 +224,45 @@ Requester::Piece Requester::piece_at(Place at) const {
 bool Requester::send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack) {
   const Piece piece = piece_at({cursor_, cursor_packet_});
   if (!push_request(piece, sink, ask_for_ack)) return false;
-  const SendWqe& wqe = queue_.at(cursor_);
-  if (is_read_or_atomic(wqe.op)) reads_.push_back({piece.first, piece.end() - 1});
-  const uint32_t cost = cost_of(wqe, cursor_packet_, piece.packets);
-  qp_.window->sent(cost);
-  in_flight_cost_ += cost;
-  next_ = piece.end();
-  cursor_packet_ += piece.packets;
-  if (cursor_packet_ == wqe.packets) {
-    ++cursor_;
-    cursor_packet_ = 0;
-  }
+  if (is_read_or_atomic(queue_.at(cursor_).op)) reads_.push_back({piece.first, piece.end() - 1});
+  note_sent(piece);
+  advance_cursor(piece.packets);
   if (board_) [[unlikely]]
     board_->record_sent(piece.first, piece.end());
-  if (!timed_) {
-    timed_ = piece.first;
-    timed_at_ = now;
-  }
-  if (ack_deadline_ == kNever) restart_ack_timer(now);
+  start_clocks(piece.first, now);
   return true;
 }
 
+void Requester::note_sent(const Piece& piece) {
+  const uint32_t cost = cost_of(queue_.at(piece.at.index), piece.at.packet, piece.packets);
+  qp_.window->sent(cost);
+  in_flight_cost_ += cost;
+}
+
+// Over `packets` of the request that it stands at.
+void Requester::advance_cursor(uint32_t packets) {
+  next_ = next_ + packets;
+  cursor_packet_ += packets;
+  if (cursor_packet_ != queue_.at(cursor_).packets) return;
+  ++cursor_;
+  cursor_packet_ = 0;
+}
+
+void Requester::start_clocks(wire::Psn first, Instant now) {
+  if (!timed_) {
+    timed_ = first;
+    timed_at_ = now;
+  }
+  if (ack_deadline_ == kNever) restart_ack_timer(now);
+}
+
 // False, and nothing is sent, if the request's lkeys do not grant what it needs.
-bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack) {
+bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
+                             bool early) {
   const SendWqe& wqe = queue_.at(piece.at.index);
   wire::Packet p;
   p.bth.psn = piece.first;
-  if (peer_selective_) p.bth.mark = qp_.our_marks().wants;
+  if (peer_selective_) p.bth.mark = early ? qp_.our_marks().early : qp_.our_marks().wants;
   p.bth.ack_request = true;
   p.xrc_srqn = wqe.remote_srqn;
   switch (wqe.op) {

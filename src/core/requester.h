@@ -1,7 +1,7 @@
 // Requester: turns the send queue into packets, and responses into completions. The send queue is
-// the retransmission buffer. Four files: sending what is new (requester.cc), taking responses
-// (requester_response.cc), which packets are sent again, and why (requester_recovery.cc), and what
-// is done without the peer (requester_direct.cc).
+// the retransmission buffer. Five files: sending what is new (requester.cc), and in which order
+// (requester_batch.cc), taking responses (requester_response.cc), which packets are sent again, and
+// why (requester_recovery.cc), and what is done without the peer (requester_direct.cc).
 #pragma once
 
 #include <cstdint>
@@ -86,13 +86,25 @@ class Requester final : public SendSide {
   void number(SendWqe& wqe);
   void run_local(SendWqe& wqe);
   bool send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack);
-  bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack);
+  bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
+                    bool early = false);
+  void note_sent(const Piece& piece);
+  void advance_cursor(uint32_t packets);
+  void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
                            bool ask_for_ack);
   Piece piece_at(Place at) const;
   uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) const;
+  uint32_t packets_of(const SendWqe& wqe) const;
   uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const;
+
+  // --- requester_batch.cc -----------------------------------------------------------------------
+  uint32_t batch_packets(uint32_t most);
+  void send_batch(uint32_t packets, wire::PacketSink& sink, Instant now);
+  void recall_order();
+  template <typename Visit>
+  void for_each_by_size(wire::Psn from, wire::Psn to, Visit visit) const;
 
   // --- requester_direct.cc ----------------------------------------------------------------------
   bool may_go_direct(const SendWqe& wqe) const;
@@ -161,8 +173,14 @@ class Requester final : public SendSide {
   bool started_ = false;
 
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
-  uint32_t in_flight_cost_ = 0;         // this queue pair's part of the peer's window
-  uint32_t since_ack_request_ = 0;      // packets sent since one asked for an acknowledgement
+  // What left sorted by size and not in the order of PSNs, as long as it may be under way.
+  struct Batch {
+    wire::Psn first;
+    wire::Psn end;
+  };
+  std::vector<Batch> batches_;
+  uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
+  uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;
   uint32_t rnr_retries_left_ = 0;
   uint32_t tries_ = 0;  // retries without progress, for the failure report

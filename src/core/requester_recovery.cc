@@ -335,6 +335,7 @@ void Requester::begin_recovery() {
   if (board_) return;
   board_ = std::make_unique<Scoreboard>(unacked_, next_);
   if (unacked_ == next_) return;
+  recall_order();
   const Place at = place_of(unacked_);
   const SendWqe& wqe = queue_.at(at.index);
   const bool partly_answered = wqe.op == SendOp::Read && at.packet % wqe.piece_packets != 0;

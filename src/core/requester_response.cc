@@ -212,6 +212,7 @@ void Requester::flush(WcStatus first) {
   if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
   in_flight_cost_ = 0;
   reads_.clear();
+  batches_.clear();
   forget_losses();
   rnr_until_ = kNever;
   direct_bytes_ = 0;

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "core/placement.h"
 
@@ -31,7 +32,7 @@ void Responder::start() {
   msn_ = 0;
   message_.reset();
   nak_sent_ = false;
-  selective_ = false;
+  selective_ = introduced_ = false;
   held_.clear();
   forget_answers();
   answers_.assign(qp_.attr.max_dest_read_atomic, Answer{});
@@ -57,7 +58,7 @@ void Responder::reset() {
   receives_.reset();
   message_.reset();
   nak_sent_ = false;
-  selective_ = false;
+  selective_ = introduced_ = false;
   held_.clear();
   forget_answers();
   answers_.clear();
@@ -82,7 +83,7 @@ uint32_t Responder::packets_for(const wire::Packet& read) const {
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
-  if (p.bth.mark != 0 && !selective_ && p.bth.mark == qp_.peer_marks().wants) {
+  if (p.bth.mark != 0 && !selective_ && is_selective(p)) {
     selective_ = true;
     nak_sent_ = false;  // it was a plain one, which tells less
   }
@@ -94,12 +95,26 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
     run_held();
 }
 
+bool Responder::is_selective(const wire::Packet& p) const {
+  const SelectiveMarks marks = qp_.peer_marks();
+  return p.bth.mark == marks.wants || p.bth.mark == marks.early;
+}
+
+// Something that was sent before what has come is not here.
+bool Responder::anything_missing() const {
+  return !held_.empty() && sent_to_.distance_from(expected_) > 0;
+}
+
 // The gap is filled: what follows it may be here already. If there is another one, the peer hears.
 void Responder::run_held() {
   while (!held_.empty() && !qp_.failure) {
     const int32_t ahead = held_.psn(0).distance_from(expected_);
     if (ahead > 0) {
-      ack_due_ = true;
+      if (anything_missing()) {
+        ack_due_ = true;
+      } else {
+        sent_to_ = expected_;
+      }
       return;
     }
     auto next = held_.take_first();  // before it runs, which may clear the rest
@@ -136,8 +151,15 @@ bool Responder::choose_srq(const wire::Packet& p) {
 }
 
 void Responder::on_ahead(const wire::Packet& p) {
+  if (held_.empty()) sent_to_ = expected_;
+  const bool early = selective_ && p.bth.mark == qp_.peer_marks().early;
+  if (early) {  // what is before it follows; should that get lost, others will show it
+    if (!nak_sent_ && held_.put(expected_, p)) qp_.count(CounterId::requests_early);
+    return;
+  }
   qp_.count(CounterId::out_of_sequence);
   if (nak_sent_) return;  // C9-114: one NAK per expected PSN
+  if (p.bth.psn.distance_from(sent_to_) >= 0) sent_to_ = p.bth.psn + 1;
   if (selective_ && held_.put(expected_, p)) qp_.count(CounterId::requests_held);
   if (!held_.empty()) {
     ack_due_ = true;
@@ -546,7 +568,7 @@ uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
   if (pending_slots_ != 0 || sink.room() == 0 || (!nak_ && !ack_due_)) return 0;
   if (nak_) {
     send_ack(sink, expected_, *nak_);
-  } else if (!held_.empty()) {
+  } else if (anything_missing()) {
     send_selective_nak(sink);
   } else {
     send_ack(sink, expected_ - 1, {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_});
@@ -615,7 +637,10 @@ void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
-  if (is_sequence_error(aeth)) p.bth.mark = qp_.our_marks().can;
+  // A peer hears of it with a loss and, since it may have better use for it, at the very beginning.
+  if (is_sequence_error(aeth) || !std::exchange(introduced_, true)) {
+    p.bth.mark = qp_.our_marks().can;
+  }
   p.aeth = aeth;
   push_packet(qp_, sink, p, {}, 0);
 }

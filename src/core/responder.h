@@ -68,6 +68,8 @@ class Responder final : public ReceiveSide {
 
   void run(const wire::Packet& packet);
   void run_held();
+  bool is_selective(const wire::Packet& packet) const;
+  bool anything_missing() const;
   void on_duplicate(const wire::Packet& packet);
   void on_ahead(const wire::Packet& packet);
   bool choose_srq(const wire::Packet& packet);
@@ -104,7 +106,9 @@ class Responder final : public ReceiveSide {
   bool ack_due_ = false;
   std::optional<wire::Aeth> nak_;
   bool selective_ = false;       // the peer wants to know what we have of what follows a gap
+  bool introduced_ = false;      // the peer was told that we can
   ReorderBuffer held_;           // what follows a gap
+  wire::Psn sent_to_{0};         // while it holds anything: all before this had left when that did
   std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep
   size_t next_answer_ = 0;
   uint32_t pending_slots_ = 0;

@@ -266,13 +266,89 @@ TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
   EXPECT_EQ(got, (Psns{502, 503, 504, 505, 506}));
 }
 
-// --- towards others: exactly what it always was, but for marks in answers to a loss
-// ---------------
+// --- what the peer sends before its turn ---------------------------------------------------------
+
+class EarlyRequestsTest : public ResponderSelectiveTest {
+ protected:
+  void connect_with_receives() {
+    connect();
+    for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
+  }
+  void receive_early(uint32_t psn) {
+    wire::Packet p = request(Opcode::RcSendOnly, psn);
+    p.bth.mark = peer_marks().early;
+    receive(p, pattern(64));
+  }
+  void expect_plain_ack(uint32_t psn) {
+    const auto sent = transmit();
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].psn(), psn);
+    EXPECT_EQ(sent[0].packet.aeth.kind, AckKind::Ack);
+  }
+};
+
+TEST_F(EarlyRequestsTest, AreTakenInOrderAndNotForTheSignOfALoss) {
+  connect_with_receives();
+  receive_early(501);
+  receive_early(503);
+  EXPECT_TRUE(transmit().empty());
+  receive_send(500, 1);
+  expect_plain_ack(501);
+  receive_send(502, 1);
+  expect_plain_ack(503);
+  EXPECT_EQ(received(), (std::vector<uint64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(counter(CounterId::requests_early), 2u);
+  EXPECT_EQ(counter(CounterId::out_of_sequence), 0u);
+  EXPECT_EQ(counter(CounterId::naks_sequence_sent), 0u);
+  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+}
+
+TEST_F(EarlyRequestsTest, DoNotTurnAnAcknowledgementIntoANak) {
+  connect_with_receives();
+  receive_send(500, 1);
+  receive_early(502);
+  expect_plain_ack(500);
+}
+
+TEST_F(EarlyRequestsTest, AreListedOnceSomethingIsLost) {
+  connect_with_receives();
+  receive_early(502);
+  receive_send(501, 1);  // 500 had left before it
+  const List list = transmit_list();
+  EXPECT_EQ(list.missing, 500u);
+  EXPECT_EQ(list.held, (Psns{501, 502}));
+  receive_send(500, 1);
+  expect_plain_ack(502);
+}
+
+TEST_F(EarlyRequestsTest, AreWaitedForAgainOnceTheGapIsClosed) {
+  connect_with_receives();
+  receive_early(503);
+  receive_send(501, 1);
+  EXPECT_EQ(transmit_list().missing, 500u);
+  receive_send(500, 1);
+  expect_plain_ack(501);  // 502 may be on its way
+  receive_send(504, 1);   // now it is not
+  EXPECT_EQ(transmit_list().held, (Psns{503, 504}));
+}
+
+TEST_F(EarlyRequestsTest, ForWhichThereIsNoRoomAreDroppedWithoutAWord) {
+  connect_with_receives();
+  receive_early(500 + ReorderBuffer::kReach);
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  receive_send(500, 1);
+  expect_plain_ack(500);
+}
+
+// --- towards others: exactly what it always was, but for marks in answers to a loss, and in the
+// --- first acknowledgement -----------------------------------------------------------------------
 
 // A NIC that sends back what it finds in reserved bits, in whatever packet, is no Verbena.
 TEST_F(ResponderSelectiveTest, OurOwnMarksSentBackSayNothing) {
   for (int mark = 1; mark < 128; ++mark) {
-    if (mark == peer_marks_of_a_new_pair().wants) continue;
+    const SelectiveMarks theirs = peer_marks_of_a_new_pair();
+    if (mark == theirs.wants || mark == theirs.early) continue;
     connect();
     wire::Packet p = request(Opcode::RcSendOnly, 501);
     p.bth.mark = static_cast<uint8_t>(mark);
@@ -328,7 +404,7 @@ class SelectiveEngine : public ResponderSelectiveTest {
   void TestBody() override {}
 };
 
-TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInAnswersToALossAndNothingElse) {
+TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInTheFirstAckAndAnswersToALossAndNothingElse) {
   PlainEngine plain;
   SelectiveEngine selective;
   const auto before = conversation_with_a_plain_peer(plain);
@@ -343,13 +419,14 @@ TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInAnswersToALossAndNothingElse) 
     const bool sequence_nak = p->op.verb == wire::Verb::Ack && p->aeth.kind == AckKind::Nak;
     const bool repeated =
         p->op.verb == wire::Verb::ReadResponse && p->bth.psn.value() >= 502 && i > 6;
-    EXPECT_EQ(p->bth.mark, sequence_nak || repeated ? selective.our_marks().can : 0) << i;
+    const bool marks = i == 0 || sequence_nak || repeated;
+    EXPECT_EQ(p->bth.mark, marks ? selective.our_marks().can : 0) << i;
     Bytes without = now[i];
     without[8] &= std::byte{0x80};
     EXPECT_EQ(before[i], without) << i;
     marked += p->bth.mark != 0 ? 1 : 0;
   }
-  EXPECT_EQ(marked, 3);
+  EXPECT_EQ(marked, 4);
 }
 
 }  // namespace

@@ -95,13 +95,16 @@ TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
   }
 }
 
-TEST(SelectiveMarks, AllFourDifferAndEqualNumbersHaveNone) {
+TEST(SelectiveMarks, AllSixDifferAndEqualNumbersHaveNone) {
   const wire::Qpn low(0x010011), high(0x020007);
   const SelectiveMarks a = marks_from(low, high), b = marks_from(high, low);
-  EXPECT_EQ((std::set<int>{0, a.can, a.wants, b.can, b.wants}).size(), 5u);
-  for (const uint8_t mark : {a.can, a.wants, b.can, b.wants}) EXPECT_LT(mark, 0x80);
+  const std::set<int> all{a.can, a.wants, a.early, b.can, b.wants, b.early};
+  EXPECT_EQ(all.size(), 6u);
+  EXPECT_FALSE(all.contains(0));
+  EXPECT_LT(*all.rbegin(), 0x80);
   EXPECT_EQ(marks_from(low, low).can, 0);
   EXPECT_EQ(marks_from(low, low).wants, 0);
+  EXPECT_EQ(marks_from(low, low).early, 0);
 }
 
 TEST_F(SelectiveRepeatTest, ACopyOfTheListChangesNothing) {

@@ -1,0 +1,189 @@
+// The order in which several messages leave: by size, where the peer takes packets in any order.
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::AckKind;
+using wire::NakCode;
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+using Psns = std::vector<uint32_t>;
+
+class RequesterBatchTest : public EngineTest {
+ protected:
+  static constexpr uint32_t kThreePackets = 600;  // at 256 bytes each
+
+  // PSN 100 is done, and the peer has said that it can.
+  void connect_to_selective_peer(const TestShape& shape = {}) {
+    connect(shape);
+    ASSERT_TRUE(post(SendOp::Write, 0, 8, 0).ok());
+    ASSERT_EQ(transmit().size(), 1u);
+    acknowledge(100);
+  }
+  void acknowledge(uint32_t psn) {
+    wire::Packet ack = request(Opcode::RcAck, psn);
+    ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
+    ack.bth.mark = peer_marks().can;
+    receive(ack);
+  }
+  // A sequence NAK: `missing` is, and `held` are there.
+  void receive_list(uint32_t missing, const Psns& held) {
+    wire::Packet p = request(Opcode::RcAck, missing);
+    p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
+    p.bth.mark = peer_marks().can;
+    Bytes list(4);
+    for (const uint32_t psn : held) {
+      const uint32_t bit = psn - missing - 1;
+      list[bit / 8] |= std::byte(1u << bit % 8);
+    }
+    receive(p, list);
+  }
+  void post_three(SendOp op = SendOp::Write) {
+    for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(post(op, i, kThreePackets).ok());
+  }
+  Psns psns(const std::vector<Sent>& sent) {
+    Psns out;
+    for (const Sent& s : sent) out.push_back(s.psn());
+    return out;
+  }
+  Psns early(const std::vector<Sent>& sent) {
+    Psns out;
+    for (const Sent& s : sent) {
+      const uint8_t mark = s.packet.bth.mark;
+      EXPECT_TRUE(mark == our_marks().wants || mark == our_marks().early) << s.psn();
+      if (mark == our_marks().early) out.push_back(s.psn());
+    }
+    return out;
+  }
+};
+
+const Psns kBySize = {101, 104, 107, 102, 105, 108, 103, 106, 109};
+
+TEST_F(RequesterBatchTest, PacketsOfOneSizeLeaveTogetherAndSayWhatIsBeforeItsTurn) {
+  connect_to_selective_peer();
+  post_three();
+  const auto sent = transmit();
+  EXPECT_EQ(psns(sent), kBySize);
+  EXPECT_EQ(early(sent), (Psns{104, 107, 105, 108}));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(sent[i].opcode(), Opcode::RcWriteFirst);
+    EXPECT_EQ(sent[3 + i].opcode(), Opcode::RcWriteMiddle);
+    EXPECT_EQ(sent[6 + i].opcode(), Opcode::RcWriteLast);
+  }
+  EXPECT_TRUE(sent.back().packet.bth.ack_request);
+  acknowledge(106);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  acknowledge(109);
+  EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
+  EXPECT_TRUE(qp().window()->idle());
+}
+
+TEST_F(RequesterBatchTest, MessagesOfFullPacketsHaveTwoSizes) {
+  connect_to_selective_peer();
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, 3 * 256).ok());
+  const auto sent = transmit();
+  EXPECT_EQ(psns(sent), (Psns{101, 104, 102, 103, 105, 106}));
+  EXPECT_EQ(early(sent), Psns{104});
+}
+
+TEST_F(RequesterBatchTest, ALastPacketWithAnImmediateIsOfItsOwnSize) {
+  connect_to_selective_peer();
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::WriteImm, i, 3 * 256).ok());
+  EXPECT_EQ(psns(transmit()), (Psns{101, 104, 102, 105, 103, 106}));
+}
+
+TEST_F(RequesterBatchTest, EverybodyElseGetsThemInOrder) {
+  connect();
+  post_three();
+  const auto sent = transmit();
+  EXPECT_EQ(psns(sent), (Psns{100, 101, 102, 103, 104, 105, 106, 107, 108}));
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0);
+}
+
+TEST_F(RequesterBatchTest, GoesAsFarAsThereIsRoomAndOnFromThere) {
+  connect_to_selective_peer();
+  post_three();
+  const auto sent = transmit(4);
+  EXPECT_EQ(psns(sent), (Psns{101, 104, 102, 103}));
+  EXPECT_EQ(psns(transmit()), (Psns{107, 105, 108, 106, 109}));
+}
+
+// Others may have the window afterwards.
+TEST_F(RequesterBatchTest, WhateverIsLastAsksForAnAcknowledgement) {
+  connect_to_selective_peer();
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, 4 * 256).ok());
+  const auto sent = transmit(6);
+  ASSERT_EQ(psns(sent), (Psns{101, 105, 102, 103, 104, 106}));
+  EXPECT_EQ(sent.back().opcode(), Opcode::RcWriteMiddle);
+  EXPECT_TRUE(sent.back().packet.bth.ack_request);
+}
+
+TEST_F(RequesterBatchTest, WhatLeftLaterIsNotLost) {
+  connect_to_selective_peer();
+  post_three();
+  ASSERT_EQ(psns(transmit()), kBySize);
+  receive_list(102, {104, 105, 107});  // 105 left after 102, the rest after 105
+  EXPECT_EQ(psns(transmit()), Psns{102});
+  acknowledge(109);
+  EXPECT_EQ(completions().size(), 3u);
+  EXPECT_TRUE(qp().window()->idle());
+}
+
+TEST_F(RequesterBatchTest, TheOrderIsKnownAlsoOfABatchThatIsHalfDone) {
+  connect_to_selective_peer();
+  post_three();
+  ASSERT_EQ(psns(transmit()), kBySize);
+  acknowledge(103);
+  receive_list(104, {107, 105});
+  EXPECT_EQ(psns(transmit()), Psns{104});
+}
+
+TEST_F(RequesterBatchTest, WhatIsSentAgainIsNoLongerEarly) {
+  connect_to_selective_peer();
+  post_three();
+  transmit();
+  time_out();
+  const auto again = transmit();
+  EXPECT_EQ(psns(again), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
+  EXPECT_TRUE(early(again).empty());
+}
+
+TEST_F(RequesterBatchTest, ShortMessagesAndFencesStayWhereTheyAre) {
+  connect_to_selective_peer();
+  ASSERT_TRUE(post(SendOp::Write, 1, kThreePackets).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, kThreePackets).ok());
+  ASSERT_TRUE(post(SendOp::Write, 4, kThreePackets, kSignaled | kFence).ok());
+  EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109, 110}));
+}
+
+TEST_F(RequesterBatchTest, NothingOvertakesARequestThatIsDenied) {
+  connect_to_selective_peer();
+  ASSERT_TRUE(post(SendOp::Write, 1, kThreePackets).ok());
+  const Sge foreign{reinterpret_cast<uintptr_t>(memory_.data()), kThreePackets, key_ + 1};
+  SendRequest r;
+  r.op = SendOp::Write;
+  r.wr_id = 2;
+  r.flags = kSignaled;
+  r.sges = {&foreign, 1};
+  ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
+  ASSERT_TRUE(post(SendOp::Write, 3, kThreePackets).ok());
+  EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103}));
+  acknowledge(103);
+  transmit();
+  EXPECT_EQ(completions(),
+            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+}
+
+TEST_F(RequesterBatchTest, ThroughMemoryThereIsNothingToSort) {
+  connect({.path_packet_bytes = 256});
+  ASSERT_TRUE(post(SendOp::Write, 0, 8, 0).ok());
+  transmit();
+  acknowledge(100);
+  post_three();
+  EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
+}
+
+}  // namespace
+}  // namespace verbena::core
