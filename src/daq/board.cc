@@ -121,14 +121,14 @@ void Board::on_packet(std::span<const std::byte> bytes, uint32_t source_ip, Inst
     return;
   }
   at(qpn).on_answer(*packet, now);
-  note_failure(qpn);
+  note_failure(qpn, now);
   pursue_mission(now);
 }
 
-void Board::note_failure(uint32_t qpn) {
+void Board::note_failure(uint32_t qpn, Instant now) {
   const BoardQueuePair& qp = at(qpn);
   if (qp.failure() == BoardQpFailure::None || !is_ready(qpn)) return;
-  manager_.fail(qpn);
+  manager_.fail(qpn, now);
   std::string line = name(qpn) + ": failed: " + text_of(qp.failure());
   if (qp.failure() == BoardQpFailure::Refused) {
     line += " (NAK code " + std::to_string(qp.syndrome() & 31) + ")";
@@ -169,7 +169,7 @@ void Board::on_deadline(Instant now) {
   for (uint32_t qpn = kFirstQpn; qpn < end_qpn(); ++qpn) {
     if (!is_ready(qpn)) continue;
     at(qpn).on_deadline(now);
-    note_failure(qpn);
+    note_failure(qpn, now);
   }
   take_events(now);
 }

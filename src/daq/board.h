@@ -75,7 +75,7 @@ class Board {
   void open(uint32_t qpn, Instant now);
   void start(uint32_t qpn, const Transmit& command, Instant now);
   void retire(uint32_t qpn);
-  void note_failure(uint32_t qpn);
+  void note_failure(uint32_t qpn, Instant now);
   void pursue_mission(Instant now);
   BoardQueuePair& at(uint32_t qpn) { return queue_pairs_[qpn - kFirstQpn]; }
   bool is_ready(uint32_t qpn) const { return manager_.state_of(qpn) == BoardQpState::Rts; }

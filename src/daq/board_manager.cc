@@ -14,6 +14,9 @@ std::span<const QuirkName> quirk_names() {
       {"leaks-qpns", &Quirks::leaks_qpns, "an OPEN_QP that fails keeps its QPN"},
       {"opens-twice", &Quirks::opens_twice, "an OPEN_QP said again takes a second QPN"},
       {"no-qp-is-ack", &Quirks::no_qp_is_ack, "as a master: NO_QP opens the QP as ACK does"},
+      {"loses-pulses", &Quirks::loses_pulses,
+       "a request at the instant in which a QP closes or fails stops the connection manager for "
+       "ever"},
   };
   return kNames;
 }
@@ -23,24 +26,28 @@ BoardManager::BoardManager(const Config& config)
   for (uint32_t i = 0; i < config.queue_pairs; ++i) free_.push_back(kFirstQpn + i);
 }
 
-void BoardManager::on_datagram(std::span<const std::byte> bytes, Instant /*now*/) {
+void BoardManager::on_datagram(std::span<const std::byte> bytes, Instant now) {
   const auto in = Message::load(bytes);
   if (!in) return tell(BoardOutcome::WrongLength, 0, {});
   if (hung_) return tell(BoardOutcome::Hung, 0, *in);
   if (in->ack_valid) return on_answer(*in);
   if (in->transmit.valid && in->request == Request::Null) return on_transmit(*in);
-  if (in->info_valid) return on_request(*in);
+  if (in->info_valid) return on_request(*in, now);
   tell(BoardOutcome::NothingAsked, 0, *in);
 }
 
-void BoardManager::on_request(const Message& in) {
+void BoardManager::on_request(const Message& in, Instant now) {
+  if (config_.quirks.loses_pulses && in.request != Request::Null && now == table_changed_at_) {
+    hung_ = true;
+    return tell(BoardOutcome::Hung, 0, in);
+  }
   switch (in.request) {
     case Request::OpenQp:
       return on_open(in);
     case Request::ModifyQpRts:
       return on_modify(in);
     case Request::CloseQp:
-      return on_close(in);
+      return on_close(in, now);
     case Request::Null:
       return tell(BoardOutcome::NothingAsked, 0, in);
     default:
@@ -100,7 +107,7 @@ void BoardManager::on_modify(const Message& in) {
   tell(BoardOutcome::Modified, qpn, in);
 }
 
-void BoardManager::on_close(const Message& in) {
+void BoardManager::on_close(const Message& in, Instant now) {
   const uint32_t qpn = in.remote.qpn;
   if (!is_mine(qpn)) {
     answer_stale(in, Ack::Nak);
@@ -116,6 +123,7 @@ void BoardManager::on_close(const Message& in) {
   }
   if (asking_ && asking_->qpn == qpn) asking_.reset();  // the host was faster
   at(qpn) = {};
+  table_changed_at_ = now;
   free_.push_back(qpn);
   answer(in, ours, Ack::Ack);
   tell(BoardOutcome::Closed, qpn, in);
@@ -203,8 +211,10 @@ void BoardManager::give_up(BoardOutcome why, const Message& in) {
 
 // ------------------------------------------------------------------------------------------------
 
-void BoardManager::fail(uint32_t qpn) {
-  if (state_of(qpn) == BoardQpState::Rts) at(qpn).state = BoardQpState::Error;
+void BoardManager::fail(uint32_t qpn, Instant now) {
+  if (state_of(qpn) != BoardQpState::Rts) return;
+  at(qpn).state = BoardQpState::Error;
+  table_changed_at_ = now;
 }
 
 BoardQpState BoardManager::state_of(uint32_t qpn) const {
@@ -259,7 +269,7 @@ const char* text_of(BoardOutcome outcome) {
     case BoardOutcome::UnknownRequest:
       return "a request that boards do not know: dropped";
     case BoardOutcome::Hung:
-      return "the connection manager hangs (modify-hangs): dropped";
+      return "the connection manager hangs (a quirk): dropped";
     case BoardOutcome::Opened:
       return "opened";
     case BoardOutcome::OpenedBefore:

@@ -27,6 +27,8 @@ struct Quirks {
   bool leaks_qpns = false;     // an OPEN_QP that ends in ERROR keeps its QPN
   bool opens_twice = false;    // an OPEN_QP said again takes a second QPN
   bool no_qp_is_ack = false;   // as a master: NO_QP opens the QP as well
+  bool loses_pulses = false;   // a request at the instant in which a QP closes or fails is lost: no
+                               // answer to anything, for ever
 };
 
 // "modify-wedges", ...; their names on a command line, in the order of Quirks.
@@ -92,7 +94,7 @@ class BoardManager {
   bool asking() const { return asking_.has_value(); }
 
   // The owner's queue pair failed. It stays so until it is closed.
-  void fail(uint32_t qpn);
+  void fail(uint32_t qpn, Instant now);
 
   BoardQpState state_of(uint32_t qpn) const;
   const QpInfo& peer_of(uint32_t qpn) const { return at(qpn).peer; }
@@ -122,10 +124,10 @@ class BoardManager {
 
   QueuePair& at(uint32_t qpn) { return queue_pairs_[qpn - kFirstQpn]; }
   const QueuePair& at(uint32_t qpn) const { return queue_pairs_[qpn - kFirstQpn]; }
-  void on_request(const Message& in);
+  void on_request(const Message& in, Instant now);
   void on_open(const Message& in);
   void on_modify(const Message& in);
-  void on_close(const Message& in);
+  void on_close(const Message& in, Instant now);
   void on_transmit(const Message& in);
   void on_answer(const Message& in);
   std::optional<uint32_t> opened_before(const Message& in) const;
@@ -142,6 +144,7 @@ class BoardManager {
   Outgoing last_answer_;  // what stale answers are made from
   bool wedged_ = false;
   bool hung_ = false;
+  Instant table_changed_at_{INT64_MIN};  // by a close or a failure
   std::deque<Outgoing> outgoing_;
   std::deque<BoardEvent> events_;
 };

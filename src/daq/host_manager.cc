@@ -81,7 +81,19 @@ void HostManager::on_datagram(std::span<const std::byte> bytes, uint32_t source_
   if (in->ack_valid) return on_answer(*in, source_ip);
   if (in->info_valid && in->request == Request::OpenQp) return on_open(*in, source_ip, now);
   if (in->info_valid && in->request == Request::CloseQp) return on_close(*in, source_ip);
+  if (in->request == Request::Null && in->transmit.valid) return on_transmit(*in, source_ip);
   tell(HostOutcome::UnknownRequest, 0, source_ip, in->local);
+}
+
+void HostManager::on_transmit(const Message& in, uint32_t source_ip) {
+  const auto about = std::ranges::find_if(connections_, [&](const auto& entry) {
+    const Connection& c = entry.second;
+    return c.ip == source_ip && c.local.qpn == in.remote.qpn && c.state == State::Open;
+  });
+  if (about == connections_.end() || !in.transmit.start)
+    return tell(HostOutcome::UnknownRequest, 0, source_ip, in.local);
+  tell(HostOutcome::TransmitAsked, about->first, source_ip, in.local);
+  events_.back().transmit = in.transmit;
 }
 
 void HostManager::on_answer(const Message& in, uint32_t source_ip) {
@@ -208,7 +220,7 @@ void HostManager::answer(const Message& in, const QpInfo& local, Ack ack, uint32
 }
 
 void HostManager::tell(HostOutcome outcome, uint32_t id, uint32_t ip, const QpInfo& peer, Ack ack) {
-  events_.push_back({outcome, id, ip, peer, ack});
+  events_.push_back({.outcome = outcome, .id = id, .peer_ip = ip, .peer = peer, .ack = ack});
 }
 
 std::optional<Outgoing> HostManager::next_outgoing() {
@@ -239,6 +251,8 @@ const char* text_of(HostOutcome outcome) {
       return "closed the connection";
     case HostOutcome::PeerRestarted:
       return "has restarted: the connection before is over";
+    case HostOutcome::TransmitAsked:
+      return "asks for data";
     case HostOutcome::Closed:
       return "disconnected";
     case HostOutcome::CloseUnanswered:

@@ -22,6 +22,7 @@ enum class HostOutcome : uint8_t {
   Asked,           // passive: accept() or refuse() the id; `peer` wants a connection
   PeerClosed,      // passive or active: the other end closed, and was told so; the id is gone
   PeerRestarted,   // the board opens the same queue pair anew: the old id is gone, Asked follows
+  TransmitAsked,   // passive or active: the other end wants data, as `transmit` says
   Closed,          // close() was answered, whatever the answer; the id is gone
   CloseUnanswered,
   SurplusClosed,   // a board opened two for one question; the second is being closed
@@ -37,8 +38,9 @@ struct HostEvent {
   HostOutcome outcome;
   uint32_t id = 0;  // of the connection; 0: about none
   uint32_t peer_ip = 0;
-  QpInfo peer;
+  QpInfo peer{};
   Ack ack = Ack::Null;
+  Transmit transmit{};
 };
 
 class HostManager {
@@ -92,6 +94,7 @@ class HostManager {
   void on_answer(const Message& in, uint32_t source_ip);
   void on_open(const Message& in, uint32_t source_ip, Instant now);
   void on_close(const Message& in, uint32_t source_ip);
+  void on_transmit(const Message& in, uint32_t source_ip);
   void ask(Connection& c, Request request, Instant now);
   Message message_about(const Connection& c) const;
   void answer(const Message& in, const QpInfo& local, Ack ack, uint32_t ip);

@@ -208,6 +208,28 @@ for op in write send; do
   holds "$work/passive.json" 'r["good"] and [s["messages"] for s in r["streams"]] == [700, 700]'
   holds "$work/send.json" 'r["messages"] == 1400'
 done
+# The other way round: it waits like a board, does what the receiver says, and serves the next one after a failure.
+for op in write send; do
+  start sender "$tool" send --listen 127.0.0.1 --streams 2 --json
+  await_line "$logs/sender" 'waits for receivers' 20 || fail "send does not wait"
+  recv 0 --board 127.0.0.1 --streams 2 --op $op --msg-size 3000 --messages 400
+  holds "$work/recv.json" "$good and r['messages'] == 800"
+  finish sender 20
+  [ "$status" = 0 ] || fail "send that waits: exit status $status"
+  holds "$logs/sender" 'r["messages"] == 800 and r["bytes"] == 2400000'
+done
+start sender "$tool" send --listen 127.0.0.1 --json
+await_line "$logs/sender" 'waits for receivers' 20 || fail "send does not wait"
+recv 1 --board 127.0.0.1 --streams 2 --messages 50
+grep -q '127.0.0.1 refused: NO_QP' "$logs/recv" || fail "recv does not say NO_QP"
+grep -q 'one stream more than --streams 1: NO_QP' "$logs/sender" || fail "send does not say NO_QP"
+finish sender 20
+for wrong in '' '127.0.0.1 --listen 127.0.0.1'; do
+  rc=0
+  # shellcheck disable=SC2086
+  timeout 60 "$tool" send $wrong >"$logs/send" 2>&1 || rc=$?
+  [ "$rc" = 2 ] || fail "send $wrong: exit status $rc"
+done
 rc=0
 timeout 60 "$tool" send 127.0.0.1 --messages 1 >"$logs/send" 2>&1 || rc=$?
 [ "$rc" = 1 ] && grep -q 'does not answer' "$logs/send" || fail "send to nobody: exit status $rc"

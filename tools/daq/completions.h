@@ -36,7 +36,7 @@ class Completions {
   Owned<ibv_cq, ibv_destroy_cq> cq_;
   const Poll mode_;
   const Duration spin_;
-  std::array<ibv_wc, 64> batch_;
+  std::array<ibv_wc, 64> batch_{};
   Instant found_at_{0};
   bool armed_ = false;
   uint64_t sleeps_ = 0;

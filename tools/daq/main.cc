@@ -292,19 +292,32 @@ int recv(int argc, char** argv) {
 int send(int argc, char** argv) {
   CLI::App app("Send to `verbena recv` as a board does, by verbs.", "verbena send");
   app.footer(
-      "\nThe receiver must be waiting for boards.\n"
+      "\nWith HOST it asks a receiver that waits for boards; with --listen it waits like a board "
+      "for receivers that ask,\nand sends what they say.\n"
       "\nExamples:\n"
       "  verbena recv --streams 2        (on 192.0.2.1)\n"
-      "  verbena send 192.0.2.1 --streams 2 --messages 100000");
+      "  verbena send 192.0.2.1 --streams 2 --messages 100000\n"
+      "\n"
+      "  verbena send --listen 192.0.2.2                        (on 192.0.2.2)\n"
+      "  verbena recv --board 192.0.2.2 --messages 100000");
   SendOptions options;
   Addresses addresses;
+  std::string listen;
   bool json = false;
-  app.add_option("HOST", addresses.peer, "Where `verbena recv` waits")->type_name("")->required();
-  app.add_option("--port", options.receiver_port, "Its UDP port (default 17186)")
+  double gap_us = 0;
+  auto* const host =
+      app.add_option("HOST", addresses.peer, "Where `verbena recv` waits")->type_name("");
+  auto* const listening =
+      app.add_option("--listen", listen, "Wait for receivers on this address, one of this host's")
+          ->type_name("ADDRESS")
+          ->excludes(host);
+  app.add_option("--port", options.receiver_port, "HOST's UDP port (default 17186)")
       ->type_name("PORT")
-      ->check(CLI::Range(1, 65535));
+      ->check(CLI::Range(1, 65535))
+      ->needs(host);
   app.add_option("--ip", addresses.own, "Our own address (default: the one that reaches HOST)")
-      ->type_name("ADDRESS");
+      ->type_name("ADDRESS")
+      ->excludes(listening);
   app.add_option("--own-port", options.cm_port, "Our UDP port (default 17185)")
       ->type_name("PORT")
       ->check(CLI::Range(1, 65535));
@@ -314,16 +327,28 @@ int send(int argc, char** argv) {
   add_op(app, options.op);
   add_sizes(app, options.message_bytes, options.wrap_bytes);
   add_mtu(app, options.mtu);
-  app.add_option("--messages", options.messages, "Of each stream (default 10000)")->type_name("N");
+  app.add_option("--messages", options.messages, "Of each stream (default 10000)")
+      ->type_name("N")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX}));
+  app.add_option("--gap-us", gap_us, "At least so long between two messages of a stream")
+      ->type_name("TIME")
+      ->check(kGap);
   app.add_option("--inflight", options.inflight, "Requests under way on each (default 32)")
       ->type_name("N")
       ->check(CLI::Range(1, 8192));
+  app.add_option("--seconds", options.seconds, "End after so long")
+      ->type_name("TIME")
+      ->check(kTime);
   app.add_flag("--json", json, "Print the summary as JSON");
   parse(app, argc, argv);
-  options.receiver = parse_ip(addresses.peer);
+  if (addresses.peer.empty() == listen.empty())
+    throw CLI::ValidationError("either HOST or --listen says who asks whom");
+  if (!addresses.peer.empty()) options.receiver = parse_ip(addresses.peer);
+  if (!listen.empty()) options.ip = parse_ip(listen);
   if (!addresses.own.empty()) options.ip = parse_ip(addresses.own);
   if (options.message_bytes % 4 != 0)
     throw CLI::ValidationError("--msg-size must be a multiple of 4");
+  options.gap_cycles = static_cast<uint32_t>(gap_us * daq::BoardQpConfig{}.clock_hz / 1e6);
   catch_signals();
   const SendSummary summary =
       send(options, [](const std::string& text) { print_line(stderr, text); });
@@ -333,7 +358,7 @@ int send(int argc, char** argv) {
                                  "\"seconds\": {:.6f}, \"gbps\": {:.4f}}}\n"
                                : "{}: {} messages, {} bytes in {:.3f} s: {:.3f} Gb/s\n"),
              summary.device, summary.messages, summary.bytes, summary.seconds, gbps);
-  return summary.messages == options.messages * options.streams ? kDone : kNotGood;
+  return summary.messages == summary.wanted ? kDone : kNotGood;
 }
 
 // --------------------------------------------------------------------------------------- sweep

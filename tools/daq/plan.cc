@@ -36,8 +36,7 @@ void bound(Plan& plan, uint64_t most, const std::string& why) {
 }
 
 std::string size_text(uint64_t bytes) {
-  constexpr double kGiB = 1u << 30;
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1u << 30));
 }
 
 }  // namespace

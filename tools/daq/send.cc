@@ -1,166 +1,278 @@
-// Asks the receiver for connections in a board's place, and sends the generator's pattern.
+// Asks a receiver for connections in a board's place and sends; or waits like a board for receivers
+// that ask, and does what they say.
 #include "tools/daq/send.h"
 
 #include <fmt/core.h>
-#include <infiniband/verbs.h>
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <vector>
 
 #include "daq/board.h"
 #include "daq/host_manager.h"
-#include "daq/pattern.h"
+#include "tools/daq/source.h"
 #include "tools/daq/udp.h"
-#include "tools/daq/verbs_device.h"
 
 namespace verbena::daqtool {
 namespace {
 
-constexpr uint32_t kFirstPsn = 0;
+constexpr Duration kChoresEvery = milliseconds(1);
+constexpr int kNapMs = 20;
+constexpr Duration kFarewell = seconds(3);
 
-// One connection: as many messages under way as there are places in its memory.
-class Source {
+class Sender {
  public:
-  Source(const VerbsDevice& device, const SendOptions& options, ibv_cq* cq, uint32_t index)
-      : device_(device),
-        options_(options),
-        index_(index),
-        memory_(device, size_t{options.inflight} * options.message_bytes),
-        qp_(device, cq, options.inflight, 1) {}
+  using Line = std::function<void(const std::string&)>;
 
-  daq::QpInfo local() const { return {.qpn = qp_.number(), .psn = kFirstPsn, .ip = device_.ip}; }
-  void connect(const daq::QpInfo& peer, ibv_mtu mtu) {
-    peer_ = peer;
-    qp_.connect(device_, peer, kFirstPsn, mtu);
-  }
-  void on_completion() {
-    --under_way_;
-    ++done_;
-  }
-  bool has_sent_all() const { return done_ == options_.messages; }
-  uint64_t done() const { return done_; }
-
-  void post() {
-    while (under_way_ < options_.inflight && posted_ < options_.messages) {
-      const uint64_t place = posted_ % options_.inflight * options_.message_bytes;
-      const std::span<std::byte> data(memory_.data() + place, options_.message_bytes);
-      daq::fill_pattern(data, static_cast<uint32_t>(posted_ * (options_.message_bytes / 4)));
-      ibv_sge from{memory_.address() + place, options_.message_bytes, memory_.mr().lkey};
-      const bool write = options_.op == daq::TransferKind::Write;
-      ibv_send_wr request{};
-      request.wr_id = index_;
-      request.sg_list = &from;
-      request.num_sge = 1;
-      request.opcode = write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND;
-      request.send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED;
-      request.imm_data = __builtin_bswap32(daq::kGeneratorImmediate);
-      request.wr.rdma.remote_addr = peer_.address + offset_;
-      request.wr.rdma.rkey = peer_.rkey;
-      ibv_send_wr* bad = nullptr;
-      errno = ibv_post_send(qp_.get(), &request, &bad);
-      if (errno != 0) throw Trouble(with_errno("ibv_post_send"));
-      offset_ = (offset_ + options_.message_bytes) % options_.wrap_bytes;
-      ++posted_;
-      ++under_way_;
-    }
+  Sender(const SendOptions& options, const Line& line)
+      : options_(options),
+        line_(line),
+        device_(options.ip),
+        mtu_(options.mtu == 0 ? device_.mtu : std::min(mtu_of(options.mtu), device_.mtu)),
+        cq_(device_.make_cq(options.streams * (options.inflight + 1))),
+        cm_({.ip = options.ip, .port = options.cm_port}),
+        socket_(options.ip, options.cm_port),
+        lanes_(options.streams) {
+    summary_.device = device_.name;
   }
 
- private:
-  const VerbsDevice& device_;
-  const SendOptions& options_;
-  uint32_t index_;
-  Memory memory_;
-  QueuePair qp_;
-  daq::QpInfo peer_;
-  uint64_t posted_ = 0;
-  uint64_t done_ = 0;
-  uint32_t under_way_ = 0;
-  uint64_t offset_ = 0;
-};
-
-// Turns the connection manager's crank until `wanted` events of one kind came.
-class Talk {
- public:
-  Talk(const SendOptions& options, uint32_t ip)
-      : cm({.ip = ip, .port = options.cm_port}), socket_(ip, options.cm_port) {}
-
-  template <typename OnEvent>
-  void until(const OnEvent& on_event) {
-    for (bool more = true; more && !interrupted();) {
-      while (const auto out = cm.next_outgoing())
-        socket_.send(out->ip, out->port, out->message.store());
-      pollfd fd{socket_.fd(), POLLIN, 0};
-      ::poll(&fd, 1, 20);
-      while (const auto datagram = socket_.receive()) {
-        cm.on_datagram(datagram->bytes, datagram->source_ip, now());
+  SendSummary run() {
+    begin();
+    const Instant end = options_.seconds > 0
+                            ? now() + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
+                            : kNever;
+    for (Instant chores_at{0};;) {
+      const Instant at = now();
+      take_completions(at);
+      if (at >= chores_at) {
+        look_after_connections(at);
+        if (interrupted() || at >= end || all_done()) break;
+        chores_at = at + kChoresEvery;
       }
-      cm.on_deadline(now());
-      while (const auto event = cm.next_event()) more = on_event(*event) && more;
+      bool busy = false;
+      for (Lane& lane : lanes_) busy = push(lane, at) || busy;
+      if (!busy) nap();
+    }
+    finish();
+    return summary_;
+  }
+
+ private:
+  enum class State : uint8_t { Free, Opening, Running, Done };
+  struct Lane {
+    std::unique_ptr<Source> source;
+    State state = State::Free;
+    uint32_t id = 0;  // of the connection
+    std::string who;
+  };
+  bool asks() const { return options_.receiver != 0; }
+
+  void begin() {
+    if (!asks()) {
+      say(fmt::format("{} waits for receivers on UDP port {}", daq::print_ip(options_.ip),
+                      options_.cm_port));
+      return;
+    }
+    for (Lane& lane : lanes_) {
+      make_source(lane);
+      lane.state = State::Opening;
+      lane.id = cm_.open(options_.receiver, options_.receiver_port, lane.source->local(), now());
     }
   }
 
-  daq::HostManager cm;
+  void make_source(Lane& lane) {
+    lane.source = std::make_unique<Source>(device_, options_, cq_.get(), index_of(lane));
+  }
 
- private:
+  // ---------------------------------------------------------------------------------------- data
+
+  // Whether the stream has something under way.
+  bool push(Lane& lane, Instant at) {
+    if (lane.state != State::Running) return false;
+    lane.source->post(at);
+    if (lane.source->busy()) return true;
+    if (asks()) lane.state = State::Done;
+    return false;
+  }
+
+  void take_completions(Instant at) {
+    ibv_wc done[64];
+    const int n = ibv_poll_cq(cq_.get(), std::size(done), done);
+    for (int i = 0; i < n; ++i) {
+      Lane& lane = lanes_[done[i].wr_id];
+      if (lane.state != State::Running || done[i].qp_num != lane.source->number()) continue;
+      if (done[i].status != IBV_WC_SUCCESS) {
+        fail(lane,
+             fmt::format("{} does not take a message: {}", lane.who,
+                         ibv_wc_status_str(done[i].status)),
+             at);
+        continue;
+      }
+      lane.source->on_completion();
+      first_ = std::min(first_, at);
+      last_ = at;
+    }
+  }
+
+  // --------------------------------------------------------------------------------- connections
+
+  void look_after_connections(Instant at) {
+    while (const auto datagram = socket_.receive())
+      cm_.on_datagram(datagram->bytes, datagram->source_ip, at);
+    cm_.on_deadline(at);
+    while (const auto event = cm_.next_event()) on_event(*event, at);
+    talk();
+  }
+
+  void talk() {
+    while (const auto out = cm_.next_outgoing())
+      socket_.send(out->ip, out->port, out->message.store());
+  }
+
+  void on_event(const daq::HostEvent& event, Instant at) {
+    const std::string what =
+        fmt::format("{} {}", daq::print_ip(event.peer_ip), text_of(event.outcome));
+    if (event.outcome == daq::HostOutcome::Asked) return accept(event, at);
+    const auto lane = std::ranges::find_if(lanes_, [&](const Lane& l) {
+      return event.id != 0 && l.id == event.id && l.state != State::Free;
+    });
+    if (lane == lanes_.end()) return say(what);
+    switch (event.outcome) {
+      case daq::HostOutcome::OpenRefused:
+        throw Trouble(fmt::format("{}: {}", what, daq::name_of(event.ack)));
+      case daq::HostOutcome::OpenUnanswered:
+        throw Trouble(what);
+      case daq::HostOutcome::Opened:
+        start(*lane, event.peer);
+        give_orders(*lane,
+                    {.valid = true,
+                     .start = true,
+                     .immediate = options_.op == daq::TransferKind::Write,
+                     .kind = options_.op,
+                     .length = options_.message_bytes,
+                     .count = static_cast<uint32_t>(options_.messages),
+                     .gap_cycles = options_.gap_cycles},
+                    at);
+        return;
+      case daq::HostOutcome::TransmitAsked:
+        return give_orders(*lane, event.transmit, at);
+      case daq::HostOutcome::PeerClosed:
+      case daq::HostOutcome::PeerRestarted:
+        tell(*lane, what);
+        take_completions(at);
+        return leave(*lane,
+                     event.outcome == daq::HostOutcome::PeerClosed ? State::Done : State::Free);
+      default:
+        say(what);
+    }
+  }
+
+  void start(Lane& lane, const daq::QpInfo& peer) {
+    lane.who = daq::print_ip(peer.ip);
+    lane.source->connect(peer, mtu_);
+    lane.state = State::Running;
+    tell(lane, fmt::format("INIT, RTR, RTS: sends to {} QP {}", lane.who, peer.qpn));
+  }
+
+  void accept(const daq::HostEvent& event, Instant at) {
+    const std::string who = daq::print_ip(event.peer_ip);
+    const auto lane = std::ranges::find(lanes_, State::Free, &Lane::state);
+    if (asks() || lane == lanes_.end()) {
+      say(fmt::format("{} asks for one stream more than --streams {}: NO_QP", who,
+                      options_.streams));
+      return cm_.refuse(event.id, daq::Ack::NoQp);
+    }
+    try {
+      make_source(*lane);
+      start(*lane, event.peer);
+    } catch (const Trouble& trouble) {
+      say(fmt::format("{} asks for a connection: ERROR: {}", who, trouble.what()));
+      lane->source.reset();
+      return cm_.refuse(event.id, daq::Ack::Error);
+    }
+    lane->id = event.id;
+    cm_.accept(event.id, lane->source->local(), at);
+  }
+
+  void give_orders(Lane& lane, const daq::Transmit& orders, Instant at) {
+    try {
+      const bool taken = lane.source->begin(orders, at);
+      tell(lane, fmt::format("{}{} messages of {} bytes",
+                             taken ? "" : "busy, ignored: ", orders.count, orders.length & ~3u));
+      if (taken) summary_.wanted += orders.count;
+    } catch (const Trouble& trouble) {
+      fail(lane, trouble.what(), at);
+    }
+  }
+
+  // Who was asked is all there is to serve; of those who ask, others go on.
+  void fail(Lane& lane, const std::string& why, Instant at) {
+    if (asks()) throw Trouble(why);
+    tell(lane, why);
+    cm_.close(lane.id, at);
+    leave(lane, State::Free);
+  }
+
+  void leave(Lane& lane, State state) {
+    count(lane);
+    lane.source.reset();
+    lane.state = state;
+  }
+
+  void count(const Lane& lane) {
+    if (!lane.source) return;
+    summary_.messages += lane.source->messages();
+    summary_.bytes += lane.source->bytes();
+  }
+
+  bool all_done() const {
+    return std::ranges::all_of(lanes_, [](const Lane& l) { return l.state == State::Done; });
+  }
+
+  void finish() {
+    const Instant ended = now();
+    summary_.seconds = first_ < last_ ? static_cast<double>((last_ - first_).ns) / 1e9 : 0;
+    for (const Lane& lane : lanes_) {
+      if (lane.source) cm_.close(lane.id, ended);
+    }
+    while (cm_.connections() > 0 && now() < ended + kFarewell) {
+      look_after_connections(now());
+      nap();
+    }
+    for (const Lane& lane : lanes_) count(lane);
+  }
+
+  void nap() {
+    pollfd fd{socket_.fd(), POLLIN, 0};
+    ::poll(&fd, 1, kNapMs);
+  }
+
+  uint32_t index_of(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
+  void say(const std::string& text) { line_(text); }
+  void tell(const Lane& lane, const std::string& text) {
+    say(fmt::format("stream {}: {}", index_of(lane), text));
+  }
+
+  SendOptions options_;
+  const Line& line_;
+  VerbsDevice device_;
+  ibv_mtu mtu_;
+  Owned<ibv_cq, ibv_destroy_cq> cq_;
+  daq::HostManager cm_;
   UdpSocket socket_;
+  std::vector<Lane> lanes_;  // go before what they are made from
+  Instant first_ = kNever;
+  Instant last_{0};
+  SendSummary summary_;
 };
 
 }  // namespace
 
-SendSummary send(const SendOptions& wanted, const std::function<void(const std::string&)>& line) {
-  SendOptions options = wanted;
-  if (options.ip == 0) options.ip = source_address_to(options.receiver);
-  const VerbsDevice device(options.ip);
-  const ibv_mtu mtu = options.mtu == 0 ? device.mtu : std::min(mtu_of(options.mtu), device.mtu);
-  const auto cq = device.make_cq(options.streams * (options.inflight + 1));
-  Talk talk(options, options.ip);
-  std::vector<std::unique_ptr<Source>> sources;
-  std::vector<uint32_t> ids;
-  for (uint32_t i = 0; i < options.streams; ++i) {
-    sources.push_back(std::make_unique<Source>(device, options, cq.get(), i));
-    ids.push_back(
-        talk.cm.open(options.receiver, options.receiver_port, sources[i]->local(), now()));
-  }
-  const std::string who = daq::print_ip(options.receiver);
-  size_t opened = 0;
-  talk.until([&](const daq::HostEvent& event) {
-    if (event.outcome == daq::HostOutcome::OpenRefused ||
-        event.outcome == daq::HostOutcome::OpenUnanswered) {
-      throw Trouble(fmt::format("{} {}", who, text_of(event.outcome)));
-    }
-    const auto id = std::ranges::find(ids, event.id);
-    if (event.outcome != daq::HostOutcome::Opened || id == ids.end()) return true;
-    const auto i = static_cast<size_t>(id - ids.begin());
-    sources[i]->connect(event.peer, mtu);
-    line(fmt::format("stream {}: INIT, RTR, RTS: sends to {} QP {}", i, who, event.peer.qpn));
-    return ++opened < options.streams;
-  });
-
-  const Instant start = now();
-  while (!interrupted() &&
-         !std::ranges::all_of(sources, [](const auto& s) { return s->has_sent_all(); })) {
-    for (const auto& source : sources) source->post();
-    ibv_wc done[64];
-    const int n = ibv_poll_cq(cq.get(), 64, done);
-    for (int i = 0; i < n; ++i) {
-      if (done[i].status != IBV_WC_SUCCESS) {
-        throw Trouble(
-            fmt::format("{} does not take a message: {}", who, ibv_wc_status_str(done[i].status)));
-      }
-      sources[done[i].wr_id]->on_completion();
-    }
-  }
-  SendSummary summary{.device = device.name};
-  summary.seconds = static_cast<double>((now() - start).ns) / 1e9;
-  for (const auto& source : sources) summary.messages += source->done();
-  summary.bytes = summary.messages * options.message_bytes;
-
-  for (const uint32_t id : ids) talk.cm.close(id, now());
-  talk.until([&](const daq::HostEvent&) { return talk.cm.connections() > 0; });
-  return summary;
+SendSummary send(const SendOptions& options, const std::function<void(const std::string&)>& line) {
+  SendOptions settled = options;
+  if (settled.ip == 0) settled.ip = source_address_to(settled.receiver);
+  return Sender(settled, line).run();
 }
 
 }  // namespace verbena::daqtool

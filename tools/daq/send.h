@@ -10,7 +10,7 @@
 namespace verbena::daqtool {
 
 struct SendOptions {
-  uint32_t receiver = 0;
+  uint32_t receiver = 0;  // to be asked; 0: receivers ask us, and say what to send
   uint16_t receiver_port = daq::kHostPort;
   uint32_t ip = 0;  // ours; 0: the one that reaches the receiver
   uint16_t cm_port = daq::kBoardPort;
@@ -18,19 +18,22 @@ struct SendOptions {
   daq::TransferKind op = daq::TransferKind::Write;
   uint32_t message_bytes = 5120;
   uint64_t messages = 10000;  // of each stream
+  uint32_t gap_cycles = 0;    // between two messages
   uint32_t inflight = 32;     // requests of each stream
   uint64_t wrap_bytes = 1 << 24;
   uint32_t mtu = 0;
+  double seconds = 0;  // at most; 0: without end
 };
 
 struct SendSummary {
   std::string device;
+  uint64_t wanted = 0;  // messages, by us or by the receivers
   uint64_t messages = 0;
   uint64_t bytes = 0;
-  double seconds = 0;
+  double seconds = 0;  // from the first message to the last
 };
 
-// Throws Trouble when the receiver refuses, does not answer, or a request fails.
+// Throws Trouble when the receiver that was asked refuses or does not answer, or takes no message.
 SendSummary send(const SendOptions& options, const std::function<void(const std::string&)>& line);
 
 }  // namespace verbena::daqtool

@@ -48,9 +48,9 @@ class Stream {
 
  private:
   struct Message {  // arrived
-    uint64_t offset;
-    uint32_t bytes;
-    Instant ready;  // when the consumer is done with it
+    uint64_t offset = 0;
+    uint32_t bytes = 0;
+    Instant ready{0};  // when the consumer is done with it
   };
   void post(uint32_t count);
   void check(const Message& message);

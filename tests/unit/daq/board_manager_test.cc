@@ -106,7 +106,7 @@ TEST_F(BoardManagerTest, CloseOfWhatIsNotOpen) {
 TEST_F(BoardManagerTest, AFailedQueuePairCanBeClosed) {
   make();
   open(1);
-  board_->fail(256);
+  board_->fail(256, now_);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
   EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
@@ -178,6 +178,20 @@ TEST_F(BoardManagerTest, QuirkModifyHangsForEver) {
   EXPECT_EQ(outcome_, BoardOutcome::Hung);
   EXPECT_FALSE(ask(request(Request::OpenQp, 1)));
   EXPECT_EQ(outcome_, BoardOutcome::Hung);
+}
+
+TEST_F(BoardManagerTest, QuirkLosesARequestAtTheInstantOfAClose) {
+  make({.loses_pulses = true});
+  open(1);
+  open(2);
+  EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
+  now_ = now_ + nanoseconds(1);
+  EXPECT_EQ(open(3), 258u);
+  board_->fail(258, now_);
+  EXPECT_FALSE(ask(request(Request::CloseQp, 2, 257)));
+  EXPECT_EQ(outcome_, BoardOutcome::Hung);
+  now_ = now_ + seconds(1);
+  EXPECT_FALSE(ask(request(Request::OpenQp, 4)));
 }
 
 TEST_F(BoardManagerTest, QuirkStaleAnswersGoToTheHostBefore) {

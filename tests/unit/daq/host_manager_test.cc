@@ -40,7 +40,7 @@ class HostManagerTest : public testing::Test {
     host_.on_deadline(now_);
   }
   HostEvent event() {
-    return host_.next_event().value_or(HostEvent{HostOutcome::Unmatched, 999999, 0, {}, {}});
+    return host_.next_event().value_or(HostEvent{.outcome = HostOutcome::Unmatched, .id = 999999});
   }
   uint32_t open(const QpInfo& local = kLocal) {
     return host_.open(kBoardIp, kBoardPort, local, now_);
@@ -71,6 +71,30 @@ TEST_F(HostManagerTest, OpensTransmitsAndCloses) {
   EXPECT_EQ(event().outcome, HostOutcome::Closed);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
   EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, OneThatWasAskedHearsWhatToSend) {
+  const auto say = [&](uint32_t our_qpn, const Transmit& transmit) {
+    Message m{.local = {.qpn = 256, .ip = kBoardIp}, .remote = {.qpn = our_qpn}};
+    m.listening_port = kBoardPort;
+    m.transmit = transmit;
+    host_.on_datagram(m.store(), kBoardIp, now_);
+    return event();
+  };
+  Message question{.info_valid = true, .request = Request::OpenQp};
+  question.local = {.qpn = 256, .ip = kBoardIp};
+  question.listening_port = kBoardPort;
+  host_.on_datagram(question.store(), kBoardIp, now_);
+  const uint32_t id = event().id;
+  const Transmit orders{.valid = true, .start = true, .length = 64, .count = 3};
+  EXPECT_EQ(say(kLocal.qpn, orders).outcome, HostOutcome::UnknownRequest);  // not open yet
+  host_.accept(id, kLocal, now_);
+  const HostEvent asked = say(kLocal.qpn, orders);
+  EXPECT_EQ(asked.outcome, HostOutcome::TransmitAsked);
+  EXPECT_EQ(asked.id, id);
+  EXPECT_EQ(asked.transmit, orders);
+  EXPECT_EQ(say(kLocal.qpn + 1, orders).outcome, HostOutcome::UnknownRequest);
+  EXPECT_EQ(say(kLocal.qpn, {.valid = true}).outcome, HostOutcome::UnknownRequest);  // no start
 }
 
 TEST_F(HostManagerTest, AsksAgainUntilAnswered) {
