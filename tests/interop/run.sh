@@ -180,6 +180,17 @@ await_guest() {
 
 on_guest() { in_ns env GUEST="10.77.0.$(($1 + 2))" "$HERE/guest" "$2"; }
 
+# The receiver of detector readout as it is built for here, and the C++ library, which the guest has not; its libibverbs
+# is the guest's own.
+install_receiver() {
+    local program=$VERBENA_BUILD/lib/verbena-daq
+    [[ -x $program ]] || return 0
+    install -s -t "$RUN/extra/usr/bin" "$program"
+    mkdir -p "$RUN/extra/usr/lib/x86_64-linux-gnu"
+    ldd "$program" | sed -nE 's/.*lib(stdc\+\+|gcc_s)\.so.* => ([^ ]+) .*/\2/p' |
+        xargs cp -L -t "$RUN/extra/usr/lib/x86_64-linux-gnu"
+}
+
 boot() { # boot NUMBER_OF_GUESTS
     local id
     find_guest_image
@@ -191,6 +202,7 @@ boot() { # boot NUMBER_OF_GUESTS
     if [[ -e $VERBENA_BUILD/lib/libibverbs.so.1 ]]; then
         install -s -D -t "$RUN/extra/usr/lib/verbena" "$VERBENA_BUILD"/lib/lib{ibverbs,rdmacm}.so.1
     fi
+    install_receiver
     (cd "$RUN/extra" && find . | cpio -o -H newc -R 0:0 --quiet) | cat "$GUEST_IMAGE/root.cpio" - >"$RUN/initrd"
     network_up
     for ((id = 0; id < $1; id++)); do start_guest "$id"; done
@@ -370,6 +382,58 @@ cm_refused() {
     wait $server_job 2>/dev/null || true
 }
 
+# Detector readout: an emulated board here, `verbena recv` in the guest, the same file that runs on Verbena. Whoever is
+# asked is started first.
+# readout NAME BOARD-OPTIONS RECEIVER-OPTIONS
+readout() {
+    local line began=$SECONDS board receiver problem=
+    line=$(printf '%-27s %-13s %-4s %-4s' "$1" "board->rxe" IPv4 "$mtu")
+    [[ -z $PATTERN || $line =~ $PATTERN ]] || return 0
+    : >"$RUN/board.log"
+    if [[ $2 = *--connect* ]]; then
+        start_receiver "$3"
+        await_on rxe "grep -q ':4322 ' /proc/net/udp" || problem="receiver: does not wait"
+        start_board "$2"
+    else
+        start_board "$2"
+        await_on verbena "grep -q listens $RUN/board.log" || problem="board: does not listen"
+        start_receiver "$3"
+    fi
+    wait "$receiver" || problem=${problem:-receiver: exit status $?}
+    kill "$board" 2>/dev/null || true # a master ends by itself
+    wait "$board" || problem=${problem:-board: exit status $?}
+    grep -q '^rxe0: ' "$RUN/receiver.log" || problem=${problem:-the receiver does not run on rxe0}
+    if [[ -z $problem ]]; then
+        PASSED=$((PASSED + 1))
+        echo "$line ok ($((SECONDS - began)) s)"
+    else
+        FAILED=$((FAILED + 1))
+        echo "$line FAILED: $problem"
+        sed 's/^/    receiver | /' "$RUN/receiver.log"
+        sed 's/^/    board | /' "$RUN/board.log"
+    fi
+}
+start_board() {
+    # shellcheck disable=SC2086
+    ip netns exec "$NS" timeout -k 5 $CASE_LIMIT_S "$VERBENA_BUILD/verbena" fpga --listen "${ADDRESS[verbena]}" --mtu "$mtu" $1 \
+        >"$RUN/board.log" 2>&1 </dev/null &
+    board=$!
+}
+start_receiver() {
+    on_guest 0 "exec timeout -k 5 $CASE_LIMIT_S verbena-daq recv --ip ${ADDRESS[rxe]} --mtu $mtu $1" \
+        >"$RUN/receiver.log" 2>&1 &
+    receiver=$!
+}
+
+readouts() { # each byte is checked by the receiver
+    local mtu=$1 ask="--board ${ADDRESS[verbena]}" slow='--timeout-us 500000' # the guest may stand still
+    readout "recv, WRITE" "$slow" "$ask --streams 2 --msg-size 5120 --messages 300"
+    readout "recv, SEND" "$slow" "$ask --streams 2 --op send --msg-size 10000 --messages 300 --poll event"
+    readout "recv, few receives" "$slow" "$ask --op send --msg-size 4096 --messages 200 --num-wrs 4 --consumer-us 2000"
+    readout "recv, 2 % loss" "--timeout-us 100000 --loss 0.02" "$ask --msg-size 5120 --messages 300 --silence 20"
+    readout "recv, asked" "$slow --connect ${ADDRESS[rxe]} --messages 200" "--msg-size 5120"
+}
+
 matrix() { # matrix SIDE SIDE
     local mtu ip server client
     printf '%-27s %-13s %-4s %-4s %s\n' test direction IP MTU result
@@ -382,6 +446,7 @@ matrix() { # matrix SIDE SIDE
                 cases "$server" "$client" $ip $mtu
             done
         done
+        [[ $1 != verbena ]] || readouts $mtu
     done
     echo
     echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"

@@ -14,11 +14,12 @@ enter_namespace "$@"
 package=$("$root/scripts/deb.sh" "$build" "$work") || fail "scripts/deb.sh: exit status $?"
 dpkg-deb -I "$package" >"$logs/info" || fail "dpkg-deb does not read it"
 dpkg-deb --fsys-tarfile "$package" | tar -t | sed 's|^\./||; /\/$/d; /^$/d' | sort >"$logs/files"
-if grep -Ev '^usr/(bin/verbena$|lib/verbena/|share/(man/man[17]|doc/verbena|bash-completion|fish|zsh)/)' "$logs/files"; then
+if grep -Ev '^usr/(bin/verbena$|lib/verbena/|share/(man/man[17]|doc/verbena|verbena|bash-completion|fish|zsh)/)' "$logs/files"; then
   fail "files where none should be"
 fi
 for file in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so lib/verbena/verbena-perf lib/verbena/verbena-daq \
   share/man/man1/verbena.1.gz share/man/man7/verbena.7.gz share/doc/verbena/copyright share/doc/verbena/README.md \
+  share/doc/verbena/daq.md share/verbena/daq_cm.lua \
   share/doc/verbena/examples/rdma_cm.cc share/bash-completion/completions/verbena; do
   grep -qx "usr/$file" "$logs/files" || fail "it has no /usr/$file"
 done
