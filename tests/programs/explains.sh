@@ -44,6 +44,29 @@ fi
 dies 'no answer' 'after [0-9]+ tries' 'Usual cause: the peer is gone'
 run_options=()
 
+# Step by step, for whoever learns.
+run_options=(--log debug)
+start_pair steps ibv_rc_pingpong -d verbena_lo -g 0 -n 2 -s 64
+finish_pair steps
+number='0x[0-9a-f]{6}'
+told() { # what the client's steps were, in this order
+  local words
+  for words in "$@"; do
+    read -r line <&3 || fail "the steps end before: $words"
+    until grep -Eq "^verbena\[[0-9]+\]: $words" <<<"$line"; do read -r line <&3 || fail "no step in order: $words"; done
+  done
+}
+exec 3<"$logs/steps.client"
+told 'memory registered: 64 bytes at 0x[0-9a-f]+, lkey 0x[0-9a-f]+, rkey 0x[0-9a-f]+; peers may: nothing$' \
+  'completion queue made: 501 entries$' "QP $number made: RC, up to 1 sends and 500 receives posted$" \
+  "QP $number: RESET to INIT" "QP $number: posted receive, wr_id 1: room for 64 bytes$" '\.\.\. and that 499 times more$' \
+  "QP $number: INIT to RTR: peer QP $number, at 127\.0\.0\.1, path MTU 1024, its first PSN is $number$" \
+  "QP $number: RTR to RTS: our first PSN is $number, timeout 14 \(67\.1 ms\), 7 retries, RNR retries: without end$" \
+  "QP $number: posted SEND, wr_id 2: 64 bytes, to be signaled$" "QP $number: completed wr_id [12]" "QP $number: completed wr_id [12]"
+exec 3<&-
+note "ok each step in words"
+run_options=()
+
 # Port 4791 is taken by a program that does not share it.
 if [ "$own_namespace" = yes ]; then
   start holder python3 -c '

@@ -247,6 +247,9 @@ VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event*
   }
   Event* taken = nullptr;
   if (wait_for_event(*from(channel), &taken) != 0) return -1;
+  runtime::log(runtime::LogLevel::Debug, "rdma_cm: %s%s%s", rdma_event_str(taken->event),
+               taken->status != 0 ? ", status " : "",
+               taken->status != 0 ? std::to_string(taken->status).c_str() : "");
   *event = taken;
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "abi/verbs/device_table.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/memory_region.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 #include "runtime/config.h"
 #include "runtime/process.h"
@@ -72,6 +73,7 @@ void fill_tables(Context& c) {
   ops.post_srq_recv = post_srq_recv;
   ops.post_send = post_send;
   ops.post_recv = post_recv;
+  if (narrating()) narrate_calls(ops);
   // The slots left null are what the inlines answer with EOPNOTSUPP.
   c.sz = kNewerContextBytes;
   c.query_port = query_port;

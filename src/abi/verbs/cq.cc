@@ -9,6 +9,7 @@
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/limits.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 
 namespace verbena::abi {
@@ -211,6 +212,7 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     cq->domain->users.fetch_add(1);
   }
   context->add_user();
+  if (narrating()) narrate_completion_queue(*cq->as_public());
   return cq.release();
 }
 

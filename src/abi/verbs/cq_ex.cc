@@ -7,6 +7,7 @@
 
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 
 namespace verbena::abi {
@@ -145,6 +146,7 @@ Result<ibv_cq_ex*> create(Context* context, const ibv_cq_init_attr_ex& attr) {
                         static_cast<int>(attr.comp_vector), options);
   if (!made.ok()) return made.error();
   fill_table(*made.value());
+  if (narrating()) narrate_calls(*made.value());
   return made.value();
 }
 

@@ -10,6 +10,7 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/mapped_memory.h"
 #include "abi/verbs/memory_region.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 #include "datapath/no_cancel.h"
 
@@ -81,6 +82,7 @@ Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t i
                        known.value());
   if (!mr.ok()) return mr.error();
   mr.value()->addr = address;
+  if (narrating()) narrate_region(*mr.value(), access);
   return mr.value();
 }
 

@@ -10,6 +10,7 @@
 #include "abi/verbs/context.h"
 #include "abi/verbs/errors.h"
 #include "abi/verbs/limits.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 #include "abi/verbs/qp_attributes.h"
 
@@ -151,6 +152,7 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t
   init->cap = cap_of(qp->core->config());
   count_users(*qp, 1);
   context->add_user();
+  if (narrating()) narrate_queue_pair(qp->qp_base, init->cap);
   return qp.release()->as_public();
 }
 
@@ -181,6 +183,7 @@ Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* i
   init->cap = {};
   count_users(*qp, 1);
   context->add_user();
+  if (narrating()) narrate_queue_pair(qp->qp_base, init->cap);
   return qp.release()->as_public();
 }
 
@@ -275,6 +278,7 @@ Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   }
   mask = without_absent_half(qp->qp_base.qp_type, mask);
   const Status modified = qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
+  if (modified.ok() && narrating()) narrate_change(qp->qp_base, qp->qp_base.state, attr, mask);
   if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
   return modified;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "abi/verbs/errors.h"
+#include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
 #include "abi/verbs/send_request.h"
 
@@ -175,6 +176,7 @@ int wr_complete(ibv_qp_ex* public_qp) {
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {
         qp.nic->after_post(guard, *qp.core, now);
+        if (narrating()) narrate_posted(qp.qp_base, builder.requests());
       } else if (status.error().code == ENOMEM) {
         qp.nic->make_room(guard);
       }
