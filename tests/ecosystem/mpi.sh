@@ -35,6 +35,9 @@ through_us() { # AT-LEAST WHAT: as many processes of rank 0's host sent packets
 # UCX may use nothing else: ranks that share a host would share memory.
 ucx=(UCX_TLS=rc_v,self)
 ompi_ucx=(--mca pml ucx --mca osc ucx --mca btl '^vader,tcp,openib,uct,ofi')
+# One-sided by libfabric, messages by UCX: Open MPI's btl ofi is for windows. Of what "verbs" offers it takes ofi_rxd;
+# ofi_rxm lacks the atomics that it asks for.
+ompi_btl=(--mca pml ucx --mca osc rdma --mca btl ofi,self --mca btl_ofi_provider_include verbs)
 ompi_ofi=(--mca pml cm --mca osc pt2pt --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca btl '^vader,tcp,openib,uct,ofi')
 
 # ------------------------------------------------------------------------------------ one host
@@ -96,28 +99,40 @@ chmod +x "$work/rsh"
 hosts=192.0.2.1,192.0.2.2,192.0.2.3,192.0.2.4
 on_first=(nsenter -t "${pids[host1]}" -n --uts)
 
-for n in 4 8; do
+open_mpi() { # RANKS SLOTS-OF-HOSTS WHERE HOW WHAT MCA-OPTIONS...
+  local n=$1 slots=$2 where=$3 what=$4
+  shift 4
+  bounded "${on_first[@]}" env "${ucx[@]}" UCX_NET_DEVICES=verbena_eth0:1 "$tool" run --device eth0 -- mpirun.openmpi \
+    --oversubscribe -n "$n" --map-by node --mca plm_rsh_agent "$work/rsh" --mca oob_tcp_if_include eth0 -H "$slots" \
+    --prefix /usr -x LD_LIBRARY_PATH -x LD_PRELOAD -x VERBENA_DEVICES -x UCX_TLS -x UCX_NET_DEVICES \
+    "$@" "$openmpi" "$work/count"
+  through_us "$(on_one_host "$n" "$where")" "Open MPI, $what, $n ranks, $where"
+  note "ok Open MPI, $what, $n ranks, $where"
+}
+on_one_host() { # RANKS WHERE: how many of them at least are where rank 0 is
+  if [ "$2" = "one host" ]; then echo "$1"; else echo $((($1 + 3) / 4)); fi
+}
+for n in 2 4 8; do
   if [ -n "$openmpi" ]; then
-    across=(mpirun.openmpi --oversubscribe -n $n --map-by node --mca plm_rsh_agent "$work/rsh"
-      --mca oob_tcp_if_include eth0 -H "${hosts//,/:2,}:2" --prefix /usr -x LD_LIBRARY_PATH -x LD_PRELOAD)
-    bounded "${on_first[@]}" env "${ucx[@]}" UCX_NET_DEVICES=verbena_eth0:1 "$tool" run -- \
-      "${across[@]}" -x UCX_TLS -x UCX_NET_DEVICES "${ompi_ucx[@]}" "$openmpi" "$work/count"
-    through_us $((n / 4)) "Open MPI over four hosts, $n ranks"
-    note "ok Open MPI, pml ucx, $n ranks, four hosts"
-    bounded "${on_first[@]}" "$tool" run --device eth0 -- \
-      "${across[@]}" -x VERBENA_DEVICES "${ompi_ofi[@]}" "$openmpi" "$work/count"
-    through_us $((n / 4)) "Open MPI by libfabric over four hosts, $n ranks"
-    note "ok Open MPI, mtl ofi (verbs;ofi_rxm), $n ranks, four hosts"
+    open_mpi $n 192.0.2.1:8 "one host" "mtl ofi (verbs;ofi_rxm)" "${ompi_ofi[@]}"
+    open_mpi $n 192.0.2.1:8 "one host" "btl ofi (verbs)" "${ompi_btl[@]}"
+    open_mpi $n "${hosts//,/:2,}:2" "four hosts" "pml ucx" "${ompi_ucx[@]}"
+    open_mpi $n "${hosts//,/:2,}:2" "four hosts" "mtl ofi (verbs;ofi_rxm)" "${ompi_ofi[@]}"
+    open_mpi $n "${hosts//,/:2,}:2" "four hosts" "btl ofi (verbs)" "${ompi_btl[@]}"
   fi
   if [ -n "$mpich" ]; then
     bounded "${on_first[@]}" env "${ucx[@]}" UCX_NET_DEVICES=verbena_eth0:1 MPIR_CVAR_NOLOCAL=1 "$tool" run -- \
       mpirun.mpich -launcher rsh -launcher-exec "$work/rsh" -iface eth0 -hosts "$hosts" -n $n "$mpich" "$work/count"
-    through_us $((n / 4)) "MPICH over four hosts, $n ranks"
+    through_us "$(on_one_host $n "four hosts")" "MPICH over four hosts, $n ranks"
     note "ok MPICH, ch4:ucx, $n ranks, four hosts"
   fi
 done
-[ -z "$openmpi" ] || row "Open MPI" openmpi-bin "pml ucx, and mtl ofi over verbs;ofi_rxm: 4 and 8 ranks, four hosts"
-[ -z "$mpich" ] || row MPICH mpich "ch4:ucx: 4 and 8 ranks, four hosts"
+if [ -n "$openmpi" ]; then
+  row "Open MPI" openmpi-bin "pml ucx, osc ucx: 2, 4 and 8 ranks, four hosts (the launcher's own remote start)"
+  row "Open MPI" openmpi-bin "mtl ofi over verbs;ofi_rxm: 2, 4 and 8 ranks, one host and four"
+  row "Open MPI" openmpi-bin "btl ofi over verbs (osc rdma): 2, 4 and 8 ranks, one host and four (4)"
+fi
+[ -z "$mpich" ] || row MPICH mpich "ch4:ucx: 2, 4 and 8 ranks, four hosts"
 for i in 1 2 3 4; do
   kill -KILL "${pids[host$i]}"
   finish "host$i" 5
