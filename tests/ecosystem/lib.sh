@@ -3,12 +3,12 @@
 # shellcheck shell=bash source-path=SCRIPTDIR source=../programs/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../programs/lib.sh"
 
-# row PROGRAM PACKAGE WHAT: it passed.
+# row PROGRAM PACKAGE WHAT: it passed. PACKAGE "-": a program of ours.
 row() {
-  local version
-  version=$(dpkg-query -W -f '${source:Upstream-Version}' "$2" 2>/dev/null || echo '?')
+  local version=
+  [ "$2" = - ] || version=$(dpkg-query -W -f '${source:Upstream-Version}' "$2" 2>/dev/null || echo '?')
   note "ok $1 $version: $3"
-  echo "| $1 $version | $3 | passed |" >>"${VERBENA_ECOSYSTEM_TABLE:-/dev/null}"
+  echo "| $1 | $version | $3 | passed |" >>"${VERBENA_ECOSYSTEM_TABLE:-/dev/null}"
 }
 
 # bounded COMMAND...: to its good end within $patience seconds, output in $logs/out.

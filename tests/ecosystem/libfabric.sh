@@ -18,7 +18,7 @@ bounded "$tool" run "${run_options[@]}" -- fi_info -p verbs
 for wanted in FI_EP_MSG FI_EP_DGRAM verbena_veth0-dgram; do said "$wanted"; done
 bounded "$tool" run "${run_options[@]}" -- fi_info -p 'verbs;ofi_rxm'
 said FI_EP_RDM
-row fi_info libfabric-bin "provider verbs: message, reliable (ofi_rxm) and datagram endpoints"
+row fi_info libfabric-bin "provider verbs: message, reliable (ofi_rxm) and datagram endpoints; with \`--device\` (2)"
 
 pingpong() { # WHAT OPTIONS...
   local what=$1
