@@ -173,6 +173,18 @@ VERBENA_SHOWN FILE* fopen(const char* path, const char* how) {
              [&](int, const char* p) { return NEXT(fopen)(p, how); });
 }
 
+// ------------------------------------------------------------------------------------ read
+
+VERBENA_SHOWN ssize_t read(int fd, void* to, size_t size) {
+  if (may_be_counter(fd) && ::lseek(fd, 0, SEEK_CUR) == 0) count_again(fd);
+  return NEXT(read)(fd, to, size);
+}
+
+VERBENA_SHOWN ssize_t pread(int fd, void* to, size_t size, off_t from) {
+  if (may_be_counter(fd) && from == 0) count_again(fd);
+  return NEXT(pread)(fd, to, size, from);
+}
+
 // ------------------------------------------------------------------------------------ stat
 
 VERBENA_SHOWN int stat(const char* path, struct stat* to) noexcept {
@@ -269,6 +281,7 @@ VERBENA_SHOWN char* canonicalize_file_name(const char* path) noexcept {
 VERBENA_ALSO(open, open64);
 VERBENA_ALSO(openat, openat64);
 VERBENA_ALSO(fopen, fopen64);
+VERBENA_ALSO(pread, pread64);
 VERBENA_ALSO(stat, stat64);
 VERBENA_ALSO(lstat, lstat64);
 VERBENA_ALSO(fstat, fstat64);
@@ -282,6 +295,11 @@ VERBENA_SHOWN int __openat_2(int folder, const char* path, int flags) {
   return ::openat(folder, path, flags);
 }
 VERBENA_ALSO(__openat_2, __openat64_2);
+VERBENA_SHOWN ssize_t __read_chk(int fd, void* to, size_t size, size_t room) {
+  if (size > room) std::abort();
+  return ::read(fd, to, size);
+}
+
 VERBENA_SHOWN ssize_t __readlink_chk(const char* path, char* to, size_t size,
                                      size_t room) noexcept {
   if (size > room) std::abort();

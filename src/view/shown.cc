@@ -20,10 +20,33 @@ namespace verbena::view {
 namespace {
 
 constexpr std::string_view kDirectory = "/memfd:verbena:";
+constexpr std::string_view kFile = "/memfd:verbena ";
 constexpr std::string_view kDeleted = " (deleted)";
 
 // Until there is one, no descriptor need be looked at.
 std::atomic<bool> any_directory_opened{false};
+
+// Files that change by themselves: one bit for each low descriptor that was opened as one, which
+// may have become something else since.
+constexpr int kWatched = 1024;
+std::atomic<bool> any_counter_opened{false};
+std::atomic<uint64_t> counters_opened[kWatched / 64];
+
+void watch_counter(int fd, bool on) {
+  if (fd >= kWatched) return;
+  const uint64_t bit = uint64_t{1} << (fd % 64);
+  std::atomic<uint64_t>& bits = counters_opened[fd / 64];
+  if (on) {
+    bits.fetch_or(bit, std::memory_order_relaxed);
+    any_counter_opened.store(true, std::memory_order_relaxed);
+  } else {
+    bits.fetch_and(~bit, std::memory_order_relaxed);
+  }
+}
+
+bool is_counter(std::string_view path) {
+  return path.find("/counters/") != path.npos || path.find("/hw_counters/") != path.npos;
+}
 
 class KeptErrno {
  public:
@@ -42,11 +65,11 @@ std::string path_of(int fd) {
   return n > 0 ? std::string(path, static_cast<size_t>(n)) : "";
 }
 
-std::optional<std::string> tree_path_of(int fd) {
+std::optional<std::string> tree_path_of(int fd, std::string_view kind = kDirectory) {
   const std::string all = path_of(fd);
   std::string_view path = all;
-  if (!path.starts_with(kDirectory) || !path.ends_with(kDeleted)) return std::nullopt;
-  path.remove_prefix(kDirectory.size());
+  if (!path.starts_with(kind) || !path.ends_with(kDeleted)) return std::nullopt;
+  path.remove_prefix(kind.size());
   path.remove_suffix(kDeleted.size());
   return std::string(path);
 }
@@ -120,7 +143,32 @@ int open_shown(const Node& node, int flags) noexcept {
     return refused(code);
   }
   if (is_directory) any_directory_opened.store(true, std::memory_order_relaxed);
+  if (!is_directory && is_counter(node.path)) watch_counter(fd, true);
   return fd;
+}
+
+bool may_be_counter(int fd) noexcept {
+  if (!any_counter_opened.load(std::memory_order_relaxed) || fd < 0 || fd >= kWatched) return false;
+  return (counters_opened[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1) != 0;
+}
+
+void count_again(int fd) noexcept {
+  const KeptErrno kept;
+  try {
+    const auto path = tree_path_of(fd, kFile);
+    if (!path) return watch_counter(fd, false);
+    const auto node = look_up(ThisMachine(), "", *path, LastLink::Follow);
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (!node || node->kind != Node::Kind::File || flags < 0) return;  // the device is gone
+    const int close_on_exec = (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0;
+    const int fresh = open_shown(*node, O_RDONLY | close_on_exec);
+    if (fresh < 0) return;
+    ::dup3(fresh, fd, close_on_exec);
+    watch_counter(fresh, false);
+    ::close(fresh);
+  } catch (...) {
+    return;  // then it stays as it was
+  }
 }
 
 }  // namespace verbena::view

@@ -19,4 +19,9 @@ std::optional<std::string> directory_of(int fd) noexcept;
 // A descriptor for a node: a file's text in memory, a directory by its name alone. -1 and errno.
 int open_shown(const Node& node, int flags) noexcept;
 
+// A counter that is read from its beginning says what it is then, as in sysfs, however long ago it
+// was opened: count_again() puts a new file in the old one's place.
+bool may_be_counter(int fd) noexcept;
+void count_again(int fd) noexcept;
+
 }  // namespace verbena::view

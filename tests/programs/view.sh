@@ -3,7 +3,7 @@
 # to their children, and to nobody else.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need ip ibv_rc_pingpong python3
+need ip ibv_rc_pingpong ib_write_bw python3
 enter_namespace "$@"
 device=/sys/class/infiniband/verbena_lo
 see() { "$tool" run --device lo -- "$@"; }
@@ -99,9 +99,30 @@ until [ "$(see cat $device/ports/1/counters/port_xmit_packets)" -gt 1000 ]; do
 done
 [ "$(see cat $device/ports/1/counters/port_rcv_data)" -gt 1000 ] || fail "port_rcv_data does not count"
 same "$(see cat $device/ports/1/counters/port_rcv_errors)" 0
+# Also in a file that was opened before, where it is read from its beginning again.
+see python3 - $device/ports/1/counters/port_xmit_packets <<'PYTHON' || fail "an open counter stands still"
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
+values = []
+for attempt in range(200):
+    os.lseek(fd, 0, os.SEEK_SET)
+    first = os.read(fd, 8)
+    values.append(int(first + os.read(fd, 4096)))
+    if len(values) > 5 and values[-1] > values[0] > 1000:
+        break
+    time.sleep(0.05)
+assert values[-1] > values[0] > 1000 and values == sorted(values), values
+assert int(os.pread(fd, 4096, 0)) >= values[-1] and not os.get_inheritable(fd)
+os.close(fd)
+other = os.open("/proc/self/comm", os.O_RDONLY)  # has the same number now
+assert other == fd and os.read(other, 100) == b"python3\n"
+PYTHON
 kill -KILL "${pids[client]}" "${pids[server]}"
 finish client 5
 finish server 5
+run_options=(--device lo)
+pair "perftest's --report-counters" ib_write_bw -d verbena_lo -x 0 -F -n 2000 -W counters/port_xmit_data
+[ "$(sed -n 's|.*counters/port_xmit_data=||p' "$logs/pair.client")" -gt 1000000 ] || fail "ib_write_bw sees no counter change"
 note "ok counters"
 nothing_left
 pass
