@@ -1,0 +1,53 @@
+// What the command lines of detector readout have in common.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daq/message.h"
+
+namespace verbena::daqtool {
+
+constexpr int kDone = 0;
+constexpr int kNotGood = 1;
+constexpr int kUsage = 2;
+
+// Each is a command; `argv[0]` is its name. They return the exit status.
+int fpga_command(int argc, char** argv);
+int recv_command(int argc, char** argv);
+int send_command(int argc, char** argv);
+int sweep_command(int argc, char** argv);
+
+const CLI::Range kTime(0.0, 1e9);  // seconds
+const CLI::Range kGap(0.0, 1e7);   // microseconds: a board counts cycles, in 32 bits
+const CLI::Range kPort(1, 65535);
+const CLI::Range kCount(uint64_t{1}, uint64_t{UINT32_MAX});
+
+struct Addresses {  // as text, until all options are read
+  std::string own, peer;
+  std::vector<std::string> boards;
+};
+
+// An option, where its value goes, and what people call that value.
+template <typename T>
+CLI::Option* add(CLI::App& app, const std::string& name, T& to, const std::string& value,
+                 const std::string& meaning) {
+  return app.add_option(name, to, meaning)->type_name(value);
+}
+void add_op(CLI::App& app, daq::TransferKind& op);
+void add_message_size(CLI::App& app, uint32_t& bytes);
+void add_wrap(CLI::App& app, uint64_t& wrap);
+void add_mtu(CLI::App& app, uint32_t& mtu);
+
+// The command line was all there was to do: --help, or something wrong with it.
+struct Ended {
+  int status;
+};
+void parse(CLI::App& app, int argc, char** argv);
+
+// A gap between messages as boards count it.
+uint32_t cycles_of(double microseconds);
+
+}  // namespace verbena::daqtool
