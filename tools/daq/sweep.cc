@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 
 #include "daq/board.h"
 #include "tools/daq/plot.h"
@@ -19,9 +21,8 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr uint32_t kReceives = 1024;                // for the curve over sizes
-constexpr uint64_t kBufferForReceives = 64u << 20;  // and no more bytes than that
-constexpr uint64_t kWrap = 1u << 24;
+constexpr uint32_t kReceives = 1024;  // for the curve over sizes, or what fits
+constexpr uint64_t kUsualWrap = 1u << 24;
 constexpr std::pair<Poll, const char*> kModes[] = {
     {Poll::Busy, "busy"}, {Poll::Event, "event"}, {Poll::Hybrid, "hybrid"}};
 
@@ -62,13 +63,18 @@ struct Point {
   bool good = false;
 };
 
+// Before offsets begin again, there must be room for what the receives are for, and for one more.
+uint64_t wrap_for(uint32_t bytes, uint32_t receives) {
+  return std::bit_ceil(std::max(kUsualWrap, (uint64_t{receives} + 1) * bytes));
+}
+
 Point measure(const SweepOptions& options, uint32_t bytes, uint32_t receives, Poll poll) {
   ReceiveOptions run;
   run.boards = {options.board};
   run.op = options.op;
   run.message_bytes = bytes;
   run.receives = receives;
-  run.wrap_bytes = kWrap;
+  run.wrap_bytes = wrap_for(bytes, receives);
   run.messages = UINT32_MAX;
   run.seconds = options.seconds;
   run.poll = poll;
@@ -153,12 +159,18 @@ bool run_sweep(const SweepOptions& wanted) {
   if (options.sizes.empty())
     options.sizes = {64, 256, 1024, 4096, 5120, 16384, 65536, 262144, 1 << 20, 4 << 20};
   if (options.depths.empty()) options.depths = {1, 4, 16, 64, 256, 1024, 4096, 32768};
-  const BoardProcess board(options.board, kWrap);
+  std::unique_ptr<BoardProcess> board;
+  uint64_t wrap = 0;  // the board's
   bool good = true;
   const size_t total = (options.sizes.size() + options.depths.size()) * std::size(kModes);
   size_t done = 0;
   const auto measure_row = [&](uint32_t bytes, uint32_t receives) {
     std::vector<Point> row;
+    if (wrap != wrap_for(bytes, receives)) {
+      wrap = wrap_for(bytes, receives);
+      board.reset();
+      board = std::make_unique<BoardProcess>(options.board, wrap);
+    }
     for (const auto& [mode, name] : kModes) {
       if (interrupted()) return row;
       if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r{} of {} ...\r", ++done, total);
@@ -175,7 +187,7 @@ bool run_sweep(const SweepOptions& wanted) {
   print_heading("message");
   for (const uint32_t bytes : options.sizes) {
     const auto receives =
-        static_cast<uint32_t>(std::clamp<uint64_t>(kBufferForReceives / bytes, 1, kReceives));
+        static_cast<uint32_t>(std::clamp<uint64_t>(kUsualWrap / bytes - 1, 1, kReceives));
     by_size.push_back(measure_row(bytes, receives));
     print_row(size_text(bytes), by_size.back());
   }
@@ -193,10 +205,10 @@ bool run_sweep(const SweepOptions& wanted) {
                            op, options.seconds, json_of(by_size), json_of(by_depth)));
     write_file(
         options.output + ".svg",
-        draw_svg({chart_of(by_size, fmt::format("{} of one stream", op), "message size in bytes",
+        draw_svg({chart_of(by_size, fmt::format("{}, one stream", op), "message size in bytes",
                            &Point::bytes),
                   chart_of(by_depth,
-                           fmt::format("{} of {} messages", op, size_text(options.depth_bytes)),
+                           fmt::format("{}, messages of {}", op, size_text(options.depth_bytes)),
                            "receives posted", &Point::receives)}));
   }
   return good && !interrupted();
