@@ -62,3 +62,13 @@ end
 local ports = DissectorTable.get("udp.port")
 ports:add(17185, cm)
 ports:add(17186, cm)
+
+-- The generator's data are words that count. tshark would guess at them, and see other protocols now and then.
+local data = Proto("daqdata", "Words of a board's generator")
+data.fields.first = ProtoField.uint32("daqdata.first", "First word")
+
+data:register_heuristic("infiniband.payload", function(buffer, _, root)
+  if buffer:len() < 8 or buffer(4, 4):le_uint() ~= (buffer(0, 4):le_uint() + 1) % 2 ^ 32 then return false end
+  root:add(data, buffer()):add_le(data.fields.first, buffer(0, 4))
+  return true
+end)
