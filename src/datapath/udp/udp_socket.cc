@@ -2,8 +2,11 @@
 #include "datapath/udp/udp_socket.h"
 
 #include <linux/sock_diag.h>
+#include <net/if.h>
 #include <netinet/udp.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -205,6 +208,25 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
+namespace {
+
+// Of a connected socket; -1: not told.
+int path_mtu(int fd, bool v4) {
+  int mtu = -1;
+  socklen_t bytes = sizeof mtu;
+  const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+  return ::getsockopt(fd, level, v4 ? IP_MTU : IPV6_MTU, &mtu, &bytes) == 0 ? mtu : -1;
+}
+
+// Stand-ins for the kernel, in sandboxes and emulators, know at least this.
+int interface_mtu(int fd, uint32_t interface_index) {
+  ifreq request{};
+  if (::if_indextoname(interface_index, request.ifr_name) == nullptr) return -1;
+  return ::ioctl(fd, SIOCGIFMTU, &request) == 0 ? request.ifr_mtu : -1;
+}
+
+}  // namespace
+
 Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination,
                                   uint32_t interface_index) {
   UniqueFd fd = open_udp(source);
@@ -217,16 +239,11 @@ Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress
     return Error{errno, "there is no route from the GID's address to the peer's address"};
   }
   const bool v4 = source.gid.is_ipv4();
-  int mtu = 0;
-  socklen_t bytes = sizeof mtu;
-  if (::getsockopt(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MTU : IPV6_MTU, &mtu,
-                   &bytes) != 0) {
-    return Error{errno, "the kernel does not tell the path's MTU"};
-  }
+  int mtu = path_mtu(fd.get(), v4);
+  if (mtu < 0) mtu = interface_mtu(fd.get(), interface_index);
+  if (mtu < 0) return Error{errno, "the kernel tells neither the path's MTU nor the interface's"};
   const uint32_t overhead = v4 ? kUdpIpv4Overhead : kUdpIpv6Overhead;
-  const uint32_t packet = static_cast<uint32_t>(mtu) < kLargestIpv4Packet
-                              ? static_cast<uint32_t>(mtu)
-                              : kLargestIpv4Packet;
+  const uint32_t packet = std::min(static_cast<uint32_t>(mtu), kLargestIpv4Packet);
   return packet > overhead ? packet - overhead : 0;
 }
 
