@@ -55,23 +55,34 @@ else
   note "32-bit programs are not tried: they cannot be made here"
 fi
 
-# --- no /dev/shm
-without_shm=(unshare -m bash -c 'mount -t tmpfs tmpfs /dev/shm -o size=4k,ro && exec "$@"' bash)
-if "${without_shm[@]}" true 2>"$logs/mount"; then
+# --- no /dev/shm: one that takes nothing, and a /dev without it
+mkdir "$work/dev"
+takes_nothing=(unshare -m bash -c 'mount -t tmpfs tmpfs /dev/shm -o size=4k,ro && exec "$@"' bash)
+is_missing=(unshare -m bash -c '
+  mount -t tmpfs tmpfs "$0" && for name in null zero full random urandom tty; do
+    touch "$0/$name" && mount --bind "/dev/$name" "$0/$name" || exit 99
+  done && mount --rbind "$0" /dev && [ ! -e /dev/shm ] && exec "$@"' "$work/dev")
+without_shm() { # WHAT PREFIX...
+  local what=$1 datapath
+  shift
+  if ! "$@" true 2>"$logs/mount"; then
+    note "not tried, for nothing can be mounted here: $what"
+    return
+  fi
   for datapath in udp shm; do
     take_port
     start shmless env VERBENA_DATAPATH="$datapath" "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port"
     await_listener "$port" shmless || fail "no listener"
-    try 0 "${without_shm[@]}" env VERBENA_DATAPATH="$datapath" "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port" 127.0.0.1
+    try 0 "$@" env VERBENA_DATAPATH="$datapath" "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port" 127.0.0.1
     finish shmless 30
-    [ "$status" = 0 ] || fail "$datapath: exit status $status"
+    [ "$status" = 0 ] || fail "$what, $datapath: exit status $status"
   done
-  try 0 "${without_shm[@]}" "$tool" doctor
+  try 0 "$@" "$tool" doctor
   says 'hint +/dev/shm +is not there or not writable: Verbena does without'
-  unharmed "no /dev/shm"
-else
-  note "a missing /dev/shm is not tried: nothing can be mounted here"
-fi
+  unharmed "$what"
+}
+without_shm "a /dev/shm that takes nothing" "${takes_nothing[@]}"
+without_shm "no /dev/shm" "${is_missing[@]}"
 
 # --- every slot taken
 start slots python3 -c '
