@@ -17,24 +17,10 @@ CompletionQueue::Ring CompletionQueue::make_ring(uint32_t capacity) {
   return Ring(new Completion[slots_for(capacity)]);
 }
 
-bool CompletionQueue::push(const Completion& completion, bool* notify) {
-  const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_.load(std::memory_order_acquire) >= capacity_) {
-    overrun_ = !ignore_overrun_;
-    return false;
-  }
-  ring_[tail & mask_] = completion;
-  // Sequentially consistent with arm(): either this sees the arming, or the application's poll
-  // after arming sees the completion.
-  tail_.store(tail + 1, std::memory_order_seq_cst);
-  Armed armed = armed_.load(std::memory_order_seq_cst);
-  const bool wakes_solicited = completion.solicited || completion.status != WcStatus::Success;
-  while (armed == Armed::Any || (armed == Armed::Solicited && wakes_solicited)) {
-    if (armed_.compare_exchange_weak(armed, Armed::No)) {
-      *notify = true;
-      break;
-    }
-  }
+bool CompletionQueue::disarms(const Completion& c) {
+  const bool solicited = c.solicited || c.status != WcStatus::Success;
+  if (armed_ == Armed::Solicited && !solicited) return false;
+  armed_ = Armed::No;
   return true;
 }
 
@@ -50,14 +36,6 @@ void CompletionQueue::forget(wire::Qpn qpn) {
     if (kept != i) ring_[kept & mask_] = ring_[i & mask_];
   }
   if (kept != head) head_.store(kept, std::memory_order_release);
-}
-
-void CompletionQueue::arm(Armed level) {
-  Armed now = armed_.load(std::memory_order_relaxed);
-  while (now < level && !armed_.compare_exchange_weak(now, level)) {
-  }
-  // A full barrier even when nothing changed: the poll that follows must not move before it.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 bool CompletionQueue::resize(uint32_t capacity, Ring& ring) {

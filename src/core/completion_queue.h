@@ -1,5 +1,7 @@
 // CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application
-// threads, which serialise themselves). The two sides share only the two indices.
+// threads, which serialise themselves). The two sides share only the two indices. To ask for an
+// event is the producer's side, under its lock: so neither side needs more than to publish an
+// index.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +28,7 @@ struct FreeRing {
   }
 };
 
-class CompletionQueue {
+class alignas(64) CompletionQueue {
  public:
   using Ring = std::unique_ptr<Completion[], FreeRing>;
 
@@ -37,10 +39,26 @@ class CompletionQueue {
 
   uint32_t capacity() const { return capacity_; }
 
-  // Producer. False when full: the completion is lost and the queue is in overrun for good, unless
-  // the application said that it does not care.
-  // *notify is set when the application asked to be woken for this one.
-  bool push(const Completion& completion, bool* notify);
+  // Producer. The place of the next completion, to be written there (a copy would wait for what was
+  // just stored), and then shown. Null when full: the completion is lost and the queue is in
+  // overrun for good, unless the application said that it does not care.
+  Completion* next() {
+    const uint64_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head_.load(std::memory_order_acquire) < capacity_) [[likely]]
+      return &ring_[tail & mask_];
+    overrun_ = !ignore_overrun_;
+    return nullptr;
+  }
+  // True: the application asked to be woken for this one.
+  bool show() {
+    const uint64_t tail = tail_.load(std::memory_order_relaxed);
+    const bool wakes = armed_ != Armed::No && disarms(ring_[tail & mask_]);
+    tail_.store(tail + 1, std::memory_order_release);
+    return wakes;
+  }
+  // Asks for one event at the next completion (or the next solicited one). A stronger request is
+  // never weakened. Whoever looks for completions afterwards sees all that gave no event.
+  void arm(Armed level) { armed_ = std::max(armed_, level); }
 
   // Consumer. Takes up to `count` completions out; take(completion, i) sees each where it lies.
   template <typename Take>
@@ -68,10 +86,6 @@ class CompletionQueue {
   // How many were ever taken out.
   uint64_t taken() const { return head_.load(std::memory_order_relaxed); }
 
-  // Consumer. Asks for one event at the next completion (or the next solicited one). A stronger
-  // request is never weakened.
-  void arm(Armed level);
-
   // Both sides held off by the caller. False if more completions are waiting than would fit.
   // `ring`: of slots_for(capacity); afterwards the old one, for the caller to let go when it holds
   // nobody off any more.
@@ -83,16 +97,18 @@ class CompletionQueue {
   void* owner = nullptr;  // the ABI's object around this one
 
  private:
+  bool disarms(const Completion& completion);
+
   uint32_t capacity_;
   uint32_t mask_;
   Ring ring_;
+  Armed armed_ = Armed::No;
   bool overrun_ = false;
   bool ignore_overrun_ = false;
-  alignas(64) std::atomic<uint64_t> tail_{
-      0};  // written by the producer, release: entries before it are whole
+  // With the above, in the producer's line.
+  std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{
       0};  // written by the consumer, release: slots before it are free
-  alignas(64) std::atomic<Armed> armed_{Armed::No};
 };
 
 }  // namespace verbena::core

@@ -203,7 +203,12 @@ Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, I
   state_.now = now;
   Status status = qp.post_send(requests);
   // One that is in the list is looked at when its turn comes.
-  if (status.ok() && !qp.in_ready_list) after_change(qp, now);
+  if (!status.ok() || qp.in_ready_list) return status;
+  if (qp.unhindered()) {
+    make_ready(qp);
+  } else {
+    after_change(qp, now);
+  }
   return status;
 }
 
@@ -218,7 +223,6 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
-  wire::Packet packet;
   bool exchanged = false;  // with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
     const bool ahead = !exchanged && acknowledgement_behind(packets.subspan(n));
@@ -226,30 +230,30 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     exchanged = ahead;
     state_.counters.add(CounterId::packets_received);
     wire::ParseError why{};
-    if (!wire::Packet::parse_into(packet, rx.bytes, &why, rx.apart)) {
+    if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) {
       state_.counters.add(CounterId::malformed_packets);
       continue;
     }
-    packet.cut_bytes = rx.cut_bytes;
-    if (packet.op.verb == wire::Verb::Cnp) {
+    packet_.cut_bytes = rx.cut_bytes;
+    if (packet_.op.verb == wire::Verb::Cnp) {
       state_.counters.add(CounterId::cnp_received);
       continue;
     }
-    if (packet.bth.destination == wire::kMulticastQpn) {
-      on_multicast(packet, *rx.meta, now);
+    if (packet_.bth.destination == wire::kMulticastQpn) {
+      on_multicast(packet_, *rx.meta, now);
       arrivals.messages = true;
       continue;
     }
-    QueuePair* qp = find(packet.bth.destination);
+    QueuePair* qp = find(packet_.bth.destination);
     if (qp == nullptr) {
-      arrivals.answers_due |= on_management(packet, rx);
+      if (on_management(packet_, rx)) arrivals.answers_due = true;
       continue;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    qp->on_packet(packet, *rx.meta, now);
-    const wire::Verb verb = packet.op.verb;
-    if (packet.op.direction == wire::Direction::Response) {
+    qp->on_packet(packet_, *rx.meta, now);
+    const wire::Verb verb = packet_.op.verb;
+    if (packet_.op.direction == wire::Direction::Response) {
       arrivals.responses = true;
     } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
       arrivals.messages = true;

@@ -35,9 +35,9 @@ class Engine {
   // --- packets and time -------------------------------------------------------------------------
   // What came in, for an owner that wonders whether its answer may wait a moment.
   struct Arrivals {
-    bool messages = false;     // SEND and WRITE: an acknowledgement is due at most
-    bool answers_due = false;  // READ, atomics, MADs
-    bool responses = false;
+    bool messages : 1 = false;     // SEND and WRITE: an acknowledgement is due at most
+    bool answers_due : 1 = false;  // READ, atomics, MADs
+    bool responses : 1 = false;
   };
   Arrivals on_packets(std::span<const wire::RxPacket> packets, Instant now);
   void on_deadline(Instant now);  // spurious calls are harmless
@@ -122,6 +122,7 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   ManagementPort management_{state_};
+  wire::Packet packet_;  // the one that is looked at
   QpTable qps_;
   uint32_t next_index_;  // to try for a new queue pair
   uint64_t last_serial_ = 0;

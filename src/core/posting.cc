@@ -53,7 +53,9 @@ Result<uint32_t> check_request(const SendQueue& queue, const SendRequest& r) {
 SendWqe& fill_slot(SendQueue& queue, const SendRequest& r, uint32_t length) {
   const uint64_t index = queue.tail();
   SendWqe& wqe = queue.slot();
-  wqe = SendWqe{};
+  wqe.numbered = false;
+  wqe.piece_packets = 1;
+  wqe.sge_count = 0;
   wqe.wr_id = r.wr_id;
   wqe.op = r.op;
   wqe.flags = r.flags;
@@ -61,14 +63,18 @@ SendWqe& fill_slot(SendQueue& queue, const SendRequest& r, uint32_t length) {
   wqe.immediate_or_rkey = r.immediate_or_rkey;
   wqe.remote_address = r.remote_address;
   wqe.rkey = r.rkey;
-  wqe.compare_add = r.compare_add;
-  wqe.swap = r.swap;
-  wqe.window_rkey = r.window_rkey;
   wqe.remote_srqn = r.remote_srqn;
-  wqe.bind = r.bind;
-  wqe.flush_length = r.flush_length;
-  wqe.flush_placement = r.flush_placement;
-  wqe.flush_selectivity = r.flush_selectivity;
+  if (is_atomic(r.op)) {
+    wqe.compare_add = r.compare_add;
+    wqe.swap = r.swap;
+  } else if (r.op == SendOp::BindWindow) {
+    wqe.window_rkey = r.window_rkey;
+    wqe.bind = r.bind;
+  } else if (r.op == SendOp::Flush) {
+    wqe.flush_length = r.flush_length;
+    wqe.flush_placement = r.flush_placement;
+    wqe.flush_selectivity = r.flush_selectivity;
+  }
   if ((r.flags & kInline) != 0) {
     std::byte* to = queue.inline_bytes(index);
     for (const Sge& sge :
@@ -109,14 +115,14 @@ WcStatus execute_local(QpCommon& qp, const SendWqe& wqe) {
 void complete_head(QpCommon& qp, SendQueue& queue, WcStatus status, uint32_t byte_count) {
   const SendWqe& wqe = queue.front();
   const bool wanted = status != WcStatus::Success || qp.signal_all || (wqe.flags & kSignaled) != 0;
-  Completion c;
-  c.wr_id = wqe.wr_id;
-  c.status = status;
-  c.opcode = completion_opcode(wqe.op);
-  c.byte_count = byte_count;
-  c.qpn = qp.qpn;
   queue.pop();
-  if (wanted) qp.complete(qp.send_cq, c);
+  if (!wanted) return;
+  qp.complete(qp.send_cq, [&](Completion& c) {
+    c.wr_id = wqe.wr_id;
+    c.status = status;
+    c.opcode = completion_opcode(wqe.op);
+    c.byte_count = byte_count;
+  });
 }
 
 wire::Opcode message_opcode(SendOp op, bool first, bool last) {

@@ -109,21 +109,28 @@ struct QpCommon {
     fail(WcStatus::Fatal);
   }
 
-  // Fills in the time.
-  void complete(CompletionQueue* cq, Completion& completion) {
-    bool notify = false;
-    completion.time = engine.now;
-    const bool was_overrun = cq->overrun();
-    if (!cq->push(completion, &notify)) {
-      count(CounterId::cq_overruns);
-      if (!was_overrun && cq->overrun()) {
-        engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
-        engine.overrun.push_back(cq);
-      }
-      if (cq->overrun()) fail_by_overrun();
-    }
+  // fill(completion) says what is not as in a new one; time and local QPN are filled in here.
+  template <typename Fill>
+  void complete(CompletionQueue* cq, Fill fill) {
     ++engine.completions;
-    if (notify) engine.notified.push_back(cq);
+    const bool was_overrun = cq->overrun();
+    Completion* const c = cq->next();
+    if (c == nullptr) [[unlikely]]
+      return lose_completion(cq, was_overrun);
+    *c = Completion{};
+    c->qpn = qpn;
+    c->time = engine.now;
+    fill(*c);
+    if (cq->show()) [[unlikely]]
+      engine.notified.push_back(cq);
+  }
+  void lose_completion(CompletionQueue* cq, bool was_overrun) {
+    count(CounterId::cq_overruns);
+    if (!was_overrun && cq->overrun()) {
+      engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
+      engine.overrun.push_back(cq);
+    }
+    if (cq->overrun()) fail_by_overrun();
   }
 };
 

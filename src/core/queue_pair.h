@@ -71,6 +71,11 @@ class QueuePair {
     return (responder_->ready() || common_.urgent) && held_until_ == kNever;
   }
   SendSide::Readiness requests(Instant now);
+  // Nobody and nothing is in the way of a request to the peer.
+  bool unhindered() const {
+    return common_.state == QpState::Rts && common_.window != nullptr && common_.window->idle() &&
+           common_.window->waiting.empty() && held_until_ == kNever && !pacer_.limited();
+  }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   Instant deadline() const {
     return std::min(std::min(requester_->deadline(), paced_until_), held_until_);

@@ -47,25 +47,21 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
-void ReceiveSource::complete(Completion& c) {
-  VERBENA_CHECK(held_);
-  c.wr_id = wqe().wr_id;
-  c.qpn = qp_.qpn;
+CompletionQueue* ReceiveSource::finish() {
   held_ = false;
-  CompletionQueue* cq = qp_.receive_cq;
   if (srq_ == nullptr) {
     own_.pop();
-  } else {
-    srq_->release(slot_);
-    if (srq_->config().cq != nullptr) cq = srq_->config().cq;
+    return qp_.receive_cq;
   }
-  qp_.complete(cq, c);
+  srq_->release(slot_);
+  return srq_->config().cq != nullptr ? srq_->config().cq : qp_.receive_cq;
 }
 
 void ReceiveSource::flush() {
-  Completion flushed;
-  flushed.status = WcStatus::Flushed;
-  flushed.opcode = WcOpcode::Receive;
+  const auto flushed = [](Completion& c) {
+    c.status = WcStatus::Flushed;
+    c.opcode = WcOpcode::Receive;
+  };
   if (held_) complete(flushed);
   if (qp_.shares_receives()) {
     qp_.engine.events.push_back({.kind = EventKind::LastWqeReached, .qp = qp_.self});

@@ -36,8 +36,16 @@ class ReceiveSource {
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
-  // Completes it. wr_id and the local QPN are filled in here.
-  void complete(Completion& completion);
+  // Completes it: fill(completion) says what is not as in a new one; wr_id is filled in here.
+  template <typename Fill>
+  void complete(Fill fill) {
+    VERBENA_CHECK(held_);
+    const uint64_t wr_id = wqe().wr_id;
+    qp_.complete(finish(), [&](Completion& c) {
+      c.wr_id = wr_id;
+      fill(c);
+    });
+  }
 
   // The queue pair is in error: completes what it holds and what lies in its own queue. What others
   // share stays; the application learns that this queue pair will take no more of it.
@@ -52,6 +60,8 @@ class ReceiveSource {
   void forget(const SharedReceiveQueue* srq);
 
  private:
+  // It is no longer held. Where it completes.
+  CompletionQueue* finish();
   const ReceiveWqe& wqe() const { return srq_ != nullptr ? srq_->at(slot_) : own_.at(own_.head()); }
 
   QpCommon& qp_;

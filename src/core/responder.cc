@@ -126,13 +126,13 @@ void Responder::run_held() {
 // The request that is due.
 void Responder::run(const wire::Packet& p) {
   if (p.op.has_xrc_eth && !choose_srq(p)) {
-    return refuse({Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest}, p);
+    return refuse(Verdict::Invalid, p);
   }
 
   Verdict verdict = check_order(p);
-  if (verdict.kind == Verdict::Proceed) verdict = check_length(p);
-  if (verdict.kind == Verdict::Proceed) verdict = check_receive(p);
-  if (verdict.kind == Verdict::Proceed) verdict = execute(p);
+  if (verdict == Verdict::Proceed) verdict = check_length(p);
+  if (verdict == Verdict::Proceed) verdict = check_receive(p);
+  if (verdict == Verdict::Proceed) verdict = execute(p);
   apply(verdict, p);
 }
 
@@ -172,46 +172,45 @@ void Responder::on_ahead(const wire::Packet& p) {
 
 // Where the packet stands in its message (C9-81 and following).
 Responder::Verdict Responder::check_order(const wire::Packet& p) const {
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  if (message_.has_value() == p.op.starts_message()) return invalid;
-  if (message_ && message_->verb != p.op.verb) return invalid;
-  return {};
+  if (message_.has_value() == p.op.starts_message()) return Verdict::Invalid;
+  if (message_ && message_->verb != p.op.verb) return Verdict::Invalid;
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::check_length(const wire::Packet& p) const {
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
   const uint32_t mtu = qp_.cut_bytes_of(p);
   const size_t bytes = p.payload.size();
   switch (p.op.position) {
     case Position::First:
     case Position::Middle:
-      if (bytes != mtu) return invalid;
+      if (bytes != mtu) return Verdict::Invalid;
       break;
     case Position::Last:
-      if (bytes == 0 || bytes > mtu) return invalid;
+      if (bytes == 0 || bytes > mtu) return Verdict::Invalid;
       break;
     case Position::Only:
-      if (bytes > mtu) return invalid;
+      if (bytes > mtu) return Verdict::Invalid;
       break;
   }
   const bool carries_data = p.op.verb == Verb::Send || p.op.verb == Verb::Write;
-  if (p.op.verb == Verb::AtomicWrite) return bytes == 8 && p.reth.length == 8 ? Verdict{} : invalid;
-  if (!carries_data && bytes != 0) return invalid;
+  if (p.op.verb == Verb::AtomicWrite)
+    return bytes == 8 && p.reth.length == 8 ? Verdict::Proceed : Verdict::Invalid;
+  if (!carries_data && bytes != 0) return Verdict::Invalid;
   const uint32_t before = message_ ? message_->received : 0;
-  if (carries_data && before + bytes > kMaxMessageBytes) return invalid;
+  if (carries_data && before + bytes > kMaxMessageBytes) return Verdict::Invalid;
   if (p.op.verb == Verb::Write) {
     const uint32_t total = message_ ? message_->reth.length : p.reth.length;
-    if (total > kMaxMessageBytes || before + bytes > total) return invalid;
-    if (p.op.ends_message() != (before + bytes == total)) return invalid;
+    if (total > kMaxMessageBytes || before + bytes > total) return Verdict::Invalid;
+    if (p.op.ends_message() != (before + bytes == total)) return Verdict::Invalid;
   }
-  return {};
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::check_receive(const wire::Packet& p) const {
   const bool takes_receive = (p.op.verb == Verb::Send && p.op.starts_message()) ||
                              (p.op.verb == Verb::Write && p.op.has_immediate);
-  if (takes_receive && receives_.empty()) return {Verdict::Rnr, {}, {}};
-  return {};
+  if (takes_receive && receives_.empty()) return Verdict::NotReady;
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::execute(const wire::Packet& p) {
@@ -230,53 +229,51 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
     case Verb::Flush:
       return execute_flush(p);
     default:
-      return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+      return Verdict::Invalid;
   }
 }
 
 Responder::Verdict Responder::execute_send(const wire::Packet& p) {
   if (!message_) {
-    message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
+    message_.emplace().verb = Verb::Send;
     receives_.take();
   }
   const auto bytes = static_cast<uint32_t>(p.payload.size());
-  if (bytes > receives_.length() - message_->received) {  // C9-95: longer than the receive buffer
-    return {Verdict::Nak, NakCode::InvalidRequest, WcStatus::LocalLength};
-  }
+  if (bytes > receives_.length() - message_->received) return Verdict::TooLong;
   if (!receives_.scatter(message_->received, p.payload, p.op.ends_message())) {
-    return {Verdict::Nak, NakCode::RemoteOperational, WcStatus::LocalProtection};
+    return Verdict::DeniedLocally;
   }
   message_->received += bytes;
-  if (!p.op.ends_message()) return {};
+  if (!p.op.ends_message()) return Verdict::Proceed;
   if (p.op.has_invalidate && !qp_.engine.memory.invalidate(qp_.pd, qp_.qpn, p.invalidate_rkey)) {
-    return {Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
+    return Verdict::Denied;
   }
   const uint32_t total = message_->received;
   message_.reset();
   ++msn_;
   finish_receive(p, WcOpcode::Receive, total);
-  return {};
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::execute_write(const wire::Packet& p) {
-  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
-  if ((qp_.attr.access & kRemoteWrite) == 0) return denied;
+  if ((qp_.attr.access & kRemoteWrite) == 0) return Verdict::Denied;
   MemoryRegistry& memory = qp_.engine.memory;
   if (!message_) {
     // The whole range at once, before the first byte (C9-88: not for zero length). Where it all is
     // in this packet, that is what follows.
     if (p.reth.length != p.payload.size() &&
         !memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length, kRemoteWrite)) {
-      return denied;
+      return Verdict::Denied;
     }
-    message_ = InboundMessage{.verb = Verb::Write, .reth = p.reth};
+    message_.emplace().verb = Verb::Write;
+    message_->reth = p.reth;
   }
   if (!p.payload.empty()) {
     // Looked up again for each packet: the region may have gone since the first.
     std::byte* to =
         memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
                        message_->reth.address + message_->received, p.payload.size(), kRemoteWrite);
-    if (to == nullptr) return denied;
+    if (to == nullptr) return Verdict::Denied;
     if (p.op.ends_message()) {
       place_last_word_last(to, p.payload);
     } else {
@@ -284,7 +281,7 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
     }
     message_->received += static_cast<uint32_t>(p.payload.size());
   }
-  if (!p.op.ends_message()) return {};
+  if (!p.op.ends_message()) return Verdict::Proceed;
   const uint32_t total = message_->received;
   message_.reset();
   ++msn_;
@@ -292,23 +289,23 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
     receives_.take();
     finish_receive(p, WcOpcode::ReceiveWriteImm, total);
   }
-  return {};
+  return Verdict::Proceed;
 }
 
 void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t byte_count) {
-  Completion c;
-  c.opcode = opcode;
-  c.byte_count = byte_count;
-  c.solicited = p.bth.solicited;
-  c.source_qpn = qp_.attr.dest_qpn;
-  if (p.op.has_immediate) {
-    c.flags = kWcWithImmediate;
-    c.immediate_or_rkey = p.immediate;
-  } else if (p.op.has_invalidate) {
-    c.flags = kWcWithInvalidate;
-    c.immediate_or_rkey = p.invalidate_rkey;
-  }
-  receives_.complete(c);
+  receives_.complete([&](Completion& c) {
+    c.opcode = opcode;
+    c.byte_count = byte_count;
+    c.solicited = p.bth.solicited;
+    c.source_qpn = qp_.attr.dest_qpn;
+    if (p.op.has_immediate) {
+      c.flags = kWcWithImmediate;
+      c.immediate_or_rkey = p.immediate;
+    } else if (p.op.has_invalidate) {
+      c.flags = kWcWithInvalidate;
+      c.immediate_or_rkey = p.invalidate_rkey;
+    }
+  });
 }
 
 // None while the peer has more under way than max_dest_rd_atomic. An answer that it asked for a
@@ -352,37 +349,33 @@ void Responder::answer_with_nothing(Answer& a) {
 }
 
 Responder::Verdict Responder::execute_read(const wire::Packet& p) {
-  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  if (p.reth.length > kMaxMessageBytes) return invalid;
-  if ((qp_.attr.access & kRemoteRead) == 0) return denied;
+  if (p.reth.length > kMaxMessageBytes) return Verdict::Invalid;
+  if ((qp_.attr.access & kRemoteRead) == 0) return Verdict::Denied;
   if (p.reth.length != 0 && !qp_.engine.memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address,
                                                       p.reth.length, kRemoteRead)) {
-    return denied;
+    return Verdict::Denied;
   }
   Answer* a = take_answer(p.op.verb);
-  if (a == nullptr) return invalid;
+  if (a == nullptr) return Verdict::Invalid;
   a->reth = p.reth;
   a->cut_bytes = qp_.cut_bytes_of(p);
   a->packets = packets_for(p);
   a->msn = ++msn_;
   arm_answer(*a, 0, a->packets, false);
-  return {};
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
-  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  if (p.atomic.address % 8 != 0) return invalid;  // C9-100: naturally aligned
-  if ((qp_.attr.access & kRemoteAtomic) == 0) return denied;
+  if (p.atomic.address % 8 != 0) return Verdict::Invalid;  // C9-100: naturally aligned
+  if ((qp_.attr.access & kRemoteAtomic) == 0) return Verdict::Denied;
   std::byte* at =
       qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8, kRemoteAtomic);
-  if (at == nullptr) return denied;
+  if (at == nullptr) return Verdict::Denied;
   // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
   // there.
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return Verdict::Invalid;
   Answer* a = take_answer(p.op.verb);
-  if (a == nullptr) return invalid;
+  if (a == nullptr) return Verdict::Invalid;
 
   std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
   if (p.op.verb == Verb::FetchAdd) {
@@ -395,59 +388,55 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   a->packets = 1;
   a->msn = ++msn_;
   arm_answer(*a, 0, 1, false);
-  return {};
+  return Verdict::Proceed;
 }
 
 Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
-  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  if (p.reth.address % 8 != 0) return invalid;
-  if ((qp_.attr.access & kRemoteWrite) == 0) return denied;
+  if (p.reth.address % 8 != 0) return Verdict::Invalid;
+  if ((qp_.attr.access & kRemoteWrite) == 0) return Verdict::Denied;
   std::byte* at =
       qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, 8, kRemoteWrite);
-  if (at == nullptr) return denied;
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return invalid;  // as for the other atomics
+  if (at == nullptr) return Verdict::Denied;
+  if (reinterpret_cast<uintptr_t>(at) % 8 != 0)
+    return Verdict::Invalid;  // as for the other atomics
   Answer* a = take_answer(p.op.verb);
-  if (a == nullptr) return invalid;
+  if (a == nullptr) return Verdict::Invalid;
   uint64_t value;
   std::memcpy(&value, p.payload.data(), 8);
   std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value);
   answer_with_nothing(*a);
-  return {};
+  return Verdict::Proceed;
 }
 
 // Requests are executed in order, so whatever was written before it is in memory already.
 Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
-  const Verdict denied{Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess};
-  const Verdict invalid{Verdict::Nak, NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
-  const Verdict failed{Verdict::Nak, NakCode::RemoteOperational, WcStatus::RemoteOperation};
   if (p.flush.placement == 0 || (p.flush.placement & ~wire::kPlaceAny) != 0 ||
       p.flush.selectivity > wire::kSelectRegion) {
-    return invalid;
+    return Verdict::Invalid;
   }
   const uint32_t access =
       ((p.flush.placement & wire::kPlaceGlobal) != 0 ? kFlushGlobal : 0) |
       ((p.flush.placement & wire::kPlacePersistent) != 0 ? kFlushPersistent : 0);
-  if ((qp_.attr.access & access) != access) return denied;
+  if ((qp_.attr.access & access) != access) return Verdict::Denied;
   // Soft-RoCE sends any number of them whatever max_rd_atomic says: what there is no room for now,
   // it sends again.
-  if (answers_.empty()) return invalid;
-  if (!room_for_answer()) return {Verdict::Drop, {}, {}};
+  if (answers_.empty()) return Verdict::Invalid;
+  if (!room_for_answer()) return Verdict::Drop;
   switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
                                   p.flush.selectivity == wire::kSelectRegion, access)) {
     case MemoryRegistry::FlushResult::Denied:
-      return denied;
+      return Verdict::Denied;
     case MemoryRegistry::FlushResult::Failed:
-      return failed;
+      return Verdict::Failed;
     case MemoryRegistry::FlushResult::Done:
       break;
   }
   answer_with_nothing(*take_answer(p.op.verb));
-  return {};
+  return Verdict::Proceed;
 }
 
-void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
-  switch (verdict.kind) {
+void Responder::apply(Verdict verdict, const wire::Packet& p) {
+  switch (verdict) {
     case Verdict::Proceed: {
       const uint32_t packets = p.op.verb == Verb::ReadRequest ? packets_for(p) : 1;
       expected_ = expected_ + packets;
@@ -459,23 +448,39 @@ void Responder::apply(const Verdict& verdict, const wire::Packet& p) {
     }
     case Verdict::Drop:
       return;
-    case Verdict::Rnr:
+    case Verdict::NotReady:
       nak_ = wire::Aeth{wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_};
       nak_sent_ = true;  // what follows before the retry is dropped without another word
       held_.clear();     // and will be sent again
       qp_.count(CounterId::rnr_naks_sent);
       return;
-    case Verdict::Nak:
+    default:
       return refuse(verdict, p);
   }
 }
 
+Responder::Refusal Responder::refusal_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::TooLong:  // C9-95
+      return {NakCode::InvalidRequest, WcStatus::LocalLength};
+    case Verdict::Denied:
+      return {NakCode::RemoteAccess, WcStatus::RemoteAccess};
+    case Verdict::DeniedLocally:
+      return {NakCode::RemoteOperational, WcStatus::LocalProtection};
+    case Verdict::Failed:
+      return {NakCode::RemoteOperational, WcStatus::RemoteOperation};
+    default:
+      return {NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest};
+  }
+}
+
 // A request that must not be executed: NAK it, fail the receive it had taken, stop the queue pair.
-void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
-  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(verdict.code), msn_};
+void Responder::refuse(Verdict verdict, const wire::Packet& p) {
+  const Refusal refusal = refusal_of(verdict);
+  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(refusal.code), msn_};
   nak_sent_ = true;
   EventKind event = EventKind::QpRequestError;
-  switch (verdict.code) {
+  switch (refusal.code) {
     case NakCode::RemoteAccess:
       qp_.count(CounterId::naks_remote_access_sent);
       event = EventKind::QpAccessError;
@@ -489,21 +494,26 @@ void Responder::refuse(const Verdict& verdict, const wire::Packet& p) {
       break;
   }
   if (receives_.holds()) {
-    Completion c;
-    c.status = verdict.receive_status;
-    c.opcode = WcOpcode::Receive;
-    receives_.complete(c);
+    receives_.complete([&](Completion& c) {
+      c.status = refusal.receive_status;
+      c.opcode = WcOpcode::Receive;
+    });
   }
   message_.reset();
   if (qp_.failure) return;  // it failed before; what was under way only found out now
   qp_.engine.events.push_back({.kind = event, .qp = qp_.self});
-  QpFailure& f = qp_.fail(verdict.receive_status);
+  QpFailure& f = qp_.fail(refusal.receive_status);
   f.as_responder = true;
   f.packet_opcode = p.bth.opcode;
   f.psn = p.bth.psn.value();
-  f.remote_address = p.op.has_atomic_eth ? p.atomic.address : p.reth.address;
-  f.rkey = p.op.has_atomic_eth ? p.atomic.rkey : p.reth.rkey;
-  f.length = p.reth.length;
+  if (p.op.has_atomic_eth) {
+    f.remote_address = p.atomic.address;
+    f.rkey = p.atomic.rkey;
+  } else if (p.op.has_reth) {
+    f.remote_address = p.reth.address;
+    f.rkey = p.reth.rkey;
+    f.length = p.reth.length;
+  }
 }
 
 // Seen before (C9-105 and following): never executed again, but answered again.
@@ -595,11 +605,12 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
     if (from == nullptr) {  // deregistered in the middle
       wire::Packet request;
       request.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
+      request.op = wire::info_of(request.bth.opcode);
       request.bth.psn = a.first;
       request.reth = a.reth;
       expected_ = a.first + a.next_packet;
       forget_answers();
-      refuse({Verdict::Nak, NakCode::RemoteAccess, WcStatus::RemoteAccess}, request);
+      refuse(Verdict::Denied, request);
       return false;
     }
     payload = {from, bytes};

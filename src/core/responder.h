@@ -31,14 +31,26 @@ class Responder final : public ReceiveSide {
   wire::Psn expected_psn() const override { return expected_; }
 
  private:
-  struct Verdict {
-    enum Kind : uint8_t { Proceed, Drop, Rnr, Nak } kind = Proceed;
-    wire::NakCode code{};
-    WcStatus receive_status = WcStatus::Success;  // Nak: how the receive in use fails
+  enum class Verdict : uint8_t {
+    Proceed,
+    Drop,
+    NotReady,  // no receive is posted
+    // Refusals (refusal_of):
+    Invalid,
+    TooLong,
+    Denied,
+    DeniedLocally,
+    Failed
   };
+  // What the peer hears, and how the receive in use fails.
+  struct Refusal {
+    wire::NakCode code;
+    WcStatus receive_status;
+  };
+  static Refusal refusal_of(Verdict verdict);
 
   struct InboundMessage {
-    wire::Verb verb;
+    wire::Verb verb{};
     uint32_t received = 0;
     wire::Reth reth;  // WRITE
   };
@@ -84,8 +96,8 @@ class Responder final : public ReceiveSide {
   Verdict execute_atomic_write(const wire::Packet& packet);
   Verdict execute_flush(const wire::Packet& packet);
   void finish_receive(const wire::Packet& packet, WcOpcode opcode, uint32_t byte_count);
-  void apply(const Verdict& verdict, const wire::Packet& packet);
-  void refuse(const Verdict& verdict, const wire::Packet& packet);
+  void apply(Verdict verdict, const wire::Packet& packet);
+  void refuse(Verdict verdict, const wire::Packet& packet);
   bool room_for_answer() const;
   Answer* take_answer(wire::Verb verb);
   void arm_answer(Answer& answer, uint32_t from, uint32_t packets, bool repeated);

@@ -113,8 +113,9 @@ struct Completion {
   bool solicited = false;  // wakes a queue armed for solicited events only
   uint32_t byte_count = 0;
   uint32_t immediate_or_rkey = 0;  // immediate in host order
-  uint32_t vendor_error = 0;
+  // Not beside each other: a compiler would load in one what was just stored in two.
   wire::Qpn qpn;
+  uint32_t vendor_error = 0;
   wire::Qpn source_qpn;
   Instant time;  // the turn in which it completed; QpCommon::complete() fills it
 };

@@ -112,32 +112,32 @@ void UcReceiver::execute_write(const wire::Packet& p) {
 }
 
 void UcReceiver::complete_receive(const wire::Packet& p, WcOpcode opcode) {
-  Completion c;
-  c.opcode = opcode;
-  c.byte_count = message_->received;
-  c.solicited = p.bth.solicited;
-  c.source_qpn = qp_.attr.dest_qpn;
-  if (p.op.has_immediate) {
-    c.flags = kWcWithImmediate;
-    c.immediate_or_rkey = p.immediate;
-  }
+  receives_.complete([&](Completion& c) {
+    c.opcode = opcode;
+    c.byte_count = message_->received;
+    c.solicited = p.bth.solicited;
+    c.source_qpn = qp_.attr.dest_qpn;
+    if (p.op.has_immediate) {
+      c.flags = kWcWithImmediate;
+      c.immediate_or_rkey = p.immediate;
+    }
+  });
   message_.reset();
-  receives_.complete(c);
 }
 
 // Our own buffer is not registered for it: no fault of the peer's, and no fault to go on with.
 void UcReceiver::fail_receive(const wire::Packet& p) {
   message_.reset();
-  Completion c;
-  c.status = WcStatus::LocalProtection;
-  c.opcode = WcOpcode::Receive;
-  QpFailure& f = qp_.fail(c.status);
+  QpFailure& f = qp_.fail(WcStatus::LocalProtection);
   f.as_responder = true;
   f.packet_opcode = p.bth.opcode;
   f.psn = p.bth.psn.value();
   f.length = static_cast<uint32_t>(p.payload.size());
   qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
-  receives_.complete(c);
+  receives_.complete([](Completion& c) {
+    c.status = WcStatus::LocalProtection;
+    c.opcode = WcOpcode::Receive;
+  });
 }
 
 }  // namespace verbena::core

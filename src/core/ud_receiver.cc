@@ -37,28 +37,30 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   if (bytes > receives_.next_length()) return qp_.count(CounterId::receive_too_small);
   receives_.take();
 
-  Completion c;
-  c.opcode = WcOpcode::Receive;
-  c.flags = static_cast<uint8_t>(kWcGrh | (meta.destination.is_ipv4() ? kWcIpv4 : kWcIpv6));
-  c.byte_count = static_cast<uint32_t>(bytes);
-  c.solicited = p.bth.solicited;
-  c.source_qpn = p.deth.source;
-  if (p.op.has_immediate) {
-    c.flags |= kWcWithImmediate;
-    c.immediate_or_rkey = p.immediate;
-  }
-  if (!place(p, meta)) {
-    c.status = WcStatus::LocalProtection;
-    QpFailure& f = qp_.fail(c.status);
+  const auto byte_count = static_cast<uint32_t>(bytes);
+  const bool placed = place(p, meta);
+  if (!placed) {
+    QpFailure& f = qp_.fail(WcStatus::LocalProtection);
     f.as_responder = true;
     f.packet_opcode = p.bth.opcode;
     f.psn = p.bth.psn.value();
-    f.length = c.byte_count;
+    f.length = byte_count;
     f.peer_qpn = p.deth.source;
     f.peer = meta.source;
     qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
   }
-  receives_.complete(c);
+  receives_.complete([&](Completion& c) {
+    if (!placed) c.status = WcStatus::LocalProtection;
+    c.opcode = WcOpcode::Receive;
+    c.flags = static_cast<uint8_t>(kWcGrh | (meta.destination.is_ipv4() ? kWcIpv4 : kWcIpv6));
+    c.byte_count = byte_count;
+    c.solicited = p.bth.solicited;
+    c.source_qpn = p.deth.source;
+    if (p.op.has_immediate) {
+      c.flags |= kWcWithImmediate;
+      c.immediate_or_rkey = p.immediate;
+    }
+  });
 }
 
 bool UdReceiver::place(const wire::Packet& p, const wire::RxMeta& meta) {

@@ -14,6 +14,7 @@
 
 namespace verbena::core {
 
+// What an operation does not need is as an earlier one left it.
 struct SendWqe {
   uint64_t wr_id = 0;
   SendOp op = SendOp::Send;

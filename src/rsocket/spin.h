@@ -3,17 +3,12 @@
 // was good for.
 #pragma once
 
+#include "base/pause.h"
 #include "base/time.h"
 #include "rsocket/clock.h"
 #include "rsocket/settings.h"
 
 namespace verbena::rsocket {
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 class SpinBudget {
  public:

@@ -106,6 +106,8 @@ class Nic {
   }
   // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
   void turn_for_poller();
+  // The caller wants an event for the next completion, and is about to sleep.
+  void arm(core::CompletionQueue& cq, core::Armed level);
   // The caller is about to sleep on a completion channel.
   void poller_sleeps();
 
@@ -186,9 +188,22 @@ class Nic {
   bool shares_memory(const core::QueuePair& qp);
   void await_settled();
   void wake_thread();
-  void lock();
+  void lock() {
+    if (!mutex_.try_lock()) [[unlikely]]
+      wait_for_lock();
+  }
+  void wait_for_lock();
   void lock_in_background();
-  void unlock();
+  void unlock() {
+    if (dead()) [[unlikely]]
+      return mutex_.unlock();
+    deliver();
+    // The one race: a deadline earlier than what the sleeper knows of.
+    if (sleeping_until_ != kAwake && earliest_deadline() < sleeping_until_) [[unlikely]]
+      return unlock_and_wake();
+    mutex_.unlock();
+  }
+  void unlock_and_wake();
   void watch(bool on);
 
   const DeviceInfo device_;
@@ -214,9 +229,10 @@ class Nic {
   bool thread_running_ = false;
   int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
   int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
-  bool stop_ = false;                     // under mutex_
-  Placement placement_;                   // under mutex_
-  Instant sleeping_until_ = {INT64_MIN};  // under mutex_; INT64_MIN: not asleep
+  bool stop_ = false;    // under mutex_
+  Placement placement_;  // under mutex_
+  static constexpr Instant kAwake{INT64_MIN};
+  Instant sleeping_until_ = kAwake;  // under mutex_
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
   uint32_t distrust_ = 0;             // wakings until a poller may take the watch again

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 
 namespace verbena::runtime {
@@ -24,7 +25,7 @@ class NicLock {
   }
   void unlock() {
     if (state_.exchange(kFree, std::memory_order_release) == kAwaited) [[unlikely]]
-      syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, 1);
+      futex(FUTEX_WAKE_PRIVATE, 1);
   }
 
  private:
@@ -33,8 +34,14 @@ class NicLock {
   // Whoever slept does not know whether others do, and says that they do.
   void wait() {
     while (state_.exchange(kAwaited, std::memory_order_acquire) != kFree) {
-      syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, kAwaited, nullptr);
+      futex(FUTEX_WAIT_PRIVATE, kAwaited);
     }
+  }
+  // That somebody was faster is no business of the program whose call this is.
+  void futex(int operation, uint32_t value) {
+    const int before = errno;
+    syscall(SYS_futex, &state_, operation, value, nullptr);
+    errno = before;
   }
 
   std::atomic<uint32_t> state_{kFree};

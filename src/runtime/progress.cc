@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/pause.h"
 #include "runtime/log.h"
 #include "runtime/management.h"
 #include "runtime/nic.h"
@@ -65,8 +66,6 @@ constexpr Duration kSeldom = microseconds(5);
 constexpr uint64_t kBurstPackets = 8;
 constexpr Duration kLinger = microseconds(50);
 
-constexpr Instant kAwake{INT64_MIN};
-
 // What a process that ends takes for its last words.
 constexpr Duration kExitPatience = milliseconds(100);
 
@@ -95,8 +94,8 @@ void ask_for_short_slices() {
 Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   std::span<const wire::RxPacket> packets = datapath_->receive();
+  const Instant at = clock_.now();  // while nothing waits for it yet
   if (packets.empty() && !engine_->anything_to_send()) packets = datapath_->linger();
-  const Instant at = clock_.now();
   if (local_ != nullptr && at - turned_at_ > kSeldom) local_->hurry();
   turned_at_ = at;
   if (local_ != nullptr && local_->anything_gone()) [[unlikely]]
@@ -194,10 +193,10 @@ void Nic::transmit_at_exit() {
 
 // The holder is in a turn of a few microseconds as a rule: shorter than falling asleep and waking
 // up.
-void Nic::lock() {
+void Nic::wait_for_lock() {
   for (int i = 0; i < kSpins; ++i) {
     if (mutex_.try_lock()) return;
-    __builtin_ia32_pause();
+    pause_cpu();
   }
   waiters_.fetch_add(1, std::memory_order_relaxed);
   mutex_.lock();
@@ -211,7 +210,7 @@ void Nic::lock_in_background() {
   for (int nap = 0; nap < kNapsForLock; ++nap) {
     for (int i = 0; i < kSpins / 2; ++i) {
       if (mutex_.try_lock()) return;
-      __builtin_ia32_pause();
+      pause_cpu();
     }
     const timespec pause{0, 100'000};
     ppoll(nullptr, 0, &pause, nullptr);
@@ -219,15 +218,11 @@ void Nic::lock_in_background() {
   mutex_.lock();
 }
 
-void Nic::unlock() {
-  if (!dead()) deliver();
-  // The one race: a deadline earlier than what the sleeper knows of.
-  const bool wake = !dead() && sleeping_until_ != kAwake && earliest_deadline() < sleeping_until_ &&
-                    next_deadline() < sleeping_until_;
+void Nic::unlock_and_wake() {
+  const bool wake = next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
   mutex_.unlock();
-  if (wake) [[unlikely]]
-    wake_thread();
+  if (wake) wake_thread();
 }
 
 void Nic::watch(bool on) {
@@ -270,6 +265,12 @@ void Nic::turn_for_poller() {
   if (hand_over) wake_thread();
 }
 
+void Nic::arm(core::CompletionQueue& cq, core::Armed level) {
+  const std::lock_guard lock(mutex_);
+  cq.arm(level);
+  watch(true);
+}
+
 void Nic::poller_sleeps() {
   if (watching_ || dead()) return;
   const std::lock_guard lock(mutex_);
@@ -299,7 +300,7 @@ bool Nic::work_until_quiet() {
       mutex_.unlock();
       // Somebody asleep on the lock needs longer to get it than we to take it again.
       if (waiters_.load(std::memory_order_relaxed) != 0) sched_yield();
-      __builtin_ia32_pause();
+      pause_cpu();
       mutex_.lock();
     }
   }

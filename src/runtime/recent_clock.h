@@ -1,8 +1,9 @@
 // RecentClock: the time for those who ask many times in a microsecond. A reading of the clock waits
-// for all that the CPU has under way; the cycle counter, which does not, says whether the last one
-// will do.
+// for all that the CPU has under way; the cycle counter, which does not, says how long ago the last
+// one was.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/time.h"
@@ -11,22 +12,67 @@ namespace verbena::runtime {
 
 Instant now();
 
-class RecentClock {
- public:
-  // At most about a microsecond old, and never earlier than what it said before.
-  Instant now() {
+struct SystemTime {
+  static Instant clock() { return runtime::now(); }
+  // Counts up evenly; 0: there is no such counter.
+  static uint64_t cycles() {
 #if defined(__x86_64__)
-    constexpr uint64_t kFreshCycles = 2048;
-    const uint64_t cycles = __builtin_ia32_rdtsc();
-    if (cycles - read_at_ < kFreshCycles) return last_;  // another core's counter may be behind
-    read_at_ = cycles;
+    return __builtin_ia32_rdtsc();
+#else
+    return 0;
 #endif
-    return last_ = runtime::now();
+  }
+};
+
+template <typename Source>
+class BasicRecentClock {
+ public:
+  // Never earlier than what it said before.
+  Instant now() {
+    const uint64_t cycles = Source::cycles();
+    const uint64_t since = cycles - read_at_;
+    // Another core's counter may be behind; and there may be none.
+    if (since >= kTrustedCycles || rate_ == 0) [[unlikely]]
+      return read(cycles);
+    return said_ =
+               std::max(said_, last_ + nanoseconds(static_cast<int64_t>(since * rate_ >> kShift)));
   }
 
  private:
-  Instant last_;
-  uint64_t read_at_ = 0;
+  static constexpr uint64_t kTrustedCycles = 1u << 16;  // some tens of microseconds
+  static constexpr uint64_t kLearningCycles = 1u << 22;
+  static constexpr uint64_t kForgottenCycles = uint64_t{1} << 33;
+  static constexpr int kShift = 24;
+
+  Instant read(uint64_t cycles) {
+    read_at_ = cycles;
+    last_ = Source::clock();
+    if (first_ == Instant{}) {
+      first_ = last_;
+      first_cycles_ = cycles;
+    }
+    // Not from what is near: the thread may have stood still between two lines of this. Nor for
+    // ever from what is far: machines sleep, and one of the two may go on.
+    const uint64_t counted = cycles - first_cycles_;
+    if (counted >= kLearningCycles) {
+      const auto ns = static_cast<double>((last_ - first_).ns);
+      rate_ = static_cast<uint64_t>(ns / static_cast<double>(counted) * (1 << kShift));
+    }
+    if (counted >= kForgottenCycles) {
+      first_ = last_;
+      first_cycles_ = cycles;
+    }
+    return said_ = std::max(said_, last_);
+  }
+
+  Instant last_;          // what the clock said
+  uint64_t read_at_ = 0;  // in cycles
+  Instant said_;          // to whoever asked
+  uint64_t rate_ = 0;     // nanoseconds in 2^kShift cycles; 0: not known yet
+  Instant first_;
+  uint64_t first_cycles_ = 0;
 };
+
+using RecentClock = BasicRecentClock<SystemTime>;
 
 }  // namespace verbena::runtime

@@ -78,11 +78,10 @@ struct Deth {
   uint32_t qkey = 0;
   Qpn source;
 
-  static Deth load(const std::byte* p) { return {load_be32(p), Qpn(load_be24(p + 5))}; }
+  static Deth load(const std::byte* p) { return {load_be32(p), Qpn(load_be32(p + 4) & 0xFFFFFF)}; }
   void store(std::byte* p) const {
     store_be32(p, qkey);
-    store_u8(p + 4, 0);
-    store_be24(p + 5, source.value());
+    store_be32(p + 4, source.value());
   }
 };
 
@@ -125,13 +124,13 @@ struct Aeth {
   uint32_t msn = 0;
 
   static Aeth load(const std::byte* p) {
-    const uint8_t syndrome = load_u8(p);
-    return {static_cast<AckKind>((syndrome >> 5) & 3), static_cast<uint8_t>(syndrome & 0x1F),
-            load_be24(p + 1)};
+    const uint32_t word = load_be32(p);
+    return {static_cast<AckKind>(word >> 29 & 3), static_cast<uint8_t>(word >> 24 & 0x1F),
+            word & 0xFFFFFF};
   }
   void store(std::byte* p) const {
-    store_u8(p, static_cast<uint8_t>(static_cast<uint8_t>(kind) << 5 | (value & 0x1F)));
-    store_be24(p + 1, msn & 0xFFFFFF);
+    store_be32(
+        p, uint32_t{static_cast<uint8_t>(kind)} << 29 | (value & 0x1Fu) << 24 | (msn & 0xFFFFFF));
   }
 };
 

@@ -48,7 +48,6 @@ bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError*
     return false;
   };
   if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
-  p = Packet{};
   p.bth = Bth::load(bytes.data());
   p.op = info_of(p.bth.opcode);
   if (!p.op.valid()) return reject(ParseError::UnknownOpcode);

@@ -33,7 +33,8 @@ struct Packet {
     Packet p;
     return parse_into(p, bytes, why, {}) ? std::optional(p) : std::nullopt;
   }
-  // The same without a copy. `apart`: payload and padding, if they are not in `bytes`.
+  // The same into a packet that need not be new: what is not valid stays as it was. `apart`:
+  // payload and padding, if they are not in `bytes`.
   static bool parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
                          std::span<const std::byte> apart);
 };

@@ -240,8 +240,7 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* public_cq, int solicited_only) {
   Cq& cq = *from(public_cq);
   if (cq.nic->dead()) return EIO;
-  cq.queue.arm(solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
-  cq.nic->poller_sleeps();
+  cq.nic->arm(cq.queue, solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
   return 0;
 }
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "base/pause.h"
+
 namespace verbena::abi {
 
 class SpinLock {
@@ -19,7 +21,7 @@ class SpinLock {
   void wait() {
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
       if (spins < 256) {
-        __builtin_ia32_pause();
+        pause_cpu();
       } else {
         sched_yield();
       }

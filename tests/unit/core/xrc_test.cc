@@ -246,9 +246,7 @@ TEST_F(XrcTest, TheAbsentHalvesRefuse) {
 
 TEST_F(XrcTest, OverrunOfItsCompletionQueueIsTheQueuesError) {
   be_receiver();
-  Completion filler;
-  bool notify = false;
-  while (srq_cq_.size() < srq_cq_.capacity()) srq_cq_.push(filler, &notify);
+  for (; srq_cq_.size() < srq_cq_.capacity(); srq_cq_.show()) *srq_cq_.next() = {};
   ASSERT_TRUE(give(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
