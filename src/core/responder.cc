@@ -235,7 +235,7 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
 
 Responder::Verdict Responder::execute_send(const wire::Packet& p) {
   if (!message_) {
-    message_.emplace().verb = Verb::Send;
+    message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
     receives_.take();
   }
   const auto bytes = static_cast<uint32_t>(p.payload.size());
@@ -265,8 +265,7 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
         !memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length, kRemoteWrite)) {
       return Verdict::Denied;
     }
-    message_.emplace().verb = Verb::Write;
-    message_->reth = p.reth;
+    message_ = InboundMessage{.verb = Verb::Write, .reth = p.reth};
   }
   if (!p.payload.empty()) {
     // Looked up again for each packet: the region may have gone since the first.

@@ -50,7 +50,7 @@ class Responder final : public ReceiveSide {
   static Refusal refusal_of(Verdict verdict);
 
   struct InboundMessage {
-    wire::Verb verb{};
+    wire::Verb verb;
     uint32_t received = 0;
     wire::Reth reth;  // WRITE
   };
