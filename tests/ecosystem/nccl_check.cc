@@ -1,5 +1,6 @@
-// The real NCCL between two or more processes that share one GPU: collectives and point to point, each result
-// checked in full. nccl_check DIRECTORY RANK RANKS; the ranks find one another by a file in DIRECTORY.
+// The real NCCL between two or more processes that share one GPU: collectives and point to point,
+// each result checked in full. nccl_check DIRECTORY RANK RANKS; the ranks find one another by a
+// file in DIRECTORY.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <unistd.h>
@@ -51,7 +52,9 @@ class Ranks {
   }
 
   // Small whole numbers, so that a sum of floats is exact in any order.
-  static float value(int rank, size_t i, int round) { return static_cast<float>((i * 7 + rank * 13 + round) % 1024); }
+  static float value(int rank, size_t i, int round) {
+    return static_cast<float>((i * 7 + rank * 13 + round) % 1024);
+  }
 
   void all_reduce(size_t count, int round) {
     exchange(count, count, round, [&](float* in, float* out) {
@@ -67,7 +70,8 @@ class Ranks {
     exchange(count, count * ranks_, round, [&](float* in, float* out) {
       nccl(ncclAllGather(in, out, count, ncclFloat, communicator_, stream_));
     });
-    check("all-gather", [&](size_t i) { return value(static_cast<int>(i / count), i % count, round); });
+    check("all-gather",
+          [&](size_t i) { return value(static_cast<int>(i / count), i % count, round); });
   }
   void broadcast(size_t count, int round) {
     const int root = round % ranks_;
@@ -108,7 +112,8 @@ class Ranks {
   template <typename Expected>
   void check(const std::string& what, Expected expected) {
     for (size_t i = 0; i < result_.size(); ++i)
-      require(result_[i] == expected(i), what + " of " + std::to_string(result_.size()) + ": wrong at " + std::to_string(i));
+      require(result_[i] == expected(i),
+              what + " of " + std::to_string(result_.size()) + ": wrong at " + std::to_string(i));
   }
 
   int rank_;

@@ -167,12 +167,11 @@ int main(int argc, char** argv) {
 
   for (uint64_t i = 0; i < options.random_inputs; ++i) {
     if (options.only && *options.only != i) continue;
-    std::snprintf(g_current, sizeof g_current,
-                  "random input %llu; again: --random %llu --seed %llu --only %llu (same corpus)\n",
-                  static_cast<unsigned long long>(i),
-                  static_cast<unsigned long long>(options.random_inputs),
-                  static_cast<unsigned long long>(options.seed),
-                  static_cast<unsigned long long>(i));
+    std::snprintf(
+        g_current, sizeof g_current,
+        "random input %llu; again: --random %llu --seed %llu --only %llu (same corpus)\n",
+        static_cast<unsigned long long>(i), static_cast<unsigned long long>(options.random_inputs),
+        static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(i));
     // Each input from a generator of its own, so that --only needs none of the others.
     Random random((options.seed << 32) ^ i);
     feed(make_input(random, corpus, options.max_len));

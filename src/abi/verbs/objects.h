@@ -130,8 +130,8 @@ struct Ah : ibv_ah {
   runtime::SharedAddress handle;
 };
 
-// Ethernet has no service level. In its place Mellanox cards tell what network header a datagram came
-// with, and UCX, up to 1.13 at least, drops datagrams over IPv4 that do not say so.
+// Ethernet has no service level. In its place Mellanox cards tell what network header a datagram
+// came with, and UCX, up to 1.13 at least, drops datagrams over IPv4 that do not say so.
 inline uint8_t network_type(const core::Completion& c) {
   return static_cast<uint8_t>(c.flags >> core::kWcNetworkShift);
 }
