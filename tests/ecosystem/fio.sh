@@ -15,7 +15,7 @@ pair() {
     --size=64m $2
   await_rdma_listener "$port" server || fail "$1: the server does not listen"
   start client "$tool" run -- fio --name=client --ioengine=rdma --hostname=127.0.0.1 --port="$port" --verb="$1" \
-    --rw=write --bs=256k --iodepth=16 --iodepth_batch_complete_min=1 --size=64m $3
+    --rw=write --bs=256k --iodepth=16 --iodepth_batch_complete_min=1 --size=64m --verify_state_save=0 $3
 }
 transfer() { # VERB SERVER-OPTIONS CLIENT-OPTIONS
   pair "$@"
