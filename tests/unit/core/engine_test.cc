@@ -328,6 +328,17 @@ TEST_F(EngineTest, WhatArrivedIsKnownBeforeTheAnswerThatCameWithIt) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
+TEST_F(EngineTest, WhatCameBeforeANakIsReceived) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  ASSERT_TRUE(post_receive(2, 8).ok());
+  transmit();
+  wire::Packet nak = request(wire::Opcode::RcAck, 100);
+  nak.aeth = {wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::RemoteAccess), 0};
+  receive_together({request(wire::Opcode::RcSendOnly, 500), nak});
+  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {1, WcStatus::RemoteAccess}}));
+}
+
 TEST_F(EngineTest, WorkPostedInErrorIsFlushed) {
   connect();
   to_state(qp(), QpState::Error);
