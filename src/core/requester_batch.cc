@@ -66,7 +66,6 @@ void Requester::send_batch(uint32_t packets, wire::PacketSink& sink, Instant now
     advance_cursor(taken);
     left -= taken;
   }
-  std::erase_if(batches_, [&](const Batch& b) { return b.end.distance_from(unacked_) <= 0; });
   batches_.push_back({first, next_});
   for_each_by_size(first, next_, [&](Place at, bool early) {
     const Piece piece = piece_at(at);
@@ -97,7 +96,6 @@ void Requester::for_each_by_size(wire::Psn from, wire::Psn to, Visit visit) cons
 // A scoreboard that has just been made takes all for sent in the order of PSNs.
 void Requester::recall_order() {
   for (const Batch& batch : batches_) {
-    if (batch.end.distance_from(unacked_) <= 0) continue;
     const wire::Psn from = batch.first.distance_from(unacked_) < 0 ? unacked_ : batch.first;
     uint32_t sent = board_->at(from).sent;
     for_each_by_size(from, batch.end, [&](Place at, bool) {

@@ -180,6 +180,8 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
   unacked_ = unacked_ + packets;
   while (!reads_.empty() && unacked_.distance_from(reads_.front().last) > 0)
     reads_.erase(reads_.begin());
+  while (!batches_.empty() && unacked_.distance_from(batches_.front().end) >= 0)
+    batches_.erase(batches_.begin());
   if (timed_ && unacked_.distance_from(*timed_) > 0) end_measurement(now);
   tries_ = 0;
   retries_left_ = qp_.attr.retry_count;

@@ -176,6 +176,34 @@ TEST_F(RequesterBatchTest, NothingOvertakesARequestThatIsDenied) {
             (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
+class Nowhere : public wire::PacketSink {
+ public:
+  size_t room() const override { return 1000; }
+  bool full(wire::PathId) const override { return false; }
+  void push(const wire::TxPacket&) override {}
+};
+
+// PSNs come round again: those of a batch of long ago are of other messages then.
+TEST_F(RequesterBatchTest, IsForgottenOnceItIsDone) {
+  connect_to_selective_peer({.depth = 256});
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, kThreePackets, 0).ok());
+  ASSERT_EQ(psns(transmit()), (Psns{101, 104, 102, 105, 103, 106}));
+  acknowledge(106);
+  Nowhere nowhere;
+  const uint32_t same_psn_again = 101 + (1u << 24);
+  for (uint32_t psn = 107; psn != same_psn_again;) {
+    const uint32_t count = std::min(128u, same_psn_again - psn);
+    for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(post(SendOp::Write, 9, 8, 0).ok());
+    engine_.poll_transmit(nowhere, now_);
+    psn += count;
+    acknowledge((psn - 1) & 0xFFFFFF);
+  }
+  for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8, 0).ok());
+  ASSERT_EQ(psns(transmit(3)), (Psns{101, 102, 103}));
+  receive_list(101, {103});
+  EXPECT_EQ(psns(transmit(2)), (Psns{101, 102}));
+}
+
 TEST_F(RequesterBatchTest, ThroughMemoryThereIsNothingToSort) {
   connect({.path_packet_bytes = 256});
   ASSERT_TRUE(post(SendOp::Write, 0, 8, 0).ok());
