@@ -134,6 +134,7 @@ class Requester final : public SendSide {
   void find_lost_answers(Instant now);
   void on_timeout();
   void send_all_again_from(wire::Psn from);
+  bool overtaken(wire::Psn psn, Instant now);
   bool lose(wire::Psn psn);
   bool use_up_retry();
   void slow_down(wire::Psn psn);

@@ -73,14 +73,12 @@ void Requester::on_late_data(const wire::Packet& p, Instant now) {
 void Requester::find_lost_answers(Instant now) {
   if (qp_.failure) return;
   bool found = false;
-  const Duration round_trip = qp_.window->round_trip.usual();
   for_each_piece(unacked_, board_->executed, [&](const SendWqe& wqe, const Piece& piece) {
     if (!is_read_or_atomic(wqe.op)) return;
     for (wire::Psn psn = piece.first; psn != piece.end() && !qp_.failure; psn = psn + 1) {
       const Scoreboard::Entry& e = board_->at(psn);
       if (e.fate != Fate::UnderWay) continue;
-      const bool lost = e.asked_again ? board_->overtaken(psn, now, round_trip)
-                                      : is_before(psn, board_->answered_to);
+      const bool lost = e.asked_again ? overtaken(psn, now) : is_before(psn, board_->answered_to);
       if (lost) found |= lose(psn);
     }
   });
@@ -116,9 +114,8 @@ void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
     }
     if (timed_ == piece.first) end_measurement(now);
   });
-  const Duration round_trip = qp_.window->round_trip.usual();
   for_each_piece(board_->executed, next_, [&](const SendWqe&, const Piece& piece) {
-    if (listed(piece.first) || !board_->overtaken(piece.first, now, round_trip)) return;
+    if (listed(piece.first) || !overtaken(piece.first, now)) return;
     for (wire::Psn psn = piece.first; psn != piece.end() && !qp_.failure; psn = psn + 1) {
       if (board_->at(psn).fate == Fate::UnderWay) news |= lose(psn);
     }
@@ -191,6 +188,13 @@ void Requester::send_all_again_from(wire::Psn from) {
   for (wire::Psn psn = from; is_before(psn, next_); psn = psn + 1) set_fate(psn, Fate::Lost);
   since_ack_request_ = 0;
   stop_ack_timer();
+}
+
+// A repeat has a round trip's time; the first packet, which costs a retry, twice as long each time:
+// the queue on the way may have grown since round trips were measured.
+bool Requester::overtaken(wire::Psn psn, Instant now) {
+  const uint32_t doublings = psn == unacked_ ? std::clamp(tries_, 1u, 10u) - 1 : 0;
+  return board_->overtaken(psn, now, qp_.window->round_trip.usual() * (int64_t{1} << doublings));
 }
 
 // False if there is no retry left for it: the queue pair has failed.

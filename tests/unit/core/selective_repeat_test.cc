@@ -176,7 +176,7 @@ TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
     ASSERT_TRUE(post(SendOp::Write, 10 + i, 8).ok());
     transmit();
     held.push_back(110 + i);
-    wait_a_round_trip();
+    for (uint32_t waits = 0; waits < 1u << 2 * i; ++waits) wait_a_round_trip();  // longer each time
     receive_list(100, held);
     transmit();
   }
