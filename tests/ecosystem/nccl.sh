@@ -31,7 +31,7 @@ together() {
   done
 }
 
-for datapath in auto udp; do
+for datapath in shm udp; do
   for ranks in 2 4; do
     mkdir -p "$work/$datapath$ranks"
     # shellcheck disable=SC2016  # RANK is each process's own
