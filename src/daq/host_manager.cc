@@ -20,9 +20,12 @@ void HostManager::close(uint32_t id, Instant now) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& c = found->second;
-  if (c.state == State::Opening || c.state == State::Asked) {
-    // Should its answer still come, it closes what it opened (on_answer).
+  if (c.state == State::Asked) {
     connections_.erase(found);
+    return;
+  }
+  if (c.state == State::Opening) {
+    c.unwanted = true;  // on_answer closes what was opened
     return;
   }
   if (c.state == State::Closing) return;
@@ -78,7 +81,7 @@ void HostManager::refuse(uint32_t id, Ack ack) {
 void HostManager::on_datagram(std::span<const std::byte> bytes, uint32_t source_ip, Instant now) {
   const auto in = Message::load(bytes);
   if (!in) return tell(HostOutcome::WrongLength, 0, source_ip, {});
-  if (in->ack_valid) return on_answer(*in, source_ip);
+  if (in->ack_valid) return on_answer(*in, source_ip, now);
   if (in->info_valid && in->request == Request::OpenQp) return on_open(*in, source_ip, now);
   if (in->info_valid && in->request == Request::CloseQp) return on_close(*in, source_ip);
   if (in->request == Request::Null && in->transmit.valid) return on_transmit(*in, source_ip);
@@ -96,7 +99,7 @@ void HostManager::on_transmit(const Message& in, uint32_t source_ip) {
   events_.back().transmit = in.transmit;
 }
 
-void HostManager::on_answer(const Message& in, uint32_t source_ip) {
+void HostManager::on_answer(const Message& in, uint32_t source_ip, Instant now) {
   const auto about = std::ranges::find_if(connections_, [&](const auto& entry) {
     const Connection& c = entry.second;
     return c.ip == source_ip && c.local.qpn == in.remote.qpn;
@@ -123,10 +126,11 @@ void HostManager::on_answer(const Message& in, uint32_t source_ip) {
     c.state = State::Open;
     c.peer = in.local;
     c.deadline = kNever;
+    if (c.unwanted) return close(id, now);
     return tell(HostOutcome::Opened, id, source_ip, in.local, in.ack);
   }
   // A refusal of a close says that there is nothing to close.
-  const bool closing = c.state == State::Closing;
+  const bool closing = c.state == State::Closing || c.unwanted;
   const QpInfo peer = c.peer;
   connections_.erase(about);
   tell(closing ? HostOutcome::Closed : HostOutcome::OpenRefused, id, source_ip, peer, in.ack);
@@ -203,8 +207,8 @@ void HostManager::on_deadline(Instant now) {
       ++entry;
       continue;
     }
-    tell(c.state == State::Opening ? HostOutcome::OpenUnanswered : HostOutcome::CloseUnanswered, id,
-         c.ip, c.peer);
+    const bool opening = c.state == State::Opening && !c.unwanted;
+    tell(opening ? HostOutcome::OpenUnanswered : HostOutcome::CloseUnanswered, id, c.ip, c.peer);
     entry = connections_.erase(entry);
   }
 }

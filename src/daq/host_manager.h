@@ -58,6 +58,7 @@ class HostManager {
   // Asks the board (or host) at `ip` for a connection to `local`; the answer is an event about the
   // id.
   uint32_t open(uint32_t ip, uint16_t port, const QpInfo& local, Instant now);
+  // What was not answered yet is closed once it is.
   void close(uint32_t id, Instant now);
   // Has a board's generator send. Not answered, so not repeated.
   void transmit(uint32_t id, const Transmit& command);
@@ -79,8 +80,9 @@ class HostManager {
   enum class State : uint8_t { Opening, Asked, Open, Closing };
   struct Connection {
     State state = State::Opening;
-    uint32_t ip = 0;    // of the other end
-    uint16_t port = 0;  // where it listens
+    bool unwanted = false;  // closed while Opening
+    uint32_t ip = 0;        // of the other end
+    uint16_t port = 0;      // where it listens
     QpInfo local;
     QpInfo peer;
     Message question;   // said again until it is answered; passive: what was asked
@@ -91,7 +93,7 @@ class HostManager {
   };
   using Connections = std::map<uint32_t, Connection>;
 
-  void on_answer(const Message& in, uint32_t source_ip);
+  void on_answer(const Message& in, uint32_t source_ip, Instant now);
   void on_open(const Message& in, uint32_t source_ip, Instant now);
   void on_close(const Message& in, uint32_t source_ip);
   void on_transmit(const Message& in, uint32_t source_ip);

@@ -32,9 +32,14 @@ class BoardProcess {
   BoardProcess(uint32_t ip, uint64_t wrap) {
     const std::string address = daq::print_ip(ip), bytes = std::to_string(wrap);
     const pid_t parent = ::getpid();
+    sigset_t all, before;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, &before);
     pid_ = ::fork();
-    if (pid_ < 0) throw Trouble(with_errno("fork"));
     if (pid_ == 0) {
+      // A signal from here on ends the child; this process's handler would only take note of it.
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (::getppid() != parent) ::_exit(1);
       if (std::freopen("/dev/null", "w", stdout) == nullptr) ::_exit(1);
@@ -42,6 +47,8 @@ class BoardProcess {
               bytes.c_str(), nullptr);
       ::_exit(127);
     }
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (pid_ < 0) throw Trouble(with_errno("fork"));
   }
   ~BoardProcess() {
     ::kill(pid_, SIGTERM);
@@ -186,6 +193,7 @@ bool run_sweep(const SweepOptions& wanted) {
   Rows by_size, by_depth;
   print_heading("message");
   for (const uint32_t bytes : options.sizes) {
+    if (interrupted()) break;
     const auto receives =
         static_cast<uint32_t>(std::clamp<uint64_t>(kUsualWrap / bytes - 1, 1, kReceives));
     by_size.push_back(measure_row(bytes, receives));
@@ -194,6 +202,7 @@ bool run_sweep(const SweepOptions& wanted) {
   fmt::print("\n");
   print_heading("receives");
   for (const uint32_t receives : options.depths) {
+    if (interrupted()) break;
     by_depth.push_back(measure_row(options.depth_bytes, receives));
     print_row(std::to_string(receives), by_depth.back());
   }

@@ -32,8 +32,8 @@ sockaddr_in address_of(uint32_t ip, uint16_t port) {
 std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 void print_line(std::FILE* to, const std::string& text) noexcept {
-  std::fputs((text + '\n').c_str(), to);
-  std::fflush(to);
+  const bool written = std::fputs((text + '\n').c_str(), to) >= 0 && std::fflush(to) == 0;
+  if (!written && to == stdout) signal_came = 1;
 }
 
 Instant now() {
@@ -91,6 +91,7 @@ void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { signal_came = 1; };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // print_line notices
 }
 
 bool interrupted() { return signal_came != 0; }

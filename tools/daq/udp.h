@@ -22,7 +22,8 @@ struct Trouble : std::runtime_error {
 };
 std::string with_errno(const std::string& what);
 
-// A line for people. Where it cannot be written, work goes on all the same.
+// A line for people. Without standard error, work goes on all the same; standard output that takes
+// no more is an interruption.
 void print_line(std::FILE* to, const std::string& text) noexcept;
 
 Instant now();

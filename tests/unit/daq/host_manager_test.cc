@@ -184,10 +184,27 @@ TEST_F(HostManagerTest, ClosedBeforeItWasAnswered) {
   const uint32_t id = open();
   to_board();
   host_.close(id, now_);
+  EXPECT_EQ(host_.connections(), 1u);  // something may be open
   to_host();
-  EXPECT_EQ(event().outcome, HostOutcome::SurplusClosed);
-  to_board();
+  exchange();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
+  EXPECT_EQ(event().outcome, HostOutcome::Closed);
+  EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, ClosedBeforeItWasRefused) {
+  make_board({}, 0);
+  host_.close(open(), now_);
+  exchange();
+  EXPECT_EQ(event().outcome, HostOutcome::Closed);
+  EXPECT_EQ(host_.connections(), 0u);
+}
+
+TEST_F(HostManagerTest, ClosedAndNeverAnswered) {
+  host_.close(open(), now_);
+  while (host_.next_deadline() != kNever) expire();
+  EXPECT_EQ(event().outcome, HostOutcome::CloseUnanswered);
+  EXPECT_EQ(host_.connections(), 0u);
 }
 
 // --------------------------------------------------------------------------------------- passive
