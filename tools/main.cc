@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "datapath/faulty_datapath.h"
+#include "tools/standard_output.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {
@@ -230,4 +231,7 @@ int main(int argc, char** argv) {
 }  // namespace
 }  // namespace verbena::tool
 
-int main(int argc, char** argv) { return verbena::tool::main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::checking_standard_output("verbena",
+                                           [&] { return verbena::tool::main(argc, argv); });
+}

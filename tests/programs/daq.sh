@@ -181,6 +181,9 @@ for nowhere in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
   eval 'timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 --dump "$work/silent" >"$work/recv.json"' "$nowhere" || fail "recv $nowhere: exit status $?"
   [ "$(stat -c %s "$work/silent")" = 51200 ] || fail "recv $nowhere: the dump is not the data"
 done
+rc=0
+timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 >/dev/full 2>"$logs/recv" || rc=$?
+[ "$rc" = 1 ] && grep -q 'standard output cannot be written' "$logs/recv" || fail "a summary that gets lost: exit status $rc"
 end_board one
 rc=0
 "$tool" no-such-command 2>/dev/full || rc=$?

@@ -38,6 +38,17 @@ try 125 "$tool" run --frobnicate -- true
 err '--frobnicate'
 note "ok help and usage"
 
+# --- output that gets lost is not a success
+for command in --version --help 'devices --help' 'devices --json' 'doctor --json' counters env 'perf --help' 'recv --help' \
+  'fpga --listen 127.0.0.2 --seconds 0.1' 'daq-sweep --sizes 64 --depths 1 --seconds 0.05'; do
+  rc=0
+  # shellcheck disable=SC2086
+  timeout 30 "$tool" $command >/dev/full 2>"$logs/err" || rc=$?
+  [ "$rc" = 1 ] || fail "$command >/dev/full: exit status $rc"
+  err 'standard output cannot be written|cannot write to file'
+done
+note "ok output that gets lost"
+
 # --- run: the environment
 try 0 env -u LD_LIBRARY_PATH "$tool" run -- sh -c 'echo "$LD_LIBRARY_PATH"'
 [ "$(cat "$logs/out")" = "$build/lib" ] || fail "LD_LIBRARY_PATH is not the library's folder"

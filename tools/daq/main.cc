@@ -6,31 +6,19 @@
 
 #include <map>
 #include <string>
-#include <system_error>
 
 #include "tools/daq/options.h"
 #include "tools/daq/udp.h"
+#include "tools/standard_output.h"
 
 namespace verbena::daqtool {
 namespace {
 
-int main(int argc, char** argv) {
-  // No file or socket takes the place of a standard stream that somebody has closed.
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
-  }
-  const std::map<std::string, int (*)(int, char**)> commands{{"fpga", fpga_command},
-                                                             {"recv", recv_command},
-                                                             {"send", send_command},
-                                                             {"daq-sweep", sweep_command}};
-  const auto command = commands.find(argc > 1 ? argv[1] : "");
-  if (command == commands.end()) {
-    print_line(stderr, "Usage: verbena-daq fpga|recv|send|daq-sweep [OPTIONS]");
-    return kUsage;
-  }
-  const std::string name = "verbena " + command->first;
+using Command = int (*)(int, char**);
+
+int status_of(const std::string& name, Command command, int argc, char** argv) {
   try {
-    return command->second(argc - 1, argv + 1);
+    return command(argc, argv);
   } catch (const CLI::ParseError& error) {
     print_line(stderr, fmt::format("{}: {}\nTry: {} --help", name, error.what(), name));
     return kUsage;
@@ -39,10 +27,26 @@ int main(int argc, char** argv) {
   } catch (const Trouble& trouble) {
     print_line(stderr, name + ": " + trouble.what());
     return kNotGood;
-  } catch (const std::system_error& error) {
-    print_line(stderr, name + ": " + error.what());  // the summary goes nowhere
-    return kNotGood;
   }
+}
+
+int main(int argc, char** argv) {
+  // No file or socket takes the place of a standard stream that somebody has closed.
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
+  }
+  const std::map<std::string, Command> commands{{"fpga", fpga_command},
+                                                {"recv", recv_command},
+                                                {"send", send_command},
+                                                {"daq-sweep", sweep_command}};
+  const auto command = commands.find(argc > 1 ? argv[1] : "");
+  if (command == commands.end()) {
+    print_line(stderr, "Usage: verbena-daq fpga|recv|send|daq-sweep [OPTIONS]");
+    return kUsage;
+  }
+  const std::string name = "verbena " + command->first;
+  return checking_standard_output(
+      name, [&] { return status_of(name, command->second, argc - 1, argv + 1); });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "tools/perf/connection.h"
 #include "tools/perf/sides.h"
+#include "tools/standard_output.h"
 
 namespace verbena::perf {
 namespace {
@@ -133,4 +134,7 @@ int main(int argc, char** argv) {
 }  // namespace
 }  // namespace verbena::perf
 
-int main(int argc, char** argv) { return verbena::perf::main(argc, argv); }
+int main(int argc, char** argv) {
+  return verbena::checking_standard_output("verbena perf",
+                                           [&] { return verbena::perf::main(argc, argv); });
+}

@@ -1,0 +1,27 @@
+// A command whose output got lost has not done what it was asked for.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <system_error>
+
+namespace verbena {
+
+// The exit status of `command`, but not 0 if standard output could not be written.
+template <typename Command>
+int checking_standard_output(const std::string& name, const Command& command) {
+  constexpr int kOutputLost = 1;
+  int status = 0;
+  std::string trouble;
+  try {
+    status = command();
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    trouble = "standard output cannot be written";
+  } catch (const std::system_error& error) {  // fmt::print's
+    trouble = error.what();
+  }
+  std::fputs((name + ": " + trouble + '\n').c_str(), stderr);
+  return status == 0 ? kOutputLost : status;
+}
+
+}  // namespace verbena
