@@ -16,8 +16,9 @@ recv 1 --streams 256 --wrap 17179869184
 says '256 streams need 4096.* GiB of memory, and .* are free: make --wrap smaller'
 recv 1 --streams 256 --op send --num-wrs 32768 --msg-size 1073741824
 says 'make --num-wrs or --msg-size smaller'
-recv 0 --streams 256 --num-wrs 32768 --msg-size 64 --wrap 4096 --no-check --seconds 0.1
+recv 1 --streams 256 --num-wrs 32768 --msg-size 64 --wrap 4096 --no-check --seconds 0.1
 says 'receives for each stream instead of 32768: the device.s completion queue has'
+holds "$work/recv.json" 'not r["good"] and all(s["connections"] == 0 for s in r["streams"])' # no board came
 recv 1 --numa 77
 says 'numa 77: there is no such node'
 note "ok more than there is"

@@ -45,7 +45,7 @@ double ReceiveSummary::gbps() const {
 }
 bool ReceiveSummary::good() const {
   return std::ranges::all_of(streams, [](const StreamSummary& s) {
-    return s.wrong_messages == 0 && s.missing == 0 && s.trouble.empty();
+    return s.connections > 0 && s.wrong_messages == 0 && s.missing == 0 && s.trouble.empty();
   });
 }
 
