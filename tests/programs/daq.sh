@@ -121,6 +121,17 @@ recv 2 --board 127.0.0.2 --msg-size 5
 recv 1 --board not.an.address
 recv 2 --board 127.0.0.2 --gap-us -1
 recv 2 --board 127.0.0.2 --messages 4294967296
+recv 2 --board 127.0.0.2 --seconds nan
+recv 2 --board 127.0.0.2 --msg-size 0x1400
+grep -q 'a decimal number' "$logs/recv" || fail "recv does not say how a number is written"
+for wrong in '127.0.0.2 --loss nan' '127.0.0.2 --seconds nan' '127.0.0.2 --connect 127.0.0.1 --msg-size 5' \
+  '127.0.0.2 --connect 127.0.0.1 --port 0' 0.0.0.0; do
+  rc=0
+  # shellcheck disable=SC2086
+  timeout 20 "$tool" fpga --listen $wrong >"$logs/wrong" 2>&1 || rc=$?
+  [ "$rc" = 2 ] || fail "fpga --listen $wrong: exit status $rc"
+done
+grep -q 'a board has one address' "$logs/wrong" || fail "fpga does not say why it cannot listen anywhere"
 rc=0
 timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 >"$logs/master" 2>&1 || rc=$?
 [ "$rc" = 1 ] || fail "a master that finds nobody: exit status $rc"

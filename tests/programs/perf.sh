@@ -24,6 +24,7 @@ says 'which HOST'
 perf 2 --listen 127.0.0.1
 perf 2 127.0.0.1 --sizes 0
 perf 2 127.0.0.1 --seconds never
+perf 2 127.0.0.1 --seconds nan
 perf 1 127.0.0.1
 says 'nobody listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
 perf 1 no.such.host.invalid

@@ -47,14 +47,14 @@ int fpga_command(int argc, char** argv) {
   add(app, "--inflight-bytes", qp.inflight_bytes, "BYTES",
       "Bytes under way on a queue pair: the board's buffer (default 131072)");
   add(app, "--gbps", options.board.link_gbps, "RATE", "Speed of the link")
-      ->check(CLI::Range(0.0001, 1000.0));
+      ->check(finite_range(0.0001, 1000.0));
   add(app, "--gap-us", gap_us, "TIME", "At least so long between two messages of the generator")
       ->check(kGap);
   app.add_flag("--drop", drop,
                "A message that is due while the buffer is full is lost, instead of late");
   add(app, "--timeout-us", timeout_us, "TIME",
       "Until unacknowledged packets are sent again (default 20000; the firmware's: 46)")
-      ->check(CLI::Range(10.0, 1e7));
+      ->check(finite_range(10.0, 1e7));
   add(app, "--retries", qp.retries, "N",
       "Time-outs in a row before a queue pair fails (default 7)");
   add(app, "--rnr-retries", qp.rnr_retries, "N",
@@ -65,7 +65,7 @@ int fpga_command(int argc, char** argv) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::IsMember(quirk_list));
   add(app, "--loss", options.loss, "SHARE", "Lose so much of the packets, each way")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(finite_range(0.0, 1.0));
   add(app, "--seed", options.seed, "N", "Of what is lost");
   add(app, "--seconds", options.seconds, "TIME", "End after so long")->check(kTime);
   add(app, "--pcap", options.pcap, "FILE", "Capture packets and connection messages to this file");
@@ -75,12 +75,12 @@ int fpga_command(int argc, char** argv) {
       add(app, "--connect", addresses.peer, "HOST", "Be the master: ask this host");
   add(app, "--port", mission.host_port, "PORT",
       "With --connect: the host's UDP port (default 17186)")
-      ->needs(connect);
+      ->needs(connect)
+      ->check(kPort);
   add(app, "--streams", mission.streams, "N", "With --connect: queue pairs to open")
       ->needs(connect)
       ->check(CLI::Range(1, 16));
-  add(app, "--msg-size", mission.transmit.length, "BYTES", "With --connect: bytes of a message")
-      ->needs(connect);
+  add_message_size(app, mission.transmit.length)->needs(connect);
   add(app, "--messages", messages, "N", "With --connect: messages of each queue pair")
       ->needs(connect)
       ->check(kCount);
@@ -88,6 +88,7 @@ int fpga_command(int argc, char** argv) {
   parse(app, argc, argv);
 
   options.ip = options.board.manager.ip = parse_ip(addresses.own);
+  if (options.ip == 0) throw CLI::ValidationError("--listen: a board has one address, not any");
   qp.mtu = static_cast<wire::Mtu>(mtu);
   qp.timeout = {static_cast<int64_t>(timeout_us * 1000)};
   qp.min_gap_cycles = cycles_of(gap_us);

@@ -16,14 +16,14 @@ void add_op(CLI::App& app, daq::TransferKind& op) {
       ->check(CLI::IsMember({"write", "send"}));
 }
 
-void add_message_size(CLI::App& app, uint32_t& bytes) {
-  add(app, "--msg-size", bytes, "BYTES", "Bytes of a message, a multiple of 4 (default 5120)")
+CLI::Option* add_message_size(CLI::App& app, uint32_t& bytes) {
+  return add(app, "--msg-size", bytes, "BYTES",
+             "Bytes of a message, a multiple of 4 (default 5120)")
       ->check(CLI::Range(4u, 1u << 30))
       ->check([](const std::string& text) {
-        return text.find_first_not_of("0123456789") == std::string::npos &&
-                       std::stoull(text) % 4 == 0
-                   ? ""
-                   : "it must be a multiple of 4";
+        if (text.find_first_not_of("0123456789") != std::string::npos)
+          return "it must be a decimal number";
+        return std::stoull(text) % 4 == 0 ? "" : "it must be a multiple of 4";
       });
 }
 

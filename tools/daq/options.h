@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daq/message.h"
+#include "tools/finite_range.h"
 
 namespace verbena::daqtool {
 
@@ -20,8 +21,9 @@ int recv_command(int argc, char** argv);
 int send_command(int argc, char** argv);
 int sweep_command(int argc, char** argv);
 
-const CLI::Range kTime(0.0, 1e9);  // seconds
-const CLI::Range kGap(0.0, 1e7);   // microseconds: a board counts cycles, in 32 bits
+const CLI::Validator kTime = finite_range(0.0, 1e9);  // seconds
+const CLI::Validator kGap =
+    finite_range(0.0, 1e7);  // microseconds: a board counts cycles, in 32 bits
 const CLI::Range kPort(1, 65535);
 const CLI::Range kCount(uint64_t{1}, uint64_t{UINT32_MAX});
 
@@ -37,7 +39,7 @@ CLI::Option* add(CLI::App& app, const std::string& name, T& to, const std::strin
   return app.add_option(name, to, meaning)->type_name(value);
 }
 void add_op(CLI::App& app, daq::TransferKind& op);
-void add_message_size(CLI::App& app, uint32_t& bytes);
+CLI::Option* add_message_size(CLI::App& app, uint32_t& bytes);
 void add_wrap(CLI::App& app, uint64_t& wrap);
 void add_mtu(CLI::App& app, uint32_t& mtu);
 

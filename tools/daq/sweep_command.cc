@@ -29,7 +29,7 @@ int sweep_command(int argc, char** argv) {
       ->check(CLI::Range(4u, 65536u));
   add_op(app, options.op);
   add(app, "--seconds", options.seconds, "TIME", "Time for each measurement (default 0.5)")
-      ->check(CLI::Range(0.05, 60.0));
+      ->check(finite_range(0.05, 60.0));
   add(app, "--output", options.output, "FILE",
       "Beginning of the names of the .json and .svg files");
   parse(app, argc, argv);

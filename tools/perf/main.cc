@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
+#include "tools/finite_range.h"
 #include "tools/perf/connection.h"
 #include "tools/perf/sides.h"
 #include "tools/standard_output.h"
@@ -109,7 +110,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1u, kMaxMessage));
   app.add_option("--seconds", seconds, "Time for each of the six measurements of a size")
       ->type_name("TIME")
-      ->check(CLI::Range(0.01, 60.0));
+      ->check(finite_range(0.01, 60.0));
   app.add_flag("--json", json, "Print JSON, for programs");
   try {
     app.parse(argc, argv);
