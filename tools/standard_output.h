@@ -7,10 +7,9 @@
 
 namespace verbena {
 
-// The exit status of `command`, but not 0 if standard output could not be written.
+// The exit status of `command`, but 1 instead of 0 if standard output could not be written.
 template <typename Command>
 int checking_standard_output(const std::string& name, const Command& command) {
-  constexpr int kOutputLost = 1;
   int status = 0;
   std::string trouble;
   try {
@@ -21,7 +20,7 @@ int checking_standard_output(const std::string& name, const Command& command) {
     trouble = error.what();
   }
   std::fputs((name + ": " + trouble + '\n').c_str(), stderr);
-  return status == 0 ? kOutputLost : status;
+  return status == 0 ? 1 : status;
 }
 
 }  // namespace verbena
