@@ -156,8 +156,6 @@ class Nic {
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
   Outcome turn(Owe owe);  // one bounded turn
   bool may_hold_for_reply() const;
-  bool answers_by_habit() const;
-  bool may_owe() const;
   bool poller_at_work(Instant at) const;
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
@@ -240,7 +238,6 @@ class Nic {
   uint32_t good_looks_ = 0;
   uint32_t polls_met_ = 0;
   bool owed_ = false;               // a turn left something unsent
-  bool might_answer_ = false;       // the last turn could have, had we known that an answer follows
   uint32_t hold_penalty_left_ = 0;  // wakings until acknowledgements are held for a reply again
   uint32_t hold_penalty_ = 64;
   uint32_t paid_in_a_row_ = 0;

@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/pause.h"
 #include "runtime/log.h"
@@ -103,7 +102,6 @@ Nic::Outcome Nic::turn(Owe owe) {
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
       at < earliest_deadline()) {  // the usual case for one who spins
     turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
-    might_answer_ = false;
     return {.received = false, .unfinished = false};
   }
   const uint64_t completions_before = engine_->state().completions;
@@ -120,13 +118,10 @@ Nic::Outcome Nic::turn(Owe owe) {
   // what is owed along with it. So may one who spins on the memory that was written; but one who
   // waits for an event gets that after the acknowledgement has left, as from hardware.
   const bool completed = engine_->state().completions != completions_before;
-  const bool wakes = !engine_->state().notified.empty();
-  const bool may_answer = answers_by_habit() ? !wakes : !completed && !arrivals.responses;
   const bool hold = arrivals.messages && !arrivals.answers_due &&
                     ((owe == Owe::ToPoller && completed) ||
-                     (owe == Owe::ToReply && may_answer && packets.size() < kBurstPackets));
-  // What it does next shows whether it could have waited.
-  might_answer_ = arrivals.messages && completed && !hold;
+                     (owe == Owe::ToReply && !completed && !arrivals.responses &&
+                      packets.size() < kBurstPackets));
   if (hold) {
     owed_ = true;
   } else {
@@ -242,7 +237,6 @@ void Nic::watch(bool on) {
 
 void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
   // Only a poller at work brings the next turn soon for certain.
-  if (watching_ && std::exchange(might_answer_, false)) ++paid_in_a_row_;
   if (watching_ || engine_->peer_idle(qp)) transmit(at);
 }
 
@@ -258,7 +252,7 @@ void Nic::turn_for_poller() {
       wake_thread();
     }
   }
-  const bool unfinished = turn(watching_ && !may_owe() ? Owe::Nothing : Owe::ToPoller).unfinished;
+  const bool unfinished = turn(watching_ ? Owe::Nothing : Owe::ToPoller).unfinished;
   last_poll_.store(turned_at_, std::memory_order_relaxed);
   const bool hand_over = unfinished && watching_;
   unlock();
@@ -313,21 +307,10 @@ bool Nic::work_until_quiet() {
 // vain.
 bool Nic::may_hold_for_reply() const { return watching_ && hold_penalty_left_ == 0; }
 
-// It did so several times in a row.
-bool Nic::answers_by_habit() const { return paid_in_a_row_ >= kProven; }
-
-// One who polls for its own acknowledgement may find the answer with it, and will answer in its
-// turn. If it does not, the thread is to find out soon.
-bool Nic::may_owe() const {
-  return may_hold_for_reply() && answers_by_habit() && sleeping_until_ <= turned_at_ + kPatience;
-}
-
 void Nic::settle_debt(bool paid_by_reply) {
   if (paid_by_reply) {
     hold_penalty_ = kFirstPenalty;
     ++paid_in_a_row_;
-  } else if (answers_by_habit()) {
-    paid_in_a_row_ = 0;  // whatever came between, it is likely to go on
   } else {
     paid_in_a_row_ = 0;
     hold_penalty_ = std::min(hold_penalty_ * 2, kLongestHoldPenalty);
@@ -361,13 +344,11 @@ void Nic::run_background() {
     if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
     const bool holding = owed_ && watching_;
     if (holding)
-      until = std::min(until, at + (answers_by_habit() ? kProvenPatience : kFirstPatience));
+      until = std::min(until, at + (paid_in_a_row_ < kProven ? kFirstPatience : kProvenPatience));
     // While there is traffic, wake now and then anyway: then a post need not wake us for its
     // deadline.
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
-    if (activity != activity_seen) {
-      until = std::min(until, at + (answers_by_habit() ? kPatience : kActiveNap));
-    }
+    if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
     // Only who waits for the descriptor is woken through it.
     if (watching_ && local_ != nullptr && !local_->arm()) until = at;
@@ -422,10 +403,7 @@ void Nic::run_background() {
       suspected_poll_ = last_poll;
       if (polled || suspicious_) continue;
     }
-    // A poller took the packet that woke us, and is about to answer it.
-    const bool just_owed = owed_ && !holding && woke_at - turned_at_ < kProvenPatience;
-    if (watching_ && just_owed) continue;
-    if (holding || (watching_ && owed_)) settle_debt(!owed_);
+    if (holding) settle_debt(!owed_);
     if (owed_) transmit(clock_.now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
