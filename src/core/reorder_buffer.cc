@@ -31,7 +31,8 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
     if (behind < 0) break;
     --at;
   }
-  if (size() >= kMostHeld) return false;
+  const bool plenty = pool_.in_use() < PacketPool::kMostInUse / 2;
+  if (size() >= (plenty ? kMostHeld : kMostHeldOfLittle)) return false;
   auto held = pool_.take();
   if (held == nullptr) return false;
   held->packet = packet;

@@ -42,6 +42,8 @@ class ReorderBuffer {
   // Packets further ahead of the missing one than this are not kept.
   static constexpr int32_t kReach = 1024;
   static constexpr size_t kMostHeld = 512;
+  // Where half of the pool is in use: a few must not take all that the others need.
+  static constexpr size_t kMostHeldOfLittle = 64;
 
   explicit ReorderBuffer(PacketPool& pool) : pool_(pool) {}
   ~ReorderBuffer() { clear(); }

@@ -80,6 +80,7 @@ void Requester::reset() {
   started_ = false;
   reads_.clear();
   batches_.clear();
+  batch_timeouts_ = 0;
   forget_losses();
   peer_selective_ = false;
   denied_.reset();

@@ -100,6 +100,7 @@ class Requester final : public SendSide {
   uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const;
 
   // --- requester_batch.cc -----------------------------------------------------------------------
+  uint32_t batch_limit() const;
   uint32_t batch_packets(uint32_t most);
   void send_batch(uint32_t packets, wire::PacketSink& sink, Instant now);
   void recall_order();
@@ -180,6 +181,7 @@ class Requester final : public SendSide {
     wire::Psn end;
   };
   std::vector<Batch> batches_;
+  uint32_t batch_timeouts_ = 0;     // times that such a one was not acknowledged in time
   uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
   uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;

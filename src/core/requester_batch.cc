@@ -27,6 +27,15 @@ Kind kind_of(const SendWqe& wqe, uint32_t packet) {
 
 }  // namespace
 
+// In bytes. The peer acknowledges nothing before most of a batch is there, which must not take as
+// long as the timeout: half of it at 100 Mb/s, and less for each time that it came to that.
+uint32_t Requester::batch_limit() const {
+  if (qp_.attr.timeout == 0) return UINT32_MAX;
+  constexpr int64_t kNanosecondsPerByte = 80;
+  const int64_t bytes = ack_timeout(qp_.attr.timeout).ns / 2 / kNanosecondsPerByte;
+  return static_cast<uint32_t>(std::min<int64_t>(bytes >> 2 * batch_timeouts_, UINT32_MAX));
+}
+
 // How many packets from the cursor on may leave sorted; 0 if there is nothing to sort.
 uint32_t Requester::batch_packets(uint32_t most) {
   if (!peer_selective_ || board_ || qp_.window->in_memory() || qp_.attr.rate_limit != 0 ||
@@ -35,7 +44,7 @@ uint32_t Requester::batch_packets(uint32_t most) {
   }
   uint32_t packets = 0;
   uint32_t messages = 0;
-  uint32_t room = qp_.window->room();
+  uint32_t room = std::min(qp_.window->room(), batch_limit());
   uint32_t begun = cursor_packet_;
   for (uint64_t i = cursor_; i != queue_.tail() && packets < most && room > 0; ++i, begun = 0) {
     const SendWqe& wqe = queue_.at(i);

@@ -141,6 +141,8 @@ void Requester::on_timeout() {
   probes_ = 0;
   if (queue_.empty()) return;
   qp_.count(CounterId::timeouts);
+  constexpr uint32_t kMost = 15;  // nothing is left to sort long before
+  if (!batches_.empty()) batch_timeouts_ = std::min(batch_timeouts_ + 1, kMost);
   if (!use_up_retry() || unacked_ == next_) return;
   begin_recovery();
   qp_.window->lost();

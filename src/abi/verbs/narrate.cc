@@ -17,7 +17,6 @@ namespace {
 // One line; the same line again and again, as when receives are posted in a loop, is counted.
 class Narrator {
  public:
-  ~Narrator() { end_repetition(); }
   void tell(const std::string& line) {
     const std::lock_guard lock(mutex_);
     if (line == last_) {
@@ -47,9 +46,10 @@ std::string format(const char* how, Arguments... arguments) {
   return text;
 }
 
+// Never destroyed: threads may still poll while the process exits.
 Narrator& narrator() {
-  static Narrator one;
-  return one;
+  static auto* const one = new Narrator;
+  return *one;
 }
 
 template <typename... Arguments>

@@ -213,5 +213,28 @@ TEST_F(RequesterBatchTest, ThroughMemoryThereIsNothingToSort) {
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
 }
 
+// The peer says nothing before most of a batch is there; that must not take as long as the timeout.
+TEST_F(RequesterBatchTest, IsSmallWhereTheTimeoutIsShort) {
+  connect_to_selective_peer({.timeout = 5});  // 131 us: 819 bytes
+  post_three();
+  EXPECT_EQ(psns(transmit()), (Psns{101, 102, 104, 103, 105, 107, 106, 108, 109}));
+}
+
+TEST_F(RequesterBatchTest, IsSmallerAfterATimeout) {
+  connect_to_selective_peer({.timeout = 9});  // 2 ms: some 13 KB
+  post_three();
+  EXPECT_EQ(psns(transmit()), kBySize);
+  now_ = now_ + milliseconds(3);
+  engine_.on_deadline(now_);
+  acknowledge(109);
+  transmit();
+  now_ = now_ + milliseconds(1);
+  ASSERT_TRUE(post(SendOp::Write, 4, 4000).ok());
+  ASSERT_TRUE(post(SendOp::Write, 5, 4000).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 32u);
+  EXPECT_EQ(sent[1].psn(), 111u) << "not the second message's first packet: both are too much now";
+}
+
 }  // namespace
 }  // namespace verbena::core
