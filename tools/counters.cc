@@ -34,6 +34,7 @@ constexpr Meaning kOtherMeanings[] = {
     {"udp_packets_sent", "RoCE packets handed to the kernel"},
     {"udp_bytes_sent", "their bytes, BTH to ICRC"},
     {"udp_trains_sent", "sends they went in (packets of one size travel together)"},
+    {"udp_trains_lent", "of these, sends that the kernel did without copying"},
     {"udp_packets_received", "RoCE packets that came from the kernel, ICRC good"},
     {"udp_bytes_received", "their bytes, BTH to ICRC"},
     {"udp_trains_received", "receives they came in"},

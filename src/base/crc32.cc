@@ -68,6 +68,13 @@ uint32_t crc32(uint32_t crc, std::span<const std::byte> data) {
   return libdeflate_crc32(crc, data.data(), data.size());
 }
 
+uint32_t crc32_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
+  if (data.size() >= kLeastToFold + kCacheLine && can_fold_crc32()) {
+    return crc32_fold_copy_past_caches(crc, to, data);
+  }
+  return crc32_copy(crc, to, data);
+}
+
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
   if (data.size() >= kLeastToFold && can_fold_crc32()) return crc32_fold_copy(crc, to, data);
   while (!data.empty()) {

@@ -14,6 +14,10 @@ uint32_t crc32(uint32_t crc, std::span<const std::byte> data);
 // change while we read it, and what is sent must match its checksum.
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 
+// The same for bytes that another processor reads next: where the CPU can, they are written to
+// memory and not to this one's caches, where that other one would have to fetch each line.
+uint32_t crc32_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data);
+
 // crc32 is linear: flipping input bits flips a fixed set of result bits that depends only on how
 // many bytes follow. Given the xor of two CRCs of equal-length messages that differ only in the two
 // bytes that are followed by `tail_bytes` further bytes, returns the xor of those two bytes (big

@@ -60,19 +60,20 @@ VERBENA_TARGET_FOLD inline __m128i fold(__m128i early, __m128i late, __m128i by)
   return _mm_ternarylogic_epi64(low, high, late, 0x96);
 }
 
+enum class Copy : uint8_t { None, Plain, PastCaches };  // the last: to whole cache lines
+
 // Loads the next vector and, when copying, passes it on: what is summed is what was written.
-template <bool copy>
+template <Copy copy>
 VERBENA_TARGET_FOLD inline __m512i take(const std::byte*& from, std::byte*& to) {
   const __m512i v = _mm512_loadu_si512(from);
   from += kVector;
-  if constexpr (copy) {
-    _mm512_storeu_si512(to, v);
-    to += kVector;
-  }
+  if constexpr (copy == Copy::Plain) _mm512_storeu_si512(to, v);
+  if constexpr (copy == Copy::PastCaches) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), v);
+  if constexpr (copy != Copy::None) to += kVector;
   return v;
 }
 
-template <bool copy>
+template <Copy copy>
 VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
   const std::byte* from = data.data();
   size_t left = data.size();
@@ -106,7 +107,7 @@ VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const st
   alignas(16) std::byte end[16 + kVector];
   _mm_store_si128(reinterpret_cast<__m128i*>(end), rest);
   std::memcpy(end + 16, from, left);
-  if constexpr (copy) std::memcpy(to, end + 16, left);
+  if constexpr (copy != Copy::None) std::memcpy(to, end + 16, left);
   return libdeflate_crc32(~0u, end, 16 + left);
 }
 
@@ -118,11 +119,18 @@ bool can_fold_crc32() {
 }
 
 uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data) {
-  return run<false>(crc, nullptr, data);
+  return run<Copy::None>(crc, nullptr, data);
 }
 
 uint32_t crc32_fold_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
-  return run<true>(crc, to, data);
+  return run<Copy::Plain>(crc, to, data);
+}
+
+uint32_t crc32_fold_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
+  const size_t before_line = -reinterpret_cast<uintptr_t>(to) % kCacheLine;
+  std::memcpy(to, data.data(), before_line);
+  crc = before_line == 0 ? crc : libdeflate_crc32(crc, to, before_line);
+  return run<Copy::PastCaches>(crc, to + before_line, data.subspan(before_line));
 }
 
 }  // namespace verbena

@@ -10,6 +10,7 @@ namespace verbena {
 
 // Below this libdeflate is as fast.
 inline constexpr size_t kLeastToFold = 1024;
+inline constexpr size_t kCacheLine = 64;
 
 #if defined(__x86_64__)
 // Asks the CPU; a few loads, so it may be called every time.
@@ -17,10 +18,15 @@ bool can_fold_crc32();
 // As crc32() and crc32_copy(), for at least kLeastToFold bytes on a CPU that can.
 uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data);
 uint32_t crc32_fold_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);
+// For at least kLeastToFold + kCacheLine bytes.
+uint32_t crc32_fold_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 #else
 inline bool can_fold_crc32() { return false; }
 inline uint32_t crc32_fold(uint32_t, std::span<const std::byte>) { return 0; }
 inline uint32_t crc32_fold_copy(uint32_t, std::byte*, std::span<const std::byte>) { return 0; }
+inline uint32_t crc32_fold_copy_past_caches(uint32_t, std::byte*, std::span<const std::byte>) {
+  return 0;
+}
 #endif
 
 }  // namespace verbena

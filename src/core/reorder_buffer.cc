@@ -2,6 +2,7 @@
 #include "core/reorder_buffer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace verbena::core {
@@ -36,7 +37,9 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
   auto held = pool_.take();
   if (held == nullptr) return false;
   held->packet = packet;
-  std::ranges::copy(packet.payload, held->payload.begin());
+  if (!packet.payload.empty()) {
+    std::memcpy(held->payload.data(), packet.payload.data(), packet.payload.size());
+  }
   held->packet.payload = {held->payload.data(), packet.payload.size()};
   held_.insert(at, std::move(held));
   return true;

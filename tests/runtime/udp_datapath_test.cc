@@ -3,11 +3,14 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "datapath/udp/lent_memory.h"
+#include "datapath/udp/page_lender.h"
 #include "datapath/udp/udp_socket.h"
 #include "tests/runtime/udp_process.h"
 #include "tests/support/needs_steering.h"
@@ -67,6 +70,89 @@ TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
     EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
     EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
   }
+}
+
+// The second batch of long trains and all that follow leave without being copied, where the kernel
+// can; more of them than the memory for it holds.
+TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
+  const bool possible = PageLender().works();
+  for (const bool v6 : {false, true}) {
+    const Gid address = v6 ? ipv6("::1") : kLoopback4;
+    Process a;
+    Process b;
+    ASSERT_TRUE(b.udp->listen(address).ok());
+    const auto path = a.path_to(b, address, address);
+    const auto other = a.path_to(b, address, address);  // shares the memory
+    settle({&a, &b});
+    uint32_t psn = 0;
+    size_t bytes = 0;
+    while (bytes < 3 * LentMemory::kBytes) {
+      const uint32_t first = psn;
+      a.push(path, b.slot(), psn++, 4096);
+      for (int i = 0; i < 14; ++i) a.push(path, b.slot(), psn++, 4080);
+      a.push(path, b.slot(), psn++, 1001);
+      for (int i = 0; i < 8; ++i) a.push(other, b.slot(), psn++, 2048);
+      a.push(other, b.slot(), psn++, 3);
+      a.udp->flush();
+      ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn - first; }));
+      for (uint32_t i = first; i < psn; ++i) {
+        ASSERT_EQ(b.psn(i - first), i);
+        ASSERT_TRUE(b.intact(i - first));
+        bytes += b.packets[i - first].size();
+      }
+      b.packets.clear();
+      b.metas.clear();
+    }
+    EXPECT_EQ(b.counter("udp_icrc_solved") + b.counter("udp_icrc_errors"), 0u);
+    EXPECT_EQ(a.counter("udp_packets_sent"), psn);
+    if (possible) {
+      EXPECT_GT(a.counter("udp_trains_lent"), psn / 25 * 2 - 3);
+    } else {
+      EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+    }
+  }
+}
+
+// What is not acknowledged may get ahead of its receiver: it is copied.
+TEST(UdpDatapath, UnreliableTrainsAreAlwaysCopied) {
+  Process a;
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  for (uint32_t batch = 0; batch < 4; ++batch) {
+    for (uint32_t i = 0; i < 12; ++i) {
+      a.push(path, b.slot(), i, 4096, wire::with_base(wire::kUcBase, wire::Opcode::RcSendOnly));
+    }
+    a.udp->flush();
+  }
+  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+}
+
+// The kernel's patience with what we lend ends: the same train leaves as a copy, and nothing of the
+// attempt is left in the socket for what follows.
+TEST(UdpDatapath, WithoutDescriptorsForItLongTrainsAreCopied) {
+  Process a;
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  uint32_t psn = 0;
+  for (int batch = 0; batch < 4; ++batch) {
+    for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), psn++, 4096);
+    a.udp->flush();
+    run({&a, &b}, [&] { return b.packets.size() >= psn; });
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+  ASSERT_EQ(b.packets.size(), psn);
+  for (uint32_t i = 0; i < psn; ++i) ASSERT_TRUE(b.intact(i));
+  EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
 }
 
 TEST(UdpDatapath, ABatchTakesWhatItPromises) {

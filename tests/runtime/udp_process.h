@@ -54,11 +54,12 @@ struct Process {
     return path.ok() ? path.value() : wire::PathId{};
   }
 
-  void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes) {
+  void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes,
+            uint8_t opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly)) {
     wire::TxPacket p;
     p.path = path;
     wire::Bth bth;
-    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+    bth.opcode = opcode;
     bth.destination = Qpn::of_slot(slot, 7);
     bth.psn = wire::Psn(psn);
     bth.pad = static_cast<uint8_t>(-payload_bytes & 3);

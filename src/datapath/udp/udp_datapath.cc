@@ -275,6 +275,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
                        {"udp_bytes_sent", c.bytes_sent},
                        {"udp_trains_sent", c.trains_sent},
+                       {"udp_trains_lent", c.trains_lent},
                        {"udp_packets_received", c.packets_received},
                        {"udp_bytes_received", c.bytes_received},
                        {"udp_trains_received", c.trains_received},

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "datapath/udp/lent_memory.h"
 #include "datapath/udp/steering.h"
 #include "datapath/udp/udp_socket.h"
 #include "wire/icrc.h"
@@ -16,6 +17,7 @@ struct UdpCounters {
   uint64_t packets_sent = 0;
   uint64_t bytes_sent = 0;
   uint64_t trains_sent = 0;
+  uint64_t trains_lent = 0;
   uint64_t packets_received = 0;
   uint64_t bytes_received = 0;
   uint64_t trains_received = 0;
@@ -56,6 +58,8 @@ struct UdpPath {
   bool may_segment = false;
   uint32_t max_datagram_bytes = 0;
   uint32_t interface_index = 0;  // where groups are reached
+  bool in_bulk = false;          // its last packets left in a long train
+  std::shared_ptr<LentMemory> lent;
 };
 
 }  // namespace verbena::datapath

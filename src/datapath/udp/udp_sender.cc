@@ -35,9 +35,18 @@ constexpr size_t kSmallPacket = 512;
 // How long a flush waits, once, for a full socket to drain into the network.
 constexpr int kFullSocketPatienceMs = 1;
 constexpr Duration kWarningPause = seconds(1);
+// Peer processes with lent memory; to further ones everything is copied.
+constexpr size_t kMostLent = 16;
 
 constexpr size_t kControlBytes =
     CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
+
+// Only such packets are kept from getting ahead of their receiver, by PeerWindow.
+bool waits_for_acknowledgement(const wire::TxPacket& packet) {
+  const auto& info = wire::info_of(load_u8(packet.header.data()));
+  return (info.transport == wire::Transport::Rc || info.transport == wire::Transport::Xrc) &&
+         (info.verb == wire::Verb::Send || info.verb == wire::Verb::Write);
+}
 
 std::string print(const wire::Gid& gid) {
   char text[INET6_ADDRSTRLEN];
@@ -64,9 +73,9 @@ struct UdpSender::Messages {
   std::array<iovec, kMaxPackets> parts{};
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxPackets> controls{};
 
-  void set(size_t i, const Train& train, std::byte* bytes) {
+  void set(size_t i, const Train& train) {
     const UdpPath& path = *train.path;
-    parts[i] = {bytes, train.bytes};
+    parts[i] = {train.begin, train.bytes};
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
@@ -117,21 +126,24 @@ void UdpSender::push(const wire::TxPacket& packet) {
     ++counters_.send_drops;
     return;
   }
-  const Train& train = train_for(*path, bytes, load_u8(packet.header.data() + 5));
+  const Train& train = train_for(*path, packet, bytes);
   uint32_t crc = path->icrc.of(bytes);
   if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, train.segments - 1);
 
-  std::byte* const out = buffer_.get() + used_;
+  std::byte* const out = train.begin + train.bytes - bytes;
   std::byte* to = out + packet.header_bytes;
   std::memcpy(out, packet.header.data(), packet.header_bytes);
   std::memset(out + covered - packet.pad, 0, packet.pad);
   if (bytes <= kSmallPacket) {
-    for (const auto& part : packet.payload) to = std::ranges::copy(part, to).out;
+    for (const auto& part : packet.payload) {
+      if (!part.empty()) std::memcpy(to, part.data(), part.size());
+      to += part.size();
+    }
     crc = wire::icrc_over_bth(crc, {out, covered});
   } else {
     crc = wire::icrc_over_bth(crc, {out, packet.header_bytes});
     for (const auto& part : packet.payload) {
-      crc = crc32_copy(crc, to, part);
+      crc = train.lent ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
       to += part.size();
     }
     crc = crc32(crc, {to, packet.pad});
@@ -142,7 +154,9 @@ void UdpSender::push(const wire::TxPacket& packet) {
 }
 
 // The train that a packet joins; it is counted in. Its place in the train is its IP id.
-UdpSender::Train& UdpSender::train_for(UdpPath& path, size_t packet_bytes, uint8_t slot) {
+UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& packet,
+                                       size_t packet_bytes) {
+  const uint8_t slot = load_u8(packet.header.data() + 5);
   if (!trains_.empty()) {
     Train& last = trains_.back();
     if (last.path == &path && last.slot == slot && !last.closed && packet_bytes <= last.stride &&
@@ -151,55 +165,103 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, size_t packet_bytes, uint8
       last.closed = packet_bytes < last.stride;
       last.bytes += packet_bytes;
       ++last.segments;
+      if (last.lent) path.lent->used(packet_bytes);
       return last;
     }
   }
+  LentMemory* const lent =
+      path.in_bulk && waits_for_acknowledgement(packet) ? lent_memory(path, slot) : nullptr;
   trains_.push_back({.path = &path,
-                     .begin = used_,
+                     .begin = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_.get() + used_,
                      .bytes = packet_bytes,
                      .stride = static_cast<uint32_t>(packet_bytes),
                      .segments = 1,
                      .slot = slot,
-                     .closed = false});
+                     .closed = false,
+                     .lent = lent != nullptr});
+  if (lent != nullptr) lent->used(packet_bytes);
   return trains_.back();
+}
+
+LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
+  if (!lender_.works()) return nullptr;
+  if (path.lent) return path.lent.get();
+  std::erase_if(lent_, [](const Lent& l) { return l.memory.expired(); });
+  const wire::Gid& to = path.destination.gid;
+  const auto same = std::ranges::find_if(
+      lent_, [&](const Lent& l) { return l.destination == to && l.slot == slot; });
+  if (same != lent_.end()) {
+    path.lent = same->memory.lock();
+  } else if (lent_.size() < kMostLent) {
+    auto memory = std::make_shared<LentMemory>();
+    if (!memory->valid()) return nullptr;
+    lent_.push_back({to, slot, memory});
+    path.lent = std::move(memory);
+  }
+  return path.lent.get();
 }
 
 void UdpSender::flush() {
   waited_ = false;
   for (size_t first = 0; first < trains_.size();) {
-    size_t count = 1;
-    while (first + count < trains_.size() &&
-           trains_[first + count].path->endpoint == trains_[first].path->endpoint) {
-      ++count;
+    size_t end = first + 1;
+    while (end < trains_.size() && trains_[end].path->endpoint == trains_[first].path->endpoint) {
+      ++end;
     }
-    send_trains(first, count);
-    first += count;
+    send_trains(first, end);
+    first = end;
   }
+  for (const Train& train : trains_) train.path->in_bulk = false;
+  for (const Train& train : trains_) train.path->in_bulk |= train.bytes >= PageLender::kLeastBytes;
   trains_.clear();
   used_ = 0;
   packets_ = 0;
 }
 
-// All of them leave through one endpoint's socket.
-void UdpSender::send_trains(size_t first, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    messages_->set(i, trains_[first + i], buffer_.get() + trains_[first + i].begin);
+// All of them leave through one endpoint's socket, in order.
+void UdpSender::send_trains(size_t first, size_t end) {
+  size_t to_copy = first;
+  for (size_t i = first; i < end; ++i) {
+    const Train& train = trains_[i];
+    if (!train.lent || train.bytes < PageLender::kLeastBytes || !lender_.works()) continue;
+    send_copies(to_copy, i);
+    to_copy = send_lent(train) ? i + 1 : i;
   }
+  send_copies(to_copy, end);
+}
+
+bool UdpSender::send_lent(const Train& train) {
+  messages_->set(0, train);
+  if (!lender_.send(train.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
+                    {train.begin, train.bytes})) {
+    return false;
+  }
+  ++counters_.trains_lent;
+  count(train);
+  return true;
+}
+
+void UdpSender::send_copies(size_t first, size_t end) {
+  if (first == end) return;
+  for (size_t i = first; i < end; ++i) messages_->set(i - first, trains_[i]);
   const int fd = trains_[first].path->endpoint->send.fd.get();
-  for (size_t done = 0; done < count;) {
-    const long sent = ::syscall(SYS_sendmmsg, fd, &messages_->headers[done], count - done,
+  for (size_t next = first; next < end;) {
+    const long sent = ::syscall(SYS_sendmmsg, fd, &messages_->headers[next - first], end - next,
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent <= 0) {
-      if (!on_send_error(trains_[first + done], errno)) ++done;
+      if (!on_send_error(trains_[next], errno)) ++next;
       continue;
     }
-    for (size_t end = done + static_cast<size_t>(sent); done < end; ++done) {
-      const Train& train = trains_[first + done];
-      counters_.packets_sent += train.segments;
-      counters_.bytes_sent += train.bytes;
-      ++counters_.trains_sent;
+    for (const size_t done = next + static_cast<size_t>(sent); next < done; ++next) {
+      count(trains_[next]);
     }
   }
+}
+
+void UdpSender::count(const Train& train) {
+  counters_.packets_sent += train.segments;
+  counters_.bytes_sent += train.bytes;
+  ++counters_.trains_sent;
 }
 
 bool UdpSender::on_send_error(const Train& train, int error) {

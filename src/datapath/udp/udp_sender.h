@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "datapath/udp/page_lender.h"
 #include "datapath/udp/udp_endpoint.h"
 #include "datapath/udp/udp_options.h"
 #include "wire/packet_io.h"
@@ -34,18 +35,24 @@ class UdpSender final : public wire::PacketSink {
  private:
   struct Train {
     UdpPath* path;
-    size_t begin;  // in buffer_
+    std::byte* begin;
     size_t bytes;
     uint32_t stride;  // size of every packet but the last
     uint32_t segments;
     uint8_t slot;  // the peer process: the receiver's kernel steers a train as a whole
     bool closed;   // its last packet was a shorter one
+    bool lent;     // lies in the peer's lent memory
   };
   struct Messages;
 
   UdpPath* find(wire::PathId id) const;
-  Train& train_for(UdpPath& path, size_t packet_bytes, uint8_t slot);
-  void send_trains(size_t first, size_t count);
+  Train& train_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  // The memory for long trains on this path; null: they are copied by the kernel.
+  LentMemory* lent_memory(UdpPath& path, uint8_t slot);
+  void send_trains(size_t first, size_t end);
+  bool send_lent(const Train& train);
+  void send_copies(size_t first, size_t end);
+  void count(const Train& train);
   // Whether the first of them is to be tried again.
   bool on_send_error(const Train& train, int error);
   void warn(std::string text);
@@ -54,6 +61,13 @@ class UdpSender final : public wire::PacketSink {
   UdpCounters& counters_;
   const UdpOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
+  PageLender lender_;
+  struct Lent {
+    wire::Gid destination;
+    uint8_t slot;
+    std::weak_ptr<LentMemory> memory;  // the paths' that lead there
+  };
+  std::vector<Lent> lent_;
   size_t used_ = 0;
   size_t packets_ = 0;
   std::vector<Train> trains_;

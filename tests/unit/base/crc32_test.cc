@@ -48,9 +48,16 @@ TEST(Crc32, EveryLengthAndAlignment) {
     ASSERT_EQ(std::memcmp(to.data() + offset, part.data(), length), 0);
     ASSERT_EQ(to[offset + length], std::byte{0xEE});
     ASSERT_EQ(to[offset - 1], std::byte{0xEE});
+    to.assign(to.size(), std::byte{0xEE});
+    ASSERT_EQ(crc32_copy_past_caches(seed, to.data() + offset, part), expected) << length;
+    ASSERT_EQ(std::memcmp(to.data() + offset, part.data(), length), 0);
+    ASSERT_EQ(to[offset + length], std::byte{0xEE});
+    ASSERT_EQ(to[offset - 1], std::byte{0xEE});
   };
   for (size_t length = 0; length < 600; ++length) check(length % 67, length);
-  for (const size_t length : {1023, 1024, 1025, 2048, 4095, 4096, 4097, 4900}) check(3, length);
+  for (const size_t length : {1023, 1024, 1025, 1087, 1088, 1089, 2048, 4095, 4096, 4097, 4900}) {
+    for (size_t begin = 0; begin < 64; ++begin) check(begin, length);
+  }
 }
 
 TEST(Crc32, LargeCopiesAreSummedAsCopied) {

@@ -1,0 +1,34 @@
+// Memory whose pages the kernel sends from, instead of copying what lies in them.
+//
+// It does not say when it is done with a page. So each peer process has memory of its own, several
+// times what may be under way to it at once: when a place comes round again, what was sent from it
+// has been acknowledged. Should a packet still wait somewhere, its ICRC no longer fits and it
+// counts as lost; and whatever else is read there was meant for that same process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::datapath {
+
+class LentMemory {
+ public:
+  static constexpr size_t kBytes = 2u << 20;  // a huge page, where there are any
+
+  LentMemory();
+  ~LentMemory();
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  bool valid() const { return base_ != nullptr; }
+  // The start of a page with at least `most` bytes behind it.
+  std::byte* place(size_t most);
+  // So much of it is used; the next place is behind that.
+  void used(size_t bytes) { next_ += bytes; }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t next_ = 0;
+};
+
+}  // namespace verbena::datapath

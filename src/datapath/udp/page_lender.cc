@@ -1,0 +1,79 @@
+#include "datapath/udp/page_lender.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+namespace verbena::datapath {
+namespace {
+
+// Copied with the first part of the send: what steering and packet filters look at.
+constexpr size_t kHeadBytes = 64;
+
+// Since Linux 6.5 a datagram takes a pipe's pages as they are, all in one.
+bool kernel_takes_pages() {
+  utsname name{};
+  int major = 0;
+  int minor = 0;
+  return ::uname(&name) == 0 && std::sscanf(name.release, "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 5));
+}
+
+}  // namespace
+
+PageLender::PageLender() : works_(kernel_takes_pages()) {}
+
+bool PageLender::fill_pipe(std::span<std::byte> bytes) {
+  if (!pipe_in_.valid()) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    pipe_out_ = UniqueFd(ends[0]);
+    pipe_in_ = UniqueFd(ends[1]);
+  }
+  // Pages are read by others from here on: also what was written past the caches is there now.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const iovec part{bytes.data(), bytes.size()};
+  const long taken = ::syscall(SYS_vmsplice, pipe_in_.get(), &part, 1, SPLICE_F_NONBLOCK);
+  if (taken < 0) note(errno);
+  return taken == static_cast<long>(bytes.size());
+}
+
+bool PageLender::send(int fd, msghdr message, std::span<std::byte> bytes) {
+  if (fill_pipe(bytes.subspan(kHeadBytes))) {
+    iovec head{bytes.data(), kHeadBytes};
+    message.msg_iov = &head;
+    message.msg_iovlen = 1;
+    // syscall(): nobody is to be cancelled between the two.
+    if (::syscall(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) ==
+        static_cast<long>(kHeadBytes)) {
+      const size_t rest = bytes.size() - kHeadBytes;
+      if (::syscall(SYS_splice, pipe_out_.get(), nullptr, fd, nullptr, rest, SPLICE_F_NONBLOCK) ==
+          static_cast<long>(rest)) {
+        return true;
+      }
+      note(errno);
+      // What the socket still holds must not become part of what follows. It leaves; its ICRC is
+      // wrong.
+      const int off = 0;
+      ::setsockopt(fd, IPPROTO_UDP, UDP_CORK, &off, sizeof off);
+    }
+  }
+  // Empty again.
+  pipe_out_.reset();
+  pipe_in_.reset();
+  return false;
+}
+
+void PageLender::note(int error) {
+  works_ = error != EINVAL && error != ENOSYS && error != EPERM && error != EOPNOTSUPP;
+}
+
+}  // namespace verbena::datapath

@@ -1,0 +1,38 @@
+// PageLender: sends a train from the pages it lies in. They go through a pipe into the send: the
+// head of the train opens it (and carries address and options), the pages follow.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <span>
+
+#include "datapath/udp/unique_fd.h"
+
+namespace verbena::datapath {
+
+class PageLender {
+ public:
+  // Less than this costs more to lend than to copy.
+  static constexpr size_t kLeastBytes = 16 * 1024;
+
+  // Asks the kernel, once. Older ones send pages one by one.
+  PageLender();
+
+  // False: not here, or not any more.
+  bool works() const { return works_; }
+  // `message` without the bytes; they begin at a page. False: nothing of it was sent as it should
+  // be. Then it is to be sent by copying, which also shows what is wrong.
+  bool send(int fd, msghdr message, std::span<std::byte> bytes);
+
+ private:
+  bool fill_pipe(std::span<std::byte> bytes);
+  // Whether it is worth trying again.
+  void note(int error);
+
+  bool works_ = false;
+  UniqueFd pipe_out_;
+  UniqueFd pipe_in_;
+};
+
+}  // namespace verbena::datapath
