@@ -1,6 +1,7 @@
 #!/bin/bash
 # QEMU moves a running guest to another host by RDMA: Debian's kernel, counting, and checking at each count a copy of
-# what it had put into its memory at first. It goes on counting over there where it stopped here.
+# what it had put into its memory at first. Over there its memory is that of here, byte for byte, and it goes on
+# counting where it stopped.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 busybox cpio apt-get dpkg-deb python3 ip nsenter
@@ -48,10 +49,11 @@ INIT
 chmod +x "$work/root/init"
 (cd "$work/root" && find . | cpio -o -H newc -R 0:0 --quiet) | gzip -1 >"$work/initrd"
 
+memory=256 # MiB
 launch() { # NAME OPTIONS...
   local name=$1
   shift
-  "${place[@]}" "$tool" run --device veth0 -- stdbuf -oL qemu-system-x86_64 -nodefaults -no-user-config -display none -accel tcg -m 256 \
+  "${place[@]}" "$tool" run --device veth0 -- stdbuf -oL qemu-system-x86_64 -nodefaults -no-user-config -display none -accel tcg -m $memory \
     -kernel "$kernel" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' -serial "file:$work/$name.serial" \
     -monitor "unix:$work/$name.monitor,server=on,wait=off" "$@" >"$logs/$name" 2>&1 &
   pids[$name]=$!
@@ -86,7 +88,7 @@ move() { # WHAT PIN-ALL [ATTEMPT]
   launch here
   await_line "$work/here.serial" '^count 3 ' 120 || fail "$1: the guest does not boot"
   place=("${there[@]}")
-  launch there -incoming rdma:192.0.2.2:4444
+  launch there -S -incoming rdma:192.0.2.2:4444
   tries=400
   until "${there[@]}" grep -q '@verbena/.*service/' /proc/net/unix; do
     kill -0 "${pids[there]}" 2>/dev/null && [ $((tries--)) -gt 0 ] || fail "$1: nobody waits for the guest"
@@ -103,11 +105,17 @@ move() { # WHAT PIN-ALL [ATTEMPT]
     sleep 0.1
   done
   [ "$(counted packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
+  # Neither side runs now: all of the guest's memory, as both have it.
+  for side in here there; do tell $side "pmemsave 0 $((memory * 1024 * 1024)) $work/$side.memory" >>"$logs/monitor"; done
+  [ "$(stat -c %s "$work/here.memory")" = $((memory * 1024 * 1024)) ] || fail "$1: no memory to compare"
+  cmp "$work/here.memory" "$work/there.memory" >>"$logs/compared" 2>&1 || fail "$1: the memory over there is another"
+  rm "$work/here.memory" "$work/there.memory"
   tell here quit >>"$logs/monitor" || true
   finish here 20
+  tell there cont >>"$logs/monitor"
   if ! await_line "$work/there.serial" '^count |exited with irqs disabled' 60; then fail "$1: the guest says nothing over there"; fi
   # An emulated processor of this QEMU does not always survive a move, by plain TCP as well: its kernel stops where a
-  # program goes on. That is not about the way, so it is tried again.
+  # program goes on. The memory was right, so that is not about the way: the guest is moved again.
   if grep -q 'exited with irqs disabled' "$work/there.serial" && [ "${3:-1}" -lt 5 ]; then
     note "again: $1: the guest's kernel stopped over there"
     tell there quit >>"$logs/monitor" || true
@@ -129,7 +137,7 @@ move() { # WHAT PIN-ALL [ATTEMPT]
 }
 move "registered as needed" off
 move "all registered at once" on
-row QEMU qemu-system-x86 "live migration by rdma of a guest that counts and checks its memory, between two hosts (\`rdma-pin-all\` off and on)"
+row QEMU qemu-system-x86 "live migration by rdma of a guest that counts, between two hosts, its memory compared (\`rdma-pin-all\` off and on)"
 cut_wire
 nothing_left
 pass
