@@ -106,7 +106,7 @@ move() { # WHAT PIN-ALL [ATTEMPT]
   done
   [ "$(counted packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
   # Neither side runs now: all of the guest's memory, as both have it.
-  for side in here there; do tell $side "pmemsave 0 $((memory * 1024 * 1024)) $work/$side.memory" >>"$logs/monitor"; done
+  for side in here there; do tell $side "pmemsave 0 $((memory * 1024 * 1024)) \"$work/$side.memory\"" >>"$logs/monitor"; done
   [ "$(stat -c %s "$work/here.memory")" = $((memory * 1024 * 1024)) ] || fail "$1: no memory to compare"
   cmp "$work/here.memory" "$work/there.memory" >>"$logs/compared" 2>&1 || fail "$1: the memory over there is another"
   rm "$work/here.memory" "$work/there.memory"
