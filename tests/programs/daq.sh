@@ -118,7 +118,7 @@ end_board bad
 recv 1 --board 127.0.0.2 --messages 10
 grep -q '127.0.0.2 does not answer' "$logs/recv" || fail "recv does not say that the board is not there"
 recv 2 --board 127.0.0.2 --msg-size 5
-recv 1 --board not.an.address
+recv 2 --board not.an.address
 recv 2 --board 127.0.0.2 --gap-us -1
 recv 2 --board 127.0.0.2 --messages 4294967296
 recv 2 --board 127.0.0.2 --seconds nan
@@ -237,7 +237,7 @@ recv 1 --board 127.0.0.1 --streams 2 --messages 50
 grep -q '127.0.0.1 refused: NO_QP' "$logs/recv" || fail "recv does not say NO_QP"
 grep -q 'one stream more than --streams 1: NO_QP' "$logs/sender" || fail "send does not say NO_QP"
 finish sender 20
-for wrong in '' '127.0.0.1 --listen 127.0.0.1'; do
+for wrong in "" "127.0.0.1 --listen 127.0.0.1" 127.0.0; do
   rc=0
   # shellcheck disable=SC2086
   timeout 60 "$tool" send $wrong >"$logs/send" 2>&1 || rc=$?
@@ -258,6 +258,9 @@ finish passive 20
 note "ok a message that is too large"
 
 # --- the curve
+rc=0
+timeout 60 "$tool" daq-sweep --output "$work/nowhere/curve" >"$logs/sweep" 2>&1 || rc=$?
+[ "$rc" = 1 ] && grep -q 'cannot write .*/nowhere/curve.json' "$logs/sweep" || fail "a sweep without a place for its result: exit status $rc"
 timeout 120 "$tool" daq-sweep --sizes 64,5120 --depths 4,64 --seconds 0.1 --output "$work/curve" >"$logs/sweep" 2>&1 ||
   fail "daq-sweep fails"
 python3 - "$work/curve" <<'CHECK' || fail "the curve's files are not as they should be"

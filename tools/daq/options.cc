@@ -1,6 +1,8 @@
 // Options that several commands have.
 #include "tools/daq/options.h"
 
+#include <arpa/inet.h>
+
 #include "daq/board_queue_pair.h"
 
 namespace verbena::daqtool {
@@ -45,6 +47,14 @@ void parse(CLI::App& app, int argc, char** argv) {
     if (error.get_exit_code() == 0) throw Ended{app.exit(error)};
     throw;
   }
+}
+
+uint32_t parse_ip(const std::string& text) {
+  in_addr a{};
+  if (::inet_pton(AF_INET, text.c_str(), &a) != 1) {
+    throw CLI::ValidationError("'" + text + "' is not an IPv4 address; boards have no others");
+  }
+  return ntohl(a.s_addr);
 }
 
 uint32_t cycles_of(double microseconds) {

@@ -31,6 +31,8 @@ struct Addresses {  // as text, until all options are read
   std::string own, peer;
   std::vector<std::string> boards;
 };
+// Anything else is a wrong command line.
+uint32_t parse_ip(const std::string& text);
 
 // An option, where its value goes, and what people call that value.
 template <typename T>

@@ -24,9 +24,11 @@ int send_command(int argc, char** argv) {
   bool json = false;
   double gap_us = 0;
   auto* const host = add(app, "HOST", addresses.peer, "", "Where `verbena recv` waits");
-  auto* const listening = add(app, "--listen", listen, "ADDRESS",
-                              "Wait for receivers on this address, one of this host's")
-                              ->excludes(host);
+  auto* const listening =
+      add(app, "--listen", listen, "ADDRESS",
+          "Wait for receivers on this address, one of this host's; end when --streams "
+          "were served")
+          ->excludes(host);
   add(app, "--port", options.receiver_port, "PORT", "HOST's UDP port (default 17186)")
       ->check(kPort)
       ->needs(host);

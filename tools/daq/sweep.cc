@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "daq/board.h"
 #include "tools/daq/plot.h"
@@ -152,12 +153,22 @@ Chart chart_of(const Rows& rows, const std::string& title, const std::string& ax
   return chart;
 }
 
-void write_file(const std::string& name, const std::string& text) {
-  std::ofstream file(name);
-  file << text;
-  if (!file.flush()) throw Trouble(with_errno("cannot write " + name));
-  fmt::print("{}\n", name);
-}
+// Opened before anything is measured: a sweep is long, and its result must have a place.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string name) : name_(std::move(name)), file_(name_) {
+    if (!file_) throw Trouble(with_errno("cannot write " + name_));
+  }
+  void write(const std::string& text) {
+    file_ << text;
+    if (!file_.flush()) throw Trouble(with_errno("cannot write " + name_));
+    fmt::print("{}\n", name_);
+  }
+
+ private:
+  std::string name_;
+  std::ofstream file_;
+};
 
 }  // namespace
 
@@ -166,6 +177,11 @@ bool run_sweep(const SweepOptions& wanted) {
   if (options.sizes.empty())
     options.sizes = {64, 256, 1024, 4096, 5120, 16384, 65536, 262144, 1 << 20, 4 << 20};
   if (options.depths.empty()) options.depths = {1, 4, 16, 64, 256, 1024, 4096, 32768};
+  std::optional<OutputFile> json, svg;
+  if (!options.output.empty()) {
+    json.emplace(options.output + ".json");
+    svg.emplace(options.output + ".svg");
+  }
   std::unique_ptr<BoardProcess> board;
   uint64_t wrap = 0;  // the board's
   bool good = true;
@@ -206,19 +222,17 @@ bool run_sweep(const SweepOptions& wanted) {
     by_depth.push_back(measure_row(options.depth_bytes, receives));
     print_row(std::to_string(receives), by_depth.back());
   }
-  if (!options.output.empty()) {
+  if (json) {
     fmt::print("\n");
-    write_file(options.output + ".json",
-               fmt::format("{{\"operation\": \"{}\", \"seconds\": {}, \"over_size\": "
-                           "[{}\n],\n\"over_receives\": [{}\n]}}\n",
-                           op, options.seconds, json_of(by_size), json_of(by_depth)));
-    write_file(
-        options.output + ".svg",
-        draw_svg({chart_of(by_size, fmt::format("{}, one stream", op), "message size in bytes",
-                           &Point::bytes),
-                  chart_of(by_depth,
-                           fmt::format("{}, messages of {}", op, size_text(options.depth_bytes)),
-                           "receives posted", &Point::receives)}));
+    json->write(
+        fmt::format("{{\"operation\": \"{}\", \"seconds\": {}, \"over_size\": "
+                    "[{}\n],\n\"over_receives\": [{}\n]}}\n",
+                    op, options.seconds, json_of(by_size), json_of(by_depth)));
+    svg->write(draw_svg(
+        {chart_of(by_size, fmt::format("{}, one stream", op), "message size in bytes",
+                  &Point::bytes),
+         chart_of(by_depth, fmt::format("{}, messages of {}", op, size_text(options.depth_bytes)),
+                  "receives posted", &Point::receives)}));
   }
   return good && !interrupted();
 }

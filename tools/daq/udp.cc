@@ -42,14 +42,6 @@ Instant now() {
   return {int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
 }
 
-uint32_t parse_ip(const std::string& text) {
-  in_addr a{};
-  if (::inet_pton(AF_INET, text.c_str(), &a) != 1) {
-    throw Trouble("'" + text + "' is not an IPv4 address; boards have no others");
-  }
-  return ntohl(a.s_addr);
-}
-
 uint32_t source_address_to(uint32_t peer) {
   const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   sockaddr_in a = address_of(peer, daq::kBoardPort);

@@ -28,8 +28,6 @@ void print_line(std::FILE* to, const std::string& text) noexcept;
 
 Instant now();
 
-// "127.0.0.2" as a number. Throws Trouble for what is not an IPv4 address.
-uint32_t parse_ip(const std::string& text);
 // The address of this host from which `peer` is reached.
 uint32_t source_address_to(uint32_t peer);
 
