@@ -8,9 +8,9 @@
 namespace verbena::core {
 namespace {
 
-// One queue pair's share of a turn before the next one gets its own.
+// One queue pair's share of a turn before the next one gets its own: about what leaves in one go.
 constexpr uint32_t kPacketsPerQpAndRound = 32;
-constexpr uint32_t kBytesPerQpAndRound = kPacketsPerQpAndRound * 1024;
+constexpr uint32_t kBytesPerQpAndRound = 64 * 1024;
 constexpr uint32_t kRoundsAlone = 16;
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
@@ -100,6 +100,7 @@ void Engine::drop_from_lists(QueuePair& qp) {
     std::replace(ready_.begin(), ready_.end(), &qp, static_cast<QueuePair*>(nullptr));
   if (qp.in_waiting_list && qp.window() != nullptr) std::erase(qp.window()->waiting, &qp);
   qp.in_ready_list = qp.in_waiting_list = false;
+  end_promise(qp);
 }
 
 PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
@@ -332,10 +333,9 @@ void Engine::fail_overrun(Instant now) {
 }
 
 // As many as the window has room for, in the order they asked. Each of them comes back here when it
-// has sent, so those behind it get their turn.
+// has sent, so those behind it get their turn. The room of those who have not sent yet is theirs.
 void Engine::wake_waiting(PeerWindow& window, Instant now) {
-  uint32_t room = window.room();
-  while (room > 0 && !window.waiting.empty()) {
+  while (window.room() > window.promised && !window.waiting.empty()) {
     QueuePair* qp = window.waiting.front();
     window.waiting.pop_front();
     qp->in_waiting_list = false;
@@ -344,9 +344,15 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
       schedule(*qp);
       continue;
     }
+    qp->promised = true;
+    window.promised += kBytesPerQpAndRound;
     make_ready(*qp);
-    room -= std::min(room, kBytesPerQpAndRound);
   }
+}
+
+void Engine::end_promise(QueuePair& qp) {
+  if (!std::exchange(qp.promised, false)) return;
+  qp.window()->promised -= kBytesPerQpAndRound;
 }
 
 void Engine::make_ready(QueuePair& qp) {
@@ -362,6 +368,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
+    end_promise(*qp);
     const bool full = qp->type() != QpType::Ud && sink.full(qp->attributes().path);
     if (full) {
       qp->go_without_peer(sink, now);

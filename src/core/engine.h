@@ -112,6 +112,7 @@ class Engine {
   void after_change(QueuePair& qp, Instant now);
   void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
+  void end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void schedule(QueuePair& qp);
   void sweep_deadlines();

@@ -72,6 +72,7 @@ class PeerWindow {
   uint8_t slot = 0;
   uint32_t users = 0;
   std::deque<QueuePair*> waiting;  // want to send, in the order they asked
+  uint32_t promised = 0;           // room of those who were woken and have not sent yet
 
  private:
   uint32_t limit_ = kInitial;

@@ -101,6 +101,7 @@ class QueuePair {
   // For the engine's lists.
   bool in_ready_list = false;
   bool in_waiting_list = false;
+  bool promised = false;           // was woken for room in the window, and has not sent since
   uint64_t serial = 0;             // among all that the engine ever made
   Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
   void* owner = nullptr;           // the ABI's object around this one

@@ -155,10 +155,40 @@ TEST_F(SharedWindowTest, TheLastPacketBeforeItClosesAsksForAnAck) {
   EXPECT_NE(engine_.next_deadline(), kNever);
 }
 
+// More than the share of the one that is first in the line.
 TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
   qp_ = hog_;
-  receive_ack(110);
+  receive_ack(118);
   EXPECT_TRUE(waiter_goes());
+}
+
+// Two acknowledgements of eight packets make room for two turns. Whoever is woken for nothing has
+// gone to the end of the line for it.
+TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
+  for (uint32_t i = 0; i < 6; ++i) {
+    qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000 + 1000 * i});
+    ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
+  }
+  const PeerWindow& window = *hog_->window();
+  const size_t waiting = window.waiting.size();
+  qp_ = hog_;
+  receive_ack(107);
+  receive_ack(115);
+  EXPECT_EQ(window.waiting.size(), waiting - 2);
+  EXPECT_FALSE(transmit().empty());
+  EXPECT_FALSE(window.open());
+  EXPECT_EQ(window.promised, 0u);
+}
+
+TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
+  qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  qp_ = hog_;
+  receive_ack(107);
+  ASSERT_GT(waiter_->window()->promised, 0u);
+  engine_.destroy_qp(hog_, now_);
+  EXPECT_TRUE(waiter_goes());
+  EXPECT_EQ(waiter_->window()->promised, 0u);
 }
 
 // It takes no room in the window, and does not wait for any.
@@ -201,7 +231,7 @@ TEST_F(EngineTest, TheLastPacketOfATurnAsksForAnAck) {
   ASSERT_NE(first_of_y, sent.begin());
   ASSERT_NE(first_of_y, sent.end());
   const Sent& last_of_turn = *std::prev(first_of_y);
-  EXPECT_EQ(last_of_turn.psn(), 107u);
+  EXPECT_EQ(last_of_turn.psn(), 115u);
   EXPECT_TRUE(last_of_turn.packet.bth.ack_request);
 }
 
