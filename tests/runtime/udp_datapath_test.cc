@@ -113,6 +113,35 @@ TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
   }
 }
 
+// As much as PeerWindow lets out at once, in as many trains as can be: nothing of it is written
+// over before the receiver looks.
+TEST(UdpDatapath, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
+  Process a;
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  uint32_t psn = 0;
+  const auto push_long_train = [&] {
+    for (int i = 0; i < 5; ++i) a.push(path, b.slot(), psn++, 4096);
+  };
+  push_long_train();
+  a.udp->flush();
+  ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
+  for (int flush = 0; flush < 3; ++flush) {
+    push_long_train();
+    for (size_t i = 0; i < 240; ++i) a.push(path, b.slot(), psn++, 4 + 4 * (i % 30));
+    a.udp->flush();
+  }
+  run({&a, &b}, [&] { return b.packets.size() >= psn; });
+  EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
+  ASSERT_EQ(b.packets.size(), psn);
+  for (uint32_t i = 0; i < psn; ++i) {
+    ASSERT_EQ(b.psn(i), i);
+    ASSERT_TRUE(b.intact(i));
+  }
+}
+
 // What is not acknowledged may get ahead of its receiver: it is copied.
 TEST(UdpDatapath, UnreliableTrainsAreAlwaysCopied) {
   Process a;

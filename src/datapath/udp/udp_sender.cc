@@ -35,6 +35,9 @@ constexpr size_t kSmallPacket = 512;
 // How long a flush waits, once, for a full socket to drain into the network.
 constexpr int kFullSocketPatienceMs = 1;
 constexpr Duration kWarningPause = seconds(1);
+// Each train in lent memory begins at a page. Many of smaller packets would take more of it than
+// what PeerWindow lets out at once.
+constexpr size_t kLeastLentPacket = 1024;
 // Peer processes with lent memory; to further ones everything is copied.
 constexpr size_t kMostLent = 16;
 
@@ -169,8 +172,9 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& pack
       return last;
     }
   }
-  LentMemory* const lent =
-      path.in_bulk && waits_for_acknowledgement(packet) ? lent_memory(path, slot) : nullptr;
+  const bool lend =
+      path.in_bulk && packet_bytes >= kLeastLentPacket && waits_for_acknowledgement(packet);
+  LentMemory* const lent = lend ? lent_memory(path, slot) : nullptr;
   trains_.push_back({.path = &path,
                      .begin = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_.get() + used_,
                      .bytes = packet_bytes,
