@@ -237,8 +237,9 @@ declare -A GID # by "side IPv4" and "side IPv6"
 start() {
     local side=$1 log=$2 command=$3
     if [[ $side = verbena ]]; then
+        # Not a function's: the job is the program itself, and ends when it is killed.
         # shellcheck disable=SC2086
-        in_ns timeout -k 5 $CASE_LIMIT_S "$VERBENA_BUILD/verbena" run -- $command >"$log" 2>&1 </dev/null &
+        ip netns exec "$NS" timeout -k 5 $CASE_LIMIT_S "$VERBENA_BUILD/verbena" run -- $command >"$log" 2>&1 </dev/null &
     else
         on_guest "$([[ $side = rxe ]] && echo 0 || echo 1)" "exec timeout -k 5 $CASE_LIMIT_S $command" >"$log" 2>&1 &
     fi
