@@ -140,6 +140,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
                         uint32_t payload_bytes) {
   wire::TxPacket tx;
   tx.cut_bytes = packet.cut_bytes;
+  tx.in_window = packet.in_window;
   tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
   tx.payload = payload;

@@ -265,6 +265,7 @@ bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool as
   p.bth.psn = piece.first;
   if (peer_selective_) p.bth.mark = early ? qp_.our_marks().early : qp_.our_marks().wants;
   p.bth.ack_request = true;
+  p.in_window = !piece.repeated;
   p.xrc_srqn = wqe.remote_srqn;
   switch (wqe.op) {
     case SendOp::Read:

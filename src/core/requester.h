@@ -77,6 +77,7 @@ class Requester final : public SendSide {
     Place at;
     uint32_t packets = 1;
     wire::Psn first{0};
+    bool repeated = false;
     wire::Psn end() const { return first + packets; }
   };
 

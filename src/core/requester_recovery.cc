@@ -281,7 +281,8 @@ Requester::Piece Requester::piece_to_repeat(wire::Psn psn) {
 // Sends what makes `psn` arrive. What the same packet asks for beyond that, without need, changes
 // nothing in the books: an answer may still be to the first request.
 bool Requester::repeat(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now) {
-  const Piece piece = piece_to_repeat(psn);
+  Piece piece = piece_to_repeat(psn);
+  piece.repeated = true;
   if (!push_request(piece, sink, ask_for_ack)) return false;
   const bool executed = is_before(psn, board_->executed);
   for (wire::Psn part = piece.first; part != piece.end(); part = part + 1) {

@@ -77,6 +77,9 @@ struct Link {
   bool calls = false;  // we called
   bool connected = false;
   bool asked = false;  // a message of ours is not answered yet
+  bool sending =
+      false;  // the last one is not completed yet: its memory is taken, and a queue's place
+  bool must_answer = false;
   Identity peer{};
   uint64_t sequence = 0;
   Clock::time_point due;    // when to send the next, or to call again
@@ -160,7 +163,7 @@ class Member {
     }
     if (!link.calls || now < link.due) return;
     if (link.id == nullptr && !quiet_) call(link);
-    if (link.connected && !link.asked) send(link, now);
+    if (link.connected && !link.asked && !link.sending) send(link, now);
   }
 
   void call(Link& link) {
@@ -255,6 +258,7 @@ class Member {
     Message& out = link.memory.out;
     if (link.calls) out.fill(index_, static_cast<uint32_t>(::getpid()), ++link.sequence);
     link.asked = link.calls;
+    link.sending = true;
     link.since = now;
     ibv_sge sge{reinterpret_cast<uint64_t>(&out), sizeof out, link.mr->lkey};
     ibv_send_wr message{}, write{}, *bad = nullptr;
@@ -292,6 +296,9 @@ class Member {
         end(link, ibv_wc_status_str(wc.status));
       } else if (wc.opcode == IBV_WC_RECV) {
         on_message(link);
+      } else {
+        link.sending = false;
+        if (link.must_answer) answer(link);
       }
     }
   }
@@ -309,9 +316,15 @@ class Member {
     ++link.sequence;
     must(in.holds(link.peer.index, link.peer.pid, link.sequence), "message");
     must(std::memcmp(&link.memory.written, &in, sizeof in) == 0, "written memory");
-    link.memory.out = in;
+    link.must_answer = true;
+    if (!link.sending) answer(link);
+  }
+
+  void answer(Link& link) {
+    link.must_answer = false;
+    link.memory.out = link.memory.in;
     receive(link);
-    send(link, now);
+    send(link, Clock::now());
   }
 
   void end(Link& link, const std::string& why) {
@@ -332,7 +345,7 @@ class Member {
     link.id = nullptr;
     link.mr = nullptr;
     link.cq = nullptr;
-    link.connected = link.asked = false;
+    link.connected = link.asked = link.sending = link.must_answer = false;
   }
 
   const uint32_t index_;

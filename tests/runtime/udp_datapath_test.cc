@@ -142,20 +142,25 @@ TEST(UdpDatapath, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
   }
 }
 
-// What is not acknowledged may get ahead of its receiver: it is copied.
-TEST(UdpDatapath, UnreliableTrainsAreAlwaysCopied) {
+// What no window limits may get ahead of its receiver: it is copied, also where it could join what
+// is not.
+TEST(UdpDatapath, WhatIsNotInTheWindowIsCopied) {
   Process a;
   Process b;
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
   const auto path = a.path_to(b, kLoopback4, kLoopback4);
   settle({&a, &b});
   for (uint32_t batch = 0; batch < 4; ++batch) {
-    for (uint32_t i = 0; i < 12; ++i) {
-      a.push(path, b.slot(), i, 4096, wire::with_base(wire::kUcBase, wire::Opcode::RcSendOnly));
-    }
+    for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), i, 4096, false);
     a.udp->flush();
   }
   EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+  const uint64_t trains = a.counter("udp_trains_sent");
+  for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, true);
+  for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, false);
+  a.udp->flush();
+  EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? 1u : 0u);
+  EXPECT_EQ(a.counter("udp_trains_sent"), trains + (PageLender().works() ? 2 : 1));
 }
 
 // The kernel's patience with what we lend ends: the same train leaves as a copy, and nothing of the

@@ -1,9 +1,10 @@
 // Memory whose pages the kernel sends from, instead of copying what lies in them.
 //
 // It does not say when it is done with a page. So each peer process has memory of its own, several
-// times what may be under way to it at once: when a place comes round again, what was sent from it
-// has been acknowledged. Should a packet still wait somewhere, its ICRC no longer fits and it
-// counts as lost; and whatever else is read there was meant for that same process.
+// times what may be under way to it for the first time (TxPacket::in_window): when a place comes
+// round again, what was sent from it has been acknowledged. Should a packet of a queue pair that
+// was given up still wait somewhere, its ICRC no longer fits; and whatever else is read there was
+// meant for that same process.
 #pragma once
 
 #include <cstddef>

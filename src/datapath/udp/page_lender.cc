@@ -42,8 +42,8 @@ bool PageLender::fill_pipe(std::span<std::byte> bytes) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const iovec part{bytes.data(), bytes.size()};
   const long taken = ::syscall(SYS_vmsplice, pipe_in_.get(), &part, 1, SPLICE_F_NONBLOCK);
-  if (taken < 0) note(errno);
-  return taken == static_cast<long>(bytes.size());
+  works_ = taken == static_cast<long>(bytes.size());  // forbidden, or too small a pipe: for good
+  return works_;
 }
 
 bool PageLender::send(int fd, msghdr message, std::span<std::byte> bytes) {
@@ -54,14 +54,13 @@ bool PageLender::send(int fd, msghdr message, std::span<std::byte> bytes) {
     // syscall(): nobody is to be cancelled between the two.
     if (::syscall(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) ==
         static_cast<long>(kHeadBytes)) {
-      const size_t rest = bytes.size() - kHeadBytes;
-      if (::syscall(SYS_splice, pipe_out_.get(), nullptr, fd, nullptr, rest, SPLICE_F_NONBLOCK) ==
-          static_cast<long>(rest)) {
-        return true;
-      }
-      note(errno);
-      // What the socket still holds must not become part of what follows. It leaves; its ICRC is
-      // wrong.
+      const auto rest = static_cast<long>(bytes.size() - kHeadBytes);
+      const long sent =
+          ::syscall(SYS_splice, pipe_out_.get(), nullptr, fd, nullptr, rest, SPLICE_F_NONBLOCK);
+      if (sent == rest) return true;
+      works_ = sent < 0 && errno != EINVAL && errno != ENOSYS && errno != EPERM;
+      // What the socket still holds must not become part of what follows. It leaves, and its last
+      // packet is no good.
       const int off = 0;
       ::setsockopt(fd, IPPROTO_UDP, UDP_CORK, &off, sizeof off);
     }
@@ -70,10 +69,6 @@ bool PageLender::send(int fd, msghdr message, std::span<std::byte> bytes) {
   pipe_out_.reset();
   pipe_in_.reset();
   return false;
-}
-
-void PageLender::note(int error) {
-  works_ = error != EINVAL && error != ENOSYS && error != EPERM && error != EOPNOTSUPP;
 }
 
 }  // namespace verbena::datapath

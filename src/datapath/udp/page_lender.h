@@ -27,8 +27,6 @@ class PageLender {
 
  private:
   bool fill_pipe(std::span<std::byte> bytes);
-  // Whether it is worth trying again.
-  void note(int error);
 
   bool works_ = false;
   UniqueFd pipe_out_;

@@ -44,13 +44,6 @@ constexpr size_t kMostLent = 16;
 constexpr size_t kControlBytes =
     CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
 
-// Only such packets are kept from getting ahead of their receiver, by PeerWindow.
-bool waits_for_acknowledgement(const wire::TxPacket& packet) {
-  const auto& info = wire::info_of(load_u8(packet.header.data()));
-  return (info.transport == wire::Transport::Rc || info.transport == wire::Transport::Xrc) &&
-         (info.verb == wire::Verb::Send || info.verb == wire::Verb::Write);
-}
-
 std::string print(const wire::Gid& gid) {
   char text[INET6_ADDRSTRLEN];
   const bool v4 = gid.is_ipv4();
@@ -163,8 +156,9 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& pack
   if (!trains_.empty()) {
     Train& last = trains_.back();
     if (last.path == &path && last.slot == slot && !last.closed && packet_bytes <= last.stride &&
-        last.segments < kMaxSegments && last.bytes + packet_bytes <= kMaxTrainBytes &&
-        path.may_segment && path.endpoint->kernel_segments) {
+        (packet.in_window || !last.lent) && last.segments < kMaxSegments &&
+        last.bytes + packet_bytes <= kMaxTrainBytes && path.may_segment &&
+        path.endpoint->kernel_segments) {
       last.closed = packet_bytes < last.stride;
       last.bytes += packet_bytes;
       ++last.segments;
@@ -172,8 +166,7 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& pack
       return last;
     }
   }
-  const bool lend =
-      path.in_bulk && packet_bytes >= kLeastLentPacket && waits_for_acknowledgement(packet);
+  const bool lend = path.in_bulk && packet_bytes >= kLeastLentPacket && packet.in_window;
   LentMemory* const lent = lend ? lent_memory(path, slot) : nullptr;
   trains_.push_back({.path = &path,
                      .begin = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_.get() + used_,
@@ -227,7 +220,10 @@ void UdpSender::send_trains(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {
     const Train& train = trains_[i];
-    if (!train.lent || train.bytes < PageLender::kLeastBytes || !lender_.works()) continue;
+    if (!train.lent || train.bytes < PageLender::kLeastBytes || !lender_.works() ||
+        train.stride > train.path->max_datagram_bytes) {
+      continue;
+    }
     send_copies(to_copy, i);
     to_copy = send_lent(train) ? i + 1 : i;
   }
