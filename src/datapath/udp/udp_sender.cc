@@ -69,6 +69,13 @@ struct UdpSender::Messages {
   std::array<iovec, kMaxPackets> parts{};
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxPackets> controls{};
 
+  // How many were sent, or -1.
+  long send(int fd, size_t first, size_t count) {
+    constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (count > 1) return ::syscall(SYS_sendmmsg, fd, &headers[first], count, kFlags);
+    return ::syscall(SYS_sendmsg, fd, &headers[first].msg_hdr, kFlags) < 0 ? -1 : 1;
+  }
+
   void set(size_t i, const Train& train) {
     const UdpPath& path = *train.path;
     parts[i] = {train.begin, train.bytes};
@@ -246,8 +253,7 @@ void UdpSender::send_copies(size_t first, size_t end) {
   for (size_t i = first; i < end; ++i) messages_->set(i - first, trains_[i]);
   const int fd = trains_[first].path->endpoint->send.fd.get();
   for (size_t next = first; next < end;) {
-    const long sent = ::syscall(SYS_sendmmsg, fd, &messages_->headers[next - first], end - next,
-                                MSG_DONTWAIT | MSG_NOSIGNAL);
+    const long sent = messages_->send(fd, next - first, end - next);
     if (sent <= 0) {
       if (!on_send_error(trains_[next], errno)) ++next;
       continue;
