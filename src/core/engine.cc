@@ -246,7 +246,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (packet_.bth.destination == wire::kMulticastQpn) {
       on_multicast(packet_, *rx.meta, now);
-      arrivals.messages = true;
+      arrivals.messages = arrivals.receives = true;
       continue;
     }
     QueuePair* qp = find(packet_.bth.destination);
@@ -262,6 +262,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
       arrivals.responses = true;
     } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
       arrivals.messages = true;
+      if (verb == wire::Verb::Send || packet_.op.has_immediate) arrivals.receives = true;
     } else {
       arrivals.answers_due = true;
     }
@@ -359,6 +360,14 @@ void Engine::make_ready(QueuePair& qp) {
   if (qp.in_ready_list) return;
   qp.in_ready_list = true;
   ready_.push_back(&qp);
+}
+
+bool Engine::only_answers_to_send(Instant now) const {
+  return !management_.anything_to_send() &&
+         std::all_of(ready_.begin() + static_cast<ptrdiff_t>(ready_head_), ready_.end(),
+                     [&](QueuePair* qp) {
+                       return qp == nullptr || qp->requests(now) == SendSide::Readiness::No;
+                     });
 }
 
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {

@@ -36,6 +36,7 @@ class Engine {
   // What came in, for an owner that wonders whether its answer may wait a moment.
   struct Arrivals {
     bool messages : 1 = false;     // SEND and WRITE: an acknowledgement is due at most
+    bool receives : 1 = false;     // some of them take a receive
     bool answers_due : 1 = false;  // READ, atomics, MADs
     bool responses : 1 = false;
   };
@@ -48,6 +49,8 @@ class Engine {
   // Not later than next_deadline(), and quicker: what spins asks this.
   Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
   bool anything_to_send() const { return !ready_.empty() || management_.anything_to_send(); }
+  // All of it answers what peers asked.
+  bool only_answers_to_send(Instant now) const;
 
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);

@@ -155,8 +155,12 @@ class Nic {
   // acknowledgements.
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
   Outcome turn(Owe owe);  // one bounded turn
+  bool owes() const { return owed_since_ != kNever; }
   bool may_hold_for_reply() const;
+  bool may_wait(core::Engine::Arrivals arrivals, size_t packets, Instant at) const;
+  Duration patience() const;
   bool poller_at_work(Instant at) const;
+  void met_poller();
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
   void narrow_paths(Instant at);
@@ -237,7 +241,8 @@ class Nic {
   uint32_t penalty_ = 64;             // what distrust_ becomes when it is next disappointed
   uint32_t good_looks_ = 0;
   uint32_t polls_met_ = 0;
-  bool owed_ = false;               // a turn left something unsent
+  Instant owed_since_ = kNever;     // when a turn left something unsent
+  Owe owed_to_ = Owe::Nothing;      // and what for
   uint32_t hold_penalty_left_ = 0;  // wakings until acknowledgements are held for a reply again
   uint32_t hold_penalty_ = 64;
   uint32_t paid_in_a_row_ = 0;

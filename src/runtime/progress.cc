@@ -115,17 +115,18 @@ Nic::Outcome Nic::turn(Owe owe) {
   if (!packets.empty()) datapath_->release();
   Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
-  // what is owed along with it. So may one who spins on the memory that was written; but one who
+  // what is owed along with it. So may one who looks at the memory that was written; but one who
   // waits for an event gets that after the acknowledgement has left, as from hardware.
   const bool completed = engine_->state().completions != completions_before;
-  const bool hold = arrivals.messages && !arrivals.answers_due &&
-                    ((owe == Owe::ToPoller && completed) ||
-                     (owe == Owe::ToReply && !completed && !arrivals.responses &&
-                      packets.size() < kBurstPackets));
+  const bool hold =
+      arrivals.messages && !arrivals.answers_due &&
+      (owe == Owe::ToPoller ? completed
+                            : owe == Owe::ToReply && may_wait(arrivals, packets.size(), at));
   if (hold) {
-    owed_ = true;
+    owed_since_ = at;
+    owed_to_ = owe;
   } else {
-    owed_ = false;
+    owed_since_ = kNever;
     outcome.unfinished |= engine_->poll_transmit(datapath_->sink(), at);
     datapath_->flush();
   }
@@ -151,7 +152,7 @@ void Nic::log_notice() {
 // A caller's thread sends a bounded amount: READ answers can be gigabytes. The rest is the
 // thread's.
 void Nic::transmit(Instant at) {
-  owed_ = false;
+  owed_since_ = kNever;
   bool more = true;
   for (int i = 0; more && i < kRoundsPerCall; ++i) {
     more = engine_->poll_transmit(datapath_->sink(), at);
@@ -252,11 +253,21 @@ void Nic::turn_for_poller() {
       wake_thread();
     }
   }
-  const bool unfinished = turn(watching_ ? Owe::Nothing : Owe::ToPoller).unfinished;
+  const Owe owe = !watching_ ? Owe::ToPoller : may_hold_for_reply() ? Owe::ToReply : Owe::Nothing;
+  const Outcome outcome = turn(owe);
   last_poll_.store(turned_at_, std::memory_order_relaxed);
-  const bool hand_over = unfinished && watching_;
+  bool wake = false;
+  if (watching_) {
+    wake = outcome.unfinished;
+    if (owes()) {
+      met_poller();
+      // What it does not pay itself, soon, is the thread's to pay, who must know.
+      wake |= sleeping_until_ > turned_at_ + kProvenPatience;
+      if (wake) sleeping_until_ = kAwake;
+    }
+  }
   unlock();
-  if (hand_over) wake_thread();
+  if (wake) wake_thread();
 }
 
 void Nic::arm(core::CompletionQueue& cq, core::Armed level) {
@@ -286,7 +297,7 @@ bool Nic::work_until_quiet() {
     const bool more = outcome.received || outcome.unfinished;
     found |= outcome.received;
     deliver();
-    if (owed_) break;
+    if (owes()) break;
     if (more) quiet_since = turned_at_;
     const bool burst = watching_ && received() - before >= kBurstPackets;
     if (!more && (!burst || turned_at_ - quiet_since > kLinger)) break;
@@ -307,6 +318,17 @@ bool Nic::work_until_quiet() {
 // vain.
 bool Nic::may_hold_for_reply() const { return watching_ && hold_penalty_left_ == 0; }
 
+// The answer to what came: only where memory was written, nobody is about to be woken, and nothing
+// of our own waits behind it.
+bool Nic::may_wait(core::Engine::Arrivals arrivals, size_t packets, Instant at) const {
+  return !arrivals.receives && packets < kBurstPackets && engine_->state().notified.empty() &&
+         engine_->only_answers_to_send(at);
+}
+
+Duration Nic::patience() const {
+  return paid_in_a_row_ < kProven ? kFirstPatience : kProvenPatience;
+}
+
 void Nic::settle_debt(bool paid_by_reply) {
   if (paid_by_reply) {
     hold_penalty_ = kFirstPenalty;
@@ -316,6 +338,11 @@ void Nic::settle_debt(bool paid_by_reply) {
     hold_penalty_ = std::min(hold_penalty_ * 2, kLongestHoldPenalty);
     hold_penalty_left_ = hold_penalty_;
   }
+}
+
+// A poller that is at work far more often than not when packets come is there after all.
+void Nic::met_poller() {
+  if (++polls_met_ >= kPollsMet) distrust_ = 0;
 }
 
 // It has the watch, and it polls.
@@ -342,9 +369,9 @@ void Nic::run_background() {
     const Instant at = runtime::now();
     Instant until = std::min(next_deadline(), udp_->deadline());
     if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
-    const bool holding = owed_ && watching_;
-    if (holding)
-      until = std::min(until, at + (paid_in_a_row_ < kProven ? kFirstPatience : kProvenPatience));
+    const Instant held_since = watching_ ? owed_since_ : kNever;
+    const bool holding = held_since != kNever;
+    if (holding) until = std::min(until, held_since + patience());
     // While there is traffic, wake now and then anyway: then a post need not wake us for its
     // deadline.
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
@@ -403,8 +430,14 @@ void Nic::run_background() {
       suspected_poll_ = last_poll;
       if (polled || suspicious_) continue;
     }
-    if (holding) settle_debt(!owed_);
-    if (owed_) transmit(clock_.now());
+    if (holding) settle_debt(owed_since_ != held_since);
+    if (watching_ && owes() && owed_to_ == Owe::ToReply && owed_since_ != held_since) {
+      // A poller took what woke us, or has just told us, and is about to answer.
+      const bool taken = fds[0].revents == 0 || owed_since_ >= woke_at;
+      const bool due = std::min(next_deadline(), udp_->deadline()) <= woke_at;
+      if (taken && !due && woke_at - owed_since_ < patience()) continue;
+    }
+    if (owes()) transmit(clock_.now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;
     bool found = work_until_quiet();
     if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {
@@ -417,10 +450,9 @@ void Nic::run_background() {
     }
     if (watching_) {
       if (distrust_ > 0) --distrust_;
-      // A poller that is at work far more often than not when packets come is there after all.
       if (fds[0].revents != 0) {
         if (!just_polled) polls_met_ -= std::min(polls_met_, 2u);
-        if (just_polled && ++polls_met_ >= kPollsMet) distrust_ = 0;
+        if (just_polled) met_poller();
       }
     } else {  // it went away with the watch
       if (found) {

@@ -180,6 +180,29 @@ TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatWentAway) {
   }
 }
 
+// One who polls may owe the acknowledgement of what was written. Without a timeout nobody asks for
+// it again: it comes because somebody pays, or not at all.
+TEST_F(NicTest, WhatAPollerOwesIsPaidWithoutIt) {
+  End from, to;
+  for (End* end : {&from, &to}) {
+    core::QpConfig config = a_.qp->config();
+    config.send_cq = config.receive_cq = &end->cq;
+    auto made = nic_->create_qp(config, nullptr);
+    ASSERT_TRUE(made.ok());
+    end->qp = made.value();
+  }
+  connect(from, to, 0);
+  connect(to, from, 0);
+  const core::Sge sge{a_.address(), 64, a_.key};
+  for (uint64_t i = 0; i < 300; ++i) {
+    ASSERT_TRUE(post(from, write(sge, i)).ok());
+    for (uint64_t polls = 0; polls <= i % 3; ++polls) nic_->turn_for_poller();
+    ASSERT_EQ(wait_passively(from).status, core::WcStatus::Success);
+  }
+  EXPECT_TRUE(nic_->destroy_qp(from.qp, nullptr).ok());
+  EXPECT_TRUE(nic_->destroy_qp(to.qp, nullptr).ok());
+}
+
 TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
   constexpr int kThreads = 3, kEach = 300;
   std::atomic<int> done{0};
