@@ -2,12 +2,18 @@
 #include "datapath/udp/udp_datapath.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <thread>
 
 #include "datapath/udp/lent_memory.h"
 #include "datapath/udp/page_lender.h"
@@ -187,6 +193,48 @@ TEST(UdpDatapath, WithoutDescriptorsForItLongTrainsAreCopied) {
   ASSERT_EQ(b.packets.size(), psn);
   for (uint32_t i = 0; i < psn; ++i) ASSERT_TRUE(b.intact(i));
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
+}
+
+// From now on this thread alone gets EPERM for splice(), as in some sandboxes.
+bool forbid_splice() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_splice, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// The send was already open when the pages were refused: it is closed, and the train leaves once
+// more as a copy.
+TEST(UdpDatapath, WhereSplicingIsForbiddenLongTrainsAreCopied) {
+  if (!PageLender().works()) GTEST_SKIP() << "this kernel takes no pages";
+  Process a;
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  uint32_t psn = 0;
+  bool forbidden = false;
+  std::thread([&] {
+    forbidden = forbid_splice();
+    for (int batch = 0; forbidden && batch < 4; ++batch) {
+      for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), psn++, 4096);
+      a.udp->flush();
+      run({&a, &b}, [&] { return b.packets.size() >= psn; });
+    }
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "a filter for system calls cannot be set here";
+  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+  ASSERT_EQ(b.packets.size(), psn);
+  for (uint32_t i = 0; i < psn; ++i) {
+    ASSERT_EQ(b.psn(i), i);
+    ASSERT_TRUE(b.intact(i));
+  }
+  EXPECT_EQ(b.counter("udp_icrc_errors"), 1u) << "what the one attempt had begun";
 }
 
 TEST(UdpDatapath, ABatchTakesWhatItPromises) {
