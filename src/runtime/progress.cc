@@ -105,6 +105,7 @@ Nic::Outcome Nic::turn(Owe owe) {
     return {.received = false, .unfinished = false};
   }
   const uint64_t completions_before = engine_->state().completions;
+  const bool idle_before = !engine_->anything_to_send();
   core::Engine::Arrivals arrivals;
   if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
   if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
@@ -118,10 +119,12 @@ Nic::Outcome Nic::turn(Owe owe) {
   // what is owed along with it. So may one who looks at the memory that was written; but one who
   // waits for an event gets that after the acknowledgement has left, as from hardware.
   const bool completed = engine_->state().completions != completions_before;
-  const bool hold =
-      arrivals.messages && !arrivals.answers_due &&
-      (owe == Owe::ToPoller ? completed
-                            : owe == Owe::ToReply && may_wait(arrivals, packets.size(), at));
+  // What waited before does not wait longer, so that a debt is never renewed.
+  const bool new_debt = idle_before && !outcome.unfinished && engine_->anything_to_send();
+  const bool hold = arrivals.messages && !arrivals.answers_due &&
+                    (owe == Owe::ToPoller ? completed
+                                          : owe == Owe::ToReply && new_debt &&
+                                                may_wait(arrivals, packets.size(), at));
   if (hold) {
     owed_since_ = at;
     owed_to_ = owe;
@@ -262,7 +265,7 @@ void Nic::turn_for_poller() {
     if (owes()) {
       met_poller();
       // What it does not pay itself, soon, is the thread's to pay, who must know.
-      wake |= sleeping_until_ > turned_at_ + kProvenPatience;
+      wake |= sleeping_until_ > turned_at_ + patience();
       if (wake) sleeping_until_ = kAwake;
     }
   }
@@ -274,6 +277,7 @@ void Nic::arm(core::CompletionQueue& cq, core::Armed level) {
   const std::lock_guard lock(mutex_);
   cq.arm(level);
   watch(true);
+  if (owes() && owed_to_ == Owe::ToReply) transmit(clock_.now());  // nobody is about to reply
 }
 
 void Nic::poller_sleeps() {
@@ -436,6 +440,7 @@ void Nic::run_background() {
       const bool taken = fds[0].revents == 0 || owed_since_ >= woke_at;
       const bool due = std::min(next_deadline(), udp_->deadline()) <= woke_at;
       if (taken && !due && woke_at - owed_since_ < patience()) continue;
+      if (!holding) settle_debt(false);
     }
     if (owes()) transmit(clock_.now());
     if (hold_penalty_left_ > 0) --hold_penalty_left_;

@@ -1,3 +1,4 @@
+// Where the next train goes in a peer's lent memory.
 #include "datapath/udp/lent_memory.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// The system calls that lend pages to the kernel, and what is left behind when they are refused.
 #include "datapath/udp/page_lender.h"
 
 #include <fcntl.h>
