@@ -25,6 +25,18 @@
 namespace verbena::datapath {
 namespace {
 
+// One process that sends to another, and knows the way.
+struct UdpPair : testing::Test {
+  void SetUp() override {
+    ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+    path = a.path_to(b, kLoopback4, kLoopback4);
+    settle({&a, &b});
+  }
+  Process a;
+  Process b;
+  wire::PathId path{};
+};
+
 void exchange(const Gid& address) {
   Process a;
   Process b;
@@ -121,12 +133,7 @@ TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
 
 // As much as PeerWindow lets out at once, in as many trains as can be: nothing of it is written
 // over before the receiver looks.
-TEST(UdpDatapath, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
-  Process a;
-  Process b;
-  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+TEST_F(UdpPair, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
   uint32_t psn = 0;
   const auto push_long_train = [&] {
     for (int i = 0; i < 5; ++i) a.push(path, b.slot(), psn++, 4096);
@@ -150,12 +157,7 @@ TEST(UdpDatapath, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
 
 // What no window limits may get ahead of its receiver: it is copied, also where it could join what
 // is not.
-TEST(UdpDatapath, WhatIsNotInTheWindowIsCopied) {
-  Process a;
-  Process b;
-  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+TEST_F(UdpPair, WhatIsNotInTheWindowIsCopied) {
   for (uint32_t batch = 0; batch < 4; ++batch) {
     for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), i, 4096, false);
     a.udp->flush();
@@ -171,12 +173,7 @@ TEST(UdpDatapath, WhatIsNotInTheWindowIsCopied) {
 
 // The kernel's patience with what we lend ends: the same train leaves as a copy, and nothing of the
 // attempt is left in the socket for what follows.
-TEST(UdpDatapath, WithoutDescriptorsForItLongTrainsAreCopied) {
-  Process a;
-  Process b;
-  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+TEST_F(UdpPair, WithoutDescriptorsForItLongTrainsAreCopied) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;
@@ -210,13 +207,8 @@ bool forbid_splice() {
 
 // The send was already open when the pages were refused: it is closed, and the train leaves once
 // more as a copy.
-TEST(UdpDatapath, WhereSplicingIsForbiddenLongTrainsAreCopied) {
+TEST_F(UdpPair, WhereSplicingIsForbiddenLongTrainsAreCopied) {
   if (!PageLender().works()) GTEST_SKIP() << "this kernel takes no pages";
-  Process a;
-  Process b;
-  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
   uint32_t psn = 0;
   bool forbidden = false;
   std::thread([&] {
@@ -237,12 +229,7 @@ TEST(UdpDatapath, WhereSplicingIsForbiddenLongTrainsAreCopied) {
   EXPECT_EQ(b.counter("udp_icrc_errors"), 1u) << "what the one attempt had begun";
 }
 
-TEST(UdpDatapath, ABatchTakesWhatItPromises) {
-  Process a;
-  Process b;
-  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+TEST_F(UdpPair, ABatchTakesWhatItPromises) {
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4096);
   EXPECT_GE(sent, 100u);
