@@ -233,7 +233,7 @@ Status Connection::start_disconnect(std::span<const std::byte> private_data, Ins
   dreq.remote_qpn = info_.remote_qpn;
   put(dreq.private_data, private_data);
   state_ = State::DreqSent;
-  retry_ = Retry(agent_.config.first_retry, response_wait_, max_retries_, now);
+  retry_ = Retry::of_goodbye(agent_.config.first_retry, response_wait_, max_retries_, now);
   send_and_keep(dreq);
   return {};
 }

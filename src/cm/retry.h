@@ -16,9 +16,20 @@ class Retry {
   Retry() = default;
   // The last wait is always a full one: whoever answers in the standard's time is heard.
   Retry(Duration first, Duration full, uint8_t retries, Instant now)
-      : full_(full), left_(retries), wait_(first.ns > 0 ? std::min(first, full) : full) {
+      : full_(full),
+        longest_(full),
+        left_(retries),
+        wait_(first.ns > 0 ? std::min(first, full) : full) {
     if (left_ == 0) wait_ = full_;
     deadline_ = now + wait_;
+  }
+
+  // For a goodbye. Often nobody is there any more: the peer's answer was lost and its process has
+  // ended. So all but the last wait are as short as the first: seconds in all, not a minute.
+  static Retry of_goodbye(Duration first, Duration full, uint8_t retries, Instant now) {
+    Retry retry(first, full, retries, now);
+    retry.longest_ = retry.wait_;
+    return retry;
   }
 
   Instant deadline() const { return deadline_; }
@@ -27,7 +38,7 @@ class Retry {
   bool again(Instant now) {
     if (left_ == 0) return false;
     --left_;
-    wait_ = left_ == 0 ? full_ : std::min(wait_ * 2, full_);
+    wait_ = left_ == 0 ? full_ : std::min(wait_ * 2, longest_);
     deadline_ = now + wait_;
     extended_ = false;
     return true;
@@ -52,6 +63,7 @@ class Retry {
 
  private:
   Duration full_{};
+  Duration longest_{};
   uint8_t left_ = 0;
   uint8_t refusals_ = 0;
   bool extended_ = false;
