@@ -49,11 +49,13 @@ INIT
 chmod +x "$work/root/init"
 (cd "$work/root" && find . | cpio -o -H newc -R 0:0 --quiet) | gzip -1 >"$work/initrd"
 
-memory=256 # MiB
+# KiB; not a multiple of 256 KiB. With one, an emulated processor's QEMU (7.2) takes a short way through its list of
+# changed pages and then misses some that a running guest changed: over plain TCP just the same (4 moves of 6).
+memory=262152
 launch() { # NAME OPTIONS...
   local name=$1
   shift
-  "${place[@]}" "$tool" run --device veth0 -- stdbuf -oL qemu-system-x86_64 -nodefaults -no-user-config -display none -accel tcg -m $memory \
+  "${place[@]}" "$tool" run --device veth0 -- stdbuf -oL qemu-system-x86_64 -nodefaults -no-user-config -display none -accel tcg -m ${memory}K \
     -kernel "$kernel" -initrd "$work/initrd" -append 'console=ttyS0 quiet panic=-1' -serial "file:$work/$name.serial" \
     -monitor "unix:$work/$name.monitor,server=on,wait=off" "$@" >"$logs/$name" 2>&1 &
   pids[$name]=$!
@@ -81,7 +83,7 @@ PYTHON
 lines() { tr -d '\r' <"$work/$1.serial" | grep -aE '^(sum|count|memory)'; }
 counts() { lines "$1" | awk '$1 == "count" {print $2}'; }
 
-move() { # WHAT PIN-ALL [ATTEMPT]
+move() { # WHAT PIN-ALL
   local tries sum
   rm -f "$work"/*.serial "$work"/*.monitor
   place=()
@@ -106,23 +108,14 @@ move() { # WHAT PIN-ALL [ATTEMPT]
   done
   [ "$(counted packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
   # Neither side runs now: all of the guest's memory, as both have it.
-  for side in here there; do tell $side "pmemsave 0 $((memory * 1024 * 1024)) \"$work/$side.memory\"" >>"$logs/monitor"; done
-  [ "$(stat -c %s "$work/here.memory")" = $((memory * 1024 * 1024)) ] || fail "$1: no memory to compare"
+  for side in here there; do tell $side "pmemsave 0 $((memory * 1024)) \"$work/$side.memory\"" >>"$logs/monitor"; done
+  [ "$(stat -c %s "$work/here.memory")" = $((memory * 1024)) ] || fail "$1: no memory to compare"
   cmp "$work/here.memory" "$work/there.memory" >>"$logs/compared" 2>&1 || fail "$1: the memory over there is another"
   rm "$work/here.memory" "$work/there.memory"
   tell here quit >>"$logs/monitor" || true
   finish here 20
   tell there cont >>"$logs/monitor"
-  if ! await_line "$work/there.serial" '^count |exited with irqs disabled' 60; then fail "$1: the guest says nothing over there"; fi
-  # An emulated processor of this QEMU does not always survive a move, by plain TCP as well: its kernel stops where a
-  # program goes on. The memory was right, so that is not about the way: the guest is moved again.
-  if grep -q 'exited with irqs disabled' "$work/there.serial" && [ "${3:-1}" -lt 5 ]; then
-    note "again: $1: the guest's kernel stopped over there"
-    tell there quit >>"$logs/monitor" || true
-    finish there 20
-    move "$1" "$2" $((${3:-1} + 1))
-    return
-  fi
+  await_line "$work/there.serial" '^count ' 60 || fail "$1: the guest says nothing over there"
   await_line "$work/there.serial" "^count $(($(counts here | tail -1) + 5)) " 60 || fail "$1: the guest does not go on counting"
   # Both consoles together are one guest's: every number once, and always the same sum.
   cat "$work/here.serial" "$work/there.serial" >"$work/both.serial"
@@ -137,7 +130,7 @@ move() { # WHAT PIN-ALL [ATTEMPT]
 }
 move "registered as needed" off
 move "all registered at once" on
-row QEMU qemu-system-x86 "live migration by rdma of a guest that counts, between two hosts, its memory compared (\`rdma-pin-all\` off and on)"
+row QEMU qemu-system-x86 "live migration by rdma of a guest that counts, between two hosts, its memory compared (\`rdma-pin-all\` off and on) (5)"
 cut_wire
 nothing_left
 pass
