@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <system_error>
@@ -156,6 +157,11 @@ class DeviceChecks {
     }
     std::string kernel;
     for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", error)) {
+      // Where `verbena env` is in force, as in an image, these are Verbena's own.
+      std::string firmware;
+      std::ifstream file(entry.path() / "fw_ver");
+      std::getline(file, firmware);
+      if (firmware.starts_with("verbena ")) continue;
       kernel += (kernel.empty() ? "" : ", ") + entry.path().filename().string();
     }
     if (!kernel.empty()) {

@@ -38,6 +38,10 @@ done
 "$tool" doctor >"$logs/text" || fail "verbena doctor: exit status $?"
 grep -Eq '^  ok +devices +verbena_lo has 127\.0\.0\.1' "$logs/text" || fail "no device in the text"
 grep -q '^Nothing has to be changed\.$' "$logs/text" || fail "no last word"
+# Within `verbena run`, as in an image that sets what `verbena env` prints, Verbena's own devices are nobody else's.
+"$tool" run -- sh -c 'ls /sys/class/infiniband && "$0" doctor' "$tool" >"$logs/inside" || fail "verbena doctor within verbena run: exit status $?"
+grep -q '^verbena_lo$' "$logs/inside" || fail "the view does not show verbena_lo"
+if grep -q 'devices of the kernel' "$logs/inside"; then fail "Verbena's devices are taken for the kernel's"; fi
 note "ok a healthy machine"
 
 # --- a healthy host, by IPv4 and IPv6, and one's own address
