@@ -435,6 +435,22 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
+void Agent::host_absent(const wire::Gid& gid, Instant now) {
+  const auto ask_all = [&](auto& exchanges) {
+    std::vector<uint32_t> ids;
+    for (const auto& [id, entry] : exchanges) {
+      if (entry.exchange.info().addresses.peer_gid == gid) ids.push_back(id);
+    }
+    for (const uint32_t id : ids) {
+      auto& entry = exchanges.find(id)->second;
+      entry.exchange.on_host_absent(now);
+      settle(entry);
+    }
+  };
+  ask_all(connections_);
+  ask_all(sidr_);
+}
+
 void Agent::destroy_all(Instant now) {
   std::vector<uint32_t> ids;
   for (const auto& [id, entry] : connections_) ids.push_back(id);

@@ -422,6 +422,17 @@ void Connection::on_peer_gone(Instant now) {
   }
 }
 
+void Connection::on_host_absent(Instant now) {
+  if (state_ == State::ReqSent) {
+    Event rejected = event(EventKind::Rejected);
+    rejected.reason = RejectReason::InvalidServiceId;
+    tell(rejected);
+    state_ = State::Closed;
+  } else if (state_ == State::DreqSent) {
+    on_peer_gone(now);
+  }
+}
+
 void Connection::on_drep(const Drep& drep, Instant now) {
   if (state_ == State::TimeWait) return agent_.counters.add(CounterId::duplicates);
   if (state_ != State::DreqSent || drep.local_comm_id != remote_id_) {

@@ -108,6 +108,14 @@ void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   state_ = State::Closed;
 }
 
+void SidrExchange::on_host_absent(Instant /*now*/) {
+  if (state_ != State::RequestSent) return;
+  Event e = event(EventKind::SidrResponse);
+  e.sidr_status = SidrStatus::UnsupportedServiceId;
+  agent_.events.push(e);
+  state_ = State::Closed;
+}
+
 Instant SidrExchange::deadline() const {
   switch (state_) {
     case State::RequestSent:

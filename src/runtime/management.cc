@@ -55,7 +55,13 @@ Management::Management(Nic& nic, const cm::AgentConfig& config)
 void Management::turn(Instant at) {
   core::ManagementDatagram datagram;
   while (nic_.engine_->management().take(datagram)) route(datagram, at);
-  if (agent_.next_deadline() <= at) agent_.on_deadline(at);
+  if (agent_.next_deadline() <= at) {
+    // Somebody has not answered. From now on we hear if nobody is there who could; what was heard
+    // since the last time comes first.
+    while (const auto absent = nic_.udp_->take_absence()) agent_.host_absent(*absent, at);
+    agent_.on_deadline(at);
+    nic_.udp_->hear_absences(agent_.next_deadline() != kNever);
+  }
   post_outgoing();
 }
 

@@ -160,6 +160,14 @@ cm_pair "two hosts: any address" rping -s -a 0.0.0.0 -p %p -- rping -c -V -C 5 -
 run_options=(--faults "loss=0.1,send=1,seed=9")
 cm_pair "two hosts, lossy: ucmatose" ucmatose -b 192.0.2.1 -p %p -c 10 -C 2 -- ucmatose -s 192.0.2.1 -p %p -c 10 -C 2
 run_options=()
+# A host where no process has the RoCE port: its kernel says so, and that is a refusal.
+for address in 192.0.2.1 2001:db8::1; do
+  start nobody "${there[@]}" "$tool" run -- rping -c -a "$address" -p "$port"
+  finish nobody 60
+  [ "$status" != 0 ] && [ "$status" != late ] || fail "no process at $address: exit status $status"
+  grep -q 'RDMA_CM_EVENT_REJECTED' "$logs/nobody" || fail "no process at $address: not refused"
+done
+note "ok no process over there: $(grep RDMA_CM_EVENT "$logs/nobody")"
 # An address where nobody is: told, in the time that was asked for.
 start nobody "$tool" run -- rping -c -a 192.0.2.77 -p "$port"
 finish nobody 60

@@ -54,6 +54,27 @@ void UdpDatapath::report_ip_headers() {
   }
 }
 
+void UdpDatapath::hear_absences(bool on) {
+  if (std::exchange(hears_absences_, on) == on) return;
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->is_group) hear_absences(*endpoint);
+  }
+}
+
+void UdpDatapath::hear_absences(UdpEndpoint& endpoint) {
+  datapath::hear_absences(endpoint.send.fd.get(), endpoint.address, hears_absences_);
+  if (hears_absences_) endpoint.hears_absences = true;  // an error may wait longer than we listen
+}
+
+std::optional<wire::Gid> UdpDatapath::take_absence() {
+  if (!hears_absences_) return std::nullopt;
+  for (const auto& endpoint : endpoints_) {
+    if (!endpoint->hears_absences) continue;
+    if (auto absent = datapath::take_absence(endpoint->send.fd.get())) return absent;
+  }
+  return std::nullopt;
+}
+
 Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   const LocalAddress address = local_address(source, interface_index_);
   for (const auto& endpoint : endpoints_) {
@@ -65,6 +86,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto send = open_send_socket(address, options_, directory_.slot());
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
+  if (hears_absences_) hear_absences(*endpoint);
   // Strays may come as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);

@@ -56,6 +56,11 @@ class UdpDatapath final : public Datapath {
   uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
+  // Hosts to which nothing gets because nobody has port 4791 there: their kernels say so, and while
+  // they are heard take_absence() tells.
+  void hear_absences(bool on);
+  std::optional<wire::Gid> take_absence();
+
   // What the directory's services are has changed: the kernel and the other processes are told.
   void update_services();
 
@@ -79,6 +84,7 @@ class UdpDatapath final : public Datapath {
 
  private:
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
+  void hear_absences(UdpEndpoint& endpoint);
   Steering* steering_of(const wire::Gid& address);
   Forwarded count_forwarded(Forwarded outcome, const wire::RxMeta& meta);
   UdpEndpoint* group_endpoint(const wire::Gid& group);
@@ -90,6 +96,7 @@ class UdpDatapath final : public Datapath {
   UniqueFd epoll_;
   Mailbox mailbox_;
   bool reports_ip_headers_ = false;
+  bool hears_absences_ = false;
   std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // of groups left, some are closed
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;

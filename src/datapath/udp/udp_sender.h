@@ -73,6 +73,8 @@ class UdpSender final : public wire::PacketSink {
   std::vector<Train> trains_;
   std::unique_ptr<Messages> messages_;
   bool waited_ = false;  // for room in the socket, in this flush
+  bool tried_again_ =
+      false;  // after an error that may have been an earlier packet's, in this flush
   std::optional<std::string> warning_;
   std::optional<Instant> warned_at_;
 };

@@ -1,12 +1,16 @@
 // Socket options of the UDP datapath, each with the reason why it is set.
 #include "datapath/udp/udp_socket.h"
 
+#include <linux/errqueue.h>
 #include <linux/sock_diag.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -206,6 +210,36 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
     if (errno != EADDRINUSE) return bind_error(errno);
   }
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
+}
+
+void hear_absences(int fd, const LocalAddress& address, bool on) {
+  constexpr int kBytes = 16384;  // for some of them; a send socket has none for anything else
+  if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
+  const bool v4 = address.gid.is_ipv4();
+  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
+}
+
+std::optional<wire::Gid> take_absence(int fd) {
+  for (;;) {
+    sockaddr_storage to{};
+    alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof to)];
+    msghdr message{};
+    message.msg_name = &to;
+    message.msg_namelen = sizeof to;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    if (::syscall(SYS_recvmsg, fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return std::nullopt;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+      const bool told = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
+                        (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
+      if (!told) continue;
+      sock_extended_err error;
+      std::memcpy(&error, CMSG_DATA(c), sizeof error);
+      if (error.ee_errno == ECONNREFUSED && SocketAddress::port_of(to) == wire::kRoceUdpPort) {
+        return SocketAddress::gid_of(to);
+      }
+    }
+  }
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "base/result.h"
 #include "datapath/udp/slot_directory.h"
@@ -58,6 +59,13 @@ struct SendSocket {
 // flow hashing, and the receiver's kernel cannot join our packets with another process's.
 Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
+
+// Whether the kernel tells of packets that came back. While it does, a send may fail because of an
+// earlier one.
+void hear_absences(int fd, const LocalAddress& address, bool on);
+// A host whose kernel said that nobody has port 4791 there; once for each packet that it said so
+// of.
+std::optional<wire::Gid> take_absence(int fd);
 
 // What every packet from this socket carries unless it is said with the packet.
 void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit);

@@ -136,6 +136,19 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
   expect_empty();
 }
 
+TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
+  const uint32_t id = connect();
+  sent();
+  agent_.host_absent(ipv4(9), now_);
+  EXPECT_TRUE(events().empty());
+  agent_.host_absent(peer_, now_);
+  const Event rejected = event_one(EventKind::Rejected);
+  EXPECT_EQ(rejected.id, id);
+  EXPECT_EQ(rejected.reason, RejectReason::InvalidServiceId);
+  EXPECT_TRUE(sent().empty());
+  expect_empty();
+}
+
 TEST_F(ActiveTest, TheStandardsTimesOnRequest) {
   AgentConfig patient = config();
   patient.first_retry = {};

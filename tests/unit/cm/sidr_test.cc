@@ -90,6 +90,15 @@ TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
   expect_empty();
 }
 
+TEST_F(SidrTest, NobodyIsThereToAnswer) {
+  ask();
+  sent();
+  agent_.host_absent(peer_, now_);
+  EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::UnsupportedServiceId);
+  EXPECT_TRUE(sent().empty());
+  expect_empty();
+}
+
 TEST_F(SidrTest, NobodyAnswers) {
   const uint32_t id = ask();
   sent();
