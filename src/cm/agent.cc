@@ -435,20 +435,20 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
-void Agent::host_absent(const wire::Gid& gid, int error, Instant now) {
-  const auto tell_all = [&](auto& exchanges, auto tell) {
+void Agent::host_absent(const wire::Gid& gid, Instant now) {
+  const auto ask_all = [&](auto& exchanges) {
     std::vector<uint32_t> ids;
     for (const auto& [id, entry] : exchanges) {
       if (entry.exchange.info().addresses.peer_gid == gid) ids.push_back(id);
     }
     for (const uint32_t id : ids) {
       auto& entry = exchanges.find(id)->second;
-      tell(entry.exchange);
+      entry.exchange.on_host_absent(now);
       settle(entry);
     }
   };
-  tell_all(connections_, [&](Connection& c) { c.on_host_absent(error, now); });
-  tell_all(sidr_, [&](SidrExchange& s) { s.on_host_absent(error); });
+  ask_all(connections_);
+  ask_all(sidr_);
 }
 
 void Agent::destroy_all(Instant now) {

@@ -422,16 +422,11 @@ void Connection::on_peer_gone(Instant now) {
   }
 }
 
-void Connection::on_host_absent(int error, Instant now) {
+void Connection::on_host_absent(Instant now) {
   if (state_ == State::ReqSent) {
-    const bool refused = error == ECONNREFUSED;
-    Event e = event(refused ? EventKind::Rejected : EventKind::Unreachable);
-    if (refused) {
-      e.reason = RejectReason::InvalidServiceId;
-    } else {
-      e.error = error;
-    }
-    tell(e);
+    Event rejected = event(EventKind::Rejected);
+    rejected.reason = RejectReason::InvalidServiceId;
+    tell(rejected);
     state_ = State::Closed;
   } else if (state_ == State::DreqSent) {
     on_peer_gone(now);

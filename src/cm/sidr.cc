@@ -108,15 +108,10 @@ void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   state_ = State::Closed;
 }
 
-void SidrExchange::on_host_absent(int error) {
+void SidrExchange::on_host_absent(Instant /*now*/) {
   if (state_ != State::RequestSent) return;
-  const bool refused = error == ECONNREFUSED;
-  Event e = event(refused ? EventKind::SidrResponse : EventKind::Unreachable);
-  if (refused) {
-    e.sidr_status = SidrStatus::UnsupportedServiceId;
-  } else {
-    e.error = error;
-  }
+  Event e = event(EventKind::SidrResponse);
+  e.sidr_status = SidrStatus::UnsupportedServiceId;
   agent_.events.push(e);
   state_ = State::Closed;
 }

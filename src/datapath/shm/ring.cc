@@ -6,12 +6,16 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/past_caches.h"
 
 namespace verbena::datapath {
 namespace {
 
 // So much is not held back to be shown together: the reader may begin to copy.
 constexpr size_t kShowBytes = 4096;
+// From here on the lines of a body are not kept in the writer's caches: below, the way to memory
+// and back takes longer than asking the reader for its lines does.
+constexpr size_t kPastCaches = 4096;
 // Where records follow each other, both sides fetch lines so far ahead; the reader once it has
 // found so many.
 constexpr size_t kAheadBytes = 4 * kLineBytes;
@@ -61,6 +65,8 @@ void RingWriter::write(const RecordWord& word, std::span<const std::byte> header
     left -= part.size();
     if (small) {
       copy_short(to, part.data(), part.size());
+    } else if (part.size() >= kPastCaches) {
+      copy_past_caches(to, part.data(), part.size());
     } else {
       std::memcpy(to, part.data(), part.size());
     }
