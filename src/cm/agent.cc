@@ -435,20 +435,20 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
-void Agent::host_absent(const wire::Gid& gid, Instant now) {
-  const auto ask_all = [&](auto& exchanges) {
+void Agent::host_absent(const wire::Gid& gid, int error, Instant now) {
+  const auto tell_all = [&](auto& exchanges, auto tell) {
     std::vector<uint32_t> ids;
     for (const auto& [id, entry] : exchanges) {
       if (entry.exchange.info().addresses.peer_gid == gid) ids.push_back(id);
     }
     for (const uint32_t id : ids) {
       auto& entry = exchanges.find(id)->second;
-      entry.exchange.on_host_absent(now);
+      tell(entry.exchange);
       settle(entry);
     }
   };
-  ask_all(connections_);
-  ask_all(sidr_);
+  tell_all(connections_, [&](Connection& c) { c.on_host_absent(error, now); });
+  tell_all(sidr_, [&](SidrExchange& s) { s.on_host_absent(error); });
 }
 
 void Agent::destroy_all(Instant now) {

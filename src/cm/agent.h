@@ -73,8 +73,9 @@ class Agent {
   // The process that had these communication ids on the host of `gid` has ended: as if it had
   // disconnected.
   void peer_gone(const wire::Gid& gid, uint8_t slot, Instant now);
-  // Nobody at all serves on the host of `gid`: what it was asked it will not answer.
-  void host_absent(const wire::Gid& gid, Instant now);
+  // Nobody at all serves on the host of `gid` (ECONNREFUSED), or there is no such host: what it was
+  // asked it will not answer.
+  void host_absent(const wire::Gid& gid, int error, Instant now);
   // The hosts with which a process of that slot has connections.
   std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
   // In whatever state a connection or SIDR exchange is: refuses, cancels or disconnects. After this

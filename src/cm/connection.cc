@@ -422,11 +422,16 @@ void Connection::on_peer_gone(Instant now) {
   }
 }
 
-void Connection::on_host_absent(Instant now) {
+void Connection::on_host_absent(int error, Instant now) {
   if (state_ == State::ReqSent) {
-    Event rejected = event(EventKind::Rejected);
-    rejected.reason = RejectReason::InvalidServiceId;
-    tell(rejected);
+    const bool refused = error == ECONNREFUSED;
+    Event e = event(refused ? EventKind::Rejected : EventKind::Unreachable);
+    if (refused) {
+      e.reason = RejectReason::InvalidServiceId;
+    } else {
+      e.error = error;
+    }
+    tell(e);
     state_ = State::Closed;
   } else if (state_ == State::DreqSent) {
     on_peer_gone(now);

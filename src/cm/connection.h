@@ -56,7 +56,7 @@ class Connection {
   void on_drep(const Drep& drep, Instant now);
   // Its process is gone without a word.
   void on_peer_gone(Instant now);
-  void on_host_absent(Instant now);
+  void on_host_absent(int error, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
 

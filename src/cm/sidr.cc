@@ -108,10 +108,15 @@ void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   state_ = State::Closed;
 }
 
-void SidrExchange::on_host_absent(Instant /*now*/) {
+void SidrExchange::on_host_absent(int error) {
   if (state_ != State::RequestSent) return;
-  Event e = event(EventKind::SidrResponse);
-  e.sidr_status = SidrStatus::UnsupportedServiceId;
+  const bool refused = error == ECONNREFUSED;
+  Event e = event(refused ? EventKind::SidrResponse : EventKind::Unreachable);
+  if (refused) {
+    e.sidr_status = SidrStatus::UnsupportedServiceId;
+  } else {
+    e.error = error;
+  }
   agent_.events.push(e);
   state_ = State::Closed;
 }

@@ -27,7 +27,7 @@ class SidrExchange {
   void abandon(Instant now);
 
   void on_duplicate_request();
-  void on_host_absent(Instant now);
+  void on_host_absent(int error);
   void on_reply(const SidrRep& reply, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;

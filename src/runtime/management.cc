@@ -58,7 +58,9 @@ void Management::turn(Instant at) {
   if (agent_.next_deadline() <= at) {
     // Somebody has not answered. From now on we hear if nobody is there who could; what was heard
     // since the last time comes first.
-    while (const auto absent = nic_.udp_->take_absence()) agent_.host_absent(*absent, at);
+    while (const auto absent = nic_.udp_->take_absence()) {
+      agent_.host_absent(absent->host, absent->error, at);
+    }
     agent_.on_deadline(at);
     nic_.udp_->hear_absences(agent_.next_deadline() != kNever);
   }

@@ -66,7 +66,7 @@ void UdpDatapath::hear_absences(UdpEndpoint& endpoint) {
   if (hears_absences_) endpoint.hears_absences = true;  // an error may wait longer than we listen
 }
 
-std::optional<wire::Gid> UdpDatapath::take_absence() {
+std::optional<Absence> UdpDatapath::take_absence() {
   if (!hears_absences_) return std::nullopt;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->hears_absences) continue;

@@ -14,6 +14,7 @@
 #include "datapath/datapath.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_options.h"
+#include "datapath/udp/udp_socket.h"
 
 namespace verbena::datapath {
 
@@ -56,10 +57,10 @@ class UdpDatapath final : public Datapath {
   uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
-  // Hosts to which nothing gets because nobody has port 4791 there: their kernels say so, and while
-  // they are heard take_absence() tells.
+  // Hosts that nothing gets to, because they are not there or nobody has port 4791 there: kernels
+  // say so, and while they are heard take_absence() tells.
   void hear_absences(bool on);
-  std::optional<wire::Gid> take_absence();
+  std::optional<Absence> take_absence();
 
   // What the directory's services are has changed: the kernel and the other processes are told.
   void update_services();

@@ -219,7 +219,7 @@ void hear_absences(int fd, const LocalAddress& address, bool on) {
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
 }
 
-std::optional<wire::Gid> take_absence(int fd) {
+std::optional<Absence> take_absence(int fd) {
   for (;;) {
     sockaddr_storage to{};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof to)];
@@ -235,8 +235,10 @@ std::optional<wire::Gid> take_absence(int fd) {
       if (!told) continue;
       sock_extended_err error;
       std::memcpy(&error, CMSG_DATA(c), sizeof error);
-      if (error.ee_errno == ECONNREFUSED && SocketAddress::port_of(to) == wire::kRoceUdpPort) {
-        return SocketAddress::gid_of(to);
+      const auto why = static_cast<int>(error.ee_errno);
+      if ((why == ECONNREFUSED || why == EHOSTUNREACH) &&
+          SocketAddress::port_of(to) == wire::kRoceUdpPort) {
+        return Absence{SocketAddress::gid_of(to), why};
       }
     }
   }

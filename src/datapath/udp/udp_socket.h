@@ -63,9 +63,13 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
 // Whether the kernel tells of packets that came back. While it does, a send may fail because of an
 // earlier one.
 void hear_absences(int fd, const LocalAddress& address, bool on);
-// A host whose kernel said that nobody has port 4791 there; once for each packet that it said so
-// of.
-std::optional<wire::Gid> take_absence(int fd);
+// One of those packets, and why: ECONNREFUSED, nobody has port 4791 on that host; EHOSTUNREACH,
+// there is no such host.
+struct Absence {
+  wire::Gid host;
+  int error = 0;
+};
+std::optional<Absence> take_absence(int fd);
 
 // What every packet from this socket carries unless it is said with the packet.
 void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit);

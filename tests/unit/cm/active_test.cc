@@ -139,12 +139,23 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
 TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
   const uint32_t id = connect();
   sent();
-  agent_.host_absent(ipv4(9), now_);
+  agent_.host_absent(ipv4(9), ECONNREFUSED, now_);
   EXPECT_TRUE(events().empty());
-  agent_.host_absent(peer_, now_);
+  agent_.host_absent(peer_, ECONNREFUSED, now_);
   const Event rejected = event_one(EventKind::Rejected);
   EXPECT_EQ(rejected.id, id);
   EXPECT_EQ(rejected.reason, RejectReason::InvalidServiceId);
+  EXPECT_TRUE(sent().empty());
+  expect_empty();
+}
+
+TEST_F(ActiveTest, ThereIsNoHostToAnswerTheReq) {
+  const uint32_t id = connect();
+  sent();
+  agent_.host_absent(peer_, EHOSTUNREACH, now_);
+  const Event unreachable = event_one(EventKind::Unreachable);
+  EXPECT_EQ(unreachable.id, id);
+  EXPECT_EQ(unreachable.error, EHOSTUNREACH);
   EXPECT_TRUE(sent().empty());
   expect_empty();
 }

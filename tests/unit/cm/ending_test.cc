@@ -94,13 +94,13 @@ TEST_F(EndingTest, NobodyAnswersTheDisconnect) {
 
 TEST_F(EndingTest, NobodyIsThereToAnswerTheDisconnect) {
   const uint32_t id = established_active();
-  agent_.host_absent(peer_, now_);
+  agent_.host_absent(peer_, ECONNREFUSED, now_);
   EXPECT_TRUE(events().empty());  // an established connection is not asked anything
   ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
   sent();
-  agent_.host_absent(ipv4(9), now_);
+  agent_.host_absent(ipv4(9), ECONNREFUSED, now_);
   EXPECT_TRUE(events().empty());
-  agent_.host_absent(peer_, now_);
+  agent_.host_absent(peer_, ECONNREFUSED, now_);
   EXPECT_EQ(event_one(EventKind::Disconnected).error, 0);
   EXPECT_TRUE(sent().empty());
   next_deadline();

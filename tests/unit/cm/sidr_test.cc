@@ -93,9 +93,17 @@ TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
 TEST_F(SidrTest, NobodyIsThereToAnswer) {
   ask();
   sent();
-  agent_.host_absent(peer_, now_);
+  agent_.host_absent(peer_, ECONNREFUSED, now_);
   EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::UnsupportedServiceId);
   EXPECT_TRUE(sent().empty());
+  expect_empty();
+}
+
+TEST_F(SidrTest, ThereIsNoHostToAnswer) {
+  ask();
+  sent();
+  agent_.host_absent(peer_, EHOSTUNREACH, now_);
+  EXPECT_EQ(event_one(EventKind::Unreachable).error, EHOSTUNREACH);
   expect_empty();
 }
 
