@@ -22,6 +22,11 @@ namespace {
 
 constexpr size_t kTrains = 8;  // per receive(): half a megabyte at most
 constexpr size_t kTrainBytes = 65536;
+// Where a train's bytes begin in a page. Lent trains begin at one (page_lender.h), and the kernel
+// copies them page by page: AMD's processors do that slowly to a place a few bytes further on in
+// its page than the source is. malloc would give exactly that.
+constexpr size_t kPage = 4096;
+constexpr size_t kPlaceInPage = kPage / 2;
 constexpr size_t kUsualSegments = 64;
 constexpr size_t kSmallestDatagram = wire::kBthBytes + wire::kIcrcBytes;
 constexpr size_t kSlotOffset = 5;  // top byte of the BTH's destination QPN
@@ -72,12 +77,14 @@ struct UdpReceiver::Messages {
   std::array<sockaddr_storage, kTrains> senders{};
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kTrains> controls{};
   std::array<wire::RxMeta, kTrains> metas{};
-  std::unique_ptr<std::byte[]> bytes =
-      std::make_unique_for_overwrite<std::byte[]>(kTrains * kTrainBytes);
+  std::unique_ptr<std::byte[]> memory =
+      std::make_unique_for_overwrite<std::byte[]>(kTrains * kTrainBytes + kPage);
 
   Messages() {
+    const size_t in_page = reinterpret_cast<uintptr_t>(memory.get()) % kPage;
+    std::byte* const bytes = memory.get() + (kPage + kPlaceInPage - in_page) % kPage;
     for (size_t i = 0; i < kTrains; ++i) {
-      parts[i] = {bytes.get() + i * kTrainBytes, kTrainBytes};
+      parts[i] = {bytes + i * kTrainBytes, kTrainBytes};
       msghdr& m = headers[i].msg_hdr;
       m.msg_iov = &parts[i];
       m.msg_iovlen = 1;
@@ -167,7 +174,8 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   mmsghdr& header = messages_->headers[message];
   const sockaddr_storage& sender = messages_->senders[message];
   const Ancillary a = parse_control(header.msg_hdr);
-  const std::span<std::byte> train(messages_->bytes.get() + message * kTrainBytes, header.msg_len);
+  const std::span<std::byte> train(static_cast<std::byte*>(header.msg_hdr.msg_iov->iov_base),
+                                   header.msg_len);
 
   ++counters_.trains_received;
 
