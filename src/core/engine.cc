@@ -13,6 +13,15 @@ constexpr uint32_t kPacketsPerQpAndRound = 32;
 constexpr uint32_t kBytesPerQpAndRound = 64 * 1024;
 constexpr uint32_t kRoundsAlone = 16;
 
+uint32_t packets_per_round(const QueuePair& qp) {
+  return std::clamp(kBytesPerQpAndRound / qp.cut_bytes(), 1u, kPacketsPerQpAndRound);
+}
+
+// What that takes of a window.
+uint32_t cost_of_round(const QueuePair& qp) {
+  return packets_per_round(qp) * (qp.cut_bytes() + PeerWindow::kPacketOverhead);
+}
+
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
 // enough.
 constexpr uint32_t kReservedIndices = 2;
@@ -297,7 +306,7 @@ void Engine::on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, 
 
 // A queue pair was touched: it may have something to send, or a window that others wait for may be
 // open.
-void Engine::after_change(QueuePair& qp, Instant now) {
+void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
   PeerWindow* window = qp.window();
   const SendSide::Readiness readiness = qp.requests(now);
   const bool requests = readiness == SendSide::Readiness::Ready;
@@ -309,7 +318,11 @@ void Engine::after_change(QueuePair& qp, Instant now) {
   if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
   if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
     qp.in_waiting_list = true;
-    window->waiting.push_back(&qp);
+    if (woken_in_vain) {
+      window->waiting.push_front(&qp);
+    } else {
+      window->waiting.push_back(&qp);
+    }
   }
   if (window != nullptr && !window->waiting.empty()) wake_waiting(*window, now);
   schedule(qp);
@@ -345,15 +358,17 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
       schedule(*qp);
       continue;
     }
-    qp->promised = true;
-    window.promised += kBytesPerQpAndRound;
+    qp->promised = cost_of_round(*qp);
+    window.promised += qp->promised;
     make_ready(*qp);
   }
 }
 
-void Engine::end_promise(QueuePair& qp) {
-  if (!std::exchange(qp.promised, false)) return;
-  qp.window()->promised -= kBytesPerQpAndRound;
+// Whether there was one.
+bool Engine::end_promise(QueuePair& qp) {
+  const uint32_t promised = std::exchange(qp.promised, 0);
+  if (promised != 0) qp.window()->promised -= promised;
+  return promised != 0;
 }
 
 void Engine::make_ready(QueuePair& qp) {
@@ -373,11 +388,13 @@ bool Engine::only_answers_to_send(Instant now) const {
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
+  const bool alone = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
     qp->in_ready_list = false;
-    end_promise(*qp);
+    const bool promised = end_promise(*qp);
+    const uint32_t in_flight = promised ? qp->window()->in_flight() : 0;
     const bool full = qp->type() != QpType::Ud && sink.full(qp->attributes().path);
     if (full) {
       qp->go_without_peer(sink, now);
@@ -387,11 +404,15 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     if (!full || !qp->hold(now)) {
       // The more at a time, the more of it is of one size.
       const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
-      const uint32_t budget =
-          rounds * std::clamp(kBytesPerQpAndRound / qp->cut_bytes(), 1u, kPacketsPerQpAndRound);
-      qp->transmit(sink, now, budget, !qp->in_waiting_list);
+      qp->transmit(sink, now,
+                   {.budget = rounds * packets_per_round(*qp),
+                    .requests = !qp->in_waiting_list,
+                    .alone = alone});
     }
-    after_change(*qp, now);
+    // Others took the room: it has waited long enough.
+    const bool in_vain =
+        promised && !qp->window()->open() && qp->window()->in_flight() == in_flight;
+    after_change(*qp, now, in_vain);
   }
   if (ready_head_ == ready_.size()) {
     ready_.clear();

@@ -112,10 +112,10 @@ class Engine {
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
-  void after_change(QueuePair& qp, Instant now);
+  void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
   void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
-  void end_promise(QueuePair& qp);
+  bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void schedule(QueuePair& qp);
   void sweep_deadlines();

@@ -320,17 +320,18 @@ void QueuePair::on_deadline(Instant now) {
 }
 
 // READ data and atomic results first, since the peer waits for them; then requests. A mere
-// acknowledgement is to reach the peer before what we say to its message. On the wire it is last
-// all the same, being short, so that it can end the train that a request began: the peer takes it
-// first (Engine::on_packets).
-uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests) {
+// acknowledgement is to reach the peer before what we say to its message. On the wire, that of a
+// queue pair which is alone is last all the same, being short, so that it can end the train that a
+// request began: the peer takes it first (Engine::on_packets). Those of several make a train.
+uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
+  const uint32_t budget = turn.budget;
   uint32_t sent = responder_->send_answers(sink, budget);
-  const bool trains = common_.attr.path_packet_bytes == 0;
-  if (!trains && sent < budget) sent += responder_->send_acknowledgement(sink);
+  const bool ack_last = turn.alone && common_.attr.path_packet_bytes == 0;
+  if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
   settle();
-  if (requests && sent < budget) {
+  if (turn.requests && sent < budget) {
     if (pacer_.limited()) {
       PacedSink paced(sink, pacer_, now);
       sent += requester_->transmit(paced, now, budget - sent);
@@ -340,7 +341,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
   }
   settle();
   check_drained();
-  if (trains && sent < budget) sent += responder_->send_acknowledgement(sink);
+  if (ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
 }
 

@@ -64,8 +64,13 @@ class QueuePair {
 
   void on_packet(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
-  // Answers that are due and, unless they have to wait, requests; at most `budget` packets.
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget, bool requests);
+  struct Turn {
+    uint32_t budget;  // packets
+    bool requests;    // they need not wait for others
+    bool alone;       // no other queue pair has anything to send
+  };
+  // Answers that are due and, unless they have to wait, requests.
+  uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
   // Something that does not wait for the window.
   bool answers_ready() const {
     return (responder_->ready() || common_.urgent) && held_until_ == kNever;
@@ -101,7 +106,7 @@ class QueuePair {
   // For the engine's lists.
   bool in_ready_list = false;
   bool in_waiting_list = false;
-  bool promised = false;           // was woken for room in the window, and has not sent since
+  uint32_t promised = 0;           // room in the window that it was woken for, and has not used yet
   uint64_t serial = 0;             // among all that the engine ever made
   Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
   void* owner = nullptr;           // the ABI's object around this one

@@ -229,6 +229,153 @@ TEST_F(UdpPair, WhereSplicingIsForbiddenLongTrainsAreCopied) {
   EXPECT_EQ(b.counter("udp_icrc_errors"), 1u) << "what the one attempt had begun";
 }
 
+// Several queue pairs of `a` that are connected to `b`; the PSN says whose a packet is.
+struct UdpCrowd : UdpPair {
+  static constexpr uint32_t kQueuePairs = 5;
+  static constexpr uint32_t kPsns = 100'000;  // of each
+
+  void SetUp() override {
+    UdpPair::SetUp();
+    for (uint32_t q = 0; q < kQueuePairs; ++q)
+      paths.push_back(a.path_to(b, kLoopback4, kLoopback4));
+  }
+  void push(uint32_t queue_pair, size_t bytes) {
+    a.push(paths[queue_pair], b.slot(), queue_pair * kPsns + next[queue_pair]++, bytes);
+    ++pushed;
+  }
+  // Sends what was pushed; in how many trains. It has to arrive, with each queue pair's in order.
+  uint64_t trains() {
+    const uint64_t before = a.counter("udp_trains_sent");
+    a.udp->flush();
+    run({&a, &b}, [&] { return b.packets.size() >= pushed; });
+    EXPECT_EQ(b.packets.size(), pushed);
+    for (size_t i = 0; i < b.packets.size(); ++i) {
+      EXPECT_TRUE(b.intact(i));
+      EXPECT_EQ(b.psn(i) % kPsns, arrived[b.psn(i) / kPsns]++);
+    }
+    EXPECT_EQ(b.counter("udp_icrc_errors") + b.counter("udp_icrc_solved"), 0u);
+    b.packets.clear();
+    b.metas.clear();
+    pushed = 0;
+    return a.counter("udp_trains_sent") - before;
+  }
+  // The sender has seen that there are several.
+  void appear() {
+    push(0, 64);
+    push(1, 64);
+    EXPECT_EQ(trains(), 1u);
+  }
+  std::vector<wire::PathId> paths;
+  std::array<uint32_t, kQueuePairs> next{};
+  std::array<uint32_t, kQueuePairs> arrived{};
+  size_t pushed = 0;
+};
+
+TEST_F(UdpCrowd, PacketsOfOneSizeShareATrain) {
+  for (uint32_t q = 0; q < kQueuePairs; ++q) {
+    for (int i = 0; i < 12; ++i) push(q, 64);
+  }
+  EXPECT_EQ(trains(), 1u);
+  for (int i = 0; i < 100; ++i) push(static_cast<uint32_t>(i) % kQueuePairs, 64);
+  EXPECT_EQ(trains(), 2u) << "of 64 at most";
+}
+
+TEST_F(UdpCrowd, EachSizeHasATrainToItself) {
+  appear();
+  for (uint32_t q = 0; q < kQueuePairs; ++q) {
+    push(q, 1040);
+    for (int i = 0; i < 5; ++i) push(q, 1024);
+    push(q, 100);
+  }
+  EXPECT_EQ(trains(), 3u);
+}
+
+TEST_F(UdpCrowd, APacketDoesNotJoinATrainThatLeavesBeforeItsOwnQueuePairsLatest) {
+  appear();
+  for (uint32_t q = 0; q < kQueuePairs; ++q) {
+    for (const size_t bytes : {1024, 100, 1024, 2000, 100}) push(q, bytes);
+  }
+  EXPECT_EQ(trains(), 5u);
+  push(0, 1024);
+  push(1, 100);
+  push(0, 100);
+  push(1, 1024);  // the first train has this size, and 100 bytes of the same queue pair follow it
+  push(1, 100);
+  EXPECT_EQ(trains(), 4u);
+}
+
+TEST_F(UdpCrowd, AloneAShorterPacketEndsTheTrain) {
+  appear();
+  for (int batch = 0; batch < 16; ++batch) {
+    push(2, 1024);
+    push(2, 100);
+    EXPECT_EQ(trains(), 2u) << "others may come";
+  }
+  push(2, 1024);
+  push(2, 100);
+  EXPECT_EQ(trains(), 1u);
+}
+
+TEST_F(UdpCrowd, AnAcknowledgementEndsTheTrainOfItsQueuePair) {
+  appear();
+  push(2, 1024);
+  a.push(paths[2], b.slot(), 2 * kPsns + next[2]++, 4, true, wire::Opcode::RcAck);
+  ++pushed;
+  EXPECT_EQ(trains(), 1u);
+}
+
+// They lie among each other in the sender's memory, in lent memory, or in both.
+TEST_F(UdpCrowd, LongTrainsOfManyArriveWholeAndInOrder) {
+  for (int batch = 0; batch < 40; ++batch) {
+    const uint32_t several = batch % 3 == 0 ? 1 : kQueuePairs;
+    for (uint32_t q = 0; q < several; ++q) {
+      push(q, 4096);
+      for (int i = 0; i < 13; ++i) push(q, 4080);
+      push(q, batch % 2 == 0 ? 4080 : 1500);
+      if (batch % 5 == 0) push(q, 4096);
+    }
+    trains();
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(a.counter("udp_trains_lent") > 0, PageLender().works());
+}
+
+TEST_F(UdpCrowd, FirstPacketsAreNotLentWhenThatKeepsThemFromSharingATrain) {
+  uint64_t last = 0;
+  for (int batch = 0; batch < 10; ++batch) {
+    for (uint32_t q = 0; q < kQueuePairs; ++q) {
+      push(q, 4096);
+      for (int i = 0; i < 15; ++i) push(q, 4080);
+    }
+    last = trains();
+  }
+  EXPECT_EQ(last, 1u + kQueuePairs);
+}
+
+TEST_F(UdpCrowd, OnlyWhatHasTheSameHeadersAndReceiverSharesATrain) {
+  wire::Route route{
+      .source = kLoopback4, .destination = kLoopback4, .peer = Qpn::of_slot(b.slot(), 1)};
+  route.traffic_class = 0x20;
+  auto classed = a.udp->open_path(route);
+  route.traffic_class = 0;
+  route.hop_limit = 9;
+  auto near = a.udp->open_path(route);
+  route.hop_limit = 64;
+  route.peer = Qpn();  // of datagrams: one queue pair may have several
+  auto datagrams = a.udp->open_path(route);
+  auto more_datagrams = a.udp->open_path(route);
+  ASSERT_TRUE(classed.ok() && near.ok() && datagrams.ok() && more_datagrams.ok());
+  push(0, 64);
+  for (const wire::PathId other :
+       {classed.value(), near.value(), datagrams.value(), more_datagrams.value()}) {
+    a.push(other, b.slot(), 4 * kPsns + next[4]++, 64);
+    ++pushed;
+  }
+  a.push(paths[1], a.slot(), 0, 64);  // for another process
+  push(0, 64);
+  EXPECT_EQ(trains(), 6u);
+}
+
 TEST_F(UdpPair, ABatchTakesWhatItPromises) {
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4096);

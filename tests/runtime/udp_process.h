@@ -55,11 +55,11 @@ struct Process {
   }
 
   void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes,
-            bool in_window = true) {
+            bool in_window = true, wire::Opcode opcode = wire::Opcode::RcSendOnly) {
     wire::TxPacket p;
     p.path = path;
     wire::Bth bth;
-    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
+    bth.opcode = static_cast<uint8_t>(opcode);
     bth.destination = Qpn::of_slot(slot, 7);
     bth.psn = wire::Psn(psn);
     bth.pad = static_cast<uint8_t>(-payload_bytes & 3);

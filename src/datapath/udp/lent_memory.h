@@ -24,6 +24,8 @@ class LentMemory {
   bool valid() const { return base_ != nullptr; }
   // The start of a page with at least `most` bytes behind it.
   std::byte* place(size_t most);
+  // Where what was used last ends.
+  const std::byte* end() const { return base_ + next_; }
   // So much of it is used; the next place is behind that.
   void used(size_t bytes) { next_ += bytes; }
 

@@ -48,7 +48,7 @@ struct UdpEndpoint {
   std::unique_ptr<Steering> steering;
 };
 
-// The way to one peer process.
+// The way of one queue pair, or of several datagram ones, to one peer process.
 struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
   LocalAddress destination;
@@ -59,8 +59,19 @@ struct UdpPath {
   bool may_segment = false;
   uint32_t max_datagram_bytes = 0;
   uint32_t interface_index = 0;  // where groups are reached
-  bool in_bulk = false;          // its last packets left in a long train
+  // One queue pair's: its packets may travel among those of others that go the same way.
+  bool may_gather = false;
   std::shared_ptr<LentMemory> lent;
+  // The sender's notes: where the path's latest packet of this batch is.
+  uint64_t batch = 0;
+  size_t latest_train = 0;
+
+  // With the same headers below the BTH.
+  bool goes_with(const UdpPath& other) const {
+    return this == &other || (may_gather && other.may_gather && endpoint == other.endpoint &&
+                              destination == other.destination &&
+                              traffic_class == other.traffic_class && hop_limit == other.hop_limit);
+  }
 };
 
 }  // namespace verbena::datapath

@@ -14,6 +14,7 @@
 
 #include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
+#include "wire/opcode.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -40,6 +41,10 @@ constexpr Duration kWarningPause = seconds(1);
 constexpr size_t kLeastLentPacket = 1024;
 // Peer processes with lent memory; to further ones everything is copied.
 constexpr size_t kMostLent = 16;
+// Trains that a packet is tried with.
+constexpr size_t kTrainsTried = 8;
+// Batches after one with several paths that are taken to have several, too.
+constexpr uint32_t kGatheringBatches = 16;
 
 constexpr size_t kControlBytes =
     CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
@@ -49,6 +54,13 @@ std::string print(const wire::Gid& gid) {
   const bool v4 = gid.is_ipv4();
   ::inet_ntop(v4 ? AF_INET : AF_INET6, gid.bytes.data() + (v4 ? 12 : 0), text, sizeof text);
   return text;
+}
+
+// The peer process that the packet is for: the top byte of its QPN.
+uint8_t slot_of(const wire::TxPacket& packet) { return load_u8(packet.header.data() + 5); }
+
+bool is_acknowledgement(const wire::TxPacket& packet) {
+  return wire::info_of(load_u8(packet.header.data())).verb == wire::Verb::Ack;
 }
 
 template <typename T>
@@ -76,9 +88,17 @@ struct UdpSender::Messages {
     return ::syscall(SYS_sendmsg, fd, &headers[first].msg_hdr, kFlags) < 0 ? -1 : 1;
   }
 
-  void set(size_t i, const Train& train) {
+  // The first part that is free behind those of the message.
+  size_t set(size_t i, const Train& train, const std::vector<Piece>& pieces, size_t part) {
     const UdpPath& path = *train.path;
-    parts[i] = {train.begin, train.bytes};
+    msghdr& m = headers[i].msg_hdr;
+    m.msg_iov = &parts[part];
+    for (uint32_t p = train.first_piece; p != train.last_piece; p = pieces[p].next) {
+      parts[part++] = {pieces[p].begin, pieces[p].bytes};
+    }
+    std::byte* const last = pieces[train.last_piece].begin;
+    parts[part++] = {last, static_cast<size_t>(train.end - last)};
+    m.msg_iovlen = static_cast<size_t>(&parts[part] - m.msg_iov);
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
@@ -93,13 +113,11 @@ struct UdpSender::Messages {
       n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                             v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
     }
-    msghdr& m = headers[i].msg_hdr;
     m.msg_name = const_cast<sockaddr_storage*>(&path.to.storage);
     m.msg_namelen = path.to.bytes;
-    m.msg_iov = &parts[i];
-    m.msg_iovlen = 1;
     m.msg_control = n != 0 ? control : nullptr;
     m.msg_controllen = n;
+    return part;
   }
 };
 
@@ -109,8 +127,10 @@ UdpSender::UdpSender(const std::vector<std::unique_ptr<UdpPath>>& paths, UdpCoun
       counters_(counters),
       options_(options),
       buffer_(std::make_unique<std::byte[]>(kBufferBytes)),
+      buffer_end_(buffer_.get()),
       messages_(std::make_unique<Messages>()) {
   trains_.reserve(kMaxPackets);
+  pieces_.reserve(kMaxPackets);
 }
 
 UdpSender::~UdpSender() = default;
@@ -130,10 +150,10 @@ void UdpSender::push(const wire::TxPacket& packet) {
     return;
   }
   const Train& train = train_for(*path, packet, bytes);
-  uint32_t crc = path->icrc.of(bytes);
+  uint32_t crc = train.path->icrc.of(bytes);
   if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, train.segments - 1);
 
-  std::byte* const out = train.begin + train.bytes - bytes;
+  std::byte* const out = train.end - bytes;
   std::byte* to = out + packet.header_bytes;
   std::memcpy(out, packet.header.data(), packet.header_bytes);
   std::memset(out + covered - packet.pad, 0, packet.pad);
@@ -146,7 +166,8 @@ void UdpSender::push(const wire::TxPacket& packet) {
   } else {
     crc = wire::icrc_over_bth(crc, {out, packet.header_bytes});
     for (const auto& part : packet.payload) {
-      crc = train.lent ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
+      crc =
+          train.lent != nullptr ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
       to += part.size();
     }
     crc = crc32(crc, {to, packet.pad});
@@ -159,32 +180,102 @@ void UdpSender::push(const wire::TxPacket& packet) {
 // The train that a packet joins; it is counted in. Its place in the train is its IP id.
 UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& packet,
                                        size_t packet_bytes) {
-  const uint8_t slot = load_u8(packet.header.data() + 5);
-  if (!trains_.empty()) {
-    Train& last = trains_.back();
-    if (last.path == &path && last.slot == slot && !last.closed && packet_bytes <= last.stride &&
-        (packet.in_window || !last.lent) && last.segments < kMaxSegments &&
-        last.bytes + packet_bytes <= kMaxTrainBytes && path.may_segment &&
-        path.endpoint->kernel_segments) {
-      last.closed = packet_bytes < last.stride;
-      last.bytes += packet_bytes;
-      ++last.segments;
-      if (last.lent) path.lent->used(packet_bytes);
-      return last;
+  size_t first = open_from_;
+  if (path.batch == batch_) {
+    Train& own = trains_[path.latest_train];
+    if (own.latest == &path && own.stride == packet_bytes && own.room > 0 &&
+        own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
+      own.bytes += packet_bytes;
+      ++own.segments;
+      --own.room;
+      own.end = buffer_end_ += packet_bytes;
+      return own;
     }
+    first = std::max(first, path.latest_train);
+  } else {
+    path.batch = batch_;
+    several_ |= !trains_.empty();
   }
-  const bool lend = path.in_bulk && packet_bytes >= kLeastLentPacket && packet.in_window;
+  const size_t end = std::min(trains_.size(), first + kTrainsTried);
+  for (size_t i = first; i < end; ++i) {
+    if (takes(trains_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
+  }
+  return begin_train(path, packet, packet_bytes);
+}
+
+// A shorter packet ends a train. That saves one where a queue pair is alone, and costs one where
+// the packets of others would have made it longer. An acknowledgement only comes behind requests
+// when there are no others (QueuePair::transmit), and is to arrive with them.
+bool UdpSender::takes(const Train& train, const UdpPath& path, const wire::TxPacket& packet,
+                      size_t packet_bytes) const {
+  const bool ends = packet_bytes < train.stride && train.latest == &path &&
+                    (gathering_ == 0 || is_acknowledgement(packet)) && !train.closed &&
+                    train.segments < kMaxSegments && train.bytes + packet_bytes <= kMaxTrainBytes;
+  const bool fits = ends || (packet_bytes == train.stride && train.room > 0);
+  return fits && train.slot == slot_of(packet) && train.path->goes_with(path) &&
+         (train.lent == nullptr || (packet.in_window && train.end == train.lent->end()));
+}
+
+UdpSender::Train& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {
+  Train& train = trains_[i];
+  train.closed = packet_bytes < train.stride;
+  train.room = train.closed ? 0 : train.room - 1;
+  train.gathered |= i + 1 != trains_.size();
+  train.bytes += packet_bytes;
+  ++train.segments;
+  if (train.lent != nullptr) {
+    train.lent->used(packet_bytes);
+    train.end += packet_bytes;
+  } else {
+    if (train.end != buffer_end_) {
+      const uint32_t piece = begin_piece(buffer_end_);
+      Piece& last = pieces_[train.last_piece];
+      last.bytes = static_cast<size_t>(train.end - last.begin);
+      train.last_piece = last.next = piece;
+    }
+    train.end = buffer_end_ += packet_bytes;
+  }
+  train.latest = &path;
+  path.latest_train = i;
+  return train;
+}
+
+UdpSender::Train& UdpSender::begin_train(UdpPath& path, const wire::TxPacket& packet,
+                                         size_t packet_bytes) {
+  while (open_from_ < trains_.size() && trains_[open_from_].room == 0) ++open_from_;
+  const bool segments = path.may_segment && path.endpoint->kernel_segments;
+  const size_t most = segments ? std::min<size_t>(kMaxSegments, kMaxTrainBytes / packet_bytes) : 1;
+  const uint8_t slot = slot_of(packet);
+  const bool lend = packet.in_window && packet_bytes >= kLeastLentPacket &&
+                    long_before(slot, packet_bytes) == packet_bytes;
   LentMemory* const lent = lend ? lent_memory(path, slot) : nullptr;
+  std::byte* const at = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_end_;
+  if (lent != nullptr) {
+    lent->used(packet_bytes);
+  } else {
+    buffer_end_ += packet_bytes;
+  }
+  const uint32_t piece = begin_piece(at);
+  path.latest_train = trains_.size();
   trains_.push_back({.path = &path,
-                     .begin = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_.get() + used_,
+                     .latest = &path,
+                     .end = at + packet_bytes,
                      .bytes = packet_bytes,
                      .stride = static_cast<uint32_t>(packet_bytes),
                      .segments = 1,
+                     .room = static_cast<uint32_t>(most - 1),
+                     .first_piece = piece,
+                     .last_piece = piece,
                      .slot = slot,
-                     .closed = false,
-                     .lent = lent != nullptr});
-  if (lent != nullptr) lent->used(packet_bytes);
+                     .closed = !segments,
+                     .gathered = false,
+                     .lent = lent});
   return trains_.back();
+}
+
+uint32_t UdpSender::begin_piece(std::byte* at) {
+  pieces_.push_back({at, 0, 0});
+  return static_cast<uint32_t>(pieces_.size() - 1);
 }
 
 LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
@@ -216,11 +307,35 @@ void UdpSender::flush() {
     send_trains(first, end);
     first = end;
   }
-  for (const Train& train : trains_) train.path->in_bulk = false;
-  for (const Train& train : trains_) train.path->in_bulk |= train.bytes >= PageLender::kLeastBytes;
+  learn();
   trains_.clear();
+  pieces_.clear();
+  open_from_ = 0;
   used_ = 0;
+  buffer_end_ = buffer_.get();
   packets_ = 0;
+  several_ = false;
+  ++batch_;
+}
+
+// What the batch says about the next one. Of one queue pair, all packets are lent when some were in
+// a long train. Among several, a train can only grow in lent memory while nothing is behind it.
+void UdpSender::learn() {
+  if (several_) {
+    gathering_ = kGatheringBatches;
+  } else if (gathering_ > 0) {
+    --gathering_;
+  }
+  bool any_long = false;
+  for (const Train& train : trains_) {
+    any_long |= train.bytes >= PageLender::kLeastBytes;
+    long_before(train) = 0;
+  }
+  if (!any_long) return;
+  for (const Train& train : trains_) {
+    const bool is_long = train.bytes >= PageLender::kLeastBytes && !train.gathered;
+    if (is_long || !several_) long_before(train) = train.stride;
+  }
 }
 
 // All of them leave through one endpoint's socket, in order.
@@ -228,7 +343,7 @@ void UdpSender::send_trains(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {
     const Train& train = trains_[i];
-    if (!train.lent || train.bytes < PageLender::kLeastBytes || !lender_.works() ||
+    if (train.lent == nullptr || train.bytes < PageLender::kLeastBytes || !lender_.works() ||
         train.stride > train.path->max_datagram_bytes) {
       continue;
     }
@@ -239,9 +354,9 @@ void UdpSender::send_trains(size_t first, size_t end) {
 }
 
 bool UdpSender::send_lent(const Train& train) {
-  messages_->set(0, train);
+  messages_->set(0, train, pieces_, 0);
   if (!lender_.send(train.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
-                    {train.begin, train.bytes})) {
+                    {pieces_[train.first_piece].begin, train.bytes})) {
     return false;
   }
   ++counters_.trains_lent;
@@ -251,7 +366,8 @@ bool UdpSender::send_lent(const Train& train) {
 
 void UdpSender::send_copies(size_t first, size_t end) {
   if (first == end) return;
-  for (size_t i = first; i < end; ++i) messages_->set(i - first, trains_[i]);
+  size_t part = 0;
+  for (size_t i = first; i < end; ++i) part = messages_->set(i - first, trains_[i], pieces_, part);
   const int fd = trains_[first].path->endpoint->send.fd.get();
   for (size_t next = first; next < end;) {
     const long sent = messages_->send(fd, next - first, end - next);

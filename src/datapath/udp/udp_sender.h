@@ -1,7 +1,12 @@
 // The sending half: packets are copied, summed and put into trains as they are pushed, and leave at
-// flush(). A train is a run of packets to one peer process that the kernel cuts from a single send.
+// flush(). A train is a number of packets to one peer process that the kernel cuts from a single
+// send.
+//
+// The packets of one queue pair leave in the order in which they were pushed. Those of several mix:
+// each joins the first train of its size that does not leave before its queue pair's latest one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,19 +39,41 @@ class UdpSender final : public wire::PacketSink {
 
  private:
   struct Train {
-    UdpPath* path;
-    std::byte* begin;
+    UdpPath* path;    // its first packet's
+    UdpPath* latest;  // its last packet's
+    std::byte* end;   // of that packet
     size_t bytes;
     uint32_t stride;  // size of every packet but the last
     uint32_t segments;
-    uint8_t slot;  // the peer process: the receiver's kernel steers a train as a whole
-    bool closed;   // its last packet was a shorter one
-    bool lent;     // lies in the peer's lent memory
+    uint32_t room;  // for so many more of that size
+    uint32_t first_piece;
+    uint32_t last_piece;
+    uint8_t slot;      // the peer process: the receiver's kernel steers a train as a whole
+    bool closed;       // its last packet was a shorter one
+    bool gathered;     // it grew while there were others behind it
+    LentMemory* lent;  // where it lies; null: in the buffer
+  };
+  // What of a train lies in one place. In lent memory that is all of it.
+  struct Piece {
+    std::byte* begin;
+    size_t bytes;   // not of a train's last one: that goes on to the train's end
+    uint32_t next;  // of the same train
   };
   struct Messages;
 
   UdpPath* find(wire::PathId id) const;
   Train& train_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  bool takes(const Train& train, const UdpPath& path, const wire::TxPacket& packet,
+             size_t packet_bytes) const;
+  Train& join(size_t train, UdpPath& path, size_t packet_bytes);
+  Train& begin_train(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  uint32_t begin_piece(std::byte* at);
+  // Trains of such packets to that process were long when they left last.
+  uint32_t& long_before(const Train& train) { return long_before(train.slot, train.stride); }
+  uint32_t& long_before(uint8_t slot, size_t packet_bytes) {
+    return long_before_[(packet_bytes / 16 + slot) % long_before_.size()];
+  }
+  void learn();
   // The memory for long trains on this path; null: they are copied by the kernel.
   LentMemory* lent_memory(UdpPath& path, uint8_t slot);
   void send_trains(size_t first, size_t end);
@@ -68,9 +95,16 @@ class UdpSender final : public wire::PacketSink {
     std::weak_ptr<LentMemory> memory;  // the paths' that lead there
   };
   std::vector<Lent> lent_;
-  size_t used_ = 0;
+  std::byte* buffer_end_;  // of what it holds
+  size_t used_ = 0;        // bytes that were pushed, to lent memory too
   size_t packets_ = 0;
   std::vector<Train> trains_;
+  size_t open_from_ = 0;  // those before it take no more
+  std::vector<Piece> pieces_;
+  uint64_t batch_ = 1;
+  bool several_ = false;    // paths in this batch
+  uint32_t gathering_ = 0;  // so many more batches are expected to have several
+  std::array<uint32_t, 64> long_before_{};
   std::unique_ptr<Messages> messages_;
   bool waited_ = false;  // for room in the socket, in this flush
   bool tried_again_ =

@@ -162,8 +162,7 @@ TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
   EXPECT_TRUE(waiter_goes());
 }
 
-// Two acknowledgements of eight packets make room for two turns. Whoever is woken for nothing has
-// gone to the end of the line for it.
+// Two acknowledgements of eight packets make room for one turn.
 TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
   for (uint32_t i = 0; i < 6; ++i) {
     qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000 + 1000 * i});
@@ -173,11 +172,37 @@ TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
   const size_t waiting = window.waiting.size();
   qp_ = hog_;
   receive_ack(107);
+  EXPECT_EQ(window.waiting.size(), waiting - 1);
   receive_ack(115);
+  EXPECT_EQ(window.waiting.size(), waiting - 1);
+  receive_ack(123);
   EXPECT_EQ(window.waiting.size(), waiting - 2);
   EXPECT_FALSE(transmit().empty());
   EXPECT_FALSE(window.open());
   EXPECT_EQ(window.promised, 0u);
+}
+
+TEST_F(SharedWindowTest, WhatIsPromisedIsWhatATurnTakesOfTheWindow) {
+  qp_ = hog_;
+  receive_ack(107);
+  EXPECT_EQ(hog_->window()->promised, 16 * (4096 + PeerWindow::kPacketOverhead));
+}
+
+// One that had to answer its peer, and got a request meanwhile, was ready before the one that had
+// waited for the room.
+TEST_F(SharedWindowTest, WhoIsWokenInVainIsNextAgain) {
+  QueuePair& quick = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
+  PeerWindow& window = *hog_->window();
+  ASSERT_EQ(window.waiting, (std::deque{hog_, waiter_}));
+  qp_ = &quick;
+  receive(request(wire::Opcode::RcWriteOnly, 500));
+  ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
+  qp_ = hog_;
+  receive_ack(107);
+  ASSERT_EQ(window.waiting, std::deque{waiter_});
+  EXPECT_GT(transmit().size(), 8u);
+  EXPECT_FALSE(window.open());
+  EXPECT_EQ(window.waiting, (std::deque{hog_, waiter_, &quick}));
 }
 
 TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
@@ -356,6 +381,23 @@ TEST_F(EngineTest, WhatArrivedIsKnownBeforeTheAnswerThatCameWithIt) {
   ack.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
   receive_together({request(wire::Opcode::RcSendOnly, 500), ack});
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+}
+
+// Those of several queue pairs can leave together, in front of what each of them has to say.
+TEST_F(EngineTest, OnlyWhoIsAloneSaysFirstWhatItsAcknowledgementRidesBehind) {
+  using enum wire::Opcode;
+  QueuePair& x = make_connected({});
+  QueuePair& y = make_connected({.sq_psn = 9000});
+  const auto answer = [&](QueuePair& qp, uint32_t psn) {
+    qp_ = &qp;
+    receive(request(RcWriteOnly, psn));
+    ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  };
+  answer(x, 500);
+  answer(y, 500);
+  EXPECT_EQ(transmit_opcodes(), (std::vector{RcAck, RcSendOnly, RcAck, RcSendOnly}));
+  answer(x, 501);
+  EXPECT_EQ(transmit_opcodes(), (std::vector{RcSendOnly, RcAck}));
 }
 
 TEST_F(EngineTest, WhatCameBeforeANakIsReceived) {
