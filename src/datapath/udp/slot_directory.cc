@@ -381,7 +381,9 @@ void SlotDirectory::deliver_report(std::span<const std::byte> message, const Mai
   MemberReport report{h->address, h->round, h->index, h->slot, {}};
   const std::span<const std::byte> rest = message.subspan(sizeof *h);
   report.services.resize(std::min(rest.size() / sizeof(uint32_t), kMostServicesInReport));
-  std::memcpy(report.services.data(), rest.data(), report.services.size() * sizeof(uint32_t));
+  if (!report.services.empty()) {
+    std::memcpy(report.services.data(), rest.data(), report.services.size() * sizeof(uint32_t));
+  }
   box->reports_.push_back(std::move(report));
   wake(*box, self);
 }
