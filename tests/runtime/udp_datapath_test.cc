@@ -316,6 +316,30 @@ TEST_F(UdpCrowd, AloneAShorterPacketEndsTheTrain) {
   EXPECT_EQ(trains(), 1u);
 }
 
+// The owner flushes after each turn, whether it had anything to send or not.
+TEST_F(UdpCrowd, TurnsWithoutPacketsAreNotBatchesOfOneQueuePair) {
+  appear();
+  for (int turn = 0; turn < 100; ++turn) a.udp->flush();
+  push(2, 1024);
+  push(2, 100);
+  EXPECT_EQ(trains(), 2u) << "others may come";
+}
+
+// The kernel of a host with several processes picks one of them by a train's first packet.
+TEST_F(UdpCrowd, WhatIsForAllProcessesOfAHostJoinsNoTrain) {
+  wire::Route route{.source = kLoopback4, .destination = kLoopback4, .peer = Qpn::of_slot(0, 0x11)};
+  auto to_nic = a.udp->open_path(route);  // whose queue pairs have small numbers
+  route.peer = wire::kManagementQpn;
+  auto management = a.udp->open_path(route);
+  ASSERT_TRUE(to_nic.ok() && management.ok());
+  for (const wire::PathId to : {to_nic.value(), management.value(), to_nic.value()}) {
+    a.push(to, 0, 0, 256);
+  }
+  const uint64_t before = a.counter("udp_trains_sent");
+  a.udp->flush();
+  EXPECT_EQ(a.counter("udp_trains_sent") - before, 2u);
+}
+
 TEST_F(UdpCrowd, AnAcknowledgementEndsTheTrainOfItsQueuePair) {
   appear();
   push(2, 1024);

@@ -177,7 +177,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   }
   // The kernel steers a train by its first packet: what goes to all processes of a host goes alone.
   const bool never = to_group || route.peer == wire::kManagementQpn;
-  path->may_gather = route.peer != wire::Qpn();
+  path->may_gather = !never && route.peer != wire::Qpn();
   switch (never ? Segmentation::Never : options_.segmentation) {
     case Segmentation::Always:
       path->may_segment = true;

@@ -297,6 +297,7 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
 }
 
 void UdpSender::flush() {
+  if (trains_.empty()) return;
   waited_ = false;
   tried_again_ = false;
   for (size_t first = 0; first < trains_.size();) {
