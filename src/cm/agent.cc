@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <vector>
 
 namespace verbena::cm {
@@ -435,20 +436,39 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
-void Agent::host_absent(const wire::Gid& gid, int error, Instant now) {
-  const auto tell_all = [&](auto& exchanges, auto tell) {
+void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
+  struct Known {
+    int error;
+    Instant until;
+  };
+  std::map<wire::Gid, Known> known;
+  const auto look_at = [&](const auto& exchanges) {
+    for (const auto& [id, entry] : exchanges) {
+      for (const Absence& a : heard) {
+        if (!entry.exchange.waits_for(a.host, a.tid)) continue;
+        const Instant sent = entry.exchange.retry().last_sent();
+        Known& host = known.try_emplace(a.host, Known{a.error, sent}).first->second;
+        if (sent >= host.until) host = {a.error, sent};
+      }
+    }
+  };
+  const auto tell = [&](auto& exchanges) {
     std::vector<uint32_t> ids;
     for (const auto& [id, entry] : exchanges) {
-      if (entry.exchange.info().addresses.peer_gid == gid) ids.push_back(id);
+      if (known.contains(entry.exchange.info().addresses.peer_gid)) ids.push_back(id);
     }
     for (const uint32_t id : ids) {
       auto& entry = exchanges.find(id)->second;
-      tell(entry.exchange);
+      const Known& host = known.at(entry.exchange.info().addresses.peer_gid);
+      entry.exchange.on_host_absent(host.error, host.until, now);
       settle(entry);
     }
   };
-  tell_all(connections_, [&](Connection& c) { c.on_host_absent(error, now); });
-  tell_all(sidr_, [&](SidrExchange& s) { s.on_host_absent(error); });
+  look_at(connections_);
+  look_at(sidr_);
+  if (known.empty()) return;
+  tell(connections_);
+  tell(sidr_);
 }
 
 void Agent::destroy_all(Instant now) {

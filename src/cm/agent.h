@@ -37,6 +37,14 @@ struct ReceivedMad {
   bool from_watched_host = false;
 };
 
+// A datagram of ours came back from the network: nobody at all serves on that host (ECONNREFUSED),
+// or there is no such host. Only who has seen the datagram knows its transaction id.
+struct Absence {
+  wire::Gid host;
+  uint64_t tid = 0;
+  int error = 0;
+};
+
 class Agent {
  public:
   explicit Agent(const AgentConfig& config);
@@ -73,9 +81,9 @@ class Agent {
   // The process that had these communication ids on the host of `gid` has ended: as if it had
   // disconnected.
   void peer_gone(const wire::Gid& gid, uint8_t slot, Instant now);
-  // Nobody at all serves on the host of `gid` (ECONNREFUSED), or there is no such host: what it was
-  // asked it will not answer.
-  void host_absent(const wire::Gid& gid, int error, Instant now);
+  // Datagrams of ours came back. Whoever asked that host before one of them left, and has asked
+  // again, waits for nothing. One that nobody waits for an answer to says nothing about now.
+  void hosts_absent(std::span<const Absence> heard, Instant now);
   // The hosts with which a process of that slot has connections.
   std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
   // In whatever state a connection or SIDR exchange is: refuses, cancels or disconnects. After this

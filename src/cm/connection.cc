@@ -422,7 +422,14 @@ void Connection::on_peer_gone(Instant now) {
   }
 }
 
-void Connection::on_host_absent(int error, Instant now) {
+bool Connection::waits_for(const wire::Gid& host, uint64_t tid) const {
+  return (state_ == State::ReqSent || state_ == State::DreqSent) &&
+         info_.addresses.peer_gid == host && MadHeader::load(last_.data()).tid == tid;
+}
+
+void Connection::on_host_absent(int error, Instant until, Instant now) {
+  // Programs start both ends at once, so one copy may find nobody.
+  if (!retry_.repeated() || retry_.first_sent() > until) return;
   if (state_ == State::ReqSent) {
     const bool refused = error == ECONNREFUSED;
     Event e = event(refused ? EventKind::Rejected : EventKind::Unreachable);

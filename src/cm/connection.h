@@ -56,7 +56,10 @@ class Connection {
   void on_drep(const Drep& drep, Instant now);
   // Its process is gone without a word.
   void on_peer_gone(Instant now);
-  void on_host_absent(int error, Instant now);
+  // Whether this is the datagram that it waits for an answer to.
+  bool waits_for(const wire::Gid& host, uint64_t tid) const;
+  // Nobody was there for what left until then.
+  void on_host_absent(int error, Instant until, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
 
@@ -67,6 +70,7 @@ class Connection {
   bool owned() const { return owned_; }
   uint32_t listener() const { return listener_; }
   const ConnectionInfo& info() const { return info_; }
+  const Retry& retry() const { return retry_; }
   // While this holds, a REQ or REP from the same queue pair of the peer is stale.
   bool reserves_remote_qpn() const;
 

@@ -19,7 +19,9 @@ class Retry {
       : full_(full),
         longest_(full),
         left_(retries),
-        wait_(first.ns > 0 ? std::min(first, full) : full) {
+        wait_(first.ns > 0 ? std::min(first, full) : full),
+        first_sent_(now),
+        last_sent_(now) {
     if (left_ == 0) wait_ = full_;
     deadline_ = now + wait_;
   }
@@ -33,6 +35,9 @@ class Retry {
   }
 
   Instant deadline() const { return deadline_; }
+  Instant first_sent() const { return first_sent_; }
+  Instant last_sent() const { return last_sent_; }
+  bool repeated() const { return repeated_; }
 
   // The deadline passed. True: send again. False: give up.
   bool again(Instant now) {
@@ -40,6 +45,8 @@ class Retry {
     --left_;
     wait_ = left_ == 0 ? full_ : std::min(wait_ * 2, longest_);
     deadline_ = now + wait_;
+    last_sent_ = now;
+    repeated_ = true;
     extended_ = false;
     return true;
   }
@@ -67,7 +74,10 @@ class Retry {
   uint8_t left_ = 0;
   uint8_t refusals_ = 0;
   bool extended_ = false;
+  bool repeated_ = false;
   Duration wait_{};
+  Instant first_sent_{};
+  Instant last_sent_{};
   Instant deadline_ = kNever;
 };
 

@@ -108,8 +108,13 @@ void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   state_ = State::Closed;
 }
 
-void SidrExchange::on_host_absent(int error) {
+bool SidrExchange::waits_for(const wire::Gid& host, uint64_t tid) const {
+  return state_ == State::RequestSent && info_.addresses.peer_gid == host && tid_ == tid;
+}
+
+void SidrExchange::on_host_absent(int error, Instant until, Instant) {
   if (state_ != State::RequestSent) return;
+  if (!retry_.repeated() || retry_.first_sent() > until) return;
   const bool refused = error == ECONNREFUSED;
   Event e = event(refused ? EventKind::SidrResponse : EventKind::Unreachable);
   if (refused) {

@@ -27,7 +27,9 @@ class SidrExchange {
   void abandon(Instant now);
 
   void on_duplicate_request();
-  void on_host_absent(int error);
+  // As a connection's.
+  bool waits_for(const wire::Gid& host, uint64_t tid) const;
+  void on_host_absent(int error, Instant until, Instant now);
   void on_reply(const SidrRep& reply, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
@@ -38,6 +40,7 @@ class SidrExchange {
   bool owned() const { return owned_; }
   uint32_t listener() const { return listener_; }
   const SidrInfo& info() const { return info_; }
+  const Retry& retry() const { return retry_; }
 
  private:
   void resend();

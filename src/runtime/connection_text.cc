@@ -63,7 +63,9 @@ std::string describe(const cm::Event& e) {
       return connection(e) + " was refused: " + words_for(e.reason);
     case cm::EventKind::Unreachable:
       if (e.error == EHOSTUNREACH) {
-        return connection(e) + " was given up: the network says that there is no such host";
+        return connection(e) +
+               " was given up: the network says that nothing gets there (there is no such host, or "
+               "a firewall refuses UDP port 4791)";
       }
       return connection(e) +
              " was given up: no answer (the host is down, has no RDMA device at this address, or a "

@@ -58,13 +58,25 @@ void Management::turn(Instant at) {
   if (agent_.next_deadline() <= at) {
     // Somebody has not answered. From now on we hear if nobody is there who could; what was heard
     // since the last time comes first.
-    while (const auto absent = nic_.udp_->take_absence()) {
-      agent_.host_absent(absent->host, absent->error, at);
-    }
+    hear_absences(at);
     agent_.on_deadline(at);
     nic_.udp_->hear_absences(agent_.next_deadline() != kNever);
   }
   post_outgoing();
+}
+
+void Management::hear_absences(Instant at) {
+  constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
+  constexpr int kMost = 64;  // the network may send more for as long as it likes
+  std::vector<cm::Absence> heard;
+  for (int i = 0; i < kMost; ++i) {
+    const auto absent = nic_.udp_->take_absence();
+    if (!absent) break;
+    if (absent->bytes < kTid) continue;
+    const std::byte* const mad = absent->packet.data() + core::ManagementDatagram::kHeaderBytes;
+    heard.push_back({absent->host, cm::MadHeader::load(mad).tid, absent->error});
+  }
+  if (!heard.empty()) agent_.hosts_absent(heard, at);
 }
 
 void Management::route(const core::ManagementDatagram& datagram, Instant at) {
@@ -134,6 +146,7 @@ void Management::post_outgoing() {
     if (path.ok()) nic_.engine_->management().send(path.value(), out.bytes);
   }
   nic_.management_deadline_ = agent_.next_deadline();
+  if (nic_.management_deadline_ == kNever) nic_.udp_->hear_absences(false);
 }
 
 // Opening a path takes several system calls, so they are kept: one for each pair of hosts.

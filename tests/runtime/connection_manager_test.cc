@@ -137,6 +137,61 @@ TEST(ConnectionManager, ARequestForNobodyIsRefused) {
   }
 }
 
+// Whether a socket that this process sends from hears of what came back.
+bool hears_absences() {
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage address{};
+    socklen_t bytes = sizeof address;
+    int hears = 0;
+    socklen_t size = sizeof hears;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0 &&
+        address.ss_family == AF_INET &&
+        datapath::SocketAddress::port_of(address) != wire::kRoceUdpPort &&
+        ::getsockopt(fd, IPPROTO_IP, IP_RECVERR, &hears, &size) == 0 && hears != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(ConnectionManager, ARequestToAHostWithoutRdmaIsRefused) {
+  CmHost host;
+  cm::ConnectParameters nowhere = host.to(service(7041));
+  const uint8_t absent[] = {127, 0, 0, 9};
+  nowhere.addresses.peer_gid = nowhere.addresses.peer_ip = wire::Gid::from_ipv4(absent);
+  for (int i = 0; i < 2; ++i) {
+    auto id = host.manager().connect(nowhere);
+    ASSERT_TRUE(id.ok());
+    auto event = host.next_event();
+    ASSERT_TRUE(event && event->kind == cm::EventKind::Rejected);
+    EXPECT_EQ(event->reason, cm::RejectReason::InvalidServiceId);
+    EXPECT_FALSE(hears_absences());
+  }
+}
+
+// What came back is heard while somebody is waited for, and is not kept for the next request.
+TEST(ConnectionManager, WhatCameBackIsHeardOnlyWhileSomebodyIsWaitedFor) {
+  CmHost host;
+  cm::ListenParameters listen;
+  listen.service_id = service(7042);
+  ASSERT_TRUE(host.manager().listen(listen).ok());
+  auto active = host.manager().connect(host.to(service(7042)));
+  ASSERT_TRUE(active.ok());
+  auto event = host.next_event();
+  ASSERT_TRUE(event && event->kind == cm::EventKind::ConnectRequest);
+  const uint32_t passive = event->id;
+  while (!hears_absences()) ::usleep(10'000);  // until the request was repeated
+  cm::AcceptParameters accept;
+  accept.qpn = wire::Qpn(0x4321);
+  ASSERT_TRUE(host.manager().accept(passive, accept).ok());
+  event = host.next_event();
+  ASSERT_TRUE(event && event->kind == cm::EventKind::ConnectResponse);
+  ASSERT_TRUE(host.manager().establish(active.value(), {}).ok());
+  event = host.next_event();
+  ASSERT_TRUE(event && event->kind == cm::EventKind::Established);
+  EXPECT_FALSE(hears_absences());
+}
+
 TEST(ConnectionManager, ServicesAreResolvedBetweenProcesses) {
   CmProcess server, client;
   server.number("listen " + text(service(7006)) + " any");

@@ -219,8 +219,18 @@ void hear_absences(int fd, const LocalAddress& address, bool on) {
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
 }
 
+bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes) {
+  const auto leaves = [&] {
+    return ::sendto(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(),
+                    to.bytes) >= 0;
+  };
+  return leaves() || leaves();
+}
+
 std::optional<Absence> take_absence(int fd) {
   for (;;) {
+    Absence absent;
+    iovec packet{absent.packet.data(), absent.packet.size()};
     sockaddr_storage to{};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof to)];
     msghdr message{};
@@ -228,7 +238,11 @@ std::optional<Absence> take_absence(int fd) {
     message.msg_namelen = sizeof to;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    if (::syscall(SYS_recvmsg, fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return std::nullopt;
+    message.msg_iov = &packet;
+    message.msg_iovlen = 1;
+    const long bytes = ::syscall(SYS_recvmsg, fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (bytes < 0) return std::nullopt;
+    absent.bytes = static_cast<size_t>(bytes);
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       const bool told = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
                         (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
@@ -238,7 +252,9 @@ std::optional<Absence> take_absence(int fd) {
       const auto why = static_cast<int>(error.ee_errno);
       if ((why == ECONNREFUSED || why == EHOSTUNREACH) &&
           SocketAddress::port_of(to) == wire::kRoceUdpPort) {
-        return Absence{SocketAddress::gid_of(to), why};
+        absent.host = SocketAddress::gid_of(to);
+        absent.error = why;
+        return absent;
       }
     }
   }

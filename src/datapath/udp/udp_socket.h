@@ -5,8 +5,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "datapath/udp/slot_directory.h"
@@ -63,11 +66,15 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
 // Whether the kernel tells of packets that came back. While it does, a send may fail because of an
 // earlier one.
 void hear_absences(int fd, const LocalAddress& address, bool on);
-// One of those packets, and why: ECONNREFUSED, nobody has port 4791 on that host; EHOSTUNREACH,
-// there is no such host.
+// So this one tries twice. Whether it left.
+bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes);
+// One of those packets, as far as it came back, and why: ECONNREFUSED, nobody has port 4791 on that
+// host; EHOSTUNREACH, there is no such host.
 struct Absence {
   wire::Gid host;
   int error = 0;
+  size_t bytes = 0;
+  std::array<std::byte, 64> packet{};
 };
 std::optional<Absence> take_absence(int fd);
 

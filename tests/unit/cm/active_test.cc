@@ -138,10 +138,12 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
 
 TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
   const uint32_t id = connect();
+  const uint64_t tid = sent_one<Req>().tid;
+  next_deadline();
   sent();
-  agent_.host_absent(ipv4(9), ECONNREFUSED, now_);
+  comes_back(ipv4(9), tid, ECONNREFUSED);
   EXPECT_TRUE(events().empty());
-  agent_.host_absent(peer_, ECONNREFUSED, now_);
+  comes_back(peer_, tid, ECONNREFUSED);
   const Event rejected = event_one(EventKind::Rejected);
   EXPECT_EQ(rejected.id, id);
   EXPECT_EQ(rejected.reason, RejectReason::InvalidServiceId);
@@ -151,12 +153,69 @@ TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
 
 TEST_F(ActiveTest, ThereIsNoHostToAnswerTheReq) {
   const uint32_t id = connect();
+  const uint64_t tid = sent_one<Req>().tid;
+  next_deadline();
   sent();
-  agent_.host_absent(peer_, EHOSTUNREACH, now_);
+  comes_back(peer_, tid, EHOSTUNREACH);
   const Event unreachable = event_one(EventKind::Unreachable);
   EXPECT_EQ(unreachable.id, id);
   EXPECT_EQ(unreachable.error, EHOSTUNREACH);
   EXPECT_TRUE(sent().empty());
+  expect_empty();
+}
+
+// Both ends may be started at once.
+TEST_F(ActiveTest, AReqIsRepeatedBeforeNobodyIsThere) {
+  connect();
+  const uint64_t tid = sent_one<Req>().tid;
+  comes_back(peer_, tid, ECONNREFUSED);
+  EXPECT_TRUE(events().empty());
+  next_deadline();
+  EXPECT_EQ(sent_one<Req>().tid, tid);
+  comes_back(peer_, tid, ECONNREFUSED);
+  event_one(EventKind::Rejected);
+  expect_empty();
+}
+
+// Data, what an earlier connection sent, and what somebody made up.
+TEST_F(ActiveTest, WhatNobodyWaitsForDoesNotSayThatNobodyIsThere) {
+  const uint32_t id = connect();
+  const uint64_t tid = sent_one<Req>().tid;
+  next_deadline();
+  sent();
+  comes_back(peer_, tid + 1, ECONNREFUSED);
+  comes_back(peer_, 0, EHOSTUNREACH);
+  EXPECT_TRUE(events().empty());
+  receive(peer_rep(id));
+  event_one(EventKind::ConnectResponse);
+  comes_back(peer_, tid, ECONNREFUSED);
+  EXPECT_TRUE(events().empty());
+}
+
+TEST_F(ActiveTest, AReqIsNotRefusedForOneThatLeftBeforeIt) {
+  const uint32_t early = connect();
+  const uint64_t tid = sent_one<Req>().tid;
+  next_deadline();
+  sent();
+  now_ = now_ + milliseconds(10);  // somebody starts to serve there
+  const uint32_t late = connect();
+  next_deadline();
+  EXPECT_NE(sent_attributes().size(), 0u);
+  comes_back(peer_, tid, ECONNREFUSED);
+  EXPECT_EQ(event_one(EventKind::Rejected).id, early);
+  receive(peer_rep(late));
+  EXPECT_EQ(event_one(EventKind::ConnectResponse).id, late);
+}
+
+// A host says for a few of many datagrams only that nobody is there.
+TEST_F(ActiveTest, NobodyIsThereForAllThatHaveAsked) {
+  connect();
+  connect();
+  const uint64_t tid = Req::load(sent()[0].bytes).tid;
+  next_deadline();
+  EXPECT_EQ(sent().size(), 2u);
+  comes_back(peer_, tid, ECONNREFUSED);
+  EXPECT_EQ(event_kinds(), (std::vector<EventKind>(2, EventKind::Rejected)));
   expect_empty();
 }
 

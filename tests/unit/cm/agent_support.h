@@ -64,6 +64,12 @@ class AgentTest : public testing::Test {
   Rej peer_rej(uint32_t our_id, RejectReason reason, About about) const;
   Mra peer_mra(uint32_t our_id, About about, uint8_t service_timeout) const;
 
+  // The network brings back a datagram of ours.
+  void comes_back(const wire::Gid& host, uint64_t tid, int error) {
+    const Absence absent{host, tid, error};
+    agent_.hosts_absent({&absent, 1}, now_);
+  }
+
   // --- what we do -------------------------------------------------------------------------------
   ConnectParameters connect_parameters() const;
   AcceptParameters accept_parameters() const;

@@ -92,8 +92,10 @@ TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
 
 TEST_F(SidrTest, NobodyIsThereToAnswer) {
   ask();
+  const uint64_t tid = sent_one<SidrReq>().tid;
+  next_deadline();
   sent();
-  agent_.host_absent(peer_, ECONNREFUSED, now_);
+  comes_back(peer_, tid, ECONNREFUSED);
   EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::UnsupportedServiceId);
   EXPECT_TRUE(sent().empty());
   expect_empty();
@@ -101,8 +103,10 @@ TEST_F(SidrTest, NobodyIsThereToAnswer) {
 
 TEST_F(SidrTest, ThereIsNoHostToAnswer) {
   ask();
+  const uint64_t tid = sent_one<SidrReq>().tid;
+  next_deadline();
   sent();
-  agent_.host_absent(peer_, EHOSTUNREACH, now_);
+  comes_back(peer_, tid, EHOSTUNREACH);
   EXPECT_EQ(event_one(EventKind::Unreachable).error, EHOSTUNREACH);
   expect_empty();
 }

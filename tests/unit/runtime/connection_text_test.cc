@@ -35,6 +35,13 @@ TEST(ConnectionText, GivenUp) {
   EXPECT_EQ(text.rfind("connection from 192.0.2.7 to port 7174 was given up: no answer", 0), 0u);
 }
 
+// A firewall that refuses with "prohibited" reads as a host that is not there.
+TEST(ConnectionText, TheNetworkSaysThatNothingGetsThere) {
+  cm::Event e = event(cm::EventKind::Unreachable, true);
+  e.error = EHOSTUNREACH;
+  EXPECT_NE(describe(e).find("no such host, or a firewall refuses"), std::string::npos);
+}
+
 TEST(ConnectionText, OnlyABadEndIsWorthALine) {
   cm::Event e = event(cm::EventKind::Disconnected, true);
   EXPECT_EQ(describe(e), "");
