@@ -63,6 +63,27 @@ TEST(Steering, SteeringMakesStraysRare) {
   EXPECT_EQ(strays, strays_before);
 }
 
+TEST(Steering, WhatCameBackHoldsUpNoProbe) {
+  VERBENA_NEEDS_STEERING();
+  const LocalAddress address{kLoopback4, 0};
+  auto claimed = SlotDirectory::claim([] { return std::string(); });
+  ASSERT_TRUE(claimed.ok());
+  auto receive = open_receive_socket(address, {});
+  auto send = open_send_socket(address, {}, claimed.value()->slot());
+  ASSERT_TRUE(receive.ok() && send.ok());
+  const int fd = send.value().fd.get();
+  uint64_t updates = 0;
+  Steering steering(address, receive.value().get(), fd, *claimed.value(), updates, true);
+  hear_absences(fd, address, true);
+  const SocketAddress nowhere = SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
+  ASSERT_EQ(::sendto(fd, "x", 1, 0, nowhere.get(), nowhere.bytes), 1);
+  pollfd came_back{.fd = fd, .events = 0, .revents = 0};
+  ASSERT_EQ(::poll(&came_back, 1, 10'000), 1);
+  steering.start_round(Instant{1});
+  char probe[64];
+  EXPECT_GT(::recv(receive.value().get(), probe, sizeof probe, MSG_DONTWAIT), 0);
+}
+
 TEST(Steering, SteeringRecoversWhenAMemberLeaves) {
   VERBENA_NEEDS_STEERING();
   auto first = std::make_unique<Process>();

@@ -430,6 +430,31 @@ TEST(UdpDatapath, SinglesWhereSegmentationIsOff) {
   EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
 }
 
+// For a packet that came back the kernel fails the socket's next send, whoever that is for.
+TEST(UdpDatapath, WhatCameBackFailsNoOtherSend) {
+  Process a;
+  Process b;
+  const Process absent;  // it has no socket
+  const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2")};
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  wire::PathId nowhere[2];
+  wire::PathId path[2];
+  for (int i = 0; i < 2; ++i) {
+    nowhere[i] = a.path_to(absent, addresses[i], ipv4("127.0.0.9"));
+    path[i] = a.path_to(b, addresses[i], kLoopback4);
+  }
+  settle({&a, &b});
+  a.udp->hear_absences(true);
+  for (const auto& paths : {nowhere, path}) {
+    const uint8_t slot = paths == path ? b.slot() : absent.slot();
+    for (uint32_t i = 0; i < 2; ++i) a.push(paths[i], slot, i, 100);
+    a.udp->flush();
+  }
+  EXPECT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= 2; })) << b.packets.size();
+  EXPECT_EQ(a.counter("udp_send_drops"), 0u);
+  EXPECT_EQ(a.udp->take_warning(), std::nullopt);
+}
+
 TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
   for (const Gid& address : {kLoopback4, ipv6("::1")}) {
     Process a;

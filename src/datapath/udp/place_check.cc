@@ -45,9 +45,7 @@ void PlaceCheck::send(int fd, const SocketAddress& to, uint8_t slot,
   const auto ask = [&](About about) {
     const Packet p = make(about, slot, number_, service.value_or(0));
     // What cannot be sent cannot come back, and says nothing.
-    if (::sendto(fd, p.data(), p.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(), to.bytes) > 0) {
-      missing_ |= static_cast<uint8_t>(about);
-    }
+    if (send_one(fd, to, p)) missing_ |= static_cast<uint8_t>(about);
   };
   ask(About::Slot);
   if (service) ask(About::Service);

@@ -256,10 +256,7 @@ void Steering::send_probes() {
   const SocketAddress to = SocketAddress::of(address_, wire::kRoceUdpPort);
   for (uint16_t index = 0; index < probes_; ++index) {
     const Probe probe = make_probe(directory_.slot(), index, round_);
-    if (::sendto(send_fd_, probe.data(), probe.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(),
-                 to.bytes) < 0) {
-      return;  // then packets are forwarded for longer
-    }
+    if (!send_one(send_fd_, to, probe)) return;  // then packets are forwarded for longer
   }
 }
 

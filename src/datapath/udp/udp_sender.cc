@@ -299,7 +299,7 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
 void UdpSender::flush() {
   if (trains_.empty()) return;
   waited_ = false;
-  tried_again_ = false;
+  tried_again_ = nullptr;
   for (size_t first = 0; first < trains_.size();) {
     size_t end = first + 1;
     while (end < trains_.size() && trains_[end].path->endpoint == trains_[first].path->endpoint) {
@@ -391,7 +391,7 @@ void UdpSender::count(const Train& train) {
 bool UdpSender::on_send_error(const Train& train, int error) {
   const NoCancel no_cancel;
   UdpPath& path = *train.path;
-  if (path.endpoint->hears_absences && !std::exchange(tried_again_, true)) return true;
+  if (path.endpoint->hears_absences && std::exchange(tried_again_, &train) != &train) return true;
   switch (error) {
     case EINTR:
       return true;

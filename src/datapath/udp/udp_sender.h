@@ -106,9 +106,8 @@ class UdpSender final : public wire::PacketSink {
   uint32_t gathering_ = 0;  // so many more batches are expected to have several
   std::array<uint32_t, 64> long_before_{};
   std::unique_ptr<Messages> messages_;
-  bool waited_ = false;  // for room in the socket, in this flush
-  bool tried_again_ =
-      false;  // after an error that may have been an earlier packet's, in this flush
+  bool waited_ = false;                 // for room in the socket, in this flush
+  const Train* tried_again_ = nullptr;  // after an error that may have been an earlier packet's
   std::optional<std::string> warning_;
   std::optional<Instant> warned_at_;
 };
