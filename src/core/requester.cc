@@ -61,7 +61,7 @@ void Requester::start() {
   cursor_packet_ = 0;
   started_ = true;
   reads_.reserve(qp_.attr.max_read_atomic);
-  retries_left_ = qp_.attr.retry_count;
+  renew_retries();
   rnr_retries_left_ = qp_.attr.rnr_retry;
 }
 

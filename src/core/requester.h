@@ -160,6 +160,10 @@ class Requester final : public SendSide {
   void for_each_piece(wire::Psn from, wire::Psn to, Visit visit);
   // Time:
   void restart_ack_timer(Instant now);
+  void renew_retries() {
+    retries_left_ = qp_.attr.retry_count;
+    timeouts_in_a_row_ = 0;
+  }
   void stop_ack_timer() { ack_deadline_ = probe_deadline_ = kNever; }
   Instant probe_time(Instant now) const;
   void end_measurement(Instant now);
@@ -186,6 +190,7 @@ class Requester final : public SendSide {
   uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
   uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;
+  uint32_t timeouts_in_a_row_ = 0;
   uint32_t rnr_retries_left_ = 0;
   uint32_t tries_ = 0;  // retries without progress, for the failure report
   std::optional<uint64_t>

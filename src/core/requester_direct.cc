@@ -76,7 +76,7 @@ bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink) {
   qp_.count(write ? CounterId::writes_without_peer : CounterId::reads_without_peer);
   stop_ack_timer();
   tries_ = 0;
-  retries_left_ = qp_.attr.retry_count;
+  renew_retries();
   taken_back_ = timed_hold_ = false;
   ++cursor_;
   complete_head(qp_, queue_, WcStatus::Success, write ? 0 : wqe.length);

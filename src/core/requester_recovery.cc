@@ -141,6 +141,7 @@ void Requester::on_timeout() {
   probes_ = 0;
   if (queue_.empty()) return;
   qp_.count(CounterId::timeouts);
+  ++timeouts_in_a_row_;
   constexpr uint32_t kMost = 15;  // nothing is left to sort long before
   if (!batches_.empty()) batch_timeouts_ = std::min(batch_timeouts_ + 1, kMost);
   if (!use_up_retry() || unacked_ == next_) return;
@@ -469,7 +470,11 @@ Instant Requester::deadline() const {
 void Requester::restart_ack_timer(Instant now) {
   const bool in_memory = qp_.window->in_memory();
   if (next_ == unacked_ || (qp_.attr.timeout == 0 && !in_memory)) return stop_ack_timer();
-  ack_deadline_ = qp_.attr.timeout != 0 ? now + ack_timeout(qp_.attr.timeout) : kNever;
+  // The standard lets a wait be up to four times as long as was asked for. Ours become so when
+  // there is no answer: a peer in software may be alive and only not have got a processor for a
+  // while.
+  const int64_t longer = int64_t{1} << std::min(timeouts_in_a_row_, 2u);
+  ack_deadline_ = qp_.attr.timeout != 0 ? now + ack_timeout(qp_.attr.timeout) * longer : kNever;
   probe_deadline_ = probe_time(now);
 }
 

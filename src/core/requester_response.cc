@@ -58,7 +58,7 @@ void Requester::on_rnr_nak(const wire::Packet& p, Instant now) {
   ++tries_;
   // The peer got the request and answered it: what retry_cnt guards against is not the case.
   // (Soft-RoCE also complains about the packets behind it, now or after our wait.)
-  retries_left_ = qp_.attr.retry_count;
+  renew_retries();
   if (qp_.attr.rnr_retry != 7) {  // 7: for ever
     if (rnr_retries_left_ == 0) {
       qp_.count(CounterId::rnr_retry_exceeded);
@@ -184,7 +184,7 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
     batches_.erase(batches_.begin());
   if (timed_ && unacked_.distance_from(*timed_) > 0) end_measurement(now);
   tries_ = 0;
-  retries_left_ = qp_.attr.retry_count;
+  renew_retries();
   rnr_retries_left_ = qp_.attr.rnr_retry;
   rnr_until_ = kNever;
   probes_ = 0;

@@ -63,7 +63,7 @@ TEST(Trouble, PartitionEndsInRetryExceededAfterExactlyTheRetries) {
     EXPECT_EQ(done[0].status, WcStatus::RetryExceeded);
     EXPECT_EQ(done[1].status, WcStatus::Flushed);
     EXPECT_EQ(p.counter_a(CounterId::timeouts), retries + 1u);
-    const Duration expected = core::ack_timeout(8) * (retries + 1);
+    const Duration expected = core::ack_timeout(8) * (retries == 0 ? 1 : 3 + 4 * (retries - 1));
     EXPECT_GE(failed - start, expected);
     EXPECT_LT(failed - start, expected + microseconds(50));
     EXPECT_EQ(p.qa.state(), core::QpState::Error);

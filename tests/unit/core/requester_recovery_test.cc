@@ -75,6 +75,23 @@ TEST_F(RequesterRecoveryTest, RetryTimerDoesNotFireWithNothingOutstanding) {
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
 }
 
+TEST_F(RequesterRecoveryTest, AnAnswerMakesTheWaitsShortAgain) {
+  connect({.retry_count = 7});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(next_deadline());
+    transmit();
+  }
+  receive_ack(100);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  transmit();
+  const Instant start = now_;
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(now_ - start, ack_timeout(14));
+}
+
 TEST_F(RequesterRecoveryTest, RetryCountIsExact) {
   for (const uint8_t count : {uint8_t{0}, uint8_t{3}, uint8_t{7}}) {
     connect({.retry_count = count});
@@ -87,7 +104,9 @@ TEST_F(RequesterRecoveryTest, RetryCountIsExact) {
       ASSERT_TRUE(next_deadline());
     }
     EXPECT_EQ(sent, 1u + count);
-    EXPECT_EQ(now_ - start, nanoseconds(4096) * (1 << 14) * (count + 1));
+    // Each wait is longer than the one before it, up to four times what was asked for.
+    const int64_t waits = count == 0 ? 1 : 3 + 4 * (count - 1);
+    EXPECT_EQ(now_ - start, nanoseconds(4096) * (1 << 14) * waits);
     EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(engine_.state().failures.back().retries, count + 1u);
     EXPECT_EQ(engine_.next_deadline(), kNever);
