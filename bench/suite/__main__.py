@@ -17,6 +17,7 @@ import sys
 import time
 
 import machine
+import places
 import plots
 import programs
 import report
@@ -59,16 +60,16 @@ def run_round(number, results, progress):
         program = measure.program
         if program not in seen:
             try:
-                seen[program] = program.measure()
+                seen[program] = places.measure(program)
             except Failure as failure:
                 seen[program] = failure
         if isinstance(seen[program], Failure):
             results.fail(name, str(seen[program]))
             progress.step(measure.name, f"FAILED: {seen[program]}")
         else:
-            value = seen[program][measure.key]
-            results.add(name, value)
-            progress.step(measure.name, report.quantity(value, measure.unit))
+            numbers, place = seen[program]
+            results.add(name, numbers[measure.key], place)
+            progress.step(measure.name, f"{report.quantity(numbers[measure.key], measure.unit)} ({place})")
 
 
 def points_of(curve):
@@ -153,7 +154,7 @@ def main():
              "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
     drawn = draw_all(curves, folder)
     (folder / "results.json").write_text(report.as_json(results, curves, micro, about), encoding="utf-8")
-    print(f"\n{report.terminal_table(results)}\n\nEvery value, and the pictures: {folder}")
+    print(f"\n{report.terminal_tables(results)}\n\nEvery value, and the pictures: {folder}")
     if rounds >= ROUNDS_FOR_THE_PAGE and not options.table_only:
         write_page(results, drawn, micro, about, folder)
         print(f"The page: {ROOT / 'docs' / 'performance.md'}")

@@ -1,7 +1,9 @@
 """The table on the terminal, the JSON file and the page."""
 
+import dataclasses
 import json
 
+from places import FAR, NEAR
 from results import judge
 from table import MEASURES, ROWS
 
@@ -37,17 +39,34 @@ def cells(judged):
         other = MEASURES[row.against]
         against = f"{other.name}: {quantity(judged.against, other.unit)}"
     return (measure.name, quantity(judged.measured, measure.unit), against, result_text(judged), goal_text(row),
-            judged.verdict)
+            str(judged.runs), judged.verdict)
 
 
-HEADINGS = ("what", "measured", "against", "result", "goal", "verdict")
+HEADINGS = ("what", "measured", "against", "result", "goal", "runs", "verdict")
+PLACES = {NEAR: "Cores that share a cache", FAR: "Cores far apart"}
+RUNS_ELSEWHERE = 3  # fewer say nothing
 
 
-def terminal_table(results):
-    rows = [HEADINGS, *(cells(judge(row, results)) for row in ROWS)]
+def judged_by_place(results):
+    """[(place, rows)]: all rows where the cores were most of the time, and elsewhere the ratios that rest on enough runs."""
+    first, *others = results.places() or [NEAR]
+    found = [(first, [judge(row, results.at(first)) for row in ROWS])]
+    for place in others:
+        judged = [judge(row, results.at(place)) for row in ROWS if row.against]
+        found.append((place, [each for each in judged if each.runs >= RUNS_ELSEWHERE]))
+    return [(place, rows) for place, rows in found if rows]
+
+
+def _terminal_table(place, judged):
+    rows = [HEADINGS, *map(cells, judged)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS) - 1)]
     lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows]
-    return "\n".join([*lines, *failure_lines(results)])
+    return "\n".join([f"{PLACES[place]}:", *lines])
+
+
+def terminal_tables(results):
+    tables = [_terminal_table(place, rows) for place, rows in judged_by_place(results)]
+    return "\n\n".join([*tables, *failure_lines(results)])
 
 
 def failure_lines(results):
@@ -64,13 +83,11 @@ def micro_lines(micro):
 
 def as_json(results, curves, micro, about):
     measures = {name: {"name": measure.name, "unit": measure.unit, "command": measure.program.command,
-                       "values": results.values.get(name, []), "counts": results.of(name),
+                       "values": [dataclasses.asdict(value) for value in results.values.get(name, [])],
                        "failure": results.failures.get(name)} for name, measure in MEASURES.items()}
-    rows = []
-    for row in ROWS:
-        judged = judge(row, results)
-        rows.append({"measured": row.measured, "against": row.against, "result": judged.result,
-                     "goal": row.goal, "at_most": row.at_most, "aim": row.aim, "verdict": judged.verdict})
+    rows = [{"place": place, "measured": each.row.measured, "against": each.row.against, "runs": each.runs,
+             "result": each.result, "goal": each.row.goal, "at_most": each.row.at_most, "aim": each.row.aim,
+             "verdict": each.verdict} for place, judged in judged_by_place(results) for each in judged]
     return json.dumps({**about, "measures": measures, "rows": rows, "curves": curves,
                        "micro": micro}, indent=1) + "\n"
 
@@ -91,11 +108,16 @@ else happens. Verbena and what it is compared with take turns, {runs} rounds; th
 never happen (drops, an idle process that is not idle) the worst of them; connections are measured in the first
 round only. Compare the ratios: machines differ.
 
+So does one machine from minute to minute where it is a virtual one whose cores are moved: between two cores that share a cache a
+cache line goes there and back in some 50 ns, otherwise in more than 300. It is measured before and after each
+run (`core_distance`), and only what was measured at one place is compared. The first table is of the place where the cores
+were most of the time; where they were elsewhere for long enough, the ratios of that place follow.
+
 *Same host* is the default: what it takes to reach another process of the same host. *Wire* is
 `VERBENA_DATAPATH=udp`: RoCEv2 packets over UDP on the loopback interface, path MTU 4096, with the ICRC computed
 by the sender and checked by the receiver.
 
-{table}
+{tables}
 {failures}
 ## Pictures
 
@@ -110,8 +132,8 @@ to completion between two engines (`build/verbena_bench`).
 
 ## How each number is measured
 
-Verbena's programs are started by `verbena run --`, with the variables shown. `udp_reference`, `qp_load` and
-`qp_census` are in [bench](../bench); the others are Debian's. Bandwidth counts payload, except raw UDP's, which counts whole datagrams. Latency is half a
+Verbena's programs are started by `verbena run --`, with the variables shown. `udp_reference`, `core_distance`, `qp_load`
+and `qp_census` are in [bench](../bench); the others are Debian's. Bandwidth counts payload, except raw UDP's, which counts whole datagrams. Latency is half a
 round trip, the median.
 
 {measures}
@@ -128,10 +150,11 @@ build/verbena perf HOST         # and this on the other
 
 
 def page(results, pictures, micro, about):
-    table = _markdown_table(HEADINGS, [cells(judge(row, results)) for row in ROWS])
+    tables = "\n\n".join(f"## {PLACES[place]}\n\n{_markdown_table(HEADINGS, map(cells, judged))}"
+                         for place, judged in judged_by_place(results))
     measures = _markdown_table(("number", "command"), [
         (measure.name, f"`{measure.program.command}`") for measure in MEASURES.values()])
     images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
     failures = "".join(f"\n{line}\n" for line in failure_lines(results))
-    return PAGE.format(table=table, failures=failures, pictures=images or "None were drawn.", measures=measures,
+    return PAGE.format(tables=tables, failures=failures, pictures=images or "None were drawn.", measures=measures,
                        micro=_markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)

@@ -1,9 +1,17 @@
 """Numbers as they come in, and what they say about each row."""
 
+import collections
 import dataclasses
 import statistics
 
 from table import MEASURES, Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """What one run measured, and where the cores were meanwhile."""
+    number: float
+    place: str
 
 
 @dataclasses.dataclass
@@ -12,18 +20,41 @@ class Results:
     values: dict = dataclasses.field(default_factory=dict)
     failures: dict = dataclasses.field(default_factory=dict)
 
-    def add(self, name, value):
-        self.values.setdefault(name, []).append(value)
+    def add(self, name, number, place):
+        self.values.setdefault(name, []).append(Value(number, place))
 
     def fail(self, name, why):
         self.failures[name] = why
 
+    def places(self):
+        """Where the cores were, most often first."""
+        counted = collections.Counter(value.place for values in self.values.values() for value in values)
+        return [place for place, _ in counted.most_common()]
+
+    def at(self, place):
+        """The numbers of each measure that count there. What must never happen, and what is measured once, counts
+        wherever it was."""
+        return AtPlace({name: [value.number for value in values
+                               if value.place == place or MEASURES[name].worst or MEASURES[name].once]
+                        for name, values in self.values.items()}, self.failures)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtPlace:
+    """The numbers of one place of the cores."""
+    numbers: dict
+    failures: dict
+
     def of(self, name):
         """The number that counts, or None. One failed run among several is a failure."""
-        values = self.values.get(name)
-        if not values or name in self.failures:
+        numbers = self.numbers.get(name)
+        if not numbers or name in self.failures:
             return None
-        return max(values) if MEASURES[name].worst else statistics.median(values)
+        return max(numbers) if MEASURES[name].worst else statistics.median(numbers)
+
+    def runs(self, row):
+        """How many runs a row rests on."""
+        return min(len(self.numbers.get(name, [])) for name in (row.measured, row.against) if name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +65,7 @@ class Judged:
     against: float | None
     result: float | None  # the ratio, or what was measured where there is nothing to compare with
     reached: bool
+    runs: int  # that it rests on
 
     @property
     def verdict(self):
@@ -47,11 +79,12 @@ class Judged:
         return self.result <= goal if self.row.at_most else self.result >= goal
 
 
-def judge(row, results):
-    measured = results.of(row.measured)
-    against = results.of(row.against) if row.against else None
+def judge(row, numbers):
+    """What the numbers of one place say about a row."""
+    measured = numbers.of(row.measured)
+    against = numbers.of(row.against) if row.against else None
     result = measured
     if row.against:
         result = measured / against if measured is not None and against else None
     reached = result is not None and (result <= row.goal if row.at_most else result >= row.goal)
-    return Judged(row, measured, against, result, reached)
+    return Judged(row, measured, against, result, reached, numbers.runs(row))
