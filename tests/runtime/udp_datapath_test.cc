@@ -155,6 +155,19 @@ TEST_F(UdpPair, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
   }
 }
 
+// The last packet of a WRITE with immediate data is four bytes longer than those before it.
+TEST_F(UdpPair, ATrainIsNotCopiedAlthoughASlightlyLongerPacketFollows) {
+  constexpr uint32_t kBatches = 4;
+  uint32_t psn = 0;
+  for (uint32_t batch = 0; batch < kBatches; ++batch) {
+    for (int i = 0; i < 12; ++i) a.push(path, b.slot(), psn++, 4096);
+    a.push(path, b.slot(), psn++, 4100);
+    a.udp->flush();
+    ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
+  }
+  EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? kBatches - 1 : 0u);
+}
+
 // What no window limits may get ahead of its receiver: it is copied, also where it could join what
 // is not.
 TEST_F(UdpPair, WhatIsNotInTheWindowIsCopied) {

@@ -68,10 +68,11 @@ class UdpSender final : public wire::PacketSink {
   Train& join(size_t train, UdpPath& path, size_t packet_bytes);
   Train& begin_train(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
   uint32_t begin_piece(std::byte* at);
-  // Trains of such packets to that process were long when they left last.
+  // Trains of such packets to that process were long when they left last. Sizes are multiples of
+  // four; those of one message, immediate data and all, are within 64 bytes of each other.
   uint32_t& long_before(const Train& train) { return long_before(train.slot, train.stride); }
   uint32_t& long_before(uint8_t slot, size_t packet_bytes) {
-    return long_before_[(packet_bytes / 16 + slot) % long_before_.size()];
+    return long_before_[(packet_bytes / 4 + size_t{slot} * 16) % long_before_.size()];
   }
   void learn();
   // The memory for long trains on this path; null: they are copied by the kernel.
@@ -104,7 +105,7 @@ class UdpSender final : public wire::PacketSink {
   uint64_t batch_ = 1;
   bool several_ = false;    // paths in this batch
   uint32_t gathering_ = 0;  // so many more batches are expected to have several
-  std::array<uint32_t, 64> long_before_{};
+  std::array<uint32_t, 256> long_before_{};
   std::unique_ptr<Messages> messages_;
   bool waited_ = false;                 // for room in the socket, in this flush
   const Train* tried_again_ = nullptr;  // after an error that may have been an earlier packet's
