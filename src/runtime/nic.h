@@ -23,6 +23,7 @@
 #include "datapath/udp/udp_datapath.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
+#include "runtime/guess.h"
 #include "runtime/nic_lock.h"
 #include "runtime/numa.h"
 #include "runtime/recent_clock.h"
@@ -155,6 +156,8 @@ class Nic {
   // acknowledgements.
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
   Outcome turn(Owe owe);  // one bounded turn
+  bool turn_polled();
+  bool await_answer();
   bool owes() const { return owed_since_ != kNever; }
   bool may_hold_for_reply() const;
   bool may_wait(core::Engine::Arrivals arrivals, size_t packets, Instant at) const;
@@ -247,6 +250,9 @@ class Nic {
   uint32_t hold_penalty_ = 64;
   uint32_t paid_in_a_row_ = 0;
   uint32_t steady_polls_ = 0;
+  bool wrote_alone_ = false;  // what was posted last was written into the peer's memory from here
+  bool completion_in_hand_ = false;  // of whoever awaits an answer to it
+  Guess answers_;
   bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
   Instant suspected_poll_;
   RecentClock clock_;                        // under mutex_; all that the engine is told

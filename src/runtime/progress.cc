@@ -52,6 +52,8 @@ constexpr uint32_t kGoodLooks = 1000;
 constexpr Duration kFirstPatience = microseconds(20);
 constexpr Duration kProvenPatience = microseconds(500);
 constexpr uint32_t kProven = 4;
+// How long a poll looks out for the answer to what was written into a peer's memory.
+constexpr Duration kAnswerPatience = microseconds(3);
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
 
@@ -118,7 +120,7 @@ Nic::Outcome Nic::turn(Owe owe) {
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who looks at the memory that was written; but one who
   // waits for an event gets that after the acknowledgement has left, as from hardware.
-  const bool completed = engine_->state().completions != completions_before;
+  const bool completed = completion_in_hand_ || engine_->state().completions != completions_before;
   // What waited before does not wait longer, so that a debt is never renewed.
   const bool new_debt = idle_before && !outcome.unfinished && engine_->anything_to_send();
   const bool hold = arrivals.messages && !arrivals.answers_due &&
@@ -241,12 +243,60 @@ void Nic::watch(bool on) {
 
 void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
   // Only a poller at work brings the next turn soon for certain.
-  if (watching_ || engine_->peer_idle(qp)) transmit(at);
+  if (!watching_ && !engine_->peer_idle(qp)) return;
+  const auto written_alone = [&] {
+    return engine_->state().counters[core::CounterId::writes_without_peer];
+  };
+  const uint64_t before = written_alone();
+  // The peer may answer before we are back here: by then it must see us awake.
+  const bool disarmed = watching_ && wrote_alone_ && answers_.worth_trying();
+  if (disarmed) local_->disarm();
+  transmit(at);
+  wrote_alone_ = written_alone() != before;
+  if (!wrote_alone_ && !disarmed) [[likely]]
+    return;
+  bool wake = false;
+  if (wrote_alone_ && (disarmed || (!watching_ && answers_.worth_trying()))) wake = await_answer();
+  if (disarmed && watching_) wake |= !local_->arm();
+  if (wake) wake_thread();
+}
+
+// Two programs that write to each other in turn, and spin on their own memory meanwhile, need a
+// system call for each WRITE as long as nobody polls. If the call that posts one looks out for the
+// answer for a moment, the peer sees somebody awake and sends a packet; it asks whether its WRITE
+// is done, and as the acknowledgement waits for the next WRITE, it is found polling. From then on
+// both always are.
+bool Nic::await_answer() {
+  const auto received = [&] {
+    return engine_->state().counters[core::CounterId::packets_received];
+  };
+  const uint64_t before = received();
+  const Instant until = clock_.now() + kAnswerPatience;
+  bool wake = false;
+  completion_in_hand_ = true;
+  do {
+    wake |= turn_polled();
+  } while (received() == before && turned_at_ < until);
+  completion_in_hand_ = false;
+  if (received() != before) {
+    answers_.came_true();
+  } else {
+    answers_.disappointed();
+    watch(true);  // it has its completion: it may spin on memory from now on
+  }
+  return wake;
 }
 
 void Nic::turn_for_poller() {
   if (dead()) return;
   if (!mutex_.try_lock()) return;
+  const bool wake = turn_polled();
+  unlock();
+  if (wake) wake_thread();
+}
+
+// One turn of a poller; true if the thread is to be woken.
+bool Nic::turn_polled() {
   if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     placement_.note_caller();
@@ -269,8 +319,7 @@ void Nic::turn_for_poller() {
       if (wake) sleeping_until_ = kAwake;
     }
   }
-  unlock();
-  if (wake) wake_thread();
+  return wake;
 }
 
 void Nic::arm(core::CompletionQueue& cq, core::Armed level) {

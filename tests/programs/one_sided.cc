@@ -2,7 +2,7 @@
 // memory back or is killed meanwhile. Two processes, a parent that posts and a child that is its
 // target.
 //   g++ -std=c++20 -I REPOSITORY one_sided.cc -libverbs -o one_sided && one_sided DEVICE CASE
-// CASE: sleeping, polling (then stopped); order, withdrawn, killed, denied.
+// CASE: sleeping, polling (then stopped); order, withdrawn, killed, volley, denied.
 #include <infiniband/verbs.h>
 #include <linux/capability.h>
 #include <signal.h>
@@ -319,6 +319,40 @@ void killed_parent(End& e, pid_t child) {
   must(wc.status == IBV_WC_RETRY_EXC_ERR, "a process that is gone does not answer");
 }
 
+// Each writes a number to the other as soon as it finds the other's in its own memory, and looks
+// there alone meanwhile. Now and then one of them is away for a while.
+constexpr uint32_t kVolleys = 20'000;
+void volley(End& e, bool begins) {
+  uint32_t* const out = reinterpret_cast<uint32_t*>(e.memory.data());
+  const uint32_t* const in = reinterpret_cast<uint32_t*>(e.memory.data() + 4096);
+  const auto strike = [&](uint32_t number) {
+    *out = number;
+    e.post(IBV_WR_RDMA_WRITE, number, 0, 4096, sizeof number);
+    e.complete(number, "a WRITE to one who spins on memory");
+  };
+  const auto await = [&](uint32_t number) {
+    const double end = seconds_now() + 20;
+    while (__atomic_load_n(in, __ATOMIC_ACQUIRE) != number)
+      must(seconds_now() < end, "the other's number");
+  };
+  for (uint32_t i = 1; i <= kVolleys; ++i) {
+    if (i % 1000 == (begins ? 0 : 500)) usleep(3000);
+    if (begins) strike(i);
+    await(i);
+    if (!begins) strike(i);
+  }
+}
+void volley_parent(End& e) {
+  e.connect(14, 7);
+  volley(e, true);
+  ping(e);
+}
+void volley_child(End& e) {
+  e.connect(14, 7);
+  volley(e, false);
+  pong(e);
+}
+
 // Where the kernel forbids it, the peer's help is asked for.
 void denied_parent(End& e) {
   e.connect(14, 7);
@@ -360,6 +394,7 @@ int main(int argc, char** argv) {
     if (what == "order") order_parent(e, child);
     if (what == "withdrawn") withdrawn_parent(e);
     if (what == "killed") killed_parent(e, child);
+    if (what == "volley") volley_parent(e);
     if (what == "denied") denied_parent(e);
     int status = 0;
     must(waitpid(child, &status, 0) == child, "waitpid");
@@ -374,6 +409,7 @@ int main(int argc, char** argv) {
     e.connect(12, 3);
     for (;;) pause();
   }
+  if (what == "volley") volley_child(e);
   if (what == "denied") {
     e.connect(14, 7);
     e.meet();
