@@ -39,6 +39,13 @@ class Engine {
     bool receives : 1 = false;     // some of them take a receive
     bool answers_due : 1 = false;  // READ, atomics, MADs
     bool responses : 1 = false;
+
+    void add(const Arrivals& others) {
+      messages |= others.messages;
+      receives |= others.receives;
+      answers_due |= others.answers_due;
+      responses |= others.responses;
+    }
   };
   Arrivals on_packets(std::span<const wire::RxPacket> packets, Instant now);
   void on_deadline(Instant now);  // spurious calls are harmless

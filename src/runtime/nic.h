@@ -186,6 +186,9 @@ class Nic {
   Instant earliest_deadline() const {
     return std::min(engine_->earliest_deadline(), management_deadline_);
   }
+  bool anything_late(Instant at) {
+    return engine_->earliest_deadline() <= at && engine_->next_deadline() <= at;
+  }
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
   Status end_qp(core::QueuePair* qp, Owner* owner);
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);

@@ -54,6 +54,8 @@ constexpr Duration kProvenPatience = microseconds(500);
 constexpr uint32_t kProven = 4;
 // How long a poll looks out for the answer to what was written into a peer's memory.
 constexpr Duration kAnswerPatience = microseconds(3);
+// What a socket holds is read by then.
+constexpr int kReadsBeforeDeadline = 32;
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
 
@@ -109,24 +111,32 @@ Nic::Outcome Nic::turn(Owe owe) {
   const uint64_t completions_before = engine_->state().completions;
   const bool idle_before = !engine_->anything_to_send();
   core::Engine::Arrivals arrivals;
+  size_t received = packets.size();
   if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
+  // Nobody is late whose answer lies here unread: this process may not have run for a while.
+  for (int i = 0; i < kReadsBeforeDeadline && !packets.empty() && anything_late(at); ++i) {
+    datapath_->release();
+    packets = datapath_->receive();
+    received += packets.size();
+    arrivals.add(engine_->on_packets(packets, at));
+  }
   if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
   if (engine_->management().anything_arrived() || management_deadline_ <= at) [[unlikely]] {
     const NoCancel no_cancel;
     management().turn(at);
   }
   if (!packets.empty()) datapath_->release();
-  Outcome outcome{.received = !packets.empty(), .unfinished = datapath_->pending()};
+  Outcome outcome{.received = received != 0, .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who looks at the memory that was written; but one who
   // waits for an event gets that after the acknowledgement has left, as from hardware.
   const bool completed = completion_in_hand_ || engine_->state().completions != completions_before;
   // What waited before does not wait longer, so that a debt is never renewed.
   const bool new_debt = idle_before && !outcome.unfinished && engine_->anything_to_send();
-  const bool hold = arrivals.messages && !arrivals.answers_due &&
-                    (owe == Owe::ToPoller ? completed
-                                          : owe == Owe::ToReply && new_debt &&
-                                                may_wait(arrivals, packets.size(), at));
+  const bool hold =
+      arrivals.messages && !arrivals.answers_due &&
+      (owe == Owe::ToPoller ? completed
+                            : owe == Owe::ToReply && new_debt && may_wait(arrivals, received, at));
   if (hold) {
     owed_since_ = at;
     owed_to_ = owe;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "datapath/shm/hello.h"
+#include "tests/runtime/udp_process.h"
 
 namespace verbena::runtime {
 namespace {
@@ -71,7 +72,8 @@ class NicTest : public ::testing::Test {
     }
   }
 
-  void connect(End& from, End& to, uint8_t timeout = 14) {
+  void connect(End& from, End& to, uint8_t timeout = 14) { connect(from, to.qp->qpn(), timeout); }
+  void connect(End& from, wire::Qpn to, uint8_t timeout) {
     using namespace core::qp_attr;
     core::QpAttributes attr;
     attr.state = core::QpState::Init;
@@ -82,7 +84,7 @@ class NicTest : public ::testing::Test {
     attr.path_mtu = wire::Mtu::k4096;
     attr.address.is_global = true;
     attr.address.destination = nic_->gid(0);
-    attr.dest_qpn = to.qp->qpn();
+    attr.dest_qpn = to;
     attr.max_dest_read_atomic = attr.max_read_atomic = 16;
     attr.min_rnr_timer = 12;
     const Status ready = nic_->modify_qp(
@@ -308,6 +310,80 @@ TEST_F(NicTest, OneWhoPollsSeldomNoticesCallersSoon) {
     int polls = 0;
     for (; polls < 2000 && !datapath::hung_up(caller.get()); ++polls) poll_after(microseconds(40));
     EXPECT_LT(polls, 200);
+  }
+}
+
+// Where answers to several queue pairs lie in the socket and this process did not run for a while,
+// those that were not in the first train were asked for again.
+TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
+  datapath::Process peer;
+  std::vector<std::unique_ptr<End>> ends;
+  const auto peer_qpn = [&](size_t i) {
+    return wire::Qpn::of_slot(peer.slot(), static_cast<uint32_t>(i) + 2);
+  };
+  for (size_t i = 0; i < 8; ++i) {
+    ends.push_back(std::make_unique<End>());
+    core::QpConfig config = a_.qp->config();
+    config.send_cq = config.receive_cq = &ends[i]->cq;
+    auto made = nic_->create_qp(config, nullptr);
+    ASSERT_TRUE(made.ok());
+    ends[i]->qp = made.value();
+    connect(*ends[i], peer_qpn(i), 18);  // the timeout is a second
+  }
+  const wire::Gid& address = nic_->gid(0);
+  const wire::PathId path = [&] {
+    wire::Route route;
+    route.source = route.destination = address;
+    route.peer = ends[0]->qp->qpn();
+    return peer.udp->open_path(route).value();
+  }();
+  // The peer takes `requests` of them, and acknowledges each in a datagram of its own.
+  const auto answer = [&](size_t requests) {
+    peer.packets.clear();
+    ASSERT_TRUE(datapath::run({&peer}, [&] { return peer.packets.size() >= requests; }));
+    for (size_t i = 0; i < requests; ++i) {
+      const wire::Bth request = wire::Bth::load(peer.packets[i].data());
+      size_t to = 0;
+      while (peer_qpn(to) != request.destination) ++to;
+      wire::TxPacket ack;
+      ack.path = path;
+      wire::Bth bth;
+      bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
+      bth.destination = ends[to]->qp->qpn();
+      bth.psn = request.psn;
+      bth.store(ack.header.data());
+      wire::Aeth{}.store(ack.header.data() + wire::kBthBytes);
+      ack.header_bytes = wire::kBthBytes + 4;
+      peer.udp->sink().push(ack);
+      peer.udp->flush();
+    }
+  };
+  const auto probes = [](Nic::Guard& guard) {
+    return guard.engine().state().counters[core::CounterId::probes_sent];
+  };
+  const core::Sge sge{a_.address(), 8, a_.key};
+
+  // How long the peer takes is known from now on.
+  ASSERT_TRUE(post(*ends[0], write(sge, 1)).ok());
+  answer(1);
+  ASSERT_EQ(wait_polling(*ends[0]).status, core::WcStatus::Success);
+  {
+    Nic::Guard guard(*nic_);  // nobody else turns
+    const uint64_t before = probes(guard);
+    for (const auto& end : ends) {
+      ASSERT_TRUE(guard.engine().post_send(*end->qp, write(sge, 2), now()).ok());
+    }
+    nic_->make_room(guard);
+    answer(ends.size());
+    const Instant due = guard.engine().next_deadline();
+    ASSERT_LT(due, now() + milliseconds(500));
+    while (now() <= due + milliseconds(1)) poll(nullptr, 0, 1);
+    nic_->make_room(guard);
+    EXPECT_EQ(probes(guard), before);
+  }
+  for (const auto& end : ends) {
+    EXPECT_EQ(wait_polling(*end).status, core::WcStatus::Success);
+    EXPECT_TRUE(nic_->destroy_qp(end->qp, nullptr).ok());
   }
 }
 
