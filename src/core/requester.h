@@ -167,6 +167,7 @@ class Requester final : public SendSide {
   void stop_ack_timer() { ack_deadline_ = probe_deadline_ = kNever; }
   Instant probe_time(Instant now) const;
   void end_measurement(Instant now);
+  void end_probes(Instant now);
 
   QpCommon& qp_;
   SendQueue queue_;
@@ -212,6 +213,7 @@ class Requester final : public SendSide {
   ReorderBuffer answers_;        // that came before one that is missing
   bool peer_selective_ = false;  // the peer keeps what it gets behind a gap, and says so
   uint32_t probes_ = 0;          // in a row, without a sign of the peer
+  Instant probed_at_ = kNever;   // the last of them
   Instant probe_deadline_ = kNever;
   bool probe_due_ = false;
   std::optional<wire::Psn> timed_;  // its round trip is being measured, since timed_at_

@@ -61,7 +61,7 @@ void Requester::on_late_data(const wire::Packet& p, Instant now) {
   } else if (answers_.put(unacked_, p)) {
     qp_.count(CounterId::answers_held);
     set_fate(psn, Fate::Arrived);
-    probes_ = 0;
+    end_probes(now);
     restart_ack_timer(now);
   }
   find_lost_answers(now);
@@ -121,7 +121,7 @@ void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
     }
   });
   if (!news) return;
-  probes_ = 0;
+  end_probes(now);
   restart_ack_timer(now);
 }
 
@@ -139,6 +139,7 @@ void Requester::on_timeout() {
   stop_ack_timer();
   timed_.reset();
   probes_ = 0;
+  probed_at_ = kNever;
   if (queue_.empty()) return;
   qp_.count(CounterId::timeouts);
   ++timeouts_in_a_row_;
@@ -207,6 +208,7 @@ bool Requester::lose(wire::Psn psn) {
     qp_.urgent = true;
   }
   slow_down(psn);
+  qp_.window->round_trip.lost();
   set_fate(psn, Fate::Lost);
   return true;
 }
@@ -317,6 +319,7 @@ uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
   const auto psn = choose_probe();
   if (!psn || !repeat(*psn, sink, true, now)) return 0;
   qp_.count(CounterId::probes_sent);
+  probed_at_ = now;
   return 1;
 }
 
@@ -363,6 +366,7 @@ void Requester::forget_losses() {
   answers_.clear();
   timed_.reset();
   probes_ = 0;
+  probed_at_ = kNever;
   qp_.urgent = probe_due_ = false;
   stop_ack_timer();
 }
@@ -483,11 +487,19 @@ void Requester::end_measurement(Instant now) {
   timed_.reset();
 }
 
+// There are news from the peer.
+void Requester::end_probes(Instant now) {
+  probes_ = 0;
+  if (probed_at_ == kNever) return;
+  qp_.window->round_trip.heard_after_probe(now - probed_at_);
+  probed_at_ = kNever;
+}
+
 // Each probe in a row waits twice as long. One that would come with the timeout is none.
 Instant Requester::probe_time(Instant now) const {
   if (qp_.window->in_memory()) return stuck_time(now);  // nothing gets lost there
   const bool losses = board_ && board_->slowed_down_at != 0;
-  const auto late = qp_.window->round_trip.late_after(losses);
+  const auto late = qp_.window->round_trip.late_after(losses, ack_timeout(qp_.attr.timeout));
   if (!late || probes_ > 16) return kNever;
   const Instant at = now + *late * (int64_t{1} << probes_);
   return at < ack_deadline_ ? at : kNever;

@@ -187,7 +187,7 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
   renew_retries();
   rnr_retries_left_ = qp_.attr.rnr_retry;
   rnr_until_ = kNever;
-  probes_ = 0;
+  end_probes(now);
   taken_back_ = false;
 
   if (unacked_.distance_from(wqe.last_psn()) > 0) {

@@ -13,6 +13,8 @@ class RoundTrip {
  public:
   // A peer that is busy with something else, or whose thread sleeps, is not late yet...
   static constexpr Duration kPatience = milliseconds(1);
+  // ...nor, where that was found to happen, one that gets no processor for two ticks of a clock...
+  static constexpr Duration kMostPatience = milliseconds(8);
   // ...unless something was just lost.
   static constexpr Duration kPatienceInLoss = microseconds(50);
 
@@ -30,13 +32,26 @@ class RoundTrip {
 
   Duration usual() const { return known_ ? mean_ : kPatience; }
 
-  // An answer that takes longer is late. None while nothing was measured.
-  std::optional<Duration> late_after(bool losses) const {
+  // An answer that takes longer is late. None while nothing was measured. Who gives up after
+  // `timeout` asks well before that.
+  std::optional<Duration> late_after(bool losses, Duration timeout) const {
     if (!known_) return std::nullopt;
-    return mean_ + deviation_ * 4 + (losses ? kPatienceInLoss : kPatience);
+    const Duration patience = std::min(patience_, std::max(timeout / 4, kPatience));
+    return mean_ + deviation_ * 4 + (losses ? kPatienceInLoss : patience);
   }
 
+  // The peer was asked again and so much later, not before, was heard of. If it was because of a
+  // loss, that is the answer; if it takes longer, the peer had stood still.
+  void heard_after_probe(Duration later) {
+    const bool answer = later <= mean_ + deviation_ * 4 + kPatienceInLoss;
+    patience_ =
+        answer ? std::max(patience_ / 2, kPatience) : std::min(patience_ * 2, kMostPatience);
+  }
+  // Where packets get lost, silence may well mean that again.
+  void lost() { patience_ = kPatience; }
+
  private:
+  Duration patience_ = kPatience;
   bool known_ = false;
   Duration mean_;
   Duration deviation_;

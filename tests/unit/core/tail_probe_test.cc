@@ -10,6 +10,8 @@ using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
+constexpr Duration kTimeout = milliseconds(67);
+
 class TailProbeTest : public EngineTest {
  protected:
   static constexpr Duration kRoundTrip = microseconds(40);
@@ -21,6 +23,24 @@ class TailProbeTest : public EngineTest {
     now_ = now_ + kRoundTrip;
     receive_ack(100);
     completions();
+  }
+  static constexpr Duration kStill = milliseconds(5);
+  // A READ of four packets that is answered after kStill, and not before.
+  void stand_still(uint64_t i) {
+    ASSERT_TRUE(post(SendOp::Read, i, 256 * 4).ok());
+    transmit();
+    const Instant until = now_ + kStill;
+    while (engine_.next_deadline() <= until) {
+      ASSERT_TRUE(next_deadline());
+      transmit();
+    }
+    now_ = until;
+    const auto first = static_cast<uint32_t>(101 + 4 * (i - 1));
+    receive(request(Opcode::RcReadResponseFirst, first), pattern(256));
+    receive(request(Opcode::RcReadResponseMiddle, first + 1), pattern(256));
+    receive(request(Opcode::RcReadResponseMiddle, first + 2), pattern(256));
+    receive(request(Opcode::RcReadResponseLast, first + 3), pattern(256));
+    EXPECT_EQ(completions(), (Done{{i, WcStatus::Success}}));
   }
   Psns transmit_psns() {
     Psns out;
@@ -172,18 +192,67 @@ TEST_F(TailProbeTest, NotDuringAnRnrWait) {
   EXPECT_EQ(counter(CounterId::probes_sent), 0u);
 }
 
+// A peer in software now and then gets no processor for a few milliseconds. With READs of many
+// queue pairs under way each of them asked again, every time, and got all its data twice.
+TEST_F(TailProbeTest, APeerThatStandsStillNowAndThenIsNotAskedForLong) {
+  connect();
+  measure();
+  for (uint64_t i = 1; i <= 50; ++i) stand_still(i);
+  EXPECT_LE(counter(CounterId::probes_sent), 4u);
+  EXPECT_EQ(counter(CounterId::timeouts), 0u);
+}
+
+TEST_F(TailProbeTest, ALossEndsThePatienceWithAPeerThatStandsStill) {
+  connect();
+  measure();
+  for (uint64_t i = 1; i <= 3; ++i) stand_still(i);
+  ASSERT_TRUE(post(SendOp::Write, 5, 256 * 4).ok());
+  transmit();
+  const uint32_t first = 101 + 3 * 4;
+  receive_nak(first, wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::SequenceError));
+  EXPECT_EQ(transmit_psns().size(), 4u);
+  receive_ack(first + 3);
+  EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
+  const uint64_t probes = counter(CounterId::probes_sent);
+  ASSERT_TRUE(post(SendOp::Write, 6, 8).ok());
+  transmit();
+  const Instant sent = now_;
+  ASSERT_TRUE(next_deadline());
+  EXPECT_EQ(transmit().size(), 1u);
+  EXPECT_EQ(counter(CounterId::probes_sent), probes + 1);
+  EXPECT_LT(now_ - sent, milliseconds(2));
+}
+
+TEST(RoundTrip, PatienceGrowsWithProbesInVainAndEndsWithALoss) {
+  RoundTrip r;
+  for (int i = 0; i < 100; ++i) r.measured(microseconds(100));
+  const Duration at_first = *r.late_after(false, kTimeout);
+  r.heard_after_probe(microseconds(900));
+  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(1));
+  for (int i = 0; i < 10; ++i) r.heard_after_probe(microseconds(900));
+  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(7));
+  EXPECT_LT(*r.late_after(false, milliseconds(8)), milliseconds(4));  // probes before timeouts
+  EXPECT_LT(*r.late_after(true, kTimeout), microseconds(300));
+  r.heard_after_probe(microseconds(100));  // its answer
+  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(3));
+  r.lost();
+  EXPECT_EQ(*r.late_after(false, kTimeout), at_first);
+  r.heard_after_probe(microseconds(100));
+  EXPECT_EQ(*r.late_after(false, kTimeout), at_first);
+}
+
 TEST(RoundTrip, LateIsWellBeyondWhatWasMeasured) {
   RoundTrip r;
-  EXPECT_FALSE(r.late_after(false).has_value());
-  EXPECT_FALSE(r.late_after(true).has_value());
+  EXPECT_FALSE(r.late_after(false, kTimeout).has_value());
+  EXPECT_FALSE(r.late_after(true, kTimeout).has_value());
   for (int i = 0; i < 100; ++i) r.measured(microseconds(100));
   EXPECT_EQ(r.usual(), microseconds(100));
-  EXPECT_GE(*r.late_after(true), microseconds(100));
-  EXPECT_LT(*r.late_after(true), microseconds(300));
-  EXPECT_GT(*r.late_after(false), milliseconds(1));
+  EXPECT_GE(*r.late_after(true, kTimeout), microseconds(100));
+  EXPECT_LT(*r.late_after(true, kTimeout), microseconds(300));
+  EXPECT_GT(*r.late_after(false, kTimeout), milliseconds(1));
   // Of a peer that is now quick, now slow, more is put up with.
   for (int i = 0; i < 100; ++i) r.measured(microseconds(i % 2 == 0 ? 100 : 900));
-  EXPECT_GT(*r.late_after(true), microseconds(1500));
+  EXPECT_GT(*r.late_after(true, kTimeout), microseconds(1500));
 }
 
 }  // namespace
