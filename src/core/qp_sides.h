@@ -62,7 +62,9 @@ class ReceiveSide {
   virtual void on_request(const wire::Packet& packet, const wire::RxMeta& meta) = 0;
 
   // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
-  virtual uint32_t send_answers(wire::PacketSink&, uint32_t) { return 0; }
+  // `last_later`: not the last packet of a READ's data along with those before it, which are of
+  // another size.
+  virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
   virtual uint32_t send_acknowledgement(wire::PacketSink&) { return 0; }
   virtual bool ready() const { return false; }

@@ -319,14 +319,16 @@ void QueuePair::on_deadline(Instant now) {
   settle();
 }
 
-// READ data and atomic results first, since the peer waits for them; then requests. A mere
+// READ data and atomic results first, since the peer waits for them; then requests. Where several
+// queue pairs answer, the last packets of their data make a train behind the others. A mere
 // acknowledgement is to reach the peer before what we say to its message. On the wire, that of a
 // queue pair which is alone is last all the same, being short, so that it can end the train that a
 // request began: the peer takes it first (Engine::on_packets). Those of several make a train.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
-  uint32_t sent = responder_->send_answers(sink, budget);
-  const bool ack_last = turn.alone && common_.attr.path_packet_bytes == 0;
+  const bool on_wire = common_.attr.path_packet_bytes == 0;
+  uint32_t sent = responder_->send_answers(sink, budget, !turn.alone && on_wire);
+  const bool ack_last = turn.alone && on_wire;
   if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);

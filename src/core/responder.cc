@@ -556,7 +556,7 @@ Responder::Answer* Responder::next_pending() {
   return best;
 }
 
-uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget) {
+uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) {
   uint32_t sent = 0;
   while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
     Answer& a = *next_pending();
@@ -566,6 +566,9 @@ uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget) {
       continue;
     }
     while (a.pending && sent < budget && sink.room() > 0) {
+      const bool has_middle = a.end_packet - a.first_packet > 2;
+      const bool last = a.next_packet + 1 == a.end_packet;
+      if (last_later && has_middle && last && sent > 0) return sent;
       if (!send_read_packet(a, sink)) return sent;
       ++sent;
     }
@@ -621,8 +624,9 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = a.first + a.next_packet;
-  if (a.repeated) p.bth.mark = qp_.our_marks().can;
+  if (a.repeated || !std::exchange(introduced_, true)) p.bth.mark = qp_.our_marks().can;
   p.aeth.msn = a.msn;
+  p.in_window = selective_ && !a.repeated;  // who wants marks has a window, too
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
   ++a.next_packet;
   if (last) {

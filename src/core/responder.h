@@ -19,7 +19,7 @@ class Responder final : public ReceiveSide {
 
   Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
-  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget) override;
+  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
   uint32_t send_acknowledgement(wire::PacketSink& sink) override;
   bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
   void start() override;

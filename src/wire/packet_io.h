@@ -65,7 +65,8 @@ struct TxPacket {
   // Requests: all packets of the message but the last have so many bytes, and so have those of its
   // answer. On the wire nobody is told; it is the path MTU there.
   uint32_t cut_bytes = 0;
-  // It is sent for the first time, and the engine lets only so much of such be unacknowledged.
+  // It is sent for the first time, and the engine lets only so much of such be unacknowledged; or
+  // it answers a peer that asks for no more than that at a time.
   bool in_window = false;
 };
 

@@ -12,8 +12,8 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-// Aligned, so that it can be a huge page: the kernel's notes about a page are written here and read
-// by the receiver's processor, and one page has them in one place.
+// Aligned, so that it can be huge pages: the kernel's notes about a page are written here and read
+// by the receiver's processor, and a huge page has them in one place.
 LentMemory::LentMemory() {
   void* const at =
       ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

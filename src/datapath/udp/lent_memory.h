@@ -2,9 +2,9 @@
 //
 // It does not say when it is done with a page. So each peer process has memory of its own, several
 // times what may be under way to it for the first time (TxPacket::in_window): when a place comes
-// round again, what was sent from it has been acknowledged. Should a packet of a queue pair that
-// was given up still wait somewhere, its ICRC no longer fits; and whatever else is read there was
-// meant for that same process.
+// round again, what was sent from it has been acknowledged, or taken by who asked for it. Should a
+// packet of a queue pair that was given up still wait somewhere, its ICRC no longer fits; and
+// whatever else is read there was meant for that same process.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace verbena::datapath {
 
 class LentMemory {
  public:
-  static constexpr size_t kBytes = 2u << 20;  // a huge page, where there are any
+  static constexpr size_t kBytes = 4u << 20;  // huge pages, where there are any
 
   LentMemory();
   ~LentMemory();

@@ -18,6 +18,7 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   for (const auto& piece : packet.payload)
     s.bytes.insert(s.bytes.end(), piece.begin(), piece.end());
   s.bytes.resize(s.bytes.size() + packet.pad);
+  s.in_window = packet.in_window;
   wire::ParseError why{};
   sent.push_back(std::move(s));
   const auto parsed = wire::Packet::parse(sent.back().bytes, &why);

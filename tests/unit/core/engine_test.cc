@@ -400,6 +400,31 @@ TEST_F(EngineTest, OnlyWhoIsAloneSaysFirstWhatItsAcknowledgementRidesBehind) {
   EXPECT_EQ(transmit_opcodes(), (std::vector{RcSendOnly, RcAck}));
 }
 
+// They are longer than those in the middle, as the first ones are: so they make a train of their
+// own, and do not end one each.
+TEST_F(EngineTest, TheLastPacketsOfSeveralAnswersLeaveTogether) {
+  using enum wire::Opcode;
+  QueuePair& x = make_connected({});
+  QueuePair& y = make_connected({.sq_psn = 9000});
+  const auto read = [&](QueuePair& qp, uint32_t psn, uint32_t length) {
+    qp_ = &qp;
+    wire::Packet p = request(RcReadRequest, psn);
+    p.reth = {kIova, key_, length};
+    receive(p);
+  };
+  constexpr auto kFirst = RcReadResponseFirst, kMiddle = RcReadResponseMiddle,
+                 kLast = RcReadResponseLast;
+  read(x, 500, 1024);
+  read(y, 500, 1024);
+  EXPECT_EQ(transmit_opcodes(),
+            (std::vector{kFirst, kMiddle, kMiddle, kFirst, kMiddle, kMiddle, kLast, kLast}));
+  read(x, 504, 1024);  // alone
+  EXPECT_EQ(transmit_opcodes(), (std::vector{kFirst, kMiddle, kMiddle, kLast}));
+  read(x, 508, 512);  // of two sizes
+  read(y, 504, 256);
+  EXPECT_EQ(transmit_opcodes(), (std::vector{kFirst, kLast, RcReadResponseOnly}));
+}
+
 TEST_F(EngineTest, WhatCameBeforeANakIsReceived) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());

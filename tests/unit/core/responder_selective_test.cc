@@ -268,6 +268,39 @@ TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
   EXPECT_EQ(got, (Psns{502, 503, 504, 505, 506}));
 }
 
+// A peer that only reads gets no acknowledgement that could tell it.
+TEST_F(ResponderSelectiveTest, TheFirstAnswerToAReadSaysThatWeCan) {
+  connect();
+  wire::Packet read = request(Opcode::RcReadRequest, 500);
+  read.reth = {kIova, key_, 600};
+  receive(read);
+  std::vector<uint8_t> marks;
+  for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
+  EXPECT_EQ(marks, (std::vector<uint8_t>{our_marks().can, 0, 0}));
+  receive(request(Opcode::RcWriteOnly, 503));
+  const auto ack = transmit();
+  ASSERT_EQ(ack.size(), 1u);
+  EXPECT_EQ(ack[0].packet.bth.mark, 0);
+}
+
+// The kernel may send them from our memory, without copying: the peer asks for no more than its
+// window takes. Nobody knows that of a plain one, and what is repeated may be under way twice.
+TEST_F(ResponderSelectiveTest, AnswersToAPeerWithAWindowAreInTheWindow) {
+  connect();
+  const auto in_window = [&](bool wants, uint32_t psn) {
+    wire::Packet read =
+        wants ? marked(Opcode::RcReadRequest, psn) : request(Opcode::RcReadRequest, psn);
+    read.reth = {kIova, key_, 600};
+    receive(read);
+    std::vector<bool> got;
+    for (const Sent& s : transmit()) got.push_back(s.in_window);
+    return got;
+  };
+  EXPECT_EQ(in_window(false, 500), (std::vector{false, false, false}));
+  EXPECT_EQ(in_window(true, 503), (std::vector{true, true, true}));
+  EXPECT_EQ(in_window(true, 503), (std::vector{false, false, false}));  // again
+}
+
 // --- what the peer sends before its turn ---------------------------------------------------------
 
 class EarlyRequestsTest : public ResponderSelectiveTest {
