@@ -25,6 +25,8 @@ class SendWindow {
   // Less room than this is not worth a write.
   static constexpr uint32_t kLowWater = 2048;
   static constexpr uint32_t kMinRing = 2 * kLowWater;
+  // Of a long send, the first bytes are on their way while the next are copied. Shorter writes take
+  // more packets that are alone of their size, and each its own system call on the wire.
   static constexpr uint32_t kMaxWrite = 64 * 1024;
 
   SendWindow(uint16_t queue_slots, uint32_t ring_bytes, uint32_t inline_bytes)

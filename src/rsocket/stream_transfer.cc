@@ -7,12 +7,6 @@
 
 namespace verbena::rsocket {
 
-namespace {
-// A long send begins with a short write and doubles it: the first bytes are on their way while the
-// next are copied.
-constexpr uint64_t kFirstWrite = 4096;
-}  // namespace
-
 // The outcome of a call that moved `done` bytes before `status` stopped it. An error of the
 // connection that is told here is told once.
 Result<size_t> StreamSocket::outcome(size_t done, const Status& status) {
@@ -73,13 +67,10 @@ Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
   if (iomaps_ && iomaps_->has_news()) {
     status = announce_iomaps(turn, lock, transfer.flags, deadline);
   }
-  uint64_t most = kFirstWrite;
   while (status.ok() && from.left() > 0) {
     status = wait_to_write(turn, lock, transfer.flags, deadline, true);
     if (!status.ok()) break;
-    const SendWindow::Write write =
-        endpoint_->window().take_data(std::min<uint64_t>(from.left(), most));
-    most = std::min<uint64_t>(most * 2, SendWindow::kMaxWrite);
+    const SendWindow::Write write = endpoint_->window().take_data(from.left());
     lock.unlock();
     const Message message{Op::kData, write.length};
     const int error = endpoint_->post_write(write, from, &message);
@@ -198,15 +189,13 @@ Result<size_t> StreamSocket::iowrite(Buffers& from, off_t offset, int flags) {
   auto at = static_cast<uint64_t>(offset);
   Status status;
   if (iomaps_ && iomaps_->has_news()) status = announce_iomaps(turn, lock, flags, deadline);
-  uint64_t most = kFirstWrite;
   while (status.ok() && from.left() > 0) {
     status = wait_to_write(turn, lock, flags, deadline, false);
     if (!status.ok()) break;
     const std::optional<RemoteBuffer> place = find_peer_iomap(at);
     if (!place) break;
     const SendWindow::Write write = endpoint_->window().take_direct(
-        std::min<uint64_t>({from.left(), most, place->length}), place->address, place->key);
-    most = std::min<uint64_t>(most * 2, SendWindow::kMaxWrite);
+        std::min<uint64_t>(from.left(), place->length), place->address, place->key);
     lock.unlock();
     const int error = endpoint_->post_write(write, from, nullptr);
     lock.lock();

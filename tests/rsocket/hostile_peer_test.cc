@@ -329,6 +329,24 @@ TEST(Protocol, AConnectionAsTheOtherEndSeesIt) {
   EXPECT_EQ(message->encode(), 0xe0000000u);
 }
 
+TEST(Protocol, ALongSendIsOneMessage) {
+  Address at;
+  const SyncIdPtr listening = raw_listener(&at);
+  std::unique_ptr<RawPeer> peer;
+  std::thread server([&] { peer = RawPeer::accept_well(listening.get()); });
+  const Rsocket socket = stream_socket();
+  connect_to(socket, at);
+  server.join();
+  ASSERT_TRUE(peer);
+  ASSERT_EQ(peer->hear()->op, Op::kCredits);
+  const std::vector<uint8_t> bytes(RawPeer::kBufferBytes, 7);
+  EXPECT_EQ(rsend(socket.get(), bytes.data(), bytes.size(), 0), RawPeer::kBufferBytes);
+  const auto message = peer->hear();
+  ASSERT_TRUE(message);
+  EXPECT_EQ(message->encode(), (Message{Op::kData, RawPeer::kBufferBytes}.encode()));
+  EXPECT_EQ(std::memcmp(peer->buffer(), bytes.data(), bytes.size()), 0);
+}
+
 TEST(Protocol, CreditsComeBackAfterHalfAQueueOfMessages) {
   Address at;
   const SyncIdPtr listening = raw_listener(&at);
