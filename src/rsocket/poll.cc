@@ -76,16 +76,19 @@ class Polling {
     SpinBudget& budget = SpinBudget::of_this_thread();
     const Duration limit = budget.allowance();
     if (limit.ns == 0) return 0;
-    const Instant end = std::min(deadline, now() + limit);
+    const Instant begin = now();
+    const Duration most = std::min(limit, deadline - begin);
+    Duration waited{0};
     do {
-      pause_cpu();
+      pause_between_looks(waited);
       auto ready = look();
       if (!ready.ok()) return ready;
       if (ready.value() > 0) {
         budget.paid_off();
         return ready;
       }
-    } while (now() < end);
+      waited = now() - begin;
+    } while (waited < most);
     budget.was_in_vain();
     return 0;
   }

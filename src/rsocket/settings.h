@@ -30,7 +30,9 @@ struct Sizes {
 
 struct Settings {
   Sizes sizes;
-  Duration spin = microseconds(10);  // how long a call looks before it sleeps
+  // How long a call looks before it sleeps. A peer that sleeps takes tens of microseconds to wake
+  // and answer: with less than that, two that sleep once keep each other asleep.
+  Duration spin = microseconds(100);
 
   static const Settings& get();  // reads the files at the first call
 };

@@ -148,17 +148,19 @@ class Socket {
     SpinBudget& budget = SpinBudget::of_this_thread();
     const Duration limit = budget.allowance();
     if (limit.ns == 0) return false;
-    const Instant end = now() + limit;
+    const Instant begin = now();
+    Duration waited{0};
     do {
       lock.unlock();  // others may want to look, too
-      pause_cpu();
+      pause_between_looks(waited);
       lock.lock();
       progress();
       if (ready()) {
         budget.paid_off();
         return true;
       }
-    } while (now() < end);
+      waited = now() - begin;
+    } while (waited < limit);
     budget.was_in_vain();
     return false;
   }

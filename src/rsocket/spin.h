@@ -3,12 +3,25 @@
 // was good for.
 #pragma once
 
+#include <sched.h>
+
 #include "base/pause.h"
 #include "base/time.h"
 #include "rsocket/clock.h"
 #include "rsocket/settings.h"
 
 namespace verbena::rsocket {
+
+// Between two looks, for one who has looked for `waited`. An answer that is not there at once may
+// be a matter of this core: whoever has to give it gets it.
+inline void pause_between_looks(Duration waited) {
+  constexpr Duration kOurs = microseconds(5);
+  if (waited < kOurs) {
+    pause_cpu();
+  } else {
+    sched_yield();
+  }
+}
 
 class SpinBudget {
  public:
