@@ -18,6 +18,9 @@ namespace {
 // Told whether asked for or not.
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 
+// In a row, by one who polls for what is there already.
+constexpr uint32_t kMostLooksSpared = 16;
+
 // What one thread sleeps on; grows to its working size once.
 std::vector<pollfd>& descriptors_of_this_thread() { return PerThread<std::vector<pollfd>>::get(); }
 
@@ -89,7 +92,13 @@ std::optional<Status> Socket::get_time_limit(int option, void* value, socklen_t*
 
 short Socket::poll_now(short events) {
   const std::lock_guard guard(lock_);
-  progress();
+  // Whoever has all it asks for is about to send or receive. To look for completions now would send
+  // by itself what leaves together with what comes next. But it may be waiting for the end.
+  const bool content = events != 0 && (readiness() & events) == events;
+  if (!content || ++looks_spared_ == kMostLooksSpared) {
+    looks_spared_ = 0;
+    progress();
+  }
   return static_cast<short>(readiness() & (events | kAlways));
 }
 

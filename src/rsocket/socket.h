@@ -170,6 +170,7 @@ class Socket {
   int descriptor_flags_ = 0;
   Duration send_limit_{0};  // 0: none
   Duration receive_limit_{0};
+  uint32_t looks_spared_ = 0;
   Waiters waiters_;
 };
 

@@ -149,6 +149,14 @@ TEST_F(Hostile, SpeaksAfterItSaidGoodbye) {
   EXPECT_ERRNO(rrecv(socket_.get(), &byte, 1, 0), EPROTO);
 }
 
+// Writable it is all the time, and so nothing has to be looked for.
+TEST_F(Hostile, SaysGoodbyeToOneWhoPollsForWriting) {
+  EXPECT_EQ(poll_one(socket_.get(), POLLOUT), POLLOUT);
+  ASSERT_TRUE(peer_->say(Op::kControl, static_cast<uint32_t>(Control::kDisconnect)));
+  while (!(poll_one(socket_.get(), POLLOUT) & POLLHUP)) {
+  }
+}
+
 TEST_F(Hostile, SaysControlMessagesThatAreNone) {
   ASSERT_TRUE(peer_->say(Op::kControl, 3));
   ASSERT_TRUE(peer_->say(Op::kControl, Message::kMaxValue));
