@@ -15,7 +15,9 @@ uint32_t crc32(uint32_t crc, std::span<const std::byte> data);
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 
 // The same for bytes that another processor reads next: where the CPU can, they are written to
-// memory and not to this one's caches, where that other one would have to fetch each line.
+// memory and not to this one's caches, where that other one would have to fetch each line. Quicker
+// where `to` begins a line.
+inline constexpr size_t kCacheLine = 64;
 uint32_t crc32_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 
 // crc32 is linear: flipping input bits flips a fixed set of result bits that depends only on how

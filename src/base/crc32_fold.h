@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <span>
 
+#include "base/crc32.h"
+
 namespace verbena {
 
 // Below this libdeflate is as fast.
 inline constexpr size_t kLeastToFold = 1024;
-inline constexpr size_t kCacheLine = 64;
 
 #if defined(__x86_64__)
 // Asks the CPU; a few loads, so it may be called every time.

@@ -164,12 +164,21 @@ void UdpSender::push(const wire::TxPacket& packet) {
     }
     crc = wire::icrc_over_bth(crc, {out, covered});
   } else {
-    crc = wire::icrc_over_bth(crc, {out, packet.header_bytes});
-    for (const auto& part : packet.payload) {
+    // A few bytes take as long as hundreds: what is before the next cache line is summed up with
+    // the header.
+    const std::span<const std::byte> first = packet.payload.front();
+    const size_t with_header =
+        std::min(first.size(), -reinterpret_cast<uintptr_t>(to) % kCacheLine);
+    if (with_header != 0) std::memcpy(to, first.data(), with_header);
+    to += with_header;
+    crc = wire::icrc_over_bth(crc, {out, to});
+    const auto add = [&](std::span<const std::byte> part) {
       crc =
           train.lent != nullptr ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
       to += part.size();
-    }
+    };
+    add(first.subspan(with_header));
+    for (const auto& part : packet.payload.subspan(1)) add(part);
     crc = crc32(crc, {to, packet.pad});
   }
   wire::store_icrc(out + covered, crc);
