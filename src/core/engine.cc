@@ -351,11 +351,12 @@ void Engine::fail_overrun(Instant now) {
 void Engine::wake_waiting(PeerWindow& window, Instant now) {
   while (window.room() > window.promised && !window.waiting.empty()) {
     QueuePair* qp = window.waiting.front();
+    const SendSide::Readiness readiness = qp->requests(now);
+    if (readiness == SendSide::Readiness::WaitsForWindow) break;  // for more room than there is
     window.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (qp->requests(now) !=
-        SendSide::Readiness::Ready) {  // its pacer closed meanwhile: it comes back by its deadline
-      schedule(*qp);
+    if (readiness == SendSide::Readiness::No) {  // its pacer closed meanwhile: it comes back by its
+      schedule(*qp);                             // deadline
       continue;
     }
     qp->promised = cost_of_round(*qp);
@@ -410,8 +411,8 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
                     .alone = alone});
     }
     // Others took the room: it has waited long enough.
-    const bool in_vain =
-        promised && !qp->window()->open() && qp->window()->in_flight() == in_flight;
+    const bool in_vain = promised && qp->window()->in_flight() == in_flight &&
+                         qp->requests(now) == SendSide::Readiness::WaitsForWindow;
     after_change(*qp, now, in_vain);
   }
   if (ready_head_ == ready_.size()) {

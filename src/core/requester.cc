@@ -146,7 +146,23 @@ Requester::Blocked Requester::new_request_blocked(Instant now) {
     return Blocked::ReadLimit;
   }
   const bool without_peer = qp_.window->stuck(now) && may_go_direct(wqe);
-  return qp_.window->open() || without_peer ? Blocked::No : Blocked::Window;
+  return room_for(wqe) || without_peer ? Blocked::No : Blocked::Window;
+}
+
+// A READ is one small packet, but its answer comes all at once: it must not bring more under way
+// than a receive buffer of the usual size takes.
+bool Requester::room_for(const SendWqe& wqe) const {
+  const PeerWindow& window = *qp_.window;
+  if (!window.open() || wqe.op != SendOp::Read || window.in_memory()) return window.open();
+  const uint32_t cut = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
+  const uint32_t packets = wqe.numbered ? piece_at({cursor_, cursor_packet_}).packets
+                                        : std::min(packets_of(wqe), piece_packets(cut));
+  const uint32_t cost = std::min(packets * cut, wqe.length) + packets * PeerWindow::kPacketOverhead;
+  return window.in_flight() + cost <= PeerWindow::kMax;
+}
+
+uint32_t Requester::piece_packets(uint32_t cut_bytes) const {
+  return std::max(std::min(qp_.window->limit() / 2, kMaxReadPieceBytes) / cut_bytes, 1u);
 }
 
 void Requester::number(SendWqe& wqe) {
@@ -156,10 +172,7 @@ void Requester::number(SendWqe& wqe) {
   // The responder remembers each request of a READ by itself. So that one asked for again never
   // reaches from one into the next, the pieces are fixed once and do not follow the window from
   // then on.
-  if (wqe.packets > 1) {
-    const uint32_t piece = std::min(qp_.window->limit() / 2, kMaxReadPieceBytes);
-    wqe.piece_packets = std::max(piece / wqe.cut_bytes, 1u);
-  }
+  if (wqe.packets > 1) wqe.piece_packets = piece_packets(wqe.cut_bytes);
   wqe.numbered = true;
 }
 

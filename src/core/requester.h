@@ -84,6 +84,8 @@ class Requester final : public SendSide {
   // --- requester.cc -----------------------------------------------------------------------------
   Blocked blocked_reason(Instant now);
   Blocked new_request_blocked(Instant now);
+  bool room_for(const SendWqe& wqe) const;
+  uint32_t piece_packets(uint32_t cut_bytes) const;
   void number(SendWqe& wqe);
   void run_local(SendWqe& wqe);
   bool send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack);

@@ -217,6 +217,42 @@ TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
 }
 
 // It takes no room in the window, and does not wait for any.
+// Answers to READs of many queue pairs together were more than the window, by up to 64 KiB, and a
+// receive buffer of the usual size lost some of them.
+TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
+  std::vector<QueuePair*> qps;
+  for (uint32_t i = 0; i < 6; ++i) {
+    qps.push_back(&make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 1000 * (i + 1)}));
+  }
+  PeerWindow& window = *qps[0]->window();
+  for (int i = 0; i < 100; ++i) window.acknowledged(PeerWindow::kMax);
+  ASSERT_EQ(window.limit(), PeerWindow::kMax);
+  for (uint32_t i = 0; i < 6; ++i) {
+    qp_ = qps[i];
+    ASSERT_TRUE(post(SendOp::Read, i, 64 * 1024).ok());
+  }
+  EXPECT_EQ(transmit().size(), 4u);
+  EXPECT_LE(window.in_flight(), window.limit());
+  EXPECT_TRUE(window.open());
+  const auto answer = [&](QueuePair& qp, uint32_t psn, uint32_t first, uint32_t end) {
+    qp_ = &qp;
+    for (uint32_t i = first; i < end; ++i) {
+      const auto opcode = i == 0    ? wire::Opcode::RcReadResponseFirst
+                          : i == 15 ? wire::Opcode::RcReadResponseLast
+                                    : wire::Opcode::RcReadResponseMiddle;
+      receive(request(opcode, psn + i), pattern(4096));
+    }
+  };
+  answer(*qps[0], 1000, 0, 2);
+  EXPECT_TRUE(transmit().empty());
+  answer(*qps[1], 2000, 0, 14);
+  EXPECT_EQ(transmit().size(), 1u);
+  EXPECT_LE(window.in_flight(), window.limit());
+  answer(*qps[1], 2000, 14, 16);
+  answer(*qps[0], 1000, 2, 16);
+  EXPECT_EQ(transmit().size(), 1u);
+}
+
 TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
   QueuePair& hog = make_connected({.mtu = wire::Mtu::k4096});
   QueuePair& denied = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
