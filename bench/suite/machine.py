@@ -133,13 +133,25 @@ def run_alone(command, environment=None, limit=30):
         return process.finish(limit)
 
 
-def run_pair(server, client, port, environment=None, limit=30, server_ends=True):
-    """The client's output; `server` listens on TCP `port` for it to begin."""
+def run_client(client, core, environment, limit, attempts):
+    """Its output. It is tried again while its server may not listen yet."""
+    for attempt in range(attempts):
+        try:
+            with running(client, core, environment) as calling:
+                return calling.finish(limit)
+        except Failure:
+            if attempt == attempts - 1:
+                raise
+            time.sleep(0.1)
+
+
+def run_pair(server, client, port, environment=None, limit=30, server_ends=True, seen_listening=True):
+    """The client's output; `server` listens on TCP `port` for it to begin, or on a port that nobody sees from outside."""
     client_core, server_core = cores()
     with running(server, server_core, environment) as serving:
-        await_listener(port, serving)
-        with running(client, client_core, environment) as calling:
-            output = calling.finish(limit)
+        if seen_listening:
+            await_listener(port, serving)
+        output = run_client(client, client_core, environment, limit, 1 if seen_listening else 20)
         if server_ends:
             serving.finish(limit)
         return output

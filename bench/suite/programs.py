@@ -156,6 +156,31 @@ class Qperf:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rstream:
+    """librdmacm's own test of rsockets, blocking: so many transfers there, then as many back. The same program over plain
+    TCP is what it is compared with."""
+    size: int
+    settings: tuple = HOST
+    tcp: bool = False
+    transfers: int = 20_000
+
+    @property
+    def words(self):
+        return ["rstream", "-T", "s" if self.tcp else "b", "-S", self.size, "-C", self.transfers, "-I", 1]
+
+    @property
+    def command(self):
+        return _prefix(self.settings) + " ".join(map(str, self.words)) + " -s 127.0.0.1"
+
+    def measure(self):
+        port = next(_ports)
+        words = [*([] if self.tcp else [_tool(), "run", "--"]), *self.words, "-p", port]
+        output = machine.run_pair([*words, "-b", "127.0.0.1"], [*words, "-s", "127.0.0.1"], port, dict(self.settings),
+                                  seen_listening=self.tcp)
+        return {"gbps": float(_find(r"^custom .*$", output, self.command).split()[6])}
+
+
+@dataclasses.dataclass(frozen=True)
 class RawUdp:
     """Plain UDP with no protocol on top."""
     mode: str

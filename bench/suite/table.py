@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Ucx, settle
+from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Rstream, Ucx, settle
 
 KIB, MIB = 1024, 1024 * 1024
 SMALL_BUFFER = settle(datapath="udp", receive_buffer=212992)
@@ -84,6 +84,10 @@ MEASURES = {
                              Perftest("ib_write_bw", MIB, settle("udp", loss=0.01))),
     "drops.1": losses("packets dropped or sent again, one QP", 1, 64),
     "drops.1000": losses("packets dropped or sent again, 1,000 QPs", 1000, 2),
+    # sockets over RDMA
+    "rstream.tcp": bandwidth("rstream 64 KiB, TCP", Rstream(64 * KIB, tcp=True)),
+    "rstream.host": bandwidth("rstream 64 KiB, rsockets, same host", Rstream(64 * KIB)),
+    "rstream.wire": bandwidth("rstream 64 KiB, rsockets, wire", Rstream(64 * KIB, WIRE)),
     # detector readout: an emulated board sends, verbena recv checks every byte
     "readout": bandwidth("readout, 5 KiB WRITEs, wire", Readout(5 * KIB, "busy")),
     "readout.busy": readout("readout at 1 Gb/s, busy polling", "busy"),
@@ -136,6 +140,8 @@ ROWS = [
     at_least("host.rate", None, 4),
     at_least("wire.rate", None, 3),
     at_least("wire.write.5k", "udp.5k", 0.8, aim=2),
+    at_least("rstream.host", "rstream.tcp", 1),
+    at_least("rstream.wire", "rstream.tcp", 1),
     at_least("readout", "udp.readout", 0.8),
     at_least("readout.hybrid", "readout.busy", 0.95),
     at_most("readout.hybrid.cpu", "readout.busy.cpu", 0.5),
