@@ -291,15 +291,17 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
   if (!lender_.works()) return nullptr;
   if (path.lent) return path.lent.get();
   std::erase_if(lent_, [](const Lent& l) { return l.memory.expired(); });
+  const wire::Gid& from = path.icrc.flow().source;
   const wire::Gid& to = path.destination.gid;
-  const auto same = std::ranges::find_if(
-      lent_, [&](const Lent& l) { return l.destination == to && l.slot == slot; });
+  const auto same = std::ranges::find_if(lent_, [&](const Lent& l) {
+    return l.source == from && l.destination == to && l.slot == slot;
+  });
   if (same != lent_.end()) {
     path.lent = same->memory.lock();
   } else if (lent_.size() < kMostLent) {
     auto memory = std::make_shared<LentMemory>();
     if (!memory->valid()) return nullptr;
-    lent_.push_back({to, slot, memory});
+    lent_.push_back({from, to, slot, memory});
     path.lent = std::move(memory);
   }
   return path.lent.get();

@@ -90,7 +90,9 @@ class UdpSender final : public wire::PacketSink {
   const UdpOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
   PageLender lender_;
+  // A peer that reads has a window for each address of ours that it reads from.
   struct Lent {
+    wire::Gid source;
     wire::Gid destination;
     uint8_t slot;
     std::weak_ptr<LentMemory> memory;  // the paths' that lead there
