@@ -138,7 +138,8 @@ Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
   };
   Status status;
   while (to.left() > 0) {
-    if (endpoint_->ring().readable() == 0) progress();
+    const uint64_t readable = endpoint_->ring().readable();
+    if (readable == 0 || (peek && readable < to.left())) progress();
     if (endpoint_->ring().readable() > 0) {
       copy_to(to, lock, peek);
       if (state_ == State::kConnected) send_pending();  // what was read is free for the peer

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -140,6 +141,22 @@ TEST(Stream, PeekLeavesWhatItShows) {
     done += read.size();
   }
   sending.join();
+}
+
+// As one does who waits for a whole header and leaves it where it is meanwhile.
+TEST(Stream, PeekShowsWhatCameSinceTheLastOne) {
+  const Pair pair = connected_pair();
+  char seen[8];
+  EXPECT_EQ(rsend(pair.client.get(), "abcd", 4, 0), 4);
+  EXPECT_EQ(rrecv(pair.server.get(), seen, sizeof seen, MSG_PEEK), 4);
+  EXPECT_EQ(rsend(pair.client.get(), "efgh", 4, 0), 4);
+  ssize_t shown = 0;
+  for (int i = 0; i < 5000 && shown != 8; ++i) {
+    shown = rrecv(pair.server.get(), seen, sizeof seen, MSG_PEEK);
+    usleep(1000);
+  }
+  ASSERT_EQ(shown, 8);
+  EXPECT_EQ(std::string(seen, 8), "abcdefgh");
 }
 
 TEST(Stream, NothingIsSentWithNothing) {
