@@ -36,7 +36,7 @@ std::vector<std::byte> write_packet(size_t payload) {
 void icrc(benchmark::State& state) {
   wire::IcrcPrefixes prefixes(loopback_flow());
   std::vector<std::byte> packet = write_packet(static_cast<size_t>(state.range(0)));
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(
         wire::icrc_over_bth(prefixes.of(packet.size() + sizeof(uint32_t)), packet));
   }
@@ -48,7 +48,7 @@ void parse(benchmark::State& state) {
   const std::vector<std::byte> packet = write_packet(1024);
   wire::Packet parsed;
   wire::ParseError why{};
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(wire::Packet::parse_into(parsed, packet, &why, {}));
     benchmark::ClobberMemory();
   }
@@ -67,7 +67,7 @@ void resolve(benchmark::State& state) {
               .value();
   }
   size_t next = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(registry.resolve(keys[next], kPd, wire::Qpn::of_slot(1, 7), kIova + 64,
                                               1024, core::kRemoteWrite));
     next = next + 1 < keys.size() ? next + 1 : 0;

@@ -218,7 +218,8 @@ void drive(const Options& options, int control) {
 Options parse(int argc, char** argv) {
   Options options;
   for (int option; (option = getopt(argc, argv, "s:q:d:l:t:w")) != -1;) {
-    const unsigned long value = optarg ? std::strtoul(optarg, nullptr, 10) : 0;
+    const char* const text = optarg ? optarg : "";
+    const unsigned long value = std::strtoul(text, nullptr, 10);
     switch (option) {
       case 's':
         options.size = value;
@@ -233,7 +234,7 @@ Options parse(int argc, char** argv) {
         options.list = static_cast<uint32_t>(value);
         break;
       case 't':
-        options.seconds = std::strtod(optarg, nullptr);
+        options.seconds = std::strtod(text, nullptr);
         break;
       case 'w':
         options.wait = true;

@@ -16,12 +16,15 @@ struct [[nodiscard]] Error {
 };
 
 // The outcome of a call that returns nothing else.
-struct [[nodiscard]] Status {
-  Error error_;
+class [[nodiscard]] Status {
+ public:
   Status() = default;
   Status(Error e) : error_(e) {}  // NOLINT(google-explicit-constructor)
   bool ok() const { return error_.code == 0; }
   const Error& error() const { return error_; }
+
+ private:
+  Error error_;
 };
 
 template <typename T>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostHeld = 256;
 constexpr size_t kMostHeldOut = 16;
-constexpr uint32_t kCallsPerHold = 16;
+constexpr uint64_t kCallsPerHold = 16;
 
 template <typename T>
 bool parse_number(std::string_view text, T& to) {

@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kUdpEvery = 256;
 constexpr uint32_t kFullLook = 16;
 // As much as UDP takes in a turn.
-constexpr size_t kBytesPerTurn = 512 * 1024;
+constexpr size_t kBytesPerTurn = size_t{512} * 1024;
 // What a copy into a peer's memory takes by itself, in bytes that could be copied meanwhile.
 constexpr size_t kCopyCost = 4096;
 

@@ -46,11 +46,13 @@ class SocketAddress {
   void copy_to(sockaddr* to, socklen_t* length) const;
 
  private:
+  // NOLINTBEGIN(readability-identifier-naming): members of this class, though a union's are public
   union {
     sockaddr any_;
     sockaddr_in v4_;
     sockaddr_in6 v6_;
   };
+  // NOLINTEND(readability-identifier-naming)
 };
 
 struct SocketAddressHash {

@@ -132,7 +132,6 @@ int tell_address(Result<SocketAddress> address, sockaddr* to, socklen_t* length)
 
 using namespace verbena::rsocket;  // NOLINT(google-build-using-namespace)
 using verbena::Error;
-using verbena::Result;
 
 extern "C" {
 
@@ -168,7 +167,7 @@ RSOCKET_EXPORT int raccept(int socket, sockaddr* addr, socklen_t* addrlen) {
     SocketAddress peer;
     auto accepted = s.accept(&peer);
     if (accepted.ok() && addr) peer.copy_to(addr, addrlen);
-    return told(std::move(accepted));
+    return told(accepted);
   });
 }
 

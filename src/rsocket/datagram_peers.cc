@@ -181,7 +181,7 @@ void DatagramSocket::on_udp(std::span<const std::byte> datagram, const SocketAdd
     (void)send_through_udp(peer, source, UdpHeader::Op::kAnswer, nullptr, 0);
     const std::span<const std::byte> payload = datagram.subspan(header->size());
     if (wanted(source) && udp_bytes_ + payload.size() <= sizes_.receive_bytes &&
-        inbox_.size() < 2u * sizes_.receive_slots) {
+        inbox_.size() < size_t{2} * sizes_.receive_slots) {
       inbox_.push_back({source, nullptr, {}, {payload.begin(), payload.end()}});
       udp_bytes_ += payload.size();
       ring_waiters();

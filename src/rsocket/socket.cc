@@ -73,7 +73,7 @@ std::optional<Status> Socket::set_time_limit(int option, const void* value, sock
   if (size < sizeof limit) return Error{EINVAL};
   std::memcpy(&limit, value, sizeof limit);
   if (limit.tv_usec < 0 || limit.tv_usec >= 1'000'000) return Error{EDOM};
-  constexpr int64_t kLongest = 365 * 24 * 3600;
+  constexpr int64_t kLongest = int64_t{365} * 24 * 3600;
   const int64_t whole = std::clamp<int64_t>(limit.tv_sec, 0, kLongest);
   (option == SO_RCVTIMEO ? receive_limit_ : send_limit_) =
       seconds(whole) + microseconds(limit.tv_usec);

@@ -33,6 +33,7 @@ class Waker {
   int sleep(uint32_t seen) {
     sleepers_.fetch_add(1);
     int before = 0;
+    // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
     const bool interrupted = futex(FUTEX_WAIT_PRIVATE, seen) < 0 && errno == EINTR;
     pthread_setcanceltype(before, nullptr);

@@ -276,7 +276,7 @@ VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
     const Status opened = library().open_devices();
     if (!opened.ok()) return opened.error();
     const auto found = library().devices();
-    auto** list = static_cast<ibv_context**>(std::calloc(found.size() + 1, sizeof(ibv_context*)));
+    auto** list = static_cast<ibv_context**>(std::calloc(found.size() + 1, sizeof(void*)));
     if (list == nullptr) return verbena::abi::kNoMemory;
     library().lend(found);
     std::ranges::transform(found, list, [](const auto& device) { return device->verbs; });

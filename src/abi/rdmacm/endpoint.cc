@@ -71,15 +71,11 @@ extern "C" {
 
 VERBENA_EXPORT int rdma_create_ep(rdma_cm_id** id, rdma_addrinfo* res, ibv_pd* pd,
                                   ibv_qp_init_attr* qp_init_attr) {
-  Id* made = nullptr;
-  const int code = outcome_of("rdma_create_ep", [&]() -> Status {
-    Result<Id*> created = create_id(nullptr, nullptr, static_cast<unsigned>(res->ai_port_space),
-                                    static_cast<unsigned>(res->ai_qp_type));
-    if (!created.ok()) return created.error();
-    made = created.value();
-    return {};
+  Id* const made = object_of<Id>("rdma_create_ep", [&] {
+    return create_id(nullptr, nullptr, static_cast<unsigned>(res->ai_port_space),
+                     static_cast<unsigned>(res->ai_qp_type));
   });
-  if (code != 0) return code;
+  if (made == nullptr) return -1;
   const bool passive = (res->ai_flags & RAI_PASSIVE) != 0;
   const int prepared = passive ? prepare_passive(*made, *res, pd, qp_init_attr)
                                : prepare_active(*made, *res, pd, qp_init_attr);

@@ -14,9 +14,9 @@
 
 namespace verbena::rdmacm {
 
-Event::Event(Id& about, unsigned kind, int status_) : rdma_cm_event(), owner(&about) {
+Event::Event(Id& about, unsigned kind, int outcome) : rdma_cm_event(), owner(&about) {
   id = &about;
-  status = status_;
+  status = outcome;
   set_kind(kind);
 }
 

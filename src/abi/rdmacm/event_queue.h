@@ -28,7 +28,7 @@ inline constexpr unsigned kUserEvent = 18;
 // What the program gets from rdma_get_cm_event. It is made when something happens; what needs the
 // program's own thread (verbs calls) is done when it is taken.
 struct Event : rdma_cm_event {
-  Event(Id& about, unsigned kind, int status_ = 0);
+  Event(Id& about, unsigned kind, int outcome = 0);
 
   Id* owner;                   // whose acknowledgement it is: for a request the listener's
   Multicast* group = nullptr;  // what a multicast event is about

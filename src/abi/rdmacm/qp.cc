@@ -108,13 +108,14 @@ Status create_qp_ex(Id& id, ibv_qp_init_attr_ex& attr) {
   if (!status.ok()) return status;
   ibv_qp* const qp = ibv_create_qp_ex(id.verbs, &attr);
   if (qp == nullptr) {
-    status = Error{errno, "cannot make the queue pair"};
-  } else {
-    status = agree_on_ece(id, qp);
-    if (status.ok()) status = initialize(id, qp);
-    if (!status.ok()) ibv_destroy_qp(qp);
+    const Error error{errno, "cannot make the queue pair"};
+    destroy_cqs(id);
+    return error;
   }
+  status = agree_on_ece(id, qp);
+  if (status.ok()) status = initialize(id, qp);
   if (!status.ok()) {
+    ibv_destroy_qp(qp);
     destroy_cqs(id);
     return status;
   }

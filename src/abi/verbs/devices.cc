@@ -60,8 +60,7 @@ Result<ibv_device**> list_devices(int* count) {
                  "no RDMA device on %s: %s", interface.interface.c_str(), interface.why.c_str());
   }
   const std::lock_guard lock(table().mutex);
-  auto** list =
-      static_cast<ibv_device**>(std::calloc(found.devices.size() + 1, sizeof(ibv_device*)));
+  auto** list = static_cast<ibv_device**>(std::calloc(found.devices.size() + 1, sizeof(void*)));
   if (list == nullptr) return kNoMemory;
   size_t n = 0;
   for (const auto& info : found.devices) list[n++] = &find_or_add(info)->device;

@@ -78,7 +78,7 @@ Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
   if (original == nullptr) {
     return Error{EINVAL, "the device that cmd_fd stands for has no such device memory"};
   }
-  static_cast<ibv_dm&>(*imported) = *original;
+  static_cast<ibv_dm&>(*imported) = static_cast<const ibv_dm&>(*original);
   imported->context = &context->context;
   imported->memory = original->memory;
   imported->length = original->length;

@@ -44,7 +44,7 @@ struct Addresses {
 // What one receive() hands out.
 struct RxBatch {
   static constexpr size_t kPackets = 64;
-  static constexpr size_t kBytes = 128 * 1024;
+  static constexpr size_t kBytes = size_t{128} * 1024;
 
   std::array<wire::RxPacket, kPackets> packets;
   std::array<std::array<std::byte, kFrontBytes>, kPackets> fronts;  // copied out of the rings

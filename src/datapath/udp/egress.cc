@@ -60,7 +60,8 @@ std::optional<bool> feature(const std::string& name, const char* wanted) {
   std::memcpy(&count, info_bytes + sizeof(ethtool_sset_info), sizeof count);
   if (count == 0 || count > 4096) return std::nullopt;
 
-  std::vector<uint64_t> names_bytes((sizeof(ethtool_gstrings) + count * ETH_GSTRING_LEN + 7) / 8);
+  std::vector<uint64_t> names_bytes(
+      (sizeof(ethtool_gstrings) + size_t{count} * ETH_GSTRING_LEN + 7) / 8);
   auto* const names = reinterpret_cast<ethtool_gstrings*>(names_bytes.data());
   names->cmd = ETHTOOL_GSTRINGS;
   names->string_set = ETH_SS_FEATURES;
@@ -78,7 +79,7 @@ std::optional<bool> feature(const std::string& name, const char* wanted) {
   const char* const strings = reinterpret_cast<const char*>(names + 1);
   const auto* const block = reinterpret_cast<const ethtool_get_features_block*>(bits + 1);
   for (uint32_t i = 0; i < count; ++i) {
-    if (std::strncmp(strings + i * ETH_GSTRING_LEN, wanted, ETH_GSTRING_LEN) == 0) {
+    if (std::strncmp(strings + size_t{i} * ETH_GSTRING_LEN, wanted, ETH_GSTRING_LEN) == 0) {
       return (block[i / 32].active >> (i % 32) & 1) != 0;
     }
   }

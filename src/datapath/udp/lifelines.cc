@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <ranges>
 
 #include "datapath/unix_address.h"
 
@@ -58,8 +57,8 @@ void Lifelines::add(UniqueFd socket, uint8_t slot) {
 
 bool Lifelines::watch(uint8_t slot) {
   if (slot == slot_) return true;
-  const auto lines = lines_ | std::views::values;
-  if (std::ranges::find(lines, slot, &Line::slot) != lines.end()) return true;
+  const auto leads_there = [slot](const auto& line) { return line.second.slot == slot; };
+  if (std::ranges::any_of(lines_, leads_there)) return true;
   UniqueFd socket = open_socket();
   if (!socket.valid()) return true;
   // Where its backlog is full (EAGAIN), it lives and is not watched.

@@ -14,7 +14,7 @@ namespace verbena::datapath {
 class PageLender {
  public:
   // Less than this costs more to lend than to copy.
-  static constexpr size_t kLeastBytes = 16 * 1024;
+  static constexpr size_t kLeastBytes = size_t{16} * 1024;
 
   // Asks the kernel, once. Older ones send pages one by one.
   PageLender();

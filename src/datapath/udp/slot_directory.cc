@@ -50,7 +50,7 @@ static_assert(std::is_trivially_copyable_v<StrayHeader> &&
 
 constexpr size_t kLargestTrain = 65536;
 constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
-constexpr size_t kLargestAnswer = 128 * 1024;  // below the default send buffer
+constexpr size_t kLargestAnswer = size_t{128} * 1024;  // below the default send buffer
 constexpr int kMessagesPerPoll = 64;
 constexpr int kServicesPerPoll = 16;
 constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest

@@ -24,7 +24,7 @@ namespace verbena::datapath {
 namespace {
 
 // A turn's worth: enough for eight full trains, small enough to stay in a second-level cache.
-constexpr size_t kBufferBytes = 512 * 1024;
+constexpr size_t kBufferBytes = size_t{512} * 1024;
 constexpr size_t kMaxPackets = 256;
 // Headers, the largest path MTU, padding and ICRC, rounded up.
 constexpr size_t kLargestPacket = 4224;

@@ -224,7 +224,8 @@ bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes)
     return ::sendto(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(),
                     to.bytes) >= 0;
   };
-  return leaves() || leaves();
+  const bool at_once = leaves();
+  return at_once || leaves();
 }
 
 std::optional<Absence> take_absence(int fd) {

@@ -55,7 +55,7 @@ inline ibv_mtu mtu_code(unsigned bytes) {
   while (code < IBV_MTU_4096 && (256U << code) <= bytes) code = static_cast<ibv_mtu>(code + 1);
   return code;
 }
-unsigned mtu_bytes(ibv_mtu code) { return 128U << code; }
+inline unsigned mtu_bytes(ibv_mtu code) { return 128U << code; }
 
 inline bool is_zero(const ibv_gid& gid) {
   return std::all_of(std::begin(gid.raw), std::end(gid.raw), [](uint8_t b) { return b == 0; });
@@ -242,10 +242,10 @@ class Link {
   uint32_t psn() const { return 0xffffc0 - (pair_->qp_num & 0x3f); }
 
   bool has_windows() const {
-    constexpr unsigned wanted = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_MGT_EXTENSIONS;
-    constexpr unsigned type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-    return (device_.device_cap_flags & wanted) == wanted &&
-           (device_.device_cap_flags & type_2) != 0;
+    constexpr unsigned kWanted = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    constexpr unsigned kType2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    return (device_.device_cap_flags & kWanted) == kWanted &&
+           (device_.device_cap_flags & kType2) != 0;
   }
 
   void choose_gid(int wanted) {
