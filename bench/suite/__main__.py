@@ -69,7 +69,7 @@ def run_round(number, results, progress):
         else:
             numbers, place = seen[program]
             results.add(name, numbers[measure.key], place)
-            progress.step(measure.name, f"{report.quantity(numbers[measure.key], measure.unit)} ({place})")
+            progress.step(measure.name, f"{report.quantity(numbers[measure.key], measure.unit)} ({place or 'the cores moved'})")
 
 
 def points_of(curve):

@@ -20,12 +20,12 @@ def distance():
 
 
 def measure(program):
-    """Its numbers, and where the cores were. Again, a few times, if they moved meanwhile."""
+    """Its numbers, and where the cores were. Again, a few times, if they moved meanwhile; None if they moved each time."""
     before = distance()
     for _ in range(ATTEMPTS):
         numbers = program.measure()
         after = distance()
         if place_of(before) == place_of(after):
-            break
+            return numbers, place_of(after)
         before = after
-    return numbers, place_of(after)
+    return numbers, None

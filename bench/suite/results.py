@@ -9,9 +9,9 @@ from table import MEASURES, Row
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What one run measured, and where the cores were meanwhile."""
+    """What one run measured, and where the cores were meanwhile; None: here and there."""
     number: float
-    place: str
+    place: str | None
 
 
 @dataclasses.dataclass
@@ -28,7 +28,8 @@ class Results:
 
     def places(self):
         """Where the cores were, most often first."""
-        counted = collections.Counter(value.place for values in self.values.values() for value in values)
+        counted = collections.Counter(value.place for values in self.values.values() for value in values
+                                      if value.place is not None)
         return [place for place, _ in counted.most_common()]
 
     def at(self, place):

@@ -18,6 +18,7 @@ results = Results()
 for value in (10, 30, 20):  # the median of these is 20
     results.add("host.write.64k", value, NEAR)
     results.add("host.write.64k", value / 2, FAR)
+results.add("host.write.64k", 99, None)  # the cores moved: it is of no place
 results.add("tcp", 8, NEAR)
 results.add("drops.1", 0, NEAR)
 results.add("drops.1", 3, FAR)  # of what must never happen, the worst counts, wherever it was
