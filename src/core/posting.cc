@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/vendor_error.h"
+
 namespace verbena::core {
 namespace {
 
@@ -122,6 +124,9 @@ void complete_head(QpCommon& qp, SendQueue& queue, WcStatus status, uint32_t byt
     c.status = status;
     c.opcode = completion_opcode(wqe.op);
     c.byte_count = byte_count;
+    if (status == WcStatus::RetryExceeded && qp.failure && qp.failure->memory_ended) {
+      c.vendor_error = kVendorPeerEnded;
+    }
   });
 }
 

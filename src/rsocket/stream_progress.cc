@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/vendor_error.h"
 #include "rsocket/stream_socket.h"
 
 namespace verbena::rsocket {
@@ -13,9 +14,10 @@ namespace {
 constexpr int kMaxBatches = 64;
 
 // What the application is told when a work request failed.
-int error_of(ibv_wc_status status) {
-  switch (status) {
-    case IBV_WC_RETRY_EXC_ERR:
+int error_of(const ibv_wc& failed) {
+  switch (failed.status) {
+    case IBV_WC_RETRY_EXC_ERR:  // a process that was killed resets its connections, as with TCP
+      return failed.vendor_err == kVendorPeerEnded ? ECONNRESET : ETIMEDOUT;
     case IBV_WC_RNR_RETRY_EXC_ERR:
       return ETIMEDOUT;
     default:
@@ -53,7 +55,7 @@ unsigned StreamSocket::awaited() const {
 void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
   active_ |= work_of(completion.wr_id) != Work::kProbe;
   if (completion.status != IBV_WC_SUCCESS) {
-    if (state_ == State::kConnected) end(error_of(completion.status));
+    if (state_ == State::kConnected) end(error_of(completion));
     return;
   }
   SendWindow& window = endpoint_->window();

@@ -1,5 +1,6 @@
 // What an engine does where a path goes through memory: the way may be full, because the peer takes
 // nothing, and it may end, so that packets become small again.
+#include "base/vendor_error.h"
 #include "core/requester.h"
 #include "tests/unit/core/engine_support.h"
 
@@ -172,6 +173,19 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
     EXPECT_TRUE(engine_.state().failures.back().memory_ended);
     engine_.destroy_qp(&qp(), now_);
   }
+}
+
+TEST_F(SharedMemoryTest, WhatFailedBecauseMemoryEndedSaysSo) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Write, 1, 1025).ok());
+  ASSERT_TRUE(post(SendOp::Write, 2, 1025).ok());
+  transmit();
+  end_memory();
+  Completion c[2];
+  ASSERT_EQ(cq_.poll(c, 2), 2u);
+  EXPECT_EQ(c[0].status, WcStatus::RetryExceeded);
+  EXPECT_EQ(c[0].vendor_error, kVendorPeerEnded);
+  EXPECT_EQ(c[1].vendor_error, 0u);
 }
 
 TEST_F(SharedMemoryTest, WhereMemoryGoesOnPathsStayAsTheyAre) {
