@@ -52,7 +52,7 @@ constexpr uint32_t kGoodLooks = 1000;
 constexpr Duration kFirstPatience = microseconds(20);
 constexpr Duration kProvenPatience = microseconds(500);
 constexpr uint32_t kProven = 4;
-// How long a poll looks out for the answer to what was written into a peer's memory.
+// How long a post looks out for the answer to what it wrote into a peer's memory.
 constexpr Duration kAnswerPatience = microseconds(3);
 // What a socket holds is read by then.
 constexpr int kReadsBeforeDeadline = 32;

@@ -143,7 +143,8 @@ TEST(Stream, PeekLeavesWhatItShows) {
   sending.join();
 }
 
-// As one does who waits for a whole header and leaves it where it is meanwhile.
+// As one does who waits for a whole header and leaves it where it is meanwhile. It sleeps between
+// its looks, since to poll would take the news in by itself.
 TEST(Stream, PeekShowsWhatCameSinceTheLastOne) {
   const Pair pair = connected_pair();
   char seen[8];
