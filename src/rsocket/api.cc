@@ -130,7 +130,7 @@ int tell_address(Result<SocketAddress> address, sockaddr* to, socklen_t* length)
 }  // namespace
 }  // namespace verbena::rsocket
 
-using namespace verbena::rsocket;  // NOLINT(google-build-using-namespace)
+using namespace verbena::rsocket;
 using verbena::Error;
 
 extern "C" {

@@ -11,7 +11,7 @@
 #include "view/open_directories.h"
 #include "view/shown.h"
 
-using namespace verbena::view;  // NOLINT(google-build-using-namespace)
+using namespace verbena::view;
 
 namespace {
 

@@ -20,7 +20,7 @@
 
 static_assert(sizeof(off_t) == 8 && sizeof(ino_t) == 8 && sizeof(long) == 8);
 
-using namespace verbena::view;  // NOLINT(google-build-using-namespace)
+using namespace verbena::view;
 
 namespace {
 

@@ -173,8 +173,8 @@ Status resolve_in_background(Id& id, const char* node, const char* service,
 }  // namespace
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

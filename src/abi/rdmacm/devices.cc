@@ -264,8 +264,8 @@ Result<ibv_xrcd*> Device::xrc_domain() {
 
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

@@ -27,8 +27,8 @@ Status settle_ece(Id& id, const cm::Ece& answer) {
 
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

@@ -64,8 +64,8 @@ Status take_request(Id& listener, Event& event, rdma_cm_id** id) {
 }  // namespace
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

@@ -90,8 +90,8 @@ void finish_joining(Event& event) {
 
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

@@ -234,8 +234,8 @@ Status bring_to_error(Id& id) {
 
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

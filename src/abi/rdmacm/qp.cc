@@ -174,8 +174,8 @@ Status create_qp(Id& id, ibv_pd* pd, ibv_qp_init_attr* init) {
 
 }  // namespace verbena::rdmacm
 
-using namespace verbena;          // NOLINT(google-build-using-namespace)
-using namespace verbena::rdmacm;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::rdmacm;
 
 extern "C" {
 

@@ -111,8 +111,8 @@ Status init_ah(Context* context, uint8_t port, const ibv_wc& wc, const ibv_grh* 
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -75,8 +75,8 @@ Result<ibv_mr*> register_buffer(Pd* pd, Buffer* buffer, void* address, size_t le
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

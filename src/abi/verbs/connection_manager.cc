@@ -4,8 +4,8 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" VERBENA_EXPORT runtime::ConnectionManager* verbena_connection_manager(
     ibv_context* context, uint32_t version) {

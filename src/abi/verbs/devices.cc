@@ -80,8 +80,8 @@ void unlock_device_table() { table().mutex.unlock(); }
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

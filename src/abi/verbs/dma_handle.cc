@@ -45,7 +45,7 @@ int dealloc_dmah(DmaHandle* handle) {
 
 }  // namespace verbena::abi
 
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -72,8 +72,8 @@ Result<ibv_mr*> register_dmabuf(Pd* pd, uint64_t offset, size_t length, uint64_t
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

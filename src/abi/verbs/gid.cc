@@ -63,8 +63,8 @@ Status list_gids(Context* context, void* entries, size_t max_entries, size_t ent
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -98,8 +98,8 @@ void unimport_mr(Mr* mr) {
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

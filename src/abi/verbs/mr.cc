@@ -322,8 +322,8 @@ ibv_mr* reg_mr_ex(ibv_pd* pd, RegionInit* init) {
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

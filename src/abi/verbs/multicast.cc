@@ -11,8 +11,8 @@ wire::Gid group_of(const ibv_gid& gid) { return wire::Gid::from_ipv6(gid.raw); }
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -59,8 +59,8 @@ int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t a
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

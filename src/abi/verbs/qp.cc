@@ -348,8 +348,8 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
 
 }  // namespace verbena::abi
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -36,7 +36,7 @@ Result convert(Value Rate::*from, Value value, Result Rate::*to, Result otherwis
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -102,7 +102,7 @@ static_assert(kWrOpcodes.size() == IBV_WR_ATOMIC_WRITE + 1);
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;
 
 extern "C" {
 

@@ -35,7 +35,7 @@ int read_text(const char* path, char* buffer, size_t size) {
 }  // namespace
 }  // namespace verbena::abi
 
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena::abi;
 
 extern "C" {
 

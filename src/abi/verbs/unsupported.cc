@@ -3,8 +3,8 @@
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
 
-using namespace verbena;       // NOLINT(google-build-using-namespace)
-using namespace verbena::abi;  // NOLINT(google-build-using-namespace)
+using namespace verbena;
+using namespace verbena::abi;
 
 namespace {
 
