@@ -5,7 +5,7 @@
 #
 #   run.sh [-k PATTERN] [-w FILE]            the matrix, Verbena against rxe
 #   run.sh [-k PATTERN] [-w FILE] selftest   the same, rxe against rxe in a second guest: checks this rig
-#   run.sh speed                             only how fast both are inside the guest (at the end of the matrix too)
+#   run.sh speed                             only how fast both are inside the guest (at the end of the whole matrix too)
 #   run.sh [-w FILE] shell [COMMAND...]      a shell (or a command) in the network with the guest; there
 #                                            "guest COMMAND" runs a command in the guest
 #   run.sh build                             only builds what is cached
@@ -29,6 +29,7 @@ BRIDGE=roce0
 BOOT_LIMIT_S=120
 CASE_LIMIT_S=90
 SPEED_LIMIT_S=300
+PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so # of librdmacm1, here and in the guest
 
 usage() { sed -n '2,/^set -/{/^#/{s/^# \{0,1\}//;p}}' "${BASH_SOURCE[0]}"; exit 2; }
 say() { echo "interop: $*" >&2; }
@@ -47,7 +48,8 @@ check_needs() {
     [[ $(uname -m) = x86_64 ]] || skip "the guest is x86-64"
     local command missing=()
     for command in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap cpio:cpio depmod:kmod \
-        tcpdump:tcpdump ip:iproute2 ib_write_bw:perftest ibv_rc_pingpong:ibverbs-utils rping:rdmacm-utils; do
+        tcpdump:tcpdump ip:iproute2 ib_write_bw:perftest ibv_rc_pingpong:ibverbs-utils rping:rdmacm-utils \
+        iperf3:iperf3; do
         command -v "${command%:*}" >/dev/null || missing+=("${command#*:}")
     done
     ((${#missing[@]})) || return 0
@@ -257,15 +259,17 @@ find_gids() {
     done
 }
 
-# Waits until a command succeeds on a side.
-await_on() { # SIDE COMMAND
-    local look="for i in {1..300}; do $2 && exit 0; sleep 0.05; done; exit 1"
+# A shell's command on a side, without RDMA.
+shell_on() { # SIDE COMMAND
     case $1 in
-        verbena) in_ns bash -c "$look" ;;
-        rxe) on_guest 0 "$look" ;;
-        rxe2) on_guest 1 "$look" ;;
+        verbena) in_ns bash -c "$2" ;;
+        rxe) on_guest 0 "$2" ;;
+        rxe2) on_guest 1 "$2" ;;
     esac
 }
+
+# Waits until a command succeeds on a side.
+await_on() { shell_on "$1" "for i in {1..300}; do $2 && exit 0; sleep 0.05; done; exit 1"; } # SIDE COMMAND
 
 # Waits until something listens on a TCP port of a side, without connecting to it.
 listening() {
@@ -366,6 +370,13 @@ cm_attempt() {
     done
 }
 
+# cm_streams PROGRAM OPTIONS...: rstream or riostream, with the same options on both sides.
+cm_streams() {
+    local program=$1
+    shift
+    cm_attempt - "$errors" "$program -b %a -p %p $*" "$program -s %a -p %p $*"
+}
+
 # cm_refused CLIENT-COMMAND: nobody listens on that port, and the client is told so at once. By whom: the kernel, or
 # any Verbena process; so there is one, which listens on another.
 cm_refused() {
@@ -381,6 +392,26 @@ cm_refused() {
     grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$RUN/client.log" || PROBLEM=${PROBLEM:-client: was not rejected}
     kill $server_job
     wait $server_job 2>/dev/null || true
+}
+
+# cm_copy SIZE: a file by rcopy, whose server goes on for ever. That it arrived is what the sums say, on both sides.
+cm_copy() {
+    local from to server_job folder=$RUN/rcopy
+    PORT=$((PORT + 1)) PROBLEM=
+    from="cd $folder && sha256sum <from" to="cd $folder && sha256sum <to"
+    shell_on "$server" "mkdir -p $folder && rm -f $folder/to"
+    shell_on "$client" "mkdir -p $folder && head -c $1 /dev/urandom >$folder/from"
+    : >"$RUN/client.log"
+    start "$server" "$RUN/server.log" "rcopy -p $PORT"
+    server_job=$JOB
+    cm_listening "$server" $PORT || PROBLEM="server: does not listen"
+    start "$client" "$RUN/client.log" "rcopy $folder/from ${ADDRESS[$server]}:$folder/to -p $PORT"
+    wait $JOB || PROBLEM=${PROBLEM:-client: exit status $?}
+    kill $server_job 2>/dev/null || PROBLEM=${PROBLEM:-server: ended}
+    wait $server_job 2>/dev/null || true
+    [[ $(shell_on "$client" "$from") = "$(shell_on "$server" "$to")" ]] || PROBLEM=${PROBLEM:-the files differ}
+    shell_on "$server" "rm -r $folder"
+    shell_on "$client" "rm -rf $folder"
 }
 
 # Detector readout: an emulated board here, `verbena recv` in the guest, the same file that runs on Verbena. Whoever is
@@ -481,7 +512,7 @@ cases() {
     one_case "$@" "ib_send_lat UC" ib_send_lat -c UC -F -n 200 -s 2
     one_case "$@" "ib_send_bw UD" ib_send_bw -c UD -F -t 4 -n 100 -s 1024
     one_case "$@" "ib_send_lat UD" ib_send_lat -c UD -F -n 200 -s 2
-    # By rdma_cm. rping and rstream check their data.
+    # By rdma_cm. rping, rstream and riostream check their data.
     local errors='rror|fail|mismatch|verif|rsend|rrecv|rconnect'
     one_case "$@" rping cm_attempt - "$errors" 'rping -s -S 30000 -a %a -p %p' \
         'rping -c -V -C 20 -S 30000 -a %a -p %p'
@@ -490,10 +521,19 @@ cases() {
     one_case "$@" ucmatose cm_attempt - "$errors" 'ucmatose -b %a -p %p -c 10 -C 5 -S 5000' \
         'ucmatose -s %a -p %p -c 10 -C 5 -S 5000'
     one_case "$@" udaddy cm_attempt 7174 "$errors" 'udaddy -b %a -c 5 -C 5 -S 1000' 'udaddy -s %a -c 5 -C 5 -S 1000'
-    one_case "$@" rstream cm_attempt - "$errors" 'rstream -b %a -p %p -T v -I 3 -C 20 -S 10000' \
-        'rstream -s %a -p %p -T v -I 3 -C 20 -S 10000'
-    one_case "$@" "rstream, blocking, 1 MB" cm_attempt - "$errors" 'rstream -b %a -p %p -T v -T b -I 1 -C 3 -S 1000000' \
-        'rstream -s %a -p %p -T v -T b -I 1 -C 3 -S 1000000'
+    # rsockets against the original's; riostream writes straight into the peer's buffers (riomap, riowrite). Not by poll
+    # (-T a): with the original, whoever polls may be told of the end before what was sent last, and the programs stop.
+    one_case "$@" rstream cm_streams rstream -T v -I 3 -C 20 -S 10000
+    one_case "$@" "rstream, blocking, 1 MB" cm_streams rstream -T v -T b -I 1 -C 3 -S 1000000
+    one_case "$@" "rstream, small buffers" cm_streams rstream -T v -B 4096 -i 0 -k 1 -I 3 -C 20 -S 10001
+    one_case "$@" riostream cm_streams riostream -T v -I 3 -C 20 -S 10000
+    one_case "$@" "riostream, blocking, 1 MB" cm_streams riostream -T v -T b -I 1 -C 3 -S 1000000
+    one_case "$@" "riostream, small buffers" cm_streams riostream -T v -B 4096 -i 0 -I 3 -C 20 -S 10001
+    if [[ $3 = IPv4 ]]; then one_case "$@" rcopy cm_copy 3000001; fi # it knows no addresses with colons
+    # A TCP program that becomes one of rsockets; there is nobody at that TCP port. The original is no server of iperf3's,
+    # not for the original either.
+    [[ $1 != verbena ]] || one_case "$@" "iperf3, librspreload" cm_attempt - "$errors" \
+        "env LD_PRELOAD=$PRELOAD iperf3 -s -1 -p %p" "env LD_PRELOAD=$PRELOAD iperf3 -c %a -p %p -n 4M"
 }
 
 # --------------------------------------------------------------------------------------- speed
@@ -543,7 +583,7 @@ need_verbena() { [[ -x $VERBENA_BUILD/verbena ]] || die "there is no $VERBENA_BU
 
 check_needs
 case ${1:-matrix} in
-    matrix) need_verbena; boot 1; matrix verbena rxe; speed ;;
+    matrix) need_verbena; boot 1; matrix verbena rxe; [[ -n $PATTERN ]] || speed ;;
     speed) need_verbena; boot 1; speed ;;
     selftest) boot 2; matrix rxe2 rxe ;;
     shell) shift; boot 1; export VERBENA_BUILD; in_ns "${@:-bash}" ;;
