@@ -72,25 +72,14 @@ class Polling {
     return ready + plain;
   }
 
-  Result<int> spin(Instant deadline) {
-    SpinBudget& budget = SpinBudget::of_this_thread();
-    const Duration limit = budget.allowance();
-    if (limit.ns == 0) return 0;
-    const Instant begin = now();
-    const Duration most = std::min(limit, deadline - begin);
-    Duration waited{0};
-    do {
+  Result<int> look_for_a_while(Instant deadline) {
+    Result<int> ready = 0;
+    spin(SpinBudget::of_this_thread(), deadline, [&](Duration waited) {
       pause_between_looks(waited);
-      auto ready = look();
-      if (!ready.ok()) return ready;
-      if (ready.value() > 0) {
-        budget.paid_off();
-        return ready;
-      }
-      waited = now() - begin;
-    } while (waited < most);
-    budget.was_in_vain();
-    return 0;
+      ready = look();
+      return !ready.ok() || ready.value() > 0;
+    });
+    return ready;
   }
 
   Result<int> sleep(Instant deadline) {
@@ -169,7 +158,7 @@ Result<int> poll_all(pollfd* descriptors, nfds_t count, Instant deadline) {
   if (!ready.ok() || ready.value() > 0) return ready;
   if (deadline != kNever && now() >= deadline) return 0;
   if (polling.any_socket()) {
-    ready = polling.spin(deadline);
+    ready = polling.look_for_a_while(deadline);
     if (!ready.ok() || ready.value() > 0) return ready;
   }
   return polling.sleep(deadline);

@@ -95,7 +95,14 @@ class Socket {
   // Until ready() says so, called with the lock held. EINTR; EAGAIN when the deadline came first.
   template <typename Ready>
   Status wait(Lock& lock, Instant deadline, Ready ready) {
-    if (spin(lock, ready)) return {};
+    const auto look = [&](Duration waited) {
+      lock.unlock();  // others may want to look, too
+      pause_between_looks(waited);
+      lock.lock();
+      progress();
+      return ready();
+    };
+    if (spin(SpinBudget::of_this_thread(), deadline, look)) return {};
     Sleeper sleeper(*this, lock);
     if (!sleeper.status().ok()) return sleeper.status();
     for (;;) {
@@ -142,28 +149,6 @@ class Socket {
   // The bell does not hang here any longer. Its owner may have taken the event that others sleep
   // on.
   void leave(Waiters::Node* node);
-
-  template <typename Ready>
-  bool spin(Lock& lock, Ready ready) {
-    SpinBudget& budget = SpinBudget::of_this_thread();
-    const Duration limit = budget.allowance();
-    if (limit.ns == 0) return false;
-    const Instant begin = now();
-    Duration waited{0};
-    do {
-      lock.unlock();  // others may want to look, too
-      pause_between_looks(waited);
-      lock.lock();
-      progress();
-      if (ready()) {
-        budget.paid_off();
-        return true;
-      }
-      waited = now() - begin;
-    } while (waited < limit);
-    budget.was_in_vain();
-    return false;
-  }
 
   const int number_;
   int file_flags_ = 0;

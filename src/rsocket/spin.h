@@ -1,9 +1,11 @@
-// SpinBudget: how long a thread looks for completions before it goes to sleep. Looking is cheaper
+// Looking for completions before going to sleep, and SpinBudget: for how long. Looking is cheaper
 // than sleeping when the answer is near and a waste otherwise, so each thread remembers what it
 // was good for.
 #pragma once
 
 #include <sched.h>
+
+#include <algorithm>
 
 #include "base/pause.h"
 #include "base/time.h"
@@ -45,5 +47,26 @@ class SpinBudget {
   uint32_t in_vain_ = 0;
   uint32_t skipped_ = 0;
 };
+
+// look(waited) pauses and looks, until it is content: true. False: the budget is spent, or the
+// deadline has come.
+template <typename Look, typename Clock = Instant (*)()>
+bool spin(SpinBudget& budget, Instant deadline, Look look, Clock clock = now) {
+  const Duration allowance = budget.allowance();
+  if (allowance.ns == 0) return false;
+  const Instant begin = clock();
+  const Duration most = std::min(allowance, deadline - begin);
+  Duration waited{0};
+  do {
+    if (look(waited)) {
+      budget.paid_off();
+      return true;
+    }
+    waited = clock() - begin;
+  } while (waited < most);
+  // One that had to end early might have paid off.
+  if (most == allowance) budget.was_in_vain();
+  return false;
+}
 
 }  // namespace verbena::rsocket

@@ -21,6 +21,12 @@ class QueueSocket final : public Socket {
     ::eventfd_write(channel_, 1);
   }
   bool armed() const { return armed_; }
+  // Waits for what never comes.
+  Status wait_in_vain(Instant deadline) {
+    Lock lock(lock_);
+    return wait(lock, deadline, [] { return false; });
+  }
+  int looks() const { return looks_; }
 
   Status bind(const SocketAddress&) override { return {}; }
   Status connect(const SocketAddress&) override { return {}; }
@@ -37,6 +43,7 @@ class QueueSocket final : public Socket {
 
  private:
   void progress() override {
+    ++looks_;
     const auto before = ready_;
     ready_ |= std::exchange(completed_, short{0});
     if (ready_ & ~before) ring_waiters();
@@ -53,6 +60,7 @@ class QueueSocket final : public Socket {
 
   int channel_;
   bool armed_ = false;
+  int looks_ = 0;
   short completed_ = 0;
   short ready_ = 0;
 };
@@ -126,6 +134,52 @@ TEST(Waiting, TheLastToLeaveArmsNothing) {
     EXPECT_EQ(socket.poll_woken(POLLIN), 0);
   }
   EXPECT_FALSE(socket.armed());
+}
+
+// The calls with SO_RCVTIMEO and SO_SNDTIMEO come here.
+TEST(Waiting, OneWhoseTimeIsOverLooksNoFurther) {
+  QueueSocket socket;
+  const Status waited = socket.wait_in_vain(Instant{});
+  ASSERT_FALSE(waited.ok());
+  EXPECT_EQ(waited.error().code, EAGAIN);
+  EXPECT_EQ(socket.looks(), 3);  // before it sleeps, with the queue armed, and after
+}
+
+// Time that goes on by a microsecond whenever somebody asks for it.
+struct SlowClock {
+  Instant* at;
+  Instant operator()() const { return *at = *at + microseconds(1); }
+};
+
+TEST(Spinning, GoesOnForAsLongAsTheBudgetSays) {
+  Instant time{};
+  SpinBudget budget(microseconds(100));
+  int looks = 0;
+  const auto look = [&](Duration) { return ++looks == 1000; };
+  EXPECT_FALSE(spin(budget, kNever, look, SlowClock{&time}));
+  EXPECT_EQ(looks, 100);
+}
+
+TEST(Spinning, EndsAtADeadlineThatComesFirst) {
+  Instant time{};
+  SpinBudget budget(microseconds(100));
+  int looks = 0;
+  const auto look = [&](Duration) { return ++looks == 1000; };
+  EXPECT_FALSE(spin(budget, time + microseconds(21), look, SlowClock{&time}));
+  EXPECT_EQ(looks, 20);
+}
+
+// Else short time limits would teach a thread that looking is of no use.
+TEST(Spinning, OneThatADeadlineEndedWasNotInVain) {
+  Instant time{};
+  SpinBudget budget(microseconds(100));
+  const auto look = [](Duration) { return false; };
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(spin(budget, time + microseconds(5), look, SlowClock{&time}));
+  }
+  EXPECT_EQ(budget.allowance(), microseconds(100));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(spin(budget, kNever, look, SlowClock{&time}));
+  EXPECT_EQ(budget.allowance(), Duration{});
 }
 
 }  // namespace
