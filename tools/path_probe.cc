@@ -86,7 +86,8 @@ UniqueFd open_probe(const Way& way, uint16_t port) {
   const bool v4 = way.to.gid.is_ipv4();
   UniqueFd fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const int on = 1;
-  const int never_fragment = v4 ? IP_PMTUDISC_DO : IPV6_PMTUDISC_DO;
+  static_assert(IP_PMTUDISC_DO == IPV6_PMTUDISC_DO);
+  const int never_fragment = IP_PMTUDISC_DO;
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
   const SocketAddress from = SocketAddress::of(way.from, 0);
   const SocketAddress to = SocketAddress::of(way.to, port);

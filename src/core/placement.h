@@ -19,7 +19,7 @@ void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
 // A run of message bytes as they lie in registered memory, gathered for one packet.
 struct Gather {
-  Gather() {}  // NOLINT(modernize-use-equals-default): half a kilobyte that is not cleared
+  Gather() {}  // half a kilobyte that is not cleared
   union {
     std::array<std::span<const std::byte>, kMaxSges> spans;  // the first `count` are set
   };

@@ -9,8 +9,8 @@
 
 // What pthread_cleanup_push() of C is made of; <pthread.h> declares them for C alone.
 extern "C" {
-void __pthread_register_cancel(__pthread_unwind_buf_t* landing);    // NOLINT
-void __pthread_unregister_cancel(__pthread_unwind_buf_t* landing);  // NOLINT
+void __pthread_register_cancel(__pthread_unwind_buf_t* landing);
+void __pthread_unregister_cancel(__pthread_unwind_buf_t* landing);
 }
 
 namespace verbena::rsocket {

@@ -89,7 +89,7 @@ Endpoint::Endpoint(World& world, Host& host, core::CompletionQueue& cq, const Wo
   fixed_ = host.add_region(shape.max_message + 64, core::kRemoteRead);
   words_ = host.add_region(16, kRemoteAll);
   durable_ = host.add_durable_region(kRemoteAll | core::kFlushGlobal | core::kFlushPersistent);
-  window_area_ = host.add_region(2 * kWindowHalf, core::kLocalWrite | core::kWindowBind);
+  window_area_ = host.add_region(uint64_t{2} * kWindowHalf, core::kLocalWrite | core::kWindowBind);
   fixed_model_ = random_bytes(static_cast<uint32_t>(fixed_.bytes.size()), prng());
   std::ranges::copy(fixed_model_, fixed_.bytes.begin());
   hot_model_.resize(hot_.bytes.size());

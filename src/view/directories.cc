@@ -25,11 +25,12 @@ int scan(const char* path, dirent*** to, int (*filter)(const dirent*),
          int (*compare)(const dirent**, const dirent**)) {
   DIR* const stream = ::opendir(path);
   if (stream == nullptr) return -1;
+  constexpr size_t kEach = sizeof(void*);  // in a list of pointers
   dirent** list = nullptr;
   size_t n = 0;
   while (const dirent* const entry = ::readdir(stream)) {
     if (filter != nullptr && filter(entry) == 0) continue;
-    auto* const longer = static_cast<dirent**>(std::realloc(list, (n + 1) * sizeof *list));
+    auto* const longer = static_cast<dirent**>(std::realloc(list, (n + 1) * kEach));
     auto* const copy = static_cast<dirent*>(std::malloc(entry->d_reclen));
     if (longer == nullptr || copy == nullptr) std::abort();
     std::memcpy(copy, entry, entry->d_reclen);  // the kernel's are no longer than their names
@@ -38,7 +39,7 @@ int scan(const char* path, dirent*** to, int (*filter)(const dirent*),
   }
   ::closedir(stream);
   if (compare != nullptr && n > 1) {
-    std::qsort(list, n, sizeof *list, reinterpret_cast<int (*)(const void*, const void*)>(compare));
+    std::qsort(list, n, kEach, reinterpret_cast<int (*)(const void*, const void*)>(compare));
   }
   *to = list;
   return static_cast<int>(n);

@@ -28,7 +28,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr int kCalls = 3;
 constexpr auto kBetweenMessages = 50ms;
 constexpr auto kBetweenCalls = 200ms;
 constexpr auto kPatience = 20s;

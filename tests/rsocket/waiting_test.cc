@@ -16,7 +16,7 @@ class QueueSocket final : public Socket {
 
   // Something happens: an event only where the queue is armed.
   void complete(short readiness) {
-    completed_ |= readiness;
+    completed_ = static_cast<short>(completed_ | readiness);
     if (!armed_) return;
     ::eventfd_write(channel_, 1);
   }
@@ -45,7 +45,7 @@ class QueueSocket final : public Socket {
   void progress() override {
     ++looks_;
     const auto before = ready_;
-    ready_ |= std::exchange(completed_, short{0});
+    ready_ = static_cast<short>(ready_ | std::exchange(completed_, short{0}));
     if (ready_ & ~before) ring_waiters();
   }
   bool arm() override { return !std::exchange(armed_, true); }

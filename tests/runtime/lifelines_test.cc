@@ -20,7 +20,7 @@ Slots departed_within(Lifelines& lines, int ms) {
   pollfd p{lines.fd(), POLLIN, 0};
   for (; ms > 0; ms -= 10) {
     if (poll(&p, 1, 10) != 1) continue;
-    if (const Slots slots = lines.take_departed(); !slots.empty()) return slots;
+    if (Slots slots = lines.take_departed(); !slots.empty()) return slots;
   }
   return {};
 }

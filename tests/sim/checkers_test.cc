@@ -34,7 +34,7 @@ Bytes with_headers(const wire::Packet& p) {
 
 // `edit` changes the headers of the packets that it likes.
 TamperRule editing(std::function<void(wire::Packet&)> edit) {
-  return [edit = std::move(edit)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
+  return [edit = std::move(edit)](HostId, HostId, const Bytes& bytes) -> std::vector<Bytes> {
     auto p = parse(bytes);
     edit(*p);
     return {with_headers(*p)};
@@ -58,7 +58,7 @@ TamperRule losing(std::function<bool(HostId to, const wire::Packet&)> match) {
 }
 
 TamperRule repeating(std::function<bool(const wire::Packet&)> match) {
-  return [match = std::move(match)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
+  return [match = std::move(match)](HostId, HostId, const Bytes& bytes) -> std::vector<Bytes> {
     const size_t copies = match(*parse(bytes)) ? 3 : 1;  // the network itself may make it two
     return std::vector<Bytes>(copies, bytes);
   };

@@ -39,7 +39,8 @@ std::string draw_chart(const Chart& chart, double shift) {
   if (high == 0) return "";
   if (high == low) high = low * 2;
   const double step = step_for(most);
-  const double top = std::ceil(most / step) * step;
+  const int lines = static_cast<int>(std::ceil(most / step));
+  const double top = lines * step;
   const auto at_x = [&](double x) {
     return kLeft + (std::log2(x / low) / std::log2(high / low)) * (kWidth - kLeft - kRight);
   };
@@ -49,15 +50,16 @@ std::string draw_chart(const Chart& chart, double shift) {
 
   std::string svg = fmt::format("<g transform=\"translate({} 0)\">\n", shift);
   svg += fmt::format("<text x=\"{}\" y=\"22\" font-size=\"15\">{}</text>\n", kLeft, chart.title);
-  for (double y = 0; y <= top * 1.0001; y += step) {
+  for (int line = 0; line <= lines; ++line) {
+    const double y = line * step;
     svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>\n",
                        kLeft, kWidth - kRight, at_y(y), at_y(y));
     svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g}</text>\n", kLeft - 6,
                        at_y(y) + 4, y);
   }
-  const double last = std::floor(std::log2(high));
-  const double every = std::max(1.0, std::ceil((last - std::log2(low)) / 8));
-  for (double power = std::ceil(std::log2(low)); power <= last; power += every) {
+  const int last = static_cast<int>(std::floor(std::log2(high)));
+  const int every = std::max(1, static_cast<int>(std::ceil((last - std::log2(low)) / 8)));
+  for (int power = static_cast<int>(std::ceil(std::log2(low))); power <= last; power += every) {
     const double x = std::exp2(power);
     svg +=
         fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#eee\"/>\n",

@@ -34,8 +34,6 @@ inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 
 // An open device. The library shares it until its interface is gone, the ids that are on it for as
 // long as they live: it closes with the last of them, never under one of the locks above.
-// Final, so that its destructor need not be virtual; clang-tidy 14 does not see that.
-// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor)
 struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_this<Device> {
   Device(Library& in, ibv_device* of, ibv_context* opened, runtime::ConnectionManager& cm,
          const ibv_device_attr& attributes);
