@@ -113,12 +113,12 @@ format: ## format all C++ in place
 	scripts/install-packages.sh tidy
 	$(sources) | xargs -r clang-format -i
 
-tidy: ## layering rules, formatting and clang-tidy
+tidy: ## layering rules, formatting and clang-tidy; a warning fails (first 20 minutes on 2 cores, then only what changed)
 	scripts/install-packages.sh build tidy
 	$(call configure,default)
 	tests/tidy/layering.sh
 	$(sources) | xargs -r clang-format --dry-run --Werror
-	$(sources) | grep '\.cc$$' | grep -v -e '^tests/fuzz/' -e '^tests/ecosystem/' | xargs -r -n 1 -P $(JOBS) clang-tidy --quiet -p build
+	$(sources) | grep '\.cc$$' | grep -v '^tests/ecosystem/' | python3 -B scripts/tidy.py build $(JOBS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
