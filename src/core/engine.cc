@@ -51,6 +51,8 @@ Engine::Engine(const EngineConfig& config)
   // Not where those of a previous engine began.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
+  acknowledgement_.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
+  acknowledgement_.op = wire::info_of(acknowledgement_.bth.opcode);
 }
 
 Engine::~Engine() = default;
@@ -243,41 +245,53 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     const wire::RxPacket& rx = packets[exchanged ? n - 1 : ahead ? n + 1 : n];
     exchanged = ahead;
     state_.counters.add(CounterId::packets_received);
-    wire::ParseError why{};
-    if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) {
+    const wire::Packet* const packet = parse(rx);
+    if (packet == nullptr) {
       state_.counters.add(CounterId::malformed_packets);
       continue;
     }
-    packet_.cut_bytes = rx.cut_bytes;
-    if (packet_.op.verb == wire::Verb::Cnp) {
+    const wire::Verb verb = packet->op.verb;
+    if (verb == wire::Verb::Cnp) {
       state_.counters.add(CounterId::cnp_received);
       continue;
     }
-    if (packet_.bth.destination == wire::kMulticastQpn) {
-      on_multicast(packet_, *rx.meta, now);
+    if (packet->bth.destination == wire::kMulticastQpn) {
+      on_multicast(*packet, *rx.meta, now);
       arrivals.messages = arrivals.receives = true;
       continue;
     }
-    QueuePair* qp = find(packet_.bth.destination);
+    QueuePair* qp = find(packet->bth.destination);
     if (qp == nullptr) {
-      if (on_management(packet_, rx)) arrivals.answers_due = true;
+      if (on_management(*packet, rx)) arrivals.answers_due = true;
       continue;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    qp->on_packet(packet_, *rx.meta, now);
-    const wire::Verb verb = packet_.op.verb;
-    if (packet_.op.direction == wire::Direction::Response) {
+    qp->on_packet(*packet, *rx.meta, now);
+    if (packet->op.direction == wire::Direction::Response) {
       arrivals.responses = true;
     } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
       arrivals.messages = true;
-      if (verb == wire::Verb::Send || packet_.op.has_immediate) arrivals.receives = true;
+      if (verb == wire::Verb::Send || packet->op.has_immediate) arrivals.receives = true;
     } else {
       arrivals.answers_due = true;
     }
   }
   if (touched != nullptr) after_change(*touched, now);
   return arrivals;
+}
+
+// Null: it is none. The result holds until the next one.
+const wire::Packet* Engine::parse(const wire::RxPacket& rx) {
+  if (rx.bytes.empty()) {
+    acknowledgement_.bth.destination = rx.acknowledgement.destination;
+    acknowledgement_.bth.psn = rx.acknowledgement.psn;
+    return &acknowledgement_;
+  }
+  wire::ParseError why{};
+  if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) return nullptr;
+  packet_.cut_bytes = rx.cut_bytes;
+  return &packet_;
 }
 
 // No queue pair has the packet's number: then it is a MAD, or for nobody.

@@ -116,6 +116,7 @@ class Engine {
   };
 
   QueuePair* subject_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
+  const wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
@@ -133,7 +134,8 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   ManagementPort management_{state_};
-  wire::Packet packet_;  // the one that is looked at
+  wire::Packet packet_;           // the one that is looked at
+  wire::Packet acknowledgement_;  // the same of one that came without headers
   QpTable qps_;
   uint32_t next_index_;  // to try for a new queue pair
   uint64_t last_serial_ = 0;

@@ -157,6 +157,14 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
+bool SelectingDatapath::acknowledge(wire::PathId path, const wire::Acknowledgement& ack) {
+  Link* const link = link_of(path);
+  if (link == nullptr || !number(path, *link)) return false;
+  link->acknowledge(ack, paths_[static_cast<size_t>(path)].number);
+  pushed_ += kWordBytes;
+  return true;
+}
+
 void SelectingDatapath::push_to_udp(const wire::TxPacket& packet) {
   to_udp_ = true;
   udp_->sink().push(packet);

@@ -65,6 +65,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
 
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
+  bool acknowledge(wire::PathId path, const wire::Acknowledgement& acknowledgement) override;
   void push_to_udp(const wire::TxPacket& packet);
   bool full(wire::PathId path) const override;
   bool peer_sleeps(wire::PathId path) const override;

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "wire/identifiers.h"
+#include "wire/psn.h"
 
 namespace verbena::wire {
 
@@ -36,14 +37,21 @@ struct RxMeta {
   bool forwarded = false;  // another process of this host received it first
 };
 
+// All up to `psn` arrived: what most ACKs say, and all of it.
+struct Acknowledgement {
+  Qpn destination;
+  Psn psn{0};
+};
+
 // BTH to padding; the ICRC was checked and removed. Points into the carrier's memory.
 struct RxPacket {
-  std::span<const std::byte> bytes;
+  std::span<const std::byte> bytes;  // none: it is `acknowledgement`
   const RxMeta* meta = nullptr;
   // Payload and padding, where they lie apart from the headers. They may change while they are
   // looked at: good for being copied, once.
   std::span<const std::byte> apart{};
   uint32_t cut_bytes = 0;  // see TxPacket; 0: as the path MTU says
+  Acknowledgement acknowledgement{};
 };
 
 inline constexpr size_t kMaxHeaderBytes = 64;
@@ -78,6 +86,11 @@ class PacketSink {
   virtual size_t room() const = 0;
   // Takes one packet. Only called while room() > 0. It may be lost later: the protocol recovers.
   virtual void push(const TxPacket& packet) = 0;
+  // The same of an acknowledgement. False: this way has no shorter form of it than a packet.
+  virtual bool acknowledge(PathId path, const Acknowledgement& acknowledgement) {
+    (void)path, (void)acknowledgement;
+    return false;
+  }
   // This one way is full, whatever room() says. It is worth trying again a moment later.
   virtual bool full(PathId path) const {
     (void)path;

@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "datapath/shm/hello.h"
 #include "wire/headers.h"
 
 namespace verbena::datapath {
@@ -383,13 +383,8 @@ TEST(ShmDatapathTest, AForkedChildHasNoPartInIt) {
 // Connects as anybody may.
 UniqueFd dial(uint8_t slot) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  const int n =
-      std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "verbena/shm/2/%u", slot);
-  const auto bytes =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
-  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), bytes), 0);
+  const UnixAddress name = shm_address(slot);
+  EXPECT_EQ(::connect(fd.get(), name.get(), name.bytes), 0);
   return fd;
 }
 

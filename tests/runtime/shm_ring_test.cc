@@ -184,6 +184,41 @@ TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
   }
 }
 
+TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  const auto acknowledge = [&](uint64_t said) {
+    writer.write({.kind = RecordKind::Acknowledgement, .address = 3, .said = said});
+  };
+  const auto expect_said = [&](uint64_t said) {
+    ASSERT_TRUE(reader.next(record));
+    EXPECT_EQ(record.word.kind, RecordKind::Acknowledgement);
+    EXPECT_EQ(record.word.address, 3);
+    EXPECT_EQ(record.word.said, said);
+  };
+  constexpr uint64_t kMost = (uint64_t{1} << 48) - 1;
+  acknowledge(kMost);  // held back like any other
+  EXPECT_FALSE(reader.next(record));
+  ASSERT_TRUE(write(writer, 1, 8));
+  acknowledge(0);
+  ASSERT_TRUE(write(writer, 2, 65536));
+  acknowledge(7);
+  writer.show();
+  ASSERT_TRUE(writer.take_back(
+      [](const RecordWord& word, std::span<const std::byte> header) {
+        return word.kind == RecordKind::Packet && number_in(header) == 1;
+      },
+      [] { return true; }));
+  writer.show();
+  expect_said(kMost);
+  expect_said(0);
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 2, 65536);
+  expect_said(7);
+  EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
+}
+
 TEST_F(ShmRing, NothingIsTakenBackFromAReaderAtWorkNorUnlessItIsWanted) {
   RingWriter writer(memory_);
   RingReader reader(memory_);

@@ -89,6 +89,19 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
   counters_.bytes_sent += packet.header_bytes + bytes;
 }
 
+void Link::acknowledge(const wire::Acknowledgement& ack, uint8_t address) {
+  const RecordWord word{.kind = RecordKind::Acknowledgement,
+                        .address = address,
+                        .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
+  if (!writer_.has_room(kWordBytes)) {
+    ++counters_.dropped;
+    return;
+  }
+  writer_.write(word);
+  ++counters_.packets_sent;
+  counters_.bytes_sent += kWordBytes;
+}
+
 void Link::flush() {
   if (!writer_.show()) return;
   const std::byte knock{};
@@ -136,23 +149,46 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
   while (!batch.full() && !garbled_ && reader_.next(record)) {
     if (record.word.kind == RecordKind::Packet) [[likely]] {
       take_packet(record, batch);
+    } else if (record.word.kind == RecordKind::Acknowledgement) {
+      take_acknowledgement(record.word, batch);
     } else {
       take_addresses(record, is_own, interface_index);
     }
   }
 }
 
-void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
-  const RecordWord& word = record.word;
-  if (word.address >= known_.size() || word.header_bytes < wire::kBthBytes) {
+// Null: the record is to be dropped.
+const wire::RxMeta* Link::sender_of(const RecordWord& word) {
+  if (word.address >= known_.size()) {
     garbled_ = true;
-    return;
+    return nullptr;
   }
   const Known& known = known_[word.address];
-  if (!known.trusted) {
-    ++counters_.dropped;
-    return;
-  }
+  if (known.trusted) [[likely]]
+    return &known.meta;
+  ++counters_.dropped;
+  return nullptr;
+}
+
+void Link::take_acknowledgement(const RecordWord& word, RxBatch& batch) {
+  const wire::RxMeta* const meta = sender_of(word);
+  if (meta == nullptr) return;
+  wire::RxPacket& packet = batch.packets[batch.count++];
+  packet.bytes = packet.apart = {};
+  packet.meta = meta;
+  packet.cut_bytes = 0;
+  packet.acknowledgement = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
+                            wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
+  batch.bytes += kWordBytes;
+  ++counters_.packets_received;
+  counters_.bytes_received += kWordBytes;
+}
+
+void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
+  const RecordWord& word = record.word;
+  garbled_ |= word.header_bytes < wire::kBthBytes;
+  const wire::RxMeta* const meta = sender_of(word);
+  if (garbled_ || meta == nullptr) return;
   // From here on the peer may write what it likes over its own copy.
   std::byte* const front = batch.fronts[batch.count].data();
   const bool whole = word.is_small() && word.body_bytes <= kShortBody;
@@ -161,7 +197,7 @@ void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   wire::RxPacket& packet = batch.packets[batch.count++];
   packet.bytes = {front, front_bytes};
-  packet.meta = &known.meta;
+  packet.meta = meta;
   packet.apart = {record.body, whole ? 0 : word.body_bytes};
   packet.cut_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
   const size_t bytes = word.header_bytes + word.body_bytes;

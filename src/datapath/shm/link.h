@@ -74,6 +74,7 @@ class Link {
   // There may not be room for all that one queue pair sends in a turn.
   bool full() { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address);
+  void acknowledge(const wire::Acknowledgement& ack, uint8_t address);
   bool anything_hidden() const { return writer_.anything_hidden(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
@@ -110,7 +111,9 @@ class Link {
   // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
+  const wire::RxMeta* sender_of(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
+  void take_acknowledgement(const RecordWord& word, RxBatch& batch);
   void take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
                       uint32_t interface_index);
 

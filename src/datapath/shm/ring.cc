@@ -74,12 +74,23 @@ void RingWriter::write(const RecordWord& word, std::span<const std::byte> header
   }
   VERBENA_CHECK(pad == left);
   for (uint8_t i = 0; i < pad; ++i) to[i] = std::byte{};
+  append(word.pack(), end);
+}
+
+void RingWriter::write(const RecordWord& word) {
+  const uint64_t end = position_ + kWordBytes;
+  VERBENA_CHECK(word.end(position_) == end && end + kEndBytes - freed_ <= memory_.bytes);
+  append(word.pack(), end);
+}
+
+// What lies behind the word is written.
+void RingWriter::append(uint64_t word, uint64_t end) {
   if (held_word_ == 0) {
     held_at_ = position_;
-    held_word_ = word.pack();
+    held_word_ = word;
   } else {
     // Nobody gets there before the one that is held back.
-    word_at(at).store(word.pack(), std::memory_order_relaxed);
+    word_at(memory_.at(position_)).store(word, std::memory_order_relaxed);
     expect_store(memory_.at(end + kAheadBytes));
   }
   position_ = end;

@@ -41,7 +41,13 @@ struct RingControl {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-enum class RecordKind : uint8_t { Nothing = 0, Packet = 1, Addresses = 2, NextLine = 3 };
+enum class RecordKind : uint8_t {
+  Nothing = 0,
+  Packet = 1,
+  Addresses = 2,
+  NextLine = 3,
+  Acknowledgement = 4  // the word is all of it
+};
 
 // The word before a record.
 struct RecordWord {
@@ -50,14 +56,20 @@ struct RecordWord {
   uint8_t header_bytes = 0;  // behind the word
   uint8_t cut_shift = 0;     // log2 of wire::TxPacket::cut_bytes; 0: not said
   uint32_t body_bytes = 0;   // behind the headers; where both are no front, on the next line
+  uint64_t said = 0;         // Acknowledgement: 48 bits in place of the sizes
 
   constexpr uint64_t pack() const {
     return static_cast<uint64_t>(kind) | uint64_t{address} << 8 | uint64_t{header_bytes} << 16 |
-           uint64_t{cut_shift} << 24 | uint64_t{body_bytes} << 32;
+           uint64_t{cut_shift} << 24 | uint64_t{body_bytes} << 32 | said << 16;
   }
   static constexpr RecordWord unpack(uint64_t word) {
-    return {.kind = static_cast<RecordKind>(word & 0xFF),
-            .address = static_cast<uint8_t>(word >> 8),
+    const auto kind = static_cast<RecordKind>(word & 0xFF);
+    const auto address = static_cast<uint8_t>(word >> 8);
+    if (kind == RecordKind::Acknowledgement) {
+      return {.kind = kind, .address = address, .said = word >> 16};
+    }
+    return {.kind = kind,
+            .address = address,
             .header_bytes = static_cast<uint8_t>(word >> 16),
             .cut_shift = static_cast<uint8_t>(word >> 24),
             .body_bytes = static_cast<uint32_t>(word >> 32)};
@@ -65,7 +77,8 @@ struct RecordWord {
   static constexpr uint8_t kLeastCutShift = 8;  // no path MTU is below 256
   // Whether a writer writes such words.
   constexpr bool sane() const {
-    return (kind == RecordKind::Packet || kind == RecordKind::Addresses) &&
+    return (kind == RecordKind::Packet || kind == RecordKind::Addresses ||
+            kind == RecordKind::Acknowledgement) &&
            header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
            (cut_shift == 0 ||
             (cut_shift >= kLeastCutShift && cut_shift < std::bit_width(wire::kMaxPayloadBytes)));
@@ -105,6 +118,8 @@ class RingWriter {
   // next show(), or before.
   void write(const RecordWord& word, std::span<const std::byte> header,
              std::span<const std::span<const std::byte>> body, uint8_t pad);
+  // The same of a record that is a word.
+  void write(const RecordWord& word);
   // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
   bool show();
   bool anything_hidden() const { return unannounced_; }
@@ -130,6 +145,7 @@ class RingWriter {
   bool look_at_unread(Unread& unread);
   void write_again(const Unread& unread);
   void show_held();
+  void append(uint64_t word, uint64_t end);
 
   // Behind the last record: a word that sends the reader to the next line, and the one there.
   static constexpr size_t kEndBytes = 2 * kLineBytes;

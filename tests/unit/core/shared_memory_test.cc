@@ -29,6 +29,57 @@ class SharedMemoryTest : public EngineTest {
   }
 };
 
+// Takes acknowledgements without their headers, as a ring does.
+class BriefSink : public RecordingSink {
+ public:
+  using RecordingSink::RecordingSink;
+  bool acknowledge(wire::PathId, const wire::Acknowledgement& ack) override {
+    acknowledged.push_back(ack.psn.value());
+    EXPECT_EQ(ack.destination, EngineTest::kPeerQpn);
+    return true;
+  }
+  std::vector<uint32_t> acknowledged;
+};
+
+TEST_F(SharedMemoryTest, AnAcknowledgementNeedsNoHeaders) {
+  connect({.path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
+  const wire::RxMeta stranger{.source = our_gid_, .destination = our_gid_};
+  const wire::Qpn to = qp().qpn();
+  const wire::RxPacket nobodys{
+      .bytes = {}, .meta = &meta, .acknowledgement = {wire::Qpn(to.value() + 1), wire::Psn(100)}};
+  const wire::RxPacket strangers{
+      .bytes = {}, .meta = &stranger, .acknowledgement = {to, wire::Psn(100)}};
+  const wire::RxPacket of_the_future{
+      .bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(101)}};
+  engine_.on_packets({{nobodys, strangers, of_the_future}}, now_);
+  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(counter(CounterId::unknown_qp), 1u);
+  EXPECT_EQ(counter(CounterId::wrong_source), 1u);
+  EXPECT_EQ(counter(CounterId::stale_responses), 1u);
+  const wire::RxPacket ours{.bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(100)}};
+  EXPECT_TRUE(engine_.on_packets({&ours, 1}, now_).responses);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+}
+
+// The first one says what we can; and whatever is more than "arrived" is a packet.
+TEST_F(SharedMemoryTest, APlainAcknowledgementLeavesWithoutHeaders) {
+  connect({.path_packet_bytes = kWide});
+  BriefSink sink(100);
+  ASSERT_TRUE(post_receive(1, 8).ok());
+  ASSERT_TRUE(post_receive(2, 8).ok());
+  for (uint32_t psn = 500; psn < 503; ++psn) {
+    receive(request(Opcode::RcSendOnly, psn));
+    engine_.poll_transmit(sink, now_);
+  }
+  ASSERT_EQ(sink.sent.size(), 2u);
+  EXPECT_EQ(sink.sent[0].psn(), 500u);
+  EXPECT_EQ(sink.acknowledged, std::vector<uint32_t>{501});
+  EXPECT_EQ(sink.sent[1].packet.aeth.kind, wire::AckKind::RnrNak);
+}
+
 TEST_F(SharedMemoryTest, APeerThatTakesNothingExhaustsTheRetries) {
   connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kWide});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
