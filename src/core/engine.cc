@@ -403,7 +403,7 @@ bool Engine::only_answers_to_send(Instant now) const {
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
-  const bool alone = ready_head_ + 1 >= ready_.size();
+  state_.alone = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     if (qp == nullptr) continue;
@@ -420,9 +420,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
       // The more at a time, the more of it is of one size.
       const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
       qp->transmit(sink, now,
-                   {.budget = rounds * packets_per_round(*qp),
-                    .requests = !qp->in_waiting_list,
-                    .alone = alone});
+                   {.budget = rounds * packets_per_round(*qp), .requests = !qp->in_waiting_list});
     }
     // Others took the room: it has waited long enough.
     const bool in_vain = promised && qp->window()->in_flight() == in_flight &&

@@ -327,8 +327,9 @@ void QueuePair::on_deadline(Instant now) {
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
-  uint32_t sent = responder_->send_answers(sink, budget, !turn.alone && on_wire);
-  const bool ack_last = turn.alone && on_wire;
+  const bool alone = common_.engine.alone;
+  uint32_t sent = responder_->send_answers(sink, budget, !alone && on_wire);
+  const bool ack_last = alone && on_wire;
   if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);

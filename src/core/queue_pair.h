@@ -67,7 +67,6 @@ class QueuePair {
   struct Turn {
     uint32_t budget;  // packets
     bool requests;    // they need not wait for others
-    bool alone;       // no other queue pair has anything to send
   };
   // Answers that are due and, unless they have to wait, requests.
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);

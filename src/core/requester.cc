@@ -337,6 +337,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
   p.cut_bytes = wqe.cut_bytes;
+  p.last = last && at.index + 1 == queue_.tail() && qp_.engine.alone;
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
   // next packet may be a timeout away.

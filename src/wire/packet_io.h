@@ -76,6 +76,8 @@ struct TxPacket {
   // It is sent for the first time, and the engine lets only so much of such be unacknowledged; or
   // it answers a peer that asks for no more than that at a time.
   bool in_window = false;
+  // Nothing follows that it had better wait for.
+  bool last = false;
 };
 
 // Where an engine puts its packets. The owner flushes it after the turn.

@@ -374,7 +374,7 @@ TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
 TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
   const uint64_t words[] = {
       UINT64_MAX,
-      4,                                                                   // no such kind
+      5,                                                                   // no such kind
       RecordWord{.kind = RecordKind::Packet, .header_bytes = 121}.pack(),  // no front
       RecordWord{.kind = RecordKind::Packet, .cut_shift = 40}.pack(),
       RecordWord{.kind = RecordKind::Packet, .body_bytes = UINT32_MAX}.pack(),

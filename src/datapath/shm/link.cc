@@ -85,6 +85,7 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
     return;
   }
   writer_.write(word, {packet.header.data(), packet.header_bytes}, packet.payload, packet.pad);
+  if (packet.last) writer_.show_early();
   ++counters_.packets_sent;
   counters_.bytes_sent += packet.header_bytes + bytes;
 }

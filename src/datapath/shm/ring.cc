@@ -105,18 +105,21 @@ void RingWriter::show_held() {
   held_word_ = 0;
 }
 
+void RingWriter::show_early() {
+  if (held_word_ == 0) return;
+  constexpr RecordWord kNextLine{.kind = RecordKind::NextLine};
+  const uint64_t line = round_up(position_, kLineBytes);
+  if (line != position_) {
+    word_at(memory_.at(position_)).store(kNextLine.pack(), std::memory_order_relaxed);
+    position_ = line;
+  }
+  show_held();
+}
+
 bool RingWriter::show() {
   if (!unannounced_) return false;
   unannounced_ = false;
-  if (held_word_ != 0) {
-    constexpr RecordWord kNextLine{.kind = RecordKind::NextLine};
-    const uint64_t line = round_up(position_, kLineBytes);
-    if (line != position_) {
-      word_at(memory_.at(position_)).store(kNextLine.pack(), std::memory_order_relaxed);
-      position_ = line;
-    }
-    show_held();
-  }
+  show_early();
   // What is shown next goes into the line that follows, and clears the one behind it.
   expect_store(memory_.at(position_ + kLineBytes));
   // Either we see that the reader sleeps, or it sees the records when it looks once more.

@@ -120,6 +120,8 @@ class RingWriter {
              std::span<const std::span<const std::byte>> body, uint8_t pad);
   // The same of a record that is a word.
   void write(const RecordWord& word);
+  // Lets the reader see all that was written, if it looks. show() comes later all the same.
+  void show_early();
   // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
   bool show();
   bool anything_hidden() const { return unannounced_; }
