@@ -77,6 +77,26 @@ TEST_F(ShmRing, ShowsNothingBeforeItIsShown) {
   EXPECT_FALSE(reader.next(record));
 }
 
+TEST_F(ShmRing, WhatShowsEarlyWakesTheReaderLater) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  reader.sleep();
+  ASSERT_TRUE(write(writer, 1, 8));
+  writer.show_early();
+  ASSERT_TRUE(write(writer, 2, 8));
+  int looks = 0;
+  while (!reader.next(record)) ASSERT_LT(++looks, 10);
+  expect_record(record, 1, 8);
+  EXPECT_FALSE(reader.next(record) || reader.next(record)) << "that one waits";
+  EXPECT_TRUE(writer.anything_hidden());
+  EXPECT_TRUE(writer.show()) << "whoever sleeps is woken once, for both";
+  looks = 0;
+  while (!reader.next(record)) ASSERT_LT(++looks, 10);
+  expect_record(record, 2, 8);
+  EXPECT_FALSE(writer.show());
+}
+
 // Sizes on both sides of every border, often enough to go round many times.
 TEST_F(ShmRing, WrapsAround) {
   RingWriter writer(memory_);

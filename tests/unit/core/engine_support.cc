@@ -19,6 +19,7 @@ void RecordingSink::push(const wire::TxPacket& packet) {
     s.bytes.insert(s.bytes.end(), piece.begin(), piece.end());
   s.bytes.resize(s.bytes.size() + packet.pad);
   s.in_window = packet.in_window;
+  s.last = packet.last;
   wire::ParseError why{};
   sent.push_back(std::move(s));
   const auto parsed = wire::Packet::parse(sent.back().bytes, &why);

@@ -21,6 +21,7 @@ struct Sent {
   Bytes bytes;
   wire::Packet packet;  // its payload points into bytes
   bool in_window = false;
+  bool last = false;
   wire::Opcode opcode() const { return static_cast<wire::Opcode>(packet.bth.opcode); }
   uint32_t psn() const { return packet.bth.psn.value(); }
 };

@@ -64,6 +64,28 @@ TEST_F(SharedMemoryTest, AnAcknowledgementNeedsNoHeaders) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
+TEST_F(SharedMemoryTest, TheLastPacketOfATurnDoesNotWait) {
+  connect({.path_packet_bytes = kWide});
+  ASSERT_TRUE(post(SendOp::Write, 1, kWide + 8).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  std::vector<bool> last;
+  for (const Sent& sent : transmit()) last.push_back(sent.last);
+  EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
+}
+
+TEST_F(SharedMemoryTest, ThoseOfSeveralQueuePairsShowTogether) {
+  connect({.path_packet_bytes = kWide});
+  QueuePair* const first = qp_;
+  QueuePair* const second = &make_connected({.path_packet_bytes = kWide});
+  for (QueuePair* const each : {first, second}) {
+    qp_ = each;
+    ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  }
+  const std::vector<Sent> sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_FALSE(sent[0].last);
+}
+
 // The first one says what we can; and whatever is more than "arrived" is a packet.
 TEST_F(SharedMemoryTest, APlainAcknowledgementLeavesWithoutHeaders) {
   connect({.path_packet_bytes = kWide});
