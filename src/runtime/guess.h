@@ -9,24 +9,33 @@ namespace verbena::runtime {
 
 class Guess {
  public:
-  // Asked once for each occasion.
+  // Pauses are in occasions.
+  constexpr Guess(uint32_t first_pause, uint32_t longest_pause)
+      : first_pause_(first_pause), longest_pause_(longest_pause) {}
+
+  bool due() const { return pause_left_ == 0; }
+  // One occasion less to wait for.
+  void pass() { pause_left_ -= due() ? 0 : 1; }
+  // Both, where each occasion is asked about once.
   bool worth_trying() {
-    if (pause_left_ == 0) return true;
-    --pause_left_;
-    return false;
+    const bool now = due();
+    pass();
+    return now;
   }
-  void came_true() { pause_ = kFirstPause; }
+
+  void came_true() { pause_ = first_pause_; }
   void disappointed() {
     pause_left_ = pause_;
-    pause_ = std::min(pause_ * 2, kLongestPause);
+    pause_ = std::min(pause_ * 2, longest_pause_);
   }
+  // There is reason to try again at once.
+  void end_pause() { pause_left_ = 0; }
 
  private:
-  static constexpr uint32_t kFirstPause = 16;
-  static constexpr uint32_t kLongestPause = 4096;
-
+  uint32_t first_pause_;
+  uint32_t longest_pause_;
   uint32_t pause_left_ = 0;
-  uint32_t pause_ = kFirstPause;
+  uint32_t pause_ = first_pause_;
 };
 
 }  // namespace verbena::runtime

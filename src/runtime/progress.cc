@@ -41,11 +41,7 @@ constexpr Duration kJustPolled = microseconds(5);
 // A poller that has not polled for so long while packets wait is gone.
 constexpr Duration kGone = microseconds(100);
 constexpr Duration kSecondChance = microseconds(50);
-// Wakings before what went wrong is tried again; doubles each time, and starts anew after so many
-// looks that found a poller at work.
-constexpr uint32_t kFirstPenalty = 64;
-constexpr uint32_t kLongestPenalty = 4096;     // a mistake costs a millisecond
-constexpr uint32_t kLongestHoldPenalty = 256;  // a mistake costs 20 us
+// So many looks that found it at work, and what it did before is forgotten.
 constexpr uint32_t kGoodLooks = 1000;
 // How long an acknowledgement waits for a reply to ride on: at first, and when that went well so
 // often.
@@ -259,14 +255,15 @@ void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
   };
   const uint64_t before = written_alone();
   // The peer may answer before we are back here: by then it must see us awake.
-  const bool disarmed = watching_ && wrote_alone_ && answers_.worth_trying();
+  const bool disarmed = watching_ && wrote_alone_ && answer_follows_.worth_trying();
   if (disarmed) local_->disarm();
   transmit(at);
   wrote_alone_ = written_alone() != before;
   if (!wrote_alone_ && !disarmed) [[likely]]
     return;
   bool wake = false;
-  if (wrote_alone_ && (disarmed || (!watching_ && answers_.worth_trying()))) wake = await_answer();
+  if (wrote_alone_ && (disarmed || (!watching_ && answer_follows_.worth_trying())))
+    wake = await_answer();
   if (disarmed && watching_) wake |= !local_->arm();
   if (wake) wake_thread();
 }
@@ -289,9 +286,9 @@ bool Nic::await_answer() {
   } while (received() == before && turned_at_ < until);
   completion_in_hand_ = false;
   if (received() != before) {
-    answers_.came_true();
+    answer_follows_.came_true();
   } else {
-    answers_.disappointed();
+    answer_follows_.disappointed();
     watch(true);  // it has its completion: it may spin on memory from now on
   }
   return wake;
@@ -307,7 +304,7 @@ void Nic::turn_for_poller() {
 
 // One turn of a poller; true if the thread is to be woken.
 bool Nic::turn_polled() {
-  if (watching_ && distrust_ == 0 && ++steady_polls_ >= kSteadyPolls) {
+  if (watching_ && poller_stays_.due() && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     placement_.note_caller();
     // The thread sleeps until a packet comes; now it must look in instead.
@@ -379,7 +376,7 @@ bool Nic::work_until_quiet() {
 // acknowledgement rides behind the answer, and the peer, who polls for it, finds both without its
 // own thread. Whether it is like that shows in the outcome: a debt that nobody paid was held in
 // vain.
-bool Nic::may_hold_for_reply() const { return watching_ && hold_penalty_left_ == 0; }
+bool Nic::may_hold_for_reply() const { return watching_ && reply_follows_.due(); }
 
 // The answer to what came: only where memory was written, nobody is about to be woken, and nothing
 // of our own waits behind it.
@@ -394,18 +391,17 @@ Duration Nic::patience() const {
 
 void Nic::settle_debt(bool paid_by_reply) {
   if (paid_by_reply) {
-    hold_penalty_ = kFirstPenalty;
+    reply_follows_.came_true();
     ++paid_in_a_row_;
   } else {
     paid_in_a_row_ = 0;
-    hold_penalty_ = std::min(hold_penalty_ * 2, kLongestHoldPenalty);
-    hold_penalty_left_ = hold_penalty_;
+    reply_follows_.disappointed();
   }
 }
 
 // A poller that is at work far more often than not when packets come is there after all.
 void Nic::met_poller() {
-  if (++polls_met_ >= kPollsMet) distrust_ = 0;
+  if (++polls_met_ >= kPollsMet) poller_stays_.end_pause();
 }
 
 // It has the watch, and it polls.
@@ -461,7 +457,7 @@ void Nic::run_background() {
     Instant woke_at;
     // A poller at work is left alone, lock and all.
     while (ppoll(fds, 4, limit, nullptr) == 0 && poller_at_work(woke_at = runtime::now())) {
-      if (++good_looks_ >= kGoodLooks) penalty_ = kFirstPenalty;
+      if (++good_looks_ >= kGoodLooks) poller_stays_.came_true();
       timeout = {0, kPatience.ns};
     }
     woke_at = runtime::now();
@@ -502,7 +498,7 @@ void Nic::run_background() {
       if (!holding) settle_debt(false);
     }
     if (owes()) transmit(clock_.now());
-    if (hold_penalty_left_ > 0) --hold_penalty_left_;
+    reply_follows_.pass();
     bool found = work_until_quiet();
     if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {
       // It was not a packet, or somebody was faster.
@@ -513,15 +509,14 @@ void Nic::run_background() {
       found = work_until_quiet();
     }
     if (watching_) {
-      if (distrust_ > 0) --distrust_;
+      poller_stays_.pass();
       if (fds[0].revents != 0) {
         if (!just_polled) polls_met_ -= std::min(polls_met_, 2u);
         if (just_polled) met_poller();
       }
     } else {  // it went away with the watch
       if (found) {
-        distrust_ = penalty_;
-        penalty_ = std::min(penalty_ * 2, kLongestPenalty);
+        poller_stays_.disappointed();
         good_looks_ = 0;
         polls_met_ = 0;
       }

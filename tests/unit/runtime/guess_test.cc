@@ -14,7 +14,7 @@ int pause_of(Guess& guess) {
 }
 
 TEST(Guess, IsTriedAtOnceAndAsLongAsItComesTrue) {
-  Guess guess;
+  Guess guess(16, 4096);
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(guess.worth_trying());
     guess.came_true();
@@ -22,7 +22,7 @@ TEST(Guess, IsTriedAtOnceAndAsLongAsItComesTrue) {
 }
 
 TEST(Guess, RestsTwiceAsLongAfterEachDisappointmentUpToALimit) {
-  Guess guess;
+  Guess guess(16, 4096);
   int last = 0;
   for (int i = 0; i < 8; ++i) {
     guess.disappointed();
@@ -35,13 +35,35 @@ TEST(Guess, RestsTwiceAsLongAfterEachDisappointmentUpToALimit) {
 }
 
 TEST(Guess, ForgetsDisappointmentsOnceItCameTrue) {
-  Guess guess;
+  Guess guess(16, 4096);
   for (int i = 0; i < 5; ++i) guess.disappointed();
   pause_of(guess);
   guess.came_true();
   EXPECT_TRUE(guess.worth_trying());
   guess.disappointed();
   EXPECT_EQ(pause_of(guess), 16);
+}
+
+// Where occasions pass by themselves, it is asked any number of times.
+TEST(Guess, WaitsForOccasionsThatPass) {
+  Guess guess(2, 8);
+  guess.disappointed();
+  EXPECT_FALSE(guess.due() || guess.due() || guess.due());
+  guess.pass();
+  EXPECT_FALSE(guess.due());
+  guess.pass();
+  EXPECT_TRUE(guess.due());
+  guess.pass();
+  EXPECT_TRUE(guess.due());
+}
+
+TEST(Guess, APauseEndsEarlyAndTheNextIsAsLongAsItWouldHaveBeen) {
+  Guess guess(2, 8);
+  guess.disappointed();
+  guess.end_pause();
+  EXPECT_TRUE(guess.due());
+  guess.disappointed();
+  EXPECT_EQ(pause_of(guess), 4);
 }
 
 }  // namespace
