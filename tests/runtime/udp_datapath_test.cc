@@ -229,12 +229,12 @@ TEST_F(UdpPair, WithoutDescriptorsForItLongTrainsAreCopied) {
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
 }
 
-// From now on this thread alone gets EPERM for splice(), as in some sandboxes.
-bool forbid_splice() {
+// From now on this thread alone gets an error for a system call, as in some sandboxes.
+bool forbid(uint32_t call, uint32_t error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_splice, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
@@ -249,7 +249,7 @@ TEST_F(UdpPair, WhereSplicingIsForbiddenLongTrainsAreCopied) {
   uint32_t psn = 0;
   bool forbidden = false;
   std::thread([&] {
-    forbidden = forbid_splice();
+    forbidden = forbid(SYS_splice, EPERM);
     for (int batch = 0; forbidden && batch < 4; ++batch) {
       for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), psn++, 4096);
       a.udp->flush();
@@ -449,6 +449,71 @@ TEST_F(UdpPair, ABatchTakesWhatItPromises) {
   for (size_t i = 0; i < b.packets.size(); ++i) ASSERT_TRUE(b.intact(i));
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
   a.udp->flush();
+}
+
+// After many trains alike the socket cuts sends of that size by itself.
+TEST_F(UdpCrowd, WhatFollowsManyTrainsAlikeIsCutAsItShouldBe) {
+  const auto like_before = [&] {
+    push(0, 8);
+    push(0, 4);
+    return trains();
+  };
+  const auto alone = [&](size_t bytes, uint32_t packets) {
+    for (uint32_t i = 0; i < packets; ++i) push(0, bytes);
+    return trains();
+  };
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(like_before(), 1u);
+  EXPECT_EQ(alone(4, 1), 1u);
+  EXPECT_EQ(alone(8, 1), 1u);
+  EXPECT_EQ(alone(200, 1), 1u);
+  EXPECT_EQ(alone(200, 3), 1u);
+  EXPECT_EQ(alone(4, 3), 1u);
+  EXPECT_EQ(like_before(), 1u);
+  push(0, 8);
+  push(0, 200);
+  push(0, 8);
+  EXPECT_EQ(trains(), 2u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(alone(12, 1), 1u);  // none of them fits any more
+  EXPECT_EQ(alone(1000, 1), 1u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(alone(1000, 5), 1u);
+  EXPECT_EQ(alone(1001, 1), 1u);
+  EXPECT_EQ(like_before(), 1u);
+}
+
+TEST_F(UdpCrowd, ProbesAreNotCutLikeTheTrainsBefore) {
+  VERBENA_NEEDS_STEERING();
+  for (int i = 0; i < 100; ++i) {
+    push(0, 0);
+    push(0, 0);
+    ASSERT_EQ(trains(), 1u);
+  }
+  const uint64_t too_short = a.counter("udp_too_short") + b.counter("udp_too_short");
+  Process c;  // all look for their places again
+  ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
+  const auto to_c = a.path_to(c, kLoopback4, kLoopback4);
+  settle({&a, &b, &c});
+  a.push(to_c, c.slot(), 1, 8);
+  a.udp->flush();
+  EXPECT_TRUE(run({&a, &b, &c}, [&] { return c.packets.size() == 1; }));
+  EXPECT_EQ(a.counter("udp_too_short") + b.counter("udp_too_short") + c.counter("udp_too_short"),
+            too_short);
+  EXPECT_EQ(a.counter("udp_icrc_errors") + b.counter("udp_icrc_errors"), 0u);
+}
+
+TEST_F(UdpCrowd, WhereASocketThatCutsByItselfIsRefusedTrainsSayItAgain) {
+  bool forbidden = false;
+  std::thread([&] {
+    const auto exchange = [&] {
+      push(0, 8);
+      push(0, 4);
+      EXPECT_EQ(trains(), 1u);
+    };
+    for (int i = 0; i < 100; ++i) exchange();
+    forbidden = forbid(SYS_sendto, EIO);
+    for (int i = 0; forbidden && i < 100; ++i) exchange();
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "a filter for system calls cannot be set here";
+  EXPECT_EQ(a.counter("udp_send_drops"), 0u);
 }
 
 TEST(UdpDatapath, SinglesWhereSegmentationIsOff) {

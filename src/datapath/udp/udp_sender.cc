@@ -43,6 +43,8 @@ constexpr size_t kLeastLentPacket = 1024;
 constexpr size_t kMostLent = 16;
 // Trains that a packet is tried with.
 constexpr size_t kTrainsTried = 8;
+// So many trains in a row of one size, each sent alone, and the socket is told it once for all.
+constexpr uint32_t kTrainsAlike = 32;
 // Batches after one with several paths that are taken to have several, too.
 constexpr uint32_t kGatheringBatches = 16;
 
@@ -63,17 +65,6 @@ bool is_acknowledgement(const wire::TxPacket& packet) {
   return wire::info_of(load_u8(packet.header.data())).verb == wire::Verb::Ack;
 }
 
-template <typename T>
-size_t put_control(std::byte* to, int level, int type, T value) {
-  cmsghdr header{};
-  header.cmsg_len = CMSG_LEN(sizeof value);
-  header.cmsg_level = level;
-  header.cmsg_type = type;
-  std::memcpy(to, &header, sizeof header);
-  std::memcpy(to + CMSG_LEN(0), &value, sizeof value);
-  return CMSG_SPACE(sizeof value);
-}
-
 }  // namespace
 
 struct UdpSender::Messages {
@@ -81,11 +72,27 @@ struct UdpSender::Messages {
   std::array<iovec, kMaxPackets> parts{};
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxPackets> controls{};
 
+  // Into datagrams of what size it is to be cut; 0: not at all.
+  static uint16_t cut_of(const Train& train) {
+    return train.segments > 1 ? static_cast<uint16_t>(train.stride) : uint16_t{0};
+  }
+  // Whether the socket does so by itself.
+  static bool cut_anyway(const Train& train) {
+    const size_t cut_bytes = train.path->endpoint->send.cut_bytes;
+    return train.segments > 1 ? cut_bytes == train.stride
+                              : cut_bytes == 0 || train.bytes <= cut_bytes;
+  }
+
   // How many were sent, or -1.
   long send(int fd, size_t first, size_t count) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     if (count > 1) return ::syscall(SYS_sendmmsg, fd, &headers[first], count, kFlags);
-    return ::syscall(SYS_sendmsg, fd, &headers[first].msg_hdr, kFlags) < 0 ? -1 : 1;
+    const msghdr& m = headers[first].msg_hdr;
+    const bool plain = m.msg_iovlen == 1 && m.msg_control == nullptr;  // there is a quicker call
+    const long sent = plain ? ::syscall(SYS_sendto, fd, m.msg_iov->iov_base, m.msg_iov->iov_len,
+                                        kFlags, m.msg_name, m.msg_namelen)
+                            : ::syscall(SYS_sendmsg, fd, &m, kFlags);
+    return sent < 0 ? -1 : 1;
   }
 
   // The first part that is free behind those of the message.
@@ -102,9 +109,7 @@ struct UdpSender::Messages {
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
-    if (train.segments > 1) {
-      n += put_control(control, IPPROTO_UDP, UDP_SEGMENT, static_cast<uint16_t>(train.stride));
-    }
+    if (!cut_anyway(train)) n += put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(train));
     if (path.traffic_class != path.endpoint->traffic_class) {
       n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
                             path.traffic_class);
@@ -378,19 +383,39 @@ bool UdpSender::send_lent(const Train& train) {
 
 void UdpSender::send_copies(size_t first, size_t end) {
   if (first == end) return;
-  size_t part = 0;
-  for (size_t i = first; i < end; ++i) part = messages_->set(i - first, trains_[i], pieces_, part);
+  if (end - first == 1) choose_cut(trains_[first]);
+  const auto prepare = [&](size_t from) {
+    size_t part = 0;
+    for (size_t i = from; i < end; ++i) part = messages_->set(i - first, trains_[i], pieces_, part);
+  };
+  prepare(first);
   const int fd = trains_[first].path->endpoint->send.fd.get();
   for (size_t next = first; next < end;) {
     const long sent = messages_->send(fd, next - first, end - next);
     if (sent <= 0) {
       if (!on_send_error(trains_[next], errno)) ++next;
+      prepare(next);
       continue;
     }
     for (const size_t done = next + static_cast<size_t>(sent); next < done; ++next) {
       count(trains_[next]);
     }
   }
+}
+
+// A train whose size the socket knows already says less to the kernel.
+void UdpSender::choose_cut(const Train& train) {
+  if (Messages::cut_anyway(train)) {
+    if (train.segments > 1) alike_ = 0;
+    return;
+  }
+  const uint16_t wanted = Messages::cut_of(train);
+  alike_ = wanted == wanted_cut_ ? alike_ + 1 : 1;
+  wanted_cut_ = wanted;
+  UdpEndpoint& endpoint = *train.path->endpoint;
+  if (alike_ < kTrainsAlike || !endpoint.may_cut) return;
+  alike_ = 0;
+  cut_sends(endpoint.send, wanted);
 }
 
 void UdpSender::count(const Train& train) {
@@ -420,6 +445,11 @@ bool UdpSender::on_send_error(const Train& train, int error) {
     case EIO:
       // Older kernels say EINVAL where newer ones say EMSGSIZE.
       if (train.stride > path.max_datagram_bytes) break;
+      if (path.endpoint->send.cut_bytes != 0) {  // some take offence where nothing is to be cut
+        path.endpoint->may_cut = false;
+        cut_sends(path.endpoint->send, 0);
+        return path.endpoint->send.cut_bytes == 0;
+      }
       if (train.segments > 1) path.endpoint->kernel_segments = false;
       counters_.send_drops += train.segments;
       return false;

@@ -80,6 +80,7 @@ class UdpSender final : public wire::PacketSink {
   void send_trains(size_t first, size_t end);
   bool send_lent(const Train& train);
   void send_copies(size_t first, size_t end);
+  void choose_cut(const Train& train);
   void count(const Train& train);
   // Whether the first of them is to be tried again.
   bool on_send_error(const Train& train, int error);
@@ -108,6 +109,8 @@ class UdpSender final : public wire::PacketSink {
   bool several_ = false;    // paths in this batch
   uint32_t gathering_ = 0;  // so many more batches are expected to have several
   std::array<uint32_t, 256> long_before_{};
+  uint16_t wanted_cut_ = 0;  // by the latest train that the socket does not cut by itself
+  uint32_t alike_ = 0;       // so many in a row wanted that
   std::unique_ptr<Messages> messages_;
   bool waited_ = false;                 // for room in the socket, in this flush
   const Train* tried_again_ = nullptr;  // after an error that may have been an earlier packet's

@@ -23,6 +23,9 @@
 #ifndef IPV6_MULTICAST_ALL
 #define IPV6_MULTICAST_ALL 29
 #endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
@@ -219,11 +222,27 @@ void hear_absences(int fd, const LocalAddress& address, bool on) {
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
 }
 
+void cut_sends(SendSocket& socket, uint16_t bytes) {
+  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.cut_bytes = bytes;
+}
+
 bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes) {
-  const auto leaves = [&] {
-    return ::sendto(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL, to.get(),
-                    to.bytes) >= 0;
-  };
+  int cut_bytes = 0;
+  socklen_t size = sizeof cut_bytes;
+  const bool is_cut = ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &cut_bytes, &size) == 0 &&
+                      cut_bytes > 0 && bytes.size() > static_cast<size_t>(cut_bytes);
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(uint16_t))];
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr_storage*>(&to.storage);
+  message.msg_namelen = to.bytes;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (is_cut) {
+    message.msg_controllen = put_control(control, IPPROTO_UDP, UDP_SEGMENT, uint16_t{0});
+    message.msg_control = control;
+  }
+  const auto leaves = [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0; };
   const bool at_once = leaves();
   return at_once || leaves();
 }

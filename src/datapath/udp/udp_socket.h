@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -34,6 +35,18 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
+// One thing that a send says besides its bytes. Returns the room that it takes.
+template <typename T>
+size_t put_control(std::byte* to, int level, int type, T value) {
+  cmsghdr header{};
+  header.cmsg_len = CMSG_LEN(sizeof value);
+  header.cmsg_level = level;
+  header.cmsg_type = type;
+  std::memcpy(to, &header, sizeof header);
+  std::memcpy(to + CMSG_LEN(0), &value, sizeof value);
+  return CMSG_SPACE(sizeof value);
+}
+
 // Link-local and IPv6 multicast addresses mean nothing without their interface.
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 
@@ -57,11 +70,16 @@ uint32_t kernel_drops(int fd);
 struct SendSocket {
   UniqueFd fd;
   uint16_t port = 0;
+  // A send is cut into datagrams of that size unless it says otherwise; 0: it is not. One that need
+  // not say it is quicker.
+  uint16_t cut_bytes = 0;
 };
 // Sends from `address` and a port in 0xC000-0xFFFF that nobody else has: entropy for the network's
 // flow hashing, and the receiver's kernel cannot join our packets with another process's.
 Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
+
+void cut_sends(SendSocket& socket, uint16_t bytes);
 
 // Whether the kernel tells of packets that came back. While it does, a send may fail because of an
 // earlier one.
