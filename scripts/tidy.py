@@ -5,7 +5,8 @@
 
 BUILD/tidy remembers which were clean: such a file is not looked at again before it changes, or a
 header of ours that it includes, its compiler's flags, the checks, or clang-tidy. That includes the
-files that were done when a run was interrupted.
+files that were done when a run was interrupted. Files that are compiled as one are looked at one by
+one, with the flags of the whole.
 """
 
 import concurrent.futures
@@ -22,12 +23,25 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS_FLAGS = ["-std=c++20", f"-I{ROOT}"]  # of programs that tests/**/*.sh compile by themselves
 
 
+def commands_of(build):
+    """How each file is compiled, in the folder that is returned with it: clang-tidy reads it there."""
+    commands = []
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        whole, names = entry["file"], [entry["file"]]
+        if pathlib.Path(whole).name.startswith("unity_"):
+            names = map(os.fsdecode, INCLUDE.findall(pathlib.Path(whole).read_bytes()))
+        commands += [{**entry, "file": name, "command": entry["command"].replace(whole, name)} for name in names]
+    folder = build / "tidy"
+    folder.mkdir(exist_ok=True)
+    (folder / "compile_commands.json").write_text(json.dumps(commands))
+    return commands, folder
+
+
 class Fingerprints:
     """What the verdict on a file depends on, as a number."""
 
-    def __init__(self, build):
+    def __init__(self, commands):
         self.digests = {}  # of each file by itself, with what it includes
-        commands = json.loads((build / "compile_commands.json").read_text())
         self.flags = {entry["file"]: entry["command"] for entry in commands}
         self.tool = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
 
@@ -58,23 +72,24 @@ class Fingerprints:
         return self.digests[path]
 
 
-def look_at(file, build, is_built):
-    command = ["clang-tidy", "--quiet", file] + (["-p", build] if is_built else ["--", *SCRIPTS_FLAGS])
+def look_at(file, folder, is_built):
+    command = ["clang-tidy", "--quiet", file] + (["-p", folder] if is_built else ["--", *SCRIPTS_FLAGS])
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def main():
     build, jobs = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2])
     files = [ROOT / line for line in sys.stdin.read().split()]
-    fingerprints = Fingerprints(build)
-    remembered = {file: build / "tidy" / file.relative_to(ROOT) for file in files}
+    commands, folder = commands_of(build)
+    fingerprints = Fingerprints(commands)
+    remembered = {file: folder / file.relative_to(ROOT) for file in files}
     wanted = {file: fingerprints.of(file) for file in files}
     todo = [file for file in files
             if not remembered[file].is_file() or remembered[file].read_text() != wanted[file]]
     wrong = []
     print(f"clang-tidy: {len(files) - len(todo)} of {len(files)} files were clean and are unchanged", flush=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        looks = {pool.submit(look_at, file, build, str(file) in fingerprints.flags): file for file in todo}
+        looks = {pool.submit(look_at, file, folder, str(file) in fingerprints.flags): file for file in todo}
         try:
             for done, look in enumerate(concurrent.futures.as_completed(looks), 1):
                 file, result = looks[look], look.result()

@@ -1,6 +1,7 @@
 #!/bin/bash
-# scripts/tidy.py, with a clang-tidy that warns of the word BAD: a warning fails, a clean file is not
-# looked at again, and one is when it, a header that it includes, the checks or its flags change.
+# scripts/tidy.py, with a clang-tidy that warns of the word BAD, and of a file whose flags it is not told:
+# a warning fails, a clean file is not looked at again, and one is when it, a header that it includes, the
+# checks or its flags change. Files that are compiled as one are files all the same.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
@@ -12,42 +13,54 @@ cat >bin/clang-tidy <<'STUB'
 #!/bin/bash
 if [ "$1" = --version ]; then echo 1; exit; fi
 if grep -n BAD "$2"; then exit 1; fi
+[ "$3" = -p ] && python3 - "$2" "$4/compile_commands.json" <<'END'
+import json, sys
+flags = {entry["file"]: entry["command"] for entry in json.load(open(sys.argv[2]))}
+sys.exit(not flags[sys.argv[1]].endswith(" " + sys.argv[1]))
+END
 STUB
 chmod +x bin/clang-tidy
-flags() {
-  echo "[{\"file\": \"$tree/src/one.cc\", \"command\": \"c++ $1\"}, {\"file\": \"$tree/src/two.cc\", \"command\": \"c++\"}]" \
+files=(src/four.cc src/one.cc src/three.cc src/two.cc)
+unity=$tree/build/Unity/unity_0_cxx.cxx
+mkdir build/Unity
+printf '#include "%s"\n' "$tree/src/three.cc" "$tree/src/four.cc" >"$unity"
+entry() { echo "{\"directory\": \"$tree/build\", \"file\": \"$1\", \"command\": \"c++ $2 -c $1\"}"; }
+flags() { # of one.cc, of those that are compiled as one
+  echo "[$(entry "$tree/src/one.cc" "$1"), $(entry "$tree/src/two.cc" -O2), $(entry "$unity" "$2")]" \
     >build/compile_commands.json
 }
-flags -O2
+flags -O2 -O2
 echo 'Checks: all' >.clang-tidy
 echo '#include "base/outer.h"' >src/one.cc
 echo '#include "inner.h"' >src/base/outer.h
 echo 'int inner();' >src/base/inner.h
-echo 'int two() { return 2; }' >src/two.cc
+for name in two three four; do echo "int $name();" >src/$name.cc; done
 
 # looked WHY FILE...: exactly these are looked at, and all is clean
 looked() {
   local why=$1 saw
   shift
-  saw=$(printf '%s\n' src/one.cc src/two.cc | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 |
+  saw=$(printf '%s\n' "${files[@]}" | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 |
     sed -n 's/^\[.*\] //p' | sort | xargs)
   if [ "$saw" != "$*" ]; then echo "$why: looked at '$saw', not at '$*'"; exit 1; fi
 }
-looked "the first time" src/one.cc src/two.cc
+looked "the first time" "${files[@]}"
 looked "nothing changed"
 echo 'int inner(int);' >src/base/inner.h
 looked "a header's header changed" src/one.cc
-flags -O3
+flags -O3 -O2
 looked "the flags changed" src/one.cc
+flags -O3 -O3
+looked "the flags of those compiled as one changed" src/four.cc src/three.cc
 echo 'Checks: more' >.clang-tidy
-looked "the checks changed" src/one.cc src/two.cc
+looked "the checks changed" "${files[@]}"
 echo '// BAD' >>src/two.cc
 for _ in first again; do
-  if printf '%s\n' src/one.cc src/two.cc | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 >out 2>&1; then
+  if printf '%s\n' "${files[@]}" | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 >out 2>&1; then
     echo "a warning did not fail"; exit 1
   fi
   grep -q '2:// BAD' out && grep -q '1 files to mend: src/two.cc' out || { cat out; exit 1; }
 done
-echo 'int two();' >src/two.cc
+echo 'int two() { return 2; }' >src/two.cc
 looked "mended" src/two.cc
 echo "remembered: passed"
