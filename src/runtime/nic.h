@@ -24,6 +24,7 @@
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/guess.h"
+#include "runtime/linger.h"
 #include "runtime/nic_lock.h"
 #include "runtime/numa.h"
 #include "runtime/recent_clock.h"
@@ -254,7 +255,8 @@ class Nic {
   bool wrote_alone_ = false;  // what was posted last was written into the peer's memory from here
   bool completion_in_hand_ = false;  // of whoever awaits an answer to it
   Guess answer_follows_{16, 4096};   // so that one may look out for it; in posts. Wrong: 3 us
-  bool suspicious_ = false;          // the last look-in found no poll since suspected_poll_
+  Linger linger_;
+  bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
   Instant suspected_poll_;
   RecentClock clock_;                        // under mutex_; all that the engine is told
   Instant turned_at_;                        // when the last turn was made

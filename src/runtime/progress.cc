@@ -61,9 +61,8 @@ constexpr int kNapsForLock = 10;
 // Whoever polls no more often than this counts turns that are long: what is looked at once in so
 // many of them is to be looked at in time all the same.
 constexpr Duration kSeldom = microseconds(5);
-// What makes a burst, and how long the thread waits awake for the next.
+// What makes a burst.
 constexpr uint64_t kBurstPackets = 8;
-constexpr Duration kLinger = microseconds(50);
 
 // What a process that ends takes for its last words.
 constexpr Duration kExitPatience = milliseconds(100);
@@ -342,9 +341,8 @@ void Nic::poller_sleeps() {
   watch(true);
 }
 
-// Turns until there is nothing to do; true if packets came. After a burst it stays a little longer:
-// the next one is under way as a rule, and falling asleep and waking up would take as long as the
-// burst.
+// Turns until there is nothing to do; true if packets came. After a burst it stays a little longer
+// (linger.h).
 bool Nic::work_until_quiet() {
   const auto received = [&] {
     return engine_->state().counters[core::CounterId::packets_received];
@@ -352,15 +350,20 @@ bool Nic::work_until_quiet() {
   const uint64_t before = received();
   bool found = false;
   Instant quiet_since = runtime::now();
+  linger_.begin();
   for (int i = 1; !stop_; ++i) {
     const Outcome outcome = turn(may_hold_for_reply() ? Owe::ToReply : Owe::Nothing);
     const bool more = outcome.received || outcome.unfinished;
     found |= outcome.received;
     deliver();
     if (owes()) break;
-    if (more) quiet_since = turned_at_;
-    const bool burst = watching_ && received() - before >= kBurstPackets;
-    if (!more && (!burst || turned_at_ - quiet_since > kLinger)) break;
+    if (more) {
+      quiet_since = turned_at_;
+      linger_.found();
+    } else {
+      const bool burst = watching_ && received() - before >= kBurstPackets;
+      if (!burst || !linger_.goes_on(turned_at_ - quiet_since)) break;
+    }
     if (!more || i % kTurnsPerHold == 0) {
       mutex_.unlock();
       // Somebody asleep on the lock needs longer to get it than we to take it again.
