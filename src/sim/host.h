@@ -86,6 +86,7 @@ class Host {
     Bytes bytes;
     wire::RxMeta meta;
   };
+  wire::RxPacket as_it_comes(const Arrived& arrived) const;
 
   World& world_;
   HostId id_;
