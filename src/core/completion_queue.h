@@ -28,8 +28,7 @@ struct FreeRing {
   }
 };
 
-// The consumer's index has a line to itself,
-// at the price of padding.
+// The consumer's index has a line to itself, at the price of padding.
 class alignas(64) CompletionQueue {
  public:
   using Ring = std::unique_ptr<Completion[], FreeRing>;
