@@ -45,21 +45,21 @@ class Nic {
   Nic& operator=(const Nic&) = delete;
 
   // Holding one is holding the Nic: the engine is reachable only through it.
-  class Guard {
+  // This one is for calls that may be a packet's only cost (see no_cancel.h).
+  class PostingGuard {
    public:
-    explicit Guard(Nic& nic) : no_cancel_(std::in_place), nic_(nic) { nic_.lock(); }
-    // For calls that may be a packet's only cost (see no_cancel.h).
-    struct Posting {};
-    Guard(Nic& nic, Posting) : nic_(nic) { nic_.lock(); }
-    ~Guard() { nic_.unlock(); }
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
+    explicit PostingGuard(Nic& nic) : nic_(nic) { nic_.lock(); }
+    ~PostingGuard() { nic_.unlock(); }
+    PostingGuard(const PostingGuard&) = delete;
+    PostingGuard& operator=(const PostingGuard&) = delete;
     core::Engine& engine() { return *nic_.engine_; }
 
    private:
-    friend class Nic;
-    std::optional<NoCancel> no_cancel_;
     Nic& nic_;
+  };
+  class Guard : NoCancel, public PostingGuard {
+   public:
+    explicit Guard(Nic& nic) : PostingGuard(nic) {}
   };
 
   // Its interface is gone, and does not come back: one with the same index is another.
@@ -99,10 +99,10 @@ class Nic {
   Instant recent_time() const { return turned_at_; }
   // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
   // the next turn (the acknowledgement under way, or a deadline, brings it).
-  void after_post(Guard& guard, core::QueuePair& qp, Instant at);
+  void after_post(PostingGuard& guard, core::QueuePair& qp, Instant at);
   // Under a Guard, when a send queue is full: a caller that tries again and again may leave nobody
   // else the lock, so it must be the one to make room.
-  void make_room(Guard& guard) {
+  void make_room(PostingGuard& guard) {
     (void)guard;
     turn(Owe::Nothing);
   }

@@ -246,7 +246,7 @@ void Nic::watch(bool on) {
   }
 }
 
-void Nic::after_post(Guard&, core::QueuePair& qp, Instant at) {
+void Nic::after_post(PostingGuard&, core::QueuePair& qp, Instant at) {
   // Only a poller at work brings the next turn soon for certain.
   if (!watching_ && !engine_->peer_idle(qp)) return;
   const auto written_alone = [&] {

@@ -111,7 +111,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
-  runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
+  runtime::Nic::PostingGuard guard(*qp.nic);
   const Instant now = qp.nic->time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
@@ -130,7 +130,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
-  runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
+  runtime::Nic::PostingGuard guard(*qp.nic);
   const Instant now = qp.nic->recent_time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
@@ -150,7 +150,7 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
 int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
   if (srq.nic->dead()) [[unlikely]]
     return EIO;
-  runtime::Nic::Guard guard(*srq.nic, runtime::Nic::Guard::Posting{});
+  runtime::Nic::PostingGuard guard(*srq.nic);
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;

@@ -171,7 +171,7 @@ int wr_complete(ibv_qp_ex* public_qp) {
   Status status = builder.status();
   const int code = without_exceptions([&] {
     if (status.ok() && !builder.requests().empty()) {
-      runtime::Nic::Guard guard(*qp.nic, runtime::Nic::Guard::Posting{});
+      runtime::Nic::PostingGuard guard(*qp.nic);
       const Instant now = qp.nic->time();
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {
