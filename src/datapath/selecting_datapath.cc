@@ -73,15 +73,24 @@ Link* SelectingDatapath::link_of(wire::PathId path) const {
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
-  Link* const link = link_of(path);
-  return link != nullptr && number(path, *link) ? wire::kMaxPayloadBytes : 0;
+  return carrier_of(path).link != nullptr ? wire::kMaxPayloadBytes : 0;
 }
 
-// The path's addresses have a number on that link. False: there are too many.
-bool SelectingDatapath::number(wire::PathId id, Link& link) {
-  Path& path = paths_[static_cast<size_t>(id)];
-  if (path.numbered_for == link.id()) [[likely]]
-    return true;
+[[gnu::always_inline]] inline SelectingDatapath::Carrier SelectingDatapath::carrier_of(
+    wire::PathId id) {
+  const auto index = static_cast<size_t>(id);
+  if (index >= paths_.size()) [[unlikely]]
+    return {};
+  Path& path = paths_[index];
+  Link* const link = shm_->link_to(path.slot);
+  if (link == nullptr) return {};
+  if (path.numbered_for != link->id() && !number(path, *link)) [[unlikely]]
+    return {};
+  return {link, path.number};
+}
+
+// The path's addresses have a number on that link from now on. False: there are too many.
+bool SelectingDatapath::number(Path& path, Link& link) {
   const auto number = link.number_of(path.addresses);
   if (!number) return false;
   path.number = *number;
@@ -151,16 +160,16 @@ bool SelectingDatapath::take_back(const wire::Unread& requests) {
 }
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
-  Link* const link = link_of(packet.path);
-  if (link == nullptr || !number(packet.path, *link)) return push_to_udp(packet);
-  link->push(packet, paths_[static_cast<size_t>(packet.path)].number);
+  const Carrier carrier = carrier_of(packet.path);
+  if (carrier.link == nullptr) return push_to_udp(packet);
+  carrier.link->push(packet, carrier.number);
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
 bool SelectingDatapath::acknowledge(wire::PathId path, const wire::Acknowledgement& ack) {
-  Link* const link = link_of(path);
-  if (link == nullptr || !number(path, *link)) return false;
-  link->acknowledge(ack, paths_[static_cast<size_t>(path)].number);
+  const Carrier carrier = carrier_of(path);
+  if (carrier.link == nullptr) return false;
+  carrier.link->acknowledge(ack, carrier.number);
   pushed_ += kWordBytes;
   return true;
 }

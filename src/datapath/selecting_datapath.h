@@ -73,7 +73,12 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   bool take_back(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;
   Link* link_of(wire::PathId path) const;
-  bool number(wire::PathId path, Link& link);
+  struct Carrier {
+    Link* link = nullptr;
+    uint8_t number = 0;  // of the path's addresses
+  };
+  Carrier carrier_of(wire::PathId path);  // no link: it is UDP
+  static bool number(Path& path, Link& link);
 
   std::unique_ptr<UdpDatapath> udp_;
   std::unique_ptr<ShmDatapath> shm_;

@@ -36,11 +36,9 @@ class ShmRing : public ::testing::Test {
     const RecordWord word{.kind = RecordKind::Packet,
                           .header_bytes = sizeof number,
                           .body_bytes = static_cast<uint32_t>(bytes)};
-    if (!writer.has_room(word.most_bytes())) return false;
     const auto body = body_of(number, bytes);
     const std::span<const std::byte> parts[1] = {body};
-    writer.write(word, std::as_bytes(std::span(&number, 1)), parts, 0);
-    return true;
+    return writer.write(word, std::as_bytes(std::span(&number, 1)).data(), parts);
   }
 
   static void expect_record(const RingReader::Record& record, uint32_t number, size_t bytes) {
@@ -209,7 +207,7 @@ TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
   RingReader reader(memory_);
   RingReader::Record record;
   const auto acknowledge = [&](uint64_t said) {
-    writer.write({.kind = RecordKind::Acknowledgement, .address = 3, .said = said});
+    ASSERT_TRUE(writer.write({.kind = RecordKind::Acknowledgement, .address = 3, .said = said}));
   };
   const auto expect_said = [&](uint64_t said) {
     ASSERT_TRUE(reader.next(record));

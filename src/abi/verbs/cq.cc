@@ -66,7 +66,6 @@ void translate(const core::Completion& from_core, ibv_wc& wc) {
 }
 
 uint32_t take(Cq& cq, uint32_t count, ibv_wc* wc) {
-  if (cq.queue.empty()) return 0;
   const std::lock_guard lock(cq.poll_lock);
   return cq.queue.poll_each(count,
                             [wc](const core::Completion& c, uint32_t i) { translate(c, wc[i]); });
@@ -223,18 +222,16 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
     return -EIO;
   }
   if (num_entries <= 0) return 0;
-  const auto count = static_cast<uint32_t>(num_entries);
-  uint32_t found = take(cq, count, wc);
-  if (found == 0) {
+  if (cq.queue.empty()) {
     const int code = without_exceptions([&] {
       cq.nic->turn_for_poller();
       return 0;
     });
     if (code != 0) [[unlikely]]
       return -code;
-    found = take(cq, count, wc);
+    if (cq.queue.empty()) return 0;
   }
-  return static_cast<int>(found);
+  return static_cast<int>(take(cq, static_cast<uint32_t>(num_entries), wc));
 }
 
 int req_notify_cq(ibv_cq* public_cq, int solicited_only) {

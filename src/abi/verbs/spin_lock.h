@@ -12,13 +12,13 @@ namespace verbena::abi {
 class SpinLock {
  public:
   void lock() {
-    while (held_.exchange(true, std::memory_order_acquire)) wait();
+    while (held_.exchange(true, std::memory_order_acquire)) [[unlikely]] wait();
   }
   void unlock() { held_.store(false, std::memory_order_release); }
 
  private:
   // The holder may have lost its CPU to us: after a while it gets ours.
-  void wait() {
+  [[gnu::noinline, gnu::cold]] void wait() {
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
       if (spins < 256) {
         pause_cpu();

@@ -19,7 +19,6 @@
 namespace verbena::datapath {
 namespace {
 
-constexpr size_t kMaxAddresses = 256;
 // More than that is copied once, to where it belongs.
 constexpr uint32_t kShortBody = 32;
 
@@ -60,13 +59,13 @@ std::optional<uint8_t> Link::number_of(const Addresses& addresses) {
   const auto found = std::ranges::find(announced_, addresses);
   const auto number = static_cast<size_t>(found - announced_.begin());
   if (found != announced_.end()) return static_cast<uint8_t>(number);
-  if (number == kMaxAddresses || !writer_.has_room(2 * kLineBytes)) return std::nullopt;
+  if (number == kMaxAddresses) return std::nullopt;
   const AddressesRecord record{addresses.source, addresses.destination, addresses.traffic_class,
                                addresses.hop_limit};
   const RecordWord word{.kind = RecordKind::Addresses,
                         .address = static_cast<uint8_t>(number),
                         .header_bytes = sizeof record};
-  writer_.write(word, std::as_bytes(std::span(&record, 1)), {}, 0);
+  if (!writer_.write(word, std::as_bytes(std::span(&record, 1)).data(), {})) return std::nullopt;
   announced_.push_back(addresses);
   return static_cast<uint8_t>(number);
 }
@@ -80,11 +79,10 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
                         .cut_shift = static_cast<uint8_t>(
                             packet.cut_bytes != 0 ? std::countr_zero(packet.cut_bytes) : 0),
                         .body_bytes = bytes};
-  if (!writer_.has_room(word.most_bytes())) {
+  if (!writer_.write(word, packet.header.data(), packet.payload)) [[unlikely]] {
     ++counters_.dropped;
     return;
   }
-  writer_.write(word, {packet.header.data(), packet.header_bytes}, packet.payload, packet.pad);
   if (packet.last) writer_.show_early();
   ++counters_.packets_sent;
   counters_.bytes_sent += packet.header_bytes + bytes;
@@ -94,11 +92,10 @@ void Link::acknowledge(const wire::Acknowledgement& ack, uint8_t address) {
   const RecordWord word{.kind = RecordKind::Acknowledgement,
                         .address = address,
                         .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
-  if (!writer_.has_room(kWordBytes)) {
+  if (!writer_.write(word)) [[unlikely]] {
     ++counters_.dropped;
     return;
   }
-  writer_.write(word);
   ++counters_.packets_sent;
   counters_.bytes_sent += kWordBytes;
 }
@@ -146,6 +143,8 @@ bool Link::take_back(const wire::Unread& requests, uint8_t address) {
 }
 
 void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
+  const size_t packets_before = batch.count;
+  const size_t bytes_before = batch.bytes;
   RingReader::Record record;
   while (!batch.full() && !garbled_ && reader_.next(record)) {
     if (record.word.kind == RecordKind::Packet) [[likely]] {
@@ -156,24 +155,24 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
       take_addresses(record, is_own, interface_index);
     }
   }
+  counters_.packets_received += batch.count - packets_before;
+  counters_.bytes_received += batch.bytes - bytes_before;
 }
 
-// Null: the record is to be dropped.
-const wire::RxMeta* Link::sender_of(const RecordWord& word) {
+// Of no sender that may be: announced by nobody, or of addresses that are not this host's.
+void Link::drop(const RecordWord& word) {
   if (word.address >= known_.size()) {
     garbled_ = true;
-    return nullptr;
+  } else {
+    ++counters_.dropped;
   }
-  const Known& known = known_[word.address];
-  if (known.trusted) [[likely]]
-    return &known.meta;
-  ++counters_.dropped;
-  return nullptr;
 }
 
-void Link::take_acknowledgement(const RecordWord& word, RxBatch& batch) {
-  const wire::RxMeta* const meta = sender_of(word);
-  if (meta == nullptr) return;
+[[gnu::always_inline]] inline void Link::take_acknowledgement(const RecordWord& word,
+                                                              RxBatch& batch) {
+  const wire::RxMeta* const meta = senders_[word.address];
+  if (meta == nullptr) [[unlikely]]
+    return drop(word);
   wire::RxPacket& packet = batch.packets[batch.count++];
   packet.bytes = packet.apart = {};
   packet.meta = meta;
@@ -181,15 +180,18 @@ void Link::take_acknowledgement(const RecordWord& word, RxBatch& batch) {
   packet.acknowledgement = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
                             wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
   batch.bytes += kWordBytes;
-  ++counters_.packets_received;
-  counters_.bytes_received += kWordBytes;
 }
 
-void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
+[[gnu::always_inline]] inline void Link::take_packet(const RingReader::Record& record,
+                                                     RxBatch& batch) {
   const RecordWord& word = record.word;
-  garbled_ |= word.header_bytes < wire::kBthBytes;
-  const wire::RxMeta* const meta = sender_of(word);
-  if (garbled_ || meta == nullptr) return;
+  const wire::RxMeta* const meta = senders_[word.address];
+  if (meta == nullptr) [[unlikely]]
+    return drop(word);
+  if (word.header_bytes < wire::kBthBytes) [[unlikely]] {
+    garbled_ = true;
+    return;
+  }
   // From here on the peer may write what it likes over its own copy.
   std::byte* const front = batch.fronts[batch.count].data();
   const bool whole = word.is_small() && word.body_bytes <= kShortBody;
@@ -201,10 +203,7 @@ void Link::take_packet(const RingReader::Record& record, RxBatch& batch) {
   packet.meta = meta;
   packet.apart = {record.body, whole ? 0 : word.body_bytes};
   packet.cut_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
-  const size_t bytes = word.header_bytes + word.body_bytes;
-  batch.bytes += bytes;
-  ++counters_.packets_received;
-  counters_.bytes_received += bytes;
+  batch.bytes += word.header_bytes + word.body_bytes;
 }
 
 void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
@@ -218,11 +217,13 @@ void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
   }
   std::memcpy(&a, record.front, sizeof a);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  known_.push_back({{.source = a.source,
-                     .destination = a.destination,
-                     .traffic_class = a.traffic_class,
-                     .hop_limit = a.hop_limit},
-                    is_own(a.source, interface_index) && is_own(a.destination, interface_index)});
+  known_.push_back({.source = a.source,
+                    .destination = a.destination,
+                    .traffic_class = a.traffic_class,
+                    .hop_limit = a.hop_limit});
+  if (is_own(a.source, interface_index) && is_own(a.destination, interface_index)) {
+    senders_[record.word.address] = &known_.back();
+  }
 }
 
 void Link::wake() {

@@ -108,10 +108,11 @@ class Link {
   bool ended = false;  // the peer is gone; what it had sent may still be taken
 
  private:
+  static constexpr size_t kMaxAddresses = 256;  // as many as a record's word can tell apart
   // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
-  const wire::RxMeta* sender_of(const RecordWord& word);
+  void drop(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
   void take_acknowledgement(const RecordWord& word, RxBatch& batch);
   void take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
@@ -127,12 +128,9 @@ class Link {
   PeerMemory memory_;
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // by us
-  struct Known {
-    wire::RxMeta meta;
-    bool trusted = false;
-  };
-  std::vector<Known> known_;  // by the peer; it never moves: packets in a batch point into it
-  bool garbled_ = false;      // a record was none
+  std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there
+  std::array<const wire::RxMeta*, kMaxAddresses> senders_{};  // those of them that are trusted
+  bool garbled_ = false;                                      // a record was none
 };
 
 }  // namespace verbena::datapath

@@ -13,15 +13,21 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/past_caches.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
 
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kWordBytes = 8;
+// Where records follow each other, both sides fetch lines so far ahead.
+inline constexpr size_t kAheadBytes = 4 * kLineBytes;
 // What is copied out of the ring at once: headers always are, and with them short payload.
 inline constexpr size_t kFrontBytes = 120;
 
@@ -93,9 +99,9 @@ struct RecordWord {
   uint64_t end(uint64_t position) const {
     return round_up(body_at(position) + body_bytes, kWordBytes);
   }
-  // However it lies.
-  size_t most_bytes() const { return kWordBytes + header_bytes + kLineBytes + body_bytes; }
 };
+// The word that sends the reader to the next line.
+inline constexpr uint64_t kNextLine = RecordWord{.kind = RecordKind::NextLine}.pack();
 inline constexpr size_t kLargestRecord =
     kWordBytes + kFrontBytes + kLineBytes + wire::kMaxPayloadBytes;
 
@@ -106,20 +112,32 @@ struct RingMemory {
   size_t bytes = 0;
 
   std::byte* at(uint64_t position) const { return base + (position & (bytes - 1)); }
+  std::atomic_ref<uint64_t> word(uint64_t position) const {
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at(position)));
+  }
 };
+
+// The writer will store there next; until then the line is better its own than the reader's.
+inline void expect_store(std::byte* at) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*at));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
 
 class RingWriter {
  public:
   explicit RingWriter(const RingMemory& memory) : memory_(memory) {}
 
   // Whether so many bytes of records fit now.
-  bool has_room(size_t bytes);
-  // Writes a record, for which there is room; `pad` zeros go behind the body. It shows with the
-  // next show(), or before.
-  void write(const RecordWord& word, std::span<const std::byte> header,
-             std::span<const std::span<const std::byte>> body, uint8_t pad);
+  bool has_room(size_t bytes) { return fits(position_ + bytes); }
+  // Writes a record; what the body lacks of the word's bytes is padding. It shows with the next
+  // show(), or before. False: there is no room for it now.
+  [[nodiscard]] bool write(RecordWord word, const std::byte* header,
+                           std::span<const std::span<const std::byte>> body);
   // The same of a record that is a word.
-  void write(const RecordWord& word);
+  [[nodiscard]] bool write(RecordWord word);
   // Lets the reader see all that was written, if it looks. show() comes later all the same.
   void show_early();
   // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
@@ -143,6 +161,11 @@ class RingWriter {
 
  private:
   struct Unread;
+  bool fits(uint64_t end) {
+    if (end + kEndBytes - freed_ <= memory_.bytes) [[likely]]
+      return !broken_;
+    return see_freed() && end + kEndBytes - freed_ <= memory_.bytes;
+  }
   bool see_freed();
   bool look_at_unread(Unread& unread);
   void write_again(const Unread& unread);
@@ -151,6 +174,13 @@ class RingWriter {
 
   // Behind the last record: a word that sends the reader to the next line, and the one there.
   static constexpr size_t kEndBytes = 2 * kLineBytes;
+  // So much is not held back to be shown together: the reader may begin to copy.
+  static constexpr size_t kShowBytes = 4096;
+  // From here on the lines of a body are not kept in the writer's caches: below, the way to memory
+  // and back takes longer than asking the reader for its lines does.
+  static constexpr size_t kPastCaches = 4096;
+  // Behind payload, to whole words of four bytes.
+  static constexpr size_t kMostPadding = 3;
 
   RingMemory memory_;
   uint64_t position_ = 0;     // of the next record
@@ -189,6 +219,8 @@ class RingReader {
   bool wake() { return memory_.control->asleep.exchange(0, std::memory_order_seq_cst) == 0; }
 
  private:
+  static constexpr uint32_t kRun = 4;  // so many make a row
+
   bool own();
 
   RingMemory memory_;
@@ -202,5 +234,111 @@ class RingReader {
   bool at_line_start_ = false;  // did not look there yet
   uint32_t run_ = 0;            // records in a row
 };
+
+// What follows is done for every record, in place where packets are pushed and taken.
+
+// What lies behind the word is written.
+inline void RingWriter::append(uint64_t word, uint64_t end) {
+  if (held_word_ == 0) {
+    held_at_ = position_;
+    held_word_ = word;
+  } else {
+    // Nobody gets there before the one that is held back.
+    memory_.word(position_).store(word, std::memory_order_relaxed);
+    expect_store(memory_.at(end + kAheadBytes));
+  }
+  position_ = end;
+  unannounced_ = true;
+  if (end - held_at_ >= kShowBytes) [[unlikely]]
+    show_held();
+}
+
+inline void RingWriter::show_held() {
+  if (held_word_ == 0) return;
+  memory_.word(position_).store(0, std::memory_order_relaxed);
+  memory_.word(held_at_).store(held_word_, std::memory_order_release);
+  held_word_ = 0;
+}
+
+inline void RingWriter::show_early() {
+  if (held_word_ == 0) return;
+  const uint64_t line = round_up(position_, kLineBytes);
+  if (line != position_) {
+    memory_.word(position_).store(kNextLine, std::memory_order_relaxed);
+    position_ = line;
+  }
+  show_held();
+}
+
+[[gnu::always_inline]] inline bool RingWriter::write(
+    RecordWord word, const std::byte* header, std::span<const std::span<const std::byte>> body) {
+  const uint64_t end = word.end(position_);
+  if (!fits(end)) [[unlikely]]
+    return false;
+  std::byte* const at = memory_.at(position_);
+  std::byte* to = at + (word.body_at(position_) - position_);
+  copy_words(at + kWordBytes, header, word.header_bytes);
+  size_t left = word.body_bytes;
+  for (const auto part : body) {
+    VERBENA_CHECK(part.size() <= left);
+    left -= part.size();
+    if (word.is_small()) {
+      copy_short(to, part.data(), part.size());
+    } else if (part.size() >= kPastCaches) {
+      copy_past_caches(to, part.data(), part.size());
+    } else {
+      std::memcpy(to, part.data(), part.size());
+    }
+    to += part.size();
+  }
+  VERBENA_CHECK(left <= kMostPadding);
+  while (left-- > 0) *to++ = std::byte{};
+  append(word.pack(), end);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool RingWriter::write(RecordWord word) {
+  VERBENA_CHECK(word.header_bytes == 0 && word.body_bytes == 0);
+  const uint64_t end = position_ + kWordBytes;
+  if (!fits(end)) [[unlikely]]
+    return false;
+  append(word.pack(), end);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool RingReader::next(Record& record) {
+  uint64_t word = memory_.word(position_).load(std::memory_order_acquire);
+  if (word != 0 && !owns_) {
+    if (!own()) return false;
+    word = memory_.word(position_).load(std::memory_order_acquire);  // it may have been taken back
+  }
+  if (at_line_start_) {
+    at_line_start_ = false;
+    runs_on_ = word != 0;
+  }
+  if (word == kNextLine) {
+    position_ = round_up(position_ + 1, kLineBytes);
+    at_line_start_ = !runs_on_;
+    if (at_line_start_) return false;
+    word = memory_.word(position_).load(std::memory_order_acquire);
+    runs_on_ = word != 0;
+  }
+  if (word == 0 || broken_) {
+    run_ = 0;
+    return false;
+  }
+  record.word = RecordWord::unpack(word);
+  // A writer never gets a whole ring ahead of what was released.
+  const uint64_t end = record.word.end(position_);
+  if (!record.word.sane() || end - released_ >= memory_.bytes) [[unlikely]] {
+    broken_ = true;
+    return false;
+  }
+  record.front = memory_.at(position_) + kWordBytes;
+  record.body = memory_.at(position_) + (record.word.body_at(position_) - position_);
+  position_ = end;
+  if (++run_ >= kRun) __builtin_prefetch(memory_.at(end + kAheadBytes));
+  return true;
+}
 
 }  // namespace verbena::datapath
