@@ -12,11 +12,10 @@ namespace verbena::datapath {
 namespace {
 
 // A look at the sockets is a system call, many times as long as one at the rings. While nothing
-// comes over UDP it is made more and more seldom, at last once in so many looks at the rings; one
-// that found something, and is followed by work, counts for more. A thread that the sockets woke
-// looks at once.
-constexpr uint32_t kUdpEvery = 256;
-constexpr uint32_t kFullLook = 16;
+// comes over UDP it is made more and more seldom, at last once in so many looks at the rings; time
+// that passes counts as looks, too. A thread that the sockets woke looks at once.
+constexpr uint32_t kUdpEvery = 512;
+constexpr int64_t kLookNs = 128;
 // As much as UDP takes in a turn.
 constexpr size_t kBytesPerTurn = size_t{512} * 1024;
 // What a copy into a peer's memory takes by itself, in bytes that could be copied meanwhile.
@@ -107,7 +106,6 @@ std::span<const wire::RxPacket> SelectingDatapath::receive() {
     const auto packets = shm_->receive();
     if (!packets.empty() || !udp_due) {
       memory_first_ = false;
-      if (!packets.empty()) looks_ += kFullLook;
       return packets;
     }
   }
@@ -123,9 +121,9 @@ void SelectingDatapath::disarm() {
   shm_->disarm();
 }
 
-void SelectingDatapath::hurry() {
-  looks_ += kFullLook;
-  shm_->hurry();
+void SelectingDatapath::pass(Duration time) {
+  looks_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kLookNs, kUdpEvery));
+  shm_->pass(time);
 }
 
 // One is enough to be asked again.

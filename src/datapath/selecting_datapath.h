@@ -28,8 +28,8 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   bool arm() { return shm_->arm(); }
   // It waits no longer.
   void disarm();
-  // receive() is called seldom: what is not looked at each time is due the sooner.
-  void hurry();
+  // So much since the receive() before: what is not looked at each time is due the sooner.
+  void pass(Duration time);
   // wait_fd() woke the owner, and not with packets.
   void attend() { shm_->attend(); }
   // Some paths may carry less than they did: see packet_bytes().

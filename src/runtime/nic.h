@@ -157,6 +157,7 @@ class Nic {
   // acknowledgements.
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
   Outcome turn(Owe owe);  // one bounded turn
+  size_t read_on(core::Engine::Arrivals& arrivals, Instant at);
   bool turn_polled();
   bool await_answer();
   bool owes() const { return owed_since_ != kNever; }
@@ -186,9 +187,6 @@ class Nic {
   Management& management();
   Instant earliest_deadline() const {
     return std::min(engine_->earliest_deadline(), management_deadline_);
-  }
-  bool anything_late(Instant at) {
-    return engine_->earliest_deadline() <= at && engine_->next_deadline() <= at;
   }
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
   Status end_qp(core::QueuePair* qp, Owner* owner);

@@ -58,9 +58,6 @@ constexpr int kTurnsPerHold = 16;
 constexpr int kSpins = 100;
 constexpr int kRoundsPerCall = 4;
 constexpr int kNapsForLock = 10;
-// Whoever polls no more often than this counts turns that are long: what is looked at once in so
-// many of them is to be looked at in time all the same.
-constexpr Duration kSeldom = microseconds(5);
 // What makes a burst.
 constexpr uint64_t kBurstPackets = 8;
 
@@ -92,12 +89,15 @@ void ask_for_short_slices() {
 Nic::Outcome Nic::turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   std::span<const wire::RxPacket> packets = datapath_->receive();
-  const Instant at = clock_.now();  // while nothing waits for it yet
-  if (packets.empty() && !engine_->anything_to_send()) packets = datapath_->linger();
-  if (local_ != nullptr && at - turned_at_ > kSeldom) local_->hurry();
+  // All that can be done before something comes is done while nothing waits for it yet.
+  const Instant at = clock_.now();
+  if (local_ != nullptr) [[likely]] {
+    local_->pass(at - turned_at_);
+    if (local_->anything_gone()) [[unlikely]]
+      narrow_paths(at);
+  }
   turned_at_ = at;
-  if (local_ != nullptr && local_->anything_gone()) [[unlikely]]
-    narrow_paths(at);
+  if (packets.empty() && !engine_->anything_to_send()) packets = datapath_->linger();
   if (packets.empty() && !engine_->anything_to_send() && !datapath_->pending() &&
       at < earliest_deadline()) {  // the usual case for one who spins
     turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
@@ -107,20 +107,16 @@ Nic::Outcome Nic::turn(Owe owe) {
   const bool idle_before = !engine_->anything_to_send();
   core::Engine::Arrivals arrivals;
   size_t received = packets.size();
-  if (!packets.empty()) arrivals = engine_->on_packets(packets, at);
-  // Nobody is late whose answer lies here unread: this process may not have run for a while.
-  for (int i = 0; i < kReadsBeforeDeadline && !packets.empty() && anything_late(at); ++i) {
-    datapath_->release();
-    packets = datapath_->receive();
-    received += packets.size();
-    arrivals.add(engine_->on_packets(packets, at));
+  if (received != 0) arrivals = engine_->on_packets(packets, at);
+  if (engine_->earliest_deadline() <= at) [[unlikely]] {
+    if (received != 0) received += read_on(arrivals, at);
+    engine_->on_deadline(at);
   }
-  if (engine_->earliest_deadline() <= at) engine_->on_deadline(at);
   if (engine_->management().anything_arrived() || management_deadline_ <= at) [[unlikely]] {
     const NoCancel no_cancel;
     management().turn(at);
   }
-  if (!packets.empty()) datapath_->release();
+  if (received != 0) datapath_->release();
   Outcome outcome{.received = received != 0, .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
   // what is owed along with it. So may one who looks at the memory that was written; but one who
@@ -142,6 +138,20 @@ Nic::Outcome Nic::turn(Owe owe) {
   }
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
   return outcome;
+}
+
+// Nobody is late whose answer lies here unread: this process may not have run for a while. Returns
+// how many packets more came.
+size_t Nic::read_on(core::Engine::Arrivals& arrivals, Instant at) {
+  size_t received = 0;
+  for (int i = 0; i < kReadsBeforeDeadline && engine_->next_deadline() <= at; ++i) {
+    datapath_->release();
+    const std::span<const wire::RxPacket> packets = datapath_->receive();
+    if (packets.empty()) break;
+    received += packets.size();
+    arrivals.add(engine_->on_packets(packets, at));
+  }
+  return received;
 }
 
 // With some processes no memory is shared any more. What had come of them was in earlier turns.

@@ -44,7 +44,7 @@ class BasicRecentClock {
   static constexpr uint64_t kForgottenCycles = uint64_t{1} << 33;
   static constexpr int kShift = 24;
 
-  Instant read(uint64_t cycles) {
+  [[gnu::noinline]] Instant read(uint64_t cycles) {
     read_at_ = cycles;
     last_ = Source::clock();
     if (first_ == Instant{}) {

@@ -19,8 +19,6 @@ constexpr int kBacklog = 256;
 constexpr size_t kMostGreeting = 64;
 constexpr int kEventsPerRound = 64;
 constexpr Duration kPatience = milliseconds(100);
-// An application that polls is to notice new calls and ended peers, but not to pay for it.
-constexpr uint32_t kAttendEvery = 1024;
 // How often one that found nothing looks again: the more, the more often that is no waste of time.
 constexpr uint32_t kLeastLooks = 64;
 constexpr uint32_t kMostLooks = 1024;

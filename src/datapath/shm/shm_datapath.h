@@ -3,6 +3,7 @@
 // SelectingDatapath puts it beside UDP.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -66,8 +67,10 @@ class ShmDatapath {
   bool arm();
   // It waits no longer.
   void disarm();
-  // receive() is called seldom, and attends to others the sooner.
-  void hurry() { calls_since_attended_ += kSeldomCall; }
+  // So much since the receive() before, which attends to others the sooner.
+  void pass(Duration time) {
+    calls_since_attended_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / 1024, kAttendEvery));
+  }
   // Looks after calls, and peers that ended. Links that it opens may have brought something:
   // receive() comes next.
   void attend();
@@ -80,7 +83,9 @@ class ShmDatapath {
   std::optional<std::string> take_notice();
 
  private:
-  static constexpr uint32_t kSeldomCall = 16;
+  // An application that polls is to notice new calls and ended peers, but not to pay for it. A
+  // microsecond counts as a call of receive().
+  static constexpr uint32_t kAttendEvery = 2048;
 
   // A process that was called and has not answered.
   struct Call {
