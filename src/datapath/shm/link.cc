@@ -174,7 +174,8 @@ void Link::drop(const RecordWord& word) {
   if (meta == nullptr) [[unlikely]]
     return drop(word);
   wire::RxPacket& packet = batch.packets[batch.count++];
-  packet.bytes = packet.apart = {};
+  packet.bytes = {};
+  packet.apart = {};
   packet.meta = meta;
   packet.cut_bytes = 0;
   packet.acknowledgement = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
