@@ -39,6 +39,7 @@ namespace verbena::core {
   X(implied_naks, "retransmissions because a read or atomic answer was overtaken")     \
   X(timeouts, "acknowledge timeouts")                                                  \
   X(probes_sent, "requests sent again to ask for an answer that is late")              \
+  X(acknowledgements_carried, "acknowledgements sent inside a request")                \
   X(requests_held, "requests kept until one before them, which was lost, is there")    \
   X(requests_early, "requests kept until one before them is there, as the peer chose") \
   X(answers_held, "answers kept until one before them, which was lost, is there")      \

@@ -245,7 +245,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     const wire::RxPacket& rx = packets[exchanged ? n - 1 : ahead ? n + 1 : n];
     exchanged = ahead;
     state_.counters.add(CounterId::packets_received);
-    const wire::Packet* const packet = parse(rx);
+    wire::Packet* const packet = parse(rx);
     if (packet == nullptr) {
       state_.counters.add(CounterId::malformed_packets);
       continue;
@@ -282,7 +282,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
 }
 
 // Null: it is none. The result holds until the next one.
-const wire::Packet* Engine::parse(const wire::RxPacket& rx) {
+wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (rx.bytes.empty()) {
     acknowledgement_.bth.destination = rx.acknowledgement.destination;
     acknowledgement_.bth.psn = rx.acknowledgement.psn;
@@ -305,7 +305,7 @@ bool Engine::on_management(const wire::Packet& packet, const wire::RxPacket& rx)
 }
 
 // Each member gets a copy; the packet is dropped and counted like any other where it does not fit.
-void Engine::on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
+void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
   const auto group = groups_.find(meta.destination);
   if (group == groups_.end() || packet.op.transport != wire::Transport::Ud) {
     state_.counters.add(CounterId::unknown_qp);

@@ -116,10 +116,10 @@ class Engine {
   };
 
   QueuePair* subject_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
-  const wire::Packet* parse(const wire::RxPacket& rx);
+  wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
-  void on_multicast(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
   void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);

@@ -66,6 +66,8 @@ struct QpCommon {
   QpAttributes attr;
   PeerWindow* window = nullptr;
   bool urgent = false;  // the sending side has a packet that must not wait for the window
+  // An acknowledgement that is due: a request that leaves alone may take it, and leaves none here.
+  std::optional<wire::Psn> to_carry{};
   std::optional<QpFailure> failure;
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
@@ -149,6 +151,10 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   tx.payload_bytes = payload_bytes;
   packet.bth.pad = tx.pad;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
+  if (packet.carried) [[unlikely]] {
+    store_be32(&tx.header[tx.header_bytes], packet.carried->value());
+    tx.header_bytes += kCarriedBytes;
+  }
   qp.count(CounterId::packets_sent);
   sink.push(tx);
 }

@@ -36,6 +36,8 @@ class SendSide {
   virtual void go_without_peer(wire::PacketSink&, Instant) {}
 
   virtual void on_response(const wire::Packet&, Instant) {}
+  // All up to `last` arrived: the peer said so in a request of its own.
+  virtual void on_carried(wire::Psn, Instant) {}
   virtual void on_deadline(Instant) {}
   virtual Instant deadline() const { return kNever; }
 
@@ -67,6 +69,9 @@ class ReceiveSide {
   virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
   virtual uint32_t send_acknowledgement(wire::PacketSink&) { return 0; }
+  // The same for a request to carry: none while there is more to say than that all arrived.
+  virtual std::optional<wire::Psn> acknowledgement_to_carry() const { return {}; }
+  virtual void acknowledgement_carried() {}
   virtual bool ready() const { return false; }
 
   virtual void start() = 0;         // INIT -> RTR: expects attr.rq_psn first

@@ -1,6 +1,8 @@
 // State changes, and the meeting of the two halves.
 #include "core/queue_pair.h"
 
+#include <utility>
+
 #include "core/absent_sides.h"
 #include "core/requester.h"
 #include "core/responder.h"
@@ -244,10 +246,8 @@ QpAttributes QueuePair::query() const {
   return a;
 }
 
-void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Instant now) {
-  const bool takes_packets = common_.state == QpState::Rtr || common_.state == QpState::Rts ||
-                             common_.state == QpState::Sqd || common_.state == QpState::Sqe;
-  if (!takes_packets) return common_.count(CounterId::qp_not_ready);
+void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+  if (!takes_packets()) return common_.count(CounterId::qp_not_ready);
   if (config_.type != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
   constexpr uint8_t kTransportBits = 0xE0;
   if ((p.bth.opcode & kTransportBits) != common_.opcode_base) {
@@ -265,8 +265,22 @@ void QueuePair::on_packet(const wire::Packet& p, const wire::RxMeta& meta, Insta
       established_ = true;
       common_.engine.events.push_back({.kind = EventKind::CommEstablished, .qp = this});
     }
+    if (p.bth.mark != 0 && common_.type == QpType::Rc) take_carried(p, now);
+    if (!takes_packets()) [[unlikely]]
+      return common_.count(CounterId::qp_not_ready);
     responder_->on_request(p, meta);
   }
+  settle();
+}
+
+// The acknowledgement comes first: who is answered is to know before that its message arrived.
+void QueuePair::take_carried(wire::Packet& p, Instant now) {
+  if (p.bth.mark != common_.peer_marks().carries || p.payload.size() < kCarriedBytes) return;
+  const wire::Psn last(load_be32(p.payload.data()) & 0xFFFFFF);
+  p.payload = p.payload.subspan(kCarriedBytes);
+  if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
+  requester_->on_carried(last, now);
+  check_drained();
   settle();
 }
 
@@ -323,7 +337,8 @@ void QueuePair::on_deadline(Instant now) {
 // queue pairs answer, the last packets of their data make a train behind the others. A mere
 // acknowledgement is to reach the peer before what we say to its message. On the wire, that of a
 // queue pair which is alone is last all the same, being short, so that it can end the train that a
-// request began: the peer takes it first (Engine::on_packets). Those of several make a train.
+// request began: the peer takes it first (Engine::on_packets). Those of several make a train. A
+// peer that is a Verbena too finds it inside a request that leaves alone.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
@@ -331,6 +346,9 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   uint32_t sent = responder_->send_answers(sink, budget, !alone && on_wire);
   const bool ack_last = alone && on_wire;
   if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
+  const bool may_carry = ack_last && turn.requests && config_.type == QpType::Rc;
+  if (may_carry) common_.to_carry = responder_->acknowledgement_to_carry();
+  const bool to_carry = common_.to_carry.has_value();
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
   settle();
@@ -344,6 +362,9 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   }
   settle();
   check_drained();
+  if (to_carry && !std::exchange(common_.to_carry, std::nullopt)) {
+    responder_->acknowledgement_carried();
+  }
   if (ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   return sent;
 }

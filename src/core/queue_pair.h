@@ -62,7 +62,8 @@ class QueuePair {
   Status check_modify(const QpAttributes& attr, uint32_t mask) const;
   void modify(const QpAttributes& attr, uint32_t mask);
 
-  void on_packet(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  // What it carried besides is gone from it afterwards.
+  void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
   struct Turn {
     uint32_t budget;  // packets
@@ -111,7 +112,12 @@ class QueuePair {
   void* owner = nullptr;           // the ABI's object around this one
 
  private:
+  bool takes_packets() const {
+    return common_.state == QpState::Rtr || common_.state == QpState::Rts ||
+           common_.state == QpState::Sqd || common_.state == QpState::Sqe;
+  }
   bool from_peer(const wire::RxMeta& meta) const;
+  void take_carried(wire::Packet& packet, Instant now);
   void settle() {
     if (common_.failure) [[unlikely]]
       act_on_failure();

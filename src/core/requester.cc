@@ -2,6 +2,7 @@
 #include "core/requester.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/posting.h"
 
@@ -313,6 +314,13 @@ void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& 
   p.cut_bytes = wqe.cut_bytes;
 }
 
+// A message that leaves alone, and whose peer understands. Of several packets each would have to be
+// as long as the others to leave with them; there the acknowledgement is better off behind them.
+bool Requester::may_carry(const wire::Packet& p, uint32_t bytes) const {
+  return p.last && p.in_window && peer_selective_ && p.bth.psn == unacked_ &&
+         bytes + kCarriedBytes <= p.cut_bytes;
+}
+
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
                                     bool ask_for_ack) {
   const SendWqe& wqe = queue_.at(at.index);
@@ -346,6 +354,11 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.window->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
+  if (qp_.to_carry && first && may_carry(p, bytes)) {
+    p.carried = std::exchange(qp_.to_carry, std::nullopt);
+    p.bth.mark = qp_.our_marks().carries;
+    qp_.count(CounterId::acknowledgements_carried);
+  }
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;
 }

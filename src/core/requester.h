@@ -37,6 +37,7 @@ class Requester final : public SendSide {
   void on_narrow_path() override;
   void go_without_peer(wire::PacketSink& sink, Instant now) override;
   void on_response(const wire::Packet& packet, Instant now) override;
+  void on_carried(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;
   void start() override;
@@ -95,6 +96,7 @@ class Requester final : public SendSide {
   void advance_cursor(uint32_t packets);
   void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
+  bool may_carry(const wire::Packet& packet, uint32_t bytes) const;
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
                            bool ask_for_ack);
   Piece piece_at(Place at) const;
@@ -118,7 +120,9 @@ class Requester final : public SendSide {
   Instant stuck_time(Instant now) const;
 
   // --- requester_response.cc --------------------------------------------------------------------
+  bool awaits(wire::Psn psn) const;
   void on_acknowledge(const wire::Packet& packet, Instant now);
+  void take_acknowledgement(wire::Psn end, Instant now);
   void on_rnr_nak(const wire::Packet& packet, Instant now);
   void on_nak(const wire::Packet& packet, Instant now);
   void on_data(const wire::Packet& packet, Instant now);

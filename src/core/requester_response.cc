@@ -19,10 +19,14 @@ Duration rnr_delay(uint8_t code) {
 
 Duration ack_timeout(uint8_t code) { return nanoseconds(4096) * (int64_t{1} << (code & 31)); }
 
+// Whether something under way has this PSN.
+bool Requester::awaits(wire::Psn psn) const {
+  return started_ && !queue_.empty() && psn.distance_from(unacked_) >= 0 &&
+         psn.distance_from(next_) < 0;
+}
+
 void Requester::on_response(const wire::Packet& p, Instant now) {
-  const bool expected = started_ && !queue_.empty() && p.bth.psn.distance_from(unacked_) >= 0 &&
-                        p.bth.psn.distance_from(next_) < 0;
-  if (!expected) {
+  if (!awaits(p.bth.psn)) {
     qp_.count(CounterId::stale_responses);
     return;
   }
@@ -35,11 +39,20 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
   }
 }
 
-void Requester::on_acknowledge(const wire::Packet& p, Instant now) {
-  const bool positive = p.aeth.kind == wire::AckKind::Ack;
-  const wire::Psn end = positive ? p.bth.psn + 1 : p.bth.psn;
+void Requester::on_carried(wire::Psn last, Instant now) {
+  if (!awaits(last)) return qp_.count(CounterId::stale_responses);
+  qp_.window->stuck_until = Instant{};
+  take_acknowledgement(last + 1, now);
+}
+
+void Requester::take_acknowledgement(wire::Psn end, Instant now) {
   // False: a READ or atomic before it was answered, and the answer did not reach us.
   if (board_ || !acknowledge_up_to(end, now)) acknowledge_late(end, now);
+}
+
+void Requester::on_acknowledge(const wire::Packet& p, Instant now) {
+  const bool positive = p.aeth.kind == wire::AckKind::Ack;
+  take_acknowledgement(positive ? p.bth.psn + 1 : p.bth.psn, now);
   if (positive || qp_.failure || queue_.empty()) return;
   switch (p.aeth.kind) {
     case wire::AckKind::RnrNak:

@@ -97,7 +97,7 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
 
 bool Responder::is_selective(const wire::Packet& p) const {
   const SelectiveMarks marks = qp_.peer_marks();
-  return p.bth.mark == marks.wants || p.bth.mark == marks.early;
+  return p.bth.mark == marks.wants || p.bth.mark == marks.early || p.bth.mark == marks.carries;
 }
 
 // Something that was sent before what has come is not here.
@@ -588,6 +588,12 @@ uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
   nak_.reset();
   ack_due_ = false;  // a NAK acknowledges everything before it
   return 1;
+}
+
+// The first one introduces us, which only a packet of its own can.
+std::optional<wire::Psn> Responder::acknowledgement_to_carry() const {
+  const bool plain = ack_due_ && !nak_ && pending_slots_ == 0 && !anything_missing();
+  return plain && introduced_ ? std::optional(expected_ - 1) : std::nullopt;
 }
 
 bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {

@@ -21,6 +21,8 @@ class Responder final : public ReceiveSide {
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
   uint32_t send_acknowledgement(wire::PacketSink& sink) override;
+  std::optional<wire::Psn> acknowledgement_to_carry() const override;
+  void acknowledgement_carried() override { ack_due_ = false; }
   bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
   void start() override;
   void resize_answers() override;

@@ -174,8 +174,11 @@ void Host::turn() {
   engine_.on_packets(packets, now);
   arrived_.clear();
   engine_.on_deadline(now);
+  // As a Nic does whose program may be about to answer.
+  waiting_ =
+      patient_ && !waiting_ && engine_.anything_to_send() && engine_.only_answers_to_send(now);
   Sink sink(world_, id_, turn_room_);
-  if (engine_.poll_transmit(sink, now)) wake();
+  if (waiting_ || engine_.poll_transmit(sink, now)) wake();
 
   auto& state = engine_.state();
   events.insert(events.end(), state.events.begin(), state.events.end());

@@ -95,16 +95,17 @@ TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
   }
 }
 
-TEST(SelectiveMarks, AllSixDifferAndEqualNumbersHaveNone) {
+TEST(SelectiveMarks, AllDifferAndEqualNumbersHaveNone) {
   const wire::Qpn low(0x010011), high(0x020007);
   const SelectiveMarks a = marks_from(low, high), b = marks_from(high, low);
-  const std::set<int> all{a.can, a.wants, a.early, b.can, b.wants, b.early};
-  EXPECT_EQ(all.size(), 6u);
+  const std::set<int> all{a.can, a.wants, a.early, a.carries, b.can, b.wants, b.early, b.carries};
+  EXPECT_EQ(all.size(), 8u);
   EXPECT_FALSE(all.contains(0));
   EXPECT_LT(*all.rbegin(), 0x80);
   EXPECT_EQ(marks_from(low, low).can, 0);
   EXPECT_EQ(marks_from(low, low).wants, 0);
   EXPECT_EQ(marks_from(low, low).early, 0);
+  EXPECT_EQ(marks_from(low, low).carries, 0);
 }
 
 TEST_F(SelectiveRepeatTest, ACopyOfTheListChangesNothing) {

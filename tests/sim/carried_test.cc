@@ -1,0 +1,128 @@
+// Two programs that answer each other: acknowledgements travel inside the answers, and whatever the
+// network does to these, each message arrives once, whole and in order.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/sim/pair_support.h"
+
+namespace verbena::sim {
+namespace {
+
+using core::CounterId;
+
+constexpr uint64_t kMessages = 400;  // of each
+constexpr uint32_t kBytes = 12;
+constexpr uint64_t kInbox = 1 << 16;
+
+class Volley {
+ public:
+  explicit Volley(Pair::Abilities can)
+      : pair(can, {.mtu = wire::Mtu::k256, .timeout = 9}, {.depth = 16}, 1 << 17) {
+    for (Side& side : sides_) {
+      side.host->set_patient(true);
+      for (uint64_t i = 0; i < 4; ++i) post_receive(side, i);
+    }
+    send(sides_[0]);
+    for (Side& side : sides_) watch(side);
+  }
+
+  void run() {
+    pair.settle();
+    for (const Side& side : sides_) {
+      EXPECT_EQ(side.sent, kMessages);
+      EXPECT_EQ(side.done, kMessages);
+      EXPECT_EQ(side.received, kMessages);
+    }
+  }
+
+  Pair pair;
+
+ private:
+  struct Side {
+    Host* host;
+    core::QueuePair* qp;
+    core::CompletionQueue* cq;
+    Region* region;
+    Region* peers;
+    uint64_t sent = 0;
+    uint64_t done = 0;
+    uint64_t received = 0;
+  };
+
+  void post_receive(Side& side, uint64_t number) {
+    const core::Sge sge{side.region->iova + kInbox + number % 8 * kBytes, kBytes, side.region->key};
+    ASSERT_TRUE(side.host->post_receive(*side.qp, {.wr_id = number, .sges = {&sge, 1}}).ok());
+  }
+  void send(Side& side) {
+    const uint64_t at = side.sent % 1000 * kBytes;
+    const core::Sge sge{side.region->iova + at, kBytes, side.region->key};
+    core::SendRequest r;
+    r.op = core::SendOp::Send;
+    r.wr_id = side.sent++;
+    r.flags = core::kSignaled;
+    r.sges = {&sge, 1};
+    ASSERT_TRUE(side.host->post_send(*side.qp, r).ok());
+  }
+  void take(Side& side, const core::Completion& c) {
+    ASSERT_EQ(c.status, core::WcStatus::Success);
+    if (c.opcode != core::WcOpcode::Receive) {
+      ASSERT_EQ(c.wr_id, side.done);
+      ++side.done;
+      return;
+    }
+    ASSERT_EQ(c.wr_id, side.received);
+    ASSERT_EQ(c.byte_count, kBytes);
+    const auto said = side.peers->at(side.received % 1000 * kBytes, kBytes);
+    const auto heard = side.region->at(kInbox + side.received % 8 * kBytes, kBytes);
+    ASSERT_TRUE(equal(said, heard)) << side.received;
+    post_receive(side, 4 + side.received++);
+    if (side.sent < kMessages) send(side);
+  }
+  // A program that polls, as long as there is something to come.
+  void watch(Side& side) {
+    for (const core::Completion& c : Pair::poll(*side.cq)) take(side, c);
+    if (testing::Test::HasFatalFailure()) return;
+    if (side.received == kMessages && side.done == kMessages) return;
+    pair.world.after(nanoseconds(100), [this, &side] { watch(side); });
+  }
+
+  Side sides_[2] = {{&pair.a, &pair.qa, &pair.cq_a, &pair.ra, &pair.rb},
+                    {&pair.b, &pair.qb, &pair.cq_b, &pair.rb, &pair.ra}};
+};
+
+TEST(Carried, MostAcknowledgementsTravelInAnswers) {
+  Volley v({true, true});
+  v.run();
+  for (const uint64_t carried : {v.pair.counter_a(CounterId::acknowledgements_carried),
+                                 v.pair.counter_b(CounterId::acknowledgements_carried)}) {
+    EXPECT_GT(carried, kMessages / 2);
+    EXPECT_LT(carried, kMessages);
+  }
+}
+
+TEST(Carried, NoneDoesWhereOneOfTheTwoCannot) {
+  for (const Pair::Abilities can : {Pair::Abilities{true, false}, {false, true}, {false, false}}) {
+    Volley v(can);
+    v.run();
+    EXPECT_EQ(v.pair.counter_a(CounterId::acknowledgements_carried), 0u);
+    EXPECT_EQ(v.pair.counter_b(CounterId::acknowledgements_carried), 0u);
+  }
+}
+
+TEST(Carried, EachMessageArrivesOnceWhateverTheNetworkDoes) {
+  Volley v({true, true});
+  for (const auto& [from, to] :
+       {std::pair{HostId{0}, HostId{1}}, std::pair{HostId{1}, HostId{0}}}) {
+    LinkFaults& f = v.pair.world.network().link(from, to);
+    f.loss = 0.05;
+    f.duplication = 0.05;
+    f.jitter = microseconds(20);
+  }
+  v.run();
+  EXPECT_GT(v.pair.counter_a(CounterId::acknowledgements_carried), kMessages / 4);
+  EXPECT_GT(v.pair.counter_a(CounterId::probes_sent), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::sim

@@ -1,0 +1,279 @@
+// Acknowledgements inside requests, as two Verbenas exchange them when each answers the other.
+#include "base/bytes.h"
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::AckKind;
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+
+class CarriedTest : public EngineTest {
+ protected:
+  // Both know of each other what they are. PSN 100 of ours and 500 of the peer's are done.
+  void get_acquainted(const TestShape& shape = {}) {
+    connect(shape);
+    ASSERT_TRUE(post_receive(90, 256).ok());
+    receive(request(Opcode::RcSendOnly, 500), pattern(8));
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+    ASSERT_TRUE(post(SendOp::Send, 91, 8).ok());
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
+    wire::Packet ack = request(Opcode::RcAck, 100);
+    ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
+    ack.bth.mark = peer_marks().can;
+    receive(ack);
+    ASSERT_EQ(completions().size(), 2u);
+  }
+  // The peer's SEND with PSN 501, which finds a receive and is not acknowledged yet.
+  void owe_an_acknowledgement() {
+    ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+    wire::Packet p = request(Opcode::RcSendOnly, 501);
+    p.bth.mark = peer_marks().wants;
+    receive(p, pattern(8));
+    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  }
+  void receive_carrying(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
+    wire::Packet p = request(Opcode::RcSendOnly, psn);
+    p.bth.mark = peer_marks().carries;
+    Bytes bytes(kCarriedBytes);
+    store_be32(bytes.data(), acknowledged);
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    receive(p, bytes);
+  }
+  void expect_at(uint64_t offset, const Bytes& bytes) {
+    EXPECT_TRUE(std::ranges::equal(std::span(memory_).subspan(offset, bytes.size()), bytes));
+  }
+};
+
+TEST_F(CarriedTest, AReplyTakesTheAcknowledgementAlong) {
+  get_acquainted();
+  owe_an_acknowledgement();
+  const Bytes said = pattern(7, 3);
+  std::ranges::copy(said, memory_.begin());
+  ASSERT_TRUE(post(SendOp::Send, 1, 7).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
+  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().carries);
+  const auto payload = sent[0].packet.payload;
+  ASSERT_EQ(payload.size(), kCarriedBytes + 7);
+  EXPECT_EQ(load_be32(payload.data()), 501u);
+  EXPECT_TRUE(std::ranges::equal(payload.subspan(kCarriedBytes), said));
+  EXPECT_EQ(counter(CounterId::acknowledgements_carried), 1u);
+  EXPECT_TRUE(transmit().empty());  // it is said
+}
+
+TEST_F(CarriedTest, SoDoesAWriteWithItsHeadersInFront) {
+  get_acquainted();
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].packet.reth.length, 8u);
+  ASSERT_EQ(sent[0].packet.payload.size(), kCarriedBytes + 8);
+  EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
+}
+
+TEST_F(CarriedTest, WhatTheReplyLosesIsAcknowledgedAgainWhenAskedFor) {
+  get_acquainted();
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  wire::Packet again = request(Opcode::RcSendOnly, 501);
+  again.bth.mark = peer_marks().wants;
+  receive(again, pattern(8));
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+}
+
+TEST_F(CarriedTest, ARepeatIsAPlainPacket) {
+  get_acquainted();
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  time_out();
+  wire::Packet again = request(Opcode::RcSendOnly, 501);
+  again.bth.mark = peer_marks().wants;
+  receive(again, pattern(8));
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
+  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(sent[0].packet.payload.size(), 8u);
+  EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
+}
+
+TEST_F(CarriedTest, APeerThatIsNoVerbenaGetsAPacket) {
+  connect();
+  ASSERT_TRUE(post_receive(90, 256).ok());
+  ASSERT_TRUE(post_receive(91, 256).ok());
+  receive(request(Opcode::RcSendOnly, 500), pattern(8));
+  transmit();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_ack(100);
+  receive(request(Opcode::RcSendOnly, 501), pattern(8));
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].packet.payload.size(), 8u);
+  EXPECT_EQ(sent[0].packet.bth.mark, 0);
+  EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
+}
+
+TEST_F(CarriedTest, TheFirstAcknowledgementIsAPacketBecauseItIntroducesUs) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  wire::Packet ack = request(Opcode::RcAck, 100);
+  ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
+  ack.bth.mark = peer_marks().can;
+  receive(ack);
+  ASSERT_TRUE(post_receive(90, 256).ok());
+  receive(request(Opcode::RcSendOnly, 500), pattern(8));
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcSendOnly, Opcode::RcAck}));
+}
+
+// Packets of one size leave in one go, and a shorter one behind them.
+TEST_F(CarriedTest, SeveralMessagesLeaveAsTheyAre) {
+  get_acquainted();
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[0].bytes.size(), sent[1].bytes.size());
+  EXPECT_EQ(sent[2].opcode(), Opcode::RcAck);
+}
+
+TEST_F(CarriedTest, APacketThatIsFullTakesNothingAlong) {
+  for (const uint32_t spare : {0u, 3u, 4u}) {
+    get_acquainted();
+    owe_an_acknowledgement();
+    ASSERT_TRUE(post(SendOp::Send, 1, 256 - spare).ok());
+    EXPECT_EQ(transmit().size(), spare == kCarriedBytes ? 1u : 2u) << spare;
+    engine_.destroy_qp(qp_, now_);
+  }
+}
+
+TEST_F(CarriedTest, ThroughMemoryItIsAWordOfItsOwn) {
+  get_acquainted({.path_packet_bytes = 65536});
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcSendOnly}));
+}
+
+TEST_F(CarriedTest, WhatIsNotInOrderIsSaidInAPacket) {
+  get_acquainted();
+  wire::Packet p = request(Opcode::RcSendOnly, 501);  // no receive is posted
+  p.bth.mark = peer_marks().wants;
+  receive(p, pattern(8));
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  auto sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(sent[1].packet.aeth.kind, AckKind::RnrNak);
+
+  ASSERT_TRUE(post_receive(92, 256).ok());
+  receive(p, pattern(8));
+  receive_ack(101);
+  p.bth.psn = wire::Psn(503);
+  receive(p, pattern(8));  // 502 is missing
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  sent = transmit();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].packet.payload.size(), 8u);
+  EXPECT_EQ(sent[1].packet.aeth.kind, AckKind::Nak);
+}
+
+TEST_F(CarriedTest, WhatArrivesCompletesTheRequestAndThenTheReceive) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_carrying(501, 101, pattern(6, 9));
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].wr_id, 1u);
+  EXPECT_EQ(done[1].wr_id, 92u);
+  EXPECT_EQ(done[1].byte_count, 6u);
+  expect_at(1024, pattern(6, 9));
+  EXPECT_TRUE(qp().window()->idle());
+}
+
+TEST_F(CarriedTest, AMessageBehindAGapIsKeptWithoutIt) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+  ASSERT_TRUE(post_receive(93, 256, 2048).ok());
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_carrying(502, 101, pattern(8, 5));
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  wire::Packet first = request(Opcode::RcSendOnly, 501);
+  first.bth.mark = peer_marks().wants;
+  receive(first, pattern(8, 4));
+  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
+  expect_at(1024, pattern(8, 4));
+  expect_at(2048, pattern(8, 5));
+}
+
+TEST_F(CarriedTest, CopiesAndOldOnesSayNothingNew) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256).ok());
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  receive_carrying(501, 100, pattern(8));  // older than what is known
+  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  receive_carrying(501, 101, pattern(8));  // a repeat would not, but why not
+  receive_carrying(501, 101, pattern(8));
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  receive_carrying(501, 150, pattern(8));  // of what was never sent
+  EXPECT_EQ(counter(CounterId::stale_responses), 3u);
+}
+
+// A message that is too short for what its mark says is only a message.
+TEST_F(CarriedTest, NothingIsTakenFromAPacketThatHasNoRoomForIt) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 501);
+  p.bth.mark = peer_marks().carries;
+  receive(p, pattern(3));
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].byte_count, 3u);
+}
+
+TEST_F(CarriedTest, OurOwnMarkSentBackTakesNothingFromAMessage) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 501);
+  p.bth.mark = our_marks().carries;
+  receive(p, pattern(8));
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].byte_count, 8u);
+}
+
+// Whoever completes may find its queue full, which ends the queue pair before its message counts.
+TEST_F(CarriedTest, ACompletionThatIsLostEndsTheQueuePairBeforeTheMessage) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  for (int full = 0; !cq_.overrun() && full < 1000; ++full) {
+    if (Completion* const c = cq_.next()) {
+      *c = Completion{};
+      cq_.show();
+    } else {
+      break;
+    }
+  }
+  std::ranges::fill(std::span(memory_).subspan(1024, 8), std::byte{0});
+  receive_carrying(501, 101, pattern(8, 9));
+  EXPECT_EQ(qp().state(), QpState::Error);
+  expect_at(1024, Bytes(8));
+}
+
+}  // namespace
+}  // namespace verbena::core
