@@ -520,6 +520,7 @@ void Responder::on_duplicate(const wire::Packet& p) {
   qp_.count(CounterId::duplicate_requests);
   if (p.op.verb == Verb::Send || p.op.verb == Verb::Write) {
     ack_due_ = true;
+    introduced_ = false;  // it may be that answer which was lost
     return;
   }
   // Newest first: PSNs come round again, and an old answer must not pass for a new one.

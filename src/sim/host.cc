@@ -175,10 +175,11 @@ void Host::turn() {
   arrived_.clear();
   engine_.on_deadline(now);
   // As a Nic does whose program may be about to answer.
-  waiting_ =
-      patient_ && !waiting_ && engine_.anything_to_send() && engine_.only_answers_to_send(now);
+  const bool waits =
+      waited_ < patience_ && engine_.anything_to_send() && engine_.only_answers_to_send(now);
+  waited_ = waits ? waited_ + 1 : 0;
   Sink sink(world_, id_, turn_room_);
-  if (waiting_ || engine_.poll_transmit(sink, now)) wake();
+  if (waits || engine_.poll_transmit(sink, now)) wake();
 
   auto& state = engine_.state();
   events.insert(events.end(), state.events.begin(), state.events.end());

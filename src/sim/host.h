@@ -72,8 +72,8 @@ class Host {
   void set_paused(bool paused);
   // How many packets one turn may send; small values make many short turns.
   void set_turn_room(size_t packets) { turn_room_ = packets; }
-  // Lets answers wait for a turn, so that requests may leave with them.
-  void set_patient(bool patient) { patient_ = patient; }
+  // Lets answers wait for so many turns, so that requests may leave with them.
+  void set_patience(uint32_t most_turns) { patience_ = most_turns; }
 
   void turn();
   void wake();  // a turn soon
@@ -97,8 +97,8 @@ class Host {
   std::vector<std::unique_ptr<core::CompletionQueue>> cqs_;
   std::deque<Arrived> arrived_;
   size_t turn_room_ = 64;
-  bool patient_ = false;
-  bool waiting_ = false;  // so patient is it just now
+  uint32_t patience_ = 0;
+  uint32_t waited_ = 0;  // for so many turns
   bool paused_ = false;
   bool turn_scheduled_ = false;
   Instant armed_ = kNever;

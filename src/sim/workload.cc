@@ -22,7 +22,7 @@ void Workload::add_place(HostId id) {
   if (!selective_repeat) ++plain_hosts_;
   Host& host = world_.add_host(selective_repeat);
   host.set_turn_room(pick<size_t>(prng(), {3, 16, 64}));
-  host.set_patient(id % 2 == 0);
+  host.set_patience(id % 2 == 0 ? 8 : 0);
   Place place;
   place.cq = &host.create_cq(8192);
   place.counter = {host.add_region(8, core::kLocalWrite | core::kRemoteAtomic), id, {}, 0};

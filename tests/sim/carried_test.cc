@@ -18,9 +18,10 @@ constexpr uint64_t kInbox = 1 << 16;
 class Volley {
  public:
   explicit Volley(Pair::Abilities can)
-      : pair(can, {.mtu = wire::Mtu::k256, .timeout = 9}, {.depth = 16}, 1 << 17) {
+      : pair(can, {.mtu = wire::Mtu::k256, .psn_a = 0xFFFFFF - 100, .psn_b = 77, .timeout = 9},
+             {.depth = 16}, 1 << 17) {
     for (Side& side : sides_) {
-      side.host->set_patient(true);
+      side.host->set_patience(8);
       for (uint64_t i = 0; i < 4; ++i) post_receive(side, i);
     }
     send(sides_[0]);
@@ -111,17 +112,24 @@ TEST(Carried, NoneDoesWhereOneOfTheTwoCannot) {
 }
 
 TEST(Carried, EachMessageArrivesOnceWhateverTheNetworkDoes) {
-  Volley v({true, true});
-  for (const auto& [from, to] :
-       {std::pair{HostId{0}, HostId{1}}, std::pair{HostId{1}, HostId{0}}}) {
-    LinkFaults& f = v.pair.world.network().link(from, to);
-    f.loss = 0.05;
-    f.duplication = 0.05;
-    f.jitter = microseconds(20);
+  for (const double loss : {0.0, 0.02, 0.1}) {
+    for (const double duplication : {0.0, 0.1}) {
+      for (const Duration jitter : {nanoseconds(0), microseconds(1), microseconds(20)}) {
+        SCOPED_TRACE(testing::Message() << loss << ", " << duplication << ", " << jitter.ns);
+        Volley v({true, true});
+        for (const auto& [from, to] :
+             {std::pair{HostId{0}, HostId{1}}, std::pair{HostId{1}, HostId{0}}}) {
+          LinkFaults& f = v.pair.world.network().link(from, to);
+          f.loss = loss;
+          f.duplication = duplication;
+          f.jitter = jitter;
+        }
+        v.run();
+        EXPECT_GT(v.pair.counter_a(CounterId::acknowledgements_carried), kMessages / 4);
+        EXPECT_EQ(v.pair.counter_a(CounterId::probes_sent) != 0, loss != 0);
+      }
+    }
   }
-  v.run();
-  EXPECT_GT(v.pair.counter_a(CounterId::acknowledgements_carried), kMessages / 4);
-  EXPECT_GT(v.pair.counter_a(CounterId::probes_sent), 0u);
 }
 
 }  // namespace

@@ -379,6 +379,18 @@ TEST_F(EarlyRequestsTest, ForWhichThereIsNoRoomAreDroppedWithoutAWord) {
 // --- towards others: exactly what it always was, but for marks in answers to a loss, and in the
 // --- first acknowledgement -----------------------------------------------------------------------
 
+TEST_F(ResponderSelectiveTest, WhoeverDidNotHearWhatWeAreHearsItAgain) {
+  connect();
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
+  std::vector<uint8_t> marks;
+  for (const uint32_t psn : {500u, 501u, 500u, 501u}) {  // the first answer was lost, it seems
+    receive(request(Opcode::RcSendOnly, psn), pattern(64));
+    for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
+  }
+  const uint8_t can = our_marks().can;
+  EXPECT_EQ(marks, (std::vector<uint8_t>{can, 0, can, can}));
+}
+
 // A NIC that sends back what it finds in reserved bits, in whatever packet, is no Verbena.
 TEST_F(ResponderSelectiveTest, OurOwnMarksSentBackSayNothing) {
   for (int mark = 1; mark < 128; ++mark) {
@@ -454,14 +466,15 @@ TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInTheFirstAckAndAnswersToALossAn
     const bool sequence_nak = p->op.verb == wire::Verb::Ack && p->aeth.kind == AckKind::Nak;
     const bool repeated =
         p->op.verb == wire::Verb::ReadResponse && p->bth.psn.value() >= 502 && i > 6;
-    const bool marks = i == 0 || sequence_nak || repeated;
+    const bool copy_answered = i == 6;  // its first answer, the one that was marked, may be lost
+    const bool marks = i == 0 || sequence_nak || copy_answered || repeated;
     EXPECT_EQ(p->bth.mark, marks ? selective.our_marks().can : 0) << i;
     Bytes without = now[i];
     without[8] &= std::byte{0x80};
     EXPECT_EQ(before[i], without) << i;
     marked += p->bth.mark != 0 ? 1 : 0;
   }
-  EXPECT_EQ(marked, 4);
+  EXPECT_EQ(marked, 5);
 }
 
 }  // namespace
