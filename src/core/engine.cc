@@ -47,7 +47,7 @@ bool acknowledgement_behind(std::span<const wire::RxPacket> packets) {
 }  // namespace
 
 Engine::Engine(const EngineConfig& config)
-    : config_(config), state_(config.secret, config.selective_repeat) {
+    : config_(config), state_(config.secret, config.extensions) {
   // Not where those of a previous engine began.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));

@@ -24,7 +24,7 @@ struct EngineConfig {
   uint8_t slot = 1;     // the top byte of every QPN this engine gives out
   uint64_t secret = 0;  // keys derive from it
   uint32_t max_qps = 1u << 16;
-  bool selective_repeat = true;  // with peers that can, too; otherwise only what everybody can
+  bool extensions = true;  // to peers that can, too; otherwise only what everybody can
 };
 
 class Engine {

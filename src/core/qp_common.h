@@ -26,8 +26,8 @@ namespace verbena::core {
 
 // The engine's parts that queue pairs work on. Drained by the engine's owner after each turn.
 struct EngineState {
-  EngineState(uint64_t secret, bool selective)
-      : memory(secret), prng(secret ^ 0x5EED), selective_repeat(selective) {}
+  EngineState(uint64_t secret, bool with_extensions)
+      : memory(secret), prng(secret ^ 0x5EED), extensions(with_extensions) {}
   MemoryRegistry memory;
   wire::Exposure* exposure = nullptr;  // where queue pairs are shown; null: nowhere
   Counters counters;
@@ -39,11 +39,11 @@ struct EngineState {
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
-  bool alone = false;  // no other queue pair than the one at work has anything to send
-  UnackedPace pace;    // of all UD and UC queue pairs
-  PathHolds paths;     // of address handles
-  PacketPool held;     // of all RC and XRC queue pairs
-  const bool selective_repeat;
+  bool alone = false;     // no other queue pair than the one at work has anything to send
+  UnackedPace pace;       // of all UD and UC queue pairs
+  PathHolds paths;        // of address handles
+  PacketPool held;        // of all RC and XRC queue pairs
+  const bool extensions;  // of the protocol: core/selective_marks.h
 
   bool anything_to_tell() const {
     return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
@@ -85,10 +85,10 @@ struct QpCommon {
 
   // What we may put into packets, and what tells that the peer is a Verbena too; all 0: neither.
   SelectiveMarks our_marks() const {
-    return engine.selective_repeat ? marks_from(qpn, attr.dest_qpn) : SelectiveMarks{};
+    return engine.extensions ? marks_from(qpn, attr.dest_qpn) : SelectiveMarks{};
   }
   SelectiveMarks peer_marks() const {
-    return engine.selective_repeat ? marks_from(attr.dest_qpn, qpn) : SelectiveMarks{};
+    return engine.extensions ? marks_from(attr.dest_qpn, qpn) : SelectiveMarks{};
   }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }

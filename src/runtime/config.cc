@@ -53,9 +53,10 @@ DatapathChoice parse_datapath(const std::string& value, DatapathChoice otherwise
   return otherwise;
 }
 
-bool parse_steering(const std::string& value) {
+bool is_on(const char* name) {
+  const std::string value = text(name);
   if (value == "off") return false;
-  if (!value.empty() && value != "on") warn("VERBENA_STEERING", value, "use on or off");
+  if (!value.empty() && value != "on") warn(name, value, "use on or off");
   return true;
 }
 
@@ -76,7 +77,8 @@ Config read() {
   c.log_file = text("VERBENA_LOG_FILE");
   c.faults = text("VERBENA_FAULTS");
   c.pcap = text("VERBENA_PCAP");
-  c.steering = parse_steering(text("VERBENA_STEERING"));
+  c.steering = is_on("VERBENA_STEERING");
+  c.extensions = is_on("VERBENA_EXTENSIONS");
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
   number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",

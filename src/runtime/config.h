@@ -23,6 +23,9 @@ struct Config {
   uint32_t vendor_part_id = 1;  // VERBENA_VENDOR_PART_ID: for programs that do less for parts that
                                 // they have never heard of
   bool steering = true;  // VERBENA_STEERING: off where the kernel must not be given BPF programs
+  // VERBENA_EXTENSIONS: off where two Verbenas are to say no more to each other than to others, to
+  // read a capture, to try programs against what everybody can.
+  bool extensions = true;
   // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" waits awake for so long before it sleeps on a
   // completion channel, for programs that get many events a second; "event" sleeps at once.
   Duration awake_before_sleep{0};

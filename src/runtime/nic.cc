@@ -92,8 +92,8 @@ Status Nic::start() {
   add_shared_memory(std::move(udp));
   const Status decorated = decorate();
   if (!decorated.ok()) return decorated;
-  engine_ = std::make_unique<core::Engine>(
-      core::EngineConfig{.slot = directory_->slot(), .secret = random_secret()});
+  engine_ = std::make_unique<core::Engine>(core::EngineConfig{
+      .slot = directory_->slot(), .secret = random_secret(), .extensions = config().extensions});
 
   if (local_ != nullptr) engine_->expose_through(&local_->shared_memory().exposure());
 

@@ -32,12 +32,10 @@ class Host::Sink : public wire::PacketSink {
   size_t room_;
 };
 
-Host::Host(World& world, HostId id, uint64_t secret, bool selective_repeat)
+Host::Host(World& world, HostId id, uint64_t secret, bool extensions)
     : world_(world),
       id_(id),
-      engine_({.slot = static_cast<uint8_t>(id + 1),
-               .secret = secret,
-               .selective_repeat = selective_repeat}) {}
+      engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret, .extensions = extensions}) {}
 
 core::CompletionQueue& Host::create_cq(uint32_t capacity) {
   cqs_.push_back(std::make_unique<core::CompletionQueue>(capacity));

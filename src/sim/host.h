@@ -41,7 +41,7 @@ struct ConnectionShape {
 
 class Host {
  public:
-  Host(World& world, HostId id, uint64_t secret, bool selective_repeat);
+  Host(World& world, HostId id, uint64_t secret, bool extensions);
 
   HostId id() const { return id_; }
   wire::Gid gid() const { return Network::gid_of(id_); }

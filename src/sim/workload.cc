@@ -18,9 +18,9 @@ Workload::Workload(World& world, const WorkloadShape& shape, Report& report)
 }
 
 void Workload::add_place(HostId id) {
-  const bool selective_repeat = prng().below(4) != 0;
-  if (!selective_repeat) ++plain_hosts_;
-  Host& host = world_.add_host(selective_repeat);
+  const bool extensions = prng().below(4) != 0;
+  if (!extensions) ++plain_hosts_;
+  Host& host = world_.add_host(extensions);
   host.set_turn_room(pick<size_t>(prng(), {3, 16, 64}));
   host.set_patience(id % 2 == 0 ? 8 : 0);
   Place place;

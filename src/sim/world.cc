@@ -5,9 +5,9 @@
 
 namespace verbena::sim {
 
-Host& World::add_host(bool selective_repeat) {
+Host& World::add_host(bool extensions) {
   const auto id = static_cast<HostId>(hosts_.size());
-  hosts_.push_back(std::make_unique<Host>(*this, id, prng_.next(), selective_repeat));
+  hosts_.push_back(std::make_unique<Host>(*this, id, prng_.next(), extensions));
   return *hosts_.back();
 }
 

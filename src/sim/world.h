@@ -18,7 +18,7 @@ class World {
  public:
   explicit World(uint64_t seed) : prng_(seed), network_(prng_, trace_) {}
 
-  Host& add_host(bool selective_repeat = true);
+  Host& add_host(bool extensions = true);
   Host& host(HostId id) { return *hosts_[id]; }
   size_t host_count() const { return hosts_.size(); }
   Network& network() { return network_; }

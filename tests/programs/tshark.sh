@@ -64,6 +64,21 @@ for file in "$work"/*.pcap; do
   done
 done
 
+# And where they answer each other, an answer carries the acknowledgement, four bytes before its data.
+volley=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
+captured "SENDs that answer each other" "4 17" "${volley[@]}"
+for file in "$work"/*.pcap; do
+  [ -n "$(decode "$file" -Y 'infiniband.bth.opcode == 4 && infiniband.bth.reserved7 != 0 && udp.length == 128')" ] ||
+    fail "no answer carries an acknowledgement"
+done
+export VERBENA_EXTENSIONS=off
+captured "the same without extensions" "4 17" "${volley[@]}"
+unset VERBENA_EXTENSIONS
+for file in "$work"/*.pcap; do
+  [ -z "$(decode "$file" -Y 'infiniband.bth.reserved7 != 0 || (infiniband.bth.opcode == 4 && udp.length != 124)')" ] ||
+    fail "extensions are off, and there is something of them"
+done
+
 # One READ in detail: addresses, length and sequence numbers as tshark reads them.
 run_options=(--pcap "$work/%p.pcap")
 rm -f "$work"/*.pcap
