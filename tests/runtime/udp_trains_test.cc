@@ -60,6 +60,58 @@ TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
   }
 }
 
+// How many of our receiving sockets take datagrams one by one.
+int sockets_without_trains() {
+  constexpr int kGro = 104;  // UDP_GRO
+  int found = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in name{};
+    socklen_t bytes = sizeof name;
+    int joined = 0;
+    socklen_t size = sizeof joined;
+    const bool receives = ::getsockname(fd, reinterpret_cast<sockaddr*>(&name), &bytes) == 0 &&
+                          name.sin_family == AF_INET && ntohs(name.sin_port) == 4791 &&
+                          ::getsockopt(fd, IPPROTO_UDP, kGro, &joined, &size) == 0;
+    if (receives && joined == 0) ++found;
+  }
+  return found;
+}
+
+// Datagrams that come alone are read in a shorter way, trains in between and behind them whole.
+TEST_F(UdpPair, TrainsThatFollowDatagramsThatCameAloneArriveWhole) {
+  uint32_t psn = 0;
+  const auto arrived = [&] { return b.packets.size() >= psn; };
+  const auto send_alone = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      a.push(path, b.slot(), psn++, 64);
+      a.udp->flush();
+      ASSERT_TRUE(run({&a, &b}, arrived));
+      run({&b}, [looks = 0]() mutable { return ++looks > 2; });
+    }
+  };
+  for (int round = 0; round < 3; ++round) {
+    send_alone(300);
+    EXPECT_GT(sockets_without_trains(), 0) << round;
+    for (int i = 0; i < 40; ++i) a.push(path, b.slot(), psn++, 1024);
+    a.push(path, b.slot(), psn++, 100);
+    a.udp->flush();
+    ASSERT_TRUE(run({&a, &b}, arrived)) << b.packets.size();
+    EXPECT_EQ(sockets_without_trains(), 0) << round;
+  }
+  for (uint32_t i = 0; i < psn; ++i) {
+    ASSERT_EQ(b.psn(i), i);
+    ASSERT_TRUE(b.intact(i));
+  }
+  EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
+  // Whoever wants to know what control messages tell gets it from now on.
+  send_alone(600);
+  EXPECT_GT(sockets_without_trains(), 0);
+  b.udp->report_ip_headers();
+  EXPECT_EQ(sockets_without_trains(), 0);
+  send_alone(1200);
+  EXPECT_EQ(sockets_without_trains(), 0);
+}
+
 // The second batch of long trains and all that follow leave without being copied, where the kernel
 // can; more of them than the memory for it holds.
 TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {

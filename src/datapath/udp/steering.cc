@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "datapath/no_cancel.h"
 #include "datapath/udp/steering_program.h"
 #include "datapath/udp/udp_socket.h"
 #include "wire/icrc.h"
@@ -99,6 +100,7 @@ bool Steering::take_probe(std::span<const std::byte> datagram, const wire::Gid& 
   if (!std::equal(expected.begin(), expected.end(), datagram.begin())) return false;
   if (source != address_.gid) return true;  // someone outside plays with us
 
+  const NoCancel no_cancel;
   const uint8_t asker = load_u8(datagram.data() + kProbeSlotOffset);
   const uint16_t index = load_be16(datagram.data() + kProbeIndexOffset);
   const uint32_t round = load_be32(datagram.data() + kProbeRoundOffset);

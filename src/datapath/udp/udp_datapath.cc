@@ -49,9 +49,13 @@ Status UdpDatapath::listen(const wire::Gid& source) {
 
 void UdpDatapath::report_ip_headers() {
   if (std::exchange(reports_ip_headers_, true)) return;
-  for (const auto& endpoint : endpoints_) {
-    datapath::report_ip_headers(endpoint->receive_fd.get(), endpoint->address);
-  }
+  for (const auto& endpoint : endpoints_) report_ip_headers(*endpoint);
+}
+
+// In control messages, which a socket that is read by recvfrom has no room for.
+void UdpDatapath::report_ip_headers(UdpEndpoint& endpoint) {
+  follow(endpoint.lone.give_up(), endpoint.receive_fd.get());
+  datapath::report_ip_headers(endpoint.receive_fd.get(), endpoint.address);
 }
 
 void UdpDatapath::hear_absences(bool on) {
@@ -92,7 +96,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto receive = open_receive_socket(address, options_);
   if (!receive.ok()) return receive.error();
   endpoint->receive_fd = std::move(receive.value());
-  if (reports_ip_headers_) datapath::report_ip_headers(endpoint->receive_fd.get(), address);
+  if (reports_ip_headers_) report_ip_headers(*endpoint);
   endpoint->hardware_segments = segments_in_hardware(interface_index_);
   endpoint->steering =
       std::make_unique<Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
@@ -132,6 +136,7 @@ Status UdpDatapath::join(const wire::Gid& group) {
   UdpEndpoint& endpoint = *endpoints_[number];
   endpoint.address = address;
   endpoint.is_group = true;
+  (void)endpoint.lone.give_up();  // datagrams of groups never come as trains
   endpoint.receive_fd = std::move(fd.value());
   watch(epoll_.get(), endpoint.receive_fd.get(), number);
   return {};

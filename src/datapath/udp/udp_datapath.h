@@ -86,6 +86,7 @@ class UdpDatapath final : public Datapath {
  private:
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
   void hear_absences(UdpEndpoint& endpoint);
+  static void report_ip_headers(UdpEndpoint& endpoint);
   Steering* steering_of(const wire::Gid& address);
   Forwarded count_forwarded(Forwarded outcome, const wire::RxMeta& meta);
   UdpEndpoint* group_endpoint(const wire::Gid& group);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "datapath/udp/lent_memory.h"
+#include "datapath/udp/lone_datagrams.h"
 #include "datapath/udp/steering.h"
 #include "datapath/udp/udp_socket.h"
 #include "wire/icrc.h"
@@ -38,6 +39,7 @@ struct UdpEndpoint {
   LocalAddress address;
   bool is_group = false;
   UniqueFd receive_fd;
+  LoneDatagrams lone;  // how that is read
   SendSocket send;
   bool hardware_segments = false;  // see egress.h
   bool kernel_segments = true;     // until a send shows that this kernel cannot

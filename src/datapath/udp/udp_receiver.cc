@@ -105,6 +105,16 @@ struct UdpReceiver::Messages {
     const long n = ::syscall(SYS_recvmmsg, fd, headers.data(), asked, MSG_DONTWAIT, nullptr);
     return static_cast<size_t>(std::max(0L, n));
   }
+  // The same of one datagram in a socket in which there are no trains.
+  size_t read_datagram(int fd) {
+    msghdr& m = headers[0].msg_hdr;
+    const long length = ::syscall(SYS_recvfrom, fd, parts[0].iov_base, parts[0].iov_len,
+                                  MSG_DONTWAIT, m.msg_name, &m.msg_namelen);
+    if (length < 0) return 0;
+    headers[0].msg_len = static_cast<unsigned>(length);
+    m.msg_controllen = 0;
+    return 1;
+  }
   // The kernel overwrote the sizes of those it filled.
   void reset(size_t i) {
     headers[i].msg_hdr.msg_namelen = sizeof senders[i];
@@ -156,17 +166,22 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
 }
 
 void UdpReceiver::read(UdpEndpoint& endpoint) {
-  const size_t n = messages_->read(endpoint.receive_fd.get(), trains_asked_);
-  if (n < trains_asked_ && endpoint.steering) endpoint.steering->on_drained();
+  const int fd = endpoint.receive_fd.get();
+  const bool alone = endpoint.lone.alone();
+  const size_t asked = alone ? 1 : trains_asked_;
+  const size_t n = alone ? messages_->read_datagram(fd) : messages_->read(fd, asked);
+  if (n < asked && endpoint.steering) endpoint.steering->on_drained();
   // Asking for more than there is costs a futile look into the socket each time: that is what a
   // message that comes alone would wait for.
-  trains_asked_ =
-      n == trains_asked_ ? std::min(2 * n, kTrains) : std::max({n, trains_asked_ / 2, size_t{1}});
-  if (n == 0) return;
-  const NoCancel no_cancel;
+  trains_asked_ = n == asked ? std::min(2 * n, kTrains) : std::max({n, asked / 2, size_t{1}});
+  const uint64_t before = counters_.packets_received;
   for (size_t i = 0; i < n; ++i) {
     take_train(endpoint, i);
     messages_->reset(i);
+  }
+  // Of several endpoints none is looked at in vain, which is where it would gain.
+  if (endpoints_.size() == 1 || endpoint.lone.begun()) {
+    follow(endpoint.lone.after_read(n, counters_.packets_received - before), fd);
   }
 }
 
@@ -236,6 +251,7 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
 
 void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes,
                           size_t stride, const wire::RxMeta& meta) {
+  const NoCancel no_cancel;
   const uint64_t packets = (bytes.size() + stride - 1) / stride;
   if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride)) ==
       Forwarded::Yes) {

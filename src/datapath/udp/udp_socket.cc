@@ -187,6 +187,11 @@ void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, 
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS, hop_limit);
 }
 
+void follow(LoneDatagrams::Change change, int fd) {
+  using enum LoneDatagrams::Change;
+  if (change != None) set(fd, IPPROTO_UDP, UDP_GRO, change == ToTrains ? 1 : 0);
+}
+
 uint32_t kernel_drops(int fd) {
   uint32_t info[SK_MEMINFO_VARS] = {};
   socklen_t bytes = sizeof info;

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "datapath/udp/lone_datagrams.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_options.h"
 #include "datapath/udp/unique_fd.h"
@@ -63,6 +64,10 @@ bool send_groups_through(int fd, const LocalAddress& address, uint32_t interface
 
 // Has the kernel tell traffic class and hop limit of every packet.
 void report_ip_headers(int fd, const LocalAddress& address);
+
+// Tells the kernel whether datagrams may arrive as one train (GRO). What is in the socket stays as
+// it is.
+void follow(LoneDatagrams::Change change, int fd);
 
 // How often the kernel had to drop a datagram because the socket's buffer was full.
 uint32_t kernel_drops(int fd);

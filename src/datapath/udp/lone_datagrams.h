@@ -1,0 +1,70 @@
+// LoneDatagrams: whether a socket is read for trains or for datagrams that come one by one. The
+// stride of a train comes in a control message, for which it takes recvmsg; recvfrom is quicker by
+// a quarter, whether something is there or not, and that is what a program waits for that spins
+// for the next answer. So once datagrams have come alone for a while, the kernel is told to cut
+// trains itself; and when they come close together, to leave them whole again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::datapath {
+
+class LoneDatagrams {
+ public:
+  static constexpr uint32_t kStreak = 64;
+  static constexpr uint32_t kLongestStreak = 64 * 1024;
+  static constexpr uint32_t kCloseTogether = 4;
+
+  // What the kernel has to be told.
+  enum class Change : uint8_t { None, ToTrains, ToDatagrams };
+
+  // No train lies in the socket: it may be read by recvfrom. Should one that the kernel had under
+  // way when it was told get there all the same, then its ICRC will be wrong, and it is lost.
+  bool alone() const { return state_ == State::Alone; }
+
+  bool begun() const { return state_ != State::Trains; }
+
+  // What a read brought; no trains: nothing was there.
+  Change after_read(size_t trains, size_t datagrams) {
+    if (trains == 0) {
+      close_together_ = 0;
+      if (state_ == State::Draining) state_ = State::Alone;
+      return Change::None;
+    }
+    const bool one = trains == 1 && datagrams <= 1;
+    if (state_ == State::Trains) {
+      streak_ = one ? streak_ + 1 : 0;
+      if (streak_ < wanted_) return Change::None;
+      state_ = State::Draining;
+      streak_ = close_together_ = 0;
+      return Change::ToDatagrams;
+    }
+    if (++streak_ == wanted_) wanted_ = kStreak;  // it was worth it
+    return one && ++close_together_ < kCloseTogether ? Change::None : leave();
+  }
+
+  // For good: datagrams are wanted with all that control messages tell of them.
+  Change give_up() {
+    wanted_ = UINT32_MAX;
+    return state_ == State::Trains ? Change::None : leave();
+  }
+
+ private:
+  enum class State : uint8_t { Trains, Draining, Alone };
+
+  // The next time it takes a longer streak.
+  Change leave() {
+    if (wanted_ < kLongestStreak) wanted_ *= 2;
+    state_ = State::Trains;
+    streak_ = close_together_ = 0;
+    return Change::ToTrains;
+  }
+
+  State state_ = State::Trains;
+  uint32_t wanted_ = kStreak;
+  uint32_t streak_ = 0;          // datagrams that came alone; then, that came since
+  uint32_t close_together_ = 0;  // with no look in vain between them
+};
+
+}  // namespace verbena::datapath

@@ -1,0 +1,97 @@
+// When a socket is read for datagrams that come alone, and when for trains.
+#include "datapath/udp/lone_datagrams.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::datapath {
+namespace {
+
+using Change = LoneDatagrams::Change;
+constexpr uint32_t kStreak = LoneDatagrams::kStreak;
+
+// Datagrams that come alone, each after a look in vain; how many until there is a change.
+uint32_t until_change(LoneDatagrams& lone, Change wanted) {
+  for (uint32_t n = 1; n <= 4 * LoneDatagrams::kLongestStreak; ++n) {
+    EXPECT_EQ(lone.after_read(0, 0), Change::None);
+    const Change change = lone.after_read(1, 1);
+    if (change == Change::None) continue;
+    EXPECT_EQ(change, wanted);
+    return n;
+  }
+  return 0;
+}
+
+void begin(LoneDatagrams& lone) {
+  ASSERT_NE(until_change(lone, Change::ToDatagrams), 0u);
+  ASSERT_FALSE(lone.alone());
+  lone.after_read(0, 0);
+  ASSERT_TRUE(lone.alone());
+}
+
+TEST(LoneDatagrams, AStreakBeginsItAndTheFirstLookInVainCompletesIt) {
+  LoneDatagrams lone;
+  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
+  EXPECT_TRUE(lone.begun());
+  EXPECT_EQ(lone.after_read(1, 1), Change::None);
+  EXPECT_FALSE(lone.alone());  // a train may still lie in the socket
+  lone.after_read(0, 0);
+  EXPECT_TRUE(lone.alone());
+  EXPECT_EQ(until_change(lone, Change::ToTrains), 0u);  // as long as they come alone
+}
+
+TEST(LoneDatagrams, ATrainOrSeveralAtOnceEndAStreak) {
+  LoneDatagrams lone;
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (uint32_t i = 1; i < kStreak; ++i) EXPECT_EQ(lone.after_read(1, 1), Change::None);
+    EXPECT_EQ(round % 2 == 0 ? lone.after_read(1, 2) : lone.after_read(2, 2), Change::None);
+  }
+  EXPECT_FALSE(lone.begun());
+}
+
+TEST(LoneDatagrams, ATrainBeforeTheSocketWasEmptyGoesBackAtOnce) {
+  LoneDatagrams lone;
+  ASSERT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
+  EXPECT_EQ(lone.after_read(1, 16), Change::ToTrains);
+  EXPECT_FALSE(lone.begun());
+}
+
+TEST(LoneDatagrams, SomeCloseTogetherGoBackAndItTakesLongerTheNextTime) {
+  LoneDatagrams lone;
+  for (uint32_t wanted = 2 * kStreak; wanted <= LoneDatagrams::kLongestStreak; wanted *= 2) {
+    begin(lone);
+    for (uint32_t i = 1; i < LoneDatagrams::kCloseTogether; ++i) {
+      EXPECT_EQ(lone.after_read(1, 1), Change::None);
+    }
+    EXPECT_EQ(lone.after_read(1, 1), Change::ToTrains);
+    EXPECT_FALSE(lone.begun());
+    LoneDatagrams copy = lone;
+    EXPECT_EQ(until_change(copy, Change::ToDatagrams), wanted);
+  }
+}
+
+TEST(LoneDatagrams, OnceItWasWorthItItIsBegunAsSoonAsAtFirst) {
+  LoneDatagrams lone;
+  begin(lone);
+  for (uint32_t i = 0; i < LoneDatagrams::kCloseTogether; ++i) lone.after_read(1, 1);
+  begin(lone);
+  for (uint32_t i = 0; i < 2 * kStreak; ++i) {
+    lone.after_read(0, 0);
+    EXPECT_EQ(lone.after_read(1, 1), Change::None);
+  }
+  lone.after_read(0, 0);
+  for (uint32_t i = 0; i < LoneDatagrams::kCloseTogether; ++i) lone.after_read(1, 1);
+  EXPECT_EQ(until_change(lone, Change::ToDatagrams), 2 * kStreak);
+}
+
+TEST(LoneDatagrams, GivenUpItNeverBeginsAgain) {
+  LoneDatagrams lone;
+  EXPECT_EQ(lone.give_up(), Change::None);
+  EXPECT_EQ(until_change(lone, Change::ToDatagrams), 0u);
+  LoneDatagrams begun;
+  begin(begun);
+  EXPECT_EQ(begun.give_up(), Change::ToTrains);
+  EXPECT_EQ(until_change(begun, Change::ToDatagrams), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::datapath
