@@ -66,7 +66,7 @@ struct QpCommon {
   QpAttributes attr;
   PeerWindow* window = nullptr;
   bool urgent = false;  // the sending side has a packet that must not wait for the window
-  // An acknowledgement that is due: a request that leaves alone may take it, and leaves none here.
+  // An acknowledgement for the next request to take; it leaves none here.
   std::optional<wire::Psn> to_carry{};
   std::optional<QpFailure> failure;
 

@@ -20,6 +20,8 @@ class SendSide {
 
   // Sends what may be sent, at most `budget` packets. Returns how many.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
+  // What it sends next, if that is not held up, takes the acknowledgement in QpCommon::to_carry.
+  virtual bool will_carry() const { return false; }
   // Whether transmit() would find something to do.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;

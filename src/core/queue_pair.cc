@@ -268,6 +268,8 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
     if (p.bth.mark != 0 && common_.type == QpType::Rc) take_carried(p, now);
     if (!takes_packets()) [[unlikely]]
       return common_.count(CounterId::qp_not_ready);
+    if (!p.in_front.empty()) [[unlikely]]
+      return common_.count(CounterId::malformed_packets);
     responder_->on_request(p, meta);
   }
   settle();
@@ -275,9 +277,11 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
 
 // The acknowledgement comes first: who is answered is to know before that its message arrived.
 void QueuePair::take_carried(wire::Packet& p, Instant now) {
-  if (p.bth.mark != common_.peer_marks().carries || p.payload.size() < kCarriedBytes) return;
-  const wire::Psn last(load_be32(p.payload.data()) & 0xFFFFFF);
-  p.payload = p.payload.subspan(kCarriedBytes);
+  if (p.bth.mark != common_.peer_marks().carries) return;
+  std::span<const std::byte>& carrier = p.in_front.empty() ? p.payload : p.in_front;
+  if (carrier.size() < kCarriedBytes) return;
+  const wire::Psn last(load_be32(carrier.data()) & 0xFFFFFF);
+  carrier = carrier.subspan(kCarriedBytes);
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
   requester_->on_carried(last, now);
   check_drained();
@@ -338,17 +342,18 @@ void QueuePair::on_deadline(Instant now) {
 // acknowledgement is to reach the peer before what we say to its message. On the wire, that of a
 // queue pair which is alone is last all the same, being short, so that it can end the train that a
 // request began: the peer takes it first (Engine::on_packets). Those of several make a train. A
-// peer that is a Verbena too finds it inside a request that leaves alone.
+// peer that is a Verbena too finds it inside a request that leaves alone, whichever way that goes.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
   const bool alone = common_.engine.alone;
   uint32_t sent = responder_->send_answers(sink, budget, !alone && on_wire);
-  const bool ack_last = alone && on_wire;
-  if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
-  const bool may_carry = ack_last && turn.requests && config_.type == QpType::Rc;
-  if (may_carry) common_.to_carry = responder_->acknowledgement_to_carry();
+  if (alone && turn.requests && requester_->will_carry()) {
+    common_.to_carry = responder_->acknowledgement_to_carry();
+  }
   const bool to_carry = common_.to_carry.has_value();
+  const bool ack_last = (alone && on_wire) || to_carry;
+  if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
   settle();

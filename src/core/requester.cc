@@ -316,9 +316,12 @@ void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& 
 
 // A message that leaves alone, and whose peer understands. Of several packets each would have to be
 // as long as the others to leave with them; there the acknowledgement is better off behind them.
-bool Requester::may_carry(const wire::Packet& p, uint32_t bytes) const {
-  return p.last && p.in_window && peer_selective_ && p.bth.psn == unacked_ &&
-         bytes + kCarriedBytes <= p.cut_bytes;
+bool Requester::will_carry() const {
+  if (!peer_selective_ || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
+  const SendWqe& wqe = queue_.at(cursor_);
+  // What is done without the peer, or taken back for that, is a word that the peer does not hear.
+  const bool goes_unheard = qp_.window->in_memory() && may_go_direct(wqe);
+  return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() && !goes_unheard;
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
@@ -354,7 +357,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.window->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
-  if (qp_.to_carry && first && may_carry(p, bytes)) {
+  if (qp_.to_carry) {
     p.carried = std::exchange(qp_.to_carry, std::nullopt);
     p.bth.mark = qp_.our_marks().carries;
     qp_.count(CounterId::acknowledgements_carried);

@@ -26,6 +26,7 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  bool will_carry() const override;
   uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
@@ -96,7 +97,6 @@ class Requester final : public SendSide {
   void advance_cursor(uint32_t packets);
   void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
-  bool may_carry(const wire::Packet& packet, uint32_t bytes) const;
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
                            bool ask_for_ack);
   Piece piece_at(Place at) const;

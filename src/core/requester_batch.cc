@@ -12,8 +12,6 @@
 namespace verbena::core {
 namespace {
 
-bool is_message(SendOp op) { return !is_local(op) && !is_read_or_atomic(op); }
-
 // Packets of one kind are of one size, as long as messages are of one kind.
 enum class Kind : uint8_t { First, Full, Rest };
 constexpr std::array kKinds = {Kind::First, Kind::Full, Kind::Rest};

@@ -44,6 +44,8 @@ constexpr bool is_atomic(SendOp op) { return op == SendOp::CompareSwap || op == 
 constexpr bool is_local(SendOp op) {
   return op == SendOp::LocalInvalidate || op == SendOp::BindWindow;
 }
+// SEND or WRITE of whatever kind: gives data, and is acknowledged.
+constexpr bool is_message(SendOp op) { return !is_local(op) && !is_read_or_atomic(op); }
 const char* name_of(SendOp op);
 // Acknowledges nothing, repeats nothing.
 constexpr bool is_unreliable(QpType type) { return type == QpType::Uc || type == QpType::Ud; }

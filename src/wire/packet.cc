@@ -2,6 +2,8 @@
 // AtomicETH or AETH, then the rest.
 #include "wire/packet.h"
 
+#include <utility>
+
 namespace verbena::wire {
 
 namespace {
@@ -57,10 +59,8 @@ bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError*
   if (p.op.header_bytes != kBthBytes) load_extensions(p, bytes.data() + kBthBytes);
 
   p.payload = bytes.subspan(p.op.header_bytes);
-  if (!apart.empty()) {
-    if (!p.payload.empty()) return reject(ParseError::BadPadding);
-    p.payload = apart;
-  }
+  p.in_front = {};
+  if (!apart.empty()) p.in_front = std::exchange(p.payload, apart);
   if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
     return reject(ParseError::BadPadding);
   }

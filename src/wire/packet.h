@@ -23,13 +23,14 @@ struct Packet {
   Aeth aeth;              // valid when op.has_aeth
   AtomicEth atomic;       // valid when op.has_atomic_eth
   uint64_t original = 0;  // AtomicAckETH: what memory held before; valid when op.has_atomic_ack_eth
-  uint32_t immediate = 0;              // host order; valid when op.has_immediate
-  uint32_t invalidate_rkey = 0;        // valid when op.has_invalidate
-  std::span<const std::byte> payload;  // without padding
-  uint32_t cut_bytes = 0;              // as RxPacket says
-  bool in_window = false;              // as TxPacket says
-  bool last = false;                   // the same
-  std::optional<Psn> carried;          // sent only: an acknowledgement, between headers and payload
+  uint32_t immediate = 0;               // host order; valid when op.has_immediate
+  uint32_t invalidate_rkey = 0;         // valid when op.has_invalidate
+  std::span<const std::byte> payload;   // without padding
+  std::span<const std::byte> in_front;  // between headers and payload, where these lie apart
+  uint32_t cut_bytes = 0;               // as RxPacket says
+  bool in_window = false;               // as TxPacket says
+  bool last = false;                    // the same
+  std::optional<Psn> carried;  // sent only: an acknowledgement, between headers and payload
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
   static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {

@@ -157,11 +157,50 @@ TEST_F(CarriedTest, APacketThatIsFullTakesNothingAlong) {
   }
 }
 
-TEST_F(CarriedTest, ThroughMemoryItIsAWordOfItsOwn) {
+TEST_F(CarriedTest, ThroughMemoryToo) {
   get_acquainted({.path_packet_bytes = 65536});
   owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Send, 1, 1000).ok());
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
+}
+
+// It may be taken back before the peer has seen it, and be done without the peer.
+TEST_F(CarriedTest, AWriteThroughMemoryLeavesItBehind) {
+  get_acquainted({.path_packet_bytes = 65536});
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
+}
+
+TEST_F(CarriedTest, ItIsFoundInFrontOfPayloadThatLiesApart) {
+  get_acquainted();
+  ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+  ASSERT_TRUE(post_receive(93, 256, 2048).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
-  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcSendOnly}));
+  transmit();
+  wire::Packet p = request(Opcode::RcSendOnly, 501);
+  const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
+  const auto receive_apart = [&](uint8_t mark, size_t in_front, const Bytes& payload) {
+    p.bth.mark = mark;
+    Bytes bytes(wire::kMaxHeaderBytes);
+    bytes.resize(wire::store_headers(p, bytes.data()));
+    bytes.resize(bytes.size() + in_front);
+    if (in_front != 0) store_be32(&bytes[wire::kBthBytes], 101);
+    const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .apart = payload};
+    engine_.on_packets({&rx, 1}, now_);
+  };
+  receive_apart(peer_marks().wants, 4, pattern(8, 3));  // what is that?
+  receive_apart(0, 4, pattern(8, 3));
+  receive_apart(peer_marks().carries, 8, pattern(8, 3));
+  EXPECT_EQ(counter(CounterId::malformed_packets), 3u);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));  // that much the last one could say
+  receive_apart(peer_marks().carries, 4, pattern(8, 4));
+  expect_at(1024, pattern(8, 4));
+  p.bth.psn = wire::Psn(502);
+  receive_apart(peer_marks().carries, 0, pattern(8, 5));  // then it is before the payload
+  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
+  EXPECT_TRUE(std::ranges::equal(std::span(memory_).subspan(2048, 4),
+                                 std::span<const std::byte>(pattern(8, 5)).subspan(4)));
 }
 
 TEST_F(CarriedTest, WhatIsNotInOrderIsSaidInAPacket) {
