@@ -89,14 +89,18 @@ TEST_F(UdpPair, TrainsThatFollowDatagramsThatCameAloneArriveWhole) {
       run({&b}, [looks = 0]() mutable { return ++looks > 2; });
     }
   };
+  // Probes of steering may come close together and be in the way of a streak.
+  const auto send_until_read_alone = [&] {
+    for (int i = 0; i < 100 && sockets_without_trains() == 0; ++i) send_alone(100);
+    EXPECT_GT(sockets_without_trains(), 0);
+  };
   for (int round = 0; round < 3; ++round) {
-    send_alone(300);
-    EXPECT_GT(sockets_without_trains(), 0) << round;
+    send_until_read_alone();
     for (int i = 0; i < 40; ++i) a.push(path, b.slot(), psn++, 1024);
     a.push(path, b.slot(), psn++, 100);
     a.udp->flush();
     ASSERT_TRUE(run({&a, &b}, arrived)) << b.packets.size();
-    EXPECT_EQ(sockets_without_trains(), 0) << round;
+    EXPECT_EQ(sockets_without_trains(), 0);
   }
   for (uint32_t i = 0; i < psn; ++i) {
     ASSERT_EQ(b.psn(i), i);
@@ -104,8 +108,7 @@ TEST_F(UdpPair, TrainsThatFollowDatagramsThatCameAloneArriveWhole) {
   }
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
   // Whoever wants to know what control messages tell gets it from now on.
-  send_alone(600);
-  EXPECT_GT(sockets_without_trains(), 0);
+  send_until_read_alone();
   b.udp->report_ip_headers();
   EXPECT_EQ(sockets_without_trains(), 0);
   send_alone(1200);
