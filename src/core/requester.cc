@@ -320,7 +320,7 @@ bool Requester::will_carry() const {
   if (!peer_selective_ || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
   const SendWqe& wqe = queue_.at(cursor_);
   // What is done without the peer, or taken back for that, is a word that the peer does not hear.
-  const bool goes_unheard = qp_.window->in_memory() && may_go_direct(wqe);
+  const bool goes_unheard = qp_.window->in_memory() && wqe.op == SendOp::Write;
   return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() && !goes_unheard;
 }
 

@@ -5,6 +5,7 @@
 // trains itself; and when they come close together, to leave them whole again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,7 +35,7 @@ class LoneDatagrams {
     }
     const bool one = trains == 1 && datagrams <= 1;
     if (state_ == State::Trains) {
-      streak_ = one ? streak_ + 1 : 0;
+      streak_ = one ? std::min(streak_ + 1, kLongestStreak) : 0;  // never what giving up wants
       if (streak_ < wanted_) return Change::None;
       state_ = State::Draining;
       streak_ = close_together_ = 0;

@@ -1,0 +1,275 @@
+// Ways in which an acknowledgement inside a request might get lost.
+#include "base/bytes.h"
+#include "tests/unit/core/engine_support.h"
+#include "wire/one_sided.h"
+
+namespace verbena::core {
+namespace {
+
+using wire::AckKind;
+using wire::Opcode;
+using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+
+// A way through memory from which what was not read is taken back.
+class MemorySink final : public RecordingSink {
+ public:
+  MemorySink() : RecordingSink(10000) {}
+  bool full(wire::PathId) const override { return way_full; }
+  bool peer_sleeps(wire::PathId) const override { return asleep; }
+  bool take_back(const wire::Unread& r) override {
+    taken_back += r.packets;
+    return true;
+  }
+  bool way_full = false;
+  bool asleep = false;
+  uint32_t taken_back = 0;
+};
+
+class CarriedReview : public EngineTest {
+ public:
+  void get_acquainted(const TestShape& shape = {}) {
+    connect(shape);
+    ASSERT_TRUE(post_receive(90, 256).ok());
+    receive(request(Opcode::RcSendOnly, shape.rq_psn), pattern(8));
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+    ASSERT_TRUE(post(SendOp::Send, 91, 8).ok());
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
+    wire::Packet ack = request(Opcode::RcAck, shape.sq_psn);
+    ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
+    ack.bth.mark = peer_marks().can;
+    receive(ack);
+    ASSERT_EQ(completions().size(), 2u);
+  }
+  void owe(uint32_t psn = 501) {
+    ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+    wire::Packet p = request(Opcode::RcSendOnly, psn);
+    p.bth.mark = peer_marks().wants;
+    receive(p, pattern(8));
+    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  }
+  std::vector<Opcode> turn() {
+    sink_.sent.clear();
+    engine_.poll_transmit(sink_, now_);
+    std::vector<Opcode> sent;
+    for (const Sent& s : sink_.sent) sent.push_back(s.opcode());
+    return sent;
+  }
+  bool said_in(const std::vector<Sent>& sent) {
+    return std::ranges::any_of(sent, [&](const Sent& s) {
+      return s.opcode() == Opcode::RcAck || s.packet.bth.mark == our_marks().carries;
+    });
+  }
+  MemorySink sink_;
+};
+
+const TestShape kMemory{.path_packet_bytes = 65536};
+
+// Nothing of it can be done without the peer, but it can be taken back.
+TEST_F(CarriedReview, AWriteOfNothingThroughMemoryLeavesItBehind) {
+  get_acquainted(kMemory);
+  owe();
+  ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
+}
+
+TEST_F(CarriedReview, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
+  get_acquainted(kMemory);
+  owe();
+  ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
+  turn();
+  bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != our_marks().carries;
+  ASSERT_TRUE(next_deadline());
+  turn();
+  ASSERT_EQ(sink_.taken_back, 1u);
+  said |= said_in(sink_.sent);
+  EXPECT_TRUE(said) << "the peer never heard it";
+}
+
+// It was refused by itself while the way was full, and leaves by a packet.
+TEST_F(CarriedReview, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
+  get_acquainted(kMemory);
+  owe();
+  sink_.way_full = sink_.asleep = true;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  EXPECT_TRUE(turn().empty());
+  sink_.way_full = false;
+  ASSERT_TRUE(next_deadline());
+  turn();
+  ASSERT_FALSE(sink_.sent.empty());
+  bool said = false;
+  for (const Sent& s : sink_.sent) said |= s.opcode() == Opcode::RcAck;
+  sink_.asleep = false;
+  for (int i = 0; i < 3 && sink_.taken_back == 0; ++i) {
+    ASSERT_TRUE(next_deadline());
+    turn();
+  }
+  ASSERT_EQ(sink_.taken_back, 1u);
+  said |= said_in(sink_.sent);
+  EXPECT_TRUE(said) << "the peer never heard it";
+}
+
+// --- what is thought to be right
+// ------------------------------------------------------------------
+
+TEST_F(CarriedReview, Drained) {
+  get_acquainted();
+  owe();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  to_state(qp(), QpState::Sqd);
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+  to_state(qp(), QpState::Rts);
+  const auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+}
+
+TEST_F(CarriedReview, NoRoom) {
+  get_acquainted();
+  owe();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_TRUE(transmit(0).empty());
+  auto sent = transmit(1);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().carries);
+  EXPECT_TRUE(transmit().empty());
+}
+
+TEST_F(CarriedReview, Paced) {
+  get_acquainted();
+  engine_.set_rate_limit(qp(), 1000, 0, now_);
+  ASSERT_TRUE(post(SendOp::Send, 1, 200).ok());
+  transmit();
+  receive_ack(101);
+  completions();
+  owe();
+  ASSERT_TRUE(post(SendOp::Send, 2, 200).ok());
+  const auto sent = transmit();
+  EXPECT_TRUE(said_in(sent)) << sent.size();
+  for (int i = 0; i < 5; ++i) {
+    if (!next_deadline()) break;
+    for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.mark, our_marks().carries);
+  }
+}
+
+TEST_F(CarriedReview, Denied) {
+  get_acquainted();
+  owe();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+}
+
+TEST_F(CarriedReview, ZeroLengthBothWays) {
+  for (const uint32_t packet_bytes : {0u, 65536u}) {
+    get_acquainted({.path_packet_bytes = packet_bytes});
+    owe();
+    ASSERT_TRUE(post(SendOp::Send, 1, 0).ok());
+    const auto sent = transmit();
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].packet.payload.size(), 4u);
+    EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
+    ASSERT_TRUE(post_receive(93, 256, 1024).ok());
+    wire::Packet p = request(Opcode::RcSendOnly, 502);
+    p.bth.mark = peer_marks().carries;
+    Bytes b(4);
+    store_be32(b.data(), 101);
+    receive(p, b);
+    const auto done = poll();
+    ASSERT_EQ(done.size(), 2u);
+    EXPECT_EQ(done[0].wr_id, 1u);
+    EXPECT_EQ(done[1].byte_count, 0u);
+    engine_.destroy_qp(qp_, now_);
+  }
+}
+
+TEST_F(CarriedReview, NumbersComeRound) {
+  get_acquainted({.sq_psn = 0xFFFFFF, .rq_psn = 0xFFFFFE});
+  owe(0xFFFFFF);
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  auto sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0xFFFFFFu);
+  ASSERT_TRUE(post_receive(93, 256, 1024).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 0);
+  p.bth.mark = peer_marks().carries;
+  Bytes b(12);
+  store_be32(b.data(), 0xFF000000);  // PSN 0; what is above it does not count
+  receive(p, b);
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {93, WcStatus::Success}}));
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  sent = transmit();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0u);
+}
+
+TEST_F(CarriedReview, ResetForgetsWhoThePeerIs) {
+  get_acquainted();
+  owe();
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  transmit();
+  QpAttributes attr;
+  attr.state = QpState::Reset;
+  engine_.modify_qp(qp(), attr, qp_attr::kState, now_);
+  using namespace qp_attr;
+  attr = {};
+  attr.state = QpState::Init;
+  attr.port = 1;
+  attr.access = kRemoteWrite;
+  engine_.modify_qp(qp(), attr, kState | kPkeyIndex | kPort | kAccessFlags, now_);
+  attr.state = QpState::Rtr;
+  attr.address.is_global = true;
+  attr.address.destination = peer_gid_;
+  attr.source_gid = our_gid_;
+  attr.path_mtu = wire::Mtu::k256;
+  attr.dest_qpn = kPeerQpn;
+  attr.rq_psn = 500;
+  engine_.modify_qp(qp(), attr, kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn, now_);
+  ASSERT_TRUE(post_receive(93, 256, 1024).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 500);
+  p.bth.mark = peer_marks().carries;
+  receive(p, pattern(12));  // in RTR
+  const auto done = poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].byte_count, 8u);
+  attr.state = QpState::Rts;
+  attr.sq_psn = 100;
+  attr.timeout = 14;
+  attr.retry_count = 7;
+  engine_.modify_qp(qp(), attr, kState | kSqPsn | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic,
+                    now_);
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcSendOnly, Opcode::RcAck}));
+}
+
+// A READ of the peer's is answered before; and what it says of our own READ is not its answer.
+TEST_F(CarriedReview, ReadsOnBothSides) {
+  get_acquainted();
+  ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
+  transmit();
+  ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+  wire::Packet p = request(Opcode::RcSendOnly, 501);
+  p.bth.mark = peer_marks().carries;
+  Bytes b(12);
+  store_be32(b.data(), 101);
+  receive(p, b);
+  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcReadRequest, Opcode::RcAck}));
+}
+
+TEST_F(CarriedReview, WithImmediateAndInvalidate) {
+  for (const SendOp op : {SendOp::SendImm, SendOp::WriteImm, SendOp::SendInvalidate}) {
+    for (const uint32_t packet_bytes : {0u, 65536u}) {
+      get_acquainted({.path_packet_bytes = packet_bytes});
+      owe();
+      ASSERT_TRUE(post(op, 1, 5).ok());
+      const auto sent = transmit();
+      ASSERT_EQ(sent.size(), 1u);
+      EXPECT_EQ(sent[0].packet.payload.size(), 9u);
+      EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
+      engine_.destroy_qp(qp_, now_);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::core
