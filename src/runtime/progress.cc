@@ -449,6 +449,7 @@ void Nic::run_background() {
     const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
     if (activity != activity_seen) until = std::min(until, at + kActiveNap);
     activity_seen = activity;
+    if (watching_) udp_->rest();
     // Only who waits for the descriptor is woken through it.
     if (watching_ && local_ != nullptr && !local_->arm()) until = at;
     sleeping_until_ = until;

@@ -20,8 +20,8 @@ class LoneDatagrams {
   // What the kernel has to be told.
   enum class Change : uint8_t { None, ToTrains, ToDatagrams };
 
-  // No train lies in the socket: it may be read by recvfrom. Should one that the kernel had under
-  // way when it was told get there all the same, then its ICRC will be wrong, and it is lost.
+  // No train lies in the socket, nor did the kernel have one under way when it was told, which was
+  // long ago: it may be read by recvfrom.
   bool alone() const { return state_ == State::Alone; }
 
   bool begun() const { return state_ != State::Trains; }
@@ -30,7 +30,7 @@ class LoneDatagrams {
   Change after_read(size_t trains, size_t datagrams) {
     if (trains == 0) {
       close_together_ = 0;
-      if (state_ == State::Draining) state_ = State::Alone;
+      if (state_ == State::Draining && streak_ >= kStreak) state_ = State::Alone;
       return Change::None;
     }
     const bool one = trains == 1 && datagrams <= 1;
@@ -41,8 +41,17 @@ class LoneDatagrams {
       streak_ = close_together_ = 0;
       return Change::ToDatagrams;
     }
-    if (++streak_ == wanted_) wanted_ = kStreak;  // it was worth it
-    return one && ++close_together_ < kCloseTogether ? Change::None : leave();
+    if (++streak_ == kStreak + wanted_) wanted_ = kStreak;  // it was worth it
+    if (one && ++close_together_ < kCloseTogether) return Change::None;
+    if (wanted_ < kLongestStreak) wanted_ *= 2;  // before it is tried again
+    return leave();
+  }
+
+  // Nobody looks from now on until something is there. That may be much at once, of which the
+  // socket's buffer holds more in trains.
+  Change rest() {
+    streak_ = 0;
+    return state_ == State::Trains ? Change::None : leave();
   }
 
   // For good: datagrams are wanted with all that control messages tell of them.
@@ -54,9 +63,7 @@ class LoneDatagrams {
  private:
   enum class State : uint8_t { Trains, Draining, Alone };
 
-  // The next time it takes a longer streak.
   Change leave() {
-    if (wanted_ < kLongestStreak) wanted_ *= 2;
     state_ = State::Trains;
     streak_ = close_together_ = 0;
     return Change::ToTrains;

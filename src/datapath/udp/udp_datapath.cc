@@ -58,6 +58,12 @@ void UdpDatapath::report_ip_headers(UdpEndpoint& endpoint) {
   datapath::report_ip_headers(endpoint.receive_fd.get(), endpoint.address);
 }
 
+void UdpDatapath::rest() {
+  for (const auto& endpoint : endpoints_) {
+    follow(endpoint->lone.rest(), endpoint->receive_fd.get());
+  }
+}
+
 void UdpDatapath::hear_absences(bool on) {
   if (std::exchange(hears_absences_, on) == on) return;
   for (const auto& endpoint : endpoints_) {

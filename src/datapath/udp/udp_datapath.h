@@ -46,6 +46,8 @@ class UdpDatapath final : public Datapath {
   Status join(const wire::Gid& group);
   void leave(const wire::Gid& group);
 
+  // Nobody calls receive() from now on until wait_fd() says that something is there.
+  void rest();
   void report_ip_headers() override;
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;

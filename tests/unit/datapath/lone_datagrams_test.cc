@@ -23,20 +23,41 @@ uint32_t until_change(LoneDatagrams& lone, Change wanted) {
 
 void begin(LoneDatagrams& lone) {
   ASSERT_NE(until_change(lone, Change::ToDatagrams), 0u);
-  ASSERT_FALSE(lone.alone());
+  for (uint32_t i = 0; i < kStreak; ++i) {
+    lone.after_read(0, 0);
+    ASSERT_FALSE(lone.alone());
+    ASSERT_EQ(lone.after_read(1, 1), Change::None);
+  }
   lone.after_read(0, 0);
   ASSERT_TRUE(lone.alone());
 }
 
-TEST(LoneDatagrams, AStreakBeginsItAndTheFirstLookInVainCompletesIt) {
+TEST(LoneDatagrams, AStreakBeginsItAndAnotherOneCompletesIt) {
   LoneDatagrams lone;
   EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
   EXPECT_TRUE(lone.begun());
-  EXPECT_EQ(lone.after_read(1, 1), Change::None);
-  EXPECT_FALSE(lone.alone());  // a train may still lie in the socket
-  lone.after_read(0, 0);
-  EXPECT_TRUE(lone.alone());
-  EXPECT_EQ(until_change(lone, Change::ToTrains), 0u);  // as long as they come alone
+  EXPECT_FALSE(lone.alone());  // a train may still lie in the socket, or be on its way
+  LoneDatagrams another;
+  begin(another);
+  EXPECT_EQ(until_change(another, Change::ToTrains), 0u);  // as long as they come alone
+}
+
+TEST(LoneDatagrams, WhoRestsGoesBackAndBeginsAnewWithoutPrejudice) {
+  LoneDatagrams lone;
+  for (uint32_t i = 1; i < kStreak; ++i) lone.after_read(1, 1);
+  EXPECT_EQ(lone.rest(), Change::None);
+  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
+  EXPECT_EQ(lone.rest(), Change::ToTrains);
+  EXPECT_FALSE(lone.begun());
+  begin(lone);
+  EXPECT_EQ(lone.rest(), Change::ToTrains);
+  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
+}
+
+TEST(LoneDatagrams, ItLastsAsLongAsTheyComeAlone) {
+  LoneDatagrams lone;
+  begin(lone);
+  EXPECT_EQ(until_change(lone, Change::ToTrains), 0u);
 }
 
 TEST(LoneDatagrams, ATrainOrSeveralAtOnceEndAStreak) {

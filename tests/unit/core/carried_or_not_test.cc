@@ -25,7 +25,7 @@ class MemorySink final : public RecordingSink {
   uint32_t taken_back = 0;
 };
 
-class CarriedReview : public EngineTest {
+class CarriedOrNotTest : public EngineTest {
  public:
   void get_acquainted(const TestShape& shape = {}) {
     connect(shape);
@@ -65,14 +65,14 @@ class CarriedReview : public EngineTest {
 const TestShape kMemory{.path_packet_bytes = 65536};
 
 // Nothing of it can be done without the peer, but it can be taken back.
-TEST_F(CarriedReview, AWriteOfNothingThroughMemoryLeavesItBehind) {
+TEST_F(CarriedOrNotTest, AWriteOfNothingThroughMemoryLeavesItBehind) {
   get_acquainted(kMemory);
   owe();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
 }
 
-TEST_F(CarriedReview, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
+TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
   get_acquainted(kMemory);
   owe();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
@@ -86,7 +86,7 @@ TEST_F(CarriedReview, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
 }
 
 // It was refused by itself while the way was full, and leaves by a packet.
-TEST_F(CarriedReview, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
+TEST_F(CarriedOrNotTest, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
   get_acquainted(kMemory);
   owe();
   sink_.way_full = sink_.asleep = true;
@@ -108,10 +108,7 @@ TEST_F(CarriedReview, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
   EXPECT_TRUE(said) << "the peer never heard it";
 }
 
-// --- what is thought to be right
-// ------------------------------------------------------------------
-
-TEST_F(CarriedReview, Drained) {
+TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
   get_acquainted();
   owe();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -123,7 +120,7 @@ TEST_F(CarriedReview, Drained) {
   EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
 }
 
-TEST_F(CarriedReview, NoRoom) {
+TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
   get_acquainted();
   owe();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -134,7 +131,7 @@ TEST_F(CarriedReview, NoRoom) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(CarriedReview, Paced) {
+TEST_F(CarriedOrNotTest, WhatWaitsForItsPaceDoesNotKeepItBack) {
   get_acquainted();
   engine_.set_rate_limit(qp(), 1000, 0, now_);
   ASSERT_TRUE(post(SendOp::Send, 1, 200).ok());
@@ -151,7 +148,7 @@ TEST_F(CarriedReview, Paced) {
   }
 }
 
-TEST_F(CarriedReview, Denied) {
+TEST_F(CarriedOrNotTest, ARequestThatIsDeniedLeavesItBehind) {
   get_acquainted();
   owe();
   ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());
@@ -159,7 +156,7 @@ TEST_F(CarriedReview, Denied) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
 }
 
-TEST_F(CarriedReview, ZeroLengthBothWays) {
+TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
   for (const uint32_t packet_bytes : {0u, 65536u}) {
     get_acquainted({.path_packet_bytes = packet_bytes});
     owe();
@@ -182,7 +179,7 @@ TEST_F(CarriedReview, ZeroLengthBothWays) {
   }
 }
 
-TEST_F(CarriedReview, NumbersComeRound) {
+TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
   get_acquainted({.sq_psn = 0xFFFFFF, .rq_psn = 0xFFFFFE});
   owe(0xFFFFFF);
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -202,7 +199,7 @@ TEST_F(CarriedReview, NumbersComeRound) {
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0u);
 }
 
-TEST_F(CarriedReview, ResetForgetsWhoThePeerIs) {
+TEST_F(CarriedOrNotTest, ResetForgetsWhoThePeerIs) {
   get_acquainted();
   owe();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -242,7 +239,7 @@ TEST_F(CarriedReview, ResetForgetsWhoThePeerIs) {
 }
 
 // A READ of the peer's is answered before; and what it says of our own READ is not its answer.
-TEST_F(CarriedReview, ReadsOnBothSides) {
+TEST_F(CarriedOrNotTest, AReadOfOursThatIsUnansweredIsNotSkipped) {
   get_acquainted();
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   transmit();
@@ -256,7 +253,7 @@ TEST_F(CarriedReview, ReadsOnBothSides) {
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcReadRequest, Opcode::RcAck}));
 }
 
-TEST_F(CarriedReview, WithImmediateAndInvalidate) {
+TEST_F(CarriedOrNotTest, ItStandsBehindImmediateAndInvalidate) {
   for (const SendOp op : {SendOp::SendImm, SendOp::WriteImm, SendOp::SendInvalidate}) {
     for (const uint32_t packet_bytes : {0u, 65536u}) {
       get_acquainted({.path_packet_bytes = packet_bytes});
