@@ -249,8 +249,7 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner) {
   if (first != nullptr) return {};
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
-  transmit(clock_.now());  // an acknowledgement that a poller still owes must not die with the
-                           // queue pair
+  answer_what_came();
   engine_->destroy_qp(qp, clock_.now());
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
   return {};
@@ -457,7 +456,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   }
   const bool ends = (mask & core::qp_attr::kState) != 0 &&
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
-  if (ends) transmit(clock_.now());  // as in destroy_qp
+  if (ends) answer_what_came();
   engine_->modify_qp(qp, attr, mask, clock_.now());
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);

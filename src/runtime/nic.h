@@ -168,6 +168,7 @@ class Nic {
   void met_poller();
   void settle_debt(bool paid_by_reply);
   void transmit(Instant at);
+  void answer_what_came();
   void narrow_paths(Instant at);
   void log_notice();
   void deliver() {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "datapath/shm/hello.h"
@@ -204,6 +205,18 @@ TEST_F(NicTest, WhatAPollerOwesIsPaidWithoutIt) {
   }
   EXPECT_TRUE(nic_->destroy_qp(from.qp, nullptr).ok());
   EXPECT_TRUE(nic_->destroy_qp(to.qp, nullptr).ok());
+}
+
+// As by a NIC, which does not wait for a program that has seen enough.
+TEST_F(NicTest, WhatHadComeIsAcknowledgedBeforeItsQueuePairEnds) {
+  const core::Sge sge{a_.address(), 64, a_.key};
+  for (uint64_t i = 0; i < 100; ++i) {  // until the background thread leaves it to the poller
+    ASSERT_TRUE(post(a_, write(sge, i)).ok());
+    ASSERT_EQ(wait_polling(a_).status, core::WcStatus::Success);
+  }
+  ASSERT_TRUE(post(a_, write(sge, 100)).ok());
+  ASSERT_TRUE(nic_->destroy_qp(std::exchange(b_.qp, nullptr), nullptr).ok());
+  EXPECT_EQ(wait_polling(a_).status, core::WcStatus::Success);
 }
 
 TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
