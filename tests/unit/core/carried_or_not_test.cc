@@ -1,14 +1,12 @@
 // Ways in which an acknowledgement inside a request might get lost.
 #include "base/bytes.h"
-#include "tests/unit/core/engine_support.h"
+#include "tests/unit/core/carried_support.h"
 #include "wire/one_sided.h"
 
 namespace verbena::core {
 namespace {
 
-using wire::AckKind;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 // A way through memory from which what was not read is taken back.
 class MemorySink final : public RecordingSink {
@@ -25,28 +23,8 @@ class MemorySink final : public RecordingSink {
   uint32_t taken_back = 0;
 };
 
-class CarriedOrNotTest : public EngineTest {
+class CarriedOrNotTest : public AcquaintedTest {
  public:
-  void get_acquainted(const TestShape& shape = {}) {
-    connect(shape);
-    ASSERT_TRUE(post_receive(90, 256).ok());
-    receive(request(Opcode::RcSendOnly, shape.rq_psn), pattern(8));
-    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
-    ASSERT_TRUE(post(SendOp::Send, 91, 8).ok());
-    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
-    wire::Packet ack = request(Opcode::RcAck, shape.sq_psn);
-    ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    ack.bth.mark = peer_marks().can;
-    receive(ack);
-    ASSERT_EQ(completions().size(), 2u);
-  }
-  void owe(uint32_t psn = 501) {
-    ASSERT_TRUE(post_receive(92, 256, 1024).ok());
-    wire::Packet p = request(Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_marks().wants;
-    receive(p, pattern(8));
-    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
-  }
   std::vector<Opcode> turn() {
     sink_.sent.clear();
     engine_.poll_transmit(sink_, now_);
@@ -67,14 +45,14 @@ const TestShape kMemory{.path_packet_bytes = 65536};
 // Nothing of it can be done without the peer, but it can be taken back.
 TEST_F(CarriedOrNotTest, AWriteOfNothingThroughMemoryLeavesItBehind) {
   get_acquainted(kMemory);
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
 }
 
 TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
   get_acquainted(kMemory);
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   turn();
   bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != our_marks().carries;
@@ -88,7 +66,7 @@ TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
 // It was refused by itself while the way was full, and leaves by a packet.
 TEST_F(CarriedOrNotTest, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
   get_acquainted(kMemory);
-  owe();
+  owe_an_acknowledgement();
   sink_.way_full = sink_.asleep = true;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_TRUE(turn().empty());
@@ -110,7 +88,7 @@ TEST_F(CarriedOrNotTest, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
 
 TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
   get_acquainted();
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   to_state(qp(), QpState::Sqd);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
@@ -122,7 +100,7 @@ TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
 
 TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
   get_acquainted();
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(transmit(0).empty());
   auto sent = transmit(1);
@@ -138,7 +116,7 @@ TEST_F(CarriedOrNotTest, WhatWaitsForItsPaceDoesNotKeepItBack) {
   transmit();
   receive_ack(101);
   completions();
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Send, 2, 200).ok());
   const auto sent = transmit();
   EXPECT_TRUE(said_in(sent)) << sent.size();
@@ -150,7 +128,7 @@ TEST_F(CarriedOrNotTest, WhatWaitsForItsPaceDoesNotKeepItBack) {
 
 TEST_F(CarriedOrNotTest, ARequestThatIsDeniedLeavesItBehind) {
   get_acquainted();
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
@@ -159,7 +137,7 @@ TEST_F(CarriedOrNotTest, ARequestThatIsDeniedLeavesItBehind) {
 TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
   for (const uint32_t packet_bytes : {0u, 65536u}) {
     get_acquainted({.path_packet_bytes = packet_bytes});
-    owe();
+    owe_an_acknowledgement();
     ASSERT_TRUE(post(SendOp::Send, 1, 0).ok());
     const auto sent = transmit();
     ASSERT_EQ(sent.size(), 1u);
@@ -181,7 +159,7 @@ TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
 
 TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
   get_acquainted({.sq_psn = 0xFFFFFF, .rq_psn = 0xFFFFFE});
-  owe(0xFFFFFF);
+  owe_an_acknowledgement(0xFFFFFF);
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -201,7 +179,7 @@ TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
 
 TEST_F(CarriedOrNotTest, ResetForgetsWhoThePeerIs) {
   get_acquainted();
-  owe();
+  owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   QpAttributes attr;
@@ -257,7 +235,7 @@ TEST_F(CarriedOrNotTest, ItStandsBehindImmediateAndInvalidate) {
   for (const SendOp op : {SendOp::SendImm, SendOp::WriteImm, SendOp::SendInvalidate}) {
     for (const uint32_t packet_bytes : {0u, 65536u}) {
       get_acquainted({.path_packet_bytes = packet_bytes});
-      owe();
+      owe_an_acknowledgement();
       ASSERT_TRUE(post(op, 1, 5).ok());
       const auto sent = transmit();
       ASSERT_EQ(sent.size(), 1u);

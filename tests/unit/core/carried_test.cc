@@ -1,38 +1,15 @@
 // Acknowledgements inside requests, as two Verbenas exchange them when each answers the other.
 #include "base/bytes.h"
-#include "tests/unit/core/engine_support.h"
+#include "tests/unit/core/carried_support.h"
 
 namespace verbena::core {
 namespace {
 
 using wire::AckKind;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-class CarriedTest : public EngineTest {
+class CarriedTest : public AcquaintedTest {
  protected:
-  // Both know of each other what they are. PSN 100 of ours and 500 of the peer's are done.
-  void get_acquainted(const TestShape& shape = {}) {
-    connect(shape);
-    ASSERT_TRUE(post_receive(90, 256).ok());
-    receive(request(Opcode::RcSendOnly, 500), pattern(8));
-    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
-    ASSERT_TRUE(post(SendOp::Send, 91, 8).ok());
-    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
-    wire::Packet ack = request(Opcode::RcAck, 100);
-    ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    ack.bth.mark = peer_marks().can;
-    receive(ack);
-    ASSERT_EQ(completions().size(), 2u);
-  }
-  // The peer's SEND with PSN 501, which finds a receive and is not acknowledged yet.
-  void owe_an_acknowledgement() {
-    ASSERT_TRUE(post_receive(92, 256, 1024).ok());
-    wire::Packet p = request(Opcode::RcSendOnly, 501);
-    p.bth.mark = peer_marks().wants;
-    receive(p, pattern(8));
-    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
-  }
   void receive_carrying(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
     p.bth.mark = peer_marks().carries;

@@ -1,0 +1,37 @@
+// Two Verbenas that know each other, one of which owes the other an acknowledgement.
+#pragma once
+
+#include "tests/unit/core/engine_support.h"
+
+namespace verbena::core {
+
+class AcquaintedTest : public EngineTest {
+ public:
+  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+
+  // The first message each way is done: by default PSN 100 of ours and 500 of the peer's.
+  void get_acquainted(const TestShape& shape = {}) {
+    using wire::Opcode;
+    connect(shape);
+    ASSERT_TRUE(post_receive(90, 256).ok());
+    receive(request(Opcode::RcSendOnly, shape.rq_psn), pattern(8));
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
+    ASSERT_TRUE(post(SendOp::Send, 91, 8).ok());
+    ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
+    wire::Packet ack = request(Opcode::RcAck, shape.sq_psn);
+    ack.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
+    ack.bth.mark = peer_marks().can;
+    receive(ack);
+    ASSERT_EQ(completions().size(), 2u);
+  }
+  // A SEND of the peer's finds a receive and is not acknowledged yet.
+  void owe_an_acknowledgement(uint32_t psn = 501) {
+    ASSERT_TRUE(post_receive(92, 256, 1024).ok());
+    wire::Packet p = request(wire::Opcode::RcSendOnly, psn);
+    p.bth.mark = peer_marks().wants;
+    receive(p, pattern(8));
+    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  }
+};
+
+}  // namespace verbena::core
