@@ -29,6 +29,8 @@ constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
 constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 
+constexpr std::byte kSendOnly{static_cast<uint8_t>(wire::Opcode::RcSendOnly)};
+
 // A peer lets its acknowledgement end the train of its answer (QueuePair::transmit). Who is
 // answered is to know before that its message arrived, as from a NIC that acknowledges before its
 // program reads. A NAK stays where it is: it may end the queue pair, and what came before it
@@ -238,6 +240,11 @@ Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instan
 Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
   state_.now = now;
   Arrivals arrivals;
+  if (packets.size() == 1 && take_lone(packets.front(), now)) {
+    arrivals.messages = true;
+    arrivals.receives = packets.front().bytes[0] == kSendOnly;
+    return arrivals;
+  }
   QueuePair* touched = nullptr;
   bool exchanged = false;  // with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
@@ -403,6 +410,7 @@ bool Engine::only_answers_to_send(Instant now) const {
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
+  if (send_lone(sink, now)) return anything_to_send();
   state_.alone = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];

@@ -21,7 +21,7 @@ class SendSide {
   // Sends what may be sent, at most `budget` packets. Returns how many.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
   // What it sends next, if that is not held up, takes the acknowledgement in QpCommon::to_carry.
-  virtual bool will_carry() const { return false; }
+  virtual bool will_carry(const wire::PacketSink&, Instant) const { return false; }
   // Whether transmit() would find something to do.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;
@@ -74,6 +74,8 @@ class ReceiveSide {
   // The same for a request to carry: none while there is more to say than that all arrived.
   virtual std::optional<wire::Psn> acknowledgement_to_carry() const { return {}; }
   virtual void acknowledgement_carried() {}
+  // What was carried did not leave after all.
+  virtual void acknowledge_again() {}
   virtual bool ready() const { return false; }
 
   virtual void start() = 0;         // INIT -> RTR: expects attr.rq_psn first

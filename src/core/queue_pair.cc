@@ -348,7 +348,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   const bool on_wire = common_.attr.path_packet_bytes == 0;
   const bool alone = common_.engine.alone;
   uint32_t sent = responder_->send_answers(sink, budget, !alone && on_wire);
-  if (alone && turn.requests && requester_->will_carry()) {
+  if (alone && turn.requests && requester_->will_carry(sink, now)) {
     common_.to_carry = responder_->acknowledgement_to_carry();
   }
   const bool to_carry = common_.to_carry.has_value();
@@ -356,6 +356,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
+  say_again();
   settle();
   if (turn.requests && sent < budget) {
     if (pacer_.limited()) {

@@ -71,16 +71,17 @@ class QueuePair {
   };
   // Answers that are due and, unless they have to wait, requests.
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
+  // Shortcuts of on_packet() and transmit() for RC, where it is all about one short message
+  // (lone_message.cc). False: there is more to it, and nothing happened.
+  bool take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instant now);
+  bool send_lone(wire::PacketSink& sink, Instant now);
   // Something that does not wait for the window.
   bool answers_ready() const {
     return (responder_->ready() || common_.urgent) && held_until_ == kNever;
   }
   SendSide::Readiness requests(Instant now);
   // Nobody and nothing is in the way of a request to the peer.
-  bool unhindered() const {
-    return common_.state == QpState::Rts && common_.window != nullptr && common_.window->idle() &&
-           common_.window->waiting.empty() && held_until_ == kNever && !pacer_.limited();
-  }
+  bool unhindered() const { return open() && common_.window->idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   Instant deadline() const {
     return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
@@ -98,6 +99,7 @@ class QueuePair {
   // The way to the peer is full, but some things do not take it.
   void go_without_peer(wire::PacketSink& sink, Instant now) {
     if (!pacer_.limited()) requester_->go_without_peer(sink, now);
+    say_again();
     settle();
   }
   uint32_t cut_bytes() const { return common_.cut_bytes(); }
@@ -116,11 +118,21 @@ class QueuePair {
     return common_.state == QpState::Rtr || common_.state == QpState::Rts ||
            common_.state == QpState::Sqd || common_.state == QpState::Sqe;
   }
+  // Requests may leave, as far as the engine and the program are concerned.
+  bool open() const {
+    return common_.state == QpState::Rts && common_.window != nullptr && common_.window->open() &&
+           common_.window->waiting.empty() && held_until_ == kNever && !pacer_.limited();
+  }
   bool from_peer(const wire::RxMeta& meta) const;
   void take_carried(wire::Packet& packet, Instant now);
   void settle() {
     if (common_.failure) [[unlikely]]
       act_on_failure();
+  }
+  void say_again() {
+    if (common_.unsaid) [[unlikely]]
+      responder_->acknowledge_again();
+    common_.unsaid = false;
   }
   void expose();
   void act_on_failure();

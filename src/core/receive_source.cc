@@ -47,6 +47,11 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
+bool ReceiveSource::place_whole(std::span<const std::byte> message) {
+  if (srq_ != nullptr || empty() || message.size() > own_.front().length) return false;
+  return core::scatter(qp_.engine.memory, qp_.pd, own_.sges(own_.head()), 0, message, true);
+}
+
 CompletionQueue* ReceiveSource::finish() {
   held_ = false;
   if (srq_ == nullptr) {

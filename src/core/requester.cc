@@ -316,12 +316,11 @@ void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& 
 
 // A message that leaves alone, and whose peer understands. Of several packets each would have to be
 // as long as the others to leave with them; there the acknowledgement is better off behind them.
-bool Requester::will_carry() const {
+bool Requester::will_carry(const wire::PacketSink& sink, Instant now) const {
   if (!peer_selective_ || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
   const SendWqe& wqe = queue_.at(cursor_);
-  // What is done without the peer, or taken back for that, is a word that the peer does not hear.
-  const bool goes_unheard = qp_.window->in_memory() && wqe.op == SendOp::Write;
-  return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() && !goes_unheard;
+  return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() &&
+         !might_go_direct(wqe, sink, now);
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,

@@ -26,7 +26,7 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
-  bool will_carry() const override;
+  bool will_carry(const wire::PacketSink& sink, Instant now) const override;
   uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
@@ -37,6 +37,12 @@ class Requester final : public SendSide {
   void on_room(Instant now) override;
   void on_narrow_path() override;
   void go_without_peer(wire::PacketSink& sink, Instant now) override;
+  // Shortcuts (lone_message.cc). Sends the one short message that waits; false: it is not as simple
+  // as that, and nothing happened.
+  bool send_lone(wire::PacketSink& sink, Instant now, const std::optional<wire::Psn>& carried);
+  // The message at the head is all that this acknowledges; then it has been.
+  bool awaits_lone(wire::Psn psn) const;
+  void finish_lone(Instant now);
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_carried(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
@@ -114,6 +120,7 @@ class Requester final : public SendSide {
 
   // --- requester_direct.cc ----------------------------------------------------------------------
   bool may_go_direct(const SendWqe& wqe) const;
+  bool might_go_direct(const SendWqe& wqe, const wire::PacketSink& sink, Instant now) const;
   bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
   bool go_direct(const SendWqe& wqe, wire::PacketSink& sink);
   void take_back(wire::PacketSink& sink, Instant now);

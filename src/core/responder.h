@@ -13,16 +13,30 @@
 
 namespace verbena::core {
 
+// A SEND or WRITE of one packet.
+struct LoneMessage {
+  wire::Bth bth;
+  bool is_write = false;
+  wire::Reth reth{};  // of a WRITE
+  std::span<const std::byte> payload{};
+  std::byte* to = nullptr;  // where a WRITE goes
+};
+
 class Responder final : public ReceiveSide {
  public:
   Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
 
   Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
+  // Shortcuts (lone_message.cc) for a message of one packet. False: it is not as simple as that,
+  // and nothing happened. Otherwise it is executed next.
+  bool admit(LoneMessage& message);
+  void execute(const LoneMessage& message);
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
   uint32_t send_acknowledgement(wire::PacketSink& sink) override;
   std::optional<wire::Psn> acknowledgement_to_carry() const override;
   void acknowledgement_carried() override { ack_due_ = false; }
+  void acknowledge_again() override { ack_due_ |= introduced_; }
   bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
   void start() override;
   void resize_answers() override;

@@ -42,12 +42,25 @@ class CarriedOrNotTest : public AcquaintedTest {
 
 const TestShape kMemory{.path_packet_bytes = 65536};
 
-// Nothing of it can be done without the peer, but it can be taken back.
-TEST_F(CarriedOrNotTest, AWriteOfNothingThroughMemoryLeavesItBehind) {
+// It may be done without the peer, who would not hear it then.
+TEST_F(CarriedOrNotTest, AWriteToOneWhoSleepsLeavesItBehind) {
   get_acquainted(kMemory);
   owe_an_acknowledgement();
-  ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
-  EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
+  sink_.asleep = true;
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  EXPECT_EQ(turn(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
+}
+
+TEST_F(CarriedOrNotTest, WhatAWriteThatIsTakenBackSaidIsSaidAgain) {
+  get_acquainted(kMemory);
+  owe_an_acknowledgement();
+  ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
+  EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
+  EXPECT_TRUE(said_in(sink_.sent));
+  ASSERT_TRUE(next_deadline());
+  turn();
+  ASSERT_EQ(sink_.taken_back, 1u);
+  EXPECT_TRUE(said_in(sink_.sent)) << "the peer never heard it";
 }
 
 TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
