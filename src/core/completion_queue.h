@@ -98,7 +98,7 @@ class alignas(64) CompletionQueue {
   void* owner = nullptr;  // the ABI's object around this one
 
  private:
-  bool disarms(const Completion& completion);
+  [[gnu::noinline]] bool disarms(const Completion& completion);
 
   uint32_t capacity_;
   uint32_t mask_;

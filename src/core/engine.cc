@@ -459,10 +459,7 @@ void Engine::sweep_deadlines() {
   std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
-void Engine::schedule(QueuePair& qp) {
-  const Instant at = qp.deadline();
-  // Later than what is in the heap: the old entry will find out and go back in.
-  if (at >= qp.heap_deadline) return;
+void Engine::bring_forward(QueuePair& qp, Instant at) {
   sweep_deadlines();
   qp.heap_deadline = at;
   deadlines_.push_back({at, qp.qpn(), qp.serial});

@@ -121,14 +121,20 @@ class Engine {
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
-  void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
-  void fail_overrun(Instant now);
+  [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
+  [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
   bool take_lone(const wire::RxPacket& rx, Instant now);
   bool send_lone(wire::PacketSink& sink, Instant now);
   bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
-  void schedule(QueuePair& qp);
+  void schedule(QueuePair& qp) {
+    const Instant at = qp.deadline();
+    // Later than what is in the heap: the old entry will find out and go back in.
+    if (at < qp.heap_deadline) [[unlikely]]
+      bring_forward(qp, at);
+  }
+  [[gnu::noinline]] void bring_forward(QueuePair& qp, Instant at);
   void sweep_deadlines();
   PeerWindow* acquire_window(const QpAttributes& attr);
   void release_window(QueuePair& qp, Instant now);

@@ -14,11 +14,15 @@ namespace verbena::core {
 
 // True: that was all there is to send.
 [[gnu::flatten]] bool Engine::send_lone(wire::PacketSink& sink, Instant now) {
-  if (ready_.size() != 1 || ready_.front() == nullptr || !config_.shortcuts) return false;
+  if (ready_.size() != 1 || ready_.front() == nullptr || !config_.shortcuts) [[unlikely]]
+    return false;
   QueuePair& qp = *ready_.front();
-  if (qp.type() != QpType::Rc || qp.promised != 0) return false;
-  if (sink.room() == 0 || sink.full(qp.attributes().path)) return false;
-  if (!qp.send_lone(sink, now)) return false;
+  if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]
+    return false;
+  if (sink.room() == 0 || sink.full(qp.attributes().path)) [[unlikely]]
+    return false;
+  if (!qp.send_lone(sink, now)) [[unlikely]]
+    return false;
   qp.in_ready_list = false;
   ready_.clear();
   schedule(qp);
@@ -26,15 +30,18 @@ namespace verbena::core {
 }
 
 bool QueuePair::send_lone(wire::PacketSink& sink, Instant now) {
-  if (!open() || held_since_ != kNever || common_.urgent) return false;
+  if (!open() || held_since_ != kNever || common_.urgent) [[unlikely]]
+    return false;
   auto& requester = static_cast<Requester&>(*requester_);
   auto& responder = static_cast<Responder&>(*responder_);
   std::optional<wire::Psn> carried;
   if (responder.ready()) {
     carried = responder.acknowledgement_to_carry();
-    if (!carried) return false;
+    if (!carried) [[unlikely]]
+      return false;
   }
-  if (!requester.send_lone(sink, now, carried)) return false;
+  if (!requester.send_lone(sink, now, carried)) [[unlikely]]
+    return false;
   if (carried) responder.acknowledgement_carried();
   return true;
 }
@@ -42,16 +49,18 @@ bool QueuePair::send_lone(wire::PacketSink& sink, Instant now) {
 bool Requester::send_lone(wire::PacketSink& sink, Instant now,
                           const std::optional<wire::Psn>& carried) {
   if (queue_.size() != 1 || cursor_ != queue_.head() || unacked_ != next_ || board_ ||
-      rnr_until_ != kNever || denied_ || (carried && !peer_selective_)) {
+      rnr_until_ != kNever || denied_ || (carried && !peer_selective_)) [[unlikely]] {
     return false;
   }
   SendWqe& wqe = queue_.front();
   const uint32_t cut = qp_.cut_bytes();
-  if (!is_message(wqe.op) || wqe.length + kCarriedBytes > cut || might_go_direct(wqe, sink, now)) {
+  if (!is_message(wqe.op) || wqe.length + kCarriedBytes > cut || might_go_direct(wqe, sink, now))
+      [[unlikely]] {
     return false;
   }
   Gather payload;
-  if (!gather_message(qp_, queue_, cursor_, 0, wqe.length, payload)) return false;
+  if (!gather_message(qp_, queue_, cursor_, 0, wqe.length, payload)) [[unlikely]]
+    return false;
 
   number(wqe);
   wire::TxPacket tx;
@@ -98,10 +107,12 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
 // --- receiving -----------------------------------------------------------------------------------
 
 [[gnu::flatten]] bool Engine::take_lone(const wire::RxPacket& rx, Instant now) {
-  if (rx.bytes.size() < wire::kBthBytes || !config_.shortcuts) return false;
+  if (rx.bytes.size() < wire::kBthBytes || !config_.shortcuts) [[unlikely]]
+    return false;
   const wire::Bth bth = wire::Bth::load(rx.bytes.data());
   QueuePair* const qp = find(bth.destination);
-  if (qp == nullptr || qp->type() != QpType::Rc || !qp->take_lone(bth, rx, now)) return false;
+  if (qp == nullptr || qp->type() != QpType::Rc || !qp->take_lone(bth, rx, now)) [[unlikely]]
+    return false;
   state_.counters.add(CounterId::packets_received);
   if (qp->state() != QpState::Rts || !qp->window()->waiting.empty() || !state_.overrun.empty())
       [[unlikely]] {
@@ -115,18 +126,19 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
 
 bool QueuePair::take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instant now) {
   if (common_.state != QpState::Rts || held_until_ != kNever || !bth.ack_request ||
-      bth.version != 0 || (bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(*rx.meta)) {
+      bth.version != 0 || (bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(*rx.meta)) [[unlikely]] {
     return false;
   }
   LoneMessage message{.bth = bth};
   std::span<const std::byte>& payload = message.payload;
   payload = rx.bytes.subspan(wire::kBthBytes);
   if (bth.opcode == static_cast<uint8_t>(wire::Opcode::RcWriteOnly)) {
-    if (payload.size() < wire::kRethBytes) return false;
+    if (payload.size() < wire::kRethBytes) [[unlikely]]
+      return false;
     message.is_write = true;
     message.reth = wire::Reth::load(payload.data());
     payload = payload.subspan(wire::kRethBytes);
-  } else if (bth.opcode != static_cast<uint8_t>(wire::Opcode::RcSendOnly)) {
+  } else if (bth.opcode != static_cast<uint8_t>(wire::Opcode::RcSendOnly)) [[unlikely]] {
     return false;
   }
   std::optional<wire::Psn> carried;
@@ -135,22 +147,26 @@ bool QueuePair::take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instan
     if (bth.mark == marks.carries && payload.size() >= kCarriedBytes) {
       carried = wire::Psn(load_be32(payload.data()) & 0xFFFFFF);
       payload = payload.subspan(kCarriedBytes);
-    } else if (bth.mark != marks.wants) {
+    } else if (bth.mark != marks.wants) [[unlikely]] {
       return false;
     }
   }
   if (!rx.apart.empty()) {
-    if (!payload.empty()) return false;
+    if (!payload.empty()) [[unlikely]]
+      return false;
     payload = rx.apart;
   }
-  if (bth.pad > payload.size() || payload.size() % 4 != 0) return false;
+  if (bth.pad > payload.size() || payload.size() % 4 != 0) [[unlikely]]
+    return false;
   payload = payload.first(payload.size() - bth.pad);
 
   auto& requester = static_cast<Requester&>(*requester_);
   auto& responder = static_cast<Responder&>(*responder_);
   const uint32_t cut = rx.cut_bytes != 0 ? rx.cut_bytes : wire::bytes_of(common_.attr.path_mtu);
-  if (carried && !requester.awaits_lone(*carried)) return false;
-  if (payload.size() > cut || !responder.admit(message)) return false;
+  if (carried && !requester.awaits_lone(*carried)) [[unlikely]]
+    return false;
+  if (payload.size() > cut || !responder.admit(message)) [[unlikely]]
+    return false;
   // Its completion comes first, as in take_carried().
   if (carried) requester.finish_lone(now);
   settle();
@@ -162,7 +178,8 @@ bool QueuePair::take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instan
 }
 
 bool Requester::awaits_lone(wire::Psn psn) const {
-  if (board_ || unacked_ != psn || unacked_ == next_) return false;
+  if (board_ || unacked_ != psn || unacked_ == next_) [[unlikely]]
+    return false;
   const SendWqe& wqe = queue_.at(queue_.head());
   return wqe.packets == 1 && is_message(wqe.op);
 }
@@ -175,10 +192,11 @@ void Requester::finish_lone(Instant now) {
 // What a SEND brings goes into the receive that is next, which is not done before its completion.
 bool Responder::admit(LoneMessage& m) {
   const bool due = m.bth.psn == expected_ && !message_ && held_.empty() && !nak_;
-  if (!due || (m.bth.mark != 0 && !selective_)) return false;
+  if (!due || (m.bth.mark != 0 && !selective_)) [[unlikely]]
+    return false;
   if (!m.is_write) return receives_.place_whole(m.payload);
   if ((qp_.attr.access & kRemoteWrite) == 0 || m.payload.empty() ||
-      m.reth.length != m.payload.size()) {
+      m.reth.length != m.payload.size()) [[unlikely]] {
     return false;
   }
   m.to = qp_.engine.memory.resolve(m.reth.rkey, qp_.pd, qp_.qpn, m.reth.address, m.payload.size(),

@@ -128,7 +128,7 @@ struct QpCommon {
     if (cq->show()) [[unlikely]]
       engine.notified.push_back(cq);
   }
-  void lose_completion(CompletionQueue* cq, bool was_overrun) {
+  [[gnu::cold, gnu::noinline]] void lose_completion(CompletionQueue* cq, bool was_overrun) {
     count(CounterId::cq_overruns);
     if (!was_overrun && cq->overrun()) {
       engine.events.push_back({.kind = EventKind::CqError, .cq = cq});

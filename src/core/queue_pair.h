@@ -135,14 +135,14 @@ class QueuePair {
     common_.unsaid = false;
   }
   void expose();
-  void act_on_failure();
+  [[gnu::cold, gnu::noinline]] void act_on_failure();
   void enter_error(WcStatus first);
   void check_drained() {
     if (common_.state == QpState::Sqd) [[unlikely]]
       announce_drained();
   }
-  void announce_drained();
-  void go_on(Instant now);
+  [[gnu::cold, gnu::noinline]] void announce_drained();
+  [[gnu::cold, gnu::noinline]] void go_on(Instant now);
 
   QpConfig config_;
   QpCommon common_;

@@ -167,7 +167,7 @@ class Requester final : public SendSide {
   void learn_executed(wire::Psn end, Instant now);
   void settle_in_order(Instant now);
   void set_fate(wire::Psn psn, Fate fate);
-  void settle_costs(uint32_t packets);
+  [[gnu::cold, gnu::noinline]] void settle_costs(uint32_t packets);
   Place place_of(wire::Psn psn) const;
   template <typename Visit>
   void for_each_piece(wire::Psn from, wire::Psn to, Visit visit);

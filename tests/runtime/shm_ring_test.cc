@@ -202,6 +202,29 @@ TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
   }
 }
 
+// The word that was cleared ahead of time lies under one that was taken back, and the rest ends
+// right there.
+TEST_F(ShmRing, WhatWasTakenBackLeavesNothingBehindTheRest) {
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  ASSERT_TRUE(write(writer, 1, 12));
+  writer.show();
+  ASSERT_TRUE(write(writer, 2, 108));
+  ASSERT_TRUE(write(writer, 3, 92));
+  const auto second = [n = 0](const RecordWord&, std::span<const std::byte>) mutable {
+    return ++n == 2;
+  };
+  ASSERT_TRUE(writer.take_back(second, [] { return true; }));
+  writer.show();
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 1, 12);
+  ASSERT_TRUE(reader.next(record));
+  expect_record(record, 3, 92);
+  EXPECT_FALSE(reader.next(record) || reader.next(record));
+  EXPECT_FALSE(reader.broken());
+}
+
 TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
   RingWriter writer(memory_);
   RingReader reader(memory_);

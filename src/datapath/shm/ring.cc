@@ -20,13 +20,16 @@ bool RingWriter::show() {
   if (!unannounced_) return false;
   unannounced_ = false;
   show_early();
-  // What is shown next goes into the line that follows, and clears the one behind it.
-  expect_store(memory_.at(position_ + kLineBytes));
   // Either we see that the reader sleeps, or it sees the records when it looks once more.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<uint32_t>& asleep = memory_.control->asleep;
-  return asleep.load(std::memory_order_relaxed) != 0 &&
-         asleep.exchange(0, std::memory_order_relaxed) != 0;
+  const bool wakes = asleep.load(std::memory_order_relaxed) != 0 &&
+                     asleep.exchange(0, std::memory_order_relaxed) != 0;
+  // What is shown next goes into the line that follows, and waits until the one behind that is
+  // cleared; the reader's core may have fetched it, since it follows the one that is looked at.
+  cleared_at_ = position_ + kLineBytes;
+  memory_.word(cleared_at_).store(0, std::memory_order_relaxed);
+  return wakes;
 }
 
 // Either we see that something is no longer permitted, or the reader sees that we are there.
@@ -116,6 +119,7 @@ bool RingWriter::look_at_unread(Unread& unread) {
 
 void RingWriter::write_again(const Unread& unread) {
   position_ = unread.from;
+  cleared_at_ = UINT64_MAX;  // it may have been written over
   memory_.word(position_).store(0, std::memory_order_relaxed);
   for (const Unread::Record& r : unread.records) {
     if (!r.kept) continue;

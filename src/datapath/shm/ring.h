@@ -172,8 +172,9 @@ class RingWriter {
   void show_held();
   void append(uint64_t word, uint64_t end);
 
-  // Behind the last record: a word that sends the reader to the next line, and the one there.
-  static constexpr size_t kEndBytes = 2 * kLineBytes;
+  // Behind the last record: a word that sends the reader to the next line, the one there, and the
+  // one of the line that follows, which is cleared ahead of time.
+  static constexpr size_t kEndBytes = 3 * kLineBytes;
   // So much is not held back to be shown together: the reader may begin to copy.
   static constexpr size_t kShowBytes = 4096;
   // From here on the lines of a body are not kept in the writer's caches: below, the way to memory
@@ -185,6 +186,7 @@ class RingWriter {
   RingMemory memory_;
   uint64_t position_ = 0;     // of the next record
   uint64_t freed_ = 0;        // as last seen
+  uint64_t cleared_at_ = 0;   // the word there is 0: where a record of one line would end
   uint64_t held_at_ = 0;      // the first record that does not show yet
   uint64_t held_word_ = 0;    // its word; 0: all show
   bool unannounced_ = false;  // written since the last show()
@@ -255,7 +257,7 @@ inline void RingWriter::append(uint64_t word, uint64_t end) {
 
 inline void RingWriter::show_held() {
   if (held_word_ == 0) return;
-  memory_.word(position_).store(0, std::memory_order_relaxed);
+  if (position_ != cleared_at_) memory_.word(position_).store(0, std::memory_order_relaxed);
   memory_.word(held_at_).store(held_word_, std::memory_order_release);
   held_word_ = 0;
 }
