@@ -29,8 +29,6 @@ constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
 constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 
-constexpr std::byte kSendOnly{static_cast<uint8_t>(wire::Opcode::RcSendOnly)};
-
 // A peer lets its acknowledgement end the train of its answer (QueuePair::transmit). Who is
 // answered is to know before that its message arrived, as from a NIC that acknowledges before its
 // program reads. A NAK stays where it is: it may end the queue pair, and what came before it
@@ -240,11 +238,7 @@ Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instan
 Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
   state_.now = now;
   Arrivals arrivals;
-  if (packets.size() == 1 && take_lone(packets.front(), now)) {
-    arrivals.messages = true;
-    arrivals.receives = packets.front().bytes[0] == kSendOnly;
-    return arrivals;
-  }
+  if (packets.size() == 1 && take_lone(packets.front(), now, arrivals)) return arrivals;
   QueuePair* touched = nullptr;
   bool exchanged = false;  // with the one before
   for (size_t n = 0; n < packets.size(); ++n) {

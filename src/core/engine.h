@@ -124,7 +124,7 @@ class Engine {
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
-  bool take_lone(const wire::RxPacket& rx, Instant now);
+  bool take_lone(const wire::RxPacket& rx, Instant now, Arrivals& arrivals);
   bool send_lone(wire::PacketSink& sink, Instant now);
   bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);

@@ -106,13 +106,15 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
 
 // --- receiving -----------------------------------------------------------------------------------
 
-[[gnu::flatten]] bool Engine::take_lone(const wire::RxPacket& rx, Instant now) {
+[[gnu::flatten]] bool Engine::take_lone(const wire::RxPacket& rx, Instant now, Arrivals& arrivals) {
   if (rx.bytes.size() < wire::kBthBytes || !config_.shortcuts) [[unlikely]]
     return false;
-  const wire::Bth bth = wire::Bth::load(rx.bytes.data());
-  QueuePair* const qp = find(bth.destination);
-  if (qp == nullptr || qp->type() != QpType::Rc || !qp->take_lone(bth, rx, now)) [[unlikely]]
+  LoneMessage message{.bth = wire::Bth::load(rx.bytes.data())};
+  QueuePair* const qp = find(message.bth.destination);
+  if (qp == nullptr || qp->type() != QpType::Rc || !qp->take_lone(message, rx, now)) [[unlikely]]
     return false;
+  arrivals.messages = true;
+  arrivals.receives = message.takes_receive();
   state_.counters.add(CounterId::packets_received);
   if (qp->state() != QpState::Rts || !qp->window()->waiting.empty() || !state_.overrun.empty())
       [[unlikely]] {
@@ -124,22 +126,40 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   return true;
 }
 
-bool QueuePair::take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instant now) {
+bool QueuePair::take_lone(LoneMessage& message, const wire::RxPacket& rx, Instant now) {
+  const wire::Bth& bth = message.bth;
   if (common_.state != QpState::Rts || held_until_ != kNever || !bth.ack_request ||
       bth.version != 0 || (bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(*rx.meta)) [[unlikely]] {
     return false;
   }
-  LoneMessage message{.bth = bth};
+  switch (static_cast<wire::Opcode>(bth.opcode)) {
+    case wire::Opcode::RcWriteOnlyImm:
+      message.is_write = message.has_immediate = true;
+      break;
+    case wire::Opcode::RcWriteOnly:
+      message.is_write = true;
+      break;
+    case wire::Opcode::RcSendOnlyImm:
+      message.has_immediate = true;
+      break;
+    case wire::Opcode::RcSendOnly:
+      break;
+    default:
+      return false;
+  }
   std::span<const std::byte>& payload = message.payload;
   payload = rx.bytes.subspan(wire::kBthBytes);
-  if (bth.opcode == static_cast<uint8_t>(wire::Opcode::RcWriteOnly)) {
+  if (message.is_write) {
     if (payload.size() < wire::kRethBytes) [[unlikely]]
       return false;
-    message.is_write = true;
     message.reth = wire::Reth::load(payload.data());
     payload = payload.subspan(wire::kRethBytes);
-  } else if (bth.opcode != static_cast<uint8_t>(wire::Opcode::RcSendOnly)) [[unlikely]] {
-    return false;
+  }
+  if (message.has_immediate) {
+    if (payload.size() < wire::kImmediateBytes) [[unlikely]]
+      return false;
+    message.immediate = load_be32(payload.data());
+    payload = payload.subspan(wire::kImmediateBytes);
   }
   std::optional<wire::Psn> carried;
   if (bth.mark != 0) {
@@ -195,10 +215,11 @@ bool Responder::admit(LoneMessage& m) {
   if (!due || (m.bth.mark != 0 && !selective_)) [[unlikely]]
     return false;
   if (!m.is_write) return receives_.place_whole(m.payload);
-  if ((qp_.attr.access & kRemoteWrite) == 0 || m.payload.empty() ||
-      m.reth.length != m.payload.size()) [[unlikely]] {
+  if ((qp_.attr.access & kRemoteWrite) == 0 || m.reth.length != m.payload.size() ||
+      (m.has_immediate && receives_.empty())) [[unlikely]] {
     return false;
   }
+  if (m.payload.empty()) return true;
   m.to = qp_.engine.memory.resolve(m.reth.rkey, qp_.pd, qp_.qpn, m.reth.address, m.payload.size(),
                                    kRemoteWrite);
   return m.to != nullptr;
@@ -209,13 +230,17 @@ void Responder::execute(const LoneMessage& m) {
   ++msn_;
   nak_sent_ = false;
   ack_due_ = true;
-  if (m.is_write) return place_last_word_last(m.to, m.payload);
+  if (m.is_write) place_last_word_last(m.to, m.payload);
+  if (!m.takes_receive()) return;
   receives_.take();
   receives_.complete([&](Completion& c) {
-    c.opcode = WcOpcode::Receive;
+    c.opcode = m.is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive;
     c.byte_count = static_cast<uint32_t>(m.payload.size());
     c.solicited = m.bth.solicited;
     c.source_qpn = qp_.attr.dest_qpn;
+    if (!m.has_immediate) return;
+    c.flags = kWcWithImmediate;
+    c.immediate_or_rkey = m.immediate;
   });
 }
 

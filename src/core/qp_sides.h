@@ -9,6 +9,19 @@
 
 namespace verbena::core {
 
+// What was received, if that is a SEND or WRITE of one packet (lone_message.cc).
+struct LoneMessage {
+  wire::Bth bth;
+  bool is_write = false;  // otherwise it is a SEND
+  bool has_immediate = false;
+  wire::Reth reth{};       // of a WRITE
+  uint32_t immediate = 0;  // where it has one
+  std::span<const std::byte> payload{};
+  std::byte* to = nullptr;  // where a WRITE goes, unless it brings nothing
+
+  bool takes_receive() const { return !is_write || has_immediate; }
+};
+
 class SendSide {
  public:
   virtual ~SendSide() = default;

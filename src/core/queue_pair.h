@@ -73,7 +73,7 @@ class QueuePair {
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
   // Shortcuts of on_packet() and transmit() for RC, where it is all about one short message
   // (lone_message.cc). False: there is more to it, and nothing happened.
-  bool take_lone(const wire::Bth& bth, const wire::RxPacket& rx, Instant now);
+  bool take_lone(LoneMessage& message, const wire::RxPacket& rx, Instant now);
   bool send_lone(wire::PacketSink& sink, Instant now);
   // Something that does not wait for the window.
   bool answers_ready() const {

@@ -48,8 +48,11 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
 }
 
 bool ReceiveSource::place_whole(std::span<const std::byte> message) {
-  if (srq_ != nullptr || empty() || message.size() > own_.front().length) return false;
-  return core::scatter(qp_.engine.memory, qp_.pd, own_.sges(own_.head()), 0, message, true);
+  if (empty() || message.size() > next_length()) return false;
+  const MemoryRegistry& memory = qp_.engine.memory;
+  return srq_ != nullptr
+             ? core::scatter(memory, srq_->config().pd, srq_->sges(srq_->first()), 0, message, true)
+             : core::scatter(memory, qp_.pd, own_.sges(own_.head()), 0, message, true);
 }
 
 CompletionQueue* ReceiveSource::finish() {

@@ -28,7 +28,7 @@ class ReceiveSource {
 
   // Of the one that take() would find; not empty.
   uint32_t next_length() const {
-    return srq_ != nullptr ? srq_->front().length : own_.at(own_.head()).length;
+    return srq_ != nullptr ? srq_->at(srq_->first()).length : own_.at(own_.head()).length;
   }
 
   // Of the receive that is held.
@@ -36,8 +36,8 @@ class ReceiveSource {
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
-  // Writes a whole message into the buffers of the one that take() would find in the queue pair's
-  // own queue. False: they are too short, nobody posted any, or an lkey does not grant it.
+  // Writes a whole message into the buffers of the one that take() would find. False: they are too
+  // short, nobody posted any, or an lkey does not grant it.
   bool place_whole(std::span<const std::byte> message);
   // Completes it: fill(completion) says what is not as in a new one; wr_id is filled in here.
   template <typename Fill>

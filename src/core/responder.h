@@ -13,15 +13,6 @@
 
 namespace verbena::core {
 
-// A SEND or WRITE of one packet.
-struct LoneMessage {
-  wire::Bth bth;
-  bool is_write = false;
-  wire::Reth reth{};  // of a WRITE
-  std::span<const std::byte> payload{};
-  std::byte* to = nullptr;  // where a WRITE goes
-};
-
 class Responder final : public ReceiveSide {
  public:
   Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);

@@ -47,7 +47,7 @@ class SharedReceiveQueue {
   Slot take();
   void release(Slot slot);
   const ReceiveWqe& at(Slot slot) const { return wqes_[slot]; }
-  const ReceiveWqe& front() const { return wqes_[first_]; }  // not empty
+  Slot first() const { return first_; }  // the one that take() would give; not empty
   std::span<const Sge> sges(Slot slot) const {
     return {sges_.data() + size_t{slot} * config_.max_sges, wqes_[slot].sge_count};
   }

@@ -87,6 +87,21 @@ class Side : public EngineTest {
     for (const Sent& s : sink.sent) sent_.emplace_back(s.bytes, s.in_window, s.last);
   }
 
+  void connect(TestShape shape, bool shared_receives) {
+    if (shared_receives) {
+      srq_ = engine_.create_srq({.pd = kPd, .max_wr = 16, .max_sges = 1});
+      ASSERT_TRUE(srq_->modify({}, 2).ok());
+      shape.srq = srq_;
+    }
+    EngineTest::connect(shape);
+  }
+
+  bool take_receive(uint64_t wr_id, uint32_t bytes, uint64_t offset) {
+    if (srq_ == nullptr) return post_receive(wr_id, bytes, offset).ok();
+    const Sge sge{kIova + offset, bytes, key_};
+    return srq_->post({.wr_id = wr_id, .sges = {&sge, 1}}).ok();
+  }
+
   bool post_anything(const SendRequest& r) { return engine_.post_send(*qp_, r, now_).ok(); }
 
   // All that can be seen, and what was sent since the last look.
@@ -106,6 +121,7 @@ class Side : public EngineTest {
   }
 
  private:
+  SharedReceiveQueue* srq_ = nullptr;
   std::vector<std::tuple<Bytes, bool, bool>> sent_;
   std::array<bool, 4> told_{};
   bool more_ = false;
@@ -122,7 +138,8 @@ class History {
     shape.rnr_retry = chance(4) ? 1 : 7;
     if (chance(3)) shape.path_packet_bytes = 65536;
     if (chance(20)) shape.access = kRemoteRead;
-    for (Side* side : {&with_, &without_}) side->connect(shape);
+    const bool shared = chance(4);
+    for (Side* side : {&with_, &without_}) side->connect(shape, shared);
     wide_ = shape.path_packet_bytes != 0;
     meet();
     for (int step = 0; step < 150 && with_.qp().state() == QpState::Rts; ++step) {
@@ -146,7 +163,7 @@ class History {
 
   // Most peers are Verbenas, and have heard of us.
   void meet() {
-    both([](Side& s) { ASSERT_TRUE(s.post_receive(1, 256, 4096).ok()); });
+    both([](Side& s) { ASSERT_TRUE(s.take_receive(1, 256, 4096)); });
     arrive(Opcode::RcSendOnly, 8);
     both([](Side& s) { s.send({}); });
     SendRequest r;
@@ -234,7 +251,7 @@ class History {
   void post_receive() {
     said_ = "receive";
     const uint32_t bytes = chance(100) ? length() : 512;
-    both([&](Side& s) { (void)s.post_receive(last_id_ + 1, bytes, 4096 + last_id_ % 4 * 512); });
+    both([&](Side& s) { s.take_receive(last_id_ + 1, bytes, 4096 + last_id_ % 4 * 512); });
     ++last_id_;
   }
 
