@@ -20,6 +20,7 @@ import sys
 
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+GNU_ONLY = re.compile(r" --param=\S+")  # clang has no such flag
 SCRIPTS_FLAGS = ["-std=c++20", f"-I{ROOT}"]  # of programs that tests/**/*.sh compile by themselves
 
 
@@ -30,7 +31,8 @@ def commands_of(build):
         whole, names = entry["file"], [entry["file"]]
         if pathlib.Path(whole).name.startswith("unity_"):
             names = map(os.fsdecode, INCLUDE.findall(pathlib.Path(whole).read_bytes()))
-        commands += [{**entry, "file": name, "command": entry["command"].replace(whole, name)} for name in names]
+        command = GNU_ONLY.sub("", entry["command"])
+        commands += [{**entry, "file": name, "command": command.replace(whole, name)} for name in names]
     folder = build / "tidy"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps(commands))
