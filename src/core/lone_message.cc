@@ -1,4 +1,4 @@
-// The shortcut of those who ask and wait for the answer: one short SEND, in one packet, where
+// The shortcut of those who ask and wait for the answer: one SEND or WRITE, in one packet, where
 // nothing else is under way between the two and nothing has to be done first. What is sent, and
 // what is left behind, is what Engine::poll_transmit and Engine::on_packets would send and leave;
 // only the questions whose answers are known are not asked. Whatever is not that simple goes the
@@ -54,8 +54,9 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   }
   SendWqe& wqe = queue_.front();
   const uint32_t cut = qp_.cut_bytes();
-  if (!is_message(wqe.op) || wqe.length + kCarriedBytes > cut || might_go_direct(wqe, sink, now))
-      [[unlikely]] {
+  // One that was numbered has begun, or was cut for another way.
+  if (wqe.numbered || !is_message(wqe.op) || wqe.length + kCarriedBytes > cut ||
+      may_go_unheard(wqe, sink, now)) [[unlikely]] {
     return false;
   }
   Gather payload;
@@ -91,13 +92,15 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   if (wqe.op != SendOp::Send && wqe.op != SendOp::Write) append(wqe.immediate_or_rkey);
   if (carried) {
     append(carried->value());
-    qp_.count(CounterId::acknowledgements_carried);
+    note_carried(cursor_);
   }
   qp_.count(CounterId::packets_sent);
   sink.push(tx);
 
-  in_flight_cost_ = wqe.length + PeerWindow::kPacketOverhead;
-  qp_.window->sent(in_flight_cost_);
+  const uint32_t cost = wqe.length + PeerWindow::kPacketOverhead;
+  qp_.window->sent(cost);
+  in_flight_cost_ += cost;
+  since_ack_request_ = 0;
   next_ = next_ + 1;
   ++cursor_;
   start_clocks(wqe.first_psn, now);
@@ -128,8 +131,9 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
 
 bool QueuePair::take_lone(LoneMessage& message, const wire::RxPacket& rx, Instant now) {
   const wire::Bth& bth = message.bth;
-  if (common_.state != QpState::Rts || held_until_ != kNever || !bth.ack_request ||
-      bth.version != 0 || (bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(*rx.meta)) [[unlikely]] {
+  if (common_.state != QpState::Rts || held_until_ != kNever || pacer_.limited() ||
+      !bth.ack_request || bth.version != 0 || (bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(*rx.meta))
+      [[unlikely]] {
     return false;
   }
   switch (static_cast<wire::Opcode>(bth.opcode)) {
@@ -190,10 +194,12 @@ bool QueuePair::take_lone(LoneMessage& message, const wire::RxPacket& rx, Instan
   // Its completion comes first, as in take_carried().
   if (carried) requester.finish_lone(now);
   settle();
-  if (common_.state == QpState::Rts) [[likely]] {
-    responder.execute(message);
-    settle();
+  if (common_.state != QpState::Rts) [[unlikely]] {  // that completion was one too many
+    common_.count(CounterId::qp_not_ready);
+    return true;
   }
+  responder.execute(message);
+  settle();
   return true;
 }
 
@@ -209,7 +215,7 @@ void Requester::finish_lone(Instant now) {
   advance_unacked(1, now);
 }
 
-// What a SEND brings goes into the receive that is next, which is not done before its completion.
+// What a SEND brings goes into the receive that is next: nobody looks there before its completion.
 bool Responder::admit(LoneMessage& m) {
   const bool due = m.bth.psn == expected_ && !message_ && held_.empty() && !nak_;
   if (!due || (m.bth.mark != 0 && !selective_)) [[unlikely]]

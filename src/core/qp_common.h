@@ -68,7 +68,7 @@ struct QpCommon {
   bool urgent = false;  // the sending side has a packet that must not wait for the window
   // An acknowledgement for the next request to take; it leaves none here.
   std::optional<wire::Psn> to_carry{};
-  bool unsaid = false;  // a request that carried one, perhaps, was taken back
+  bool unsaid = false;  // a request that carried one was taken back
   std::optional<QpFailure> failure;
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }

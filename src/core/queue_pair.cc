@@ -356,7 +356,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
-  say_again();
+  if (say_again()) [[unlikely]]
+    sent += responder_->send_acknowledgement(sink);
   settle();
   if (turn.requests && sent < budget) {
     if (pacer_.limited()) {

@@ -129,10 +129,13 @@ class QueuePair {
     if (common_.failure) [[unlikely]]
       act_on_failure();
   }
-  void say_again() {
-    if (common_.unsaid) [[unlikely]]
-      responder_->acknowledge_again();
+  // Whether an acknowledgement that was said is due again.
+  bool say_again() {
+    if (!common_.unsaid) [[likely]]
+      return false;
     common_.unsaid = false;
+    responder_->acknowledge_again();
+    return true;
   }
   void expose();
   [[gnu::cold, gnu::noinline]] void act_on_failure();

@@ -320,7 +320,7 @@ bool Requester::will_carry(const wire::PacketSink& sink, Instant now) const {
   if (!peer_selective_ || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
   const SendWqe& wqe = queue_.at(cursor_);
   return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() &&
-         !might_go_direct(wqe, sink, now);
+         !may_go_unheard(wqe, sink, now);
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
@@ -359,7 +359,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   if (qp_.to_carry) {
     p.carried = std::exchange(qp_.to_carry, std::nullopt);
     p.bth.mark = qp_.our_marks().carries;
-    qp_.count(CounterId::acknowledgements_carried);
+    note_carried(at.index);
   }
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;

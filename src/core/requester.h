@@ -100,6 +100,10 @@ class Requester final : public SendSide {
   bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
                     bool early = false);
   void note_sent(const Piece& piece);
+  void note_carried(uint64_t request) {
+    carrier_ = request;
+    qp_.count(CounterId::acknowledgements_carried);
+  }
   void advance_cursor(uint32_t packets);
   void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
@@ -120,7 +124,7 @@ class Requester final : public SendSide {
 
   // --- requester_direct.cc ----------------------------------------------------------------------
   bool may_go_direct(const SendWqe& wqe) const;
-  bool might_go_direct(const SendWqe& wqe, const wire::PacketSink& sink, Instant now) const;
+  bool may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink, Instant now) const;
   bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
   bool go_direct(const SendWqe& wqe, wire::PacketSink& sink);
   void take_back(wire::PacketSink& sink, Instant now);
@@ -202,6 +206,7 @@ class Requester final : public SendSide {
   std::vector<Batch> batches_;
   uint32_t batch_timeouts_ = 0;     // times that such a one was not acknowledged in time
   uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
+  uint64_t carrier_ = UINT64_MAX;   // the last request that carried an acknowledgement
   uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;
   uint32_t timeouts_in_a_row_ = 0;

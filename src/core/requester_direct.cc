@@ -31,9 +31,10 @@ bool Requester::may_go_direct(const SendWqe& wqe) const {
          qp_.type == QpType::Rc && !board_ && cursor_ != direct_refused_;
 }
 
-// It is not certain that the peer will hear anything of it.
-bool Requester::might_go_direct(const SendWqe& wqe, const wire::PacketSink& sink,
-                                Instant now) const {
+// It is not certain that the peer will hear anything of it. (Whether it sleeps may change
+// meanwhile: what was to be carried is then said by itself.)
+bool Requester::may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink,
+                               Instant now) const {
   return may_go_direct(wqe) &&
          (direct_bytes_ != 0 || qp_.window->stuck(now) || sink.peer_sleeps(qp_.attr.path));
 }
@@ -124,7 +125,7 @@ void Requester::take_back(wire::PacketSink& sink, Instant now) {
     ++unread.packets;
   }
   if (!sink.take_back(unread)) return;
-  qp_.unsaid = true;
+  qp_.unsaid = carrier_ >= queue_.head() && carrier_ < queue_.tail();
   for (uint64_t i = queue_.head(); i != queue_.tail() && queue_.at(i).numbered; ++i) {
     queue_.at(i).numbered = false;
     qp_.count(CounterId::requests_taken_back);

@@ -104,6 +104,13 @@ class Side : public EngineTest {
 
   bool post_anything(const SendRequest& r) { return engine_.post_send(*qp_, r, now_).ok(); }
 
+  void fill_completion_queue(uint32_t left) {
+    while (cq_.size() + left < cq_.capacity()) {
+      *cq_.next() = Completion{};
+      cq_.show();
+    }
+  }
+
   // All that can be seen, and what was sent since the last look.
   auto look() {
     std::vector<std::array<uint64_t, 10>> completed;
@@ -114,10 +121,13 @@ class Side : public EngineTest {
                            static_cast<uint64_t>(c.time.ns)});
     }
     const QpAttributes a = qp_->query();
+    // What was meant for a receive may be there although the queue pair failed meanwhile.
+    const size_t compared = a.state == QpState::Rts ? 8192 : 4096;
     return std::tuple(std::exchange(sent_, {}), more_, told_, completed, events(),
                       engine_.state().counters.values, a.rq_psn, a.sq_psn, a.state,
                       qp_->window()->in_flight(), engine_.next_deadline(),
-                      engine_.anything_to_send(), Bytes(memory_.begin(), memory_.begin() + 8192));
+                      engine_.anything_to_send(),
+                      Bytes(memory_.begin(), memory_.begin() + compared));
   }
 
  private:
@@ -180,7 +190,13 @@ class History {
   }
 
   void take_step() {
-    switch (prng_.below(12)) {
+    if (chance(150)) {
+      const auto left = static_cast<uint32_t>(prng_.below(3));
+      both([&](Side& s) { s.fill_completion_queue(left); });
+    }
+    switch (prng_.below(13)) {
+      case 12:
+        return limit_rate();
       case 0:
         return post();
       case 1:
@@ -194,6 +210,16 @@ class History {
       default:
         return answer();
     }
+  }
+
+  void limit_rate() {
+    said_ = "rate";
+    if (!chance(4)) return;
+    const uint32_t kbps = limited_ ? 0 : 1000 + static_cast<uint32_t>(prng_.below(1'000'000));
+    limited_ = kbps != 0;
+    const uint32_t burst = limited_ && chance(2) ? 300 : 0;
+    both([&](Side& s) { s.engine_.set_rate_limit(s.qp(), kbps, burst, s.now_); });
+    if (chance(2)) send();
   }
 
   // What the shortcut is for: the peer answers, and is answered.
@@ -377,6 +403,7 @@ class History {
   Side with_{true};
   Side without_{false};
   bool wide_ = false;
+  bool limited_ = false;
   uint64_t last_id_ = 10;
   const char* said_ = "";
 };
@@ -395,6 +422,45 @@ TEST(LoneMessage, NobodyCanTellTheShortcutFromTheUsualWay) {
 }
 
 using LoneMessageTest = EngineTest;
+
+// Its first packets were cut for a slow rate, and are acknowledged; the rest would now fit into
+// one.
+TEST_F(LoneMessageTest, WhatHasBegunIsNotSentAsAWhole) {
+  connect({.path_packet_bytes = 65536});
+  engine_.set_rate_limit(qp(), 1000, 300, now_);
+  ASSERT_TRUE(post(SendOp::Send, 1, 3000).ok());
+  const auto sent = transmit();
+  ASSERT_FALSE(sent.empty());
+  ASSERT_LT(sent.size(), 12u);
+  receive_ack(sent.back().psn());
+  engine_.set_rate_limit(qp(), 0, 0, now_);
+  const auto rest = transmit_opcodes();
+  ASSERT_EQ(rest.size() + sent.size(), 12u);
+  EXPECT_EQ(rest.front(), Opcode::RcSendMiddle);
+  EXPECT_EQ(rest.back(), Opcode::RcSendLast);
+}
+
+// A recovery that ended early leaves the count of packets that did not ask in the middle.
+TEST_F(LoneMessageTest, EveryEighthPacketAsksWhateverWasBefore) {
+  connect();
+  ASSERT_TRUE(post(SendOp::Send, 1, 256 * 6).ok());
+  transmit();
+  receive_nak(101, AckKind::Nak, 0);
+  ASSERT_EQ(transmit(3).size(), 3u);
+  receive_ack(105);
+  poll();
+  transmit();
+  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
+  transmit();
+  receive_ack(106);
+  ASSERT_TRUE(post(SendOp::Send, 3, 256 * 20).ok());
+  std::vector<size_t> asking;
+  const auto sent = transmit();
+  for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i].packet.bth.ack_request) asking.push_back(i);
+  }
+  EXPECT_EQ(asking, (std::vector<size_t>{7, 15, 19}));
+}
 
 // One NAK for each PSN that is missing: the one before was of another.
 TEST_F(LoneMessageTest, AfterAnotherRefusalAGapIsTold) {
