@@ -2,26 +2,44 @@
 #include "rsocket/stream_socket.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 namespace verbena::rsocket {
+namespace {
+
+// Under librspreload.so a program has a plain descriptor for each socket, opened just before it,
+// and its select() takes the first descriptor that either is the socket's number or stands for it.
+// So the number must not be below the plain one, although descriptors that were open at that
+// moment, a thread's of ours perhaps, may have closed since and left lower ones free.
+constexpr int kAbove = 64;
+
+int number_above(int descriptor) {
+  const int number = ::fcntl(descriptor, F_DUPFD_CLOEXEC, descriptor + kAbove);
+  return number < 0 && errno == EINVAL ? ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : number;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<StreamSocket>> StreamSocket::make(int family, rdma_cm_id* id) {
   rdma_event_channel* channel = rdma_create_event_channel();
   if (!channel) return Error{errno};
   const int flags = ::fcntl(channel->fd, F_GETFL);
   bool made = flags >= 0 && ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) == 0;
+  const int number = made ? number_above(channel->fd) : -1;
+  made = number >= 0;
   if (made) {
     made = (id ? rdma_migrate_id(id, channel)
                : rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP)) == 0;
   }
   if (!made) {
     const int error = errno;
+    if (number >= 0) ::close(number);
     rdma_destroy_event_channel(channel);
     return Error{error};
   }
-  return std::unique_ptr<StreamSocket>(new StreamSocket(family, channel, id));
+  return std::unique_ptr<StreamSocket>(new StreamSocket(family, number, channel, id));
 }
 
 Result<int> StreamSocket::create(int family, int file_flags, int descriptor_flags) {
@@ -36,8 +54,8 @@ Result<int> StreamSocket::create(int family, int file_flags, int descriptor_flag
   return number;
 }
 
-StreamSocket::StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* id)
-    : Socket(channel->fd), family_(family), channel_(channel), id_(id) {
+StreamSocket::StreamSocket(int family, int number, rdma_event_channel* channel, rdma_cm_id* id)
+    : Socket(number), family_(family), channel_(channel), id_(id) {
   options_.sizes = Settings::get().sizes;
 }
 
@@ -47,6 +65,7 @@ StreamSocket::~StreamSocket() {
   endpoint_.reset();
   rdma_destroy_id(id_);
   rdma_destroy_event_channel(channel_);
+  ::close(number());
 }
 
 Result<SocketAddress> StreamSocket::name() {

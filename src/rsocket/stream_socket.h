@@ -91,7 +91,7 @@ class StreamSocket final : public Socket {
     std::map<std::pair<int, int>, int> kept;  // by level and option: those without a meaning here
   };
 
-  StreamSocket(int family, rdma_event_channel* channel, rdma_cm_id* id);
+  StreamSocket(int family, int number, rdma_event_channel* channel, rdma_cm_id* id);
   static Result<std::unique_ptr<StreamSocket>> make(int family, rdma_cm_id* id);
 
   void progress() override;
@@ -184,7 +184,7 @@ class StreamSocket final : public Socket {
   std::mutex receive_turn_;
 
   const int family_;
-  rdma_event_channel* const channel_;  // its descriptor is the socket's number
+  rdma_event_channel* const channel_;
   rdma_cm_id* id_;
   State state_ = State::kIdle;
   Options options_;

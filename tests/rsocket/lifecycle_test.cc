@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "tests/rsocket/socket_support.h"
 
@@ -41,6 +42,22 @@ TEST(Lifecycle, AnAcceptedSocketsNumberIsTakenWhenItIsAccepted) {
   connect_to(client, at);
   poll_one(listening.get(), POLLIN);
   const int plain = ::dup(0);
+  const Rsocket server = accepted(listening);
+  EXPECT_GT(server.get(), plain);
+  ::close(plain);
+}
+
+// What a thread of ours had open at that moment, and closed since, does not change that.
+TEST(Lifecycle, AnAcceptedSocketsNumberIsTheHigherOneThoughLowerOnesCameFree) {
+  Address at;
+  const Rsocket listening = listener(&at);
+  const Rsocket client = stream_socket();
+  connect_to(client, at);
+  poll_one(listening.get(), POLLIN);
+  std::vector<int> passing(20);
+  for (int& fd : passing) fd = ::dup(0);
+  const int plain = ::dup(0);
+  for (const int fd : passing) ::close(fd);
   const Rsocket server = accepted(listening);
   EXPECT_GT(server.get(), plain);
   ::close(plain);
