@@ -21,8 +21,6 @@ class Requester final : public SendSide {
  public:
   Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
-  const SendQueue& queue() const { return queue_; }
-
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;

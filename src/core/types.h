@@ -134,8 +134,6 @@ inline constexpr uint32_t kMaxMessageBytes = 1u << 31;
 inline constexpr uint32_t kMaxInlineBytes = 1024;
 inline constexpr uint32_t kMaxReadAtomic = 128;
 
-enum class MemoryId : uint32_t {};  // a window being bound, by its present key
-
 struct WindowBinding {
   uint32_t region_lkey = 0;
   uint64_t address = 0;

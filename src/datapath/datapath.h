@@ -52,9 +52,6 @@ class Datapath {
   // Readable (poll, epoll) while receive() would return something. Owned by the datapath.
   virtual int wait_fd() const = 0;
 
-  // Largest BTH-to-ICRC datagram that the path carries unfragmented, 0 if the path is unknown.
-  virtual uint32_t max_datagram_bytes(wire::PathId path) const = 0;
-
   // How much payload a packet may carry on the path where that is more than any path MTU; else 0.
   virtual uint32_t packet_bytes(wire::PathId path) {
     (void)path;

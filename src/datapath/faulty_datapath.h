@@ -43,9 +43,6 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
   int wait_fd() const override { return inner_->wait_fd(); }
-  uint32_t max_datagram_bytes(wire::PathId path) const override {
-    return inner_->max_datagram_bytes(path);
-  }
   void append_counters(std::vector<Counter>& to) const override;
 
  private:

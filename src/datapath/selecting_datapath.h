@@ -49,9 +49,6 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
   int wait_fd() const override { return epoll_.get(); }
-  uint32_t max_datagram_bytes(wire::PathId path) const override {
-    return udp_->max_datagram_bytes(path);
-  }
   uint32_t packet_bytes(wire::PathId path) override;
   void append_counters(std::vector<Counter>& to) const override;
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 
 namespace verbena::wire {
 
@@ -106,99 +107,95 @@ inline constexpr uint8_t kImmediateBytes = 4;
 inline constexpr uint8_t kInvalidateBytes = 4;
 inline constexpr uint8_t kIcrcBytes = 4;
 
+constexpr bool is_one_of(uint8_t operation, std::initializer_list<Opcode> opcodes) {
+  for (const Opcode opcode : opcodes) {
+    if (operation == static_cast<uint8_t>(opcode)) return true;
+  }
+  return false;
+}
+
 constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
+  using enum Opcode;
   using enum Position;
   OpcodeInfo i;
   const auto message = [&](Verb verb, Position position) {
     i.verb = verb;
     i.position = position;
   };
-  switch (operation) {
-    case 0x00:
+  switch (static_cast<Opcode>(operation)) {
+    case RcSendFirst:
       message(Verb::Send, First);
       break;
-    case 0x01:
+    case RcSendMiddle:
       message(Verb::Send, Middle);
       break;
-    case 0x02:
+    case RcSendLast:
+    case RcSendLastImm:
+    case RcSendLastInvalidate:
       message(Verb::Send, Last);
       break;
-    case 0x03:
-      message(Verb::Send, Last);
-      i.has_immediate = true;
-      break;
-    case 0x04:
+    case RcSendOnly:
+    case RcSendOnlyImm:
+    case RcSendOnlyInvalidate:
       message(Verb::Send, Only);
       break;
-    case 0x05:
-      message(Verb::Send, Only);
-      i.has_immediate = true;
-      break;
-    case 0x06:
+    case RcWriteFirst:
       message(Verb::Write, First);
       break;
-    case 0x07:
+    case RcWriteMiddle:
       message(Verb::Write, Middle);
       break;
-    case 0x08:
+    case RcWriteLast:
+    case RcWriteLastImm:
       message(Verb::Write, Last);
       break;
-    case 0x09:
-      message(Verb::Write, Last);
-      i.has_immediate = true;
-      break;
-    case 0x0A:
+    case RcWriteOnly:
+    case RcWriteOnlyImm:
       message(Verb::Write, Only);
       break;
-    case 0x0B:
-      message(Verb::Write, Only);
-      i.has_immediate = true;
-      break;
-    case 0x0C:
+    case RcReadRequest:
       message(Verb::ReadRequest, Only);
       break;
-    case 0x0D:
+    case RcReadResponseFirst:
       message(Verb::ReadResponse, First);
       break;
-    case 0x0E:
+    case RcReadResponseMiddle:
       message(Verb::ReadResponse, Middle);
       break;
-    case 0x0F:
+    case RcReadResponseLast:
       message(Verb::ReadResponse, Last);
       break;
-    case 0x10:
+    case RcReadResponseOnly:
       message(Verb::ReadResponse, Only);
       break;
-    case 0x11:
+    case RcAck:
       message(Verb::Ack, Only);
       break;
-    case 0x12:
+    case RcAtomicAck:
       message(Verb::AtomicAck, Only);
       break;
-    case 0x13:
+    case RcCompareSwap:
       message(Verb::CompareSwap, Only);
       break;
-    case 0x14:
+    case RcFetchAdd:
       message(Verb::FetchAdd, Only);
       break;
-    case 0x16:
-      message(Verb::Send, Last);
-      i.has_invalidate = true;
-      break;
-    case 0x17:
-      message(Verb::Send, Only);
-      i.has_invalidate = true;
-      break;
-    case 0x1C:
+    case RcFlush:
       message(Verb::Flush, Only);
-      i.has_flush_eth = true;
       break;
-    case 0x1D:
+    case RcAtomicWrite:
       message(Verb::AtomicWrite, Only);
       break;
-    default:
+    case UdSendOnly:  // not operations of RC
+    case UdSendOnlyImm:
+    case Opcode::Cnp:
       return {};
   }
+  if (!i.valid()) return {};  // a number that stands for no operation
+  i.has_immediate =
+      is_one_of(operation, {RcSendLastImm, RcSendOnlyImm, RcWriteLastImm, RcWriteOnlyImm});
+  i.has_invalidate = is_one_of(operation, {RcSendLastInvalidate, RcSendOnlyInvalidate});
+  i.has_flush_eth = i.verb == Verb::Flush;
   i.has_reth = i.verb == Verb::ReadRequest || i.verb == Verb::Flush ||
                i.verb == Verb::AtomicWrite || (i.verb == Verb::Write && i.starts_message());
   i.has_aeth = i.verb == Verb::Ack || i.verb == Verb::AtomicAck ||
@@ -253,9 +250,10 @@ inline constexpr std::array<OpcodeInfo, 256> kOpcodes = [] {
     table[kUdBase + operation] = describe_operation(Transport::Ud, operation);
     table[kXrcBase + operation] = describe_operation(Transport::Xrc, operation);
   }
-  table[0x81].transport = Transport::Cnp;
-  table[0x81].verb = Verb::Cnp;
-  table[0x81].header_bytes = kBthBytes + 16;  // 16 reserved bytes follow the BTH
+  OpcodeInfo& cnp = table[static_cast<uint8_t>(Opcode::Cnp)];
+  cnp.transport = Transport::Cnp;
+  cnp.verb = Verb::Cnp;
+  cnp.header_bytes = kBthBytes + 16;  // 16 reserved bytes follow the BTH
   return table;
 }();
 

@@ -297,11 +297,6 @@ Instant UdpDatapath::deadline() const {
 void UdpDatapath::poll_directory() { receiver_->poll_directory(); }
 std::optional<std::string> UdpDatapath::take_warning() { return sender_->take_warning(); }
 
-uint32_t UdpDatapath::max_datagram_bytes(wire::PathId path) const {
-  const auto id = static_cast<uint32_t>(path);
-  return id < paths_.size() && paths_[id] ? paths_[id]->max_datagram_bytes : 0;
-}
-
 void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   const UdpCounters& c = *counters_;
   uint64_t drops = 0;

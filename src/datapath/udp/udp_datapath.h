@@ -56,7 +56,6 @@ class UdpDatapath final : public Datapath {
   wire::PacketSink& sink() override;
   void flush() override;
   int wait_fd() const override;
-  uint32_t max_datagram_bytes(wire::PathId path) const override;
   void append_counters(std::vector<Counter>& to) const override;
 
   // Hosts that nothing gets to, because they are not there or nobody has port 4791 there: kernels

@@ -31,7 +31,6 @@ class FakeDatapath final : public Datapath, private wire::PacketSink {
     pushed_.clear();
   }
   int wait_fd() const override { return -1; }
-  uint32_t max_datagram_bytes(wire::PathId) const override { return 5000; }
   void append_counters(std::vector<Counter>& to) const override { to.push_back({"fake", 1}); }
 
  private:
