@@ -6,6 +6,8 @@
 
 namespace verbena {
 
+// An expression draws at most once: compilers choose the order in which arguments and operands are
+// evaluated, and a seed must mean the same run with every compiler.
 class Prng {
  public:
   explicit Prng(uint64_t seed) : state_(seed) {}

@@ -213,6 +213,14 @@ class BrokenRun {
     if (!a_->post_send(*qa_, s).ok()) problem("post_send refused");
   }
 
+  void post_harmless(core::Sge& sge) {
+    for (uint64_t i = 0, n = prng().below(10); i < n; ++i) {
+      const core::SendRequest request = harmless(sge);
+      const bool signaled = prng().below(2) == 0;
+      post(request, signaled);
+    }
+  }
+
   void post_everything() {
     const auto receives = violation_ == Violation::NoReceive ? 0 : 2 + prng().below(8);
     for (uint64_t i = 0; i < receives; ++i) {
@@ -223,12 +231,10 @@ class BrokenRun {
         problem("post_receive");
     }
     core::Sge sge;
-    for (uint64_t i = 0, n = prng().below(10); i < n; ++i)
-      post(harmless(sge), prng().below(2) == 0);
+    post_harmless(sge);
     culprit_ = sent_.size();
     commit_violation();
-    for (uint64_t i = 0, n = prng().below(10); i < n; ++i)
-      post(harmless(sge), prng().below(2) == 0);
+    post_harmless(sge);
 
     for (uint64_t i = 0; i < 10; ++i) {
       core::SendRequest s = harmless(sge);

@@ -76,7 +76,8 @@ uint32_t Endpoint::random_length() {
       length = mtu * (1 + prng.below(4));
       break;  // whole packets
     case 5:
-      length = mtu * (1 + prng.below(4)) + prng.below(3) - 1;
+      length = mtu * (1 + prng.below(4));
+      length += prng.below(3) - 1;  // one byte less, or more
       break;
     default:
       length = prng.below(shape_.max_message + 1);

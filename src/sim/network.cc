@@ -95,7 +95,8 @@ Bytes Network::mangle(const Bytes& packet) {
       break;
     case 1:  // bits flipped
       for (uint64_t i = 0, n = 1 + prng_.below(8); i < n; ++i) {
-        bad[prng_.below(bad.size())] ^= std::byte(1u << prng_.below(8));
+        const uint64_t at = prng_.below(bad.size());
+        bad[at] ^= std::byte(1u << prng_.below(8));
       }
       break;
     case 2:  // another opcode, often of the same transport, same length

@@ -64,9 +64,10 @@ void UdEndpoint::work() {
   const uint64_t burst = prng().below(6);
   for (uint64_t i = 0; i < burst && posted_ < shape_.requests && parcels_.room(); ++i) {
     const bool to_group = prng().below(4) == 0;
-    post_one(static_cast<uint32_t>(to_group ? kFirstGroup + prng().below(UdSociety::kGroups)
-                                            : prng().below(society_.members.size())),
-             prng().below(8) == 0);
+    const uint64_t to = to_group ? kFirstGroup + prng().below(UdSociety::kGroups)
+                                 : prng().below(society_.members.size());
+    const bool forbidden = prng().below(8) == 0;
+    post_one(static_cast<uint32_t>(to), forbidden);
   }
 }
 
