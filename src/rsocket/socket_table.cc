@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 
 #include "rsocket/clock.h"
@@ -97,7 +98,10 @@ void SocketTable::close_all(Duration patience) {
 void SocketTable::leave(Slot* slot) {
   if (slot->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   // Closed, and nobody else is left. The number is free for others as soon as the socket is gone.
+  // The call that ends here has set errno already; the system calls below must not change it.
+  const int told = errno;
   delete std::exchange(slot->socket, nullptr);
+  errno = told;
 }
 
 void SocketTable::disown_all() {

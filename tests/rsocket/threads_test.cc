@@ -93,5 +93,26 @@ TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
   }
 }
 
+// The last thread to leave a closed socket destroys it, and reports its own error all the same.
+TEST_F(Threads, TheLastToLeaveAClosedSocketKeepsItsErrno) {
+  for (int round = 0; round < 400; ++round) {
+    Pair pair = connected_pair();
+    const linger none{.l_onoff = 1, .l_linger = 0};  // closing does not end the stream first
+    ASSERT_EQ(rsetsockopt(pair.server.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
+    std::atomic<int> started{0};
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 4; ++i) {
+      readers.emplace_back([&started, socket = pair.server.get()] {
+        char byte;
+        ++started;
+        EXPECT_ERRNO(rrecv(socket, &byte, 1, 0), EBADF);
+      });
+    }
+    while (started < 4) std::this_thread::yield();
+    pair.server.close();
+    for (std::thread& reader : readers) reader.join();
+  }
+}
+
 }  // namespace
 }  // namespace verbena::test
