@@ -27,9 +27,12 @@ need() {
 # Called once, first thing: goes on in a namespace of its own if it can. own_namespace is then "yes".
 enter_namespace() {
   if [ -z "${VERBENA_TEST_NETNS:-}" ]; then
-    if unshare -rn ip link set lo up 2>/dev/null; then
-      VERBENA_TEST_NETNS=own exec unshare -rn bash "$0" "$@"
-    fi
+    local apart
+    for apart in -rn -n; do
+      if unshare "$apart" ip link set lo up 2>/dev/null; then
+        VERBENA_TEST_NETNS=own exec unshare "$apart" bash "$0" "$@"
+      fi
+    done
     export VERBENA_TEST_NETNS=host
   fi
   own_namespace=no
