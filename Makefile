@@ -80,7 +80,7 @@ test-ecosystem: ## run UCX, libfabric, MPI, storage, QEMU as Debian packages the
 	$(call compile,default) --target ibverbs rdmacm verbena
 	@$(steering); scripts/ecosystem.sh build
 
-soak: ## kill among 64 processes for a minute, read out eight boards for two, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
+soak: ## kill and stop among 64 processes for a minute, read out eight boards for two, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
 	$(call compile,default)

@@ -1,8 +1,10 @@
-"""Starts a crowd (crowd.cc), kills members at random and starts others in their place, and judges by what
-the members say: crowd.py TOOL CROWD LOGS MEMBERS SECONDS. VERBENA_CROWD_SEED repeats a choice of victims."""
+"""Starts a crowd (crowd.cc), kills members at random and starts others in their place, stops others at random and
+lets them continue, and judges by what the members say: crowd.py TOOL CROWD LOGS MEMBERS SECONDS.
+VERBENA_CROWD_SEED repeats a choice of victims."""
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,9 @@ tool, crowd, logs = sys.argv[1:4]
 MEMBERS, SECONDS = int(sys.argv[4]), float(sys.argv[5])
 CALLS = (1, 5, 21)  # as in crowd.cc
 KILLS_A_SECOND = 2.5
+STOPS_A_KILL = 3
+LONGEST_STOP = 1.5  # seconds; less than the retries of a connection last
+MAPS_OF_A_LINK = 4
 PATIENCE = 60  # seconds, for what should take less than one
 FIRST_PORT = 21000
 steered = os.environ.get("VERBENA_STEERING", "on") != "off"
@@ -57,12 +62,37 @@ class Member:
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def resident_kib(self):
+    def private_kib(self):
+        """Without the pages of rings, which come and go with their peers and are shared with them."""
         with open(f"/proc/{self.pid}/status") as status:
-            return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1))
+            return int(re.search(r"RssAnon:\s+(\d+)", status.read()).group(1))
+
+    def shared_maps(self):
+        """Mappings of rings and of what peers expose."""
+        with open(f"/proc/{self.pid}/maps") as maps:
+            return sum("/memfd:" in line and "verbena" in line for line in maps)
 
 
 everybody, killed = [], set()
+stopped = {}  # member: when it continues
+
+
+def stop(member, seconds):
+    member.process.send_signal(signal.SIGSTOP)
+    stopped[member] = time.monotonic() + seconds
+
+
+def pause(seconds):
+    """Sleeps; stopped members continue meanwhile when their time comes."""
+    end = time.monotonic() + seconds
+    while True:
+        now = time.monotonic()
+        for m in [m for m, until in stopped.items() if until <= now]:
+            del stopped[m]
+            m.process.send_signal(signal.SIGCONT)
+        if now >= end:
+            return
+        time.sleep(max(0, min([end, *stopped.values()]) - now))
 
 
 def await_all_talk(what):
@@ -110,16 +140,21 @@ for i in range(MEMBERS):
     time.sleep(0.04)
 await_all_talk("at the start")
 first = list(members)
-before = {m: (m.descriptors(), m.resident_kib()) for m in first}
+before = {m: (m.descriptors(), m.private_kib(), m.shared_maps()) for m in first}
 
+stops = 0
 end = time.monotonic() + SECONDS
 while time.monotonic() < end:
     victim = choose.randrange(MEMBERS)
     members[victim].process.kill()
     check(members[victim].process.wait() == -9, f"member {victim} had ended by itself")
     killed.add(members[victim].pid)
-    time.sleep(choose.uniform(0, 2 / KILLS_A_SECOND))
+    for _ in range(STOPS_A_KILL):
+        pause(choose.uniform(0, 2 / KILLS_A_SECOND / STOPS_A_KILL))
+        stop(choose.choice(members), choose.uniform(0.01, LONGEST_STOP))
+        stops += 1
     members[victim] = Member(victim)
+pause(LONGEST_STOP)
 await_all_talk("after the kills")
 
 # From now on nothing changes: everybody is heard, and soon the kernel finds everybody by itself.
@@ -142,9 +177,10 @@ while True:
 
 survivors = [m for m in first if m in members]
 for m in survivors:
-    fds, kib = before[m]
+    fds, kib, maps = before[m]
     check(m.descriptors() <= fds + 4, f"member {m.index} had {fds} descriptors and has {m.descriptors()}")
-    check(m.resident_kib() <= kib + 8192, f"member {m.index} had {kib} KiB and has {m.resident_kib()}")
+    check(m.private_kib() <= kib + 2048, f"member {m.index} had {kib} KiB and has {m.private_kib()}")
+    check(m.shared_maps() <= maps + MAPS_OF_A_LINK, f"member {m.index} had {maps} maps and has {m.shared_maps()}")
 
 for m in members:
     m.tell("stop")
@@ -164,6 +200,6 @@ for m in survivors:
     for called in survivors:
         joined = [pid for index, pid in m.said("joined") if int(index) == called.index]
         check(len(joined) <= 1, f"{m.index} called {called.index} again though neither was killed")
-print(f"{len(killed)} of {len(everybody)} killed, {len(survivors)} of the first {MEMBERS} survived, {lost} connections to the "
+print(f"{len(killed)} of {len(everybody)} killed, {stops} stopped, {len(survivors)} of the first {MEMBERS} survived, {lost} connections to the "
       f"killed ended, no other; {sum(later.values())} messages, {strays(sums)} packets passed on, "
       f"{sums.get('udp_steering_updates', 0)} steering programs")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # 64 processes on one address, each connected to six others, while every second two or three of them are killed and others
-# start: survivors keep their connections, new ones join, the kernel's steering is right again, and nothing is
-# left. VERBENA_CROWD_SECONDS: for how long (10; `make soak` takes a minute).
+# start, and seven are stopped for up to 1.5 s: survivors keep their connections, new ones join, the kernel's steering is
+# right again, and nothing is left. VERBENA_CROWD_SECONDS: for how long (10; `make soak` takes a minute).
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++ python3
