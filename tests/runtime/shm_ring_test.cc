@@ -313,6 +313,30 @@ TEST_F(ShmRing, WhatTheReaderWroteOverBreaksTheRing) {
   EXPECT_TRUE(writer.broken());
 }
 
+// What is taken back is written again. A reader that made a record longer, up to the end of the
+// last line, must not make it longer than the ring has room for.
+TEST_F(ShmRing, ARecordThatTheReaderMadeLongerBreaksTheRing) {
+  constexpr uint64_t kShortRecord = 24;  // a word, its number and 8 bytes
+  RingWriter writer(memory_);
+  RingReader reader(memory_);
+  RingReader::Record record;
+  ASSERT_TRUE(write(writer, 1, 8) && write(writer, 2, 8));
+  writer.show();
+  ASSERT_TRUE(reader.next(record));
+  reader.release();  // in the middle of a line
+  const uint64_t end = memory_.bytes - 3 * kLineBytes;
+  for (uint64_t at = kLineBytes; at < end; at += kLineBytes) ASSERT_TRUE(write(writer, 3, 52));
+  ASSERT_TRUE(write(writer, 4, 8));
+  EXPECT_FALSE(write(writer, 5, 8)) << "the ring is full";
+  writer.show();
+  const RecordWord longer{
+      .kind = RecordKind::Packet, .header_bytes = 4, .body_bytes = 8 + kLineBytes - kShortRecord};
+  store_word(end, longer.pack());
+  EXPECT_FALSE(writer.take_back([](const RecordWord&, std::span<const std::byte>) { return false; },
+                                [] { return true; }));
+  EXPECT_TRUE(writer.broken());
+}
+
 // Each record is read or taken back, never both, and those that are read come in order.
 TEST_F(ShmRing, TakingBackRacesWithReading) {
   constexpr uint32_t kRecords = 60'000;

@@ -105,7 +105,8 @@ bool RingWriter::look_at_unread(Unread& unread) {
     } else {
       const RecordWord w = RecordWord::unpack(word);
       const uint64_t end = w.end(at_record);
-      broken_ = !w.sane() || end > position_;
+      // Written again it lies here or before, so it still fits then if it fits here.
+      broken_ = !w.sane() || end > position_ || end + kEndBytes - freed_ > memory_.bytes;
       if (broken_) return false;
       unread.records.push_back({w, part(at_record + kWordBytes, w.header_bytes),
                                 part(w.body_at(at_record), w.body_bytes)});
