@@ -77,5 +77,25 @@ TEST(SlotDirectory, IgnoresRubbish) {
   EXPECT_EQ(a.receive(), 0u);
 }
 
+TEST(SlotDirectory, AStraysFlagsAreNotTheSendersToSet) {
+  auto from = SlotDirectory::claim();
+  auto to = SlotDirectory::claim();
+  ASSERT_TRUE(from.ok() && to.ok());
+  const LocalAddress address{kLoopback4, 0};
+  Mailbox mailbox(*to.value());
+  mailbox.add_address(address);
+  wire::RxMeta meta;
+  meta.own = true;
+  const std::vector<std::byte> packet(64);
+  ASSERT_EQ(from.value()->forward(to.value()->slot(), address, meta, packet, 64), Forwarded::Yes);
+  to.value()->poll(&mailbox);
+  std::vector<Stray> strays;
+  std::vector<MemberReport> reports;
+  mailbox.take(strays, reports);
+  ASSERT_EQ(strays.size(), 1u);
+  EXPECT_FALSE(strays[0].meta.own);
+  EXPECT_TRUE(strays[0].meta.forwarded);
+}
+
 }  // namespace
 }  // namespace verbena::datapath

@@ -369,7 +369,11 @@ void SlotDirectory::deliver_stray(std::span<const std::byte> message, const Mail
     ++undeliverable_;
     return;
   }
-  box->strays_.push_back({h->meta, h->stride, {body.begin(), body.end()}});
+  Stray stray{h->meta, h->stride, {body.begin(), body.end()}};
+  // Not as the sender's process says: its bytes need not even be values of a bool.
+  stray.meta.own = false;
+  stray.meta.forwarded = true;
+  box->strays_.push_back(std::move(stray));
   wake(*box, self);
 }
 

@@ -303,7 +303,6 @@ void UdpReceiver::hand_out_strays() {
   strays_held_.clear();
   std::swap(strays_held_, strays_arrived_);
   for (Stray& stray : strays_held_) {
-    stray.meta.forwarded = true;
     const std::span<const std::byte> bytes = stray.bytes;
     for (size_t at = 0; at < bytes.size(); at += stray.stride) {
       const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));
