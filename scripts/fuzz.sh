@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 
 seconds=${VERBENA_FUZZ_SECONDS:-60}
 launcher=()
-if setarch -R true 2>/dev/null; then launcher=(setarch -R); fi
+if tests/support/own_namespace.sh --probe 2>/dev/null; then launcher=(tests/support/own_namespace.sh); fi
+if setarch -R true 2>/dev/null; then launcher+=(setarch -R); fi
 shopt -s nullglob
 failed=
 for target in build-fuzz/fuzz/*_fuzz; do

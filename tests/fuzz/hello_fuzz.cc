@@ -1,0 +1,98 @@
+// Any first message on the socket of a shared-memory link, with any number of descriptors beside
+// it: it is told as a hello or as unusable, and a memory that is no link's is refused. No
+// descriptor is left open.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "datapath/shm/hello.h"
+#include "datapath/shm/segment.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::datapath;
+
+constexpr size_t kMostDescriptors = 4;
+
+// A hello as send_hello() makes it.
+std::vector<std::byte> usual_hello(int exposure) {
+  int ends[2];
+  VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd from(ends[0]), to(ends[1]);
+  VERBENA_CHECK(send_hello(from.get(), 7, exposure, -1));
+  std::vector<std::byte> bytes(256);
+  const ssize_t n = ::recv(to.get(), bytes.data(), bytes.size(), 0);
+  VERBENA_CHECK(n > 0);
+  bytes.resize(static_cast<size_t>(n));
+  return bytes;
+}
+
+void send(int fd, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  msghdr m{};
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    m.msg_control = control.data();
+    m.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(c), descriptors.data(), descriptors.size_bytes());
+  }
+  (void)::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+int lowest_free_descriptor() {
+  const UniqueFd probe(::fcntl(0, F_DUPFD_CLOEXEC, 0));
+  return probe.get();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const int memory = ::memfd_create("hello_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  static const std::vector<std::byte> usual = usual_hello(memory);
+  const uint8_t how = size > 0 ? data[0] : 0;
+  // Either any bytes, or a hello in which a few are changed: pairs of place and value.
+  std::vector<std::byte> bytes(size > 1 ? size - 1 : 0);
+  std::transform(data + (size > 0), data + size, bytes.begin(),
+                 [](uint8_t b) { return std::byte{b}; });
+  if (how & 1) {
+    std::vector<std::byte> changed = usual;
+    for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
+      changed[std::to_integer<size_t>(bytes[i]) % changed.size()] = bytes[i + 1];
+    }
+    bytes = std::move(changed);
+  }
+  const size_t count = (how >> 1) % (kMostDescriptors + 1);
+  std::array<int, kMostDescriptors> descriptors{};
+  descriptors.fill(how & 0x80 ? 0 : memory);
+
+  const int before = lowest_free_descriptor();
+  {
+    int ends[2];
+    VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    const UniqueFd from(ends[0]), to(ends[1]);
+    send(from.get(), bytes, std::span(descriptors).first(count));
+    uint8_t slot = 0;
+    Descriptors received;
+    const HelloRead read = receive_hello(to.get(), &slot, received);
+    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HelloRead::Hello && slot == 7);
+    if (read == HelloRead::Hello) VERBENA_CHECK(bytes.size() == usual.size());
+    if (received.segment.valid()) VERBENA_CHECK(!Segment::adopt(received.segment.get()).ok());
+  }
+  VERBENA_CHECK(lowest_free_descriptor() == before);
+  return 0;
+}

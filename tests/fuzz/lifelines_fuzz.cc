@@ -1,0 +1,79 @@
+// Processes of this user that call a lifeline and send anything there, or nothing, and leave: only
+// slots that a caller named are told as departed, once for each caller, and nothing is kept of
+// those that left.
+//
+// The input is a list of steps, two bytes each: what, and which of the callers.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+
+#include "base/check.h"
+#include "datapath/udp/lifelines.h"
+#include "datapath/unix_address.h"
+
+namespace {
+
+using namespace verbena::datapath;
+
+constexpr uint8_t kSlot = 9;
+constexpr size_t kCallers = 8;
+
+struct Caller {
+  UniqueFd socket;
+  int said = -1;  // the slot, in its first message
+};
+
+void call(Caller& caller) {
+  caller = {UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+  const UnixAddress name = UnixAddress::abstract("verbena/life/1/%u", kSlot);
+  VERBENA_CHECK(::connect(caller.socket.get(), name.get(), name.bytes) == 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Lifelines lines(kSlot);
+  std::array<Caller, kCallers> callers;
+  std::array<int, 256> expected{};
+  size_t named = 0, departed = 0;
+  const auto hang_up = [&](Caller& caller) {
+    if (caller.said > 0) ++expected[static_cast<size_t>(caller.said)], ++named;
+    caller = {};
+  };
+  const auto take = [&] {
+    for (const uint8_t slot : lines.take_departed()) {
+      VERBENA_CHECK(expected[slot]-- > 0);
+      ++departed;
+    }
+  };
+  for (size_t at = 0; at + 2 < size && at < 300; at += 3) {
+    Caller& caller = callers[data[at + 1] % kCallers];
+    switch (data[at] % 4) {
+      case 0:
+        hang_up(caller);
+        call(caller);
+        break;
+      case 1: {  // of a message only the first byte counts, and of messages only the first
+        if (!caller.socket.valid()) break;
+        const std::array<uint8_t, 4> message{data[at + 2], 1, 2, 3};
+        const size_t bytes = 1 + data[at] / 4 % message.size();
+        if (::send(caller.socket.get(), message.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+          break;
+        if (caller.said <= 0) caller.said = data[at + 2];
+        break;
+      }
+      case 2:
+        hang_up(caller);
+        break;
+      default:
+        take();
+    }
+  }
+  for (Caller& caller : callers) hang_up(caller);
+  // Callers are accepted, their messages read and their ends noticed one after the other.
+  for (int turn = 0; turn < 64 && departed < named; ++turn) take();
+  VERBENA_CHECK(departed == named);
+  return 0;
+}

@@ -1,0 +1,167 @@
+// What a peer of an rsocket can send: connection data, datagram headers, immediate data and fresh
+// buffers. No load reads past the bytes; what is accepted is stored and loaded again as the same;
+// and whatever a connected peer says, no byte is read outside the receive ring or sent beyond what
+// the peer has offered.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "rsocket/receive_ring.h"
+#include "rsocket/send_window.h"
+#include "rsocket/wire.h"
+
+namespace {
+
+using namespace verbena::rsocket;
+
+constexpr uint32_t kHalfBytes = 4096;
+constexpr uint16_t kReceives = 16;
+constexpr uint32_t kSendRing = 16384;
+constexpr uint16_t kSendSlots = 16;
+
+using Bytes = std::span<const std::byte>;
+
+// Padding is not kept, so what was stored is compared with what is stored again.
+template <typename Value, typename Load>
+void round_trip(const std::optional<Value>& loaded, Load load) {
+  if (!loaded) return;
+  std::array<std::byte, 64> first{}, second{};
+  loaded->store(first.data());
+  const auto again = load(Bytes(first));
+  VERBENA_CHECK(again.has_value());
+  again->store(second.data());
+  VERBENA_CHECK(first == second);
+}
+
+void load_all(Bytes bytes) {
+  round_trip(ConnectData::load(bytes), [](Bytes b) { return ConnectData::load(b); });
+  round_trip(DatagramHeader::load(bytes), [](Bytes b) { return DatagramHeader::load(b); });
+  for (const int family : {AF_INET, AF_INET6}) {
+    const auto load = [family](Bytes b) { return UdpHeader::load(b, family); };
+    round_trip(load(bytes), load);
+  }
+}
+
+// A connection, as StreamSocket keeps its books.
+class Stream {
+ public:
+  Stream(Bytes input, const ConnectData& peer) : input_(input), offered_(peer.first_buffer.length) {
+    window_.connected(peer.credits, peer.first_buffer);
+  }
+
+  void run() {
+    while (!input_.empty() && alive_) {
+      switch (byte() % 6) {
+        case 0:
+          message(Message::decode(number()));
+          break;
+        case 1:
+          message({Op::kData, number() % (2 * kHalfBytes)});
+          break;
+        case 2:
+          message({Op::kCredits, number() & 0xFFFF});
+          break;
+        case 3:
+          read();
+          break;
+        case 4:
+          send();
+          break;
+        default:
+          complete();
+      }
+    }
+  }
+
+ private:
+  uint8_t byte() {
+    if (input_.empty()) return 0;
+    const auto first = std::to_integer<uint8_t>(input_.front());
+    input_ = input_.subspan(1);
+    return first;
+  }
+  uint32_t number() {
+    uint32_t n = 0;
+    for (int i = 0; i < 4; ++i) n = n << 8 | byte();
+    return n;
+  }
+
+  void message(const Message& m) {
+    VERBENA_CHECK(Message::decode(m.encode()).value == m.value);
+    switch (m.op) {
+      case Op::kData:
+        alive_ = ring_.on_data(m.value);
+        break;
+      case Op::kCredits: {
+        alive_ = window_.on_credit_limit(static_cast<uint16_t>(m.value));
+        std::array<std::byte, RemoteBuffer::kSize> entry;
+        for (std::byte& b : entry) b = std::byte{byte()};
+        const RemoteBuffer buffer = RemoteBuffer::load(entry.data());
+        if (buffer.length == 0) break;
+        alive_ = alive_ && window_.on_buffer(buffer);
+        if (alive_) offered_ += buffer.length;
+        break;
+      }
+      default:
+        break;
+    }
+    VERBENA_CHECK(ring_.readable() <= ring_.capacity());
+  }
+
+  void read() {
+    uint64_t want = number();
+    while (want > 0 && ring_.readable() > 0) {
+      const ReceiveRing::Piece piece = ring_.piece();
+      VERBENA_CHECK(piece.length > 0 && piece.offset + piece.length <= ring_.capacity());
+      const uint64_t bytes = std::min(want, piece.length);
+      ring_.consume(bytes);
+      want -= bytes;
+    }
+    if (!ring_.news_due()) return;
+    ring_.credit_limit();
+    if (ring_.half_free()) VERBENA_CHECK(ring_.tell_half() + kHalfBytes <= ring_.capacity());
+  }
+
+  void send() {
+    if (!window_.can_send()) return;
+    const SendWindow::Write write = window_.take_data(1 + number() % 100'000);
+    VERBENA_CHECK(write.length > 0 && write.length <= offered_);
+    VERBENA_CHECK(write.ring_offset < kSendRing && write.length <= kSendRing);
+    offered_ -= write.length;
+    if (write.completion_id != 0) under_way_.push_back(write.completion_id);
+  }
+
+  void complete() {
+    if (under_way_.empty()) return;
+    window_.on_completion(under_way_.front());
+    under_way_.erase(under_way_.begin());
+  }
+
+  Bytes input_;
+  ReceiveRing ring_{kHalfBytes, kReceives};
+  SendWindow window_{kSendSlots, kSendRing, 64};
+  uint64_t offered_;
+  std::vector<uint64_t> under_way_;
+  bool alive_ = true;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  load_all(bytes);
+  if (size >= IomapEntry::kSize) {
+    std::array<std::byte, IomapEntry::kSize> stored;
+    IomapEntry::load(bytes.data()).store(stored.data(), false);
+    VERBENA_CHECK(std::equal(stored.begin(), stored.end(), bytes.begin()));
+  }
+  // Connection data that is refused still starts a stream here, lest most inputs end with it.
+  const ConnectData usual{
+      .credits = kReceives, .buffer_list = {1, 1, 2}, .first_buffer = {4096, 1, kHalfBytes}};
+  const auto peer = ConnectData::load(bytes);
+  Stream(peer ? bytes.subspan(ConnectData::kSize) : bytes, peer ? *peer : usual).run();
+  return 0;
+}

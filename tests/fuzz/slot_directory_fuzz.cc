@@ -1,0 +1,93 @@
+// Any messages into the socket of a slot, as every process of the same user can send them: what
+// comes out is bounded and whole, and what is no message of Verbena's changes nothing.
+//
+// The input is a list of messages: a byte for the kind, two for the length, then the bytes. Most
+// start with a header that is right.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/check.h"
+#include "datapath/udp/slot_directory.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::datapath;
+
+constexpr size_t kHeaderBytes = 8;
+constexpr size_t kMostBytes = 4096;
+const LocalAddress kAddress{wire::Gid::from_ipv4("\x7F\x00\x00\x01"), 0};
+
+// One directory for all inputs; its socket is found by its name, as another process finds it.
+struct Target {
+  Target() {
+    auto claimed = SlotDirectory::claim([] { return std::string("counters"); });
+    VERBENA_CHECK(claimed.ok());
+    directory = std::move(claimed.value());
+    mailbox = std::make_unique<Mailbox>(*directory);
+    mailbox->add_address(kAddress);
+    name.bytes = sizeof name.sun;
+    VERBENA_CHECK(
+        ::getsockname(directory->fd(), reinterpret_cast<sockaddr*>(&name.sun), &name.bytes) == 0);
+    socket = UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    VERBENA_CHECK(socket.valid());
+  }
+
+  void send(std::span<const std::byte> bytes) {
+    (void)::sendto(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT, name.get(), name.bytes);
+  }
+
+  std::unique_ptr<SlotDirectory> directory;
+  std::unique_ptr<Mailbox> mailbox;
+  UnixAddress name;
+  UniqueFd socket;
+};
+
+void look(const std::vector<Stray>& strays, const std::vector<MemberReport>& reports) {
+  static uint64_t seen;  // every value is used, so that the sanitizers judge it
+  for (const Stray& s : strays) {
+    VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
+    seen += s.meta.own ? 1 : 0;
+    seen += s.meta.forwarded ? 1 : 0;
+    for (const std::byte b : s.bytes) seen += std::to_integer<uint64_t>(b);
+  }
+  for (const MemberReport& r : reports) {
+    VERBENA_CHECK(r.address == kAddress && r.services.size() <= kMostServicesInReport);
+    for (const uint32_t service : r.services) seen += service;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Target target;
+  size_t at = 0;
+  const auto byte = [&] { return at < size ? data[at++] : uint8_t{0}; };
+  for (int messages = 0; messages < 16 && at < size; ++messages) {
+    const uint8_t kind = byte();
+    const size_t length = std::min<size_t>((size_t{byte()} << 8 | byte()) % kMostBytes, size - at);
+    std::vector<std::byte> message(length);
+    for (std::byte& b : message) b = std::byte{byte()};
+    if (kind % 8 != 0 && length >= kHeaderBytes) {
+      const std::array<uint8_t, 4> header{'V', 'B', 2, static_cast<uint8_t>(kind % 6)};
+      std::ranges::transform(header, message.begin(), [](uint8_t b) { return std::byte{b}; });
+      // Both kinds that carry an address have it behind the header.
+      const auto address = std::as_bytes(std::span(&kAddress, 1));
+      if (kind & 0x80 && length >= kHeaderBytes + address.size()) {
+        std::ranges::copy(address, message.begin() + kHeaderBytes);
+      }
+    }
+    target.send(message);
+    target.directory->poll(target.mailbox.get());
+  }
+  std::vector<Stray> strays;
+  std::vector<MemberReport> reports;
+  target.mailbox->take(strays, reports);
+  look(strays, reports);
+  return 0;
+}
