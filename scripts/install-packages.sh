@@ -10,7 +10,7 @@ declare -A packages=(
   [demo]="perftest iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
           libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables
-          dpkg-dev lintian"
+          dpkg-dev lintian infiniband-diags"
   [bench]="perftest iperf3 ucx-utils libfabric-bin qperf rdmacm-utils gnuplot-nox python3 iproute2 util-linux"
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
   [deb]="dpkg-dev binutils gzip"

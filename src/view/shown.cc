@@ -15,6 +15,7 @@
 #include <cstdio>
 
 #include "view/machine.h"
+#include "view/working_directory.h"
 
 namespace verbena::view {
 namespace {
@@ -77,6 +78,7 @@ std::optional<std::string> tree_path_of(int fd, std::string_view kind = kDirecto
 // Where a relative path begins; empty if the kernel does not tell, or the folder is gone.
 std::string base_of(int folder) {
   if (folder == AT_FDCWD) {
+    if (const auto shown = shown_working_directory()) return *shown;
     char path[PATH_MAX];
     return ::syscall(SYS_getcwd, path, sizeof path) > 0 ? path : "";
   }
@@ -89,7 +91,8 @@ std::string base_of(int folder) {
 std::optional<Node> shown_at(int folder, const char* path, LastLink last) noexcept {
   if (path == nullptr || *path == '\0') return std::nullopt;
   const bool below_ours =
-      *path != '/' && folder != AT_FDCWD && any_directory_opened.load(std::memory_order_relaxed);
+      *path != '/' && (folder == AT_FDCWD ? in_shown_directory()
+                                          : any_directory_opened.load(std::memory_order_relaxed));
   if (!below_ours && !may_be_shown(path)) return std::nullopt;
   const KeptErrno kept;
   try {

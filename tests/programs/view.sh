@@ -3,7 +3,8 @@
 # to their children, and to nobody else.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-need ip ibv_rc_pingpong ib_write_bw python3
+PATH=$PATH:/usr/sbin  # ibstatus
+need ip ibv_rc_pingpong ib_write_bw python3 ibstatus
 enter_namespace "$@"
 device=/sys/class/infiniband/verbena_lo
 see() { "$tool" run --device lo -- "$@"; }
@@ -21,6 +22,31 @@ same "$(see find $device/ports/1/pkeys $device/device -type f | sort | tr '\n' '
   "$device/device/local_cpulist $device/device/local_cpus $device/device/numa_node $device/ports/1/pkeys/0 "
 see ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 || fail "ls -laR: $?"
 note "ok ls, cat, readlink, stat, find, a shell and its child"
+
+# A directory of the tree as the working directory: of a shell, of its subshells, of programs that it executes.
+see ibstatus >"$logs/ibstatus" || fail "ibstatus: $?"
+same "$(awk '/^Infiniband device/' "$logs/ibstatus")" "Infiniband device 'verbena_lo' port 1 status:"
+same "$(awk '$1 == "state:" {print $2, $3}' "$logs/ibstatus")" '4: ACTIVE'
+same "$(awk '/default gid:/ {print $3}' "$logs/ibstatus")" "$(see cat $device/ports/1/gids/0)"
+for shell in bash sh; do
+  same "$(see $shell -c 'cd /sys/class/infiniband && (cd */ports && echo * ../node_*) && cat verbena_lo/ports/1/lid')" \
+    "1 ../node_desc ../node_guid ../node_type
+0x0"
+  same "$(see $shell -c "cd $device && pwd && env pwd -P && cd ports/../.. && pwd && ls && cd .. && pwd && env pwd")" \
+    "$device
+/sys/devices/virtual/infiniband/verbena_lo
+/sys/class/infiniband
+verbena_lo
+/sys/class
+/sys/class"
+  same "$(see $shell -c "cd $device && cd /dev/infiniband && ls && cd /tmp && ls -d \$PWD && env pwd")" \
+    "$(see ls /dev/infiniband; echo /tmp; echo /tmp)"
+  # A relative path of another directory, and a PWD that is not where the program is, lead out of the tree.
+  same "$(see $shell -c 'cd /sys/class/infiniband && cd ../../../tmp && pwd && cd / && PWD=/sys/class/infiniband env pwd')" \
+    "/tmp
+/"
+done
+note "ok ibstatus, working directories"
 
 see python3 - $device <<'PYTHON' || fail "python sees something else"
 import ctypes, os, sys
@@ -58,6 +84,26 @@ refused(OSError, lambda: os.open("sys/class/infiniband", os.O_RDONLY, dir_fd=999
 # Folders of the kernel's behind ours, as a whole: scandir() of the C library.
 libc, entries = ctypes.CDLL(None), ctypes.POINTER(ctypes.c_void_p)()
 assert libc.scandir(b"/dev/infiniband/../../usr/bin", ctypes.byref(entries), None, None) > 100
+# Working directories.
+os.chdir(device)
+assert os.getcwd() == os.path.realpath(device) and os.listdir() == os.listdir(device)
+assert open("ports/1/lid").read() == "0x0\n" and os.stat(".").st_ino == os.stat(device).st_ino
+refused(FileNotFoundError, os.chdir, "no_such")
+refused(NotADirectoryError, os.chdir, "node_desc")
+refused(FileNotFoundError, open, "self/comm")
+here = os.open(".", os.O_RDONLY)
+os.chdir("/usr")
+assert os.getcwd() == "/usr" and "bin" in os.listdir(".")
+os.fchdir(here)
+assert os.getcwd() == os.path.realpath(device)
+room = ctypes.create_string_buffer(4)
+libc.getcwd.restype = ctypes.c_void_p
+assert libc.getcwd(room, 4) is None and libc.getcwd(room, 0) is None
+by_system_call = 80 if os.uname().machine == "x86_64" else 49  # chdir without the C library
+assert libc.syscall(by_system_call, b"/usr") == 0 and os.getcwd() == "/usr"
+os.chdir(device)
+os.fchdir(root)
+assert os.getcwd() == "/" and "usr" in os.listdir()
 # Everything else is as it was.
 assert open("/proc/self/comm").read() == "python3\n"
 assert "null" in os.listdir("/dev") and os.path.realpath("/dev/infiniband/../null") == "/dev/null"

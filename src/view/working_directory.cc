@@ -1,0 +1,122 @@
+// The C library's functions that change and tell the working directory. The kernel cannot have a
+// directory of the tree as a working directory. The process keeps its path instead, while the
+// kernel's working directory is kStandIn. A fork copies the path; a program that is executed takes
+// it from PWD, where shells tell it.
+#include "view/working_directory.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "view/next.h"
+#include "view/shown.h"
+
+namespace verbena::view {
+namespace {
+
+// Nothing can be created or removed here, and no program has a reason to be here: a working
+// directory of the tree is recognised by it.
+constexpr const char* kStandIn = "/proc/tty";
+
+bool kernel_is_at_stand_in() noexcept {
+  char path[PATH_MAX];
+  return ::syscall(SYS_getcwd, path, sizeof path) > 0 && std::strcmp(path, kStandIn) == 0;
+}
+
+const std::string* inherited() noexcept {
+  const char* const said = std::getenv("PWD");
+  if (said == nullptr || *said != '/' || !may_be_shown(said) || !kernel_is_at_stand_in())
+    return nullptr;
+  const auto node = shown_at(AT_FDCWD, said, LastLink::Follow);
+  if (!node || node->kind != Node::Kind::Directory) return nullptr;
+  return new std::string(node->path);
+}
+
+// Replaced paths are not freed: another thread may be reading one.
+std::atomic<const std::string*> current{inherited()};
+
+int enter(const std::string& path) noexcept {
+  try {
+    const auto* const entered = new std::string(path);
+    if (NEXT(chdir)(kStandIn) == 0) {
+      current.store(entered);
+      return 0;
+    }
+    delete entered;
+  } catch (...) {
+    errno = ENOMEM;
+  }
+  return -1;
+}
+
+int left(int status) noexcept {
+  if (status == 0) current.store(nullptr);
+  return status;
+}
+
+char* copy(const std::string& path, char* to, size_t size) noexcept {
+  const size_t needed = path.size() + 1;
+  if (to != nullptr && size == 0) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  if (size != 0 && size < needed) {
+    errno = ERANGE;
+    return nullptr;
+  }
+  if (to == nullptr) to = static_cast<char*>(std::malloc(size != 0 ? size : needed));
+  if (to != nullptr) std::memcpy(to, path.c_str(), needed);
+  return to;
+}
+
+}  // namespace
+
+bool in_shown_directory() noexcept { return current.load(std::memory_order_relaxed) != nullptr; }
+
+// The kernel is asked too: a program may change its working directory by system call.
+std::optional<std::string> shown_working_directory() {
+  const std::string* const path = current.load();
+  if (path == nullptr || !kernel_is_at_stand_in()) return std::nullopt;
+  return *path;
+}
+
+}  // namespace verbena::view
+
+using namespace verbena::view;
+
+VERBENA_SHOWN int chdir(const char* path) noexcept {
+  const auto node = shown_at(AT_FDCWD, path, LastLink::Follow);
+  if (!node) return left(NEXT(chdir)(path));
+  if (node->kind == Node::Kind::Elsewhere) return left(NEXT(chdir)(node->path.c_str()));
+  if (node->kind == Node::Kind::Directory) return enter(node->path);
+  errno = node->kind == Node::Kind::None ? ENOENT : ENOTDIR;
+  return -1;
+}
+
+VERBENA_SHOWN int fchdir(int fd) noexcept {
+  const auto path = directory_of(fd);
+  return path ? enter(*path) : left(NEXT(fchdir)(fd));
+}
+
+VERBENA_SHOWN char* getcwd(char* to, size_t size) noexcept {
+  if (in_shown_directory()) {
+    if (const auto path = shown_working_directory()) return copy(*path, to, size);
+  }
+  return NEXT(getcwd)(to, size);
+}
+
+VERBENA_SHOWN char* get_current_dir_name() noexcept {
+  return in_shown_directory() ? ::getcwd(nullptr, 0) : NEXT(get_current_dir_name)();
+}
+
+// What programs compiled with _FORTIFY_SOURCE call.
+VERBENA_SHOWN char* __getcwd_chk(char* to, size_t size, size_t room) noexcept {
+  if (size > room) std::abort();
+  return ::getcwd(to, size);
+}
