@@ -15,7 +15,8 @@ declare -A packages=(
   [interop]="ibverbs-utils perftest ibverbs-providers rdmacm-utils tshark iproute2 ethtool util-linux"
   [deb]="dpkg-dev binutils gzip"
   [ecosystem]="ucx-utils libucx-dev libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio hwloc-nox
-               librpma-dev libgloo-dev tgt qemu-utils qemu-block-extra qemu-system-x86
+               librpma-dev libgloo-dev dapl2-utils ceph-common ceph-mon ceph-osd tgt qemu-utils
+               qemu-block-extra qemu-system-x86
                busybox-static cpio python3 iproute2 util-linux gcc g++"
   [fuzz]="clang libclang-rt-14-dev"
   [tidy]="clang-format clang-tidy python3 git"
