@@ -74,7 +74,7 @@ interop: ## run the interoperability tests (tests/interop/*.sh); those that cann
 		case $$rc in 0) echo "passed: $$script";; 77) echo "skipped: $$script";; \
 		*) echo "FAILED: $$script"; failed=1;; esac; done; test -z "$$failed"
 
-test-ecosystem: ## run UCX, libfabric, MPI, storage, QEMU as Debian packages them; table in build/ecosystem.md (5 minutes on 2 cores)
+test-ecosystem: ## run UCX, libfabric, MPI, storage, QEMU as Debian packages them; table in build/ecosystem.md (6 minutes on 2 cores)
 	scripts/install-packages.sh build ecosystem
 	$(call configure,default)
 	$(call compile,default) --target ibverbs rdmacm verbena
