@@ -476,6 +476,24 @@ TEST_F(UdpPair, ABatchTakesWhatItPromises) {
   a.udp->flush();
 }
 
+// Each packet has an iovec of its own then, and the last one is the last of the array. With library
+// assertions (_GLIBCXX_ASSERTIONS) an access beyond it aborts.
+TEST(UdpDatapath, SendsAFullBatchOfUnsegmentedPackets) {
+  UdpOptions options;
+  options.segmentation = Segmentation::Never;
+  Process a(options);
+  Process b;
+  ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
+  const auto path = a.path_to(b, kLoopback4, kLoopback4);
+  settle({&a, &b});
+  uint32_t sent = 0;
+  while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
+  a.udp->flush();
+  EXPECT_EQ(a.counter("udp_trains_sent"), sent);
+  EXPECT_EQ(a.counter("udp_send_drops"), 0u);
+  EXPECT_EQ(sent, 256u);
+}
+
 // After many trains alike the socket cuts sends of that size by itself.
 TEST_F(UdpCrowd, WhatFollowsManyTrainsAlikeIsCutAsItShouldBe) {
   const auto like_before = [&] {

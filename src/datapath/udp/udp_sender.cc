@@ -86,7 +86,7 @@ struct UdpSender::Messages {
   // How many were sent, or -1.
   long send(int fd, size_t first, size_t count) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-    if (count > 1) return ::syscall(SYS_sendmmsg, fd, &headers[first], count, kFlags);
+    if (count > 1) return ::syscall(SYS_sendmmsg, fd, headers.data() + first, count, kFlags);
     const msghdr& m = headers[first].msg_hdr;
     const bool plain = m.msg_iovlen == 1 && m.msg_control == nullptr;  // there is a quicker call
     const long sent = plain ? ::syscall(SYS_sendto, fd, m.msg_iov->iov_base, m.msg_iov->iov_len,
@@ -99,13 +99,14 @@ struct UdpSender::Messages {
   size_t set(size_t i, const Train& train, const std::vector<Piece>& pieces, size_t part) {
     const UdpPath& path = *train.path;
     msghdr& m = headers[i].msg_hdr;
-    m.msg_iov = &parts[part];
+    const size_t first_part = part;
+    m.msg_iov = parts.data() + first_part;
     for (uint32_t p = train.first_piece; p != train.last_piece; p = pieces[p].next) {
       parts[part++] = {pieces[p].begin, pieces[p].bytes};
     }
     std::byte* const last = pieces[train.last_piece].begin;
     parts[part++] = {last, static_cast<size_t>(train.end - last)};
-    m.msg_iovlen = static_cast<size_t>(&parts[part] - m.msg_iov);
+    m.msg_iovlen = part - first_part;
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
