@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "datapath/capture_file.h"
 #include "datapath/no_cancel.h"
 #include "wire/icrc.h"
 
@@ -43,7 +44,7 @@ static_assert(sizeof(RecordHeader) == 16);
 Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapath> inner,
                                                          const char* file_name, bool append,
                                                          WallClock clock, OnEnd on_end) {
-  File file(std::fopen(file_name, append ? "abe" : "wbe"));
+  File file(open_capture_file(file_name, append));
   if (!file) return Error{errno, "cannot create the capture file"};
   std::setvbuf(file.get(), nullptr, _IOFBF, kFileBuffer);
   const FileHeader header;

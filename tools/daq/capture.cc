@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "datapath/capture_file.h"
 #include "tools/daq/udp.h"
 
 namespace verbena::daqtool {
@@ -15,7 +16,8 @@ constexpr uint8_t kHopLimit = 64;
 
 }  // namespace
 
-Capture::Capture(const std::string& file) : name_(file), file_(std::fopen(file.c_str(), "wbe")) {
+Capture::Capture(const std::string& file)
+    : name_(file), file_(datapath::open_capture_file(file.c_str(), false)) {
   if (!file_ || std::fwrite(kFileHeader, sizeof kFileHeader, 1, file_.get()) != 1 ||
       std::fflush(file_.get()) != 0) {
     throw Trouble(with_errno("cannot create the capture file " + file));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,36 @@ uint32_t u32(const std::vector<std::byte>& bytes, size_t at) {
   uint32_t v;
   std::memcpy(&v, bytes.data() + at, sizeof v);
   return v;
+}
+
+mode_t mode_of(const std::string& file) {
+  struct stat status {};
+  EXPECT_EQ(::stat(file.c_str(), &status), 0);
+  return status.st_mode & 0777;
+}
+
+TEST(PcapDatapath, OnlyItsOwnerReadsANewCapture) {
+  const mode_t umask_before = ::umask(0);
+  for (const bool append : {false, true}) {
+    Capture capture;
+    const auto opened = PcapDatapath::open(
+        std::make_unique<FakeDatapath>(), capture.file.c_str(), append, [] { return uint64_t{0}; },
+        [](int) { FAIL(); });
+    EXPECT_TRUE(opened.ok());
+    EXPECT_EQ(mode_of(capture.file), 0600u);
+  }
+  ::umask(umask_before);
+}
+
+TEST(PcapDatapath, AFileThatExistsKeepsItsMode) {
+  Capture capture;
+  std::ofstream(capture.file) << "before";
+  ASSERT_EQ(::chmod(capture.file.c_str(), 0640), 0);
+  const auto opened = PcapDatapath::open(
+      std::make_unique<FakeDatapath>(), capture.file.c_str(), false, [] { return uint64_t{0}; },
+      [](int) { FAIL(); });
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(mode_of(capture.file), 0640u);
 }
 
 void carry_one(const wire::Route& route, size_t header_bytes) {
