@@ -81,6 +81,21 @@ cm::ListenParameters listen_parameters(std::istringstream& words) {
   return p;
 }
 
+// What ibv_reg_mr and ibv_dereg_mr do with the Nic, so many times.
+std::string register_memory(Nic& nic, uint32_t times) {
+  static std::byte memory[4096];
+  for (uint32_t i = 0; i < times; ++i) {
+    Nic::Guard guard(nic);
+    core::MemoryRegistry& registry = guard.engine().memory();
+    auto key = registry.add_region(1, memory, sizeof memory, reinterpret_cast<uint64_t>(memory),
+                                   core::kLocalWrite);
+    if (!key.ok()) return print(key);
+    const Status removed = registry.remove_region(key.value());
+    if (!removed.ok()) return print(removed);
+  }
+  return "ok " + std::to_string(times);
+}
+
 std::string obey(CmHost& host, const std::string& line) {
   std::istringstream words(line);
   std::string what;
@@ -120,6 +135,7 @@ std::string obey(CmHost& host, const std::string& line) {
   }
   uint32_t id = 0;
   words >> id;
+  if (what == "register") return register_memory(host.nic(), id);
   if (what == "stop") return print(cm.stop_listening(id));
   if (what == "accept") {
     cm::AcceptParameters p;

@@ -14,6 +14,9 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
+#include <string_view>
+
+#include "datapath/udp/clock.h"
 
 namespace verbena::datapath {
 namespace {
@@ -94,14 +97,15 @@ bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-// A Unix socket's queue is short (net.unix.max_dgram_qlen): its reader gets a moment. Whoever does
-// not keep up then is not waited for again until something got through, lest a stopped process hold
-// up its neighbours.
-constexpr int kShortNaps = 10;
-constexpr int kMostNaps = 30;
-void nap(int left) {
-  const timespec pause{0, left > kMostNaps - kShortNaps ? 50'000 : 1'000'000};
+void sleep_for(Duration nap) {
+  const timespec pause{0, nap.ns};
   ::nanosleep(&pause, nullptr);
+}
+
+// Names of destinations in the NapBudget: slots by their number, services by the rest.
+uint64_t budget_key(const UnixAddress& of) {
+  const std::string_view name(reinterpret_cast<const char*>(&of.sun), of.bytes);
+  return std::hash<std::string_view>{}(name) | (uint64_t{1} << 63);
 }
 
 Forwarded outcome(bool sent) {
@@ -217,29 +221,38 @@ Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
   return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
 }
 
-Forwarded SlotDirectory::deliver(const UnixAddress& to, std::span<const std::byte> head,
-                                 std::span<const std::byte> body) {
+std::optional<Duration> SlotDirectory::next_nap(uint64_t destination) {
+  const std::lock_guard lock(nap_mutex_);
+  return nap_budget_.next_nap(destination, read_clock({}));
+}
+
+Forwarded SlotDirectory::deliver(const UnixAddress& to, uint64_t destination,
+                                 std::span<const std::byte> head, std::span<const std::byte> body) {
   for (;;) {
     const Forwarded result = outcome(send_to(socket_.get(), to, head, body));
     if (result != Forwarded::Dropped) {
-      naps_left_.store(kMostNaps, std::memory_order_relaxed);
+      const std::lock_guard lock(nap_mutex_);
+      nap_budget_.got_through(destination);
       return result;
     }
-    const int left = naps_left_.load(std::memory_order_relaxed);
-    if (errno != EAGAIN || left == 0) return result;
-    naps_left_.store(left - 1, std::memory_order_relaxed);
-    nap(left);
+    if (errno != EAGAIN) return result;
+    const auto nap = next_nap(destination);
+    if (!nap) return result;
+    naps_.fetch_add(1, std::memory_order_relaxed);
+    sleep_for(*nap);
   }
 }
 
 Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes,
-                                 uint32_t stride) {
+                                 uint32_t stride, Wait wait) {
   StrayHeader h;
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = stride;
-  return deliver(address_of_slot(to_slot), bytes_of_value(h), bytes);
+  const UnixAddress to = address_of_slot(to_slot);
+  if (wait == Wait::No) return outcome(send_to(socket_.get(), to, bytes_of_value(h), bytes));
+  return deliver(to, to_slot, bytes_of_value(h), bytes);
 }
 
 Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
@@ -248,7 +261,8 @@ Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arri
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = static_cast<uint32_t>(bytes.size());
-  return deliver(address_of(to), bytes_of_value(h), bytes);
+  const UnixAddress address = address_of(to);
+  return deliver(address, budget_key(address), bytes_of_value(h), bytes);
 }
 
 Status SlotDirectory::claim_service(const ServiceName& name) {
@@ -432,14 +446,15 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
       --missing;
     }
   };
-  const auto ask = [&](uint8_t slot) {
+  auto ask = [&, budget = NapBudget()](uint8_t slot) mutable {
     const Header request{.kind = Kind::CountersRequest, .token = slot};
-    for (int naps = kMostNaps; naps > 0; --naps) {
+    for (;;) {
       if (send_to(fd.get(), address_of_slot(slot), bytes_of_value(request), {})) return true;
       if (errno != EAGAIN) return false;
-      nap(naps);
+      const auto nap = budget.next_nap(slot, read_clock({}));
+      if (!nap) return true;  // it is there, but will not answer
+      sleep_for(*nap);
     }
-    return true;  // it is there, but will not answer
   };
   // Asking and reading take turns, because few answers fit into a Unix socket's queue.
   size_t missing = 0;

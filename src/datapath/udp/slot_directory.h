@@ -13,12 +13,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
+#include "datapath/udp/nap_budget.h"
 #include "datapath/udp/unique_fd.h"
 #include "datapath/unix_address.h"
 #include "wire/packet_io.h"
@@ -54,6 +56,9 @@ enum class Forwarded : uint8_t {
   Nobody,   // no process has that slot, or listens to that service
   Dropped,  // it does not keep up
 };
+
+// Whether a sender waits a moment for a receiver whose queue is full (nap_budget.h).
+enum class Wait : uint8_t { No, Yes };
 
 // Packets of one train that another process received for us. The train travels as it arrived, since
 // a Unix socket queues few messages: every `stride` bytes (the last may be shorter) are one packet,
@@ -125,7 +130,7 @@ class SlotDirectory {
 
   // Sends (part of) a train to its owner, see Stray.
   Forwarded forward(uint8_t to_slot, const LocalAddress& arrived_at, const wire::RxMeta& meta,
-                    std::span<const std::byte> bytes, uint32_t stride);
+                    std::span<const std::byte> bytes, uint32_t stride, Wait wait = Wait::Yes);
   // One packet, likewise.
   Forwarded forward(const ServiceName& to, const LocalAddress& arrived_at, const wire::RxMeta& meta,
                     std::span<const std::byte> bytes);
@@ -147,6 +152,8 @@ class SlotDirectory {
 
   // Strays that arrived for an address nobody here listens on, or faster than they were taken.
   uint64_t undeliverable() const;
+  // How often a sender waited for a receiver.
+  uint64_t naps() const { return naps_.load(std::memory_order_relaxed); }
 
   // Asks every live slot of this network namespace for its counters; waits at most `patience`.
   static std::vector<SlotReport> query_all(Duration patience);
@@ -161,8 +168,9 @@ class SlotDirectory {
   void deliver_report(std::span<const std::byte> message, const Mailbox* self);
   Mailbox* mailbox_of(const LocalAddress& address);
   static void wake(Mailbox& mailbox, const Mailbox* self);
-  Forwarded deliver(const UnixAddress& to, std::span<const std::byte> head,
+  Forwarded deliver(const UnixAddress& to, uint64_t destination, std::span<const std::byte> head,
                     std::span<const std::byte> body);
+  std::optional<Duration> next_nap(uint64_t destination);
 
   const UniqueFd socket_;
   const uint8_t slot_;
@@ -175,7 +183,9 @@ class SlotDirectory {
     UniqueFd socket;
   };
   std::vector<Service> services_;
-  std::atomic<int> naps_left_{0};  // that a full queue is worth; 0 until something got through
+  std::mutex nap_mutex_;  // held for a moment, never while something waits
+  NapBudget nap_budget_;  // under nap_mutex_
+  std::atomic<uint64_t> naps_{0};
   uint64_t undeliverable_ = 0;
   std::vector<std::byte> buffer_;
 };

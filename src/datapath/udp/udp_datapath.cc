@@ -258,10 +258,17 @@ Forwarded UdpDatapath::forward(std::span<const ServiceName> services,
 void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) {
   const Steering* const steering = steering_of(meta.destination);
   if (steering == nullptr) return;
+  if (!broadcasts_.take(read_clock(options_))) {
+    ++counters_->broadcasts_limited;
+    return;
+  }
   const auto bytes = with_icrc(packet);
   for (const uint8_t slot : steering->others()) {
-    (void)directory_.forward(slot, local_address(meta.destination, interface_index_), meta, bytes,
-                             static_cast<uint32_t>(bytes.size()));
+    const Forwarded outcome =
+        directory_.forward(slot, local_address(meta.destination, interface_index_), meta, bytes,
+                           static_cast<uint32_t>(bytes.size()), Wait::No);
+    if (outcome == Forwarded::Yes) ++counters_->strays_forwarded;
+    if (outcome == Forwarded::Dropped) ++counters_->strays_dropped;
   }
 }
 
@@ -314,6 +321,8 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
                        {"udp_strays_forwarded", c.strays_forwarded},
                        {"udp_strays_received", c.strays_received},
                        {"udp_strays_dropped", c.strays_dropped},
+                       {"udp_stray_waits", directory_.naps()},
+                       {"udp_broadcasts_limited", c.broadcasts_limited},
                        {"udp_send_drops", c.send_drops},
                        {"udp_path_mtu_exceeded", c.path_mtu_exceeded},
                        {"udp_kernel_rx_drops", drops},

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/token_bucket.h"
 #include "datapath/datapath.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_options.h"
@@ -70,7 +71,8 @@ class UdpDatapath final : public Datapath {
   Instant deadline() const;
 
   // Passes a packet, without its ICRC, on to another process of this host: to the one with a slot,
-  // to all that are known, or to the first of these services that somebody has.
+  // to all that are known, or to the first of these services that somebody has. To all of them it
+  // never waits, and goes at a limited rate: anybody on the network can ask for it.
   Forwarded forward(uint8_t slot, std::span<const std::byte> packet, const wire::RxMeta& meta);
   void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta);
   Forwarded forward(std::span<const ServiceName> services, std::span<const std::byte> packet,
@@ -85,6 +87,11 @@ class UdpDatapath final : public Datapath {
   std::optional<std::string> take_warning();
 
  private:
+  // A REJ that nobody's id is in is rare: a peer gave up before it had an answer. One that is lost
+  // costs the process with the connection its own time-out, nothing more.
+  static constexpr uint32_t kMostBroadcasts = 100;
+  static constexpr Duration kBroadcastInterval = milliseconds(10);
+
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
   void hear_absences(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
@@ -96,6 +103,7 @@ class UdpDatapath final : public Datapath {
   SlotDirectory& directory_;
   const UdpOptions options_;
   std::unique_ptr<UdpCounters> counters_;
+  TokenBucket broadcasts_{kMostBroadcasts, kBroadcastInterval};
   UniqueFd epoll_;
   Mailbox mailbox_;
   bool reports_ip_headers_ = false;
