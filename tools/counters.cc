@@ -46,6 +46,7 @@ constexpr Meaning kOtherMeanings[] = {
     {"udp_strays_dropped", "packets for another process of this host that is not there"},
     {"udp_stray_waits", "times such a packet waited because that process did not keep up"},
     {"udp_broadcasts_limited", "dropped: too many connection rejects that name no process"},
+    {"udp_out_of_memory", "packets and messages for which there was no memory"},
     {"udp_send_drops", "packets the kernel did not take"},
     {"udp_path_mtu_exceeded", "packets larger than the way to the peer carries"},
     {"udp_kernel_rx_drops", "packets lost because the socket's receive buffer was full"},

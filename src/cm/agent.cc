@@ -25,7 +25,9 @@ void drop_if_ours(auto& table, const auto& key, uint32_t id) {
 // Gives back what a flood of connections took.
 void shrink_if_empty(auto&... tables) {
   constexpr size_t kSmall = 1024;
-  ((tables.empty() && tables.bucket_count() > kSmall ? tables.rehash(0) : void()), ...);
+  (void)try_allocating([&] {
+    ((tables.empty() && tables.bucket_count() > kSmall ? tables.rehash(0) : void()), ...);
+  });
 }
 
 }  // namespace
@@ -44,7 +46,12 @@ size_t Agent::PeerKeyHash::operator()(const PeerKey& k) const {
 
 // ---------------------------------------------------------------------------------- datagrams in
 
+// Without memory a datagram is lost, as on the network: whoever sent it sends it again.
 void Agent::on_mad(const ReceivedMad& in, Instant now) {
+  if (!try_allocating([&] { dispatch(in, now); })) state_.counters.add(CounterId::out_of_memory);
+}
+
+void Agent::dispatch(const ReceivedMad& in, Instant now) {
   state_.counters.add(CounterId::mads_received);
   if (!is_cm_mad(in.bytes)) return state_.counters.add(CounterId::malformed_mads);
   Mad mad;
@@ -125,13 +132,15 @@ void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
     return refuse(in, req, RejectReason::NoResources);
   }
   const uint32_t id = free_id();
+  state_.reserve_events(exchange_count() + 1);
   ConnectionEntry& entry =
       connections_.try_emplace(id, state_, id, req, *ip, in.destination, listener->id)
           .first->second;
-  by_remote_id_[from] = id;
-  if (req.local_qpn.value() != 0) by_remote_qpn_[{in.source, req.local_qpn.value()}] = id;
+  enter_books(entry, [&] {
+    by_remote_id_[from] = id;
+    if (req.local_qpn.value() != 0) by_remote_qpn_[{in.source, req.local_qpn.value()}] = id;
+  });
   enter_backlog(entry, *listener);
-  deadlines_.emplace(kNever, id);
   settle(entry);
 }
 
@@ -160,9 +169,16 @@ void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
     reply(in, rej);
     return end_stale(in, *other, now);
   }
-  connection.on_rep(rep);
+  // What needs memory comes first: without any, the REP has not come yet.
   by_remote_id_[from] = connection.id();
-  if (qpn.value() != 0) by_remote_qpn_[{in.source, qpn.value()}] = connection.id();
+  const bool noted = qpn.value() == 0 || try_allocating([&] {
+                       by_remote_qpn_[{in.source, qpn.value()}] = connection.id();
+                     });
+  if (!noted) {
+    by_remote_id_.erase(from);
+    return state_.counters.add(CounterId::out_of_memory);
+  }
+  connection.on_rep(rep);
   settle(*entry);
 }
 
@@ -215,12 +231,12 @@ void Agent::on_sidr_req(const ReceivedMad& in, const SidrReq& request) {
     return refuse(in, request, SidrStatus::Reject);
   }
   const uint32_t id = free_id();
+  state_.reserve_events(exchange_count() + 1);
   SidrEntry& entry =
       sidr_.try_emplace(id, state_, id, request, *ip, in.destination, in.source, listener->id)
           .first->second;
-  by_request_[from] = id;
+  enter_books(entry, [&] { by_request_[from] = id; });
   enter_backlog(entry, *listener);
-  deadlines_.emplace(kNever, id);
   settle(entry);
 }
 
@@ -362,8 +378,9 @@ Result<uint32_t> Agent::connect(const ConnectParameters& parameters, Instant now
   }
   if (full()) return Error{ENOMEM, "too many connections at once"};
   const uint32_t id = free_id();
+  state_.reserve_events(exchange_count() + 1);
   ConnectionEntry& entry = connections_.try_emplace(id, state_, id, parameters, now).first->second;
-  deadlines_.emplace(kNever, id);
+  enter_books(entry, [] {});
   settle(entry);
   return id;
 }
@@ -490,8 +507,9 @@ Result<uint32_t> Agent::resolve_sidr(const SidrParameters& parameters, Instant n
   }
   if (full()) return Error{ENOMEM, "too many connections at once"};
   const uint32_t id = free_id();
+  state_.reserve_events(exchange_count() + 1);
   SidrEntry& entry = sidr_.try_emplace(id, state_, id, parameters, now).first->second;
-  deadlines_.emplace(kNever, id);
+  enter_books(entry, [] {});
   settle(entry);
   return id;
 }
@@ -545,6 +563,20 @@ uint32_t Agent::free_id() {
     const uint32_t id = state_.draw_comm_id();
     // Zero stands for "not known" in messages.
     if (id != 0 && !connections_.contains(id) && !sidr_.contains(id)) return id;
+  }
+}
+
+// A new exchange, and how it is found; fill_tables() is for those of its kind. Without memory it is
+// as if the exchange had never been.
+template <typename Exchange>
+void Agent::enter_books(Entry<Exchange>& entry, auto fill_tables) {
+  try {
+    deadlines_.emplace(kNever, entry.exchange.id());
+    fill_tables();
+  } catch (const std::bad_alloc&) {
+    forget_events_of(entry.exchange.id());
+    forget(entry);
+    throw;
   }
 }
 

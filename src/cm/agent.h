@@ -131,6 +131,7 @@ class Agent {
   };
   using PeerTable = std::unordered_map<PeerKey, uint32_t, PeerKeyHash>;
 
+  void dispatch(const ReceivedMad& in, Instant now);
   void on_req(const ReceivedMad& in, const Req& req, Instant now);
   void on_rep(const ReceivedMad& in, const Rep& rep, Instant now);
   void on_rej(const ReceivedMad& in, const Rej& rej, Instant now);
@@ -162,6 +163,8 @@ class Agent {
   SidrEntry* owned_sidr(uint32_t id);
   bool full() const { return exchange_count() >= state_.config.max_connections; }
   uint32_t free_id();
+  template <typename Exchange>
+  void enter_books(Entry<Exchange>& entry, auto fill_tables);
   template <typename Exchange>
   void enter_backlog(Entry<Exchange>& entry, Listener& listener);
   template <typename Exchange>

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/exhaustion.h"
 #include "cm/counters.h"
 #include "cm/events.h"
 #include "cm/mad.h"
@@ -27,7 +28,16 @@ struct OutgoingMad {
 template <typename T>
 class Queue {
  public:
-  void push(const T& item) { items_.push_back(item); }
+  // So many fit in without further memory.
+  void reserve(size_t count) { reserve_ahead(items_, count); }
+  // False if there is no memory for it.
+  bool push(const T& item) {
+    if (items_.size() == items_.capacity() && head_ > 0) {
+      items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(head_));
+      head_ = 0;
+    }
+    return try_append(items_, item);
+  }
   bool pop(T& into) {
     if (empty()) return false;
     into = items_[head_++];
@@ -55,6 +65,12 @@ struct AgentState {
   Queue<OutgoingMad> outbox;
   Queue<Event> events;
 
+  // Room for what the owner is told about so many exchanges before it takes it.
+  void reserve_events(size_t exchanges) { events.reserve(kEventsPerExchange * exchanges); }
+  void tell(const Event& event) {
+    if (!events.push(event)) counters.add(CounterId::out_of_memory);
+  }
+
   // 24 bits that nobody can guess under our slot; the agent looks that they are free. Each comes
   // once before any comes again (a permutation of a counter): a peer may still remember those that
   // we have forgotten.
@@ -80,9 +96,12 @@ struct AgentState {
   }
 
  private:
+  // Request or response, established, disconnected, end of TIMEWAIT.
+  static constexpr size_t kEventsPerExchange = 4;
+
+  // What there is no memory for is lost, as on the network.
   void push(const OutgoingMad& mad) {
-    counters.add(CounterId::mads_sent);
-    outbox.push(mad);
+    counters.add(outbox.push(mad) ? CounterId::mads_sent : CounterId::out_of_memory);
   }
 
   static constexpr uint64_t kIds = uint64_t{1} << 63;  // apart from what draws_ counts

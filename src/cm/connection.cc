@@ -618,7 +618,7 @@ Event Connection::event(EventKind kind) const {
 }
 
 void Connection::tell(const Event& event) {
-  if (owned_) agent_.events.push(event);
+  if (owned_) agent_.tell(event);
 }
 
 }  // namespace verbena::cm

@@ -30,7 +30,8 @@ namespace verbena::cm {
   X(too_many_connections, "requests refused: max_connections reached")                   \
   X(bad_requests, "requests refused: transport, MTU, address or IP header not possible") \
   X(stale_connections, "a peer reused a queue pair or id of a connection not yet over")  \
-  X(alternate_paths_refused, "LAP answered with APR: no alternate paths on RoCE")
+  X(alternate_paths_refused, "LAP answered with APR: no alternate paths on RoCE")        \
+  X(out_of_memory, "dropped: datagrams and events for which there was no memory")
 
 enum class CounterId : uint8_t {
 #define X(name, text) name,

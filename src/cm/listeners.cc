@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/exhaustion.h"
+
 namespace verbena::cm {
 namespace {
 
@@ -30,8 +32,11 @@ Result<uint32_t> Listeners::add(const ListenParameters& parameters) {
   }
   while (next_id_ == 0 || service_of_.contains(next_id_)) ++next_id_;
   const uint32_t id = next_id_++;
-  there.push_back({id, parameters, 0});
-  service_of_[id] = parameters.service_id;
+  service_of_.emplace(id, parameters.service_id);
+  if (!try_allocating([&] { there.push_back({id, parameters, 0}); })) {
+    service_of_.erase(id);
+    return Error{ENOMEM, "out of memory"};
+  }
   return id;
 }
 

@@ -50,7 +50,7 @@ SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrReq& reques
   Event e = event(EventKind::SidrRequest);
   e.listener = listener;
   e.private_data = PrivateData(std::span(request.private_data).subspan(IpHeader::kBytes));
-  agent_.events.push(e);
+  agent_.tell(e);
 }
 
 Status SidrExchange::answer(const SidrAnswer& answer, Instant now) {
@@ -104,7 +104,7 @@ void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   e.qpn = reply.qpn;
   e.qkey = reply.qkey;
   e.private_data = PrivateData(reply.private_data);
-  agent_.events.push(e);
+  agent_.tell(e);
   state_ = State::Closed;
 }
 
@@ -122,7 +122,7 @@ void SidrExchange::on_host_absent(int error, Instant until, Instant) {
   } else {
     e.error = error;
   }
-  agent_.events.push(e);
+  agent_.tell(e);
   state_ = State::Closed;
 }
 
@@ -148,7 +148,7 @@ void SidrExchange::on_deadline(Instant now) {
     agent_.counters.add(CounterId::timeouts);
     Event e = event(EventKind::Unreachable);
     e.error = ETIMEDOUT;
-    agent_.events.push(e);
+    agent_.tell(e);
     state_ = State::Closed;
   }
 }

@@ -52,6 +52,7 @@ namespace verbena::core {
   X(writes_without_peer, "WRITEs that this process did in the peer's memory itself")   \
   X(reads_without_peer, "READs that this process did in the peer's memory itself")     \
   X(requests_taken_back, "requests taken back because the peer did not read them")     \
+  X(out_of_memory, "dropped: packets and events for which there was no memory")        \
   X(window_waits, "times a queue pair waited for the in-flight window")
 
 enum class CounterId : uint8_t {

@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include "base/exhaustion.h"
+
 namespace verbena::core {
 namespace {
 
@@ -72,9 +74,20 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   while (qps_.find(next_index_) != nullptr) next_index_ = after(next_index_);
   const uint32_t index = next_index_;
   next_index_ = after(index);
+  reserve_lists(qps_.size() + 1);
   auto qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
   qp->serial = ++last_serial_;
   return qps_.insert(index, std::move(qp));
+}
+
+// Room for all that so many queue pairs may put into lists while packets arrive and time passes:
+// then nobody is there who could be told that there is no memory.
+void Engine::reserve_lists(size_t qps) {
+  reserve_ahead(ready_, qps);
+  reserve_ahead(deadlines_, most_deadlines(qps) + 1);
+  reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
+  reserve_ahead(state_.events, 4 * qps);
+  reserve_ahead(state_.overrun, 2 * qps);
 }
 
 void Engine::destroy_qp(QueuePair* qp, Instant now) {
@@ -107,48 +120,68 @@ void Engine::destroy_srq(SharedReceiveQueue* srq) {
 }
 
 void Engine::drop_from_lists(QueuePair& qp) {
-  if (qp.in_ready_list)
-    std::replace(ready_.begin(), ready_.end(), &qp, static_cast<QueuePair*>(nullptr));
-  if (qp.in_waiting_list && qp.window() != nullptr) std::erase(qp.window()->waiting, &qp);
+  if (qp.in_ready_list) {
+    drop_past_turns();
+    ready_.erase(std::find(ready_.begin(), ready_.end(), &qp));
+  }
+  if (qp.in_waiting_list && qp.window() != nullptr) qp.window()->waiting.remove(&qp);
   qp.in_ready_list = qp.in_waiting_list = false;
   end_promise(qp);
 }
 
 PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
-  auto& window = windows_[{attr.address.destination, attr.dest_qpn.slot()}];
-  if (!window) {
-    window = std::make_unique<PeerWindow>();
-    window->destination = attr.address.destination;
-    window->slot = attr.dest_qpn.slot();
+  const std::pair key{attr.address.destination, attr.dest_qpn.slot()};
+  auto found = windows_.find(key);
+  if (found == windows_.end()) {
+    auto window = std::make_unique<PeerWindow>();
+    window->destination = key.first;
+    window->slot = key.second;
+    window->waiting.reserve(1);
+    found = windows_.emplace(key, std::move(window)).first;
   }
-  if (attr.path_packet_bytes != 0) window->widen();
-  ++window->users;
-  return window.get();
+  PeerWindow& window = *found->second;
+  window.waiting.reserve(window.users + 1);
+  if (attr.path_packet_bytes != 0) window.widen();
+  ++window.users;
+  return &window;
+}
+
+void Engine::release_window(PeerWindow& window, Instant now) {
+  if (--window.users == 0) {
+    windows_.erase({window.destination, window.slot});
+  } else {
+    wake_waiting(window, now);  // what it had under way no longer fills the window
+  }
 }
 
 void Engine::release_window(QueuePair& qp, Instant now) {
   PeerWindow* window = qp.window();
   if (window == nullptr) return;
   qp.set_window(nullptr);
-  if (--window->users == 0) {
-    windows_.erase({window->destination, window->slot});
-  } else {
-    wake_waiting(*window, now);  // what it had under way no longer fills the window
-  }
+  release_window(*window, now);
 }
 
 void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
   state_.now = now;
   const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
-  qp.modify(attr, mask);
-  if (to_reset) {
-    drop_from_lists(qp);
-    release_window(qp, now);
-  } else if ((mask & qp_attr::kAddressVector) != 0) {
-    drop_from_lists(qp);
-    release_window(qp, now);
-    qp.set_window(acquire_window(qp.attributes()));
+  PeerWindow* window = nullptr;
+  if (!to_reset && (mask & qp_attr::kAddressVector) != 0) {
+    // Before anything changes: there may be no memory for it.
+    QpAttributes connected = attr;
+    if ((mask & qp_attr::kDestQpn) == 0) connected.dest_qpn = qp.attributes().dest_qpn;
+    window = acquire_window(connected);
   }
+  try {
+    qp.modify(attr, mask);
+  } catch (const std::bad_alloc&) {
+    if (window != nullptr) release_window(*window, now);
+    throw;
+  }
+  if (to_reset || window != nullptr) {
+    drop_from_lists(qp);
+    release_window(qp, now);
+  }
+  if (window != nullptr) qp.set_window(window);
   after_change(qp, now);
 }
 
@@ -268,7 +301,10 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    qp->on_packet(*packet, *rx.meta, now);
+    if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
+      state_.counters.add(CounterId::out_of_memory);
+      continue;
+    }
     if (packet->op.direction == wire::Direction::Response) {
       arrivals.responses = true;
     } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
@@ -314,7 +350,9 @@ void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instan
   }
   for (QueuePair* qp : group->second) {
     if (meta.own && packet.deth.source == qp->qpn()) continue;
-    qp->on_packet(packet, meta, now);
+    if (!try_allocating([&] { qp->on_packet(packet, meta, now); })) {
+      state_.counters.add(CounterId::out_of_memory);
+    }
     after_change(*qp, now);
   }
 }
@@ -347,11 +385,12 @@ void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
 
 // A completion queue that lost a completion is of no more use, nor is what completes into it.
 void Engine::fail_overrun(Instant now) {
-  const auto overrun = std::exchange(state_.overrun, {});
-  for (const CompletionQueue* cq : overrun) {
+  while (!state_.overrun.empty()) {
+    const CompletionQueue* const cq = state_.overrun.back();
+    state_.overrun.pop_back();
     for (const auto& [number, srq] : state_.srqs) {
       if (srq->config().cq != cq) continue;
-      state_.events.push_back({.kind = EventKind::SrqError, .srq = srq.get()});
+      state_.tell({.kind = EventKind::SrqError, .srq = srq.get()});
     }
     qps_.each([&](QueuePair& qp) {
       if (qp.config().send_cq != cq && qp.config().receive_cq != cq) return;
@@ -390,15 +429,20 @@ bool Engine::end_promise(QueuePair& qp) {
 void Engine::make_ready(QueuePair& qp) {
   if (qp.in_ready_list) return;
   qp.in_ready_list = true;
+  // All that are in the list fit into it without those that have had their turn.
+  if (ready_.size() == ready_.capacity()) drop_past_turns();
   ready_.push_back(&qp);
+}
+
+void Engine::drop_past_turns() {
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(ready_head_));
+  ready_head_ = 0;
 }
 
 bool Engine::only_answers_to_send(Instant now) const {
   return !management_.anything_to_send() &&
          std::all_of(ready_.begin() + static_cast<ptrdiff_t>(ready_head_), ready_.end(),
-                     [&](QueuePair* qp) {
-                       return qp == nullptr || qp->requests(now) == SendSide::Readiness::No;
-                     });
+                     [&](QueuePair* qp) { return qp->requests(now) == SendSide::Readiness::No; });
 }
 
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
@@ -408,35 +452,41 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.alone = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
-    if (qp == nullptr) continue;
     qp->in_ready_list = false;
     const bool promised = end_promise(*qp);
     const uint32_t in_flight = promised ? qp->window()->in_flight() : 0;
-    const bool full = qp->type() != QpType::Ud && sink.full(qp->attributes().path);
-    if (full) {
-      qp->go_without_peer(sink, now);
-    } else {
-      qp->end_hold(now);
-    }
-    if (!full || !qp->hold(now)) {
-      // The more at a time, the more of it is of one size.
-      const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
-      qp->transmit(sink, now,
-                   {.budget = rounds * packets_per_round(*qp), .requests = !qp->in_waiting_list});
-    }
+    const bool had_memory = try_allocating([&] { transmit(*qp, sink, now); });
     // Others took the room: it has waited long enough.
     const bool in_vain = promised && qp->window()->in_flight() == in_flight &&
                          qp->requests(now) == SendSide::Readiness::WaitsForWindow;
     after_change(*qp, now, in_vain);
+    if (!had_memory) [[unlikely]] {  // the owner comes again, later
+      state_.counters.add(CounterId::out_of_memory);
+      break;
+    }
   }
   if (ready_head_ == ready_.size()) {
     ready_.clear();
     ready_head_ = 0;
   } else if (ready_head_ > 1024) {
-    ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(ready_head_));
-    ready_head_ = 0;
+    drop_past_turns();
   }
   return anything_to_send();
+}
+
+// One queue pair's share.
+void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now) {
+  const bool full = qp.type() != QpType::Ud && sink.full(qp.attributes().path);
+  if (full) {
+    qp.go_without_peer(sink, now);
+  } else {
+    qp.end_hold(now);
+  }
+  if (full && qp.hold(now)) return;
+  // The more at a time, the more of it is of one size.
+  const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
+  qp.transmit(sink, now,
+              {.budget = rounds * packets_per_round(qp), .requests = !qp.in_waiting_list});
 }
 
 QueuePair* Engine::subject_of(const DeadlineEntry& entry) {
@@ -448,7 +498,7 @@ QueuePair* Engine::subject_of(const DeadlineEntry& entry) {
 // Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their
 // time. When they outnumber the live ones they are swept out.
 void Engine::sweep_deadlines() {
-  if (deadlines_.size() < 4 * qps_.size() + 64) return;
+  if (deadlines_.size() < most_deadlines(qps_.size())) return;
   std::erase_if(deadlines_, [&](const DeadlineEntry& e) { return subject_of(e) == nullptr; });
   std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
@@ -469,8 +519,12 @@ void Engine::on_deadline(Instant now) {
     QueuePair* const qp = subject_of(entry);
     if (qp == nullptr) continue;
     qp->heap_deadline = kNever;
-    if (qp->deadline() <= now) qp->on_deadline(now);
+    const bool had_memory = try_allocating([&] {
+      if (qp->deadline() <= now) qp->on_deadline(now);
+    });
     after_change(*qp, now);
+    if (!had_memory) [[unlikely]]  // it is still due, and the owner comes again
+      return state_.counters.add(CounterId::out_of_memory);
   }
 }
 

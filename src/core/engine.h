@@ -128,6 +128,8 @@ class Engine {
   bool send_lone(wire::PacketSink& sink, Instant now);
   bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
+  void drop_past_turns();
+  void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now);
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();
     // Later than what is in the heap: the old entry will find out and go back in.
@@ -138,6 +140,10 @@ class Engine {
   void sweep_deadlines();
   PeerWindow* acquire_window(const QpAttributes& attr);
   void release_window(QueuePair& qp, Instant now);
+  void release_window(PeerWindow& window, Instant now);
+  void reserve_lists(size_t qps);
+  // Deadlines that so many queue pairs leave in the heap, stale ones included.
+  static constexpr size_t most_deadlines(size_t qps) { return 4 * qps + 64; }
   void drop_from_lists(QueuePair& qp);
 
   EngineConfig config_;

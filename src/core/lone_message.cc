@@ -14,7 +14,7 @@ namespace verbena::core {
 
 // True: that was all there is to send.
 [[gnu::flatten]] bool Engine::send_lone(wire::PacketSink& sink, Instant now) {
-  if (ready_.size() != 1 || ready_.front() == nullptr || !config_.shortcuts) [[unlikely]]
+  if (ready_.size() != 1 || !config_.shortcuts) [[unlikely]]
     return false;
   QueuePair& qp = *ready_.front();
   if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]

@@ -25,7 +25,7 @@ void ManagementPort::on_packet(const wire::Packet& p, std::span<const std::byte>
   if (inbox_.size() >= kMostWaiting) return count(CounterId::management_overruns);
   datagram.meta = meta;
   std::ranges::copy(bytes, datagram.packet.begin());
-  inbox_.push_back(datagram);
+  if (!try_allocating([&] { inbox_.push_back(datagram); })) count(CounterId::out_of_memory);
 }
 
 bool ManagementPort::take(ManagementDatagram& into) {
@@ -37,7 +37,10 @@ bool ManagementPort::take(ManagementDatagram& into) {
 
 void ManagementPort::send(wire::PathId path, std::span<const std::byte, kMadBytes> mad) {
   if (outbox_.size() >= kMostWaiting) return engine_.counters.add(CounterId::management_overruns);
-  Outgoing& out = outbox_.emplace_back();
+  if (!try_allocating([&] { outbox_.emplace_back(); })) {
+    return engine_.counters.add(CounterId::out_of_memory);
+  }
+  Outgoing& out = outbox_.back();
   out.path = path;
   std::ranges::copy(mad, out.mad.begin());
   engine_.paths.hold(path);

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <utility>
 
+#include "base/exhaustion.h"
+
 namespace verbena::core {
 
 MemoryRegistry::MemoryRegistry(uint64_t secret) : tags_(secret ^ 0xA5A5A5A5DEADBEEFu) {
@@ -72,6 +74,7 @@ Result<uint32_t> MemoryRegistry::take_slot(Kind kind) {
     free_.pop_back();
   } else {
     index = static_cast<uint32_t>(entries_.size());
+    reserve_ahead(free_, entries_.size() + 1);  // release_slot() does not allocate
     entries_.emplace_back();
   }
   Entry fresh;

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 
 #include "core/round_trip.h"
+#include "core/waiting_list.h"
 #include "wire/identifiers.h"
 
 namespace verbena::core {
@@ -71,8 +71,8 @@ class PeerWindow {
   wire::Gid destination;
   uint8_t slot = 0;
   uint32_t users = 0;
-  std::deque<QueuePair*> waiting;  // want to send, in the order they asked
-  uint32_t promised = 0;           // room of those who were woken and have not sent yet
+  WaitingList waiting;    // want to send
+  uint32_t promised = 0;  // room of those who were woken and have not sent yet
 
  private:
   uint32_t limit_ = kInitial;

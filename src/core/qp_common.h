@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/exhaustion.h"
 #include "core/completion_queue.h"
 #include "core/counters.h"
 #include "core/events.h"
@@ -44,6 +45,17 @@ struct EngineState {
   PathHolds paths;        // of address handles
   PacketPool held;        // of all RC and XRC queue pairs
   const bool extensions;  // of the protocol: core/selective_marks.h
+
+  // Neither throws. Room is reserved as queue pairs are made (Engine::reserve_lists); what comes
+  // beyond that while memory is exhausted is lost. A completion queue then stays armed.
+  void tell(const AsyncEvent& event) {
+    if (!try_append(events, event)) counters.add(CounterId::out_of_memory);
+  }
+  void notify(CompletionQueue* cq) {
+    if (try_append(notified, cq)) return;
+    cq->arm(Armed::Any);
+    counters.add(CounterId::out_of_memory);
+  }
 
   bool anything_to_tell() const {
     return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
@@ -109,7 +121,7 @@ struct QpCommon {
   // A completion was lost: the queue pair cannot say what became of its requests.
   void fail_by_overrun() {
     if (failure || state == QpState::Error) return;
-    engine.events.push_back({.kind = EventKind::QpFatal, .qp = self});
+    engine.tell({.kind = EventKind::QpFatal, .qp = self});
     fail(WcStatus::Fatal);
   }
 
@@ -126,13 +138,13 @@ struct QpCommon {
     c->time = engine.now;
     fill(*c);
     if (cq->show()) [[unlikely]]
-      engine.notified.push_back(cq);
+      engine.notify(cq);
   }
   [[gnu::cold, gnu::noinline]] void lose_completion(CompletionQueue* cq, bool was_overrun) {
     count(CounterId::cq_overruns);
     if (!was_overrun && cq->overrun()) {
-      engine.events.push_back({.kind = EventKind::CqError, .cq = cq});
-      engine.overrun.push_back(cq);
+      engine.tell({.kind = EventKind::CqError, .cq = cq});
+      if (!try_append(engine.overrun, cq)) count(CounterId::out_of_memory);
     }
     if (cq->overrun()) fail_by_overrun();
   }

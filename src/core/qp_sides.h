@@ -56,6 +56,8 @@ class SendSide {
   virtual void on_deadline(Instant) {}
   virtual Instant deadline() const { return kNever; }
 
+  // max_rd_atomic is about to be this. If it throws, nothing has changed.
+  virtual void reserve_reads(uint32_t) {}
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   virtual void start() = 0;
   // What is under way counts against the new window from now on (null: against none).
@@ -91,8 +93,9 @@ class ReceiveSide {
   virtual void acknowledge_again() {}
   virtual bool ready() const { return false; }
 
-  virtual void start() = 0;         // INIT -> RTR: expects attr.rq_psn first
-  virtual void resize_answers() {}  // max_dest_rd_atomic changed
+  virtual void start() = 0;  // INIT -> RTR: expects attr.rq_psn first
+  // max_dest_rd_atomic is about to be this. If it throws, nothing has changed.
+  virtual void resize_answers(uint32_t) {}
   virtual void reset() = 0;
   virtual void flush() = 0;
   // A shared receive queue goes away: what is held of it goes too.

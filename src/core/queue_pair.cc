@@ -162,6 +162,9 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   const auto set = [&](uint32_t bit, auto& to, const auto& from) {
     if ((mask & bit) != 0) to = from;
   };
+  // What needs memory comes first: if there is none, nothing has changed.
+  if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_answers(attr.max_dest_read_atomic);
+  if ((mask & kMaxRdAtomic) != 0) requester_->reserve_reads(attr.max_read_atomic);
   set(kAccessFlags, a.access, attr.access);
   set(kPkeyIndex, a.pkey_index, attr.pkey_index);
   set(kPort, a.port, attr.port);
@@ -182,7 +185,6 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kDestQpn, a.dest_qpn, attr.dest_qpn);
   const bool notify_drained = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
   a.sqd_notify = notify_drained;
-  if ((mask & kMaxDestRdAtomic) != 0 && common_.state == QpState::Sqd) responder_->resize_answers();
   if ((mask & kRateLimit) != 0) set_rate_limit(attr.rate_limit, 0);
   if ((mask & kState) == 0) return expose();
 
@@ -263,7 +265,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   } else {
     if (common_.state == QpState::Rtr && !established_ && config_.type != QpType::Ud) {
       established_ = true;
-      common_.engine.events.push_back({.kind = EventKind::CommEstablished, .qp = this});
+      common_.engine.tell({.kind = EventKind::CommEstablished, .qp = this});
     }
     if (p.bth.mark != 0 && common_.type == QpType::Rc) take_carried(p, now);
     if (!takes_packets()) [[unlikely]]
@@ -381,7 +383,7 @@ void QueuePair::act_on_failure() {
   if (common_.state == QpState::Error) return;
   QpFailure failure = *common_.failure;
   failure.type = config_.type;
-  common_.engine.failures.push_back(failure);
+  if (!try_append(common_.engine.failures, failure)) common_.count(CounterId::out_of_memory);
   const bool stops_sending_only =
       is_unreliable(config_.type) && failure.op && !failure.as_responder;
   if (stops_sending_only) {  // IBA 10.3.1: nobody waits for what was not sent
@@ -409,7 +411,7 @@ void QueuePair::enter_error(WcStatus first) {
 void QueuePair::announce_drained() {
   if (drain_announced_ || !requester_->drained()) return;
   drain_announced_ = true;
-  common_.engine.events.push_back({.kind = EventKind::SqDrained, .qp = this});
+  common_.engine.tell({.kind = EventKind::SqDrained, .qp = this});
 }
 
 }  // namespace verbena::core

@@ -72,7 +72,7 @@ void ReceiveSource::flush() {
   };
   if (held_) complete(flushed);
   if (qp_.shares_receives()) {
-    qp_.engine.events.push_back({.kind = EventKind::LastWqeReached, .qp = qp_.self});
+    qp_.engine.tell({.kind = EventKind::LastWqeReached, .qp = qp_.self});
     return;
   }
   while (!own_.empty()) {

@@ -5,20 +5,27 @@
 #include <cstring>
 #include <utility>
 
+#include "base/exhaustion.h"
+
 namespace verbena::core {
 
 std::unique_ptr<HeldPacket> PacketPool::take() {
   if (in_use_ >= kMostInUse) return nullptr;
+  std::unique_ptr<HeldPacket> packet;
+  if (spare_.empty()) {
+    packet = std::make_unique_for_overwrite<HeldPacket>();
+  } else {
+    packet = std::move(spare_.back());
+    spare_.pop_back();
+  }
   ++in_use_;
-  if (spare_.empty()) return std::make_unique_for_overwrite<HeldPacket>();
-  auto packet = std::move(spare_.back());
-  spare_.pop_back();
   return packet;
 }
 
 void PacketPool::give_back(std::unique_ptr<HeldPacket> packet) {
   --in_use_;
-  if (spare_.size() < kMostSpare) spare_.push_back(std::move(packet));
+  if (spare_.size() == kMostSpare) return;
+  (void)try_allocating([&] { spare_.push_back(std::move(packet)); });
 }
 
 bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
@@ -34,8 +41,14 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
   }
   const bool plenty = pool_.in_use() < PacketPool::kMostInUse / 2;
   if (size() >= (plenty ? kMostHeld : kMostHeldOfLittle)) return false;
-  auto held = pool_.take();
-  if (held == nullptr) return false;
+  std::unique_ptr<HeldPacket> held;
+  const bool possible = try_allocating([&] {
+    const auto place = at - held_.begin();
+    reserve_ahead(held_, held_.size() + 1);
+    at = held_.begin() + place;
+    held = pool_.take();
+  });
+  if (!possible || held == nullptr) return false;
   held->packet = packet;
   if (!packet.payload.empty()) {
     std::memcpy(held->payload.data(), packet.payload.data(), packet.payload.size());

@@ -56,12 +56,13 @@ Status Requester::post(const SendRequest& r) {
   return {};
 }
 
+void Requester::reserve_reads(uint32_t count) { reads_.reserve(count); }
+
 void Requester::start() {
   next_ = unacked_ = wire::Psn(qp_.attr.sq_psn);
   cursor_ = queue_.head();
   cursor_packet_ = 0;
   started_ = true;
-  reads_.reserve(qp_.attr.max_read_atomic);
   renew_retries();
   rnr_retries_left_ = qp_.attr.rnr_retry;
 }

@@ -45,6 +45,7 @@ class Requester final : public SendSide {
   void on_carried(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;
+  void reserve_reads(uint32_t count) override;
   void start() override;
   void change_window(PeerWindow* window) override;
   void reset() override;

@@ -61,7 +61,10 @@ uint32_t Requester::batch_packets(uint32_t most) {
     const uint32_t bytes = wqe.length - begun * qp_.cut_bytes();
     room -= std::min(room, bytes + taken * PeerWindow::kPacketOverhead);
   }
-  return messages > 1 ? packets : 0;
+  // Without memory for the books they leave one after the other.
+  const bool possible =
+      messages > 1 && try_allocating([&] { reserve_ahead(batches_, batches_.size() + 1); });
+  return possible ? packets : 0;
 }
 
 void Requester::send_batch(uint32_t packets, wire::PacketSink& sink, Instant now) {

@@ -136,6 +136,8 @@ void Requester::on_deadline(Instant now) {
 }
 
 void Requester::on_timeout() {
+  // What needs memory comes first: without any, the timeout is still due.
+  if (!queue_.empty() && unacked_ != next_) begin_recovery();
   stop_ack_timer();
   timed_.reset();
   probes_ = 0;
@@ -146,7 +148,6 @@ void Requester::on_timeout() {
   constexpr uint32_t kMost = 15;  // nothing is left to sort long before
   if (!batches_.empty()) batch_timeouts_ = std::min(batch_timeouts_ + 1, kMost);
   if (!use_up_retry() || unacked_ == next_) return;
-  begin_recovery();
   qp_.window->lost();
   board_->slowed_down_at = board_->sends();
   for_each_piece(unacked_, board_->executed, [&](const SendWqe& wqe, const Piece& piece) {
@@ -311,7 +312,9 @@ uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
     take_back(sink, now);
     return 0;
   }
+  qp_.urgent = true;  // it remains so if there is no memory
   begin_recovery();
+  qp_.urgent = false;
   if (board_->at(unacked_).fate == Fate::Lost) {
     return send_again(sink, now) ? 1 : 0;
   }

@@ -35,17 +35,17 @@ void Responder::start() {
   selective_ = introduced_ = false;
   held_.clear();
   forget_answers();
-  answers_.assign(qp_.attr.max_dest_read_atomic, Answer{});
+  std::ranges::fill(answers_, Answer{});
   next_answer_ = 0;
 }
 
-void Responder::resize_answers() {
+void Responder::resize_answers(uint32_t room) {
   std::vector<Answer> kept;
+  kept.reserve(std::max<size_t>(answers_.size(), room));
   for (size_t age = answers_.size(); age >= 1; --age) {  // oldest first
     const Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
     if (a.used) kept.push_back(a);
   }
-  const size_t room = qp_.attr.max_dest_read_atomic;
   if (kept.size() > room) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(room));
   pending_slots_ =
       static_cast<uint32_t>(std::ranges::count_if(kept, [](const Answer& a) { return a.pending; }));
@@ -500,7 +500,7 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
   }
   message_.reset();
   if (qp_.failure) return;  // it failed before; what was under way only found out now
-  qp_.engine.events.push_back({.kind = event, .qp = qp_.self});
+  qp_.engine.tell({.kind = event, .qp = qp_.self});
   QpFailure& f = qp_.fail(refusal.receive_status);
   f.as_responder = true;
   f.packet_opcode = p.bth.opcode;

@@ -30,7 +30,7 @@ class Responder final : public ReceiveSide {
   void acknowledge_again() override { ack_due_ |= introduced_; }
   bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
   void start() override;
-  void resize_answers() override;
+  void resize_answers(uint32_t room) override;
   void reset() override;
   void flush() override;
   void forget_srq(const SharedReceiveQueue* srq) override { receives_.forget(srq); }

@@ -76,7 +76,8 @@ void SharedReceiveQueue::release(Slot slot) {
 void SharedReceiveQueue::check_limit() {
   if (posted_ >= limit_) return;
   limit_ = 0;
-  events_.push_back({.kind = EventKind::SrqLimitReached, .srq = this});
+  // Room is reserved; beyond it the event is lost while memory is exhausted.
+  (void)try_append(events_, {.kind = EventKind::SrqLimitReached, .srq = this});
 }
 
 }  // namespace verbena::core

@@ -133,7 +133,7 @@ void UcReceiver::fail_receive(const wire::Packet& p) {
   f.packet_opcode = p.bth.opcode;
   f.psn = p.bth.psn.value();
   f.length = static_cast<uint32_t>(p.payload.size());
-  qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
+  qp_.engine.tell({.kind = EventKind::QpFatal, .qp = qp_.self});
   receives_.complete([](Completion& c) {
     c.status = WcStatus::LocalProtection;
     c.opcode = WcOpcode::Receive;

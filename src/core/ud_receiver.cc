@@ -47,7 +47,7 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
     f.length = byte_count;
     f.peer_qpn = p.deth.source;
     f.peer = meta.source;
-    qp_.engine.events.push_back({.kind = EventKind::QpFatal, .qp = qp_.self});
+    qp_.engine.tell({.kind = EventKind::QpFatal, .qp = qp_.self});
   }
   receives_.complete([&](Completion& c) {
     if (!placed) c.status = WcStatus::LocalProtection;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/exhaustion.h"
 #include "datapath/capture_file.h"
 #include "datapath/no_cancel.h"
 #include "wire/icrc.h"
@@ -100,8 +101,14 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
 // The payload may change where it lies: what is recorded is passed on from the copy.
 void PcapDatapath::push(const wire::TxPacket& packet) {
   const NoCancel no_cancel;
-  scratch_.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
-  for (const auto& part : packet.payload) scratch_.insert(scratch_.end(), part.begin(), part.end());
+  const bool copied = try_allocating([&] {
+    scratch_.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
+    for (const auto& part : packet.payload) {
+      scratch_.insert(scratch_.end(), part.begin(), part.end());
+    }
+    scratch_.reserve(scratch_.size() + packet.pad);
+  });
+  if (!copied) return inner_->sink().push(packet);  // it leaves, and is not in the capture
   const std::span<const std::byte> payload =
       std::span<const std::byte>(scratch_).subspan(packet.header_bytes);
   wire::TxPacket copy = packet;

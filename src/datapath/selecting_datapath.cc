@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exhaustion.h"
 #include "datapath/udp/udp_socket.h"
 
 namespace verbena::datapath {
@@ -39,14 +40,19 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
   if (!is_local(local_address(destination, interface_index_))) return true;
-  return shm_->reach(peer.slot(), now);
+  bool reached = true;  // without memory packets go over UDP
+  (void)try_allocating([&] { reached = shm_->reach(peer.slot(), now); });
+  return reached;
 }
 
 Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
   auto opened = udp_->open_path(route);
   if (!opened.ok()) return opened;
   const auto id = static_cast<size_t>(opened.value());
-  if (id >= paths_.size()) paths_.resize(id + 1);
+  if (id >= paths_.size() && !try_allocating([&] { paths_.resize(id + 1); })) {
+    udp_->close_path(opened.value());
+    return Error{ENOMEM, "out of memory"};
+  }
   Path& path = paths_[id] = Path{};
   if (route.destination.is_multicast()) return opened;
   if (!is_local(local_address(route.destination, interface_index_))) return opened;

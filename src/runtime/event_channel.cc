@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
 
 namespace verbena::runtime {
@@ -22,11 +23,12 @@ EventChannel::~EventChannel() {
   if (fd_ >= 0) close(fd_);
 }
 
-void EventChannel::push(const Event& event) {
+bool EventChannel::push(const Event& event) {
   const std::lock_guard lock(mutex_);
-  events_.push_back(event);
+  if (!try_allocating([&] { events_.push_back(event); })) return false;
   if (events_.size() == 1 && fd_ >= 0) eventfd_write(fd_, 1);
   waker_.wake();
+  return true;
 }
 
 void EventChannel::quiet_if_empty() {

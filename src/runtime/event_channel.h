@@ -25,7 +25,8 @@ class EventChannel {
   EventChannel& operator=(const EventChannel&) = delete;
 
   int fd() const { return fd_; }
-  void push(const Event& event);
+  // False if there is no memory for it.
+  bool push(const Event& event);
   // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR
   // when a signal arrived whose handler has no SA_RESTART, as read() would. `taken` is called while
   // the channel is still locked: what it counts is complete when forget() returns, so that

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
 #include "cm/route.h"
 #include "datapath/udp/udp_socket.h"
@@ -54,11 +55,13 @@ Management::Management(Nic& nic, const cm::AgentConfig& config)
 
 void Management::turn(Instant at) {
   core::ManagementDatagram datagram;
-  while (nic_.engine_->management().take(datagram)) route(datagram, at);
+  while (nic_.engine_->management().take(datagram)) {
+    if (!try_allocating([&] { route(datagram, at); })) nic_.on_exhaustion();  // it is lost
+  }
   if (agent_.next_deadline() <= at) {
     // Somebody has not answered. From now on we hear if nobody is there who could; what was heard
     // since the last time comes first.
-    hear_absences(at);
+    if (!try_allocating([&] { hear_absences(at); })) nic_.on_exhaustion();
     agent_.on_deadline(at);
     nic_.udp_->hear_absences(agent_.next_deadline() != kNever);
   }
@@ -142,8 +145,11 @@ void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters&
 void Management::post_outgoing() {
   cm::OutgoingMad out;
   while (agent_.next_mad(out)) {
-    auto path = path_to({out.source, out.destination, out.traffic_class});
-    if (path.ok()) nic_.engine_->management().send(path.value(), out.bytes);
+    const bool had_memory = try_allocating([&] {
+      auto path = path_to({out.source, out.destination, out.traffic_class});
+      if (path.ok()) nic_.engine_->management().send(path.value(), out.bytes);
+    });
+    if (!had_memory) nic_.on_exhaustion();
   }
   nic_.management_deadline_ = agent_.next_deadline();
   if (nic_.management_deadline_ == kNever) nic_.udp_->hear_absences(false);
@@ -169,8 +175,14 @@ Result<wire::PathId> Management::path_to(const PathKey& key) {
     for (const auto& [old, id] : paths_) holds.release(id);
     paths_.clear();
   }
-  holds.open(path.value());
-  paths_.emplace(key, path.value());
+  if (!try_allocating([&] { holds.open(path.value()); })) {
+    nic_.datapath_->close_path(path.value());
+    return Error{ENOMEM, "out of memory"};
+  }
+  if (!try_allocating([&] { paths_.emplace(key, path.value()); })) {
+    holds.release(path.value());
+    return Error{ENOMEM, "out of memory"};
+  }
   return path;
 }
 
@@ -194,12 +206,17 @@ void Management::end_connections_with(uint8_t slot, Instant at) {
 }
 
 void Management::on_departures(Instant at) {
-  for (const uint8_t slot : lifelines_->take_departed()) end_connections_with(slot, at);
+  for (const uint8_t slot : lifelines_->take_departed()) departed_.set(slot);
+  for (size_t slot = 0; departed_.any() && slot < departed_.size(); ++slot) {
+    if (!departed_.test(slot)) continue;
+    end_connections_with(static_cast<uint8_t>(slot), at);
+    departed_.reset(slot);
+  }
   post_outgoing();
 }
 
 void Management::say_goodbye(Instant at) {
-  agent_.destroy_all(at);
+  (void)try_allocating([&] { agent_.destroy_all(at); });  // otherwise peers time out
   post_outgoing();
 }
 
@@ -208,8 +225,10 @@ void Management::deliver_events() {
   cm::Event event;
   while (agent_.next_event(event)) {
     if (log_enabled(LogLevel::Info)) {
-      const std::string text = describe(event);
-      if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+      (void)try_allocating([&] {
+        const std::string text = describe(event);
+        if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+      });
     }
     if (sink_ != nullptr) sink_->on_event(event);
   }
@@ -276,6 +295,7 @@ Status Management::claim(const cm::ListenParameters& parameters,
     if (parameters.family != cm::Family::Ipv6) want(Where::AnyIpv4);
     if (parameters.family != cm::Family::Ipv4) want(Where::AnyIpv6);
   }
+  claimed.reserve(wanted.size());
   for (const ServiceName& name : wanted) {
     Status status = nic_.directory_->claim_service(name);
     if (!status.ok()) return status;
@@ -283,6 +303,11 @@ Status Management::claim(const cm::ListenParameters& parameters,
     if (collides(name)) return Error{EADDRINUSE, "another process listens on this port"};
   }
   return {};
+}
+
+// Without memory the kernel and the other processes learn it with the next round of steering.
+void Management::update_services() {
+  if (!try_allocating([&] { nic_.udp_->update_services(); })) nic_.on_exhaustion();
 }
 
 void Management::release(const std::vector<ServiceName>& names) {
@@ -293,17 +318,21 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
   auto listener = call([&](Instant) -> Result<uint32_t> {
     auto id = agent_.listen(parameters);
     if (!id.ok()) return id;
-    std::vector<ServiceName> names;
-    Status status = claim(parameters, names);
-    if (status.ok())
-      status = open_addresses(parameters);  // the slow part; others find us meanwhile
+    Status status = Error{ENOMEM, "out of memory"};
+    (void)try_allocating([&] {
+      status = claim(parameters, claims_[id.value()]);
+      if (status.ok())
+        status = open_addresses(parameters);  // the slow part; others find us meanwhile
+    });
     if (!status.ok()) {
-      release(names);
+      if (const auto claimed = claims_.find(id.value()); claimed != claims_.end()) {
+        release(claimed->second);
+        claims_.erase(claimed);
+      }
       (void)agent_.stop_listening(id.value());
       return status.error();
     }
-    claims_[id.value()] = std::move(names);
-    nic_.udp_->update_services();
+    update_services();
     if (!parameters.address) ++wildcards_;
     return id;
   });
@@ -318,7 +347,7 @@ Status Management::stop_listening(uint32_t listener) {
     if (names->second.front().where != ServiceName::Where::Address) --wildcards_;
     release(names->second);
     claims_.erase(names);
-    nic_.udp_->update_services();
+    update_services();
     return agent_.stop_listening(listener);
   });
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,6 +43,8 @@ class Management final : public ConnectionManager {
   // Readable when a process of this host that we have connections with has ended; then call this.
   int departures_fd() const { return lifelines_->fd(); }
   void on_departures(Instant at);
+  // Of some, connections have not ended yet, for lack of memory.
+  bool departures_pending() const { return departed_.any(); }
   // The process ends: peers need not wait for their time-outs.
   void say_goodbye(Instant at);
   // In the child of a fork: its copies of descriptors go.
@@ -86,12 +89,14 @@ class Management final : public ConnectionManager {
   Result<wire::PathId> path_to(const PathKey& key);
   Status open_addresses(const cm::ListenParameters& parameters);
   Status claim(const cm::ListenParameters& parameters, std::vector<datapath::ServiceName>& claimed);
+  void update_services();
   void release(const std::vector<datapath::ServiceName>& names);
   bool collides(const datapath::ServiceName& name) const;
 
   Nic& nic_;
   cm::Agent agent_;
   std::optional<datapath::Lifelines> lifelines_;  // none in the child of a fork
+  std::bitset<256> departed_;                     // slots
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
   std::unordered_map<uint32_t, std::vector<datapath::ServiceName>> claims_;  // by listener

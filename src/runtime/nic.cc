@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/exhaustion.h"
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
 #include "runtime/background_thread.h"
@@ -519,24 +520,26 @@ void Nic::tell_applications() {
   const NoCancel no_cancel;
   if (management_ != nullptr) management_->deliver_events();
   core::EngineState& state = engine_->state();
-  for (core::CompletionQueue* cq : state.notified) {
+  // Events for which there is no memory stay, and are told later.
+  std::erase_if(state.notified, [](const core::CompletionQueue* cq) {
     const auto* owner = static_cast<const Owner*>(cq->owner);
-    if (owner != nullptr && owner->completion_channel != nullptr) {
-      owner->completion_channel->push({0, owner->object});
-    }
-  }
-  state.notified.clear();
-  for (const core::AsyncEvent& e : state.events) {
+    return owner == nullptr || owner->completion_channel == nullptr ||
+           owner->completion_channel->push({0, owner->object});
+  });
+  std::erase_if(state.events, [](const core::AsyncEvent& e) {
     void* first = e.qp != nullptr ? e.qp->owner : e.srq != nullptr ? e.srq->owner : e.cq->owner;
     for (const auto* owner = static_cast<const Owner*>(first); owner != nullptr;
          owner = owner->next) {
       if (owner->async_channel == nullptr) continue;
-      owner->async_channel->push({static_cast<int>(e.kind), owner->object});
+      if (!owner->async_channel->push({static_cast<int>(e.kind), owner->object})) return false;
     }
-  }
-  state.events.clear();
+    return true;
+  });
+  if (!state.notified.empty() || !state.events.empty()) [[unlikely]]
+    on_exhaustion();
   for (const core::QpFailure& failure : state.failures) {
-    log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str());
+    (void)try_allocating(
+        [&] { log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str()); });
   }
   state.failures.clear();
   for (const wire::PathId path : state.paths.idle()) datapath_->close_path(path);
@@ -602,7 +605,8 @@ std::string Nic::counters_text() {
   // The asker's question may have been read inside our own turn, or inside another Nic's: never
   // wait.
   const bool mine = turning_thread_.load(std::memory_order_relaxed) == pthread_self();
-  if (!mine && !mutex_.try_lock()) return "  (busy, ask again)\n";
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!mine && !lock.try_lock()) return "  (busy, ask again)\n";
   std::string text;
   const auto line = [&](const char* name, uint64_t value) {
     text += std::string(name) + " " + std::to_string(value) + "\n";
@@ -621,7 +625,6 @@ std::string Nic::counters_text() {
   std::vector<datapath::Counter> more;
   if (datapath_ != nullptr) datapath_->append_counters(more);
   for (const datapath::Counter& c : more) line(c.name, c.value);
-  if (!mine) mutex_.unlock();
   return text;
 }
 

@@ -146,6 +146,8 @@ class Nic {
   Status decorate();
   static void* thread_main(void* self);
   void run_background();
+  void background_round();
+  void rest_if_exhausted();
   bool work_until_quiet();
   void pass_on_what_is_left();
   struct Outcome {
@@ -156,7 +158,9 @@ class Nic {
   // got a completion, everything; to an application that may answer what was written,
   // acknowledgements.
   enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
-  Outcome turn(Owe owe);  // one bounded turn
+  Outcome turn(Owe owe);  // one bounded turn; never throws
+  Outcome take_turn(Owe owe);
+  void on_exhaustion();
   size_t read_on(core::Engine::Arrivals& arrivals, Instant at);
   bool turn_polled();
   bool await_answer();
@@ -237,8 +241,12 @@ class Nic {
   bool thread_running_ = false;
   int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
   int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
-  bool stop_ = false;    // under mutex_
-  Placement placement_;  // under mutex_
+  bool stop_ = false;               // under mutex_
+  Placement placement_;             // under mutex_
+  uint64_t activity_seen_ = 0;      // packets sent until the thread's last round
+  bool port_changed_ = false;       // and was not looked at yet
+  bool exhausted_ = false;          // memory was, since the thread's last round; under mutex_
+  bool exhaustion_logged_ = false;  // under mutex_
   static constexpr Instant kAwake{INT64_MIN};
   Instant sleeping_until_ = kAwake;  // under mutex_
   // Who watches the sockets (see progress.cc). Under mutex_.

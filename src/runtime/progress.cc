@@ -20,7 +20,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "base/exhaustion.h"
 #include "base/pause.h"
 #include "runtime/log.h"
 #include "runtime/management.h"
@@ -55,6 +57,9 @@ constexpr int kReadsBeforeDeadline = 32;
 // Turns in a row before the lock is let go for a moment.
 constexpr int kTurnsPerHold = 16;
 
+// How long the thread waits for memory.
+constexpr Duration kExhaustedPause = milliseconds(1);
+
 constexpr int kSpins = 100;
 constexpr int kRoundsPerCall = 4;
 constexpr int kNapsForLock = 10;
@@ -86,7 +91,29 @@ void ask_for_short_slices() {
 
 }  // namespace
 
+// Packets are lost for lack of memory where they are handled. This is the net below: an application
+// that polls or posts, and the thread, go on in any case.
 Nic::Outcome Nic::turn(Owe owe) {
+  Outcome outcome{.received = false, .unfinished = false};
+  if (try_allocating([&] { outcome = take_turn(owe); })) [[likely]]
+    return outcome;
+  turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
+  on_exhaustion();
+  return outcome;
+}
+
+// The thread comes again soon, though nothing may announce what is left to do.
+void Nic::on_exhaustion() {
+  engine_->state().counters.add(core::CounterId::out_of_memory);
+  if (!exhausted_ && sleeping_until_ != kAwake) wake_thread();
+  exhausted_ = true;
+  if (std::exchange(exhaustion_logged_, true)) return;
+  log(LogLevel::Error,
+      "%s: memory is exhausted: packets and messages are dropped until there is some again",
+      device_.name.c_str());
+}
+
+Nic::Outcome Nic::take_turn(Owe owe) {
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   std::span<const wire::RxPacket> packets = datapath_->receive();
   // All that can be done before something comes is done while nothing waits for it yet.
@@ -174,10 +201,13 @@ void Nic::log_notice() {
 void Nic::transmit(Instant at) {
   owed_since_ = kNever;
   bool more = true;
-  for (int i = 0; more && i < kRoundsPerCall; ++i) {
-    more = engine_->poll_transmit(datapath_->sink(), at);
-    datapath_->flush();
-  }
+  const bool had_memory = try_allocating([&] {
+    for (int i = 0; more && i < kRoundsPerCall; ++i) {
+      more = engine_->poll_transmit(datapath_->sink(), at);
+      datapath_->flush();
+    }
+  });
+  if (!had_memory) on_exhaustion();
   if (more) wake_thread();
 }
 
@@ -440,112 +470,136 @@ void* Nic::thread_main(void* self) {
 }
 
 void Nic::run_background() {
-  uint64_t activity_seen = 0;
   mutex_.lock();
-  placement_.begin();
+  (void)try_allocating([&] { placement_.begin(); });
   while (!stop_) {
-    placement_.follow();
-    // Decide how long to sleep, and say so before letting the lock go.
-    const Instant at = runtime::now();
-    Instant until = std::min(next_deadline(), udp_->deadline());
-    if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
-    const Instant held_since = watching_ ? owed_since_ : kNever;
-    const bool holding = held_since != kNever;
-    if (holding) until = std::min(until, held_since + patience());
-    // While there is traffic, wake now and then anyway: then a post need not wake us for its
-    // deadline.
-    const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
-    if (activity != activity_seen) until = std::min(until, at + kActiveNap);
-    activity_seen = activity;
-    if (watching_) udp_->rest();
-    // Only who waits for the descriptor is woken through it.
-    if (watching_ && local_ != nullptr && !local_->arm()) until = at;
-    sleeping_until_ = until;
-    const int departures_fd = management_ != nullptr ? management_->departures_fd() : -1;
-    mutex_.unlock();
-
-    // Those that there are not are -1, and ignored.
-    pollfd fds[4] = {{gate_fd_, POLLIN, 0},
-                     {wake_fd_, POLLIN, 0},
-                     {monitor_.fd(), POLLIN, 0},
-                     {departures_fd, POLLIN, 0}};
-    timespec timeout{};
-    timespec* limit = nullptr;
-    if (until != kNever) {
-      const int64_t ns = std::max<int64_t>((until - at).ns, 0);
-      timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
-      limit = &timeout;
-    }
-    Instant woke_at;
-    // A poller at work is left alone, lock and all.
-    while (ppoll(fds, 4, limit, nullptr) == 0 && poller_at_work(woke_at = runtime::now())) {
-      if (++good_looks_ >= kGoodLooks) poller_stays_.came_true();
-      timeout = {0, kPatience.ns};
-    }
-    woke_at = runtime::now();
-    const bool just_polled = woke_at - last_poll_.load(std::memory_order_relaxed) < kJustPolled;
-    lock_in_background();
-    sleeping_until_ = kAwake;
-    if (stop_) break;
-    if (local_ != nullptr) local_->disarm();
-    if (fds[1].revents != 0) {
-      eventfd_t value;
-      eventfd_read(wake_fd_, &value);
-    }
-    if (fds[2].revents != 0 && monitor_.drain()) refresh_port();
-    if (fds[3].revents != 0) {
-      management_->on_departures(woke_at);
-      deliver();
-    }
-    if (const auto warning = udp_->take_warning()) {
-      log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
-    }
-    if (local_ != nullptr) log_notice();
-
-    // A packet taken from a poller at work would be answered out of its rhythm.
-    if (!watching_) {
-      const bool polled = poller_at_work(woke_at);
-      const Instant last_poll = last_poll_.load(std::memory_order_relaxed);
-      // The whole CPU may have stood still for a while, poller and all: it gets a second chance.
-      suspicious_ = !polled && suspected_poll_ != last_poll;
-      suspected_poll_ = last_poll;
-      if (polled || suspicious_) continue;
-    }
-    if (holding) settle_debt(owed_since_ != held_since);
-    if (watching_ && owes() && owed_to_ == Owe::ToReply && owed_since_ != held_since) {
-      // A poller took what woke us, or has just told us, and is about to answer.
-      const bool taken = fds[0].revents == 0 || owed_since_ >= woke_at;
-      const bool due = std::min(next_deadline(), udp_->deadline()) <= woke_at;
-      if (taken && !due && woke_at - owed_since_ < patience()) continue;
-      if (!holding) settle_debt(false);
-    }
-    if (owes()) transmit(clock_.now());
-    reply_follows_.pass();
-    bool found = work_until_quiet();
-    if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {
-      // It was not a packet, or somebody was faster.
-      turning_thread_.store(pthread_self(), std::memory_order_relaxed);
-      udp_->poll_directory();
-      if (local_ != nullptr) local_->attend();
+    // The lock is held where memory is allocated, hence after a failure, too.
+    if (!try_allocating([&] { background_round(); })) {
       turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
-      found = work_until_quiet();
+      on_exhaustion();
     }
-    if (watching_) {
-      poller_stays_.pass();
-      if (fds[0].revents != 0) {
-        if (!just_polled) polls_met_ -= std::min(polls_met_, 2u);
-        if (just_polled) met_poller();
-      }
-    } else {  // it went away with the watch
-      if (found) {
-        poller_stays_.disappointed();
-        good_looks_ = 0;
-        polls_met_ = 0;
-      }
-      watch(true);
-    }
+    if (exhausted_) [[unlikely]]
+      rest_if_exhausted();
   }
   mutex_.unlock();
+}
+
+// Others may free some memory meanwhile.
+void Nic::rest_if_exhausted() {
+  exhausted_ = false;
+  mutex_.unlock();
+  const timespec pause{0, kExhaustedPause.ns};
+  ppoll(nullptr, 0, &pause, nullptr);
+  lock_in_background();
+  deliver();
+}
+
+void Nic::background_round() {
+  placement_.follow();
+  // Decide how long to sleep, and say so before letting the lock go.
+  const Instant at = runtime::now();
+  Instant until = std::min(next_deadline(), udp_->deadline());
+  if (!watching_) until = std::min(until, at + (suspicious_ ? kSecondChance : kPatience));
+  const Instant held_since = watching_ ? owed_since_ : kNever;
+  const bool holding = held_since != kNever;
+  if (holding) until = std::min(until, held_since + patience());
+  // While there is traffic, wake now and then anyway: then a post need not wake us for its
+  // deadline.
+  const uint64_t activity = engine_->state().counters[core::CounterId::packets_sent];
+  if (activity != activity_seen_) until = std::min(until, at + kActiveNap);
+  activity_seen_ = activity;
+  if (watching_) udp_->rest();
+  // Only who waits for the descriptor is woken through it.
+  if (watching_ && local_ != nullptr && !local_->arm()) until = at;
+  if (exhausted_) until = at;  // see rest_if_exhausted()
+  sleeping_until_ = until;
+  const int departures_fd = management_ != nullptr ? management_->departures_fd() : -1;
+  mutex_.unlock();
+
+  // Those that there are not are -1, and ignored.
+  pollfd fds[4] = {{gate_fd_, POLLIN, 0},
+                   {wake_fd_, POLLIN, 0},
+                   {monitor_.fd(), POLLIN, 0},
+                   {departures_fd, POLLIN, 0}};
+  timespec timeout{};
+  timespec* limit = nullptr;
+  if (until != kNever) {
+    const int64_t ns = std::max<int64_t>((until - at).ns, 0);
+    timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
+    limit = &timeout;
+  }
+  Instant woke_at;
+  // A poller at work is left alone, lock and all.
+  while (ppoll(fds, 4, limit, nullptr) == 0 && poller_at_work(woke_at = runtime::now())) {
+    if (++good_looks_ >= kGoodLooks) poller_stays_.came_true();
+    timeout = {0, kPatience.ns};
+  }
+  woke_at = runtime::now();
+  const bool just_polled = woke_at - last_poll_.load(std::memory_order_relaxed) < kJustPolled;
+  lock_in_background();
+  sleeping_until_ = kAwake;
+  if (stop_) return;
+  if (local_ != nullptr) local_->disarm();
+  if (fds[1].revents != 0) {
+    eventfd_t value;
+    eventfd_read(wake_fd_, &value);
+  }
+  if (fds[2].revents != 0 && monitor_.drain()) port_changed_ = true;
+  if (port_changed_) {
+    refresh_port();
+    port_changed_ = false;
+  }
+  if (management_ != nullptr && (fds[3].revents != 0 || management_->departures_pending())) {
+    management_->on_departures(woke_at);
+    deliver();
+  }
+  if (const auto warning = udp_->take_warning()) {
+    log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
+  }
+  if (local_ != nullptr) log_notice();
+
+  // A packet taken from a poller at work would be answered out of its rhythm.
+  if (!watching_) {
+    const bool polled = poller_at_work(woke_at);
+    const Instant last_poll = last_poll_.load(std::memory_order_relaxed);
+    // The whole CPU may have stood still for a while, poller and all: it gets a second chance.
+    suspicious_ = !polled && suspected_poll_ != last_poll;
+    suspected_poll_ = last_poll;
+    if (polled || suspicious_) return;
+  }
+  if (holding) settle_debt(owed_since_ != held_since);
+  if (watching_ && owes() && owed_to_ == Owe::ToReply && owed_since_ != held_since) {
+    // A poller took what woke us, or has just told us, and is about to answer.
+    const bool taken = fds[0].revents == 0 || owed_since_ >= woke_at;
+    const bool due = std::min(next_deadline(), udp_->deadline()) <= woke_at;
+    if (taken && !due && woke_at - owed_since_ < patience()) return;
+    if (!holding) settle_debt(false);
+  }
+  if (owes()) transmit(clock_.now());
+  reply_follows_.pass();
+  bool found = work_until_quiet();
+  if (!found && (fds[0].revents != 0 || udp_->deadline() <= woke_at)) {
+    // It was not a packet, or somebody was faster.
+    turning_thread_.store(pthread_self(), std::memory_order_relaxed);
+    udp_->poll_directory();
+    if (local_ != nullptr) local_->attend();
+    turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
+    found = work_until_quiet();
+  }
+  if (watching_) {
+    poller_stays_.pass();
+    if (fds[0].revents != 0) {
+      if (!just_polled) polls_met_ -= std::min(polls_met_, 2u);
+      if (just_polled) met_poller();
+    }
+  } else {  // it went away with the watch
+    if (found) {
+      poller_stays_.disappointed();
+      good_looks_ = 0;
+      polls_met_ = 0;
+    }
+    watch(true);
+  }
 }
 
 }  // namespace verbena::runtime

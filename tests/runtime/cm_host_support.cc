@@ -18,6 +18,7 @@
 
 #include "cm/ip_addressing.h"
 #include "runtime/devices.h"
+#include "tests/runtime/failing_allocator_support.h"
 
 namespace verbena::runtime {
 namespace {
@@ -96,6 +97,118 @@ std::string register_memory(Nic& nic, uint32_t times) {
   return "ok " + std::to_string(times);
 }
 
+// Two connected queue pairs of the process, and WRITEs from the one to the other.
+class Traffic {
+ public:
+  explicit Traffic(Nic& nic) : nic_(nic) {
+    for (End& end : ends_) {
+      core::QpConfig config;
+      config.pd = 1;
+      config.send_cq = config.receive_cq = &end.cq;
+      config.max_send_wr = config.max_recv_wr = 64;
+      config.max_send_sge = config.max_recv_sge = 1;
+      auto qp = nic_.create_qp(config, nullptr);
+      VERBENA_CHECK(qp.ok());
+      end.qp = qp.value();
+      Nic::Guard guard(nic_);
+      auto key = guard.engine().memory().add_region(
+          1, end.memory.data(), end.memory.size(), reinterpret_cast<uint64_t>(end.memory.data()),
+          core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead);
+      VERBENA_CHECK(key.ok());
+      end.key = key.value();
+    }
+    VERBENA_CHECK(connect(ends_[0], ends_[1]).ok() && connect(ends_[1], ends_[0]).ok());
+  }
+
+  // "ok" when so many WRITEs were completed and their bytes are there. Every other round only the
+  // background thread makes progress.
+  std::string run(uint32_t writes) {
+    for (uint32_t i = 0; i < writes; ++i) {
+      const auto mark = static_cast<std::byte>(++marks_);
+      std::ranges::fill(ends_[0].memory, mark);
+      core::SendRequest r;
+      core::Sge sge{reinterpret_cast<uint64_t>(ends_[0].memory.data()),
+                    static_cast<uint32_t>(ends_[0].memory.size()), ends_[0].key};
+      r.op = core::SendOp::Write;
+      r.flags = core::kSignaled;
+      r.sges = {&sge, 1};
+      r.remote_address = reinterpret_cast<uint64_t>(ends_[1].memory.data());
+      r.rkey = ends_[1].key;
+      {
+        Nic::Guard guard(nic_);
+        const Status posted = guard.engine().post_send(*ends_[0].qp, r, now());
+        if (!posted.ok()) return print(posted);
+        nic_.after_post(guard, *ends_[0].qp, now());
+      }
+      core::Completion c;
+      const Instant limit = now() + seconds(20);
+      while (ends_[0].cq.poll(&c, 1) == 0) {
+        if (now() > limit) return "no completion";
+        if (i % 2 == 0) nic_.turn_for_poller();
+        if (i % 2 == 1) poll(nullptr, 0, 1);
+      }
+      if (c.status != core::WcStatus::Success) {
+        return "status " + std::to_string(static_cast<int>(c.status));
+      }
+      if (std::ranges::count(ends_[1].memory, mark) != std::ssize(ends_[1].memory)) return "bytes";
+    }
+    return "ok";
+  }
+
+ private:
+  struct End {
+    core::CompletionQueue cq{64};
+    core::QueuePair* qp = nullptr;
+    std::vector<std::byte> memory = std::vector<std::byte>(20'000);
+    uint32_t key = 0;
+  };
+
+  Status connect(End& from, const End& to) {
+    using namespace core::qp_attr;
+    core::QpAttributes attr;
+    attr.state = core::QpState::Init;
+    attr.port = 1;
+    attr.access = core::kRemoteWrite;
+    Status status = nic_.modify_qp(*from.qp, attr, kState | kPort | kPkeyIndex | kAccessFlags);
+    if (!status.ok()) return status;
+    attr.state = core::QpState::Rtr;
+    attr.path_mtu = wire::Mtu::k1024;
+    attr.address.is_global = true;
+    attr.address.destination = nic_.gid(0);
+    attr.dest_qpn = to.qp->qpn();
+    attr.max_dest_read_atomic = attr.max_read_atomic = 4;
+    attr.min_rnr_timer = 1;
+    status = nic_.modify_qp(
+        *from.qp, attr,
+        kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer);
+    if (!status.ok()) return status;
+    attr.state = core::QpState::Rts;
+    attr.timeout = 13;
+    attr.retry_count = attr.rnr_retry = 7;
+    return nic_.modify_qp(*from.qp, attr,
+                          kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic);
+  }
+
+  Nic& nic_;
+  std::array<End, 2> ends_;
+  unsigned marks_ = 0;
+};
+
+// starve background|everybody FIRST COUNT: see failing_allocator_support.h. "ok" and how many
+// allocations there were since the last time.
+std::string starve(std::istringstream& words) {
+  std::string who;
+  int64_t first = 0;
+  int64_t count = 0;
+  words >> who >> first >> count;
+  const int64_t seen = test::allocations_seen();
+  test::starve(who == "background"  ? test::Starve::BackgroundThreads
+               : who == "everybody" ? test::Starve::Everybody
+                                    : test::Starve::Nobody,
+               first, count);
+  return "ok " + std::to_string(seen);
+}
+
 std::string obey(CmHost& host, const std::string& line) {
   std::istringstream words(line);
   std::string what;
@@ -123,6 +236,7 @@ std::string obey(CmHost& host, const std::string& line) {
     return print(cm.connect(p));
   }
   if (what == "run") return std::system(line.c_str() + what.size()) == 0 ? "ok" : "failed";
+  if (what == "starve") return starve(words);
   if (what == "event") {
     int64_t patience = 10'000;
     words >> patience;
@@ -135,6 +249,10 @@ std::string obey(CmHost& host, const std::string& line) {
   }
   uint32_t id = 0;
   words >> id;
+  if (what == "traffic") {
+    static Traffic traffic(host.nic());
+    return traffic.run(id);
+  }
   if (what == "register") return register_memory(host.nic(), id);
   if (what == "stop") return print(cm.stop_listening(id));
   if (what == "accept") {
@@ -172,7 +290,12 @@ std::string obey(CmHost& host, const std::string& line) {
         std::ranges::replace(answer, '\n', ' ');
       } else {
         if (!host) host = std::make_unique<CmHost>();
-        answer = obey(*host, line);
+        try {
+          answer = obey(*host, line);
+        } catch (const std::bad_alloc&) {
+          test::starve(test::Starve::Nobody, 0, 0);
+          answer = "no memory";
+        }
       }
       std::cout << answer << std::endl;
     }

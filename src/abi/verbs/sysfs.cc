@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "abi/verbs/errors.h"
@@ -14,9 +15,12 @@ namespace {
 // Where sysfs is, as programs of this field say it: SYSFS_PATH is rdma-core's variable, not ours.
 const char* find_sysfs() {
   const char* set = secure_getenv("SYSFS_PATH");
-  auto* path = new std::string(set != nullptr && *set != 0 ? set : "/sys");
-  while (path->size() > 1 && path->back() == '/') path->pop_back();
-  return path->c_str();
+  if (set == nullptr || *set == 0) return "/sys";
+  char* const path = strdup(set);
+  if (path == nullptr) return "/sys";
+  size_t length = std::strlen(path);
+  while (length > 1 && path[length - 1] == '/') path[--length] = 0;
+  return path;
 }
 
 // The file's text without the newline at its end; -1 and errno.

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
 #include "wire/headers.h"
 #include "wire/opcode.h"
@@ -53,6 +54,7 @@ Link::Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment se
       reader_(read),
       counters_(counters) {
   known_.reserve(kMaxAddresses);
+  announced_.reserve(kMaxAddresses);
 }
 
 std::optional<uint8_t> Link::number_of(const Addresses& addresses) {
@@ -120,6 +122,12 @@ bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
 
 bool Link::take_back(const wire::Unread& requests, uint8_t address) {
   if (!memory_.reachable() || broken()) return false;
+  bool taken = false;
+  (void)try_allocating([&] { taken = take_back_unread(requests, address); });
+  return taken;
+}
+
+bool Link::take_back_unread(const wire::Unread& requests, uint8_t address) {
   uint32_t found = 0;
   wire::Psn first{0};
   const auto mine = [&](const RecordWord& word, std::span<const std::byte> header) {

@@ -85,6 +85,7 @@ class Link {
   bool access(const wire::OneSided& request, const Addresses& addresses);
   bool take_denied() { return memory_.take_denied(); }
   // See wire::PacketSink; `address` is the number of the packets' addresses.
+  // False without memory for it, too.
   bool take_back(const wire::Unread& requests, uint8_t address);
   // What the peer does in ours: see RingReader.
   uint32_t visits() const { return ended ? 0 : reader_.visits(); }
@@ -112,6 +113,7 @@ class Link {
   // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
+  bool take_back_unread(const wire::Unread& requests, uint8_t address);
   void drop(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
   void take_acknowledgement(const RecordWord& word, RxBatch& batch);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/exhaustion.h"
 
 namespace verbena::datapath {
 
@@ -140,7 +141,9 @@ bool RingWriter::take_back(
     return false;
   }
   Unread unread;
-  bool taken = look_at_unread(unread);
+  bool taken = false;
+  // Without memory for a copy all stays as it is.
+  (void)try_allocating([&] { taken = look_at_unread(unread); });
   if (taken) {
     for (Unread::Record& r : unread.records) r.kept = !mine(r.word, r.header);
     taken = wanted();

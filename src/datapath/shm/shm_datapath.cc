@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
 #include "datapath/shm/hello.h"
 #include "datapath/udp/udp_socket.h"
@@ -55,7 +56,9 @@ ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exp
       exposure_(std::move(exposure)),
       listener_(std::move(listener)),
       spare_(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)),
-      epoll_(std::move(epoll)) {}
+      epoll_(std::move(epoll)) {
+  greeting_.reserve(kMostGreeting);
+}
 
 ShmDatapath::~ShmDatapath() = default;
 
@@ -136,7 +139,8 @@ void ShmDatapath::answer_calls() {
       greeting_.erase(greeting_.begin());
     }
     greeting_.push_back(std::move(socket));
-    read_hello(greeting_.back().get());
+    const int fd = greeting_.back().get();
+    if (!try_allocating([&] { read_hello(fd); })) ++counters_.links_refused;
   }
 }
 
@@ -293,20 +297,22 @@ void ShmDatapath::attend() {
   answer_calls();
   for (int i = 0; i < n; ++i) {
     const int fd = events[i].data.fd;
-    if (fd == listener_.get() || read_hello(fd)) continue;
-    const auto call =
-        std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
-    if (call != calls_.end()) {
-      read_answer(static_cast<size_t>(call - calls_.begin()));
-      continue;
-    }
-    const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
-    if (link == links_.end() || (*link)->ended) continue;
-    if (hung_up(fd)) {
-      end_link(**link);
-    } else if (!armed_) {  // otherwise the knock is for whoever sleeps
-      (*link)->drain();
-    }
+    // Without memory for a link its socket closes, and packets go over UDP.
+    if (!try_allocating([&] { attend(fd); })) ++counters_.links_refused;
+  }
+}
+
+void ShmDatapath::attend(int fd) {
+  if (fd == listener_.get() || read_hello(fd)) return;
+  const auto call =
+      std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
+  if (call != calls_.end()) return read_answer(static_cast<size_t>(call - calls_.begin()));
+  const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
+  if (link == links_.end() || (*link)->ended) return;
+  if (hung_up(fd)) {
+    end_link(**link);
+  } else if (!armed_) {  // otherwise the knock is for whoever sleeps
+    (*link)->drain();
   }
 }
 
@@ -332,16 +338,20 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
       why = "cannot be given shared memory (memfd_create, too many open files, ulimit -f)";
       break;
     case Reason::Denied:
-      notice_ =
-          "the kernel does not let us reach the memory of other processes (ptrace): WRITEs and "
-          "READs need the peer's CPU";
+      (void)try_allocating([&] {
+        notice_ =
+            "the kernel does not let us reach the memory of other processes (ptrace): WRITEs and "
+            "READs need the peer's CPU";
+      });
       return;
     case Reason::Broken:
       why = "wrote nonsense into the shared memory";
       break;
   }
-  notice_ = "the process of slot " + std::to_string(slot) + " " + why +
-            ": packets to it go over UDP; the same of others is not said again";
+  (void)try_allocating([&] {
+    notice_ = "the process of slot " + std::to_string(slot) + " " + why +
+              ": packets to it go over UDP; the same of others is not said again";
+  });
 }
 
 std::optional<std::string> ShmDatapath::take_notice() {

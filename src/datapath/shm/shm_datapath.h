@@ -100,6 +100,7 @@ class ShmDatapath {
               UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
+  void attend(int fd);
   void answer_calls();
   void hang_up_on_caller();
   bool read_hello(int fd);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/exhaustion.h"
 #include "datapath/udp/clock.h"
 
 namespace verbena::datapath {
@@ -189,9 +190,12 @@ void Mailbox::take(std::vector<Stray>& strays, std::vector<MemberReport>& report
     (void)::eventfd_read(wake_.get(), &count);
     woken_ = false;
   }
-  std::move(strays_.begin(), strays_.end(), std::back_inserter(strays));
+  // Before anything moves: there may be no memory for it.
+  reserve_ahead(strays, strays.size() + strays_.size());
+  reserve_ahead(reports, reports.size() + reports_.size());
+  std::ranges::move(strays_, std::back_inserter(strays));
   strays_.clear();
-  std::move(reports_.begin(), reports_.end(), std::back_inserter(reports));
+  std::ranges::move(reports_, std::back_inserter(reports));
   reports_.clear();
 }
 
@@ -339,10 +343,12 @@ void SlotDirectory::poll(const Mailbox* self) {
     for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, questions);
   }
   for (const Question& q : questions) {
-    const std::string text = answer_ ? answer_() : std::string();
-    const Header reply{.kind = Kind::CountersReply, .token = q.token};
-    send_to(socket_.get(), q.from, bytes_of_value(reply),
-            std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+    (void)try_allocating([&] {  // otherwise whoever asked gets no answer
+      const std::string text = answer_ ? answer_() : std::string();
+      const Header reply{.kind = Kind::CountersReply, .token = q.token};
+      send_to(socket_.get(), q.from, bytes_of_value(reply),
+              std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+    });
   }
 }
 
@@ -353,19 +359,19 @@ void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>&
     if (read == Read::Empty) break;
     if (read == Read::Unusable) continue;
     const Header header = *load_value<Header>(m.bytes);
-    switch (header.kind) {
-      case Kind::Stray:
-        deliver_stray(m.bytes, self);
-        break;
-      case Kind::Report:
-        deliver_report(m.bytes, self);
-        break;
-      case Kind::CountersRequest:
-        questions.push_back({m.from, header.token});
-        break;
-      case Kind::CountersReply:
-        break;  // only to those who ask, who are not here
-    }
+    const bool had_memory = try_allocating([&] {
+      switch (header.kind) {
+        case Kind::Stray:
+          return deliver_stray(m.bytes, self);
+        case Kind::Report:
+          return deliver_report(m.bytes, self);
+        case Kind::CountersRequest:
+          return questions.push_back({m.from, header.token});
+        case Kind::CountersReply:
+          return;  // only to those who ask, who are not here
+      }
+    });
+    if (!had_memory) ++undeliverable_;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/exhaustion.h"
 #include "datapath/udp/clock.h"
 #include "datapath/udp/egress.h"
 #include "datapath/udp/udp_endpoint.h"
@@ -202,6 +203,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
       break;
   }
   if (free_paths_.empty()) {
+    reserve_ahead(free_paths_, paths_.size() + 1);  // close_path() does not allocate
     paths_.push_back(std::move(path));
     return static_cast<wire::PathId>(paths_.size() - 1);
   }
@@ -323,6 +325,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
                        {"udp_strays_dropped", c.strays_dropped},
                        {"udp_stray_waits", directory_.naps()},
                        {"udp_broadcasts_limited", c.broadcasts_limited},
+                       {"udp_out_of_memory", c.out_of_memory},
                        {"udp_send_drops", c.send_drops},
                        {"udp_path_mtu_exceeded", c.path_mtu_exceeded},
                        {"udp_kernel_rx_drops", drops},

@@ -29,6 +29,7 @@ struct UdpCounters {
   uint64_t strays_received = 0;
   uint64_t strays_dropped = 0;
   uint64_t broadcasts_limited = 0;
+  uint64_t out_of_memory = 0;
   uint64_t send_drops = 0;
   uint64_t path_mtu_exceeded = 0;
   uint64_t steering_updates = 0;

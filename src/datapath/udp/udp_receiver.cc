@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
 
@@ -176,7 +177,7 @@ void UdpReceiver::read(UdpEndpoint& endpoint) {
   trains_asked_ = n == asked ? std::min(2 * n, kTrains) : std::max({n, asked / 2, size_t{1}});
   const uint64_t before = counters_.packets_received;
   for (size_t i = 0; i < n; ++i) {
-    take_train(endpoint, i);
+    if (!try_allocating([&] { take_train(endpoint, i); })) ++counters_.out_of_memory;
     messages_->reset(i);
   }
   // Of several endpoints none is looked at in vain, which is where it would gain.
@@ -283,7 +284,14 @@ bool UdpReceiver::sent_by_us(const wire::Gid& source, uint16_t port) const {
   });
 }
 
+// What is lost for lack of memory is forwarded, or reported, again.
 void UdpReceiver::poll_directory() {
+  if (try_allocating([&] { read_directory(); })) return;
+  ++counters_.out_of_memory;
+  reports_.clear();
+}
+
+void UdpReceiver::read_directory() {
   const NoCancel no_cancel;
   directory_.poll(&mailbox_);
   mailbox_.take(strays_arrived_, reports_);
@@ -312,7 +320,7 @@ void UdpReceiver::hand_out_strays() {
         continue;
       }
       ++counters_.strays_received;
-      accept(datagram, stray.meta);
+      if (!try_allocating([&] { accept(datagram, stray.meta); })) ++counters_.out_of_memory;
     }
   }
 }

@@ -37,6 +37,7 @@ class UdpReceiver {
  private:
   struct Messages;
 
+  void read_directory();
   UdpEndpoint* ready_endpoint();
   void read(UdpEndpoint& endpoint);
   void take_train(UdpEndpoint& endpoint, size_t message);

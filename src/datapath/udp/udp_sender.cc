@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
 #include "wire/opcode.h"
@@ -305,10 +306,12 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
   if (same != lent_.end()) {
     path.lent = same->memory.lock();
   } else if (lent_.size() < kMostLent) {
-    auto memory = std::make_shared<LentMemory>();
-    if (!memory->valid()) return nullptr;
-    lent_.push_back({from, to, slot, memory});
-    path.lent = std::move(memory);
+    (void)try_allocating([&] {  // otherwise everything is copied
+      auto memory = std::make_shared<LentMemory>();
+      if (!memory->valid()) return;
+      lent_.push_back({from, to, slot, memory});
+      path.lent = std::move(memory);
+    });
   }
   return path.lent.get();
 }
@@ -425,6 +428,13 @@ void UdpSender::count(const Train& train) {
   ++counters_.trains_sent;
 }
 
+void UdpSender::warn(auto describe) {
+  const Instant at = read_clock(options_);
+  if (warned_at_ && at - *warned_at_ < kWarningPause) return;
+  warned_at_ = at;
+  (void)try_allocating([&] { warning_ = describe(); });
+}
+
 bool UdpSender::on_send_error(const Train& train, int error) {
   const NoCancel no_cancel;
   UdpPath& path = *train.path;
@@ -458,7 +468,10 @@ bool UdpSender::on_send_error(const Train& train, int error) {
       break;
     default:
       counters_.send_drops += train.segments;
-      warn("cannot send to " + print(path.icrc.flow().destination) + ": " + std::strerror(error));
+      warn([&] {
+        return "cannot send to " + print(path.icrc.flow().destination) + ": " +
+               std::strerror(error);
+      });
       return false;
   }
   counters_.path_mtu_exceeded += train.segments;
@@ -467,21 +480,16 @@ bool UdpSender::on_send_error(const Train& train, int error) {
       largest.ok()) {
     path.max_datagram_bytes = largest.value();
   }
-  warn("the path to " + print(path.icrc.flow().destination) + " carries only " +
-       std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
-       std::to_string(train.stride) + "; use a smaller path MTU or raise the interface's MTU");
+  warn([&] {
+    return "the path to " + print(path.icrc.flow().destination) + " carries only " +
+           std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
+           std::to_string(train.stride) + "; use a smaller path MTU or raise the interface's MTU";
+  });
   return false;
 }
 
 std::optional<std::string> UdpSender::take_warning() {
   return std::exchange(warning_, std::nullopt);
-}
-
-void UdpSender::warn(std::string text) {
-  const Instant at = read_clock(options_);
-  if (warned_at_ && at - *warned_at_ < kWarningPause) return;
-  warned_at_ = at;
-  warning_ = std::move(text);
 }
 
 UdpPath* UdpSender::find(wire::PathId id) const {

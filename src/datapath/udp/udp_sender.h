@@ -84,7 +84,7 @@ class UdpSender final : public wire::PacketSink {
   void count(const Train& train);
   // Whether the first of them is to be tried again.
   bool on_send_error(const Train& train, int error);
-  void warn(std::string text);
+  void warn(auto describe);  // describe() makes the sentence
 
   const std::vector<std::unique_ptr<UdpPath>>& paths_;
   UdpCounters& counters_;

@@ -193,16 +193,16 @@ TEST_F(SharedWindowTest, WhatIsPromisedIsWhatATurnTakesOfTheWindow) {
 TEST_F(SharedWindowTest, WhoIsWokenInVainIsNextAgain) {
   QueuePair& quick = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
   PeerWindow& window = *hog_->window();
-  ASSERT_EQ(window.waiting, (std::deque{hog_, waiter_}));
+  ASSERT_EQ(window.waiting.in_order(), (std::vector{hog_, waiter_}));
   qp_ = &quick;
   receive(request(wire::Opcode::RcWriteOnly, 500));
   ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
   qp_ = hog_;
   receive_ack(107);
-  ASSERT_EQ(window.waiting, std::deque{waiter_});
+  ASSERT_EQ(window.waiting.in_order(), std::vector{waiter_});
   EXPECT_GT(transmit().size(), 8u);
   EXPECT_FALSE(window.open());
-  EXPECT_EQ(window.waiting, (std::deque{hog_, waiter_, &quick}));
+  EXPECT_EQ(window.waiting.in_order(), (std::vector{hog_, waiter_, &quick}));
 }
 
 TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {

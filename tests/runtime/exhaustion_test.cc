@@ -1,0 +1,135 @@
+// Memory runs out at every point in turn: while packets, connection messages and messages of other
+// processes arrive, and while the application calls. The process lives, and goes on afterwards.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "cm/ip_addressing.h"
+#include "tests/runtime/cm_host_support.h"
+#include "tests/runtime/rej_sender.h"
+
+namespace verbena::runtime {
+namespace {
+
+std::string service_text(uint16_t port) {
+  return std::to_string(cm::service_id(cm::PortSpace::Tcp, port));
+}
+
+// The id in an event of that kind; 0 if it is another one.
+uint32_t event_id(const std::string& event, const std::string& kind) {
+  unsigned id = 0;
+  if (event.rfind(kind + " id ", 0) != 0) return 0;
+  std::sscanf(event.c_str() + kind.size(), " id %u", &id);
+  return id;
+}
+
+// Events of the kind asked for; those of earlier connections come in between.
+uint32_t await(CmProcess& process, const std::string& kind, uint32_t wanted = 0) {
+  std::string event;
+  for (int i = 0; i < 200; ++i) {
+    event = process.ask("event 10000");
+    const uint32_t id = event_id(event, kind);
+    if (id != 0 && (wanted == 0 || wanted == id)) return id;
+    if (event == "none" || event[0] == '(') break;
+  }
+  ADD_FAILURE() << "no " << kind << " but " << event;
+  return 0;
+}
+
+struct Exhaustion : testing::Test {
+  void set_up(const std::string& with) {
+    environment = with;
+    victim = std::make_unique<CmProcess>(environment);
+    client = std::make_unique<CmProcess>(environment);
+    victim->number("listen " + service_text(7300) + " any");
+    client->number("listen " + service_text(7301) + " any");
+    ASSERT_EQ(victim->ask("traffic 4"), "ok");
+  }
+
+  // With a process and a listener that have nothing to do with what was provoked.
+  void connect_and_disconnect() {
+    client.reset();
+    victim->number("listen " + service_text(7310) + " any");
+    for (int i = 0; i < 1000 && victim->ask("event 0") != "none"; ++i) {
+    }
+    CmProcess fresh(environment);
+    constexpr uint32_t kOwnQpn = 0x7F0001;  // no connection that was provoked has it
+    const uint32_t active =
+        fresh.number("connect " + service_text(7310) + " " + std::to_string(kOwnQpn));
+    const uint32_t passive = await(*victim, "connect request");
+    ASSERT_EQ(victim->ask("accept " + std::to_string(passive)), "ok");
+    await(fresh, "connect response", active);
+    ASSERT_EQ(fresh.ask("establish " + std::to_string(active)), "ok");
+    await(*victim, "established", passive);
+    ASSERT_EQ(fresh.ask("disconnect " + std::to_string(active)), "ok");
+    await(*victim, "disconnected", passive);
+  }
+
+  // All kinds of things that make the victim's threads allocate.
+  void provoke() {
+    client->ask("connect " + service_text(7300));
+    client->ask("sidr " + service_text(7300));
+    flood.send(20);
+    victim->ask("connect " + service_text(7301));
+    victim->ask("traffic 4");
+  }
+
+  // How many allocations there were; `unknown` where the question itself got no memory.
+  int feed(int unknown) {
+    int seen = unknown;
+    return std::sscanf(victim->ask("starve nobody 0 0").c_str(), "ok %d", &seen) == 1 ? seen
+                                                                                      : unknown;
+  }
+
+  // Fails each allocation in turn, so many at a time, until there are none left to fail. A call
+  // that fails early makes few allocations, so the first rounds do not decide that.
+  void fail_each(const std::string& who, int count) {
+    constexpr int kLeast = 6;
+    constexpr int kMost = 400;
+    int seen = kMost;
+    int most_seen = 0;
+    for (int first = 1; first <= kMost && (first <= kLeast || first <= seen); first += count) {
+      victim->ask("starve " + who + " " + std::to_string(first) + " " + std::to_string(count));
+      provoke();
+      seen = feed(kMost);
+      most_seen = std::max(most_seen, seen);
+      ASSERT_EQ(victim->ask("traffic 2"), "ok") << "after allocation " << first;
+    }
+    EXPECT_GT(most_seen, 5);  // something was provoked
+    connect_and_disconnect();
+  }
+
+  std::string environment;
+  std::unique_ptr<CmProcess> victim;
+  std::unique_ptr<CmProcess> client;
+  test::RejSender flood;
+};
+
+TEST_F(Exhaustion, TheBackgroundThreadSurvivesEachFailedAllocation) {
+  set_up("VERBENA_STEERING=off");
+  fail_each("background", 1);
+}
+
+TEST_F(Exhaustion, TheBackgroundThreadSurvivesFailedAllocationsOnALossyNetwork) {
+  set_up("VERBENA_FAULTS=loss=0.05,reorder=0.05,duplicate=0.05,seed=7");
+  fail_each("background", 3);
+}
+
+TEST_F(Exhaustion, CallsSurviveEachFailedAllocation) {
+  set_up("VERBENA_STEERING=off");
+  fail_each("everybody", 1);
+}
+
+TEST_F(Exhaustion, TheBackgroundThreadGoesOnWhenMemoryComesBack) {
+  set_up("");
+  victim->ask("starve background 1 1000000000");
+  for (int i = 0; i < 5; ++i) provoke();
+  feed(0);
+  ASSERT_EQ(victim->ask("traffic 20"), "ok");
+  connect_and_disconnect();
+}
+
+}  // namespace
+}  // namespace verbena::runtime
