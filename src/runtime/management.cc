@@ -130,14 +130,24 @@ void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nob
                            is_this_host(datagram.meta.source)};
   const cm::Counters before = agent_.counters();
   agent_.on_mad(mad, at);
-  if (log_enabled(LogLevel::Info)) explain_refusal(mad, before);
+  if (log_enabled(LogLevel::Info)) explain_refusal(mad, before, at);
 }
 
-void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before) const {
+// Peers cause these lines, as many as they like.
+void Management::log_limited(LogLimit& limit, const char* text, Instant at) {
+  const auto hidden = limit.pass(at);
+  if (!hidden) return;
+  if (*hidden == 0) return log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text);
+  log(LogLevel::Info, "%s: %s (%llu more lines like this were not shown)",
+      nic_.device_.name.c_str(), text, static_cast<unsigned long long>(*hidden));
+}
+
+void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before,
+                                 Instant at) {
   for (size_t i = 0; i < before.values.size(); ++i) {
     if (agent_.counters().values[i] == before.values[i]) continue;
     const std::string text = describe_refusal(mad, static_cast<cm::CounterId>(i));
-    if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+    if (!text.empty()) log_limited(refusal_lines_[i], text.c_str(), at);
   }
 }
 
@@ -167,7 +177,7 @@ Result<wire::PathId> Management::path_to(const PathKey& key) {
                                          .peer = wire::kManagementQpn,
                                          .traffic_class = traffic_class});
   if (!path.ok()) {
-    log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), path.error().why);
+    log_limited(path_lines_, path.error().why, nic_.recent_time());
     return path;
   }
   core::PathHolds& holds = nic_.engine_->state().paths;
@@ -227,7 +237,9 @@ void Management::deliver_events() {
     if (log_enabled(LogLevel::Info)) {
       (void)try_allocating([&] {
         const std::string text = describe(event);
-        if (!text.empty()) log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+        if (text.empty()) return;
+        if (!event.active) return log_limited(event_lines_, text.c_str(), nic_.recent_time());
+        log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
       });
     }
     if (sink_ != nullptr) sink_->on_event(event);

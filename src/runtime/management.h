@@ -21,6 +21,7 @@
 #include "datapath/udp/lifelines.h"
 #include "datapath/udp/slot_directory.h"
 #include "runtime/connection_manager.h"
+#include "runtime/log_limit.h"
 
 namespace verbena::runtime {
 
@@ -84,7 +85,8 @@ class Management final : public ConnectionManager {
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
   void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
-  void explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before) const;
+  void log_limited(LogLimit& limit, const char* text, Instant at);
+  void explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before, Instant at);
   void post_outgoing();
   Result<wire::PathId> path_to(const PathKey& key);
   Status open_addresses(const cm::ListenParameters& parameters);
@@ -97,6 +99,9 @@ class Management final : public ConnectionManager {
   cm::Agent agent_;
   std::optional<datapath::Lifelines> lifelines_;  // none in the child of a fork
   std::bitset<256> departed_;                     // slots
+  std::array<LogLimit, static_cast<size_t>(cm::CounterId::kCount)> refusal_lines_;
+  LogLimit path_lines_;   // to peers that cannot be answered
+  LogLimit event_lines_;  // of connections that peers asked for
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
   std::unordered_map<uint32_t, std::vector<datapath::ServiceName>> claims_;  // by listener
