@@ -14,6 +14,7 @@
 #include "base/exhaustion.h"
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
+#include "datapath/udp/slot_holders.h"
 #include "runtime/background_thread.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
@@ -33,6 +34,15 @@ uint64_t wall_clock_ns() {
   timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void log_slot_holders() {
+  const std::string holders = datapath::describe(datapath::held_slots());
+  log(LogLevel::Error,
+      "process slots are held by %s. End some of these programs, or use a network namespace of "
+      "your "
+      "own (unshare -n)",
+      holders.empty() ? "processes that the kernel does not name" : holders.c_str());
 }
 
 }  // namespace
@@ -80,7 +90,10 @@ Status Nic::start() {
   // A slot of its own: two devices may have the same address, and must not have the same QPNs.
   auto slot = datapath::SlotDirectory::claim(
       [this] { return "device " + device_.name + "\n" + counters_text(); });
-  if (!slot.ok()) return slot.error();
+  if (!slot.ok()) {
+    if (slot.error().code == EBUSY) log_slot_holders();
+    return slot.error();
+  }
   directory_ = std::move(slot.value());
   // The monitor is listening by now: what changed since the device was listed is not missed.
   refresh_port();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "datapath/udp/slot_holders.h"
 #include "tests/runtime/udp_process.h"
 
 namespace verbena::datapath {
@@ -16,10 +17,12 @@ namespace {
 
 TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
   std::vector<std::unique_ptr<SlotDirectory>> all;
+  const auto is_ours = [](const HeldSlot& s) { return s.uid == ::getuid() && s.pid == ::getpid(); };
   for (;;) {
     auto claimed = SlotDirectory::claim();
     if (!claimed.ok()) {
       EXPECT_EQ(claimed.error().code, EBUSY);
+      EXPECT_EQ(std::ranges::count_if(held_slots(), is_ours), std::ssize(all));
       break;
     }
     EXPECT_GE(claimed.value()->slot(), kFirstSlot);
@@ -30,6 +33,14 @@ TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
   }
   all.clear();
   EXPECT_TRUE(SlotDirectory::claim().ok());
+}
+
+TEST(SlotHolders, NamesUsersAndProcessesThatHoldMostFirst) {
+  const std::vector<HeldSlot> slots = {{0, 7}, {1000, 21}, {1000, 22}, {1000, 22}, {65534, 0}};
+  const std::string text = describe(slots);
+  EXPECT_EQ(text.rfind("user 1000: 3 (process 22: 2, process 21: 1); user ", 0), 0u) << text;
+  EXPECT_NE(text.find("user 0: 1 (process 7: 1)"), std::string::npos) << text;
+  EXPECT_NE(text.find("user 65534: 1"), std::string::npos) << text;
 }
 
 TEST(SlotDirectory, AnswersForItsCounters) {

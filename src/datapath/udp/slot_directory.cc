@@ -14,7 +14,6 @@
 #include <cstring>
 #include <ctime>
 #include <optional>
-#include <string_view>
 
 #include "base/exhaustion.h"
 #include "datapath/udp/clock.h"
@@ -166,6 +165,12 @@ Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
 }
 
 }  // namespace
+
+bool is_slot_name(std::string_view name) {
+  const UnixAddress slot = address_of_slot(kFirstSlot);
+  const std::string_view whole(slot.sun.sun_path, slot.bytes - offsetof(sockaddr_un, sun_path));
+  return name.starts_with(whole.substr(0, whole.rfind('/') + 1));
+}
 
 Mailbox::Mailbox(SlotDirectory& directory)
     : directory_(directory), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

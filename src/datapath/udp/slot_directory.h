@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -87,6 +88,9 @@ struct SlotReport {
   uid_t uid = 0;
   std::string text;
 };
+
+// Whether a Unix socket's abstract name, its leading zero included, is that of a slot.
+bool is_slot_name(std::string_view name);
 
 class SlotDirectory;
 
