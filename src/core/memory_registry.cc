@@ -217,7 +217,7 @@ void MemoryRegistry::unbind(Entry& window) {
 }
 
 namespace {
-// What a window may grant.
+// The rights that a window may grant to peers.
 constexpr uint32_t kWindowAccess =
     kRemoteWrite | kRemoteRead | kRemoteAtomic | kZeroBased | kFlushGlobal | kFlushPersistent;
 }  // namespace
@@ -236,18 +236,20 @@ bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rke
     Entry* region = find(b.region_lkey);
     if (region == nullptr || region->kind != Kind::Region || region->pd != pd) return false;
     if ((region->access & kWindowBind) == 0) return false;
-    if ((b.access & ~kWindowAccess) != 0) return false;
-    if ((b.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region->access & kLocalWrite) == 0) {
+    // A window grants nothing to its owner, so kLocalWrite is accepted and has no effect.
+    const uint32_t access = b.access & ~uint32_t{kLocalWrite};
+    if ((access & ~kWindowAccess) != 0) return false;
+    if ((access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region->access & kLocalWrite) == 0) {
       return false;
     }
-    const uint32_t flushes = b.access & (kFlushGlobal | kFlushPersistent);
+    const uint32_t flushes = access & (kFlushGlobal | kFlushPersistent);
     if ((region->access & flushes) != flushes) return false;
     if (!covers(*region, b.address, b.length)) return false;
     unbind(*w);
     w->base = memory_at(*region, b.address);
     w->length = b.length;
-    w->iova = (b.access & kZeroBased) != 0 ? 0 : b.address;
-    w->access = b.access;
+    w->iova = (access & kZeroBased) != 0 ? 0 : b.address;
+    w->access = access;
     w->backing = region->backing;
     w->qpn = qpn;
     w->region_index = static_cast<uint32_t>(region - entries_.data());

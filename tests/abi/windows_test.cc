@@ -87,7 +87,7 @@ TEST_F(Windows, BindingsThatFail) {
   // A queue pair and a region of another domain.
   EXPECT_EQ(bind_type2(mw.get(), key, a_, IBV_ACCESS_REMOTE_WRITE), IBV_WC_MW_BIND_ERR);
   reconnect();
-  EXPECT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_LOCAL_WRITE), IBV_WC_MW_BIND_ERR);
+  EXPECT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_MW_BIND), IBV_WC_MW_BIND_ERR);
   reconnect();
   ASSERT_EQ(ibv_rereg_mr(b_.mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
                          IBV_ACCESS_MW_BIND),
@@ -95,6 +95,34 @@ TEST_F(Windows, BindingsThatFail) {
   EXPECT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_REMOTE_WRITE), IBV_WC_MW_BIND_ERR);
   reconnect();
   EXPECT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_REMOTE_READ), IBV_WC_SUCCESS);
+}
+
+TEST_F(Windows, LocalWriteIsAcceptedAndGrantsPeersNothing) {
+  MwPtr type1(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
+  ASSERT_EQ(bind_type1(type1.get(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+            IBV_WC_SUCCESS);
+  EXPECT_EQ(write(type1->rkey), IBV_WC_SUCCESS);
+  MwPtr type2(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
+  const uint32_t key = ibv_inc_rkey(type2->rkey);
+  ASSERT_EQ(bind_type2(type2.get(), key, b_, IBV_ACCESS_LOCAL_WRITE), IBV_WC_SUCCESS);
+  EXPECT_EQ(write(key), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(Windows, RefusesAZeroBasedType1Window) {
+  MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
+  ibv_mw_bind bind{};
+  bind.bind_info = {b_.mr.get(), b_.address(), 64, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED};
+  const uint32_t before = mw->rkey;
+  EXPECT_EQ(ibv_bind_mw(b_.qp.get(), mw.get(), &bind), EINVAL);
+  EXPECT_EQ(mw->rkey, before);
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.bind_mw = {mw.get(), ibv_inc_rkey(mw->rkey), bind.bind_info};
+  EXPECT_EQ(b_.send(wr), EINVAL);
+  MwPtr type2(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
+  EXPECT_EQ(bind_type2(type2.get(), ibv_inc_rkey(type2->rkey), b_,
+                       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED),
+            IBV_WC_SUCCESS);
 }
 
 TEST_F(Windows, PeerInvalidatesBySend) {

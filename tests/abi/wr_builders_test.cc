@@ -227,6 +227,11 @@ TEST_F(Builders, AllOrNothing) {
             }),
             EINVAL);
   EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_bind_mw(x_, nullptr, 0, nullptr); }), EINVAL);
+  MwPtr type1(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_1));
+  const ibv_mw_bind_info zero_based{a_.mr.get(), a_.address(), 64,
+                                    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED};
+  EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_bind_mw(x_, type1.get(), 1, &zero_based); }),
+            EINVAL);
   EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_send_tso(x_, nullptr, 0, 0); }), EOPNOTSUPP);
   EXPECT_EQ(with_a_good_one_first([&] {
               for (int i = 0; i < 20; ++i) write();

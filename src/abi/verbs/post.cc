@@ -54,6 +54,14 @@ void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
   to.remote_qkey = wr.wr.ud.remote_qkey;
 }
 
+Status translate_bind(const ibv_send_wr& wr, core::SendRequest& to) {
+  auto binding = binding_of(wr.bind_mw.mw, wr.bind_mw.bind_info, wr.bind_mw.rkey);
+  if (!binding.ok()) return binding.error();
+  to.window_rkey = wr.bind_mw.mw->handle;
+  to.bind = binding.value();
+  return {};
+}
+
 Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
   if (!good_sges(wr.sg_list, wr.num_sge)) return kBadSges;
   if ((wr.send_flags & ~kSendFlags) != 0) {
@@ -94,11 +102,8 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
       to.sges = {};
       return {};
     case IBV_WR_BIND_MW:
-      if (wr.bind_mw.mw == nullptr) return Error{EINVAL, "a bind needs a memory window"};
-      to.window_rkey = wr.bind_mw.mw->handle;
-      to.bind = binding_of(wr.bind_mw.bind_info, wr.bind_mw.rkey);
       to.sges = {};
-      return {};
+      return translate_bind(wr, to);
     case kWrFlush:  // ibv_send_wr has no place for what and how
       return Error{EINVAL, "FLUSH is posted by ibv_wr_flush"};
     default:

@@ -248,13 +248,13 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, uint64_
 
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
   WrBuilder& builder = builder_of(qp);
-  if (mw == nullptr || info == nullptr) {
-    return builder.refuse({EINVAL, "a bind needs a memory window and where to bind it"});
-  }
+  if (info == nullptr) return builder.refuse({EINVAL, "a bind needs a place to bind to"});
+  auto binding = binding_of(mw, *info, rkey);
+  if (!binding.ok()) return builder.refuse(binding.error());
   SendRequest* r = builder.add(IBV_QP_EX_WITH_BIND_MW, *qp, SendOp::BindWindow);
   if (r == nullptr) return;
   r->window_rkey = mw->handle;
-  r->bind = binding_of(*info, rkey);
+  r->bind = binding.value();
 }
 
 void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) {
