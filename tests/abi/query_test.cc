@@ -150,6 +150,13 @@ TEST_F(Query, Pkeys) {
   EXPECT_EQ(ibv_get_pkey_index(context_.get(), 1, htons(0x7FFF)), -1);
 }
 
+TEST_F(Query, CompletionQueuesHaveHandlesOfTheirOwn) {
+  const CqPtr first(ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0));
+  const CqPtr second(ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0));
+  EXPECT_NE(first->handle, 0u);
+  EXPECT_NE(first->handle, second->handle);
+}
+
 TEST_F(Query, QueuePair) {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};

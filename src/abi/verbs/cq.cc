@@ -193,6 +193,7 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
   cq->context = &context->context;
   cq->channel = channel;
   cq->cq_context = cq_context;
+  cq->handle = context->last_cq.fetch_add(1) + 1;
   cq->cqe = cqe;
   pthread_mutex_init(&cq->mutex, nullptr);
   pthread_cond_init(&cq->cond, nullptr);

@@ -171,7 +171,8 @@ void narrate_region(const ibv_mr& mr, unsigned access) {
 }
 
 void narrate_completion_queue(const ibv_cq& cq) {
-  tell("completion queue made: %d entries%s", cq.cqe, cq.channel != nullptr ? ", with events" : "");
+  tell("completion queue %u made: %d entries%s", cq.handle, cq.cqe,
+       cq.channel != nullptr ? ", with events" : "");
 }
 
 void narrate_queue_pair(const ibv_qp& qp, const ibv_qp_cap& cap) {

@@ -66,6 +66,7 @@ struct Context : NewerOps, verbs_context {
   std::unordered_map<uint32_t, Pd*> pds;  // by handle, for importing; under the same lock
   std::unordered_map<uint32_t, Dm*> dms;  // likewise
   std::atomic<int> users{1};              // the program's own pointer, and one per object
+  std::atomic<uint32_t> last_cq{0};       // the handle of the newest completion queue
 
   ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
