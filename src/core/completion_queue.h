@@ -74,7 +74,7 @@ class alignas(64) CompletionQueue {
   uint32_t poll(Completion* out, uint32_t count) {
     return poll_each(count, [out](const Completion& c, uint32_t i) { out[i] = c; });
   }
-  // Consumer. Drops what waits of a queue pair that is gone.
+  // Consumer. Drops what waits of a queue pair that was destroyed or reset.
   void forget(wire::Qpn qpn);
   bool empty() const {
     return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed);

@@ -268,6 +268,17 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   return {};
 }
 
+// As drivers do it: completions that nobody has polled go with a queue pair that is destroyed or
+// reset. Those of others stay, in order; so does an event that was raised for one of them, since a
+// program must expect to wake in vain. (An XRC receive queue pair has no completion queue itself.)
+void forget_completions(const Qp& qp, wire::Qpn qpn) {
+  for (ibv_cq* cq : {qp.qp_base.send_cq, qp.qp_base.recv_cq}) {
+    if (cq == nullptr) continue;
+    const std::lock_guard lock(from(cq)->poll_lock);
+    from(cq)->queue.forget(qpn);
+  }
+}
+
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   if (qp->nic->dead()) return kDead;
   if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && number_of(attr.path_mig_state) != IBV_MIG_MIGRATED) {
@@ -279,7 +290,10 @@ Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   mask = without_absent_half(qp->qp_base.qp_type, mask);
   const Status modified = qp->nic->modify_qp(*qp->core, to_core(attr), static_cast<uint32_t>(mask));
   if (modified.ok() && narrating()) narrate_change(qp->qp_base, qp->qp_base.state, attr, mask);
-  if (modified.ok() && (mask & IBV_QP_STATE) != 0) qp->qp_base.state = attr.qp_state;
+  if (modified.ok() && (mask & IBV_QP_STATE) != 0) {
+    qp->qp_base.state = attr.qp_state;
+    if (number_of(attr.qp_state) == IBV_QPS_RESET) forget_completions(*qp, qp->core->qpn());
+  }
   return modified;
 }
 
@@ -312,12 +326,7 @@ Status destroy_qp(Qp* qp) {
     const wire::Qpn qpn = qp->core->qpn();
     const Status destroyed = qp->nic->destroy_qp(qp->core, &qp->owner);
     if (!destroyed.ok()) return destroyed;
-    // As drivers do it: what nobody has polled yet goes with its queue pair.
-    for (ibv_cq* cq : {q.send_cq, q.recv_cq}) {
-      if (cq == nullptr) continue;
-      const std::lock_guard lock(from(cq)->poll_lock);
-      from(cq)->queue.forget(qpn);
-    }
+    forget_completions(*qp, qpn);
     context->async->forget(&q);
     pthread_mutex_lock(&q.mutex);
     while (q.events_completed != qp->async_events_taken) pthread_cond_wait(&q.cond, &q.mutex);
