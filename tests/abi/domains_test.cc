@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "abi/verbs/newer_verbs.h"
 #include "tests/abi/loopback_support.h"
 
 namespace verbena::test {
@@ -83,6 +84,24 @@ TEST_F(Domains, ThreadDomainsCountTheirUsers) {
   ASSERT_NE(parent, nullptr);
   EXPECT_EQ(ibv_dealloc_td(td_.get()), EBUSY);
   EXPECT_EQ(ibv_dealloc_pd(a_.pd.get()), EBUSY);
+}
+
+TEST_F(Domains, PermissionForUnprotectedMemoryIsGrantedAndUsesPlainMemory) {
+  ibv_parent_domain_init_attr attr{};
+  attr.pd = a_.pd.get();
+  attr.comp_mask = abi::kParentAllowsUnprotected;
+  PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
+  ASSERT_NE(parent, nullptr);
+  const CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
+  EXPECT_NE(cq, nullptr);
+  auto* ops = reinterpret_cast<const abi::NewerOps*>(verbs_get_ctx(context_.get())) - 1;
+  abi::Buffer* buffer = nullptr;
+  void* memory = ops->alloc_buf(parent.get(), 4096, &buffer);
+  ASSERT_NE(memory, nullptr);
+  std::memset(memory, 0x5A, 4096);
+  const MrPtr mr(ibv_reg_mr(parent.get(), memory, 4096, IBV_ACCESS_LOCAL_WRITE));
+  EXPECT_NE(mr, nullptr);
+  ops->free_buf(buffer);
 }
 
 // A parent domain is a protection domain for all purposes: traffic between objects of both.

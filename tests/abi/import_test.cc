@@ -79,7 +79,7 @@ TEST_F(Import, DeviceMemoryByItsHandle) {
     ASSERT_EQ(ibv_memcpy_to_dm(same, 8, &word, 8), 0);
     ASSERT_EQ(ibv_memcpy_from_dm(&seen, dm, 8, 8), 0);
     EXPECT_EQ(seen, word);
-    EXPECT_EQ(ibv_memcpy_to_dm(same, 4090, &word, 8), EINVAL);
+    EXPECT_EQ(ibv_memcpy_to_dm(same, 4092, &word, 8), EFAULT);
 
     ibv_mr* mr = ibv_reg_dm_mr(pd, same, 0, 4096, IBV_ACCESS_ZERO_BASED | kAllAccess);
     ASSERT_NE(mr, nullptr);
@@ -93,10 +93,9 @@ TEST_F(Import, DeviceMemoryByItsHandle) {
     ASSERT_EQ(ibv_memcpy_from_dm(&seen, dm, 64, 8), 0);
     EXPECT_EQ(seen, 0x7777777777777777u);
 
-    ibv_unimport_dm(same);  // the region keeps it
+    ibv_unimport_dm(same);  // the region keeps the memory
     EXPECT_EQ(ibv_free_dm(dm), EBUSY);
     EXPECT_EQ(ibv_dereg_mr(mr), 0);
-    ibv_unimport_dm(same);
     ibv_unimport_pd(pd);
     EXPECT_EQ(ibv_import_dm(second.get(), 0xFFFFFF), nullptr);
     EXPECT_EQ(errno, EINVAL);
@@ -109,6 +108,39 @@ TEST_F(Import, DeviceMemoryByItsHandle) {
   EXPECT_EQ(ibv_free_dm(dm), 0);
   EXPECT_EQ(ibv_import_dm(context_.get(), handle), nullptr);
   EXPECT_EQ(errno, EINVAL);
+}
+
+// The queue pair goes on with what was registered through the import; the original is free to go.
+TEST_F(Import, UnimportingReleasesThePdAlthoughAQueuePairRemains) {
+  PdPtr original(ibv_alloc_pd(context_.get()));
+  ContextPtr second = import_device();
+  ibv_pd* pd = ibv_import_pd(second.get(), original->handle);
+  ASSERT_NE(pd, nullptr);
+  CqPtr cq(ibv_create_cq(second.get(), 16, nullptr, nullptr, 0));
+  ibv_qp_init_attr init = rc_attributes(cq.get(), cq.get());
+  QpPtr qp(ibv_create_qp(pd, &init));
+  ASSERT_NE(qp, nullptr);
+  MrPtr mr(ibv_reg_mr(pd, a_.memory.data(), 64, IBV_ACCESS_LOCAL_WRITE));
+  ASSERT_NE(mr, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(pd), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(original.get()), EBUSY);
+
+  ibv_unimport_pd(pd);
+  EXPECT_EQ(ibv_dealloc_pd(original.release()), 0);
+
+  b_.qp.reset();
+  init = rc_attributes(b_.cq.get(), b_.receive_cq.get());
+  b_.qp.reset(ibv_create_qp(b_.pd.get(), &init));
+  ASSERT_EQ(to_init(qp.get()), 0);
+  ASSERT_EQ(to_init(b_.qp.get()), 0);
+  ASSERT_EQ(to_rtr(qp.get(), b_.qp->qp_num), 0);
+  ASSERT_EQ(to_rtr(b_.qp.get(), qp->qp_num), 0);
+  ASSERT_EQ(to_rts(qp.get()), 0);
+  ibv_sge sge{a_.address(), 8, mr->lkey};
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(qp.get(), &wr, &bad), 0);
+  EXPECT_EQ(wait_for_completion(cq.get()).status, IBV_WC_SUCCESS);
 }
 
 TEST_F(Import, WhatDoesNotExist) {

@@ -247,8 +247,6 @@ TEST_F(Regions, DeviceMemory) {
   EXPECT_EQ(std::memcmp(a_.memory.data() + 4096, &value, 8), 0);
   EXPECT_EQ(ibv_free_dm(dm.get()), EBUSY);
   EXPECT_EQ(write(8993, mr->rkey), IBV_WC_REM_ACCESS_ERR);
-  EXPECT_NE(ibv_memcpy_to_dm(dm.get(), 9993, &value, 8), 0);
-  EXPECT_NE(ibv_memcpy_from_dm(got.data(), dm.get(), UINT64_MAX, 8), 0);
 }
 
 TEST_F(Regions, DeviceMemoryHasLimits) {
@@ -445,6 +443,7 @@ TEST_F(Regions, RegisteredTheExtendedWay) {
     EXPECT_EQ(reg(b_.pd.get(), &init), nullptr) << mask;
     EXPECT_EQ(errno, EINVAL) << mask;
   }
+  mr.reset();
   EXPECT_EQ(release(handle), 0);
 }
 
@@ -461,9 +460,9 @@ TEST_F(Regions, DeviceMemoryGivenAwayAsADescriptor) {
   close(fd);
   fill(0xAA);
   EXPECT_EQ(write(0, mr->rkey), IBV_WC_SUCCESS);
-  uint8_t byte = 0;
-  ASSERT_EQ(ibv_memcpy_from_dm(&byte, dm.get(), 7, 1), 0);
-  EXPECT_EQ(byte, 0xAA);
+  uint32_t word = 0;
+  ASSERT_EQ(ibv_memcpy_from_dm(&word, dm.get(), 4, 4), 0);
+  EXPECT_EQ(word, 0xAAAAAAAAu);
 }
 
 TEST_F(Regions, PortSpeed) {

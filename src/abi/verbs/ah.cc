@@ -29,7 +29,7 @@ Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
   ah->handle = std::move(handle.value());
   ah->context = pd->context;
   ah->pd = pd;
-  pd->users.fetch_add(1);
+  pd->add_user();
   context->add_user();
   return ah.release();
 }
@@ -37,7 +37,7 @@ Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
 Status destroy_ah(Ah* ah) {
   Context* context = from(ah->context);
   context->device->ahs.fetch_sub(1);
-  from(ah->pd)->users.fetch_sub(1);
+  from(ah->pd)->drop_user();
   delete ah;
   context->drop_user();
   return {};

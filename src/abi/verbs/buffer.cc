@@ -30,7 +30,7 @@ Result<Buffer*> allocate(Pd* pd, size_t size) {
   buffer->pd = pd;
   buffer->memory = static_cast<std::byte*>(at);
   buffer->size = size;
-  pd->users.fetch_add(1);
+  pd->add_user();
   return buffer.release();
 }
 
@@ -49,7 +49,7 @@ void* alloc_buf(ibv_pd* pd, size_t size, Buffer** buffer) {
 
 void free_buf(Buffer* buffer) {
   if (buffer == nullptr) return;
-  buffer->pd->users.fetch_sub(1);
+  buffer->pd->drop_user();
   release_buffer(buffer);
 }
 

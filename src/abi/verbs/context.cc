@@ -131,7 +131,7 @@ Object* use(const Context& context, std::unordered_map<uint32_t, Object*> Contex
     if (other->command_file != context.command_file) continue;
     const auto found = (other->*list).find(handle);
     if (found == (other->*list).end()) continue;
-    found->second->users.fetch_add(1);
+    found->second->add_user();
     return found->second;
   }
   return nullptr;

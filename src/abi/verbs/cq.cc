@@ -139,7 +139,7 @@ Status destroy_cq(Cq* cq) {
   pthread_mutex_destroy(&cq->mutex);
   Pd* domain = cq->domain;
   delete cq;
-  if (domain != nullptr) domain->users.fetch_sub(1);
+  if (domain != nullptr) domain->drop_user();
   context->drop_user();
   return {};
 }
@@ -209,7 +209,7 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
   if (options.ignore_overrun) cq->queue.ignore_overrun();
   if (options.domain != nullptr) {
     cq->domain = options.domain;
-    cq->domain->users.fetch_add(1);
+    cq->domain->add_user();
   }
   context->add_user();
   if (narrating()) narrate_completion_queue(*cq->as_public());

@@ -21,18 +21,31 @@ bool within(uint64_t offset, size_t length, size_t total) {
   return offset <= total && length <= total - offset;
 }
 
-constexpr Error kBeyond{EINVAL, "offset + length is beyond the device memory"};
+// In the order in which libmlx5 checks, whose device memory has the same limits.
+Status check_copy(const Dm& dm, uint64_t offset, size_t length) {
+  if (!within(offset, length, dm.length)) {
+    return Error{EFAULT, "offset + length is beyond the device memory"};
+  }
+  if (offset % 4 != 0 || length % 4 != 0) {
+    return Error{EINVAL, "offset and length must be multiples of 4"};
+  }
+  return {};
+}
 
 int copy_to(ibv_dm* dm, uint64_t offset, const void* from_host, size_t length) {
-  if (!within(offset, length, from(dm)->length)) return refuse("ibv_memcpy_to_dm", kBeyond);
-  if (length != 0) std::memcpy(from(dm)->memory + offset, from_host, length);
-  return 0;
+  return status_of("ibv_memcpy_to_dm", [&] {
+    const Status checked = check_copy(*from(dm), offset, length);
+    if (checked.ok() && length != 0) std::memcpy(from(dm)->memory + offset, from_host, length);
+    return checked;
+  });
 }
 
 int copy_from(void* to_host, ibv_dm* dm, uint64_t offset, size_t length) {
-  if (!within(offset, length, from(dm)->length)) return refuse("ibv_memcpy_from_dm", kBeyond);
-  if (length != 0) std::memcpy(to_host, from(dm)->memory + offset, length);
-  return 0;
+  return status_of("ibv_memcpy_from_dm", [&] {
+    const Status checked = check_copy(*from(dm), offset, length);
+    if (checked.ok() && length != 0) std::memcpy(to_host, from(dm)->memory + offset, length);
+    return checked;
+  });
 }
 
 void unmap(Dm& dm) {
@@ -93,18 +106,11 @@ Status release(Dm* dm) {
   Context* context = from(dm->context);
   const bool own = dm->stands_for == nullptr;
   if (own) unlist_dm(*context, dm);
-  if (dm->users.load() != 0) {
+  if (dm->has_users()) {
     if (own) list_dm(*context, dm);
     return Error{EBUSY, "memory regions or imports of this device memory remain"};
   }
-  if (own) {
-    context->device->device_memory.fetch_sub(dm->length);
-    unmap(*dm);
-  } else {
-    dm->stands_for->users.fetch_sub(1);
-  }
-  delete dm;
-  context->drop_user();
+  dm->drop_user();
   return {};
 }
 
@@ -120,11 +126,13 @@ Result<ibv_mr*> register_part(Pd* pd, Dm* dm, uint64_t offset, size_t length, un
   if ((known.value() & IBV_ACCESS_ON_DEMAND) != 0) {
     return Error{EINVAL, "device memory is always there, never on demand"};
   }
-  if (!within(offset, length, dm->length)) return kBeyond;
+  if (!within(offset, length, dm->length)) {
+    return Error{EINVAL, "offset + length is beyond the device memory"};
+  }
   auto mr = add_region(pd, Mr::Kind::DeviceMemory, dm->memory + offset, length, 0, known.value());
   if (!mr.ok()) return mr.error();
   mr.value()->dm = dm;
-  dm->users.fetch_add(1);
+  dm->add_user();
   return mr.value();
 }
 
@@ -143,7 +151,18 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, uint64_t offset, size_t length, unsign
       "ibv_reg_dm_mr", [&] { return register_part(from(pd), from(dm), offset, length, access); });
 }
 
-void release_device_memory(Dm* dm) { dm->users.fetch_sub(1); }
+void Dm::drop_user() {
+  if (users.fetch_sub(1) != 1) return;
+  Context* owner = from(context);
+  if (stands_for != nullptr) {
+    stands_for->drop_user();
+  } else {
+    owner->device->device_memory.fetch_sub(length);
+    unmap(*this);
+  }
+  delete this;
+  owner->drop_user();
+}
 
 int dm_export_dmabuf_fd(ibv_dm* dm) {
   const int fd = fcntl(from(dm)->fd, F_DUPFD_CLOEXEC, 0);

@@ -1,5 +1,9 @@
 // DMA handles: hints for PCIe transactions (which CPU's cache, what kind of memory). There are no
 // such transactions here, so a handle only has to be valid and to be counted.
+#include <sched.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "abi/verbs/errors.h"
@@ -12,6 +16,24 @@ namespace {
 constexpr uint8_t kMaxHint = 3;        // two bits in a PCIe header
 constexpr uint8_t kMaxMemoryType = 1;  // volatile, persistent
 
+// Whether the CPU is one that the calling thread may run on.
+Status check_cpu(uint32_t cpu) {
+  const int cpus = std::max(get_nprocs_conf(), CPU_SETSIZE);
+  const std::unique_ptr<cpu_set_t, decltype([](cpu_set_t* s) { CPU_FREE(s); })> permitted(
+      CPU_ALLOC(static_cast<size_t>(cpus)));
+  if (permitted == nullptr) return kNoMemory;
+  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus));
+  CPU_ZERO_S(bytes, permitted.get());
+  if (sched_getaffinity(0, bytes, permitted.get()) != 0) {
+    return Error{errno, "the kernel does not say which CPUs the thread may run on"};
+  }
+  if (CPU_ISSET_S(cpu, bytes, permitted.get())) return {};
+  if (cpu >= static_cast<uint32_t>(get_nprocs_conf())) {
+    return Error{EINVAL, "cpu_id names a CPU that does not exist"};
+  }
+  return Error{EPERM, "the calling thread may not run on the CPU that cpu_id names"};
+}
+
 Result<DmaHandle*> allocate(Context* context, const DmaHandleInit& init) {
   if (context->nic->dead()) return kDead;
   const uint32_t mask = init.comp_mask;
@@ -23,6 +45,10 @@ Result<DmaHandle*> allocate(Context* context, const DmaHandleInit& init) {
   }
   if ((mask & kDmaHandleMemoryType) != 0 && init.memory_type > kMaxMemoryType) {
     return Error{EINVAL, "a memory type that does not exist"};
+  }
+  if ((mask & kDmaHandleCpu) != 0) {
+    const Status usable = check_cpu(init.cpu_id);
+    if (!usable.ok()) return usable.error();
   }
   auto handle = std::make_unique<DmaHandle>();
   handle->context = &context->context;
@@ -37,10 +63,15 @@ DmaHandle* alloc_dmah(ibv_context* context, DmaHandleInit* init) {
 }
 
 int dealloc_dmah(DmaHandle* handle) {
-  Context* context = from(handle->context);
-  delete handle;
-  context->drop_user();
-  return 0;
+  return status_of("ibv_dealloc_dmah", [&]() -> Status {
+    if (handle->regions.load() != 0) {
+      return Error{EBUSY, "memory regions that were registered with this DMA handle remain"};
+    }
+    Context* context = from(handle->context);
+    delete handle;
+    context->drop_user();
+    return {};
+  });
 }
 
 }  // namespace verbena::abi

@@ -31,8 +31,8 @@ Status free_td(Td* td) {
 
 Status check(Context* context, const ibv_parent_domain_init_attr& attr) {
   if (context->nic->dead()) return kDead;
-  constexpr uint32_t kKnown =
-      IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+  constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+                              IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | kParentAllowsUnprotected;
   if ((attr.comp_mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
   if (attr.pd == nullptr) return Error{EINVAL, "a parent domain needs a protection domain"};
   if (from(attr.pd)->is_parent()) return Error{EINVAL, "pd is a parent domain itself"};
@@ -63,7 +63,7 @@ Result<ibv_pd*> allocate_parent(Context* context, const ibv_parent_domain_init_a
   if ((attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT) != 0) {
     parent->pd_context = attr.pd_context;
   }
-  parent->stands_for->users.fetch_add(1);
+  parent->stands_for->add_user();
   if (attr.td != nullptr) {
     parent->td = from(attr.td);
     parent->td->users.fetch_add(1);

@@ -66,7 +66,7 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
   mr->handle = mr->lkey = mr->rkey = handle;
   mr->context = pd->context;
   mr->pd = pd;
-  pd->users.fetch_add(1);
+  pd->add_user();
   context->add_user();
   return mr.release();
 }
@@ -88,9 +88,31 @@ Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
   return imported.release();
 }
 
+// The import ends even if objects made on it remain: they keep the structure that their `pd` points
+// to, and go on with the domain's number, which no other domain ever gets. The original domain does
+// not wait for them.
+void unimport_pd(Pd* pd) {
+  if (pd->kind != Pd::Kind::Imported) {
+    ibv_dealloc_pd(pd);
+    return;
+  }
+  pd->stands_for->drop_user();
+  pd->stands_for = nullptr;
+  pd->drop_user();
+}
+
+// Regions on it keep the memory, and with it the original.
+void unimport_dm(Dm* dm) {
+  if (dm->stands_for != nullptr) {
+    dm->drop_user();
+  } else {
+    free_dm(dm);
+  }
+}
+
 void unimport_mr(Mr* mr) {
   Context* context = from(mr->context);
-  from(mr->pd)->users.fetch_sub(1);
+  from(mr->pd)->drop_user();
   delete mr;
   context->drop_user();
 }
@@ -111,8 +133,7 @@ VERBENA_EXPORT ibv_pd* ibv_import_pd(ibv_context* context, uint32_t pd_handle) {
   return object_of<ibv_pd>("ibv_import_pd", [&] { return import_pd(from(context), pd_handle); });
 }
 
-// Objects of it that remain keep it, and the log says so.
-VERBENA_EXPORT void ibv_unimport_pd(ibv_pd* pd) { ibv_dealloc_pd(pd); }
+VERBENA_EXPORT void ibv_unimport_pd(ibv_pd* pd) { unimport_pd(from(pd)); }
 
 VERBENA_EXPORT ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t mr_handle) {
   return object_of<ibv_mr>("ibv_import_mr", [&] { return import_mr(from(pd), mr_handle); });
@@ -124,6 +145,6 @@ VERBENA_EXPORT ibv_dm* ibv_import_dm(ibv_context* context, uint32_t dm_handle) {
   return object_of<ibv_dm>("ibv_import_dm", [&] { return import_dm(from(context), dm_handle); });
 }
 
-VERBENA_EXPORT void ibv_unimport_dm(ibv_dm* dm) { free_dm(dm); }
+VERBENA_EXPORT void ibv_unimport_dm(ibv_dm* dm) { unimport_dm(from(dm)); }
 
 }  // extern "C"

@@ -36,6 +36,5 @@ Result<ibv_mr*> register_buffer(Pd* pd, Buffer* buffer, void* address, size_t le
 
 // Give back what a region of the kind held beside its key.
 void release_buffer(Buffer* buffer);
-void release_device_memory(Dm* dm);
 
 }  // namespace verbena::abi

@@ -101,7 +101,7 @@ Result<ibv_mr*> allocate_null(Pd* pd) {
   mr->context = pd->context;
   mr->pd = pd;
   mr->length = SIZE_MAX;
-  pd->users.fetch_add(1);
+  pd->add_user();
   context->add_user();
   return mr.release();
 }
@@ -114,14 +114,17 @@ Status deregister_memory(Mr* mr) {
     if (!removed.ok()) return removed;
   }
   context->nic->await_visitors();
-  if (mr->dm != nullptr) release_device_memory(mr->dm);
+  if (mr->dm != nullptr) mr->dm->drop_user();
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
+  if (mr->dma_handle != nullptr) mr->dma_handle->regions.fetch_sub(1);
   if (mr->mapping != nullptr) munmap(mr->mapping, mr->mapping_bytes);
-  from(mr->pd)->users.fetch_sub(1);
+  from(mr->pd)->drop_user();
   delete mr;
   context->drop_user();
   return {};
 }
+
+constexpr Error kOnDemandDma{EINVAL, "on-demand memory has no place for a DMA handle to describe"};
 
 constexpr int kReregFlags =
     IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
@@ -160,6 +163,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   if ((flags & IBV_REREG_MR_CHANGE_PD) == 0) pd = from(mr->pd);
   auto known = known_access(access);
   if (!known.ok()) return known.error();
+  if (mr->dma_handle != nullptr && (access & IBV_ACCESS_ON_DEMAND) != 0) return kOnDemandDma;
   const Status there =
       check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
   if (!there.ok()) return there;
@@ -181,8 +185,8 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     if (!changed.ok()) return changed;
   }
   context->nic->await_visitors();
-  pd->users.fetch_add(1);
-  from(mr->pd)->users.fetch_sub(1);
+  pd->add_user();
+  from(mr->pd)->drop_user();
   mr->pd = pd;
   mr->addr = address;
   mr->length = length;
@@ -242,14 +246,8 @@ Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint
 }
 
 // Where the memory comes from is said by the mask: an address, a descriptor, or a buffer of ours.
-Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
+Result<ibv_mr*> register_masked(Pd* pd, const RegionInit& init) {
   const uint64_t mask = init.comp_mask;
-  constexpr uint64_t kKnown = (kRegionBuffer << 1) - 1;
-  if ((mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
-  if ((mask & kRegionDmaHandle) != 0 &&
-      (init.dmah == nullptr || init.dmah->context != pd->context)) {
-    return Error{EINVAL, "the DMA handle is missing or of another context"};
-  }
   const auto access = static_cast<unsigned>(init.access);
   const bool has_iova = (mask & kRegionIova) != 0;
   const bool has_fd = (mask & kRegionFd) != 0;
@@ -272,6 +270,21 @@ Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
   }
   return register_memory(pd, init.addr, init.length,
                          has_iova ? init.iova : reinterpret_cast<uintptr_t>(init.addr), access);
+}
+
+Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
+  constexpr uint64_t kKnown = (kRegionBuffer << 1) - 1;
+  if ((init.comp_mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((init.comp_mask & kRegionDmaHandle) == 0) return register_masked(pd, init);
+  if (init.dmah == nullptr || init.dmah->context != pd->context) {
+    return Error{EINVAL, "the DMA handle is missing or of another context"};
+  }
+  if ((init.access & IBV_ACCESS_ON_DEMAND) != 0) return kOnDemandDma;
+  auto mr = register_masked(pd, init);
+  if (!mr.ok()) return mr.error();
+  from(mr.value())->dma_handle = init.dmah;
+  init.dmah->regions.fetch_add(1);
+  return mr.value();
 }
 
 }  // namespace
@@ -301,7 +314,7 @@ Result<Mr*> add_region(Pd* pd, Mr::Kind kind, std::byte* base, size_t length, ui
   mr->context = pd->context;
   mr->pd = pd;
   mr->length = length;
-  pd->users.fetch_add(1);
+  pd->add_user();
   context->add_user();
   return mr.release();
 }

@@ -28,7 +28,7 @@ Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
   mw->context = pd->context;
   mw->pd = pd;
   mw->type = static_cast<ibv_mw_type>(type);
-  pd->users.fetch_add(1);
+  pd->add_user();
   context->add_user();
   return mw.release();
 }
@@ -40,7 +40,7 @@ Status free_window(Mw* mw) {
     const Status removed = guard.engine().memory().remove_window(mw->handle);
     if (!removed.ok()) return removed;
   }
-  from(mw->pd)->users.fetch_sub(1);
+  from(mw->pd)->drop_user();
   delete mw;
   context->drop_user();
   return {};

@@ -5,6 +5,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,6 +33,10 @@ inline constexpr uint64_t kDeviceFlushGlobal = uint64_t{1} << 38;
 inline constexpr uint64_t kDeviceFlushPersistent = uint64_t{1} << 39;
 inline constexpr uint64_t kDeviceAtomicWrite = uint64_t{1} << 40;
 
+// ibv_parent_domain_init_attr_mask: buffers may lie in memory that a confidential guest shares with
+// its host. Devices without IBV_DEVICE_CC_DMA_BOUNCE use plain memory, as ours do.
+inline constexpr uint32_t kParentAllowsUnprotected = 1u << 2;
+
 // Part of some structures, and of a size that depends on the architecture: 40 on x86-64, 48 on
 // arm64.
 inline constexpr size_t kMutexBytes = sizeof(pthread_mutex_t);
@@ -50,7 +55,8 @@ static_assert(sizeof(ibv_port_attr) == 52 && sizeof(NewerPortAttr) == 56);
 
 // A hint about how a device should place what it writes; nothing to tell a CPU that writes itself.
 struct DmaHandle {
-  ibv_context* context;
+  ibv_context* context;  // the public part
+  std::atomic<int> regions{0};
 };
 
 struct DmaHandleInit {

@@ -87,10 +87,10 @@ struct Pd : ibv_pd {
   // Parent and imported domains stand for another, whose number they have.
   enum class Kind : uint8_t { Own, Parent, Imported };
 
-  uint32_t id = 0;  // what the engine knows it by; never given twice
-  std::atomic<int> users{0};
+  uint32_t id = 0;            // what the engine knows it by; never given twice
+  std::atomic<int> users{1};  // the program's own pointer, and one per object of the domain
   Kind kind = Kind::Own;
-  Pd* stands_for = nullptr;
+  Pd* stands_for = nullptr;  // null after ibv_unimport_pd: remaining objects need only the number
 
   // Parent domains.
   Td* td = nullptr;  // its objects are used by one thread at a time
@@ -99,6 +99,9 @@ struct Pd : ibv_pd {
   void* pd_context = nullptr;
 
   bool is_parent() const { return kind == Kind::Parent; }
+  bool has_objects() const { return users.load() > 1; }
+  void add_user() { users.fetch_add(1); }
+  void drop_user();
   // Memory of the program's own allocator; null: it has none, or wants the default.
   void* allocate(size_t bytes, size_t alignment);
   void give_back(void* memory) { free(this, pd_context, memory, 0); }
@@ -112,7 +115,11 @@ struct Dm : ibv_dm {
   size_t mapped = 0;
   int fd = -1;
   Dm* stands_for = nullptr;   // imported: whose memory and descriptor these are
-  std::atomic<int> users{0};  // regions on it, and its imports
+  std::atomic<int> users{1};  // the program's own pointer, regions on it, and its imports
+
+  bool has_users() const { return users.load() > 1; }
+  void add_user() { users.fetch_add(1); }
+  void drop_user();
 };
 
 struct Mr : ibv_mr {
@@ -121,7 +128,8 @@ struct Mr : ibv_mr {
   unsigned access = 0;       // public flags, without hints
   Dm* dm = nullptr;          // DeviceMemory
   Buffer* buffer = nullptr;  // Buffer
-  void* mapping = nullptr;   // DmaBuf: ours to unmap
+  DmaHandle* dma_handle = nullptr;
+  void* mapping = nullptr;  // DmaBuf: ours to unmap
   size_t mapping_bytes = 0;
 };
 

@@ -36,7 +36,7 @@ Status dealloc_pd(Pd* pd) {
   Context* context = from(pd->context);
   const bool own = pd->kind == Pd::Kind::Own;
   if (own) unlist_pd(*context, pd);
-  if (pd->users.load() != 0) {
+  if (pd->has_objects()) {
     if (own) list_pd(*context, pd);
     return Error{
         EBUSY,
@@ -46,15 +46,22 @@ Status dealloc_pd(Pd* pd) {
   if (own) {
     context->device->pds.fetch_sub(1);
   } else {
-    pd->stands_for->users.fetch_sub(1);
+    pd->stands_for->drop_user();
     if (pd->td != nullptr) pd->td->users.fetch_sub(1);
   }
-  delete pd;
-  context->drop_user();
+  pd->drop_user();
   return {};
 }
 
 }  // namespace
+
+void Pd::drop_user() {
+  if (users.fetch_sub(1) != 1) return;
+  Context* owner = from(context);
+  delete this;
+  owner->drop_user();
+}
+
 }  // namespace verbena::abi
 
 using namespace verbena;

@@ -114,7 +114,8 @@ void fill_public(ibv_qp& q, ibv_context* context, const ibv_qp_init_attr& init, 
 // What a queue pair refers to must outlive it.
 void count_users(Qp& qp, int change) {
   const ibv_qp& q = qp.qp_base;
-  if (q.pd != nullptr) from(q.pd)->users.fetch_add(change);
+  if (q.pd != nullptr && change > 0) from(q.pd)->add_user();
+  if (q.pd != nullptr && change < 0) from(q.pd)->drop_user();
   if (q.send_cq != nullptr) from(q.send_cq)->users.fetch_add(change);
   if (q.recv_cq != nullptr) from(q.recv_cq)->users.fetch_add(change);
   if (q.srq != nullptr) from(q.srq)->users.fetch_add(change);

@@ -53,7 +53,7 @@ Result<ibv_srq*> create(Pd* pd, void* srq_context, ibv_srq_attr& attr, Xrcd* xrc
   pthread_cond_init(&srq->cond, nullptr);
   attr.max_wr = config.max_wr;
   attr.max_sge = config.max_sges;
-  pd->users.fetch_add(1);
+  pd->add_user();
   if (xrcd != nullptr) xrcd->users.fetch_add(1);
   if (cq != nullptr) cq->users.fetch_add(1);
   context->add_user();
@@ -126,7 +126,7 @@ Status destroy(Srq* srq) {
     }
     pthread_mutex_unlock(&srq->mutex);
   }
-  from(srq->pd)->users.fetch_sub(1);
+  from(srq->pd)->drop_user();
   if (srq->xrcd != nullptr) srq->xrcd->users.fetch_sub(1);
   if (srq->cq != nullptr) srq->cq->users.fetch_sub(1);
   context->device->srqs.fetch_sub(1);
