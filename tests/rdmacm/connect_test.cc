@@ -280,6 +280,24 @@ TEST(Connect, ARequestHasTheContextThatTheListenerHasWhenItIsTaken) {
   EXPECT_EQ(pair.server->context, &pair);
 }
 
+// As rping does it on its way out, after whatever failed: it waits for its receive to be flushed.
+TEST(Disconnect, FlushesReceivesThoughNothingIsConnected) {
+  ChannelPtr channel = make_channel();
+  const IdPtr id = resolve(channel.get(), "127.0.0.1", 9);
+  ibv_qp_init_attr attr = qp_attributes();
+  ASSERT_EQ(rdma_create_qp(id.get(), nullptr, &attr), 0);
+  char room[8];
+  ibv_mr* mr = rdma_reg_msgs(id.get(), room, sizeof room);
+  ASSERT_NE(mr, nullptr);
+  ASSERT_EQ(rdma_post_recv(id.get(), nullptr, room, sizeof room, mr), 0);
+  EXPECT_ERRNO(rdma_disconnect(id.get()), EINVAL);
+  EXPECT_EQ(state_of(id->qp), IBV_QPS_ERR);
+  ibv_wc wc{};
+  ASSERT_EQ(ibv_poll_cq(id->recv_cq, 1, &wc), 1);
+  EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(rdma_dereg_mr(mr), 0);
+}
+
 TEST(Reject, ForVendorsOptions) {
   Pair pair;
   pair.ask();

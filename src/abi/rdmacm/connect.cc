@@ -233,9 +233,10 @@ Status accept(Id& id, const rdma_conn_param* param) {
 Status disconnect(Id& id) {
   if (is_dead(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
-  if (!id.exchanged) return kNotConnected;
+  // First of all, whether it is connected or not: programs wait for what is flushed then.
   const Status stopped = bring_to_error(id);
   if (!stopped.ok()) return stopped;
+  if (!id.exchanged) return kNotConnected;
   const Status alive = check_alive(id);
   if (!alive.ok()) return alive;  // there is nobody to tell
   // That the peer was first, or that it was never established, is no error.
