@@ -216,6 +216,38 @@ TEST(VendorOptions, OfTheLibrarysQueuePairsAreItsOwnBusiness) {
   EXPECT_ERRNO(rdma_get_remote_ece(pair.client.get(), &ece), EINVAL);
 }
 
+// Our queue pairs have no options. A peer that has some offers them, and is answered with none.
+TEST_F(OwnQueuePairs, AQueuePairOfTheLibraryAnswersWithNoOptions) {
+  client_ = resolve(pair_.client_channel.get(), "127.0.0.1", source_port(pair_.listener.get()));
+  ibv_ece offered{.vendor_id = 0xABCDEF, .options = 0x12345678, .comp_mask = 0};
+  ASSERT_EQ(rdma_set_local_ece(client_.get(), &offered), 0);
+  rdma_conn_param param = connect_parameters();
+  ask(&param);
+  ibv_qp_init_attr attr = qp_attributes();
+  ASSERT_EQ(rdma_create_qp(server_.get(), nullptr, &attr), 0);
+  ASSERT_EQ(rdma_accept(server_.get(), nullptr), 0);
+  expect_event(pair_.client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  ibv_ece seen{};
+  ASSERT_EQ(rdma_get_remote_ece(client_.get(), &seen), 0);
+  EXPECT_EQ(seen.vendor_id, 0xABCDEFu);
+  EXPECT_EQ(seen.options, 0u);
+}
+
+TEST(VendorOptions, AreNotOfferedByTheLibrarysQueuePairs) {
+  Pair pair;
+  pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
+  ibv_qp_init_attr attr = qp_attributes();
+  ASSERT_EQ(rdma_create_qp(pair.client.get(), nullptr, &attr), 0);
+  ASSERT_EQ(rdma_connect(pair.client.get(), nullptr), 0);
+  const EventPtr request = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+  ASSERT_NE(request, nullptr);
+  pair.server.reset(request->id);
+  ibv_ece offered{.vendor_id = 1, .options = 1, .comp_mask = 0};
+  ASSERT_EQ(rdma_get_remote_ece(pair.server.get(), &offered), 0);
+  EXPECT_EQ(offered.vendor_id, 0u);
+  EXPECT_EQ(offered.options, 0u);
+}
+
 TEST(VendorOptions, AreChecked) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());

@@ -1,27 +1,17 @@
-// This vendor has no options: what two sides have in common is none. Programs with queue pairs of
-// their own exchange what they like.
+// The identifier's own queue pair has no options (ibv_query_ece: EOPNOTSUPP), so none are offered
+// and none accepted. Programs with queue pairs of their own exchange what they like.
 #include "abi/rdmacm/ece.h"
 
 #include "abi/rdmacm/errors.h"
 
 namespace verbena::rdmacm {
 
-Status agree_on_ece(Id& id, ibv_qp* qp) {
-  ibv_ece offered{};
-  const int code = ibv_query_ece(qp, &offered);
-  if (code == EOPNOTSUPP) return {};
-  if (code != 0) return Error{code, "the queue pair does not say what it offers"};
-  id.local_ece = offered;
-  return {};
-}
-
 Status settle_ece(Id& id, const cm::Ece& answer) {
   id.remote_ece.vendor_id = answer.vendor_id;
   id.remote_ece.options = answer.options;
-  if (answer.vendor_id != 0 && answer.vendor_id != id.local_ece.vendor_id) {
-    return Error{EINVAL, "the peer answered with another vendor's options"};
+  if (answer.vendor_id != 0) {
+    return Error{EINVAL, "the peer answered with a vendor's options, but none were offered"};
   }
-  id.local_ece.options = 0;
   return {};
 }
 

@@ -5,9 +5,7 @@
 
 namespace verbena::rdmacm {
 
-// A queue pair was made: what it offers, or (passive) what it has in common with the peer.
-Status agree_on_ece(Id& id, ibv_qp* qp);
-// The peer's answer has come.
+// The peer's answer to a request of an identifier that has a queue pair.
 Status settle_ece(Id& id, const cm::Ece& answer);
 
 }  // namespace verbena::rdmacm

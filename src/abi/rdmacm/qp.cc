@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "abi/rdmacm/ece.h"
 #include "abi/rdmacm/errors.h"
 #include "abi/rdmacm/id.h"
 #include "abi/rdmacm/path.h"
@@ -112,8 +111,8 @@ Status create_qp_ex(Id& id, ibv_qp_init_attr_ex& attr) {
     destroy_cqs(id);
     return error;
   }
-  status = agree_on_ece(id, qp);
-  if (status.ok()) status = initialize(id, qp);
+  id.local_ece = {};  // as its queue pair has none
+  status = initialize(id, qp);
   if (!status.ok()) {
     ibv_destroy_qp(qp);
     destroy_cqs(id);

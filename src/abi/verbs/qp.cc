@@ -23,6 +23,8 @@ static_assert(IBV_QPT_UD == static_cast<int>(core::QpType::Ud));
 static_assert(IBV_QPT_XRC_SEND == static_cast<int>(core::QpType::XrcSend));
 static_assert(IBV_QPT_XRC_RECV == static_cast<int>(core::QpType::XrcReceive));
 
+constexpr Error kNoEce{EOPNOTSUPP, "the device has no options for connections (ECE)"};
+
 Error why_not(unsigned type) {
   switch (type) {
     case IBV_QPT_RAW_PACKET:
@@ -388,23 +390,10 @@ VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
 // not.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
-// Enhanced connection establishment: this vendor has no options, and what both sides have in common
-// is then none.
-VERBENA_EXPORT int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
-  return status_of("ibv_set_ece", [&]() -> Status {
-    if (from(qp)->nic->dead()) return kDead;
-    if (ece->comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
-    if (ece->options != 0) return Error{EINVAL, "there are no options to set"};
-    return {};
-  });
-}
+// Enhanced connection establishment is for options of a vendor's hardware. There are none, so both
+// calls answer what rdma-core answers for a driver without it; programs then leave it alone.
+VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return refuse("ibv_set_ece", kNoEce); }
 
-VERBENA_EXPORT int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
-  return status_of("ibv_query_ece", [&]() -> Status {
-    if (from(qp)->nic->dead()) return kDead;
-    *ece = {.vendor_id = kVendorId, .options = 0, .comp_mask = 0};
-    return {};
-  });
-}
+VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return refuse("ibv_query_ece", kNoEce); }
 
 }  // extern "C"
