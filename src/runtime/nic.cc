@@ -208,6 +208,8 @@ Nic::~Nic() {
 void Nic::abandon_in_child() {
   dead_.store(true, std::memory_order_relaxed);
   thread_running_ = false;  // threads do not survive a fork
+  // The table of exposed memory is the parent's: what the child registers is not shown there.
+  if (engine_ != nullptr) engine_->expose_through(nullptr);
   // Closes the copies of sockets and epoll sets; the parent's stay as they are. Destructors only
   // close.
   datapath_.reset();

@@ -64,7 +64,8 @@ class Nic {
 
   // Its interface is gone, and does not come back: one with the same index is another.
   bool removed() const { return removed_.load(std::memory_order_relaxed); }
-  // After a fork the child's copy is dead: every call on its objects fails with EIO.
+  // After a fork the child's copy is dead: it has no datapath, and calls that need one fail with
+  // EIO. The books (memory keys, attributes, the port as it was) remain, as the child's own copy.
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
 
   // --- control --------------------------------------------------------------------------------

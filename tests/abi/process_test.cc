@@ -102,7 +102,7 @@ TEST(Process, ExecPassesNoDescriptorOn) {
 
 class Fork : public LoopbackTest {};
 
-TEST_F(Fork, ChildCallsFail) {
+TEST_F(Fork, ChildCallsForTrafficFail) {
   const int status = in_child([&] {
     ibv_sge sge = a_.sge(0, 8);
     ibv_send_wr send = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
@@ -110,9 +110,6 @@ TEST_F(Fork, ChildCallsFail) {
     ibv_recv_wr receive{1, nullptr, &sge, 1};
     ibv_recv_wr* bad_receive = nullptr;
     ibv_wc wc{};
-    ibv_device_attr device{};
-    ibv_port_attr port{};
-    ibv_gid gid{};
     ibv_qp_attr attr{};
     ibv_qp_init_attr init{};
     ibv_async_event event{};
@@ -126,20 +123,12 @@ TEST_F(Fork, ChildCallsFail) {
     if (failed(ibv_post_recv(a_.qp.get(), &receive, &bad_receive) == EIO)) return step;
     if (failed(ibv_poll_cq(a_.cq.get(), 1, &wc) < 0)) return step;
     if (failed(ibv_req_notify_cq(a_.cq.get(), 0) == EIO)) return step;
-    if (failed(ibv_query_device(context_.get(), &device) == EIO)) return step;
-    if (failed(ibv_query_port(context_.get(), 1, &port) == EIO)) return step;
-    if (failed(ibv_query_gid(context_.get(), 1, 0, &gid) == -1 && errno == EIO)) return step;
     if (failed(ibv_modify_qp(a_.qp.get(), &attr, IBV_QP_STATE) == EIO)) return step;
-    if (failed(ibv_query_qp(a_.qp.get(), &attr, 0, &init) == EIO)) return step;
     if (failed(ibv_resize_cq(a_.cq.get(), 10) == EIO)) return step;
-    if (failed(ibv_alloc_pd(context_.get()) == nullptr && errno == EIO)) return step;
-    if (failed(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8, 0) == nullptr && errno == EIO))
-      return step;
     if (failed(ibv_create_cq(context_.get(), 8, nullptr, nullptr, 0) == nullptr && errno == EIO)) {
       return step;
     }
     if (failed(ibv_create_comp_channel(context_.get()) == nullptr && errno == EIO)) return step;
-    if (failed(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_1) == nullptr && errno == EIO)) return step;
     if (failed(ibv_get_cq_event(a_.channel.get(), &cq, &cq_context) == -1 && errno == EIO))
       return step;
     if (failed(ibv_get_async_event(context_.get(), &event) == -1 && errno == EIO)) return step;
@@ -162,6 +151,76 @@ TEST_F(Fork, ChildCallsFail) {
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(Fork, ChildQueriesTheInheritedContext) {
+  const int status = in_child([&] {
+    ibv_device_attr device{};
+    ibv_port_attr port{};
+    ibv_gid gid{};
+    ibv_gid_entry entries[64];
+    uint16_t pkey = 0;
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    if (ibv_query_device(context_.get(), &device) != 0 || device.max_qp == 0) return 1;
+    ibv_device_attr_ex extended{};
+    if (ibv_query_device_ex(context_.get(), nullptr, &extended) != 0) return 2;
+    if (ibv_query_port(context_.get(), 1, &port) != 0 || port.state != IBV_PORT_ACTIVE) return 3;
+    if (ibv_query_gid(context_.get(), 1, 0, &gid) != 0) return 4;
+    if (ibv_query_gid_table(context_.get(), entries, 64, 0) < 1) return 5;
+    if (ibv_query_pkey(context_.get(), 1, 0, &pkey) != 0) return 6;
+    if (ibv_query_qp(a_.qp.get(), &attr, 0, &init) != 0 || attr.qp_state != IBV_QPS_RTS) return 7;
+    return 0;
+  });
+  EXPECT_EQ(status, 0) << "the step at which the child stopped";
+}
+
+TEST_F(Fork, ChildRegistersMemoryOnTheInheritedContext) {
+  const int status = in_child([&] {
+    PdPtr pd(ibv_alloc_pd(context_.get()));
+    if (pd == nullptr) return 1;
+    MrPtr mr(ibv_reg_mr(pd.get(), a_.memory.data(), 4096, kAllAccess));
+    MrPtr inherited(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
+    if (mr == nullptr || inherited == nullptr || mr->lkey == inherited->lkey) return 2;
+    if (ibv_rereg_mr(mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0) != 0) return 3;
+    MwPtr mw(ibv_alloc_mw(pd.get(), IBV_MW_TYPE_1));
+    if (mw == nullptr) return 4;
+    ibv_alloc_dm_attr attr{.length = 4096, .log_align_req = 0, .comp_mask = 0};
+    ibv_dm* dm = ibv_alloc_dm(context_.get(), &attr);
+    const uint32_t word = 0x12345678;
+    uint32_t seen = 0;
+    if (dm == nullptr || ibv_memcpy_to_dm(dm, 8, &word, 4) != 0) return 5;
+    if (ibv_memcpy_from_dm(&seen, dm, 8, 4) != 0 || seen != word) return 6;
+    ibv_mr* of_dm = ibv_reg_dm_mr(pd.get(), dm, 0, 4096, IBV_ACCESS_ZERO_BASED);
+    if (of_dm == nullptr || ibv_dereg_mr(of_dm) != 0 || ibv_free_dm(dm) != 0) return 7;
+    return 0;
+  });
+  EXPECT_EQ(status, 0) << "the step at which the child stopped";
+}
+
+// Keys of the child must not appear where the parent's peers look memory up.
+TEST_F(Fork, WhatTheChildRegistersTheParentsPeersDoNotReach) {
+  int pipe_fds[2];
+  ASSERT_EQ(pipe(pipe_fds), 0);
+  const int status = in_child([&] {
+    const MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
+    if (mr == nullptr) return 1;
+    const ssize_t written = write(pipe_fds[1], &mr->rkey, sizeof mr->rkey);
+    (void)ibv_dereg_mr(b_.mr.get());  // the child's copy: the parent's stays
+    return written == sizeof mr->rkey ? 0 : 2;
+  });
+  ASSERT_EQ(status, 0);
+  uint32_t rkey = 0;
+  ASSERT_EQ(read(pipe_fds[0], &rkey, sizeof rkey), static_cast<ssize_t>(sizeof rkey));
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
+  ibv_sge sge = a_.sge(0, 8);
+  ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
+  wr.wr.rdma.rkey = rkey;
+  ASSERT_EQ(a_.send(wr), 0);
+  EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
 }
 
 TEST_F(Fork, ChildHasNoneOfTheDescriptors) {

@@ -22,7 +22,6 @@ struct Buffer {
 namespace {
 
 Result<Buffer*> allocate(Pd* pd, size_t size) {
-  if (from(pd->context)->nic->dead()) return kDead;
   if (size == 0) return Error{EINVAL, "a buffer of no size"};
   auto buffer = std::make_unique<Buffer>();
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

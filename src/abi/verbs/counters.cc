@@ -11,7 +11,6 @@ namespace verbena::abi {
 ibv_counters* create_counters(ibv_context* public_context, ibv_counters_init_attr* init) {
   return object_of<ibv_counters>("ibv_create_counters", [&]() -> Result<ibv_counters*> {
     Context* context = from(public_context);
-    if (context->nic->dead()) return kDead;
     if (init != nullptr && init->comp_mask != 0) {
       return Error{EINVAL, "a comp_mask bit that does not exist"};
     }
@@ -34,9 +33,8 @@ int attach_counters_point_flow(ibv_counters*, ibv_counter_attach_attr*, ibv_flow
                 {EOPNOTSUPP, "there is no flow steering, hence nothing to count"});
 }
 
-int read_counters(ibv_counters* counters, uint64_t*, uint32_t count, uint32_t flags) {
+int read_counters(ibv_counters*, uint64_t*, uint32_t count, uint32_t flags) {
   return status_of("ibv_read_counters", [&]() -> Status {
-    if (from(counters->context)->nic->dead()) return kDead;
     if ((flags & ~uint32_t{IBV_READ_COUNTERS_ATTR_PREFER_CACHED}) != 0) {
       return Error{EINVAL, "a flag that does not exist"};
     }

@@ -91,9 +91,8 @@ void fill(Context* context, ibv_device_attr_ex& a) {
 }  // namespace
 
 // The clock that completions are stamped with.
-int query_rt_values(ibv_context* context, ibv_values_ex* values) {
+int query_rt_values(ibv_context*, ibv_values_ex* values) {
   return status_of("ibv_query_rt_values_ex", [&]() -> Status {
-    if (from(context)->nic->dead()) return kDead;
     if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) {
       return Error{EINVAL, "a comp_mask bit that does not exist"};
     }
@@ -106,7 +105,6 @@ int query_rt_values(ibv_context* context, ibv_values_ex* values) {
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes) {
   return status_of("ibv_query_device_ex", [&]() -> Status {
-    if (from(context)->nic->dead()) return kDead;
     if (input != nullptr && input->comp_mask != 0) {
       return Error{EINVAL, "a comp_mask bit that does not exist"};
     }
@@ -129,7 +127,6 @@ extern "C" {
 
 VERBENA_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
   return status_of("ibv_query_device", [&]() -> Status {
-    if (from(context)->nic->dead()) return kDead;
     fill(from(context), *attr);
     return {};
   });

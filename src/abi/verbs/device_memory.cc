@@ -76,7 +76,6 @@ bool reserve(Device& device, uint64_t bytes) {
 }
 
 Result<ibv_dm*> allocate(Context* context, const ibv_alloc_dm_attr& attr) {
-  if (context->nic->dead()) return kDead;
   if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
   if (attr.length == 0) return Error{EINVAL, "device memory of no length"};
   if (attr.log_align_req >= 63 || size_t{1} << attr.log_align_req > page_bytes()) {

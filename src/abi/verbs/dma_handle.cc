@@ -35,7 +35,6 @@ Status check_cpu(uint32_t cpu) {
 }
 
 Result<DmaHandle*> allocate(Context* context, const DmaHandleInit& init) {
-  if (context->nic->dead()) return kDead;
   const uint32_t mask = init.comp_mask;
   if ((mask & ~(kDmaHandleCpu | kDmaHandleHint | kDmaHandleMemoryType)) != 0) {
     return Error{EINVAL, "a comp_mask bit that does not exist"};

@@ -11,7 +11,6 @@ namespace verbena::abi {
 namespace {
 
 Result<ibv_td*> allocate_td(Context* context, const ibv_td_init_attr* init) {
-  if (context->nic->dead()) return kDead;
   if (init != nullptr && init->comp_mask != 0) {
     return Error{EINVAL, "a comp_mask bit that does not exist"};
   }
@@ -30,7 +29,6 @@ Status free_td(Td* td) {
 }
 
 Status check(Context* context, const ibv_parent_domain_init_attr& attr) {
-  if (context->nic->dead()) return kDead;
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
                               IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | kParentAllowsUnprotected;
   if ((attr.comp_mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};

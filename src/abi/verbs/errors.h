@@ -21,8 +21,8 @@ inline int refuse(const char* call, const Error& error) {
   return error.code;
 }
 
-inline constexpr Error kDead{EIO,
-                             "the device was opened before fork(); the child must open its own"};
+inline constexpr Error kDead{
+    EIO, "the device was opened before fork(); for traffic the child must open its own"};
 inline constexpr Error kNoMemory{ENOMEM, "out of memory"};
 
 // The body of a hot call: it reports by itself, only exceptions end here. (They cost nothing unless

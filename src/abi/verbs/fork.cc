@@ -1,6 +1,6 @@
 // What the genuine library must do so that a fork does not tear pinned pages from under the NIC.
 // Here nothing is pinned: the data is moved by the CPU, through the parent's own page tables, and
-// the child starts without devices.
+// the child starts without traffic: it opens devices of its own for that.
 #include "abi/verbs/objects.h"
 
 extern "C" {

@@ -12,8 +12,7 @@ namespace {
 
 constexpr uint16_t kDefaultPkey = 0xFFFF;
 
-Status check(Context* context, uint32_t port, int64_t index, int64_t table_size) {
-  if (context->nic->dead()) return kDead;
+Status check(uint32_t port, int64_t index, int64_t table_size) {
   if (port != 1) return Error{EINVAL, "the device has port 1 only"};
   if (index < 0 || index >= table_size) return Error{EINVAL, "the index is beyond the table"};
   return {};
@@ -47,7 +46,6 @@ void store(void* to, const ibv_gid_entry& entry, size_t entry_bytes) {
 
 Status list_gids(Context* context, void* entries, size_t max_entries, size_t entry_bytes,
                  ssize_t* count) {
-  if (context->nic->dead()) return kDead;
   auto* to = static_cast<std::byte*>(entries);
   size_t n = 0;
   for (uint32_t i = 0; i < runtime::GidTable::kSize; ++i) {
@@ -72,7 +70,7 @@ extern "C" {
 VERBENA_EXPORT int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, ibv_gid* gid) {
   const int code = status_of("ibv_query_gid", [&]() -> Status {
     Context* c = from(context);
-    const Status checked = check(c, port_num, index, runtime::GidTable::kSize);
+    const Status checked = check(port_num, index, runtime::GidTable::kSize);
     if (checked.ok()) *gid = to_public(c->nic->gid(static_cast<size_t>(index)));
     return checked;
   });
@@ -83,7 +81,7 @@ VERBENA_EXPORT int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, ui
                                      ibv_gid_entry* entry, uint32_t flags, size_t entry_size) {
   return status_of("ibv_query_gid_ex", [&]() -> Status {
     Context* c = from(context);
-    Status checked = check(c, port_num, gid_index, runtime::GidTable::kSize);
+    Status checked = check(port_num, gid_index, runtime::GidTable::kSize);
     if (checked.ok()) checked = check_shape(flags, entry_size);
     if (!checked.ok()) return checked;
     const wire::Gid gid = c->nic->gid(gid_index);
@@ -105,28 +103,28 @@ VERBENA_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry*
 }
 
 // For ibv_devinfo; the numbers are those of sysfs, where RoCE v2 is 1.
-int private_ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
+int private_ibv_query_gid_type(ibv_context*, uint8_t port_num, unsigned int index,
                                unsigned int* type) {
   const int code = status_of("ibv_query_gid_type", [&]() -> Status {
-    const Status checked = check(from(context), port_num, index, runtime::GidTable::kSize);
+    const Status checked = check(port_num, index, runtime::GidTable::kSize);
     if (checked.ok()) *type = 1;
     return checked;
   });
   return code == 0 ? 0 : -1;
 }
 
-VERBENA_EXPORT int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index, __be16* pkey) {
+VERBENA_EXPORT int ibv_query_pkey(ibv_context*, uint8_t port_num, int index, __be16* pkey) {
   const int code = status_of("ibv_query_pkey", [&]() -> Status {
-    const Status checked = check(from(context), port_num, index, 1);
+    const Status checked = check(port_num, index, 1);
     if (checked.ok()) *pkey = htons(kDefaultPkey);
     return checked;
   });
   return code == 0 ? 0 : -1;
 }
 
-VERBENA_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __be16 pkey) {
+VERBENA_EXPORT int ibv_get_pkey_index(ibv_context*, uint8_t port_num, __be16 pkey) {
   const int code = status_of("ibv_get_pkey_index", [&]() -> Status {
-    const Status checked = check(from(context), port_num, 0, 1);
+    const Status checked = check(port_num, 0, 1);
     if (!checked.ok()) return checked;
     if (ntohs(pkey) != kDefaultPkey) return Error{EINVAL, "the only partition key is 0xffff"};
     return {};

@@ -89,7 +89,6 @@ Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t i
 // The owner's, and local only: a peer has no use for it.
 Result<ibv_mr*> allocate_null(Pd* pd) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
   auto mr = std::make_unique<Mr>();
   {
     runtime::Nic::Guard guard(*context->nic);
@@ -108,7 +107,7 @@ Result<ibv_mr*> allocate_null(Pd* pd) {
 
 Status deregister_memory(Mr* mr) {
   Context* context = from(mr->context);
-  if (!context->nic->dead()) {
+  {
     runtime::Nic::Guard guard(*context->nic);
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
@@ -151,7 +150,6 @@ Status check_change(const Mr* mr, int flags, const Pd* pd, const void* address, 
 // All or nothing: whatever fails, the region is what it was.
 Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, unsigned access) {
   Context* context = from(mr->context);
-  if (context->nic->dead()) return kDead;
   const Status possible = check_change(mr, flags, pd, address, length, access);
   if (!possible.ok()) return possible;
   const bool moves = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
@@ -222,7 +220,6 @@ Result<core::RegionInfo> advised_region(Pd* pd, const ibv_sge& sge, bool write) 
 // Pages are faulted in before the call returns, whether IBV_ADVISE_MR_FLAG_FLUSH asks for that or
 // not.
 Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint32_t count) {
-  if (from(pd->context)->nic->dead()) return kDead;
   if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
       advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) {
     return Error{EOPNOTSUPP, "an advice that is not known"};
@@ -300,7 +297,6 @@ bool writes(unsigned access) { return (access & kWritingAccess) != 0; }
 Result<Mr*> add_region(Pd* pd, Mr::Kind kind, std::byte* base, size_t length, uint64_t iova,
                        unsigned access) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
   auto mr = std::make_unique<Mr>();
   {
     runtime::Nic::Guard guard(*context->nic);

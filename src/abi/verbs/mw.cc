@@ -14,7 +14,6 @@ static_assert(IBV_MW_TYPE_2 == static_cast<int>(core::WindowType::Type2));
 
 Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
     return Error{EINVAL, "a memory window is of type 1 or 2"};
   }
@@ -35,7 +34,7 @@ Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
 
 Status free_window(Mw* mw) {
   Context* context = from(mw->context);
-  if (!context->nic->dead()) {
+  {
     runtime::Nic::Guard guard(*context->nic);
     const Status removed = guard.engine().memory().remove_window(mw->handle);
     if (!removed.ok()) return removed;

@@ -17,7 +17,6 @@ uint32_t next_id() {
 }
 
 Result<ibv_pd*> alloc_pd(Context* context) {
-  if (context->nic->dead()) return kDead;
   auto pd = std::make_unique<Pd>();
   if (context->device->pds.fetch_add(1) >= static_cast<int>(kMaxPds)) {
     context->device->pds.fetch_sub(1);

@@ -48,7 +48,6 @@ NewerPortAttr describe(const runtime::PortState& port) {
 
 int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr, size_t attr_bytes) {
   return status_of("ibv_query_port", [&]() -> Status {
-    if (from(context)->nic->dead()) return kDead;
     if (port != 1) return Error{EINVAL, "the device has port 1 only"};
     const NewerPortAttr ours = describe(from(context)->nic->port());
     std::memset(static_cast<void*>(attr), 0, attr_bytes);
@@ -76,7 +75,6 @@ VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
 VERBENA_EXPORT int ibv_query_port_speed(ibv_context* context, uint32_t port_num,
                                         uint64_t* port_speed) {
   return status_of("ibv_query_port_speed", [&]() -> Status {
-    if (from(context)->nic->dead()) return kDead;
     if (port_num != 1) return Error{EINVAL, "the device has port 1 only"};
     *port_speed = from(context)->nic->port().speed_mbps / 100;
     return {};

@@ -301,7 +301,6 @@ Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
 }
 
 Status query_qp(Qp* qp, ibv_qp_attr* attr, ibv_qp_init_attr* init) {
-  if (qp->nic->dead()) return kDead;
   const core::QpConfig& config = qp->core->config();
   {
     runtime::Nic::Guard guard(*qp->nic);

@@ -108,7 +108,6 @@ Status modify(Srq* srq, const ibv_srq_attr& attr, int mask) {
 }
 
 Status query(Srq* srq, ibv_srq_attr* attr) {
-  if (srq->nic->dead()) return kDead;
   runtime::Nic::Guard guard(*srq->nic);
   *attr = {srq->core->config().max_wr, srq->core->config().max_sges, srq->core->limit()};
   return {};
