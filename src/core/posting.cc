@@ -118,6 +118,8 @@ void complete_head(QpCommon& qp, SendQueue& queue, WcStatus status, uint32_t byt
   const SendWqe& wqe = queue.front();
   const bool wanted = status != WcStatus::Success || qp.signal_all || (wqe.flags & kSignaled) != 0;
   queue.pop();
+  if (qp.counters != nullptr) [[unlikely]]
+    qp.counters->add_sent(wqe.op, status, wqe.length);
   if (!wanted) return;
   qp.complete(qp.send_cq, [&](Completion& c) {
     c.wr_id = wqe.wr_id;

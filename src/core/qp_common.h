@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/exhaustion.h"
+#include "core/completion_counter.h"
 #include "core/completion_queue.h"
 #include "core/counters.h"
 #include "core/events.h"
@@ -82,6 +83,7 @@ struct QpCommon {
   std::optional<wire::Psn> to_carry{};
   bool unsaid = false;  // a request that carried one was taken back
   std::optional<QpFailure> failure;
+  const OperationCounters* counters = nullptr;  // null: nobody counts
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
   // What each packet of a message carries that is begun now. A rate that the program chose is kept

@@ -55,6 +55,8 @@ class QueuePair {
   // What the requests of this queue pair may take up on the wire; 0 kbps: all there is. A burst of
   // 0 bytes is a default.
   void set_rate_limit(uint32_t kbps, uint32_t burst_bytes);
+  // Null: nobody counts. They outlive the queue pair.
+  void count_through(const OperationCounters* counters) { common_.counters = counters; }
   // One of its completion queues lost a completion, which nobody will be told of.
   void fail_by_overrun();
 

@@ -44,6 +44,11 @@ class ReceiveSource {
   void complete(Fill fill) {
     VERBENA_CHECK(held_);
     const uint64_t wr_id = wqe().wr_id;
+    if (qp_.counters != nullptr) [[unlikely]] {
+      Completion counted;  // the queue may have no room for it
+      fill(counted);
+      qp_.counters->add(OperationCounters::kReceive, counted.status, counted.byte_count);
+    }
     qp_.complete(finish(), [&](Completion& c) {
       c.wr_id = wr_id;
       fill(c);

@@ -398,7 +398,11 @@ TEST_F(Regions, Buffers) {
   fill(0x88);
   EXPECT_EQ(write(reinterpret_cast<uint64_t>(at) + 64, mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(at[71], 0x88);
-  release(buffer);  // the region keeps the memory
+  auto* give = newer<int(Buffer*)>("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
+  errno = 0;
+  EXPECT_EQ(give(buffer), -1);
+  EXPECT_EQ(errno, ENODATA);  // as rdma-core says of ordinary memory
+  release(buffer);            // the region keeps the memory
   EXPECT_EQ(write(reinterpret_cast<uint64_t>(at) + 64, mr->rkey), IBV_WC_SUCCESS);
 }
 
@@ -480,7 +484,8 @@ TEST_F(Regions, PortSpeed) {
 TEST(Versions, NewerPrivateNodesAreHarmless) {
   for (const auto& [node, number] : {std::pair{"IBVERBS_PRIVATE_57", "57"},
                                      {"IBVERBS_PRIVATE_59", "59"},
-                                     {"IBVERBS_PRIVATE_64", "64"}}) {
+                                     {"IBVERBS_PRIVATE_64", "64"},
+                                     {"IBVERBS_PRIVATE_65", "65"}}) {
     const std::string name = std::string("verbs_register_driver_") + number;
     newer<void(const void*)>(name.c_str(), node)(nullptr);
     EXPECT_EQ(newer<int(void*)>("ibv_cmd_dealloc_pd", node)(nullptr), EOPNOTSUPP);

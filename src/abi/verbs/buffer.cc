@@ -85,6 +85,12 @@ VERBENA_EXPORT void* ibv_alloc_buf(ibv_pd* pd, size_t size, Buffer** buffer) {
 
 VERBENA_EXPORT void ibv_free_buf(Buffer* buffer) { free_buf(buffer); }
 
+// What rdma-core answers for a buffer of ordinary memory.
+VERBENA_EXPORT int ibv_export_buf_dmabuf_fd(Buffer*) {
+  refuse("ibv_export_buf_dmabuf_fd", Error{ENODATA, "the buffer is ordinary memory, no DMA-buf"});
+  return -1;
+}
+
 VERBENA_EXPORT ibv_mr* ibv_reg_buf_mr(ibv_pd* pd, Buffer* buffer, void* address, size_t length,
                                       int access) {
   return object_of<ibv_mr>("ibv_reg_buf_mr", [&] {

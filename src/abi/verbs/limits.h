@@ -25,6 +25,7 @@ inline constexpr uint32_t kMaxCqs = 1u << 16;
 inline constexpr uint32_t kMaxCqe = (1u << 22) - 1;
 inline constexpr uint32_t kMaxPds = 1u << 16;
 inline constexpr uint32_t kMaxAhs = 1u << 16;
+inline constexpr uint32_t kMaxCompletionCounters = 1u << 16;
 inline constexpr uint64_t kMaxDeviceMemory = uint64_t{64} << 20;  // per device
 inline constexpr uint32_t kMaxRegions = uint32_t{core::MemoryRegistry::kMaxRegions};
 inline constexpr uint32_t kMaxWindows = uint32_t{core::MemoryRegistry::kMaxWindows};

@@ -1,4 +1,4 @@
-// What releases of rdma-core after 44 added to <infiniband/verbs.h>, up to IBVERBS_1.17: values and
+// What releases of rdma-core after 44 added to <infiniband/verbs.h>, up to IBVERBS_1.18: values and
 // layouts that programs built against newer headers expect of us. They are kept under names of our
 // own inside the namespace, so that building against newer headers does not clash.
 #pragma once
@@ -69,6 +69,39 @@ inline constexpr uint32_t kDmaHandleCpu = 1;
 inline constexpr uint32_t kDmaHandleHint = 2;
 inline constexpr uint32_t kDmaHandleMemoryType = 4;
 static_assert(sizeof(DmaHandleInit) == 12);
+
+// Completion counters: ibv_comp_cntr and the structures of its calls.
+struct PublicCounter {
+  ibv_context* context;
+  uint32_t handle;
+};
+
+struct CounterInit {
+  uint32_t comp_mask;
+  uint32_t type;
+  uint32_t flags;
+};
+inline constexpr uint32_t kCountWorkRequests = 0;
+inline constexpr uint32_t kCountBytes = 1;
+
+struct CounterAttach {
+  uint32_t comp_mask;
+  uint32_t operations;
+};
+inline constexpr uint32_t kCountSends = 1;
+inline constexpr uint32_t kCountReceives = 2;
+inline constexpr uint32_t kCountReads = 4;
+inline constexpr uint32_t kCountRemoteReads = 8;
+inline constexpr uint32_t kCountWrites = 16;
+inline constexpr uint32_t kCountRemoteWrites = 32;
+
+struct CounterCapabilities {
+  uint64_t max_value;
+  uint32_t max_counters;
+  uint32_t operations;
+};
+static_assert(sizeof(PublicCounter) == 16 && sizeof(CounterInit) == 12 &&
+              sizeof(CounterAttach) == 8 && sizeof(CounterCapabilities) == 16);
 
 struct Buffer;  // opaque to programs: ibv_buf, see buffer.cc
 

@@ -48,6 +48,7 @@ struct Device : DeviceHead {
   std::atomic<int> cqs{0};
   std::atomic<int> ahs{0};
   std::atomic<int> srqs{0};
+  std::atomic<int> completion_counters{0};
   std::atomic<uint64_t> device_memory{0};  // bytes given out
 };
 
@@ -67,6 +68,7 @@ struct Context : NewerOps, verbs_context {
   std::unordered_map<uint32_t, Dm*> dms;  // likewise
   std::atomic<int> users{1};              // the program's own pointer, and one per object
   std::atomic<uint32_t> last_cq{0};       // the handle of the newest completion queue
+  std::atomic<uint32_t> last_counter{0};  // the same of completion counters
 
   ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
@@ -167,6 +169,11 @@ struct Cq : ibv_cq_ex {
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };
 
+struct CompletionCounter : PublicCounter {
+  core::CompletionCounter core;
+  std::atomic<int> users{0};  // one per operation of a queue pair that it counts
+};
+
 struct Xrcd : ibv_xrcd {
   uint32_t domain = 0;  // what the engine knows it by; never given twice
   std::atomic<int> users{0};
@@ -191,6 +198,8 @@ struct Qp : NewerQpEx {
   Xrcd* xrcd = nullptr;                // XRC receive
   std::unique_ptr<WrBuilder> builder;  // made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   uint32_t async_events_taken = 0;
+  core::OperationCounters counters;  // under the Nic's lock
+  std::array<CompletionCounter*, core::OperationCounters::kKinds> attached{};  // the same ones
 
   ibv_qp* as_public() { return &qp_base; }
 };
@@ -210,8 +219,12 @@ inline Dm* from(ibv_dm* p) { return static_cast<Dm*>(p); }
 inline Mw* from(ibv_mw* p) { return static_cast<Mw*>(p); }
 inline Ah* from(ibv_ah* p) { return static_cast<Ah*>(p); }
 inline Cq* from(ibv_cq* p) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(p)); }
+inline CompletionCounter* from(PublicCounter* p) { return static_cast<CompletionCounter*>(p); }
 inline Xrcd* from(ibv_xrcd* p) { return static_cast<Xrcd*>(p); }
 inline Srq* from(ibv_srq* p) { return static_cast<Srq*>(p); }
 inline Qp* from(ibv_qp* p) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(p)); }
+
+// The queue pair is gone: its counters may go, too.
+void detach_counters(Qp& qp);
 
 }  // namespace verbena::abi

@@ -14,7 +14,12 @@
   VERBENA_IN_NODE(name, 34, "@@") \
   VERBENA_IN_NODE(name, 57, "@")  \
   VERBENA_IN_NODE(name, 59, "@")  \
-  VERBENA_IN_NODE(name, 64, "@")
+  VERBENA_IN_NODE(name, 64, "@")  \
+  VERBENA_IN_NODE(name, 65, "@")
 #define VERBENA_SINCE_59(name)    \
   VERBENA_IN_NODE(name, 59, "@@") \
-  VERBENA_IN_NODE(name, 64, "@")
+  VERBENA_IN_NODE(name, 64, "@")  \
+  VERBENA_IN_NODE(name, 65, "@")
+#define VERBENA_SINCE_64(name)    \
+  VERBENA_IN_NODE(name, 64, "@@") \
+  VERBENA_IN_NODE(name, 65, "@")

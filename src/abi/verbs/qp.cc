@@ -335,6 +335,7 @@ Status destroy_qp(Qp* qp) {
     pthread_mutex_unlock(&q.mutex);
   }
   count_users(*qp, -1);
+  detach_counters(*qp);
   pthread_cond_destroy(&q.cond);
   pthread_mutex_destroy(&q.mutex);
   delete qp;
