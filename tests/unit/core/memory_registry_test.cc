@@ -207,12 +207,21 @@ TEST_F(MemoryRegistryTest, WindowsGrantNoMoreThanThereIs) {
   const auto refused = [&](uint32_t access) {
     return !registry_.bind_window(kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, access));
   };
-  EXPECT_TRUE(refused(kLocalWrite | kRemoteRead));
   EXPECT_TRUE(refused(kWindowBind));
   EXPECT_TRUE(refused(1u << 30));
   EXPECT_TRUE(refused(kFlushGlobal));  // which the region does not have
   EXPECT_FALSE(
       registry_.bind_window(kPd, kQp, window, binding(region, 0, 0, window ^ 1)));  // type 2
+}
+
+TEST_F(MemoryRegistryTest, LocalWriteOfAWindowGrantsNothing) {
+  const uint32_t region = add(0x5000);
+  const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
+  ASSERT_TRUE(registry_.bind_window(
+      kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, kLocalWrite | kRemoteRead)));
+  EXPECT_NE(resolve(window ^ 1, 0x5000, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(resolve(window ^ 1, 0x5000, 8, kRemoteWrite), nullptr);
+  EXPECT_EQ(resolve(window ^ 1, 0x5000, 8, kLocalWrite), nullptr);
 }
 
 TEST_F(MemoryRegistryTest, Type2WindowsGoWithTheirQueuePair) {
