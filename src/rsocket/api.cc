@@ -13,6 +13,7 @@
 #include "rsocket/buffers.h"
 #include "rsocket/clock.h"
 #include "rsocket/datagram_socket.h"
+#include "rsocket/epoll_set.h"
 #include "rsocket/poll.h"
 #include "rsocket/sleep.h"
 #include "rsocket/socket_table.h"
@@ -30,6 +31,7 @@ void after_fork_in_child() {
   on_fork_in_child();
   SocketTable::instance().disown_all();
   Attendant::forget_in_child();
+  EpollSet::forget_in_child();
 }
 
 // Before there are threads: a fork must not find a static variable that another one is making.
@@ -197,6 +199,7 @@ RSOCKET_EXPORT int rclose(int socket) {
         return 0;
       }
     }
+    if (EpollSet::close(socket)) return 0;
     return table.close_disowned(socket) ? 0 : told<int>(Error{EBADF});
   });
 }
@@ -258,6 +261,25 @@ RSOCKET_EXPORT ssize_t rwritev(int socket, const iovec* iov, int iovcnt) {
 
 RSOCKET_EXPORT int rpoll(pollfd* fds, nfds_t nfds, int timeout) {
   return call<int>([&] { return told(poll_all(fds, nfds, deadline_after_ms(timeout))); });
+}
+
+RSOCKET_EXPORT int repoll_create(int flags) {
+  return call<int>([&] { return told(EpollSet::create(flags)); });
+}
+
+RSOCKET_EXPORT int repoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  return call<int>([&] {
+    const auto set = EpollSet::find(epfd);
+    return set != nullptr ? told(set->control(op, fd, event)) : told<int>(Error{EBADF});
+  });
+}
+
+RSOCKET_EXPORT int repoll_wait(int epfd, epoll_event* events, int maxevents, int timeout) {
+  return call<int>([&] {
+    const auto set = EpollSet::find(epfd);
+    if (set == nullptr) return told<int>(Error{EBADF});
+    return told(set->wait(events, maxevents, deadline_after_ms(timeout)));
+  });
 }
 
 RSOCKET_EXPORT int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds,
