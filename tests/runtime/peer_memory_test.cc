@@ -1,6 +1,7 @@
 // What a process permits its peers, as they see it, and what they do with it.
 #include "datapath/shm/peer_memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -145,6 +146,35 @@ TEST_F(ExposedTest, ATableThatIsNoneIsRefused) {
   EXPECT_FALSE(PeerExposure::map(STDIN_FILENO).ok());
   const UniqueFd small(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_FALSE(PeerExposure::map(small.get()).ok());
+}
+
+// Whoever gets the descriptor: a peer.
+TEST_F(ExposedTest, APeerCannotChangeTheTable) {
+  const int fd = own_.descriptor();
+  const size_t bytes = sizeof(ExposureTable);
+  const std::byte one{1};
+  EXPECT_EQ(::pwrite(fd, &one, 1, 0), -1);
+  EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  EXPECT_EQ(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+  EXPECT_EQ(::ftruncate(fd, 0), -1);
+  const std::string name = "/proc/self/fd/" + std::to_string(fd);
+  const UniqueFd again(::open(name.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(::pwrite(again.get(), &one, 1, 0), -1) << "opened once more";
+  void* const read_only = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(read_only, MAP_FAILED);
+  EXPECT_EQ(::mprotect(read_only, bytes, PROT_READ | PROT_WRITE), -1);
+  EXPECT_EQ(::madvise(read_only, bytes, MADV_REMOVE), -1);
+  ::munmap(read_only, bytes);
+  EXPECT_NE(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "it is as it was";
+  own_.hide(kKey);
+  EXPECT_EQ(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "its owner can";
+}
+
+TEST_F(ExposedTest, ATableThatPeersCouldChangeIsRefused) {
+  const UniqueFd fd(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), sizeof(ExposureTable)), 0);
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_FALSE(PeerExposure::map(fd.get()).ok());
 }
 
 // A process whose memory we reach, stopped from the start: it was forked with ours.

@@ -14,7 +14,10 @@ namespace verbena::datapath {
 namespace {
 
 constexpr size_t kBytes = sizeof(ExposureTable);
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// Only mappings that exist already can be written through. Descriptors, of peers too, are good for
+// reading: a table that one peer changes would mislead the others.
+constexpr int kSeals = kSizeSeals | F_SEAL_FUTURE_WRITE;
 
 void* map_shared(int descriptor, int protection) {
   void* const at = ::mmap(nullptr, kBytes, protection, MAP_SHARED, descriptor, 0);
@@ -39,11 +42,15 @@ Result<OwnExposure> OwnExposure::create() {
   own.descriptor_ = UniqueFd(::memfd_create("exposed-by-verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = own.descriptor_.get();
   if (fd < 0) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
-  if (::ftruncate(fd, kBytes) != 0 || ::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
-    return Error{errno, "shared memory cannot be given a fixed size"};
-  }
+  if (::ftruncate(fd, kBytes) != 0) return Error{errno, "no room for shared memory"};
   void* const at = map_shared(fd, PROT_READ | PROT_WRITE);
   if (at == MAP_FAILED) return Error{errno, "no room for shared memory"};
+  // Where the kernel does not know the seal (before 5.1), peers refuse the table: all goes by
+  // packets.
+  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0 && ::fcntl(fd, F_ADD_SEALS, kSizeSeals) != 0) {
+    ::munmap(at, kBytes);
+    return Error{errno, "shared memory cannot be given a fixed size"};
+  }
   own.table_ = std::launder(static_cast<ExposureTable*>(at));  // zeros are how it begins
   own.mapper_ = ::getpid();
   own.table_->open.store(1, std::memory_order_release);
