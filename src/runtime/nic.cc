@@ -192,11 +192,13 @@ void Nic::stop() {
   }
   pthread_join(thread_, nullptr);
   if (local_ == nullptr) return;
+  Visits visits;
   {
     const Guard guard(*this);
     local_->shared_memory().withdraw();
+    visits = local_->shared_memory().revoke_visits(datapath::kAllMemory);
   }
-  await_visitors();
+  await_end_of(std::move(visits));
 }
 
 Nic::~Nic() {
@@ -245,12 +247,13 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
 }
 
 Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
-  Status destroyed = end_qp(qp, owner);
-  if (destroyed.ok()) await_visitors();
+  Visits visits;
+  Status destroyed = end_qp(qp, owner, visits);
+  await_end_of(std::move(visits));
   return destroyed;
 }
 
-Status Nic::end_qp(core::QueuePair* qp, Owner* owner) {
+Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   Guard guard(*this);
   if (!engine_->groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
@@ -265,8 +268,11 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner) {
   if (first != nullptr) return {};
   const bool has_path = qp->window() != nullptr;
   const wire::PathId path = qp->attributes().path;
+  const wire::Qpn qpn = qp->qpn();
+  const wire::Qpn peer = qp->attributes().dest_qpn;
   answer_what_came();
   engine_->destroy_qp(qp, clock_.now());
+  visits = revoke_visits_through(qpn, peer);
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
   return {};
 }
@@ -369,8 +375,9 @@ Status Nic::listen_everywhere() {
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) reach_peer(qp, attr, mask);
-  Status changed = change_qp(qp, attr, mask);
-  if (changed.ok()) await_visitors();
+  Visits visits;
+  Status changed = change_qp(qp, attr, mask, visits);
+  await_end_of(std::move(visits));
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_settled();
   return changed;
@@ -403,27 +410,6 @@ bool Nic::shares_memory(const core::QueuePair& qp) {
   return !dead() && local_ != nullptr && local_->packet_bytes(qp.attributes().path) != 0;
 }
 
-// Whoever is at work ends soon, or with its process. One that was stopped just there is waited for:
-// it would go on in memory that is no longer its to write.
-void Nic::await_visitors() {
-  std::vector<datapath::ShmDatapath::Visit> present;
-  for (bool first = true; first || !present.empty(); first = false) {
-    if (!first) {
-      const timespec pause{0, 20'000};
-      nanosleep(&pause, nullptr);
-    }
-    Guard guard(*this);
-    if (dead() || local_ == nullptr) return;
-    datapath::ShmDatapath& memory = local_->shared_memory();
-    if (first) {
-      present = memory.visits();
-    } else {
-      local_->attend();
-      memory.forget_past(present);
-    }
-  }
-}
-
 // What comes through another process is late, may be overtaken, and is lost when that process ends:
 // to UC a packet out of order is a message lost, to RC a lost acknowledgement is a timeout. So the
 // peer does not hear that we are ready before the kernel knows the way to us.
@@ -442,7 +428,7 @@ void Nic::await_settled() {
   }
 }
 
-Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
+Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits) {
   Guard guard(*this);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
@@ -473,7 +459,9 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   const bool ends = (mask & core::qp_attr::kState) != 0 &&
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
   if (ends) answer_what_came();
+  const wire::Qpn peer_before = qp.attributes().dest_qpn;
   engine_->modify_qp(qp, attr, mask, clock_.now());
+  visits = revoke_visits_through(qp.qpn(), peer_before);
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
   transmit(clock_.now());

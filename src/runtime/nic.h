@@ -77,9 +77,14 @@ class Nic {
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
-  // Returns when no peer is any more at work in memory, or through a queue pair, that it may have
-  // been permitted a moment ago. Not under a Guard.
-  void await_visitors();
+  // What peers were doing in our memory by themselves when something was hidden from them: memory
+  // that is deregistered or changed, a queue pair that ends. It was revoked. What the kernel was
+  // copying at that moment is still to be waited for, before the memory is anybody else's.
+  using Visits = std::vector<datapath::ShmDatapath::RevokedVisit>;
+  // Under the Guard under which memory was hidden.
+  Visits revoke_visits(PostingGuard& guard);
+  // Not under a Guard.
+  void await_end_of(Visits visits);
   // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
   // what was posted with it has left. Not to be dropped under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
@@ -195,8 +200,10 @@ class Nic {
     return std::min(engine_->earliest_deadline(), management_deadline_);
   }
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
-  Status end_qp(core::QueuePair* qp, Owner* owner);
-  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
+  Status end_qp(core::QueuePair* qp, Owner* owner, Visits& visits);
+  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits);
+  Visits revoke_visits_through(wire::Qpn qpn, wire::Qpn peer);
+  void forget_over(Visits& visits, bool observe_threads);
   void reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);
   void await_settled();

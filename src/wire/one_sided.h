@@ -22,6 +22,7 @@ struct ExposedRegion {
   uint64_t iova = 0;  // what peers call it
   uint64_t length = 0;
   uint32_t access = 0;
+  bool operator==(const ExposedRegion&) const = default;
 };
 
 // A queue pair that executes requests, and of whom.
@@ -31,6 +32,7 @@ struct ExposedQp {
   Qpn peer;
   uint32_t pd = 0;
   uint32_t access = 0;
+  bool operator==(const ExposedQp&) const = default;
 };
 
 // Where an engine shows what its peers may do without it. What is not shown, or does not fit, is

@@ -61,6 +61,12 @@ class ExposedTest : public testing::Test {
             .bytes = static_cast<uint32_t>(local.size()),
             .local = {&local_, 1}};
   }
+  bool copy(PeerMemory& peer, const wire::OneSided& r) {
+    visitor_.begin();
+    const bool done = peer.copy(r, kInitiator, kTarget, visitor_);
+    visitor_.end();
+    return done;
+  }
   uint64_t resolve(const wire::OneSided& r) { return seen_.resolve(r, kInitiator, kTarget); }
 
   OwnExposure own_ = std::move(OwnExposure::create().value());
@@ -68,6 +74,8 @@ class ExposedTest : public testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 20);
   std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t{1} << 20);
   std::span<const std::byte> local_;
+  VisitControl control_;
+  Visitor visitor_{&control_};
 };
 
 TEST_F(ExposedTest, WhatIsPermittedIsFound) {
@@ -177,6 +185,36 @@ TEST_F(ExposedTest, ATableThatPeersCouldChangeIsRefused) {
   EXPECT_FALSE(PeerExposure::map(fd.get()).ok());
 }
 
+TEST_F(ExposedTest, WhatWasHiddenIsToldOnce) {
+  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "showing hides nothing";
+  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  SetUp();
+  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "the same once more";
+  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  own_.hide(kKey + 256);
+  own_.hide(wire::Qpn::of_slot(2, 21));
+  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "was never shown";
+  EXPECT_FALSE(own_.take_hidden(wire::Qpn::of_slot(2, 21)));
+  own_.hide(kKey);
+  own_.hide(kTargetQp);
+  const MemoryRange hidden = own_.take_hidden_memory();
+  EXPECT_EQ(hidden.begin, reinterpret_cast<uint64_t>(memory_.data()));
+  EXPECT_EQ(hidden.end, hidden.begin + memory_.size());
+  EXPECT_TRUE(own_.take_hidden_memory().empty());
+  EXPECT_TRUE(own_.take_hidden(kTargetQp));
+  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+}
+
+TEST_F(ExposedTest, WhatIsPermittedLessCountsAsHidden) {
+  own_.show({.key = kKey,
+             .pd = 3,
+             .base = reinterpret_cast<uint64_t>(memory_.data()),
+             .iova = kIova,
+             .length = memory_.size(),
+             .access = kRead});
+  EXPECT_FALSE(own_.take_hidden_memory().empty());
+}
+
 // A process whose memory we reach, stopped from the start: it was forked with ours.
 class StoppedProcess {
  public:
@@ -208,8 +246,8 @@ TEST_F(ExposedTest, AStoppedProcessIsWrittenToAndReadAtEverySize) {
     for (size_t at : {size_t{0}, size_t{3}, size_t{4090}}) {
       std::vector<std::byte> sent(bytes), back(bytes);
       for (size_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::byte>(i * 31 + bytes);
-      ASSERT_TRUE(peer.copy(request(true, at, sent), kInitiator, kTarget)) << bytes;
-      ASSERT_TRUE(peer.copy(request(false, at, back), kInitiator, kTarget)) << bytes;
+      ASSERT_TRUE(copy(peer, request(true, at, sent))) << bytes;
+      ASSERT_TRUE(copy(peer, request(false, at, back))) << bytes;
       EXPECT_EQ(sent, back);
     }
   }
@@ -226,9 +264,9 @@ TEST_F(ExposedTest, PiecesAreJoined) {
                                                std::span(buffer_).subspan(101, 199)};
   wire::OneSided r = request(true, 0, std::span(buffer_).first(300));
   r.local = pieces;
-  ASSERT_TRUE(peer.copy(r, kInitiator, kTarget));
+  ASSERT_TRUE(copy(peer, r));
   std::vector<std::byte> back(300);
-  ASSERT_TRUE(peer.copy(request(false, 0, back), kInitiator, kTarget));
+  ASSERT_TRUE(copy(peer, request(false, 0, back)));
   EXPECT_TRUE(std::ranges::equal(back, std::span(buffer_).first(300)));
 }
 
@@ -236,10 +274,10 @@ TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
   StoppedProcess other;
   PeerMemory peer(other.pid(), std::move(seen_));
   const auto eight = std::span(buffer_).first(8);
-  ASSERT_TRUE(peer.copy(request(true, 0, eight), kInitiator, kTarget));
+  ASSERT_TRUE(copy(peer, request(true, 0, eight)));
   other.end();
-  EXPECT_FALSE(peer.copy(request(true, 0, eight), kInitiator, kTarget));
-  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(4096)), kInitiator, kTarget));
+  EXPECT_FALSE(copy(peer, request(true, 0, eight)));
+  EXPECT_FALSE(copy(peer, request(false, 0, std::span(buffer_).first(4096))));
 }
 
 // It keeps its number.
@@ -256,7 +294,7 @@ TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
   theirs.reset();
   ::waitpid(child, nullptr, WUNTRACED);
   PeerMemory peer(child, std::move(seen_), ours.get());
-  ASSERT_TRUE(peer.copy(request(true, 0, std::span(buffer_).first(64)), kInitiator, kTarget));
+  ASSERT_TRUE(copy(peer, request(true, 0, std::span(buffer_).first(64))));
   ::kill(child, SIGCONT);
   pollfd gone{.fd = ours.get(), .events = POLLRDHUP, .revents = 0};
   EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
@@ -274,8 +312,7 @@ TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
              .length = 4096,
              .access = kWrite | kRead});
   for (const size_t bytes : {1u, 8u, 64u, 4096u}) {
-    EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kInitiator, kTarget))
-        << bytes;
+    EXPECT_FALSE(copy(peer, request(true, 0, std::span(buffer_).first(bytes)))) << bytes;
   }
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
@@ -289,8 +326,8 @@ TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
              .length = 65536,
              .access = kWrite | kRead});
   PeerMemory peer(::getpid(), std::move(seen_));
-  EXPECT_FALSE(peer.copy(request(true, 0, std::span(buffer_).first(8)), kInitiator, kTarget));
-  EXPECT_FALSE(peer.copy(request(false, 0, std::span(buffer_).first(5000)), kInitiator, kTarget));
+  EXPECT_FALSE(copy(peer, request(true, 0, std::span(buffer_).first(8))));
+  EXPECT_FALSE(copy(peer, request(false, 0, std::span(buffer_).first(5000))));
   EXPECT_FALSE(peer.take_denied());
 }
 
@@ -335,8 +372,7 @@ TEST_F(ExposedTest, WhatAProgramSpinsOnComesWholeAndLast) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
       std::fill_n(buffer_.begin(), bytes, static_cast<std::byte>(round % 251 + 1));
-      ASSERT_TRUE(
-          peer.copy(request(true, 0, std::span(buffer_).first(bytes)), kInitiator, kTarget));
+      ASSERT_TRUE(copy(peer, request(true, 0, std::span(buffer_).first(bytes))));
       while (read.load(std::memory_order_acquire) != round) {
         if (std::chrono::steady_clock::now() > end) break;
       }

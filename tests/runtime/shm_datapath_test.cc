@@ -437,5 +437,14 @@ TEST(ShmDatapathTest, ACallerForWhomThereIsNoDescriptorIsHungUpOn) {
   EXPECT_NE(notice->find("too many open files"), std::string::npos) << *notice;
 }
 
+// Of a peer that is waited for in vain: it is told, as by the end of our process.
+TEST(ShmDatapathTest, ALinkThatIsCutEndsForBoth) {
+  Peer a, b;
+  ASSERT_TRUE(link(a, b));
+  a.shm->cut({a.shm->link_to(b.slot)->id(), 1, {0, 0}});
+  EXPECT_EQ(a.shm->link_to(b.slot), nullptr);
+  EXPECT_TRUE(attend_until({&b}, [&] { return b.shm->link_to(a.slot) == nullptr; }));
+}
+
 }  // namespace
 }  // namespace verbena::datapath

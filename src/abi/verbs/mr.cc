@@ -107,12 +107,14 @@ Result<ibv_mr*> allocate_null(Pd* pd) {
 
 Status deregister_memory(Mr* mr) {
   Context* context = from(mr->context);
+  runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
+    visits = context->nic->revoke_visits(guard);
   }
-  context->nic->await_visitors();
+  context->nic->await_end_of(std::move(visits));
   if (mr->dm != nullptr) mr->dm->drop_user();
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
   if (mr->dma_handle != nullptr) mr->dma_handle->regions.fetch_sub(1);
@@ -165,6 +167,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   const Status there =
       check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
   if (!there.ok()) return there;
+  runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
     core::MemoryRegistry& memory = guard.engine().memory();
@@ -181,8 +184,9 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     region.backing = backing_for(known.value());
     const Status changed = memory.change_region(mr->lkey, region);
     if (!changed.ok()) return changed;
+    visits = context->nic->revoke_visits(guard);
   }
-  context->nic->await_visitors();
+  context->nic->await_end_of(std::move(visits));
   pd->add_user();
   from(mr->pd)->drop_user();
   mr->pd = pd;

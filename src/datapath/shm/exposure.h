@@ -7,12 +7,15 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "base/result.h"
+#include "datapath/shm/visits.h"
 #include "datapath/udp/unique_fd.h"
 #include "wire/one_sided.h"
 
@@ -77,6 +80,10 @@ class OwnExposure final : public wire::Exposure {
   void hide(uint32_t key) override;
   void show(wire::Qpn qpn, const wire::ExposedQp& qp) override;
   void hide(wire::Qpn qpn) override;
+  // The memory that was hidden, or permitted less, since this was asked last.
+  MemoryRange take_hidden_memory() { return std::exchange(hidden_memory_, {}); }
+  // Whether this queue pair was, likewise.
+  bool take_hidden(wire::Qpn qpn);
   // Nothing is permitted any more, nor will be.
   void close();
 
@@ -84,7 +91,10 @@ class OwnExposure final : public wire::Exposure {
 
  private:
   ExposureCell* find(uint32_t key);
+  void replace(ExposureCell& cell, const wire::ExposedRegion& region);
 
+  MemoryRange hidden_memory_;
+  std::bitset<ExposureTable::kQps> hidden_qps_;
   UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;
   pid_t mapper_ = 0;

@@ -16,7 +16,7 @@ namespace verbena::datapath {
 namespace {
 
 // In the socket's name and in the first message: others are not found, and refused if they are.
-constexpr uint16_t kProtocolVersion = 3;
+constexpr uint16_t kProtocolVersion = 4;
 
 // What the caller sends first, and gets back when it is accepted. It never leaves the host.
 struct Hello {

@@ -52,6 +52,8 @@ Link::Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment se
       segment_(std::move(segment)),
       writer_(written),
       reader_(read),
+      visitor_(&written.control->visit),
+      visits_(&read.control->visit),
       counters_(counters) {
   known_.reserve(kMaxAddresses);
   announced_.reserve(kMaxAddresses);
@@ -113,9 +115,9 @@ void Link::flush() {
 
 bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
   if (!memory_.reachable()) return false;
-  writer_.begin_visit();
-  const bool done = memory_.copy(request, addresses.source, addresses.destination);
-  writer_.end_visit();
+  visitor_.begin();
+  const bool done = memory_.copy(request, addresses.source, addresses.destination, visitor_);
+  visitor_.end();
   if (done) ++counters_.copies;
   return done;
 }

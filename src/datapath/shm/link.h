@@ -87,8 +87,8 @@ class Link {
   // See wire::PacketSink; `address` is the number of the packets' addresses.
   // False without memory for it, too.
   bool take_back(const wire::Unread& requests, uint8_t address);
-  // What the peer does in ours: see RingReader.
-  uint32_t visits() const { return ended ? 0 : reader_.visits(); }
+  // What the peer does in ours.
+  VisitRevoker& visits() { return visits_; }
 
   // --- receiving --------------------------------------------------------------------------------
   using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
@@ -128,6 +128,8 @@ class Link {
   RingWriter writer_;
   RingReader reader_;
   PeerMemory memory_;
+  Visitor visitor_;
+  VisitRevoker visits_;
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // by us
   std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there

@@ -1,7 +1,6 @@
 // Copying between processes.
 #include "datapath/shm/peer_memory.h"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -9,8 +8,10 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "base/bytes.h"
 #include "datapath/no_cancel.h"
@@ -21,9 +22,19 @@ namespace {
 
 constexpr size_t kMostPieces = 64;
 
-// What a program may spin on comes last, by a copy of its own. A word is stored as one.
-bool is_stored_whole(uint64_t address, size_t bytes) {
-  return last_word_bytes(address, bytes) == bytes;
+// A word that a program may spin on is stored as one. The kernel copies words of eight bytes so,
+// and shorter ones where the processor has fast short REP MOVSB; elsewhere byte by byte.
+bool stores_short_words_whole() {
+#if defined(__x86_64__)
+  static const bool fast_short_moves = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned kFastShortRepMov = 1u << 4;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kFastShortRepMov) != 0;
+  }();
+  return fast_short_moves;
+#else
+  return true;
+#endif
 }
 
 struct Pieces {
@@ -43,51 +54,31 @@ struct Pieces {
   }
 };
 
-// Where /proc is another PID namespace's, a number there is another process.
-bool proc_is_ours() {
-  char link[16]{};
-  const ssize_t n = ::readlink("/proc/self", link, sizeof link - 1);
-  return n > 0 && std::atoi(link) == ::getpid();
-}
-
 }  // namespace
 
 PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
-    : process_(process), socket_(socket), exposure_(std::move(exposure)) {
-  if (!reachable() || !proc_is_ours()) return;
-  char name[32];
-  std::snprintf(name, sizeof name, "/proc/%d/mem", process);
-  file_ = UniqueFd(::open(name, O_RDWR | O_CLOEXEC));
-}
+    : process_(process), socket_(socket), exposure_(std::move(exposure)) {}
 
 bool PeerMemory::gone() const {
   const NoCancel no_cancel;
   return socket_ >= 0 && hung_up(socket_);
 }
 
-// System calls by number: the library's functions may be points of cancellation.
-long PeerMemory::copy_short(bool write, const std::span<const std::byte>& here,
-                            uint64_t there) const {
-  return ::syscall(write ? SYS_pwrite64 : SYS_pread64, file_.get(), here.data(), here.size(),
-                   there);
-}
-
 bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
-                      const wire::Gid& destination) {
+                      const wire::Gid& destination, Visitor& visit) {
   const uint64_t address = exposure_.resolve(r, source, destination);
-  if (address == 0 || r.local.size() > kMostPieces) return false;
-  // Nothing of it is seen before the rest.
+  if (address == 0 || r.local.size() > kMostPieces || gone()) return false;
   const uint64_t placed_at = r.write ? address : reinterpret_cast<uint64_t>(r.local.front().data());
-  if (r.local.size() == 1 && file_.valid() && is_stored_whole(placed_at, r.bytes)) {
-    return copy_short(r.write, r.local.front(), address) == static_cast<long>(r.bytes);
-  }
-  if (gone()) return false;
-  Pieces here, there;
+  const size_t word = last_word_bytes(placed_at, r.bytes);
+  const bool is_short_word = r.bytes == word && (word == 2 || word == 4);
+  if (is_short_word && !stores_short_words_whole()) return false;
+  Pieces here;
   for (const auto& span : r.local) here.add(reinterpret_cast<uint64_t>(span.data()), span.size());
-  there.add(address, r.bytes);
-  if (r.ends_message) (r.write ? there : here).set_last_word_apart();
+  if (r.ends_message && !r.write) here.set_last_word_apart();
+  if (!visit.aim(address, r.bytes, r.ends_message && r.write)) return false;
+  // By number: the library's functions may be points of cancellation.
   const long done = ::syscall(r.write ? SYS_process_vm_writev : SYS_process_vm_readv, process_,
-                              here.list.data(), here.count, there.list.data(), there.count, 0);
+                              here.list.data(), here.count, visit.parts(), visit.part_count(), 0);
   if (done == static_cast<long>(r.bytes)) [[likely]]
     return true;
   if (done < 0 && (errno == EPERM || errno == ENOSYS)) {

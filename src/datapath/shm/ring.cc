@@ -33,16 +33,6 @@ bool RingWriter::show() {
   return wakes;
 }
 
-// Either we see that something is no longer permitted, or the reader sees that we are there.
-void RingWriter::begin_visit() {
-  memory_.control->visits.store(++visits_, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-}
-
-void RingWriter::end_visit() {
-  memory_.control->visits.store(++visits_, std::memory_order_release);
-}
-
 bool RingReader::own() {
   RingOwner before = RingOwner::Nobody;
   owns_ = memory_.control->owner.compare_exchange_strong(

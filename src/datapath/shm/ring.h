@@ -20,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/past_caches.h"
+#include "datapath/shm/visits.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
@@ -42,8 +43,7 @@ struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
   std::atomic<RingOwner> owner{RingOwner::Nobody};      // who is at work on what is not read
   alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
-  alignas(kLineBytes) std::atomic<uint32_t> visits{0};  // by the writer: odd while it is at work in
-                                                        // the reader's memory
+  alignas(kLineBytes) VisitControl visit;               // of the writer in the reader's memory
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -152,10 +152,6 @@ class RingWriter {
   bool reader_sleeps() const {
     return memory_.control->asleep.load(std::memory_order_relaxed) != 0;
   }
-  // Around what the writer does in the reader's memory by itself. Between the two nothing goes away
-  // that the reader permits at the first.
-  void begin_visit();
-  void end_visit();
   // The reader claims to have read what was not written. Nothing fits any more.
   bool broken() const { return broken_; }
 
@@ -191,7 +187,6 @@ class RingWriter {
   uint64_t held_word_ = 0;    // its word; 0: all show
   bool unannounced_ = false;  // written since the last show()
   bool broken_ = false;
-  uint32_t visits_ = 0;  // begun and ended
 };
 
 class RingReader {
@@ -215,8 +210,6 @@ class RingReader {
 
   // Asks to be woken for what comes. Look whether it is empty afterwards, not before.
   void sleep() { memory_.control->asleep.store(1, std::memory_order_seq_cst); }
-  // What the writer is doing in our memory: odd while it is, another number next time.
-  uint32_t visits() const { return memory_.control->visits.load(std::memory_order_acquire); }
   // True: the writer took the request, and wakes or has woken us.
   bool wake() { return memory_.control->asleep.exchange(0, std::memory_order_seq_cst) == 0; }
 

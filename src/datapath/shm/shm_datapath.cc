@@ -245,21 +245,44 @@ bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addres
   return done;
 }
 
-std::vector<ShmDatapath::Visit> ShmDatapath::visits() const {
+std::vector<ShmDatapath::RevokedVisit> ShmDatapath::revoke_visits(const MemoryRange& hidden) {
+  std::vector<RevokedVisit> visits;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  std::vector<Visit> present;
-  for (const auto& link : links_) {
-    const uint32_t number = link->visits();
-    if (number % 2 == 1) present.push_back({link->id(), number});
-  }
-  return present;
+  for (const auto& link : links_) revoke_visit(*link, hidden, visits);
+  return visits;
 }
 
-void ShmDatapath::forget_past(std::vector<Visit>& visits) const {
-  std::erase_if(visits, [&](const Visit& visit) {
-    const auto link = std::ranges::find(links_, visit.link, [](const auto& l) { return l->id(); });
-    return link == links_.end() || (*link)->visits() != visit.number;
-  });
+std::vector<ShmDatapath::RevokedVisit> ShmDatapath::revoke_visits_of(uint8_t slot) {
+  std::vector<RevokedVisit> visits;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (by_slot_[slot] != nullptr) revoke_visit(*by_slot_[slot], kAllMemory, visits);
+  return visits;
+}
+
+void ShmDatapath::revoke_visit(Link& link, const MemoryRange& hidden,
+                               std::vector<RevokedVisit>& to) {
+  const uint32_t number = link.ended ? 0 : link.visits().revoke(hidden);
+  if (number == 0) return;
+  to.push_back({link.id(), number, {peer_process(link.fd()), link.visits().thread()}});
+}
+
+Link* ShmDatapath::find_link(uint32_t id) const {
+  const auto found = std::ranges::find(links_, id, [](const auto& link) { return link->id(); });
+  return found != links_.end() && !(*found)->ended ? found->get() : nullptr;
+}
+
+bool ShmDatapath::is_over(const RevokedVisit& visit) {
+  Link* const link = find_link(visit.link);
+  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  return link == nullptr || link->ended || link->visits().is_over(visit.number);
+}
+
+void ShmDatapath::settle(const RevokedVisit& visit) {
+  if (Link* const link = find_link(visit.link)) link->visits().settle(visit.number);
+}
+
+void ShmDatapath::cut(const RevokedVisit& visit) {
+  if (Link* const link = find_link(visit.link)) end_link(*link);
 }
 
 void ShmDatapath::open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
@@ -276,6 +299,11 @@ void ShmDatapath::end_link(Link& link) {
   anything_ended_ = true;
   if (by_slot_[link.slot()] == &link) by_slot_[link.slot()] = nullptr;
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
+  // A peer that lives on sees this before its next copy, and a copy that it has begun to prepare is
+  // revoked: nobody waits for the visits of a link that has ended.
+  ::shutdown(link.fd(), SHUT_RDWR);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  (void)link.visits().revoke(kAllMemory);
   if (!link.broken()) return;
   ++counters_.links_broken;
   tell(Reason::Broken, link.slot());

@@ -18,6 +18,7 @@
 #include "datapath/datapath.h"
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
+#include "datapath/shm/visitor_thread.h"
 
 namespace verbena::datapath {
 
@@ -42,15 +43,21 @@ class ShmDatapath {
   OwnExposure& exposure() { return exposure_; }
   // Does it in the peer's memory, if it can.
   bool access(Link& link, const wire::OneSided& request, const Addresses& addresses);
-  // What peers are doing in our memory at this moment. Who began before we stopped permitting it is
-  // among them.
-  struct Visit {
+  // After something was hidden: revokes what peers are doing in our memory at this moment, all of
+  // them or the process of a slot. Returns the visits that the kernel may be copying for.
+  struct RevokedVisit {
     uint32_t link;
     uint32_t number;
+    VisitorThread thread;
   };
-  std::vector<Visit> visits() const;
-  // Leaves those that are not over yet.
-  void forget_past(std::vector<Visit>& visits) const;
+  std::vector<RevokedVisit> revoke_visits(const MemoryRange& hidden);
+  std::vector<RevokedVisit> revoke_visits_of(uint8_t slot);
+  // It is over, or its process gone.
+  bool is_over(const RevokedVisit& visit);
+  // It is known that it does not copy any more. Nobody waits for it again.
+  void settle(const RevokedVisit& visit);
+  // It does not end. The link to its process does: packets go over UDP.
+  void cut(const RevokedVisit& visit);
   // Permits nothing any more.
   void withdraw() { exposure_.close(); }
 
@@ -110,6 +117,8 @@ class ShmDatapath {
   void open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
+  Link* find_link(uint32_t id) const;
+  void revoke_visit(Link& link, const MemoryRange& hidden, std::vector<RevokedVisit>& to);
   void bury_ended();
   bool watch(int fd);
   void forget(UniqueFd& fd);

@@ -1,0 +1,296 @@
+// A Nic takes memory and queue pairs away from a peer that is at work in its memory. The peer is a
+// process that does one step of a visit at a time, as it is told.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "datapath/shm/hello.h"
+#include "datapath/shm/segment.h"
+#include "runtime/nic.h"
+
+namespace verbena::runtime {
+namespace {
+
+constexpr uint32_t kDomain = 1;
+constexpr uint32_t kRemoteAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead;
+constexpr uint8_t kPeerSlot = 253;  // of no Nic: those begin at their process's own place
+constexpr size_t kBytes = 256;
+
+// What the peer is told to do. Its answer: 'y', or 'n' for what it could not do.
+enum class Step : char { Begin = 'b', Aim = 'a', Copy = 'c', End = 'e', Stop = 's' };
+
+class PeerProcess {
+ public:
+  // Calls the process of this slot; its visits are to that memory.
+  PeerProcess(uint8_t slot, uint64_t memory) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const pid_t owner = ::getpid();
+    pid_ = ::fork();
+    control_ = datapath::UniqueFd(ends[pid_ == 0 ? 1 : 0]);
+    ::close(ends[pid_ == 0 ? 0 : 1]);
+    if (pid_ == 0) {
+      serve(slot, owner, memory);
+      ::_exit(0);
+    }
+    EXPECT_TRUE(answered()) << "there is no link";
+  }
+  ~PeerProcess() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  bool does(Step step) {
+    tell(step);
+    return answered();
+  }
+  void stop() {
+    tell(Step::Stop);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
+  void go_on() {
+    ::kill(pid_, SIGCONT);
+    EXPECT_TRUE(answered());
+  }
+
+ private:
+  void tell(Step step) { EXPECT_EQ(::send(control_.get(), &step, 1, MSG_NOSIGNAL), 1); }
+  bool answered() {
+    char answer = 0;
+    return ::recv(control_.get(), &answer, 1, 0) == 1 && answer == 'y';
+  }
+  void answer(bool done) {
+    const char said = done ? 'y' : 'n';
+    (void)::send(control_.get(), &said, 1, MSG_NOSIGNAL);
+  }
+
+  // --- in the peer ------------------------------------------------------------------------------
+  void serve(uint8_t slot, pid_t owner, uint64_t memory) {
+    auto own = datapath::OwnExposure::create();
+    datapath::UniqueFd descriptor;
+    auto segment = datapath::Segment::create(descriptor);
+    const datapath::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const datapath::UnixAddress name = datapath::shm_address(slot);
+    const bool called =
+        own.ok() && segment.ok() && ::connect(socket.get(), name.get(), name.bytes) == 0 &&
+        datapath::send_hello(socket.get(), kPeerSlot, own.value().descriptor(), descriptor.get());
+    char first = 0;
+    answer(called && ::recv(socket.get(), &first, 1, 0) == 1);
+    datapath::Visitor visitor(
+        &segment.value().written_by(datapath::LinkEnd::Caller).control->visit);
+    for (Step step{}; ::recv(control_.get(), &step, 1, 0) == 1;) {
+      answer(do_step(step, visitor, owner, memory));
+    }
+  }
+  static bool do_step(Step step, datapath::Visitor& visitor, pid_t owner, uint64_t memory) {
+    switch (step) {
+      case Step::Begin:
+        visitor.begin();
+        return true;
+      case Step::Aim:
+        return visitor.aim(memory, kBytes, true);
+      case Step::Copy: {
+        std::array<std::byte, kBytes> news;
+        news.fill(std::byte{0xFF});
+        const iovec local{news.data(), news.size()};
+        return ::syscall(SYS_process_vm_writev, owner, &local, 1, visitor.parts(),
+                         visitor.part_count(), 0) == static_cast<long>(kBytes);
+      }
+      case Step::End:
+        visitor.end();
+        return true;
+      case Step::Stop:
+        ::raise(SIGSTOP);
+        return true;
+    }
+    return false;
+  }
+
+  pid_t pid_ = -1;
+  datapath::UniqueFd control_;
+};
+
+class NicVisits : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::alarm(60);  // the calls below are to return
+    for (const DeviceInfo& device : discover_devices("").devices) {
+      if (device.loopback) nic_ = Nic::open(device).value();
+    }
+    ASSERT_NE(nic_, nullptr) << "this machine's loopback interface is down";
+    qp_ = make_qp();
+    peer_.emplace(qp_->qpn().slot(), address());
+    key_ = add_region(memory_.data(), memory_.size(), kRemoteAccess);
+    connect(*qp_, wire::Qpn::of_slot(kPeerSlot, 77));
+  }
+  void TearDown() override {
+    peer_.reset();
+    if (qp_ != nullptr) {
+      EXPECT_TRUE(nic_->destroy_qp(qp_, nullptr).ok());
+    }
+    ::alarm(0);
+  }
+
+  core::QueuePair* make_qp() {
+    core::QpConfig config;
+    config.pd = kDomain;
+    config.send_cq = config.receive_cq = &cq_;
+    config.max_send_wr = config.max_recv_wr = 4;
+    config.max_send_sge = config.max_recv_sge = 1;
+    return nic_->create_qp(config, nullptr).value();
+  }
+  uint32_t add_region(std::byte* at, size_t bytes, uint32_t access) {
+    Nic::Guard guard(*nic_);
+    return guard.engine()
+        .memory()
+        .add_region(kDomain, at, bytes, reinterpret_cast<uint64_t>(at), access)
+        .value();
+  }
+  // As ibv_dereg_mr does. True: there was a visit that might have been copying.
+  bool remove_region(uint32_t key) {
+    Nic::Visits visits;
+    {
+      Nic::Guard guard(*nic_);
+      EXPECT_TRUE(guard.engine().memory().remove_region(key).ok());
+      visits = nic_->revoke_visits(guard);
+    }
+    const bool any = !visits.empty();
+    nic_->await_end_of(std::move(visits));
+    return any;
+  }
+  void connect(core::QueuePair& qp, wire::Qpn to) {
+    using namespace core::qp_attr;
+    core::QpAttributes attr;
+    attr.state = core::QpState::Init;
+    attr.port = 1;
+    attr.access = kRemoteAccess;
+    ASSERT_TRUE(nic_->modify_qp(qp, attr, kState | kPort | kPkeyIndex | kAccessFlags).ok());
+    attr.state = core::QpState::Rtr;
+    attr.path_mtu = wire::Mtu::k4096;
+    attr.address.is_global = true;
+    attr.address.destination = nic_->gid(0);
+    attr.dest_qpn = to;
+    ASSERT_TRUE(nic_->modify_qp(qp, attr,
+                                kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn |
+                                    kMaxDestRdAtomic | kMinRnrTimer)
+                    .ok());
+    attr.state = core::QpState::Rts;
+    ASSERT_TRUE(nic_->modify_qp(qp, attr,
+                                kState | kTimeout | kRetryCount | kRnrRetry | kSqPsn | kMaxRdAtomic)
+                    .ok());
+  }
+  void reset(core::QueuePair& qp) {
+    core::QpAttributes attr;
+    attr.state = core::QpState::Reset;
+    ASSERT_TRUE(nic_->modify_qp(qp, attr, core::qp_attr::kState).ok());
+  }
+
+  uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
+  bool untouched() const {
+    return std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; });
+  }
+
+  std::shared_ptr<Nic> nic_;
+  core::CompletionQueue cq_{16};
+  core::QueuePair* qp_ = nullptr;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 16);
+  uint32_t key_ = 0;
+  std::optional<PeerProcess> peer_;
+};
+
+TEST_F(NicVisits, APeerThatStoppedBeforeItsSystemCallIsNotWaitedForAndNeverWrites) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  peer_->stop();
+  EXPECT_TRUE(remove_region(key_)) << "it could have been copying";
+  peer_->go_on();
+  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_TRUE(untouched());
+}
+
+TEST_F(NicVisits, APeerThatStoppedAfterItsSystemCallIsNotWaitedFor) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  ASSERT_TRUE(peer_->does(Step::Copy));
+  peer_->stop();
+  EXPECT_TRUE(remove_region(key_));
+  EXPECT_FALSE(untouched());
+}
+
+// One that says it is at work and is not: it sleeps in another system call.
+TEST_F(NicVisits, AVisitThatNeverEndsIsLookedAtOnce) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  EXPECT_TRUE(remove_region(key_));
+  const uint32_t again = add_region(memory_.data(), memory_.size(), kRemoteAccess);
+  EXPECT_FALSE(remove_region(again));
+  ASSERT_TRUE(peer_->does(Step::End));
+}
+
+TEST_F(NicVisits, MemoryThatWasNotShownIsTakenAwayWithoutALook) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  const uint32_t local = add_region(memory_.data(), memory_.size(), core::kLocalWrite);
+  EXPECT_FALSE(remove_region(local));
+  EXPECT_TRUE(peer_->does(Step::Aim)) << "it was not revoked";
+  EXPECT_TRUE(peer_->does(Step::Copy));
+}
+
+TEST_F(NicVisits, OtherMemoryIsTakenAwayWithoutWaiting) {
+  std::vector<std::byte> other(4096);
+  const uint32_t key = add_region(other.data(), other.size(), kRemoteAccess);
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  EXPECT_FALSE(remove_region(key));
+  EXPECT_TRUE(peer_->does(Step::Copy));
+}
+
+TEST_F(NicVisits, AQueuePairOfAnotherPeerEndsWithoutALook) {
+  core::QueuePair* const other = make_qp();
+  connect(*other, wire::Qpn::of_slot(kPeerSlot - 1, 77));
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  reset(*other);
+  EXPECT_TRUE(nic_->destroy_qp(other, nullptr).ok());
+  EXPECT_TRUE(peer_->does(Step::Aim)) << "it was not revoked";
+  EXPECT_TRUE(peer_->does(Step::Copy));
+}
+
+TEST_F(NicVisits, AQueuePairThatWasNotShownEndsWithoutALook) {
+  core::QueuePair* const fresh = make_qp();
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  EXPECT_TRUE(nic_->destroy_qp(fresh, nullptr).ok());
+  EXPECT_TRUE(peer_->does(Step::Aim));
+}
+
+TEST_F(NicVisits, WhatComesThroughAQueuePairEndsWithIt) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  EXPECT_TRUE(nic_->destroy_qp(std::exchange(qp_, nullptr), nullptr).ok());
+  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_TRUE(untouched());
+}
+
+// It was hidden when it failed, by whichever thread noticed. The call that ends it comes later.
+TEST_F(NicVisits, WhatComesThroughAQueuePairThatFailedEndsWithIt) {
+  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->does(Step::Aim));
+  {
+    Nic::Guard guard(*nic_);
+    guard.engine().fail_all(now());
+  }
+  reset(*qp_);
+  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_TRUE(untouched());
+}
+
+}  // namespace
+}  // namespace verbena::runtime

@@ -1,0 +1,286 @@
+// Copies in another process's memory that its owner revokes: both halves of the protocol step by
+// step, what /proc tells about a visitor's thread, and a Nic whose peer stops in the middle.
+#include "datapath/shm/visits.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "datapath/shm/visitor_thread.h"
+#include "datapath/udp/unique_fd.h"
+
+namespace verbena::datapath {
+namespace {
+
+// The owner's memory is this process's own: the kernel copies as it does between two.
+class VisitTest : public testing::Test {
+ protected:
+  uint64_t address(size_t at = 0) const { return reinterpret_cast<uint64_t>(memory_.data()) + at; }
+  MemoryRange range(size_t begin, size_t end) const { return {address(begin), address(end)}; }
+  // The visitor's system call.
+  long copy() {
+    iovec local{news_.data(), news_.size()};
+    return ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, visitor_.parts(),
+                     visitor_.part_count(), 0);
+  }
+  bool untouched() const {
+    return std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; });
+  }
+
+  static constexpr size_t kBytes = 100;
+  std::array<std::byte, 8192> memory_{};
+  std::vector<std::byte> news_ = std::vector<std::byte>(kBytes, std::byte{0xFF});
+  VisitControl control_;
+  Visitor visitor_{&control_};
+  VisitRevoker revoker_{&control_};
+};
+
+TEST_F(VisitTest, CopiesWhatItAimsAt) {
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  EXPECT_EQ(visitor_.part_count(), 2u) << "the last word is a part of its own";
+  EXPECT_EQ(copy(), static_cast<long>(kBytes));
+  visitor_.end();
+  EXPECT_EQ(std::memcmp(memory_.data(), news_.data(), kBytes), 0);
+  EXPECT_EQ(memory_[kBytes], std::byte{});
+  EXPECT_EQ(revoker_.revoke(kAllMemory), 0u) << "it is over";
+}
+
+TEST_F(VisitTest, RevokedBeforeItAimsItNeverCopies) {
+  visitor_.begin();
+  EXPECT_EQ(revoker_.revoke(range(0, kBytes)), 0u) << "there is nothing to wait for";
+  EXPECT_FALSE(visitor_.aim(address(), kBytes, true));
+  visitor_.end();
+}
+
+TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
+  for (const bool last_word_apart : {false, true}) {
+    visitor_.begin();
+    ASSERT_TRUE(visitor_.aim(address(), kBytes, last_word_apart));
+    const uint32_t number = revoker_.revoke(range(0, kBytes));
+    EXPECT_NE(number, 0u);
+    EXPECT_FALSE(revoker_.is_over(number));
+    EXPECT_EQ(copy(), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_TRUE(untouched());
+    visitor_.end();
+    EXPECT_TRUE(revoker_.is_over(number));
+  }
+}
+
+TEST_F(VisitTest, AVisitOfOtherMemoryIsLeftAlone) {
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  EXPECT_EQ(revoker_.revoke(range(kBytes, 8192)), 0u);
+  EXPECT_EQ(copy(), static_cast<long>(kBytes));
+  visitor_.end();
+}
+
+TEST_F(VisitTest, TheNextVisitIsNotRevokedWithTheLast) {
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  EXPECT_NE(revoker_.revoke(kAllMemory), 0u);
+  visitor_.end();
+  visitor_.begin();
+  EXPECT_TRUE(visitor_.aim(address(), kBytes, true));
+  EXPECT_EQ(copy(), static_cast<long>(kBytes));
+  visitor_.end();
+}
+
+TEST_F(VisitTest, AVisitThatWasSettledIsNotWaitedForAgain) {
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  const uint32_t number = revoker_.revoke(kAllMemory);
+  ASSERT_NE(number, 0u);
+  EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "it still may copy";
+  revoker_.settle(number);
+  EXPECT_TRUE(revoker_.is_over(number));
+  EXPECT_EQ(revoker_.revoke(kAllMemory), 0u);
+  visitor_.end();
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  EXPECT_EQ(revoker_.revoke(kAllMemory), number + 2) << "the next one is another";
+}
+
+// A hostile owner can say how much of its own memory is meant, not of the visitor's.
+TEST_F(VisitTest, AnOwnerThatLengthensAPartGetsNoMoreThanIsSent) {
+  visitor_.begin();
+  ASSERT_TRUE(visitor_.aim(address(), kBytes, false));
+  control_.parts[0].bytes.store(8192);
+  EXPECT_EQ(copy(), static_cast<long>(kBytes));
+  EXPECT_EQ(memory_[kBytes], std::byte{});
+}
+
+// --- threads
+// --------------------------------------------------------------------------------------
+
+// A process that does something, until it is killed.
+class Process {
+ public:
+  explicit Process(const std::function<void()>& work) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    work();
+    ::_exit(0);
+  }
+  ~Process() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  VisitorThread thread() const { return {pid_, pid_}; }
+  void stop() {
+    ::kill(pid_, SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+[[noreturn]] void spin() {
+  for (;;) {
+  }
+}
+void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+// The process needs a moment to get there.
+bool soon(const std::function<bool()>& holds) {
+  for (int i = 0; i < 5000; ++i) {
+    if (holds()) return true;
+    ::usleep(1000);
+  }
+  return false;
+}
+
+TEST(VisitorThread, AStoppedOneDoesNotCopy) {
+  Process process(spin);
+  process.stop();
+  EXPECT_FALSE(process.thread().may_be_copying());
+}
+
+TEST(VisitorThread, OneThatEndedDoesNotCopy) {
+  Process process([] {});
+  EXPECT_TRUE(soon([&] { return !process.thread().may_be_copying(); }));
+  EXPECT_FALSE(VisitorThread(::getpid(), 0x3FFFFFFF).may_be_copying()) << "there is no such thread";
+}
+
+TEST(VisitorThread, OneThatSleepsInAnotherSystemCallDoesNotCopy) {
+  Process process(sleep_for_ever);
+  VisitorThread thread = process.thread();
+  EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); }));
+}
+
+TEST(VisitorThread, OneThatComputesMayCopyAtFirst) {
+  Process process(spin);
+  VisitorThread thread = process.thread();
+  EXPECT_TRUE(thread.may_be_copying());
+  EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); })) << "no copy takes that long";
+}
+
+TEST(VisitorThread, OneThatCannotBeObservedMayCopy) {
+  EXPECT_TRUE(VisitorThread(0, 1).may_be_copying());
+}
+
+// Whoever copies from a page that nobody fills in stays in the system call.
+UniqueFd page_that_never_comes(void* page) {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+  uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+  uffdio_register range{};
+  range.range = {reinterpret_cast<uint64_t>(page), 4096};
+  range.mode = UFFDIO_REGISTER_MODE_MISSING;
+  if (!fd.valid() || ::ioctl(fd.get(), UFFDIO_API, &api) != 0 ||
+      ::ioctl(fd.get(), UFFDIO_REGISTER, &range) != 0) {
+    fd.reset();
+  }
+  return fd;
+}
+
+class StuckCopy : public testing::Test {
+ protected:
+  void SetUp() override {
+    page_ = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!page_that_never_comes(page_).valid()) GTEST_SKIP() << "userfaultfd is not permitted here";
+  }
+  void TearDown() override { ::munmap(page_, 4096); }
+
+  // In a child: never returns.
+  void copy_for_ever() const {
+    const UniqueFd fd = page_that_never_comes(page_);
+    std::array<std::byte, 8> to{};
+    iovec local{page_, 8};
+    iovec remote{to.data(), 8};
+    ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, &remote, 1, 0);
+    ::_exit(1);
+  }
+  static bool in_copy(pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/syscall");
+    long number = 0;
+    return file >> number && number == SYS_process_vm_writev;
+  }
+
+  void* page_ = nullptr;
+};
+
+TEST_F(StuckCopy, OneThatIsInTheSystemCallMayCopy) {
+  Process process([&] { copy_for_ever(); });
+  ASSERT_TRUE(soon([&] { return in_copy(process.pid()); }));
+  VisitorThread thread = process.thread();
+  EXPECT_TRUE(thread.may_be_copying());
+  ::kill(process.pid(), SIGSTOP);  // which it does not notice in there
+  EXPECT_TRUE(thread.may_be_copying());
+}
+
+// Both kinds of cgroup have their place in which a thread waits.
+class FrozenThread : public testing::TestWithParam<const char*> {};
+
+TEST_P(FrozenThread, DoesNotCopy) {
+  namespace fs = std::filesystem;
+  const bool unified = std::string(GetParam()) == "unified";
+  fs::path root = std::string("/sys/fs/cgroup/") + GetParam();
+  if (unified && fs::exists("/sys/fs/cgroup/cgroup.controllers")) root = "/sys/fs/cgroup";
+  const fs::path group = root / ("verbena_test_" + std::to_string(::getpid()));
+  std::error_code error;
+  if (!fs::exists(root) || !fs::create_directory(group, error)) GTEST_SKIP() << "no cgroup here";
+  const fs::path state = group / (unified ? "cgroup.freeze" : "freezer.state");
+  {
+    // On its way out of this system call, again and again.
+    Process process([] {
+      std::array<std::byte, 8> from{}, to{};
+      iovec local{from.data(), 8}, remote{to.data(), 8};
+      for (;;) ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, &remote, 1, 0);
+    });
+    std::ofstream(group / "cgroup.procs") << process.pid() << std::flush;
+    std::ofstream(state) << (unified ? "1" : "FROZEN") << std::flush;
+    const fs::path told = unified ? group / "cgroup.events" : state;
+    EXPECT_TRUE(soon([&] {
+      std::ifstream file(told);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      return text.find(unified ? "frozen 1" : "FROZEN") != text.npos;
+    }));
+    EXPECT_FALSE(process.thread().may_be_copying());
+    std::ofstream(state) << (unified ? "0" : "THAWED") << std::flush;
+  }
+  EXPECT_TRUE(soon([&] { return fs::remove(group, error); }));
+}
+INSTANTIATE_TEST_SUITE_P(Cgroups, FrozenThread, testing::Values("unified", "freezer"));
+
+}  // namespace
+}  // namespace verbena::datapath
