@@ -39,12 +39,6 @@ UniqueFd open_shm_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-bool same_user(int fd) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == ::geteuid();
-}
-
 pid_t peer_process(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof peer;

@@ -14,8 +14,6 @@ namespace verbena::datapath {
 UnixAddress shm_address(uint8_t slot);
 UniqueFd open_shm_socket();
 
-// Whether the other end belongs to our user, as the kernel vouches.
-bool same_user(int fd);
 // Whether whoever was at the other end has left. Nothing is read.
 bool hung_up(int fd);
 

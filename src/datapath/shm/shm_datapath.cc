@@ -10,6 +10,7 @@
 
 #include "base/exhaustion.h"
 #include "datapath/no_cancel.h"
+#include "datapath/same_user.h"
 #include "datapath/shm/hello.h"
 #include "datapath/udp/udp_socket.h"
 
@@ -111,7 +112,7 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
   if (::connect(socket.get(), name.get(), name.bytes) != 0) {
     return tell(Reason::NobodyListens, slot);
   }
-  if (!same_user(socket.get())) return tell(Reason::OtherUser, slot);
+  if (!peer_is_own_user(socket.get())) return tell(Reason::OtherUser, slot);
   UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), descriptor.get()) ||
@@ -128,7 +129,7 @@ void ShmDatapath::answer_calls() {
       if ((errno == EMFILE || errno == ENFILE) && spare_.valid()) hang_up_on_caller();
       return;
     }
-    if (!same_user(socket.get()) || !watch(socket.get())) {
+    if (!peer_is_own_user(socket.get()) || !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
     }

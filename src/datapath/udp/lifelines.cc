@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "datapath/same_user.h"
 #include "datapath/unix_address.h"
 
 namespace verbena::datapath {
@@ -26,14 +27,6 @@ template <typename Function>
 bool at_name_of(uint8_t slot, int fd, Function function) {
   const UnixAddress name = UnixAddress::abstract("verbena/life/%d/%u", kVersion, slot);
   return function(fd, name.get(), name.bytes) == 0;
-}
-
-// Another user's process could say anything.
-bool is_same_user(int fd) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
-  return peer.uid == ::getuid() || peer.uid == ::geteuid();
 }
 
 }  // namespace
@@ -63,7 +56,7 @@ bool Lifelines::watch(uint8_t slot) {
   if (!socket.valid()) return true;
   // Where its backlog is full (EAGAIN), it lives and is not watched.
   if (!at_name_of(slot, socket.get(), ::connect)) return errno != ECONNREFUSED;
-  if (!is_same_user(socket.get())) return true;
+  if (!peer_is_own_user(socket.get())) return true;
   if (::send(socket.get(), &slot_, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return errno != EPIPE;
   add(std::move(socket), slot);
   return true;
@@ -73,7 +66,7 @@ void Lifelines::accept_callers() {
   for (;;) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) return;
-    if (is_same_user(socket.get())) add(std::move(socket), 0);
+    if (peer_is_own_user(socket.get())) add(std::move(socket), 0);
   }
 }
 

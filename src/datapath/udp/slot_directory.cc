@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "base/exhaustion.h"
+#include "datapath/same_user.h"
 #include "datapath/udp/clock.h"
 
 namespace verbena::datapath {
@@ -160,8 +161,7 @@ Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
   const auto header = load_value<Header>(to.bytes);
   const bool ours = header && header->magic[0] == 'V' && header->magic[1] == 'B' &&
                     header->version == kProtocolVersion;
-  const bool same_user = to.sender.uid == ::getuid() || to.sender.uid == ::geteuid();
-  return ours && same_user ? Read::Message : Read::Unusable;
+  return ours && is_own_user(to.sender.uid) ? Read::Message : Read::Unusable;
 }
 
 }  // namespace
