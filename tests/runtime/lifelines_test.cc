@@ -4,8 +4,16 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "datapath/unix_address.h"
 
 namespace verbena::datapath {
 namespace {
@@ -90,6 +98,124 @@ TEST(Lifelines, OneThatStaysSilentIsNobody) {
     EXPECT_EQ(departed_within(ours, 20), none);
   }
   EXPECT_EQ(departed_within(ours, 50), none);
+}
+
+// --- callers that mean no good
+// --------------------------------------------------------------------
+
+UniqueFd call(uint8_t slot) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const UnixAddress name = UnixAddress::abstract("verbena/life/1/%u", slot);
+  if (::connect(socket.get(), name.get(), name.bytes) != 0) socket.reset();
+  return socket;
+}
+void say(const UniqueFd& line, uint8_t slot) { EXPECT_EQ(::send(line.get(), &slot, 1, 0), 1); }
+bool is_readable(int fd) {
+  pollfd p{fd, POLLIN, 0};
+  return ::poll(&p, 1, 0) == 1;
+}
+bool was_ended(const UniqueFd& line) {
+  pollfd p{line.get(), POLLRDHUP, 0};
+  return ::poll(&p, 1, 0) == 1;
+}
+
+TEST(Lifelines, SilentCallersDoNotPileUp) {
+  Lifelines ours(kOurs);
+  std::vector<UniqueFd> callers;
+  for (int i = 0; i < 300; ++i) {
+    callers.push_back(call(kOurs));
+    ASSERT_TRUE(callers.back().valid());
+    EXPECT_EQ(ours.take_departed(), Slots{});
+  }
+  EXPECT_FALSE(is_readable(ours.fd()));
+  EXPECT_LE(std::ranges::count_if(callers, std::not_fn(was_ended)), 64);
+}
+
+TEST(Lifelines, ASlotHasOneCaller) {
+  Lifelines ours(kOurs);
+  std::vector<UniqueFd> callers;
+  for (int i = 0; i < 100; ++i) {
+    callers.push_back(call(kOurs));
+    say(callers.back(), kOther);
+    EXPECT_EQ(ours.take_departed(), Slots{});
+  }
+  EXPECT_FALSE(was_ended(callers.front()));
+  EXPECT_EQ(std::ranges::count_if(callers, std::not_fn(was_ended)), 1);
+  callers.clear();
+  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
+}
+
+TEST(Lifelines, ASlotThatAnotherProcessTookOverHasItsNewCaller) {
+  Lifelines ours(kOurs);
+  UniqueFd before = call(kOurs);
+  say(before, kOther);
+  EXPECT_EQ(ours.take_departed(), Slots{});
+  before.reset();
+  UniqueFd after = call(kOurs);
+  say(after, kOther);
+  EXPECT_EQ(ours.take_departed(), Slots{kOther});
+  EXPECT_FALSE(was_ended(after));
+  after.reset();
+  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
+}
+
+// In a child, whose limit of descriptors is reached while somebody calls.
+bool goes_on_without_descriptors(int called_fd, int go_fd) {
+  Lifelines lines(kOther);
+  const rlimit few{48, 48};
+  char byte = 'c';
+  if (::setrlimit(RLIMIT_NOFILE, &few) != 0 || ::write(called_fd, &byte, 1) != 1) return false;
+  std::vector<UniqueFd> taken;
+  for (UniqueFd fd(::dup(0)); fd.valid(); fd = UniqueFd(::dup(0))) taken.push_back(std::move(fd));
+  if (::read(go_fd, &byte, 1) != 1) return false;
+  (void)lines.take_departed();
+  (void)lines.take_departed();
+  if (is_readable(lines.fd())) return false;  // its owner would not sleep any more
+  taken.clear();
+  return departed_within(lines, 10'000) == Slots{kOurs};  // the last caller is taken after all
+}
+
+TEST(Lifelines, ACallerForWhomThereIsNoDescriptorDoesNotKeepUsAwake) {
+  int called[2], go[2];
+  ASSERT_EQ(::pipe(called), 0);
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(goes_on_without_descriptors(called[1], go[0]) ? 0 : 1);
+  char byte = 0;
+  ASSERT_EQ(::read(called[0], &byte, 1), 1);
+  UniqueFd first = call(kOther), second = call(kOther), third = call(kOther);
+  say(third, kOurs);
+  third.reset();
+  EXPECT_EQ(::write(go[1], &byte, 1), 1);
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  for (const int fd : {called[0], called[1], go[0], go[1]}) ::close(fd);
+}
+
+TEST(Lifelines, CallersOfOtherUsersAreHungUpOn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  Lifelines ours(kOurs);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::setresuid(4321, 4321, 4321) != 0) ::_exit(2);
+    const UniqueFd line = call(kOurs);
+    const uint8_t slot = kOther;
+    (void)!::send(line.get(), &slot, 1, MSG_NOSIGNAL);
+    (void)!::write(ready[1], &slot, 1);
+    pollfd p{line.get(), POLLRDHUP, 0};
+    ::_exit(::poll(&p, 1, 10'000) == 1 ? 0 : 1);
+  }
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(ours.take_departed(), Slots{});
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Calls between processes, and the rounds over their links.
 #include "datapath/shm/shm_datapath.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -17,7 +16,6 @@
 namespace verbena::datapath {
 namespace {
 
-constexpr int kBacklog = 256;
 constexpr size_t kMostGreeting = 64;
 constexpr int kEventsPerRound = 64;
 constexpr Duration kPatience = milliseconds(100);
@@ -34,30 +32,23 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 }  // namespace
 
 Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
-  UniqueFd listener = open_shm_socket();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
-  if (!listener.valid() || !epoll.valid()) return Error{errno, "too many open files"};
-  const UnixAddress name = shm_address(slot);
-  if (::bind(listener.get(), name.get(), name.bytes) != 0 ||
-      ::listen(listener.get(), kBacklog) != 0) {
-    return Error{errno, "cannot listen for processes of this host"};
-  }
-  std::unique_ptr<ShmDatapath> shm(new ShmDatapath(
+  if (!epoll.valid()) return Error{errno, "too many open files"};
+  UnixListener listener(shm_address(slot), epoll.get());
+  if (!listener.valid()) return Error{errno, "cannot listen for processes of this host"};
+  return std::unique_ptr<ShmDatapath>(new ShmDatapath(
       slot, interface_index, exposure.ok() ? std::move(exposure.value()) : OwnExposure(),
       std::move(listener), std::move(epoll)));
-  if (!shm->watch(shm->listener_.get())) return Error{errno, "cannot watch a socket"};
-  return shm;
 }
 
 ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
-                         UniqueFd listener, UniqueFd epoll)
+                         UnixListener listener, UniqueFd epoll)
     : slot_(slot),
       interface_index_(interface_index),
       exposure_(std::move(exposure)),
-      listener_(std::move(listener)),
-      spare_(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0)),
-      epoll_(std::move(epoll)) {
+      epoll_(std::move(epoll)),
+      listener_(std::move(listener)) {
   greeting_.reserve(kMostGreeting);
 }
 
@@ -123,13 +114,13 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
 }
 
 void ShmDatapath::answer_calls() {
-  for (int i = 0; i < kEventsPerRound; ++i) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) {
-      if ((errno == EMFILE || errno == ENFILE) && spare_.valid()) hang_up_on_caller();
-      return;
-    }
-    if (!peer_is_own_user(socket.get()) || !watch(socket.get())) {
+  for (int i = 0; i < UnixListener::kCallersPerTurn; ++i) {
+    UniqueFd socket;
+    const UnixListener::Caller caller = listener_.next(socket);
+    if (caller == UnixListener::Caller::Nobody) return;
+    // A link takes more descriptors than the caller's.
+    if (caller == UnixListener::Caller::Stranger || !listener_.has_spare() ||
+        !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
     }
@@ -143,15 +134,6 @@ void ShmDatapath::answer_calls() {
     const int fd = greeting_.back().get();
     if (!try_allocating([&] { read_hello(fd); })) ++counters_.links_refused;
   }
-}
-
-// One that stays in the queue would wake us again and again.
-void ShmDatapath::hang_up_on_caller() {
-  spare_.reset();
-  UniqueFd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (refused.valid()) ++counters_.links_refused;
-  refused.reset();
-  spare_ = UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0));
 }
 
 // Of one that called us. True if it is one.
@@ -332,7 +314,7 @@ void ShmDatapath::attend() {
 }
 
 void ShmDatapath::attend(int fd) {
-  if (fd == listener_.get() || read_hello(fd)) return;
+  if (fd == listener_.fd() || read_hello(fd)) return;
   const auto call =
       std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
   if (call != calls_.end()) return read_answer(static_cast<size_t>(call - calls_.begin()));

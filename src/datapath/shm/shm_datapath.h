@@ -19,6 +19,7 @@
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
 #include "datapath/shm/visitor_thread.h"
+#include "datapath/unix_listener.h"
 
 namespace verbena::datapath {
 
@@ -103,13 +104,12 @@ class ShmDatapath {
   };
   enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken, Denied };
 
-  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure, UniqueFd listener,
+  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure, UnixListener listener,
               UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
   void attend(int fd);
   void answer_calls();
-  void hang_up_on_caller();
   bool read_hello(int fd);
   void accept_hello(UniqueFd socket, uint8_t slot, const Descriptors& descriptors);
   void read_answer(size_t call);
@@ -130,9 +130,8 @@ class ShmDatapath {
   ShmCounters counters_;
   OwnExposure exposure_;
   bool permitted_peers_ = false;
-  UniqueFd listener_;
-  UniqueFd spare_;                  // to be let go of when a caller needs one
-  UniqueFd epoll_;                  // of all sockets
+  UniqueFd epoll_;  // of all sockets
+  UnixListener listener_;
   std::vector<UniqueFd> greeting_;  // have called us and said nothing yet
   std::vector<Call> calls_;
   std::vector<std::unique_ptr<Link>> links_;

@@ -61,8 +61,8 @@ bool is_halted(std::string_view stat) {
          std::string_view("TtZXx").find(stat[name_end + 2]) != std::string_view::npos;
 }
 
-// Where a frozen thread waits, by the freezer of cgroup v2 (which compilers put into get_signal) and
-// of v1. Both are on the way back to the program.
+// Where a frozen thread waits, by the freezer of cgroup v2 (which compilers put into get_signal)
+// and of v1. Both are on the way back to the program.
 bool is_frozen(std::string_view wchan) {
   return wchan.starts_with("do_freezer_trap") || wchan.starts_with("get_signal") ||
          wchan.starts_with("__refrigerator");

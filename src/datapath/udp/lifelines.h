@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "datapath/udp/unique_fd.h"
+#include "datapath/unix_listener.h"
 
 namespace verbena::datapath {
 
@@ -26,18 +27,27 @@ class Lifelines {
   std::vector<uint8_t> take_departed();
 
  private:
+  enum class CalledBy : uint8_t { Us, Peer };
   struct Line {
     UniqueFd socket;
+    CalledBy called_by;
     uint8_t slot = 0;  // 0: whoever called has not said it yet
   };
+  using Lines = std::map<int, Line>;  // by descriptor
+  // Callers that have not said their slot. Most have when they are taken.
+  static constexpr size_t kMostSilent = 64;
 
-  void add(UniqueFd socket, uint8_t slot);
-  void accept_callers();
+  Lines::iterator add(UniqueFd socket, CalledBy called_by, uint8_t slot);
+  void accept_callers(std::vector<uint8_t>& departed);
+  void make_room_for_silent();
+  void read(Lines::iterator line, std::vector<uint8_t>& departed);
+  bool is_double(const Line& line, uint8_t slot, std::vector<uint8_t>& departed);
+  void end(Lines::iterator line, std::vector<uint8_t>& departed);
 
   const uint8_t slot_;
   UniqueFd epoll_;
-  UniqueFd listener_;
-  std::map<int, Line> lines_;  // by descriptor
+  UnixListener listener_;
+  Lines lines_;
 };
 
 }  // namespace verbena::datapath
