@@ -38,6 +38,8 @@ Status DatagramEndpoint::build(rdma_event_channel* channel, const Sizes& sizes) 
   SocketAddress device_of = local();
   device_of.set_port(0);
   if (rdma_bind_addr(id_, device_of.get()) != 0) return Error{errno};
+  // Binding to a loopback address finds no device; resolving it does.
+  if (!id_->verbs && rdma_resolve_addr(id_, nullptr, device_of.get(), 0) != 0) return Error{errno};
   if (!id_->verbs) return Error{ENODEV};
 
   Sizes possible = sizes;

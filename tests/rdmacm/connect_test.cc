@@ -114,7 +114,7 @@ TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
   rdma_cm_id* id = event->id;
   EXPECT_EQ(id->context, &mark);
   EXPECT_EQ(id->channel, pair.server_channel.get());
-  EXPECT_EQ(id->verbs, pair.listener->verbs);
+  EXPECT_EQ(id->verbs, pair.client->verbs);
   EXPECT_NE(id->pd, nullptr);
   EXPECT_EQ(id->port_num, 1);
   EXPECT_EQ(id->ps, RDMA_PS_TCP);

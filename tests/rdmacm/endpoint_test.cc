@@ -145,7 +145,8 @@ TEST_F(Endpoints, AQueuePairThatCannotBeMadeRefusesTheRequest) {
 }
 
 TEST_F(Endpoints, OnAProtectionDomainOfTheProgram) {
-  ibv_pd* pd = ibv_alloc_pd(listener_->verbs);
+  const EndpointPtr on_device = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
+  ibv_pd* pd = ibv_alloc_pd(on_device->verbs);
   ASSERT_NE(pd, nullptr);
   {
     ibv_qp_init_attr attr = qp_attributes();
@@ -172,7 +173,8 @@ TEST_F(Endpoints, CompletionQueuesAreTheIdentifiersOwn) {
 }
 
 TEST_F(Endpoints, OrTheProgramsOwn) {
-  ibv_cq* cq = ibv_create_cq(listener_->verbs, 16, nullptr, nullptr, 0);
+  const EndpointPtr on_device = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
+  ibv_cq* cq = ibv_create_cq(on_device->verbs, 16, nullptr, nullptr, 0);
   {
     ibv_qp_init_attr attr = qp_attributes();
     attr.send_cq = attr.recv_cq = cq;

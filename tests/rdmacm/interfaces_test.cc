@@ -67,6 +67,17 @@ RUN_IN_NAMESPACE(AnAddressTakesOneDevice) {
   EXPECT_EQ(slots_taken(), 3);
 }
 
+RUN_IN_NAMESPACE(BindingToAnAddressFindsItsDevice) {
+  const ChannelPtr channel = make_channel();
+  const IdPtr id = make_id(channel.get());
+  Address at = ip("10.5.0.1");
+  ASSERT_EQ(rdma_bind_addr(id.get(), at.get()), 0) << strerror(errno);
+  ASSERT_NE(id->verbs, nullptr);
+  EXPECT_STREQ(ibv_get_device_name(id->verbs->device), "verbena_left");
+  EXPECT_NE(id->pd, nullptr);
+  EXPECT_EQ(id->port_num, 1);
+}
+
 RUN_IN_NAMESPACE(WithoutSlotsDevicesAreBusyAndNotAbsent) {
   take_all_slots();
   const ChannelPtr channel = make_channel();
@@ -119,6 +130,16 @@ RUN_IN_NAMESPACE(AWildcardListensOnInterfacesThatComeLater) {
   run("ip link add new type veth peer name other; ip link set other up; ip link set new up; "
       "ip addr add 10.7.0.1/24 dev new");
   EXPECT_TRUE(within_ms(20'000, [&] { return reaches(channel.get(), "10.7.0.1", port); }));
+}
+
+RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachedThroughLoopbackAlone) {
+  const ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
+  const uint16_t port = source_port(listener.get());
+  EXPECT_EQ(listener->verbs, nullptr);
+  EXPECT_EQ(slots_taken(), 1);
+  EXPECT_TRUE(reaches(channel.get(), "127.0.0.1", port));
+  EXPECT_FALSE(reaches(channel.get(), "10.5.0.1", port));
 }
 
 RUN_IN_NAMESPACE(AWildcardLetsGoOfThoseThatVanish) {

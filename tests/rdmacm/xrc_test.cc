@@ -26,18 +26,21 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
   ibv_qp_init_attr none{};
   rdma_cm_id* listener = xrc_endpoint(0, RAI_PASSIVE, IBV_QPT_XRC_RECV, &none);
   ASSERT_NE(listener, nullptr);
+  // The listener is on loopback and has no device: the queue is another identifier's.
+  rdma_cm_id* owner = xrc_endpoint(source_port(listener), 0, IBV_QPT_XRC_RECV, nullptr);
+  ASSERT_NE(owner, nullptr);
   ibv_srq_init_attr srq{};
   srq.attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 0};
-  ASSERT_EQ(rdma_create_srq(listener, nullptr, &srq), 0) << strerror(errno);
+  ASSERT_EQ(rdma_create_srq(owner, nullptr, &srq), 0) << strerror(errno);
   uint32_t number = 0;
-  ASSERT_EQ(ibv_get_srq_num(listener->srq, &number), 0);
+  ASSERT_EQ(ibv_get_srq_num(owner->srq, &number), 0);
   ASSERT_EQ(rdma_listen(listener, 1), 0);
   const uint16_t port = source_port(listener);
 
   std::thread server([&] {
     char word[16] = "";
-    ibv_mr* mr = rdma_reg_msgs(listener, word, sizeof word);
-    ASSERT_EQ(rdma_post_recv(listener, nullptr, word, sizeof word, mr), 0);
+    ibv_mr* mr = rdma_reg_msgs(owner, word, sizeof word);
+    ASSERT_EQ(rdma_post_recv(owner, nullptr, word, sizeof word, mr), 0);
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_get_request(listener, &id), 0) << strerror(errno);
     EXPECT_EQ(id->qp_type, IBV_QPT_XRC_RECV);
@@ -48,7 +51,7 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
     param.responder_resources = param.initiator_depth = 2;
     ASSERT_EQ(rdma_accept(id, &param), 0) << strerror(errno);
     ibv_wc wc{};
-    ASSERT_EQ(rdma_get_recv_comp(listener, &wc), 1);
+    ASSERT_EQ(rdma_get_recv_comp(owner, &wc), 1);
     EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
     EXPECT_STREQ(word, "by XRC");
     EXPECT_EQ(rdma_disconnect(id), 0);
@@ -83,6 +86,7 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
   EXPECT_EQ(rdma_disconnect(client), 0);
   server.join();
   rdma_destroy_ep(client);
+  rdma_destroy_ep(owner);
   rdma_destroy_ep(listener);
 }
 

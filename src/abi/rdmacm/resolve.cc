@@ -43,15 +43,17 @@ void say_no_device(const IpAddress& address) {
                text);
 }
 
-// The device that has this address.
+Result<Library::Local> device_of(Library& library, const IpAddress& address) {
+  auto local = library.find(address.gid, address.scope);
+  if (local.ok() || local.error().code != ENODEV) return local;
+  if (!is_local(address)) return Error{EADDRNOTAVAIL, "not an address of this host"};
+  say_no_device(address);
+  return local;
+}
+
 Status attach_by_address(Id& id, const IpAddress& address) {
-  auto local = id.library->find(address.gid, address.scope);
-  if (!local.ok()) {
-    if (local.error().code != ENODEV) return local.error();
-    if (!is_local(address)) return Error{EADDRNOTAVAIL, "not an address of this host"};
-    say_no_device(address);
-    return local.error();
-  }
+  auto local = device_of(*id.library, address);
+  if (!local.ok()) return local.error();
   const Status attached = id.attach(local.value().device);
   if (attached.ok()) id.gid_index = local.value().gid_index;
   return attached;
@@ -62,9 +64,8 @@ bool is_loopback(const wire::Gid& gid) {
                        : gid == IpAddress::loopback_of(AF_INET6).gid;
 }
 
-// To the kernel's rdma_cm a loopback address is the first device's. Where lo is a device it is
-// simply that; where it is not, because others were named, the kernel's way it is: libfabric looks
-// for its devices by binding to 127.0.0.1.
+// Connections to a loopback address use the device of lo. If lo is no device, because others were
+// named, they use the first device, as the kernel's rdma_cm does.
 IpAddress stand_in_for(Library& library, const IpAddress& address) {
   if (!is_loopback(address.gid) || library.find(address.gid, 0).ok()) return address;
   for (const LocalAddress& local : local_addresses()) {
@@ -108,7 +109,7 @@ Status bind_source(Id& id, sa_family_t family) {
 // Where packets to the destination leave. The kernel need not be asked about a group when the
 // program chose the interface.
 Result<IpAddress> choose_source(const Id& id, const IpAddress& to) {
-  if (id.device == nullptr) return route_to(to, std::nullopt);
+  if (id.source.is_any()) return route_to(to, std::nullopt);
   if (to.is_multicast()) return id.source;
   return route_to(to, id.source);
 }
@@ -137,7 +138,19 @@ Status start_listening(Id& id, uint32_t backlog) {
   parameters.backlog = backlog;
   if (id.source.is_any()) return id.library->listen_everywhere(id);
   parameters.address = id.source.gid;
-  return listen_on(id, *id.device);
+  auto local = device_of(*id.library, id.source);
+  return local.ok() ? listen_on(id, *local.value().device) : Status{local.error()};
+}
+
+// Does not attach the device to which a loopback address leads, because the kernel's rdma_cm treats
+// such an address like the wildcard: id->verbs stays null until a connection comes. libfabric binds
+// to 127.0.0.1 and takes a device that it finds there for the only one that is wanted. The device
+// is opened nevertheless: see below.
+Status find_device(Id& id, const IpAddress& address, bool loopback) {
+  if (address.is_any()) return id.library->open_devices();
+  if (!loopback) return attach_by_address(id, address);
+  auto local = device_of(*id.library, address);
+  return local.ok() ? Status{} : Status{local.error()};
 }
 
 }  // namespace
@@ -147,9 +160,9 @@ Status bind_address(Id& id, const IpAddress& wanted) {
   const IpAddress address = stand_in_for(*id.library, wanted);
   if (address.gid.is_link_local() && address.scope == 0) return kNoScope;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
-  // A wildcard needs them when it listens. Opened now, since programs (qperf) tell their peer the
-  // port before they listen on it.
-  Status status = address.is_any() ? id.library->open_devices() : attach_by_address(id, address);
+  // Devices are opened before the port is taken, since programs (qperf) tell their peer the port
+  // before they listen on it.
+  Status status = find_device(id, address, is_loopback(wanted.gid));
   if (status.ok()) status = take_port(id, address);
   if (!status.ok()) {
     id.detach();
