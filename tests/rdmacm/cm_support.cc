@@ -125,7 +125,7 @@ ibv_qp_state state_of(ibv_qp* qp) {
   return attr.qp_state;
 }
 
-rdma_conn_param connect_parameters(const std::string& private_data) {
+rdma_conn_param connect_parameters(std::string_view private_data) {
   rdma_conn_param param{};
   param.private_data = private_data.data();
   param.private_data_len = static_cast<uint8_t>(private_data.size());

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace verbena::test {
@@ -74,7 +75,7 @@ std::string data_of(const rdma_ud_param& param);
 
 ibv_qp_init_attr qp_attributes(ibv_qp_type type = IBV_QPT_RC);
 ibv_qp_state state_of(ibv_qp* qp);
-rdma_conn_param connect_parameters(const std::string& private_data = {});
+rdma_conn_param connect_parameters(std::string_view private_data = "");
 
 // Bound and listening; the port is source_port(listener).
 IdPtr listen_on(rdma_event_channel* channel, const std::string& address,

@@ -233,38 +233,10 @@ int complete(Id& id) {
   return -1;
 }
 
-}  // namespace verbena::rdmacm
+namespace {
 
-using namespace verbena;
-using namespace verbena::rdmacm;
-
-extern "C" {
-
-VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
-  if (channel == nullptr || event == nullptr) {
-    errno = EINVAL;
-    return -1;
-  }
-  Event* taken = nullptr;
-  if (wait_for_event(*from(channel), &taken) != 0) return -1;
-  runtime::log(runtime::LogLevel::Debug, "rdma_cm: %s%s%s", rdma_event_str(taken->event),
-               taken->status != 0 ? ", status " : "",
-               taken->status != 0 ? std::to_string(taken->status).c_str() : "");
-  *event = taken;
-  return 0;
-}
-
-VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
-  if (event == nullptr) {
-    errno = EINVAL;
-    return -1;
-  }
-  const std::unique_ptr<Event> ours(from(event));
-  if (!is_dead(*ours->owner)) acknowledge(*ours);
-  return 0;
-}
-
-VERBENA_EXPORT const char* rdma_event_str(rdma_cm_event_type event) {
+// By number: <rdma/rdma_cma.h> may be older than the event, and then has no enumerator for it.
+const char* event_name(unsigned number) {
   static constexpr const char* kNames[] = {"RDMA_CM_EVENT_ADDR_RESOLVED",
                                            "RDMA_CM_EVENT_ADDR_ERROR",
                                            "RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -284,8 +256,44 @@ VERBENA_EXPORT const char* rdma_event_str(rdma_cm_event_type event) {
                                            "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
                                            "RDMA_CM_EVENT_ADDRINFO_ERROR",
                                            "RDMA_CM_EVENT_USER"};
-  const unsigned number = verbena::abi::number_of(event);
   return number < std::size(kNames) ? kNames[number] : "UNKNOWN EVENT";
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm
+
+using namespace verbena;
+using namespace verbena::rdmacm;
+
+extern "C" {
+
+VERBENA_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
+  if (channel == nullptr || event == nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
+  Event* taken = nullptr;
+  if (wait_for_event(*from(channel), &taken) != 0) return -1;
+  runtime::log(runtime::LogLevel::Debug, "rdma_cm: %s%s%s",
+               event_name(verbena::abi::number_of(taken->event)),
+               taken->status != 0 ? ", status " : "",
+               taken->status != 0 ? std::to_string(taken->status).c_str() : "");
+  *event = taken;
+  return 0;
+}
+
+VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
+  if (event == nullptr) {
+    errno = EINVAL;
+    return -1;
+  }
+  const std::unique_ptr<Event> ours(from(event));
+  if (!is_dead(*ours->owner)) acknowledge(*ours);
+  return 0;
+}
+
+VERBENA_EXPORT const char* rdma_event_str(rdma_cm_event_type event) {
+  return event_name(verbena::abi::number_of(event));
 }
 
 }  // extern "C"
