@@ -9,7 +9,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "${VERBENA_BUILD:-$root/build}" && pwd)
-tool=$build/verbena
+tool=${VERBENA_TOOL:-$build/verbena}
 script=${0##*/}
 
 skip() {
