@@ -39,9 +39,8 @@ uint64_t wall_clock_ns() {
 void log_slot_holders() {
   const std::string holders = datapath::describe(datapath::held_slots());
   log(LogLevel::Error,
-      "process slots are held by %s. End some of these programs, or use a network namespace of "
-      "your "
-      "own (unshare -n)",
+      "process slots are held by %s. End some of these programs, or use a network namespace "
+      "of your own (unshare -n)",
       holders.empty() ? "processes that the kernel does not name" : holders.c_str());
 }
 
@@ -60,11 +59,8 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   } unlock;
   if (auto nic = find_nic(device.interface_index)) return nic;
   std::shared_ptr<Nic> nic(new Nic(device), [](Nic* dying) {
-    if (dying->dead()) {
-      delete dying;
-      return;
-    }
-    dying->stop();   // a visitor may take its time, and others want to open and fork meanwhile
+    // A visitor may take its time, and others want to open and fork meanwhile.
+    if (!dying->dead()) dying->stop();
     lock_process();  // until its sockets are closed: the child of a fork would keep them
     unregister_nic(dying);
     delete dying;
@@ -196,7 +192,8 @@ void Nic::stop() {
   {
     const Guard guard(*this);
     local_->shared_memory().withdraw();
-    visits = local_->shared_memory().revoke_visits(datapath::kAllMemory);
+    visits = room_for_visits(guard);
+    local_->shared_memory().revoke_visits(datapath::kAllMemory, visits);
   }
   await_end_of(std::move(visits));
 }
@@ -255,6 +252,7 @@ Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
 
 Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   Guard guard(*this);
+  visits = room_for_visits(guard);
   if (!engine_->groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
   }
@@ -272,7 +270,7 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   const wire::Qpn peer = qp->attributes().dest_qpn;
   answer_what_came();
   engine_->destroy_qp(qp, clock_.now());
-  visits = revoke_visits_through(qpn, peer);
+  revoke_visits_through(qpn, peer, visits);
   if (has_path && datapath_ != nullptr) datapath_->close_path(path);
   return {};
 }
@@ -430,6 +428,7 @@ void Nic::await_settled() {
 
 Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits) {
   Guard guard(*this);
+  visits = room_for_visits(guard);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
   const bool had_path = qp.window() != nullptr;
@@ -461,7 +460,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   if (ends) answer_what_came();
   const wire::Qpn peer_before = qp.attributes().dest_qpn;
   engine_->modify_qp(qp, attr, mask, clock_.now());
-  visits = revoke_visits_through(qp.qpn(), peer_before);
+  revoke_visits_through(qp.qpn(), peer_before, visits);
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);
   transmit(clock_.now());

@@ -25,8 +25,9 @@ struct OpenNic {
 
 struct Process {
   std::mutex mutex;  // guards opening and closing; held across a fork
+  // In the child of a fork the parent's Nics stay here, dead: calls without traffic work on them,
+  // so their locks must be held across the child's own forks too.
   std::vector<OpenNic> nics;
-  // In the child of a fork the parent's Nics are kept, dead, so that calls on them fail cleanly.
 };
 
 void install_fork_handlers();
@@ -63,10 +64,9 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   for (const OpenNic& open : process().nics) {
-    open.nic->abandon_in_child();
+    if (!open.nic->dead()) open.nic->abandon_in_child();
     open.nic->unlock_after_fork();
   }
-  process().nics.clear();
   process().mutex.unlock();
 }
 
@@ -83,7 +83,7 @@ std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
   for (const OpenNic& open : process().nics) {
     if (open.interface_index != interface_index) continue;
     // Not even held for a moment: its deleter, were we the last, would want the lock that we hold.
-    if (open.nic->removed()) continue;
+    if (open.nic->removed() || open.nic->dead()) continue;
     if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is just closing it
   }
   return nullptr;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "tests/abi/loopback_support.h"
 
@@ -196,6 +197,40 @@ TEST_F(Fork, ChildRegistersMemoryOnTheInheritedContext) {
     return 0;
   });
   EXPECT_EQ(status, 0) << "the step at which the child stopped";
+}
+
+// The child's threads may hold a lock of the inherited device at the moment of the second fork.
+TEST_F(Fork, GrandchildRegistersMemoryWhileTheChildsThreadsDo) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer allows no threads in the child of a fork";
+#endif
+  const int status = in_child([&] {
+    const auto register_once = [&] {
+      const MrPtr mr(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
+      return mr != nullptr;
+    };
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&] {
+        while (!stop) register_once();
+      });
+    }
+    int failed = 0;
+    for (int i = 0; i < 50 && failed == 0; ++i) {
+      const pid_t grandchild = fork();
+      if (grandchild == 0) {
+        alarm(20);
+        _exit(register_once() ? 0 : 1);
+      }
+      int how = -1;
+      if (grandchild < 0 || waitpid(grandchild, &how, 0) != grandchild || how != 0) failed = 1;
+    }
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    return failed;
+  });
+  EXPECT_EQ(status, 0) << "a grandchild hung or failed";
 }
 
 // Keys of the child must not appear where the parent's peers look memory up.
