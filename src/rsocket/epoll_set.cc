@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <unordered_map>
+#include <utility>
 
 #include "rsocket/poll.h"
 
@@ -37,7 +38,9 @@ Result<int> EpollSet::create(int flags) {
   if (fd < 0) return Error{errno};
   auto set = std::make_shared<EpollSet>(fd);
   const std::lock_guard lock(sets->mutex);
-  sets->by_number[fd] = std::move(set);
+  std::shared_ptr<EpollSet>& place = sets->by_number[fd];
+  if (place != nullptr) place->disown_descriptor();  // the program closed it by close()
+  place = std::move(set);
   return fd;
 }
 
@@ -65,7 +68,14 @@ bool EpollSet::close(int number) {
 // the program may still know.
 void EpollSet::forget_in_child() { sets = new Sets; }
 
-EpollSet::~EpollSet() { ::close(fd_); }
+EpollSet::~EpollSet() {
+  if (owns_descriptor_) ::close(fd_);
+}
+
+void EpollSet::disown_descriptor() {
+  const std::lock_guard lock(mutex_);
+  owns_descriptor_ = false;
+}
 
 std::vector<EpollSet::Member>::iterator EpollSet::position_of(int descriptor) {
   return std::ranges::find(members_, descriptor, &Member::descriptor);
@@ -139,24 +149,46 @@ void EpollSet::remove_closed(const std::vector<pollfd>& entries) {
   }
 }
 
+// A wait that is counted, and no longer counted however its scope is left.
+class EpollSet::Wait {
+ public:
+  explicit Wait(EpollSet& set) : set_(set), seen_(set.begin_wait()) {}
+  ~Wait() { end(); }
+  Wait(const Wait&) = delete;
+  Wait& operator=(const Wait&) = delete;
+
+  const std::vector<Member>& members() const { return seen_.members; }
+  // False: the set is closed.
+  bool end() {
+    if (!std::exchange(ended_, true)) open_ = set_.end_wait(seen_);
+    return open_;
+  }
+
+ private:
+  EpollSet& set_;
+  const Snapshot seen_;
+  bool ended_ = false;
+  bool open_ = false;
+};
+
 Result<int> EpollSet::wait(epoll_event* events, int room, Instant deadline) {
   if (room <= 0) return Error{EINVAL};
   if (events == nullptr) return Error{EFAULT};
   std::vector<pollfd> entries;
   for (;;) {
-    const Snapshot now = begin_wait();
+    Wait now(*this);
     entries.assign(1, {fd_, POLLIN, 0});
-    for (const Member& member : now.members) {
+    for (const Member& member : now.members()) {
       entries.push_back(
           {member.descriptor, static_cast<short>(member.event.events & kPollEvents), 0});
     }
     auto ready = poll_all(entries.data(), entries.size(), deadline);
-    if (!end_wait(now)) return Error{EBADF};
+    if (!now.end()) return Error{EBADF};
     if (!ready.ok() || ready.value() == 0) return ready;
     int told = 0;
     for (size_t i = 1; i < entries.size() && told < room; ++i) {
       const auto seen = static_cast<uint32_t>(entries[i].revents & ~POLLNVAL);
-      if (seen != 0) events[told++] = {seen, now.members[i - 1].event.data};
+      if (seen != 0) events[told++] = {seen, now.members()[i - 1].event.data};
     }
     remove_closed(entries);
     if (told > 0) return told;

@@ -48,8 +48,10 @@ class EpollSet {
   std::vector<Member>::iterator position_of(int descriptor);
   Status change(int operation, int descriptor, const epoll_event* event);
   void tell_waits();
+  class Wait;
   Snapshot begin_wait();
   bool end_wait(const Snapshot& seen);
+  void disown_descriptor();
   void remove_closed(const std::vector<pollfd>& entries);
 
   // A semaphore: for each wait under way and each change, one.
@@ -60,6 +62,7 @@ class EpollSet {
   uint64_t waits_ = 0;    // under way
   size_t turn_ = 0;       // whose turn it is to be told first, where there is no room for all
   bool closed_ = false;
+  bool owns_descriptor_ = true;  // false: the program closed it, and the number is another set's
 };
 
 }  // namespace verbena::rsocket

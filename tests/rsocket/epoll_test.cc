@@ -1,5 +1,6 @@
 // repoll_*: rsockets and ordinary descriptors in one set.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -87,6 +88,17 @@ TEST_F(Epoll, ForgetsWhatWasClosed) {
     EXPECT_EQ(errno, EEXIST);
   }
   EXPECT_EQ(wait(0), 0);
+}
+
+TEST_F(Epoll, ASetThatWasClosedByCloseLeavesItsNumberToTheNext) {
+  const auto create = symbol<int(int)>("repoll_create");
+  const int first = create(0);
+  ASSERT_GE(first, 0);
+  ASSERT_EQ(close(first), 0);
+  const int second = create(0);
+  EXPECT_EQ(second, first);
+  EXPECT_NE(fcntl(second, F_GETFD), -1) << "the first set closed the descriptor of the second";
+  EXPECT_EQ(rclose(second), 0);
 }
 
 TEST_F(Epoll, RefusesWhatEpollRefuses) {
