@@ -29,35 +29,49 @@ bool kernel_is_at_stand_in() noexcept {
   return ::syscall(SYS_getcwd, path, sizeof path) > 0 && std::strcmp(path, kStandIn) == 0;
 }
 
-const std::string* inherited() noexcept {
+// A directory of the tree that was entered. A child made by vfork() shares our memory: what it
+// enters is its own, and its parent stays where it was.
+struct Entered {
+  pid_t process;
+  std::string path;
+  const Entered* before;
+};
+
+const Entered* inherited() noexcept {
   const char* const said = std::getenv("PWD");
   if (said == nullptr || *said != '/' || !may_be_shown(said) || !kernel_is_at_stand_in())
     return nullptr;
   const auto node = shown_at(AT_FDCWD, said, LastLink::Follow);
   if (!node || node->kind != Node::Kind::Directory) return nullptr;
-  return new std::string(node->path);
+  return new Entered{::getpid(), node->path, nullptr};
 }
 
-// Replaced paths are not freed: another thread may be reading one.
-std::atomic<const std::string*> current{inherited()};
+// The newest. Earlier ones are not freed: another thread may be reading one.
+std::atomic<const Entered*> entered{inherited()};
+
+// The newest that this process entered; in the child of a fork that entered none, its parent's.
+const Entered* own_entered() noexcept {
+  const Entered* const newest = entered.load();
+  const pid_t self = ::getpid();
+  for (const Entered* e = newest; e != nullptr; e = e->before) {
+    if (e->process == self) return e;
+  }
+  return newest;
+}
 
 int enter(const std::string& path) noexcept {
   try {
-    const auto* const entered = new std::string(path);
+    auto* const next = new Entered{::getpid(), path, entered.load()};
     if (NEXT(chdir)(kStandIn) == 0) {
-      current.store(entered);
+      while (!entered.compare_exchange_weak(next->before, next)) {
+      }
       return 0;
     }
-    delete entered;
+    delete next;
   } catch (...) {
     errno = ENOMEM;
   }
   return -1;
-}
-
-int left(int status) noexcept {
-  if (status == 0) current.store(nullptr);
-  return status;
 }
 
 char* copy(const std::string& path, char* to, size_t size) noexcept {
@@ -77,13 +91,13 @@ char* copy(const std::string& path, char* to, size_t size) noexcept {
 
 }  // namespace
 
-bool in_shown_directory() noexcept { return current.load(std::memory_order_relaxed) != nullptr; }
+bool in_shown_directory() noexcept { return entered.load(std::memory_order_relaxed) != nullptr; }
 
-// The kernel is asked too: a program may change its working directory by system call.
+// The kernel is asked whether the process is still there.
 std::optional<std::string> shown_working_directory() {
-  const std::string* const path = current.load();
-  if (path == nullptr || !kernel_is_at_stand_in()) return std::nullopt;
-  return *path;
+  const Entered* const last = own_entered();
+  if (last == nullptr || !kernel_is_at_stand_in()) return std::nullopt;
+  return last->path;
 }
 
 }  // namespace verbena::view
@@ -92,8 +106,8 @@ using namespace verbena::view;
 
 VERBENA_SHOWN int chdir(const char* path) noexcept {
   const auto node = shown_at(AT_FDCWD, path, LastLink::Follow);
-  if (!node) return left(NEXT(chdir)(path));
-  if (node->kind == Node::Kind::Elsewhere) return left(NEXT(chdir)(node->path.c_str()));
+  if (!node) return NEXT(chdir)(path);
+  if (node->kind == Node::Kind::Elsewhere) return NEXT(chdir)(node->path.c_str());
   if (node->kind == Node::Kind::Directory) return enter(node->path);
   errno = node->kind == Node::Kind::None ? ENOENT : ENOTDIR;
   return -1;
@@ -101,7 +115,7 @@ VERBENA_SHOWN int chdir(const char* path) noexcept {
 
 VERBENA_SHOWN int fchdir(int fd) noexcept {
   const auto path = directory_of(fd);
-  return path ? enter(*path) : left(NEXT(fchdir)(fd));
+  return path ? enter(*path) : NEXT(fchdir)(fd);
 }
 
 VERBENA_SHOWN char* getcwd(char* to, size_t size) noexcept {

@@ -49,7 +49,7 @@ done
 note "ok ibstatus, working directories"
 
 see python3 - $device <<'PYTHON' || fail "python sees something else"
-import ctypes, os, sys
+import ctypes, os, subprocess, sys
 device = sys.argv[1]
 files = [os.path.join(where, name) for where, _, names in os.walk(device + "/") for name in names]
 assert len(files) > 400, len(files)
@@ -96,6 +96,10 @@ os.chdir("/usr")
 assert os.getcwd() == "/usr" and "bin" in os.listdir(".")
 os.fchdir(here)
 assert os.getcwd() == os.path.realpath(device)
+# A child that shares our memory (vfork) changes its own working directory.
+for elsewhere in ("/", device + "/ports"):
+    assert subprocess.run(["pwd"], cwd=elsewhere, capture_output=True).returncode == 0
+    assert os.getcwd() == os.path.realpath(device), os.getcwd()
 room = ctypes.create_string_buffer(4)
 libc.getcwd.restype = ctypes.c_void_p
 assert libc.getcwd(room, 4) is None and libc.getcwd(room, 0) is None
