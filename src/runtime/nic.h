@@ -82,7 +82,9 @@ class Nic {
   // copying at that moment is still to be waited for, before the memory is anybody else's.
   using Visits = std::vector<datapath::ShmDatapath::RevokedVisit>;
   // Under the Guard under which memory was hidden.
-  Visits revoke_visits(PostingGuard& guard);
+  void revoke_visits(PostingGuard& guard, Visits& visits);
+  // Empty, with room for what revoke_visits() adds; to be made before the memory is hidden.
+  Visits room_for_visits(PostingGuard& guard);
   // Not under a Guard.
   void await_end_of(Visits visits);
   // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
@@ -202,7 +204,7 @@ class Nic {
   Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
   Status end_qp(core::QueuePair* qp, Owner* owner, Visits& visits);
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits);
-  Visits revoke_visits_through(wire::Qpn qpn, wire::Qpn peer);
+  void revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits);
   void forget_over(Visits& visits, bool observe_threads);
   void reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);

@@ -27,19 +27,24 @@ void pause_before_look(uint32_t look, Duration waited) {
 
 }  // namespace
 
-Nic::Visits Nic::revoke_visits(PostingGuard& guard) {
+Nic::Visits Nic::room_for_visits(PostingGuard& guard) {
   (void)guard;
-  if (dead() || local_ == nullptr) return {};
+  return dead() || local_ == nullptr ? Visits{} : local_->shared_memory().room_for_visits();
+}
+
+void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
+  (void)guard;
+  if (dead() || local_ == nullptr) return;
   datapath::ShmDatapath& memory = local_->shared_memory();
   const datapath::MemoryRange hidden = memory.exposure().take_hidden_memory();
-  return hidden.empty() ? Visits{} : memory.revoke_visits(hidden);
+  if (!hidden.empty()) memory.revoke_visits(hidden, visits);
 }
 
 // Under the lock. Only the peer of a queue pair reaches anything through it.
-Nic::Visits Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer) {
-  if (dead() || local_ == nullptr) return {};
+void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
+  if (dead() || local_ == nullptr) return;
   datapath::ShmDatapath& memory = local_->shared_memory();
-  return memory.exposure().take_hidden(qpn) ? memory.revoke_visits_of(peer.slot()) : Visits{};
+  if (memory.exposure().take_hidden(qpn)) memory.revoke_visits_of(peer.slot(), visits);
 }
 
 void Nic::await_end_of(Visits visits) {

@@ -162,7 +162,7 @@ class NicVisits : public testing::Test {
     {
       Nic::Guard guard(*nic_);
       EXPECT_TRUE(guard.engine().memory().remove_region(key).ok());
-      visits = nic_->revoke_visits(guard);
+      nic_->revoke_visits(guard, visits);
     }
     const bool any = !visits.empty();
     nic_->await_end_of(std::move(visits));

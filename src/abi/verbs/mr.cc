@@ -110,9 +110,10 @@ Status deregister_memory(Mr* mr) {
   runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
+    visits = context->nic->room_for_visits(guard);
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
-    visits = context->nic->revoke_visits(guard);
+    context->nic->revoke_visits(guard, visits);
   }
   context->nic->await_end_of(std::move(visits));
   if (mr->dm != nullptr) mr->dm->drop_user();
@@ -170,6 +171,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
+    visits = context->nic->room_for_visits(guard);
     core::MemoryRegistry& memory = guard.engine().memory();
     const core::RegionInfo* old = memory.region_of(mr->lkey);
     if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import of it"};
@@ -184,7 +186,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     region.backing = backing_for(known.value());
     const Status changed = memory.change_region(mr->lkey, region);
     if (!changed.ok()) return changed;
-    visits = context->nic->revoke_visits(guard);
+    context->nic->revoke_visits(guard, visits);
   }
   context->nic->await_end_of(std::move(visits));
   pd->add_user();

@@ -228,18 +228,20 @@ bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addres
   return done;
 }
 
-std::vector<ShmDatapath::RevokedVisit> ShmDatapath::revoke_visits(const MemoryRange& hidden) {
-  std::vector<RevokedVisit> visits;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const auto& link : links_) revoke_visit(*link, hidden, visits);
-  return visits;
+std::vector<ShmDatapath::RevokedVisit> ShmDatapath::room_for_visits() const {
+  std::vector<RevokedVisit> room;
+  room.reserve(links_.size());
+  return room;
 }
 
-std::vector<ShmDatapath::RevokedVisit> ShmDatapath::revoke_visits_of(uint8_t slot) {
-  std::vector<RevokedVisit> visits;
+void ShmDatapath::revoke_visits(const MemoryRange& hidden, std::vector<RevokedVisit>& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (by_slot_[slot] != nullptr) revoke_visit(*by_slot_[slot], kAllMemory, visits);
-  return visits;
+  for (const auto& link : links_) revoke_visit(*link, hidden, to);
+}
+
+void ShmDatapath::revoke_visits_of(uint8_t slot, std::vector<RevokedVisit>& to) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (by_slot_[slot] != nullptr) revoke_visit(*by_slot_[slot], kAllMemory, to);
 }
 
 void ShmDatapath::revoke_visit(Link& link, const MemoryRange& hidden,

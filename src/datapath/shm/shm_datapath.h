@@ -45,14 +45,17 @@ class ShmDatapath {
   // Does it in the peer's memory, if it can.
   bool access(Link& link, const wire::OneSided& request, const Addresses& addresses);
   // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Returns the visits that the kernel may be copying for.
+  // them or the process of a slot. Adds the visits that the kernel may be copying for.
   struct RevokedVisit {
     uint32_t link;
     uint32_t number;
     VisitorThread thread;
   };
-  std::vector<RevokedVisit> revoke_visits(const MemoryRange& hidden);
-  std::vector<RevokedVisit> revoke_visits_of(uint8_t slot);
+  void revoke_visits(const MemoryRange& hidden, std::vector<RevokedVisit>& to);
+  void revoke_visits_of(uint8_t slot, std::vector<RevokedVisit>& to);
+  // Empty, with room for all that these add. To be made before something is hidden: afterwards,
+  // exhausted memory would leave a copy that nobody waits for.
+  std::vector<RevokedVisit> room_for_visits() const;
   // It is over, or its process gone.
   bool is_over(const RevokedVisit& visit);
   // It is known that it does not copy any more. Nobody waits for it again.
