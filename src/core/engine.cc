@@ -83,7 +83,7 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
 // Room for all that so many queue pairs may put into lists while packets arrive and time passes:
 // then nobody is there who could be told that there is no memory.
 void Engine::reserve_lists(size_t qps) {
-  reserve_ahead(ready_, qps);
+  reserve_ahead(ready_, 2 * qps);  // half of it are past turns, which go at once
   reserve_ahead(deadlines_, most_deadlines(qps) + 1);
   reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
   reserve_ahead(state_.events, 4 * qps);

@@ -17,9 +17,9 @@ class PathHolds {
   void open(wire::PathId path) {
     const size_t id = index(path);
     holds_.resize(std::max(holds_.size(), id + 1));
+    idle_.reserve(holds_.capacity());  // release() does not allocate
     VERBENA_CHECK(holds_[id] == 0);
-    holds_[id] = 1;
-    idle_.reserve(holds_.size());  // release() does not allocate
+    holds_[id] = 1;  // last: without memory, nothing is held
   }
   // A path that was not opened here stays for ever, and nobody counts.
   void hold(wire::PathId path) {

@@ -192,10 +192,9 @@ void Nic::stop() {
   {
     const Guard guard(*this);
     local_->shared_memory().withdraw();
-    visits = room_for_visits(guard);
     local_->shared_memory().revoke_visits(datapath::kAllMemory, visits);
   }
-  await_end_of(std::move(visits));
+  await_end_of(visits);
 }
 
 Nic::~Nic() {
@@ -246,13 +245,12 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
 Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
   Visits visits;
   Status destroyed = end_qp(qp, owner, visits);
-  await_end_of(std::move(visits));
+  await_end_of(visits);
   return destroyed;
 }
 
 Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   Guard guard(*this);
-  visits = room_for_visits(guard);
   if (!engine_->groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
   }
@@ -326,7 +324,10 @@ Status Nic::fill_address(core::AddressHandle& handle) {
   // Which process it will be, each datagram's QPN says.
   auto path = open_path(address, source.value(), wire::Qpn());
   if (!path.ok()) return path.error();
-  engine_->state().paths.open(path.value());
+  if (!try_allocating([&] { engine_->state().paths.open(path.value()); })) {
+    datapath_->close_path(path.value());
+    return Error{ENOMEM, "out of memory"};
+  }
   handle.path = path.value();
   handle.source_gid = source.value();
   handle.mtu = port_.active_mtu;
@@ -375,7 +376,7 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   if ((mask & core::qp_attr::kAddressVector) != 0) reach_peer(qp, attr, mask);
   Visits visits;
   Status changed = change_qp(qp, attr, mask, visits);
-  await_end_of(std::move(visits));
+  await_end_of(visits);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_settled();
   return changed;
@@ -428,7 +429,6 @@ void Nic::await_settled() {
 
 Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits) {
   Guard guard(*this);
-  visits = room_for_visits(guard);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
   const bool had_path = qp.window() != nullptr;
@@ -459,7 +459,10 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
                     (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
   if (ends) answer_what_came();
   const wire::Qpn peer_before = qp.attributes().dest_qpn;
-  engine_->modify_qp(qp, attr, mask, clock_.now());
+  if (!try_allocating([&] { engine_->modify_qp(qp, attr, mask, clock_.now()); })) {
+    if (sets_address) datapath_->close_path(attr.path);
+    return Error{ENOMEM, "out of memory"};
+  }
   revoke_visits_through(qp.qpn(), peer_before, visits);
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) datapath_->close_path(old_path);

@@ -80,13 +80,11 @@ class Nic {
   // What peers were doing in our memory by themselves when something was hidden from them: memory
   // that is deregistered or changed, a queue pair that ends. It was revoked. What the kernel was
   // copying at that moment is still to be waited for, before the memory is anybody else's.
-  using Visits = std::vector<datapath::ShmDatapath::RevokedVisit>;
+  using Visits = datapath::RevokedVisits;
   // Under the Guard under which memory was hidden.
   void revoke_visits(PostingGuard& guard, Visits& visits);
-  // Empty, with room for what revoke_visits() adds; to be made before the memory is hidden.
-  Visits room_for_visits(PostingGuard& guard);
   // Not under a Guard.
-  void await_end_of(Visits visits);
+  void await_end_of(Visits& visits);
   // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
   // what was posted with it has left. Not to be dropped under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);

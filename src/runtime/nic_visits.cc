@@ -27,11 +27,6 @@ void pause_before_look(uint32_t look, Duration waited) {
 
 }  // namespace
 
-Nic::Visits Nic::room_for_visits(PostingGuard& guard) {
-  (void)guard;
-  return dead() || local_ == nullptr ? Visits{} : local_->shared_memory().room_for_visits();
-}
-
 void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
   (void)guard;
   if (dead() || local_ == nullptr) return;
@@ -47,7 +42,7 @@ void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
   if (memory.exposure().take_hidden(qpn)) memory.revoke_visits_of(peer.slot(), visits);
 }
 
-void Nic::await_end_of(Visits visits) {
+void Nic::await_end_of(Visits& visits) {
   if (visits.empty()) return;
   const NoCancel no_cancel;
   const Instant since = runtime::now();
@@ -76,7 +71,7 @@ void Nic::await_end_of(Visits visits) {
 }
 
 void Nic::forget_over(Visits& visits, bool observe_threads) {
-  std::erase_if(visits, [&](datapath::ShmDatapath::RevokedVisit& visit) {
+  visits.remove_if([&](datapath::RevokedVisit& visit) {
     const bool may_copy = !observe_threads || visit.thread.may_be_copying();
     Guard guard(*this);
     if (dead() || local_ == nullptr) return true;

@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <string>
 
+#include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
+#include "core/path_holds.h"
 #include "tests/runtime/cm_host_support.h"
+#include "tests/runtime/failing_allocator_support.h"
 #include "tests/runtime/rej_sender.h"
 
 namespace verbena::runtime {
@@ -36,6 +39,19 @@ uint32_t await(CmProcess& process, const std::string& kind, uint32_t wanted = 0)
   }
   ADD_FAILURE() << "no " << kind << " but " << event;
   return 0;
+}
+
+TEST(PathHolds, APathThatFoundNoMemoryIsNotHeld) {
+  core::PathHolds holds;
+  for (uint32_t id = 0; id < 40; ++id) {
+    const auto path = static_cast<wire::PathId>(id);
+    for (int64_t failing = 1;; ++failing) {  // each allocation of open() in turn
+      test::starve(test::Starve::Everybody, failing, 1);
+      const bool opened = try_allocating([&] { holds.open(path); });
+      test::starve(test::Starve::Nobody, 0, 0);
+      if (opened) break;
+    }
+  }
 }
 
 struct Exhaustion : testing::Test {

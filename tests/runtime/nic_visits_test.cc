@@ -165,7 +165,7 @@ class NicVisits : public testing::Test {
       nic_->revoke_visits(guard, visits);
     }
     const bool any = !visits.empty();
-    nic_->await_end_of(std::move(visits));
+    nic_->await_end_of(visits);
     return any;
   }
   void connect(core::QueuePair& qp, wire::Qpn to) {

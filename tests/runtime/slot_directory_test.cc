@@ -62,6 +62,30 @@ TEST(SlotDirectory, AnswersForItsCounters) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+// As a set-user-ID program: processes know each other by the effective user.
+TEST(SlotDirectory, ProcessesOfOneEffectiveUserAnswerEachOther) {
+  constexpr int kNotPermitted = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::getuid() == 1234 || ::seteuid(1234) != 0) ::_exit(kNotPermitted);
+    Process a;
+    const pid_t asker = ::fork();
+    if (asker == 0) {
+      for (const SlotReport& r : SlotDirectory::query_all(seconds(2))) {
+        if (r.slot == a.slot() && r.text == "answer\n") ::_exit(0);
+      }
+      ::_exit(1);
+    }
+    int status = 0;
+    while (::waitpid(asker, &status, WNOHANG) == 0) a.directory->poll(nullptr);
+    ::_exit(WEXITSTATUS(status));
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == kNotPermitted) GTEST_SKIP() << "needs root";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 TEST(SlotDirectory, IgnoresRubbish) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());

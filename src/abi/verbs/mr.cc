@@ -110,12 +110,11 @@ Status deregister_memory(Mr* mr) {
   runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
-    visits = context->nic->room_for_visits(guard);
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
     context->nic->revoke_visits(guard, visits);
   }
-  context->nic->await_end_of(std::move(visits));
+  context->nic->await_end_of(visits);
   if (mr->dm != nullptr) mr->dm->drop_user();
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
   if (mr->dma_handle != nullptr) mr->dma_handle->regions.fetch_sub(1);
@@ -171,7 +170,6 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   runtime::Nic::Visits visits;
   {
     runtime::Nic::Guard guard(*context->nic);
-    visits = context->nic->room_for_visits(guard);
     core::MemoryRegistry& memory = guard.engine().memory();
     const core::RegionInfo* old = memory.region_of(mr->lkey);
     if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import of it"};
@@ -188,7 +186,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     if (!changed.ok()) return changed;
     context->nic->revoke_visits(guard, visits);
   }
-  context->nic->await_end_of(std::move(visits));
+  context->nic->await_end_of(visits);
   pd->add_user();
   from(mr->pd)->drop_user();
   mr->pd = pd;

@@ -228,27 +228,20 @@ bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addres
   return done;
 }
 
-std::vector<ShmDatapath::RevokedVisit> ShmDatapath::room_for_visits() const {
-  std::vector<RevokedVisit> room;
-  room.reserve(links_.size());
-  return room;
-}
-
-void ShmDatapath::revoke_visits(const MemoryRange& hidden, std::vector<RevokedVisit>& to) {
+void ShmDatapath::revoke_visits(const MemoryRange& hidden, RevokedVisits& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (const auto& link : links_) revoke_visit(*link, hidden, to);
 }
 
-void ShmDatapath::revoke_visits_of(uint8_t slot, std::vector<RevokedVisit>& to) {
+void ShmDatapath::revoke_visits_of(uint8_t slot, RevokedVisits& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (by_slot_[slot] != nullptr) revoke_visit(*by_slot_[slot], kAllMemory, to);
 }
 
-void ShmDatapath::revoke_visit(Link& link, const MemoryRange& hidden,
-                               std::vector<RevokedVisit>& to) {
+void ShmDatapath::revoke_visit(Link& link, const MemoryRange& hidden, RevokedVisits& to) {
   const uint32_t number = link.ended ? 0 : link.visits().revoke(hidden);
   if (number == 0) return;
-  to.push_back({link.id(), number, {peer_process(link.fd()), link.visits().thread()}});
+  to.add({link.id(), number, {peer_process(link.fd()), link.visits().thread()}});
 }
 
 Link* ShmDatapath::find_link(uint32_t id) const {

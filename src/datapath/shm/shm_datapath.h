@@ -18,7 +18,7 @@
 #include "datapath/datapath.h"
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
-#include "datapath/shm/visitor_thread.h"
+#include "datapath/shm/revoked_visits.h"
 #include "datapath/unix_listener.h"
 
 namespace verbena::datapath {
@@ -46,16 +46,8 @@ class ShmDatapath {
   bool access(Link& link, const wire::OneSided& request, const Addresses& addresses);
   // After something was hidden: revokes what peers are doing in our memory at this moment, all of
   // them or the process of a slot. Adds the visits that the kernel may be copying for.
-  struct RevokedVisit {
-    uint32_t link;
-    uint32_t number;
-    VisitorThread thread;
-  };
-  void revoke_visits(const MemoryRange& hidden, std::vector<RevokedVisit>& to);
-  void revoke_visits_of(uint8_t slot, std::vector<RevokedVisit>& to);
-  // Empty, with room for all that these add. To be made before something is hidden: afterwards,
-  // exhausted memory would leave a copy that nobody waits for.
-  std::vector<RevokedVisit> room_for_visits() const;
+  void revoke_visits(const MemoryRange& hidden, RevokedVisits& to);
+  void revoke_visits_of(uint8_t slot, RevokedVisits& to);
   // It is over, or its process gone.
   bool is_over(const RevokedVisit& visit);
   // It is known that it does not copy any more. Nobody waits for it again.
@@ -121,7 +113,7 @@ class ShmDatapath {
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
   Link* find_link(uint32_t id) const;
-  void revoke_visit(Link& link, const MemoryRange& hidden, std::vector<RevokedVisit>& to);
+  static void revoke_visit(Link& link, const MemoryRange& hidden, RevokedVisits& to);
   void bury_ended();
   bool watch(int fd);
   void forget(UniqueFd& fd);

@@ -12,6 +12,7 @@ namespace verbena::datapath {
 class VisitorThread {
  public:
   // `process` 0: it cannot be observed, because it lives in another PID namespace.
+  VisitorThread() = default;
   VisitorThread(pid_t process, pid_t thread) : process_(process), thread_(thread) {}
 
   pid_t process() const { return process_; }
@@ -23,8 +24,8 @@ class VisitorThread {
  private:
   std::optional<uint64_t> cpu_time_ns() const;
 
-  pid_t process_;
-  pid_t thread_;
+  pid_t process_ = 0;
+  pid_t thread_ = 0;
   std::optional<uint64_t> first_cpu_time_ns_;
 };
 

@@ -11,10 +11,13 @@ namespace {
 
 // The visitor has not looked yet.
 constexpr uint64_t kUndecided = 0;
-// Makes every address one of the kernel's (x86-64: bit 63; AArch64: bit 55, since the byte above it
-// is a tag). Two bits in two bytes: were the kernel to read the address byte by byte, it would
-// still see no third address.
-constexpr uint64_t kRevoked = uint64_t{1} << 63 | uint64_t{1} << 55;
+// Makes every address one of the kernel's. One bit: were the kernel to read the address byte by
+// byte, it would still see no third address.
+#ifdef __aarch64__
+constexpr uint64_t kRevoked = uint64_t{1} << 55;  // the byte above it is a tag
+#else
+constexpr uint64_t kRevoked = uint64_t{1} << 63;
+#endif
 
 // The caller's, without a system call each time (0.15 us). In a forked child the number that its
 // thread remembers is of another process.

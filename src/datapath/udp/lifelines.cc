@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "base/exhaustion.h"
 #include "datapath/same_user.h"
 #include "datapath/unix_address.h"
 
@@ -40,7 +41,12 @@ Lifelines::Lines::iterator Lifelines::add(UniqueFd socket, CalledBy called_by, u
   const int fd = socket.get();
   epoll_event event{EPOLLIN, {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return lines_.end();
-  return lines_.insert_or_assign(fd, Line{std::move(socket), called_by, slot}).first;
+  auto line = lines_.end();
+  // A peer that is not watched costs only that its end is noticed later.
+  (void)try_allocating([&] {
+    line = lines_.insert_or_assign(fd, Line{std::move(socket), called_by, slot}).first;
+  });
+  return line;
 }
 
 bool Lifelines::watch(uint8_t slot) {
@@ -110,6 +116,8 @@ void Lifelines::read(Lines::iterator line, std::vector<uint8_t>& departed) {
 
 std::vector<uint8_t> Lifelines::take_departed() {
   std::vector<uint8_t> departed;
+  // Room for all of one call: a line that ends is told, or stays.
+  departed.reserve(2 * (kEventsPerCall + UnixListener::kCallersPerTurn));
   epoll_event ready[kEventsPerCall];
   const int n = ::epoll_wait(epoll_.get(), ready, kEventsPerCall, 0);
   accept_callers(departed);

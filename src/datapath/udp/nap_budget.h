@@ -1,11 +1,10 @@
 // NapBudget: how long a sender waits for processes of this host whose Unix sockets are full. A
 // socket's queue is short (net.unix.max_dgram_qlen), so its reader gets a moment. But the sender
-// holds a lock meanwhile, and the reader may be stopped:
-// - Each destination has a budget of its own, which it gets back when something got through to it.
-// A
-//   stopped process costs its budget once and takes nothing from others.
-// - All naps together take at most half of the time, whatever the destinations do.
-// Time is handed in; whoever asks does the waiting.
+// holds a lock meanwhile, and the reader may be stopped.
+//
+// Each destination has a budget of its own, which it gets back when something got through to it: a
+// stopped process costs its budget once and takes nothing from others. All naps together take at
+// most half of the time, whatever the destinations do. Time is handed in; the caller waits.
 #pragma once
 
 #include <algorithm>
@@ -25,18 +24,18 @@ class NapBudget {
   static constexpr uint8_t kShortNaps = 10;
   static constexpr Duration kShortNap = microseconds(50);
   static constexpr Duration kLongNap = milliseconds(1);
-  // Destinations that have spent a part of their budget; further ones are not waited for.
+  // Destinations that have spent a part of their budget. Beyond that the earliest is forgotten: it
+  // may be gone for good.
   static constexpr size_t kMostDestinations = 64;
 
   // How long to wait once more for a destination that is full; none: do not wait.
   std::optional<Duration> next_nap(uint64_t destination, Instant now) {
     Spent* spent = find(destination);
-    if (spent == nullptr && count_ == kMostDestinations) return std::nullopt;
     const uint8_t naps = spent == nullptr ? uint8_t{0} : spent->naps;
     if (naps == kNapsPerDestination) return std::nullopt;
     const Duration nap = naps < kShortNaps ? kShortNap : kLongNap;
     if (!total_.take(now, static_cast<uint32_t>(nap.ns / kPerToken.ns))) return std::nullopt;
-    if (spent == nullptr) spent = &(spent_[count_++] = {destination, 0});
+    if (spent == nullptr) spent = &(new_entry() = {destination, 0});
     ++spent->naps;
     return nap;
   }
@@ -57,6 +56,11 @@ class NapBudget {
   // What three destinations that stop at the same moment may cost.
   static constexpr uint32_t kMostAtOnce = 62'000;
 
+  Spent& new_entry() {
+    if (count_ < kMostDestinations) return spent_[count_++];
+    return spent_[next_forgotten_++ % kMostDestinations];
+  }
+
   Spent* find(uint64_t destination) {
     const auto end = spent_.begin() + static_cast<ptrdiff_t>(count_);
     const auto at = std::find_if(spent_.begin(), end,
@@ -66,6 +70,7 @@ class NapBudget {
 
   std::array<Spent, kMostDestinations> spent_{};
   size_t count_ = 0;
+  size_t next_forgotten_ = 0;
   TokenBucket total_{kMostAtOnce, kPerToken * 2};
 };
 

@@ -86,6 +86,23 @@ UniqueFd open_socket() {
   return fd;
 }
 
+// The kernel names the sender of a datagram by its real user, unless the sender names its effective
+// one, by which processes know each other (same_user.h).
+struct EffectiveUser {
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control{};
+
+  void attach_to(msghdr& m) {
+    m.msg_control = control.data();
+    m.msg_controllen = control.size();
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_CREDENTIALS;
+    c->cmsg_len = CMSG_LEN(sizeof(ucred));
+    const ucred self{::getpid(), ::geteuid(), ::getegid()};
+    std::memcpy(CMSG_DATA(c), &self, sizeof self);
+  }
+};
+
 bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
              std::span<const std::byte> body) {
   iovec parts[2] = {{const_cast<std::byte*>(head.data()), head.size()},
@@ -95,6 +112,8 @@ bool send_to(int fd, const UnixAddress& to, std::span<const std::byte> head,
   m.msg_namelen = to.bytes;
   m.msg_iov = parts;
   m.msg_iovlen = 2;
+  EffectiveUser user;
+  if (::geteuid() != ::getuid()) user.attach_to(m);
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
