@@ -118,7 +118,7 @@ class Polling {
     for (const pollfd* entry : scratch_.plain) sleeping.push_back({entry->fd, entry->events, 0});
     int ready = 0;
     for (Scratch::Watched& watched : scratch_.sockets) {
-      watched.node.bell = bell;
+      if (!watched.node.hangs) watched.node.bell = bell;  // else others may be looking at it
       const size_t before = sleeping.size();
       watched.entry->revents =
           watched.socket->poll_and_hang(watched.entry->events, &watched.node, &sleeping);

@@ -41,7 +41,7 @@ Status SocketTable::add(std::unique_ptr<Socket> socket) {
   Slot* slot = make_slot(socket->number());
   if (!slot) return Error{EMFILE};
   slot->disowned = false;
-  slot->socket = socket.release();
+  slot->socket.store(socket.release(), std::memory_order_relaxed);
   slot->users.store(kOpen, std::memory_order_release);
   return {};
 }
@@ -100,7 +100,7 @@ void SocketTable::leave(Slot* slot) {
   // Closed, and nobody else is left. The number is free for others as soon as the socket is gone.
   // The call that ends here has set errno already; the system calls below must not change it.
   const int told = errno;
-  delete std::exchange(slot->socket, nullptr);
+  delete slot->socket.exchange(nullptr, std::memory_order_relaxed);
   errno = told;
 }
 

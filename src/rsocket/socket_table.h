@@ -39,7 +39,8 @@ class SocketTable {
   static constexpr uint32_t kOpen = 1u << 31;
   struct Slot {
     std::atomic<uint32_t> users{0};  // and kOpen
-    Socket* socket = nullptr;
+    // Atomic, since the kernel alone orders the end of one socket before the next of its number.
+    std::atomic<Socket*> socket{nullptr};
     bool disowned = false;
   };
   static constexpr size_t kSlotsPerChunk = 1024;
@@ -65,9 +66,9 @@ class SocketTable::Ref {
     if (slot_) leave(slot_);
   }
   explicit operator bool() const { return slot_ != nullptr; }
-  Socket* operator->() const { return slot_->socket; }
-  Socket& operator*() const { return *slot_->socket; }
-  Socket* get() const { return slot_ ? slot_->socket : nullptr; }
+  Socket* operator->() const { return get(); }
+  Socket& operator*() const { return *get(); }
+  Socket* get() const { return slot_ ? slot_->socket.load(std::memory_order_relaxed) : nullptr; }
 
  private:
   friend class SocketTable;

@@ -134,11 +134,16 @@ int StreamEndpoint::post_receives(unsigned count) {
 bool StreamEndpoint::take_buffers() {
   for (uint32_t looked = 0; looked < kListEntries; ++looked) {
     std::byte* entry = buffer_list_ + size_t{next_list_entry_} * RemoteBuffer::kSize;
-    // The length is written last, and read first.
-    auto* length = reinterpret_cast<uint32_t*>(entry + RemoteBuffer::kSize - sizeof(uint32_t));
-    if (std::atomic_ref(*length).load(std::memory_order_acquire) == 0) return true;
-    if (!window_.on_buffer(RemoteBuffer::load(entry))) return false;
-    std::atomic_ref(*length).store(0, std::memory_order_release);
+    // The last word, key and length, is written last and as a whole: it is read first, and so.
+    constexpr size_t kLast = RemoteBuffer::kSize - sizeof(uint64_t);
+    const std::atomic_ref last(*reinterpret_cast<uint64_t*>(entry + kLast));
+    const uint64_t word = last.load(std::memory_order_acquire);
+    std::array<std::byte, RemoteBuffer::kSize> copy{};
+    std::memcpy(copy.data() + kLast, &word, sizeof word);
+    if (RemoteBuffer::load(copy.data()).length == 0) return true;
+    std::memcpy(copy.data(), entry, kLast);
+    if (!window_.on_buffer(RemoteBuffer::load(copy.data()))) return false;
+    last.store(0, std::memory_order_release);
     next_list_entry_ = (next_list_entry_ + 1) % kListEntries;
   }
   return true;
