@@ -201,9 +201,6 @@ TEST_F(Fork, ChildRegistersMemoryOnTheInheritedContext) {
 
 // The child's threads may hold a lock of the inherited device at the moment of the second fork.
 TEST_F(Fork, GrandchildRegistersMemoryWhileTheChildsThreadsDo) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the thread sanitizer allows no threads in the child of a fork";
-#endif
   const int status = in_child([&] {
     const auto register_once = [&] {
       const MrPtr mr(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
