@@ -12,7 +12,8 @@ for size in 1 4096 65537; do
   pair "whole address space, $size bytes" "${pingpong[@]}" -c -O -s "$size"
   pair "prefetched, $size bytes" "${pingpong[@]}" -c -o -P -s "$size"
   pair "whole address space, prefetched, $size bytes" "${pingpong[@]}" -c -O -P -s "$size"
-  pair "device memory, $size bytes" "${pingpong[@]}" -j -s "$size"
+  whole=$(((size + 3) / 4 * 4))  # device memory is copied in units of 4 bytes
+  pair "device memory, $whole bytes" "${pingpong[@]}" -j -s "$whole"
 done
 pair "on demand, events" "${pingpong[@]}" -c -e -o
 pair "device memory, checked" "${pingpong[@]}" -c -j
