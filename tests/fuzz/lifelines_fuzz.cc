@@ -19,6 +19,7 @@ using namespace verbena::datapath;
 
 constexpr uint8_t kSlot = 9;
 constexpr size_t kCallers = 8;
+constexpr size_t kSteps = 100;
 
 struct Caller {
   UniqueFd socket;
@@ -34,7 +35,7 @@ void call(Caller& caller) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static Lifelines lines(kSlot);
+  Lifelines lines(kSlot);
   std::array<Caller, kCallers> callers;
   std::array<int, 256> expected{};
   size_t named = 0, departed = 0;
@@ -48,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       ++departed;
     }
   };
-  for (size_t at = 0; at + 2 < size && at < 300; at += 3) {
+  for (size_t at = 0; at + 2 < size && at < 3 * kSteps; at += 3) {
     Caller& caller = callers[data[at + 1] % kCallers];
     switch (data[at] % 4) {
       case 0:
@@ -73,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (Caller& caller : callers) hang_up(caller);
   // Callers are accepted, their messages read and their ends noticed one after the other.
-  for (int turn = 0; turn < 64 && departed < named; ++turn) take();
+  for (size_t turn = 0; turn <= kSteps + 1 && departed < named; ++turn) take();
   VERBENA_CHECK(departed == named);
   return 0;
 }
