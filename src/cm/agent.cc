@@ -46,7 +46,7 @@ size_t Agent::PeerKeyHash::operator()(const PeerKey& k) const {
 
 // ---------------------------------------------------------------------------------- datagrams in
 
-// Without memory a datagram is lost, as on the network: whoever sent it sends it again.
+// Without memory a datagram is lost, as on the network: its sender retransmits it.
 void Agent::on_mad(const ReceivedMad& in, Instant now) {
   if (!try_allocating([&] { dispatch(in, now); })) state_.counters.add(CounterId::out_of_memory);
 }

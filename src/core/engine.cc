@@ -81,7 +81,7 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
 }
 
 // Room for all that so many queue pairs may put into lists while packets arrive and time passes:
-// then nobody is there who could be told that there is no memory.
+// no caller is there then to return ENOMEM to.
 void Engine::reserve_lists(size_t qps) {
   reserve_ahead(ready_, 2 * qps);  // half of it are past turns, which go at once
   reserve_ahead(deadlines_, most_deadlines(qps) + 1);

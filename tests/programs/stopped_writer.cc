@@ -25,7 +25,7 @@ using programs::must;
 constexpr size_t kBytes = 65536;
 constexpr int kTries = 30;
 constexpr unsigned kLimitSeconds = 5;  // for a call; SIGALRM ends the program
-constexpr uint8_t kTaken = 0xEE;       // what memory holds that was taken back
+constexpr uint8_t kTaken = 0xEE;       // what deregistered memory holds
 
 // What the owner takes away while the writer is stopped.
 enum class Taken { Region, QueuePair, Nothing };
@@ -70,7 +70,7 @@ void own_memory(End& e, pid_t writer) {
     e.meet();  // the writer has got its error, or went on
     if (taken_in(attempt) == Taken::Nothing) continue;
     for (const uint8_t byte : e.memory) {
-      must(byte == kTaken, "memory that was taken back was written");
+      must(byte == kTaken, "deregistered memory was written");
     }
     e.offer();
   }

@@ -317,7 +317,7 @@ void ShmDatapath::attend(int fd) {
   if (link == links_.end() || (*link)->ended) return;
   if (hung_up(fd)) {
     end_link(**link);
-  } else if (!armed_) {  // otherwise the knock is for whoever sleeps
+  } else if (!armed_) {  // otherwise it wakes the sleeping thread
     (*link)->drain();
   }
 }

@@ -367,7 +367,7 @@ void SlotDirectory::poll(const Mailbox* self) {
     for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, questions);
   }
   for (const Question& q : questions) {
-    (void)try_allocating([&] {  // otherwise whoever asked gets no answer
+    (void)try_allocating([&] {  // without memory the question stays unanswered
       const std::string text = answer_ ? answer_() : std::string();
       const Header reply{.kind = Kind::CountersReply, .token = q.token};
       send_to(socket_.get(), q.from, bytes_of_value(reply),
