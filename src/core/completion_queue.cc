@@ -1,6 +1,7 @@
 // The completion ring.
 #include "core/completion_queue.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -17,10 +18,28 @@ CompletionQueue::Ring CompletionQueue::make_ring(uint32_t capacity) {
   return Ring(new Completion[slots_for(capacity)]);
 }
 
-bool CompletionQueue::disarms(const Completion& c) {
+bool CompletionQueue::raises_event(const Completion& c, uint64_t end) {
   const bool solicited = c.solicited || c.status != WcStatus::Success;
-  if (armed_ == Armed::Solicited && !solicited) return false;
+  if (solicited) solicited_end_ = end;
+  if (armed_ == Armed::No || (armed_ == Armed::Solicited && !solicited)) return false;
   armed_ = Armed::No;
+  announced_end_ = end;
+  return true;
+}
+
+bool CompletionQueue::arm(Armed level) {
+  const uint64_t tail = tail_.load(std::memory_order_relaxed);
+  if (!events_wanted_) solicited_end_ = tail;  // not kept until now
+  events_wanted_ = true;
+  armed_ = std::max(armed_, level);
+  late_end_ = armed_ == Armed::Any ? tail : solicited_end_;
+  return late_end_ > std::max(announced_end_, head_.load(std::memory_order_acquire));
+}
+
+bool CompletionQueue::take_late_event() {
+  if (armed_ == Armed::No || late_end_ <= head_.load(std::memory_order_acquire)) return false;
+  armed_ = Armed::No;
+  announced_end_ = tail_.load(std::memory_order_relaxed);
   return true;
 }
 

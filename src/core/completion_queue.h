@@ -53,13 +53,17 @@ class alignas(64) CompletionQueue {
   // True: the application asked to be woken for this one.
   bool show() {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
-    const bool wakes = armed_ != Armed::No && disarms(ring_[tail & mask_]);
+    const bool wakes = events_wanted_ && raises_event(ring_[tail & mask_], tail + 1);
     tail_.store(tail + 1, std::memory_order_release);
     return wakes;
   }
   // Asks for one event at the next completion (or the next solicited one). A stronger request is
-  // never weakened. Whoever looks for completions afterwards sees all that gave no event.
-  void arm(Armed level) { armed_ = std::max(armed_, level); }
+  // never weakened. True: a completion of that kind, which no event announced, waits unpolled. The
+  // application should poll after arming; take_late_event() serves one that does not.
+  bool arm(Armed level);
+  // Some time after arm() returned true. True: the completions that waited are still unpolled and
+  // no event was raised meanwhile, so one is to be raised now.
+  bool take_late_event();
 
   // Consumer. Takes up to `count` completions out; take(completion, i) sees each where it lies.
   template <typename Take>
@@ -98,14 +102,19 @@ class alignas(64) CompletionQueue {
   void* owner = nullptr;  // the ABI's object around this one
 
  private:
-  [[gnu::noinline]] bool disarms(const Completion& completion);
+  [[gnu::noinline]] bool raises_event(const Completion& completion, uint64_t end);
 
   uint32_t capacity_;
   uint32_t mask_;
   Ring ring_;
   Armed armed_ = Armed::No;
+  bool events_wanted_ = false;  // the queue was armed at least once
   bool overrun_ = false;
   bool ignore_overrun_ = false;
+  // Each is the index behind the last completion that ...
+  uint64_t announced_end_ = 0;  // an event announced
+  uint64_t solicited_end_ = 0;  // is solicited or an error, or may be
+  uint64_t late_end_ = 0;       // waited when the queue was armed
   // With the above, in the producer's line.
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{

@@ -492,6 +492,7 @@ void Nic::destroy_srq(core::SharedReceiveQueue* srq) {
 
 void Nic::forget_cq(core::CompletionQueue* cq) {
   Guard guard(*this);
+  late_events_.forget(cq);
   std::erase(engine_->state().notified, cq);
   std::erase_if(engine_->state().events, [&](const core::AsyncEvent& e) { return e.cq == cq; });
 }

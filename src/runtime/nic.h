@@ -24,6 +24,7 @@
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/guess.h"
+#include "runtime/late_events.h"
 #include "runtime/linger.h"
 #include "runtime/nic_lock.h"
 #include "runtime/numa.h"
@@ -197,9 +198,10 @@ class Nic {
   bool has_address(const wire::Gid& gid) const;
   Management& management();
   Instant earliest_deadline() const {
-    return std::min(engine_->earliest_deadline(), management_deadline_);
+    return std::min(engine_->earliest_deadline(), own_deadline());
   }
-  Instant next_deadline() { return std::min(engine_->next_deadline(), management_deadline_); }
+  Instant next_deadline() { return std::min(engine_->next_deadline(), own_deadline()); }
+  Instant own_deadline() const { return std::min(management_deadline_, late_events_.deadline()); }
   Status end_qp(core::QueuePair* qp, Owner* owner, Visits& visits);
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits);
   void revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits);
@@ -237,6 +239,7 @@ class Nic {
   std::unique_ptr<core::Engine> engine_;
   std::unique_ptr<Management> management_;  // null: nobody needed it yet
   Instant management_deadline_ = kNever;
+  LateEvents late_events_;
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;

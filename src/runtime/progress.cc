@@ -143,6 +143,8 @@ Nic::Outcome Nic::take_turn(Owe owe) {
     const NoCancel no_cancel;
     management().turn(at);
   }
+  if (late_events_.deadline() <= at) [[unlikely]]
+    late_events_.raise_due(at, [&](core::CompletionQueue* cq) { engine_->state().notify(cq); });
   if (received != 0) datapath_->release();
   Outcome outcome{.received = received != 0, .unfinished = datapath_->pending()};
   // A steady poller gets what it waits for first. Its next call, a reply more often than not, sends
@@ -377,8 +379,9 @@ bool Nic::turn_polled() {
 }
 
 void Nic::arm(core::CompletionQueue& cq, core::Armed level) {
-  const std::lock_guard lock(mutex_);
-  cq.arm(level);
+  const PostingGuard guard(*this);
+  if (cq.arm(level) && !late_events_.note(&cq, clock_.now()) && cq.take_late_event())
+    engine_->state().notify(&cq);
   watch(true);
   if (owes() && owed_to_ == Owe::ToReply) transmit(clock_.now());  // nobody is about to reply
 }

@@ -104,6 +104,31 @@ TEST_F(Events, OneEventPerArming) {
   EXPECT_FALSE(readable(a_.channel->fd, 20));
 }
 
+// UCX arms while UD endpoints connect, and sleeps without another poll.
+TEST_F(Events, ArmingOverAnUnpolledCompletionRaisesAnEvent) {
+  give_b_a_receive_channel();
+  for (const int solicited_only : {0, 1}) {
+    send_byte(IBV_SEND_SOLICITED);  // complete at the sender: hence in the receiver's queue
+    ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), solicited_only), 0);
+    ASSERT_TRUE(readable(b_.channel->fd, 5000));
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    ASSERT_EQ(ibv_get_cq_event(b_.channel.get(), &cq, &context), 0);
+    EXPECT_EQ(cq, b_.receive_cq.get());
+    ibv_ack_cq_events(cq, 1);
+    EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
+    EXPECT_FALSE(readable(b_.channel->fd, 20)) << "one event per arming";
+  }
+}
+
+TEST_F(Events, PollingAfterArmingLeavesNoEventBehind) {
+  give_b_a_receive_channel();
+  send_byte();
+  ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 0), 0);
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
+  EXPECT_FALSE(readable(b_.channel->fd, 20));
+}
+
 TEST_F(Events, BlockingGetWaits) {
   ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
   std::thread waiter([&] {

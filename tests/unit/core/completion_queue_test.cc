@@ -89,11 +89,61 @@ TEST_F(CompletionQueueTest, AStrongerArmingIsNotWeakened) {
   EXPECT_TRUE(notify_);
 }
 
-TEST_F(CompletionQueueTest, ArmingDoesNotLookBack) {
+TEST_F(CompletionQueueTest, ArmingOverAWaitingCompletionRaisesNoEventAtOnce) {
   push(1, true);
-  cq_.arm(Armed::Any);
+  EXPECT_TRUE(cq_.arm(Armed::Any));
   EXPECT_FALSE(notify_);
   EXPECT_EQ(pop(), 1u);  // the application polls after arming, and finds it
+  EXPECT_FALSE(cq_.take_late_event());
+}
+
+TEST_F(CompletionQueueTest, ACompletionStillUnpolledSomeTimeAfterArmingRaisesOneEvent) {
+  push(1);
+  ASSERT_TRUE(cq_.arm(Armed::Any));
+  EXPECT_TRUE(cq_.take_late_event());
+  EXPECT_FALSE(cq_.take_late_event());
+  push(2);
+  EXPECT_FALSE(notify_);
+}
+
+TEST_F(CompletionQueueTest, ArmingAnEmptyQueueLeavesNothingToRaise) {
+  EXPECT_FALSE(cq_.arm(Armed::Any));
+  push(1);
+  pop();
+  EXPECT_FALSE(cq_.arm(Armed::Any));
+}
+
+TEST_F(CompletionQueueTest, AnAnnouncedCompletionIsNotAnnouncedAgain) {
+  cq_.arm(Armed::Any);
+  push(1);
+  ASSERT_TRUE(notify_);
+  EXPECT_FALSE(cq_.arm(Armed::Any));
+  push(2);  // raises the event of this arming
+  ASSERT_TRUE(notify_);
+  push(3);
+  EXPECT_TRUE(cq_.arm(Armed::Any)) << "no event announced the third";
+}
+
+TEST_F(CompletionQueueTest, ANewCompletionTakesTheLateEventsPlace) {
+  push(1);
+  ASSERT_TRUE(cq_.arm(Armed::Any));
+  push(2);
+  ASSERT_TRUE(notify_);
+  EXPECT_FALSE(cq_.take_late_event());
+}
+
+TEST_F(CompletionQueueTest, OnlySolicitedCompletionsAndErrorsCountWhenArmedForThem) {
+  cq_.arm(Armed::Solicited);
+  push(1);
+  EXPECT_FALSE(cq_.arm(Armed::Solicited));
+  push(2, true);
+  ASSERT_TRUE(notify_);
+  push(3);
+  EXPECT_FALSE(cq_.arm(Armed::Solicited));
+  cq_.arm(Armed::Any);
+  push(4);
+  push(5, false, WcStatus::Flushed);
+  EXPECT_TRUE(cq_.arm(Armed::Solicited));
 }
 
 TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
