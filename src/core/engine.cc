@@ -31,21 +31,6 @@ constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
 constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 
-// A peer lets its acknowledgement end the train of its answer (QueuePair::transmit). Who is
-// answered is to know before that its message arrived, as from a NIC that acknowledges before its
-// program reads. A NAK stays where it is: it may end the queue pair, and what came before it
-// counts.
-bool acknowledgement_behind(std::span<const wire::RxPacket> packets) {
-  if (packets.size() < 2 || packets[0].bytes.empty()) return false;
-  if (packets[1].bytes.size() <= wire::kBthBytes) return false;
-  constexpr std::byte kNotAnAck{0x60};  // of the AETH's first byte: RNR NAK or NAK
-  if ((packets[1].bytes[wire::kBthBytes] & kNotAnAck) != std::byte{0}) return false;
-  const auto op = [&](size_t i) -> const wire::OpcodeInfo& {
-    return wire::info_of(std::to_integer<uint8_t>(packets[i].bytes[0]));
-  };
-  return op(1).verb == wire::Verb::Ack && op(0).direction == wire::Direction::Request;
-}
-
 }  // namespace
 
 Engine::Engine(const EngineConfig& config)
@@ -275,7 +260,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   QueuePair* touched = nullptr;
   bool exchanged = false;  // with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
-    const bool ahead = !exchanged && acknowledgement_behind(packets.subspan(n));
+    const bool ahead = !exchanged && ack_overtakes(packets.subspan(n));
     const wire::RxPacket& rx = packets[exchanged ? n - 1 : ahead ? n + 1 : n];
     exchanged = ahead;
     state_.counters.add(CounterId::packets_received);

@@ -34,28 +34,25 @@ bool QueuePair::send_lone(wire::PacketSink& sink, Instant now) {
     return false;
   auto& requester = static_cast<Requester&>(*requester_);
   auto& responder = static_cast<Responder&>(*responder_);
-  std::optional<wire::Psn> carried;
+  std::optional<wire::Psn> ack;
   if (responder.ready()) {
-    carried = responder.acknowledgement_to_carry();
-    if (!carried) [[unlikely]]
+    ack = responder.ack_to_piggyback();
+    if (!ack) [[unlikely]]
       return false;
   }
-  if (!requester.send_lone(sink, now, carried)) [[unlikely]]
-    return false;
-  if (carried) responder.acknowledgement_carried();
-  return true;
+  return requester.send_lone(sink, now, ack);
 }
 
 bool Requester::send_lone(wire::PacketSink& sink, Instant now,
-                          const std::optional<wire::Psn>& carried) {
+                          const std::optional<wire::Psn>& ack) {
   if (queue_.size() != 1 || cursor_ != queue_.head() || unacked_ != next_ || board_ ||
-      rnr_until_ != kNever || denied_ || (carried && !peer_selective_)) [[unlikely]] {
+      rnr_until_ != kNever || denied_ || (ack && !qp_.extensions.peer_buffers_requests())) [[unlikely]] {
     return false;
   }
   SendWqe& wqe = queue_.front();
   const uint32_t cut = qp_.cut_bytes();
   // One that was numbered has begun, or was cut for another way.
-  if (wqe.numbered || !is_message(wqe.op) || wqe.length + kCarriedBytes > cut ||
+  if (wqe.numbered || !is_message(wqe.op) || wqe.length + kPiggybackBytes > cut ||
       may_go_unheard(wqe, sink, now)) [[unlikely]] {
     return false;
   }
@@ -77,7 +74,7 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   bth.pad = tx.pad;
   bth.destination = qp_.attr.dest_qpn;
   bth.ack_request = true;
-  if (peer_selective_) bth.mark = carried ? qp_.our_marks().carries : qp_.our_marks().wants;
+  bth.mark = ack ? qp_.extensions.piggyback_flag() : qp_.extensions.request_flag(false);
   bth.psn = next_;
   bth.store(tx.header.data());
   tx.header_bytes = wire::kBthBytes;
@@ -90,9 +87,10 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
     tx.header_bytes += wire::kRethBytes;
   }
   if (wqe.op != SendOp::Send && wqe.op != SendOp::Write) append(wqe.immediate_or_rkey);
-  if (carried) {
-    append(carried->value());
-    note_carried(cursor_);
+  if (ack) {
+    append(ack->value());
+    qp_.acks.on_piggybacked(cursor_);
+    qp_.count(CounterId::acknowledgements_carried);
   }
   qp_.count(CounterId::packets_sent);
   sink.push(tx);
@@ -167,11 +165,10 @@ bool QueuePair::take_lone(LoneMessage& message, const wire::RxPacket& rx, Instan
   }
   std::optional<wire::Psn> carried;
   if (bth.mark != 0) {
-    const SelectiveMarks marks = common_.peer_marks();
-    if (bth.mark == marks.carries && payload.size() >= kCarriedBytes) {
+    if (common_.extensions.has_piggyback(bth) && payload.size() >= kPiggybackBytes) {
       carried = wire::Psn(load_be32(payload.data()) & 0xFFFFFF);
-      payload = payload.subspan(kCarriedBytes);
-    } else if (bth.mark != marks.wants) [[unlikely]] {
+      payload = payload.subspan(kPiggybackBytes);
+    } else if (!common_.extensions.is_in_order(bth)) [[unlikely]] {
       return false;
     }
   }
@@ -217,8 +214,8 @@ void Requester::finish_lone(Instant now) {
 
 // What a SEND brings goes into the receive that is next: nobody looks there before its completion.
 bool Responder::admit(LoneMessage& m) {
-  const bool due = m.bth.psn == expected_ && !message_ && held_.empty() && !nak_;
-  if (!due || (m.bth.mark != 0 && !selective_)) [[unlikely]]
+  const bool due = m.bth.psn == expected_ && !message_ && held_.empty() && !qp_.acks.nak();
+  if (!due || (m.bth.mark != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
     return false;
   if (!m.is_write) return receives_.place_whole(m.payload);
   if ((qp_.attr.access & kRemoteWrite) == 0 || m.reth.length != m.payload.size() ||
@@ -235,7 +232,7 @@ void Responder::execute(const LoneMessage& m) {
   expected_ = expected_ + 1;
   ++msn_;
   nak_sent_ = false;
-  ack_due_ = true;
+  qp_.acks.on_ack_due();
   if (m.is_write) place_last_word_last(m.to, m.payload);
   if (!m.takes_receive()) return;
   receives_.take();

@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "base/exhaustion.h"
+#include "core/ack_scheduler.h"
 #include "core/completion_counter.h"
 #include "core/completion_queue.h"
 #include "core/counters.h"
 #include "core/events.h"
 #include "core/memory_registry.h"
 #include "core/path_holds.h"
+#include "core/peer_extensions.h"
 #include "core/peer_window.h"
 #include "core/qp_attributes.h"
 #include "core/reorder_buffer.h"
-#include "core/selective_marks.h"
 #include "core/shared_receive_queue.h"
 #include "core/types.h"
 #include "core/unacked_pace.h"
@@ -45,7 +46,7 @@ struct EngineState {
   UnackedPace pace;       // of all UD and UC queue pairs
   PathHolds paths;        // of address handles
   PacketPool held;        // of all RC and XRC queue pairs
-  const bool extensions;  // of the protocol: core/selective_marks.h
+  const bool extensions;  // between two Verbenas: core/ext
 
   // Neither throws. Room is reserved as queue pairs are made (Engine::reserve_lists); what comes
   // beyond that while memory is exhausted is lost. A completion queue then stays armed.
@@ -79,9 +80,8 @@ struct QpCommon {
   QpAttributes attr;
   PeerWindow* window = nullptr;
   bool urgent = false;  // the sending side has a packet that must not wait for the window
-  // An acknowledgement for the next request to take; it leaves none here.
-  std::optional<wire::Psn> to_carry{};
-  bool unsaid = false;  // a request that carried one was taken back
+  AckScheduler acks{};
+  PeerExtensions extensions{engine.extensions};
   std::optional<QpFailure> failure;
   const OperationCounters* counters = nullptr;  // null: nobody counts
 
@@ -97,14 +97,6 @@ struct QpCommon {
     return request.cut_bytes != 0 ? request.cut_bytes : wire::bytes_of(attr.path_mtu);
   }
   bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
-
-  // What we may put into packets, and what tells that the peer is a Verbena too; all 0: neither.
-  SelectiveMarks our_marks() const {
-    return engine.extensions ? marks_from(qpn, attr.dest_qpn) : SelectiveMarks{};
-  }
-  SelectiveMarks peer_marks() const {
-    return engine.extensions ? marks_from(attr.dest_qpn, qpn) : SelectiveMarks{};
-  }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
 
@@ -166,9 +158,9 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   tx.payload_bytes = payload_bytes;
   packet.bth.pad = tx.pad;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
-  if (packet.carried) [[unlikely]] {
-    store_be32(&tx.header[tx.header_bytes], packet.carried->value());
-    tx.header_bytes += kCarriedBytes;
+  if (packet.piggyback) [[unlikely]] {
+    store_be32(&tx.header[tx.header_bytes], packet.piggyback->value());
+    tx.header_bytes += kPiggybackBytes;
   }
   qp.count(CounterId::packets_sent);
   sink.push(tx);

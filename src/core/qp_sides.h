@@ -33,8 +33,8 @@ class SendSide {
 
   // Sends what may be sent, at most `budget` packets. Returns how many.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
-  // What it sends next, if that is not held up, takes the acknowledgement in QpCommon::to_carry.
-  virtual bool will_carry(const wire::PacketSink&, Instant) const { return false; }
+  // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
+  virtual bool can_piggyback(const wire::PacketSink&, Instant) const { return false; }
   // Whether transmit() would find something to do.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;
@@ -51,8 +51,8 @@ class SendSide {
   virtual void go_without_peer(wire::PacketSink&, Instant) {}
 
   virtual void on_response(const wire::Packet&, Instant) {}
-  // All up to `last` arrived: the peer said so in a request of its own.
-  virtual void on_carried(wire::Psn, Instant) {}
+  // A request of the peer piggybacked the ACK of this PSN.
+  virtual void on_piggybacked_ack(wire::Psn, Instant) {}
   virtual void on_deadline(Instant) {}
   virtual Instant deadline() const { return kNever; }
 
@@ -84,13 +84,11 @@ class ReceiveSide {
   // `last_later`: not the last packet of a READ's data along with those before it, which are of
   // another size.
   virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
-  // Sends the one acknowledgement that is due, if all answers before it have left. 1 or 0.
-  virtual uint32_t send_acknowledgement(wire::PacketSink&) { return 0; }
-  // The same for a request to carry: none while there is more to say than that all arrived.
-  virtual std::optional<wire::Psn> acknowledgement_to_carry() const { return {}; }
-  virtual void acknowledgement_carried() {}
-  // What was carried did not leave after all.
-  virtual void acknowledge_again() {}
+  // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
+  virtual uint32_t send_ack(wire::PacketSink&) { return 0; }
+  // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own can
+  // say what there is to say.
+  virtual std::optional<wire::Psn> ack_to_piggyback() const { return {}; }
   virtual bool ready() const { return false; }
 
   virtual void start() = 0;  // INIT -> RTR: expects attr.rq_psn first

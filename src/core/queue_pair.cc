@@ -202,6 +202,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       next_hold_ = kFirstHold;
       break;
     case QpState::Rtr:
+      common_.extensions.connect(common_.qpn, a.dest_qpn);
       responder_->start();
       break;
     case QpState::Rts:
@@ -267,7 +268,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
       established_ = true;
       common_.engine.tell({.kind = EventKind::CommEstablished, .qp = this});
     }
-    if (p.bth.mark != 0 && common_.type == QpType::Rc) take_carried(p, now);
+    if (p.bth.mark != 0 && common_.type == QpType::Rc) take_piggybacked_ack(p, now);
     if (!takes_packets()) [[unlikely]]
       return common_.count(CounterId::qp_not_ready);
     if (!p.in_front.empty()) [[unlikely]]
@@ -277,15 +278,12 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   settle();
 }
 
-// The acknowledgement comes first: who is answered is to know before that its message arrived.
-void QueuePair::take_carried(wire::Packet& p, Instant now) {
-  if (p.bth.mark != common_.peer_marks().carries) return;
-  std::span<const std::byte>& carrier = p.in_front.empty() ? p.payload : p.in_front;
-  if (carrier.size() < kCarriedBytes) return;
-  const wire::Psn last(load_be32(carrier.data()) & 0xFFFFFF);
-  carrier = carrier.subspan(kCarriedBytes);
+// The ACK comes first: the application must see the completion of its message before the reply.
+void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
+  const std::optional<wire::Psn> last = common_.extensions.take_piggyback(p);
+  if (!last) return;
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
-  requester_->on_carried(last, now);
+  requester_->on_piggybacked_ack(*last, now);
   check_drained();
   settle();
 }
@@ -339,43 +337,40 @@ void QueuePair::on_deadline(Instant now) {
   settle();
 }
 
-// READ data and atomic results first, since the peer waits for them; then requests. Where several
-// queue pairs answer, the last packets of their data make a train behind the others. A mere
-// acknowledgement is to reach the peer before what we say to its message. On the wire, that of a
-// queue pair which is alone is last all the same, being short, so that it can end the train that a
-// request began: the peer takes it first (Engine::on_packets). Those of several make a train. A
-// peer that is a Verbena too finds it inside a request that leaves alone, whichever way that goes.
+// READ and atomic responses first, since the peer waits for them; then what may exceed the window;
+// then requests, with the ACK where AckScheduler puts it. Where several queue pairs respond, the last
+// packets of their READ responses form a GSO batch of their own behind the others.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
-  const bool alone = common_.engine.alone;
-  uint32_t sent = responder_->send_answers(sink, budget, !alone && on_wire);
-  if (alone && turn.requests && requester_->will_carry(sink, now)) {
-    common_.to_carry = responder_->acknowledgement_to_carry();
-  }
-  const bool to_carry = common_.to_carry.has_value();
-  const bool ack_last = (alone && on_wire) || to_carry;
-  if (!ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
+  const bool only_active_qp = common_.engine.alone;
+  uint32_t sent = responder_->send_answers(sink, budget, !only_active_qp && on_wire);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
-  if (say_again()) [[unlikely]]
-    sent += responder_->send_acknowledgement(sink);
   settle();
-  if (turn.requests && sent < budget) {
-    if (pacer_.limited()) {
-      PacedSink paced(sink, pacer_, now);
-      sent += requester_->transmit(paced, now, budget - sent);
-    } else {
-      sent += requester_->transmit(sink, now, budget - sent);
-    }
+
+  std::optional<wire::Psn> ack;
+  if (only_active_qp && turn.requests && requester_->can_piggyback(sink, now)) {
+    ack = responder_->ack_to_piggyback();
   }
+  const AckPlace ack_place = AckScheduler::place({.only_active_qp = only_active_qp,
+                                                  .on_wire = on_wire,
+                                                  .request_takes_ack = ack.has_value()});
+  if (ack) common_.acks.offer(*ack);
+  if (ack_place == AckPlace::First && sent < budget) sent += responder_->send_ack(sink);
+  if (turn.requests && sent < budget) sent += transmit_requests(sink, now, budget - sent);
   settle();
   check_drained();
-  if (to_carry && !std::exchange(common_.to_carry, std::nullopt)) {
-    responder_->acknowledgement_carried();
-  }
-  if (ack_last && sent < budget) sent += responder_->send_acknowledgement(sink);
+  common_.acks.close_offer();
+  // Also if no request took it.
+  if (ack_place != AckPlace::First && sent < budget) sent += responder_->send_ack(sink);
   return sent;
+}
+
+uint32_t QueuePair::transmit_requests(wire::PacketSink& sink, Instant now, uint32_t budget) {
+  if (!pacer_.limited()) return requester_->transmit(sink, now, budget);
+  PacedSink paced(sink, pacer_, now);
+  return requester_->transmit(paced, now, budget);
 }
 
 // Acts on a failure that one of the halves has recorded.

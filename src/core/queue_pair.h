@@ -64,7 +64,7 @@ class QueuePair {
   Status check_modify(const QpAttributes& attr, uint32_t mask) const;
   void modify(const QpAttributes& attr, uint32_t mask);
 
-  // What it carried besides is gone from it afterwards.
+  // Removes a piggybacked ACK from the packet.
   void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
   struct Turn {
@@ -101,7 +101,6 @@ class QueuePair {
   // The way to the peer is full, but some things do not take it.
   void go_without_peer(wire::PacketSink& sink, Instant now) {
     if (!pacer_.limited()) requester_->go_without_peer(sink, now);
-    say_again();
     settle();
   }
   uint32_t cut_bytes() const { return common_.cut_bytes(); }
@@ -126,18 +125,11 @@ class QueuePair {
            common_.window->waiting.empty() && held_until_ == kNever && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
-  void take_carried(wire::Packet& packet, Instant now);
+  uint32_t transmit_requests(wire::PacketSink& sink, Instant now, uint32_t budget);
+  void take_piggybacked_ack(wire::Packet& packet, Instant now);
   void settle() {
     if (common_.failure) [[unlikely]]
       act_on_failure();
-  }
-  // Whether an acknowledgement that was said is due again.
-  bool say_again() {
-    if (!common_.unsaid) [[likely]]
-      return false;
-    common_.unsaid = false;
-    responder_->acknowledge_again();
-    return true;
   }
   void expose();
   [[gnu::cold, gnu::noinline]] void act_on_failure();

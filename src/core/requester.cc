@@ -84,7 +84,6 @@ void Requester::reset() {
   batches_.clear();
   batch_timeouts_ = 0;
   forget_losses();
-  peer_selective_ = false;
   denied_.reset();
   since_ack_request_ = 0;
   tries_ = 0;
@@ -278,7 +277,7 @@ bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool as
   const SendWqe& wqe = queue_.at(piece.at.index);
   wire::Packet p;
   p.bth.psn = piece.first;
-  if (peer_selective_) p.bth.mark = early ? qp_.our_marks().early : qp_.our_marks().wants;
+  p.bth.mark = qp_.extensions.request_flag(early);
   p.bth.ack_request = true;
   p.in_window = !piece.repeated;
   p.xrc_srqn = wqe.remote_srqn;
@@ -315,12 +314,12 @@ void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& 
   p.cut_bytes = wqe.cut_bytes;
 }
 
-// A message that leaves alone, and whose peer understands. Of several packets each would have to be
-// as long as the others to leave with them; there the acknowledgement is better off behind them.
-bool Requester::will_carry(const wire::PacketSink& sink, Instant now) const {
-  if (!peer_selective_ || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
+// A message of one packet. Packets of a longer one must have equal sizes to share a GSO batch, so
+// there the ACK follows them.
+bool Requester::can_piggyback(const wire::PacketSink& sink, Instant now) const {
+  if (!qp_.extensions.peer_buffers_requests() || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
   const SendWqe& wqe = queue_.at(cursor_);
-  return is_message(wqe.op) && wqe.length + kCarriedBytes <= qp_.cut_bytes() &&
+  return is_message(wqe.op) && wqe.length + kPiggybackBytes <= qp_.cut_bytes() &&
          !may_go_unheard(wqe, sink, now);
 }
 
@@ -357,10 +356,10 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.window->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
-  if (qp_.to_carry) {
-    p.carried = std::exchange(qp_.to_carry, std::nullopt);
-    p.bth.mark = qp_.our_marks().carries;
-    note_carried(at.index);
+  p.piggyback = qp_.acks.take_offer(at.index);
+  if (p.piggyback) [[unlikely]] {
+    p.bth.mark = qp_.extensions.piggyback_flag();
+    qp_.count(CounterId::acknowledgements_carried);
   }
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;

@@ -24,7 +24,7 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue_.take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
-  bool will_carry(const wire::PacketSink& sink, Instant now) const override;
+  bool can_piggyback(const wire::PacketSink& sink, Instant now) const override;
   uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
@@ -37,12 +37,12 @@ class Requester final : public SendSide {
   void go_without_peer(wire::PacketSink& sink, Instant now) override;
   // Shortcuts (lone_message.cc). Sends the one short message that waits; false: it is not as simple
   // as that, and nothing happened.
-  bool send_lone(wire::PacketSink& sink, Instant now, const std::optional<wire::Psn>& carried);
+  bool send_lone(wire::PacketSink& sink, Instant now, const std::optional<wire::Psn>& ack);
   // The message at the head is all that this acknowledges; then it has been.
   bool awaits_lone(wire::Psn psn) const;
   void finish_lone(Instant now);
   void on_response(const wire::Packet& packet, Instant now) override;
-  void on_carried(wire::Psn last, Instant now) override;
+  void on_piggybacked_ack(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
   Instant deadline() const override;
   void reserve_reads(uint32_t count) override;
@@ -99,10 +99,6 @@ class Requester final : public SendSide {
   bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
                     bool early = false);
   void note_sent(const Piece& piece);
-  void note_carried(uint64_t request) {
-    carrier_ = request;
-    qp_.count(CounterId::acknowledgements_carried);
-  }
   void advance_cursor(uint32_t packets);
   void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
@@ -205,7 +201,6 @@ class Requester final : public SendSide {
   std::vector<Batch> batches_;
   uint32_t batch_timeouts_ = 0;     // times that such a one was not acknowledged in time
   uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
-  uint64_t carrier_ = UINT64_MAX;   // the last request that carried an acknowledgement
   uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
   uint32_t retries_left_ = 0;
   uint32_t timeouts_in_a_row_ = 0;
@@ -228,7 +223,6 @@ class Requester final : public SendSide {
   // Losses. The scoreboard is there from the first sign of one until all is as it was.
   std::unique_ptr<Scoreboard> board_;
   ReorderBuffer answers_;        // that came before one that is missing
-  bool peer_selective_ = false;  // the peer keeps what it gets behind a gap, and says so
   uint32_t probes_ = 0;          // in a row, without a sign of the peer
   Instant probed_at_ = kNever;   // the last of them
   Instant probe_deadline_ = kNever;

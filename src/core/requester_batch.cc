@@ -1,7 +1,7 @@
 // The order in which new messages leave. The kernel takes packets of one size in one go, but a
 // message has several: a WRITE's first packet is longer than the others, its last one often
 // shorter. Where the peer takes packets in any order, those of all messages that may leave now are
-// sorted by size. Whatever leaves before its turn says so (core/selective_marks.h), so that the
+// sorted by size. Whatever leaves before its turn says so (core/ext), so that the
 // peer does not take it for the sign of a loss.
 #include <algorithm>
 #include <array>
@@ -36,7 +36,7 @@ uint32_t Requester::batch_limit() const {
 
 // How many packets from the cursor on may leave sorted; 0 if there is nothing to sort.
 uint32_t Requester::batch_packets(uint32_t most) {
-  if (!peer_selective_ || board_ || qp_.window->in_memory() || qp_.attr.rate_limit != 0 ||
+  if (!qp_.extensions.peer_buffers_requests() || board_ || qp_.window->in_memory() || qp_.attr.rate_limit != 0 ||
       qp_.state != QpState::Rts) {
     return 0;
   }

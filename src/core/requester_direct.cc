@@ -125,7 +125,7 @@ void Requester::take_back(wire::PacketSink& sink, Instant now) {
     ++unread.packets;
   }
   if (!sink.take_back(unread)) return;
-  qp_.unsaid = carrier_ >= queue_.head() && carrier_ < queue_.tail();
+  qp_.acks.on_retracted(queue_.head(), queue_.tail());
   for (uint64_t i = queue_.head(); i != queue_.tail() && queue_.at(i).numbered; ++i) {
     queue_.at(i).numbered = false;
     qp_.count(CounterId::requests_taken_back);

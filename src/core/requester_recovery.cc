@@ -90,16 +90,14 @@ void Requester::find_lost_answers(Instant now) {
 void Requester::on_sequence_nak(const wire::Packet& p, Instant now) {
   begin_recovery();
   if (is_before(p.bth.psn, board_->executed)) return;  // it was overtaken by better news
-  if (peer_selective_ && !p.payload.empty()) return on_selective_nak(p, now);
+  if (qp_.extensions.peer_buffers_requests() && !p.payload.empty()) return on_selective_nak(p, now);
   if (lose(p.bth.psn)) send_all_again_from(p.bth.psn);
 }
 
-// The packet's payload is a bit for each PSN behind its own: whether the peer has got it.
+// The packet's payload is a SACK list.
 void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
   const auto listed = [&](wire::Psn psn) {
-    const int32_t bit = psn.distance_from(p.bth.psn) - 1;
-    if (bit < 0 || static_cast<size_t>(bit) / 8 >= p.payload.size()) return false;
-    return (std::to_integer<uint32_t>(p.payload[static_cast<size_t>(bit) / 8]) >> bit % 8 & 1) != 0;
+    return SackList::contains(p.payload, p.bth.psn, psn);
   };
   bool news = false;
   for_each_piece(board_->executed, next_, [&](const SendWqe& wqe, const Piece& piece) {
@@ -224,7 +222,7 @@ void Requester::slow_down(wire::Psn psn) {
   const Place at = place_of(psn);
   const uint32_t cost = cost_of(queue_.at(at.index), at.packet, 1);
   const uint32_t step =
-      peer_selective_ ? std::min(2 * cost, board_->slow_down_left) : board_->slow_down_left;
+      qp_.extensions.peer_buffers_requests() ? std::min(2 * cost, board_->slow_down_left) : board_->slow_down_left;
   board_->slow_down_left -= step;
   qp_.window->shrink(step);
 }
@@ -267,7 +265,7 @@ Requester::Piece Requester::piece_to_repeat(wire::Psn psn) {
   const uint32_t into = at.packet % wqe.piece_packets;
   const Piece whole = piece_at({at.index, at.packet - into});
   if (!is_before(whole.first, board_->executed)) return whole;
-  if (!peer_selective_) {
+  if (!qp_.extensions.peer_buffers_requests()) {
     // As a plain requester resumes after a loss: from the first packet that is missing to the end.
     // Some responders refuse a shorter range, or an earlier one afterwards.
     wire::Psn first = is_before(whole.first, unacked_) ? unacked_ : whole.first;

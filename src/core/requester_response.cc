@@ -31,7 +31,7 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
     return;
   }
   qp_.window->stuck_until = Instant{};
-  if (p.bth.mark != 0 && p.bth.mark == qp_.peer_marks().can) peer_selective_ = true;
+  qp_.extensions.on_response(p.bth);
   if (p.op.verb == wire::Verb::Ack) {
     on_acknowledge(p, now);
   } else {
@@ -39,7 +39,7 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
   }
 }
 
-void Requester::on_carried(wire::Psn last, Instant now) {
+void Requester::on_piggybacked_ack(wire::Psn last, Instant now) {
   if (!awaits(last)) return qp_.count(CounterId::stale_responses);
   qp_.window->stuck_until = Instant{};
   take_acknowledgement(last + 1, now);

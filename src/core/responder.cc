@@ -2,7 +2,6 @@
 #include "core/responder.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -15,15 +14,6 @@ using wire::NakCode;
 using wire::Position;
 using wire::Verb;
 
-namespace {
-
-bool is_sequence_error(const wire::Aeth& aeth) {
-  return aeth.kind == wire::AckKind::Nak &&
-         aeth.value == static_cast<uint8_t>(NakCode::SequenceError);
-}
-
-}  // namespace
-
 Responder::Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
     : qp_(qp), receives_(qp, max_wr, max_sges), held_(qp.engine.held) {}
 
@@ -32,7 +22,6 @@ void Responder::start() {
   msn_ = 0;
   message_.reset();
   nak_sent_ = false;
-  selective_ = introduced_ = false;
   held_.clear();
   forget_answers();
   std::ranges::fill(answers_, Answer{});
@@ -58,7 +47,6 @@ void Responder::reset() {
   receives_.reset();
   message_.reset();
   nak_sent_ = false;
-  selective_ = introduced_ = false;
   held_.clear();
   forget_answers();
   answers_.clear();
@@ -67,8 +55,7 @@ void Responder::reset() {
 void Responder::forget_answers() {
   for (Answer& a : answers_) a.pending = false;
   pending_slots_ = 0;
-  ack_due_ = false;
-  nak_.reset();
+  qp_.acks.reset();
 }
 
 void Responder::flush() {
@@ -83,21 +70,15 @@ uint32_t Responder::packets_for(const wire::Packet& read) const {
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
-  if (p.bth.mark != 0 && !selective_ && is_selective(p)) {
-    selective_ = true;
-    nak_sent_ = false;  // it was a plain one, which tells less
-  }
+  // A plain NAK tells such a peer less than a SACK list does.
+  if (qp_.extensions.on_request(p.bth)) [[unlikely]]
+    nak_sent_ = false;
   const int32_t ahead = p.bth.psn.distance_from(expected_);
   if (ahead < 0) return on_duplicate(p);
   if (ahead > 0) return on_ahead(p);
   run(p);
   if (!held_.empty()) [[unlikely]]
     run_held();
-}
-
-bool Responder::is_selective(const wire::Packet& p) const {
-  const SelectiveMarks marks = qp_.peer_marks();
-  return p.bth.mark == marks.wants || p.bth.mark == marks.early || p.bth.mark == marks.carries;
 }
 
 // Something that was sent before what has come is not here.
@@ -111,7 +92,7 @@ void Responder::run_held() {
     const int32_t ahead = held_.psn(0).distance_from(expected_);
     if (ahead > 0) {
       if (anything_missing()) {
-        ack_due_ = true;
+        qp_.acks.on_ack_due();
       } else {
         sent_to_ = expected_;
       }
@@ -152,21 +133,19 @@ bool Responder::choose_srq(const wire::Packet& p) {
 
 void Responder::on_ahead(const wire::Packet& p) {
   if (held_.empty()) sent_to_ = expected_;
-  const bool early = selective_ && p.bth.mark == qp_.peer_marks().early;
-  if (early) {  // what is before it follows; should that get lost, others will show it
+  if (qp_.extensions.is_reordered(p.bth)) {  // should one before it get lost, others show that
     if (!nak_sent_ && held_.put(expected_, p)) qp_.count(CounterId::requests_early);
     return;
   }
   qp_.count(CounterId::out_of_sequence);
   if (nak_sent_) return;  // C9-114: one NAK per expected PSN
   if (p.bth.psn.distance_from(sent_to_) >= 0) sent_to_ = p.bth.psn + 1;
-  if (selective_ && held_.put(expected_, p)) qp_.count(CounterId::requests_held);
-  if (!held_.empty()) {
-    ack_due_ = true;
-    return;
+  if (qp_.extensions.peer_reads_sack() && held_.put(expected_, p)) {
+    qp_.count(CounterId::requests_held);
   }
+  if (!held_.empty()) return qp_.acks.on_ack_due();
   nak_sent_ = true;
-  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
+  qp_.acks.on_refused({wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_});
   qp_.count(CounterId::naks_sequence_sent);
 }
 
@@ -440,15 +419,15 @@ void Responder::apply(Verdict verdict, const wire::Packet& p) {
       const uint32_t packets = p.op.verb == Verb::ReadRequest ? packets_for(p) : 1;
       expected_ = expected_ + packets;
       nak_sent_ = false;
-      nak_.reset();
-      const bool answered = p.op.verb != Verb::Send && p.op.verb != Verb::Write;
-      if (p.bth.ack_request && !answered) ack_due_ = true;
+      qp_.acks.on_executed();
+      const bool has_response = p.op.verb != Verb::Send && p.op.verb != Verb::Write;
+      if (p.bth.ack_request && !has_response) qp_.acks.on_ack_due();
       return;
     }
     case Verdict::Drop:
       return;
     case Verdict::NotReady:
-      nak_ = wire::Aeth{wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_};
+      qp_.acks.on_refused({wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_});
       nak_sent_ = true;  // what follows before the retry is dropped without another word
       held_.clear();     // and will be sent again
       qp_.count(CounterId::rnr_naks_sent);
@@ -476,7 +455,7 @@ Responder::Refusal Responder::refusal_of(Verdict verdict) {
 // A request that must not be executed: NAK it, fail the receive it had taken, stop the queue pair.
 void Responder::refuse(Verdict verdict, const wire::Packet& p) {
   const Refusal refusal = refusal_of(verdict);
-  nak_ = wire::Aeth{wire::AckKind::Nak, static_cast<uint8_t>(refusal.code), msn_};
+  qp_.acks.on_refused({wire::AckKind::Nak, static_cast<uint8_t>(refusal.code), msn_});
   nak_sent_ = true;
   EventKind event = EventKind::QpRequestError;
   switch (refusal.code) {
@@ -519,8 +498,8 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
 void Responder::on_duplicate(const wire::Packet& p) {
   qp_.count(CounterId::duplicate_requests);
   if (p.op.verb == Verb::Send || p.op.verb == Verb::Write) {
-    ack_due_ = true;
-    introduced_ = false;  // it may be that answer which was lost
+    qp_.acks.on_ack_due();
+    qp_.extensions.announce_again();  // that ACK may have been lost
     return;
   }
   // Newest first: PSNs come round again, and an old answer must not pass for a new one.
@@ -577,24 +556,23 @@ uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget, bool l
   return sent;
 }
 
-uint32_t Responder::send_acknowledgement(wire::PacketSink& sink) {
-  if (pending_slots_ != 0 || sink.room() == 0 || (!nak_ && !ack_due_)) return 0;
-  if (nak_) {
-    send_ack(sink, expected_, *nak_);
+uint32_t Responder::send_ack(wire::PacketSink& sink) {
+  if (pending_slots_ != 0 || sink.room() == 0 || !qp_.acks.is_due()) return 0;
+  if (qp_.acks.nak()) {
+    send_nak(sink, *qp_.acks.nak());
   } else if (anything_missing()) {
-    send_selective_nak(sink);
+    send_sack(sink);
   } else {
-    send_ack(sink, expected_ - 1, {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_});
+    send_plain_ack(sink);
   }
-  nak_.reset();
-  ack_due_ = false;  // a NAK acknowledges everything before it
+  qp_.acks.on_sent();
   return 1;
 }
 
-// The first one introduces us, which only a packet of its own can.
-std::optional<wire::Psn> Responder::acknowledgement_to_carry() const {
-  const bool plain = ack_due_ && !nak_ && pending_slots_ == 0 && !anything_missing();
-  return plain && introduced_ ? std::optional(expected_ - 1) : std::nullopt;
+// The first response announces our capability, which a piggybacked ACK cannot.
+std::optional<wire::Psn> Responder::ack_to_piggyback() const {
+  const bool plain = qp_.acks.is_plain() && pending_slots_ == 0 && !anything_missing();
+  return plain && qp_.extensions.announced() ? std::optional(expected_ - 1) : std::nullopt;
 }
 
 bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
@@ -631,9 +609,9 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = a.first + a.next_packet;
-  if (a.repeated || !std::exchange(introduced_, true)) p.bth.mark = qp_.our_marks().can;
+  p.bth.mark = qp_.extensions.response_flag(a.repeated);
   p.aeth.msn = a.msn;
-  p.in_window = selective_ && !a.repeated;  // who wants marks has a window, too
+  p.in_window = qp_.extensions.peer_reads_sack() && !a.repeated;
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
   ++a.next_packet;
   if (last) {
@@ -654,38 +632,40 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
   --pending_slots_;
 }
 
-void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth& aeth) {
-  const bool plain = aeth.kind == wire::AckKind::Ack && introduced_ && qp_.type == QpType::Rc;
-  if (plain && sink.acknowledge(qp_.attr.path, {qp_.attr.dest_qpn, psn})) {
+void Responder::send_plain_ack(wire::PacketSink& sink) {
+  const bool may_be_short = qp_.extensions.announced() && qp_.type == QpType::Rc;
+  if (may_be_short && sink.acknowledge(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
     return qp_.count(CounterId::packets_sent);
   }
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
-  p.bth.psn = psn;
-  // A peer hears of it with a loss and, since it may have better use for it, at the very beginning.
-  if (is_sequence_error(aeth) || !std::exchange(introduced_, true)) {
-    p.bth.mark = qp_.our_marks().can;
-  }
-  p.aeth = aeth;
+  p.bth.psn = expected_ - 1;
+  p.bth.mark = qp_.extensions.response_flag(false);
+  p.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_};
   push_packet(qp_, sink, p, {}, 0);
 }
 
-// A NAK that lists what we have behind the gap: bit i of its payload stands for expected_ + 1 + i.
-void Responder::send_selective_nak(wire::PacketSink& sink) {
-  std::array<std::byte, ReorderBuffer::kReach / 8> list{};
-  uint32_t bytes = 0;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    const auto bit = static_cast<uint32_t>(held_.psn(i).distance_from(expected_) - 1);
-    list[bit / 8] |= std::byte(1u << bit % 8);
-    bytes = (bit / 32 + 1) * 4;
-  }
+void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak) {
+  const bool reports_loss = nak.kind == wire::AckKind::Nak &&
+                            nak.value == static_cast<uint8_t>(NakCode::SequenceError);
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = expected_;
-  p.bth.mark = qp_.our_marks().can;
+  p.bth.mark = reports_loss ? qp_.extensions.sack_flag() : qp_.extensions.response_flag(false);
+  p.aeth = nak;
+  push_packet(qp_, sink, p, {}, 0);
+}
+
+// A sequence NAK that lists what is buffered behind the gap.
+void Responder::send_sack(wire::PacketSink& sink) {
+  const SackList list(held_, expected_);
+  const std::span<const std::byte> payload = list.bytes();
+  wire::Packet p;
+  p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
+  p.bth.psn = expected_;
+  p.bth.mark = qp_.extensions.sack_flag();
   p.aeth = {wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
-  const std::span<const std::byte> payload(list.data(), bytes);
-  push_packet(qp_, sink, p, {&payload, 1}, bytes);
+  push_packet(qp_, sink, p, {&payload, 1}, static_cast<uint32_t>(payload.size()));
   qp_.count(CounterId::naks_sequence_sent);
 }
 

@@ -24,11 +24,9 @@ class Responder final : public ReceiveSide {
   bool admit(LoneMessage& message);
   void execute(const LoneMessage& message);
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
-  uint32_t send_acknowledgement(wire::PacketSink& sink) override;
-  std::optional<wire::Psn> acknowledgement_to_carry() const override;
-  void acknowledgement_carried() override { ack_due_ = false; }
-  void acknowledge_again() override { ack_due_ |= introduced_; }
-  bool ready() const override { return pending_slots_ != 0 || ack_due_ || nak_.has_value(); }
+  uint32_t send_ack(wire::PacketSink& sink) override;
+  std::optional<wire::Psn> ack_to_piggyback() const override;
+  bool ready() const override { return pending_slots_ != 0 || qp_.acks.is_due(); }
   void start() override;
   void resize_answers(uint32_t room) override;
   void reset() override;
@@ -87,7 +85,6 @@ class Responder final : public ReceiveSide {
 
   void run(const wire::Packet& packet);
   void run_held();
-  bool is_selective(const wire::Packet& packet) const;
   bool anything_missing() const;
   void on_duplicate(const wire::Packet& packet);
   void on_ahead(const wire::Packet& packet);
@@ -112,8 +109,9 @@ class Responder final : public ReceiveSide {
   Answer* next_pending();
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
-  void send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth& aeth);
-  void send_selective_nak(wire::PacketSink& sink);
+  void send_plain_ack(wire::PacketSink& sink);
+  void send_nak(wire::PacketSink& sink, const wire::Aeth& nak);
+  void send_sack(wire::PacketSink& sink);
   uint32_t packets_for(const wire::Packet& read) const;
 
   QpCommon& qp_;
@@ -122,10 +120,6 @@ class Responder final : public ReceiveSide {
   uint32_t msn_ = 0;
   std::optional<InboundMessage> message_;
   bool nak_sent_ = false;  // for the present expected_: one NAK is enough
-  bool ack_due_ = false;
-  std::optional<wire::Aeth> nak_;
-  bool selective_ = false;       // the peer wants to know what we have of what follows a gap
-  bool introduced_ = false;      // the peer was told that we can
   ReorderBuffer held_;           // what follows a gap
   wire::Psn sent_to_{0};         // while it holds anything: all before this had left when that did
   std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep

@@ -17,7 +17,7 @@ inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 // Base transport header, 12 bytes:
 //   0 opcode | 1 SE:1 M:1 pad:2 tver:4 | 2..3 pkey | 4 FECN:1 BECN:1 resv:6 | 5..7 destination QP
 //   8 A:1 resv:7 | 9..11 PSN
-// The last reserved field is 0 but between two Verbenas (core/selective_marks.h).
+// The last reserved field is 0 but between two Verbenas (core/ext).
 struct Bth {
   uint8_t opcode = 0;
   bool solicited = false;

@@ -30,7 +30,7 @@ struct Packet {
   uint32_t cut_bytes = 0;               // as RxPacket says
   bool in_window = false;               // as TxPacket says
   bool last = false;                    // the same
-  std::optional<Psn> carried;  // sent only: an acknowledgement, between headers and payload
+  std::optional<Psn> piggyback;  // sent only: an ACK, between headers and payload
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
   static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {

@@ -144,8 +144,8 @@ class Target {
     p.bth.ack_request = (flags & 1) != 0;
     p.bth.solicited = (flags & 2) != 0;
     p.bth.destination = qp_->qpn();
-    const core::SelectiveMarks theirs = core::marks_from(qp_->attributes().dest_qpn, qp_->qpn());
-    const uint8_t marks[] = {0, 0, 0, theirs.can, theirs.wants, theirs.early, theirs.carries, 0x7F};
+    const core::ExtensionFlags theirs = core::flags_sent_by(qp_->attributes().dest_qpn, qp_->qpn());
+    const uint8_t marks[] = {0, 0, 0, theirs.sack_capable, theirs.sack, theirs.reordered, theirs.piggyback, 0x7F};
     p.bth.mark = marks[opcode >> 5];
     p.deth = {(flags & 8) != 0 ? kOurQkey : in.u32(), wire::Qpn(in.u32())};
     const auto attr = qp_->query();

@@ -34,7 +34,7 @@ class CarriedOrNotTest : public AcquaintedTest {
   }
   bool said_in(const std::vector<Sent>& sent) {
     return std::ranges::any_of(sent, [&](const Sent& s) {
-      return s.opcode() == Opcode::RcAck || s.packet.bth.mark == our_marks().carries;
+      return s.opcode() == Opcode::RcAck || s.packet.bth.mark == own_flags().piggyback;
     });
   }
   MemorySink sink_;
@@ -76,7 +76,7 @@ TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
   owe_an_acknowledgement();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   turn();
-  bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != our_marks().carries;
+  bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
   ASSERT_TRUE(next_deadline());
   turn();
   ASSERT_EQ(sink_.taken_back, 1u);
@@ -116,7 +116,7 @@ TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
   to_state(qp(), QpState::Rts);
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
 }
 
 TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
@@ -126,7 +126,7 @@ TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
   EXPECT_TRUE(transmit(0).empty());
   auto sent = transmit(1);
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().carries);
+  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().piggyback);
   EXPECT_TRUE(transmit().empty());
 }
 
@@ -143,7 +143,7 @@ TEST_F(CarriedOrNotTest, WhatWaitsForItsPaceDoesNotKeepItBack) {
   EXPECT_TRUE(said_in(sent)) << sent.size();
   for (int i = 0; i < 5; ++i) {
     if (!next_deadline()) break;
-    for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.mark, our_marks().carries);
+    for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.mark, own_flags().piggyback);
   }
 }
 
@@ -166,7 +166,7 @@ TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
     EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
     ASSERT_TRUE(post_receive(93, 256, 1024).ok());
     wire::Packet p = request(Opcode::RcSendOnly, 502);
-    p.bth.mark = peer_marks().carries;
+    p.bth.mark = peer_flags().piggyback;
     Bytes b(4);
     store_be32(b.data(), 101);
     receive(p, b);
@@ -187,7 +187,7 @@ TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0xFFFFFFu);
   ASSERT_TRUE(post_receive(93, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 0);
-  p.bth.mark = peer_marks().carries;
+  p.bth.mark = peer_flags().piggyback;
   Bytes b(12);
   store_be32(b.data(), 0xFF000000);  // PSN 0; what is above it does not count
   receive(p, b);
@@ -222,7 +222,7 @@ TEST_F(CarriedOrNotTest, ResetForgetsWhoThePeerIs) {
   engine_.modify_qp(qp(), attr, kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn, now_);
   ASSERT_TRUE(post_receive(93, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 500);
-  p.bth.mark = peer_marks().carries;
+  p.bth.mark = peer_flags().piggyback;
   receive(p, pattern(12));  // in RTR
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
@@ -244,7 +244,7 @@ TEST_F(CarriedOrNotTest, AReadOfOursThatIsUnansweredIsNotSkipped) {
   transmit();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = peer_marks().carries;
+  p.bth.mark = peer_flags().piggyback;
   Bytes b(12);
   store_be32(b.data(), 101);
   receive(p, b);

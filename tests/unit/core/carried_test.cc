@@ -12,8 +12,8 @@ class CarriedTest : public AcquaintedTest {
  protected:
   void receive_carrying(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_marks().carries;
-    Bytes bytes(kCarriedBytes);
+    p.bth.mark = peer_flags().piggyback;
+    Bytes bytes(kPiggybackBytes);
     store_be32(bytes.data(), acknowledged);
     bytes.insert(bytes.end(), payload.begin(), payload.end());
     receive(p, bytes);
@@ -32,11 +32,11 @@ TEST_F(CarriedTest, AReplyTakesTheAcknowledgementAlong) {
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
-  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().carries);
+  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().piggyback);
   const auto payload = sent[0].packet.payload;
-  ASSERT_EQ(payload.size(), kCarriedBytes + 7);
+  ASSERT_EQ(payload.size(), kPiggybackBytes + 7);
   EXPECT_EQ(load_be32(payload.data()), 501u);
-  EXPECT_TRUE(std::ranges::equal(payload.subspan(kCarriedBytes), said));
+  EXPECT_TRUE(std::ranges::equal(payload.subspan(kPiggybackBytes), said));
   EXPECT_EQ(counter(CounterId::acknowledgements_carried), 1u);
   EXPECT_TRUE(transmit().empty());  // it is said
 }
@@ -48,7 +48,7 @@ TEST_F(CarriedTest, SoDoesAWriteWithItsHeadersInFront) {
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].packet.reth.length, 8u);
-  ASSERT_EQ(sent[0].packet.payload.size(), kCarriedBytes + 8);
+  ASSERT_EQ(sent[0].packet.payload.size(), kPiggybackBytes + 8);
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
 }
 
@@ -58,7 +58,7 @@ TEST_F(CarriedTest, WhatTheReplyLosesIsAcknowledgedAgainWhenAskedFor) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   wire::Packet again = request(Opcode::RcSendOnly, 501);
-  again.bth.mark = peer_marks().wants;
+  again.bth.mark = peer_flags().sack;
   receive(again, pattern(8));
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
 }
@@ -70,12 +70,12 @@ TEST_F(CarriedTest, ARepeatIsAPlainPacket) {
   transmit();
   time_out();
   wire::Packet again = request(Opcode::RcSendOnly, 501);
-  again.bth.mark = peer_marks().wants;
+  again.bth.mark = peer_flags().sack;
   receive(again, pattern(8));
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
-  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
   EXPECT_EQ(sent[0].packet.payload.size(), 8u);
   EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
 }
@@ -104,7 +104,7 @@ TEST_F(CarriedTest, TheFirstAcknowledgementIsAPacketBecauseItIntroducesUs) {
   transmit();
   wire::Packet ack = request(Opcode::RcAck, 100);
   ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-  ack.bth.mark = peer_marks().can;
+  ack.bth.mark = peer_flags().sack_capable;
   receive(ack);
   ASSERT_TRUE(post_receive(90, 256).ok());
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
@@ -129,7 +129,7 @@ TEST_F(CarriedTest, APacketThatIsFullTakesNothingAlong) {
     get_acquainted();
     owe_an_acknowledgement();
     ASSERT_TRUE(post(SendOp::Send, 1, 256 - spare).ok());
-    EXPECT_EQ(transmit().size(), spare == kCarriedBytes ? 1u : 2u) << spare;
+    EXPECT_EQ(transmit().size(), spare == kPiggybackBytes ? 1u : 2u) << spare;
     engine_.destroy_qp(qp_, now_);
   }
 }
@@ -165,15 +165,15 @@ TEST_F(CarriedTest, ItIsFoundInFrontOfPayloadThatLiesApart) {
     const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .apart = payload};
     engine_.on_packets({&rx, 1}, now_);
   };
-  receive_apart(peer_marks().wants, 4, pattern(8, 3));  // what is that?
+  receive_apart(peer_flags().sack, 4, pattern(8, 3));  // what is that?
   receive_apart(0, 4, pattern(8, 3));
-  receive_apart(peer_marks().carries, 8, pattern(8, 3));
+  receive_apart(peer_flags().piggyback, 8, pattern(8, 3));
   EXPECT_EQ(counter(CounterId::malformed_packets), 3u);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));  // that much the last one could say
-  receive_apart(peer_marks().carries, 4, pattern(8, 4));
+  receive_apart(peer_flags().piggyback, 4, pattern(8, 4));
   expect_at(1024, pattern(8, 4));
   p.bth.psn = wire::Psn(502);
-  receive_apart(peer_marks().carries, 0, pattern(8, 5));  // then it is before the payload
+  receive_apart(peer_flags().piggyback, 0, pattern(8, 5));  // then it is before the payload
   EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   EXPECT_TRUE(std::ranges::equal(std::span(memory_).subspan(2048, 4),
                                  std::span<const std::byte>(pattern(8, 5)).subspan(4)));
@@ -182,12 +182,12 @@ TEST_F(CarriedTest, ItIsFoundInFrontOfPayloadThatLiesApart) {
 TEST_F(CarriedTest, WhatIsNotInOrderIsSaidInAPacket) {
   get_acquainted();
   wire::Packet p = request(Opcode::RcSendOnly, 501);  // no receive is posted
-  p.bth.mark = peer_marks().wants;
+  p.bth.mark = peer_flags().sack;
   receive(p, pattern(8));
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
-  EXPECT_EQ(sent[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
   EXPECT_EQ(sent[1].packet.aeth.kind, AckKind::RnrNak);
 
   ASSERT_TRUE(post_receive(92, 256).ok());
@@ -226,7 +226,7 @@ TEST_F(CarriedTest, AMessageBehindAGapIsKeptWithoutIt) {
   receive_carrying(502, 101, pattern(8, 5));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   wire::Packet first = request(Opcode::RcSendOnly, 501);
-  first.bth.mark = peer_marks().wants;
+  first.bth.mark = peer_flags().sack;
   receive(first, pattern(8, 4));
   EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   expect_at(1024, pattern(8, 4));
@@ -252,7 +252,7 @@ TEST_F(CarriedTest, NothingIsTakenFromAPacketThatHasNoRoomForIt) {
   get_acquainted();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = peer_marks().carries;
+  p.bth.mark = peer_flags().piggyback;
   receive(p, pattern(3));
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
@@ -263,7 +263,7 @@ TEST_F(CarriedTest, OurOwnMarkSentBackTakesNothingFromAMessage) {
   get_acquainted();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = our_marks().carries;
+  p.bth.mark = own_flags().piggyback;
   receive(p, pattern(8));
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);

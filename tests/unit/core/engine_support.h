@@ -83,8 +83,8 @@ class EngineTest : public testing::Test {
 
   // Packets of the peer. It does nothing but what everybody can, unless it marks them.
   wire::Packet request(wire::Opcode opcode, uint32_t psn) const;
-  SelectiveMarks peer_marks() const { return marks_from(kPeerQpn, qp_->qpn()); }
-  SelectiveMarks our_marks() const { return marks_from(qp_->qpn(), kPeerQpn); }
+  ExtensionFlags peer_flags() const { return flags_sent_by(kPeerQpn, qp_->qpn()); }
+  ExtensionFlags own_flags() const { return flags_sent_by(qp_->qpn(), kPeerQpn); }
   void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
   void receive(const wire::Packet& packet, std::span<const std::byte> payload,
                const wire::RxMeta& meta);

@@ -185,7 +185,7 @@ class History {
     Arrival ack;
     ack.packet = with_.request(Opcode::RcAck, 100);
     ack.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    if (!chance(4)) ack.packet.bth.mark = with_.peer_marks().can;
+    if (!chance(4)) ack.packet.bth.mark = with_.peer_flags().sack_capable;
     both([&](Side& s) { s.take({&ack, 1}); });
   }
 
@@ -295,10 +295,10 @@ class History {
     a.packet.immediate = static_cast<uint32_t>(prng_.next());
     a.payload = pattern(bytes, static_cast<uint8_t>(prng_.next()));
     a.packet.bth.pad = static_cast<uint8_t>(-bytes & 3u);
-    const SelectiveMarks marks = with_.peer_marks();
-    const uint8_t kMarks[] = {0, marks.wants, marks.wants, marks.carries, marks.carries};
+    const ExtensionFlags marks = with_.peer_flags();
+    const uint8_t kMarks[] = {0, marks.sack, marks.sack, marks.piggyback, marks.piggyback};
     a.packet.bth.mark = one_of(kMarks);
-    if (a.packet.bth.mark == marks.carries) {
+    if (a.packet.bth.mark == marks.piggyback) {
       a.carried = (now.sq_psn - 1 - (chance(6) ? prng_.below(3) : 0)) & 0xFFFFFF;
     }
     a.apart = wide_ && bytes != 0 && chance(2);
@@ -384,7 +384,7 @@ class History {
     a.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
     if (chance(12)) a.packet.aeth = {AckKind::RnrNak, 1, 0};
     if (chance(12)) a.packet.aeth = {AckKind::Nak, 0, 0};
-    if (chance(8)) a.packet.bth.mark = with_.peer_marks().can;
+    if (chance(8)) a.packet.bth.mark = with_.peer_flags().sack_capable;
     both([&](Side& s) { s.take({&a, 1}); });
   }
 

@@ -24,14 +24,14 @@ class RequesterBatchTest : public EngineTest {
   void acknowledge(uint32_t psn) {
     wire::Packet ack = request(Opcode::RcAck, psn);
     ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    ack.bth.mark = peer_marks().can;
+    ack.bth.mark = peer_flags().sack_capable;
     receive(ack);
   }
   // A sequence NAK: `missing` is, and `held` are there.
   void receive_list(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-    p.bth.mark = peer_marks().can;
+    p.bth.mark = peer_flags().sack_capable;
     Bytes list(4);
     for (const uint32_t psn : held) {
       const uint32_t bit = psn - missing - 1;
@@ -51,8 +51,8 @@ class RequesterBatchTest : public EngineTest {
     Psns out;
     for (const Sent& s : sent) {
       const uint8_t mark = s.packet.bth.mark;
-      EXPECT_TRUE(mark == our_marks().wants || mark == our_marks().early) << s.psn();
-      if (mark == our_marks().early) out.push_back(s.psn());
+      EXPECT_TRUE(mark == own_flags().sack || mark == own_flags().reordered) << s.psn();
+      if (mark == own_flags().reordered) out.push_back(s.psn());
     }
     return out;
   }

@@ -18,12 +18,12 @@ class ResponderSelectiveTest : public EngineTest {
  protected:
   wire::Packet marked(Opcode opcode, uint32_t psn) const {
     wire::Packet p = request(opcode, psn);
-    p.bth.mark = peer_marks().wants;
+    p.bth.mark = peer_flags().sack;
     return p;
   }
-  SelectiveMarks peer_marks_of_a_new_pair() {
+  ExtensionFlags peer_flags_of_a_new_pair() {
     connect();
-    const SelectiveMarks marks = peer_marks();
+    const ExtensionFlags marks = peer_flags();
     engine_.destroy_qp(qp_, now_);
     return marks;
   }
@@ -43,7 +43,7 @@ class ResponderSelectiveTest : public EngineTest {
     EXPECT_EQ(sent[0].opcode(), Opcode::RcAck);
     EXPECT_EQ(p.aeth.kind, AckKind::Nak);
     EXPECT_EQ(p.aeth.value, static_cast<uint8_t>(NakCode::SequenceError));
-    EXPECT_EQ(p.bth.mark, our_marks().can);
+    EXPECT_EQ(p.bth.mark, own_flags().sack_capable);
     List list{p.bth.psn.value(), {}};
     for (uint32_t bit = 0; bit < p.payload.size() * 8; ++bit) {
       if ((p.payload[bit / 8] & std::byte(1u << bit % 8)) != std::byte{0}) {
@@ -263,7 +263,7 @@ TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
   Psns got;
   for (const Sent& s : transmit()) {
     got.push_back(s.psn());
-    EXPECT_EQ(s.packet.bth.mark, our_marks().can);
+    EXPECT_EQ(s.packet.bth.mark, own_flags().sack_capable);
   }
   EXPECT_EQ(got, (Psns{502, 503, 504, 505, 506}));
 }
@@ -276,7 +276,7 @@ TEST_F(ResponderSelectiveTest, TheFirstAnswerToAReadSaysThatWeCan) {
   receive(read);
   std::vector<uint8_t> marks;
   for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
-  EXPECT_EQ(marks, (std::vector<uint8_t>{our_marks().can, 0, 0}));
+  EXPECT_EQ(marks, (std::vector<uint8_t>{own_flags().sack_capable, 0, 0}));
   receive(request(Opcode::RcWriteOnly, 503));
   const auto ack = transmit();
   ASSERT_EQ(ack.size(), 1u);
@@ -311,7 +311,7 @@ class EarlyRequestsTest : public ResponderSelectiveTest {
   }
   void receive_early(uint32_t psn) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_marks().early;
+    p.bth.mark = peer_flags().reordered;
     receive(p, pattern(64));
   }
   void expect_plain_ack(uint32_t psn) {
@@ -387,15 +387,15 @@ TEST_F(ResponderSelectiveTest, WhoeverDidNotHearWhatWeAreHearsItAgain) {
     receive(request(Opcode::RcSendOnly, psn), pattern(64));
     for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
   }
-  const uint8_t can = our_marks().can;
+  const uint8_t can = own_flags().sack_capable;
   EXPECT_EQ(marks, (std::vector<uint8_t>{can, 0, can, can}));
 }
 
 // A NIC that sends back what it finds in reserved bits, in whatever packet, is no Verbena.
 TEST_F(ResponderSelectiveTest, OurOwnMarksSentBackSayNothing) {
   for (int mark = 1; mark < 128; ++mark) {
-    const SelectiveMarks theirs = peer_marks_of_a_new_pair();
-    if (mark == theirs.wants || mark == theirs.early || mark == theirs.carries) continue;
+    const ExtensionFlags theirs = peer_flags_of_a_new_pair();
+    if (mark == theirs.sack || mark == theirs.reordered || mark == theirs.piggyback) continue;
     connect();
     wire::Packet p = request(Opcode::RcSendOnly, 501);
     p.bth.mark = static_cast<uint8_t>(mark);
@@ -468,7 +468,7 @@ TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInTheFirstAckAndAnswersToALossAn
         p->op.verb == wire::Verb::ReadResponse && p->bth.psn.value() >= 502 && i > 6;
     const bool copy_answered = i == 6;  // its first answer, the one that was marked, may be lost
     const bool marks = i == 0 || sequence_nak || copy_answered || repeated;
-    EXPECT_EQ(p->bth.mark, marks ? selective.our_marks().can : 0) << i;
+    EXPECT_EQ(p->bth.mark, marks ? selective.own_flags().sack_capable : 0) << i;
     Bytes without = now[i];
     without[8] &= std::byte{0x80};
     EXPECT_EQ(before[i], without) << i;

@@ -22,7 +22,7 @@ class SelectiveRepeatTest : public EngineTest {
   void receive_list(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-    p.bth.mark = peer_marks().can;
+    p.bth.mark = peer_flags().sack_capable;
     Bytes list;
     for (const uint32_t psn : held) {
       const auto bit = static_cast<uint32_t>(wire::Psn(psn).distance_from(wire::Psn(missing)) - 1);
@@ -64,12 +64,12 @@ TEST_F(SelectiveRepeatTest, RequestsAreMarkedOnceThePeerHasSaidThatItCan) {
   for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-  nak.bth.mark = peer_marks().can;
+  nak.bth.mark = peer_flags().sack_capable;
   receive(nak);  // without a list: it has kept nothing yet
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 3u);
-  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, our_marks().wants);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, own_flags().sack);
   // Another connection starts from scratch.
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
@@ -80,7 +80,7 @@ TEST_F(SelectiveRepeatTest, RequestsAreMarkedOnceThePeerHasSaidThatItCan) {
 TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
   for (int mark = 1; mark < 128; ++mark) {
     connect();
-    if (mark == peer_marks().can) continue;
+    if (mark == peer_flags().sack_capable) continue;
     ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
     ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
     transmit();
@@ -95,17 +95,17 @@ TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
   }
 }
 
-TEST(SelectiveMarks, AllDifferAndEqualNumbersHaveNone) {
+TEST(ExtensionFlags, AllDifferAndEqualNumbersHaveNone) {
   const wire::Qpn low(0x010011), high(0x020007);
-  const SelectiveMarks a = marks_from(low, high), b = marks_from(high, low);
-  const std::set<int> all{a.can, a.wants, a.early, a.carries, b.can, b.wants, b.early, b.carries};
+  const ExtensionFlags a = flags_sent_by(low, high), b = flags_sent_by(high, low);
+  const std::set<int> all{a.sack_capable, a.sack, a.reordered, a.piggyback, b.sack_capable, b.sack, b.reordered, b.piggyback};
   EXPECT_EQ(all.size(), 8u);
   EXPECT_FALSE(all.contains(0));
   EXPECT_LT(*all.rbegin(), 0x80);
-  EXPECT_EQ(marks_from(low, low).can, 0);
-  EXPECT_EQ(marks_from(low, low).wants, 0);
-  EXPECT_EQ(marks_from(low, low).early, 0);
-  EXPECT_EQ(marks_from(low, low).carries, 0);
+  EXPECT_EQ(flags_sent_by(low, low).sack_capable, 0);
+  EXPECT_EQ(flags_sent_by(low, low).sack, 0);
+  EXPECT_EQ(flags_sent_by(low, low).reordered, 0);
+  EXPECT_EQ(flags_sent_by(low, low).piggyback, 0);
 }
 
 TEST_F(SelectiveRepeatTest, ACopyOfTheListChangesNothing) {
@@ -266,7 +266,7 @@ TEST_F(SelectiveRepeatTest, AnswersThatCameAreNotAskedForAgain) {
   const Bytes data = pattern(256 * 8);
   const auto answer = [&](uint32_t psn, bool again) {
     wire::Packet p = request(Opcode::RcReadResponseMiddle, psn);
-    if (again) p.bth.mark = peer_marks().can;
+    if (again) p.bth.mark = peer_flags().sack_capable;
     receive(p, std::span(data).subspan((psn - 100) * 256, 256));
   };
   for (const uint32_t psn : {100u, 102u, 103u, 105u}) answer(psn, false);
@@ -284,7 +284,7 @@ TEST_F(SelectiveRepeatTest, AnswersThatCameAreNotAskedForAgain) {
   EXPECT_EQ(again[0].psn(), 104u);
   EXPECT_EQ(again[0].packet.reth.address, 0x7000u + 256 * 4);
   EXPECT_EQ(again[0].packet.reth.length, 256u);
-  EXPECT_EQ(again[0].packet.bth.mark, our_marks().wants);
+  EXPECT_EQ(again[0].packet.bth.mark, own_flags().sack);
   EXPECT_TRUE(completions().empty());
   answer(104, true);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
@@ -408,7 +408,7 @@ TEST_F(WithoutSelectiveRepeatTest, MarksMeanNothing) {
   transmit();
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-  nak.bth.mark = peer_marks().can;
+  nak.bth.mark = peer_flags().sack_capable;
   receive(nak);
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);

@@ -1,0 +1,103 @@
+// AckScheduler: when a queue pair acknowledges the requests it has received, and in which form. The
+// responder reports what it executed or refused, the requester which of its requests piggybacked an
+// ACK, and QueuePair describes the batch that is about to leave. No other class decides about ACKs.
+//
+// Rules:
+// - Coalesced: one ACK per batch acknowledges all requests before it. A NAK does so as well.
+// - In PSN order: an ACK waits for the READ and atomic responses before it.
+// - Place: see AckPlace.
+// - Repeated: if the request that piggybacked the latest ACK is retracted, the ACK is due again.
+// - Delayed: the owner of the engine may put off a batch of ACKs (may_be_delayed) while it expects
+//   the application to send a request that the ACK can join.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "wire/headers.h"
+#include "wire/packet_io.h"
+
+namespace verbena::core {
+
+enum class AckPlace : uint8_t {
+  // Before the requests: the peer learns that its message arrived before it sees the reply.
+  First,
+  // Behind the requests, where the short packet ends the GSO batch that they began. The receiver
+  // handles the ACK first all the same (ack_overtakes).
+  Last,
+  // Inside the only request of the batch; two Verbenas only.
+  Piggybacked
+};
+
+// The batch that a queue pair is about to send.
+struct BatchOutlook {
+  bool only_active_qp;     // no other queue pair has packets in it
+  bool on_wire;            // it leaves as GSO segments
+  bool request_takes_ack;  // its one request has room for a piggybacked ACK
+};
+
+class AckScheduler {
+ public:
+  // --- the responder's reports ------------------------------------------------------------------
+  void on_ack_due() { is_due_ = true; }
+  // The requests before `nak` are acknowledged by it.
+  void on_refused(const wire::Aeth& nak) { nak_ = nak; }
+  // A request was executed, so an earlier refusal no longer holds.
+  void on_executed() { nak_.reset(); }
+  void on_sent() {
+    is_due_ = false;
+    nak_.reset();
+  }
+  // The connection ends: nothing is due any more.
+  void reset() { *this = AckScheduler(); }
+
+  bool is_due() const { return is_due_ || nak_.has_value(); }
+  // There is nothing to report but that all requests have arrived.
+  bool is_plain() const { return is_due_ && !nak_; }
+  const std::optional<wire::Aeth>& nak() const { return nak_; }
+
+  // --- the batch --------------------------------------------------------------------------------
+  static AckPlace place(const BatchOutlook& batch) {
+    if (batch.request_takes_ack) return AckPlace::Piggybacked;
+    return batch.only_active_qp && batch.on_wire ? AckPlace::Last : AckPlace::First;
+  }
+  // Until close_offer() the next request may take the ACK of `psn` along.
+  void offer(wire::Psn psn) { offered_ = psn; }
+  void close_offer() { offered_.reset(); }
+
+  // --- the requester's reports ------------------------------------------------------------------
+  // The ACK that work request `index` of the send queue piggybacks, if one is offered.
+  std::optional<wire::Psn> take_offer(uint64_t index) {
+    const std::optional<wire::Psn> psn = offered_;
+    if (psn) on_piggybacked(index);
+    return psn;
+  }
+  void on_piggybacked(uint64_t index) {
+    close_offer();
+    is_due_ = false;
+    carrier_ = index;
+  }
+  // Work requests [first, end) were retracted before the peer read them.
+  void on_retracted(uint64_t first, uint64_t end) {
+    if (carrier_ < first || carrier_ >= end) return;
+    carrier_ = kNone;
+    is_due_ = true;
+  }
+
+ private:
+  static constexpr uint64_t kNone = UINT64_MAX;
+
+  bool is_due_ = false;
+  std::optional<wire::Aeth> nak_;
+  std::optional<wire::Psn> offered_;
+  uint64_t carrier_ = kNone;  // the work request that piggybacked the latest ACK
+};
+
+// Whether the second of `packets` is an ACK that must be handled before the first, a request. The
+// peer sent both in one batch, the ACK last (AckPlace::Last). An application must see the completion
+// of its own message before the reply to it. A NAK keeps its place: it may end the queue pair, and the
+// request before it still counts.
+bool ack_overtakes(std::span<const wire::RxPacket> packets);
+
+}  // namespace verbena::core
