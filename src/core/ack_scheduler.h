@@ -95,9 +95,9 @@ class AckScheduler {
 };
 
 // Whether the second of `packets` is an ACK that must be handled before the first, a request. The
-// peer sent both in one batch, the ACK last (AckPlace::Last). An application must see the completion
-// of its own message before the reply to it. A NAK keeps its place: it may end the queue pair, and the
-// request before it still counts.
+// peer sent both in one batch, the ACK last (AckPlace::Last). An application must see the
+// completion of its own message before the reply to it. A NAK keeps its place: it may end the queue
+// pair, and the request before it still counts.
 bool ack_overtakes(std::span<const wire::RxPacket> packets);
 
 }  // namespace verbena::core

@@ -256,7 +256,6 @@ Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instan
 Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
   state_.now = now;
   Arrivals arrivals;
-  if (packets.size() == 1 && take_lone(packets.front(), now, arrivals)) return arrivals;
   QueuePair* touched = nullptr;
   bool exchanged = false;  // with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
@@ -283,6 +282,11 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     if (qp == nullptr) {
       if (on_management(*packet, rx)) arrivals.answers_due = true;
       continue;
+    }
+    if (packets.size() == 1 && try_fast_receive(*qp, *packet, *rx.meta, now)) {
+      arrivals.messages = true;
+      arrivals.receives = verb == wire::Verb::Send || packet->op.has_immediate;
+      return arrivals;
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
@@ -433,7 +437,7 @@ bool Engine::only_answers_to_send(Instant now) const {
 bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
-  if (send_lone(sink, now)) return anything_to_send();
+  if (try_fast_send(sink, now)) return anything_to_send();
   state_.alone = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];

@@ -25,7 +25,7 @@ struct EngineConfig {
   uint64_t secret = 0;  // keys derive from it
   uint32_t max_qps = 1u << 16;
   bool extensions = true;  // to peers that can, too; otherwise only what everybody can
-  bool shortcuts = true;   // of lone_message.cc; false shows what would happen without them
+  bool fast_path = true;   // false: every packet takes the normal path, with the same result
 };
 
 class Engine {
@@ -124,8 +124,8 @@ class Engine {
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerWindow& window, Instant now);
-  bool take_lone(const wire::RxPacket& rx, Instant now, Arrivals& arrivals);
-  bool send_lone(wire::PacketSink& sink, Instant now);
+  bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void drop_past_turns();

@@ -1,5 +1,5 @@
-// What two Verbenas do with each other beyond standard RoCE. Without core/ext (the folder is deleted,
-// or VERBENA_PLAIN_ROCE is set) every peer is a plain one.
+// What two Verbenas do with each other beyond standard RoCE. Without core/ext (the folder is
+// deleted, or VERBENA_PLAIN_ROCE is set) every peer is a plain one.
 #pragma once
 
 #if __has_include("core/ext/peer_extensions.h") && !defined(VERBENA_PLAIN_ROCE)

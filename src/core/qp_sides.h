@@ -9,19 +9,6 @@
 
 namespace verbena::core {
 
-// What was received, if that is a SEND or WRITE of one packet (lone_message.cc).
-struct LoneMessage {
-  wire::Bth bth;
-  bool is_write = false;  // otherwise it is a SEND
-  bool has_immediate = false;
-  wire::Reth reth{};       // of a WRITE
-  uint32_t immediate = 0;  // where it has one
-  std::span<const std::byte> payload{};
-  std::byte* to = nullptr;  // where a WRITE goes, unless it brings nothing
-
-  bool takes_receive() const { return !is_write || has_immediate; }
-};
-
 class SendSide {
  public:
   virtual ~SendSide() = default;
@@ -86,8 +73,8 @@ class ReceiveSide {
   virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
   virtual uint32_t send_ack(wire::PacketSink&) { return 0; }
-  // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own can
-  // say what there is to say.
+  // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own
+  // can say what there is to say.
   virtual std::optional<wire::Psn> ack_to_piggyback() const { return {}; }
   virtual bool ready() const { return false; }
 

@@ -338,8 +338,8 @@ void QueuePair::on_deadline(Instant now) {
 }
 
 // READ and atomic responses first, since the peer waits for them; then what may exceed the window;
-// then requests, with the ACK where AckScheduler puts it. Where several queue pairs respond, the last
-// packets of their READ responses form a GSO batch of their own behind the others.
+// then requests, with the ACK where AckScheduler puts it. Where several queue pairs respond, the
+// last packets of their READ responses form a GSO batch of their own behind the others.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
@@ -353,9 +353,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   if (only_active_qp && turn.requests && requester_->can_piggyback(sink, now)) {
     ack = responder_->ack_to_piggyback();
   }
-  const AckPlace ack_place = AckScheduler::place({.only_active_qp = only_active_qp,
-                                                  .on_wire = on_wire,
-                                                  .request_takes_ack = ack.has_value()});
+  const AckPlace ack_place = AckScheduler::place(
+      {.only_active_qp = only_active_qp, .on_wire = on_wire, .request_takes_ack = ack.has_value()});
   if (ack) common_.acks.offer(*ack);
   if (ack_place == AckPlace::First && sent < budget) sent += responder_->send_ack(sink);
   if (turn.requests && sent < budget) sent += transmit_requests(sink, now, budget - sent);

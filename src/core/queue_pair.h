@@ -73,10 +73,10 @@ class QueuePair {
   };
   // Answers that are due and, unless they have to wait, requests.
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
-  // Shortcuts of on_packet() and transmit() for RC, where it is all about one short message
-  // (lone_message.cc). False: there is more to it, and nothing happened.
-  bool take_lone(LoneMessage& message, const wire::RxPacket& rx, Instant now);
-  bool send_lone(wire::PacketSink& sink, Instant now);
+  // The fast path of on_packet() and transmit(), RC only (fast_path.cc). False: nothing happened,
+  // and the normal path has to do it.
+  bool try_fast_receive(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  bool try_fast_send(wire::PacketSink& sink, Instant now);
   // Something that does not wait for the window.
   bool answers_ready() const {
     return (responder_->ready() || common_.urgent) && held_until_ == kNever;

@@ -317,10 +317,33 @@ void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& 
 // A message of one packet. Packets of a longer one must have equal sizes to share a GSO batch, so
 // there the ACK follows them.
 bool Requester::can_piggyback(const wire::PacketSink& sink, Instant now) const {
-  if (!qp_.extensions.peer_buffers_requests() || board_ || unacked_ != next_ || cursor_ + 1 != queue_.tail()) return false;
+  if (!qp_.extensions.peer_buffers_requests() || board_ || unacked_ != next_ ||
+      cursor_ + 1 != queue_.tail())
+    return false;
   const SendWqe& wqe = queue_.at(cursor_);
   return is_message(wqe.op) && wqe.length + kPiggybackBytes <= qp_.cut_bytes() &&
          !may_go_unheard(wqe, sink, now);
+}
+
+// The headers of one packet of a SEND or WRITE.
+void Requester::fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& p) const {
+  const bool last = packet_index + 1 == wqe.packets;
+  p.bth.opcode = qp_.opcode(message_opcode(wqe.op, packet_index == 0, last));
+  // Only a message that takes a receive can raise an event (IBA 9.2.3).
+  const bool takes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
+  p.bth.solicited = last && takes_receive && (wqe.flags & kSolicited) != 0;
+  p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
+  p.immediate = wqe.immediate_or_rkey;
+  p.invalidate_rkey = wqe.immediate_or_rkey;
+  p.cut_bytes = wqe.cut_bytes;
+}
+
+// Takes the ACK along that AckScheduler offers, if any.
+void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
+  p.piggyback = qp_.acks.take_offer(index);
+  if (!p.piggyback) return;
+  p.bth.mark = qp_.extensions.piggyback_flag();
+  qp_.count(CounterId::acknowledgements_carried);
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
@@ -328,7 +351,6 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   const SendWqe& wqe = queue_.at(at.index);
   const uint32_t offset = at.packet * wqe.cut_bytes;
   const uint32_t bytes = packet_bytes(wqe, at.packet);
-  const bool first = at.packet == 0;
   const bool last = at.packet + 1 == wqe.packets;
 
   Gather payload;
@@ -339,14 +361,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
     return false;
   }
 
-  p.bth.opcode = qp_.opcode(message_opcode(wqe.op, first, last));
-  // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
-  const bool takes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
-  p.bth.solicited = last && takes_receive && (wqe.flags & kSolicited) != 0;
-  p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
-  p.immediate = wqe.immediate_or_rkey;
-  p.invalidate_rkey = wqe.immediate_or_rkey;
-  p.cut_bytes = wqe.cut_bytes;
+  fill_message(wqe, at.packet, p);
   p.last = last && at.index + 1 == queue_.tail() && qp_.engine.alone;
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
@@ -356,11 +371,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.window->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
-  p.piggyback = qp_.acks.take_offer(at.index);
-  if (p.piggyback) [[unlikely]] {
-    p.bth.mark = qp_.extensions.piggyback_flag();
-    qp_.count(CounterId::acknowledgements_carried);
-  }
+  piggyback_ack(at.index, p);
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;
 }

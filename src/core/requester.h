@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "core/placement.h"
 #include "core/qp_sides.h"
 #include "core/reorder_buffer.h"
 #include "core/scoreboard.h"
@@ -35,12 +36,12 @@ class Requester final : public SendSide {
   void on_room(Instant now) override;
   void on_narrow_path() override;
   void go_without_peer(wire::PacketSink& sink, Instant now) override;
-  // Shortcuts (lone_message.cc). Sends the one short message that waits; false: it is not as simple
-  // as that, and nothing happened.
-  bool send_lone(wire::PacketSink& sink, Instant now, const std::optional<wire::Psn>& ack);
-  // The message at the head is all that this acknowledges; then it has been.
-  bool awaits_lone(wire::Psn psn) const;
-  void finish_lone(Instant now);
+  // The fast path (fast_path.cc): sending the only message.
+  bool prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload);
+  void commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload);
+  // The same for the piggybacked ACK of the only message.
+  bool awaits_fast_ack(wire::Psn psn) const;
+  void commit_fast_ack(Instant now);
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_piggybacked_ack(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
@@ -102,6 +103,8 @@ class Requester final : public SendSide {
   void advance_cursor(uint32_t packets);
   void start_clocks(wire::Psn first, Instant now);
   void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
+  void fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& packet) const;
+  void piggyback_ack(uint64_t index, wire::Packet& packet);
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
                            bool ask_for_ack);
   Piece piece_at(Place at) const;
@@ -222,9 +225,9 @@ class Requester final : public SendSide {
 
   // Losses. The scoreboard is there from the first sign of one until all is as it was.
   std::unique_ptr<Scoreboard> board_;
-  ReorderBuffer answers_;        // that came before one that is missing
-  uint32_t probes_ = 0;          // in a row, without a sign of the peer
-  Instant probed_at_ = kNever;   // the last of them
+  ReorderBuffer answers_;       // that came before one that is missing
+  uint32_t probes_ = 0;         // in a row, without a sign of the peer
+  Instant probed_at_ = kNever;  // the last of them
   Instant probe_deadline_ = kNever;
   bool probe_due_ = false;
   std::optional<wire::Psn> timed_;  // its round trip is being measured, since timed_at_

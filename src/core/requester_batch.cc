@@ -36,8 +36,8 @@ uint32_t Requester::batch_limit() const {
 
 // How many packets from the cursor on may leave sorted; 0 if there is nothing to sort.
 uint32_t Requester::batch_packets(uint32_t most) {
-  if (!qp_.extensions.peer_buffers_requests() || board_ || qp_.window->in_memory() || qp_.attr.rate_limit != 0 ||
-      qp_.state != QpState::Rts) {
+  if (!qp_.extensions.peer_buffers_requests() || board_ || qp_.window->in_memory() ||
+      qp_.attr.rate_limit != 0 || qp_.state != QpState::Rts) {
     return 0;
   }
   uint32_t packets = 0;

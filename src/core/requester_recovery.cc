@@ -96,9 +96,7 @@ void Requester::on_sequence_nak(const wire::Packet& p, Instant now) {
 
 // The packet's payload is a SACK list.
 void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
-  const auto listed = [&](wire::Psn psn) {
-    return SackList::contains(p.payload, p.bth.psn, psn);
-  };
+  const auto listed = [&](wire::Psn psn) { return SackList::contains(p.payload, p.bth.psn, psn); };
   bool news = false;
   for_each_piece(board_->executed, next_, [&](const SendWqe& wqe, const Piece& piece) {
     if (!listed(piece.first)) return;
@@ -221,8 +219,9 @@ void Requester::slow_down(wire::Psn psn) {
   }
   const Place at = place_of(psn);
   const uint32_t cost = cost_of(queue_.at(at.index), at.packet, 1);
-  const uint32_t step =
-      qp_.extensions.peer_buffers_requests() ? std::min(2 * cost, board_->slow_down_left) : board_->slow_down_left;
+  const uint32_t step = qp_.extensions.peer_buffers_requests()
+                            ? std::min(2 * cost, board_->slow_down_left)
+                            : board_->slow_down_left;
   board_->slow_down_left -= step;
   qp_.window->shrink(step);
 }

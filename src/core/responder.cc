@@ -646,8 +646,8 @@ void Responder::send_plain_ack(wire::PacketSink& sink) {
 }
 
 void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak) {
-  const bool reports_loss = nak.kind == wire::AckKind::Nak &&
-                            nak.value == static_cast<uint8_t>(NakCode::SequenceError);
+  const bool reports_loss =
+      nak.kind == wire::AckKind::Nak && nak.value == static_cast<uint8_t>(NakCode::SequenceError);
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = expected_;

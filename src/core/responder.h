@@ -19,10 +19,9 @@ class Responder final : public ReceiveSide {
 
   Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
-  // Shortcuts (lone_message.cc) for a message of one packet. False: it is not as simple as that,
-  // and nothing happened. Otherwise it is executed next.
-  bool admit(LoneMessage& message);
-  void execute(const LoneMessage& message);
+  // The fast path (fast_path.cc). `to`: where the payload of a WRITE goes.
+  bool prepare_fast_receive(const wire::Packet& packet, std::byte*& to);
+  void commit_fast_receive(const wire::Packet& packet, std::byte* to);
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
   uint32_t send_ack(wire::PacketSink& sink) override;
   std::optional<wire::Psn> ack_to_piggyback() const override;
@@ -119,7 +118,7 @@ class Responder final : public ReceiveSide {
   wire::Psn expected_{0};
   uint32_t msn_ = 0;
   std::optional<InboundMessage> message_;
-  bool nak_sent_ = false;  // for the present expected_: one NAK is enough
+  bool nak_sent_ = false;        // for the present expected_: one NAK is enough
   ReorderBuffer held_;           // what follows a gap
   wire::Psn sent_to_{0};         // while it holds anything: all before this had left when that did
   std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep

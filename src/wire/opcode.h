@@ -84,7 +84,8 @@ struct OpcodeInfo {
   bool has_atomic_ack_eth = false;
   bool has_immediate = false;
   bool has_invalidate = false;
-  uint8_t header_bytes = 0;  // BTH and all extension headers
+  bool has_rare_headers = false;  // others than RETH, AETH and immediate
+  uint8_t header_bytes = 0;       // BTH and all extension headers
 
   constexpr bool valid() const { return verb != Verb::Invalid; }
   constexpr bool starts_message() const {
@@ -238,6 +239,8 @@ constexpr OpcodeInfo describe_operation(Transport transport, uint8_t operation) 
   }
   if (!i.valid()) return {};
   i.transport = transport;
+  i.has_rare_headers = i.has_deth || i.has_xrc_eth || i.has_flush_eth || i.has_atomic_eth ||
+                       i.has_atomic_ack_eth || i.has_invalidate;
   i.header_bytes = header_bytes_of(i);
   return i;
 }

@@ -2,13 +2,9 @@
 // AtomicETH or AETH, then the rest.
 #include "wire/packet.h"
 
-#include <utility>
-
 namespace verbena::wire {
 
-namespace {
-
-void load_extensions(Packet& p, const std::byte* at) {
+void load_all_extensions(Packet& p, const std::byte* at) {
   if (p.op.has_deth) {
     p.deth = Deth::load(at);
     at += kDethBytes;
@@ -41,38 +37,8 @@ void load_extensions(Packet& p, const std::byte* at) {
   if (p.op.has_invalidate) p.invalidate_rkey = load_be32(at);
 }
 
-}  // namespace
-
-bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
-                        std::span<const std::byte> apart) {
-  const auto reject = [&](ParseError e) {
-    *why = e;
-    return false;
-  };
-  if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
-  p.bth = Bth::load(bytes.data());
-  p.op = info_of(p.bth.opcode);
-  if (!p.op.valid()) return reject(ParseError::UnknownOpcode);
-  if (p.bth.version != 0) return reject(ParseError::BadVersion);
-  if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
-
-  if (p.op.header_bytes != kBthBytes) load_extensions(p, bytes.data() + kBthBytes);
-
-  p.payload = bytes.subspan(p.op.header_bytes);
-  p.in_front = {};
-  if (!apart.empty()) p.in_front = std::exchange(p.payload, apart);
-  if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
-    return reject(ParseError::BadPadding);
-  }
-  p.payload = p.payload.first(p.payload.size() - p.bth.pad);
-  return true;
-}
-
-size_t store_headers(const Packet& p, std::byte* to) {
-  p.bth.store(to);
-  std::byte* at = to + kBthBytes;
+void store_all_extensions(const Packet& p, std::byte* at) {
   const OpcodeInfo& op = info_of(p.bth.opcode);
-  if (op.header_bytes == kBthBytes) return kBthBytes;
   if (op.has_deth) {
     p.deth.store(at);
     at += kDethBytes;
@@ -105,11 +71,7 @@ size_t store_headers(const Packet& p, std::byte* to) {
     store_be32(at, p.immediate);
     at += kImmediateBytes;
   }
-  if (op.has_invalidate) {
-    store_be32(at, p.invalidate_rkey);
-    at += kInvalidateBytes;
-  }
-  return static_cast<size_t>(at - to);
+  if (op.has_invalidate) store_be32(at, p.invalidate_rkey);
 }
 
 }  // namespace verbena::wire

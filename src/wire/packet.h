@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "wire/headers.h"
 
@@ -30,7 +31,7 @@ struct Packet {
   uint32_t cut_bytes = 0;               // as RxPacket says
   bool in_window = false;               // as TxPacket says
   bool last = false;                    // the same
-  std::optional<Psn> piggyback;  // sent only: an ACK, between headers and payload
+  std::optional<Psn> piggyback;         // sent only: an ACK, between headers and payload
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
   static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {
@@ -43,7 +44,64 @@ struct Packet {
                          std::span<const std::byte> apart);
 };
 
-// Writes the headers that op's opcode asks for, from p's values; returns their size (at most 64).
-size_t store_headers(const Packet& p, std::byte* to);
+// The extension headers of any opcode, which follow the BTH.
+void load_all_extensions(Packet& p, const std::byte* at);
+void store_all_extensions(const Packet& p, std::byte* at);
+
+// Parsing and building are inline for the headers that most packets have: they are on the hot path.
+inline bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
+                               std::span<const std::byte> apart) {
+  const auto reject = [&](ParseError e) {
+    *why = e;
+    return false;
+  };
+  if (bytes.size() < kBthBytes) return reject(ParseError::TooShort);
+  p.bth = Bth::load(bytes.data());
+  p.op = info_of(p.bth.opcode);
+  if (!p.op.valid()) return reject(ParseError::UnknownOpcode);
+  if (p.bth.version != 0) return reject(ParseError::BadVersion);
+  if (bytes.size() < p.op.header_bytes) return reject(ParseError::TooShort);
+
+  const std::byte* at = bytes.data() + kBthBytes;
+  if (p.op.has_rare_headers) [[unlikely]] {
+    load_all_extensions(p, at);
+  } else if (p.op.has_aeth) {
+    p.aeth = Aeth::load(at);
+  } else {
+    if (p.op.has_reth) {
+      p.reth = Reth::load(at);
+      at += kRethBytes;
+    }
+    if (p.op.has_immediate) p.immediate = load_be32(at);
+  }
+
+  p.payload = bytes.subspan(p.op.header_bytes);
+  p.in_front = {};
+  if (!apart.empty()) p.in_front = std::exchange(p.payload, apart);
+  if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
+    return reject(ParseError::BadPadding);
+  }
+  p.payload = p.payload.first(p.payload.size() - p.bth.pad);
+  return true;
+}
+
+// Writes the headers that p's opcode has; returns their size (at most 64).
+inline size_t store_headers(const Packet& p, std::byte* to) {
+  const OpcodeInfo& op = info_of(p.bth.opcode);
+  p.bth.store(to);
+  std::byte* at = to + kBthBytes;
+  if (op.has_rare_headers) [[unlikely]] {
+    store_all_extensions(p, at);
+  } else if (op.has_aeth) {
+    p.aeth.store(at);
+  } else {
+    if (op.has_reth) {
+      p.reth.store(at);
+      at += kRethBytes;
+    }
+    if (op.has_immediate) store_be32(at, p.immediate);
+  }
+  return op.header_bytes;
+}
 
 }  // namespace verbena::wire

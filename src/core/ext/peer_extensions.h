@@ -27,7 +27,8 @@ class PeerExtensions {
   }
 
   // --- as requester -----------------------------------------------------------------------------
-  // The peer buffers requests behind a gap, lists them in its NAKs, and takes requests in any order.
+  // The peer buffers requests behind a gap, lists them in its NAKs, and takes requests in any
+  // order.
   bool peer_buffers_requests() const { return peer_buffers_requests_; }
   void on_response(const wire::Bth& bth) {
     if (bth.mark != 0 && bth.mark == peer_.sack_capable) peer_buffers_requests_ = true;

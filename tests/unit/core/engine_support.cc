@@ -27,12 +27,12 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   sent.back().packet = *parsed;
 }
 
-EngineTest::EngineTest(bool selective_repeat, bool shortcuts)
+EngineTest::EngineTest(bool selective_repeat, bool fast_path)
     : engine_({.slot = 1,
                .secret = 42,
                .max_qps = 64,
                .extensions = selective_repeat,
-               .shortcuts = shortcuts}) {
+               .fast_path = fast_path}) {
   const uint8_t ours[4] = {10, 0, 0, 1}, theirs[4] = {10, 0, 0, 2};
   our_gid_ = wire::Gid::from_ipv4(ours);
   peer_gid_ = wire::Gid::from_ipv4(theirs);

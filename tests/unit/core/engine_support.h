@@ -64,7 +64,7 @@ class EngineTest : public testing::Test {
   static constexpr uint32_t kRegionBytes = 128 * 1024;
   static constexpr wire::Qpn kPeerQpn = wire::Qpn::of_slot(2, 7);
 
-  explicit EngineTest(bool selective_repeat = true, bool shortcuts = true);
+  explicit EngineTest(bool selective_repeat = true, bool fast_path = true);
 
   // The queue pair of most tests, made by connect().
   QueuePair& qp() { return *qp_; }

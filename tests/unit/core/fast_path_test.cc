@@ -50,7 +50,7 @@ struct Arrival {
 
 class Side : public EngineTest {
  public:
-  explicit Side(bool shortcuts) : EngineTest(true, shortcuts) {}
+  explicit Side(bool fast_path) : EngineTest(true, fast_path) {}
   void TestBody() override {}
 
   void take(std::span<const Arrival> arrivals) {
@@ -410,7 +410,7 @@ class History {
 
 constexpr uint64_t kHistories = 1500;
 
-TEST(LoneMessage, NobodyCanTellTheShortcutFromTheUsualWay) {
+TEST(FastPath, BehavesExactlyAsTheNormalPath) {
   uint64_t carried = 0;
   for (uint64_t seed = 1; seed <= kHistories && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -421,11 +421,11 @@ TEST(LoneMessage, NobodyCanTellTheShortcutFromTheUsualWay) {
   EXPECT_GT(carried, kHistories / 2) << "hardly any history got that far";
 }
 
-using LoneMessageTest = EngineTest;
+using FastPathTest = EngineTest;
 
 // Its first packets were cut for a slow rate, and are acknowledged; the rest would now fit into
 // one.
-TEST_F(LoneMessageTest, WhatHasBegunIsNotSentAsAWhole) {
+TEST_F(FastPathTest, LeavesAPartlySentMessageToTheNormalPath) {
   connect({.path_packet_bytes = 65536});
   engine_.set_rate_limit(qp(), 1000, 300, now_);
   ASSERT_TRUE(post(SendOp::Send, 1, 3000).ok());
@@ -441,7 +441,7 @@ TEST_F(LoneMessageTest, WhatHasBegunIsNotSentAsAWhole) {
 }
 
 // A recovery that ended early leaves the count of packets that did not ask in the middle.
-TEST_F(LoneMessageTest, EveryEighthPacketAsksWhateverWasBefore) {
+TEST_F(FastPathTest, RequestsAnAckWithEveryEighthPacket) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 256 * 6).ok());
   transmit();
@@ -463,7 +463,7 @@ TEST_F(LoneMessageTest, EveryEighthPacketAsksWhateverWasBefore) {
 }
 
 // One NAK for each PSN that is missing: the one before was of another.
-TEST_F(LoneMessageTest, AfterAnotherRefusalAGapIsTold) {
+TEST_F(FastPathTest, ReportsAGapAfterARefusedRequest) {
   connect();
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
   auto sent = transmit();

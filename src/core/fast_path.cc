@@ -1,0 +1,187 @@
+// The fast path: one SEND or WRITE of one packet, while nothing else is in flight between the two
+// queue pairs. It builds the packet, places the payload and completes the work request with the
+// same functions as the normal path, and skips the checks whose outcome is known. Each half has two
+// steps: prepare checks everything and changes nothing; commit cannot fail. A message that prepare
+// refuses takes the normal path from its beginning, with the same result.
+#include "core/engine.h"
+#include "core/posting.h"
+#include "core/requester.h"
+#include "core/responder.h"
+
+namespace verbena::core {
+namespace {
+
+// With a piggybacked ACK it still fits into one packet.
+bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
+  return payload_bytes + kPiggybackBytes <= packet_payload_bytes;
+}
+
+}  // namespace
+
+// --- sending -------------------------------------------------------------------------------------
+
+// True: there is nothing else to send.
+[[gnu::flatten]] bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
+  if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
+    return false;
+  QueuePair& qp = *ready_.front();
+  if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]
+    return false;
+  if (sink.room() == 0 || sink.full(qp.attributes().path)) [[unlikely]]
+    return false;
+  if (!qp.try_fast_send(sink, now)) [[unlikely]]
+    return false;
+  qp.in_ready_list = false;
+  ready_.clear();
+  schedule(qp);
+  return true;
+}
+
+bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
+  if (!open() || held_since_ != kNever || common_.urgent) [[unlikely]]
+    return false;
+  auto& requester = static_cast<Requester&>(*requester_);
+  auto& responder = static_cast<Responder&>(*responder_);
+  std::optional<wire::Psn> ack;
+  if (responder.ready()) {
+    ack = responder.ack_to_piggyback();
+    if (!ack || !common_.extensions.peer_buffers_requests()) [[unlikely]]
+      return false;
+  }
+  Gather payload;
+  if (!requester.prepare_fast_send(sink, now, payload)) [[unlikely]]
+    return false;
+  if (ack) common_.acks.offer(*ack);
+  requester.commit_fast_send(sink, now, payload);
+  return true;
+}
+
+bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload) {
+  if (queue_.size() != 1 || cursor_ != queue_.head() || unacked_ != next_ || board_ ||
+      rnr_until_ != kNever || denied_) [[unlikely]] {
+    return false;
+  }
+  const SendWqe& wqe = queue_.front();
+  // A numbered request has begun, or was cut for another path.
+  if (wqe.numbered || !is_message(wqe.op) || !fits_fast_path(wqe.length, qp_.cut_bytes()) ||
+      may_go_unheard(wqe, sink, now)) [[unlikely]] {
+    return false;
+  }
+  return gather_message(qp_, queue_, cursor_, 0, wqe.length, payload);
+}
+
+void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload) {
+  SendWqe& wqe = queue_.front();
+  number(wqe);
+  wire::Packet p;
+  p.bth.psn = next_;
+  p.bth.ack_request = true;
+  p.bth.mark = qp_.extensions.request_flag(false);
+  p.in_window = p.last = true;
+  fill_message(wqe, 0, p);
+  piggyback_ack(cursor_, p);
+  push_packet(qp_, sink, p, payload.view(), wqe.length);
+  note_sent({.at = {cursor_, 0}, .first = next_});
+  since_ack_request_ = 0;
+  advance_cursor(1);
+  start_clocks(wqe.first_psn, now);
+}
+
+// --- receiving -----------------------------------------------------------------------------------
+
+[[gnu::flatten]] bool Engine::try_fast_receive(QueuePair& qp, wire::Packet& packet,
+                                               const wire::RxMeta& meta, Instant now) {
+  if (qp.type() != QpType::Rc || !config_.fast_path || !qp.try_fast_receive(packet, meta, now))
+    return false;
+  if (qp.state() != QpState::Rts || !qp.window()->waiting.empty() || !state_.overrun.empty())
+      [[unlikely]] {
+    after_change(qp, now);
+  } else {  // an ACK is due
+    make_ready(qp);
+    schedule(qp);
+  }
+  return true;
+}
+
+bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+  const bool is_message = p.op.verb == wire::Verb::Send || p.op.verb == wire::Verb::Write;
+  if (!is_message || p.op.position != wire::Position::Only || p.op.has_invalidate) return false;
+  if (common_.state != QpState::Rts || held_until_ != kNever || pacer_.limited() ||
+      !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
+      (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
+    return false;
+  }
+  auto& requester = static_cast<Requester&>(*requester_);
+  auto& responder = static_cast<Responder&>(*responder_);
+  const auto payload = p.payload;
+  const auto in_front = p.in_front;
+  std::optional<wire::Psn> ack;
+  if (p.bth.mark != 0) {
+    ack = common_.extensions.take_piggyback(p);
+    if (!ack && !common_.extensions.is_in_order(p.bth)) [[unlikely]]
+      return false;
+  }
+  std::byte* to = nullptr;
+  const bool prepared =
+      p.in_front.empty() && fits_fast_path(p.payload.size(), common_.cut_bytes_of(p)) &&
+      (!ack || requester.awaits_fast_ack(*ack)) && responder.prepare_fast_receive(p, to);
+  if (!prepared) [[unlikely]] {
+    p.payload = payload;  // the normal path takes the piggybacked ACK itself
+    p.in_front = in_front;
+    return false;
+  }
+  // The ACK first, as in take_piggybacked_ack().
+  if (ack) requester.commit_fast_ack(now);
+  settle();
+  if (common_.state != QpState::Rts) [[unlikely]] {  // its completion overran the completion queue
+    common_.count(CounterId::qp_not_ready);
+    return true;
+  }
+  responder.commit_fast_receive(p, to);
+  settle();
+  return true;
+}
+
+bool Requester::awaits_fast_ack(wire::Psn psn) const {
+  if (board_ || unacked_ != psn || unacked_ == next_) [[unlikely]]
+    return false;
+  const SendWqe& wqe = queue_.at(queue_.head());
+  return wqe.packets == 1 && is_message(wqe.op);
+}
+
+void Requester::commit_fast_ack(Instant now) {
+  qp_.window->stuck_until = Instant{};
+  advance_unacked(1, now);
+}
+
+// The payload of a SEND goes into the next receive: the application does not look there before the
+// completion.
+bool Responder::prepare_fast_receive(const wire::Packet& p, std::byte*& to) {
+  const bool is_next = p.bth.psn == expected_ && !message_ && held_.empty() && !qp_.acks.nak();
+  if (!is_next || (p.bth.mark != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
+    return false;
+  if (p.op.verb == wire::Verb::Send) return receives_.place_whole(p.payload);
+  if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != p.payload.size() ||
+      (p.op.has_immediate && receives_.empty())) [[unlikely]] {
+    return false;
+  }
+  if (p.payload.empty()) return true;
+  to = qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.payload.size(),
+                                 kRemoteWrite);
+  return to != nullptr;
+}
+
+void Responder::commit_fast_receive(const wire::Packet& p, std::byte* to) {
+  expected_ = expected_ + 1;
+  ++msn_;
+  nak_sent_ = false;
+  qp_.acks.on_ack_due();
+  const bool is_write = p.op.verb == wire::Verb::Write;
+  if (is_write) place_last_word_last(to, p.payload);
+  if (is_write && !p.op.has_immediate) return;
+  receives_.take();
+  finish_receive(p, is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive,
+                 static_cast<uint32_t>(p.payload.size()));
+}
+
+}  // namespace verbena::core
