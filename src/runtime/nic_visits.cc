@@ -1,5 +1,5 @@
 // Before a call returns that takes memory or a queue pair away from peers: nothing that they do in
-// our memory by themselves is still under way there (docs/adr/0010-one-sided.md).
+// our memory by themselves is still under way there (docs/design/one-sided-access.md).
 #include <sched.h>
 #include <time.h>
 
