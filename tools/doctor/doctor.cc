@@ -7,7 +7,7 @@
 #include <fmt/core.h>
 
 #include "runtime/config.h"
-#include "tools/findings.h"
+#include "tools/doctor/findings.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {

@@ -18,7 +18,7 @@
 #include "datapath/shm/segment.h"
 #include "datapath/udp/slot_directory.h"
 #include "datapath/udp/unique_fd.h"
-#include "tools/findings.h"
+#include "tools/doctor/findings.h"
 
 namespace verbena::tool {
 namespace {

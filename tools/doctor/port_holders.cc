@@ -1,5 +1,5 @@
 // /proc/net/udp says which sockets there are, /proc/PID/fd whose they are.
-#include "tools/port_holders.h"
+#include "tools/doctor/port_holders.h"
 
 #include <pwd.h>
 

@@ -15,9 +15,9 @@
 #include "datapath/udp/udp_socket.h"
 #include "runtime/failure_text.h"
 #include "runtime/port_state.h"
-#include "tools/findings.h"
-#include "tools/path_probe.h"
-#include "tools/roce_echo.h"
+#include "tools/doctor/findings.h"
+#include "tools/doctor/path_probe.h"
+#include "tools/doctor/roce_echo.h"
 #include "wire/icrc.h"
 
 namespace verbena::tool {

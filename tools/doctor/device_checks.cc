@@ -16,8 +16,8 @@
 #include "runtime/config.h"
 #include "runtime/failure_text.h"
 #include "runtime/port_state.h"
-#include "tools/findings.h"
-#include "tools/port_holders.h"
+#include "tools/doctor/findings.h"
+#include "tools/doctor/port_holders.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {

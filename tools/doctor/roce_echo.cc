@@ -1,5 +1,5 @@
 // Asks through a Nic as a program's would, so that answers find their way among other processes.
-#include "tools/roce_echo.h"
+#include "tools/doctor/roce_echo.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 // Errors that ICMP brings are read from the socket's error queue, where the kernel says whose word
 // they are.
-#include "tools/path_probe.h"
+#include "tools/doctor/path_probe.h"
 
 #include <linux/errqueue.h>
 #include <netinet/icmp6.h>
