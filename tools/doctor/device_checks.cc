@@ -11,8 +11,8 @@
 
 #include <fmt/core.h>
 
-#include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_socket.h"
+#include "host/slot_directory.h"
 #include "runtime/config.h"
 #include "runtime/failure_text.h"
 #include "runtime/port_state.h"
@@ -81,7 +81,7 @@ class DeviceChecks {
 
   void find_taken_ports() {
     std::set<pid_t> ours;
-    for (const datapath::SlotReport& r : datapath::SlotDirectory::query_all(kPatience)) {
+    for (const host::SlotReport& r : host::SlotDirectory::query_all(kPatience)) {
       if (r.pid != 0) ours.insert(r.pid);
     }
     const size_t before = findings_.size();
@@ -104,7 +104,7 @@ class DeviceChecks {
     const auto is_ours = [&](const PortHolder& h) { return ours.contains(h.pid); };
     if (!holders.empty() && std::ranges::all_of(holders, is_ours)) return;
     const auto socket = datapath::open_receive_socket(
-        datapath::local_address(gid, device.interface_index), datapath::UdpOptions{});
+        host::local_address(gid, device.interface_index), datapath::UdpOptions{});
     if (socket.ok()) return;
     std::string text =
         fmt::format("{}: UDP port 4791 on {} cannot be used", device.name, runtime::to_text(gid));
@@ -127,7 +127,7 @@ class DeviceChecks {
 
   // Asked of a socket: net.core.rmem_max itself is not to be seen in every namespace.
   void find_small_buffers() {
-    const datapath::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const os::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const int wanted = static_cast<int>(runtime::config().receive_buffer);
     int given = 0;
     socklen_t bytes = sizeof given;

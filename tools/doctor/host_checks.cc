@@ -23,7 +23,7 @@
 namespace verbena::tool {
 namespace {
 
-using datapath::SocketAddress;
+using host::SocketAddress;
 using Kind = ProbeAnswer::Kind;
 using runtime::DeviceInfo;
 using runtime::Discovery;
@@ -70,7 +70,7 @@ const DeviceInfo* device_with(const Discovery& found, const wire::Gid& gid) {
 
 // Where packets to an address leave; none: there is no route.
 std::optional<Target> target_at(const Discovery& found, const addrinfo& info) {
-  const datapath::UniqueFd fd(::socket(info.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const os::UniqueFd fd(::socket(info.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage to{}, from{};
   socklen_t bytes = sizeof from;
   std::memcpy(&to, info.ai_addr, info.ai_addrlen);
@@ -81,9 +81,9 @@ std::optional<Target> target_at(const Discovery& found, const addrinfo& info) {
   const wire::Gid source = SocketAddress::gid_of(from);
   const DeviceInfo* const device = device_with(found, source);
   const uint32_t index = device != nullptr ? device->interface_index : 0;
-  return Target{{datapath::local_address(source, index),
-                 datapath::local_address(SocketAddress::gid_of(to), index)},
-                device};
+  return Target{
+      {host::local_address(source, index), host::local_address(SocketAddress::gid_of(to), index)},
+      device};
 }
 
 class HostChecks {

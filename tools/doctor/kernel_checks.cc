@@ -16,14 +16,14 @@
 #include <fmt/core.h>
 
 #include "datapath/shm/segment.h"
-#include "datapath/udp/slot_directory.h"
-#include "datapath/udp/unique_fd.h"
+#include "host/slot_directory.h"
+#include "os/unique_fd.h"
 #include "tools/doctor/findings.h"
 
 namespace verbena::tool {
 namespace {
 
-using datapath::UniqueFd;
+using os::UniqueFd;
 
 constexpr uint64_t kMegabyte = 1 << 20;
 
@@ -73,8 +73,8 @@ Finding examine_steering() {
 }
 
 Finding examine_slots() {
-  constexpr size_t kAll = datapath::kLastSlot - datapath::kFirstSlot + 1;
-  const size_t taken = datapath::SlotDirectory::query_all(milliseconds(200)).size();
+  constexpr size_t kAll = host::kLastSlot - host::kFirstSlot + 1;
+  const size_t taken = host::SlotDirectory::query_all(milliseconds(200)).size();
   std::string text = fmt::format("{} of this network namespace's {} are taken", taken, kAll);
   if (taken == kAll) {
     return {Verdict::Problem, "process slots",

@@ -24,8 +24,8 @@
 namespace verbena::tool {
 namespace {
 
-using datapath::SocketAddress;
-using datapath::UniqueFd;
+using host::SocketAddress;
+using os::UniqueFd;
 using Kind = ProbeAnswer::Kind;
 
 constexpr Duration kBetweenDatagrams = milliseconds(400);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/time.h"
-#include "datapath/udp/slot_directory.h"
+#include "host/slot_directory.h"
 
 namespace verbena::tool {
 
@@ -26,8 +26,8 @@ struct ProbeAnswer {
 };
 
 struct Way {
-  datapath::LocalAddress from;
-  datapath::LocalAddress to;
+  host::LocalAddress from;
+  host::LocalAddress to;
 };
 
 // Sends datagrams that make IP packets of so many bytes, never fragmented, until one is answered.
