@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
 
 namespace verbena::datapath {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
 #include "cm/route.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
 #include "runtime/connection_text.h"
 #include "runtime/log.h"
 #include "runtime/nic.h"

@@ -9,7 +9,7 @@
 
 #include "base/exhaustion.h"
 #include "datapath/shm/hello.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
 #include "host/same_user.h"
 #include "os/no_cancel.h"
 
