@@ -44,7 +44,7 @@ void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
 
 void Nic::await_end_of(Visits& visits) {
   if (visits.empty()) return;
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const Instant since = runtime::now();
   bool told = false;
   for (uint32_t look = 0;; ++look) {

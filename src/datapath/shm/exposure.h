@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "datapath/shm/visits.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 #include "wire/one_sided.h"
 
 namespace verbena::datapath {
@@ -95,7 +95,7 @@ class OwnExposure final : public wire::Exposure {
 
   MemoryRange hidden_memory_;
   std::bitset<ExposureTable::kQps> hidden_qps_;
-  UniqueFd descriptor_;
+  os::UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;
   pid_t mapper_ = 0;
 };
