@@ -41,18 +41,22 @@ Lifelines::Lines::iterator Lifelines::add(os::UniqueFd socket, CalledBy called_b
   const int fd = socket.get();
   epoll_event event{EPOLLIN, {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return lines_.end();
-  auto line = lines_.end();
-  // A peer that is not watched costs only that its end is noticed later.
-  (void)try_allocating([&] {
-    line = lines_.insert_or_assign(fd, Line{std::move(socket), called_by, slot}).first;
-  });
-  return line;
+  auto node = spare_.extract(spare_.begin());
+  node.key() = fd;
+  node.mapped() = Line{std::move(socket), called_by, slot};
+  return lines_.insert(std::move(node)).position;
+}
+
+void Lifelines::reserve_line() {
+  if (spare_.empty()) spare_.try_emplace(-1);
 }
 
 bool Lifelines::watch(uint8_t slot) {
   if (slot == slot_) return true;
   const auto leads_there = [slot](const auto& line) { return line.second.slot == slot; };
   if (std::ranges::any_of(lines_, leads_there)) return true;
+  // A peer that is not watched costs only that its end is noticed later.
+  if (!try_allocating([&] { reserve_line(); })) return true;
   os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return true;
   const os::UnixAddress name = name_of(slot);
@@ -74,6 +78,8 @@ void Lifelines::make_room_for_silent() {
 
 void Lifelines::accept_callers(std::vector<uint8_t>& departed) {
   for (int i = 0; i < UnixListener::kCallersPerTurn; ++i) {
+    // A caller that is hung up on takes us for dead: without memory for its line it waits.
+    if (!try_allocating([&] { reserve_line(); })) return;
     os::UniqueFd socket;
     const UnixListener::Caller caller = listener_.next(socket);
     if (caller == UnixListener::Caller::Nobody) return;
@@ -118,6 +124,7 @@ std::vector<uint8_t> Lifelines::take_departed() {
   std::vector<uint8_t> departed;
   // Room for all of one call: a line that ends is told, or stays.
   departed.reserve(2 * (kEventsPerCall + UnixListener::kCallersPerTurn));
+  reserve_line();
   epoll_event ready[kEventsPerCall];
   const int n = ::epoll_wait(epoll_.get(), ready, kEventsPerCall, 0);
   accept_callers(departed);

@@ -23,21 +23,23 @@ class Lifelines {
   bool watch(uint8_t slot);
   // Readable while take_departed() has something to do; -1 where the system gives no descriptors.
   int fd() const { return epoll_.get(); }
-  // Slots of processes that have ended since.
+  // Slots of processes that have ended since. Throws bad_alloc, and has done nothing then.
   std::vector<uint8_t> take_departed();
 
  private:
   enum class CalledBy : uint8_t { Us, Peer };
   struct Line {
     os::UniqueFd socket;
-    CalledBy called_by;
+    CalledBy called_by = CalledBy::Peer;
     uint8_t slot = 0;  // 0: whoever called has not said it yet
   };
   using Lines = std::map<int, Line>;  // by descriptor
   // Callers that have not said their slot. Most have when they are taken.
   static constexpr size_t kMostSilent = 64;
 
+  // After reserve_line(). lines_.end(): the kernel cannot watch it.
   Lines::iterator add(os::UniqueFd socket, CalledBy called_by, uint8_t slot);
+  void reserve_line();
   void accept_callers(std::vector<uint8_t>& departed);
   void make_room_for_silent();
   void read(Lines::iterator line, std::vector<uint8_t>& departed);
@@ -48,6 +50,7 @@ class Lifelines {
   os::UniqueFd epoll_;
   UnixListener listener_;
   Lines lines_;
+  Lines spare_;  // the node of the next line
 };
 
 }  // namespace verbena::host

@@ -233,7 +233,10 @@ void Management::say_goodbye(Instant at) {
 void Management::deliver_events() {
   if (!agent_.has_events()) return;
   cm::Event event;
-  while (agent_.next_event(event)) {
+  while (agent_.has_events()) {
+    // An event for which there is no memory stays, and is delivered later.
+    if (sink_ != nullptr && !sink_->on_event(agent_.first_event())) return nic_.on_exhaustion();
+    agent_.next_event(event);
     if (log_enabled(LogLevel::Info)) {
       (void)try_allocating([&] {
         const std::string text = describe(event);
@@ -242,7 +245,6 @@ void Management::deliver_events() {
         log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
       });
     }
-    if (sink_ != nullptr) sink_->on_event(event);
   }
 }
 

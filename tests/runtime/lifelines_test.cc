@@ -13,7 +13,9 @@
 #include <functional>
 #include <vector>
 
+#include "base/exhaustion.h"
 #include "os/unix_address.h"
+#include "tests/runtime/failing_allocator_support.h"
 
 namespace verbena::datapath {
 namespace {
@@ -117,6 +119,25 @@ bool is_readable(int fd) {
 bool was_ended(const os::UniqueFd& line) {
   pollfd p{line.get(), POLLRDHUP, 0};
   return ::poll(&p, 1, 0) == 1;
+}
+
+TEST(Lifelines, ACallerWaitsUntilThereIsMemoryForIt) {
+  host::Lifelines ours(kOurs);
+  std::vector<os::UniqueFd> callers;
+  for (uint8_t slot = 1; slot <= 4; ++slot) {
+    callers.push_back(call(kOurs));
+    say(callers.back(), slot);
+    for (int64_t failing = 1; failing <= 4; ++failing) {  // each allocation in turn
+      test::starve(test::Starve::Everybody, failing, 1);
+      (void)try_allocating([&] { EXPECT_EQ(ours.take_departed(), Slots{}); });
+      test::starve(test::Starve::Nobody, 0, 0);
+      EXPECT_FALSE(was_ended(callers.back()));
+    }
+  }
+  for (uint8_t slot = 1; slot <= 4; ++slot) {
+    callers[slot - 1u].reset();
+    EXPECT_EQ(departed_within(ours, 10'000), Slots{slot});
+  }
 }
 
 TEST(Lifelines, SilentCallersDoNotPileUp) {

@@ -1,6 +1,6 @@
 // What a process permits its peers, for them to read: its memory regions and its queue pairs, in a
-// memfd that nobody else can write to (F_SEAL_FUTURE_WRITE). One writer; whoever reads copies an
-// entry out and knows whether it was whole.
+// memfd that nobody else can write to (F_SEAL_FUTURE_WRITE). One writer. A reader copies an entry
+// and detects whether the copy is consistent.
 #pragma once
 
 #include <sys/types.h>

@@ -356,7 +356,7 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
   }
   (void)try_allocating([&] {
     notice_ = "the process of slot " + std::to_string(slot) + " " + why +
-              ": packets to it go over UDP; the same of others is not said again";
+              ": packets to it go over UDP (logged for the first such process only)";
   });
 }
 
