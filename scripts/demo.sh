@@ -10,7 +10,7 @@ iterations=${VERBENA_DEMO_ITERATIONS:-5000}
 size=65536
 
 if [ ! -x "$tool" ]; then
-  echo "demo: there is no $tool; run 'make build' first" >&2
+  echo "demo: $tool does not exist; run 'make build' first" >&2
   exit 1
 fi
 if ! command -v ib_write_bw >/dev/null; then
@@ -73,7 +73,7 @@ command=(ib_write_bw -d verbena_lo -x 0 -p "$port" -n "$iterations" -s "$size" -
 
 # Between two processes of one host packets would go through memory; the demo shows the wire.
 export VERBENA_DATAPATH=udp
-echo "both with VERBENA_DATAPATH=udp, which forces the wire"
+echo "Both with VERBENA_DATAPATH=udp, which forces the wire:"
 echo "server:  verbena run -- ${command[*]}"
 echo "client:  verbena run -- ${command[*]} 127.0.0.1"
 echo
@@ -123,21 +123,21 @@ average=$(awk -v size="$size" '$1 == size && NF >= 4 {print $4}' "$logs/client" 
 [ -n "$average" ] || fail "no result line in ib_write_bw's output"
 
 echo
-echo "What this showed:"
+echo "What happened:"
 echo "  * Debian's own ib_write_bw, unmodified, wrote $iterations x $size bytes by RDMA WRITE from one"
 echo "    process into the memory of another at $average Gb/s, each write acknowledged."
 # Only what was measured: the payload must have crossed the loopback interface, and in UDP datagrams
 # (of 64 KiB at most). That they are well-formed RoCEv2 is for the wire and interop tests to show.
 payload=$((iterations * size))
 if [ "$port_seen" = yes ] && [ "$bytes" -ge "$payload" ] && [ "$received" -ge $((payload / 65536)) ]; then
-  echo "  * It went over the network as RoCEv2, on UDP port 4791: the kernel counted $received received UDP"
+  echo "  * The data crossed the network as RoCEv2, on UDP port 4791: the kernel counted $received received UDP"
   if [ "$VERBENA_DEMO_NETNS" = own ]; then
-    echo "    datagrams and $bytes bytes on lo, in a network namespace that this demo had to itself."
+    echo "    datagrams and $bytes bytes on lo, in a network namespace of this demo alone."
   else
-    echo "    datagrams and $bytes bytes on lo meanwhile (other programs' included)."
+    echo "    datagrams and $bytes bytes on lo (other programs included)."
   fi
 else
-  echo "  * It did NOT go over UDP port 4791 in full (port seen: $port_seen, UDP datagrams received:" \
+  echo "  * The data did NOT all go over UDP port 4791 (port seen: $port_seen, UDP datagrams received:" \
        "$received, bytes on lo: $bytes of $payload)."
 fi
 if [ -n "$(ls -A /sys/class/infiniband 2>/dev/null)" ]; then
@@ -146,7 +146,7 @@ else
   echo "  * No RDMA hardware and no kernel module: /sys/class/infiniband is empty or absent."
 fi
 if [ "${VERBENA_DEMO_USER:-0}" = 0 ]; then
-  echo "  * It needs no root; you happen to be root."
+  echo "  * Root was not needed, although you are root."
 else
-  echo "  * No root: it ran as user id $VERBENA_DEMO_USER."
+  echo "  * No root: this ran as user id $VERBENA_DEMO_USER."
 fi

@@ -19,7 +19,7 @@
 namespace verbena::tool {
 namespace {
 
-using datapath::SlotReport;
+using host::SlotReport;
 
 constexpr Duration kPatience = milliseconds(500);
 

@@ -7,7 +7,7 @@
 #include "runtime/devices.h"
 #include "runtime/failure_text.h"
 #include "runtime/port_state.h"
-#include "tools/findings.h"
+#include "tools/doctor/findings.h"
 #include "tools/tool.h"
 
 namespace verbena::tool {

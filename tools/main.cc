@@ -31,18 +31,18 @@ std::string faults_error(const std::string& text) {
 void add_settings(CLI::App& command, Settings& to) {
   command
       .add_option("-d,--device", to.devices,
-                  "Use only this device or interface (repeat for more; the order counts)")
+                  "Use only this device or interface; repeat to list several in order")
       ->type_name("NAME")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command.add_option("-l,--log", to.log, "How much to say: silent, error, warning, info or debug")
+  command.add_option("-l,--log", to.log, "Log level: silent, error, warning, info or debug")
       ->type_name("LEVEL")
       ->check(CLI::IsMember({"silent", "error", "warning", "info", "debug"}));
-  command.add_option("--log-file", to.log_file, "Where to say it, instead of standard error")
+  command.add_option("--log-file", to.log_file, "Log to this file instead of standard error")
       ->type_name("FILE");
   command.add_option("--pcap", to.pcap, "Capture all packets to this file; %p is the process id")
       ->type_name("FILE");
-  command.add_option("--faults", to.faults, "Lose packets on purpose, e.g. loss=0.01,seed=7")
+  command.add_option("--faults", to.faults, "Inject faults, e.g. loss=0.01,seed=7")
       ->type_name("SPEC")
       ->check(CLI::Validator(faults_error, ""));
   command.add_flag("--no-view", to.no_view,
@@ -69,15 +69,16 @@ CLI::App* add_run(CLI::App& app, Line& line) {
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA devices");
   run->formatter(std::make_shared<RunFormatter>());
   run->footer(
-      "\nThe first word that is no option is the program; what follows is the program's.\n"
+      "\nThe first word that is not an option is the program; all further words are its "
+      "arguments.\n"
       "\nExamples:\n"
       "  verbena run -- ibv_devinfo -v\n"
       "  verbena run -- ib_write_bw -d verbena_lo            (server)\n"
       "  verbena run -- ib_write_bw -d verbena_lo 127.0.0.1  (client)\n"
       "  verbena run --device eth0 --log info -- ibv_rc_pingpong -g 0\n"
       "  verbena run --pcap /tmp/%p.pcap --faults loss=0.01,seed=7 -- ib_send_lat 127.0.0.1\n"
-      "\nExit status: the program's own; 125 if verbena failed, 126 if the program cannot be\n"
-      "executed, 127 if it was not found.");
+      "\nExit status: that of the program; 125 if verbena failed, 126 if the program cannot be\n"
+      "executed, 127 if the program was not found.");
   add_settings(*run, line.run_settings);
   run->prefix_command();
   return run;
@@ -88,7 +89,7 @@ CLI::App* add_env(CLI::App& app, Line& line) {
       app.add_subcommand("env", "Print the environment that makes programs use Verbena");
   env->footer(
       "\nExamples:\n"
-      "  eval \"$(verbena env)\"                 this shell's programs use Verbena from now on\n"
+      "  eval \"$(verbena env)\"                 programs of this shell use Verbena from now on\n"
       "  eval \"$(verbena env --device eth0)\"   and see only verbena_eth0");
   add_settings(*env, line.env_settings);
   return env;
@@ -96,15 +97,15 @@ CLI::App* add_env(CLI::App& app, Line& line) {
 
 CLI::App* add_devices(CLI::App& app, Line& line) {
   CLI::App* devices = app.add_subcommand(
-      "devices", "List the RDMA devices of this machine, and what is in the way");
+      "devices", "List the RDMA devices of this machine, and problems with them");
   devices->footer(
-      "\nShows what a program would see, so VERBENA_DEVICES counts here too.\n"
+      "\nThe list is what a program would see, so VERBENA_DEVICES applies.\n"
       "\nExamples:\n"
       "  verbena devices\n"
       "  verbena devices -v\n"
       "  VERBENA_DEVICES=eth0 verbena devices\n"
       "\nExit status: 0 if there is a usable device, 1 if there is none.");
-  devices->add_flag("-v,--verbose", line.devices.verbose, "Say more about each device");
+  devices->add_flag("-v,--verbose", line.devices.verbose, "Print more about each device");
   devices->add_flag("--json", line.devices.json, "Print JSON, for programs");
   return devices;
 }
@@ -112,28 +113,28 @@ CLI::App* add_devices(CLI::App& app, Line& line) {
 CLI::App* add_counters(CLI::App& app, Line& line) {
   CLI::App* counters = app.add_subcommand("counters", "Show the counters of running processes");
   counters->footer(
-      "\nOnly your own processes answer, and only in this network namespace.\n"
+      "\nThe processes must be your own and in this network namespace.\n"
       "\nExamples:\n"
-      "  verbena counters                  every process, what is not zero\n"
+      "  verbena counters                  every process, counters above zero\n"
       "  verbena counters --all 4711       all counters of process 4711\n"
       "\nExit status: 1 if PID is not a Verbena process of yours.");
-  counters->add_option("PID", line.counters.pid, "Process to ask; all of them if none is given")
+  counters->add_option("PID", line.counters.pid, "Process to query (default: all)")
       ->type_name("")
       ->check(CLI::Range(1, 1 << 22));
-  counters->add_flag("-a,--all", line.counters.all, "Show counters that are zero as well");
+  counters->add_flag("-a,--all", line.counters.all, "Show zero counters, too");
   return counters;
 }
 
 CLI::App* add_doctor(CLI::App& app, Line& line) {
-  CLI::App* doctor =
-      app.add_subcommand("doctor", "Check this machine and the way to others; say what to change");
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Check this machine and the path to other hosts; report what to change");
   doctor->footer(
       "\nNeeds no privileges and changes nothing.\n"
       "\nExamples:\n"
       "  verbena doctor                    this machine\n"
-      "  verbena doctor 192.0.2.2 node3    and the way to two others\n"
-      "\nExit status: 0 if nothing has to be changed, 1 otherwise. Hints do not count.");
-  doctor->add_option("HOST", line.doctor.hosts, "Hosts to reach: names or addresses")
+      "  verbena doctor 192.0.2.2 node3    this machine and the paths to two hosts\n"
+      "\nExit status: 0 if there is no problem (hints are not problems), 1 otherwise.");
+  doctor->add_option("HOST", line.doctor.hosts, "Hosts to check: names or addresses")
       ->type_name("");
   doctor->add_flag("--json", line.doctor.json, "Print JSON, for programs");
   return doctor;
@@ -150,9 +151,9 @@ CLI::App* add_perf(CLI::App& app) {
 // The same for detector readout (tools/daq).
 std::vector<CLI::App*> add_daq(CLI::App& app) {
   std::vector<CLI::App*> commands{
-      app.add_subcommand("fpga", "Be an FPGA board that streams data by RoCEv2"),
-      app.add_subcommand("recv", "Receive what such boards stream"),
-      app.add_subcommand("send", "Send to verbena recv as such a board does"),
+      app.add_subcommand("fpga", "Emulate an FPGA board that streams data by RoCEv2"),
+      app.add_subcommand("recv", "Receive data from such boards"),
+      app.add_subcommand("send", "Send data to verbena recv, as a board does"),
       app.add_subcommand("daq-sweep", "Plot throughput over message size, from an emulated board")};
   for (CLI::App* command : commands) {
     command->set_help_flag();

@@ -58,7 +58,7 @@ struct Progress {
 };
 
 void run_sender(Progress& progress, const Shape& shape, uint64_t window) {
-  auto directory = SlotDirectory::claim();
+  auto directory = host::SlotDirectory::claim();
   UdpDatapath udp(::if_nametoindex("lo"), *directory.value());
   wire::Route route;
   route.source = route.destination = kLoopback;
@@ -113,7 +113,7 @@ void run_sender(Progress& progress, const Shape& shape, uint64_t window) {
 }
 
 void run_receiver(Progress& progress) {
-  auto directory = SlotDirectory::claim();
+  auto directory = host::SlotDirectory::claim();
   UdpDatapath udp(::if_nametoindex("lo"), *directory.value());
   (void)udp.listen(kLoopback);
   for (int i = 0; i < 200; ++i) udp.receive();
@@ -150,7 +150,7 @@ void run_bare_sender(Progress& progress, const Shape& shape, uint64_t window) {
   const int stride = static_cast<int>(shape.payload + 16);
   const uint64_t segments = std::min<uint64_t>(64, 65000 / static_cast<uint64_t>(stride));
   ::setsockopt(send.value().fd.get(), IPPROTO_UDP, UDP_SEGMENT, &stride, sizeof stride);
-  const auto to = SocketAddress::of({kLoopback, 0}, wire::kRoceUdpPort);
+  const auto to = host::SocketAddress::of({kLoopback, 0}, wire::kRoceUdpPort);
   std::vector<std::byte> train(segments * static_cast<uint64_t>(stride));
   uint64_t sent = 0;
   while (!progress.stop) {

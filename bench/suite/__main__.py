@@ -84,7 +84,7 @@ def run_rounds(wanted, results, progress):
     """How many rounds of the table there was time for; one at least."""
     for done in range(wanted):
         if done > 0 and progress.over():
-            print(f"The time is up after {done} of {wanted} rounds.", flush=True)
+            print(f"Time limit reached after {done} of {wanted} rounds.", flush=True)
             return done
         run_round(done, results, progress)
     return wanted
@@ -96,7 +96,7 @@ def run_curves(progress):
     for curve, line, x, program in [(curve, *point) for _ in range(CURVE_ROUNDS)
                                     for curve in CURVES for point in points_of(curve)]:
         if progress.over():
-            print("The time is up: the rest of the curves is left out.", flush=True)
+            print("Time limit reached: the remaining curves are skipped.", flush=True)
             break
         what = f"{curve.title}, {line.name}, {plots.tick(curve, x)}"
         try:
@@ -154,12 +154,12 @@ def main():
              "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
     drawn = draw_all(curves, folder)
     (folder / "results.json").write_text(report.as_json(results, curves, micro, about), encoding="utf-8")
-    print(f"\n{report.terminal_tables(results)}\n\nEvery value, and the pictures: {folder}")
+    print(f"\n{report.terminal_tables(results)}\n\nAll values and curves: {folder}")
     if rounds >= ROUNDS_FOR_THE_PAGE and not options.table_only:
         write_page(results, drawn, micro, about, folder)
         print(f"The page: {ROOT / 'docs' / 'performance.md'}")
     else:
-        print(f"docs/performance.md is left as it is: it wants {ROUNDS_FOR_THE_PAGE} rounds and the pictures")
+        print(f"docs/performance.md is unchanged: it needs {ROUNDS_FOR_THE_PAGE} rounds and the curves")
     return 1 if results.failures else 0
 
 

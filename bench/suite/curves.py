@@ -59,7 +59,7 @@ def ucx(test, transports, megabytes):
 
 
 CURVES = [
-    Curve("bandwidth", "Bandwidth over message size", "bytes a message", "Gb/s", "gbps",
+    Curve("bandwidth", "Bandwidth over message size", "message size, bytes", "Gb/s", "gbps",
           (64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB),
           (Line("Verbena, same host (ib_write_bw)", GREEN, write_bandwidth(HOST)),
            Line("Verbena, wire (ib_write_bw)", LIGHT_GREEN, write_bandwidth(WIRE)),
@@ -68,7 +68,7 @@ CURVES = [
            Line("TCP (qperf)", RED, lambda size: Qperf("tcp_bw", size)),
            Line("TCP (iperf3)", ORANGE, lambda size: Iperf3(block=size) if size <= MIB else None)),
           sizes=True, logarithmic="x"),
-    Curve("latency", "Latency over message size: half a round trip", "bytes a message", "us", "us",
+    Curve("latency", "Latency over message size: half a round trip", "message size, bytes", "us", "us",
           (8, 64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB),
           (Line("Verbena, same host (ib_send_lat)", GREEN, send_latency(HOST)),
            Line("Verbena, same host (ib_write_lat)", GREEN, write_latency(HOST), dashed=True),
@@ -80,7 +80,7 @@ CURVES = [
            Line("libfabric, TCP (fi_pingpong)", LIGHT_PURPLE, lambda size: Libfabric("tcp", "msg", size)),
            Line("TCP (qperf)", RED, lambda size: Qperf("tcp_lat", size))),
           sizes=True, logarithmic="xy"),
-    Curve("rate", "64 B WRITEs a second over queue pairs", "queue pairs", "millions a second", "mps",
+    Curve("rate", "Rate of 64 B WRITEs over the number of queue pairs", "queue pairs", "millions a second", "mps",
           (1, 4, 16, 64, 256, 1000),
           (Line("Verbena, same host", GREEN, lambda count: QpLoad(64, count, 64, 16, HOST, 0.5)),
            Line("Verbena, wire", LIGHT_GREEN, lambda count: QpLoad(64, count, 64, 16, WIRE, 0.5))),
@@ -89,7 +89,7 @@ CURVES = [
           (0, 0.1, 0.5, 1, 2, 3),
           (Line("Verbena, wire", LIGHT_GREEN,
                 lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
-    Curve("readout", "Detector readout over message size: an emulated board to verbena recv, wire", "bytes a message",
+    Curve("readout", "Detector readout over message size: an emulated board to verbena recv, wire", "message size, bytes",
           "Gb/s", "gbps", (64, KIB, 5 * KIB, 64 * KIB, MIB, 4 * MIB),
           tuple(Line(f"{poll} polling", colour, lambda size, poll=poll: Readout(size, poll, seconds=0.4))
                 for poll, colour in (("busy", GREEN), ("event", ORANGE), ("hybrid", LIGHT_GREEN))),

@@ -1,17 +1,17 @@
-"""Where the two cores are. A virtual machine's may move while it runs: between cores that share a cache and cores
-that do not, latencies and bandwidths differ by a third and more. So each value is kept with its place, and
-compared with values of the same place alone."""
+"""Whether the two cores share a cache. A hypervisor may move virtual cores during a run, and latencies and bandwidths
+of the two states differ by a third and more. So each value is kept with its state ("place") and compared only with
+values of the same state."""
 
 import machine
 import programs
 
-NEAR, FAR = "near", "far"
-NEAR_NS = 150  # there and back; in one cache about 50, from one to another above 300
+SHARED_CACHE, SEPARATE_CACHES = "shared cache", "separate caches"
+SHARED_CACHE_NS = 150  # there and back; about 50 within one cache, above 300 between two
 ATTEMPTS = 3
 
 
 def place_of(nanoseconds):
-    return NEAR if nanoseconds < NEAR_NS else FAR
+    return SHARED_CACHE if nanoseconds < SHARED_CACHE_NS else SEPARATE_CACHES
 
 
 def distance():
@@ -20,7 +20,7 @@ def distance():
 
 
 def measure(program):
-    """Its numbers, and where the cores were. Again, a few times, if they moved meanwhile; None if they moved each time."""
+    """The numbers and the cache state. Retries a few times if the cores moved; the state is None if they moved each time."""
     before = distance()
     for _ in range(ATTEMPTS):
         numbers = program.measure()

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from places import FAR, NEAR
+from places import SEPARATE_CACHES, SHARED_CACHE
 from results import judge
 from table import MEASURES, ROWS
 
@@ -43,13 +43,13 @@ def cells(judged):
 
 
 HEADINGS = ("what", "measured", "against", "result", "goal", "runs", "verdict")
-PLACES = {NEAR: "Cores that share a cache", FAR: "Cores far apart"}
-RUNS_ELSEWHERE = 3  # fewer say nothing
+PLACES = {SHARED_CACHE: "Cores with a shared cache", SEPARATE_CACHES: "Cores with separate caches"}
+RUNS_ELSEWHERE = 3  # fewer are not significant
 
 
 def judged_by_place(results):
-    """[(place, rows)]: all rows where the cores were most of the time, and elsewhere the ratios that rest on enough runs."""
-    first, *others = results.places() or [NEAR]
+    """[(place, rows)]: all rows for the more frequent cache state; for the other, the ratios with enough runs."""
+    first, *others = results.places() or [SHARED_CACHE]
     found = [(first, [judge(row, results.at(first)) for row in ROWS])]
     for place in others:
         judged = [judge(row, results.at(place)) for row in ROWS if row.against]
@@ -98,53 +98,52 @@ def _markdown_table(headings, rows):
     return "\n".join([line(headings), "|" + "---|" * len(headings), *map(line, rows)])
 
 
-PAGE = """# How fast it is
+PAGE = """# Performance
 
-Written by `make bench`, which measures all of this again and replaces this page.
+`make bench` writes this page. It measures everything again and replaces the page.
 Processor: {processor}, {cores} cores; Linux {kernel}; {when}.
 
-Server and client run on this one machine, each pinned to a core of its own, in a network namespace where nothing
-else happens. Verbena and what it is compared with take turns, {runs} rounds; the median of the rounds counts, and for what must
-never happen (drops, an idle process that is not idle) the worst of them; connections are measured in the first
-round only. Compare the ratios: machines differ.
+Server and client run on this one machine, each pinned to its own core, in a network namespace without other traffic.
+Verbena and the programs it is compared with run in turn, {runs} rounds. The median of the rounds counts. For
+events that must not happen (drops, CPU time of an idle process) the worst round counts. Connections are measured in the
+first round only. Machines differ, so compare the ratios.
 
-So does one machine from minute to minute where it is a virtual one whose cores are moved: between two cores that share a cache a
-cache line goes there and back in some 50 ns, otherwise in more than 300. It is measured before and after each
-run (`core_distance`), and only what was measured at one place is compared. The first table is of the place where the cores
-were most of the time; where they were elsewhere for long enough, the ratios of that place follow.
+A virtual machine also differs from minute to minute, because its hypervisor moves its cores. Between two cores that share a cache, a cache line goes
+there and back in about 50 ns, otherwise in more than 300 ns. The suite measures this before and after each run
+(`core_distance`) and compares only values of the same state. The first table has the more frequent state. If the
+other state has enough runs, a table of its ratios follows.
 
-*Same host* is the default: what it takes to reach another process of the same host. *Wire* is
-`VERBENA_DATAPATH=udp`: RoCEv2 packets over UDP on the loopback interface, path MTU 4096, with the ICRC computed
-by the sender and checked by the receiver.
+*Same host* is the default way to reach another process of the host: shared memory. *Wire* is `VERBENA_DATAPATH=udp`: RoCEv2 packets
+over UDP on the loopback interface, path MTU 4096; the sender computes the ICRC and the receiver checks it.
 
 {tables}
 {failures}
-## Pictures
+## Curves
 
 {pictures}
 
-## Single steps
+## Microbenchmarks
 
-One core, nothing but memory: the CRC of a packet, parsing its headers, finding the memory behind a key, and one WRITE from posting
+These run on one core, in memory only: the CRC of a packet, parsing its headers, looking up a memory key, and one WRITE from posting
 to completion between two engines (`build/verbena_bench`).
 
 {micro}
 
 ## How each number is measured
 
-Verbena's programs are started by `verbena run --`, with the variables shown. `udp_reference`, `core_distance`, `qp_load`
-and `qp_census` are in [bench](../bench); the others are Debian's. Bandwidth counts payload, except raw UDP's, which counts whole datagrams. Latency is half a
-round trip, the median.
+`verbena run --` starts Verbena's programs, with the variables shown. `udp_reference`, `core_distance`, `qp_load`
+and `qp_census` are in [bench](../bench); the other programs are Debian's. Bandwidth counts payload; for raw UDP it counts whole
+datagrams. Latency is the median of half a round trip.
 
 {measures}
 
 ## Repeat it
 
 ```sh
-make bench               # under 10 minutes; build/bench/results.json has every single value
-RUNS=9 make bench        # more rounds
-build/verbena perf --listen     # between two hosts of yours: this on one,
-build/verbena perf HOST         # and this on the other
+make bench                      # less than 10 minutes; build/bench/results.json has every value
+RUNS=9 make bench               # more rounds
+build/verbena perf --listen     # between two hosts: on the first,
+build/verbena perf HOST         # and on the second
 ```
 """
 
@@ -156,5 +155,5 @@ def page(results, pictures, micro, about):
         (measure.name, f"`{measure.program.command}`") for measure in MEASURES.values()])
     images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
     failures = "".join(f"\n{line}\n" for line in failure_lines(results))
-    return PAGE.format(tables=tables, failures=failures, pictures=images or "None were drawn.", measures=measures,
+    return PAGE.format(tables=tables, failures=failures, pictures=images or "No curves were drawn.", measures=measures,
                        micro=_markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)

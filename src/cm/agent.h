@@ -55,6 +55,8 @@ class Agent {
   Instant next_deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
   bool next_mad(OutgoingMad& into) { return state_.outbox.pop(into); }
   bool next_event(Event& into) { return state_.events.pop(into); }
+  // What next_event() would take. Only while has_events().
+  const Event& first_event() const { return state_.events.front(); }
   bool has_events() const { return !state_.events.empty(); }
 
   // --- listening --------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class Queue {
     }
     return try_append(items_, item);
   }
+  // Not of an empty queue.
+  const T& front() const { return items_[head_]; }
   bool pop(T& into) {
     if (empty()) return false;
     into = items_[head_++];
@@ -65,8 +67,11 @@ struct AgentState {
   Queue<OutgoingMad> outbox;
   Queue<Event> events;
 
-  // Room for what the owner is told about so many exchanges before it takes it.
-  void reserve_events(size_t exchanges) { events.reserve(kEventsPerExchange * exchanges); }
+  // Room for what the owner is told about so many exchanges before it takes it. Events that wait
+  // may be of exchanges that have ended.
+  void reserve_events(size_t exchanges) {
+    events.reserve(events.size() + kEventsPerExchange * exchanges);
+  }
   void tell(const Event& event) {
     if (!events.push(event)) counters.add(CounterId::out_of_memory);
   }

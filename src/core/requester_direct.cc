@@ -1,6 +1,6 @@
 // WRITEs and READs that need nobody at the other end: where the peer's memory can be reached from
 // here, and all that was posted before is done, they are done at once. They take no PSN, and the
-// peer's responder never hears of them (docs/adr/0010-one-sided.md).
+// peer's responder never hears of them (docs/design/one-sided-access.md).
 #include <algorithm>
 
 #include "core/posting.h"

@@ -11,7 +11,7 @@
 //   nothing for a few round trips        one packet, to hear something (a probe); costs no retry
 //   nothing for the local ACK timeout    everything that is not known to have arrived
 //
-// Why peers differ, and how a selective one is recognised: docs/adr/0009-selective-repeat.md.
+// Why peers differ, and how a selective one is recognised: docs/design/extensions.md.
 #include <algorithm>
 #include <utility>
 

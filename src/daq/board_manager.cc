@@ -8,15 +8,15 @@ std::span<const QuirkName> quirk_names() {
       {"modify-wedges", &Quirks::modify_wedges,
        "MODIFY_QP_RTS of a ready QP makes every OPEN_QP fail until a CLOSE_QP"},
       {"modify-hangs", &Quirks::modify_hangs,
-       "MODIFY_QP_RTS of a QPN outside the pool stops the connection manager for ever"},
+       "MODIFY_QP_RTS of a QPN outside the pool stops the connection manager permanently"},
       {"stale-answers", &Quirks::stale_answers,
-       "NO_QP, and NAK for a QPN outside the pool, repeat the answer before and go where it went"},
+       "NO_QP, and NAK for a QPN outside the pool, repeat the previous response to its receiver"},
       {"leaks-qpns", &Quirks::leaks_qpns, "an OPEN_QP that fails keeps its QPN"},
-      {"opens-twice", &Quirks::opens_twice, "an OPEN_QP said again takes a second QPN"},
+      {"opens-twice", &Quirks::opens_twice, "a duplicate OPEN_QP takes a second QPN"},
       {"no-qp-is-ack", &Quirks::no_qp_is_ack, "as a master: NO_QP opens the QP as ACK does"},
       {"loses-pulses", &Quirks::loses_pulses,
-       "a request at the instant in which a QP closes or fails stops the connection manager for "
-       "ever"},
+       "a request at the instant at which a QP closes or fails stops the connection manager "
+       "permanently"},
   };
   return kNames;
 }

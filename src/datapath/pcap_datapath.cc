@@ -7,7 +7,7 @@
 
 #include "base/exhaustion.h"
 #include "datapath/capture_file.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 #include "wire/icrc.h"
 
 namespace verbena::datapath {
@@ -89,7 +89,7 @@ Result<wire::PathId> PcapDatapath::open_path(const wire::Route& route) {
 std::span<const wire::RxPacket> PcapDatapath::receive() {
   const auto packets = inner_->receive();
   if (packets.empty()) return packets;
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const uint64_t now_ns = clock_();
   for (const wire::RxPacket& p : packets) {
     if (p.meta != nullptr) write(*p.meta, p.bytes, now_ns);
@@ -100,7 +100,7 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
 
 // The payload may change where it lies: what is recorded is passed on from the copy.
 void PcapDatapath::push(const wire::TxPacket& packet) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const bool copied = try_allocating([&] {
     scratch_.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
     for (const auto& part : packet.payload) {
@@ -120,7 +120,7 @@ void PcapDatapath::push(const wire::TxPacket& packet) {
 }
 
 void PcapDatapath::flush() {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   inner_->flush();
   flush_file();
 }

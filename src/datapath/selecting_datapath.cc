@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
 
 namespace verbena::datapath {
 namespace {
@@ -39,7 +39,7 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
 
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
-  if (!is_local(local_address(destination, interface_index_))) return true;
+  if (!host::is_local(host::local_address(destination, interface_index_))) return true;
   bool reached = true;  // without memory packets go over UDP
   (void)try_allocating([&] { reached = shm_->reach(peer.slot(), now); });
   return reached;
@@ -55,7 +55,7 @@ Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
   }
   Path& path = paths_[id] = Path{};
   if (route.destination.is_multicast()) return opened;
-  if (!is_local(local_address(route.destination, interface_index_))) return opened;
+  if (!host::is_local(host::local_address(route.destination, interface_index_))) return opened;
   path.slot = route.peer.slot();
   path.addresses = {route.source, route.destination, route.traffic_class, route.hop_limit};
   return opened;

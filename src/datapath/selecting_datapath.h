@@ -80,7 +80,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
   std::unique_ptr<UdpDatapath> udp_;
   std::unique_ptr<ShmDatapath> shm_;
   const uint32_t interface_index_;
-  UniqueFd epoll_;
+  os::UniqueFd epoll_;
   std::vector<Path> paths_;  // by PathId
   size_t pushed_ = 0;        // bytes into rings since the last flush
   bool to_udp_ = false;      // something went there since the last flush

@@ -31,13 +31,13 @@ void after_fork_in_child() {
   on_fork_in_child();
   SocketTable::instance().disown_all();
   Attendant::forget_in_child();
-  EpollSet::forget_in_child();
+  EpollSet::disown_in_child();
 }
 
 // Before there are threads: a fork must not find a static variable that another one is making.
 [[gnu::constructor]] void prepare_for_forks() {
   SocketTable::instance();
-  pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  pthread_atfork(EpollSet::lock_before_fork, EpollSet::unlock_after_fork, after_fork_in_child);
 }
 
 template <typename T>

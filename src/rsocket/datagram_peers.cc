@@ -6,9 +6,9 @@
 #include <array>
 #include <cerrno>
 
+#include "os/plain_socket.h"
 #include "rsocket/clock.h"
 #include "rsocket/datagram_socket.h"
-#include "rsocket/plain_socket.h"
 
 namespace verbena::rsocket {
 
@@ -28,20 +28,6 @@ constexpr size_t kUdpBuffer = 65536;
 constexpr size_t kMaxUdpPayloadV4 = 65507, kMaxUdpPayloadV6 = 65527;
 constexpr int kResolveMs = 2000;
 constexpr int kReadsPerTurn = 64;  // other sockets want the attendant, too
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 }  // namespace
 
@@ -75,8 +61,8 @@ Result<SocketAddress> DatagramSocket::local_address_for(const SocketAddress& pee
     if (!own.ok()) return own.error();
   }
   if (!own.value().is_any()) return own.value().unmapped();
-  const Descriptor probe(plain_socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC));
-  if (probe.get() < 0) return Error{errno};
+  const os::UniqueFd probe = os::plain_socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC);
+  if (!probe.valid()) return Error{errno};
   if (::connect(probe.get(), peer.get(), peer.size()) != 0) return Error{errno};
   SocketAddress local;
   socklen_t length = sizeof(sockaddr_in6);

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/plain_socket.h"
 #include "rsocket/attendant.h"
 #include "rsocket/clock.h"
 #include "rsocket/option_value.h"
-#include "rsocket/plain_socket.h"
 #include "rsocket/socket_table.h"
 
 namespace verbena::rsocket {
@@ -23,7 +23,7 @@ constexpr Duration kFlushLimit = seconds(1);
 }  // namespace
 
 Result<int> DatagramSocket::create(int family, int file_flags, int descriptor_flags) {
-  const int udp = plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int udp = os::plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK).release();
   if (udp < 0) return Error{errno};
   std::unique_ptr<DatagramSocket> socket(new DatagramSocket(family, udp));
   socket->set_file_flags(file_flags);

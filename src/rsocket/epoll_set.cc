@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/exhaustion.h"
 #include "rsocket/poll.h"
 
 namespace verbena::rsocket {
@@ -18,7 +19,7 @@ namespace {
 
 struct Sets {
   std::mutex mutex;
-  std::unordered_map<int, std::shared_ptr<EpollSet>> by_number;
+  std::unordered_map<int, std::shared_ptr<EpollSet>> by_number;  // null: of the parent process
 };
 
 // Never destroyed: threads may wait while the process ends.
@@ -58,15 +59,25 @@ bool EpollSet::close(int number) {
     if (node.empty()) return false;
     set = std::move(node.mapped());
   }
+  if (set == nullptr) return ::close(number) == 0;
   const std::lock_guard lock(set->mutex_);
   set->closed_ = true;
   set->tell_waits();
   return true;
 }
 
-// Another thread of the parent may have had the lock. The descriptors stay: they are numbers that
-// the program may still know.
-void EpollSet::forget_in_child() { sets = new Sets; }
+void EpollSet::lock_before_fork() { sets->mutex.lock(); }
+void EpollSet::unlock_after_fork() { sets->mutex.unlock(); }
+
+// Another thread of the parent may be changing a set, so the child never touches the sets
+// themselves. It keeps their numbers: it can close its copies of the descriptors.
+void EpollSet::disown_in_child() {
+  const Sets* const parents = sets;
+  sets = new Sets;
+  (void)try_allocating([&] {
+    for (const auto& [number, set] : parents->by_number) sets->by_number[number] = nullptr;
+  });
+}
 
 EpollSet::~EpollSet() {
   if (owns_descriptor_) ::close(fd_);

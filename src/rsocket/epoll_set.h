@@ -24,8 +24,10 @@ class EpollSet {
   static std::shared_ptr<EpollSet> find(int number);  // null: no such set
   // False: no such set.
   static bool close(int number);
-  // In the child of a fork.
-  static void forget_in_child();
+  // Around a fork. In the child the parent's sets are out of reach. Closing them still works.
+  static void lock_before_fork();
+  static void unlock_after_fork();
+  static void disown_in_child();
 
   explicit EpollSet(int fd) : fd_(fd) {}
   ~EpollSet();

@@ -24,7 +24,8 @@ class ConnectionManager {
   // event somewhere and wake somebody, and must not call verbs or a ConnectionManager.
   class Sink {
    public:
-    virtual void on_event(const cm::Event& event) = 0;
+    // False: there is no memory for the event, and nothing has changed. The event comes again.
+    virtual bool on_event(const cm::Event& event) noexcept = 0;
     // The device's interface is gone, for good: another of the same name is another device. Told
     // once, under the same rules.
     virtual void on_removed() = 0;

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostAsked = 20;
 constexpr useconds_t kBetweenAttemptsUs = 5000;
 
-bool was_busy(const datapath::SlotReport& report) {
+bool was_busy(const host::SlotReport& report) {
   return std::ranges::any_of(parse_counters(report.text),
                              [](const auto& d) { return d.values.empty(); });
 }
@@ -41,10 +41,10 @@ std::vector<DeviceCounters> parse_counters(const std::string& report) {
   return devices;
 }
 
-std::vector<datapath::SlotReport> ask_for_counters(Duration patience) {
-  std::vector<datapath::SlotReport> reports;
+std::vector<host::SlotReport> ask_for_counters(Duration patience) {
+  std::vector<host::SlotReport> reports;
   for (int i = 0; i < kMostAsked; ++i) {
-    reports = datapath::SlotDirectory::query_all(patience);
+    reports = host::SlotDirectory::query_all(patience);
     if (std::ranges::none_of(reports, was_busy)) break;
     ::usleep(kBetweenAttemptsUs);
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/time.h"
-#include "datapath/udp/slot_directory.h"
+#include "host/slot_directory.h"
 
 namespace verbena::runtime {
 
@@ -23,6 +23,6 @@ std::vector<DeviceCounters> parse_counters(const std::string& report);
 
 // Asks every process of this user and network namespace. One in the middle of a turn says that it
 // is busy, and is asked again.
-std::vector<datapath::SlotReport> ask_for_counters(Duration patience);
+std::vector<host::SlotReport> ask_for_counters(Duration patience);
 
 }  // namespace verbena::runtime

@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "base/exhaustion.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 
 namespace verbena::runtime {
 
@@ -38,7 +38,7 @@ void EventChannel::quiet_if_empty() {
 }
 
 int EventChannel::try_pop(Event* event, void (*taken)(const Event&)) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const std::lock_guard lock(mutex_);
   if (fd_ < 0) return EBADF;
   if (events_.empty()) return EAGAIN;

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "base/result.h"
-#include "runtime/waker.h"
+#include "os/waker.h"
 
 namespace verbena::runtime {
 
@@ -47,7 +47,7 @@ class EventChannel {
   int fd_;
   std::mutex mutex_;
   std::deque<Event> events_;
-  Waker waker_;
+  os::Waker waker_;
 };
 
 // What runtime needs to know about the ABI's object around a core object (core's `owner` points

@@ -14,7 +14,7 @@
 #include <optional>
 #include <span>
 
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::runtime {
 namespace {
@@ -172,7 +172,7 @@ Dump read_once(int fd, uint32_t only_index, uint32_t& sequence, std::vector<Inte
 
 Interfaces read_interfaces(uint32_t only_index) {
   Interfaces result;
-  const datapath::UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  const os::UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   if (!fd.valid()) {
     result.error = errno;
     return result;

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 
 namespace verbena::runtime {
 namespace {
@@ -44,7 +44,7 @@ void log(LogLevel level, const char* format, ...) {
   n += m;
   if (n > static_cast<int>(sizeof line) - 2) n = static_cast<int>(sizeof line) - 2;
   line[n++] = '\n';
-  const NoCancel no_cancel;  // the caller may hold a lock
+  const os::NoCancel no_cancel;  // the caller may hold a lock
   const size_t bytes = static_cast<size_t>(n);
   if (write(log_fd(), line, bytes) >= 0 || log_fd() == STDERR_FILENO) return;
   // What nobody hears is worse than what is in the way.

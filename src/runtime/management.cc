@@ -6,7 +6,7 @@
 #include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
 #include "cm/route.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
 #include "runtime/connection_text.h"
 #include "runtime/log.h"
 #include "runtime/nic.h"
@@ -14,8 +14,8 @@
 namespace verbena::runtime {
 namespace {
 
-using datapath::Forwarded;
-using datapath::ServiceName;
+using host::Forwarded;
+using host::ServiceName;
 
 constexpr Error kForked{EIO, "the device was opened before a fork; open it again in the child"};
 constexpr size_t kMostPaths = 1024;
@@ -198,7 +198,7 @@ Result<wire::PathId> Management::path_to(const PathKey& key) {
 
 bool Management::is_this_host(const wire::Gid& gid) const {
   return nic_.has_address(gid) ||
-         datapath::is_local(datapath::local_address(gid, nic_.device_.interface_index));
+         host::is_local(host::local_address(gid, nic_.device_.interface_index));
 }
 
 // Whoever asked for the connection holds the lifeline; it serves both.
@@ -233,7 +233,10 @@ void Management::say_goodbye(Instant at) {
 void Management::deliver_events() {
   if (!agent_.has_events()) return;
   cm::Event event;
-  while (agent_.next_event(event)) {
+  while (agent_.has_events()) {
+    // An event for which there is no memory stays, and is delivered later.
+    if (sink_ != nullptr && !sink_->on_event(agent_.first_event())) return nic_.on_exhaustion();
+    agent_.next_event(event);
     if (log_enabled(LogLevel::Info)) {
       (void)try_allocating([&] {
         const std::string text = describe(event);
@@ -242,7 +245,6 @@ void Management::deliver_events() {
         log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
       });
     }
-    if (sink_ != nullptr) sink_->on_event(event);
   }
 }
 

@@ -18,8 +18,8 @@
 
 #include "cm/agent.h"
 #include "core/management_port.h"
-#include "datapath/udp/lifelines.h"
-#include "datapath/udp/slot_directory.h"
+#include "host/lifelines.h"
+#include "host/slot_directory.h"
 #include "runtime/connection_manager.h"
 #include "runtime/log_limit.h"
 
@@ -90,21 +90,21 @@ class Management final : public ConnectionManager {
   void post_outgoing();
   Result<wire::PathId> path_to(const PathKey& key);
   Status open_addresses(const cm::ListenParameters& parameters);
-  Status claim(const cm::ListenParameters& parameters, std::vector<datapath::ServiceName>& claimed);
+  Status claim(const cm::ListenParameters& parameters, std::vector<host::ServiceName>& claimed);
   void update_services();
-  void release(const std::vector<datapath::ServiceName>& names);
-  bool collides(const datapath::ServiceName& name) const;
+  void release(const std::vector<host::ServiceName>& names);
+  bool collides(const host::ServiceName& name) const;
 
   Nic& nic_;
   cm::Agent agent_;
-  std::optional<datapath::Lifelines> lifelines_;  // none in the child of a fork
-  std::bitset<256> departed_;                     // slots
+  std::optional<host::Lifelines> lifelines_;  // none in the child of a fork
+  std::bitset<256> departed_;                 // slots
   std::array<LogLimit, static_cast<size_t>(cm::CounterId::kCount)> refusal_lines_;
   LogLimit path_lines_;   // to peers that cannot be answered
   LogLimit event_lines_;  // of connections that peers asked for
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
-  std::unordered_map<uint32_t, std::vector<datapath::ServiceName>> claims_;  // by listener
+  std::unordered_map<uint32_t, std::vector<host::ServiceName>> claims_;  // by listener
   uint32_t wildcards_ = 0;  // how many of them listen on every address
 };
 

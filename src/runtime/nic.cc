@@ -14,7 +14,7 @@
 #include "base/exhaustion.h"
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
-#include "datapath/udp/slot_holders.h"
+#include "host/slot_holders.h"
 #include "runtime/background_thread.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
@@ -37,7 +37,7 @@ uint64_t wall_clock_ns() {
 }
 
 void log_slot_holders() {
-  const std::string holders = datapath::describe(datapath::held_slots());
+  const std::string holders = host::describe(host::held_slots());
   log(LogLevel::Error,
       "process slots are held by %s. End some of these programs, or use a network namespace "
       "of your own (unshare -n)",
@@ -84,7 +84,7 @@ Nic::Nic(const DeviceInfo& device) : device_(device), port_(device.port) {
 
 Status Nic::start() {
   // A slot of its own: two devices may have the same address, and must not have the same QPNs.
-  auto slot = datapath::SlotDirectory::claim(
+  auto slot = host::SlotDirectory::claim(
       [this] { return "device " + device_.name + "\n" + counters_text(); });
   if (!slot.ok()) {
     if (slot.error().code == EBUSY) log_slot_holders();
@@ -523,7 +523,7 @@ bool Nic::has_address(const wire::Gid& gid) const {
 
 // Hands on what the engine has to tell. Called with the lock held, after every turn.
 void Nic::tell_applications() {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   if (management_ != nullptr) management_->deliver_events();
   core::EngineState& state = engine_->state();
   // Events for which there is no memory stay, and are told later.

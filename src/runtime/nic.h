@@ -17,17 +17,17 @@
 #include "base/time.h"
 #include "core/engine.h"
 #include "datapath/datapath.h"
-#include "datapath/no_cancel.h"
 #include "datapath/selecting_datapath.h"
-#include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_datapath.h"
+#include "host/slot_directory.h"
+#include "os/no_cancel.h"
+#include "os/numa.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/guess.h"
 #include "runtime/late_events.h"
 #include "runtime/linger.h"
 #include "runtime/nic_lock.h"
-#include "runtime/numa.h"
 #include "runtime/recent_clock.h"
 
 namespace verbena::runtime {
@@ -58,7 +58,7 @@ class Nic {
    private:
     Nic& nic_;
   };
-  class Guard : NoCancel, public PostingGuard {
+  class Guard : os::NoCancel, public PostingGuard {
    public:
     explicit Guard(Nic& nic) : PostingGuard(nic) {}
   };
@@ -232,7 +232,7 @@ class Nic {
   NicLock mutex_;
   std::atomic<int> waiters_{0};  // threads in lock() that did not get it at once
   std::atomic<bool> dead_{false};
-  std::unique_ptr<datapath::SlotDirectory> directory_;
+  std::unique_ptr<host::SlotDirectory> directory_;
   std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
   datapath::UdpDatapath* udp_ = nullptr;          // the innermost
   datapath::SelectingDatapath* local_ = nullptr;  // around it, unless all is to go over the wire
@@ -253,7 +253,7 @@ class Nic {
   int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
   int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
   bool stop_ = false;               // under mutex_
-  Placement placement_;             // under mutex_
+  os::Placement placement_;         // under mutex_
   uint64_t activity_seen_ = 0;      // packets sent until the thread's last round
   bool port_changed_ = false;       // and was not looked at yet
   bool exhausted_ = false;          // memory was, since the thread's last round; under mutex_

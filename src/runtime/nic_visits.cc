@@ -1,5 +1,5 @@
 // Before a call returns that takes memory or a queue pair away from peers: nothing that they do in
-// our memory by themselves is still under way there (docs/adr/0010-one-sided.md).
+// our memory by themselves is still under way there (docs/design/one-sided-access.md).
 #include <sched.h>
 #include <time.h>
 
@@ -44,7 +44,7 @@ void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
 
 void Nic::await_end_of(Visits& visits) {
   if (visits.empty()) return;
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const Instant since = runtime::now();
   bool told = false;
   for (uint32_t look = 0;; ++look) {

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <iterator>
 
-#include "datapath/udp/plain_socket.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/plain_socket.h"
+#include "os/unique_fd.h"
 
 namespace verbena::runtime {
 namespace {
@@ -38,7 +38,7 @@ int rank(const wire::Gid& gid) {
 // Asked by ioctl and not from /sys, which may be absent or show another network namespace.
 uint32_t speed_of(const Interface& link) {
   if ((link.flags & IFF_LOOPBACK) != 0) return kLoopbackMbps;
-  const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   ethtool_cmd settings{};
   settings.cmd = ETHTOOL_GSET;
   ifreq request{};

@@ -140,7 +140,7 @@ Nic::Outcome Nic::take_turn(Owe owe) {
     engine_->on_deadline(at);
   }
   if (engine_->management().anything_arrived() || management_deadline_ <= at) [[unlikely]] {
-    const NoCancel no_cancel;
+    const os::NoCancel no_cancel;
     management().turn(at);
   }
   if (late_events_.deadline() <= at) [[unlikely]]
@@ -185,7 +185,7 @@ size_t Nic::read_on(core::Engine::Arrivals& arrivals, Instant at) {
 
 // With some processes no memory is shared any more. What had come of them was in earlier turns.
 void Nic::narrow_paths(Instant at) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   local_->take_gone();
   log_notice();
   engine_->narrow_paths([&](wire::PathId path) { return local_->packet_bytes(path) != 0; }, at);
@@ -222,7 +222,7 @@ void Nic::answer_what_came() {
 }
 
 void Nic::wake_thread() {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   eventfd_write(wake_fd_, 1);
 }
 
@@ -283,7 +283,7 @@ void Nic::unlock_and_wake() {
 
 void Nic::watch(bool on) {
   if (watching_ == on) return;
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   watching_ = on;
   steady_polls_ = 0;
   epoll_event event{on ? uint32_t{EPOLLIN} : 0u, {}};

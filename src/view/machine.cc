@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "datapath/udp/plain_socket.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/plain_socket.h"
+#include "os/unique_fd.h"
 #include "runtime/config.h"
 #include "runtime/counter_report.h"
 
@@ -31,7 +31,7 @@ std::vector<runtime::DeviceInfo> ThisMachine::devices() const {
 
 // Asked by ioctl, because /sys/class/net may show another network namespace.
 std::string ThisMachine::hardware(const runtime::DeviceInfo& device) const {
-  const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   ethtool_drvinfo driver{};
   driver.cmd = ETHTOOL_GDRVINFO;
   ifreq request{};
@@ -46,7 +46,7 @@ std::string ThisMachine::hardware(const runtime::DeviceInfo& device) const {
 
 uint64_t ThisMachine::counter(const std::string& device, std::string_view name) const {
   uint64_t sum = 0;
-  for (const datapath::SlotReport& report : runtime::ask_for_counters(kPatience)) {
+  for (const host::SlotReport& report : runtime::ask_for_counters(kPatience)) {
     for (const runtime::DeviceCounters& counters : runtime::parse_counters(report.text)) {
       if (counters.device != device) continue;
       for (const runtime::NamedCounter& c : counters.values) {

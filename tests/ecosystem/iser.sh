@@ -75,7 +75,7 @@ store_and_compare "from another host" 192.0.2.1 "${there[@]}"
 
 kill -KILL "${pids[tgtd]}"
 finish tgtd 5
-row tgtd tgt "\`--iser\` (iSER target), through memory, over UDP, and from another host"
+row tgtd tgt "\`--iser\` (iSER target), through shared memory, over UDP, and from another host"
 row "qemu-img, libiscsi" qemu-utils "iser://: convert there and back and compare of 64 MiB, requests of at most 256 KiB (3)"
 cut_wire
 nothing_left

@@ -1,5 +1,5 @@
 # Sourced by the scripts of this folder: unmodified programs of the RDMA ecosystem, as Debian packages them.
-# On top of tests/programs/lib.sh; each result also becomes a row of the README's table.
+# On top of tests/programs/lib.sh; each result also becomes a row of the table in docs/programs.md.
 # shellcheck shell=bash source-path=SCRIPTDIR source=../programs/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../programs/lib.sh"
 

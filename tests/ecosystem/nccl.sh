@@ -39,7 +39,7 @@ for datapath in shm udp; do
       sh -c 'exec "$0" "$1" "$RANK" "$WORLD_SIZE"' "$work/nccl_check" "$work/$datapath$ranks"
   done
 done
-row NCCL libnccl2 "2 and 4 ranks on NET/IB, by shared memory and by the wire: all-reduce, all-gather, broadcast, send and receive"
+row NCCL libnccl2 "2 and 4 ranks on NET/IB, through shared memory and over UDP: all-reduce, all-gather, broadcast, send and receive"
 
 python=${VERBENA_TORCH_PYTHON:-python3}
 if "$python" -c 'import torch' 2>/dev/null; then

@@ -9,6 +9,6 @@ g++ -std=c++20 -O1 -o "$work/sequence" "$root/tests/ecosystem/nccl_sequence.cc" 
   fail "nccl_sequence.cc does not compile"
 bounded "$tool" run -- "$work/sequence"
 said '^ok: verbena_lo, GID index 0, /sys/devices/virtual/infiniband/verbena_lo/device$'
-row "NCCL's way" - "by a program of ours: dlopen, dlvsym, GID types in sysfs, WRITE with immediate, READ to flush"
+row "NCCL's call sequence" - "a test program: dlopen, dlvsym, GID types in sysfs, WRITE with immediate, READ to flush"
 nothing_left
 pass

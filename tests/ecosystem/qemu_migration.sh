@@ -130,7 +130,7 @@ move() { # WHAT PIN-ALL
 }
 move "registered as needed" off
 move "all registered at once" on
-row QEMU qemu-system-x86 "live migration by rdma of a guest that counts, between two hosts, its memory compared (\`rdma-pin-all\` off and on) (5)"
+row QEMU qemu-system-x86 "live migration by RDMA of a running guest between two hosts, memory compared (\`rdma-pin-all\` off and on) (5)"
 cut_wire
 nothing_left
 pass

@@ -27,7 +27,7 @@ constexpr size_t kMostDescriptors = 4;
 std::vector<std::byte> usual_hello(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-  const UniqueFd from(ends[0]), to(ends[1]);
+  const os::UniqueFd from(ends[0]), to(ends[1]);
   VERBENA_CHECK(send_hello(from.get(), 7, exposure, -1));
   std::vector<std::byte> bytes(256);
   const ssize_t n = ::recv(to.get(), bytes.data(), bytes.size(), 0);
@@ -55,7 +55,7 @@ void send(int fd, std::span<const std::byte> bytes, std::span<const int> descrip
 }
 
 int lowest_free_descriptor() {
-  const UniqueFd probe(::fcntl(0, F_DUPFD_CLOEXEC, 0));
+  const os::UniqueFd probe(::fcntl(0, F_DUPFD_CLOEXEC, 0));
   return probe.get();
 }
 
@@ -84,7 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   {
     int ends[2];
     VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    const UniqueFd from(ends[0]), to(ends[1]);
+    const os::UniqueFd from(ends[0]), to(ends[1]);
     send(from.get(), bytes, std::span(descriptors).first(count));
     uint8_t slot = 0;
     Descriptors received;

@@ -10,32 +10,32 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "datapath/udp/lifelines.h"
-#include "datapath/unix_address.h"
+#include "host/lifelines.h"
+#include "os/unix_address.h"
 
 namespace {
 
-using namespace verbena::datapath;
+using namespace verbena;
 
 constexpr uint8_t kSlot = 9;
 constexpr size_t kCallers = 8;
 constexpr size_t kSteps = 100;
 
 struct Caller {
-  UniqueFd socket;
+  os::UniqueFd socket;
   int said = -1;  // the slot, in its first message
 };
 
 void call(Caller& caller) {
-  caller = {UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
-  const UnixAddress name = UnixAddress::abstract("verbena/life/1/%u", kSlot);
+  caller = {os::UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
+  const os::UnixAddress name = os::UnixAddress::abstract("verbena/life/1/%u", kSlot);
   VERBENA_CHECK(::connect(caller.socket.get(), name.get(), name.bytes) == 0);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  Lifelines lines(kSlot);
+  host::Lifelines lines(kSlot);
   std::array<Caller, kCallers> callers;
   std::array<int, 256> named{}, told{};
   const auto hang_up = [&](Caller& caller) {

@@ -12,29 +12,29 @@
 #include <vector>
 
 #include "base/check.h"
-#include "datapath/udp/slot_directory.h"
+#include "host/slot_directory.h"
 
 namespace {
 
 using namespace verbena;
-using namespace verbena::datapath;
+using namespace verbena;
 
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMostBytes = 4096;
-const LocalAddress kAddress{wire::Gid::from_ipv4("\x7F\x00\x00\x01"), 0};
+const host::LocalAddress kAddress{wire::Gid::from_ipv4("\x7F\x00\x00\x01"), 0};
 
 // One directory for all inputs; its socket is found by its name, as another process finds it.
 struct Target {
   Target() {
-    auto claimed = SlotDirectory::claim([] { return std::string("counters"); });
+    auto claimed = host::SlotDirectory::claim([] { return std::string("counters"); });
     VERBENA_CHECK(claimed.ok());
     directory = std::move(claimed.value());
-    mailbox = std::make_unique<Mailbox>(*directory);
+    mailbox = std::make_unique<host::Mailbox>(*directory);
     mailbox->add_address(kAddress);
     name.bytes = sizeof name.sun;
     VERBENA_CHECK(
         ::getsockname(directory->fd(), reinterpret_cast<sockaddr*>(&name.sun), &name.bytes) == 0);
-    socket = UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    socket = os::UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     VERBENA_CHECK(socket.valid());
   }
 
@@ -42,22 +42,22 @@ struct Target {
     (void)::sendto(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT, name.get(), name.bytes);
   }
 
-  std::unique_ptr<SlotDirectory> directory;
-  std::unique_ptr<Mailbox> mailbox;
-  UnixAddress name;
-  UniqueFd socket;
+  std::unique_ptr<host::SlotDirectory> directory;
+  std::unique_ptr<host::Mailbox> mailbox;
+  os::UnixAddress name;
+  os::UniqueFd socket;
 };
 
-void look(const std::vector<Stray>& strays, const std::vector<MemberReport>& reports) {
+void look(const std::vector<host::Stray>& strays, const std::vector<host::MemberReport>& reports) {
   static volatile uint64_t seen;  // every value is used, so that the sanitizers judge it
-  for (const Stray& s : strays) {
+  for (const host::Stray& s : strays) {
     VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
     seen = seen + (s.meta.own ? 1 : 0);
     seen = seen + (s.meta.forwarded ? 1 : 0);
     for (const std::byte b : s.bytes) seen = seen + std::to_integer<uint64_t>(b);
   }
-  for (const MemberReport& r : reports) {
-    VERBENA_CHECK(r.address == kAddress && r.services.size() <= kMostServicesInReport);
+  for (const host::MemberReport& r : reports) {
+    VERBENA_CHECK(r.address == kAddress && r.services.size() <= host::kMostServicesInReport);
     for (const uint32_t service : r.services) seen = seen + service;
   }
 }
@@ -85,8 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     target.send(message);
     target.directory->poll(target.mailbox.get());
   }
-  std::vector<Stray> strays;
-  std::vector<MemberReport> reports;
+  std::vector<host::Stray> strays;
+  std::vector<host::MemberReport> reports;
   target.mailbox->take(strays, reports);
   look(strays, reports);
   return 0;

@@ -131,7 +131,7 @@ for wrong in '127.0.0.2 --loss nan' '127.0.0.2 --seconds nan' '127.0.0.2 --conne
   timeout 20 "$tool" fpga --listen $wrong >"$logs/wrong" 2>&1 || rc=$?
   [ "$rc" = 2 ] || fail "fpga --listen $wrong: exit status $rc"
 done
-grep -q 'a board has one address' "$logs/wrong" || fail "fpga does not say why it cannot listen anywhere"
+grep -q 'a board needs one specific address' "$logs/wrong" || fail "fpga does not say why it cannot listen anywhere"
 rc=0
 timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 >"$logs/master" 2>&1 || rc=$?
 [ "$rc" = 1 ] || fail "a master that finds nobody: exit status $rc"

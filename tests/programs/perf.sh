@@ -20,7 +20,7 @@ served() { await_line "$logs/server" "$1" 20 || fail "the server does not say: $
 perf 0 --help
 says 'Usage: verbena perf'
 perf 2
-says 'which HOST'
+says 'HOST or --listen is missing'
 perf 2 --listen 127.0.0.1
 perf 2 127.0.0.1 --sizes 0
 perf 2 127.0.0.1 --seconds never

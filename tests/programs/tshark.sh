@@ -52,7 +52,7 @@ captured "UD SEND over IPv6" "100" ibv_ud_pingpong -d verbena_lo -g 1 -c -s 1000
 [ -z "$(decode "$(ls "$work"/*.pcap | head -n 1)" -Y 'infiniband.bth.a == 1 || infiniband.deth.q_key != 0x11111111')" ] ||
   fail "a datagram asks for an acknowledgement, or has another Q_Key"
 
-# Two Verbenas that lose packets say more to each other (docs/adr/0009-selective-repeat.md): NAKs with a list, and
+# Two Verbenas that lose packets say more to each other (docs/design/extensions.md): NAKs with a list, and
 # marks in bits that are reserved.
 rm -f "$work"/*.pcap
 run_options=(--pcap "$work/%p.pcap" --faults "loss=0.05,seed=3")

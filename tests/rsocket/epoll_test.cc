@@ -101,6 +101,26 @@ TEST_F(Epoll, ASetThatWasClosedByCloseLeavesItsNumberToTheNext) {
   EXPECT_EQ(rclose(second), 0);
 }
 
+TEST_F(Epoll, AForkedChildCanCloseItsCopyOfASet) {
+  const auto closes_its_copy = [&] {
+    EXPECT_EQ(wait(0), -1);
+    EXPECT_EQ(rclose(set_), 0) << strerror(errno);
+    EXPECT_EQ(fcntl(set_, F_GETFD), -1);
+    EXPECT_EQ(rclose(set_), -1);
+    EXPECT_EQ(errno, EBADF);
+  };
+  Child child([&] {
+    Child grandchild(closes_its_copy);
+    EXPECT_EQ(grandchild.wait(), 0);
+    closes_its_copy();
+  });
+  EXPECT_EQ(child.wait(), 0);
+  // The parent's set goes on.
+  ASSERT_EQ(control(EPOLL_CTL_ADD, pipe_[0], EPOLLIN), 0);
+  ASSERT_EQ(::write(pipe_[1], "x", 1), 1);
+  EXPECT_EQ(wait(10'000), 1);
+}
+
 TEST_F(Epoll, RefusesWhatEpollRefuses) {
   EXPECT_EQ(control(EPOLL_CTL_ADD, -1, EPOLLIN), -1);
   EXPECT_EQ(errno, EBADF);

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
 #include "runtime/devices.h"
 #include "tests/runtime/failing_allocator_support.h"
@@ -327,10 +328,11 @@ CmHost::CmHost() {
 
 CmHost::~CmHost() { manager_->set_sink(nullptr); }
 
-void CmHost::on_event(const cm::Event& event) {
+bool CmHost::on_event(const cm::Event& event) noexcept {
   const std::lock_guard lock(mutex_);
-  events_.push_back(event);
+  if (!try_allocating([&] { events_.push_back(event); })) return false;
   came_.notify_one();
+  return true;
 }
 
 std::optional<cm::Event> CmHost::next_event(Duration patience) {

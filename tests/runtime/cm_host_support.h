@@ -23,7 +23,7 @@ class CmHost final : public ConnectionManager::Sink {
   CmHost();
   ~CmHost();
 
-  void on_event(const cm::Event& event) override;
+  bool on_event(const cm::Event& event) noexcept override;
   void on_removed() override {}
   // The next event; none if nothing happens for so long.
   std::optional<cm::Event> next_event(Duration patience = seconds(10));

@@ -146,7 +146,7 @@ bool hears_absences() {
     socklen_t size = sizeof hears;
     if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0 &&
         address.ss_family == AF_INET &&
-        datapath::SocketAddress::port_of(address) != wire::kRoceUdpPort &&
+        host::SocketAddress::port_of(address) != wire::kRoceUdpPort &&
         ::getsockopt(fd, IPPROTO_IP, IP_RECVERR, &hears, &size) == 0 && hears != 0) {
       return true;
     }
@@ -380,7 +380,7 @@ void send_to_port(const wire::Gid& address, std::span<const std::byte> mad, uint
   const auto covered = std::span(packet).first(packet.size() - wire::kIcrcBytes);
   const uint32_t prefix = wire::icrc_prefix_with_id(wire::icrc_prefix(flow, packet.size()), 0);
   wire::store_icrc(packet.data() + covered.size(), wire::icrc_over_bth(prefix, covered));
-  const auto to = datapath::SocketAddress::of({address, 0}, wire::kRoceUdpPort);
+  const auto to = host::SocketAddress::of({address, 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::sendto(socket.value().fd.get(), packet.data(), packet.size(), 0, to.get(), to.bytes),
             static_cast<ssize_t>(packet.size()));
 }

@@ -1,8 +1,10 @@
 // Memory runs out at every point in turn: while packets, connection messages and messages of other
 // processes arrive, and while the application calls. The process lives, and goes on afterwards.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <string>
 
@@ -54,6 +56,28 @@ TEST(PathHolds, APathThatFoundNoMemoryIsNotHeld) {
   }
 }
 
+// Has memory for an event only when the event comes the third time.
+struct SinkWithoutMemory final : ConnectionManager::Sink {
+  bool on_event(const cm::Event&) noexcept override { return ++calls >= 3; }
+  void on_removed() override {}
+  std::atomic<int> calls{0};
+};
+
+TEST(ConnectionManager, DeliversAnEventAgainWhenThereWasNoMemoryForIt) {
+  CmHost host;
+  SinkWithoutMemory sink;
+  host.manager().set_sink(&sink);
+  cm::ListenParameters listen;
+  listen.service_id = cm::service_id(cm::PortSpace::Tcp, 7302);
+  ASSERT_TRUE(host.manager().listen(listen).ok());
+  ASSERT_TRUE(host.manager().connect(host.to(listen.service_id)).ok());
+  for (int ms = 0; ms < 10'000 && sink.calls < 3; ++ms) poll(nullptr, 0, 1);
+  EXPECT_EQ(sink.calls, 3);
+  host.nic().turn_for_poller();
+  EXPECT_TRUE(host.nic().port().up);  // the lock is free
+  host.manager().set_sink(&host);
+}
+
 struct Exhaustion : testing::Test {
   void set_up(const std::string& with) {
     environment = with;
@@ -92,25 +116,23 @@ struct Exhaustion : testing::Test {
     victim->ask("traffic 4");
   }
 
-  // How many allocations there were; `unknown` where the question itself got no memory.
-  int feed(int unknown) {
-    int seen = unknown;
-    return std::sscanf(victim->ask("starve nobody 0 0").c_str(), "ok %d", &seen) == 1 ? seen
-                                                                                      : unknown;
+  // How many allocations there were; 0 if the question itself got no memory.
+  int feed() {
+    int seen = 0;
+    const std::string answer = victim->ask("starve nobody 0 0");
+    return std::sscanf(answer.c_str(), "ok %d", &seen) == 1 ? seen : 0;
   }
 
-  // Fails each allocation in turn, so many at a time, until there are none left to fail. A call
-  // that fails early makes few allocations, so the first rounds do not decide that.
+  // Fails each allocation in turn, `count` at a time, up to the most that any round made. A call
+  // that fails early makes few allocations, so a single round does not end the loop.
   void fail_each(const std::string& who, int count) {
     constexpr int kLeast = 6;
     constexpr int kMost = 400;
-    int seen = kMost;
     int most_seen = 0;
-    for (int first = 1; first <= kMost && (first <= kLeast || first <= seen); first += count) {
+    for (int first = 1; first <= std::clamp(most_seen, kLeast, kMost); first += count) {
       victim->ask("starve " + who + " " + std::to_string(first) + " " + std::to_string(count));
       provoke();
-      seen = feed(kMost);
-      most_seen = std::max(most_seen, seen);
+      most_seen = std::max(most_seen, feed());
       ASSERT_EQ(victim->ask("traffic 2"), "ok") << "after allocation " << first;
     }
     EXPECT_GT(most_seen, 5);  // something was provoked
@@ -142,7 +164,7 @@ TEST_F(Exhaustion, TheBackgroundThreadGoesOnWhenMemoryComesBack) {
   set_up("");
   victim->ask("starve background 1 1000000000");
   for (int i = 0; i < 5; ++i) provoke();
-  feed(0);
+  feed();
   ASSERT_EQ(victim->ask("traffic 20"), "ok");
   connect_and_disconnect();
 }

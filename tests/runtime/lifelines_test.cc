@@ -1,5 +1,5 @@
 // That the end of another process is noticed, with real processes.
-#include "datapath/udp/lifelines.h"
+#include "host/lifelines.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,7 +13,9 @@
 #include <functional>
 #include <vector>
 
-#include "datapath/unix_address.h"
+#include "base/exhaustion.h"
+#include "os/unix_address.h"
+#include "tests/runtime/failing_allocator_support.h"
 
 namespace verbena::datapath {
 namespace {
@@ -24,7 +26,7 @@ using Slots = std::vector<uint8_t>;
 constexpr uint8_t kOurs = 251;
 constexpr uint8_t kOther = 252;
 
-Slots departed_within(Lifelines& lines, int ms) {
+Slots departed_within(host::Lifelines& lines, int ms) {
   pollfd p{lines.fd(), POLLIN, 0};
   for (; ms > 0; ms -= 10) {
     if (poll(&p, 1, 10) != 1) continue;
@@ -41,7 +43,7 @@ class Other {
     EXPECT_EQ(pipe(ready), 0);
     pid_ = fork();
     if (pid_ == 0) {
-      Lifelines lines(kOther);
+      host::Lifelines lines(kOther);
       const char told = !watches || lines.watch(kOurs) ? 'y' : 'n';
       (void)!write(ready[1], &told, 1);
       for (;;) pause();
@@ -66,7 +68,7 @@ class Other {
 
 TEST(Lifelines, WhoWatchesIsTold) {
   Other other(false);
-  Lifelines ours(kOurs);
+  host::Lifelines ours(kOurs);
   EXPECT_TRUE(ours.watch(kOther));
   EXPECT_TRUE(ours.watch(kOther));
   EXPECT_EQ(departed_within(ours, 50), Slots{});
@@ -76,7 +78,7 @@ TEST(Lifelines, WhoWatchesIsTold) {
 }
 
 TEST(Lifelines, WhoIsWatchedIsTold) {
-  Lifelines ours(kOurs);
+  host::Lifelines ours(kOurs);
   Other other(true);
   EXPECT_EQ(departed_within(ours, 50), Slots{});
   other.end();
@@ -84,16 +86,16 @@ TEST(Lifelines, WhoIsWatchedIsTold) {
 }
 
 TEST(Lifelines, AProcessThatIsGoneCannotBeWatched) {
-  Lifelines ours(kOurs);
+  host::Lifelines ours(kOurs);
   EXPECT_FALSE(ours.watch(kOther));
   EXPECT_TRUE(ours.watch(kOurs)) << "oneself is there";
 }
 
 TEST(Lifelines, OneThatStaysSilentIsNobody) {
-  Lifelines ours(kOurs);
+  host::Lifelines ours(kOurs);
   Slots none;
   {
-    Lifelines caller(0);  // says slot 0
+    host::Lifelines caller(0);  // says slot 0
     EXPECT_TRUE(caller.watch(kOurs));
     EXPECT_EQ(departed_within(ours, 20), none);
   }
@@ -103,25 +105,44 @@ TEST(Lifelines, OneThatStaysSilentIsNobody) {
 // --- callers that mean no good
 // --------------------------------------------------------------------
 
-UniqueFd call(uint8_t slot) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const UnixAddress name = UnixAddress::abstract("verbena/life/1/%u", slot);
+os::UniqueFd call(uint8_t slot) {
+  os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const os::UnixAddress name = os::UnixAddress::abstract("verbena/life/1/%u", slot);
   if (::connect(socket.get(), name.get(), name.bytes) != 0) socket.reset();
   return socket;
 }
-void say(const UniqueFd& line, uint8_t slot) { EXPECT_EQ(::send(line.get(), &slot, 1, 0), 1); }
+void say(const os::UniqueFd& line, uint8_t slot) { EXPECT_EQ(::send(line.get(), &slot, 1, 0), 1); }
 bool is_readable(int fd) {
   pollfd p{fd, POLLIN, 0};
   return ::poll(&p, 1, 0) == 1;
 }
-bool was_ended(const UniqueFd& line) {
+bool was_ended(const os::UniqueFd& line) {
   pollfd p{line.get(), POLLRDHUP, 0};
   return ::poll(&p, 1, 0) == 1;
 }
 
+TEST(Lifelines, ACallerWaitsUntilThereIsMemoryForIt) {
+  host::Lifelines ours(kOurs);
+  std::vector<os::UniqueFd> callers;
+  for (uint8_t slot = 1; slot <= 4; ++slot) {
+    callers.push_back(call(kOurs));
+    say(callers.back(), slot);
+    for (int64_t failing = 1; failing <= 4; ++failing) {  // each allocation in turn
+      test::starve(test::Starve::Everybody, failing, 1);
+      (void)try_allocating([&] { EXPECT_EQ(ours.take_departed(), Slots{}); });
+      test::starve(test::Starve::Nobody, 0, 0);
+      EXPECT_FALSE(was_ended(callers.back()));
+    }
+  }
+  for (uint8_t slot = 1; slot <= 4; ++slot) {
+    callers[slot - 1u].reset();
+    EXPECT_EQ(departed_within(ours, 10'000), Slots{slot});
+  }
+}
+
 TEST(Lifelines, SilentCallersDoNotPileUp) {
-  Lifelines ours(kOurs);
-  std::vector<UniqueFd> callers;
+  host::Lifelines ours(kOurs);
+  std::vector<os::UniqueFd> callers;
   for (int i = 0; i < 300; ++i) {
     callers.push_back(call(kOurs));
     ASSERT_TRUE(callers.back().valid());
@@ -132,8 +153,8 @@ TEST(Lifelines, SilentCallersDoNotPileUp) {
 }
 
 TEST(Lifelines, ASlotHasOneCaller) {
-  Lifelines ours(kOurs);
-  std::vector<UniqueFd> callers;
+  host::Lifelines ours(kOurs);
+  std::vector<os::UniqueFd> callers;
   for (int i = 0; i < 100; ++i) {
     callers.push_back(call(kOurs));
     say(callers.back(), kOther);
@@ -146,12 +167,12 @@ TEST(Lifelines, ASlotHasOneCaller) {
 }
 
 TEST(Lifelines, ASlotThatAnotherProcessTookOverHasItsNewCaller) {
-  Lifelines ours(kOurs);
-  UniqueFd before = call(kOurs);
+  host::Lifelines ours(kOurs);
+  os::UniqueFd before = call(kOurs);
   say(before, kOther);
   EXPECT_EQ(ours.take_departed(), Slots{});
   before.reset();
-  UniqueFd after = call(kOurs);
+  os::UniqueFd after = call(kOurs);
   say(after, kOther);
   EXPECT_EQ(ours.take_departed(), Slots{kOther});
   EXPECT_FALSE(was_ended(after));
@@ -161,12 +182,13 @@ TEST(Lifelines, ASlotThatAnotherProcessTookOverHasItsNewCaller) {
 
 // In a child, whose limit of descriptors is reached while somebody calls.
 bool goes_on_without_descriptors(int called_fd, int go_fd) {
-  Lifelines lines(kOther);
+  host::Lifelines lines(kOther);
   const rlimit few{48, 48};
   char byte = 'c';
   if (::setrlimit(RLIMIT_NOFILE, &few) != 0 || ::write(called_fd, &byte, 1) != 1) return false;
-  std::vector<UniqueFd> taken;
-  for (UniqueFd fd(::dup(0)); fd.valid(); fd = UniqueFd(::dup(0))) taken.push_back(std::move(fd));
+  std::vector<os::UniqueFd> taken;
+  for (os::UniqueFd fd(::dup(0)); fd.valid(); fd = os::UniqueFd(::dup(0)))
+    taken.push_back(std::move(fd));
   if (::read(go_fd, &byte, 1) != 1) return false;
   (void)lines.take_departed();
   (void)lines.take_departed();
@@ -183,7 +205,7 @@ TEST(Lifelines, ACallerForWhomThereIsNoDescriptorDoesNotKeepUsAwake) {
   if (pid == 0) ::_exit(goes_on_without_descriptors(called[1], go[0]) ? 0 : 1);
   char byte = 0;
   ASSERT_EQ(::read(called[0], &byte, 1), 1);
-  UniqueFd first = call(kOther), second = call(kOther), third = call(kOther);
+  os::UniqueFd first = call(kOther), second = call(kOther), third = call(kOther);
   say(third, kOurs);
   third.reset();
   EXPECT_EQ(::write(go[1], &byte, 1), 1);
@@ -195,13 +217,13 @@ TEST(Lifelines, ACallerForWhomThereIsNoDescriptorDoesNotKeepUsAwake) {
 
 TEST(Lifelines, CallersOfOtherUsersAreHungUpOn) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
-  Lifelines ours(kOurs);
+  host::Lifelines ours(kOurs);
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
     if (::setresuid(4321, 4321, 4321) != 0) ::_exit(2);
-    const UniqueFd line = call(kOurs);
+    const os::UniqueFd line = call(kOurs);
     const uint8_t slot = kOther;
     (void)!::send(line.get(), &slot, 1, MSG_NOSIGNAL);
     (void)!::write(ready[1], &slot, 1);

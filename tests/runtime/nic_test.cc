@@ -317,8 +317,8 @@ TEST_F(NicTest, OneWhoPollsSeldomNoticesCallersSoon) {
     nic_->turn_for_poller();
   };
   for (int round = 0; round < 4; ++round) {
-    const datapath::UniqueFd caller = datapath::open_shm_socket();
-    const datapath::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
+    const os::UniqueFd caller = datapath::open_shm_socket();
+    const os::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
     ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
     ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // no hello: it is hung up on
     int polls = 0;

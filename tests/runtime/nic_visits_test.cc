@@ -37,7 +37,7 @@ class PeerProcess {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     const pid_t owner = ::getpid();
     pid_ = ::fork();
-    control_ = datapath::UniqueFd(ends[pid_ == 0 ? 1 : 0]);
+    control_ = os::UniqueFd(ends[pid_ == 0 ? 1 : 0]);
     ::close(ends[pid_ == 0 ? 0 : 1]);
     if (pid_ == 0) {
       serve(slot, owner, memory);
@@ -77,10 +77,10 @@ class PeerProcess {
   // --- in the peer ------------------------------------------------------------------------------
   void serve(uint8_t slot, pid_t owner, uint64_t memory) {
     auto own = datapath::OwnExposure::create();
-    datapath::UniqueFd descriptor;
+    os::UniqueFd descriptor;
     auto segment = datapath::Segment::create(descriptor);
-    const datapath::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const datapath::UnixAddress name = datapath::shm_address(slot);
+    const os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const os::UnixAddress name = datapath::shm_address(slot);
     const bool called =
         own.ok() && segment.ok() && ::connect(socket.get(), name.get(), name.bytes) == 0 &&
         datapath::send_hello(socket.get(), kPeerSlot, own.value().descriptor(), descriptor.get());
@@ -117,7 +117,7 @@ class PeerProcess {
   }
 
   pid_t pid_ = -1;
-  datapath::UniqueFd control_;
+  os::UniqueFd control_;
 };
 
 class NicVisits : public testing::Test {

@@ -152,7 +152,7 @@ TEST_F(ExposedTest, KeysThatMeetHaveRoomAndTheRestIsNotShown) {
 TEST_F(ExposedTest, ATableThatIsNoneIsRefused) {
   EXPECT_FALSE(PeerExposure::map(-1).ok());
   EXPECT_FALSE(PeerExposure::map(STDIN_FILENO).ok());
-  const UniqueFd small(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const os::UniqueFd small(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_FALSE(PeerExposure::map(small.get()).ok());
 }
 
@@ -166,7 +166,7 @@ TEST_F(ExposedTest, APeerCannotChangeTheTable) {
   EXPECT_EQ(::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
   EXPECT_EQ(::ftruncate(fd, 0), -1);
   const std::string name = "/proc/self/fd/" + std::to_string(fd);
-  const UniqueFd again(::open(name.c_str(), O_RDWR | O_CLOEXEC));
+  const os::UniqueFd again(::open(name.c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_EQ(::pwrite(again.get(), &one, 1, 0), -1) << "opened once more";
   void* const read_only = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   ASSERT_NE(read_only, MAP_FAILED);
@@ -179,7 +179,7 @@ TEST_F(ExposedTest, APeerCannotChangeTheTable) {
 }
 
 TEST_F(ExposedTest, ATableThatPeersCouldChangeIsRefused) {
-  const UniqueFd fd(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const os::UniqueFd fd(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fd.get(), sizeof(ExposureTable)), 0);
   ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_FALSE(PeerExposure::map(fd.get()).ok());
@@ -284,7 +284,7 @@ TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
 TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  os::UniqueFd ours(ends[0]), theirs(ends[1]);
   const pid_t child = ::fork();
   if (child == 0) {
     ::raise(SIGSTOP);

@@ -13,7 +13,7 @@
 
 #include "cm/mad.h"
 #include "core/management_port.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 #include "wire/icrc.h"
 #include "wire/packet.h"
 
@@ -23,8 +23,8 @@ class RejSender {
  public:
   // Its sockets have different ports, so that without steering every process of the host gets some.
   explicit RejSender(size_t sockets = 32) : sockets_(sockets) {
-    for (datapath::UniqueFd& socket : sockets_) {
-      socket = datapath::UniqueFd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    for (os::UniqueFd& socket : sockets_) {
+      socket = os::UniqueFd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
       const int dont_fragment = IP_PMTUDISC_DO;
       ::setsockopt(socket.get(), IPPROTO_IP, IP_MTU_DISCOVER, &dont_fragment, sizeof dont_fragment);
       const sockaddr_in from = loopback(0);
@@ -77,7 +77,7 @@ class RejSender {
     return datagram;
   }
 
-  std::vector<datapath::UniqueFd> sockets_;
+  std::vector<os::UniqueFd> sockets_;
   std::vector<Datagram> datagrams_;
   size_t sent_ = 0;
 };

@@ -1,6 +1,6 @@
 // Who counts as our own user, as seen from user namespaces with different maps. Each case is a
 // child of its own; what needs privileges that are missing is skipped.
-#include "datapath/same_user.h"
+#include "host/same_user.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -61,31 +61,31 @@ bool become_overflow_user() { return ::setresuid(kOverflow, kOverflow, kOverflow
 std::string us() { return std::to_string(::geteuid()); }
 
 TEST(SameUser, IsTheEffectiveUserAlone) {
-  EXPECT_TRUE(is_own_user(::geteuid()) || ::geteuid() == kOverflow);
-  EXPECT_FALSE(is_own_user(::geteuid() + 1));
+  EXPECT_TRUE(host::is_own_user(::geteuid()) || ::geteuid() == kOverflow);
+  EXPECT_FALSE(host::is_own_user(::geteuid() + 1));
   EXPECT_IN_CHILD([] { return ::setresuid(1234, 4321, 4321) == 0; },
-                  [] { return is_own_user(4321) && !is_own_user(1234); });
+                  [] { return host::is_own_user(4321) && !host::is_own_user(1234); });
 }
 
 TEST(SameUser, NobodyIsAUserWhereAllAreMapped) {
   EXPECT_IN_CHILD([] { return become_overflow_user(); },
-                  [] { return is_own_user(kOverflow) && !is_own_user(0); });
+                  [] { return host::is_own_user(kOverflow) && !host::is_own_user(0); });
   EXPECT_IN_CHILD([] { return enter_namespace("0 0 4294967295") && become_overflow_user(); },
-                  [] { return is_own_user(kOverflow); });
+                  [] { return host::is_own_user(kOverflow); });
 }
 
 TEST(SameUser, AnUnmappedUserIsNobodys) {
   EXPECT_IN_CHILD([] { return enter_namespace("0 " + us() + " 1"); },
-                  [] { return is_own_user(0) && !is_own_user(kOverflow); });
+                  [] { return host::is_own_user(0) && !host::is_own_user(kOverflow); });
 }
 
 TEST(SameUser, NobodyInANamespaceMayBeAnyUnmappedUser) {
   EXPECT_IN_CHILD([] { return enter_namespace("65534 " + us() + " 1"); },
-                  [] { return ::geteuid() == kOverflow && !is_own_user(kOverflow); });
+                  [] { return ::geteuid() == kOverflow && !host::is_own_user(kOverflow); });
   EXPECT_IN_CHILD([] { return enter_namespace(""); },
-                  [] { return ::geteuid() == kOverflow && !is_own_user(kOverflow); });
+                  [] { return ::geteuid() == kOverflow && !host::is_own_user(kOverflow); });
   EXPECT_IN_CHILD([] { return enter_namespace("0 0 65535") && become_overflow_user(); },
-                  [] { return !is_own_user(kOverflow); });
+                  [] { return !host::is_own_user(kOverflow); });
 }
 
 }  // namespace

@@ -383,9 +383,9 @@ TEST(ShmDatapathTest, AForkedChildHasNoPartInIt) {
 // -----------------------------------------------------
 
 // Connects as anybody may.
-UniqueFd dial(uint8_t slot) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const UnixAddress name = shm_address(slot);
+os::UniqueFd dial(uint8_t slot) {
+  os::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const os::UnixAddress name = shm_address(slot);
   EXPECT_EQ(::connect(fd.get(), name.get(), name.bytes), 0);
   return fd;
 }
@@ -394,7 +394,7 @@ TEST(ShmDatapathTest, ACallerThatTalksNonsenseIsHungUpOn) {
   Peer a;
   const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
   for (const std::string& greeting : greetings) {
-    const UniqueFd fd = dial(a.slot);
+    const os::UniqueFd fd = dial(a.slot);
     ASSERT_EQ(::send(fd.get(), greeting.data(), greeting.size(), 0),
               static_cast<ssize_t>(greeting.size()));
     a.shm->attend();
@@ -407,7 +407,7 @@ TEST(ShmDatapathTest, ACallerThatTalksNonsenseIsHungUpOn) {
 
 TEST(ShmDatapathTest, CallersThatSayNothingAreBounded) {
   Peer a, b;
-  std::vector<UniqueFd> silent;
+  std::vector<os::UniqueFd> silent;
   for (int i = 0; i < 150; ++i) {
     silent.push_back(dial(a.slot));
     a.shm->attend();
@@ -417,7 +417,7 @@ TEST(ShmDatapathTest, CallersThatSayNothingAreBounded) {
 
 TEST(ShmDatapathTest, ACallerForWhomThereIsNoDescriptorIsHungUpOn) {
   Peer a;
-  const UniqueFd caller = dial(a.slot);
+  const os::UniqueFd caller = dial(a.slot);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest_free = ::dup(caller.get());

@@ -54,7 +54,7 @@ class ShmRing : public ::testing::Test {
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memory_.at(position))).store(word);
   }
 
-  UniqueFd descriptor_;
+  os::UniqueFd descriptor_;
   Segment segment_;
   RingMemory memory_;
 };
@@ -508,23 +508,23 @@ TEST_F(ShmRing, APositionThatLiesBreaksTheWriter) {
 // -------------------------------------------------------------------------------------
 
 TEST(ShmSegment, OnlyWhatCannotShrinkIsTaken) {
-  UniqueFd good;
+  os::UniqueFd good;
   ASSERT_TRUE(Segment::create(good).ok());
   EXPECT_TRUE(Segment::adopt(good.get()).ok());
   EXPECT_NE(::ftruncate(good.get(), 4096), 0);
 
   struct stat file {};
   ASSERT_EQ(::fstat(good.get(), &file), 0);
-  const UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const os::UniqueFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), file.st_size), 0);
   EXPECT_FALSE(Segment::adopt(unsealed.get()).ok());
 
-  const UniqueFd small(::memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const os::UniqueFd small(::memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(small.get(), 4096), 0);
   ASSERT_EQ(::fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_FALSE(Segment::adopt(small.get()).ok());
 
-  const UniqueFd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  const os::UniqueFd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   EXPECT_FALSE(Segment::adopt(other.get()).ok());
   EXPECT_FALSE(Segment::adopt(-1).ok());
 }

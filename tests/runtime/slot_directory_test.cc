@@ -1,5 +1,5 @@
 // Slots and the messages between them.
-#include "datapath/udp/slot_directory.h"
+#include "host/slot_directory.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,34 +9,37 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "datapath/udp/slot_holders.h"
+#include "host/slot_holders.h"
 #include "tests/runtime/udp_process.h"
 
 namespace verbena::datapath {
 namespace {
 
 TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
-  std::vector<std::unique_ptr<SlotDirectory>> all;
-  const auto is_ours = [](const HeldSlot& s) { return s.uid == ::getuid() && s.pid == ::getpid(); };
+  std::vector<std::unique_ptr<host::SlotDirectory>> all;
+  const auto is_ours = [](const host::HeldSlot& s) {
+    return s.uid == ::getuid() && s.pid == ::getpid();
+  };
   for (;;) {
-    auto claimed = SlotDirectory::claim();
+    auto claimed = host::SlotDirectory::claim();
     if (!claimed.ok()) {
       EXPECT_EQ(claimed.error().code, EBUSY);
-      EXPECT_EQ(std::ranges::count_if(held_slots(), is_ours), std::ssize(all));
+      EXPECT_EQ(std::ranges::count_if(host::held_slots(), is_ours), std::ssize(all));
       break;
     }
-    EXPECT_GE(claimed.value()->slot(), kFirstSlot);
-    EXPECT_LE(claimed.value()->slot(), kLastSlot);
+    EXPECT_GE(claimed.value()->slot(), host::kFirstSlot);
+    EXPECT_LE(claimed.value()->slot(), host::kLastSlot);
     for (const auto& other : all) ASSERT_NE(other->slot(), claimed.value()->slot());
     all.push_back(std::move(claimed.value()));
     ASSERT_LE(all.size(), 254u);
   }
   all.clear();
-  EXPECT_TRUE(SlotDirectory::claim().ok());
+  EXPECT_TRUE(host::SlotDirectory::claim().ok());
 }
 
 TEST(SlotHolders, NamesUsersAndProcessesThatHoldMostFirst) {
-  const std::vector<HeldSlot> slots = {{0, 7}, {1000, 21}, {1000, 22}, {1000, 22}, {65534, 0}};
+  const std::vector<host::HeldSlot> slots = {
+      {0, 7}, {1000, 21}, {1000, 22}, {1000, 22}, {65534, 0}};
   const std::string text = describe(slots);
   EXPECT_EQ(text.rfind("user 1000: 3 (process 22: 2, process 21: 1); user ", 0), 0u) << text;
   EXPECT_NE(text.find("user 0: 1 (process 7: 1)"), std::string::npos) << text;
@@ -47,12 +50,12 @@ TEST(SlotDirectory, AnswersForItsCounters) {
   Process a;
   // Asker and asked are one thread here, so the asker goes first and reads what was answered
   // before.
-  EXPECT_TRUE(SlotDirectory::query_all(milliseconds(0)).size() >= 1);
+  EXPECT_TRUE(host::SlotDirectory::query_all(milliseconds(0)).size() >= 1);
   a.directory->poll(nullptr);  // answers to a socket that is gone: harmless
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto reports = SlotDirectory::query_all(seconds(2));
-    for (const SlotReport& r : reports) {
+    const auto reports = host::SlotDirectory::query_all(seconds(2));
+    for (const host::SlotReport& r : reports) {
       if (r.slot == a.slot() && r.pid == ::getppid() && r.text == "answer\n") ::_exit(0);
     }
     ::_exit(1);
@@ -71,7 +74,7 @@ TEST(SlotDirectory, ProcessesOfOneEffectiveUserAnswerEachOther) {
     Process a;
     const pid_t asker = ::fork();
     if (asker == 0) {
-      for (const SlotReport& r : SlotDirectory::query_all(seconds(2))) {
+      for (const host::SlotReport& r : host::SlotDirectory::query_all(seconds(2))) {
         if (r.slot == a.slot() && r.text == "answer\n") ::_exit(0);
       }
       ::_exit(1);
@@ -89,7 +92,7 @@ TEST(SlotDirectory, ProcessesOfOneEffectiveUserAnswerEachOther) {
 TEST(SlotDirectory, IgnoresRubbish) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
-  const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const os::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
   const int n =
@@ -113,19 +116,20 @@ TEST(SlotDirectory, IgnoresRubbish) {
 }
 
 TEST(SlotDirectory, AStraysFlagsAreNotTheSendersToSet) {
-  auto from = SlotDirectory::claim();
-  auto to = SlotDirectory::claim();
+  auto from = host::SlotDirectory::claim();
+  auto to = host::SlotDirectory::claim();
   ASSERT_TRUE(from.ok() && to.ok());
-  const LocalAddress address{kLoopback4, 0};
-  Mailbox mailbox(*to.value());
+  const host::LocalAddress address{kLoopback4, 0};
+  host::Mailbox mailbox(*to.value());
   mailbox.add_address(address);
   wire::RxMeta meta;
   meta.own = true;
   const std::vector<std::byte> packet(64);
-  ASSERT_EQ(from.value()->forward(to.value()->slot(), address, meta, packet, 64), Forwarded::Yes);
+  ASSERT_EQ(from.value()->forward(to.value()->slot(), address, meta, packet, 64),
+            host::Forwarded::Yes);
   to.value()->poll(&mailbox);
-  std::vector<Stray> strays;
-  std::vector<MemberReport> reports;
+  std::vector<host::Stray> strays;
+  std::vector<host::MemberReport> reports;
   mailbox.take(strays, reports);
   ASSERT_EQ(strays.size(), 1u);
   EXPECT_FALSE(strays[0].meta.own);

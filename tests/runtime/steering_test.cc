@@ -1,6 +1,6 @@
 // Several processes on one address: every packet reaches the one whose slot it names, by the
 // kernel's steering or by being forwarded.
-#include "datapath/udp/steering.h"
+#include "host/steering.h"
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -65,17 +65,18 @@ TEST(Steering, SteeringMakesStraysRare) {
 
 TEST(Steering, WhatCameBackHoldsUpNoProbe) {
   VERBENA_NEEDS_STEERING();
-  const LocalAddress address{kLoopback4, 0};
-  auto claimed = SlotDirectory::claim([] { return std::string(); });
+  const host::LocalAddress address{kLoopback4, 0};
+  auto claimed = host::SlotDirectory::claim([] { return std::string(); });
   ASSERT_TRUE(claimed.ok());
   auto receive = open_receive_socket(address, {});
   auto send = open_send_socket(address, {}, claimed.value()->slot());
   ASSERT_TRUE(receive.ok() && send.ok());
   const int fd = send.value().fd.get();
   uint64_t updates = 0;
-  Steering steering(address, receive.value().get(), fd, *claimed.value(), updates, true);
+  host::Steering steering(address, receive.value().get(), fd, *claimed.value(), updates, true);
   hear_absences(fd, address, true);
-  const SocketAddress nowhere = SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
+  const host::SocketAddress nowhere =
+      host::SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::sendto(fd, "x", 1, 0, nowhere.get(), nowhere.bytes), 1);
   pollfd came_back{.fd = fd, .events = 0, .revents = 0};
   ASSERT_EQ(::poll(&came_back, 1, 10'000), 1);
@@ -149,7 +150,7 @@ TEST(Steering, ATrainThatMixesSlotsIsTakenApart) {
   }
   const int segment = kBytes;
   ASSERT_EQ(::setsockopt(send.value().fd.get(), IPPROTO_UDP, 103, &segment, sizeof segment), 0);
-  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::sendto(send.value().fd.get(), train.data(), train.size(), 0, to.get(), to.bytes),
             static_cast<ssize_t>(train.size()));
   ASSERT_TRUE(run({&a, &b}, [&] { return a.packets.size() + b.packets.size() >= 4; }));

@@ -105,7 +105,7 @@ TEST(UdpDatapath, RubbishIsCountedAndForgotten) {
   settle({&a});
   auto send = open_send_socket({kLoopback4, 0}, {}, 0);
   ASSERT_TRUE(send.ok());
-  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
   std::vector<std::byte> bytes(60'000, std::byte{0x5A});
   for (const size_t n : {0, 1, 11, 12, 15, 16, 24, 100, 4096, 60'000}) {
     for (const int opcode : {0, 4, 0xFF}) {
@@ -134,7 +134,7 @@ TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
   // Our kernel writes id 0; pretend that another number was in the header.
   const uint32_t prefix = wire::icrc_prefix_with_id(wire::icrc_prefix(flow, p.size()), 99);
   wire::store_icrc(p.data() + 60, wire::icrc_over_bth(prefix, {p.data(), 60}));
-  const auto to = SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
+  const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
   ::sendto(send.value().fd.get(), p.data(), p.size(), 0, to.get(), to.bytes);
   ASSERT_TRUE(run({&a}, [&] { return a.packets.size() == 1; }));
   EXPECT_EQ(a.counter("udp_icrc_solved"), 1u);
@@ -142,8 +142,8 @@ TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
 
 TEST(UdpDatapath, SaysWhoHoldsThePort) {
   // Some other program, which does not share.
-  const UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const auto address = SocketAddress::of({ipv4("127.0.0.77"), 0}, wire::kRoceUdpPort);
+  const os::UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto address = host::SocketAddress::of({ipv4("127.0.0.77"), 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::bind(other.get(), address.get(), address.bytes), 0);
   Process a;
   const Status status = a.udp->listen(ipv4("127.0.0.77"));
@@ -209,7 +209,7 @@ TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
   // A stray comes over the directory.
   std::vector<std::byte> bytes(16);
   bytes[5] = std::byte{a.slot()};
-  ASSERT_EQ(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16), Forwarded::Yes);
+  ASSERT_EQ(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16), host::Forwarded::Yes);
   EXPECT_EQ(::poll(&p, 1, 1000), 1);
   a.udp->poll_directory();
   EXPECT_TRUE(a.udp->pending());

@@ -36,7 +36,7 @@ inline Gid ipv6(const char* text) {
 struct Process {
   explicit Process(UdpOptions options = {}) {
     options.steering &= test::steering_is_possible();
-    auto claimed = SlotDirectory::claim([] { return std::string("answer\n"); });
+    auto claimed = host::SlotDirectory::claim([] { return std::string("answer\n"); });
     EXPECT_TRUE(claimed.ok());
     directory = std::move(claimed.value());
     udp = std::make_unique<UdpDatapath>(::if_nametoindex("lo"), *directory, options);
@@ -108,7 +108,7 @@ struct Process {
     return 0;
   }
 
-  std::unique_ptr<SlotDirectory> directory;
+  std::unique_ptr<host::SlotDirectory> directory;
   std::unique_ptr<UdpDatapath> udp;
   std::vector<std::vector<std::byte>> packets;
   std::vector<wire::RxMeta> metas;

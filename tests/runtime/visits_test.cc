@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "datapath/shm/visitor_thread.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 namespace {
@@ -200,8 +200,8 @@ TEST(VisitorThread, OneThatCannotBeObservedMayCopy) {
 }
 
 // Whoever copies from a page that nobody fills in stays in the system call.
-UniqueFd page_that_never_comes(void* page) {
-  UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+os::UniqueFd page_that_never_comes(void* page) {
+  os::UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
   uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
   uffdio_register range{};
   range.range = {reinterpret_cast<uint64_t>(page), 4096};
@@ -223,7 +223,7 @@ class StuckCopy : public testing::Test {
 
   // In a child: never returns.
   void copy_for_ever() const {
-    const UniqueFd fd = page_that_never_comes(page_);
+    const os::UniqueFd fd = page_that_never_comes(page_);
     std::array<std::byte, 8> to{};
     iovec local{page_, 8};
     iovec remote{to.data(), 8};

@@ -7,7 +7,7 @@ PYTHONPATH=$here/../../bench/suite python3 -B - <<'CHECK'
 import json
 
 import report
-from places import FAR, NEAR, place_of
+from places import SEPARATE_CACHES, SHARED_CACHE, place_of
 from results import Results, judge
 from table import MEASURES, ROWS, at_least, at_most
 
@@ -16,23 +16,23 @@ for row in ROWS:
 
 results = Results()
 for value in (10, 30, 20):  # the median of these is 20
-    results.add("host.write.64k", value, NEAR)
-    results.add("host.write.64k", value / 2, FAR)
-results.add("host.write.64k", 99, None)  # the cores moved: it is of no place
-results.add("tcp", 8, NEAR)
-results.add("drops.1", 0, NEAR)
-results.add("drops.1", 3, FAR)  # of what must never happen, the worst counts, wherever it was
-results.add("udp", 5, NEAR)
+    results.add("host.write.64k", value, SHARED_CACHE)
+    results.add("host.write.64k", value / 2, SEPARATE_CACHES)
+results.add("host.write.64k", 99, None)  # the cores moved: the value belongs to neither state
+results.add("tcp", 8, SHARED_CACHE)
+results.add("drops.1", 0, SHARED_CACHE)
+results.add("drops.1", 3, SEPARATE_CACHES)  # for events that must not happen, the worst of both states counts
+results.add("udp", 5, SHARED_CACHE)
 results.fail("udp", "it broke")
 
 
 def verdict(row):
-    return judge(row, results.at(NEAR)).verdict
+    return judge(row, results.at(SHARED_CACHE)).verdict
 
 
-assert results.places() == [NEAR, FAR]
-assert place_of(52) == NEAR and place_of(340) == FAR
-assert judge(at_least("host.write.64k", "tcp", 2.5), results.at(NEAR)).result == 2.5
+assert results.places() == [SHARED_CACHE, SEPARATE_CACHES]
+assert place_of(52) == SHARED_CACHE and place_of(340) == SEPARATE_CACHES
+assert judge(at_least("host.write.64k", "tcp", 2.5), results.at(SHARED_CACHE)).result == 2.5
 assert verdict(at_least("host.write.64k", "tcp", 2.5)) == "reached"
 assert verdict(at_least("host.write.64k", "tcp", 2.6)) == "not reached"
 assert verdict(at_least("host.write.64k", "tcp", 2, aim=2.4)) == "reached, and the aim"
@@ -43,15 +43,15 @@ assert verdict(at_most("drops.1", None, 0)) == "not reached"
 assert verdict(at_least("host.write.64k", "udp", 1)) == "not measured"  # one failed run is a failure
 assert verdict(at_least("wire.rate", None, 1)) == "not measured"
 
-# What was measured far apart is compared with its like alone, once there are enough runs of both.
+# Values with separate caches are compared with each other only, once there are enough runs of both.
 far = at_least("host.write.64k", "tcp", 2.5)
-assert judge(far, results.at(FAR)).verdict == "not measured"
-assert [place for place, _ in report.judged_by_place(results)] == [NEAR]
+assert judge(far, results.at(SEPARATE_CACHES)).verdict == "not measured"
+assert [place for place, _ in report.judged_by_place(results)] == [SHARED_CACHE]
 for _ in range(3):
-    results.add("tcp", 2, FAR)
-results.add("wire.rate", 1, NEAR)  # so that near is still where they were most
-assert judge(far, results.at(FAR)).result == 5
-assert judge(far, results.at(NEAR)).result == 2.5
+    results.add("tcp", 2, SEPARATE_CACHES)
+results.add("wire.rate", 1, SHARED_CACHE)  # so that a shared cache stays the more frequent state
+assert judge(far, results.at(SEPARATE_CACHES)).result == 5
+assert judge(far, results.at(SHARED_CACHE)).result == 2.5
 (_, near_rows), (_, far_rows) = report.judged_by_place(results)
 assert len(near_rows) == len(ROWS) and {each.row.against for each in far_rows} == {"tcp"}
 

@@ -17,11 +17,13 @@ ARROWS = {
     "core": {"wire", "base"},
     "cm": {"wire", "base"},
     "daq": {"wire", "base"},
-    "datapath": {"wire", "base"},
-    "runtime": {"core", "cm", "datapath", "wire", "base"},
-    "abi": {"runtime", "core", "cm", "datapath", "wire", "base"},
-    "view": {"runtime", "datapath", "wire", "base"},
-    "rsocket": {"base"},  # on the public API of both libraries
+    "os": {"base"},
+    "host": {"os", "wire", "base"},
+    "datapath": {"host", "os", "wire", "base"},
+    "runtime": {"core", "cm", "datapath", "host", "os", "wire", "base"},
+    "abi": {"runtime", "core", "cm", "datapath", "host", "os", "wire", "base"},
+    "view": {"runtime", "datapath", "host", "os", "wire", "base"},
+    "rsocket": {"os", "base"},  # on the public API of both libraries
     "sim": {"core", "cm", "wire", "base"},
 }
 
@@ -159,6 +161,9 @@ BAD = [  # (path, contents, what the message must contain)
     ("src/daq/x.cc", '// x\n#include "core/engine.h"\n', "daq must not include core"),
     ("src/core/x.cc", '// x\n#  include <runtime/nic.h>\n', "core must not include runtime"),
     ("src/datapath/udp/x.cc", '// x\n#include "core/engine.h"\n', "datapath must not include core"),
+    ("src/os/x.h", '// x\n#include "wire/identifiers.h"\n', "os must not include wire"),
+    ("src/host/x.cc", '// x\n#include "datapath/datapath.h"\n', "host must not include datapath"),
+    ("src/core/x.cc", '// x\n#include "os/unique_fd.h"\n', "core must not include os"),
     ("src/runtime/x.cc", '// x\n#include "sim/world.h"\n', "runtime must not include sim"),
     ("src/runtime/x.cc", '// x\n#include "abi/verbs/x.h"\n', "runtime must not include abi"),
     ("src/abi/verbs/x.cc", '// x\n#include "sim/world.h"\n', "abi must not include sim"),

@@ -85,7 +85,7 @@ class Fpga {
         path_ips_(paths_.size()),
         sender_(paths_, counters_, {}),
         wire_(sender_, capture_.get(), options.loss, options.seed) {
-    endpoint_.address = datapath::local_address(gid_of(options.ip), 0);
+    endpoint_.address = host::local_address(gid_of(options.ip), 0);
     auto socket = datapath::open_send_socket(endpoint_.address, {}, 0);
     if (!socket.ok()) throw Trouble(socket.error().why);
     endpoint_.send = std::move(socket.value());
@@ -179,13 +179,13 @@ class Fpga {
   void open_path(size_t place, uint32_t ip) {
     auto path = std::make_unique<datapath::UdpPath>();
     path->endpoint = &endpoint_;
-    path->destination = datapath::local_address(gid_of(ip), 0);
-    path->to = datapath::SocketAddress::of(path->destination, wire::kRoceUdpPort);
+    path->destination = host::local_address(gid_of(ip), 0);
+    path->to = host::SocketAddress::of(path->destination, wire::kRoceUdpPort);
     const wire::IcrcFlow flow{gid_of(options_.ip), gid_of(ip), endpoint_.send.port,
                               wire::kRoceUdpPort};
     path->icrc = wire::IcrcPrefixes(flow);
     // Beyond this host a NIC might cut sends and number their IP ids its own way.
-    path->may_segment = datapath::is_local(path->destination);
+    path->may_segment = host::is_local(path->destination);
     paths_[place] = std::move(path);
     path_ips_[place] = ip;
     wire_.know(place, flow);

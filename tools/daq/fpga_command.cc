@@ -10,7 +10,7 @@ namespace verbena::daqtool {
 int fpga_command(int argc, char** argv) {
   CLI::App app("An emulated FPGA board that streams data by RoCEv2.", "verbena fpga");
   app.footer(
-      "\nA board waits for a host's orders, or with --connect asks the host itself and sends at "
+      "\nA board waits for a host to connect. With --connect it connects itself and sends at "
       "once.\n"
       "\nExamples:\n"
       "  verbena fpga --listen 127.0.0.2\n"
@@ -31,48 +31,46 @@ int fpga_command(int argc, char** argv) {
   bool drop = false;
   uint64_t messages = 10000;
   for (const daq::QuirkName& q : daq::quirk_names()) quirk_list.emplace_back(q.name);
-  std::string meanings = "\nQuirks of the real firmware (--quirk; all for all of them):\n";
+  std::string meanings = "\nQuirks of the real firmware (--quirk NAME, or --quirk all):\n";
   for (const daq::QuirkName& q : daq::quirk_names())
     meanings += fmt::format("  {:<15}{}\n", q.name, q.meaning);
   app.footer(app.get_footer() + "\n" + meanings);
 
   add(app, "--listen", addresses.own, "ADDRESS",
-      "The board's address, one of this host's: 127.0.0.2 and so on")
+      "The board's address, one of this host, such as 127.0.0.2")
       ->required();
   add(app, "--qps", options.board.manager.queue_pairs, "N", "Queue pairs (default 8)")
       ->check(CLI::Range(1, 16));
   add_mtu(app, mtu);
-  add(app, "--inflight", qp.max_requests, "N", "Requests under way on a queue pair (default 32)")
+  add(app, "--inflight", qp.max_requests, "N", "Requests in flight on a queue pair (default 32)")
       ->check(CLI::Range(1, 1024));
   add(app, "--inflight-bytes", qp.inflight_bytes, "BYTES",
-      "Bytes under way on a queue pair: the board's buffer (default 131072)");
-  add(app, "--gbps", options.board.link_gbps, "RATE", "Speed of the link")
+      "Bytes in flight on a queue pair: the board's buffer (default 131072)");
+  add(app, "--gbps", options.board.link_gbps, "RATE", "Link speed")
       ->check(finite_range(0.0001, 1000.0));
-  add(app, "--gap-us", gap_us, "TIME", "At least so long between two messages of the generator")
+  add(app, "--gap-us", gap_us, "TIME", "Minimum time between two messages of the generator")
       ->check(kGap);
   app.add_flag("--drop", drop,
-               "A message that is due while the buffer is full is lost, instead of late");
+               "Drop a message that is due while the buffer is full, instead of delaying it");
   add(app, "--timeout-us", timeout_us, "TIME",
-      "Until unacknowledged packets are sent again (default 20000; the firmware's: 46)")
+      "Time until unacknowledged packets are retransmitted (default 20000; firmware: 46)")
       ->check(finite_range(10.0, 1e7));
-  add(app, "--retries", qp.retries, "N",
-      "Time-outs in a row before a queue pair fails (default 7)");
+  add(app, "--retries", qp.retries, "N", "Timeouts in a row before a queue pair fails (default 7)");
   add(app, "--rnr-retries", qp.rnr_retries, "N",
-      "RNR NAKs in a row before it fails (default 7: never)");
+      "RNR NAKs in a row before a queue pair fails (default 7: never)");
   add_wrap(app, qp.wrap_bytes);
-  add(app, "--quirk", quirks, "NAME", "A habit of the real firmware, see below; repeat for more")
+  add(app, "--quirk", quirks, "NAME", "A quirk of the real firmware, see below; repeat for more")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::IsMember(quirk_list));
-  add(app, "--loss", options.loss, "SHARE", "Lose so much of the packets, each way")
+  add(app, "--loss", options.loss, "SHARE", "Drop this share of the packets, in each direction")
       ->check(finite_range(0.0, 1.0));
-  add(app, "--seed", options.seed, "N", "Of what is lost");
-  add(app, "--seconds", options.seconds, "TIME", "End after so long")->check(kTime);
+  add(app, "--seed", options.seed, "N", "Seed for --loss");
+  add(app, "--seconds", options.seconds, "TIME", "Exit after this time")->check(kTime);
   add(app, "--pcap", options.pcap, "FILE", "Capture packets and connection messages to this file");
-  app.add_flag("--json", options.json,
-               "Print the summary as JSON; what happens goes to standard error");
+  app.add_flag("--json", options.json, "Print the summary as JSON; events go to standard error");
   auto* const connect =
-      add(app, "--connect", addresses.peer, "HOST", "Be the master: ask this host");
+      add(app, "--connect", addresses.peer, "HOST", "Be the master: connect to this host");
   add(app, "--port", mission.host_port, "PORT",
       "With --connect: the host's UDP port (default 17186)")
       ->needs(connect)
@@ -81,14 +79,14 @@ int fpga_command(int argc, char** argv) {
       ->needs(connect)
       ->check(CLI::Range(1, 16));
   add_message_size(app, mission.transmit.length)->needs(connect);
-  add(app, "--messages", messages, "N", "With --connect: messages of each queue pair")
+  add(app, "--messages", messages, "N", "With --connect: messages per queue pair")
       ->needs(connect)
       ->check(kCount);
   add_op(app, mission.transmit.kind);
   parse(app, argc, argv);
 
   options.ip = options.board.manager.ip = parse_ip(addresses.own);
-  if (options.ip == 0) throw CLI::ValidationError("--listen: a board has one address, not any");
+  if (options.ip == 0) throw CLI::ValidationError("--listen: a board needs one specific address");
   qp.mtu = static_cast<wire::Mtu>(mtu);
   qp.timeout = {static_cast<int64_t>(timeout_us * 1000)};
   qp.min_gap_cycles = cycles_of(gap_us);

@@ -13,14 +13,13 @@ void add_op(CLI::App& app, daq::TransferKind& op) {
          [&op](const std::string& name) {
            op = name == "send" ? daq::TransferKind::Send : daq::TransferKind::Write;
          },
-         "What carries the data: write (with immediate) or send")
+         "Operation: write (with immediate data) or send")
       ->type_name("OP")
       ->check(CLI::IsMember({"write", "send"}));
 }
 
 CLI::Option* add_message_size(CLI::App& app, uint32_t& bytes) {
-  return add(app, "--msg-size", bytes, "BYTES",
-             "Bytes of a message, a multiple of 4 (default 5120)")
+  return add(app, "--msg-size", bytes, "BYTES", "Message size, a multiple of 4 (default 5120)")
       ->check(CLI::Range(4u, 1u << 30))
       ->check([](const std::string& text) {
         if (text.find_first_not_of("0123456789") != std::string::npos)
@@ -31,7 +30,7 @@ CLI::Option* add_message_size(CLI::App& app, uint32_t& bytes) {
 
 void add_wrap(CLI::App& app, uint64_t& wrap) {
   add(app, "--wrap", wrap, "BYTES",
-      "Where offsets of WRITEs begin again, on both ends (default 16777216; the firmware's: 65536)")
+      "Where offsets of WRITEs wrap, on both ends (default 16777216; firmware: 65536)")
       ->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 34));
 }
 
@@ -52,7 +51,8 @@ void parse(CLI::App& app, int argc, char** argv) {
 uint32_t parse_ip(const std::string& text) {
   in_addr a{};
   if (::inet_pton(AF_INET, text.c_str(), &a) != 1) {
-    throw CLI::ValidationError("'" + text + "' is not an IPv4 address; boards have no others");
+    throw CLI::ValidationError("'" + text +
+                               "' is not an IPv4 address; boards have only IPv4 addresses");
   }
   return ntohl(a.s_addr);
 }

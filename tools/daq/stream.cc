@@ -178,10 +178,10 @@ void Stream::check(const Message& m) {
 void Stream::open_dump(const std::string& name) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   if (options_.message_bytes % kPage == 0) {
-    dump_ = datapath::UniqueFd(::open(name.c_str(), flags | O_DIRECT, 0644));
+    dump_ = os::UniqueFd(::open(name.c_str(), flags | O_DIRECT, 0644));
     dump_direct_ = dump_.valid();
   }
-  if (!dump_.valid()) dump_ = datapath::UniqueFd(::open(name.c_str(), flags, 0644));
+  if (!dump_.valid()) dump_ = os::UniqueFd(::open(name.c_str(), flags, 0644));
   if (!dump_.valid()) throw Trouble(with_errno("cannot create " + name));
 }
 

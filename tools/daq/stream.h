@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/time.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 #include "tools/daq/plan.h"
 #include "tools/daq/recv.h"
 #include "tools/daq/verbs_device.h"
@@ -75,7 +75,7 @@ class Stream {
   std::deque<Message> pending_;
   Instant consumer_free_at_{0};
   Instant heard_at_{0};
-  datapath::UniqueFd dump_;
+  os::UniqueFd dump_;
   bool dump_direct_ = false;
   bool dump_failed_ = false;
   std::vector<Message> to_dump_;

@@ -10,7 +10,7 @@
 #include <ctime>
 
 #include "daq/board.h"
-#include "datapath/udp/plain_socket.h"
+#include "os/plain_socket.h"
 
 namespace verbena::daqtool {
 namespace {
@@ -43,7 +43,7 @@ Instant now() {
 }
 
 uint32_t source_address_to(uint32_t peer) {
-  const datapath::UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   sockaddr_in a = address_of(peer, daq::kBoardPort);
   socklen_t bytes = sizeof a;
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&a), sizeof a) != 0 ||
@@ -54,7 +54,7 @@ uint32_t source_address_to(uint32_t peer) {
 }
 
 UdpSocket::UdpSocket(uint32_t ip, uint16_t port)
-    : fd_(datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)),
+    : fd_(os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK)),
       buffer_(kLargestDatagram) {
   const sockaddr_in a = address_of(ip, port);
   if (!fd_.valid() || ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0) {

@@ -12,7 +12,7 @@
 
 #include "base/time.h"
 #include "daq/message.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::daqtool {
 
@@ -46,7 +46,7 @@ class UdpSocket {
   int fd() const { return fd_.get(); }
 
  private:
-  datapath::UniqueFd fd_;
+  os::UniqueFd fd_;
   std::vector<std::byte> buffer_;
 };
 

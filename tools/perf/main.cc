@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
       "  verbena perf --listen\n"
       "  verbena perf 192.0.2.1\n"
       "  verbena perf 192.0.2.1 --sizes 64,65536 --seconds 2 --json\n"
-      "\nExit status: 0 if all was measured, 1 if not, 2 if the command line was wrong.");
+      "\nExit status: 0 if all measurements succeeded, 1 if not, 2 if the command line was wrong.");
   ServerOptions server;
   ClientOptions client;
   client.sizes = {8, 4096, 65536, 1 << 20};
@@ -100,11 +100,11 @@ int main(int argc, char** argv) {
       app.add_option("HOST", client.host, "Host on which the other side listens")->type_name("");
   auto* const listening =
       app.add_flag("--listen", listen, "Wait for the other side")->excludes(host);
-  app.add_flag("--once", server.once, "With --listen: end after one client")->needs(listening);
+  app.add_flag("--once", server.once, "With --listen: exit after one client")->needs(listening);
   app.add_option("-p,--port", port, fmt::format("RDMA port of both sides (default {})", port))
       ->type_name("PORT")
       ->check(CLI::Range(1, 65535));
-  app.add_option("--sizes", client.sizes, "Bytes of the messages, up to 4194304")
+  app.add_option("--sizes", client.sizes, "Message sizes in bytes, up to 4194304")
       ->type_name("BYTES,...")
       ->delimiter(',')
       ->check(CLI::Range(1u, kMaxMessage));
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   app.add_flag("--json", json, "Print JSON, for programs");
   try {
     app.parse(argc, argv);
-    if (!listen && client.host.empty()) throw CLI::ValidationError("which HOST? Or --listen");
+    if (!listen && client.host.empty()) throw CLI::ValidationError("HOST or --listen is missing");
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     fmt::print(stderr, "verbena perf: {}\nTry: verbena perf --help\n", error.what());

@@ -8,18 +8,18 @@
 #include <cstring>
 #include <memory>
 
-#include "datapath/udp/plain_socket.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/plain_socket.h"
+#include "os/unique_fd.h"
 
 namespace verbena::rdmacm {
 namespace {
 
-using datapath::UniqueFd;
+using os::UniqueFd;
 
 constexpr uint16_t kRoceV2Port = 4791;  // routes may depend on it
 
 UniqueFd udp_socket(sa_family_t family) {
-  return datapath::plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC);
+  return os::plain_socket(family, SOCK_DGRAM | SOCK_CLOEXEC);
 }
 
 bool bind_to(const UniqueFd& fd, IpAddress address) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "abi/verbs/errors.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 
 // What the version script exports. Everything else in the library is hidden.
 #define VERBENA_EXPORT __attribute__((visibility("default")))
@@ -19,14 +19,14 @@ inline constexpr Error kNotBound{
 // The body of a call that returns 0 or -1. A thread is not cancelled in the middle of it.
 template <typename Body>
 int outcome_of(const char* call, Body body) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   return abi::status_of(call, body) == 0 ? 0 : -1;
 }
 
 // The same for one that returns a pointer.
 template <typename T, typename Body>
 T* object_of(const char* call, Body body) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   return abi::object_of<T>(call, body);
 }
 

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "runtime/waker.h"
+#include "os/waker.h"
 
 namespace verbena::rdmacm {
 
@@ -114,7 +114,7 @@ struct Channel : rdma_event_channel {
   EventList events_;
   uint32_t waiting_ = 0;  // a thread that was cancelled stays in it
   std::atomic<bool> destroyed_{false};
-  runtime::Waker waker_;
+  os::Waker waker_;
 };
 
 inline Channel* from(rdma_event_channel* channel) { return static_cast<Channel*>(channel); }

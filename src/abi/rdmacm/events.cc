@@ -9,7 +9,7 @@
 #include "abi/rdmacm/multicast.h"
 #include "abi/rdmacm/path.h"
 #include "abi/verbs/c_enum.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 #include "runtime/log.h"
 
 namespace verbena::rdmacm {
@@ -186,7 +186,7 @@ bool take(Event& event) {
 
 // ENODATA: nothing yet.
 int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   return abi::without_exceptions([&] {
     if (is_dead(channel)) return EIO;
     for (std::unique_ptr<Event> next; channel.pop(next, wait);) {

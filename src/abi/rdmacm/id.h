@@ -65,7 +65,7 @@ struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_
   ibv_xrcd* xrcd = nullptr;
   std::vector<ibv_gid_entry> gids;  // as last seen; under users_mutex
 
-  void on_event(const cm::Event& event) override;
+  bool on_event(const cm::Event& event) noexcept override;
   void on_removed() override;
   // ENODEV: it is gone.
   Status add_bound(Id& id);

@@ -15,13 +15,13 @@
 #include <utility>
 
 #include "abi/rdmacm/addresses.h"
-#include "datapath/udp/plain_socket.h"
+#include "os/plain_socket.h"
 
 namespace verbena::rdmacm {
 namespace {
 
 using cm::Family;
-using datapath::UniqueFd;
+using os::UniqueFd;
 
 constexpr Error kInUse{EADDRINUSE, "the port is taken on this address"};
 constexpr Error kNotAllowed{EACCES,
@@ -122,7 +122,7 @@ bool any_exact_held(const PortBinding& b) {
 // The kernel knows whether this process may have the port. Asked with a socket that is bound
 // already: it is refused for that alone if nothing else is wrong.
 bool is_allowed(uint16_t port) {
-  const UniqueFd fd = datapath::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  const UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   sockaddr_in any{};
   any.sin_family = AF_INET;
   const auto bind = [&] {

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "cm/ip_addressing.h"
 #include "cm/parameters.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::rdmacm {
 
@@ -31,7 +31,7 @@ struct PortBinding {
   bool reuse = false;      // others who say so too may have it, until one listens
   bool exclusive = false;  // the names below are held
   bool from_block = false;
-  std::vector<datapath::UniqueFd> names{};
+  std::vector<os::UniqueFd> names{};
 };
 
 class Ports {
@@ -55,7 +55,7 @@ class Ports {
   struct Block {
     cm::PortSpace space;
     uint16_t first;
-    datapath::UniqueFd name;
+    os::UniqueFd name;
     std::bitset<kBlockPorts> used{};
     size_t next = 0;  // ports are not given again at once
   };

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "abi/rdmacm/id.h"
+#include "base/exhaustion.h"
 #include "runtime/log.h"
 
 namespace verbena::rdmacm {
@@ -90,7 +91,8 @@ void add_request(Device& device, Id& listener, const cm::Event& from) {
   std::unique_ptr<Event> event = write_down(*child, from);
   event->owner = &listener;
   event->listen_id = &listener;
-  device.exchanges[from.id] = child.release();
+  Id*& known = device.exchanges[from.id];
+  known = child.release();
   listener.post(std::move(event));
 }
 
@@ -112,7 +114,7 @@ bool withdraw(const Device& device, const Id& request) {
   return true;
 }
 
-// False: about something that this library does not know yet.
+// False: about something that this library does not know yet. Changes nothing if memory runs out.
 bool deliver(Device& device, const cm::Event& event) {
   if (is_request(event)) {
     const auto listener = device.listeners.find(event.listener);
@@ -134,23 +136,20 @@ bool deliver(Device& device, const cm::Event& event) {
   return true;
 }
 
+// Events for which there is no memory stay.
 void deliver_early(Device& device) {
-  std::vector<cm::Event> waiting;
-  waiting.swap(device.early);
-  for (const cm::Event& event : waiting) {
-    if (!deliver(device, event)) device.early.push_back(event);
+  for (auto event = device.early.begin(); event != device.early.end();) {
+    event = deliver(device, *event) ? device.early.erase(event) : event + 1;
   }
 }
 
 }  // namespace
 
-void Device::on_event(const cm::Event& event) {
-  try {
+bool Device::on_event(const cm::Event& event) noexcept {
+  return try_allocating([&] {
     const std::lock_guard lock(mutex);
     if (!deliver(*this, event)) early.push_back(event);
-  } catch (const std::bad_alloc&) {
-    runtime::log(runtime::LogLevel::Error, "out of memory: a connection event is lost");
-  }
+  });
 }
 
 // Those who are bound to it hear of it, those who asked or were asked for a connection too. Whoever

@@ -102,10 +102,13 @@ Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach
 }
 
 // A program may do nothing else but read until the number is right.
-uint64_t read(CompletionCounter& counter, std::atomic<uint64_t>& value) {
-  const auto& nic = from(counter.context)->nic;
-  if (!nic->dead()) nic->turn_for_poller();
-  return value.load(std::memory_order_acquire);
+int read(const CompletionCounter& counter, const std::atomic<uint64_t>& value, uint64_t* into) {
+  return without_exceptions([&] {
+    const auto& nic = from(counter.context)->nic;
+    if (!nic->dead()) nic->turn_for_poller();
+    *into = value.load(std::memory_order_acquire);
+    return 0;
+  });
 }
 
 }  // namespace
@@ -163,17 +166,11 @@ VERBENA_EXPORT int ibv_inc_err_comp_cntr(PublicCounter* counter, uint64_t amount
 }
 
 VERBENA_EXPORT int ibv_read_comp_cntr(PublicCounter* counter, uint64_t* value) {
-  return without_exceptions([&] {
-    *value = read(*from(counter), from(counter)->core.completed);
-    return 0;
-  });
+  return read(*from(counter), from(counter)->core.completed, value);
 }
 
 VERBENA_EXPORT int ibv_read_err_comp_cntr(PublicCounter* counter, uint64_t* value) {
-  return without_exceptions([&] {
-    *value = read(*from(counter), from(counter)->core.failed);
-    return 0;
-  });
+  return read(*from(counter), from(counter)->core.failed, value);
 }
 
 }  // extern "C"

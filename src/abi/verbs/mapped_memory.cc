@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -53,7 +53,7 @@ bool is_mapped(uintptr_t begin, uintptr_t end, bool write) {
 
 Status check_memory(uintptr_t address, uint64_t length, bool write, Presence presence) {
   if (length == 0) return {};
-  const NoCancel no_cancel;  // asked in the middle of a packet, too
+  const os::NoCancel no_cancel;  // asked in the middle of a packet, too
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = address & ~(page - 1);
   const uintptr_t end = (address + length + page - 1) & ~(page - 1);

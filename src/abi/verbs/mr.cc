@@ -12,7 +12,7 @@
 #include "abi/verbs/memory_region.h"
 #include "abi/verbs/narrate.h"
 #include "abi/verbs/objects.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -57,7 +57,7 @@ bool is_reachable(const std::byte* at, uint64_t bytes, bool write) {
 // The engine's owner holds its lock meanwhile, and others wait: a NIC that waits for the medium
 // stalls its queue as well. Where no file is behind the memory there is nothing to wait for.
 bool write_back(std::byte* at, uint64_t bytes) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t skipped = reinterpret_cast<uintptr_t>(at) & (page - 1);
   return bytes == 0 || msync(at - skipped, bytes + skipped, MS_SYNC) == 0;

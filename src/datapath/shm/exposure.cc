@@ -40,7 +40,8 @@ Result<OwnExposure> OwnExposure::create() {
     return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
   }
   OwnExposure own;
-  own.descriptor_ = UniqueFd(::memfd_create("exposed-by-verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  own.descriptor_ =
+      os::UniqueFd(::memfd_create("exposed-by-verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = own.descriptor_.get();
   if (fd < 0) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
   if (::ftruncate(fd, kBytes) != 0) return Error{errno, "no room for shared memory"};

@@ -1,6 +1,6 @@
 // What a process permits its peers, for them to read: its memory regions and its queue pairs, in a
-// memfd that nobody else can write to (F_SEAL_FUTURE_WRITE). One writer; whoever reads copies an
-// entry out and knows whether it was whole.
+// memfd that nobody else can write to (F_SEAL_FUTURE_WRITE). One writer. A reader copies an entry
+// and detects whether the copy is consistent.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "datapath/shm/visits.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 #include "wire/one_sided.h"
 
 namespace verbena::datapath {
@@ -95,7 +95,7 @@ class OwnExposure final : public wire::Exposure {
 
   MemoryRange hidden_memory_;
   std::bitset<ExposureTable::kQps> hidden_qps_;
-  UniqueFd descriptor_;
+  os::UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;
   pid_t mapper_ = 0;
 };

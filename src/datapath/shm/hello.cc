@@ -31,12 +31,12 @@ struct Hello {
 
 }  // namespace
 
-UnixAddress shm_address(uint8_t slot) {
-  return UnixAddress::abstract("verbena/shm/%u/%u", kProtocolVersion, slot);
+os::UnixAddress shm_address(uint8_t slot) {
+  return os::UnixAddress::abstract("verbena/shm/%u/%u", kProtocolVersion, slot);
 }
 
-UniqueFd open_shm_socket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+os::UniqueFd open_shm_socket() {
+  return os::UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 pid_t peer_process(int fd) {
@@ -91,7 +91,7 @@ HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors) {
     std::array<int, 2> received{-1, -1};
     const size_t bytes = c->cmsg_len - CMSG_LEN(0);
     std::memcpy(received.data(), CMSG_DATA(c), std::min(bytes, sizeof received));
-    descriptors = {UniqueFd(received[0]), UniqueFd(received[1])};
+    descriptors = {os::UniqueFd(received[0]), os::UniqueFd(received[1])};
   }
   *slot = hello.slot;
   Hello wanted;

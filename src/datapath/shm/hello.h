@@ -6,13 +6,13 @@
 
 #include <cstdint>
 
-#include "datapath/udp/unique_fd.h"
-#include "datapath/unix_address.h"
+#include "os/unique_fd.h"
+#include "os/unix_address.h"
 
 namespace verbena::datapath {
 
-UnixAddress shm_address(uint8_t slot);
-UniqueFd open_shm_socket();
+os::UnixAddress shm_address(uint8_t slot);
+os::UniqueFd open_shm_socket();
 
 // Whether whoever was at the other end has left. Nothing is read.
 bool hung_up(int fd);
@@ -22,8 +22,8 @@ pid_t peer_process(int fd);
 
 // What comes with a hello.
 struct Descriptors {
-  UniqueFd exposure;  // what the sender permits
-  UniqueFd segment;   // of a caller: the memory of the link
+  os::UniqueFd exposure;  // what the sender permits
+  os::UniqueFd segment;   // of a caller: the memory of the link
 };
 // `slot`: the sender's. `segment`: -1 for one who answers. `exposure`: -1 for one who cannot show
 // any; then nothing is sent along, and a call is not accepted.

@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/exhaustion.h"
-#include "datapath/no_cancel.h"
+#include "os/no_cancel.h"
 #include "wire/headers.h"
 #include "wire/opcode.h"
 
@@ -43,7 +43,7 @@ static_assert(kLargestHeaders <= kFrontBytes);
 
 }  // namespace
 
-Link::Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment segment,
+Link::Link(uint8_t slot, uint32_t id, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
            const RingMemory& written, const RingMemory& read, ShmCounters& counters)
     : slot_(slot),
       id_(id),
@@ -219,7 +219,7 @@ void Link::drop(const RecordWord& word) {
 
 void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
                           uint32_t interface_index) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   AddressesRecord a;
   if (record.word.header_bytes != sizeof a || record.word.body_bytes != 0 ||
       record.word.address != known_.size()) {

@@ -12,7 +12,7 @@
 #include "datapath/shm/peer_memory.h"
 #include "datapath/shm/ring.h"
 #include "datapath/shm/segment.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
@@ -60,7 +60,7 @@ class Link {
  public:
   // `written` and `read`: one ring each. `bell` is what wakes the peer; a link to ourselves has one
   // that is not the socket.
-  Link(uint8_t slot, uint32_t id, UniqueFd socket, UniqueFd bell, Segment segment,
+  Link(uint8_t slot, uint32_t id, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
        const RingMemory& written, const RingMemory& read, ShmCounters& counters);
 
   uint8_t slot() const { return slot_; }
@@ -122,8 +122,8 @@ class Link {
 
   const uint8_t slot_;
   const uint32_t id_;
-  UniqueFd socket_;
-  UniqueFd bell_;
+  os::UniqueFd socket_;
+  os::UniqueFd bell_;
   Segment segment_;
   RingWriter writer_;
   RingReader reader_;

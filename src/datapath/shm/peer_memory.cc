@@ -14,8 +14,8 @@
 #endif
 
 #include "base/bytes.h"
-#include "datapath/no_cancel.h"
 #include "datapath/shm/hello.h"
+#include "os/no_cancel.h"
 
 namespace verbena::datapath {
 namespace {
@@ -60,7 +60,7 @@ PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
     : process_(process), socket_(socket), exposure_(std::move(exposure)) {}
 
 bool PeerMemory::gone() const {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   return socket_ >= 0 && hung_up(socket_);
 }
 

@@ -45,12 +45,12 @@ Segment::~Segment() {
   if (base_ != nullptr && mapper_ == ::getpid()) ::munmap(base_, kMappedBytes);
 }
 
-Result<Segment> Segment::create(UniqueFd& descriptor) {
+Result<Segment> Segment::create(os::UniqueFd& descriptor) {
   rlimit largest{};  // to grow a file beyond it would kill the program (SIGXFSZ)
   if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < kFileBytes) {
     return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
   }
-  UniqueFd fd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  os::UniqueFd fd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
   if (::ftruncate(fd.get(), kFileBytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return Error{errno, "shared memory cannot be given a fixed size"};

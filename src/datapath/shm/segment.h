@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "datapath/shm/ring.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 
@@ -26,7 +26,7 @@ class Segment {
   ~Segment();
 
   // A new one. Its descriptor goes to the other end and is not needed afterwards.
-  static Result<Segment> create(UniqueFd& descriptor);
+  static Result<Segment> create(os::UniqueFd& descriptor);
   // One that somebody else made. EINVAL if it is not what create() makes: memory that could go away
   // under us would be a SIGBUS.
   static Result<Segment> adopt(int descriptor);

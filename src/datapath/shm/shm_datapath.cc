@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "datapath/no_cancel.h"
-#include "datapath/same_user.h"
 #include "datapath/shm/hello.h"
-#include "datapath/udp/udp_socket.h"
+#include "host/local_address.h"
+#include "host/same_user.h"
+#include "os/no_cancel.h"
 
 namespace verbena::datapath {
 namespace {
@@ -26,16 +26,16 @@ constexpr uint32_t kLooksGained = 64;
 constexpr size_t kBurst = 8;
 
 bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
-  return is_local(local_address(gid, interface_index));
+  return host::is_local(host::local_address(gid, interface_index));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
-  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  os::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
   if (!epoll.valid()) return Error{errno, "too many open files"};
-  UnixListener listener(shm_address(slot), epoll.get());
+  host::UnixListener listener(shm_address(slot), epoll.get());
   if (!listener.valid()) return Error{errno, "cannot listen for processes of this host"};
   return std::unique_ptr<ShmDatapath>(new ShmDatapath(
       slot, interface_index, exposure.ok() ? std::move(exposure.value()) : OwnExposure(),
@@ -43,7 +43,7 @@ Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t in
 }
 
 ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
-                         UnixListener listener, UniqueFd epoll)
+                         host::UnixListener listener, os::UniqueFd epoll)
     : slot_(slot),
       interface_index_(interface_index),
       exposure_(std::move(exposure)),
@@ -62,7 +62,7 @@ bool ShmDatapath::watch(int fd) {
 }
 
 // Closing alone does not end it where a forked child has a copy of the socket.
-void ShmDatapath::forget(UniqueFd& fd) {
+void ShmDatapath::forget(os::UniqueFd& fd) {
   if (fd.valid()) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd.get(), nullptr);
   fd.reset();
 }
@@ -97,14 +97,14 @@ bool ShmDatapath::reach(uint8_t slot, Instant now) {
 }
 
 void ShmDatapath::call(uint8_t slot, Instant now) {
-  UniqueFd socket = open_shm_socket();
+  os::UniqueFd socket = open_shm_socket();
   if (!socket.valid()) return tell(Reason::NoMemory, slot);
-  const UnixAddress name = shm_address(slot);
+  const os::UnixAddress name = shm_address(slot);
   if (::connect(socket.get(), name.get(), name.bytes) != 0) {
     return tell(Reason::NobodyListens, slot);
   }
-  if (!peer_is_own_user(socket.get())) return tell(Reason::OtherUser, slot);
-  UniqueFd descriptor;
+  if (!host::peer_is_own_user(socket.get())) return tell(Reason::OtherUser, slot);
+  os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), descriptor.get()) ||
       !watch(socket.get())) {
@@ -114,12 +114,12 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
 }
 
 void ShmDatapath::answer_calls() {
-  for (int i = 0; i < UnixListener::kCallersPerTurn; ++i) {
-    UniqueFd socket;
-    const UnixListener::Caller caller = listener_.next(socket);
-    if (caller == UnixListener::Caller::Nobody) return;
+  for (int i = 0; i < host::UnixListener::kCallersPerTurn; ++i) {
+    os::UniqueFd socket;
+    const host::UnixListener::Caller caller = listener_.next(socket);
+    if (caller == host::UnixListener::Caller::Nobody) return;
     // A link takes more descriptors than the caller's.
-    if (caller == UnixListener::Caller::Stranger || !listener_.has_spare() ||
+    if (caller == host::UnixListener::Caller::Stranger || !listener_.has_spare() ||
         !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
@@ -138,13 +138,13 @@ void ShmDatapath::answer_calls() {
 
 // Of one that called us. True if it is one.
 bool ShmDatapath::read_hello(int fd) {
-  const auto found = std::ranges::find(greeting_, fd, &UniqueFd::get);
+  const auto found = std::ranges::find(greeting_, fd, &os::UniqueFd::get);
   if (found == greeting_.end()) return false;
   uint8_t slot = 0;
   Descriptors descriptors;
   const HelloRead read = receive_hello(fd, &slot, descriptors);
   if (read == HelloRead::NotYet) return true;
-  UniqueFd socket = std::move(*found);
+  os::UniqueFd socket = std::move(*found);
   greeting_.erase(found);
   if (read == HelloRead::Hello && slot != 0 && slot != 255 && slot != slot_) {
     accept_hello(std::move(socket), slot, descriptors);
@@ -156,7 +156,7 @@ bool ShmDatapath::read_hello(int fd) {
 }
 
 // When two call each other, the call of the lower slot stands.
-void ShmDatapath::accept_hello(UniqueFd socket, uint8_t slot, const Descriptors& descriptors) {
+void ShmDatapath::accept_hello(os::UniqueFd socket, uint8_t slot, const Descriptors& descriptors) {
   Link* const before = by_slot_[slot];
   if (before != nullptr && hung_up(before->fd())) end_link(*before);
   size_t call = call_to(slot);
@@ -197,14 +197,14 @@ void ShmDatapath::read_answer(size_t index) {
 // Queue pairs of one process, too, are spared the detour through the kernel.
 void ShmDatapath::open_loop() {
   int ends[2];
-  UniqueFd descriptor;
+  os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() ||
       ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
     return tell(Reason::NoMemory, slot_);
   }
-  UniqueFd socket(ends[0]);
-  UniqueFd bell(ends[1]);
+  os::UniqueFd socket(ends[0]);
+  os::UniqueFd bell(ends[1]);
   if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
   const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
   open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
@@ -263,7 +263,7 @@ void ShmDatapath::cut(const RevokedVisit& visit) {
   if (Link* const link = find_link(visit.link)) end_link(*link);
 }
 
-void ShmDatapath::open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
+void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                             const RingMemory& written, const RingMemory& read) {
   links_.push_back(std::make_unique<Link>(slot, ++last_id_, std::move(socket), std::move(bell),
                                           std::move(segment), written, read, counters_));
@@ -295,7 +295,7 @@ void ShmDatapath::bury_ended() {
 }
 
 void ShmDatapath::attend() {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   calls_since_attended_ = 0;
   epoll_event events[kEventsPerRound];
   const int n = ::epoll_wait(epoll_.get(), events, kEventsPerRound, 0);
@@ -356,7 +356,7 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
   }
   (void)try_allocating([&] {
     notice_ = "the process of slot " + std::to_string(slot) + " " + why +
-              ": packets to it go over UDP; the same of others is not said again";
+              ": packets to it go over UDP (logged for the first such process only)";
   });
 }
 

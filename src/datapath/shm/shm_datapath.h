@@ -19,7 +19,7 @@
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
 #include "datapath/shm/revoked_visits.h"
-#include "datapath/unix_listener.h"
+#include "host/unix_listener.h"
 
 namespace verbena::datapath {
 
@@ -93,30 +93,30 @@ class ShmDatapath {
   // A process that was called and has not answered.
   struct Call {
     uint8_t slot;
-    UniqueFd socket;
+    os::UniqueFd socket;
     Segment segment;
     Instant since;
   };
   enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken, Denied };
 
-  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure, UnixListener listener,
-              UniqueFd epoll);
+  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
+              host::UnixListener listener, os::UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
   void attend(int fd);
   void answer_calls();
   bool read_hello(int fd);
-  void accept_hello(UniqueFd socket, uint8_t slot, const Descriptors& descriptors);
+  void accept_hello(os::UniqueFd socket, uint8_t slot, const Descriptors& descriptors);
   void read_answer(size_t call);
   void allow_access(uint8_t slot, int exposure);
-  void open_link(uint8_t slot, UniqueFd socket, UniqueFd bell, Segment segment,
+  void open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
   Link* find_link(uint32_t id) const;
   static void revoke_visit(Link& link, const MemoryRange& hidden, RevokedVisits& to);
   void bury_ended();
   bool watch(int fd);
-  void forget(UniqueFd& fd);
+  void forget(os::UniqueFd& fd);
   void tell(Reason reason, uint8_t slot);
   size_t call_to(uint8_t slot) const;
 
@@ -125,9 +125,9 @@ class ShmDatapath {
   ShmCounters counters_;
   OwnExposure exposure_;
   bool permitted_peers_ = false;
-  UniqueFd epoll_;  // of all sockets
-  UnixListener listener_;
-  std::vector<UniqueFd> greeting_;  // have called us and said nothing yet
+  os::UniqueFd epoll_;  // of all sockets
+  host::UnixListener listener_;
+  std::vector<os::UniqueFd> greeting_;  // have called us and said nothing yet
   std::vector<Call> calls_;
   std::vector<std::unique_ptr<Link>> links_;
   std::array<Link*, 256> by_slot_{};  // the open ones

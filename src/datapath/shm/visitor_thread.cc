@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 namespace {
@@ -30,7 +30,7 @@ struct ProcFile {
   ProcFile(pid_t process, pid_t thread, const char* name) {
     std::array<char, 64> path;
     std::snprintf(path.data(), path.size(), "/proc/%d/task/%d/%s", process, thread, name);
-    const UniqueFd fd(::open(path.data(), O_RDONLY | O_CLOEXEC));
+    const os::UniqueFd fd(::open(path.data(), O_RDONLY | O_CLOEXEC));
     const ssize_t n = fd.valid() ? ::read(fd.get(), buffer.data(), buffer.size()) : -1;
     if (n < 0) {
       error = errno;

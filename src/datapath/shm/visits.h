@@ -3,7 +3,7 @@
 // kernel is given lie in memory that both processes share, and the kernel reads them inside the
 // system call. An address that the owner made invalid before is copied neither to nor from
 // (EFAULT). What is left to wait for is a copy that the kernel is doing at this moment. The memory
-// ordering is argued in docs/adr/0010-one-sided.md.
+// ordering is argued in docs/design/one-sided-access.md.
 #pragma once
 
 #include <sys/types.h>

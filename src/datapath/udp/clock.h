@@ -1,18 +1,13 @@
 // The clock behind UdpOptions::now, for pacing only.
 #pragma once
 
-#include <ctime>
-
-#include "base/time.h"
 #include "datapath/udp/udp_options.h"
+#include "os/coarse_clock.h"
 
 namespace verbena::datapath {
 
 inline Instant read_clock(const UdpOptions& options) {
-  if (options.now != nullptr) return options.now();
-  timespec t{};
-  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return {int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec};
+  return options.now != nullptr ? options.now() : os::coarse_now();
 }
 
 }  // namespace verbena::datapath

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "datapath/udp/plain_socket.h"
-#include "datapath/udp/unique_fd.h"
+#include "os/plain_socket.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 namespace {
@@ -48,7 +48,7 @@ bool ethtool(int fd, const std::string& name, void* command) {
 
 // The driver's feature of that name; nothing when it cannot be asked.
 std::optional<bool> feature(const std::string& name, const char* wanted) {
-  const UniqueFd fd = plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
+  const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   if (!fd.valid()) return std::nullopt;
 
   alignas(ethtool_sset_info) char info_bytes[sizeof(ethtool_sset_info) + sizeof(uint32_t)] = {};

@@ -36,8 +36,8 @@ bool PageLender::fill_pipe(std::span<std::byte> bytes) {
   if (!pipe_in_.valid()) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
-    pipe_out_ = UniqueFd(ends[0]);
-    pipe_in_ = UniqueFd(ends[1]);
+    pipe_out_ = os::UniqueFd(ends[0]);
+    pipe_in_ = os::UniqueFd(ends[1]);
   }
   // Pages are read by others from here on: also what was written past the caches is there now.
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "datapath/udp/unique_fd.h"
+#include "os/unique_fd.h"
 
 namespace verbena::datapath {
 
@@ -29,8 +29,8 @@ class PageLender {
   bool fill_pipe(std::span<std::byte> bytes);
 
   bool works_ = false;
-  UniqueFd pipe_out_;
-  UniqueFd pipe_in_;
+  os::UniqueFd pipe_out_;
+  os::UniqueFd pipe_in_;
 };
 
 }  // namespace verbena::datapath

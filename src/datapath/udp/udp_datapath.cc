@@ -25,7 +25,7 @@ void watch(int epoll_fd, int fd, uint64_t data) {
 
 }  // namespace
 
-UdpDatapath::UdpDatapath(uint32_t interface_index, SlotDirectory& directory,
+UdpDatapath::UdpDatapath(uint32_t interface_index, host::SlotDirectory& directory,
                          const UdpOptions& options)
     : interface_index_(interface_index),
       directory_(directory),
@@ -87,7 +87,7 @@ std::optional<Absence> UdpDatapath::take_absence() {
 }
 
 Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
-  const LocalAddress address = local_address(source, interface_index_);
+  const host::LocalAddress address = host::local_address(source, interface_index_);
   for (const auto& endpoint : endpoints_) {
     if (endpoint->address == address) return endpoint.get();
   }
@@ -106,8 +106,8 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   if (reports_ip_headers_) report_ip_headers(*endpoint);
   endpoint->hardware_segments = segments_in_hardware(interface_index_);
   endpoint->steering =
-      std::make_unique<Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
-                                 directory_, counters_->steering_updates, options_.steering);
+      std::make_unique<host::Steering>(address, endpoint->receive_fd.get(), endpoint->send.fd.get(),
+                                       directory_, counters_->steering_updates, options_.steering);
   endpoint->steering->start_round(read_clock(options_));
   watch(epoll_.get(), endpoint->receive_fd.get(), endpoints_.size());
   endpoints_.push_back(std::move(endpoint));
@@ -132,7 +132,7 @@ UdpEndpoint* UdpDatapath::group_endpoint(const wire::Gid& group) {
 Status UdpDatapath::join(const wire::Gid& group) {
   if (group_endpoint(group) != nullptr) return {};
   if (!epoll_.valid()) return Error{EMFILE, "cannot open an epoll descriptor"};
-  const LocalAddress address = local_address(group, interface_index_);
+  const host::LocalAddress address = host::local_address(group, interface_index_);
   auto fd = open_group_socket(address, interface_index_, options_);
   if (!fd.ok()) return fd.error();
   if (reports_ip_headers_) datapath::report_ip_headers(fd.value().get(), address);
@@ -166,7 +166,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   if (!endpoint.ok()) return endpoint.error();
   auto path = std::make_unique<UdpPath>();
   path->endpoint = endpoint.value();
-  path->destination = local_address(route.destination, interface_index_);
+  path->destination = host::local_address(route.destination, interface_index_);
   path->interface_index = interface_index_;
   const bool to_group = route.destination.is_multicast();
   if (to_group && !send_groups_through(path->endpoint->send.fd.get(), path->endpoint->address,
@@ -176,7 +176,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   auto largest = largest_datagram(path->endpoint->address, path->destination, interface_index_);
   if (!largest.ok()) return largest.error();
   path->max_datagram_bytes = largest.value();
-  path->to = SocketAddress::of(path->destination, wire::kRoceUdpPort);
+  path->to = host::SocketAddress::of(path->destination, wire::kRoceUdpPort);
   path->icrc = wire::IcrcPrefixes(
       {route.source, route.destination, path->endpoint->send.port, wire::kRoceUdpPort});
   path->traffic_class = route.traffic_class;
@@ -199,7 +199,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
       break;
     case Segmentation::Auto:
       // What stays on this host goes through the loopback interface, whatever the address.
-      path->may_segment = !path->endpoint->hardware_segments || is_local(path->destination);
+      path->may_segment = !path->endpoint->hardware_segments || host::is_local(path->destination);
       break;
   }
   if (free_paths_.empty()) {
@@ -238,27 +238,28 @@ std::vector<std::byte> with_icrc(std::span<const std::byte> packet) {
 
 }  // namespace
 
-Forwarded UdpDatapath::forward(uint8_t slot, std::span<const std::byte> packet,
-                               const wire::RxMeta& meta) {
+host::Forwarded UdpDatapath::forward(uint8_t slot, std::span<const std::byte> packet,
+                                     const wire::RxMeta& meta) {
   const auto bytes = with_icrc(packet);
-  const auto outcome = directory_.forward(slot, local_address(meta.destination, interface_index_),
-                                          meta, bytes, static_cast<uint32_t>(bytes.size()));
+  const auto outcome =
+      directory_.forward(slot, host::local_address(meta.destination, interface_index_), meta, bytes,
+                         static_cast<uint32_t>(bytes.size()));
   return count_forwarded(outcome, meta);
 }
 
-Forwarded UdpDatapath::forward(std::span<const ServiceName> services,
-                               std::span<const std::byte> packet, const wire::RxMeta& meta) {
+host::Forwarded UdpDatapath::forward(std::span<const host::ServiceName> services,
+                                     std::span<const std::byte> packet, const wire::RxMeta& meta) {
   const auto bytes = with_icrc(packet);
-  const LocalAddress arrived_at = local_address(meta.destination, interface_index_);
-  for (const ServiceName& service : services) {
-    const Forwarded outcome = directory_.forward(service, arrived_at, meta, bytes);
-    if (outcome != Forwarded::Nobody) return count_forwarded(outcome, meta);
+  const host::LocalAddress arrived_at = host::local_address(meta.destination, interface_index_);
+  for (const host::ServiceName& service : services) {
+    const host::Forwarded outcome = directory_.forward(service, arrived_at, meta, bytes);
+    if (outcome != host::Forwarded::Nobody) return count_forwarded(outcome, meta);
   }
-  return Forwarded::Nobody;
+  return host::Forwarded::Nobody;
 }
 
 void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) {
-  const Steering* const steering = steering_of(meta.destination);
+  const host::Steering* const steering = steering_of(meta.destination);
   if (steering == nullptr) return;
   if (!broadcasts_.take(read_clock(options_))) {
     ++counters_->broadcasts_limited;
@@ -266,26 +267,27 @@ void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const w
   }
   const auto bytes = with_icrc(packet);
   for (const uint8_t slot : steering->others()) {
-    const Forwarded outcome =
-        directory_.forward(slot, local_address(meta.destination, interface_index_), meta, bytes,
-                           static_cast<uint32_t>(bytes.size()), Wait::No);
-    if (outcome == Forwarded::Yes) ++counters_->strays_forwarded;
-    if (outcome == Forwarded::Dropped) ++counters_->strays_dropped;
+    const host::Forwarded outcome =
+        directory_.forward(slot, host::local_address(meta.destination, interface_index_), meta,
+                           bytes, static_cast<uint32_t>(bytes.size()), host::Wait::No);
+    if (outcome == host::Forwarded::Yes) ++counters_->strays_forwarded;
+    if (outcome == host::Forwarded::Dropped) ++counters_->strays_dropped;
   }
 }
 
-Steering* UdpDatapath::steering_of(const wire::Gid& address) {
+host::Steering* UdpDatapath::steering_of(const wire::Gid& address) {
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->is_group && endpoint->address.gid == address) return endpoint->steering.get();
   }
   return nullptr;
 }
 
-Forwarded UdpDatapath::count_forwarded(Forwarded outcome, const wire::RxMeta& meta) {
-  if (outcome == Forwarded::Dropped) ++counters_->strays_dropped;
-  if (outcome != Forwarded::Yes) return outcome;
+host::Forwarded UdpDatapath::count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta) {
+  if (outcome == host::Forwarded::Dropped) ++counters_->strays_dropped;
+  if (outcome != host::Forwarded::Yes) return outcome;
   ++counters_->strays_forwarded;
-  if (Steering* steering = steering_of(meta.destination)) steering->on_stray(read_clock(options_));
+  if (host::Steering* steering = steering_of(meta.destination))
+    steering->on_stray(read_clock(options_));
   return outcome;
 }
 

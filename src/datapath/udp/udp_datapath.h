@@ -13,16 +13,19 @@
 
 #include "base/token_bucket.h"
 #include "datapath/datapath.h"
-#include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_options.h"
 #include "datapath/udp/udp_socket.h"
+#include "host/slot_directory.h"
+
+namespace verbena::host {
+class Steering;
+}
 
 namespace verbena::datapath {
 
 struct UdpEndpoint;
 struct UdpPath;
 struct UdpCounters;
-class Steering;
 class UdpReceiver;
 class UdpSender;
 
@@ -30,7 +33,8 @@ class UdpDatapath final : public Datapath {
  public:
   // `interface_index` is the device's network interface: the scope of link-local addresses, and
   // where its segmentation is looked up. The directory must outlive the datapath.
-  UdpDatapath(uint32_t interface_index, SlotDirectory& directory, const UdpOptions& options = {});
+  UdpDatapath(uint32_t interface_index, host::SlotDirectory& directory,
+              const UdpOptions& options = {});
   ~UdpDatapath() override;
   UdpDatapath(const UdpDatapath&) = delete;
   UdpDatapath& operator=(const UdpDatapath&) = delete;
@@ -73,10 +77,11 @@ class UdpDatapath final : public Datapath {
   // Passes a packet, without its ICRC, on to another process of this host: to the one with a slot,
   // to all that are known, or to the first of these services that somebody has. To all of them it
   // never waits, and goes at a limited rate: anybody on the network can ask for it.
-  Forwarded forward(uint8_t slot, std::span<const std::byte> packet, const wire::RxMeta& meta);
+  host::Forwarded forward(uint8_t slot, std::span<const std::byte> packet,
+                          const wire::RxMeta& meta);
   void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta);
-  Forwarded forward(std::span<const ServiceName> services, std::span<const std::byte> packet,
-                    const wire::RxMeta& meta);
+  host::Forwarded forward(std::span<const host::ServiceName> services,
+                          std::span<const std::byte> packet, const wire::RxMeta& meta);
 
   // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke
   // you. What it brings is returned by the next receive().
@@ -95,17 +100,17 @@ class UdpDatapath final : public Datapath {
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
   void hear_absences(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
-  Steering* steering_of(const wire::Gid& address);
-  Forwarded count_forwarded(Forwarded outcome, const wire::RxMeta& meta);
+  host::Steering* steering_of(const wire::Gid& address);
+  host::Forwarded count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta);
   UdpEndpoint* group_endpoint(const wire::Gid& group);
 
   const uint32_t interface_index_;
-  SlotDirectory& directory_;
+  host::SlotDirectory& directory_;
   const UdpOptions options_;
   std::unique_ptr<UdpCounters> counters_;
   TokenBucket broadcasts_{kMostBroadcasts, kBroadcastInterval};
-  UniqueFd epoll_;
-  Mailbox mailbox_;
+  os::UniqueFd epoll_;
+  host::Mailbox mailbox_;
   bool reports_ip_headers_ = false;
   bool hears_absences_ = false;
   std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // of groups left, some are closed

@@ -7,8 +7,8 @@
 
 #include "datapath/udp/lent_memory.h"
 #include "datapath/udp/lone_datagrams.h"
-#include "datapath/udp/steering.h"
 #include "datapath/udp/udp_socket.h"
+#include "host/steering.h"
 #include "wire/icrc.h"
 #include "wire/packet_io.h"
 
@@ -38,9 +38,9 @@ struct UdpCounters {
 // A local address. It stays open for the datapath's life: its port is the peers' way back to us.
 // Or a multicast group, which only receives and closes when it is left.
 struct UdpEndpoint {
-  LocalAddress address;
+  host::LocalAddress address;
   bool is_group = false;
-  UniqueFd receive_fd;
+  os::UniqueFd receive_fd;
   LoneDatagrams lone;  // how that is read
   SendSocket send;
   bool hardware_segments = false;  // see egress.h
@@ -50,14 +50,14 @@ struct UdpEndpoint {
   // What packets carry unless it is said with each: what the first path asked for.
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;  // 0: there was no path yet
-  std::unique_ptr<Steering> steering;
+  std::unique_ptr<host::Steering> steering;
 };
 
 // The way of one queue pair, or of several datagram ones, to one peer process.
 struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
-  LocalAddress destination;
-  SocketAddress to;
+  host::LocalAddress destination;
+  host::SocketAddress to;
   wire::IcrcPrefixes icrc{{}};  // of the flow to it
   uint8_t traffic_class = 0;
   uint8_t hop_limit = kDefaultHopLimit;

@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "base/exhaustion.h"
-#include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
+#include "os/no_cancel.h"
 
 #ifndef UDP_GRO
 #define UDP_GRO 104
@@ -124,8 +124,8 @@ struct UdpReceiver::Messages {
 };
 
 UdpReceiver::UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints, int epoll_fd,
-                         SlotDirectory& directory, Mailbox& mailbox, UdpCounters& counters,
-                         const UdpOptions& options)
+                         host::SlotDirectory& directory, host::Mailbox& mailbox,
+                         UdpCounters& counters, const UdpOptions& options)
     : endpoints_(endpoints),
       epoll_fd_(epoll_fd),
       directory_(directory),
@@ -196,14 +196,14 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   ++counters_.trains_received;
 
   wire::RxMeta& meta = messages_->metas[message];
-  meta.source = SocketAddress::gid_of(sender);
+  meta.source = host::SocketAddress::gid_of(sender);
   meta.destination = endpoint.address.gid;
   meta.traffic_class = a.traffic_class;
   meta.hop_limit = a.hop_limit;
-  meta.own = endpoint.is_group && sent_by_us(meta.source, SocketAddress::port_of(sender));
+  meta.own = endpoint.is_group && sent_by_us(meta.source, host::SocketAddress::port_of(sender));
   const size_t stride = a.stride != 0 ? a.stride : train.size();
   if (endpoint.steering && endpoint.steering->take_probe(train, meta.source)) return;
-  cut(endpoint, train, stride, SocketAddress::port_of(sender), meta);
+  cut(endpoint, train, stride, host::SocketAddress::port_of(sender), meta);
 }
 
 // The kernel steered the train by its first packet, so every packet's slot is looked at. Strays
@@ -252,10 +252,10 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
 
 void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes,
                           size_t stride, const wire::RxMeta& meta) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   const uint64_t packets = (bytes.size() + stride - 1) / stride;
   if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride)) ==
-      Forwarded::Yes) {
+      host::Forwarded::Yes) {
     counters_.strays_forwarded += packets;
     // Only a stray with an owner shows that the kernel could have known better.
     if (endpoint.steering) endpoint.steering->on_stray(read_clock(options_));
@@ -292,13 +292,13 @@ void UdpReceiver::poll_directory() {
 }
 
 void UdpReceiver::read_directory() {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   directory_.poll(&mailbox_);
   mailbox_.take(strays_arrived_, reports_);
   if (!strays_arrived_.empty()) attentive_ = kAttentiveCalls;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->steering) continue;
-    for (const MemberReport& report : reports_) endpoint->steering->on_report(report);
+    for (const host::MemberReport& report : reports_) endpoint->steering->on_report(report);
     endpoint->steering->tick(read_clock(options_));
   }
   reports_.clear();
@@ -310,7 +310,7 @@ void UdpReceiver::hand_out_strays() {
   if (strays_arrived_.empty() && strays_held_.empty()) return;
   strays_held_.clear();
   std::swap(strays_held_, strays_arrived_);
-  for (Stray& stray : strays_held_) {
+  for (host::Stray& stray : strays_held_) {
     const std::span<const std::byte> bytes = stray.bytes;
     for (size_t at = 0; at < bytes.size(); at += stray.stride) {
       const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));

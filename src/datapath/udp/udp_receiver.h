@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "datapath/udp/slot_directory.h"
 #include "datapath/udp/udp_endpoint.h"
 #include "datapath/udp/udp_options.h"
+#include "host/slot_directory.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
@@ -23,7 +23,7 @@ class UdpReceiver {
   // Everything given must outlive it. `epoll_fd` watches the endpoints' receive sockets, each with
   // its number among `endpoints` as data.
   UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints, int epoll_fd,
-              SlotDirectory& directory, Mailbox& mailbox, UdpCounters& counters,
+              host::SlotDirectory& directory, host::Mailbox& mailbox, UdpCounters& counters,
               const UdpOptions& options);
   ~UdpReceiver();
 
@@ -53,18 +53,18 @@ class UdpReceiver {
 
   const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints_;
   const int epoll_fd_;
-  SlotDirectory& directory_;
-  Mailbox& mailbox_;
+  host::SlotDirectory& directory_;
+  host::Mailbox& mailbox_;
   UdpCounters& counters_;
   const UdpOptions options_;
 
   std::unique_ptr<Messages> messages_;
   size_t trains_asked_ = 1;
-  wire::IcrcVerifier verifier_{{}};      // of the flow that came last
-  std::vector<wire::RxPacket> packets_;  // what the last receive() returned
-  std::vector<Stray> strays_held_;       // what some of them point into
-  std::vector<Stray> strays_arrived_;    // for the next receive()
-  std::vector<MemberReport> reports_;
+  wire::IcrcVerifier verifier_{{}};          // of the flow that came last
+  std::vector<wire::RxPacket> packets_;      // what the last receive() returned
+  std::vector<host::Stray> strays_held_;     // what some of them point into
+  std::vector<host::Stray> strays_arrived_;  // for the next receive()
+  std::vector<host::MemberReport> reports_;
   uint32_t calls_ = 0;
   uint32_t attentive_ = 0;  // calls during which the directory is looked at every time
 };

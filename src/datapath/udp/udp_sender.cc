@@ -13,8 +13,9 @@
 #include <cstring>
 
 #include "base/exhaustion.h"
-#include "datapath/no_cancel.h"
 #include "datapath/udp/clock.h"
+#include "os/control_message.h"
+#include "os/no_cancel.h"
 #include "wire/opcode.h"
 
 #ifndef UDP_SEGMENT
@@ -111,14 +112,14 @@ struct UdpSender::Messages {
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
-    if (!cut_anyway(train)) n += put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(train));
+    if (!cut_anyway(train)) n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(train));
     if (path.traffic_class != path.endpoint->traffic_class) {
-      n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
-                            path.traffic_class);
+      n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
+                                v4 ? IP_TOS : IPV6_TCLASS, path.traffic_class);
     }
     if (path.hop_limit != path.endpoint->hop_limit) {
-      n += put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
-                            v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
+      n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
+                                v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
     }
     m.msg_name = const_cast<sockaddr_storage*>(&path.to.storage);
     m.msg_namelen = path.to.bytes;
@@ -436,7 +437,7 @@ void UdpSender::warn(auto describe) {
 }
 
 bool UdpSender::on_send_error(const Train& train, int error) {
-  const NoCancel no_cancel;
+  const os::NoCancel no_cancel;
   UdpPath& path = *train.path;
   if (path.endpoint->hears_absences && std::exchange(tried_again_, &train) != &train) return true;
   switch (error) {

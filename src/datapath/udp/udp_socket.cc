@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "base/bytes.h"
-#include "datapath/udp/plain_socket.h"
 #include "wire/icrc.h"
 
 #ifndef UDP_NO_CHECK6_RX
@@ -43,14 +42,6 @@ bool set(int fd, int level, int option, int value) {
   return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
-UniqueFd open_udp(const LocalAddress& address) {
-  const bool v4 = address.gid.is_ipv4();
-  UniqueFd fd = plain_socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
-  // One family per socket: the other one's processes must not be in our way.
-  if (fd.valid() && !v4) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  return fd;
-}
-
 // The kernel caps this at net.core.*mem_max without an error. Root could force more, but then it
 // would run under other conditions than everybody else.
 void set_buffer(int fd, int option, uint32_t bytes) {
@@ -73,46 +64,9 @@ Error bind_error(int code) {
 
 }  // namespace
 
-SocketAddress SocketAddress::of(const LocalAddress& address, uint16_t port) {
-  SocketAddress a;
-  if (address.gid.is_ipv4()) {
-    sockaddr_in in{};
-    in.sin_family = AF_INET;
-    in.sin_port = htons(port);
-    std::memcpy(&in.sin_addr, address.gid.bytes.data() + 12, 4);
-    std::memcpy(&a.storage, &in, sizeof in);
-    a.bytes = sizeof in;
-  } else {
-    sockaddr_in6 in{};
-    in.sin6_family = AF_INET6;
-    in.sin6_port = htons(port);
-    std::memcpy(&in.sin6_addr, address.gid.bytes.data(), 16);
-    in.sin6_scope_id = address.scope;
-    std::memcpy(&a.storage, &in, sizeof in);
-    a.bytes = sizeof in;
-  }
-  return a;
-}
-
-wire::Gid SocketAddress::gid_of(const sockaddr_storage& from) {
-  if (from.ss_family == AF_INET) {
-    return wire::Gid::from_ipv4(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
-  }
-  return wire::Gid::from_ipv6(&reinterpret_cast<const sockaddr_in6&>(from).sin6_addr);
-}
-
-uint16_t SocketAddress::port_of(const sockaddr_storage& from) {
-  if (from.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(from).sin_port);
-  return ntohs(reinterpret_cast<const sockaddr_in6&>(from).sin6_port);
-}
-
-LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index) {
-  const bool scoped = !gid.is_ipv4() && (gid.is_link_local() || gid.is_multicast());
-  return {gid, scoped ? interface_index : 0};
-}
-
-Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptions& options) {
-  UniqueFd fd = open_udp(address);
+Result<os::UniqueFd> open_receive_socket(const host::LocalAddress& address,
+                                         const UdpOptions& options) {
+  os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
@@ -120,17 +74,17 @@ Result<UniqueFd> open_receive_socket(const LocalAddress& address, const UdpOptio
   if (!address.gid.is_ipv4()) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
   set(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
   // Last: from the moment it is bound, packets arrive.
-  const SocketAddress a = SocketAddress::of(address, wire::kRoceUdpPort);
+  const host::SocketAddress a = host::SocketAddress::of(address, wire::kRoceUdpPort);
   if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
   return fd;
 }
 
 namespace {
 
-bool join_group(int fd, const LocalAddress& address, uint32_t interface_index) {
+bool join_group(int fd, const host::LocalAddress& address, uint32_t interface_index) {
   group_req request{};
   request.gr_interface = interface_index;
-  const SocketAddress group = SocketAddress::of(address, 0);
+  const host::SocketAddress group = host::SocketAddress::of(address, 0);
   request.gr_group = group.storage;
   const int level = address.gid.is_ipv4() ? IPPROTO_IP : IPPROTO_IPV6;
   return ::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
@@ -138,10 +92,10 @@ bool join_group(int fd, const LocalAddress& address, uint32_t interface_index) {
 
 }  // namespace
 
-Result<UniqueFd> open_group_socket(const LocalAddress& address, uint32_t interface_index,
-                                   const UdpOptions& options) {
+Result<os::UniqueFd> open_group_socket(const host::LocalAddress& address, uint32_t interface_index,
+                                       const UdpOptions& options) {
   const bool v4 = address.gid.is_ipv4();
-  UniqueFd fd = open_udp(address);
+  os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
@@ -154,12 +108,12 @@ Result<UniqueFd> open_group_socket(const LocalAddress& address, uint32_t interfa
                  "the kernel does not let us join the group on this interface (net.ipv4."
                  "igmp_max_memberships?)"};
   }
-  const SocketAddress a = SocketAddress::of(address, wire::kRoceUdpPort);
+  const host::SocketAddress a = host::SocketAddress::of(address, wire::kRoceUdpPort);
   if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
   return fd;
 }
 
-bool send_groups_through(int fd, const LocalAddress& address, uint32_t interface_index) {
+bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t interface_index) {
   if (address.gid.is_ipv4()) {
     ip_mreqn request{};
     request.imr_ifindex = static_cast<int>(interface_index);
@@ -170,7 +124,7 @@ bool send_groups_through(int fd, const LocalAddress& address, uint32_t interface
          set(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
-void report_ip_headers(int fd, const LocalAddress& address) {
+void report_ip_headers(int fd, const host::LocalAddress& address) {
   if (address.gid.is_ipv4()) {
     set(fd, IPPROTO_IP, IP_RECVTOS, 1);
     set(fd, IPPROTO_IP, IP_RECVTTL, 1);
@@ -180,7 +134,8 @@ void report_ip_headers(int fd, const LocalAddress& address) {
   }
 }
 
-void set_ip_headers(int fd, const LocalAddress& address, uint8_t traffic_class, uint8_t hop_limit) {
+void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,
+                    uint8_t hop_limit) {
   const bool v4 = address.gid.is_ipv4();
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
@@ -198,9 +153,9 @@ uint32_t kernel_drops(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &bytes) == 0 ? info[SK_MEMINFO_DROPS] : 0;
 }
 
-Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOptions& options,
+Result<SendSocket> open_send_socket(const host::LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot) {
-  UniqueFd fd = open_udp(address);
+  os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set_buffer(fd.get(), SO_SNDBUF, options.send_buffer_bytes);
   set(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // nothing is ever read here
@@ -213,14 +168,14 @@ Result<SendSocket> open_send_socket(const LocalAddress& address, const UdpOption
   const uint32_t start = static_cast<uint32_t>(::getpid()) * 2654435761u + slot * 97u;
   for (uint32_t i = 0; i < kSourcePorts; ++i) {
     const auto port = static_cast<uint16_t>(kFirstSourcePort + (start + i) % kSourcePorts);
-    const SocketAddress a = SocketAddress::of(address, port);
+    const host::SocketAddress a = host::SocketAddress::of(address, port);
     if (::bind(fd.get(), a.get(), a.bytes) == 0) return SendSocket{std::move(fd), port};
     if (errno != EADDRINUSE) return bind_error(errno);
   }
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
-void hear_absences(int fd, const LocalAddress& address, bool on) {
+void hear_absences(int fd, const host::LocalAddress& address, bool on) {
   constexpr int kBytes = 16384;  // for some of them; a send socket has none for anything else
   if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
   const bool v4 = address.gid.is_ipv4();
@@ -229,27 +184,6 @@ void hear_absences(int fd, const LocalAddress& address, bool on) {
 
 void cut_sends(SendSocket& socket, uint16_t bytes) {
   if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.cut_bytes = bytes;
-}
-
-bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes) {
-  int cut_bytes = 0;
-  socklen_t size = sizeof cut_bytes;
-  const bool is_cut = ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &cut_bytes, &size) == 0 &&
-                      cut_bytes > 0 && bytes.size() > static_cast<size_t>(cut_bytes);
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(uint16_t))];
-  msghdr message{};
-  message.msg_name = const_cast<sockaddr_storage*>(&to.storage);
-  message.msg_namelen = to.bytes;
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (is_cut) {
-    message.msg_controllen = put_control(control, IPPROTO_UDP, UDP_SEGMENT, uint16_t{0});
-    message.msg_control = control;
-  }
-  const auto leaves = [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0; };
-  const bool at_once = leaves();
-  return at_once || leaves();
 }
 
 std::optional<Absence> take_absence(int fd) {
@@ -276,8 +210,8 @@ std::optional<Absence> take_absence(int fd) {
       std::memcpy(&error, CMSG_DATA(c), sizeof error);
       const auto why = static_cast<int>(error.ee_errno);
       if ((why == ECONNREFUSED || why == EHOSTUNREACH) &&
-          SocketAddress::port_of(to) == wire::kRoceUdpPort) {
-        absent.host = SocketAddress::gid_of(to);
+          host::SocketAddress::port_of(to) == wire::kRoceUdpPort) {
+        absent.host = host::SocketAddress::gid_of(to);
         absent.error = why;
         return absent;
       }
@@ -304,12 +238,12 @@ int interface_mtu(int fd, uint32_t interface_index) {
 
 }  // namespace
 
-Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress& destination,
-                                  uint32_t interface_index) {
-  UniqueFd fd = open_udp(source);
+Result<uint32_t> largest_datagram(const host::LocalAddress& source,
+                                  const host::LocalAddress& destination, uint32_t interface_index) {
+  os::UniqueFd fd = host::open_udp(source);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
-  const SocketAddress from = SocketAddress::of(source, 0);
-  const SocketAddress to = SocketAddress::of(destination, wire::kRoceUdpPort);
+  const host::SocketAddress from = host::SocketAddress::of(source, 0);
+  const host::SocketAddress to = host::SocketAddress::of(destination, wire::kRoceUdpPort);
   if (::bind(fd.get(), from.get(), from.bytes) != 0) return bind_error(errno);
   if (destination.gid.is_multicast()) send_groups_through(fd.get(), source, interface_index);
   if (::connect(fd.get(), to.get(), to.bytes) != 0) {
@@ -322,12 +256,6 @@ Result<uint32_t> largest_datagram(const LocalAddress& source, const LocalAddress
   const uint32_t overhead = v4 ? kUdpIpv4Overhead : kUdpIpv6Overhead;
   const uint32_t packet = std::min(static_cast<uint32_t>(mtu), kLargestIpv4Packet);
   return packet > overhead ? packet - overhead : 0;
-}
-
-bool is_local(const LocalAddress& address) {
-  const UniqueFd fd = open_udp(address);
-  const SocketAddress a = SocketAddress::of(address, 0);
-  return fd.valid() && ::bind(fd.get(), a.get(), a.bytes) == 0;
 }
 
 }  // namespace verbena::datapath

@@ -1,0 +1,507 @@
+// The abstract Unix socket behind a slot: claiming it, and sorting what arrives over it.
+#include "host/slot_directory.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <optional>
+
+#include "base/exhaustion.h"
+#include "host/same_user.h"
+#include "os/coarse_clock.h"
+
+namespace verbena::host {
+namespace {
+
+// In the socket's name and in every message: processes of other versions do not see each other here
+// and meet over UDP alone.
+constexpr uint8_t kProtocolVersion = 2;
+
+enum class Kind : uint8_t { Stray = 1, Report = 2, CountersRequest = 3, CountersReply = 4 };
+
+// Messages never leave the host, so these are plain structs in its byte order.
+struct Header {
+  uint8_t magic[2] = {'V', 'B'};
+  uint8_t version = kProtocolVersion;
+  Kind kind{};
+  uint32_t token = 0;  // a reply carries its request's
+};
+struct StrayHeader {
+  Header header{.kind = Kind::Stray};
+  LocalAddress arrived_at;
+  wire::RxMeta meta;
+  uint32_t stride = 0;
+};
+struct ReportHeader {
+  Header header{.kind = Kind::Report};
+  LocalAddress address;
+  uint32_t round = 0;
+  uint16_t index = 0;
+  uint8_t slot = 0;
+  // The services follow.
+};
+static_assert(std::is_trivially_copyable_v<StrayHeader> &&
+              std::is_trivially_copyable_v<ReportHeader>);
+
+constexpr size_t kLargestTrain = 65536;
+constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
+constexpr size_t kLargestAnswer = size_t{128} * 1024;  // below the default send buffer
+constexpr int kMessagesPerPoll = 64;
+constexpr int kServicesPerPoll = 16;
+constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest
+constexpr size_t kMailboxReports = 1024;
+
+os::UnixAddress address_of_slot(uint8_t slot) {
+  return os::UnixAddress::abstract("verbena/%u/slot/%u", kProtocolVersion, slot);
+}
+
+os::UnixAddress address_of(const ServiceName& name) {
+  char where[2 * sizeof name.address.bytes + 1] = "ipv4";
+  if (name.where == ServiceName::Where::AnyIpv6) std::strcpy(where, "ipv6");
+  if (name.where == ServiceName::Where::Address) {
+    char* to = where;
+    for (const std::byte b : name.address.bytes) {
+      to += std::snprintf(to, 3, "%02x", std::to_integer<unsigned>(b));
+    }
+  }
+  return os::UnixAddress::abstract("verbena/%u/service/%u/%016llx/%s", kProtocolVersion,
+                                   name.interface_index,
+                                   static_cast<unsigned long long>(name.service_id), where);
+}
+
+os::UniqueFd open_socket() {
+  os::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    fd.reset();
+  return fd;
+}
+
+// The kernel names the sender of a datagram by its real user, unless the sender names its effective
+// one, by which processes know each other (same_user.h).
+struct EffectiveUser {
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control{};
+
+  void attach_to(msghdr& m) {
+    m.msg_control = control.data();
+    m.msg_controllen = control.size();
+    cmsghdr* const c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_CREDENTIALS;
+    c->cmsg_len = CMSG_LEN(sizeof(ucred));
+    const ucred self{::getpid(), ::geteuid(), ::getegid()};
+    std::memcpy(CMSG_DATA(c), &self, sizeof self);
+  }
+};
+
+bool send_to(int fd, const os::UnixAddress& to, std::span<const std::byte> head,
+             std::span<const std::byte> body) {
+  iovec parts[2] = {{const_cast<std::byte*>(head.data()), head.size()},
+                    {const_cast<std::byte*>(body.data()), body.size()}};
+  msghdr m{};
+  m.msg_name = const_cast<sockaddr_un*>(&to.sun);
+  m.msg_namelen = to.bytes;
+  m.msg_iov = parts;
+  m.msg_iovlen = 2;
+  EffectiveUser user;
+  if (::geteuid() != ::getuid()) user.attach_to(m);
+  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+void sleep_for(Duration nap) {
+  const timespec pause{0, nap.ns};
+  ::nanosleep(&pause, nullptr);
+}
+
+// Names of destinations in the NapBudget: slots by their number, services by the rest.
+uint64_t budget_key(const os::UnixAddress& of) {
+  const std::string_view name(reinterpret_cast<const char*>(&of.sun), of.bytes);
+  return std::hash<std::string_view>{}(name) | (uint64_t{1} << 63);
+}
+
+Forwarded outcome(bool sent) {
+  if (sent) return Forwarded::Yes;
+  return errno == ECONNREFUSED ? Forwarded::Nobody : Forwarded::Dropped;
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of_value(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+template <typename T>
+std::optional<T> load_value(std::span<const std::byte> from) {
+  if (from.size() < sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(static_cast<void*>(&value), from.data(), sizeof value);
+  return value;
+}
+
+// One message with who sent it, as the kernel vouches.
+struct Message {
+  std::span<const std::byte> bytes;
+  ucred sender{};
+  os::UnixAddress from;
+};
+
+enum class Read : uint8_t { Message, Unusable, Empty };
+
+Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
+  iovec part{buffer.data(), buffer.size()};
+  // Room for credentials only: descriptors someone attaches are closed by the kernel.
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
+  msghdr m{};
+  m.msg_name = &to.from.sun;
+  m.msg_namelen = sizeof to.from.sun;
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  m.msg_control = control.data();
+  m.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) return errno == EINTR ? Read::Unusable : Read::Empty;
+  if ((m.msg_flags & MSG_TRUNC) != 0) return Read::Unusable;
+  const cmsghdr* c = CMSG_FIRSTHDR(&m);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS ||
+      c->cmsg_len < CMSG_LEN(sizeof(ucred))) {
+    return Read::Unusable;
+  }
+  std::memcpy(&to.sender, CMSG_DATA(c), sizeof to.sender);
+  to.from.bytes = m.msg_namelen;
+  to.bytes = buffer.first(static_cast<size_t>(n));
+  const auto header = load_value<Header>(to.bytes);
+  const bool ours = header && header->magic[0] == 'V' && header->magic[1] == 'B' &&
+                    header->version == kProtocolVersion;
+  return ours && is_own_user(to.sender.uid) ? Read::Message : Read::Unusable;
+}
+
+}  // namespace
+
+bool is_slot_name(std::string_view name) {
+  const os::UnixAddress slot = address_of_slot(kFirstSlot);
+  const std::string_view whole(slot.sun.sun_path, slot.bytes - offsetof(sockaddr_un, sun_path));
+  return name.starts_with(whole.substr(0, whole.rfind('/') + 1));
+}
+
+Mailbox::Mailbox(SlotDirectory& directory)
+    : directory_(directory), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  const std::lock_guard lock(directory_.mutex_);
+  directory_.mailboxes_.push_back(this);
+}
+
+Mailbox::~Mailbox() {
+  const std::lock_guard lock(directory_.mutex_);
+  std::erase(directory_.mailboxes_, this);
+}
+
+void Mailbox::add_address(const LocalAddress& address) {
+  const std::lock_guard lock(directory_.mutex_);
+  addresses_.push_back(address);
+}
+
+void Mailbox::take(std::vector<Stray>& strays, std::vector<MemberReport>& reports) {
+  const std::lock_guard lock(directory_.mutex_);
+  if (woken_) {
+    eventfd_t count;
+    (void)::eventfd_read(wake_.get(), &count);
+    woken_ = false;
+  }
+  // Before anything moves: there may be no memory for it.
+  reserve_ahead(strays, strays.size() + strays_.size());
+  reserve_ahead(reports, reports.size() + reports_.size());
+  std::ranges::move(strays_, std::back_inserter(strays));
+  strays_.clear();
+  std::ranges::move(reports_, std::back_inserter(reports));
+  reports_.clear();
+}
+
+SlotDirectory::SlotDirectory(os::UniqueFd socket, uint8_t slot, Answer answer)
+    : socket_(std::move(socket)),
+      slot_(slot),
+      answer_(std::move(answer)),
+      services_epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      buffer_(kLargestMessage) {}
+
+Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
+  os::UniqueFd fd = open_socket();
+  if (!fd.valid()) return Error{errno, "cannot open a Unix socket for the directory of processes"};
+  // Starting at a place of the process's own makes it unlikely that a new process inherits the
+  // QPNs, and the late packets, of one that just died.
+  constexpr uint32_t kSlots = kLastSlot - kFirstSlot + 1;
+  const uint32_t start = static_cast<uint32_t>(::getpid()) * 61u;
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    const auto slot = static_cast<uint8_t>(kFirstSlot + (start + i) % kSlots);
+    const os::UnixAddress a = address_of_slot(slot);
+    if (::bind(fd.get(), a.get(), a.bytes) == 0) {
+      return std::unique_ptr<SlotDirectory>(
+          new SlotDirectory(std::move(fd), slot, std::move(answer)));
+    }
+    if (errno != EADDRINUSE) return Error{errno, "cannot bind an abstract Unix socket"};
+  }
+  return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
+}
+
+std::optional<Duration> SlotDirectory::next_nap(uint64_t destination) {
+  const std::lock_guard lock(nap_mutex_);
+  return nap_budget_.next_nap(destination, os::coarse_now());
+}
+
+Forwarded SlotDirectory::deliver(const os::UnixAddress& to, uint64_t destination,
+                                 std::span<const std::byte> head, std::span<const std::byte> body) {
+  for (;;) {
+    const Forwarded result = outcome(send_to(socket_.get(), to, head, body));
+    if (result != Forwarded::Dropped) {
+      const std::lock_guard lock(nap_mutex_);
+      nap_budget_.got_through(destination);
+      return result;
+    }
+    if (errno != EAGAIN) return result;
+    const auto nap = next_nap(destination);
+    if (!nap) return result;
+    naps_.fetch_add(1, std::memory_order_relaxed);
+    sleep_for(*nap);
+  }
+}
+
+Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
+                                 const wire::RxMeta& meta, std::span<const std::byte> bytes,
+                                 uint32_t stride, Wait wait) {
+  StrayHeader h;
+  h.arrived_at = arrived_at;
+  h.meta = meta;
+  h.stride = stride;
+  const os::UnixAddress to = address_of_slot(to_slot);
+  if (wait == Wait::No) return outcome(send_to(socket_.get(), to, bytes_of_value(h), bytes));
+  return deliver(to, to_slot, bytes_of_value(h), bytes);
+}
+
+Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
+                                 const wire::RxMeta& meta, std::span<const std::byte> bytes) {
+  StrayHeader h;
+  h.arrived_at = arrived_at;
+  h.meta = meta;
+  h.stride = static_cast<uint32_t>(bytes.size());
+  const os::UnixAddress address = address_of(to);
+  return deliver(address, budget_key(address), bytes_of_value(h), bytes);
+}
+
+Status SlotDirectory::claim_service(const ServiceName& name) {
+  os::UniqueFd fd = open_socket();
+  if (!fd.valid()) return Error{errno, "cannot open a Unix socket to listen"};
+  const os::UnixAddress a = address_of(name);
+  if (::bind(fd.get(), a.get(), a.bytes) != 0) {
+    if (errno == EADDRINUSE) return Error{errno, "another process listens on this port"};
+    return Error{errno, "cannot bind an abstract Unix socket"};
+  }
+  const std::lock_guard lock(mutex_);
+  epoll_event event{EPOLLIN, {}};
+  event.data.fd = fd.get();
+  if (::epoll_ctl(services_epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+    return Error{errno, "cannot watch another descriptor"};
+  }
+  services_.push_back({name, std::move(fd)});
+  return {};
+}
+
+void SlotDirectory::release_service(const ServiceName& name) {
+  const std::lock_guard lock(mutex_);
+  const auto it = std::ranges::find(services_, name, &Service::name);
+  if (it == services_.end()) return;
+  // Closing alone does not end it where a forked child has a copy of the socket.
+  ::epoll_ctl(services_epoll_.get(), EPOLL_CTL_DEL, it->socket.get(), nullptr);
+  services_.erase(it);
+}
+
+std::vector<uint32_t> SlotDirectory::services_at(const LocalAddress& address) const {
+  using Where = ServiceName::Where;
+  const Where any = address.gid.is_ipv4() ? Where::AnyIpv4 : Where::AnyIpv6;
+  std::vector<uint32_t> found;
+  const std::lock_guard lock(mutex_);
+  for (const Service& service : services_) {
+    const ServiceName& name = service.name;
+    const bool here =
+        name.where == any || (name.where == Where::Address && name.address == address.gid);
+    if (!here || name.service_id > UINT32_MAX || found.size() >= kMostServicesInReport) continue;
+    found.push_back(static_cast<uint32_t>(name.service_id));
+  }
+  return found;
+}
+
+bool SlotDirectory::is_claimed(const ServiceName& name) {
+  const os::UniqueFd fd = open_socket();
+  const os::UnixAddress a = address_of(name);
+  return fd.valid() && ::connect(fd.get(), a.get(), a.bytes) == 0;
+}
+
+Forwarded SlotDirectory::report(uint8_t to_slot, const MemberReport& report) {
+  ReportHeader h;
+  h.address = report.address;
+  h.round = report.round;
+  h.index = report.index;
+  h.slot = report.slot;
+  return outcome(send_to(socket_.get(), address_of_slot(to_slot), bytes_of_value(h),
+                         std::as_bytes(std::span(report.services))));
+}
+
+struct SlotDirectory::Question {
+  os::UnixAddress from;
+  uint32_t token;
+};
+
+void SlotDirectory::poll(const Mailbox* self) {
+  std::vector<Question> questions;
+  {
+    const std::lock_guard lock(mutex_);
+    read_all(socket_.get(), self, questions);
+    epoll_event ready[kServicesPerPoll];
+    const int n =
+        services_.empty() ? 0 : ::epoll_wait(services_epoll_.get(), ready, kServicesPerPoll, 0);
+    for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, questions);
+  }
+  for (const Question& q : questions) {
+    (void)try_allocating([&] {  // without memory the question stays unanswered
+      const std::string text = answer_ ? answer_() : std::string();
+      const Header reply{.kind = Kind::CountersReply, .token = q.token};
+      send_to(socket_.get(), q.from, bytes_of_value(reply),
+              std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+    });
+  }
+}
+
+void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>& questions) {
+  for (int i = 0; i < kMessagesPerPoll; ++i) {
+    Message m;
+    const Read read = read_message(fd, buffer_, m);
+    if (read == Read::Empty) break;
+    if (read == Read::Unusable) continue;
+    const Header header = *load_value<Header>(m.bytes);
+    const bool had_memory = try_allocating([&] {
+      switch (header.kind) {
+        case Kind::Stray:
+          return deliver_stray(m.bytes, self);
+        case Kind::Report:
+          return deliver_report(m.bytes, self);
+        case Kind::CountersRequest:
+          return questions.push_back({m.from, header.token});
+        case Kind::CountersReply:
+          return;  // only to those who ask, who are not here
+      }
+    });
+    if (!had_memory) ++undeliverable_;
+  }
+}
+
+uint64_t SlotDirectory::undeliverable() const {
+  const std::lock_guard lock(mutex_);
+  return undeliverable_;
+}
+
+void SlotDirectory::deliver_stray(std::span<const std::byte> message, const Mailbox* self) {
+  const auto h = load_value<StrayHeader>(message);
+  if (!h) return;
+  const std::span<const std::byte> body = message.subspan(sizeof *h);
+  Mailbox* const box = mailbox_of(h->arrived_at);
+  if (box == nullptr || box->strays_.size() >= kMailboxTrains || body.empty() || h->stride == 0) {
+    ++undeliverable_;
+    return;
+  }
+  Stray stray{h->meta, h->stride, {body.begin(), body.end()}};
+  // Not as the sender's process says: its bytes need not even be values of a bool.
+  stray.meta.own = false;
+  stray.meta.forwarded = true;
+  box->strays_.push_back(std::move(stray));
+  wake(*box, self);
+}
+
+void SlotDirectory::deliver_report(std::span<const std::byte> message, const Mailbox* self) {
+  const auto h = load_value<ReportHeader>(message);
+  if (!h) return;
+  Mailbox* const box = mailbox_of(h->address);
+  if (box == nullptr || box->reports_.size() >= kMailboxReports) return;
+  MemberReport report{h->address, h->round, h->index, h->slot, {}};
+  const std::span<const std::byte> rest = message.subspan(sizeof *h);
+  report.services.resize(std::min(rest.size() / sizeof(uint32_t), kMostServicesInReport));
+  if (!report.services.empty()) {
+    std::memcpy(report.services.data(), rest.data(), report.services.size() * sizeof(uint32_t));
+  }
+  box->reports_.push_back(std::move(report));
+  wake(*box, self);
+}
+
+Mailbox* SlotDirectory::mailbox_of(const LocalAddress& address) {
+  for (Mailbox* box : mailboxes_) {
+    if (std::ranges::find(box->addresses_, address) != box->addresses_.end()) return box;
+  }
+  return nullptr;
+}
+
+void SlotDirectory::wake(Mailbox& mailbox, const Mailbox* self) {
+  if (&mailbox == self || mailbox.woken_) return;
+  mailbox.woken_ = true;
+  (void)::eventfd_write(mailbox.wake_.get(), 1);
+}
+
+std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
+  std::vector<SlotReport> reports;
+  const os::UniqueFd fd = open_socket();
+  // An address of only the family asks the kernel for a free name to be answered at.
+  const sockaddr_un any{.sun_family = AF_UNIX, .sun_path = {}};
+  if (!fd.valid() ||
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any.sun_family) != 0) {
+    return reports;
+  }
+  auto read_replies = [&, buffer = std::vector<std::byte>(sizeof(Header) + kLargestAnswer)](
+                          size_t& missing) mutable {
+    for (;;) {
+      Message m;
+      const Read read = read_message(fd.get(), buffer, m);
+      if (read == Read::Empty) return;
+      if (read == Read::Unusable) continue;
+      const Header header = *load_value<Header>(m.bytes);
+      if (header.kind != Kind::CountersReply) continue;
+      const auto of = std::ranges::find(reports, header.token, &SlotReport::slot);
+      if (of == reports.end() || of->pid != 0) continue;
+      of->pid = m.sender.pid;
+      of->uid = m.sender.uid;
+      const auto text = m.bytes.subspan(sizeof header);
+      of->text.assign(reinterpret_cast<const char*>(text.data()), text.size());
+      --missing;
+    }
+  };
+  auto ask = [&, budget = NapBudget()](uint8_t slot) mutable {
+    const Header request{.kind = Kind::CountersRequest, .token = slot};
+    for (;;) {
+      if (send_to(fd.get(), address_of_slot(slot), bytes_of_value(request), {})) return true;
+      if (errno != EAGAIN) return false;
+      const auto nap = budget.next_nap(slot, os::coarse_now());
+      if (!nap) return true;  // it is there, but will not answer
+      sleep_for(*nap);
+    }
+  };
+  // Asking and reading take turns, because few answers fit into a Unix socket's queue.
+  size_t missing = 0;
+  for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
+    if (ask(static_cast<uint8_t>(slot))) {
+      reports.push_back({.slot = static_cast<uint8_t>(slot), .pid = 0, .uid = 0, .text = {}});
+      ++missing;
+    }
+    read_replies(missing);
+  }
+  constexpr int64_t kStepMs = 5;
+  for (int64_t waited = 0; missing > 0 && waited < patience.ns / 1'000'000; waited += kStepMs) {
+    pollfd p{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    ::poll(&p, 1, kStepMs);
+    read_replies(missing);
+  }
+  return reports;
+}
+
+}  // namespace verbena::host

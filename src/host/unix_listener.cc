@@ -1,0 +1,97 @@
+// Accepting callers, also without a descriptor for them.
+#include "host/unix_listener.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#include <cerrno>
+
+#include "host/same_user.h"
+
+namespace verbena::host {
+namespace {
+
+constexpr int kBacklog = 256;  // as many as there are slots
+
+// What strangers can make us do: about a tenth of a processor's time.
+constexpr int kStrangersPerPause = 64;
+constexpr long kStrangersPauseNs = 2'000'000;
+constexpr long kNoDescriptorPauseNs = 100'000'000;
+
+bool watch(int epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+os::UniqueFd accept_from(int listener) {
+  return os::UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+}  // namespace
+
+UnixListener::UnixListener(const os::UnixAddress& name, int epoll)
+    : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+      pause_end_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+      epoll_(epoll) {
+  const bool listens = socket_.valid() && pause_end_.valid() &&
+                       ::bind(socket_.get(), name.get(), name.bytes) == 0 &&
+                       ::listen(socket_.get(), kBacklog) == 0 && watch(epoll_, socket_.get()) &&
+                       watch(epoll_, pause_end_.get());
+  if (listens) {
+    (void)has_spare();
+    return;
+  }
+  const int error = errno;
+  socket_.reset();
+  errno = error;
+}
+
+bool UnixListener::has_spare() {
+  if (!spare_.valid()) spare_ = os::UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  return spare_.valid();
+}
+
+void UnixListener::show_callers(bool on) {
+  epoll_event event{};
+  event.events = on ? EPOLLIN : 0u;
+  event.data.fd = socket_.get();
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket_.get(), &event);
+  paused_ = !on;
+}
+
+void UnixListener::pause(long ns) {
+  const itimerspec end{.it_interval = {}, .it_value = {0, ns}};
+  if (::timerfd_settime(pause_end_.get(), 0, &end, nullptr) == 0) show_callers(false);
+}
+
+bool UnixListener::is_paused() {
+  uint64_t ends = 0;
+  if (paused_ && ::read(pause_end_.get(), &ends, sizeof ends) == sizeof ends) show_callers(true);
+  return paused_;
+}
+
+UnixListener::Caller UnixListener::next(os::UniqueFd& socket) {
+  if (!valid() || is_paused()) return Caller::Nobody;
+  socket = accept_from(socket_.get());
+  if (!socket.valid() && (errno == EMFILE || errno == ENFILE)) {
+    spare_.reset();
+    socket = accept_from(socket_.get());
+    if (!socket.valid() && (errno == EMFILE || errno == ENFILE)) pause(kNoDescriptorPauseNs);
+  }
+  const bool called = socket.valid();
+  if (called && peer_is_own_user(socket.get())) return Caller::Own;
+  socket.reset();
+  (void)has_spare();
+  if (!called) return Caller::Nobody;
+  if (++strangers_ == kStrangersPerPause) {
+    strangers_ = 0;
+    pause(kStrangersPauseNs);
+  }
+  return Caller::Stranger;
+}
+
+}  // namespace verbena::host

@@ -1,0 +1,80 @@
+// How long a sender waits for destinations that are full, over explicit time.
+#include "host/nap_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::host {
+namespace {
+
+constexpr Instant kStart{seconds(5).ns};
+
+struct Waited {
+  int naps = 0;
+  Duration in_all{};
+};
+
+// What a sender waits for a destination that stays full.
+Waited wait_for(NapBudget& budget, uint64_t destination, Instant now) {
+  Waited waited;
+  while (waited.naps < 1000) {
+    const auto nap = budget.next_nap(destination, now + waited.in_all);
+    if (!nap) break;
+    ++waited.naps;
+    waited.in_all = waited.in_all + *nap;
+  }
+  return waited;
+}
+
+TEST(NapBudget, AStoppedDestinationCostsItsBudgetOnce) {
+  NapBudget budget;
+  const Waited first = wait_for(budget, 1, kStart);
+  EXPECT_EQ(first.naps, NapBudget::kNapsPerDestination);
+  EXPECT_EQ(first.in_all, microseconds(20'500));
+  EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1000)).naps, 0);
+}
+
+TEST(NapBudget, ADestinationsBudgetDoesNotDependOnAnothers) {
+  NapBudget budget;
+  wait_for(budget, 1, kStart);
+  EXPECT_EQ(wait_for(budget, 2, kStart).naps, NapBudget::kNapsPerDestination);
+  // Nor does one that takes messages give a stopped one its budget back.
+  budget.got_through(2);
+  EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1)).naps, 0);
+  EXPECT_EQ(wait_for(budget, 2, kStart + seconds(1)).naps, NapBudget::kNapsPerDestination);
+}
+
+TEST(NapBudget, ADestinationThatTakesMessagesAgainGetsItsBudgetBack) {
+  NapBudget budget;
+  wait_for(budget, 1, kStart);
+  budget.got_through(1);
+  EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1)).naps, NapBudget::kNapsPerDestination);
+}
+
+TEST(NapBudget, AllNapsTogetherTakeAtMostHalfOfTheTime) {
+  NapBudget budget;
+  Instant now = kStart;
+  Duration slept{};
+  while (now - kStart < seconds(2)) {  // each takes one message now and then, to be waited for
+    for (uint64_t destination = 1; destination <= 20; ++destination) {
+      budget.got_through(destination);
+      const Waited waited = wait_for(budget, destination, now);
+      now = now + waited.in_all + microseconds(10);
+      slept = slept + waited.in_all;
+    }
+  }
+  EXPECT_LE(slept, (now - kStart) / 2 + milliseconds(62));
+  EXPECT_GE(slept, (now - kStart) / 3);
+}
+
+TEST(NapBudget, DestinationsThatAreGoneTakeNothingFromNewOnes) {
+  NapBudget budget;
+  Instant now = kStart;
+  for (uint64_t destination = 1; destination <= 3 * NapBudget::kMostDestinations; ++destination) {
+    EXPECT_EQ(wait_for(budget, destination, now).naps, NapBudget::kNapsPerDestination);
+    EXPECT_EQ(wait_for(budget, destination, now).naps, 0);
+    now = now + seconds(1);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::host

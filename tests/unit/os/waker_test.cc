@@ -1,0 +1,17 @@
+// Waking before sleeping. (Signals: runtime/event_channel_test.cc.)
+#include "os/waker.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::os {
+namespace {
+
+TEST(Waker, WhatWasPutBeforeSleepingIsNotSleptThrough) {
+  Waker waker;
+  const uint32_t seen = waker.seen();
+  waker.wake();
+  EXPECT_EQ(waker.sleep(seen), 0);
+}
+
+}  // namespace
+}  // namespace verbena::os

@@ -1,0 +1,153 @@
+// Errors that ICMP brings are read from the socket's error queue, where the kernel says whose word
+// they are.
+#include "tools/doctor/path_probe.h"
+
+#include <linux/errqueue.h>
+#include <netinet/icmp6.h>
+#include <netinet/in.h>
+#include <netinet/ip_icmp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "datapath/udp/udp_socket.h"
+#include "runtime/failure_text.h"
+#include "runtime/nic.h"
+#include "runtime/port_state.h"
+
+namespace verbena::tool {
+namespace {
+
+using host::SocketAddress;
+using os::UniqueFd;
+using Kind = ProbeAnswer::Kind;
+
+constexpr Duration kBetweenDatagrams = milliseconds(400);
+
+bool is_prohibition(const sock_extended_err& error) {
+  if (error.ee_origin == SO_EE_ORIGIN_ICMP && error.ee_type == ICMP_DEST_UNREACH) {
+    return error.ee_code == ICMP_NET_ANO || error.ee_code == ICMP_HOST_ANO ||
+           error.ee_code == ICMP_PKT_FILTERED;
+  }
+  return error.ee_origin == SO_EE_ORIGIN_ICMP6 && error.ee_type == ICMP6_DST_UNREACH &&
+         error.ee_code == ICMP6_DST_UNREACH_ADMIN;
+}
+
+Kind kind_of(const sock_extended_err& error) {
+  if (is_prohibition(error)) return Kind::Prohibited;
+  switch (error.ee_errno) {
+    case ECONNREFUSED:
+      return Kind::Refused;
+    case EMSGSIZE:
+      return Kind::TooLarge;
+    default:
+      return Kind::Unreachable;
+  }
+}
+
+std::optional<ProbeAnswer> read_error(int fd) {
+  std::array<std::byte, 128> echoed;
+  alignas(cmsghdr) std::array<std::byte, 512> control;
+  iovec part{echoed.data(), echoed.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  if (::recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return std::nullopt;
+  for (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(&message, const_cast<cmsghdr*>(c))) {
+    const bool v4 = c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR;
+    const bool v6 = c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR;
+    if (!v4 && !v6) continue;
+    sock_extended_err error;
+    std::memcpy(&error, CMSG_DATA(c), sizeof error);
+    ProbeAnswer answer;
+    answer.kind = kind_of(error);
+    if (answer.kind == Kind::TooLarge) answer.mtu = error.ee_info;
+    if (error.ee_origin != SO_EE_ORIGIN_LOCAL) {  // then its author's address follows
+      sockaddr_storage author{};
+      std::memcpy(&author, CMSG_DATA(c) + sizeof error,
+                  std::min(sizeof author, c->cmsg_len - CMSG_LEN(sizeof error)));
+      answer.who = runtime::to_text(SocketAddress::gid_of(author));
+    }
+    return answer;
+  }
+  return std::nullopt;
+}
+
+UniqueFd open_probe(const Way& way, uint16_t port) {
+  const bool v4 = way.to.gid.is_ipv4();
+  UniqueFd fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  static_assert(IP_PMTUDISC_DO == IPV6_PMTUDISC_DO);
+  const int never_fragment = IP_PMTUDISC_DO;
+  const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
+  const SocketAddress from = SocketAddress::of(way.from, 0);
+  const SocketAddress to = SocketAddress::of(way.to, port);
+  if (!fd.valid() ||
+      ::setsockopt(fd.get(), level, v4 ? IP_RECVERR : IPV6_RECVERR, &on, sizeof on) != 0 ||
+      ::setsockopt(fd.get(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &never_fragment,
+                   sizeof never_fragment) != 0 ||
+      ::bind(fd.get(), from.get(), from.bytes) != 0 ||
+      ::connect(fd.get(), to.get(), to.bytes) != 0) {
+    return {};
+  }
+  return fd;
+}
+
+uint32_t headers_of(const Way& way) { return (way.to.gid.is_ipv4() ? 20 : 40) + 8; }
+
+}  // namespace
+
+uint16_t closed_port() { return static_cast<uint16_t>(33434 + runtime::now().ns % 100); }
+
+ProbeAnswer probe(const Way& way, uint16_t port, uint32_t packet_bytes, Duration patience) {
+  const UniqueFd fd = open_probe(way, port);
+  if (!fd.valid()) return {Kind::Unreachable, 0, {}, {}};
+  const std::vector<std::byte> payload(packet_bytes - std::min(packet_bytes, headers_of(way)));
+  const Instant until = runtime::now() + patience;
+  for (Instant at = runtime::now(); at < until; at = runtime::now()) {
+    // What fails here is in the error queue as well, unless a firewall refused it.
+    const bool sent = ::send(fd.get(), payload.data(), payload.size(), MSG_DONTWAIT) >= 0;
+    if (!sent && errno == EPERM) return {Kind::Forbidden, 0, {}, {}};
+    pollfd wait{fd.get(), 0, 0};  // POLLERR needs no asking for
+    const Duration pause = std::min(kBetweenDatagrams, until - at);
+    (void)::poll(&wait, 1, static_cast<int>(pause.ns / 1'000'000));
+    if (auto answer = read_error(fd.get())) {
+      answer->took = runtime::now() - at;
+      return *answer;
+    }
+  }
+  return {};
+}
+
+PathMtu find_path_mtu(const Way& way, uint32_t interface_index) {
+  constexpr Duration kPatience = milliseconds(1000);
+  auto known = datapath::largest_datagram(way.from, way.to, interface_index);
+  if (!known.ok()) return {};
+  const uint16_t port = closed_port();
+  uint32_t size = known.value() + headers_of(way);
+  ProbeAnswer answer;
+  for (int hops = 0; hops < 8; ++hops) {
+    answer = probe(way, port, size, kPatience);
+    if (answer.kind != Kind::TooLarge || answer.mtu >= size || answer.mtu == 0) break;
+    size = answer.mtu;
+  }
+  if (answer.kind == Kind::Refused) return {size, 0};
+  using wire::Mtu;
+  for (const Mtu mtu : {Mtu::k4096, Mtu::k2048, Mtu::k1024, Mtu::k512, Mtu::k256}) {
+    const uint32_t smaller = runtime::interface_mtu_for(mtu);
+    if (smaller >= size) continue;
+    if (probe(way, port, smaller, kPatience).kind == Kind::Refused) return {smaller, size};
+  }
+  return {};
+}
+
+}  // namespace verbena::tool
