@@ -1,3 +1,4 @@
+// AckScheduler: what is due, where it leaves in a batch, and which packet the receiver handles first.
 #include "core/ack_scheduler.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// PeerExtensions: learning what the peer can do, and the flags of both ends.
 #include "core/ext/peer_extensions.h"
 
 #include <gtest/gtest.h>
