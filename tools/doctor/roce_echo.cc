@@ -22,10 +22,11 @@ constexpr uint8_t kResponseTimeout = 17;  // 0.54 s
 // Holds what the agent tells until somebody waits for it.
 class Answers final : public runtime::ConnectionManager::Sink {
  public:
-  void on_event(const cm::Event& event) override {
+  bool on_event(const cm::Event& event) noexcept override {
     const std::lock_guard lock(mutex_);
     last_ = {event.id, event.kind == cm::EventKind::SidrResponse};
     arrived_.notify_one();
+    return true;
   }
   void on_removed() override {}
 
