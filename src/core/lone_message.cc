@@ -97,8 +97,8 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   qp_.count(CounterId::packets_sent);
   sink.push(tx);
 
-  const uint32_t cost = wqe.length + PeerWindow::kPacketOverhead;
-  qp_.window->sent(cost);
+  const uint32_t cost = wqe.length + PeerPath::kPacketOverhead;
+  qp_.peer->on_sent(cost);
   in_flight_cost_ += cost;
   since_ack_request_ = 0;
   next_ = next_ + 1;
@@ -119,7 +119,7 @@ bool Requester::send_lone(wire::PacketSink& sink, Instant now,
   arrivals.messages = true;
   arrivals.receives = message.takes_receive();
   state_.counters.add(CounterId::packets_received);
-  if (qp->state() != QpState::Rts || !qp->window()->waiting.empty() || !state_.overrun.empty())
+  if (qp->state() != QpState::Rts || !qp->peer()->waiting.empty() || !state_.overrun.empty())
       [[unlikely]] {
     after_change(*qp, now);
   } else {  // it has an acknowledgement to send
@@ -211,7 +211,7 @@ bool Requester::awaits_lone(wire::Psn psn) const {
 }
 
 void Requester::finish_lone(Instant now) {
-  qp_.window->stuck_until = Instant{};
+  qp_.peer->unresponsive_until = Instant{};
   advance_unacked(1, now);
 }
 

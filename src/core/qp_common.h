@@ -15,7 +15,7 @@
 #include "core/events.h"
 #include "core/memory_registry.h"
 #include "core/path_holds.h"
-#include "core/peer_window.h"
+#include "core/peer_path.h"
 #include "core/qp_attributes.h"
 #include "core/reorder_buffer.h"
 #include "core/selective_marks.h"
@@ -77,7 +77,7 @@ struct QpCommon {
   bool signal_all;
   QpState state = QpState::Reset;
   QpAttributes attr;
-  PeerWindow* window = nullptr;
+  PeerPath* peer = nullptr;
   bool urgent = false;  // the sending side has a packet that must not wait for the window
   // An acknowledgement for the next request to take; it leaves none here.
   std::optional<wire::Psn> to_carry{};
