@@ -16,7 +16,7 @@ class NoSends final : public SendSide {
   Readiness readiness(Instant) override { return Readiness::No; }
   void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }
   void start() override {}
-  void change_window(PeerWindow* window) override { qp_.window = window; }
+  void change_peer(PeerPath* peer) override { qp_.peer = peer; }
   void reset() override {}
   void flush(WcStatus) override {}
   bool drained() const override { return true; }

@@ -21,7 +21,7 @@ uint32_t packets_per_round(const QueuePair& qp) {
 
 // What that takes of a window.
 uint32_t cost_of_round(const QueuePair& qp) {
-  return packets_per_round(qp) * (qp.cut_bytes() + PeerWindow::kPacketOverhead);
+  return packets_per_round(qp) * (qp.cut_bytes() + PeerPath::kPacketOverhead);
 }
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
@@ -82,7 +82,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   drop_from_lists(*qp);
   for (const wire::Gid& group : groups_of(*qp)) leave(*qp, group);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
-  release_window(*qp, now);
+  release_peer(*qp, now);
   state_.memory.unbind_windows_of(qp->qpn());
   qps_.erase(qp->qpn().index());
 }
@@ -109,64 +109,64 @@ void Engine::drop_from_lists(QueuePair& qp) {
     drop_past_turns();
     ready_.erase(std::find(ready_.begin(), ready_.end(), &qp));
   }
-  if (qp.in_waiting_list && qp.window() != nullptr) qp.window()->waiting.remove(&qp);
+  if (qp.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
   qp.in_ready_list = qp.in_waiting_list = false;
   end_promise(qp);
 }
 
-PeerWindow* Engine::acquire_window(const QpAttributes& attr) {
+PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
   const std::pair key{attr.address.destination, attr.dest_qpn.slot()};
-  auto found = windows_.find(key);
-  if (found == windows_.end()) {
-    auto window = std::make_unique<PeerWindow>();
-    window->destination = key.first;
-    window->slot = key.second;
-    window->waiting.reserve(1);
-    found = windows_.emplace(key, std::move(window)).first;
+  auto found = peers_.find(key);
+  if (found == peers_.end()) {
+    auto peer = std::make_unique<PeerPath>();
+    peer->destination = key.first;
+    peer->slot = key.second;
+    peer->waiting.reserve(1);
+    found = peers_.emplace(key, std::move(peer)).first;
   }
-  PeerWindow& window = *found->second;
-  window.waiting.reserve(window.users + 1);
-  if (attr.path_packet_bytes != 0) window.widen();
-  ++window.users;
-  return &window;
+  PeerPath& peer = *found->second;
+  peer.waiting.reserve(peer.users + 1);
+  if (attr.path_packet_bytes != 0) peer.use_shared_memory();
+  ++peer.users;
+  return &peer;
 }
 
-void Engine::release_window(PeerWindow& window, Instant now) {
-  if (--window.users == 0) {
-    windows_.erase({window.destination, window.slot});
+void Engine::release_peer(PeerPath& peer, Instant now) {
+  if (--peer.users == 0) {
+    peers_.erase({peer.destination, peer.slot});
   } else {
-    wake_waiting(window, now);  // what it had under way no longer fills the window
+    wake_waiting(peer, now);  // what it had under way no longer fills the window
   }
 }
 
-void Engine::release_window(QueuePair& qp, Instant now) {
-  PeerWindow* window = qp.window();
-  if (window == nullptr) return;
-  qp.set_window(nullptr);
-  release_window(*window, now);
+void Engine::release_peer(QueuePair& qp, Instant now) {
+  PeerPath* peer = qp.peer();
+  if (peer == nullptr) return;
+  qp.set_peer(nullptr);
+  release_peer(*peer, now);
 }
 
 void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
   state_.now = now;
   const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
-  PeerWindow* window = nullptr;
+  PeerPath* peer = nullptr;
   if (!to_reset && (mask & qp_attr::kAddressVector) != 0) {
     // Before anything changes: there may be no memory for it.
     QpAttributes connected = attr;
     if ((mask & qp_attr::kDestQpn) == 0) connected.dest_qpn = qp.attributes().dest_qpn;
-    window = acquire_window(connected);
+    peer = acquire_peer(connected);
   }
   try {
     qp.modify(attr, mask);
   } catch (const std::bad_alloc&) {
-    if (window != nullptr) release_window(*window, now);
+    if (peer != nullptr) release_peer(*peer, now);
     throw;
   }
-  if (to_reset || window != nullptr) {
+  if (to_reset || peer != nullptr) {
     drop_from_lists(qp);
-    release_window(qp, now);
+    release_peer(qp, now);
   }
-  if (window != nullptr) qp.set_window(window);
+  if (peer != nullptr) qp.set_peer(peer);
   after_change(qp, now);
 }
 
@@ -349,24 +349,23 @@ void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instan
 // A queue pair was touched: it may have something to send, or a window that others wait for may be
 // open.
 void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
-  PeerWindow* window = qp.window();
+  PeerPath* peer = qp.peer();
   const SendSide::Readiness readiness = qp.requests(now);
   const bool requests = readiness == SendSide::Readiness::Ready;
   // Requests go behind those that already wait for the window, even if it has room at the moment:
   // otherwise one that is always busy would take each bit of room before the others get to it.
   // What is never acknowledged takes none of it.
-  const bool others_wait =
-      window != nullptr && !window->waiting.empty() && !is_unreliable(qp.type());
+  const bool others_wait = peer != nullptr && !peer->waiting.empty() && !is_unreliable(qp.type());
   if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
   if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
     qp.in_waiting_list = true;
     if (woken_in_vain) {
-      window->waiting.push_front(&qp);
+      peer->waiting.push_front(&qp);
     } else {
-      window->waiting.push_back(&qp);
+      peer->waiting.push_back(&qp);
     }
   }
-  if (window != nullptr && !window->waiting.empty()) wake_waiting(*window, now);
+  if (peer != nullptr && !peer->waiting.empty()) wake_waiting(*peer, now);
   schedule(qp);
   if (!state_.overrun.empty()) [[unlikely]]
     fail_overrun(now);
@@ -391,19 +390,19 @@ void Engine::fail_overrun(Instant now) {
 
 // As many as the window has room for, in the order they asked. Each of them comes back here when it
 // has sent, so those behind it get their turn. The room of those who have not sent yet is theirs.
-void Engine::wake_waiting(PeerWindow& window, Instant now) {
-  while (window.room() > window.promised && !window.waiting.empty()) {
-    QueuePair* qp = window.waiting.front();
+void Engine::wake_waiting(PeerPath& peer, Instant now) {
+  while (peer.room() > peer.reserved_bytes && !peer.waiting.empty()) {
+    QueuePair* qp = peer.waiting.front();
     const SendSide::Readiness readiness = qp->requests(now);
     if (readiness == SendSide::Readiness::WaitsForWindow) break;  // for more room than there is
-    window.waiting.pop_front();
+    peer.waiting.pop_front();
     qp->in_waiting_list = false;
     if (readiness == SendSide::Readiness::No) {  // its pacer closed meanwhile: it comes back by its
       schedule(*qp);                             // deadline
       continue;
     }
     qp->promised = cost_of_round(*qp);
-    window.promised += qp->promised;
+    peer.reserved_bytes += qp->promised;
     make_ready(*qp);
   }
 }
@@ -411,7 +410,7 @@ void Engine::wake_waiting(PeerWindow& window, Instant now) {
 // Whether there was one.
 bool Engine::end_promise(QueuePair& qp) {
   const uint32_t promised = std::exchange(qp.promised, 0);
-  if (promised != 0) qp.window()->promised -= promised;
+  if (promised != 0) qp.peer()->reserved_bytes -= promised;
   return promised != 0;
 }
 
@@ -443,10 +442,10 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     QueuePair* qp = ready_[ready_head_++];
     qp->in_ready_list = false;
     const bool promised = end_promise(*qp);
-    const uint32_t in_flight = promised ? qp->window()->in_flight() : 0;
+    const uint32_t in_flight = promised ? qp->peer()->in_flight() : 0;
     const bool had_memory = try_allocating([&] { transmit(*qp, sink, now); });
     // Others took the room: it has waited long enough.
-    const bool in_vain = promised && qp->window()->in_flight() == in_flight &&
+    const bool in_vain = promised && qp->peer()->in_flight() == in_flight &&
                          qp->requests(now) == SendSide::Readiness::WaitsForWindow;
     after_change(*qp, now, in_vain);
     if (!had_memory) [[unlikely]] {  // the owner comes again, later

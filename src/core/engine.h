@@ -94,9 +94,7 @@ class Engine {
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
   // Nothing is under way to the peer of `qp`: what was just posted had better leave now.
-  bool peer_idle(const QueuePair& qp) const {
-    return qp.window() == nullptr || qp.window()->idle();
-  }
+  bool peer_idle(const QueuePair& qp) const { return qp.peer() == nullptr || qp.peer()->is_idle(); }
 
   // Memory and queue pairs that are made from now on are shown there.
   void expose_through(wire::Exposure* exposure) {
@@ -123,7 +121,7 @@ class Engine {
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
-  void wake_waiting(PeerWindow& window, Instant now);
+  void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool end_promise(QueuePair& qp);
@@ -138,9 +136,9 @@ class Engine {
   }
   [[gnu::noinline]] void bring_forward(QueuePair& qp, Instant at);
   void sweep_deadlines();
-  PeerWindow* acquire_window(const QpAttributes& attr);
-  void release_window(QueuePair& qp, Instant now);
-  void release_window(PeerWindow& window, Instant now);
+  PeerPath* acquire_peer(const QpAttributes& attr);
+  void release_peer(QueuePair& qp, Instant now);
+  void release_peer(PeerPath& peer, Instant now);
   void reserve_lists(size_t qps);
   // Deadlines that so many queue pairs leave in the heap, stale ones included.
   static constexpr size_t most_deadlines(size_t qps) { return 4 * qps + 64; }
@@ -158,7 +156,7 @@ class Engine {
   std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale
-  std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerWindow>> windows_;
+  std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerPath>> peers_;
   std::map<wire::Gid, std::vector<QueuePair*>> groups_;  // none is empty
 };
 

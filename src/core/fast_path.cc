@@ -93,7 +93,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
                                                const wire::RxMeta& meta, Instant now) {
   if (qp.type() != QpType::Rc || !config_.fast_path || !qp.try_fast_receive(packet, meta, now))
     return false;
-  if (qp.state() != QpState::Rts || !qp.window()->waiting.empty() || !state_.overrun.empty())
+  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || !state_.overrun.empty())
       [[unlikely]] {
     after_change(qp, now);
   } else {  // an ACK is due
@@ -150,7 +150,7 @@ bool Requester::awaits_fast_ack(wire::Psn psn) const {
 }
 
 void Requester::commit_fast_ack(Instant now) {
-  qp_.window->stuck_until = Instant{};
+  qp_.peer->unresponsive_until = Instant{};
   advance_unacked(1, now);
 }
 

@@ -17,7 +17,7 @@
 #include "core/memory_registry.h"
 #include "core/path_holds.h"
 #include "core/peer_extensions.h"
-#include "core/peer_window.h"
+#include "core/peer_path.h"
 #include "core/qp_attributes.h"
 #include "core/reorder_buffer.h"
 #include "core/shared_receive_queue.h"
@@ -78,7 +78,7 @@ struct QpCommon {
   bool signal_all;
   QpState state = QpState::Reset;
   QpAttributes attr;
-  PeerWindow* window = nullptr;
+  PeerPath* peer = nullptr;
   bool urgent = false;  // the sending side has a packet that must not wait for the window
   AckScheduler acks{};
   PeerExtensions extensions{engine.extensions};

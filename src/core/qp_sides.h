@@ -48,7 +48,7 @@ class SendSide {
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   virtual void start() = 0;
   // What is under way counts against the new window from now on (null: against none).
-  virtual void change_window(PeerWindow* window) = 0;
+  virtual void change_peer(PeerPath* peer) = 0;
   // Back to RESET: forgets everything without completions.
   virtual void reset() = 0;
   // Completes whatever is queued, in order. `first` is how the request at the head failed.

@@ -311,7 +311,7 @@ void QueuePair::go_on(Instant now) {
 
 void QueuePair::narrow_path() {
   common_.attr.path_packet_bytes = 0;
-  common_.window->narrow();
+  common_.peer->use_wire();
   requester_->on_narrow_path();
   settle();
 }

@@ -43,8 +43,8 @@ class QueuePair {
   const QpAttributes& attributes() const { return common_.attr; }
   // As they stand now: PSNs move while the queue pair works.
   QpAttributes query() const;
-  PeerWindow* window() const { return common_.window; }
-  void set_window(PeerWindow* window) { requester_->change_window(window); }
+  PeerPath* peer() const { return common_.peer; }
+  void set_peer(PeerPath* peer) { requester_->change_peer(peer); }
   const QpConfig& config() const { return config_; }
   QpType type() const { return config_.type; }
 
@@ -83,7 +83,7 @@ class QueuePair {
   }
   SendSide::Readiness requests(Instant now);
   // Nobody and nothing is in the way of a request to the peer.
-  bool unhindered() const { return open() && common_.window->idle(); }
+  bool unhindered() const { return open() && common_.peer->is_idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   Instant deadline() const {
     return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
@@ -121,8 +121,8 @@ class QueuePair {
   }
   // Requests may leave, as far as the engine and the program are concerned.
   bool open() const {
-    return common_.state == QpState::Rts && common_.window != nullptr && common_.window->open() &&
-           common_.window->waiting.empty() && held_until_ == kNever && !pacer_.limited();
+    return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
+           common_.peer->waiting.empty() && held_until_ == kNever && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, uint32_t budget);

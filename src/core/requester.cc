@@ -67,14 +67,14 @@ void Requester::start() {
   rnr_retries_left_ = qp_.attr.rnr_retry;
 }
 
-void Requester::change_window(PeerWindow* window) {
-  if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
-  if (window != nullptr) window->sent(in_flight_cost_);
-  qp_.window = window;
+void Requester::change_peer(PeerPath* peer) {
+  if (qp_.peer != nullptr) qp_.peer->release(in_flight_cost_);
+  if (peer != nullptr) peer->on_sent(in_flight_cost_);
+  qp_.peer = peer;
 }
 
 void Requester::reset() {
-  if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
+  if (qp_.peer != nullptr) qp_.peer->release(in_flight_cost_);
   in_flight_cost_ = 0;
   queue_.clear();
   cursor_ = queue_.head();
@@ -115,7 +115,7 @@ uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) 
   if (!is_atomic(wqe.op) && count != 0) {
     bytes = (count - 1) * wqe.cut_bytes + packet_bytes(wqe, first + count - 1);
   }
-  return bytes + count * PeerWindow::kPacketOverhead;
+  return bytes + count * PeerPath::kPacketOverhead;
 }
 
 Requester::Blocked Requester::blocked_reason(Instant now) {
@@ -146,24 +146,24 @@ Requester::Blocked Requester::new_request_blocked(Instant now) {
   if (is_read_or_atomic(wqe.op) && reads_.size() >= qp_.attr.max_read_atomic) {
     return Blocked::ReadLimit;
   }
-  const bool without_peer = qp_.window->stuck(now) && may_go_direct(wqe);
+  const bool without_peer = qp_.peer->is_unresponsive(now) && may_go_direct(wqe);
   return room_for(wqe) || without_peer ? Blocked::No : Blocked::Window;
 }
 
 // A READ is one small packet, but its answer comes all at once: it must not bring more under way
 // than a receive buffer of the usual size takes.
 bool Requester::room_for(const SendWqe& wqe) const {
-  const PeerWindow& window = *qp_.window;
-  if (!window.open() || wqe.op != SendOp::Read || window.in_memory()) return window.open();
+  const PeerPath& peer = *qp_.peer;
+  if (!peer.has_room() || wqe.op != SendOp::Read || peer.is_in_memory()) return peer.has_room();
   const uint32_t cut = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
   const uint32_t packets = wqe.numbered ? piece_at({cursor_, cursor_packet_}).packets
                                         : std::min(packets_of(wqe), piece_packets(cut));
-  const uint32_t cost = std::min(packets * cut, wqe.length) + packets * PeerWindow::kPacketOverhead;
-  return window.in_flight() + cost <= PeerWindow::kMax;
+  const uint32_t cost = std::min(packets * cut, wqe.length) + packets * PeerPath::kPacketOverhead;
+  return peer.in_flight() + cost <= PeerPath::kMaxResponseBytes;
 }
 
 uint32_t Requester::piece_packets(uint32_t cut_bytes) const {
-  return std::max(std::min(qp_.window->limit() / 2, kMaxReadPieceBytes) / cut_bytes, 1u);
+  return std::max(std::min(qp_.peer->window() / 2, kMaxReadPieceBytes) / cut_bytes, 1u);
 }
 
 void Requester::number(SendWqe& wqe) {
@@ -199,7 +199,7 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
         continue;
       }
       // What was denied takes no room: it fails.
-      if (!qp_.window->open() && denied_ != cursor_) break;
+      if (!qp_.peer->has_room() && denied_ != cursor_) break;
       const auto most = static_cast<uint32_t>(std::min<size_t>(budget - sent, sink.room()));
       if (const uint32_t batch = batch_packets(most); batch != 0) {
         send_batch(batch, sink, now);
@@ -208,7 +208,7 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
       }
       if (!wqe.numbered) number(wqe);
       // Others may have the window before the next turn: what is under way must not wait for that.
-      const bool last_of_turn = qp_.window->users > 1 && (sent + 1 == budget || sink.room() == 1);
+      const bool last_of_turn = qp_.peer->users > 1 && (sent + 1 == budget || sink.room() == 1);
       if (!send_new(sink, now, last_of_turn)) break;
     }
     ++sent;
@@ -250,7 +250,7 @@ bool Requester::send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack) 
 
 void Requester::note_sent(const Piece& piece) {
   const uint32_t cost = cost_of(queue_.at(piece.at.index), piece.at.packet, piece.packets);
-  qp_.window->sent(cost);
+  qp_.peer->on_sent(cost);
   in_flight_cost_ += cost;
 }
 
@@ -369,7 +369,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
   p.bth.ack_request = last || ask_for_ack || crawls ||
                       since_ack_request_ >= kPacketsPerAckRequest ||
-                      qp_.window->room() <= cost_of(wqe, at.packet, 1);
+                      qp_.peer->room() <= cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
   piggyback_ack(at.index, p);
   push_packet(qp_, sink, p, payload.view(), bytes);

@@ -48,7 +48,7 @@ class Requester final : public SendSide {
   Instant deadline() const override;
   void reserve_reads(uint32_t count) override;
   void start() override;
-  void change_window(PeerWindow* window) override;
+  void change_peer(PeerPath* peer) override;
   void reset() override;
   void flush(WcStatus first) override;
   bool drained() const override {
@@ -149,12 +149,12 @@ class Requester final : public SendSide {
   void on_sequence_nak(const wire::Packet& packet, Instant now);
   void on_selective_nak(const wire::Packet& packet, Instant now);
   void find_lost_answers(Instant now);
-  void on_timeout();
+  void on_timeout(Instant now);
   void send_all_again_from(wire::Psn from);
   bool overtaken(wire::Psn psn, Instant now);
-  bool lose(wire::Psn psn);
+  bool lose(wire::Psn psn, Instant now);
   bool use_up_retry();
-  void slow_down(wire::Psn psn);
+  void report_loss(wire::Psn psn, Instant now);
   // Sending them again:
   Blocked lost_blocked();
   bool board_full() const;

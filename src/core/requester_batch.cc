@@ -36,13 +36,13 @@ uint32_t Requester::batch_limit() const {
 
 // How many packets from the cursor on may leave sorted; 0 if there is nothing to sort.
 uint32_t Requester::batch_packets(uint32_t most) {
-  if (!qp_.extensions.peer_buffers_requests() || board_ || qp_.window->in_memory() ||
+  if (!qp_.extensions.peer_buffers_requests() || board_ || qp_.peer->is_in_memory() ||
       qp_.attr.rate_limit != 0 || qp_.state != QpState::Rts) {
     return 0;
   }
   uint32_t packets = 0;
   uint32_t messages = 0;
-  uint32_t room = std::min(qp_.window->room(), batch_limit());
+  uint32_t room = std::min(qp_.peer->room(), batch_limit());
   uint32_t begun = cursor_packet_;
   for (uint64_t i = cursor_; i != queue_.tail() && packets < most && room > 0; ++i, begun = 0) {
     const SendWqe& wqe = queue_.at(i);
@@ -53,13 +53,13 @@ uint32_t Requester::batch_packets(uint32_t most) {
         !gather_message(qp_, queue_, i, 0, wqe.length, all)) {
       break;
     }
-    const uint32_t full = qp_.cut_bytes() + PeerWindow::kPacketOverhead;
+    const uint32_t full = qp_.cut_bytes() + PeerPath::kPacketOverhead;
     const uint32_t taken = std::min({left, most - packets, (room - 1) / full + 1});
     packets += taken;
     ++messages;
     if (taken < left) break;
     const uint32_t bytes = wqe.length - begun * qp_.cut_bytes();
-    room -= std::min(room, bytes + taken * PeerWindow::kPacketOverhead);
+    room -= std::min(room, bytes + taken * PeerPath::kPacketOverhead);
   }
   // Without memory for the books they leave one after the other.
   const bool possible =

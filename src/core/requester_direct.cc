@@ -36,11 +36,11 @@ bool Requester::may_go_direct(const SendWqe& wqe) const {
 bool Requester::may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink,
                                Instant now) const {
   return may_go_direct(wqe) &&
-         (direct_bytes_ != 0 || qp_.window->stuck(now) || sink.peer_sleeps(qp_.attr.path));
+         (direct_bytes_ != 0 || qp_.peer->is_unresponsive(now) || sink.peer_sleeps(qp_.attr.path));
 }
 
 bool Requester::had_better_go_direct(const wire::PacketSink& sink, Instant now) {
-  if (direct_bytes_ != 0 || qp_.window->stuck(now)) return true;
+  if (direct_bytes_ != 0 || qp_.peer->is_unresponsive(now)) return true;
   if (queue_.size() != 1 || !sink.peer_sleeps(qp_.attr.path)) return false;
   const uint64_t taken = qp_.send_cq->taken();
   if (taken != direct_seen_taken_ || now - direct_at_ > kPause) direct_in_a_row_ = 0;
@@ -92,7 +92,7 @@ bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink) {
 }
 
 void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
-  if (probe_due_ && qp_.window->in_memory() && !board_ && unacked_ != next_) take_back(sink, now);
+  if (probe_due_ && qp_.peer->is_in_memory() && !board_ && unacked_ != next_) take_back(sink, now);
   while (sink.room() > 0 && !qp_.failure && blocked_reason(now) == Blocked::No) {
     if (cursor_ == queue_.tail()) return;
     const SendWqe& wqe = queue_.at(cursor_);
@@ -114,7 +114,7 @@ Instant Requester::stuck_time(Instant now) const {
 // not put off for ever.
 void Requester::take_back(wire::PacketSink& sink, Instant now) {
   qp_.urgent = probe_due_ = false;
-  qp_.window->stuck_until = now + kStuckFor;
+  qp_.peer->unresponsive_until = now + kStuckFor;
   const SendWqe& head = queue_.front();
   const bool one_sided = head.op == SendOp::Write || head.op == SendOp::Read;
   if (!one_sided || head.first_psn != unacked_ || qp_.type != QpType::Rc) return;
@@ -130,7 +130,7 @@ void Requester::take_back(wire::PacketSink& sink, Instant now) {
     queue_.at(i).numbered = false;
     qp_.count(CounterId::requests_taken_back);
   }
-  qp_.window->release(in_flight_cost_);
+  qp_.peer->release(in_flight_cost_);
   in_flight_cost_ = 0;
   reads_.clear();
   timed_.reset();

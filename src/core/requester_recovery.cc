@@ -79,7 +79,7 @@ void Requester::find_lost_answers(Instant now) {
       const Scoreboard::Entry& e = board_->at(psn);
       if (e.fate != Fate::UnderWay) continue;
       const bool lost = e.asked_again ? overtaken(psn, now) : is_before(psn, board_->answered_to);
-      if (lost) found |= lose(psn);
+      if (lost) found |= lose(psn, now);
     }
   });
   if (!found) return;
@@ -91,7 +91,7 @@ void Requester::on_sequence_nak(const wire::Packet& p, Instant now) {
   begin_recovery();
   if (is_before(p.bth.psn, board_->executed)) return;  // it was overtaken by better news
   if (qp_.extensions.peer_buffers_requests() && !p.payload.empty()) return on_selective_nak(p, now);
-  if (lose(p.bth.psn)) send_all_again_from(p.bth.psn);
+  if (lose(p.bth.psn, now)) send_all_again_from(p.bth.psn);
 }
 
 // The packet's payload is a SACK list.
@@ -113,7 +113,7 @@ void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
   for_each_piece(board_->executed, next_, [&](const SendWqe&, const Piece& piece) {
     if (listed(piece.first) || !overtaken(piece.first, now)) return;
     for (wire::Psn psn = piece.first; psn != piece.end() && !qp_.failure; psn = psn + 1) {
-      if (board_->at(psn).fate == Fate::UnderWay) news |= lose(psn);
+      if (board_->at(psn).fate == Fate::UnderWay) news |= lose(psn, now);
     }
   });
   if (!news) return;
@@ -123,7 +123,7 @@ void Requester::on_selective_nak(const wire::Packet& p, Instant now) {
 
 void Requester::on_deadline(Instant now) {
   if (rnr_until_ != kNever && now >= rnr_until_) rnr_until_ = kNever;
-  if (now >= ack_deadline_) return on_timeout();
+  if (now >= ack_deadline_) return on_timeout(now);
   if (now < probe_deadline_) return;
   ++probes_;
   timed_.reset();  // this silence is no round trip
@@ -131,7 +131,7 @@ void Requester::on_deadline(Instant now) {
   probe_deadline_ = probe_time(now);
 }
 
-void Requester::on_timeout() {
+void Requester::on_timeout(Instant now) {
   // What needs memory comes first: without any, the timeout is still due.
   if (!queue_.empty() && unacked_ != next_) begin_recovery();
   stop_ack_timer();
@@ -144,8 +144,8 @@ void Requester::on_timeout() {
   constexpr uint32_t kMost = 15;  // nothing is left to sort long before
   if (!batches_.empty()) batch_timeouts_ = std::min(batch_timeouts_ + 1, kMost);
   if (!use_up_retry() || unacked_ == next_) return;
-  qp_.window->lost();
-  board_->slowed_down_at = board_->sends();
+  qp_.peer->on_timed_out(now);
+  board_->episode_end = board_->sends();
   for_each_piece(unacked_, board_->executed, [&](const SendWqe& wqe, const Piece& piece) {
     if (!is_read_or_atomic(wqe.op)) return;
     for (wire::Psn psn = piece.first; psn != piece.end(); psn = psn + 1) {
@@ -195,35 +195,33 @@ void Requester::send_all_again_from(wire::Psn from) {
 // the queue on the way may have grown since round trips were measured.
 bool Requester::overtaken(wire::Psn psn, Instant now) {
   const uint32_t doublings = psn == unacked_ ? std::clamp(tries_, 1u, 10u) - 1 : 0;
-  return board_->overtaken(psn, now, qp_.window->round_trip.usual() * (int64_t{1} << doublings));
+  return board_->overtaken(psn, now, qp_.peer->round_trip.usual() * (int64_t{1} << doublings));
 }
 
 // False if there is no retry left for it: the queue pair has failed.
-bool Requester::lose(wire::Psn psn) {
+bool Requester::lose(wire::Psn psn, Instant now) {
   if (psn == unacked_) {
     if (!use_up_retry()) return false;
     qp_.urgent = true;
   }
-  slow_down(psn);
-  qp_.window->round_trip.lost();
+  report_loss(psn, now);
   set_fate(psn, Fate::Lost);
   return true;
 }
 
-// The window shrinks by twice what was lost; by a quarter for all that was under way together at
-// most, and at once if the peer throws away what follows a loss.
-void Requester::slow_down(wire::Psn psn) {
-  if (Scoreboard::was_later(board_->at(psn).sent, board_->slowed_down_at)) {
-    board_->slowed_down_at = board_->sends();
-    board_->slow_down_left = qp_.window->most_at_once();
+// A packet that left after the last loss was found begins an episode of its own.
+void Requester::report_loss(wire::Psn psn, Instant now) {
+  Scoreboard& board = *board_;
+  if (Scoreboard::was_later(board.at(psn).sent, board.episode_end)) {
+    board.episode_end = board.sends();
+    board.episode = {.window = qp_.peer->window()};
   }
   const Place at = place_of(psn);
   const uint32_t cost = cost_of(queue_.at(at.index), at.packet, 1);
-  const uint32_t step = qp_.extensions.peer_buffers_requests()
-                            ? std::min(2 * cost, board_->slow_down_left)
-                            : board_->slow_down_left;
-  board_->slow_down_left -= step;
-  qp_.window->shrink(step);
+  const bool discarded = !qp_.extensions.peer_buffers_requests();
+  qp_.peer->on_lost({.bytes = cost, .discarded = discarded, .now = now, .episode = board.episode});
+  board.episode.bytes_lost += cost;
+  board.episode.discarded |= discarded;
 }
 
 bool Requester::use_up_retry() {
@@ -242,7 +240,7 @@ bool Requester::use_up_retry() {
 Requester::Blocked Requester::lost_blocked() {
   const uint64_t index = place_of(board_->first_lost(unacked_)).index;
   if (denied_ == index) return index == queue_.head() ? Blocked::No : Blocked::Order;
-  return qp_.window->open() ? Blocked::No : Blocked::Window;
+  return qp_.peer->has_room() ? Blocked::No : Blocked::Window;
 }
 
 bool Requester::board_full() const {
@@ -305,7 +303,7 @@ uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
   qp_.urgent = false;
   const bool waits = rnr_until_ != kNever && now < rnr_until_;
   if (!started_ || waits || unacked_ == next_ || qp_.failure) return 0;
-  if (probe_due_ && qp_.window->in_memory() && !board_) {
+  if (probe_due_ && qp_.peer->is_in_memory() && !board_) {
     take_back(sink, now);
     return 0;
   }
@@ -413,15 +411,15 @@ void Requester::set_fate(wire::Psn psn, Fate fate) {
   const Place at = place_of(psn);
   const uint32_t cost = cost_of(queue_.at(at.index), at.packet, 1);
   if (fate == Fate::UnderWay) {
-    qp_.window->sent(cost);
+    qp_.peer->on_sent(cost);
     in_flight_cost_ += cost;
     return;
   }
   in_flight_cost_ -= cost;
   if (fate == Fate::Arrived) {
-    qp_.window->acknowledged(cost);
+    qp_.peer->on_acked(cost, qp_.engine.now);
   } else {
-    qp_.window->release(cost);
+    qp_.peer->release(cost);
   }
 }
 
@@ -472,7 +470,7 @@ Instant Requester::deadline() const {
 }
 
 void Requester::restart_ack_timer(Instant now) {
-  const bool in_memory = qp_.window->in_memory();
+  const bool in_memory = qp_.peer->is_in_memory();
   if (next_ == unacked_ || (qp_.attr.timeout == 0 && !in_memory)) return stop_ack_timer();
   // The standard lets a wait be up to four times as long as was asked for. Ours become so when
   // there is no answer: a peer in software may be alive and only not have got a processor for a
@@ -483,7 +481,7 @@ void Requester::restart_ack_timer(Instant now) {
 }
 
 void Requester::end_measurement(Instant now) {
-  qp_.window->round_trip.measured(now - timed_at_);
+  qp_.peer->on_round_trip(now - timed_at_, now);
   timed_.reset();
 }
 
@@ -491,15 +489,15 @@ void Requester::end_measurement(Instant now) {
 void Requester::end_probes(Instant now) {
   probes_ = 0;
   if (probed_at_ == kNever) return;
-  qp_.window->round_trip.heard_after_probe(now - probed_at_);
+  qp_.peer->round_trip.heard_after_probe(now - probed_at_);
   probed_at_ = kNever;
 }
 
 // Each probe in a row waits twice as long. One that would come with the timeout is none.
 Instant Requester::probe_time(Instant now) const {
-  if (qp_.window->in_memory()) return stuck_time(now);  // nothing gets lost there
-  const bool losses = board_ && board_->slowed_down_at != 0;
-  const auto late = qp_.window->round_trip.late_after(losses, ack_timeout(qp_.attr.timeout));
+  if (qp_.peer->is_in_memory()) return stuck_time(now);  // nothing gets lost there
+  const bool losses = board_ && board_->episode_end != 0;
+  const auto late = qp_.peer->round_trip.late_after(losses, ack_timeout(qp_.attr.timeout));
   if (!late || probes_ > 16) return kNever;
   const Instant at = now + *late * (int64_t{1} << probes_);
   return at < ack_deadline_ ? at : kNever;

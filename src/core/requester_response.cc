@@ -30,7 +30,7 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
     qp_.count(CounterId::stale_responses);
     return;
   }
-  qp_.window->stuck_until = Instant{};
+  qp_.peer->unresponsive_until = Instant{};
   qp_.extensions.on_response(p.bth);
   if (p.op.verb == wire::Verb::Ack) {
     on_acknowledge(p, now);
@@ -41,7 +41,7 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
 
 void Requester::on_piggybacked_ack(wire::Psn last, Instant now) {
   if (!awaits(last)) return qp_.count(CounterId::stale_responses);
-  qp_.window->stuck_until = Instant{};
+  qp_.peer->unresponsive_until = Instant{};
   take_acknowledgement(last + 1, now);
 }
 
@@ -187,7 +187,7 @@ void Requester::advance_unacked(uint32_t packets, Instant now) {
   } else {
     const auto first = static_cast<uint32_t>(unacked_.distance_from(wqe.first_psn));
     const uint32_t cost = cost_of(wqe, first, packets);
-    qp_.window->acknowledged(cost);
+    qp_.peer->on_acked(cost, now);
     in_flight_cost_ -= cost;
   }
   unacked_ = unacked_ + packets;
@@ -224,7 +224,7 @@ void Requester::fail_head(WcStatus status) {
 }
 
 void Requester::flush(WcStatus first) {
-  if (qp_.window != nullptr) qp_.window->release(in_flight_cost_);
+  if (qp_.peer != nullptr) qp_.peer->release(in_flight_cost_);
   in_flight_cost_ = 0;
   reads_.clear();
   batches_.clear();

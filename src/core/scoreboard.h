@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "core/congestion/congestion_control.h"
 #include "wire/psn.h"
 
 namespace verbena::core {
@@ -99,10 +100,9 @@ class Scoreboard {
   wire::Psn executed;     // the peer has executed all requests before this one
   wire::Psn answered_to;  // an answer or acknowledgement of this PSN or the one before it came
   wire::Psn resent_to;    // nothing from here on was sent twice
-  // Losses of what was sent up to here happened together; so much more may the window shrink for
-  // them.
-  uint32_t slowed_down_at = 0;
-  uint32_t slow_down_left = 0;
+  // Losses of packets that were sent up to here belong to one episode; 0: there was none.
+  uint32_t episode_end = 0;
+  LossEpisode episode;
 
  private:
   static uint32_t to_us(Instant now) { return static_cast<uint32_t>(now.ns / 1000); }

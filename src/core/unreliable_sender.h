@@ -23,7 +23,7 @@ class UnreliableSender : public SendSide {
   }
   Instant deadline() const override { return waits_ ? not_before_ : kNever; }
   void start() override;
-  void change_window(PeerWindow* window) override { qp_.window = window; }
+  void change_peer(PeerPath* peer) override { qp_.peer = peer; }
   void reset() override;
   void flush(WcStatus first) override;
   bool drained() const override { return next_packet_ == 0; }

@@ -1,4 +1,4 @@
-// WaitingList: queue pairs that wait for room in a PeerWindow, in the order they asked. Its memory
+// WaitingList: queue pairs that wait for room in a PeerPath, in the order they asked. Its memory
 // is reserved for all who may wait, so that waiting never allocates.
 #pragma once
 

@@ -262,7 +262,7 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   }
   qp->owner = first;
   if (first != nullptr) return {};
-  const bool has_path = qp->window() != nullptr;
+  const bool has_path = qp->peer() != nullptr;
   const wire::PathId path = qp->attributes().path;
   const wire::Qpn qpn = qp->qpn();
   const wire::Qpn peer = qp->attributes().dest_qpn;
@@ -431,7 +431,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   Guard guard(*this);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
-  const bool had_path = qp.window() != nullptr;
+  const bool had_path = qp.peer() != nullptr;
   const wire::PathId old_path = qp.attributes().path;
   const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
   if (sets_address) {

@@ -373,7 +373,7 @@ class BrokenRun {
     if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
       problem("a deadline is left");
     }
-    if (neighbour_a_->window() != nullptr && !neighbour_a_->window()->idle())
+    if (neighbour_a_->peer() != nullptr && !neighbour_a_->peer()->is_idle())
       problem("window in use");
     if (!requester_lives_) return;
     if (!sent_.closed()) problem("requests are left without a completion");

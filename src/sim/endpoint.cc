@@ -241,7 +241,7 @@ void Endpoint::check() {
   if (load_word(durable_.bytes) != durable_model_) problem("a counted WRITE is missing");
   if (load_word(durable_.times) != flushes_) problem("a FLUSH was not executed exactly once");
   for (const core::QueuePair* qp : {&qp_, &inbound_qp_}) {
-    if (!qp->window()->idle()) problem("window in use although all is done");
+    if (!qp->peer()->is_idle()) problem("window in use although all is done");
     if (qp->state() != core::QpState::Rts) problem("queue pair not in RTS");
   }
 }

@@ -156,7 +156,7 @@ TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
   }
 }
 
-// As much as PeerWindow lets out at once, in as many trains as can be: nothing of it is written
+// As much as PeerPath lets out at once, in as many trains as can be: nothing of it is written
 // over before the receiver looks.
 TEST_F(UdpPair, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
   uint32_t psn = 0;

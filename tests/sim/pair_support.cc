@@ -118,7 +118,7 @@ void Pair::settle(Duration limit) {
     EXPECT_TRUE(h->arena().intact());
   }
   for (core::QueuePair* qp : {&qa, &qb}) {
-    EXPECT_TRUE(qp->window() == nullptr || qp->window()->idle());
+    EXPECT_TRUE(qp->peer() == nullptr || qp->peer()->is_idle());
   }
 }
 

@@ -1,6 +1,7 @@
 // Receivers that are not ready, networks that go away, queue pairs that share.
 #include <gtest/gtest.h>
 
+#include "core/congestion/aimd.h"
 #include "core/requester.h"
 #include "tests/sim/pair_support.h"
 
@@ -107,7 +108,7 @@ TEST(Trouble, WritesIntoAShortQueueShrinkTheWindowUntilTheyFit) {
   p.settle();
   ASSERT_EQ(p.poll_a().size(), 4u);
   EXPECT_TRUE(equal(p.ra.bytes, p.rb.bytes));
-  EXPECT_LT(p.qa.window()->limit(), core::PeerWindow::kInitial);
+  EXPECT_LT(p.qa.peer()->window(), core::Aimd::kInitialWindow);
 }
 
 TEST(Trouble, ManyQueuePairsShareOneWindowFairly) {

@@ -39,7 +39,7 @@ constexpr size_t kSmallPacket = 512;
 constexpr int kFullSocketPatienceMs = 1;
 constexpr Duration kWarningPause = seconds(1);
 // Each train in lent memory begins at a page. Many of smaller packets would take more of it than
-// what PeerWindow lets out at once.
+// what PeerPath lets out at once.
 constexpr size_t kLeastLentPacket = 1024;
 // Peer processes with lent memory; to further ones everything is copied.
 constexpr size_t kMostLent = 16;

@@ -214,7 +214,7 @@ TEST_F(CarriedTest, WhatArrivesCompletesTheRequestAndThenTheReceive) {
   EXPECT_EQ(done[1].wr_id, 92u);
   EXPECT_EQ(done[1].byte_count, 6u);
   expect_at(1024, pattern(6, 9));
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(CarriedTest, AMessageBehindAGapIsKeptWithoutIt) {

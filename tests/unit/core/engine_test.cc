@@ -131,7 +131,7 @@ class SharedWindowTest : public EngineTest {
     qp_ = hog_;
     for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(post(SendOp::Write, i, kRegionBytes).ok());
     hog_sent_ = transmit().size();
-    EXPECT_FALSE(hog_->window()->open());
+    EXPECT_FALSE(hog_->peer()->has_room());
     qp_ = waiter_;
     EXPECT_TRUE(post(SendOp::Send, 77, 8).ok());
     EXPECT_TRUE(transmit().empty());
@@ -146,8 +146,8 @@ class SharedWindowTest : public EngineTest {
 };
 
 TEST_F(SharedWindowTest, BothCountAgainstOneWindow) {
-  EXPECT_EQ(hog_->window(), waiter_->window());
-  EXPECT_LE(hog_sent_ * (4096 + PeerWindow::kPacketOverhead), hog_->window()->limit() + 8192);
+  EXPECT_EQ(hog_->peer(), waiter_->peer());
+  EXPECT_LE(hog_sent_ * (4096 + PeerPath::kPacketOverhead), hog_->peer()->window() + 8192);
 }
 
 TEST_F(SharedWindowTest, TheLastPacketBeforeItClosesAsksForAnAck) {
@@ -168,41 +168,41 @@ TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
     qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000 + 1000 * i});
     ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
   }
-  const PeerWindow& window = *hog_->window();
-  const size_t waiting = window.waiting.size();
+  const PeerPath& peer = *hog_->peer();
+  const size_t waiting = peer.waiting.size();
   qp_ = hog_;
   receive_ack(107);
-  EXPECT_EQ(window.waiting.size(), waiting - 1);
+  EXPECT_EQ(peer.waiting.size(), waiting - 1);
   receive_ack(115);
-  EXPECT_EQ(window.waiting.size(), waiting - 1);
+  EXPECT_EQ(peer.waiting.size(), waiting - 1);
   receive_ack(123);
-  EXPECT_EQ(window.waiting.size(), waiting - 2);
+  EXPECT_EQ(peer.waiting.size(), waiting - 2);
   EXPECT_FALSE(transmit().empty());
-  EXPECT_FALSE(window.open());
-  EXPECT_EQ(window.promised, 0u);
+  EXPECT_FALSE(peer.has_room());
+  EXPECT_EQ(peer.reserved_bytes, 0u);
 }
 
 TEST_F(SharedWindowTest, WhatIsPromisedIsWhatATurnTakesOfTheWindow) {
   qp_ = hog_;
   receive_ack(107);
-  EXPECT_EQ(hog_->window()->promised, 16 * (4096 + PeerWindow::kPacketOverhead));
+  EXPECT_EQ(hog_->peer()->reserved_bytes, 16 * (4096 + PeerPath::kPacketOverhead));
 }
 
 // One that had to answer its peer, and got a request meanwhile, was ready before the one that had
 // waited for the room.
 TEST_F(SharedWindowTest, WhoIsWokenInVainIsNextAgain) {
   QueuePair& quick = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
-  PeerWindow& window = *hog_->window();
-  ASSERT_EQ(window.waiting.in_order(), (std::vector{hog_, waiter_}));
+  PeerPath& peer = *hog_->peer();
+  ASSERT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_}));
   qp_ = &quick;
   receive(request(wire::Opcode::RcWriteOnly, 500));
   ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
   qp_ = hog_;
   receive_ack(107);
-  ASSERT_EQ(window.waiting.in_order(), std::vector{waiter_});
+  ASSERT_EQ(peer.waiting.in_order(), std::vector{waiter_});
   EXPECT_GT(transmit().size(), 8u);
-  EXPECT_FALSE(window.open());
-  EXPECT_EQ(window.waiting.in_order(), (std::vector{hog_, waiter_, &quick}));
+  EXPECT_FALSE(peer.has_room());
+  EXPECT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_, &quick}));
 }
 
 TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
@@ -210,10 +210,10 @@ TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   qp_ = hog_;
   receive_ack(107);
-  ASSERT_GT(waiter_->window()->promised, 0u);
+  ASSERT_GT(waiter_->peer()->reserved_bytes, 0u);
   engine_.destroy_qp(hog_, now_);
   EXPECT_TRUE(waiter_goes());
-  EXPECT_EQ(waiter_->window()->promised, 0u);
+  EXPECT_EQ(waiter_->peer()->reserved_bytes, 0u);
 }
 
 // It takes no room in the window, and does not wait for any.
@@ -224,16 +224,16 @@ TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
   for (uint32_t i = 0; i < 6; ++i) {
     qps.push_back(&make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 1000 * (i + 1)}));
   }
-  PeerWindow& window = *qps[0]->window();
-  for (int i = 0; i < 100; ++i) window.acknowledged(PeerWindow::kMax);
-  ASSERT_EQ(window.limit(), PeerWindow::kMax);
+  PeerPath& peer = *qps[0]->peer();
+  for (int i = 0; i < 100; ++i) peer.on_acked(PeerPath::kMaxResponseBytes, Instant{});
+  ASSERT_EQ(peer.window(), PeerPath::kMaxResponseBytes);
   for (uint32_t i = 0; i < 6; ++i) {
     qp_ = qps[i];
     ASSERT_TRUE(post(SendOp::Read, i, 64 * 1024).ok());
   }
   EXPECT_EQ(transmit().size(), 4u);
-  EXPECT_LE(window.in_flight(), window.limit());
-  EXPECT_TRUE(window.open());
+  EXPECT_LE(peer.in_flight(), peer.window());
+  EXPECT_TRUE(peer.has_room());
   const auto answer = [&](QueuePair& qp, uint32_t psn, uint32_t first, uint32_t end) {
     qp_ = &qp;
     for (uint32_t i = first; i < end; ++i) {
@@ -247,7 +247,7 @@ TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
   EXPECT_TRUE(transmit().empty());
   answer(*qps[1], 2000, 0, 14);
   EXPECT_EQ(transmit().size(), 1u);
-  EXPECT_LE(window.in_flight(), window.limit());
+  EXPECT_LE(peer.in_flight(), peer.window());
   answer(*qps[1], 2000, 14, 16);
   answer(*qps[0], 1000, 2, 16);
   EXPECT_EQ(transmit().size(), 1u);
@@ -265,15 +265,15 @@ TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
   ASSERT_TRUE(engine_.post_send(denied, r, now_).ok());
   ASSERT_EQ(transmit().size(), 1u);
   qp_ = &hog;
-  while (hog.window()->open()) {  // and nothing of it is left to wait
-    const uint32_t packets = hog.window()->room() > 40 * 1024 ? 8 : 1;
+  while (hog.peer()->has_room()) {  // and nothing of it is left to wait
+    const uint32_t packets = hog.peer()->room() > 40 * 1024 ? 8 : 1;
     ASSERT_TRUE(post(SendOp::Write, 10, packets * 4096).ok());
     transmit();
   }
-  ASSERT_TRUE(hog.window()->waiting.empty());
+  ASSERT_TRUE(hog.peer()->waiting.empty());
   qp_ = &denied;
   receive_ack(9000);
-  ASSERT_FALSE(hog.window()->open());
+  ASSERT_FALSE(hog.peer()->has_room());
   EXPECT_TRUE(transmit().empty());
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
 }
@@ -353,14 +353,14 @@ TEST_F(SharedWindowTest, WaiterMayBeDestroyed) {
 
 // SQD permits another address: what is under way no longer counts against the old peer.
 TEST_F(SharedWindowTest, ANewAddressTakesItsShareAlong) {
-  PeerWindow* old = hog_->window();
+  PeerPath* old = hog_->peer();
   to_state(*hog_, QpState::Sqd);
   QpAttributes attr = hog_->attributes();
   attr.address.destination.bytes[15] = std::byte{99};
   engine_.modify_qp(*hog_, attr, qp_attr::kAddressVector, now_);
-  EXPECT_NE(hog_->window(), old);
-  EXPECT_TRUE(old->idle());
-  EXPECT_GT(hog_->window()->in_flight(), 0u);
+  EXPECT_NE(hog_->peer(), old);
+  EXPECT_TRUE(old->is_idle());
+  EXPECT_GT(hog_->peer()->in_flight(), 0u);
   EXPECT_TRUE(waiter_goes());
   engine_.destroy_qp(hog_, now_);
 }
@@ -489,7 +489,7 @@ TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
   Done expected;
   for (const uint64_t i : {1, 2, 3, 11, 12, 13}) expected.emplace_back(i, WcStatus::Flushed);
   EXPECT_EQ(completions(), expected);
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 

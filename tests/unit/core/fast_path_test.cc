@@ -125,8 +125,7 @@ class Side : public EngineTest {
     const size_t compared = a.state == QpState::Rts ? 8192 : 4096;
     return std::tuple(std::exchange(sent_, {}), more_, told_, completed, events(),
                       engine_.state().counters.values, a.rq_psn, a.sq_psn, a.state,
-                      qp_->window()->in_flight(), engine_.next_deadline(),
-                      engine_.anything_to_send(),
+                      qp_->peer()->in_flight(), engine_.next_deadline(), engine_.anything_to_send(),
                       Bytes(memory_.begin(), memory_.begin() + compared));
   }
 

@@ -208,7 +208,7 @@ TEST_F(CheckModifyTest, ResetForgetsEverything) {
   to_state(qp(), Reset);
   EXPECT_TRUE(completions().empty());
   EXPECT_EQ(engine_.next_deadline(), kNever);
-  EXPECT_EQ(qp().window(), nullptr);
+  EXPECT_EQ(qp().peer(), nullptr);
   EXPECT_EQ(qp().query().path_mtu, QpAttributes{}.path_mtu);
 }
 

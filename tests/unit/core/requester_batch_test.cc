@@ -76,7 +76,7 @@ TEST_F(RequesterBatchTest, PacketsOfOneSizeLeaveTogetherAndSayWhatIsBeforeItsTur
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
   acknowledge(109);
   EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(RequesterBatchTest, MessagesOfFullPacketsHaveTwoSizes) {
@@ -127,7 +127,7 @@ TEST_F(RequesterBatchTest, WhatLeftLaterIsNotLost) {
   EXPECT_EQ(psns(transmit()), Psns{102});
   acknowledge(109);
   EXPECT_EQ(completions().size(), 3u);
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(RequesterBatchTest, TheOrderIsKnownAlsoOfABatchThatIsHalfDone) {

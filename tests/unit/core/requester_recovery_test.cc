@@ -306,7 +306,7 @@ TEST_F(RequesterRecoveryTest, LateAcknowledgementOfWhatIsAboutToBeSentAgain) {
   EXPECT_EQ(again[0].opcode(), Opcode::RcWriteLast);
   receive_ack(108);
   EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(RequesterRecoveryTest, ResponsesNobodyAskedForAreCounted) {

@@ -138,7 +138,7 @@ TEST_F(RequesterTest, CompletesInOrderAndOnlySignalled) {
   receive_ack(102);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_EQ(engine_.next_deadline(), kNever);
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(RequesterTest, PartialAcknowledgementCompletesNothing) {
@@ -236,7 +236,7 @@ TEST_F(RequesterTest, FatalNaks) {
     receive_nak(101, AckKind::Nak, static_cast<uint8_t>(code));
     EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, status}, {3, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
-    EXPECT_TRUE(qp().window()->idle());
+    EXPECT_TRUE(qp().peer()->is_idle());
     EXPECT_EQ(engine_.next_deadline(), kNever);
     ASSERT_FALSE(engine_.state().failures.empty());
     EXPECT_EQ(engine_.state().failures.back().wr_id, 2u);

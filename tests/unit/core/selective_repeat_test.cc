@@ -53,7 +53,7 @@ TEST_F(SelectiveRepeatTest, OnlyWhatTheListLacksIsSentAgain) {
   EXPECT_EQ(counter(CounterId::retransmitted_packets), 2u);
   receive_ack(109);
   EXPECT_EQ(completions().size(), 7u);
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
@@ -183,7 +183,7 @@ TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
   }
   EXPECT_EQ(qp().state(), QpState::Error);
   EXPECT_EQ(completions().front(), (std::pair<uint64_t, WcStatus>{0, WcStatus::RetryExceeded}));
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
 }
 
 TEST_F(SelectiveRepeatTest, NewRequestsGoOnBehindAGap) {
@@ -254,7 +254,7 @@ TEST_F(SelectiveRepeatTest, TheMissingReadLeavesThoughOthersFillTheWindow) {
     sent.insert(sent.end(), more.begin(), more.end());
   }
   ASSERT_GE(sent.size(), 3u);
-  EXPECT_FALSE(qp().window()->open());
+  EXPECT_FALSE(qp().peer()->has_room());
   receive_list(sent[0], Psns(sent.begin() + 1, sent.end()));
   EXPECT_EQ(transmit_psns(), Psns{sent[0]});
 }

@@ -1,6 +1,7 @@
 // What an engine does where a path goes through memory: the way may be full, because the peer takes
 // nothing, and it may end, so that packets become small again.
 #include "base/vendor_error.h"
+#include "core/congestion/aimd.h"
 #include "core/requester.h"
 #include "tests/unit/core/engine_support.h"
 
@@ -209,9 +210,9 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsMessagesAreCutByThePathMtuAgain) {
   ASSERT_TRUE(post(SendOp::Write, 1, 4096).ok());
   EXPECT_EQ(transmit().size(), 1u);
   receive_ack(100);
-  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInMemory);
+  EXPECT_EQ(qp().peer()->window(), FixedWindow::kWindow);
   end_memory();
-  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInitial);
+  EXPECT_EQ(qp().peer()->window(), Aimd::kInitialWindow);
   ASSERT_TRUE(post(SendOp::Write, 2, 4096).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 4u);
@@ -265,7 +266,7 @@ TEST_F(SharedMemoryTest, WhereMemoryGoesOnPathsStayAsTheyAre) {
   connect({.path_packet_bytes = kWide});
   engine_.narrow_paths([](wire::PathId) { return true; }, now_);
   EXPECT_EQ(qp().cut_bytes(), kWide);
-  EXPECT_EQ(qp().window()->limit(), PeerWindow::kInMemory);
+  EXPECT_EQ(qp().peer()->window(), FixedWindow::kWindow);
 }
 
 }  // namespace

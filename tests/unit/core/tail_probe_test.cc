@@ -79,7 +79,7 @@ TEST_F(TailProbeTest, TheLastPacketAsksThenTheFirst) {
   EXPECT_EQ(counter(CounterId::retransmitted_packets), 0u);
   receive_ack(104);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
-  EXPECT_TRUE(qp().window()->idle());
+  EXPECT_TRUE(qp().peer()->is_idle());
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
@@ -140,7 +140,7 @@ TEST_F(TailProbeTest, LeavesThoughTheWindowIsFull) {
   for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(post(SendOp::Write, i, kRegionBytes).ok());
   while (!transmit().empty()) {
   }
-  EXPECT_FALSE(qp().window()->open());
+  EXPECT_FALSE(qp().peer()->has_room());
   qp_ = &other;
   ASSERT_TRUE(post(SendOp::Write, 50, 8).ok());
   EXPECT_TRUE(transmit().empty());

@@ -1,0 +1,32 @@
+// Aimd: additive increase, multiplicative decrease. RoCE expects a lossless network; a default
+// socket buffer holds a few bursts of 64 KiB, so losses on the way into it are the signal here.
+#pragma once
+
+#include "core/congestion/congestion_control.h"
+
+namespace verbena::core {
+
+class Aimd final : public CongestionControl {
+ public:
+  static constexpr uint32_t kInitialWindow = 192 * 1024;
+  static constexpr uint32_t kMinWindow = 32 * 1024;
+  static constexpr uint32_t kMaxWindow = 320 * 1024;
+  // About one full packet for each window that was acknowledged.
+  static constexpr uint32_t kIncrease = 4096;
+
+  Aimd() : CongestionControl(kInitialWindow) {}
+
+  void on_acked(uint32_t bytes, Instant now) override;
+  void on_lost(const LossEvent& event) override;
+  void on_timed_out(Instant now) override;
+  // Packets are not ECN-capable, so a mark cannot be about them.
+  void on_marked(Instant) override {}
+  void on_round_trip(Duration, Instant) override {}
+
+ private:
+  void decrease(uint32_t bytes);
+
+  uint32_t acked_ = 0;  // bytes since the window last changed
+};
+
+}  // namespace verbena::core

@@ -1,0 +1,61 @@
+// CongestionControl: how much may be in flight to one peer, and how fast it may leave. Loss
+// recovery reports events; the algorithm derives a congestion window and a pacing rate from them.
+// PeerPath owns one and reads the window only after an event, so sending makes no virtual call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/time.h"
+
+namespace verbena::core {
+
+// Packets of one queue pair that were in flight together and were lost: one sign of congestion,
+// however many packets it concerns. These are the facts before the packet that an event reports.
+struct LossEpisode {
+  uint32_t window = 0;      // the congestion window when the episode began
+  uint32_t bytes_lost = 0;  // so far
+  bool discarded = false;   // the peer has discarded what followed a loss (go-back-N)
+};
+
+// One packet was found lost. Bytes count as they do in the window, overhead included.
+struct LossEvent {
+  uint32_t bytes = 0;
+  bool discarded = false;  // the peer discarded what followed the packet (go-back-N)
+  Instant now{};
+  LossEpisode episode{};
+};
+
+class CongestionControl {
+ public:
+  static constexpr uint64_t kUnpaced = UINT64_MAX;
+
+  virtual ~CongestionControl() = default;
+
+  virtual void on_acked(uint32_t bytes, Instant now) = 0;
+  virtual void on_lost(const LossEvent& event) = 0;
+  // The ACK timeout passed without a response.
+  virtual void on_timed_out(Instant now) = 0;
+  // The network reported congestion without a loss: an ECN mark that the peer echoed, or a CNP.
+  virtual void on_marked(Instant now) = 0;
+  virtual void on_round_trip(Duration sample, Instant now) = 0;
+
+  uint32_t window() const { return window_; }            // bytes
+  uint64_t pacing_rate() const { return pacing_rate_; }  // bytes per second
+
+ protected:
+  explicit CongestionControl(uint32_t window) : window_(window) {}
+
+  uint32_t window_;
+  uint64_t pacing_rate_ = kUnpaced;
+};
+
+enum class CongestionAlgorithm : uint8_t { Aimd, FixedWindow };
+
+std::unique_ptr<CongestionControl> make_congestion_control(CongestionAlgorithm algorithm);
+// By the name that users write; nothing if no algorithm has it.
+std::optional<CongestionAlgorithm> find_congestion_algorithm(std::string_view name);
+
+}  // namespace verbena::core

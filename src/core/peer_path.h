@@ -1,0 +1,103 @@
+// PeerPath: what all queue pairs that are connected to one process share: the bytes in flight to
+// it, the queue pairs that wait for room, the measured round trip, and congestion control.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "core/congestion/congestion_control.h"
+#include "core/congestion/fixed_window.h"
+#include "core/round_trip.h"
+#include "core/waiting_list.h"
+#include "wire/identifiers.h"
+
+namespace verbena::core {
+
+class PeerPath {
+ public:
+  // A receiver's buffer charges each packet more than its bytes.
+  static constexpr uint32_t kPacketOverhead = 256;
+  // READ responses arrive unpaced; no more of them may be due than a socket buffer of the default
+  // size holds.
+  static constexpr uint32_t kMaxResponseBytes = 320 * 1024;
+
+  explicit PeerPath(CongestionAlgorithm algorithm = CongestionAlgorithm::Aimd)
+      : algorithm_(algorithm), on_wire_(make_congestion_control(algorithm)) {
+    use(*on_wire_);
+  }
+  PeerPath(const PeerPath&) = delete;
+  PeerPath& operator=(const PeerPath&) = delete;
+
+  // Packets go through shared memory from now on. The return to the wire is prepared here: there
+  // may be no memory for it later.
+  void use_shared_memory() {
+    if (is_in_memory()) return;
+    on_wire_ = make_congestion_control(algorithm_);
+    use(in_memory_);
+  }
+  void use_wire() { use(*on_wire_); }
+  bool is_in_memory() const { return control_ == &in_memory_; }
+
+  // Bytes that count against the window include kPacketOverhead for each packet.
+  bool has_room() const { return in_flight_ < window_; }
+  uint32_t room() const { return has_room() ? window_ - in_flight_ : 0; }
+  uint32_t window() const { return window_; }
+  uint32_t in_flight() const { return in_flight_; }
+  bool is_idle() const { return in_flight_ == 0; }
+
+  void on_sent(uint32_t bytes) { in_flight_ += bytes; }
+  // No longer in flight and not acknowledged: lost, retracted, or their queue pair is gone.
+  void release(uint32_t bytes) { in_flight_ -= std::min(bytes, in_flight_); }
+
+  // The events that congestion control learns of.
+  void on_acked(uint32_t bytes, Instant now) {
+    release(bytes);
+    control_->on_acked(bytes, now);
+    window_ = control_->window();
+  }
+  void on_lost(const LossEvent& event) {
+    round_trip.lost();
+    control_->on_lost(event);
+    window_ = control_->window();
+  }
+  void on_timed_out(Instant now) {
+    control_->on_timed_out(now);
+    window_ = control_->window();
+  }
+  void on_marked(Instant now) {
+    control_->on_marked(now);
+    window_ = control_->window();
+  }
+  void on_round_trip(Duration sample, Instant now) {
+    round_trip.measured(sample);
+    control_->on_round_trip(sample, now);
+    window_ = control_->window();
+  }
+
+  // A peer that has read nothing for long. One-sided access avoids it until it responds.
+  bool is_unresponsive(Instant now) const { return now < unresponsive_until; }
+  Instant unresponsive_until{};
+
+  RoundTrip round_trip;
+  wire::Gid destination;
+  uint8_t slot = 0;
+  uint32_t users = 0;
+  WaitingList waiting;          // queue pairs that want to send
+  uint32_t reserved_bytes = 0;  // room of queue pairs that were woken and have not sent yet
+
+ private:
+  void use(CongestionControl& control) {
+    control_ = &control;
+    window_ = control.window();
+  }
+
+  const CongestionAlgorithm algorithm_;
+  std::unique_ptr<CongestionControl> on_wire_;
+  FixedWindow in_memory_;
+  CongestionControl* control_ = nullptr;  // the one in use
+  uint32_t window_ = 0;                   // what it last said
+  uint32_t in_flight_ = 0;
+};
+
+}  // namespace verbena::core
