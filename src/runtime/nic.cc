@@ -15,11 +15,11 @@
 #include "datapath/faulty_datapath.h"
 #include "datapath/pcap_datapath.h"
 #include "host/slot_holders.h"
-#include "runtime/background_thread.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
 #include "runtime/management.h"
 #include "runtime/process.h"
+#include "runtime/start_thread.h"
 
 namespace verbena::runtime {
 namespace {

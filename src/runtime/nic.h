@@ -22,12 +22,11 @@
 #include "host/slot_directory.h"
 #include "os/no_cancel.h"
 #include "os/numa.h"
+#include "runtime/busy_poll_policy.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
-#include "runtime/guess.h"
+#include "runtime/lane_lock.h"
 #include "runtime/late_events.h"
-#include "runtime/linger.h"
-#include "runtime/nic_lock.h"
 #include "runtime/recent_clock.h"
 
 namespace verbena::runtime {
@@ -210,12 +209,7 @@ class Nic {
   bool shares_memory(const core::QueuePair& qp);
   void await_settled();
   void wake_thread();
-  void lock() {
-    if (!mutex_.try_lock()) [[unlikely]]
-      wait_for_lock();
-  }
-  void wait_for_lock();
-  void lock_in_background();
+  void lock() { mutex_.lock(); }
   void unlock() {
     if (dead()) [[unlikely]]
       return mutex_.unlock();
@@ -229,8 +223,7 @@ class Nic {
   void watch(bool on);
 
   const DeviceInfo device_;
-  NicLock mutex_;
-  std::atomic<int> waiters_{0};  // threads in lock() that did not get it at once
+  LaneLock mutex_;
   std::atomic<bool> dead_{false};
   std::unique_ptr<host::SlotDirectory> directory_;
   std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
@@ -262,18 +255,20 @@ class Nic {
   Instant sleeping_until_ = kAwake;  // under mutex_
   // Who watches the sockets (see progress.cc). Under mutex_.
   std::atomic<bool> watching_{true};  // written under mutex_
-  Guess poller_stays_{64, 4096};  // that it may have the watch; in wakings. Wrong: a millisecond
+  Prediction poller_stays_{64,
+                           4096};  // that it may have the watch; in wakings. Wrong: a millisecond
   uint32_t good_looks_ = 0;
   uint32_t polls_met_ = 0;
-  Instant owed_since_ = kNever;    // when a turn left something unsent
-  Owe owed_to_ = Owe::Nothing;     // and what for
-  Guess reply_follows_{128, 256};  // so that an acknowledgement may wait; in wakings. Wrong: 20 us
+  Instant owed_since_ = kNever;  // when a turn left something unsent
+  Owe owed_to_ = Owe::Nothing;   // and what for
+  Prediction reply_follows_{128,
+                            256};  // so that an acknowledgement may wait; in wakings. Wrong: 20 us
   uint32_t paid_in_a_row_ = 0;
   uint32_t steady_polls_ = 0;
   bool wrote_alone_ = false;  // what was posted last was written into the peer's memory from here
-  bool completion_in_hand_ = false;  // of whoever awaits an answer to it
-  Guess answer_follows_{16, 4096};   // so that one may look out for it; in posts. Wrong: 3 us
-  Linger linger_;
+  bool completion_in_hand_ = false;      // of whoever awaits an answer to it
+  Prediction answer_follows_{16, 4096};  // so that one may look out for it; in posts. Wrong: 3 us
+  BusyPollPolicy busy_poll_;
   bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
   Instant suspected_poll_;
   RecentClock clock_;                        // under mutex_; all that the engine is told

@@ -60,9 +60,7 @@ constexpr int kTurnsPerHold = 16;
 // How long the thread waits for memory.
 constexpr Duration kExhaustedPause = milliseconds(1);
 
-constexpr int kSpins = 100;
 constexpr int kRoundsPerCall = 4;
-constexpr int kNapsForLock = 10;
 // What makes a burst.
 constexpr uint64_t kBurstPackets = 8;
 
@@ -247,33 +245,6 @@ void Nic::transmit_at_exit() {
   mutex_.unlock();
 }
 
-// The holder is in a turn of a few microseconds as a rule: shorter than falling asleep and waking
-// up.
-void Nic::wait_for_lock() {
-  for (int i = 0; i < kSpins; ++i) {
-    if (mutex_.try_lock()) return;
-    pause_cpu();
-  }
-  waiters_.fetch_add(1, std::memory_order_relaxed);
-  mutex_.lock();
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-// Whoever holds it is at work on the same packets. To fall asleep on the lock would make that
-// thread wake us with every unlock, a system call each time; so the background thread naps instead,
-// but not for ever.
-void Nic::lock_in_background() {
-  for (int nap = 0; nap < kNapsForLock; ++nap) {
-    for (int i = 0; i < kSpins / 2; ++i) {
-      if (mutex_.try_lock()) return;
-      pause_cpu();
-    }
-    const timespec pause{0, 100'000};
-    ppoll(nullptr, 0, &pause, nullptr);
-  }
-  mutex_.lock();
-}
-
 void Nic::unlock_and_wake() {
   const bool wake = next_deadline() < sleeping_until_;
   if (wake) sleeping_until_ = kAwake;
@@ -304,14 +275,14 @@ void Nic::after_post(PostingGuard&, core::QueuePair& qp, Instant at) {
   };
   const uint64_t before = written_alone();
   // The peer may answer before we are back here: by then it must see us awake.
-  const bool disarmed = watching_ && wrote_alone_ && answer_follows_.worth_trying();
+  const bool disarmed = watching_ && wrote_alone_ && answer_follows_.try_now();
   if (disarmed) local_->disarm();
   transmit(at);
   wrote_alone_ = written_alone() != before;
   if (!wrote_alone_ && !disarmed) [[likely]]
     return;
   bool wake = false;
-  if (wrote_alone_ && (disarmed || (!watching_ && answer_follows_.worth_trying())))
+  if (wrote_alone_ && (disarmed || (!watching_ && answer_follows_.try_now())))
     wake = await_answer();
   if (disarmed && watching_) wake |= !local_->arm();
   if (wake) wake_thread();
@@ -335,9 +306,9 @@ bool Nic::await_answer() {
   } while (received() == before && turned_at_ < until);
   completion_in_hand_ = false;
   if (received() != before) {
-    answer_follows_.came_true();
+    answer_follows_.succeeded();
   } else {
-    answer_follows_.disappointed();
+    answer_follows_.failed();
     watch(true);  // it has its completion: it may spin on memory from now on
   }
   return wake;
@@ -353,7 +324,7 @@ void Nic::turn_for_poller() {
 
 // One turn of a poller; true if the thread is to be woken.
 bool Nic::turn_polled() {
-  if (watching_ && poller_stays_.due() && ++steady_polls_ >= kSteadyPolls) {
+  if (watching_ && poller_stays_.is_due() && ++steady_polls_ >= kSteadyPolls) {
     watch(false);
     placement_.note_caller();
     // The thread sleeps until a packet comes; now it must look in instead.
@@ -393,7 +364,7 @@ void Nic::poller_sleeps() {
 }
 
 // Turns until there is nothing to do; true if packets came. After a burst it stays a little longer
-// (linger.h).
+// (busy_poll_policy.h).
 bool Nic::work_until_quiet() {
   const auto received = [&] {
     return engine_->state().counters[core::CounterId::packets_received];
@@ -401,7 +372,7 @@ bool Nic::work_until_quiet() {
   const uint64_t before = received();
   bool found = false;
   Instant quiet_since = runtime::now();
-  linger_.begin();
+  busy_poll_.begin();
   for (int i = 1; !stop_; ++i) {
     const Outcome outcome = turn(may_hold_for_reply() ? Owe::ToReply : Owe::Nothing);
     const bool more = outcome.received || outcome.unfinished;
@@ -410,15 +381,14 @@ bool Nic::work_until_quiet() {
     if (owes()) break;
     if (more) {
       quiet_since = turned_at_;
-      linger_.found();
+      busy_poll_.found();
     } else {
       const bool burst = watching_ && received() - before >= kBurstPackets;
-      if (!burst || !linger_.goes_on(turned_at_ - quiet_since)) break;
+      if (!burst || !busy_poll_.goes_on(turned_at_ - quiet_since)) break;
     }
     if (!more || i % kTurnsPerHold == 0) {
       mutex_.unlock();
-      // Somebody asleep on the lock needs longer to get it than we to take it again.
-      if (waiters_.load(std::memory_order_relaxed) != 0) sched_yield();
+      if (mutex_.has_sleepers()) sched_yield();
       pause_cpu();
       mutex_.lock();
     }
@@ -430,7 +400,7 @@ bool Nic::work_until_quiet() {
 // acknowledgement rides behind the answer, and the peer, who polls for it, finds both without its
 // own thread. Whether it is like that shows in the outcome: a debt that nobody paid was held in
 // vain.
-bool Nic::may_hold_for_reply() const { return watching_ && reply_follows_.due(); }
+bool Nic::may_hold_for_reply() const { return watching_ && reply_follows_.is_due(); }
 
 // The answer to what came: only where memory was written, nobody is about to be woken, and nothing
 // of our own waits behind it.
@@ -445,11 +415,11 @@ Duration Nic::patience() const {
 
 void Nic::settle_debt(bool paid_by_reply) {
   if (paid_by_reply) {
-    reply_follows_.came_true();
+    reply_follows_.succeeded();
     ++paid_in_a_row_;
   } else {
     paid_in_a_row_ = 0;
-    reply_follows_.disappointed();
+    reply_follows_.failed();
   }
 }
 
@@ -493,7 +463,7 @@ void Nic::rest_if_exhausted() {
   mutex_.unlock();
   const timespec pause{0, kExhaustedPause.ns};
   ppoll(nullptr, 0, &pause, nullptr);
-  lock_in_background();
+  mutex_.lock_in_background();
   deliver();
 }
 
@@ -534,12 +504,12 @@ void Nic::background_round() {
   Instant woke_at;
   // A poller at work is left alone, lock and all.
   while (ppoll(fds, 4, limit, nullptr) == 0 && poller_at_work(woke_at = runtime::now())) {
-    if (++good_looks_ >= kGoodLooks) poller_stays_.came_true();
+    if (++good_looks_ >= kGoodLooks) poller_stays_.succeeded();
     timeout = {0, kPatience.ns};
   }
   woke_at = runtime::now();
   const bool just_polled = woke_at - last_poll_.load(std::memory_order_relaxed) < kJustPolled;
-  lock_in_background();
+  mutex_.lock_in_background();
   sleeping_until_ = kAwake;
   if (stop_) return;
   if (local_ != nullptr) local_->disarm();
@@ -597,7 +567,7 @@ void Nic::background_round() {
     }
   } else {  // it went away with the watch
     if (found) {
-      poller_stays_.disappointed();
+      poller_stays_.failed();
       good_looks_ = 0;
       polls_met_ = 0;
     }

@@ -1,4 +1,5 @@
-// Threads that the libraries start for themselves. Signals belong to the application's threads.
+// Starts the libraries' own threads. They block all signals, so that the application's threads
+// handle them.
 #pragma once
 
 #include <pthread.h>
