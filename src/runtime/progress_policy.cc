@@ -13,9 +13,7 @@ constexpr Duration kLongestActiveSleep = milliseconds(50);
 
 }  // namespace
 
-bool ProgressPolicy::end_poll(Instant at, bool has_more, Instant sleeps_until) {
-  last_poll_.store(at, std::memory_order_relaxed);
-  if (!thread_owns_progress()) return false;
+bool ProgressPolicy::must_wake_thread(Instant at, bool has_more, Instant sleeps_until) {
   if (!has_deferred()) return has_more;
   poller_.met_poller();
   // If the application does not send the delayed ACK in time, the background thread sends it.
@@ -27,9 +25,7 @@ bool ProgressPolicy::end_poll(Instant at, bool has_more, Instant sleeps_until) {
 // for a moment, the peer finds this process awake and sends a packet. The peer then asks for the
 // completion of its own WRITE, and since that ACK waits for the next WRITE, the peer polls when the
 // WRITE comes. From then on both always poll.
-bool ProgressPolicy::end_post(bool one_sided, bool announced) {
-  last_post_one_sided_ = one_sided;
-  if (!one_sided) return false;
+bool ProgressPolicy::begin_response_wait(bool announced) {
   waits_for_response_ = announced || (!thread_owns_progress() && response_follows_.try_now());
   return waits_for_response_;
 }

@@ -117,7 +117,10 @@ class ProgressPolicy {
     return thread_owns_progress() ? deferral_for_thread() : Defer::UntilPoll;
   }
   // After the turn. True: wake the background thread, which sleeps until `sleeps_until`.
-  bool end_poll(Instant at, bool has_more, Instant sleeps_until);
+  bool end_poll(Instant at, bool has_more, Instant sleeps_until) {
+    last_poll_.store(at, std::memory_order_relaxed);
+    return thread_owns_progress() && must_wake_thread(at, has_more, sleeps_until);
+  }
 
   // --- a turn -----------------------------------------------------------------------------------
   struct TurnResult {
@@ -148,7 +151,10 @@ class ProgressPolicy {
   }
   // `one_sided`: the post wrote into the peer's memory. `announced`: begin_post() was true. True:
   // poll for the response now, for kResponseWait at most.
-  bool end_post(bool one_sided, bool announced);
+  bool end_post(bool one_sided, bool announced) {
+    last_post_one_sided_ = one_sided;
+    return one_sided && begin_response_wait(announced);
+  }
   static constexpr Duration kResponseWait = microseconds(3);
   void end_response_wait(bool came);
 
@@ -188,6 +194,8 @@ class ProgressPolicy {
   // An owner that has not polled for so long has stopped polling.
   static constexpr Duration kStoppedAfter = microseconds(100);
 
+  bool must_wake_thread(Instant at, bool has_more, Instant sleeps_until);
+  bool begin_response_wait(bool announced);
   Instant last_poll() const { return last_poll_.load(std::memory_order_relaxed); }
   void set_owner(bool thread) {
     thread_owns_progress_.store(thread, std::memory_order_relaxed);
