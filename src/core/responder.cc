@@ -656,7 +656,8 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
 
 void Responder::send_ack(wire::PacketSink& sink, wire::Psn psn, const wire::Aeth& aeth) {
   const bool plain = aeth.kind == wire::AckKind::Ack && introduced_ && qp_.type == QpType::Rc;
-  if (plain && sink.acknowledge(qp_.attr.path, {qp_.attr.dest_qpn, psn})) {
+  wire::LocalPeer* const local = sink.local_peer();
+  if (plain && local != nullptr && local->send_short_ack(qp_.attr.path, {qp_.attr.dest_qpn, psn})) {
     return qp_.count(CounterId::packets_sent);
   }
   wire::Packet p;
