@@ -2,13 +2,11 @@
 // the owner empties.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
-#include "base/exhaustion.h"
+#include "base/queue.h"
 #include "cm/counters.h"
 #include "cm/events.h"
 #include "cm/mad.h"
@@ -22,41 +20,6 @@ struct OutgoingMad {
   wire::Gid destination;
   uint8_t traffic_class = 0;
   Mad bytes{};
-};
-
-// First in, first out; keeps its memory.
-template <typename T>
-class Queue {
- public:
-  // So many fit in without further memory.
-  void reserve(size_t count) { reserve_ahead(items_, count); }
-  // False if there is no memory for it.
-  bool push(const T& item) {
-    if (items_.size() == items_.capacity() && head_ > 0) {
-      items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(head_));
-      head_ = 0;
-    }
-    return try_append(items_, item);
-  }
-  // Not of an empty queue.
-  const T& front() const { return items_[head_]; }
-  bool pop(T& into) {
-    if (empty()) return false;
-    into = items_[head_++];
-    if (empty()) items_.clear(), head_ = 0;
-    return true;
-  }
-  void remove_if(auto&& unwanted) {
-    items_.erase(
-        std::remove_if(items_.begin() + static_cast<ptrdiff_t>(head_), items_.end(), unwanted),
-        items_.end());
-  }
-  bool empty() const { return head_ == items_.size(); }
-  size_t size() const { return items_.size() - head_; }
-
- private:
-  std::vector<T> items_;
-  size_t head_ = 0;
 };
 
 struct AgentState {

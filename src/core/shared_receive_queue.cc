@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/exhaustion.h"
+
 namespace verbena::core {
 
 SharedReceiveQueue::SharedReceiveQueue(std::vector<AsyncEvent>& events, uint32_t number,

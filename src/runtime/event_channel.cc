@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "base/exhaustion.h"
@@ -23,9 +22,14 @@ EventChannel::~EventChannel() {
   if (fd_ >= 0) close(fd_);
 }
 
+bool EventChannel::reserve(size_t count) {
+  const std::lock_guard lock(mutex_);
+  return try_allocating([&] { events_.reserve(events_.size() + count); });
+}
+
 bool EventChannel::push(const Event& event) {
   const std::lock_guard lock(mutex_);
-  if (!try_allocating([&] { events_.push_back(event); })) return false;
+  if (!events_.push(event)) return false;
   if (events_.size() == 1 && fd_ >= 0) eventfd_write(fd_, 1);
   waker_.wake();
   return true;
@@ -41,9 +45,7 @@ int EventChannel::try_pop(Event* event, void (*taken)(const Event&)) {
   const os::NoCancel no_cancel;
   const std::lock_guard lock(mutex_);
   if (fd_ < 0) return EBADF;
-  if (events_.empty()) return EAGAIN;
-  *event = events_.front();
-  events_.pop_front();
+  if (!events_.pop(*event)) return EAGAIN;
   if (taken != nullptr) taken(*event);
   quiet_if_empty();
   return 0;
@@ -66,7 +68,7 @@ int EventChannel::pop(Event* event, void (*taken)(const Event&)) {
 void EventChannel::forget(const void* object) {
   const std::lock_guard lock(mutex_);
   if (events_.empty()) return;
-  std::erase_if(events_, [&](const Event& e) { return e.object == object; });
+  events_.remove_if([&](const Event& e) { return e.object == object; });
   quiet_if_empty();
 }
 
@@ -74,6 +76,22 @@ void EventChannel::abandon() {
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
   events_.clear();
+}
+
+bool push_to_all(const Owner* first, int kind) {
+  const auto for_all = [&](auto&& holds) {
+    for (const Owner* owner = first; owner != nullptr; owner = owner->next) {
+      if (owner->async_channel != nullptr && !holds(*owner)) return false;
+    }
+    return true;
+  };
+  size_t owners = 0;
+  for (const Owner* owner = first; owner != nullptr; owner = owner->next) ++owners;
+  // Owners of one context share its channel.
+  return for_all([&](const Owner& owner) { return owner.async_channel->reserve(owners); }) &&
+         for_all([&](const Owner& owner) {
+           return owner.async_channel->push({kind, owner.object});
+         });
 }
 
 }  // namespace verbena::runtime

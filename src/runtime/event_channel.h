@@ -3,10 +3,11 @@
 // epoll it and set O_NONBLOCK on it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 
+#include "base/queue.h"
 #include "base/result.h"
 #include "os/waker.h"
 
@@ -25,6 +26,8 @@ class EventChannel {
   EventChannel& operator=(const EventChannel&) = delete;
 
   int fd() const { return fd_; }
+  // Room for so many events more. False if there is no memory.
+  bool reserve(size_t count);
   // False if there is no memory for it.
   bool push(const Event& event);
   // Takes the next event. Waits for one unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR
@@ -46,7 +49,7 @@ class EventChannel {
 
   int fd_;
   std::mutex mutex_;
-  std::deque<Event> events_;
+  Queue<Event> events_;
   os::Waker waker_;
 };
 
@@ -58,5 +61,9 @@ struct Owner {
   void* object = nullptr;                      // goes into Event::object
   Owner* next = nullptr;                       // another one around the same core object
 };
+
+// Tells all of these owners of an asynchronous event, or none of them: false if there is no memory.
+// Nobody else pushes into their asynchronous channels meanwhile.
+bool push_to_all(const Owner* first, int kind);
 
 }  // namespace verbena::runtime

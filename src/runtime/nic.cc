@@ -534,12 +534,7 @@ void Nic::tell_applications() {
   });
   std::erase_if(state.events, [](const core::AsyncEvent& e) {
     void* first = e.qp != nullptr ? e.qp->owner : e.srq != nullptr ? e.srq->owner : e.cq->owner;
-    for (const auto* owner = static_cast<const Owner*>(first); owner != nullptr;
-         owner = owner->next) {
-      if (owner->async_channel == nullptr) continue;
-      if (!owner->async_channel->push({static_cast<int>(e.kind), owner->object})) return false;
-    }
-    return true;
+    return push_to_all(static_cast<const Owner*>(first), static_cast<int>(e.kind));
   });
   if (!state.notified.empty() || !state.events.empty()) [[unlikely]]
     on_exhaustion();

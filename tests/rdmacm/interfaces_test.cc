@@ -183,6 +183,19 @@ RUN_IN_NAMESPACE(WhoeverUsesOneThatVanishesIsTold) {
   expect_data_flows(again.client.get(), again.server.get());
 }
 
+// Where lo is no device, a loopback address leads to the first device.
+RUN_IN_NAMESPACE(AListenerOnLoopbackIsToldThatItsDeviceVanished) {
+  setenv("VERBENA_DEVICES", "verbena_left", 1);
+  const ChannelPtr channel = make_channel();
+  const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
+  EXPECT_EQ(listener->verbs, nullptr);
+  EXPECT_EQ(slots_taken(), 1);
+  run("ip link del left");
+  const EventPtr event = expect_event(channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
+  ASSERT_NE(event, nullptr);
+  EXPECT_EQ(event->id, listener.get());
+}
+
 // A thread that waits for a message of a synchronous identifier, or for its operation to end.
 RUN_IN_NAMESPACE(WhoeverWaitsOnOneThatVanishesIsWoken) {
   Pair pair("10.5.0.1");

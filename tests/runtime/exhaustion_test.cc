@@ -78,6 +78,41 @@ TEST(ConnectionManager, DeliversAnEventAgainWhenThereWasNoMemoryForIt) {
   host.manager().set_sink(&host);
 }
 
+// An XRC receive queue pair that two contexts have opened: memory runs out between the two.
+TEST(AsyncEvents, ReachEachOwnerOnceThoughMemoryRunsOutAmongThem) {
+  constexpr int kEvents = 200;
+  CmHost host;
+  Nic& nic = host.nic();
+  const std::unique_ptr<EventChannel> channels[] = {
+      std::unique_ptr<EventChannel>(EventChannel::create().value()),
+      std::unique_ptr<EventChannel>(EventChannel::create().value())};
+  Owner owners[2];
+  for (int i = 0; i < 2; ++i) owners[i].async_channel = channels[i].get();
+  core::QpConfig config;
+  config.type = core::QpType::XrcReceive;
+  config.xrc_domain = 1;
+  auto qp = nic.create_qp(config, &owners[0]);
+  ASSERT_TRUE(qp.ok()) << qp.error().why;
+  ASSERT_TRUE(nic.open_qp(qp.value()->qpn(), 1, &owners[1]).ok());
+  for (int i = 0; i < kEvents; ++i) {
+    {
+      Nic::Guard guard(nic);
+      guard.engine().state().events.push_back(
+          {.kind = core::EventKind::CommEstablished, .qp = qp.value()});
+      test::starve(test::Starve::Everybody, 2, 1);
+    }
+    test::starve(test::Starve::Nobody, 0, 0);
+  }
+  { const Nic::Guard guard(nic); }  // tells what was not told
+  for (const auto& channel : channels) {
+    int told = 0;
+    Event event;
+    while (channel->try_pop(&event) == 0) ++told;
+    EXPECT_EQ(told, kEvents);
+  }
+  for (Owner& owner : owners) EXPECT_TRUE(nic.destroy_qp(qp.value(), &owner).ok());
+}
+
 struct Exhaustion : testing::Test {
   void set_up(const std::string& with) {
     environment = with;

@@ -118,6 +118,15 @@ def check_tidiness(rel, text, errors, warnings):
             warnings.append(f"{rel}: {len(lines) - 1} lines, more than {MAX_LINES}")
 
 
+def check_unit_test_name(root, rel, errors):
+    """tests/unit/core/requester_batch_test.cc tests src/core/requester_batch.h or src/core/requester.cc."""
+    folder = root.joinpath("src", *rel.parts[2:-1])
+    words = rel.name.removesuffix("_test.cc").split("_")
+    names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
+    if not any((folder / (name + suffix)).is_file() for name in names for suffix in CODE):
+        errors.append(f"{rel}: not named after a file of src/{'/'.join(rel.parts[2:-1])}")
+
+
 def check_tree(root):
     errors, warnings, count = [], [], 0
     files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))]
@@ -135,6 +144,8 @@ def check_tree(root):
         count += 1
         if rel.parts[0] == "src" and path.suffix in CODE:
             check_layers(rel, text, errors)
+        if rel.parts[:2] == ("tests", "unit") and rel.name.endswith("_test.cc"):
+            check_unit_test_name(root, rel, errors)
         check_tidiness(rel, text, errors, warnings)
     return errors, warnings, count
 
@@ -149,7 +160,8 @@ GOOD = {
     "src/core/ok.h": '/* A header. */\n#include "wire/ok.h"\n#include "core/other.h"\n',
     "src/runtime/ok.cc": '// Runtime.\n#include <mutex>\n#include "datapath/udp/x.h"\n',
     "src/abi/verbs/ok.cc": '// ABI.\n#include "runtime/nic.h"\n#include <infiniband/verbs.h>\n',
-    "tests/unit/ok_test.cc": '// Tests.\n#include "sim/world.h"\n#include <chrono>\n',
+    "tests/unit/core/ok_twice_test.cc": "// Tests.\n",
+    "tests/unit/core/ok_test.cc": '// Tests.\n#include "sim/world.h"\n#include <chrono>\n',
 }
 
 BAD = [  # (path, contents, what the message must contain)
@@ -188,6 +200,8 @@ BAD = [  # (path, contents, what the message must contain)
     ("src/core/x.cc", "// x\n\tint x;\n", "tab"),
     ("src/core/x.cc", "// x\nint x; \n", "trailing whitespace"),
     ("tests/unit/x.cc", "int x;\n", "begin with a comment"),
+    ("tests/unit/core/okay_test.cc", "// x\n", "not named after a file of src/core"),
+    ("tests/unit/abi/ok_test.cc", "// x\n", "not named after a file of src/abi"),
     ("tools/x.h", "#pragma once\n// late\n", "begin with a comment"),
 ]
 

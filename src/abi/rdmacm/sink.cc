@@ -152,14 +152,18 @@ bool Device::on_event(const cm::Event& event) noexcept {
   });
 }
 
-// Those who are bound to it hear of it, those who asked or were asked for a connection too. Whoever
-// listens everywhere does not: there are other devices.
+// Identifiers that are bound to the device get the event, also those that listen on it by a
+// loopback address and those that have a connection or a request there. Wildcard listeners do not:
+// they listen on other devices, too.
 void Device::on_removed() {
   try {
     const std::lock_guard lock(mutex);
     removed = true;
     std::unordered_set<Id*> affected = bound;
     for (const auto& [exchange, id] : exchanges) affected.insert(id);
+    for (const auto& [listener, id] : listeners) {
+      if (!id->source.is_any()) affected.insert(id);
+    }
     for (Id* id : affected) id->post(RDMA_CM_EVENT_DEVICE_REMOVAL);
   } catch (const std::bad_alloc&) {
     runtime::log(runtime::LogLevel::Error, "out of memory: the end of a device is not told");

@@ -493,5 +493,20 @@ TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
+TEST_F(EngineTest, QueuePairNumbersOfTwoEnginesDoNotStartAlike) {
+  Engine other({.slot = 1, .secret = 43});
+  QpConfig config{.pd = kPd,
+                  .send_cq = &cq_,
+                  .receive_cq = &cq_,
+                  .max_send_wr = 1,
+                  .max_recv_wr = 1,
+                  .max_send_sge = 1,
+                  .max_recv_sge = 1};
+  auto a = engine_.create_qp(config);
+  auto b = other.create_qp(config);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(a.value()->qpn(), b.value()->qpn());
+}
+
 }  // namespace
 }  // namespace verbena::core

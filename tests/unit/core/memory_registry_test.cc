@@ -317,5 +317,21 @@ TEST_F(MemoryRegistryTest, UnreachableMemoryIsNotResolved) {
   EXPECT_EQ(registry_.resolve_local(key, kPd, address, 8, 0), nullptr);
 }
 
+TEST(MemoryWindow, AFlushedBindLeavesTheWindowUsable) {
+  MemoryRegistry registry(7);
+  std::array<std::byte, 64> memory{};
+  const auto iova = reinterpret_cast<uint64_t>(memory.data());
+  const uint32_t region =
+      registry.add_region(1, memory.data(), 64, iova, kLocalWrite | kWindowBind).value();
+  const uint32_t window = registry.add_window(1, WindowType::Type2).value();
+  // The program moved on to key + 1, but that bind never ran; then it binds with key + 2.
+  const wire::Qpn qpn(0x10005);
+  const WindowBinding binding{region, iova, 64, kRemoteWrite,
+                              (window & ~0xFFu) | ((window + 2) & 0xFF)};
+  ASSERT_TRUE(registry.bind_window(1, qpn, (window & ~0xFFu) | ((window + 1) & 0xFF), binding));
+  EXPECT_NE(registry.resolve(binding.new_rkey, 1, qpn, iova, 64, kRemoteWrite), nullptr);
+  EXPECT_EQ(registry.resolve(window, 1, qpn, iova, 64, kRemoteWrite), nullptr);
+}
+
 }  // namespace
 }  // namespace verbena::core

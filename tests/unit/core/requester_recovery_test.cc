@@ -335,5 +335,16 @@ TEST_F(RequesterRecoveryTest, PsnWraps) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
+TEST_F(EngineTest, RnrRoundsDoNotPileUpDeadlines) {
+  connect({.timeout = 31, .rnr_retry = 7});
+  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
+  for (int i = 0; i < 10'000; ++i) {
+    ASSERT_EQ(transmit().size(), 1u);
+    receive_nak(100, AckKind::RnrNak, 1);
+    ASSERT_TRUE(next_deadline());
+  }
+  EXPECT_LT(engine_.pending_deadlines(), 200u);
+}
+
 }  // namespace
 }  // namespace verbena::core

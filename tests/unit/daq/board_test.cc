@@ -409,26 +409,5 @@ TEST_F(BoardTest, MissionOpensSendsAndCloses) {
   EXPECT_TRUE(board_->mission_done());
 }
 
-TEST(Pattern, FindsEveryWrongByte) {
-  for (const size_t size : {size_t{4}, size_t{64}, size_t{200}}) {
-    std::vector<std::byte> data(size);
-    fill_pattern(data, 0xFFFFFFF0);
-    EXPECT_FALSE(find_mismatch(data, 0xFFFFFFF0).has_value());
-    EXPECT_TRUE(find_mismatch(data, 0xFFFFFFF1).has_value());
-    for (size_t i = 0; i < size; ++i) {
-      data[i] ^= std::byte{1};
-      EXPECT_EQ(find_mismatch(data, 0xFFFFFFF0), i);
-      data[i] ^= std::byte{1};
-    }
-  }
-}
-
-TEST(RnrTimer, TheTablesEnds) {
-  EXPECT_EQ(rnr_timer(0).ns, 655'360'000);
-  EXPECT_EQ(rnr_timer(1).ns, 10'000);
-  EXPECT_EQ(rnr_timer(12).ns, 640'000);
-  EXPECT_EQ(rnr_timer(31).ns, 491'520'000);
-}
-
 }  // namespace
 }  // namespace verbena::daq

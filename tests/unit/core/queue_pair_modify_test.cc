@@ -1,11 +1,10 @@
-// Small cases that were wrong once, each by its name.
+// What a change of attributes does to a queue pair in use.
 #include "tests/unit/core/engine_support.h"
 
 namespace verbena::core {
 namespace {
 
 using namespace qp_attr;
-using wire::AckKind;
 using wire::Opcode;
 
 class ModifyTest : public EngineTest {
@@ -83,48 +82,6 @@ TEST_F(ModifyTest, ARepeatedAtomicGetsTheNewestAnswerOfItsPsn) {
   const auto again = transmit();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].packet.original, 1u);
-}
-
-TEST_F(EngineTest, QueuePairNumbersOfTwoEnginesDoNotStartAlike) {
-  Engine other({.slot = 1, .secret = 43});
-  QpConfig config{.pd = kPd,
-                  .send_cq = &cq_,
-                  .receive_cq = &cq_,
-                  .max_send_wr = 1,
-                  .max_recv_wr = 1,
-                  .max_send_sge = 1,
-                  .max_recv_sge = 1};
-  auto a = engine_.create_qp(config);
-  auto b = other.create_qp(config);
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_NE(a.value()->qpn(), b.value()->qpn());
-}
-
-TEST_F(EngineTest, RnrRoundsDoNotPileUpDeadlines) {
-  connect({.timeout = 31, .rnr_retry = 7});
-  ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
-  for (int i = 0; i < 10'000; ++i) {
-    ASSERT_EQ(transmit().size(), 1u);
-    receive_nak(100, AckKind::RnrNak, 1);
-    ASSERT_TRUE(next_deadline());
-  }
-  EXPECT_LT(engine_.pending_deadlines(), 200u);
-}
-
-TEST(MemoryWindow, AFlushedBindLeavesTheWindowUsable) {
-  MemoryRegistry registry(7);
-  std::array<std::byte, 64> memory{};
-  const auto iova = reinterpret_cast<uint64_t>(memory.data());
-  const uint32_t region =
-      registry.add_region(1, memory.data(), 64, iova, kLocalWrite | kWindowBind).value();
-  const uint32_t window = registry.add_window(1, WindowType::Type2).value();
-  // The program moved on to key + 1, but that bind never ran; then it binds with key + 2.
-  const wire::Qpn qpn(0x10005);
-  const WindowBinding binding{region, iova, 64, kRemoteWrite,
-                              (window & ~0xFFu) | ((window + 2) & 0xFF)};
-  ASSERT_TRUE(registry.bind_window(1, qpn, (window & ~0xFFu) | ((window + 1) & 0xFF), binding));
-  EXPECT_NE(registry.resolve(binding.new_rkey, 1, qpn, iova, 64, kRemoteWrite), nullptr);
-  EXPECT_EQ(registry.resolve(window, 1, qpn, iova, 64, kRemoteWrite), nullptr);
 }
 
 }  // namespace

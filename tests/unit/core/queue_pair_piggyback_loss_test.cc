@@ -1,6 +1,6 @@
 // Ways in which an acknowledgement inside a request might get lost.
 #include "base/bytes.h"
-#include "tests/unit/core/carried_support.h"
+#include "tests/unit/core/piggyback_support.h"
 #include "wire/one_sided.h"
 
 namespace verbena::core {

@@ -1,80 +1,10 @@
-// Unreliable connections: what leaves, what arrives, what is dropped.
-#include "tests/unit/core/engine_support.h"
+// Unreliable connections: what arrives, what is dropped.
+#include "tests/unit/core/unreliable_support.h"
 
 namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-
-constexpr uint32_t kMtu = 256;
-
-uint8_t uc(Opcode rc) { return wire::with_base(wire::kUcBase, rc); }
-
-class UcTest : public EngineTest {
- public:
-  UcTest() { connect({.type = QpType::Uc}); }
-
-  void arrive(Opcode rc, uint32_t psn, std::span<const std::byte> payload,
-              uint32_t write_length = 0) {
-    wire::Packet p = request(rc, psn);
-    p.bth.opcode = uc(rc);
-    p.bth.ack_request = false;
-    p.reth.length = write_length;
-    p.immediate = 0x11223344;
-    receive(p, payload);
-  }
-  // A SEND of three packets; `without` is left out.
-  void arrive_send(uint32_t psn, const Bytes& message, int without = -1) {
-    const std::span<const std::byte> all = message;
-    if (without != 0) arrive(Opcode::RcSendFirst, psn, all.first(kMtu));
-    if (without != 1) arrive(Opcode::RcSendMiddle, psn + 1, all.subspan(kMtu, kMtu));
-    if (without != 2) arrive(Opcode::RcSendLast, psn + 2, all.subspan(2 * kMtu));
-  }
-  bool memory_is(uint64_t offset, std::span<const std::byte> expected) const {
-    return std::equal(expected.begin(), expected.end(), memory_.begin() + offset);
-  }
-};
-
-TEST_F(UcTest, MessagesAreCutAndNeverAskForAnAcknowledgement) {
-  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
-  ASSERT_TRUE(post(SendOp::SendImm, 2, 10).ok());
-  ASSERT_TRUE(post(SendOp::Write, 3, 256).ok());
-  ASSERT_TRUE(post(SendOp::WriteImm, 4, 300).ok());
-  const auto sent = transmit();
-  const std::vector<uint8_t> expected = {uc(Opcode::RcSendFirst),   uc(Opcode::RcSendMiddle),
-                                         uc(Opcode::RcSendLast),    uc(Opcode::RcSendOnlyImm),
-                                         uc(Opcode::RcWriteOnly),   uc(Opcode::RcWriteFirst),
-                                         uc(Opcode::RcWriteLastImm)};
-  ASSERT_EQ(sent.size(), expected.size());
-  for (size_t i = 0; i < sent.size(); ++i) {
-    EXPECT_EQ(sent[i].packet.bth.opcode, expected[i]);
-    EXPECT_FALSE(sent[i].packet.bth.ack_request);
-    EXPECT_EQ(sent[i].psn(), 100 + i);
-    EXPECT_EQ(sent[i].packet.bth.destination, qp().attributes().dest_qpn);
-  }
-  EXPECT_EQ(sent[4].packet.reth.length, 256u);
-  EXPECT_EQ(sent[4].packet.reth.rkey, 0x1234u);
-}
-
-TEST_F(UcTest, DoneWhenTheLastPacketWasHandedOver) {
-  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
-  transmit(2);
-  EXPECT_TRUE(completions().empty());
-  transmit(1);
-  const auto done = poll();
-  ASSERT_EQ(done.size(), 1u);
-  EXPECT_EQ(done[0].opcode, WcOpcode::Send);
-  EXPECT_EQ(done[0].status, WcStatus::Success);
-  EXPECT_EQ(engine_.next_deadline(), kNever);  // nothing to wait for
-}
-
-TEST_F(UcTest, WhatItDoesNotHaveIsRefused) {
-  for (const SendOp op : {SendOp::Read, SendOp::CompareSwap, SendOp::FetchAdd,
-                          SendOp::SendInvalidate, SendOp::Flush, SendOp::AtomicWrite}) {
-    EXPECT_EQ(post(op, 1, 8).error().code, EINVAL) << name_of(op);
-  }
-  EXPECT_TRUE(transmit().empty());
-}
 
 TEST_F(UcTest, ReceivesAMessage) {
   ASSERT_TRUE(post_receive(7, 1000, 64).ok());
@@ -218,30 +148,6 @@ TEST_F(UcTest, OnlyItsPeerAndItsTransport) {
   EXPECT_EQ(completions().size(), 1u);
 }
 
-TEST_F(UcTest, ALocalErrorStopsTheSendQueueAlone) {
-  const Sge bad{kIova, 8, key_ ^ 0x100};
-  SendRequest r;
-  r.wr_id = 1;
-  r.sges = {&bad, 1};
-  ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
-  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
-  EXPECT_TRUE(transmit().empty());
-  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
-  EXPECT_EQ(qp().state(), QpState::Sqe);
-  ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
-  EXPECT_EQ(completions(), (Done{{3, WcStatus::Flushed}}));
-
-  ASSERT_TRUE(post_receive(4, 100).ok());  // the receiving side works on
-  arrive(Opcode::RcSendOnly, 500, pattern(8));
-  EXPECT_EQ(completions(), (Done{{4, WcStatus::Success}}));
-
-  to_state(qp(), QpState::Rts);
-  ASSERT_TRUE(post(SendOp::Send, 5, 8).ok());
-  EXPECT_EQ(transmit().size(), 1u);
-  EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
-}
-
 TEST_F(UcTest, AnUnregisteredReceiveIsAnErrorOfTheQueuePair) {
   const Sge bad{kIova, 100, key_ ^ 0x100};
   ASSERT_TRUE(engine_.post_receive(qp(), {.wr_id = 1, .sges = {&bad, 1}}, now_).ok());
@@ -250,35 +156,6 @@ TEST_F(UcTest, AnUnregisteredReceiveIsAnErrorOfTheQueuePair) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
   EXPECT_EQ(qp().state(), QpState::Error);
   EXPECT_EQ(events(), std::vector{EventKind::QpFatal});
-}
-
-TEST_F(UcTest, DrainingFinishesTheMessageThatWasBegun) {
-  ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
-  ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
-  EXPECT_EQ(transmit(1).size(), 1u);
-  QpAttributes attr;
-  attr.state = QpState::Sqd;
-  attr.sqd_notify = true;
-  engine_.modify_qp(qp(), attr, qp_attr::kState | qp_attr::kEnSqdAsyncNotify, now_);
-  EXPECT_TRUE(events().empty());
-  EXPECT_EQ(transmit().size(), 2u);
-  EXPECT_EQ(events(), std::vector{EventKind::SqDrained});
-  EXPECT_EQ(completions().size(), 1u);
-  to_state(qp(), QpState::Rts);
-  EXPECT_EQ(transmit().size(), 1u);
-}
-
-TEST_F(UcTest, DoesNotWaitBehindAnRcWindowThatItDoesNotUse) {
-  TestShape rc;
-  rc.timeout = 0;
-  connect(rc);
-  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(post(SendOp::Write, 10 + i, 128 * 1024).ok());
-  EXPECT_FALSE(transmit().empty());
-  TestShape uc;
-  uc.type = QpType::Uc;
-  connect(uc);
-  ASSERT_TRUE(post(SendOp::Send, 2, 256).ok());
-  EXPECT_EQ(transmit().size(), 1u);
 }
 
 }  // namespace

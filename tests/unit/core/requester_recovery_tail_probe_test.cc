@@ -223,37 +223,5 @@ TEST_F(TailProbeTest, ALossEndsThePatienceWithAPeerThatStandsStill) {
   EXPECT_LT(now_ - sent, milliseconds(2));
 }
 
-TEST(RoundTrip, PatienceGrowsWithProbesInVainAndEndsWithALoss) {
-  RoundTrip r;
-  for (int i = 0; i < 100; ++i) r.measured(microseconds(100));
-  const Duration at_first = *r.late_after(false, kTimeout);
-  r.heard_after_probe(microseconds(900));
-  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(1));
-  for (int i = 0; i < 10; ++i) r.heard_after_probe(microseconds(900));
-  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(7));
-  EXPECT_LT(*r.late_after(false, milliseconds(8)), milliseconds(4));  // probes before timeouts
-  EXPECT_LT(*r.late_after(true, kTimeout), microseconds(300));
-  r.heard_after_probe(microseconds(100));  // its answer
-  EXPECT_EQ(*r.late_after(false, kTimeout) - at_first, milliseconds(3));
-  r.lost();
-  EXPECT_EQ(*r.late_after(false, kTimeout), at_first);
-  r.heard_after_probe(microseconds(100));
-  EXPECT_EQ(*r.late_after(false, kTimeout), at_first);
-}
-
-TEST(RoundTrip, LateIsWellBeyondWhatWasMeasured) {
-  RoundTrip r;
-  EXPECT_FALSE(r.late_after(false, kTimeout).has_value());
-  EXPECT_FALSE(r.late_after(true, kTimeout).has_value());
-  for (int i = 0; i < 100; ++i) r.measured(microseconds(100));
-  EXPECT_EQ(r.usual(), microseconds(100));
-  EXPECT_GE(*r.late_after(true, kTimeout), microseconds(100));
-  EXPECT_LT(*r.late_after(true, kTimeout), microseconds(300));
-  EXPECT_GT(*r.late_after(false, kTimeout), milliseconds(1));
-  // Of a peer that is now quick, now slow, more is put up with.
-  for (int i = 0; i < 100; ++i) r.measured(microseconds(i % 2 == 0 ? 100 : 900));
-  EXPECT_GT(*r.late_after(true, kTimeout), microseconds(1500));
-}
-
 }  // namespace
 }  // namespace verbena::core

@@ -1,6 +1,6 @@
 // Acknowledgements inside requests, as two Verbenas exchange them when each answers the other.
 #include "base/bytes.h"
-#include "tests/unit/core/carried_support.h"
+#include "tests/unit/core/piggyback_support.h"
 
 namespace verbena::core {
 namespace {

@@ -1,8 +1,106 @@
-// Both ends of a connection in one agent, and in two agents of one host.
+// Datagrams that belong to no connection, bounds, and both ends of a connection in one agent or in
+// two agents of one host.
+#include "cm/agent.h"
+
+#include "base/bytes.h"
 #include "tests/unit/cm/agent_support.h"
 
 namespace verbena::cm {
 namespace {
+
+TEST_F(AgentTest, MalformedDatagramsAreCounted) {
+  Mad mad;
+  peer_req().store(mad);
+  agent_.on_mad({peer_, us_, std::span(mad).first(255)}, now_);
+  agent_.on_mad({peer_, us_, {}}, now_);
+  mad[1] = std::byte{0x03};  // subnet administration
+  agent_.on_mad({peer_, us_, mad}, now_);
+  EXPECT_EQ(counter(CounterId::malformed_mads), 3u);
+  peer_req().store(mad);
+  mad[17] = std::byte{0x01};  // ClassPortInfo
+  agent_.on_mad({peer_, us_, mad}, now_);
+  mad[17] = std::byte{0x1A};  // APR, but we sent no LAP
+  agent_.on_mad({peer_, us_, mad}, now_);
+  EXPECT_EQ(counter(CounterId::unsupported_mads), 2u);
+  EXPECT_EQ(counter(CounterId::mads_received), 5u);
+  expect_empty();
+}
+
+TEST_F(AgentTest, OtherSlotsAreNotAnswered) {
+  const uint32_t other = uint32_t{kSlot + 1} << 24 | 5;
+  receive(peer_rep(other));
+  receive(peer_rtu(other));
+  receive(peer_dreq(other));
+  receive(peer_drep(other));
+  receive(peer_rej(other, RejectReason::Consumer, About::Req));
+  receive(peer_mra(other, About::Req, 20));
+  SidrRep reply;
+  reply.request_id = other;
+  receive(reply);
+  EXPECT_EQ(counter(CounterId::wrong_slot), 7u);
+  expect_empty();
+}
+
+// Its process was killed, and we are its neighbour.
+TEST_F(AgentTest, AnswersForTheDead) {
+  const uint32_t dead = uint32_t{kSlot + 1} << 24 | 5;
+  const auto receive_for_nobody = [this](const auto& message) {
+    Mad mad;
+    message.store(mad);
+    agent_.on_mad({.source = peer_, .destination = us_, .bytes = mad, .for_nobody = true}, now_);
+  };
+  receive_for_nobody(peer_dreq(dead));
+  const Drep drep = sent_one<Drep>();
+  EXPECT_EQ(drep.local_comm_id, dead);
+  EXPECT_EQ(drep.remote_comm_id, kPeerId);
+  receive_for_nobody(peer_rep(dead));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
+  receive_for_nobody(peer_rtu(dead));
+  EXPECT_EQ(sent_one<Rej>().local_comm_id, dead);
+  receive_for_nobody(peer_drep(dead));
+  EXPECT_EQ(counter(CounterId::wrong_slot), 0u);
+  expect_empty();
+}
+
+TEST_F(AgentTest, UnknownIds) {
+  const uint32_t id = uint32_t{kSlot} << 24 | 5;
+  receive(peer_rtu(id));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
+  receive(peer_dreq(id));
+  EXPECT_EQ(sent_one<Drep>().remote_comm_id, kPeerId);
+  receive(peer_drep(id));
+  receive(peer_mra(id, About::Req, 20));
+  receive(peer_rej(id, RejectReason::Consumer, About::Req));
+  EXPECT_EQ(counter(CounterId::unknown_id), 5u);
+  expect_empty();
+}
+
+TEST_F(AgentTest, AlternatePathsAreRefused) {
+  const uint32_t id = established_active();
+  Mad mad{};
+  MadHeader header;
+  header.attribute = Attribute::Lap;
+  header.tid = 5;
+  header.store(mad.data());
+  store_be32(mad.data() + 24, kPeerId);
+  store_be32(mad.data() + 28, id);
+  agent_.on_mad({peer_, us_, mad}, now_);
+  const Apr apr = sent_one<Apr>();
+  EXPECT_EQ(apr.tid, 5u);
+  EXPECT_EQ(apr.local_comm_id, id);
+  EXPECT_EQ(apr.remote_comm_id, kPeerId);
+  EXPECT_EQ(apr.status, kAlternatePathNotSupported);
+  EXPECT_EQ(counter(CounterId::alternate_paths_refused), 1u);
+}
+
+TEST_F(AgentTest, TheWholeIsBoundedToo) {
+  listen(1000);
+  for (uint32_t i = 1; i <= 64; ++i) receive(peer_req(i, i));
+  EXPECT_EQ(events().size(), 64u);
+  receive(peer_req(65, 65));
+  EXPECT_EQ(sent_one<Rej>().reason, RejectReason::NoResources);
+  EXPECT_EQ(counter(CounterId::too_many_connections), 1u);
+}
 
 class LoopbackTest : public AgentTest {
  public:

@@ -1,0 +1,17 @@
+// The times of RNR NAKs. What a board's queue pairs send: board_test.cc.
+#include "daq/board_queue_pair.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::daq {
+namespace {
+
+TEST(RnrTimer, TheTablesEnds) {
+  EXPECT_EQ(rnr_timer(0).ns, 655'360'000);
+  EXPECT_EQ(rnr_timer(1).ns, 10'000);
+  EXPECT_EQ(rnr_timer(12).ns, 640'000);
+  EXPECT_EQ(rnr_timer(31).ns, 491'520'000);
+}
+
+}  // namespace
+}  // namespace verbena::daq
