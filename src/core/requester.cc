@@ -142,9 +142,9 @@ Requester::Step Requester::next_step(const wire::PacketSink& sink, Instant now) 
   return qp_.peer->has_room() || denied_ == cursor_.index() ? Step::Send : Step::Wait;
 }
 
-uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
   uint32_t sent = 0;
-  while (sent < budget && sink.room() > 0 && !qp_.failure) {
+  while (sent < turn.budget && sink.room() > 0 && !qp_.failure) {
     const Blocked blocked = blocked_reason(now);
     if (blocked == Blocked::Window) qp_.count(CounterId::window_waits);
     if (blocked != Blocked::No) break;
@@ -161,7 +161,8 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budge
         if (access_directly(sink)) ++sent;  // otherwise the next step sends it
         break;
       case Step::Send: {
-        const uint32_t packets = send_new(sink, now, budget - sent);
+        const uint32_t packets = send_new(
+            sink, now, {.budget = turn.budget - sent, .only_active_qp = turn.only_active_qp});
         if (packets == 0) return sent;
         sent += packets;
         break;
@@ -275,20 +276,23 @@ bool Requester::retransmit_first_lost(wire::PacketSink& sink, Instant now) {
 bool Requester::retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now) {
   Chunk chunk = recovery_.chunk_to_retransmit(psn);
   chunk.is_retransmit = true;
-  if (!push_request(chunk, sink, ask_for_ack)) return false;
+  if (!push_request(chunk, sink, {.asks_for_ack = ask_for_ack})) return false;
   recovery_.on_retransmitted(psn, chunk, now);
   return true;
 }
 
-// New packets from the cursor on, at most `most`. Returns how many.
-uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, uint32_t most) {
+// New packets from the cursor on. Returns how many.
+uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
   const size_t room = sink.room();
-  const auto batch_limit = static_cast<uint32_t>(std::min<size_t>(most, room));
+  const auto batch_limit = static_cast<uint32_t>(std::min<size_t>(turn.budget, room));
   if (const uint32_t batch = recovery_.is_active() ? 0 : batches_.plan(batch_limit); batch != 0) {
     const wire::Psn first = cursor_.next();
     uint32_t left = batch;
     batches_.send(batch, [&](const Chunk& chunk, bool is_reordered) {
-      push_request(chunk, sink, --left == 0, is_reordered);
+      push_request(chunk, sink,
+                   {.asks_for_ack = --left == 0,
+                    .is_reordered = is_reordered,
+                    .only_active_qp = turn.only_active_qp});
       recovery_.add_in_flight(cursor_.cost_of(chunk));
     });
     recovery_.start_timers(first, now);
@@ -297,10 +301,13 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, uint32_t most)
   if (!cursor_.request().numbered) cursor_.number(qp_.cut_bytes(), *qp_.peer);
   // Other queue pairs may take the window before the next turn: an ACK of this packet must not wait
   // for that.
-  const bool is_last_of_turn = qp_.peer->users > 1 && (most == 1 || room == 1);
+  const bool is_last_of_turn = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
   const Chunk chunk = cursor_.next_chunk();
   const bool is_read = is_read_or_atomic(cursor_.request().op);
-  if (!push_request(chunk, sink, is_last_of_turn)) return 0;
+  if (!push_request(chunk, sink,
+                    {.asks_for_ack = is_last_of_turn, .only_active_qp = turn.only_active_qp})) {
+    return 0;
+  }
   if (is_read) reads_.push_back({chunk.first, chunk.end() - 1});
   cursor_.advance(chunk.packets);
   recovery_.on_sent(chunk, now);
@@ -308,12 +315,12 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, uint32_t most)
 }
 
 // False, and nothing is sent, if the request's lkeys do not grant what it needs.
-bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink, bool ask_for_ack,
-                             bool is_reordered) {
+bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
+                             const PacketOptions& options) {
   const SendWqe& wqe = queue().at(chunk.at.index);
   wire::Packet p;
   p.bth.psn = chunk.first;
-  p.bth.mark = qp_.extensions.request_flag(is_reordered);
+  p.bth.mark = qp_.extensions.request_flag(options.is_reordered);
   p.bth.ack_request = true;
   p.in_window = !chunk.is_retransmit;
   p.xrc_srqn = wqe.remote_srqn;
@@ -335,7 +342,7 @@ bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink, bool as
       p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
       break;
     default:
-      return push_message_packet(chunk.at, p, sink, ask_for_ack);
+      return push_message_packet(chunk.at, p, sink, options);
   }
   push_packet(qp_, sink, p, {}, 0);
   return true;
@@ -384,7 +391,7 @@ void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
-                                    bool ask_for_ack) {
+                                    const PacketOptions& options) {
   const SendWqe& wqe = queue().at(at.index);
   const uint32_t offset = at.packet * wqe.cut_bytes;
   const uint32_t bytes = SendCursor::packet_bytes(wqe, at.packet);
@@ -399,12 +406,12 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   }
 
   fill_message(wqe, at.packet, p);
-  p.last = last && at.index + 1 == queue().tail() && qp_.engine.alone;
+  p.last = last && at.index + 1 == queue().tail() && options.only_active_qp;
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
   // next packet may be a timeout away.
   const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
-  p.bth.ack_request = last || ask_for_ack || crawls ||
+  p.bth.ack_request = last || options.asks_for_ack || crawls ||
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;

@@ -14,8 +14,8 @@
 #include "core/placement.h"
 #include "core/qp_sides.h"
 #include "core/reorder_buffer.h"
-#include "core/requester_batch.h"
 #include "core/send_cursor.h"
+#include "core/size_sorted_batches.h"
 #include "core/work_queue.h"
 
 namespace verbena::core {
@@ -26,7 +26,7 @@ class Requester final : public SendSide {
 
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue().take_back(count); }
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const override;
   uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
@@ -98,14 +98,19 @@ class Requester final : public SendSide {
   void retract(wire::PacketSink& sink, Instant now);
   bool retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now);
   bool retransmit_first_lost(wire::PacketSink& sink, Instant now);
-  uint32_t send_new(wire::PacketSink& sink, Instant now, uint32_t most);
-  bool push_request(const Chunk& chunk, wire::PacketSink& sink, bool ask_for_ack,
-                    bool is_reordered = false);
+  uint32_t send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
+  // How one packet leaves.
+  struct PacketOptions {
+    bool asks_for_ack = false;
+    bool is_reordered = false;    // before one with a lower PSN
+    bool only_active_qp = false;  // as TransmitTurn says
+  };
+  bool push_request(const Chunk& chunk, wire::PacketSink& sink, const PacketOptions& options);
   void fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& packet) const;
   void fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& packet) const;
   void piggyback_ack(uint64_t index, wire::Packet& packet);
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
-                           bool ask_for_ack);
+                           const PacketOptions& options);
 
   // --- requester_response.cc --------------------------------------------------------------------
   bool awaits(wire::Psn psn) const;

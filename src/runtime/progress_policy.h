@@ -25,17 +25,13 @@
 #include <cstdint>
 
 #include "base/time.h"
+#include "core/ack_scheduler.h"
 #include "runtime/busy_poll_policy.h"
 #include "runtime/prediction.h"
 
 namespace verbena::runtime {
 
-// What a turn may leave unsent, and what is expected to send it.
-enum class Defer : uint8_t {
-  Nothing,
-  UntilPoll,   // everything: a steady poller that just got a completion polls or posts again
-  UntilReply,  // ACKs: the application may reply to what was written into its memory
-};
+using core::Defer;
 
 // Whether the application polls steadily enough to own progress.
 class PollerTrust {
@@ -123,18 +119,11 @@ class ProgressPolicy {
   }
 
   // --- a turn -----------------------------------------------------------------------------------
-  struct TurnResult {
-    bool brought_messages;  // SEND or WRITE: they need at most an ACK
-    bool response_due;      // READ, atomic or MAD: the response leaves at once
-    bool used_receives;     // some messages took a receive
-    bool completed;         // there are new completions
-    bool raises_event;      // a completion event is about to wake the application
-    bool started_idle;      // nothing waited to be sent before the turn
-    bool has_more;          // more packets wait to be received
-    bool only_acks_to_send;
-    size_t packets;  // received
-  };
-  bool may_defer(Defer defer, const TurnResult& turn) const;
+  using TurnResult = core::TurnResult;
+  bool may_defer(Defer defer, TurnResult turn) const {
+    turn.completed |= waits_for_response_;
+    return core::AckScheduler::may_defer(defer, turn);
+  }
   void deferred(Defer defer, Instant at) {
     deferred_since_ = at;
     deferred_ = defer;
@@ -189,7 +178,7 @@ class ProgressPolicy {
 
  private:
   // Fewer packets than this are no burst.
-  static constexpr uint64_t kBurstPackets = 8;
+  static constexpr uint64_t kBurstPackets = core::AckScheduler::kBurstPackets;
   static constexpr Duration kJustBefore = microseconds(5);
   // An owner that has not polled for so long has stopped polling.
   static constexpr Duration kStoppedAfter = microseconds(100);
@@ -220,14 +209,5 @@ class ProgressPolicy {
   BusyPollPolicy busy_poll_;
   uint64_t packets_sent_ = 0;  // when the thread fell asleep last
 };
-
-inline bool ProgressPolicy::may_defer(Defer defer, const TurnResult& turn) const {
-  if (!turn.brought_messages || turn.response_due) return false;
-  if (defer == Defer::UntilPoll) return waits_for_response_ || turn.completed;
-  // An earlier deferral is not extended. An application that waits for an event gets it after the
-  // ACK has left, as with hardware.
-  return defer == Defer::UntilReply && turn.started_idle && !turn.has_more && !turn.used_receives &&
-         turn.packets < kBurstPackets && !turn.raises_event && turn.only_acks_to_send;
-}
 
 }  // namespace verbena::runtime

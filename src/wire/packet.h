@@ -31,6 +31,7 @@ struct Packet {
   uint32_t cut_bytes = 0;               // as RxPacket says
   bool in_window = false;               // as TxPacket says
   bool last = false;                    // the same
+  bool ends_batch = false;              // the same
   std::optional<Psn> piggyback;         // sent only: an ACK, between headers and payload
 
   // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.

@@ -77,6 +77,8 @@ struct TxPacket {
   bool in_window = false;
   // Nothing follows that it had better wait for.
   bool last = false;
+  // A short packet that may end the GSO batch before it: no packet of another queue pair follows.
+  bool ends_batch = false;
 };
 
 // Where an engine puts its packets. The owner flushes it after the turn. Only shared memory can do

@@ -1,5 +1,5 @@
 // Which packets leave sorted by size.
-#include "core/requester_batch.h"
+#include "core/ext/size_sorted_batches.h"
 
 #include <algorithm>
 
