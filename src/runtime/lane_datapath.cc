@@ -59,20 +59,18 @@ void LaneDatapath::close() {
   directory.reset();
 }
 
-// Peers on this host are reached through shared memory. Captures and faults work on UDP packets, so
-// with them everything goes over UDP.
+// Peers on this host are reached through shared memory. Captures and faults work on packets as they
+// are on the wire, so with them shared memory carries nothing else.
 void LaneDatapath::add_shared_memory(const DeviceInfo& device,
                                      std::unique_ptr<datapath::UdpDatapath> wire) {
   const Config& c = config();
-  if (c.datapath == DatapathChoice::Udp || !c.faults.empty() || !c.pcap.empty()) {
-    if (c.datapath != DatapathChoice::Udp) {
-      log(LogLevel::Info, "%s: captures and faults are of the wire: no shared memory",
-          device.name.c_str());
-    }
+  if (c.datapath == DatapathChoice::Udp) {
     all = std::move(wire);
     return;
   }
-  auto shm = datapath::ShmDatapath::open(directory->slot(), device.interface_index);
+  const bool decorated = !c.faults.empty() || !c.pcap.empty();
+  auto shm = datapath::ShmDatapath::open(
+      {.slot = directory->slot(), .wire_packets_only = decorated}, device.interface_index);
   if (!shm.ok()) {
     log(LogLevel::Warning, "%s: no shared memory with processes of this host: %s",
         device.name.c_str(), shm.error().why);
