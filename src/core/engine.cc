@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 namespace {
@@ -464,7 +465,9 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
 
 // One queue pair's share.
 void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now) {
-  const bool full = qp.type() != QpType::Ud && sink.full(qp.attributes().path);
+  const wire::LocalPeer* const local = sink.local_peer();
+  const bool full =
+      local != nullptr && qp.type() != QpType::Ud && local->is_full(qp.attributes().path);
   if (full) {
     qp.go_without_peer(sink, now);
   } else {

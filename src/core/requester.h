@@ -121,11 +121,12 @@ class Requester final : public SendSide {
   void for_each_by_size(wire::Psn from, wire::Psn to, Visit visit) const;
 
   // --- requester_direct.cc ----------------------------------------------------------------------
+  bool peer_sleeps(const wire::PacketSink& sink) const;
   bool may_go_direct(const SendWqe& wqe) const;
   bool may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink, Instant now) const;
   bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
   bool go_direct(const SendWqe& wqe, wire::PacketSink& sink);
-  void take_back(wire::PacketSink& sink, Instant now);
+  void retract(wire::PacketSink& sink, Instant now);
   Instant stuck_time(Instant now) const;
 
   // --- requester_response.cc --------------------------------------------------------------------

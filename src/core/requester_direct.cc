@@ -5,6 +5,7 @@
 
 #include "core/posting.h"
 #include "core/requester.h"
+#include "wire/local_peer.h"
 #include "wire/one_sided.h"
 
 namespace verbena::core {
@@ -24,6 +25,11 @@ constexpr Duration kStuckFor = milliseconds(200);
 
 }  // namespace
 
+bool Requester::peer_sleeps(const wire::PacketSink& sink) const {
+  const wire::LocalPeer* const local = sink.local_peer();
+  return local != nullptr && local->is_asleep(qp_.attr.path);
+}
+
 // All that was posted before it is done.
 bool Requester::may_go_direct(const SendWqe& wqe) const {
   const bool one_sided = wqe.op == SendOp::Write || wqe.op == SendOp::Read;
@@ -36,12 +42,12 @@ bool Requester::may_go_direct(const SendWqe& wqe) const {
 bool Requester::may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink,
                                Instant now) const {
   return may_go_direct(wqe) &&
-         (direct_bytes_ != 0 || qp_.peer->is_unresponsive(now) || sink.peer_sleeps(qp_.attr.path));
+         (direct_bytes_ != 0 || qp_.peer->is_unresponsive(now) || peer_sleeps(sink));
 }
 
 bool Requester::had_better_go_direct(const wire::PacketSink& sink, Instant now) {
   if (direct_bytes_ != 0 || qp_.peer->is_unresponsive(now)) return true;
-  if (queue_.size() != 1 || !sink.peer_sleeps(qp_.attr.path)) return false;
+  if (queue_.size() != 1 || !peer_sleeps(sink)) return false;
   const uint64_t taken = qp_.send_cq->taken();
   if (taken != direct_seen_taken_ || now - direct_at_ > kPause) direct_in_a_row_ = 0;
   direct_seen_taken_ = taken;
@@ -62,18 +68,20 @@ bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink) {
   direct_bytes_ = 0;
   direct_refused_ = cursor_;
   if (!granted) return false;
-  if (!sink.access({.path = qp_.attr.path,
-                    .source = qp_.qpn,
-                    .destination = qp_.attr.dest_qpn,
-                    .write = write,
-                    .ends_message = offset + bytes == wqe.length,
-                    .access = write ? kRemoteWrite : kRemoteRead,
-                    .rkey = wqe.rkey,
-                    .remote_address = wqe.remote_address,
-                    .length = wqe.length,
-                    .offset = offset,
-                    .bytes = bytes,
-                    .local = local.view()})) {
+  wire::LocalPeer* const local_peer = sink.local_peer();
+  if (local_peer == nullptr) return false;
+  if (!local_peer->access({.path = qp_.attr.path,
+                           .source = qp_.qpn,
+                           .destination = qp_.attr.dest_qpn,
+                           .write = write,
+                           .ends_message = offset + bytes == wqe.length,
+                           .access = write ? kRemoteWrite : kRemoteRead,
+                           .rkey = wqe.rkey,
+                           .remote_address = wqe.remote_address,
+                           .length = wqe.length,
+                           .offset = offset,
+                           .bytes = bytes,
+                           .local = local.view()})) {
     return false;
   }
   direct_refused_ = UINT64_MAX;
@@ -92,7 +100,7 @@ bool Requester::go_direct(const SendWqe& wqe, wire::PacketSink& sink) {
 }
 
 void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
-  if (probe_due_ && qp_.peer->is_in_memory() && !board_ && unacked_ != next_) take_back(sink, now);
+  if (probe_due_ && qp_.peer->is_in_memory() && !board_ && unacked_ != next_) retract(sink, now);
   while (sink.room() > 0 && !qp_.failure && blocked_reason(now) == Blocked::No) {
     if (cursor_ == queue_.tail()) return;
     const SendWqe& wqe = queue_.at(cursor_);
@@ -112,19 +120,20 @@ Instant Requester::stuck_time(Instant now) const {
 // it was read, and that no message was read in part. It is numbered anew: what comes first of it
 // may be done without the peer, and then takes no PSN. Once for each request, so that timeouts are
 // not put off for ever.
-void Requester::take_back(wire::PacketSink& sink, Instant now) {
+void Requester::retract(wire::PacketSink& sink, Instant now) {
   qp_.urgent = probe_due_ = false;
   qp_.peer->unresponsive_until = now + kStuckFor;
   const SendWqe& head = queue_.front();
   const bool one_sided = head.op == SendOp::Write || head.op == SendOp::Read;
   if (!one_sided || head.first_psn != unacked_ || qp_.type != QpType::Rc) return;
+  wire::LocalPeer* const local_peer = sink.local_peer();
   wire::Unread unread{.path = qp_.attr.path, .destination = qp_.attr.dest_qpn, .first = unacked_};
   for (Place at{queue_.head(), 0}; at.index != cursor_ || at.packet != cursor_packet_;) {
     at.packet += piece_at(at).packets;
     if (at.packet == queue_.at(at.index).packets) at = {at.index + 1, 0};
     ++unread.packets;
   }
-  if (!sink.take_back(unread)) return;
+  if (local_peer == nullptr || !local_peer->retract(unread)) return;
   qp_.acks.on_retracted(queue_.head(), queue_.tail());
   for (uint64_t i = queue_.head(); i != queue_.tail() && queue_.at(i).numbered; ++i) {
     queue_.at(i).numbered = false;

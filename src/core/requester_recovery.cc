@@ -304,7 +304,7 @@ uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
   const bool waits = rnr_until_ != kNever && now < rnr_until_;
   if (!started_ || waits || unacked_ == next_ || qp_.failure) return 0;
   if (probe_due_ && qp_.peer->is_in_memory() && !board_) {
-    take_back(sink, now);
+    retract(sink, now);
     return 0;
   }
   qp_.urgent = true;  // it remains so if there is no memory

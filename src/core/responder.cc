@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/placement.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 
@@ -634,7 +635,9 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
 
 void Responder::send_plain_ack(wire::PacketSink& sink) {
   const bool may_be_short = qp_.extensions.announced() && qp_.type == QpType::Rc;
-  if (may_be_short && sink.acknowledge(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
+  wire::LocalPeer* const local = sink.local_peer();
+  if (may_be_short && local != nullptr &&
+      local->send_short_ack(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
     return qp_.count(CounterId::packets_sent);
   }
   wire::Packet p;

@@ -26,7 +26,8 @@ constexpr size_t kCopyCost = 4096;
 
 SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
                                      std::unique_ptr<ShmDatapath> shm, uint32_t interface_index)
-    : udp_(std::move(udp)),
+    : PacketSink(this),
+      udp_(std::move(udp)),
       shm_(std::move(shm)),
       interface_index_(interface_index),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -137,12 +138,12 @@ size_t SelectingDatapath::room() const {
   return pushed_ < kBytesPerTurn && (!to_udp_ || udp_->sink().room() > 0) ? 1 : 0;
 }
 
-bool SelectingDatapath::full(wire::PathId path) const {
+bool SelectingDatapath::is_full(wire::PathId path) const {
   Link* const link = link_of(path);
   return link != nullptr && link->full();
 }
 
-bool SelectingDatapath::peer_sleeps(wire::PathId path) const {
+bool SelectingDatapath::is_asleep(wire::PathId path) const {
   const Link* const link = link_of(path);
   return link != nullptr && link->peer_sleeps();
 }
@@ -155,12 +156,12 @@ bool SelectingDatapath::access(const wire::OneSided& request) {
          shm_->access(*link, request, paths_[static_cast<size_t>(request.path)].addresses);
 }
 
-bool SelectingDatapath::take_back(const wire::Unread& requests) {
+bool SelectingDatapath::retract(const wire::Unread& requests) {
   Link* const link = link_of(requests.path);
   const Path* const path = find(requests.path);
   if (link == nullptr || path->numbered_for != link->id()) return false;
   ++pushed_;  // the rest is shown anew
-  return link->take_back(requests, path->number);
+  return link->retract(requests, path->number);
 }
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
@@ -170,10 +171,10 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
-bool SelectingDatapath::acknowledge(wire::PathId path, const wire::Acknowledgement& ack) {
+bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) {
   const Carrier carrier = carrier_of(path);
   if (carrier.link == nullptr) return false;
-  carrier.link->acknowledge(ack, carrier.number);
+  carrier.link->send_short_ack(ack, carrier.number);
   pushed_ += kWordBytes;
   return true;
 }

@@ -28,8 +28,8 @@ struct ShmCounters {
   uint64_t links_opened = 0;
   uint64_t links_refused = 0;
   uint64_t links_broken = 0;
-  uint64_t copies = 0;      // in peers' memory, without them
-  uint64_t taken_back = 0;  // packets
+  uint64_t copies = 0;     // in peers' memory, without them
+  uint64_t retracted = 0;  // packets
 };
 
 // Which end of a path is where.
@@ -74,7 +74,7 @@ class Link {
   // There may not be room for all that one queue pair sends in a turn.
   bool full() { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address);
-  void acknowledge(const wire::Acknowledgement& ack, uint8_t address);
+  void send_short_ack(const wire::Acknowledgement& ack, uint8_t address);
   bool anything_hidden() const { return writer_.anything_hidden(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
@@ -84,9 +84,9 @@ class Link {
   bool peer_sleeps() const { return memory_.reachable() && writer_.reader_sleeps(); }
   bool access(const wire::OneSided& request, const Addresses& addresses);
   bool take_denied() { return memory_.take_denied(); }
-  // See wire::PacketSink; `address` is the number of the packets' addresses.
+  // See wire::LocalPeer; `address` is the number of the packets' addresses.
   // False without memory for it, too.
-  bool take_back(const wire::Unread& requests, uint8_t address);
+  bool retract(const wire::Unread& requests, uint8_t address);
   // What the peer does in ours.
   VisitRevoker& visits() { return visits_; }
 
@@ -113,7 +113,7 @@ class Link {
   // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
-  bool take_back_unread(const wire::Unread& requests, uint8_t address);
+  bool retract_unread(const wire::Unread& requests, uint8_t address);
   void drop(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
   void take_acknowledgement(const RecordWord& word, RxBatch& batch);

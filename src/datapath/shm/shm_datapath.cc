@@ -442,7 +442,7 @@ void ShmDatapath::append_counters(std::vector<Counter>& to) const {
                        {"shm_links_refused", c.links_refused},
                        {"shm_links_broken", c.links_broken},
                        {"shm_copies", c.copies},
-                       {"shm_taken_back", c.taken_back}});
+                       {"shm_retracted", c.retracted}});
 }
 
 }  // namespace verbena::datapath

@@ -12,15 +12,15 @@ using wire::Opcode;
 class MemorySink final : public RecordingSink {
  public:
   MemorySink() : RecordingSink(10000) {}
-  bool full(wire::PathId) const override { return way_full; }
-  bool peer_sleeps(wire::PathId) const override { return asleep; }
-  bool take_back(const wire::Unread& r) override {
-    taken_back += r.packets;
+  bool is_full(wire::PathId) const override { return way_full; }
+  bool is_asleep(wire::PathId) const override { return asleep; }
+  bool retract(const wire::Unread& r) override {
+    retracted += r.packets;
     return true;
   }
   bool way_full = false;
   bool asleep = false;
-  uint32_t taken_back = 0;
+  uint32_t retracted = 0;
 };
 
 class CarriedOrNotTest : public AcquaintedTest {
@@ -59,7 +59,7 @@ TEST_F(CarriedOrNotTest, WhatAWriteThatIsTakenBackSaidIsSaidAgain) {
   EXPECT_TRUE(said_in(sink_.sent));
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
-  EXPECT_EQ(sink_.taken_back, 1u);
+  EXPECT_EQ(sink_.retracted, 1u);
 }
 
 TEST_F(CarriedOrNotTest, WhatIsTakenBackAndCarriedNothingSaysNothing) {
@@ -68,7 +68,7 @@ TEST_F(CarriedOrNotTest, WhatIsTakenBackAndCarriedNothingSaysNothing) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
-  EXPECT_EQ(sink_.taken_back, 1u);
+  EXPECT_EQ(sink_.retracted, 1u);
 }
 
 TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
@@ -79,7 +79,7 @@ TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
   bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
   ASSERT_TRUE(next_deadline());
   turn();
-  ASSERT_EQ(sink_.taken_back, 1u);
+  ASSERT_EQ(sink_.retracted, 1u);
   said |= said_in(sink_.sent);
   EXPECT_TRUE(said) << "the peer never heard it";
 }
@@ -98,11 +98,11 @@ TEST_F(CarriedOrNotTest, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
   bool said = false;
   for (const Sent& s : sink_.sent) said |= s.opcode() == Opcode::RcAck;
   sink_.asleep = false;
-  for (int i = 0; i < 3 && sink_.taken_back == 0; ++i) {
+  for (int i = 0; i < 3 && sink_.retracted == 0; ++i) {
     ASSERT_TRUE(next_deadline());
     turn();
   }
-  ASSERT_EQ(sink_.taken_back, 1u);
+  ASSERT_EQ(sink_.retracted, 1u);
   said |= said_in(sink_.sent);
   EXPECT_TRUE(said) << "the peer never heard it";
 }

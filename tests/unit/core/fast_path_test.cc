@@ -30,9 +30,9 @@ struct Way {
 class WaySink final : public RecordingSink {
  public:
   explicit WaySink(const Way& way) : RecordingSink(way.room, way.full), way_(way) {}
-  bool peer_sleeps(wire::PathId) const override { return way_.asleep; }
+  bool is_asleep(wire::PathId) const override { return way_.asleep; }
   bool access(const wire::OneSided&) override { return way_.reachable; }
-  bool take_back(const wire::Unread&) override { return way_.takes_back; }
+  bool retract(const wire::Unread&) override { return way_.takes_back; }
 
  private:
   Way way_;

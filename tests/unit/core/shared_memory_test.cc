@@ -34,7 +34,7 @@ class SharedMemoryTest : public EngineTest {
 class BriefSink : public RecordingSink {
  public:
   using RecordingSink::RecordingSink;
-  bool acknowledge(wire::PathId, const wire::Acknowledgement& ack) override {
+  bool send_short_ack(wire::PathId, const wire::Acknowledgement& ack) override {
     acknowledged.push_back(ack.psn.value());
     EXPECT_EQ(ack.destination, EngineTest::kPeerQpn);
     return true;
