@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/placement.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 
@@ -514,7 +515,11 @@ void Responder::on_duplicate(const wire::Packet& p) {
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
     const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.cut_bytes;
-    const bool within = qp_.cut_bytes_of(p) == a.cut_bytes && p.reth.rkey == a.reth.rkey &&
+    // A response of one packet is the same however packets are cut: the request may have come
+    // through memory and its repeat, since the link ended, over the wire.
+    const bool same_cut =
+        qp_.cut_bytes_of(p) == a.cut_bytes || (a.packets == 1 && packets_for(p) == 1);
+    const bool within = same_cut && p.reth.rkey == a.reth.rkey &&
                         p.reth.address == a.reth.address + skipped &&
                         p.reth.length <= a.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.

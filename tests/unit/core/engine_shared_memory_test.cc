@@ -234,6 +234,19 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsWhatFitsIntoThePathMtuIsSentAgain) {
   EXPECT_EQ(again[0].packet.payload.size(), 1024u);
 }
 
+TEST_F(SharedMemoryTest, AReadThatCameThroughMemoryIsRepeatedOverTheWire) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+  wire::Packet read = request(Opcode::RcReadRequest, 500);
+  read.reth = {kIova, key_, 1024};
+  read.cut_bytes = kWide;
+  receive(read);
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
+  end_memory();
+  read.cut_bytes = 0;
+  receive(read);
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
+}
+
 TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
   for (const SendOp op : {SendOp::Send, SendOp::Write, SendOp::Read}) {
     connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
