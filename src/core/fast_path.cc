@@ -28,9 +28,10 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
   QueuePair& qp = *ready_.front();
   if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]
     return false;
+  if (sink.room() == 0) [[unlikely]]
+    return false;
   const wire::LocalPeer* const local = sink.local_peer();
-  const bool is_full = local != nullptr && local->is_full(qp.attributes().path);
-  if (sink.room() == 0 || is_full) [[unlikely]]
+  if (local != nullptr && local->is_full(qp.attributes().path)) [[unlikely]]
     return false;
   if (!qp.try_fast_send(sink, now)) [[unlikely]]
     return false;
