@@ -274,8 +274,8 @@ TEST(Datagram, ThousandsOfStrangersDoNotExhaustIt) {
   send_text(client.get(), "first", to);  // the device is open from now on
   EXPECT_EQ(receive_text(server.get()), "first");
   const size_t before = open_descriptors();
-  constexpr uint8_t kData = 0, kAnswer = 7;
-  for (const uint8_t op : {kData, kAnswer}) {
+  constexpr uint8_t kData = 0, kReply = 7;
+  for (const uint8_t op : {kData, kReply}) {
     const std::vector<uint8_t> bytes = {0x55, 0x55, 0x55, 0x55, 4,   op, 16, 0,
                                         0,    0,    0,    1,    127, 0,  0,  1};
     for (int i = 0; i < 5000; ++i) {

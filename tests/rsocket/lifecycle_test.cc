@@ -366,7 +366,7 @@ TEST_F(Processes, AKilledOneIsMissedByWhoPolls) {
 }
 
 // A debugger stopped it, or its machine sleeps. Nobody asked for a keepalive, so an idle connection
-// stays, and costs nothing: the attendant is not woken once.
+// stays, and costs nothing: the service thread is not woken once.
 TEST_F(Processes, AStoppedOneIsWaitedFor) {
   start(echo);
   echo_once(server_);

@@ -168,7 +168,7 @@ TEST(ReceiveRing, RefusesMoreThanItHasTold) {
   EXPECT_FALSE(ring.on_data(1));
   EXPECT_TRUE(ring.on_data(0));
   EXPECT_FALSE(ring.on_data(Message::kMaxValue));
-  EXPECT_EQ(ring.tell_half(), 1000u);
+  EXPECT_EQ(ring.announce_half(), 1000u);
   EXPECT_TRUE(ring.on_data(999));
   EXPECT_FALSE(ring.on_data(2));
   EXPECT_EQ(ring.readable(), 1999u);
@@ -177,23 +177,23 @@ TEST(ReceiveRing, RefusesMoreThanItHasTold) {
 TEST(ReceiveRing, TellsAHalfWhenItWasRead) {
   ReceiveRing ring(1000, 16);
   EXPECT_TRUE(ring.half_free());  // the second, at the very beginning
-  EXPECT_EQ(ring.tell_half(), 1000u);
+  EXPECT_EQ(ring.announce_half(), 1000u);
   EXPECT_FALSE(ring.half_free());
   ASSERT_TRUE(ring.on_data(1000));
   ring.consume(999);
   EXPECT_FALSE(ring.half_free());
   ring.consume(1);
   EXPECT_TRUE(ring.half_free());
-  EXPECT_EQ(ring.tell_half(), 0u);
+  EXPECT_EQ(ring.announce_half(), 0u);
 }
 
 TEST(ReceiveRing, PiecesEndWhereTheRingDoes) {
   ReceiveRing ring(1000, 16);
-  ring.tell_half();
+  ring.announce_half();
   ASSERT_TRUE(ring.on_data(1000));
   ASSERT_TRUE(ring.on_data(900));
   ring.consume(1000);
-  ring.tell_half();
+  ring.announce_half();
   ASSERT_TRUE(ring.on_data(100));
   ASSERT_TRUE(ring.on_data(50));
   EXPECT_EQ(ring.readable(), 1050u);
@@ -205,14 +205,14 @@ TEST(ReceiveRing, PiecesEndWhereTheRingDoes) {
 
 TEST(ReceiveRing, NewsAreDueAfterHalfAQueueOfMessages) {
   ReceiveRing ring(1u << 20, 16);
-  ring.tell_half();
+  ring.announce_half();
   EXPECT_EQ(ring.credit_limit(), 16);
   for (int i = 0; i < 7; ++i) ASSERT_TRUE(ring.on_data(1));
-  EXPECT_FALSE(ring.news_due());
+  EXPECT_FALSE(ring.update_due());
   ASSERT_TRUE(ring.on_data(1));
-  EXPECT_TRUE(ring.news_due());
+  EXPECT_TRUE(ring.update_due());
   EXPECT_EQ(ring.credit_limit(), 24);
-  EXPECT_FALSE(ring.news_due());
+  EXPECT_FALSE(ring.update_due());
 }
 
 // A sender and a receiver with a wire of random delay between them: nothing is lost, nothing stops.
@@ -277,10 +277,10 @@ TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
           break;
         }
         case 3:
-          if (!ring.news_due()) break;
+          if (!ring.update_due()) break;
           {
             News news{ring.credit_limit(), ring.half_free(), {}};
-            if (news.has_half) news.half = {ring.tell_half(), 1, half};
+            if (news.has_half) news.half = {ring.announce_half(), 1, half};
             to_sender.push_back(news);
             idle = 0;
           }
@@ -326,13 +326,13 @@ TEST(Buffers, AreOneStreamOfPieces) {
   const iovec pieces[] = {{nullptr, 0}, {a, 3}, {nullptr, 0}, {b, 4}};
   Buffers from = Buffers::from(pieces, 4).value();
   EXPECT_EQ(from.left(), 7u);
-  EXPECT_EQ(from.together(3), a);
-  EXPECT_EQ(from.together(4), nullptr);
+  EXPECT_EQ(from.contiguous(3), a);
+  EXPECT_EQ(from.contiguous(4), nullptr);
   char out[8] = {};
   from.copy_out(reinterpret_cast<std::byte*>(out), 5);
   EXPECT_STREQ(out, "abcde");
   EXPECT_EQ(from.left(), 2u);
-  EXPECT_EQ(from.together(2), b + 2);
+  EXPECT_EQ(from.contiguous(2), b + 2);
   from.advance(2);
   EXPECT_EQ(from.left(), 0u);
 }

@@ -117,12 +117,12 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
 }
 
 void ShmDatapath::answer_calls() {
-  for (int i = 0; i < host::UnixListener::kCallersPerTurn; ++i) {
+  for (int i = 0; i < host::UnixListener::kAcceptsPerTurn; ++i) {
     os::UniqueFd socket;
-    const host::UnixListener::Caller caller = listener_.next(socket);
-    if (caller == host::UnixListener::Caller::Nobody) return;
+    const host::UnixListener::Accepted accepted = listener_.accept_next(socket);
+    if (accepted == host::UnixListener::Accepted::None) return;
     // A link takes more descriptors than the caller's.
-    if (caller == host::UnixListener::Caller::Stranger || !listener_.has_spare() ||
+    if (accepted == host::UnixListener::Accepted::OtherUser || !listener_.has_spare() ||
         !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
