@@ -1,4 +1,4 @@
-// How long a sender waits for destinations that are full, over explicit time.
+// How long a sender waits for full destinations. Time is explicit.
 #include "host/nap_budget.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ struct Waited {
   Duration in_all{};
 };
 
-// What a sender waits for a destination that stays full.
+// The waits of a sender for a destination that stays full.
 Waited wait_for(NapBudget& budget, uint64_t destination, Instant now) {
   Waited waited;
   while (waited.naps < 1000) {
@@ -25,7 +25,7 @@ Waited wait_for(NapBudget& budget, uint64_t destination, Instant now) {
   return waited;
 }
 
-TEST(NapBudget, AStoppedDestinationCostsItsBudgetOnce) {
+TEST(NapBudget, AStoppedDestinationUsesItsBudgetOnce) {
   NapBudget budget;
   const Waited first = wait_for(budget, 1, kStart);
   EXPECT_EQ(first.naps, NapBudget::kNapsPerDestination);
@@ -33,28 +33,28 @@ TEST(NapBudget, AStoppedDestinationCostsItsBudgetOnce) {
   EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1000)).naps, 0);
 }
 
-TEST(NapBudget, ADestinationsBudgetDoesNotDependOnAnothers) {
+TEST(NapBudget, EachDestinationHasItsOwnBudget) {
   NapBudget budget;
   wait_for(budget, 1, kStart);
   EXPECT_EQ(wait_for(budget, 2, kStart).naps, NapBudget::kNapsPerDestination);
-  // Nor does one that takes messages give a stopped one its budget back.
+  // A destination that takes messages does not restore the budget of a stopped one.
   budget.got_through(2);
   EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1)).naps, 0);
   EXPECT_EQ(wait_for(budget, 2, kStart + seconds(1)).naps, NapBudget::kNapsPerDestination);
 }
 
-TEST(NapBudget, ADestinationThatTakesMessagesAgainGetsItsBudgetBack) {
+TEST(NapBudget, RestoresTheBudgetOfADestinationThatTakesMessagesAgain) {
   NapBudget budget;
   wait_for(budget, 1, kStart);
   budget.got_through(1);
   EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1)).naps, NapBudget::kNapsPerDestination);
 }
 
-TEST(NapBudget, AllNapsTogetherTakeAtMostHalfOfTheTime) {
+TEST(NapBudget, AllWaitsTakeAtMostHalfOfTheTime) {
   NapBudget budget;
   Instant now = kStart;
   Duration slept{};
-  while (now - kStart < seconds(2)) {  // each takes one message now and then, to be waited for
+  while (now - kStart < seconds(2)) {  // each destination takes one message now and then
     for (uint64_t destination = 1; destination <= 20; ++destination) {
       budget.got_through(destination);
       const Waited waited = wait_for(budget, destination, now);
@@ -66,7 +66,7 @@ TEST(NapBudget, AllNapsTogetherTakeAtMostHalfOfTheTime) {
   EXPECT_GE(slept, (now - kStart) / 3);
 }
 
-TEST(NapBudget, DestinationsThatAreGoneTakeNothingFromNewOnes) {
+TEST(NapBudget, EndedDestinationsDoNotReduceTheBudgetOfNewOnes) {
   NapBudget budget;
   Instant now = kStart;
   for (uint64_t destination = 1; destination <= 3 * NapBudget::kMostDestinations; ++destination) {
