@@ -1,7 +1,6 @@
-// Packets that the Linux kernel's Soft-RoCE put on the wire, as hex. Long payloads are cut to their
-// first 16 bytes and the ICRC is left out. Parsing must find in them what the kernel meant, and
-// what we would write for the same values must be the same bytes, but for MigReq: Soft-RoCE sends
-// 0, hardware 1.
+// Packets that the Linux kernel's Soft-RoCE sent, as hex. Long payloads are truncated to their
+// first 16 bytes and the ICRC is omitted. Parsing must give the kernel's values, and storing these
+// values must give the same bytes, except for MigReq: Soft-RoCE sends 0, hardware 1.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -65,8 +64,8 @@ constexpr Golden kPackets[] = {
      "2700ffff0000001800199c3788b3cadf6c64ecfd67e9862790f4a438"},
     {static_cast<Opcode>(with_base(kUcBase, Opcode::RcWriteLast)), 0x000018, 0x199c38, false, 0,
      "2800ffff0000001800199c38d1cb3d16a28483f100b2e42b4830536f"},
-    // A connection manager's datagram to QP1. This kernel asks for an acknowledgement of it, which
-    // UD does not have: we never do.
+    // A MAD of the connection manager to QP 1. This kernel sets the ACK request, although UD has no
+    // ACKs. Verbena never sets it.
     {Opcode::UdSendOnly, 0x000001, 0x000000, true, 0,
      "6400ffff000000018000000080010000000000010107020300000000000000026f3fd6bf"},
 };
@@ -86,7 +85,7 @@ Packet parse(const Bytes& bytes) {
   return p.value_or(Packet{});
 }
 
-TEST(Golden, ParsesWhatTheKernelSends) {
+TEST(Golden, ParsesPacketsOfTheKernel) {
   for (const Golden& g : kPackets) {
     SCOPED_TRACE(name_of(static_cast<uint8_t>(g.opcode)));
     const Bytes bytes = from_hex(g.hex);
@@ -103,7 +102,7 @@ TEST(Golden, ParsesWhatTheKernelSends) {
   }
 }
 
-TEST(Golden, WritesTheSameBytes) {
+TEST(Golden, StoresTheSameBytes) {
   for (const Golden& g : kPackets) {
     SCOPED_TRACE(name_of(static_cast<uint8_t>(g.opcode)));
     const Bytes bytes = from_hex(g.hex);
@@ -124,7 +123,7 @@ const Golden& golden(Opcode opcode) {
   std::abort();
 }
 
-TEST(Golden, ExtensionHeaders) {
+TEST(Golden, ParsesExtensionHeaders) {
   Bytes bytes = from_hex(golden(Opcode::RcReadRequest).hex);
   Packet p = parse(bytes);
   EXPECT_EQ(p.reth.address, 0x000055a38e7415b0u);
@@ -160,7 +159,7 @@ TEST(Golden, ExtensionHeaders) {
   EXPECT_EQ(p.aeth.value, kUnlimitedCredits);
 }
 
-TEST(Golden, ReadResponseData) {
+TEST(Golden, ParsesThePayloadOfAReadResponse) {
   const Bytes bytes = from_hex(golden(Opcode::RcReadResponseOnly).hex);
   const Packet p = parse(bytes);
   const std::string text(reinterpret_cast<const char*>(p.payload.data()), p.payload.size());

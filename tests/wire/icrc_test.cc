@@ -1,5 +1,5 @@
-// The ICRC against packets that the Linux kernel's Soft-RoCE sent (whole IP packets, as captured),
-// and against damage to them.
+// The ICRC of packets that the Linux kernel's Soft-RoCE sent (whole IP packets, as captured), and
+// of corrupted copies.
 #include "wire/icrc.h"
 
 #include <gtest/gtest.h>
@@ -44,8 +44,8 @@ constexpr Golden kCaptured[] = {
      "000055dee6ec5000000009ec000000000000000100000000000000003c7807e8"},
 };
 
-// Made by hand with a byte-by-byte CRC: traffic class, flow label, hop limit and UDP checksum are
-// not what the ICRC takes them for.
+// Built by hand with a byte-by-byte CRC. Traffic class, flow label, hop limit and UDP checksum
+// differ from the values that the ICRC assumes.
 constexpr Golden kIpv6 = {
     "RC SEND only over IPv6",
     "6a5123450024113dfe800000000000000000000000000001fe800000000000000000000000000002"
@@ -60,7 +60,7 @@ std::vector<std::byte> from_hex(const char* hex) {
   return bytes;
 }
 
-// A captured packet as a UDP socket would show it.
+// A captured packet as a UDP socket receives it.
 struct Received {
   std::vector<std::byte> ip;
   IcrcFlow flow;
@@ -85,7 +85,7 @@ struct Received {
   IcrcMatch check(uint32_t segment) { return IcrcVerifier(flow).check(datagram, segment); }
 };
 
-TEST(Icrc, AcceptsWhatTheKernelSendsWithoutSeeingItsId) {
+TEST(Icrc, AcceptsPacketsOfTheKernelWithoutKnowingTheirIpId) {
   for (const Golden& g : kCaptured) {
     Received r(from_hex(g.hex));
     ASSERT_NE(r.id, 0);
@@ -98,12 +98,12 @@ TEST(Icrc, AcceptsWhatTheKernelSendsWithoutSeeingItsId) {
 TEST(Icrc, AcceptsIpv6) {
   Received r(from_hex(kIpv6.hex));
   EXPECT_EQ(r.check(0), IcrcMatch::Known);
-  EXPECT_EQ(r.check(3), IcrcMatch::Known);  // there is no id
+  EXPECT_EQ(r.check(3), IcrcMatch::Known);  // IPv6 has no ID
 }
 
-// What a bit flip is explained by, if the check lets it pass, is an id. Over all single bits of all
-// packets that should almost never happen; the same bits every time.
-TEST(Icrc, RefusesSingleBitErrors) {
+// The check may accept a bit flip if some IP ID explains it. Over all single bits of all packets
+// this happens almost never, and always for the same bits.
+TEST(Icrc, RejectsSingleBitErrors) {
   size_t flips = 0;
   size_t accepted = 0;
   for (const Golden& g : kCaptured) {
@@ -115,7 +115,7 @@ TEST(Icrc, RefusesSingleBitErrors) {
       accepted += r.check(0) != IcrcMatch::No;
       r.datagram[bit / 8] ^= std::byte{1} << (bit % 8);
     }
-    EXPECT_NE(r.check(0), IcrcMatch::No) << "the check left its mark on " << g.what;
+    EXPECT_NE(r.check(0), IcrcMatch::No) << "the check modified " << g.what;
   }
   EXPECT_GT(flips, 3000u);
   EXPECT_LE(accepted, 2u);
@@ -129,7 +129,7 @@ TEST(Icrc, RefusesSingleBitErrors) {
   }
 }
 
-TEST(Icrc, SwitchesMayWriteTheReservedByte) {
+TEST(Icrc, IgnoresTheReservedByteThatSwitchesMayWrite) {
   for (const Golden& g : kCaptured) {
     Received r(from_hex(g.hex));
     r.datagram[kBthReservedOffset] ^= std::byte{0xC0};
@@ -138,7 +138,7 @@ TEST(Icrc, SwitchesMayWriteTheReservedByte) {
   }
 }
 
-TEST(Icrc, RefusesAnotherFlow) {
+TEST(Icrc, RejectsAnotherFlow) {
   for (const Golden& g : kCaptured) {
     Received r(from_hex(g.hex));
     r.flow.source_port ^= 1;
@@ -154,7 +154,7 @@ TEST(Icrc, SenderAndReceiverAgreeOnEverySegment) {
         icrc_over_bth(icrc_prefix_with_id(prefix, id), r.datagram.first(r.datagram.size() - 4));
     store_icrc(r.datagram.data() + r.datagram.size() - 4, crc);
     EXPECT_EQ(r.check(id), IcrcMatch::Known);
-    // Elsewhere in its train it is another id, except that 0 is always expected.
+    // At another position of its GSO batch the ID differs, except that 0 is always expected.
     EXPECT_EQ(r.check(id + 1), id == 0 ? IcrcMatch::Known : IcrcMatch::Solved);
   }
 }
@@ -162,7 +162,7 @@ TEST(Icrc, SenderAndReceiverAgreeOnEverySegment) {
 TEST(Icrc, AcceptsAClearDontFragmentBit) {
   for (const int id : {0, 1, 0x1234, 0xFFFF}) {
     Received r(from_hex(kCaptured[2].hex));
-    // The whole packet as a sender without DF would sum it.
+    // The whole packet as a sender without DF computes the sum.
     std::vector<std::byte> masked(8 + r.ip.size(), std::byte{0xFF});
     std::ranges::copy(r.ip, masked.begin() + 8);
     std::byte* const ip = masked.data() + 8;
@@ -175,7 +175,7 @@ TEST(Icrc, AcceptsAClearDontFragmentBit) {
   }
 }
 
-TEST(Icrc, WholePacketsForTools) {
+TEST(Icrc, StoresIpAndUdpHeadersForTools) {
   for (const bool v4 : {true, false}) {
     Received r(from_hex(v4 ? kCaptured[0].hex : kIpv6.hex));
     std::array<std::byte, 48> headers{};

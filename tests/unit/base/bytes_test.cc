@@ -6,7 +6,7 @@
 namespace verbena {
 namespace {
 
-TEST(Bytes, BigEndianAtAnyAlignment) {
+TEST(Bytes, LoadsAndStoresBigEndianAtAnyAlignment) {
   for (size_t at = 0; at < 8; ++at) {
     std::byte b[24] = {};
     store_be64(b + at, 0x0102030405060708u);

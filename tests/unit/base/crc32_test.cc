@@ -1,4 +1,4 @@
-// CRC-32 against its definition, and the algebra that the ICRC's receiver relies on.
+// CRC-32, compared with its definition, and the algebra that the ICRC verifier uses.
 #include "base/crc32.h"
 
 #include <gtest/gtest.h>
@@ -26,14 +26,14 @@ std::vector<std::byte> random_bytes(Prng& prng, size_t n) {
   return bytes;
 }
 
-TEST(Crc32, KnownValues) {
+TEST(Crc32, MatchesKnownValues) {
   const char text[] = "123456789";
   EXPECT_EQ(crc32(0, std::as_bytes(std::span(text, 9))), 0xCBF43926u);
   EXPECT_EQ(crc32(0, {}), 0u);
   EXPECT_EQ(crc32(0x12345678, {}), 0x12345678u);
 }
 
-TEST(Crc32, EveryLengthAndAlignment) {
+TEST(Crc32, MatchesTheDefinitionForEveryLengthAndAlignment) {
   Prng prng(1);
   const auto bytes = random_bytes(prng, 5000);
   std::vector<std::byte> to(5000);
@@ -60,7 +60,7 @@ TEST(Crc32, EveryLengthAndAlignment) {
   }
 }
 
-TEST(Crc32, LargeCopiesAreSummedAsCopied) {
+TEST(Crc32, ComputesTheSumOfALargeCopy) {
   Prng prng(2);
   const auto bytes = random_bytes(prng, 100'003);
   std::vector<std::byte> to(bytes.size());
@@ -83,7 +83,7 @@ TEST(Crc32, SolvesForTwoBytes) {
   }
 }
 
-TEST(Crc32, FindsNoSolutionWhereThereIsNone) {
+TEST(Crc32, FindsNoSolutionIfNoneExists) {
   Prng prng(4);
   int solved = 0;
   for (int i = 0; i < 20'000; ++i) {

@@ -1,4 +1,4 @@
-// The copy past the caches copies what memcpy would, and nothing beside it.
+// The copy that bypasses the caches copies the same bytes as memcpy and changes no others.
 #include "base/past_caches.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace verbena {
 namespace {
 
-TEST(CopyPastCaches, EveryLengthAndAlignment) {
+TEST(CopyPastCaches, CopiesEveryLengthAndAlignment) {
   constexpr size_t kRoom = 1024;
   constexpr std::byte kUntouched{0xA5};
   Prng prng(3);

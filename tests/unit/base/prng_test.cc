@@ -6,7 +6,7 @@
 namespace verbena {
 namespace {
 
-TEST(Prng, SameSeedSameNumbers) {
+TEST(Prng, TheSameSeedGivesTheSameNumbers) {
   Prng a(7), b(7), c(8);
   for (int i = 0; i < 100; ++i) {
     const uint64_t x = a.next();

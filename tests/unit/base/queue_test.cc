@@ -1,4 +1,4 @@
-// A queue whose room is reserved.
+// A queue with reserved capacity.
 #include "base/queue.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace verbena {
 namespace {
 
-TEST(Queue, KeepsTheOrderWhileItIsFilledAndEmptied) {
+TEST(Queue, KeepsTheOrderAcrossPushAndPop) {
   Queue<int> queue;
   int pushed = 0;
   int popped = 0;

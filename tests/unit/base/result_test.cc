@@ -1,4 +1,4 @@
-// Values that may be an error instead.
+// A value or an error.
 #include "base/result.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace verbena {
 namespace {
 
-TEST(Result, HoldsAValueOrAReason) {
+TEST(Result, HoldsAValueOrAnError) {
   Result<int> good = 5;
   EXPECT_TRUE(good.ok());
   EXPECT_EQ(good.value(), 5);

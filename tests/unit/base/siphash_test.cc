@@ -6,7 +6,7 @@
 namespace verbena {
 namespace {
 
-TEST(Siphash, PublishedVector) {
+TEST(Siphash, MatchesThePublishedVector) {
   // Key 00 01 .. 0f, message 00 01 .. 07, read as little-endian words.
   const SipKey key{0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
   EXPECT_EQ(siphash(key, 0x0706050403020100u), 0x93f5f5799a932462u);

@@ -6,7 +6,7 @@
 namespace verbena {
 namespace {
 
-TEST(Time, Arithmetic) {
+TEST(Time, AddsAndSubtractsDurations) {
   const Instant start{100};
   EXPECT_EQ((start + microseconds(2)).ns, 2100);
   EXPECT_EQ(start + seconds(1) - start, milliseconds(1000));

@@ -14,13 +14,13 @@ int tokens_at(TokenBucket& bucket, Instant now) {
   return taken;
 }
 
-TEST(TokenBucket, GivesABurstAndThenNothing) {
+TEST(TokenBucket, AllowsABurstAndThenNothing) {
   TokenBucket bucket(10, milliseconds(100));
   EXPECT_EQ(tokens_at(bucket, kStart), 10);
   EXPECT_EQ(tokens_at(bucket, kStart + milliseconds(99)), 0);
 }
 
-TEST(TokenBucket, TokensComeBackWithTimeUpToTheBurst) {
+TEST(TokenBucket, RefillsOverTimeUpToTheBurst) {
   TokenBucket bucket(10, milliseconds(100));
   tokens_at(bucket, kStart);
   EXPECT_EQ(tokens_at(bucket, kStart + milliseconds(350)), 3);
@@ -28,7 +28,7 @@ TEST(TokenBucket, TokensComeBackWithTimeUpToTheBurst) {
   EXPECT_EQ(tokens_at(bucket, kStart + seconds(100)), 10);
 }
 
-TEST(TokenBucket, TakesAllTokensAskedForOrNone) {
+TEST(TokenBucket, TakesAllRequestedTokensOrNone) {
   TokenBucket bucket(10, milliseconds(1));
   EXPECT_FALSE(bucket.take(kStart, 11));
   EXPECT_TRUE(bucket.take(kStart, 7));

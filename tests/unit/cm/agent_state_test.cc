@@ -1,4 +1,4 @@
-// Numbers that an agent gives out.
+// The communication IDs that an agent draws.
 #include "cm/agent_state.h"
 
 #include <gtest/gtest.h>
@@ -8,14 +8,14 @@
 namespace verbena::cm {
 namespace {
 
-// A peer remembers ids for a while that we have forgotten: none may come again soon.
-TEST(AgentState, IdsDoNotComeAgainSoon) {
+// A peer keeps IDs in TIMEWAIT that this agent has already released, so none may be reused soon.
+TEST(AgentState, DoesNotReuseIdsSoon) {
   AgentConfig config;
   config.slot = 7;
   config.secret = {1, 2};
   AgentState state(config);
   std::vector<bool> seen(1u << 24);
-  for (uint32_t i = 0; i < 50'000; ++i) {  // of random ones, some 75 would
+  for (uint32_t i = 0; i < 50'000; ++i) {  // about 75 random IDs would repeat
     const uint32_t id = state.draw_comm_id();
     ASSERT_EQ(id >> 24, 7u);
     ASSERT_FALSE(seen[id & 0xFFFFFF]) << i;

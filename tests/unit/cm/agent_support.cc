@@ -1,4 +1,4 @@
-// Messages of a well-behaved peer, and looking at what the agent does.
+// Messages of a correct peer, and access to the messages and events of the agent.
 #include "tests/unit/cm/agent_support.h"
 
 namespace verbena::cm {

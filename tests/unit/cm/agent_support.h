@@ -49,7 +49,7 @@ class AgentTest : public testing::Test {
     return c;
   }
 
-  // --- what the peer does -----------------------------------------------------------------------
+  // --- actions of the peer ----------------------------------------------------------------------
   template <typename Message>
   void receive(const Message& message, std::optional<wire::Gid> source = {}) {
     Mad mad;
@@ -64,23 +64,23 @@ class AgentTest : public testing::Test {
   Rej peer_rej(uint32_t our_id, RejectReason reason, About about) const;
   Mra peer_mra(uint32_t our_id, About about, uint8_t service_timeout) const;
 
-  // The network brings back a datagram of ours.
-  void comes_back(const wire::Gid& host, uint64_t tid, int error) {
+  // The network returns a datagram of this agent with an ICMP error.
+  void return_undelivered(const wire::Gid& host, uint64_t tid, int error) {
     const Absence absent{host, tid, error};
     agent_.hosts_absent({&absent, 1}, now_);
   }
 
-  // --- what we do -------------------------------------------------------------------------------
+  // --- actions of this agent --------------------------------------------------------------------
   ConnectParameters connect_parameters() const;
   AcceptParameters accept_parameters() const;
   uint32_t connect();
   uint32_t listen(uint32_t backlog = 16);
-  // The id of the request that the peer's REQ became.
+  // Receives the peer's REQ. Returns the ID of the connection request.
   uint32_t receive_request();
   uint32_t established_active();
   uint32_t established_passive();
 
-  // --- what came of it --------------------------------------------------------------------------
+  // --- results ----------------------------------------------------------------------------------
   std::vector<OutgoingMad> sent();
   std::vector<Attribute> sent_attributes();
   // Exactly one datagram was sent, to the peer, of this kind.
@@ -100,14 +100,14 @@ class AgentTest : public testing::Test {
   // Exactly one event, of this kind.
   Event event_one(EventKind kind);
   uint64_t counter(CounterId id) const { return agent_.counters()[id]; }
-  // Moves time to the next deadline and tells the agent. False if there is none.
+  // Moves time to the next deadline and calls on_deadline. False if there is no deadline.
   bool next_deadline();
-  // Nothing is remembered any more.
+  // The agent has no exchange, deadline, message or event left.
   void expect_empty();
 
   Agent agent_{config()};
   Instant now_{1000};
-  bool watched_ = false;  // what comes, comes from a host whose processes are
+  bool watched_ = false;  // messages come from a host whose processes are watched by lifelines
   wire::Gid us_ = ipv4(1);
   wire::Gid peer_ = ipv4(2);
 };

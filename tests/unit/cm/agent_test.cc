@@ -1,5 +1,5 @@
-// Datagrams that belong to no connection, bounds, and both ends of a connection in one agent or in
-// two agents of one host.
+// MADs that belong to no connection, limits, and both ends of a connection in one agent or in two
+// agents of one host.
 #include "cm/agent.h"
 
 #include "base/bytes.h"
@@ -8,7 +8,7 @@
 namespace verbena::cm {
 namespace {
 
-TEST_F(AgentTest, MalformedDatagramsAreCounted) {
+TEST_F(AgentTest, CountsMalformedAndUnsupportedMads) {
   Mad mad;
   peer_req().store(mad);
   agent_.on_mad({peer_, us_, std::span(mad).first(255)}, now_);
@@ -26,7 +26,7 @@ TEST_F(AgentTest, MalformedDatagramsAreCounted) {
   expect_empty();
 }
 
-TEST_F(AgentTest, OtherSlotsAreNotAnswered) {
+TEST_F(AgentTest, IgnoresMessagesForOtherSlots) {
   const uint32_t other = uint32_t{kSlot + 1} << 24 | 5;
   receive(peer_rep(other));
   receive(peer_rtu(other));
@@ -41,28 +41,28 @@ TEST_F(AgentTest, OtherSlotsAreNotAnswered) {
   expect_empty();
 }
 
-// Its process was killed, and we are its neighbour.
-TEST_F(AgentTest, AnswersForTheDead) {
-  const uint32_t dead = uint32_t{kSlot + 1} << 24 | 5;
-  const auto receive_for_nobody = [this](const auto& message) {
+// The process of that slot was killed, and its messages reach this agent.
+TEST_F(AgentTest, RespondsForAnEndedProcess) {
+  const uint32_t ended = uint32_t{kSlot + 1} << 24 | 5;
+  const auto receive_for_ended = [this](const auto& message) {
     Mad mad;
     message.store(mad);
     agent_.on_mad({.source = peer_, .destination = us_, .bytes = mad, .for_nobody = true}, now_);
   };
-  receive_for_nobody(peer_dreq(dead));
+  receive_for_ended(peer_dreq(ended));
   const Drep drep = sent_one<Drep>();
-  EXPECT_EQ(drep.local_comm_id, dead);
+  EXPECT_EQ(drep.local_comm_id, ended);
   EXPECT_EQ(drep.remote_comm_id, kPeerId);
-  receive_for_nobody(peer_rep(dead));
+  receive_for_ended(peer_rep(ended));
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
-  receive_for_nobody(peer_rtu(dead));
-  EXPECT_EQ(sent_one<Rej>().local_comm_id, dead);
-  receive_for_nobody(peer_drep(dead));
+  receive_for_ended(peer_rtu(ended));
+  EXPECT_EQ(sent_one<Rej>().local_comm_id, ended);
+  receive_for_ended(peer_drep(ended));
   EXPECT_EQ(counter(CounterId::wrong_slot), 0u);
   expect_empty();
 }
 
-TEST_F(AgentTest, UnknownIds) {
+TEST_F(AgentTest, RespondsToUnknownIds) {
   const uint32_t id = uint32_t{kSlot} << 24 | 5;
   receive(peer_rtu(id));
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::InvalidCommId);
@@ -75,7 +75,7 @@ TEST_F(AgentTest, UnknownIds) {
   expect_empty();
 }
 
-TEST_F(AgentTest, AlternatePathsAreRefused) {
+TEST_F(AgentTest, RejectsAlternatePaths) {
   const uint32_t id = established_active();
   Mad mad{};
   MadHeader header;
@@ -93,7 +93,7 @@ TEST_F(AgentTest, AlternatePathsAreRefused) {
   EXPECT_EQ(counter(CounterId::alternate_paths_refused), 1u);
 }
 
-TEST_F(AgentTest, TheWholeIsBoundedToo) {
+TEST_F(AgentTest, LimitsTheNumberOfConnections) {
   listen(1000);
   for (uint32_t i = 1; i <= 64; ++i) receive(peer_req(i, i));
   EXPECT_EQ(events().size(), 64u);
@@ -104,7 +104,7 @@ TEST_F(AgentTest, TheWholeIsBoundedToo) {
 
 class LoopbackTest : public AgentTest {
  public:
-  // Delivers until it is quiet. `other` is a second process of the same host, or none.
+  // Delivers messages until there are none. `other` is a second process of the same host, or null.
   void deliver(Agent* other = nullptr) {
     for (bool quiet = false; !quiet;) {
       quiet = true;
@@ -114,7 +114,7 @@ class LoopbackTest : public AgentTest {
           quiet = false;
           EXPECT_EQ(mad.source, us_);
           EXPECT_EQ(mad.destination, us_);
-          for (Agent* to : {&agent_, other}) {  // each looks whether it is meant
+          for (Agent* to : {&agent_, other}) {  // each agent checks whether the message is for it
             if (to != nullptr) to->on_mad({mad.source, mad.destination, mad.bytes}, now_);
           }
         }
@@ -129,7 +129,7 @@ class LoopbackTest : public AgentTest {
   }
 };
 
-TEST_F(LoopbackTest, OneAgentTalksToItself) {
+TEST_F(LoopbackTest, ConnectsOneAgentToItself) {
   listen();
   for (uint32_t round = 0; round < 3; ++round) {
     const uint32_t active = agent_.connect(to_ourselves(0x100 + round), now_).value();
@@ -172,12 +172,12 @@ TEST_F(LoopbackTest, BothEndsDisconnectAtOnce) {
   EXPECT_EQ(event_kinds(), std::vector(2, EventKind::Disconnected));
 }
 
-TEST_F(LoopbackTest, TwoProcessesOfOneHost) {
+TEST_F(LoopbackTest, ConnectsTwoProcessesOfOneHost) {
   AgentConfig other_config = config();
   other_config.slot = kSlot + 1;
   other_config.secret = {33, 44};
   Agent other(other_config);
-  // Requests go to who listens: here only `other` is asked, as an owner's directory would do.
+  // Only `other` gets the REQ, because a slot directory delivers a REQ to the listening process.
   ASSERT_TRUE(other.listen({.service_id = kService}).ok());
   const uint32_t active = agent_.connect(to_ourselves(0x030001), now_).value();
   OutgoingMad req;
@@ -194,7 +194,8 @@ TEST_F(LoopbackTest, TwoProcessesOfOneHost) {
   Event established;
   ASSERT_TRUE(other.next_event(established));
   EXPECT_EQ(established.kind, EventKind::Established);
-  EXPECT_GT(agent_.counters()[CounterId::wrong_slot], 0u);  // its own RTU, which it overheard
+  EXPECT_GT(agent_.counters()[CounterId::wrong_slot],
+            0u);  // deliver() also gave the agent its own RTU
 }
 
 }  // namespace

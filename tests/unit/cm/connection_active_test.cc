@@ -1,4 +1,4 @@
-// The side that asks: REQ, what may answer it, RTU.
+// The active side of a connection: REQ, the responses to it, RTU.
 #include <cerrno>
 
 #include "tests/unit/cm/agent_support.h"
@@ -6,9 +6,9 @@
 namespace verbena::cm {
 namespace {
 
-class ActiveTest : public AgentTest {};
+class ConnectionActiveTest : public AgentTest {};
 
-TEST_F(ActiveTest, ReqCarriesTheParameters) {
+TEST_F(ConnectionActiveTest, ReqHoldsTheParameters) {
   ConnectParameters p = connect_parameters();
   p.private_data = bytes_of("hello");
   p.srq = true;
@@ -47,8 +47,8 @@ TEST_F(ActiveTest, ReqCarriesTheParameters) {
   EXPECT_EQ(agent_.info(id)->addresses.peer_port, 7174);
 }
 
-// What our agent writes for the kernel's parameters is what the kernel wrote.
-TEST_F(ActiveTest, ReqIsTheKernels) {
+// With the kernel's parameters the agent writes the same bytes as the kernel.
+TEST_F(ConnectionActiveTest, ReqEqualsTheKernels) {
   const uint8_t client[] = {10, 77, 0, 3};
   const uint8_t server[] = {10, 77, 0, 2};
   ConnectParameters p;
@@ -63,7 +63,7 @@ TEST_F(ActiveTest, ReqIsTheKernels) {
   p.ack_timeout = 19;
   (void)agent_.connect(p, now_);
   const Mad ours = sent()[0].bytes;
-  // From behind ids and CA GUID to the end of what is not zero.
+  // The bytes behind the IDs and the CA GUID, up to the last that is not zero.
   const uint8_t kernel[] = {0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x11, 0x01,
                             0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0xa0, 0x25, 0xb9, 0x2c, 0xa7,
                             0xff, 0xff, 0x37, 0xf0, 0xff, 0xff, 0xff, 0xff, 0x00, 0x00, 0x00, 0x00,
@@ -73,7 +73,7 @@ TEST_F(ActiveTest, ReqIsTheKernels) {
   EXPECT_EQ(std::memcmp(ours.data() + 48, kernel, sizeof kernel), 0);
 }
 
-TEST_F(ActiveTest, Connects) {
+TEST_F(ConnectionActiveTest, Connects) {
   const uint32_t id = connect();
   const Req req = sent_one<Req>();
   receive(peer_rep(id));
@@ -85,13 +85,13 @@ TEST_F(ActiveTest, Connects) {
   ASSERT_NE(info, nullptr);
   EXPECT_TRUE(info->active);
   EXPECT_EQ(info->remote_qpn.value(), kPeerQpn);
-  EXPECT_EQ(info->rq_psn.value(), 66u);     // what we said
-  EXPECT_EQ(info->sq_psn.value(), 88u);     // what the peer said
+  EXPECT_EQ(info->rq_psn.value(), 66u);     // sent in the REQ
+  EXPECT_EQ(info->sq_psn.value(), 88u);     // received in the REP
   EXPECT_EQ(info->responder_resources, 1);  // the peer's initiator depth
   EXPECT_EQ(info->initiator_depth, 3);
   EXPECT_EQ(info->rnr_retry_count, 4);
   EXPECT_EQ(info->target_ack_delay, 9);
-  EXPECT_EQ(agent_.next_deadline(), kNever);  // it is up to us now
+  EXPECT_EQ(agent_.next_deadline(), kNever);  // the agent waits for the application
 
   ASSERT_TRUE(agent_.establish(id, bytes_of("ready")).ok());
   const Rtu rtu = sent_one<Rtu>();
@@ -103,7 +103,7 @@ TEST_F(ActiveTest, Connects) {
   EXPECT_EQ(agent_.establish(id).error().code, EINVAL);
 }
 
-TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
+TEST_F(ConnectionActiveTest, RetransmitsReqAndGivesUp) {
   const uint32_t id = connect();
   const Req first = sent_one<Req>();
   std::vector<Duration> waits;
@@ -125,7 +125,7 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
     EXPECT_EQ(Req::load(all[0].bytes).tid, first.tid);
     EXPECT_TRUE(events().empty());
   }
-  // Early at first, at last for as long as the peer may take.
+  // The first waits are short; the last is the full response time of the peer.
   const Duration full = iba_time(20) + iba_time(17);
   EXPECT_EQ(waits, (std::vector<Duration>{milliseconds(250), milliseconds(500), seconds(1), full}));
   const Event unreachable = event_one(EventKind::Unreachable);
@@ -136,14 +136,14 @@ TEST_F(ActiveTest, ReqIsSentAgainAndGivenUp) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
+TEST_F(ConnectionActiveTest, PortUnreachableRejectsTheReq) {
   const uint32_t id = connect();
   const uint64_t tid = sent_one<Req>().tid;
   next_deadline();
   sent();
-  comes_back(ipv4(9), tid, ECONNREFUSED);
+  return_undelivered(ipv4(9), tid, ECONNREFUSED);
   EXPECT_TRUE(events().empty());
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   const Event rejected = event_one(EventKind::Rejected);
   EXPECT_EQ(rejected.id, id);
   EXPECT_EQ(rejected.reason, RejectReason::InvalidServiceId);
@@ -151,12 +151,12 @@ TEST_F(ActiveTest, NobodyIsThereToAnswerTheReq) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, ThereIsNoHostToAnswerTheReq) {
+TEST_F(ConnectionActiveTest, HostUnreachableEndsTheReq) {
   const uint32_t id = connect();
   const uint64_t tid = sent_one<Req>().tid;
   next_deadline();
   sent();
-  comes_back(peer_, tid, EHOSTUNREACH);
+  return_undelivered(peer_, tid, EHOSTUNREACH);
   const Event unreachable = event_one(EventKind::Unreachable);
   EXPECT_EQ(unreachable.id, id);
   EXPECT_EQ(unreachable.error, EHOSTUNREACH);
@@ -164,67 +164,67 @@ TEST_F(ActiveTest, ThereIsNoHostToAnswerTheReq) {
   expect_empty();
 }
 
-// Both ends may be started at once.
-TEST_F(ActiveTest, AReqIsRepeatedBeforeNobodyIsThere) {
+// Both ends may start at the same time.
+TEST_F(ConnectionActiveTest, RetransmitsReqOnceBeforePortUnreachableRejectsIt) {
   connect();
   const uint64_t tid = sent_one<Req>().tid;
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_TRUE(events().empty());
   next_deadline();
   EXPECT_EQ(sent_one<Req>().tid, tid);
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   event_one(EventKind::Rejected);
   expect_empty();
 }
 
-// Data, what an earlier connection sent, and what somebody made up.
-TEST_F(ActiveTest, WhatNobodyWaitsForDoesNotSayThatNobodyIsThere) {
+// ICMP errors for data, for an earlier connection, and forged ones.
+TEST_F(ConnectionActiveTest, IgnoresIcmpErrorsOfOtherTransactions) {
   const uint32_t id = connect();
   const uint64_t tid = sent_one<Req>().tid;
   next_deadline();
   sent();
-  comes_back(peer_, tid + 1, ECONNREFUSED);
-  comes_back(peer_, 0, EHOSTUNREACH);
+  return_undelivered(peer_, tid + 1, ECONNREFUSED);
+  return_undelivered(peer_, 0, EHOSTUNREACH);
   EXPECT_TRUE(events().empty());
   receive(peer_rep(id));
   event_one(EventKind::ConnectResponse);
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ActiveTest, AReqIsNotRefusedForOneThatLeftBeforeIt) {
+TEST_F(ConnectionActiveTest, IcmpErrorOfAnEarlierReqDoesNotRejectALaterOne) {
   const uint32_t early = connect();
   const uint64_t tid = sent_one<Req>().tid;
   next_deadline();
   sent();
-  now_ = now_ + milliseconds(10);  // somebody starts to serve there
+  now_ = now_ + milliseconds(10);  // a service starts at the peer
   const uint32_t late = connect();
   next_deadline();
   EXPECT_NE(sent_attributes().size(), 0u);
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_EQ(event_one(EventKind::Rejected).id, early);
   receive(peer_rep(late));
   EXPECT_EQ(event_one(EventKind::ConnectResponse).id, late);
 }
 
-// A host says for a few of many datagrams only that nobody is there.
-TEST_F(ActiveTest, NobodyIsThereForAllThatHaveAsked) {
+// A host sends ICMP errors for only a few of many datagrams.
+TEST_F(ConnectionActiveTest, PortUnreachableRejectsAllReqsSentBefore) {
   connect();
   connect();
   const uint64_t tid = Req::load(sent()[0].bytes).tid;
   next_deadline();
   EXPECT_EQ(sent().size(), 2u);
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_EQ(event_kinds(), (std::vector<EventKind>(2, EventKind::Rejected)));
   expect_empty();
 }
 
-TEST_F(ActiveTest, TheStandardsTimesOnRequest) {
+TEST_F(ConnectionActiveTest, UsesTheStandardsTimeoutsOnRequest) {
   AgentConfig patient = config();
   patient.first_retry = {};
   Agent agent(patient);
   ConnectParameters p = connect_parameters();
-  p.max_cm_retries = 255;  // more than a REQ can say
+  p.max_cm_retries = 255;  // more than a REQ can hold
   (void)agent.connect(p, now_);
   const Duration full = iba_time(20) + iba_time(17);
   for (int i = 1; i <= 16; ++i) {
@@ -235,20 +235,20 @@ TEST_F(ActiveTest, TheStandardsTimesOnRequest) {
   EXPECT_EQ(agent.counters()[CounterId::retransmissions], 15u);
 }
 
-TEST_F(ActiveTest, MraMakesItWait) {
+TEST_F(ConnectionActiveTest, MraExtendsTheTimeoutOfReq) {
   const uint32_t id = connect();
   sent();
   receive(peer_mra(id, About::Req, 20));
   const Duration full = iba_time(20) + iba_time(17);
   EXPECT_EQ(agent_.next_deadline(), now_ + iba_time(20) + full);
-  // Once for each REQ: a peer that goes on sending them gains no time.
+  // Only one MRA per REQ counts: more of them do not extend the timeout.
   const Instant deadline = agent_.next_deadline();
   now_ = now_ + seconds(2);
   receive(peer_mra(id, About::Req, 24));
   EXPECT_EQ(agent_.next_deadline(), deadline);
   next_deadline();
   EXPECT_EQ(sent_attributes(), std::vector{Attribute::Req});
-  receive(peer_mra(id, About::Req, 31));  // hours: not of ours
+  receive(peer_mra(id, About::Req, 31));  // hours; limited to kMaxServiceTimeout
   EXPECT_EQ(agent_.next_deadline(), now_ + iba_time(kMaxServiceTimeout) + full);
   receive(peer_rep(id));
   event_one(EventKind::ConnectResponse);
@@ -258,7 +258,7 @@ TEST_F(ActiveTest, MraMakesItWait) {
   EXPECT_EQ(counter(CounterId::unexpected), 2u);
 }
 
-TEST_F(ActiveTest, IsRejected) {
+TEST_F(ConnectionActiveTest, ReportsARejection) {
   const uint32_t id = connect();
   sent();
   receive(peer_rej(id, RejectReason::Consumer, About::Req));
@@ -274,17 +274,17 @@ TEST_F(ActiveTest, IsRejected) {
   expect_empty();
 }
 
-// Both ends are started at once, or a listener is closed to be opened anew.
-TEST_F(ActiveTest, AsksAgainForAServiceThatIsNotThereYet) {
+// Both ends may start at the same time, or a listener may be closed and opened again.
+TEST_F(ConnectionActiveTest, RetransmitsReqForAServiceThatDoesNotExistYet) {
   const uint32_t id = connect();
   const Req first = sent_one<Req>();
-  for (const Duration patience : {milliseconds(50), milliseconds(200)}) {
+  for (const Duration delay : {milliseconds(50), milliseconds(200)}) {
     receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
     EXPECT_TRUE(events().empty());
     EXPECT_TRUE(sent().empty());
-    const Instant told = now_;
+    const Instant rejected_at = now_;
     ASSERT_TRUE(next_deadline());
-    EXPECT_EQ((now_ - told).ns, patience.ns);
+    EXPECT_EQ((now_ - rejected_at).ns, delay.ns);
     EXPECT_EQ(sent_one<Req>().tid, first.tid);
   }
   receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
@@ -293,7 +293,7 @@ TEST_F(ActiveTest, AsksAgainForAServiceThatIsNotThereYet) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, FindsTheServiceThatCameMeanwhile) {
+TEST_F(ConnectionActiveTest, ConnectsToAServiceThatStartsMeanwhile) {
   const uint32_t id = connect();
   sent();
   receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
@@ -301,7 +301,7 @@ TEST_F(ActiveTest, FindsTheServiceThatCameMeanwhile) {
   sent_one<Req>();
   receive(peer_rep(id));
   event_one(EventKind::ConnectResponse);
-  // A late copy of the refusal is about what is past.
+  // A late duplicate of the REJ has no effect.
   receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
   ASSERT_TRUE(agent_.establish(id).ok());
   receive(peer_rej(id, RejectReason::InvalidServiceId, About::Req));
@@ -309,7 +309,7 @@ TEST_F(ActiveTest, FindsTheServiceThatCameMeanwhile) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ActiveTest, IsRejectedAfterRep) {
+TEST_F(ConnectionActiveTest, ReportsARejectionAfterRep) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   events();
@@ -320,7 +320,7 @@ TEST_F(ActiveTest, IsRejectedAfterRep) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, RejectsTheResponse) {
+TEST_F(ConnectionActiveTest, RejectsTheRep) {
   const uint32_t id = connect();
   const Req req = sent_one<Req>();
   receive(peer_rep(id));
@@ -331,14 +331,14 @@ TEST_F(ActiveTest, RejectsTheResponse) {
   EXPECT_EQ(rej.local_comm_id, id);
   EXPECT_EQ(rej.remote_comm_id, kPeerId);
   EXPECT_EQ(rej.tid, req.tid);
-  // It was lost: the peer asks again, and hears it again.
+  // The REJ was lost: the peer retransmits the REP and gets the REJ again.
   receive(peer_rep(id));
   EXPECT_EQ(text_of(sent_one<Rej>().private_data, 2), "no");
   next_deadline();
   expect_empty();
 }
 
-TEST_F(ActiveTest, RepeatsRtuWhenRepComesAgain) {
+TEST_F(ConnectionActiveTest, RepliesToADuplicateRepWithRtu) {
   const uint32_t id = established_active();
   receive(peer_rep(id));
   EXPECT_EQ(sent_one<Rtu>().remote_comm_id, kPeerId);
@@ -346,7 +346,7 @@ TEST_F(ActiveTest, RepeatsRtuWhenRepComesAgain) {
   EXPECT_EQ(counter(CounterId::duplicates), 1u);
 }
 
-TEST_F(ActiveTest, AsksForPatienceWhenRepComesAgainTooEarly) {
+TEST_F(ConnectionActiveTest, RepliesToADuplicateRepWithMraBeforeEstablish) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   sent();
@@ -359,7 +359,7 @@ TEST_F(ActiveTest, AsksForPatienceWhenRepComesAgainTooEarly) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ActiveTest, AsksForLittlePatienceWhenRepComesAgainSoThatALostRtuIsSoonRepeated) {
+TEST_F(ConnectionActiveTest, MraAsksForAShortTimeSoThatALostRtuIsSoonSentAgain) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   sent();
@@ -372,7 +372,7 @@ TEST_F(ActiveTest, AsksForLittlePatienceWhenRepComesAgainSoThatALostRtuIsSoonRep
   EXPECT_EQ(sent_one<Rtu>().remote_comm_id, kPeerId);
 }
 
-TEST_F(ActiveTest, RepOfNobodyIsRejected) {
+TEST_F(ConnectionActiveTest, RejectsARepWithAnUnknownId) {
   const uint32_t id = uint32_t{kSlot} << 24 | 77;
   receive(peer_rep(id));
   const Rej rej = sent_one<Rej>();
@@ -383,26 +383,26 @@ TEST_F(ActiveTest, RepOfNobodyIsRejected) {
   EXPECT_EQ(counter(CounterId::unknown_id), 1u);
 }
 
-TEST_F(ActiveTest, AnotherPeersAnswersAreDropped) {
+TEST_F(ConnectionActiveTest, DropsResponsesOfOtherPeers) {
   const uint32_t id = connect();
   sent();
-  const wire::Gid stranger = ipv4(66);
-  receive(peer_rep(id), stranger);
-  receive(peer_rej(id, RejectReason::Consumer, About::Req), stranger);
-  receive(peer_mra(id, About::Req, 24), stranger);
+  const wire::Gid other_host = ipv4(66);
+  receive(peer_rep(id), other_host);
+  receive(peer_rej(id, RejectReason::Consumer, About::Req), other_host);
+  receive(peer_mra(id, About::Req, 24), other_host);
   EXPECT_EQ(counter(CounterId::wrong_source), 3u);
   EXPECT_TRUE(sent().empty());
   EXPECT_TRUE(events().empty());
   receive(peer_rep(id));
   event_one(EventKind::ConnectResponse);
-  Rep other = peer_rep(id);  // the right address, another connection of it
+  Rep other = peer_rep(id);  // the right address, but another connection
   other.local_comm_id ^= 1;
   receive(other);
   EXPECT_EQ(counter(CounterId::unexpected), 1u);
   EXPECT_TRUE(sent().empty());
 }
 
-TEST_F(ActiveTest, DestroyedWhileAsking) {
+TEST_F(ConnectionActiveTest, DestroyBeforeRepSendsRej) {
   const uint32_t id = connect();
   sent();
   agent_.destroy(id, now_);
@@ -413,7 +413,7 @@ TEST_F(ActiveTest, DestroyedWhileAsking) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, DestroyedWithTheResponse) {
+TEST_F(ConnectionActiveTest, DestroyAfterRepSendsRej) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   sent();
@@ -425,7 +425,7 @@ TEST_F(ActiveTest, DestroyedWithTheResponse) {
   expect_empty();
 }
 
-TEST_F(ActiveTest, BadCallsChangeNothing) {
+TEST_F(ConnectionActiveTest, RejectsInvalidCallsWithoutEffect) {
   ConnectParameters p = connect_parameters();
   const std::vector<std::byte> much(57);
   p.private_data = much;
@@ -446,7 +446,7 @@ TEST_F(ActiveTest, BadCallsChangeNothing) {
   EXPECT_TRUE(agent_.establish(id).ok());
 }
 
-TEST_F(ActiveTest, IdsAreSpreadAndOurs) {
+TEST_F(ConnectionActiveTest, IdsAreScatteredAndStartWithTheSlot) {
   std::set<uint32_t> ids;
   std::set<uint64_t> tids;
   for (int i = 0; i < 60; ++i) {
@@ -463,12 +463,12 @@ TEST_F(ActiveTest, IdsAreSpreadAndOurs) {
   EXPECT_LT(steps, 3u);
 }
 
-TEST_F(ActiveTest, ThereAreOnlySoMany) {
+TEST_F(ConnectionActiveTest, LimitsTheNumberOfConnections) {
   for (int i = 0; i < 64; ++i) connect();
   EXPECT_EQ(agent_.connect(connect_parameters(), now_).error().code, ENOMEM);
 }
 
-TEST_F(ActiveTest, XrcTargetAnswersWithItsNumberElsewhere) {
+TEST_F(ConnectionActiveTest, ReadsTheQpnOfAnXrcTargetFromTheEecn) {
   ConnectParameters p = connect_parameters();
   p.qp_kind = QpKind::Xrc;
   const uint32_t id = agent_.connect(p, now_).value();

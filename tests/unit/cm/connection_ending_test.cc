@@ -6,9 +6,9 @@
 namespace verbena::cm {
 namespace {
 
-class EndingTest : public AgentTest {};
+class ConnectionEndingTest : public AgentTest {};
 
-TEST_F(EndingTest, WeDisconnect) {
+TEST_F(ConnectionEndingTest, DisconnectSendsDreqAndEntersTimewait) {
   const uint32_t id = established_active();
   ASSERT_TRUE(agent_.disconnect(id, bytes_of("bye"), now_).ok());
   const Dreq dreq = sent_one<Dreq>();
@@ -17,7 +17,7 @@ TEST_F(EndingTest, WeDisconnect) {
   EXPECT_EQ(dreq.remote_qpn.value(), kPeerQpn);
   EXPECT_EQ(text_of(dreq.private_data, 3), "bye");
   EXPECT_TRUE(events().empty());
-  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());  // again: nothing more happens
+  ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());  // a second call has no effect
   EXPECT_TRUE(sent().empty());
   next_deadline();
   EXPECT_EQ(sent_one<Dreq>().tid, dreq.tid);
@@ -33,7 +33,7 @@ TEST_F(EndingTest, WeDisconnect) {
   expect_empty();
 }
 
-TEST_F(EndingTest, PeerDisconnects) {
+TEST_F(ConnectionEndingTest, DreqOfThePeerEndsTheConnection) {
   for (const bool active : {true, false}) {
     const uint32_t id = active ? established_active() : established_passive();
     Dreq dreq = peer_dreq(id);
@@ -52,13 +52,13 @@ TEST_F(EndingTest, PeerDisconnects) {
     EXPECT_TRUE(events().empty());
     next_deadline();
     event_one(EventKind::TimewaitExit);
-    receive(dreq);  // later still: nobody knows it any more
+    receive(dreq);  // after TIMEWAIT the ID is unknown
     EXPECT_EQ(sent_one<Drep>().remote_comm_id, kPeerId);
     expect_empty();
   }
 }
 
-TEST_F(EndingTest, BothDisconnectAtOnce) {
+TEST_F(ConnectionEndingTest, BothDisconnectAtOnce) {
   const uint32_t id = established_active();
   ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
   sent();
@@ -68,16 +68,16 @@ TEST_F(EndingTest, BothDisconnectAtOnce) {
   receive(peer_drep(id));
   EXPECT_TRUE(events().empty());
   next_deadline();
-  EXPECT_TRUE(sent().empty());  // our DREQ is not repeated
+  EXPECT_TRUE(sent().empty());  // our DREQ is not retransmitted
   event_one(EventKind::TimewaitExit);
   expect_empty();
 }
 
-TEST_F(EndingTest, NobodyAnswersTheDisconnect) {
+TEST_F(ConnectionEndingTest, RetransmitsDreqAndGivesUp) {
   const uint32_t id = established_active();
   ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
   sent();
-  // The peer may have answered and ended: the waits do not grow, only the last is a full one.
+  // The peer may have responded and ended: the waits do not grow, and only the last is a full one.
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(agent_.next_deadline(), now_ + milliseconds(250));
     next_deadline();
@@ -91,15 +91,15 @@ TEST_F(EndingTest, NobodyAnswersTheDisconnect) {
   expect_empty();
 }
 
-TEST_F(EndingTest, NobodyIsThereToAnswerTheDisconnect) {
+TEST_F(ConnectionEndingTest, PortUnreachableEndsTheDisconnect) {
   const uint32_t id = established_active();
   ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
   const uint64_t tid = sent_one<Dreq>().tid;
   next_deadline();
   sent();
-  comes_back(ipv4(9), tid, ECONNREFUSED);
+  return_undelivered(ipv4(9), tid, ECONNREFUSED);
   EXPECT_TRUE(events().empty());
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_EQ(event_one(EventKind::Disconnected).error, 0);
   EXPECT_TRUE(sent().empty());
   next_deadline();
@@ -107,7 +107,7 @@ TEST_F(EndingTest, NobodyIsThereToAnswerTheDisconnect) {
   expect_empty();
 }
 
-TEST_F(EndingTest, DisconnectOvertakesRtu) {
+TEST_F(ConnectionEndingTest, AcceptsADreqThatOvertakesRtu) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -119,7 +119,7 @@ TEST_F(EndingTest, DisconnectOvertakesRtu) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(EndingTest, DisconnectBeforeRtu) {
+TEST_F(ConnectionEndingTest, DisconnectsBeforeRtu) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -134,7 +134,7 @@ TEST_F(EndingTest, DisconnectBeforeRtu) {
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
 }
 
-TEST_F(EndingTest, DisconnectedBeforeWeWereReady) {
+TEST_F(ConnectionEndingTest, AcceptsADreqBeforeEstablish) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   sent();
@@ -145,7 +145,7 @@ TEST_F(EndingTest, DisconnectedBeforeWeWereReady) {
   EXPECT_EQ(agent_.establish(id).error().code, EINVAL);
 }
 
-TEST_F(EndingTest, DisconnectedBeforeRepCame) {
+TEST_F(ConnectionEndingTest, AcceptsADreqBeforeRep) {
   const uint32_t id = connect();
   sent();
   receive(peer_dreq(id));
@@ -156,7 +156,7 @@ TEST_F(EndingTest, DisconnectedBeforeRepCame) {
   expect_empty();
 }
 
-TEST_F(EndingTest, LateRejectEndsAConnection) {
+TEST_F(ConnectionEndingTest, ALateRejEndsTheConnection) {
   const uint32_t id = established_active();
   receive(peer_rej(id, RejectReason::Timeout, About::Other));
   const Event disconnected = event_one(EventKind::Disconnected);
@@ -168,7 +168,7 @@ TEST_F(EndingTest, LateRejectEndsAConnection) {
   event_one(EventKind::TimewaitExit);
 }
 
-TEST_F(EndingTest, DisconnectOfAnotherQueuePairIsDropped) {
+TEST_F(ConnectionEndingTest, DropsADreqOfAnotherQueuePair) {
   const uint32_t id = established_active();
   Dreq dreq = peer_dreq(id);
   dreq.remote_qpn = wire::Qpn(kOurQpn + 1);
@@ -184,20 +184,20 @@ TEST_F(EndingTest, DisconnectOfAnotherQueuePairIsDropped) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(EndingTest, DestroyedConnectionDisconnectsSilently) {
+TEST_F(ConnectionEndingTest, DestroyedConnectionDisconnectsSilently) {
   const uint32_t id = established_active();
   agent_.destroy(id, now_);
   sent_one<Dreq>();
   EXPECT_EQ(agent_.info(id), nullptr);
   EXPECT_EQ(agent_.disconnect(id, {}, now_).error().code, EINVAL);
   next_deadline();
-  sent_one<Dreq>();  // it is repeated all the same
+  sent_one<Dreq>();  // it is retransmitted nevertheless
   receive(peer_drep(id));
   next_deadline();
   expect_empty();
 }
 
-TEST_F(EndingTest, DestroyedInEveryLateState) {
+TEST_F(ConnectionEndingTest, CanBeDestroyedInEveryLateState) {
   uint32_t id = established_active();
   ASSERT_TRUE(agent_.disconnect(id, {}, now_).ok());
   sent();
@@ -216,7 +216,7 @@ TEST_F(EndingTest, DestroyedInEveryLateState) {
   expect_empty();
 }
 
-TEST_F(EndingTest, DestroyTakesUntoldEventsAlong) {
+TEST_F(ConnectionEndingTest, DestroyRemovesPendingEvents) {
   listen();
   const uint32_t id = connect();
   receive(peer_req(kPeerId + 1, kPeerQpn + 1));
@@ -225,11 +225,11 @@ TEST_F(EndingTest, DestroyTakesUntoldEventsAlong) {
   EXPECT_NE(event_one(EventKind::ConnectRequest).id, id);
   const uint32_t rejected = connect();
   receive(peer_rej(rejected, RejectReason::Consumer, About::Req));
-  agent_.destroy(rejected, now_);  // over already, but not yet told
+  agent_.destroy(rejected, now_);  // already ended, but the event is not delivered yet
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(EndingTest, SpuriousDeadlinesAreHarmless) {
+TEST_F(ConnectionEndingTest, SpuriousDeadlinesAreHarmless) {
   connect();
   sent();
   agent_.on_deadline(now_);
@@ -241,8 +241,8 @@ TEST_F(EndingTest, SpuriousDeadlinesAreHarmless) {
 
 // --------------------------------------------------------------------------------------- stale
 
-// The peer died, came back, and its new queue pair has the old one's number.
-TEST_F(EndingTest, ReqFromAConnectedQueuePairIsStale) {
+// The peer ended and restarted, and its new queue pair has the number of the old one.
+TEST_F(ConnectionEndingTest, RejectsAReqFromAConnectedQueuePairAsStale) {
   const uint32_t id = established_passive();
   receive(peer_req(kPeerId + 1));
   const auto all = sent();
@@ -254,7 +254,7 @@ TEST_F(EndingTest, ReqFromAConnectedQueuePairIsStale) {
   EXPECT_EQ(counter(CounterId::stale_connections), 1u);
   receive(peer_drep(id));
   event_one(EventKind::Disconnected);
-  receive(peer_req(kPeerId + 2));  // still, until TIMEWAIT is over
+  receive(peer_req(kPeerId + 2));  // still stale until TIMEWAIT ends
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::StaleConnection);
   next_deadline();
   event_one(EventKind::TimewaitExit);
@@ -262,7 +262,7 @@ TEST_F(EndingTest, ReqFromAConnectedQueuePairIsStale) {
   event_one(EventKind::ConnectRequest);
 }
 
-TEST_F(EndingTest, ReqWithAUsedIdIsStale) {
+TEST_F(ConnectionEndingTest, RejectsAReqWithAUsedIdAsStale) {
   established_passive();
   Req req = peer_req(kPeerId, kPeerQpn + 1);
   req.tid ^= 1;
@@ -272,8 +272,8 @@ TEST_F(EndingTest, ReqWithAUsedIdIsStale) {
   EXPECT_TRUE(events().empty());
 }
 
-// On this host a process that ends is noticed, and any user can send such a request.
-TEST_F(EndingTest, AReqEndsNoConnectionWithinAHost) {
+// Lifelines report processes of this host that end, and any user of the host can send such a REQ.
+TEST_F(ConnectionEndingTest, AStaleReqEndsNoConnectionWithinAHost) {
   const uint32_t id = established_passive();
   watched_ = true;
   receive(peer_req(kPeerId + 1));
@@ -288,8 +288,8 @@ TEST_F(EndingTest, AReqEndsNoConnectionWithinAHost) {
   event_one(EventKind::Disconnected);
 }
 
-// Whoever gives up a REQ names its own id alone. A guess of it ends no connection.
-TEST_F(EndingTest, ARejWithoutOurIdEndsNoConnection) {
+// A peer that gives up its REQ names only its own ID. A guessed ID must not end a connection.
+TEST_F(ConnectionEndingTest, ARejWithoutOurIdEndsNoConnection) {
   const uint32_t id = established_passive();
   Rej rej = peer_rej(id, RejectReason::Timeout, About::Other);
   rej.remote_comm_id = 0;
@@ -299,7 +299,7 @@ TEST_F(EndingTest, ARejWithoutOurIdEndsNoConnection) {
   EXPECT_NE(agent_.info(id), nullptr);
 }
 
-TEST_F(EndingTest, AnotherHostsQueuePairMayHaveTheSameNumber) {
+TEST_F(ConnectionEndingTest, AcceptsTheSameQpnFromAnotherHost) {
   established_passive();
   Req req = peer_req();
   req.primary.local_gid = ipv4(66);
@@ -308,7 +308,7 @@ TEST_F(EndingTest, AnotherHostsQueuePairMayHaveTheSameNumber) {
   EXPECT_TRUE(sent().empty());
 }
 
-TEST_F(EndingTest, RepFromAConnectedQueuePairIsStale) {
+TEST_F(ConnectionEndingTest, RejectsARepFromAConnectedQueuePairAsStale) {
   const uint32_t old = established_active();
   const uint32_t id = connect();
   sent();
@@ -321,10 +321,10 @@ TEST_F(EndingTest, RepFromAConnectedQueuePairIsStale) {
   EXPECT_EQ(Rej::load(all[0].bytes).about, About::Rep);
   EXPECT_EQ(Dreq::load(all[1].bytes).local_comm_id, old);
   EXPECT_TRUE(events().empty());
-  EXPECT_NE(agent_.info(id), nullptr);  // it goes on asking
+  EXPECT_NE(agent_.info(id), nullptr);  // it still retransmits the REQ
 }
 
-TEST_F(EndingTest, RepWithAUsedIdIsDropped) {
+TEST_F(ConnectionEndingTest, DropsARepWithAUsedId) {
   established_active();
   const uint32_t id = connect();
   sent();
@@ -334,17 +334,17 @@ TEST_F(EndingTest, RepWithAUsedIdIsDropped) {
   EXPECT_TRUE(events().empty());
 }
 
-// Programs without queue pairs say 0: that reserves nothing.
-TEST_F(EndingTest, QueuePairZeroIsNeverStale) {
+// Programs without queue pairs send QPN 0, which reserves nothing.
+TEST_F(ConnectionEndingTest, QueuePairZeroIsNeverStale) {
   listen();
   receive(peer_req(1, 0));
   receive(peer_req(2, 0));
   EXPECT_EQ(events().size(), 2u);
 }
 
-// Every message in every state, from a peer that follows no protocol: nothing breaks, and nothing
-// but the connection's own end is told.
-TEST_F(EndingTest, AnyMessageInAnyState) {
+// Every message in every state, from a peer that violates the protocol: the only event is the end
+// of the connection.
+TEST_F(ConnectionEndingTest, SurvivesAnyMessageInAnyState) {
   using Beginning = uint32_t (*)(AgentTest&);
   const Beginning setups[] = {
       [](AgentTest& t) { return t.connect(); },

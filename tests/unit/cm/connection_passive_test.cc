@@ -1,4 +1,4 @@
-// The side that is asked: REP, what may answer it.
+// The passive side of a connection: REP and the responses to it.
 #include <cerrno>
 
 #include "tests/unit/cm/agent_support.h"
@@ -6,9 +6,9 @@
 namespace verbena::cm {
 namespace {
 
-class PassiveTest : public AgentTest {};
+class ConnectionPassiveTest : public AgentTest {};
 
-TEST_F(PassiveTest, RequestIsTold) {
+TEST_F(ConnectionPassiveTest, ReportsAConnectionRequest) {
   const uint32_t listener = listen();
   receive(peer_req());
   const Event request = event_one(EventKind::ConnectRequest);
@@ -36,7 +36,7 @@ TEST_F(PassiveTest, RequestIsTold) {
   EXPECT_EQ(info->ack_timeout, 17);
 }
 
-TEST_F(PassiveTest, Accepts) {
+TEST_F(ConnectionPassiveTest, Accepts) {
   listen();
   const uint32_t id = receive_request();
   AcceptParameters p = accept_parameters();
@@ -72,7 +72,7 @@ TEST_F(PassiveTest, Accepts) {
   EXPECT_EQ(counter(CounterId::duplicates), 1u);
 }
 
-TEST_F(PassiveTest, RepIsSentAgainAndGivenUp) {
+TEST_F(ConnectionPassiveTest, RetransmitsRepAndGivesUp) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -87,7 +87,7 @@ TEST_F(PassiveTest, RepIsSentAgainAndGivenUp) {
   const Event unreachable = event_one(EventKind::Unreachable);
   EXPECT_EQ(unreachable.error, ETIMEDOUT);
   EXPECT_EQ(agent_.info(id), nullptr);
-  // A peer that thinks it is connected hears otherwise; one that still asks, too.
+  // A peer that believes it is connected gets a REJ, and so does one that still sends REQs.
   receive(peer_rtu(id));
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Timeout);
   receive(peer_req());
@@ -99,17 +99,17 @@ TEST_F(PassiveTest, RepIsSentAgainAndGivenUp) {
   expect_empty();
 }
 
-TEST_F(PassiveTest, MraToRepMakesItWait) {
+TEST_F(ConnectionPassiveTest, MraExtendsTheTimeoutOfRep) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
-  receive(peer_mra(id, About::Req, 20));  // not about this
+  receive(peer_mra(id, About::Req, 20));  // of the wrong message
   EXPECT_EQ(counter(CounterId::unexpected), 1u);
   receive(peer_mra(id, About::Rep, 20));
   EXPECT_EQ(agent_.next_deadline(), now_ + iba_time(20) + iba_time(20) + iba_time(17));
 }
 
-TEST_F(PassiveTest, DataIsAsGoodAsRtu) {
+TEST_F(ConnectionPassiveTest, ReceivedDataEstablishesWithoutRtu) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -121,7 +121,7 @@ TEST_F(PassiveTest, DataIsAsGoodAsRtu) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(PassiveTest, RepeatedReqGetsMraThenRep) {
+TEST_F(ConnectionPassiveTest, RepliesToADuplicateReqWithMraThenRep) {
   listen();
   const uint32_t id = receive_request();
   receive(peer_req());
@@ -136,20 +136,20 @@ TEST_F(PassiveTest, RepeatedReqGetsMraThenRep) {
   EXPECT_EQ(sent_one<Rep>().local_comm_id, id);
   receive(peer_rtu(id));
   event_one(EventKind::Established);
-  receive(peer_req());  // overtaken
+  receive(peer_req());  // late
   EXPECT_TRUE(sent().empty());
   EXPECT_TRUE(events().empty());
   EXPECT_EQ(counter(CounterId::duplicates), 3u);
 }
 
-TEST_F(PassiveTest, Rejects) {
+TEST_F(ConnectionPassiveTest, Rejects) {
   listen();
   const uint32_t id = receive_request();
   const std::byte ari[] = {std::byte{1}, std::byte{2}};
   ASSERT_TRUE(agent_.reject(id, RejectReason::Consumer, ari, bytes_of("go away"), now_).ok());
   const Rej rej = sent_one<Rej>();
   EXPECT_EQ(rej.tid, peer_req().tid);
-  EXPECT_EQ(rej.local_comm_id, 0u);  // the peer was never told
+  EXPECT_EQ(rej.local_comm_id, 0u);  // the peer does not know the ID
   EXPECT_EQ(rej.remote_comm_id, kPeerId);
   EXPECT_EQ(rej.about, About::Req);
   EXPECT_EQ(rej.reason, RejectReason::Consumer);
@@ -158,7 +158,7 @@ TEST_F(PassiveTest, Rejects) {
   EXPECT_EQ(text_of(rej.private_data, 7), "go away");
   EXPECT_EQ(agent_.info(id), nullptr);
   EXPECT_EQ(agent_.accept(id, accept_parameters(), now_).error().code, EINVAL);
-  // A late copy of the REQ gets the same answer, and the application no second request.
+  // A late duplicate of the REQ gets the same REJ, and the application gets no second request.
   receive(peer_req());
   EXPECT_EQ(text_of(sent_one<Rej>().private_data, 7), "go away");
   EXPECT_TRUE(events().empty());
@@ -169,7 +169,7 @@ TEST_F(PassiveTest, Rejects) {
   EXPECT_EQ(agent_.exchange_count(), 1u);
 }
 
-TEST_F(PassiveTest, RejectsAfterAccepting) {
+TEST_F(ConnectionPassiveTest, RejectsAfterAccepting) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -180,7 +180,7 @@ TEST_F(PassiveTest, RejectsAfterAccepting) {
   EXPECT_EQ(rej.remote_comm_id, kPeerId);
   EXPECT_EQ(rej.reason, RejectReason::Consumer);
   EXPECT_EQ(agent_.info(id), nullptr);
-  receive(peer_rtu(id));  // which crossed it
+  receive(peer_rtu(id));  // sent before the REJ was received
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Consumer);
   EXPECT_TRUE(events().empty());
   while (next_deadline()) {
@@ -188,7 +188,7 @@ TEST_F(PassiveTest, RejectsAfterAccepting) {
   expect_empty();
 }
 
-TEST_F(PassiveTest, RejectsAfterMraByName) {
+TEST_F(ConnectionPassiveTest, RejAfterMraHoldsTheLocalId) {
   listen();
   const uint32_t id = receive_request();
   receive(peer_req());
@@ -197,14 +197,14 @@ TEST_F(PassiveTest, RejectsAfterMraByName) {
   EXPECT_EQ(sent_one<Rej>().local_comm_id, id);
 }
 
-TEST_F(PassiveTest, PeerGivesUpByItsOwnId) {
+TEST_F(ConnectionPassiveTest, RejWithOnlyThePeersIdEndsTheRequest) {
   listen();
   const uint32_t id = receive_request();
   Rej rej;
   rej.local_comm_id = kPeerId;
   rej.about = About::Other;
   rej.reason = RejectReason::Timeout;
-  receive(rej, ipv4(66));  // nobody else can
+  receive(rej, ipv4(66));  // another host cannot do this
   EXPECT_EQ(counter(CounterId::unknown_id), 1u);
   receive(rej);
   const Event rejected = event_one(EventKind::Rejected);
@@ -217,7 +217,7 @@ TEST_F(PassiveTest, PeerGivesUpByItsOwnId) {
   expect_empty();
 }
 
-TEST_F(PassiveTest, PeerRejectsRep) {
+TEST_F(ConnectionPassiveTest, PeerRejectsRep) {
   listen();
   const uint32_t id = receive_request();
   ASSERT_TRUE(agent_.accept(id, accept_parameters(), now_).ok());
@@ -232,20 +232,20 @@ TEST_F(PassiveTest, PeerRejectsRep) {
   expect_empty();
 }
 
-TEST_F(PassiveTest, DestroyedRequestIsRejected) {
+TEST_F(ConnectionPassiveTest, DestroyRejectsTheRequest) {
   listen(1);
   const uint32_t id = receive_request();
   agent_.destroy(id, now_);
   EXPECT_EQ(sent_one<Rej>().reason, RejectReason::Consumer);
-  receive(peer_req(kPeerId + 1));  // and leaves its place in the backlog
+  receive(peer_req(kPeerId + 1));  // and frees its entry in the backlog
   event_one(EventKind::ConnectRequest);
 }
 
-TEST_F(PassiveTest, ImpossibleRequestsAreRefused) {
+TEST_F(ConnectionPassiveTest, RejectsInvalidRequests) {
   listen();
   struct Case {
     RejectReason reason;
-    void (*spoil)(Req&);
+    void (*corrupt)(Req&);
   };
   const Case cases[] = {
       {RejectReason::InvalidTransportType, [](Req& r) { r.transport = TransportType::Rd; }},
@@ -260,7 +260,7 @@ TEST_F(PassiveTest, ImpossibleRequestsAreRefused) {
   };
   for (const Case& c : cases) {
     Req req = peer_req();
-    c.spoil(req);
+    c.corrupt(req);
     receive(req);
     EXPECT_EQ(sent_one<Rej>().reason, c.reason);
     expect_empty();
@@ -272,7 +272,7 @@ TEST_F(PassiveTest, ImpossibleRequestsAreRefused) {
   expect_empty();
 }
 
-TEST_F(PassiveTest, UcAndXrcAreTold) {
+TEST_F(ConnectionPassiveTest, ReportsUcAndXrcRequests) {
   listen();
   Req req = peer_req(1, 1);
   req.transport = TransportType::Uc;

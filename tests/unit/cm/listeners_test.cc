@@ -10,7 +10,7 @@ namespace {
 
 class ListenersTest : public AgentTest {};
 
-TEST_F(ListenersTest, NobodyListens) {
+TEST_F(ListenersTest, RejectsARequestWithoutAListener) {
   receive(peer_req());
   const Rej rej = sent_one<Rej>();
   EXPECT_EQ(rej.reason, RejectReason::InvalidServiceId);
@@ -64,7 +64,7 @@ TEST_F(ListenersTest, RequestsOutliveTheirListener) {
   event_one(EventKind::Established);
 }
 
-TEST_F(ListenersTest, AddressesOfListeners) {
+TEST_F(ListenersTest, MatchesAddressesAndRejectsConflicts) {
   Listeners listeners;
   const uint32_t any4 = listeners.add({.service_id = 1, .family = Family::Ipv4}).value();
   const uint32_t any6 = listeners.add({.service_id = 1, .family = Family::Ipv6}).value();

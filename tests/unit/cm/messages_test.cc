@@ -1,5 +1,5 @@
-// Messages at their offsets: against datagrams that the Linux kernel's rdma_cm put on the wire, and
-// field by field where the capture has none.
+// The layout of messages: compared with datagrams that the Linux kernel's rdma_cm sent, and field
+// by field for messages that are not in the capture.
 #include "cm/messages.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace verbena::cm {
 namespace {
 
-// Trailing zeros are left out.
+// The text omits trailing zeros.
 Mad from_hex(const std::string& hex) {
   Mad mad{};
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
@@ -54,7 +54,7 @@ void expect_same_bytes(const Mad& mad) {
   EXPECT_EQ(again, mad);
 }
 
-// All bits of every byte that the message uses, in turn: what goes in comes out.
+// Loads and stores all bits of every byte that the message uses.
 template <typename Message>
 void expect_round_trip() {
   for (const int fill : {0x00, 0x55, 0xAA, 0xFF}) {
@@ -70,7 +70,7 @@ void expect_round_trip() {
   }
 }
 
-TEST(Messages, KernelReq) {
+TEST(Messages, LoadsTheKernelsReq) {
   const Mad mad = from_hex(kKernelReq);
   ASSERT_TRUE(is_cm_mad(mad));
   const MadHeader header = MadHeader::load(mad.data());
@@ -112,7 +112,7 @@ TEST(Messages, KernelReq) {
   EXPECT_EQ(ip->destination, ipv4(2));
 }
 
-TEST(Messages, KernelRep) {
+TEST(Messages, LoadsTheKernelsRep) {
   const Rep rep = Rep::load(from_hex(kKernelRep));
   EXPECT_EQ(rep.tid, 0x000000026f3fd6bfu);
   EXPECT_EQ(rep.local_comm_id, 0x8b0b2e4bu);
@@ -129,7 +129,7 @@ TEST(Messages, KernelRep) {
   EXPECT_EQ(rep.local_ca_guid, 0x505400fffe770002u);
 }
 
-TEST(Messages, KernelRtuDreqDrep) {
+TEST(Messages, LoadsTheKernelsRtuDreqAndDrep) {
   const Rtu rtu = Rtu::load(from_hex(kKernelRtu));
   EXPECT_EQ(rtu.local_comm_id, 0xbfd63f6fu);
   EXPECT_EQ(rtu.remote_comm_id, 0x8b0b2e4bu);
@@ -142,7 +142,7 @@ TEST(Messages, KernelRtuDreqDrep) {
   EXPECT_EQ(drep.remote_comm_id, 0xbfd63f6fu);
 }
 
-TEST(Messages, WritesTheKernelsBytes) {
+TEST(Messages, StoresTheKernelsBytes) {
   expect_same_bytes<Req>(from_hex(kKernelReq));
   expect_same_bytes<Rep>(from_hex(kKernelRep));
   expect_same_bytes<Rtu>(from_hex(kKernelRtu));
@@ -150,7 +150,7 @@ TEST(Messages, WritesTheKernelsBytes) {
   expect_same_bytes<Drep>(from_hex(kKernelDrep));
 }
 
-TEST(Messages, RoundTrips) {
+TEST(Messages, StoresWhatItLoads) {
   expect_round_trip<Req>();
   expect_round_trip<Mra>();
   expect_round_trip<Rej>();
@@ -163,7 +163,7 @@ TEST(Messages, RoundTrips) {
   expect_round_trip<SidrRep>();
 }
 
-// Private data reaches the datagram's last byte in all of them but LAP and APR.
+// Private data extends to the last byte of every message except LAP and APR.
 TEST(Messages, PrivateDataEndsWithTheDatagram) {
   const auto last_is_private = [](auto message) {
     message.private_data.back() = std::byte{0xA5};
@@ -214,7 +214,7 @@ TEST(Messages, ReqFieldsShareBytes) {
   EXPECT_EQ(again.alternate.flow_label, 0xFFFFFu);
 }
 
-TEST(Messages, RepVendorIdIsInThreePieces) {
+TEST(Messages, RepVendorIdIsInThreeParts) {
   Rep rep;
   rep.vendor_id = 0x123456;
   rep.local_eecn = 0x777777;
@@ -230,7 +230,7 @@ TEST(Messages, RepVendorIdIsInThreePieces) {
   EXPECT_EQ(Rep::load(mad).local_eecn, 0x777777u);
 }
 
-TEST(Messages, Mra) {
+TEST(Messages, StoresMraFields) {
   Mra mra;
   mra.about = About::Rep;
   mra.service_timeout = 24;
@@ -242,7 +242,7 @@ TEST(Messages, Mra) {
   EXPECT_EQ(load_u8(mad.data() + 24 + 10), 1);
 }
 
-TEST(Messages, Rej) {
+TEST(Messages, StoresRejFields) {
   Rej rej;
   rej.about = About::Other;
   rej.ari_length = 8;
@@ -258,7 +258,7 @@ TEST(Messages, Rej) {
   EXPECT_EQ(load_u8(mad.data() + 24 + 84), 9);
 }
 
-TEST(Messages, Sidr) {
+TEST(Messages, StoresSidrFields) {
   SidrReq request;
   request.request_id = 0x01020304;
   request.service_id = service_id(PortSpace::Udp, 7174);
@@ -288,7 +288,7 @@ TEST(Messages, Sidr) {
   EXPECT_EQ(load_u8(mad.data() + 24 + 96), 6);
 }
 
-TEST(Messages, WhatIsNoCmDatagram) {
+TEST(Messages, RejectsDatagramsThatAreNoCmMads) {
   const Mad good = from_hex(kKernelRtu);
   EXPECT_TRUE(is_cm_mad(good));
   EXPECT_FALSE(is_cm_mad(std::span(good).first(255)));
@@ -300,7 +300,7 @@ TEST(Messages, WhatIsNoCmDatagram) {
   }
 }
 
-TEST(IpAddressing, ServiceIds) {
+TEST(IpAddressing, ConvertsPortsToServiceIds) {
   EXPECT_EQ(service_id(PortSpace::Tcp, 0x1c06), 0x01061C06u);
   EXPECT_EQ(service_id(PortSpace::Udp, 1), 0x01110001u);
   EXPECT_EQ(service_id(PortSpace::Ib, 1), 0x013F0001u);
@@ -311,7 +311,7 @@ TEST(IpAddressing, ServiceIds) {
   EXPECT_EQ(port_space_of(0x1000000001061C06), std::nullopt);
 }
 
-TEST(IpAddressing, Header) {
+TEST(IpAddressing, StoresAndLoadsTheIpHeader) {
   std::byte bytes[IpHeader::kBytes];
   for (const bool v6 : {false, true}) {
     const IpHeader header{4242, v6 ? ipv6(1) : ipv4(1), v6 ? ipv6(2) : ipv4(2)};

@@ -1,4 +1,4 @@
-// Which process a management datagram is for.
+// The process that a MAD is for.
 #include "cm/route.h"
 
 #include "tests/unit/cm/agent_support.h"
@@ -8,7 +8,7 @@ namespace {
 
 class RouteTest : public AgentTest {};
 
-TEST_F(RouteTest, Routes) {
+TEST_F(RouteTest, RoutesRequestsByServiceAndOthersBySlot) {
   const auto route = [](const auto& message) {
     Mad mad;
     message.store(mad);

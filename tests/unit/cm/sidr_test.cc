@@ -1,4 +1,4 @@
-// Finding the queue pair of an unconnected service.
+// SIDR: finding the queue pair of a datagram service.
 #include <cerrno>
 
 #include "tests/unit/cm/agent_support.h"
@@ -10,7 +10,7 @@ class SidrTest : public AgentTest {
  public:
   static constexpr uint64_t kUdpService = service_id(PortSpace::Udp, 7174);
 
-  uint32_t ask() {
+  uint32_t send_request() {
     SidrParameters p;
     p.addresses = {us_, peer_, us_, peer_, 4444, 0, kUdpService};
     p.max_cm_retries = 2;
@@ -40,8 +40,8 @@ class SidrTest : public AgentTest {
   }
 };
 
-TEST_F(SidrTest, Asks) {
-  const uint32_t id = ask();
+TEST_F(SidrTest, ReportsTheReply) {
+  const uint32_t id = send_request();
   EXPECT_EQ(id >> 24, kSlot);
   const SidrReq request = sent_one<SidrReq>();
   EXPECT_EQ(request.request_id, id);
@@ -63,8 +63,8 @@ TEST_F(SidrTest, Asks) {
   expect_empty();
 }
 
-TEST_F(SidrTest, RefusalIsTold) {
-  const uint32_t id = ask();
+TEST_F(SidrTest, ReportsARejection) {
+  const uint32_t id = send_request();
   sent();
   SidrRep reply = peer_reply(id);
   reply.status = SidrStatus::Reject;
@@ -73,8 +73,8 @@ TEST_F(SidrTest, RefusalIsTold) {
   expect_empty();
 }
 
-TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
-  const uint32_t id = ask();
+TEST_F(SidrTest, RetransmitsForAServiceThatDoesNotExistYet) {
+  const uint32_t id = send_request();
   sent();
   SidrRep reply = peer_reply(id);
   reply.status = SidrStatus::UnsupportedServiceId;
@@ -90,29 +90,29 @@ TEST_F(SidrTest, AsksAgainForAServiceThatIsNotThereYet) {
   expect_empty();
 }
 
-TEST_F(SidrTest, NobodyIsThereToAnswer) {
-  ask();
+TEST_F(SidrTest, PortUnreachableEndsTheRequest) {
+  send_request();
   const uint64_t tid = sent_one<SidrReq>().tid;
   next_deadline();
   sent();
-  comes_back(peer_, tid, ECONNREFUSED);
+  return_undelivered(peer_, tid, ECONNREFUSED);
   EXPECT_EQ(event_one(EventKind::SidrResponse).sidr_status, SidrStatus::UnsupportedServiceId);
   EXPECT_TRUE(sent().empty());
   expect_empty();
 }
 
-TEST_F(SidrTest, ThereIsNoHostToAnswer) {
-  ask();
+TEST_F(SidrTest, HostUnreachableEndsTheRequest) {
+  send_request();
   const uint64_t tid = sent_one<SidrReq>().tid;
   next_deadline();
   sent();
-  comes_back(peer_, tid, EHOSTUNREACH);
+  return_undelivered(peer_, tid, EHOSTUNREACH);
   EXPECT_EQ(event_one(EventKind::Unreachable).error, EHOSTUNREACH);
   expect_empty();
 }
 
-TEST_F(SidrTest, NobodyAnswers) {
-  const uint32_t id = ask();
+TEST_F(SidrTest, RetransmitsAndGivesUp) {
+  const uint32_t id = send_request();
   sent();
   next_deadline();
   EXPECT_EQ(sent_one<SidrReq>().request_id, id);
@@ -125,7 +125,7 @@ TEST_F(SidrTest, NobodyAnswers) {
   expect_empty();
 }
 
-TEST_F(SidrTest, Answers) {
+TEST_F(SidrTest, RepliesToARequest) {
   const uint32_t listener = listen_udp();
   receive(peer_request());
   const Event request = event_one(EventKind::SidrRequest);
@@ -150,14 +150,14 @@ TEST_F(SidrTest, Answers) {
   EXPECT_EQ(reply.service_id, kUdpService);
   EXPECT_EQ(text_of(reply.private_data, 4), "here");
   EXPECT_EQ(agent_.answer_sidr(request.id, answer, now_).error().code, EINVAL);
-  receive(peer_request());  // the answer was lost
+  receive(peer_request());  // the reply was lost
   EXPECT_EQ(sent_one<SidrRep>().qpn.value(), kOurQpn);
   EXPECT_TRUE(events().empty());
   next_deadline();
   expect_empty();
 }
 
-TEST_F(SidrTest, Refuses) {
+TEST_F(SidrTest, RejectsRequestsWithoutServiceOrBacklog) {
   receive(peer_request());
   EXPECT_EQ(sent_one<SidrRep>().status, SidrStatus::UnsupportedServiceId);
   listen_udp(1);
@@ -176,8 +176,8 @@ TEST_F(SidrTest, Refuses) {
   event_one(EventKind::SidrRequest);
 }
 
-TEST_F(SidrTest, AbandonedQuestion) {
-  const uint32_t id = ask();
+TEST_F(SidrTest, DestroyEndsTheRequestSilently) {
+  const uint32_t id = send_request();
   sent();
   agent_.destroy(id, now_);
   expect_empty();

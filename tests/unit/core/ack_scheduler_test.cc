@@ -1,4 +1,5 @@
-// AckScheduler: what is due, where it leaves in a batch, and which packet the receiver handles first.
+// AckScheduler: which response is due, its place in a batch, and which packet the receiver handles
+// first.
 #include "core/ack_scheduler.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ TEST(AckScheduler, OneAckCoversAllRequestsBeforeIt) {
   EXPECT_FALSE(acks.is_due());
 }
 
-TEST(AckScheduler, ANakTakesTheAcksPlace) {
+TEST(AckScheduler, NakReplacesTheAck) {
   AckScheduler acks;
   acks.on_ack_due();
   acks.on_refused({AckKind::Nak, 0, 7});
@@ -42,14 +43,14 @@ TEST(AckScheduler, ANakTakesTheAcksPlace) {
   EXPECT_FALSE(acks.is_due());
 }
 
-TEST(AckScheduler, ARequestThatIsExecutedAfterAllWithdrawsTheNak) {
+TEST(AckScheduler, ExecutingARefusedRequestCancelsTheNak) {
   AckScheduler acks;
   acks.on_refused({AckKind::RnrNak, 1, 7});
   acks.on_executed();
   EXPECT_FALSE(acks.is_due());
 }
 
-TEST(AckScheduler, PutsTheAckBeforeTheRequestsWhereOthersShareTheBatch) {
+TEST(AckScheduler, PutsTheAckBeforeTheRequestsIfSeveralQueuePairsAreActive) {
   EXPECT_EQ(
       AckScheduler::place({.only_active_qp = false, .on_wire = true, .request_takes_ack = false}),
       AckPlace::First);
@@ -75,17 +76,17 @@ TEST(AckScheduler, PiggybacksOnBothMedia) {
   }
 }
 
-TEST(AckScheduler, TheFirstRequestTakesTheOfferedAck) {
+TEST(AckScheduler, FirstRequestTakesTheOfferedAck) {
   AckScheduler acks;
   acks.on_ack_due();
-  EXPECT_FALSE(acks.take_offer(3)) << "none is offered";
+  EXPECT_FALSE(acks.take_offer(3)) << "no ACK is offered";
   acks.offer(Psn(41));
   EXPECT_EQ(acks.take_offer(4), Psn(41));
   EXPECT_FALSE(acks.is_due());
   EXPECT_FALSE(acks.take_offer(5));
 }
 
-TEST(AckScheduler, AnAckThatNoRequestTookStaysDue) {
+TEST(AckScheduler, AckStaysDueIfNoRequestTakesIt) {
   AckScheduler acks;
   acks.on_ack_due();
   acks.offer(Psn(41));
@@ -94,21 +95,21 @@ TEST(AckScheduler, AnAckThatNoRequestTookStaysDue) {
   EXPECT_TRUE(acks.is_plain());
 }
 
-TEST(AckScheduler, ARetractedCarrierMakesItsAckDueAgain) {
+TEST(AckScheduler, RetractingARequestMakesItsPiggybackedAckDueAgain) {
   AckScheduler acks;
   acks.on_ack_due();
   acks.offer(Psn(41));
   ASSERT_TRUE(acks.take_offer(4));
   acks.on_retracted(5, 9);
-  EXPECT_FALSE(acks.is_due()) << "the carrier is not among them";
+  EXPECT_FALSE(acks.is_due()) << "the request with the piggybacked ACK is not among them";
   acks.on_retracted(4, 5);
   EXPECT_TRUE(acks.is_plain());
   acks.on_sent();
   acks.on_retracted(4, 5);
-  EXPECT_FALSE(acks.is_due()) << "it was sent in a packet of its own meanwhile";
+  EXPECT_FALSE(acks.is_due()) << "the ACK has since left in a packet of its own";
 }
 
-TEST(AckScheduler, ResetForgetsEverything) {
+TEST(AckScheduler, ResetClearsAllState) {
   AckScheduler acks;
   acks.on_ack_due();
   acks.on_piggybacked(4);
@@ -199,7 +200,7 @@ TEST_F(AckOvertakes, NoResponse) {
   EXPECT_FALSE(overtakes());
 }
 
-TEST_F(AckOvertakes, NothingIfItIsANak) {
+TEST_F(AckOvertakes, NoRequestIfItIsANak) {
   for (const AckKind kind : {AckKind::Nak, AckKind::RnrNak}) {
     storage_.clear();
     add(Opcode::RcSendOnly);
@@ -208,7 +209,7 @@ TEST_F(AckOvertakes, NothingIfItIsANak) {
   }
 }
 
-TEST_F(AckOvertakes, NothingIfItIsCutShort) {
+TEST_F(AckOvertakes, NoRequestIfItIsTruncated) {
   add(Opcode::RcSendOnly);
   add(Opcode::RcAck);
   storage_[1].resize(wire::kBthBytes);

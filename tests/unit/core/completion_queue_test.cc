@@ -35,7 +35,7 @@ class CompletionQueueTest : public testing::Test {
   bool notify_ = false;
 };
 
-TEST_F(CompletionQueueTest, FirstInFirstOutAroundTheRing) {
+TEST_F(CompletionQueueTest, IsFifoAcrossTheEndOfTheRing) {
   uint64_t in = 0, out = 0;
   for (int round = 0; round < 50; ++round) {
     for (int i = 0; i < 1 + round % 5; ++i) ASSERT_TRUE(push(in++));
@@ -54,12 +54,12 @@ TEST_F(CompletionQueueTest, HoldsExactlyItsCapacity) {
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(all[i].wr_id, i);  // nothing was overwritten
 }
 
-TEST_F(CompletionQueueTest, NotArmedNotifiesNobody) {
+TEST_F(CompletionQueueTest, RaisesNoEventUnlessArmed) {
   push(1, true);
   EXPECT_FALSE(notify_);
 }
 
-TEST_F(CompletionQueueTest, ArmedForAnyNotifiesOnce) {
+TEST_F(CompletionQueueTest, ArmedForAnyCompletionRaisesOneEvent) {
   cq_.arm(Armed::Any);
   push(1);
   EXPECT_TRUE(notify_);
@@ -67,7 +67,7 @@ TEST_F(CompletionQueueTest, ArmedForAnyNotifiesOnce) {
   EXPECT_FALSE(notify_);
 }
 
-TEST_F(CompletionQueueTest, ArmedForSolicitedWaitsForOneOrForAnError) {
+TEST_F(CompletionQueueTest, ArmedForSolicitedRaisesAnEventForASolicitedCompletionOrAnError) {
   cq_.arm(Armed::Solicited);
   push(1);
   EXPECT_FALSE(notify_);
@@ -78,7 +78,7 @@ TEST_F(CompletionQueueTest, ArmedForSolicitedWaitsForOneOrForAnError) {
   EXPECT_TRUE(notify_);
 }
 
-TEST_F(CompletionQueueTest, AStrongerArmingIsNotWeakened) {
+TEST_F(CompletionQueueTest, ArmingForSolicitedDoesNotReplaceArmingForAny) {
   cq_.arm(Armed::Any);
   cq_.arm(Armed::Solicited);
   push(1);
@@ -89,15 +89,15 @@ TEST_F(CompletionQueueTest, AStrongerArmingIsNotWeakened) {
   EXPECT_TRUE(notify_);
 }
 
-TEST_F(CompletionQueueTest, ArmingOverAWaitingCompletionRaisesNoEventAtOnce) {
+TEST_F(CompletionQueueTest, ArmingWithAnUnpolledCompletionRaisesNoEventAtOnce) {
   push(1, true);
   EXPECT_TRUE(cq_.arm(Armed::Any));
   EXPECT_FALSE(notify_);
-  EXPECT_EQ(pop(), 1u);  // the application polls after arming, and finds it
+  EXPECT_EQ(pop(), 1u);  // the application polls after arming and finds the completion
   EXPECT_FALSE(cq_.take_late_event());
 }
 
-TEST_F(CompletionQueueTest, ACompletionStillUnpolledSomeTimeAfterArmingRaisesOneEvent) {
+TEST_F(CompletionQueueTest, CompletionStillUnpolledAfterArmingRaisesOneLateEvent) {
   push(1);
   ASSERT_TRUE(cq_.arm(Armed::Any));
   EXPECT_TRUE(cq_.take_late_event());
@@ -106,14 +106,14 @@ TEST_F(CompletionQueueTest, ACompletionStillUnpolledSomeTimeAfterArmingRaisesOne
   EXPECT_FALSE(notify_);
 }
 
-TEST_F(CompletionQueueTest, ArmingAnEmptyQueueLeavesNothingToRaise) {
+TEST_F(CompletionQueueTest, ArmingAnEmptyQueueCausesNoLateEvent) {
   EXPECT_FALSE(cq_.arm(Armed::Any));
   push(1);
   pop();
   EXPECT_FALSE(cq_.arm(Armed::Any));
 }
 
-TEST_F(CompletionQueueTest, AnAnnouncedCompletionIsNotAnnouncedAgain) {
+TEST_F(CompletionQueueTest, CompletionThatRaisedAnEventCausesNoLateEvent) {
   cq_.arm(Armed::Any);
   push(1);
   ASSERT_TRUE(notify_);
@@ -121,10 +121,10 @@ TEST_F(CompletionQueueTest, AnAnnouncedCompletionIsNotAnnouncedAgain) {
   push(2);  // raises the event of this arming
   ASSERT_TRUE(notify_);
   push(3);
-  EXPECT_TRUE(cq_.arm(Armed::Any)) << "no event announced the third";
+  EXPECT_TRUE(cq_.arm(Armed::Any)) << "no event was raised for the third";
 }
 
-TEST_F(CompletionQueueTest, ANewCompletionTakesTheLateEventsPlace) {
+TEST_F(CompletionQueueTest, EventOfANewCompletionReplacesTheLateEvent) {
   push(1);
   ASSERT_TRUE(cq_.arm(Armed::Any));
   push(2);
@@ -132,7 +132,7 @@ TEST_F(CompletionQueueTest, ANewCompletionTakesTheLateEventsPlace) {
   EXPECT_FALSE(cq_.take_late_event());
 }
 
-TEST_F(CompletionQueueTest, OnlySolicitedCompletionsAndErrorsCountWhenArmedForThem) {
+TEST_F(CompletionQueueTest, OnlySolicitedCompletionsAndErrorsCauseALateEventWhenArmedForSolicited) {
   cq_.arm(Armed::Solicited);
   push(1);
   EXPECT_FALSE(cq_.arm(Armed::Solicited));
@@ -146,7 +146,7 @@ TEST_F(CompletionQueueTest, OnlySolicitedCompletionsAndErrorsCountWhenArmedForTh
   EXPECT_TRUE(cq_.arm(Armed::Solicited));
 }
 
-TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
+TEST_F(CompletionQueueTest, ResizeKeepsUnpolledCompletions) {
   for (uint64_t i = 0; i < 7; ++i) {  // move the ring's start off zero
     push(i);
     pop();
@@ -163,20 +163,20 @@ TEST_F(CompletionQueueTest, ResizeKeepsWhatWaits) {
   EXPECT_TRUE(cq_.empty());
 }
 
-TEST_F(CompletionQueueTest, ForgetsOneQueuePairAndKeepsTheOrderOfTheRest) {
+TEST_F(CompletionQueueTest, RemovesCompletionsOfOneQueuePairAndKeepsTheOrderOfTheRest) {
   const auto push_of = [&](uint64_t wr_id, uint32_t qpn) {
     Completion c;
     c.wr_id = wr_id;
     c.qpn = wire::Qpn(qpn);
     return push(c);
   };
-  for (uint64_t round = 0; round < 20; ++round) {  // at every place of the ring
+  for (uint64_t round = 0; round < 20; ++round) {  // at every position of the ring
     for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(push_of(i, i % 2 == 0 ? 7 : 8));
     cq_.forget(wire::Qpn(9));
     EXPECT_EQ(cq_.size(), 5u);
     cq_.forget(wire::Qpn(7));
     EXPECT_EQ(cq_.size(), 2u);
-    ASSERT_TRUE(push_of(5, 7));  // there is room again
+    ASSERT_TRUE(push_of(5, 7));  // the queue has room again
     EXPECT_EQ(pop(), 1u);
     EXPECT_EQ(pop(), 3u);
     EXPECT_EQ(pop(), 5u);

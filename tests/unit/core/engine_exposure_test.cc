@@ -1,4 +1,4 @@
-// What an engine exposes to peers that access its memory directly: regions and queue pairs.
+// The regions and queue pairs that an engine exposes for one-sided access.
 #include <map>
 
 #include "tests/unit/core/engine_support.h"
@@ -17,68 +17,68 @@ class FakeExposure final : public wire::Exposure {
   std::map<uint32_t, wire::ExposedQp> qps;
 };
 
-class ExposureTest : public EngineTest {
+class EngineExposureTest : public EngineTest {
  public:
-  ExposureTest() { engine_.expose_through(&shown_); }
-  FakeExposure shown_;
+  EngineExposureTest() { engine_.expose_through(&exposed_); }
+  FakeExposure exposed_;
 };
 
-TEST_F(ExposureTest, RegionsAreShownWithWhatPeersMayDo) {
+TEST_F(EngineExposureTest, ExposesRegionsWithTheirRemoteAccess) {
   MemoryRegistry& memory = engine_.memory();
   const uint32_t key =
       memory.add_region(kPd, memory_.data(), 100, 0x40, kLocalWrite | kRemoteWrite | kRemoteAtomic)
           .value();
-  ASSERT_TRUE(shown_.regions.contains(key));
-  EXPECT_EQ(shown_.regions[key].access, kRemoteWrite);
-  EXPECT_EQ(shown_.regions[key].iova, 0x40u);
-  EXPECT_EQ(shown_.regions[key].base, reinterpret_cast<uintptr_t>(memory_.data()));
+  ASSERT_TRUE(exposed_.regions.contains(key));
+  EXPECT_EQ(exposed_.regions[key].access, kRemoteWrite);
+  EXPECT_EQ(exposed_.regions[key].iova, 0x40u);
+  EXPECT_EQ(exposed_.regions[key].base, reinterpret_cast<uintptr_t>(memory_.data()));
   ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kRemoteRead, {}}).ok());
-  EXPECT_EQ(shown_.regions[key].length, 50u);
-  EXPECT_EQ(shown_.regions[key].access, kRemoteRead);
+  EXPECT_EQ(exposed_.regions[key].length, 50u);
+  EXPECT_EQ(exposed_.regions[key].access, kRemoteRead);
   ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kLocalWrite, {}}).ok());
-  EXPECT_TRUE(shown_.regions.empty()) << "peers may do nothing";
+  EXPECT_TRUE(exposed_.regions.empty()) << "peers have no access";
   ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kRemoteRead, {}}).ok());
   ASSERT_TRUE(memory.remove_region(key).ok());
-  EXPECT_TRUE(shown_.regions.empty());
+  EXPECT_TRUE(exposed_.regions.empty());
 }
 
-TEST_F(ExposureTest, MemoryThatMayNotBeThereIsNotShown) {
+TEST_F(EngineExposureTest, DoesNotExposeOnDemandOrNullRegions) {
   RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
   region.backing.reachable = [](const std::byte*, uint64_t, bool) { return true; };
   ASSERT_TRUE(engine_.memory().add_region(region).ok());
   ASSERT_TRUE(engine_.memory().add_null_region(kPd).ok());
-  EXPECT_TRUE(shown_.regions.empty());
+  EXPECT_TRUE(exposed_.regions.empty());
 }
 
-TEST_F(ExposureTest, AQueuePairIsShownWhileItExecutesRequests) {
+TEST_F(EngineExposureTest, ExposesAQueuePairWhileItExecutesRequests) {
   connect();
   const uint32_t qpn = qp().qpn().value();
-  ASSERT_TRUE(shown_.qps.contains(qpn));
-  EXPECT_EQ(shown_.qps[qpn].peer, kPeerQpn);
-  EXPECT_EQ(shown_.qps[qpn].source, our_gid_);
-  EXPECT_EQ(shown_.qps[qpn].destination, peer_gid_);
-  EXPECT_EQ(shown_.qps[qpn].access, kRemoteWrite | kRemoteRead);
+  ASSERT_TRUE(exposed_.qps.contains(qpn));
+  EXPECT_EQ(exposed_.qps[qpn].peer, kPeerQpn);
+  EXPECT_EQ(exposed_.qps[qpn].source, our_gid_);
+  EXPECT_EQ(exposed_.qps[qpn].destination, peer_gid_);
+  EXPECT_EQ(exposed_.qps[qpn].access, kRemoteWrite | kRemoteRead);
   to_state(qp(), QpState::Error);
-  EXPECT_TRUE(shown_.qps.empty());
+  EXPECT_TRUE(exposed_.qps.empty());
   connect({.access = kRemoteRead});
-  EXPECT_EQ(shown_.qps[qp().qpn().value()].access, kRemoteRead);
+  EXPECT_EQ(exposed_.qps[qp().qpn().value()].access, kRemoteRead);
   engine_.destroy_qp(qp_, now_);
-  EXPECT_TRUE(shown_.qps.empty());
+  EXPECT_TRUE(exposed_.qps.empty());
 }
 
-TEST_F(ExposureTest, WhereNoReadIsTakenNoneIsShown) {
+TEST_F(EngineExposureTest, ExposesNoReadAccessIfMaxDestRdAtomicIsZero) {
   connect({.max_dest_read_atomic = 0});
-  EXPECT_EQ(shown_.qps[qp().qpn().value()].access, kRemoteWrite);
+  EXPECT_EQ(exposed_.qps[qp().qpn().value()].access, kRemoteWrite);
 }
 
-TEST_F(ExposureTest, AQueuePairThatFailsIsHidden) {
+TEST_F(EngineExposureTest, WithdrawsAQueuePairThatFails) {
   connect({.access = 0});
-  ASSERT_FALSE(shown_.qps.empty());
+  ASSERT_FALSE(exposed_.qps.empty());
   wire::Packet p = request(wire::Opcode::RcWriteOnly, 500);
   p.reth.length = 8;
   receive(p, pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
-  EXPECT_TRUE(shown_.qps.empty());
+  EXPECT_TRUE(exposed_.qps.empty());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What an engine does where a path goes through memory: the way may be full, because the peer takes
-// nothing, and it may end, so that packets become small again.
+// An engine with a path through shared memory. The path may be full, because the peer reads
+// nothing, and it may end, so that packets are limited to the path MTU again.
 #include "base/vendor_error.h"
 #include "core/congestion/aimd.h"
 #include "core/requester.h"
@@ -11,12 +11,12 @@ namespace {
 using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-class SharedMemoryTest : public EngineTest {
+class EngineSharedMemoryTest : public EngineTest {
  public:
-  static constexpr uint32_t kWide = 64 * 1024;
+  static constexpr uint32_t kLargePacket = 64 * 1024;
 
-  // Deadline after deadline, as an owner does, for so long.
-  void live_for(Duration time) {
+  // Runs every deadline of the given time, as the owner of an engine does.
+  void run_for(Duration time) {
     const Instant end = now_ + time;
     while (engine_.next_deadline() <= end) {
       next_deadline();
@@ -25,13 +25,13 @@ class SharedMemoryTest : public EngineTest {
     now_ = end;
   }
 
-  void end_memory() {
+  void end_shared_memory() {
     engine_.narrow_paths([](wire::PathId) { return false; }, now_);
   }
 };
 
-// Takes acknowledgements without their headers, as a ring does.
-class BriefSink : public RecordingSink {
+// Takes ACKs without headers, as a ring does.
+class AckRecordSink : public RecordingSink {
  public:
   using RecordingSink::RecordingSink;
   bool send_short_ack(wire::PathId, const wire::Acknowledgement& ack) override {
@@ -42,42 +42,42 @@ class BriefSink : public RecordingSink {
   std::vector<uint32_t> acknowledged;
 };
 
-TEST_F(SharedMemoryTest, AnAcknowledgementNeedsNoHeaders) {
-  connect({.path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, ReceivesAnAckWithoutHeaders) {
+  connect({.path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
-  const wire::RxMeta stranger{.source = our_gid_, .destination = our_gid_};
+  const wire::RxMeta other_source{.source = our_gid_, .destination = our_gid_};
   const wire::Qpn to = qp().qpn();
-  const wire::RxPacket nobodys{
+  const wire::RxPacket for_unknown_qp{
       .bytes = {}, .meta = &meta, .acknowledgement = {wire::Qpn(to.value() + 1), wire::Psn(100)}};
-  const wire::RxPacket strangers{
-      .bytes = {}, .meta = &stranger, .acknowledgement = {to, wire::Psn(100)}};
-  const wire::RxPacket of_the_future{
+  const wire::RxPacket from_other_source{
+      .bytes = {}, .meta = &other_source, .acknowledgement = {to, wire::Psn(100)}};
+  const wire::RxPacket of_unsent_psn{
       .bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(101)}};
-  engine_.on_packets({{nobodys, strangers, of_the_future}}, now_);
+  engine_.on_packets({{for_unknown_qp, from_other_source, of_unsent_psn}}, now_);
   EXPECT_EQ(completions(), Done{});
   EXPECT_EQ(counter(CounterId::unknown_qp), 1u);
   EXPECT_EQ(counter(CounterId::wrong_source), 1u);
   EXPECT_EQ(counter(CounterId::stale_responses), 1u);
-  const wire::RxPacket ours{.bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(100)}};
-  EXPECT_TRUE(engine_.on_packets({&ours, 1}, now_).responses);
+  const wire::RxPacket valid{.bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(100)}};
+  EXPECT_TRUE(engine_.on_packets({&valid, 1}, now_).responses);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(SharedMemoryTest, TheLastPacketOfATurnDoesNotWait) {
-  connect({.path_packet_bytes = kWide});
-  ASSERT_TRUE(post(SendOp::Write, 1, kWide + 8).ok());
+TEST_F(EngineSharedMemoryTest, FlagsTheLastPacketOfATurn) {
+  connect({.path_packet_bytes = kLargePacket});
+  ASSERT_TRUE(post(SendOp::Write, 1, kLargePacket + 8).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   std::vector<bool> last;
   for (const Sent& sent : transmit()) last.push_back(sent.last);
   EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
 }
 
-TEST_F(SharedMemoryTest, ThoseOfSeveralQueuePairsShowTogether) {
-  connect({.path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, PacketsOfSeveralQueuePairsArePublishedTogether) {
+  connect({.path_packet_bytes = kLargePacket});
   QueuePair* const first = qp_;
-  QueuePair* const second = &make_connected({.path_packet_bytes = kWide});
+  QueuePair* const second = &make_connected({.path_packet_bytes = kLargePacket});
   for (QueuePair* const each : {first, second}) {
     qp_ = each;
     ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -87,10 +87,11 @@ TEST_F(SharedMemoryTest, ThoseOfSeveralQueuePairsShowTogether) {
   EXPECT_FALSE(sent[0].last);
 }
 
-// The first one says what we can; and whatever is more than "arrived" is a packet.
-TEST_F(SharedMemoryTest, APlainAcknowledgementLeavesWithoutHeaders) {
-  connect({.path_packet_bytes = kWide});
-  BriefSink sink(100);
+// The first ACK announces the extensions and is a packet, as is every response that is not a plain
+// ACK.
+TEST_F(EngineSharedMemoryTest, SendsAPlainAckWithoutHeaders) {
+  connect({.path_packet_bytes = kLargePacket});
+  AckRecordSink sink(100);
   ASSERT_TRUE(post_receive(1, 8).ok());
   ASSERT_TRUE(post_receive(2, 8).ok());
   for (uint32_t psn = 500; psn < 503; ++psn) {
@@ -103,97 +104,97 @@ TEST_F(SharedMemoryTest, APlainAcknowledgementLeavesWithoutHeaders) {
   EXPECT_EQ(sink.sent[1].packet.aeth.kind, wire::AckKind::RnrNak);
 }
 
-TEST_F(SharedMemoryTest, APeerThatTakesNothingExhaustsTheRetries) {
-  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePeerReadsNothing) {
+  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
   way_full_ = true;
-  live_for(ack_timeout(14) * 3);
+  run_for(ack_timeout(14) * 3);
   EXPECT_EQ(completions(), Done{});
-  live_for(ack_timeout(14) * 2);
+  run_for(ack_timeout(14) * 2);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
 }
 
-TEST_F(SharedMemoryTest, SoDoesOneThatNothingEvenLeavesFor) {
-  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePathIsFullFromTheStart) {
+  connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kLargePacket});
   way_full_ = true;
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_TRUE(transmit().empty());
-  live_for(ack_timeout(14) * 3);
+  run_for(ack_timeout(14) * 3);
   EXPECT_EQ(completions(), Done{});
-  live_for(ack_timeout(14) * 2);
+  run_for(ack_timeout(14) * 2);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
 }
 
-TEST_F(SharedMemoryTest, WhatLeavesAtLastHasItsWholeTime) {
-  connect({.timeout = 14, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, AckTimeoutStartsWhenThePacketLeavesAFullPath) {
+  connect({.timeout = 14, .path_packet_bytes = kLargePacket});
   way_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  live_for(milliseconds(60));
+  run_for(milliseconds(60));
   way_full_ = false;
   next_deadline();
   ASSERT_EQ(transmit().size(), 1u);
-  live_for(milliseconds(60));
+  run_for(milliseconds(60));
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
-  live_for(milliseconds(10));
+  run_for(milliseconds(10));
   EXPECT_EQ(counter(CounterId::timeouts), 1u);
 }
 
-TEST_F(SharedMemoryTest, AFullWayDoesNotProlongTheTimeOfWhatHasLeft) {
-  connect({.timeout = 14, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, AFullPathDoesNotExtendTheAckTimeoutOfSentPackets) {
+  connect({.timeout = 14, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   for (uint64_t id = 2; id <= 8; ++id) {
     way_full_ = true;
     ASSERT_TRUE(post(SendOp::Send, id, 8).ok());
-    live_for(milliseconds(10));
+    run_for(milliseconds(10));
     way_full_ = false;
     transmit();
   }
   EXPECT_EQ(counter(CounterId::timeouts), 1u);
 }
 
-TEST_F(SharedMemoryTest, TimeoutZeroWaitsForRoomForEver) {
-  connect({.timeout = 0, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, TimeoutZeroWaitsIndefinitelyForAFullPath) {
+  connect({.timeout = 0, .path_packet_bytes = kLargePacket});
   way_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  live_for(seconds(2));
+  run_for(seconds(2));
   EXPECT_EQ(completions(), Done{});
   way_full_ = false;
   next_deadline();
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(SharedMemoryTest, AnRnrWaitIsNotTimedThoughAnswersFindNoRoom) {
-  connect({.timeout = 5, .retry_count = 0, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, AFullPathForResponsesDoesNotTimeOutAnRnrWait) {
+  connect({.timeout = 5, .retry_count = 0, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   receive_nak(100, wire::AckKind::RnrNak, 0);  // 655 ms
   way_full_ = true;
-  receive(request(Opcode::RcWriteOnly, 500));  // is to be acknowledged
-  live_for(milliseconds(500));
+  receive(request(Opcode::RcWriteOnly, 500));  // needs an ACK
+  run_for(milliseconds(500));
   EXPECT_EQ(completions(), Done{});
 }
 
-// Where there are no trains that it could end, an acknowledgement leaves as from hardware: before
-// what the program says when it knows of the message.
-TEST_F(SharedMemoryTest, AnAcknowledgementIsNotOvertakenByTheAnswer) {
-  connect({.path_packet_bytes = kWide});
+// Shared memory has no GSO batches that an ACK could end. The ACK leaves before the reply of the
+// application, as it does from hardware.
+TEST_F(EngineSharedMemoryTest, SendsTheAckBeforeTheApplicationsReply) {
+  connect({.path_packet_bytes = kLargePacket});
   receive(request(Opcode::RcWriteOnly, 500));
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcAck, Opcode::RcSendOnly}));
 }
 
-TEST_F(SharedMemoryTest, WhatNobodyAcknowledgesIsLostWhenThePeerTakesNothingForLong) {
-  connect({.type = QpType::Uc, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
+  connect({.type = QpType::Uc, .path_packet_bytes = kLargePacket});
   way_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
-  EXPECT_TRUE(transmit().empty()) << "a busy peer gets a chance";
-  live_for(QueuePair::kUnackedPatience + milliseconds(5));
+  EXPECT_TRUE(transmit().empty()) << "a busy peer gets time to read";
+  run_for(QueuePair::kUnackedPatience + milliseconds(5));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
-  // From then on at once, until there is room again.
+  // Later messages are dropped at once until the path has room again.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
   EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
@@ -205,13 +206,13 @@ TEST_F(SharedMemoryTest, WhatNobodyAcknowledgesIsLostWhenThePeerTakesNothingForL
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(SharedMemoryTest, WhereMemoryEndsMessagesAreCutByThePathMtuAgain) {
-  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, SegmentsAtThePathMtuAfterSharedMemoryEnds) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Write, 1, 4096).ok());
   EXPECT_EQ(transmit().size(), 1u);
   receive_ack(100);
   EXPECT_EQ(qp().peer()->window(), FixedWindow::kWindow);
-  end_memory();
+  end_shared_memory();
   EXPECT_EQ(qp().peer()->window(), Aimd::kInitialWindow);
   ASSERT_TRUE(post(SendOp::Write, 2, 4096).ok());
   const auto sent = transmit();
@@ -221,39 +222,39 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsMessagesAreCutByThePathMtuAgain) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
-TEST_F(SharedMemoryTest, WhereMemoryEndsWhatFitsIntoThePathMtuIsSentAgain) {
-  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, RetransmitsPacketsWithinThePathMtuAfterSharedMemoryEnds) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 1024).ok());
   ASSERT_TRUE(post(SendOp::FetchAdd, 2, 8).ok());
   transmit();
-  end_memory();
+  end_shared_memory();
   EXPECT_EQ(qp().state(), QpState::Rts);
   time_out();
-  const auto again = transmit();
-  ASSERT_EQ(again.size(), 2u);
-  EXPECT_EQ(again[0].packet.payload.size(), 1024u);
+  const auto retransmitted = transmit();
+  ASSERT_EQ(retransmitted.size(), 2u);
+  EXPECT_EQ(retransmitted[0].packet.payload.size(), 1024u);
 }
 
-TEST_F(SharedMemoryTest, AReadThatCameThroughMemoryIsRepeatedOverTheWire) {
-  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadThatCameThroughSharedMemory) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   wire::Packet read = request(Opcode::RcReadRequest, 500);
   read.reth = {kIova, key_, 1024};
-  read.cut_bytes = kWide;
+  read.cut_bytes = kLargePacket;
   receive(read);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
-  end_memory();
+  end_shared_memory();
   read.cut_bytes = 0;
   receive(read);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
 }
 
-TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
+TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightWhenSharedMemoryEnds) {
   for (const SendOp op : {SendOp::Send, SendOp::Write, SendOp::Read}) {
-    connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+    connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
     ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
     ASSERT_TRUE(post(op, 2, 1025).ok());
     transmit();
-    end_memory();
+    end_shared_memory();
     EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
     ASSERT_FALSE(engine_.state().failures.empty());
@@ -262,12 +263,12 @@ TEST_F(SharedMemoryTest, WhereMemoryEndsWhatWasCutForItFails) {
   }
 }
 
-TEST_F(SharedMemoryTest, WhatFailedBecauseMemoryEndedSaysSo) {
-  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, VendorErrorReportsThatThePeerEnded) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Write, 1, 1025).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 1025).ok());
   transmit();
-  end_memory();
+  end_shared_memory();
   Completion c[2];
   ASSERT_EQ(cq_.poll(c, 2), 2u);
   EXPECT_EQ(c[0].status, WcStatus::RetryExceeded);
@@ -275,10 +276,10 @@ TEST_F(SharedMemoryTest, WhatFailedBecauseMemoryEndedSaysSo) {
   EXPECT_EQ(c[1].vendor_error, 0u);
 }
 
-TEST_F(SharedMemoryTest, WhereMemoryGoesOnPathsStayAsTheyAre) {
-  connect({.path_packet_bytes = kWide});
+TEST_F(EngineSharedMemoryTest, KeepsLargePacketPathsWhoseSharedMemoryRemains) {
+  connect({.path_packet_bytes = kLargePacket});
   engine_.narrow_paths([](wire::PathId) { return true; }, now_);
-  EXPECT_EQ(qp().cut_bytes(), kWide);
+  EXPECT_EQ(qp().cut_bytes(), kLargePacket);
   EXPECT_EQ(qp().peer()->window(), FixedWindow::kWindow);
 }
 

@@ -1,4 +1,4 @@
-// The peer's part, played by a test.
+// Packets that a test sends in the peer's name.
 #include "tests/unit/core/engine_support.h"
 
 #include <algorithm>
@@ -162,9 +162,9 @@ void EngineTest::receive_together(std::initializer_list<wire::Packet> packets) {
     Bytes& bytes = stored.emplace_back(wire::kMaxHeaderBytes);
     bytes.resize(wire::store_headers(packet, bytes.data()));
   }
-  std::vector<wire::RxPacket> train;
-  for (const Bytes& bytes : stored) train.push_back({bytes, &meta});
-  engine_.on_packets(train, now_);
+  std::vector<wire::RxPacket> batch;
+  for (const Bytes& bytes : stored) batch.push_back({bytes, &meta});
+  engine_.on_packets(batch, now_);
 }
 
 void EngineTest::receive_ack(uint32_t psn) {

@@ -88,25 +88,25 @@ class EngineTest : public testing::Test {
   // The opcodes that transmit() sends.
   std::vector<wire::Opcode> transmit_opcodes();
 
-  // Packets of the peer. It does nothing but what everybody can, unless it marks them.
+  // Packets of the peer. They have no extension flags unless the test sets them.
   wire::Packet request(wire::Opcode opcode, uint32_t psn) const;
   ExtensionFlags peer_flags() const { return flags_sent_by(kPeerQpn, qp_->qpn()); }
   ExtensionFlags own_flags() const { return flags_sent_by(qp_->qpn(), kPeerQpn); }
   void receive(const wire::Packet& packet, std::span<const std::byte> payload = {});
   void receive(const wire::Packet& packet, std::span<const std::byte> payload,
                const wire::RxMeta& meta);
-  // Several without payload at once, as one train brings them.
+  // Several packets without payload, as one GRO batch delivers them.
   void receive_together(std::initializer_list<wire::Packet> packets);
   void receive_ack(uint32_t psn);
   void receive_nak(uint32_t psn, wire::AckKind kind, uint8_t value);
 
-  // Moves time to the next deadline and tells the engine. False if there is none.
+  // Moves time to the next deadline and calls on_deadline. False if there is no deadline.
   bool next_deadline();
-  // Lets the local ACK timeout of the default shape pass, and probes with it.
+  // Lets the local ACK timeout of the default shape pass, and with it the probe timeout.
   void time_out();
 
   std::vector<Completion> poll();
-  // wr_id and status of everything completed since the last look.
+  // wr_id and status of every completion since the last call.
   std::vector<std::pair<uint64_t, WcStatus>> completions();
   uint64_t counter(CounterId id) { return engine_.state().counters[id]; }
   std::vector<EventKind> events();
@@ -115,7 +115,7 @@ class EngineTest : public testing::Test {
   CompletionQueue cq_{256};
   QueuePair* qp_ = nullptr;
   Instant now_{1000};
-  bool way_full_ = false;  // transmit() finds no room on the way to the peer
+  bool way_full_ = false;  // transmit() finds the path to the peer full
   alignas(64) std::array<std::byte, kRegionBytes> memory_{};
   uint32_t key_ = 0;
   wire::Gid our_gid_;

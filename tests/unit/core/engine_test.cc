@@ -1,4 +1,4 @@
-// Dispatch, deadlines, the ready list, and the window that queue pairs share.
+// Dispatch, deadlines, the ready list, and the congestion window that queue pairs share.
 #include "core/engine.h"
 
 #include "tests/unit/core/engine_support.h"
@@ -9,7 +9,7 @@ namespace {
 using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-TEST_F(EngineTest, PacketsForNobodyAreCounted) {
+TEST_F(EngineTest, CountsPacketsThatItDrops) {
   connect();
   wire::Packet p = request(Opcode::RcSendOnly, 500);
   p.bth.destination = wire::Qpn::of_slot(1, 60000);
@@ -31,8 +31,8 @@ TEST_F(EngineTest, PacketsForNobodyAreCounted) {
   EXPECT_TRUE(transmit().empty());
 }
 
-// Late packets of a past connection find nobody for as long as the numbers last.
-TEST_F(EngineTest, NumbersComeBackOnlyWhenAllWereUsed) {
+// Late packets of an ended connection reach no queue pair until all numbers were used.
+TEST_F(EngineTest, ReusesAQpnOnlyAfterAllOthersWereUsed) {
   QpConfig config;
   config.send_cq = config.receive_cq = &cq_;
   QueuePair* const stays = engine_.create_qp(config).value();
@@ -63,7 +63,7 @@ TEST_F(EngineTest, SpuriousDeadlinesAreHarmless) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(EngineTest, EarliestOfManyDeadlines) {
+TEST_F(EngineTest, ReportsTheEarliestDeadline) {
   QueuePair& slow = make_connected({.timeout = 16});
   QueuePair& fast = make_connected({.timeout = 10});
   qp_ = &slow;
@@ -78,7 +78,7 @@ TEST_F(EngineTest, EarliestOfManyDeadlines) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(EngineTest, DestroyedNumbersComeBackLate) {
+TEST_F(EngineTest, DoesNotReuseAQpnSoon) {
   connect();
   const wire::Qpn first = qp().qpn();
   engine_.destroy_qp(qp_, now_);
@@ -90,7 +90,7 @@ TEST_F(EngineTest, DestroyedNumbersComeBackLate) {
   EXPECT_EQ(engine_.qp_count(), 0u);
 }
 
-TEST_F(EngineTest, QueuePairsRunOut) {
+TEST_F(EngineTest, RefusesMoreQueuePairsThanConfigured) {
   std::vector<QueuePair*> all;
   QpConfig c;
   c.send_cq = c.receive_cq = &cq_;
@@ -122,7 +122,7 @@ TEST_F(EngineTest, QueuePairsTakeTurns) {
   EXPECT_LE(of_y, 68);
 }
 
-// More than the window takes: the rest waits, and goes when there is room, whoever made it.
+// One queue pair fills the window; the request of another waits until the window has room.
 class SharedWindowTest : public EngineTest {
  public:
   SharedWindowTest() {
@@ -136,7 +136,7 @@ class SharedWindowTest : public EngineTest {
     EXPECT_TRUE(post(SendOp::Send, 77, 8).ok());
     EXPECT_TRUE(transmit().empty());
   }
-  bool waiter_goes() {
+  bool waiter_sends() {
     const auto sent = transmit();
     return std::ranges::any_of(sent, [](const Sent& s) { return s.psn() == 9000; });
   }
@@ -150,20 +150,20 @@ TEST_F(SharedWindowTest, BothCountAgainstOneWindow) {
   EXPECT_LE(hog_sent_ * (4096 + PeerPath::kPacketOverhead), hog_->peer()->window() + 8192);
 }
 
-TEST_F(SharedWindowTest, TheLastPacketBeforeItClosesAsksForAnAck) {
+TEST_F(SharedWindowTest, HasADeadlineWhileTheWindowIsFull) {
   qp_ = hog_;
   EXPECT_NE(engine_.next_deadline(), kNever);
 }
 
-// More than the share of the one that is first in the line.
-TEST_F(SharedWindowTest, AcknowledgementLetsTheOtherGo) {
+// The ACK covers more than the first queue pair in the waiting list sends in its turn.
+TEST_F(SharedWindowTest, AnAckLetsTheOtherSend) {
   qp_ = hog_;
   receive_ack(118);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
 }
 
-// Two acknowledgements of eight packets make room for one turn.
-TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
+// Two ACKs of eight packets each free enough of the window for one turn.
+TEST_F(SharedWindowTest, ReservesFreeWindowOnce) {
   for (uint32_t i = 0; i < 6; ++i) {
     qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000 + 1000 * i});
     ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
@@ -182,15 +182,15 @@ TEST_F(SharedWindowTest, RoomIsPromisedOnce) {
   EXPECT_EQ(peer.reserved_bytes, 0u);
 }
 
-TEST_F(SharedWindowTest, WhatIsPromisedIsWhatATurnTakesOfTheWindow) {
+TEST_F(SharedWindowTest, ReservesTheBytesOfOneTurn) {
   qp_ = hog_;
   receive_ack(107);
   EXPECT_EQ(hog_->peer()->reserved_bytes, 16 * (4096 + PeerPath::kPacketOverhead));
 }
 
-// One that had to answer its peer, and got a request meanwhile, was ready before the one that had
-// waited for the room.
-TEST_F(SharedWindowTest, WhoIsWokenInVainIsNextAgain) {
+// A queue pair with an ACK to send is ready first and also sends its new request. It uses up the
+// window that the woken queue pair had waited for.
+TEST_F(SharedWindowTest, AQueuePairWokenWithoutEffectStaysFirst) {
   QueuePair& quick = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
   PeerPath& peer = *hog_->peer();
   ASSERT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_}));
@@ -205,21 +205,20 @@ TEST_F(SharedWindowTest, WhoIsWokenInVainIsNextAgain) {
   EXPECT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_, &quick}));
 }
 
-TEST_F(SharedWindowTest, WhatWasPromisedToADestroyedOneIsTheOthers) {
+TEST_F(SharedWindowTest, DestroyReturnsReservedWindowToTheOthers) {
   qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   qp_ = hog_;
   receive_ack(107);
   ASSERT_GT(waiter_->peer()->reserved_bytes, 0u);
   engine_.destroy_qp(hog_, now_);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
   EXPECT_EQ(waiter_->peer()->reserved_bytes, 0u);
 }
 
-// It takes no room in the window, and does not wait for any.
-// Answers to READs of many queue pairs together were more than the window, by up to 64 KiB, and a
-// receive buffer of the usual size lost some of them.
-TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
+// The READ responses of many queue pairs together once exceeded the window by up to 64 KiB, and a
+// receive buffer of the default size dropped some of them.
+TEST_F(EngineTest, ReadsOfAllQueuePairsRequestAtMostOneWindow) {
   std::vector<QueuePair*> qps;
   for (uint32_t i = 0; i < 6; ++i) {
     qps.push_back(&make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 1000 * (i + 1)}));
@@ -234,7 +233,7 @@ TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
   EXPECT_EQ(transmit().size(), 4u);
   EXPECT_LE(peer.in_flight(), peer.window());
   EXPECT_TRUE(peer.has_room());
-  const auto answer = [&](QueuePair& qp, uint32_t psn, uint32_t first, uint32_t end) {
+  const auto respond = [&](QueuePair& qp, uint32_t psn, uint32_t first, uint32_t end) {
     qp_ = &qp;
     for (uint32_t i = first; i < end; ++i) {
       const auto opcode = i == 0    ? wire::Opcode::RcReadResponseFirst
@@ -243,17 +242,17 @@ TEST_F(EngineTest, ReadsTogetherAskForNoMoreThanTheLargestWindow) {
       receive(request(opcode, psn + i), pattern(4096));
     }
   };
-  answer(*qps[0], 1000, 0, 2);
+  respond(*qps[0], 1000, 0, 2);
   EXPECT_TRUE(transmit().empty());
-  answer(*qps[1], 2000, 0, 14);
+  respond(*qps[1], 2000, 0, 14);
   EXPECT_EQ(transmit().size(), 1u);
   EXPECT_LE(peer.in_flight(), peer.window());
-  answer(*qps[1], 2000, 14, 16);
-  answer(*qps[0], 1000, 2, 16);
+  respond(*qps[1], 2000, 14, 16);
+  respond(*qps[0], 1000, 2, 16);
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
+TEST_F(EngineTest, ADeniedRequestFailsAlthoughTheWindowIsFull) {
   QueuePair& hog = make_connected({.mtu = wire::Mtu::k4096});
   QueuePair& denied = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
   qp_ = &denied;
@@ -265,7 +264,7 @@ TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
   ASSERT_TRUE(engine_.post_send(denied, r, now_).ok());
   ASSERT_EQ(transmit().size(), 1u);
   qp_ = &hog;
-  while (hog.peer()->has_room()) {  // and nothing of it is left to wait
+  while (hog.peer()->has_room()) {  // and no request of this queue pair waits
     const uint32_t packets = hog.peer()->room() > 40 * 1024 ? 8 : 1;
     ASSERT_TRUE(post(SendOp::Write, 10, packets * 4096).ok());
     transmit();
@@ -278,8 +277,9 @@ TEST_F(EngineTest, ADeniedRequestFailsWhereTheWindowIsFull) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
 }
 
-// While others have the window, what was sent before must be acknowledged, or it fills for good.
-TEST_F(EngineTest, TheLastPacketOfATurnAsksForAnAck) {
+// While other queue pairs use the window, the packets sent before need an ACK, or the window stays
+// full permanently.
+TEST_F(EngineTest, LastPacketOfATurnRequestsAnAck) {
   QueuePair& x = make_connected({.mtu = wire::Mtu::k4096});
   QueuePair& y = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
   qp_ = &x;
@@ -296,7 +296,7 @@ TEST_F(EngineTest, TheLastPacketOfATurnAsksForAnAck) {
   EXPECT_TRUE(last_of_turn.packet.bth.ack_request);
 }
 
-TEST_F(EngineTest, OneAloneAsksOnlyEveryEighth) {
+TEST_F(EngineTest, TheOnlyActiveQueuePairRequestsAnAckWithEveryEighthPacket) {
   qp_ = &make_connected({.mtu = wire::Mtu::k4096});
   ASSERT_TRUE(post(SendOp::Write, 1, 3 * 4096).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, kRegionBytes).ok());
@@ -306,42 +306,42 @@ TEST_F(EngineTest, OneAloneAsksOnlyEveryEighth) {
   EXPECT_TRUE(sent[10].packet.bth.ack_request);
 }
 
-// A queue pair that always has more to send must not take all the room there ever is.
+// A queue pair that always has more to send must not use up the whole window.
 TEST_F(SharedWindowTest, BusyNeighbourDoesNotStarveTheOther) {
   qp_ = hog_;
   bool went = false;
   for (uint32_t psn = 107; psn < 107 + 3 * 8 && !went; psn += 8) {
     receive_ack(psn);
-    went = waiter_goes();
+    went = waiter_sends();
   }
   EXPECT_TRUE(went);
 }
 
-// Nor by having acknowledgements to send all the time.
+// A queue pair that always has ACKs to send must not do so either.
 TEST_F(SharedWindowTest, BusyNeighbourInBothDirectionsDoesNotStarveTheOther) {
   qp_ = hog_;
   bool went = false;
   for (uint32_t i = 0; i < 3 && !went; ++i) {
     receive(request(Opcode::RcWriteOnly, 500 + i));
     receive_ack(107 + i * 8);
-    went = waiter_goes();
+    went = waiter_sends();
   }
   EXPECT_TRUE(went);
 }
 
-TEST_F(SharedWindowTest, DestroyLetsTheOtherGo) {
+TEST_F(SharedWindowTest, DestroyLetsTheOtherSend) {
   engine_.destroy_qp(hog_, now_);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
 }
 
-TEST_F(SharedWindowTest, ResetLetsTheOtherGo) {
+TEST_F(SharedWindowTest, ResetLetsTheOtherSend) {
   to_state(*hog_, QpState::Reset);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
 }
 
-TEST_F(SharedWindowTest, ErrorLetsTheOtherGo) {
+TEST_F(SharedWindowTest, ErrorLetsTheOtherSend) {
   to_state(*hog_, QpState::Error);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
 }
 
 TEST_F(SharedWindowTest, WaiterMayBeDestroyed) {
@@ -351,8 +351,8 @@ TEST_F(SharedWindowTest, WaiterMayBeDestroyed) {
   EXPECT_FALSE(transmit().empty());
 }
 
-// SQD permits another address: what is under way no longer counts against the old peer.
-TEST_F(SharedWindowTest, ANewAddressTakesItsShareAlong) {
+// SQD permits a new address: packets in flight no longer count against the old peer.
+TEST_F(SharedWindowTest, ANewAddressMovesTheBytesInFlight) {
   PeerPath* old = hog_->peer();
   to_state(*hog_, QpState::Sqd);
   QpAttributes attr = hog_->attributes();
@@ -361,7 +361,7 @@ TEST_F(SharedWindowTest, ANewAddressTakesItsShareAlong) {
   EXPECT_NE(hog_->peer(), old);
   EXPECT_TRUE(old->is_idle());
   EXPECT_GT(hog_->peer()->in_flight(), 0u);
-  EXPECT_TRUE(waiter_goes());
+  EXPECT_TRUE(waiter_sends());
   engine_.destroy_qp(hog_, now_);
 }
 
@@ -377,7 +377,7 @@ TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(EngineTest, SqdFinishesWhatWasBegunAndSaysWhenItIsDone) {
+TEST_F(EngineTest, SqdFinishesTheStartedMessageAndReportsTheDrain) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -397,7 +397,7 @@ TEST_F(EngineTest, SqdFinishesWhatWasBegunAndSaysWhenItIsDone) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(EngineTest, PostingInTheWrongState) {
+TEST_F(EngineTest, RejectsPostsInReset) {
   QpConfig c;
   c.send_cq = c.receive_cq = &cq_;
   c.max_send_wr = c.max_recv_wr = 1;
@@ -407,8 +407,8 @@ TEST_F(EngineTest, PostingInTheWrongState) {
   EXPECT_EQ(engine_.post_receive(qp(), {}, now_).error().code, EINVAL);
 }
 
-// The peer's acknowledgement ended the train of its answer.
-TEST_F(EngineTest, WhatArrivedIsKnownBeforeTheAnswerThatCameWithIt) {
+// The peer's ACK ends the GSO batch of its reply.
+TEST_F(EngineTest, HandlesTheAckBeforeTheRequestOfTheSameBatch) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   ASSERT_TRUE(post_receive(2, 8).ok());
@@ -419,26 +419,26 @@ TEST_F(EngineTest, WhatArrivedIsKnownBeforeTheAnswerThatCameWithIt) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
-// Those of several queue pairs can leave together, in front of what each of them has to say.
-TEST_F(EngineTest, OnlyWhoIsAloneSaysFirstWhatItsAcknowledgementRidesBehind) {
+// The ACKs of several queue pairs leave before the requests of each.
+TEST_F(EngineTest, OnlyTheOnlyActiveQueuePairSendsItsAckBehindItsRequest) {
   using enum wire::Opcode;
   QueuePair& x = make_connected({});
   QueuePair& y = make_connected({.sq_psn = 9000});
-  const auto answer = [&](QueuePair& qp, uint32_t psn) {
+  const auto receive_and_reply = [&](QueuePair& qp, uint32_t psn) {
     qp_ = &qp;
     receive(request(RcWriteOnly, psn));
     ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   };
-  answer(x, 500);
-  answer(y, 500);
+  receive_and_reply(x, 500);
+  receive_and_reply(y, 500);
   EXPECT_EQ(transmit_opcodes(), (std::vector{RcAck, RcSendOnly, RcAck, RcSendOnly}));
-  answer(x, 501);
+  receive_and_reply(x, 501);
   EXPECT_EQ(transmit_opcodes(), (std::vector{RcSendOnly, RcAck}));
 }
 
-// They are longer than those in the middle, as the first ones are: so they make a train of their
-// own, and do not end one each.
-TEST_F(EngineTest, TheLastPacketsOfSeveralAnswersLeaveTogether) {
+// The last packets are longer than the middle ones because of their AETH. Together they form one
+// GSO batch and do not each end another.
+TEST_F(EngineTest, LastPacketsOfSeveralReadResponsesShareABatch) {
   using enum wire::Opcode;
   QueuePair& x = make_connected({});
   QueuePair& y = make_connected({.sq_psn = 9000});
@@ -454,14 +454,14 @@ TEST_F(EngineTest, TheLastPacketsOfSeveralAnswersLeaveTogether) {
   read(y, 500, 1024);
   EXPECT_EQ(transmit_opcodes(),
             (std::vector{kFirst, kMiddle, kMiddle, kFirst, kMiddle, kMiddle, kLast, kLast}));
-  read(x, 504, 1024);  // alone
+  read(x, 504, 1024);  // only one queue pair
   EXPECT_EQ(transmit_opcodes(), (std::vector{kFirst, kMiddle, kMiddle, kLast}));
   read(x, 508, 512);  // of two sizes
   read(y, 504, 256);
   EXPECT_EQ(transmit_opcodes(), (std::vector{kFirst, kLast, RcReadResponseOnly}));
 }
 
-TEST_F(EngineTest, WhatCameBeforeANakIsReceived) {
+TEST_F(EngineTest, DeliversTheRequestBeforeANakOfTheSameBatch) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post_receive(2, 8).ok());
@@ -493,7 +493,7 @@ TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(EngineTest, QueuePairNumbersOfTwoEnginesDoNotStartAlike) {
+TEST_F(EngineTest, EnginesStartAtDifferentQpns) {
   Engine other({.slot = 1, .secret = 43});
   QpConfig config{.pd = kPd,
                   .send_cq = &cq_,

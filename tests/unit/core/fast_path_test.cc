@@ -1,5 +1,5 @@
-// The shortcut and the usual way, side by side: two engines that go through the same must look the
-// same after each step, from outside.
+// The fast path against the normal path: two engines get the same inputs and must show the same
+// outputs after each step.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -16,35 +16,35 @@ namespace {
 using wire::AckKind;
 using wire::Opcode;
 
-// The way to the peer, as it happens to be in this step.
-struct Way {
+// The state of the path to the peer in this step.
+struct PathCondition {
   size_t room = 100;
   bool full = false;
   bool asleep = false;
-  bool reachable = false;   // its memory
-  bool takes_back = false;  // what was not read
+  bool reachable = false;  // the peer's memory
+  bool reclaims = false;   // packets that the peer has not read
 
-  bool operator==(const Way&) const = default;
+  bool operator==(const PathCondition&) const = default;
 };
 
-class WaySink final : public RecordingSink {
+class PathSink final : public RecordingSink {
  public:
-  explicit WaySink(const Way& way) : RecordingSink(way.room, way.full), way_(way) {}
-  bool is_asleep(wire::PathId) const override { return way_.asleep; }
-  bool access(const wire::OneSided&) override { return way_.reachable; }
-  bool retract(const wire::Unread&) override { return way_.takes_back; }
+  explicit PathSink(const PathCondition& path) : RecordingSink(path.room, path.full), path_(path) {}
+  bool is_asleep(wire::PathId) const override { return path_.asleep; }
+  bool access(const wire::OneSided&) override { return path_.reachable; }
+  bool retract(const wire::Unread&) override { return path_.reclaims; }
 
  private:
-  Way way_;
+  PathCondition path_;
 };
 
-// A packet of the peer's, all of it chosen by the test.
-struct Arrival {
+// A packet of the peer. The test chooses every field.
+struct Incoming {
   wire::Packet packet;
   Bytes payload;
-  std::optional<uint32_t> carried;
-  bool apart = false;  // payload, as in shared memory
-  bool stranger = false;
+  std::optional<uint32_t> piggybacked_psn;
+  bool apart = false;  // payload is separate, as in shared memory
+  bool wrong_source = false;
   uint32_t cut_bytes = 0;
 };
 
@@ -53,36 +53,36 @@ class Side : public EngineTest {
   explicit Side(bool fast_path) : EngineTest(true, fast_path) {}
   void TestBody() override {}
 
-  void take(std::span<const Arrival> arrivals) {
+  void take(std::span<const Incoming> incoming) {
     std::vector<Bytes> headers;
     std::vector<Bytes> payloads;
     std::vector<wire::RxPacket> packets;
     const wire::RxMeta peer{.source = peer_gid_, .destination = our_gid_};
-    const wire::RxMeta stranger{.source = our_gid_, .destination = our_gid_};
-    for (const Arrival& a : arrivals) {
+    const wire::RxMeta wrong_source{.source = our_gid_, .destination = our_gid_};
+    for (const Incoming& a : incoming) {
       Bytes& header = headers.emplace_back(wire::kMaxHeaderBytes);
       header.resize(wire::store_headers(a.packet, header.data()));
-      if (a.carried) {
+      if (a.piggybacked_psn) {
         header.resize(header.size() + 4);
-        store_be32(header.data() + header.size() - 4, *a.carried);
+        store_be32(header.data() + header.size() - 4, *a.piggybacked_psn);
       }
       Bytes& payload = payloads.emplace_back(a.payload);
       payload.resize((payload.size() + 3) / 4 * 4);
       if (!a.apart) header.insert(header.end(), payload.begin(), payload.end());
     }
-    for (size_t i = 0; i < arrivals.size(); ++i) {
+    for (size_t i = 0; i < incoming.size(); ++i) {
       wire::RxPacket& rx = packets.emplace_back();
       rx.bytes = headers[i];
-      if (arrivals[i].apart) rx.apart = payloads[i];
-      rx.meta = arrivals[i].stranger ? &stranger : &peer;
-      rx.cut_bytes = arrivals[i].cut_bytes;
+      if (incoming[i].apart) rx.apart = payloads[i];
+      rx.meta = incoming[i].wrong_source ? &wrong_source : &peer;
+      rx.cut_bytes = incoming[i].cut_bytes;
     }
-    const Engine::Arrivals told = engine_.on_packets(packets, now_);
-    told_ = {told.messages, told.receives, told.answers_due, told.responses};
+    const Engine::Arrivals reported = engine_.on_packets(packets, now_);
+    reported_ = {reported.messages, reported.receives, reported.answers_due, reported.responses};
   }
 
-  void send(const Way& way) {
-    WaySink sink(way);
+  void send(const PathCondition& path) {
+    PathSink sink(path);
     more_ = engine_.poll_transmit(sink, now_);
     for (const Sent& s : sink.sent) sent_.emplace_back(s.bytes, s.in_window, s.last);
   }
@@ -96,13 +96,13 @@ class Side : public EngineTest {
     EngineTest::connect(shape);
   }
 
-  bool take_receive(uint64_t wr_id, uint32_t bytes, uint64_t offset) {
+  bool post_any_receive(uint64_t wr_id, uint32_t bytes, uint64_t offset) {
     if (srq_ == nullptr) return post_receive(wr_id, bytes, offset).ok();
     const Sge sge{kIova + offset, bytes, key_};
     return srq_->post({.wr_id = wr_id, .sges = {&sge, 1}}).ok();
   }
 
-  bool post_anything(const SendRequest& r) { return engine_.post_send(*qp_, r, now_).ok(); }
+  bool post_any_send(const SendRequest& r) { return engine_.post_send(*qp_, r, now_).ok(); }
 
   void fill_completion_queue(uint32_t left) {
     while (cq_.size() + left < cq_.capacity()) {
@@ -111,8 +111,8 @@ class Side : public EngineTest {
     }
   }
 
-  // All that can be seen, and what was sent since the last look.
-  auto look() {
+  // All observable state, and the packets sent since the last call.
+  auto observe() {
     std::vector<std::array<uint64_t, 10>> completed;
     for (const Completion& c : poll()) {
       completed.push_back({c.wr_id, static_cast<uint64_t>(c.status),
@@ -121,9 +121,9 @@ class Side : public EngineTest {
                            static_cast<uint64_t>(c.time.ns)});
     }
     const QpAttributes a = qp_->query();
-    // What was meant for a receive may be there although the queue pair failed meanwhile.
+    // A receive buffer may be written although the queue pair failed before the completion.
     const size_t compared = a.state == QpState::Rts ? 8192 : 4096;
-    return std::tuple(std::exchange(sent_, {}), more_, told_, completed, events(),
+    return std::tuple(std::exchange(sent_, {}), more_, reported_, completed, events(),
                       engine_.state().counters.values, a.rq_psn, a.sq_psn, a.state,
                       qp_->peer()->in_flight(), engine_.next_deadline(), engine_.anything_to_send(),
                       Bytes(memory_.begin(), memory_.begin() + compared));
@@ -132,11 +132,11 @@ class Side : public EngineTest {
  private:
   SharedReceiveQueue* srq_ = nullptr;
   std::vector<std::tuple<Bytes, bool, bool>> sent_;
-  std::array<bool, 4> told_{};
+  std::array<bool, 4> reported_{};
   bool more_ = false;
 };
 
-// One history, by chance.
+// One random sequence of steps.
 class History {
  public:
   explicit History(uint64_t seed) : prng_(seed) {}
@@ -149,14 +149,15 @@ class History {
     if (chance(20)) shape.access = kRemoteRead;
     const bool shared = chance(4);
     for (Side* side : {&with_, &without_}) side->connect(shape, shared);
-    wide_ = shape.path_packet_bytes != 0;
-    meet();
+    large_packets_ = shape.path_packet_bytes != 0;
+    exchange_first_messages();
     for (int step = 0; step < 150 && with_.qp().state() == QpState::Rts; ++step) {
       take_step();
-      ASSERT_EQ(with_.look(), without_.look()) << "step " << step << " (" << said_ << ")";
+      ASSERT_EQ(with_.observe(), without_.observe())
+          << "step " << step << " (" << last_step_ << ")";
     }
   }
-  uint64_t carried() { return with_.counter(CounterId::acknowledgements_carried); }
+  uint64_t piggybacked() { return with_.counter(CounterId::acknowledgements_carried); }
 
  private:
   bool chance(uint32_t one_in) { return prng_.below(one_in) == 0; }
@@ -165,23 +166,23 @@ class History {
     return values[prng_.below(N)];
   }
   template <typename Do>
-  void both(Do what) {
-    what(with_);
-    what(without_);
+  void both(Do act) {
+    act(with_);
+    act(without_);
   }
 
-  // Most peers are Verbenas, and have heard of us.
-  void meet() {
-    both([](Side& s) { ASSERT_TRUE(s.take_receive(1, 256, 4096)); });
-    arrive(Opcode::RcSendOnly, 8);
+  // Exchanges the first message each way. Most peers are Verbenas and announce their extensions.
+  void exchange_first_messages() {
+    both([](Side& s) { ASSERT_TRUE(s.post_any_receive(1, 256, 4096)); });
+    receive_plain(Opcode::RcSendOnly, 8);
     both([](Side& s) { s.send({}); });
     SendRequest r;
     r.wr_id = 2;
     both([&](Side& s) {
-      s.post_anything(r);
+      s.post_any_send(r);
       s.send({});
     });
-    Arrival ack;
+    Incoming ack;
     ack.packet = with_.request(Opcode::RcAck, 100);
     ack.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
     if (!chance(4)) ack.packet.bth.mark = with_.peer_flags().sack_capable;
@@ -201,18 +202,18 @@ class History {
       case 1:
         return post_receive();
       case 2:
-        return peer_says();
+        return peer_sends();
       case 3:
-        return peer_acknowledges();
+        return peer_acks();
       case 4:
         return pass_time();
       default:
-        return answer();
+        return ping_pong();
     }
   }
 
   void limit_rate() {
-    said_ = "rate";
+    last_step_ = "rate";
     if (!chance(4)) return;
     const uint32_t kbps = limited_ ? 0 : 1000 + static_cast<uint32_t>(prng_.below(1'000'000));
     limited_ = kbps != 0;
@@ -221,19 +222,19 @@ class History {
     if (chance(2)) send();
   }
 
-  // What the shortcut is for: the peer answers, and is answered.
-  void answer() {
-    if (chance(2)) peer_acknowledges();
+  // A ping-pong, the case for which the fast path exists.
+  void ping_pong() {
+    if (chance(2)) peer_acks();
     if (!chance(5)) post_receive();
-    peer_says();
+    peer_sends();
     post();
-    said_ = "answer";
+    last_step_ = "ping-pong";
   }
 
   void post() {
-    said_ = "post";
-    const Sge pieces[2] = {{EngineTest::kIova + prng_.below(64), length(), with_.key_},
-                           {EngineTest::kIova + 512, length(), with_.key_}};
+    last_step_ = "post";
+    const Sge sges[2] = {{EngineTest::kIova + prng_.below(64), length(), with_.key_},
+                         {EngineTest::kIova + 512, length(), with_.key_}};
     SendRequest r;
     constexpr SendOp kOps[] = {SendOp::Send,     SendOp::Send,  SendOp::SendImm,
                                SendOp::Write,    SendOp::Write, SendOp::SendInvalidate,
@@ -243,40 +244,41 @@ class History {
     r.immediate_or_rkey = static_cast<uint32_t>(prng_.next());
     r.remote_address = 0x7000;
     r.rkey = 0x1234;
-    r.sges = {pieces, chance(6) ? 2u : 1u};
+    r.sges = {sges, chance(6) ? 2u : 1u};
     if (!chance(3)) r.flags |= kSignaled;
     if (chance(4)) r.flags |= kSolicited;
     if (chance(8)) r.flags |= kFence;
-    Sge denied = pieces[0];
+    Sge denied = sges[0];
     if (chance(200)) {
       denied.lkey += 256;
       r.sges = {&denied, 1};
     }
     Bytes inlined(prng_.below(65));
-    Sge held{reinterpret_cast<uint64_t>(inlined.data()), static_cast<uint32_t>(inlined.size()), 0};
+    Sge inline_sge{reinterpret_cast<uint64_t>(inlined.data()),
+                   static_cast<uint32_t>(inlined.size()), 0};
     if (chance(4) && r.op != SendOp::Read) {
       r.flags |= kInline;
-      r.sges = {&held, 1};
+      r.sges = {&inline_sge, 1};
     }
-    const bool taken = with_.post_anything(r);
-    ASSERT_EQ(taken, without_.post_anything(r));
+    const bool accepted = with_.post_any_send(r);
+    ASSERT_EQ(accepted, without_.post_any_send(r));
     if (!chance(6)) send();
   }
 
   void send() {
-    Way way;
-    if (chance(10)) way.room = prng_.below(2);
-    way.full = chance(12);
-    way.asleep = wide_ && chance(3);
-    way.reachable = chance(2);
-    way.takes_back = chance(2);
-    both([&](Side& s) { s.send(way); });
+    PathCondition path;
+    if (chance(10)) path.room = prng_.below(2);
+    path.full = chance(12);
+    path.asleep = large_packets_ && chance(3);
+    path.reachable = chance(2);
+    path.reclaims = chance(2);
+    both([&](Side& s) { s.send(path); });
   }
 
   void post_receive() {
-    said_ = "receive";
+    last_step_ = "receive";
     const uint32_t bytes = chance(100) ? length() : 512;
-    both([&](Side& s) { s.take_receive(last_id_ + 1, bytes, 4096 + last_id_ % 4 * 512); });
+    both([&](Side& s) { s.post_any_receive(last_id_ + 1, bytes, 4096 + last_id_ % 4 * 512); });
     ++last_id_;
   }
 
@@ -285,8 +287,8 @@ class History {
     return one_of(kLengths);
   }
 
-  Arrival arrival(Opcode opcode, uint32_t bytes) {
-    Arrival a;
+  Incoming make_incoming(Opcode opcode, uint32_t bytes) {
+    Incoming a;
     const QpAttributes now = with_.qp().query();
     a.packet = with_.request(opcode, now.rq_psn);
     a.packet.reth.address += 1024 + prng_.below(8);
@@ -294,26 +296,26 @@ class History {
     a.packet.immediate = static_cast<uint32_t>(prng_.next());
     a.payload = pattern(bytes, static_cast<uint8_t>(prng_.next()));
     a.packet.bth.pad = static_cast<uint8_t>(-bytes & 3u);
-    const ExtensionFlags marks = with_.peer_flags();
-    const uint8_t kMarks[] = {0, marks.sack, marks.sack, marks.piggyback, marks.piggyback};
-    a.packet.bth.mark = one_of(kMarks);
-    if (a.packet.bth.mark == marks.piggyback) {
-      a.carried = (now.sq_psn - 1 - (chance(6) ? prng_.below(3) : 0)) & 0xFFFFFF;
+    const ExtensionFlags flags = with_.peer_flags();
+    const uint8_t kFlags[] = {0, flags.sack, flags.sack, flags.piggyback, flags.piggyback};
+    a.packet.bth.mark = one_of(kFlags);
+    if (a.packet.bth.mark == flags.piggyback) {
+      a.piggybacked_psn = (now.sq_psn - 1 - (chance(6) ? prng_.below(3) : 0)) & 0xFFFFFF;
     }
-    a.apart = wide_ && bytes != 0 && chance(2);
-    if (wide_) a.cut_bytes = 65536;
+    a.apart = large_packets_ && bytes != 0 && chance(2);
+    if (large_packets_) a.cut_bytes = 65536;
     a.packet.bth.solicited = chance(4);
     return a;
   }
-  void arrive(Opcode opcode, uint32_t bytes) {
-    Arrival a = arrival(opcode, bytes);
+  void receive_plain(Opcode opcode, uint32_t bytes) {
+    Incoming a = make_incoming(opcode, bytes);
     a.packet.bth.mark = 0;
-    a.carried.reset();
+    a.piggybacked_psn.reset();
     both([&](Side& s) { s.take({&a, 1}); });
   }
 
-  // What peers say that are broken, or late, or nobody's peer.
-  void spoil(Arrival& a) {
+  // Packets of faulty peers, late packets, and packets of other hosts.
+  void corrupt(Incoming& a) {
     wire::Bth& bth = a.packet.bth;
     switch (prng_.below(13)) {
       case 0:
@@ -336,7 +338,7 @@ class History {
         bth.mark = static_cast<uint8_t>(prng_.below(128));
         break;
       case 7:
-        a.stranger = true;
+        a.wrong_source = true;
         break;
       case 8:
         a.packet.reth.rkey += 256;
@@ -345,7 +347,7 @@ class History {
         a.packet.reth.length += 4;
         break;
       case 10:
-        a.carried = static_cast<uint32_t>(prng_.below(1 << 24));
+        a.piggybacked_psn = static_cast<uint32_t>(prng_.below(1 << 24));
         break;
       case 11:
         a.cut_bytes = 256;
@@ -356,29 +358,30 @@ class History {
     }
   }
 
-  void peer_says() {
-    said_ = "peer";
+  void peer_sends() {
+    last_step_ = "peer";
     constexpr Opcode kOpcodes[] = {
         Opcode::RcSendOnly,  Opcode::RcSendOnly,    Opcode::RcSendOnly,    Opcode::RcWriteOnly,
         Opcode::RcWriteOnly, Opcode::RcSendOnlyImm, Opcode::RcReadRequest, Opcode::RcWriteOnlyImm};
-    std::vector<Arrival> arrivals;
+    std::vector<Incoming> incoming;
     const size_t count = chance(8) ? 2 : 1;
     for (size_t i = 0; i < count; ++i) {
       const Opcode opcode = one_of(kOpcodes);
-      Arrival a = arrival(opcode, opcode == Opcode::RcReadRequest ? 0 : length());
-      if (a.payload.size() > 256 && !wide_) a.payload.resize(256), a.packet.reth.length = 256;
+      Incoming a = make_incoming(opcode, opcode == Opcode::RcReadRequest ? 0 : length());
+      if (a.payload.size() > 256 && !large_packets_)
+        a.payload.resize(256), a.packet.reth.length = 256;
       if (a.payload.size() % 4 == 0) a.packet.bth.pad = 0;
       a.packet.bth.psn = a.packet.bth.psn + static_cast<uint32_t>(i);
-      if (chance(12)) spoil(a);
-      arrivals.push_back(std::move(a));
+      if (chance(12)) corrupt(a);
+      incoming.push_back(std::move(a));
     }
-    both([&](Side& s) { s.take(arrivals); });
+    both([&](Side& s) { s.take(incoming); });
     if (chance(5)) send();
   }
 
-  void peer_acknowledges() {
-    said_ = "acknowledgement";
-    Arrival a;
+  void peer_acks() {
+    last_step_ = "ACK";
+    Incoming a;
     a.packet = with_.request(Opcode::RcAck, with_.qp().query().sq_psn - 1);
     a.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
     if (chance(12)) a.packet.aeth = {AckKind::RnrNak, 1, 0};
@@ -388,7 +391,7 @@ class History {
   }
 
   void pass_time() {
-    said_ = "time";
+    last_step_ = "time";
     if (chance(3)) {
       both([](Side& s) { s.next_deadline(); });
     } else {
@@ -401,29 +404,29 @@ class History {
   Prng prng_;
   Side with_{true};
   Side without_{false};
-  bool wide_ = false;
+  bool large_packets_ = false;
   bool limited_ = false;
   uint64_t last_id_ = 10;
-  const char* said_ = "";
+  const char* last_step_ = "";
 };
 
 constexpr uint64_t kHistories = 1500;
 
 TEST(FastPath, BehavesExactlyAsTheNormalPath) {
-  uint64_t carried = 0;
+  uint64_t piggybacked = 0;
   for (uint64_t seed = 1; seed <= kHistories && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     auto history = std::make_unique<History>(seed);
     history->run();
-    carried += history->carried();
+    piggybacked += history->piggybacked();
   }
-  EXPECT_GT(carried, kHistories / 2) << "hardly any history got that far";
+  EXPECT_GT(piggybacked, kHistories / 2) << "too few histories piggyback an ACK";
 }
 
 using FastPathTest = EngineTest;
 
-// Its first packets were cut for a slow rate, and are acknowledged; the rest would now fit into
-// one.
+// The first packets are small because of a low rate limit, and are acknowledged. The rest of the
+// message would now fit into one packet.
 TEST_F(FastPathTest, LeavesAPartlySentMessageToTheNormalPath) {
   connect({.path_packet_bytes = 65536});
   engine_.set_rate_limit(qp(), 1000, 300, now_);
@@ -439,7 +442,7 @@ TEST_F(FastPathTest, LeavesAPartlySentMessageToTheNormalPath) {
   EXPECT_EQ(rest.back(), Opcode::RcSendLast);
 }
 
-// A recovery that ended early leaves the count of packets that did not ask in the middle.
+// A recovery that ends early leaves the count of packets without an ACK request in the middle.
 TEST_F(FastPathTest, RequestsAnAckWithEveryEighthPacket) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 256 * 6).ok());
@@ -453,15 +456,15 @@ TEST_F(FastPathTest, RequestsAnAckWithEveryEighthPacket) {
   transmit();
   receive_ack(106);
   ASSERT_TRUE(post(SendOp::Send, 3, 256 * 20).ok());
-  std::vector<size_t> asking;
+  std::vector<size_t> with_ack_request;
   const auto sent = transmit();
   for (size_t i = 0; i < sent.size(); ++i) {
-    if (sent[i].packet.bth.ack_request) asking.push_back(i);
+    if (sent[i].packet.bth.ack_request) with_ack_request.push_back(i);
   }
-  EXPECT_EQ(asking, (std::vector<size_t>{7, 15, 19}));
+  EXPECT_EQ(with_ack_request, (std::vector<size_t>{7, 15, 19}));
 }
 
-// One NAK for each PSN that is missing: the one before was of another.
+// The responder sends one NAK for each missing PSN. The RNR NAK before was for another PSN.
 TEST_F(FastPathTest, ReportsAGapAfterARefusedRequest) {
   connect();
   receive(request(Opcode::RcSendOnly, 500), pattern(8));

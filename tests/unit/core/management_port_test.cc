@@ -1,4 +1,4 @@
-// Queue pair 1: what it lets in, what it sends, and its bounds.
+// Queue pair 1: which packets it accepts, which it sends, and its limits.
 #include "core/management_port.h"
 
 #include "tests/unit/core/engine_support.h"
@@ -19,7 +19,7 @@ class ManagementPortTest : public EngineTest {
   Bytes mad_ = pattern(kMadBytes);
 };
 
-TEST_F(ManagementPortTest, AMadWaitsForTheOwnerWithItsAddresses) {
+TEST_F(ManagementPortTest, QueuesAMadWithItsAddresses) {
   ManagementDatagram got;
   EXPECT_FALSE(port().take(got));
   receive(to_port(), mad_, {.source = peer_gid_, .destination = our_gid_, .forwarded = true});
@@ -33,7 +33,7 @@ TEST_F(ManagementPortTest, AMadWaitsForTheOwnerWithItsAddresses) {
   EXPECT_FALSE(port().anything_arrived());
 }
 
-TEST_F(ManagementPortTest, WhatIsNoMadIsCountedAndDropped) {
+TEST_F(ManagementPortTest, CountsAndDropsPacketsThatAreNoMads) {
   wire::Packet p = to_port();
   p.deth.qkey = 0x11111111;
   receive(p, mad_);
@@ -62,14 +62,14 @@ TEST_F(ManagementPortTest, WhatIsNoMadIsCountedAndDropped) {
   EXPECT_FALSE(port().anything_arrived());
 }
 
-TEST_F(ManagementPortTest, ALimitedMemberOfThePartitionMayAskToo) {
+TEST_F(ManagementPortTest, AcceptsALimitedMemberOfThePartition) {
   wire::Packet p = to_port();
   p.bth.pkey = 0x7FFF;
   receive(p, mad_);
   EXPECT_TRUE(port().anything_arrived());
 }
 
-TEST_F(ManagementPortTest, MadsLeaveFromQueuePairOneAndCount) {
+TEST_F(ManagementPortTest, SendsMadsFromQueuePairOneWithConsecutivePsns) {
   const auto path = static_cast<wire::PathId>(3);
   EXPECT_FALSE(engine_.anything_to_send());
   for (int i = 0; i < 3; ++i) port().send(path, std::span<const std::byte, kMadBytes>(mad_));
@@ -88,7 +88,7 @@ TEST_F(ManagementPortTest, MadsLeaveFromQueuePairOneAndCount) {
   EXPECT_EQ(counter(CounterId::packets_sent), 3u);
 }
 
-TEST_F(ManagementPortTest, WhatDoesNotFitIntoTheSinkLeavesLater) {
+TEST_F(ManagementPortTest, SendsTheRestLaterIfTheSinkIsFull) {
   class OneAtATime final : public wire::PacketSink {
    public:
     size_t room() const override { return 1 - pushed; }
@@ -103,8 +103,8 @@ TEST_F(ManagementPortTest, WhatDoesNotFitIntoTheSinkLeavesLater) {
   EXPECT_EQ(second.pushed, 1u);
 }
 
-// The owner may close a path while a MAD still waits to go that way.
-TEST_F(ManagementPortTest, AWaitingMadKeepsItsPath) {
+// The owner may close a path while a MAD still waits to be sent on it.
+TEST_F(ManagementPortTest, AQueuedMadReferencesItsPath) {
   const auto path = static_cast<wire::PathId>(5);
   PathHolds& paths = engine_.state().paths;
   paths.open(path);
@@ -115,7 +115,7 @@ TEST_F(ManagementPortTest, AWaitingMadKeepsItsPath) {
   EXPECT_EQ(paths.idle().size(), 1u);
 }
 
-TEST_F(ManagementPortTest, NeitherDirectionGrowsWithoutBound) {
+TEST_F(ManagementPortTest, BoundsTheQueuesOfBothDirections) {
   for (int i = 0; i < 10'000; ++i) receive(to_port(), mad_);
   const uint64_t in = counter(CounterId::management_overruns);
   EXPECT_GT(in, 5'000u);
@@ -126,8 +126,8 @@ TEST_F(ManagementPortTest, NeitherDirectionGrowsWithoutBound) {
   EXPECT_EQ(transmit(20'000).size() + counter(CounterId::management_overruns) - in, 10'000u);
 }
 
-// An answer is expected: the owner does not hold back what it has to send.
-TEST_F(ManagementPortTest, AMadMakesAnswersDue) {
+// The peer expects a response, so the owner must not defer its next transmit.
+TEST_F(ManagementPortTest, AMadMakesAResponseDue) {
   const wire::Packet p = to_port();
   Bytes bytes(wire::kMaxHeaderBytes);
   bytes.resize(wire::store_headers(p, bytes.data()));

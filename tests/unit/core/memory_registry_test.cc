@@ -1,4 +1,4 @@
-// Who may touch which byte.
+// Access checks of regions and windows.
 #include "core/memory_registry.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class MemoryRegistryTest : public testing::Test {
   MemoryRegistry registry_{99};
 };
 
-TEST_F(MemoryRegistryTest, BoundsAreExact) {
+TEST_F(MemoryRegistryTest, EnforcesExactBounds) {
   const uint32_t key = add(0x5000);
   EXPECT_EQ(resolve(key, 0x5000, 1000), memory_.data());
   EXPECT_EQ(resolve(key, 0x5000 + 999, 1), memory_.data() + 999);
@@ -43,7 +43,7 @@ TEST_F(MemoryRegistryTest, BoundsAreExact) {
   EXPECT_EQ(resolve(key, 0x5001, 1000), nullptr);
 }
 
-TEST_F(MemoryRegistryTest, AddressPlusLengthMayWrapNowhere) {
+TEST_F(MemoryRegistryTest, RejectsAddressPlusLengthThatWraps) {
   const uint32_t key = add(0x5000);
   for (const uint64_t address :
        {~uint64_t{0}, ~uint64_t{0} - 0x4FFF, ~uint64_t{0} - 7, uint64_t{0}}) {
@@ -61,7 +61,7 @@ TEST_F(MemoryRegistryTest, AddressPlusLengthMayWrapNowhere) {
   EXPECT_EQ(resolve(top, ~uint64_t{0}, 2), nullptr);
 }
 
-TEST_F(MemoryRegistryTest, AccessAndProtectionDomain) {
+TEST_F(MemoryRegistryTest, ChecksAccessFlagsAndProtectionDomain) {
   const uint32_t key = add(0, kLocalWrite | kRemoteRead);
   EXPECT_NE(resolve(key, 0, 8, kRemoteRead), nullptr);
   EXPECT_EQ(resolve(key, 0, 8, kRemoteWrite), nullptr);
@@ -81,7 +81,7 @@ TEST_F(MemoryRegistryTest, RemoteWriteNeedsLocalWrite) {
   EXPECT_EQ(registry_.live(), 0u);
 }
 
-TEST_F(MemoryRegistryTest, KeysThatWereGivenUpDoNotWork) {
+TEST_F(MemoryRegistryTest, RejectsKeysOfRemovedRegions) {
   std::set<uint32_t> seen;
   uint32_t previous = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -97,7 +97,7 @@ TEST_F(MemoryRegistryTest, KeysThatWereGivenUpDoNotWork) {
   EXPECT_GT(seen.size(), 200u);
 }
 
-TEST_F(MemoryRegistryTest, KeysTellNothingOfTheirOrder) {
+TEST_F(MemoryRegistryTest, KeysDoNotRevealTheirOrder) {
   std::set<uint32_t> uppers;
   uint32_t neighbours = 0, previous = 0;
   for (int i = 0; i < 4096; ++i) {
@@ -112,7 +112,7 @@ TEST_F(MemoryRegistryTest, KeysTellNothingOfTheirOrder) {
   EXPECT_NE(other.add_region(kPd, memory_.data(), 8, 0, kAll).value(), *uppers.begin());
 }
 
-TEST_F(MemoryRegistryTest, GuessedKeysFindNothing) {
+TEST_F(MemoryRegistryTest, RejectsGuessedKeys) {
   add(0);
   Prng prng(5);
   int found = 0;
@@ -121,7 +121,7 @@ TEST_F(MemoryRegistryTest, GuessedKeysFindNothing) {
   EXPECT_LE(found, 1);
 }
 
-TEST_F(MemoryRegistryTest, WindowGrantsWhatItIsBoundTo) {
+TEST_F(MemoryRegistryTest, WindowGrantsOnlyItsBoundRange) {
   const uint32_t region = add(0x5000, kLocalWrite | kWindowBind);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   EXPECT_EQ(resolve(window, 0x5000, 8), nullptr);
@@ -133,11 +133,11 @@ TEST_F(MemoryRegistryTest, WindowGrantsWhatItIsBoundTo) {
   EXPECT_EQ(resolve(bound, 0x5000 + 100, 8, kRemoteAtomic), nullptr);
   EXPECT_EQ(resolve(bound, 0x5000 + 100, 8, kRemoteRead, kPd, kOtherQp), nullptr);
   EXPECT_EQ(resolve(window, 0x5000 + 100, 8), nullptr);  // the old key
-  EXPECT_EQ(resolve(region, 0x5000 + 100, 8), nullptr);  // the region itself is not open
+  EXPECT_EQ(resolve(region, 0x5000 + 100, 8), nullptr);  // the region itself has no remote access
   EXPECT_EQ(registry_.resolve_local(bound, kPd, 0x5000 + 100, 8, 0), nullptr);
 }
 
-TEST_F(MemoryRegistryTest, Type2IsBoundOnceInvalidatedAndBoundAgain) {
+TEST_F(MemoryRegistryTest, Type2WindowMustBeInvalidatedBeforeItIsBoundAgain) {
   const uint32_t region = add(0);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   const uint32_t first = window ^ 1, second = window ^ 2;
@@ -155,20 +155,20 @@ TEST_F(MemoryRegistryTest, Type2IsBoundOnceInvalidatedAndBoundAgain) {
   EXPECT_TRUE(registry_.remove_region(region).ok());
 }
 
-TEST_F(MemoryRegistryTest, Type1MayBeBoundAnewAndServesEveryQueuePair) {
+TEST_F(MemoryRegistryTest, Type1WindowCanBeReboundAndServesEveryQueuePair) {
   const uint32_t region = add(0), other = add(0x9000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
   ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0, 10, window ^ 1)));
   EXPECT_NE(resolve(window ^ 1, 0, 8, kRemoteRead, kPd, kOtherQp), nullptr);
   ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 1, binding(other, 0x9000, 10, window ^ 2)));
   EXPECT_TRUE(registry_.remove_region(region).ok());
-  EXPECT_FALSE(registry_.invalidate(kPd, kQp, window ^ 2));  // only type 2 can be
+  EXPECT_FALSE(registry_.invalidate(kPd, kQp, window ^ 2));  // only type 2 can be invalidated
   ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 2, binding(other, 0, 0, window ^ 3)));
   EXPECT_EQ(resolve(window ^ 3, 0x9000, 8), nullptr);
   EXPECT_TRUE(registry_.remove_region(other).ok());
 }
 
-TEST_F(MemoryRegistryTest, BindingsThatAreRefused) {
+TEST_F(MemoryRegistryTest, RejectsInvalidBindings) {
   const uint32_t region = add(0x5000);
   const uint32_t no_bind = add(0x5000, kLocalWrite | kRemoteRead);
   const uint32_t no_write = add(0x5000, kWindowBind);
@@ -189,10 +189,10 @@ TEST_F(MemoryRegistryTest, BindingsThatAreRefused) {
   EXPECT_FALSE(registry_.invalidate(kPd, kQp, region));
   EXPECT_EQ(registry_.remove_window(region).error().code, EINVAL);
   EXPECT_EQ(registry_.remove_region(window).error().code, EINVAL);
-  EXPECT_TRUE(registry_.remove_region(region).ok());  // nothing stuck to it
+  EXPECT_TRUE(registry_.remove_region(region).ok());  // no window is bound to it
 }
 
-TEST_F(MemoryRegistryTest, ZeroBasedWindow) {
+TEST_F(MemoryRegistryTest, ZeroBasedWindowStartsAtAddressZero) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   ASSERT_TRUE(registry_.bind_window(
@@ -201,7 +201,7 @@ TEST_F(MemoryRegistryTest, ZeroBasedWindow) {
   EXPECT_EQ(resolve(window ^ 1, 1, 30), nullptr);
 }
 
-TEST_F(MemoryRegistryTest, WindowsGrantNoMoreThanThereIs) {
+TEST_F(MemoryRegistryTest, RejectsWindowAccessThatTheRegionLacks) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   const auto refused = [&](uint32_t access) {
@@ -209,12 +209,12 @@ TEST_F(MemoryRegistryTest, WindowsGrantNoMoreThanThereIs) {
   };
   EXPECT_TRUE(refused(kWindowBind));
   EXPECT_TRUE(refused(1u << 30));
-  EXPECT_TRUE(refused(kFlushGlobal));  // which the region does not have
+  EXPECT_TRUE(refused(kFlushGlobal));  // the region lacks this access
   EXPECT_FALSE(
       registry_.bind_window(kPd, kQp, window, binding(region, 0, 0, window ^ 1)));  // type 2
 }
 
-TEST_F(MemoryRegistryTest, LocalWriteOfAWindowGrantsNothing) {
+TEST_F(MemoryRegistryTest, LocalWriteOfAWindowGrantsNoRemoteAccess) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   ASSERT_TRUE(registry_.bind_window(
@@ -224,7 +224,7 @@ TEST_F(MemoryRegistryTest, LocalWriteOfAWindowGrantsNothing) {
   EXPECT_EQ(resolve(window ^ 1, 0x5000, 8, kLocalWrite), nullptr);
 }
 
-TEST_F(MemoryRegistryTest, Type2WindowsGoWithTheirQueuePair) {
+TEST_F(MemoryRegistryTest, Type2WindowsAreUnboundWithTheirQueuePair) {
   const uint32_t region = add(0);
   const uint32_t mine = registry_.add_window(kPd, WindowType::Type2).value();
   const uint32_t other = registry_.add_window(kPd, WindowType::Type2).value();
@@ -266,7 +266,7 @@ TEST_F(MemoryRegistryTest, RefusedChangeChangesNothing) {
   EXPECT_EQ(resolve(key, 0x5000, 1000), memory_.data());
 }
 
-TEST_F(MemoryRegistryTest, NullRegionSwallowsAndGivesZeros) {
+TEST_F(MemoryRegistryTest, NullRegionDiscardsWritesAndReadsZeros) {
   const uint32_t key = registry_.add_null_region(kPd).value();
   std::byte* to = registry_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite);
   ASSERT_NE(to, nullptr);
@@ -282,36 +282,36 @@ TEST_F(MemoryRegistryTest, NullRegionSwallowsAndGivesZeros) {
   EXPECT_TRUE(registry_.remove_region(key).ok());
 }
 
-// An on-demand region is asked about at each access, for the bytes touched and no more.
-TEST_F(MemoryRegistryTest, UnreachableMemoryIsNotResolved) {
-  struct Asked {
+// An on-demand region is checked at each access, for exactly the bytes that are accessed.
+TEST_F(MemoryRegistryTest, DoesNotResolveUnreachableMemory) {
+  struct Checked {
     const std::byte* at;
     uint64_t bytes;
     bool write;
   };
-  static std::vector<Asked> asked;
-  static bool there;
-  asked.clear();
-  there = true;
+  static std::vector<Checked> checked;
+  static bool is_reachable;
+  checked.clear();
+  is_reachable = true;
   RegionInfo whole{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
   whole.backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
-    asked.push_back({at, bytes, write});
-    return there;
+    checked.push_back({at, bytes, write});
+    return is_reachable;
   };
   const uint32_t key = registry_.add_region(whole).value();
   const auto address = reinterpret_cast<uint64_t>(memory_.data());
   EXPECT_EQ(resolve(key, address, 8), memory_.data());
   EXPECT_EQ(resolve(key, address + 1, 9, kRemoteWrite), memory_.data() + 1);
   EXPECT_EQ(registry_.resolve_local(key, kPd, address, 7, kLocalWrite), memory_.data());
-  ASSERT_EQ(asked.size(), 3u);
-  EXPECT_FALSE(asked[0].write);
-  EXPECT_TRUE(asked[1].write && asked[2].write);
-  EXPECT_EQ(asked[1].bytes, 9u);
+  ASSERT_EQ(checked.size(), 3u);
+  EXPECT_FALSE(checked[0].write);
+  EXPECT_TRUE(checked[1].write && checked[2].write);
+  EXPECT_EQ(checked[1].bytes, 9u);
   EXPECT_TRUE(registry_.grants(key, kPd, kQp, address, uint64_t{1} << 40, kRemoteWrite));
-  EXPECT_EQ(asked.size(), 3u);
+  EXPECT_EQ(checked.size(), 3u);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
   ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(key, address, 100, window ^ 1)));
-  there = false;
+  is_reachable = false;
   EXPECT_EQ(resolve(key, address, 8), nullptr);
   EXPECT_EQ(resolve(window ^ 1, address, 8), nullptr);
   EXPECT_EQ(registry_.resolve_local(key, kPd, address, 8, 0), nullptr);
@@ -324,7 +324,7 @@ TEST(MemoryWindow, AFlushedBindLeavesTheWindowUsable) {
   const uint32_t region =
       registry.add_region(1, memory.data(), 64, iova, kLocalWrite | kWindowBind).value();
   const uint32_t window = registry.add_window(1, WindowType::Type2).value();
-  // The program moved on to key + 1, but that bind never ran; then it binds with key + 2.
+  // The program advanced to key + 1, but that bind was flushed; then it binds with key + 2.
   const wire::Qpn qpn(0x10005);
   const WindowBinding binding{region, iova, 64, kRemoteWrite,
                               (window & ~0xFFu) | ((window + 2) & 0xFF)};

@@ -1,4 +1,4 @@
-// Rate limits: the bucket by itself, and a queue pair that is held back by one.
+// Rate limits: the token bucket itself, and a queue pair with a rate limit.
 #include "core/pacer.h"
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 namespace verbena::core {
 namespace {
 
-TEST(PacerTest, WithoutALimitItIsOpen) {
+TEST(PacerTest, IsAlwaysOpenWithoutALimit) {
   Pacer pacer;
   EXPECT_FALSE(pacer.limited());
   pacer.sent(0, Instant{5});
   EXPECT_TRUE(pacer.open(Instant{5}));
 }
 
-TEST(PacerTest, ABurstThenTheRate) {
+TEST(PacerTest, AllowsABurstAndThenTheRate) {
   Pacer pacer;
   pacer.set(8000, 4000);  // a byte per microsecond
   Instant now{1'000'000'000};
@@ -24,8 +24,8 @@ TEST(PacerTest, ABurstThenTheRate) {
     pacer.sent(1000, now);
     ++sent;
   }
-  EXPECT_EQ(sent, 5);  // the last one may overdraw
-  // Opens when half the burst is back, not for each byte.
+  EXPECT_EQ(sent, 5);  // the last packet may exceed the burst
+  // The pacer opens when half of the burst is available again, not for each byte.
   EXPECT_EQ(pacer.reopens_at(), now + microseconds(3000));
   EXPECT_FALSE(pacer.open(now + microseconds(2999)));
   EXPECT_TRUE(pacer.open(now + microseconds(3000)));
@@ -56,7 +56,7 @@ TEST(PacerTest, KeepsTheRateOverTime) {
 
 class PacedQp : public EngineTest {};
 
-TEST_F(PacedQp, WaitsForItsDeadline) {
+TEST_F(PacedQp, SendsTheRestAtItsDeadlines) {
   connect();
   engine_.set_rate_limit(qp(), 8000, 1000, now_);
   EXPECT_EQ(qp().query().rate_limit, 8000u);
@@ -72,7 +72,7 @@ TEST_F(PacedQp, WaitsForItsDeadline) {
     sent += transmit().size();
   }
   EXPECT_EQ(sent, 10u);
-  // All but the burst took a microsecond a byte.
+  // All bytes beyond the burst take one microsecond each.
   EXPECT_GT((now_ - start).ns, microseconds(1000).ns);
   EXPECT_LT((now_ - start).ns, microseconds(3000).ns);
   receive_ack(109);
@@ -80,7 +80,7 @@ TEST_F(PacedQp, WaitsForItsDeadline) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(PacedQp, ANewLimitCountsAtOnceAndNoneFrees) {
+TEST_F(PacedQp, ChangedLimitAppliesAtOnce) {
   connect();
   engine_.set_rate_limit(qp(), kMinRateKbps, 1, now_);
   ASSERT_TRUE(post(SendOp::Write, 1, 2560).ok());
@@ -90,7 +90,7 @@ TEST_F(PacedQp, ANewLimitCountsAtOnceAndNoneFrees) {
   EXPECT_EQ(transmit().size(), 9u);
 }
 
-TEST_F(PacedQp, AnswersAreNotHeldBack) {
+TEST_F(PacedQp, DoesNotLimitResponses) {
   connect();
   engine_.set_rate_limit(qp(), kMinRateKbps, 1, now_);
   ASSERT_TRUE(post(SendOp::Write, 1, 512).ok());
@@ -99,8 +99,8 @@ TEST_F(PacedQp, AnswersAreNotHeldBack) {
   EXPECT_EQ(transmit_opcodes(), std::vector{wire::Opcode::RcAck});
 }
 
-// The window opens while the pacer is closed: the deadline is all that brings it back.
-TEST_F(PacedQp, ComesBackFromTheWindowsWaitingList) {
+// The window opens while the pacer is closed: only the deadline makes the queue pair ready again.
+TEST_F(PacedQp, SendsAtItsDeadlineAfterWaitingForTheWindow) {
   connect();
   QueuePair* const paced = qp_;
   connect();
@@ -131,7 +131,7 @@ TEST_F(PacedQp, ComesBackFromTheWindowsWaitingList) {
   EXPECT_EQ(late, 1u);
 }
 
-TEST_F(PacedQp, ModifyLimitsToo) {
+TEST_F(PacedQp, ModifySetsTheLimit) {
   connect();
   QpAttributes attr;
   attr.rate_limit = kMinRateKbps - 1;
@@ -144,7 +144,7 @@ TEST_F(PacedQp, ModifyLimitsToo) {
 }
 
 // At such a rate eight packets would take longer than the timeout.
-TEST_F(PacedQp, CrawlingPacketsEachAskForAnAcknowledgement) {
+TEST_F(PacedQp, RequestsAnAckWithEachPacketAtALowRate) {
   connect();
   engine_.set_rate_limit(qp(), kMinRateKbps, 1, now_);
   ASSERT_TRUE(post(SendOp::Write, 1, 2560).ok());
@@ -153,7 +153,7 @@ TEST_F(PacedQp, CrawlingPacketsEachAskForAnAcknowledgement) {
   EXPECT_TRUE(sent[0].packet.bth.ack_request);
 }
 
-TEST_F(PacedQp, ResetForgetsTheLimit) {
+TEST_F(PacedQp, ResetRemovesTheLimit) {
   connect();
   engine_.set_rate_limit(qp(), kMinRateKbps, 0, now_);
   to_state(qp(), QpState::Reset);

@@ -29,7 +29,7 @@ TEST(PeerPath, NeverCountsBelowZero) {
   EXPECT_TRUE(path.is_idle());
 }
 
-TEST(PeerPath, TakesTheNewWindowAfterEachEvent) {
+TEST(PeerPath, UpdatesTheWindowAfterEachEvent) {
   PeerPath path;
   for (uint32_t acked = 0; acked < Aimd::kInitialWindow; acked += 1024) path.on_acked(1024, kNow);
   EXPECT_EQ(path.window(), Aimd::kInitialWindow + Aimd::kIncrease);
@@ -40,7 +40,7 @@ TEST(PeerPath, TakesTheNewWindowAfterEachEvent) {
   EXPECT_EQ(path.window(), after_timeout - 2 * 4096);
 }
 
-TEST(PeerPath, ReleasedBytesDoNotWidenTheWindow) {
+TEST(PeerPath, ReleasedBytesDoNotIncreaseTheWindow) {
   PeerPath path;
   path.on_sent(2 * Aimd::kInitialWindow);
   path.release(2 * Aimd::kInitialWindow);
@@ -63,7 +63,7 @@ TEST(PeerPath, HasAFixedWindowInSharedMemory) {
   EXPECT_EQ(path.window(), FixedWindow::kWindow);
 }
 
-TEST(PeerPath, StartsAnewWhenItReturnsToTheWire) {
+TEST(PeerPath, RestartsCongestionControlWhenItReturnsToTheWire) {
   PeerPath path;
   path.on_timed_out(kNow);
   ASSERT_LT(path.window(), Aimd::kInitialWindow);

@@ -1,16 +1,17 @@
-// Two Verbenas that know each other, one of which owes the other an acknowledgement.
+// Two Verbenas that have announced their extensions; one has a delayed ACK for the other.
 #pragma once
 
 #include "tests/unit/core/engine_support.h"
 
 namespace verbena::core {
 
-class AcquaintedTest : public EngineTest {
+class PiggybackFixture : public EngineTest {
  public:
   using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-  // The first message each way is done: by default PSN 100 of ours and 500 of the peer's.
-  void get_acquainted(const TestShape& shape = {}) {
+  // Connects and completes the first message each way: by default our PSN 100 and the peer's PSN
+  // 500.
+  void connect_with_extensions(const TestShape& shape = {}) {
     using wire::Opcode;
     connect(shape);
     ASSERT_TRUE(post_receive(90, 256).ok());
@@ -24,8 +25,8 @@ class AcquaintedTest : public EngineTest {
     receive(ack);
     ASSERT_EQ(completions().size(), 2u);
   }
-  // A SEND of the peer's finds a receive and is not acknowledged yet.
-  void owe_an_acknowledgement(uint32_t psn = 501) {
+  // The peer's SEND consumes a receive and is not acknowledged yet.
+  void make_ack_due(uint32_t psn = 501) {
     ASSERT_TRUE(post_receive(92, 256, 1024).ok());
     wire::Packet p = request(wire::Opcode::RcSendOnly, psn);
     p.bth.mark = peer_flags().sack;

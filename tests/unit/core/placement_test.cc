@@ -29,7 +29,7 @@ class PlacementTest : public testing::Test {
   uint32_t key_;
 };
 
-TEST_F(PlacementTest, GatherCutsAnyRangeOutOfTheMessage) {
+TEST_F(PlacementTest, GathersAnyRangeOfTheMessage) {
   const Sge sges[] = {{100, 3, key_}, {0, 0, 0xBAD}, {10, 2, key_}, {50, 4, key_}};
   const std::vector<uint8_t> message = {100, 101, 102, 10, 11, 50, 51, 52, 53};
   for (uint32_t from = 0; from <= 9; ++from) {
@@ -40,7 +40,7 @@ TEST_F(PlacementTest, GatherCutsAnyRangeOutOfTheMessage) {
   }
 }
 
-TEST_F(PlacementTest, GatherRefusesKeysThatDoNotGrant) {
+TEST_F(PlacementTest, GatherRejectsKeysWithoutAccess) {
   Gather g;
   const Sge sges[] = {{0, 8, key_}, {0, 8, key_ ^ 1}};
   EXPECT_TRUE(gather(registry_, 1, sges, 0, 8, g));

@@ -1,4 +1,5 @@
-// The modify_qp table: every pair of states, everything required, everything that is one too many.
+// The modify_qp table: every pair of states, with each required attribute missing and each other
+// attribute added.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +23,7 @@ struct Row {
 
 using Table = std::map<std::pair<QpState, QpState>, Row>;
 
-// Written down from the specification (and ibv_modify_qp's manual), not from the code.
+// Taken from the specification and the manual of ibv_modify_qp, not from the code.
 const std::map<QpType, Table> kTables = {
     {QpType::Rc,
      {
@@ -130,7 +131,7 @@ void check_pair(QpType type, QpState from, QpState to, const Row& r) {
   }
 }
 
-TEST(QpTransitions, EveryPairOfStates) {
+TEST(QpTransitions, RequiresAndAllowsTheSpecifiedAttributes) {
   for (const auto& [type, table] : kTables) {
     for (const QpState from : kStates) {
       for (const QpState to : kStates) {
@@ -158,7 +159,7 @@ class CheckModifyTest : public EngineTest {
   }
 };
 
-TEST_F(CheckModifyTest, ValuesOutOfRange) {
+TEST_F(CheckModifyTest, RejectsValuesOutOfRange) {
   to_state(qp(), Sqd);
   QpAttributes a = qp().attributes();
   EXPECT_EQ(check(a, kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic | kAddressVector), 0);
@@ -179,7 +180,7 @@ TEST_F(CheckModifyTest, ValuesOutOfRange) {
   refused(kAlternatePath, [](auto&) {});
 }
 
-TEST_F(CheckModifyTest, CurrentStateMustBeTheCurrentState) {
+TEST_F(CheckModifyTest, RejectsAWrongCurrentState) {
   QpAttributes a;
   a.state = Rts;
   a.current_state = Sqd;
@@ -188,20 +189,20 @@ TEST_F(CheckModifyTest, CurrentStateMustBeTheCurrentState) {
   EXPECT_EQ(check(a, kState | kCurState), 0);
 }
 
-TEST_F(CheckModifyTest, NoSuchState) {
+TEST_F(CheckModifyTest, RejectsAnUnknownState) {
   QpAttributes a;
   a.state = static_cast<QpState>(7);
   EXPECT_EQ(check(a, kState), EINVAL);
 }
 
-TEST_F(CheckModifyTest, RefusalChangesNothing) {
+TEST_F(CheckModifyTest, ARejectedTransitionChangesNothing) {
   QpAttributes a;
   a.state = Init;
   ASSERT_EQ(check(a, kState), EINVAL);
   EXPECT_EQ(qp().state(), Rts);
 }
 
-TEST_F(CheckModifyTest, ResetForgetsEverything) {
+TEST_F(CheckModifyTest, ResetClearsAllState) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   ASSERT_TRUE(post_receive(2, 8).ok());
   transmit();
@@ -212,7 +213,7 @@ TEST_F(CheckModifyTest, ResetForgetsEverything) {
   EXPECT_EQ(qp().query().path_mtu, QpAttributes{}.path_mtu);
 }
 
-TEST_F(CheckModifyTest, QueryShowsPsnsAsTheyMove) {
+TEST_F(CheckModifyTest, QueryReportsTheNextPsns) {
   EXPECT_EQ(qp().query().sq_psn, 100u);
   EXPECT_EQ(qp().query().rq_psn, 500u);
   ASSERT_TRUE(post(SendOp::Write, 1, 600).ok());

@@ -1,4 +1,4 @@
-// What a change of attributes does to a queue pair in use.
+// Changes of attributes of a queue pair in use.
 #include "tests/unit/core/engine_support.h"
 
 namespace verbena::core {
@@ -7,7 +7,7 @@ namespace {
 using namespace qp_attr;
 using wire::Opcode;
 
-class ModifyTest : public EngineTest {
+class QueuePairModifyTest : public EngineTest {
  protected:
   void change(uint32_t mask, const QpAttributes& attr) {
     ASSERT_TRUE(qp().check_modify(attr, mask).ok());
@@ -20,7 +20,7 @@ class ModifyTest : public EngineTest {
   }
 };
 
-TEST_F(ModifyTest, MoreReadsAreTakenAfterMaxDestRdAtomicGrewInSqd) {
+TEST_F(QueuePairModifyTest, AcceptsMoreReadsAfterMaxDestRdAtomicGrowsInSqd) {
   connect({.max_dest_read_atomic = 1});
   to_state(qp(), QpState::Sqd);
   QpAttributes attr;
@@ -30,7 +30,7 @@ TEST_F(ModifyTest, MoreReadsAreTakenAfterMaxDestRdAtomicGrewInSqd) {
   EXPECT_EQ(transmit_opcodes(), std::vector<Opcode>(4, Opcode::RcReadResponseOnly));
 }
 
-TEST_F(ModifyTest, AnswersSurviveAChangeOfTheirNumber) {
+TEST_F(QueuePairModifyTest, ReplaysReadResponsesAfterMaxDestRdAtomicChanges) {
   connect({.max_dest_read_atomic = 4});
   read_request(500);
   read_request(501);
@@ -39,11 +39,11 @@ TEST_F(ModifyTest, AnswersSurviveAChangeOfTheirNumber) {
   QpAttributes attr;
   attr.max_dest_read_atomic = 2;
   change(kMaxDestRdAtomic, attr);
-  read_request(501);  // again
+  read_request(501);  // a duplicate
   EXPECT_EQ(transmit_opcodes(), std::vector<Opcode>{Opcode::RcReadResponseOnly});
 }
 
-TEST_F(ModifyTest, MaxRdAtomicCannotBecomeZeroUnderQueuedReads) {
+TEST_F(QueuePairModifyTest, RejectsMaxRdAtomicZeroWhileReadsAreQueued) {
   connect();
   to_state(qp(), QpState::Sqd);
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
@@ -52,7 +52,7 @@ TEST_F(ModifyTest, MaxRdAtomicCannotBecomeZeroUnderQueuedReads) {
   EXPECT_EQ(qp().check_modify(attr, kMaxRdAtomic).error().code, EINVAL);
 }
 
-TEST_F(ModifyTest, SqdNotifyCountsForOneTransitionOnly) {
+TEST_F(QueuePairModifyTest, SqdNotifyAppliesToOneTransitionOnly) {
   connect();
   QpAttributes attr;
   attr.state = QpState::Sqd;
@@ -64,7 +64,7 @@ TEST_F(ModifyTest, SqdNotifyCountsForOneTransitionOnly) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ModifyTest, ARepeatedAtomicGetsTheNewestAnswerOfItsPsn) {
+TEST_F(QueuePairModifyTest, ADuplicateAtomicGetsTheNewestResponseOfItsPsn) {
   connect({.rq_psn = 500, .max_dest_read_atomic = 2});
   wire::Packet p = request(Opcode::RcFetchAdd, 500);
   p.atomic = {.address = kIova, .rkey = key_, .swap_or_add = 1, .compare = 0};
@@ -78,10 +78,10 @@ TEST_F(ModifyTest, ARepeatedAtomicGetsTheNewestAnswerOfItsPsn) {
   transmit();
   receive(p);
   transmit();
-  receive(p);  // a copy
-  const auto again = transmit();
-  ASSERT_EQ(again.size(), 1u);
-  EXPECT_EQ(again[0].packet.original, 1u);
+  receive(p);  // a duplicate
+  const auto replayed = transmit();
+  ASSERT_EQ(replayed.size(), 1u);
+  EXPECT_EQ(replayed[0].packet.original, 1u);
 }
 
 }  // namespace

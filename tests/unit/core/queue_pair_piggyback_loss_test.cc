@@ -1,4 +1,4 @@
-// Ways in which an acknowledgement inside a request might get lost.
+// Cases in which a piggybacked ACK could get lost.
 #include "base/bytes.h"
 #include "tests/unit/core/piggyback_support.h"
 #include "wire/one_sided.h"
@@ -8,22 +8,22 @@ namespace {
 
 using wire::Opcode;
 
-// A way through memory from which what was not read is taken back.
+// A shared-memory path that reclaims the packets that the peer has not read.
 class MemorySink final : public RecordingSink {
  public:
   MemorySink() : RecordingSink(10000) {}
-  bool is_full(wire::PathId) const override { return way_full; }
+  bool is_full(wire::PathId) const override { return path_full; }
   bool is_asleep(wire::PathId) const override { return asleep; }
   bool retract(const wire::Unread& r) override {
-    retracted += r.packets;
+    packets_retracted += r.packets;
     return true;
   }
-  bool way_full = false;
+  bool path_full = false;
   bool asleep = false;
-  uint32_t retracted = 0;
+  uint32_t packets_retracted = 0;
 };
 
-class CarriedOrNotTest : public AcquaintedTest {
+class QueuePairPiggybackLossTest : public PiggybackFixture {
  public:
   std::vector<Opcode> turn() {
     sink_.sent.clear();
@@ -32,7 +32,7 @@ class CarriedOrNotTest : public AcquaintedTest {
     for (const Sent& s : sink_.sent) sent.push_back(s.opcode());
     return sent;
   }
-  bool said_in(const std::vector<Sent>& sent) {
+  bool has_ack(const std::vector<Sent>& sent) {
     return std::ranges::any_of(sent, [&](const Sent& s) {
       return s.opcode() == Opcode::RcAck || s.packet.bth.mark == own_flags().piggyback;
     });
@@ -42,74 +42,74 @@ class CarriedOrNotTest : public AcquaintedTest {
 
 const TestShape kMemory{.path_packet_bytes = 65536};
 
-// It may be done without the peer, who would not hear it then.
-TEST_F(CarriedOrNotTest, AWriteToOneWhoSleepsLeavesItBehind) {
-  get_acquainted(kMemory);
-  owe_an_acknowledgement();
+// The WRITE may become a one-sided access. Then the peer would not receive the ACK.
+TEST_F(QueuePairPiggybackLossTest, AWriteToASleepingPeerDoesNotPiggyback) {
+  connect_with_extensions(kMemory);
+  make_ack_due();
   sink_.asleep = true;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
 }
 
-TEST_F(CarriedOrNotTest, WhatAWriteThatIsTakenBackSaidIsSaidAgain) {
-  get_acquainted(kMemory);
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedWrite) {
+  connect_with_extensions(kMemory);
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
-  EXPECT_TRUE(said_in(sink_.sent));
+  EXPECT_TRUE(has_ack(sink_.sent));
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
-  EXPECT_EQ(sink_.retracted, 1u);
+  EXPECT_EQ(sink_.packets_retracted, 1u);
 }
 
-TEST_F(CarriedOrNotTest, WhatIsTakenBackAndCarriedNothingSaysNothing) {
-  get_acquainted(kMemory);
+TEST_F(QueuePairPiggybackLossTest, SendsNoAckForARetractedWriteWithoutOne) {
+  connect_with_extensions(kMemory);
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
-  EXPECT_EQ(sink_.retracted, 1u);
+  EXPECT_EQ(sink_.packets_retracted, 1u);
 }
 
-TEST_F(CarriedOrNotTest, WhatAWriteOfNothingThatIsTakenBackSaidIsSaidAgain) {
-  get_acquainted(kMemory);
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedEmptyWrite) {
+  connect_with_extensions(kMemory);
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   turn();
-  bool said = said_in(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
+  bool ack_sent = has_ack(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
   ASSERT_TRUE(next_deadline());
   turn();
-  ASSERT_EQ(sink_.retracted, 1u);
-  said |= said_in(sink_.sent);
-  EXPECT_TRUE(said) << "the peer never heard it";
+  ASSERT_EQ(sink_.packets_retracted, 1u);
+  ack_sent |= has_ack(sink_.sent);
+  EXPECT_TRUE(ack_sent) << "the peer never received the ACK";
 }
 
-// It was refused by itself while the way was full, and leaves by a packet.
-TEST_F(CarriedOrNotTest, WhatARefusedWriteThatIsTakenBackSaidIsSaidAgain) {
-  get_acquainted(kMemory);
-  owe_an_acknowledgement();
-  sink_.way_full = sink_.asleep = true;
+// One-sided access is refused while the path is full, and the WRITE leaves as a packet.
+TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedWriteThatWasRefusedOneSidedAccess) {
+  connect_with_extensions(kMemory);
+  make_ack_due();
+  sink_.path_full = sink_.asleep = true;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_TRUE(turn().empty());
-  sink_.way_full = false;
+  sink_.path_full = false;
   ASSERT_TRUE(next_deadline());
   turn();
   ASSERT_FALSE(sink_.sent.empty());
-  bool said = false;
-  for (const Sent& s : sink_.sent) said |= s.opcode() == Opcode::RcAck;
+  bool ack_sent = false;
+  for (const Sent& s : sink_.sent) ack_sent |= s.opcode() == Opcode::RcAck;
   sink_.asleep = false;
-  for (int i = 0; i < 3 && sink_.retracted == 0; ++i) {
+  for (int i = 0; i < 3 && sink_.packets_retracted == 0; ++i) {
     ASSERT_TRUE(next_deadline());
     turn();
   }
-  ASSERT_EQ(sink_.retracted, 1u);
-  said |= said_in(sink_.sent);
-  EXPECT_TRUE(said) << "the peer never heard it";
+  ASSERT_EQ(sink_.packets_retracted, 1u);
+  ack_sent |= has_ack(sink_.sent);
+  EXPECT_TRUE(ack_sent) << "the peer never received the ACK";
 }
 
-TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, SendsTheAckAloneWhileTheSendQueueDrains) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   to_state(qp(), QpState::Sqd);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
@@ -119,9 +119,9 @@ TEST_F(CarriedOrNotTest, WhatIsHeldBackByDrainingCarriesNothing) {
   EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
 }
 
-TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, TheAckStaysDueWhileTheSinkIsFull) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(transmit(0).empty());
   auto sent = transmit(1);
@@ -130,35 +130,35 @@ TEST_F(CarriedOrNotTest, WithoutRoomItStaysDue) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(CarriedOrNotTest, WhatWaitsForItsPaceDoesNotKeepItBack) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackLossTest, ARateLimitedRequestDoesNotDelayTheAck) {
+  connect_with_extensions();
   engine_.set_rate_limit(qp(), 1000, 0, now_);
   ASSERT_TRUE(post(SendOp::Send, 1, 200).ok());
   transmit();
   receive_ack(101);
   completions();
-  owe_an_acknowledgement();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 2, 200).ok());
   const auto sent = transmit();
-  EXPECT_TRUE(said_in(sent)) << sent.size();
+  EXPECT_TRUE(has_ack(sent)) << sent.size();
   for (int i = 0; i < 5; ++i) {
     if (!next_deadline()) break;
     for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.mark, own_flags().piggyback);
   }
 }
 
-TEST_F(CarriedOrNotTest, ARequestThatIsDeniedLeavesItBehind) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, SendsTheAckAloneIfTheRequestIsDenied) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
 }
 
-TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
+TEST_F(QueuePairPiggybackLossTest, AnEmptyMessagePiggybacksTheAck) {
   for (const uint32_t packet_bytes : {0u, 65536u}) {
-    get_acquainted({.path_packet_bytes = packet_bytes});
-    owe_an_acknowledgement();
+    connect_with_extensions({.path_packet_bytes = packet_bytes});
+    make_ack_due();
     ASSERT_TRUE(post(SendOp::Send, 1, 0).ok());
     const auto sent = transmit();
     ASSERT_EQ(sent.size(), 1u);
@@ -178,9 +178,9 @@ TEST_F(CarriedOrNotTest, AMessageOfNothingCarriesIt) {
   }
 }
 
-TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
-  get_acquainted({.sq_psn = 0xFFFFFF, .rq_psn = 0xFFFFFE});
-  owe_an_acknowledgement(0xFFFFFF);
+TEST_F(QueuePairPiggybackLossTest, PsnsWrap) {
+  connect_with_extensions({.sq_psn = 0xFFFFFF, .rq_psn = 0xFFFFFE});
+  make_ack_due(0xFFFFFF);
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -189,7 +189,7 @@ TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
   wire::Packet p = request(Opcode::RcSendOnly, 0);
   p.bth.mark = peer_flags().piggyback;
   Bytes b(12);
-  store_be32(b.data(), 0xFF000000);  // PSN 0; what is above it does not count
+  store_be32(b.data(), 0xFF000000);  // PSN 0; the top byte is ignored
   receive(p, b);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {93, WcStatus::Success}}));
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
@@ -198,9 +198,9 @@ TEST_F(CarriedOrNotTest, SequenceNumbersComeRound) {
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0u);
 }
 
-TEST_F(CarriedOrNotTest, ResetForgetsWhoThePeerIs) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackLossTest, ResetClearsTheDetectedExtensions) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   QpAttributes attr;
@@ -237,9 +237,9 @@ TEST_F(CarriedOrNotTest, ResetForgetsWhoThePeerIs) {
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcSendOnly, Opcode::RcAck}));
 }
 
-// A READ of the peer's is answered before; and what it says of our own READ is not its answer.
-TEST_F(CarriedOrNotTest, AReadOfOursThatIsUnansweredIsNotSkipped) {
-  get_acquainted();
+// A piggybacked ACK of our own READ is not its response.
+TEST_F(QueuePairPiggybackLossTest, APiggybackedAckDoesNotCompleteAReadWithoutResponse) {
+  connect_with_extensions();
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   transmit();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
@@ -252,11 +252,11 @@ TEST_F(CarriedOrNotTest, AReadOfOursThatIsUnansweredIsNotSkipped) {
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcReadRequest, Opcode::RcAck}));
 }
 
-TEST_F(CarriedOrNotTest, ItStandsBehindImmediateAndInvalidate) {
+TEST_F(QueuePairPiggybackLossTest, TheAckFollowsTheImmediateAndTheInvalidatedKey) {
   for (const SendOp op : {SendOp::SendImm, SendOp::WriteImm, SendOp::SendInvalidate}) {
     for (const uint32_t packet_bytes : {0u, 65536u}) {
-      get_acquainted({.path_packet_bytes = packet_bytes});
-      owe_an_acknowledgement();
+      connect_with_extensions({.path_packet_bytes = packet_bytes});
+      make_ack_due();
       ASSERT_TRUE(post(op, 1, 5).ok());
       const auto sent = transmit();
       ASSERT_EQ(sent.size(), 1u);

@@ -1,4 +1,4 @@
-// Acknowledgements inside requests, as two Verbenas exchange them when each answers the other.
+// ACKs inside requests, as two Verbenas exchange them in a ping-pong.
 #include "base/bytes.h"
 #include "tests/unit/core/piggyback_support.h"
 
@@ -8,9 +8,9 @@ namespace {
 using wire::AckKind;
 using wire::Opcode;
 
-class CarriedTest : public AcquaintedTest {
+class QueuePairPiggybackTest : public PiggybackFixture {
  protected:
-  void receive_carrying(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
+  void receive_piggyback(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
     p.bth.mark = peer_flags().piggyback;
     Bytes bytes(kPiggybackBytes);
@@ -23,11 +23,11 @@ class CarriedTest : public AcquaintedTest {
   }
 };
 
-TEST_F(CarriedTest, AReplyTakesTheAcknowledgementAlong) {
-  get_acquainted();
-  owe_an_acknowledgement();
-  const Bytes said = pattern(7, 3);
-  std::ranges::copy(said, memory_.begin());
+TEST_F(QueuePairPiggybackTest, ASendPiggybacksTheAck) {
+  connect_with_extensions();
+  make_ack_due();
+  const Bytes message = pattern(7, 3);
+  std::ranges::copy(message, memory_.begin());
   ASSERT_TRUE(post(SendOp::Send, 1, 7).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -36,14 +36,14 @@ TEST_F(CarriedTest, AReplyTakesTheAcknowledgementAlong) {
   const auto payload = sent[0].packet.payload;
   ASSERT_EQ(payload.size(), kPiggybackBytes + 7);
   EXPECT_EQ(load_be32(payload.data()), 501u);
-  EXPECT_TRUE(std::ranges::equal(payload.subspan(kPiggybackBytes), said));
+  EXPECT_TRUE(std::ranges::equal(payload.subspan(kPiggybackBytes), message));
   EXPECT_EQ(counter(CounterId::acknowledgements_carried), 1u);
-  EXPECT_TRUE(transmit().empty());  // it is said
+  EXPECT_TRUE(transmit().empty());  // the ACK has left
 }
 
-TEST_F(CarriedTest, SoDoesAWriteWithItsHeadersInFront) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackTest, AWritePiggybacksTheAckBehindItsHeaders) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -52,9 +52,9 @@ TEST_F(CarriedTest, SoDoesAWriteWithItsHeadersInFront) {
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
 }
 
-TEST_F(CarriedTest, WhatTheReplyLosesIsAcknowledgedAgainWhenAskedFor) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackTest, SendsTheAckAgainForADuplicateRequest) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   wire::Packet again = request(Opcode::RcSendOnly, 501);
@@ -63,9 +63,9 @@ TEST_F(CarriedTest, WhatTheReplyLosesIsAcknowledgedAgainWhenAskedFor) {
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
 }
 
-TEST_F(CarriedTest, ARepeatIsAPlainPacket) {
-  get_acquainted();
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackTest, ARetransmittedRequestDoesNotPiggyback) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   time_out();
@@ -80,7 +80,7 @@ TEST_F(CarriedTest, ARepeatIsAPlainPacket) {
   EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
 }
 
-TEST_F(CarriedTest, APeerThatIsNoVerbenaGetsAPacket) {
+TEST_F(QueuePairPiggybackTest, SendsAnAckPacketToAPeerWithoutExtensions) {
   connect();
   ASSERT_TRUE(post_receive(90, 256).ok());
   ASSERT_TRUE(post_receive(91, 256).ok());
@@ -98,7 +98,7 @@ TEST_F(CarriedTest, APeerThatIsNoVerbenaGetsAPacket) {
   EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
 }
 
-TEST_F(CarriedTest, TheFirstAcknowledgementIsAPacketBecauseItIntroducesUs) {
+TEST_F(QueuePairPiggybackTest, SendsTheFirstAckAsAPacketBecauseItAnnouncesTheExtensions) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
@@ -112,10 +112,10 @@ TEST_F(CarriedTest, TheFirstAcknowledgementIsAPacketBecauseItIntroducesUs) {
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcSendOnly, Opcode::RcAck}));
 }
 
-// Packets of one size leave in one go, and a shorter one behind them.
-TEST_F(CarriedTest, SeveralMessagesLeaveAsTheyAre) {
-  get_acquainted();
-  owe_an_acknowledgement();
+// Packets of one size leave in one GSO batch, and the shorter ACK ends it.
+TEST_F(QueuePairPiggybackTest, SeveralMessagesDoNotPiggyback) {
+  connect_with_extensions();
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   const auto sent = transmit();
@@ -124,32 +124,32 @@ TEST_F(CarriedTest, SeveralMessagesLeaveAsTheyAre) {
   EXPECT_EQ(sent[2].opcode(), Opcode::RcAck);
 }
 
-TEST_F(CarriedTest, APacketThatIsFullTakesNothingAlong) {
+TEST_F(QueuePairPiggybackTest, AFullPacketDoesNotPiggyback) {
   for (const uint32_t spare : {0u, 3u, 4u}) {
-    get_acquainted();
-    owe_an_acknowledgement();
+    connect_with_extensions();
+    make_ack_due();
     ASSERT_TRUE(post(SendOp::Send, 1, 256 - spare).ok());
     EXPECT_EQ(transmit().size(), spare == kPiggybackBytes ? 1u : 2u) << spare;
     engine_.destroy_qp(qp_, now_);
   }
 }
 
-TEST_F(CarriedTest, ThroughMemoryToo) {
-  get_acquainted({.path_packet_bytes = 65536});
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackTest, ASendThroughSharedMemoryPiggybacksTheAck) {
+  connect_with_extensions({.path_packet_bytes = 65536});
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 1000).ok());
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
 }
 
-TEST_F(CarriedTest, AWriteThroughMemoryCarriesIt) {
-  get_acquainted({.path_packet_bytes = 65536});
-  owe_an_acknowledgement();
+TEST_F(QueuePairPiggybackTest, AWriteThroughSharedMemoryPiggybacksTheAck) {
+  connect_with_extensions({.path_packet_bytes = 65536});
+  make_ack_due();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(CarriedTest, ItIsFoundInFrontOfPayloadThatLiesApart) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, ReadsTheAckInFrontOfASeparatePayload) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   ASSERT_TRUE(post_receive(93, 256, 2048).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -165,22 +165,23 @@ TEST_F(CarriedTest, ItIsFoundInFrontOfPayloadThatLiesApart) {
     const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .apart = payload};
     engine_.on_packets({&rx, 1}, now_);
   };
-  receive_apart(peer_flags().sack, 4, pattern(8, 3));  // what is that?
+  receive_apart(peer_flags().sack, 4, pattern(8, 3));  // four bytes without the piggyback flag
   receive_apart(0, 4, pattern(8, 3));
   receive_apart(peer_flags().piggyback, 8, pattern(8, 3));
   EXPECT_EQ(counter(CounterId::malformed_packets), 3u);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));  // that much the last one could say
+  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));  // the ACK of the last packet counts
   receive_apart(peer_flags().piggyback, 4, pattern(8, 4));
   expect_at(1024, pattern(8, 4));
   p.bth.psn = wire::Psn(502);
-  receive_apart(peer_flags().piggyback, 0, pattern(8, 5));  // then it is before the payload
+  receive_apart(peer_flags().piggyback, 0,
+                pattern(8, 5));  // the ACK is at the start of the payload
   EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   EXPECT_TRUE(std::ranges::equal(std::span(memory_).subspan(2048, 4),
                                  std::span<const std::byte>(pattern(8, 5)).subspan(4)));
 }
 
-TEST_F(CarriedTest, WhatIsNotInOrderIsSaidInAPacket) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, SendsNaksAsPackets) {
+  connect_with_extensions();
   wire::Packet p = request(Opcode::RcSendOnly, 501);  // no receive is posted
   p.bth.mark = peer_flags().sack;
   receive(p, pattern(8));
@@ -202,12 +203,12 @@ TEST_F(CarriedTest, WhatIsNotInOrderIsSaidInAPacket) {
   EXPECT_EQ(sent[1].packet.aeth.kind, AckKind::Nak);
 }
 
-TEST_F(CarriedTest, WhatArrivesCompletesTheRequestAndThenTheReceive) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, CompletesTheRequestAndThenTheReceive) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  receive_carrying(501, 101, pattern(6, 9));
+  receive_piggyback(501, 101, pattern(6, 9));
   const auto done = poll();
   ASSERT_EQ(done.size(), 2u);
   EXPECT_EQ(done[0].wr_id, 1u);
@@ -217,13 +218,13 @@ TEST_F(CarriedTest, WhatArrivesCompletesTheRequestAndThenTheReceive) {
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(CarriedTest, AMessageBehindAGapIsKeptWithoutIt) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, BuffersAMessageBehindAGapWithoutItsAck) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   ASSERT_TRUE(post_receive(93, 256, 2048).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  receive_carrying(502, 101, pattern(8, 5));
+  receive_piggyback(502, 101, pattern(8, 5));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   wire::Packet first = request(Opcode::RcSendOnly, 501);
   first.bth.mark = peer_flags().sack;
@@ -233,23 +234,24 @@ TEST_F(CarriedTest, AMessageBehindAGapIsKeptWithoutIt) {
   expect_at(2048, pattern(8, 5));
 }
 
-TEST_F(CarriedTest, CopiesAndOldOnesSayNothingNew) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, IgnoresDuplicateAndOldAcks) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  receive_carrying(501, 100, pattern(8));  // older than what is known
+  receive_piggyback(501, 100, pattern(8));  // older than the last ACK
   EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}}));
-  receive_carrying(501, 101, pattern(8));  // a repeat would not, but why not
-  receive_carrying(501, 101, pattern(8));
+  receive_piggyback(501, 101,
+                    pattern(8));  // a duplicate request with a new ACK, which Verbena does not send
+  receive_piggyback(501, 101, pattern(8));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
-  receive_carrying(501, 150, pattern(8));  // of what was never sent
+  receive_piggyback(501, 150, pattern(8));  // of a PSN that was not sent
   EXPECT_EQ(counter(CounterId::stale_responses), 3u);
 }
 
-// A message that is too short for what its mark says is only a message.
-TEST_F(CarriedTest, NothingIsTakenFromAPacketThatHasNoRoomForIt) {
-  get_acquainted();
+// A message that is too short for its piggyback flag is delivered whole.
+TEST_F(QueuePairPiggybackTest, DeliversAMessageTooShortForAnAckWhole) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
   p.bth.mark = peer_flags().piggyback;
@@ -259,8 +261,8 @@ TEST_F(CarriedTest, NothingIsTakenFromAPacketThatHasNoRoomForIt) {
   EXPECT_EQ(done[0].byte_count, 3u);
 }
 
-TEST_F(CarriedTest, OurOwnMarkSentBackTakesNothingFromAMessage) {
-  get_acquainted();
+TEST_F(QueuePairPiggybackTest, IgnoresItsOwnFlagSentBack) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
   p.bth.mark = own_flags().piggyback;
@@ -270,9 +272,10 @@ TEST_F(CarriedTest, OurOwnMarkSentBackTakesNothingFromAMessage) {
   EXPECT_EQ(done[0].byte_count, 8u);
 }
 
-// Whoever completes may find its queue full, which ends the queue pair before its message counts.
-TEST_F(CarriedTest, ACompletionThatIsLostEndsTheQueuePairBeforeTheMessage) {
-  get_acquainted();
+// The completion of the request may overrun its queue and fail the queue pair before the message is
+// executed.
+TEST_F(QueuePairPiggybackTest, ACqOverrunFailsTheQueuePairBeforeTheMessageIsExecuted) {
+  connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
@@ -285,7 +288,7 @@ TEST_F(CarriedTest, ACompletionThatIsLostEndsTheQueuePairBeforeTheMessage) {
     }
   }
   std::ranges::fill(std::span(memory_).subspan(1024, 8), std::byte{0});
-  receive_carrying(501, 101, pattern(8, 9));
+  receive_piggyback(501, 101, pattern(8, 9));
   EXPECT_EQ(qp().state(), QpState::Error);
   expect_at(1024, Bytes(8));
 }

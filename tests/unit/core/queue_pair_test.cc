@@ -1,5 +1,5 @@
-// What a queue pair does whatever its transport: lists of requests, times of completions, and a
-// completion queue that overflows.
+// Queue pairs of every transport: lists of work requests, times of completions, and overrun of a
+// completion queue.
 #include "core/queue_pair.h"
 
 #include "tests/unit/core/engine_support.h"
@@ -23,14 +23,14 @@ class QueuePairTest : public EngineTest {
   Sge sge_;
 };
 
-TEST_F(QueuePairTest, AListIsPostedWhole) {
+TEST_F(QueuePairTest, PostsAWholeList) {
   connect();
   const auto list = writes(16);
   ASSERT_TRUE(engine_.post_send(qp(), list, now_).ok());
   EXPECT_EQ(transmit().size(), 16u);
 }
 
-TEST_F(QueuePairTest, AListThatDoesNotFitLeavesNothingBehind) {
+TEST_F(QueuePairTest, UnpostsAListThatDoesNotFitOrIsInvalid) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 99, 8).ok());
   EXPECT_EQ(engine_.post_send(qp(), writes(16), now_).error().code, ENOMEM);
@@ -43,7 +43,7 @@ TEST_F(QueuePairTest, AListThatDoesNotFitLeavesNothingBehind) {
   EXPECT_EQ(transmit().size(), 15u);
 }
 
-TEST_F(QueuePairTest, AListInTheErrorStateIsFlushedOrRefused) {
+TEST_F(QueuePairTest, FlushesOrRefusesAListInTheErrorState) {
   connect();
   to_state(qp(), QpState::Error);
   EXPECT_EQ(engine_.post_send(qp(), writes(17), now_).error().code, ENOMEM);
@@ -53,7 +53,7 @@ TEST_F(QueuePairTest, AListInTheErrorStateIsFlushedOrRefused) {
                                                                        {1, WcStatus::Flushed}}));
 }
 
-TEST_F(QueuePairTest, CompletionsBearTheTimeOfTheirTurn) {
+TEST_F(QueuePairTest, CompletionsHaveTheTimeOfTheirTurn) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   transmit();
@@ -78,15 +78,15 @@ TEST_F(QueuePairTest, CompletionsBearTheTimeOfTheirTurn) {
   EXPECT_EQ(done[0].time, now_);
 }
 
-class OverrunTest : public QueuePairTest {
+class CqOverrunTest : public QueuePairTest {
  public:
-  // Fills cq_ until one is left for whoever completes next.
+  // Fills cq_ until room for count completions is left.
   void leave_room_for(uint32_t count) {
     for (; cq_.size() + count < cq_.capacity(); cq_.show()) *cq_.next() = {};
   }
 };
 
-TEST_F(OverrunTest, FailsEveryQueuePairOfTheQueue) {
+TEST_F(CqOverrunTest, FailsEveryQueuePairOfTheCq) {
   connect();
   QueuePair& neighbour = make_connected({});
   leave_room_for(1);
@@ -96,12 +96,12 @@ TEST_F(OverrunTest, FailsEveryQueuePairOfTheQueue) {
   EXPECT_EQ(qp().state(), QpState::Error);
   EXPECT_EQ(neighbour.state(), QpState::Error);
   EXPECT_EQ(events(), (std::vector{EventKind::CqError, EventKind::QpFatal, EventKind::QpFatal}));
-  // Once is enough.
+  // The events are raised only once.
   ASSERT_TRUE(engine_.post_send(qp(), writes(2), now_).ok());
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(OverrunTest, OneThatIsToBeIgnoredOnlyLosesCompletions) {
+TEST_F(CqOverrunTest, AnIgnoredOverrunOnlyLosesCompletions) {
   connect();
   cq_.ignore_overrun();
   leave_room_for(1);

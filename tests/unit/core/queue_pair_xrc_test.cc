@@ -1,4 +1,5 @@
-// XRC: one half of a queue pair on each side, and receives by number.
+// XRC: a queue pair has only a requester or only a responder; each request names a shared receive
+// queue.
 #include <algorithm>
 
 #include "tests/unit/core/engine_support.h"
@@ -18,7 +19,7 @@ Opcode xrc(Opcode rc) { return static_cast<Opcode>(wire::with_base(wire::kXrcBas
 
 class XrcTest : public EngineTest {
  public:
-  void be_receiver() {
+  void connect_receiver() {
     srq_ = make_srq(kDomain);
     TestShape shape;
     shape.type = QpType::XrcReceive;
@@ -26,7 +27,7 @@ class XrcTest : public EngineTest {
     connect(shape);
   }
 
-  void be_sender() {
+  void connect_sender() {
     TestShape shape;
     shape.type = QpType::XrcSend;
     connect(shape);
@@ -37,7 +38,7 @@ class XrcTest : public EngineTest {
         {.pd = pd, .max_wr = 4, .max_sges = 1, .xrc_domain = domain, .cq = &srq_cq_});
   }
 
-  Status give(SharedReceiveQueue& srq, uint64_t wr_id, uint32_t length = 1024) {
+  Status post_to(SharedReceiveQueue& srq, uint64_t wr_id, uint32_t length = 1024) {
     const Sge sge{kIova, length, key_};
     return srq.post({.wr_id = wr_id, .sges = {&sge, 1}});
   }
@@ -73,11 +74,11 @@ class XrcTest : public EngineTest {
   SharedReceiveQueue* srq_ = nullptr;
 };
 
-TEST_F(XrcTest, SendCompletesInTheQueuesOwnCq) {
-  be_receiver();
+TEST_F(XrcTest, SendCompletesInTheCqOfItsSrq) {
+  connect_receiver();
   SharedReceiveQueue* other = make_srq(kDomain);
-  ASSERT_TRUE(give(*srq_, 1).ok());
-  ASSERT_TRUE(give(*other, 2).ok());
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
+  ASSERT_TRUE(post_to(*other, 2).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *other), pattern(8));
   receive(to_srq(Opcode::RcSendOnly, 501, *srq_), pattern(8));
   EXPECT_EQ(received(), (Done{{2, WcStatus::Success}, {1, WcStatus::Success}}));
@@ -87,53 +88,53 @@ TEST_F(XrcTest, SendCompletesInTheQueuesOwnCq) {
   EXPECT_EQ(sent[0].psn(), 501u);
 }
 
-TEST_F(XrcTest, EmptyQueueIsReceiverNotReady) {
-  be_receiver();
+TEST_F(XrcTest, EmptySrqCausesAnRnrNak) {
+  connect_receiver();
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].packet.aeth.kind, AckKind::RnrNak);
-  ASSERT_TRUE(give(*srq_, 1).ok());
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
   EXPECT_EQ(received(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(XrcTest, UnknownNumberIsRefused) {
-  be_receiver();
+TEST_F(XrcTest, RejectsAnUnknownSrqNumber) {
+  connect_receiver();
   wire::Packet p = to_srq(Opcode::RcSendOnly, 500, *srq_);
   p.xrc_srqn = (p.xrc_srqn + 1) & 0xFFFFFF;
   expect_refused(p, pattern(8));
   EXPECT_EQ(events(), (Events{EventKind::QpRequestError, EventKind::LastWqeReached}));
 }
 
-TEST_F(XrcTest, QueueOfAnotherDomainIsRefused) {
-  be_receiver();
+TEST_F(XrcTest, RejectsAnSrqOfAnotherDomain) {
+  connect_receiver();
   SharedReceiveQueue* foreign = make_srq(kDomain + 1);
-  ASSERT_TRUE(give(*foreign, 1).ok());
+  ASSERT_TRUE(post_to(*foreign, 1).ok());
   expect_refused(to_srq(Opcode::RcSendOnly, 500, *foreign), pattern(8));
   EXPECT_EQ(foreign->posted(), 1u);
 }
 
-TEST_F(XrcTest, BasicQueueIsRefused) {
-  be_receiver();
+TEST_F(XrcTest, RejectsABasicSrq) {
+  connect_receiver();
   SharedReceiveQueue* basic = engine_.create_srq({.pd = kPd, .max_wr = 4, .max_sges = 1});
   expect_refused(to_srq(Opcode::RcSendOnly, 500, *basic), pattern(8));
 }
 
-TEST_F(XrcTest, MessageStaysWithItsQueue) {
-  be_receiver();
+TEST_F(XrcTest, RejectsAChangeOfSrqWithinAMessage) {
+  connect_receiver();
   SharedReceiveQueue* other = make_srq(kDomain);
-  ASSERT_TRUE(give(*srq_, 1).ok());
-  ASSERT_TRUE(give(*other, 2).ok());
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
+  ASSERT_TRUE(post_to(*other, 2).ok());
   receive(to_srq(Opcode::RcSendFirst, 500, *srq_), pattern(256));
   expect_refused(to_srq(Opcode::RcSendLast, 501, *other), pattern(1));
   EXPECT_EQ(received(), (Done{{1, WcStatus::RemoteInvalidRequest}}));
   EXPECT_EQ(other->posted(), 1u);
 }
 
-TEST_F(XrcTest, QueueThatGoesAwayInTheMiddleEndsTheMessage) {
-  be_receiver();
-  ASSERT_TRUE(give(*srq_, 1).ok());
+TEST_F(XrcTest, DestroyingTheSrqEndsItsMessage) {
+  connect_receiver();
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendFirst, 500, *srq_), pattern(256));
   const wire::Packet last = to_srq(Opcode::RcSendLast, 501, *srq_);
   engine_.destroy_srq(srq_);
@@ -141,10 +142,10 @@ TEST_F(XrcTest, QueueThatGoesAwayInTheMiddleEndsTheMessage) {
   EXPECT_EQ(received(), Done{});
 }
 
-TEST_F(XrcTest, ErrorFlushesWhatIsHeld) {
-  be_receiver();
-  ASSERT_TRUE(give(*srq_, 1).ok());
-  ASSERT_TRUE(give(*srq_, 2).ok());
+TEST_F(XrcTest, ErrorFlushesTheReceiveOfAnIncompleteMessage) {
+  connect_receiver();
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
+  ASSERT_TRUE(post_to(*srq_, 2).ok());
   receive(to_srq(Opcode::RcSendFirst, 500, *srq_), pattern(256));
   to_state(qp(), QpState::Error);
   EXPECT_EQ(received(), (Done{{1, WcStatus::Flushed}}));
@@ -152,8 +153,8 @@ TEST_F(XrcTest, ErrorFlushesWhatIsHeld) {
   EXPECT_EQ(srq_->posted(), 1u);
 }
 
-TEST_F(XrcTest, MemoryIsThatOfTheQueuesDomain) {
-  be_receiver();
+TEST_F(XrcTest, WritesToTheProtectionDomainOfTheSrq) {
+  connect_receiver();
   wire::Packet write = to_srq(Opcode::RcWriteOnly, 500, *srq_);
   write.reth.length = 8;
   receive(write, pattern(8));
@@ -167,15 +168,15 @@ TEST_F(XrcTest, MemoryIsThatOfTheQueuesDomain) {
   expect_refused(denied, pattern(8), NakCode::RemoteAccess);
 }
 
-TEST_F(XrcTest, ReadsAndAtomicsAreAnswered) {
-  be_receiver();
+TEST_F(XrcTest, ExecutesReadsAndAtomics) {
+  connect_receiver();
   wire::Packet read = to_srq(Opcode::RcReadRequest, 500, *srq_);
   read.reth.length = 300;
   receive(read);
   SharedReceiveQueue* elsewhere = make_srq(kDomain, kPd + 1);
   wire::Packet nothing = to_srq(Opcode::RcWriteOnly, 502, *elsewhere);
   nothing.reth.length = 0;
-  receive(nothing);  // another domain in between must not take the READ's away
+  receive(nothing);  // must not change the protection domain of the READ
   wire::Packet add = to_srq(Opcode::RcFetchAdd, 503, *srq_);
   add.atomic.swap_or_add = 5;
   receive(add);
@@ -185,8 +186,8 @@ TEST_F(XrcTest, ReadsAndAtomicsAreAnswered) {
   EXPECT_EQ(std::to_integer<int>(memory_[0]), 5);
 }
 
-TEST_F(XrcTest, RequestsNameTheQueue) {
-  be_sender();
+TEST_F(XrcTest, RequestsNameTheSrq) {
+  connect_sender();
   for (const SendOp op : {SendOp::Send, SendOp::WriteImm, SendOp::Read, SendOp::FetchAdd}) {
     const Sge sge{kIova, op == SendOp::FetchAdd ? 8u : 300u, key_};
     SendRequest r;
@@ -211,10 +212,10 @@ TEST_F(XrcTest, RequestsNameTheQueue) {
 }
 
 TEST_F(XrcTest, ResponsesCompleteRequests) {
-  be_sender();
+  connect_sender();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
-  receive_ack(100);  // RC's acknowledgement is not for this queue pair
+  receive_ack(100);  // an RC ACK is of the wrong transport
   EXPECT_EQ(counter(CounterId::wrong_transport), 1u);
   EXPECT_EQ(completions(), Done{});
   wire::Packet ack = request(xrc(Opcode::RcAck), 100);
@@ -223,20 +224,20 @@ TEST_F(XrcTest, ResponsesCompleteRequests) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(XrcTest, RcPacketsAreNotForAReceiver) {
-  be_receiver();
-  ASSERT_TRUE(give(*srq_, 1).ok());
+TEST_F(XrcTest, ReceiverDropsRcPackets) {
+  connect_receiver();
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
   EXPECT_EQ(counter(CounterId::wrong_transport), 1u);
   EXPECT_EQ(srq_->posted(), 1u);
 }
 
-TEST_F(XrcTest, TheAbsentHalvesRefuse) {
-  be_sender();
+TEST_F(XrcTest, RejectsPostsAndPacketsForTheMissingHalf) {
+  connect_sender();
   EXPECT_EQ(post_receive(1, 8).error().code, EINVAL);
   receive(request(xrc(Opcode::RcSendOnly), 500), pattern(8));
   EXPECT_EQ(counter(CounterId::wrong_transport), 1u);
-  be_receiver();
+  connect_receiver();
   EXPECT_EQ(post(SendOp::Send, 1, 8).error().code, EINVAL);
   EXPECT_EQ(post_receive(1, 8).error().code, EINVAL);
   wire::Packet ack = request(xrc(Opcode::RcAck), 100);
@@ -244,10 +245,10 @@ TEST_F(XrcTest, TheAbsentHalvesRefuse) {
   EXPECT_EQ(counter(CounterId::stale_responses), 1u);
 }
 
-TEST_F(XrcTest, OverrunOfItsCompletionQueueIsTheQueuesError) {
-  be_receiver();
+TEST_F(XrcTest, CqOverrunRaisesAnSrqError) {
+  connect_receiver();
   for (; srq_cq_.size() < srq_cq_.capacity(); srq_cq_.show()) *srq_cq_.next() = {};
-  ASSERT_TRUE(give(*srq_, 1).ok());
+  ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
   const Events seen = events();

@@ -1,4 +1,4 @@
-// ATOMIC WRITE and FLUSH as the responder executes them: once and in order.
+// The responder executes ATOMIC WRITE and FLUSH once and in order.
 #include <cstring>
 
 #include "tests/unit/core/engine_support.h"
@@ -62,7 +62,7 @@ class FlushTest : public AtomicWriteTest {
   static inline bool persist_works_ = true;
 };
 
-TEST_F(AtomicWriteTest, IsWrittenAndAnsweredAsAReadOfNothing) {
+TEST_F(AtomicWriteTest, RespondsWithAnEmptyReadResponse) {
   connect();
   receive(write(500, 16), pattern(8, 5));
   uint64_t expected;
@@ -77,7 +77,7 @@ TEST_F(AtomicWriteTest, IsWrittenAndAnsweredAsAReadOfNothing) {
   EXPECT_EQ(sent[0].packet.aeth.msn, 1u);
 }
 
-TEST_F(AtomicWriteTest, DuplicateIsAnsweredAndNotWrittenAgain) {
+TEST_F(AtomicWriteTest, ReplaysTheResponseOfADuplicateWithoutWriting) {
   connect();
   receive(write(500), pattern(8, 5));
   transmit();
@@ -90,7 +90,7 @@ TEST_F(AtomicWriteTest, DuplicateIsAnsweredAndNotWrittenAgain) {
   EXPECT_EQ(sent[0].psn(), 500u);
 }
 
-TEST_F(AtomicWriteTest, DuplicateOfAnotherKindIsDropped) {
+TEST_F(AtomicWriteTest, DropsADuplicateWithAnotherOpcode) {
   connect();
   receive(write(500), pattern(8, 5));
   transmit();
@@ -101,7 +101,7 @@ TEST_F(AtomicWriteTest, DuplicateOfAnotherKindIsDropped) {
   EXPECT_EQ(counter(CounterId::duplicate_dropped), 1u);
 }
 
-TEST_F(AtomicWriteTest, AnswersStayInOrder) {
+TEST_F(AtomicWriteTest, RespondsInOrder) {
   connect();
   receive(write(500), pattern(8));
   wire::Packet read = request(Opcode::RcReadRequest, 501);
@@ -133,9 +133,9 @@ TEST_F(AtomicWriteTest, RefusedRequestsWriteNothing) {
   longer.reth.length = 16;
   expect(longer, 8, NakCode::InvalidRequest);
   connect();
-  wire::Packet stranger = write(500);
-  stranger.reth.rkey ^= 1;
-  expect(stranger, 8, NakCode::RemoteAccess);
+  wire::Packet wrong_key = write(500);
+  wrong_key.reth.rkey ^= 1;
+  expect(wrong_key, 8, NakCode::RemoteAccess);
   connect();
   expect(write(500, kRegionBytes), 8, NakCode::RemoteAccess);
   connect({.access = kRemoteRead | kRemoteAtomic});
@@ -144,13 +144,13 @@ TEST_F(AtomicWriteTest, RefusedRequestsWriteNothing) {
   expect(write(500), 8, NakCode::InvalidRequest);
 }
 
-TEST_F(FlushTest, GlobalIsAnsweredAndPersistsNothing) {
+TEST_F(FlushTest, GlobalFlushRespondsAndPersistsNothing) {
   receive(flush(500, wire::kPlaceGlobal));
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcReadResponseOnly}));
   EXPECT_TRUE(persisted_.empty());
 }
 
-TEST_F(FlushTest, PersistentCoversTheRangeAfterTheWritesBeforeIt) {
+TEST_F(FlushTest, PersistentFlushPersistsTheRangeAfterEarlierWrites) {
   wire::Packet write = request(Opcode::RcWriteOnly, 500);
   write.reth = {kIova + 64, key_, 8};
   receive(write, pattern(8, 7));
@@ -160,19 +160,19 @@ TEST_F(FlushTest, PersistentCoversTheRangeAfterTheWritesBeforeIt) {
   EXPECT_EQ(persisted_[0].second, 128u);
   EXPECT_EQ(memory_[64], pattern(8, 7)[0]);
   const auto sent = transmit();
-  ASSERT_EQ(sent.size(), 2u);  // the answer, then the acknowledgement that the WRITE asked for
+  ASSERT_EQ(sent.size(), 2u);  // the response, then the ACK that the WRITE requested
   EXPECT_EQ(sent[0].opcode(), Opcode::RcReadResponseOnly);
   EXPECT_EQ(sent[0].psn(), 501u);
 }
 
-TEST_F(FlushTest, RegionLevelIgnoresTheRange) {
+TEST_F(FlushTest, RegionFlushIgnoresTheRange) {
   receive(flush(500, wire::kPlacePersistent, wire::kSelectRegion, kRegionBytes * 4, 1));
   ASSERT_EQ(persisted_.size(), 1u);
   EXPECT_EQ(persisted_[0].first, memory_.data());
   EXPECT_EQ(persisted_[0].second, kRegionBytes);
 }
 
-TEST_F(FlushTest, DuplicateIsAnsweredAgainOnly) {
+TEST_F(FlushTest, ReplaysTheResponseOfADuplicateWithoutPersisting) {
   receive(flush(500, wire::kPlacePersistent));
   transmit();
   receive(flush(500, wire::kPlacePersistent));
@@ -180,11 +180,11 @@ TEST_F(FlushTest, DuplicateIsAnsweredAgainOnly) {
   EXPECT_EQ(persisted_.size(), 1u);
 }
 
-// Soft-RoCE does not count them against max_rd_atomic.
-TEST_F(FlushTest, MoreThanThereIsRoomForAreTakenWhenTheyComeAgain) {
+// Soft-RoCE does not count FLUSH against max_rd_atomic.
+TEST_F(FlushTest, AcceptsRetransmittedFlushesBeyondMaxDestRdAtomic) {
   for (uint32_t i = 0; i < 6; ++i) receive(flush(500 + i, wire::kPlaceGlobal));
   const auto sent = transmit();
-  ASSERT_EQ(sent.size(), 5u);  // four answers and one NAK of a sequence error
+  ASSERT_EQ(sent.size(), 5u);  // four responses and one sequence NAK
   EXPECT_EQ(sent[4].packet.aeth.kind, wire::AckKind::Nak);
   EXPECT_EQ(sent[4].packet.aeth.value, static_cast<uint8_t>(NakCode::SequenceError));
   EXPECT_EQ(sent[4].psn(), 504u);
@@ -194,22 +194,22 @@ TEST_F(FlushTest, MoreThanThereIsRoomForAreTakenWhenTheyComeAgain) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(FlushTest, NeedsTheRightOfTheRegion) {
+TEST_F(FlushTest, RejectsFlushWithoutAccessToTheRegion) {
   key_ = add(kEverything | kFlushGlobal);
   expect_refused(flush(500, wire::kPlacePersistent), NakCode::RemoteAccess);
 }
 
-TEST_F(FlushTest, NeedsTheRightOfTheQueuePair) {
+TEST_F(FlushTest, RejectsFlushThatTheQueuePairDoesNotAllow) {
   connect({.access = kRemoteWrite | kFlushGlobal});
   expect_refused(flush(500, wire::kPlacePersistent), NakCode::RemoteAccess);
 }
 
-TEST_F(FlushTest, RangeMustLieInTheRegion) {
+TEST_F(FlushTest, RejectsARangeBeyondTheRegion) {
   expect_refused(flush(500, wire::kPlacePersistent, wire::kSelectRange, kRegionBytes - 8, 9),
                  NakCode::RemoteAccess);
 }
 
-TEST_F(FlushTest, UnknownPlacementAndSelectivityAreInvalid) {
+TEST_F(FlushTest, RejectsUnknownPlacementAndSelectivity) {
   expect_refused(flush(500, 0), NakCode::InvalidRequest);
   connect({.access = kFlushes});
   expect_refused(flush(500, 8), NakCode::InvalidRequest);
@@ -217,7 +217,7 @@ TEST_F(FlushTest, UnknownPlacementAndSelectivityAreInvalid) {
   expect_refused(flush(500, wire::kPlaceGlobal, 3), NakCode::InvalidRequest);
 }
 
-TEST_F(FlushTest, FailureToPersistIsTold) {
+TEST_F(FlushTest, ReportsAFailureToPersist) {
   persist_works_ = false;
   receive(flush(500, wire::kPlacePersistent));
   const auto sent = transmit();

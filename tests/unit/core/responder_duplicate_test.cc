@@ -1,4 +1,4 @@
-// Requests that arrive again: answered again, never executed again.
+// Duplicate requests: the responder replays the response and does not execute them again.
 #include <cstring>
 
 #include "tests/unit/core/engine_support.h"
@@ -51,7 +51,7 @@ TEST_F(ResponderDuplicateTest, WriteDoesNotWriteAgain) {
   EXPECT_EQ(memory_[0], std::byte{0x99});
 }
 
-TEST_F(ResponderDuplicateTest, AtomicGivesItsFirstAnswerAgain) {
+TEST_F(ResponderDuplicateTest, ReplaysTheFirstResponseOfAnAtomic) {
   connect();
   receive(add(500, 5));
   receive(add(501, 5));
@@ -64,7 +64,7 @@ TEST_F(ResponderDuplicateTest, AtomicGivesItsFirstAnswerAgain) {
   EXPECT_EQ(word(), 10u);
 }
 
-TEST_F(ResponderDuplicateTest, AtomicNoLongerRememberedIsDropped) {
+TEST_F(ResponderDuplicateTest, DropsADuplicateAtomicWithoutAResponderResource) {
   connect({.max_dest_read_atomic = 2});
   for (uint32_t i = 0; i < 3; ++i) {
     receive(add(500 + i, 1));
@@ -76,7 +76,7 @@ TEST_F(ResponderDuplicateTest, AtomicNoLongerRememberedIsDropped) {
   EXPECT_EQ(word(), 3u);
 }
 
-TEST_F(ResponderDuplicateTest, ReadResumesWhereItIsAskedFrom) {
+TEST_F(ResponderDuplicateTest, ReplaysAReadFromTheRequestedPsn) {
   connect();
   receive(read(500, 0, 256 * 4));
   transmit();
@@ -88,13 +88,13 @@ TEST_F(ResponderDuplicateTest, ReadResumesWhereItIsAskedFrom) {
   EXPECT_EQ(sent[1].opcode(), Opcode::RcReadResponseLast);
 }
 
-TEST_F(ResponderDuplicateTest, RepeatedReadMayNotAskForOtherMemory) {
+TEST_F(ResponderDuplicateTest, DropsADuplicateReadOfOtherMemory) {
   connect();
   receive(read(500, 0, 512));
   transmit();
   receive(read(500, 4096, 512));  // another address
   receive(read(500, 0, 1024));    // more
-  receive(read(501, 0, 256));     // not where that packet lies
+  receive(read(501, 0, 256));     // not the address of that packet
   wire::Packet p = read(500, 0, 512);
   p.reth.rkey ^= 1;
   receive(p);
@@ -103,9 +103,9 @@ TEST_F(ResponderDuplicateTest, RepeatedReadMayNotAskForOtherMemory) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-// The answer is asked for a second time, the first one arrives after all, and the peer goes on: the
-// next READ needs the same place, and is not one too many.
-TEST_F(ResponderDuplicateTest, NewReadTakesThePlaceOfARepeatedOne) {
+// The peer retransmits a READ, receives the first response after all, and continues. The next READ
+// needs the same responder resource and is not one too many.
+TEST_F(ResponderDuplicateTest, NewReadReplacesTheReplayOfAnOlderOne) {
   connect({.max_dest_read_atomic = 1});
   receive(read(500, 0, 256));
   transmit();
@@ -118,7 +118,7 @@ TEST_F(ResponderDuplicateTest, NewReadTakesThePlaceOfARepeatedOne) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(ResponderDuplicateTest, RepeatedReadOfMemoryThatIsGoneFailsNobody) {
+TEST_F(ResponderDuplicateTest, DropsADuplicateReadOfARemovedRegion) {
   connect();
   receive(read(500, 0, 256));
   transmit();
@@ -129,7 +129,7 @@ TEST_F(ResponderDuplicateTest, RepeatedReadOfMemoryThatIsGoneFailsNobody) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ResponderDuplicateTest, AnswersLeaveInOrderBeforeTheAcknowledgement) {
+TEST_F(ResponderDuplicateTest, ReplaysResponsesInOrderBeforeTheAck) {
   connect();
   receive(add(500, 1));
   receive(read(501, 0, 256));
@@ -142,7 +142,7 @@ TEST_F(ResponderDuplicateTest, AnswersLeaveInOrderBeforeTheAcknowledgement) {
             (Opcodes{Opcode::RcAtomicAck, Opcode::RcReadResponseOnly, Opcode::RcAck}));
 }
 
-TEST_F(ResponderDuplicateTest, NothingIsExecutedAfterTheQueuePairFailed) {
+TEST_F(ResponderDuplicateTest, ExecutesNothingAfterTheQueuePairFailed) {
   connect();
   receive(add(500, 5));
   transmit();
@@ -159,7 +159,7 @@ TEST_F(ResponderDuplicateTest, NothingIsExecutedAfterTheQueuePairFailed) {
   EXPECT_EQ(counter(CounterId::qp_not_ready), 3u);
 }
 
-TEST_F(ResponderDuplicateTest, ErrorByTheApplicationTakesBackUnsentAnswers) {
+TEST_F(ResponderDuplicateTest, DropsUnsentResponsesInTheErrorState) {
   connect();
   receive(read(500, 0, 256 * 4));
   to_state(qp(), QpState::Error);

@@ -1,4 +1,5 @@
-// The responder keeps what follows a gap, for a peer that wants it, and is as ever to all others.
+// Selective repeat: the responder buffers packets behind a gap if the peer asks for it by its
+// flags. With every other peer it behaves as a standard responder.
 #include "core/reorder_buffer.h"
 #include "tests/unit/core/engine_support.h"
 
@@ -16,26 +17,26 @@ class ResponderSelectiveTest : public EngineTest {
   explicit ResponderSelectiveTest(bool selective_repeat = true) : EngineTest(selective_repeat) {}
 
  protected:
-  wire::Packet marked(Opcode opcode, uint32_t psn) const {
+  wire::Packet with_flags(Opcode opcode, uint32_t psn) const {
     wire::Packet p = request(opcode, psn);
     p.bth.mark = peer_flags().sack;
     return p;
   }
   ExtensionFlags peer_flags_of_a_new_pair() {
     connect();
-    const ExtensionFlags marks = peer_flags();
+    const ExtensionFlags flags = peer_flags();
     engine_.destroy_qp(qp_, now_);
-    return marks;
+    return flags;
   }
   void receive_send(uint32_t psn, uint8_t seed) {
-    receive(marked(Opcode::RcSendOnly, psn), pattern(64, seed));
+    receive(with_flags(Opcode::RcSendOnly, psn), pattern(64, seed));
   }
-  // The next packet, which lists what is there behind a gap.
-  struct List {
+  // The next packet, a sequence NAK with a SACK list.
+  struct SackList {
     uint32_t missing = 0;
     Psns held;
   };
-  List transmit_list() {
+  SackList transmit_sack() {
     const auto sent = transmit();
     EXPECT_EQ(sent.size(), 1u);
     if (sent.size() != 1) return {};
@@ -44,7 +45,7 @@ class ResponderSelectiveTest : public EngineTest {
     EXPECT_EQ(p.aeth.kind, AckKind::Nak);
     EXPECT_EQ(p.aeth.value, static_cast<uint8_t>(NakCode::SequenceError));
     EXPECT_EQ(p.bth.mark, own_flags().sack_capable);
-    List list{p.bth.psn.value(), {}};
+    SackList list{p.bth.psn.value(), {}};
     for (uint32_t bit = 0; bit < p.payload.size() * 8; ++bit) {
       if ((p.payload[bit / 8] & std::byte(1u << bit % 8)) != std::byte{0}) {
         list.held.push_back((p.bth.psn + 1 + bit).value());
@@ -62,14 +63,14 @@ class ResponderSelectiveTest : public EngineTest {
   }
 };
 
-TEST_F(ResponderSelectiveTest, TakesInOrderWhatCameOutOfOrder) {
+TEST_F(ResponderSelectiveTest, ExecutesReorderedRequestsInOrder) {
   connect();
   for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(post_receive(i, 64, i * 64).ok());
   receive_send(500, 0);
   EXPECT_EQ(transmit().size(), 1u);
   for (const uint32_t psn : {503u, 502u, 504u}) receive_send(psn, static_cast<uint8_t>(psn - 500));
   EXPECT_EQ(received(), std::vector<uint64_t>{0});
-  const List list = transmit_list();
+  const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 501u);
   EXPECT_EQ(list.held, (Psns{502, 503, 504}));
   receive_send(501, 1);
@@ -86,20 +87,20 @@ TEST_F(ResponderSelectiveTest, TakesInOrderWhatCameOutOfOrder) {
   EXPECT_EQ(engine_.state().held.in_use(), 0u);
 }
 
-TEST_F(ResponderSelectiveTest, EachNewGapIsTold) {
+TEST_F(ResponderSelectiveTest, ReportsEachNewGap) {
   connect();
   for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   receive_send(501, 1);
-  EXPECT_EQ(transmit_list().held, Psns{501});
+  EXPECT_EQ(transmit_sack().held, Psns{501});
   receive_send(503, 1);
-  EXPECT_EQ(transmit_list().held, (Psns{501, 503}));
+  EXPECT_EQ(transmit_sack().held, (Psns{501, 503}));
   receive_send(500, 1);
-  const List list = transmit_list();
+  const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 502u);
   EXPECT_EQ(list.held, Psns{503});
 }
 
-TEST_F(ResponderSelectiveTest, CopiesAreTakenOnce) {
+TEST_F(ResponderSelectiveTest, ExecutesDuplicatesOnce) {
   connect();
   for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   for (int i = 0; i < 3; ++i) receive_send(501, 1);
@@ -110,9 +111,9 @@ TEST_F(ResponderSelectiveTest, CopiesAreTakenOnce) {
   EXPECT_EQ(counter(CounterId::duplicate_requests), 3u);
 }
 
-TEST_F(ResponderSelectiveTest, AtomicsBehindAGapAreExecutedOnceAndInTurn) {
+TEST_F(ResponderSelectiveTest, ExecutesAtomicsBehindAGapOnceAndInOrder) {
   connect();
-  wire::Packet add = marked(Opcode::RcFetchAdd, 501);
+  wire::Packet add = with_flags(Opcode::RcFetchAdd, 501);
   add.atomic.swap_or_add = 5;
   receive(add);
   receive(add);
@@ -120,39 +121,39 @@ TEST_F(ResponderSelectiveTest, AtomicsBehindAGapAreExecutedOnceAndInTurn) {
   std::memcpy(&word, memory_.data(), 8);
   EXPECT_EQ(word, 0u);
   transmit();
-  wire::Packet write = marked(Opcode::RcWriteOnly, 500);
+  wire::Packet write = with_flags(Opcode::RcWriteOnly, 500);
   write.reth.length = 8;
   const uint64_t value = 100;
   receive(write, std::as_bytes(std::span(&value, 1)));
   receive(add);
   std::memcpy(&word, memory_.data(), 8);
   EXPECT_EQ(word, 105u);
-  const auto answers = transmit();
-  ASSERT_GE(answers.size(), 1u);
-  EXPECT_EQ(answers[0].opcode(), Opcode::RcAtomicAck);
-  EXPECT_EQ(answers[0].packet.original, 100u);
+  const auto responses = transmit();
+  ASSERT_GE(responses.size(), 1u);
+  EXPECT_EQ(responses[0].opcode(), Opcode::RcAtomicAck);
+  EXPECT_EQ(responses[0].packet.original, 100u);
 }
 
-// The last bytes of a message become visible last: nothing of what is behind a gap is visible.
-TEST_F(ResponderSelectiveTest, NothingBehindAGapIsVisible) {
+// The last bytes of a message become visible last, so packets behind a gap must not be visible.
+TEST_F(ResponderSelectiveTest, WritesNothingFromBehindAGap) {
   connect();
-  wire::Packet last = marked(Opcode::RcWriteLast, 501);
+  wire::Packet last = with_flags(Opcode::RcWriteLast, 501);
   receive(last, pattern(100));
   EXPECT_TRUE(
       std::all_of(memory_.begin(), memory_.end(), [](std::byte b) { return b == std::byte{0}; }));
-  wire::Packet first = marked(Opcode::RcWriteFirst, 500);
+  wire::Packet first = with_flags(Opcode::RcWriteFirst, 500);
   first.reth.length = 356;
   receive(first, pattern(256, 9));
   EXPECT_NE(memory_[355], std::byte{0});
 }
 
-// Without a receive the rest has to come again: an RNR NAK says "from here on".
-TEST_F(ResponderSelectiveTest, RnrForgetsWhatWasKept) {
+// An RNR NAK makes the peer retransmit everything from its PSN on.
+TEST_F(ResponderSelectiveTest, RnrNakDropsBufferedPackets) {
   connect();
   ASSERT_TRUE(post_receive(1, 64).ok());
   for (const uint32_t psn : {501u, 502u, 503u}) receive_send(psn, 1);
   transmit();
-  receive_send(500, 1);  // takes the only receive; 501 finds none
+  receive_send(500, 1);  // consumes the only receive; 501 finds none
   EXPECT_EQ(received(), std::vector<uint64_t>{1});
   const auto nak = transmit();
   ASSERT_EQ(nak.size(), 1u);
@@ -164,15 +165,15 @@ TEST_F(ResponderSelectiveTest, RnrForgetsWhatWasKept) {
   EXPECT_EQ(received(), (std::vector<uint64_t>{2, 3, 4}));
 }
 
-TEST_F(ResponderSelectiveTest, ARefusedRequestBehindAGapFailsInTurn) {
+TEST_F(ResponderSelectiveTest, RejectsAnInvalidRequestBehindAGapInOrder) {
   connect();
-  wire::Packet bad = marked(Opcode::RcWriteOnly, 501);
+  wire::Packet bad = with_flags(Opcode::RcWriteOnly, 501);
   bad.reth = {kIova, key_ ^ 1, 8};
   receive(bad, pattern(8));
   receive_send(502, 1);
   EXPECT_EQ(qp().state(), QpState::Rts);
   transmit();
-  wire::Packet good = marked(Opcode::RcWriteOnly, 500);
+  wire::Packet good = with_flags(Opcode::RcWriteOnly, 500);
   good.reth.length = 8;
   receive(good, pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
@@ -183,7 +184,7 @@ TEST_F(ResponderSelectiveTest, ARefusedRequestBehindAGapFailsInTurn) {
   EXPECT_EQ(nak[0].packet.aeth.value, static_cast<uint8_t>(NakCode::RemoteAccess));
 }
 
-TEST_F(ResponderSelectiveTest, WhatIsKeptGoesWithTheQueuePair) {
+TEST_F(ResponderSelectiveTest, DropsBufferedPacketsWithTheQueuePair) {
   for (const QpState end : {QpState::Reset, QpState::Error}) {
     connect();
     receive_send(505, 1);
@@ -197,28 +198,29 @@ TEST_F(ResponderSelectiveTest, WhatIsKeptGoesWithTheQueuePair) {
   EXPECT_EQ(engine_.state().held.in_use(), 0u);
 }
 
-TEST_F(ResponderSelectiveTest, FarAheadIsNotKept) {
+TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
   connect();
   receive_send(500 + ReorderBuffer::kReach - 1, 1);
   EXPECT_EQ(engine_.state().held.in_use(), 1u);
-  EXPECT_EQ(transmit_list().held, Psns{500 + ReorderBuffer::kReach - 1});
+  EXPECT_EQ(transmit_sack().held, Psns{500 + ReorderBuffer::kReach - 1});
   receive_send(500 + ReorderBuffer::kReach, 1);
   receive_send(500 + (1 << 22), 1);
   EXPECT_EQ(engine_.state().held.in_use(), 1u);
-  EXPECT_EQ(transmit_list().held.size(), 1u);
+  EXPECT_EQ(transmit_sack().held.size(), 1u);
 }
 
-TEST_F(ResponderSelectiveTest, MemoryHasALimitPerQueuePairAndInAll) {
+TEST_F(ResponderSelectiveTest, LimitsBufferedPacketsPerQueuePairAndInTotal) {
   size_t expected = 0;
   while (expected < PacketPool::kMostInUse) {
     connect();
     for (uint32_t ahead = 1; ahead < ReorderBuffer::kReach; ++ahead) receive_send(500 + ahead, 1);
-    // The first few may hold much; from half of all on everybody holds little.
+    // The first queue pairs may buffer many packets. Once half of the pool is used, each may buffer
+    // few.
     const bool plenty = expected < PacketPool::kMostInUse / 2;
     expected += plenty ? ReorderBuffer::kMostHeld : ReorderBuffer::kMostHeldOfLittle;
     ASSERT_EQ(engine_.state().held.in_use(), expected);
   }
-  // Who got nothing is served as a plain peer is: a NAK, once, and all of it again.
+  // A queue pair without buffers does go-back-N: one NAK, and the peer retransmits everything.
   transmit();
   connect();
   for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
@@ -230,7 +232,7 @@ TEST_F(ResponderSelectiveTest, MemoryHasALimitPerQueuePairAndInAll) {
   EXPECT_EQ(received().size(), 3u);
 }
 
-// With one loss after the other there is always something behind a gap.
+// With frequent losses the buffer is never empty.
 TEST(ReorderBuffer, DoesNotGrowWhileItIsNeverEmpty) {
   PacketPool pool;
   ReorderBuffer buffer(pool);
@@ -248,15 +250,15 @@ TEST(ReorderBuffer, DoesNotGrowWhileItIsNeverEmpty) {
   }
 }
 
-// Parts of a READ's answer may be asked for in quick succession: all of them are given.
-TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
+// The peer may request parts of a READ response in quick succession. It gets all of them.
+TEST_F(ResponderSelectiveTest, ReplaysAllRequestedPartsOfAReadResponse) {
   connect();
-  wire::Packet read = marked(Opcode::RcReadRequest, 500);
+  wire::Packet read = with_flags(Opcode::RcReadRequest, 500);
   read.reth.length = 256 * 8;
   receive(read);
   EXPECT_EQ(transmit().size(), 8u);
   for (const uint32_t part : {2u, 6u}) {
-    wire::Packet again = marked(Opcode::RcReadRequest, 500 + part);
+    wire::Packet again = with_flags(Opcode::RcReadRequest, 500 + part);
     again.reth = {kIova + part * 256, key_, 256};
     receive(again);
   }
@@ -268,28 +270,29 @@ TEST_F(ResponderSelectiveTest, TwoPartsOfAnAnswerAtOnce) {
   EXPECT_EQ(got, (Psns{502, 503, 504, 505, 506}));
 }
 
-// A peer that only reads gets no acknowledgement that could tell it.
-TEST_F(ResponderSelectiveTest, TheFirstAnswerToAReadSaysThatWeCan) {
+// A peer that only READs gets no ACK, so the READ response announces the capability.
+TEST_F(ResponderSelectiveTest, FirstReadResponseAnnouncesTheCapability) {
   connect();
   wire::Packet read = request(Opcode::RcReadRequest, 500);
   read.reth = {kIova, key_, 600};
   receive(read);
-  std::vector<uint8_t> marks;
-  for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
-  EXPECT_EQ(marks, (std::vector<uint8_t>{own_flags().sack_capable, 0, 0}));
+  std::vector<uint8_t> flags;
+  for (const Sent& s : transmit()) flags.push_back(s.packet.bth.mark);
+  EXPECT_EQ(flags, (std::vector<uint8_t>{own_flags().sack_capable, 0, 0}));
   receive(request(Opcode::RcWriteOnly, 503));
   const auto ack = transmit();
   ASSERT_EQ(ack.size(), 1u);
   EXPECT_EQ(ack[0].packet.bth.mark, 0);
 }
 
-// The kernel may send them from our memory, without copying: the peer asks for no more than its
-// window takes. Nobody knows that of a plain one, and what is repeated may be under way twice.
-TEST_F(ResponderSelectiveTest, AnswersToAPeerWithAWindowAreInTheWindow) {
+// READ responses within the peer's window may be sent zero-copy, because the peer requests no more
+// than its window. This is unknown for peers without extensions, and a replay may be in flight
+// twice.
+TEST_F(ResponderSelectiveTest, FlagsReadResponsesWithinThePeersWindow) {
   connect();
-  const auto in_window = [&](bool wants, uint32_t psn) {
-    wire::Packet read =
-        wants ? marked(Opcode::RcReadRequest, psn) : request(Opcode::RcReadRequest, psn);
+  const auto in_window = [&](bool has_sack_flag, uint32_t psn) {
+    wire::Packet read = has_sack_flag ? with_flags(Opcode::RcReadRequest, psn)
+                                      : request(Opcode::RcReadRequest, psn);
     read.reth = {kIova, key_, 600};
     receive(read);
     std::vector<bool> got;
@@ -298,18 +301,18 @@ TEST_F(ResponderSelectiveTest, AnswersToAPeerWithAWindowAreInTheWindow) {
   };
   EXPECT_EQ(in_window(false, 500), (std::vector{false, false, false}));
   EXPECT_EQ(in_window(true, 503), (std::vector{true, true, true}));
-  EXPECT_EQ(in_window(true, 503), (std::vector{false, false, false}));  // again
+  EXPECT_EQ(in_window(true, 503), (std::vector{false, false, false}));  // a duplicate
 }
 
-// --- what the peer sends before its turn ---------------------------------------------------------
+// --- reordered requests of a size-sorted batch ---------------------------------------------------
 
-class EarlyRequestsTest : public ResponderSelectiveTest {
+class ReorderedRequestsTest : public ResponderSelectiveTest {
  protected:
   void connect_with_receives() {
     connect();
     for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   }
-  void receive_early(uint32_t psn) {
+  void receive_reordered(uint32_t psn) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
     p.bth.mark = peer_flags().reordered;
     receive(p, pattern(64));
@@ -322,10 +325,10 @@ class EarlyRequestsTest : public ResponderSelectiveTest {
   }
 };
 
-TEST_F(EarlyRequestsTest, AreTakenInOrderAndNotForTheSignOfALoss) {
+TEST_F(ReorderedRequestsTest, AreExecutedInOrderAndNotTreatedAsALoss) {
   connect_with_receives();
-  receive_early(501);
-  receive_early(503);
+  receive_reordered(501);
+  receive_reordered(503);
   EXPECT_TRUE(transmit().empty());
   receive_send(500, 1);
   expect_plain_ack(501);
@@ -338,77 +341,77 @@ TEST_F(EarlyRequestsTest, AreTakenInOrderAndNotForTheSignOfALoss) {
   EXPECT_EQ(engine_.state().held.in_use(), 0u);
 }
 
-TEST_F(EarlyRequestsTest, DoNotTurnAnAcknowledgementIntoANak) {
+TEST_F(ReorderedRequestsTest, DoNotReplaceAnAckByANak) {
   connect_with_receives();
   receive_send(500, 1);
-  receive_early(502);
+  receive_reordered(502);
   expect_plain_ack(500);
 }
 
-TEST_F(EarlyRequestsTest, AreListedOnceSomethingIsLost) {
+TEST_F(ReorderedRequestsTest, AreInTheSackListAfterALoss) {
   connect_with_receives();
-  receive_early(502);
-  receive_send(501, 1);  // 500 had left before it
-  const List list = transmit_list();
+  receive_reordered(502);
+  receive_send(501, 1);  // 500 left before this packet
+  const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 500u);
   EXPECT_EQ(list.held, (Psns{501, 502}));
   receive_send(500, 1);
   expect_plain_ack(502);
 }
 
-TEST_F(EarlyRequestsTest, AreWaitedForAgainOnceTheGapIsClosed) {
+TEST_F(ReorderedRequestsTest, AreNotTreatedAsALossAfterTheGapIsClosed) {
   connect_with_receives();
-  receive_early(503);
+  receive_reordered(503);
   receive_send(501, 1);
-  EXPECT_EQ(transmit_list().missing, 500u);
+  EXPECT_EQ(transmit_sack().missing, 500u);
   receive_send(500, 1);
-  expect_plain_ack(501);  // 502 may be on its way
-  receive_send(504, 1);   // now it is not
-  EXPECT_EQ(transmit_list().held, (Psns{503, 504}));
+  expect_plain_ack(501);  // 502 may be in flight
+  receive_send(504, 1);   // 504 left after 502: 502 is lost
+  EXPECT_EQ(transmit_sack().held, (Psns{503, 504}));
 }
 
-TEST_F(EarlyRequestsTest, ForWhichThereIsNoRoomAreDroppedWithoutAWord) {
+TEST_F(ReorderedRequestsTest, AreDroppedSilentlyBeyondTheReach) {
   connect_with_receives();
-  receive_early(500 + ReorderBuffer::kReach);
+  receive_reordered(500 + ReorderBuffer::kReach);
   EXPECT_TRUE(transmit().empty());
   EXPECT_EQ(engine_.state().held.in_use(), 0u);
   receive_send(500, 1);
   expect_plain_ack(500);
 }
 
-// --- towards others: exactly what it always was, but for marks in answers to a loss, and in the
-// --- first acknowledgement -----------------------------------------------------------------------
+// --- peers without extensions: standard behaviour, except for the flag in the first ACK and in
+// --- responses to a loss -------------------------------------------------------------------------
 
-TEST_F(ResponderSelectiveTest, WhoeverDidNotHearWhatWeAreHearsItAgain) {
+TEST_F(ResponderSelectiveTest, AnnouncesTheCapabilityAgainForDuplicates) {
   connect();
   for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
-  std::vector<uint8_t> marks;
-  for (const uint32_t psn : {500u, 501u, 500u, 501u}) {  // the first answer was lost, it seems
+  std::vector<uint8_t> flags;
+  for (const uint32_t psn : {500u, 501u, 500u, 501u}) {  // the first response was lost
     receive(request(Opcode::RcSendOnly, psn), pattern(64));
-    for (const Sent& s : transmit()) marks.push_back(s.packet.bth.mark);
+    for (const Sent& s : transmit()) flags.push_back(s.packet.bth.mark);
   }
-  const uint8_t can = own_flags().sack_capable;
-  EXPECT_EQ(marks, (std::vector<uint8_t>{can, 0, can, can}));
+  const uint8_t capable = own_flags().sack_capable;
+  EXPECT_EQ(flags, (std::vector<uint8_t>{capable, 0, capable, capable}));
 }
 
-// A NIC that sends back what it finds in reserved bits, in whatever packet, is no Verbena.
-TEST_F(ResponderSelectiveTest, OurOwnMarksSentBackSayNothing) {
-  for (int mark = 1; mark < 128; ++mark) {
+// A NIC that echoes reserved bits is no Verbena.
+TEST_F(ResponderSelectiveTest, IgnoresUnknownFlags) {
+  for (int flag = 1; flag < 128; ++flag) {
     const ExtensionFlags theirs = peer_flags_of_a_new_pair();
-    if (mark == theirs.sack || mark == theirs.reordered || mark == theirs.piggyback) continue;
+    if (flag == theirs.sack || flag == theirs.reordered || flag == theirs.piggyback) continue;
     connect();
     wire::Packet p = request(Opcode::RcSendOnly, 501);
-    p.bth.mark = static_cast<uint8_t>(mark);
+    p.bth.mark = static_cast<uint8_t>(flag);
     receive(p, pattern(64));
-    EXPECT_EQ(engine_.state().held.in_use(), 0u) << mark;
+    EXPECT_EQ(engine_.state().held.in_use(), 0u) << flag;
     const auto nak = transmit();
     ASSERT_EQ(nak.size(), 1u);
-    EXPECT_TRUE(nak[0].packet.payload.empty()) << mark;
+    EXPECT_TRUE(nak[0].packet.payload.empty()) << flag;
     engine_.destroy_qp(qp_, now_);
   }
 }
 
-// What a plain peer provokes, in order: ACKs, NAKs, READ data, all of it.
+// Every packet that the engine sends to a peer without extensions: ACKs, NAKs, READ responses.
 std::vector<Bytes> conversation_with_a_plain_peer(ResponderSelectiveTest& t) {
   std::vector<Bytes> all;
   const auto take = [&] {
@@ -428,7 +431,7 @@ std::vector<Bytes> conversation_with_a_plain_peer(ResponderSelectiveTest& t) {
   }
   t.receive(t.request(Opcode::RcSendOnly, 504), pattern(64));  // no receive
   take();
-  t.receive(t.request(Opcode::RcSendOnly, 500), pattern(64));  // a copy
+  t.receive(t.request(Opcode::RcSendOnly, 500), pattern(64));  // a duplicate
   take();
   read.bth.psn = wire::Psn(502);
   read.reth = {EngineTest::kIova + 256, t.key_, 444};
@@ -451,30 +454,31 @@ class SelectiveEngine : public ResponderSelectiveTest {
   void TestBody() override {}
 };
 
-TEST(SelectiveRepeat, APlainPeerSeesReservedBitsInTheFirstAckAndAnswersToALossAndNothingElse) {
+TEST(SelectiveRepeat, SetsReservedBitsForOtherPeersOnlyInTheFirstAckAndAfterALoss) {
   PlainEngine plain;
   SelectiveEngine selective;
   const auto before = conversation_with_a_plain_peer(plain);
   const auto now = conversation_with_a_plain_peer(selective);
   ASSERT_EQ(before.size(), now.size());
   ASSERT_GE(now.size(), 12u);
-  int marked = 0;
+  int with_flags = 0;
   for (size_t i = 0; i < now.size(); ++i) {
     wire::ParseError why{};
     const auto p = wire::Packet::parse(now[i], &why);
     ASSERT_TRUE(p);
     const bool sequence_nak = p->op.verb == wire::Verb::Ack && p->aeth.kind == AckKind::Nak;
-    const bool repeated =
+    const bool is_replay =
         p->op.verb == wire::Verb::ReadResponse && p->bth.psn.value() >= 502 && i > 6;
-    const bool copy_answered = i == 6;  // its first answer, the one that was marked, may be lost
-    const bool marks = i == 0 || sequence_nak || copy_answered || repeated;
-    EXPECT_EQ(p->bth.mark, marks ? selective.own_flags().sack_capable : 0) << i;
+    const bool responds_to_duplicate =
+        i == 6;  // the first response, which had the flag, may be lost
+    const bool flags = i == 0 || sequence_nak || responds_to_duplicate || is_replay;
+    EXPECT_EQ(p->bth.mark, flags ? selective.own_flags().sack_capable : 0) << i;
     Bytes without = now[i];
     without[8] &= std::byte{0x80};
     EXPECT_EQ(before[i], without) << i;
-    marked += p->bth.mark != 0 ? 1 : 0;
+    with_flags += p->bth.mark != 0 ? 1 : 0;
   }
-  EXPECT_EQ(marked, 5);
+  EXPECT_EQ(with_flags, 5);
 }
 
 }  // namespace

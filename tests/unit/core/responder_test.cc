@@ -1,4 +1,4 @@
-// What the responder executes, refuses and answers.
+// Which requests the responder executes, which it rejects, and its responses.
 #include "core/responder.h"
 
 #include <cstring>
@@ -17,14 +17,14 @@ using Opcodes = std::vector<Opcode>;
 
 class ResponderTest : public EngineTest {
  public:
-  // The one packet the engine has to say.
-  Sent answer() {
+  // The one packet that the engine sends.
+  Sent transmit_one() {
     auto sent = transmit();
     EXPECT_EQ(sent.size(), 1u);
     return sent.empty() ? Sent{} : std::move(sent[0]);
   }
   void expect_nak(AckKind kind, uint8_t value, uint32_t psn) {
-    const Sent s = answer();
+    const Sent s = transmit_one();
     EXPECT_EQ(s.opcode(), Opcode::RcAck);
     EXPECT_EQ(s.packet.aeth.kind, kind);
     EXPECT_EQ(s.packet.aeth.value, value);
@@ -56,15 +56,15 @@ TEST_F(ResponderTest, SendIsPlacedCompletedAndAcknowledged) {
   EXPECT_EQ(done[0].flags, kWcWithImmediate);
   EXPECT_TRUE(done[0].solicited);
   EXPECT_TRUE(std::ranges::equal(data, std::span(memory_).subspan(1000, 300)));
-  const Sent ack = answer();  // one for both: acknowledgements coalesce
+  const Sent ack = transmit_one();  // one ACK for both packets
   EXPECT_EQ(ack.opcode(), Opcode::RcAck);
   EXPECT_EQ(ack.psn(), 501u);
   EXPECT_EQ(ack.packet.aeth.msn, 1u);
-  EXPECT_TRUE(ack.packet.bth.migrated);  // hardware sends 1, and some expects it
+  EXPECT_TRUE(ack.packet.bth.migrated);  // hardware sends 1, and some NICs expect it
   EXPECT_FALSE(ack.packet.bth.ack_request);
 }
 
-TEST_F(ResponderTest, NoAckUnlessAskedFor) {
+TEST_F(ResponderTest, SendsNoAckWithoutAnAckRequest) {
   connect();
   ASSERT_TRUE(post_receive(1, 8).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 500);
@@ -73,7 +73,7 @@ TEST_F(ResponderTest, NoAckUnlessAskedFor) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(ResponderTest, WriteLandsWhereItSays) {
+TEST_F(ResponderTest, WriteIsPlacedAtItsAddress) {
   connect();
   wire::Packet p = request(Opcode::RcWriteFirst, 500);
   p.reth = {kIova + 64, key_, 300};
@@ -81,10 +81,10 @@ TEST_F(ResponderTest, WriteLandsWhereItSays) {
   receive(p, std::span(data).first(256));
   receive(request(Opcode::RcWriteLast, 501), std::span(data).subspan(256));
   EXPECT_TRUE(std::ranges::equal(data, std::span(memory_).subspan(64, 300)));
-  EXPECT_EQ(answer().psn(), 501u);
+  EXPECT_EQ(transmit_one().psn(), 501u);
 }
 
-TEST_F(ResponderTest, WriteWithImmediateTakesAReceiveAtItsEnd) {
+TEST_F(ResponderTest, WriteWithImmediateConsumesAReceiveAtItsEnd) {
   connect();
   wire::Packet p = request(Opcode::RcWriteFirst, 500);
   p.reth = {kIova, key_, 260};
@@ -110,11 +110,11 @@ TEST_F(ResponderTest, ZeroLengthNeedsNoKey) {
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcReadResponseOnly, Opcode::RcAck}));
 }
 
-TEST_F(ResponderTest, NoReceiveMeansNotReady) {
+TEST_F(ResponderTest, SendsAnRnrNakWithoutAReceive) {
   connect();
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
   expect_nak(AckKind::RnrNak, 12, 500);
-  // What follows before the retry is dropped without another word.
+  // Later packets are dropped silently until the peer retransmits.
   receive(request(Opcode::RcSendOnly, 501), pattern(8));
   EXPECT_TRUE(transmit().empty());
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
@@ -122,7 +122,7 @@ TEST_F(ResponderTest, NoReceiveMeansNotReady) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(ResponderTest, GapIsNakedOnce) {
+TEST_F(ResponderTest, SendsOneNakPerGap) {
   connect();
   receive(request(Opcode::RcWriteOnly, 502));
   receive(request(Opcode::RcWriteOnly, 503));
@@ -130,21 +130,21 @@ TEST_F(ResponderTest, GapIsNakedOnce) {
   receive(request(Opcode::RcWriteOnly, 504));
   EXPECT_TRUE(transmit().empty());
   receive(request(Opcode::RcWriteOnly, 500));
-  EXPECT_EQ(answer().psn(), 500u);
+  EXPECT_EQ(transmit_one().psn(), 500u);
   receive(request(Opcode::RcWriteOnly, 502));
   expect_nak(AckKind::Nak, 0, 501);
 }
 
-TEST_F(ResponderTest, MissingPacketArrivingInTimeCancelsTheNak) {
+TEST_F(ResponderTest, ReceivingTheMissingPacketInTimeCancelsTheNak) {
   connect();
   receive(request(Opcode::RcWriteOnly, 501));
   receive(request(Opcode::RcWriteOnly, 500));
-  const Sent s = answer();
+  const Sent s = transmit_one();
   EXPECT_EQ(s.packet.aeth.kind, AckKind::Ack);
   EXPECT_EQ(s.psn(), 500u);
 }
 
-TEST_F(ResponderTest, ReadIsAnsweredInPackets) {
+TEST_F(ResponderTest, SegmentsAReadResponse) {
   connect();
   std::ranges::copy(pattern(600), memory_.begin());
   wire::Packet p = request(Opcode::RcReadRequest, 500);
@@ -158,9 +158,8 @@ TEST_F(ResponderTest, ReadIsAnsweredInPackets) {
   EXPECT_EQ(sent[2].psn(), 502u);
   EXPECT_TRUE(std::ranges::equal(sent[1].packet.payload, std::span(memory_).subspan(256, 256)));
   for (const Sent& s : sent) EXPECT_TRUE(s.packet.bth.migrated);
-  receive(
-      request(Opcode::RcWriteOnly, 503));  // a READ takes as many PSNs as its answer has packets
-  EXPECT_EQ(answer().psn(), 503u);
+  receive(request(Opcode::RcWriteOnly, 503));  // a READ uses one PSN per response packet
+  EXPECT_EQ(transmit_one().psn(), 503u);
 }
 
 TEST_F(ResponderTest, FullSinkDelaysReadResponsesAndLosesNone) {
@@ -178,7 +177,7 @@ TEST_F(ResponderTest, FullSinkDelaysReadResponsesAndLosesNone) {
   for (uint32_t i = 0; i < 11; ++i) EXPECT_EQ(psns[i], 500 + i);
 }
 
-TEST_F(ResponderTest, Atomics) {
+TEST_F(ResponderTest, ExecutesAtomics) {
   connect();
   uint64_t value = 40;
   std::memcpy(memory_.data(), &value, 8);
@@ -201,7 +200,7 @@ TEST_F(ResponderTest, Atomics) {
   EXPECT_EQ(value, 7u);
 }
 
-TEST_F(ResponderTest, MisalignedAtomicIsInvalid) {
+TEST_F(ResponderTest, RejectsAMisalignedAtomic) {
   connect();
   wire::Packet p = request(Opcode::RcFetchAdd, 500);
   p.atomic.address = kIova + 4;
@@ -209,7 +208,7 @@ TEST_F(ResponderTest, MisalignedAtomicIsInvalid) {
   expect_refused(NakCode::InvalidRequest, EventKind::QpRequestError);
 }
 
-TEST_F(ResponderTest, RkeyViolationHasItsAsyncEvent) {
+TEST_F(ResponderTest, RkeyViolationRaisesAnAccessErrorEvent) {
   for (const Opcode opcode : {Opcode::RcWriteOnly, Opcode::RcReadRequest, Opcode::RcFetchAdd}) {
     connect();
     wire::Packet p = request(opcode, 500);
@@ -220,7 +219,7 @@ TEST_F(ResponderTest, RkeyViolationHasItsAsyncEvent) {
   }
 }
 
-TEST_F(ResponderTest, QpAccessFlagsAreHeeded) {
+TEST_F(ResponderTest, RejectsAccessThatTheQueuePairDoesNotAllow) {
   connect({.access = 0});
   wire::Packet p = request(Opcode::RcReadRequest, 500);
   p.reth.length = 8;
@@ -228,7 +227,7 @@ TEST_F(ResponderTest, QpAccessFlagsAreHeeded) {
   expect_refused(NakCode::RemoteAccess, EventKind::QpAccessError);
 }
 
-TEST_F(ResponderTest, AddressPlusLengthMayNotWrap) {
+TEST_F(ResponderTest, RejectsAddressPlusLengthThatWraps) {
   for (const uint64_t address :
        {~uint64_t{0} - 7, ~uint64_t{0}, kIova - 8, kIova + kRegionBytes - 8}) {
     connect();
@@ -239,7 +238,7 @@ TEST_F(ResponderTest, AddressPlusLengthMayNotWrap) {
   }
 }
 
-TEST_F(ResponderTest, LongerThanTheReceiveBuffer) {
+TEST_F(ResponderTest, RejectsASendLongerThanTheReceiveBuffer) {
   connect();
   ASSERT_TRUE(post_receive(1, 300).ok());
   ASSERT_TRUE(post_receive(2, 300).ok());
@@ -253,7 +252,7 @@ struct OrderCase {
   const char* name;
   std::vector<std::pair<Opcode, uint32_t>> packets;  // with their payload bytes
 };
-TEST_F(ResponderTest, OpcodesOutOfOrderAreInvalid) {
+TEST_F(ResponderTest, RejectsInvalidOpcodeSequences) {
   const OrderCase cases[] = {
       {"middle without first", {{Opcode::RcSendMiddle, 256}}},
       {"last without first", {{Opcode::RcWriteLast, 8}}},
@@ -277,17 +276,17 @@ TEST_F(ResponderTest, OpcodesOutOfOrderAreInvalid) {
   }
 }
 
-TEST_F(ResponderTest, WriteMustBeAsLongAsItSaid) {
-  for (const uint32_t said : {255u, 257u}) {
+TEST_F(ResponderTest, RejectsAWriteOfAnotherLengthThanItsRethStates) {
+  for (const uint32_t stated : {255u, 257u}) {
     connect();
     wire::Packet p = request(Opcode::RcWriteOnly, 500);
-    p.reth = {kIova, key_, said};
+    p.reth = {kIova, key_, stated};
     receive(p, pattern(256));
     expect_refused(NakCode::InvalidRequest, EventKind::QpRequestError);
   }
 }
 
-TEST_F(ResponderTest, MoreReadsThanAgreedAreInvalid) {
+TEST_F(ResponderTest, RejectsMoreReadsThanMaxDestRdAtomic) {
   connect({.max_dest_read_atomic = 1});
   wire::Packet p = request(Opcode::RcReadRequest, 500);
   p.reth.length = 8;
@@ -299,7 +298,7 @@ TEST_F(ResponderTest, MoreReadsThanAgreedAreInvalid) {
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcReadResponseOnly, Opcode::RcAck}));
 }
 
-TEST_F(ResponderTest, RegionGoneInTheMiddleOfARead) {
+TEST_F(ResponderTest, RejectsTheRestOfAReadWhoseRegionIsRemoved) {
   connect();
   wire::Packet p = request(Opcode::RcReadRequest, 500);
   p.reth = {kIova, key_, 256 * 4};
@@ -309,7 +308,7 @@ TEST_F(ResponderTest, RegionGoneInTheMiddleOfARead) {
   expect_refused(NakCode::RemoteAccess, EventKind::QpAccessError, 502);
 }
 
-TEST_F(ResponderTest, InvalidateOfSomethingElseThanAWindow) {
+TEST_F(ResponderTest, RejectsInvalidateOfARegion) {
   connect();
   ASSERT_TRUE(post_receive(1, 8).ok());
   wire::Packet p = request(Opcode::RcSendOnlyInvalidate, 500);
@@ -319,7 +318,7 @@ TEST_F(ResponderTest, InvalidateOfSomethingElseThanAWindow) {
   expect_refused(NakCode::RemoteAccess, EventKind::QpAccessError);
 }
 
-TEST_F(ResponderTest, FirstPacketInRtrTellsThatThePeerIsThere) {
+TEST_F(ResponderTest, FirstPacketInRtrRaisesCommEstablished) {
   connect();
   events();
   QpAttributes attr = qp().attributes();
@@ -335,7 +334,7 @@ TEST_F(ResponderTest, FirstPacketInRtrTellsThatThePeerIsThere) {
   receive(request(Opcode::RcWriteOnly, 500));
   receive(request(Opcode::RcWriteOnly, 501));
   EXPECT_EQ(events(), Events{EventKind::CommEstablished});
-  EXPECT_EQ(answer().psn(), 501u);
+  EXPECT_EQ(transmit_one().psn(), 501u);
 }
 
 }  // namespace

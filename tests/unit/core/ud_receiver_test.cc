@@ -1,4 +1,4 @@
-// Unreliable datagrams: Q_Keys, the 40 bytes in front, multicast.
+// Unreliable datagrams: Q_Keys, the 40-byte GRH area, multicast.
 #include <cstring>
 
 #include "core/ud_receiver.h"
@@ -10,7 +10,9 @@ namespace {
 using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-TEST_F(UdTest, ReceivesFromAnybodyWhoKnowsTheQkey) {
+class UdReceiverTest : public UdFixture {};
+
+TEST_F(UdReceiverTest, ReceivesFromAnySourceWithTheQkey) {
   ASSERT_TRUE(post_receive(1, 100, 0).ok());
   receive(incoming(Opcode::UdSendOnlyImm), pattern(30),
           {.source = ipv4(10, 9, 9, 9),
@@ -25,7 +27,7 @@ TEST_F(UdTest, ReceivesFromAnybodyWhoKnowsTheQkey) {
   EXPECT_EQ(done[0].source_qpn, wire::Qpn(0x030009));
   EXPECT_EQ(done[0].qpn, qp().qpn());
   EXPECT_TRUE(std::equal(memory_.begin() + 40, memory_.begin() + 70, pattern(30).begin()));
-  // 20 bytes of nothing, then an IPv4 header.
+  // 20 zero bytes, then an IPv4 header.
   const std::byte* ip = memory_.data() + 20;
   EXPECT_TRUE(std::all_of(memory_.begin(), memory_.begin() + 20,
                           [](std::byte b) { return b == std::byte{0}; }));
@@ -38,7 +40,7 @@ TEST_F(UdTest, ReceivesFromAnybodyWhoKnowsTheQkey) {
   EXPECT_EQ(load_be32(ip + 16), 0x0A000001u);
 }
 
-TEST_F(UdTest, TheHeaderAreaOfIpv6IsTheIpv6Header) {
+TEST_F(UdReceiverTest, GrhAreaHoldsTheIpv6Header) {
   wire::Gid source;
   wire::Gid destination;
   source.bytes.fill(std::byte{0x20});
@@ -54,7 +56,7 @@ TEST_F(UdTest, TheHeaderAreaOfIpv6IsTheIpv6Header) {
   EXPECT_EQ(std::memcmp(memory_.data() + 24, &destination, 16), 0);
 }
 
-TEST_F(UdTest, DroppedAndCounted) {
+TEST_F(UdReceiverTest, CountsDroppedDatagrams) {
   receive(incoming(), pattern(8));
   EXPECT_EQ(counter(CounterId::no_receive_posted), 1u);
 
@@ -78,13 +80,13 @@ TEST_F(UdTest, DroppedAndCounted) {
   EXPECT_EQ(counter(CounterId::wrong_pkey), 1u);
 
   EXPECT_TRUE(completions().empty());
-  receive(incoming(), pattern(7));  // the receive that was too small is still there
+  receive(incoming(), pattern(7));  // the receive that was too small is still posted
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   EXPECT_TRUE(transmit().empty());
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(UdTest, AnEmptyDatagramIsFortyBytes) {
+TEST_F(UdReceiverTest, AnEmptyDatagramHasFortyBytes) {
   ASSERT_TRUE(post_receive(1, 40, 0).ok());
   receive(incoming());
   const auto done = poll();
@@ -92,7 +94,7 @@ TEST_F(UdTest, AnEmptyDatagramIsFortyBytes) {
   EXPECT_EQ(done[0].byte_count, 40u);
 }
 
-TEST_F(UdTest, AnUnregisteredReceiveIsAnErrorOfTheQueuePair) {
+TEST_F(UdReceiverTest, AnUnregisteredReceiveFailsTheQueuePair) {
   const Sge bad{kIova, 100, key_ ^ 0x100};
   ASSERT_TRUE(engine_.post_receive(qp(), {.wr_id = 1, .sges = {&bad, 1}}, now_).ok());
   ASSERT_TRUE(post_receive(2, 100).ok());
@@ -101,7 +103,7 @@ TEST_F(UdTest, AnUnregisteredReceiveIsAnErrorOfTheQueuePair) {
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
-TEST_F(UdTest, NothingArrivesBeforeRtr) {
+TEST_F(UdReceiverTest, DropsDatagramsBeforeRtr) {
   QpConfig c = qp().config();
   QueuePair& fresh = *engine_.create_qp(c).value();
   wire::Packet p = incoming();
@@ -110,12 +112,12 @@ TEST_F(UdTest, NothingArrivesBeforeRtr) {
   EXPECT_EQ(counter(CounterId::qp_not_ready), 1u);
 }
 
-TEST_F(UdTest, EveryMemberOfAGroupGetsACopyButTheSender) {
+TEST_F(UdReceiverTest, EveryMemberOfAGroupExceptTheSenderGetsACopy) {
   const wire::Gid group = ipv4(239, 1, 2, 3);
   QueuePair& other = make_ud();
   QueuePair& outsider = make_ud();
   ASSERT_TRUE(engine_.attach(qp(), group).ok());
-  ASSERT_TRUE(engine_.attach(qp(), group).ok());  // twice is once
+  ASSERT_TRUE(engine_.attach(qp(), group).ok());  // a second attach has no effect
   ASSERT_TRUE(engine_.attach(other, group).ok());
   ASSERT_TRUE(engine_.attach(outsider, ipv4(239, 1, 2, 4)).ok());
   const Sge sge{kIova, 100, key_};
@@ -129,13 +131,13 @@ TEST_F(UdTest, EveryMemberOfAGroupGetsACopyButTheSender) {
   p.deth.source = other.qpn();
   receive(p, pattern(8), {.source = our_gid_, .destination = group, .own = true});
   EXPECT_EQ(completions(), (Done{{qp().qpn().value(), WcStatus::Success}}));
-  // The same number from elsewhere is somebody else.
+  // The same QPN at another address is another sender.
   receive(p, pattern(8), {.source = peer_gid_, .destination = group});
   EXPECT_EQ(completions(), (Done{{other.qpn().value(), WcStatus::Success}}));
-  EXPECT_EQ(counter(CounterId::no_receive_posted), 1u);  // the first member's was used up
+  EXPECT_EQ(counter(CounterId::no_receive_posted), 1u);  // the first member's receive is consumed
 }
 
-TEST_F(UdTest, AttachAndDetach) {
+TEST_F(UdReceiverTest, AttachesAndDetachesUdQueuePairsOnly) {
   const wire::Gid group = ipv4(239, 1, 2, 3);
   EXPECT_EQ(engine_.attach(qp(), peer_gid_).error().code, EINVAL);
   EXPECT_EQ(engine_.detach(qp(), group).error().code, EINVAL);
@@ -151,7 +153,7 @@ TEST_F(UdTest, AttachAndDetach) {
   EXPECT_FALSE(engine_.has_members(group));
 }
 
-TEST_F(UdTest, GroupsAreLimited) {
+TEST_F(UdReceiverTest, LimitsTheNumberOfGroups) {
   for (uint32_t i = 0; i < kMaxGroups; ++i) {
     ASSERT_TRUE(
         engine_.attach(qp(), ipv4(239, 0, static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i)))

@@ -1,4 +1,4 @@
-// What leaves by UC and UD, when, and for how long its path stays open.
+// Packets of UC and UD, their pacing, and how long their path stays open.
 #include "core/unreliable_sender.h"
 
 #include <cstring>
@@ -11,7 +11,10 @@ namespace {
 using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
-TEST_F(UcTest, MessagesAreCutAndNeverAskForAnAcknowledgement) {
+class UcSenderTest : public UcFixture {};
+class UdSenderTest : public UdFixture {};
+
+TEST_F(UcSenderTest, SegmentsMessagesAndRequestsNoAck) {
   ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
   ASSERT_TRUE(post(SendOp::SendImm, 2, 10).ok());
   ASSERT_TRUE(post(SendOp::Write, 3, 256).ok());
@@ -32,7 +35,7 @@ TEST_F(UcTest, MessagesAreCutAndNeverAskForAnAcknowledgement) {
   EXPECT_EQ(sent[4].packet.reth.rkey, 0x1234u);
 }
 
-TEST_F(UcTest, DoneWhenTheLastPacketWasHandedOver) {
+TEST_F(UcSenderTest, CompletesWhenTheLastPacketIsHandedOver) {
   ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
   transmit(2);
   EXPECT_TRUE(completions().empty());
@@ -44,7 +47,7 @@ TEST_F(UcTest, DoneWhenTheLastPacketWasHandedOver) {
   EXPECT_EQ(engine_.next_deadline(), kNever);  // nothing to wait for
 }
 
-TEST_F(UcTest, WhatItDoesNotHaveIsRefused) {
+TEST_F(UcSenderTest, RejectsOperationsThatUcLacks) {
   for (const SendOp op : {SendOp::Read, SendOp::CompareSwap, SendOp::FetchAdd,
                           SendOp::SendInvalidate, SendOp::Flush, SendOp::AtomicWrite}) {
     EXPECT_EQ(post(op, 1, 8).error().code, EINVAL) << name_of(op);
@@ -52,7 +55,7 @@ TEST_F(UcTest, WhatItDoesNotHaveIsRefused) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(UcTest, ALocalErrorStopsTheSendQueueAlone) {
+TEST_F(UcSenderTest, ALocalErrorStopsOnlyTheSendQueue) {
   const Sge bad{kIova, 8, key_ ^ 0x100};
   SendRequest r;
   r.wr_id = 1;
@@ -65,8 +68,8 @@ TEST_F(UcTest, ALocalErrorStopsTheSendQueueAlone) {
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   EXPECT_EQ(completions(), (Done{{3, WcStatus::Flushed}}));
 
-  ASSERT_TRUE(post_receive(4, 100).ok());  // the receiving side works on
-  arrive(Opcode::RcSendOnly, 500, pattern(8));
+  ASSERT_TRUE(post_receive(4, 100).ok());  // the receive side still works
+  receive_uc(Opcode::RcSendOnly, 500, pattern(8));
   EXPECT_EQ(completions(), (Done{{4, WcStatus::Success}}));
 
   to_state(qp(), QpState::Rts);
@@ -75,7 +78,7 @@ TEST_F(UcTest, ALocalErrorStopsTheSendQueueAlone) {
   EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
 }
 
-TEST_F(UcTest, DrainingFinishesTheMessageThatWasBegun) {
+TEST_F(UcSenderTest, SqdFinishesTheStartedMessage) {
   ASSERT_TRUE(post(SendOp::Send, 1, 600).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   EXPECT_EQ(transmit(1).size(), 1u);
@@ -91,7 +94,7 @@ TEST_F(UcTest, DrainingFinishesTheMessageThatWasBegun) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(UcTest, DoesNotWaitBehindAnRcWindowThatItDoesNotUse) {
+TEST_F(UcSenderTest, DoesNotWaitBehindAnRcWindowThatItDoesNotUse) {
   TestShape rc;
   rc.timeout = 0;
   connect(rc);
@@ -104,7 +107,7 @@ TEST_F(UcTest, DoesNotWaitBehindAnRcWindowThatItDoesNotUse) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(UdTest, OneRequestOnePacket) {
+TEST_F(UdSenderTest, SendsOnePacketPerRequest) {
   std::ranges::copy(pattern(200), memory_.begin());
   const Sge sges[] = {{kIova, 10, key_}, {kIova + 100, 0, key_}, {kIova + 10, 21, key_}};
   SendRequest r = datagram(1, sges);
@@ -128,7 +131,7 @@ TEST_F(UdTest, OneRequestOnePacket) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(UdTest, Inline) {
+TEST_F(UdSenderTest, CopiesInlineDataWhenPosted) {
   Bytes bytes = pattern(20);
   const Sge sge{reinterpret_cast<uint64_t>(bytes.data()), 20, 0};
   SendRequest r = datagram(1, {&sge, 1});
@@ -140,7 +143,7 @@ TEST_F(UdTest, Inline) {
   EXPECT_TRUE(std::ranges::equal(sent[0].packet.payload, pattern(20)));
 }
 
-TEST_F(UdTest, AQkeyWithTheHighBitStandsForTheQueuePairsOwn) {
+TEST_F(UdSenderTest, AQkeyWithTheHighBitSelectsTheQueuePairsOwnQkey) {
   const Sge sge{kIova, 8, key_};
   SendRequest r = datagram(1, {&sge, 1});
   r.remote_qkey = 0x80010000;
@@ -148,7 +151,7 @@ TEST_F(UdTest, AQkeyWithTheHighBitStandsForTheQueuePairsOwn) {
   EXPECT_EQ(transmit().at(0).packet.deth.qkey, kOurQkey);
 }
 
-TEST_F(UdTest, RefusedAtPost) {
+TEST_F(UdSenderTest, RejectsInvalidRequests) {
   const Sge sge{kIova, 8, key_};
   const auto refused = [&](auto change) {
     SendRequest r = datagram(1, {&sge, 1});
@@ -172,7 +175,7 @@ TEST_F(UdTest, RefusedAtPost) {
   EXPECT_TRUE(send(1, 256).ok());  // the MTU itself fits
 }
 
-TEST_F(UdTest, ALocalErrorStopsTheSendQueueAlone) {
+TEST_F(UdSenderTest, ALocalErrorStopsOnlyTheSendQueue) {
   const Sge bad{kIova, 8, key_ ^ 0x100};
   ASSERT_TRUE(engine_.post_send(qp(), datagram(1, {&bad, 1}), now_).ok());
   transmit();
@@ -186,7 +189,7 @@ TEST_F(UdTest, ALocalErrorStopsTheSendQueueAlone) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(UdTest, ABurstIsPaced) {
+TEST_F(UdSenderTest, PacesABurst) {
   constexpr uint32_t kCost = 256 + UnackedPace::kPacketOverhead;
   constexpr uint32_t kCount = 400;
   for (uint32_t i = 0; i < kCount; ++i) ASSERT_TRUE(send(i, 256, 0).ok());
@@ -207,7 +210,7 @@ TEST_F(UdTest, ABurstIsPaced) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(UdTest, QueuePairsTakeTurns) {
+TEST_F(UdSenderTest, QueuePairsTakeTurns) {
   QueuePair& first = qp();
   QueuePair& second = make_ud();
   for (uint32_t i = 0; i < 200; ++i) {
@@ -228,14 +231,14 @@ TEST_F(UdTest, QueuePairsTakeTurns) {
   EXPECT_GT(of_second, 60u);
 }
 
-class UdPathTest : public UdTest {
+class UdPathTest : public UdSenderTest {
  public:
   UdPathTest() { paths().open(handle_.path); }
   PathHolds& paths() { return engine_.state().paths; }
   bool idle() { return paths().idle() == std::vector{handle_.path}; }
 };
 
-TEST_F(UdPathTest, StaysUntilTheLastRequestHasLeft) {
+TEST_F(UdPathTest, StaysOpenUntilTheLastRequestHasLeft) {
   constexpr size_t kCount = 400;
   for (size_t i = 0; i < kCount; ++i) ASSERT_TRUE(send(i, 256, 0).ok());
   paths().release(handle_.path);
@@ -249,7 +252,7 @@ TEST_F(UdPathTest, StaysUntilTheLastRequestHasLeft) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(UdPathTest, StaysWithItsHandle) {
+TEST_F(UdPathTest, StaysOpenWhileItsHandleExists) {
   ASSERT_TRUE(send(1, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
   EXPECT_TRUE(paths().idle().empty());
@@ -257,7 +260,7 @@ TEST_F(UdPathTest, StaysWithItsHandle) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(UdPathTest, IsNotHeldByWhatIsRefused) {
+TEST_F(UdPathTest, IsNotReferencedByRejectedRequests) {
   const Sge good{kIova, 8, key_};
   const Sge long_one{kIova, 257, key_};
   const SendRequest list[] = {datagram(1, {&good, 1}), datagram(2, {&long_one, 1})};
@@ -266,7 +269,7 @@ TEST_F(UdPathTest, IsNotHeldByWhatIsRefused) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(UdPathTest, IsNotHeldByWhatIsFlushed) {
+TEST_F(UdPathTest, IsNotReferencedByFlushedRequests) {
   ASSERT_TRUE(send(1, 8).ok());
   paths().release(handle_.path);
   EXPECT_TRUE(paths().idle().empty());
@@ -274,7 +277,7 @@ TEST_F(UdPathTest, IsNotHeldByWhatIsFlushed) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(UdPathTest, IsNotHeldByAQueuePairThatIsGone) {
+TEST_F(UdPathTest, IsNotReferencedByADestroyedQueuePair) {
   ASSERT_TRUE(send(1, 8).ok());
   paths().release(handle_.path);
   engine_.destroy_qp(qp_, now_);

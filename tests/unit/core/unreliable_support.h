@@ -9,12 +9,12 @@ inline constexpr uint32_t kMtu = 256;
 
 inline uint8_t uc(wire::Opcode rc) { return wire::with_base(wire::kUcBase, rc); }
 
-class UcTest : public EngineTest {
+class UcFixture : public EngineTest {
  public:
-  UcTest() { connect({.type = QpType::Uc}); }
+  UcFixture() { connect({.type = QpType::Uc}); }
 
-  void arrive(wire::Opcode rc, uint32_t psn, std::span<const std::byte> payload,
-              uint32_t write_length = 0) {
+  void receive_uc(wire::Opcode rc, uint32_t psn, std::span<const std::byte> payload,
+                  uint32_t write_length = 0) {
     wire::Packet p = request(rc, psn);
     p.bth.opcode = uc(rc);
     p.bth.ack_request = false;
@@ -22,12 +22,12 @@ class UcTest : public EngineTest {
     p.immediate = 0x11223344;
     receive(p, payload);
   }
-  // A SEND of three packets; `without` is left out.
-  void arrive_send(uint32_t psn, const Bytes& message, int without = -1) {
+  // A SEND of three packets, less packet number `without`.
+  void receive_uc_send(uint32_t psn, const Bytes& message, int without = -1) {
     const std::span<const std::byte> all = message;
-    if (without != 0) arrive(wire::Opcode::RcSendFirst, psn, all.first(kMtu));
-    if (without != 1) arrive(wire::Opcode::RcSendMiddle, psn + 1, all.subspan(kMtu, kMtu));
-    if (without != 2) arrive(wire::Opcode::RcSendLast, psn + 2, all.subspan(2 * kMtu));
+    if (without != 0) receive_uc(wire::Opcode::RcSendFirst, psn, all.first(kMtu));
+    if (without != 1) receive_uc(wire::Opcode::RcSendMiddle, psn + 1, all.subspan(kMtu, kMtu));
+    if (without != 2) receive_uc(wire::Opcode::RcSendLast, psn + 2, all.subspan(2 * kMtu));
   }
   bool memory_is(uint64_t offset, std::span<const std::byte> expected) const {
     return std::equal(expected.begin(), expected.end(), memory_.begin() + offset);
@@ -41,9 +41,9 @@ inline wire::Gid ipv4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
   return wire::Gid::from_ipv4(bytes);
 }
 
-class UdTest : public EngineTest {
+class UdFixture : public EngineTest {
  public:
-  UdTest() {
+  UdFixture() {
     qp_ = &make_ud();
     handle_.pd = kPd;
     handle_.address.destination = peer_gid_;

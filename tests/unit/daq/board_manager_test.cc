@@ -1,4 +1,4 @@
-// A board's connection manager: what it answers, to whom, and when it says nothing.
+// The connection manager of a board: its replies, their destination, and when it stays silent.
 #include "daq/board_manager.h"
 
 #include <gtest/gtest.h>
@@ -22,22 +22,22 @@ class BoardManagerTest : public testing::Test {
     board_.emplace(
         BoardManager::Config{.ip = kBoardIp, .queue_pairs = queue_pairs, .quirks = quirks});
   }
-  // What the board answers to a message; nullopt: nothing. `outcome_` is what it says happened.
+  // The board's reply to a message, or nullopt. Sets `outcome_` to the outcome that it reports.
   std::optional<Outgoing> ask(const Message& m) {
     board_->on_datagram(m.store(), now_);
     const auto event = board_->next_event();
     EXPECT_TRUE(event.has_value());
     if (event) outcome_ = event->outcome;
-    auto answer = board_->next_outgoing();
+    auto reply = board_->next_outgoing();
     EXPECT_FALSE(board_->next_outgoing().has_value());
-    return answer;
+    return reply;
   }
   uint32_t open(uint32_t host_qpn) {
     return ask(request(Request::OpenQp, host_qpn))->message.local.qpn;
   }
   Ack ack_of(const Message& m) {
-    const auto answer = ask(m);
-    return answer ? answer->message.ack : Ack::Null;
+    const auto reply = ask(m);
+    return reply ? reply->message.ack : Ack::Null;
   }
 
   std::optional<BoardManager> board_;
@@ -45,30 +45,30 @@ class BoardManagerTest : public testing::Test {
   Instant now_{0};
 };
 
-TEST_F(BoardManagerTest, OpenTakesTheFirstNumberAndEchoesTheHost) {
+TEST_F(BoardManagerTest, OpenUsesTheFirstQpnAndEchoesTheHost) {
   make();
   const Message in = request(Request::OpenQp, 0x55);
-  const auto answer = ask(in);
-  ASSERT_TRUE(answer);
+  const auto reply = ask(in);
+  ASSERT_TRUE(reply);
   EXPECT_EQ(outcome_, BoardOutcome::Opened);
-  EXPECT_EQ(answer->ip, kHostIp);
-  EXPECT_EQ(answer->port, kHostPort);
-  EXPECT_EQ(answer->message.store()[0], std::byte{0x33});
-  EXPECT_EQ(answer->message.local, (QpInfo{.qpn = 256, .ip = kBoardIp}));
-  EXPECT_EQ(answer->message.remote, in.local);
-  EXPECT_EQ(answer->message.listening_port, kBoardPort);
+  EXPECT_EQ(reply->ip, kHostIp);
+  EXPECT_EQ(reply->port, kHostPort);
+  EXPECT_EQ(reply->message.store()[0], std::byte{0x33});
+  EXPECT_EQ(reply->message.local, (QpInfo{.qpn = 256, .ip = kBoardIp}));
+  EXPECT_EQ(reply->message.remote, in.local);
+  EXPECT_EQ(reply->message.listening_port, kBoardPort);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
   EXPECT_EQ(board_->peer_of(256), in.local);
 }
 
-TEST_F(BoardManagerTest, AnswersGoToThePortThatTheRequestNames) {
+TEST_F(BoardManagerTest, RepliesToThePortThatTheRequestNames) {
   make();
   Message in = request(Request::OpenQp, 1);
   in.listening_port = 999;
   EXPECT_EQ(ask(in)->port, 999);
 }
 
-TEST_F(BoardManagerTest, AClosedNumberGoesToTheBackOfThePool) {
+TEST_F(BoardManagerTest, AClosedQpnIsReusedLast) {
   make({}, 2);
   EXPECT_EQ(open(1), 256u);
   EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Ack);
@@ -77,7 +77,7 @@ TEST_F(BoardManagerTest, AClosedNumberGoesToTheBackOfThePool) {
   EXPECT_EQ(open(3), 256u);
 }
 
-TEST_F(BoardManagerTest, WhenFullNoQp) {
+TEST_F(BoardManagerTest, RepliesNoQpWhenAllQueuePairsAreOpen) {
   make({}, 2);
   open(1);
   open(2);
@@ -85,7 +85,7 @@ TEST_F(BoardManagerTest, WhenFullNoQp) {
   EXPECT_EQ(outcome_, BoardOutcome::Full);
 }
 
-TEST_F(BoardManagerTest, TheSameQuestionGetsTheSameAnswer) {
+TEST_F(BoardManagerTest, ADuplicateRequestGetsTheSameReply) {
   make();
   EXPECT_EQ(open(1), 256u);
   EXPECT_EQ(open(1), 256u);
@@ -93,7 +93,7 @@ TEST_F(BoardManagerTest, TheSameQuestionGetsTheSameAnswer) {
   EXPECT_EQ(open(2), 257u);
 }
 
-TEST_F(BoardManagerTest, CloseOfWhatIsNotOpen) {
+TEST_F(BoardManagerTest, RejectsCloseOfAQueuePairThatIsNotOpen) {
   make();
   EXPECT_EQ(ack_of(request(Request::CloseQp, 1, 256)), Ack::Error);
   EXPECT_EQ(outcome_, BoardOutcome::CloseOfClosed);
@@ -112,7 +112,7 @@ TEST_F(BoardManagerTest, AFailedQueuePairCanBeClosed) {
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
 }
 
-TEST_F(BoardManagerTest, SilentWhereTheFirmwareIs) {
+TEST_F(BoardManagerTest, IgnoresInvalidMessagesAsTheFirmwareDoes) {
   make();
   board_->on_datagram(std::array<std::byte, 63>{}, now_);
   EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::WrongLength);
@@ -133,7 +133,7 @@ TEST_F(BoardManagerTest, SilentWhereTheFirmwareIs) {
   EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
 }
 
-TEST_F(BoardManagerTest, TransmitCommands) {
+TEST_F(BoardManagerTest, AcceptsTransmitCommandsOfOpenQueuePairs) {
   make();
   Message m;
   m.remote.qpn = 256;
@@ -151,7 +151,7 @@ TEST_F(BoardManagerTest, TransmitCommands) {
   EXPECT_EQ(outcome_, BoardOutcome::TransmitUseless);
 }
 
-TEST_F(BoardManagerTest, ModifyWithoutQuirks) {
+TEST_F(BoardManagerTest, AcknowledgesModifyWithoutQuirks) {
   make();
   open(1);
   EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 256)), Ack::Ack);
@@ -160,7 +160,7 @@ TEST_F(BoardManagerTest, ModifyWithoutQuirks) {
   EXPECT_EQ(open(2), 257u);
 }
 
-TEST_F(BoardManagerTest, QuirkModifyWedgesUntilAClose) {
+TEST_F(BoardManagerTest, QuirkModifyBlocksOpensUntilAClose) {
   make({.modify_wedges = true, .leaks_qpns = true}, 3);
   open(1);
   EXPECT_EQ(ack_of(request(Request::ModifyQpRts, 1, 256)), Ack::Error);
@@ -172,7 +172,7 @@ TEST_F(BoardManagerTest, QuirkModifyWedgesUntilAClose) {
   EXPECT_EQ(ack_of(request(Request::OpenQp, 5)), Ack::NoQp);
 }
 
-TEST_F(BoardManagerTest, QuirkModifyHangsForEver) {
+TEST_F(BoardManagerTest, QuirkModifyHangsPermanently) {
   make({.modify_hangs = true});
   EXPECT_FALSE(ask(request(Request::ModifyQpRts, 1, 12)));
   EXPECT_EQ(outcome_, BoardOutcome::Hung);
@@ -194,7 +194,7 @@ TEST_F(BoardManagerTest, QuirkLosesARequestAtTheInstantOfAClose) {
   EXPECT_FALSE(ask(request(Request::OpenQp, 4)));
 }
 
-TEST_F(BoardManagerTest, QuirkStaleAnswersGoToTheHostBefore) {
+TEST_F(BoardManagerTest, QuirkStaleRepliesGoToThePreviousHost) {
   make({.stale_answers = true}, 1);
   const auto first = ask(request(Request::OpenQp, 1));
   const auto refusal = ask(request(Request::OpenQp, 2, 0, 0x0A000001));
@@ -221,10 +221,11 @@ TEST_F(BoardManagerTest, EveryQuirkHasAName) {
 
 // ------------------------------------------------------------------------------------ as a master
 
-Message answer_to(const Outgoing& question, Ack ack) {
-  Message m{.info_valid = true, .request = question.message.request, .ack_valid = true, .ack = ack};
-  m.local = {.qpn = 0x77, .psn = 5, .rkey = 3, .address = 0x2000, .ip = question.ip};
-  m.remote = question.message.local;
+Message reply_to(const Outgoing& sent_request, Ack ack) {
+  Message m{
+      .info_valid = true, .request = sent_request.message.request, .ack_valid = true, .ack = ack};
+  m.local = {.qpn = 0x77, .psn = 5, .rkey = 3, .address = 0x2000, .ip = sent_request.ip};
+  m.remote = sent_request.message.local;
   return m;
 }
 
@@ -236,7 +237,7 @@ TEST_F(BoardManagerTest, MasterOpensAndCloses) {
   EXPECT_EQ(open.port, kHostPort);
   EXPECT_EQ(open.message.store()[0], std::byte{0x03});
   EXPECT_EQ(open.message.local.qpn, 256u);
-  EXPECT_FALSE(ask(answer_to(open, Ack::Ack)));
+  EXPECT_FALSE(ask(reply_to(open, Ack::Ack)));
   EXPECT_EQ(outcome_, BoardOutcome::PeerAccepted);
   EXPECT_EQ(board_->peer_of(256).qpn, 0x77u);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
@@ -245,12 +246,12 @@ TEST_F(BoardManagerTest, MasterOpensAndCloses) {
   ASSERT_TRUE(board_->ask_close(256, now_));
   const Outgoing close = *board_->next_outgoing();
   EXPECT_EQ(close.message.remote.qpn, 0x77u);
-  EXPECT_FALSE(ask(answer_to(close, Ack::NoQp)));  // as good as ACK
+  EXPECT_FALSE(ask(reply_to(close, Ack::NoQp)));  // treated as ACK
   EXPECT_EQ(outcome_, BoardOutcome::PeerClosed);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
 }
 
-TEST_F(BoardManagerTest, MasterAsksOnceMoreThenGivesTheNumberBack) {
+TEST_F(BoardManagerTest, MasterRetransmitsOnceThenReleasesTheQpn) {
   make({}, 1);
   board_->ask_open(kHostIp, kHostPort, now_);
   const Outgoing first = *board_->next_outgoing();
@@ -265,24 +266,24 @@ TEST_F(BoardManagerTest, MasterAsksOnceMoreThenGivesTheNumberBack) {
   EXPECT_TRUE(board_->ask_open(kHostIp, kHostPort, now_));
 }
 
-TEST_F(BoardManagerTest, MasterIsRefused) {
+TEST_F(BoardManagerTest, MasterReleasesTheQpnIfRefused) {
   for (const Ack ack : {Ack::NoQp, Ack::Nak, Ack::Error}) {
     make({}, 1);
     board_->ask_open(kHostIp, kHostPort, now_);
-    ask(answer_to(*board_->next_outgoing(), ack));
+    ask(reply_to(*board_->next_outgoing(), ack));
     EXPECT_EQ(outcome_, BoardOutcome::PeerRefused);
     EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
   }
   make({.no_qp_is_ack = true});
   board_->ask_open(kHostIp, kHostPort, now_);
-  ask(answer_to(*board_->next_outgoing(), Ack::NoQp));
+  ask(reply_to(*board_->next_outgoing(), Ack::NoQp));
   EXPECT_EQ(outcome_, BoardOutcome::PeerAccepted);
 }
 
-TEST_F(BoardManagerTest, MasterLooksAtTheAnswersAddresses) {
+TEST_F(BoardManagerTest, MasterChecksTheAddressesOfAReply) {
   make();
   board_->ask_open(kHostIp, kHostPort, now_);
-  Message forged = answer_to(*board_->next_outgoing(), Ack::Ack);
+  Message forged = reply_to(*board_->next_outgoing(), Ack::Ack);
   forged.local.ip = 0x0A000001;
   ask(forged);
   EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
@@ -292,15 +293,15 @@ TEST_F(BoardManagerTest, MasterLooksAtTheAnswersAddresses) {
 TEST_F(BoardManagerTest, BothCloseAtOnce) {
   make({}, 2);
   board_->ask_open(kHostIp, kHostPort, now_);
-  ask(answer_to(*board_->next_outgoing(), Ack::Ack));
+  ask(reply_to(*board_->next_outgoing(), Ack::Ack));
   board_->ask_close(256, now_);
   const Outgoing close = *board_->next_outgoing();
   EXPECT_EQ(ack_of(request(Request::CloseQp, 0x77, 256)), Ack::Ack);
-  ask(answer_to(close, Ack::NoQp));
+  ask(reply_to(close, Ack::NoQp));
   EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
   EXPECT_EQ(open(1), 257u);
   EXPECT_EQ(open(2), 256u);
-  EXPECT_EQ(ack_of(request(Request::OpenQp, 3)), Ack::NoQp);  // no number twice
+  EXPECT_EQ(ack_of(request(Request::OpenQp, 3)), Ack::NoQp);  // no QPN is in the pool twice
 }
 
 }  // namespace

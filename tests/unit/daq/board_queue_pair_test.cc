@@ -1,4 +1,4 @@
-// The times of RNR NAKs. What a board's queue pairs send: board_test.cc.
+// The times of RNR NAKs. The packets of a board's queue pairs: board_test.cc.
 #include "daq/board_queue_pair.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace verbena::daq {
 namespace {
 
-TEST(RnrTimer, TheTablesEnds) {
+TEST(RnrTimer, MatchesTheSpecification) {
   EXPECT_EQ(rnr_timer(0).ns, 655'360'000);
   EXPECT_EQ(rnr_timer(1).ns, 10'000);
   EXPECT_EQ(rnr_timer(12).ns, 640'000);

@@ -1,5 +1,5 @@
-// A board's data: packets as the firmware makes them, and what it does when they are lost. The host
-// is played by hand, with virtual time.
+// The data of a board: packets in the format of the firmware, and recovery of lost ones. The test
+// is the host. Time is virtual.
 #include "daq/board.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace verbena::daq {
 namespace {
 
-constexpr uint32_t kPsn = 0xFFFFFE;  // close to where it wraps
+constexpr uint32_t kPsn = 0xFFFFFE;  // close to the wrap
 
 struct Sent {
   std::vector<std::byte> bytes;
@@ -63,8 +63,8 @@ class BoardTest : public testing::Test {
     board_->transmit(sink, now_);
     return std::move(sink.packets);
   }
-  void answer(wire::AckKind kind, uint8_t value, uint32_t psn, uint32_t qpn = 256,
-              uint32_t source = kHostIp) {
+  void respond(wire::AckKind kind, uint8_t value, uint32_t psn, uint32_t qpn = 256,
+               uint32_t source = kHostIp) {
     wire::Packet p;
     p.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
     p.bth.destination = wire::Qpn(qpn);
@@ -74,9 +74,9 @@ class BoardTest : public testing::Test {
     const size_t n = wire::store_headers(p, bytes.data());
     board_->on_packet(std::span(bytes).first(n), source, now_);
   }
-  void ack(uint32_t psn) { answer(wire::AckKind::Ack, 31, psn); }
+  void ack(uint32_t psn) { respond(wire::AckKind::Ack, 31, psn); }
   void nak(wire::NakCode code, uint32_t psn) {
-    answer(wire::AckKind::Nak, static_cast<uint8_t>(code), psn);
+    respond(wire::AckKind::Nak, static_cast<uint8_t>(code), psn);
   }
   void expire() {
     now_ = board_->next_deadline(now_);
@@ -89,7 +89,7 @@ class BoardTest : public testing::Test {
     for (const Sent& s : sent) list.push_back(s.packet.bth.psn.value());
     return list;
   }
-  bool said(const std::string& what) {
+  bool logged(const std::string& what) {
     bool found = false;
     while (const auto line = board_->next_line()) found |= line->find(what) != std::string::npos;
     return found;
@@ -102,7 +102,7 @@ class BoardTest : public testing::Test {
 
 TEST_F(BoardTest, WritesAsTheFirmwareDoes) {
   open();
-  command(TransferKind::Write, true, 2503, 2);  // 2500 bytes: the low bits are not there
+  command(TransferKind::Write, true, 2503, 2);  // 2500 bytes: the low bits are ignored
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 6u);
   using enum wire::Opcode;
@@ -157,7 +157,7 @@ TEST_F(BoardTest, OffsetsOfWritesWrap) {
   EXPECT_EQ(offsets, (std::vector<uint64_t>{0, 40000, 80000 - 65536}));
 }
 
-TEST_F(BoardTest, ThirtyTwoRequestsAreUnderWay) {
+TEST_F(BoardTest, SendsUpToThirtyTwoOutstandingRequests) {
   open();
   command(TransferKind::Send, false, 8, 100);
   EXPECT_EQ(transmit().size(), 32u);
@@ -167,46 +167,46 @@ TEST_F(BoardTest, ThirtyTwoRequestsAreUnderWay) {
   EXPECT_EQ(counters().messages_acked, 10u);
 }
 
-TEST_F(BoardTest, BytesUnderWayAreBounded) {
+TEST_F(BoardTest, LimitsBytesInFlight) {
   config_.queue_pair.inflight_bytes = 4096;
   open();
   command(TransferKind::Send, false, 1024, 10);
   EXPECT_EQ(transmit().size(), 4u);
   open(0x20002);
-  command(TransferKind::Send, false, 10240, 2, 0, 257);  // larger than the buffer: one at a time
+  command(TransferKind::Send, false, 10240, 2, 0, 257);  // larger than the buffer, so one at a time
   EXPECT_EQ(transmit().size(), 10u);
 }
 
-TEST_F(BoardTest, GoesBackToWhatTheNakNames) {
+TEST_F(BoardTest, RetransmitsFromThePsnOfTheNak) {
   open();
   command(TransferKind::Write, true, 4096, 2);
   EXPECT_EQ(transmit().size(), 8u);
   nak(wire::NakCode::SequenceError, kPsn + 5);
-  EXPECT_EQ(counters().messages_acked, 1u);  // what is before was received
-  const auto again = transmit();
-  EXPECT_EQ(psns(again), (std::vector<uint32_t>{3, 4, 5}));  // kPsn + 5 to kPsn + 7
-  EXPECT_EQ(again[2].packet.immediate, 12345678u);
-  EXPECT_FALSE(find_mismatch(again[0].packet.payload, 5 * 256).has_value());
+  EXPECT_EQ(counters().messages_acked, 1u);  // the NAK acknowledges the packets before it
+  const auto retransmitted = transmit();
+  EXPECT_EQ(psns(retransmitted), (std::vector<uint32_t>{3, 4, 5}));  // kPsn + 5 to kPsn + 7
+  EXPECT_EQ(retransmitted[2].packet.immediate, 12345678u);
+  EXPECT_FALSE(find_mismatch(retransmitted[0].packet.payload, 5 * 256).has_value());
   EXPECT_EQ(counters().packets_repeated, 3u);
   ack(kPsn + 7);
   EXPECT_FALSE(board_->transferring());
   EXPECT_EQ(board_->next_deadline(now_), kNever);
 }
 
-TEST_F(BoardTest, AnOldMessageIsRepeatedAsWhatItWas) {
+TEST_F(BoardTest, RetransmitsAMessageWithItsOwnOpcode) {
   open();
   command(TransferKind::Write, true, 64, 1);
   transmit();
   command(TransferKind::Send, false, 64, 1);
   transmit();
   nak(wire::NakCode::SequenceError, kPsn);
-  const auto again = transmit();
-  ASSERT_EQ(again.size(), 2u);
-  EXPECT_EQ(again[0].packet.bth.opcode, static_cast<uint8_t>(wire::Opcode::RcWriteOnlyImm));
-  EXPECT_EQ(again[1].packet.bth.opcode, static_cast<uint8_t>(wire::Opcode::RcSendOnly));
+  const auto retransmitted = transmit();
+  ASSERT_EQ(retransmitted.size(), 2u);
+  EXPECT_EQ(retransmitted[0].packet.bth.opcode, static_cast<uint8_t>(wire::Opcode::RcWriteOnlyImm));
+  EXPECT_EQ(retransmitted[1].packet.bth.opcode, static_cast<uint8_t>(wire::Opcode::RcSendOnly));
 }
 
-TEST_F(BoardTest, TimesOutThenFails) {
+TEST_F(BoardTest, FailsAfterAllRetries) {
   open();
   command(TransferKind::Send, false, 2048, 1);
   EXPECT_EQ(transmit().size(), 2u);
@@ -217,10 +217,10 @@ TEST_F(BoardTest, TimesOutThenFails) {
   expire();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
   EXPECT_EQ(transmit().size(), 0u);
-  EXPECT_TRUE(said("all retries are spent"));
+  EXPECT_TRUE(logged("all retries are spent"));
 }
 
-TEST_F(BoardTest, ProgressRenewsTheRetries) {
+TEST_F(BoardTest, ProgressRestoresTheRetries) {
   open();
   command(TransferKind::Send, false, 64, 2);
   transmit();
@@ -230,20 +230,20 @@ TEST_F(BoardTest, ProgressRenewsTheRetries) {
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
 }
 
-TEST_F(BoardTest, WaitsWhenTheHostIsNotReady) {
+TEST_F(BoardTest, WaitsAfterAnRnrNak) {
   open();
   command(TransferKind::Send, false, 64, 3);
   transmit();
-  answer(wire::AckKind::RnrNak, 12, kPsn + 1);  // 0.64 ms
+  respond(wire::AckKind::RnrNak, 12, kPsn + 1);  // 0.64 ms
   EXPECT_EQ(counters().messages_acked, 1u);
   EXPECT_EQ(transmit().size(), 0u);
   const Instant asked = now_;
   expire();
   EXPECT_EQ((now_ - asked).ns, 640'000);
   EXPECT_EQ(transmit().size(), 2u);
-  // For ever, by default.
+  // Unlimited by default.
   for (int i = 0; i < 100; ++i) {
-    answer(wire::AckKind::RnrNak, 1, kPsn + 1);
+    respond(wire::AckKind::RnrNak, 1, kPsn + 1);
     expire();
     transmit();
   }
@@ -251,44 +251,44 @@ TEST_F(BoardTest, WaitsWhenTheHostIsNotReady) {
   EXPECT_EQ(counters().rnr_naks, 101u);
 }
 
-TEST_F(BoardTest, RnrRetriesCanEnd) {
+TEST_F(BoardTest, FailsAfterAllRnrRetries) {
   config_.queue_pair.rnr_retries = 2;
   open();
   command(TransferKind::Send, false, 64, 1);
   for (int i = 0; i < 3; ++i) {
     transmit();
-    answer(wire::AckKind::RnrNak, 1, kPsn);
+    respond(wire::AckKind::RnrNak, 1, kPsn);
     if (i < 2) expire();
   }
   EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
 }
 
-TEST_F(BoardTest, AnyOtherNakEndsIt) {
+TEST_F(BoardTest, FailsOnAnyOtherNak) {
   open();
   command(TransferKind::Write, false, 64, 2);
   transmit();
   nak(wire::NakCode::RemoteAccess, kPsn + 1);
   EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
   EXPECT_EQ(board_->queue_pair(256).syndrome(), 0x62);
-  EXPECT_TRUE(said("NAK code 2"));
+  EXPECT_TRUE(logged("NAK code 2"));
 }
 
-TEST_F(BoardTest, WhatIsNotItsBusinessIsDropped) {
+TEST_F(BoardTest, DropsPacketsOfOthersAndStaleAcks) {
   open();
   command(TransferKind::Send, false, 64, 1);
   transmit();
-  answer(wire::AckKind::Ack, 31, kPsn, 256, 0x0A000001);  // somebody else
-  answer(wire::AckKind::Ack, 31, kPsn, 257);              // not open
-  answer(wire::AckKind::Ack, 31, kPsn, 9);
+  respond(wire::AckKind::Ack, 31, kPsn, 256, 0x0A000001);  // another host
+  respond(wire::AckKind::Ack, 31, kPsn, 257);              // not open
+  respond(wire::AckKind::Ack, 31, kPsn, 9);
   board_->on_packet({}, kHostIp, now_);
   EXPECT_EQ(board_->counters().foreign_packets, 4u);
-  ack(kPsn + 1);  // was never sent
+  ack(kPsn + 1);  // not sent
   ack(kPsn - 1);
   EXPECT_EQ(counters().strange_answers, 2u);
   EXPECT_EQ(counters().messages_acked, 0u);
 }
 
-TEST_F(BoardTest, GapsAreKept) {
+TEST_F(BoardTest, KeepsTheGapBetweenMessages) {
   open();
   command(TransferKind::Send, false, 64, 3, 322266);  // a millisecond
   EXPECT_EQ(transmit().size(), 1u);
@@ -299,7 +299,7 @@ TEST_F(BoardTest, GapsAreKept) {
   EXPECT_EQ(transmit().size(), 1u);
 }
 
-TEST_F(BoardTest, WhoCannotWaitDropsAndSaysSo) {
+TEST_F(BoardTest, DropsAndCountsMessagesThatCannotWait) {
   config_.queue_pair.overrun = Overrun::Drop;
   config_.queue_pair.max_requests = 2;
   config_.queue_pair.timeout = seconds(10);
@@ -317,19 +317,19 @@ TEST_F(BoardTest, WhoCannotWaitDropsAndSaysSo) {
   command(TransferKind::Send, false, 64, 1);
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_FALSE(
-      find_mismatch(sent[0].packet.payload, 5 * 16).has_value());  // words went on meanwhile
+  EXPECT_FALSE(find_mismatch(sent[0].packet.payload, 5 * 16)
+                   .has_value());  // dropped messages also advance the pattern
 }
 
-TEST_F(BoardTest, ABusyGeneratorIgnoresOrders) {
+TEST_F(BoardTest, ABusyGeneratorIgnoresCommands) {
   open();
   command(TransferKind::Send, false, 64, 100);
   transmit();
   command(TransferKind::Send, false, 64, 1);
-  EXPECT_TRUE(said("busy"));
+  EXPECT_TRUE(logged("busy"));
 }
 
-TEST_F(BoardTest, TheLinkHasASpeed) {
+TEST_F(BoardTest, LimitsTheRateToTheLinkSpeed) {
   config_.link_gbps = 1;
   config_.queue_pair.inflight_bytes = 1 << 20;
   open();
@@ -344,7 +344,7 @@ TEST_F(BoardTest, TheLinkHasASpeed) {
     now_ = std::max(board_->next_deadline(now_), now_ + nanoseconds(1));
     board_->on_deadline(now_);
   }
-  // A millisecond, and another that may be made up for, of 1068 bytes each on the wire.
+  // One millisecond, and one that may be caught up, in packets of 1068 bytes on the wire.
   EXPECT_NEAR(static_cast<double>(sent), 2e6 / 8 / 1068, 2);
 }
 
@@ -360,7 +360,7 @@ TEST_F(BoardTest, QueuePairsTakeTurns) {
   }
 }
 
-TEST_F(BoardTest, AReopenedQueuePairStartsAfresh) {
+TEST_F(BoardTest, AReopenedQueuePairStartsAnew) {
   config_.manager.queue_pairs = 1;
   open();
   command(TransferKind::Send, false, 64, 5);
@@ -395,7 +395,7 @@ TEST_F(BoardTest, MissionOpensSendsAndCloses) {
   EXPECT_EQ(transmit().size(), 6u);
   EXPECT_FALSE(board_->next_message());
   for (const uint32_t qpn : {256u, 257u}) {
-    answer(wire::AckKind::Ack, 31, kPsn + 2, qpn);
+    respond(wire::AckKind::Ack, 31, kPsn + 2, qpn);
     const auto close = board_->next_message();
     ASSERT_TRUE(close);
     EXPECT_EQ(close->message.request, Request::CloseQp);

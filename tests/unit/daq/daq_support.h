@@ -1,4 +1,4 @@
-// Who is who in the tests of detector readout.
+// Addresses in the tests of detector readout.
 #pragma once
 
 #include <cstdint>

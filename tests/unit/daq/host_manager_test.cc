@@ -1,4 +1,4 @@
-// A host's connection manager, alone and with a board's.
+// The connection manager of a host, alone and with that of a board.
 #include "daq/host_manager.h"
 
 #include <gtest/gtest.h>
@@ -73,60 +73,62 @@ TEST_F(HostManagerTest, OpensTransmitsAndCloses) {
   EXPECT_EQ(host_.connections(), 0u);
 }
 
-TEST_F(HostManagerTest, OneThatWasAskedHearsWhatToSend) {
-  const auto say = [&](uint32_t our_qpn, const Transmit& transmit) {
+TEST_F(HostManagerTest, PassiveSideReportsTransmitCommands) {
+  const auto send_transmit = [&](uint32_t our_qpn, const Transmit& transmit) {
     Message m{.local = {.qpn = 256, .ip = kBoardIp}, .remote = {.qpn = our_qpn}};
     m.listening_port = kBoardPort;
     m.transmit = transmit;
     host_.on_datagram(m.store(), kBoardIp, now_);
     return event();
   };
-  Message question{.info_valid = true, .request = Request::OpenQp};
-  question.local = {.qpn = 256, .ip = kBoardIp};
-  question.listening_port = kBoardPort;
-  host_.on_datagram(question.store(), kBoardIp, now_);
+  Message request{.info_valid = true, .request = Request::OpenQp};
+  request.local = {.qpn = 256, .ip = kBoardIp};
+  request.listening_port = kBoardPort;
+  host_.on_datagram(request.store(), kBoardIp, now_);
   const uint32_t id = event().id;
-  const Transmit orders{.valid = true, .start = true, .length = 64, .count = 3};
-  EXPECT_EQ(say(kLocal.qpn, orders).outcome, HostOutcome::UnknownRequest);  // not open yet
+  const Transmit command{.valid = true, .start = true, .length = 64, .count = 3};
+  EXPECT_EQ(send_transmit(kLocal.qpn, command).outcome,
+            HostOutcome::UnknownRequest);  // not open yet
   host_.accept(id, kLocal, now_);
-  const HostEvent asked = say(kLocal.qpn, orders);
+  const HostEvent asked = send_transmit(kLocal.qpn, command);
   EXPECT_EQ(asked.outcome, HostOutcome::TransmitAsked);
   EXPECT_EQ(asked.id, id);
-  EXPECT_EQ(asked.transmit, orders);
-  EXPECT_EQ(say(kLocal.qpn + 1, orders).outcome, HostOutcome::UnknownRequest);
-  EXPECT_EQ(say(kLocal.qpn, {.valid = true}).outcome, HostOutcome::UnknownRequest);  // no start
+  EXPECT_EQ(asked.transmit, command);
+  EXPECT_EQ(send_transmit(kLocal.qpn + 1, command).outcome, HostOutcome::UnknownRequest);
+  EXPECT_EQ(send_transmit(kLocal.qpn, {.valid = true}).outcome,
+            HostOutcome::UnknownRequest);  // no start
 }
 
-TEST_F(HostManagerTest, AsksAgainUntilAnswered) {
+TEST_F(HostManagerTest, RetransmitsUntilItGetsAReply) {
   open();
   host_.next_outgoing();  // lost
   expire();
   to_board();
-  board_->next_outgoing();  // so is the answer
+  board_->next_outgoing();  // the reply is lost, too
   expire();
   exchange();
   EXPECT_EQ(event().outcome, HostOutcome::Opened);
 }
 
-TEST_F(HostManagerTest, GivesUp) {
+TEST_F(HostManagerTest, GivesUpAfterTenRequests) {
   const uint32_t id = open();
-  size_t said = 0;
+  size_t sent = 0;
   while (host_.next_deadline() != kNever) {
-    while (host_.next_outgoing()) ++said;
+    while (host_.next_outgoing()) ++sent;
     expire();
   }
-  EXPECT_EQ(said, 10u);
+  EXPECT_EQ(sent, 10u);
   const HostEvent last = event();
   EXPECT_EQ(last.outcome, HostOutcome::OpenUnanswered);
   EXPECT_EQ(last.id, id);
   EXPECT_EQ(host_.connections(), 0u);
 }
 
-TEST_F(HostManagerTest, ASecondQueuePairForOneQuestionIsClosed) {
+TEST_F(HostManagerTest, ClosesASecondQueuePairForOneRequest) {
   make_board({.opens_twice = true});
   open();
   to_board();
-  expire();  // the answer is slow
+  expire();  // the reply is slow
   to_board();
   to_host();
   EXPECT_EQ(event().outcome, HostOutcome::Opened);
@@ -136,7 +138,7 @@ TEST_F(HostManagerTest, ASecondQueuePairForOneQuestionIsClosed) {
   EXPECT_EQ(board_->state_of(257), BoardQpState::Reset);
 }
 
-TEST_F(HostManagerTest, RefusedWhenTheBoardIsFull) {
+TEST_F(HostManagerTest, ReportsThatTheBoardIsFull) {
   make_board({}, 1);
   open();
   QpInfo other = kLocal;
@@ -149,7 +151,7 @@ TEST_F(HostManagerTest, RefusedWhenTheBoardIsFull) {
   EXPECT_EQ(refused.ack, Ack::NoQp);
 }
 
-TEST_F(HostManagerTest, SeveralQueuePairsAndBoardsAreKeptApart) {
+TEST_F(HostManagerTest, DistinguishesQueuePairsAndBoards) {
   const uint32_t first = open();
   QpInfo second_qp = kLocal;
   second_qp.qpn = 0x010012;
@@ -159,7 +161,7 @@ TEST_F(HostManagerTest, SeveralQueuePairsAndBoardsAreKeptApart) {
   EXPECT_EQ(a.id, first);
   EXPECT_EQ(b.id, second);
   EXPECT_NE(a.peer.qpn, b.peer.qpn);
-  // An answer of another board about the same queue pair number is not this one's.
+  // A reply of another board with the same QPN does not match.
   Message forged{
       .info_valid = true, .request = Request::CloseQp, .ack_valid = true, .ack = Ack::Ack};
   forged.remote = kLocal;
@@ -168,11 +170,11 @@ TEST_F(HostManagerTest, SeveralQueuePairsAndBoardsAreKeptApart) {
   EXPECT_EQ(host_.connections(), 2u);
 }
 
-TEST_F(HostManagerTest, CloseOfAQueuePairThatTheBoardForgot) {
+TEST_F(HostManagerTest, ClosesAQueuePairThatARestartedBoardDoesNotKnow) {
   const uint32_t id = open();
   exchange();
   event();
-  make_board({});  // it was switched off and on
+  make_board({});  // the board restarts
   host_.close(id, now_);
   exchange();
   const HostEvent closed = event();
@@ -180,11 +182,11 @@ TEST_F(HostManagerTest, CloseOfAQueuePairThatTheBoardForgot) {
   EXPECT_EQ(closed.ack, Ack::Error);
 }
 
-TEST_F(HostManagerTest, ClosedBeforeItWasAnswered) {
+TEST_F(HostManagerTest, CloseBeforeTheReplyClosesTheOpenedQueuePair) {
   const uint32_t id = open();
   to_board();
   host_.close(id, now_);
-  EXPECT_EQ(host_.connections(), 1u);  // something may be open
+  EXPECT_EQ(host_.connections(), 1u);  // the board may have opened a queue pair
   to_host();
   exchange();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
@@ -192,7 +194,7 @@ TEST_F(HostManagerTest, ClosedBeforeItWasAnswered) {
   EXPECT_EQ(host_.connections(), 0u);
 }
 
-TEST_F(HostManagerTest, ClosedBeforeItWasRefused) {
+TEST_F(HostManagerTest, CloseBeforeARefusalEndsTheConnection) {
   make_board({}, 0);
   host_.close(open(), now_);
   exchange();
@@ -200,7 +202,7 @@ TEST_F(HostManagerTest, ClosedBeforeItWasRefused) {
   EXPECT_EQ(host_.connections(), 0u);
 }
 
-TEST_F(HostManagerTest, ClosedAndNeverAnswered) {
+TEST_F(HostManagerTest, CloseWithoutAnyReplyEndsTheConnection) {
   host_.close(open(), now_);
   while (host_.next_deadline() != kNever) expire();
   EXPECT_EQ(event().outcome, HostOutcome::CloseUnanswered);
@@ -238,29 +240,29 @@ TEST_F(HostManagerTest, RefusesAMaster) {
   EXPECT_EQ(host_.connections(), 0u);
 }
 
-TEST_F(HostManagerTest, ADuplicateIsAnsweredOncePerPause) {
+TEST_F(HostManagerTest, RepliesToADuplicateAtMostEvery100Ms) {
   board_->ask_open(kHostIp, kHostPort, now_);
-  const Message question = board_->next_outgoing()->message;
-  host_.on_datagram(question.store(), kBoardIp, now_);
+  const Message request = board_->next_outgoing()->message;
+  host_.on_datagram(request.store(), kBoardIp, now_);
   const HostEvent asked = event();
-  host_.on_datagram(question.store(), kBoardIp, now_);  // while nobody has decided
+  host_.on_datagram(request.store(), kBoardIp, now_);  // before accept() or refuse()
   EXPECT_FALSE(host_.next_event());
   host_.accept(asked.id, kLocal, now_);
   EXPECT_TRUE(host_.next_outgoing());
-  host_.on_datagram(question.store(), kBoardIp, now_ + milliseconds(99));
+  host_.on_datagram(request.store(), kBoardIp, now_ + milliseconds(99));
   EXPECT_FALSE(host_.next_outgoing());
-  host_.on_datagram(question.store(), kBoardIp, now_ + milliseconds(100));
+  host_.on_datagram(request.store(), kBoardIp, now_ + milliseconds(100));
   EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::Ack);
   EXPECT_EQ(host_.connections(), 1u);
 }
 
-TEST_F(HostManagerTest, ABoardThatOpensTheSameNumberMuchLaterHasRestarted) {
+TEST_F(HostManagerTest, TreatsAMuchLaterOpenOfTheSameQpnAsARestart) {
   board_->ask_open(kHostIp, kHostPort, now_);
-  const Message question = board_->next_outgoing()->message;
-  host_.on_datagram(question.store(), kBoardIp, now_);
+  const Message request = board_->next_outgoing()->message;
+  host_.on_datagram(request.store(), kBoardIp, now_);
   const HostEvent asked = event();
   host_.accept(asked.id, kLocal, now_);
-  host_.on_datagram(question.store(), kBoardIp, now_ + seconds(2));
+  host_.on_datagram(request.store(), kBoardIp, now_ + seconds(2));
   const HostEvent restarted = event();
   EXPECT_EQ(restarted.outcome, HostOutcome::PeerRestarted);
   EXPECT_EQ(restarted.id, asked.id);
@@ -268,7 +270,7 @@ TEST_F(HostManagerTest, ABoardThatOpensTheSameNumberMuchLaterHasRestarted) {
   EXPECT_EQ(host_.connections(), 1u);
 }
 
-TEST_F(HostManagerTest, ClosesThatMakeNoSense) {
+TEST_F(HostManagerTest, RejectsCloseOfUnknownConnections) {
   Message close{.info_valid = true, .request = Request::CloseQp};
   close.local = {.qpn = 256, .ip = kBoardIp};
   close.remote = kLocal;
@@ -288,7 +290,7 @@ TEST_F(HostManagerTest, ClosesThatMakeNoSense) {
   EXPECT_EQ(host_.connections(), 1u);
 }
 
-TEST_F(HostManagerTest, BadInputIsNamedAndNotAnswered) {
+TEST_F(HostManagerTest, ReportsInvalidMessagesAndSendsNoReply) {
   host_.on_datagram(std::array<std::byte, 65>{}, kBoardIp, now_);
   EXPECT_EQ(event().outcome, HostOutcome::WrongLength);
   host_.on_datagram(Message{}.store(), kBoardIp, now_);

@@ -9,7 +9,7 @@
 namespace verbena::daq {
 namespace {
 
-// Trailing zeros are left out.
+// The text omits trailing zeros.
 MessageBytes from_hex(const std::string& hex) {
   MessageBytes bytes{};
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
@@ -31,7 +31,7 @@ const QpInfo kHost{.qpn = 0x010203,
                    .address = 0x00007f1122334400,
                    .ip = 0x16010203};
 
-TEST(Message, OpenAsAHostSaysIt) {
+TEST(Message, EncodesAnOpenOfAHost) {
   expect_bytes(
       {.info_valid = true, .request = Request::OpenQp, .local = kHost, .listening_port = kHostPort},
       "03"
@@ -40,7 +40,7 @@ TEST(Message, OpenAsAHostSaysIt) {
       "4322");
 }
 
-TEST(Message, OpenAcknowledgedAsABoardSaysIt) {
+TEST(Message, EncodesTheOpenReplyOfABoard) {
   expect_bytes({.info_valid = true,
                 .request = Request::OpenQp,
                 .ack_valid = true,
@@ -55,7 +55,7 @@ TEST(Message, OpenAcknowledgedAsABoardSaysIt) {
                "4321");
 }
 
-TEST(Message, FlagBytes) {
+TEST(Message, EncodesFlagBytes) {
   const auto flags = [](Request request, bool ack_valid, Ack ack) {
     return std::to_integer<int>(
         Message{.info_valid = true, .request = request, .ack_valid = ack_valid, .ack = ack}
@@ -69,7 +69,7 @@ TEST(Message, FlagBytes) {
   EXPECT_EQ(flags(Request::OpenQp, true, Ack::Error), 0xF3);
 }
 
-TEST(Message, TransmitCommand) {
+TEST(Message, EncodesATransmitCommand) {
   expect_bytes({.info_valid = true,
                 .remote = {.qpn = 0x101},
                 .listening_port = kHostPort,
@@ -87,7 +87,7 @@ TEST(Message, TransmitCommand) {
                "0f000040000000271012345678");
 }
 
-TEST(Message, AnyOtherLengthIsNone) {
+TEST(Message, RejectsOtherLengths) {
   const std::array<std::byte, 65> bytes{};
   EXPECT_FALSE(Message::load(std::span(bytes).first(63)).has_value());
   EXPECT_FALSE(Message::load(bytes).has_value());
@@ -95,7 +95,7 @@ TEST(Message, AnyOtherLengthIsNone) {
   EXPECT_TRUE(Message::load(std::span(bytes).first(64)).has_value());
 }
 
-TEST(Message, ReservedBytesAreNotRead) {
+TEST(Message, IgnoresReservedBits) {
   MessageBytes ones;
   ones.fill(std::byte{0xFF});
   const Message m = *Message::load(ones);

@@ -1,4 +1,4 @@
-// Lists of processors, and which of them are near.
+// CPU lists, and the CPUs of a NUMA node.
 #include "os/numa.h"
 
 #include <gtest/gtest.h>
@@ -21,21 +21,21 @@ std::vector<unsigned> numbers(const std::optional<cpu_set_t>& cpus) {
 
 using Cpus = std::vector<unsigned>;
 
-TEST(CpuList, IsReadAsTheKernelWritesIt) {
+TEST(CpuList, ParsesTheKernelsFormat) {
   EXPECT_EQ(numbers(parse_cpu_list("0-3,8,10-11")), (Cpus{0, 1, 2, 3, 8, 10, 11}));
   EXPECT_EQ(numbers(parse_cpu_list("5")), Cpus{5});
-  ASSERT_TRUE(parse_cpu_list(""));  // a node of memory alone
+  ASSERT_TRUE(parse_cpu_list(""));  // a node with memory and no CPUs
   EXPECT_EQ(numbers(parse_cpu_list("")), Cpus{});
 }
 
-TEST(CpuList, NonsenseIsNone) {
+TEST(CpuList, RejectsInvalidLists) {
   for (const char* text :
        {"a", "1-", "-1", "3-1", "1,,2", "1,", "1;2", "0-99999", "18446744073709551616"}) {
     EXPECT_FALSE(parse_cpu_list(text)) << text;
   }
 }
 
-// A machine described by files, as the kernel does.
+// A machine described by files in the kernel's format.
 class Nodes : public testing::Test {
  protected:
   Nodes() {
@@ -55,23 +55,23 @@ class Nodes : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(Nodes, TheNodesProcessorsAreNear) {
+TEST_F(Nodes, ReturnsTheCpusOfTheNode) {
   describe("0-1", {"0-3,8-11", "4-7,12-15"});
   EXPECT_EQ(numbers(cpus_on_node(1, all(), folder_)), (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
 }
 
-TEST_F(Nodes, OnlyThoseThatTheProcessWasGiven) {
+TEST_F(Nodes, ReturnsOnlyCpusThatTheProcessMayUse) {
   describe("0-1", {"0-3", "4-7"});
   EXPECT_EQ(numbers(cpus_on_node(1, *parse_cpu_list("2-5"), folder_)), (Cpus{4, 5}));
   EXPECT_FALSE(cpus_on_node(0, *parse_cpu_list("4-7"), folder_));
 }
 
-TEST_F(Nodes, OneNodeIsNoChoice) {
+TEST_F(Nodes, ReturnsNoneOnAMachineWithOneNode) {
   describe("0", {"0-3"});
   EXPECT_FALSE(cpus_on_node(0, all(), folder_));
 }
 
-TEST_F(Nodes, WhatIsNotDescribedIsNotNear) {
+TEST_F(Nodes, ReturnsNoneForAnUnknownNode) {
   EXPECT_FALSE(cpus_on_node(0, all(), folder_));
   describe("0-1", {"0-3", "4-7"});
   EXPECT_FALSE(cpus_on_node(2, all(), folder_));

@@ -1,4 +1,4 @@
-// Waking before sleeping. (Signals: runtime/event_channel_test.cc.)
+// A wake before the sleep. (Signals: runtime/event_channel_test.cc.)
 #include "os/waker.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace verbena::os {
 namespace {
 
-TEST(Waker, WhatWasPutBeforeSleepingIsNotSleptThrough) {
+TEST(Waker, DoesNotSleepAfterAnEarlierWake) {
   Waker waker;
   const uint32_t seen = waker.seen();
   waker.wake();

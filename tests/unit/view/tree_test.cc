@@ -1,4 +1,4 @@
-// What programs find below /sys/class/infiniband and /dev/infiniband.
+// The entries that programs find below /sys/class/infiniband and /dev/infiniband.
 #include "view/tree.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Node::Kind;
 
-// A card in a PCI slot, and loopback.
+// A NIC in a PCI slot, and loopback.
 class TwoDevices : public Machine {
  public:
   std::vector<runtime::DeviceInfo> devices() const override {
@@ -37,11 +37,11 @@ class TwoDevices : public Machine {
     return device.interface == "eth0" ? "/sys/devices/pci0000:00/0000:00:03.0" : "";
   }
   uint64_t counter(const std::string& device, std::string_view name) const override {
-    ++asked;
+    ++queries;
     if (device != "verbena_eth0") return 0;
     return name == "_bytes_sent" ? 4000 : name == "udp_too_short" || name == "timeouts" ? 3 : 0;
   }
-  mutable int asked = 0;
+  mutable int queries = 0;
 
  private:
   static wire::Gid address(unsigned last) {
@@ -71,13 +71,13 @@ class Tree : public testing::Test {
 
 using Names = std::vector<std::string>;
 
-TEST_F(Tree, ListsDevicesByBothOfTheirNames) {
+TEST_F(Tree, ListsDevicesInBothFolders) {
   EXPECT_EQ(names("/sys/class/infiniband"), (Names{"verbena_eth0", "verbena_lo"}));
   EXPECT_EQ(names("/dev/infiniband"), (Names{"uverbs2", "uverbs1", "rdma_cm"}));
   EXPECT_EQ(names("/sys/class/infiniband/verbena_lo/ports"), Names{"1"});
 }
 
-TEST_F(Tree, SaysWhatADeviceIs) {
+TEST_F(Tree, DescribesADevice) {
   EXPECT_EQ(text("verbena_eth0/node_type"), "1: CA\n");
   EXPECT_EQ(text("verbena_eth0/node_guid"), "0011:2233:4455:6677\n");
   EXPECT_EQ(text("verbena_eth0/ports/1/state"), "4: ACTIVE\n");
@@ -87,7 +87,7 @@ TEST_F(Tree, SaysWhatADeviceIs) {
   EXPECT_EQ(text("verbena_lo/ports/1/link_layer"), "Ethernet\n");
 }
 
-TEST_F(Tree, HasTheWholeGidTableButTypesOfUsedEntriesOnly) {
+TEST_F(Tree, HasTheWholeGidTableButOnlyTypesOfUsedEntries) {
   const std::string port = "verbena_eth0/ports/1/";
   EXPECT_EQ(names("/sys/class/infiniband/" + port + "gids").size(), runtime::GidTable::kSize);
   EXPECT_EQ(text(port + "gids/1"), "0000:0000:0000:0000:0000:ffff:c000:0002\n");
@@ -98,23 +98,23 @@ TEST_F(Tree, HasTheWholeGidTableButTypesOfUsedEntriesOnly) {
   EXPECT_EQ(at("/sys/class/infiniband/" + port + "gids/128").kind, Kind::None);
 }
 
-TEST_F(Tree, AsksForCountersOnlyWhenOneIsRead) {
+TEST_F(Tree, QueriesCountersOnlyWhenOneIsRead) {
   names("/sys/class/infiniband/verbena_eth0/ports/1/counters");
-  EXPECT_EQ(machine_.asked, 0);
+  EXPECT_EQ(machine_.queries, 0);
   EXPECT_EQ(text("verbena_eth0/ports/1/counters/port_xmit_data"), "1000\n");  // words of four bytes
   EXPECT_EQ(text("verbena_eth0/ports/1/counters/port_rcv_errors"), "3\n");
   EXPECT_EQ(text("verbena_eth0/ports/1/hw_counters/local_ack_timeout_err"), "3\n");
   EXPECT_EQ(text("verbena_lo/ports/1/counters/port_xmit_data"), "0\n");
 }
 
-TEST_F(Tree, LeadsToTheHardwareWhereThereIsSome) {
+TEST_F(Tree, LinksToTheHardwareIfThereIsAny) {
   const Node link = at("/sys/class/infiniband/verbena_eth0", LastLink::Keep);
   EXPECT_EQ(link.kind, Kind::Link);
   EXPECT_EQ(link.text, "../../devices/pci0000:00/0000:00:03.0/infiniband/verbena_eth0");
   const Node followed = at("/sys/class/infiniband/verbena_eth0");
   EXPECT_EQ(followed.kind, Kind::Directory);
   EXPECT_EQ(followed.path, "/sys/devices/pci0000:00/0000:00:03.0/infiniband/verbena_eth0");
-  // A slash behind it means what it leads to.
+  // A trailing slash follows the link.
   EXPECT_EQ(at("/sys/class/infiniband/verbena_eth0/", LastLink::Keep).kind, Kind::Directory);
   EXPECT_EQ(names("/sys/devices/pci0000:00/0000:00:03.0/infiniband"), Names{"verbena_eth0"});
 
@@ -126,7 +126,7 @@ TEST_F(Tree, LeadsToTheHardwareWhereThereIsSome) {
   EXPECT_EQ(text("verbena_lo/device/numa_node"), "-1\n");
 }
 
-TEST_F(Tree, KnowsWhatIsNotItsOwn) {
+TEST_F(Tree, IgnoresPathsOutsideTheView) {
   EXPECT_EQ(at("/sys/class/infiniband/mlx5_0").kind, Kind::None);
   EXPECT_EQ(at("/dev/infiniband/uverbs7").kind, Kind::None);
   EXPECT_FALSE(look_up(machine_, "/", "/sys/class/infiniband_verbs", LastLink::Follow));
@@ -135,13 +135,13 @@ TEST_F(Tree, KnowsWhatIsNotItsOwn) {
   EXPECT_FALSE(may_be_shown("/etc/passwd"));
 }
 
-TEST_F(Tree, UnderstandsPathsAsPeopleWriteThem) {
+TEST_F(Tree, NormalizesPaths) {
   EXPECT_EQ(at("/sys//class/./infiniband/verbena_lo/../verbena_eth0/node_type").text, "1: CA\n");
   EXPECT_EQ(look_up(machine_, "/sys/class/infiniband", "verbena_lo/fw_ver", LastLink::Keep)->kind,
             Kind::File);
   EXPECT_EQ(look_up(machine_, "/", "dev/infiniband/uverbs1", LastLink::Keep)->kind,
             Kind::CharacterDevice);
-  // The kernel, which has no such folder, cannot go up from it.
+  // The kernel has no such folder and cannot resolve ".." from it.
   const Node up = at("/dev/infiniband/../null");
   EXPECT_EQ(up.kind, Kind::Elsewhere);
   EXPECT_EQ(up.path, "/dev/null");

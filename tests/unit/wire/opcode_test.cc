@@ -1,4 +1,4 @@
-// The opcode table against the specification's own (IBA table 38), written out.
+// The opcode table, compared with the specification (IBA table 38).
 #include "wire/opcode.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ constexpr Row kRows[] = {
     {0x1D, Verb::AtomicWrite, Position::Only, "R"},
 };
 
-TEST(Opcode, TableIsTheSpecifications) {
+TEST(Opcode, MatchesTheSpecification) {
   for (const Row& r : kRows) {
     SCOPED_TRACE(name_of(r.opcode));
     const OpcodeInfo& i = info_of(r.opcode);
@@ -67,7 +67,7 @@ TEST(Opcode, TableIsTheSpecifications) {
   }
 }
 
-TEST(Opcode, NothingElseIsAnRcOperation) {
+TEST(Opcode, HasNoOtherRcOperations) {
   for (int opcode = 0; opcode < 32; ++opcode) {
     bool listed = false;
     for (const Row& r : kRows) listed |= r.opcode == opcode;
@@ -76,7 +76,7 @@ TEST(Opcode, NothingElseIsAnRcOperation) {
   }
 }
 
-TEST(Opcode, UcAndUdHaveAFewOfRcsOperations) {
+TEST(Opcode, UcAndUdHaveASubsetOfTheRcOperations) {
   for (uint8_t operation = 0; operation < 32; ++operation) {
     SCOPED_TRACE(static_cast<int>(operation));
     const bool in_uc = operation <= 0x0B;  // SEND and WRITE, up to WRITE ONLY with immediate
@@ -97,7 +97,7 @@ TEST(Opcode, UcAndUdHaveAFewOfRcsOperations) {
   }
 }
 
-TEST(Opcode, XrcHasRcsOperationsWithTheQueueOnEveryRequest) {
+TEST(Opcode, XrcHasTheRcOperationsWithAnXrcethInEveryRequest) {
   for (uint8_t operation = 0; operation < 32; ++operation) {
     const OpcodeInfo& rc = info_of(operation);
     const OpcodeInfo& xrc = info_of(static_cast<uint8_t>(kXrcBase + operation));

@@ -1,4 +1,4 @@
-// Parsing and building: every opcode there and back, every length cut short.
+// Parsing and building packets: every opcode, and truncation at every length.
 #include "wire/packet.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ Packet random_packet(uint8_t opcode, Prng& prng) {
   return p;
 }
 
-TEST(Packet, RoundTripOfEveryOpcode) {
+TEST(Packet, ParsesWhatItStoresForEveryOpcode) {
   Prng prng(1);
   for (const uint8_t opcode : rc_opcodes()) {
     for (int i = 0; i < 50; ++i) {
@@ -92,7 +92,7 @@ TEST(Packet, RoundTripOfEveryOpcode) {
   }
 }
 
-TEST(Packet, TruncatedAtEveryLength) {
+TEST(Packet, RejectsTruncationAtEveryLength) {
   Prng prng(2);
   for (int opcode = 0; opcode < 256; ++opcode) {
     const OpcodeInfo& info = info_of(static_cast<uint8_t>(opcode));
@@ -100,8 +100,11 @@ TEST(Packet, TruncatedAtEveryLength) {
     Bytes whole(128);
     store_headers(p, whole.data());
     for (size_t length = 0; length <= 80; ++length) {
-      const Bytes cut(whole.begin(),
-                      whole.begin() + static_cast<ptrdiff_t>(length));  // sanitizers see its end
+      const Bytes cut(
+          whole.begin(),
+          whole.begin() +
+              static_cast<ptrdiff_t>(
+                  length));  // a separate allocation, so that sanitizers detect reads past its end
       ParseError why{};
       const auto q = Packet::parse(cut, &why);
       const bool good =
@@ -119,7 +122,7 @@ TEST(Packet, TruncatedAtEveryLength) {
   }
 }
 
-TEST(Packet, PaddingMayNotExceedThePayload) {
+TEST(Packet, RejectsPaddingBeyondThePayload) {
   Packet p;
   p.bth.opcode = static_cast<uint8_t>(Opcode::RcSendOnly);
   p.bth.pad = 3;
@@ -134,7 +137,7 @@ TEST(Packet, PaddingMayNotExceedThePayload) {
   EXPECT_EQ(q->payload.size(), 1u);
 }
 
-TEST(Packet, VersionMustBeZero) {
+TEST(Packet, RejectsAnotherVersion) {
   Packet p;
   p.bth.opcode = static_cast<uint8_t>(Opcode::RcSendOnly);
   p.bth.version = 1;
@@ -145,7 +148,7 @@ TEST(Packet, VersionMustBeZero) {
   EXPECT_EQ(why, ParseError::BadVersion);
 }
 
-TEST(Packet, SyndromesOnTheWire) {
+TEST(Packet, StoresSyndromes) {
   const std::tuple<AckKind, uint8_t, uint8_t> cases[] = {
       {AckKind::Ack, kUnlimitedCredits, 0x1F},
       {AckKind::RnrNak, 12, 0x2C},

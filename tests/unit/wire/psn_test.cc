@@ -1,4 +1,4 @@
-// Sequence numbers on a circle of 2^24.
+// Sequence numbers modulo 2^24.
 #include "wire/psn.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace verbena::wire {
 namespace {
 
-TEST(Psn, DistanceIsTheShortWayRound) {
+TEST(Psn, DistanceIsTheShorterOfBothDirections) {
   constexpr uint32_t kValues[] = {0, 1, 2, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFE, 0xFFFFFF};
   for (const uint32_t a : kValues) {
     for (const uint32_t b : kValues) {

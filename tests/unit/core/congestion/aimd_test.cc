@@ -24,7 +24,7 @@ class Episode {
   LossEpisode episode_;
 };
 
-TEST(Aimd, GrowsByOneStepForEachWindowThatIsAcknowledged) {
+TEST(Aimd, GrowsByOneStepForEachAcknowledgedWindow) {
   Aimd control;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(control.window(), Aimd::kInitialWindow);
@@ -53,7 +53,7 @@ TEST(Aimd, DoesNotShrinkBelowItsMinimum) {
   EXPECT_EQ(control.window(), Aimd::kMinWindow);
 }
 
-TEST(Aimd, ShrinksByTwiceWhatASelectivePeerLost) {
+TEST(Aimd, ShrinksByTwiceTheBytesLostWithSelectiveRepeat) {
   Aimd control;
   Episode episode(control);
   episode.lose(1000, false);
@@ -69,7 +69,7 @@ TEST(Aimd, ShrinksByAQuarterAtMostInOneEpisode) {
   EXPECT_EQ(control.window(), Aimd::kInitialWindow - kQuarter);
 }
 
-TEST(Aimd, ShrinksByAQuarterAtOnceIfThePeerDiscardsWhatFollows) {
+TEST(Aimd, ShrinksByAQuarterAtOnceIfThePeerDiscardsPacketsBehindAGap) {
   Aimd control;
   Episode episode(control);
   episode.lose(1000, true);
@@ -78,7 +78,7 @@ TEST(Aimd, ShrinksByAQuarterAtOnceIfThePeerDiscardsWhatFollows) {
   EXPECT_EQ(control.window(), Aimd::kInitialWindow - kQuarter);
 }
 
-TEST(Aimd, TakesTheRestOfTheQuarterIfThePeerDiscardsLater) {
+TEST(Aimd, ShrinksByTheRestOfTheQuarterIfThePeerDiscardsLater) {
   Aimd control;
   Episode episode(control);
   episode.lose(1000, false);
@@ -104,7 +104,7 @@ TEST(Aimd, AcknowledgedBytesBeforeALossDoNotCountTowardsGrowth) {
   EXPECT_EQ(control.window(), Aimd::kInitialWindow - kQuarter);
 }
 
-TEST(Aimd, IgnoresMarksAndRoundTripsAndIsNotPaced) {
+TEST(Aimd, IgnoresEcnMarksAndRoundTripsAndDoesNotPace) {
   Aimd control;
   control.on_marked(kNow);
   control.on_round_trip(seconds(1), kNow);

@@ -9,7 +9,7 @@
 namespace verbena::core {
 namespace {
 
-TEST(CongestionControl, IsMadeByAlgorithm) {
+TEST(CongestionControl, IsCreatedByAlgorithm) {
   const auto aimd = make_congestion_control(CongestionAlgorithm::Aimd);
   const auto fixed = make_congestion_control(CongestionAlgorithm::FixedWindow);
   EXPECT_NE(dynamic_cast<Aimd*>(aimd.get()), nullptr);
@@ -22,7 +22,7 @@ TEST(CongestionControl, IsFoundByName) {
   EXPECT_EQ(find_congestion_algorithm("no such algorithm"), std::nullopt);
 }
 
-TEST(FixedWindow, StaysTheSameWhateverHappens) {
+TEST(FixedWindow, StaysTheSameAfterEveryEvent) {
   FixedWindow control;
   control.on_acked(10 * FixedWindow::kWindow, Instant{});
   control.on_lost({.bytes = 1000, .discarded = true, .episode = {.window = FixedWindow::kWindow}});

@@ -1,4 +1,4 @@
-// PeerExtensions: learning what the peer can do, and the flags of both ends.
+// PeerExtensions: detecting the peer's capabilities, and the flags of both ends.
 #include "core/ext/peer_extensions.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ TEST_F(PeerExtensionsTest, TakesThePiggybackedAckOutOfThePayload) {
   EXPECT_EQ(p.payload[0], std::byte{0xAA});
 }
 
-TEST_F(PeerExtensionsTest, LeavesATooShortPayloadAlone) {
+TEST_F(PeerExtensionsTest, LeavesATooShortPayloadUnchanged) {
   const std::array<std::byte, 3> bytes{};
   wire::Packet p;
   p.bth = with(from_peer_.piggyback);
@@ -86,7 +86,7 @@ TEST_F(PeerExtensionsTest, LeavesATooShortPayloadAlone) {
   EXPECT_EQ(p.payload.size(), 3u);
 }
 
-TEST_F(PeerExtensionsTest, ANewConnectionStartsWithoutKnowledge) {
+TEST_F(PeerExtensionsTest, ANewConnectionDetectsCapabilitiesAnew) {
   own_.on_response(with(from_peer_.sack_capable));
   own_.on_request(with(from_peer_.sack));
   own_.response_flag(false);
