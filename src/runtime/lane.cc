@@ -19,7 +19,7 @@ constexpr int kRoundsPerCall = 4;
 
 }  // namespace
 
-Status Lane::start(host::SlotDirectory::Answer counters) {
+Status Lane::start(host::SlotDirectory::CountersText counters) {
   const Status opened = datapath_.open(device_, std::move(counters));
   if (!opened.ok()) return opened;
   engine_ = std::make_unique<core::Engine>(core::EngineConfig{.slot = datapath_.directory->slot(),

@@ -46,7 +46,7 @@ class Lane final : private BackgroundThread::Body {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  Status start(host::SlotDirectory::Answer counters);
+  Status start(host::SlotDirectory::CountersText counters);
   // Ends the background thread.
   void stop() { thread_.stop(); }
   bool is_running() const { return thread_.is_running(); }

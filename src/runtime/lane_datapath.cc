@@ -34,7 +34,7 @@ void log_slot_holders() {
 
 }  // namespace
 
-Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::Answer reply) {
+Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::CountersText reply) {
   // Each device has a slot of its own: two devices may have the same address and must not use the
   // same QPNs.
   auto slot = host::SlotDirectory::claim(std::move(reply));

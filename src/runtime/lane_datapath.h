@@ -15,7 +15,7 @@ namespace verbena::runtime {
 
 struct LaneDatapath {
   // `reply` gives the counters to a process that asks for them.
-  Status open(const DeviceInfo& device, host::SlotDirectory::Answer reply);
+  Status open(const DeviceInfo& device, host::SlotDirectory::CountersText reply);
   // Closes the descriptors. In the child of a fork the parent's stay open.
   void close();
 
