@@ -139,8 +139,8 @@ void ServiceThread::run() {
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[static_cast<size_t>(i)].data.u64;
       if (key == kWakeUp) {
-        uint64_t count;
-        [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
+        uint64_t wakeups;
+        [[maybe_unused]] const ssize_t got = ::read(wake_, &wakeups, sizeof wakeups);
       } else if (auto socket = SocketTable::instance().find(static_cast<int>(key >> 32))) {
         socket->on_ready(static_cast<int>(key & 0xffffffff));
       }

@@ -1,4 +1,4 @@
-// Socket addresses in and out, and the kernel's answer to "from where?".
+// Conversions of socket addresses, and source address selection by the kernel's routing.
 #include "abi/rdmacm/addresses.h"
 
 #include <arpa/inet.h>
@@ -86,7 +86,7 @@ Result<IpAddress> read_address(const sockaddr* from) {
   if (from->sa_family == AF_IB) {
     return Error{EAFNOSUPPORT, "AF_IB is for InfiniBand fabrics; use an IP address"};
   }
-  return Error{EINVAL, "neither an IPv4 nor an IPv6 address"};
+  return Error{EINVAL, "the address is neither IPv4 nor IPv6"};
 }
 
 void write_address(const IpAddress& from, sockaddr_storage& to) {

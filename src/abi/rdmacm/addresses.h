@@ -1,5 +1,5 @@
-// Socket addresses and GIDs, and what the kernel's routing says about them. A RoCEv2 GID is an IP
-// address, so that is all there is to address resolution.
+// Socket addresses and GIDs, and the kernel's routes to them. A RoCEv2 GID is an IP address, so
+// address resolution needs nothing else.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,7 +16,7 @@
 namespace verbena::rdmacm {
 
 struct IpAddress {
-  sa_family_t family = AF_INET;  // as the program wrote it; an IPv6 one may hold a mapped IPv4
+  sa_family_t family = AF_INET;  // as the program gave it; an IPv6 address may be a mapped IPv4 one
   wire::Gid gid;
   uint16_t port = 0;   // host order
   uint32_t scope = 0;  // the interface of an IPv6 link-local address
@@ -26,27 +26,27 @@ struct IpAddress {
 
   static IpAddress any_of(sa_family_t family);
   static IpAddress loopback_of(sa_family_t family);
-  // Of the family that the GID stands for.
+  // The family follows from the GID.
   static IpAddress of(const wire::Gid& gid, uint16_t port, uint32_t scope = 0);
 };
 
-// EAFNOSUPPORT for AF_IB, which this library leaves out; EINVAL for what is no IP address.
+// EAFNOSUPPORT for AF_IB, which this library does not support; EINVAL for any other non-IP address.
 Result<IpAddress> read_address(const sockaddr* from);
 void write_address(const IpAddress& from, sockaddr_storage& to);
-// 0 for an unknown family.
+// Returns 0 for an unknown family.
 socklen_t size_of_address(const sockaddr* address);
 
-// From where packets to `destination` leave, asked of the kernel with a socket that is connected
-// and never used. `source`: the address that the program wants; none: the kernel chooses.
+// Returns the source address of packets to `destination`. The kernel chooses it for a connected
+// socket that sends nothing. `source` is the address that the program wants, if any.
 Result<IpAddress> route_to(const IpAddress& destination, const std::optional<IpAddress>& source);
-// Whether it is an address of this host.
+// Whether the address belongs to this host.
 bool is_local(const IpAddress& address);
 
 struct LocalAddress {
   IpAddress address;      // without a port
-  std::string interface;  // its name
+  std::string interface;  // name of the interface
 };
-// What the interfaces of this network namespace have now.
+// The current addresses of the interfaces of this network namespace.
 std::vector<LocalAddress> local_addresses();
 
 }  // namespace verbena::rdmacm

@@ -1,4 +1,4 @@
-// rdma_getaddrinfo and its relatives: the C library resolves names, the rest is a matter of form.
+// rdma_getaddrinfo and its relatives. The C library resolves the names.
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -16,15 +16,15 @@ namespace verbena::rdmacm {
 namespace {
 
 // Flags of newer headers.
-constexpr int kFlagSa = 0x10;   // ask an InfiniBand subnet's administration
-constexpr int kFlagDns = 0x20;  // resolve names, as without it
+constexpr int kFlagSa = 0x10;   // query an InfiniBand subnet administrator
+constexpr int kFlagDns = 0x20;  // resolve names; this is the default
 
 struct FreeAddrinfo {
   void operator()(rdma_addrinfo* info) const { rdma_freeaddrinfo(info); }
 };
 using OwnAddrinfo = std::unique_ptr<rdma_addrinfo, FreeAddrinfo>;
 
-// These are freed by free(): programs fill in some themselves.
+// Freed with free(), because programs allocate some of these themselves.
 Status copy(const sockaddr* from, socklen_t size, sockaddr*& to, socklen_t& to_size) {
   to = static_cast<sockaddr*>(std::malloc(size));
   if (to == nullptr) return abi::kNoMemory;
@@ -85,7 +85,7 @@ Status take_over(const addrinfo& found, const rdma_addrinfo* hints, rdma_addrinf
                  : copy(found.ai_addr, found.ai_addrlen, to.ai_dst_addr, to.ai_dst_len);
 }
 
-// Nothing to look up: the hints are the answer.
+// There is no name to resolve: the result is the hints.
 Status take_over_hints(const rdma_addrinfo& hints, rdma_addrinfo& to) {
   to.ai_flags = hints.ai_flags;
   to.ai_family = hints.ai_family;
@@ -97,11 +97,11 @@ Status take_over_hints(const rdma_addrinfo& hints, rdma_addrinfo& to) {
 
 Status check_hints(const char* node, const char* service, const rdma_addrinfo* hints) {
   if (node == nullptr && service == nullptr && hints == nullptr) {
-    return Error{EINVAL, "a node, a service or hints are needed"};
+    return Error{EINVAL, "node, service and hints are all missing"};
   }
   if (hints == nullptr) return {};
   if ((hints->ai_flags & kFlagSa) != 0) {
-    return Error{EOPNOTSUPP, "RAI_SA asks an InfiniBand subnet, and there is none"};
+    return Error{EOPNOTSUPP, "RAI_SA needs an InfiniBand subnet administrator; RoCE has none"};
   }
   if (hints->ai_family == AF_IB) {
     return Error{EAFNOSUPPORT, "AF_IB is for InfiniBand fabrics; use an IP address"};
@@ -119,7 +119,7 @@ struct FoundAddress {
   }
 };
 
-// `failure` is a code of the C library's getaddrinfo; the status an error of our own.
+// `failure` is an error code of getaddrinfo(); the status is an error of this library.
 Status look_up(const char* node, const char* service, const rdma_addrinfo* hints, int& failure,
                OwnAddrinfo& result) {
   Status status = check_hints(node, service, hints);
@@ -178,7 +178,7 @@ using namespace verbena::rdmacm;
 
 extern "C" {
 
-// 0, -1 with errno, or a code for gai_strerror().
+// Returns 0, -1 with errno, or a code for gai_strerror().
 VERBENA_EXPORT int rdma_getaddrinfo(const char* node, const char* service,
                                     const rdma_addrinfo* hints, rdma_addrinfo** res) {
   int failure = 0;

@@ -1,4 +1,4 @@
-// Connecting and disconnecting: what the program asks for, put into the agent's words.
+// Connecting and disconnecting: translates the program's calls to the connection manager's.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace verbena::rdmacm {
 namespace {
 
 constexpr Error kWrongState{EINVAL, "the identifier is not in a state that allows this"};
-constexpr Error kNotConnected{EINVAL, "the identifier has no connection to speak about"};
+constexpr Error kNotConnected{EINVAL, "the identifier has no connection"};
 
 std::span<const std::byte> bytes(const void* data, size_t size) {
   return {static_cast<const std::byte*>(data), data != nullptr ? size : 0};
 }
 
-// What the address information brought, then the program's own.
+// The private data of the address information, then the program's own.
 std::vector<std::byte> private_data_of(const Id& id, const rdma_conn_param* param) {
   std::vector<std::byte> data = id.connect_data;
   if (param != nullptr) {
@@ -85,20 +85,20 @@ cm::Addresses addresses_of(const Id& id) {
   return addresses;
 }
 
-// What the agent tells of the exchange is the identifier's.
-Status follow(Id& id, Result<uint32_t> exchange) {
+// Routes the events of the exchange to the identifier.
+Status route_events(Id& id, Result<uint32_t> exchange) {
   if (!exchange.ok()) return exchange.error();
   id.device->route_exchange(exchange.value(), id);
   return {};
 }
 
-// The agent keeps nothing of it that is the identifier's.
-Status unfollow(Id& id, uint32_t exchange, const Status& answered) {
-  if (answered.ok()) {
-    id.device->forget_exchange(exchange, id);
+// Ends the routing of events if the call that ended the exchange succeeded.
+Status end_exchange(Id& id, uint32_t exchange, const Status& ended) {
+  if (ended.ok()) {
+    id.device->remove_exchange(exchange, id);
     id.exchange = 0;
   }
-  return answered;
+  return ended;
 }
 
 Status send_request(Id& id, const rdma_conn_param* param) {
@@ -124,19 +124,19 @@ Status send_request(Id& id, const rdma_conn_param* param) {
   p.ack_timeout = static_cast<uint8_t>(std::min(path.packet_life_time + 1, 31));
   p.ece = {id.local_ece.vendor_id, id.local_ece.options};
   p.private_data = data;
-  return follow(id, id.device->manager->connect(p));
+  return route_events(id, id.device->manager->connect(p));
 }
 
-Status ask_for_service(Id& id, const rdma_conn_param* param) {
+Status resolve_service(Id& id, const rdma_conn_param* param) {
   const std::vector<std::byte> data = private_data_of(id, param);
   cm::SidrParameters p;
   p.addresses = addresses_of(id);
   p.traffic_class = id.route.path_rec->traffic_class;
   p.private_data = data;
-  return follow(id, id.device->manager->resolve_sidr(p));
+  return route_events(id, id.device->manager->resolve_sidr(p));
 }
 
-// What was asked for, cut down to what the device can do, unless the program knows better.
+// Uses the program's values, or limits the requested ones to those of the device.
 void choose_depths(Id& id, const rdma_conn_param* param) {
   const bool own_depth = param != nullptr && param->initiator_depth != RDMA_MAX_INIT_DEPTH;
   const bool own_resources = param != nullptr && param->responder_resources != RDMA_MAX_RESP_RES;
@@ -157,14 +157,14 @@ Status connect(Id& id, const rdma_conn_param* param) {
   id.responder_resources = RDMA_MAX_RESP_RES;
   choose_depths(id, param);
   if (!id.enter(State::RouteResolved, State::Connect)) return kWrongState;
-  const Status sent = id.is_ud() ? ask_for_service(id, param) : send_request(id, param);
+  const Status sent = id.is_ud() ? resolve_service(id, param) : send_request(id, param);
   if (!sent.ok()) id.state = State::RouteResolved;
   return sent;
 }
 
-Status answer_sidr(Id& id, const cm::SidrAnswer& answer) {
+Status reply_to_service(Id& id, const cm::SidrAnswer& reply) {
   const uint32_t exchange = id.exchange;
-  return unfollow(id, exchange, id.device->manager->answer_sidr(exchange, answer));
+  return end_exchange(id, exchange, id.device->manager->answer_sidr(exchange, reply));
 }
 
 Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
@@ -172,30 +172,30 @@ Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) 
   const uint32_t exchange = id.exchange;
   if (exchange == 0) return kNotConnected;
   if (id.is_ud()) {
-    cm::SidrAnswer answer;
-    answer.status = cm::SidrStatus::Reject;
-    answer.private_data = data;
-    return answer_sidr(id, answer);
+    cm::SidrAnswer reply;
+    reply.status = cm::SidrStatus::Reject;
+    reply.private_data = data;
+    return reply_to_service(id, reply);
   }
-  return unfollow(id, exchange, id.device->manager->reject(exchange, reason, {}, data));
+  return end_exchange(id, exchange, id.device->manager->reject(exchange, reason, {}, data));
 }
 
-// An answer that could not be given: the peer is told so, rather than left to wait.
+// Called when accepting fails: rejects the request, so that the peer need not wait for a timeout.
 Status refuse_after(Id& id, const Status& failed) {
   (void)bring_to_error(id);
   (void)reject(id, cm::RejectReason::Consumer, {});
   return failed;
 }
 
-Status answer_service(Id& id, const rdma_conn_param* param) {
-  const Status settled = settle_qkey(id, 0);
-  if (!settled.ok()) return refuse_after(id, settled);
-  cm::SidrAnswer answer;
-  answer.qpn = qpn_of(id, param);
-  answer.qkey = id.qkey;
-  if (param != nullptr) answer.private_data = bytes(param->private_data, param->private_data_len);
-  const Status answered = answer_sidr(id, answer);
-  return answered.ok() ? answered : refuse_after(id, answered);
+Status accept_service(Id& id, const rdma_conn_param* param) {
+  const Status chosen = set_qkey(id, 0);
+  if (!chosen.ok()) return refuse_after(id, chosen);
+  cm::SidrAnswer reply;
+  reply.qpn = qpn_of(id, param);
+  reply.qkey = id.qkey;
+  if (param != nullptr) reply.private_data = bytes(param->private_data, param->private_data_len);
+  const Status replied = reply_to_service(id, reply);
+  return replied.ok() ? replied : refuse_after(id, replied);
 }
 
 Status accept_connection(Id& id, const rdma_conn_param* param) {
@@ -227,19 +227,19 @@ Status accept(Id& id, const rdma_conn_param* param) {
   if (id.state != State::Connect || id.exchange == 0) return kWrongState;
   const Status checked = check_parameters(id, param);
   if (!checked.ok()) return checked;
-  return id.is_ud() ? answer_service(id, param) : accept_connection(id, param);
+  return id.is_ud() ? accept_service(id, param) : accept_connection(id, param);
 }
 
 Status disconnect(Id& id) {
   if (is_dead(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
-  // First of all, whether it is connected or not: programs wait for what is flushed then.
+  // This comes first, connected or not: programs wait for the flushed work requests.
   const Status stopped = bring_to_error(id);
   if (!stopped.ok()) return stopped;
   if (!id.exchanged) return kNotConnected;
   const Status alive = check_alive(id);
-  if (!alive.ok()) return alive;  // there is nobody to tell
-  // That the peer was first, or that it was never established, is no error.
+  if (!alive.ok()) return alive;  // there is no peer to notify
+  // It is no error if the peer disconnected first, or if the connection was never established.
   if (const uint32_t exchange = id.exchange; exchange != 0 && !id.is_ud()) {
     (void)id.device->manager->disconnect(exchange, {});
   }
@@ -252,7 +252,7 @@ Status notify(Id& id, unsigned event) {
   const uint32_t exchange = id.exchange;
   if (exchange == 0 || id.is_ud()) return kNotConnected;
   if (event != IBV_EVENT_COMM_EST) {
-    return Error{EINVAL, "only IBV_EVENT_COMM_EST tells the connection anything"};
+    return Error{EINVAL, "only IBV_EVENT_COMM_EST affects a connection"};
   }
   return id.device->manager->notify_established(exchange);
 }
@@ -261,7 +261,8 @@ Status establish(Id& id) {
   const Status alive = check_alive(id);
   if (!alive.ok()) return alive;
   if (id.qp != nullptr) {
-    return Error{EINVAL, "the identifier has a queue pair: it is established by itself"};
+    return Error{EINVAL,
+                 "the identifier has a queue pair, so its connection is established automatically"};
   }
   const uint32_t exchange = id.exchange;
   if (exchange == 0 || id.is_ud()) return kNotConnected;
@@ -284,7 +285,7 @@ VERBENA_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
 }
 
 VERBENA_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
-  const bool datagrams = from(id)->is_ud();  // nothing follows
+  const bool datagrams = from(id)->is_ud();  // no event follows
   const bool synchronous = from(id)->synchronous;
   const int started =
       outcome_of("rdma_accept", [&] { return verbena::rdmacm::accept(*from(id), conn_param); });
@@ -323,7 +324,7 @@ VERBENA_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   const int started = outcome_of("rdma_disconnect", [&] { return disconnect(ours); });
   if (started != 0 || !waits) return started;
   const bool over = ours.exchange == 0 || ours.state != State::Connect;
-  if (over && from(id->channel)->empty()) return 0;  // nothing more to wait for
+  if (over && from(id->channel)->empty()) return 0;  // no further event can come
   return complete(ours);
 }
 

@@ -1,5 +1,5 @@
-// Devices as librdmacm has them: opened when they are first needed, then kept for as long as their
-// interfaces exist; found by address.
+// The devices of librdmacm. They are opened at their first use, found by address, and kept open
+// while their interfaces exist.
 #include <fcntl.h>
 #include <net/if.h>
 
@@ -20,7 +20,7 @@ constexpr Error kNoSlot{EBUSY,
                         "all slots for processes and devices of this host are taken (verbena "
                         "counters lists their holders)"};
 
-// What ibv_get_device_list gave, given back.
+// Frees the list of ibv_get_device_list.
 struct DeviceList {
   int count = 0;
   ibv_device** devices = ibv_get_device_list(&count);
@@ -76,8 +76,8 @@ void Library::unlock_after_fork() {
   wildcards_mutex_.unlock();
 }
 
-// The child holds nothing of its parent's. Nobody uses this library there any more, whatever locks
-// other threads had.
+// Runs in the child of a fork, which keeps nothing of its parent. The child never uses this object
+// again, so locks that other threads held do not matter.
 void Library::abandon() {
   abandon_follower();
   ports.abandon();
@@ -98,7 +98,7 @@ Status Library::open_devices() {
 }
 
 std::vector<std::shared_ptr<Device>> Library::devices() {
-  std::vector<std::shared_ptr<Device>> gone;  // closed when nobody holds a lock
+  std::vector<std::shared_ptr<Device>> gone;  // destroyed after the locks are released
   const std::lock_guard lock(devices_mutex_);
   std::erase_if(devices_, [&](std::shared_ptr<Device>& device) {
     if (device->removed) gone.push_back(std::move(device));
@@ -123,7 +123,7 @@ Status Library::open(ibv_device* device) {
     const Error error = errno == EBUSY ? kNoSlot : Error{errno, "cannot open a device"};
     if (refused_.insert(device).second) {
       runtime::log(runtime::LogLevel::Warning,
-                   "%s cannot be used, so nobody reaches this process on its addresses: %s",
+                   "%s cannot be used, so this process cannot be reached on its addresses: %s",
                    ibv_get_device_name(device), error.why);
     }
     return error;
@@ -151,7 +151,7 @@ Status Library::open(ibv_device* device) {
   return {};
 }
 
-// Each open device takes one of the host's slots: nobody opens more than it needs.
+// Each open device occupies one of the host's slots, so only the needed ones are opened.
 Status Library::open_interface(const std::string& name) {
   const DeviceList list;
   const std::string wanted = "verbena_" + name;
@@ -210,7 +210,7 @@ std::optional<uint8_t> Device::gid_index(const wire::Gid& gid) {
   const auto same = [&](const ibv_gid& other) {
     return std::memcmp(other.raw, wanted.raw, sizeof wanted.raw) == 0;
   };
-  // Where it was the last time, if it still is.
+  // The index of the last lookup, if it is still valid.
   std::optional<uint32_t> before;
   {
     const std::lock_guard lock(users_mutex);
@@ -236,7 +236,7 @@ std::optional<uint8_t> Device::gid_index(const wire::Gid& gid) {
 Result<ibv_pd*> Device::add_user() {
   const std::lock_guard lock(users_mutex);
   if (pd == nullptr) pd = ibv_alloc_pd(verbs);
-  if (pd == nullptr) return Error{errno, "cannot make the default protection domain"};
+  if (pd == nullptr) return Error{errno, "cannot create the default protection domain"};
   ++users;
   return pd;
 }
@@ -244,7 +244,7 @@ Result<ibv_pd*> Device::add_user() {
 void Device::drop_user() {
   const std::lock_guard lock(users_mutex);
   if (--users != 0) return;
-  // Refused while the program has memory registered on it: kept for the next identifier.
+  // Fails while the program has memory registered on it; then it is kept for the next identifier.
   if (xrcd != nullptr && ibv_close_xrcd(xrcd) == 0) xrcd = nullptr;
   if (ibv_dealloc_pd(pd) == 0) pd = nullptr;
 }
@@ -258,7 +258,7 @@ Result<ibv_xrcd*> Device::xrc_domain() {
     attr.oflags = O_CREAT;
     xrcd = ibv_open_xrcd(verbs, &attr);
   }
-  if (xrcd == nullptr) return Error{errno, "cannot make the default XRC domain"};
+  if (xrcd == nullptr) return Error{errno, "cannot create the default XRC domain"};
   return xrcd;
 }
 
@@ -269,7 +269,7 @@ using namespace verbena::rdmacm;
 
 extern "C" {
 
-// Programs look at the number rather than at the pointer: it is always stored.
+// The number is always stored: programs check it rather than the pointer.
 VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
   return object_of<ibv_context*>("rdma_get_devices", [&]() -> Result<ibv_context**> {

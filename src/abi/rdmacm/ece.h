@@ -1,11 +1,11 @@
-// Enhanced connection establishment: vendors' options that travel with REQ and REP.
+// Enhanced connection establishment (ECE): vendor options in REQ and REP.
 #pragma once
 
 #include "abi/rdmacm/id.h"
 
 namespace verbena::rdmacm {
 
-// The peer's answer to a request of an identifier that has a queue pair.
-Status settle_ece(Id& id, const cm::Ece& answer);
+// Checks the options in the peer's response to an identifier that has a queue pair.
+Status check_ece(Id& id, const cm::Ece& response);
 
 }  // namespace verbena::rdmacm

@@ -1,5 +1,5 @@
-// Endpoints: an identifier, its address, route and queue pair in one call; and the synchronous side
-// of listening.
+// Endpoints: an identifier with address, route and queue pair in one call; and synchronous
+// listening.
 #include <rdma/rdma_verbs.h>
 
 #include <cstdlib>
@@ -42,13 +42,13 @@ int prepare_active(Id& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_init_att
   return 0;
 }
 
-// What the program gets for the event: a request with its queue pair, or an error.
+// Converts the event to the call's result: a request with its queue pair, or an error.
 Status take_request(Id& listener, Event& event, rdma_cm_id** id) {
   if (event.kind() == RDMA_CM_EVENT_REJECTED) return Error{ECONNREFUSED, "rejected"};
   if (event.kind() == RDMA_CM_EVENT_DEVICE_REMOVAL) return Error{ENODEV, kRemoved.why};
-  if (event.status != 0) return Error{std::abs(event.status), "the event says an error"};
+  if (event.status != 0) return Error{std::abs(event.status), "the event reports an error"};
   if (event.kind() != RDMA_CM_EVENT_CONNECT_REQUEST) {
-    return Error{EINVAL, "an event that is no request"};
+    return Error{EINVAL, "the event is not a request"};
   }
   if (listener.endpoint_qp != nullptr) {
     ibv_qp_init_attr init = *listener.endpoint_qp;
@@ -113,7 +113,7 @@ VERBENA_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
     listen->event = event;
     return -1;
   }
-  const int error = errno;  // no queue pair: the request is refused
+  const int error = errno;  // there is no queue pair, so the request is rejected
   rdma_cm_id* const refused = event->id;
   rdma_ack_cm_event(event);
   rdma_destroy_id(refused);

@@ -1,4 +1,5 @@
-// The descriptor of a channel is an eventfd whose count is 1 while events wait and 0 otherwise.
+// Event channels. The descriptor of a channel is an eventfd; its count is 1 while events wait,
+// otherwise 0.
 #include "abi/rdmacm/event_queue.h"
 
 #include <fcntl.h>
@@ -55,7 +56,7 @@ void EventList::append(EventList& from) {
 Channel::Channel(Library& in, int descriptor) : rdma_event_channel{descriptor}, library(&in) {}
 
 void Channel::destroy(Channel* channel) {
-  if (is_dead(*channel)) {  // another thread of the parent may have held the lock
+  if (is_dead(*channel)) {  // another thread of the parent may have held the lock at the fork
     ::close(channel->fd);
     return;
   }
@@ -72,7 +73,7 @@ void Channel::destroy(Channel* channel) {
 
 Result<Channel*> Channel::create(Library& library) {
   const int fd = eventfd(0, EFD_CLOEXEC);
-  if (fd < 0) return Error{errno, "cannot make an event descriptor (too many open files?)"};
+  if (fd < 0) return Error{errno, "cannot create an event descriptor (too many open files?)"};
   return new Channel(library, fd);
 }
 
@@ -96,7 +97,7 @@ void Channel::append(EventList& events) {
 void Channel::quiet_if_empty() {
   if (!events_.empty()) return;
   eventfd_t value;
-  eventfd_read(fd, &value);  // the count is 1: never waits
+  eventfd_read(fd, &value);  // the count is 1, so this never blocks
 }
 
 bool Channel::pop(std::unique_ptr<Event>& event, Wait& wait) {

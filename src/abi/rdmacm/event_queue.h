@@ -1,4 +1,4 @@
-// Events on their way to the program, and the channels that they wait in.
+// Events for the program, and the channels in which they wait.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -20,28 +20,28 @@ struct Id;
 struct Library;
 struct Multicast;
 
-// Kinds that came after this header's time.
+// Event types that are newer than this header.
 inline constexpr unsigned kAddrinfoResolved = 16;
 inline constexpr unsigned kAddrinfoError = 17;
 inline constexpr unsigned kUserEvent = 18;
 
-// What the program gets from rdma_get_cm_event. It is made when something happens; what needs the
-// program's own thread (verbs calls) is done when it is taken.
+// An event of rdma_get_cm_event. It is created when the event occurs; work that needs the program's
+// thread (verbs calls) is done when the program takes it.
 struct Event : rdma_cm_event {
   Event(Id& about, unsigned kind, int outcome = 0);
 
-  Id* owner;                   // whose acknowledgement it is: for a request the listener's
-  Multicast* group = nullptr;  // what a multicast event is about
+  Id* owner;  // the identifier that the acknowledgement counts for; of a request, the listener
+  Multicast* group = nullptr;  // the group of a multicast event
   Event* next = nullptr;
   std::array<std::byte, 256> private_data{};
 
   unsigned kind() const;
   void set_kind(unsigned kind);
-  // Copies what the message carried to where the public fields may point.
+  // Copies the message's private data, so that the public fields can point to it.
   const void* keep(std::span<const std::byte> data);
 };
 
-// First in, first out; owns what is in it.
+// A FIFO queue that owns its events.
 class EventList {
  public:
   EventList() = default;
@@ -53,7 +53,7 @@ class EventList {
   void push(std::unique_ptr<Event> event);
   std::unique_ptr<Event> pop();
   void append(EventList& from);
-  // Moves those for which `chosen` holds to the end of `to`.
+  // Moves the events for which `chosen` is true to the end of `to`.
   template <typename Chosen>
   void move_if(EventList& to, Chosen chosen) {
     EventList rest;
@@ -73,8 +73,8 @@ class EventList {
 // A queue with a descriptor (an eventfd) that is readable exactly while events wait.
 struct Channel : rdma_event_channel {
   static Result<Channel*> create(Library& library);
-  // Programs do this while another thread waits in rdma_get_cm_event. It then waits for ever, as it
-  // would in the kernel.
+  // A program may call this while another thread waits in rdma_get_cm_event. That thread then waits
+  // forever, as it would in the kernel.
   static void destroy(Channel* channel);
 
   void push(std::unique_ptr<Event> event);
@@ -87,15 +87,15 @@ struct Channel : rdma_event_channel {
     bool counted = false;
     uint32_t seen = 0;
   };
-  // Takes the next one, counted as its owner's. False: there is none, and the caller is counted as
-  // one who waits until it comes back or stops.
+  // Takes the next event and counts it for its owner. Returns false if there is none; the caller
+  // then counts as waiting until it returns or stops.
   bool pop(std::unique_ptr<Event>& event, Wait& wait);
-  // Until there may be one: 0; EAGAIN if the descriptor is O_NONBLOCK, EINTR when a signal arrived
-  // whose handler has no SA_RESTART. Here a thread may be cancelled: no frame of this library may
-  // have anything to clean up then, since its unwinder is not the program's.
+  // Sleeps until there may be an event. Returns 0, EAGAIN if the descriptor is O_NONBLOCK, or EINTR
+  // after a signal whose handler has no SA_RESTART. The thread may be cancelled here, so no frame
+  // of this library may need cleanup: its unwinder is not the program's.
   int sleep(const Wait& wait);
   void stop_waiting();
-  // Takes out what `chosen` holds for.
+  // Removes the events for which `chosen` is true.
   template <typename Chosen>
   void remove_if(EventList& to, Chosen chosen) {
     const std::lock_guard lock(mutex_);
@@ -112,7 +112,7 @@ struct Channel : rdma_event_channel {
 
   std::mutex mutex_;
   EventList events_;
-  uint32_t waiting_ = 0;  // a thread that was cancelled stays in it
+  uint32_t waiting_ = 0;  // a cancelled thread stays counted
   std::atomic<bool> destroyed_{false};
   os::Waker waker_;
 };

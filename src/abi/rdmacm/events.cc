@@ -1,5 +1,5 @@
-// Events as the program takes them. What an event asks for in verbs calls (a queue pair made ready,
-// a group joined, a new identifier filled in) is done here, on the program's own thread.
+// rdma_get_cm_event. The verbs calls that an event needs (queue pair state, multicast membership, a
+// new identifier) are made here, on the program's thread.
 #include <cstdlib>
 #include <utility>
 
@@ -32,10 +32,10 @@ void show(const cm::ConnectionInfo& info, rdma_conn_param& param) {
   param.qp_num = info.remote_qpn.value();
 }
 
-// --- a request: its identifier becomes the program's
+// --- connection requests
 
-bool same_transport(cm::QpKind asked, ibv_qp_type offered) {
-  switch (asked) {
+bool same_transport(cm::QpKind requested, ibv_qp_type offered) {
+  switch (requested) {
     case cm::QpKind::Rc:
       return offered == IBV_QPT_RC;
     case cm::QpKind::Uc:
@@ -60,10 +60,10 @@ Status fill_addresses(Id& id, const cm::Addresses& addresses) {
 
 Status fill_connection(Id& id, Event& event) {
   Result<cm::ConnectionInfo> found = id.device->manager->info(id.exchange);
-  if (!found.ok()) return found.error();  // the peer gave up meanwhile
+  if (!found.ok()) return found.error();  // the peer has given up meanwhile
   const cm::ConnectionInfo& info = found.value();
   if (!same_transport(info.qp_kind, id.qp_type)) {
-    return Error{EINVAL, "a request for another kind of queue pair than the listener's"};
+    return Error{EINVAL, "the request is for another type of queue pair than the listener's"};
   }
   Status status = fill_addresses(id, info.addresses);
   if (status.ok()) status = id.set_path(path_of(info));
@@ -82,7 +82,7 @@ Status fill_service_request(Id& id) {
   return fill_addresses(id, found.value().addresses);
 }
 
-// The identifier gets its channel, and what has happened to it meanwhile.
+// Gives the identifier its channel, and moves the events that it received meanwhile there.
 Status give_channel(Id& id, Id& listener) {
   Channel* channel = from(listener.channel);
   if (listener.synchronous) {
@@ -97,22 +97,22 @@ Status give_channel(Id& id, Id& listener) {
   return {};
 }
 
-// False: nothing that the program could use.
+// Returns false if the request is unusable; the program does not see it.
 bool take_request(Event& event) {
   Id& id = *from(event.id);
-  id.asked_listener = 0;
-  id.context = event.owner->context;  // as it is now: programs set it after they listen
+  id.request_listener = 0;
+  id.context = event.owner->context;  // the current value: programs set it after they listen
   id.device->manager->request_taken(id.exchange);
   Status status = id.is_ud() ? fill_service_request(id) : fill_connection(id, event);
   if (status.ok()) status = give_channel(id, *event.owner);
   if (status.ok()) return true;
-  runtime::log(runtime::LogLevel::Info, "rdma_get_cm_event: a request is dropped: %s",
+  runtime::log(runtime::LogLevel::Info, "rdma_get_cm_event: request dropped: %s",
                status.error().why);
   discard_request(&id);
   return false;
 }
 
-// --- the answer to our request
+// --- responses to our requests
 
 Status finish_connecting(Id& id, Event& event, uint32_t exchange) {
   Result<cm::ConnectionInfo> found = id.device->manager->info(exchange);
@@ -124,7 +124,7 @@ Status finish_connecting(Id& id, Event& event, uint32_t exchange) {
     id.remote_ece.options = info.remote_ece.options;
     return {};
   }
-  Status status = settle_ece(id, info.remote_ece);
+  Status status = check_ece(id, info.remote_ece);
   if (status.ok()) status = make_ready(id, info, info.responder_resources, info.initiator_depth);
   if (status.ok()) status = id.device->manager->establish(exchange, {});
   return status;
@@ -138,7 +138,8 @@ void take_response(Event& event) {
     if (id.qp != nullptr) event.set_kind(RDMA_CM_EVENT_ESTABLISHED);
     return;
   }
-  runtime::log(runtime::LogLevel::Info, "rdma_get_cm_event: no connection: %s", status.error().why);
+  runtime::log(runtime::LogLevel::Info, "rdma_get_cm_event: connection failed: %s",
+               status.error().why);
   (void)bring_to_error(id);
   if (exchange != 0) {
     (void)id.device->manager->reject(exchange, cm::RejectReason::Consumer, {}, {});
@@ -148,16 +149,16 @@ void take_response(Event& event) {
   id.connect_failed = true;
 }
 
-void take_service_answer(Event& event) {
+void take_service_reply(Event& event) {
   Id& id = *event.owner;
   event.param.ud.ah_attr = address_vector(id);
-  const Status settled = settle_qkey(id, event.param.ud.qkey);
-  if (settled.ok()) return;
+  const Status chosen = set_qkey(id, event.param.ud.qkey);
+  if (chosen.ok()) return;
   event.set_kind(RDMA_CM_EVENT_ADDR_ERROR);
-  event.status = -settled.error().code;
+  event.status = -chosen.error().code;
 }
 
-// False: not for the program.
+// Returns false if the program does not get the event.
 bool take(Event& event) {
   Id& id = *event.owner;
   switch (event.kind()) {
@@ -167,14 +168,14 @@ bool take(Event& event) {
       take_response(event);
       return true;
     case RDMA_CM_EVENT_ESTABLISHED:
-      if (id.is_ud()) take_service_answer(event);
+      if (id.is_ud()) take_service_reply(event);
       return true;
     case RDMA_CM_EVENT_REJECTED:
-      if (id.connect_failed) return false;  // known as CONNECT_ERROR
+      if (id.connect_failed) return false;  // already reported as CONNECT_ERROR
       (void)bring_to_error(id);
       return true;
     case RDMA_CM_EVENT_DISCONNECTED:
-      // The queue pair is left alone: programs (rping) destroy it behind the identifier's back.
+      // The queue pair is not touched: programs (rping) destroy it without the identifier.
       return !id.connect_failed;
     case RDMA_CM_EVENT_MULTICAST_JOIN:
       finish_joining(event);
@@ -184,7 +185,7 @@ bool take(Event& event) {
   }
 }
 
-// ENODATA: nothing yet.
+// Returns ENODATA if there is no event.
 int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
   const os::NoCancel no_cancel;
   return abi::without_exceptions([&] {
@@ -202,7 +203,7 @@ int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
 
 }  // namespace
 
-// That nothing has come yet is not worth a log line.
+// EAGAIN is not worth a log line.
 int wait_for_event(Channel& channel, Event** event) {
   Channel::Wait wait;
   for (;;) {
@@ -235,7 +236,7 @@ int complete(Id& id) {
 
 namespace {
 
-// By number: <rdma/rdma_cma.h> may be older than the event, and then has no enumerator for it.
+// By number: <rdma/rdma_cma.h> may be older than the event and lack its enumerator.
 const char* event_name(unsigned number) {
   static constexpr const char* kNames[] = {"RDMA_CM_EVENT_ADDR_RESOLVED",
                                            "RDMA_CM_EVENT_ADDR_ERROR",

@@ -1,8 +1,8 @@
-// The objects behind the pointers that librdmacm hands out, and what a process has once.
+// The objects behind librdmacm's public pointers, and the per-process state.
 //
-// Locks, in the order in which they may be taken: Library's wildcards_mutex, then opening_; a
-// device's Nic (libibverbs); Device::mutex, Id::mutex, a channel's. No verbs call and no
-// ConnectionManager call is made under those behind the Nic's.
+// Lock order: Library's wildcards_mutex, then opening_; a device's Nic (libibverbs); Device::mutex,
+// Id::mutex, a channel's. No verbs call and no ConnectionManager call is made under the locks that
+// follow the Nic's.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -29,11 +29,11 @@
 
 namespace verbena::rdmacm {
 
-inline constexpr uint8_t kPort = 1;  // of a device: it has no other
+inline constexpr uint8_t kPort = 1;  // the only port of a device
 inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 
-// An open device. The library shares it until its interface is gone, the ids that are on it for as
-// long as they live: it closes with the last of them, never under one of the locks above.
+// An open device. The library holds it until its interface is removed, its identifiers as long as
+// they live. The last of them closes it, never under one of the locks above.
 struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_this<Device> {
   Device(Library& in, ibv_device* of, ibv_context* opened, runtime::ConnectionManager& cm,
          const ibv_device_attr& attributes);
@@ -42,41 +42,41 @@ struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_
   ~Device();
 
   Library* const library;
-  ibv_device* device = nullptr;  // a new one when the interface is renamed
+  ibv_device* device = nullptr;  // changes when the interface is renamed
   ibv_context* verbs = nullptr;
   runtime::ConnectionManager* manager = nullptr;
   const uint32_t interface_index;
   uint8_t max_initiator_depth = 0;
   uint8_t max_responder_resources = 0;
-  std::atomic<bool> removed{false};  // the interface is gone, for good; set under `mutex`
+  std::atomic<bool> removed{false};  // the interface was removed permanently; set under `mutex`
 
-  // Where the agent's events go. Leaf: taken with the Nic's lock held.
+  // Guards the routing of the agent's events. A leaf lock, taken under the Nic's lock.
   std::mutex mutex;
   std::unordered_map<uint32_t, Id*> exchanges;
   std::unordered_map<uint32_t, Id*> listeners;
-  std::unordered_set<Id*> bound;  // to be told when it is gone
-  // About something that a call is just making: told before the call returned its id.
-  std::vector<cm::Event> early;
+  std::unordered_set<Id*> bound;  // identifiers to notify of the removal
+  // Events of an exchange that a call is just creating: reported before the call returned its ID.
+  std::vector<cm::Event> unrouted;
 
-  // The default protection domain and the XRC domain, while identifiers are on the device.
+  // The default protection domain and the XRC domain exist while identifiers use the device.
   std::mutex users_mutex;
   int users = 0;
   ibv_pd* pd = nullptr;
   ibv_xrcd* xrcd = nullptr;
-  std::vector<ibv_gid_entry> gids;  // as last seen; under users_mutex
+  std::vector<ibv_gid_entry> gids;  // at the last lookup; under users_mutex
 
   bool on_event(const cm::Event& event) noexcept override;
   void on_removed() override;
-  // ENODEV: it is gone.
+  // ENODEV: the device was removed.
   Status add_bound(Id& id);
   void forget_bound(Id& id);
-  // From now on, and those that came early, its events go to `id`.
+  // Routes the events of the exchange, including those that came before this call, to `id`.
   void route_exchange(uint32_t exchange, Id& id);
   void route_listener(uint32_t listener, Id& id);
   uint32_t exchange_of(const Id& id);
-  void forget_exchange(uint32_t exchange, const Id& id);
-  void forget_listener(uint32_t listener, const Id& id);
-  // An index in the GID table, or none.
+  void remove_exchange(uint32_t exchange, const Id& id);
+  void remove_listener(uint32_t listener, const Id& id);
+  // The address's index in the GID table, if it is there.
   std::optional<uint8_t> gid_index(const wire::Gid& gid);
   Result<ibv_pd*> add_user();
   void drop_user();
@@ -91,7 +91,7 @@ struct Multicast {
   bool send_only = false;
   bool attached = false;
   uint32_t events_taken = 0;  // under the channel's lock
-  uint32_t events_acked = 0;  // under the id's
+  uint32_t events_acked = 0;  // under the identifier's lock
 };
 
 enum class State : uint8_t {
@@ -112,48 +112,48 @@ struct Id : rdma_cm_id {
   std::shared_ptr<Device> device;
   bool pd_user = false;  // counted in device->users
   std::atomic<State> state{State::Idle};
-  bool synchronous = false;  // the channel is its own
+  bool synchronous = false;  // the identifier owns its channel
 
-  // What it is about at the agent: a communication or SIDR request id. 0: nothing, any more.
+  // The agent's communication ID or SIDR request ID. 0: none, or ended.
   std::atomic<uint32_t> exchange{0};
-  std::atomic<bool> exchanged{false};  // it had one once
-  // A request that the program has not taken: which of the agent's listeners it is for.
-  std::atomic<uint32_t> asked_listener{0};
+  std::atomic<bool> exchanged{false};  // there was an exchange
+  // For a request that the program has not taken: the agent's listener that received it.
+  std::atomic<uint32_t> request_listener{0};
   struct Listening {
     std::shared_ptr<Device> device;
     uint32_t listener;
   };
-  std::vector<Listening> listening;  // of one that listens everywhere: under wildcards_mutex
+  std::vector<Listening> listening;  // for a wildcard listener under wildcards_mutex
   cm::ListenParameters listens_for{};
 
   IpAddress source;
   IpAddress destination;
   PortBinding port;
   uint8_t gid_index = 0;
-  uint32_t psn;  // where the peer begins to send
+  uint32_t psn;  // the first PSN that the peer sends
 
   std::optional<uint8_t> tos;
   std::optional<uint8_t> ack_timeout;
   std::optional<bool> only_family;  // RDMA_OPTION_ID_AFONLY
   bool reuse_address = false;
-  uint32_t qkey = 0;  // 0: not settled yet
+  uint32_t qkey = 0;  // 0: not chosen yet
 
   uint8_t initiator_depth = 0;
   uint8_t responder_resources = 0;
   ibv_ece local_ece{};
   ibv_ece remote_ece{};
-  bool connect_failed = false;  // CONNECT_ERROR was told; what follows from it is not
+  bool connect_failed = false;  // CONNECT_ERROR was reported; later events are suppressed
 
   // Guards the channel's pointer, `held` and the acknowledgements.
   std::mutex mutex;
-  EventList held;  // of a request that the program has not taken: it has no channel yet
+  EventList held;  // events of a request that the program has not taken: it has no channel yet
   std::condition_variable acknowledged;
   std::atomic<uint32_t> events_taken{0};
   uint32_t events_acked = 0;
   std::vector<std::unique_ptr<Multicast>> groups;
 
-  std::unique_ptr<ibv_qp_init_attr> endpoint_qp;  // rdma_create_ep: for those who connect
-  std::vector<std::byte> connect_data;            // rdma_addrinfo's, before the program's own
+  std::unique_ptr<ibv_qp_init_attr> endpoint_qp;  // of rdma_create_ep, for the active side
+  std::vector<std::byte> connect_data;            // from rdma_addrinfo; precedes the program's own
   bool resolving_addrinfo = false;
   rdma_addrinfo* resolved_addrinfo = nullptr;
 
@@ -162,7 +162,7 @@ struct Id : rdma_cm_id {
   bool enter(State from, State to) { return state.compare_exchange_strong(from, to); }
   void post(std::unique_ptr<Event> what);
   void post(unsigned kind, int status = 0) { post(std::make_unique<Event>(*this, kind, status)); }
-  // Binds it to the device: verbs, pd, port_num.
+  // Binds the identifier to the device: sets verbs, pd, port_num.
   Status attach(const std::shared_ptr<Device>& to);
   void detach();
   void set_source(const IpAddress& address);
@@ -173,35 +173,35 @@ struct Id : rdma_cm_id {
 inline Id* from(rdma_cm_id* id) { return static_cast<Id*>(id); }
 inline Event* from(rdma_cm_event* event) { return static_cast<Event*>(event); }
 
-// What a process has once. The child of a fork gets a new one: what belongs to another is dead.
+// Per-process state. The child of a fork gets a new one; objects of the old one are unusable.
 struct Library {
   Ports ports;
 
-  // ENODEV when the machine has none; ENOSYS when libibverbs is of another build.
+  // ENODEV: the machine has no device. ENOSYS: libibverbs is from another build.
   Status check_devices();
-  // All that there are. What cannot be opened is said in the log; an error if none can.
+  // Opens all devices and logs those that cannot be opened. Returns an error if none can.
   Status open_devices();
-  // Those that are open and whose interfaces exist.
+  // The open devices whose interfaces exist.
   std::vector<std::shared_ptr<Device>> devices();
-  // What a program was given by rdma_get_devices stays open whatever happens.
+  // Devices that rdma_get_devices returned to the program stay open.
   void lend(const std::vector<std::shared_ptr<Device>>& lent);
-  // The device that has this address, and its index there.
+  // The device with this address, and the address's index there.
   struct Local {
     std::shared_ptr<Device> device;
     uint8_t gid_index;
   };
-  // It alone is opened if need be: ENODEV if there is none, EBUSY when all slots are taken.
+  // Opens only this device, if necessary. ENODEV: there is none. EBUSY: all slots are taken.
   Result<Local> find(const wire::Gid& gid, uint32_t scope);
 
-  // Listening on every address: wildcards.cc.
+  // Wildcard listeners: wildcards.cc.
   Status listen_everywhere(Id& id);
   void stop_listening_everywhere(Id& id);
-  // Takes up interfaces that came and lets go of those that went: now, or soon, on the thread that
-  // does so.
+  // Opens devices of new interfaces and drops those of removed ones: now, or soon on the thread for
+  // that.
   void follow_interfaces();
   void follow_soon();
 
-  // Around fork().
+  // Fork handlers.
   void lock_for_fork();
   void unlock_after_fork();
   void abandon();
@@ -210,18 +210,19 @@ struct Library {
  private:
   std::mutex wildcards_mutex_;
   std::vector<Id*> wildcards_;
-  std::unique_ptr<runtime::InterfaceMonitor> monitor_;  // from the first wildcard on
-  std::atomic<int> follow_fd_{-1};                      // an eventfd
+  // exists from the first wildcard listener on
+  std::unique_ptr<runtime::InterfaceMonitor> monitor_;
+  std::atomic<int> follow_fd_{-1};  // an eventfd
   void start_following();
   void abandon_follower();
 
   std::mutex opening_;
-  std::mutex devices_mutex_;  // leaf
+  std::mutex devices_mutex_;  // a leaf lock
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::shared_ptr<Device>> lent_;
   std::atomic<bool> checked_{false};
   std::atomic<bool> opened_{false};
-  std::set<ibv_device*> refused_;  // those that could not be opened: said once
+  std::set<ibv_device*> refused_;  // could not be opened; logged once
   Status open(ibv_device* device);
   std::shared_ptr<Device> find(const runtime::ConnectionManager& manager);
   Status open_interface(const std::string& name);
@@ -233,11 +234,10 @@ bool is_dead(const Object& object) {
   return object.library != &library();
 }
 
-// EIO after a fork; ENXIO when the identifier's device is gone.
+// EIO: created before a fork. ENXIO: the identifier's device was removed.
 Status check_alive(const Id& id);
 
-// --- what the calls have in common
-// -----------------------------------------------------------------
+// --- common parts of the calls -----------------------------------------------------------------
 
 Result<Id*> create_id(Channel* channel, void* context, unsigned port_space, unsigned qp_type);
 Status destroy_id(Id* id);
@@ -250,19 +250,19 @@ Status listen_on(Id& id, Device& device);
 void stop_listening(Id& id);
 Status set_option(Id& id, int level, int name, const void* value, size_t size);
 Status create_qp(Id& id, ibv_pd* pd, ibv_qp_init_attr* init);
-// -1 with errno, as the public ones.
+// Returns -1 with errno, like the public functions.
 int wait_for_event(Channel& channel, Event** event);
-// A synchronous id waits for its operation to end; its event stays in id->event.
+// A synchronous identifier waits until its operation has ended; the event stays in id->event.
 int complete(Id& id);
-// Starts an operation that ends in an event, and completes it. Once it is started, an asynchronous
-// id may be gone: another thread took the event.
+// Starts an operation that ends in an event, and completes it. After the start, an asynchronous
+// identifier may already be destroyed: another thread may have taken the event.
 template <typename Start>
 int start_and_complete(rdma_cm_id* id, Start start) {
   const bool synchronous = from(id)->synchronous;
   const int started = start();
   return started == 0 && synchronous ? complete(*from(id)) : started;
 }
-// A request that nobody took: refused, and gone.
+// Rejects and deletes a request that the program did not take.
 void discard_request(Id* id);
 ibv_gid to_public(const wire::Gid& gid);
 

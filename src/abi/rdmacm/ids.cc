@@ -1,4 +1,4 @@
-// Identifiers and channels: made, migrated, destroyed.
+// Identifiers and channels: creation, migration and destruction.
 #include <pthread.h>
 #include <sys/random.h>
 
@@ -20,7 +20,7 @@ void before_fork() { library().lock_for_fork(); }
 
 void after_fork_in_parent() { library().unlock_after_fork(); }
 
-// What has no device yet survives a fork, as in daemon().
+// Identifiers without a device survive a fork, as in daemon().
 void after_fork_in_child() {
   Library& before = library();
   const bool used = before.had_devices();
@@ -40,21 +40,21 @@ SipKey random_key() {
   return key;
 }
 
-// One that a stranger cannot guess.
+// Unpredictable for other hosts.
 uint32_t random_psn() {
   static const SipKey key = random_key();
   static std::atomic<uint64_t> counter{0};
   return static_cast<uint32_t>(siphash(key, counter.fetch_add(1))) & 0xFFFFFF;
 }
 
-// Nothing new happens to it afterwards.
-void leave_agent(Id& id) {
+// Afterwards the identifier receives no new events.
+void stop_events(Id& id) {
   stop_listening(id);
   if (id.device != nullptr) id.device->forget_bound(id);
   if (!id.exchanged) return;
   if (const uint32_t exchange = id.device->exchange_of(id); exchange != 0) {
     id.device->manager->destroy(exchange);
-    id.device->forget_exchange(exchange, id);
+    id.device->remove_exchange(exchange, id);
   }
 }
 
@@ -76,7 +76,7 @@ void wait_for_acknowledgements(Id& id) {
 
 Library& library() {
   static const bool ready [[maybe_unused]] = [] {
-    current = new Library;  // never destroyed: threads of the program may be here while it exits
+    current = new Library;  // never destroyed: threads of the program may use it during exit
     return true;
   }();
   return *current;
@@ -84,8 +84,9 @@ Library& library() {
 
 namespace {
 
-// In the child, libibverbs lets go of the services it listens to before we let go of their ports:
-// it comes first, because we need it. Why with the library: see its context.cc.
+// In the child, libibverbs must release its services before this library releases their ports. Its
+// handlers run first, because this library depends on it. The handlers are installed when the
+// library is loaded; context.cc of the verbs says why.
 [[gnu::constructor]] void install_fork_handlers() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -174,7 +175,7 @@ Status Id::set_path(const ibv_sa_path_rec& path) {
 Result<Id*> create_id(Channel* channel, void* context, unsigned port_space, unsigned qp_type) {
   const Status devices = library().check_devices();
   if (!devices.ok()) return devices.error();
-  if (!is_port_space(port_space)) return Error{EINVAL, "a port space that does not exist"};
+  if (!is_port_space(port_space)) return Error{EINVAL, "the port space does not exist"};
   if (channel != nullptr && is_dead(*channel)) return kForked;
   const bool synchronous = channel == nullptr;
   if (synchronous) {
@@ -188,13 +189,13 @@ Result<Id*> create_id(Channel* channel, void* context, unsigned port_space, unsi
 }
 
 void discard_request(Id* id) {
-  leave_agent(*id);
+  stop_events(*id);
   delete id;
 }
 
 Status destroy_id(Id* id) {
   if (is_dead(*id)) return kForked;
-  leave_agent(*id);
+  stop_events(*id);
   if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
   drop_undelivered(*id);
   wait_for_acknowledgements(*id);

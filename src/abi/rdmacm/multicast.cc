@@ -1,4 +1,4 @@
-// Multicast groups: an IP group is a GID, and its members are queue pairs that are attached to it.
+// Multicast groups: an IP group is a GID; its members are the queue pairs attached to it.
 #include "abi/rdmacm/multicast.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ Status join(Id& id, const sockaddr* group, bool send_only, void* context) {
   if (id.state != State::AddressBound && id.state != State::AddressResolved) {
     return Error{EINVAL, "the identifier must be bound or resolved, and not yet connected"};
   }
-  const Status settled = settle_qkey(id, 0);
-  if (!settled.ok()) return settled;
+  const Status chosen = set_qkey(id, 0);
+  if (!chosen.ok()) return chosen;
   auto joined = std::make_unique<Multicast>();
   joined->id = &id;
   joined->context = context;
@@ -54,7 +54,7 @@ std::unique_ptr<Multicast> take_group(Id& id, const IpAddress& address) {
   return group;
 }
 
-// Waits for the acknowledgement of what the program has been told about it.
+// Waits until the program has acknowledged the group's events.
 Status leave(Id& id, const sockaddr* address) {
   if (is_dead(id)) return kForked;
   Result<IpAddress> read = read_address(address);
@@ -106,13 +106,13 @@ VERBENA_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_e
   const auto start = [&]() -> Status {
     constexpr uint32_t kNeeded = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
     if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED) {
-      return Error{ENOTSUP, "a comp_mask bit that does not exist"};
+      return Error{ENOTSUP, "comp_mask has a bit that does not exist"};
     }
     if ((attr->comp_mask & kNeeded) != kNeeded) {
       return Error{EINVAL, "the address and the join flags are needed"};
     }
     if (attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) {
-      return Error{EINVAL, "a join flag that does not exist"};
+      return Error{EINVAL, "join_flags has a bit that does not exist"};
     }
     const bool send_only = attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     return join(*from(id), attr->addr, send_only, context);

@@ -5,7 +5,7 @@
 
 namespace verbena::rdmacm {
 
-// The program takes the event of a join: its queue pair becomes a member.
+// Attaches the queue pair when the program takes the event of a join.
 void finish_joining(Event& event);
 
 }  // namespace verbena::rdmacm

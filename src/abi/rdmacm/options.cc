@@ -9,7 +9,7 @@
 namespace verbena::rdmacm {
 namespace {
 
-constexpr Error kWrongSize{EINVAL, "the option's value has another size"};
+constexpr Error kWrongSize{EINVAL, "the size of the value does not match the option"};
 constexpr Error kTooLate{EINVAL, "too late to set this option"};
 
 template <typename T>
@@ -67,7 +67,7 @@ Status set_id_option(Id& id, int name, const void* value, size_t size) {
     case RDMA_OPTION_ID_ACK_TIMEOUT:
       return set_ack_timeout(id, value, size);
     default:
-      return Error{ENOSYS, "an option that does not exist"};
+      return Error{ENOSYS, "the option does not exist"};
   }
 }
 
@@ -96,7 +96,7 @@ ibv_sa_path_rec read_path(const ibv_path_data& from) {
 
 bool same(const ibv_gid& a, const ibv_gid& b) { return std::memcmp(a.raw, b.raw, 16) == 0; }
 
-// The program resolved the route by itself: the primary path among those it gives.
+// Sets a route that the program has resolved itself: the primary path among the given ones.
 Status set_path(Id& id, const void* value, size_t size) {
   if (value == nullptr || size == 0 || size % sizeof(ibv_path_data) != 0) return kWrongSize;
   constexpr uint32_t kWanted =
@@ -112,10 +112,10 @@ Status set_path(Id& id, const void* value, size_t size) {
   const ibv_sa_path_rec path = read_path(data);
   if (!same(path.sgid, to_public(id.source.gid)) ||
       !same(path.dgid, to_public(id.destination.gid))) {
-    return Error{EINVAL, "a path between other addresses than the identifier's"};
+    return Error{EINVAL, "the path is between other addresses than the identifier's"};
   }
   if (path.mtu < IBV_MTU_256 || path.mtu > IBV_MTU_4096) {
-    return Error{EINVAL, "a path MTU that does not exist"};
+    return Error{EINVAL, "the path MTU does not exist"};
   }
   if (!id.enter(State::AddressResolved, State::RouteResolved)) {
     return Error{EINVAL, "a path is set after the address was resolved, instead of the route"};
@@ -138,9 +138,9 @@ Status set_option(Id& id, int level, int name, const void* value, size_t size) {
       return set_id_option(id, name, value, size);
     case RDMA_OPTION_IB:
       if (name == RDMA_OPTION_IB_PATH) return set_path(id, value, size);
-      return Error{ENOSYS, "an option that does not exist"};
+      return Error{ENOSYS, "the option does not exist"};
     default:
-      return Error{ENOSYS, "an option level that does not exist"};
+      return Error{ENOSYS, "the option level does not exist"};
   }
 }
 

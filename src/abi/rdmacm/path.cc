@@ -1,5 +1,4 @@
-// Path records, address vectors and the attributes of queue pairs, as the kernel's rdma_cm computes
-// them.
+// Path records, address vectors and queue pair attributes, computed as in the kernel's rdma_cm.
 #include "abi/rdmacm/path.h"
 
 #include <arpa/inet.h>
@@ -13,7 +12,7 @@
 namespace verbena::rdmacm {
 namespace {
 
-constexpr uint8_t kPacketLifeTime = 16;  // 0.27 s, as the kernel assumes for Ethernet
+constexpr uint8_t kPacketLifeTime = 16;  // 0.27 s, the kernel's value for Ethernet
 constexpr uint8_t kHopLimit = 64;
 constexpr uint8_t kExactly = 2;  // a path record's selector
 constexpr Error kNoConnection{EINVAL, "the identifier is not connected, nor about to be"};
@@ -32,7 +31,7 @@ ibv_sa_path_rec blank_path() {
   return path;
 }
 
-// The rate that a port's width and speed amount to, as a path record writes it.
+// The rate of a port's width and speed, in the encoding of a path record.
 uint8_t rate_of(const ibv_port_attr& port) {
   static constexpr struct {
     uint8_t code;
@@ -54,8 +53,8 @@ uint8_t rate_of(const ibv_port_attr& port) {
   return static_cast<uint8_t>(mbps_to_ibv_rate(lanes * mbps));
 }
 
-// How long a queue pair waits for an acknowledgement: the way there and back, and the peer's own
-// delay (as the kernel computes it).
+// The ACK timeout of a queue pair: twice the packet lifetime plus the peer's delay, computed as in
+// the kernel.
 uint8_t ack_timeout(uint8_t peer_delay, uint8_t packet_life_time) {
   int timeout = packet_life_time + 1;
   if (timeout >= peer_delay) {
@@ -133,7 +132,7 @@ int fill_rts(const Id& id, const cm::ConnectionInfo& info, ibv_qp_attr& attr) {
 Result<ibv_sa_path_rec> path_to_destination(const Id& id) {
   ibv_port_attr port{};
   if (const int code = ibv_query_port(id.verbs, kPort, &port); code != 0) {
-    return Error{code, "the device does not say what its port can do"};
+    return Error{code, "cannot query the device's port"};
   }
   ibv_sa_path_rec path = blank_path();
   path.sgid = to_public(id.source.gid);
@@ -174,11 +173,11 @@ ibv_ah_attr address_vector(const Id& id) {
   return av;
 }
 
-Status settle_qkey(Id& id, uint32_t wanted) {
+Status set_qkey(Id& id, uint32_t wanted) {
   if (id.qkey == 0) {
     id.qkey = wanted != 0 ? wanted : RDMA_UDP_QKEY;
   } else if (wanted != 0 && wanted != id.qkey) {
-    return Error{EINVAL, "another queue key than the one that was settled before"};
+    return Error{EINVAL, "the queue key differs from the one chosen before"};
   }
   return {};
 }
@@ -202,7 +201,7 @@ Status fill_qp_attributes(const Id& id, ibv_qp_attr& attr, int& mask) {
       mask = attr.qp_state == IBV_QPS_RTR ? fill_rtr(id, info, attr) : fill_rts(id, info, attr);
       return {};
     default:
-      return Error{EINVAL, "attributes are there for INIT, RTR and RTS"};
+      return Error{EINVAL, "attributes exist for INIT, RTR and RTS only"};
   }
 }
 
@@ -245,8 +244,8 @@ VERBENA_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* 
     if (is_dead(ours)) return kForked;
     if (ours.device == nullptr) return kNotBound;
     if (ours.is_ud()) {
-      const Status settled = settle_qkey(ours, 0);
-      if (!settled.ok()) return settled;
+      const Status chosen = set_qkey(ours, 0);
+      if (!chosen.ok()) return chosen;
     }
     return fill_qp_attributes(ours, *qp_attr, *qp_attr_mask);
   });

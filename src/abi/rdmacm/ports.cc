@@ -1,6 +1,7 @@
-// Names, conflicts and blocks. A name says which port space, port and address; "4" and "6" stand
-// for every IPv4 or IPv6 address. Whoever wants one address takes its name and then looks for those
-// of every address, and the other way round: of two that collide, at least one notices.
+// Names, conflicts and blocks. A name contains port space, port and address; "4" and "6" stand for
+// every IPv4 or IPv6 address. A process that binds one address claims its name and then checks the
+// wildcard names; a process that binds the wildcard does the reverse. So of two conflicting
+// bindings at least one notices.
 #include "abi/rdmacm/ports.h"
 
 #include <netinet/in.h>
@@ -93,8 +94,8 @@ std::string exact_name(const PortBinding& b) {
   return text;
 }
 
-// The names that stand for every address, of the families that matter to this binding.
-std::vector<std::string> wide_names(const PortBinding& b) {
+// The wildcard names of the families that concern this binding.
+std::vector<std::string> wildcard_names(const PortBinding& b) {
   const Family family =
       !b.address ? b.family : (b.address->is_ipv4() ? Family::Ipv4 : Family::Ipv6);
   std::vector<std::string> names;
@@ -104,7 +105,7 @@ std::vector<std::string> wide_names(const PortBinding& b) {
 }
 
 // Whether any process of this network namespace holds the port on one address of the family. Only
-// addresses of this host can be bound, so their names are asked for: a few, however many sockets
+// addresses of this host can be bound, so the check covers their names: a few, however many sockets
 // the host has.
 bool any_exact_held(const PortBinding& b) {
   PortBinding exact;
@@ -119,8 +120,8 @@ bool any_exact_held(const PortBinding& b) {
   return false;
 }
 
-// The kernel knows whether this process may have the port. Asked with a socket that is bound
-// already: it is refused for that alone if nothing else is wrong.
+// Whether the kernel lets this process use the port. The check binds a socket that is already
+// bound, so the kernel always refuses; EACCES is the only refusal that counts.
 bool is_allowed(uint16_t port) {
   const UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   sockaddr_in any{};
@@ -128,12 +129,12 @@ bool is_allowed(uint16_t port) {
   const auto bind = [&] {
     return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
   };
-  if (!fd.valid() || bind() != 0) return true;  // nobody to ask
+  if (!fd.valid() || bind() != 0) return true;  // the check is not possible
   any.sin_port = htons(port);
   return bind() == 0 || errno != EACCES;
 }
 
-// --- the range of ports to choose from
+// --- range of ephemeral ports
 
 struct Range {
   uint16_t first = 32768;
@@ -176,10 +177,11 @@ Status Ports::bind(PortBinding& binding) {
       return {};
     }
     if (bound.error().code != EADDRINUSE) {
-      give_to_block(binding.space, std::exchange(binding.port, 0));
+      return_to_block(binding.space, std::exchange(binding.port, 0));
       return bound;
     }
-    // Somebody asked for this very port. It stays marked as used here: there are others.
+    // Another process has bound this port explicitly. It stays marked as used, and the next one is
+    // tried.
   }
 }
 
@@ -223,7 +225,7 @@ Status Ports::make_exclusive(PortBinding& binding) {
 }
 
 Status Ports::hold_names(PortBinding& binding) {
-  const std::vector<std::string> wide = wide_names(binding);
+  const std::vector<std::string> wide = wildcard_names(binding);
   const std::vector<std::string> own = binding.address ? std::vector{exact_name(binding)} : wide;
   for (const std::string& name : own) {
     Result<UniqueFd> held = hold(name);
@@ -233,9 +235,9 @@ Status Ports::hold_names(PortBinding& binding) {
     }
     binding.names.push_back(std::move(held.value()));
   }
-  const bool crossed =
+  const bool has_conflict =
       binding.address ? std::any_of(wide.begin(), wide.end(), is_held) : any_exact_held(binding);
-  if (!crossed) return {};
+  if (!has_conflict) return {};
   binding.names.clear();
   return kInUse;
 }
@@ -248,7 +250,7 @@ void Ports::release(PortBinding& binding) {
     std::erase(there->second, &binding);
     if (there->second.empty()) bound_.erase(there);
   }
-  if (binding.from_block) give_to_block(binding.space, binding.port);
+  if (binding.from_block) return_to_block(binding.space, binding.port);
   binding.port = 0;
 }
 
@@ -302,13 +304,13 @@ bool Ports::is_source(cm::PortSpace space, uint16_t port) const {
   });
 }
 
-void Ports::give_to_block(cm::PortSpace space, uint16_t port) {
+void Ports::return_to_block(cm::PortSpace space, uint16_t port) {
   const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) {
     return b.space == space && port >= b.first && port < b.first + kBlockPorts;
   });
   if (block == blocks_.end()) return;
   block->used.reset(port - size_t{block->first});
-  // One is kept for the next connection.
+  // One block with free ports is kept for the next connection.
   const bool another = std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& b) {
     return &b != &*block && b.space == space && !b.used.all();
   });

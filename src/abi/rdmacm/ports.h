@@ -1,7 +1,7 @@
-// Which ports are taken, in this process and on this host. A port that a program binds is held by
-// an abstract Unix socket of that name: the kernel makes names exclusive and frees them however the
-// process dies. Source ports of connections come out of blocks, so that a thousand connections do
-// not need a thousand descriptors.
+// The ports in use, in this process and on this host. A port that a program binds is held by an
+// abstract Unix socket of that name: the kernel makes names exclusive and frees them when the
+// process ends, even by a kill. Source ports of connections come from blocks, so that a thousand
+// connections do not need a thousand descriptors.
 #pragma once
 
 #include <bitset>
@@ -21,14 +21,14 @@ namespace verbena::rdmacm {
 
 class Ports;
 
-// What an identifier holds of a port space.
+// An identifier's hold on a port.
 struct PortBinding {
   cm::PortSpace space = cm::PortSpace::Tcp;
-  uint16_t port = 0;                   // 0: holds nothing
+  uint16_t port = 0;                   // 0: none
   std::optional<wire::Gid> address{};  // none: every address of the family
   uint32_t scope = 0;
   cm::Family family = cm::Family::Both;
-  bool reuse = false;      // others who say so too may have it, until one listens
+  bool reuse = false;      // shared with other reusing bindings, until one of them listens
   bool exclusive = false;  // the names below are held
   bool from_block = false;
   std::vector<os::UniqueFd> names{};
@@ -36,16 +36,17 @@ struct PortBinding {
 
 class Ports {
  public:
-  // Takes binding.port, or any if it is 0. EACCES; EADDRINUSE; EADDRNOTAVAIL when every port is
-  // taken.
+  // Binds binding.port, or any port if it is 0. Errors: EACCES; EADDRINUSE; EADDRNOTAVAIL if every
+  // port is taken.
   Status bind(PortBinding& binding);
-  // A source port for a connection: nobody can call it, so it excludes only other source ports.
+  // Binds a source port of a connection. No peer can connect to it, so it excludes only other
+  // source ports.
   Status bind_source(PortBinding& binding);
-  // From now on nobody else may listen there.
+  // No other binding may listen there from now on.
   Status make_exclusive(PortBinding& binding);
   void release(PortBinding& binding);
 
-  // Around fork(): the child holds nothing, lest ports stay taken when its parent is gone.
+  // Fork handlers: the child holds no ports, so that they become free when its parent ends.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   void abandon();
@@ -57,13 +58,13 @@ class Ports {
     uint16_t first;
     os::UniqueFd name;
     std::bitset<kBlockPorts> used{};
-    size_t next = 0;  // ports are not given again at once
+    size_t next = 0;  // delays the reuse of a port
   };
 
   Status bind_exactly(PortBinding& binding);
   Result<uint16_t> take_from_blocks(cm::PortSpace space);
   Result<Block*> block_with_room(cm::PortSpace space);
-  void give_to_block(cm::PortSpace space, uint16_t port);
+  void return_to_block(cm::PortSpace space, uint16_t port);
   bool is_source(cm::PortSpace space, uint16_t port) const;
   Status hold_names(PortBinding& binding);
 

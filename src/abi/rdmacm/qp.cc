@@ -11,7 +11,8 @@ namespace verbena::rdmacm {
 namespace {
 
 void destroy_cqs(Id& id) {
-  if (id.qp_type == IBV_QPT_XRC_RECV && id.srq != nullptr) return;  // they are the queue's
+  // the shared receive queue owns them
+  if (id.qp_type == IBV_QPT_XRC_RECV && id.srq != nullptr) return;
   const bool two_cqs = id.send_cq != id.recv_cq;
   if (id.recv_cq != nullptr) ibv_destroy_cq(id.recv_cq);
   if (id.send_cq != nullptr && two_cqs) ibv_destroy_cq(id.send_cq);
@@ -24,13 +25,13 @@ void destroy_cqs(Id& id) {
 
 Status create_cq(Id& id, uint32_t size, ibv_comp_channel*& channel, ibv_cq*& cq) {
   channel = ibv_create_comp_channel(id.verbs);
-  if (channel == nullptr) return Error{errno, "cannot make a completion channel"};
+  if (channel == nullptr) return Error{errno, "cannot create a completion channel"};
   cq = ibv_create_cq(id.verbs, static_cast<int>(size), static_cast<rdma_cm_id*>(&id), channel, 0);
-  if (cq == nullptr) return Error{errno, "cannot make a completion queue"};
+  if (cq == nullptr) return Error{errno, "cannot create a completion queue"};
   return {};
 }
 
-// With a size of 0 there is one already, or none is needed.
+// Size 0: there is a queue already, or none is needed.
 Status create_cqs(Id& id, uint32_t send_size, uint32_t receive_size) {
   Status status;
   if (receive_size != 0) status = create_cq(id, receive_size, id.recv_cq_channel, id.recv_cq);
@@ -41,11 +42,11 @@ Status create_cqs(Id& id, uint32_t send_size, uint32_t receive_size) {
   return status;
 }
 
-// A datagram queue pair goes all the way; a connected one waits for its peer.
+// A datagram queue pair goes to RTS; a connected one waits for its peer.
 Status initialize(Id& id, ibv_qp* qp) {
   if (id.is_ud()) {
-    const Status settled = settle_qkey(id, 0);
-    if (!settled.ok()) return settled;
+    const Status chosen = set_qkey(id, 0);
+    if (!chosen.ok()) return chosen;
   }
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
@@ -107,11 +108,11 @@ Status create_qp_ex(Id& id, ibv_qp_init_attr_ex& attr) {
   if (!status.ok()) return status;
   ibv_qp* const qp = ibv_create_qp_ex(id.verbs, &attr);
   if (qp == nullptr) {
-    const Error error{errno, "cannot make the queue pair"};
+    const Error error{errno, "cannot create the queue pair"};
     destroy_cqs(id);
     return error;
   }
-  id.local_ece = {};  // as its queue pair has none
+  id.local_ece = {};  // its queue pair has none
   status = initialize(id, qp);
   if (!status.ok()) {
     ibv_destroy_qp(qp);
@@ -149,7 +150,7 @@ Status create_srq(Id& id, ibv_srq_init_attr_ex& attr) {
   }
   ibv_srq* const srq = ibv_create_srq_ex(id.verbs, &attr);
   if (srq == nullptr) {
-    const Error error{errno, "cannot make the shared receive queue"};
+    const Error error{errno, "cannot create the shared receive queue"};
     destroy_cqs(id);
     return error;
   }
@@ -186,7 +187,7 @@ VERBENA_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_ini
   return outcome_of("rdma_create_qp_ex", [&] { return create_qp_ex(*from(id), *qp_init_attr); });
 }
 
-// Without one there is nothing to do: qperf asks for it on its listener.
+// Without a queue pair this has no effect: qperf calls it for its listener.
 VERBENA_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
   if (id->qp != nullptr) ibv_destroy_qp(id->qp);
   id->qp = nullptr;

@@ -1,5 +1,5 @@
-// From addresses to a device, a path and a port: bind, resolve, listen. Everything is known at
-// once, so that the event of a resolution is in the channel when the call returns.
+// bind, resolve and listen: find a device, a path and a port for addresses. Everything is known at
+// once, so the event of a resolution is in the channel when the call returns.
 #include <arpa/inet.h>
 
 #include <fstream>
@@ -38,8 +38,8 @@ void say_no_device(const IpAddress& address) {
   inet_ntop(ipv4 ? AF_INET : AF_INET6, address.gid.bytes.data() + (ipv4 ? 12 : 0), text,
             sizeof text);
   runtime::log(runtime::LogLevel::Warning,
-               "no RDMA device has the address %s: verbena devices lists those that exist and says "
-               "what others lack",
+               "no RDMA device has the address %s: verbena devices lists those that exist and "
+               "what other interfaces lack",
                text);
 }
 
@@ -64,9 +64,9 @@ bool is_loopback(const wire::Gid& gid) {
                        : gid == IpAddress::loopback_of(AF_INET6).gid;
 }
 
-// Connections to a loopback address use the device of lo. If lo is no device, because others were
-// named, they use the first device, as the kernel's rdma_cm does.
-IpAddress stand_in_for(Library& library, const IpAddress& address) {
+// Connections to a loopback address use the device of lo. If lo has no device, because the
+// configuration names others, they use the first device, as in the kernel's rdma_cm.
+IpAddress device_address_of(Library& library, const IpAddress& address) {
   if (!is_loopback(address.gid) || library.find(address.gid, 0).ok()) return address;
   for (const LocalAddress& local : local_addresses()) {
     IpAddress other = local.address;
@@ -94,7 +94,7 @@ Status take_port(Id& id, const IpAddress& address) {
   return taken;
 }
 
-// The address to bind to before resolving, when the program named none.
+// Binds before resolving if the program has not bound the identifier.
 Status bind_source(Id& id, sa_family_t family) {
   id.port.space = id.space();
   const Status taken = id.library->ports.bind_source(id.port);
@@ -106,15 +106,15 @@ Status bind_source(Id& id, sa_family_t family) {
   return {};
 }
 
-// Where packets to the destination leave. The kernel need not be asked about a group when the
-// program chose the interface.
+// The source address of packets to the destination. For a group the program's choice of interface
+// suffices.
 Result<IpAddress> choose_source(const Id& id, const IpAddress& to) {
   if (id.source.is_any()) return route_to(to, std::nullopt);
   if (to.is_multicast()) return id.source;
   return route_to(to, id.source);
 }
 
-// Wildcards mean this host.
+// A wildcard destination means this host.
 IpAddress target_of(const Id& id, const IpAddress& to) {
   if (!to.is_any()) return to;
   IpAddress target = id.source.is_any() ? IpAddress::loopback_of(to.family) : id.source;
@@ -142,10 +142,10 @@ Status start_listening(Id& id, uint32_t backlog) {
   return local.ok() ? listen_on(id, *local.value().device) : Status{local.error()};
 }
 
-// Does not attach the device to which a loopback address leads, because the kernel's rdma_cm treats
-// such an address like the wildcard: id->verbs stays null until a connection comes. libfabric binds
-// to 127.0.0.1 and takes a device that it finds there for the only one that is wanted. The device
-// is opened nevertheless: see below.
+// A loopback address does not attach its device: the kernel's rdma_cm treats such an address like
+// the wildcard, and id->verbs stays null until a connection comes. libfabric binds to 127.0.0.1 and
+// would take an attached device for the only one wanted. The device is opened nevertheless: see
+// below.
 Status find_device(Id& id, const IpAddress& address, bool loopback) {
   if (address.is_any()) return id.library->open_devices();
   if (!loopback) return attach_by_address(id, address);
@@ -157,11 +157,11 @@ Status find_device(Id& id, const IpAddress& address, bool loopback) {
 
 Status bind_address(Id& id, const IpAddress& wanted) {
   if (is_dead(id)) return kForked;
-  const IpAddress address = stand_in_for(*id.library, wanted);
+  const IpAddress address = device_address_of(*id.library, wanted);
   if (address.gid.is_link_local() && address.scope == 0) return kNoScope;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
-  // Devices are opened before the port is taken, since programs (qperf) tell their peer the port
-  // before they listen on it.
+  // Devices are opened before the port is taken, because programs (qperf) send the port to their
+  // peer before they listen on it.
   Status status = find_device(id, address, is_loopback(wanted.gid));
   if (status.ok()) status = take_port(id, address);
   if (!status.ok()) {
@@ -187,7 +187,7 @@ Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destinati
   if (id.source.family != to.value().family) {
     return Error{EINVAL, "source and destination are of different families"};
   }
-  const IpAddress target = stand_in_for(*id.library, target_of(id, to.value()));
+  const IpAddress target = device_address_of(*id.library, target_of(id, to.value()));
   Result<IpAddress> from = choose_source(id, target);
   if (!from.ok()) return from.error();
   id.set_destination(target);

@@ -1,6 +1,6 @@
-// From the agent's events to the program's: found by their number, written down, put into a
-// channel. Runs with a Nic's lock held, on whatever thread turned its crank; what takes verbs calls
-// waits until the program takes the event (events.cc).
+// Converts the agent's events to the program's: finds the identifier by the exchange's ID and puts
+// the event into its channel. Runs under a Nic's lock, on the thread that makes progress. Work that
+// needs verbs calls waits until the program takes the event (events.cc).
 #include <memory>
 #include <new>
 
@@ -17,7 +17,7 @@ bool is_request(const cm::Event& event) {
   return event.kind == EventKind::ConnectRequest || event.kind == EventKind::SidrRequest;
 }
 
-// After these the agent no longer knows the number; it may give it to somebody else.
+// After these events the agent may reuse the ID.
 bool is_last(const cm::Event& event) {
   return event.kind == EventKind::Rejected || event.kind == EventKind::Unreachable ||
          event.kind == EventKind::TimewaitExit || event.kind == EventKind::SidrResponse;
@@ -52,14 +52,14 @@ Translation translate(const cm::Event& event) {
   return {};
 }
 
-// Of the other events the kernel shows no private data either.
+// As in the kernel, the other events have no private data.
 bool shows_private_data(EventKind kind) {
   return kind == EventKind::ConnectRequest || kind == EventKind::ConnectResponse ||
          kind == EventKind::Rejected || kind == EventKind::SidrRequest ||
          kind == EventKind::SidrResponse;
 }
 
-std::unique_ptr<Event> write_down(Id& about, const cm::Event& from) {
+std::unique_ptr<Event> make_event(Id& about, const cm::Event& from) {
   const Translation what = translate(from);
   auto event = std::make_unique<Event>(about, what.kind, what.status);
   const auto data = from.private_data.view();
@@ -78,8 +78,8 @@ std::unique_ptr<Event> write_down(Id& about, const cm::Event& from) {
   return event;
 }
 
-// The new identifier exists from here on, so that what happens to it before the program takes the
-// request is not lost.
+// Creates the new identifier now, so that it receives its events before the program takes the
+// request.
 void add_request(Device& device, Id& listener, const cm::Event& from) {
   auto child =
       std::make_unique<Id>(*listener.library, nullptr, nullptr, listener.ps, listener.qp_type);
@@ -87,8 +87,8 @@ void add_request(Device& device, Id& listener, const cm::Event& from) {
   child->state = State::Connect;
   child->exchange = from.id;
   child->exchanged = true;
-  child->asked_listener = from.listener;
-  std::unique_ptr<Event> event = write_down(*child, from);
+  child->request_listener = from.listener;
+  std::unique_ptr<Event> event = make_event(*child, from);
   event->owner = &listener;
   event->listen_id = &listener;
   Id*& known = device.exchanges[from.id];
@@ -96,10 +96,10 @@ void add_request(Device& device, Id& listener, const cm::Event& from) {
   listener.post(std::move(event));
 }
 
-// A peer that gives up before the program has taken its request leaves nothing behind: the backlog
-// no longer counts it, so it must not stay here either. False: the program has it.
+// Removes a request whose peer gave up before the program took it: the backlog no longer counts it,
+// so its event must go too. Returns false if the program has the request.
 bool withdraw(const Device& device, const Id& request) {
-  const auto listening = device.listeners.find(request.asked_listener);
+  const auto listening = device.listeners.find(request.request_listener);
   if (listening == device.listeners.end()) return false;
   Id& listener = *listening->second;
   EventList withdrawn;
@@ -114,7 +114,8 @@ bool withdraw(const Device& device, const Id& request) {
   return true;
 }
 
-// False: about something that this library does not know yet. Changes nothing if memory runs out.
+// Returns false if the exchange or listener is not known here yet. Changes nothing if memory runs
+// out.
 bool deliver(Device& device, const cm::Event& event) {
   if (is_request(event)) {
     const auto listener = device.listeners.find(event.listener);
@@ -125,21 +126,21 @@ bool deliver(Device& device, const cm::Event& event) {
   const auto found = device.exchanges.find(event.id);
   if (found == device.exchanges.end()) return false;
   Id& id = *found->second;
-  std::unique_ptr<Event> written = write_down(id, event);
+  std::unique_ptr<Event> written = make_event(id, event);
   if (is_last(event)) {
     device.exchanges.erase(found);
     id.exchange = 0;
-    if (id.asked_listener != 0 && withdraw(device, id)) return true;
+    if (id.request_listener != 0 && withdraw(device, id)) return true;
   }
   id.post(std::move(written));
   if (event.kind == EventKind::Disconnected) id.enter(State::Connect, State::Disconnect);
   return true;
 }
 
-// Events for which there is no memory stay.
-void deliver_early(Device& device) {
-  for (auto event = device.early.begin(); event != device.early.end();) {
-    event = deliver(device, *event) ? device.early.erase(event) : event + 1;
+// Events stay in the list if there is no memory for them.
+void deliver_unrouted(Device& device) {
+  for (auto event = device.unrouted.begin(); event != device.unrouted.end();) {
+    event = deliver(device, *event) ? device.unrouted.erase(event) : event + 1;
   }
 }
 
@@ -148,13 +149,13 @@ void deliver_early(Device& device) {
 bool Device::on_event(const cm::Event& event) noexcept {
   return try_allocating([&] {
     const std::lock_guard lock(mutex);
-    if (!deliver(*this, event)) early.push_back(event);
+    if (!deliver(*this, event)) unrouted.push_back(event);
   });
 }
 
-// Identifiers that are bound to the device get the event, also those that listen on it by a
-// loopback address and those that have a connection or a request there. Wildcard listeners do not:
-// they listen on other devices, too.
+// Notifies the identifiers that are bound to the device, including those that listen on it by a
+// loopback address and those with a connection or request there. Wildcard listeners are not
+// notified: they listen on other devices too.
 void Device::on_removed() {
   try {
     const std::lock_guard lock(mutex);
@@ -166,7 +167,8 @@ void Device::on_removed() {
     }
     for (Id* id : affected) id->post(RDMA_CM_EVENT_DEVICE_REMOVAL);
   } catch (const std::bad_alloc&) {
-    runtime::log(runtime::LogLevel::Error, "out of memory: the end of a device is not told");
+    runtime::log(runtime::LogLevel::Error,
+                 "out of memory: the removal of a device is not reported");
   }
   library->follow_soon();
 }
@@ -188,28 +190,28 @@ void Device::route_exchange(uint32_t exchange, Id& id) {
   id.exchange = exchange;
   id.exchanged = true;
   exchanges[exchange] = &id;
-  deliver_early(*this);
+  deliver_unrouted(*this);
 }
 
 void Device::route_listener(uint32_t listener, Id& id) {
   const std::lock_guard lock(mutex);
   listeners[listener] = &id;
-  deliver_early(*this);
+  deliver_unrouted(*this);
 }
 
-// When it returns, no event is on its way to `id` that is not in its channel.
+// Afterwards all earlier events of `id` are in its channel.
 uint32_t Device::exchange_of(const Id& id) {
   const std::lock_guard lock(mutex);
   return id.exchange;
 }
 
-void Device::forget_exchange(uint32_t exchange, const Id& id) {
+void Device::remove_exchange(uint32_t exchange, const Id& id) {
   const std::lock_guard lock(mutex);
   const auto found = exchanges.find(exchange);
   if (found != exchanges.end() && found->second == &id) exchanges.erase(found);
 }
 
-void Device::forget_listener(uint32_t listener, const Id& id) {
+void Device::remove_listener(uint32_t listener, const Id& id) {
   const std::lock_guard lock(mutex);
   const auto found = listeners.find(listener);
   if (found != listeners.end() && found->second == &id) listeners.erase(found);

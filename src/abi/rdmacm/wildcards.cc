@@ -1,6 +1,6 @@
-// Listening: on the device of an address, or on every device, those included that come while the
-// listener is there. For that, one thread per process sleeps until the kernel tells that links or
-// addresses have changed.
+// Listening on the device of an address, or on every device, including devices that appear later.
+// For the latter, one thread per process sleeps until the kernel reports a change of links or
+// addresses.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -15,27 +15,27 @@
 namespace verbena::rdmacm {
 namespace {
 
-// What the thread works on; all of it outlives the thread.
-struct Followed {
+// The objects that the thread uses; all of them outlive it.
+struct MonitorContext {
   Library* library;
   runtime::InterfaceMonitor* monitor;
   int wake_fd;
 };
 
-void* follow(void* argument) {
+void* monitor_interfaces(void* argument) {
   pthread_setname_np(pthread_self(), "verbena-links");
-  const std::unique_ptr<Followed> followed(static_cast<Followed*>(argument));
-  pollfd wait[2] = {{followed->monitor->fd(), POLLIN, 0}, {followed->wake_fd, POLLIN, 0}};
+  const std::unique_ptr<MonitorContext> context(static_cast<MonitorContext*>(argument));
+  pollfd wait[2] = {{context->monitor->fd(), POLLIN, 0}, {context->wake_fd, POLLIN, 0}};
   for (;;) {
     if (poll(wait, 2, -1) < 0) continue;
     eventfd_t count = 0;
-    const bool told = eventfd_read(followed->wake_fd, &count) == 0;
-    const bool changed = followed->monitor->drain();
-    if (!told && !changed) continue;
+    const bool woken = eventfd_read(context->wake_fd, &count) == 0;
+    const bool changed = context->monitor->drain();
+    if (!woken && !changed) continue;
     try {
-      followed->library->follow_interfaces();
+      context->library->follow_interfaces();
     } catch (const std::bad_alloc&) {
-      runtime::log(runtime::LogLevel::Error, "out of memory: a new interface is not listened on");
+      runtime::log(runtime::LogLevel::Error, "out of memory: not listening on a new interface");
     }
   }
 }
@@ -45,10 +45,10 @@ bool listens_on(const Id& id, const Device& device) {
                              [&](const Id::Listening& at) { return at.device.get() == &device; });
 }
 
-// When it returns, the agent tells of no new request.
+// Afterwards the agent reports no new request.
 void stop(Id& id, const Id::Listening& at) {
   (void)at.device->manager->stop_listening(at.listener);
-  at.device->forget_listener(at.listener, id);
+  at.device->remove_listener(at.listener, id);
 }
 
 void leave_removed(Id& id) {
@@ -59,8 +59,8 @@ void leave_removed(Id& id) {
   });
 }
 
-// The device has no address, or is gone, although it was just listed.
-bool is_passing(const Error& error) {
+// The device was just listed, but has lost its address or was removed.
+bool is_transient(const Error& error) {
   return error.code == EADDRNOTAVAIL || error.code == ENODEV || error.code == ENXIO;
 }
 
@@ -81,21 +81,21 @@ void stop_listening(Id& id) {
   id.listening.clear();
 }
 
-// Without descriptors or threads to spare, those that are there now are all that is listened on.
+// If no descriptor or thread is available, only the present devices are listened on.
 void Library::start_following() {
   if (monitor_ != nullptr) return;
   auto monitor = std::make_unique<runtime::InterfaceMonitor>();
   if (monitor->fd() < 0) return;
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) return;
-  auto followed = std::make_unique<Followed>(Followed{this, monitor.get(), wake_fd});
+  auto context = std::make_unique<MonitorContext>(MonitorContext{this, monitor.get(), wake_fd});
   pthread_t thread{};
-  if (runtime::start_thread(thread, &follow, followed.get()) != 0) {
+  if (runtime::start_thread(thread, &monitor_interfaces, context.get()) != 0) {
     close(wake_fd);
     return;
   }
   pthread_detach(thread);
-  (void)followed.release();
+  (void)context.release();
   monitor_ = std::move(monitor);
   follow_fd_ = wake_fd;
 }
@@ -107,11 +107,11 @@ void Library::follow_soon() {
 Status Library::listen_everywhere(Id& id) {
   const std::lock_guard lock(wildcards_mutex_);
   start_following();
-  const Status opened = open_devices();  // there may be more than when it was bound
+  const Status opened = open_devices();  // there may be new devices since the bind
   if (!opened.ok()) return opened;
   for (const auto& device : devices()) {
     const Status status = listen_on(id, *device);
-    if (!status.ok() && !is_passing(status.error())) return status;
+    if (!status.ok() && !is_transient(status.error())) return status;
   }
   wildcards_.push_back(&id);
   return {};
@@ -132,8 +132,8 @@ void Library::follow_interfaces() {
     for (Id* id : wildcards_) {
       if (listens_on(*id, *device)) continue;
       const Status status = listen_on(*id, *device);
-      if (!status.ok() && !is_passing(status.error())) {
-        runtime::log(runtime::LogLevel::Warning, "%s: port %u is not listened on there: %s",
+      if (!status.ok() && !is_transient(status.error())) {
+        runtime::log(runtime::LogLevel::Warning, "%s: not listening on port %u there: %s",
                      ibv_get_device_name(device->device), id->source.port, status.error().why);
       }
     }

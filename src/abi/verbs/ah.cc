@@ -1,5 +1,5 @@
-// Address handles: where datagrams go. Also how an answer finds its way back: the 40 bytes in front
-// of a received datagram are the IP header it came with.
+// Address handles: the destinations of datagrams. Replies use the 40 bytes in front of a received
+// datagram, which contain its IP header.
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -43,7 +43,7 @@ Status destroy_ah(Ah* ah) {
   return {};
 }
 
-// The addressing that a datagram arrived with.
+// The addressing of a received datagram.
 struct Arrival {
   wire::Gid source;
   wire::Gid destination;
@@ -52,7 +52,7 @@ struct Arrival {
   uint32_t flow_label = 0;
 };
 
-// An IPv4 header lies in the last 20 bytes; what is before it is of no meaning.
+// An IPv4 header is in the last 20 bytes; the bytes before it are undefined.
 std::optional<Arrival> read_header_area(const ibv_grh& grh) {
   std::byte area[sizeof grh];
   std::memcpy(area, &grh, sizeof grh);
@@ -75,7 +75,8 @@ std::optional<Arrival> read_header_area(const ibv_grh& grh) {
                  .flow_label = first & 0xFFFFF};
 }
 
-// The GID to answer from: the one that was written to; to a group, any of the same IP version.
+// The source GID of a reply: the datagram's destination, or for a group any GID of the same IP
+// version.
 std::optional<uint8_t> gid_index_for(runtime::Nic& nic, const wire::Gid& destination) {
   for (uint8_t i = 0; i < runtime::GidTable::kSize; ++i) {
     const wire::Gid gid = nic.gid(i);
@@ -91,12 +92,12 @@ Status init_ah(Context* context, uint8_t port, const ibv_wc& wc, const ibv_grh* 
   if (context->nic->dead()) return kDead;
   if (port != 1) return Error{EINVAL, "the device has port 1 only"};
   if ((wc.wc_flags & IBV_WC_GRH) == 0 || grh == nullptr) {
-    return Error{EINVAL, "only a datagram's completion says where it came from (IBV_WC_GRH)"};
+    return Error{EINVAL, "only a datagram's completion contains its source (IBV_WC_GRH)"};
   }
   const auto arrival = read_header_area(*grh);
   if (!arrival) return Error{EINVAL, "the 40 bytes are neither an IPv4 nor an IPv6 header"};
   const auto index = gid_index_for(*context->nic, arrival->destination);
-  if (!index) return Error{EINVAL, "the device no longer has the address that was written to"};
+  if (!index) return Error{EINVAL, "the device no longer has the datagram's destination address"};
   *attr = {};
   std::memcpy(attr->grh.dgid.raw, arrival->source.bytes.data(), sizeof attr->grh.dgid.raw);
   attr->grh.flow_label = arrival->flow_label;

@@ -1,5 +1,5 @@
-// Buffers that the library allocates for a program to register. Ours are ordinary pages; they stay
-// until the handle and the last region on them are given back.
+// Buffers that the library allocates for a program to register. They are ordinary pages and stay
+// until the handle and the last region on them are released.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ struct Buffer {
 namespace {
 
 Result<Buffer*> allocate(Pd* pd, size_t size) {
-  if (size == 0) return Error{EINVAL, "a buffer of no size"};
+  if (size == 0) return Error{EINVAL, "the size of the buffer is 0"};
   auto buffer = std::make_unique<Buffer>();
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return kNoMemory;
@@ -85,7 +85,7 @@ VERBENA_EXPORT void* ibv_alloc_buf(ibv_pd* pd, size_t size, Buffer** buffer) {
 
 VERBENA_EXPORT void ibv_free_buf(Buffer* buffer) { free_buf(buffer); }
 
-// What rdma-core answers for a buffer of ordinary memory.
+// rdma-core returns the same for a buffer of ordinary memory.
 VERBENA_EXPORT int ibv_export_buf_dmabuf_fd(Buffer*) {
   refuse("ibv_export_buf_dmabuf_fd", Error{ENODATA, "the buffer is ordinary memory, no DMA-buf"});
   return -1;

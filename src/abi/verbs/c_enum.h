@@ -1,5 +1,5 @@
-// Enumerators from a C caller. They may hold any number, which C++ does not allow to be read as the
-// enumeration: look at the number first.
+// Enumerators from a C caller. They may hold any number, which C++ does not allow in an
+// enumeration. Read the number first.
 #pragma once
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// The ABI of 2007: same names, other structures (version node IBVERBS_1.0). No program of today
-// imports them. They exist so that an old binary fails in its first call instead of at load time
-// or, worse, somewhere inside ours.
+// The ABI of 2007: the same names with other structures (version node IBVERBS_1.0). No current
+// program imports them. They make an old binary fail in its first call instead of at load time or
+// inside a function with different structures.
 #include <cerrno>
 
 #include "abi/verbs/objects.h"
@@ -8,7 +8,7 @@
 #undef ibv_query_port
 #undef ibv_reg_mr
 
-// A function `name@version`, which only binaries linked against that version see.
+// Defines `name@version`, which only binaries linked against that version use.
 #define OLD_VERSION(type, name, version, result)                                              \
   extern "C" VERBENA_EXPORT __attribute__((symver(#name "@" version))) type old_##name(void); \
   extern "C" type old_##name(void) {                                                          \
@@ -55,5 +55,5 @@ OLD_ERRNO(ibv_destroy_ah)
 OLD_ERRNO(ibv_attach_mcast)
 OLD_ERRNO(ibv_detach_mcast)
 
-// Drivers of that time announced themselves by this; there is nothing to drive.
+// Drivers of that time registered themselves with this function; it does nothing.
 OLD_VERSION(void, ibv_register_driver, "IBVERBS_1.1", void())

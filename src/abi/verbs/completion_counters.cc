@@ -1,6 +1,6 @@
 // Completion counters (IBVERBS_1.18): the number of completed work requests, or of their bytes,
-// without a completion for each. Peers' operations are not counted: a WRITE or READ through shared
-// memory is done without us.
+// without a completion for each. Operations of peers are not counted: one-sided access through
+// shared memory does not involve this process.
 #include <cstring>
 #include <memory>
 
@@ -64,7 +64,7 @@ Status destroy(CompletionCounter* counter) {
 
 Status check_attach(const Qp& qp, const CompletionCounter& counter, const CounterAttach& attach) {
   if (qp.nic->dead()) return kDead;
-  if (attach.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if (attach.comp_mask != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if (attach.operations == 0) return Error{EINVAL, "op_mask names no operation"};
   if ((attach.operations & ~kSupported) != 0) {
     return Error{EOPNOTSUPP, "op_mask names an operation that is not counted (see the caps)"};
@@ -101,7 +101,7 @@ Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach
   return {};
 }
 
-// A program may do nothing else but read until the number is right.
+// Makes progress first: a program may do nothing but read the counter in a loop.
 int read(const CompletionCounter& counter, const std::atomic<uint64_t>& value, uint64_t* into) {
   return without_exceptions([&] {
     const auto& nic = from(counter.context)->nic;

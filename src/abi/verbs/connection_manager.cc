@@ -1,4 +1,4 @@
-// How librdmacm reaches the connection manager of an open device: the node VERBENA_PRIVATE_1.
+// Gives librdmacm the connection manager of an open device (version node VERBENA_PRIVATE_1).
 #include "runtime/connection_manager.h"
 
 #include "abi/verbs/errors.h"

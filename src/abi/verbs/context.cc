@@ -1,5 +1,5 @@
-// Opening and closing a device, the tables that header inlines jump through, and what a fork does
-// to open contexts.
+// Opens and closes devices, fills the tables that header inlines call through, and handles fork for
+// open contexts.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ OpenContexts& open_contexts() {
 }
 
 void before_fork() {
-  (void)runtime::config();  // whoever reads it now, for the first time, gets to its end
+  (void)runtime::config();  // a first read in another thread completes before the fork
   lock_device_table();
   open_contexts().mutex.lock();
 }
@@ -44,7 +44,7 @@ void in_parent() {
   unlock_device_table();
 }
 
-// The child's copies of our descriptors go, so that it keeps nothing of its parent's open.
+// Closes the child's copies of the descriptors, so that the child keeps nothing of its parent open.
 void in_child() {
   for (Context* context : open_contexts().contexts) {
     context->async->abandon();
@@ -74,7 +74,7 @@ void fill_tables(Context& c) {
   ops.post_send = post_send;
   ops.post_recv = post_recv;
   if (narrating()) narrate_calls(ops);
-  // The slots left null are what the inlines answer with EOPNOTSUPP.
+  // The inlines return EOPNOTSUPP for the slots that stay null.
   c.sz = kNewerContextBytes;
   c.query_port = query_port;
   c.query_device_ex = query_device_ex;
@@ -109,20 +109,20 @@ void fill_tables(Context& c) {
   c.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 }
 
-// No command ever goes over it, but programs pass it around, close() copies of it, and import by
-// it: the file behind it tells whose it is.
+// No command uses this descriptor. But programs pass it around, close() copies of it, and import by
+// it: the inode identifies the owner.
 Status open_command_file(Context& context, int fd) {
   if (fd < 0) fd = memfd_create(kCommandFileName, MFD_CLOEXEC);
   struct stat file {};
   if (fd < 0 || fstat(fd, &file) != 0) {
-    return Error{errno, "cannot make a descriptor (too many open files?)"};
+    return Error{errno, "cannot create a descriptor (too many open files?)"};
   }
   context.context.cmd_fd = fd;
   context.command_file = file.st_ino;
   return {};
 }
 
-// Counted as a user before it can go away.
+// Adds a user under the lock, before the object can be destroyed.
 template <typename Object>
 Object* use(const Context& context, std::unordered_map<uint32_t, Object*> Context::*list,
             uint32_t handle) {
@@ -167,11 +167,11 @@ Result<ibv_context*> open_context(Device* device, int command_fd) {
 
 namespace {
 
-// With the library, not with its first use: a thread that installs them while another forks would
-// wait for the end of the fork with the guard of a static variable in its hand, and the child would
-// find that taken for ever.
+// Installed when the library is loaded, not at its first use. A thread that installs them while
+// another thread forks would wait for the fork with the guard of a static variable taken, and the
+// child would find that guard taken forever.
 [[gnu::constructor]] void install_fork_handlers() {
-  runtime::lock_process();  // its own come first
+  runtime::lock_process();  // installs its own handlers first
   runtime::unlock_process();
   pthread_atfork(before_fork, in_parent, in_child);
 }
@@ -235,8 +235,8 @@ VERBENA_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   return object_of<ibv_context>("ibv_open_device", [&] { return open_context(from(device), -1); });
 }
 
-// Objects that are still there keep the memory (and the Nic) until they are destroyed; the context
-// itself is no longer to be used.
+// Remaining objects keep the memory and the Nic until they are destroyed. The program must not use
+// the context any more.
 VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
   Context* c = from(context);
   {

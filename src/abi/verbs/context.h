@@ -1,4 +1,4 @@
-// The functions that header inlines reach through a context's tables rather than by symbol.
+// The functions that header inlines call through a context's tables rather than by symbol.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -32,7 +32,8 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* init);
 int get_srq_num(ibv_srq* srq, uint32_t* number);
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init);
 int close_xrcd(ibv_xrcd* xrcd);
-// In the child of a fork, which has the device table's lock: its parent's domains are not its own.
+// Called in the child of a fork with the device table's lock held: the parent's domains are not the
+// child's.
 void abandon_xrc_domains();
 ibv_mr* alloc_null_mr(ibv_pd* pd);
 ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* attr);
@@ -53,21 +54,21 @@ int read_counters(ibv_counters* counters, uint64_t* values, uint32_t count, uint
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count);
 
-// The child of a fork has copies of these; there they are closed.
+// Registers a channel, so that the child of a fork closes its copy.
 void watch_channel(Context& context, CompletionChannel* channel);
 void unwatch_channel(Context& context, CompletionChannel* channel);
 
-// Opening and importing. `command_fd` becomes the context's; -1: a new one.
+// Opening and importing. The context takes `command_fd`; -1: a new one.
 Result<ibv_context*> open_context(Device* device, int command_fd);
 inline constexpr const char* kCommandFileName = "verbena-device";
-// The device that some context of this process has open with this command file, or null.
+// The device that a context of this process has open with this command file, or null.
 Device* device_of_command_file(ino_t file);
 void list_pd(Context& context, Pd* pd);
 void unlist_pd(Context& context, Pd* pd);
 void list_dm(Context& context, Dm* dm);
 void unlist_dm(Context& context, Dm* dm);
-// What a context with the same command file knows by `handle`, with one more user; null if there is
-// none.
+// The object with `handle` of a context with the same command file, with one more user; null if
+// there is none.
 Pd* use_pd(const Context& context, uint32_t handle);
 Dm* use_dm(const Context& context, uint32_t handle);
 

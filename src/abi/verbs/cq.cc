@@ -78,8 +78,8 @@ Status check_size(int cqe) {
   return {};
 }
 
-// Completions lie in the program's own memory where its parent domain has an allocator; it may call
-// verbs of its own, so no lock is held here nor when the ring goes. Null: ours will do.
+// The ring is in the program's memory if its parent domain has an allocator. The allocator may call
+// verbs, so no lock is held here or when the ring is freed. Null: the default allocator.
 core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
   if (domain == nullptr) return {};
   const uint32_t slots = core::CompletionQueue::slots_for(capacity);
@@ -109,7 +109,7 @@ Status resize_cq(Cq* cq, int cqe) {
   return {};
 }
 
-// Nothing new comes for it any more; what the program has taken, it must also have acknowledged.
+// No new events come. Waits until the program has acknowledged all events that it has taken.
 void wait_for_acknowledgements(Cq* cq) {
   pthread_mutex_lock(&cq->mutex);
   while (cq->comp_events_completed != cq->completion_events_taken ||

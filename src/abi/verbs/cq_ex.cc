@@ -1,5 +1,5 @@
-// Extended completion queues: polled one completion at a time, each read field by field. They are
-// the same objects as plain ones, which ibv_poll_cq polls; both may be used on one queue.
+// Extended completion queues: polled one completion at a time, and read field by field. They are
+// the same objects as plain ones; a program may use ibv_poll_cq on the same queue.
 #include <arpa/inet.h>
 #include <time.h>
 
@@ -14,7 +14,7 @@ namespace verbena::abi {
 namespace {
 
 constexpr uint64_t kKnownFields = IBV_CREATE_CQ_SUP_WC_FLAGS;
-constexpr uint64_t kNoFields = IBV_WC_EX_WITH_TM_INFO;  // there is no tag matching
+constexpr uint64_t kNoFields = IBV_WC_EX_WITH_TM_INFO;  // tag matching is not supported
 constexpr uint32_t kKnownFlags =
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
@@ -24,7 +24,7 @@ const core::Completion& current(ibv_cq_ex* cq) { return cq_of(cq).current; }
 bool take_one(Cq& cq) {
   if (cq.queue.empty()) return false;
   {
-    const std::lock_guard lock(cq.poll_lock);  // ibv_poll_cq may be at it, too
+    const std::lock_guard lock(cq.poll_lock);  // ibv_poll_cq may run in another thread
     if (cq.queue.poll(&cq.current, 1) == 0) return false;
   }
   cq.status = static_cast<ibv_wc_status>(cq.current.status);
@@ -34,7 +34,7 @@ bool take_one(Cq& cq) {
 
 void end_poll(ibv_cq_ex* public_cq) {
   Cq& cq = cq_of(public_cq);
-  if (cq.turn.begun()) cq.turn.end();
+  if (cq.session.begun()) cq.session.end();
 }
 
 int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
@@ -42,10 +42,10 @@ int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
   if (cq.nic->dead()) [[unlikely]]
     return EIO;
   if (attr != nullptr && attr->comp_mask != 0) {
-    return refuse("ibv_start_poll", {EINVAL, "a comp_mask bit that does not exist"});
+    return refuse("ibv_start_poll", {EINVAL, "comp_mask has a bit that does not exist"});
   }
-  if (cq.turn.begun()) return refuse("ibv_start_poll", {EINVAL, "ibv_end_poll comes first"});
-  cq.turn.begin();
+  if (cq.session.begun()) return refuse("ibv_start_poll", {EINVAL, "call ibv_end_poll first"});
+  cq.session.begin();
   int code = 0;
   if (!take_one(cq)) {
     code = without_exceptions([&] {
@@ -63,7 +63,7 @@ int next_poll(ibv_cq_ex* cq) { return take_one(cq_of(cq)) ? 0 : ENOENT; }
 ibv_wc_opcode read_opcode(ibv_cq_ex* cq) { return static_cast<ibv_wc_opcode>(current(cq).opcode); }
 uint32_t read_vendor_err(ibv_cq_ex* cq) { return current(cq).vendor_error; }
 uint32_t read_byte_len(ibv_cq_ex* cq) { return current(cq).byte_count; }
-// Also what ibv_wc_read_invalidated_rkey calls, which wants host order.
+// ibv_wc_read_invalidated_rkey calls this too and expects host order.
 __be32 read_imm_data(ibv_cq_ex* cq) {
   const core::Completion& c = current(cq);
   return (c.flags & core::kWcWithImmediate) != 0 ? htonl(c.immediate_or_rkey) : c.immediate_or_rkey;
@@ -74,8 +74,8 @@ unsigned int read_wc_flags(ibv_cq_ex* cq) { return current(cq).flags & core::kWc
 uint32_t read_slid(ibv_cq_ex*) { return 0; }  // there are no LIDs on Ethernet
 uint8_t read_sl(ibv_cq_ex* cq) { return network_type(current(cq)); }
 uint8_t read_dlid_path_bits(ibv_cq_ex*) { return 0; }
-uint16_t read_cvlan(ibv_cq_ex*) { return 0; }     // the kernel takes VLAN tags off
-uint32_t read_flow_tag(ibv_cq_ex*) { return 0; }  // there is no flow steering that would set one
+uint16_t read_cvlan(ibv_cq_ex*) { return 0; }     // the kernel removes VLAN tags
+uint32_t read_flow_tag(ibv_cq_ex*) { return 0; }  // there is no flow steering to set one
 void read_tm_info(ibv_cq_ex*, ibv_wc_tm_info* info) { *info = {}; }
 uint64_t read_completion_ts(ibv_cq_ex* cq) { return static_cast<uint64_t>(current(cq).time.ns); }
 
@@ -86,7 +86,7 @@ uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
   return static_cast<uint64_t>(wall_ns - (runtime::now() - current(cq).time).ns);
 }
 
-// Every slot, whatever was asked for: the inlines call them without looking.
+// Fills every slot, whatever the program requested: the inlines call them unchecked.
 void fill_table(ibv_cq_ex& cq) {
   cq.start_poll = start_poll;
   cq.next_poll = next_poll;
@@ -110,13 +110,13 @@ void fill_table(ibv_cq_ex& cq) {
 
 Status check(const Context* context, const ibv_cq_init_attr_ex& attr) {
   if ((attr.comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD}) != 0) {
-    return Error{EINVAL, "a comp_mask bit that does not exist"};
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   }
   if ((attr.wc_flags & ~kKnownFields) != 0 || (attr.wc_flags & kNoFields) != 0) {
     return Error{EOPNOTSUPP, "wc_flags names a field that completions do not have"};
   }
   if ((attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 && (attr.flags & ~kKnownFlags) != 0) {
-    return Error{EOPNOTSUPP, "a creation flag that is not known"};
+    return Error{EOPNOTSUPP, "unknown creation flag"};
   }
   if ((attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) != 0) {
     if (attr.parent_domain == nullptr || !from(attr.parent_domain)->is_parent()) {
@@ -156,13 +156,13 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
   return object_of<ibv_cq_ex>("ibv_create_cq_ex", [&] { return create(from(context), *attr); });
 }
 
-// Moderation lets a NIC hold events back, to save interrupts. Here an event costs nobody anything
-// until a program waits for it, so none is held back, which keeps to any count and period.
+// Moderation lets a NIC delay events to save interrupts. Here an event costs nothing until a
+// program waits for it, so none is delayed. That satisfies any count and period.
 int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr) {
   return status_of("ibv_modify_cq", [&]() -> Status {
     if (from(cq)->nic->dead()) return kDead;
     if ((attr->attr_mask & ~uint32_t{IBV_CQ_ATTR_MODERATE}) != 0) {
-      return Error{EINVAL, "an attr_mask bit that does not exist"};
+      return Error{EINVAL, "attr_mask has a bit that does not exist"};
     }
     return {};
   });

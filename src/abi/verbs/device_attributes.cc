@@ -1,4 +1,4 @@
-// ibv_query_device: what this NIC can do. Every number is one that is enforced or kept.
+// ibv_query_device: the capabilities of this NIC. Every limit is enforced or guaranteed.
 #include <endian.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace verbena::abi {
 namespace {
 
-// 4.096 us * 2^15 = 134 ms: what a busy machine may take to let the process run and acknowledge.
+// 4.096 us * 2^15 = 134 ms: the time in which a busy machine schedules the process to send an ACK.
 constexpr uint8_t kAckDelay = 15;
 
 void fill(Context* context, ibv_device_attr& a) {
@@ -51,7 +51,7 @@ void fill(Context* context, ibv_device_attr& a) {
   a.max_qp_rd_atom = core::kMaxReadAtomic;
   a.max_qp_init_rd_atom = core::kMaxReadAtomic;
   a.max_res_rd_atom = kMaxQps * core::kMaxReadAtomic;
-  a.atomic_cap = IBV_ATOMIC_GLOB;  // done by the CPU, so atomic towards it as well
+  a.atomic_cap = IBV_ATOMIC_GLOB;  // the CPU executes atomics, so they are atomic towards it too
   a.max_srq = kMaxSrqs;
   a.max_srq_wr = kMaxSrqWr;
   a.max_srq_sge = core::kMaxSges;
@@ -65,8 +65,7 @@ void fill(Context* context, ibv_device_attr_ex& a) {
   fill(context, a.orig_attr);
   a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
   a.device_cap_flags_ex |= kDeviceFlushGlobal | kDeviceFlushPersistent | kDeviceAtomicWrite;
-  // Memory is reached through the page tables in any case; on-demand regions are just not faulted
-  // in.
+  // Memory is always accessed through the page tables; on-demand regions are just not faulted in.
   constexpr uint32_t kDatagrams =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
   constexpr uint32_t kUnreliable = kDatagrams | IBV_ODP_SUPPORT_WRITE;
@@ -79,7 +78,7 @@ void fill(Context* context, ibv_device_attr_ex& a) {
   a.xrc_odp_caps = kReliable;
   a.max_dm_size = kMaxDeviceMemory;
   a.phys_port_cnt_ex = 1;
-  // Completions bear the time of CLOCK_MONOTONIC, in nanoseconds.
+  // Completion timestamps are CLOCK_MONOTONIC in nanoseconds.
   a.completion_timestamp_mask = UINT64_MAX;
   a.hca_core_clock = 1'000'000;  // kHz
   a.packet_pacing_caps = {.qp_rate_limit_min = core::kMinRateKbps,
@@ -90,13 +89,13 @@ void fill(Context* context, ibv_device_attr_ex& a) {
 
 }  // namespace
 
-// The clock that completions are stamped with.
+// The clock of the completion timestamps.
 int query_rt_values(ibv_context*, ibv_values_ex* values) {
   return status_of("ibv_query_rt_values_ex", [&]() -> Status {
     if ((values->comp_mask & ~uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) {
-      return Error{EINVAL, "a comp_mask bit that does not exist"};
+      return Error{EINVAL, "comp_mask has a bit that does not exist"};
     }
-    // Ticks of the device's clock, all in the second field, where programs look for them.
+    // The device's clock ticks, all in the second field, as programs expect.
     values->raw_clock = {.tv_sec = 0, .tv_nsec = runtime::now().ns};
     return {};
   });
@@ -106,10 +105,10 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
                     ibv_device_attr_ex* attr, size_t attr_bytes) {
   return status_of("ibv_query_device_ex", [&]() -> Status {
     if (input != nullptr && input->comp_mask != 0) {
-      return Error{EINVAL, "a comp_mask bit that does not exist"};
+      return Error{EINVAL, "comp_mask has a bit that does not exist"};
     }
     if (attr_bytes < sizeof(ibv_device_attr)) return Error{EINVAL, "the structure is too small"};
-    // The caller's structure may be of another release: never more than it has, the rest zero.
+    // The caller's structure may be from another release: copy at most its size, and zero the rest.
     ibv_device_attr_ex ours{};
     fill(from(context), ours);
     std::memset(static_cast<void*>(attr), 0, attr_bytes);

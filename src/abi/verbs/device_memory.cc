@@ -1,4 +1,5 @@
-// Device memory: see struct Dm. Its regions are zero-based, since it has no address in the process.
+// Device memory: see struct Dm. Its regions are zero-based, because it has no address in the
+// process.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ bool within(uint64_t offset, size_t length, size_t total) {
   return offset <= total && length <= total - offset;
 }
 
-// In the order in which libmlx5 checks, whose device memory has the same limits.
+// The checks have the order of libmlx5, whose device memory has the same limits.
 Status check_copy(const Dm& dm, uint64_t offset, size_t length) {
   if (!within(offset, length, dm.length)) {
     return Error{EFAULT, "offset + length is beyond the device memory"};
@@ -53,12 +54,12 @@ void unmap(Dm& dm) {
   if (dm.fd >= 0) close(dm.fd);
 }
 
-// The seals keep whoever gets the descriptor from cutting the memory off under us.
+// The seals prevent a holder of the descriptor from shrinking the memory.
 Status map(Dm& dm, size_t length) {
   dm.length = length;
   dm.mapped = (length + page_bytes() - 1) & ~(page_bytes() - 1);
   dm.fd = memfd_create("verbena device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (dm.fd < 0) return Error{errno, "cannot make a descriptor (too many open files?)"};
+  if (dm.fd < 0) return Error{errno, "cannot create a descriptor (too many open files?)"};
   if (ftruncate(dm.fd, static_cast<off_t>(dm.mapped)) != 0 ||
       fcntl(dm.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return kNoMemory;
@@ -76,13 +77,13 @@ bool reserve(Device& device, uint64_t bytes) {
 }
 
 Result<ibv_dm*> allocate(Context* context, const ibv_alloc_dm_attr& attr) {
-  if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
-  if (attr.length == 0) return Error{EINVAL, "device memory of no length"};
+  if (attr.comp_mask != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
+  if (attr.length == 0) return Error{EINVAL, "the length of the device memory is 0"};
   if (attr.log_align_req >= 63 || size_t{1} << attr.log_align_req > page_bytes()) {
     return Error{EINVAL, "device memory is aligned to pages at most"};
   }
   if (attr.length > kMaxDeviceMemory || !reserve(*context->device, attr.length)) {
-    return Error{ENOMEM, "more device memory than there is (see max_dm_size)"};
+    return Error{ENOMEM, "not enough device memory (see max_dm_size)"};
   }
   auto dm = std::make_unique<Dm>();
   const Status mapped = map(*dm, attr.length);
@@ -100,7 +101,8 @@ Result<ibv_dm*> allocate(Context* context, const ibv_alloc_dm_attr& attr) {
   return dm.release();
 }
 
-// It leaves the list before its users are counted: nobody imports it from then on.
+// The object leaves the list before its users are counted, so that it cannot be imported after
+// that.
 Status release(Dm* dm) {
   Context* context = from(dm->context);
   const bool own = dm->stands_for == nullptr;
@@ -123,7 +125,7 @@ Result<ibv_mr*> register_part(Pd* pd, Dm* dm, uint64_t offset, size_t length, un
     return Error{EINVAL, "a region of device memory is IBV_ACCESS_ZERO_BASED"};
   }
   if ((known.value() & IBV_ACCESS_ON_DEMAND) != 0) {
-    return Error{EINVAL, "device memory is always there, never on demand"};
+    return Error{EINVAL, "device memory cannot be registered on demand"};
   }
   if (!within(offset, length, dm->length)) {
     return Error{EINVAL, "offset + length is beyond the device memory"};
@@ -165,7 +167,7 @@ void Dm::drop_user() {
 
 int dm_export_dmabuf_fd(ibv_dm* dm) {
   const int fd = fcntl(from(dm)->fd, F_DUPFD_CLOEXEC, 0);
-  if (fd < 0) refuse("ibv_dm_export_dmabuf_fd", Error{errno, "cannot make a descriptor"});
+  if (fd < 0) refuse("ibv_dm_export_dmabuf_fd", Error{errno, "cannot create a descriptor"});
   return fd;
 }
 

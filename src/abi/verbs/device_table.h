@@ -1,14 +1,14 @@
-// What the rest of the ABI needs of the table of devices.
+// The interface of the device table for the rest of the ABI.
 #pragma once
 
 #include "abi/verbs/objects.h"
 
 namespace verbena::abi {
 
-// What discovery last said about it.
+// The result of the last discovery.
 runtime::DeviceInfo current_info(Device* device);
 
-// Held across fork(), so that the child finds it free.
+// Held across fork(), so that the child can take it.
 void lock_device_table();
 void unlock_device_table();
 

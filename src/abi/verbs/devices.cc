@@ -1,5 +1,5 @@
-// The list of devices. A device object is made when its interface is first seen and then stays: the
-// same interface gives the same pointer, and contexts may outlive the list they came from.
+// The list of devices. A device object is created when its interface is first seen and stays: the
+// same interface has the same pointer, and contexts may outlive the list.
 #include <endian.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@
 namespace verbena::abi {
 namespace {
 
-// Never destroyed: threads of the program may be here while it exits.
+// Never destroyed: threads of the program may use it during exit.
 struct DeviceTable {
   std::mutex mutex;
   std::vector<std::unique_ptr<Device>> devices;
@@ -52,7 +52,7 @@ Device* find_or_add(const runtime::DeviceInfo& info) {
   return t.devices.back().get();
 }
 
-// A null-terminated array from malloc, as ibv_free_device_list takes it.
+// A null-terminated array from malloc, which ibv_free_device_list frees.
 Result<ibv_device**> list_devices(int* count) {
   const runtime::Discovery found = runtime::discover_devices(runtime::config().devices);
   for (const auto& interface : found.unusable) {
@@ -97,7 +97,7 @@ VERBENA_EXPORT void ibv_free_device_list(ibv_device** list) { std::free(list); }
 
 VERBENA_EXPORT const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 
-// The kernel's index of an RDMA device; there is no kernel device here.
+// The kernel's index of an RDMA device. There is no kernel device here.
 VERBENA_EXPORT int ibv_get_device_index(ibv_device*) { return -1; }
 
 VERBENA_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {

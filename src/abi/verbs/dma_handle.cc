@@ -1,5 +1,5 @@
-// DMA handles: hints for PCIe transactions (which CPU's cache, what kind of memory). There are no
-// such transactions here, so a handle only has to be valid and to be counted.
+// DMA handles: hints for PCIe transactions (the CPU's cache, the kind of memory). There are no such
+// transactions here, so a handle only has to be valid and counted.
 #include <sched.h>
 #include <sys/sysinfo.h>
 
@@ -25,7 +25,7 @@ Status check_cpu(uint32_t cpu) {
   const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus));
   CPU_ZERO_S(bytes, permitted.get());
   if (sched_getaffinity(0, bytes, permitted.get()) != 0) {
-    return Error{errno, "the kernel does not say which CPUs the thread may run on"};
+    return Error{errno, "cannot query the CPUs that the thread may run on"};
   }
   if (CPU_ISSET_S(cpu, bytes, permitted.get())) return {};
   if (cpu >= static_cast<uint32_t>(get_nprocs_conf())) {
@@ -37,13 +37,13 @@ Status check_cpu(uint32_t cpu) {
 Result<DmaHandle*> allocate(Context* context, const DmaHandleInit& init) {
   const uint32_t mask = init.comp_mask;
   if ((mask & ~(kDmaHandleCpu | kDmaHandleHint | kDmaHandleMemoryType)) != 0) {
-    return Error{EINVAL, "a comp_mask bit that does not exist"};
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   }
   if ((mask & kDmaHandleHint) != 0 && init.processing_hint > kMaxHint) {
     return Error{EINVAL, "a processing hint is at most 3"};
   }
   if ((mask & kDmaHandleMemoryType) != 0 && init.memory_type > kMaxMemoryType) {
-    return Error{EINVAL, "a memory type that does not exist"};
+    return Error{EINVAL, "the memory type does not exist"};
   }
   if ((mask & kDmaHandleCpu) != 0) {
     const Status usable = check_cpu(init.cpu_id);

@@ -1,5 +1,5 @@
-// Regions of memory behind a descriptor: mapped into the process, since it is a CPU that touches
-// them. That works for every dma-buf whose exporter lets it be mapped, and for memory files.
+// Regions of memory behind a descriptor. The memory is mapped into the process, because a CPU
+// accesses it. That works for every dma-buf whose exporter allows mapping, and for memory files.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,13 +13,14 @@
 namespace verbena::abi {
 namespace {
 
-// Bytes behind the descriptor. A dma-buf tells its size by lseek alone, and keeps no position.
+// The number of bytes behind the descriptor. A dma-buf reports its size only by lseek and keeps no
+// position.
 Result<uint64_t> size_of(int fd) {
   struct stat status;
   if (fstat(fd, &status) != 0) return Error{errno, "not an open descriptor"};
   if (S_ISREG(status.st_mode)) return static_cast<uint64_t>(status.st_size);
   const off_t end = lseek(fd, 0, SEEK_END);
-  if (end < 0) return Error{EINVAL, "the descriptor is not one of memory"};
+  if (end < 0) return Error{EINVAL, "the descriptor has no memory behind it"};
   return static_cast<uint64_t>(end);
 }
 
@@ -29,7 +30,7 @@ Error why_not_mapped(int code) {
     case EPERM:
       return {EACCES, "the descriptor does not allow what the access flags ask for"};
     case ENODEV:
-      return {EOPNOTSUPP, "the memory behind the descriptor is out of a process's reach"};
+      return {EOPNOTSUPP, "the memory behind the descriptor does not support mapping"};
     default:
       return {code, "the memory behind the descriptor cannot be mapped"};
   }
@@ -47,12 +48,12 @@ Result<ibv_mr*> register_dmabuf(Pd* pd, uint64_t offset, size_t length, uint64_t
   auto size = size_of(fd);
   if (!size.ok()) return size.error();
   if (length == 0 || offset > size.value() || length > size.value() - offset) {
-    return Error{EINVAL, "offset + length is beyond what the descriptor has"};
+    return Error{EINVAL, "offset + length exceeds the memory behind the descriptor"};
   }
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t into_page = offset & (page - 1);
   if ((iova & (page - 1)) != into_page) {
-    return Error{EINVAL, "offset and iova must lie at the same place in their pages"};
+    return Error{EINVAL, "offset and iova must have the same offset within a page"};
   }
   const int rights = PROT_READ | (writes(known.value()) ? PROT_WRITE : 0);
   const size_t mapped = length + into_page;
@@ -66,7 +67,7 @@ Result<ibv_mr*> register_dmabuf(Pd* pd, uint64_t offset, size_t length, uint64_t
   }
   mr.value()->mapping = at;
   mr.value()->mapping_bytes = mapped;
-  mr.value()->addr = reinterpret_cast<void*>(offset);  // as rdma-core has it
+  mr.value()->addr = reinterpret_cast<void*>(offset);  // as in rdma-core
   return mr.value();
 }
 

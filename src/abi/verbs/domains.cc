@@ -1,6 +1,6 @@
-// Thread domains and parent domains. A thread domain is a promise that its objects are used by one
-// thread at a time, which spares their locks; a parent domain is a protection domain together with
-// such a promise and with the program's own allocator.
+// Thread domains and parent domains. A thread domain promises that one thread at a time uses its
+// objects, which saves their locks. A parent domain is a protection domain with such a promise and
+// with the program's own allocator.
 #include <memory>
 
 #include "abi/verbs/context.h"
@@ -12,7 +12,7 @@ namespace {
 
 Result<ibv_td*> allocate_td(Context* context, const ibv_td_init_attr* init) {
   if (init != nullptr && init->comp_mask != 0) {
-    return Error{EINVAL, "a comp_mask bit that does not exist"};
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   }
   auto td = std::make_unique<Td>();
   td->context = &context->context;
@@ -31,7 +31,8 @@ Status free_td(Td* td) {
 Status check(Context* context, const ibv_parent_domain_init_attr& attr) {
   constexpr uint32_t kKnown = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
                               IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | kParentAllowsUnprotected;
-  if ((attr.comp_mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((attr.comp_mask & ~kKnown) != 0)
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if (attr.pd == nullptr) return Error{EINVAL, "a parent domain needs a protection domain"};
   if (from(attr.pd)->is_parent()) return Error{EINVAL, "pd is a parent domain itself"};
   if (attr.pd->context != &context->context ||
@@ -40,7 +41,7 @@ Status check(Context* context, const ibv_parent_domain_init_attr& attr) {
   }
   const bool allocators = (attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;
   if (allocators && (attr.alloc == nullptr || attr.free == nullptr)) {
-    return Error{EINVAL, "alloc and free come together"};
+    return Error{EINVAL, "alloc and free must be given together"};
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// How a call ends at the boundary: an errno value or a null pointer with errno, one log line that
-// says why, and never an exception.
+// Ends of calls at the library's boundary: an errno value, or a null pointer with errno; one log
+// line with the reason; never an exception.
 #pragma once
 
 #include <cxxabi.h>
@@ -13,8 +13,8 @@
 
 namespace verbena::abi {
 
-// Says why `call` is refused, and returns the errno value. The caller gets only a number; the line
-// is for the person who wonders.
+// Logs why `call` fails and returns the errno value. The caller gets only the number; the log line
+// is for the user.
 inline int refuse(const char* call, const Error& error) {
   runtime::log(runtime::LogLevel::Info, "%s: %s", call, error.why);
   errno = error.code;
@@ -25,13 +25,13 @@ inline constexpr Error kDead{
     EIO, "the device was opened before fork(); for traffic the child must open its own"};
 inline constexpr Error kNoMemory{ENOMEM, "out of memory"};
 
-// The body of a hot call: it reports by itself, only exceptions end here. (They cost nothing unless
-// thrown.)
+// Runs the body of a hot call. The body reports errors itself; this catches exceptions, which cost
+// nothing unless thrown.
 template <typename Body>
 int without_exceptions(Body body) {
   try {
     return body();
-  } catch (::abi::__forced_unwind&) {  // pthread_cancel: the thread must be let go
+  } catch (::abi::__forced_unwind&) {  // pthread_cancel: the unwinding must continue
     throw;
   } catch (const std::bad_alloc&) {
     return ENOMEM;
@@ -40,7 +40,7 @@ int without_exceptions(Body body) {
   }
 }
 
-// The body of a call that returns an errno value.
+// Runs the body of a call that returns an errno value.
 template <typename Body>
 int status_of(const char* call, Body body) {
   try {
@@ -51,11 +51,11 @@ int status_of(const char* call, Body body) {
   } catch (const std::bad_alloc&) {
     return refuse(call, kNoMemory);
   } catch (...) {
-    return refuse(call, Error{EIO, "an unexpected failure inside the library"});
+    return refuse(call, Error{EIO, "internal error in the library"});
   }
 }
 
-// The body of a call that returns a pointer, made by body() as a Result.
+// Runs the body of a call that returns a pointer; body() returns a Result.
 template <typename T, typename Body>
 T* object_of(const char* call, Body body) {
   T* object = nullptr;

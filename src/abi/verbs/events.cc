@@ -1,5 +1,4 @@
-// Completion events and asynchronous events: taken from their channels, acknowledged object by
-// object.
+// Completion events and asynchronous events: taken from their channels, acknowledged per object.
 #include <pthread.h>
 
 #include "abi/verbs/errors.h"
@@ -73,8 +72,8 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& complet
   pthread_mutex_unlock(&mutex);
 }
 
-// The next completion event. With VERBENA_POLL=hybrid, what comes soon is met awake, and the caller
-// turns the crank meanwhile: no thread has to wake up for it.
+// Takes the next completion event. With VERBENA_POLL=hybrid the caller busy-polls first and makes
+// progress meanwhile, so that an early event needs no wake-up.
 int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runtime::Event* event) {
   if (const Duration awake = runtime::config().awake_before_sleep; awake.ns > 0) {
     int code = events.try_pop(event, count_completion_event);
@@ -85,11 +84,11 @@ int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runt
       if (code != EAGAIN) return code;
     }
   }
-  nic.poller_sleeps();  // the last poll may have taken the watch
+  nic.poller_sleeps();  // the last poll may have made this thread the progress owner
   return events.pop(event, count_completion_event);
 }
 
-// These two calls report by -1 and errno; that nothing has come yet is not worth a log line.
+// These two calls return -1 and errno. EAGAIN is not worth a log line.
 int minus_one(int code) {
   errno = code;
   return -1;

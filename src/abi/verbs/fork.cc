@@ -1,6 +1,6 @@
-// What the genuine library must do so that a fork does not tear pinned pages from under the NIC.
-// Here nothing is pinned: the data is moved by the CPU, through the parent's own page tables, and
-// the child starts without traffic: it opens devices of its own for that.
+// Fork support. A hardware NIC's library must keep a fork from replacing its pinned pages. Nothing
+// is pinned here: the CPU moves the data through the parent's own page tables. The child starts
+// without traffic and opens its own devices.
 #include "abi/verbs/objects.h"
 
 extern "C" {

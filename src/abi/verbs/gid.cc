@@ -32,7 +32,7 @@ ibv_gid_entry entry_of(Context* context, uint32_t index, const wire::Gid& gid) {
           .ndev_ifindex = context->nic->device().interface_index};
 }
 
-// Entries are as large as the caller's headers say.
+// Entries have the size that the caller's headers define.
 Status check_shape(uint32_t flags, size_t entry_bytes) {
   if (flags != 0) return Error{EINVAL, "flags must be 0"};
   if (entry_bytes < sizeof(ibv_gid_entry)) return Error{EINVAL, "the structure is too small"};

@@ -1,7 +1,7 @@
-// Importing: a second context for a device that is open already, by its command descriptor, and
-// further handles for its protection domains, memory regions and device memory. With a kernel in
-// the middle processes share objects that way. Here the objects are in the process that made them,
-// so importing reaches as far as that process.
+// Importing: a second context for an open device, by its command descriptor, and further handles
+// for its protection domains, memory regions and device memory. With a kernel driver, processes
+// share objects in this way. Here the objects are in the process that created them, so importing
+// works within that process only.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ Result<ibv_context*> import_device(int fd) {
   if (device != nullptr) return open_context(device, fd);
   if (is_command_descriptor(fd)) {
     return Error{EOPNOTSUPP,
-                 "the device is open in another process, and objects cannot leave theirs"};
+                 "the device is open in another process, and objects cannot leave their process"};
   }
   return Error{EINVAL, "not the cmd_fd of an open device"};
 }
@@ -43,7 +43,7 @@ Result<ibv_pd*> import_pd(Context* context, uint32_t handle) {
   imported->kind = Pd::Kind::Imported;
   imported->stands_for = use_pd(*context, handle);
   if (imported->stands_for == nullptr) {
-    return Error{EINVAL, "the device that cmd_fd stands for has no such protection domain"};
+    return Error{EINVAL, "the device of cmd_fd has no such protection domain"};
   }
   context->add_user();
   return imported.release();
@@ -61,7 +61,7 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
     }
     mr->length = region->length;
   }
-  // addr stays null, as documented: it may mean nothing to whoever imports.
+  // addr stays null, as documented: it may have no meaning for the importer.
   mr->kind = Mr::Kind::Imported;
   mr->handle = mr->lkey = mr->rkey = handle;
   mr->context = pd->context;
@@ -76,7 +76,7 @@ Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
   auto imported = std::make_unique<Dm>();
   Dm* original = use_dm(*context, handle);
   if (original == nullptr) {
-    return Error{EINVAL, "the device that cmd_fd stands for has no such device memory"};
+    return Error{EINVAL, "the device of cmd_fd has no such device memory"};
   }
   static_cast<ibv_dm&>(*imported) = static_cast<const ibv_dm&>(*original);
   imported->context = &context->context;
@@ -88,9 +88,9 @@ Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
   return imported.release();
 }
 
-// The import ends even if objects made on it remain: they keep the structure that their `pd` points
-// to, and go on with the domain's number, which no other domain ever gets. The original domain does
-// not wait for them.
+// The import ends even if objects created on it remain: they keep the structure that their `pd`
+// points to, and the domain's number, which is never reused. The original domain does not wait for
+// them.
 void unimport_pd(Pd* pd) {
   if (pd->kind != Pd::Kind::Imported) {
     ibv_dealloc_pd(pd);
@@ -101,7 +101,7 @@ void unimport_pd(Pd* pd) {
   pd->drop_user();
 }
 
-// Regions on it keep the memory, and with it the original.
+// Regions on it keep the memory, and thereby the original.
 void unimport_dm(Dm* dm) {
   if (dm->stands_for != nullptr) {
     dm->drop_user();

@@ -1,5 +1,5 @@
-// Copies between verbs structures and the kernel's. The kernel is not asked for anything here;
-// these exist because the genuine librdmacm imports them.
+// Copies between verbs structures and the kernel's. Nothing here uses the kernel; these functions
+// exist because the original librdmacm imports them.
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>

@@ -1,4 +1,4 @@
-// What ibv_query_device promises; creating an object beyond it is refused.
+// The limits that ibv_query_device reports. Creating an object beyond them fails.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace verbena::abi {
 
-// A locally administered identifier: no registered vendor has it, and programs that look for the
-// quirks of a vendor's cards find none.
+// A locally administered identifier: no registered vendor has it, so programs apply no vendor's
+// workarounds.
 inline constexpr uint32_t kVendorId = 0x025642;
 
 inline constexpr uint32_t kMaxQps =
-    (1u << 16) - 2;  // 16 bits of a QPN are the process's own; two stay free
+    (1u << 16) - 2;  // the process has 16 bits of a QPN; two numbers stay free
 inline constexpr uint32_t kMaxQpWr = 32768;
 inline constexpr uint32_t kMinSges =
-    2;  // given even if less is asked for: UCX insists on more than one
+    2;  // granted even if fewer are requested: UCX requires more than one
 inline constexpr uint32_t kMinInline =
-    32;  // likewise, as every driver does: rdma_xclient sends inline without asking
+    32;  // likewise, as in every driver: rdma_xclient sends inline without requesting it
 inline constexpr uint32_t kMaxSrqs = 1u << 16;
 inline constexpr uint32_t kMaxSrqWr = 32768;
 inline constexpr uint32_t kMaxCqs = 1u << 16;

@@ -1,5 +1,5 @@
-// The kernel's own check is madvise(MADV_POPULATE_*): it faults in and judges permissions in one
-// go. Where it does not exist (before Linux 5.14, gVisor), the mappings are read from /proc.
+// Checks memory with madvise(MADV_POPULATE_*), which faults pages in and checks permissions at
+// once. Where that does not exist (before Linux 5.14, gVisor), it reads the mappings from /proc.
 #include "abi/verbs/mapped_memory.h"
 
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ bool kernel_populates() {
 // Walks the process's mappings, which /proc lists by ascending address.
 bool is_mapped(uintptr_t begin, uintptr_t end, bool write) {
   const std::unique_ptr<FILE, int (*)(FILE*)> maps(fopen("/proc/self/maps", "re"), fclose);
-  if (maps == nullptr) return true;  // nothing to judge by
+  if (maps == nullptr) return true;  // the check is not possible
   char line[512];
   bool line_start = true;
   uintptr_t covered = begin;
@@ -53,11 +53,11 @@ bool is_mapped(uintptr_t begin, uintptr_t end, bool write) {
 
 Status check_memory(uintptr_t address, uint64_t length, bool write, Presence presence) {
   if (length == 0) return {};
-  const os::NoCancel no_cancel;  // asked in the middle of a packet, too
+  const os::NoCancel no_cancel;  // also called while a packet is handled
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = address & ~(page - 1);
   const uintptr_t end = (address + length + page - 1) & ~(page - 1);
-  if (end <= begin) return kNotMapped;  // rounding up went over the top of the address space
+  if (end <= begin) return kNotMapped;  // rounding up exceeded the address space
   if (presence == Presence::Mapped || !kernel_populates()) {
     if (!is_mapped(begin, end, write)) return kNotMapped;
     return {};
@@ -68,7 +68,7 @@ Status check_memory(uintptr_t address, uint64_t length, bool write, Presence pre
     error = madvise(reinterpret_cast<void*>(begin), end - begin, advice) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
   if (error == 0) return {};
-  // ENOMEM is a hole in the range, or memory that has really run out.
+  // ENOMEM means a hole in the range, or a real shortage of memory.
   if (error == ENOMEM && is_mapped(begin, end, write)) {
     return Error{ENOMEM, "there is not enough memory for all pages of the region"};
   }

@@ -1,4 +1,4 @@
-// Memory regions of the program's own memory, and what all regions have in common.
+// Memory regions of the program's own memory, and the common part of all regions.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,14 +33,14 @@ constexpr unsigned kKnownAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
     IBV_ACCESS_HUGETLB | kAccessFlushGlobal | kAccessFlushPersistent;
-// A window on the region may be given write access later.
+// A window on the region may get write access later.
 constexpr unsigned kWritingAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 constexpr uint32_t kEngineAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead |
                                    core::kRemoteAtomic | core::kWindowBind | core::kFlushGlobal |
                                    core::kFlushPersistent;
 
-// Memory that is not on demand is touched without asking again, so it must all be there now.
+// Memory that is not on demand is accessed without further checks, so all of it must be mapped now.
 Status check_memory_for(uintptr_t address, size_t length, unsigned access) {
   if (address + length < address) return Error{EINVAL, "address + length wraps around 2^64"};
   if ((access & IBV_ACCESS_ON_DEMAND) != 0) return {};
@@ -54,8 +54,8 @@ bool is_reachable(const std::byte* at, uint64_t bytes, bool write) {
   return check_memory(reinterpret_cast<uintptr_t>(at), bytes, write, Presence::Populated).ok();
 }
 
-// The engine's owner holds its lock meanwhile, and others wait: a NIC that waits for the medium
-// stalls its queue as well. Where no file is behind the memory there is nothing to wait for.
+// The engine's lock is held during this, and other threads wait: a hardware NIC that waits for the
+// medium stalls its queue as well. Memory without a file causes no wait.
 bool write_back(std::byte* at, uint64_t bytes) {
   const os::NoCancel no_cancel;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -86,7 +86,7 @@ Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t i
   return mr.value();
 }
 
-// The owner's, and local only: a peer has no use for it.
+// The region is local only: a peer cannot use it.
 Result<ibv_mr*> allocate_null(Pd* pd) {
   Context* context = from(pd->context);
   auto mr = std::make_unique<Mr>();
@@ -125,7 +125,7 @@ Status deregister_memory(Mr* mr) {
   return {};
 }
 
-constexpr Error kOnDemandDma{EINVAL, "on-demand memory has no place for a DMA handle to describe"};
+constexpr Error kOnDemandDma{EINVAL, "on-demand memory cannot have a DMA handle"};
 
 constexpr int kReregFlags =
     IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
@@ -133,10 +133,10 @@ constexpr int kReregFlags =
 Status check_change(const Mr* mr, int flags, const Pd* pd, const void* address, size_t length,
                     unsigned access) {
   if (mr->kind != Mr::Kind::Memory) {
-    return Error{EINVAL, "only a region of the program's own memory can be registered again"};
+    return Error{EINVAL, "only a region of the program's own memory can be re-registered"};
   }
   if (flags == 0 || (flags & ~kReregFlags) != 0)
-    return Error{EINVAL, "no known change is asked for"};
+    return Error{EINVAL, "flags request no known change"};
   if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0 && (address == nullptr || length == 0)) {
     return Error{EINVAL, "a new translation needs an address and a length"};
   }
@@ -149,7 +149,7 @@ Status check_change(const Mr* mr, int flags, const Pd* pd, const void* address, 
   return {};
 }
 
-// All or nothing: whatever fails, the region is what it was.
+// All or nothing: after a failure the region is unchanged.
 Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, unsigned access) {
   Context* context = from(mr->context);
   const Status possible = check_change(mr, flags, pd, address, length, access);
@@ -172,7 +172,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     runtime::Nic::Guard guard(*context->nic);
     core::MemoryRegistry& memory = guard.engine().memory();
     const core::RegionInfo* old = memory.region_of(mr->lkey);
-    if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import of it"};
+    if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import"};
     core::RegionInfo region = *old;
     region.pd = pd->id;
     region.base = static_cast<std::byte*>(address);
@@ -196,8 +196,8 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   return {};
 }
 
-// One piece of advice: the region must be the domain's own, hold the range, and be writable if it
-// is to be prefetched for writing.
+// Checks one range: the region must belong to the domain, contain the range, and be writable for a
+// prefetch for writing.
 Result<core::RegionInfo> advised_region(Pd* pd, const ibv_sge& sge, bool write) {
   core::RegionInfo region;
   {
@@ -221,15 +221,14 @@ Result<core::RegionInfo> advised_region(Pd* pd, const ibv_sge& sge, bool write) 
   return region;
 }
 
-// Pages are faulted in before the call returns, whether IBV_ADVISE_MR_FLAG_FLUSH asks for that or
-// not.
+// Pages are faulted in before the call returns, with or without IBV_ADVISE_MR_FLAG_FLUSH.
 Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint32_t count) {
   if (advice != IBV_ADVISE_MR_ADVICE_PREFETCH && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
       advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) {
-    return Error{EOPNOTSUPP, "an advice that is not known"};
+    return Error{EOPNOTSUPP, "unknown advice"};
   }
   if ((flags & ~uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) {
-    return Error{EINVAL, "a flag that does not exist"};
+    return Error{EINVAL, "flags has a bit that does not exist"};
   }
   if (sges == nullptr || count == 0) return Error{EINVAL, "no range is given"};
   const bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
@@ -246,7 +245,7 @@ Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint
   return {};
 }
 
-// Where the memory comes from is said by the mask: an address, a descriptor, or a buffer of ours.
+// The mask determines the source of the memory: an address, a descriptor, or a buffer of ours.
 Result<ibv_mr*> register_masked(Pd* pd, const RegionInit& init) {
   const uint64_t mask = init.comp_mask;
   const auto access = static_cast<unsigned>(init.access);
@@ -275,7 +274,8 @@ Result<ibv_mr*> register_masked(Pd* pd, const RegionInit& init) {
 
 Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
   constexpr uint64_t kKnown = (kRegionBuffer << 1) - 1;
-  if ((init.comp_mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((init.comp_mask & ~kKnown) != 0)
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if ((init.comp_mask & kRegionDmaHandle) == 0) return register_masked(pd, init);
   if (init.dmah == nullptr || init.dmah->context != pd->context) {
     return Error{EINVAL, "the DMA handle is missing or of another context"};
@@ -292,7 +292,7 @@ Result<ibv_mr*> register_extended(Pd* pd, const RegionInit& init) {
 
 Result<unsigned> known_access(unsigned access) {
   access &= ~unsigned{IBV_ACCESS_OPTIONAL_RANGE};  // hints such as relaxed ordering
-  if ((access & ~kKnownAccess) != 0) return Error{EINVAL, "an access flag that does not exist"};
+  if ((access & ~kKnownAccess) != 0) return Error{EINVAL, "access has a flag that does not exist"};
   return access;
 }
 
@@ -364,8 +364,8 @@ VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   return status_of("ibv_dereg_mr", [&] { return deregister_memory(from(mr)); });
 }
 
-// Every failure is found before anything is changed: the old region stays as it was, which is what
-// this one of the error codes says.
+// All checks precede the first change, so the old region is intact after a failure. This error code
+// says so.
 VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
                                 int access) {
   const int code = status_of("ibv_rereg_mr", [&] {

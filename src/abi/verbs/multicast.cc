@@ -16,8 +16,7 @@ using namespace verbena::abi;
 
 extern "C" {
 
-// The LID means nothing on Ethernet. Attaching what is attached already is no error, as with the
-// kernel's drivers.
+// The LID has no meaning on Ethernet. As in the kernel's drivers, attaching twice is no error.
 VERBENA_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return status_of("ibv_attach_mcast", [&]() -> Status {
     Qp* q = from(qp);

@@ -1,4 +1,4 @@
-// Steps in words.
+// Debug log of a program's steps.
 #include "abi/verbs/narrate.h"
 
 #include <array>
@@ -14,10 +14,10 @@
 namespace verbena::abi {
 namespace {
 
-// One line; the same line again and again, as when receives are posted in a loop, is counted.
-class Narrator {
+// Logs one line; counts repetitions of a line, such as receives posted in a loop.
+class StepLog {
  public:
-  void tell(const std::string& line) {
+  void add(const std::string& line) {
     const std::lock_guard lock(mutex_);
     if (line == last_) {
       ++repeated_;
@@ -31,7 +31,7 @@ class Narrator {
  private:
   void end_repetition() {
     if (repeated_ > 0)
-      runtime::log(runtime::LogLevel::Debug, "... and that %u times more", repeated_);
+      runtime::log(runtime::LogLevel::Debug, "... repeated %u times more", repeated_);
     repeated_ = 0;
   }
   std::mutex mutex_;
@@ -40,21 +40,21 @@ class Narrator {
 };
 
 template <typename... Arguments>
-std::string format(const char* how, Arguments... arguments) {
+std::string format(const char* pattern, Arguments... arguments) {
   char text[512];
-  std::snprintf(text, sizeof text, how, arguments...);
+  std::snprintf(text, sizeof text, pattern, arguments...);
   return text;
 }
 
 // Never destroyed: threads may still poll while the process exits.
-Narrator& narrator() {
-  static auto* const one = new Narrator;
+StepLog& step_log() {
+  static auto* const one = new StepLog;
   return *one;
 }
 
 template <typename... Arguments>
-void tell(const char* how, Arguments... arguments) {
-  narrator().tell(format(how, arguments...));
+void log_step(const char* pattern, Arguments... arguments) {
+  step_log().add(format(pattern, arguments...));
 }
 
 template <size_t kSize>
@@ -98,25 +98,25 @@ uint64_t length_of(const ibv_sge* list, int count) {
 }
 
 void tell_send(uint32_t qpn, const char* name, uint64_t id, uint64_t bytes, unsigned flags) {
-  tell("QP 0x%06x: posted %s, wr_id %llu: %llu bytes%s%s", qpn, name,
-       static_cast<unsigned long long>(id), static_cast<unsigned long long>(bytes),
-       (flags & IBV_SEND_INLINE) != 0 ? ", inline" : "",
-       (flags & IBV_SEND_SIGNALED) != 0 ? ", to be signaled" : "");
+  log_step("QP 0x%06x: posted %s, wr_id %llu: %llu bytes%s%s", qpn, name,
+           static_cast<unsigned long long>(id), static_cast<unsigned long long>(bytes),
+           (flags & IBV_SEND_INLINE) != 0 ? ", inline" : "",
+           (flags & IBV_SEND_SIGNALED) != 0 ? ", signaled" : "");
 }
 
 void tell_completion(uint32_t qpn, uint64_t id, ibv_wc_status status, ibv_wc_opcode opcode,
                      uint32_t bytes) {
   const auto number = static_cast<unsigned long long>(id);
   if (status != IBV_WC_SUCCESS) {
-    tell("QP 0x%06x: completed wr_id %llu: %s", qpn, number, ibv_wc_status_str(status));
+    log_step("QP 0x%06x: completed wr_id %llu: %s", qpn, number, ibv_wc_status_str(status));
   } else if ((number_of(opcode) & IBV_WC_RECV) != 0) {
-    tell("QP 0x%06x: completed wr_id %llu: %u bytes received", qpn, number, bytes);
+    log_step("QP 0x%06x: completed wr_id %llu: %u bytes received", qpn, number, bytes);
   } else {
-    tell("QP 0x%06x: completed wr_id %llu", qpn, number);
+    log_step("QP 0x%06x: completed wr_id %llu", qpn, number);
   }
 }
 
-// --- in front of the real ones; what was refused has a line already
+// --- wrappers of the real functions; errors are logged elsewhere
 
 int told_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   const ibv_send_wr* const first = wr;
@@ -132,9 +132,9 @@ int told_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 void tell_receives(const char* where, uint32_t number, const ibv_recv_wr* first,
                    const ibv_recv_wr* end) {
   for (const ibv_recv_wr* w = first; w != end; w = w->next) {
-    tell("%s 0x%06x: posted receive, wr_id %llu: room for %llu bytes", where, number,
-         static_cast<unsigned long long>(w->wr_id),
-         static_cast<unsigned long long>(length_of(w->sg_list, w->num_sge)));
+    log_step("%s 0x%06x: posted receive, wr_id %llu: %llu bytes", where, number,
+             static_cast<unsigned long long>(w->wr_id),
+             static_cast<unsigned long long>(length_of(w->sg_list, w->num_sge)));
   }
 }
 
@@ -159,38 +159,38 @@ int told_poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
 
 int told_req_notify_cq(ibv_cq* cq, int solicited_only) {
   const int code = req_notify_cq(cq, solicited_only);
-  if (code == 0) tell("completion queue %u: the next completion is to raise an event", cq->handle);
+  if (code == 0) log_step("completion queue %u: the next completion raises an event", cq->handle);
   return code;
 }
 
 }  // namespace
 
 void narrate_region(const ibv_mr& mr, unsigned access) {
-  tell("memory registered: %zu bytes at %p, lkey 0x%08x, rkey 0x%08x; peers may: %s", mr.length,
-       mr.addr, mr.lkey, mr.rkey, permissions(access).c_str());
+  log_step("memory registered: %zu bytes at %p, lkey 0x%08x, rkey 0x%08x; peers may: %s", mr.length,
+           mr.addr, mr.lkey, mr.rkey, permissions(access).c_str());
 }
 
 void narrate_completion_queue(const ibv_cq& cq) {
-  tell("completion queue %u made: %d entries%s", cq.handle, cq.cqe,
-       cq.channel != nullptr ? ", with events" : "");
+  log_step("completion queue %u created: %d entries%s", cq.handle, cq.cqe,
+           cq.channel != nullptr ? ", with events" : "");
 }
 
 void narrate_queue_pair(const ibv_qp& qp, const ibv_qp_cap& cap) {
-  tell("QP 0x%06x made: %s, up to %u sends and %u receives posted", qp.qp_num, name_of(qp.qp_type),
-       cap.max_send_wr, cap.max_recv_wr);
+  log_step("QP 0x%06x created: %s, up to %u sends and %u receives posted", qp.qp_num,
+           name_of(qp.qp_type), cap.max_send_wr, cap.max_recv_wr);
 }
 
 void narrate_change(const ibv_qp& qp, ibv_qp_state before, const ibv_qp_attr& attr, int mask) {
   const auto set = [&](int bit) { return (mask & bit) != 0; };
   std::string details;
-  const auto add = [&]<typename... Values>(const char* how, Values... values) {
-    details += (details.empty() ? ": " : ", ") + format(how, values...);
+  const auto add = [&]<typename... Values>(const char* pattern, Values... values) {
+    details += (details.empty() ? ": " : ", ") + format(pattern, values...);
   };
   if (set(IBV_QP_ACCESS_FLAGS)) add("peers may: %s", permissions(attr.qp_access_flags).c_str());
   if (set(IBV_QP_DEST_QPN)) add("peer QP 0x%06x", attr.dest_qp_num);
   if (set(IBV_QP_AV)) add("at %s", runtime::to_text(to_core(attr).address.destination).c_str());
   if (set(IBV_QP_PATH_MTU)) add("path MTU %u", 128u << number_of(attr.path_mtu));
-  if (set(IBV_QP_RQ_PSN)) add("its first PSN is 0x%06x", attr.rq_psn);
+  if (set(IBV_QP_RQ_PSN)) add("the peer's first PSN is 0x%06x", attr.rq_psn);
   if (set(IBV_QP_SQ_PSN)) add("our first PSN is 0x%06x", attr.sq_psn);
   if (set(IBV_QP_TIMEOUT))
     add("timeout %u (%.3g ms)", attr.timeout,
@@ -198,12 +198,12 @@ void narrate_change(const ibv_qp& qp, ibv_qp_state before, const ibv_qp_attr& at
   if (set(IBV_QP_RETRY_CNT)) add("%u retries", attr.retry_cnt);
   if (set(IBV_QP_RNR_RETRY))
     add("RNR retries: %s",
-        attr.rnr_retry == 7 ? "without end" : std::to_string(attr.rnr_retry).c_str());
+        attr.rnr_retry == 7 ? "unlimited" : std::to_string(attr.rnr_retry).c_str());
   if (set(IBV_QP_STATE)) {
-    tell("QP 0x%06x: %s to %s%s", qp.qp_num, name_of(before), name_of(attr.qp_state),
-         details.c_str());
+    log_step("QP 0x%06x: %s to %s%s", qp.qp_num, name_of(before), name_of(attr.qp_state),
+             details.c_str());
   } else {
-    tell("QP 0x%06x: changed in %s%s", qp.qp_num, name_of(before), details.c_str());
+    log_step("QP 0x%06x: changed in %s%s", qp.qp_num, name_of(before), details.c_str());
   }
 }
 

@@ -1,6 +1,5 @@
-// Where VERBENA_LOG=debug: what a program does with the device, a line for each step that
-// succeeded, for people who learn or who debug. Elsewhere none of it is called: hot calls are told
-// by functions that stand in front of the real ones in a context's tables.
+// With VERBENA_LOG=debug: one log line per successful step of a program, for learning and
+// debugging. Otherwise none of this is called: wrappers in a context's tables log the hot calls.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,14 +13,14 @@ namespace verbena::abi {
 
 inline bool narrating() { return runtime::log_enabled(runtime::LogLevel::Debug); }
 
-// Each is called after the fact, and only while narrating.
+// Called after the step, and only if narrating().
 void narrate_region(const ibv_mr& mr, unsigned access);
 void narrate_completion_queue(const ibv_cq& cq);
 void narrate_queue_pair(const ibv_qp& qp, const ibv_qp_cap& cap);
 void narrate_change(const ibv_qp& qp, ibv_qp_state before, const ibv_qp_attr& attr, int mask);
 void narrate_posted(const ibv_qp& qp, std::span<const core::SendRequest> requests);
 
-// From now on posting and polling through these tables is told.
+// Replaces the functions for posting and polling in these tables by wrappers that log.
 void narrate_calls(ibv_context_ops& operations);
 void narrate_calls(ibv_cq_ex& cq);
 

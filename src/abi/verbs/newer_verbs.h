@@ -1,6 +1,6 @@
-// What releases of rdma-core after 44 added to <infiniband/verbs.h>, up to IBVERBS_1.18: values and
-// layouts that programs built against newer headers expect of us. They are kept under names of our
-// own inside the namespace, so that building against newer headers does not clash.
+// Additions to <infiniband/verbs.h> after rdma-core 44, up to IBVERBS_1.18: values and layouts that
+// programs built against newer headers expect. They have names of our own in the namespace, so that
+// a build against newer headers has no conflicts.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -28,20 +28,19 @@ inline constexpr uint8_t kSelectRegion = 1;
 inline constexpr uint32_t kOdpSupportFlush = 1u << 6;
 inline constexpr uint32_t kOdpSupportAtomicWrite = 1u << 7;
 
-// ibv_device_cap_flags that only device_cap_flags_ex has room for
+// ibv_device_cap_flags that exist in device_cap_flags_ex only
 inline constexpr uint64_t kDeviceFlushGlobal = uint64_t{1} << 38;
 inline constexpr uint64_t kDeviceFlushPersistent = uint64_t{1} << 39;
 inline constexpr uint64_t kDeviceAtomicWrite = uint64_t{1} << 40;
 
-// ibv_parent_domain_init_attr_mask: buffers may lie in memory that a confidential guest shares with
-// its host. Devices without IBV_DEVICE_CC_DMA_BOUNCE use plain memory, as ours do.
+// ibv_parent_domain_init_attr_mask: buffers may be in memory that a confidential guest shares with
+// its host. Devices without IBV_DEVICE_CC_DMA_BOUNCE, such as ours, use plain memory.
 inline constexpr uint32_t kParentAllowsUnprotected = 1u << 2;
 
-// Part of some structures, and of a size that depends on the architecture: 40 on x86-64, 48 on
-// arm64.
+// Part of some structures. The size depends on the architecture: 40 on x86-64, 48 on arm64.
 inline constexpr size_t kMutexBytes = sizeof(pthread_mutex_t);
 
-// ibv_qp_ex with the slot behind ibv_wr_flush. Every queue pair of ours is this large.
+// ibv_qp_ex with the slot of ibv_wr_flush. All our queue pairs have this size.
 struct NewerQpEx : ibv_qp_ex {
   void (*wr_flush)(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, size_t length,
                    uint8_t placement, uint8_t selectivity);
@@ -49,11 +48,11 @@ struct NewerQpEx : ibv_qp_ex {
 static_assert(sizeof(ibv_qp_ex) == 312 + kMutexBytes && sizeof(NewerQpEx) == 320 + kMutexBytes);
 
 struct NewerPortAttr : ibv_port_attr {
-  uint32_t active_speed_ex;  // as active_speed, for rates that do not fit its eight bits
+  uint32_t active_speed_ex;  // as active_speed, for rates that exceed its eight bits
 };
 static_assert(sizeof(ibv_port_attr) == 52 && sizeof(NewerPortAttr) == 56);
 
-// A hint about how a device should place what it writes; nothing to tell a CPU that writes itself.
+// A hint about the placement of a device's writes. It has no effect for a CPU that writes itself.
 struct DmaHandle {
   ibv_context* context;  // the public part
   std::atomic<int> regions{0};
@@ -127,8 +126,8 @@ static_assert(sizeof(RegionInit) == 72 && offsetof(RegionInit, access) == 8 &&
               offsetof(RegionInit, fd) == 40 && offsetof(RegionInit, fd_offset) == 48 &&
               offsetof(RegionInit, buffer) == 64);
 
-// verbs_context grows towards lower addresses: these slots lie directly in front of the one that
-// <infiniband/verbs.h> of rdma-core 44 begins with.
+// verbs_context grows towards lower addresses: these slots directly precede the first one in
+// <infiniband/verbs.h> of rdma-core 44.
 struct NewerOps {
   void (*free_buf)(Buffer* buffer);
   void* (*alloc_buf)(ibv_pd* pd, size_t size, Buffer** buffer);

@@ -1,9 +1,9 @@
-// The objects behind the pointers that verbs hands out: each begins with the public structure, and
-// from() is the one place that gets from the public pointer to ours.
+// The objects behind verbs' public pointers. Each begins with the public structure; only from()
+// converts the public pointer.
 //
-// Who keeps whom: a context lives until it is closed and its last object is gone; whatever an
-// object refers to counts it as a user and refuses to be destroyed (EBUSY) before it. Device
-// objects live as long as the process.
+// Lifetime: a context lives until it is closed and its last object is destroyed. An object counts
+// its users and cannot be destroyed (EBUSY) while there are any. Device objects live as long as the
+// process.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "abi/verbs/newer_verbs.h"
+#include "abi/verbs/session.h"
 #include "abi/verbs/spin_lock.h"
-#include "abi/verbs/turn.h"
 #include "abi/verbs/wr_builders.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
@@ -28,13 +28,13 @@
 #include "runtime/event_channel.h"
 #include "runtime/nic.h"
 
-// What the version script exports. Everything else in the library is hidden.
+// The version script exports these symbols. All others are hidden.
 #define VERBENA_EXPORT __attribute__((visibility("default")))
 
 namespace verbena::abi {
 
-// libmlx5, libefa and their like look at the driver's part of *any* device they are asked about:
-// the bytes behind ibv_device must exist and be zero ("not mine").
+// libmlx5, libefa and similar libraries read the driver's part of *any* device: the bytes after
+// ibv_device must exist and be zero ("not mine").
 struct DeviceHead {
   ibv_device device;
   std::array<std::byte, 104> driver_part;
@@ -43,32 +43,32 @@ inline constexpr size_t kVerbsDeviceBytes = 712;  // of rdma-core's private verb
 static_assert(sizeof(DeviceHead) >= kVerbsDeviceBytes);
 
 struct Device : DeviceHead {
-  runtime::DeviceInfo info;  // as last discovered; under the device table's lock
+  runtime::DeviceInfo info;  // of the last discovery; under the device table's lock
   std::atomic<int> pds{0};
   std::atomic<int> cqs{0};
   std::atomic<int> ahs{0};
   std::atomic<int> srqs{0};
   std::atomic<int> completion_counters{0};
-  std::atomic<uint64_t> device_memory{0};  // bytes given out
+  std::atomic<uint64_t> device_memory{0};  // bytes allocated
 };
 
 struct CompletionChannel;
 struct Dm;
 struct Pd;
 
-// The newer slots lie directly in front of the older ones, as newer headers look for them.
+// The newer slots directly precede the older ones, as newer headers expect.
 struct Context : NewerOps, verbs_context {
   Device* device = nullptr;
   std::shared_ptr<runtime::Nic> nic;
   std::unique_ptr<runtime::EventChannel> async;
   std::vector<CompletionChannel*>
-      channels;                           // under the lock of context.cc, for the child of a fork
-  ino_t command_file = 0;                 // what cmd_fd leads to: imported contexts have the same
+      channels;            // for the child of a fork; under the lock of context.cc
+  ino_t command_file = 0;  // the inode of cmd_fd: imported contexts have the same one
   std::unordered_map<uint32_t, Pd*> pds;  // by handle, for importing; under the same lock
   std::unordered_map<uint32_t, Dm*> dms;  // likewise
   std::atomic<int> users{1};              // the program's own pointer, and one per object
   std::atomic<uint32_t> last_cq{0};       // the handle of the newest completion queue
-  std::atomic<uint32_t> last_counter{0};  // the same of completion counters
+  std::atomic<uint32_t> last_counter{0};  // the handle of the newest completion counter
 
   ~Context();
   void add_user() { users.fetch_add(1, std::memory_order_relaxed); }
@@ -86,16 +86,16 @@ struct Td : ibv_td {
 };
 
 struct Pd : ibv_pd {
-  // Parent and imported domains stand for another, whose number they have.
+  // Parent and imported domains stand for another domain and have its number.
   enum class Kind : uint8_t { Own, Parent, Imported };
 
-  uint32_t id = 0;            // what the engine knows it by; never given twice
+  uint32_t id = 0;            // the engine's number of the domain; never reused
   std::atomic<int> users{1};  // the program's own pointer, and one per object of the domain
   Kind kind = Kind::Own;
   Pd* stands_for = nullptr;  // null after ibv_unimport_pd: remaining objects need only the number
 
   // Parent domains.
-  Td* td = nullptr;  // its objects are used by one thread at a time
+  Td* td = nullptr;  // one thread at a time uses its objects
   decltype(ibv_parent_domain_init_attr::alloc) alloc = nullptr;
   decltype(ibv_parent_domain_init_attr::free) free = nullptr;
   void* pd_context = nullptr;
@@ -104,19 +104,19 @@ struct Pd : ibv_pd {
   bool has_objects() const { return users.load() > 1; }
   void add_user() { users.fetch_add(1); }
   void drop_user();
-  // Memory of the program's own allocator; null: it has none, or wants the default.
+  // Memory of the program's allocator; null: there is none, or it requests the default.
   void* allocate(size_t bytes, size_t alignment);
   void give_back(void* memory) { free(this, pd_context, memory, 0); }
 };
 
-// Memory that a program reaches only by copying, and peers as they reach any region. The host
-// stands in for the device: a sealed memory file, so that it can be given away as a descriptor.
+// Memory that a program accesses only by copying, and peers as any region. Host memory takes the
+// device's place: a sealed memory file, so that it can be exported as a descriptor.
 struct Dm : ibv_dm {
   std::byte* memory = nullptr;
-  size_t length = 0;  // as asked for
+  size_t length = 0;  // as requested
   size_t mapped = 0;
   int fd = -1;
-  Dm* stands_for = nullptr;   // imported: whose memory and descriptor these are
+  Dm* stands_for = nullptr;   // imported: the owner of memory and descriptor
   std::atomic<int> users{1};  // the program's own pointer, regions on it, and its imports
 
   bool has_users() const { return users.load() > 1; }
@@ -131,7 +131,7 @@ struct Mr : ibv_mr {
   Dm* dm = nullptr;          // DeviceMemory
   Buffer* buffer = nullptr;  // Buffer
   DmaHandle* dma_handle = nullptr;
-  void* mapping = nullptr;  // DmaBuf: ours to unmap
+  void* mapping = nullptr;  // DmaBuf: to be unmapped
   size_t mapping_bytes = 0;
 };
 
@@ -141,41 +141,41 @@ struct Ah : ibv_ah {
   runtime::SharedAddress handle;
 };
 
-// Ethernet has no service level. In its place Mellanox cards tell what network header a datagram
-// came with, and UCX, up to 1.13 at least, drops datagrams over IPv4 that do not say so.
+// Ethernet has no service level. Mellanox cards report the network header of a datagram there, and
+// UCX (up to 1.13 at least) drops IPv4 datagrams without it.
 inline uint8_t network_type(const core::Completion& c) {
   return static_cast<uint8_t>(c.flags >> core::kWcNetworkShift);
 }
 
-// The public part is the larger, extended one: ibv_cq is its prefix, so one object serves both.
+// The public part is the extended structure: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
   Cq(uint32_t capacity, core::CompletionQueue::Ring ring, bool single_threaded)
-      : ibv_cq_ex(), queue(capacity, std::move(ring)), turn(single_threaded) {}
+      : ibv_cq_ex(), queue(capacity, std::move(ring)), session(single_threaded) {}
 
   runtime::Nic* nic = nullptr;
-  SpinLock poll_lock;  // the queue's consumers, one at a time
+  SpinLock poll_lock;  // one consumer of the queue at a time
   core::CompletionQueue queue;
   runtime::Owner owner;
   std::atomic<int> users{0};
-  // Events the program has taken, counted under their channel's lock; destroying waits for as many
-  // acknowledgements.
+  // Events that the program has taken, counted under their channel's lock. Destroying waits for as
+  // many acknowledgements.
   uint32_t completion_events_taken = 0;
   uint32_t async_events_taken = 0;
 
-  Pd* domain = nullptr;      // the parent domain it was made with
-  Turn turn;                 // ibv_start_poll to ibv_end_poll
-  core::Completion current;  // what it reads
+  Pd* domain = nullptr;      // the parent domain that it was created with
+  Session session;           // ibv_start_poll to ibv_end_poll
+  core::Completion current;  // the completion that the session reads
 
   ibv_cq* as_public() { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 };
 
 struct CompletionCounter : PublicCounter {
   core::CompletionCounter core;
-  std::atomic<int> users{0};  // one per operation of a queue pair that it counts
+  std::atomic<int> users{0};  // one per counted operation of a queue pair
 };
 
 struct Xrcd : ibv_xrcd {
-  uint32_t domain = 0;  // what the engine knows it by; never given twice
+  uint32_t domain = 0;  // the engine's number of the domain; never reused
   std::atomic<int> users{0};
 };
 
@@ -196,7 +196,7 @@ struct Qp : NewerQpEx {
   core::QueuePair* core = nullptr;
   runtime::Owner owner;
   Xrcd* xrcd = nullptr;                // XRC receive
-  std::unique_ptr<WrBuilder> builder;  // made with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+  std::unique_ptr<WrBuilder> builder;  // if created with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   uint32_t async_events_taken = 0;
   core::OperationCounters counters;  // under the Nic's lock
   std::array<CompletionCounter*, core::OperationCounters::kKinds> attached{};  // the same ones
@@ -224,7 +224,7 @@ inline Xrcd* from(ibv_xrcd* p) { return static_cast<Xrcd*>(p); }
 inline Srq* from(ibv_srq* p) { return static_cast<Srq*>(p); }
 inline Qp* from(ibv_qp* p) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(p)); }
 
-// The queue pair is gone: its counters may go, too.
+// Called when the queue pair is destroyed: releases its counters.
 void detach_counters(Qp& qp);
 
 }  // namespace verbena::abi

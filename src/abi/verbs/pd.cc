@@ -10,7 +10,7 @@
 namespace verbena::abi {
 namespace {
 
-// Unique in the process, hence on every Nic: an old domain's number never comes back.
+// Unique in the process, hence on every Nic. A number is never reused.
 uint32_t next_id() {
   static std::atomic<uint32_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -30,7 +30,7 @@ Result<ibv_pd*> alloc_pd(Context* context) {
   return pd.release();
 }
 
-// An own domain leaves the list before its users are counted: nobody imports it from then on.
+// A domain leaves the list before its users are counted, so that it cannot be imported after that.
 Status dealloc_pd(Pd* pd) {
   Context* context = from(pd->context);
   const bool own = pd->kind == Pd::Kind::Own;

@@ -1,4 +1,4 @@
-// ibv_query_port: the network interface in the words of an InfiniBand port.
+// ibv_query_port: describes the network interface as an InfiniBand port.
 #include <algorithm>
 #include <cstring>
 
@@ -63,15 +63,15 @@ using namespace verbena::abi;
 
 extern "C" {
 
-// For programs built before the structure grew: it ends with link_layer and flags, in what was
-// padding.
+// For programs built with the older, shorter structure: it ends with link_layer and flags, which
+// were padding.
 VERBENA_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
                                   struct _compat_ibv_port_attr* attr) {
   return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(attr),
                     offsetof(ibv_port_attr, port_cap_flags2));
 }
 
-// What the interface really does, in units of 100 Mb/s.
+// The actual speed of the interface, in units of 100 Mb/s.
 VERBENA_EXPORT int ibv_query_port_speed(ibv_context* context, uint32_t port_num,
                                         uint64_t* port_speed) {
   return status_of("ibv_query_port_speed", [&]() -> Status {

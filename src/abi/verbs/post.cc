@@ -1,4 +1,4 @@
-// Posting work requests: the hot path. One lock for the whole list, nothing allocated.
+// Posting work requests: the hot path. It takes one lock for the whole list and allocates nothing.
 #include <arpa/inet.h>
 
 #include "abi/verbs/c_enum.h"
@@ -29,7 +29,7 @@ static_assert(IBV_SEND_SIGNALED == core::kSignaled);
 static_assert(IBV_SEND_SOLICITED == core::kSolicited);
 static_assert(IBV_SEND_INLINE == core::kInline);
 
-// A scatter/gather list is read in place: the two structures are one.
+// A scatter/gather list is read in place: the two structures are identical.
 static_assert(sizeof(ibv_sge) == sizeof(core::Sge));
 static_assert(offsetof(ibv_sge, addr) == offsetof(core::Sge, address));
 static_assert(offsetof(ibv_sge, length) == offsetof(core::Sge, length));
@@ -65,7 +65,7 @@ Status translate_bind(const ibv_send_wr& wr, core::SendRequest& to) {
 Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
   if (!good_sges(wr.sg_list, wr.num_sge)) return kBadSges;
   if ((wr.send_flags & ~kSendFlags) != 0) {
-    return Error{EINVAL, "a send flag that does not exist, or that is for raw packets"};
+    return Error{EINVAL, "send_flags has a flag that does not exist, or that is for raw packets"};
   }
   to.wr_id = wr.wr_id;
   const unsigned opcode = number_of(wr.opcode);
@@ -104,14 +104,14 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
     case IBV_WR_BIND_MW:
       to.sges = {};
       return translate_bind(wr, to);
-    case kWrFlush:  // ibv_send_wr has no place for what and how
+    case kWrFlush:  // ibv_send_wr has no fields for placement and selectivity
       return Error{EINVAL, "FLUSH is posted by ibv_wr_flush"};
     default:
-      return Error{EINVAL, "an opcode that a queue pair does not have"};
+      return Error{EINVAL, "queue pairs do not have this opcode"};
   }
 }
 
-// `wr` stays at the request that failed.
+// On failure `wr` points to the request that failed.
 int post_sends(Qp& qp, ibv_send_wr*& wr) {
   if (qp.nic->dead()) [[unlikely]]
     return EIO;
@@ -146,7 +146,8 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
     }
     if (!status.ok()) break;
   }
-  // In the error state a receive is flushed at once, and somebody may be waiting for that.
+  // In the error state a receive is flushed at once, and a thread may be waiting for its
+  // completion.
   if (qp.core->state() == core::QpState::Error) [[unlikely]]
     qp.nic->after_post(guard, *qp.core, qp.nic->time());
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
@@ -187,8 +188,7 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return code;
 }
 
-// A type 1 window is bound by a call, which is a work request underneath; the call picks the new
-// key.
+// A type 1 window is bound by a call, which posts a work request; the call chooses the new key.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   ibv_send_wr wr{};
   wr.wr_id = bind->wr_id;
@@ -199,7 +199,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   wr.bind_mw.bind_info = bind->bind_info;
   ibv_send_wr* bad = nullptr;
   const int code = post_send(qp, &wr, &bad);
-  if (code == 0) mw->rkey = wr.bind_mw.rkey;  // for type 2 the program chooses and keeps the key
+  if (code == 0) mw->rkey = wr.bind_mw.rkey;  // the program chooses the key of a type 2 window
   return code;
 }
 

@@ -1,7 +1,7 @@
-// The nodes IBVERBS_PRIVATE_*: what the hardware drivers of rdma-core (libmlx5, libmlx4, libefa,
-// libmana) import from the library they plug into. Programs link against those drivers, and the
-// loader wants every symbol; with no hardware behind them nearly none is ever called. The functions
-// take no arguments here because none is looked at.
+// The version nodes IBVERBS_PRIVATE_*: the functions that rdma-core's hardware drivers (libmlx5,
+// libmlx4, libefa, libmana) import. Programs link against those drivers, and the loader needs every
+// symbol. Without hardware hardly any of them is called. The functions take no arguments here
+// because they read none.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -30,7 +30,7 @@
 #define PRIVATE_POINTER(name) DEFINE_POINTER(private_##name) VERBENA_SINCE_34(name)
 #define PRIVATE_VOID(name) DEFINE_VOID(private_##name) VERBENA_SINCE_34(name)
 
-// Called from the drivers' constructors, before main: must do nothing.
+// Called by the drivers' constructors, before main: must do nothing.
 DEFINE_VOID(verbs_register_driver_34)
 DEFINE_VOID(verbs_register_driver_57)
 DEFINE_VOID(verbs_register_driver_59)
@@ -103,7 +103,7 @@ PRIVATE_ERRNO(ibv_cmd_req_notify_cq)
 PRIVATE_ERRNO(ibv_cmd_rereg_mr)
 PRIVATE_ERRNO(ibv_cmd_resize_cq)
 
-// Added within the life of a node.
+// Added to a node after its first release.
 PRIVATE_ERRNO(ibv_cmd_create_cq_ex2)
 DEFINE_ERRNO(private_ibv_cmd_alloc_dmah)
 VERBENA_SINCE_59(ibv_cmd_alloc_dmah)
@@ -134,32 +134,33 @@ DEFINE_ERRNO(ibv_cmd_set_err_comp_cntr)
 
 extern "C" {
 
-// A descriptor: negative is failure.
+// Returns a descriptor: negative is failure.
 int private_ibv_cmd_export_dmabuf_fd(void*) {
   errno = EOPNOTSUPP;
   return -1;
 }
 
-// Whether objects may be destroyed although their device is gone; drivers read it.
+// Whether objects may be destroyed although their device was removed; drivers read it.
 extern bool private_verbs_allow_disassociate_destroy;
 bool private_verbs_allow_disassociate_destroy = false;
 
-// A number of attributes, not an errno.
+// Returns a number of attributes, not an errno.
 unsigned int private___ioctl_final_num_attrs(unsigned int, void*) { return 0; }
 
-// A number of completions: negative is failure.
+// Returns a number of completions: negative is failure.
 int private_ibv_cmd_poll_cq(void*, int, void*) {
   errno = EOPNOTSUPP;
   return -1;
 }
 
-// A number of bytes: there are no such files for our devices.
+// Returns a number of bytes: our devices have no such files.
 int private_ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
   errno = ENOENT;
   return -1;
 }
 
-// Drivers log through here. What they say (about hardware that is not there) is for debugging only.
+// Drivers log through this function. Their messages, about missing hardware, are for debugging
+// only.
 void private___verbs_log(void*, uint32_t, const char* format, ...) {
   if (!verbena::runtime::log_enabled(verbena::runtime::LogLevel::Debug)) return;
   char text[512];

@@ -1,4 +1,4 @@
-// Queue pairs: made, changed, asked about, destroyed. Posting to them is post.cc.
+// Queue pairs: creation, modification, query and destruction. Posting is in post.cc.
 #include <pthread.h>
 
 #include <algorithm>
@@ -30,9 +30,9 @@ Error why_not(unsigned type) {
     case IBV_QPT_RAW_PACKET:
       return {EOPNOTSUPP, "raw packet queue pairs are not supported"};
     case IBV_QPT_DRIVER:
-      return {EOPNOTSUPP, "there is no driver with queue pairs of its own"};
+      return {EOPNOTSUPP, "driver-specific queue pairs are not supported"};
     default:
-      return {EINVAL, "a queue pair type that does not exist"};
+      return {EINVAL, "the queue pair type does not exist"};
   }
 }
 
@@ -75,7 +75,7 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
   return {};
 }
 
-// What has no receive queue of its own is neither asked for its size nor told one.
+// A queue pair without its own receive queue ignores the requested size and reports none.
 core::QpConfig config_for(const Pd* pd, const ibv_qp_init_attr& init) {
   core::QpConfig config;
   config.type = static_cast<core::QpType>(init.qp_type);
@@ -113,7 +113,7 @@ void fill_public(ibv_qp& q, ibv_context* context, const ibv_qp_init_attr& init, 
   pthread_cond_init(&q.cond, nullptr);
 }
 
-// What a queue pair refers to must outlive it.
+// Objects that a queue pair refers to must outlive it.
 void count_users(Qp& qp, int change) {
   const ibv_qp& q = qp.qp_base;
   if (q.pd != nullptr && change > 0) from(q.pd)->add_user();
@@ -124,7 +124,7 @@ void count_users(Qp& qp, int change) {
   if (qp.xrcd != nullptr) qp.xrcd->users.fetch_add(change);
 }
 
-// `operations`: send_ops_flags, of a queue pair that is to have the ibv_wr_* interface.
+// `operations`: send_ops_flags of a queue pair with the ibv_wr_* interface.
 Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t> operations = {}) {
   Context* context = from(pd->context);
   if (context->nic->dead()) return kDead;
@@ -136,7 +136,7 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t
   qp->owner.async_channel = context->async.get();
   core::QpConfig config = config_for(pd, *init);
   if (operations) {
-    // The word that ibv_wr_atomic_write takes travels as inline data.
+    // The word of ibv_wr_atomic_write is sent as inline data.
     if ((*operations & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
       config.max_inline = std::max<uint32_t>(config.max_inline, sizeof(uint64_t));
     }
@@ -159,7 +159,7 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t
   return qp.release()->as_public();
 }
 
-// XRC receive: with `qpn`, another handle on the one that has this number.
+// XRC receive. With `qpn`, another handle on the queue pair with this number.
 Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* init,
                                std::optional<wire::Qpn> qpn) {
   if (context->nic->dead()) return kDead;
@@ -193,7 +193,7 @@ Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* i
 Result<ibv_qp*> create_qp_extended(Context* context, ibv_qp_init_attr_ex* init) {
   const uint32_t mask = init->comp_mask;
   constexpr uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
-  if ((mask & ~kKnown) != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if ((mask & ~kKnown) != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
   // The plain attributes are a prefix of the extended ones.
   auto* plain = reinterpret_cast<ibv_qp_init_attr*>(init);
   if (number_of(init->qp_type) == IBV_QPT_XRC_RECV) {
@@ -236,7 +236,7 @@ Result<ibv_qp*> open_existing(Context* context, const ibv_qp_open_attr& open) {
   return xrc_receive_qp(context, from(open.xrcd), &init, wire::Qpn(open.qp_num));
 }
 
-// XRC has one half of RC; programs that give the other half's attributes too are not refused.
+// XRC has one half of RC. Attributes of the other half are ignored, not rejected.
 int without_absent_half(ibv_qp_type type, int mask) {
   switch (type) {
     case IBV_QPT_XRC_SEND:
@@ -250,20 +250,20 @@ int without_absent_half(ibv_qp_type type, int mask) {
 
 Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   if (qp->nic->dead()) return kDead;
-  if (attr.comp_mask != 0) return Error{EINVAL, "a comp_mask bit that does not exist"};
+  if (attr.comp_mask != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if (qp->core->type() == core::QpType::XrcReceive) {
-    return Error{EINVAL, "an XRC receive queue pair sends nothing that could be limited"};
+    return Error{EINVAL, "an XRC receive queue pair does not send, so it has no rate limit"};
   }
   const bool limited = attr.rate_limit != 0;
   if (limited && (attr.rate_limit < core::kMinRateKbps || attr.rate_limit > core::kMaxRateKbps)) {
     return Error{EINVAL, "rate_limit is beyond the device's packet_pacing_caps"};
   }
   if (!limited && (attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0)) {
-    return Error{EINVAL, "a burst without a rate_limit"};
+    return Error{EINVAL, "a burst needs a rate_limit"};
   }
   runtime::Nic::Guard guard(*qp->nic);
   if (qp->core->state() == core::QpState::Reset) {
-    return Error{EINVAL, "the QP must have left RESET, which would forget the limit"};
+    return Error{EINVAL, "the QP is in RESET, which clears the limit"};
   }
   const Instant now = qp->nic->time();
   guard.engine().set_rate_limit(*qp->core, attr.rate_limit, attr.max_burst_sz, now);
@@ -271,10 +271,11 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   return {};
 }
 
-// As drivers do it: completions that nobody has polled go with a queue pair that is destroyed or
-// reset. Those of others stay, in order; so does an event that was raised for one of them, since a
-// program must expect to wake in vain. (An XRC receive queue pair has no completion queue itself.)
-void forget_completions(const Qp& qp, wire::Qpn qpn) {
+// As in hardware drivers, unpolled completions are dropped with a queue pair that is destroyed or
+// reset. Those of other queue pairs stay, in order. An event that was raised for a dropped one
+// stays too, since a program must expect empty wake-ups. (An XRC receive queue pair has no
+// completion queue itself.)
+void drop_completions(const Qp& qp, wire::Qpn qpn) {
   for (ibv_cq* cq : {qp.qp_base.send_cq, qp.qp_base.recv_cq}) {
     if (cq == nullptr) continue;
     const std::lock_guard lock(from(cq)->poll_lock);
@@ -295,7 +296,7 @@ Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
   if (modified.ok() && narrating()) narrate_change(qp->qp_base, qp->qp_base.state, attr, mask);
   if (modified.ok() && (mask & IBV_QP_STATE) != 0) {
     qp->qp_base.state = attr.qp_state;
-    if (number_of(attr.qp_state) == IBV_QPS_RESET) forget_completions(*qp, qp->core->qpn());
+    if (number_of(attr.qp_state) == IBV_QPS_RESET) drop_completions(*qp, qp->core->qpn());
   }
   return modified;
 }
@@ -328,7 +329,7 @@ Status destroy_qp(Qp* qp) {
     const wire::Qpn qpn = qp->core->qpn();
     const Status destroyed = qp->nic->destroy_qp(qp->core, &qp->owner);
     if (!destroyed.ok()) return destroyed;
-    forget_completions(*qp, qpn);
+    drop_completions(*qp, qpn);
     context->async->forget(&q);
     pthread_mutex_lock(&q.mutex);
     while (q.events_completed != qp->async_events_taken) pthread_cond_wait(&q.cond, &q.mutex);
@@ -386,12 +387,11 @@ VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return from(qp)->builder != nullptr ? from(qp) : nullptr;
 }
 
-// 1 would promise that data arrives in memory in order; the last byte does, what is before it need
-// not.
+// 1 would promise that data arrives in memory in order. Only the last byte does.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 // Enhanced connection establishment is for options of a vendor's hardware. There are none, so both
-// calls answer what rdma-core answers for a driver without it; programs then leave it alone.
+// calls return what rdma-core returns for a driver without it; programs then skip it.
 VERBENA_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return refuse("ibv_set_ece", kNoEce); }
 
 VERBENA_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return refuse("ibv_query_ece", kNoEce); }

@@ -1,4 +1,4 @@
-// Field by field; the engine judges the values.
+// Converts field by field; the engine validates the values.
 #include "abi/verbs/qp_attributes.h"
 
 #include <algorithm>
@@ -43,12 +43,12 @@ static_assert(IBV_QP_CAP == bits::kCapabilities);
 static_assert(IBV_QP_DEST_QPN == bits::kDestQpn);
 static_assert(IBV_QP_RATE_LIMIT == bits::kRateLimit);
 
-// What is no state stays no state: a large number must not come out as a small one.
+// An invalid state stays invalid: a large number must not become a small one.
 QpState to_core(const ibv_qp_state& state) {
   return static_cast<QpState>(std::min<unsigned>(number_of(state), IBV_QPS_UNKNOWN));
 }
 
-// IBV_MTU_256 is 1 and each next one twice the size; 0 stands for what is no MTU.
+// IBV_MTU_256 is 1, and each next value is twice the size; 0 is an invalid MTU.
 wire::Mtu to_core(const ibv_mtu& mtu) {
   const unsigned number = number_of(mtu);
   if (number < IBV_MTU_256 || number > IBV_MTU_4096) return static_cast<wire::Mtu>(0);

@@ -1,4 +1,4 @@
-// Queue pair attributes, between their C form and the engine's.
+// Converts queue pair attributes between their C form and the engine's.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -8,8 +8,8 @@ namespace {
 
 struct Rate {
   ibv_rate rate;
-  int multiple;  // -1: not one that rdma-core converts
-  int mbps;      // from 14 Gb/s on these are signalling rates, hence the odd numbers
+  int multiple;  // -1: rdma-core does not convert it
+  int mbps;      // from 14 Gb/s on the signalling rate, hence the odd numbers
 };
 
 constexpr Rate kRates[] = {

@@ -1,4 +1,4 @@
-// What the two ways to post, ibv_post_send and ibv_wr_*, have in common.
+// The common part of ibv_post_send and ibv_wr_*.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,7 +21,7 @@ inline Result<core::WindowBinding> binding_of(const ibv_mw* mw, const ibv_mw_bin
                              .new_rkey = new_rkey};
 }
 
-// Full queues are how programs pace themselves: nothing to tell anybody.
+// A full queue is normal flow control, so it is not logged.
 inline int post_failed(const char* call, const Error& error) {
   return error.code == ENOMEM ? ENOMEM : refuse(call, error);
 }

@@ -17,7 +17,7 @@ class SpinLock {
   void unlock() { held_.store(false, std::memory_order_release); }
 
  private:
-  // The holder may have lost its CPU to us: after a while it gets ours.
+  // The holder may have been preempted in favour of this thread: yield the CPU after a while.
   [[gnu::noinline, gnu::cold]] void wait() {
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
       if (spins < 256) {

@@ -1,4 +1,4 @@
-// Shared receive queues: made, changed, asked about, destroyed. Posting to them is post.cc.
+// Shared receive queues: creation, modification, query and destruction. Posting is in post.cc.
 #include <pthread.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ Result<ibv_srq*> create(Pd* pd, void* srq_context, ibv_srq_attr& attr, Xrcd* xrc
 Result<ibv_srq*> create_extended(Context* context, ibv_srq_init_attr_ex& init) {
   const uint32_t mask = init.comp_mask;
   if (mask >= IBV_SRQ_INIT_ATTR_RESERVED) {
-    return Error{EINVAL, "a comp_mask bit that does not exist"};
+    return Error{EINVAL, "comp_mask has a bit that does not exist"};
   }
   if ((mask & IBV_SRQ_INIT_ATTR_PD) == 0 || init.pd == nullptr) {
     return Error{EINVAL, "a shared receive queue needs a protection domain"};

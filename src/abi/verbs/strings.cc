@@ -1,4 +1,4 @@
-// Names of enumerators. The words are those of rdma-core: scripts look for them in logs.
+// Names of enumerators. The texts are those of rdma-core: scripts search logs for them.
 #include <array>
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// The helpers with which programs read sysfs through the library.
+// The functions by which programs read sysfs through the library.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace verbena::abi {
 namespace {
 
-// Where sysfs is, as programs of this field say it: SYSFS_PATH is rdma-core's variable, not ours.
+// The sysfs folder. SYSFS_PATH is a variable of rdma-core.
 const char* find_sysfs() {
   const char* set = secure_getenv("SYSFS_PATH");
   if (set == nullptr || *set == 0) return "/sys";
@@ -23,7 +23,7 @@ const char* find_sysfs() {
   return path;
 }
 
-// The file's text without the newline at its end; -1 and errno.
+// Reads the file's text without the final newline. Returns -1 and sets errno on failure.
 int read_text(const char* path, char* buffer, size_t size) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;

@@ -1,5 +1,4 @@
-// What makes no sense without Ethernet hardware. Each call fails with EOPNOTSUPP and says so in the
-// log.
+// Functions that need Ethernet hardware. Each call fails with EOPNOTSUPP and one log line.
 #include "abi/verbs/errors.h"
 #include "abi/verbs/objects.h"
 
@@ -8,13 +7,13 @@ using namespace verbena::abi;
 
 namespace {
 
-constexpr Error kNoEthernet{EOPNOTSUPP, "Ethernet addresses are the kernel's business"};
+constexpr Error kNoEthernet{EOPNOTSUPP, "the kernel resolves Ethernet addresses"};
 
 }  // namespace
 
 extern "C" {
 
-// What leaves here are IP packets.
+// This library sends IP packets, so it knows no Ethernet addresses.
 VERBENA_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, uint8_t*, uint16_t*) {
   return -refuse("ibv_resolve_eth_l2_from_gid", kNoEthernet);
 }

@@ -1,4 +1,4 @@
-// Filling requests, and the functions that the inlines of <infiniband/verbs.h> call.
+// Builds requests: the functions that the inlines of <infiniband/verbs.h> call.
 #include "abi/verbs/wr_builders.h"
 
 #include <arpa/inet.h>
@@ -20,7 +20,7 @@ using core::SendRequest;
 
 constexpr uint32_t kBuilderFlags = core::kFence | core::kSignaled | core::kSolicited;
 
-constexpr Error kNotStarted{EINVAL, "ibv_wr_start comes first, in the same thread"};
+constexpr Error kNotStarted{EINVAL, "call ibv_wr_start first, in the same thread"};
 
 constexpr uint64_t kDatagramOperations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 constexpr uint64_t kUnacknowledgedOperations = kDatagramOperations | IBV_QP_EX_WITH_RDMA_WRITE |
@@ -66,7 +66,7 @@ WrBuilder::WrBuilder(const core::QpConfig& config, uint64_t operations, bool sin
       addresses_(std::make_unique<runtime::SharedAddress[]>(max_requests_)),
       sges_(std::make_unique<core::Sge[]>(size_t{max_requests_} * max_sges_)),
       inline_(std::make_unique<std::byte[]>(size_t{max_requests_} * max_inline_)),
-      turn_(single_threaded) {
+      session_(single_threaded) {
   status_ = kNotStarted;
 }
 
@@ -74,7 +74,7 @@ void WrBuilder::start() {
   if (started()) {
     return refuse({EINVAL, "ibv_wr_start twice without ibv_wr_complete or ibv_wr_abort"});
   }
-  turn_.begin();
+  session_.begin();
   count_ = 0;
   status_ = {};
 }
@@ -83,13 +83,13 @@ void WrBuilder::end() {
   if (!started()) return;
   status_ = kNotStarted;
   for (size_t i = 0; i < count_; ++i) addresses_[i].reset();
-  turn_.end();
+  session_.end();
 }
 
 SendRequest* WrBuilder::add(uint64_t operation, const ibv_qp_ex& qp, SendOp op) {
   if (!status_.ok()) return nullptr;
   if ((operations_ & operation) == 0) {
-    refuse({EINVAL, "an operation that send_ops_flags did not name"});
+    refuse({EINVAL, "send_ops_flags does not include this operation"});
     return nullptr;
   }
   if ((qp.wr_flags & ~(kBuilderFlags | IBV_SEND_INLINE)) != 0) {
@@ -111,7 +111,7 @@ SendRequest* WrBuilder::add(uint64_t operation, const ibv_qp_ex& qp, SendOp op) 
 SendRequest* WrBuilder::last() {
   if (!status_.ok()) return nullptr;
   if (count_ == 0) {
-    refuse({EINVAL, "a setter before any operation"});
+    refuse({EINVAL, "a setter needs an operation before it"});
     return nullptr;
   }
   return &requests_[count_ - 1];
@@ -159,7 +159,7 @@ namespace {
 WrBuilder& builder_of(ibv_qp_ex* qp) { return *from(&qp->qp_base)->builder; }
 
 void wr_start(ibv_qp_ex* qp) {
-  if (from(&qp->qp_base)->nic->dead()) return;  // the parent's thread may hold the lock for ever
+  if (from(&qp->qp_base)->nic->dead()) return;  // a thread of the parent may have held the lock
   builder_of(qp).start();
 }
 
@@ -248,7 +248,7 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, uint64_
 
 void wr_bind_mw(ibv_qp_ex* qp, ibv_mw* mw, uint32_t rkey, const ibv_mw_bind_info* info) {
   WrBuilder& builder = builder_of(qp);
-  if (info == nullptr) return builder.refuse({EINVAL, "a bind needs a place to bind to"});
+  if (info == nullptr) return builder.refuse({EINVAL, "a bind needs a range to bind to"});
   auto binding = binding_of(mw, *info, rkey);
   if (!binding.ok()) return builder.refuse(binding.error());
   SendRequest* r = builder.add(IBV_QP_EX_WITH_BIND_MW, *qp, SendOp::BindWindow);
@@ -310,8 +310,8 @@ void wr_set_xrc_srqn(ibv_qp_ex* qp, uint32_t srqn) {
 
 }  // namespace
 
-// Every slot is filled: the inlines call them unasked, and an operation that was not asked for is
-// refused by ibv_wr_complete instead of ending the program.
+// Fills every slot: the inlines call them unchecked. ibv_wr_complete rejects an operation that was
+// not requested, instead of a crash.
 void fill_builder_table(Qp& qp) {
   qp.wr_start = wr_start;
   qp.wr_complete = wr_complete;

@@ -1,5 +1,5 @@
-// The ibv_wr_* interface of a queue pair: requests are put together here, between ibv_wr_start and
-// ibv_wr_complete, and posted in one go.
+// The ibv_wr_* interface of a queue pair: requests are built here, between ibv_wr_start and
+// ibv_wr_complete, and posted together.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <span>
 
 #include "abi/verbs/newer_verbs.h"
-#include "abi/verbs/turn.h"
+#include "abi/verbs/session.h"
 #include "base/result.h"
 #include "core/queue_pair.h"
 #include "runtime/nic.h"
@@ -16,24 +16,24 @@ namespace verbena::abi {
 
 struct Qp;
 
-// Requests on their way into the send queue: they lie outside it, because between start and
-// complete the program may do anything, also post by ibv_post_send. All memory is taken when the
-// queue pair is made.
+// Requests on their way to the send queue. They are stored outside it, because between start and
+// complete the program may make any call, including ibv_post_send. All memory is allocated with the
+// queue pair.
 class WrBuilder {
  public:
-  // `single_threaded`: the program promised that no two threads use the queue pair at a time.
+  // `single_threaded`: the program promises that one thread at a time uses the queue pair.
   WrBuilder(const core::QpConfig& config, uint64_t operations, bool single_threaded);
   WrBuilder(const WrBuilder&) = delete;
   WrBuilder& operator=(const WrBuilder&) = delete;
 
   void start();
   // Whether the caller is between start() and end().
-  bool started() const { return turn_.begun(); }
+  bool started() const { return session_.begun(); }
   void end();
 
-  // The next request, or null when there is no room for it or `operation` was not asked for.
+  // Returns the next request, or null if the queue is full or `operation` was not requested.
   core::SendRequest* add(uint64_t operation, const ibv_qp_ex& qp, core::SendOp op);
-  // The request that setters work on, or null.
+  // The request that the setters change, or null.
   core::SendRequest* last();
   void set_sges(const ibv_sge* list, size_t count);
   void set_inline(const ibv_data_buf* list, size_t count);
@@ -54,18 +54,18 @@ class WrBuilder {
   const uint32_t max_sges_;
   const uint32_t max_inline_;
   std::unique_ptr<core::SendRequest[]> requests_;
-  std::unique_ptr<runtime::SharedAddress[]> addresses_;  // what the requests' handles point to
+  std::unique_ptr<runtime::SharedAddress[]> addresses_;  // referenced by the requests
   std::unique_ptr<core::Sge[]> sges_;
   std::unique_ptr<std::byte[]> inline_;
-  Turn turn_;  // from start to complete or abort
+  Session session_;  // from start to complete or abort
   size_t count_ = 0;
-  Status status_;  // the first thing that was wrong
+  Status status_;  // the first error
 };
 
-// EOPNOTSUPP unless a queue pair of this type can do all of `operations` (send_ops_flags).
+// EOPNOTSUPP unless a queue pair of this type supports all `operations` (send_ops_flags).
 Status check_operations(unsigned qp_type, uint64_t operations);
 
-// For a queue pair that has a builder.
+// For a queue pair with a builder.
 void fill_builder_table(Qp& qp);
 
 }  // namespace verbena::abi

@@ -1,5 +1,5 @@
-// XRC domains. One that was opened with a file is the same for everybody in this process who opens
-// it on the same device with that file, through whichever context.
+// XRC domains. All opens of the same file on the same device within this process share one domain,
+// through any context.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,15 +19,15 @@ namespace verbena::abi {
 namespace {
 
 struct FileDomain {
-  const runtime::Nic* nic;  // kept alive by the contexts of those who opened it
+  const runtime::Nic* nic;  // kept alive by the contexts that opened it
   dev_t device;
   ino_t inode;
-  int file;  // held open, so that no other file is given the inode's number
+  int file;  // held open, so that the inode number is not reused
   uint32_t id;
   int openers;
 };
 
-// The device table's lock serves here too: a fork finds it in order.
+// Uses the device table's lock, which the fork handlers also cover.
 struct TableLock {
   void lock() { lock_device_table(); }
   void unlock() { unlock_device_table(); }
@@ -38,14 +38,14 @@ std::list<FileDomain>& file_domains() {
   return instance;
 }
 
-// Never given twice; 0 means none.
+// Never reused; 0 means none.
 uint32_t next_id() {
   static std::atomic<uint32_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// A descriptor of our own. Closing a plain copy would take the program's record locks on the file
-// away, and one that stays open would keep its flock(); a mere path does neither.
+// An own descriptor, opened as a path. Closing a plain copy would release the program's record
+// locks on the file, and an open one would keep its flock(); a path descriptor does neither.
 int hold(int fd) {
   char link[32];
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

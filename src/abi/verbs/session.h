@@ -1,5 +1,4 @@
-// Turn: what a program does between a start and an end belongs to one thread, and others wait for
-// the end.
+// Session: the calls from begin() to end() belong to one thread; other threads wait for the end.
 #pragma once
 
 #include <pthread.h>
@@ -9,19 +8,19 @@
 
 namespace verbena::abi {
 
-class Turn {
+class Session {
  public:
-  Turn() = default;
-  // `single_threaded`: the program promised that no two threads are at it at a time. Which of them
-  // it is may change in between, so whoever calls has the turn that was begun.
-  explicit Turn(bool single_threaded) : single_threaded_(single_threaded) {}
+  Session() = default;
+  // `single_threaded`: the program promises that one thread at a time makes these calls. The thread
+  // may change in between, so every caller counts as the one that called begin().
+  explicit Session(bool single_threaded) : single_threaded_(single_threaded) {}
 
-  // Whether the caller has begun and not ended it.
+  // Whether the caller has called begin() and not yet end().
   bool begun() const {
     if (single_threaded_) return begun_;
     return owner_.load(std::memory_order_relaxed) == pthread_self();
   }
-  // Not while it is begun().
+  // Requires !begun().
   void begin() {
     if (single_threaded_) {
       begun_ = true;
@@ -30,7 +29,7 @@ class Turn {
     mutex_.lock();
     owner_.store(pthread_self(), std::memory_order_relaxed);
   }
-  // Only while it is begun().
+  // Requires begun().
   void end() {
     if (single_threaded_) {
       begun_ = false;
