@@ -65,14 +65,14 @@ for file in "$work"/*.pcap; do
 done
 
 # In a ping-pong a request piggybacks the ACK, four bytes before its payload.
-volley=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
-captured "SENDs that answer each other" "4 17" "${volley[@]}"
+ping_pong=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
+captured "SENDs in a ping-pong" "4 17" "${ping_pong[@]}"
 for file in "$work"/*.pcap; do
   [ -n "$(decode "$file" -Y 'infiniband.bth.opcode == 4 && infiniband.bth.reserved7 != 0 && udp.length == 128')" ] ||
     fail "no request piggybacks an ACK"
 done
 export VERBENA_EXTENSIONS=off
-captured "the same without extensions" "4 17" "${volley[@]}"
+captured "the same without extensions" "4 17" "${ping_pong[@]}"
 unset VERBENA_EXTENSIONS
 for file in "$work"/*.pcap; do
   [ -z "$(decode "$file" -Y 'infiniband.bth.reserved7 != 0 || (infiniband.bth.opcode == 4 && udp.length != 124)')" ] ||
