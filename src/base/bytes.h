@@ -1,4 +1,4 @@
-// Big-endian loads and stores at any alignment: the only way this project touches network bytes.
+// Big-endian loads and stores at any alignment. All network bytes are read and written by these.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace verbena {
 
-static_assert(std::endian::native == std::endian::little, "big-endian hosts have not been tried");
+static_assert(std::endian::native == std::endian::little, "big-endian hosts are not tested");
 
 inline uint8_t load_u8(const std::byte* p) { return std::to_integer<uint8_t>(*p); }
 
@@ -57,15 +57,15 @@ inline void store_be64(std::byte* p, uint64_t v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// Of what lies there, the word that ends it, as wide as its place allows: 8, 4, 2 or 1 bytes. It is
-// what programs spin on.
+// The width of the aligned word that ends the given range: 8, 4, 2 or 1 bytes. Programs spin on the
+// last word of a message.
 constexpr size_t last_word_bytes(uint64_t address, size_t bytes) {
   size_t width = 8;
   while (width > bytes || (address + bytes) % width != 0) width /= 2;
   return width;
 }
 
-// memcpy for what is short and of varying length, where the call would cost more than the copy.
+// memcpy for short data of varying length, where the call would cost more than the copy.
 inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
   const auto move = [&]<typename Word>(Word word, size_t at) {
     std::memcpy(&word, from + at, sizeof word);
@@ -73,7 +73,7 @@ inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
   };
   if (bytes >= 8) {
     for (size_t at = 0; at + 8 < bytes; at += 8) move(uint64_t{}, at);
-    move(uint64_t{}, bytes - 8);  // may overlap the one before
+    move(uint64_t{}, bytes - 8);  // may overlap the previous word
   } else if (bytes >= 4) {
     move(uint32_t{}, 0);
     move(uint32_t{}, bytes - 4);
@@ -82,8 +82,8 @@ inline void copy_short(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-// The same of what was just stored in words of four bytes: a CPU that loads it in larger pieces
-// waits until the stores are done.
+// copy_short() for data that was just stored in words of four bytes. A CPU that loads such data in
+// wider words waits until the stores are done.
 inline void copy_words(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = 0;
   for (; at + 4 <= bytes; at += 4) {

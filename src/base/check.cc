@@ -1,4 +1,5 @@
-// A failed check ends the process with one line that names it: going on would corrupt memory.
+// A failed check ends the process with one line that names the check. Continuing could corrupt
+// memory.
 #include "base/check.h"
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// VERBENA_CHECK: what must hold unless this project has a bug. It stays on in release builds.
-// Never use it on anything a peer or a caller can influence: those get a Verdict or an errno.
+// VERBENA_CHECK: an assertion that fails only if Verbena has a bug. It stays on in release builds.
+// Never use it on a value that a peer or a caller can influence: return a Verdict or an errno.
 #pragma once
 
 namespace verbena {

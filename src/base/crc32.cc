@@ -1,5 +1,5 @@
-// CRC-32 by libdeflate, or four times as wide where the CPU can, and the algebra that finds a
-// 16-bit field we cannot see.
+// CRC-32 by libdeflate, or by crc32_fold.h where the CPU supports it, and the algebra that solves
+// for an unknown 16-bit field.
 #include "base/crc32.h"
 
 #include <libdeflate.h>
@@ -13,7 +13,7 @@
 namespace verbena {
 namespace {
 
-// Small enough that the bytes just written are still in the first-level cache when they are summed.
+// Small enough that the copied bytes are still in the L1 cache when the CRC is computed over them.
 constexpr size_t kCopyBlock = 8192;
 
 constexpr uint32_t kPolynomial = 0xEDB88320u;  // reflected: bit 31 is x^0
@@ -35,7 +35,7 @@ constexpr uint32_t divide_by_x(uint32_t b) {
 
 constexpr uint32_t kOne = 0x80000000u;
 
-// For each k the 2^k-th power of `base`.
+// Element k is the 2^k-th power of `base`.
 constexpr std::array<uint32_t, 32> squares_of(uint32_t base) {
   std::array<uint32_t, 32> powers{};
   for (auto& power : powers) {
@@ -45,7 +45,7 @@ constexpr std::array<uint32_t, 32> squares_of(uint32_t base) {
   return powers;
 }
 
-// x^(8 * 2^k) and x^(-8 * 2^k): moving a CRC forward or back over 2^k zero bytes.
+// x^(8 * 2^k) and x^(-8 * 2^k): these factors move a CRC forward or back over 2^k zero bytes.
 constexpr auto kPowers = squares_of(kOne >> 8);
 constexpr auto kInversePowers = squares_of([] {
   uint32_t p = kOne;
@@ -63,20 +63,20 @@ constexpr uint32_t step(uint32_t crc, size_t bytes, const std::array<uint32_t, 3
 }  // namespace
 
 uint32_t crc32(uint32_t crc, std::span<const std::byte> data) {
-  if (data.size() >= kLeastToFold && can_fold_crc32()) return crc32_fold(crc, data);
-  if (data.empty()) return crc;  // libdeflate takes a null pointer as "start anew"
+  if (data.size() >= kMinFoldBytes && can_fold_crc32()) return crc32_fold(crc, data);
+  if (data.empty()) return crc;  // libdeflate restarts the CRC on a null pointer
   return libdeflate_crc32(crc, data.data(), data.size());
 }
 
 uint32_t crc32_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
-  if (data.size() >= kLeastToFold + kCacheLine && can_fold_crc32()) {
+  if (data.size() >= kMinFoldBytes + kCacheLine && can_fold_crc32()) {
     return crc32_fold_copy_past_caches(crc, to, data);
   }
   return crc32_copy(crc, to, data);
 }
 
 uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data) {
-  if (data.size() >= kLeastToFold && can_fold_crc32()) return crc32_fold_copy(crc, to, data);
+  if (data.size() >= kMinFoldBytes && can_fold_crc32()) return crc32_fold_copy(crc, to, data);
   while (!data.empty()) {
     const size_t n = std::min(data.size(), kCopyBlock);
     std::memcpy(to, data.data(), n);
@@ -88,9 +88,9 @@ uint32_t crc32_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data
 }
 
 int32_t crc32_solve_two_bytes(uint32_t crc_difference, size_t tail_bytes) {
-  // Stepping back over the tail and the two bytes themselves gives their bits as they were xored
-  // into the register's low 16 bits: first byte lowest. Anything above means no two bytes explain
-  // it.
+  // A step back over the tail and the two bytes gives their bits as they were xored into the low 16
+  // bits of the register, first byte lowest. If a higher bit is set, no two bytes explain the
+  // difference.
   const uint32_t bits = step(crc_difference, tail_bytes + 2, kInversePowers);
   if ((bits & 0xFFFF0000u) != 0) return -1;
   return static_cast<int32_t>((bits & 0xFF) << 8 | bits >> 8);

@@ -1,7 +1,7 @@
-// Folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel
-// 2009): a block of 128 bits that lies D bits before another one is worth, modulo the polynomial,
-// its halves times x^(D+32) and x^(D-32), which is again 128 bits and can be xored into the later
-// block. What is left at the end is a 16-byte message with the same CRC.
+// CRC-32 by folding (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ",
+// Intel 2009). A block of 128 bits that lies D bits before a later block equals, modulo the
+// polynomial, the sum of its halves times x^(D+32) and x^(D-32). This sum has 128 bits too, and is
+// xored into the later block. The last block is a 16-byte message with the same CRC.
 #include "base/crc32_fold.h"
 
 #if defined(__x86_64__)
@@ -17,8 +17,8 @@
 namespace verbena {
 namespace {
 
-// x^n modulo the polynomial, bit-reflected, moved up by one as products of reflected numbers need
-// it.
+// x^n modulo the polynomial, bit-reflected, shifted left by one as products of reflected numbers
+// require.
 constexpr uint64_t power(uint32_t n) {
   uint32_t value = 0x80000000u;  // x^0
   for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) != 0 ? 0xEDB88320u : 0);
@@ -31,12 +31,12 @@ struct FoldBy {
 };
 constexpr FoldBy distance(uint32_t bits) { return {power(bits + 32), power(bits - 32)}; }
 
-// The paper's own numbers.
+// The constants of the paper.
 static_assert(distance(512).low == 0x154442BD4 && distance(512).high == 0x1C6E41596);
 static_assert(distance(128).low == 0x1751997D0 && distance(128).high == 0x0CCAA009E);
 
 constexpr size_t kVector = 64;
-constexpr size_t kLanes = 4;  // independent chains, to hide the multiplication's latency
+constexpr size_t kLanes = 4;  // independent chains hide the latency of the multiplication
 
 constexpr FoldBy kByLanes = distance(8 * kLanes * kVector);
 constexpr FoldBy kByVector = distance(8 * kVector);
@@ -60,11 +60,11 @@ VERBENA_TARGET_FOLD inline __m128i fold(__m128i early, __m128i late, __m128i by)
   return _mm_ternarylogic_epi64(low, high, late, 0x96);
 }
 
-enum class Copy : uint8_t { None, Plain, PastCaches };  // the last: to whole cache lines
+enum class Copy : uint8_t { None, Plain, PastCaches };  // PastCaches: `to` is cache-line aligned
 
-// Loads the next vector and, when copying, passes it on: what is summed is what was written.
+// Loads the next vector and stores the same value if copying, so the CRC covers the copied bytes.
 template <Copy copy>
-VERBENA_TARGET_FOLD inline __m512i take(const std::byte*& from, std::byte*& to) {
+VERBENA_TARGET_FOLD inline __m512i load_next(const std::byte*& from, std::byte*& to) {
   const __m512i v = _mm512_loadu_si512(from);
   from += kVector;
   if constexpr (copy == Copy::Plain) _mm512_storeu_si512(to, v);
@@ -78,23 +78,23 @@ VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const st
   const std::byte* from = data.data();
   size_t left = data.size();
 
-  __m512i a = take<copy>(from, to);
-  __m512i b = take<copy>(from, to);
-  __m512i c = take<copy>(from, to);
-  __m512i d = take<copy>(from, to);
+  __m512i a = load_next<copy>(from, to);
+  __m512i b = load_next<copy>(from, to);
+  __m512i c = load_next<copy>(from, to);
+  __m512i d = load_next<copy>(from, to);
   left -= kLanes * kVector;
   a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(~crc))));
 
   const __m512i by_lanes = constants(kByLanes);
   for (; left >= kLanes * kVector; left -= kLanes * kVector) {
-    a = fold(a, take<copy>(from, to), by_lanes);
-    b = fold(b, take<copy>(from, to), by_lanes);
-    c = fold(c, take<copy>(from, to), by_lanes);
-    d = fold(d, take<copy>(from, to), by_lanes);
+    a = fold(a, load_next<copy>(from, to), by_lanes);
+    b = fold(b, load_next<copy>(from, to), by_lanes);
+    c = fold(c, load_next<copy>(from, to), by_lanes);
+    d = fold(d, load_next<copy>(from, to), by_lanes);
   }
   const __m512i by_vector = constants(kByVector);
   a = fold(fold(fold(a, b, by_vector), c, by_vector), d, by_vector);
-  for (; left >= kVector; left -= kVector) a = fold(a, take<copy>(from, to), by_vector);
+  for (; left >= kVector; left -= kVector) a = fold(a, load_next<copy>(from, to), by_vector);
 
   const __m128i by_block =
       _mm_set_epi64x(static_cast<long long>(kByBlock.high), static_cast<long long>(kByBlock.low));
@@ -103,7 +103,7 @@ VERBENA_TARGET_FOLD uint32_t run(uint32_t crc, std::byte* to, std::span<const st
   const __m128i rest =
       fold(fold(fold(blocks[0], blocks[1], by_block), blocks[2], by_block), blocks[3], by_block);
 
-  // The 16 bytes and the tail behind them, from a register of zero.
+  // The CRC of the last block and the tail behind it, from a register of zero.
   alignas(16) std::byte end[16 + kVector];
   _mm_store_si128(reinterpret_cast<__m128i*>(end), rest);
   std::memcpy(end + 16, from, left);

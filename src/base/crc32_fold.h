@@ -1,5 +1,5 @@
-// CRC-32 by carry-less multiplication of 512-bit vectors, for CPUs that have it: faster than
-// libdeflate's on whole packets, and copies on the way.
+// CRC-32 by carry-less multiplication of 512-bit vectors, for CPUs that support it. It is faster
+// than libdeflate on whole packets and can copy the bytes at the same time.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace verbena {
 
-// Below this libdeflate is as fast.
-inline constexpr size_t kLeastToFold = 1024;
+// libdeflate is as fast on shorter data.
+inline constexpr size_t kMinFoldBytes = 1024;
 
 #if defined(__x86_64__)
-// Asks the CPU; a few loads, so it may be called every time.
+// Costs a few loads, so callers need not cache the result.
 bool can_fold_crc32();
-// As crc32() and crc32_copy(), for at least kLeastToFold bytes on a CPU that can.
+// As crc32() and crc32_copy(), for at least kMinFoldBytes bytes, where can_fold_crc32().
 uint32_t crc32_fold(uint32_t crc, std::span<const std::byte> data);
 uint32_t crc32_fold_copy(uint32_t crc, std::byte* to, std::span<const std::byte> data);
-// For at least kLeastToFold + kCacheLine bytes.
+// For at least kMinFoldBytes + kCacheLine bytes.
 uint32_t crc32_fold_copy_past_caches(uint32_t crc, std::byte* to, std::span<const std::byte> data);
 #else
 inline bool can_fold_crc32() { return false; }

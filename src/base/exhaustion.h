@@ -1,6 +1,6 @@
-// What to do when memory is exhausted. Packets, messages and events arrive without anybody who
-// could be told ENOMEM: the one at hand is lost, as on the network, and everything else goes on.
-// What must not be lost has its room reserved before, by a call that can be told.
+// Handling of memory exhaustion. A received packet, message or event has no caller to return ENOMEM
+// to: it is dropped, as on the network, and the process continues. Memory for an item that must not
+// be dropped is reserved earlier, in a call that can return ENOMEM.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace verbena {
 
-// False if memory ran out in the middle of `work`, which must leave things consistent then.
+// False if an allocation in `work` fails; `work` must leave its data consistent in that case.
 template <typename Work>
 bool try_allocating(Work&& work) {
   try {
@@ -26,7 +26,7 @@ bool try_append(std::vector<T>& list, const T& item) {
   return try_allocating([&] { list.push_back(item); });
 }
 
-// Room for so many items in all. Grows in steps, as push_back() does.
+// Reserves capacity for `items` items in total. Doubles the capacity, as push_back() does.
 template <typename T>
 void reserve_ahead(std::vector<T>& list, size_t items) {
   if (list.capacity() < items) list.reserve(std::max(items, 2 * list.capacity()));

@@ -1,4 +1,4 @@
-// Stores past the caches, by instructions that every x86-64 has.
+// Non-temporal stores, by instructions that every x86-64 CPU has.
 #include "base/past_caches.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
     from += n;
     bytes -= n;
   };
-  // A line that is not written whole would be fetched to be written.
+  // The CPU would fetch a cache line that is written only in part.
   plain(std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine));
   for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
     for (size_t at = 0; at < kLine; at += kBlock) {

@@ -1,5 +1,5 @@
-// What a thread does between two looks at the same word: it lets its core's other thread run, and
-// saves power.
+// pause_cpu(): the CPU's pause instruction, for loops that poll a word in memory. It lets the
+// core's other hardware thread run and saves power.
 #pragma once
 
 namespace verbena {

@@ -1,13 +1,13 @@
-// SplitMix64: a tiny seeded generator for what must be reproducible (simulator) or merely spread
-// out. Seeds that must not be guessed come from the owner, which asks the operating system.
+// SplitMix64: a small seeded generator for numbers that must be reproducible (simulator) or only
+// evenly distributed. Where a seed must not be guessable, the owner takes it from the kernel.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena {
 
-// An expression draws at most once: compilers choose the order in which arguments and operands are
-// evaluated, and a seed must mean the same run with every compiler.
+// Call next() at most once per expression: compilers choose the order in which operands and
+// arguments are evaluated, and a seed must give the same run with every compiler.
 class Prng {
  public:
   explicit Prng(uint64_t seed) : state_(seed) {}
@@ -19,10 +19,9 @@ class Prng {
     return z ^ (z >> 31);
   }
 
-  // Uniform enough in [0, bound); bound > 0.
+  // Nearly uniform in [0, bound); bound > 0.
   uint64_t below(uint64_t bound) { return next() % bound; }
 
-  // True with the given probability.
   bool chance(double probability) {
     return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
   }

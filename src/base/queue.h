@@ -1,4 +1,4 @@
-// Queue: first in, first out. It keeps its memory, and room in it can be reserved.
+// Queue: a FIFO that keeps its memory and whose capacity can be reserved.
 #pragma once
 
 #include <algorithm>
@@ -12,19 +12,19 @@ namespace verbena {
 template <typename T>
 class Queue {
  public:
-  // So many fit in without further memory.
+  // Later pushes allocate no memory up to `count` items.
   void reserve(size_t count) { reserve_ahead(items_, count); }
-  // False if there is no memory for it.
+  // False if memory is exhausted.
   bool push(const T& item) {
     const bool is_full = items_.size() == items_.capacity();
-    if (is_full && 2 * head_ >= items_.size()) drop_taken();
+    if (is_full && 2 * head_ >= items_.size()) drop_popped();
     if (try_append(items_, item)) return true;
     if (head_ == 0) return false;
-    drop_taken();
+    drop_popped();
     items_.push_back(item);
     return true;
   }
-  // Not of an empty queue.
+  // The queue must not be empty.
   const T& front() const { return items_[head_]; }
   bool pop(T& into) {
     if (empty()) return false;
@@ -45,7 +45,7 @@ class Queue {
   size_t size() const { return items_.size() - head_; }
 
  private:
-  void drop_taken() {
+  void drop_popped() {
     items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(head_));
     head_ = 0;
   }

@@ -1,4 +1,4 @@
-// Result<T>: a value, or the errno that a caller of verbs will see with a sentence for its log.
+// Result<T>: a value, or the errno that a verbs caller sees and a sentence for the log.
 #pragma once
 
 #include <cerrno>
@@ -9,13 +9,13 @@
 
 namespace verbena {
 
-// Why a call was refused. `why` is a literal: it lives for ever.
+// The reason why a call failed. `why` is a string literal.
 struct [[nodiscard]] Error {
   int code = 0;          // errno value; 0 only in Status
-  const char* why = "";  // in the words of the person who made the call
+  const char* why = "";  // in terms of the call's arguments
 };
 
-// The outcome of a call that returns nothing else.
+// The outcome of a call that returns no value.
 class [[nodiscard]] Status {
  public:
   Status() = default;

@@ -1,5 +1,5 @@
-// SipHash-2-4 of one 64-bit word: numbers that look random to everyone who lacks the key, also to
-// those who have seen many of them. For identifiers that a stranger must not guess.
+// SipHash-2-4 of one 64-bit word. Without the key the results are indistinguishable from random
+// numbers, even after many of them are known. For identifiers that must not be guessable.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Time as values. Nobody below runtime/ reads a clock: an Instant is always handed in.
+// Time as values. Code below runtime/ never reads a clock: the caller passes an Instant.
 #pragma once
 
 #include <compare>

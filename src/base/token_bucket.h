@@ -1,5 +1,5 @@
-// TokenBucket: limits how often something happens. It holds `burst` tokens at most, and one comes
-// back every `interval`. Time is always handed in.
+// TokenBucket: a rate limit. The bucket holds at most `burst` tokens and gains one per `interval`.
+// The caller passes the time.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class TokenBucket {
   constexpr TokenBucket(uint32_t burst, Duration interval)
       : interval_(interval), capacity_(interval * burst) {}
 
-  // Takes this many tokens if the bucket has them.
+  // Removes `tokens` tokens; false, and no change, if the bucket has fewer.
   constexpr bool take(Instant now, uint32_t tokens = 1) {
     const Instant full_at = std::max(full_at_, now) + interval_ * tokens;
     if (full_at - now > capacity_) return false;
@@ -25,7 +25,7 @@ class TokenBucket {
  private:
   Duration interval_;
   Duration capacity_;
-  Instant full_at_{};  // when all tokens are back
+  Instant full_at_{};  // when the bucket is full again
 };
 
 }  // namespace verbena

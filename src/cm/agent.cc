@@ -1,5 +1,6 @@
-// Finds what a datagram is about, answers what is about nothing, and keeps the books: ids, backlog,
-// deadlines. What a message means to an exchange is in connection.cc and sidr.cc.
+// Dispatches datagrams to exchanges, replies where no exchange exists, and maintains the tables of
+// IDs, backlogs and deadlines. connection.cc and sidr.cc define the effect of a message on an
+// exchange.
 #include "cm/agent.h"
 
 #include <algorithm>
@@ -17,12 +18,12 @@ bool same_peer(const Addresses& addresses, const ReceivedMad& in) {
   return addresses.peer_gid == in.source;
 }
 
-void drop_if_ours(auto& table, const auto& key, uint32_t id) {
+void erase_if_ours(auto& table, const auto& key, uint32_t id) {
   const auto it = table.find(key);
   if (it != table.end() && it->second == id) table.erase(it);
 }
 
-// Gives back what a flood of connections took.
+// Releases the memory of tables that a flood of connections has enlarged.
 void shrink_if_empty(auto&... tables) {
   constexpr size_t kSmall = 1024;
   (void)try_allocating([&] {
@@ -38,15 +39,15 @@ Agent::Agent(const AgentConfig& config)
       by_remote_qpn_(0, PeerKeyHash{config.secret}),
       by_request_(0, PeerKeyHash{config.secret}) {}
 
-// Keyed: a peer chooses these numbers, and must not choose them so that they all collide.
+// The hash is keyed: peers choose these numbers and must not be able to make them collide.
 size_t Agent::PeerKeyHash::operator()(const PeerKey& k) const {
   const uint64_t high = siphash(key, load_be64(k.gid.bytes.data()) ^ k.number);
   return siphash(key, load_be64(k.gid.bytes.data() + 8) ^ high);
 }
 
-// ---------------------------------------------------------------------------------- datagrams in
+// ------------------------------------------------------------------------------ received datagrams
 
-// Without memory a datagram is lost, as on the network: its sender retransmits it.
+// Without memory the datagram is dropped, as on a lossy network: the peer retransmits it.
 void Agent::on_mad(const ReceivedMad& in, Instant now) {
   if (!try_allocating([&] { dispatch(in, now); })) state_.counters.add(CounterId::out_of_memory);
 }
@@ -59,7 +60,7 @@ void Agent::dispatch(const ReceivedMad& in, Instant now) {
   const auto pass = [&](const auto& message, auto handler) {
     if (ConnectionEntry* entry = find_for(in, message)) {
       handler(entry->exchange, message);
-      settle(*entry);
+      update_tables(*entry);
     }
   };
   switch (MadHeader::load(mad.data()).attribute) {
@@ -84,20 +85,20 @@ void Agent::dispatch(const ReceivedMad& in, Instant now) {
     case Attribute::SidrRep:
       return on_sidr_rep(in, SidrRep::load(mad), now);
     case Attribute::Apr:
-      break;  // we never ask
+      break;  // the agent never sends LAP
   }
   state_.counters.add(CounterId::unsupported_mads);
 }
 
 void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
-  // Zero stands for "not known": there would be no way to answer.
+  // Zero means "unknown", so the agent could not reply.
   if (req.local_comm_id == 0) return state_.counters.add(CounterId::bad_requests);
   const PeerKey from{in.source, req.local_comm_id};
   if (const auto known = by_remote_id_.find(from); known != by_remote_id_.end()) {
     ConnectionEntry& entry = connections_.at(known->second);
     if (!entry.exchange.info().active && entry.exchange.req_tid() == req.tid) {
       entry.exchange.on_duplicate_req();
-      return settle(entry);
+      return update_tables(entry);
     }
     refuse(in, req, RejectReason::StaleConnection);
     return end_stale(in, entry.exchange, now);
@@ -118,7 +119,7 @@ void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
   const auto ip = IpHeader::load(req.private_data.data());
   if (!ip) return bad(RejectReason::UnsupportedRequest);
 
-  if (Connection* other = other_user_of(in, req.local_qpn, 0)) {
+  if (Connection* other = other_connection_of(in, req.local_qpn, 0)) {
     refuse(in, req, RejectReason::StaleConnection);
     return end_stale(in, *other, now);
   }
@@ -136,12 +137,12 @@ void Agent::on_req(const ReceivedMad& in, const Req& req, Instant now) {
   ConnectionEntry& entry =
       connections_.try_emplace(id, state_, id, req, *ip, in.destination, listener->id)
           .first->second;
-  enter_books(entry, [&] {
+  add_to_tables(entry, [&] {
     by_remote_id_[from] = id;
     if (req.local_qpn.value() != 0) by_remote_qpn_[{in.source, req.local_qpn.value()}] = id;
   });
   enter_backlog(entry, *listener);
-  settle(entry);
+  update_tables(entry);
 }
 
 void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
@@ -150,7 +151,7 @@ void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
   Connection& connection = entry->exchange;
   if (connection.state() != Connection::State::ReqSent) {
     connection.on_rep(rep);
-    return settle(*entry);
+    return update_tables(*entry);
   }
   const PeerKey from{in.source, rep.local_comm_id};
   if (rep.local_comm_id == 0 || by_remote_id_.contains(from)) {
@@ -158,7 +159,7 @@ void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
   }
   const wire::Qpn qpn =
       connection.info().qp_kind == QpKind::Xrc ? wire::Qpn(rep.local_eecn) : rep.local_qpn;
-  if (Connection* other = other_user_of(in, qpn, connection.id())) {
+  if (Connection* other = other_connection_of(in, qpn, connection.id())) {
     Rej rej;
     rej.tid = rep.tid;
     rej.local_comm_id = rep.remote_comm_id;
@@ -169,17 +170,17 @@ void Agent::on_rep(const ReceivedMad& in, const Rep& rep, Instant now) {
     reply(in, rej);
     return end_stale(in, *other, now);
   }
-  // What needs memory comes first: without any, the REP has not come yet.
+  // Allocate first: if that fails, the REP counts as lost.
   by_remote_id_[from] = connection.id();
-  const bool noted = qpn.value() == 0 || try_allocating([&] {
-                       by_remote_qpn_[{in.source, qpn.value()}] = connection.id();
-                     });
-  if (!noted) {
+  const bool is_indexed = qpn.value() == 0 || try_allocating([&] {
+                            by_remote_qpn_[{in.source, qpn.value()}] = connection.id();
+                          });
+  if (!is_indexed) {
     by_remote_id_.erase(from);
     return state_.counters.add(CounterId::out_of_memory);
   }
   connection.on_rep(rep);
-  settle(*entry);
+  update_tables(*entry);
 }
 
 void Agent::on_rej(const ReceivedMad& in, const Rej& rej, Instant now) {
@@ -188,7 +189,7 @@ void Agent::on_rej(const ReceivedMad& in, const Rej& rej, Instant now) {
     entry = find_for(in, rej);
   } else if (const auto it = by_remote_id_.find({in.source, rej.local_comm_id});
              it != by_remote_id_.end()) {
-    // The peer gave up a REQ before it heard of our id. Once it is connected it has heard of it.
+    // The peer withdrew its REQ before it learned our ID. A connected peer knows our ID.
     entry = &connections_.at(it->second);
     if (entry->exchange.state() == Connection::State::Established) {
       return state_.counters.add(CounterId::unexpected);
@@ -198,7 +199,7 @@ void Agent::on_rej(const ReceivedMad& in, const Rej& rej, Instant now) {
   }
   if (entry == nullptr) return;
   entry->exchange.on_rej(rej, now);
-  settle(*entry);
+  update_tables(*entry);
 }
 
 void Agent::on_lap(const ReceivedMad& in, const Lap& lap) {
@@ -235,9 +236,9 @@ void Agent::on_sidr_req(const ReceivedMad& in, const SidrReq& request) {
   SidrEntry& entry =
       sidr_.try_emplace(id, state_, id, request, *ip, in.destination, in.source, listener->id)
           .first->second;
-  enter_books(entry, [&] { by_request_[from] = id; });
+  add_to_tables(entry, [&] { by_request_[from] = id; });
   enter_backlog(entry, *listener);
-  settle(entry);
+  update_tables(entry);
 }
 
 void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now) {
@@ -251,7 +252,7 @@ void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now
     return state_.counters.add(CounterId::wrong_source);
   }
   entry.exchange.on_reply(reply, now);
-  settle(entry);
+  update_tables(entry);
 }
 
 template <typename Message>
@@ -263,7 +264,7 @@ Agent::ConnectionEntry* Agent::find_for(const ReceivedMad& in, const Message& me
   const auto it = connections_.find(message.remote_comm_id);
   if (it == connections_.end()) {
     state_.counters.add(CounterId::unknown_id);
-    answer_unknown(in, message);
+    reply_to_unknown(in, message);
     return nullptr;
   }
   if (!same_peer(it->second.exchange.info().addresses, in)) {
@@ -273,10 +274,11 @@ Agent::ConnectionEntry* Agent::find_for(const ReceivedMad& in, const Message& me
   return &it->second;
 }
 
-// --------------------------------------------------------------- answers without an exchange
+// ---------------------------------------------------------------------- replies without an
+// exchange
 
-// The peer waits for our RTU, or believes to be connected: it need not wait for its time-out.
-void Agent::answer_unknown(const ReceivedMad& in, const Rep& rep) {
+// A REJ saves the peer its timeout: it waits for our RTU, or takes the connection for established.
+void Agent::reply_to_unknown(const ReceivedMad& in, const Rep& rep) {
   Rej rej;
   rej.tid = rep.tid;
   rej.local_comm_id = rep.remote_comm_id;
@@ -287,7 +289,7 @@ void Agent::answer_unknown(const ReceivedMad& in, const Rep& rep) {
   reply(in, rej);
 }
 
-void Agent::answer_unknown(const ReceivedMad& in, const Rtu& rtu) {
+void Agent::reply_to_unknown(const ReceivedMad& in, const Rtu& rtu) {
   Rej rej;
   rej.tid = rtu.tid;
   rej.local_comm_id = rtu.remote_comm_id;
@@ -298,8 +300,8 @@ void Agent::answer_unknown(const ReceivedMad& in, const Rtu& rtu) {
   reply(in, rej);
 }
 
-// Whatever it was, it is disconnected.
-void Agent::answer_unknown(const ReceivedMad& in, const Dreq& dreq) {
+// The connection does not exist, so the DREQ is confirmed.
+void Agent::reply_to_unknown(const ReceivedMad& in, const Dreq& dreq) {
   Drep drep;
   drep.tid = dreq.tid;
   drep.local_comm_id = dreq.remote_comm_id;
@@ -331,18 +333,17 @@ void Agent::refuse(const ReceivedMad& in, const SidrReq& request, SidrStatus sta
 
 template <typename Message>
 void Agent::reply(const ReceivedMad& to, const Message& message) {
-  Addresses back;
-  back.local_gid = to.destination;
-  back.peer_gid = to.source;
-  state_.send(message, back, to.traffic_class);
+  Addresses reverse;
+  reverse.local_gid = to.destination;
+  reverse.peer_gid = to.source;
+  state_.send(message, reverse, to.traffic_class);
 }
 
-// --------------------------------------------------------------------------------- stale
-// connections
+// ------------------------------------------------------------------------------- stale connections
 
-// A queue pair has one connection. When the peer names one that we think is connected already, the
-// peer has forgotten that connection (IBA 12.9.8.3.1).
-Connection* Agent::other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides) {
+// A queue pair has one connection. If the peer names a queue pair that is connected in our tables,
+// the peer has lost that connection (IBA 12.9.8.3.1).
+Connection* Agent::other_connection_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides) {
   const auto it = by_remote_qpn_.find({in.source, qpn.value()});
   if (it == by_remote_qpn_.end() || it->second == besides) return nullptr;
   return &connections_.at(it->second).exchange;
@@ -352,11 +353,11 @@ void Agent::end_stale(const ReceivedMad& in, Connection& connection, Instant now
   state_.counters.add(CounterId::stale_connections);
   if (in.from_watched_host || connection.state() != Connection::State::Established) return;
   (void)connection.disconnect({}, now);
-  settle(connections_.at(connection.id()));
+  update_tables(connections_.at(connection.id()));
 }
 
-// ------------------------------------------------------------------------------------ owner's
-// calls
+// ---------------------------------------------------------------------------------- calls of the
+// owner
 
 Result<uint32_t> Agent::listen(const ListenParameters& parameters) {
   return listeners_.add(parameters);
@@ -374,24 +375,24 @@ void Agent::request_taken(uint32_t id) {
 
 Result<uint32_t> Agent::connect(const ConnectParameters& parameters, Instant now) {
   if (parameters.private_data.size() > kMaxConnectPrivateBytes) {
-    return Error{EINVAL, "a connection request has room for 56 bytes of private data"};
+    return Error{EINVAL, "a connection request holds at most 56 bytes of private data"};
   }
   if (full()) return Error{ENOMEM, "too many connections at once"};
   const uint32_t id = free_id();
   state_.reserve_events(exchange_count() + 1);
   ConnectionEntry& entry = connections_.try_emplace(id, state_, id, parameters, now).first->second;
-  enter_books(entry, [] {});
-  settle(entry);
+  add_to_tables(entry, [] {});
+  update_tables(entry);
   return id;
 }
 
-// The part that the calls about a connection have in common.
+// Runs `call` on a connection of the owner, then updates the tables.
 template <typename Call>
 Status Agent::on_owned(uint32_t id, Call&& call) {
   ConnectionEntry* entry = owned(id);
   if (entry == nullptr) return kNoConnection;
   const Status status = call(entry->exchange);
-  settle(*entry);
+  update_tables(*entry);
   return status;
 }
 
@@ -407,7 +408,7 @@ Status Agent::reject(uint32_t id, RejectReason reason, std::span<const std::byte
                      std::span<const std::byte> private_data, Instant now) {
   return on_owned(id, [&](Connection& c) {
     const Status status = c.reject(reason, ari, private_data, now);
-    if (status.ok()) forget_events_of(id);
+    if (status.ok()) drop_events_of(id);
     return status;
   });
 }
@@ -421,13 +422,13 @@ Status Agent::notify_established(uint32_t id) {
 }
 
 void Agent::destroy(uint32_t id, Instant now) {
-  forget_events_of(id);
+  drop_events_of(id);
   if (ConnectionEntry* entry = owned(id)) {
     entry->exchange.abandon(now);
-    settle(*entry);
+    update_tables(*entry);
   } else if (SidrEntry* sidr = owned_sidr(id)) {
     sidr->exchange.abandon(now);
-    settle(*sidr);
+    update_tables(*sidr);
   }
 }
 
@@ -449,7 +450,7 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   for (const uint32_t id : ids) {
     ConnectionEntry& entry = connections_.find(id)->second;
     entry.exchange.on_peer_gone(now);
-    settle(entry);
+    update_tables(entry);
   }
 }
 
@@ -459,7 +460,7 @@ void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
     Instant until;
   };
   std::map<wire::Gid, Known> known;
-  const auto look_at = [&](const auto& exchanges) {
+  const auto find_awaited = [&](const auto& exchanges) {
     for (const auto& [id, entry] : exchanges) {
       for (const Absence& a : heard) {
         if (!entry.exchange.waits_for(a.host, a.tid)) continue;
@@ -469,7 +470,7 @@ void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
       }
     }
   };
-  const auto tell = [&](auto& exchanges) {
+  const auto notify = [&](auto& exchanges) {
     std::vector<uint32_t> ids;
     for (const auto& [id, entry] : exchanges) {
       if (known.contains(entry.exchange.info().addresses.peer_gid)) ids.push_back(id);
@@ -478,14 +479,14 @@ void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
       auto& entry = exchanges.find(id)->second;
       const Known& host = known.at(entry.exchange.info().addresses.peer_gid);
       entry.exchange.on_host_absent(host.error, host.until, now);
-      settle(entry);
+      update_tables(entry);
     }
   };
-  look_at(connections_);
-  look_at(sidr_);
+  find_awaited(connections_);
+  find_awaited(sidr_);
   if (known.empty()) return;
-  tell(connections_);
-  tell(sidr_);
+  notify(connections_);
+  notify(sidr_);
 }
 
 void Agent::destroy_all(Instant now) {
@@ -503,22 +504,22 @@ const ConnectionInfo* Agent::info(uint32_t id) const {
 
 Result<uint32_t> Agent::resolve_sidr(const SidrParameters& parameters, Instant now) {
   if (parameters.private_data.size() > kMaxSidrPrivateBytes) {
-    return Error{EINVAL, "a service resolution has room for 180 bytes of private data"};
+    return Error{EINVAL, "a service resolution holds at most 180 bytes of private data"};
   }
   if (full()) return Error{ENOMEM, "too many connections at once"};
   const uint32_t id = free_id();
   state_.reserve_events(exchange_count() + 1);
   SidrEntry& entry = sidr_.try_emplace(id, state_, id, parameters, now).first->second;
-  enter_books(entry, [] {});
-  settle(entry);
+  add_to_tables(entry, [] {});
+  update_tables(entry);
   return id;
 }
 
 Status Agent::answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now) {
   SidrEntry* entry = owned_sidr(id);
   if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.answer(answer, now);
-  settle(*entry);
+  const Status status = entry->exchange.reply(answer, now);
+  update_tables(*entry);
   return status;
 }
 
@@ -527,8 +528,8 @@ const SidrInfo* Agent::sidr_info(uint32_t id) const {
   return it != sidr_.end() && it->second.exchange.owned() ? &it->second.exchange.info() : nullptr;
 }
 
-// Those that the owner has not taken yet: it no longer knows what they are about.
-void Agent::forget_events_of(uint32_t id) {
+// Removes the events that the owner has not taken: it no longer knows the ID.
+void Agent::drop_events_of(uint32_t id) {
   state_.events.remove_if([id](const Event& e) { return e.id == id; });
 }
 
@@ -542,18 +543,19 @@ Agent::SidrEntry* Agent::owned_sidr(uint32_t id) {
   return it != sidr_.end() && it->second.exchange.owned() ? &it->second : nullptr;
 }
 
-// ---------------------------------------------------------------------------------- keeping books
+// ------------------------------------------------------------------------------- tables and
+// deadlines
 
 void Agent::on_deadline(Instant now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const uint32_t id = deadlines_.begin()->second;
     if (const auto it = connections_.find(id); it != connections_.end()) {
       it->second.exchange.on_deadline(now);
-      settle(it->second);
+      update_tables(it->second);
     } else {
       SidrEntry& entry = sidr_.at(id);
       entry.exchange.on_deadline(now);
-      settle(entry);
+      update_tables(entry);
     }
   }
 }
@@ -561,21 +563,21 @@ void Agent::on_deadline(Instant now) {
 uint32_t Agent::free_id() {
   for (;;) {
     const uint32_t id = state_.draw_comm_id();
-    // Zero stands for "not known" in messages.
+    // Zero means "unknown" in messages.
     if (id != 0 && !connections_.contains(id) && !sidr_.contains(id)) return id;
   }
 }
 
-// A new exchange, and how it is found; fill_tables() is for those of its kind. Without memory it is
-// as if the exchange had never been.
+// Adds a new exchange to the tables; fill_tables() adds it to those of its kind. Without memory the
+// exchange is removed completely.
 template <typename Exchange>
-void Agent::enter_books(Entry<Exchange>& entry, auto fill_tables) {
+void Agent::add_to_tables(Entry<Exchange>& entry, auto fill_tables) {
   try {
     deadlines_.emplace(kNever, entry.exchange.id());
     fill_tables();
   } catch (const std::bad_alloc&) {
-    forget_events_of(entry.exchange.id());
-    forget(entry);
+    drop_events_of(entry.exchange.id());
+    remove(entry);
     throw;
   }
 }
@@ -593,22 +595,22 @@ void Agent::leave_backlog(Entry<Exchange>& entry) {
   if (Listener* listener = listeners_.find(entry.exchange.listener())) --listener->waiting;
 }
 
-// After each change: what follows from the state an exchange is in now. May forget it.
-void Agent::settle(ConnectionEntry& entry) {
+// Called after each change of an exchange: updates the tables to its state. May remove the entry.
+void Agent::update_tables(ConnectionEntry& entry) {
   const Connection& c = entry.exchange;
   if (c.state() != Connection::State::ReqReceived) leave_backlog(entry);
-  if (c.state() == Connection::State::Closed) return forget(entry);
+  if (c.state() == Connection::State::Closed) return remove(entry);
   if (!c.reserves_remote_qpn()) {
-    drop_if_ours(by_remote_qpn_, PeerKey{c.info().addresses.peer_gid, c.info().remote_qpn.value()},
-                 c.id());
+    erase_if_ours(by_remote_qpn_, PeerKey{c.info().addresses.peer_gid, c.info().remote_qpn.value()},
+                  c.id());
   }
   reschedule(entry);
 }
 
-void Agent::settle(SidrEntry& entry) {
+void Agent::update_tables(SidrEntry& entry) {
   const SidrExchange& s = entry.exchange;
   if (s.state() != SidrExchange::State::RequestReceived) leave_backlog(entry);
-  if (s.state() == SidrExchange::State::Closed) return forget(entry);
+  if (s.state() == SidrExchange::State::Closed) return remove(entry);
   reschedule(entry);
 }
 
@@ -621,19 +623,19 @@ void Agent::reschedule(Entry<Exchange>& entry) {
   deadlines_.insert(std::move(node));
 }
 
-void Agent::forget(ConnectionEntry& entry) {
+void Agent::remove(ConnectionEntry& entry) {
   const Connection& c = entry.exchange;
   const wire::Gid& peer = c.info().addresses.peer_gid;
-  drop_if_ours(by_remote_id_, PeerKey{peer, c.remote_id()}, c.id());
-  drop_if_ours(by_remote_qpn_, PeerKey{peer, c.info().remote_qpn.value()}, c.id());
+  erase_if_ours(by_remote_id_, PeerKey{peer, c.remote_id()}, c.id());
+  erase_if_ours(by_remote_qpn_, PeerKey{peer, c.info().remote_qpn.value()}, c.id());
   deadlines_.erase({entry.scheduled, c.id()});
   connections_.erase(connections_.find(c.id()));
   shrink_if_empty(connections_, by_remote_id_, by_remote_qpn_);
 }
 
-void Agent::forget(SidrEntry& entry) {
+void Agent::remove(SidrEntry& entry) {
   const SidrExchange& s = entry.exchange;
-  drop_if_ours(by_request_, PeerKey{s.info().addresses.peer_gid, s.request_id()}, s.id());
+  erase_if_ours(by_request_, PeerKey{s.info().addresses.peer_gid, s.request_id()}, s.id());
   deadlines_.erase({entry.scheduled, s.id()});
   sidr_.erase(sidr_.find(s.id()));
   shrink_if_empty(sidr_, by_request_);

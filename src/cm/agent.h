@@ -1,9 +1,9 @@
-// Agent: the connection manager of one process on one device, as a pure state machine in the manner
-// of core::Engine: management datagrams in, time in, datagrams out, next deadline out, and events
-// for its owner to take. It reads no clock, opens no socket and calls nobody back. Not thread-safe.
+// Agent: the connection manager of one process on one device. Like core::Engine it is a pure state
+// machine: management datagrams and time in; datagrams, the next deadline and events out. It reads
+// no clock, opens no socket and makes no callbacks. Not thread-safe.
 //
-// Every exchange is named by an id, which is also its communication (or SIDR request) id on the
-// wire: the slot in the top byte, 24 bits that cannot be guessed below.
+// Every exchange has an ID, which is also its communication ID (or SIDR request ID) on the wire:
+// the slot in the top byte, and 24 unpredictable bits.
 #pragma once
 
 #include <cstddef>
@@ -29,16 +29,17 @@ struct ReceivedMad {
   wire::Gid destination;
   std::span<const std::byte> bytes;
   uint8_t traffic_class = 0;
-  // The owner found no process behind the slot it was for: answer as to an id nobody knows, so
-  // that a peer of a killed process need not wait for its time-outs.
+  // No process has the slot that the datagram is for. The agent replies as to an unknown ID, so
+  // that the peer of a killed process need not wait for its timeouts.
   bool for_nobody = false;
-  // It comes from this host, whose processes cannot end unnoticed: peer_gone() will tell. So it is
-  // no evidence that its sender has forgotten a connection, and anybody here could have sent it.
+  // The datagram comes from this host. The end of its processes is reported by peer_gone(), so the
+  // datagram is no evidence that its sender has lost a connection; any local process could have
+  // sent it.
   bool from_watched_host = false;
 };
 
-// A datagram of ours came back from the network: nobody at all serves on that host (ECONNREFUSED),
-// or there is no such host. Only who has seen the datagram knows its transaction id.
+// A datagram of ours was returned by the network: the host has no RoCE socket (ECONNREFUSED), or
+// there is no such host. The transaction ID proves that the report refers to our datagram.
 struct Absence {
   wire::Gid host;
   uint64_t tid = 0;
@@ -55,7 +56,7 @@ class Agent {
   Instant next_deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
   bool next_mad(OutgoingMad& into) { return state_.outbox.pop(into); }
   bool next_event(Event& into) { return state_.events.pop(into); }
-  // What next_event() would take. Only while has_events().
+  // The event that next_event() would take. Requires has_events().
   const Event& first_event() const { return state_.events.front(); }
   bool has_events() const { return !state_.events.empty(); }
 
@@ -64,45 +65,46 @@ class Agent {
   bool listens(uint64_t service_id, const wire::Gid& address) const {
     return listeners_.match(service_id, address) != nullptr;
   }
-  // Requests it told the owner of stay: each is the owner's to accept, reject or destroy.
+  // Requests that were reported to the owner stay: the owner accepts, rejects or destroys each one.
   Status stop_listening(uint32_t listener);
-  // The application has seen the request: it no longer counts against the backlog. So does any
-  // other call about it.
+  // The application has taken the request: it no longer counts against the backlog. Any other call
+  // about the request has the same effect.
   void request_taken(uint32_t id);
 
   // --- connections ------------------------------------------------------------------------------
   Result<uint32_t> connect(const ConnectParameters& parameters, Instant now);
   Status accept(uint32_t id, const AcceptParameters& parameters, Instant now);
   Status establish(uint32_t id, std::span<const std::byte> private_data = {});
-  // After this the id is no longer the owner's, and no event comes.
+  // Afterwards the ID is no longer the owner's, and no event is reported for it.
   Status reject(uint32_t id, RejectReason reason, std::span<const std::byte> ari,
                 std::span<const std::byte> private_data, Instant now);
-  // Ends in Disconnected when the peer has answered. Harmless when the peer was first.
+  // Ends in a Disconnected event when the peer has replied. Has no effect if the peer was first.
   Status disconnect(uint32_t id, std::span<const std::byte> private_data, Instant now);
   Status notify_established(uint32_t id);
-  // The process that had these communication ids on the host of `gid` has ended: as if it had
+  // The process with this slot on the host of `gid` has ended. Its connections end as if it had
   // disconnected.
   void peer_gone(const wire::Gid& gid, uint8_t slot, Instant now);
-  // Datagrams of ours came back. Whoever asked that host before one of them left, and has asked
-  // again, waits for nothing. One that nobody waits for an answer to says nothing about now.
+  // Datagrams of ours were returned. Exchanges with that host end if their first request is not
+  // newer than the returned datagram and they have retransmitted it. A returned datagram is ignored
+  // if no exchange waits for a reply to it.
   void hosts_absent(std::span<const Absence> heard, Instant now);
-  // The hosts with which a process of that slot has connections.
+  // The addresses of the hosts on which a process with that slot has connections with us.
   std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
-  // In whatever state a connection or SIDR exchange is: refuses, cancels or disconnects. After this
-  // the id is no longer the owner's, and no event comes.
+  // Rejects, cancels or disconnects a connection or SIDR exchange, in any state. Afterwards the ID
+  // is no longer the owner's, and no event is reported for it.
   void destroy(uint32_t id, Instant now);
   void destroy_all(Instant now);
-  const ConnectionInfo* info(uint32_t id) const;  // null: no connection of the owner's
+  const ConnectionInfo* info(uint32_t id) const;  // null: not a connection of the owner
 
   // --- unconnected services ---------------------------------------------------------------------
   Result<uint32_t> resolve_sidr(const SidrParameters& parameters, Instant now);
-  // After this the id is no longer the owner's.
+  // Afterwards the ID is no longer the owner's.
   Status answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now);
   const SidrInfo* sidr_info(uint32_t id) const;
 
-  // --- for people and tests ---------------------------------------------------------------------
+  // --- counters and sizes -----------------------------------------------------------------------
   const Counters& counters() const { return state_.counters; }
-  // What is remembered, TIMEWAIT included.
+  // The number of exchanges, including those in TIMEWAIT.
   size_t exchange_count() const { return connections_.size() + sidr_.size(); }
   size_t index_count() const {
     return by_remote_id_.size() + by_remote_qpn_.size() + by_request_.size();
@@ -121,7 +123,7 @@ class Agent {
   using ConnectionEntry = Entry<Connection>;
   using SidrEntry = Entry<SidrExchange>;
 
-  // Something of a peer: its communication id, queue pair number or SIDR request id.
+  // A number that a peer chose: communication ID, queue pair number or SIDR request ID.
   struct PeerKey {
     wire::Gid gid;
     uint32_t number = 0;
@@ -141,24 +143,24 @@ class Agent {
   void on_sidr_req(const ReceivedMad& in, const SidrReq& request);
   void on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now);
 
-  // The connection that `message` names and `in` may speak about; null after counting, and
-  // answering where an answer helps, otherwise.
+  // Returns the connection that `message` names, if `in` comes from its peer. Otherwise counts the
+  // message, replies if that helps the peer, and returns null.
   template <typename Message>
   ConnectionEntry* find_for(const ReceivedMad& in, const Message& message);
-  void answer_unknown(const ReceivedMad& in, const Rep& rep);
-  void answer_unknown(const ReceivedMad& in, const Rtu& rtu);
-  void answer_unknown(const ReceivedMad& in, const Dreq& dreq);
+  void reply_to_unknown(const ReceivedMad& in, const Rep& rep);
+  void reply_to_unknown(const ReceivedMad& in, const Rtu& rtu);
+  void reply_to_unknown(const ReceivedMad& in, const Dreq& dreq);
   template <typename Message>
-  void answer_unknown(const ReceivedMad&, const Message&) {}
+  void reply_to_unknown(const ReceivedMad&, const Message&) {}
   void refuse(const ReceivedMad& in, const Req& req, RejectReason reason,
               std::span<const std::byte> ari = {});
   void refuse(const ReceivedMad& in, const SidrReq& request, SidrStatus status);
   template <typename Message>
   void reply(const ReceivedMad& to, const Message& message);
-  Connection* other_user_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides);
+  Connection* other_connection_of(const ReceivedMad& in, wire::Qpn qpn, uint32_t besides);
   void end_stale(const ReceivedMad& in, Connection& connection, Instant now);
 
-  void forget_events_of(uint32_t id);
+  void drop_events_of(uint32_t id);
   ConnectionEntry* owned(uint32_t id);
   template <typename Call>
   Status on_owned(uint32_t id, Call&& call);
@@ -166,17 +168,17 @@ class Agent {
   bool full() const { return exchange_count() >= state_.config.max_connections; }
   uint32_t free_id();
   template <typename Exchange>
-  void enter_books(Entry<Exchange>& entry, auto fill_tables);
+  void add_to_tables(Entry<Exchange>& entry, auto fill_tables);
   template <typename Exchange>
   void enter_backlog(Entry<Exchange>& entry, Listener& listener);
   template <typename Exchange>
   void leave_backlog(Entry<Exchange>& entry);
-  void settle(ConnectionEntry& entry);
-  void settle(SidrEntry& entry);
+  void update_tables(ConnectionEntry& entry);
+  void update_tables(SidrEntry& entry);
   template <typename Exchange>
   void reschedule(Entry<Exchange>& entry);
-  void forget(ConnectionEntry& entry);
-  void forget(SidrEntry& entry);
+  void remove(ConnectionEntry& entry);
+  void remove(SidrEntry& entry);
 
   AgentState state_;
   Listeners listeners_;
@@ -185,7 +187,7 @@ class Agent {
   PeerTable by_remote_id_;
   PeerTable by_remote_qpn_;
   PeerTable by_request_;
-  std::set<std::pair<Instant, uint32_t>> deadlines_;  // one for each exchange, kNever included
+  std::set<std::pair<Instant, uint32_t>> deadlines_;  // one per exchange, also if it is kNever
 };
 
 }  // namespace verbena::cm

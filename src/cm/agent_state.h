@@ -1,5 +1,5 @@
-// What an agent and its exchanges share: configuration, counters, identifiers, and the two queues
-// the owner empties.
+// The state that an agent shares with its exchanges: configuration, counters, IDs, and the two
+// queues that the owner empties.
 #pragma once
 
 #include <cstddef>
@@ -30,18 +30,18 @@ struct AgentState {
   Queue<OutgoingMad> outbox;
   Queue<Event> events;
 
-  // Room for what the owner is told about so many exchanges before it takes it. Events that wait
-  // may be of exchanges that have ended.
+  // Reserves memory for the events of this many exchanges. Queued events may belong to exchanges
+  // that have ended.
   void reserve_events(size_t exchanges) {
     events.reserve(events.size() + kEventsPerExchange * exchanges);
   }
-  void tell(const Event& event) {
+  void report(const Event& event) {
     if (!events.push(event)) counters.add(CounterId::out_of_memory);
   }
 
-  // 24 bits that nobody can guess under our slot; the agent looks that they are free. Each comes
-  // once before any comes again (a permutation of a counter): a peer may still remember those that
-  // we have forgotten.
+  // Returns 24 unpredictable bits under our slot; the agent checks that the ID is free. A
+  // permutation of a counter yields each ID once before it repeats any: a peer may still remember
+  // IDs that the agent has removed.
   uint32_t draw_comm_id() {
     uint32_t left = static_cast<uint32_t>(ids_ >> 12 & 0xFFF);
     uint32_t right = static_cast<uint32_t>(ids_++ & 0xFFF);
@@ -54,25 +54,25 @@ struct AgentState {
   uint64_t draw_tid() { return siphash(config.secret, draws_++); }
 
   template <typename Message>
-  void send(const Message& message, const Addresses& way, uint8_t traffic_class) {
-    OutgoingMad mad{way.local_gid, way.peer_gid, traffic_class, {}};
+  void send(const Message& message, const Addresses& addresses, uint8_t traffic_class) {
+    OutgoingMad mad{addresses.local_gid, addresses.peer_gid, traffic_class, {}};
     message.store(mad.bytes);
     push(mad);
   }
-  void send_bytes(const Mad& bytes, const Addresses& way, uint8_t traffic_class) {
-    push({way.local_gid, way.peer_gid, traffic_class, bytes});
+  void send_bytes(const Mad& bytes, const Addresses& addresses, uint8_t traffic_class) {
+    push({addresses.local_gid, addresses.peer_gid, traffic_class, bytes});
   }
 
  private:
   // Request or response, established, disconnected, end of TIMEWAIT.
   static constexpr size_t kEventsPerExchange = 4;
 
-  // What there is no memory for is lost, as on the network.
+  // Without memory the datagram is dropped, as on a lossy network.
   void push(const OutgoingMad& mad) {
     counters.add(outbox.push(mad) ? CounterId::mads_sent : CounterId::out_of_memory);
   }
 
-  static constexpr uint64_t kIds = uint64_t{1} << 63;  // apart from what draws_ counts
+  static constexpr uint64_t kIds = uint64_t{1} << 63;  // disjoint from the values of draws_
   uint64_t ids_ = 0;
   uint64_t draws_ = 0;
 };

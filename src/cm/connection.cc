@@ -1,5 +1,5 @@
-// The state machine of one connection. Each message has one function; each function says what the
-// message means in which state, and counts what it does not expect.
+// The state machine of one connection. Each message has one function, which handles the message in
+// every state and counts unexpected ones.
 #include "cm/connection.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ uint8_t code_of(wire::Mtu mtu) {
 
 wire::Mtu mtu_of(uint8_t code) { return static_cast<wire::Mtu>(128u << code); }
 
-// Either side may take this long to answer, and the datagrams need their time on the network.
+// The time within which either side replies, plus the time of the datagrams on the network.
 Duration response_wait(uint8_t response_timeout, uint8_t ack_timeout) {
   return iba_time(std::min(response_timeout, kMaxResponseTimeout)) +
          iba_time(std::min(ack_timeout, kMaxAckTimeout));
@@ -27,7 +27,7 @@ void put(Bytes<N>& field, std::span<const std::byte> data) {
 }
 
 constexpr Error kWrongState{EINVAL, "the connection is not in a state that allows this"};
-constexpr Error kTooMuchData{EINVAL, "more private data than the message has room for"};
+constexpr Error kTooMuchData{EINVAL, "the private data exceeds the capacity of the message"};
 
 Req make_req(const AgentConfig& config, uint32_t id, uint64_t tid, const ConnectParameters& p) {
   Req req;
@@ -48,7 +48,7 @@ Req make_req(const AgentConfig& config, uint32_t id, uint64_t tid, const Connect
   req.rnr_retry_count = std::min<uint8_t>(p.rnr_retry_count, 7);
   req.pkey = p.pkey;
   req.path_mtu = code_of(p.mtu);
-  req.max_cm_retries = std::min(p.max_cm_retries, kMostRetries);
+  req.max_cm_retries = std::min(p.max_cm_retries, kMaxRetries);
   req.srq = p.srq;
   switch (p.qp_kind) {
     case QpKind::Rc:
@@ -61,7 +61,7 @@ Req make_req(const AgentConfig& config, uint32_t id, uint64_t tid, const Connect
       req.extended_transport = kExtendedXrc;
       break;
   }
-  // RoCE has no LIDs; the standard's "permissive" one says so.
+  // RoCE has no LIDs; the standard's permissive LID takes their place.
   req.primary.local_lid = req.primary.remote_lid = 0xFFFF;
   req.primary.local_gid = p.addresses.local_gid;
   req.primary.remote_gid = p.addresses.peer_gid;
@@ -83,7 +83,7 @@ Connection::Connection(AgentState& agent, uint32_t id, const ConnectParameters& 
       id_(id),
       req_tid_(agent.draw_tid()),
       state_(State::ReqSent),
-      max_retries_(std::min(p.max_cm_retries, kMostRetries)),
+      max_retries_(std::min(p.max_cm_retries, kMaxRetries)),
       response_wait_(response_wait(p.response_timeout, p.ack_timeout)),
       retry_(agent.config.first_retry, response_wait_, max_retries_, now) {
   info_.active = true;
@@ -141,10 +141,10 @@ Connection::Connection(AgentState& agent, uint32_t id, const Req& req, const IpH
   Event request = event(EventKind::ConnectRequest);
   request.listener = listener;
   request.private_data = PrivateData(std::span(req.private_data).subspan(IpHeader::kBytes));
-  tell(request);
+  report(request);
 }
 
-// ------------------------------------------------------------------------------ the owner's calls
+// ---------------------------------------------------------------------------- calls of the owner
 
 Status Connection::accept(const AcceptParameters& p, Instant now) {
   if (state_ != State::ReqReceived) return kWrongState;
@@ -233,7 +233,7 @@ Status Connection::start_disconnect(std::span<const std::byte> private_data, Ins
   dreq.remote_qpn = info_.remote_qpn;
   put(dreq.private_data, private_data);
   state_ = State::DreqSent;
-  retry_ = Retry::of_goodbye(agent_.config.first_retry, response_wait_, max_retries_, now);
+  retry_ = Retry::for_disconnect(agent_.config.first_retry, response_wait_, max_retries_, now);
   send_and_keep(dreq);
   return {};
 }
@@ -242,14 +242,15 @@ Status Connection::notify_established() {
   if (state_ == State::Established) return {};
   if (state_ != State::RepSent) return kWrongState;
   state_ = State::Established;
-  tell(event(EventKind::Established));
+  report(event(EventKind::Established));
   return {};
 }
 
 void Connection::abandon(Instant now) {
   switch (state_) {
     case State::ReqSent: {
-      // The peer may have the REQ on its desk. It finds it by our id: we do not know its own.
+      // The peer may already have the REQ. The REJ names it by our ID, because the peer's is
+      // unknown.
       agent_.counters.add(CounterId::rejects_sent);
       send(make_rej(RejectReason::Timeout));
       state_ = State::Closed;
@@ -269,7 +270,7 @@ void Connection::abandon(Instant now) {
   owned_ = false;
 }
 
-// -------------------------------------------------------------------------- messages of the peer
+// ------------------------------------------------------------------------- messages of the peer
 
 void Connection::on_duplicate_req() {
   agent_.counters.add(CounterId::duplicates);
@@ -288,7 +289,7 @@ void Connection::on_duplicate_req() {
       send(make_rej(RejectReason::StaleConnection));
       break;
     default:
-      break;  // overtaken by what came after it
+      break;  // a late copy: later messages have superseded it
   }
 }
 
@@ -317,7 +318,7 @@ void Connection::on_rep(const Rep& rep) {
   info_.remote_ece = {rep.vendor_id, rep.ece_options};
   Event response = event(EventKind::ConnectResponse);
   response.private_data = PrivateData(rep.private_data);
-  tell(response);
+  report(response);
 }
 
 void Connection::on_rtu(const Rtu& rtu) {
@@ -327,10 +328,10 @@ void Connection::on_rtu(const Rtu& rtu) {
     state_ = State::Established;
     Event established = event(EventKind::Established);
     established.private_data = PrivateData(rtu.private_data);
-    tell(established);
+    report(established);
   } else {
     agent_.counters.add(CounterId::duplicates);
-    if (state_ == State::Remembered) resend();  // the peer thinks it is connected
+    if (state_ == State::Remembered) resend();  // the peer takes the connection for established
   }
 }
 
@@ -346,7 +347,7 @@ void Connection::on_rej(const Rej& rej, Instant now) {
   if (remote_id_ != 0 && rej.local_comm_id != remote_id_ && rej.local_comm_id != 0) {
     return agent_.counters.add(CounterId::unexpected);
   }
-  // A late copy of a refusal after which we asked again, with success.
+  // A late copy of a REJ that a later, successful REQ has superseded.
   if (info_.active && rej.about == About::Req && state_ != State::ReqSent) {
     return agent_.counters.add(CounterId::unexpected);
   }
@@ -355,15 +356,15 @@ void Connection::on_rej(const Rej& rej, Instant now) {
   rejected.private_data = PrivateData(rej.private_data);
   switch (state_) {
     case State::ReqSent:
-      if (rej.reason == RejectReason::InvalidServiceId && retry_.after_refusal(now)) break;
+      if (rej.reason == RejectReason::InvalidServiceId && retry_.retry_after_refusal(now)) break;
       [[fallthrough]];
     case State::RepReceived:
-      tell(rejected);
+      report(rejected);
       state_ = State::Closed;
       break;
     case State::ReqReceived:
     case State::RepSent:
-      tell(rejected);
+      report(rejected);
       owned_ = false;
       remember(make_rej(RejectReason::StaleConnection), now);
       break;
@@ -371,7 +372,7 @@ void Connection::on_rej(const Rej& rej, Instant now) {
     case State::DreqSent:
       rejected.kind = EventKind::Disconnected;
       rejected.error = ECONNRESET;
-      tell(rejected);
+      report(rejected);
       end_connected(now);
       break;
     default:
@@ -386,20 +387,21 @@ void Connection::on_dreq(const Dreq& dreq, Instant now) {
   }
   if (state_ == State::ReqReceived) return agent_.counters.add(CounterId::unexpected);
   if (dreq.remote_qpn != info_.local_qpn) return agent_.counters.add(CounterId::wrong_qpn);
-  send(answer(dreq));
+  send(drep_for(dreq));
   switch (state_) {
     case State::RepReceived:
     case State::RepSent:
     case State::Established:
-    case State::DreqSent: {  // both sides disconnect at once: each answers the other
+    case State::DreqSent: {  // both sides disconnect at the same time: each sends a DREP
       Event disconnected = event(EventKind::Disconnected);
       disconnected.private_data = PrivateData(dreq.private_data);
-      tell(disconnected);
+      report(disconnected);
       end_connected(now);
       break;
     }
     case State::ReqSent:
-      // The peer accepted and left before its REP reached us: the next copy of our REQ is refused.
+      // The peer accepted and ended before its REP reached us. It will reject the next copy of our
+      // REQ.
       break;
     default:
       agent_.counters.add(CounterId::duplicates);
@@ -407,14 +409,14 @@ void Connection::on_dreq(const Dreq& dreq, Instant now) {
   }
 }
 
-// As if it had disconnected: a kernel does that for a process that dies.
+// Acts as if the peer had disconnected. For a hardware NIC the peer's kernel sends the DREQ.
 void Connection::on_peer_gone(Instant now) {
   switch (state_) {
     case State::RepReceived:
     case State::RepSent:
     case State::Established:
     case State::DreqSent:
-      tell(event(EventKind::Disconnected));
+      report(event(EventKind::Disconnected));
       end_connected(now);
       break;
     default:
@@ -428,8 +430,8 @@ bool Connection::waits_for(const wire::Gid& host, uint64_t tid) const {
 }
 
 void Connection::on_host_absent(int error, Instant until, Instant now) {
-  // Programs start both ends at once, so one copy may find nobody.
-  if (!retry_.repeated() || retry_.first_sent() > until) return;
+  // One returned copy proves nothing: programs often start both ends at the same time.
+  if (!retry_.has_retransmitted() || retry_.first_sent() > until) return;
   if (state_ == State::ReqSent) {
     const bool refused = error == ECONNREFUSED;
     Event e = event(refused ? EventKind::Rejected : EventKind::Unreachable);
@@ -438,7 +440,7 @@ void Connection::on_host_absent(int error, Instant until, Instant now) {
     } else {
       e.error = error;
     }
-    tell(e);
+    report(e);
     state_ = State::Closed;
   } else if (state_ == State::DreqSent) {
     on_peer_gone(now);
@@ -452,11 +454,11 @@ void Connection::on_drep(const Drep& drep, Instant now) {
   }
   Event disconnected = event(EventKind::Disconnected);
   disconnected.private_data = PrivateData(drep.private_data);
-  tell(disconnected);
+  report(disconnected);
   end_connected(now);
 }
 
-// ------------------------------------------------------------------------------------------ time
+// -------------------------------------------------------------------------------------- deadlines
 
 Instant Connection::deadline() const {
   switch (state_) {
@@ -475,9 +477,9 @@ Instant Connection::deadline() const {
 void Connection::on_deadline(Instant now) {
   if (now < deadline()) return;
   if (state_ == State::TimeWait || state_ == State::Remembered) {
-    if (state_ == State::TimeWait) tell(event(EventKind::TimewaitExit));
+    if (state_ == State::TimeWait) report(event(EventKind::TimewaitExit));
     state_ = State::Closed;
-  } else if (retry_.again(now)) {
+  } else if (retry_.use_retry(now)) {
     agent_.counters.add(CounterId::retransmissions);
     resend();
   } else {
@@ -490,7 +492,7 @@ void Connection::give_up(Instant now) {
   if (state_ == State::DreqSent) {
     Event disconnected = event(EventKind::Disconnected);
     disconnected.error = ETIMEDOUT;
-    tell(disconnected);
+    report(disconnected);
     return end_connected(now);
   }
   const Rej rej = make_rej(RejectReason::Timeout);
@@ -498,7 +500,7 @@ void Connection::give_up(Instant now) {
   send(rej);
   Event unreachable = event(EventKind::Unreachable);
   unreachable.error = ETIMEDOUT;
-  tell(unreachable);
+  report(unreachable);
   if (state_ == State::ReqSent) {
     state_ = State::Closed;
   } else {
@@ -532,7 +534,7 @@ bool Connection::reserves_remote_qpn() const {
   }
 }
 
-// -------------------------------------------------------------------------------------- messages
+// --------------------------------------------------------------------------------------- messages
 
 Rej Connection::make_rej(RejectReason reason) const {
   Rej rej;
@@ -541,7 +543,7 @@ Rej Connection::make_rej(RejectReason reason) const {
   rej.reason = reason;
   switch (state_) {
     case State::ReqReceived:
-      // Until an MRA told it, the peer does not know our id.
+      // The peer learns our ID from an MRA.
       rej.local_comm_id = mra_sent_ ? id_ : 0;
       rej.about = About::Req;
       break;
@@ -558,14 +560,14 @@ Rej Connection::make_rej(RejectReason reason) const {
       rej.about = About::Other;
       break;
   }
-  if (reason == RejectReason::Timeout) {  // by this GUID and our id the peer finds what is meant
+  if (reason == RejectReason::Timeout) {  // the peer finds its connection by this GUID and our ID
     rej.ari_length = sizeof agent_.config.ca_guid;
     store_be64(rej.ari.data(), agent_.config.ca_guid);
   }
   return rej;
 }
 
-// What we remember, in the form that a peer still waiting for REP understands.
+// Converts the stored REJ for a peer that still waits for a REP.
 Rej Connection::refusal_of_req() const {
   Rej rej = Rej::load(last_);
   rej.about = About::Req;
@@ -586,7 +588,7 @@ Mra Connection::make_mra(About about) {
   return mra;
 }
 
-Drep Connection::answer(const Dreq& dreq) const {
+Drep Connection::drep_for(const Dreq& dreq) const {
   Drep drep;
   drep.tid = dreq.tid;
   drep.local_comm_id = id_;
@@ -617,8 +619,8 @@ Event Connection::event(EventKind kind) const {
   return e;
 }
 
-void Connection::tell(const Event& event) {
-  if (owned_) agent_.tell(event);
+void Connection::report(const Event& event) {
+  if (owned_) agent_.report(event);
 }
 
 }  // namespace verbena::cm

@@ -1,6 +1,6 @@
-// Connection: one communication of the connected services, from REQ to the end of TIMEWAIT (IBA
-// 12.9). A pure state machine: its agent hands it the messages that belong to it and the time. It
-// keeps the last message it sent, to send it again when it or its answer was lost.
+// Connection: one connection from REQ to the end of TIMEWAIT (IBA 12.9). It is a pure state
+// machine: the agent passes it its messages and the time. It keeps the last message that it sent,
+// for retransmission.
 #pragma once
 
 #include <cstdint>
@@ -19,31 +19,30 @@ class Connection {
  public:
   enum class State : uint8_t {
     ReqSent,      // active: waits for REP
-    RepReceived,  // active: waits for our owner
-    ReqReceived,  // passive: waits for our owner
+    RepReceived,  // active: waits for the owner
+    ReqReceived,  // passive: waits for the owner
     RepSent,      // passive: waits for RTU
     Established,
     DreqSent,    // waits for DREP
     TimeWait,    // was connected; the peer's queue pair number stays reserved
-    Remembered,  // never connected: only there to repeat our REJ to late copies of the peer's
-                 // messages
-    Closed,      // the agent forgets it
+    Remembered,  // never connected: repeats our REJ for late copies of the peer's messages
+    Closed,      // the agent removes it
   };
 
-  // Active: sends REQ. `parameters` were checked.
+  // Active: sends REQ. The caller has checked `parameters`.
   Connection(AgentState& agent, uint32_t id, const ConnectParameters& parameters, Instant now);
-  // Passive: `req` was checked and matched to a listener. Tells the owner.
+  // Passive: the caller has checked `req` and found its listener. Reports the request to the owner.
   Connection(AgentState& agent, uint32_t id, const Req& req, const IpHeader& ip,
              const wire::Gid& local_gid, uint32_t listener);
 
-  // --- the owner's calls ------------------------------------------------------------------------
+  // --- calls of the owner -----------------------------------------------------------------------
   Status accept(const AcceptParameters& parameters, Instant now);
   Status establish(std::span<const std::byte> private_data);
   Status reject(RejectReason reason, std::span<const std::byte> ari,
                 std::span<const std::byte> private_data, Instant now);
   Status disconnect(std::span<const std::byte> private_data, Instant now);
-  Status notify_established();  // data arrived on the queue pair: as good as RTU
-  // The owner has no more interest: ends what goes on, without events.
+  Status notify_established();  // data has arrived on the queue pair: equivalent to RTU
+  // The owner drops the connection: it ends without events.
   void abandon(Instant now);
 
   // --- messages of the peer, and time -----------------------------------------------------------
@@ -54,24 +53,24 @@ class Connection {
   void on_rej(const Rej& rej, Instant now);
   void on_dreq(const Dreq& dreq, Instant now);
   void on_drep(const Drep& drep, Instant now);
-  // Its process is gone without a word.
+  // The peer's process has ended without a DREQ.
   void on_peer_gone(Instant now);
-  // Whether this is the datagram that it waits for an answer to.
+  // Whether the connection waits for the reply to this datagram.
   bool waits_for(const wire::Gid& host, uint64_t tid) const;
-  // Nobody was there for what left until then.
+  // The network returned a datagram that was sent at `until`.
   void on_host_absent(int error, Instant until, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
 
   uint32_t id() const { return id_; }
-  uint32_t remote_id() const { return remote_id_; }  // 0 while it is unknown
+  uint32_t remote_id() const { return remote_id_; }  // 0: unknown
   uint64_t req_tid() const { return req_tid_; }
   State state() const { return state_; }
   bool owned() const { return owned_; }
   uint32_t listener() const { return listener_; }
   const ConnectionInfo& info() const { return info_; }
   const Retry& retry() const { return retry_; }
-  // While this holds, a REQ or REP from the same queue pair of the peer is stale.
+  // While this is true, a REQ or REP from the same queue pair of the peer is stale.
   bool reserves_remote_qpn() const;
 
  private:
@@ -83,13 +82,13 @@ class Connection {
   Rej make_rej(RejectReason reason) const;
   Rej refusal_of_req() const;
   Mra make_mra(About about);
-  Drep answer(const Dreq& dreq) const;
+  Drep drep_for(const Dreq& dreq) const;
   template <typename Message>
   void send(const Message& message);
   template <typename Message>
   void send_and_keep(const Message& message);
   Event event(EventKind kind) const;
-  void tell(const Event& event);
+  void report(const Event& event);
 
   AgentState& agent_;
   uint32_t id_;
@@ -97,7 +96,7 @@ class Connection {
   uint64_t req_tid_;
   State state_;
   bool owned_ = true;
-  bool mra_sent_ = false;  // the peer knows our id already
+  bool mra_sent_ = false;  // the peer knows our ID
   uint8_t max_retries_;
   uint32_t listener_ = 0;
   Duration response_wait_;

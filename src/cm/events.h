@@ -1,5 +1,6 @@
-// What an agent tells its owner after a turn. Each event of a connection comes at most once, in the
-// order below; Rejected, Unreachable and TimewaitExit end it: its id is free afterwards.
+// The events that an agent reports to its owner after a turn. A connection reports each event at
+// most once, in the order below. Rejected, Unreachable and TimewaitExit are the last event; the ID
+// is free afterwards.
 #pragma once
 
 #include <algorithm>
@@ -15,17 +16,17 @@ namespace verbena::cm {
 
 enum class EventKind : uint8_t {
   ConnectRequest,   // passive: accept() or reject() it
-  ConnectResponse,  // active: make the queue pair ready, then establish() or reject()
+  ConnectResponse,  // active: move the queue pair to RTS, then establish() or reject()
   Established,      // passive: the peer is ready
   Rejected,         // see reason
-  Unreachable,      // the peer did not answer in time
-  Disconnected,     // by either side; error is ETIMEDOUT or ECONNRESET when it was not orderly
-  TimewaitExit,     // no packet of the connection can be under way any more
-  SidrRequest,      // passive: answer_sidr() it
-  SidrResponse,     // active: see sidr_status; ends the exchange
+  Unreachable,      // the peer did not reply in time
+  Disconnected,  // by either side; error is ETIMEDOUT or ECONNRESET if there was no DREQ and DREP
+  TimewaitExit,  // no packet of the connection can be in flight any more
+  SidrRequest,   // passive: call answer_sidr()
+  SidrResponse,  // active: see sidr_status; ends the exchange
 };
 
-// Room for the private data of any message.
+// Large enough for the private data of any message.
 struct PrivateData {
   std::array<std::byte, Rtu::kPrivateBytes> bytes{};
   size_t size = 0;
@@ -41,16 +42,16 @@ struct PrivateData {
 struct Event {
   EventKind kind = EventKind::ConnectRequest;
   uint32_t id = 0;        // of the connection or SIDR exchange
-  bool active = false;    // we asked
-  wire::Gid peer;         // IP address of the other side
+  bool active = false;    // this side sent the request
+  wire::Gid peer;         // IP address of the peer
   uint16_t port = 0;      // of the service
-  uint32_t listener = 0;  // ConnectRequest and SidrRequest: whose it is
+  uint32_t listener = 0;  // ConnectRequest and SidrRequest: the listener's ID
   int error = 0;          // errno: Unreachable, Disconnected
   RejectReason reason{};  // Rejected, and Disconnected by a late REJ
   SidrStatus sidr_status = SidrStatus::Success;
   wire::Qpn qpn;  // SidrResponse
   uint32_t qkey = 0;
-  PrivateData private_data;  // all the bytes its message has room for
+  PrivateData private_data;  // the whole private data field of the message
 };
 
 const char* name_of(EventKind kind);

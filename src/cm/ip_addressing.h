@@ -1,5 +1,5 @@
-// How IP addresses and ports travel in CM messages: the IP addressing annex (IBA A11). The port is
-// part of the service id; the addresses open the private data of REQ and SIDR_REQ.
+// IP addresses and ports in CM messages: the IP addressing annex (IBA A11). The service ID contains
+// the port. The private data of REQ and SIDR_REQ begins with the addresses.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace verbena::cm {
 
-// As enum rdma_port_space.
+// The values of enum rdma_port_space.
 enum class PortSpace : uint16_t { Ipoib = 0x0002, Tcp = 0x0106, Udp = 0x0111, Ib = 0x013F };
 
 constexpr uint64_t service_id(PortSpace space, uint16_t port) {
   return uint64_t{static_cast<uint16_t>(space)} << 16 | port;
 }
 constexpr uint16_t port_of(uint64_t service_id) { return static_cast<uint16_t>(service_id); }
-// None when the service id is not one of an IP port.
+// None if the service ID is not that of an IP port.
 constexpr std::optional<PortSpace> port_space_of(uint64_t service_id) {
   for (const PortSpace space : {PortSpace::Ipoib, PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib}) {
     if (service_id >> 16 == static_cast<uint16_t>(space)) return space;
@@ -28,8 +28,8 @@ constexpr std::optional<PortSpace> port_space_of(uint64_t service_id) {
 }
 
 // 36 bytes: 0 version, major:4 minor:4 | 1 IP version:4 resv:4 | 2 source port | 4 source address |
-// 20 destination address. An IPv4 address is the last four of its 16 bytes, the others zero; here
-// both are written as GIDs are, IPv4 mapped.
+// 20 destination address. An IPv4 address is the last four of its 16 bytes, the others are zero.
+// This struct holds both as GIDs, IPv4 mapped.
 struct IpHeader {
   static constexpr size_t kBytes = 36;
 
@@ -37,7 +37,8 @@ struct IpHeader {
   wire::Gid source;
   wire::Gid destination;
 
-  // None: another version than 0.0, or neither IPv4 nor IPv6. Minor versions are compatible.
+  // None if the major version is not 0, or the IP version is neither 4 nor 6. Minor versions are
+  // compatible.
   static std::optional<IpHeader> load(const std::byte* p) {
     const uint8_t ip_version = load_u8(p + 1) >> 4;
     if (load_u8(p) >> 4 != 0 || (ip_version != 4 && ip_version != 6)) return std::nullopt;

@@ -1,4 +1,4 @@
-// Finding the listener of a request.
+// Finds the listener of a request.
 #include "cm/listeners.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ bool covers(Family family, const wire::Gid& address) {
   return family == Family::Both || (family == Family::Ipv4) == address.is_ipv4();
 }
 
-// As with sockets: an address and "every address" exclude each other too.
+// As with sockets, a listener on one address conflicts with one on every address.
 bool collide(const ListenParameters& a, const ListenParameters& b) {
   if (a.address && b.address) return *a.address == *b.address;
   if (a.address) return covers(b.family, *a.address);
@@ -27,7 +27,7 @@ Result<uint32_t> Listeners::add(const ListenParameters& parameters) {
   std::vector<Listener>& there = by_service_[parameters.service_id];
   for (const Listener& other : there) {
     if (collide(parameters, other.parameters)) {
-      return Error{EADDRINUSE, "somebody listens on this port and address already"};
+      return Error{EADDRINUSE, "another listener has this port and address"};
     }
   }
   while (next_id_ == 0 || service_of_.contains(next_id_)) ++next_id_;

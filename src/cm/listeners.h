@@ -1,4 +1,4 @@
-// Who listens where: by service id and address, with the backlog of each.
+// The listeners by service ID and address, each with its backlog.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,19 @@ namespace verbena::cm {
 struct Listener {
   uint32_t id = 0;
   ListenParameters parameters;
-  uint32_t waiting = 0;  // requests told to the owner that the application has not taken yet
+  uint32_t waiting = 0;  // reported requests that the application has not taken yet
 
   bool full() const { return waiting >= parameters.backlog; }
 };
 
 class Listeners {
  public:
-  // EADDRINUSE when somebody listens there already.
+  // EADDRINUSE if another listener has this service and address.
   Result<uint32_t> add(const ListenParameters& parameters);
   bool remove(uint32_t id);
   Listener* find(uint32_t id);
-  // The listener for a request to `address`: one bound to it before one for every address.
+  // Returns the listener for a request to `address`. A listener on that address takes precedence
+  // over one on every address.
   Listener* match(uint64_t service_id, const wire::Gid& address);
   const Listener* match(uint64_t service_id, const wire::Gid& address) const {
     return const_cast<Listeners*>(this)->match(service_id, address);

@@ -1,4 +1,4 @@
-// What makes bytes a datagram of communication management.
+// Recognises datagrams of the communication management class.
 #include "cm/mad.h"
 
 namespace verbena::cm {

@@ -1,5 +1,6 @@
-// Management datagrams: 256 bytes on queue pair 1, a common header and what its attribute says
-// (IBA 13.4). This folder speaks one class of them, communication management (IBA chapter 12).
+// Management datagrams (MADs): 256 bytes on queue pair 1, with a common header and a body that the
+// attribute defines (IBA 13.4). This folder uses one class of them, communication management (IBA
+// chapter 12).
 #pragma once
 
 #include <array>
@@ -77,10 +78,11 @@ struct MadHeader {
   }
 };
 
-// A whole datagram of the CM class and version that this project speaks, whatever its attribute.
+// Whether `bytes` are a complete datagram of the supported CM class and version. The attribute may
+// be any.
 bool is_cm_mad(std::span<const std::byte> bytes);
 
-// "REQ", "REP", ...; "unknown" for what is none.
+// "REQ", "REP", ...; "unknown" for any other attribute.
 const char* name_of(Attribute attribute);
 
 }  // namespace verbena::cm

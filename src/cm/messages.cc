@@ -1,4 +1,4 @@
-// Each field at its place, both ways.
+// Encodes and decodes each field.
 #include "cm/messages.h"
 
 #include <cstring>
@@ -21,7 +21,7 @@ void store_bytes(std::byte* p, const Bytes<N>& bytes) {
   std::memcpy(p, bytes.data(), N);
 }
 
-// Clears the datagram, writes its common header, and returns where the message goes.
+// Clears the datagram, writes the common header, and returns the start of the message.
 std::byte* begin(Mad& mad, Attribute attribute, uint64_t tid, uint32_t modifier = 0) {
   mad.fill(std::byte{0});
   MadHeader header;
@@ -32,7 +32,7 @@ std::byte* begin(Mad& mad, Attribute attribute, uint64_t tid, uint32_t modifier 
   return body(mad);
 }
 
-// What nearly all messages begin with.
+// The fields that nearly all messages begin with.
 template <typename Message>
 Message load_ids(const Mad& mad) {
   Message m;

@@ -16,7 +16,7 @@ namespace verbena::cm {
 template <size_t N>
 using Bytes = std::array<std::byte, N>;
 
-// Which message an MRA or REJ is about.
+// The message that an MRA or REJ refers to.
 enum class About : uint8_t { Req = 0, Rep = 1, Other = 2 };  // Other: LAP in an MRA
 
 // REJ reasons (IBA table 109).
@@ -90,7 +90,7 @@ struct Req {
   static constexpr size_t kPrivateBytes = 92;
 
   uint64_t tid = 0;
-  uint32_t ece_options = 0;  // travels as the attribute modifier
+  uint32_t ece_options = 0;  // sent as the attribute modifier
   uint32_t local_comm_id = 0;
   uint32_t vendor_id = 0;
   uint64_t service_id = 0;
@@ -104,7 +104,7 @@ struct Req {
   uint8_t remote_response_timeout = 0;
   TransportType transport = TransportType::Rc;
   bool flow_control = false;
-  wire::Psn starting_psn{0};  // with which the receiver of this message begins to send
+  wire::Psn starting_psn{0};  // the first PSN that the receiver of this message sends
   uint8_t local_response_timeout = 0;
   uint8_t retry_count = 0;
   uint16_t pkey = 0xFFFF;
@@ -152,7 +152,7 @@ struct Rej {
   uint32_t local_comm_id = 0;
   uint32_t remote_comm_id = 0;
   About about = About::Req;
-  uint8_t ari_length = 0;  // as on the wire: may claim more than kAriBytes
+  uint8_t ari_length = 0;  // as received: may exceed kAriBytes
   RejectReason reason = RejectReason::Consumer;
   Bytes<kAriBytes> ari{};
   Bytes<kPrivateBytes> private_data{};
@@ -176,7 +176,7 @@ struct Rep {
   uint32_t local_qkey = 0;
   wire::Qpn local_qpn;
   uint32_t local_eecn = 0;    // the queue pair's number when it is an XRC target
-  wire::Psn starting_psn{0};  // with which the receiver of this message begins to send
+  wire::Psn starting_psn{0};  // the first PSN that the receiver of this message sends
   uint32_t vendor_id = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
@@ -235,8 +235,8 @@ struct Drep {
   void store(Mad& mad) const;
 };
 
-// A request to load an alternate path. There are none on RoCE: only what an answer needs is read.
-// 0 local id | 4 remote id
+// A request to load an alternate path. RoCE has none, so only the fields that a reply needs are
+// read. 0 local id | 4 remote id
 struct Lap {
   static constexpr Attribute kAttribute = Attribute::Lap;
 
@@ -249,7 +249,7 @@ struct Lap {
 
 inline constexpr uint8_t kAlternatePathNotSupported = 2;
 
-// The answer to a LAP. 0 local id | 4 remote id | 8 information length | 9 status
+// The reply to a LAP. 0 local id | 4 remote id | 8 information length | 9 status
 struct Apr {
   static constexpr Attribute kAttribute = Attribute::Apr;
 

@@ -1,4 +1,4 @@
-// Names for people: counters and events.
+// Readable names of counters and events.
 #include "cm/counters.h"
 #include "cm/events.h"
 

@@ -1,4 +1,4 @@
-// What the owner of an agent tells it, and what it can ask about a connection.
+// The parameters of the owner's calls, and the properties of a connection that the owner can query.
 #pragma once
 
 #include <cstddef>
@@ -15,33 +15,33 @@
 
 namespace verbena::cm {
 
-// Times in CM messages are exponents: 4.096 us * 2^value.
+// CM messages encode times as exponents: 4.096 us * 2^value.
 constexpr Duration iba_time(uint8_t exponent) { return nanoseconds(int64_t{4096} << exponent); }
 
-inline constexpr uint8_t kMostRetries = 15;  // what a REQ can say
+inline constexpr uint8_t kMaxRetries = 15;  // the largest value that a REQ can hold
 
-// A peer names times for us to wait. These bound how long it can make us keep its state.
+// The peer chooses times for us to wait. These limits bound how long we keep its state.
 inline constexpr uint8_t kMaxResponseTimeout = 22;  // 17 s
 inline constexpr uint8_t kMaxServiceTimeout = 24;   // 69 s
 inline constexpr uint8_t kMaxAckTimeout = 20;       // 4.3 s; also the length of TIMEWAIT
 
 struct AgentConfig {
-  uint8_t slot = 1;  // the top byte of every communication id this agent gives out
-  SipKey secret{};   // communication and transaction ids derive from it
+  uint8_t slot = 1;  // the top byte of every communication ID of this agent
+  SipKey secret{};   // communication and transaction IDs derive from it
   uint64_t ca_guid = 0;
   uint8_t target_ack_delay = 15;
-  uint8_t service_timeout = 24;  // what our MRAs to REQ promise: a person's code decides
-  // Those to REP: the queue pair is about to be made ready. Short, for an RTU that is lost after
-  // such a promise comes again only when the peer repeats its REP. 0.27 s.
+  uint8_t service_timeout = 24;  // in our MRAs to REQ: the application decides in its own time
+  // In our MRAs to REP, while the queue pair is being made ready. It is short (0.27 s), because an
+  // RTU that is lost after the MRA is sent again only when the peer retransmits its REP.
   uint8_t establish_timeout = 16;
-  // The first retransmission; each later one waits twice as long, up to the standard's time. Zero:
-  // the standard's time at once.
+  // The wait before the first retransmission. Each later wait is twice as long, up to the
+  // standard's time. Zero: the standard's time from the start.
   Duration first_retry = milliseconds(250);
-  uint32_t max_connections = 1u << 16;  // those that end (TIMEWAIT) included
+  uint32_t max_connections = 1u << 16;  // including those in TIMEWAIT
 };
 
-// Both ends of an exchange. GIDs are where packets go; IP addresses (IPv4 mapped) and ports are
-// what programs see.
+// Both ends of an exchange. Packets go to the GIDs; programs see the IP addresses (IPv4 mapped) and
+// ports.
 struct Addresses {
   wire::Gid local_gid;
   wire::Gid peer_gid;
@@ -60,11 +60,11 @@ struct Ece {
 };
 
 struct ConnectParameters {
-  // addresses.service_id names the service; the ports but the local one follow from it.
+  // addresses.service_id names the service and determines all ports except the local one.
   Addresses addresses;
   QpKind qp_kind = QpKind::Rc;
   wire::Qpn qpn;
-  wire::Psn starting_psn{0};  // of what the peer will send
+  wire::Psn starting_psn{0};  // the first PSN that the peer sends
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
@@ -76,8 +76,8 @@ struct ConnectParameters {
   uint32_t flow_label = 0;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 64;
-  uint8_t ack_timeout = 17;       // twice the packet life time
-  uint8_t response_timeout = 20;  // how long either CM may take to answer
+  uint8_t ack_timeout = 17;       // twice the packet lifetime
+  uint8_t response_timeout = 20;  // the time within which either CM replies
   uint8_t max_cm_retries = 15;
   Ece ece;
   std::span<const std::byte> private_data;  // at most kMaxConnectPrivateBytes
@@ -86,7 +86,7 @@ inline constexpr size_t kMaxConnectPrivateBytes = Req::kPrivateBytes - IpHeader:
 
 struct AcceptParameters {
   wire::Qpn qpn;
-  wire::Psn starting_psn{0};  // of what the peer will send
+  wire::Psn starting_psn{0};  // the first PSN that the peer sends
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t rnr_retry_count = 7;
@@ -120,19 +120,19 @@ struct ListenParameters {
   uint64_t service_id = 0;
   std::optional<wire::Gid> address{};  // none: every address of the family
   Family family = Family::Both;
-  uint32_t backlog = 128;  // requests that the application has not taken yet
+  uint32_t backlog = 128;  // limit of requests that the application has not taken yet
 };
 
-// What is agreed between two queue pairs, as this side sees it: remote_* is the peer's,
-// responder_resources and initiator_depth are what we may use.
+// The agreed parameters of two queue pairs, from this side's point of view: remote_* are the
+// peer's; responder_resources and initiator_depth are our limits.
 struct ConnectionInfo {
   Addresses addresses;
-  bool active = false;  // we asked
+  bool active = false;  // this side sent the REQ
   QpKind qp_kind = QpKind::Rc;
   wire::Qpn local_qpn;
-  wire::Psn rq_psn{0};  // where the peer begins to send: we told it
+  wire::Psn rq_psn{0};  // the peer's first PSN; this side chose it
   wire::Qpn remote_qpn;
-  wire::Psn sq_psn{0};  // where we begin to send: the peer told us
+  wire::Psn sq_psn{0};  // our first PSN; the peer chose it
   uint64_t remote_ca_guid = 0;
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
@@ -150,7 +150,7 @@ struct ConnectionInfo {
   Ece remote_ece;
 };
 
-// An exchange about a datagram service, as this side sees it.
+// A SIDR exchange, from this side's point of view.
 struct SidrInfo {
   Addresses addresses;
   bool active = false;

@@ -1,6 +1,6 @@
-// When to send a message again, and when to give up (IBA 12.9.8, with an earlier start: a lost
-// datagram on a quiet network should cost a fraction of a second, not the peer's whole time to
-// answer).
+// Retransmission timer of CM messages (IBA 12.9.8). The first retransmission comes earlier than the
+// standard's: a lost datagram on a quiet network costs a fraction of a second, not the peer's whole
+// response time.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace verbena::cm {
 class Retry {
  public:
   Retry() = default;
-  // The last wait is always a full one: whoever answers in the standard's time is heard.
+  // The last wait always has the full length, so that a reply within the standard's time is
+  // accepted.
   Retry(Duration first, Duration full, uint8_t retries, Instant now)
       : full_(full),
         longest_(full),
@@ -26,9 +27,9 @@ class Retry {
     deadline_ = now + wait_;
   }
 
-  // For a goodbye. Often nobody is there any more: the peer's answer was lost and its process has
-  // ended. So all but the last wait are as short as the first: seconds in all, not a minute.
-  static Retry of_goodbye(Duration first, Duration full, uint8_t retries, Instant now) {
+  // For a DREQ. Often the peer's process has ended and its DREP was lost. So all waits except the
+  // last are as short as the first: seconds in total, not a minute.
+  static Retry for_disconnect(Duration first, Duration full, uint8_t retries, Instant now) {
     Retry retry(first, full, retries, now);
     retry.longest_ = retry.wait_;
     return retry;
@@ -37,31 +38,32 @@ class Retry {
   Instant deadline() const { return deadline_; }
   Instant first_sent() const { return first_sent_; }
   Instant last_sent() const { return last_sent_; }
-  bool repeated() const { return repeated_; }
+  bool has_retransmitted() const { return has_retransmitted_; }
 
-  // The deadline passed. True: send again. False: give up.
-  bool again(Instant now) {
+  // Call this when the deadline has passed. True: retransmit. False: give up.
+  bool use_retry(Instant now) {
     if (left_ == 0) return false;
     --left_;
     wait_ = left_ == 0 ? full_ : std::min(wait_ * 2, longest_);
     deadline_ = now + wait_;
     last_sent_ = now;
-    repeated_ = true;
+    has_retransmitted_ = true;
     extended_ = false;
     return true;
   }
 
-  // The peer says that nobody serves there. True: ask again in a moment, since programs start both
-  // ends at once, and some (perftest) close a listener to open it anew.
-  bool after_refusal(Instant now) {
-    constexpr Duration kPatience[] = {milliseconds(50), milliseconds(200)};
-    if (left_ == 0 || refusals_ == std::size(kPatience)) return false;
-    deadline_ = now + kPatience[refusals_++];
+  // Call this when the peer reports that it has no such listener. True: retransmit shortly.
+  // Programs often start both ends at the same time, and some (perftest) close a listener and open
+  // it again.
+  bool retry_after_refusal(Instant now) {
+    constexpr Duration kDelays[] = {milliseconds(50), milliseconds(200)};
+    if (left_ == 0 || refusals_ == std::size(kDelays)) return false;
+    deadline_ = now + kDelays[refusals_++];
     return true;
   }
 
-  // The peer got the message and needs this long (MRA). Once for each time it was sent, so that
-  // no peer keeps us waiting for ever.
+  // The peer has the message and needs this long (MRA). Takes effect once per transmission, so that
+  // no peer can delay us forever.
   void extend(Duration by, Instant now) {
     if (extended_) return;
     extended_ = true;
@@ -74,7 +76,7 @@ class Retry {
   uint8_t left_ = 0;
   uint8_t refusals_ = 0;
   bool extended_ = false;
-  bool repeated_ = false;
+  bool has_retransmitted_ = false;
   Duration wait_{};
   Instant first_sent_{};
   Instant last_sent_{};

@@ -1,4 +1,4 @@
-// Reads no more of a datagram than its way needs.
+// Reads only the fields of a datagram that determine its destination.
 #include "cm/route.h"
 
 #include "cm/mad.h"
@@ -17,7 +17,7 @@ Route route_of(std::span<const std::byte> mad) {
     case Attribute::SidrReq:
       return {Route::Kind::Service, 0, load_be64(body + 8)};
     case Attribute::SidrRep:
-      return to_slot_of(load_be32(body));  // its request id
+      return to_slot_of(load_be32(body));  // the request ID
     case Attribute::Rej:
       if (remote_id == 0) return {Route::Kind::Everyone, 0, 0};
       return to_slot_of(remote_id);

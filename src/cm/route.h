@@ -1,5 +1,5 @@
-// Which process of a host a management datagram is for. All of them share queue pair 1: answers go
-// by the slot in their communication id, requests by the service they ask for.
+// Finds the process of a host that a management datagram is for. All processes share queue pair 1.
+// Replies are routed by the slot in their communication ID, requests by their service ID.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace verbena::cm {
 struct Route {
   enum class Kind : uint8_t {
     Slot,      // to the process of this slot
-    Service,   // to the process that listens on this service id; to any, if none does
-    Everyone,  // a REJ whose sender never learnt our id: whoever has the connection knows
-    Nobody,    // not a datagram of ours
+    Service,   // to the process that listens on this service ID; to any process if none does
+    Everyone,  // a REJ whose sender never learned our ID: to all processes; one has the connection
+    Nobody,    // not a CM datagram
   };
   Kind kind = Kind::Nobody;
   uint8_t slot = 0;

@@ -1,4 +1,4 @@
-// One question, one answer.
+// The state machine of one SIDR request and its reply.
 #include "cm/sidr.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace verbena::cm {
 namespace {
 
-constexpr uint8_t kAnswerKept = 18;  // 1.1 s
+constexpr uint8_t kReplyKept = 18;  // 1.1 s
 
 }  // namespace
 
@@ -18,7 +18,7 @@ SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrParameters&
       tid_(agent.draw_tid()),
       state_(State::RequestSent),
       retry_(agent.config.first_retry, iba_time(std::min(p.response_timeout, kMaxResponseTimeout)),
-             std::min(p.max_cm_retries, kMostRetries), now),
+             std::min(p.max_cm_retries, kMaxRetries), now),
       info_{p.addresses, true, p.pkey, p.traffic_class} {
   info_.addresses.peer_port = port_of(p.addresses.service_id);
   SidrReq request;
@@ -50,33 +50,34 @@ SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrReq& reques
   Event e = event(EventKind::SidrRequest);
   e.listener = listener;
   e.private_data = PrivateData(std::span(request.private_data).subspan(IpHeader::kBytes));
-  agent_.tell(e);
+  agent_.report(e);
 }
 
-Status SidrExchange::answer(const SidrAnswer& answer, Instant now) {
+Status SidrExchange::reply(const SidrAnswer& parameters, Instant now) {
   if (state_ != State::RequestReceived) {
-    return Error{EINVAL, "this request was answered already"};
+    return Error{EINVAL, "this request already has a reply"};
   }
-  if (answer.private_data.size() > SidrRep::kPrivateBytes) {
-    return Error{EINVAL, "more private data than the message has room for"};
+  if (parameters.private_data.size() > SidrRep::kPrivateBytes) {
+    return Error{EINVAL, "the private data exceeds the capacity of the message"};
   }
-  SidrRep reply;
-  reply.tid = tid_;
-  reply.ece_options = answer.ece.options;
-  reply.vendor_id = answer.ece.vendor_id;
-  reply.request_id = request_id_;
-  reply.status = answer.status;
-  reply.service_id = info_.addresses.service_id;
-  if (answer.status == SidrStatus::Success) {
-    reply.qpn = answer.qpn;
-    reply.qkey = answer.qkey;
+  SidrRep rep;
+  rep.tid = tid_;
+  rep.ece_options = parameters.ece.options;
+  rep.vendor_id = parameters.ece.vendor_id;
+  rep.request_id = request_id_;
+  rep.status = parameters.status;
+  rep.service_id = info_.addresses.service_id;
+  if (parameters.status == SidrStatus::Success) {
+    rep.qpn = parameters.qpn;
+    rep.qkey = parameters.qkey;
   }
-  std::copy(answer.private_data.begin(), answer.private_data.end(), reply.private_data.begin());
-  reply.store(last_);
+  std::copy(parameters.private_data.begin(), parameters.private_data.end(),
+            rep.private_data.begin());
+  rep.store(last_);
   resend();
-  state_ = State::Answered;
+  state_ = State::Replied;
   owned_ = false;
-  ends_ = now + iba_time(kAnswerKept);
+  ends_ = now + iba_time(kReplyKept);
   return {};
 }
 
@@ -84,7 +85,7 @@ void SidrExchange::abandon(Instant now) {
   if (state_ == State::RequestReceived) {
     SidrAnswer refusal;
     refusal.status = SidrStatus::Reject;
-    (void)answer(refusal, now);
+    (void)reply(refusal, now);
   } else if (state_ == State::RequestSent) {
     state_ = State::Closed;
   }
@@ -93,18 +94,18 @@ void SidrExchange::abandon(Instant now) {
 
 void SidrExchange::on_duplicate_request() {
   agent_.counters.add(CounterId::duplicates);
-  if (state_ == State::Answered) resend();
+  if (state_ == State::Replied) resend();
 }
 
 void SidrExchange::on_reply(const SidrRep& reply, Instant now) {
   if (state_ != State::RequestSent) return agent_.counters.add(CounterId::unexpected);
-  if (reply.status == SidrStatus::UnsupportedServiceId && retry_.after_refusal(now)) return;
+  if (reply.status == SidrStatus::UnsupportedServiceId && retry_.retry_after_refusal(now)) return;
   Event e = event(EventKind::SidrResponse);
   e.sidr_status = reply.status;
   e.qpn = reply.qpn;
   e.qkey = reply.qkey;
   e.private_data = PrivateData(reply.private_data);
-  agent_.tell(e);
+  agent_.report(e);
   state_ = State::Closed;
 }
 
@@ -114,7 +115,7 @@ bool SidrExchange::waits_for(const wire::Gid& host, uint64_t tid) const {
 
 void SidrExchange::on_host_absent(int error, Instant until, Instant) {
   if (state_ != State::RequestSent) return;
-  if (!retry_.repeated() || retry_.first_sent() > until) return;
+  if (!retry_.has_retransmitted() || retry_.first_sent() > until) return;
   const bool refused = error == ECONNREFUSED;
   Event e = event(refused ? EventKind::SidrResponse : EventKind::Unreachable);
   if (refused) {
@@ -122,7 +123,7 @@ void SidrExchange::on_host_absent(int error, Instant until, Instant) {
   } else {
     e.error = error;
   }
-  agent_.tell(e);
+  agent_.report(e);
   state_ = State::Closed;
 }
 
@@ -130,7 +131,7 @@ Instant SidrExchange::deadline() const {
   switch (state_) {
     case State::RequestSent:
       return retry_.deadline();
-    case State::Answered:
+    case State::Replied:
       return ends_;
     default:
       return kNever;
@@ -139,16 +140,16 @@ Instant SidrExchange::deadline() const {
 
 void SidrExchange::on_deadline(Instant now) {
   if (now < deadline()) return;
-  if (state_ == State::Answered) {
+  if (state_ == State::Replied) {
     state_ = State::Closed;
-  } else if (retry_.again(now)) {
+  } else if (retry_.use_retry(now)) {
     agent_.counters.add(CounterId::retransmissions);
     resend();
   } else {
     agent_.counters.add(CounterId::timeouts);
     Event e = event(EventKind::Unreachable);
     e.error = ETIMEDOUT;
-    agent_.tell(e);
+    agent_.report(e);
     state_ = State::Closed;
   }
 }

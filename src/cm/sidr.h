@@ -1,5 +1,6 @@
-// SidrExchange: how the unconnected services find a queue pair (IBA 12.11): one SIDR_REQ, one
-// SIDR_REP. The answer is kept for a while, so that a late copy of the request gets it again.
+// SidrExchange: resolves a service ID to a queue pair for unconnected services (IBA 12.11): one
+// SIDR_REQ, one SIDR_REP. The reply is kept for a while and sent again for late copies of the
+// request.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,19 @@ namespace verbena::cm {
 
 class SidrExchange {
  public:
-  enum class State : uint8_t { RequestSent, RequestReceived, Answered, Closed };
+  enum class State : uint8_t { RequestSent, RequestReceived, Replied, Closed };
 
-  // Active: sends SIDR_REQ. `parameters` were checked.
+  // Active: sends SIDR_REQ. The caller has checked `parameters`.
   SidrExchange(AgentState& agent, uint32_t id, const SidrParameters& parameters, Instant now);
-  // Passive: `request` was matched to a listener. Tells the owner.
+  // Passive: the caller has found the listener of `request`. Reports the request to the owner.
   SidrExchange(AgentState& agent, uint32_t id, const SidrReq& request, const IpHeader& ip,
                const wire::Gid& local_gid, const wire::Gid& peer_gid, uint32_t listener);
 
-  Status answer(const SidrAnswer& answer, Instant now);
+  Status reply(const SidrAnswer& parameters, Instant now);
   void abandon(Instant now);
 
   void on_duplicate_request();
-  // As a connection's.
+  // As in Connection.
   bool waits_for(const wire::Gid& host, uint64_t tid) const;
   void on_host_absent(int error, Instant until, Instant now);
   void on_reply(const SidrRep& reply, Instant now);
@@ -54,7 +55,7 @@ class SidrExchange {
   bool owned_ = true;
   uint32_t listener_ = 0;
   Retry retry_;
-  Instant ends_ = kNever;  // Answered
+  Instant ends_ = kNever;  // Replied
   SidrInfo info_;
   Mad last_{};
 };

@@ -12,7 +12,7 @@ class NoSends final : public SendSide {
     return Error{EINVAL, "an XRC receive QP sends nothing: post to an XRC send QP"};
   }
   void take_back(uint32_t) override {}
-  uint32_t transmit(wire::PacketSink&, Instant, uint32_t) override { return 0; }
+  uint32_t transmit(wire::PacketSink&, Instant, const TransmitTurn&) override { return 0; }
   Readiness readiness(Instant) override { return Readiness::No; }
   void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }
   void start() override {}

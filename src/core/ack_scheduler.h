@@ -7,10 +7,11 @@
 // - In PSN order: an ACK waits for the READ and atomic responses before it.
 // - Place: see AckPlace.
 // - Repeated: if the request that piggybacked the latest ACK is retracted, the ACK is due again.
-// - Delayed: the owner of the engine may put off a batch of ACKs (may_be_delayed) while it expects
-//   the application to send a request that the ACK can join.
+// - Delayed: the engine's owner may put off a batch while it expects the application to send a
+//   request soon, which the ACK can join (may_defer). The owner keeps the timer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -37,8 +38,42 @@ struct BatchOutlook {
   bool request_takes_ack;  // its one request has room for a piggybacked ACK
 };
 
+// What a turn may leave unsent, and what is expected to send it.
+enum class Defer : uint8_t {
+  Nothing,
+  UntilPoll,   // everything: a steady poller that just got a completion polls or posts again
+  UntilReply,  // ACKs: the application may reply to what was written into its memory
+};
+
+// A turn of the engine's owner, before it transmits.
+struct TurnResult {
+  bool brought_messages;  // SEND or WRITE: they need at most an ACK
+  bool response_due;      // READ, atomic or MAD: the response leaves at once
+  bool used_receives;     // some messages took a receive
+  bool completed;         // the application has a completion to poll
+  bool raises_event;      // a completion event is about to wake the application
+  bool started_idle;      // nothing waited to be sent before the turn
+  bool has_more;          // more packets wait to be received
+  bool only_acks_to_send;
+  size_t packets;  // received
+};
+
 class AckScheduler {
  public:
+  // --- delay ------------------------------------------------------------------------------------
+  // More packets than this are a stream, whose sender waits for ACKs.
+  static constexpr size_t kBurstPackets = 8;
+  // Whether the turn may leave its batch unsent for a moment.
+  static bool may_defer(Defer defer, const TurnResult& turn) {
+    if (!turn.brought_messages || turn.response_due) return false;
+    if (defer == Defer::UntilPoll) return turn.completed;
+    // An earlier deferral is not extended. An application that waits for an event gets it after the
+    // ACK has left, as with hardware.
+    return defer == Defer::UntilReply && turn.started_idle && !turn.has_more &&
+           !turn.used_receives && turn.packets < kBurstPackets && !turn.raises_event &&
+           turn.only_acks_to_send;
+  }
+
   // --- the responder's reports ------------------------------------------------------------------
   void on_ack_due() { is_due_ = true; }
   // The requests before `nak` are acknowledged by it.

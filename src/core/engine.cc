@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 namespace {
@@ -437,13 +438,13 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   state_.now = now;
   if (management_.anything_to_send()) management_.transmit(sink);
   if (try_fast_send(sink, now)) return anything_to_send();
-  state_.alone = ready_head_ + 1 >= ready_.size();
+  const bool only_active_qp = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     qp->in_ready_list = false;
     const bool promised = end_promise(*qp);
     const uint32_t in_flight = promised ? qp->peer()->in_flight() : 0;
-    const bool had_memory = try_allocating([&] { transmit(*qp, sink, now); });
+    const bool had_memory = try_allocating([&] { transmit(*qp, sink, now, only_active_qp); });
     // Others took the room: it has waited long enough.
     const bool in_vain = promised && qp->peer()->in_flight() == in_flight &&
                          qp->requests(now) == SendSide::Readiness::WaitsForWindow;
@@ -463,8 +464,10 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
 }
 
 // One queue pair's share.
-void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now) {
-  const bool full = qp.type() != QpType::Ud && sink.full(qp.attributes().path);
+void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp) {
+  const wire::LocalPeer* const local = sink.local_peer();
+  const bool full =
+      local != nullptr && qp.type() != QpType::Ud && local->is_full(qp.attributes().path);
   if (full) {
     qp.go_without_peer(sink, now);
   } else {
@@ -474,7 +477,9 @@ void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now) {
   // The more at a time, the more of it is of one size.
   const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
   qp.transmit(sink, now,
-              {.budget = rounds * packets_per_round(qp), .requests = !qp.in_waiting_list});
+              {.budget = rounds * packets_per_round(qp),
+               .requests = !qp.in_waiting_list,
+               .only_active_qp = only_active_qp});
 }
 
 QueuePair* Engine::subject_of(const DeadlineEntry& entry) {

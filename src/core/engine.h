@@ -127,7 +127,7 @@ class Engine {
   bool end_promise(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void drop_past_turns();
-  void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now);
+  void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp);
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();
     // Later than what is in the heap: the old entry will find out and go back in.

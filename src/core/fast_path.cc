@@ -7,6 +7,7 @@
 #include "core/posting.h"
 #include "core/requester.h"
 #include "core/responder.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 namespace {
@@ -27,7 +28,10 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
   QueuePair& qp = *ready_.front();
   if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]
     return false;
-  if (sink.room() == 0 || sink.full(qp.attributes().path)) [[unlikely]]
+  if (sink.room() == 0) [[unlikely]]
+    return false;
+  const wire::LocalPeer* const local = sink.local_peer();
+  if (local != nullptr && local->is_full(qp.attributes().path)) [[unlikely]]
     return false;
   if (!qp.try_fast_send(sink, now)) [[unlikely]]
     return false;
@@ -57,34 +61,34 @@ bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
 }
 
 bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload) {
-  if (queue_.size() != 1 || cursor_ != queue_.head() || unacked_ != next_ || board_ ||
-      rnr_until_ != kNever || denied_) [[unlikely]] {
+  if (queue().size() != 1 || !cursor_.is_at_head() || cursor_.has_outstanding() ||
+      recovery_.is_active() || recovery_.is_set(LossRecovery::Timer::Rnr) || denied_) [[unlikely]] {
     return false;
   }
-  const SendWqe& wqe = queue_.front();
+  const SendWqe& wqe = queue().front();
   // A numbered request has begun, or was cut for another path.
   if (wqe.numbered || !is_message(wqe.op) || !fits_fast_path(wqe.length, qp_.cut_bytes()) ||
-      may_go_unheard(wqe, sink, now)) [[unlikely]] {
+      (can_access() && direct_.is_likely(sink, now))) [[unlikely]] {
     return false;
   }
-  return gather_message(qp_, queue_, cursor_, 0, wqe.length, payload);
+  return gather_message(qp_, queue(), cursor_.index(), 0, wqe.length, payload);
 }
 
 void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload) {
-  SendWqe& wqe = queue_.front();
-  number(wqe);
+  cursor_.number(qp_.cut_bytes(), *qp_.peer);
+  const SendWqe& wqe = queue().front();
+  const Chunk chunk{.at = cursor_.place(), .first = wqe.first_psn};
   wire::Packet p;
-  p.bth.psn = next_;
+  p.bth.psn = chunk.first;
   p.bth.ack_request = true;
   p.bth.mark = qp_.extensions.request_flag(false);
   p.in_window = p.last = true;
   fill_message(wqe, 0, p);
-  piggyback_ack(cursor_, p);
+  piggyback_ack(chunk.at.index, p);
   push_packet(qp_, sink, p, payload.view(), wqe.length);
-  note_sent({.at = {cursor_, 0}, .first = next_});
   since_ack_request_ = 0;
-  advance_cursor(1);
-  start_clocks(wqe.first_psn, now);
+  cursor_.advance(1);
+  recovery_.on_sent(chunk, now);
 }
 
 // --- receiving -----------------------------------------------------------------------------------
@@ -143,15 +147,15 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
 }
 
 bool Requester::awaits_fast_ack(wire::Psn psn) const {
-  if (board_ || unacked_ != psn || unacked_ == next_) [[unlikely]]
+  if (recovery_.is_active() || cursor_.unacked() != psn || !cursor_.has_outstanding()) [[unlikely]]
     return false;
-  const SendWqe& wqe = queue_.at(queue_.head());
+  const SendWqe& wqe = queue().at(queue().head());
   return wqe.packets == 1 && is_message(wqe.op);
 }
 
 void Requester::commit_fast_ack(Instant now) {
   qp_.peer->unresponsive_until = Instant{};
-  advance_unacked(1, now);
+  acknowledge(1, now);
 }
 
 // The payload of a SEND goes into the next receive: the application does not look there before the

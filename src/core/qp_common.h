@@ -42,7 +42,6 @@ struct EngineState {
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
-  bool alone = false;     // no other queue pair than the one at work has anything to send
   UnackedPace pace;       // of all UD and UC queue pairs
   PathHolds paths;        // of address handles
   PacketPool held;        // of all RC and XRC queue pairs
@@ -152,6 +151,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   tx.cut_bytes = packet.cut_bytes;
   tx.in_window = packet.in_window;
   tx.last = packet.last;
+  tx.ends_batch = packet.ends_batch;
   tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
   tx.payload = payload;

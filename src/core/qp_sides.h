@@ -9,6 +9,12 @@
 
 namespace verbena::core {
 
+// What a queue pair may send in one turn.
+struct TransmitTurn {
+  uint32_t budget;      // packets
+  bool only_active_qp;  // no other queue pair has anything to send
+};
+
 class SendSide {
  public:
   virtual ~SendSide() = default;
@@ -18,8 +24,8 @@ class SendSide {
   // Forgets the `count` requests that were posted last; nothing has happened since.
   virtual void take_back(uint32_t count) = 0;
 
-  // Sends what may be sent, at most `budget` packets. Returns how many.
-  virtual uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) = 0;
+  // Sends what may be sent. Returns the number of packets.
+  virtual uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) = 0;
   // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
   virtual bool can_piggyback(const wire::PacketSink&, Instant) const { return false; }
   // Whether transmit() would find something to do.
@@ -72,7 +78,7 @@ class ReceiveSide {
   // another size.
   virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
-  virtual uint32_t send_ack(wire::PacketSink&) { return 0; }
+  virtual uint32_t send_ack(wire::PacketSink&, AckPlace) { return 0; }
   // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own
   // can say what there is to say.
   virtual std::optional<wire::Psn> ack_to_piggyback() const { return {}; }

@@ -343,7 +343,7 @@ void QueuePair::on_deadline(Instant now) {
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
-  const bool only_active_qp = common_.engine.alone;
+  const bool only_active_qp = turn.only_active_qp;
   uint32_t sent = responder_->send_answers(sink, budget, !only_active_qp && on_wire);
   if (common_.urgent) [[unlikely]]
     sent += requester_->send_urgent(sink, now);
@@ -356,20 +356,23 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   const AckPlace ack_place = AckScheduler::place(
       {.only_active_qp = only_active_qp, .on_wire = on_wire, .request_takes_ack = ack.has_value()});
   if (ack) common_.acks.offer(*ack);
-  if (ack_place == AckPlace::First && sent < budget) sent += responder_->send_ack(sink);
-  if (turn.requests && sent < budget) sent += transmit_requests(sink, now, budget - sent);
+  if (ack_place == AckPlace::First && sent < budget) sent += responder_->send_ack(sink, ack_place);
+  if (turn.requests && sent < budget) {
+    sent += transmit_requests(sink, now, {budget - sent, only_active_qp});
+  }
   settle();
   check_drained();
   common_.acks.close_offer();
   // Also if no request took it.
-  if (ack_place != AckPlace::First && sent < budget) sent += responder_->send_ack(sink);
+  if (ack_place != AckPlace::First && sent < budget) sent += responder_->send_ack(sink, ack_place);
   return sent;
 }
 
-uint32_t QueuePair::transmit_requests(wire::PacketSink& sink, Instant now, uint32_t budget) {
-  if (!pacer_.limited()) return requester_->transmit(sink, now, budget);
+uint32_t QueuePair::transmit_requests(wire::PacketSink& sink, Instant now,
+                                      const TransmitTurn& turn) {
+  if (!pacer_.limited()) return requester_->transmit(sink, now, turn);
   PacedSink paced(sink, pacer_, now);
-  return requester_->transmit(paced, now, budget);
+  return requester_->transmit(paced, now, turn);
 }
 
 // Acts on a failure that one of the halves has recorded.

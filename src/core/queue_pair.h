@@ -68,8 +68,9 @@ class QueuePair {
   void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
   struct Turn {
-    uint32_t budget;  // packets
-    bool requests;    // they need not wait for others
+    uint32_t budget;      // packets
+    bool requests;        // they need not wait for others
+    bool only_active_qp;  // no other queue pair has anything to send
   };
   // Answers that are due and, unless they have to wait, requests.
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
@@ -125,7 +126,7 @@ class QueuePair {
            common_.peer->waiting.empty() && held_until_ == kNever && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
-  uint32_t transmit_requests(wire::PacketSink& sink, Instant now, uint32_t budget);
+  uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);
   void settle() {
     if (common_.failure) [[unlikely]]

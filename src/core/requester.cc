@@ -1,4 +1,4 @@
-// The requester's sending half: posting, the order in which new things may leave, building packets.
+// The requester's sending half: posting, what may leave next, building packets.
 #include "core/requester.h"
 
 #include <algorithm>
@@ -14,9 +14,6 @@ constexpr uint32_t kPacketsPerAckRequest = 8;
 // Rates below this are so slow that each packet asks: eight would take a millisecond and more.
 constexpr uint32_t kCrawlKbps = 250'000;
 
-// A READ is asked for in pieces of at most this size: the answers arrive unpaced in our own socket.
-constexpr uint32_t kMaxReadPieceBytes = 64 * 1024;
-
 Status check_flush(const SendRequest& r) {
   if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
     return Error{EINVAL, "a flush is global, persistent or both"};
@@ -30,10 +27,15 @@ Status check_flush(const SendRequest& r) {
 }  // namespace
 
 Requester::Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline)
-    : qp_(qp), queue_(max_wr, max_sges, max_inline), answers_(qp.engine.held) {}
+    : qp_(qp),
+      cursor_(max_wr, max_sges, max_inline),
+      recovery_(qp, cursor_),
+      direct_(qp, cursor_),
+      batches_(qp, cursor_),
+      responses_(qp.engine.held) {}
 
 Status Requester::post(const SendRequest& r) {
-  auto checked = check_request(queue_, r);
+  auto checked = check_request(queue(), r);
   if (!checked.ok()) return checked.error();
   const uint32_t length = checked.value();
   const bool is_word = is_atomic(r.op) || r.op == SendOp::AtomicWrite;
@@ -51,239 +53,280 @@ Status Requester::post(const SendRequest& r) {
   if (is_read_or_atomic(r.op) && qp_.state != QpState::Error && qp_.attr.max_read_atomic == 0) {
     return Error{EINVAL, "READ and atomics need max_rd_atomic > 0 (set at RTR to RTS)"};
   }
-  fill_slot(queue_, r, length);
-  queue_.push();
+  fill_slot(queue(), r, length);
+  queue().push();
   return {};
 }
 
-void Requester::reserve_reads(uint32_t count) { reads_.reserve(count); }
-
 void Requester::start() {
-  next_ = unacked_ = wire::Psn(qp_.attr.sq_psn);
-  cursor_ = queue_.head();
-  cursor_packet_ = 0;
-  started_ = true;
-  renew_retries();
-  rnr_retries_left_ = qp_.attr.rnr_retry;
-}
-
-void Requester::change_peer(PeerPath* peer) {
-  if (qp_.peer != nullptr) qp_.peer->release(in_flight_cost_);
-  if (peer != nullptr) peer->on_sent(in_flight_cost_);
-  qp_.peer = peer;
+  cursor_.start(wire::Psn(qp_.attr.sq_psn));
+  recovery_.start();
 }
 
 void Requester::reset() {
-  if (qp_.peer != nullptr) qp_.peer->release(in_flight_cost_);
-  in_flight_cost_ = 0;
-  queue_.clear();
-  cursor_ = queue_.head();
-  cursor_packet_ = 0;
-  started_ = false;
-  reads_.clear();
-  batches_.clear();
-  batch_timeouts_ = 0;
-  forget_losses();
+  forget_outstanding();
+  queue().clear();
+  cursor_.reset();
+  batches_.reset();
   denied_.reset();
   since_ack_request_ = 0;
-  tries_ = 0;
-  rnr_until_ = kNever;
-  direct_bytes_ = 0;
-  taken_back_ = false;
 }
 
 bool Requester::has_reads_queued() const {
-  for (uint64_t i = queue_.head(); i != queue_.tail(); ++i) {
-    if (is_read_or_atomic(queue_.at(i).op)) return true;
+  for (uint64_t i = queue().head(); i != queue().tail(); ++i) {
+    if (is_read_or_atomic(queue().at(i).op)) return true;
   }
   return false;
 }
 
-uint32_t Requester::packet_bytes(const SendWqe& wqe, uint32_t packet) const {
-  if (is_atomic(wqe.op)) return 0;
-  return std::min(wqe.cut_bytes, wqe.length - packet * wqe.cut_bytes);
-}
+// --- what may leave ------------------------------------------------------------------------------
 
-uint32_t Requester::packets_of(const SendWqe& wqe) const {
-  const uint32_t cut = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
-  const bool one = wqe.length <= cut || is_atomic(wqe.op);
-  return one ? 1 : (wqe.length - 1) / cut + 1;
-}
-
-uint32_t Requester::cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const {
-  uint32_t bytes = 0;
-  if (!is_atomic(wqe.op) && count != 0) {
-    bytes = (count - 1) * wqe.cut_bytes + packet_bytes(wqe, first + count - 1);
-  }
-  return bytes + count * PeerPath::kPacketOverhead;
-}
-
-Requester::Blocked Requester::blocked_reason(Instant now) {
-  if (!started_ || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
+Requester::Blocked Requester::blocked_reason(Instant now) const {
+  if (!cursor_.is_started() || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
     return Blocked::NothingToSend;
   }
-  if (rnr_until_ != kNever && now < rnr_until_) return Blocked::RnrWait;
-  if (board_) [[unlikely]] {
-    if (board_->anything_lost()) return lost_blocked();
-    if (board_full()) return Blocked::Order;
+  if (recovery_.is_waiting_for_receiver(now)) return Blocked::RnrWait;
+  if (recovery_.is_active()) [[unlikely]] {
+    if (recovery_.has_lost()) return retransmit_blocked();
+    if (recovery_.is_full()) return Blocked::Order;
   }
-  return new_request_blocked(now);
+  return cursor_.is_at_end() ? Blocked::NothingToSend : new_request_blocked(now);
 }
 
-Requester::Blocked Requester::new_request_blocked(Instant now) {
-  if (cursor_ == queue_.tail()) return Blocked::NothingToSend;
-  const SendWqe& wqe = queue_.at(cursor_);
-  if (qp_.state == QpState::Sqd && !wqe.numbered && direct_bytes_ == 0) return Blocked::Drain;
+Requester::Blocked Requester::retransmit_blocked() const {
+  const uint64_t index = cursor_.place_of(recovery_.first_lost()).index;
+  if (denied_ == index) return index == queue().head() ? Blocked::No : Blocked::Order;
+  return qp_.peer->has_room() ? Blocked::No : Blocked::Window;
+}
+
+Requester::Blocked Requester::new_request_blocked(Instant now) const {
+  const SendWqe& wqe = cursor_.request();
+  if (qp_.state == QpState::Sqd && !wqe.numbered && !direct_.is_begun()) return Blocked::Drain;
   // Local operations change what keys mean, so they wait until everything before them is done.
-  if (is_local(wqe.op) || denied_ == cursor_) {
-    return cursor_ == queue_.head() ? Blocked::No : Blocked::Order;
+  if (is_local(wqe.op) || denied_ == cursor_.index()) {
+    return cursor_.is_at_head() ? Blocked::No : Blocked::Order;
   }
-  if ((wqe.flags & kFence) != 0 && cursor_packet_ == 0 && cursor_ != queue_.head()) {
-    for (uint64_t i = queue_.head(); i != cursor_; ++i) {
-      if (is_read_or_atomic(queue_.at(i).op)) return Blocked::Fence;
+  if ((wqe.flags & kFence) != 0 && !cursor_.is_inside_request() && !cursor_.is_at_head()) {
+    for (uint64_t i = queue().head(); i != cursor_.index(); ++i) {
+      if (is_read_or_atomic(queue().at(i).op)) return Blocked::Fence;
     }
   }
   if (is_read_or_atomic(wqe.op) && reads_.size() >= qp_.attr.max_read_atomic) {
     return Blocked::ReadLimit;
   }
-  const bool without_peer = qp_.peer->is_unresponsive(now) && may_go_direct(wqe);
-  return room_for(wqe) || without_peer ? Blocked::No : Blocked::Window;
+  if (has_room_for(wqe)) return Blocked::No;
+  const bool needs_no_room = qp_.peer->is_unresponsive(now) && can_access();
+  return needs_no_room ? Blocked::No : Blocked::Window;
 }
 
-// A READ is one small packet, but its answer comes all at once: it must not bring more under way
-// than a receive buffer of the usual size takes.
-bool Requester::room_for(const SendWqe& wqe) const {
+// A READ is one small packet, but its response arrives unpaced.
+bool Requester::has_room_for(const SendWqe& wqe) const {
   const PeerPath& peer = *qp_.peer;
   if (!peer.has_room() || wqe.op != SendOp::Read || peer.is_in_memory()) return peer.has_room();
-  const uint32_t cut = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
-  const uint32_t packets = wqe.numbered ? piece_at({cursor_, cursor_packet_}).packets
-                                        : std::min(packets_of(wqe), piece_packets(cut));
-  const uint32_t cost = std::min(packets * cut, wqe.length) + packets * PeerPath::kPacketOverhead;
+  const uint32_t payload_bytes = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
+  const uint32_t packets = wqe.numbered
+                               ? cursor_.next_chunk().packets
+                               : std::min(SendCursor::packets_of(wqe, payload_bytes),
+                                          SendCursor::chunk_packets(payload_bytes, peer.window()));
+  const uint32_t cost =
+      std::min(packets * payload_bytes, wqe.length) + packets * PeerPath::kPacketOverhead;
   return peer.in_flight() + cost <= PeerPath::kMaxResponseBytes;
 }
 
-uint32_t Requester::piece_packets(uint32_t cut_bytes) const {
-  return std::max(std::min(qp_.peer->window() / 2, kMaxReadPieceBytes) / cut_bytes, 1u);
+Requester::Step Requester::next_step(const wire::PacketSink& sink, Instant now) {
+  if (recovery_.has_lost()) [[unlikely]]
+    return Step::Retransmit;
+  if (is_local(cursor_.request().op)) return Step::Local;
+  if (can_access() && direct_.is_preferred(sink, now)) return Step::OneSided;
+  // A denied request takes no room: it fails.
+  return qp_.peer->has_room() || denied_ == cursor_.index() ? Step::Send : Step::Wait;
 }
 
-void Requester::number(SendWqe& wqe) {
-  wqe.first_psn = next_;
-  wqe.cut_bytes = qp_.cut_bytes();
-  wqe.packets = packets_of(wqe);
-  // The responder remembers each request of a READ by itself. So that one asked for again never
-  // reaches from one into the next, the pieces are fixed once and do not follow the window from
-  // then on.
-  if (wqe.packets > 1) wqe.piece_packets = piece_packets(wqe.cut_bytes);
-  wqe.numbered = true;
-}
-
-uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
   uint32_t sent = 0;
-  while (sent < budget && sink.room() > 0 && !qp_.failure) {
+  while (sent < turn.budget && sink.room() > 0 && !qp_.failure) {
     const Blocked blocked = blocked_reason(now);
-    if (blocked != Blocked::No) {
-      if (blocked == Blocked::Window) qp_.count(CounterId::window_waits);
-      break;
-    }
-    rnr_until_ = kNever;
-    if (board_ && board_->anything_lost()) [[unlikely]] {
-      if (!send_again(sink, now)) break;
-    } else {
-      SendWqe& wqe = queue_.at(cursor_);
-      if (is_local(wqe.op)) {
-        run_local(wqe);
-        continue;
-      }
-      if (may_go_direct(wqe) && had_better_go_direct(sink, now) && go_direct(wqe, sink)) {
+    if (blocked == Blocked::Window) qp_.count(CounterId::window_waits);
+    if (blocked != Blocked::No) break;
+    recovery_.end_wait_for_receiver();
+    switch (next_step(sink, now)) {
+      case Step::Retransmit:
+        if (!retransmit_first_lost(sink, now)) return sent;
         ++sent;
-        continue;
+        break;
+      case Step::Local:
+        run_local(cursor_.request());
+        break;
+      case Step::OneSided:
+        if (access_directly(sink)) ++sent;  // otherwise the next step sends it
+        break;
+      case Step::Send: {
+        const uint32_t packets = send_new(
+            sink, now, {.budget = turn.budget - sent, .only_active_qp = turn.only_active_qp});
+        if (packets == 0) return sent;
+        sent += packets;
+        break;
       }
-      // What was denied takes no room: it fails.
-      if (!qp_.peer->has_room() && denied_ != cursor_) break;
-      const auto most = static_cast<uint32_t>(std::min<size_t>(budget - sent, sink.room()));
-      if (const uint32_t batch = batch_packets(most); batch != 0) {
-        send_batch(batch, sink, now);
-        sent += batch;
-        continue;
-      }
-      if (!wqe.numbered) number(wqe);
-      // Others may have the window before the next turn: what is under way must not wait for that.
-      const bool last_of_turn = qp_.peer->users > 1 && (sent + 1 == budget || sink.room() == 1);
-      if (!send_new(sink, now, last_of_turn)) break;
+      case Step::Wait:
+        return sent;
     }
-    ++sent;
   }
   return sent;
 }
 
+// One packet leaves whether or not the window has room, which may be full of packets that wait for
+// it: the first one that is missing, or a tail-loss probe.
+uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
+  if (sink.room() == 0) return 0;
+  qp_.urgent = false;
+  const bool waits = recovery_.is_waiting_for_receiver(now);
+  if (!cursor_.is_started() || waits || !cursor_.has_outstanding() || qp_.failure) return 0;
+  if (recovery_.is_probe_due() && qp_.peer->is_in_memory() && !recovery_.is_active()) {
+    retract(sink, now);
+    return 0;
+  }
+  qp_.urgent = true;  // it remains so if there is no memory
+  begin_recovery();
+  qp_.urgent = false;
+  if (recovery_.is_lost(cursor_.unacked())) return retransmit_first_lost(sink, now) ? 1 : 0;
+  if (!recovery_.is_probe_due()) return 0;
+  recovery_.cancel_probe();
+  const auto psn = recovery_.choose_probe();
+  if (!psn || !retransmit(*psn, sink, true, now)) return 0;
+  qp_.count(CounterId::probes_sent);
+  recovery_.on_probe_sent(now);
+  return 1;
+}
+
+// --- what needs no packet ------------------------------------------------------------------------
+
 void Requester::run_local(SendWqe& wqe) {
   const WcStatus status = execute_local(qp_, wqe);
   if (status != WcStatus::Success) return fail_head(status);
-  ++cursor_;
-  complete_head(qp_, queue_, WcStatus::Success, 0);
+  cursor_.skip_request();
+  complete_head(qp_, queue(), WcStatus::Success, 0);
 }
 
-// What one packet asks for, from `at` on. A READ goes to the end of the piece that `at` is in; the
-// rest of it is another request, with the PSNs that follow. The peer cannot tell that from a
-// requester that resumes after a loss.
-Requester::Piece Requester::piece_at(Place at) const {
-  const SendWqe& wqe = queue_.at(at.index);
-  Piece piece{.at = at, .first = wqe.first_psn + at.packet};
-  if (wqe.op == SendOp::Read) {
-    const uint32_t piece_left = wqe.piece_packets - at.packet % wqe.piece_packets;
-    piece.packets = std::min(wqe.packets - at.packet, piece_left);
+bool Requester::access_directly(wire::PacketSink& sink) {
+  switch (direct_.access(sink)) {
+    case DirectAccess::Outcome::Refused:
+      return false;
+    case DirectAccess::Outcome::Partial:
+      return true;
+    case DirectAccess::Outcome::Done:
+      break;
   }
-  return piece;
-}
-
-bool Requester::send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack) {
-  const Piece piece = piece_at({cursor_, cursor_packet_});
-  if (!push_request(piece, sink, ask_for_ack)) return false;
-  if (is_read_or_atomic(queue_.at(cursor_).op)) reads_.push_back({piece.first, piece.end() - 1});
-  note_sent(piece);
-  advance_cursor(piece.packets);
-  if (board_) [[unlikely]]
-    board_->record_sent(piece.first, piece.end());
-  start_clocks(piece.first, now);
+  const SendWqe& wqe = cursor_.request();
+  recovery_.on_head_accessed();
+  cursor_.skip_request();
+  complete_head(qp_, queue(), WcStatus::Success, wqe.op == SendOp::Write ? 0 : wqe.length);
   return true;
 }
 
-void Requester::note_sent(const Piece& piece) {
-  const uint32_t cost = cost_of(queue_.at(piece.at.index), piece.at.packet, piece.packets);
-  qp_.peer->on_sent(cost);
-  in_flight_cost_ += cost;
-}
-
-// Over `packets` of the request that it stands at.
-void Requester::advance_cursor(uint32_t packets) {
-  next_ = next_ + packets;
-  cursor_packet_ += packets;
-  if (cursor_packet_ != queue_.at(cursor_).packets) return;
-  ++cursor_;
-  cursor_packet_ = 0;
-}
-
-void Requester::start_clocks(wire::Psn first, Instant now) {
-  if (!timed_) {
-    timed_ = first;
-    timed_at_ = now;
+// The path is full; one-sided access needs no room in it.
+void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
+  const bool may_retract = recovery_.is_probe_due() && qp_.peer->is_in_memory();
+  if (may_retract && !recovery_.is_active() && cursor_.has_outstanding()) retract(sink, now);
+  while (sink.room() > 0 && !qp_.failure && blocked_reason(now) == Blocked::No) {
+    if (cursor_.is_at_end() || !can_access() || !direct_.is_preferred(sink, now)) return;
+    if (!access_directly(sink)) return;
   }
-  if (ack_deadline_ == kNever) restart_ack_timer(now);
+}
+
+// Requests that a peer has not read are as if they had never left. They get new PSNs: those that
+// come first may be done by one-sided access, and then take none.
+void Requester::retract(wire::PacketSink& sink, Instant now) {
+  qp_.urgent = false;
+  recovery_.cancel_probe();
+  if (!direct_.retract(sink, now)) return;
+  qp_.acks.on_retracted(queue().head(), queue().tail());
+  qp_.count(CounterId::requests_taken_back, cursor_.rewind());
+  recovery_.on_retracted();
+  reads_.clear();
+  since_ack_request_ = 0;
+}
+
+void Requester::on_hold(Instant now) {
+  if (!recovery_.needs_backoff_timer()) return;
+  if (qp_.urgent || blocked_reason(now) == Blocked::No) recovery_.start_backoff_timer(now);
+}
+
+// A message that was split for larger packets cannot leave any more, nor be split anew: the peer
+// counts its packets.
+void Requester::on_narrow_path() {
+  const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
+  for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
+    const SendWqe& wqe = queue().at(i);
+    const bool too_wide = wqe.cut_bytes > most && wqe.length > most && !is_atomic(wqe.op);
+    if (!too_wide) continue;
+    fail_head(WcStatus::RetryExceeded);
+    qp_.failure->memory_ended = true;
+    return;
+  }
+}
+
+// --- sending packets -----------------------------------------------------------------------------
+
+bool Requester::retransmit_first_lost(wire::PacketSink& sink, Instant now) {
+  if (!retransmit(recovery_.first_lost(), sink, recovery_.lost() == 1, now)) return false;
+  qp_.count(CounterId::retransmitted_packets);
+  return true;
+}
+
+bool Requester::retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now) {
+  Chunk chunk = recovery_.chunk_to_retransmit(psn);
+  chunk.is_retransmit = true;
+  if (!push_request(chunk, sink, {.asks_for_ack = ask_for_ack})) return false;
+  recovery_.on_retransmitted(psn, chunk, now);
+  return true;
+}
+
+// New packets from the cursor on. Returns how many.
+uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
+  const size_t room = sink.room();
+  const auto batch_limit = static_cast<uint32_t>(std::min<size_t>(turn.budget, room));
+  if (const uint32_t batch = recovery_.is_active() ? 0 : batches_.plan(batch_limit); batch != 0) {
+    const wire::Psn first = cursor_.next();
+    uint32_t left = batch;
+    batches_.send(batch, [&](const Chunk& chunk, bool is_reordered) {
+      push_request(chunk, sink,
+                   {.asks_for_ack = --left == 0,
+                    .is_reordered = is_reordered,
+                    .only_active_qp = turn.only_active_qp});
+      recovery_.add_in_flight(cursor_.cost_of(chunk));
+    });
+    recovery_.start_timers(first, now);
+    return batch;
+  }
+  if (!cursor_.request().numbered) cursor_.number(qp_.cut_bytes(), *qp_.peer);
+  // Other queue pairs may take the window before the next turn: an ACK of this packet must not wait
+  // for that.
+  const bool is_last_of_turn = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
+  const Chunk chunk = cursor_.next_chunk();
+  const bool is_read = is_read_or_atomic(cursor_.request().op);
+  if (!push_request(chunk, sink,
+                    {.asks_for_ack = is_last_of_turn, .only_active_qp = turn.only_active_qp})) {
+    return 0;
+  }
+  if (is_read) reads_.push_back({chunk.first, chunk.end() - 1});
+  cursor_.advance(chunk.packets);
+  recovery_.on_sent(chunk, now);
+  return 1;
 }
 
 // False, and nothing is sent, if the request's lkeys do not grant what it needs.
-bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
-                             bool early) {
-  const SendWqe& wqe = queue_.at(piece.at.index);
+bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
+                             const PacketOptions& options) {
+  const SendWqe& wqe = queue().at(chunk.at.index);
   wire::Packet p;
-  p.bth.psn = piece.first;
-  p.bth.mark = qp_.extensions.request_flag(early);
+  p.bth.psn = chunk.first;
+  p.bth.mark = qp_.extensions.request_flag(options.is_reordered);
   p.bth.ack_request = true;
-  p.in_window = !piece.repeated;
+  p.in_window = !chunk.is_retransmit;
   p.xrc_srqn = wqe.remote_srqn;
   switch (wqe.op) {
     case SendOp::Read:
-      fill_read(wqe, piece, p);
+      fill_read(wqe, chunk, p);
       break;
     case SendOp::CompareSwap:
       p.bth.opcode = qp_.opcode(wire::Opcode::RcCompareSwap);
@@ -299,30 +342,31 @@ bool Requester::push_request(const Piece& piece, wire::PacketSink& sink, bool as
       p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
       break;
     default:
-      return push_message_packet(piece.at, p, sink, ask_for_ack);
+      return push_message_packet(chunk.at, p, sink, options);
   }
   push_packet(qp_, sink, p, {}, 0);
   return true;
 }
 
-void Requester::fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& p) const {
-  const uint32_t offset = piece.at.packet * wqe.cut_bytes;
-  const bool to_the_end = piece.at.packet + piece.packets == wqe.packets;
+void Requester::fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& p) const {
+  const uint32_t offset = chunk.at.packet * wqe.cut_bytes;
+  const bool to_the_end = chunk.at.packet + chunk.packets == wqe.packets;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
   p.reth = {wqe.remote_address + offset, wqe.rkey,
-            to_the_end ? wqe.length - offset : piece.packets * wqe.cut_bytes};
+            to_the_end ? wqe.length - offset : chunk.packets * wqe.cut_bytes};
   p.cut_bytes = wqe.cut_bytes;
 }
 
 // A message of one packet. Packets of a longer one must have equal sizes to share a GSO batch, so
 // there the ACK follows them.
 bool Requester::can_piggyback(const wire::PacketSink& sink, Instant now) const {
-  if (!qp_.extensions.peer_buffers_requests() || board_ || unacked_ != next_ ||
-      cursor_ + 1 != queue_.tail())
+  if (!qp_.extensions.peer_buffers_requests() || recovery_.is_active() ||
+      cursor_.has_outstanding() || cursor_.index() + 1 != queue().tail()) {
     return false;
-  const SendWqe& wqe = queue_.at(cursor_);
+  }
+  const SendWqe& wqe = cursor_.request();
   return is_message(wqe.op) && wqe.length + kPiggybackBytes <= qp_.cut_bytes() &&
-         !may_go_unheard(wqe, sink, now);
+         !(can_access() && direct_.is_likely(sink, now));
 }
 
 // The headers of one packet of a SEND or WRITE.
@@ -347,29 +391,29 @@ void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
-                                    bool ask_for_ack) {
-  const SendWqe& wqe = queue_.at(at.index);
+                                    const PacketOptions& options) {
+  const SendWqe& wqe = queue().at(at.index);
   const uint32_t offset = at.packet * wqe.cut_bytes;
-  const uint32_t bytes = packet_bytes(wqe, at.packet);
+  const uint32_t bytes = SendCursor::packet_bytes(wqe, at.packet);
   const bool last = at.packet + 1 == wqe.packets;
 
   Gather payload;
-  if (!gather_message(qp_, queue_, at.index, offset, bytes, payload)) {
+  if (!gather_message(qp_, queue(), at.index, offset, bytes, payload)) {
     // What was posted before it still completes first.
     denied_ = at.index;
-    if (at.index == queue_.head()) fail_head(WcStatus::LocalProtection);
+    if (at.index == queue().head()) fail_head(WcStatus::LocalProtection);
     return false;
   }
 
   fill_message(wqe, at.packet, p);
-  p.last = last && at.index + 1 == queue_.tail() && qp_.engine.alone;
+  p.last = last && at.index + 1 == queue().tail() && options.only_active_qp;
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
   // next packet may be a timeout away.
   const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
-  p.bth.ack_request = last || ask_for_ack || crawls ||
+  p.bth.ack_request = last || options.asks_for_ack || crawls ||
                       since_ack_request_ >= kPacketsPerAckRequest ||
-                      qp_.peer->room() <= cost_of(wqe, at.packet, 1);
+                      qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;
   piggyback_ack(at.index, p);
   push_packet(qp_, sink, p, payload.view(), bytes);

@@ -1,19 +1,21 @@
-// Requester: turns the send queue into packets, and responses into completions. The send queue is
-// the retransmission buffer. Five files: sending what is new (requester.cc), and in which order
-// (requester_batch.cc), taking responses (requester_response.cc), which packets are sent again, and
-// why (requester_recovery.cc), and what is done without the peer (requester_direct.cc).
+// Requester: turns the send queue into packets, and responses into completions. It is made of
+// parts: SendCursor (PSNs), LossRecovery (what is lost, and timers), DirectAccess (one-sided
+// access) and SizeSortedBatches (the order of new packets). requester.cc sends,
+// requester_response.cc receives.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/time.h"
+#include "core/direct_access.h"
+#include "core/loss_recovery.h"
 #include "core/placement.h"
 #include "core/qp_sides.h"
 #include "core/reorder_buffer.h"
-#include "core/scoreboard.h"
+#include "core/send_cursor.h"
+#include "core/size_sorted_batches.h"
 #include "core/work_queue.h"
 
 namespace verbena::core {
@@ -23,8 +25,8 @@ class Requester final : public SendSide {
   Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
   Status post(const SendRequest& request) override;
-  void take_back(uint32_t count) override { queue_.take_back(count); }
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  void take_back(uint32_t count) override { queue().take_back(count); }
+  uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const override;
   uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
@@ -33,7 +35,7 @@ class Requester final : public SendSide {
     return blocked == Blocked::Window ? Readiness::WaitsForWindow : Readiness::No;
   }
   void on_hold(Instant now) override;
-  void on_room(Instant now) override;
+  void on_room(Instant now) override { recovery_.end_backoff(now); }
   void on_narrow_path() override;
   void go_without_peer(wire::PacketSink& sink, Instant now) override;
   // The fast path (fast_path.cc): sending the only message.
@@ -45,19 +47,23 @@ class Requester final : public SendSide {
   void on_response(const wire::Packet& packet, Instant now) override;
   void on_piggybacked_ack(wire::Psn last, Instant now) override;
   void on_deadline(Instant now) override;
-  Instant deadline() const override;
-  void reserve_reads(uint32_t count) override;
+  Instant deadline() const override { return recovery_.deadline(); }
+  void reserve_reads(uint32_t count) override { reads_.reserve(count); }
   void start() override;
-  void change_peer(PeerPath* peer) override;
+  void change_peer(PeerPath* peer) override { recovery_.change_peer(peer); }
   void reset() override;
   void flush(WcStatus first) override;
   bool drained() const override {
-    return !started_ || (unacked_ == next_ && cursor_packet_ == 0 && direct_bytes_ == 0);
+    return !cursor_.is_started() ||
+           (!cursor_.has_outstanding() && !cursor_.is_inside_request() && !direct_.is_begun());
   }
   bool has_reads_queued() const override;
-  wire::Psn next_psn() const override { return next_; }
+  wire::Psn next_psn() const override { return cursor_.next(); }
 
  private:
+  using Place = SendCursor::Place;
+  using Chunk = SendCursor::Chunk;
+
   enum class Blocked : uint8_t {
     No,
     NothingToSend,
@@ -68,175 +74,73 @@ class Requester final : public SendSide {
     Window,
     Order
   };
+  // What transmit() does next, if it is not blocked.
+  enum class Step : uint8_t { Retransmit, Local, OneSided, Send, Wait };
 
-  // A READ request or an atomic on its way, by the PSNs it takes.
+  // A READ chunk or an atomic in flight, by its PSNs.
   struct OutstandingRead {
     wire::Psn first;
     wire::Psn last;
   };
 
-  // Where a PSN that was sent lies in the send queue.
-  struct Place {
-    uint64_t index = 0;   // of the request
-    uint32_t packet = 0;  // of it
-  };
-  // Packets of one request that one packet of ours asks for: several only of a READ.
-  struct Piece {
-    Place at;
-    uint32_t packets = 1;
-    wire::Psn first{0};
-    bool repeated = false;
-    wire::Psn end() const { return first + packets; }
-  };
+  SendQueue& queue() { return cursor_.queue(); }
+  const SendQueue& queue() const { return cursor_.queue(); }
 
   // --- requester.cc -----------------------------------------------------------------------------
-  Blocked blocked_reason(Instant now);
-  Blocked new_request_blocked(Instant now);
-  bool room_for(const SendWqe& wqe) const;
-  uint32_t piece_packets(uint32_t cut_bytes) const;
-  void number(SendWqe& wqe);
+  Blocked blocked_reason(Instant now) const;
+  Blocked new_request_blocked(Instant now) const;
+  Blocked retransmit_blocked() const;
+  bool has_room_for(const SendWqe& wqe) const;
+  Step next_step(const wire::PacketSink& sink, Instant now);
+  bool can_access() const { return !recovery_.is_active() && direct_.is_possible(); }
   void run_local(SendWqe& wqe);
-  bool send_new(wire::PacketSink& sink, Instant now, bool ask_for_ack);
-  bool push_request(const Piece& piece, wire::PacketSink& sink, bool ask_for_ack,
-                    bool early = false);
-  void note_sent(const Piece& piece);
-  void advance_cursor(uint32_t packets);
-  void start_clocks(wire::Psn first, Instant now);
-  void fill_read(const SendWqe& wqe, const Piece& piece, wire::Packet& packet) const;
+  bool access_directly(wire::PacketSink& sink);
+  void retract(wire::PacketSink& sink, Instant now);
+  bool retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now);
+  bool retransmit_first_lost(wire::PacketSink& sink, Instant now);
+  uint32_t send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
+  // How one packet leaves.
+  struct PacketOptions {
+    bool asks_for_ack = false;
+    bool is_reordered = false;    // before one with a lower PSN
+    bool only_active_qp = false;  // as TransmitTurn says
+  };
+  bool push_request(const Chunk& chunk, wire::PacketSink& sink, const PacketOptions& options);
+  void fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& packet) const;
   void fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& packet) const;
   void piggyback_ack(uint64_t index, wire::Packet& packet);
   bool push_message_packet(Place at, wire::Packet& packet, wire::PacketSink& sink,
-                           bool ask_for_ack);
-  Piece piece_at(Place at) const;
-  uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) const;
-  uint32_t packets_of(const SendWqe& wqe) const;
-  uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) const;
-
-  // --- requester_batch.cc -----------------------------------------------------------------------
-  uint32_t batch_limit() const;
-  uint32_t batch_packets(uint32_t most);
-  void send_batch(uint32_t packets, wire::PacketSink& sink, Instant now);
-  void recall_order();
-  template <typename Visit>
-  void for_each_by_size(wire::Psn from, wire::Psn to, Visit visit) const;
-
-  // --- requester_direct.cc ----------------------------------------------------------------------
-  bool may_go_direct(const SendWqe& wqe) const;
-  bool may_go_unheard(const SendWqe& wqe, const wire::PacketSink& sink, Instant now) const;
-  bool had_better_go_direct(const wire::PacketSink& sink, Instant now);
-  bool go_direct(const SendWqe& wqe, wire::PacketSink& sink);
-  void take_back(wire::PacketSink& sink, Instant now);
-  Instant stuck_time(Instant now) const;
+                           const PacketOptions& options);
 
   // --- requester_response.cc --------------------------------------------------------------------
   bool awaits(wire::Psn psn) const;
-  void on_acknowledge(const wire::Packet& packet, Instant now);
-  void take_acknowledgement(wire::Psn end, Instant now);
+  void on_ack(const wire::Packet& packet, Instant now);
+  void take_ack(wire::Psn end, Instant now);
+  void take_ack_in_recovery(wire::Psn end, Instant now);
   void on_rnr_nak(const wire::Packet& packet, Instant now);
   void on_nak(const wire::Packet& packet, Instant now);
   void on_data(const wire::Packet& packet, Instant now);
-  bool fits(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet) const;
-  void take_answer(const wire::Packet& answer, Instant now);
-  bool place_answer(const wire::Packet& answer, const SendWqe& wqe, uint32_t packet);
+  void on_data_in_recovery(const wire::Packet& packet, Instant now);
+  bool fits(const wire::Packet& response, const SendWqe& wqe, uint32_t packet) const;
+  void take_response(const wire::Packet& response, Instant now);
+  bool place_response(const wire::Packet& response, const SendWqe& wqe, uint32_t packet);
   bool acknowledge_up_to(wire::Psn end, Instant now);
-  void advance_unacked(uint32_t packets, Instant now);
-  void fail_head(WcStatus status);
-
-  // --- requester_recovery.cc --------------------------------------------------------------------
-  // Which packets are lost:
-  void acknowledge_late(wire::Psn end, Instant now);
-  void on_late_data(const wire::Packet& packet, Instant now);
-  void on_sequence_nak(const wire::Packet& packet, Instant now);
-  void on_selective_nak(const wire::Packet& packet, Instant now);
-  void find_lost_answers(Instant now);
-  void on_timeout(Instant now);
-  void send_all_again_from(wire::Psn from);
-  bool overtaken(wire::Psn psn, Instant now);
-  bool lose(wire::Psn psn, Instant now);
-  bool use_up_retry();
-  void report_loss(wire::Psn psn, Instant now);
-  // Sending them again:
-  Blocked lost_blocked();
-  bool board_full() const;
-  bool send_again(wire::PacketSink& sink, Instant now);
-  Piece piece_to_repeat(wire::Psn psn);
-  bool repeat(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now);
-  std::optional<wire::Psn> choose_probe();
-  // The books:
+  void acknowledge(uint32_t packets, Instant now);
   void begin_recovery();
-  void end_recovery_if_over();
-  void forget_losses();
-  void learn_executed(wire::Psn end, Instant now);
-  void settle_in_order(Instant now);
-  void set_fate(wire::Psn psn, Fate fate);
-  [[gnu::cold, gnu::noinline]] void settle_costs(uint32_t packets);
-  Place place_of(wire::Psn psn) const;
-  template <typename Visit>
-  void for_each_piece(wire::Psn from, wire::Psn to, Visit visit);
-  // Time:
-  void restart_ack_timer(Instant now);
-  void renew_retries() {
-    retries_left_ = qp_.attr.retry_count;
-    timeouts_in_a_row_ = 0;
-  }
-  void stop_ack_timer() { ack_deadline_ = probe_deadline_ = kNever; }
-  Instant probe_time(Instant now) const;
-  void end_measurement(Instant now);
-  void end_probes(Instant now);
+  void complete_in_order(Instant now);
+  void fail_head(WcStatus status) { recovery_.fail_head(status); }
+  void forget_outstanding();
 
   QpCommon& qp_;
-  SendQueue queue_;
-
-  // The cursor: the next new packet is packet `cursor_packet_` of request `cursor_`, with PSN
-  // next_.
-  uint64_t cursor_ = 0;
-  uint32_t cursor_packet_ = 0;
-  wire::Psn next_{0};
-  wire::Psn unacked_{0};  // the first PSN that is not done: not acknowledged, or not answered
-  bool started_ = false;
-
+  SendCursor cursor_;
+  LossRecovery recovery_;
+  DirectAccess direct_;
+  SizeSortedBatches batches_;
+  ReorderBuffer responses_;             // that were received before one that is missing
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
-  // What left sorted by size and not in the order of PSNs, as long as it may be under way.
-  struct Batch {
-    wire::Psn first;
-    wire::Psn end;
-  };
-  std::vector<Batch> batches_;
-  uint32_t batch_timeouts_ = 0;     // times that such a one was not acknowledged in time
-  uint32_t in_flight_cost_ = 0;     // this queue pair's part of the peer's window
-  uint32_t since_ack_request_ = 0;  // packets sent since one asked for an acknowledgement
-  uint32_t retries_left_ = 0;
-  uint32_t timeouts_in_a_row_ = 0;
-  uint32_t rnr_retries_left_ = 0;
-  uint32_t tries_ = 0;  // retries without progress, for the failure report
-  std::optional<uint64_t>
-      denied_;  // a request whose lkeys do not grant it: fails when it is the first
-  Instant ack_deadline_ = kNever;
-  bool timed_hold_ = false;     // ack_deadline_ is of what cannot leave
-  Instant rnr_until_ = kNever;  // not before this may anything be sent again
-
-  // What is done without the peer.
-  uint32_t direct_bytes_ = 0;             // so much of the request at the head
-  uint32_t direct_in_a_row_ = 0;          // requests, while the program neither paused nor polled
-  uint64_t direct_refused_ = UINT64_MAX;  // a request that only the peer can do
-  bool taken_back_ = false;               // the request at the head was, once
-  uint64_t direct_seen_taken_ = 0;        // completions that it had taken then
-  Instant direct_at_{};
-
-  // Losses. The scoreboard is there from the first sign of one until all is as it was.
-  std::unique_ptr<Scoreboard> board_;
-  ReorderBuffer answers_;       // that came before one that is missing
-  uint32_t probes_ = 0;         // in a row, without a sign of the peer
-  Instant probed_at_ = kNever;  // the last of them
-  Instant probe_deadline_ = kNever;
-  bool probe_due_ = false;
-  std::optional<wire::Psn> timed_;  // its round trip is being measured, since timed_at_
-  Instant timed_at_{};
+  uint32_t since_ack_request_ = 0;      // packets sent since one asked for an ACK
+  // A request whose lkeys do not grant its access: it fails when it is at the head.
+  std::optional<uint64_t> denied_;
 };
-
-// AETH's 5-bit RNR timer code (IBA table 45).
-Duration rnr_delay(uint8_t code);
-// Local ACK timeout: 4.096 us * 2^code, 0 = none.
-Duration ack_timeout(uint8_t code);
 
 }  // namespace verbena::core

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/placement.h"
+#include "wire/local_peer.h"
 
 namespace verbena::core {
 
@@ -514,7 +515,11 @@ void Responder::on_duplicate(const wire::Packet& p) {
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
     const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.cut_bytes;
-    const bool within = qp_.cut_bytes_of(p) == a.cut_bytes && p.reth.rkey == a.reth.rkey &&
+    // A response of one packet is the same however packets are cut: the request may have come
+    // through memory and its repeat, since the link ended, over the wire.
+    const bool same_cut =
+        qp_.cut_bytes_of(p) == a.cut_bytes || (a.packets == 1 && packets_for(p) == 1);
+    const bool within = same_cut && p.reth.rkey == a.reth.rkey &&
                         p.reth.address == a.reth.address + skipped &&
                         p.reth.length <= a.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.
@@ -556,14 +561,14 @@ uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget, bool l
   return sent;
 }
 
-uint32_t Responder::send_ack(wire::PacketSink& sink) {
+uint32_t Responder::send_ack(wire::PacketSink& sink, AckPlace place) {
   if (pending_slots_ != 0 || sink.room() == 0 || !qp_.acks.is_due()) return 0;
   if (qp_.acks.nak()) {
-    send_nak(sink, *qp_.acks.nak());
+    send_nak(sink, *qp_.acks.nak(), place);
   } else if (anything_missing()) {
-    send_sack(sink);
+    send_sack(sink, place);
   } else {
-    send_plain_ack(sink);
+    send_plain_ack(sink, place);
   }
   qp_.acks.on_sent();
   return 1;
@@ -632,39 +637,45 @@ void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
   --pending_slots_;
 }
 
-void Responder::send_plain_ack(wire::PacketSink& sink) {
-  const bool may_be_short = qp_.extensions.announced() && qp_.type == QpType::Rc;
-  if (may_be_short && sink.acknowledge(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
-    return qp_.count(CounterId::packets_sent);
-  }
+wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_t flag,
+                                   AckPlace place) const {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
-  p.bth.psn = expected_ - 1;
-  p.bth.mark = qp_.extensions.response_flag(false);
-  p.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_};
+  p.bth.psn = psn;
+  p.bth.mark = flag;
+  p.aeth = aeth;
+  p.ends_batch = place != AckPlace::First;
+  return p;
+}
+
+void Responder::send_plain_ack(wire::PacketSink& sink, AckPlace place) {
+  const bool may_be_short = qp_.extensions.announced() && qp_.type == QpType::Rc;
+  wire::LocalPeer* const local = sink.local_peer();
+  if (may_be_short && local != nullptr &&
+      local->send_short_ack(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
+    return qp_.count(CounterId::packets_sent);
+  }
+  wire::Packet p = ack_packet(expected_ - 1, {wire::AckKind::Ack, wire::kUnlimitedCredits, msn_},
+                              qp_.extensions.response_flag(false), place);
   push_packet(qp_, sink, p, {}, 0);
 }
 
-void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak) {
+void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak, AckPlace place) {
   const bool reports_loss =
       nak.kind == wire::AckKind::Nak && nak.value == static_cast<uint8_t>(NakCode::SequenceError);
-  wire::Packet p;
-  p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
-  p.bth.psn = expected_;
-  p.bth.mark = reports_loss ? qp_.extensions.sack_flag() : qp_.extensions.response_flag(false);
-  p.aeth = nak;
+  const uint8_t flag =
+      reports_loss ? qp_.extensions.sack_flag() : qp_.extensions.response_flag(false);
+  wire::Packet p = ack_packet(expected_, nak, flag, place);
   push_packet(qp_, sink, p, {}, 0);
 }
 
 // A sequence NAK that lists what is buffered behind the gap.
-void Responder::send_sack(wire::PacketSink& sink) {
+void Responder::send_sack(wire::PacketSink& sink, AckPlace place) {
   const SackList list(held_, expected_);
   const std::span<const std::byte> payload = list.bytes();
-  wire::Packet p;
-  p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
-  p.bth.psn = expected_;
-  p.bth.mark = qp_.extensions.sack_flag();
-  p.aeth = {wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_};
+  wire::Packet p = ack_packet(
+      expected_, {wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_},
+      qp_.extensions.sack_flag(), place);
   push_packet(qp_, sink, p, {&payload, 1}, static_cast<uint32_t>(payload.size()));
   qp_.count(CounterId::naks_sequence_sent);
 }

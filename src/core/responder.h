@@ -23,7 +23,7 @@ class Responder final : public ReceiveSide {
   bool prepare_fast_receive(const wire::Packet& packet, std::byte*& to);
   void commit_fast_receive(const wire::Packet& packet, std::byte* to);
   uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
-  uint32_t send_ack(wire::PacketSink& sink) override;
+  uint32_t send_ack(wire::PacketSink& sink, AckPlace place) override;
   std::optional<wire::Psn> ack_to_piggyback() const override;
   bool ready() const override { return pending_slots_ != 0 || qp_.acks.is_due(); }
   void start() override;
@@ -108,9 +108,11 @@ class Responder final : public ReceiveSide {
   Answer* next_pending();
   bool send_read_packet(Answer& answer, wire::PacketSink& sink);
   void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
-  void send_plain_ack(wire::PacketSink& sink);
-  void send_nak(wire::PacketSink& sink, const wire::Aeth& nak);
-  void send_sack(wire::PacketSink& sink);
+  wire::Packet ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_t flag,
+                          AckPlace place) const;
+  void send_plain_ack(wire::PacketSink& sink, AckPlace place);
+  void send_nak(wire::PacketSink& sink, const wire::Aeth& nak, AckPlace place);
+  void send_sack(wire::PacketSink& sink, AckPlace place);
   uint32_t packets_for(const wire::Packet& read) const;
 
   QpCommon& qp_;

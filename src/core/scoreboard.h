@@ -1,6 +1,6 @@
-// Scoreboard: what a requester knows of each PSN between the first unacknowledged and the next to
-// be sent, while it recovers from a loss. Without losses there is none: then all of them are under
-// way, sent in the order of their PSNs. What follows from it is in requester_recovery.cc.
+// Scoreboard: what the requester knows of each outstanding PSN while it recovers from a loss.
+// Without losses there is none: then all of them are in flight and were sent in PSN order. The
+// conclusions are drawn in loss_recovery.cc.
 #pragma once
 
 #include <algorithm>
@@ -14,27 +14,30 @@
 
 namespace verbena::core {
 
-enum class Fate : uint8_t {
-  UnderWay,  // sent, and not known to be lost
-  Lost,      // to be sent again
-  Arrived,   // the peer has the request but waits for one before it; or we have the answer and wait
+enum class PacketState : uint8_t {
+  InFlight,  // sent, and not known to be lost
+  Lost,      // to be retransmitted
+  // The peer has the request but waits for one before it; or the response came and waits here for
+  // one before it.
+  Received,
 };
 
 class Scoreboard {
  public:
   struct Entry {
-    uint32_t sent = 0;  // its place in the order of all sends, those again included
-    Fate fate = Fate::UnderWay;
-    bool again = false;        // not for the first time
-    bool asked_again = false;  // READ and its like: the answer was, after the request was executed
-    uint32_t sent_us = 0;      // when, if again; it wraps
+    uint32_t sent = 0;  // its number among all sends, retransmissions included
+    PacketState state = PacketState::InFlight;
+    bool is_retransmit = false;
+    // READ and atomics: the request was executed, and its response was requested again since.
+    bool is_requested_again = false;
+    uint32_t sent_us = 0;  // when, if it is a retransmission; it wraps
   };
 
   // [first, next) were sent in this order.
   Scoreboard(wire::Psn first, wire::Psn next)
       : executed(first),
-        answered_to(first),
-        resent_to(first),
+        responded_to(first),
+        retransmitted_to(first),
         first_lost_(first),
         ring_(capacity_for(next.distance_from(first))) {
     record_sent(first, next);
@@ -48,58 +51,57 @@ class Scoreboard {
   void record_sent(wire::Psn first, wire::Psn end) {
     for (wire::Psn psn = first; psn != end; psn = psn + 1) at(psn) = {.sent = ++sends_};
   }
-  void record_sent_again(wire::Psn psn, Instant now) {
+  void record_retransmit(wire::Psn psn, Instant now) {
     Entry& e = at(psn);
     e.sent = ++sends_;
-    e.again = true;
+    e.is_retransmit = true;
     e.sent_us = to_us(now);
-    if ((psn + 1).distance_from(resent_to) > 0) resent_to = psn + 1;
+    if ((psn + 1).distance_from(retransmitted_to) > 0) retransmitted_to = psn + 1;
   }
   uint32_t sends() const { return sends_; }
 
-  void set_fate(wire::Psn psn, Fate fate) {
+  void set_state(wire::Psn psn, PacketState state) {
     Entry& e = at(psn);
-    exceptions_ += (fate != Fate::UnderWay) - (e.fate != Fate::UnderWay);
-    lost_ += (fate == Fate::Lost) - (e.fate == Fate::Lost);
-    e.fate = fate;
-    if (fate == Fate::Lost && (lost_ == 1 || psn.distance_from(first_lost_) < 0)) {
+    exceptions_ += (state != PacketState::InFlight) - (e.state != PacketState::InFlight);
+    lost_ += (state == PacketState::Lost) - (e.state == PacketState::Lost);
+    e.state = state;
+    if (state == PacketState::Lost && (lost_ == 1 || psn.distance_from(first_lost_) < 0)) {
       first_lost_ = psn;
     }
   }
   int32_t lost() const { return lost_; }
-  bool anything_lost() const { return lost_ != 0; }
+  bool has_lost() const { return lost_ != 0; }
   // The lowest PSN that is lost; there is one, at `unacked` or later.
   wire::Psn first_lost(wire::Psn unacked) {
     if (first_lost_.distance_from(unacked) < 0) first_lost_ = unacked;
-    while (at(first_lost_).fate != Fate::Lost) first_lost_ = first_lost_ + 1;
+    while (at(first_lost_).state != PacketState::Lost) first_lost_ = first_lost_ + 1;
     return first_lost_;
   }
   // Everything from `unacked` on is as it would be without a scoreboard.
-  bool over(wire::Psn unacked) const {
-    return exceptions_ == 0 && unacked.distance_from(resent_to) >= 0;
+  bool is_over(wire::Psn unacked) const {
+    return exceptions_ == 0 && unacked.distance_from(retransmitted_to) >= 0;
   }
 
-  // It arrived, so whatever was sent before it did or never will.
-  void know_arrived(wire::Psn psn) {
-    if (was_later(at(psn).sent, newest_arrived_)) newest_arrived_ = at(psn).sent;
+  // The packet reached the peer, so each packet that was sent before it did as well or is lost.
+  void record_received(wire::Psn psn) {
+    if (was_later(at(psn).sent, newest_received_)) newest_received_ = at(psn).sent;
   }
-  // Something that was sent later has arrived. What was sent again is given a round trip's time
-  // before anything follows from that: in a network that reorders it may be the first copy that
-  // came.
-  bool overtaken(wire::Psn psn, Instant now, Duration round_trip) {
+  // A packet that was sent later has reached the peer. A retransmitted packet is given a round trip
+  // first: in a network that reorders, its first copy may be the one that was received.
+  bool is_overtaken(wire::Psn psn, Instant now, Duration round_trip) {
     const Entry& e = at(psn);
-    if (!was_later(newest_arrived_, e.sent)) return false;
-    return !e.again || microseconds(uint32_t{to_us(now) - e.sent_us}) >= round_trip;
+    if (!was_later(newest_received_, e.sent)) return false;
+    return !e.is_retransmit || microseconds(uint32_t{to_us(now) - e.sent_us}) >= round_trip;
   }
 
-  // Numbers of sends, which wrap around on a link that never stops losing.
+  // Numbers of sends, which wrap around on a link that never stops losing packets.
   static bool was_later(uint32_t sent, uint32_t than) {
     return static_cast<int32_t>(sent - than) > 0;
   }
 
-  wire::Psn executed;     // the peer has executed all requests before this one
-  wire::Psn answered_to;  // an answer or acknowledgement of this PSN or the one before it came
-  wire::Psn resent_to;    // nothing from here on was sent twice
+  wire::Psn executed;      // the peer has executed all requests before this one
+  wire::Psn responded_to;  // a response to this PSN, or an ACK of the one before it, was received
+  wire::Psn retransmitted_to;  // nothing from here on was retransmitted
   // Losses of packets that were sent up to here belong to one episode; 0: there was none.
   uint32_t episode_end = 0;
   LossEpisode episode;
@@ -112,10 +114,10 @@ class Scoreboard {
 
   wire::Psn first_lost_;
   std::vector<Entry> ring_;  // by PSN; its size is a power of two
-  int32_t exceptions_ = 0;   // PSNs that are not under way
+  int32_t exceptions_ = 0;   // PSNs that are not in flight
   int32_t lost_ = 0;
   uint32_t sends_ = 0;
-  uint32_t newest_arrived_ = 0;
+  uint32_t newest_received_ = 0;
 };
 
 }  // namespace verbena::core

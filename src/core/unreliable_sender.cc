@@ -95,9 +95,9 @@ void UnreliableSender::reserve(Instant now) {
   not_before_ = qp_.engine.pace.reserve(now, reserved_);
 }
 
-uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, uint32_t budget) {
+uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) {
   uint32_t sent = 0;
-  while (sent < budget && sink.room() > 0 && !qp_.failure && ready(now)) {
+  while (sent < turn.budget && sink.room() > 0 && !qp_.failure && ready(now)) {
     if (const SendWqe& wqe = queue_.front(); is_local(wqe.op)) {
       const WcStatus status = execute_local(qp_, wqe);
       if (status != WcStatus::Success) {

@@ -17,7 +17,7 @@ class UnreliableSender : public SendSide {
 
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override;
-  uint32_t transmit(wire::PacketSink& sink, Instant now, uint32_t budget) override;
+  uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
   Readiness readiness(Instant now) override {
     return ready(now) ? Readiness::Ready : Readiness::No;
   }

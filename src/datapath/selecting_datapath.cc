@@ -26,7 +26,8 @@ constexpr size_t kCopyCost = 4096;
 
 SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
                                      std::unique_ptr<ShmDatapath> shm, uint32_t interface_index)
-    : udp_(std::move(udp)),
+    : PacketSink(this),
+      udp_(std::move(udp)),
       shm_(std::move(shm)),
       interface_index_(interface_index),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -78,7 +79,8 @@ Link* SelectingDatapath::link_of(wire::PathId path) const {
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
-  return carrier_of(path).link != nullptr ? wire::kMaxPayloadBytes : 0;
+  const Link* const link = carrier_of(path).link;
+  return link != nullptr && !link->wire_packets_only() ? wire::kMaxPayloadBytes : 0;
 }
 
 [[gnu::always_inline]] inline SelectingDatapath::Carrier SelectingDatapath::carrier_of(
@@ -132,17 +134,18 @@ void SelectingDatapath::pass(Duration time) {
   shm_->pass(time);
 }
 
-// One is enough to be asked again.
 size_t SelectingDatapath::room() const {
-  return pushed_ < kBytesPerTurn && (!to_udp_ || udp_->sink().room() > 0) ? 1 : 0;
+  if (pushed_ >= kBytesPerTurn) return 0;
+  const size_t in_memory = (kBytesPerTurn - pushed_ - 1) / wire::kMaxPayloadBytes + 1;
+  return to_udp_ ? std::min(in_memory, udp_->sink().room()) : in_memory;
 }
 
-bool SelectingDatapath::full(wire::PathId path) const {
+bool SelectingDatapath::is_full(wire::PathId path) const {
   Link* const link = link_of(path);
   return link != nullptr && link->full();
 }
 
-bool SelectingDatapath::peer_sleeps(wire::PathId path) const {
+bool SelectingDatapath::is_asleep(wire::PathId path) const {
   const Link* const link = link_of(path);
   return link != nullptr && link->peer_sleeps();
 }
@@ -155,12 +158,12 @@ bool SelectingDatapath::access(const wire::OneSided& request) {
          shm_->access(*link, request, paths_[static_cast<size_t>(request.path)].addresses);
 }
 
-bool SelectingDatapath::take_back(const wire::Unread& requests) {
+bool SelectingDatapath::retract(const wire::Unread& requests) {
   Link* const link = link_of(requests.path);
   const Path* const path = find(requests.path);
   if (link == nullptr || path->numbered_for != link->id()) return false;
   ++pushed_;  // the rest is shown anew
-  return link->take_back(requests, path->number);
+  return link->retract(requests, path->number);
 }
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
@@ -170,10 +173,10 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
-bool SelectingDatapath::acknowledge(wire::PathId path, const wire::Acknowledgement& ack) {
+bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) {
   const Carrier carrier = carrier_of(path);
-  if (carrier.link == nullptr) return false;
-  carrier.link->acknowledge(ack, carrier.number);
+  if (carrier.link == nullptr || carrier.link->wire_packets_only()) return false;
+  carrier.link->send_short_ack(ack, carrier.number);
   pushed_ += kWordBytes;
   return true;
 }

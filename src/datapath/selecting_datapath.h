@@ -11,10 +11,11 @@
 #include "datapath/datapath.h"
 #include "datapath/shm/shm_datapath.h"
 #include "datapath/udp/udp_datapath.h"
+#include "wire/local_peer.h"
 
 namespace verbena::datapath {
 
-class SelectingDatapath final : public Datapath, private wire::PacketSink {
+class SelectingDatapath final : public Datapath, private wire::PacketSink, private wire::LocalPeer {
  public:
   SelectingDatapath(std::unique_ptr<UdpDatapath> udp, std::unique_ptr<ShmDatapath> shm,
                     uint32_t interface_index);
@@ -62,12 +63,12 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink {
 
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
-  bool acknowledge(wire::PathId path, const wire::Acknowledgement& acknowledgement) override;
   void push_to_udp(const wire::TxPacket& packet);
-  bool full(wire::PathId path) const override;
-  bool peer_sleeps(wire::PathId path) const override;
+  bool is_full(wire::PathId path) const override;
+  bool is_asleep(wire::PathId path) const override;
+  bool send_short_ack(wire::PathId path, const wire::Acknowledgement& acknowledgement) override;
   bool access(const wire::OneSided& request) override;
-  bool take_back(const wire::Unread& requests) override;
+  bool retract(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;
   Link* link_of(wire::PathId path) const;
   struct Carrier {

@@ -1,4 +1,5 @@
-// One connected socket for each pair of processes; whoever called first says its slot in one byte.
+// Lifelines: one connected socket per pair of processes. The connecting process sends its slot in
+// one byte.
 #include "host/lifelines.h"
 
 #include <sys/epoll.h>
@@ -23,27 +24,27 @@ os::UnixAddress name_of(uint8_t slot) {
   return os::UnixAddress::abstract("verbena/life/%d/%u", kVersion, slot);
 }
 
-// From the other end.
-enum class Heard : uint8_t { Nothing, Byte, End };
-Heard hear(int fd, int flags, uint8_t& said) {
-  const ssize_t bytes = ::recv(fd, &said, 1, MSG_DONTWAIT | flags);
-  if (bytes == 1) return Heard::Byte;
-  return bytes < 0 && (errno == EAGAIN || errno == EINTR) ? Heard::Nothing : Heard::End;
+// Result of a read from a lifeline.
+enum class ReadResult : uint8_t { Nothing, Byte, End };
+ReadResult read_byte(int fd, int flags, uint8_t& byte) {
+  const ssize_t bytes = ::recv(fd, &byte, 1, MSG_DONTWAIT | flags);
+  if (bytes == 1) return ReadResult::Byte;
+  return bytes < 0 && (errno == EAGAIN || errno == EINTR) ? ReadResult::Nothing : ReadResult::End;
 }
 
 }  // namespace
 
-// Where there is no listener, nobody can watch us.
+// Without a listener no other process can watch this one.
 Lifelines::Lifelines(uint8_t slot)
     : slot_(slot), epoll_(::epoll_create1(EPOLL_CLOEXEC)), listener_(name_of(slot), epoll_.get()) {}
 
-Lifelines::Lines::iterator Lifelines::add(os::UniqueFd socket, CalledBy called_by, uint8_t slot) {
+Lifelines::Lines::iterator Lifelines::add(os::UniqueFd socket, OpenedBy opened_by, uint8_t slot) {
   const int fd = socket.get();
   epoll_event event{EPOLLIN, {.fd = fd}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return lines_.end();
   auto node = spare_.extract(spare_.begin());
   node.key() = fd;
-  node.mapped() = Line{std::move(socket), called_by, slot};
+  node.mapped() = Line{std::move(socket), opened_by, slot};
   return lines_.insert(std::move(node)).position;
 }
 
@@ -53,52 +54,55 @@ void Lifelines::reserve_line() {
 
 bool Lifelines::watch(uint8_t slot) {
   if (slot == slot_) return true;
-  const auto leads_there = [slot](const auto& line) { return line.second.slot == slot; };
-  if (std::ranges::any_of(lines_, leads_there)) return true;
-  // A peer that is not watched costs only that its end is noticed later.
+  const auto is_to_slot = [slot](const auto& line) { return line.second.slot == slot; };
+  if (std::ranges::any_of(lines_, is_to_slot)) return true;
+  // If the peer cannot be watched, its end is only noticed later, by timeouts.
   if (!try_allocating([&] { reserve_line(); })) return true;
   os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return true;
   const os::UnixAddress name = name_of(slot);
-  // Where its backlog is full (EAGAIN), it lives and is not watched.
+  // EAGAIN means that the backlog is full: the peer is alive but not watched.
   if (::connect(socket.get(), name.get(), name.bytes) != 0) return errno != ECONNREFUSED;
   if (!peer_is_own_user(socket.get())) return true;
   if (::send(socket.get(), &slot_, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return errno != EPIPE;
-  add(std::move(socket), CalledBy::Us, slot);
+  add(std::move(socket), OpenedBy::Us, slot);
   return true;
 }
 
-void Lifelines::make_room_for_silent() {
-  const auto is_silent = [](const auto& line) { return line.second.slot == 0; };
-  const auto first = std::ranges::find_if(lines_, is_silent);
-  if (std::ranges::count_if(lines_, is_silent) < static_cast<ptrdiff_t>(kMostSilent)) return;
+void Lifelines::limit_unidentified() {
+  const auto is_unidentified = [](const auto& line) { return line.second.slot == 0; };
+  const auto first = std::ranges::find_if(lines_, is_unidentified);
+  if (std::ranges::count_if(lines_, is_unidentified) < static_cast<ptrdiff_t>(kMaxUnidentified))
+    return;
   std::vector<uint8_t> none;
   end(first, none);
 }
 
-void Lifelines::accept_callers(std::vector<uint8_t>& departed) {
-  for (int i = 0; i < UnixListener::kCallersPerTurn; ++i) {
-    // A caller that is hung up on takes us for dead: without memory for its line it waits.
+void Lifelines::accept_connections(std::vector<uint8_t>& departed) {
+  for (int i = 0; i < UnixListener::kAcceptsPerTurn; ++i) {
+    // Without memory for the line, the connection stays in the backlog: closing it would tell the
+    // peer that this process has ended.
     if (!try_allocating([&] { reserve_line(); })) return;
     os::UniqueFd socket;
-    const UnixListener::Caller caller = listener_.next(socket);
-    if (caller == UnixListener::Caller::Nobody) return;
-    if (caller == UnixListener::Caller::Stranger) continue;
-    make_room_for_silent();
-    const auto line = add(std::move(socket), CalledBy::Peer, 0);
+    const UnixListener::Accepted accepted = listener_.accept_next(socket);
+    if (accepted == UnixListener::Accepted::None) return;
+    if (accepted == UnixListener::Accepted::OtherUser) continue;
+    limit_unidentified();
+    const auto line = add(std::move(socket), OpenedBy::Peer, 0);
     if (line != lines_.end()) read(line, departed);
   }
 }
 
-// A process calls another one once. Whoever says a slot that a living caller has said is not it.
-bool Lifelines::is_double(const Line& line, uint8_t slot, std::vector<uint8_t>& departed) {
+// A process connects to another one once. A second connection that claims a living peer's slot is
+// not from that peer.
+bool Lifelines::is_duplicate(const Line& line, uint8_t slot, std::vector<uint8_t>& departed) {
   const auto other = std::ranges::find_if(lines_, [&](const auto& l) {
-    return &l.second != &line && l.second.called_by == CalledBy::Peer && l.second.slot == slot;
+    return &l.second != &line && l.second.opened_by == OpenedBy::Peer && l.second.slot == slot;
   });
   if (other == lines_.end()) return false;
-  uint8_t said = 0;
-  if (hear(other->first, MSG_PEEK, said) != Heard::End) return true;
-  end(other, departed);  // the slot is another process's by now
+  uint8_t byte = 0;
+  if (read_byte(other->first, MSG_PEEK, byte) != ReadResult::End) return true;
+  end(other, departed);  // another process has the slot now
   return false;
 }
 
@@ -109,12 +113,12 @@ void Lifelines::end(Lines::iterator line, std::vector<uint8_t>& departed) {
 }
 
 void Lifelines::read(Lines::iterator line, std::vector<uint8_t>& departed) {
-  uint8_t said = 0;
-  const Heard heard = hear(line->first, 0, said);
-  if (heard == Heard::Nothing) return;
-  if (heard == Heard::Byte && line->second.slot != 0) return;
-  if (heard == Heard::Byte && !is_double(line->second, said, departed)) {
-    line->second.slot = said;
+  uint8_t byte = 0;
+  const ReadResult result = read_byte(line->first, 0, byte);
+  if (result == ReadResult::Nothing) return;
+  if (result == ReadResult::Byte && line->second.slot != 0) return;
+  if (result == ReadResult::Byte && !is_duplicate(line->second, byte, departed)) {
+    line->second.slot = byte;
     return;
   }
   end(line, departed);
@@ -122,12 +126,13 @@ void Lifelines::read(Lines::iterator line, std::vector<uint8_t>& departed) {
 
 std::vector<uint8_t> Lifelines::take_departed() {
   std::vector<uint8_t> departed;
-  // Room for all of one call: a line that ends is told, or stays.
-  departed.reserve(2 * (kEventsPerCall + UnixListener::kCallersPerTurn));
+  // The vector has capacity for all lines that one call can end, so that no ended line is lost for
+  // want of memory.
+  departed.reserve(2 * (kEventsPerCall + UnixListener::kAcceptsPerTurn));
   reserve_line();
   epoll_event ready[kEventsPerCall];
   const int n = ::epoll_wait(epoll_.get(), ready, kEventsPerCall, 0);
-  accept_callers(departed);
+  accept_connections(departed);
   for (int i = 0; i < n; ++i) {
     const auto line = lines_.find(ready[i].data.fd);
     if (line != lines_.end()) read(line, departed);

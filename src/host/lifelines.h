@@ -1,7 +1,7 @@
-// Lifelines: how a process learns that another one of this host, with which it has connections, is
-// gone. A process that ends in order says so on the network; one that is killed cannot, and
-// hardware would have done it for it. Between two such processes there is a connected Unix socket:
-// the kernel closes its end however the process ends. Not thread-safe; its owner's lock guards it.
+// Lifelines: a process learns from them that a connected peer process of this host has ended. A
+// process that exits normally sends DREQs. A killed process cannot; for a hardware NIC the kernel
+// does it. Each pair of connected processes therefore shares a connected Unix socket; the kernel
+// closes a process's end in every case. Not thread-safe: the owner's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -16,41 +16,43 @@ namespace verbena::host {
 
 class Lifelines {
  public:
-  // Of the process that has this slot.
+  // `slot` is this process's own.
   explicit Lifelines(uint8_t slot);
 
-  // From now on the end of the process of that slot is told. False: it has none (any more).
+  // Watches the process of that slot from now on. Returns false if no process has the slot.
   bool watch(uint8_t slot);
-  // Readable while take_departed() has something to do; -1 where the system gives no descriptors.
+  // Readable while take_departed() has work to do; -1 if the process has no descriptors left.
   int fd() const { return epoll_.get(); }
-  // Slots of processes that have ended since. Throws bad_alloc, and has done nothing then.
+  // Returns the slots of the processes that have ended since the last call. If it throws bad_alloc,
+  // it has changed nothing.
   std::vector<uint8_t> take_departed();
 
  private:
-  enum class CalledBy : uint8_t { Us, Peer };
+  enum class OpenedBy : uint8_t { Us, Peer };
   struct Line {
     os::UniqueFd socket;
-    CalledBy called_by = CalledBy::Peer;
-    uint8_t slot = 0;  // 0: whoever called has not said it yet
+    OpenedBy opened_by = OpenedBy::Peer;
+    uint8_t slot = 0;  // 0: the connecting process has not sent it yet
   };
   using Lines = std::map<int, Line>;  // by descriptor
-  // Callers that have not said their slot. Most have when they are taken.
-  static constexpr size_t kMostSilent = 64;
+  // Limit for accepted lines whose slot is unknown. Most processes send it before they are
+  // accepted.
+  static constexpr size_t kMaxUnidentified = 64;
 
-  // After reserve_line(). lines_.end(): the kernel cannot watch it.
-  Lines::iterator add(os::UniqueFd socket, CalledBy called_by, uint8_t slot);
+  // Requires reserve_line(). Returns lines_.end() if epoll refuses the socket.
+  Lines::iterator add(os::UniqueFd socket, OpenedBy opened_by, uint8_t slot);
   void reserve_line();
-  void accept_callers(std::vector<uint8_t>& departed);
-  void make_room_for_silent();
+  void accept_connections(std::vector<uint8_t>& departed);
+  void limit_unidentified();
   void read(Lines::iterator line, std::vector<uint8_t>& departed);
-  bool is_double(const Line& line, uint8_t slot, std::vector<uint8_t>& departed);
+  bool is_duplicate(const Line& line, uint8_t slot, std::vector<uint8_t>& departed);
   void end(Lines::iterator line, std::vector<uint8_t>& departed);
 
   const uint8_t slot_;
   os::UniqueFd epoll_;
   UnixListener listener_;
   Lines lines_;
-  Lines spare_;  // the node of the next line
+  Lines spare_;  // preallocated node for the next line
 };
 
 }  // namespace verbena::host

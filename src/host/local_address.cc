@@ -1,4 +1,4 @@
-// Address conversions, and the socket calls that need nothing but an address.
+// Conversions of addresses, and socket calls that need only an address.
 #include "host/local_address.h"
 
 #include <netinet/udp.h>
@@ -62,17 +62,18 @@ os::UniqueFd open_udp(const LocalAddress& address) {
   const bool v4 = address.gid.is_ipv4();
   os::UniqueFd fd =
       os::plain_socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
-  // One family per socket: the other one's processes must not be in our way.
+  // One family per socket, so that a process of the other family does not block the port.
   const int on = 1;
   if (fd.valid() && !v4) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   return fd;
 }
 
 bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes) {
-  int cut_bytes = 0;
-  socklen_t size = sizeof cut_bytes;
-  const bool is_cut = ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &cut_bytes, &size) == 0 &&
-                      cut_bytes > 0 && bytes.size() > static_cast<size_t>(cut_bytes);
+  int segment_bytes = 0;
+  socklen_t size = sizeof segment_bytes;
+  const bool is_segmented =
+      ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment_bytes, &size) == 0 && segment_bytes > 0 &&
+      bytes.size() > static_cast<size_t>(segment_bytes);
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(uint16_t))];
   msghdr message{};
@@ -80,13 +81,13 @@ bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes)
   message.msg_namelen = to.bytes;
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (is_cut) {
+  if (is_segmented) {
     message.msg_controllen = os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, uint16_t{0});
     message.msg_control = control;
   }
-  const auto leaves = [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0; };
-  const bool at_once = leaves();
-  return at_once || leaves();
+  const auto try_send = [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0; };
+  const bool sent = try_send();
+  return sent || try_send();
 }
 
 }  // namespace verbena::host

@@ -1,4 +1,4 @@
-// Addresses that RoCE packets go to and come from, as values and as the socket calls take them.
+// Local and remote addresses of RoCE packets, as values and as socket addresses.
 #pragma once
 
 #include <netinet/in.h>
@@ -21,30 +21,30 @@ struct LocalAddress {
   bool operator==(const LocalAddress&) const = default;
 };
 
-// Link-local and IPv6 multicast addresses mean nothing without their interface.
+// Link-local and IPv6 multicast addresses are ambiguous without their interface.
 LocalAddress local_address(const wire::Gid& gid, uint32_t interface_index);
 
-// Whether an address is one of this host's own.
+// Whether an address belongs to this host.
 bool is_local(const LocalAddress& address);
 
-// An address and port as the socket calls take them.
+// An address and port for the socket calls.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t bytes = 0;
 
   static SocketAddress of(const LocalAddress& address, uint16_t port);
-  // `from` as recvmsg filled it in.
+  // `from` is the address that recvmsg returned.
   static wire::Gid gid_of(const sockaddr_storage& from);
   static uint16_t port_of(const sockaddr_storage& from);
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// A UDP socket of the address's family; not bound.
+// Opens a UDP socket of the address's family. It is not bound.
 os::UniqueFd open_udp(const LocalAddress& address);
 
-// Sends one datagram, whatever segment size the socket is set to. A send may fail because of an
-// earlier datagram that came back, so this one tries twice. Returns whether the datagram left.
+// Sends one datagram, regardless of the socket's GSO segment size. A send may report the ICMP error
+// of an earlier datagram, so this function tries twice. Returns whether the datagram was sent.
 bool send_one(int fd, const SocketAddress& to, std::span<const std::byte> bytes);
 
 }  // namespace verbena::host

@@ -1,4 +1,5 @@
-// The kernel's word for it: credentials, the overflow uid, and which users a namespace maps.
+// Compares users by the credentials that the kernel reports, the overflow uid and the user
+// namespace's map.
 #include "host/same_user.h"
 
 #include <fcntl.h>
@@ -30,11 +31,11 @@ uid_t read_overflow_uid() {
   return std::sscanf(file.text.data(), "%u", &uid) == 1 ? uid : kUsual;
 }
 
-// One line says that uid 0 and all that follow are users of the parent namespace.
+// True if the first line of the map maps uid 0 and all following ones to themselves.
 bool all_users_are_mapped() {
   const SmallFile file("/proc/self/uid_map");
   uint32_t inside = 0, outside = 0, count = 0;
-  constexpr uint32_t kAll = UINT32_MAX;  // the last number is no user
+  constexpr uint32_t kAll = UINT32_MAX;  // the last number is not a valid uid
   return std::sscanf(file.text.data(), "%" SCNu32 " %" SCNu32 " %" SCNu32, &inside, &outside,
                      &count) == 3 &&
          inside == 0 && outside == 0 && count == kAll;

@@ -1,4 +1,4 @@
-// The abstract Unix socket behind a slot: claiming it, and sorting what arrives over it.
+// The abstract Unix socket of a slot: claiming it, and dispatching the messages that it receives.
 #include "host/slot_directory.h"
 
 #include <poll.h>
@@ -22,21 +22,21 @@
 namespace verbena::host {
 namespace {
 
-// In the socket's name and in every message: processes of other versions do not see each other here
-// and meet over UDP alone.
+// Part of the socket's name and of every message. Processes of different versions do not find each
+// other here and communicate over UDP only.
 constexpr uint8_t kProtocolVersion = 2;
 
-enum class Kind : uint8_t { Stray = 1, Report = 2, CountersRequest = 3, CountersReply = 4 };
+enum class Kind : uint8_t { Misrouted = 1, Report = 2, CountersRequest = 3, CountersReply = 4 };
 
-// Messages never leave the host, so these are plain structs in its byte order.
+// Messages stay on the host, so these are plain structs in host byte order.
 struct Header {
   uint8_t magic[2] = {'V', 'B'};
   uint8_t version = kProtocolVersion;
   Kind kind{};
-  uint32_t token = 0;  // a reply carries its request's
+  uint32_t token = 0;  // a reply repeats its request's token
 };
-struct StrayHeader {
-  Header header{.kind = Kind::Stray};
+struct MisroutedHeader {
+  Header header{.kind = Kind::Misrouted};
   LocalAddress arrived_at;
   wire::RxMeta meta;
   uint32_t stride = 0;
@@ -49,15 +49,15 @@ struct ReportHeader {
   uint8_t slot = 0;
   // The services follow.
 };
-static_assert(std::is_trivially_copyable_v<StrayHeader> &&
+static_assert(std::is_trivially_copyable_v<MisroutedHeader> &&
               std::is_trivially_copyable_v<ReportHeader>);
 
-constexpr size_t kLargestTrain = 65536;
-constexpr size_t kLargestMessage = sizeof(StrayHeader) + kLargestTrain;
-constexpr size_t kLargestAnswer = size_t{128} * 1024;  // below the default send buffer
+constexpr size_t kLargestBatch = 65536;
+constexpr size_t kLargestMessage = sizeof(MisroutedHeader) + kLargestBatch;
+constexpr size_t kLargestReply = size_t{128} * 1024;  // below the default send buffer
 constexpr int kMessagesPerPoll = 64;
 constexpr int kServicesPerPoll = 16;
-constexpr size_t kMailboxTrains = 256;  // a process that stops taking loses the rest
+constexpr size_t kMailboxBatches = 256;  // a mailbox that is not emptied loses further batches
 constexpr size_t kMailboxReports = 1024;
 
 os::UnixAddress address_of_slot(uint8_t slot) {
@@ -86,8 +86,8 @@ os::UniqueFd open_socket() {
   return fd;
 }
 
-// The kernel names the sender of a datagram by its real user, unless the sender names its effective
-// one, by which processes know each other (same_user.h).
+// The kernel reports the real user of a datagram's sender. The sender names its effective user
+// instead if they differ, because processes compare effective users (same_user.h).
 struct EffectiveUser {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control{};
 
@@ -117,12 +117,12 @@ bool send_to(int fd, const os::UnixAddress& to, std::span<const std::byte> head,
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
-void sleep_for(Duration nap) {
-  const timespec pause{0, nap.ns};
+void sleep_for(Duration wait) {
+  const timespec pause{0, wait.ns};
   ::nanosleep(&pause, nullptr);
 }
 
-// Names of destinations in the NapBudget: slots by their number, services by the rest.
+// The key of a service in the WaitBudget. A slot's key is its number; bit 63 separates the two.
 uint64_t budget_key(const os::UnixAddress& of) {
   const std::string_view name(reinterpret_cast<const char*>(&of.sun), of.bytes);
   return std::hash<std::string_view>{}(name) | (uint64_t{1} << 63);
@@ -146,7 +146,7 @@ std::optional<T> load_value(std::span<const std::byte> from) {
   return value;
 }
 
-// One message with who sent it, as the kernel vouches.
+// A message and its sender's credentials, which the kernel guarantees.
 struct Message {
   std::span<const std::byte> bytes;
   ucred sender{};
@@ -157,7 +157,7 @@ enum class Read : uint8_t { Message, Unusable, Empty };
 
 Read read_message(int fd, std::span<std::byte> buffer, Message& to) {
   iovec part{buffer.data(), buffer.size()};
-  // Room for credentials only: descriptors someone attaches are closed by the kernel.
+  // There is space for credentials only, so the kernel closes any attached descriptors.
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
   msghdr m{};
   m.msg_name = &to.from.sun;
@@ -207,34 +207,34 @@ void Mailbox::add_address(const LocalAddress& address) {
   addresses_.push_back(address);
 }
 
-void Mailbox::take(std::vector<Stray>& strays, std::vector<MemberReport>& reports) {
+void Mailbox::take(std::vector<MisroutedPackets>& misrouted, std::vector<MemberReport>& reports) {
   const std::lock_guard lock(directory_.mutex_);
   if (woken_) {
     eventfd_t count;
     (void)::eventfd_read(wake_.get(), &count);
     woken_ = false;
   }
-  // Before anything moves: there may be no memory for it.
-  reserve_ahead(strays, strays.size() + strays_.size());
+  // Reserving comes first: it may throw, and then nothing has moved.
+  reserve_ahead(misrouted, misrouted.size() + misrouted_.size());
   reserve_ahead(reports, reports.size() + reports_.size());
-  std::ranges::move(strays_, std::back_inserter(strays));
-  strays_.clear();
+  std::ranges::move(misrouted_, std::back_inserter(misrouted));
+  misrouted_.clear();
   std::ranges::move(reports_, std::back_inserter(reports));
   reports_.clear();
 }
 
-SlotDirectory::SlotDirectory(os::UniqueFd socket, uint8_t slot, Answer answer)
+SlotDirectory::SlotDirectory(os::UniqueFd socket, uint8_t slot, CountersText counters)
     : socket_(std::move(socket)),
       slot_(slot),
-      answer_(std::move(answer)),
+      counters_(std::move(counters)),
       services_epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       buffer_(kLargestMessage) {}
 
-Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
+Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(CountersText counters) {
   os::UniqueFd fd = open_socket();
   if (!fd.valid()) return Error{errno, "cannot open a Unix socket for the directory of processes"};
-  // Starting at a place of the process's own makes it unlikely that a new process inherits the
-  // QPNs, and the late packets, of one that just died.
+  // Each process starts at a different slot. A new process is then unlikely to inherit the QPNs,
+  // and the late packets, of one that has just ended.
   constexpr uint32_t kSlots = kLastSlot - kFirstSlot + 1;
   const uint32_t start = static_cast<uint32_t>(::getpid()) * 61u;
   for (uint32_t i = 0; i < kSlots; ++i) {
@@ -242,16 +242,16 @@ Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(Answer answer) {
     const os::UnixAddress a = address_of_slot(slot);
     if (::bind(fd.get(), a.get(), a.bytes) == 0) {
       return std::unique_ptr<SlotDirectory>(
-          new SlotDirectory(std::move(fd), slot, std::move(answer)));
+          new SlotDirectory(std::move(fd), slot, std::move(counters)));
     }
     if (errno != EADDRINUSE) return Error{errno, "cannot bind an abstract Unix socket"};
   }
   return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
 }
 
-std::optional<Duration> SlotDirectory::next_nap(uint64_t destination) {
-  const std::lock_guard lock(nap_mutex_);
-  return nap_budget_.next_nap(destination, os::coarse_now());
+std::optional<Duration> SlotDirectory::next_wait(uint64_t destination) {
+  const std::lock_guard lock(wait_mutex_);
+  return wait_budget_.next_wait(destination, os::coarse_now());
 }
 
 Forwarded SlotDirectory::deliver(const os::UnixAddress& to, uint64_t destination,
@@ -259,22 +259,22 @@ Forwarded SlotDirectory::deliver(const os::UnixAddress& to, uint64_t destination
   for (;;) {
     const Forwarded result = outcome(send_to(socket_.get(), to, head, body));
     if (result != Forwarded::Dropped) {
-      const std::lock_guard lock(nap_mutex_);
-      nap_budget_.got_through(destination);
+      const std::lock_guard lock(wait_mutex_);
+      wait_budget_.on_delivered(destination);
       return result;
     }
     if (errno != EAGAIN) return result;
-    const auto nap = next_nap(destination);
-    if (!nap) return result;
-    naps_.fetch_add(1, std::memory_order_relaxed);
-    sleep_for(*nap);
+    const auto wait = next_wait(destination);
+    if (!wait) return result;
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    sleep_for(*wait);
   }
 }
 
 Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes,
                                  uint32_t stride, Wait wait) {
-  StrayHeader h;
+  MisroutedHeader h;
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = stride;
@@ -285,7 +285,7 @@ Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at
 
 Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes) {
-  StrayHeader h;
+  MisroutedHeader h;
   h.arrived_at = arrived_at;
   h.meta = meta;
   h.stride = static_cast<uint32_t>(bytes.size());
@@ -315,7 +315,7 @@ void SlotDirectory::release_service(const ServiceName& name) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(services_, name, &Service::name);
   if (it == services_.end()) return;
-  // Closing alone does not end it where a forked child has a copy of the socket.
+  // Closing the socket does not remove it from the epoll set if a forked child has a copy of it.
   ::epoll_ctl(services_epoll_.get(), EPOLL_CTL_DEL, it->socket.get(), nullptr);
   services_.erase(it);
 }
@@ -351,32 +351,32 @@ Forwarded SlotDirectory::report(uint8_t to_slot, const MemberReport& report) {
                          std::as_bytes(std::span(report.services))));
 }
 
-struct SlotDirectory::Question {
+struct SlotDirectory::CountersQuery {
   os::UnixAddress from;
   uint32_t token;
 };
 
 void SlotDirectory::poll(const Mailbox* self) {
-  std::vector<Question> questions;
+  std::vector<CountersQuery> queries;
   {
     const std::lock_guard lock(mutex_);
-    read_all(socket_.get(), self, questions);
+    read_all(socket_.get(), self, queries);
     epoll_event ready[kServicesPerPoll];
     const int n =
         services_.empty() ? 0 : ::epoll_wait(services_epoll_.get(), ready, kServicesPerPoll, 0);
-    for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, questions);
+    for (int i = 0; i < n; ++i) read_all(ready[i].data.fd, self, queries);
   }
-  for (const Question& q : questions) {
-    (void)try_allocating([&] {  // without memory the question stays unanswered
-      const std::string text = answer_ ? answer_() : std::string();
+  for (const CountersQuery& q : queries) {
+    (void)try_allocating([&] {  // without memory there is no reply
+      const std::string text = counters_ ? counters_() : std::string();
       const Header reply{.kind = Kind::CountersReply, .token = q.token};
       send_to(socket_.get(), q.from, bytes_of_value(reply),
-              std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestAnswer)));
+              std::as_bytes(std::span(text)).first(std::min(text.size(), kLargestReply)));
     });
   }
 }
 
-void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>& questions) {
+void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<CountersQuery>& queries) {
   for (int i = 0; i < kMessagesPerPoll; ++i) {
     Message m;
     const Read read = read_message(fd, buffer_, m);
@@ -385,14 +385,14 @@ void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<Question>&
     const Header header = *load_value<Header>(m.bytes);
     const bool had_memory = try_allocating([&] {
       switch (header.kind) {
-        case Kind::Stray:
-          return deliver_stray(m.bytes, self);
+        case Kind::Misrouted:
+          return deliver_misrouted(m.bytes, self);
         case Kind::Report:
           return deliver_report(m.bytes, self);
         case Kind::CountersRequest:
-          return questions.push_back({m.from, header.token});
+          return queries.push_back({m.from, header.token});
         case Kind::CountersReply:
-          return;  // only to those who ask, who are not here
+          return;  // this socket sends no requests
       }
     });
     if (!had_memory) ++undeliverable_;
@@ -404,20 +404,21 @@ uint64_t SlotDirectory::undeliverable() const {
   return undeliverable_;
 }
 
-void SlotDirectory::deliver_stray(std::span<const std::byte> message, const Mailbox* self) {
-  const auto h = load_value<StrayHeader>(message);
+void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, const Mailbox* self) {
+  const auto h = load_value<MisroutedHeader>(message);
   if (!h) return;
   const std::span<const std::byte> body = message.subspan(sizeof *h);
   Mailbox* const box = mailbox_of(h->arrived_at);
-  if (box == nullptr || box->strays_.size() >= kMailboxTrains || body.empty() || h->stride == 0) {
+  if (box == nullptr || box->misrouted_.size() >= kMailboxBatches || body.empty() ||
+      h->stride == 0) {
     ++undeliverable_;
     return;
   }
-  Stray stray{h->meta, h->stride, {body.begin(), body.end()}};
-  // Not as the sender's process says: its bytes need not even be values of a bool.
-  stray.meta.own = false;
-  stray.meta.forwarded = true;
-  box->strays_.push_back(std::move(stray));
+  MisroutedPackets batch{h->meta, h->stride, {body.begin(), body.end()}};
+  // The sender's values are not trusted: its bytes may not even be valid bools.
+  batch.meta.own = false;
+  batch.meta.forwarded = true;
+  box->misrouted_.push_back(std::move(batch));
   wake(*box, self);
 }
 
@@ -449,16 +450,16 @@ void SlotDirectory::wake(Mailbox& mailbox, const Mailbox* self) {
   (void)::eventfd_write(mailbox.wake_.get(), 1);
 }
 
-std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
+std::vector<SlotReport> SlotDirectory::query_all(Duration timeout) {
   std::vector<SlotReport> reports;
   const os::UniqueFd fd = open_socket();
-  // An address of only the family asks the kernel for a free name to be answered at.
+  // A bind with the family alone makes the kernel choose a free name for the replies.
   const sockaddr_un any{.sun_family = AF_UNIX, .sun_path = {}};
   if (!fd.valid() ||
       ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any.sun_family) != 0) {
     return reports;
   }
-  auto read_replies = [&, buffer = std::vector<std::byte>(sizeof(Header) + kLargestAnswer)](
+  auto read_replies = [&, buffer = std::vector<std::byte>(sizeof(Header) + kLargestReply)](
                           size_t& missing) mutable {
     for (;;) {
       Message m;
@@ -476,17 +477,17 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
       --missing;
     }
   };
-  auto ask = [&, budget = NapBudget()](uint8_t slot) mutable {
+  auto ask = [&, budget = WaitBudget()](uint8_t slot) mutable {
     const Header request{.kind = Kind::CountersRequest, .token = slot};
     for (;;) {
       if (send_to(fd.get(), address_of_slot(slot), bytes_of_value(request), {})) return true;
       if (errno != EAGAIN) return false;
-      const auto nap = budget.next_nap(slot, os::coarse_now());
-      if (!nap) return true;  // it is there, but will not answer
-      sleep_for(*nap);
+      const auto wait = budget.next_wait(slot, os::coarse_now());
+      if (!wait) return true;  // the process exists but does not read
+      sleep_for(*wait);
     }
   };
-  // Asking and reading take turns, because few answers fit into a Unix socket's queue.
+  // Requests and replies alternate, because a Unix socket queues few replies.
   size_t missing = 0;
   for (uint32_t slot = kFirstSlot; slot <= kLastSlot; ++slot) {
     if (ask(static_cast<uint8_t>(slot))) {
@@ -496,7 +497,7 @@ std::vector<SlotReport> SlotDirectory::query_all(Duration patience) {
     read_replies(missing);
   }
   constexpr int64_t kStepMs = 5;
-  for (int64_t waited = 0; missing > 0 && waited < patience.ns / 1'000'000; waited += kStepMs) {
+  for (int64_t waited = 0; missing > 0 && waited < timeout.ns / 1'000'000; waited += kStepMs) {
     pollfd p{.fd = fd.get(), .events = POLLIN, .revents = 0};
     ::poll(&p, 1, kStepMs);
     read_replies(missing);

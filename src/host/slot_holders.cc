@@ -1,4 +1,5 @@
-// The kernel's list of Unix sockets (NETLINK_SOCK_DIAG), and which processes have them open.
+// Reads the kernel's list of Unix sockets (NETLINK_SOCK_DIAG) and finds the processes that have
+// them open.
 #include "host/slot_holders.h"
 
 #include <dirent.h>
@@ -25,7 +26,7 @@
 namespace verbena::host {
 namespace {
 
-// Linux 5.3; older headers lack them, older kernels say nothing.
+// From Linux 5.3. Older headers lack these constants; older kernels omit the attribute.
 constexpr uint32_t kShowUid = 0x40;
 constexpr uint16_t kUidAttribute = 7;
 constexpr size_t kReadBytes = size_t{64} * 1024;
@@ -49,7 +50,7 @@ bool ask_for_sockets(int fd) {
   return ::send(fd, &message, sizeof message, 0) == sizeof message;
 }
 
-// The socket of a slot in one message of the kernel's answer, if it is one.
+// Reads one message of the kernel's reply. Returns whether it describes the socket of a slot.
 bool is_slot(const nlmsghdr* message, Socket& to) {
   const auto* body = static_cast<const unix_diag_msg*>(NLMSG_DATA(message));
   to.inode = body->udiag_ino;
@@ -90,7 +91,7 @@ struct CloseFolder {
 };
 using Folder = std::unique_ptr<DIR, CloseFolder>;
 
-// Calls visit(inode) for each socket that the process has open, as far as we may see them.
+// Calls visit(inode) for each visible open socket of the process.
 void for_each_socket_of(pid_t pid, auto visit) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd";
   const Folder folder(::opendir(path.c_str()));

@@ -1,6 +1,6 @@
-// Who has the process slots of this network namespace. Processes of other users answer no
-// questions, so the kernel is asked: sock_diag knows the user of each Unix socket, /proc the
-// processes that we may look at.
+// Lists the owners of the slots of this network namespace. Processes of other users do not reply to
+// queries, so this uses the kernel: sock_diag reports the user of each Unix socket, /proc the
+// visible processes.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +13,11 @@ namespace verbena::host {
 
 struct HeldSlot {
   uid_t uid = 0;
-  pid_t pid = 0;  // 0: not ours to know
+  pid_t pid = 0;  // 0: not visible to this user
 };
 
 std::vector<HeldSlot> held_slots();
-// "user 1000: 250 (process 4711: 200, process 4712: 50); user 0: 4": who holds most comes first.
+// "user 1000: 250 (process 4711: 200, process 4712: 50); user 0: 4", the largest number first.
 std::string describe(std::span<const HeldSlot> slots);
 
 }  // namespace verbena::host

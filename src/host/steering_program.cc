@@ -1,6 +1,6 @@
-// By the slot in the destination QPN; and on queue pair 1, which all processes share, by what a
-// connection message says: answers name their receiver's slot in the communication id, requests a
-// service (cm/route.h, in the kernel's words).
+// The program steers by the slot in the destination QPN. On queue pair 1, which all processes
+// share, it steers by the connection message: replies carry their receiver's slot in the
+// communication ID, requests carry a service ID (as in cm/route.h).
 #include "host/steering_program.h"
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace {
 constexpr uint32_t kSlotOffset = 5;  // the destination QPN's top byte
 constexpr uint32_t kQpnLowOffset = 6;
 constexpr uint32_t kSidrRequestIdOffset = 44;  // in a SIDR_REP
-constexpr uint32_t kRemoteIdOffset = 48;       // in all other answers
+constexpr uint32_t kRemoteIdOffset = 48;       // in all other replies
 constexpr uint32_t kServiceHighOffset = 52;    // in REQ and SIDR_REQ
 
 constexpr uint32_t kSidrReq = 0x17;
 constexpr uint32_t kSidrRep = 0x18;
 
-constexpr uint32_t kNoSocket = 0xFFFFFFFF;  // the kernel then chooses by hash
+constexpr uint32_t kNoSocket = 0xFFFFFFFF;  // makes the kernel choose by hash
 
 constexpr sock_filter statement(int code, uint32_t k) {
   return {static_cast<uint16_t>(code), 0, 0, k};
@@ -54,8 +54,8 @@ std::vector<sock_filter> steering_program(const SteeringTable& table) {
   }
   by_service.push_back(give(fallback));
 
-  // Only forward jumps exist, and conditional ones are short: hence the order, and what is skipped
-  // over in one.
+  // BPF has only forward jumps, and conditional ones are short. That dictates the order of the
+  // parts and the unconditional jumps over whole parts.
   const auto to_slots = static_cast<uint32_t>(by_service.size());
   Code code = {
       load(BPF_B, 0),
@@ -75,7 +75,7 @@ std::vector<sock_filter> steering_program(const SteeringTable& table) {
       load(BPF_B, kSidrRequestIdOffset),
       skip(1),
       load(BPF_B, kRemoteIdOffset),
-      skip(to_slots),  // slot 0, of those who do not know us, falls through
+      skip(to_slots),  // slot 0 (the sender knows no ID of ours) has no entry
   };
   code.insert(code.end(), by_service.begin(), by_service.end());
   for (uint32_t slot = 0; slot < table.index_of_slot.size(); ++slot) {

@@ -1,4 +1,4 @@
-// The classic BPF program with which the kernel picks a socket of a SO_REUSEPORT group.
+// The classic BPF program by which the kernel selects a socket of a SO_REUSEPORT group.
 #pragma once
 
 #include <linux/filter.h>
@@ -11,17 +11,17 @@
 
 namespace verbena::host {
 
-// A probe packet (see steering.h) begins with this byte and names an index there.
+// A probe packet (see steering.h) begins with this byte and contains an index at this offset.
 inline constexpr uint8_t kProbeOpcode = 0xFF;
 inline constexpr uint32_t kProbeIndexOffset = 16;
 
-// Where a connection request has its MAD attribute, and the lower half of its service id: BTH, DETH
-// at 12, MAD at 20, its body at 44.
+// Offsets in a connection request: the MAD attribute, and the lower half of the service ID. The
+// DETH is at 12, the MAD at 20, its body at 44.
 inline constexpr uint32_t kAttributeOffset = 36;
 inline constexpr uint32_t kServiceLowOffset = 56;
 inline constexpr uint16_t kRequestAttribute = 0x10;  // REQ
 
-// Programs are limited to 4096 instructions, and by net.core.optmem_max.
+// The kernel limits programs to 4096 instructions and by net.core.optmem_max.
 inline constexpr size_t kMostSteeredServices = 512;
 
 struct SteeringTable {
@@ -29,10 +29,11 @@ struct SteeringTable {
 
   SteeringTable() { index_of_slot.fill(kUnknown); }
   std::array<int16_t, 256> index_of_slot;
-  // Connection requests for a service: the lower half of its id (the upper one is zero for every IP
-  // port), and the listener's index.
+  // The listener's index for connection requests of a service. The key is the lower half of the
+  // service ID (the upper half is zero for every IP port).
   std::vector<std::pair<uint32_t, int16_t>> services;
-  // Who gets what is for nobody in particular, and passes it on. Unknown: the kernel chooses.
+  // Index of the process that receives and forwards packets without a known owner. Unknown: the
+  // kernel chooses.
   int16_t fallback = kUnknown;
 };
 

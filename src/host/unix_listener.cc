@@ -1,4 +1,4 @@
-// Accepting callers, also without a descriptor for them.
+// Accepts connections, even when the process has no descriptor left for them.
 #include "host/unix_listener.h"
 
 #include <fcntl.h>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kBacklog = 256;  // as many as there are slots
 
-// What strangers can make us do: about a tenth of a processor's time.
-constexpr int kStrangersPerPause = 64;
-constexpr long kStrangersPauseNs = 2'000'000;
+// Connections of other users cost at most about a tenth of a CPU's time.
+constexpr int kOtherUsersPerPause = 64;
+constexpr long kOtherUsersPauseNs = 2'000'000;
 constexpr long kNoDescriptorPauseNs = 100'000'000;
 
 bool watch(int epoll, int fd) {
@@ -37,11 +37,11 @@ UnixListener::UnixListener(const os::UnixAddress& name, int epoll)
     : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       pause_end_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
       epoll_(epoll) {
-  const bool listens = socket_.valid() && pause_end_.valid() &&
-                       ::bind(socket_.get(), name.get(), name.bytes) == 0 &&
-                       ::listen(socket_.get(), kBacklog) == 0 && watch(epoll_, socket_.get()) &&
-                       watch(epoll_, pause_end_.get());
-  if (listens) {
+  const bool is_listening = socket_.valid() && pause_end_.valid() &&
+                            ::bind(socket_.get(), name.get(), name.bytes) == 0 &&
+                            ::listen(socket_.get(), kBacklog) == 0 &&
+                            watch(epoll_, socket_.get()) && watch(epoll_, pause_end_.get());
+  if (is_listening) {
     (void)has_spare();
     return;
   }
@@ -55,7 +55,7 @@ bool UnixListener::has_spare() {
   return spare_.valid();
 }
 
-void UnixListener::show_callers(bool on) {
+void UnixListener::report_connections(bool on) {
   epoll_event event{};
   event.events = on ? EPOLLIN : 0u;
   event.data.fd = socket_.get();
@@ -65,33 +65,34 @@ void UnixListener::show_callers(bool on) {
 
 void UnixListener::pause(long ns) {
   const itimerspec end{.it_interval = {}, .it_value = {0, ns}};
-  if (::timerfd_settime(pause_end_.get(), 0, &end, nullptr) == 0) show_callers(false);
+  if (::timerfd_settime(pause_end_.get(), 0, &end, nullptr) == 0) report_connections(false);
 }
 
 bool UnixListener::is_paused() {
-  uint64_t ends = 0;
-  if (paused_ && ::read(pause_end_.get(), &ends, sizeof ends) == sizeof ends) show_callers(true);
+  uint64_t expirations = 0;
+  if (paused_ && ::read(pause_end_.get(), &expirations, sizeof expirations) == sizeof expirations)
+    report_connections(true);
   return paused_;
 }
 
-UnixListener::Caller UnixListener::next(os::UniqueFd& socket) {
-  if (!valid() || is_paused()) return Caller::Nobody;
+UnixListener::Accepted UnixListener::accept_next(os::UniqueFd& socket) {
+  if (!valid() || is_paused()) return Accepted::None;
   socket = accept_from(socket_.get());
   if (!socket.valid() && (errno == EMFILE || errno == ENFILE)) {
     spare_.reset();
     socket = accept_from(socket_.get());
     if (!socket.valid() && (errno == EMFILE || errno == ENFILE)) pause(kNoDescriptorPauseNs);
   }
-  const bool called = socket.valid();
-  if (called && peer_is_own_user(socket.get())) return Caller::Own;
+  const bool accepted = socket.valid();
+  if (accepted && peer_is_own_user(socket.get())) return Accepted::OwnUser;
   socket.reset();
   (void)has_spare();
-  if (!called) return Caller::Nobody;
-  if (++strangers_ == kStrangersPerPause) {
-    strangers_ = 0;
-    pause(kStrangersPauseNs);
+  if (!accepted) return Accepted::None;
+  if (++other_users_ == kOtherUsersPerPause) {
+    other_users_ = 0;
+    pause(kOtherUsersPauseNs);
   }
-  return Caller::Stranger;
+  return Accepted::OtherUser;
 }
 
 }  // namespace verbena::host

@@ -1,6 +1,6 @@
-// A listening Unix socket with an abstract name. Everybody on the host can call it. Callers of
-// other users are hung up on, so many per millisecond. Where no descriptor is left for a caller, it
-// stays in the queue for a while and wakes nobody.
+// A listening Unix socket with an abstract name. Every process of the host can connect to it.
+// Connections of other users are closed at a limited rate. If no descriptor is left for a
+// connection, it stays in the backlog for a while and does not wake the listener.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +12,36 @@ namespace verbena::host {
 
 class UnixListener {
  public:
-  // A bound on what is done for callers before others get their turn.
-  static constexpr int kCallersPerTurn = 16;
+  // Limit per turn, so that connections do not delay other work.
+  static constexpr int kAcceptsPerTurn = 16;
 
   UnixListener() = default;
-  // Shown by `epoll` while somebody calls. Not valid(): errno says why.
+  // `epoll` reports the listener while a connection waits. If not valid(), errno has the reason.
   UnixListener(const os::UnixAddress& name, int epoll);
 
   bool valid() const { return socket_.valid(); }
   int fd() const { return socket_.get(); }
 
-  enum class Caller : uint8_t {
-    Own,       // of our user: `socket` is connected to it
-    Stranger,  // of another one; there may be more callers
-    Nobody,
+  enum class Accepted : uint8_t {
+    OwnUser,    // of our user; `socket` is connected to it
+    OtherUser,  // of another user; more connections may wait
+    None,
   };
-  Caller next(os::UniqueFd& socket);
-  // False: the caller has the last descriptor that this process may open.
+  Accepted accept_next(os::UniqueFd& socket);
+  // False: the last accepted connection has the last descriptor that this process may open.
   bool has_spare();
 
  private:
-  void show_callers(bool on);
+  void report_connections(bool on);
   void pause(long ns);
   bool is_paused();
 
   os::UniqueFd socket_;
-  os::UniqueFd spare_;      // to be let go of when a caller needs a descriptor and there is none
+  os::UniqueFd spare_;      // closed when a connection needs a descriptor and none is left
   os::UniqueFd pause_end_;  // a timer
   int epoll_ = -1;
-  int strangers_ = 0;    // since the last pause
-  bool paused_ = false;  // the epoll does not show callers
+  int other_users_ = 0;  // since the last pause
+  bool paused_ = false;  // epoll does not report connections
 };
 
 }  // namespace verbena::host

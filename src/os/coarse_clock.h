@@ -1,4 +1,5 @@
-// The kernel's coarse monotonic clock: cheap to read, a few milliseconds behind. For pacing only.
+// The kernel's coarse monotonic clock. It is cheap to read and lags by a few milliseconds, so it
+// serves pacing only.
 #pragma once
 
 #include <ctime>

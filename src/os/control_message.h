@@ -8,7 +8,7 @@
 
 namespace verbena::os {
 
-// Writes one control message. Returns the room that it takes.
+// Writes one control message. Returns the number of bytes that it occupies.
 template <typename T>
 size_t put_control(std::byte* to, int level, int type, T value) {
   cmsghdr header{};

@@ -1,9 +1,9 @@
-// pthread_cancel must not strike inside the library: system calls are cancellation points, and a
-// thread that is unwound in the middle of a turn would leave the lock taken. The call in progress
-// finishes; the cancellation takes effect at the application's next cancellation point.
+// NoCancel disables pthread_cancel while the library runs. System calls are cancellation points,
+// and a thread that is cancelled in the middle of a turn leaves the lock taken. The call in
+// progress finishes; the cancellation takes effect at the application's next cancellation point.
 //
-// It costs as much as handling a packet. So where packets are posted and polled for it stands only
-// around calls of the C library that may be cancelled; syscall() is none.
+// NoCancel costs as much as the handling of one packet. The code that posts and polls therefore
+// uses it only around calls of the C library that are cancellation points. syscall() is not one.
 #pragma once
 
 #include <pthread.h>

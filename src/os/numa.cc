@@ -1,4 +1,4 @@
-// Reading the kernel's lists, and moving a thread.
+// Parses the kernel's CPU lists and moves the background thread between NUMA nodes.
 #include "os/numa.h"
 
 #include <charconv>
@@ -17,7 +17,7 @@ std::optional<std::string> read_line(const std::string& path) {
   return std::string(text);
 }
 
-// Takes a number from the front.
+// Removes a number from the front of `text` and returns it.
 std::optional<unsigned> take_number(std::string_view& text) {
   unsigned number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -48,17 +48,17 @@ std::optional<cpu_set_t> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-std::optional<cpu_set_t> near_cpus(unsigned node, const cpu_set_t& allowed,
-                                   const std::string& nodes) {
+std::optional<cpu_set_t> cpus_on_node(unsigned node, const cpu_set_t& allowed,
+                                      const std::string& nodes) {
   const auto online = read_line(nodes + "/online");
   if (!online || online->find_first_of(",-") == std::string::npos) return std::nullopt;
   const auto list = read_line(nodes + "/node" + std::to_string(node) + "/cpulist");
-  const auto there = list ? parse_cpu_list(*list) : std::nullopt;
-  if (!there) return std::nullopt;
-  cpu_set_t near;
-  CPU_AND(&near, &*there, &allowed);
-  if (CPU_COUNT(&near) == 0) return std::nullopt;
-  return near;
+  const auto on_node = list ? parse_cpu_list(*list) : std::nullopt;
+  if (!on_node) return std::nullopt;
+  cpu_set_t cpus;
+  CPU_AND(&cpus, &*on_node, &allowed);
+  if (CPU_COUNT(&cpus) == 0) return std::nullopt;
+  return cpus;
 }
 
 void Placement::begin() { known_ = sched_getaffinity(0, sizeof allowed_, &allowed_) == 0; }
@@ -71,8 +71,8 @@ void Placement::note_caller() {
 void Placement::follow() {
   if (!known_ || !noted_ || wanted_ == placed_) return;
   placed_ = wanted_;
-  const auto near = near_cpus(wanted_, allowed_);
-  if (near) sched_setaffinity(0, sizeof *near, &*near);
+  const auto cpus = cpus_on_node(wanted_, allowed_);
+  if (cpus) sched_setaffinity(0, sizeof *cpus, &*cpus);
 }
 
 }  // namespace verbena::os

@@ -1,5 +1,5 @@
-// Which processors are near: the background thread runs where the application polls, among the
-// processors that it was given (numactl, taskset and cpusets are respected).
+// NUMA placement: the background thread runs on the node of the polling thread, within its own CPU
+// affinity (numactl, taskset and cpusets are respected).
 #pragma once
 
 #include <sched.h>
@@ -10,22 +10,25 @@
 
 namespace verbena::os {
 
-// "0-3,8,10-11", as the kernel writes lists of processors. Nothing: it is no such list.
+// Parses a CPU list in the kernel's notation, "0-3,8,10-11". Returns nothing if the text is
+// malformed.
 std::optional<cpu_set_t> parse_cpu_list(std::string_view text);
 
-// Of those `allowed`, the ones on `node`; `nodes` is the folder that the kernel describes nodes in.
-// Nothing: there is only this node, there are none of them there, or it cannot be told.
-std::optional<cpu_set_t> near_cpus(unsigned node, const cpu_set_t& allowed,
-                                   const std::string& nodes = "/sys/devices/system/node");
+// Returns the CPUs of `allowed` that are on `node`. `nodes` is the sysfs folder of the nodes.
+// Returns nothing if the host has one node, if `node` has no allowed CPU, or if sysfs cannot be
+// read.
+std::optional<cpu_set_t> cpus_on_node(unsigned node, const cpu_set_t& allowed,
+                                      const std::string& nodes = "/sys/devices/system/node");
 
-// Keeps one thread near others.
+// Keeps one thread on the NUMA node of the threads that call note_caller().
 class Placement {
  public:
-  // By the thread itself, before all else: what it may use is what it has now.
+  // Called by the placed thread first of all: its affinity at this moment is the set of allowed
+  // CPUs.
   void begin();
-  // By anyone: where the caller is now. Cheap, and for one thread at a time.
+  // Called by any thread, one at a time: records the node that the caller runs on. It is cheap.
   void note_caller();
-  // By the thread: goes where the last caller was.
+  // Called by the placed thread: moves it to the node of the last caller.
   void follow();
 
  private:

@@ -1,6 +1,6 @@
-// A socket of the kernel's, for the library's own use. Not through socket(): a library that is
-// preloaded to make rsockets of a program's sockets must not get hold of those that rsockets are
-// made of, whichever thread opens them.
+// A kernel socket for the library's own use. It bypasses socket(): a preloaded library that turns a
+// program's sockets into rsockets must not intercept the sockets that rsockets are built on,
+// whichever thread opens them.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-// UnixAddress: an abstract Unix socket name. It leaves no file behind, is its network namespace's
-// own, and is free again however its owner ends.
+// UnixAddress: an abstract Unix socket name. It leaves no file, belongs to its network namespace,
+// and becomes free when its owner ends, even by a kill.
 #pragma once
 
 #include <sys/socket.h>

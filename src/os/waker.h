@@ -1,6 +1,6 @@
-// Waker: where threads sleep until an event has been put into a queue. To a program it is like a
-// read() from a descriptor: a signal handler installed with SA_RESTART does not end the wait, any
-// other gives EINTR, and the thread may be cancelled. (poll() would give EINTR for both.)
+// Waker: threads sleep here until an event is put into a queue. The wait behaves like a read() from
+// a descriptor: a signal handler installed with SA_RESTART does not end it, any other handler ends
+// it with EINTR, and the thread may be cancelled. (poll() returns EINTR in both cases.)
 #pragma once
 
 #include <linux/futex.h>
@@ -17,19 +17,20 @@ namespace verbena::os {
 
 class Waker {
  public:
-  // To be asked for before looking into the queue.
-  uint32_t seen() const { return calls_.load(); }
+  // Read this before checking the queue.
+  uint32_t seen() const { return wakes_.load(); }
 
-  // Something is in the queue.
+  // Call this after putting an event into the queue.
   void wake() {
-    calls_.fetch_add(1);
+    wakes_.fetch_add(1);
     if (sleepers_.load() != 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
   }
 
-  // Sleeps unless wake() was called since seen(). 0, or EINTR. A raw system call is no cancellation
-  // point, so it is made one. Nothing here needs cleaning up when the thread is cancelled: frames
-  // of a library with an unwinder of its own cannot. Then a sleeper too many is counted, which
-  // costs a system call with each wake().
+  // Sleeps unless wake() was called since seen(). Returns 0 or EINTR. A raw system call is not a
+  // cancellation point, so asynchronous cancellation makes it one. This function has no cleanup
+  // code, because the unwinder cannot run it in a library that contains its own unwinder. A
+  // cancelled thread therefore leaves sleepers_ one too high, which costs one system call per
+  // wake().
   int sleep(uint32_t seen) {
     sleepers_.fetch_add(1);
     int before = 0;
@@ -43,10 +44,10 @@ class Waker {
 
  private:
   long futex(int operation, uint32_t value) {
-    return syscall(SYS_futex, &calls_, operation, value, nullptr, nullptr, 0);
+    return syscall(SYS_futex, &wakes_, operation, value, nullptr, nullptr, 0);
   }
 
-  std::atomic<uint32_t> calls_{0};
+  std::atomic<uint32_t> wakes_{0};
   std::atomic<uint32_t> sleepers_{0};
 };
 

@@ -35,7 +35,7 @@ Result<SocketAddress> SocketAddress::from(const sockaddr* address, socklen_t len
     if (length < sizeof made.v4_) return Error{EINVAL};
     std::memcpy(&made.v4_, address, sizeof made.v4_);
   } else if (address->sa_family == AF_INET6) {
-    // Programs from before sin6_scope_id are four bytes short, and Linux lets them.
+    // Programs from before sin6_scope_id pass four bytes less; Linux accepts that.
     constexpr socklen_t kWithoutScope = sizeof made.v6_ - sizeof made.v6_.sin6_scope_id;
     if (length < kWithoutScope) return Error{EINVAL};
     std::memcpy(&made.v6_, address, std::min<size_t>(length, sizeof made.v6_));

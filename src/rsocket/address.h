@@ -17,13 +17,13 @@ class SocketAddress {
   static SocketAddress make_v4(in_addr address, uint16_t port);
   static SocketAddress make_v6(const in6_addr& address, uint16_t port, uint32_t flowinfo);
   static SocketAddress any(int family);
-  // From an application: EFAULT, EINVAL (too short) or EAFNOSUPPORT.
+  // From an application. Errors: EFAULT, EINVAL (too short) or EAFNOSUPPORT.
   static Result<SocketAddress> from(const sockaddr* address, socklen_t length);
-  // From a library that says nothing about its length. AF_UNSPEC when it is no IP address.
+  // From a library, without a length. AF_UNSPEC if it is not an IP address.
   static SocketAddress trusted(const sockaddr* address);
 
   int family() const { return any_.sa_family; }
-  uint16_t port() const { return ntohs(v4_.sin_port); }  // at the same place in both
+  uint16_t port() const { return ntohs(v4_.sin_port); }  // at the same offset in both
   void set_port(uint16_t port) { v4_.sin_port = htons(port); }
   const sockaddr_in& v4() const { return v4_; }
   const sockaddr_in6& v6() const { return v6_; }
@@ -33,16 +33,16 @@ class SocketAddress {
 
   bool is_any() const;
   bool is_loopback() const;
-  // Same address and port; flow and scope do not tell peers apart.
+  // Same address and port. Flow and scope do not distinguish peers.
   bool operator==(const SocketAddress& other) const;
   size_t hash() const;
 
-  // ::ffff:1.2.3.4 and 1.2.3.4 name one host. The connection manager knows the second form; an
-  // IPv6 socket shows the first.
+  // ::ffff:1.2.3.4 and 1.2.3.4 name one host. The connection manager uses the second form; an IPv6
+  // socket shows the first.
   SocketAddress unmapped() const;
   SocketAddress seen_by(int family) const;
 
-  // As getsockname: cuts off what does not fit, and tells the true length.
+  // As getsockname: truncates the address to the caller's buffer and reports the full length.
   void copy_to(sockaddr* to, socklen_t* length) const;
 
  private:

@@ -1,4 +1,4 @@
-// The functions of <rdma/rsocket.h>: arguments in, errno out.
+// The functions of <rdma/rsocket.h>: they convert arguments and set errno.
 #include <fcntl.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
@@ -8,78 +8,82 @@
 #include <new>
 
 #include "rsocket/address.h"
-#include "rsocket/attendant.h"
-#include "rsocket/bell.h"
 #include "rsocket/buffers.h"
 #include "rsocket/clock.h"
 #include "rsocket/datagram_socket.h"
 #include "rsocket/epoll_set.h"
 #include "rsocket/poll.h"
+#include "rsocket/service_thread.h"
 #include "rsocket/sleep.h"
 #include "rsocket/socket_table.h"
 #include "rsocket/stream_socket.h"
+#include "rsocket/wakeup_fd.h"
 
 #define RSOCKET_EXPORT __attribute__((visibility("default")))
 
 namespace verbena::rsocket {
 namespace {
 
-constexpr Duration kClosePatience = seconds(10);
+constexpr Duration kCloseTimeout = seconds(10);
 
-// The child of a fork starts without rsockets: their queue pairs are the parent's.
+// The child of a fork starts without rsockets: the queue pairs belong to the parent.
 void after_fork_in_child() {
   on_fork_in_child();
   SocketTable::instance().disown_all();
-  Attendant::forget_in_child();
+  ServiceThread::abandon_in_child();
   EpollSet::disown_in_child();
 }
 
-// Before there are threads: a fork must not find a static variable that another one is making.
+// Runs before there are threads, so that no fork happens while another thread initialises a static
+// variable.
 [[gnu::constructor]] void prepare_for_forks() {
   SocketTable::instance();
   pthread_atfork(EpollSet::lock_before_fork, EpollSet::unlock_after_fork, after_fork_in_child);
 }
 
 template <typename T>
-T told(const Error& error) {
+T return_or_errno(const Error& error) {
   errno = error.code;
   return static_cast<T>(-1);
 }
 
 template <typename T>
-T told(Result<T> result) {
-  return result.ok() ? result.value() : told<T>(result.error());
+T return_or_errno(Result<T> result) {
+  return result.ok() ? result.value() : return_or_errno<T>(result.error());
 }
 
-int told(const Status& status) { return status.ok() ? 0 : told<int>(status.error()); }
-
-ssize_t told_size(Result<size_t> result) {
-  return result.ok() ? static_cast<ssize_t>(result.value()) : told<ssize_t>(result.error());
+int return_or_errno(const Status& status) {
+  return status.ok() ? 0 : return_or_errno<int>(status.error());
 }
 
-template <typename Answer, typename Work>
-Answer guarded(Work work) {
+ssize_t return_size(Result<size_t> result) {
+  return result.ok() ? static_cast<ssize_t>(result.value())
+                     : return_or_errno<ssize_t>(result.error());
+}
+
+template <typename Value, typename Work>
+Value guarded(Work work) {
   const Call inside;
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return told<Answer>(Error{ENOMEM});
+    return return_or_errno<Value>(Error{ENOMEM});
   }
 }
 
-// What all calls have in common.
-template <typename Answer, typename Work>
-Answer call(Work work) {
-  const Answer answer = guarded<Answer>(work);
+// The common part of all calls.
+template <typename Value, typename Work>
+Value call(Work work) {
+  const Value value = guarded<Value>(work);
   Call::end_if_cancelled();
-  return answer;
+  return value;
 }
 
-template <typename Answer, typename Work>
-Answer with_socket(int number, Work work) {
-  return call<Answer>([&]() -> Answer {
+template <typename Value, typename Work>
+Value with_socket(int number, Work work) {
+  return call<Value>([&]() -> Value {
     const auto socket = SocketTable::instance().find(number);
-    if (!socket) return told<Answer>(Error{EBADF});
+    if (!socket) return return_or_errno<Value>(Error{EBADF});
     return work(*socket);
   });
 }
@@ -88,17 +92,17 @@ ssize_t send_pieces(int number, const iovec* pieces, size_t count, int flags, co
                     socklen_t to_length) {
   return with_socket<ssize_t>(number, [&](Socket& socket) -> ssize_t {
     auto from = Buffers::from(pieces, count);
-    if (!from.ok()) return told<ssize_t>(from.error());
+    if (!from.ok()) return return_or_errno<ssize_t>(from.error());
     Transfer transfer;
     transfer.flags = flags;
     SocketAddress address;
     if (to || to_length) {
       auto given = SocketAddress::from(to, to_length);
-      if (!given.ok()) return told<ssize_t>(given.error());
+      if (!given.ok()) return return_or_errno<ssize_t>(given.error());
       address = given.value();
       transfer.destination = &address;
     }
-    return told_size(socket.send(from.value(), transfer));
+    return return_size(socket.send(from.value(), transfer));
   });
 }
 
@@ -106,12 +110,12 @@ ssize_t receive_pieces(int number, const iovec* pieces, size_t count, int flags,
                        socklen_t* source_length, int* message_flags) {
   return with_socket<ssize_t>(number, [&](Socket& socket) -> ssize_t {
     auto to = Buffers::from(pieces, count);
-    if (!to.ok()) return told<ssize_t>(to.error());
+    if (!to.ok()) return return_or_errno<ssize_t>(to.error());
     Transfer transfer;
     transfer.flags = flags;
     transfer.wants_source = source != nullptr;
     auto received = socket.receive(to.value(), transfer);
-    if (!received.ok()) return told<ssize_t>(received.error());
+    if (!received.ok()) return return_or_errno<ssize_t>(received.error());
     if (source && transfer.source.family() != AF_UNSPEC) {
       transfer.source.copy_to(source, source_length);
     }
@@ -123,8 +127,8 @@ ssize_t receive_pieces(int number, const iovec* pieces, size_t count, int flags,
 bool is_piece_count(int count) { return count >= 0 && count <= IOV_MAX; }
 
 int tell_address(Result<SocketAddress> address, sockaddr* to, socklen_t* length) {
-  if (!length) return told<int>(Error{EFAULT});
-  if (!address.ok()) return told<int>(address.error());
+  if (!length) return return_or_errno<int>(Error{EFAULT});
+  if (!address.ok()) return return_or_errno<int>(address.error());
   address.value().copy_to(to, length);
   return 0;
 }
@@ -144,24 +148,25 @@ RSOCKET_EXPORT int rsocket(int domain, int type, int protocol) {
     const bool stream = kind == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP);
     const bool datagram = kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
     if ((domain != AF_INET && domain != AF_INET6) || !(stream || datagram) || Call::nested()) {
-      return told<int>(Error{ENOTSUP});
+      return return_or_errno<int>(Error{ENOTSUP});
     }
     const int file_flags = type & SOCK_NONBLOCK ? O_NONBLOCK : 0;
     const int descriptor_flags = type & SOCK_CLOEXEC ? FD_CLOEXEC : 0;
-    return told(stream ? StreamSocket::create(domain, file_flags, descriptor_flags)
-                       : DatagramSocket::create(domain, file_flags, descriptor_flags));
+    return return_or_errno(stream ? StreamSocket::create(domain, file_flags, descriptor_flags)
+                                  : DatagramSocket::create(domain, file_flags, descriptor_flags));
   });
 }
 
 RSOCKET_EXPORT int rbind(int socket, const sockaddr* addr, socklen_t addrlen) {
   return with_socket<int>(socket, [&](Socket& s) {
     auto address = SocketAddress::from(addr, addrlen);
-    return address.ok() ? told(s.bind(address.value())) : told<int>(address.error());
+    return address.ok() ? return_or_errno(s.bind(address.value()))
+                        : return_or_errno<int>(address.error());
   });
 }
 
 RSOCKET_EXPORT int rlisten(int socket, int backlog) {
-  return with_socket<int>(socket, [&](Socket& s) { return told(s.listen(backlog)); });
+  return with_socket<int>(socket, [&](Socket& s) { return return_or_errno(s.listen(backlog)); });
 }
 
 RSOCKET_EXPORT int raccept(int socket, sockaddr* addr, socklen_t* addrlen) {
@@ -169,38 +174,40 @@ RSOCKET_EXPORT int raccept(int socket, sockaddr* addr, socklen_t* addrlen) {
     SocketAddress peer;
     auto accepted = s.accept(&peer);
     if (accepted.ok() && addr) peer.copy_to(addr, addrlen);
-    return told(accepted);
+    return return_or_errno(accepted);
   });
 }
 
 RSOCKET_EXPORT int rconnect(int socket, const sockaddr* addr, socklen_t addrlen) {
   return with_socket<int>(socket, [&](Socket& s) {
     if (addr && addrlen >= sizeof(sa_family_t) && addr->sa_family == AF_UNSPEC) {
-      return told(s.disconnect());
+      return return_or_errno(s.disconnect());
     }
     auto address = SocketAddress::from(addr, addrlen);
-    return address.ok() ? told(s.connect(address.value())) : told<int>(address.error());
+    return address.ok() ? return_or_errno(s.connect(address.value()))
+                        : return_or_errno<int>(address.error());
   });
 }
 
 RSOCKET_EXPORT int rshutdown(int socket, int how) {
-  return with_socket<int>(socket, [&](Socket& s) { return told(s.shutdown(how)); });
+  return with_socket<int>(socket, [&](Socket& s) { return return_or_errno(s.shutdown(how)); });
 }
 
 RSOCKET_EXPORT int rclose(int socket) {
   return call<int>([&] {
     SocketTable& table = SocketTable::instance();
     if (const auto open = table.find(socket)) {
-      // The attendant still finds it, so that a peer that hangs up ends the waiting.
-      open->say_farewell();
-      open->flush(kClosePatience);
+      // The socket stays in the table meanwhile, so that the service thread can end the wait when
+      // the peer disconnects.
+      open->send_last_message();
+      open->flush(kCloseTimeout);
       if (const auto ended = table.take_out(socket)) {
         ended->close();
         return 0;
       }
     }
     if (EpollSet::close(socket)) return 0;
-    return table.close_disowned(socket) ? 0 : told<int>(Error{EBADF});
+    return table.close_disowned(socket) ? 0 : return_or_errno<int>(Error{EBADF});
   });
 }
 
@@ -216,8 +223,8 @@ RSOCKET_EXPORT ssize_t rrecvfrom(int socket, void* buf, size_t len, int flags, s
 }
 
 RSOCKET_EXPORT ssize_t rrecvmsg(int socket, msghdr* msg, int flags) {
-  if (!msg) return told<ssize_t>(Error{EFAULT});
-  if (msg->msg_control && msg->msg_controllen) return told<ssize_t>(Error{ENOTSUP});
+  if (!msg) return return_or_errno<ssize_t>(Error{EFAULT});
+  if (msg->msg_control && msg->msg_controllen) return return_or_errno<ssize_t>(Error{ENOTSUP});
   return receive_pieces(socket, msg->msg_iov, msg->msg_iovlen, flags,
                         static_cast<sockaddr*>(msg->msg_name), &msg->msg_namelen, &msg->msg_flags);
 }
@@ -234,8 +241,8 @@ RSOCKET_EXPORT ssize_t rsendto(int socket, const void* buf, size_t len, int flag
 }
 
 RSOCKET_EXPORT ssize_t rsendmsg(int socket, const msghdr* msg, int flags) {
-  if (!msg) return told<ssize_t>(Error{EFAULT});
-  if (msg->msg_control && msg->msg_controllen) return told<ssize_t>(Error{ENOTSUP});
+  if (!msg) return return_or_errno<ssize_t>(Error{EFAULT});
+  if (msg->msg_control && msg->msg_controllen) return return_or_errno<ssize_t>(Error{ENOTSUP});
   return send_pieces(socket, msg->msg_iov, msg->msg_iovlen, flags,
                      static_cast<const sockaddr*>(msg->msg_name),
                      msg->msg_name ? msg->msg_namelen : 0);
@@ -246,7 +253,7 @@ RSOCKET_EXPORT ssize_t rread(int socket, void* buf, size_t count) {
 }
 
 RSOCKET_EXPORT ssize_t rreadv(int socket, const iovec* iov, int iovcnt) {
-  if (!is_piece_count(iovcnt)) return told<ssize_t>(Error{EINVAL});
+  if (!is_piece_count(iovcnt)) return return_or_errno<ssize_t>(Error{EINVAL});
   return receive_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, nullptr, nullptr);
 }
 
@@ -255,30 +262,32 @@ RSOCKET_EXPORT ssize_t rwrite(int socket, const void* buf, size_t count) {
 }
 
 RSOCKET_EXPORT ssize_t rwritev(int socket, const iovec* iov, int iovcnt) {
-  if (!is_piece_count(iovcnt)) return told<ssize_t>(Error{EINVAL});
+  if (!is_piece_count(iovcnt)) return return_or_errno<ssize_t>(Error{EINVAL});
   return send_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, 0);
 }
 
 RSOCKET_EXPORT int rpoll(pollfd* fds, nfds_t nfds, int timeout) {
-  return call<int>([&] { return told(poll_all(fds, nfds, deadline_after_ms(timeout))); });
+  return call<int>(
+      [&] { return return_or_errno(poll_all(fds, nfds, deadline_after_ms(timeout))); });
 }
 
 RSOCKET_EXPORT int repoll_create(int flags) {
-  return call<int>([&] { return told(EpollSet::create(flags)); });
+  return call<int>([&] { return return_or_errno(EpollSet::create(flags)); });
 }
 
 RSOCKET_EXPORT int repoll_ctl(int epfd, int op, int fd, epoll_event* event) {
   return call<int>([&] {
     const auto set = EpollSet::find(epfd);
-    return set != nullptr ? told(set->control(op, fd, event)) : told<int>(Error{EBADF});
+    return set != nullptr ? return_or_errno(set->control(op, fd, event))
+                          : return_or_errno<int>(Error{EBADF});
   });
 }
 
 RSOCKET_EXPORT int repoll_wait(int epfd, epoll_event* events, int maxevents, int timeout) {
   return call<int>([&] {
     const auto set = EpollSet::find(epfd);
-    if (set == nullptr) return told<int>(Error{EBADF});
-    return told(set->wait(events, maxevents, deadline_after_ms(timeout)));
+    if (set == nullptr) return return_or_errno<int>(Error{EBADF});
+    return return_or_errno(set->wait(events, maxevents, deadline_after_ms(timeout)));
   });
 }
 
@@ -287,12 +296,12 @@ RSOCKET_EXPORT int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* 
   return call<int>([&] {
     verbena::Instant deadline = verbena::kNever;
     if (timeout) {
-      if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return told<int>(Error{EINVAL});
+      if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return return_or_errno<int>(Error{EINVAL});
       constexpr int64_t kLongest = int64_t{1} << 31;
       deadline = now() + verbena::seconds(std::min<int64_t>(timeout->tv_sec, kLongest)) +
                  verbena::microseconds(timeout->tv_usec);
     }
-    return told(select_all(nfds, readfds, writefds, exceptfds, deadline));
+    return return_or_errno(select_all(nfds, readfds, writefds, exceptfds, deadline));
   });
 }
 
@@ -307,14 +316,16 @@ RSOCKET_EXPORT int rgetsockname(int socket, sockaddr* addr, socklen_t* addrlen) 
 
 RSOCKET_EXPORT int rsetsockopt(int socket, int level, int optname, const void* optval,
                                socklen_t optlen) {
-  return with_socket<int>(
-      socket, [&](Socket& s) { return told(s.set_option(level, optname, optval, optlen)); });
+  return with_socket<int>(socket, [&](Socket& s) {
+    return return_or_errno(s.set_option(level, optname, optval, optlen));
+  });
 }
 
 RSOCKET_EXPORT int rgetsockopt(int socket, int level, int optname, void* optval,
                                socklen_t* optlen) {
-  return with_socket<int>(
-      socket, [&](Socket& s) { return told(s.get_option(level, optname, optval, optlen)); });
+  return with_socket<int>(socket, [&](Socket& s) {
+    return return_or_errno(s.get_option(level, optname, optval, optlen));
+  });
 }
 
 RSOCKET_EXPORT int rfcntl(int socket, int cmd, ...) {
@@ -335,26 +346,26 @@ RSOCKET_EXPORT int rfcntl(int socket, int cmd, ...) {
         s.set_descriptor_flags(argument);
         return 0;
       default:
-        return told<int>(Error{ENOTSUP});
+        return return_or_errno<int>(Error{ENOTSUP});
     }
   });
 }
 
 RSOCKET_EXPORT off_t riomap(int socket, void* buf, size_t len, int prot, int, off_t offset) {
-  return with_socket<off_t>(socket,
-                            [&](Socket& s) { return told(s.iomap(buf, len, prot, offset)); });
+  return with_socket<off_t>(
+      socket, [&](Socket& s) { return return_or_errno(s.iomap(buf, len, prot, offset)); });
 }
 
 RSOCKET_EXPORT int riounmap(int socket, void* buf, size_t len) {
-  return with_socket<int>(socket, [&](Socket& s) { return told(s.iounmap(buf, len)); });
+  return with_socket<int>(socket, [&](Socket& s) { return return_or_errno(s.iounmap(buf, len)); });
 }
 
 RSOCKET_EXPORT size_t riowrite(int socket, const void* buf, size_t count, off_t offset, int flags) {
   return with_socket<size_t>(socket, [&](Socket& s) {
     const iovec piece{const_cast<void*>(buf), count};
     auto from = Buffers::from(&piece, 1);
-    if (!from.ok()) return told<size_t>(from.error());
-    return told(s.iowrite(from.value(), offset, flags));
+    if (!from.ok()) return return_or_errno<size_t>(from.error());
+    return return_or_errno(s.iowrite(from.value(), offset, flags));
   });
 }
 

@@ -1,4 +1,5 @@
-// Buffers: the memory that a call names, one piece or many, with a place up to which it was used.
+// Buffers: the memory of a call, as one or many areas, with the position up to which it has been
+// used.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,7 +15,7 @@ namespace verbena::rsocket {
 
 class Buffers {
  public:
-  // The array must live as long as this does.
+  // The array must outlive the object.
   static Result<Buffers> from(const iovec* pieces, size_t count) {
     if (count > IOV_MAX) return Error{EMSGSIZE};
     if (count > 0 && !pieces) return Error{EFAULT};
@@ -28,8 +29,8 @@ class Buffers {
 
   size_t left() const { return left_; }
 
-  // The next `size` bytes if they lie together, otherwise null. Does not move on.
-  const void* together(size_t size) {
+  // Returns the next `size` bytes if they are contiguous, otherwise null. Does not advance.
+  const void* contiguous(size_t size) {
     skip_empty();
     return piece_->iov_len - used_ >= size ? at() : nullptr;
   }
@@ -75,7 +76,7 @@ class Buffers {
   }
 
   const iovec* piece_;
-  size_t used_ = 0;  // of the piece
+  size_t used_ = 0;  // bytes of the current area
   size_t left_;
 };
 

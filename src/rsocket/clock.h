@@ -13,7 +13,7 @@ inline Instant now() {
   return {int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec};
 }
 
-// poll()'s time-out as a deadline.
+// Converts poll()'s timeout to a deadline.
 inline Instant deadline_after_ms(int64_t ms) { return ms < 0 ? kNever : now() + milliseconds(ms); }
 
 }  // namespace verbena::rsocket

@@ -8,7 +8,7 @@
 namespace verbena::rsocket {
 
 namespace {
-// Acknowledging takes a lock, so it is done for many at once.
+// Acknowledging events takes a lock, so it is done for many at once.
 constexpr unsigned kAcknowledgeAt = 1024;
 }  // namespace
 

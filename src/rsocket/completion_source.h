@@ -1,4 +1,4 @@
-// CompletionSource: a completion queue with its channel, and the dance of arming it.
+// CompletionSource: a completion queue with its channel, and the code that arms it.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,15 +20,15 @@ class CompletionSource {
   CompletionSource& operator=(const CompletionSource&) = delete;
 
   ibv_cq* queue() const { return queue_; }
-  // How many were taken; negative when the queue is broken.
+  // Returns the number of completions taken; negative if the queue is broken.
   int take(std::span<ibv_wc> completions) {
     return ibv_poll_cq(queue_, static_cast<int>(completions.size()), completions.data());
   }
-  // From now on the next completion makes the descriptor readable. What came before does not: take
-  // once more after arming. False: it was armed already.
+  // Makes the descriptor readable at the next completion. Earlier completions do not count, so take
+  // them after arming. Returns false if it was armed already.
   bool arm();
   pollfd descriptor() const { return {channel_->fd, POLLIN, 0}; }
-  // Takes the event away, if it is there.
+  // Removes the channel's event, if there is one.
   void drain_events();
 
  private:

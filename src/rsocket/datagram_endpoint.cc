@@ -10,12 +10,12 @@ namespace verbena::rsocket {
 
 namespace {
 
-constexpr uint32_t kRouteHeader = sizeof(ibv_grh);  // in front of what a UD queue pair receives
+constexpr uint32_t kRouteHeader = sizeof(ibv_grh);  // precedes each datagram that a UD QP receives
 constexpr uint32_t kReceiveSlot = kRouteHeader + DatagramEndpoint::kMaxMessage;
 constexpr uint32_t kMinSlots = 16;
 constexpr uint32_t kMaxBatches = 64;
 constexpr uint8_t kHopLimit = 64;
-constexpr uint64_t kIsReceive = uint64_t{1} << 32;  // in work request ids, beside the slot
+constexpr uint64_t kIsReceive = uint64_t{1} << 32;  // flag in work request IDs, above the slot
 
 uint32_t slots_for(uint32_t bytes, uint32_t slots) {
   return std::max(kMinSlots, std::min(slots, bytes / DatagramEndpoint::kMaxMessage));
@@ -33,12 +33,12 @@ Result<std::unique_ptr<DatagramEndpoint>> DatagramEndpoint::create(rdma_event_ch
 
 Status DatagramEndpoint::build(rdma_event_channel* channel, const Sizes& sizes) {
   if (rdma_create_id(channel, &id_, nullptr, RDMA_PS_UDP) != 0) return Error{errno};
-  // The address chooses the device. The port is the UDP socket's; nobody asks the connection
-  // manager for it.
+  // The address selects the device. The port belongs to the UDP socket; the connection manager does
+  // not use it.
   SocketAddress device_of = local();
   device_of.set_port(0);
   if (rdma_bind_addr(id_, device_of.get()) != 0) return Error{errno};
-  // Binding to a loopback address finds no device; resolving it does.
+  // rdma_bind_addr selects no device for a loopback address; rdma_resolve_addr does.
   if (!id_->verbs && rdma_resolve_addr(id_, nullptr, device_of.get(), 0) != 0) return Error{errno};
   if (!id_->verbs) return Error{ENODEV};
 
@@ -184,7 +184,7 @@ ibv_ah* make_address_handle(ibv_pd* protection_domain, const rdma_cm_id* resolve
       }
       if (std::memcmp(&entry.gid, &path.sgid, sizeof entry.gid) != 0) continue;
       attributes.grh.sgid_index = static_cast<uint8_t>(index);
-      if (entry.gid_type != IBV_GID_TYPE_ROCE_V1) break;  // the same GID may follow as version 2
+      if (entry.gid_type != IBV_GID_TYPE_ROCE_V1) break;  // the same GID may follow as RoCE v2
     }
   }
   return ibv_create_ah(protection_domain, &attributes);

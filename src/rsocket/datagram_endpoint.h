@@ -1,5 +1,5 @@
 // DatagramEndpoint: the UD queue pair of a datagram socket on one local address, with its buffers.
-// A datagram socket has one for each local address it talks from.
+// A datagram socket has one for each local address that it sends from.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -19,10 +19,10 @@ namespace verbena::rsocket {
 
 class DatagramEndpoint {
  public:
-  // Header and payload of a datagram through a queue pair; peers offer no more room.
+  // Header and payload of a datagram through a queue pair. Peers' receive buffers are not larger.
   static constexpr uint32_t kMaxMessage = 2048;
 
-  // `local`: with the port of the UDP socket.
+  // `local` has the port of the UDP socket.
   static Result<std::unique_ptr<DatagramEndpoint>> create(rdma_event_channel* channel,
                                                           const SocketAddress& local,
                                                           const Sizes& sizes);
@@ -40,11 +40,11 @@ class DatagramEndpoint {
   bool can_send() const { return broken_ || sends_in_flight_ < send_slots_; }
   bool idle() const { return broken_ || sends_in_flight_ == 0; }
   bool fits(size_t payload) const { return header_.size() + payload <= max_message_; }
-  // Needs can_send() and fits(). An errno or 0.
+  // Requires can_send() and fits(). Returns an errno or 0.
   int send(ibv_ah* to, uint32_t qpn, Buffers& from);
 
   // --- receiving --------------------------------------------------------------------------------
-  // A datagram that arrived. Its slot is to be given back.
+  // A received datagram. The caller returns its slot with give_back().
   struct Arrival {
     uint32_t slot;
     SocketAddress source;
@@ -72,7 +72,8 @@ class DatagramEndpoint {
   uint32_t sends_in_flight_ = 0;
 };
 
-// A handle for the path that `resolved`, an id after route resolution, has found. Null with errno.
+// Creates an address handle for the path of `resolved`, an ID whose route is resolved. Returns null
+// and sets errno on failure.
 ibv_ah* make_address_handle(ibv_pd* protection_domain, const rdma_cm_id* resolved);
 
 }  // namespace verbena::rsocket

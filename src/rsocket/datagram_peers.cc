@@ -1,5 +1,5 @@
-// DatagramSocket: finding peers. By its address a peer gets an endpoint of ours; by what it says
-// through UDP, its queue pair; by the connection manager, the path to it.
+// DatagramSocket: peer discovery. The peer's address determines our endpoint, the peer's UDP header
+// its queue pair, and the connection manager the path.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,20 +14,20 @@ namespace verbena::rsocket {
 
 namespace {
 
-// Anybody can send us something. Forgotten peers are found again; those to whom no path is looked
-// for go on through UDP, and are looked for with their next datagram. Who looks for a path has an
-// id and a port.
+// Any host can send us datagrams, so these limits bound our memory. An evicted peer is discovered
+// again. A peer whose path is not being resolved uses UDP; its next datagram starts the resolution.
+// Each resolution needs an ID and a port.
 constexpr size_t kMaxPeers = 4096;
 constexpr size_t kMaxResolving = 16;
-// No queue pair says that the one it sends to is gone. A peer from which nothing comes for a while
-// is sent a datagram through UDP, which it answers with its queue pair's number, and in case that
-// gets lost, another soon after.
-constexpr Duration kTrust = seconds(3);
-constexpr Duration kAskAgain = milliseconds(100);
+// A UD queue pair does not report that its peer has ended. If a peer has been silent for this long,
+// the next datagram to it goes through UDP, which makes it reply with its queue pair number. If
+// that is lost, another one follows soon.
+constexpr Duration kSilenceLimit = seconds(3);
+constexpr Duration kReplyTimeout = milliseconds(100);
 constexpr size_t kUdpBuffer = 65536;
 constexpr size_t kMaxUdpPayloadV4 = 65507, kMaxUdpPayloadV6 = 65527;
 constexpr int kResolveMs = 2000;
-constexpr int kReadsPerTurn = 64;  // other sockets want the attendant, too
+constexpr int kReadsPerTurn = 64;  // so that other sockets are served too
 
 }  // namespace
 
@@ -37,7 +37,7 @@ Result<DatagramSocket::Peer*> DatagramSocket::peer_for(const SocketAddress& addr
   if (!local.ok()) return local.error();
   auto endpoint = endpoint_for(local.value());
   if (!endpoint.ok()) return endpoint.error();
-  make_room_for_peer();
+  evict_peer_if_full();
   Peer& peer = peers_[address];
   peer.endpoint = endpoint.value();
   return &peer;
@@ -46,15 +46,15 @@ Result<DatagramSocket::Peer*> DatagramSocket::peer_for(const SocketAddress& addr
 bool DatagramSocket::through_queue_pair(const Peer& peer, size_t size) const {
   if (!peer.path || peer.endpoint->broken() || !peer.endpoint->fits(size)) return false;
   const Instant time = now();
-  return time - peer.heard < kTrust || time - peer.asked < kAskAgain;
+  return time - peer.last_received < kSilenceLimit || time - peer.last_request < kReplyTimeout;
 }
 
-// The address that the kernel would send from.
+// Returns the source address that the kernel would choose.
 Result<SocketAddress> DatagramSocket::local_address_for(const SocketAddress& peer) {
   auto own = name();
   if (!own.ok()) return own.error();
   if (own.value().port() == 0) {
-    // Peers answer to this port, so it must be known before the first datagram leaves.
+    // Peers reply to this port, so it must be bound before the first datagram is sent.
     const SocketAddress any = SocketAddress::any(family_);
     if (::bind(udp_, any.get(), any.size()) != 0) return Error{errno};
     own = name();
@@ -78,19 +78,19 @@ Result<DatagramEndpoint*> DatagramSocket::endpoint_for(const SocketAddress& loca
   auto made = DatagramEndpoint::create(channel_, local, sizes_);
   if (!made.ok()) return made.error();
   endpoints_.push_back(std::move(made.value()));
-  ring_waiters();  // who sleeps does not sleep on its completions yet
+  wake_waiters();  // sleeping threads must add the new completion channel
   return endpoints_.back().get();
 }
 
-void DatagramSocket::make_room_for_peer() {
+void DatagramSocket::evict_peer_if_full() {
   if (peers_.size() < kMaxPeers) return;
   auto victim = peers_.begin();
   if (connected_ && victim->first == *connected_) ++victim;
-  forget(victim->second);
+  release(victim->second);
   peers_.erase(victim);
 }
 
-void DatagramSocket::forget(Peer& peer) {
+void DatagramSocket::release(Peer& peer) {
   if (peer.path) ibv_destroy_ah(peer.path);
   peer.path = nullptr;
   if (!peer.resolving) return;
@@ -115,7 +115,7 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
   message.msg_namelen = name.size();
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  // An earlier datagram to a port where nobody listened shows here; this one has not failed.
+  // The first call may report an ICMP error of an earlier datagram; this one has not failed.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (::sendmsg(udp_, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return {};
     if (errno != ECONNREFUSED || connected_) break;
@@ -123,12 +123,11 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
   return Error{errno};
 }
 
-// --- the attendant
-// --------------------------------------------------------------------------------
+// --- service thread ---------------------------------------------------------------------------
 
 void DatagramSocket::on_ready(int descriptor) {
   if (descriptor != udp_) {
-    if (has_channel()) take_events();  // not that of an earlier socket of the same number
+    if (has_channel()) take_events();  // ignores a late event for an earlier socket of this number
     return;
   }
   if (udp_buffer_.empty()) udp_buffer_.resize(kUdpBuffer);
@@ -141,10 +140,10 @@ void DatagramSocket::on_ready(int descriptor) {
     if (error == EAGAIN || error == EBADF) return;
     const std::lock_guard guard(lock_);
     if (closed_) return;
-    if (error) {  // what became of an earlier one of ours
+    if (error) {  // an ICMP error of an earlier datagram
       if (!connected_) continue;
       error_ = error;
-      ring_waiters();
+      wake_waiters();
       continue;
     }
     on_udp({udp_buffer_.data(), static_cast<size_t>(size)}, source.unmapped());
@@ -154,23 +153,23 @@ void DatagramSocket::on_ready(int descriptor) {
 void DatagramSocket::on_udp(std::span<const std::byte> datagram, const SocketAddress& source) {
   const auto header = UdpHeader::load(datagram, source.family());
   if (!header) return;
-  // Answers are from those whom we have asked.
-  if (header->op == UdpHeader::Op::kAnswer && !peers_.contains(source)) return;
+  // Replies are accepted only from peers that we have sent to.
+  if (header->op == UdpHeader::Op::kReply && !peers_.contains(source)) return;
   auto found = peer_for(source);
   if (!found.ok()) return;
   Peer& peer = *found.value();
-  peer.heard = now();
-  if (peer.path && peer.qpn != header->qpn) {  // it has started again
+  peer.last_received = now();
+  if (peer.path && peer.qpn != header->qpn) {  // the peer has restarted
     ibv_destroy_ah(std::exchange(peer.path, nullptr));
   }
   if (header->op == UdpHeader::Op::kData) {
-    (void)send_through_udp(peer, source, UdpHeader::Op::kAnswer, nullptr, 0);
+    (void)send_through_udp(peer, source, UdpHeader::Op::kReply, nullptr, 0);
     const std::span<const std::byte> payload = datagram.subspan(header->size());
     if (wanted(source) && udp_bytes_ + payload.size() <= sizes_.receive_bytes &&
         inbox_.size() < size_t{2} * sizes_.receive_slots) {
       inbox_.push_back({source, nullptr, {}, {payload.begin(), payload.end()}});
       udp_bytes_ += payload.size();
-      ring_waiters();
+      wake_waiters();
     }
   }
   if (!peer.path) find_path(peer, source, header->qpn);
@@ -220,7 +219,7 @@ void DatagramSocket::on_event(rdma_cm_event_type type, rdma_cm_id* id) {
       peer.qpn = peer.resolving_qpn;
     }
   }
-  // Found or not, this id has done what it could; the next datagram through UDP tries again.
+  // The ID is no longer needed. If the resolution failed, the next datagram through UDP repeats it.
   resolving_.erase(entry);
   rdma_destroy_id(std::exchange(peer.resolving, nullptr));
 }

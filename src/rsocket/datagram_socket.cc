@@ -1,4 +1,4 @@
-// DatagramSocket: the calls. How peers are found is in datagram_peers.cc.
+// DatagramSocket: the calls. Peer discovery is in datagram_peers.cc.
 #include "rsocket/datagram_socket.h"
 
 #include <fcntl.h>
@@ -10,15 +10,15 @@
 #include <cerrno>
 
 #include "os/plain_socket.h"
-#include "rsocket/attendant.h"
 #include "rsocket/clock.h"
 #include "rsocket/option_value.h"
+#include "rsocket/service_thread.h"
 #include "rsocket/socket_table.h"
 
 namespace verbena::rsocket {
 
 namespace {
-// For datagrams on their way out of the queue pair when the socket is closed.
+// Time for unsent datagrams of the queue pair when the socket is closed.
 constexpr Duration kFlushLimit = seconds(1);
 }  // namespace
 
@@ -35,13 +35,13 @@ Result<int> DatagramSocket::create(int family, int file_flags, int descriptor_fl
 }
 
 DatagramSocket::~DatagramSocket() {
-  for (auto& [address, peer] : peers_) forget(peer);
+  for (auto& [address, peer] : peers_) release(peer);
   endpoints_.clear();
   if (channel_) rdma_destroy_event_channel(channel_);
   ::close(udp_);
 }
 
-// From here on others may find us, and we them.
+// Starts the discovery of peers in both directions.
 Status DatagramSocket::start() {
   if (closed_) return Error{EBADF};
   if (started_) return {};
@@ -49,12 +49,12 @@ Status DatagramSocket::start() {
   if (!channel_) return Error{errno};
   const int flags = ::fcntl(channel_->fd, F_GETFL);
   if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) return Error{errno};
-  Attendant& attendant = Attendant::instance();
-  if (const Status watching = attendant.watch(channel_->fd, number()); !watching.ok()) {
+  ServiceThread& service_thread = ServiceThread::instance();
+  if (const Status watching = service_thread.watch(channel_->fd, number()); !watching.ok()) {
     return watching;
   }
-  if (const Status watching = attendant.watch(udp_, number()); !watching.ok()) {
-    attendant.unwatch(channel_->fd, number());
+  if (const Status watching = service_thread.watch(udp_, number()); !watching.ok()) {
+    service_thread.unwatch(channel_->fd, number());
     return watching;
   }
   started_ = true;
@@ -82,11 +82,11 @@ Status DatagramSocket::disconnect() {
   const std::lock_guard guard(lock_);
   auto before = name();
   if (!before.ok()) return before.error();
-  sockaddr nobody{};
-  nobody.sa_family = AF_UNSPEC;
-  if (::connect(udp_, &nobody, sizeof nobody) != 0) return Error{errno};
+  sockaddr unspecified{};
+  unspecified.sa_family = AF_UNSPEC;
+  if (::connect(udp_, &unspecified, sizeof unspecified) != 0) return Error{errno};
   connected_.reset();
-  // The kernel takes a port back that it had chosen itself. But peers know us by it.
+  // The kernel releases a port that it chose itself. Peers know us by that port, so bind it again.
   auto after = name();
   if (!after.ok() || after.value().port() == before.value().port()) return {};
   after.value().set_port(before.value().port());
@@ -100,17 +100,17 @@ Status DatagramSocket::shutdown(int how) {
   if (!connected_) return Error{ENOTCONN};
   if (how != SHUT_WR) read_open_ = false;
   if (how != SHUT_RD) write_open_ = false;
-  ring_waiters();
+  wake_waiters();
   return {};
 }
 
-void DatagramSocket::flush(Duration patience) {
+void DatagramSocket::flush(Duration timeout) {
   Lock lock(lock_);
   const auto idle = [&] {
     return std::all_of(endpoints_.begin(), endpoints_.end(),
                        [](const auto& endpoint) { return endpoint->idle(); });
   };
-  const Instant deadline = now() + std::min(patience, kFlushLimit);
+  const Instant deadline = now() + std::min(timeout, kFlushLimit);
   while (!idle()) {
     const Status waited = wait(lock, deadline, idle);
     if (!waited.ok() && waited.error().code != EINTR) return;
@@ -120,11 +120,11 @@ void DatagramSocket::flush(Duration patience) {
 void DatagramSocket::close() {
   const std::lock_guard guard(lock_);
   if (started_) {
-    Attendant::instance().unwatch(channel_->fd, number());
-    Attendant::instance().unwatch(udp_, number());
+    ServiceThread::instance().unwatch(channel_->fd, number());
+    ServiceThread::instance().unwatch(udp_, number());
   }
   closed_ = true;
-  ring_waiters();
+  wake_waiters();
 }
 
 Result<SocketAddress> DatagramSocket::name() {
@@ -153,7 +153,7 @@ Result<size_t> DatagramSocket::send(Buffers& from, const Transfer& transfer) {
   if (!found.ok()) return found.error();
   Peer* peer = found.value();
   if (!through_queue_pair(*peer, size)) {
-    peer->asked = now();
+    peer->last_request = now();
     const Status sent =
         send_through_udp(*peer, to, UdpHeader::Op::kData, &from, transfer.flags & MSG_NOSIGNAL);
     if (!sent.ok()) return sent.error();
@@ -167,7 +167,7 @@ Result<size_t> DatagramSocket::send(Buffers& from, const Transfer& transfer) {
         wait(lock, send_deadline(), [&] { return closed_ || endpoint->can_send(); });
     if (!waited.ok()) return waited.error();
     if (closed_) return Error{EBADF};
-    // The peer may have been forgotten in the meantime.
+    // The peer may have been evicted in the meantime.
     found = peer_for(to);
     if (!found.ok()) return found.error();
     peer = found.value();
@@ -209,20 +209,20 @@ void DatagramSocket::progress() {
     const bool was_idle = endpoint->idle();
     arrivals_.clear();
     endpoint->take(&arrivals_);
-    bool news = endpoint->can_send() != could_send || endpoint->idle() != was_idle;
+    bool changed = endpoint->can_send() != could_send || endpoint->idle() != was_idle;
     const Instant time = arrivals_.empty() ? Instant{} : now();
     for (const DatagramEndpoint::Arrival& arrival : arrivals_) {
       if (const auto peer = peers_.find(arrival.source); peer != peers_.end()) {
-        peer->second.heard = time;
+        peer->second.last_received = time;
       }
       if (!wanted(arrival.source)) {
         endpoint->give_back(arrival.slot);
         continue;
       }
       inbox_.push_back({arrival.source, endpoint.get(), arrival, {}});
-      news = true;
+      changed = true;
     }
-    if (news) ring_waiters();
+    if (changed) wake_waiters();
   }
 }
 
@@ -252,8 +252,7 @@ short DatagramSocket::readiness() const {
   return static_cast<short>(ready);
 }
 
-// --- options
-// ----------------------------------------------------------------------------------------
+// --- options ----------------------------------------------------------------------------------
 
 Status DatagramSocket::set_option(int level, int option, const void* value, socklen_t size) {
   const std::lock_guard guard(lock_);

@@ -1,11 +1,11 @@
 // DatagramSocket: an rsocket of type SOCK_DGRAM.
 //
 // It has an ordinary UDP socket, whose address is its own, and a UD queue pair for each local
-// address it talks from. The first datagrams to a peer go through UDP, with a header that tells our
-// queue pair; the peer answers with its own, and from then on datagrams go from queue pair to queue
-// pair. What is too long for those keeps going through UDP.
+// address that it sends from. The first datagrams to a peer go through UDP, with a header that
+// contains our queue pair number. The peer replies with its own number, and later datagrams go from
+// queue pair to queue pair. Datagrams that are too long for that continue to go through UDP.
 //
-// The attendant reads the UDP socket and finds paths to the peers' queue pairs.
+// The service thread reads the UDP socket and resolves the paths to the peers' queue pairs.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -24,7 +24,7 @@ namespace verbena::rsocket {
 
 class DatagramSocket final : public Socket {
  public:
-  // A new socket, already in the table; its number.
+  // Creates a socket, adds it to the table and returns its number.
   static Result<int> create(int family, int file_flags, int descriptor_flags);
   ~DatagramSocket() override;
 
@@ -38,25 +38,25 @@ class DatagramSocket final : public Socket {
   Result<SocketAddress> peer_name() override;
   Status set_option(int level, int option, const void* value, socklen_t size) override;
   Status get_option(int level, int option, void* value, socklen_t* size) override;
-  void flush(Duration patience) override;
+  void flush(Duration timeout) override;
   void close() override;
 
   void on_ready(int descriptor) override;
 
  private:
-  // Whom we have talked with, or who with us. Addresses are never in mapped form here.
+  // A host that we have exchanged datagrams with. Addresses are never in mapped form here.
   struct Peer {
-    DatagramEndpoint* endpoint = nullptr;  // what reaches it
-    ibv_ah* path = nullptr;                // null: through UDP
+    DatagramEndpoint* endpoint = nullptr;  // our endpoint for this peer
+    ibv_ah* path = nullptr;                // null: use UDP
     uint32_t qpn = 0;
-    Instant heard;                    // when something came from it
-    Instant asked;                    // when something that it must answer went to it
-    rdma_cm_id* resolving = nullptr;  // is looking for the path...
+    Instant last_received;            // time of the last datagram from it
+    Instant last_request;             // time of the last datagram to it that requires a reply
+    rdma_cm_id* resolving = nullptr;  // resolves the path...
     uint32_t resolving_qpn = 0;       // ...to this queue pair
   };
   using Peers = std::unordered_map<SocketAddress, Peer, SocketAddressHash>;
 
-  // Waits for the application: in its endpoint's slot, or (through UDP) here.
+  // A datagram for the application: in a slot of its endpoint or, if it came through UDP, here.
   struct Message {
     SocketAddress source;
     DatagramEndpoint* endpoint = nullptr;
@@ -73,13 +73,13 @@ class DatagramSocket final : public Socket {
   short readiness() const override;
   void add_descriptors(std::vector<pollfd>* to) const override;
 
-  // All with the lock held.
+  // All of these require the lock.
   Status start();
   Result<Peer*> peer_for(const SocketAddress& address);
   Result<SocketAddress> local_address_for(const SocketAddress& peer);
   Result<DatagramEndpoint*> endpoint_for(const SocketAddress& local);
-  void make_room_for_peer();
-  void forget(Peer& peer);
+  void evict_peer_if_full();
+  void release(Peer& peer);
   bool through_queue_pair(const Peer& peer, size_t size) const;
   Status send_through_udp(const Peer& peer, const SocketAddress& to, UdpHeader::Op op,
                           Buffers* from, int flags);
@@ -91,21 +91,21 @@ class DatagramSocket final : public Socket {
   void on_event(rdma_cm_event_type type, rdma_cm_id* id);
 
   const int family_;
-  const int udp_;  // the socket's number
+  const int udp_;  // also the socket's number
   Sizes sizes_ = Settings::get().sizes;
   bool started_ = false;
-  rdma_event_channel* channel_ = nullptr;  // of all ids
+  rdma_event_channel* channel_ = nullptr;  // of all IDs
   std::vector<std::unique_ptr<DatagramEndpoint>> endpoints_;
   Peers peers_;
   std::unordered_map<rdma_cm_id*, SocketAddress> resolving_;
   std::optional<SocketAddress> connected_;
-  int error_ = 0;  // for the next call that can tell it
+  int error_ = 0;  // reported by the next call
   bool read_open_ = true;
   bool write_open_ = true;
   std::deque<Message> inbox_;
-  size_t udp_bytes_ = 0;                             // of the inbox, those that came through UDP
-  std::vector<DatagramEndpoint::Arrival> arrivals_;  // while progress() sorts them
-  std::vector<std::byte> udp_buffer_;                // the attendant's
+  size_t udp_bytes_ = 0;                             // bytes in the inbox that came through UDP
+  std::vector<DatagramEndpoint::Arrival> arrivals_;  // scratch memory of progress()
+  std::vector<std::byte> udp_buffer_;                // used by the service thread only
 };
 
 }  // namespace verbena::rsocket

@@ -1,4 +1,4 @@
-// See epoll_set.h.
+// EpollSet: see epoll_set.h.
 #include "rsocket/epoll_set.h"
 
 #include <fcntl.h>
@@ -19,10 +19,11 @@ namespace {
 
 struct Sets {
   std::mutex mutex;
-  std::unordered_map<int, std::shared_ptr<EpollSet>> by_number;  // null: of the parent process
+  // null: a set of the parent process
+  std::unordered_map<int, std::shared_ptr<EpollSet>> by_number;
 };
 
-// Never destroyed: threads may wait while the process ends.
+// Never destroyed: threads may wait on a set while the process ends.
 Sets* sets = new Sets;
 
 // The bits of epoll and poll are the same.
@@ -39,9 +40,9 @@ Result<int> EpollSet::create(int flags) {
   if (fd < 0) return Error{errno};
   auto set = std::make_shared<EpollSet>(fd);
   const std::lock_guard lock(sets->mutex);
-  std::shared_ptr<EpollSet>& place = sets->by_number[fd];
-  if (place != nullptr) place->disown_descriptor();  // the program closed it by close()
-  place = std::move(set);
+  std::shared_ptr<EpollSet>& entry = sets->by_number[fd];
+  if (entry != nullptr) entry->disown_descriptor();  // the program closed the number with close()
+  entry = std::move(set);
   return fd;
 }
 
@@ -62,15 +63,15 @@ bool EpollSet::close(int number) {
   if (set == nullptr) return ::close(number) == 0;
   const std::lock_guard lock(set->mutex_);
   set->closed_ = true;
-  set->tell_waits();
+  set->wake_waits();
   return true;
 }
 
 void EpollSet::lock_before_fork() { sets->mutex.lock(); }
 void EpollSet::unlock_after_fork() { sets->mutex.unlock(); }
 
-// Another thread of the parent may be changing a set, so the child never touches the sets
-// themselves. It keeps their numbers: it can close its copies of the descriptors.
+// Another thread of the parent may be changing a set at the fork, so the child never accesses the
+// sets. It keeps their numbers, so that it can close its copies of the descriptors.
 void EpollSet::disown_in_child() {
   const Sets* const parents = sets;
   sets = new Sets;
@@ -92,8 +93,8 @@ std::vector<EpollSet::Member>::iterator EpollSet::position_of(int descriptor) {
   return std::ranges::find(members_, descriptor, &Member::descriptor);
 }
 
-// Under the lock.
-void EpollSet::tell_waits() {
+// Requires the lock.
+void EpollSet::wake_waits() {
   ++version_;
   if (waits_ > 0) eventfd_write(fd_, waits_);
 }
@@ -103,7 +104,7 @@ Status EpollSet::control(int operation, int descriptor, const epoll_event* event
   if (operation != EPOLL_CTL_DEL && event == nullptr) return Error{EFAULT};
   const std::lock_guard lock(mutex_);
   const Status changed = change(operation, descriptor, event);
-  if (changed.ok()) tell_waits();
+  if (changed.ok()) wake_waits();
   return changed;
 }
 
@@ -133,14 +134,15 @@ EpollSet::Snapshot EpollSet::begin_wait() {
   const std::lock_guard lock(mutex_);
   Snapshot now{members_, version_};
   if (!now.members.empty()) {
-    const auto first = static_cast<std::ptrdiff_t>(turn_++ % now.members.size());
+    const auto first = static_cast<std::ptrdiff_t>(rotation_++ % now.members.size());
     std::rotate(now.members.begin(), now.members.begin() + first, now.members.end());
   }
   ++waits_;
   return now;
 }
 
-// Takes what the changes since then left for this wait. False: the set is closed.
+// Consumes the eventfd counts that the changes since the snapshot added for this wait. Returns
+// false if the set is closed.
 bool EpollSet::end_wait(const Snapshot& seen) {
   const std::lock_guard lock(mutex_);
   --waits_;
@@ -151,7 +153,7 @@ bool EpollSet::end_wait(const Snapshot& seen) {
   return !closed_;
 }
 
-// As epoll does with descriptors that were closed.
+// epoll, too, removes descriptors that were closed.
 void EpollSet::remove_closed(const std::vector<pollfd>& entries) {
   const std::lock_guard lock(mutex_);
   for (const pollfd& entry : entries) {
@@ -160,7 +162,7 @@ void EpollSet::remove_closed(const std::vector<pollfd>& entries) {
   }
 }
 
-// A wait that is counted, and no longer counted however its scope is left.
+// Counts a wait for the lifetime of the object.
 class EpollSet::Wait {
  public:
   explicit Wait(EpollSet& set) : set_(set), seen_(set.begin_wait()) {}
@@ -169,7 +171,7 @@ class EpollSet::Wait {
   Wait& operator=(const Wait&) = delete;
 
   const std::vector<Member>& members() const { return seen_.members; }
-  // False: the set is closed.
+  // Returns false if the set is closed.
   bool end() {
     if (!std::exchange(ended_, true)) open_ = set_.end_wait(seen_);
     return open_;
@@ -182,8 +184,8 @@ class EpollSet::Wait {
   bool open_ = false;
 };
 
-Result<int> EpollSet::wait(epoll_event* events, int room, Instant deadline) {
-  if (room <= 0) return Error{EINVAL};
+Result<int> EpollSet::wait(epoll_event* events, int capacity, Instant deadline) {
+  if (capacity <= 0) return Error{EINVAL};
   if (events == nullptr) return Error{EFAULT};
   std::vector<pollfd> entries;
   for (;;) {
@@ -196,13 +198,13 @@ Result<int> EpollSet::wait(epoll_event* events, int room, Instant deadline) {
     auto ready = poll_all(entries.data(), entries.size(), deadline);
     if (!now.end()) return Error{EBADF};
     if (!ready.ok() || ready.value() == 0) return ready;
-    int told = 0;
-    for (size_t i = 1; i < entries.size() && told < room; ++i) {
+    int count = 0;
+    for (size_t i = 1; i < entries.size() && count < capacity; ++i) {
       const auto seen = static_cast<uint32_t>(entries[i].revents & ~POLLNVAL);
-      if (seen != 0) events[told++] = {seen, now.members()[i - 1].event.data};
+      if (seen != 0) events[count++] = {seen, now.members()[i - 1].event.data};
     }
     remove_closed(entries);
-    if (told > 0) return told;
+    if (count > 0) return count;
   }
 }
 

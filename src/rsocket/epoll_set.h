@@ -1,7 +1,7 @@
-// EpollSet: the rsockets and ordinary descriptors that repoll_ctl() put together, for repoll_wait()
-// to wait for. Each wait is an rpoll() of the set as it is then; a change wakes the waits that are
-// under way. Level-triggered, whatever flags ask for, as in the original. The set's number is a
-// descriptor, so that it collides with no other, but polling it tells nothing.
+// EpollSet: the rsockets and ordinary descriptors that repoll_ctl() collects for repoll_wait().
+// Each wait is an rpoll() of the current members; a change wakes the waits in progress. The set is
+// level-triggered whatever the flags say, as in the original library. The set's number is a
+// descriptor, so that it differs from all others, but polling that descriptor has no meaning.
 #pragma once
 
 #include <poll.h>
@@ -19,12 +19,12 @@ namespace verbena::rsocket {
 
 class EpollSet {
  public:
-  // `flags` as of epoll_create1().
+  // `flags` are those of epoll_create1().
   static Result<int> create(int flags);
   static std::shared_ptr<EpollSet> find(int number);  // null: no such set
-  // False: no such set.
+  // Returns false if there is no such set.
   static bool close(int number);
-  // Around a fork. In the child the parent's sets are out of reach. Closing them still works.
+  // Fork handlers. The child cannot use the parent's sets, but it can close them.
   static void lock_before_fork();
   static void unlock_after_fork();
   static void disown_in_child();
@@ -35,7 +35,7 @@ class EpollSet {
   EpollSet& operator=(const EpollSet&) = delete;
 
   Status control(int operation, int descriptor, const epoll_event* event);
-  Result<int> wait(epoll_event* events, int room, Instant deadline);
+  Result<int> wait(epoll_event* events, int capacity, Instant deadline);
 
  private:
   struct Member {
@@ -49,22 +49,23 @@ class EpollSet {
 
   std::vector<Member>::iterator position_of(int descriptor);
   Status change(int operation, int descriptor, const epoll_event* event);
-  void tell_waits();
+  void wake_waits();
   class Wait;
   Snapshot begin_wait();
   bool end_wait(const Snapshot& seen);
   void disown_descriptor();
   void remove_closed(const std::vector<pollfd>& entries);
 
-  // A semaphore: for each wait under way and each change, one.
+  // A semaphore: each change adds one count per wait in progress.
   const int fd_;
   std::mutex mutex_;
   std::vector<Member> members_;
-  uint64_t version_ = 0;  // changes so far
-  uint64_t waits_ = 0;    // under way
-  size_t turn_ = 0;       // whose turn it is to be told first, where there is no room for all
+  uint64_t version_ = 0;  // number of changes
+  uint64_t waits_ = 0;    // in progress
+  size_t rotation_ =
+      0;  // rotates the members, so that all are reported if the caller's array is short
   bool closed_ = false;
-  bool owns_descriptor_ = true;  // false: the program closed it, and the number is another set's
+  bool owns_descriptor_ = true;  // false: the program closed it, and another set has the number
 };
 
 }  // namespace verbena::rsocket

@@ -44,7 +44,7 @@ Status Iomaps::unmap(void* buffer, size_t size) {
   if (const int error = ibv_dereg_mr(gone.region)) return Error{error};
   if (gone.index != kLocal) {
     used_[gone.index] = false;
-    changed(gone.index);  // an empty entry, so that it is not written to any more
+    changed(gone.index);  // sends an empty entry, so that the peer stops writing to it
   }
   return {};
 }
@@ -55,7 +55,7 @@ void Iomaps::changed(uint32_t index) {
   }
 }
 
-Iomaps::News Iomaps::take_news() {
+Iomaps::Update Iomaps::take_update() {
   const uint32_t index = changed_.front();
   changed_.pop_front();
   for (const Mapping& mapping : mappings_) {

@@ -1,4 +1,4 @@
-// Reading and writing the values of socket options, with the lengths that callers say.
+// Reads and writes the values of socket options with the lengths that callers pass.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 
 namespace verbena::rsocket {
 
-// EFAULT, EINVAL where it is too short.
+// Errors: EFAULT, or EINVAL if it is too short.
 template <typename T>
 Result<T> option_value(const void* value, socklen_t size) {
   if (!value) return Error{EFAULT};
@@ -21,7 +21,7 @@ Result<T> option_value(const void* value, socklen_t size) {
   return loaded;
 }
 
-// As getsockopt: cuts off what does not fit.
+// As getsockopt: truncates the value to the caller's buffer.
 inline Status store_bytes(const void* from, size_t length, void* value, socklen_t* size) {
   *size = std::min(*size, static_cast<socklen_t>(length));
   std::memcpy(value, from, *size);

@@ -1,5 +1,5 @@
-// Pages: memory of whole pages, zeroed, for registration. Whole pages, because a library may keep
-// registered ones from the child of a fork.
+// Pages: zeroed memory in whole pages, for registration. Whole pages, because a library may exclude
+// registered pages from the child of a fork.
 #pragma once
 
 #include <sys/mman.h>

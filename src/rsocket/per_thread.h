@@ -1,6 +1,6 @@
-// One object of a type for each thread, made at its first use. It goes with its thread; but that of
-// the thread which calls exit() stays, since the library still says goodbye for open sockets then,
-// after destructors of thread_local objects have run.
+// PerThread: one object per thread, created at its first use and destroyed with its thread. The
+// object of the thread that calls exit() stays: the library still sends the last messages of open
+// sockets then, after the destructors of thread_local objects have run.
 #pragma once
 
 #include <pthread.h>
@@ -20,8 +20,8 @@ class PerThread {
   }
 
  private:
-  // Destructors of keys run when a thread ends, not when the process does. Without a key the object
-  // outlives its thread, and no more.
+  // Destructors of keys run when a thread ends, not when the process ends. If no key can be
+  // created, the object only outlives its thread.
   struct Key {
     Key() {
       pthread_key_create(&number, [](void* object) {

@@ -1,32 +1,32 @@
 // rpoll and rselect: see poll.h.
 //
-// Looks at everything; where nothing is ready, spins for a moment, then hangs the thread's bell at
-// every rsocket, arms their completion queues and sleeps in one ppoll() on the bell, the completion
-// channels and the ordinary descriptors.
+// They check all descriptors. If none is ready, they busy-poll for a short time. Then they add the
+// thread's WakeupFd to every rsocket, arm the completion queues and sleep in one ppoll() on the
+// WakeupFd, the completion channels and the ordinary descriptors.
 #include "rsocket/poll.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <vector>
 
-#include "rsocket/bell.h"
 #include "rsocket/clock.h"
 #include "rsocket/per_thread.h"
 #include "rsocket/sleep.h"
 #include "rsocket/socket_table.h"
 #include "rsocket/spin.h"
+#include "rsocket/wakeup_fd.h"
 
 namespace verbena::rsocket {
 
 namespace {
 
-// Memory that a thread keeps from call to call.
+// Memory that a thread reuses from call to call.
 struct Scratch {
   struct Watched {
     pollfd* entry;
     SocketTable::Ref socket;
     Waiters::Node node;
-    size_t descriptors = 0;  // how many of its own it sleeps on
+    size_t descriptors = 0;  // how many descriptors of its own it sleeps on
   };
   std::vector<Watched> sockets;
   std::vector<pollfd*> plain;
@@ -52,44 +52,44 @@ class Polling {
   }
   ~Polling() {
     for (Scratch::Watched& watched : scratch_.sockets) {
-      if (watched.node.hangs) watched.socket->take_down(&watched.node);
+      if (watched.node.is_added) watched.socket->unregister(&watched.node);
     }
-    scratch_.sockets.clear();  // gives the sockets back
+    scratch_.sockets.clear();  // releases the references
   }
   Polling(const Polling&) = delete;
   Polling& operator=(const Polling&) = delete;
 
   bool any_socket() const { return !scratch_.sockets.empty(); }
 
-  Result<int> look() {
+  Result<int> check() {
     int ready = closing_;
     for (Scratch::Watched& watched : scratch_.sockets) {
       watched.entry->revents = watched.socket->poll_now(watched.entry->events);
       ready += watched.entry->revents != 0;
     }
-    const auto plain = look_at_plain();
+    const auto plain = poll_plain();
     if (plain < 0) return Error{errno};
     return ready + plain;
   }
 
-  Result<int> look_for_a_while(Instant deadline) {
+  Result<int> busy_poll(Instant deadline) {
     Result<int> ready = 0;
     spin(SpinBudget::of_this_thread(), deadline, [&](Duration waited) {
-      pause_between_looks(waited);
-      ready = look();
+      pause_between_checks(waited);
+      ready = check();
       return !ready.ok() || ready.value() > 0;
     });
     return ready;
   }
 
   Result<int> sleep(Instant deadline) {
-    auto bell = Bell::of_this_thread();
-    if (!bell.ok()) return bell.error();
+    auto wakeup = WakeupFd::of_this_thread();
+    if (!wakeup.ok()) return wakeup.error();
     for (;;) {
-      if (const int ready = hang_everywhere(bell.value())) return ready;
+      if (const int ready = register_everywhere(wakeup.value())) return ready;
       const Status slept = sleep_on(scratch_.sleeping.data(), scratch_.sleeping.size(), deadline);
-      if (slept.ok() && scratch_.sleeping[0].revents) bell.value()->silence();
-      const int ready = look_after_sleep();
+      if (slept.ok() && scratch_.sleeping[0].revents) wakeup.value()->clear();
+      const int ready = check_after_sleep();
       if (ready > 0) return ready;
       if (slept.ok()) continue;
       if (slept.error().code == EAGAIN) return 0;
@@ -98,7 +98,7 @@ class Polling {
   }
 
  private:
-  int look_at_plain() {
+  int poll_plain() {
     std::vector<pollfd*>& plain = scratch_.plain;
     if (plain.empty()) return 0;
     std::vector<pollfd>& copies = scratch_.sleeping;
@@ -109,26 +109,27 @@ class Polling {
     return ready;
   }
 
-  // What to sleep on: the bell, the ordinary descriptors, those of the sockets. Not 0: something
-  // is ready, and all entries say what.
-  int hang_everywhere(Bell* bell) {
+  // Collects the descriptors to sleep on: the WakeupFd, the ordinary descriptors, those of the
+  // sockets. Returns the number of ready entries; their revents are set.
+  int register_everywhere(WakeupFd* wakeup) {
     std::vector<pollfd>& sleeping = scratch_.sleeping;
     sleeping.clear();
-    sleeping.push_back({bell->fd(), POLLIN, 0});
+    sleeping.push_back({wakeup->fd(), POLLIN, 0});
     for (const pollfd* entry : scratch_.plain) sleeping.push_back({entry->fd, entry->events, 0});
     int ready = 0;
     for (Scratch::Watched& watched : scratch_.sockets) {
-      if (!watched.node.hangs) watched.node.bell = bell;  // else others may be looking at it
+      if (!watched.node.is_added)
+        watched.node.wakeup = wakeup;  // otherwise other threads may read it
       const size_t before = sleeping.size();
       watched.entry->revents =
-          watched.socket->poll_and_hang(watched.entry->events, &watched.node, &sleeping);
+          watched.socket->poll_and_register(watched.entry->events, &watched.node, &sleeping);
       watched.descriptors = sleeping.size() - before;
       ready += watched.entry->revents != 0;
     }
     return ready;
   }
 
-  int look_after_sleep() {
+  int check_after_sleep() {
     const pollfd* at = scratch_.sleeping.data() + 1;
     int ready = 0;
     for (pollfd* entry : scratch_.plain) {
@@ -143,7 +144,7 @@ class Polling {
   }
 
   Scratch& scratch_ = PerThread<Scratch>::get();
-  int closing_ = 0;  // those that another thread is just closing
+  int closing_ = 0;  // sockets that another thread is closing
 };
 
 constexpr short kReadEvents = POLLIN | POLLRDNORM | POLLHUP | POLLERR;
@@ -154,11 +155,11 @@ constexpr short kWriteEvents = POLLOUT | POLLWRNORM | POLLERR;
 Result<int> poll_all(pollfd* descriptors, nfds_t count, Instant deadline) {
   if (count > 0 && !descriptors) return Error{EFAULT};
   Polling polling(descriptors, count);
-  auto ready = polling.look();
+  auto ready = polling.check();
   if (!ready.ok() || ready.value() > 0) return ready;
   if (deadline != kNever && now() >= deadline) return 0;
   if (polling.any_socket()) {
-    ready = polling.look_for_a_while(deadline);
+    ready = polling.busy_poll(deadline);
     if (!ready.ok() || ready.value() > 0) return ready;
   }
   return polling.sleep(deadline);
@@ -183,15 +184,15 @@ Result<int> select_all(int count, fd_set* read, fd_set* write, fd_set* except, I
     if (set) FD_ZERO(set);
   }
   int bits = 0;
-  const auto tell = [&](const pollfd& entry, short asked, short answers, fd_set* set) {
-    if (!(entry.events & asked) || !(entry.revents & answers)) return;
+  const auto add = [&](const pollfd& entry, short requested, short reported, fd_set* set) {
+    if (!(entry.events & requested) || !(entry.revents & reported)) return;
     FD_SET(entry.fd, set);
     ++bits;
   };
   for (const pollfd& entry : entries) {
-    tell(entry, POLLIN, kReadEvents, read);
-    tell(entry, POLLOUT, kWriteEvents, write);
-    tell(entry, POLLPRI, POLLPRI, except);
+    add(entry, POLLIN, kReadEvents, read);
+    add(entry, POLLOUT, kWriteEvents, write);
+    add(entry, POLLPRI, POLLPRI, except);
   }
   return bits;
 }

@@ -1,4 +1,4 @@
-// rpoll and rselect: waiting for rsockets and ordinary descriptors together.
+// rpoll and rselect: wait for rsockets and ordinary descriptors together.
 #pragma once
 
 #include <poll.h>

@@ -1,13 +1,13 @@
-// ReceiveRing: where the peer's bytes lie, and when to tell it about free buffers and free
-// receives. Pure bookkeeping: it knows positions, not memory.
+// ReceiveRing: positions of the peer's bytes in the receive ring, and the times at which to
+// announce free buffers and receives to the peer. It handles positions only, not memory.
 //
-// The ring has two halves. The peer is told one half at a time and fills it from front to back
-// before it goes on with the next, so that the stream lies in the ring without gaps. A half is told
-// again once the application has read it.
+// The ring has two halves. One half at a time is announced to the peer, which fills it from front
+// to back before it uses the next. So the stream has no gaps in the ring. A half is announced again
+// when the application has read it.
 //
-// Credits count receives: each message takes one from the queue pair, and each is given back as
-// soon as it is posted again, read or not, because bytes are held back by the halves alone. News
-// are batched: half a ring, or half a receive queue.
+// Credits count receives. Each message consumes a receive of the queue pair; its credit is returned
+// as soon as the receive is posted again, even if the bytes are unread, because the halves alone
+// limit the bytes. Updates are batched: half a ring, or half a receive queue.
 #pragma once
 
 #include <algorithm>
@@ -17,25 +17,28 @@ namespace verbena::rsocket {
 
 class ReceiveRing {
  public:
-  // The first half counts as told: the connection data did it.
+  // The connection data announces the first half.
   ReceiveRing(uint32_t half_bytes, uint16_t receives)
-      : half_(half_bytes), told_(half_bytes), receives_(receives), due_(receives / 2u & 0xffff) {}
+      : half_(half_bytes),
+        announced_(half_bytes),
+        receives_(receives),
+        due_(receives / 2u & 0xffff) {}
 
   uint64_t capacity() const { return uint64_t{half_} * 2; }
   uint32_t half_bytes() const { return half_; }
 
   // --- the peer writes --------------------------------------------------------------------------
-  // A message says that `bytes` more were written. False: more than the peer had room for.
+  // The peer has written `bytes` more. Returns false if that exceeds the announced space.
   [[nodiscard]] bool on_data(uint32_t bytes) {
-    if (bytes > told_ - written_) return false;
+    if (bytes > announced_ - written_) return false;
     written_ += bytes;
-    ++posted_again_;
+    ++reposted_;
     return true;
   }
 
   // --- the application reads --------------------------------------------------------------------
   uint64_t readable() const { return written_ - read_; }
-  // Bytes that lie together `skip` bytes behind the reading position, and where.
+  // The contiguous bytes that begin `skip` bytes after the read position.
   struct Piece {
     uint64_t offset;
     uint64_t length;
@@ -46,29 +49,30 @@ class ReceiveRing {
   }
   void consume(uint64_t bytes) { read_ += bytes; }
 
-  // --- what the peer is told --------------------------------------------------------------------
-  bool half_free() const { return told_ - read_ <= half_; }
-  bool news_due() const { return half_free() || static_cast<int16_t>(posted_again_ - due_) >= 0; }
+  // --- updates for the peer
+  // -----------------------------------------------------------------------
+  bool half_free() const { return announced_ - read_ <= half_; }
+  bool update_due() const { return half_free() || static_cast<int16_t>(reposted_ - due_) >= 0; }
   // The limit for the peer's count of messages.
   uint16_t credit_limit() {
-    due_ = static_cast<uint16_t>(posted_again_ + receives_ / 2u);
-    return static_cast<uint16_t>(posted_again_ + receives_);
+    due_ = static_cast<uint16_t>(reposted_ + receives_ / 2u);
+    return static_cast<uint16_t>(reposted_ + receives_);
   }
-  // Where the free half begins; from now on it is the peer's.
-  uint64_t tell_half() {
-    const uint64_t offset = told_ % capacity();
-    told_ += half_;
+  // Returns the offset of the free half, which now belongs to the peer.
+  uint64_t announce_half() {
+    const uint64_t offset = announced_ % capacity();
+    announced_ += half_;
     return offset;
   }
 
  private:
   uint32_t half_;
-  uint64_t told_;         // bytes the peer may have written in all
-  uint64_t written_ = 0;  // that it has written
-  uint64_t read_ = 0;     // that the application took
+  uint64_t announced_;    // total bytes that the peer may write
+  uint64_t written_ = 0;  // total bytes that it has written
+  uint64_t read_ = 0;     // total bytes that the application has read
   uint16_t receives_;
-  uint16_t posted_again_ = 0;  // data messages whose receive is back; on the circle of 16 bits
-  uint16_t due_;               // at this count it is time for news
+  uint16_t reposted_ = 0;  // data messages whose receive is posted again; modulo 2^16
+  uint16_t due_;           // the count at which an update is due
 };
 
 }  // namespace verbena::rsocket

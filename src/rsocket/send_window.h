@@ -1,13 +1,13 @@
-// SendWindow: what a stream may send right now, and what becomes free when it completes. Pure
-// bookkeeping: it knows positions in the send ring, not memory.
+// SendWindow: computes what a stream may send now, and what a completion frees. It handles
+// positions in the send ring only, not memory.
 //
-// Four things limit a write with data: a place in the send queue, bytes in the send ring, a credit,
-// and room in the peer's current buffer. Few places of the send queue are set aside for control
-// messages, so that they can always go.
+// Four things limit a write with data: slots of the send queue, bytes in the send ring, credits,
+// and space in the peer's current buffer. A few slots of the send queue are reserved for control
+// messages, so that they can always be sent.
 //
-// Only some writes ask for a completion; its work request id tells how much it sets free, together
-// with those before it. What is not asked for is always less than a quarter of ring and queue, so
-// nobody waits for a completion that does not come.
+// Only some writes are signalled. The work request ID of a signalled write encodes what its
+// completion frees, including the unsignalled writes before it. Unsignalled writes always use less
+// than a quarter of ring and queue, so a sender that waits always has a completion to come.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@ namespace verbena::rsocket {
 class SendWindow {
  public:
   static constexpr uint32_t kControlSlots = 4;
-  // Less room than this is not worth a write.
+  // A write with less free space than this is not worthwhile.
   static constexpr uint32_t kLowWater = 2048;
   static constexpr uint32_t kMinRing = 2 * kLowWater;
-  // Of a long send, the first bytes are on their way while the next are copied. Shorter writes take
-  // more packets that are alone of their size, and each its own system call on the wire.
+  // Limits a write so that the first bytes of a long send leave while the next are copied. Shorter
+  // writes would cause more packets of odd sizes, each with its own system call over UDP.
   static constexpr uint32_t kMaxWrite = 64 * 1024;
 
   SendWindow(uint16_t queue_slots, uint32_t ring_bytes, uint32_t inline_bytes)
@@ -42,13 +42,13 @@ class SendWindow {
     buffers_[0] = first;
     buffer_count_ = first.length ? 1 : 0;
   }
-  // False: it grants more than its receive queue can hold.
+  // Returns false if it grants more than the peer's receive queue holds.
   [[nodiscard]] bool on_credit_limit(uint16_t limit) {
     if (static_cast<uint16_t>(limit - sent_) > peer_receives_) return false;
     limit_ = limit;
     return true;
   }
-  // False: there is no room for another, or it is none.
+  // Returns false if there is no free entry, or if the buffer is empty.
   [[nodiscard]] bool on_buffer(const RemoteBuffer& buffer) {
     if (buffer_count_ == buffers_.size() || buffer.length == 0) return false;
     buffers_[(first_buffer_ + buffer_count_++) % buffers_.size()] = buffer;
@@ -58,24 +58,24 @@ class SendWindow {
   // --- sending ----------------------------------------------------------------------------------
   bool can_write() const { return free_slots_ > 0 && free_bytes_ >= kLowWater; }
   bool can_send() const { return can_write() && sent_ != limit_ && buffer_count_ > 0; }
-  // What poll() means by writable: a short send goes as a whole. A peer that has read everything
-  // has told both of its halves, so this comes true again.
+  // The meaning of POLLOUT: a short send fits completely. A peer that has read everything has
+  // announced both halves, so this becomes true again.
   bool writable() const {
     if (!can_send()) return false;
     return buffer_count_ == buffers_.size() || buffers_[first_buffer_].length >= kLowWater;
   }
 
-  // One write: where it goes, where in the ring its bytes are to be put, and its work request id.
+  // One write: its destination, its bytes' position in the ring, and its work request ID.
   struct Write {
     uint64_t remote_address = 0;
     uint32_t remote_key = 0;
     uint32_t length = 0;
-    uint32_t ring_offset = 0;    // may run over the end: the rest is at the beginning
-    bool inlined = false;        // then it takes no bytes of the ring
-    uint64_t completion_id = 0;  // 0: asks for no completion
+    uint32_t ring_offset = 0;    // the bytes may wrap to the beginning of the ring
+    bool inlined = false;        // uses no bytes of the ring
+    uint64_t completion_id = 0;  // 0: not signalled
   };
 
-  // Data, as much of `want` as may go at once. Needs can_send().
+  // A data write of as much of `want` as possible. Requires can_send().
   Write take_data(uint64_t want) {
     RemoteBuffer& buffer = buffers_[first_buffer_];
     Write write = take(std::min<uint64_t>(want, buffer.length));
@@ -91,7 +91,7 @@ class SendWindow {
     return write;
   }
 
-  // Bytes for a place that the caller names; they take no credit. Needs can_write().
+  // A write to an address that the caller names; it uses no credit. Requires can_write().
   Write take_direct(uint64_t want, uint64_t remote_address, uint32_t remote_key) {
     Write write = take(want);
     write.remote_address = remote_address;
@@ -106,7 +106,7 @@ class SendWindow {
   }
 
   bool control_free() const { return control_in_flight_ < kControlSlots; }
-  // Which of the places for control messages.
+  // Returns the slot for a control message.
   uint32_t take_control() {
     ++control_in_flight_;
     return control_count_++ % kControlSlots;
@@ -120,15 +120,15 @@ class SendWindow {
         static_cast<uint32_t>(std::min<uint64_t>({want, kMaxWrite, uint64_t{free_bytes_}}));
     Write write{.length = length, .ring_offset = ring_end_, .inlined = length <= inline_};
     --free_slots_;
-    ++unasked_slots_;
+    ++unsignalled_slots_;
     if (!write.inlined) {
       free_bytes_ -= length;
-      unasked_bytes_ += length;
+      unsignalled_bytes_ += length;
       ring_end_ = static_cast<uint32_t>((uint64_t{ring_end_} + length) % ring_);
     }
-    if (unasked_slots_ * 4 >= slots_ || unasked_bytes_ >= ring_ / 4) {
-      write.completion_id = uint64_t{unasked_slots_} << 32 | unasked_bytes_;
-      unasked_slots_ = unasked_bytes_ = 0;
+    if (unsignalled_slots_ * 4 >= slots_ || unsignalled_bytes_ >= ring_ / 4) {
+      write.completion_id = uint64_t{unsignalled_slots_} << 32 | unsignalled_bytes_;
+      unsignalled_slots_ = unsignalled_bytes_ = 0;
     }
     return write;
   }
@@ -139,15 +139,15 @@ class SendWindow {
   uint32_t free_bytes_;
   uint32_t inline_;
   uint32_t ring_end_ = 0;
-  uint32_t unasked_slots_ = 0;
-  uint32_t unasked_bytes_ = 0;
+  uint32_t unsignalled_slots_ = 0;
+  uint32_t unsignalled_bytes_ = 0;
   uint32_t control_in_flight_ = 0;
   uint32_t control_count_ = 0;
 
-  uint16_t sent_ = 0;   // data messages, on the circle of 16 bits
+  uint16_t sent_ = 0;   // data messages, modulo 2^16
   uint16_t limit_ = 0;  // the count at which to stop
   uint16_t peer_receives_ = 0;
-  std::array<RemoteBuffer, 2> buffers_;  // of the peer, in the order in which to fill them
+  std::array<RemoteBuffer, 2> buffers_;  // of the peer, in the order of use
   size_t first_buffer_ = 0;
   size_t buffer_count_ = 0;
 };

@@ -13,7 +13,7 @@ namespace verbena::rsocket {
 namespace {
 
 constexpr uint64_t kMinSlots = 16;
-constexpr uint64_t kMaxSlots = 0xfffe;  // counts on the circle of 16 bits must stay apart
+constexpr uint64_t kMaxSlots = 0xfffe;  // keeps 16-bit message counts unambiguous
 constexpr uint64_t kMaxBytes = 1u << 30;
 constexpr uint64_t kMaxSpinUs = 1'000'000;
 

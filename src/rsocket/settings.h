@@ -1,5 +1,5 @@
-// What a new rsocket starts with, and the machine-wide files under /etc/rdma/rsocket that change
-// it.
+// The defaults of a new rsocket, and the machine-wide files under /etc/rdma/rsocket that change
+// them.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace verbena::rsocket {
 
-// How large the queues and buffers of a socket are to be made. Setters take what an application
-// says and keep what can work.
+// Sizes of a socket's queues and buffers. The setters adjust an application's value to one that
+// works.
 struct Sizes {
   uint32_t send_bytes = 128 * 1024;
   uint32_t receive_bytes = 128 * 1024;
@@ -24,14 +24,14 @@ struct Sizes {
   void set_receive_slots(uint64_t slots);
   void set_inline_bytes(uint64_t bytes);
   void set_iomap_count(uint64_t count);
-  // A device's queues hold only so many.
+  // Limits the queues to the device's maximum.
   void limit_slots(int device_max);
 };
 
 struct Settings {
   Sizes sizes;
-  // How long a call looks before it sleeps. A peer that sleeps takes tens of microseconds to wake
-  // and answer: with less than that, two that sleep once keep each other asleep.
+  // Busy-poll time of a call before it sleeps. A sleeping peer needs tens of microseconds to wake
+  // and reply: with a shorter time, two peers that sleep once would keep each other asleep.
   Duration spin = microseconds(100);
 
   static const Settings& get();  // reads the files at the first call

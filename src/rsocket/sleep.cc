@@ -7,7 +7,7 @@
 
 #include "rsocket/clock.h"
 
-// What pthread_cleanup_push() of C is made of; <pthread.h> declares them for C alone.
+// The functions behind pthread_cleanup_push() in C; <pthread.h> declares them for C only.
 extern "C" {
 void __pthread_register_cancel(__pthread_unwind_buf_t* landing);
 void __pthread_unregister_cancel(__pthread_unwind_buf_t* landing);
@@ -19,13 +19,13 @@ namespace {
 
 struct ThisThread {
   int calls = 0;
-  int cancel_state = PTHREAD_CANCEL_DISABLE;  // the application's, outside of calls
+  int cancel_state = PTHREAD_CANCEL_DISABLE;  // the application's state outside of calls
   bool cancelled = false;
 };
 thread_local ThisThread this_thread;
 
-// The sleep itself: no object with a destructor between the landing and the system call.
-// -errno, or how many are ready.
+// The sleep itself. No object with a destructor may exist between the landing and the system call.
+// Returns -errno or the number of ready descriptors.
 int cancellable_ppoll(pollfd* descriptors, size_t count, const timespec* limit) {
   __pthread_unwind_buf_t landing;
   if (__sigsetjmp_cancel(landing.__cancel_jmp_buf, 0) != 0) {

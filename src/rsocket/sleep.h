@@ -1,9 +1,9 @@
-// Sleeping on descriptors, and thread cancellation while doing so.
+// Sleeping on descriptors, with support for thread cancellation.
 //
 // pthread_cancel() ends a thread by unwinding its stack. It must not unwind frames of this library:
-// they hold locks, and their destructors cannot run, since the library brings its own C++ runtime.
-// So a thread is cancelled only where it sleeps, there the unwinding is caught, the call comes back
-// through its frames in the ordinary way, and the thread ends at the door (end_if_cancelled).
+// they hold locks, and their destructors cannot run, because the library contains its own C++
+// runtime. So a thread can be cancelled only while it sleeps. The unwinding is caught there, the
+// call returns normally through its frames, and the thread ends after that (end_if_cancelled).
 #pragma once
 
 #include <poll.h>
@@ -23,15 +23,15 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Whether the thread was inside a call already. An interposing library that makes rsockets of all
-  // sockets would otherwise get its hands on those that the libraries below open for themselves.
+  // Whether the thread was inside a call already. Without this check an interposing library that
+  // turns all sockets into rsockets would intercept those that the lower libraries open.
   static bool nested();
-  // After the call. Does not come back where the thread was cancelled in it.
+  // Called after the call. Does not return if the thread was cancelled during the call.
   static void end_if_cancelled();
 };
 
-// ppoll() as a cancellation point. OK: something is ready. EAGAIN: the deadline came. EINTR.
-// ECANCELED: the call must come to its end.
+// ppoll() as a cancellation point. OK: a descriptor is ready. EAGAIN: the deadline has passed.
+// EINTR. ECANCELED: the call must return.
 Status sleep_on(pollfd* descriptors, size_t count, Instant deadline);
 
 }  // namespace verbena::rsocket

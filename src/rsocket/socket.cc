@@ -1,4 +1,4 @@
-// Socket: what streams and datagrams have in common; see socket.h.
+// Socket: the common part of stream and datagram sockets; see socket.h.
 #include "rsocket/socket.h"
 
 #include <fcntl.h>
@@ -15,13 +15,13 @@ namespace verbena::rsocket {
 
 namespace {
 
-// Told whether asked for or not.
+// poll() reports these even if they are not requested.
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 
-// In a row, by one who polls for what is there already.
-constexpr uint32_t kMostLooksSpared = 16;
+// Limit of consecutive polls without progress for a caller whose events are already ready.
+constexpr uint32_t kMaxPollsWithoutProgress = 16;
 
-// What one thread sleeps on; grows to its working size once.
+// The descriptors that one thread sleeps on. The vector grows to its working size once.
 std::vector<pollfd>& descriptors_of_this_thread() { return PerThread<std::vector<pollfd>>::get(); }
 
 Instant deadline_of(Duration limit) { return limit.ns == 0 ? kNever : now() + limit; }
@@ -92,36 +92,39 @@ std::optional<Status> Socket::get_time_limit(int option, void* value, socklen_t*
 
 short Socket::poll_now(short events) {
   const std::lock_guard guard(lock_);
-  // Whoever has all it asks for is about to send or receive. To look for completions now would send
-  // by itself what leaves together with what comes next. But it may be waiting for the end.
-  const bool content = events != 0 && (readiness() & events) == events;
-  if (!content || ++looks_spared_ == kMostLooksSpared) {
-    looks_spared_ = 0;
+  // If all requested events are ready, the caller is about to send or receive. Progress here would
+  // send ACKs and updates in packets of their own, which otherwise share those of the next call.
+  // But the caller may be waiting for the end of the connection, so progress happens from time to
+  // time.
+  const bool has_all_events = events != 0 && (readiness() & events) == events;
+  if (!has_all_events || ++polls_without_progress_ == kMaxPollsWithoutProgress) {
+    polls_without_progress_ = 0;
     progress();
   }
   return static_cast<short>(readiness() & (events | kAlways));
 }
 
-short Socket::poll_and_hang(short events, Waiters::Node* node, std::vector<pollfd>* descriptors) {
+short Socket::poll_and_register(short events, Waiters::Node* node,
+                                std::vector<pollfd>* descriptors) {
   const std::lock_guard guard(lock_);
-  if (!node->hangs) waiters_.add(node);
+  if (!node->is_added) waiters_.add(node);
   arm_and_progress();
   add_descriptors(descriptors);
   return static_cast<short>(readiness() & (events | kAlways));
 }
 
-void Socket::take_down(Waiters::Node* node) {
+void Socket::unregister(Waiters::Node* node) {
   const std::lock_guard guard(lock_);
-  if (node->hangs) leave(node);
+  if (node->is_added) remove_waiter(node);
 }
 
-void Socket::leave(Waiters::Node* node) {
+void Socket::remove_waiter(Waiters::Node* node) {
   waiters_.remove(node);
   if (waiters_.empty() || !arm()) return;
   try {
     progress();
-  } catch (const std::bad_alloc&) {  // destructors come here: those that stay are to see to it
-    ring_waiters();
+  } catch (const std::bad_alloc&) {  // destructors call this; the remaining threads make progress
+    wake_waiters();
   }
 }
 
@@ -138,23 +141,23 @@ short Socket::poll_woken(short events) {
 }
 
 Socket::Sleeper::Sleeper(Socket& socket, Lock& lock) : socket_(socket), lock_(lock) {
-  auto bell = Bell::of_this_thread();
-  if (!bell.ok()) {
-    status_ = bell.error();
+  auto wakeup = WakeupFd::of_this_thread();
+  if (!wakeup.ok()) {
+    status_ = wakeup.error();
     return;
   }
-  node_.bell = bell.value();
+  node_.wakeup = wakeup.value();
   socket_.waiters_.add(&node_);
 }
 
 Socket::Sleeper::~Sleeper() {
-  if (node_.hangs) socket_.leave(&node_);
+  if (node_.is_added) socket_.remove_waiter(&node_);
 }
 
 void Socket::Sleeper::arm() {
   std::vector<pollfd>& descriptors = descriptors_of_this_thread();
   descriptors.clear();
-  descriptors.push_back({node_.bell->fd(), POLLIN, 0});
+  descriptors.push_back({node_.wakeup->fd(), POLLIN, 0});
   socket_.arm_and_progress();
   socket_.add_descriptors(&descriptors);
 }
@@ -163,7 +166,7 @@ Status Socket::Sleeper::sleep(Instant deadline) {
   std::vector<pollfd>& descriptors = descriptors_of_this_thread();
   lock_.unlock();
   const Status slept = sleep_on(descriptors.data(), descriptors.size(), deadline);
-  if (slept.ok() && descriptors[0].revents) node_.bell->silence();
+  if (slept.ok() && descriptors[0].revents) node_.wakeup->clear();
   lock_.lock();
   socket_.drain_events();
   return slept;

@@ -1,8 +1,8 @@
-// Socket: what streams and datagrams have in common as seen from the calls (api.cc), from rpoll
-// (poll.cc) and from the attendant thread (attendant.h).
+// Socket: the common part of stream and datagram sockets, as used by the calls (api.cc), by rpoll
+// (poll.cc) and by the service thread (service_thread.h).
 //
-// Locking: lock_ guards the state and is held shortly. A thread that has to wait for something
-// spins a moment, then sleeps in wait(), which gives the lock up.
+// Locking: lock_ guards the state and is held briefly. A thread that has to wait busy-polls for a
+// short time, then sleeps in wait(), which releases the lock.
 #pragma once
 
 #include <poll.h>
@@ -14,19 +14,19 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "rsocket/address.h"
-#include "rsocket/bell.h"
 #include "rsocket/buffers.h"
 #include "rsocket/spin.h"
+#include "rsocket/wakeup_fd.h"
 
 namespace verbena::rsocket {
 
-// Of a send or receive beside its bytes.
+// The parameters of a send or receive besides its bytes.
 struct Transfer {
   int flags = 0;                               // MSG_*
-  const SocketAddress* destination = nullptr;  // sending: where to, if named
+  const SocketAddress* destination = nullptr;  // sending: the named destination, if any
   bool wants_source = false;                   // receiving: fill in `source`
   SocketAddress source;
-  bool truncated = false;  // receiving a datagram: it was longer
+  bool truncated = false;  // receiving: the datagram was longer
 };
 
 class Socket {
@@ -57,52 +57,54 @@ class Socket {
   void set_file_flags(int flags);
   int descriptor_flags();
   void set_descriptor_flags(int flags);
-  // Closing: tells the peer, if there is one, without waiting for anything; waits until the peer
-  // has everything; and, out of the table by now, ends. Calls that still wait in other threads come
-  // back with EBADF; the object goes with the last of them.
-  virtual void say_farewell() {}
-  virtual void flush(Duration patience) = 0;
+  // Closing has three steps: send_last_message() notifies the peer, if there is one, without
+  // waiting; flush() waits until the peer has received everything; close() ends the socket, which
+  // is no longer in the table. Calls that wait in other threads return EBADF; the last of them
+  // destroys the object.
+  virtual void send_last_message() {}
+  virtual void flush(Duration timeout) = 0;
   virtual void close() = 0;
 
   // --- rpoll ------------------------------------------------------------------------------------
-  // What holds now, of `events` and of what poll() always tells.
+  // Returns the ready events among `events` and those that poll() always reports.
   short poll_now(short events);
-  // The same, and where nothing holds: rings node's bell when something may have changed, as does
-  // readability of the descriptors it adds.
-  short poll_and_hang(short events, Waiters::Node* node, std::vector<pollfd>* descriptors);
-  void take_down(Waiters::Node* node);
-  // After sleeping.
+  // As poll_now(). If nothing is ready, a later change of the socket signals the node's WakeupFd or
+  // makes one of the added descriptors readable.
+  short poll_and_register(short events, Waiters::Node* node, std::vector<pollfd>* descriptors);
+  void unregister(Waiters::Node* node);
+  // Called after sleeping.
   short poll_woken(short events);
 
-  // --- the attendant ----------------------------------------------------------------------------
+  // --- service thread ---------------------------------------------------------------------------
   // A watched descriptor is readable.
   virtual void on_ready(int descriptor) = 0;
-  // The time has come for which it asked (Attendant::wake_at).
+  // The time set with ServiceThread::wake_at() has come.
   virtual void on_tick(Instant) {}
 
  protected:
   explicit Socket(int number) : number_(number) {}
 
-  // All with the lock held.
+  // All of these require the lock.
   virtual void progress() = 0;          // takes completions
-  virtual bool arm() = 0;               // the next completion is to wake; false: it already would
-  virtual void drain_events() = 0;      // the other end of arm()
-  virtual short readiness() const = 0;  // all poll() bits that hold
-  // Those that armed completions make readable.
+  virtual bool arm() = 0;               // arms the completion queue; false: it was armed already
+  virtual void drain_events() = 0;      // removes the events that arm() caused
+  virtual short readiness() const = 0;  // all poll() bits that are set
+  // Adds the descriptors that armed completion queues make readable.
   virtual void add_descriptors(std::vector<pollfd>* to) const = 0;
 
   using Lock = std::unique_lock<std::mutex>;
-  // Until ready() says so, called with the lock held. EINTR; EAGAIN when the deadline came first.
+  // Waits until ready() is true; it is called with the lock held. Errors: EINTR; EAGAIN if the
+  // deadline has passed.
   template <typename Ready>
   Status wait(Lock& lock, Instant deadline, Ready ready) {
-    const auto look = [&](Duration waited) {
-      lock.unlock();  // others may want to look, too
-      pause_between_looks(waited);
+    const auto check = [&](Duration waited) {
+      lock.unlock();  // gives other threads a chance
+      pause_between_checks(waited);
       lock.lock();
       progress();
       return ready();
     };
-    if (spin(SpinBudget::of_this_thread(), deadline, look)) return {};
+    if (spin(SpinBudget::of_this_thread(), deadline, check)) return {};
     Sleeper sleeper(*this, lock);
     if (!sleeper.status().ok()) return sleeper.status();
     for (;;) {
@@ -114,13 +116,13 @@ class Socket {
       if (!slept.ok()) return slept;
     }
   }
-  // Something that others may wait for has changed.
-  void ring_waiters() const { waiters_.ring_others(); }
+  // Called when a condition that others may wait for has changed.
+  void wake_waiters() const { waiters_.signal_others(); }
   bool nonblocking(int flags) const;
   Instant send_deadline() const;
   Instant receive_deadline() const;
   void inherit_time_limits(const Socket& from);
-  // SO_RCVTIMEO and SO_SNDTIMEO. Nothing where it is another option.
+  // SO_RCVTIMEO and SO_SNDTIMEO. Returns nothing for any other option.
   std::optional<Status> set_time_limit(int option, const void* value, socklen_t size);
   std::optional<Status> get_time_limit(int option, void* value, socklen_t* size) const;
 
@@ -128,7 +130,7 @@ class Socket {
   bool closed_ = false;
 
  private:
-  // A thread asleep at this socket.
+  // A thread that sleeps on this socket.
   class Sleeper {
    public:
     Sleeper(Socket& socket, Lock& lock);
@@ -144,18 +146,18 @@ class Socket {
     Status status_;
   };
 
-  // Arms, and takes what completed before arming, which makes no event.
+  // Arms, then takes the completions from before arming, which cause no event.
   void arm_and_progress();
-  // The bell does not hang here any longer. Its owner may have taken the event that others sleep
-  // on.
-  void leave(Waiters::Node* node);
+  // Removes a waiter. Its thread may have taken the event that others sleep on, so the queue is
+  // armed again.
+  void remove_waiter(Waiters::Node* node);
 
   const int number_;
   int file_flags_ = 0;
   int descriptor_flags_ = 0;
   Duration send_limit_{0};  // 0: none
   Duration receive_limit_{0};
-  uint32_t looks_spared_ = 0;
+  uint32_t polls_without_progress_ = 0;
   Waiters waiters_;
 };
 

@@ -12,7 +12,7 @@
 namespace verbena::rsocket {
 
 SocketTable& SocketTable::instance() {
-  // Never destroyed: the attendant thread may look something up while the process ends.
+  // Never destroyed: the service thread may look up a socket while the process ends.
   alignas(SocketTable) static char memory[sizeof(SocketTable)];
   static SocketTable* table = new (memory) SocketTable;
   return *table;
@@ -72,8 +72,8 @@ bool SocketTable::is_closing(int number) {
   return users > 0 && !(users & kOpen);
 }
 
-void SocketTable::close_all(Duration patience) {
-  const Instant deadline = now() + patience;
+void SocketTable::close_all(Duration timeout) {
+  const Instant deadline = now() + timeout;
   const auto each_open = [&](auto use) {
     for (size_t chunk = 0; chunk < kChunks; ++chunk) {
       if (!chunks_[chunk].load()) continue;
@@ -85,7 +85,7 @@ void SocketTable::close_all(Duration patience) {
     }
   };
   each_open([&](int number) {
-    if (const Ref socket = find(number)) socket->say_farewell();
+    if (const Ref socket = find(number)) socket->send_last_message();
   });
   each_open([&](int number) {
     if (const Ref socket = take_out(number)) {
@@ -95,22 +95,23 @@ void SocketTable::close_all(Duration patience) {
   });
 }
 
-void SocketTable::leave(Slot* slot) {
+void SocketTable::release(Slot* slot) {
   if (slot->users.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  // Closed, and nobody else is left. The number is free for others as soon as the socket is gone.
-  // The call that ends here has set errno already; the system calls below must not change it.
-  const int told = errno;
+  // The socket is closed and this was the last reference. Its number is free as soon as the object
+  // is destroyed. The call has already set errno; the system calls below must not change it.
+  const int saved_errno = errno;
   delete slot->socket.exchange(nullptr, std::memory_order_relaxed);
-  errno = told;
+  errno = saved_errno;
 }
 
 void SocketTable::disown_all() {
   for (std::atomic<Chunk*>& chunk : chunks_) {
     if (!chunk.load()) continue;
     for (Slot& slot : *chunk.load()) {
-      slot.disowned |= (slot.users.load() & kOpen) != 0;  // a grandchild's are the child's, too
+      // a grandchild inherits the child's as well
+      slot.disowned |= (slot.users.load() & kOpen) != 0;
       slot.users = 0;
-      slot.socket = nullptr;  // its locks and queues are the parent's
+      slot.socket = nullptr;  // its locks and queues belong to the parent
     }
   }
 }

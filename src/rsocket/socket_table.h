@@ -1,9 +1,9 @@
-// SocketTable: the rsockets of the process by number, which is the number of a descriptor that the
-// socket owns, so that it collides with no other descriptor.
+// SocketTable: the rsockets of the process by number. The number is that of a descriptor that the
+// socket owns, so it differs from all other descriptors.
 //
-// A call holds a Ref while it works. Closing takes the socket out of the table at once, and
-// destroys it, with all its descriptors, when the last Ref goes: no number is used again while
-// somebody still sleeps on it. Looking one up takes no lock.
+// A call holds a Ref while it works. Closing removes the socket from the table at once and destroys
+// it, with all its descriptors, with the last Ref: no number is reused while a thread still sleeps
+// on it. A lookup takes no lock.
 #pragma once
 
 #include <array>
@@ -20,26 +20,27 @@ class SocketTable {
   class Ref;
   static SocketTable& instance();
 
-  // EMFILE: the number is beyond all reason.
+  // EMFILE: the number exceeds the table.
   Status add(std::unique_ptr<Socket> socket);
-  // Empty: no such rsocket.
+  // Returns an empty Ref if there is no such rsocket.
   Ref find(int number);
-  // Takes it out; of two threads one gets it, the other nothing.
+  // Removes the socket from the table. Of two threads only one gets it.
   Ref take_out(int number);
-  // It was taken out, and is not gone yet: its descriptor is no ordinary one.
+  // Whether the socket was removed but not yet destroyed: its descriptor is not an ordinary one.
   bool is_closing(int number);
-  // When the process ends, as the kernel does with its sockets.
-  void close_all(Duration patience);
+  // Called when the process ends: closes the sockets as the kernel closes its own.
+  void close_all(Duration timeout);
 
-  // In the child of a fork: the parent's sockets are out of reach. Closing them still works.
+  // In the child of a fork: the parent's sockets cannot be used, but they can be closed.
   void disown_all();
   bool close_disowned(int number);
 
  private:
   static constexpr uint32_t kOpen = 1u << 31;
   struct Slot {
-    std::atomic<uint32_t> users{0};  // and kOpen
-    // Atomic, since the kernel alone orders the end of one socket before the next of its number.
+    std::atomic<uint32_t> users{0};  // number of references, and kOpen
+    // Atomic, because only the kernel orders the end of one socket before the next one of its
+    // number.
     std::atomic<Socket*> socket{nullptr};
     bool disowned = false;
   };
@@ -49,7 +50,7 @@ class SocketTable {
 
   Slot* slot_of(int number);
   Slot* make_slot(int number);
-  static void leave(Slot* slot);
+  static void release(Slot* slot);
 
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
 };
@@ -63,7 +64,7 @@ class SocketTable::Ref {
     return *this;
   }
   ~Ref() {
-    if (slot_) leave(slot_);
+    if (slot_) release(slot_);
   }
   explicit operator bool() const { return slot_ != nullptr; }
   Socket* operator->() const { return get(); }

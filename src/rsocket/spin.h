@@ -1,6 +1,6 @@
-// Looking for completions before going to sleep, and SpinBudget: for how long. Looking is cheaper
-// than sleeping when the answer is near and a waste otherwise, so each thread remembers what it
-// was good for.
+// Busy-polling before sleeping, and SpinBudget, which limits it. Busy-polling is cheaper than
+// sleeping if the reply is near and wasteful otherwise, so each thread remembers how often it
+// succeeded.
 #pragma once
 
 #include <sched.h>
@@ -14,9 +14,9 @@
 
 namespace verbena::rsocket {
 
-// Between two looks, for one who has looked for `waited`. An answer that is not there at once may
-// be a matter of this core: whoever has to give it gets it.
-inline void pause_between_looks(Duration waited) {
+// Pauses between two checks, for a thread that has polled for `waited`. After a short time it
+// yields the core: the thread that will reply may need it.
+inline void pause_between_checks(Duration waited) {
   constexpr Duration kOurs = microseconds(5);
   if (waited < kOurs) {
     pause_cpu();
@@ -34,38 +34,38 @@ class SpinBudget {
   explicit SpinBudget(Duration most) : most_(most) {}
 
   Duration allowance() {
-    if (in_vain_ < kPatience) return most_;
+    if (failures_ < kMaxFailures) return most_;
     return ++skipped_ % kRetryEvery == 0 ? most_ : Duration{0};
   }
-  void paid_off() { in_vain_ = 0; }
-  void was_in_vain() { ++in_vain_; }
+  void succeeded() { failures_ = 0; }
+  void failed() { ++failures_; }
 
  private:
-  static constexpr uint32_t kPatience = 8;     // so often in a row before it is given up
-  static constexpr uint32_t kRetryEvery = 16;  // then it is tried this rarely
+  static constexpr uint32_t kMaxFailures = 8;  // consecutive failures before busy-polling stops
+  static constexpr uint32_t kRetryEvery = 16;  // after that, every 16th call tries it
   Duration most_;
-  uint32_t in_vain_ = 0;
+  uint32_t failures_ = 0;
   uint32_t skipped_ = 0;
 };
 
-// look(waited) pauses and looks, until it is content: true. False: the budget is spent, or the
-// deadline has come.
-template <typename Look, typename Clock = Instant (*)()>
-bool spin(SpinBudget& budget, Instant deadline, Look look, Clock clock = now) {
+// Calls check(waited), which pauses and checks, until it returns true. Returns false if the budget
+// is spent or the deadline has passed.
+template <typename Check, typename Clock = Instant (*)()>
+bool spin(SpinBudget& budget, Instant deadline, Check check, Clock clock = now) {
   const Duration allowance = budget.allowance();
   if (allowance.ns == 0) return false;
   const Instant begin = clock();
   const Duration most = std::min(allowance, deadline - begin);
   Duration waited{0};
   do {
-    if (look(waited)) {
-      budget.paid_off();
+    if (check(waited)) {
+      budget.succeeded();
       return true;
     }
     waited = clock() - begin;
   } while (waited < most);
-  // One that had to end early might have paid off.
-  if (most == allowance) budget.was_in_vain();
+  // A poll that the deadline cut short proves nothing.
+  if (most == allowance) budget.failed();
   return false;
 }
 

@@ -1,35 +1,35 @@
-// StreamSocket: half closing, closing, and asking an idle peer whether it is still there.
+// StreamSocket: shutdown, close and keepalive.
 //
-// Keepalive is as with TCP, for those who ask for it. A probe needs an acknowledgement from the
-// peer's queue pair; its application does not notice. One that is not answered is repeated by our
-// queue pair, and the connection ends when that gives up, or earlier where the application says so.
+// Keepalive works as in TCP and is off by default. A probe needs an ACK from the peer's queue pair;
+// the peer's application does not notice it. Our queue pair retransmits a lost probe. The
+// connection ends when the queue pair gives up, or after the application's limit.
 #include <cerrno>
 
-#include "rsocket/attendant.h"
 #include "rsocket/clock.h"
+#include "rsocket/service_thread.h"
 #include "rsocket/stream_socket.h"
 
 namespace verbena::rsocket {
 
 namespace {
 
-// There is no kernel to go on sending for a process that is gone, so shutting down waits until the
-// peer has everything. But not for ever for one that does not take it.
+// No kernel continues to send for a process that has ended, so shutdown waits until the peer has
+// received everything. This limits the wait for a peer that does not receive.
 constexpr Duration kFlushLimit = seconds(10);
 
 }  // namespace
 
-// Turn of the sender and lock held: all that was sent before goes before.
-void StreamSocket::say_goodbye(Control control) {
-  if (said_ == control || said_ == Control::kDisconnect) return;
-  said_ = control;
-  goodbye_pending_ = true;
+// Requires send_mutex_ and the lock: earlier data is posted first.
+void StreamSocket::queue_last_message(Control control) {
+  if (last_message_ == control || last_message_ == Control::kDisconnect) return;
+  last_message_ = control;
+  last_message_pending_ = true;
   progress();
 }
 
-void StreamSocket::wait_for_goodbye(Lock& lock, Duration limit) {
+void StreamSocket::wait_for_last_message(Lock& lock, Duration limit) {
   const Instant deadline = now() + limit;
-  const auto done = [&] { return state_ != State::kConnected || goodbye_heard(); };
+  const auto done = [&] { return state_ != State::kConnected || last_message_acked(); };
   while (!done()) {
     const Status waited = wait(lock, deadline, done);
     if (!waited.ok() && waited.error().code != EINTR) return;
@@ -38,50 +38,51 @@ void StreamSocket::wait_for_goodbye(Lock& lock, Duration limit) {
 
 Status StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return Error{EINVAL};
-  Lock turn(send_turn_);
+  Lock direction_lock(send_mutex_);
   Lock lock(lock_);
   if (state_ == State::kListening) {
     if (how == SHUT_WR) return {};
     lock.unlock();
-    turn.unlock();
+    direction_lock.unlock();
     return stop_listening();
   }
   if (!was_connected_) return Error{ENOTCONN};
   if (how != SHUT_WR) read_open_ = false;
   if (how != SHUT_RD) write_open_ = false;
-  ring_waiters();
+  wake_waiters();
   if (state_ != State::kConnected || write_open_) return {};
-  say_goodbye(read_open_ && peer_open_ ? Control::kShutdown : Control::kDisconnect);
-  turn.unlock();
-  wait_for_goodbye(lock, kFlushLimit);
+  queue_last_message(read_open_ && peer_open_ ? Control::kShutdown : Control::kDisconnect);
+  direction_lock.unlock();
+  wait_for_last_message(lock, kFlushLimit);
   return {};
 }
 
-void StreamSocket::say_farewell() {
-  const std::lock_guard turn(send_turn_);
+void StreamSocket::send_last_message() {
+  const std::lock_guard direction_lock(send_mutex_);
   const std::lock_guard guard(lock_);
   const linger& lingering = options_.lingering;
   if (state_ != State::kConnected || (lingering.l_onoff && lingering.l_linger == 0)) return;
   read_open_ = write_open_ = false;
-  say_goodbye(Control::kDisconnect);
+  queue_last_message(Control::kDisconnect);
 }
 
-void StreamSocket::flush(Duration patience) {
+void StreamSocket::flush(Duration timeout) {
   Lock lock(lock_);
   const linger& lingering = options_.lingering;
-  if (said_) wait_for_goodbye(lock, lingering.l_onoff ? seconds(lingering.l_linger) : patience);
+  if (last_message_)
+    wait_for_last_message(lock, lingering.l_onoff ? seconds(lingering.l_linger) : timeout);
 }
 
 void StreamSocket::close() {
   Lock lock(lock_);
   unwatch();
   closed_ = true;
-  ring_waiters();
+  wake_waiters();
   if (state_ != State::kListening) return;
-  // Nobody will accept who waits, and the port is free from now on. The attendant may be busy with
-  // one of them.
+  // Pending connections will not be accepted, and the port becomes free now. The service thread may
+  // be working on one of them.
   lock.unlock();
-  const std::lock_guard events(event_turn_);
+  const std::lock_guard events(event_mutex_);
   lock.lock();
   ready_.clear();
   pending_.clear();
@@ -89,13 +90,13 @@ void StreamSocket::close() {
   (void)fresh_id();
 }
 
-// The next probe, or the next look whether the last one was answered. With the lock held.
+// Schedules the next probe, or the check whether the last one was acknowledged. Requires the lock.
 void StreamSocket::schedule_probe(Instant from) {
   Instant next = kNever;
   if (options_.keepalive && state_ == State::kConnected) {
-    next = from + seconds(probing_ ? options_.keep_interval() : options_.keep_idle());
+    next = from + seconds(probe_in_flight_ ? options_.keep_interval() : options_.keep_idle());
   }
-  Attendant::instance().wake_at(next, number());
+  ServiceThread::instance().wake_at(next, number());
 }
 
 void StreamSocket::on_tick(Instant time) {
@@ -103,16 +104,16 @@ void StreamSocket::on_tick(Instant time) {
   if (state_ != State::kConnected) return;
   progress();
   const bool idle = !std::exchange(active_, false);
-  if (probing_) {
-    if (++unanswered_ >= options_.keep_probes()) {
+  if (probe_in_flight_) {
+    if (++missed_intervals_ >= options_.keep_probes()) {
       end(ETIMEDOUT);
       rdma_disconnect(id_);
     }
-  } else if (std::exchange(probed_, false)) {
-    // The last one was answered: the idle time begins anew.
+  } else if (std::exchange(probe_sent_, false)) {
+    // The last probe was acknowledged: the idle time starts again.
   } else if (idle && state_ == State::kConnected && endpoint_->window().control_free()) {
-    probing_ = probed_ = true;
-    unanswered_ = 0;
+    probe_in_flight_ = probe_sent_ = true;
+    missed_intervals_ = 0;
     post_failed(endpoint_->post_probe());
   }
   schedule_probe(time);

@@ -1,25 +1,25 @@
-// StreamSocket: from an address to a connection. The steps are started by connect() and then driven
-// by connection events, which the attendant takes.
+// StreamSocket: connecting. connect() starts the first step; connection events, which the service
+// thread takes, drive the others.
 #include <fcntl.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 
-#include "rsocket/attendant.h"
 #include "rsocket/clock.h"
+#include "rsocket/service_thread.h"
 #include "rsocket/stream_socket.h"
 
 namespace verbena::rsocket {
 
 namespace {
 
-// Each attempt to resolve has twice the time of the one before.
+// Each attempt to resolve has twice the timeout of the one before.
 constexpr int kFirstAttemptMs = 1000;
 constexpr unsigned kAttempts = 7;
-// The network's own patience, the most that the connection manager knows.
+// The largest retry count that the connection manager supports.
 constexpr uint8_t kRetries = 7;
-constexpr uint8_t kReceiverNotReadyRetries = 7;  // without end
+constexpr uint8_t kReceiverNotReadyRetries = 7;  // unlimited
 
 int error_of_status(int status, int otherwise) {
   return status == 0 ? otherwise : std::abs(status);
@@ -29,20 +29,20 @@ int error_of_status(int status, int otherwise) {
 
 Status StreamSocket::watch() {
   if (watched_) return {};
-  const Status watching = Attendant::instance().watch(channel_->fd, number());
+  const Status watching = ServiceThread::instance().watch(channel_->fd, number());
   watched_ = watching.ok();
   return watching;
 }
 
 void StreamSocket::unwatch() {
   if (!watched_) return;
-  Attendant::instance().unwatch(channel_->fd, number());
+  ServiceThread::instance().unwatch(channel_->fd, number());
   watched_ = false;
 }
 
 Status StreamSocket::bind(const SocketAddress& address) {
   if (family_ == AF_INET && address.family() != AF_INET) return Error{EAFNOSUPPORT};
-  const std::lock_guard events(event_turn_);
+  const std::lock_guard events(event_mutex_);
   const std::lock_guard guard(lock_);
   if (const Status renewed = renew(); !renewed.ok()) return renewed;
   if (state_ != State::kIdle || bound_) return Error{EINVAL};
@@ -52,12 +52,12 @@ Status StreamSocket::bind(const SocketAddress& address) {
   return {};
 }
 
-// A socket that never was connected can be used again.
+// A socket that was never connected can be used again.
 Status StreamSocket::renew() {
   return state_ == State::kOver && !was_connected_ ? fresh_id() : Status{};
 }
 
-// An id is good for one attempt to connect, or for listening once.
+// An ID serves for one connection attempt, or for listening once.
 Status StreamSocket::fresh_id() {
   endpoint_.reset();
   rdma_cm_id* id = nullptr;
@@ -65,7 +65,7 @@ Status StreamSocket::fresh_id() {
   rdma_destroy_id(std::exchange(id_, id));
   state_ = State::kIdle;
   error_ = 0;
-  outcome_owed_ = false;
+  outcome_pending_ = false;
   if (const Status applied = apply_options(); !applied.ok()) return applied;
   if (bound_ && rdma_bind_addr(id_, bound_->get()) != 0) return Error{errno};
   return {};
@@ -73,18 +73,18 @@ Status StreamSocket::fresh_id() {
 
 Status StreamSocket::connect(const SocketAddress& address) {
   if (family_ == AF_INET && address.family() != AF_INET) return Error{EAFNOSUPPORT};
-  Lock events(event_turn_);
+  Lock events(event_mutex_);
   Lock lock(lock_);
   if (closed_) return Error{EBADF};
-  if (outcome_owed_) {
+  if (outcome_pending_) {
     if (connecting() && nonblocking(0)) return Error{EALREADY};
     events.unlock();
-    return tell_outcome(lock);
+    return report_outcome(lock);
   }
   if (state_ == State::kListening || was_connected_) return Error{EISCONN};
   if (const Status renewed = renew(); !renewed.ok()) return renewed;
   destination_ = address.unmapped();
-  if (destination_.is_any()) {  // as TCP has it, this host
+  if (destination_.is_any()) {  // as in TCP: this host
     destination_ =
         destination_.family() == AF_INET
             ? SocketAddress::make_v4(in_addr{htonl(INADDR_LOOPBACK)}, destination_.port())
@@ -96,18 +96,18 @@ Status StreamSocket::connect(const SocketAddress& address) {
     end(started.error().code);
     return Error{take_error()};
   }
-  outcome_owed_ = true;
+  outcome_pending_ = true;
   events.unlock();
   if (nonblocking(0)) return Error{EINPROGRESS};
-  return tell_outcome(lock);
+  return report_outcome(lock);
 }
 
-Status StreamSocket::tell_outcome(Lock& lock) {
+Status StreamSocket::report_outcome(Lock& lock) {
   const Status connected = wait_connected(lock, send_deadline());
   if (connecting())
     return connected.error().code == EAGAIN ? Error{EINPROGRESS} : connected.error();
-  outcome_owed_ = false;
-  // Another call has told why.
+  outcome_pending_ = false;
+  // Another call has reported the reason.
   if (!connected.ok() && connected.error().code == ENOTCONN) return Error{ECONNABORTED};
   return connected;
 }
@@ -160,7 +160,7 @@ void StreamSocket::end(int error) {
   state_ = State::kOver;
   error_ = error;
   peer_open_ = false;
-  ring_waiters();
+  wake_waiters();
 }
 
 void StreamSocket::retry_or_end(int error, Status (StreamSocket::*step)()) {
@@ -182,7 +182,7 @@ std::optional<StreamSocket::Event> StreamSocket::next_event() {
 }
 
 void StreamSocket::on_ready(int) {
-  const std::lock_guard events(event_turn_);
+  const std::lock_guard events(event_mutex_);
   while (const std::optional<Event> event = next_event()) {
     Lock lock(lock_);
     if (event->id == id_ && event->type != RDMA_CM_EVENT_CONNECT_REQUEST) {
@@ -219,7 +219,7 @@ void StreamSocket::on_event(const Event& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
       return end(error_of_status(event.status, ETIMEDOUT));
     case RDMA_CM_EVENT_CONNECT_ERROR:
-      // EINVAL: the peer has accepted and hung up before this end was ready.
+      // EINVAL: the peer accepted and disconnected before this end was ready.
       return end(event.status == -EINVAL ? ECONNREFUSED
                                          : error_of_status(event.status, ECONNABORTED));
     case RDMA_CM_EVENT_DISCONNECTED:
@@ -235,7 +235,7 @@ void StreamSocket::on_established(const Event& event) {
   if (state_ != State::kConnecting) return;
   const auto peer = ConnectData::load(event.private_data);
   if (!peer) {
-    // Whoever answered does not speak this protocol.
+    // The peer does not speak this protocol.
     rdma_disconnect(id_);
     return end(ECONNREFUSED);
   }
@@ -249,12 +249,12 @@ void StreamSocket::become_connected() {
   state_ = State::kConnected;
   endpoint_->established();
   if (options_.keepalive) schedule_probe(now());
-  progress();  // tells the peer of the second half
-  ring_waiters();
+  progress();  // announces the second half to the peer
+  wake_waiters();
 }
 
 void StreamSocket::on_disconnected() {
-  if (state_ == State::kConnected) progress();  // what the peer sent before
+  if (state_ == State::kConnected) progress();  // takes the data that the peer sent before
   end(was_connected_ ? 0 : ECONNRESET);
   rdma_disconnect(id_);
 }

@@ -12,13 +12,13 @@ namespace {
 
 constexpr uint32_t kListEntries = 2;
 constexpr size_t kCacheLine = 64;
-// Receives beyond those that the peer has credits for: news, goodbyes and iomaps take none. While
-// the application looks elsewhere, a peer that keeps to its credits has fewer of these to say.
+// Receives beyond the peer's credits, for messages that use none: credit updates, last messages and
+// iomaps. Even if the application makes no calls, a peer that respects its credits sends fewer of
+// these.
 constexpr uint16_t kReceiveReserve = 2 * SendWindow::kControlSlots;
-// Code of the time after which a message that found no receive is sent again: 0.64 ms. The default
-// is a thousand times that.
+// RNR timer code: the peer retransmits after 0.64 ms. The default is a thousand times longer.
 constexpr uint8_t kNoReceiveTimer = 12;
-constexpr size_t kMaxInlined = 256;  // more than this is not gathered for the queue pair to inline
+constexpr size_t kMaxInlined = 256;  // the queue pair inlines at most this many gathered bytes
 
 size_t aligned(size_t size) { return (size + kCacheLine - 1) / kCacheLine * kCacheLine; }
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
@@ -27,7 +27,7 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(po
 
 Result<std::unique_ptr<StreamEndpoint>> StreamEndpoint::create(rdma_cm_id* id, Sizes sizes) {
   if (!id->verbs) return Error{ENODEV};
-  // Such devices have no immediate data.
+  // Other transports have no immediate data.
   if (id->verbs->device->transport_type != IBV_TRANSPORT_IB) return Error{EOPNOTSUPP};
   ibv_device_attr device;
   if (const int error = ibv_query_device(id->verbs, &device)) return Error{error};
@@ -110,7 +110,7 @@ void StreamEndpoint::connected(const ConnectData& peer) {
 void StreamEndpoint::established() {
   ibv_qp_attr attributes{};
   attributes.min_rnr_timer = kNoReceiveTimer;
-  (void)ibv_modify_qp(id_->qp, &attributes, IBV_QP_MIN_RNR_TIMER);  // without it, only slower
+  (void)ibv_modify_qp(id_->qp, &attributes, IBV_QP_MIN_RNR_TIMER);  // a failure costs only time
 }
 
 int StreamEndpoint::post_receives(unsigned count) {
@@ -134,7 +134,8 @@ int StreamEndpoint::post_receives(unsigned count) {
 bool StreamEndpoint::take_buffers() {
   for (uint32_t looked = 0; looked < kListEntries; ++looked) {
     std::byte* entry = buffer_list_ + size_t{next_list_entry_} * RemoteBuffer::kSize;
-    // The last word, key and length, is written last and as a whole: it is read first, and so.
+    // The peer writes the last word (key and length) last and atomically, so it is read first and
+    // atomically.
     constexpr size_t kLast = RemoteBuffer::kSize - sizeof(uint64_t);
     const std::atomic_ref last(*reinterpret_cast<uint64_t*>(entry + kLast));
     const uint64_t word = last.load(std::memory_order_acquire);
@@ -160,7 +161,7 @@ int StreamEndpoint::post_write(const SendWindow::Write& write, Buffers& from,
   std::array<ibv_sge, 2> pieces;
   int count = 1;
   if (write.inlined) {
-    const void* data = from.together(write.length);
+    const void* data = from.contiguous(write.length);
     if (data) {
       from.advance(write.length);
     } else {
@@ -201,12 +202,12 @@ int StreamEndpoint::post_control(Message message, Work work) {
   return post(&request);
 }
 
-int StreamEndpoint::post_news() {
+int StreamEndpoint::post_update() {
   const Message message{Op::kCredits, ring_.credit_limit()};
   if (!ring_.half_free()) return post_control(message, Work::kControl);
 
   const uint32_t place = window_.take_control();
-  const RemoteBuffer half{address_of(receive_data_ + ring_.tell_half()), shared_region_->rkey,
+  const RemoteBuffer half{address_of(receive_data_ + ring_.announce_half()), shared_region_->rkey,
                           ring_.half_bytes()};
   std::byte* entry =
       private_.data() + sizes_.send_bytes + size_t{place} * size_t{RemoteBuffer::kSize};

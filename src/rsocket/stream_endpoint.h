@@ -1,8 +1,8 @@
-// StreamEndpoint: the verbs objects and the memory of one connection. Posts what it is told; what
-// may be posted when is SendWindow's and ReceiveRing's knowledge, kept here beside them.
+// StreamEndpoint: the verbs objects and the memory of one connection. It posts what the caller
+// decides. Its SendWindow and ReceiveRing determine what may be posted, and when.
 //
-// Memory: one piece that the peer may write (the list of its buffers, its table of iomaps, our
-// receive ring), one that only we read (send ring, places for control messages).
+// Memory: one area that the peer may write (the list of its buffers, its table of iomaps, our
+// receive ring), and one that only we read (send ring, slots for control messages).
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -21,15 +21,15 @@
 
 namespace verbena::rsocket {
 
-// What a work request id says about whose completion it is. Writes of the stream have 0 in these
-// bits: the rest is SendWindow's.
-enum class Work : uint8_t { kWrite = 0, kReceive, kControl, kGoodbye, kProbe };
+// The kind of a work request, in the upper bits of its ID. Writes of the stream have 0 there; the
+// other bits belong to SendWindow.
+enum class Work : uint8_t { kWrite = 0, kReceive, kControl, kLastMessage, kProbe };
 constexpr uint64_t work_id(Work work) { return uint64_t{static_cast<uint8_t>(work)} << 56; }
 constexpr Work work_of(uint64_t id) { return static_cast<Work>(id >> 56); }
 
 class StreamEndpoint {
  public:
-  // On an id that knows its device. Posts all receives.
+  // Requires an ID with a device. Posts all receives.
   static Result<std::unique_ptr<StreamEndpoint>> create(rdma_cm_id* id, Sizes sizes);
   ~StreamEndpoint();
   StreamEndpoint(const StreamEndpoint&) = delete;
@@ -38,7 +38,7 @@ class StreamEndpoint {
   const Sizes& sizes() const { return sizes_; }
   ConnectData connect_data() const;
   void connected(const ConnectData& peer);
-  // Once the queue pair sends and receives.
+  // Called when the queue pair is in RTS.
   void established();
   const ConnectData& peer() const { return peer_; }
 
@@ -48,24 +48,24 @@ class StreamEndpoint {
   ibv_pd* protection_domain() const { return id_->pd; }
 
   // --- receiving --------------------------------------------------------------------------------
-  // All posting returns an errno or 0.
+  // All post functions return an errno or 0.
   int post_receives(unsigned count);
   const std::byte* ring_data() const { return receive_data_; }
-  // The peer said something about its buffers: takes those that it put into our list. False: it
-  // put one where none belongs.
+  // The peer has sent an update: takes the buffers that it wrote into our list. Returns false if
+  // one of them is unexpected.
   bool take_buffers();
   IomapEntry peer_iomap(uint32_t index) const {
     return IomapEntry::load(iomaps_ + size_t{index} * IomapEntry::kSize);
   }
 
   // --- sending ----------------------------------------------------------------------------------
-  // Takes the bytes of `write` from `from` and posts it; `message` where it goes with one.
+  // Copies the bytes of `write` out of `from` and posts it, with `message` if it is not null.
   int post_write(const SendWindow::Write& write, Buffers& from, const Message* message);
-  // A message without data, from the places for control messages.
+  // Posts a message without data from a control slot.
   int post_control(Message message, Work work);
-  // Tells the peer how much it may send, and of a free half of the ring where there is one.
-  int post_news();
-  // Nothing but a sign of life, which the peer's queue pair must acknowledge.
+  // Posts the credit limit for the peer, and a free half of the ring if there is one.
+  int post_update();
+  // Posts an empty write that the peer's queue pair must acknowledge.
   int post_probe();
 
  private:
@@ -88,8 +88,8 @@ class StreamEndpoint {
   SendWindow window_;
   ReceiveRing ring_;
   ConnectData peer_;
-  uint32_t next_list_entry_ = 1;  // where the peer puts its next buffer
-  uint32_t next_peer_entry_ = 1;  // where we put ours
+  uint32_t next_list_entry_ = 1;  // the entry of the peer's next buffer
+  uint32_t next_peer_entry_ = 1;  // the entry of our next buffer
 };
 
 }  // namespace verbena::rsocket

@@ -1,6 +1,6 @@
-// StreamSocket: listening. The attendant takes each request as it comes and sets the connection up,
-// so that a client need not wait for accept(). Until then a connection is little more than its id,
-// which stays with the listener's channel; accept() makes a socket of it.
+// StreamSocket: listening. The service thread takes each request and sets up the connection, so
+// that a client need not wait for accept(). Until then a connection is little more than its ID,
+// which uses the listener's channel; accept() makes a socket of it.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -10,9 +10,9 @@
 namespace verbena::rsocket {
 
 namespace {
-// Programs that ask for a backlog of 1 expect TCP's patience with those that come at the same time.
-// Here who finds no place is refused, so there are always some more.
-constexpr int kLeastBacklog = 128;
+// Programs that pass a backlog of 1 expect TCP's tolerance for simultaneous connections. A full
+// backlog refuses connections here, so it is never smaller than this.
+constexpr int kMinBacklog = 128;
 }  // namespace
 
 StreamSocket::Pending::~Pending() {
@@ -21,12 +21,12 @@ StreamSocket::Pending::~Pending() {
 }
 
 Status StreamSocket::listen(int backlog) {
-  const std::lock_guard events(event_turn_);
+  const std::lock_guard events(event_mutex_);
   const std::lock_guard guard(lock_);
   if (closed_) return Error{EBADF};
   if (const Status renewed = renew(); !renewed.ok()) return renewed;
   if (state_ != State::kIdle && state_ != State::kListening) return Error{EINVAL};
-  backlog_ = static_cast<size_t>(std::clamp(backlog, kLeastBacklog, SOMAXCONN));
+  backlog_ = static_cast<size_t>(std::clamp(backlog, kMinBacklog, SOMAXCONN));
   if (state_ == State::kListening) return {};
   if (!bound_) {
     SocketAddress any = SocketAddress::any(family_);
@@ -39,18 +39,18 @@ Status StreamSocket::listen(int backlog) {
   return {};
 }
 
-// As TCP does: who was not accepted is hung up on, who comes now is refused, and the socket can
-// listen again, on the same port where it was bound to one.
+// As in TCP: connections that were not accepted are closed, new ones are refused, and the socket
+// can listen again, on the same port if it was bound to one.
 Status StreamSocket::stop_listening() {
-  const std::lock_guard events(event_turn_);
+  const std::lock_guard events(event_mutex_);
   const std::lock_guard guard(lock_);
-  if (state_ != State::kListening) return {};  // another thread was faster
+  if (state_ != State::kListening) return {};  // another thread was first
   unwatch();
   ready_.clear();
   pending_.clear();
   const Status renewed = fresh_id();
-  if (!renewed.ok()) bound_.reset();  // somebody else has the port
-  ring_waiters();
+  if (!renewed.ok()) bound_.reset();  // another process has the port
+  wake_waiters();
   return renewed;
 }
 
@@ -67,9 +67,9 @@ Result<int> StreamSocket::accept(SocketAddress* peer) {
     if (closed_) return Error{EBADF};
     if (state_ != State::kListening) return Error{EINVAL};
     lock.unlock();
-    const std::lock_guard events(event_turn_);
+    const std::lock_guard events(event_mutex_);
     lock.lock();
-    if (ready_.empty()) continue;  // another thread was faster
+    if (ready_.empty()) continue;  // another thread was first
     auto child = make_socket_of(*pending_.at(ready_.front()));
     if (!child.ok()) return child.error();
     pending_.erase(ready_.front());
@@ -84,7 +84,7 @@ Result<int> StreamSocket::accept(SocketAddress* peer) {
   }
 }
 
-// The turn with events and the lock held. On failure nothing has changed.
+// Requires event_mutex_ and the lock. On failure nothing has changed.
 Result<std::unique_ptr<StreamSocket>> StreamSocket::make_socket_of(Pending& pending) {
   auto made = make(family_, pending.id);
   if (!made.ok()) return made.error();
@@ -93,14 +93,14 @@ Result<std::unique_ptr<StreamSocket>> StreamSocket::make_socket_of(Pending& pend
   child.options_ = options_;
   child.inherit_time_limits(*this);
   child.endpoint_ = std::move(pending.endpoint);
-  const std::lock_guard guard(child.lock_);  // a fresh one: nobody else has it
+  const std::lock_guard guard(child.lock_);  // uncontended: no other thread knows the socket
   child.become_connected();
-  if (pending.hung_up) child.on_disconnected();
-  (void)child.watch();  // without it, only the peer's last word is heard
+  if (pending.disconnected) child.on_disconnected();
+  (void)child.watch();  // without it only the peer's last message reports the end
   return made;
 }
 
-// Connection events of ids that are not sockets yet.
+// Connection events of IDs that are not sockets yet.
 void StreamSocket::on_child_event(const Event& event) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(event);
   const std::lock_guard guard(lock_);
@@ -112,11 +112,11 @@ void StreamSocket::on_child_event(const Event& event) {
       if (pending.established) return;
       pending.established = true;
       ready_.push_back(event.id);
-      return ring_waiters();
+      return wake_waiters();
     case RDMA_CM_EVENT_TIMEWAIT_EXIT:
       return;
     default:
-      pending.hung_up = true;
+      pending.disconnected = true;
       if (!pending.established) pending_.erase(it);
   }
 }
@@ -128,7 +128,7 @@ void StreamSocket::on_request(const Event& event) {
   rdma_destroy_id(event.id);
 }
 
-// On failure the id is still the caller's.
+// On failure the caller keeps the ID.
 Status StreamSocket::set_up(const Event& event, const ConnectData& peer) {
   Sizes sizes;
   {

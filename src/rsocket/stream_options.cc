@@ -1,21 +1,21 @@
-// StreamSocket: socket options. Those of TCP that mean nothing here are kept and told again, so
-// that programs find what they set.
+// StreamSocket: socket options. TCP options without an effect here are stored and returned, so that
+// programs read back what they set.
 #include <infiniband/sa.h>
 #include <rdma/rsocket.h>
 
 #include <cerrno>
 #include <cstdio>
 
-#include "rsocket/attendant.h"
 #include "rsocket/clock.h"
 #include "rsocket/option_value.h"
+#include "rsocket/service_thread.h"
 #include "rsocket/stream_socket.h"
 
 namespace verbena::rsocket {
 
 namespace {
 
-// What the system says about TCP, for those who ask before they set.
+// Reads the system's default for TCP, for programs that query before they set.
 int system_default(const char* name, int otherwise) {
   char path[96];
   std::snprintf(path, sizeof path, "/proc/sys/net/ipv4/%s", name);
@@ -27,11 +27,11 @@ int system_default(const char* name, int otherwise) {
   return value;
 }
 
-// Options of TCP that mean nothing here, and what they are before anybody sets them.
-struct Meaningless {
+// TCP options without an effect here, and their default values.
+struct IgnoredOption {
   int level, option, otherwise;
 };
-constexpr Meaningless kMeaningless[] = {
+constexpr IgnoredOption kIgnoredOptions[] = {
     {SOL_SOCKET, SO_BROADCAST, 0},         {SOL_SOCKET, SO_PRIORITY, 0},
     {SOL_SOCKET, SO_DONTROUTE, 0},         {SOL_SOCKET, SO_RCVLOWAT, 1},
     {SOL_SOCKET, SO_SNDLOWAT, 1},          {IPPROTO_TCP, TCP_CORK, 0},
@@ -44,7 +44,7 @@ int bytes_of_mtu(unsigned mtu) { return mtu >= 1 && mtu <= 5 ? 128 << mtu : 2048
 
 uint64_t unsigned_of(int value) { return value < 0 ? 0 : static_cast<uint64_t>(value); }
 
-// Path records in the form that goes into RDMA_ROUTE.
+// Converts a path record to the form of RDMA_ROUTE.
 ibv_path_data path_data_of(const ibv_sa_path_rec& path) {
   ibv_path_data data{};
   data.path.dgid = path.dgid;
@@ -76,16 +76,15 @@ int StreamSocket::Options::keep_probes() const {
   return keep_count ? *keep_count : system_default("tcp_keepalive_probes", 9);
 }
 
-// --- setting
-// ----------------------------------------------------------------------------------------
+// --- setters ------------------------------------------------------------------------------------
 
 Status StreamSocket::set_option(int level, int option, const void* value, socklen_t size) {
   if (!value && size > 0) return Error{EFAULT};
   const std::lock_guard guard(lock_);
-  if (kept_option(level, option)) {
+  if (stored_option(level, option)) {
     auto number = option_value<int>(value, size);
     if (!number.ok()) return number.error();
-    options_.kept[{level, option}] = number.value();
+    options_.ignored[{level, option}] = number.value();
     return {};
   }
   switch (level) {
@@ -115,16 +114,16 @@ Status StreamSocket::set_option(int level, int option, const void* value, sockle
   }
 }
 
-std::optional<int> StreamSocket::kept_option(int level, int option) const {
-  for (const Meaningless& known : kMeaningless) {
+std::optional<int> StreamSocket::stored_option(int level, int option) const {
+  for (const IgnoredOption& known : kIgnoredOptions) {
     if (known.level != level || known.option != option) continue;
-    const auto set = options_.kept.find({level, option});
-    return set != options_.kept.end() ? set->second : known.otherwise;
+    const auto set = options_.ignored.find({level, option});
+    return set != options_.ignored.end() ? set->second : known.otherwise;
   }
   return std::nullopt;
 }
 
-// Those that the connection manager has to know.
+// Applies the options that concern the connection manager.
 Status StreamSocket::apply_options() {
   if (state_ != State::kIdle) return {};
   if (options_.reuse_address) {
@@ -184,7 +183,7 @@ Status StreamSocket::set_socket_option(int option, const void* value, socklen_t 
 }
 
 Status StreamSocket::set_tcp_option(int option, const void* value, socklen_t size) {
-  if (option == TCP_CONGESTION) return {};  // the queue pair has its own
+  if (option == TCP_CONGESTION) return {};  // the queue pair has its own congestion control
   auto given = option_value<int>(value, size);
   if (!given.ok()) return given.error();
   const int number = given.value();
@@ -240,13 +239,12 @@ Status StreamSocket::set_rdma_option(int option, const void* value, socklen_t si
   }
 }
 
-// --- getting
-// ----------------------------------------------------------------------------------------
+// --- getters ------------------------------------------------------------------------------------
 
 Status StreamSocket::get_option(int level, int option, void* value, socklen_t* size) {
   if (!value || !size) return Error{EFAULT};
   const std::lock_guard guard(lock_);
-  if (const auto kept = kept_option(level, option)) return store_value(*kept, value, size);
+  if (const auto stored = stored_option(level, option)) return store_value(*stored, value, size);
   switch (level) {
     case SOL_SOCKET:
       return get_socket_option(option, value, size);

@@ -1,5 +1,5 @@
-// StreamSocket: what completions mean, and what becomes due because of them. All with the lock
-// held.
+// StreamSocket: handles completions and sends the messages that they make due. All functions
+// require the lock.
 #include <array>
 #include <cerrno>
 
@@ -10,13 +10,13 @@ namespace verbena::rsocket {
 
 namespace {
 
-// A peer that never stops sending must not keep a caller here.
+// Limits one call, so that a peer that never stops sending cannot keep it here.
 constexpr int kMaxBatches = 64;
 
-// What the application is told when a work request failed.
+// The errno for a failed work request.
 int error_of(const ibv_wc& failed) {
   switch (failed.status) {
-    case IBV_WC_RETRY_EXC_ERR:  // a process that was killed resets its connections, as with TCP
+    case IBV_WC_RETRY_EXC_ERR:  // a killed process resets its connections, as in TCP
       return failed.vendor_err == kVendorPeerEnded ? ECONNRESET : ETIMEDOUT;
     case IBV_WC_RNR_RETRY_EXC_ERR:
       return ETIMEDOUT;
@@ -42,14 +42,15 @@ void StreamSocket::progress() {
     if (received > 0) post_failed(endpoint_->post_receives(received));
     send_pending();
   }
-  if (awaited() & ~before) ring_waiters();
+  if (awaited() & ~before) wake_waiters();
 }
 
-// All that a thread may wait for and completions bring about, a bit each: more than poll() tells.
+// All conditions that a thread may wait for and that completions change, one bit each. They include
+// more than poll() reports.
 unsigned StreamSocket::awaited() const {
   const SendWindow& window = endpoint_->window();
   return static_cast<uint16_t>(readiness()) | unsigned{window.can_write()} << 16 |
-         unsigned{window.can_send()} << 17 | unsigned{goodbye_heard()} << 18;
+         unsigned{window.can_send()} << 17 | unsigned{last_message_acked()} << 18;
 }
 
 void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
@@ -69,36 +70,35 @@ void StreamSocket::on_completion(const ibv_wc& completion, unsigned* received) {
     case Work::kControl:
       return window.on_control_completion();
     case Work::kProbe:
-      probing_ = false;
+      probe_in_flight_ = false;
       return window.on_control_completion();
-    case Work::kGoodbye:
+    case Work::kLastMessage:
       window.on_control_completion();
-      --goodbyes_in_flight_;
-      return end_if_all_is_said();
+      --last_messages_in_flight_;
+      return end_if_both_closed();
   }
 }
 
 void StreamSocket::on_message(const ibv_wc& completion) {
-  bool sensible = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
-  const Message message = Message::decode(sensible ? ntohl(completion.imm_data) : 0);
+  bool is_valid = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
+  const Message message = Message::decode(is_valid ? ntohl(completion.imm_data) : 0);
   switch (message.op) {
     case Op::kData:
-      sensible = sensible && peer_open_ && endpoint_->ring().on_data(message.value);
+      is_valid = is_valid && peer_open_ && endpoint_->ring().on_data(message.value);
       break;
     case Op::kCredits:
-      sensible = endpoint_->window().on_credit_limit(static_cast<uint16_t>(message.value)) &&
+      is_valid = endpoint_->window().on_credit_limit(static_cast<uint16_t>(message.value)) &&
                  endpoint_->take_buffers();
       break;
-    case Op::kIomap:  // the entry is there; nobody waits for it
+    case Op::kIomap:  // the peer has already written the entry
       break;
     case Op::kControl:
       return on_control(static_cast<Control>(message.value));
     default:
-      sensible = false;
+      is_valid = false;
   }
-  if (sensible) return;
-  // It writes where it likes, or we do not understand each other: no byte after this can be
-  // trusted.
+  if (is_valid) return;
+  // The peer violates the protocol, so no later byte can be trusted.
   end(EPROTO);
   rdma_disconnect(id_);
 }
@@ -107,28 +107,30 @@ void StreamSocket::on_control(Control control) {
   if (control == Control::kDisconnect) return end(0);
   if (control != Control::kShutdown) return;
   peer_open_ = false;
-  end_if_all_is_said();
+  end_if_both_closed();
 }
 
-// Both have said their last word, and the peer has heard ours.
-void StreamSocket::end_if_all_is_said() {
-  if (!said_ || !goodbye_heard()) return;
-  if (said_ == Control::kDisconnect || !peer_open_) end(0);
+// Ends the connection if both sides have sent their last message and the peer has acknowledged
+// ours.
+void StreamSocket::end_if_both_closed() {
+  if (!last_message_ || !last_message_acked()) return;
+  if (last_message_ == Control::kDisconnect || !peer_open_) end(0);
 }
 
 void StreamSocket::send_pending() {
   SendWindow& window = endpoint_->window();
-  if (goodbye_pending_ && window.control_free()) {
-    goodbye_pending_ = false;
-    ++goodbyes_in_flight_;
-    post_failed(
-        endpoint_->post_control({Op::kControl, static_cast<uint32_t>(*said_)}, Work::kGoodbye));
+  if (last_message_pending_ && window.control_free()) {
+    last_message_pending_ = false;
+    ++last_messages_in_flight_;
+    post_failed(endpoint_->post_control({Op::kControl, static_cast<uint32_t>(*last_message_)},
+                                        Work::kLastMessage));
   }
-  if (endpoint_->ring().news_due() && window.control_free()) post_failed(endpoint_->post_news());
+  if (endpoint_->ring().update_due() && window.control_free())
+    post_failed(endpoint_->post_update());
 }
 
 void StreamSocket::post_failed(int error) {
-  // The queue pair is in its error state already; the completions to come would say the same.
+  // The queue pair is already in the error state; its completions would report the same.
   if (error) end(ECONNRESET);
 }
 

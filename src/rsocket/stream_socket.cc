@@ -1,4 +1,4 @@
-// StreamSocket: making and unmaking, names, and what poll() is told.
+// StreamSocket: creation and destruction, names, and readiness for poll().
 #include "rsocket/stream_socket.h"
 
 #include <fcntl.h>
@@ -9,10 +9,10 @@
 namespace verbena::rsocket {
 namespace {
 
-// Under librspreload.so a program has a plain descriptor for each socket, opened just before it,
-// and its select() takes the first descriptor that either is the socket's number or stands for it.
-// So the number must not be below the plain one, although descriptors that were open at that
-// moment, a thread's of ours perhaps, may have closed since and left lower ones free.
+// Under librspreload.so a program has a plain descriptor for each socket, opened just before it.
+// Its select() takes the first descriptor that is either the socket's number or stands for it. So
+// the number must not be lower than the plain one, even if descriptors that were open at that
+// moment (such as one of our threads') have been closed since.
 constexpr int kAbove = 64;
 
 int number_above(int descriptor) {
@@ -110,7 +110,7 @@ short StreamSocket::readiness() const {
       return static_cast<short>(ready);
     }
     case State::kOver: {
-      // Programs take a hang-up for the end even where there is something left to read.
+      // Programs take POLLHUP for the end even if there is data left to read.
       const bool drained = !was_connected_ || endpoint_->ring().readable() == 0;
       return static_cast<short>(kIn | kOut | POLLRDHUP | (drained ? POLLHUP : 0) | error);
     }

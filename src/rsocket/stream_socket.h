@@ -1,13 +1,13 @@
 // StreamSocket: an rsocket of type SOCK_STREAM.
 //
-// Whose thread does what: connection events (stream_connect.cc, stream_listen.cc) are handled by
-// the attendant alone; completions (stream_progress.cc) by whoever calls, since data moves only
-// when somebody sends, receives, polls or waits.
+// Threads: only the service thread handles connection events (stream_connect.cc, stream_listen.cc).
+// The calling threads handle completions (stream_progress.cc): data moves only while a thread
+// sends, receives, polls or waits.
 //
-// Locks, in this order: event_turn_, send_turn_ (one sender at a time) or receive_turn_ (one
-// receiver), then lock_ (Socket's). Bytes are copied under a turn alone, so that both directions of
-// a connection and the handling of completions do not wait for each other's copies. Nobody sleeps
-// with a turn. Locks of two sockets are never held together.
+// Locks, in this order: event_mutex_, send_mutex_ (one sender at a time) or receive_mutex_ (one
+// receiver), then lock_ (of Socket). Bytes are copied under the mutex of their direction only, so
+// that the two directions and the handling of completions do not wait for each other's copies. No
+// thread sleeps with one of the three mutexes held. Locks of two sockets are never held together.
 #pragma once
 
 #include <netinet/tcp.h>
@@ -30,7 +30,7 @@ namespace verbena::rsocket {
 
 class StreamSocket final : public Socket {
  public:
-  // A new socket, already in the table; its number.
+  // Creates a socket, adds it to the table and returns its number.
   static Result<int> create(int family, int file_flags, int descriptor_flags);
   ~StreamSocket() override;
 
@@ -48,8 +48,8 @@ class StreamSocket final : public Socket {
   Result<off_t> iomap(void* buffer, size_t size, int protection, off_t offset) override;
   Status iounmap(void* buffer, size_t size) override;
   Result<size_t> iowrite(Buffers& from, off_t offset, int flags) override;
-  void say_farewell() override;
-  void flush(Duration patience) override;
+  void send_last_message() override;
+  void flush(Duration timeout) override;
   void close() override;
 
   void on_ready(int descriptor) override;
@@ -57,15 +57,15 @@ class StreamSocket final : public Socket {
 
  private:
   enum class State : uint8_t {
-    kIdle,  // fresh or bound
+    kIdle,  // new or bound
     kListening,
-    kResolvingAddress,  // connecting, step by step
+    kResolvingAddress,  // the steps of connecting
     kResolvingRoute,
     kConnecting,
     kConnected,
-    kOver,  // was connected, or never came to be
+    kOver,  // was connected, or the attempt failed
   };
-  // A connection event, copied: the original goes back at once.
+  // A copy of a connection event; the original is acknowledged at once.
   struct Event {
     rdma_cm_event_type type;
     int status;
@@ -74,21 +74,21 @@ class StreamSocket final : public Socket {
     std::vector<std::byte> private_data;
   };
 
-  // What the application asked for, as far as it outlives the call. Children inherit it.
+  // The application's options that outlive the call. Accepted sockets inherit them.
   struct Options {
     Sizes sizes;
     bool reuse_address = false;
     bool no_delay = false;
     bool out_of_band_inline = false;
-    std::optional<bool> v6_only;  // unset: the system's
+    std::optional<bool> v6_only;  // unset: the system's default
     bool keepalive = false;
-    std::optional<int> keep_idle_s, keep_interval_s, keep_count;  // unset: the system's
+    std::optional<int> keep_idle_s, keep_interval_s, keep_count;  // unset: the system's default
     int keep_idle() const;
     int keep_interval() const;
     int keep_probes() const;
     int type_of_service = 0;
     linger lingering{};
-    std::map<std::pair<int, int>, int> kept;  // by level and option: those without a meaning here
+    std::map<std::pair<int, int>, int> ignored;  // by level and option: options without an effect
   };
 
   StreamSocket(int family, int number, rdma_event_channel* channel, rdma_cm_id* id);
@@ -104,10 +104,10 @@ class StreamSocket final : public Socket {
   bool connecting() const {
     return state_ >= State::kResolvingAddress && state_ < State::kConnected;
   }
-  bool readable_end() const { return state_ == State::kConnected && peer_open_ && read_open_; }
+  bool may_receive_more() const { return state_ == State::kConnected && peer_open_ && read_open_; }
 
   // --- stream_connect.cc ------------------------------------------------------------------------
-  // All with the lock held.
+  // All of these require the lock.
   Status watch();
   void unwatch();
   Status renew();
@@ -121,22 +121,22 @@ class StreamSocket final : public Socket {
   void become_connected();
   void on_disconnected();
   void retry_or_end(int error, Status (StreamSocket::*step)());
-  // The connection is over; what arrived can still be read. 0: it was closed in good order.
+  // Ends the connection; received data can still be read. 0: it was closed normally.
   void end(int error);
   Status wait_connected(Lock& lock, Instant deadline);
-  // Of an attempt to connect, when it is known.
-  Status tell_outcome(Lock& lock);
-  // Without the lock.
+  // Waits for the result of a connection attempt and reports it.
+  Status report_outcome(Lock& lock);
+  // Called without the lock.
   std::optional<Event> next_event();
   int take_error() { return std::exchange(error_, 0); }
 
   // --- stream_listen.cc -------------------------------------------------------------------------
-  // A connection that is set up, or being so, and was not accepted yet.
+  // A connection that is set up, or being set up, and not yet accepted.
   struct Pending {
-    rdma_cm_id* id = nullptr;  // with the listener's channel; null once it went to its socket
+    rdma_cm_id* id = nullptr;  // uses the listener's channel; null after its socket took it
     std::unique_ptr<StreamEndpoint> endpoint;
     bool established = false;
-    bool hung_up = false;
+    bool disconnected = false;
     Pending() = default;
     ~Pending();
     Pending(const Pending&) = delete;
@@ -152,22 +152,25 @@ class StreamSocket final : public Socket {
   void on_completion(const ibv_wc& completion, unsigned* received);
   void on_message(const ibv_wc& completion);
   void on_control(Control control);
-  void end_if_all_is_said();
+  void end_if_both_closed();
   void send_pending();
   void post_failed(int error);
 
   // --- stream_transfer.cc -----------------------------------------------------------------------
   Status may_send() const;
   Result<size_t> outcome(size_t done, const Status& status);
-  Status wait_to_write(Lock& turn, Lock& lock, int flags, Instant deadline, bool with_credit);
-  Status announce_iomaps(Lock& turn, Lock& lock, int flags, Instant deadline);
+  Status wait_to_write(Lock& direction_lock, Lock& lock, int flags, Instant deadline,
+                       bool with_credit);
+  Status announce_iomaps(Lock& direction_lock, Lock& lock, int flags, Instant deadline);
   uint64_t copy_to(Buffers& to, Lock& lock, bool peek);
   std::optional<RemoteBuffer> find_peer_iomap(uint64_t offset) const;
 
   // --- stream_close.cc --------------------------------------------------------------------------
-  void say_goodbye(Control control);
-  bool goodbye_heard() const { return !goodbye_pending_ && goodbyes_in_flight_ == 0; }
-  void wait_for_goodbye(Lock& lock, Duration limit);
+  void queue_last_message(Control control);
+  bool last_message_acked() const {
+    return !last_message_pending_ && last_messages_in_flight_ == 0;
+  }
+  void wait_for_last_message(Lock& lock, Duration limit);
   void schedule_probe(Instant from);
 
   // --- stream_options.cc ------------------------------------------------------------------------
@@ -177,11 +180,11 @@ class StreamSocket final : public Socket {
   Status get_socket_option(int option, void* value, socklen_t* size);
   Status get_tcp_option(int option, void* value, socklen_t* size);
   Status get_rdma_option(int option, void* value, socklen_t* size);
-  std::optional<int> kept_option(int level, int option) const;
+  std::optional<int> stored_option(int level, int option) const;
 
-  std::mutex event_turn_;  // before the others: one thread at a time works on the id
-  std::mutex send_turn_;
-  std::mutex receive_turn_;
+  std::mutex event_mutex_;  // locked first: one thread at a time works on the ID
+  std::mutex send_mutex_;
+  std::mutex receive_mutex_;
 
   const int family_;
   rdma_event_channel* const channel_;
@@ -193,29 +196,29 @@ class StreamSocket final : public Socket {
   SocketAddress destination_;
   std::vector<std::byte> route_;  // RDMA_ROUTE
   unsigned retries_ = 0;
-  bool outcome_owed_ = false;  // connect() began something and has not told how it ended
+  bool outcome_pending_ = false;  // connect() has started and not yet reported its result
 
-  // A connection.
+  // State of a connection.
   std::unique_ptr<StreamEndpoint> endpoint_;
   std::unique_ptr<Iomaps> iomaps_;
-  bool peer_open_ = false;   // it may send more
-  bool read_open_ = false;   // we have not shut down reading
-  bool write_open_ = false;  // nor writing
-  int error_ = 0;            // for the next call that can tell it
+  bool peer_open_ = false;   // the peer may send more
+  bool read_open_ = false;   // reading is not shut down
+  bool write_open_ = false;  // writing is not shut down
+  int error_ = 0;            // reported by the next call
   bool was_connected_ = false;
-  bool reset_told_ = false;       // who sends nevertheless is told EPIPE
-  std::optional<Control> said_;   // the last goodbye
-  bool goodbye_pending_ = false;  // it waits for a place in the send queue
-  unsigned goodbyes_in_flight_ = 0;
-  bool active_ = false;   // something completed since the last tick
-  bool probing_ = false;  // a probe is under way
-  bool probed_ = false;   // one was sent at the last tick, or before and not answered yet
-  int unanswered_ = 0;    // intervals since the probe was sent
+  bool reset_reported_ = false;          // later sends report EPIPE
+  std::optional<Control> last_message_;  // shutdown or disconnect, once requested
+  bool last_message_pending_ = false;    // waits for a control slot
+  unsigned last_messages_in_flight_ = 0;
+  bool active_ = false;           // there was a completion since the last tick
+  bool probe_in_flight_ = false;  // a probe is not yet acknowledged
+  bool probe_sent_ = false;       // a probe was sent at the last tick, or is not yet acknowledged
+  int missed_intervals_ = 0;      // intervals since the probe was sent
 
-  // A listener.
+  // State of a listener.
   size_t backlog_ = 0;
   std::unordered_map<rdma_cm_id*, std::unique_ptr<Pending>> pending_;
-  std::deque<rdma_cm_id*> ready_;  // of those, for accept()
+  std::deque<rdma_cm_id*> ready_;  // established ones of pending_, for accept()
 };
 
 }  // namespace verbena::rsocket

@@ -7,12 +7,12 @@
 
 namespace verbena::rsocket {
 
-// The outcome of a call that moved `done` bytes before `status` stopped it. An error of the
-// connection that is told here is told once.
+// The result of a call that moved `done` bytes before `status` stopped it. It reports an error of
+// the connection once.
 Result<size_t> StreamSocket::outcome(size_t done, const Status& status) {
   if (done > 0 || status.ok()) return done;
   if (status.error().code == error_) error_ = 0;
-  if (status.error().code == ECONNRESET) reset_told_ = true;
+  if (status.error().code == ECONNRESET) reset_reported_ = true;
   return status.error();
 }
 
@@ -21,12 +21,13 @@ Status StreamSocket::may_send() const {
   if (error_) return Error{error_};
   if (!was_connected_) return Error{ENOTCONN};
   if (!write_open_) return Error{EPIPE};
-  if (state_ != State::kConnected) return Error{reset_told_ ? EPIPE : ECONNRESET};
+  if (state_ != State::kConnected) return Error{reset_reported_ ? EPIPE : ECONNRESET};
   return {};
 }
 
-// With turn and lock held, also on return. Waits until at least one write may go.
-Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant deadline,
+// Requires `direction_lock` and `lock`, and returns with both held. Waits until at least one write
+// is possible.
+Status StreamSocket::wait_to_write(Lock& direction_lock, Lock& lock, int flags, Instant deadline,
                                    bool with_credit) {
   const auto possible = [&] {
     if (closed_ || state_ != State::kConnected || !write_open_) return true;
@@ -35,10 +36,10 @@ Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant de
   };
   if (connecting()) {
     if (nonblocking(flags)) return Error{EAGAIN};
-    turn.unlock();
+    direction_lock.unlock();
     const Status connected = wait_connected(lock, deadline);
     lock.unlock();
-    turn.lock();
+    direction_lock.lock();
     lock.lock();
     if (!connected.ok()) return connected;
   }
@@ -46,10 +47,10 @@ Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant de
     progress();
     if (possible()) break;
     if (nonblocking(flags)) return Error{EAGAIN};
-    turn.unlock();
+    direction_lock.unlock();
     const Status waited = wait(lock, deadline, possible);
     lock.unlock();
-    turn.lock();
+    direction_lock.lock();
     lock.lock();
     if (!waited.ok()) return waited;
   }
@@ -59,16 +60,16 @@ Status StreamSocket::wait_to_write(Lock& turn, Lock& lock, int flags, Instant de
 Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
   if (transfer.destination) return Error{EISCONN};
   if (transfer.flags & MSG_OOB) return Error{EOPNOTSUPP};
-  Lock turn(send_turn_);
+  Lock direction_lock(send_mutex_);
   Lock lock(lock_);
   const Instant deadline = send_deadline();
   const size_t total = from.left();
   Status status = total == 0 ? may_send() : Status{};
-  if (iomaps_ && iomaps_->has_news()) {
-    status = announce_iomaps(turn, lock, transfer.flags, deadline);
+  if (iomaps_ && iomaps_->has_updates()) {
+    status = announce_iomaps(direction_lock, lock, transfer.flags, deadline);
   }
   while (status.ok() && from.left() > 0) {
-    status = wait_to_write(turn, lock, transfer.flags, deadline, true);
+    status = wait_to_write(direction_lock, lock, transfer.flags, deadline, true);
     if (!status.ok()) break;
     const SendWindow::Write write = endpoint_->window().take_data(from.left());
     lock.unlock();
@@ -80,26 +81,28 @@ Result<size_t> StreamSocket::send(Buffers& from, const Transfer& transfer) {
   return outcome(total - from.left(), status);
 }
 
-// The peer learns of iomaps before it gets the bytes sent after them.
-Status StreamSocket::announce_iomaps(Lock& turn, Lock& lock, int flags, Instant deadline) {
-  while (iomaps_->has_news()) {
-    const Status ready = wait_to_write(turn, lock, flags, deadline, true);
+// The peer receives iomap entries before the bytes that are sent after them.
+Status StreamSocket::announce_iomaps(Lock& direction_lock, Lock& lock, int flags,
+                                     Instant deadline) {
+  while (iomaps_->has_updates()) {
+    const Status ready = wait_to_write(direction_lock, lock, flags, deadline, true);
     if (!ready.ok()) return ready;
-    if (!iomaps_->has_news()) break;  // another sender did it while this one waited
-    const Iomaps::News news = iomaps_->take_news();
+    if (!iomaps_->has_updates()) break;  // another sender sent it during the wait
+    const Iomaps::Update update = iomaps_->take_update();
     std::array<std::byte, IomapEntry::kSize> entry;
-    news.entry.store(entry.data(), endpoint_->peer().big_endian);
+    update.entry.store(entry.data(), endpoint_->peer().big_endian);
     const iovec piece{entry.data(), entry.size()};
     Buffers from = Buffers::from(&piece, 1).value();
-    const SendWindow::Write write = endpoint_->window().take_direct(
-        entry.size(), endpoint_->peer().iomap_entry(news.index), endpoint_->peer().buffer_list.key);
-    const Message message{Op::kIomap, news.index};
+    const SendWindow::Write write =
+        endpoint_->window().take_direct(entry.size(), endpoint_->peer().iomap_entry(update.index),
+                                        endpoint_->peer().buffer_list.key);
+    const Message message{Op::kIomap, update.index};
     post_failed(endpoint_->post_write(write, from, &message));
   }
   return {};
 }
 
-// With the receiver's turn; the lock is given up while bytes are copied.
+// Requires receive_mutex_. Releases the lock while bytes are copied.
 uint64_t StreamSocket::copy_to(Buffers& to, Lock& lock, bool peek) {
   ReceiveRing& ring = endpoint_->ring();
   uint64_t copied = 0;
@@ -119,22 +122,22 @@ uint64_t StreamSocket::copy_to(Buffers& to, Lock& lock, bool peek) {
 
 Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
   if (transfer.flags & MSG_OOB) return Error{EINVAL};
-  Lock turn(receive_turn_);
+  Lock direction_lock(receive_mutex_);
   Lock lock(lock_);
   const Instant deadline = receive_deadline();
   const size_t total = to.left();
   const bool peek = transfer.flags & MSG_PEEK;
   if (!was_connected_) {
     if (connecting() && nonblocking(transfer.flags)) return Error{EAGAIN};
-    turn.unlock();
+    direction_lock.unlock();
     const Status connected = wait_connected(lock, deadline);
     if (!connected.ok()) return connected.error();
     lock.unlock();
-    turn.lock();
+    direction_lock.lock();
     lock.lock();
   }
   const auto something = [&] {
-    return closed_ || endpoint_->ring().readable() > 0 || !readable_end();
+    return closed_ || endpoint_->ring().readable() > 0 || !may_receive_more();
   };
   Status status;
   while (to.left() > 0) {
@@ -142,21 +145,21 @@ Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
     if (readable == 0 || (peek && readable < to.left())) progress();
     if (endpoint_->ring().readable() > 0) {
       copy_to(to, lock, peek);
-      if (state_ == State::kConnected) send_pending();  // what was read is free for the peer
+      if (state_ == State::kConnected) send_pending();  // announces the space that was freed
       if (peek || !(transfer.flags & MSG_WAITALL)) break;
       continue;
     }
     if (error_) status = Error{error_};
     if (closed_) status = Error{EBADF};
-    if (!status.ok() || !readable_end()) break;
+    if (!status.ok() || !may_receive_more()) break;
     if (nonblocking(transfer.flags)) {
       status = Error{EAGAIN};
       break;
     }
-    turn.unlock();
+    direction_lock.unlock();
     status = wait(lock, deadline, something);
     lock.unlock();
-    turn.lock();
+    direction_lock.lock();
     lock.lock();
     if (!status.ok()) break;
   }
@@ -166,8 +169,7 @@ Result<size_t> StreamSocket::receive(Buffers& to, Transfer& transfer) {
   return outcome(total - to.left(), status);
 }
 
-// --- direct writes
-// ----------------------------------------------------------------------------------
+// --- direct writes ------------------------------------------------------------------------------
 
 Result<off_t> StreamSocket::iomap(void* buffer, size_t size, int protection, off_t offset) {
   if (protection & ~PROT_WRITE) return Error{EINVAL};
@@ -183,15 +185,16 @@ Status StreamSocket::iounmap(void* buffer, size_t size) {
 }
 
 Result<size_t> StreamSocket::iowrite(Buffers& from, off_t offset, int flags) {
-  Lock turn(send_turn_);
+  Lock direction_lock(send_mutex_);
   Lock lock(lock_);
   const Instant deadline = send_deadline();
   const size_t total = from.left();
   auto at = static_cast<uint64_t>(offset);
   Status status;
-  if (iomaps_ && iomaps_->has_news()) status = announce_iomaps(turn, lock, flags, deadline);
+  if (iomaps_ && iomaps_->has_updates())
+    status = announce_iomaps(direction_lock, lock, flags, deadline);
   while (status.ok() && from.left() > 0) {
-    status = wait_to_write(turn, lock, flags, deadline, false);
+    status = wait_to_write(direction_lock, lock, flags, deadline, false);
     if (!status.ok()) break;
     const std::optional<RemoteBuffer> place = find_peer_iomap(at);
     if (!place) break;
@@ -206,7 +209,7 @@ Result<size_t> StreamSocket::iowrite(Buffers& from, off_t offset, int flags) {
   return outcome(total - from.left(), status);
 }
 
-// What the peer opened, from `offset` on.
+// Returns the peer's writable memory from `offset` on.
 std::optional<RemoteBuffer> StreamSocket::find_peer_iomap(uint64_t offset) const {
   for (uint32_t i = 0; i < endpoint_->sizes().iomap_count; ++i) {
     const IomapEntry entry = endpoint_->peer_iomap(i);

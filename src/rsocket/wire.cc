@@ -1,4 +1,4 @@
-// Loads and stores of what rsocket/wire.h declares.
+// Encodes and decodes the values of rsocket/wire.h.
 #include "rsocket/wire.h"
 
 #include <cstring>
@@ -152,7 +152,7 @@ std::optional<UdpHeader> UdpHeader::load(std::span<const std::byte> from, int fa
   if (from.size() < size || load_be32(&from[0]) != kUdpTag) return std::nullopt;
   if (load_u8(&from[4]) != (v4 ? 4 : 6) || load_u8(&from[6]) != size) return std::nullopt;
   const Op op{load_u8(&from[5])};
-  if (op != Op::kData && op != Op::kAnswer) return std::nullopt;
+  if (op != Op::kData && op != Op::kReply) return std::nullopt;
   UdpHeader header{.op = op, .qpn = load_be32(&from[8]) & 0xffffff, .source = {}};
   if (v4) {
     in_addr address;

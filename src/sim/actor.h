@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sim/report.h"
@@ -20,6 +21,8 @@ struct WorkloadShape {
   // What the network may do to packets that nobody repeats.
   bool reorders = false;
   bool duplicates = false;
+  // Some hosts share memory, by links of this shape.
+  std::optional<MemoryLinkShape> memory;
   // Off when somebody forges packets: then nothing but memory safety can be promised.
   bool strict = true;
 };

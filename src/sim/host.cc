@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <span>
 
@@ -12,18 +13,51 @@
 
 namespace verbena::sim {
 
-// Copies each packet, as a datapath does, and puts it on the wire.
-class Host::Sink : public wire::PacketSink {
+namespace {
+
+constexpr size_t kShortPayload = 32;  // it lies behind its headers, also in shared memory
+constexpr size_t kRecordsPerTurn = 64;
+constexpr uint32_t kLargestOnWire = 4096;
+
+}  // namespace
+
+// Copies each packet, as a datapath does, and puts it into shared memory or on the wire.
+class Host::Sink final : public wire::PacketSink, public wire::LocalPeer {
  public:
-  Sink(World& world, HostId from, size_t room) : world_(world), from_(from), room_(room) {}
+  Sink(World& world, HostId from, size_t room)
+      : PacketSink(world.memory().any() ? this : nullptr),
+        world_(world),
+        from_(from),
+        room_(room) {}
   size_t room() const override { return room_; }
   void push(const wire::TxPacket& packet) override {
     VERBENA_CHECK(room_ > 0);
     --room_;
+    if (world_.memory().carries(from_, static_cast<HostId>(packet.path))) {
+      return world_.memory().push(from_, packet);
+    }
+    // Cut for a link that has ended: UDP refuses it, too.
+    if (packet.payload_bytes > kLargestOnWire) return world_.memory().count_lost();
     Bytes bytes(packet.header.begin(), packet.header.begin() + packet.header_bytes);
     for (const auto& piece : packet.payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
     bytes.resize(bytes.size() + packet.pad);
     world_.send(from_, packet.path, std::move(bytes));
+  }
+
+  bool is_full(wire::PathId path) const override {
+    return world_.memory().is_full(from_, static_cast<HostId>(path));
+  }
+  bool is_asleep(wire::PathId path) const override {
+    return world_.memory().is_asleep(from_, static_cast<HostId>(path));
+  }
+  bool send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) override {
+    return world_.memory().send_short_ack(from_, path, ack);
+  }
+  bool access(const wire::OneSided& request) override {
+    return world_.memory().access(from_, request);
+  }
+  bool retract(const wire::Unread& requests) override {
+    return world_.memory().retract(from_, requests);
   }
 
  private:
@@ -35,7 +69,10 @@ class Host::Sink : public wire::PacketSink {
 Host::Host(World& world, HostId id, uint64_t secret, bool extensions)
     : world_(world),
       id_(id),
-      engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret, .extensions = extensions}) {}
+      engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret, .extensions = extensions}) {
+  engine_.expose_through(&exposed_);
+  world.memory().expose(id, exposed_);
+}
 
 core::CompletionQueue& Host::create_cq(uint32_t capacity) {
   cqs_.push_back(std::make_unique<core::CompletionQueue>(capacity));
@@ -109,6 +146,10 @@ void Host::to_error(core::QueuePair& qp) {
   modify(qp, attr, core::qp_attr::kState);
 }
 
+uint32_t Host::packet_bytes(const Host& peer) const {
+  return world_.memory().packet_bytes(id_, peer.id());
+}
+
 void Host::destroy(core::QueuePair& qp) {
   engine_.destroy_qp(&qp, world_.now());
   wake();
@@ -129,7 +170,13 @@ void Host::deliver(Bytes packet, HostId from, const wire::Gid& destination) {
 
 void Host::set_paused(bool paused) {
   paused_ = paused;
+  world_.memory().set_stopped(id_, paused);
   if (!paused) wake();
+}
+
+void Host::on_link_end(HostId peer) {
+  world_.memory().end(id_, peer);
+  wake();
 }
 
 void Host::wake() {
@@ -163,6 +210,38 @@ wire::RxPacket Host::as_it_comes(const Arrived& a) const {
   return {.bytes = {}, .meta = &a.meta, .acknowledgement = {bth.destination, bth.psn}};
 }
 
+// True: there was something.
+bool Host::take_from_memory(size_t most) {
+  std::vector<std::pair<HostId, SharedMemory::Record>> records;
+  world_.memory().take(id_, most, records);
+  std::vector<wire::RxMeta> meta;
+  std::vector<wire::RxPacket> packets;
+  meta.reserve(records.size());
+  for (const auto& [from, r] : records) {
+    meta.push_back(addressing(from, gid()));
+    const std::span<const std::byte> bytes(r.bytes);
+    const bool apart = bytes.size() - r.header_bytes > kShortPayload;
+    packets.push_back({.bytes = apart ? bytes.first(r.header_bytes) : bytes,
+                       .meta = &meta.back(),
+                       .apart = apart ? bytes.subspan(r.header_bytes) : bytes.first(0),
+                       .cut_bytes = r.cut_bytes > 1 ? std::bit_floor(r.cut_bytes) : 0,
+                       .acknowledgement = r.acknowledgement});
+  }
+  engine_.on_packets(packets, world_.now());
+  return !records.empty();
+}
+
+// A reader that sleeps takes longer.
+void Host::wake_readers() {
+  SharedMemory& memory = world_.memory();
+  for (const HostId to : memory.take_written(id_)) {
+    const auto delay = static_cast<int64_t>(50 + memory.prng().below(2000));
+    world_.after(nanoseconds(delay), [this, to] { world_.host(to).wake(); });
+  }
+  if (memory.anything_for(id_)) return wake();
+  if (!turn_scheduled_) memory.set_asleep(id_, memory.prng().below(2) == 0);
+}
+
 void Host::turn() {
   if (paused_) return;
   ++turns;
@@ -171,6 +250,19 @@ void Host::turn() {
   for (const Arrived& a : arrived_) packets.push_back(as_it_comes(a));
   engine_.on_packets(packets, now);
   arrived_.clear();
+  if (world_.memory().any()) {
+    world_.memory().set_asleep(id_, false);
+    if (world_.memory().bury_ended(id_)) {
+      const auto still_wide = [this](wire::PathId path) {
+        return world_.memory().packet_bytes(id_, static_cast<HostId>(path)) != 0;
+      };
+      engine_.narrow_paths(still_wide, now);
+    }
+    // As in the runtime: no timeout is acted on while the response may lie here unread.
+    take_from_memory(1 + world_.memory().prng().below(kRecordsPerTurn));
+    while (engine_.next_deadline() <= now && take_from_memory(kRecordsPerTurn)) {
+    }
+  }
   engine_.on_deadline(now);
   // As a Nic does whose program may be about to answer.
   const bool waits =
@@ -178,6 +270,7 @@ void Host::turn() {
   waited_ = waits ? waited_ + 1 : 0;
   Sink sink(world_, id_, turn_room_);
   if (waits || engine_.poll_transmit(sink, now)) wake();
+  if (world_.memory().any()) wake_readers();
 
   auto& state = engine_.state();
   events.insert(events.end(), state.events.begin(), state.events.end());
@@ -232,6 +325,7 @@ void connect(Host& a, core::QueuePair& qa, Host& b, core::QueuePair& qb, const C
     attr.address.destination = peer.gid();
     attr.source_gid = self.gid();
     attr.path = wire::PathId{peer.id()};
+    attr.path_packet_bytes = self.packet_bytes(peer);
     attr.path_mtu = s.mtu;
     attr.dest_qpn = peer_qp.qpn();
     attr.rq_psn = rq_psn;

@@ -10,6 +10,7 @@
 #include "core/engine.h"
 #include "sim/arena.h"
 #include "sim/network.h"
+#include "sim/shared_memory.h"
 
 namespace verbena::sim {
 
@@ -64,12 +65,16 @@ class Host {
   void modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   void to_error(core::QueuePair& qp);
   void destroy(core::QueuePair& qp);
+  // What a packet to this peer may carry where that is more than the path MTU; else 0.
+  uint32_t packet_bytes(const Host& peer) const;
 
   // Packets wait for the next turn. A paused host takes no turns.
   void deliver(Bytes packet, HostId from, const wire::Gid& destination);
   // What a packet from there shows of its IP header.
   static wire::RxMeta addressing(HostId from, const wire::Gid& destination);
   void set_paused(bool paused);
+  // The link through memory to this peer has ended.
+  void on_link_end(HostId peer);
   // How many packets one turn may send; small values make many short turns.
   void set_turn_room(size_t packets) { turn_room_ = packets; }
   // Lets answers wait for so many turns, so that requests may leave with them.
@@ -89,10 +94,13 @@ class Host {
     wire::RxMeta meta;
   };
   wire::RxPacket as_it_comes(const Arrived& arrived) const;
+  bool take_from_memory(size_t most);
+  void wake_readers();
 
   World& world_;
   HostId id_;
   Arena arena_;
+  ExposedMemory exposed_;
   core::Engine engine_;
   std::vector<std::unique_ptr<core::CompletionQueue>> cqs_;
   std::deque<Arrived> arrived_;

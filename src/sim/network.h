@@ -52,6 +52,8 @@ class Network {
   // What arrives because of this packet: nothing, one, or more.
   std::vector<Delivery> send(HostId from, HostId to, Bytes packet, Instant now);
   const NetworkCounts& counts() const { return counts_; }
+  // What somebody who means harm makes of a packet.
+  Bytes mangle(const Bytes& packet);
 
   static wire::Gid gid_of(HostId host);
   static wire::Gid gid_of_group(uint32_t group);
@@ -63,7 +65,6 @@ class Network {
   };
   Link& find(HostId from, HostId to);
   std::vector<Delivery> carry(HostId from, HostId to, Bytes packet, Instant now);
-  Bytes mangle(const Bytes& packet);
 
   Prng& prng_;
   Trace& trace_;

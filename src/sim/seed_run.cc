@@ -11,7 +11,8 @@ namespace {
 
 class WorkloadRun {
  public:
-  WorkloadRun(uint64_t seed, bool hostile, TamperRule tamper) : world_(seed), hostile_(hostile) {
+  WorkloadRun(uint64_t seed, bool hostile, TamperRule tamper)
+      : world_(seed), hostile_(hostile), shares_memory_(shares_memory(seed)) {
     world_.network().set_tamper_rule(std::move(tamper));
   }
 
@@ -20,6 +21,7 @@ class WorkloadRun {
     const Instant faults_end =
         world_.now() + milliseconds(2 + static_cast<int64_t>(prng().below(30)));
     schedule_outages(faults_end);
+    schedule_link_troubles(faults_end);
     world_.run_until(faults_end);
     world_.network().heal();
     for (HostId h = 0; h < world_.host_count(); ++h) world_.host(h).set_paused(false);
@@ -65,6 +67,7 @@ class WorkloadRun {
     shape.reorders = faults.jitter != nanoseconds(0);
     shape.duplicates = faults.duplication > 0;
     shape.strict = !hostile_;
+    if (shares_memory_) choose_links(shape);
     workload_.emplace(world_, shape, report_);
     for (const auto& a : workload_->actors()) tick(*a);
 
@@ -76,6 +79,53 @@ class WorkloadRun {
                   faults.duplication, static_cast<long long>(faults.jitter.ns),
                   static_cast<unsigned long long>(faults.bits_per_second / 1000000));
     text_ = workload_->describe() + text;
+  }
+
+  // A link that ends fails the requests that were cut for it. So in runs where all work must
+  // complete, only links end that carry no packet larger than the path MTU.
+  void choose_links(WorkloadShape& shape) {
+    Prng& r = world_.memory().prng();
+    MemoryLinkShape link;
+    link.wide = r.below(2) == 0;
+    link.reachable = r.below(4) != 0;
+    link.refusal = pick(r, {0.0, 0.1, 0.5});
+    if (hostile_) link.hostile = pick(r, {0.01, 0.2});
+    links_may_end_ = hostile_ || !link.wide || shape.max_message <= 256;
+    shape.memory = link;
+    shape.reorders |= links_may_end_;  // packets on the two ways overtake each other
+  }
+
+  // Rings that are full for a while, readers that stop, and links that end. Memory is quick, so all
+  // of this comes early. Each end of a link notices its end at a time of its own.
+  void schedule_link_troubles(Instant end) {
+    Prng& r = world_.memory().prng();
+    const Duration span = std::min(end - world_.now(), milliseconds(4));
+    const auto some_time = [&] {
+      return world_.now() + nanoseconds(static_cast<int64_t>(r.below(uint64_t(span.ns))));
+    };
+    for (const auto& [lower, higher] : workload_->links()) {
+      const bool upwards = r.below(2) == 0;
+      const HostId a = upwards ? lower : higher;
+      const HostId b = upwards ? higher : lower;
+      if (r.below(2) == 0) {
+        const Instant start = some_time();
+        const auto length = microseconds(static_cast<int64_t>(10 + r.below(4000)));
+        world_.at(start, [this, a, b] { world_.memory().choke(a, b, true); });
+        world_.at(start + length, [this, a, b] { world_.memory().choke(a, b, false); });
+      }
+      if (r.below(2) == 0) {
+        const Instant start = some_time();
+        const auto length = microseconds(static_cast<int64_t>(500 + r.below(10'000)));
+        world_.at(start, [this, b] { outage(b, b, true, true); });
+        world_.at(start + length, [this, b] { outage(b, b, true, false); });
+      }
+      if (links_may_end_ && r.below(2) == 0) {
+        const Instant start = some_time();
+        const auto later = nanoseconds(static_cast<int64_t>(r.below(200'000)));
+        world_.at(start, [this, a, b] { world_.host(a).on_link_end(b); });
+        world_.at(start + later, [this, a, b] { world_.host(b).on_link_end(a); });
+      }
+    }
   }
 
   // Each application looks at its queues now and then, at its own pace.
@@ -145,7 +195,8 @@ class WorkloadRun {
     r.trace_hash = world_.trace().hash();
     r.events = world_.events_done();
     r.packets = world_.network().counts().sent;
-    r.lost = world_.network().counts().lost;
+    r.lost = world_.lost();
+    r.memory = world_.memory().counts();
     r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
     r.shape = text_;
     r.problems = report_.problems();
@@ -154,6 +205,8 @@ class WorkloadRun {
 
   World world_;
   bool hostile_;
+  bool shares_memory_;
+  bool links_may_end_ = false;
   Report report_;
   std::optional<Workload> workload_;
   std::string text_;
@@ -173,6 +226,10 @@ RunKind kind_of(uint64_t seed) {
     default:
       return RunKind::Correct;
   }
+}
+
+bool shares_memory(uint64_t seed) {
+  return seed % 10 == 1 || seed % 10 == 2 || seed % 20 == 19 || seed % 20 == 8;
 }
 
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/network.h"
+#include "sim/shared_memory.h"
 
 namespace verbena::sim {
 
@@ -21,6 +22,7 @@ struct RunResult {
   uint64_t events = 0;
   uint64_t packets = 0;
   uint64_t lost = 0;
+  MemoryCounts memory;  // where hosts share it
   double virtual_ms = 0;
   std::string shape;  // what this seed was about, for people
   std::vector<std::string> problems;
@@ -28,6 +30,8 @@ struct RunResult {
 };
 
 RunKind kind_of(uint64_t seed);
+// Whether some hosts of this seed's run share memory.
+bool shares_memory(uint64_t seed);
 RunResult run_seed(uint64_t seed);
 // With a rule, what the network does to packets beyond its faults; then problems are expected.
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper = {});

@@ -12,6 +12,7 @@ Workload::Workload(World& world, const WorkloadShape& shape, Report& report)
   society_.mtu = pick(prng(), {wire::Mtu::k256, wire::Mtu::k1024, wire::Mtu::k4096});
   const auto hosts = static_cast<HostId>(2 + prng().below(3));
   for (HostId h = 0; h < hosts; ++h) add_place(h);
+  if (shape.memory) share_memory(*shape.memory);
   const uint64_t connections = 1 + prng().below(5);
   for (uint64_t i = 0; i < connections; ++i) connect_two();
   if (prng().below(3) == 0) add_society();
@@ -31,6 +32,18 @@ void Workload::add_place(HostId id) {
       &add_pool(host, {pick<uint32_t>(prng(), {2, 8, 24}), shape_.max_message, sges}, 0);
   place.ud_receives = &add_pool(host, UdEndpoint::pool_shape(16, sges, society_.mtu), 0);
   places_.push_back(place);
+}
+
+// Most pairs of hosts do; packets to the others take the network.
+void Workload::share_memory(const MemoryLinkShape& shape) {
+  SharedMemory& memory = world_.memory();
+  for (HostId b = 1; b < places_.size(); ++b) {
+    for (HostId a = 0; a < b; ++a) {
+      if (b != 1 && memory.prng().below(4) == 0) continue;
+      memory.open(a, b, shape);
+      links_.emplace_back(a, b);
+    }
+  }
 }
 
 ReceivePool& Workload::add_pool(Host& host, const PoolShape& shape, uint32_t xrc_domain) {
@@ -150,6 +163,7 @@ void Workload::add_society() {
 std::string Workload::describe() const {
   std::string text = std::to_string(places_.size()) + " hosts";
   if (plain_hosts_ != 0) text += " (" + std::to_string(plain_hosts_) + " plain)";
+  if (shape_.memory) text += ", " + std::to_string(links_.size()) + " memory links";
   for (const auto& [kind, count] : kinds_) text += ", " + std::to_string(count) + " " + kind;
   return text;
 }
@@ -208,7 +222,7 @@ void Workload::check_host(HostId h) {
   using enum core::CounterId;
   const core::Counters& counters = host.engine().state().counters;
   const uint64_t explained = counters[no_receive_posted] + counters[incomplete_messages];
-  if (world_.network().counts().lost == 0 && missing > explained) {
+  if (world_.lost() == 0 && missing > explained) {
     problem("a message got lost in the engine");
   }
 }

@@ -34,6 +34,8 @@ class Workload {
   void check();
   // Takes everything to ERR and accounts for what was posted.
   void stop();
+  // Pairs of hosts that share memory.
+  const std::vector<std::pair<HostId, HostId>>& links() const { return links_; }
   // For people.
   std::string describe() const;
 
@@ -48,6 +50,7 @@ class Workload {
 
   Prng& prng() { return world_.prng(); }
   void add_place(HostId id);
+  void share_memory(const MemoryLinkShape& shape);
   ReceivePool& add_pool(Host& host, const PoolShape& shape, uint32_t xrc_domain);
   void connect_two();
   void connect_reliably(HostId a, HostId b, bool shared, const ConnectionShape& shape);
@@ -63,6 +66,7 @@ class Workload {
   Report& report_;
   std::vector<Place> places_;
   std::vector<std::unique_ptr<ReceivePool>> pools_;  // that are shared
+  std::vector<std::pair<HostId, HostId>> links_;
   UdSociety society_;
   std::vector<std::unique_ptr<Actor>> actors_;
   std::map<std::string, int> kinds_;

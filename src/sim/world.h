@@ -10,18 +10,22 @@
 #include "base/prng.h"
 #include "sim/host.h"
 #include "sim/network.h"
+#include "sim/shared_memory.h"
 #include "sim/trace.h"
 
 namespace verbena::sim {
 
 class World {
  public:
-  explicit World(uint64_t seed) : prng_(seed), network_(prng_, trace_) {}
+  explicit World(uint64_t seed)
+      : prng_(seed), network_(prng_, trace_), memory_(seed, network_, trace_) {}
 
   Host& add_host(bool extensions = true);
   Host& host(HostId id) { return *hosts_[id]; }
   size_t host_count() const { return hosts_.size(); }
   Network& network() { return network_; }
+  SharedMemory& memory() { return memory_; }
+  uint64_t lost() const { return network_.counts().lost + memory_.counts().lost; }
   Prng& prng() { return prng_; }
   Trace& trace() { return trace_; }
   Instant now() const { return now_; }
@@ -59,6 +63,7 @@ class World {
   Prng prng_;
   Trace trace_;
   Network network_;
+  SharedMemory memory_;
   Instant now_{1000};
   uint64_t next_order_ = 0;
   uint64_t events_done_ = 0;

@@ -20,12 +20,13 @@ DIR* stream_of(int fd, const std::string& path) {
   return directory != nullptr ? directory->handle() : nullptr;
 }
 
-// Our own, and what programs want of it: the entries that `filter` takes, each a block of its own.
+// Implements scandir() with the interposed functions: returns the entries that `filter` accepts,
+// each in its own allocation.
 int scan(const char* path, dirent*** to, int (*filter)(const dirent*),
          int (*compare)(const dirent**, const dirent**)) {
   DIR* const stream = ::opendir(path);
   if (stream == nullptr) return -1;
-  constexpr size_t kEach = sizeof(void*);  // in a list of pointers
+  constexpr size_t kEach = sizeof(void*);  // size of an element of the pointer list
   dirent** list = nullptr;
   size_t n = 0;
   while (const dirent* const entry = ::readdir(stream)) {
@@ -33,7 +34,7 @@ int scan(const char* path, dirent*** to, int (*filter)(const dirent*),
     auto* const longer = static_cast<dirent**>(std::realloc(list, (n + 1) * kEach));
     auto* const copy = static_cast<dirent*>(std::malloc(entry->d_reclen));
     if (longer == nullptr || copy == nullptr) std::abort();
-    std::memcpy(copy, entry, entry->d_reclen);  // the kernel's are no longer than their names
+    std::memcpy(copy, entry, entry->d_reclen);  // d_reclen may be shorter than the structure
     list = longer;
     list[n++] = copy;
   }

@@ -1,5 +1,5 @@
-// The C library's functions that open files, tell what a path is and where a link leads. Each asks
-// the tree first and passes everything else on.
+// Interposed functions of the C library that open files, describe paths and resolve links. Each one
+// looks the path up in the view first and passes all other paths to the next function.
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -32,17 +32,17 @@ int refuse(int code) {
   return -1;
 }
 
-// Asks the tree; where that has nothing to say, or leads to a file of the kernel's, the next
-// function.
+// Looks the path up in the view. Calls the next function if the view does not have the path or it
+// leads to a file of the kernel.
 template <typename Ours, typename Next>
-auto ask(int folder, const char* path, LastLink last, Ours ours, Next next) {
+auto dispatch(int folder, const char* path, LastLink last, Ours ours, Next next) {
   const auto node = shown_at(folder, path, last);
   if (!node) return next(folder, path);
   if (node->kind == Kind::Elsewhere) return next(AT_FDCWD, node->path.c_str());
   return ours(*node);
 }
 
-// ------------------------------------------------------------------------------------ what it is
+// -------------------------------------------------------------------------- descriptions of a node
 
 int describe(const Node& node, struct stat* to) {
   if (node.kind == Kind::None) return refuse(ENOENT);
@@ -64,7 +64,7 @@ int describe(const Node& node, struct stat* to) {
       break;
     default:
       to->st_mode = S_IFREG | 0444;
-      to->st_size = 4096;  // as sysfs says of each of its files
+      to->st_size = 4096;  // the size that sysfs reports for each of its files
   }
   return 0;
 }
@@ -85,7 +85,7 @@ int describe(const Node& node, struct statx* to) {
   return 0;
 }
 
-int may(const Node& node, int mode) {
+int check_access(const Node& node, int mode) {
   if (node.kind == Kind::None) return refuse(ENOENT);
   int granted = R_OK;
   if (node.kind == Kind::CharacterDevice) granted = R_OK | W_OK;
@@ -93,7 +93,7 @@ int may(const Node& node, int mode) {
   return (mode & ~granted) == 0 ? 0 : refuse(EACCES);
 }
 
-// As describe() for a path, but of an open directory.
+// As describe(), for the descriptor of an open directory.
 template <typename To>
 bool describe_descriptor(int fd, To* to) {
   const auto path = directory_of(fd);
@@ -102,13 +102,13 @@ bool describe_descriptor(int fd, To* to) {
   return true;
 }
 
-// ------------------------------------------------------------------------------------ where it
-// leads
+// ---------------------------------------------------------------------------------- links and
+// paths
 
 ssize_t copy_target(const Node& node, char* to, size_t size) {
   if (node.kind == Kind::None) return refuse(ENOENT);
   if (node.kind != Kind::Link) return refuse(EINVAL);
-  return static_cast<ssize_t>(node.text.copy(to, size));  // as readlink, without a zero at the end
+  return static_cast<ssize_t>(node.text.copy(to, size));  // readlink adds no terminating zero
 }
 
 char* copy_path(const Node& node, char* to) {
@@ -127,13 +127,13 @@ LastLink last_link(int flags) {
 
 int open_path(int folder, const char* path, int flags, auto next) {
   const LastLink last = (flags & O_NOFOLLOW) != 0 ? LastLink::Keep : LastLink::Follow;
-  return ask(
+  return dispatch(
       folder, path, last, [&](const Node& n) { return open_shown(n, flags); }, next);
 }
 
 bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
-// The third or fourth argument of open and openat.
+// Reads the mode argument of open and openat.
 #define MODE_AFTER(last_named)        \
   mode_t mode = 0;                    \
   if (takes_mode(flags)) {            \
@@ -159,39 +159,39 @@ VERBENA_SHOWN int openat(int folder, const char* path, int flags, ...) {
                    [&](int f, const char* p) { return NEXT(openat)(f, p, flags, mode); });
 }
 
-VERBENA_SHOWN FILE* fopen(const char* path, const char* how) {
+VERBENA_SHOWN FILE* fopen(const char* path, const char* mode) {
   const auto ours = [&](const Node& node) -> FILE* {
-    const bool writes = std::strpbrk(how, "wa+") != nullptr;
-    const int close_on_exec = std::strchr(how, 'e') != nullptr ? O_CLOEXEC : 0;
+    const bool writes = std::strpbrk(mode, "wa+") != nullptr;
+    const int close_on_exec = std::strchr(mode, 'e') != nullptr ? O_CLOEXEC : 0;
     const int fd = open_shown(node, (writes ? O_RDWR : O_RDONLY) | close_on_exec);
     return fd >= 0 ? ::fdopen(fd, "r") : nullptr;
   };
-  return ask(AT_FDCWD, path, LastLink::Follow, ours,
-             [&](int, const char* p) { return NEXT(fopen)(p, how); });
+  return dispatch(AT_FDCWD, path, LastLink::Follow, ours,
+                  [&](int, const char* p) { return NEXT(fopen)(p, mode); });
 }
 
 // ------------------------------------------------------------------------------------ read
 
 VERBENA_SHOWN ssize_t read(int fd, void* to, size_t size) {
-  if (may_be_counter(fd) && ::lseek(fd, 0, SEEK_CUR) == 0) count_again(fd);
+  if (may_be_counter(fd) && ::lseek(fd, 0, SEEK_CUR) == 0) refresh_counter(fd);
   return NEXT(read)(fd, to, size);
 }
 
 VERBENA_SHOWN ssize_t pread(int fd, void* to, size_t size, off_t from) {
-  if (may_be_counter(fd) && from == 0) count_again(fd);
+  if (may_be_counter(fd) && from == 0) refresh_counter(fd);
   return NEXT(pread)(fd, to, size, from);
 }
 
 // ------------------------------------------------------------------------------------ stat
 
 VERBENA_SHOWN int stat(const char* path, struct stat* to) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return describe(n, to); },
       [&](int, const char* p) { return NEXT(stat)(p, to); });
 }
 
 VERBENA_SHOWN int lstat(const char* path, struct stat* to) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Keep, [&](const Node& n) { return describe(n, to); },
       [&](int, const char* p) { return NEXT(lstat)(p, to); });
 }
@@ -202,7 +202,7 @@ VERBENA_SHOWN int fstat(int fd, struct stat* to) noexcept {
 
 VERBENA_SHOWN int fstatat(int folder, const char* path, struct stat* to, int flags) noexcept {
   if ((flags & AT_EMPTY_PATH) != 0 && *path == '\0' && describe_descriptor(folder, to)) return 0;
-  return ask(
+  return dispatch(
       folder, path, last_link(flags), [&](const Node& n) { return describe(n, to); },
       [&](int f, const char* p) { return NEXT(fstatat)(f, p, to, flags); });
 }
@@ -210,7 +210,7 @@ VERBENA_SHOWN int fstatat(int folder, const char* path, struct stat* to, int fla
 VERBENA_SHOWN int statx(int folder, const char* path, int flags, unsigned mask,
                         struct statx* to) noexcept {
   if ((flags & AT_EMPTY_PATH) != 0 && *path == '\0' && describe_descriptor(folder, to)) return 0;
-  return ask(
+  return dispatch(
       folder, path, last_link(flags), [&](const Node& n) { return describe(n, to); },
       [&](int f, const char* p) { return NEXT(statx)(f, p, flags, mask, to); });
 }
@@ -218,33 +218,33 @@ VERBENA_SHOWN int statx(int folder, const char* path, int flags, unsigned mask,
 // ------------------------------------------------------------------------------------ access
 
 VERBENA_SHOWN int access(const char* path, int mode) noexcept {
-  return ask(
-      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return may(n, mode); },
+  return dispatch(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return check_access(n, mode); },
       [&](int, const char* p) { return NEXT(access)(p, mode); });
 }
 
 VERBENA_SHOWN int euidaccess(const char* path, int mode) noexcept {
-  return ask(
-      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return may(n, mode); },
+  return dispatch(
+      AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return check_access(n, mode); },
       [&](int, const char* p) { return NEXT(euidaccess)(p, mode); });
 }
 
 VERBENA_SHOWN int faccessat(int folder, const char* path, int mode, int flags) noexcept {
-  return ask(
-      folder, path, last_link(flags), [&](const Node& n) { return may(n, mode); },
+  return dispatch(
+      folder, path, last_link(flags), [&](const Node& n) { return check_access(n, mode); },
       [&](int f, const char* p) { return NEXT(faccessat)(f, p, mode, flags); });
 }
 
-// ls asks whether there is more to say about permissions.
+// ls queries the access control lists of a file.
 VERBENA_SHOWN ssize_t getxattr(const char* path, const char* name, void* to, size_t size) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Follow, [](const Node&) -> ssize_t { return refuse(ENODATA); },
       [&](int, const char* p) { return NEXT(getxattr)(p, name, to, size); });
 }
 
 VERBENA_SHOWN ssize_t lgetxattr(const char* path, const char* name, void* to,
                                 size_t size) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Keep, [](const Node&) -> ssize_t { return refuse(ENODATA); },
       [&](int, const char* p) { return NEXT(lgetxattr)(p, name, to, size); });
 }
@@ -252,19 +252,19 @@ VERBENA_SHOWN ssize_t lgetxattr(const char* path, const char* name, void* to,
 // ------------------------------------------------------------------------------------ links
 
 VERBENA_SHOWN ssize_t readlink(const char* path, char* to, size_t size) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Keep, [&](const Node& n) { return copy_target(n, to, size); },
       [&](int, const char* p) { return NEXT(readlink)(p, to, size); });
 }
 
 VERBENA_SHOWN ssize_t readlinkat(int folder, const char* path, char* to, size_t size) noexcept {
-  return ask(
+  return dispatch(
       folder, path, LastLink::Keep, [&](const Node& n) { return copy_target(n, to, size); },
       [&](int f, const char* p) { return NEXT(readlinkat)(f, p, to, size); });
 }
 
 VERBENA_SHOWN char* realpath(const char* path, char* to) noexcept {
-  return ask(
+  return dispatch(
       AT_FDCWD, path, LastLink::Follow, [&](const Node& n) { return copy_path(n, to); },
       [&](int, const char* p) { return NEXT(realpath)(p, to); });
 }
@@ -273,7 +273,8 @@ VERBENA_SHOWN char* canonicalize_file_name(const char* path) noexcept {
   return ::realpath(path, nullptr);
 }
 
-// ------------------------------------------------------------------------------------ other names
+// ------------------------------------------------------------------------------- other symbol
+// names
 
 VERBENA_ALSO(open, open64);
 VERBENA_ALSO(openat, openat64);
@@ -285,35 +286,35 @@ VERBENA_ALSO(fstat, fstat64);
 VERBENA_ALSO(fstatat, fstatat64);
 VERBENA_ALSO(euidaccess, eaccess);
 
-// What programs compiled with _FORTIFY_SOURCE call.
+// Entry points for programs compiled with _FORTIFY_SOURCE.
 VERBENA_SHOWN int __open_2(const char* path, int flags) { return ::open(path, flags); }
 VERBENA_ALSO(__open_2, __open64_2);
 VERBENA_SHOWN int __openat_2(int folder, const char* path, int flags) {
   return ::openat(folder, path, flags);
 }
 VERBENA_ALSO(__openat_2, __openat64_2);
-VERBENA_SHOWN ssize_t __read_chk(int fd, void* to, size_t size, size_t room) {
-  if (size > room) std::abort();
+VERBENA_SHOWN ssize_t __read_chk(int fd, void* to, size_t size, size_t capacity) {
+  if (size > capacity) std::abort();
   return ::read(fd, to, size);
 }
 
 VERBENA_SHOWN ssize_t __readlink_chk(const char* path, char* to, size_t size,
-                                     size_t room) noexcept {
-  if (size > room) std::abort();
+                                     size_t capacity) noexcept {
+  if (size > capacity) std::abort();
   return ::readlink(path, to, size);
 }
 VERBENA_SHOWN ssize_t __readlinkat_chk(int folder, const char* path, char* to, size_t size,
-                                       size_t room) noexcept {
-  if (size > room) std::abort();
+                                       size_t capacity) noexcept {
+  if (size > capacity) std::abort();
   return ::readlinkat(folder, path, to, size);
 }
-VERBENA_SHOWN char* __realpath_chk(const char* path, char* to, size_t room) noexcept {
-  if (room < PATH_MAX) std::abort();
+VERBENA_SHOWN char* __realpath_chk(const char* path, char* to, size_t capacity) noexcept {
+  if (capacity < PATH_MAX) std::abort();
   return ::realpath(path, to);
 }
 
-// What programs call that were built for a C library before 2.33; the first argument is the version
-// of the structure, of which there is one.
+// Entry points for programs built for a C library before 2.33. The first argument is the version of
+// the structure; there is only one.
 VERBENA_SHOWN int __xstat(int, const char* path, struct stat* to) noexcept {
   return ::stat(path, to);
 }

@@ -1,4 +1,4 @@
-// Devices as the library finds them, counters as `verbena counters` asks for them.
+// Reads the devices as the library discovers them, and the counters as `verbena counters` does.
 #include "view/machine.h"
 
 #include <linux/ethtool.h>
@@ -19,9 +19,9 @@
 namespace verbena::view {
 namespace {
 
-// Others' processes and stopped ones do not answer; whoever reads a counter waits no longer for
-// them.
-constexpr Duration kPatience = milliseconds(50);
+// Processes of other users and stopped processes do not reply; the reader of a counter waits no
+// longer than this for them.
+constexpr Duration kQueryTimeout = milliseconds(50);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::vector<runtime::DeviceInfo> ThisMachine::devices() const {
   return runtime::discover_devices(runtime::config().devices).devices;
 }
 
-// Asked by ioctl, because /sys/class/net may show another network namespace.
+// Uses an ioctl, because /sys/class/net may belong to another network namespace.
 std::string ThisMachine::hardware(const runtime::DeviceInfo& device) const {
   const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   ethtool_drvinfo driver{};
@@ -46,12 +46,12 @@ std::string ThisMachine::hardware(const runtime::DeviceInfo& device) const {
 
 uint64_t ThisMachine::counter(const std::string& device, std::string_view name) const {
   uint64_t sum = 0;
-  for (const host::SlotReport& report : runtime::ask_for_counters(kPatience)) {
+  for (const host::SlotReport& report : runtime::ask_for_counters(kQueryTimeout)) {
     for (const runtime::DeviceCounters& counters : runtime::parse_counters(report.text)) {
       if (counters.device != device) continue;
       for (const runtime::NamedCounter& c : counters.values) {
-        const bool is_it = name.starts_with('_') ? c.name.ends_with(name) : c.name == name;
-        if (is_it) sum += c.value;
+        const bool matches = name.starts_with('_') ? c.name.ends_with(name) : c.name == name;
+        if (matches) sum += c.value;
       }
     }
   }

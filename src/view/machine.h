@@ -1,4 +1,4 @@
-// The machine as it is now.
+// The current state of this machine.
 #pragma once
 
 #include "view/tree.h"

@@ -1,5 +1,5 @@
-// NEXT(open): the function that the program would have called without us: the C library's, or that
-// of another preloaded library.
+// NEXT(open): the function that the program would call without this library: the C library's, or
+// that of another preloaded library.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,6 +18,6 @@
   }()))
 
 #define VERBENA_SHOWN extern "C" __attribute__((visibility("default")))
-// Another name for a function of the same file. Where long and off_t have 64 bits, the names that
-// large files once needed are such.
+// Defines another name for a function of the same file. Where long and off_t have 64 bits, the
+// names for large files are such aliases.
 #define VERBENA_ALSO(name, other) __asm__(".globl " #other "\n.set " #other ", " #name)

@@ -1,4 +1,5 @@
-// A few places that are taken and left without a lock: fork() may come at any moment.
+// A fixed table of open directories. Its entries are claimed and released without a lock, because
+// fork() may happen at any moment.
 #include "view/open_directories.h"
 
 #include <unistd.h>
@@ -15,7 +16,7 @@ namespace verbena::view {
 namespace {
 
 constexpr size_t kMostOpen = 64;
-std::atomic<OpenDirectory*> places[kMostOpen];
+std::atomic<OpenDirectory*> table[kMostOpen];
 std::atomic<int> open_now{0};
 
 }  // namespace
@@ -27,7 +28,7 @@ dirent* OpenDirectory::read() {
   current.d_ino = std::hash<std::string>{}(name) | 1;
   current.d_off = static_cast<off_t>(next);
   current.d_reclen = sizeof current;
-  current.d_type = DT_UNKNOWN;  // whoever wants to know asks
+  current.d_type = DT_UNKNOWN;  // the program calls stat() if it needs the type
   std::snprintf(current.d_name, sizeof current.d_name, "%s", name.c_str());
   return &current;
 }
@@ -43,9 +44,9 @@ OpenDirectory* open_directory(int fd, const std::string& path) noexcept {
     made->fd = fd;
     made->names = std::move(node->names);
     made->names.insert(made->names.begin(), {".", ".."});
-    for (auto& place : places) {
+    for (auto& entry : table) {
       OpenDirectory* none = nullptr;
-      if (!place.compare_exchange_strong(none, made.get())) continue;
+      if (!entry.compare_exchange_strong(none, made.get())) continue;
       open_now.fetch_add(1);
       return made.release();
     }
@@ -58,17 +59,17 @@ OpenDirectory* open_directory(int fd, const std::string& path) noexcept {
 
 OpenDirectory* find(DIR* stream) noexcept {
   if (open_now.load(std::memory_order_relaxed) == 0) return nullptr;
-  for (auto& place : places) {
-    OpenDirectory* const directory = place.load();
+  for (auto& entry : table) {
+    OpenDirectory* const directory = entry.load();
     if (directory != nullptr && directory->handle() == stream) return directory;
   }
   return nullptr;
 }
 
 int close(OpenDirectory* directory) noexcept {
-  for (auto& place : places) {
-    if (place.load() != directory) continue;
-    place.store(nullptr);
+  for (auto& entry : table) {
+    if (entry.load() != directory) continue;
+    entry.store(nullptr);
     open_now.fetch_sub(1);
   }
   const int status = ::close(directory->fd);

@@ -1,5 +1,5 @@
-// Directory streams over the tree. A program holds them as DIR*, beside those of the C library, and
-// asks about both with the same functions.
+// Directory streams of the view. A program holds them as DIR*, like those of the C library, and
+// passes both to the same functions.
 #pragma once
 
 #include <dirent.h>
@@ -19,9 +19,10 @@ struct OpenDirectory {
   dirent* read();  // nullptr at the end
 };
 
-// Takes the descriptor, which open_shown() gave for that path, on success. nullptr and errno.
+// Takes ownership of the descriptor, which open_shown() returned for that path, on success.
+// Otherwise returns nullptr and sets errno.
 OpenDirectory* open_directory(int fd, const std::string& path) noexcept;
-// nullptr: it is the C library's.
+// Returns nullptr if the stream belongs to the C library.
 OpenDirectory* find(DIR* stream) noexcept;
 int close(OpenDirectory* directory) noexcept;
 

@@ -1,5 +1,5 @@
-// Descriptors of the tree are memory files. A directory's bears its path in its name, which the
-// kernel tells: so it survives dup() and nothing has to be kept beside it.
+// Descriptors of the view are memory files. The name of a directory's memory file contains its
+// path, and the kernel reports that name. So the descriptor survives dup(), and no table is needed.
 #include "view/shown.h"
 
 #include <fcntl.h>
@@ -24,17 +24,17 @@ constexpr std::string_view kDirectory = "/memfd:verbena:";
 constexpr std::string_view kFile = "/memfd:verbena ";
 constexpr std::string_view kDeleted = " (deleted)";
 
-// Until there is one, no descriptor need be looked at.
+// False: no descriptor can be a directory of the view.
 std::atomic<bool> any_directory_opened{false};
 
-// Files that change by themselves: one bit for each low descriptor that was opened as one, which
-// may have become something else since.
-constexpr int kWatched = 1024;
+// Counters change while they are open. Each low descriptor that was opened as a counter has one
+// bit; the program may have closed and reused it since.
+constexpr int kTrackedDescriptors = 1024;
 std::atomic<bool> any_counter_opened{false};
-std::atomic<uint64_t> counters_opened[kWatched / 64];
+std::atomic<uint64_t> counters_opened[kTrackedDescriptors / 64];
 
-void watch_counter(int fd, bool on) {
-  if (fd >= kWatched) return;
+void track_counter(int fd, bool on) {
+  if (fd >= kTrackedDescriptors) return;
   const uint64_t bit = uint64_t{1} << (fd % 64);
   std::atomic<uint64_t>& bits = counters_opened[fd / 64];
   if (on) {
@@ -57,7 +57,7 @@ class KeptErrno {
   const int value_ = errno;
 };
 
-// The kernel's path of a descriptor; empty if it does not tell.
+// Returns the kernel's path of a descriptor; empty if the kernel does not report it.
 std::string path_of(int fd) {
   char name[32];
   std::snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
@@ -75,7 +75,8 @@ std::optional<std::string> tree_path_of(int fd, std::string_view kind = kDirecto
   return std::string(path);
 }
 
-// Where a relative path begins; empty if the kernel does not tell, or the folder is gone.
+// Returns the folder at which a relative path begins; empty if the kernel does not report it or the
+// folder was removed.
 std::string base_of(int folder) {
   if (folder == AT_FDCWD) {
     if (const auto shown = shown_working_directory()) return *shown;
@@ -122,15 +123,14 @@ int open_shown(const Node& node, int flags) noexcept {
     return -1;
   };
   if (node.kind == Node::Kind::None) return refused(ENOENT);
-  if (node.kind == Node::Kind::Link) return refused(ELOOP);  // O_NOFOLLOW
-  if (node.kind == Node::Kind::CharacterDevice)
-    return refused(ENXIO);  // no kernel driver behind it
+  if (node.kind == Node::Kind::Link) return refused(ELOOP);             // O_NOFOLLOW
+  if (node.kind == Node::Kind::CharacterDevice) return refused(ENXIO);  // it has no kernel driver
   if ((flags & O_EXCL) != 0 && (flags & O_CREAT) != 0) return refused(EEXIST);
   if ((flags & O_ACCMODE) != O_RDONLY) return refused(is_directory ? EISDIR : EACCES);
   if ((flags & O_DIRECTORY) != 0 && !is_directory) return refused(ENOTDIR);
   if (node.refusal != 0) return refused(node.refusal);
 
-  rlimit largest{};  // to write beyond it would kill the program (SIGXFSZ)
+  rlimit largest{};  // a write beyond it would kill the program (SIGXFSZ)
   if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < node.text.size())
     return refused(EFBIG);
 
@@ -146,31 +146,32 @@ int open_shown(const Node& node, int flags) noexcept {
     return refused(code);
   }
   if (is_directory) any_directory_opened.store(true, std::memory_order_relaxed);
-  if (!is_directory && is_counter(node.path)) watch_counter(fd, true);
+  if (!is_directory && is_counter(node.path)) track_counter(fd, true);
   return fd;
 }
 
 bool may_be_counter(int fd) noexcept {
-  if (!any_counter_opened.load(std::memory_order_relaxed) || fd < 0 || fd >= kWatched) return false;
+  if (!any_counter_opened.load(std::memory_order_relaxed) || fd < 0 || fd >= kTrackedDescriptors)
+    return false;
   return (counters_opened[fd / 64].load(std::memory_order_relaxed) >> (fd % 64) & 1) != 0;
 }
 
-void count_again(int fd) noexcept {
+void refresh_counter(int fd) noexcept {
   const KeptErrno kept;
   try {
     const auto path = tree_path_of(fd, kFile);
-    if (!path) return watch_counter(fd, false);
+    if (!path) return track_counter(fd, false);
     const auto node = look_up(ThisMachine(), "", *path, LastLink::Follow);
     const int flags = ::fcntl(fd, F_GETFD);
-    if (!node || node->kind != Node::Kind::File || flags < 0) return;  // the device is gone
+    if (!node || node->kind != Node::Kind::File || flags < 0) return;  // the device was removed
     const int close_on_exec = (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0;
     const int fresh = open_shown(*node, O_RDONLY | close_on_exec);
     if (fresh < 0) return;
     ::dup3(fresh, fd, close_on_exec);
-    watch_counter(fresh, false);
+    track_counter(fresh, false);
     ::close(fresh);
   } catch (...) {
-    return;  // then it stays as it was
+    return;  // the file keeps its old contents
   }
 }
 

@@ -1,4 +1,4 @@
-// Between the interposed functions and the tree: what a path or descriptor of the program's means.
+// Maps the program's paths and descriptors to the view. The interposed functions use it.
 #pragma once
 
 #include <optional>
@@ -8,20 +8,20 @@
 
 namespace verbena::view {
 
-// What the tree has for a path as the program gave it; nullopt: not of the tree, ask the kernel.
-// Never throws; leaves errno alone.
+// Looks up a path as the program gave it. nullopt: not in the view, use the kernel. Never throws;
+// keeps errno.
 std::optional<Node> shown_at(int folder, const char* path, LastLink last) noexcept;
 
-// The tree's path of a descriptor that open_shown() gave for a directory, also if it was
-// duplicated.
+// Returns the path of a directory descriptor that open_shown() returned, also after dup().
 std::optional<std::string> directory_of(int fd) noexcept;
 
-// A descriptor for a node: a file's text in memory, a directory by its name alone. -1 and errno.
+// Returns a descriptor for a node: a file's text in memory; a directory by its name only. On
+// failure returns -1 and sets errno.
 int open_shown(const Node& node, int flags) noexcept;
 
-// A counter that is read from its beginning says what it is then, as in sysfs, however long ago it
-// was opened: count_again() puts a new file in the old one's place.
+// As in sysfs, a read from the beginning of a counter returns its current value, however long it
+// has been open: refresh_counter() replaces the file behind the descriptor.
 bool may_be_counter(int fd) noexcept;
-void count_again(int fd) noexcept;
+void refresh_counter(int fd) noexcept;
 
 }  // namespace verbena::view

@@ -1,4 +1,4 @@
-// Names and formats are those of the kernel's drivers/infiniband/core/sysfs.c.
+// Builds the view. Names and formats are those of the kernel's drivers/infiniband/core/sysfs.c.
 #include "view/tree.h"
 
 #include <unistd.h>
@@ -27,12 +27,11 @@ constexpr std::string_view kVirtual = "/sys/devices/virtual";
 constexpr std::string_view kDeviceNodes = "/dev/infiniband";
 constexpr std::string_view kConnectionManager = "rdma_cm";
 
-constexpr uint32_t kPortCapabilities =
-    0x04010000;  // connection management, GIDs that are IP addresses
+constexpr uint32_t kPortCapabilities = 0x04010000;  // connection management, IP-based GIDs
 constexpr int kMostLinks = 8;
 
-// A file or link of one device, by its path in the device's folder. Counters are asked for when
-// they are read, not when their folder is.
+// A file or link of one device, by its path in the device's folder. Counters are queried when the
+// file is read, not when the folder is listed.
 struct Entry {
   std::string path;
   std::function<std::string()> text;
@@ -49,15 +48,15 @@ struct Entry {
   return text;
 }
 
-// A counter's name here, and which of ours it is the sum of.
+// The name of a counter in the view, and the counters of Verbena that it is the sum of.
 struct ShownCounter {
   const char* path;
   std::vector<std::string_view> of;
   uint64_t unit = 1;
 };
 const std::vector<ShownCounter>& shown_counters() {
-  // The first folder has the specification's names, data in words of four bytes; the second those
-  // of hardware and of the kernel's Soft-RoCE.
+  // The first folder has the specification's names, with data in words of four bytes. The second
+  // has the names of hardware and of the kernel's Soft-RoCE.
   static const auto& all = *new std::vector<ShownCounter>{
       {"counters/port_xmit_data", {"_bytes_sent"}, 4},
       {"counters/port_rcv_data", {"_bytes_received"}, 4},
@@ -82,7 +81,7 @@ const std::vector<ShownCounter>& shown_counters() {
   return all;
 }
 
-// A mask of all processors, in the kernel's way: 32 bits a group, highest first.
+// A mask of all CPUs in the kernel's notation: groups of 32 bits, highest first.
 std::string all_processors() {
   const long count = std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF));
   std::string text;
@@ -97,7 +96,7 @@ std::string parent_of(std::string_view path) {
   return std::string(path.substr(0, path.rfind('/')));
 }
 
-// An absolute path without ".", ".." and double slashes.
+// Returns an absolute path without ".", ".." and double slashes.
 std::string normalized(std::string_view base, std::string_view path) {
   std::string result = path.starts_with('/') ? "" : std::string(base == "/" ? "" : base);
   while (!path.empty()) {
@@ -113,7 +112,7 @@ std::string normalized(std::string_view base, std::string_view path) {
   return result.empty() ? "/" : result;
 }
 
-// Where the device's folder is: at its hardware, as the kernel has it.
+// The device's folder is below that of its hardware, as in the kernel.
 std::string home_of(const DeviceInfo& device, const std::string& hardware) {
   return (hardware.empty() ? std::string(kVirtual) : hardware) + "/infiniband/" + device.name;
 }
@@ -128,7 +127,7 @@ class DeviceFolder {
     add_counters();
   }
 
-  // `path` is within the folder; empty for itself.
+  // `path` is relative to the folder; empty for the folder itself.
   Node look_up(std::string_view path) const {
     Node node{.path = home_ + (path.empty() ? "" : "/") + std::string(path)};
     for (const Entry& e : entries_) {
@@ -198,8 +197,8 @@ class DeviceFolder {
     for (size_t i = 0; i < runtime::GidTable::kSize; ++i) {
       add("ports/1/gids/" + std::to_string(i), runtime::gid_text(table.at(i)));
     }
-    // An entry without an address has neither a type nor an interface; the kernel, too, has the
-    // file and refuses to read it.
+    // A GID entry without an address has neither type nor interface. As in the kernel, the file
+    // exists and reading it fails.
     for (const auto& [folder, text] :
          {std::pair<std::string, std::string>{"types", "RoCE v2"}, {"ndevs", device_.interface}}) {
       for (size_t i = 0; i < runtime::GidTable::kSize; ++i) {
@@ -227,7 +226,8 @@ class DeviceFolder {
   std::vector<Entry> entries_;
 };
 
-// What follows `folder` in `path`: "" for the folder itself; nullopt for what is outside.
+// Returns the rest of `path` after `folder`: "" for the folder itself, nullopt for a path outside
+// it.
 std::optional<std::string_view> within(std::string_view folder, std::string_view path) {
   if (!path.starts_with(folder)) return std::nullopt;
   path.remove_prefix(folder.size());
@@ -253,7 +253,7 @@ Node device_node(const std::vector<DeviceInfo>& devices, std::string_view name) 
   return node;
 }
 
-// One step: a link on the way is an answer.
+// Resolves one step. Stops at the first link on the path.
 Node step(const Machine& machine, const std::vector<DeviceInfo>& devices, const std::string& path) {
   if (const auto name = within(kDeviceNodes, path)) return device_node(devices, *name);
   if (const auto rest = within(kClass, path)) {
@@ -276,7 +276,7 @@ Node step(const Machine& machine, const std::vector<DeviceInfo>& devices, const 
     }
     return node;
   }
-  Node homes{.path = path};  // what the folder is that devices live in
+  Node homes{.path = path};  // the parent of device folders
   for (const DeviceInfo& device : devices) {
     const std::string hardware = machine.hardware(device);
     const std::string home = home_of(device, hardware);
@@ -301,7 +301,7 @@ std::optional<Node> look_up(const Machine& machine, std::string_view base, std::
                             LastLink last) {
   std::string at = normalized(base, path);
   if (path.ends_with('/') || path.ends_with("/.")) last = LastLink::Follow;
-  // The kernel cannot go up from what it does not have.
+  // The kernel cannot resolve ".." from a directory that it does not have.
   const std::string_view start = path.starts_with('/') ? path : base;
   bool ours = within(kClass, start) || within(kDeviceNodes, start);
   const std::vector<DeviceInfo> devices = machine.devices();

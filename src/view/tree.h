@@ -1,6 +1,6 @@
-// What the kernel would show of RDMA devices in its file systems: /sys/class/infiniband, the
-// folders its links lead to, and /dev/infiniband. A pure function of the machine: nothing is kept,
-// nothing is written, so nothing is ever out of date.
+// The view: the entries that the kernel would show for RDMA devices in /sys/class/infiniband, in
+// the folders that its links lead to, and in /dev/infiniband. It is a pure function of the machine:
+// it keeps no state, so it is never out of date.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace verbena::view {
 
-// What the tree is made from, asked only for as much as a path needs.
+// The source of the view's contents. A lookup queries only the parts that a path needs.
 class Machine {
  public:
   virtual ~Machine() = default;
   virtual std::vector<runtime::DeviceInfo> devices() const = 0;
-  // The folder under /sys/devices of the hardware behind the device; empty if there is none.
+  // The folder of the device's hardware under /sys/devices; empty if there is none.
   virtual std::string hardware(const runtime::DeviceInfo& device) const = 0;
-  // The sum of a counter ("packets_sent", of every datapath "_bytes_sent") over all processes.
+  // The sum of a counter over all processes: "packets_sent", or "_bytes_sent" for that of every
+  // datapath.
   virtual uint64_t counter(const std::string& device, std::string_view name) const = 0;
 };
 
@@ -31,21 +32,21 @@ struct Node {
     File,
     CharacterDevice,
     Link,
-    Elsewhere,  // the kernel's own: `path`
+    Elsewhere,  // an entry of the kernel at `path`
   };
   Kind kind = Kind::None;
-  std::string path{};                // where it was found, no link in it
-  std::string text{};                // File: what it says; Link: where it leads
+  std::string path{};                // with all links resolved
+  std::string text{};                // File: contents; Link: target
   std::vector<std::string> names{};  // Directory
   uint32_t minor = 0;                // CharacterDevice
-  int refusal = 0;                   // File: the errno that reading it gives; 0: it can be read
+  int refusal = 0;                   // File: the errno of reading it; 0: readable
 };
 
-// Whether a path may be of the tree; if not, the rest need not be asked.
+// A quick check: false if a path cannot be in the view.
 bool may_be_shown(std::string_view path);
 
 enum class LastLink : uint8_t { Follow, Keep };
-// A relative path begins at `base`. nullopt: it has nothing to do with the tree.
+// A relative path begins at `base`. nullopt: the path does not lead into the view.
 std::optional<Node> look_up(const Machine& machine, std::string_view base, std::string_view path,
                             LastLink last);
 

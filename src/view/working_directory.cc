@@ -1,7 +1,7 @@
-// The C library's functions that change and tell the working directory. The kernel cannot have a
-// directory of the tree as a working directory. The process keeps its path instead, while the
-// kernel's working directory is kStandIn. A fork copies the path; a program that is executed takes
-// it from PWD, where shells tell it.
+// Interposed functions of the C library that change and report the working directory. A directory
+// of the view cannot be the kernel's working directory. The process stores its path instead, and
+// the kernel's working directory is kStandIn. fork() copies the path; an executed program takes it
+// from PWD, which shells set.
 #include "view/working_directory.h"
 
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 namespace verbena::view {
 namespace {
 
-// Nothing can be created or removed here, and no program has a reason to be here: a working
-// directory of the tree is recognised by it.
+// A working directory of the view is recognised by this path: no file can be created or removed
+// here, and no program has a reason to change to it.
 constexpr const char* kStandIn = "/proc/tty";
 
 bool kernel_is_at_stand_in() noexcept {
@@ -29,31 +29,31 @@ bool kernel_is_at_stand_in() noexcept {
   return ::syscall(SYS_getcwd, path, sizeof path) > 0 && std::strcmp(path, kStandIn) == 0;
 }
 
-// A directory of the tree that was entered. A child made by vfork() shares our memory: what it
-// enters is its own, and its parent stays where it was.
+// A directory of the view that was entered. A child of vfork() shares our memory, so each entry
+// records its process: the child's changes do not move its parent.
 struct Entered {
   pid_t process;
   std::string path;
-  const Entered* before;
+  const Entered* previous;
 };
 
 const Entered* inherited() noexcept {
-  const char* const said = std::getenv("PWD");
-  if (said == nullptr || *said != '/' || !may_be_shown(said) || !kernel_is_at_stand_in())
+  const char* const pwd = std::getenv("PWD");
+  if (pwd == nullptr || *pwd != '/' || !may_be_shown(pwd) || !kernel_is_at_stand_in())
     return nullptr;
-  const auto node = shown_at(AT_FDCWD, said, LastLink::Follow);
+  const auto node = shown_at(AT_FDCWD, pwd, LastLink::Follow);
   if (!node || node->kind != Node::Kind::Directory) return nullptr;
   return new Entered{::getpid(), node->path, nullptr};
 }
 
-// The newest. Earlier ones are not freed: another thread may be reading one.
+// The newest entry. Earlier ones are not freed, because another thread may be reading one.
 std::atomic<const Entered*> entered{inherited()};
 
-// The newest that this process entered; in the child of a fork that entered none, its parent's.
+// Returns the newest entry of this process, or its parent's newest if this process has none.
 const Entered* own_entered() noexcept {
   const Entered* const newest = entered.load();
   const pid_t self = ::getpid();
-  for (const Entered* e = newest; e != nullptr; e = e->before) {
+  for (const Entered* e = newest; e != nullptr; e = e->previous) {
     if (e->process == self) return e;
   }
   return newest;
@@ -63,7 +63,7 @@ int enter(const std::string& path) noexcept {
   try {
     auto* const next = new Entered{::getpid(), path, entered.load()};
     if (NEXT(chdir)(kStandIn) == 0) {
-      while (!entered.compare_exchange_weak(next->before, next)) {
+      while (!entered.compare_exchange_weak(next->previous, next)) {
       }
       return 0;
     }
@@ -93,7 +93,7 @@ char* copy(const std::string& path, char* to, size_t size) noexcept {
 
 bool in_shown_directory() noexcept { return entered.load(std::memory_order_relaxed) != nullptr; }
 
-// The kernel is asked whether the process is still there.
+// The kernel's working directory shows whether the process has left the view since.
 std::optional<std::string> shown_working_directory() {
   const Entered* const last = own_entered();
   if (last == nullptr || !kernel_is_at_stand_in()) return std::nullopt;
@@ -129,8 +129,8 @@ VERBENA_SHOWN char* get_current_dir_name() noexcept {
   return in_shown_directory() ? ::getcwd(nullptr, 0) : NEXT(get_current_dir_name)();
 }
 
-// What programs compiled with _FORTIFY_SOURCE call.
-VERBENA_SHOWN char* __getcwd_chk(char* to, size_t size, size_t room) noexcept {
-  if (size > room) std::abort();
+// Entry point for programs compiled with _FORTIFY_SOURCE.
+VERBENA_SHOWN char* __getcwd_chk(char* to, size_t size, size_t capacity) noexcept {
+  if (size > capacity) std::abort();
   return ::getcwd(to, size);
 }

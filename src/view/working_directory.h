@@ -1,4 +1,4 @@
-// The process's working directory, where it is a directory of the tree.
+// The process's working directory, if it is a directory of the view.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Transport headers as plain values. load() and store() move one header between its fields and
-// network bytes; nothing in this project lays a struct over received memory.
+// Transport headers as plain values. load() and store() convert between the fields and network
+// bytes; no struct is laid over received memory.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,12 @@ inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 // Base transport header, 12 bytes:
 //   0 opcode | 1 SE:1 M:1 pad:2 tver:4 | 2..3 pkey | 4 FECN:1 BECN:1 resv:6 | 5..7 destination QP
 //   8 A:1 resv:7 | 9..11 PSN
-// The last reserved field is 0 but between two Verbenas (core/ext).
+// Between two Verbenas the last reserved field holds the extension flags (core/ext); otherwise 0.
 struct Bth {
   uint8_t opcode = 0;
   bool solicited = false;
-  bool migrated = true;  // MigReq 1: hardware sends and expects it where no migration is going on
+  // MigReq: hardware sends and expects 1 while no path migration is in progress.
+  bool migrated = true;
   uint8_t pad = 0;
   uint8_t version = 0;
   uint16_t pkey = kDefaultPkey;
@@ -29,7 +30,7 @@ struct Bth {
   bool becn = false;
   Qpn destination;
   bool ack_request = false;
-  uint8_t mark = 0;  // resv:7
+  uint8_t mark = 0;  // resv:7, the extension flags
   Psn psn{0};
 
   static Bth load(const std::byte* p) {
@@ -91,8 +92,8 @@ inline constexpr uint8_t kPlaceAny = kPlaceGlobal | kPlacePersistent;
 inline constexpr uint8_t kSelectRange = 0;
 inline constexpr uint8_t kSelectRegion = 1;
 
-// FLUSH extended transport header, 4 bytes: placement types in bits 0..3, selectivity level in 4..5
-// of the big-endian word.
+// FLUSH extended transport header, 4 bytes: placement types in bits 0..3 of the big-endian word,
+// selectivity level in bits 4..5.
 struct FlushEth {
   uint8_t placement = 0;  // kPlaceGlobal: visible to all, kPlacePersistent: survives power loss
   uint8_t selectivity = kSelectRange;
@@ -106,7 +107,8 @@ struct FlushEth {
   }
 };
 
-// The AETH syndrome's codes (IBA 9.7.5.1.4). ACK carries credits in its low five bits, RNR a timer.
+// The codes of the AETH syndrome (IBA 9.7.5.1.4). The low five bits of an ACK hold credits, those
+// of an RNR NAK a timer code.
 enum class AckKind : uint8_t { Ack = 0, RnrNak = 1, Reserved = 2, Nak = 3 };
 enum class NakCode : uint8_t {
   SequenceError = 0,

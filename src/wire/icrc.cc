@@ -1,4 +1,5 @@
-// Headers as the ICRC sees them, and the search for the IP id that a receiver is not shown.
+// The masked headers that the ICRC covers, and the search for the IPv4 id, which the kernel does
+// not show to a receiver.
 #include "wire/icrc.h"
 
 namespace verbena::wire {
@@ -47,8 +48,8 @@ size_t store_ipv6(std::byte* to, const IcrcFlow& flow, size_t datagram_bytes,
   return kIpv6Bytes;
 }
 
-// What a difference in two bytes, `tail` bytes before the end, does to the CRC. Bitwise, so that
-// the compiler can make the table.
+// The change of the CRC that a difference in two bytes causes, where `tail` bytes follow them.
+// Bitwise, so that the table is computed at compile time.
 constexpr uint32_t effect_of_two_bytes(uint16_t value, size_t tail) {
   uint32_t crc = static_cast<uint32_t>(value >> 8 | (value & 0xFF) << 8);
   for (size_t bit = 0; bit < (tail + 2) * 8; ++bit) {
@@ -57,7 +58,7 @@ constexpr uint32_t effect_of_two_bytes(uint16_t value, size_t tail) {
   return crc;
 }
 
-// Bytes of the headers behind the id, and behind the fragment field.
+// The header bytes that follow the id and the fragment field.
 constexpr size_t kTailOfId = kIpv4Bytes + kUdpBytes - kIpv4IdOffset - 2;
 constexpr size_t kTailOfFragment = kIpv4Bytes + kUdpBytes - kIpv4FragmentOffset - 2;
 
@@ -80,7 +81,7 @@ uint32_t icrc_prefix(const IcrcFlow& flow, size_t datagram_bytes) {
   if (flow.source.is_ipv4()) {
     to += store_ipv4(to, flow, datagram_bytes, 0xFF, 0xFF, 0xFFFF);
   } else {
-    to += store_ipv6(to, flow, datagram_bytes, 0x6FFFFFFF, 0xFF);  // only the version counts
+    to += store_ipv6(to, flow, datagram_bytes, 0x6FFFFFFF, 0xFF);  // all other bits are masked
   }
   to += store_udp(to, flow, datagram_bytes, 0xFFFF);
   return crc32(0, {bytes.data(), to});
@@ -89,15 +90,15 @@ uint32_t icrc_prefix(const IcrcFlow& flow, size_t datagram_bytes) {
 IcrcMatch IcrcVerifier::check(std::span<std::byte> datagram, uint32_t segment) {
   const uint32_t plain = prefixes_.of(datagram.size());
   const std::span<std::byte> covered = datagram.first(datagram.size() - kIcrcBytes);
-  const uint32_t carried = load_icrc(datagram.data() + covered.size());
+  const uint32_t received = load_icrc(datagram.data() + covered.size());
   const bool indexed = ipv4_ && segment < kMaxKnownIds;
   const uint32_t prefix = indexed ? icrc_prefix_with_id(plain, segment) : plain;
-  const uint32_t difference = icrc_over_bth(prefix, covered) ^ carried;
+  const uint32_t difference = icrc_over_bth(prefix, covered) ^ received;
   if (difference == 0) return IcrcMatch::Known;
   if (!ipv4_) return IcrcMatch::No;
 
-  // Everything else is a difference in the id and in the DF bit, both followed by the same bytes as
-  // in the prefix and by the datagram. A solution for the id is relative to the one assumed above.
+  // The sender may have used another id or cleared the DF bit. The rest of the headers and
+  // the datagram follow both fields. The solution for the id is relative to the id assumed above.
   const size_t tail = kTailOfId + covered.size();
   int32_t id = crc32_solve_two_bytes(difference, tail);
   if (id < 0) {

@@ -1,7 +1,6 @@
-// The invariant CRC of RoCEv2 (IBA annex A17.3): CRC-32 over eight bytes of ones, the IP and UDP
-// headers, and everything from the BTH on, with all fields that may change on the way taken as
-// ones. A UDP socket neither writes nor sees the IP header; what is here works from what it knows
-// of it.
+// The invariant CRC of RoCEv2 (IBA annex A17.3): a CRC-32 over eight bytes of ones, the IP and UDP
+// headers, and everything from the BTH on. Fields that may change on the way count as ones. A UDP
+// socket neither writes nor sees the IP header, so the functions here rebuild it from the flow.
 #pragma once
 
 #include <array>
@@ -17,11 +16,12 @@
 namespace verbena::wire {
 
 inline constexpr uint16_t kRoceUdpPort = 4791;
-inline constexpr size_t kBthReservedOffset =
-    4;                                         // resv8a: FECN, BECN and six bits a switch may write
-inline constexpr uint32_t kMaxKnownIds = 128;  // the most segments the kernel cuts a send into
+// resv8a: FECN, BECN and six bits that a switch may change.
+inline constexpr size_t kBthReservedOffset = 4;
+// The maximum number of GSO segments in one send.
+inline constexpr uint32_t kMaxKnownIds = 128;
 
-// One direction of one flow: what the ICRC covers of the headers in front of the BTH.
+// One direction of one flow: the header fields in front of the BTH that the ICRC covers.
 struct IcrcFlow {
   Gid source;  // both IPv4-mapped, or both IPv6
   Gid destination;
@@ -34,15 +34,15 @@ struct IcrcFlow {
 // `datagram_bytes` is the UDP payload: BTH to ICRC.
 uint32_t icrc_prefix(const IcrcFlow& flow, size_t datagram_bytes);
 
-// Remembers the prefixes of the few sizes that a flow uses in turn: full packets, replies,
-// acknowledgements.
+// Caches the prefixes of the few datagram sizes that a flow uses: full packets, short messages,
+// ACKs.
 class IcrcPrefixes {
  public:
   explicit IcrcPrefixes(const IcrcFlow& flow) : flow_(flow) {}
   const IcrcFlow& flow() const { return flow_; }
 
   uint32_t of(size_t datagram_bytes) {
-    Entry& entry = entries_[datagram_bytes / 4 % entries_.size()];  // packets are padded to fours
+    Entry& entry = entries_[datagram_bytes / 4 % entries_.size()];  // sizes are multiples of 4
     if (entry.datagram_bytes != datagram_bytes) {
       entry = {datagram_bytes, icrc_prefix(flow_, datagram_bytes)};
     }
@@ -58,14 +58,14 @@ class IcrcPrefixes {
   std::array<Entry, 8> entries_{};
 };
 
-// The same with another IPv4 id: the CRC is linear, so an id is a constant to add.
+// The prefix for another IPv4 id. The CRC is linear, so each id adds (xors) a constant.
 extern const std::array<uint32_t, kMaxKnownIds> kIcrcIdEffects;
 inline uint32_t icrc_prefix_with_id(uint32_t prefix, uint32_t id) {
   return prefix ^ kIcrcIdEffects[id];
 }
 
-// Continues a prefix over a BTH and what follows it. `bth` (at least 12 bytes) is written to for a
-// moment, so it must be memory of ours.
+// Continues a prefix over a BTH and the bytes behind it. `bth` (at least 12 bytes) is modified and
+// restored, so it must lie in Verbena's own memory.
 inline uint32_t icrc_over_bth(uint32_t prefix, std::span<std::byte> bth) {
   const std::byte reserved = bth[kBthReservedOffset];
   bth[kBthReservedOffset] = std::byte{0xFF};
@@ -74,7 +74,7 @@ inline uint32_t icrc_over_bth(uint32_t prefix, std::span<std::byte> bth) {
   return crc;
 }
 
-// The ICRC is the one little-endian number on the wire.
+// The ICRC is the only little-endian number on the wire.
 inline void store_icrc(std::byte* to, uint32_t icrc) { std::memcpy(to, &icrc, sizeof icrc); }
 inline uint32_t load_icrc(const std::byte* from) {
   uint32_t icrc;
@@ -82,11 +82,11 @@ inline uint32_t load_icrc(const std::byte* from) {
   return icrc;
 }
 
-// How a received packet's ICRC was explained.
+// Whether the ICRC of a received packet is correct, and for which IPv4 id.
 enum class IcrcMatch : uint8_t {
   No,
-  Known,   // with the id a Verbena sender writes: 0 or the segment's index
-  Solved,  // with some other IPv4 id, so only half of the 32 bits were a check
+  Known,   // with the id of a Verbena sender: 0 or the segment's index
+  Solved,  // with another IPv4 id; the solved id uses up 16 of the 32 check bits
 };
 
 // Checks received datagrams of one flow.
@@ -95,8 +95,8 @@ class IcrcVerifier {
   explicit IcrcVerifier(const IcrcFlow& flow) : prefixes_(flow), ipv4_(flow.source.is_ipv4()) {}
   const IcrcFlow& flow() const { return prefixes_.flow(); }
 
-  // `datagram` runs from the BTH to the ICRC, at least 16 bytes, and is written to for a moment.
-  // `segment` is its place in the train it arrived in.
+  // `datagram` runs from the BTH to the ICRC, has at least 16 bytes, and is modified and restored.
+  // `segment` is its index in the GRO batch.
   IcrcMatch check(std::span<std::byte> datagram, uint32_t segment);
 
  private:
@@ -104,8 +104,8 @@ class IcrcVerifier {
   bool ipv4_;
 };
 
-// Writes IP and UDP headers as a Verbena sender's kernel would (DF, id 0, checksums right for
-// IPv4's header and zero for UDP) for tools that need whole packets. Returns 28 or 48; `to` has 48
+// Writes IP and UDP headers as the kernel of a Verbena sender does (DF, id 0, correct IPv4 header
+// checksum, no UDP checksum), for tools that need whole packets. Returns 28 or 48; `to` has 48
 // bytes.
 size_t store_ip_udp_headers(const IcrcFlow& flow, uint8_t traffic_class, uint8_t hop_limit,
                             size_t datagram_bytes, std::byte* to);

@@ -1,4 +1,4 @@
-// Names on the wire: queue pair numbers, global identifiers, path MTU.
+// Identifiers on the wire: queue pair numbers, global identifiers (GIDs), path MTU.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace verbena::wire {
 
-// A 24-bit queue pair number. Verbena's own carry the owning process's slot in their top byte.
+// A 24-bit queue pair number. The top byte of a Verbena QPN is the slot of the owning process.
 class Qpn {
  public:
   constexpr Qpn() = default;
@@ -27,13 +27,14 @@ class Qpn {
 };
 
 inline constexpr Qpn kMulticastQpn{0xFFFFFF};
-inline constexpr Qpn kManagementQpn{1};  // where management datagrams (MADs) come from and go to
+// The source and destination of all management datagrams (MADs).
+inline constexpr Qpn kManagementQpn{1};
 
 // A RoCEv2 GID is an IP address: IPv6 as it is, IPv4 mapped (::ffff:a.b.c.d).
 struct Gid {
   std::array<std::byte, 16> bytes{};
   constexpr auto operator<=>(const Gid&) const = default;
-  // Asked of every packet: two words, where the default would go byte by byte.
+  // Every packet needs this: memcmp compares two words, the default compares byte by byte.
   bool operator==(const Gid& other) const {
     return std::memcmp(bytes.data(), other.bytes.data(), sizeof bytes) == 0;
   }
@@ -65,7 +66,7 @@ struct Gid {
   }
 };
 
-// Payload bytes a full packet carries. The value is the size itself.
+// The payload bytes of a full packet. The enumerator's value is the size.
 enum class Mtu : uint16_t { k256 = 256, k512 = 512, k1024 = 1024, k2048 = 2048, k4096 = 4096 };
 
 constexpr uint32_t bytes_of(Mtu mtu) { return static_cast<uint32_t>(mtu); }

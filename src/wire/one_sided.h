@@ -1,6 +1,6 @@
-// One-sided requests that need no packet: where a peer's memory can be reached from here, a WRITE
-// or a READ is done by whoever posted it. What the peer permits crosses the same border as packets
-// do (packet_io.h): an engine shows it, its carrier lets other processes see it.
+// One-sided access: where the initiator can reach the peer's memory, it performs a WRITE or READ
+// itself, without packets. Like packet_io.h, this is the interface between engine and datapath: an
+// engine exposes its regions and queue pairs, and the datapath lets other processes see them.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@
 
 namespace verbena::wire {
 
-// Memory that peers may reach, with the rights that its owner gave. Rights are numbers here: the
-// engine at each end knows what they mean.
+// Memory that peers may access, with the access rights that its owner gave. Access rights are plain
+// numbers here; the engines interpret them.
 struct ExposedRegion {
   uint32_t key = 0;
   uint32_t pd = 0;
   uint64_t base = 0;  // in the owner's address space
-  uint64_t iova = 0;  // what peers call it
+  uint64_t iova = 0;  // the address that peers use
   uint64_t length = 0;
   uint32_t access = 0;
   bool operator==(const ExposedRegion&) const = default;
 };
 
-// A queue pair that executes requests, and of whom.
+// A queue pair that executes requests, and the only peer that it accepts requests from.
 struct ExposedQp {
   Gid source;       // its own address
   Gid destination;  // its peer's
@@ -35,8 +35,8 @@ struct ExposedQp {
   bool operator==(const ExposedQp&) const = default;
 };
 
-// Where an engine shows what its peers may do without it. What is not shown, or does not fit, is
-// asked for by packets.
+// The table in which an engine exposes its regions and queue pairs for one-sided access. For
+// entries that are not exposed, or do not fit, peers send packets.
 class Exposure {
  public:
   virtual ~Exposure() = default;
@@ -49,21 +49,21 @@ class Exposure {
 // Part of a WRITE or a READ.
 struct OneSided {
   PathId path{};
-  Qpn source;  // the queue pair that it was posted to
+  Qpn source;  // the queue pair of the work request
   Qpn destination;
   bool write = false;
-  bool ends_message = false;  // a WRITE's last word becomes visible last
-  uint32_t access = 0;        // what the peer must permit
+  bool ends_message = false;  // the last word of a WRITE becomes visible last
+  uint32_t access = 0;        // the access right that the peer must have granted
   uint32_t rkey = 0;
-  uint64_t remote_address = 0;  // of all of it
+  uint64_t remote_address = 0;  // of the whole WRITE or READ
   uint32_t length = 0;
-  uint32_t offset = 0;  // this part
+  uint32_t offset = 0;  // of this part
   uint32_t bytes = 0;
-  // This part here: given, or to be filled.
+  // The local memory of this part: source of a WRITE, destination of a READ.
   std::span<const std::span<const std::byte>> local;
 };
 
-// Requests of one queue pair, all of which the peer may not have read yet.
+// Requests of one queue pair that the peer may not have read yet.
 struct Unread {
   PathId path{};
   Qpn destination;

@@ -1,6 +1,5 @@
-// BTH opcodes and everything that follows from one: what it asks, its place in a message, the
-// headers behind it. The table is computed from (transport, operation), so that no fact is written
-// twice.
+// BTH opcodes and their properties: the operation, the position in the message, the extension
+// headers. The table is computed from (transport, operation), so that each fact is written once.
 #pragma once
 
 #include <array>
@@ -61,7 +60,7 @@ enum class Opcode : uint8_t {
   Cnp = 0x81,
 };
 
-// UC and XRC number their operations as RC does.
+// UC and XRC use RC's operation numbers.
 inline constexpr uint8_t kRcBase = 0x00;
 inline constexpr uint8_t kUcBase = 0x20;
 inline constexpr uint8_t kUdBase = 0x60;
@@ -192,7 +191,7 @@ constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
     case Opcode::Cnp:
       return {};
   }
-  if (!i.valid()) return {};  // a number that stands for no operation
+  if (!i.valid()) return {};  // an unassigned operation number
   i.has_immediate =
       is_one_of(operation, {RcSendLastImm, RcSendOnlyImm, RcWriteLastImm, RcWriteOnlyImm});
   i.has_invalidate = is_one_of(operation, {RcSendLastInvalidate, RcSendOnlyInvalidate});
@@ -218,7 +217,7 @@ constexpr uint8_t header_bytes_of(const OpcodeInfo& i) {
       (i.has_invalidate ? kInvalidateBytes : 0));
 }
 
-// What a transport allows of RC's operations, and what it adds to their headers.
+// RC's operation restricted to what the transport allows, with the transport's additional headers.
 constexpr OpcodeInfo describe_operation(Transport transport, uint8_t operation) {
   OpcodeInfo i = describe_rc_operation(operation);
   switch (transport) {
@@ -265,7 +264,7 @@ constexpr const OpcodeInfo& info_of(Opcode opcode) {
   return kOpcodes[static_cast<uint8_t>(opcode)];
 }
 
-// The IBA specification's own sums (table 38).
+// The header sizes of the IBA specification (table 38).
 static_assert(info_of(Opcode::RcSendMiddle).header_bytes == 12);
 static_assert(info_of(Opcode::RcSendOnlyImm).header_bytes == 16);
 static_assert(info_of(Opcode::RcWriteFirst).header_bytes == 28);

@@ -1,5 +1,5 @@
-// Parsing and building: the header order is BTH, then DETH or XRCETH, then FETH, then RETH or
-// AtomicETH or AETH, then the rest.
+// Extension headers of every opcode. Their order is DETH or XRCETH, then FETH, then RETH or
+// AtomicETH or AETH, then the others.
 #include "wire/packet.h"
 
 namespace verbena::wire {

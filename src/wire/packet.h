@@ -1,4 +1,5 @@
-// A received packet, parsed once: after this nothing above the wire layer touches raw header bytes.
+// Packet: a packet's headers as values. Code above the wire layer uses these and never touches raw
+// header bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,44 +12,45 @@
 
 namespace verbena::wire {
 
-// Why bytes are not a packet. Each is a counter.
+// The reason why bytes are not a packet. Each has a counter.
 enum class ParseError : uint8_t { TooShort, UnknownOpcode, BadVersion, BadPadding };
 
 struct Packet {
   OpcodeInfo op;
   Bth bth;
-  Deth deth;              // valid when op.has_deth
-  uint32_t xrc_srqn = 0;  // XRCETH: the shared receive queue; valid when op.has_xrc_eth
-  FlushEth flush;         // valid when op.has_flush_eth
-  Reth reth;              // valid when op.has_reth
-  Aeth aeth;              // valid when op.has_aeth
-  AtomicEth atomic;       // valid when op.has_atomic_eth
-  uint64_t original = 0;  // AtomicAckETH: what memory held before; valid when op.has_atomic_ack_eth
-  uint32_t immediate = 0;               // host order; valid when op.has_immediate
-  uint32_t invalidate_rkey = 0;         // valid when op.has_invalidate
+  Deth deth;                     // valid when op.has_deth
+  uint32_t xrc_srqn = 0;         // XRCETH: the shared receive queue; valid when op.has_xrc_eth
+  FlushEth flush;                // valid when op.has_flush_eth
+  Reth reth;                     // valid when op.has_reth
+  Aeth aeth;                     // valid when op.has_aeth
+  AtomicEth atomic;              // valid when op.has_atomic_eth
+  uint64_t original = 0;         // AtomicAckETH: the value before; valid when op.has_atomic_ack_eth
+  uint32_t immediate = 0;        // host order; valid when op.has_immediate
+  uint32_t invalidate_rkey = 0;  // valid when op.has_invalidate
   std::span<const std::byte> payload;   // without padding
-  std::span<const std::byte> in_front;  // between headers and payload, where these lie apart
-  uint32_t cut_bytes = 0;               // as RxPacket says
-  bool in_window = false;               // as TxPacket says
-  bool last = false;                    // the same
-  std::optional<Psn> piggyback;         // sent only: an ACK, between headers and payload
+  std::span<const std::byte> in_front;  // bytes behind the headers if the payload lies apart
+  uint32_t cut_bytes = 0;               // see RxPacket
+  bool in_window = false;               // see TxPacket
+  bool last = false;                    // see TxPacket
+  bool ends_batch = false;              // see TxPacket
+  std::optional<Psn> piggyback;         // sent only: a piggybacked ACK, in front of the payload
 
-  // `bytes` runs from the BTH to the padding; the ICRC is already gone. The result points into it.
+  // `bytes` runs from the BTH to the padding, without the ICRC. The result points into it.
   static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {
     Packet p;
     return parse_into(p, bytes, why, {}) ? std::optional(p) : std::nullopt;
   }
-  // The same into a packet that need not be new: what is not valid stays as it was. `apart`:
-  // payload and padding, if they are not in `bytes`.
+  // As parse(), into an existing packet: fields that are not valid for the opcode keep their old
+  // values. `apart`: payload and padding, if they are not in `bytes`.
   static bool parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
                          std::span<const std::byte> apart);
 };
 
-// The extension headers of any opcode, which follow the BTH.
+// The extension headers of every opcode, which follow the BTH.
 void load_all_extensions(Packet& p, const std::byte* at);
 void store_all_extensions(const Packet& p, std::byte* at);
 
-// Parsing and building are inline for the headers that most packets have: they are on the hot path.
+// Parsing and building of the most frequent headers is inline: it is on the hot path.
 inline bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
                                std::span<const std::byte> apart) {
   const auto reject = [&](ParseError e) {
@@ -85,7 +87,7 @@ inline bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, Pars
   return true;
 }
 
-// Writes the headers that p's opcode has; returns their size (at most 64).
+// Writes the headers of p's opcode; returns their size (at most 64).
 inline size_t store_headers(const Packet& p, std::byte* to) {
   const OpcodeInfo& op = info_of(p.bth.opcode);
   p.bth.store(to);

@@ -58,8 +58,7 @@ inline constexpr size_t kMaxHeaderBytes = 64;
 // The most that a packet carries, over any medium.
 inline constexpr uint32_t kMaxPayloadBytes = 64 * 1024;
 
-struct OneSided;  // one_sided.h
-struct Unread;
+class LocalPeer;  // local_peer.h
 
 // A packet to send. The payload is referenced where it lies and may still change there, so whoever
 // takes the packet copies it (and sums the copy) before push() returns.
@@ -78,9 +77,12 @@ struct TxPacket {
   bool in_window = false;
   // Nothing follows that it had better wait for.
   bool last = false;
+  // A short packet that may end the GSO batch before it: no packet of another queue pair follows.
+  bool ends_batch = false;
 };
 
-// Where an engine puts its packets. The owner flushes it after the turn.
+// Where an engine puts its packets. The owner flushes it after the turn. Only shared memory can do
+// more than this; the rest is in LocalPeer.
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
@@ -88,33 +90,15 @@ class PacketSink {
   virtual size_t room() const = 0;
   // Takes one packet. Only called while room() > 0. It may be lost later: the protocol recovers.
   virtual void push(const TxPacket& packet) = 0;
-  // The same of an acknowledgement. False: this way has no shorter form of it than a packet.
-  virtual bool acknowledge(PathId path, const Acknowledgement& acknowledgement) {
-    (void)path, (void)acknowledgement;
-    return false;
-  }
-  // This one way is full, whatever room() says. It is worth trying again a moment later.
-  virtual bool full(PathId path) const {
-    (void)path;
-    return false;
-  }
-  // Nobody looks at what is sent there until it is woken.
-  virtual bool peer_sleeps(PathId path) const {
-    (void)path;
-    return false;
-  }
-  // Does it now, without the peer. False: it cannot; then the peer is asked by packets, and whether
-  // something was done already makes no difference to it.
-  virtual bool access(const OneSided& request) {
-    (void)request;
-    return false;
-  }
-  // Takes them back before the peer has read the first: it never will. False: nothing is known of
-  // them.
-  virtual bool take_back(const Unread& requests) {
-    (void)requests;
-    return false;
-  }
+  // Null: no path leads to a process of this host.
+  LocalPeer* local_peer() const { return local_peer_; }
+
+ protected:
+  PacketSink() = default;
+  explicit PacketSink(LocalPeer* local_peer) : local_peer_(local_peer) {}
+
+ private:
+  LocalPeer* local_peer_ = nullptr;
 };
 
 }  // namespace verbena::wire

@@ -1,5 +1,5 @@
-// Psn: a 24-bit packet sequence number. There is no `<`, because order on a circle is not
-// transitive; distance_from() says how far ahead one is of another.
+// Psn: a 24-bit packet sequence number. It has no `<`, because the order of wrapping numbers is not
+// transitive; distance_from() gives the distance between two PSNs.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,7 @@ class Fuzz {
           read_ = 0;
           break;
         case 6:
-          take_back();
+          retract();
           break;
         default:
           disturb();
@@ -120,14 +120,14 @@ class Fuzz {
   }
 
   // Removes the unread records with an even number.
-  void take_back() {
+  void retract() {
     const auto mine = [](const RecordWord&, std::span<const std::byte> header) {
       uint32_t record = 1;
       if (header.size() == sizeof record) std::memcpy(&record, header.data(), sizeof record);
       return record % 2 == 0;
     };
     const bool wanted = byte() % 4 != 0;
-    const bool taken = writer_.take_back(mine, [&] { return wanted; });
+    const bool taken = writer_.retract(mine, [&] { return wanted; });
     VERBENA_CHECK(disturbed_ || taken == (wanted && read_ == 0 && !reading()));
     if (taken) std::erase_if(expected_, [](uint32_t record) { return record % 2 == 0; });
   }

@@ -48,9 +48,10 @@ struct Target {
   os::UniqueFd socket;
 };
 
-void look(const std::vector<host::Stray>& strays, const std::vector<host::MemberReport>& reports) {
+void look(const std::vector<host::MisroutedPackets>& misrouted,
+          const std::vector<host::MemberReport>& reports) {
   static volatile uint64_t seen;  // every value is used, so that the sanitizers check it
-  for (const host::Stray& s : strays) {
+  for (const host::MisroutedPackets& s : misrouted) {
     VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
     seen = seen + (s.meta.own ? 1 : 0);
     seen = seen + (s.meta.forwarded ? 1 : 0);
@@ -85,9 +86,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     target.send(message);
     target.directory->poll(target.mailbox.get());
   }
-  std::vector<host::Stray> strays;
+  std::vector<host::MisroutedPackets> misrouted;
   std::vector<host::MemberReport> reports;
-  target.mailbox->take(strays, reports);
-  look(strays, reports);
+  target.mailbox->take(misrouted, reports);
+  look(misrouted, reports);
   return 0;
 }

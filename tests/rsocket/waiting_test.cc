@@ -46,7 +46,7 @@ class QueueSocket final : public Socket {
     ++checks_;
     const auto before = ready_;
     ready_ = static_cast<short>(ready_ | std::exchange(completed_, short{0}));
-    if (ready_ & ~before) ring_waiters();
+    if (ready_ & ~before) wake_waiters();
   }
   bool arm() override { return !std::exchange(armed_, true); }
   void drain_events() override {
@@ -68,16 +68,16 @@ class QueueSocket final : public Socket {
 // A thread that sleeps at the socket, up to its call of ppoll().
 struct SleepingThread {
   SleepingThread(QueueSocket& socket, short events) : at(socket) {
-    EXPECT_TRUE(bell.open().ok());
-    node.bell = &bell;
-    EXPECT_EQ(at.poll_and_hang(events, &node, &descriptors), 0);
-    descriptors.push_back({bell.fd(), POLLIN, 0});
+    EXPECT_TRUE(wakeup.open().ok());
+    node.wakeup = &wakeup;
+    EXPECT_EQ(at.poll_and_register(events, &node, &descriptors), 0);
+    descriptors.push_back({wakeup.fd(), POLLIN, 0});
   }
-  ~SleepingThread() { at.take_down(&node); }
+  ~SleepingThread() { at.unregister(&node); }
   bool woken() { return ::poll(descriptors.data(), descriptors.size(), 0) > 0; }
 
   QueueSocket& at;
-  Bell bell;
+  WakeupFd wakeup;
   Waiters::Node node;
   std::vector<pollfd> descriptors;
 };

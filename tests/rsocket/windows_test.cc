@@ -168,7 +168,7 @@ TEST(ReceiveRing, RejectsMoreThanItHasGranted) {
   EXPECT_FALSE(ring.on_data(1));
   EXPECT_TRUE(ring.on_data(0));
   EXPECT_FALSE(ring.on_data(Message::kMaxValue));
-  EXPECT_EQ(ring.tell_half(), 1000u);
+  EXPECT_EQ(ring.announce_half(), 1000u);
   EXPECT_TRUE(ring.on_data(999));
   EXPECT_FALSE(ring.on_data(2));
   EXPECT_EQ(ring.readable(), 1999u);
@@ -177,23 +177,23 @@ TEST(ReceiveRing, RejectsMoreThanItHasGranted) {
 TEST(ReceiveRing, GrantsAHalfAfterItIsRead) {
   ReceiveRing ring(1000, 16);
   EXPECT_TRUE(ring.half_free());  // the second half, at the start
-  EXPECT_EQ(ring.tell_half(), 1000u);
+  EXPECT_EQ(ring.announce_half(), 1000u);
   EXPECT_FALSE(ring.half_free());
   ASSERT_TRUE(ring.on_data(1000));
   ring.consume(999);
   EXPECT_FALSE(ring.half_free());
   ring.consume(1);
   EXPECT_TRUE(ring.half_free());
-  EXPECT_EQ(ring.tell_half(), 0u);
+  EXPECT_EQ(ring.announce_half(), 0u);
 }
 
 TEST(ReceiveRing, PartsEndAtTheEndOfTheRing) {
   ReceiveRing ring(1000, 16);
-  ring.tell_half();
+  ring.announce_half();
   ASSERT_TRUE(ring.on_data(1000));
   ASSERT_TRUE(ring.on_data(900));
   ring.consume(1000);
-  ring.tell_half();
+  ring.announce_half();
   ASSERT_TRUE(ring.on_data(100));
   ASSERT_TRUE(ring.on_data(50));
   EXPECT_EQ(ring.readable(), 1050u);
@@ -205,14 +205,14 @@ TEST(ReceiveRing, PartsEndAtTheEndOfTheRing) {
 
 TEST(ReceiveRing, CreditsAreDueAfterHalfAQueueOfMessages) {
   ReceiveRing ring(1u << 20, 16);
-  ring.tell_half();
+  ring.announce_half();
   EXPECT_EQ(ring.credit_limit(), 16);
   for (int i = 0; i < 7; ++i) ASSERT_TRUE(ring.on_data(1));
-  EXPECT_FALSE(ring.news_due());
+  EXPECT_FALSE(ring.update_due());
   ASSERT_TRUE(ring.on_data(1));
-  EXPECT_TRUE(ring.news_due());
+  EXPECT_TRUE(ring.update_due());
   EXPECT_EQ(ring.credit_limit(), 24);
-  EXPECT_FALSE(ring.news_due());
+  EXPECT_FALSE(ring.update_due());
 }
 
 // A sender and a receiver with random delays between them: no data is lost, and no side gets stuck.
@@ -277,10 +277,10 @@ TEST(Windows, SenderAndReceiverTransferAllData) {
           break;
         }
         case 3:
-          if (!ring.news_due()) break;
+          if (!ring.update_due()) break;
           {
             Update update{ring.credit_limit(), ring.half_free(), {}};
-            if (update.has_half) update.half = {ring.tell_half(), 1, half};
+            if (update.has_half) update.half = {ring.announce_half(), 1, half};
             to_sender.push_back(update);
             idle = 0;
           }
@@ -326,13 +326,13 @@ TEST(Buffers, FormOneStream) {
   const iovec vectors[] = {{nullptr, 0}, {a, 3}, {nullptr, 0}, {b, 4}};
   Buffers from = Buffers::from(vectors, 4).value();
   EXPECT_EQ(from.left(), 7u);
-  EXPECT_EQ(from.together(3), a);
-  EXPECT_EQ(from.together(4), nullptr);
+  EXPECT_EQ(from.contiguous(3), a);
+  EXPECT_EQ(from.contiguous(4), nullptr);
   char out[8] = {};
   from.copy_out(reinterpret_cast<std::byte*>(out), 5);
   EXPECT_STREQ(out, "abcde");
   EXPECT_EQ(from.left(), 2u);
-  EXPECT_EQ(from.together(2), b + 2);
+  EXPECT_EQ(from.contiguous(2), b + 2);
   from.advance(2);
   EXPECT_EQ(from.left(), 0u);
 }

@@ -172,14 +172,14 @@ TEST(Wire, RejectsInvalidDatagramHeaders) {
 
 TEST(Wire, UdpHeadersHoldTheQueuePair) {
   std::array<std::byte, UdpHeader::kMaxSize> stored;
-  const UdpHeader header{UdpHeader::Op::kAnswer, 0xab123456, v4("10.1.2.3", 0)};
+  const UdpHeader header{UdpHeader::Op::kReply, 0xab123456, v4("10.1.2.3", 0)};
   header.store(stored.data());
   const auto expected =
       bytes_of({0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 0x12, 0x34, 0x56, 10, 1, 2, 3});
   EXPECT_TRUE(std::equal(expected.begin(), expected.end(), stored.begin()));
   const auto loaded = UdpHeader::load(std::span(stored).first(16), AF_INET);
   ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->op, UdpHeader::Op::kAnswer);
+  EXPECT_EQ(loaded->op, UdpHeader::Op::kReply);
   EXPECT_EQ(loaded->qpn, 0x123456u);
 
   UdpHeader{UdpHeader::Op::kData, 5, v6("::1", 0)}.store(stored.data());

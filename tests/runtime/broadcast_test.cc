@@ -60,7 +60,7 @@ TEST_F(Broadcast, WaitingForAStoppedProcessEndsAlthoughOthersRead) {
     reader.receive();
     reader.receive();
   }
-  EXPECT_EQ(sender.directory->naps(), host::NapBudget::kNapsPerDestination);
+  EXPECT_EQ(sender.directory->waits(), host::WaitBudget::kWaitsPerDestination);
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
     }
     reader.release();
     uint32_t found = 0;
-    ASSERT_TRUE(writer.take_back(
+    ASSERT_TRUE(writer.retract(
         [&](const RecordWord&, std::span<const std::byte> header) {
           const bool odd = number_in(header) % 2 == 1;
           EXPECT_GE(number_in(header), read);
@@ -215,7 +215,7 @@ TEST_F(ShmRing, WhatWasTakenBackLeavesNothingBehindTheRest) {
   const auto second = [n = 0](const RecordWord&, std::span<const std::byte>) mutable {
     return ++n == 2;
   };
-  ASSERT_TRUE(writer.take_back(second, [] { return true; }));
+  ASSERT_TRUE(writer.retract(second, [] { return true; }));
   writer.show();
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 1, 12);
@@ -246,7 +246,7 @@ TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
   ASSERT_TRUE(write(writer, 2, 65536));
   acknowledge(7);
   writer.show();
-  ASSERT_TRUE(writer.take_back(
+  ASSERT_TRUE(writer.retract(
       [](const RecordWord& word, std::span<const std::byte> header) {
         return word.kind == RecordKind::Packet && number_in(header) == 1;
       },
@@ -271,15 +271,15 @@ TEST_F(ShmRing, NothingIsTakenBackFromAReaderAtWorkNorUnlessItIsWanted) {
   ASSERT_TRUE(write(writer, 2, 8));
   writer.show();
   ASSERT_TRUE(reader.next(record));
-  EXPECT_FALSE(writer.take_back(all, yes)) << "it has read one of them";
+  EXPECT_FALSE(writer.retract(all, yes)) << "it has read one of them";
   reader.release();
-  EXPECT_FALSE(writer.take_back(all, no));
+  EXPECT_FALSE(writer.retract(all, no));
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 8);
   reader.release();
-  EXPECT_TRUE(writer.take_back(all, yes)) << "nothing is left, which is fine";
+  EXPECT_TRUE(writer.retract(all, yes)) << "nothing is left, which is fine";
   ASSERT_TRUE(write(writer, 3, 8));
-  EXPECT_TRUE(writer.take_back(all, yes)) << "what does not show yet";
+  EXPECT_TRUE(writer.retract(all, yes)) << "what does not show yet";
   writer.show();
   EXPECT_TRUE(reader.empty());
 }
@@ -290,7 +290,7 @@ TEST_F(ShmRing, AReaderThatFellAsleepMeanwhileIsWoken) {
   RingReader::Record record;
   ASSERT_TRUE(write(writer, 1, 8));
   writer.show();
-  EXPECT_FALSE(writer.take_back(
+  EXPECT_FALSE(writer.retract(
       [&](const RecordWord&, std::span<const std::byte>) {
         EXPECT_FALSE(reader.next(record));
         reader.sleep();
@@ -308,8 +308,8 @@ TEST_F(ShmRing, WhatTheReaderWroteOverBreaksTheRing) {
   ASSERT_TRUE(write(writer, 2, 8));
   writer.show();
   store_word(0, RecordWord{.kind = RecordKind::Packet, .body_bytes = 60'000}.pack());
-  EXPECT_FALSE(writer.take_back([](const RecordWord&, std::span<const std::byte>) { return true; },
-                                [] { return true; }));
+  EXPECT_FALSE(writer.retract([](const RecordWord&, std::span<const std::byte>) { return true; },
+                              [] { return true; }));
   EXPECT_TRUE(writer.broken());
 }
 
@@ -332,8 +332,8 @@ TEST_F(ShmRing, ARecordThatTheReaderMadeLongerBreaksTheRing) {
   const RecordWord longer{
       .kind = RecordKind::Packet, .header_bytes = 4, .body_bytes = 8 + kLineBytes - kShortRecord};
   store_word(end, longer.pack());
-  EXPECT_FALSE(writer.take_back([](const RecordWord&, std::span<const std::byte>) { return false; },
-                                [] { return true; }));
+  EXPECT_FALSE(writer.retract([](const RecordWord&, std::span<const std::byte>) { return false; },
+                              [] { return true; }));
   EXPECT_TRUE(writer.broken());
 }
 
@@ -370,7 +370,7 @@ TEST_F(ShmRing, TakingBackRacesWithReading) {
     if (number % 7 == 0) writer.show();
     if (number % 50 != 0) continue;
     std::vector<uint32_t> mine;
-    const bool took = writer.take_back(
+    const bool took = writer.retract(
         [&](const RecordWord&, std::span<const std::byte> header) {
           if (number_in(header) % 3 == 0) return false;
           mine.push_back(number_in(header));

@@ -127,12 +127,12 @@ TEST(SlotDirectory, IgnoresFlagsOfTheSenderInAForwardedPacket) {
   ASSERT_EQ(from.value()->forward(to.value()->slot(), address, meta, packet, 64),
             host::Forwarded::Yes);
   to.value()->poll(&mailbox);
-  std::vector<host::Stray> strays;
+  std::vector<host::MisroutedPackets> misrouted;
   std::vector<host::MemberReport> reports;
-  mailbox.take(strays, reports);
-  ASSERT_EQ(strays.size(), 1u);
-  EXPECT_FALSE(strays[0].meta.own);
-  EXPECT_TRUE(strays[0].meta.forwarded);
+  mailbox.take(misrouted, reports);
+  ASSERT_EQ(misrouted.size(), 1u);
+  EXPECT_FALSE(misrouted[0].meta.own);
+  EXPECT_TRUE(misrouted[0].meta.forwarded);
 }
 
 }  // namespace

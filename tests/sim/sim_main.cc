@@ -56,6 +56,13 @@ int main(int argc, char** argv) {
           static_cast<unsigned long long>(r.events), static_cast<unsigned long long>(r.packets),
           static_cast<unsigned long long>(r.lost), r.virtual_ms,
           static_cast<unsigned long long>(r.trace_hash));
+      if (shares_memory(seed)) {
+        std::printf("  memory: %llu packets, %llu lost, %llu accesses, %llu packets retracted\n",
+                    static_cast<unsigned long long>(r.memory.packets),
+                    static_cast<unsigned long long>(r.memory.lost),
+                    static_cast<unsigned long long>(r.memory.accesses),
+                    static_cast<unsigned long long>(r.memory.retracted));
+      }
     }
     if (seed == to) break;
   }

@@ -119,7 +119,7 @@ def check_tidiness(rel, text, errors, warnings):
 
 
 def check_unit_test_name(root, rel, errors):
-    """tests/unit/core/requester_batch_test.cc tests src/core/requester_batch.h or src/core/requester.cc."""
+    """tests/unit/core/requester_read_test.cc tests src/core/requester_read.h or src/core/requester.cc."""
     folder = root.joinpath("src", *rel.parts[2:-1])
     words = rel.name.removesuffix("_test.cc").split("_")
     names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]

@@ -1,5 +1,6 @@
 // The program behind `verbena perf`: the command line, and the results as a table or as JSON. It is
-// an ordinary RDMA program on whatever libraries it finds; `verbena perf` puts Verbena's in front.
+// an ordinary RDMA program, which works with any libibverbs; `verbena perf` makes it load
+// Verbena's.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -126,8 +127,8 @@ int main(int argc, char** argv) {
     if (!listen) return run_client(client, json);
     serve(server);
     return kDone;
-  } catch (const Trouble& trouble) {
-    fmt::print(stderr, "verbena perf: {}\n", trouble.what());
+  } catch (const ToolError& error) {
+    fmt::print(stderr, "verbena perf: {}\n", error.what());
     return kNotThere;
   }
 }

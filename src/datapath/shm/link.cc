@@ -92,7 +92,7 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
   counters_.bytes_sent += packet.header_bytes + bytes;
 }
 
-void Link::acknowledge(const wire::Acknowledgement& ack, uint8_t address) {
+void Link::send_short_ack(const wire::Acknowledgement& ack, uint8_t address) {
   const RecordWord word{.kind = RecordKind::Acknowledgement,
                         .address = address,
                         .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
@@ -122,14 +122,14 @@ bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
   return done;
 }
 
-bool Link::take_back(const wire::Unread& requests, uint8_t address) {
+bool Link::retract(const wire::Unread& requests, uint8_t address) {
   if (!memory_.reachable() || broken()) return false;
   bool taken = false;
-  (void)try_allocating([&] { taken = take_back_unread(requests, address); });
+  (void)try_allocating([&] { taken = retract_unread(requests, address); });
   return taken;
 }
 
-bool Link::take_back_unread(const wire::Unread& requests, uint8_t address) {
+bool Link::retract_unread(const wire::Unread& requests, uint8_t address) {
   uint32_t found = 0;
   wire::Psn first{0};
   const auto mine = [&](const RecordWord& word, std::span<const std::byte> header) {
@@ -147,8 +147,8 @@ bool Link::take_back_unread(const wire::Unread& requests, uint8_t address) {
   };
   // One more or less, and some of them were read, or went another way.
   const auto wanted = [&] { return found == requests.packets && first == requests.first; };
-  if (!writer_.take_back(mine, wanted)) return false;
-  counters_.taken_back += found;
+  if (!writer_.retract(mine, wanted)) return false;
+  counters_.retracted += found;
   return true;
 }
 

@@ -28,8 +28,8 @@ struct ShmCounters {
   uint64_t links_opened = 0;
   uint64_t links_refused = 0;
   uint64_t links_broken = 0;
-  uint64_t copies = 0;      // in peers' memory, without them
-  uint64_t taken_back = 0;  // packets
+  uint64_t copies = 0;     // in peers' memory, without them
+  uint64_t retracted = 0;  // packets
 };
 
 // Which end of a path is where.
@@ -67,6 +67,11 @@ class Link {
   uint32_t id() const { return id_; }  // no other has it, nor had
   int fd() const { return socket_.get(); }
 
+  // One of both ends takes packets alone, as they would be on the wire: none larger than the path
+  // MTU, and no ACK in its short form. Neither reaches the other's memory then.
+  bool wire_packets_only() const { return wire_packets_only_; }
+  void set_wire_packets_only(bool on) { wire_packets_only_ = on; }
+
   // --- sending ----------------------------------------------------------------------------------
   // The number that stands for these addresses; they are announced when they are new. Nothing:
   // there are too many, or the ring is full.
@@ -74,7 +79,7 @@ class Link {
   // There may not be room for all that one queue pair sends in a turn.
   bool full() { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address);
-  void acknowledge(const wire::Acknowledgement& ack, uint8_t address);
+  void send_short_ack(const wire::Acknowledgement& ack, uint8_t address);
   bool anything_hidden() const { return writer_.anything_hidden(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
@@ -84,9 +89,9 @@ class Link {
   bool peer_sleeps() const { return memory_.reachable() && writer_.reader_sleeps(); }
   bool access(const wire::OneSided& request, const Addresses& addresses);
   bool take_denied() { return memory_.take_denied(); }
-  // See wire::PacketSink; `address` is the number of the packets' addresses.
+  // See wire::LocalPeer; `address` is the number of the packets' addresses.
   // False without memory for it, too.
-  bool take_back(const wire::Unread& requests, uint8_t address);
+  bool retract(const wire::Unread& requests, uint8_t address);
   // What the peer does in ours.
   VisitRevoker& visits() { return visits_; }
 
@@ -113,7 +118,7 @@ class Link {
   // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
-  bool take_back_unread(const wire::Unread& requests, uint8_t address);
+  bool retract_unread(const wire::Unread& requests, uint8_t address);
   void drop(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
   void take_acknowledgement(const RecordWord& word, RxBatch& batch);
@@ -134,7 +139,8 @@ class Link {
   std::vector<Addresses> announced_;  // by us
   std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there
   std::array<const wire::RxMeta*, kMaxAddresses> senders_{};  // those of them that are trusted
-  bool garbled_ = false;                                      // a record was none
+  bool wire_packets_only_ = false;
+  bool garbled_ = false;  // a record was none
 };
 
 }  // namespace verbena::datapath

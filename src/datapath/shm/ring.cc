@@ -120,7 +120,7 @@ void RingWriter::write_again(const Unread& unread) {
   }
 }
 
-bool RingWriter::take_back(
+bool RingWriter::retract(
     const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
     const std::function<bool()>& wanted) {
   show_held();

@@ -145,7 +145,7 @@ class RingWriter {
   bool anything_hidden() const { return unannounced_; }
   // Takes records back that were not read: those for which `mine` holds, if `wanted` then agrees.
   // Nothing changes otherwise, nor while the reader is at work on a batch. show() comes next.
-  bool take_back(
+  bool retract(
       const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
       const std::function<bool()>& wanted);
   // Nobody looks until it is woken.

@@ -287,7 +287,7 @@ host::Forwarded UdpDatapath::count_forwarded(host::Forwarded outcome, const wire
   if (outcome != host::Forwarded::Yes) return outcome;
   ++counters_->strays_forwarded;
   if (host::Steering* steering = steering_of(meta.destination))
-    steering->on_stray(read_clock(options_));
+    steering->on_misrouted(read_clock(options_));
   return outcome;
 }
 
@@ -325,7 +325,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
                        {"udp_strays_forwarded", c.strays_forwarded},
                        {"udp_strays_received", c.strays_received},
                        {"udp_strays_dropped", c.strays_dropped},
-                       {"udp_stray_waits", directory_.naps()},
+                       {"udp_stray_waits", directory_.waits()},
                        {"udp_broadcasts_limited", c.broadcasts_limited},
                        {"udp_out_of_memory", c.out_of_memory},
                        {"udp_send_drops", c.send_drops},

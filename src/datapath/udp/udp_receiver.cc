@@ -258,7 +258,7 @@ void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const s
       host::Forwarded::Yes) {
     counters_.strays_forwarded += packets;
     // Only a stray with an owner shows that the kernel could have known better.
-    if (endpoint.steering) endpoint.steering->on_stray(read_clock(options_));
+    if (endpoint.steering) endpoint.steering->on_misrouted(read_clock(options_));
   } else {
     counters_.strays_dropped += packets;
   }
@@ -310,7 +310,7 @@ void UdpReceiver::hand_out_strays() {
   if (strays_arrived_.empty() && strays_held_.empty()) return;
   strays_held_.clear();
   std::swap(strays_held_, strays_arrived_);
-  for (host::Stray& stray : strays_held_) {
+  for (host::MisroutedPackets& stray : strays_held_) {
     const std::span<const std::byte> bytes = stray.bytes;
     for (size_t at = 0; at < bytes.size(); at += stray.stride) {
       const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));

@@ -60,10 +60,10 @@ class UdpReceiver {
 
   std::unique_ptr<Messages> messages_;
   size_t trains_asked_ = 1;
-  wire::IcrcVerifier verifier_{{}};          // of the flow that came last
-  std::vector<wire::RxPacket> packets_;      // what the last receive() returned
-  std::vector<host::Stray> strays_held_;     // what some of them point into
-  std::vector<host::Stray> strays_arrived_;  // for the next receive()
+  wire::IcrcVerifier verifier_{{}};                     // of the flow that came last
+  std::vector<wire::RxPacket> packets_;                 // what the last receive() returned
+  std::vector<host::MisroutedPackets> strays_held_;     // what some of them point into
+  std::vector<host::MisroutedPackets> strays_arrived_;  // for the next receive()
   std::vector<host::MemberReport> reports_;
   uint32_t calls_ = 0;
   uint32_t attentive_ = 0;  // calls during which the directory is looked at every time

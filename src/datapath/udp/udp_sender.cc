@@ -16,7 +16,6 @@
 #include "datapath/udp/clock.h"
 #include "os/control_message.h"
 #include "os/no_cancel.h"
-#include "wire/opcode.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -62,10 +61,6 @@ std::string print(const wire::Gid& gid) {
 
 // The peer process that the packet is for: the top byte of its QPN.
 uint8_t slot_of(const wire::TxPacket& packet) { return load_u8(packet.header.data() + 5); }
-
-bool is_acknowledgement(const wire::TxPacket& packet) {
-  return wire::info_of(load_u8(packet.header.data())).verb == wire::Verb::Ack;
-}
 
 }  // namespace
 
@@ -221,12 +216,11 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& pack
 }
 
 // A shorter packet ends a train. That saves one where a queue pair is alone, and costs one where
-// the packets of others would have made it longer. An acknowledgement only comes behind requests
-// when there are no others (QueuePair::transmit), and is to arrive with them.
+// the packets of others would have made it longer, unless the engine says that none follow.
 bool UdpSender::takes(const Train& train, const UdpPath& path, const wire::TxPacket& packet,
                       size_t packet_bytes) const {
   const bool ends = packet_bytes < train.stride && train.latest == &path &&
-                    (gathering_ == 0 || is_acknowledgement(packet)) && !train.closed &&
+                    (gathering_ == 0 || packet.ends_batch) && !train.closed &&
                     train.segments < kMaxSegments && train.bytes + packet_bytes <= kMaxTrainBytes;
   const bool fits = ends || (packet_bytes == train.stride && train.room > 0);
   return fits && train.slot == slot_of(packet) && train.path->goes_with(path) &&

@@ -119,6 +119,57 @@ TEST(AckScheduler, ResetClearsAllState) {
   EXPECT_FALSE(acks.is_due());
 }
 
+// A turn that received one WRITE.
+constexpr TurnResult kWrite{.brought_messages = true,
+                            .response_due = false,
+                            .used_receives = false,
+                            .completed = false,
+                            .raises_event = false,
+                            .started_idle = true,
+                            .has_more = false,
+                            .only_acks_to_send = true,
+                            .packets = 1};
+
+TEST(AckScheduler, DelaysNothingUnlessSomethingIsExpectedToSendIt) {
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::Nothing, kWrite));
+}
+
+TEST(AckScheduler, DelaysTheAckOfAWriteUntilTheReply) {
+  EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilReply, kWrite));
+}
+
+TEST(AckScheduler, DelaysTheBatchOfASteadyPollerThatHasACompletion) {
+  TurnResult turn = kWrite;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
+  turn.completed = true;
+  EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilPoll, turn));
+}
+
+TEST(AckScheduler, NeverDelaysAReadResponse) {
+  TurnResult turn = kWrite;
+  turn.completed = turn.response_due = true;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, DoesNotDelayTheAckOfAStream) {
+  TurnResult turn = kWrite;
+  turn.packets = AckScheduler::kBurstPackets;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, SendsTheAckBeforeTheApplicationIsWoken) {
+  TurnResult turn = kWrite;
+  turn.raises_event = true;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, DoesNotExtendADelay) {
+  TurnResult turn = kWrite;
+  turn.started_idle = false;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
 class AckOvertakes : public testing::Test {
  protected:
   void add(Opcode opcode, AckKind kind = AckKind::Ack) {

@@ -34,7 +34,7 @@ class EngineSharedMemoryTest : public EngineTest {
 class AckRecordSink : public RecordingSink {
  public:
   using RecordingSink::RecordingSink;
-  bool acknowledge(wire::PathId, const wire::Acknowledgement& ack) override {
+  bool send_short_ack(wire::PathId, const wire::Acknowledgement& ack) override {
     acknowledged.push_back(ack.psn.value());
     EXPECT_EQ(ack.destination, EngineTest::kPeerQpn);
     return true;
@@ -233,6 +233,19 @@ TEST_F(EngineSharedMemoryTest, RetransmitsPacketsWithinThePathMtuAfterSharedMemo
   const auto retransmitted = transmit();
   ASSERT_EQ(retransmitted.size(), 2u);
   EXPECT_EQ(retransmitted[0].packet.payload.size(), 1024u);
+}
+
+TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadThatCameThroughSharedMemory) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
+  wire::Packet read = request(Opcode::RcReadRequest, 500);
+  read.reth = {kIova, key_, 1024};
+  read.cut_bytes = kLargePacket;
+  receive(read);
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
+  end_shared_memory();
+  read.cut_bytes = 0;
+  receive(read);
+  EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
 }
 
 TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightWhenSharedMemoryEnds) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "wire/local_peer.h"
 #include "wire/packet.h"
 
 namespace verbena::core {
@@ -26,12 +27,18 @@ struct Sent {
   uint32_t psn() const { return packet.bth.psn.value(); }
 };
 
-class RecordingSink : public wire::PacketSink {
+// As a way through memory it can be full, and do nothing else that a test does not teach it.
+class RecordingSink : public wire::PacketSink, public wire::LocalPeer {
  public:
-  explicit RecordingSink(size_t room, bool full = false) : room_(room), full_(full) {}
+  explicit RecordingSink(size_t room, bool full = false)
+      : PacketSink(this), room_(room), full_(full) {}
   size_t room() const override { return room_; }
-  bool full(wire::PathId) const override { return full_; }
   void push(const wire::TxPacket& packet) override;
+  bool is_full(wire::PathId) const override { return full_; }
+  bool is_asleep(wire::PathId) const override { return false; }
+  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return false; }
+  bool access(const wire::OneSided&) override { return false; }
+  bool retract(const wire::Unread&) override { return false; }
   std::vector<Sent> sent;
 
  private:

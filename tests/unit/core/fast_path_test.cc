@@ -30,9 +30,9 @@ struct PathCondition {
 class PathSink final : public RecordingSink {
  public:
   explicit PathSink(const PathCondition& path) : RecordingSink(path.room, path.full), path_(path) {}
-  bool peer_sleeps(wire::PathId) const override { return path_.asleep; }
+  bool is_asleep(wire::PathId) const override { return path_.asleep; }
   bool access(const wire::OneSided&) override { return path_.reachable; }
-  bool take_back(const wire::Unread&) override { return path_.reclaims; }
+  bool retract(const wire::Unread&) override { return path_.reclaims; }
 
  private:
   PathCondition path_;

@@ -12,15 +12,15 @@ using wire::Opcode;
 class MemorySink final : public RecordingSink {
  public:
   MemorySink() : RecordingSink(10000) {}
-  bool full(wire::PathId) const override { return path_full; }
-  bool peer_sleeps(wire::PathId) const override { return asleep; }
-  bool take_back(const wire::Unread& r) override {
-    packets_reclaimed += r.packets;
+  bool is_full(wire::PathId) const override { return path_full; }
+  bool is_asleep(wire::PathId) const override { return asleep; }
+  bool retract(const wire::Unread& r) override {
+    packets_retracted += r.packets;
     return true;
   }
   bool path_full = false;
   bool asleep = false;
-  uint32_t packets_reclaimed = 0;
+  uint32_t packets_retracted = 0;
 };
 
 class QueuePairPiggybackLossTest : public PiggybackFixture {
@@ -59,7 +59,7 @@ TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedWrite) {
   EXPECT_TRUE(has_ack(sink_.sent));
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcAck, Opcode::RcWriteOnly}));
-  EXPECT_EQ(sink_.packets_reclaimed, 1u);
+  EXPECT_EQ(sink_.packets_retracted, 1u);
 }
 
 TEST_F(QueuePairPiggybackLossTest, SendsNoAckForARetractedWriteWithoutOne) {
@@ -68,7 +68,7 @@ TEST_F(QueuePairPiggybackLossTest, SendsNoAckForARetractedWriteWithoutOne) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
-  EXPECT_EQ(sink_.packets_reclaimed, 1u);
+  EXPECT_EQ(sink_.packets_retracted, 1u);
 }
 
 TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedEmptyWrite) {
@@ -79,7 +79,7 @@ TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedEmptyWrite) {
   bool ack_sent = has_ack(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
   ASSERT_TRUE(next_deadline());
   turn();
-  ASSERT_EQ(sink_.packets_reclaimed, 1u);
+  ASSERT_EQ(sink_.packets_retracted, 1u);
   ack_sent |= has_ack(sink_.sent);
   EXPECT_TRUE(ack_sent) << "the peer never received the ACK";
 }
@@ -98,11 +98,11 @@ TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedWriteThatWasRefusedO
   bool ack_sent = false;
   for (const Sent& s : sink_.sent) ack_sent |= s.opcode() == Opcode::RcAck;
   sink_.asleep = false;
-  for (int i = 0; i < 3 && sink_.packets_reclaimed == 0; ++i) {
+  for (int i = 0; i < 3 && sink_.packets_retracted == 0; ++i) {
     ASSERT_TRUE(next_deadline());
     turn();
   }
-  ASSERT_EQ(sink_.packets_reclaimed, 1u);
+  ASSERT_EQ(sink_.packets_retracted, 1u);
   ack_sent |= has_ack(sink_.sent);
   EXPECT_TRUE(ack_sent) << "the peer never received the ACK";
 }

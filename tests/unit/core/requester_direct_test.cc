@@ -17,7 +17,7 @@ constexpr uint64_t kRemote = 0x7000;  // where EngineTest's requests go
 class OneSidedSink final : public RecordingSink {
  public:
   OneSidedSink() : RecordingSink(10000) {}
-  bool peer_sleeps(wire::PathId) const override { return asleep; }
+  bool is_asleep(wire::PathId) const override { return asleep; }
   bool access(const wire::OneSided& r) override {
     if (refused_from <= r.offset) return false;
     EXPECT_EQ(r.remote_address, kRemote);
@@ -36,8 +36,8 @@ class OneSidedSink final : public RecordingSink {
     return true;
   }
 
-  bool full(wire::PathId) const override { return way_full; }
-  bool take_back(const wire::Unread& r) override {
+  bool is_full(wire::PathId) const override { return way_full; }
+  bool retract(const wire::Unread& r) override {
     asked_back.push_back(r);
     return gives_back;
   }

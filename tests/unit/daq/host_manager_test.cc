@@ -91,7 +91,7 @@ TEST_F(HostManagerTest, PassiveSideReportsTransmitCommands) {
             HostOutcome::UnknownRequest);  // not open yet
   host_.accept(id, kLocal, now_);
   const HostEvent asked = send_transmit(kLocal.qpn, command);
-  EXPECT_EQ(asked.outcome, HostOutcome::TransmitAsked);
+  EXPECT_EQ(asked.outcome, HostOutcome::TransmitRequested);
   EXPECT_EQ(asked.id, id);
   EXPECT_EQ(asked.transmit, command);
   EXPECT_EQ(send_transmit(kLocal.qpn + 1, command).outcome, HostOutcome::UnknownRequest);
@@ -119,7 +119,7 @@ TEST_F(HostManagerTest, GivesUpAfterTenRequests) {
   }
   EXPECT_EQ(sent, 10u);
   const HostEvent last = event();
-  EXPECT_EQ(last.outcome, HostOutcome::OpenUnanswered);
+  EXPECT_EQ(last.outcome, HostOutcome::OpenTimedOut);
   EXPECT_EQ(last.id, id);
   EXPECT_EQ(host_.connections(), 0u);
 }
@@ -205,24 +205,24 @@ TEST_F(HostManagerTest, CloseBeforeARefusalEndsTheConnection) {
 TEST_F(HostManagerTest, CloseWithoutAnyReplyEndsTheConnection) {
   host_.close(open(), now_);
   while (host_.next_deadline() != kNever) expire();
-  EXPECT_EQ(event().outcome, HostOutcome::CloseUnanswered);
+  EXPECT_EQ(event().outcome, HostOutcome::CloseTimedOut);
   EXPECT_EQ(host_.connections(), 0u);
 }
 
 // --------------------------------------------------------------------------------------- passive
 
 TEST_F(HostManagerTest, AcceptsAMaster) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   const HostEvent asked = event();
-  EXPECT_EQ(asked.outcome, HostOutcome::Asked);
+  EXPECT_EQ(asked.outcome, HostOutcome::OpenRequested);
   EXPECT_EQ(asked.peer.qpn, 256u);
   host_.accept(asked.id, kLocal, now_);
   to_board();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
   EXPECT_EQ(board_->peer_of(256), kLocal);
 
-  board_->ask_close(256, now_);
+  board_->request_close(256, now_);
   to_host();
   const HostEvent closed = event();
   EXPECT_EQ(closed.outcome, HostOutcome::PeerClosed);
@@ -232,7 +232,7 @@ TEST_F(HostManagerTest, AcceptsAMaster) {
 }
 
 TEST_F(HostManagerTest, RefusesAMaster) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   host_.refuse(event().id, Ack::NoQp);
   to_board();
@@ -266,7 +266,7 @@ TEST_F(HostManagerTest, TreatsAMuchLaterOpenOfTheSameQpnAsARestart) {
   const HostEvent restarted = event();
   EXPECT_EQ(restarted.outcome, HostOutcome::PeerRestarted);
   EXPECT_EQ(restarted.id, asked.id);
-  EXPECT_EQ(event().outcome, HostOutcome::Asked);
+  EXPECT_EQ(event().outcome, HostOutcome::OpenRequested);
   EXPECT_EQ(host_.connections(), 1u);
 }
 
@@ -279,7 +279,7 @@ TEST_F(HostManagerTest, RejectsCloseOfUnknownConnections) {
   EXPECT_EQ(event().outcome, HostOutcome::CloseOfUnknown);
   EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::NoQp);
 
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   host_.accept(event().id, kLocal, now_);
   to_board();

@@ -57,24 +57,24 @@ class Nodes : public testing::Test {
 
 TEST_F(Nodes, ReturnsTheCpusOfTheNode) {
   describe("0-1", {"0-3,8-11", "4-7,12-15"});
-  EXPECT_EQ(numbers(near_cpus(1, all(), folder_)), (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
+  EXPECT_EQ(numbers(cpus_on_node(1, all(), folder_)), (Cpus{4, 5, 6, 7, 12, 13, 14, 15}));
 }
 
 TEST_F(Nodes, ReturnsOnlyCpusThatTheProcessMayUse) {
   describe("0-1", {"0-3", "4-7"});
-  EXPECT_EQ(numbers(near_cpus(1, *parse_cpu_list("2-5"), folder_)), (Cpus{4, 5}));
-  EXPECT_FALSE(near_cpus(0, *parse_cpu_list("4-7"), folder_));
+  EXPECT_EQ(numbers(cpus_on_node(1, *parse_cpu_list("2-5"), folder_)), (Cpus{4, 5}));
+  EXPECT_FALSE(cpus_on_node(0, *parse_cpu_list("4-7"), folder_));
 }
 
 TEST_F(Nodes, ReturnsNoneOnAMachineWithOneNode) {
   describe("0", {"0-3"});
-  EXPECT_FALSE(near_cpus(0, all(), folder_));
+  EXPECT_FALSE(cpus_on_node(0, all(), folder_));
 }
 
 TEST_F(Nodes, ReturnsNoneForAnUnknownNode) {
-  EXPECT_FALSE(near_cpus(0, all(), folder_));
+  EXPECT_FALSE(cpus_on_node(0, all(), folder_));
   describe("0-1", {"0-3", "4-7"});
-  EXPECT_FALSE(near_cpus(2, all(), folder_));
+  EXPECT_FALSE(cpus_on_node(2, all(), folder_));
 }
 
 }  // namespace

@@ -179,7 +179,6 @@ TEST_F(RequesterBatchTest, NothingOvertakesARequestThatIsDenied) {
 class Nowhere : public wire::PacketSink {
  public:
   size_t room() const override { return 1000; }
-  bool full(wire::PathId) const override { return false; }
   void push(const wire::TxPacket&) override {}
 };
 

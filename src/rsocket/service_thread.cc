@@ -1,5 +1,5 @@
-// Attendant: see attendant.h.
-#include "rsocket/attendant.h"
+// ServiceThread: see service_thread.h.
+#include "rsocket/service_thread.h"
 
 #include <signal.h>
 #include <sys/epoll.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kWakeUp = ~uint64_t{0};
 
-std::atomic<Attendant*> the_attendant{nullptr};
+std::atomic<ServiceThread*> current{nullptr};
 
 uint64_t key_of(int descriptor, int number) {
   return uint64_t{static_cast<uint32_t>(number)} << 32 | static_cast<uint32_t>(descriptor);
@@ -37,31 +37,31 @@ int timeout_ms(Instant deadline) {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 3'600'000));
 }
 
-// When the process ends or the library is unloaded, the thread must be gone before the library's
-// code is, and peers are to hear that nothing more comes: no kernel tells them.
-constexpr Duration kLastPatience = seconds(2);
+// When the process ends or the library is unloaded, the thread must end before the library's code
+// is removed. The library also sends the last messages, because no kernel does it.
+constexpr Duration kExitTimeout = seconds(2);
 
 struct EndWithLibrary {
   ~EndWithLibrary() {
     const Call call;
-    Attendant::stop();
-    SocketTable::instance().close_all(kLastPatience);
+    ServiceThread::stop();
+    SocketTable::instance().close_all(kExitTimeout);
   }
 };
 EndWithLibrary end_with_library;
 
 }  // namespace
 
-Attendant& Attendant::instance() {
-  Attendant* attendant = the_attendant.load(std::memory_order_acquire);
-  if (attendant) return *attendant;
-  auto* fresh = new Attendant;
-  if (the_attendant.compare_exchange_strong(attendant, fresh)) return *fresh;
+ServiceThread& ServiceThread::instance() {
+  ServiceThread* service_thread = current.load(std::memory_order_acquire);
+  if (service_thread) return *service_thread;
+  auto* fresh = new ServiceThread;
+  if (current.compare_exchange_strong(service_thread, fresh)) return *fresh;
   delete fresh;
-  return *attendant;
+  return *service_thread;
 }
 
-Status Attendant::start() {
+Status ServiceThread::start() {
   if (running_) return {};
   if (stopping_) return Error{EIO};
   if (epoll_ < 0) epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -71,14 +71,14 @@ Status Attendant::start() {
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0 && errno != EEXIST) {
     return Error{errno};
   }
-  // Signals are the application's.
+  // Signals are delivered to the application's threads only.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int error = pthread_create(
       &thread_, nullptr,
       [](void* self) -> void* {
-        static_cast<Attendant*>(self)->run();
+        static_cast<ServiceThread*>(self)->run();
         return nullptr;
       },
       this);
@@ -89,7 +89,7 @@ Status Attendant::start() {
   return {};
 }
 
-Status Attendant::watch(int descriptor, int number) {
+Status ServiceThread::watch(int descriptor, int number) {
   const std::lock_guard guard(lock_);
   if (const Status started = start(); !started.ok()) return started;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = key_of(descriptor, number)}};
@@ -97,14 +97,14 @@ Status Attendant::watch(int descriptor, int number) {
   return {};
 }
 
-void Attendant::unwatch(int descriptor, int number) {
+void ServiceThread::unwatch(int descriptor, int number) {
   const std::lock_guard guard(lock_);
-  // Closing alone would not do: a child of a fork may still have a copy of the descriptor.
+  // close() alone does not remove it if a child of a fork still has a copy of the descriptor.
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   set_due(number, kNever);
 }
 
-void Attendant::wake_at(Instant time, int number) {
+void ServiceThread::wake_at(Instant time, int number) {
   const std::lock_guard guard(lock_);
   const Instant before = next_tick();
   set_due(number, time);
@@ -112,10 +112,10 @@ void Attendant::wake_at(Instant time, int number) {
   if (!pthread_equal(pthread_self(), thread_)) write_event(wake_);
 }
 
-// The next two with the lock held.
-Instant Attendant::next_tick() { return due_.empty() ? kNever : due_.begin()->first; }
+// The next two functions require the lock.
+Instant ServiceThread::next_tick() { return due_.empty() ? kNever : due_.begin()->first; }
 
-void Attendant::set_due(int number, Instant time) {
+void ServiceThread::set_due(int number, Instant time) {
   if (const auto it = due_of_.find(number); it != due_of_.end()) {
     due_.erase({it->second, number});
     due_of_.erase(it);
@@ -125,7 +125,7 @@ void Attendant::set_due(int number, Instant time) {
   due_of_.emplace(number, time);
 }
 
-void Attendant::run() {
+void ServiceThread::run() {
   const Call call;
   std::array<epoll_event, 64> events;
   for (;;) {
@@ -139,8 +139,8 @@ void Attendant::run() {
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[static_cast<size_t>(i)].data.u64;
       if (key == kWakeUp) {
-        uint64_t rung;
-        [[maybe_unused]] const ssize_t got = ::read(wake_, &rung, sizeof rung);
+        uint64_t count;
+        [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
       } else if (auto socket = SocketTable::instance().find(static_cast<int>(key >> 32))) {
         socket->on_ready(static_cast<int>(key & 0xffffffff));
       }
@@ -149,7 +149,7 @@ void Attendant::run() {
   }
 }
 
-void Attendant::tick(Instant time) {
+void ServiceThread::tick(Instant time) {
   std::unique_lock lock(lock_);
   while (next_tick() <= time) {
     const int number = due_.begin()->second;
@@ -160,23 +160,24 @@ void Attendant::tick(Instant time) {
   }
 }
 
-void Attendant::stop() {
-  Attendant* attendant = the_attendant.load();
-  if (!attendant) return;
+void ServiceThread::stop() {
+  ServiceThread* service_thread = current.load();
+  if (!service_thread) return;
   {
-    const std::lock_guard guard(attendant->lock_);
-    attendant->stopping_ = true;
-    if (!attendant->running_) return;
-    write_event(attendant->wake_);
+    const std::lock_guard guard(service_thread->lock_);
+    service_thread->stopping_ = true;
+    if (!service_thread->running_) return;
+    write_event(service_thread->wake_);
   }
-  if (!pthread_equal(pthread_self(), attendant->thread_)) pthread_join(attendant->thread_, nullptr);
+  if (!pthread_equal(pthread_self(), service_thread->thread_))
+    pthread_join(service_thread->thread_, nullptr);
 }
 
-void Attendant::forget_in_child() {
-  Attendant* attendant = the_attendant.exchange(nullptr);
-  if (!attendant) return;
-  if (attendant->epoll_ >= 0) ::close(attendant->epoll_);
-  if (attendant->wake_ >= 0) ::close(attendant->wake_);
+void ServiceThread::abandon_in_child() {
+  ServiceThread* service_thread = current.exchange(nullptr);
+  if (!service_thread) return;
+  if (service_thread->epoll_ >= 0) ::close(service_thread->epoll_);
+  if (service_thread->wake_ >= 0) ::close(service_thread->wake_);
 }
 
 }  // namespace verbena::rsocket

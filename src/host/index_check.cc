@@ -1,5 +1,5 @@
-// The packets of a check, laid out so that the steering program takes them for a peer's.
-#include "host/place_check.h"
+// The packets of a check. Their layout makes the steering program treat them as a peer's packets.
+#include "host/index_check.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace verbena::host {
 namespace {
 
-// A BTH with a manufacturer-specific opcode, then, where DETH and MAD header would be,
+// A BTH with a manufacturer-specific opcode; then, in place of the DETH and MAD header:
 //   12 'V' 'B' | 14 about | 15 slot | 16..19 number of the check
 constexpr uint8_t kCheckOpcode = 0xFE;
 constexpr size_t kQpnOffset = 5;
@@ -21,7 +21,7 @@ constexpr size_t kNumberOffset = 16;
 
 }  // namespace
 
-PlaceCheck::Packet PlaceCheck::make(About about, uint8_t slot, uint32_t number, uint32_t service) {
+IndexCheck::Packet IndexCheck::make(About about, uint8_t slot, uint32_t number, uint32_t service) {
   Packet p{};
   store_u8(p.data(), kCheckOpcode);
   const wire::Qpn to = about == About::Slot ? wire::Qpn::of_slot(slot, 0) : wire::kManagementQpn;
@@ -38,20 +38,20 @@ PlaceCheck::Packet PlaceCheck::make(About about, uint8_t slot, uint32_t number, 
   return p;
 }
 
-void PlaceCheck::send(int fd, const SocketAddress& to, uint8_t slot,
+void IndexCheck::send(int fd, const SocketAddress& to, uint8_t slot,
                       std::optional<uint32_t> service) {
   ++number_;
   missing_ = 0;
   const auto ask = [&](About about) {
     const Packet p = make(about, slot, number_, service.value_or(0));
-    // What cannot be sent cannot come back, and says nothing.
+    // A packet that cannot be sent cannot return and proves nothing.
     if (send_one(fd, to, p)) missing_ |= static_cast<uint8_t>(about);
   };
   ask(About::Slot);
   if (service) ask(About::Service);
 }
 
-bool PlaceCheck::take(std::span<const std::byte> datagram, uint8_t slot) {
+bool IndexCheck::take(std::span<const std::byte> datagram, uint8_t slot) {
   if (datagram.size() != kBytes || load_u8(datagram.data()) != kCheckOpcode ||
       load_u8(datagram.data() + kMarkOffset) != 'V' ||
       load_u8(datagram.data() + kMarkOffset + 1) != 'B') {
