@@ -1,5 +1,5 @@
-// What a peer may not do: the requester sees a remote access error, both queue pairs end in error,
-// and not a byte changes.
+// Accesses that a peer may not perform: the requester gets a remote access error, both queue pairs
+// enter the error state, and no byte changes.
 #include <algorithm>
 
 #include "tests/abi/loopback_support.h"
@@ -16,8 +16,8 @@ class Access : public LoopbackTest {
     return attr.qp_state;
   }
 
-  // Sends `wr`, expects the peer to refuse it, and gets both sides ready for the next try.
-  void expect_refused(ibv_send_wr& wr) {
+  // Sends `wr`, expects the peer to reject it, and reconnects both sides.
+  void expect_rejected(ibv_send_wr& wr) {
     std::ranges::fill(a_.memory, 0xAA);
     std::ranges::fill(b_.memory, 0x55);
     ASSERT_EQ(a_.send(wr), 0);
@@ -38,19 +38,19 @@ class Access : public LoopbackTest {
   }
 };
 
-TEST_F(Access, WrongKey) {
+TEST_F(Access, RejectsAWrongKey) {
   ibv_sge sge = a_.sge(0, 64);
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     ibv_send_wr wr = rdma(opcode, &sge, b_, 0);
     for (const uint32_t key : {0u, ~0u, b_.mr->rkey ^ 1, b_.mr->rkey ^ 0x100, a_.mr->rkey}) {
       SCOPED_TRACE(key);
       wr.wr.rdma.rkey = key;
-      ASSERT_NO_FATAL_FAILURE(expect_refused(wr));
+      ASSERT_NO_FATAL_FAILURE(expect_rejected(wr));
     }
   }
 }
 
-TEST_F(Access, ClosedRegion) {
+TEST_F(Access, RejectsTheKeyOfADeregisteredRegion) {
   std::vector<uint8_t> other(4096);
   ibv_mr* mr = ibv_reg_mr(b_.pd.get(), other.data(), other.size(), kAllAccess);
   ASSERT_NE(mr, nullptr);
@@ -61,10 +61,10 @@ TEST_F(Access, ClosedRegion) {
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   ASSERT_EQ(ibv_dereg_mr(mr), 0);
-  expect_refused(wr);
+  expect_rejected(wr);
 }
 
-TEST_F(Access, OutsideTheRegion) {
+TEST_F(Access, RejectsAccessBeyondTheRegion) {
   const uint64_t begin = b_.address(), end = begin + b_.memory.size();
   const struct {
     uint64_t address;
@@ -77,13 +77,13 @@ TEST_F(Access, OutsideTheRegion) {
     for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
       ibv_send_wr wr = rdma(opcode, &sge, b_, 0);
       wr.wr.rdma.remote_addr = range.address;
-      ASSERT_NO_FATAL_FAILURE(expect_refused(wr));
+      ASSERT_NO_FATAL_FAILURE(expect_rejected(wr));
     }
   }
 }
 
-// Which region access lets which operation through, for a queue pair that permits all.
-TEST_F(Access, FlagsMatrix) {
+// The operations that each region access allows, on a queue pair that allows all.
+TEST_F(Access, RegionAccessFlagsAllowOnlyTheirOperations) {
   const struct {
     int access;
     bool write, read, atomic;
@@ -111,21 +111,21 @@ TEST_F(Access, FlagsMatrix) {
         ASSERT_EQ(a_.send(wr), 0);
         EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
       } else {
-        ASSERT_NO_FATAL_FAILURE(expect_refused(wr));
+        ASSERT_NO_FATAL_FAILURE(expect_rejected(wr));
       }
     }
   }
 }
 
-// A bad local key is the requester's own error.
-TEST_F(Access, LocalKey) {
+// A bad local key is an error of the requester.
+TEST_F(Access, ABadLocalKeyFailsTheRequest) {
   ibv_sge sge = a_.sge(0, 64);
   sge.lkey ^= 1;
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_LOC_PROT_ERR);
   reconnect();
-  // A region without local write cannot take what a READ brings.
+  // A READ cannot write to a region without local write access.
   MrPtr read_only(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, 0));
   ASSERT_NE(read_only, nullptr);
   sge = {a_.address(), 64, read_only->lkey};
@@ -134,7 +134,7 @@ TEST_F(Access, LocalKey) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(Access, ErrorFlushesTheRest) {
+TEST_F(Access, AnErrorFlushesLaterRequests) {
   ASSERT_EQ(a_.receive(1000, 0, 64), 0);
   ibv_sge sge = a_.sge(0, 8);
   ibv_send_wr wrs[3] = {rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0), rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0),
@@ -143,7 +143,7 @@ TEST_F(Access, ErrorFlushesTheRest) {
   for (size_t i = 0; i < 3; ++i) wrs[i].wr_id = i;
   wrs[0].next = &wrs[1];
   wrs[1].next = &wrs[2];
-  wrs[2].send_flags = 0;  // flushed ones complete even so
+  wrs[2].send_flags = 0;  // flushed requests complete even if unsignaled
   ASSERT_EQ(a_.send(wrs[0]), 0);
   const ibv_wc_status expected[] = {IBV_WC_REM_ACCESS_ERR, IBV_WC_WR_FLUSH_ERR,
                                     IBV_WC_WR_FLUSH_ERR};
@@ -155,7 +155,7 @@ TEST_F(Access, ErrorFlushesTheRest) {
   const ibv_wc flushed = wait_for_completion(a_.receive_cq.get());
   EXPECT_EQ(flushed.wr_id, 1000u);
   EXPECT_EQ(flushed.status, IBV_WC_WR_FLUSH_ERR);
-  // Posting to a queue pair in error is accepted, and flushed.
+  // A request posted to a queue pair in the error state is accepted and flushed.
   ASSERT_EQ(a_.receive(1001, 0, 64), 0);
   EXPECT_EQ(wait_for_completion(a_.receive_cq.get()).status, IBV_WC_WR_FLUSH_ERR);
 }

@@ -1,5 +1,5 @@
-// Every asynchronous event that this NIC has: waited for by ibv_get_async_event, and what it is
-// about stays until it is acknowledged.
+// Every asynchronous event of this NIC: ibv_get_async_event waits for it, and its object cannot be
+// destroyed until it is acknowledged.
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <poll.h>
@@ -24,8 +24,8 @@ bool event_waits(const ibv_context* context) {
 
 class AsyncEvents : public LoopbackTest {
  protected:
-  // A message of a's into a receive of b's that has room for it but no memory.
-  void send_into_lost_memory() {
+  // Sends a message from a to a receive of b whose memory region is deregistered.
+  void send_to_deregistered_receive() {
     ibv_mr* mr = ibv_reg_mr(b_.pd.get(), b_.memory.data(), 64, IBV_ACCESS_LOCAL_WRITE);
     ASSERT_NE(mr, nullptr);
     ibv_sge sge{b_.address(), 64, mr->lkey};
@@ -46,7 +46,7 @@ class AsyncEvents : public LoopbackTest {
     wr.wr.rdma.rkey = rkey;
     ASSERT_EQ(a_.send(wr), 0);
   }
-  // The only event there is, about b's queue pair.
+  // Expects exactly one event, for b's queue pair.
   void expect_about_b(ibv_event_type type) {
     const ibv_async_event event = wait_for_async_event(context_.get());
     ASSERT_EQ(event.event_type, type) << ibv_event_type_str(event.event_type);
@@ -56,14 +56,14 @@ class AsyncEvents : public LoopbackTest {
   }
 };
 
-TEST_F(AsyncEvents, QpFatal) {
-  send_into_lost_memory();
+TEST_F(AsyncEvents, ADeregisteredReceiveRaisesQpFatal) {
+  send_to_deregistered_receive();
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_OP_ERR);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_LOC_PROT_ERR);
   expect_about_b(IBV_EVENT_QP_FATAL);
 }
 
-TEST_F(AsyncEvents, QpFatalOfAnUnreliableConnection) {
+TEST_F(AsyncEvents, ADeregisteredReceiveRaisesQpFatalOnUc) {
   for (Side* side : {&a_, &b_}) {
     ibv_qp_init_attr init = rc_attributes(side->cq.get(), side->receive_cq.get());
     init.qp_type = IBV_QPT_UC;
@@ -72,27 +72,27 @@ TEST_F(AsyncEvents, QpFatalOfAnUnreliableConnection) {
   }
   ASSERT_EQ(uc_to_rts(a_.qp.get(), b_.qp->qp_num), 0);
   ASSERT_EQ(uc_to_rts(b_.qp.get(), a_.qp->qp_num), 0);
-  send_into_lost_memory();
+  send_to_deregistered_receive();
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_LOC_PROT_ERR);
   expect_about_b(IBV_EVENT_QP_FATAL);
 }
 
-TEST_F(AsyncEvents, QpRequestError) {
+TEST_F(AsyncEvents, ATooLongSendRaisesQpRequestError) {
   ASSERT_EQ(b_.receive(1, 0, 16), 0);
   send(17);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_INV_REQ_ERR);
   expect_about_b(IBV_EVENT_QP_REQ_ERR);
 }
 
-TEST_F(AsyncEvents, QpAccessError) {
+TEST_F(AsyncEvents, AWrongKeyRaisesQpAccessError) {
   write(b_.mr->rkey ^ 1);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
   expect_about_b(IBV_EVENT_QP_ACCESS_ERR);
 }
 
-// The peer's first request comes before the program has gone on to RTS.
-TEST_F(AsyncEvents, CommunicationEstablished) {
+// The peer's first request is received before the program changes to RTS.
+TEST_F(AsyncEvents, TheFirstRequestInRtrRaisesCommEstablished) {
   for (Side* side : {&a_, &b_}) {
     ibv_qp_init_attr init = rc_attributes(side->cq.get(), side->receive_cq.get());
     side->qp.reset(ibv_create_qp(side->pd.get(), &init));
@@ -101,15 +101,15 @@ TEST_F(AsyncEvents, CommunicationEstablished) {
   ASSERT_EQ(to_rtr(a_.qp.get(), b_.qp->qp_num), 0);
   ASSERT_EQ(to_rtr(b_.qp.get(), a_.qp->qp_num), 0);
   ASSERT_EQ(to_rts(a_.qp.get()), 0);
-  for (int i = 0; i < 2; ++i) {  // it is an event once
+  for (int i = 0; i < 2; ++i) {  // the event is raised once
     write(b_.mr->rkey);
     EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   }
   expect_about_b(IBV_EVENT_COMM_EST);
 }
 
-// What completes into a queue that lost a completion is of no more use.
-TEST_F(AsyncEvents, CompletionQueueOverrun) {
+// A queue pair whose completion queue lost a completion fails.
+TEST_F(AsyncEvents, CqOverrunRaisesCqErrorAndQpFatal) {
   a_.qp.reset();
   b_.qp.reset();
   a_.cq.reset(ibv_create_cq(context_.get(), 2, nullptr, nullptr, 0));
@@ -125,7 +125,7 @@ TEST_F(AsyncEvents, CompletionQueueOverrun) {
   expect_destroy_waits_for_ack(of_cq, [&] { a_.cq.reset(); });
 }
 
-TEST_F(AsyncEvents, LastReceiveOfASharedQueue) {
+TEST_F(AsyncEvents, AQueuePairWithSrqRaisesLastWqeReached) {
   ibv_srq_init_attr shared{};
   shared.attr = {8, 1, 0};
   const SrqPtr srq(ibv_create_srq(b_.pd.get(), &shared));
@@ -140,8 +140,9 @@ TEST_F(AsyncEvents, LastReceiveOfASharedQueue) {
   expect_about_b(IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
-// One taken and acknowledged, one taken, one not taken: only the second is waited for.
-TEST_F(AsyncEvents, EachIsAcknowledged) {
+// One event is read and acknowledged, one is read, one is not read: destroy waits for the second
+// only.
+TEST_F(AsyncEvents, DestroyWaitsForEachUnacknowledgedEvent) {
   ibv_qp_attr attr{};
   attr.en_sqd_async_notify = 1;
   const auto drain = [&] {
@@ -163,7 +164,7 @@ TEST_F(AsyncEvents, EachIsAcknowledged) {
 
 using DatagramEvents = DatagramTest;
 
-TEST_F(DatagramEvents, QpFatal) {
+TEST_F(DatagramEvents, ADeregisteredReceiveRaisesQpFatal) {
   ibv_mr* mr = ibv_reg_mr(b_.pd.get(), b_.memory.data(), 256, IBV_ACCESS_LOCAL_WRITE);
   ASSERT_NE(mr, nullptr);
   ibv_sge room{b_.address(), 256, mr->lkey};
@@ -182,7 +183,7 @@ TEST_F(DatagramEvents, QpFatal) {
   expect_destroy_waits_for_ack(event, [&] { b_.qp.reset(); });
 }
 
-// Links and addresses come and go only where they are ours: in a child with a network of its own.
+// The test changes links and addresses in a child with its own network namespace.
 class OwnNetwork {
  public:
   OwnNetwork() : fd_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {}
@@ -215,8 +216,8 @@ class OwnNetwork {
 
 constexpr int kNoNamespace = 77;
 
-// Whether an event of this type comes; those before it are let pass.
-bool port_event_comes(ibv_context* context, ibv_event_type type) {
+// Waits for an event of this type and skips others.
+bool wait_for_port_event(ibv_context* context, ibv_event_type type) {
   for (;;) {
     pollfd fd{context->async_fd, POLLIN, 0};
     if (poll(&fd, 1, 10'000) != 1) return false;
@@ -234,20 +235,20 @@ int watch_port() {
   const ContextPtr context = open_loopback();
   if (context == nullptr) return 1;
   if (!network.add_address("127.0.0.9")) return 2;
-  if (!port_event_comes(context.get(), IBV_EVENT_GID_CHANGE)) return 3;
+  if (!wait_for_port_event(context.get(), IBV_EVENT_GID_CHANGE)) return 3;
   ibv_port_attr port{};
   if (!network.set_link(false)) return 4;
-  if (!port_event_comes(context.get(), IBV_EVENT_PORT_ERR)) return 5;
+  if (!wait_for_port_event(context.get(), IBV_EVENT_PORT_ERR)) return 5;
   if (ibv_query_port(context.get(), 1, &port) != 0 || port.state != IBV_PORT_DOWN) return 6;
   if (!network.set_link(true)) return 7;
-  if (!port_event_comes(context.get(), IBV_EVENT_PORT_ACTIVE)) return 8;
+  if (!wait_for_port_event(context.get(), IBV_EVENT_PORT_ACTIVE)) return 8;
   if (ibv_query_port(context.get(), 1, &port) != 0 || port.state != IBV_PORT_ACTIVE) return 9;
   return 0;
 }
 
-TEST(PortEvents, AddressesAndLink) {
+TEST(PortEvents, ReportAddressAndLinkChanges) {
   const int status = in_child(watch_port);
-  if (status == kNoNamespace) GTEST_SKIP() << "no network namespace of one's own to be had here";
+  if (status == kNoNamespace) GTEST_SKIP() << "cannot create a network namespace";
   EXPECT_EQ(status, 0);
 }
 

@@ -1,4 +1,5 @@
-// The objects that mistakes are made with, and the check that a mistake changed none of them.
+// The objects of the tests with invalid calls, and the check that an invalid call changes none of
+// them.
 #include "tests/abi/bad_input_support.h"
 
 #include <sys/stat.h>
@@ -9,7 +10,7 @@
 namespace verbena::test {
 namespace {
 
-// The file that the library logs to, if the test was started that way.
+// Size of the library's log file, or -1 if it does not log to a file.
 off_t log_bytes() {
   const char* file = getenv("VERBENA_LOG_FILE");
   struct stat status {};
@@ -141,12 +142,12 @@ void BadInputTest::SetUp() {
   second_ah_.reset(ibv_create_ah(second_pd_.get(), &to));
   ASSERT_TRUE(foreign_td_ && second_mr_ && read_only_ && parent_ && cq_ex_ && xrc_srq_ &&
               builder_ && ud_builder_ && dm_mr_ && window1_ && window2_ && ah_ && second_ah_);
-  // Sockets and the log are opened with the first use: not in the middle of a table.
-  ASSERT_NO_FATAL_FAILURE(everything_works());
+  // Sockets and the log are opened at the first use, which must not be in the middle of a table.
+  ASSERT_NO_FATAL_FAILURE(expect_everything_works());
   EXPECT_EQ(ibv_create_cq(context_.get(), 0, nullptr, nullptr, 0), nullptr);
 }
 
-std::string BadInputTest::everything_as_it_is() {
+std::string BadInputTest::state_of_everything() {
   std::string all;
   for (const QpPtr* qp : {&a_.qp, &b_.qp, &fresh_, &init_, &rtr_, &uc_, &ud_, &on_srq_, &xrc_send_,
                           &xrc_receive_, &builder_, &ud_builder_}) {
@@ -171,7 +172,7 @@ std::string BadInputTest::everything_as_it_is() {
   return all;
 }
 
-void BadInputTest::everything_works() {
+void BadInputTest::expect_everything_works() {
   a_.memory[0] ^= 0x5A;
   ibv_sge sge = a_.sge(0, 1);
   ibv_send_wr write = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
@@ -197,19 +198,19 @@ void BadInputTest::everything_works() {
   ASSERT_EQ(a_.memory[64 + kHeaderArea], a_.memory[0]);
 }
 
-void BadInputTest::run(std::initializer_list<Mistake> table) {
-  for (const Mistake& row : table) {
+void BadInputTest::run(std::initializer_list<InvalidCall> table) {
+  for (const InvalidCall& row : table) {
     SCOPED_TRACE(row.name);
-    const std::string before = everything_as_it_is();
-    const off_t said = log_bytes();
+    const std::string before = state_of_everything();
+    const off_t log_size = log_bytes();
     errno = 0;
     const int code = row.call();
     EXPECT_EQ(code, row.expected) << (code > 0 ? strerror(code) : "");
-    if (said >= 0 && row.told) {
-      EXPECT_GT(log_bytes(), said) << "the log does not say why";
+    if (log_size >= 0 && row.is_logged) {
+      EXPECT_GT(log_bytes(), log_size) << "the log does not state the reason";
     }
-    EXPECT_TRUE(everything_as_it_is() == before) << "something has changed";
-    ASSERT_NO_FATAL_FAILURE(everything_works());
+    EXPECT_TRUE(state_of_everything() == before) << "the state of an object has changed";
+    ASSERT_NO_FATAL_FAILURE(expect_everything_works());
   }
 }
 

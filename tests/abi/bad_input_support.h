@@ -1,5 +1,5 @@
-// Tables of mistakes: each row is one call with one thing wrong and the errno documented for it.
-// Whatever the call was, everything must be as before and still work.
+// Tables of invalid calls: each row is one call with one invalid argument and the documented errno.
+// After each call all objects must be unchanged and still work.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace verbena::test {
 
-// What the header's inlines destroy: each translation unit has its own of those, hence not
-// Destroy<>.
+// Objects that inline functions of the header destroy. Each translation unit has its own copy of
+// those functions, so Destroy<> cannot be used.
 struct Release {
   void operator()(ibv_xrcd* xrcd) const { EXPECT_EQ(ibv_close_xrcd(xrcd), 0); }
   void operator()(ibv_dm* dm) const { EXPECT_EQ(ibv_free_dm(dm), 0); }
@@ -24,16 +24,16 @@ template <typename T>
 using Released = std::unique_ptr<T, Release>;
 using SrqPtr = std::unique_ptr<ibv_srq, Destroy<ibv_destroy_srq>>;
 
-struct Mistake {
+struct InvalidCall {
   const char* name;
-  int expected;  // errno, or whatever else the call returns when it fails
+  int expected;  // errno, or the value that the failed call returns
   std::function<int()> call;
-  // Whether the log must say why. The header's inlines refuse some things before the library hears
-  // of them, and a full queue is no mistake.
-  bool told = true;
+  // Whether the log must state the reason. Inline functions of the header reject some calls before
+  // the library is called, and a full queue is no invalid call.
+  bool is_logged = true;
 };
 
-// What a call that makes something failed with; 0 if it did not fail.
+// The errno of a failed call that creates an object, or 0.
 template <typename T>
 int code_of(T* made) {
   return made != nullptr ? 0 : errno;
@@ -46,13 +46,13 @@ class BadInputTest : public LoopbackTest {
  protected:
   void SetUp() override;
 
-  void run(std::initializer_list<Mistake> table);
-  // All that may be asked about the objects.
-  std::string everything_as_it_is();
-  void everything_works();
+  void run(std::initializer_list<InvalidCall> table);
+  // All attributes of the objects that can be queried.
+  std::string state_of_everything();
+  void expect_everything_works();
 
   QpPtr make_qp(ibv_qp_type type, ibv_srq* srq = nullptr);
-  // With the ibv_wr_* interface, and connected to itself.
+  // Uses the ibv_wr_* interface and is connected to itself.
   QpPtr make_builder_qp(ibv_qp_type type, uint64_t operations);
   ibv_ah_attr address();
 
@@ -70,7 +70,7 @@ class BadInputTest : public LoopbackTest {
   PdPtr second_pd_;  // of the same context
   std::vector<uint8_t> second_memory_;
   MrPtr second_mr_;
-  MrPtr read_only_;  // b's memory, without any rights
+  MrPtr read_only_;  // b's memory, without any access
 
   CqPtr cq_;
   Released<ibv_cq_ex> cq_ex_;

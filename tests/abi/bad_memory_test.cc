@@ -1,5 +1,4 @@
-// Calls about domains, regions, device memory and windows, with each of their arguments wrong in
-// turn.
+// Calls for domains, regions, device memory and windows, each with one invalid argument.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,7 +14,7 @@ constexpr int kNoSuchAccess = 1 << 12;
 
 using BadMemory = BadInputTest;
 
-TEST_F(BadMemory, Domains) {
+TEST_F(BadMemory, RejectsInvalidDomainCalls) {
   ibv_context* const c = context_.get();
   const auto parent = [&](auto change) {
     return [&, change] {
@@ -47,7 +46,7 @@ TEST_F(BadMemory, Domains) {
   });
 }
 
-TEST_F(BadMemory, Regions) {
+TEST_F(BadMemory, RejectsInvalidRegistrations) {
   ibv_pd* const pd = a_.pd.get();
   uint8_t* const memory = a_.memory.data();
   const auto reg = [&](void* at, size_t length, int access) {
@@ -96,7 +95,7 @@ TEST_F(BadMemory, Regions) {
   munmap(constant, page);
 }
 
-TEST_F(BadMemory, ChangingRegions) {
+TEST_F(BadMemory, RejectsInvalidReregistrationsAndAdvice) {
   constexpr int kRefused = IBV_REREG_MR_ERR_INPUT;
   const auto rereg = [&](int flags, ibv_pd* pd, void* at, size_t length, int access) {
     return [=, this] { return ibv_rereg_mr(a_.mr.get(), flags, pd, at, length, access); };
@@ -144,7 +143,7 @@ TEST_F(BadMemory, ChangingRegions) {
   });
 }
 
-TEST_F(BadMemory, DeviceMemoryAndWindows) {
+TEST_F(BadMemory, RejectsInvalidDeviceMemoryAndWindowCalls) {
   ibv_context* const c = context_.get();
   const auto allocate = [&](size_t length, uint32_t log_align, uint32_t comp_mask) {
     return [=] {

@@ -1,5 +1,5 @@
-// Calls about devices, completion queues, addresses and what Verbena has not, with each of their
-// arguments wrong in turn.
+// Calls for devices, completion queues, addresses and unsupported objects, each with one invalid
+// argument.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ constexpr uint32_t kNoSuchBit = 1u << 31;
 
 using BadObjects = BadInputTest;
 
-TEST_F(BadObjects, DevicesAndPorts) {
+TEST_F(BadObjects, RejectsInvalidDeviceAndPortQueries) {
   ibv_port_attr port{};
   ibv_gid gid{};
   ibv_gid_entry entry{};
@@ -65,7 +65,7 @@ TEST_F(BadObjects, DevicesAndPorts) {
   });
 }
 
-TEST_F(BadObjects, Imports) {
+TEST_F(BadObjects, RejectsInvalidImports) {
   const int file = open("/dev/null", O_RDWR | O_CLOEXEC);
   ibv_context* const c = context_.get();
   run({
@@ -82,7 +82,7 @@ TEST_F(BadObjects, Imports) {
   close(file);
 }
 
-TEST_F(BadObjects, CompletionQueues) {
+TEST_F(BadObjects, RejectsInvalidCompletionQueueCalls) {
   ibv_context* const c = context_.get();
   const auto create = [&](int cqe, int vector, ibv_comp_channel* channel = nullptr) {
     return [=] { return code_of(ibv_create_cq(c, cqe, nullptr, channel, vector)); };
@@ -140,7 +140,7 @@ TEST_F(BadObjects, CompletionQueues) {
   });
 }
 
-// Until all that was posted has completed, without polling; then back to RTS.
+// Waits without polling until all posted requests are complete, then returns to RTS.
 void wait_until_drained(ibv_qp* qp) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
@@ -155,7 +155,7 @@ void wait_until_drained(ibv_qp* qp) {
   ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 }
 
-TEST_F(BadObjects, CompletionQueueSmallerThanWhatWaits) {
+TEST_F(BadObjects, RejectsResizeBelowTheUnpolledCompletions) {
   ibv_sge sge = a_.sge(0, 1);
   for (int i = 0; i < 3; ++i) {
     ibv_send_wr write = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
@@ -172,7 +172,7 @@ TEST_F(BadObjects, CompletionQueueSmallerThanWhatWaits) {
   EXPECT_EQ(ibv_resize_cq(a_.cq.get(), 1), 0);
 }
 
-TEST_F(BadObjects, AddressHandlesAndGroups) {
+TEST_F(BadObjects, RejectsInvalidAddressHandlesAndGroups) {
   const auto create = [&](auto change) {
     return [&, change] {
       ibv_ah_attr attr = address();
@@ -228,7 +228,7 @@ TEST_F(BadObjects, AddressHandlesAndGroups) {
   EXPECT_EQ(ibv_detach_mcast(ud_.get(), &group, 0), 0);
 }
 
-TEST_F(BadObjects, WhatIsNotThere) {
+TEST_F(BadObjects, RejectsUnsupportedObjects) {
   ibv_context* const c = context_.get();
   ibv_counters_init_attr none{};
   ibv_counters_init_attr masked{kNoSuchBit};

@@ -1,5 +1,4 @@
-// Calls about queue pairs, shared receive queues and XRC domains, with each of their arguments
-// wrong in turn.
+// Calls for queue pairs, shared receive queues and XRC domains, each with one invalid argument.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@ constexpr uint32_t kNoSuchBit = 1u << 31;
 
 using BadQueues = BadInputTest;
 
-TEST_F(BadQueues, SharedReceiveQueues) {
+TEST_F(BadQueues, RejectsInvalidSharedReceiveQueueCalls) {
   ibv_context* const c = context_.get();
   const auto create = [&](uint32_t max_wr, uint32_t max_sge) {
     return [=, this] {
@@ -80,7 +79,7 @@ TEST_F(BadQueues, SharedReceiveQueues) {
   });
 }
 
-TEST_F(BadQueues, XrcDomains) {
+TEST_F(BadQueues, RejectsInvalidXrcDomainCalls) {
   ibv_context* const c = context_.get();
   const int file = memfd_create("bad input", MFD_CLOEXEC);
   const auto open_domain = [&](uint32_t mask, int fd, int flags) {
@@ -126,7 +125,7 @@ TEST_F(BadQueues, XrcDomains) {
   close(file);
 }
 
-TEST_F(BadQueues, CreatingQueuePairs) {
+TEST_F(BadQueues, RejectsInvalidQueuePairs) {
   const auto create = [&](auto change) {
     return [&, change] {
       ibv_qp_init_attr init = rc_attributes(cq_.get(), cq_.get());
@@ -144,7 +143,7 @@ TEST_F(BadQueues, CreatingQueuePairs) {
       init.send_cq = init.recv_cq = cq_.get();
       init.cap = {1, 1, 1, 1, 0};
       init.pd = a_.pd.get();
-      // With a PD alone the inline calls ibv_create_qp.
+      // With only a PD the inline function calls ibv_create_qp.
       init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
       change(init);
       return code_of(ibv_create_qp_ex(context_.get(), &init));
@@ -229,7 +228,7 @@ constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QP
 constexpr int kRts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
-TEST_F(BadQueues, ModifyingQueuePairs) {
+TEST_F(BadQueues, RejectsInvalidTransitions) {
   const auto modify = [](ibv_qp* qp, int mask, const ibv_qp_attr& attr) {
     ibv_qp_attr copy = attr;
     return ibv_modify_qp(qp, &copy, mask);
@@ -331,7 +330,7 @@ TEST_F(BadQueues, ModifyingQueuePairs) {
   });
 }
 
-TEST_F(BadQueues, RatesAndEce) {
+TEST_F(BadQueues, RejectsInvalidRateLimitsAndEce) {
   const auto limit = [&](ibv_qp* qp, ibv_qp_rate_limit_attr attr) {
     return [=]() mutable { return ibv_modify_qp_rate_limit(qp, &attr); };
   };

@@ -1,5 +1,5 @@
-// Work requests with each thing wrong in turn: refused when posted, or completed with the status
-// documented for it.
+// Work requests, each with one invalid field: rejected when posted, or completed with the
+// documented status.
 #include <arpa/inet.h>
 #include <unistd.h>
 
@@ -57,7 +57,7 @@ class BadWork : public BadInputTest {
   }
 };
 
-TEST_F(BadWork, Sends) {
+TEST_F(BadWork, RejectsInvalidSends) {
   static ibv_sge many[33];
   for (ibv_sge& s : many) s = a_.sge(0, 1);
   static ibv_sge huge[2];
@@ -135,7 +135,7 @@ TEST_F(BadWork, Sends) {
   });
 }
 
-TEST_F(BadWork, SendsOfUcAreRefusedByOpcode) {
+TEST_F(BadWork, RejectsOpcodesThatUcLacks) {
   ASSERT_EQ(to_init(uc_.get()), 0);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -156,7 +156,7 @@ TEST_F(BadWork, SendsOfUcAreRefusedByOpcode) {
   });
 }
 
-TEST_F(BadWork, Receives) {
+TEST_F(BadWork, RejectsInvalidReceives) {
   static ibv_sge many[33];
   for (ibv_sge& s : many) s = a_.sge(0, 1);
   static ibv_sge huge[2];
@@ -199,7 +199,7 @@ TEST_F(BadWork, Receives) {
   });
 }
 
-TEST_F(BadWork, Builders) {
+TEST_F(BadWork, RejectsInvalidBuilderCalls) {
   ibv_qp* const qp = builder_.get();
   const uint32_t rkey = a_.mr->rkey;
   const uint64_t at = a_.address(4096);
@@ -212,21 +212,21 @@ TEST_F(BadWork, Builders) {
   run({
       {"complete without start", EINVAL, [=] { return ibv_wr_complete(ibv_qp_to_qp_ex(qp)); }},
       {"start twice", EINVAL, build(qp, [](ibv_qp_ex* ex) { ibv_wr_start(ex); })},
-      {"not asked for: READ", EINVAL,
+      {"not requested at creation: READ", EINVAL,
        build(qp, [=](ibv_qp_ex* ex) { ibv_wr_rdma_read(ex, rkey, at); })},
-      {"not asked for: SEND", EINVAL, build(qp, [](ibv_qp_ex* ex) { ibv_wr_send(ex); })},
-      {"not asked for: SEND immediate", EINVAL,
+      {"not requested at creation: SEND", EINVAL,
+       build(qp, [](ibv_qp_ex* ex) { ibv_wr_send(ex); })},
+      {"not requested at creation: SEND immediate", EINVAL,
        build(qp, [](ibv_qp_ex* ex) { ibv_wr_send_imm(ex, 1); })},
-      {"not asked for: SEND invalidate", EINVAL,
+      {"not requested at creation: SEND invalidate", EINVAL,
        build(qp, [](ibv_qp_ex* ex) { ibv_wr_send_inv(ex, 1); })},
-      {"not asked for: WRITE immediate", EINVAL,
+      {"not requested at creation: WRITE immediate", EINVAL,
        build(qp, [=](ibv_qp_ex* ex) { ibv_wr_rdma_write_imm(ex, rkey, at, 1); })},
-      {"not asked for: compare and swap", EINVAL,
+      {"not requested at creation: compare and swap", EINVAL,
        build(qp, [=](ibv_qp_ex* ex) { ibv_wr_atomic_cmp_swp(ex, rkey, at, 1, 2); })},
-      {"not asked for: local invalidate", EINVAL,
+      {"not requested at creation: local invalidate", EINVAL,
        build(qp, [](ibv_qp_ex* ex) { ibv_wr_local_inv(ex, 1); })},
-      {"there is no TSO", EOPNOTSUPP,
-       build(qp, [](ibv_qp_ex* ex) { ibv_wr_send_tso(ex, bytes, 8, 64); })},
+      {"no TSO", EOPNOTSUPP, build(qp, [](ibv_qp_ex* ex) { ibv_wr_send_tso(ex, bytes, 8, 64); })},
       {"flag", EINVAL,
        build(qp,
              [=](ibv_qp_ex* ex) {
@@ -250,7 +250,7 @@ TEST_F(BadWork, Builders) {
        build(qp,
              [=](ibv_qp_ex* ex) {
                write(ex);
-               ibv_wr_set_inline_data(ex, bytes, 33);  // 32 is the least that a queue pair takes
+               ibv_wr_set_inline_data(ex, bytes, 33);  // every queue pair takes at least 32 bytes
              }),
        false},
       {"inline list too long", ENOMEM,
@@ -309,7 +309,7 @@ TEST_F(BadWork, Builders) {
   });
 }
 
-// What can only be found out while a request is executed.
+// An error that is detected only when the request is executed.
 struct Failure {
   const char* name;
   ibv_wc_status status;
@@ -318,7 +318,7 @@ struct Failure {
   std::function<void(ibv_recv_wr&)> receive = {};  // changes a good receive of 8 bytes
 };
 
-TEST_F(BadWork, Completions) {
+TEST_F(BadWork, CompletesInvalidRequestsWithTheDocumentedStatus) {
   uint32_t stale_lkey, stale_rkey;
   {
     const MrPtr gone(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
@@ -353,7 +353,7 @@ TEST_F(BadWork, Completions) {
       {"lkey a window's", IBV_WC_LOC_PROT_ERR, lkey(window1_->rkey)},
       {"beyond the local region", IBV_WC_LOC_PROT_ERR,
        [](ibv_send_wr& w) { w.sg_list->addr -= 4096; }},
-      {"READ into what is not writable", IBV_WC_LOC_PROT_ERR,
+      {"READ into a read-only region", IBV_WC_LOC_PROT_ERR,
        [&](ibv_send_wr& w) {
          w.opcode = IBV_WR_RDMA_READ;
          w.sg_list->lkey = unwritable->lkey;
@@ -361,9 +361,9 @@ TEST_F(BadWork, Completions) {
       {"rkey 0", IBV_WC_REM_ACCESS_ERR, rkey(0)},
       {"rkey stale", IBV_WC_REM_ACCESS_ERR, rkey(stale_rkey)},
       {"rkey of another PD", IBV_WC_REM_ACCESS_ERR, rkey(second_mr_->rkey)},
-      {"rkey of what nobody may write", IBV_WC_REM_ACCESS_ERR, rkey(read_only_->rkey)},
+      {"rkey without write access", IBV_WC_REM_ACCESS_ERR, rkey(read_only_->rkey)},
       {"rkey of an unbound window", IBV_WC_REM_ACCESS_ERR, rkey(window2_->rkey)},
-      {"READ of what nobody may read", IBV_WC_REM_ACCESS_ERR,
+      {"READ without read access", IBV_WC_REM_ACCESS_ERR,
        [&](ibv_send_wr& w) {
          w.opcode = IBV_WR_RDMA_READ;
          w.wr.rdma.rkey = read_only_->rkey;
@@ -384,7 +384,7 @@ TEST_F(BadWork, Completions) {
          w.invalidate_rkey = window2_->rkey;
        }},
       {"bind without a region", IBV_WC_MW_BIND_ERR, bind(window2_.get(), nullptr, 64, 0)},
-      {"bind to a region that allows none", IBV_WC_MW_BIND_ERR,
+      {"bind to a region without bind access", IBV_WC_MW_BIND_ERR,
        bind(window2_.get(), unwritable.get(), 64, IBV_ACCESS_REMOTE_READ)},
       {"bind to a region of another PD", IBV_WC_MW_BIND_ERR,
        bind(window2_.get(), second_mr_.get(), 64, IBV_ACCESS_REMOTE_READ)},
@@ -392,7 +392,7 @@ TEST_F(BadWork, Completions) {
        bind(other_window.get(), a_.mr.get(), 64, IBV_ACCESS_REMOTE_READ)},
       {"bind beyond the region", IBV_WC_MW_BIND_ERR,
        bind(window2_.get(), a_.mr.get(), a_.memory.size() + 1, IBV_ACCESS_REMOTE_READ)},
-      {"bind with an unknown right", IBV_WC_MW_BIND_ERR,
+      {"bind with an unknown access flag", IBV_WC_MW_BIND_ERR,
        bind(window2_.get(), a_.mr.get(), 64, 1u << 12)},
       {"SEND longer than the receive", IBV_WC_REM_INV_REQ_ERR, send, IBV_WC_LOC_LEN_ERR,
        [](ibv_recv_wr& r) { r.sg_list->length = 7; }},
@@ -400,7 +400,7 @@ TEST_F(BadWork, Completions) {
        [](ibv_recv_wr& r) { r.num_sge = 0; }},
       {"SEND into a stale lkey", IBV_WC_REM_OP_ERR, send, IBV_WC_LOC_PROT_ERR,
        [&](ibv_recv_wr& r) { r.sg_list->lkey = stale_rkey; }},
-      {"SEND into what is not writable", IBV_WC_REM_OP_ERR, send, IBV_WC_LOC_PROT_ERR,
+      {"SEND into a read-only region", IBV_WC_REM_OP_ERR, send, IBV_WC_LOC_PROT_ERR,
        [&](ibv_recv_wr& r) { r.sg_list->lkey = read_only_->lkey; }},
   };
   for (const Failure& row : table) {
@@ -425,19 +425,19 @@ TEST_F(BadWork, Completions) {
       const ibv_wc received = wait_for_completion(b_.receive_cq.get());
       EXPECT_EQ(received.status, row.receive_status) << ibv_wc_status_str(received.status);
     }
-    EXPECT_EQ(b_.memory[0], 0x11);  // not one byte was touched
+    EXPECT_EQ(b_.memory[0], 0x11);  // no byte was changed
     EXPECT_EQ(a_.memory[0], 0x22);
-    // What is posted to a queue pair in error is flushed.
+    // A request posted to a queue pair in the error state is flushed.
     ibv_send_wr next = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
     ASSERT_EQ(a_.send(next), 0);
     EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_WR_FLUSH_ERR);
     ASSERT_NO_FATAL_FAILURE(reconnect());
-    ASSERT_NO_FATAL_FAILURE(everything_works());
+    ASSERT_NO_FATAL_FAILURE(expect_everything_works());
   }
 }
 
-// The same, where the fault is the peer's: it has no receive posted, or is not there at all.
-TEST_F(BadWork, PeersThatDoNotAnswer) {
+// The peer has no receive posted, or does not exist.
+TEST_F(BadWork, UsesUpTheRetriesIfThePeerDoesNotRespond) {
   const auto status_of_send = [&](ibv_qp* qp) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTS;
@@ -457,12 +457,12 @@ TEST_F(BadWork, PeersThatDoNotAnswer) {
   EXPECT_EQ(status_of_send(rtr_.get()), IBV_WC_RNR_RETRY_EXC_ERR);  // connected to itself
   ASSERT_EQ(to_rtr(init_.get(), init_->qp_num ^ 0x8000), 0);
   EXPECT_EQ(status_of_send(init_.get()), IBV_WC_RETRY_EXC_ERR);
-  everything_works();
+  expect_everything_works();
 }
 
-// The caller gets a number; the log says what it means. The tables above check that when the log
-// goes to a file.
-TEST(BadInputLog, EveryMistakeIsToldInWords) {
+// The caller gets an errno; the log states the reason. The tables above check this if the log goes
+// to a file.
+TEST(BadInputLog, StatesTheReasonOfEveryRejection) {
   char self[4096] = "";
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
   char file[] = "/tmp/verbena-bad-input-XXXXXX";

@@ -1,4 +1,5 @@
-// Completion counters, looked up by version as a program built against newer headers does.
+// Completion counters. The test looks up the symbols by version, as a program built against newer
+// headers does.
 #include <dlfcn.h>
 
 #include <cerrno>
@@ -65,7 +66,7 @@ class CompletionCounters : public LoopbackTest {
     return value;
   }
   static uint64_t errors(PublicCounter* counter) { return read(counter, "ibv_read_err_comp_cntr"); }
-  // Reading is all that the program does meanwhile.
+  // The program does nothing but read the counter.
   static bool reaches(PublicCounter* counter, uint64_t value) {
     return within_ms(10'000, [&] { return read(counter) == value; });
   }
@@ -77,7 +78,7 @@ class CompletionCounters : public LoopbackTest {
   }
 };
 
-TEST_F(CompletionCounters, TellWhatTheyCanDo) {
+TEST_F(CompletionCounters, ReportTheirCapabilities) {
   CounterCapabilities caps{};
   auto* query = symbol<int(ibv_context*, void*, size_t)>("_ibv_query_comp_cntr_caps");
   ASSERT_EQ(query(context_.get(), &caps, sizeof caps), 0);
@@ -88,7 +89,7 @@ TEST_F(CompletionCounters, TellWhatTheyCanDo) {
   EXPECT_EQ(query(context_.get(), &caps, sizeof caps - 1), EINVAL);
 }
 
-TEST_F(CompletionCounters, CountUnsignaledRequestsByTheirKind) {
+TEST_F(CompletionCounters, CountUnsignaledRequestsByOperation) {
   const CounterPtr writes(create()), reads(create()), sends(create()), receives(create());
   ASSERT_EQ(attach(a_.qp.get(), writes.get(), abi::kCountWrites), 0);
   ASSERT_EQ(attach(a_.qp.get(), reads.get(), abi::kCountReads), 0);
@@ -123,7 +124,7 @@ TEST_F(CompletionCounters, CountBytes) {
   TearDown();
 }
 
-TEST_F(CompletionCounters, CountFailuresApart) {
+TEST_F(CompletionCounters, CountErrorsSeparately) {
   const CounterPtr counter(create());
   ASSERT_EQ(attach(a_.qp.get(), counter.get(), abi::kCountWrites | abi::kCountReceives), 0);
   join();
@@ -137,7 +138,7 @@ TEST_F(CompletionCounters, CountFailuresApart) {
   TearDown();
 }
 
-TEST_F(CompletionCounters, AccumulateOverQueuePairsAndStayWithTheirs) {
+TEST_F(CompletionCounters, CountAllAttachedQueuePairsAndOutliveThem) {
   CounterPtr counter(create());
   for (ibv_qp* qp : {a_.qp.get(), b_.qp.get()}) {
     ASSERT_EQ(attach(qp, counter.get(), abi::kCountSends | abi::kCountReceives), 0);
@@ -154,8 +155,8 @@ TEST_F(CompletionCounters, AccumulateOverQueuePairsAndStayWithTheirs) {
   EXPECT_EQ(destroy_counter(counter.release()), 0);
 }
 
-// Where counters are all that a program looks at, its completion queue may be too small.
-TEST_F(CompletionCounters, CountWhatTheQueueHasNoRoomFor) {
+// A program that reads only counters may have a completion queue that is too small.
+TEST_F(CompletionCounters, CountCompletionsThatOverrunTheQueue) {
   ibv_cq_init_attr_ex cq_attr{};
   cq_attr.cqe = 1;
   cq_attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
@@ -173,7 +174,7 @@ TEST_F(CompletionCounters, CountWhatTheQueueHasNoRoomFor) {
   TearDown();
 }
 
-TEST_F(CompletionCounters, AreSetAndIncrementedByTheProgram) {
+TEST_F(CompletionCounters, CanBeSetAndIncremented) {
   const CounterPtr counter(create());
   const auto call = [&](const char* name, uint64_t value) {
     return symbol<int(PublicCounter*, uint64_t)>(name)(counter.get(), value);
@@ -186,7 +187,7 @@ TEST_F(CompletionCounters, AreSetAndIncrementedByTheProgram) {
   EXPECT_EQ(errors(counter.get()), 1u);
 }
 
-TEST_F(CompletionCounters, RefuseWhatTheyCannotCount) {
+TEST_F(CompletionCounters, RejectUnsupportedOperations) {
   EXPECT_EQ(create(2), nullptr);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(create(0, 1), nullptr);

@@ -53,7 +53,7 @@ class CqEx : public LoopbackTest {
   ibv_cq_ex* cq_ = nullptr;
 };
 
-TEST_F(CqEx, EveryField) {
+TEST_F(CqEx, ReportsEveryField) {
   use(attributes());
   EXPECT_EQ(cq_->cq_context, this);
   const int64_t before = clock_ns(CLOCK_MONOTONIC), wall_before = clock_ns(CLOCK_REALTIME);
@@ -97,7 +97,7 @@ TEST_F(CqEx, EveryField) {
   EXPECT_EQ(ibv_start_poll(cq_, &attr), EINVAL);
 }
 
-TEST_F(CqEx, TheClockIsTheDevices) {
+TEST_F(CqEx, TimestampsUseTheClockOfTheDevice) {
   ibv_device_attr_ex device{};
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
   EXPECT_EQ(device.hca_core_clock, 1'000'000u);  // kHz: a tick is a nanosecond
@@ -117,12 +117,12 @@ TEST_F(CqEx, TheClockIsTheDevices) {
   EXPECT_EQ(ibv_query_rt_values_ex(context_.get(), &before), EINVAL);
 }
 
-TEST_F(CqEx, BothWaysOfPollingOnOneQueue) {
+TEST_F(CqEx, BothPollInterfacesWorkOnOneQueue) {
   use(attributes());
   for (uint64_t i = 1; i <= 3; ++i) send(i, 1);
   ASSERT_EQ(start(), 0);
   EXPECT_EQ(cq_->wr_id, 1u);
-  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).wr_id, 2u);  // in the middle of it
+  EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).wr_id, 2u);  // during the poll
   EXPECT_EQ(cq_->wr_id, 1u);
   ASSERT_EQ(ibv_next_poll(cq_), 0);
   EXPECT_EQ(cq_->wr_id, 3u);
@@ -134,7 +134,7 @@ TEST_F(CqEx, BothWaysOfPollingOnOneQueue) {
   EXPECT_EQ(ibv_start_poll(cq_, &attr), ENOENT);
 }
 
-TEST_F(CqEx, SingleThreaded) {
+TEST_F(CqEx, SingleThreadedQueueWorks) {
   ibv_cq_init_attr_ex attr = attributes();
   attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
   attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
@@ -145,8 +145,8 @@ TEST_F(CqEx, SingleThreaded) {
   ibv_end_poll(cq_);
 }
 
-// One thread at a time need not always be the same one.
-TEST_F(CqEx, SingleThreadedPollsAreHandedOver) {
+// A single-threaded queue may be used by several threads, one at a time.
+TEST_F(CqEx, AnotherThreadMayContinueASingleThreadedPoll) {
   ibv_cq_init_attr_ex attr = attributes();
   attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
   attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
@@ -157,7 +157,7 @@ TEST_F(CqEx, SingleThreadedPollsAreHandedOver) {
   EXPECT_EQ(cq_->wr_id, 1u);
   std::thread([&] {
     ibv_poll_cq_attr none{};
-    EXPECT_EQ(ibv_start_poll(cq_, &none), EINVAL);  // it is under way
+    EXPECT_EQ(ibv_start_poll(cq_, &none), EINVAL);  // a poll has been started
     EXPECT_EQ(ibv_next_poll(cq_), 0);
     EXPECT_EQ(cq_->wr_id, 2u);
     ibv_end_poll(cq_);
@@ -168,7 +168,7 @@ TEST_F(CqEx, SingleThreadedPollsAreHandedOver) {
   ibv_end_poll(cq_);
 }
 
-TEST_F(CqEx, OverrunCanBeIgnored) {
+TEST_F(CqEx, IgnoredOverrunLosesOnlyCompletions) {
   ibv_cq_init_attr_ex attr = attributes();
   attr.cqe = 1;
   attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
@@ -180,7 +180,7 @@ TEST_F(CqEx, OverrunCanBeIgnored) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).wr_id, 4u);
 }
 
-TEST_F(CqEx, BadAttributes) {
+TEST_F(CqEx, RejectsInvalidAttributes) {
   const auto refused = [&](const std::function<void(ibv_cq_init_attr_ex&)>& change) {
     ibv_cq_init_attr_ex attr = attributes();
     change(attr);
@@ -207,7 +207,7 @@ TEST_F(CqEx, BadAttributes) {
             EINVAL);
 }
 
-TEST_F(CqEx, Moderation) {
+TEST_F(CqEx, AcceptsModeration) {
   ibv_modify_cq_attr attr{};
   attr.attr_mask = IBV_CQ_ATTR_MODERATE;
   attr.moderate = {16, 100};

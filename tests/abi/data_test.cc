@@ -1,4 +1,4 @@
-// Every operation between two queue pairs of one process, with the data looked at.
+// Every operation between two queue pairs of one process, with a check of the data.
 #include <arpa/inet.h>
 
 #include <array>
@@ -32,7 +32,7 @@ class Data : public LoopbackTest {
 
 constexpr uint32_t kLengths[] = {0, 1, 3, 255, 1024, 1025, 4096, 65536, 300'001};
 
-TEST_F(Data, Send) {
+TEST_F(Data, SendDeliversTheData) {
   uint8_t seed = 1;
   for (const uint32_t length : kLengths) {
     SCOPED_TRACE(length);
@@ -51,7 +51,7 @@ TEST_F(Data, Send) {
   }
 }
 
-TEST_F(Data, SendWithImmediate) {
+TEST_F(Data, SendWithImmediateDeliversBoth) {
   fill(a_, 0, 2000, 9);
   ASSERT_EQ(b_.receive(5, 0, 4000), 0);
   ibv_sge sge = a_.sge(0, 2000);
@@ -66,7 +66,7 @@ TEST_F(Data, SendWithImmediate) {
   expect_pattern(b_, 0, 2000, 9);
 }
 
-TEST_F(Data, Write) {
+TEST_F(Data, WriteChangesExactlyItsRange) {
   uint8_t seed = 20;
   for (const uint32_t length : kLengths) {
     SCOPED_TRACE(length);
@@ -81,7 +81,7 @@ TEST_F(Data, Write) {
   }
 }
 
-TEST_F(Data, WriteWithImmediate) {
+TEST_F(Data, WriteWithImmediateCompletesAReceive) {
   fill(a_, 0, 5000, 3);
   ASSERT_EQ(b_.receive(6, 0, 0), 0);
   ibv_sge sge = a_.sge(0, 5000);
@@ -97,7 +97,7 @@ TEST_F(Data, WriteWithImmediate) {
   expect_pattern(b_, 40, 5000, 3);
 }
 
-TEST_F(Data, Read) {
+TEST_F(Data, ReadReturnsTheData) {
   uint8_t seed = 50;
   for (const uint32_t length : kLengths) {
     SCOPED_TRACE(length);
@@ -112,7 +112,7 @@ TEST_F(Data, Read) {
   }
 }
 
-TEST_F(Data, Atomics) {
+TEST_F(Data, AtomicsReturnTheOriginalValue) {
   auto* target = reinterpret_cast<uint64_t*>(b_.memory.data() + 64);
   auto* result = reinterpret_cast<uint64_t*>(a_.memory.data() + 8);
   ibv_sge sge = a_.sge(8, 8);
@@ -139,7 +139,7 @@ TEST_F(Data, Atomics) {
   EXPECT_EQ(*target, 7u);
 }
 
-TEST_F(Data, InlineBytesAreTakenAtOnce) {
+TEST_F(Data, InlineDataIsCopiedWhenPosted) {
   std::array<uint8_t, 200> unregistered{};
   for (size_t i = 0; i < unregistered.size(); ++i) unregistered[i] = pattern(i, 11);
   ibv_sge sge{reinterpret_cast<uint64_t>(unregistered.data()), 200, 0};
@@ -151,7 +151,7 @@ TEST_F(Data, InlineBytesAreTakenAtOnce) {
   expect_pattern(b_, 0, 200, 11);
 }
 
-TEST_F(Data, GatherAndScatter) {
+TEST_F(Data, GathersAndScatters) {
   fill(a_, 0, 3000, 5);
   ibv_sge out[3] = {a_.sge(0, 1000), a_.sge(1000, 1), a_.sge(1001, 1999)};
   ibv_sge in[2] = {b_.sge(5000, 10), b_.sge(100, 4000)};
@@ -170,7 +170,7 @@ TEST_F(Data, GatherAndScatter) {
 
 TEST_F(Data, UnsignaledRequestsCompleteSilently) {
   ibv_sge sge = a_.sge(0, 8);
-  for (int i = 0; i < 500; ++i) {  // far more than the send queue holds
+  for (int i = 0; i < 500; ++i) {  // more than the send queue can hold
     ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
     wr.wr_id = static_cast<uint64_t>(i);
     wr.send_flags = i % 10 == 9 ? unsigned{IBV_SEND_SIGNALED} : 0;
@@ -181,8 +181,8 @@ TEST_F(Data, UnsignaledRequestsCompleteSilently) {
   }
 }
 
-TEST_F(Data, WriteIntoAnIdleProcessCompletes) {
-  // Nobody polls on b's side, or anywhere but a's queue: the target's application is not needed.
+TEST_F(Data, WriteCompletesAlthoughTheTargetDoesNotPoll) {
+  // Only a's queue is polled: the application of the target takes no part.
   fill(a_, 0, 100'000, 77);
   ibv_sge sge = a_.sge(0, 100'000);
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
@@ -196,7 +196,7 @@ TEST_F(Data, WriteIntoAnIdleProcessCompletes) {
   expect_pattern(b_, 0, 100'000, 77);
 }
 
-TEST_F(Data, Type1Window) {
+TEST_F(Data, Type1WindowGrantsOnlyItsRange) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
   ASSERT_NE(mw, nullptr);
   ibv_mw_bind bind{};
@@ -216,15 +216,15 @@ TEST_F(Data, Type1Window) {
   expect_success(wait_for_completion(a_.cq.get()), IBV_WC_RDMA_WRITE);
   expect_pattern(b_, 4096, 4096, 31);
 
-  // The region cannot go while the window is on it.
+  // The region cannot be deregistered while a window is bound to it.
   EXPECT_EQ(ibv_dereg_mr(b_.mr.get()), EBUSY);
-  // Outside the window, though inside the region: refused.
+  // An access outside the window but inside the region is rejected.
   wr.wr.rdma.remote_addr = b_.address(0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Data, Type2WindowAndInvalidation) {
+TEST_F(Data, Type2WindowCanBeInvalidatedAndBoundAgain) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
   ASSERT_NE(mw, nullptr);
   const auto bind = [&] {
@@ -250,7 +250,7 @@ TEST_F(Data, Type2WindowAndInvalidation) {
 
   uint32_t key = bind();
   EXPECT_EQ(read(key), IBV_WC_SUCCESS);
-  // The peer gives the key back together with a message.
+  // The peer invalidates the key with a SEND.
   ASSERT_EQ(b_.receive(9, 0, 64), 0);
   ibv_sge sge = a_.sge(0, 8);
   ibv_send_wr send = rdma(IBV_WR_SEND_WITH_INV, &sge, b_, 0);
@@ -274,9 +274,9 @@ TEST_F(Data, Type2WindowAndInvalidation) {
   EXPECT_EQ(read(key), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Data, TwoThreadsPollOneQueue) {
+TEST_F(Data, TwoThreadsCanPollOneQueue) {
   ASSERT_EQ(ibv_resize_cq(a_.cq.get(), 1000),
-            0);  // completions may come faster than they are polled
+            0);  // completions may be added faster than they are polled
   std::atomic<int> found{0};
   const auto poll = [&] {
     ibv_wc wc{};

@@ -20,7 +20,7 @@ class DatagramTest : public LoopbackTest {
   void SetUp() override;
   QpPtr make_ud(Side& side);
 
-  // To an address from our own GID of that index; the device's own by default.
+  // Attributes of a handle to the device's own GID of that index, by default the first.
   ibv_ah_attr address(int gid_index = 0);
   ibv_send_wr datagram(ibv_sge* sge, ibv_ah* ah, uint32_t qpn);
 };

@@ -1,4 +1,4 @@
-// DMA handles: which CPU they may name, which regions take them, and when they may go.
+// DMA handles: which CPU they may name, which regions accept them, and when they can be released.
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/sysinfo.h>
@@ -40,16 +40,16 @@ class DmaHandles : public LoopbackTest {
   }
 };
 
-uint32_t a_permitted_cpu() { return static_cast<uint32_t>(sched_getcpu()); }
+uint32_t permitted_cpu() { return static_cast<uint32_t>(sched_getcpu()); }
 
-TEST_F(DmaHandles, RefusesACpuThatDoesNotExist) {
+TEST_F(DmaHandles, RejectsACpuThatDoesNotExist) {
   EXPECT_EQ(allocate(0xFFFF), nullptr);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(allocate(UINT32_MAX), nullptr);
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(DmaHandles, RefusesACpuThatTheThreadMayNotRunOn) {
+TEST_F(DmaHandles, RejectsACpuThatTheThreadMayNotUse) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
   if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one CPU";
@@ -67,14 +67,14 @@ TEST_F(DmaHandles, RefusesACpuThatTheThreadMayNotRunOn) {
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
   EXPECT_EQ(allocate(other), nullptr);
   EXPECT_EQ(errno, EPERM);
-  DmaHandle* handle = allocate(a_permitted_cpu());
+  DmaHandle* handle = allocate(permitted_cpu());
   EXPECT_NE(handle, nullptr);
   EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
   EXPECT_EQ(release(handle), 0);
 }
 
-TEST_F(DmaHandles, RefusesOnDemandMemory) {
-  DmaHandle* handle = allocate(a_permitted_cpu());
+TEST_F(DmaHandles, RejectsOnDemandMemory) {
+  DmaHandle* handle = allocate(permitted_cpu());
   ASSERT_NE(handle, nullptr);
   EXPECT_EQ(register_with(handle, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND), nullptr);
   EXPECT_EQ(errno, EINVAL);
@@ -88,8 +88,8 @@ TEST_F(DmaHandles, RefusesOnDemandMemory) {
   EXPECT_EQ(release(handle), 0);
 }
 
-TEST_F(DmaHandles, StaysWhileARegionUsesIt) {
-  DmaHandle* handle = allocate(a_permitted_cpu());
+TEST_F(DmaHandles, CannotBeReleasedWhileARegionUsesIt) {
+  DmaHandle* handle = allocate(permitted_cpu());
   ASSERT_NE(handle, nullptr);
   {
     const MrPtr mr(register_with(handle, kAllAccess));

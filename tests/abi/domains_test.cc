@@ -10,13 +10,13 @@ namespace {
 
 using TdPtr = std::unique_ptr<ibv_td, Destroy<ibv_dealloc_td>>;
 
-// The program's allocator, and what it was asked.
+// The program's allocator, with counts of its calls.
 struct Arena {
-  enum class Answer { Memory, Default, Null } answer = Answer::Memory;
-  int taken = 0;
-  int given_back = 0;
+  enum class Reply { Memory, Default, Null } reply = Reply::Memory;
+  int allocated = 0;
+  int freed = 0;
   ibv_pd* pd = nullptr;
-  ibv_context* verbs_on = nullptr;  // a device to use while asked
+  ibv_context* verbs_on = nullptr;  // a device to use during a call
 
   void call_verbs(void* memory) const {
     if (verbs_on == nullptr) return;
@@ -27,9 +27,9 @@ struct Arena {
   static void* alloc(ibv_pd* pd, void* context, size_t size, size_t alignment, uint64_t) {
     auto& arena = *static_cast<Arena*>(context);
     arena.pd = pd;
-    if (arena.answer == Answer::Null) return nullptr;
-    if (arena.answer == Answer::Default) return IBV_ALLOCATOR_USE_DEFAULT;
-    ++arena.taken;
+    if (arena.reply == Reply::Null) return nullptr;
+    if (arena.reply == Reply::Default) return IBV_ALLOCATOR_USE_DEFAULT;
+    ++arena.allocated;
     void* memory = nullptr;
     if (posix_memalign(&memory, std::max(alignment, sizeof(void*)), size) != 0) return nullptr;
     std::memset(memory, 0xEE, size);
@@ -38,7 +38,7 @@ struct Arena {
   }
   static void free(ibv_pd*, void* context, void* memory, uint64_t) {
     auto& arena = *static_cast<Arena*>(context);
-    ++arena.given_back;
+    ++arena.freed;
     arena.call_verbs(memory);
     std::free(memory);
   }
@@ -86,7 +86,7 @@ TEST_F(Domains, ThreadDomainsCountTheirUsers) {
   EXPECT_EQ(ibv_dealloc_pd(a_.pd.get()), EBUSY);
 }
 
-TEST_F(Domains, PermissionForUnprotectedMemoryIsGrantedAndUsesPlainMemory) {
+TEST_F(Domains, AcceptsUnprotectedMemoryAndUsesPlainMemory) {
   ibv_parent_domain_init_attr attr{};
   attr.pd = a_.pd.get();
   attr.comp_mask = abi::kParentAllowsUnprotected;
@@ -104,8 +104,8 @@ TEST_F(Domains, PermissionForUnprotectedMemoryIsGrantedAndUsesPlainMemory) {
   ops->free_buf(buffer);
 }
 
-// A parent domain is a protection domain for all purposes: traffic between objects of both.
-TEST_F(Domains, AParentDomainIsAProtectionDomain) {
+// A parent domain can be used as a protection domain everywhere, mixed with its protection domain.
+TEST_F(Domains, AParentDomainWorksAsAProtectionDomain) {
   ibv_parent_domain_init_attr attr = attributes();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
   ASSERT_NE(parent, nullptr);
@@ -137,7 +137,7 @@ TEST_F(Domains, AParentDomainIsAProtectionDomain) {
   ASSERT_EQ(to_rts(qp.get()), 0);
   ibv_qp_ex* x = ibv_qp_to_qp_ex(qp.get());
   x->wr_flags = IBV_SEND_SIGNALED;
-  for (const uint32_t lkey : {mr->lkey, a_.mr->lkey}) {  // the domains are one
+  for (const uint32_t lkey : {mr->lkey, a_.mr->lkey}) {  // both are the same domain
     ibv_wr_start(x);
     ibv_wr_rdma_write(x, b_.mr->rkey, b_.address());
     ibv_wr_set_sge(x, lkey, a_.address(), 64);
@@ -146,8 +146,8 @@ TEST_F(Domains, AParentDomainIsAProtectionDomain) {
   }
 }
 
-// A queue pair of the domain itself takes its receives from a queue of the parent domain.
-TEST_F(Domains, SharedReceiveQueues) {
+// A queue pair of the protection domain uses a shared receive queue of the parent domain.
+TEST_F(Domains, SharedReceiveQueueOfAParentDomainServesBothDomains) {
   ibv_parent_domain_init_attr attr = attributes();
   attr.pd = b_.pd.get();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
@@ -188,45 +188,45 @@ TEST_F(Domains, SharedReceiveQueues) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
-TEST_F(Domains, CompletionsLieInTheProgramsMemory) {
+TEST_F(Domains, CompletionQueuesUseTheProgramsAllocator) {
   ibv_parent_domain_init_attr attr = attributes();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
   ibv_cq_ex* cq = create_cq(parent.get());
   ASSERT_NE(cq, nullptr);
-  EXPECT_EQ(arena_.taken, 1);
+  EXPECT_EQ(arena_.allocated, 1);
   EXPECT_EQ(arena_.pd, parent.get());
   EXPECT_EQ(ibv_dealloc_pd(parent.get()), EBUSY);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
-  EXPECT_EQ(arena_.given_back, 1);
+  EXPECT_EQ(arena_.freed, 1);
 
-  arena_.answer = Arena::Answer::Default;
+  arena_.reply = Arena::Reply::Default;
   cq = create_cq(parent.get());
   ASSERT_NE(cq, nullptr);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
-  EXPECT_EQ(arena_.given_back, 1);
+  EXPECT_EQ(arena_.freed, 1);
 
-  arena_.answer = Arena::Answer::Null;
+  arena_.reply = Arena::Reply::Null;
   EXPECT_EQ(create_cq(parent.get()), nullptr);
   EXPECT_EQ(errno, ENOMEM);
 }
 
-TEST_F(Domains, ResizingAsksTheAllocatorAgain) {
+TEST_F(Domains, ResizeUsesTheProgramsAllocator) {
   ibv_parent_domain_init_attr attr = attributes();
   PdPtr parent(ibv_alloc_parent_domain(context_.get(), &attr));
   CqPtr cq(ibv_cq_ex_to_cq(create_cq(parent.get())));
   ASSERT_EQ(ibv_resize_cq(cq.get(), 1000), 0);
-  EXPECT_EQ(arena_.taken, 2);
-  EXPECT_EQ(arena_.given_back, 1);
+  EXPECT_EQ(arena_.allocated, 2);
+  EXPECT_EQ(arena_.freed, 1);
 
-  arena_.answer = Arena::Answer::Null;
+  arena_.reply = Arena::Reply::Null;
   EXPECT_EQ(ibv_resize_cq(cq.get(), 2000), ENOMEM);
   EXPECT_EQ(cq->cqe, 1000);
-  arena_.answer = Arena::Answer::Default;
+  arena_.reply = Arena::Reply::Default;
   ASSERT_EQ(ibv_resize_cq(cq.get(), 2000), 0);
-  EXPECT_EQ(arena_.given_back, 2);
+  EXPECT_EQ(arena_.freed, 2);
 }
 
-// An allocator that registers its memory calls verbs of its own, while the queue is resized, too.
+// An allocator that registers its memory calls verbs itself, also during a resize.
 TEST_F(Domains, TheAllocatorMayCallVerbs) {
   arena_.verbs_on = context_.get();
   ibv_parent_domain_init_attr attr = attributes();
@@ -235,11 +235,11 @@ TEST_F(Domains, TheAllocatorMayCallVerbs) {
   ASSERT_NE(cq, nullptr);
   ASSERT_EQ(ibv_resize_cq(cq.get(), 1000), 0);
   cq.reset();
-  EXPECT_EQ(arena_.taken, 2);
-  EXPECT_EQ(arena_.given_back, 2);
+  EXPECT_EQ(arena_.allocated, 2);
+  EXPECT_EQ(arena_.freed, 2);
 }
 
-TEST_F(Domains, BadAttributes) {
+TEST_F(Domains, RejectsInvalidAttributes) {
   const auto refused = [&](const std::function<void(ibv_parent_domain_init_attr&)>& change) {
     ibv_parent_domain_init_attr attr = attributes();
     change(attr);

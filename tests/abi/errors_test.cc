@@ -1,4 +1,4 @@
-// Each call that must be refused, with the errno that is documented for it.
+// Calls that must be rejected, with the documented errno.
 #include <cerrno>
 
 #include "tests/abi/loopback_support.h"
@@ -20,7 +20,7 @@ class Errors : public LoopbackTest {
   }
 };
 
-TEST_F(Errors, CompletionQueueLimits) {
+TEST_F(Errors, RejectsCompletionQueuesBeyondTheLimits) {
   ibv_device_attr device{};
   ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
   const struct {
@@ -36,7 +36,7 @@ TEST_F(Errors, CompletionQueueLimits) {
   EXPECT_GE(largest->cqe, device.max_cqe);
 }
 
-TEST_F(Errors, QueuePairLimits) {
+TEST_F(Errors, RejectsQueuePairsBeyondTheLimits) {
   ibv_device_attr device{};
   ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
   const ibv_qp_init_attr good = rc_attributes(a_.cq.get(), a_.receive_cq.get());
@@ -70,7 +70,7 @@ TEST_F(Errors, QueuePairLimits) {
   EXPECT_NE(small, nullptr);
 }
 
-TEST_F(Errors, ExtendedQueuePair) {
+TEST_F(Errors, RejectsInvalidExtendedQueuePairs) {
   ibv_qp_init_attr_ex init{};
   init.send_cq = a_.cq.get();
   init.recv_cq = a_.receive_cq.get();
@@ -98,7 +98,7 @@ TEST_F(Errors, ExtendedQueuePair) {
   EXPECT_EQ(ibv_qp_to_qp_ex(qp.get()), nullptr);
 }
 
-TEST_F(Errors, ModifyQp) {
+TEST_F(Errors, RejectsInvalidTransitionsWithoutChangingTheState) {
   QpPtr qp = fresh_qp();
   ASSERT_NE(qp, nullptr);
   EXPECT_EQ(to_rts(qp.get()), EINVAL);
@@ -145,12 +145,12 @@ TEST_F(Errors, ModifyQp) {
   EXPECT_EQ(ibv_modify_qp(qp.get(), &good, kRtr), 0);
 }
 
-TEST_F(Errors, BusyObjectsStay) {
+TEST_F(Errors, RejectsDestroyOfObjectsInUse) {
   EXPECT_EQ(ibv_dealloc_pd(a_.pd.get()), EBUSY);
   EXPECT_EQ(ibv_destroy_cq(a_.cq.get()), EBUSY);
   EXPECT_EQ(ibv_destroy_cq(a_.receive_cq.get()), EBUSY);
   EXPECT_EQ(ibv_destroy_comp_channel(a_.channel.get()), EBUSY);
-  // And are still good.
+  // The objects still work.
   ibv_sge sge = a_.sge(0, 8);
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
@@ -164,7 +164,7 @@ TEST_F(Errors, BusyObjectsStay) {
   EXPECT_EQ(ibv_dealloc_pd(pd.get()), EBUSY);
 }
 
-TEST_F(Errors, SendBeforeReady) {
+TEST_F(Errors, RejectsPostsBeforeTheRequiredState) {
   QpPtr qp = fresh_qp();
   ibv_sge sge = a_.sge(0, 8);
   ibv_send_wr send = rdma(IBV_WR_SEND, &sge, b_, 0);
@@ -180,7 +180,7 @@ TEST_F(Errors, SendBeforeReady) {
   EXPECT_EQ(ibv_post_send(qp.get(), &send, &bad_send), EINVAL);
 }
 
-TEST_F(Errors, BadSendRequests) {
+TEST_F(Errors, RejectsInvalidSendRequests) {
   ibv_sge sge = a_.sge(0, 8);
   ibv_sge many[33];
   for (ibv_sge& s : many) s = sge;
@@ -214,8 +214,8 @@ TEST_F(Errors, BadSendRequests) {
   EXPECT_EQ(completions_within_ms(a_.cq.get(), 20), 0);
 }
 
-// Requests before the bad one are posted, it and those after it are not.
-TEST_F(Errors, BadRequestInTheMiddleOfAList) {
+// The requests before the invalid one are posted; the invalid one and those after it are not.
+TEST_F(Errors, PostsTheRequestsBeforeAnInvalidOne) {
   ibv_sge sge = a_.sge(0, 1);
   a_.memory[0] = 1;
   ibv_send_wr wrs[4];
@@ -237,7 +237,7 @@ TEST_F(Errors, BadRequestInTheMiddleOfAList) {
   EXPECT_EQ(b_.memory[3], 0);
 }
 
-TEST_F(Errors, FullQueues) {
+TEST_F(Errors, RejectsPostsToFullQueues) {
   ibv_sge sge = a_.sge(0, 8);
   ibv_recv_wr receives[70];
   for (size_t i = 0; i < 70; ++i) {
@@ -247,7 +247,7 @@ TEST_F(Errors, FullQueues) {
   EXPECT_EQ(ibv_post_recv(a_.qp.get(), receives, &bad), ENOMEM);
   EXPECT_EQ(bad, &receives[64]);
 
-  // The peer has no receive posted: sends pile up behind the first.
+  // The peer has no receive posted, so the sends wait behind the first.
   ibv_send_wr sends[70];
   for (size_t i = 0; i < 70; ++i) {
     sends[i] = rdma(IBV_WR_SEND, &sge, b_, 0);
@@ -258,7 +258,7 @@ TEST_F(Errors, FullQueues) {
   EXPECT_EQ(bad_send, &sends[64]);
 }
 
-TEST_F(Errors, WindowRules) {
+TEST_F(Errors, RejectsInvalidWindowTypesAndBinds) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_mw(a_.pd.get(), no_such<ibv_mw_type>(3)), nullptr);
   EXPECT_EQ(errno, EINVAL);
@@ -271,8 +271,8 @@ TEST_F(Errors, WindowRules) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_MW_BIND_ERR);
 }
 
-// What other transports and objects need must fail without a crash.
-TEST_F(Errors, NotSupported) {
+// Unsupported objects must fail without a crash.
+TEST_F(Errors, RejectsUnsupportedObjects) {
   const auto null_with = [&](auto* object) {
     EXPECT_EQ(object, nullptr);
     return errno;

@@ -1,4 +1,5 @@
-// Completion channels, solicited events, asynchronous events, acknowledging, and resizing.
+// Completion channels, solicited events, asynchronous events, acknowledgement of events, and
+// resizing.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -25,8 +26,8 @@ class Events : public LoopbackTest {
     wr.send_flags |= flags;
     ASSERT_EQ(a_.send(wr), 0);
   }
-  // A receive queue of b's with a channel, for solicited events.
-  void give_b_a_receive_channel() {
+  // Gives b's receive CQ a channel, for solicited events.
+  void use_receive_channel_of_b() {
     b_.qp.reset();
     b_.receive_cq.reset(ibv_create_cq(context_.get(), 64, this, b_.channel.get(), 0));
     a_.qp.reset();
@@ -42,11 +43,10 @@ class Events : public LoopbackTest {
   }
 };
 
-// A NIC acknowledges a message before its program knows of it. So who sends and is answered sees,
-// in one queue, first that its message arrived and then the answer; programs build on that (tgtd
-// does).
-TEST_F(Events, WhoSendsLearnsOfTheArrivalBeforeTheAnswer) {
-  give_b_a_receive_channel();
+// A hardware NIC sends the ACK before its program sees the message. In one CQ the sender's
+// completion is therefore before that of the reply. Programs such as tgtd depend on this.
+TEST_F(Events, SendCompletesBeforeTheReplyIsReceived) {
+  use_receive_channel_of_b();
   a_.qp.reset();
   ibv_qp_init_attr both = rc_attributes(a_.cq.get(), a_.cq.get());
   a_.qp.reset(ibv_create_qp(a_.pd.get(), &both));
@@ -80,7 +80,7 @@ TEST_F(Events, WhoSendsLearnsOfTheArrivalBeforeTheAnswer) {
   }
 }
 
-TEST_F(Events, OneEventPerArming) {
+TEST_F(Events, RaisesOneEventPerArming) {
   set_nonblocking(a_.channel->fd);
   ibv_cq* cq = nullptr;
   void* context = nullptr;
@@ -99,16 +99,17 @@ TEST_F(Events, OneEventPerArming) {
   EXPECT_FALSE(readable(a_.channel->fd));
   ibv_ack_cq_events(cq, 1);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
-  write_byte();  // the arming is used up
+  write_byte();  // the CQ is no longer armed
   wait_for_completion(a_.cq.get());
   EXPECT_FALSE(readable(a_.channel->fd, 20));
 }
 
-// UCX arms while UD endpoints connect, and sleeps without another poll.
-TEST_F(Events, ArmingOverAnUnpolledCompletionRaisesAnEvent) {
-  give_b_a_receive_channel();
+// UCX arms the CQ while UD endpoints connect, and sleeps without another poll.
+TEST_F(Events, ArmingWithAnUnpolledCompletionRaisesAnEvent) {
+  use_receive_channel_of_b();
   for (const int solicited_only : {0, 1}) {
-    send_byte(IBV_SEND_SOLICITED);  // complete at the sender: hence in the receiver's queue
+    send_byte(IBV_SEND_SOLICITED);  // complete at the sender, so the completion is in the
+                                    // receiver's queue
     ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), solicited_only), 0);
     ASSERT_TRUE(readable(b_.channel->fd, 5000));
     ibv_cq* cq = nullptr;
@@ -121,15 +122,15 @@ TEST_F(Events, ArmingOverAnUnpolledCompletionRaisesAnEvent) {
   }
 }
 
-TEST_F(Events, PollingAfterArmingLeavesNoEventBehind) {
-  give_b_a_receive_channel();
+TEST_F(Events, PollingAfterArmingCausesNoEvent) {
+  use_receive_channel_of_b();
   send_byte();
   ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 0), 0);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_FALSE(readable(b_.channel->fd, 20));
 }
 
-TEST_F(Events, BlockingGetWaits) {
+TEST_F(Events, BlockingGetWaitsForAnEvent) {
   ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
   std::thread waiter([&] {
     ibv_cq* cq = nullptr;
@@ -143,8 +144,8 @@ TEST_F(Events, BlockingGetWaits) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(Events, SolicitedOnly) {
-  give_b_a_receive_channel();
+TEST_F(Events, ArmedForSolicitedIgnoresOtherCompletions) {
+  use_receive_channel_of_b();
   set_nonblocking(b_.channel->fd);
   ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 1), 0);
   send_byte();
@@ -160,8 +161,8 @@ TEST_F(Events, SolicitedOnly) {
   wait_for_completion(b_.receive_cq.get());
 }
 
-TEST_F(Events, ErrorsCountAsSolicited) {
-  give_b_a_receive_channel();
+TEST_F(Events, ArmedForSolicitedReportsErrors) {
+  use_receive_channel_of_b();
   ASSERT_EQ(b_.receive(1, 0, 8), 0);
   ASSERT_EQ(ibv_req_notify_cq(b_.receive_cq.get(), 1), 0);
   ibv_qp_attr attr{};
@@ -171,9 +172,10 @@ TEST_F(Events, ErrorsCountAsSolicited) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_WR_FLUSH_ERR);
 }
 
-// In the error state a posted receive is flushed within the call, and a sleeper must hear of it.
-TEST_F(Events, FlushOfALateReceiveWakes) {
-  give_b_a_receive_channel();
+// In the error state a posted receive is flushed within the call, and a sleeping thread must wake
+// up.
+TEST_F(Events, FlushOfALateReceiveRaisesAnEvent) {
+  use_receive_channel_of_b();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(ibv_modify_qp(b_.qp.get(), &attr, IBV_QP_STATE), 0);
@@ -182,7 +184,7 @@ TEST_F(Events, FlushOfALateReceiveWakes) {
   EXPECT_TRUE(readable(b_.channel->fd, 5000));
 }
 
-TEST_F(Events, DestroyWaitsForAcknowledgement) {
+TEST_F(Events, DestroyWaitsForTheAcknowledgementOfEvents) {
   CqPtr cq(ibv_create_cq(context_.get(), 16, nullptr, a_.channel.get(), 0));
   ibv_qp_init_attr init = rc_attributes(cq.get(), cq.get());
   ibv_qp* qp = ibv_create_qp(a_.pd.get(), &init);
@@ -196,10 +198,10 @@ TEST_F(Events, DestroyWaitsForAcknowledgement) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
-  ibv_cq* taken = nullptr;
+  ibv_cq* event_cq = nullptr;
   void* context = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(a_.channel.get(), &taken, &context), 0);
-  ASSERT_EQ(taken, cq.get());
+  ASSERT_EQ(ibv_get_cq_event(a_.channel.get(), &event_cq, &context), 0);
+  ASSERT_EQ(event_cq, cq.get());
   ASSERT_EQ(ibv_destroy_qp(qp), 0);
 
   std::atomic<bool> destroyed{false};
@@ -208,13 +210,13 @@ TEST_F(Events, DestroyWaitsForAcknowledgement) {
     destroyed = true;
   });
   EXPECT_FALSE(within_ms(50, [&] { return destroyed.load(); }));
-  ibv_ack_cq_events(taken, 1);
+  ibv_ack_cq_events(event_cq, 1);
   destroyer.join();
   EXPECT_TRUE(destroyed);
 }
 
-// An event that nobody has taken goes with its queue.
-TEST_F(Events, UntakenEventsVanishWithTheQueue) {
+// Destroying a queue removes its unread events.
+TEST_F(Events, DestroyRemovesUnreadEvents) {
   set_nonblocking(a_.channel->fd);
   ASSERT_EQ(ibv_req_notify_cq(a_.cq.get(), 0), 0);
   write_byte();
@@ -228,7 +230,7 @@ TEST_F(Events, UntakenEventsVanishWithTheQueue) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST_F(Events, AsyncDescriptorIsPollable) {
+TEST_F(Events, AsyncDescriptorCanBePolled) {
   EXPECT_FALSE(readable(context_->async_fd));
   set_nonblocking(context_->async_fd);
   ibv_async_event event{};
@@ -236,7 +238,7 @@ TEST_F(Events, AsyncDescriptorIsPollable) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST_F(Events, SendQueueDrained) {
+TEST_F(Events, SqdRaisesSendQueueDrained) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;
   attr.en_sqd_async_notify = 1;
@@ -247,10 +249,10 @@ TEST_F(Events, SendQueueDrained) {
   expect_destroy_waits_for_ack(event, [&] { a_.qp.reset(); });
 }
 
-TEST_F(Events, Resize) {
+TEST_F(Events, ResizeKeepsUnpolledCompletions) {
   ibv_device_attr device{};
   ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
-  // A sender hears of a message when the receiver has completed it: ten completions wait now.
+  // A SEND completes after the receiver has completed it, so ten completions are unpolled now.
   for (int i = 0; i < 10; ++i) send_byte();
   ibv_cq* cq = b_.receive_cq.get();
   EXPECT_EQ(ibv_resize_cq(cq, 0), EINVAL);
@@ -264,7 +266,7 @@ TEST_F(Events, Resize) {
   EXPECT_EQ(completions_within_ms(cq, 10), 0);
 }
 
-TEST_F(Events, PollWantsRoom) {
+TEST_F(Events, PollOfNoEntriesReturnsZero) {
   ibv_wc wc{};
   EXPECT_EQ(ibv_poll_cq(a_.cq.get(), 0, &wc), 0);
   EXPECT_EQ(ibv_poll_cq(a_.cq.get(), -1, &wc), 0);

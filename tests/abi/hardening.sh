@@ -1,13 +1,13 @@
 #!/bin/bash
-# Every shipped file as an artefact: the loader binds it at once and makes its tables read-only, the stack
-# is not executable, the compiler guards the stack, libc checks sizes, and the loader looks for no library
-# relative to the working directory. Proves first that each check notices a file without it.
+# Hardening of every shipped file: immediate binding, RELRO, no executable stack, stack protector,
+# _FORTIFY_SOURCE, and no RUNPATH relative to the working directory. First verifies that each check detects
+# a file without the property.
 set -euo pipefail
 build=${VERBENA_BUILD:?the build folder}
 
 fail() { echo "hardening: $*" >&2; exit 1; }
 
-# What is wrong with FILE, a word each.
+# Prints one word for each missing property of FILE.
 faults() {
   local dynamic segments symbols paths
   dynamic=$(readelf -dW "$1")
@@ -31,16 +31,16 @@ plain=(g++ -x c -fno-stack-protector -U_FORTIFY_SOURCE "$work/bare.c" -o "$work/
 "${plain[@]}" -Wl,-z,lazy -Wl,-z,norelro -Wl,-z,execstack -Wl,-rpath,'$ORIGIN:'
 noticed=$(faults "$work/bare")
 for fault in lazy-binding no-relro executable-stack no-stack-protector no-fortify relative-runpath; do
-  grep -qx "$fault" <<< "$noticed" || fail "the check does not notice $fault"
+  grep -qx "$fault" <<< "$noticed" || fail "the check does not detect $fault"
 done
 
 wrong=
 for file in "$build"/verbena "$build"/lib/lib*.so* "$build"/lib/verbena-*; do
   [ ! -L "$file" ] || continue
   found=$(faults "$file" | tr '\n' ' ')
-  # Its functions have the plain names of libc's, which fortifying would change; see CMakeLists.txt.
+  # Its functions have the same names as those of libc, which fortifying would change; see CMakeLists.txt.
   [[ $file != *verbena-view* ]] || found=${found/no-fortify /}
   [ -z "$found" ] || wrong+="  ${file#"$build"/}: $found"$'\n'
 done
-[ -z "$wrong" ] || fail $'not as they should be:\n'"$wrong"
+[ -z "$wrong" ] || fail $'missing properties:\n'"$wrong"
 echo "hardening: all shipped files"

@@ -14,7 +14,7 @@ class Import : public LoopbackTest {
   ContextPtr import_device() { return ContextPtr(ibv_import_device(dup(context_->cmd_fd))); }
 };
 
-TEST_F(Import, AMemoryRegionByItsHandle) {
+TEST_F(Import, ImportsAMemoryRegionByItsHandle) {
   const auto before = open_descriptors();
   {
     ContextPtr second = import_device();
@@ -39,7 +39,8 @@ TEST_F(Import, AMemoryRegionByItsHandle) {
     ibv_unimport_mr(mr);
     ibv_unimport_pd(pd);
   }
-  EXPECT_EQ(open_descriptors(), before);  // the command descriptor's copy went with the context
+  EXPECT_EQ(open_descriptors(),
+            before);  // closing the context closed the copy of the command descriptor
   ibv_sge sge = a_.sge(0, 8);
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
@@ -52,7 +53,7 @@ TEST_F(Import, AnImportedDomainRegistersMemory) {
   ASSERT_NE(pd, nullptr);
   ibv_mr* mr = ibv_reg_mr(pd, a_.memory.data(), 64, 0);
   ASSERT_NE(mr, nullptr);
-  ibv_sge sge{a_.address(), 8, mr->lkey};  // the queue pair is of the original domain
+  ibv_sge sge{a_.address(), 8, mr->lkey};  // the queue pair belongs to the original domain
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
@@ -60,7 +61,7 @@ TEST_F(Import, AnImportedDomainRegistersMemory) {
   ibv_unimport_pd(pd);
 }
 
-TEST_F(Import, DeviceMemoryByItsHandle) {
+TEST_F(Import, ImportsDeviceMemoryByItsHandle) {
   ibv_alloc_dm_attr attr{.length = 4096, .log_align_req = 0, .comp_mask = 0};
   ibv_dm* dm = ibv_alloc_dm(context_.get(), &attr);
   ASSERT_NE(dm, nullptr);
@@ -101,8 +102,8 @@ TEST_F(Import, DeviceMemoryByItsHandle) {
     EXPECT_EQ(errno, EINVAL);
   }
   EXPECT_EQ(open_descriptors(), before);
-  const ContextPtr stranger = open_loopback();
-  EXPECT_EQ(ibv_import_dm(stranger.get(), dm->handle), nullptr);
+  const ContextPtr other_context = open_loopback();
+  EXPECT_EQ(ibv_import_dm(other_context.get(), dm->handle), nullptr);
   EXPECT_EQ(errno, EINVAL);
   const uint32_t handle = dm->handle;
   EXPECT_EQ(ibv_free_dm(dm), 0);
@@ -110,8 +111,9 @@ TEST_F(Import, DeviceMemoryByItsHandle) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-// The queue pair goes on with what was registered through the import; the original is free to go.
-TEST_F(Import, UnimportingReleasesThePdAlthoughAQueuePairRemains) {
+// The queue pair keeps the regions that were registered through the import. The original domain can
+// be deallocated.
+TEST_F(Import, UnimportReleasesThePdAlthoughAQueuePairRemains) {
   PdPtr original(ibv_alloc_pd(context_.get()));
   ContextPtr second = import_device();
   ibv_pd* pd = ibv_import_pd(second.get(), original->handle);
@@ -143,7 +145,7 @@ TEST_F(Import, UnimportingReleasesThePdAlthoughAQueuePairRemains) {
   EXPECT_EQ(wait_for_completion(cq.get()).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(Import, WhatDoesNotExist) {
+TEST_F(Import, RejectsUnknownHandles) {
   EXPECT_EQ(ibv_import_device(-1), nullptr);
   EXPECT_EQ(errno, EBADF);
   const int other = eventfd(0, 0);
@@ -153,21 +155,21 @@ TEST_F(Import, WhatDoesNotExist) {
   ContextPtr second = import_device();
   EXPECT_EQ(ibv_import_pd(second.get(), 0xFFFFFF), nullptr);
   EXPECT_EQ(errno, EINVAL);
-  // A context that was opened by itself has objects of its own.
-  ContextPtr stranger = open_loopback();
-  EXPECT_EQ(ibv_import_pd(stranger.get(), a_.pd->handle), nullptr);
+  // A context that was opened separately has its own objects.
+  ContextPtr other_context = open_loopback();
+  EXPECT_EQ(ibv_import_pd(other_context.get(), a_.pd->handle), nullptr);
   EXPECT_EQ(errno, EINVAL);
   ibv_pd* pd = ibv_import_pd(second.get(), a_.pd->handle);
   ASSERT_NE(pd, nullptr);
-  EXPECT_EQ(ibv_import_mr(pd, b_.mr->handle), nullptr);  // of another domain
+  EXPECT_EQ(ibv_import_mr(pd, b_.mr->handle), nullptr);  // it belongs to another domain
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(ibv_import_mr(pd, 0x12345678), nullptr);
   EXPECT_EQ(errno, EINVAL);
   ibv_unimport_pd(pd);
 }
 
-// The import does not know the memory, and after the region is gone neither does its owner.
-TEST_F(Import, ImportedRegionsAreNotRegisteredAgain) {
+// The import does not know the memory of the region.
+TEST_F(Import, RejectsReregistrationOfImportedRegions) {
   MrPtr mr(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 8192, IBV_ACCESS_LOCAL_WRITE));
   ibv_mr* imported = ibv_import_mr(a_.pd.get(), mr->handle);
   ASSERT_NE(imported, nullptr);
@@ -184,7 +186,7 @@ TEST_F(Import, ImportedRegionsAreNotRegisteredAgain) {
   ibv_unimport_mr(imported);
 }
 
-TEST_F(Import, ObjectsStayInTheirProcess) {
+TEST_F(Import, RejectsImportInAnotherProcess) {
   const int copy = dup(context_->cmd_fd);
   EXPECT_EQ(in_child([&] {
               if (ibv_import_device(copy) != nullptr) return 1;

@@ -1,5 +1,5 @@
-// The largest message there is. Its buffers are two gibibytes of addresses over a few megabytes of
-// memory, mapped again and again.
+// The largest message. Its buffers are two gibibytes of addresses that map the same few megabytes
+// of memory repeatedly.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ class TiledBuffer {
  public:
   TiledBuffer() : fd_(memfd_create("tile", MFD_CLOEXEC)) {
     EXPECT_EQ(ftruncate(fd_, kTile), 0);
-    // One tile more than a message, so that there is room for a misplaced byte.
+    // One tile more than a message, so that a misplaced byte has a place.
     base_ = static_cast<uint8_t*>(mmap(nullptr, kLargest + kTile, PROT_NONE,
                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     for (size_t at = 0; at < kLargest + kTile; at += kTile) {
@@ -45,7 +45,7 @@ class LargeMessage : public LoopbackTest {
   }
 };
 
-TEST_F(LargeMessage, WriteOfTwoGibibytes) {
+TEST_F(LargeMessage, WritesTwoGibibytes) {
   TiledBuffer from, to;
   uint32_t value = 1;
   for (uint8_t& byte : from.tile())
@@ -75,7 +75,7 @@ TEST_F(LargeMessage, WriteOfTwoGibibytes) {
   EXPECT_EQ(std::memcmp(from.base(), to.base(), kTile), 0);
 }
 
-TEST_F(LargeMessage, OneByteMoreIsRefused) {
+TEST_F(LargeMessage, RejectsOneByteMore) {
   TiledBuffer from;
   const MrPtr mr(ibv_reg_mr(a_.pd.get(), from.base(), kLargest + kTile, kAllAccess));
   ASSERT_TRUE(mr);

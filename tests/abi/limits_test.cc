@@ -1,5 +1,5 @@
-// What ibv_query_device promises is there, and one more is refused: as many objects of each kind
-// are made as the device says it has.
+// The limits of ibv_query_device are exact: that many objects of each kind can be created, and one
+// more is rejected.
 #include <cerrno>
 
 #include "tests/abi/datagram_support.h"
@@ -20,7 +20,7 @@ class Limits : public LoopbackTest {
     ASSERT_TRUE(pd_ && cq_);
   }
 
-  // Fills the device with what make() makes, of which `already` exist, and makes room again.
+  // Creates objects with make() up to the limit, of which `already` exist, and destroys them.
   template <typename Ptr, typename Make>
   void expect_exactly(int limit, int already, Make make) {
     ASSERT_GT(limit, already);
@@ -33,7 +33,7 @@ class Limits : public LoopbackTest {
     errno = 0;
     EXPECT_EQ(Ptr(make()), nullptr);
     EXPECT_EQ(errno, ENOMEM);
-    // One goes, the first being the worst case for a list, and one comes.
+    // After one is destroyed, another can be created. The first is the worst case for a list.
     all.front().reset();
     all.front().reset(make());
     EXPECT_NE(all.front(), nullptr);
@@ -54,38 +54,38 @@ class Limits : public LoopbackTest {
   CqPtr cq_;
 };
 
-TEST_F(Limits, QueuePairs) {
+TEST_F(Limits, AllowsExactlyMaxQp) {
   expect_exactly<QpPtr>(device_.max_qp, 0, [&] {
     ibv_qp_init_attr init = smallest();
     return ibv_create_qp(pd_.get(), &init);
   });
 }
 
-// Twice: a queue pair's number comes back as late as possible, which must not become slow.
-TEST_F(Limits, QueuePairsComeAndGo) {
+// A QPN is reused as late as possible; two full rounds must not become slow.
+TEST_F(Limits, ReusesQpnsAfterAllWereUsed) {
   for (int i = 0; i < 2 * device_.max_qp; ++i) {
     ibv_qp_init_attr init = smallest();
     ASSERT_NE(QpPtr(ibv_create_qp(pd_.get(), &init)), nullptr) << i;
   }
 }
 
-TEST_F(Limits, CompletionQueues) {
+TEST_F(Limits, AllowsExactlyMaxCq) {
   expect_exactly<CqPtr>(device_.max_cq, 1,
                         [&] { return ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0); });
 }
 
-TEST_F(Limits, ProtectionDomains) {
+TEST_F(Limits, AllowsExactlyMaxPd) {
   expect_exactly<PdPtr>(device_.max_pd, 1, [&] { return ibv_alloc_pd(context_.get()); });
 }
 
-TEST_F(Limits, SharedReceiveQueues) {
+TEST_F(Limits, AllowsExactlyMaxSrq) {
   expect_exactly<SrqPtr>(device_.max_srq, 0, [&] {
     ibv_srq_init_attr init{nullptr, {1, 1, 0}};
     return ibv_create_srq(pd_.get(), &init);
   });
 }
 
-TEST_F(Limits, AddressHandles) {
+TEST_F(Limits, AllowsExactlyMaxAh) {
   ibv_ah_attr attr{};
   attr.is_global = 1;
   attr.port_num = 1;
@@ -93,8 +93,8 @@ TEST_F(Limits, AddressHandles) {
   expect_exactly<AhPtr>(device_.max_ah, 0, [&] { return ibv_create_ah(pd_.get(), &attr); });
 }
 
-// Neither takes the other's room.
-TEST_F(Limits, MemoryRegionsAndWindows) {
+// Regions and windows have separate limits.
+TEST_F(Limits, AllowsExactlyMaxMrAndMaxMw) {
   std::vector<uint8_t> memory(4096);
   const auto region = [&] {
     return ibv_reg_mr(pd_.get(), memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
@@ -110,14 +110,14 @@ TEST_F(Limits, MemoryRegionsAndWindows) {
   expect_exactly<MrPtr>(device_.max_mr, 0, region);
 }
 
-TEST_F(Limits, RegionSize) {
+TEST_F(Limits, RegistersTheWholeAddressSpaceOnDemand) {
   EXPECT_EQ(device_.max_mr_size, UINT64_MAX);
   MrPtr everything(
       ibv_reg_mr(pd_.get(), nullptr, SIZE_MAX, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE));
   EXPECT_NE(everything, nullptr);
 }
 
-TEST_F(Limits, MulticastGroupsAndMembers) {
+TEST_F(Limits, AllowsExactlyTheMulticastLimits) {
   const auto groups = static_cast<uint32_t>(device_.max_mcast_grp);
   const auto members = static_cast<uint32_t>(device_.max_mcast_qp_attach);
   ASSERT_EQ(static_cast<uint32_t>(device_.max_total_mcast_qp_attach), groups * members);
@@ -153,29 +153,29 @@ TEST_F(Limits, MulticastGroupsAndMembers) {
   }
 }
 
-TEST_F(Limits, WorkQueueSizes) {
+TEST_F(Limits, AllowsExactlyMaxQpWrAndMaxSge) {
   ibv_qp_init_attr largest = smallest();
   const auto wr = static_cast<uint32_t>(device_.max_qp_wr);
   const auto sge = static_cast<uint32_t>(device_.max_sge);
-  EXPECT_EQ(device_.max_sge_rd, device_.max_sge);  // what a READ may scatter to
+  EXPECT_EQ(device_.max_sge_rd, device_.max_sge);  // the SGEs that a READ may scatter to
   largest.cap = {wr, wr, sge, sge, 1024};
   QpPtr qp(ibv_create_qp(pd_.get(), &largest));
   ASSERT_NE(qp, nullptr);
   ASSERT_EQ(to_init(qp.get()), 0);
-  // All receives that were promised can be posted, with all their pieces.
-  std::vector<ibv_sge> pieces(sge, ibv_sge{0, 1, 0});
-  ibv_recv_wr receive{0, nullptr, pieces.data(), static_cast<int>(sge)};
+  // max_qp_wr receives with max_sge SGEs each can be posted.
+  std::vector<ibv_sge> sges(sge, ibv_sge{0, 1, 0});
+  ibv_recv_wr receive{0, nullptr, sges.data(), static_cast<int>(sge)};
   ibv_recv_wr* bad = nullptr;
   for (uint32_t i = 0; i < wr; ++i) ASSERT_EQ(ibv_post_recv(qp.get(), &receive, &bad), 0) << i;
   EXPECT_EQ(ibv_post_recv(qp.get(), &receive, &bad), ENOMEM);
   ASSERT_EQ(to_rtr(qp.get(), qp->qp_num), 0);
   ASSERT_EQ(to_rts(qp.get()), 0);
   ibv_qp_attr drained{};
-  drained.qp_state = IBV_QPS_SQD;  // so that what is posted stays
+  drained.qp_state = IBV_QPS_SQD;  // so that posted requests stay in the queue
   ASSERT_EQ(ibv_modify_qp(qp.get(), &drained, IBV_QP_STATE), 0);
   ibv_send_wr send{};
   send.opcode = IBV_WR_SEND;
-  send.sg_list = pieces.data();
+  send.sg_list = sges.data();
   send.num_sge = static_cast<int>(sge);
   ibv_send_wr* bad_send = nullptr;
   for (uint32_t i = 0; i < wr; ++i) ASSERT_EQ(ibv_post_send(qp.get(), &send, &bad_send), 0) << i;
@@ -195,14 +195,14 @@ TEST_F(Limits, WorkQueueSizes) {
   refused([](ibv_qp_cap& c) { ++c.max_inline_data; });
 }
 
-TEST_F(Limits, SharedReceiveQueueSize) {
+TEST_F(Limits, AllowsExactlyMaxSrqWr) {
   const auto wr = static_cast<uint32_t>(device_.max_srq_wr);
   const auto sge = static_cast<uint32_t>(device_.max_srq_sge);
   ibv_srq_init_attr largest{nullptr, {wr, sge, 0}};
   SrqPtr srq(ibv_create_srq(pd_.get(), &largest));
   ASSERT_NE(srq, nullptr);
-  std::vector<ibv_sge> pieces(sge, ibv_sge{0, 1, 0});
-  ibv_recv_wr receive{0, nullptr, pieces.data(), static_cast<int>(sge)};
+  std::vector<ibv_sge> sges(sge, ibv_sge{0, 1, 0});
+  ibv_recv_wr receive{0, nullptr, sges.data(), static_cast<int>(sge)};
   ibv_recv_wr* bad = nullptr;
   for (uint32_t i = 0; i < wr; ++i) ASSERT_EQ(ibv_post_srq_recv(srq.get(), &receive, &bad), 0) << i;
   EXPECT_EQ(ibv_post_srq_recv(srq.get(), &receive, &bad), ENOMEM);
@@ -214,7 +214,7 @@ TEST_F(Limits, SharedReceiveQueueSize) {
   }
 }
 
-TEST_F(Limits, CompletionQueueSize) {
+TEST_F(Limits, AllowsExactlyMaxCqe) {
   CqPtr largest(ibv_create_cq(context_.get(), device_.max_cqe, nullptr, nullptr, 0));
   ASSERT_NE(largest, nullptr);
   EXPECT_GE(largest->cqe, device_.max_cqe);
@@ -224,8 +224,8 @@ TEST_F(Limits, CompletionQueueSize) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-// Every queue pair may have that many under way; so may all of them together.
-TEST_F(Limits, ReadsAndAtomics) {
+// Every queue pair may have that many outstanding READs and atomics, all at the same time.
+TEST_F(Limits, AllowsExactlyMaxQpRdAtom) {
   const int most = device_.max_qp_rd_atom;
   ASSERT_EQ(device_.max_qp_init_rd_atom, most);
   ASSERT_EQ(device_.max_res_rd_atom, device_.max_qp * most);
@@ -266,7 +266,7 @@ TEST_F(Limits, ReadsAndAtomics) {
   }
 }
 
-TEST_F(Limits, DeviceMemory) {
+TEST_F(Limits, AllowsExactlyMaxDmSize) {
   const auto allocate = [&](size_t length) {
     ibv_alloc_dm_attr attr{length, 0, 0};
     errno = 0;

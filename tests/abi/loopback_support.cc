@@ -112,7 +112,7 @@ ibv_wc wait_for_completion(ibv_cq* cq) {
     EXPECT_GE(n, 0);
     if (n != 0) return wc;
   }
-  ADD_FAILURE() << "no completion came";
+  ADD_FAILURE() << "no completion within 10 seconds";
   wc.status = IBV_WC_GENERAL_ERR;
   return wc;
 }
@@ -138,9 +138,9 @@ ibv_async_event wait_for_async_event(ibv_context* context) {
   ibv_async_event event{};
   event.event_type = no_such<ibv_event_type>(-1);
   pollfd fd{context->async_fd, POLLIN, 0};
-  const bool came = poll(&fd, 1, 10'000) == 1;
-  EXPECT_TRUE(came) << "no event came";
-  if (came) {
+  const bool has_event = poll(&fd, 1, 10'000) == 1;
+  EXPECT_TRUE(has_event) << "no event within 10 seconds";
+  if (has_event) {
     EXPECT_EQ(ibv_get_async_event(context, &event), 0);
   }
   return event;

@@ -49,9 +49,9 @@ int to_rts(ibv_qp* qp);
 // The same for UC, from INIT on.
 int uc_to_rts(ibv_qp* qp, uint32_t peer_qpn);
 
-// Polls until a completion comes; fails the test after some seconds.
+// Polls until there is a completion; fails the test after some seconds.
 ibv_wc wait_for_completion(ibv_cq* cq);
-// How many come within a while in which none should.
+// The number of completions within that time.
 int completions_within_ms(ibv_cq* cq, int ms);
 
 // Polls until `condition` holds; false if it does not in that time.
@@ -59,7 +59,7 @@ bool within_ms(int ms, const std::function<bool()>& condition);
 
 // The next asynchronous event, not yet acknowledged; fails the test after some seconds.
 ibv_async_event wait_for_async_event(ibv_context* context);
-// `destroy` destroys what `event` is about: it must not return before the event is acknowledged.
+// `destroy` destroys the object of `event`. It must not return before the event is acknowledged.
 void expect_destroy_waits_for_ack(ibv_async_event event, const std::function<void()>& destroy);
 
 struct Side {
@@ -90,7 +90,7 @@ class LoopbackTest : public ::testing::Test {
   void SetUp() override;
   void make_side(Side& side, size_t bytes = size_t{1} << 20);
   void connect();
-  // Makes both queue pairs fresh, connected again.
+  // Replaces both queue pairs by new, connected ones.
   void reconnect();
 
   ContextPtr context_;
@@ -106,7 +106,7 @@ Enum no_such(int value) {
   return result;
 }
 
-// Descriptors open now, with what they lead to.
+// The open descriptors with their targets.
 std::set<std::string> open_descriptors();
 size_t thread_count();
 

@@ -1,4 +1,5 @@
-// Registering memory: what is refused and with which errno, and what the iova variants mean.
+// Registering memory: which calls are rejected with which errno, and the meaning of the iova
+// variants.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ struct Mapping {
   void* at;
 };
 
-TEST_F(Memory, UnmappedIsEfault) {
+TEST_F(Memory, RejectsUnmappedMemoryWithEfault) {
   Mapping map(4 * page_);
   munmap(map.data() + 2 * page_, page_);
   expect_errno(EFAULT, map.data() + 2 * page_, 1, 0);
@@ -41,7 +42,7 @@ TEST_F(Memory, UnmappedIsEfault) {
   EXPECT_NE(fits, nullptr);
 }
 
-TEST_F(Memory, ReadOnlyMapping) {
+TEST_F(Memory, RejectsWriteAccessToReadOnlyMemory) {
   Mapping map(2 * page_, PROT_READ);
   expect_errno(EFAULT, map.data(), page_, IBV_ACCESS_LOCAL_WRITE);
   for (const int access : {0, int{IBV_ACCESS_REMOTE_READ}, int{IBV_ACCESS_ON_DEMAND}}) {
@@ -52,7 +53,7 @@ TEST_F(Memory, ReadOnlyMapping) {
   expect_errno(EFAULT, closed.data(), page_, 0);
 }
 
-TEST_F(Memory, AccessFlags) {
+TEST_F(Memory, RejectsInvalidAccessFlags) {
   uint8_t* p = a_.memory.data();
   expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_WRITE);  // also needs local write
   expect_errno(EINVAL, p, 64, IBV_ACCESS_REMOTE_ATOMIC);
@@ -66,7 +67,7 @@ TEST_F(Memory, AccessFlags) {
   EXPECT_NE(hinted, nullptr);
 }
 
-TEST_F(Memory, RangesThatWrap) {
+TEST_F(Memory, RejectsRangesThatWrap) {
   expect_errno(EINVAL, a_.memory.data(), SIZE_MAX, kAllAccess);
   expect_errno(EINVAL, reinterpret_cast<void*>(UINTPTR_MAX - 10), 11 + 1, 0);
   expect_errno(EFAULT, reinterpret_cast<void*>(UINTPTR_MAX - 10), 5, 0);
@@ -77,7 +78,7 @@ TEST_F(Memory, RangesThatWrap) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Memory, PublicFields) {
+TEST_F(Memory, FillsThePublicFields) {
   ibv_mr* mr = b_.mr.get();
   EXPECT_EQ(mr->context, context_.get());
   EXPECT_EQ(mr->pd, b_.pd.get());
@@ -86,7 +87,7 @@ TEST_F(Memory, PublicFields) {
   EXPECT_EQ(mr->lkey, mr->rkey);
 }
 
-TEST_F(Memory, ZeroLength) {
+TEST_F(Memory, AcceptsZeroLengthAndGrantsNoAccess) {
   MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 0, kAllAccess));
   ASSERT_NE(mr, nullptr);
   MrPtr nowhere(ibv_reg_mr(b_.pd.get(), nullptr, 0, kAllAccess));
@@ -113,7 +114,7 @@ TEST_F(Memory, OverlappingRegionsAreIndependent) {
   EXPECT_EQ(b_.memory[150], 99);
 }
 
-TEST_F(Memory, IovaIsTheAddressThatCounts) {
+TEST_F(Memory, PeersUseTheIova) {
   const uint64_t iova = 0x7000'0000'1234;
   MrPtr mr(ibv_reg_mr_iova(b_.pd.get(), b_.memory.data() + 1000, 500, iova, kAllAccess));
   ASSERT_NE(mr, nullptr);
@@ -130,7 +131,7 @@ TEST_F(Memory, IovaIsTheAddressThatCounts) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Memory, ZeroBased) {
+TEST_F(Memory, ZeroBasedRegionsStartAtAddressZero) {
   MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data() + 64, 100, kAllAccess | IBV_ACCESS_ZERO_BASED));
   ASSERT_NE(mr, nullptr);
   a_.memory[0] = 0x6B;
@@ -143,7 +144,7 @@ TEST_F(Memory, ZeroBased) {
   EXPECT_EQ(b_.memory[74], 0x6B);
 }
 
-TEST_F(Memory, Advice) {
+TEST_F(Memory, AcceptsValidAdviceOnly) {
   ibv_sge sge = a_.sge(0, 4096);
   const auto advise = [&](ibv_advise_mr_advice advice, uint32_t flags = 0, uint32_t count = 1) {
     return ibv_advise_mr(a_.pd.get(), advice, flags, &sge, count);

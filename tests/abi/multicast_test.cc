@@ -1,4 +1,4 @@
-// Multicast on the loopback interface: who gets a copy, and when.
+// Multicast on the loopback interface: which queue pairs get a copy, and when.
 #include <arpa/inet.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ class MulticastTest : public DatagramTest {
   const ibv_gid group_ = ipv4_group("239.86.66.1");
 };
 
-TEST_F(MulticastTest, EveryMemberGetsACopyButTheSender) {
+TEST_F(MulticastTest, EveryMemberExceptTheSenderGetsACopy) {
   Side c;
   make_side(c);
   c.qp = make_ud(c);
@@ -54,7 +54,7 @@ TEST_F(MulticastTest, EveryMemberGetsACopyButTheSender) {
     EXPECT_EQ(wc.src_qp, a_.qp->qp_num);
     EXPECT_EQ(wc.byte_len, kHeaderArea + 4);
     EXPECT_EQ(side->memory[kHeaderArea], 42);
-    ibv_ah_attr back{};  // an answer goes to the sender alone
+    ibv_ah_attr back{};  // a reply goes only to the sender
     auto* const grh = reinterpret_cast<ibv_grh*>(side->memory.data());
     ASSERT_EQ(ibv_init_ah_from_wc(context_.get(), 1, &wc, grh, &back), 0);
     const ibv_gid sender = address().grh.dgid;
@@ -64,7 +64,7 @@ TEST_F(MulticastTest, EveryMemberGetsACopyButTheSender) {
   for (Side* side : {&a_, &b_, &c}) EXPECT_EQ(ibv_detach_mcast(side->qp.get(), &group_, 0), 0);
 }
 
-TEST_F(MulticastTest, OnlyTheGroupThatWasMeantAndOnlyWhileAttached) {
+TEST_F(MulticastTest, DeliversOnlyToAttachedMembersOfTheGroup) {
   const ibv_gid other = ipv4_group("239.86.66.2");
   ASSERT_EQ(ibv_attach_mcast(b_.qp.get(), &group_, 0), 0);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(b_.receive(1, 0, 100), 0);
@@ -77,7 +77,7 @@ TEST_F(MulticastTest, OnlyTheGroupThatWasMeantAndOnlyWhileAttached) {
   ASSERT_EQ(ibv_detach_mcast(b_.qp.get(), &group_, 0), 0);
   ASSERT_EQ(send_to(to_ours.get(), 3), 0);
   EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 30), 0);
-  ASSERT_EQ(ibv_attach_mcast(b_.qp.get(), &group_, 0), 0);  // and back again
+  ASSERT_EQ(ibv_attach_mcast(b_.qp.get(), &group_, 0), 0);  // attached again
   ASSERT_EQ(send_to(to_ours.get(), 4), 0);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(b_.memory[kHeaderArea], 4);
@@ -124,7 +124,7 @@ TEST_F(MulticastTest, AnotherProcessOfThisHostGetsACopy) {
   close(ready[1]);
 }
 
-TEST_F(MulticastTest, Refused) {
+TEST_F(MulticastTest, RejectsInvalidAttachAndDetach) {
   const ibv_gid host = address().grh.dgid;
   EXPECT_EQ(ibv_attach_mcast(a_.qp.get(), &host, 0), EINVAL);
   EXPECT_EQ(ibv_detach_mcast(a_.qp.get(), &group_, 0), EINVAL);
@@ -132,17 +132,17 @@ TEST_F(MulticastTest, Refused) {
   const QpPtr rc(ibv_create_qp(a_.pd.get(), &init));
   EXPECT_EQ(ibv_attach_mcast(rc.get(), &group_, 0), EINVAL);
   ASSERT_EQ(ibv_attach_mcast(a_.qp.get(), &group_, 0), 0);
-  ASSERT_EQ(ibv_attach_mcast(a_.qp.get(), &group_, 0), 0);  // twice is once
+  ASSERT_EQ(ibv_attach_mcast(a_.qp.get(), &group_, 0), 0);  // a second attach has no effect
   EXPECT_EQ(ibv_detach_mcast(b_.qp.get(), &group_, 0), EINVAL);
   EXPECT_EQ(ibv_detach_mcast(a_.qp.get(), &group_, 0), 0);
   EXPECT_EQ(ibv_detach_mcast(a_.qp.get(), &group_, 0), EINVAL);
   const AhPtr ah = to_group(group_);
   ibv_sge sge = a_.sge(0, 4);
   ibv_send_wr wr = datagram(&sge, ah.get(), b_.qp->qp_num);
-  EXPECT_EQ(a_.send(wr), EINVAL);  // a group is not one queue pair
+  EXPECT_EQ(a_.send(wr), EINVAL);  // a multicast address needs the multicast QPN
 }
 
-TEST_F(MulticastTest, GroupsAreLeftWithTheirLastMember) {
+TEST_F(MulticastTest, LeavesTheGroupWithItsLastMember) {
   const auto before = open_descriptors();
   ASSERT_EQ(ibv_attach_mcast(a_.qp.get(), &group_, 0), 0);
   ASSERT_EQ(ibv_attach_mcast(b_.qp.get(), &group_, 0), 0);

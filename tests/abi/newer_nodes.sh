@@ -1,6 +1,6 @@
 #!/bin/bash
-# The version nodes that later rdma-core releases added: what programs and drivers built against them
-# ask the loader for, public from IBVERBS_1.15 on, private by the numbers of the driver interface.
+# The version nodes of later rdma-core releases, which programs and drivers built against them need: public
+# ones from IBVERBS_1.15 on, private ones by the number of the driver interface.
 set -euo pipefail
 library=${VERBENA_BUILD:?the build folder}/lib/libibverbs.so.1
 
@@ -22,7 +22,7 @@ expect IBVERBS_1.18 _ibv_query_comp_cntr_caps ibv_create_comp_cntr ibv_destroy_c
   ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr ibv_read_comp_cntr ibv_read_err_comp_cntr \
   ibv_set_comp_cntr ibv_set_err_comp_cntr
 
-# Each private node has all of the one before it, but for the registration that carries its number.
+# Each private node has all symbols of the one before it, except the registration with its number.
 previous=34
 for node in 57 59 64 65; do
   expect "IBVERBS_PRIVATE_$node" "verbs_register_driver_$node"

@@ -1,4 +1,4 @@
-// The library as a guest in a process: threads, descriptors, signals, fork and exec.
+// Effects of the library on its process: threads, descriptors, signals, fork and exec.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 namespace verbena::test {
 namespace {
 
-TEST(Process, NoThreadBeforeOpen) {
+TEST(Process, StartsNoThreadBeforeADeviceIsOpened) {
   const size_t before = thread_count();
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
@@ -28,8 +28,8 @@ TEST(Process, NoThreadBeforeOpen) {
   ibv_free_device_list(list);
 }
 
-TEST(Process, CloseLeavesNothingBehind) {
-  open_loopback();  // what is made once per process is made
+TEST(Process, CloseReleasesThreadsAndDescriptors) {
+  open_loopback();  // creates everything that is created once per process
   const auto descriptors = open_descriptors();
   const size_t threads = thread_count();
   for (int i = 0; i < 5; ++i) {
@@ -66,7 +66,7 @@ TEST(Process, CloseWithObjectsIsSafe) {
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
-TEST(Process, OurThreadsTakeNoSignals) {
+TEST(Process, BlocksSignalsInItsThreads) {
   ContextPtr context = open_loopback();
   ASSERT_NE(context, nullptr);
   DIR* folder = opendir("/proc/self/task");
@@ -78,7 +78,7 @@ TEST(Process, OurThreadsTakeNoSignals) {
     while (std::getline(status, line)) {
       if (line.starts_with("SigBlk:\t")) blocked = line.substr(8);
     }
-    ++ours;  // this program starts no threads of its own here
+    ++ours;  // this program itself starts no threads here
     const uint64_t mask = std::stoull(blocked, nullptr, 16);
     for (const int signal :
          {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGHUP, SIGPIPE}) {
@@ -89,7 +89,7 @@ TEST(Process, OurThreadsTakeNoSignals) {
   EXPECT_GE(ours, 1);
 }
 
-TEST(Process, ExecPassesNoDescriptorOn) {
+TEST(Process, ExecInheritsNoDescriptor) {
   const auto before = open_descriptors();
   ContextPtr context = open_loopback();
   ASSERT_NE(context, nullptr);
@@ -97,13 +97,13 @@ TEST(Process, ExecPassesNoDescriptorOn) {
   for (const std::string& entry : open_descriptors()) {
     if (before.contains(entry)) continue;
     const int fd = std::stoi(entry);
-    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << entry << " would survive exec";
+    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << entry << " has no FD_CLOEXEC";
   }
 }
 
 class Fork : public LoopbackTest {};
 
-TEST_F(Fork, ChildCallsForTrafficFail) {
+TEST_F(Fork, TrafficCallsFailInTheChild) {
   const int status = in_child([&] {
     ibv_sge sge = a_.sge(0, 8);
     ibv_send_wr send = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
@@ -118,7 +118,7 @@ TEST_F(Fork, ChildCallsForTrafficFail) {
     void* cq_context = nullptr;
     attr.qp_state = IBV_QPS_ERR;
     int step = 1;
-    const auto failed = [&](bool as_it_should) { return as_it_should ? (++step, false) : true; };
+    const auto failed = [&](bool as_expected) { return as_expected ? (++step, false) : true; };
     if (failed(ibv_post_send(a_.qp.get(), &send, &bad_send) == EIO && bad_send == &send))
       return step;
     if (failed(ibv_post_recv(a_.qp.get(), &receive, &bad_receive) == EIO)) return step;
@@ -148,7 +148,7 @@ TEST_F(Fork, ChildCallsForTrafficFail) {
   });
   EXPECT_EQ(status, 0) << "the step at which the child stopped";
 
-  ibv_sge sge = a_.sge(0, 8);  // the parent has not noticed
+  ibv_sge sge = a_.sge(0, 8);  // the parent is not affected
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
@@ -199,8 +199,8 @@ TEST_F(Fork, ChildRegistersMemoryOnTheInheritedContext) {
   EXPECT_EQ(status, 0) << "the step at which the child stopped";
 }
 
-// The child's threads may hold a lock of the inherited device at the moment of the second fork.
-TEST_F(Fork, GrandchildRegistersMemoryWhileTheChildsThreadsDo) {
+// Threads of the child may hold a lock of the inherited device during the second fork.
+TEST_F(Fork, GrandchildRegistersMemoryWhileThreadsOfTheChildDo) {
   const int status = in_child([&] {
     const auto register_once = [&] {
       const MrPtr mr(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
@@ -230,15 +230,15 @@ TEST_F(Fork, GrandchildRegistersMemoryWhileTheChildsThreadsDo) {
   EXPECT_EQ(status, 0) << "a grandchild hung or failed";
 }
 
-// Keys of the child must not appear where the parent's peers look memory up.
-TEST_F(Fork, WhatTheChildRegistersTheParentsPeersDoNotReach) {
+// Keys of the child must not appear in the parent's exposure.
+TEST_F(Fork, PeersOfTheParentCannotAccessRegionsOfTheChild) {
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
   const int status = in_child([&] {
     const MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
     if (mr == nullptr) return 1;
     const ssize_t written = write(pipe_fds[1], &mr->rkey, sizeof mr->rkey);
-    (void)ibv_dereg_mr(b_.mr.get());  // the child's copy: the parent's stays
+    (void)ibv_dereg_mr(b_.mr.get());  // only the child's copy; the parent's region stays
     return written == sizeof mr->rkey ? 0 : 2;
   });
   ASSERT_EQ(status, 0);
@@ -255,9 +255,9 @@ TEST_F(Fork, WhatTheChildRegistersTheParentsPeersDoNotReach) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Fork, ChildHasNoneOfTheDescriptors) {
+TEST_F(Fork, ChildInheritsNoDescriptorOfTheDevice) {
   ContextPtr second = open_loopback();
-  a_.qp.reset();  // so that the test's own fixture can be taken down and counted
+  a_.qp.reset();  // so that the fixture's descriptors can be counted
   b_.qp.reset();
   const auto with_device = open_descriptors();
   int pipe_fds[2];
@@ -312,18 +312,20 @@ TEST_F(Fork, ChildOpensItsOwnDevice) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
 }
 
-// Whether a socket has a name that others send to: the RoCE port, or a process's in the directory.
-bool has_a_name(int fd) {
+// Whether a socket has an address that others send to: the RoCE port, or a name in the slot
+// directory.
+bool has_address(int fd) {
   sockaddr_storage name{};
   socklen_t bytes = sizeof name;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return false;
   if (name.ss_family == AF_UNIX) return bytes > sizeof name.ss_family;
-  const auto& ip = reinterpret_cast<const sockaddr_in&>(name);  // IPv6 has its port there too
+  const auto& ip =
+      reinterpret_cast<const sockaddr_in&>(name);  // the port is at the same offset for IPv6
   return (name.ss_family == AF_INET || name.ss_family == AF_INET6) && ip.sin_port == htons(4791);
 }
 
-// One in the child would get the packets of its parent's next device.
-TEST(Process, AForkBesideOneWhoOpensAndClosesPassesNoSocketOn) {
+// A socket in the child would receive packets of its parent's next device.
+TEST(Process, ForkWhileAnotherThreadOpensAndClosesInheritsNoSocket) {
   open_loopback();
   const auto before = open_descriptors();
   std::atomic<bool> done{false};
@@ -333,7 +335,7 @@ TEST(Process, AForkBesideOneWhoOpensAndClosesPassesNoSocketOn) {
   for (int i = 0; i < 100; ++i) {
     const int sockets = in_child([&] {
       return static_cast<int>(std::ranges::count_if(open_descriptors(), [&](const auto& entry) {
-        return !before.contains(entry) && has_a_name(std::stoi(entry));
+        return !before.contains(entry) && has_address(std::stoi(entry));
       }));
     });
     EXPECT_EQ(sockets, 0);

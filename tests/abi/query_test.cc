@@ -1,4 +1,4 @@
-// What the device, its port, its tables and its queue pairs tell about themselves.
+// Queries of the device, its port, its tables and its queue pairs.
 #include <arpa/inet.h>
 #include <endian.h>
 
@@ -10,7 +10,7 @@
 
 #include "tests/abi/loopback_support.h"
 
-// Exported, but in no installed header: those who use them declare them this way.
+// Exported, but in no installed header. Programs that use these functions declare them this way.
 extern "C" {
 int ibv_query_gid_type(ibv_context*, uint8_t, unsigned int, unsigned int*);
 const char* ibv_get_sysfs_path(void);
@@ -33,7 +33,7 @@ TEST_F(Query, DeviceListIsStable) {
   EXPECT_EQ(std::string(first->ibdev_path), "/sys/class/infiniband/verbena_lo");
   EXPECT_NE(ibv_get_device_guid(first), 0u);
   EXPECT_EQ(ibv_get_device_index(first), -1);
-  // The driver's part behind it, which libmlx5 and libefa look at.
+  // The part of the driver behind ibv_device, which libmlx5 and libefa read.
   const auto* bytes = reinterpret_cast<const uint8_t*>(first);
   for (size_t i = sizeof(ibv_device); i < 712; ++i) EXPECT_EQ(bytes[i], 0) << i;
   ibv_device** list = ibv_get_device_list(nullptr);
@@ -41,7 +41,7 @@ TEST_F(Query, DeviceListIsStable) {
   ibv_free_device_list(list);
 }
 
-TEST_F(Query, Device) {
+TEST_F(Query, ReportsTheDevice) {
   ibv_device_attr a{};
   ASSERT_EQ(ibv_query_device(context_.get(), &a), 0);
   EXPECT_EQ(std::string(a.fw_ver).substr(0, 7), "verbena");
@@ -58,7 +58,7 @@ TEST_F(Query, Device) {
   ibv_device_attr_ex ex;
   std::memset(&ex, 0xFF, sizeof ex);
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &ex), 0);
-  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): not a byte is left as it was
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): every byte is overwritten
   EXPECT_EQ(std::memcmp(&ex.orig_attr, &a, sizeof a), 0);
   EXPECT_EQ(ex.comp_mask, 0u);
   EXPECT_EQ(ex.phys_port_cnt_ex, 1u);
@@ -66,7 +66,7 @@ TEST_F(Query, Device) {
   EXPECT_EQ(ibv_query_device_ex(context_.get(), &input, &ex), EINVAL);
 }
 
-TEST_F(Query, Port) {
+TEST_F(Query, ReportsThePort) {
   ibv_port_attr port;
   std::memset(&port, 0xFF, sizeof port);
   ASSERT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
@@ -86,8 +86,8 @@ TEST_F(Query, Port) {
   }
 }
 
-// A caller built with other headers passes another size.
-TEST_F(Query, PortWritesNoMoreThanTheCallerHas) {
+// A caller built with other headers passes a different size.
+TEST_F(Query, QueryPortWritesNoMoreThanTheCallersSize) {
   std::array<uint8_t, 128> bytes;
   bytes.fill(0xCC);
   auto* attr = reinterpret_cast<ibv_port_attr*>(bytes.data());
@@ -96,11 +96,11 @@ TEST_F(Query, PortWritesNoMoreThanTheCallerHas) {
   EXPECT_EQ(verbs->query_port(context_.get(), 1, attr, 40), 0);
   EXPECT_EQ(bytes[40], 0xCC);
   EXPECT_EQ(verbs->query_port(context_.get(), 1, attr, 56), 0);
-  EXPECT_EQ(bytes[55], 0);  // unknown to us: zero
+  EXPECT_EQ(bytes[55], 0);  // unknown fields are zero
   EXPECT_EQ(bytes[56], 0xCC);
 }
 
-TEST_F(Query, Gids) {
+TEST_F(Query, ReportsTheGidTable) {
   ibv_gid gid{};
   ASSERT_EQ(ibv_query_gid(context_.get(), 1, 0, &gid), 0);
   const uint8_t localhost[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127, 0, 0, 1};
@@ -140,7 +140,7 @@ TEST_F(Query, Gids) {
   EXPECT_EQ(ibv_query_gid_type(context_.get(), 1, 5000, &type), -1);
 }
 
-TEST_F(Query, Pkeys) {
+TEST_F(Query, ReportsThePkeyTable) {
   __be16 pkey = 0;
   ASSERT_EQ(ibv_query_pkey(context_.get(), 1, 0, &pkey), 0);
   EXPECT_EQ(pkey, htons(0xFFFF));
@@ -150,14 +150,14 @@ TEST_F(Query, Pkeys) {
   EXPECT_EQ(ibv_get_pkey_index(context_.get(), 1, htons(0x7FFF)), -1);
 }
 
-TEST_F(Query, CompletionQueuesHaveHandlesOfTheirOwn) {
+TEST_F(Query, CompletionQueuesHaveDistinctHandles) {
   const CqPtr first(ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0));
   const CqPtr second(ibv_create_cq(context_.get(), 1, nullptr, nullptr, 0));
   EXPECT_NE(first->handle, 0u);
   EXPECT_NE(first->handle, second->handle);
 }
 
-TEST_F(Query, QueuePair) {
+TEST_F(Query, ReportsTheAttributesOfAQueuePair) {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   ASSERT_EQ(ibv_query_qp(a_.qp.get(), &attr, IBV_QP_STATE, &init), 0);
@@ -197,7 +197,7 @@ TEST_F(Query, QueuePair) {
   EXPECT_EQ(attr.dest_qp_num, 0u);
 }
 
-TEST(Strings, AreThoseOfRdmaCore) {
+TEST(Strings, MatchRdmaCore) {
   EXPECT_STREQ(ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR), "transport retry counter exceeded");
   EXPECT_STREQ(ibv_wc_status_str(no_such<ibv_wc_status>(-1)), "unknown");
   EXPECT_STREQ(ibv_wc_status_str(no_such<ibv_wc_status>(99)), "unknown");
@@ -209,7 +209,7 @@ TEST(Strings, AreThoseOfRdmaCore) {
   EXPECT_STREQ(ibv_port_state_str(no_such<ibv_port_state>(6)), "unknown");
 }
 
-TEST(Rates, ConvertBothWays) {
+TEST(Rates, ConvertInBothDirections) {
   EXPECT_EQ(ibv_rate_to_mult(IBV_RATE_40_GBPS), 16);
   EXPECT_EQ(ibv_rate_to_mult(IBV_RATE_100_GBPS), -1);
   EXPECT_EQ(mult_to_ibv_rate(16), IBV_RATE_40_GBPS);

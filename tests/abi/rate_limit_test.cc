@@ -1,4 +1,4 @@
-// ibv_modify_qp_rate_limit, and small calls around queue pairs: ECE, counters, objects that need
+// ibv_modify_qp_rate_limit, and small calls for queue pairs: ECE, counters, objects that need
 // Ethernet hardware.
 #include <time.h>
 
@@ -35,7 +35,7 @@ class RateLimit : public LoopbackTest {
   }
 };
 
-TEST_F(RateLimit, IsKept) {
+TEST_F(RateLimit, LimitsTheRate) {
   ASSERT_EQ(limit(16'000, 4096), 0);      // 2 bytes a microsecond
   EXPECT_GE(write(200'000), 95'000'000);  // 100 ms, less the burst
   ibv_qp_attr attr{};
@@ -46,7 +46,7 @@ TEST_F(RateLimit, IsKept) {
   write(200'000);
 }
 
-TEST_F(RateLimit, IsKeptOnUnreliableConnections) {
+TEST_F(RateLimit, LimitsTheRateOfUc) {
   for (Side* side : {&a_, &b_}) {
     ibv_qp_init_attr init = rc_attributes(side->cq.get(), side->receive_cq.get());
     init.qp_type = IBV_QPT_UC;
@@ -63,7 +63,7 @@ TEST_F(RateLimit, IsKeptOnUnreliableConnections) {
 
 using DatagramRateLimit = DatagramTest;
 
-TEST_F(DatagramRateLimit, IsKept) {
+TEST_F(DatagramRateLimit, LimitsTheRate) {
   ibv_ah_attr to = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &to));
   ASSERT_NE(ah, nullptr);
@@ -87,8 +87,8 @@ TEST_F(DatagramRateLimit, IsKept) {
   send_hundred();
 }
 
-TEST_F(RateLimit, CanBeLiftedWhileRequestsWait) {
-  ASSERT_EQ(limit(64), 0);  // 125 s for what follows
+TEST_F(RateLimit, CanBeRemovedWhileRequestsWait) {
+  ASSERT_EQ(limit(64), 0);  // 125 s for the next request
   ibv_sge sge = a_.sge(0, 1'000'000);
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
@@ -97,7 +97,7 @@ TEST_F(RateLimit, CanBeLiftedWhileRequestsWait) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(RateLimit, Bounds) {
+TEST_F(RateLimit, RejectsRatesBeyondTheBounds) {
   ibv_device_attr_ex device{};
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
   const ibv_packet_pacing_caps& caps = device.packet_pacing_caps;
@@ -118,14 +118,14 @@ TEST_F(RateLimit, Bounds) {
 
 using SmallCalls = LoopbackTest;
 
-// UCX tries a query and a set of what was queried, and takes ECE for supported if both succeed.
-TEST_F(SmallCalls, EceIsNotOffered) {
+// UCX queries ECE and sets the result, and assumes that ECE is supported if both succeed.
+TEST_F(SmallCalls, RejectsEce) {
   ibv_ece ece{};
   EXPECT_EQ(ibv_query_ece(a_.qp.get(), &ece), EOPNOTSUPP);
   EXPECT_EQ(ibv_set_ece(a_.qp.get(), &ece), EOPNOTSUPP);
 }
 
-TEST_F(SmallCalls, CountersHaveNothingToCount) {
+TEST_F(SmallCalls, CountersCanBeCreatedButNotAttached) {
   ibv_counters_init_attr init{};
   ibv_counters* counters = ibv_create_counters(context_.get(), &init);
   ASSERT_NE(counters, nullptr);
@@ -141,7 +141,7 @@ TEST_F(SmallCalls, CountersHaveNothingToCount) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(SmallCalls, WhatNeedsEthernetHardware) {
+TEST_F(SmallCalls, RejectsObjectsThatNeedEthernetHardware) {
   ibv_device_attr_ex device{};
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
   EXPECT_EQ(device.tso_caps.max_tso, 0u);

@@ -1,5 +1,5 @@
-// Regions of every kind: registered again, null, on demand, of device memory, behind a descriptor;
-// and what the calls of newer releases make of them.
+// Regions of every kind: re-registered, null, on demand, of device memory, of a descriptor; and the
+// calls of newer releases.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ using DmPtr = std::unique_ptr<ibv_dm, Destroy<ibv_free_dm>>;
 
 class Regions : public LoopbackTest {
  protected:
-  // One request of a_, and how it ended.
+  // Executes one request of a_ and returns its status.
   ibv_wc_status run(ibv_wr_opcode opcode, ibv_sge sge, uint64_t remote, uint32_t rkey) {
     ibv_send_wr wr = rdma(opcode, &sge, b_, 0);
     wr.wr.rdma.remote_addr = remote;
@@ -57,9 +57,9 @@ struct MemoryFile {
   int fd;
 };
 
-// ---------------------------------------------------------------- registered again
+// ---------------------------------------------------------------- re-registration
 
-TEST_F(Regions, NewTranslation) {
+TEST_F(Regions, ReregistersNewMemory) {
   fill(0x11);
   Mapping other(2 * page_);
   ASSERT_EQ(
@@ -72,7 +72,7 @@ TEST_F(Regions, NewTranslation) {
   EXPECT_EQ(write(b_.address(), b_.mr->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Regions, NewAccess) {
+TEST_F(Regions, ReregistersNewAccess) {
   ASSERT_EQ(ibv_rereg_mr(b_.mr.get(), IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ),
             0);
@@ -80,18 +80,18 @@ TEST_F(Regions, NewAccess) {
   EXPECT_EQ(write(b_.address(), b_.mr->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Regions, NewDomain) {
+TEST_F(Regions, ReregistersInANewDomain) {
   PdPtr other(ibv_alloc_pd(context_.get()));
   ASSERT_EQ(ibv_rereg_mr(b_.mr.get(), IBV_REREG_MR_CHANGE_PD, other.get(), nullptr, 0, 0), 0);
   EXPECT_EQ(b_.mr->pd, other.get());
-  EXPECT_EQ(ibv_dealloc_pd(other.get()), EBUSY);  // the region is its user now
+  EXPECT_EQ(ibv_dealloc_pd(other.get()), EBUSY);  // the region uses it now
   EXPECT_EQ(write(b_.address(), b_.mr->rkey), IBV_WC_REM_ACCESS_ERR);
   reconnect();
   ASSERT_EQ(ibv_rereg_mr(b_.mr.get(), IBV_REREG_MR_CHANGE_PD, b_.pd.get(), nullptr, 0, 0), 0);
   EXPECT_EQ(write(b_.address(), b_.mr->rkey), IBV_WC_SUCCESS);
 }
 
-TEST_F(Regions, EverythingAtOnce) {
+TEST_F(Regions, ReregistersMemoryDomainAndAccessAtOnce) {
   fill(0x22);
   Mapping other(page_);
   ibv_mr* mr = ibv_reg_mr(a_.pd.get(), a_.memory.data(), 64, 0);
@@ -106,7 +106,7 @@ TEST_F(Regions, EverythingAtOnce) {
   EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
-TEST_F(Regions, RefusedChangeLeavesTheRegion) {
+TEST_F(Regions, RejectedReregistrationKeepsTheRegion) {
   const auto refused = [&](int code, int flags, ibv_pd* pd, void* address, size_t length,
                            int access) {
     errno = 0;
@@ -135,7 +135,7 @@ TEST_F(Regions, RefusedChangeLeavesTheRegion) {
 
 // ---------------------------------------------------------------- null
 
-TEST_F(Regions, NullSwallowsAndGivesZeros) {
+TEST_F(Regions, NullRegionDiscardsWritesAndReadsZeros) {
   ibv_mr* null = ibv_alloc_null_mr(a_.pd.get());
   ASSERT_NE(null, nullptr);
   std::fill(b_.memory.begin(), b_.memory.begin() + 10000, 0x5A);
@@ -154,7 +154,7 @@ TEST_F(Regions, NullSwallowsAndGivesZeros) {
 
 // ---------------------------------------------------------------- on demand
 
-TEST_F(Regions, OnDemandPagesNeedNotBeThereYet) {
+TEST_F(Regions, OnDemandPagesMayBeMappedLater) {
   fill(0x33);
   void* at = mmap(nullptr, 4 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   MrPtr mr(ibv_reg_mr(b_.pd.get(), at, 4 * page_, kAllAccess | IBV_ACCESS_ON_DEMAND));
@@ -165,8 +165,8 @@ TEST_F(Regions, OnDemandPagesNeedNotBeThereYet) {
   munmap(at, 4 * page_);
 }
 
-// A hole is an error of the request that falls into it, and of nobody else.
-TEST_F(Regions, HoleInAnOnDemandRegion) {
+// Unmapped memory fails only the request that accesses it.
+TEST_F(Regions, UnmappedMemoryOfAnOnDemandRegionFailsTheRequest) {
   Mapping map(3 * page_);
   MrPtr mr(ibv_reg_mr(b_.pd.get(), map.data(), 3 * page_, kAllAccess | IBV_ACCESS_ON_DEMAND));
   ASSERT_NE(mr, nullptr);
@@ -175,7 +175,7 @@ TEST_F(Regions, HoleInAnOnDemandRegion) {
   EXPECT_EQ(write(map.address(2 * page_), mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(write(map.address(page_), mr->rkey), IBV_WC_REM_ACCESS_ERR);
   reconnect();
-  EXPECT_EQ(write(map.address(page_ - 4), mr->rkey), IBV_WC_REM_ACCESS_ERR);  // half in it
+  EXPECT_EQ(write(map.address(page_ - 4), mr->rkey), IBV_WC_REM_ACCESS_ERR);  // half of it unmapped
   reconnect();
   EXPECT_EQ(read(map.address(page_ + 100), mr->rkey), IBV_WC_REM_ACCESS_ERR);
   reconnect();
@@ -191,7 +191,7 @@ TEST_F(Regions, HoleInAnOnDemandRegion) {
   EXPECT_EQ(write(map.address(), mr->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Regions, HoleOnTheOwnersSide) {
+TEST_F(Regions, UnmappedLocalMemoryOfAnOnDemandRegionFailsTheRequest) {
   Mapping map(2 * page_);
   MrPtr mr(ibv_reg_mr(a_.pd.get(), map.data(), 2 * page_, kAllAccess | IBV_ACCESS_ON_DEMAND));
   ASSERT_NE(mr, nullptr);
@@ -202,23 +202,23 @@ TEST_F(Regions, HoleOnTheOwnersSide) {
   EXPECT_EQ(run(IBV_WR_RDMA_READ, across, b_.address(), b_.mr->rkey), IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(Regions, WholeAddressSpaceOnDemand) {
+TEST_F(Regions, RegistersTheWholeAddressSpaceOnDemand) {
   MrPtr all(ibv_reg_mr(b_.pd.get(), nullptr, SIZE_MAX, kAllAccess | IBV_ACCESS_ON_DEMAND));
   ASSERT_NE(all, nullptr);
   fill(0x44);
-  Mapping map(2 * page_);  // made after the region
+  Mapping map(2 * page_);  // mapped after the registration
   EXPECT_EQ(write(map.address(page_ - 4), all->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(map.data()[page_], 0x44);
   ibv_sge sge{map.address(), static_cast<uint32_t>(2 * page_), all->lkey};
   EXPECT_EQ(ibv_advise_mr(b_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
                           IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1),
             0);
-  EXPECT_EQ(write(8, all->rkey), IBV_WC_REM_ACCESS_ERR);  // nothing is ever there
+  EXPECT_EQ(write(8, all->rkey), IBV_WC_REM_ACCESS_ERR);  // never mapped
   munmap(map.data() + page_, page_);
   EXPECT_EQ(ibv_advise_mr(b_.pd.get(), IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1), EFAULT);
 }
 
-TEST_F(Regions, OnDemandIsAnnounced) {
+TEST_F(Regions, ReportsOnDemandCapabilities) {
   ibv_device_attr_ex attr{};
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &attr), 0);
   EXPECT_EQ(attr.odp_caps.general_caps, uint64_t{IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT});
@@ -229,12 +229,12 @@ TEST_F(Regions, OnDemandIsAnnounced) {
 
 // ---------------------------------------------------------------- device memory
 
-TEST_F(Regions, DeviceMemory) {
+TEST_F(Regions, WritesAndReadsDeviceMemory) {
   ibv_alloc_dm_attr attr{.length = 10000, .log_align_req = 3, .comp_mask = 0};
   DmPtr dm(ibv_alloc_dm(context_.get(), &attr));
   ASSERT_NE(dm, nullptr);
-  const int rights = IBV_ACCESS_ZERO_BASED | kAllAccess;
-  MrPtr mr(ibv_reg_dm_mr(b_.pd.get(), dm.get(), 100, 9000, rights));
+  const int access = IBV_ACCESS_ZERO_BASED | kAllAccess;
+  MrPtr mr(ibv_reg_dm_mr(b_.pd.get(), dm.get(), 100, 9000, access));
   ASSERT_NE(mr, nullptr);
   fill(0x55);
   EXPECT_EQ(write(8000, mr->rkey, 1000), IBV_WC_SUCCESS);
@@ -249,7 +249,7 @@ TEST_F(Regions, DeviceMemory) {
   EXPECT_EQ(write(8993, mr->rkey), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Regions, DeviceMemoryHasLimits) {
+TEST_F(Regions, RejectsDeviceMemoryBeyondTheLimits) {
   ibv_device_attr_ex device{};
   ASSERT_EQ(ibv_query_device_ex(context_.get(), nullptr, &device), 0);
   const auto refused = [&](int code, ibv_alloc_dm_attr attr) {
@@ -279,9 +279,9 @@ TEST_F(Regions, DeviceMemoryHasLimits) {
   no_region(0, 8, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_REMOTE_WRITE);
 }
 
-// ---------------------------------------------------------------- behind a descriptor
+// ---------------------------------------------------------------- dma-buf descriptors
 
-TEST_F(Regions, DmaBuf) {
+TEST_F(Regions, RegistersADmaBuf) {
   MemoryFile file(4 * page_);
   const uint64_t iova = 0x7000'0000'0000 + 16;
   MrPtr mr(ibv_reg_dmabuf_mr(b_.pd.get(), page_ + 16, 2 * page_, iova, file.fd, kAllAccess));
@@ -297,7 +297,7 @@ TEST_F(Regions, DmaBuf) {
   EXPECT_EQ(a_.memory[4096], 0x77);
 }
 
-TEST_F(Regions, DmaBufRefused) {
+TEST_F(Regions, RejectsAnInvalidDmaBuf) {
   MemoryFile file(2 * page_);
   const auto refused = [&](int code, uint64_t offset, size_t length, uint64_t iova, int fd,
                            int access) {
@@ -329,7 +329,7 @@ TEST_F(Regions, DmaBufRefused) {
 
 // ---------------------------------------------------------------- ATOMIC WRITE
 
-TEST_F(Regions, AtomicWrite) {
+TEST_F(Regions, AtomicWriteWritesEightBytes) {
   const uint64_t value = 0x1122334455667788;
   std::memcpy(a_.memory.data(), &value, 8);
   EXPECT_EQ(run(IBV_WR_ATOMIC_WRITE, a_.sge(0, 8), b_.address(64), b_.mr->rkey), IBV_WC_SUCCESS);
@@ -341,7 +341,7 @@ TEST_F(Regions, AtomicWrite) {
   wr = rdma(IBV_WR_ATOMIC_WRITE, &eight, b_, 4);
   EXPECT_EQ(a_.send(wr), EINVAL);
   wr = rdma(no_such<ibv_wr_opcode>(14), nullptr, b_, 0);
-  EXPECT_EQ(a_.send(wr), EINVAL);  // FLUSH has a function of its own
+  EXPECT_EQ(a_.send(wr), EINVAL);  // FLUSH has its own function
   EXPECT_EQ(run(IBV_WR_ATOMIC_WRITE, a_.sge(0, 8), b_.address(), b_.mr->rkey ^ 1),
             IBV_WC_REM_ACCESS_ERR);
 }
@@ -355,7 +355,7 @@ Function* newer(const char* name, const char* version) {
   return reinterpret_cast<Function*>(found);
 }
 
-// Where headers of 1.17 look for a slot: at a distance from the ibv_context.
+// The function pointer that headers of 1.17 find at a fixed distance from the ibv_context.
 template <typename Function>
 Function slot(ibv_context* context, size_t index) {
   auto* ops = reinterpret_cast<std::byte*>(context) - offsetof(verbs_context, context) -
@@ -365,7 +365,7 @@ Function slot(ibv_context* context, size_t index) {
   return function;
 }
 
-TEST_F(Regions, NewerContextSlotsAreWhereHeadersLook) {
+TEST_F(Regions, NewerFunctionPointersAreWhereHeadersExpectThem) {
   verbs_context* context = verbs_get_ctx(context_.get());
   EXPECT_EQ(context->sz, 696u);
   for (size_t i = 0; i < sizeof(abi::NewerOps) / sizeof(void*); ++i) {
@@ -378,7 +378,7 @@ TEST_F(Regions, NewerContextSlotsAreWhereHeadersLook) {
   release(buffer);
 }
 
-TEST_F(Regions, Buffers) {
+TEST_F(Regions, RegistersAllocatedBuffers) {
   using abi::Buffer;
   auto* alloc = newer<void*(ibv_pd*, size_t, Buffer**)>("ibv_alloc_buf", "IBVERBS_1.17");
   auto* release = newer<void(Buffer*)>("ibv_free_buf", "IBVERBS_1.17");
@@ -398,15 +398,15 @@ TEST_F(Regions, Buffers) {
   fill(0x88);
   EXPECT_EQ(write(reinterpret_cast<uint64_t>(at) + 64, mr->rkey), IBV_WC_SUCCESS);
   EXPECT_EQ(at[71], 0x88);
-  auto* give = newer<int(Buffer*)>("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
+  auto* export_fd = newer<int(Buffer*)>("ibv_export_buf_dmabuf_fd", "IBVERBS_1.18");
   errno = 0;
-  EXPECT_EQ(give(buffer), -1);
-  EXPECT_EQ(errno, ENODATA);  // as rdma-core says of ordinary memory
+  EXPECT_EQ(export_fd(buffer), -1);
+  EXPECT_EQ(errno, ENODATA);  // as rdma-core does for ordinary memory
   release(buffer);            // the region keeps the memory
   EXPECT_EQ(write(reinterpret_cast<uint64_t>(at) + 64, mr->rkey), IBV_WC_SUCCESS);
 }
 
-TEST_F(Regions, RegisteredTheExtendedWay) {
+TEST_F(Regions, RegMrExRegistersMemoryAndDescriptors) {
   using abi::DmaHandle, abi::DmaHandleInit, abi::RegionInit;
   auto* reg = newer<ibv_mr*(ibv_pd*, RegionInit*)>("ibv_reg_mr_ex", "IBVERBS_1.15");
   auto* alloc = newer<DmaHandle*(ibv_context*, DmaHandleInit*)>("ibv_alloc_dmah", "IBVERBS_1.15");
@@ -451,14 +451,14 @@ TEST_F(Regions, RegisteredTheExtendedWay) {
   EXPECT_EQ(release(handle), 0);
 }
 
-TEST_F(Regions, DeviceMemoryGivenAwayAsADescriptor) {
-  auto* give = newer<int(ibv_dm*)>("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
+TEST_F(Regions, ExportsDeviceMemoryAsADescriptor) {
+  auto* export_fd = newer<int(ibv_dm*)>("ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
   ibv_alloc_dm_attr attr{.length = page_, .log_align_req = 0, .comp_mask = 0};
   DmPtr dm(ibv_alloc_dm(context_.get(), &attr));
   ASSERT_NE(dm, nullptr);
-  const int fd = give(dm.get());
+  const int fd = export_fd(dm.get());
   ASSERT_GE(fd, 0);
-  EXPECT_NE(ftruncate(fd, 0), 0);  // nobody cuts it off
+  EXPECT_NE(ftruncate(fd, 0), 0);  // it cannot be truncated
   MrPtr mr(ibv_reg_dmabuf_mr(b_.pd.get(), 0, page_, 0, fd, kAllAccess));
   ASSERT_NE(mr, nullptr);
   close(fd);
@@ -469,7 +469,7 @@ TEST_F(Regions, DeviceMemoryGivenAwayAsADescriptor) {
   EXPECT_EQ(word, 0xAAAAAAAAu);
 }
 
-TEST_F(Regions, PortSpeed) {
+TEST_F(Regions, ReportsThePortSpeed) {
   auto* query =
       newer<int(ibv_context*, uint32_t, uint64_t*)>("ibv_query_port_speed", "IBVERBS_1.16");
   uint64_t speed = 0;
@@ -481,7 +481,7 @@ TEST_F(Regions, PortSpeed) {
   EXPECT_EQ(port.active_speed_ex, port.active_speed);
 }
 
-TEST(Versions, NewerPrivateNodesAreHarmless) {
+TEST(Versions, NewerPrivateNodesDoNothing) {
   for (const auto& [node, number] : {std::pair{"IBVERBS_PRIVATE_57", "57"},
                                      {"IBVERBS_PRIVATE_59", "59"},
                                      {"IBVERBS_PRIVATE_64", "64"},

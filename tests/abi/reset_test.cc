@@ -1,4 +1,4 @@
-// A queue pair that goes to RESET takes its unpolled completions along.
+// RESET removes the unpolled completions of the queue pair.
 #include <fcntl.h>
 
 #include "tests/abi/loopback_support.h"
@@ -41,7 +41,7 @@ TEST_F(Reset, DropsCompletionsOfSendsAndReceives) {
   ibv_send_wr wr = rdma(IBV_WR_SEND, &sge, b_, 0);
   ASSERT_EQ(a_.send(wr), 0);
   ASSERT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
-  // The receive completed before the acknowledgement left; the next two are flushed.
+  // The receive completed before the ACK left; the next two requests are flushed.
   change_state(b_.qp.get(), IBV_QPS_ERR);
   ASSERT_EQ(b_.receive(2, 0, 64), 0);
   wr = rdma(IBV_WR_RDMA_WRITE, &sge, a_, 0);
@@ -58,7 +58,7 @@ TEST_F(Reset, KeepsTheCompletionsOfOtherQueuePairsInOrder) {
     ASSERT_EQ(to_init(qp), 0);
     change_state(qp, IBV_QPS_ERR);
   }
-  // In ERR a receive is flushed as it is posted.
+  // In the error state a receive is flushed when it is posted.
   for (uint64_t i = 0; i < 8; ++i) {
     ASSERT_EQ(post_receive(i % 2 == 0 ? reset.get() : other.get(), i), 0);
   }
@@ -116,8 +116,9 @@ TEST_F(Reset, DropsCompletionsOfXrcSends) {
   EXPECT_EQ(poll(cq.get()), 0);
 }
 
-// The event stays, as a driver's would: a wake-up in vain. The channel goes on to work.
-TEST_F(Reset, AnEventOfADroppedCompletionWakesInVain) {
+// The event stays, as with a kernel driver, and wakes the program without effect. The channel still
+// works.
+TEST_F(Reset, KeepsTheEventOfADroppedCompletion) {
   const CqPtr cq(ibv_create_cq(context_.get(), 16, nullptr, b_.channel.get(), 0));
   const QpPtr qp = make_qp(cq.get(), cq.get());
   const auto flush_one = [&] {

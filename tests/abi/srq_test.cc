@@ -1,4 +1,4 @@
-// Shared receive queues as a program sees them.
+// Shared receive queues through the verbs interface.
 #include <poll.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ class Srq : public LoopbackTest {
     return QpPtr(ibv_create_qp(side.pd.get(), &init));
   }
 
-  // a_.qp sends, b_.qp takes from the SRQ.
+  // a_.qp sends, b_.qp consumes receives of the SRQ.
   void connect_shared() {
     a_.qp = make_qp(a_, nullptr);
     b_.qp = make_qp(b_, srq_.get());
@@ -57,7 +57,7 @@ class Srq : public LoopbackTest {
     ASSERT_EQ(to_rts(other), 0);
   }
 
-  int give(uint64_t wr_id, uint32_t length = 64) {
+  int post_to_srq(uint64_t wr_id, uint32_t length = 64) {
     ibv_sge piece = b_.sge(0, length);
     ibv_recv_wr wr{wr_id, nullptr, &piece, 1};
     ibv_recv_wr* bad = nullptr;
@@ -76,20 +76,20 @@ class Srq : public LoopbackTest {
     return ibv_post_send(qp, &wr, &bad);
   }
 
-  bool event_waits(int ms) {
+  bool event_pending(int ms) {
     pollfd fd{context_->async_fd, POLLIN, 0};
     return ::poll(&fd, 1, ms) == 1;
   }
   ibv_async_event next_event() {
     ibv_async_event event{};
-    EXPECT_TRUE(event_waits(5000)) << "no event came";
-    if (event_waits(0)) {
+    EXPECT_TRUE(event_pending(5000)) << "no event within 5 seconds";
+    if (event_pending(0)) {
       EXPECT_EQ(ibv_get_async_event(context_.get(), &event), 0);
     }
     return event;
   }
-  // Past those that tell of the connection.
-  ibv_async_event next_event_of_note() {
+  // Skips COMM_EST events.
+  ibv_async_event next_event_after_connect() {
     for (;;) {
       ibv_async_event event = next_event();
       if (event.event_type != IBV_EVENT_COMM_EST) return event;
@@ -100,7 +100,7 @@ class Srq : public LoopbackTest {
   SrqPtr srq_;
 };
 
-TEST_F(Srq, SizesAreCheckedAndReported) {
+TEST_F(Srq, ChecksAndReportsSizes) {
   ibv_device_attr device{};
   ASSERT_EQ(ibv_query_device(context_.get(), &device), 0);
   EXPECT_GT(device.max_srq, 0);
@@ -154,7 +154,7 @@ TEST_F(Srq, ExtendedCallChecksItsArguments) {
   EXPECT_EQ(refused_with(), EINVAL);
 }
 
-TEST_F(Srq, QueuePairTellsItsSrqAndHasNoReceiveQueue) {
+TEST_F(Srq, QueuePairReportsItsSrqAndHasNoReceiveQueue) {
   connect_shared();
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
@@ -165,18 +165,18 @@ TEST_F(Srq, QueuePairTellsItsSrqAndHasNoReceiveQueue) {
   EXPECT_EQ(b_.receive(1, 0, 8), EINVAL);
 }
 
-TEST_F(Srq, ObjectsInUseStay) {
+TEST_F(Srq, RejectsDestroyOfObjectsInUse) {
   connect_shared();
   EXPECT_EQ(ibv_destroy_srq(srq_.get()), EBUSY);
-  const PdPtr lonely(ibv_alloc_pd(context_.get()));
+  const PdPtr unshared(ibv_alloc_pd(context_.get()));
   ibv_srq_init_attr init{};
   init.attr = {1, 1, 0};
-  const SrqPtr srq(ibv_create_srq(lonely.get(), &init));
+  const SrqPtr srq(ibv_create_srq(unshared.get(), &init));
   ASSERT_NE(srq, nullptr);
-  EXPECT_EQ(ibv_dealloc_pd(lonely.get()), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(unshared.get()), EBUSY);
 }
 
-TEST_F(Srq, ForeignSrqIsRefused) {
+TEST_F(Srq, RejectsAnSrqOfAnotherContext) {
   const ContextPtr other = open_loopback();
   const PdPtr pd(ibv_alloc_pd(other.get()));
   ibv_srq_init_attr init{};
@@ -187,7 +187,7 @@ TEST_F(Srq, ForeignSrqIsRefused) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Srq, ListStopsAtTheBadOne) {
+TEST_F(Srq, PostsTheReceivesBeforeAnInvalidOne) {
   ibv_sge piece = b_.sge(0, 8);
   ibv_sge three[3] = {piece, piece, piece};
   ibv_recv_wr second{2, nullptr, three, 3};
@@ -198,16 +198,16 @@ TEST_F(Srq, ListStopsAtTheBadOne) {
   second.num_sge = -1;
   EXPECT_EQ(ibv_post_srq_recv(srq_.get(), &second, &bad), EINVAL);
   int posted = 1;
-  while (give(1) == 0) ++posted;
+  while (post_to_srq(1) == 0) ++posted;
   EXPECT_EQ(posted, 64);
-  EXPECT_EQ(give(1), ENOMEM);
+  EXPECT_EQ(post_to_srq(1), ENOMEM);
 }
 
 TEST_F(Srq, SenderWaitsForAReceive) {
   connect_shared();
   ASSERT_EQ(send(a_.qp.get()), 0);
   EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 20), 0);
-  ASSERT_EQ(give(5), 0);
+  ASSERT_EQ(post_to_srq(5), 0);
   const ibv_wc wc = wait_for_completion(b_.receive_cq.get());
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
   EXPECT_EQ(wc.wr_id, 5u);
@@ -215,9 +215,9 @@ TEST_F(Srq, SenderWaitsForAReceive) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(Srq, LimitIsAnEventOnce) {
+TEST_F(Srq, RaisesTheLimitEventOnce) {
   connect_shared();
-  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(give(i), 0);
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(post_to_srq(i), 0);
   ibv_srq_attr attr{};
   attr.srq_limit = 65;
   EXPECT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_LIMIT), EINVAL);
@@ -231,27 +231,27 @@ TEST_F(Srq, LimitIsAnEventOnce) {
     ASSERT_EQ(send(a_.qp.get()), 0);
     wait_for_completion(b_.receive_cq.get());
   }
-  ibv_async_event event = next_event_of_note();
+  ibv_async_event event = next_event_after_connect();
   EXPECT_EQ(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
   EXPECT_EQ(event.element.srq, srq_.get());
   ASSERT_EQ(ibv_query_srq(srq_.get(), &attr), 0);
   EXPECT_EQ(attr.srq_limit, 0u);
-  EXPECT_FALSE(event_waits(50));
+  EXPECT_FALSE(event_pending(50));
 
-  // It cannot go before the event is acknowledged.
+  // The SRQ cannot be destroyed before the event is acknowledged.
   b_.qp.reset();
   std::atomic<bool> acknowledged = false;
   std::thread destroyer([&] {
     EXPECT_EQ(ibv_destroy_srq(srq_.release()), 0);
     EXPECT_TRUE(acknowledged);
   });
-  EXPECT_FALSE(event_waits(50));
+  EXPECT_FALSE(event_pending(50));
   acknowledged = true;
   ibv_ack_async_event(&event);
   destroyer.join();
 }
 
-TEST_F(Srq, LimitAlreadyReachedIsToldAtOnce) {
+TEST_F(Srq, RaisesTheLimitEventAtOnceIfTheLimitIsAlreadyReached) {
   ibv_srq_attr attr{};
   attr.srq_limit = 1;
   ASSERT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_LIMIT), 0);
@@ -260,8 +260,8 @@ TEST_F(Srq, LimitAlreadyReachedIsToldAtOnce) {
   ibv_ack_async_event(&event);
 }
 
-TEST_F(Srq, Resizes) {
-  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(give(i), 0);
+TEST_F(Srq, ResizesAndKeepsReceives) {
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(post_to_srq(i), 0);
   ibv_srq_attr attr{};
   attr.max_wr = 2;
   EXPECT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_MAX_WR), EINVAL);
@@ -269,8 +269,8 @@ TEST_F(Srq, Resizes) {
   EXPECT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_MAX_WR), EINVAL);
   attr.max_wr = 200;
   ASSERT_EQ(ibv_modify_srq(srq_.get(), &attr, IBV_SRQ_MAX_WR), 0);
-  for (uint64_t i = 3; i < 200; ++i) ASSERT_EQ(give(i), 0);
-  EXPECT_EQ(give(200), ENOMEM);
+  for (uint64_t i = 3; i < 200; ++i) ASSERT_EQ(post_to_srq(i), 0);
+  EXPECT_EQ(post_to_srq(200), ENOMEM);
   connect_shared();
   for (uint64_t i = 0; i < 200; ++i) {
     ASSERT_EQ(send(a_.qp.get()), 0);
@@ -279,10 +279,10 @@ TEST_F(Srq, Resizes) {
   }
 }
 
-TEST_F(Srq, LastReceiveIsAnEventWhenTheQueuePairFails) {
+TEST_F(Srq, FailureRaisesLastWqeReached) {
   connect_shared();
-  ASSERT_EQ(give(1, 16), 0);
-  ASSERT_EQ(give(2, 16), 0);
+  ASSERT_EQ(post_to_srq(1, 16), 0);
+  ASSERT_EQ(post_to_srq(2, 16), 0);
   ASSERT_EQ(send(a_.qp.get(), 17), 0);
   const ibv_wc wc = wait_for_completion(b_.receive_cq.get());
   EXPECT_EQ(wc.status, IBV_WC_LOC_LEN_ERR);
@@ -290,13 +290,13 @@ TEST_F(Srq, LastReceiveIsAnEventWhenTheQueuePairFails) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_REM_INV_REQ_ERR);
   std::set<int> kinds;
   for (int i = 0; i < 2; ++i) {
-    ibv_async_event event = next_event_of_note();
+    ibv_async_event event = next_event_after_connect();
     EXPECT_EQ(event.element.qp, b_.qp.get());
     kinds.insert(event.event_type);
     ibv_ack_async_event(&event);
   }
   EXPECT_EQ(kinds, (std::set<int>{IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_LAST_WQE_REACHED}));
-  EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 20), 0);  // the other one stays
+  EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 20), 0);  // the other receive stays
 
   const QpPtr sender = make_qp(a_, nullptr), receiver = make_qp(b_, srq_.get());
   join(sender.get(), receiver.get());
@@ -304,23 +304,23 @@ TEST_F(Srq, LastReceiveIsAnEventWhenTheQueuePairFails) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).wr_id, 2u);
 }
 
-TEST_F(Srq, LastReceiveIsAnEventWhenTheProgramEndsTheQueuePair) {
+TEST_F(Srq, TransitionToErrorRaisesLastWqeReached) {
   connect_shared();
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(ibv_modify_qp(b_.qp.get(), &attr, IBV_QP_STATE), 0);
-  ibv_async_event event = next_event_of_note();
+  ibv_async_event event = next_event_after_connect();
   EXPECT_EQ(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
   EXPECT_EQ(event.element.qp, b_.qp.get());
   ibv_ack_async_event(&event);
 }
 
-TEST_F(Srq, CompletionsGoWithTheirQueuePair) {
+TEST_F(Srq, DestroyRemovesCompletionsOfTheQueuePair) {
   connect_shared();
   const QpPtr sender = make_qp(a_, nullptr);
   QpPtr receiver = make_qp(b_, srq_.get());
   join(sender.get(), receiver.get());
-  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(give(i), 0);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(post_to_srq(i), 0);
   for (ibv_qp* qp : {sender.get(), a_.qp.get(), sender.get()}) {
     ASSERT_EQ(send(qp), 0);
     EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
@@ -336,16 +336,16 @@ TEST_F(Srq, ServesThousandsOfQueuePairs) {
   constexpr int kPairs = 1500;
   const CqPtr send_cq(ibv_create_cq(context_.get(), 2 * kPairs, nullptr, nullptr, 0));
   const CqPtr receive_cq(ibv_create_cq(context_.get(), 2 * kPairs, nullptr, nullptr, 0));
-  constexpr uint32_t kReceives = 256;  // fewer than messages: some wait
+  constexpr uint32_t kReceives = 256;  // fewer than messages, so some messages wait
   const SrqPtr shared = make_srq(b_, kReceives);
   ASSERT_NE(shared, nullptr);
-  const auto give_shared = [&] {
+  const auto post_to_shared = [&] {
     ibv_sge piece = b_.sge(0, 64);
     ibv_recv_wr wr{0, nullptr, &piece, 1};
     ibv_recv_wr* bad = nullptr;
     return ibv_post_srq_recv(shared.get(), &wr, &bad);
   };
-  for (uint32_t i = 0; i < kReceives; ++i) ASSERT_EQ(give_shared(), 0);
+  for (uint32_t i = 0; i < kReceives; ++i) ASSERT_EQ(post_to_shared(), 0);
 
   std::vector<QpPtr> senders, receivers;
   for (int i = 0; i < kPairs; ++i) {
@@ -362,14 +362,14 @@ TEST_F(Srq, ServesThousandsOfQueuePairs) {
     ASSERT_FALSE(HasFatalFailure());
   }
   for (const QpPtr& qp : senders) ASSERT_EQ(send(qp.get()), 0);
-  std::set<uint32_t> heard;
+  std::set<uint32_t> receivers_seen;
   for (int i = 0; i < kPairs; ++i) {
     const ibv_wc wc = wait_for_completion(receive_cq.get());
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
-    heard.insert(wc.qp_num);
-    ASSERT_EQ(give_shared(), 0);
+    receivers_seen.insert(wc.qp_num);
+    ASSERT_EQ(post_to_shared(), 0);
   }
-  EXPECT_EQ(heard.size(), size_t{kPairs});
+  EXPECT_EQ(receivers_seen.size(), size_t{kPairs});
   for (int i = 0; i < kPairs; ++i) {
     ASSERT_EQ(wait_for_completion(send_cq.get()).status, IBV_WC_SUCCESS);
   }

@@ -1,13 +1,13 @@
 #!/bin/bash
-# The built library as an artefact: every symbol of the distribution's libibverbs.so.1 under the same
-# version, default where it is default there, of the same type, data of the same size; nothing else
-# visible; nothing but libc needed; both names present. Proves first that a missing symbol is noticed.
+# The built library exports every symbol of the distribution's libibverbs.so.1 with the same version, default
+# flag and type, and data with the same size. It exports nothing else and needs only libc. Both file names
+# exist. First verifies that the check detects a missing symbol.
 # shellcheck source-path=SCRIPTDIR source=symbols_lib.sh
 . "$(dirname "$0")/symbols_lib.sh"
 library libibverbs
 all_of "$work/genuine" 193
 sed 's/ibv_open_device@@IBVERBS_1.1/ibv_open_device@IBVERBS_1.1/' "$work/ours" | sort > "$work/broken"
-[ -n "$(missing "$work/genuine" "$work/broken")" ] || fail "the check does not notice a lost default"
+[ -n "$(missing "$work/genuine" "$work/broken")" ] || fail "the check does not detect a lost default"
 
 leaked=$(nm -D --defined-only "$ours" | awk '$2 != "A" && $3 !~ /@/ { print $3 }')
 [ -z "$leaked" ] || fail "visible without a version:"$'\n'"$leaked"

@@ -1,11 +1,11 @@
-# Sourced by symbols.sh here and in tests/rdmacm: a built library as an artefact, beside the distribution's.
+# Sourced by symbols.sh here and in tests/rdmacm: compares a built library with the distribution's.
 # shellcheck shell=bash
 set -euo pipefail
 build=${VERBENA_BUILD:?the build folder}
 
 fail() { echo "symbols: $*" >&2; exit 1; }
 
-# library NAME: sets ours, genuine and work; $work/genuine and $work/ours list what they define.
+# library NAME: sets ours, genuine and work; $work/genuine and $work/ours list the defined symbols.
 library() {
   ours=$build/lib/$1.so.1
   genuine=${GENUINE_LIBRARY:-/usr/lib/$(uname -m)-linux-gnu/$1.so.1}
@@ -21,7 +21,7 @@ library() {
   exports "$ours" > "$work/ours"
 }
 
-# "TYPE name@version SIZE" of what a library defines; sizes only for data, and the version nodes too.
+# "TYPE name@version SIZE" of each defined symbol, including version nodes. Sizes only for data.
 exports() {
   readelf --dyn-syms -W "$1" |
     awk '$1 ~ /^[0-9]+:$/ && NF >= 8 && $7 != "UND" { print $4, $8, ($4 == "OBJECT" ? $3 : "-") }' |
@@ -30,33 +30,33 @@ exports() {
 
 missing() { comm -23 "$1" "$2"; }
 
-# all_of LIST LEAST: ours has them, and the comparison would have noticed any one missing. Sets count.
+# all_of LIST LEAST: ours has all symbols of LIST, and the comparison detects each missing one. Sets count.
 all_of() {
   local type name size lost
   count=$(wc -l < "$1")
   [ "$count" -ge "$2" ] || fail "only $count symbols found in $genuine"
-  # shellcheck disable=SC2094  # nobody writes to the list
+  # shellcheck disable=SC2094  # the list is only read
   while read -r type name size; do
     grep -vxF "$type $name $size" "$work/ours" > "$work/broken"
-    [ -n "$(missing "$1" "$work/broken")" ] || fail "the check does not notice $name missing"
+    [ -n "$(missing "$1" "$work/broken")" ] || fail "the check does not detect that $name is missing"
   done < "$1"
   lost=$(missing "$1" "$work/ours")
   [ -z "$lost" ] || fail "missing or different:"$'\n'"$lost"
 }
 
-# needs_only PATTERN: of the libraries that ours needs, besides libc's.
+# needs_only PATTERN: besides libc, ours needs only libraries that match PATTERN.
 needs_only() {
   local others
   others=$(readelf -dW "$ours" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
     grep -vxE "libc\.so\.6|ld-linux-x86-64\.so\.2|ld-linux-aarch64\.so\.1|$1" || true)
-  [ -z "$others" ] || fail "needs more than it may: $others"
+  [ -z "$others" ] || fail "needs other libraries: $others"
 }
 
-# has_names NAME: its own, and the one without a version, which some programs open first.
+# has_names NAME: the SONAME, and the file name without a version, which some programs open first.
 has_names() {
   local soname
   soname=$(readelf -dW "$ours" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
   [ "$soname" = "$1.so.1" ] || fail "SONAME is '$soname'"
   [ "$(readlink -f "$build/lib/$1.so")" = "$(readlink -f "$ours")" ] ||
-    fail "$1.so does not lead to $1.so.1"
+    fail "$1.so does not link to $1.so.1"
 }

@@ -1,4 +1,4 @@
-// Unreliable connections as a program sees them.
+// Unreliable connections through the verbs interface.
 #include <arpa/inet.h>
 
 #include <cerrno>
@@ -55,13 +55,13 @@ TEST_F(UcTest, SendsAndWrites) {
   EXPECT_EQ(std::memcmp(a_.memory.data(), &b_.memory[200'000], 50'000), 0);
 }
 
-TEST_F(UcTest, WhatThePeerDoesNotTakeIsNoErrorHere) {
+TEST_F(UcTest, MessagesThatThePeerDropsCauseNoError) {
   ibv_sge sge = a_.sge(0, 5000);
   ibv_send_wr wr = rdma(IBV_WR_SEND, &sge, b_, 0);
-  ASSERT_EQ(a_.send(wr), 0);  // nobody receives it
+  ASSERT_EQ(a_.send(wr), 0);  // the peer has no receive posted
   wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   wr.wr.rdma.rkey ^= 0x100;
-  ASSERT_EQ(a_.send(wr), 0);  // nobody let us
+  ASSERT_EQ(a_.send(wr), 0);  // wrong key
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(completions_within_ms(b_.receive_cq.get(), 20), 0);
@@ -71,7 +71,7 @@ TEST_F(UcTest, WhatThePeerDoesNotTakeIsNoErrorHere) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, 5000u);
 }
 
-TEST_F(UcTest, ReadsAndAtomicsAreRefused) {
+TEST_F(UcTest, RejectsReadsAndAtomics) {
   ibv_sge sge = a_.sge(0, 8);
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
                                      IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_SEND_WITH_INV}) {
@@ -80,7 +80,7 @@ TEST_F(UcTest, ReadsAndAtomicsAreRefused) {
   }
 }
 
-TEST_F(UcTest, AQuietLoopbackLosesNothing) {
+TEST_F(UcTest, LosesNothingOnAnIdleLoopback) {
   constexpr uint32_t kBytes = 200'000;
   ibv_sge sge = a_.sge(0, kBytes);
   for (int round = 0; round < 20; ++round) {

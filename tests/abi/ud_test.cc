@@ -1,4 +1,4 @@
-// Datagrams and address handles as a program sees them.
+// Datagrams and address handles through the verbs interface.
 #include <arpa/inet.h>
 
 #include <cerrno>
@@ -18,7 +18,7 @@ class UdTest : public DatagramTest {
   void round_trip(int gid_index);
 };
 
-// There with an address that was looked up, back with what the completion says.
+// Sends to an address from the GID table, and replies to the address in the completion.
 void UdTest::round_trip(int gid_index) {
   ibv_ah_attr attr = address(gid_index);
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
@@ -54,11 +54,11 @@ void UdTest::round_trip(int gid_index) {
   EXPECT_EQ(back.grh.traffic_class, 0x20);
   EXPECT_EQ(std::memcmp(&back.grh.dgid, &attr.grh.dgid, 16), 0);  // both ends are the same address
 
-  const AhPtr answer(ibv_create_ah_from_wc(b_.pd.get(), &wc, grh, 1));
-  ASSERT_NE(answer, nullptr);
+  const AhPtr reply_ah(ibv_create_ah_from_wc(b_.pd.get(), &wc, grh, 1));
+  ASSERT_NE(reply_ah, nullptr);
   ASSERT_EQ(a_.receive(2, 4000, 100), 0);
   ibv_sge some = b_.sge(0, 60);
-  ibv_send_wr reply = datagram(&some, answer.get(), wc.src_qp);
+  ibv_send_wr reply = datagram(&some, reply_ah.get(), wc.src_qp);
   ASSERT_EQ(b_.send(reply), 0);
   EXPECT_EQ(wait_for_completion(b_.cq.get()).status, IBV_WC_SUCCESS);
   wc = wait_for_completion(a_.receive_cq.get());
@@ -66,16 +66,16 @@ void UdTest::round_trip(int gid_index) {
   EXPECT_EQ(wc.byte_len, kHeaderArea + 60);
 }
 
-TEST_F(UdTest, RoundTripOverIpv4) { round_trip(0); }
+TEST_F(UdTest, SendsAndRepliesOverIpv4) { round_trip(0); }
 
-TEST_F(UdTest, RoundTripOverIpv6) {
+TEST_F(UdTest, SendsAndRepliesOverIpv6) {
   ibv_gid gid{};
   ASSERT_EQ(ibv_query_gid(context_.get(), 1, 1, &gid), 0);
   if (is_empty(gid)) GTEST_SKIP() << "the loopback interface has no IPv6 address";
   round_trip(1);
 }
 
-TEST_F(UdTest, InlineAndPieces) {
+TEST_F(UdTest, SendsInlineDataAndSeveralSges) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
   ASSERT_EQ(b_.receive(1, 0, 200), 0);
@@ -86,8 +86,8 @@ TEST_F(UdTest, InlineAndPieces) {
   wr.send_flags |= IBV_SEND_INLINE;
   ASSERT_EQ(a_.send(wr), 0);
   std::memcpy(a_.memory.data(), "apiece", 6);
-  ibv_sge pieces[] = {a_.sge(0, 1), a_.sge(1, 5)};
-  wr = datagram(pieces, ah.get(), b_.qp->qp_num);
+  ibv_sge sges[] = {a_.sge(0, 1), a_.sge(1, 5)};
+  wr = datagram(sges, ah.get(), b_.qp->qp_num);
   wr.num_sge = 2;
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 6);
@@ -96,7 +96,7 @@ TEST_F(UdTest, InlineAndPieces) {
   EXPECT_EQ(std::memcmp(&b_.memory[200 + kHeaderArea], "apiece", 6), 0);
 }
 
-TEST_F(UdTest, WhatDoesNotFitIsDropped) {
+TEST_F(UdTest, DropsDatagramsThatDoNotFitOrHaveAWrongQkey) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
   ASSERT_EQ(b_.receive(1, 0, kHeaderArea + 7), 0);
@@ -106,8 +106,9 @@ TEST_F(UdTest, WhatDoesNotFitIsDropped) {
   ASSERT_EQ(a_.send(wr), 0);  // one byte too long
   wr.wr.ud.remote_qkey = kQkey + 1;
   sge.length = 4;
-  ASSERT_EQ(a_.send(wr), 0);          // for somebody else
-  wr.wr.ud.remote_qkey = 0x80000000;  // stands for the sender's own, which is the receiver's, too
+  ASSERT_EQ(a_.send(wr), 0);  // wrong Q_Key
+  wr.wr.ud.remote_qkey =
+      0x80000000;  // selects the sender's own Q_Key, which is also the receiver's
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 4);
   ASSERT_EQ(a_.send(wr), 0);  // no receive is left
@@ -118,7 +119,7 @@ TEST_F(UdTest, WhatDoesNotFitIsDropped) {
   }
 }
 
-TEST_F(UdTest, RefusedAtPost) {
+TEST_F(UdTest, RejectsInvalidRequests) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
   const AhPtr foreign(ibv_create_ah(b_.pd.get(), &attr));
@@ -143,7 +144,7 @@ TEST_F(UdTest, RefusedAtPost) {
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
 }
 
-TEST_F(UdTest, AddressHandlesThatMakeNoSense) {
+TEST_F(UdTest, RejectsInvalidAddressHandles) {
   const auto refused = [&](auto change) {
     ibv_ah_attr attr = address();
     change(attr);
@@ -163,7 +164,7 @@ TEST_F(UdTest, AddressHandlesThatMakeNoSense) {
   EXPECT_EQ(ibv_create_ah_from_wc(a_.pd.get(), &wc, &grh, 1), nullptr);
 }
 
-TEST_F(UdTest, APdWithAddressHandlesStays) {
+TEST_F(UdTest, RejectsDeallocOfAPdWithAddressHandles) {
   PdPtr pd(ibv_alloc_pd(context_.get()));
   ibv_ah_attr attr = address();
   AhPtr ah(ibv_create_ah(pd.get(), &attr));
@@ -172,9 +173,9 @@ TEST_F(UdTest, APdWithAddressHandlesStays) {
   ah.reset();
 }
 
-// The pace holds most of them back beyond the end of their handle; the next handle must not
-// inherit them.
-TEST_F(UdTest, WhatWasPostedKeepsItsAddressWhenTheHandleGoes) {
+// Pacing delays most datagrams until their handle is destroyed. They must not go to the address of
+// the next handle.
+TEST_F(UdTest, PostedDatagramsKeepTheirAddressAfterTheHandleIsDestroyed) {
   constexpr int kCount = 500;
   ibv_qp_init_attr init = datagram_attributes(a_);
   init.cap.max_send_wr = kCount;
@@ -188,7 +189,7 @@ TEST_F(UdTest, WhatWasPostedKeepsItsAddressWhenTheHandleGoes) {
 
   const ibv_ah_attr here = address();
   ibv_ah_attr elsewhere = here;
-  elsewhere.grh.dgid.raw[15] = 99;  // nobody listens on 127.0.0.99
+  elsewhere.grh.dgid.raw[15] = 99;  // no process listens on 127.0.0.99
   AhPtr ah(ibv_create_ah(a_.pd.get(), &elsewhere));
   ASSERT_NE(ah, nullptr);
   ibv_sge sge = a_.sge(0, 128u << port.active_mtu);
@@ -211,9 +212,9 @@ TEST_F(UdTest, WhatWasPostedKeepsItsAddressWhenTheHandleGoes) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 8);
 }
 
-// Between ibv_wr_set_ud_addr and ibv_wr_complete the program may destroy the handle, and another
-// may take its place.
-TEST_F(UdTest, ABuilderKeepsTheAddressWhenTheHandleGoes) {
+// Between ibv_wr_set_ud_addr and ibv_wr_complete the program may destroy the handle and create
+// another at the same place.
+TEST_F(UdTest, BuilderKeepsTheAddressAfterTheHandleIsDestroyed) {
   const ibv_qp_init_attr plain = datagram_attributes(a_);
   ibv_qp_init_attr_ex init{};
   init.qp_type = plain.qp_type;
@@ -245,7 +246,7 @@ TEST_F(UdTest, ABuilderKeepsTheAddressWhenTheHandleGoes) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).byte_len, kHeaderArea + 8);
 }
 
-TEST_F(UdTest, ALocalErrorStopsTheSendQueueAlone) {
+TEST_F(UdTest, ALocalErrorStopsOnlyTheSendQueue) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
   ibv_sge sge = a_.sge(0, 8);
@@ -266,8 +267,8 @@ TEST_F(UdTest, ALocalErrorStopsTheSendQueueAlone) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).status, IBV_WC_SUCCESS);
 }
 
-// Nothing slows the sender down but its own pace.
-TEST_F(UdTest, AQuietLoopbackLosesNothing) {
+// Only pacing limits the sender.
+TEST_F(UdTest, LosesNothingOnAnIdleLoopback) {
   ibv_ah_attr attr = address();
   const AhPtr ah(ibv_create_ah(a_.pd.get(), &attr));
   ibv_port_attr port{};

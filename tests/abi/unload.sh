@@ -1,6 +1,6 @@
 #!/bin/bash
-# A program that unloads the library while a device is open goes on, and may load it again. The background
-# thread of the device still runs in the library's code at that time.
+# A program can unload the library while a device is open and load it again. The background thread of the
+# device still runs code of the library at that time.
 set -euo pipefail
 library=${VERBENA_BUILD:?the build folder}/lib/libibverbs.so.1
 

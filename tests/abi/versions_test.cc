@@ -1,4 +1,4 @@
-// Old and private symbols, looked up by version as the loader does.
+// Old and private symbols, looked up by version as by the loader.
 #include <dlfcn.h>
 
 #include <cerrno>
@@ -29,7 +29,7 @@ TEST(Versions, TheOldAbiFailsCleanly) {
   symbol<void(const char*, void*)>("ibv_register_driver", "IBVERBS_1.1")("mlx4", nullptr);
 }
 
-TEST(Versions, ThePrivateNodeIsHarmless) {
+TEST(Versions, ThePrivateNodeDoesNothing) {
   constexpr const char* kNode = "IBVERBS_PRIVATE_34";
   symbol<void(const void*)>("verbs_register_driver_34", kNode)(nullptr);
   symbol<void(void*, uint32_t, const char*, ...)>("__verbs_log", kNode)(nullptr, 1, "%s %d\n",
@@ -44,8 +44,8 @@ TEST(Versions, ThePrivateNodeIsHarmless) {
   EXPECT_LT(symbol<int(void*, int, void*)>("ibv_cmd_poll_cq", kNode)(nullptr, 1, nullptr), 0);
 }
 
-// The symbol behind the macro, which programs from before 2018 call with the smaller structure.
-TEST(Versions, QueryPortBySymbol) {
+// The symbol behind the macro. Programs from before 2018 call it with the smaller structure.
+TEST(Versions, QueryPortSymbolWritesTheOldStructure) {
   ContextPtr context = open_loopback();
   ASSERT_NE(context, nullptr);
   ibv_port_attr port;
@@ -54,7 +54,7 @@ TEST(Versions, QueryPortBySymbol) {
   ASSERT_EQ(query(context.get(), 1, &port), 0);
   EXPECT_EQ(port.state, IBV_PORT_ACTIVE);
   EXPECT_EQ(port.link_layer, IBV_LINK_LAYER_ETHERNET);
-  EXPECT_EQ(port.port_cap_flags2, 0xCCCC);  // beyond what it knows
+  EXPECT_EQ(port.port_cap_flags2, 0xCCCC);  // behind the old structure
   EXPECT_EQ(query(context.get(), 2, &port), EINVAL);
 }
 

@@ -1,5 +1,4 @@
-// Memory windows beyond the simple case: what keeps a region busy, who may use a window, how it is
-// taken back.
+// Memory windows: when a region is busy, which queue pairs may use a window, and how it is unbound.
 #include <cerrno>
 
 #include "tests/abi/loopback_support.h"
@@ -48,16 +47,16 @@ TEST_F(Windows, BoundWindowKeepsTheRegionBusy) {
             IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(errno, EBUSY);
   const uint32_t key = mw->rkey;
-  EXPECT_EQ(ibv_dealloc_mw(mw), 0);  // gives the region free
+  EXPECT_EQ(ibv_dealloc_mw(mw), 0);  // releases the region
   EXPECT_EQ(write(key), IBV_WC_REM_ACCESS_ERR);
   EXPECT_EQ(ibv_dereg_mr(b_.mr.release()), 0);
 }
 
-TEST_F(Windows, BindingNothingTakesItBack) {
+TEST_F(Windows, BindOfLengthZeroUnbindsAType1Window) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
   ASSERT_EQ(bind_type1(mw.get(), 4096), IBV_WC_SUCCESS);
   const uint32_t first = mw->rkey;
-  ASSERT_EQ(bind_type1(mw.get(), 64), IBV_WC_SUCCESS);  // again, elsewhere
+  ASSERT_EQ(bind_type1(mw.get(), 64), IBV_WC_SUCCESS);  // bound again with another length
   EXPECT_NE(mw->rkey, first);
   EXPECT_EQ(write(mw->rkey), IBV_WC_SUCCESS);
   ASSERT_EQ(bind_type1(mw.get(), 0), IBV_WC_SUCCESS);
@@ -65,23 +64,23 @@ TEST_F(Windows, BindingNothingTakesItBack) {
   EXPECT_EQ(ibv_dereg_mr(b_.mr.release()), 0);
 }
 
-TEST_F(Windows, Type2BelongsToItsQueuePair) {
+TEST_F(Windows, Type2WindowBelongsToItsQueuePair) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
   const uint32_t key = ibv_inc_rkey(mw->rkey);
   ASSERT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
   EXPECT_EQ(write(key), IBV_WC_SUCCESS);
-  reconnect();  // other queue pairs; the old one's windows went with it
+  reconnect();  // new queue pairs; destroying the old one unbound its windows
   EXPECT_EQ(write(key), IBV_WC_REM_ACCESS_ERR);
   reconnect();
   const uint32_t next = ibv_inc_rkey(key);
   ASSERT_EQ(bind_type2(mw.get(), next, b_, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
   EXPECT_EQ(write(next), IBV_WC_SUCCESS);
-  // Bound is bound: the second time needs an invalidation between.
+  // A bound window must be invalidated before it is bound again.
   EXPECT_EQ(bind_type2(mw.get(), ibv_inc_rkey(next), b_, IBV_ACCESS_REMOTE_WRITE),
             IBV_WC_MW_BIND_ERR);
 }
 
-TEST_F(Windows, BindingsThatFail) {
+TEST_F(Windows, RejectsInvalidBindings) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
   const uint32_t key = ibv_inc_rkey(mw->rkey);
   // A queue pair and a region of another domain.
@@ -97,7 +96,7 @@ TEST_F(Windows, BindingsThatFail) {
   EXPECT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_REMOTE_READ), IBV_WC_SUCCESS);
 }
 
-TEST_F(Windows, LocalWriteIsAcceptedAndGrantsPeersNothing) {
+TEST_F(Windows, LocalWriteIsAcceptedAndGrantsNoRemoteAccess) {
   MwPtr type1(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
   ASSERT_EQ(bind_type1(type1.get(), 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
             IBV_WC_SUCCESS);
@@ -108,7 +107,7 @@ TEST_F(Windows, LocalWriteIsAcceptedAndGrantsPeersNothing) {
   EXPECT_EQ(write(key), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Windows, RefusesAZeroBasedType1Window) {
+TEST_F(Windows, RejectsAZeroBasedType1Window) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_1));
   ibv_mw_bind bind{};
   bind.bind_info = {b_.mr.get(), b_.address(), 64, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED};
@@ -125,7 +124,7 @@ TEST_F(Windows, RefusesAZeroBasedType1Window) {
             IBV_WC_SUCCESS);
 }
 
-TEST_F(Windows, PeerInvalidatesBySend) {
+TEST_F(Windows, SendWithInvalidateUnbindsTheWindow) {
   MwPtr mw(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
   const uint32_t key = ibv_inc_rkey(mw->rkey);
   ASSERT_EQ(bind_type2(mw.get(), key, b_, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);

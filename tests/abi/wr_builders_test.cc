@@ -50,21 +50,23 @@ class Builders : public LoopbackTest {
     ibv_wr_set_sge(x_, a_.mr->lkey, a_.address(offset), length);
   }
   ibv_wc done() { return wait_for_completion(a_.cq.get()); }
-  void nothing_posted() { EXPECT_EQ(completions_within_ms(a_.cq.get(), 20), 0); }
+  void expect_nothing_posted() { EXPECT_EQ(completions_within_ms(a_.cq.get(), 20), 0); }
 
   ibv_qp_ex* x_ = nullptr;
 };
 
-TEST_F(Builders, PlainQueuePairsHaveNone) { EXPECT_EQ(ibv_qp_to_qp_ex(b_.qp.get()), nullptr); }
+TEST_F(Builders, QueuePairsWithoutSendOperationsHaveNoBuilders) {
+  EXPECT_EQ(ibv_qp_to_qp_ex(b_.qp.get()), nullptr);
+}
 
-TEST_F(Builders, UnsupportedOperationsAreRefused) {
+TEST_F(Builders, RejectsUnsupportedOperations) {
   EXPECT_EQ(create(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(create(uint64_t{1} << 40), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-TEST_F(Builders, SendsOfEveryKind) {
+TEST_F(Builders, PostsSendsOfEveryKind) {
   std::memcpy(a_.memory.data(), "hello", 5);
   for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(b_.receive(i, i * 64, 64), 0);
   ibv_wr_start(x_);
@@ -79,7 +81,7 @@ TEST_F(Builders, SendsOfEveryKind) {
   ibv_wr_send(x_);
   char word[] = "inline";
   ibv_wr_set_inline_data(x_, word, 6);
-  word[0] = 'X';  // it was taken
+  word[0] = 'X';  // it was copied
   ASSERT_EQ(ibv_wr_complete(x_), 0);
   for (uint64_t i = 1; i <= 3; ++i) {
     const ibv_wc wc = done();
@@ -97,7 +99,7 @@ TEST_F(Builders, SendsOfEveryKind) {
   EXPECT_EQ(std::memcmp(b_.memory.data() + 128, "inline", 6), 0);
 }
 
-TEST_F(Builders, RdmaAndAtomics) {
+TEST_F(Builders, PostsRdmaAndAtomics) {
   std::memcpy(a_.memory.data(), "0123456789", 10);
   uint64_t counter = 40;
   std::memcpy(b_.memory.data() + 512, &counter, 8);
@@ -106,9 +108,9 @@ TEST_F(Builders, RdmaAndAtomics) {
   ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address(256));
   set_sge(0, 10);
   ibv_wr_rdma_write_imm(x_, b_.mr->rkey, b_.address(300), htonl(9));
-  ibv_data_buf pieces[] = {
+  ibv_data_buf buffers[] = {
       {a_.memory.data(), 3}, {a_.memory.data() + 5, 0}, {a_.memory.data() + 7, 3}};
-  ibv_wr_set_inline_data_list(x_, 3, pieces);
+  ibv_wr_set_inline_data_list(x_, 3, buffers);
   ibv_wr_rdma_read(x_, b_.mr->rkey, b_.address(256));
   set_sge(1024, 10);
   ibv_wr_atomic_fetch_add(x_, b_.mr->rkey, b_.address(512), 2);
@@ -135,7 +137,7 @@ TEST_F(Builders, RdmaAndAtomics) {
   EXPECT_EQ(wait_for_completion(b_.receive_cq.get()).imm_data, htonl(9));
 }
 
-TEST_F(Builders, WindowsAreBoundAndInvalidated) {
+TEST_F(Builders, BindsAndInvalidatesWindows) {
   MwPtr window(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_2));
   ASSERT_NE(window, nullptr);
   const uint32_t rkey = ibv_inc_rkey(window->rkey);
@@ -154,7 +156,7 @@ TEST_F(Builders, WindowsAreBoundAndInvalidated) {
   EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
 }
 
-TEST_F(Builders, AWindowOfThePeerIsInvalidatedBySend) {
+TEST_F(Builders, SendWithInvalidateUnbindsAWindowOfThePeer) {
   MwPtr window(ibv_alloc_mw(b_.pd.get(), IBV_MW_TYPE_2));
   const uint32_t rkey = ibv_inc_rkey(window->rkey);
   ibv_send_wr bind{};
@@ -175,70 +177,70 @@ TEST_F(Builders, AWindowOfThePeerIsInvalidatedBySend) {
   EXPECT_EQ(wc.invalidated_rkey, rkey);
 }
 
-TEST_F(Builders, AbortDiscards) {
+TEST_F(Builders, AbortDiscardsTheList) {
   ibv_wr_start(x_);
   ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
   set_sge(0, 8);
   ibv_wr_abort(x_);
-  nothing_posted();
+  expect_nothing_posted();
   ibv_wr_start(x_);
-  EXPECT_EQ(ibv_wr_complete(x_), 0);  // nothing is also a list
-  nothing_posted();
+  EXPECT_EQ(ibv_wr_complete(x_), 0);  // an empty list is valid
+  expect_nothing_posted();
 }
 
-// One wrong request, and none of the list is posted.
-TEST_F(Builders, AllOrNothing) {
-  const auto with_a_good_one_first = [&](const std::function<void()>& bad) {
+// One invalid request rejects the whole list.
+TEST_F(Builders, AnInvalidRequestRejectsTheWholeList) {
+  const auto post_between_valid_requests = [&](const std::function<void()>& bad) {
     ibv_wr_start(x_);
     ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
     set_sge(0, 8);
     bad();
-    // What follows changes nothing any more.
+    // Later requests do not change the result.
     ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
     set_sge(0, 8);
     return ibv_wr_complete(x_);
   };
   const auto write = [&] { ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address()); };
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] {
               write();
               const ibv_sge many[5] = {};
               ibv_wr_set_sge_list(x_, 5, many);
             }),
             EINVAL);
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] {
               write();
               ibv_wr_set_inline_data(x_, a_.memory.data(), 65);
             }),
             ENOMEM);
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] {
               write();
               ibv_data_buf list[] = {{a_.memory.data(), 60}, {a_.memory.data(), SIZE_MAX}};
               ibv_wr_set_inline_data_list(x_, 2, list);
             }),
             ENOMEM);
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] {
               ibv_wr_rdma_read(x_, b_.mr->rkey, b_.address());
               ibv_wr_set_inline_data(x_, a_.memory.data(), 8);
             }),
             EINVAL);
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] {
               ibv_wr_atomic_fetch_add(x_, b_.mr->rkey, b_.address(1), 1);
               set_sge(0, 8);
             }),
             EINVAL);
-  EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_bind_mw(x_, nullptr, 0, nullptr); }), EINVAL);
+  EXPECT_EQ(post_between_valid_requests([&] { ibv_wr_bind_mw(x_, nullptr, 0, nullptr); }), EINVAL);
   MwPtr type1(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_1));
   const ibv_mw_bind_info zero_based{a_.mr.get(), a_.address(), 64,
                                     IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED};
-  EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_bind_mw(x_, type1.get(), 1, &zero_based); }),
+  EXPECT_EQ(post_between_valid_requests([&] { ibv_wr_bind_mw(x_, type1.get(), 1, &zero_based); }),
             EINVAL);
-  EXPECT_EQ(with_a_good_one_first([&] { ibv_wr_send_tso(x_, nullptr, 0, 0); }), EOPNOTSUPP);
-  EXPECT_EQ(with_a_good_one_first([&] {
+  EXPECT_EQ(post_between_valid_requests([&] { ibv_wr_send_tso(x_, nullptr, 0, 0); }), EOPNOTSUPP);
+  EXPECT_EQ(post_between_valid_requests([&] {
               for (int i = 0; i < 20; ++i) write();
             }),
             ENOMEM);
-  nothing_posted();
-  // The queue itself is as it was: exactly max_send_wr fit.
+  expect_nothing_posted();
+  // The queue is unchanged: exactly max_send_wr requests fit.
   ibv_wr_start(x_);
   for (int i = 0; i < 16; ++i) {
     write();
@@ -248,7 +250,7 @@ TEST_F(Builders, AllOrNothing) {
   for (int i = 0; i < 16; ++i) EXPECT_EQ(done().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(Builders, AFullQueueTakesNothingOfTheList) {
+TEST_F(Builders, AFullQueueRejectsTheWholeList) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_SQD;  // so that nothing completes
   ASSERT_EQ(ibv_modify_qp(a_.qp.get(), &attr, IBV_QP_STATE), 0);
@@ -264,33 +266,33 @@ TEST_F(Builders, AFullQueueTakesNothingOfTheList) {
   attr.qp_state = IBV_QPS_RTS;
   ASSERT_EQ(ibv_modify_qp(a_.qp.get(), &attr, IBV_QP_STATE), 0);
   for (int i = 0; i < 15; ++i) EXPECT_EQ(done().status, IBV_WC_SUCCESS);
-  nothing_posted();
+  expect_nothing_posted();
 }
 
-TEST_F(Builders, OnlyWhatWasAskedFor) {
+TEST_F(Builders, RejectsOperationsNotRequestedAtCreation) {
   connect_extended(IBV_QP_EX_WITH_SEND);
   ibv_wr_start(x_);
   ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
   set_sge(0, 8);
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
-  nothing_posted();
+  expect_nothing_posted();
 }
 
-TEST_F(Builders, OutOfPlaceCallsAreHarmless) {
+TEST_F(Builders, RejectsCallsInTheWrongOrder) {
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
   ibv_wr_abort(x_);
   ibv_wr_send(x_);
   set_sge(0, 8);
   ibv_wr_start(x_);
-  set_sge(0, 8);  // of what?
+  set_sge(0, 8);  // without a request
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
   ibv_wr_start(x_);
   ibv_wr_start(x_);
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
-  nothing_posted();
+  expect_nothing_posted();
 }
 
-TEST_F(Builders, InTheWrongState) {
+TEST_F(Builders, RejectsOrFlushesRequestsInTheWrongState) {
   QpPtr fresh(create(kRcOperations));
   ibv_qp_ex* x = ibv_qp_to_qp_ex(fresh.get());
   ibv_wr_start(x);
@@ -307,8 +309,8 @@ TEST_F(Builders, InTheWrongState) {
   EXPECT_EQ(done().status, IBV_WC_WR_FLUSH_ERR);
 }
 
-// Anything may happen between start and complete.
-TEST_F(Builders, TheRestOfTheDeviceIsNotHeldUp) {
+// The program may make any call between start and complete.
+TEST_F(Builders, AStartedListDoesNotBlockOtherCalls) {
   ibv_wr_start(x_);
   ibv_wr_rdma_write(x_, b_.mr->rkey, b_.address());
   set_sge(0, 8);
@@ -323,9 +325,10 @@ TEST_F(Builders, TheRestOfTheDeviceIsNotHeldUp) {
   EXPECT_EQ(done().status, IBV_WC_SUCCESS);
 }
 
-TEST_F(Builders, ThreadsTakeTurns) {
+TEST_F(Builders, ThreadsCanBuildListsInTurn) {
   constexpr int kRounds = 500;
-  // Who posts also makes room, maybe before anybody polls: all completions must fit.
+  // The posting threads also make progress, maybe before a completion is polled: all completions
+  // must fit.
   ASSERT_EQ(ibv_resize_cq(a_.cq.get(), 2 * kRounds), 0);
   const auto work = [&] {
     for (int i = 0; i < kRounds;) {
@@ -337,7 +340,8 @@ TEST_F(Builders, ThreadsTakeTurns) {
       if (code == 0) {
         ++i;
       } else {
-        EXPECT_EQ(code, ENOMEM);  // and the next try comes at once: it must not keep others out
+        EXPECT_EQ(code,
+                  ENOMEM);  // the next try follows at once and must not block the other thread
       }
     }
   };
@@ -347,8 +351,8 @@ TEST_F(Builders, ThreadsTakeTurns) {
   two.join();
 }
 
-// One thread at a time need not always be the same one.
-TEST_F(Builders, UnderAThreadDomainRequestsAreHandedOver) {
+// Several threads may use the queue pair, one at a time.
+TEST_F(Builders, AnotherThreadMayCompleteAListUnderAThreadDomain) {
   a_.qp.reset();
   b_.qp.reset();
   ibv_td_init_attr td_init{};

@@ -1,4 +1,4 @@
-// ATOMIC WRITE and FLUSH, by ibv_wr_* as by ibv_post_send.
+// ATOMIC WRITE and FLUSH, through ibv_wr_* and ibv_post_send.
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ class Placement : public LoopbackTest {
     LoopbackTest::SetUp();
     connect_flushing(kFlushAccess);
   }
-  // a's queue pair has the interface and no inline data of its own; b's grants `flush_access`.
+  // a's queue pair has the ibv_wr_* interface and no inline data; b's allows `flush_access`.
   void connect_flushing(int flush_access) {
     ibv_qp_init_attr_ex init{};
     init.send_cq = a_.cq.get();
@@ -47,7 +47,7 @@ class Placement : public LoopbackTest {
     ASSERT_NE(x_, nullptr);
     x_->wr_flags = IBV_SEND_SIGNALED;
   }
-  // As the inline of newer headers does.
+  // Does the same as the inline function of newer headers.
   void wr_flush(uint32_t rkey, uint64_t address, size_t length, uint8_t placement,
                 uint8_t selectivity = abi::kSelectRange) {
     static_cast<abi::NewerQpEx*>(x_)->wr_flush(x_, rkey, address, length, placement, selectivity);
@@ -63,7 +63,7 @@ class Placement : public LoopbackTest {
     }
     return wc.status;
   }
-  int flush_refused(size_t length, uint8_t placement, uint8_t selectivity) {
+  int post_flush(size_t length, uint8_t placement, uint8_t selectivity) {
     ibv_wr_start(x_);
     wr_flush(b_.mr->rkey, b_.address(), length, placement, selectivity);
     return ibv_wr_complete(x_);
@@ -80,13 +80,13 @@ class Placement : public LoopbackTest {
 
 // ---------------------------------------------------------------- ATOMIC WRITE
 
-TEST_F(Placement, AtomicWriteIsEightBytes) {
+TEST_F(Placement, AtomicWriteWritesEightBytes) {
   std::fill_n(b_.memory.begin(), 64, uint8_t{0xEE});
   uint64_t word = 0x1122334455667788;
   ibv_wr_start(x_);
   x_->wr_id = 9;
   ibv_wr_atomic_write(x_, b_.mr->rkey, b_.address(16), &word);
-  const uint64_t sent = std::exchange(word, 0);  // it was taken
+  const uint64_t sent = std::exchange(word, 0);  // it was copied
   ASSERT_EQ(ibv_wr_complete(x_), 0);
   const ibv_wc wc = wait_for_completion(a_.cq.get());
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -114,7 +114,7 @@ TEST_F(Placement, AtomicWritesKeepTheirOrder) {
   EXPECT_EQ(last, 127u);
 }
 
-TEST_F(Placement, AtomicWriteIsChecked) {
+TEST_F(Placement, RejectsInvalidAtomicWrites) {
   const uint64_t word = 1;
   ibv_wr_start(x_);
   ibv_wr_atomic_write(x_, b_.mr->rkey, b_.address(4), &word);
@@ -131,7 +131,7 @@ TEST_F(Placement, AtomicWriteIsChecked) {
   EXPECT_EQ(b_.memory[0], 0);
 }
 
-TEST_F(Placement, AtomicWriteByPostSend) {
+TEST_F(Placement, PostSendPostsAtomicWrites) {
   const uint64_t words[2] = {0x0102030405060708, 0x1112131415161718};
   std::memcpy(a_.memory.data(), words, sizeof words);
   ibv_sge sge = a_.sge(0, 8);
@@ -153,7 +153,7 @@ TEST_F(Placement, AtomicWriteByPostSend) {
 
 // ---------------------------------------------------------------- FLUSH
 
-TEST_F(Placement, FlushOfAnonymousMemory) {
+TEST_F(Placement, FlushesAnonymousMemory) {
   const MrPtr mr = register_for(kFlushAccess);
   ASSERT_NE(mr, nullptr);
   std::fill_n(a_.memory.begin(), 64, uint8_t{0x44});
@@ -171,11 +171,11 @@ TEST_F(Placement, FlushOfAnonymousMemory) {
   EXPECT_EQ(flush(mr->rkey, b_.address(100), 64, kPersistent), IBV_WC_SUCCESS);
   EXPECT_EQ(flush(mr->rkey, b_.address(100), 64, kGlobal | kPersistent), IBV_WC_SUCCESS);
   EXPECT_EQ(flush(mr->rkey, b_.address(), 0, kGlobal), IBV_WC_SUCCESS);
-  // All of the region: then the range says nothing.
+  // With region selectivity the range is ignored.
   EXPECT_EQ(flush(mr->rkey, 1, 1, kPersistent, abi::kSelectRegion), IBV_WC_SUCCESS);
 }
 
-TEST_F(Placement, FlushOfAFile) {
+TEST_F(Placement, FlushesAFile) {
   char name[] = "/tmp/verbena-flush-XXXXXX";
   const int fd = mkstemp(name);
   ASSERT_GE(fd, 0);
@@ -187,7 +187,7 @@ TEST_F(Placement, FlushOfAFile) {
     const MrPtr mr = register_for(kFlushAccess, at, 3 * page_);
     ASSERT_NE(mr, nullptr);
     std::fill_n(a_.memory.begin(), 64, uint8_t{0x55});
-    const uint64_t to = number(at) + page_ - 32;  // neither end of it on a page
+    const uint64_t to = number(at) + page_ - 32;  // neither end is page-aligned
     ibv_wr_start(x_);
     x_->wr_flags = 0;
     ibv_wr_rdma_write(x_, mr->rkey, to);
@@ -206,9 +206,9 @@ TEST_F(Placement, FlushOfAFile) {
   close(fd);
 }
 
-// The kernel is really asked to write back: where it cannot, the requester hears of it. Global
-// visibility asks nothing of the kernel.
-TEST_F(Placement, FlushThatFails) {
+// Persistent placement asks the kernel to write back, and the requester gets an error if that
+// fails. Global visibility needs no system call.
+TEST_F(Placement, ReportsAFailedFlush) {
   void* at = mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(at, MAP_FAILED);
   {
@@ -224,7 +224,7 @@ TEST_F(Placement, FlushThatFails) {
   munmap(at, page_);
 }
 
-TEST_F(Placement, FlushNeedsTheRegionsRight) {
+TEST_F(Placement, FlushNeedsTheAccessOfTheRegion) {
   const MrPtr none = register_for(0);
   const MrPtr global = register_for(static_cast<int>(abi::kAccessFlushGlobal));
   ASSERT_NE(none, nullptr);
@@ -244,7 +244,7 @@ TEST_F(Placement, FlushNeedsTheRegionsRight) {
   }
 }
 
-TEST_F(Placement, FlushNeedsTheQueuePairsRight) {
+TEST_F(Placement, FlushNeedsTheAccessOfTheQueuePair) {
   const MrPtr mr = register_for(kFlushAccess);
   connect_flushing(0);
   EXPECT_EQ(flush(mr->rkey, b_.address(), 64, kGlobal), IBV_WC_REM_ACCESS_ERR);
@@ -253,11 +253,11 @@ TEST_F(Placement, FlushNeedsTheQueuePairsRight) {
   EXPECT_EQ(flush(mr->rkey, b_.address(), 64, kPersistent), IBV_WC_REM_ACCESS_ERR);
 }
 
-TEST_F(Placement, FlushIsChecked) {
-  EXPECT_EQ(flush_refused(64, 0, abi::kSelectRange), EINVAL);
-  EXPECT_EQ(flush_refused(64, 4, abi::kSelectRange), EINVAL);
-  EXPECT_EQ(flush_refused(64, kGlobal, 2), EINVAL);
-  EXPECT_EQ(flush_refused(size_t{UINT32_MAX} + 1, kGlobal, abi::kSelectRange), EINVAL);
+TEST_F(Placement, RejectsInvalidFlushes) {
+  EXPECT_EQ(post_flush(64, 0, abi::kSelectRange), EINVAL);
+  EXPECT_EQ(post_flush(64, 4, abi::kSelectRange), EINVAL);
+  EXPECT_EQ(post_flush(64, kGlobal, 2), EINVAL);
+  EXPECT_EQ(post_flush(size_t{UINT32_MAX} + 1, kGlobal, abi::kSelectRange), EINVAL);
   EXPECT_EQ(completions_within_ms(a_.cq.get(), 20), 0);
 }
 

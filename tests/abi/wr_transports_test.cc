@@ -1,4 +1,4 @@
-// The ibv_wr_* interface of UC and UD queue pairs. XRC's is in xrc_test.cc.
+// The ibv_wr_* interface of UC and UD queue pairs. For XRC see xrc_test.cc.
 #include <arpa/inet.h>
 
 #include <cerrno>
@@ -49,7 +49,7 @@ class UcBuilders : public LoopbackTest {
   ibv_qp_ex* x_ = nullptr;
 };
 
-TEST_F(UcBuilders, SendsAndWrites) {
+TEST_F(UcBuilders, PostsSendsAndWrites) {
   std::memcpy(a_.memory.data(), "0123456789", 10);
   for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(b_.receive(i, i * 64, 64), 0);
   ibv_wr_start(x_);
@@ -83,7 +83,7 @@ TEST_F(UcBuilders, SendsAndWrites) {
   EXPECT_EQ(std::memcmp(b_.memory.data() + 2000, "0123", 4), 0);
 }
 
-TEST_F(UcBuilders, WindowsAreBoundAndInvalidated) {
+TEST_F(UcBuilders, BindsAndInvalidatesWindows) {
   const MwPtr window(ibv_alloc_mw(a_.pd.get(), IBV_MW_TYPE_2));
   ASSERT_NE(window, nullptr);
   const uint32_t rkey = ibv_inc_rkey(window->rkey);
@@ -98,8 +98,8 @@ TEST_F(UcBuilders, WindowsAreBoundAndInvalidated) {
   EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
 }
 
-// What a transport has no packets for is refused when the queue pair is made.
-TEST_F(UcBuilders, WhatTheTransportDoesNotHave) {
+// Operations that the transport lacks are rejected when the queue pair is created.
+TEST_F(UcBuilders, RejectsOperationsThatTheTransportLacks) {
   for (const uint64_t operation : {IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
                                    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE,
                                    IBV_QP_EX_WITH_SEND_WITH_INV}) {
@@ -134,7 +134,7 @@ class UdBuilders : public DatagramTest {
   AhPtr ah_;
 };
 
-TEST_F(UdBuilders, EachDatagramGoesWhereItIsSent) {
+TEST_F(UdBuilders, SendsEachDatagramToItsAddress) {
   const QpPtr other = make_ud(b_);
   ASSERT_NE(other, nullptr);
   ASSERT_EQ(b_.receive(1, 0, 200), 0);
@@ -174,12 +174,12 @@ TEST_F(UdBuilders, EachDatagramGoesWhereItIsSent) {
   EXPECT_EQ(std::memcmp(b_.memory.data() + 500 + kHeaderArea, "inline", 6), 0);
 }
 
-TEST_F(UdBuilders, ADatagramNeedsAnAddress) {
+TEST_F(UdBuilders, RejectsDatagramsWithoutAnAddress) {
   ibv_wr_start(x_);
   ibv_wr_send(x_);
   ibv_wr_set_ud_addr(x_, ah_.get(), b_.qp->qp_num, kQkey);
   ibv_wr_set_sge(x_, a_.mr->lkey, a_.address(), 5);
-  ibv_wr_send(x_);  // the address before was that of the other one
+  ibv_wr_send(x_);  // the address before belongs to the other request
   ibv_wr_set_sge(x_, a_.mr->lkey, a_.address(), 5);
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
   ibv_wr_start(x_);
@@ -187,7 +187,7 @@ TEST_F(UdBuilders, ADatagramNeedsAnAddress) {
   ibv_wr_set_ud_addr(x_, nullptr, b_.qp->qp_num, kQkey);
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
   ibv_wr_start(x_);
-  ibv_wr_set_ud_addr(x_, ah_.get(), b_.qp->qp_num, kQkey);  // of what?
+  ibv_wr_set_ud_addr(x_, ah_.get(), b_.qp->qp_num, kQkey);  // without a request
   EXPECT_EQ(ibv_wr_complete(x_), EINVAL);
   ibv_wr_start(x_);
   ibv_wr_send(x_);

@@ -1,4 +1,4 @@
-// XRC as a program sees it: domains by file, queue pairs of one direction, receives by number.
+// XRC through the verbs interface: domains by file, queue pairs of one direction, SRQs by number.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ XrcdPtr open_domain(ibv_context* context, int fd, int oflags) {
   return XrcdPtr(ibv_open_xrcd(context, &init));
 }
 
-// A file without a name: all that counts is its inode.
+// A file without a name. Only its inode is used.
 class File {
  public:
   File() {
@@ -47,7 +47,7 @@ struct Memory {
   ibv_sge sge(uint32_t length) const { return {address(), length, mr->lkey}; }
 };
 
-// The receiving end: a domain, a queue in it, a queue pair.
+// The target: an XRC domain, an SRQ and a queue pair.
 struct Target {
   ContextPtr context = open_loopback();
   PdPtr pd;
@@ -95,7 +95,7 @@ struct Target {
     ibv_recv_wr* bad = nullptr;
     return ibv_post_srq_recv(srq.get(), &wr, &bad);
   }
-  // The receiving half takes RC's attributes of the receiving half.
+  // Uses the RC attributes of the receive side.
   int connect(uint32_t peer) {
     if (const int code = to_init(qp.get()); code != 0) return code;
     if (const int code = to_rtr(qp.get(), peer); code != 0) return code;
@@ -149,13 +149,13 @@ struct Initiator {
   }
 };
 
-// Where the target's memory is, and its names: what two processes tell each other.
+// The target's address, numbers and key, which two processes exchange.
 struct Address {
   uint32_t qpn = 0, srqn = 0, rkey = 0;
   uint64_t memory = 0;
 };
 
-// SEND, WRITE, READ and an atomic; 0 if each did what it should.
+// SEND, WRITE, READ and an atomic. Returns 0 if all succeed.
 int exercise(Initiator& from, const Address& to) {
   uint8_t* bytes = from.memory.bytes.data();
   for (size_t i = 0; i < 5000; ++i) bytes[i] = static_cast<uint8_t>(i * 3);
@@ -183,7 +183,7 @@ int exercise(Initiator& from, const Address& to) {
   return 0;
 }
 
-// What exercise() leaves at the target.
+// Checks the effects of exercise() at the target.
 void expect_exercised(Target& target) {
   const ibv_wc sent = wait_for_completion(target.cq.get());
   EXPECT_EQ(sent.status, IBV_WC_SUCCESS);
@@ -199,7 +199,7 @@ void expect_exercised(Target& target) {
   EXPECT_EQ(target.memory.bytes[16384], 41);
 }
 
-TEST(Xrc, EveryOperationBetweenTwoContexts) {
+TEST(Xrc, ExecutesEveryOperationBetweenTwoContexts) {
   ibv_device_attr device{};
   Target target;
   Initiator initiator;
@@ -217,26 +217,26 @@ TEST(Xrc, EveryOperationBetweenTwoContexts) {
   expect_exercised(target);
 }
 
-TEST(Xrc, EveryOperationBetweenTwoProcesses) {
+TEST(Xrc, ExecutesEveryOperationBetweenTwoProcesses) {
   const File file;
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  const auto tell = [](int fd, const auto& what) {
+  const auto send_value = [](int fd, const auto& what) {
     return write(fd, &what, sizeof what) == static_cast<ssize_t>(sizeof what);
   };
-  const auto hear = [](int fd, auto& what) {
+  const auto receive_value = [](int fd, auto& what) {
     return read(fd, &what, sizeof what) == static_cast<ssize_t>(sizeof what);
   };
   const pid_t child = fork();
   if (child == 0) {
-    close(ends[0]);  // so that it hears of our end
+    close(ends[0]);  // so that the child sees when the parent ends
     Initiator initiator;
     if (!initiator.make()) _exit(20);
-    // The same file in another process: its own domain there, and nothing in the way.
+    // The same file gives another process its own domain.
     const XrcdPtr own = open_domain(initiator.context.get(), file.fd(), O_CREAT);
     if (own == nullptr) _exit(21);
     Address to;
-    if (!tell(ends[1], initiator.qp->qp_num) || !hear(ends[1], to)) _exit(22);
+    if (!send_value(ends[1], initiator.qp->qp_num) || !receive_value(ends[1], to)) _exit(22);
     if (initiator.connect(to.qpn) != 0) _exit(23);
     _exit(exercise(initiator, to));
   }
@@ -244,12 +244,12 @@ TEST(Xrc, EveryOperationBetweenTwoProcesses) {
   Target target;
   uint32_t peer = 0;
   ASSERT_TRUE(target.make(file.fd()));
-  ASSERT_TRUE(hear(ends[0], peer));
+  ASSERT_TRUE(receive_value(ends[0], peer));
   ASSERT_EQ(target.connect(peer), 0);
   ASSERT_EQ(target.receive(1), 0);
   ASSERT_EQ(target.receive(2), 0);
-  ASSERT_TRUE(tell(ends[0], Address{target.qp->qp_num, target.srqn(), target.memory.mr->rkey,
-                                    target.memory.address()}));
+  ASSERT_TRUE(send_value(ends[0], Address{target.qp->qp_num, target.srqn(), target.memory.mr->rkey,
+                                          target.memory.address()}));
   expect_exercised(target);
   int status = 0;
   waitpid(child, &status, 0);
@@ -257,7 +257,7 @@ TEST(Xrc, EveryOperationBetweenTwoProcesses) {
   close(ends[0]);
 }
 
-TEST(Xrc, NumberThatDoesNotExistFailsTheSender) {
+TEST(Xrc, AnUnknownSrqNumberFailsTheSender) {
   Target target;
   Initiator initiator;
   ASSERT_TRUE(target.make());
@@ -269,7 +269,7 @@ TEST(Xrc, NumberThatDoesNotExistFailsTheSender) {
   EXPECT_EQ(initiator.run(wr, 8, target.srqn() ^ 0x8000), IBV_WC_REM_INV_REQ_ERR);
 }
 
-TEST(Xrc, QueueOfAnotherDomainFailsTheSender) {
+TEST(Xrc, AnSrqOfAnotherDomainFailsTheSender) {
   Target target, other;
   Initiator initiator;
   ASSERT_TRUE(target.make());
@@ -284,7 +284,7 @@ TEST(Xrc, QueueOfAnotherDomainFailsTheSender) {
   EXPECT_EQ(completions_within_ms(other.cq.get(), 20), 0);
 }
 
-TEST(Xrc, OneFileIsOneDomainForAllContexts) {
+TEST(Xrc, AFileIsOneDomainForAllContexts) {
   const File file;
   Target target, other;
   Initiator initiator;
@@ -300,7 +300,7 @@ TEST(Xrc, OneFileIsOneDomainForAllContexts) {
   EXPECT_EQ(wait_for_completion(other.cq.get()).qp_num, target.qp->qp_num);
 }
 
-TEST(Xrc, DomainsAreOpenedAsFilesAre) {
+TEST(Xrc, OpenFlagsOfDomainsWorkAsForFiles) {
   const ContextPtr context = open_loopback();
   const File file;
   EXPECT_EQ(open_domain(context.get(), file.fd(), 0), nullptr);
@@ -314,7 +314,8 @@ TEST(Xrc, DomainsAreOpenedAsFilesAre) {
   XrcdPtr second = open_domain(context.get(), file.fd(), 0);
   ASSERT_NE(second, nullptr);
   first.reset();
-  EXPECT_NE(open_domain(context.get(), file.fd(), 0), nullptr);  // second keeps it
+  EXPECT_NE(open_domain(context.get(), file.fd(), 0),
+            nullptr);  // the second handle keeps the domain
   second.reset();
   EXPECT_EQ(open_domain(context.get(), file.fd(), 0), nullptr);
   const XrcdPtr a = open_domain(context.get(), -1, O_CREAT | O_EXCL);
@@ -326,7 +327,7 @@ TEST(Xrc, DomainsAreOpenedAsFilesAre) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-// A file that is gone leaves its inode's number to the next one, unless the domain holds it.
+// The inode number of a deleted file is reused unless the domain keeps the file open.
 TEST(Xrc, ADomainOutlivesItsFile) {
   const ContextPtr context = open_loopback();
   const auto before = open_descriptors();
@@ -336,10 +337,10 @@ TEST(Xrc, ADomainOutlivesItsFile) {
     domains.push_back(open_domain(context.get(), file.fd(), O_CREAT | O_EXCL));
     EXPECT_NE(domains.back(), nullptr) << "file " << i;
   }
-  const auto held = open_descriptors();
+  const auto open_now = open_descriptors();
   EXPECT_EQ(in_child([&] {
               for (const std::string& entry : open_descriptors())
-                if (held.contains(entry) && !before.contains(entry)) return 1;
+                if (open_now.contains(entry) && !before.contains(entry)) return 1;
               for (const XrcdPtr& domain : domains)
                 if (ibv_close_xrcd(domain.get()) != 0) return 2;
               return 0;
@@ -349,8 +350,8 @@ TEST(Xrc, ADomainOutlivesItsFile) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// Closing a plain copy of the descriptor would drop the record lock.
-TEST(Xrc, LocksOnTheFileStay) {
+// Closing a copy of the descriptor would release the record lock.
+TEST(Xrc, KeepsRecordLocksOnTheFile) {
   const ContextPtr context = open_loopback();
   const File file;
   struct flock whole {};
@@ -358,14 +359,14 @@ TEST(Xrc, LocksOnTheFileStay) {
   ASSERT_EQ(fcntl(file.fd(), F_SETLK, &whole), 0);
   open_domain(context.get(), file.fd(), O_CREAT).reset();
   EXPECT_EQ(in_child([&] {
-              struct flock asked {};
-              asked.l_type = F_WRLCK;
-              return fcntl(file.fd(), F_GETLK, &asked) == 0 && asked.l_type == F_WRLCK ? 0 : 1;
+              struct flock query {};
+              query.l_type = F_WRLCK;
+              return fcntl(file.fd(), F_GETLK, &query) == 0 && query.l_type == F_WRLCK ? 0 : 1;
             }),
             0);
 }
 
-TEST(Xrc, ObjectsInUseStay) {
+TEST(Xrc, RejectsDestroyOfObjectsInUse) {
   Target target;
   ASSERT_TRUE(target.make());
   EXPECT_EQ(ibv_close_xrcd(target.xrcd.get()), EBUSY);
@@ -375,7 +376,7 @@ TEST(Xrc, ObjectsInUseStay) {
   EXPECT_EQ(ibv_dealloc_pd(target.pd.get()), EBUSY);
 }
 
-TEST(Xrc, BadCallsAreRefused) {
+TEST(Xrc, RejectsInvalidCalls) {
   Target target;
   Initiator initiator;
   ASSERT_TRUE(target.make());
@@ -410,8 +411,8 @@ TEST(Xrc, BadCallsAreRefused) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-// By ibv_wr_*: each request names a queue, which takes the message or lends its protection domain.
-TEST(Xrc, Builders) {
+// Each ibv_wr_* request names an SRQ, which receives the message or gives the protection domain.
+TEST(Xrc, BuildersPostEveryOperation) {
   Target target;
   Initiator initiator;
   ASSERT_TRUE(target.make());
@@ -497,8 +498,8 @@ TEST(Xrc, Builders) {
   EXPECT_EQ(wait_for_completion(initiator.cq.get()).status, IBV_WC_REM_INV_REQ_ERR);
 }
 
-// The queue that receives complete into lost one: what feeds it is of no more use either.
-TEST(Xrc, OverrunIsAnErrorOfTheReceiveQueue) {
+// The completion queue of the SRQ lost a completion, so the SRQ fails.
+TEST(Xrc, CqOverrunRaisesAnSrqError) {
   Target target;
   Initiator initiator;
   ASSERT_TRUE(target.make(-1, 1));
@@ -517,7 +518,7 @@ TEST(Xrc, OverrunIsAnErrorOfTheReceiveQueue) {
   ibv_send_wr* bad = nullptr;
   ASSERT_EQ(ibv_post_send(initiator.qp.get(), &wr, &bad), 0);
   ibv_async_event of_srq{};
-  for (int i = 0; i < 10 && of_srq.element.srq == nullptr; ++i) {  // others are told in between
+  for (int i = 0; i < 10 && of_srq.element.srq == nullptr; ++i) {  // other events are in between
     ibv_async_event event = wait_for_async_event(target.context.get());
     if (event.event_type == IBV_EVENT_SRQ_ERR) {
       of_srq = event;
@@ -530,8 +531,8 @@ TEST(Xrc, OverrunIsAnErrorOfTheReceiveQueue) {
   expect_destroy_waits_for_ack(of_srq, [&] { target.srq.reset(); });
 }
 
-// Programs give both halves RC's attributes; those of the half that is not there do not matter.
-TEST(Xrc, AttributesOfTheAbsentHalfAreIgnored) {
+// Programs set the RC attributes of both halves. Those of the missing half are ignored.
+TEST(Xrc, IgnoresAttributesOfTheMissingHalf) {
   Target target;
   Initiator initiator;
   ASSERT_TRUE(target.make());
@@ -549,9 +550,9 @@ TEST(Xrc, AttributesOfTheAbsentHalfAreIgnored) {
   }
 }
 
-// A handle on a queue pair that exists: it can be changed through either, both hear its events, and
-// it lives as long as the last one.
-TEST(Xrc, OpenedAgainItIsTheSameQueuePair) {
+// A second handle of a queue pair: both can modify it, both get its events, and it exists as long
+// as the last handle.
+TEST(Xrc, OpenQpGivesAnotherHandleOfTheSameQueuePair) {
   const File file;
   Target target;
   Initiator initiator;

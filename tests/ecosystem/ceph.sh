@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ceph's messenger over RDMA (async+rdma): a monitor, two OSDs that keep objects in memory, and clients, on one host and
-# on two. An object is put, fetched and compared; rados bench writes for a moment, reads back and compares what it reads.
-# Everything is in the script's own folder; no daemon leaves this process tree.
+# on two. An object is put, fetched and compared; rados bench writes for two seconds, reads back and compares the data.
+# All files are in the script's own folder; no daemon leaves this process tree.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:/usr/sbin
@@ -10,7 +10,7 @@ enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "a cluster needs a network namespace of its own"
 patience=60
 lay_wire
-"${there[@]}" ip link set lo up  # a client there talks to the OSD there
+"${there[@]}" ip link set lo up  # a client in that namespace connects to the OSD in it
 unset CEPH_ARGS CEPH_KEYRING
 
 # configure DEVICE ADDRESS: for a cluster whose monitor is at ADDRESS. Few buffers, because each process registers
@@ -52,11 +52,11 @@ osd pool default pg autoscale mode = off
 CONFIGURATION
 }
 
-ceph_says() { # PATTERN COMMAND...: waits until it does
+await_ceph_output() { # PATTERN COMMAND...: waits until the output matches
   local pattern=$1 tries=60
   shift
   until bounded "$tool" run -- ceph "$@" && grep -Eq -- "$pattern" "$logs/out"; do
-    [ $((tries--)) -gt 0 ] || fail "ceph $* does not say: $pattern"
+    [ $((tries--)) -gt 0 ] || fail "ceph $* did not print: $pattern"
     sleep 0.2
   done
 }
@@ -71,20 +71,20 @@ start_osd() { # NUMBER ADDRESS IN...
   start "osd$number" "$@" "$tool" run -- ceph-osd -f -i "$number" --public-addr "$address" --cluster-addr "$address"
 }
 
-# store_and_compare IN...: by clients there.
+# store_and_compare IN...: with clients run by IN.
 store_and_compare() {
   bounded "$@" "$tool" run -- rados -p data put object "$work/stored"
   rm -f "$work/fetched"
   bounded "$@" "$tool" run -- rados -p data get object "$work/fetched"
-  cmp "$work/stored" "$work/fetched" || fail "rados: what comes back is something else"
+  cmp "$work/stored" "$work/fetched" || fail "rados: the fetched object differs"
   bounded "$@" "$tool" run -- rados -p data stat object
-  said ' size 25000001$'
+  expect_output ' size 25000001$'
   bounded "$@" "$tool" run -- rados -p data bench 2 write --no-cleanup -t 4 -b 1000000
-  said '^Total writes made: +[1-9][0-9]'
-  bounded "$@" "$tool" run -- rados -p data bench 2 seq -t 4  # compares, unless told not to
-  said '^Total reads made: +[1-9]'
+  expect_output '^Total writes made: +[1-9][0-9]'
+  bounded "$@" "$tool" run -- rados -p data bench 2 seq -t 4  # compares by default
+  expect_output '^Total reads made: +[1-9]'
   bounded "$@" "$tool" run -- rados -p data bench 1 rand -t 4
-  said '^Total reads made: +[1-9]'
+  expect_output '^Total reads made: +[1-9]'
   bounded "$@" "$tool" run -- rados -p data cleanup
 }
 
@@ -93,11 +93,11 @@ end_cluster() {
   for name in osd0 osd1 monitor; do
     kill -TERM "${pids[$name]}"
     finish "$name" 20
-    [ "$status" = 0 ] || fail "$name: its exit status is $status"
+    [ "$status" = 0 ] || fail "$name: exit status $status"
   done
 }
 
-# run_cluster WHAT DEVICE ADDRESS OTHER_ADDRESS IN...: the second OSD is at OTHER_ADDRESS, reached by IN.
+# run_cluster WHAT DEVICE ADDRESS OTHER_ADDRESS IN...: the second OSD is at OTHER_ADDRESS and is run by IN.
 run_cluster() {
   local what=$1 device=$2 address=$3 other=$4
   shift 4
@@ -105,14 +105,14 @@ run_cluster() {
   bounded monmaptool --create --fsid "$fsid" --addv a "$monitor" "$cluster/monmap"
   bounded "$tool" run -- ceph-mon --mkfs -i a --monmap "$cluster/monmap"
   start monitor "$tool" run -- ceph-mon -f -i a
-  ceph_says 'quorum 0 a$' mon stat
+  await_ceph_output 'quorum 0 a$' mon stat
   start_osd 0 "$address"
   start_osd 1 "$other" "$@"
-  ceph_says ' 2 up.* 2 in' osd stat
+  await_ceph_output ' 2 up.* 2 in' osd stat
   bounded "$tool" run -- ceph osd pool create data
   store_and_compare
   [ $# = 0 ] || store_and_compare "$@"
-  [ "$(counted packets_sent)" -gt 1000 ] || fail "the cluster did not send through Verbena"
+  [ "$(counter_sum packets_sent)" -gt 1000 ] || fail "the cluster did not send through Verbena"
   end_cluster
   note "ok $what"
 }

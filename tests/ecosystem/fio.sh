@@ -1,5 +1,5 @@
 #!/bin/bash
-# fio's rdma engine: memory writes, reads and messages between two processes.
+# fio's rdma engine: WRITEs, READs and SENDs between two processes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2086,SC2046  # options are words
@@ -7,8 +7,7 @@ need fio
 enter_namespace "$@"
 patience=60
 
-# pair VERB SERVER-OPTIONS CLIENT-OPTIONS: leaves both running. A memory write or read passes the server's program by;
-# what it gets by send it can verify.
+# pair VERB SERVER-OPTIONS CLIENT-OPTIONS: leaves both running. The server can verify data only when it arrives by SEND.
 pair() {
   take_port
   start server "$tool" run -- fio --name=server --ioengine=rdma --port="$port" --rw=read --bs=256k --iodepth=16 \
@@ -22,25 +21,25 @@ transfer() { # VERB SERVER-OPTIONS CLIENT-OPTIONS
   finish client "$patience"
   [ "$status" = 0 ] || fail "fio $1: the client's exit status is $status"
   grep -Eq 'err= *0' "$logs/client" || fail "fio $1: the client reports an error"
-  grep -Eq 'io=64\.0MiB' "$logs/client" || fail "fio $1: not all of it was moved"
+  grep -Eq 'io=64\.0MiB' "$logs/client" || fail "fio $1: not all data was transferred"
   finish server "$patience"
   [ "$status" = 0 ] || fail "fio $1: the server's exit status is $status"
   note "ok fio $*"
 }
 for verb in write read; do transfer "$verb" '' ''; done
-# fio asks for no retry where the receiver has posted nothing (RNR), and waits for nobody: so there are as many receives
-# as messages, and these come one by one.
+# fio sets an RNR retry count of 0 and does not wait for receives: so there are as many receives as messages, and the
+# messages are sent one at a time.
 transfer send --iodepth=256 --iodepth=1
 transfer send '--iodepth=256 --verify=crc32c' '--iodepth=1 --verify=crc32c --do_verify=0'
-if grep -q 'verify' "$logs/server"; then fail "fio: what came is not what was sent"; fi
-# That it really looks: what has no checksums is noticed.
+if grep -q 'verify' "$logs/server"; then fail "fio: the received data differs from the data sent"; fi
+# That it really verifies: data without checksums is rejected.
 pair send '--iodepth=256 --verify=crc32c' --iodepth=1
 finish server "$patience"
-[ "$status" = 1 ] || fail "fio: exit status $status though nothing can be verified"
+[ "$status" = 1 ] || fail "fio: exit status $status, expected 1 for data without checksums"
 grep -q 'verify: bad magic header' "$logs/server" || fail "fio does not verify"
-kill -KILL $(family "${pids[client]}") 2>/dev/null || true  # which waits for a server that is gone
+kill -KILL $(family "${pids[client]}") 2>/dev/null || true  # it waits for a server that has exited
 finish client 5
-note "ok fio notices what is wrong"
+note "ok fio detects data without checksums"
 row fio fio "engine rdma: write, read, send of 64 MiB; send with \`verify=crc32c\`"
 nothing_left
 pass

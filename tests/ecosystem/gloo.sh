@@ -1,5 +1,5 @@
 #!/bin/bash
-# gloo's ibverbs transport by a small program on libgloo-dev: three ranks, results checked.
+# gloo's ibverbs transport, used by a small program that links libgloo: three ranks, results checked.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++
@@ -14,7 +14,7 @@ done
 for rank in 0 1 2; do
   finish "rank$rank" 60
   [ "$status" = 0 ] || fail "rank $rank: exit status $status"
-  grep -q '^ok$' "$logs/rank$rank" || fail "rank $rank does not say ok"
+  grep -q '^ok$' "$logs/rank$rank" || fail "rank $rank did not print ok"
 done
 row gloo libgloo0 "transport ibverbs: allreduce, allgather, broadcast of three ranks"
 nothing_left

@@ -1,6 +1,6 @@
-// gloo over its ibverbs transport: an allreduce, an allgather and a broadcast whose results are
-// known. gloo_check DEVICE GID-INDEX FOLDER RANK RANKS; the ranks find each other by files in the
-// folder.
+// gloo over its ibverbs transport: an allreduce, an allgather and a broadcast with known
+// results. gloo_check DEVICE GID-INDEX FOLDER RANK RANKS; the ranks find each other through files
+// in the folder.
 #include <gloo/allgather_ring.h>
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/barrier_all_to_all.h>
@@ -35,8 +35,8 @@ int main(int argc, char** argv) {
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
   context->connectFullMesh(store, device);
 
-  // An algorithm must not go while a send of its is under way, and there is no way to wait for
-  // that: they all stay.
+  // An algorithm must not be destroyed while one of its sends is in flight, and there is no way
+  // to wait for that: all of them live until the end.
   std::vector<std::unique_ptr<gloo::Algorithm>> kept;
   const auto run = [&](auto* algorithm) {
     kept.emplace_back(algorithm);

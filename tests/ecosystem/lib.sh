@@ -3,7 +3,7 @@
 # shellcheck shell=bash source-path=SCRIPTDIR source=../programs/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../programs/lib.sh"
 
-# row PROGRAM PACKAGE WHAT: it passed. PACKAGE "-": a program of ours.
+# row PROGRAM PACKAGE WHAT: adds a row that says that WHAT passed. PACKAGE "-": a program of ours.
 row() {
   local version=
   [ "$2" = - ] || version=$(dpkg-query -W -f '${source:Upstream-Version}' "$2" 2>/dev/null || echo '?')
@@ -11,13 +11,13 @@ row() {
   echo "| $1 | $version | $3 | passed |" >>"${VERBENA_ECOSYSTEM_TABLE:-/dev/null}"
 }
 
-# bounded COMMAND...: to its good end within $patience seconds, output in $logs/out.
+# bounded COMMAND...: must succeed within $patience seconds, output in $logs/out.
 bounded() {
   local status=0
   timeout -k 5 "$patience" "$@" >"$logs/out" 2>&1 || status=$?
   [ "$status" = 0 ] || fail "exit status $status: $*"
 }
-said() { grep -Eq -- "$1" "$logs/out" || fail "it does not say: $1"; }
+expect_output() { grep -Eq -- "$1" "$logs/out" || fail "it did not print: $1"; }
 
-# The sum of a counter over all processes of this network namespace: counted NAME.
-counted() { "$tool" counters --all | awk -v name="$1" '$1 == name {sum += $2} END {print sum + 0}'; }
+# The sum of a counter over all processes of this network namespace: counter_sum NAME.
+counter_sum() { "$tool" counters --all | awk -v name="$1" '$1 == name {sum += $2} END {print sum + 0}'; }

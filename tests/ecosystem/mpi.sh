@@ -1,7 +1,7 @@
 #!/bin/bash
 # Open MPI and MPICH on our devices: 2, 4 and 8 ranks on one host, then on four (network namespaces on a
 # bridge, started by the launchers themselves). The program, mpi_check.cc, checks every number; the devices'
-# counters say that the traffic was theirs.
+# counters show that the traffic went through them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip nsenter
@@ -19,24 +19,24 @@ for mpi in ${openmpi:+openmpi} ${mpich:+mpich}; do
     fail "mpi_check.cc does not compile with $mpi"
 done
 
-# Run by rank 0 when all have finished and nobody has left: how much went through each process of its host.
+# Run by rank 0 when all have finished and before any exits: how many processes of its host sent packets.
 cat >"$work/count" <<COUNT
 #!/bin/bash
 echo "processes that sent: \$("$tool" counters --all | awk '\$1 == "packets_sent" && \$2 > 100' | wc -l)"
 COUNT
 chmod +x "$work/count"
-through_us() { # AT-LEAST WHAT: as many processes of rank 0's host sent packets
-  said '^ok: '
+through_us() { # AT-LEAST WHAT: at least that many processes of rank 0's host sent packets
+  expect_output '^ok: '
   local sent
   sent=$(awk '/^processes that sent:/ {print $4}' "$logs/out")
   [ "${sent:-0}" -ge "$1" ] || fail "$2: only ${sent:-no} processes sent anything through Verbena"
 }
 
-# UCX may use nothing else: ranks that share a host would share memory.
+# UCX may use no other transport: ranks on one host would use UCX's own shared memory.
 ucx=(UCX_TLS=rc_v,self)
 ompi_ucx=(--mca pml ucx --mca osc ucx --mca btl '^vader,tcp,openib,uct,ofi')
-# One-sided by libfabric, messages by UCX: Open MPI's btl ofi is for windows. What it asks for (atomics) verbs;ofi_rxm
-# has not, so it takes verbs;ofi_rxd, and that is libfabric's to mend: between hosts it crashes, over plain UDP as well.
+# One-sided by libfabric, messages by UCX: Open MPI's btl ofi is for windows. It needs atomics, which verbs;ofi_rxm
+# does not have, so it uses verbs;ofi_rxd. That crashes between hosts, over plain UDP too: a defect of libfabric.
 ompi_btl=(--mca pml ucx --mca osc rdma --mca btl ofi,self --mca btl_ofi_provider_include verbs)
 ompi_ofi=(--mca pml cm --mca osc pt2pt --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' --mca btl '^vader,tcp,openib,uct,ofi')
 
@@ -72,7 +72,7 @@ for i in 1 2 3 4; do
   start "host$i" unshare -n --uts sleep infinity
   tries=100
   while [ "$(readlink "/proc/${pids[host$i]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
-    [ $((tries--)) -gt 0 ] || skip "more network namespaces cannot be made here"
+    [ $((tries--)) -gt 0 ] || skip "cannot create more network namespaces"
     sleep 0.05
   done
   inside=(nsenter -t "${pids[host$i]}" -n --uts)
@@ -84,7 +84,7 @@ for i in 1 2 3 4; do
   "${inside[@]}" ip address add "192.0.2.$i/24" dev eth0
 done
 
-# What the launchers call to start something on another host, in place of ssh.
+# The launchers call this instead of ssh to start a program on another host.
 {
   echo '#!/bin/bash'
   echo 'while [[ $1 == -* ]]; do shift; done'
@@ -109,7 +109,7 @@ open_mpi() { # RANKS SLOTS-OF-HOSTS WHERE WHAT MCA-OPTIONS...
   through_us "$(on_one_host "$n" "$where")" "Open MPI, $what, $n ranks, $where"
   note "ok Open MPI, $what, $n ranks, $where"
 }
-on_one_host() { # RANKS WHERE: how many of them at least are where rank 0 is
+on_one_host() { # RANKS WHERE: the least number of ranks on rank 0's host
   if [ "$2" = "one host" ]; then echo "$1"; else echo $((($1 + 3) / 4)); fi
 }
 for n in 2 4 8; do
@@ -140,8 +140,8 @@ nothing_left
 
 if [ -n "$openmpi" ]; then
   PATH=$build:$PATH bounded "$root/examples/mpi_two_hosts.sh" 4
-  said '^rank 1 of 4 is on host2'
-  said '^4 ranks, 0 wrong words'
+  expect_output '^rank 1 of 4 is on host2'
+  expect_output '^4 ranks, 0 wrong words'
   note "ok examples/mpi_two_hosts.sh"
 fi
 pass

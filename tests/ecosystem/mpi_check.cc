@@ -1,5 +1,5 @@
-// An MPI program that computes what is known beforehand: messages of all sizes, collectives,
-// one-sided access. Says "ok" once, from rank 0, and returns 1 where a number is wrong.
+// An MPI program with known results: messages of all sizes, collectives, one-sided access. Rank 0
+// prints "ok" once; a wrong number makes it return 1.
 #include <mpi.h>
 
 #include <cstdint>
@@ -18,7 +18,7 @@ void check(bool right, const char* what) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// What rank `from` says in round `round`, word by word.
+// The message of rank `from` in round `round`, word by word.
 uint32_t word(int from, size_t round, size_t i) {
   return static_cast<uint32_t>(from) * 2654435761u +
          static_cast<uint32_t>(round * 40503u + i * 97u);
@@ -29,7 +29,7 @@ std::vector<uint32_t> message(int from, size_t round, size_t words) {
   return m;
 }
 
-// Each rank to the next, around the ring: eager messages, rendezvous, 16 MiB.
+// Each rank sends to the next, around the ring: eager messages, rendezvous, 16 MiB.
 void around_the_ring() {
   const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
   for (const size_t words : {size_t{0}, size_t{1}, size_t{1000}, size_t{20000}, size_t{4} << 20}) {
@@ -42,7 +42,7 @@ void around_the_ring() {
   }
 }
 
-// Many small ones, none waited for, in order.
+// Many small messages in flight at once; they arrive in order.
 void many_at_once() {
   constexpr size_t kMessages = 500;
   std::vector<uint32_t> in(kMessages * static_cast<size_t>(ranks)), out(kMessages);
@@ -139,7 +139,7 @@ void one_sided() {
   MPI_Win_free(&window);
 }
 
-// An integral that everybody knows, by everybody.
+// A known integral, computed by all ranks.
 void pi() {
   constexpr int kSteps = 1000000;
   double part = 0, whole = 0;
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   one_sided();
   pi();
   MPI_Barrier(MPI_COMM_WORLD);
-  // What the devices have counted, while everybody is still there.
+  // Reads the devices' counters while all processes still run.
   if (rank == 0 && argc > 1) std::system(argv[1]);
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank == 0) std::printf("ok: %d ranks\n", ranks);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The real NCCL over its InfiniBand transport: processes that share a GPU and take one another for other hosts.
-# Once by shared memory, once by the wire. Where PyTorch is at hand, its distributed package too.
+# The real NCCL over its InfiniBand transport: processes that share a GPU and believe to be on different hosts.
+# Once over shared memory, once over UDP. With PyTorch's distributed package too where PyTorch is installed.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 cuda=${CUDA_HOME:-/usr/local/cuda}
@@ -13,9 +13,9 @@ enter_namespace "$@"
 g++ -std=c++17 -O1 -o "$work/nccl_check" "$root/tests/ecosystem/nccl_check.cc" -I"$cuda/include" -L"$cuda/lib64" \
   -lnccl -lcudart 2>"$logs/g++" || fail "nccl_check.cc does not compile"
 
-# Ranks on one GPU are refused as duplicates unless they are on different hosts: NCCL_HOSTID says so.
+# NCCL rejects ranks on one GPU as duplicates unless they are on different hosts; NCCL_HOSTID sets the host.
 export NCCL_SOCKET_IFNAME=lo NCCL_IB_HCA=verbena_lo NCCL_DEBUG=INFO
-# together NAME RANKS COMMAND...: RANKS processes, each with its number in RANK, all to a good end over our device.
+# together NAME RANKS COMMAND...: RANKS processes, each with its number in RANK; all must succeed over our device.
 together() {
   local name=$1 ranks=$2 rank
   shift 2
@@ -25,7 +25,7 @@ together() {
   for ((rank = 0; rank < ranks; ++rank)); do
     finish "$name$rank" 120
     [ "$status" = 0 ] || fail "$name, rank $rank: exit status $status"
-    grep -q '^ok$' "$logs/$name$rank" || fail "$name, rank $rank does not say ok"
+    grep -q '^ok$' "$logs/$name$rank" || fail "$name, rank $rank did not print ok"
     grep -q 'NET/IB : Using \[0\]verbena_lo:1/RoCE' "$logs/$name$rank" || fail "$name: NCCL does not use verbena_lo"
     grep -q 'via NET/IB' "$logs/$name$rank" || fail "$name: NCCL's channels are not on NET/IB"
   done

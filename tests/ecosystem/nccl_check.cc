@@ -1,6 +1,6 @@
 // The real NCCL between two or more processes that share one GPU: collectives and point to point,
-// each result checked in full. nccl_check DIRECTORY RANK RANKS; the ranks find one another by a
-// file in DIRECTORY.
+// each result checked in full. nccl_check DIRECTORY RANK RANKS; the ranks find one another through
+// a file in DIRECTORY.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
-// Does what NCCL's network plug-in does with verbs, in its order: finds the library by dlopen, each
-// function by dlvsym in the node where it first appeared, the device's place and the types of its
-// GIDs in sysfs; then connects two queue pairs and writes with immediate data, reading back to
-// flush. Nothing is linked.
+// Makes the same verbs calls as NCCL's network plug-in, in the same order: finds the library by
+// dlopen, each function by dlvsym with its first symbol version, the device's location and the
+// types of its GIDs in sysfs; then connects two queue pairs and writes with immediate data, reading
+// back to flush. No RDMA library is linked.
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <limits.h>
@@ -33,7 +33,7 @@ F* find(const char* name, const char* node = "IBVERBS_1.1") {
 }
 #define VERB(name) find<decltype(::name)>(#name)
 
-// The index of a GID that is an IPv4 address under RoCE v2, told apart by its file.
+// The index of a GID that is an IPv4 address with RoCE v2, according to the file of its type.
 int choose_gid(ibv_context* context, const std::string& device, int table_length) {
   auto* const query_gid = VERB(ibv_query_gid);
   for (int i = 0; i < table_length; ++i) {

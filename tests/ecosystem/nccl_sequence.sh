@@ -1,5 +1,5 @@
 #!/bin/bash
-# What NCCL asks of libibverbs, of sysfs and of a queue pair, by a program that links none of it.
+# NCCL's use of libibverbs, sysfs and queue pairs, by a program that links no RDMA library.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++
@@ -8,7 +8,7 @@ patience=30
 g++ -std=c++20 -O1 -o "$work/sequence" "$root/tests/ecosystem/nccl_sequence.cc" -ldl 2>"$logs/g++" ||
   fail "nccl_sequence.cc does not compile"
 bounded "$tool" run -- "$work/sequence"
-said '^ok: verbena_lo, GID index 0, /sys/devices/virtual/infiniband/verbena_lo/device$'
+expect_output '^ok: verbena_lo, GID index 0, /sys/devices/virtual/infiniband/verbena_lo/device$'
 row "NCCL's call sequence" - "a test program: dlopen, dlvsym, GID types in sysfs, WRITE with immediate, READ to flush"
 nothing_left
 pass

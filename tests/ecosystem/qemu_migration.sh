@@ -1,14 +1,14 @@
 #!/bin/bash
-# QEMU moves a running guest to another host by RDMA: Debian's kernel, counting, and checking at each count a copy of
-# what it had put into its memory at first. Over there its memory is that of here, byte for byte, and it goes on
-# counting where it stopped.
+# QEMU migrates a running guest to another host by RDMA. The guest (Debian's kernel) counts, and at each count checks a
+# copy of data that it stored in its memory at first. The migrated memory is identical byte for byte, and the guest
+# goes on counting where it stopped.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 busybox cpio apt-get dpkg-deb python3 ip nsenter
 [[ "$(ldd "$(command -v qemu-system-x86_64)")" == *librdmacm* ]] || skip "this QEMU was built without RDMA"
 [ "$(uname -m)" = x86_64 ] || skip "the guest is x86-64"
 
-# Debian's kernel, unpacked and not installed: nothing of this machine's is to boot it.
+# Debian's kernel, unpacked and not installed: this machine must not boot it.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/verbena-ecosystem
 package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -1)
 [ -n "$package" ] || skip "apt-get knows no linux-image-cloud-amd64"
@@ -17,7 +17,7 @@ if [ ! -e "$kernel" ]; then
   unpacked=$(mktemp -d)
   (cd "$unpacked" && timeout 300 apt-get -qq download "$package" && dpkg-deb -x linux-image-*.deb . &&
     mkdir -p "$cache" && mv boot/vmlinuz-* "$kernel") >"$unpacked/log" 2>&1 ||
-    { tail -n 2 "$unpacked/log"; rm -rf "$unpacked"; skip "$package cannot be had"; }
+    { tail -n 2 "$unpacked/log"; rm -rf "$unpacked"; skip "cannot download $package"; }
   rm -rf "$unpacked"
 fi
 enter_namespace "$@"
@@ -49,8 +49,8 @@ INIT
 chmod +x "$work/root/init"
 (cd "$work/root" && find . | cpio -o -H newc -R 0:0 --quiet) | gzip -1 >"$work/initrd"
 
-# KiB; not a multiple of 256 KiB. With one, an emulated processor's QEMU (7.2) takes a short way through its list of
-# changed pages and then misses some that a running guest changed: over plain TCP just the same (4 moves of 6).
+# KiB; not a multiple of 256 KiB. With a multiple, QEMU 7.2 with an emulated processor takes a shortcut through its list
+# of dirty pages and misses some that a running guest changed, over plain TCP too (4 of 6 migrations).
 memory=262152
 launch() { # NAME OPTIONS...
   local name=$1
@@ -60,14 +60,14 @@ launch() { # NAME OPTIONS...
     -monitor "unix:$work/$name.monitor,server=on,wait=off" "$@" >"$logs/$name" 2>&1 &
   pids[$name]=$!
 }
-# One line to a guest's monitor, and what it answers: tell NAME COMMAND.
+# Sends one line to a guest's monitor and prints the response: tell NAME COMMAND.
 tell() {
   python3 - "$work/$1.monitor" "$2" <<'PYTHON'
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.settimeout(60)
 s.connect(sys.argv[1])
-def answer():
+def response():
     text = b""
     while not text.endswith(b"(qemu) "):
         more = s.recv(65536)
@@ -75,9 +75,9 @@ def answer():
             break
         text += more
     return text.decode(errors="replace")
-answer()
+response()
 s.sendall(sys.argv[2].encode() + b"\n")
-print(answer())
+print(response())
 PYTHON
 }
 lines() { tr -d '\r' <"$work/$1.serial" | grep -aE '^(sum|count|memory)'; }
@@ -93,7 +93,7 @@ move() { # WHAT PIN-ALL
   launch there -S -incoming rdma:192.0.2.2:4444
   tries=400
   until "${there[@]}" grep -q '@verbena/.*service/' /proc/net/unix; do
-    kill -0 "${pids[there]}" 2>/dev/null && [ $((tries--)) -gt 0 ] || fail "$1: nobody waits for the guest"
+    kill -0 "${pids[there]}" 2>/dev/null && [ $((tries--)) -gt 0 ] || fail "$1: no QEMU listens for the guest"
     sleep 0.05
   done
   local side
@@ -106,25 +106,25 @@ move() { # WHAT PIN-ALL
     [ $((tries--)) -gt 0 ] || fail "$1: the migration does not end"
     sleep 0.1
   done
-  [ "$(counted packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
-  # Neither side runs now: all of the guest's memory, as both have it.
+  [ "$(counter_sum packets_sent)" -gt 10000 ] || fail "$1: the guest did not go through Verbena"
+  # Neither side runs now: compares the guest's whole memory on both.
   for side in here there; do tell $side "pmemsave 0 $((memory * 1024)) \"$work/$side.memory\"" >>"$logs/monitor"; done
   [ "$(stat -c %s "$work/here.memory")" = $((memory * 1024)) ] || fail "$1: no memory to compare"
-  cmp "$work/here.memory" "$work/there.memory" >>"$logs/compared" 2>&1 || fail "$1: the memory over there is another"
+  cmp "$work/here.memory" "$work/there.memory" >>"$logs/compared" 2>&1 || fail "$1: the migrated memory differs"
   rm "$work/here.memory" "$work/there.memory"
   tell here quit >>"$logs/monitor" || true
   finish here 20
   tell there cont >>"$logs/monitor"
-  await_line "$work/there.serial" '^count ' 60 || fail "$1: the guest says nothing over there"
+  await_line "$work/there.serial" '^count ' 60 || fail "$1: the migrated guest prints nothing"
   await_line "$work/there.serial" "^count $(($(counts here | tail -1) + 5)) " 60 || fail "$1: the guest does not go on counting"
-  # Both consoles together are one guest's: every number once, and always the same sum.
+  # Both consoles together show one guest: every number once, and always the same sum.
   cat "$work/here.serial" "$work/there.serial" >"$work/both.serial"
   if lines both | grep -q wrong; then fail "$1: the guest's memory is wrong"; fi
   sum=$(lines both | awk '$1 == "sum" && $NF == 48 * 1024 * 1024 {print $2}')
-  # The last line may be on its way.
-  [ "$(lines both | sed '$d' | awk '$1 == "count" {print $3}' | sort -u)" = "$sum" ] || fail "$1: another sum"
-  [ -z "$(counts both | sed '$d' | awk '$1 != NR')" ] || fail "$1: it does not go on where it stopped"
-  note "ok $1: $(counts here | tail -1) counts here, the next over there; $(awk '/^(total time|downtime|throughput):/ {printf "%s ", $0}' "$logs/migrate")"
+  # The last line may be incomplete.
+  [ "$(lines both | sed '$d' | awk '$1 == "count" {print $3}' | sort -u)" = "$sum" ] || fail "$1: the sum differs"
+  [ -z "$(counts both | sed '$d' | awk '$1 != NR')" ] || fail "$1: it does not continue where it stopped"
+  note "ok $1: $(counts here | tail -1) counts before the migration, the next after it; $(awk '/^(total time|downtime|throughput):/ {printf "%s ", $0}' "$logs/migrate")"
   tell there quit >>"$logs/monitor" || true
   finish there 20
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# librpma by a small program: write, flush, read back, send and receive.
+# librpma, used by a small program: write, flush, read back, send and receive.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++

@@ -1,6 +1,6 @@
 // librpma: the client writes into the server's memory, flushes (a READ after the WRITE), reads it
-// back, and says by message that it has; the server looks and answers. rpma_check listen|connect
-// ADDRESS PORT
+// back, and reports that with a message; the server checks its memory and replies. rpma_check
+// listen|connect ADDRESS PORT
 #include <librpma.h>
 
 #include <cstdio>

@@ -1,7 +1,8 @@
-// Any datagrams, calls and times into a connection manager: whatever comes, its memory stays
-// bounded, one datagram causes at most two, and when everything is let go nothing is left.
+// Feeds any datagrams, calls and times to a connection manager: its memory stays bounded, one
+// datagram causes at most two, and when all ids are destroyed no state is left.
 //
-// The input is a list of steps: one byte says what, the next few which and how.
+// The input is a list of steps: one byte selects the action, the next few bytes its target and
+// arguments.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -123,14 +124,14 @@ class Fuzz {
     }
   }
 
-  // Bytes as they come.
+  // Raw bytes.
   void raw() {
     std::vector<std::byte> bytes(byte());
     for (std::byte& b : bytes) b = std::byte{byte()};
     receive(bytes);
   }
 
-  // A request that makes sense but for a byte or two.
+  // A valid request with at most three bytes changed.
   void request() {
     Req req;
     req.local_comm_id = byte();
@@ -145,11 +146,11 @@ class Fuzz {
     IpHeader{1, host(2), host(1)}.store(req.private_data.data());
     Mad mad;
     req.store(mad);
-    spoil(mad);
+    corrupt(mad);
     receive(mad);
   }
 
-  // Any attribute, about something that exists.
+  // Any attribute, with ids in use.
   void message() {
     Mad mad{};
     MadHeader header;
@@ -161,11 +162,11 @@ class Fuzz {
     if (header.attribute == Attribute::SidrReq) {
       IpHeader{1, host(2), host(1)}.store(mad.data() + 40);
     }
-    spoil(mad);
+    corrupt(mad);
     receive(mad);
   }
 
-  void spoil(Mad& mad) {
+  void corrupt(Mad& mad) {
     for (int i = byte() & 3; i > 0; --i) {
       const uint8_t at = byte();
       mad[at] ^= std::byte{byte()};
@@ -177,9 +178,9 @@ class Fuzz {
     (void)route_of(bytes);
     agent_.on_mad({host(2), host(1), bytes}, now_);
     OutgoingMad mad;
-    int answers = 0;
-    while (agent_.next_mad(mad)) ++answers;
-    VERBENA_CHECK(answers <= 2);
+    int responses = 0;
+    while (agent_.next_mad(mad)) ++responses;
+    VERBENA_CHECK(responses <= 2);
   }
 
   void drain() {

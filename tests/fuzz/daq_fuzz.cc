@@ -1,7 +1,7 @@
-// Any messages, packets and times into a board and a host: whatever comes, neither keeps more than
-// it may, a message causes at most one, and no queue pair number is given out twice.
+// Feeds any messages, packets and times to a board and a host: their state stays bounded, a message
+// causes at most one, and no queue pair number is assigned twice.
 //
-// The input is a list of steps: one byte says what, the next few what with.
+// The input is a list of steps: one byte selects the action, the next few bytes its arguments.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -72,7 +72,7 @@ class Fuzz {
 
   void step() {
     switch (byte() % 6) {
-      case 0: {  // a message, mostly one that makes sense
+      case 0: {  // a message, mostly a valid one
         Message m{.info_valid = true, .request = static_cast<Request>(byte() % 8)};
         m.ack_valid = byte() % 4 == 0;
         m.ack = static_cast<Ack>(byte() % 8);
@@ -94,7 +94,7 @@ class Fuzz {
         deliver(bytes);
         return;
       }
-      case 2: {  // an answer to its packets
+      case 2: {  // a response to its packets
         wire::Packet p;
         p.bth.opcode = byte() % 8 == 0 ? byte() : static_cast<uint8_t>(wire::Opcode::RcAck);
         p.bth.destination = wire::Qpn(some_qpn());

@@ -1,6 +1,6 @@
 // A peer that may send anything, against a live engine. The input is a list of commands for that
 // peer and for the application on our side; after it, every byte around the registered memory must
-// be as it was, and the engine must come to rest.
+// be unchanged, and the engine must become idle.
 //
 // Two modes, by the first byte. Even: each command is a packet built from the input, with the
 // destination, addresses, keys and PSNs near the right ones, so that the deep checks are reached.
@@ -46,7 +46,7 @@ class Input {
   size_t left_;
 };
 
-// Reads every byte it is given: sanitizers see what the engine lets out.
+// Reads every byte of a packet, so that sanitizers check what the engine sends.
 class ReadingSink : public wire::PacketSink {
  public:
   size_t room() const override { return room_; }
@@ -145,7 +145,8 @@ class Target {
     p.bth.solicited = (flags & 2) != 0;
     p.bth.destination = qp_->qpn();
     const core::ExtensionFlags theirs = core::flags_sent_by(qp_->attributes().dest_qpn, qp_->qpn());
-    const uint8_t marks[] = {0, 0, 0, theirs.sack_capable, theirs.sack, theirs.reordered, theirs.piggyback, 0x7F};
+    const uint8_t marks[] = {
+        0, 0, 0, theirs.sack_capable, theirs.sack, theirs.reordered, theirs.piggyback, 0x7F};
     p.bth.mark = marks[opcode >> 5];
     p.deth = {(flags & 8) != 0 ? kOurQkey : in.u32(), wire::Qpn(in.u32())};
     const auto attr = qp_->query();
@@ -217,7 +218,7 @@ class Target {
   }
 
   void come_to_rest() {
-    // Whatever is under way fails or is flushed within its retries.
+    // All outstanding requests fail or are flushed within their retries.
     for (int i = 0; i < 10000; ++i) {
       transmit(1000);
       const Instant next = engine_.next_deadline();
@@ -238,7 +239,7 @@ class Target {
   alignas(64) std::array<std::byte, kGuard + kBytes + kGuard> memory_;
   wire::RxMeta meta_;
   core::AddressHandle handle_{.pd = 1, .address = {}, .source_gid = {}, .mtu = wire::Mtu::k1024};
-  uint8_t base_ = 0;  // of the transport's opcodes
+  uint8_t base_ = 0;  // base of the transport's opcodes
   core::QueuePair* qp_ = nullptr;
   uint32_t key_ = 0;
   uint32_t window_ = 0;

@@ -1,6 +1,6 @@
-// Any first message on the socket of a shared-memory link, with any number of descriptors beside
-// it: it is told as a hello or as unusable, and a memory that is no link's is refused. No
-// descriptor is left open.
+// Any first message on the socket of a shared-memory link, with any number of descriptors: it is
+// accepted as a hello or rejected, and memory that is not a link's is rejected. No descriptor stays
+// open.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -23,7 +23,7 @@ using namespace verbena::datapath;
 
 constexpr size_t kMostDescriptors = 4;
 
-// A hello as send_hello() makes it.
+// A hello in the format of send_hello().
 std::vector<std::byte> usual_hello(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int memory = ::memfd_create("hello_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   static const std::vector<std::byte> usual = usual_hello(memory);
   const uint8_t how = size > 0 ? data[0] : 0;
-  // Either any bytes, or a hello in which a few are changed: pairs of place and value.
+  // Either any bytes, or a hello with a few bytes changed: pairs of offset and value.
   std::vector<std::byte> bytes(size > 1 ? size - 1 : 0);
   std::transform(data + (size > 0), data + size, bytes.begin(),
                  [](uint8_t b) { return std::byte{b}; });

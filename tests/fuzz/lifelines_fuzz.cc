@@ -1,8 +1,8 @@
-// Processes of this user that call a lifeline and send anything there, or nothing, and leave: only
-// slots that a caller named are told as departed, at most once for each caller and at least once.
-// (A caller that names the slot of another one that lives is cut off.)
+// Processes of this user that connect to a lifeline, send anything or nothing, and disconnect: only
+// slots that a caller named are reported as departed, at most once per caller and at least once.
+// (A caller that names the slot of another live caller is disconnected.)
 //
-// The input is a list of steps, two bytes each: what, and which of the callers.
+// The input is a list of steps, two bytes each: the action and the caller.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ constexpr size_t kSteps = 100;
 
 struct Caller {
   os::UniqueFd socket;
-  int said = -1;  // the slot, in its first message
+  int slot = -1;  // of its first message
 };
 
 void call(Caller& caller) {
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::array<Caller, kCallers> callers;
   std::array<int, 256> named{}, told{};
   const auto hang_up = [&](Caller& caller) {
-    if (caller.said > 0) ++named[static_cast<size_t>(caller.said)];
+    if (caller.slot > 0) ++named[static_cast<size_t>(caller.slot)];
     caller = {};
   };
   const auto take = [&] {
@@ -54,13 +54,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         hang_up(caller);
         call(caller);
         break;
-      case 1: {  // of a message only the first byte counts, and of messages only the first
-        if (!caller.socket.valid() || data[at + 2] == 0) break;  // 0 is no slot: it may be cut off
+      case 1: {  // only the first byte of the first message matters
+        // 0 is no slot: the caller may be disconnected.
+        if (!caller.socket.valid() || data[at + 2] == 0) break;
         const std::array<uint8_t, 4> message{data[at + 2], 1, 2, 3};
         const size_t bytes = 1 + data[at] / 4 % message.size();
         if (::send(caller.socket.get(), message.data(), bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
           break;
-        if (caller.said <= 0) caller.said = data[at + 2];
+        if (caller.slot <= 0) caller.slot = data[at + 2];
         break;
       }
       case 2:
@@ -71,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   for (Caller& caller : callers) hang_up(caller);
-  // Callers are accepted, their messages read and their ends noticed one after the other.
+  // Callers are accepted, their messages read and their disconnects detected one after the other.
   for (size_t turn = 0; turn <= kSteps + 1; ++turn) take();
   for (size_t slot = 1; slot < named.size(); ++slot) {
     VERBENA_CHECK(named[slot] == 0 || told[slot] > 0);

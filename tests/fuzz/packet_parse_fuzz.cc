@@ -1,5 +1,5 @@
-// Any bytes into Packet::parse: it reads nothing beyond them, and what it accepts it can write
-// again.
+// Feeds any bytes to Packet::parse: it reads nothing beyond them, and a packet that it accepts can
+// be serialized again.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (p->op.verb == Verb::Cnp) return 0;
   std::byte header[64];
   VERBENA_CHECK(store_headers(*p, header) == p->op.header_bytes);
-  // Reserved bits are not kept; all else is.
+  // All bits are kept except reserved ones.
   ParseError again_why{};
   std::vector<std::byte> again(bytes, bytes + size);
   std::memcpy(again.data(), header, p->op.header_bytes);

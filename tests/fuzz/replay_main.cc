@@ -20,14 +20,14 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// Present in sanitized builds only: they end the process without raising a signal.
+// Present in sanitized builds only: sanitizers end the process without raising a signal.
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 
 namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// What is being fed, ready to be written from a signal handler.
+// Describes the current input; can be written from a signal handler.
 char g_current[4352] = "before the first input\n";
 
 void tell_current() {
@@ -72,7 +72,7 @@ Bytes make_input(Random& random, const std::vector<Bytes>& corpus, size_t max_le
     input = corpus[random.below(corpus.size())];
     for (size_t edits = 1 + random.below(8); edits > 0; --edits) {
       if (input.empty() || random.below(8) == 0) {
-        input.resize(random.below(max_len + 1), random.byte());  // cut or grow
+        input.resize(random.below(max_len + 1), random.byte());  // truncate or extend
       } else if (random.below(2) == 0) {
         input[random.below(input.size())] ^= static_cast<uint8_t>(1U << random.below(8));
       } else {
@@ -81,7 +81,7 @@ Bytes make_input(Random& random, const std::vector<Bytes>& corpus, size_t max_le
     }
     return input;
   }
-  // Half of them short: headers are.
+  // Half of them are as short as headers.
   input.resize(random.below((random.below(2) == 0 ? std::min<size_t>(max_len, 64) : max_len) + 1));
   std::generate(input.begin(), input.end(), [&] { return random.byte(); });
   return input;
@@ -115,7 +115,7 @@ struct Options {
   uint64_t random_inputs = 0;
   uint64_t seed = 1;
   std::optional<uint64_t> only;  // feed only this one of the random inputs
-  size_t max_len = 4096 + 256;   // the largest RoCE packet and some
+  size_t max_len = 4096 + 256;   // larger than the largest RoCE packet
   std::vector<std::string> paths;
 };
 

@@ -1,10 +1,10 @@
-// A writer and a reader of one ring of shared memory, and a third party that stores anything
-// anywhere in it, as a hostile process at either end can. Neither side leaves the ring's memory,
-// waits or ends the process. Until the third party stores something, every record arrives once, in
-// order and with its bytes.
+// A writer and a reader of one ring of shared memory, and an attacker that stores any value
+// anywhere in it, as a hostile process at either end can. Neither side accesses memory outside the
+// ring, blocks or ends the process. Until the attacker stores something, every record arrives once,
+// in order and intact.
 //
-// The input is a list of steps: one byte says what, the next few what with. The ring is one page,
-// so that it is often full.
+// The input is a list of steps: one byte selects the action, the next few bytes its arguments. The
+// ring is one page, so that it is often full.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ using namespace verbena::datapath;
 constexpr size_t kBytes = 4096;
 constexpr uint64_t kKinds = 5;
 
-// One page, mapped twice in a row between pages that may not be touched.
+// One page, mapped twice in a row between guard pages.
 std::byte* map_ring() {
   const int fd = ::memfd_create("ring_fuzz", MFD_CLOEXEC);
   VERBENA_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0);
@@ -119,7 +119,7 @@ class Fuzz {
     ++read_;
   }
 
-  // Of the records that were not read, those with an even number.
+  // Removes the unread records with an even number.
   void retract() {
     const auto mine = [](const RecordWord&, std::span<const std::byte> header) {
       uint32_t record = 1;
@@ -132,13 +132,13 @@ class Fuzz {
     if (taken) std::erase_if(expected_, [](uint32_t record) { return record % 2 == 0; });
   }
 
-  // The reader owns what is shown from its first look until it releases.
+  // The reader owns the published records from its first peek until it releases them.
   bool reading() const { return control_.owner.load() == RingOwner::Reader; }
 
   void disturb() {
     disturbed_ = true;
     const uint8_t what = byte();
-    if (what % 4 == 0) {  // any word of the control part
+    if (what % 4 == 0) {  // any word of the control block
       std::byte* const control = reinterpret_cast<std::byte*>(&control_);
       const size_t at = byte() * size_t{8} % sizeof control_;
       const uint64_t value = what % 8 == 0 ? number(2) : number(8);
@@ -146,14 +146,14 @@ class Fuzz {
       return;
     }
     const auto word = memory_.word(number(2) % kBytes & ~uint64_t{7});
-    if (what % 4 == 1) {  // what could be a record
+    if (what % 4 == 1) {  // a possible record
       word.store(RecordWord{.kind = static_cast<RecordKind>(byte() % kKinds),
                             .address = byte(),
                             .header_bytes = byte(),
                             .cut_shift = static_cast<uint8_t>(byte() % 20),
                             .body_bytes = static_cast<uint32_t>(number(2))}
                      .pack());
-    } else if (what % 4 == 2) {  // what is there, longer or shorter
+    } else if (what % 4 == 2) {  // the current record, longer or shorter
       word.store(word.load() + (uint64_t{byte()} << 32) - (uint64_t{byte()} << 32));
     } else {
       word.store(number(8));

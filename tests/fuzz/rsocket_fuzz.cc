@@ -1,7 +1,7 @@
-// What a peer of an rsocket can send: connection data, datagram headers, immediate data and fresh
-// buffers. No load reads past the bytes; what is accepted is stored and loaded again as the same;
-// and whatever a connected peer says, no byte is read outside the receive ring or sent beyond what
-// the peer has offered.
+// Feeds all that a peer of an rsocket can send: connection data, datagram headers, immediate data
+// and new buffers. No load reads past the input; an accepted structure is the same after a store
+// and a load; and for any message of a connected peer no byte is read outside the receive ring or
+// sent beyond the peer's buffers.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr uint16_t kSendSlots = 16;
 
 using Bytes = std::span<const std::byte>;
 
-// Padding is not kept, so what was stored is compared with what is stored again.
+// Padding is not kept, so the results of two stores are compared.
 template <typename Value, typename Load>
 void round_trip(const std::optional<Value>& loaded, Load load) {
   if (!loaded) return;
@@ -45,7 +45,7 @@ void load_all(Bytes bytes) {
   }
 }
 
-// A connection, as StreamSocket keeps its books.
+// The state of a connection, as in StreamSocket.
 class Stream {
  public:
   Stream(Bytes input, const ConnectData& peer) : input_(input), offered_(peer.first_buffer.length) {
@@ -158,7 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     IomapEntry::load(bytes.data()).store(stored.data(), false);
     VERBENA_CHECK(std::equal(stored.begin(), stored.end(), bytes.begin()));
   }
-  // Connection data that is refused still starts a stream here, lest most inputs end with it.
+  // Rejected connection data still starts a stream here, otherwise most inputs would end with it.
   const ConnectData usual{
       .credits = kReceives, .buffer_list = {1, 1, 2}, .first_buffer = {4096, 1, kHalfBytes}};
   const auto peer = ConnectData::load(bytes);

@@ -1,8 +1,8 @@
-// Any messages into the socket of a slot, as every process of the same user can send them: what
-// comes out is bounded and whole, and what is no message of Verbena's changes nothing.
+// Sends any messages to the socket of a slot, as every process of the same user can: the messages
+// delivered are bounded and complete, and datagrams that are not Verbena's have no effect.
 //
 // The input is a list of messages: a byte for the kind, two for the length, then the bytes. Most
-// start with a header that is right.
+// start with a valid header.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ struct Target {
 
 void look(const std::vector<host::MisroutedPackets>& misrouted,
           const std::vector<host::MemberReport>& reports) {
-  static volatile uint64_t seen;  // every value is used, so that the sanitizers judge it
+  static volatile uint64_t seen;  // every value is used, so that the sanitizers check it
   for (const host::MisroutedPackets& s : misrouted) {
     VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
     seen = seen + (s.meta.own ? 1 : 0);
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (kind % 8 != 0 && length >= kHeaderBytes) {
       const std::array<uint8_t, 4> header{'V', 'B', 2, static_cast<uint8_t>(kind % 6)};
       std::ranges::transform(header, message.begin(), [](uint8_t b) { return std::byte{b}; });
-      // Both kinds that carry an address have it behind the header.
+      // Both kinds with an address have it after the header.
       const auto address = std::as_bytes(std::span(&kAddress, 1));
       if (kind & 0x80 && length >= kHeaderBytes + address.size()) {
         std::ranges::copy(address, message.begin() + kHeaderBytes);

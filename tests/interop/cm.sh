@@ -10,8 +10,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/cases.sh"
 # shellcheck source=tests/interop/lib/cm.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cm.sh"
 
-# cm_refused CLIENT-COMMAND: nobody listens on that port, and the client is told so at once. By whom: the kernel, or
-# any Verbena process; so there is one, which listens on another.
+# cm_refused CLIENT-COMMAND: nothing listens on that port, and the client is rejected at once, by the kernel or by any
+# Verbena process; so one runs, which listens on another port.
 cm_refused() {
     local address=${ADDRESS[$server]} command server_job
     [[ $ip = IPv6 ]] && address=${ADDRESS6[$server]}

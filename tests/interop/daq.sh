@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cases.sh"
 
 # readout NAME BOARD-OPTIONS RECEIVER-OPTIONS: one case. The receiver is the same file that runs on Verbena. The side
-# that is asked starts first.
+# that is connected to starts first.
 readout() {
     local began=$SECONDS board receiver
     selected "$1" "board->rxe" IPv4 "$mtu" || return 0
@@ -24,7 +24,7 @@ readout() {
         start_receiver "$3"
     fi
     wait "$receiver" || PROBLEM=${PROBLEM:-receiver: exit status $?}
-    kill "$board" 2>/dev/null || true # a master ends by itself
+    kill "$board" 2>/dev/null || true # a master exits by itself
     wait "$board" || PROBLEM=${PROBLEM:-board: exit status $?}
     grep -q '^rxe0: ' "$RUN/receiver.log" || PROBLEM=${PROBLEM:-the receiver does not run on rxe0}
     conclude "$began" receiver board
@@ -43,7 +43,7 @@ start_receiver() {
 
 # The receiver checks every byte.
 readouts() { # MTU
-    local mtu=$1 ask="--board ${ADDRESS[verbena]}" slow='--timeout-us 500000' # the guest may stand still
+    local mtu=$1 ask="--board ${ADDRESS[verbena]}" slow='--timeout-us 500000' # the guest may stall
     readout "recv, WRITE" "$slow" "$ask --streams 2 --msg-size 5120 --messages 300"
     readout "recv, SEND" "$slow" "$ask --streams 2 --op send --msg-size 10000 --messages 300 --poll event"
     readout "recv, few receives" "$slow" "$ask --op send --msg-size 4096 --messages 200 --num-wrs 4 --consumer-us 2000"

@@ -7,8 +7,8 @@ set -euo pipefail
 # shellcheck source=tests/interop/lib/cases.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cases.sh"
 
-# Few iterations: an emulated kernel moves some 100 Mb/s. A long timeout (17: 0.54 s): on a busy
-# machine the guest stands still for longer than perftest's 67 ms, and rxe does not always survive
+# Few iterations: an emulated kernel reaches about 100 Mb/s. A long timeout (17: 0.54 s): on a busy
+# machine the guest stalls for longer than perftest's 67 ms, and rxe does not always survive
 # the retransmissions.
 cases() {
     local tool type options=(-F -u 17) limit=$((CASE_LIMIT_S - 5))

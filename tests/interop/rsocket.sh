@@ -1,5 +1,5 @@
 #!/bin/bash
-# rsockets against the original's, over the Linux kernel's Soft-RoCE: both directions, IPv4 and IPv6, path MTU 1024 and
+# rsockets against those of librdmacm, over the Linux kernel's Soft-RoCE: both directions, IPv4 and IPv6, path MTU 1024 and
 # 4096.
 #
 #   rsocket.sh [-k PATTERN] [-w FILE]            Verbena against rxe
@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cases.sh"
 # shellcheck source=tests/interop/lib/cm.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cm.sh"
-PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so # of librdmacm1, here and in the guest
+PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so # from librdmacm1, here and in the guest
 
 # cm_streams PROGRAM OPTIONS...: rstream or riostream, with the same options on both sides.
 cm_streams() {
@@ -18,7 +18,7 @@ cm_streams() {
     cm_attempt - "$errors" "$program -b %a -p %p $*" "$program -s %a -p %p $*"
 }
 
-# cm_copy SIZE: a file by rcopy, whose server goes on for ever. That it arrived is what the sums say, on both sides.
+# cm_copy SIZE: copies a file by rcopy, whose server does not exit. Checksums on both sides show that it arrived.
 cm_copy() {
     local from to server_job folder=$RUN/rcopy
     PORT=$((PORT + 1)) PROBLEM=
@@ -39,17 +39,17 @@ cm_copy() {
 }
 
 cases() {
-    # rsockets against the original's; riostream writes straight into the peer's buffers (riomap, riowrite). Not by poll
-    # (-T a): with the original, whoever polls may be told of the end before what was sent last, and the programs stop.
+    # riostream writes directly into the peer's buffers (riomap, riowrite). Not by poll (-T a): with librdmacm, poll may
+    # report the end before the last data, and the programs stop.
     one_case "$@" rstream cm_streams rstream -T v -I 3 -C 20 -S 10000
     one_case "$@" "rstream, blocking, 1 MB" cm_streams rstream -T v -T b -I 1 -C 3 -S 1000000
     one_case "$@" "rstream, small buffers" cm_streams rstream -T v -B 4096 -i 0 -k 1 -I 3 -C 20 -S 10001
     one_case "$@" riostream cm_streams riostream -T v -I 3 -C 20 -S 10000
     one_case "$@" "riostream, blocking, 1 MB" cm_streams riostream -T v -T b -I 1 -C 3 -S 1000000
     one_case "$@" "riostream, small buffers" cm_streams riostream -T v -B 4096 -i 0 -I 3 -C 20 -S 10001
-    if [[ $3 = IPv4 ]]; then one_case "$@" rcopy cm_copy 3000001; fi # it knows no addresses with colons
-    # A TCP program that becomes one of rsockets; there is nobody at that TCP port. The original is no server of iperf3's,
-    # not for the original either.
+    if [[ $3 = IPv4 ]]; then one_case "$@" rcopy cm_copy 3000001; fi # it does not parse IPv6 addresses
+    # A TCP program preloaded to use rsockets; nothing listens on that TCP port. librdmacm cannot run the server of iperf3,
+    # not against librdmacm either.
     [[ $1 != verbena ]] || one_case "$@" "iperf3, librspreload" cm_attempt - "$errors" \
         "env LD_PRELOAD=$PRELOAD iperf3 -s -1 -p %p" "env LD_PRELOAD=$PRELOAD iperf3 -c %a -p %p -n 4M"
 }

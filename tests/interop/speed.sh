@@ -1,6 +1,6 @@
 #!/bin/bash
 # Soft-RoCE and Verbena, each between two processes of the same guest, so that both have the same kernel and the same
-# emulated processor. The numbers are printed, not judged.
+# emulated processor. The numbers are printed, not checked.
 #
 #   speed.sh [-w FILE]
 set -euo pipefail

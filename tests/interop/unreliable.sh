@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source=tests/interop/lib/cases.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cases.sh"
 
-# No packet is acknowledged, so the queues are small: an emulated kernel must be able to keep up.
+# Packets are not acknowledged, so the queues are small: an emulated kernel must keep up.
 cases() {
     one_case "$@" ibv_uc_pingpong ibv_uc_pingpong -c -n 100 -s 16384
     one_case "$@" ibv_ud_pingpong ibv_ud_pingpong -c -n 100 -s 1000

@@ -52,7 +52,7 @@ def main():
     count = wrong = 0
     for packet, original in packets(data):
         if len(packet) != original:
-            sys.exit("a packet was cut off")
+            sys.exit("a packet is truncated")
         count += 1
         covered, icrc = masked(packet)
         wrong += zlib.crc32(covered) != icrc

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Many connections by rdma_cm at once, opened and closed by several threads: each answers to its own number,
-# and what they cost comes back: queue pairs, keys, descriptors, memory. `make bench` measures.
+# Many connections by rdma_cm at once, opened and closed by several threads: each has its own number, and all
+# resources are released: queue pairs, keys, descriptors, memory. `make bench` measures the speed.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 enter_namespace "$@"
@@ -12,7 +12,7 @@ flood() { # LABEL OPTIONS...
   start flood "$tool" run -- "$build/cm_flood" -v "$tool" "$@"
   finish flood 120
   [ "$status" = 0 ] || fail "$label: exit status $status"
-  grep -q '^connections per second' "$logs/flood" || fail "$label: did not come to its end"
+  grep -q '^connections per second' "$logs/flood" || fail "$label: did not finish"
   note "ok $label: $(grep 'open at once' "$logs/flood")"
 }
 flood "IPv4, data checked" -c 1000 -t 8 -o 200 -d

@@ -1,12 +1,12 @@
 #!/bin/bash
-# rdma_cm among several processes of one host and over bad networks: requests find the process that listens,
-# ports are one process's at a time and free when it is gone, a stopped process stops nobody else, and the
-# messages are those of the standard in the eyes of tshark.
+# rdma_cm with several processes of one host and over lossy networks: requests reach the listening process, a
+# port belongs to one process and is free when that ends, a stopped process does not block the others, and
+# tshark decodes all messages.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose udaddy ib_write_bw ibv_rc_pingpong tshark ip nsenter
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
 serve() { # NAME PORT [ADDRESS]
   start "$1" "$tool" run "${run_options[@]}" -- rping -s -P -v -S 10000 -a "${3:-0.0.0.0}" -p "$2"
@@ -24,7 +24,7 @@ ping() { # LABEL PORT [OPTIONS...]
   [ "$status" = 0 ] || fail "$label: exit status $status"
 }
 
-# --- several listening processes, each on its own port: each client's data is at its own server alone
+# --- several listening processes, each on its own port: each client's data reaches only its own server
 ports=()
 for i in 1 2 3 4; do
   take_port
@@ -49,17 +49,17 @@ note "ok four listening processes"
 start second "$tool" run -- rping -s -a 0.0.0.0 -p "${ports[0]}"
 finish second 10
 [ "$status" != 0 ] && [ "$status" != late ] || fail "a used port: exit status $status"
-grep -q 'Address already in use' "$logs/second" || fail "a used port: EADDRINUSE is not said"
+grep -q 'Address already in use' "$logs/second" || fail "a used port: EADDRINUSE is not reported"
 start second "$tool" run -- rping -s -a 127.0.0.1 -p "${ports[0]}"
 finish second 10
-grep -q 'Address already in use' "$logs/second" || fail "a port used on all addresses is given for one"
+grep -q 'Address already in use' "$logs/second" || fail "a port used on all addresses can be bound for one"
 note "ok a used port: $(head -n 1 "$logs/second")"
-# The same number in another port space is another port.
+# The same number in another port space is a different port.
 start other_space "$tool" run -- ucmatose -P ib -p "${ports[0]}"
 await_rdma_listener "${ports[0]}" other_space 2 || fail "port spaces are not separate"
 stop other_space
 
-# --- a killed server leaves its port
+# --- the port of a killed server is free
 stop server1
 serve server1 "${ports[0]}"
 ping "after a kill" "${ports[0]}"
@@ -71,8 +71,8 @@ grep -Eq '^ +([a-z_]*)mads_received +[1-9][0-9]*  ' "$logs/counters" || fail "no
 grep -Eq '^ +([a-z_]*)mads_sent +[1-9][0-9]*  ' "$logs/counters" || fail "no count of datagrams sent"
 note "ok counters:$(grep -E 'mads_(sent|received) ' "$logs/counters" | awk '{printf " %s %s", $1, $2}')"
 
-# --- a process that is stopped, with sockets on the same address: once as a listener on another port, once as
-# one that only has a device open. New connections of the others do not notice. Only the kernel can do that.
+# --- a stopped process with sockets on the same address: once as a listener on another port, once with only an
+# open device. It does not affect new connections of the others. This needs steering by the kernel.
 others_stopped() {
   local i name
   start_pair bystander ibv_rc_pingpong -d verbena_lo -g 0 -n 100000000
@@ -99,7 +99,7 @@ else
 fi
 for i in 1 2 3 4; do stop "server$i"; done
 
-# --- both sides killed while they make many connections: the port is free at once, and nothing is in the way
+# --- both sides killed while they make many connections: the port is free at once
 take_port
 start killed.server "$tool" run -- ucmatose -p "$port" -c 1000 -C 0
 await_rdma_listener "$port" killed.server || fail "ucmatose does not listen"
@@ -112,7 +112,7 @@ for i in 1 2 3; do ping "after both were killed, $i" "$port"; done
 stop server
 note "ok both killed while they connect"
 
-# --- captured: every CM message decodes, with the ICRC that the rest has
+# --- captured: tshark decodes every CM message, and all ICRCs are correct
 run_options=(--pcap "$work/%p.pcap")
 cm_pair "captured, IPv4" rping -s -a 127.0.0.1 -p %p -- rping -c -V -C 2 -a 127.0.0.1 -p %p
 cm_pair "captured, IPv6" rping -s -a ::1 -p %p -- rping -c -V -C 2 -a ::1 -p %p
@@ -136,11 +136,11 @@ done
 run_options=()
 note "ok tshark decodes: $(tr -s ' ' <"$logs/attributes" | tr '\n' ',')"
 
-# --- a link that loses, repeats and reorders, at both ends and in both directions
+# --- a network that loses, duplicates and reorders packets, at both ends and in both directions
 for faults in loss=0.1,send=1,seed=3 loss=0.2,seed=5 loss=0.05,duplicate=0.2,reorder=0.2,delay=0.1,send=1,seed=7; do
   run_options=(--faults "$faults")
-  # rping's client leaves without waiting for an answer to its goodbye. If that is lost, its server, which has
-  # nothing under way, cannot know; so only the client is judged.
+  # rping's client exits without waiting for the DREP. If its DREQ is lost, the idle server cannot know that.
+  # So only the exit status of the client counts.
   take_port
   serve server "$port"
   for i in 1 2 3; do ping "$faults: rping, $i" "$port"; done
@@ -160,7 +160,7 @@ cm_pair "two hosts: any address" rping -s -a 0.0.0.0 -p %p -- rping -c -V -C 5 -
 run_options=(--faults "loss=0.1,send=1,seed=9")
 cm_pair "two hosts, lossy: ucmatose" ucmatose -b 192.0.2.1 -p %p -c 10 -C 2 -- ucmatose -s 192.0.2.1 -p %p -c 10 -C 2
 run_options=()
-# A host where no process has the RoCE port: its kernel says so, and that is a refusal.
+# A host where no process has the RoCE port: its kernel sends an ICMP error, which counts as a rejection.
 for address in 192.0.2.1 2001:db8::1; do
   start nobody "${there[@]}" "$tool" run -- rping -c -a "$address" -p "$port"
   finish nobody 60
@@ -168,12 +168,12 @@ for address in 192.0.2.1 2001:db8::1; do
   grep -q 'RDMA_CM_EVENT_REJECTED' "$logs/nobody" || fail "no process at $address: not refused"
 done
 note "ok no process over there: $(grep RDMA_CM_EVENT "$logs/nobody")"
-# An address where no host is: told, IPv4 and IPv6, when the kernel has looked for it.
+# An address without a host: reported for IPv4 and IPv6 after the kernel's address resolution fails.
 for address in 192.0.2.77 2001:db8::77; do
   start nobody "$tool" run -- rping -c -a "$address" -p "$port"
   finish nobody 60
   [ "$status" != 0 ] && [ "$status" != late ] || fail "no host at $address: exit status $status"
-  grep -q 'RDMA_CM_EVENT_UNREACHABLE, error -113' "$logs/nobody" || fail "no host at $address: not said"
+  grep -q 'RDMA_CM_EVENT_UNREACHABLE, error -113' "$logs/nobody" || fail "no host at $address: not reported"
 done
 note "ok no host at the address: $(grep RDMA_CM_EVENT "$logs/nobody")"
 cut_wire

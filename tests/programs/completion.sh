@@ -1,21 +1,20 @@
 #!/bin/bash
-# Shell completion offers what the command really takes: every command, every option of each, and values. The
-# manual knows them all, too.
+# Shell completion offers every command, every option of each, and their values. The manual explains them all.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need awk
 enter_namespace "$@"
 PATH=$build:$PATH
 
-# What the help lists, found in another way than the completion does.
+# The commands in the help, found independently of the completion.
 commands=$(verbena --help | sed -n '/^Subcommands:/,/^$/p' | awk 'NF > 1 && !/^Subcommands/ {print $1}' | sort)
 options_of() { verbena "$1" --help | grep -oE '^  (-[a-z],)?--[a-z-]+' | tr ', ' '\n' | grep . | sort; }
-[ "$(wc -w <<<"$commands")" -ge 6 ] || fail "fewer commands than there should be: $commands"
+[ "$(wc -w <<<"$commands")" -ge 6 ] || fail "too few commands: $commands"
 
 # --- bash
 # shellcheck source=../../completion/verbena.bash
 . "$root/completion/verbena.bash"
-offers() { # WORDS...: what TAB offers for the last of them, sorted
+offers() { # WORDS...: the sorted completions of the last word
   COMP_WORDS=("$@")
   COMP_CWORD=$(($# - 1))
   _verbena
@@ -39,7 +38,7 @@ touch "$work/a_capture"
 [ "$(offers verbena run --log info -- cat "$work/a_ca")" = "$work/a_capture" ] || fail "bash: a program's arguments"
 note "ok bash"
 
-# --- fish and zsh, where they are installed
+# --- fish and zsh, if they are installed
 if command -v fish >/dev/null; then
   tab() { HOME=$work fish -N -c "source '$root/completion/verbena.fish'; complete -C '$*'" | cut -f 1 | sort -u; }
   for command in $commands; do tab 'verbena ' | grep -qx "$command" || fail "fish: no $command"; done
@@ -53,7 +52,7 @@ else
   note "fish is not installed"
 fi
 if command -v zsh >/dev/null; then
-  # Stands in for the completion system: prints what it would be given.
+  # Replaces the completion system and prints its input.
   tab() {
     zsh -f -c '
       _describe() { print -l -- ${${(P)2}%%:*} }
@@ -80,10 +79,10 @@ fi
 # --- the manual
 manual=$(sed 's/\\-/-/g' "$root/man/verbena.1")
 for command in $commands; do
-  grep -q "^\.SS verbena $command\$" <<<"$manual" || fail "the manual does not know verbena $command"
+  grep -q "^\.SS verbena $command\$" <<<"$manual" || fail "the manual does not explain verbena $command"
   for option in $(options_of "$command"); do
     [ "$option" = -h ] || [ "$option" = --help ] || grep -qF -- "$option" <<<"$manual" ||
-      fail "the manual does not know $option of verbena $command"
+      fail "the manual does not explain $option of verbena $command"
   done
 done
 note "ok the manual"

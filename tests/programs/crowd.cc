@@ -1,12 +1,12 @@
-// One of many processes that talk to each other all the time. Each listens, calls three others, and
-// exchanges a checked WRITE and SEND with them every 50 ms; whoever is lost is called again until
-// somebody answers. It says what happens:
-//   joined INDEX PID      a call was answered by this process
+// One of many processes that exchange messages all the time. Each listens, connects to three
+// others, and exchanges a checked WRITE and SEND with them every 50 ms; a lost connection is
+// established again as soon as the peer accepts. It prints its events:
+//   joined INDEX PID      this process accepted a connection of ours
 //   lost INDEX PID WHY    the connection to it ended
-//   wrong ...             what must never happen; then it ends
-// Told "report" on standard input it says "count INDEX PID MESSAGES" of each call, then "done";
-// after "stop" it says no more of what is lost, and at the end of its input it leaves in good
-// order.
+//   wrong ...             an error; the program exits
+// On "report" on standard input it prints "count INDEX PID MESSAGES" for each connection, then
+// "done"; after "stop" it prints no lost connections, and at the end of its input it closes all
+// connections and exits.
 //   g++ -std=c++20 crowd.cc -lrdmacm -libverbs -o crowd && crowd INDEX MEMBERS FIRST-PORT
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -29,13 +29,13 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kBetweenMessages = 50ms;
-constexpr auto kBetweenCalls = 200ms;
+constexpr auto kBetweenConnects = 200ms;
 constexpr auto kPatience = 20s;
 
 struct Identity {  // private data of both sides
   uint32_t index;
   uint32_t pid;
-  uint64_t address;  // the answering side's memory
+  uint64_t address;  // the accepting side's memory
   uint32_t rkey;
 };
 
@@ -73,16 +73,15 @@ struct Link {
   rdma_cm_id* id = nullptr;
   ibv_cq* cq = nullptr;
   ibv_mr* mr = nullptr;
-  bool calls = false;  // we called
+  bool active = false;  // we connect
   bool connected = false;
-  bool asked = false;  // a message of ours is not answered yet
-  bool sending =
-      false;  // the last one is not completed yet: its memory is taken, and a queue's place
-  bool must_answer = false;
+  bool awaits_reply = false;
+  bool sending = false;  // the last send is not completed: its buffer and queue entry are in use
+  bool must_reply = false;
   Identity peer{};
   uint64_t sequence = 0;
-  Clock::time_point due;    // when to send the next, or to call again
-  Clock::time_point since;  // the connection or the message under way
+  Clock::time_point due;    // when to send the next, or to connect again
+  Clock::time_point since;  // when the message in flight was sent
   struct {
     Message out, in, written;
   } memory{};
@@ -100,12 +99,12 @@ class Member {
     listen();
     for (const uint32_t step : {1u, 5u, 21u}) {
       Link& link = links_.emplace_back();
-      link.calls = true;
+      link.active = true;
       link.peer.index = (index_ + step) % members_;
     }
     while (turn()) {
     }
-    for (Link& link : links_) hang_up(link);
+    for (Link& link : links_) disconnect(link);
     rdma_destroy_id(listener_);
     rdma_destroy_event_channel(channel_);
   }
@@ -126,7 +125,7 @@ class Member {
     must(rdma_listen(listener_, 64) == 0, "rdma_listen");
   }
 
-  // False: it is time to go.
+  // False: the input has ended.
   bool turn() {
     pollfd waits[] = {{channel_->fd, POLLIN, 0},
                       {0, POLLIN, 0},
@@ -137,17 +136,17 @@ class Member {
     for (Link& link : links_) take_completions(link);
     const auto now = Clock::now();
     for (Link& link : links_) tick(link, now);
-    links_.remove_if([](const Link& l) { return !l.calls && l.id == nullptr; });
-    return (waits[1].revents & (POLLIN | POLLHUP)) == 0 || obey();
+    links_.remove_if([](const Link& l) { return !l.active && l.id == nullptr; });
+    return (waits[1].revents & (POLLIN | POLLHUP)) == 0 || handle_command();
   }
 
-  bool obey() {
+  bool handle_command() {
     char words[64] = {};
     const ssize_t n = ::read(0, words, sizeof words - 1);
     if (n <= 0) return false;
     if (std::strstr(words, "stop") != nullptr) quiet_ = true;
     for (const Link& link : links_) {
-      if (link.calls && link.connected) {
+      if (link.active && link.connected) {
         std::printf("count %u %u %lu\n", link.peer.index, link.peer.pid, link.sequence);
       }
     }
@@ -156,16 +155,16 @@ class Member {
   }
 
   void tick(Link& link, Clock::time_point now) {
-    if (link.asked && now - link.since > kPatience) {
-      wrong("no answer from " + std::to_string(link.peer.index) + " " +
+    if (link.awaits_reply && now - link.since > kPatience) {
+      wrong("no reply from " + std::to_string(link.peer.index) + " " +
             std::to_string(link.peer.pid));
     }
-    if (!link.calls || now < link.due) return;
-    if (link.id == nullptr && !quiet_) call(link);
-    if (link.connected && !link.asked && !link.sending) send(link, now);
+    if (!link.active || now < link.due) return;
+    if (link.id == nullptr && !quiet_) connect(link);
+    if (link.connected && !link.awaits_reply && !link.sending) send(link, now);
   }
 
-  void call(Link& link) {
+  void connect(Link& link) {
     sockaddr_in to = address_of(link.peer.index);
     must(rdma_create_id(channel_, &link.id, &link, RDMA_PS_TCP) == 0, "rdma_create_id");
     must(rdma_resolve_addr(link.id, nullptr, reinterpret_cast<sockaddr*>(&to), 5000) == 0,
@@ -209,10 +208,10 @@ class Member {
     Link* link = static_cast<Link*>(id->context);
     const rdma_cm_event_type kind = event->event;
     const int status = event->status;
-    Identity told{};
+    Identity received{};
     if (event->param.conn.private_data != nullptr &&
-        event->param.conn.private_data_len >= sizeof told) {
-      std::memcpy(&told, event->param.conn.private_data, sizeof told);
+        event->param.conn.private_data_len >= sizeof received) {
+      std::memcpy(&received, event->param.conn.private_data, sizeof received);
     }
     rdma_ack_cm_event(event);
     switch (kind) {
@@ -228,7 +227,7 @@ class Member {
       case RDMA_CM_EVENT_CONNECT_REQUEST: {
         link = &links_.emplace_back();
         link->id = id;
-        link->peer = told;
+        link->peer = received;
         id->context = link;
         prepare(*link);
         rdma_conn_param p = parameters(*link);
@@ -237,11 +236,11 @@ class Member {
       }
       case RDMA_CM_EVENT_ESTABLISHED:
         link->connected = true;
-        if (link->calls) {
-          must(told.index == link->peer.index, "another process answered");
-          link->peer = told;
+        if (link->active) {
+          must(received.index == link->peer.index, "another process accepted");
+          link->peer = received;
           link->sequence = 0;
-          std::printf("joined %u %u\n", told.index, told.pid);
+          std::printf("joined %u %u\n", received.index, received.pid);
         }
         break;
       case RDMA_CM_EVENT_TIMEWAIT_EXIT:
@@ -255,8 +254,8 @@ class Member {
 
   void send(Link& link, Clock::time_point now) {
     Message& out = link.memory.out;
-    if (link.calls) out.fill(index_, static_cast<uint32_t>(::getpid()), ++link.sequence);
-    link.asked = link.calls;
+    if (link.active) out.fill(index_, static_cast<uint32_t>(::getpid()), ++link.sequence);
+    link.awaits_reply = link.active;
     link.sending = true;
     link.since = now;
     ibv_sge sge{reinterpret_cast<uint64_t>(&out), sizeof out, link.mr->lkey};
@@ -269,8 +268,8 @@ class Member {
     write.wr.rdma.remote_addr = link.peer.address;
     write.wr.rdma.rkey = link.peer.rkey;
     write.next = &message;
-    // The answering side sends back what it got; the caller writes first what it sends.
-    if (ibv_post_send(link.id->qp, link.calls ? &write : &message, &bad) != 0) end(link, "post");
+    // The accepting side echoes the message; the active side writes the message, then sends it.
+    if (ibv_post_send(link.id->qp, link.active ? &write : &message, &bad) != 0) end(link, "post");
   }
 
   void receive(Link& link) {
@@ -297,7 +296,7 @@ class Member {
         on_message(link);
       } else {
         link.sending = false;
-        if (link.must_answer) answer(link);
+        if (link.must_reply) reply(link);
       }
     }
   }
@@ -305,9 +304,9 @@ class Member {
   void on_message(Link& link) {
     const auto now = Clock::now();
     const Message& in = link.memory.in;
-    if (link.calls) {
-      must(in.holds(index_, static_cast<uint32_t>(::getpid()), link.sequence), "answer");
-      link.asked = false;
+    if (link.active) {
+      must(in.holds(index_, static_cast<uint32_t>(::getpid()), link.sequence), "reply");
+      link.awaits_reply = false;
       link.due = now + kBetweenMessages;
       receive(link);
       return;
@@ -315,26 +314,26 @@ class Member {
     ++link.sequence;
     must(in.holds(link.peer.index, link.peer.pid, link.sequence), "message");
     must(std::memcmp(&link.memory.written, &in, sizeof in) == 0, "written memory");
-    link.must_answer = true;
-    if (!link.sending) answer(link);
+    link.must_reply = true;
+    if (!link.sending) reply(link);
   }
 
-  void answer(Link& link) {
-    link.must_answer = false;
+  void reply(Link& link) {
+    link.must_reply = false;
     link.memory.out = link.memory.in;
     receive(link);
     send(link, Clock::now());
   }
 
   void end(Link& link, const std::string& why) {
-    if (link.calls && link.connected && !quiet_) {
+    if (link.active && link.connected && !quiet_) {
       std::printf("lost %u %u %s\n", link.peer.index, link.peer.pid, why.c_str());
     }
-    hang_up(link);
-    link.due = Clock::now() + kBetweenCalls;
+    disconnect(link);
+    link.due = Clock::now() + kBetweenConnects;
   }
 
-  void hang_up(Link& link) {
+  void disconnect(Link& link) {
     if (link.id == nullptr) return;
     if (link.connected) rdma_disconnect(link.id);
     if (link.id->qp != nullptr) rdma_destroy_qp(link.id);
@@ -344,7 +343,7 @@ class Member {
     link.id = nullptr;
     link.mr = nullptr;
     link.cq = nullptr;
-    link.connected = link.asked = link.sending = link.must_answer = false;
+    link.connected = link.awaits_reply = link.sending = link.must_reply = false;
   }
 
   const uint32_t index_;

@@ -11,12 +11,12 @@ import time
 
 tool, crowd, logs = sys.argv[1:4]
 MEMBERS, SECONDS = int(sys.argv[4]), float(sys.argv[5])
-CALLS = (1, 5, 21)  # as in crowd.cc
+CALLS = (1, 5, 21)  # the same as in crowd.cc
 KILLS_A_SECOND = 2.5
 STOPS_A_KILL = 3
-LONGEST_STOP = 1.5  # seconds; less than the retries of a connection last
+LONGEST_STOP = 1.5  # seconds; shorter than all retries of a connection
 MAPS_OF_A_LINK = 4
-PATIENCE = 60  # seconds, for what should take less than one
+PATIENCE = 60  # seconds, for steps that normally take less than one
 FIRST_PORT = 21000
 steered = os.environ.get("VERBENA_STEERING", "on") != "off"
 seed = int(os.environ.get("VERBENA_CROWD_SEED", random.randrange(10**6)))
@@ -157,7 +157,7 @@ while time.monotonic() < end:
 pause(LONGEST_STOP)
 await_all_talk("after the kills")
 
-# From now on nothing changes: everybody is heard, and soon the kernel finds everybody by itself.
+# From now on no process changes: all members receive messages, and soon steering delivers every packet.
 def strays(sums):
     return sums.get("udp_strays_forwarded", 0) + sums.get("udp_strays_dropped", 0)
 

@@ -1,12 +1,12 @@
 #!/bin/bash
-# 64 processes on one address, each connected to six others, while every second two or three of them are killed and others
-# start, and seven are stopped for up to 1.5 s: survivors keep their connections, new ones join, the kernel's steering is
-# right again, and nothing is left. VERBENA_CROWD_SECONDS: for how long (10; `make soak` takes a minute).
+# 64 processes on one address, each connected to six others. Every second two or three are killed and others start, and
+# seven are stopped for up to 1.5 s. Survivors keep their connections, new processes join, steering recovers, and nothing
+# is left behind. VERBENA_CROWD_SECONDS is the duration (10; `make soak` takes a minute).
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++ python3
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 members=${VERBENA_CROWD_MEMBERS:-64}
 seconds=${VERBENA_CROWD_SECONDS:-10}
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Detector readout: an emulated board, the receiver on plain verbs, and what either says when the other
+# Detector readout: an emulated board, the receiver on plain verbs, and the messages of each when the other
 # misbehaves.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -7,11 +7,11 @@
 . "$(dirname "$0")/daq_lib.sh"
 need python3
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "needs a network namespace of its own"
+[ "$own_namespace" = yes ] || skip "needs its own network namespace"
 
 good='r["good"] and all(s["wrong"] == 0 and s["lost"] == 0 and s["missing"] == 0 for s in r["streams"])'
 
-# --- every operation, several sizes and ways to poll
+# --- every operation, several sizes and poll modes
 board one 127.0.0.2
 for poll in busy event hybrid; do
   for op in write send; do
@@ -21,18 +21,18 @@ for poll in busy event hybrid; do
     done
   done
 done
-grep -q 'stream 0: QP [0-9]* is INIT' "$logs/recv" || fail "recv does not say INIT"
-grep -q 'stream 0: RTR, RTS: receives from 127.0.0.2 QP 2[56][0-9]' "$logs/recv" || fail "recv does not say RTS"
+grep -q 'stream 0: QP [0-9]* is INIT' "$logs/recv" || fail "recv does not report INIT"
+grep -q 'stream 0: RTR, RTS: receives from 127.0.0.2 QP 2[56][0-9]' "$logs/recv" || fail "recv does not report RTS"
 note "ok write and send, all sizes and ways to poll"
 
-# --- what a slow consumer does not take, the board keeps: RNR, and nothing is overwritten
+# --- the board keeps data that a slow consumer does not read: RNR NAKs, and no data is overwritten
 recv 0 --board 127.0.0.2 --op send --msg-size 4096 --messages 600 --num-wrs 8 --consumer-us 300
 holds "$work/recv.json" "$good and r['streams'][0]['starved'] > 0"
 recv 0 --board 127.0.0.2 --op write --msg-size 40000 --messages 300 --num-wrs 4 --consumer-us 300
 holds "$work/recv.json" "$good and r['streams'][0]['starved'] > 0"
 note "ok back-pressure"
 
-# --- the dump is the data
+# --- the dump contains the data
 recv 0 --board 127.0.0.2 --msg-size 4096 --messages 200 --dump "$work/dump"
 recv 0 --board 127.0.0.2 --msg-size 1000 --messages 200 --streams 2 --dump "$work/dumps"
 python3 - "$work" <<'CHECK' || fail "the dump is not the generator's pattern"
@@ -43,15 +43,15 @@ for name, size in (("dump", 4096 * 200), ("dumps.000", 200000), ("dumps.001", 20
 CHECK
 note "ok dump"
 
-# --- more than the device or the addresses permit is said
+# --- values beyond the limits of the device or the addresses are reported
 recv 0 --board 127.0.0.2 --msg-size 40000 --messages 20 --num-wrs 32768
-grep -q 'receives for each stream instead of 32768' "$logs/recv" || fail "fewer receives are not mentioned"
+grep -q 'receives for each stream instead of 32768' "$logs/recv" || fail "fewer receives are not reported"
 recv 0 --board 127.0.0.2 --msg-size 64 --messages 100 --num-wrs 32768 --op send
 holds "$work/recv.json" "$good"
 
 end_board one
 holds "$logs/one" 'r["rnr_naks"] > 0 and r["icrc_errors"] == 0 and r["foreign_packets"] == 0 and r["messages_acked"] == r["messages_made"]'
-# --- a capture, as tshark sees it
+# --- a capture, decoded by tshark
 if command -v tshark >/dev/null; then
   board one 127.0.0.2 --pcap "$work/board.pcap" --loss 0.05
   recv 0 --board 127.0.0.2 --msg-size 5120 --messages 50
@@ -59,7 +59,7 @@ if command -v tshark >/dev/null; then
   end_board one
   decode() { tshark -n -X "lua_script:$root/scripts/daq_cm.lua" -r "$work/board.pcap" -Y "$1" 2>"$logs/tshark"; }
   [ -z "$(decode '_ws.malformed')" ] || fail "malformed packets in the capture"
-  [ -z "$(decode '!infiniband.bth && !daqcm')" ] || fail "the capture has what tshark does not decode"
+  [ -z "$(decode '!infiniband.bth && !daqcm')" ] || fail "tshark does not decode all packets of the capture"
   for what in 'daqcm.request == 1 && daqcm.ack_valid == 0' 'daqcm.request == 1 && daqcm.ack == 1 && daqcm.loc.qpn == 256' \
     'daqcm.transmit.length == 5120' 'daqdata.first == 1280' 'daqcm.request == 4 && daqcm.ack == 1' 'infiniband.bth.opcode == 9' \
     'infiniband.aeth'; do
@@ -75,16 +75,16 @@ board one 127.0.0.2 --wrap 65536
 recv 0 --board 127.0.0.2 --msg-size 5120 --messages 500 --wrap 65536
 holds "$work/recv.json" "$good and r['receives'] == 11"
 recv 0 --board 127.0.0.2 --msg-size 100000 --messages 50 --wrap 65536
-grep -q 'data are not checked' "$logs/recv" || fail "data that cannot be checked are not mentioned"
-# And a receiver that is told otherwise notices: the data are not where they should be.
+grep -q 'data are not checked' "$logs/recv" || fail "data that cannot be checked are not reported"
+# A receiver with another setting detects that the data are at the wrong place.
 recv 1 --board 127.0.0.2 --msg-size 5120 --messages 500 --wrap 32768
 holds "$work/recv.json" "r['streams'][0]['wrong'] > 0 or r['streams'][0]['missing'] > 0"
 end_board one
 note "ok offsets that wrap"
 
-# --- a board that cannot wait loses messages, and both know how many
+# --- a board that cannot wait drops messages, and both sides count them
 board one 127.0.0.2 --drop --inflight 2 --gap-us 20
-# The last ones may be among the lost: then they are missing in the end, and the exit status says so.
+# If the last messages are dropped, they are missing at the end, and the exit status reports it.
 timeout 60 "$tool" recv --json --board 127.0.0.2 --op send --msg-size 4096 --messages 400 --num-wrs 2 --consumer-us 200 \
   --silence 2 >"$work/recv.json" 2>"$logs/recv" || true
 end_board one
@@ -98,32 +98,32 @@ assert r["lost"] + r["missing"] == b["overruns"], (r, b)
 CHECK
 note "ok losses of a board that cannot wait"
 
-# --- bad input: the answer, and a line
+# --- bad input: the reply, and a log line
 start bad "$tool" fpga --listen 127.0.0.2 --qps 1
 await_line "$logs/bad" 'listens' 20 || fail "no board"
 recv 1 --board 127.0.0.2 --streams 2 --messages 10 --op send
 holds "$work/recv.json" "sorted(s['messages'] for s in r['streams']) == [0, 10]"
-grep -q '127.0.0.2 refused: NO_QP' "$logs/recv" || fail "recv does not say NO_QP"
+grep -q '127.0.0.2 refused: NO_QP' "$logs/recv" || fail "recv does not report NO_QP"
 python3 - <<'SEND'
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for data in (b"", b"x" * 63, b"y" * 1400, bytes(64), b"\x0d" + bytes(63)):
     s.sendto(data, ("127.0.0.2", 17185))
 SEND
-await_line "$logs/bad" 'not 64 bytes' 10 || fail "the board does not mention the length"
-await_line "$logs/bad" 'a message without a request' 10 || fail "the board does not mention a message without a request"
-await_line "$logs/bad" 'do not support' 10 || fail "the board does not mention an unknown request"
+await_line "$logs/bad" 'not 64 bytes' 10 || fail "the board does not report the length"
+await_line "$logs/bad" 'a message without a request' 10 || fail "the board does not report a message without a request"
+await_line "$logs/bad" 'do not support' 10 || fail "the board does not report an unknown request"
 recv 0 --board 127.0.0.2 --messages 10
 end_board bad
 recv 1 --board 127.0.0.2 --messages 10
-grep -q '127.0.0.2 does not respond' "$logs/recv" || fail "recv does not say that the board is not there"
+grep -q '127.0.0.2 does not respond' "$logs/recv" || fail "recv does not report that the board is missing"
 recv 2 --board 127.0.0.2 --msg-size 5
 recv 2 --board not.an.address
 recv 2 --board 127.0.0.2 --gap-us -1
 recv 2 --board 127.0.0.2 --messages 4294967296
 recv 2 --board 127.0.0.2 --seconds nan
 recv 2 --board 127.0.0.2 --msg-size 0x1400
-grep -q 'a decimal number' "$logs/recv" || fail "recv does not say how a number is written"
+grep -q 'a decimal number' "$logs/recv" || fail "recv does not explain the format of a number"
 for wrong in '127.0.0.2 --loss nan' '127.0.0.2 --seconds nan' '127.0.0.2 --connect 127.0.0.1 --msg-size 5' \
   '127.0.0.2 --connect 127.0.0.1 --port 0' 0.0.0.0; do
   rc=0
@@ -131,13 +131,13 @@ for wrong in '127.0.0.2 --loss nan' '127.0.0.2 --seconds nan' '127.0.0.2 --conne
   timeout 20 "$tool" fpga --listen $wrong >"$logs/wrong" 2>&1 || rc=$?
   [ "$rc" = 2 ] || fail "fpga --listen $wrong: exit status $rc"
 done
-grep -q 'a board needs one specific address' "$logs/wrong" || fail "fpga does not say why it cannot listen anywhere"
+grep -q 'a board needs one specific address' "$logs/wrong" || fail "fpga does not explain why it cannot listen on all addresses"
 rc=0
 timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 >"$logs/master" 2>&1 || rc=$?
-[ "$rc" = 1 ] || fail "a master that finds nobody: exit status $rc"
+[ "$rc" = 1 ] || fail "a master without a receiver: exit status $rc"
 note "ok bad input"
 
-# --- whoever says of itself what leads nowhere (OPEN_QP, ACK with the address 255.255.255.255) is alone in that
+# --- a peer that sends an unusable address (OPEN_QP, ACK with 255.255.255.255) affects only itself
 start passive "$tool" recv --json --msg-size 2048
 await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
 python3 -c '
@@ -146,8 +146,8 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.3", 17185))
 s.settimeout(10)
 s.sendto(bytes([0x03, 0, 0, 1, 44]) + bytes(16) + b"\xff" * 4 + bytes(24) + (17185).to_bytes(2, "big") + bytes(13), ("127.0.0.1", 17186))
-assert s.recv(100)[0] == 0xF3  # OPEN_QP, ERROR' || fail "no ERROR for a board that is nowhere"
-timeout 60 "$tool" send 127.0.0.1 --messages 10 --msg-size 2048 >"$logs/send" 2>&1 || fail "after it, a sender is not served"
+assert s.recv(100)[0] == 0xF3  # OPEN_QP, ERROR' || fail "no ERROR for a board with an unusable address"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --msg-size 2048 >"$logs/send" 2>&1 || fail "the next sender is not served"
 finish passive 20
 [ "$status" = 0 ] || fail "passive recv: exit status $status"
 start nowhere python3 -c '
@@ -158,7 +158,7 @@ print("listens", flush=True)
 while True:
     asked, sender = s.recvfrom(100)
     s.sendto(bytes([asked[0] | 0x30, 0, 0, 1, 44]) + bytes(16) + b"\xff" * 4 + bytes(1) + asked[2:25] + asked[49:], sender)'
-await_line "$logs/nowhere" listens 10 || fail "no board that is nowhere"
+await_line "$logs/nowhere" listens 10 || fail "no board with an unusable address"
 board one 127.0.0.2
 recv 1 --board 127.0.0.3 --board 127.0.0.2 --messages 10
 holds "$work/recv.json" "[s['messages'] for s in r['streams']] == [0, 10] and '255.255.255.255 QP 300' in r['streams'][0]['trouble']"
@@ -167,7 +167,7 @@ kill -KILL "$(family "${pids[nowhere]}" | tail -n 1)"
 finish nowhere 5
 note "ok peers that are nowhere"
 
-# --- all that was sent before the close is there, however late the receiver looks: nobody takes the dump
+# --- all data sent before the close is received, even if the receiver is late: the dump is not read
 mkfifo "$work/slow"
 exec 5<>"$work/slow"
 start passive "$tool" recv --json --msg-size 4096 --op send --num-wrs 1000 --dump "$work/slow"
@@ -186,7 +186,7 @@ wait $taker
 [ "$(stat -c %s "$work/taken")" = $((900 * 4096)) ] || fail "only $(stat -c %s "$work/taken") bytes were taken"
 note "ok nothing is lost at the end"
 
-# --- where nobody listens to what is said, the work is done
+# --- the transfer also succeeds with closed output descriptors
 board one 127.0.0.2
 for nowhere in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
   eval 'timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 --dump "$work/silent" >"$work/recv.json"' "$nowhere" || fail "recv $nowhere: exit status $?"
@@ -194,14 +194,14 @@ for nowhere in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
 done
 rc=0
 timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 >/dev/full 2>"$logs/recv" || rc=$?
-[ "$rc" = 1 ] && grep -q 'standard output cannot be written' "$logs/recv" || fail "a summary that gets lost: exit status $rc"
+[ "$rc" = 1 ] && grep -q 'standard output cannot be written' "$logs/recv" || fail "a summary that cannot be written: exit status $rc"
 end_board one
 rc=0
 "$tool" no-such-command 2>/dev/full || rc=$?
-[ "$rc" = 2 ] || fail "an error that cannot be said: exit status $rc"
+[ "$rc" = 2 ] || fail "an error message that cannot be written: exit status $rc"
 note "ok nobody to tell"
 
-# --- boards that ask the receiver (master), and its software counterpart
+# --- boards that connect to the receiver (master), and the software sender
 start passive "$tool" recv --json --streams 2 --msg-size 2048
 await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
 timeout 60 "$tool" fpga --listen 127.0.0.2 --connect 127.0.0.1 --streams 2 --msg-size 2048 --messages 500 --json \
@@ -221,7 +221,7 @@ for op in write send; do
   holds "$work/passive.json" 'r["good"] and [s["messages"] for s in r["streams"]] == [700, 700]'
   holds "$work/send.json" 'r["messages"] == 1400'
 done
-# The other way round: it waits like a board, does what the receiver says, and serves the next one after a failure.
+# The reverse: the sender waits like a board, executes the receiver's commands, and serves the next one after a failure.
 for op in write send; do
   start sender "$tool" send --listen 127.0.0.1 --streams 2 --json
   await_line "$logs/sender" 'waits for receivers' 20 || fail "send does not wait"
@@ -234,8 +234,8 @@ done
 start sender "$tool" send --listen 127.0.0.1 --json
 await_line "$logs/sender" 'waits for receivers' 20 || fail "send does not wait"
 recv 1 --board 127.0.0.1 --streams 2 --messages 50
-grep -q '127.0.0.1 refused: NO_QP' "$logs/recv" || fail "recv does not say NO_QP"
-grep -q 'one stream more than --streams 1: NO_QP' "$logs/sender" || fail "send does not say NO_QP"
+grep -q '127.0.0.1 refused: NO_QP' "$logs/recv" || fail "recv does not report NO_QP"
+grep -q 'one stream more than --streams 1: NO_QP' "$logs/sender" || fail "send does not report NO_QP"
 finish sender 20
 for wrong in "" "127.0.0.1 --listen 127.0.0.1" 127.0.0; do
   rc=0
@@ -245,25 +245,25 @@ for wrong in "" "127.0.0.1 --listen 127.0.0.1" 127.0.0; do
 done
 rc=0
 timeout 60 "$tool" send 127.0.0.1 --messages 1 >"$logs/send" 2>&1 || rc=$?
-[ "$rc" = 1 ] && grep -q 'does not respond' "$logs/send" || fail "send to nobody: exit status $rc"
+[ "$rc" = 1 ] && grep -q 'does not respond' "$logs/send" || fail "send without a receiver: exit status $rc"
 note "ok a master, and verbena send"
 
-# --- a sender of larger messages than the receiver has room for: one stream ends, the other goes on
+# --- a sender of messages larger than the receive buffers: its stream ends, the other continues
 start passive "$tool" recv --json --streams 1 --msg-size 1024 --op send --seconds 8
 await_line "$logs/passive" 'waits for boards' 20 || fail "recv does not wait"
-timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 8192 >"$logs/send" 2>&1 && fail "too large a message is taken"
-await_line "$logs/passive" 'larger than --msg-size 1024' 10 || fail "recv does not say that a message is too large"
-timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 1024 --own-port 17190 >"$logs/send" 2>&1 || fail "after it, another is not served"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 8192 >"$logs/send" 2>&1 && fail "a too large message is accepted"
+await_line "$logs/passive" 'larger than --msg-size 1024' 10 || fail "recv does not report that a message is too large"
+timeout 60 "$tool" send 127.0.0.1 --messages 10 --op send --msg-size 1024 --own-port 17190 >"$logs/send" 2>&1 || fail "the next sender is not served"
 finish passive 20
 note "ok a message that is too large"
 
 # --- the curve
 rc=0
 timeout 60 "$tool" daq-sweep --output "$work/nowhere/curve" >"$logs/sweep" 2>&1 || rc=$?
-[ "$rc" = 1 ] && grep -q 'cannot write .*/nowhere/curve.json' "$logs/sweep" || fail "a sweep without a place for its result: exit status $rc"
+[ "$rc" = 1 ] && grep -q 'cannot write .*/nowhere/curve.json' "$logs/sweep" || fail "a sweep that cannot write its result: exit status $rc"
 timeout 120 "$tool" daq-sweep --sizes 64,5120 --depths 4,64 --seconds 0.1 --output "$work/curve" >"$logs/sweep" 2>&1 ||
   fail "daq-sweep fails"
-python3 - "$work/curve" <<'CHECK' || fail "the curve's files are not as they should be"
+python3 - "$work/curve" <<'CHECK' || fail "the files of the curve are not as expected"
 import json, sys, xml.etree.ElementTree as xml
 r = json.load(open(sys.argv[1] + ".json"))
 assert len(r["over_size"]) == 6 and len(r["over_receives"]) == 6

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Eight boards with two queue pairs each send to one receiver. One loses a packet in a hundred, one is killed in
-# the middle and started again: no byte is wrong, and every message is accounted for.
-# VERBENA_DAQ_MESSAGES: of each stream; more make a soak of it.
+# Eight boards with two queue pairs each send to one receiver. One board loses one packet in a hundred, another is
+# killed and restarted. No byte is wrong, and every message is counted. VERBENA_DAQ_MESSAGES is the number per
+# stream; a large number makes a soak test.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=daq_lib.sh
 . "$(dirname "$0")/daq_lib.sh"
 need python3
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "needs a network namespace of its own"
+[ "$own_namespace" = yes ] || skip "needs its own network namespace"
 messages=${VERBENA_DAQ_MESSAGES:-3000}
 
 boards=()
@@ -24,7 +24,7 @@ await_line "$logs/receiver" 'stream 15: RTR, RTS' 30 || fail "not all streams ar
 sleep 0.5
 kill -KILL "$(family "${pids[board4]}" | tail -n 1)"
 finish board4 5
-await_line "$logs/receiver" 'stream 4: 127.0.0.4 is silent' 30 || fail "nobody notices that a board is gone"
+await_line "$logs/receiver" 'stream 4: 127.0.0.4 is silent' 30 || fail "the end of a board is not detected"
 board board4 127.0.0.4 --gbps 0.1 --inflight-bytes 40960
 finish receiver $((60 + messages / 500))
 [ "$status" = 0 ] || fail "recv: exit status $status"
@@ -44,11 +44,11 @@ for n, s in enumerate(r["streams"]):
     assert s["wrong"] == s["lost"] == s["missing"] == 0, s
     assert s["connections"] == (2 if s["board"] == "127.0.0.4" else 1), s
 for i, counters in b.items():
-    if i != 4:  # the first life of board 4 took its books with it
+    if i != 4:  # the counters of the killed board 4 are lost
         assert counters["messages_acked"] == counters["messages_made"] == 2 * messages, (i, counters)
     assert counters["overruns"] == 0 and counters["icrc_errors"] == 0, (i, counters)
 assert b[3]["packets_lost_on_purpose"] > 0 and b[3]["packets_repeated"] > 0, b[3]
-print("board 3: %d packets lost, %d sent again" % (b[3]["packets_lost_on_purpose"], b[3]["packets_repeated"]))
+print("board 3: %d packets lost, %d retransmitted" % (b[3]["packets_lost_on_purpose"], b[3]["packets_repeated"]))
 CHECK
 nothing_left
 pass

@@ -1,4 +1,4 @@
-# Sourced by the scripts about detector readout, after lib.sh.
+# Sourced by the scripts for detector readout, after lib.sh.
 # shellcheck shell=bash
 
 # board NAME ADDRESS OPTIONS...: an emulated board that listens.
@@ -9,16 +9,16 @@ board() {
   await_line "$logs/$name" 'listens on UDP port' 20 || fail "board $address does not start"
 }
 
-# end_board NAME: asks it to end; its summary is then the last line of its output.
+# end_board NAME: ends the board. Its summary is then the last line of its output.
 end_board() {
   local tries=200
-  # The tool becomes the program, but for what start() put in front of it.
+  # The tool is replaced by the program, except for the command that start() runs in front of it.
   kill -TERM "$(family "${pids[$1]}" | tail -n 1)"
   finish "$1" 10
   [ "$status" = 0 ] || fail "board $1: exit status $status"
 }
 
-# recv STATUS OPTIONS...: its JSON in $work/recv.json, what it says in $logs/recv.
+# recv STATUS OPTIONS...: writes its JSON to $work/recv.json and its log to $logs/recv.
 recv() {
   local expected=$1
   shift
@@ -27,7 +27,7 @@ recv() {
   [ "$rc" = "$expected" ] || fail "recv $*: exit status $rc instead of $expected"
 }
 
-# holds FILE EXPRESSION: what Python thinks of an expression about the JSON `r` in it.
+# holds FILE EXPRESSION: a Python expression about the JSON `r` of the file is true.
 holds() {
   python3 - "$1" "$2" <<'CHECK' || { cat "$1"; fail "not true of ${1##*/}: $2"; }
 import json, sys

@@ -1,6 +1,6 @@
 #!/bin/bash
-# UC and UD on loopback: the pingpongs and perftest. Nothing is repeated here, so a program that waits
-# for every message ends only if none is lost.
+# UC and UD on loopback: the pingpongs and perftest. Nothing is retransmitted, so a program that waits for every
+# message ends only if none is lost.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_uc_pingpong ibv_ud_pingpong ib_send_bw ib_send_lat ib_write_bw ib_write_lat

@@ -1,11 +1,11 @@
 #!/bin/bash
-# The Debian package: what is in it, that Debian's own checker finds nothing, and that it is installed, used and
-# removed without a trace. That is done in a copy of this system that lives in memory (an overlay), where dpkg
-# checks dependencies for real and whatever changed can be listed.
+# The Debian package: its contents, no findings of lintian, and installation, use and removal without leftovers. The
+# test installs it in an overlay of this system in memory, where dpkg checks dependencies and all changes can be
+# listed.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need dpkg-deb dpkg-shlibdeps ibv_devinfo rping
-# Only root can make that copy, and not in a user namespace.
+# Only root can create the overlay, and not in a user namespace.
 if [ "$(id -u)" = 0 ] && [ -z "${VERBENA_TEST_NETNS:-}" ] && unshare -n true 2>/dev/null; then
   VERBENA_TEST_NETNS=own exec unshare -n bash "$0" "$@"
 fi
@@ -15,7 +15,7 @@ package=$("$root/scripts/deb.sh" "$build" "$work") || fail "scripts/deb.sh: exit
 dpkg-deb -I "$package" >"$logs/info" || fail "dpkg-deb does not read it"
 dpkg-deb --fsys-tarfile "$package" | tar -t | sed 's|^\./||; /\/$/d; /^$/d' | sort >"$logs/files"
 if grep -Ev '^usr/(bin/verbena$|lib/verbena/|share/(man/man[17]|doc/verbena|verbena|bash-completion|fish|zsh)/)' "$logs/files"; then
-  fail "files where none should be"
+  fail "unexpected files"
 fi
 for file in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so lib/verbena/verbena-perf lib/verbena/verbena-daq \
   share/man/man1/verbena.1.gz share/man/man7/verbena.7.gz share/doc/verbena/copyright share/doc/verbena/README.md \
@@ -25,16 +25,16 @@ for file in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 l
 done
 grep -Eq '^ Depends: .*libc6 \(>= [0-9.]+\)' "$logs/info" || fail "it does not depend on libc6"
 grep -Eq '^ Depends: .*libstdc\+\+6' "$logs/info" || fail "it does not depend on libstdc++6"
-if grep -E '^ (Depends|Conflicts|Replaces|Provides): .*(ibverbs|rdmacm)' "$logs/info"; then fail "it meddles with rdma-core"; fi
+if grep -E '^ (Depends|Conflicts|Replaces|Provides): .*(ibverbs|rdmacm)' "$logs/info"; then fail "it interferes with rdma-core"; fi
 again=$(mktemp -d -p "$work")
-cmp "$package" "$("$root/scripts/deb.sh" "$build" "$again")" || fail "the same build gives another package"
+cmp "$package" "$("$root/scripts/deb.sh" "$build" "$again")" || fail "the same build gives a different package"
 if command -v lintian >/dev/null; then
   TMPDIR=$work lintian --allow-root "$package" >"$logs/lintian" 2>&1 || fail "lintian: exit status $?"
-  if grep -E '^[EW]:' "$logs/lintian"; then fail "lintian complains"; fi
+  if grep -E '^[EW]:' "$logs/lintian"; then fail "lintian has findings"; fi
 fi
 note "ok the package"
 
-# --- a copy of this system
+# --- an overlay of this system
 fs=$work/fs
 mkdir "$fs"
 in_copy=(unshare -m bash -euo pipefail -c '
@@ -46,12 +46,12 @@ in_copy=(unshare -m bash -euo pipefail -c '
   shift
   "$@"' bash "$fs")
 "${in_copy[@]}" chroot "$fs/root" dpkg -s libc6 >"$logs/copy" 2>&1 ||
-  skip "the package is good; it cannot be installed here: no overlay of this system can be made (as root it can)"
+  skip "the package is good, but cannot be installed here: creating an overlay needs root"
 
 image_env=$(sed -n "s/^ENV //p" "$root/examples/ci/Dockerfile" | sort)
 export package fs image_env
 "${in_copy[@]}" bash -euo pipefail -c '
-  # What differs from the system, the records of dpkg and of caches apart.
+  # The differences from the system, except the records of dpkg and caches.
   changed() {
     find "$fs/upper" ! -type d -printf "%P\n" |
       sed -E "/^(var\/lib\/dpkg|var\/cache|var\/log|tmp|dev|etc\/ld.so.cache)/d" | sort
@@ -78,7 +78,7 @@ export package fs image_env
   run verbena run -- rping -c -V -C 3 -a 127.0.0.1 -p 7174
   wait $server
   run verbena perf --help >/dev/null
-  [ "$(run verbena env | sed "s/^export //" | tr -d "\047" | sort)" = "$image_env" ] # what the container image sets
+  [ "$(run verbena env | sed "s/^export //" | tr -d "\047" | sort)" = "$image_env" ] # the same as in the container image
   run sh -c "gunzip -c /usr/share/man/man1/verbena.1.gz" | grep -q "^.TH VERBENA 1"
   run bash -c ". /usr/share/bash-completion/completions/verbena; complete -p verbena"
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ibv_devices and ibv_devinfo see Verbena's devices, with everything that programs look at.
+# ibv_devices and ibv_devinfo show Verbena's devices with all properties that programs use.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_devices ibv_devinfo
@@ -21,7 +21,7 @@ for pattern in 'hca_id:[[:space:]]*verbena_lo' \
   'active_mtu:[[:space:]]*4096 \(5\)' \
   'link_layer:[[:space:]]*Ethernet' \
   'GID\[ *0\]:[[:space:]]*::ffff:127\.0\.0\.1, RoCE v2'; do
-  grep -Eq "$pattern" "$logs/ibv_devinfo" || fail "ibv_devinfo does not say: $pattern"
+  grep -Eq "$pattern" "$logs/ibv_devinfo" || fail "ibv_devinfo does not print: $pattern"
 done
 if grep -E 'guid:' "$logs/ibv_devinfo" | grep -q '0000:0000:0000:0000'; then fail "a GUID is zero"; fi
 for limit in max_mr_size max_qp max_qp_wr max_sge max_cq max_cqe max_mr max_pd max_qp_rd_atom; do
@@ -29,7 +29,7 @@ for limit in max_mr_size max_qp max_qp_wr max_sge max_cq max_cqe max_mr max_pd m
 done
 note "ok ibv_devices, ibv_devinfo -v"
 
-# VERBENA_DEVICES decides what there is.
+# VERBENA_DEVICES selects the devices.
 "$tool" run --device lo -- ibv_devices >"$logs/selected" 2>&1 || fail "ibv_devices: exit status $?"
 [ "$(grep -c 'verbena_' "$logs/selected")" = 1 ] || fail "--device lo gives other devices too"
 VERBENA_DEVICES=none "$tool" run -- ibv_devices >"$logs/none" 2>&1 || true
@@ -37,7 +37,7 @@ if grep -q 'verbena_' "$logs/none"; then fail "VERBENA_DEVICES=none gives device
 note "ok VERBENA_DEVICES"
 
 if [ "$own_namespace" = yes ]; then
-  # A second interface comes first; every address has a GID.
+  # A second interface is listed first; every address has a GID.
   ip link add veth0 address 02:11:22:33:44:55 mtu 1500 type veth peer name veth1
   ip link set veth1 up
   ip link set veth0 up
@@ -50,7 +50,7 @@ if [ "$own_namespace" = yes ]; then
   "$tool" run -- ibv_devinfo -v -d verbena_veth0 >"$logs/veth0" 2>&1 || fail "ibv_devinfo: status $?"
   for pattern in 'active_mtu:[[:space:]]*1024 \(3\)' 'GID\[ *0\]:[[:space:]]*::ffff:192\.0\.2\.1' \
     'GID\[ *1\]:[[:space:]]*2001:db8::1'; do
-    grep -Eq "$pattern" "$logs/veth0" || fail "ibv_devinfo -d verbena_veth0 does not say: $pattern"
+    grep -Eq "$pattern" "$logs/veth0" || fail "ibv_devinfo -d verbena_veth0 does not print: $pattern"
   done
   ip link set veth1 down
   "$tool" run --device veth0 -- ibv_devinfo >"$logs/down" 2>&1 || fail "ibv_devinfo: exit status $?"

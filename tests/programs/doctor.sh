@@ -1,19 +1,19 @@
 #!/bin/bash
-# verbena doctor: a healthy machine and host, and each thing that can be wrong, named with what to do about it.
+# verbena doctor: a healthy machine and host, and each possible problem with its remedy.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip nsenter nft python3
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
-# doctor STATUS [ARGUMENTS...]: its findings as lines "place|verdict|about|text" in $logs/findings. The machine's
-# own are in place "here".
+# doctor STATUS [ARGUMENTS...]: its findings as lines "place|verdict|about|text" in $logs/findings. Those of this
+# machine have the place "here".
 doctor() {
   local expected=$1 status=0
   shift
   timeout 60 "$tool" doctor --json "$@" >"$logs/json" 2>"$logs/err" || status=$?
   [ "$status" = "$expected" ] || fail "verbena doctor $*: exit status $status instead of $expected"
-  python3 - "$logs/json" >"$logs/findings" <<'PYTHON' || fail "verbena doctor --json $*: not what it should be"
+  python3 - "$logs/json" >"$logs/findings" <<'PYTHON' || fail "verbena doctor --json $*: not as expected"
 import json, sys
 told = json.load(open(sys.argv[1]))
 places = [("here", told["machine"])] + [(h["host"], h["findings"]) for h in told["hosts"]]
@@ -33,18 +33,19 @@ no_problem_with() { if grep -q "^$1|problem|" "$logs/findings"; then fail "a pro
 doctor 0
 for about in library devices 'UDP port 4791' steering 'process slots' 'ptrace scope' 'shared memory' \
   /dev/shm 'locked memory' firewall; do
-  grep -Eq "^here\|(ok|hint)\|$about\|" "$logs/findings" || fail "nothing is said about $about"
+  grep -Eq "^here\|(ok|hint)\|$about\|" "$logs/findings" || fail "no finding about $about"
 done
 "$tool" doctor >"$logs/text" || fail "verbena doctor: exit status $?"
 grep -Eq '^  ok +devices +verbena_lo has 127\.0\.0\.1' "$logs/text" || fail "no device in the text"
-grep -q '^Nothing has to be changed\.$' "$logs/text" || fail "no last word"
-# Within `verbena run`, as in an image that sets what `verbena env` prints, Verbena's own devices are nobody else's.
+grep -q '^Nothing has to be changed\.$' "$logs/text" || fail "no last line"
+# Inside `verbena run`, as in an image with the variables of `verbena env`, Verbena's devices are not reported as the
+# kernel's.
 "$tool" run -- sh -c 'ls /sys/class/infiniband && "$0" doctor' "$tool" >"$logs/inside" || fail "verbena doctor within verbena run: exit status $?"
 grep -q '^verbena_lo$' "$logs/inside" || fail "the view does not show verbena_lo"
-if grep -q 'devices of the kernel' "$logs/inside"; then fail "Verbena's devices are taken for the kernel's"; fi
+if grep -q 'devices of the kernel' "$logs/inside"; then fail "Verbena's devices are reported as the kernel's"; fi
 note "ok a healthy machine"
 
-# --- a healthy host, by IPv4 and IPv6, and one's own address
+# --- a healthy host, by IPv4 and IPv6, and the own address
 lay_wire
 listen() { # in the other namespace
   start peer "${there[@]}" "$tool" perf --listen
@@ -63,7 +64,7 @@ says 192.0.2.2 ok 'path MTU' 'packets of 1500 bytes .* RoCE MTU of 1024'
 says here ok devices 'verbena_veth0 .*ip link set veth0 mtu 4188'
 note "ok a healthy host"
 
-# --- nobody there, nothing there, no such name
+# --- no host, no route, no such name
 doctor 1 192.0.2.99 198.51.100.1 no-such-host.invalid
 says 192.0.2.99 problem reachable 'reports no route to it: the host is down'
 says 198.51.100.1 problem address 'no route'
@@ -71,7 +72,7 @@ says no-such-host.invalid problem address 'neither an address nor a known name'
 no_problem_with here
 note "ok hosts that are not there"
 
-# --- firewalls: the far one drops, refuses, forbids; the own one keeps packets in, or out
+# --- firewalls: that of the other host drops, rejects or prohibits; the own one blocks outgoing or incoming packets
 firewall() { # PREFIX... -- RULE...
   local -a where=()
   while [ "$1" != -- ]; do
@@ -115,7 +116,7 @@ else
   note "firewalls are not tried: nft does not work here: $(head -n 1 "$logs/nft")"
 fi
 
-# --- nobody receives there
+# --- no process receives there
 kill -KILL "${pids[peer]}"
 finish peer 5
 doctor 1 192.0.2.2
@@ -123,7 +124,7 @@ says 192.0.2.2 ok reachable 'responds in'
 says 192.0.2.2 problem 'RoCE echo' 'no program receives on its UDP port 4791.*verbena perf --listen'
 note "ok a host without RDMA"
 
-# --- the way carries less than the interface: swallowed in silence, and said by a router
+# --- the path MTU is smaller than the interface's: packets dropped silently, and with an ICMP error of a router
 ip link set veth0 mtu 9000
 listen
 doctor 1 192.0.2.2
@@ -145,7 +146,7 @@ beyond=(nsenter -t "${pids[third]}" -n)
 "${beyond[@]}" ip link set veth1 up
 "${there[@]}" ip address add 198.51.100.1/24 dev veth1
 "${beyond[@]}" ip address add 198.51.100.2/24 dev veth1
-"${there[@]}" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || fail "the second namespace cannot forward"
+"${there[@]}" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward' || fail "cannot enable forwarding in the second namespace"
 "${beyond[@]}" ip route add 192.0.2.0/24 via 198.51.100.1
 ip route add 198.51.100.0/24 via 192.0.2.2
 start distant "${beyond[@]}" "$tool" perf --listen
@@ -159,20 +160,20 @@ doctor 0 198.51.100.2
 says 198.51.100.2 ok 'path MTU' 'packets of 2300 bytes arrive, enough for a RoCE MTU of 2048$'
 note "ok a router with a smaller MTU"
 
-# --- this machine: a taken port, every slot taken, a device without carrier
+# --- this machine: a used port, no free slot, a device without carrier
 start holder python3 -c '
 import socket, time
 taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 taken.bind(("192.0.2.1", 4791))
 print("bound", flush=True)
 time.sleep(600)'
-await_line "$logs/holder" bound 10 || fail "the port cannot be taken"
+await_line "$logs/holder" bound 10 || fail "cannot bind the port"
 doctor 1
 says here problem 'UDP port 4791' "on 192\.0\.2\.1 .*held by process ${pids[holder]} \(python"
 kill -KILL "${pids[holder]}"
 finish holder 5
 cut_wire
-(ulimit -f 1000; doctor 0) # to make shared memory then would be death by SIGXFSZ
+(ulimit -f 1000; doctor 0) # creating shared memory would then end it by SIGXFSZ
 says here hint 'shared memory' 'ulimit -f.*over UDP'
 VERBENA_DEVICES=none doctor 1
 says here problem devices 'no interface .* lo not used: VERBENA_DEVICES is none'

@@ -1,10 +1,10 @@
 #!/bin/bash
-# The two examples, server and client: every step is printed, the data arrives, a failure says what to do.
-# They are linked to the system's libraries, as a reader's own build would be.
+# The two examples, server and client: they print every step, the data is received, and an error message states the
+# remedy. They are linked to the libraries of the system, as a reader's build would be.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "the examples' ports may be taken outside a namespace of our own"
+[ "$own_namespace" = yes ] || skip "needs its own network namespace: the ports of the examples may be in use"
 examples=$build/examples
 [ -x "$examples/rdma_cm" ] || fail "$examples/rdma_cm is not built"
 
@@ -18,7 +18,7 @@ check() {
   done
 }
 
-# both sides, by hand
+# both sides, without rdma_cm
 for address in 127.0.0.1 ::1 localhost; do
   rm -f "$logs"/pair.*
   start pair.server "$tool" run -- "$examples/oob_tcp"
@@ -40,29 +40,29 @@ for address in 127.0.0.1 ::1 localhost; do
   expect server 'event: RDMA_CM_EVENT_DISCONNECTED'
 done
 
-# A client that connects and leaves without a word: the server does not wait for ever. How cmtime itself ends
-# does not matter.
+# A client that connects and exits without a message: the server does not wait indefinitely. The exit status of
+# cmtime does not matter.
 need cmtime
 start early.server "$tool" run -- "$examples/rdma_cm"
 await_rdma_listener 7471 early.server || fail "rdma_cm does not listen"
 timeout 30 "$tool" run -- cmtime -s 127.0.0.1 -p 7471 -c 1 >"$logs/early.client" 2>&1 || true
 finish early.server 30
 [ "$status" = 1 ] || fail "rdma_cm, after its client has left early: exit status $status"
-grep -q 'left early' "$logs/early.server" || fail "rdma_cm does not say that its client left"
+grep -q 'left early' "$logs/early.server" || fail "rdma_cm does not report that its client left"
 note "ok a client that leaves early"
 
-# What they say when it cannot work.
+# Error messages.
 try_alone() { # STATUS PATTERN COMMAND...
   local rc=0 expected=$1 pattern=$2
   shift 2
   timeout 30 "$@" >"$logs/alone" 2>&1 || rc=$?
   [ "$rc" = "$expected" ] || fail "$*: exit status $rc instead of $expected"
-  grep -Eq "$pattern" "$logs/alone" || fail "$* does not say: $pattern"
+  grep -Eq "$pattern" "$logs/alone" || fail "$* does not print: $pattern"
 }
 try_alone 1 'Is the server started' "$tool" run -- "$examples/oob_tcp" 127.0.0.1
 try_alone 1 'is the server started' "$tool" run -- "$examples/rdma_cm" 127.0.0.1
 try_alone 1 'Give the server.s IP address' "$tool" run -- "$examples/rdma_cm" no.such.host.invalid
 try_alone 1 'verbena run' env VERBENA_DEVICES=none "$tool" run -- "$examples/rdma_cm" 127.0.0.1
-note "ok failures say what to do"
+note "ok error messages state the remedy"
 nothing_left
 pass

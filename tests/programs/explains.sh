@@ -1,11 +1,11 @@
 #!/bin/bash
-# When something fails, Verbena says what, with whom and why; running processes can be asked.
+# Error messages state what failed, with which peer and why; running processes can be queried.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_write_bw ibv_rc_pingpong ibv_devinfo python3
 enter_namespace "$@"
 
-# The server dies in the middle.
+# The server is killed during the transfer.
 run_options=(--log info)
 start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
 await_line "$logs/dies.client" 'remote address' 20 || fail "the pair does not connect"
@@ -21,18 +21,18 @@ if grep -Eq '^ +[a-z_]+ +0( |$)' "$logs/counters"; then fail "zeros are shown wi
 grep -Eq '^ +retry_exceeded +0  queue pairs failed' "$logs/counters" || fail "--all shows no zeros"
 note "ok counters of a live process"
 
-# What the client says when its server is killed.
+# The log of the client when its server is killed.
 dies() { # WORDS...
   kill -KILL "${pids[dies.server]}"
   finish dies.server 5
   finish dies.client 30
-  [ "$status" != 0 ] || fail "the client did not notice that its server died"
+  [ "$status" != 0 ] || fail "the client did not detect the end of its server"
   [ "$status" != late ] || fail "the client did not give up"
   line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/dies.client" || true)
   [ -n "$line" ] || fail "no line about the failed queue pair"
   [ "$(wc -l <<<"$line")" = 1 ] || fail "more than one line about one queue pair"
   for words in 'QP 0x[0-9a-f]{6} connected to QP 0x[0-9a-f]{6} at 127\.0\.0\.1' "$@"; do
-    grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not say: $words"
+    grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not contain: $words"
   done
   note "ok a dead peer: $line"
 }
@@ -44,12 +44,12 @@ fi
 dies 'no answer' 'after [0-9]+ tries' 'Usual cause: the peer is gone'
 run_options=()
 
-# Step by step, for whoever learns.
+# The log with every step, for learners.
 run_options=(--log debug)
 start_pair steps ibv_rc_pingpong -d verbena_lo -g 0 -n 2 -s 64
 finish_pair steps
 number='0x[0-9a-f]{6}'
-told() { # what the client's steps were, in this order
+told() { # the steps of the client, in this order
   local words
   for words in "$@"; do
     read -r line <&3 || fail "the steps end before: $words"
@@ -67,7 +67,7 @@ exec 3<&-
 note "ok each step in words"
 run_options=()
 
-# Port 4791 is taken by a program that does not share it.
+# Another program uses port 4791 without sharing it.
 if [ "$own_namespace" = yes ]; then
   start holder python3 -c '
 import socket, time
@@ -75,23 +75,23 @@ taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 taken.bind(("127.0.0.1", 4791))
 print("bound", flush=True)
 time.sleep(600)'
-  await_line "$logs/holder" bound 10 || fail "the port cannot be taken"
+  await_line "$logs/holder" bound 10 || fail "cannot bind the port"
   start_pair taken ibv_rc_pingpong -d verbena_lo -g 0
   finish taken.client 30
   case $status in 0 | late) fail "ibv_rc_pingpong: exit status $status" ;; esac
-  # It may wait for its client for ever.
+  # It may wait indefinitely for its client.
   kill "${pids[taken.server]}" 2>/dev/null || true
   finish taken.server 5
   grep -hEq 'verbena\[[0-9]+\]: .*UDP port 4791 .*held by' "$logs"/taken.* ||
-    fail "nothing says that port 4791 is taken"
+    fail "no message that port 4791 is in use"
   note "ok a taken port: $(grep -hE 'UDP port 4791' "$logs"/taken.* | head -n 1)"
   "$tool" devices >"$logs/devices" || fail "verbena devices: exit status $?"
   grep -Eq "UDP port 4791 on 127\.0\.0\.1 .*held by process ${pids[holder]} \(python" \
-    "$logs/devices" || fail "verbena devices does not say who holds port 4791"
+    "$logs/devices" || fail "verbena devices does not name the process that uses port 4791"
   note "ok verbena devices names the holder"
 fi
 
-# What cannot be set up is said, and the device does not open.
+# An invalid setting is reported, and the device does not open.
 for setting in VERBENA_FAULTS=lose=0.1 VERBENA_PCAP=/nowhere/file.pcap; do
   rc=0
   env "$setting" "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || rc=$?

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The extended interfaces as programs use them: ibv_wr_*, extended completion queues and timestamps in
-# ibv_rc_pingpong; inline data and ibv_wr_* in perftest, for the sake of a part id that it knows;
-# asynchronous events of the port.
+# The extended interfaces in programs: ibv_wr_*, extended completion queues and timestamps in ibv_rc_pingpong;
+# inline data and ibv_wr_* in perftest, which uses them because it knows the part ID; asynchronous events of the
+# port.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_send_bw ib_write_bw ib_write_lat ib_read_bw ib_atomic_bw ibv_asyncwatch
@@ -13,9 +13,9 @@ for options in -N -t "-N -t" "-N -c -s 100001"; do
   pair "pingpong $options" "${pingpong[@]}" $options
 done
 
-# With -t and -e together the program takes an event whose completion it already got with the one before
-# for an error, "poll CQ failed 2" (ENOENT): it asks for the next event first and polls then, so this
-# happens on every NIC when two completions come close together. Such a run proves nothing; another is made.
+# With -t and -e together the program treats an event as an error, "poll CQ failed 2" (ENOENT), if it already
+# polled the completion with the event before. It requests the next event before it polls, so this happens on
+# every NIC when two completions are close together. Such a run is repeated.
 raced() { grep -qs 'poll CQ failed 2$' "$logs/pair.client" "$logs/pair.server"; }
 await_end_or_race() {
   local tries=$((patience * 20))
@@ -31,7 +31,7 @@ timestamps_and_events() {
     start_pair pair "${pingpong[@]}" "$@"
     ended=
     for side in client server; do
-      # The other side of one that gave up waits for ever.
+      # The peer of a side that gave up waits indefinitely.
       await_end_or_race "$side"
       if raced; then kill -KILL "${pids[pair.$side]}" 2>/dev/null || true; fi
       finish "pair.$side" "$patience"
@@ -49,7 +49,7 @@ timestamps_and_events() {
 timestamps_and_events -N -t -e
 timestamps_and_events -t -c -e
 
-# perftest says which way it posts.
+# perftest prints which interface it uses for posting.
 export VERBENA_VENDOR_PART_ID=4119
 new_way() {
   local label=$1
@@ -67,7 +67,7 @@ new_way "read" ib_read_bw -d verbena_lo -x 0 -F -n 500
 new_way "atomics" ib_atomic_bw -d verbena_lo -x 0 -F -n 500
 unset VERBENA_VENDOR_PART_ID
 
-# Addresses and links come and go only where the interface is ours.
+# The test changes addresses and links only in its own namespace.
 if [ "$own_namespace" = yes ]; then
   start watch "$tool" run -- ibv_asyncwatch -d verbena_lo
   await_line "$logs/watch" "async event FD" 10 || fail "ibv_asyncwatch does not start"

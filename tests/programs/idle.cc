@@ -1,5 +1,5 @@
-// A process with connected queue pairs that does nothing: it sends itself one message on each, says
-// "ready", and sleeps on its completion channel.
+// An idle process with connected queue pairs: it sends itself one message on each, prints "ready",
+// and sleeps on its completion channel.
 //   g++ -std=c++20 -I REPOSITORY idle.cc -libverbs -o idle && idle DEVICE
 #include <infiniband/verbs.h>
 
@@ -76,6 +76,6 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   ibv_cq* woken = nullptr;
   void* unused = nullptr;
-  ibv_get_cq_event(channel, &woken, &unused);  // nothing will ever come
+  ibv_get_cq_event(channel, &woken, &unused);  // no event ever comes
   return 1;
 }

@@ -1,6 +1,5 @@
 #!/bin/bash
-# An idle process uses no CPU, however many queue pairs it has connected and however many other
-# processes are there.
+# An idle process uses no CPU, independent of the number of its queue pairs and of other processes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++
@@ -16,10 +15,10 @@ done
 
 # User and system time of a process in clock ticks (its name has no blanks).
 ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
-# Nanoseconds on a CPU, over all threads; empty where the kernel does not tell.
+# CPU time of all threads in nanoseconds; empty if the kernel does not report it.
 nanoseconds() { cat "/proc/$1"/task/*/schedstat 2>/dev/null | awk '{sum += $1} END {if (NR) print sum}'; }
 
-sleep 0.5  # what is still going on from the start may end
+sleep 0.5  # lets the start-up work end
 declare -A ticks_before=() ns_before=()
 for name in idle1 idle2; do
   ticks_before[$name]=$(ticks "${pids[$name]}")

@@ -1,8 +1,8 @@
-# Sourced by the scripts of this folder. They run unmodified programs through `verbena run` and judge by
-# what those print and return. Exit status 77: skipped, with the reason as the last line.
+# Sourced by the scripts of this folder. They run unmodified programs through `verbena run` and check their
+# output and exit status. Exit status 77: skipped, with the reason as the last line.
 #
-# Each script runs in a user and network namespace of its own where the system permits that: port 4791,
-# the directory of processes and verbena_lo are then nobody else's. Needs no privileges.
+# Each script runs in its own user and network namespace if the system permits it, so that port 4791, the slot
+# directory and verbena_lo belong to this script only. Needs no privileges.
 # shellcheck shell=bash
 
 set -euo pipefail
@@ -24,7 +24,7 @@ need() {
   done
 }
 
-# Called once, first thing: goes on in a namespace of its own if it can. own_namespace is then "yes".
+# Called once, first: continues in its own namespace if possible, and then sets own_namespace to "yes".
 enter_namespace() {
   if [ -z "${VERBENA_TEST_NETNS:-}" ]; then
     local apart
@@ -54,7 +54,7 @@ enter_namespace() {
 
 declare -A pids=()  # name -> process id; its output is in $logs/name
 
-# Process $1 and what it has started.
+# Process $1 and its descendants.
 family() {
   local child
   echo "$1"
@@ -150,7 +150,7 @@ await_line() {
   done
 }
 
-# Waits until an interface has its carrier, which the kernel tells a moment after both ends are up.
+# Waits until an interface has its carrier, which the kernel reports a moment after both ends are up.
 await_carrier() {
   local tries=200
   until ip link show dev "$1" | grep -q 'state UP'; do
@@ -159,7 +159,7 @@ await_carrier() {
   done
 }
 
-# A TCP port for the next pair: programs exchange their addresses over it.
+# A TCP port for the next pair, over which the programs exchange their addresses.
 next_port=$((20000 + RANDOM % 8000))
 take_port() {
   next_port=$((next_port + 1))
@@ -168,14 +168,14 @@ take_port() {
 
 # ------------------------------------------------------------------------------------ a second host
 
-# Another network namespace and a wire between: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other
-# .2 and ::2. "${there[@]}" COMMAND runs a command there. It lives until cut_wire or the script's end.
+# Another network namespace with a veth pair: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other side
+# .2 and ::2. "${there[@]}" COMMAND runs a command there. It exists until cut_wire or the end of the script.
 there=()
 lay_wire() {
   local tries=100
   start far unshare -n sleep infinity
   while [ "$(readlink "/proc/${pids[far]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
-    [ $((tries--)) -gt 0 ] || skip "a second network namespace cannot be made here"
+    [ $((tries--)) -gt 0 ] || skip "cannot create a second network namespace"
     sleep 0.05
   done
   there=(nsenter -t "${pids[far]}" -n)
@@ -188,7 +188,7 @@ lay_wire() {
   "${there[@]}" ip address add 192.0.2.2/24 dev veth0
   "${there[@]}" ip address add 2001:db8::2/64 dev veth0 nodad
 }
-set_wire() { # what "ip link set veth0" takes, at both ends
+set_wire() { # arguments of "ip link set veth0", for both ends
   ip link set veth0 "$@"
   "${there[@]}" ip link set veth0 "$@"
 }
@@ -199,11 +199,11 @@ cut_wire() {
 
 # ------------------------------------------------------------------------------------ pairs
 
-host=127.0.0.1    # where the client finds the server
-patience=60       # seconds for one pair
+host=127.0.0.1    # the address of the server
+patience=60       # time limit of one pair in seconds
 run_options=()    # of verbena run, both sides
-client_in=()      # command prefix that takes the client elsewhere (another namespace)
-await_server=await_listener  # how start_pair knows that the server is there
+client_in=()      # command prefix that runs the client elsewhere (another namespace)
+await_server=await_listener  # how start_pair detects that the server listens
 
 # start_pair NAME COMMAND...: server and client of one program that takes -p PORT and the server's
 # address last. Their names are NAME.server and NAME.client.
@@ -216,7 +216,7 @@ start_pair() {
   start "$name.client" "${client_in[@]}" "$tool" run "${run_options[@]}" -- "$@" -p "$port" "$host"
 }
 
-# finish_pair NAME: both must end well.
+# finish_pair NAME: both must succeed.
 finish_pair() {
   local side
   for side in client server; do
@@ -225,16 +225,16 @@ finish_pair() {
   done
 }
 
-# Called by scripts whose programs wait for every message of an unreliable connection. One that finds no receive, since its
-# program got no processor for a while, is lost, on any NIC; and where the kernel does not steer packets they are passed on
-# from process to process, which loses some. Neither is a mistake: such a pair is run again.
+# Called by scripts whose programs wait for every message of an unreliable connection. On any NIC a message is lost if no
+# receive is posted, for example because the program did not run for a while. Without steering, forwarding between
+# processes also loses some. Neither is an error: such a pair is run again.
 attempts=1
 datagrams_may_get_lost() {
   attempts=4
   patience=15
 }
 
-# pair LABEL COMMAND...: runs one pair to its good end.
+# pair LABEL COMMAND...: runs one pair, which must succeed.
 pairs_run=0
 pair() {
   local label=$1 started=${EPOCHREALTIME/[.,]/} left=$attempts side verdict
@@ -258,10 +258,10 @@ pair() {
 
 # For programs whose two sides have different options, over rdma_cm:
 #   cm_pair LABEL SERVER... -- CLIENT...
-# runs both to their good end. %p in a word becomes the port. A server that would go on for ever is stopped
-# once the client has ended well (server_ends=no).
+# runs both, which must succeed. %p in a word becomes the port. A server that never ends is stopped after the
+# client has succeeded (server_ends=no).
 server_ends=yes
-server_port=%p   # where it listens; for programs that know only one port
+server_port=%p   # the port of the server; for programs with a fixed port
 server_env=()    # variables for the server and the client, "env" arguments
 client_env=()
 cm_pair() {
@@ -308,13 +308,13 @@ cm_pair() {
   note "ok $label ($(((${EPOCHREALTIME/[.,]/} - started) / 1000)) ms)"
 }
 
-# The last pair must have said, or not have said, something: expect server|client PATTERN.
-expect() { grep -Eq -- "$2" "$logs/pair.$1" || fail "the $1 does not say: $2"; }
-expect_not() { if grep -Eq -- "$2" "$logs/pair.$1"; then fail "the $1 says: $2"; fi; }
+# The output of the last pair must, or must not, match: expect server|client PATTERN.
+expect() { grep -Eq -- "$2" "$logs/pair.$1" || fail "the $1 does not print: $2"; }
+expect_not() { if grep -Eq -- "$2" "$logs/pair.$1"; then fail "the $1 prints: $2"; fi; }
 
 # ------------------------------------------------------------------------------------ leftovers
 
-# In a namespace of our own: no socket of Verbena's is left when all programs have ended.
+# In an own namespace: no socket of Verbena is left when all programs have ended.
 nothing_left() {
   [ "$own_namespace" = yes ] || return 0
   local tries=40

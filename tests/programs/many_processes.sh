@@ -1,20 +1,20 @@
 #!/bin/bash
-# Several processes of one user share one address: four pairs at once, one of them killed in the middle,
-# a new one joins. The others must not notice, and nothing may be left.
+# Several processes of one user share one address: four pairs at once, one of them is killed, a new one joins.
+# The others must not be affected, and nothing may be left behind.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_write_bw
 enter_namespace "$@"
 pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -c -e)
 
-# Enough for them to overlap. They sleep on events, so that eight processes get along on two cores.
+# Enough iterations to overlap. They sleep on events, so that two cores suffice for eight processes.
 for i in 1 2 3 4; do start_pair "pair$i" "${pingpong[@]}" -n 20000; done
 for i in 1 2 3 4; do
   await_line "$logs/pair$i.client" 'remote address' 20 || fail "pair $i does not connect"
 done
-kill -0 "${pids[pair1.client]}" 2>/dev/null || fail "too few iterations: the first pair is done already"
+kill -0 "${pids[pair1.client]}" 2>/dev/null || fail "too few iterations: the first pair has already ended"
 "$tool" counters >"$logs/counters" 2>&1 || fail "verbena counters: exit status $?"
-[ "$(grep -c '^process ' "$logs/counters")" -ge 8 ] || fail "verbena counters sees fewer than 8 processes"
+[ "$(grep -c '^process ' "$logs/counters")" -ge 8 ] || fail "verbena counters shows fewer than 8 processes"
 note "ok four pairs at once"
 
 kill -KILL "${pids[pair2.client]}"
@@ -24,7 +24,7 @@ start_pair joined "${pingpong[@]}" -n 2000
 finish_pair joined
 note "ok one killed, a new pair joined"
 
-# The killed one's peer either waits for ever for a message or has given up: both are right.
+# The peer of the killed process may wait indefinitely for a message or may have given up: both are correct.
 kill -KILL "${pids[pair2.server]}" 2>/dev/null || true
 finish pair2.server 5
 for i in 1 3 4; do finish_pair "pair$i"; done

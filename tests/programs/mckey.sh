@@ -1,18 +1,18 @@
 #!/bin/bash
-# mckey: multicast groups joined by rdma_cm; one sender, several receivers, in this namespace and over a
-# wire. mckey itself waits three seconds before it sends.
+# mckey: multicast groups joined by rdma_cm; one sender, several receivers, in this namespace and over a veth
+# pair. mckey waits three seconds before it sends.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need mckey ip nsenter
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
 lay_wire
 ip route add 224.0.0.0/4 dev veth0
 "${there[@]}" ip route add 224.0.0.0/4 dev veth0
 
-# group NAME GROUP HERE THERE OPTIONS...: two receivers here and one there, then a sender here. Started now,
-# judged by finish_group; several groups run at the same time.
+# group NAME GROUP HERE THERE OPTIONS...: starts two receivers here and one there, then a sender here.
+# finish_group checks them; several groups run at the same time.
 receivers() { # NAME GROUP HERE THERE OPTIONS...
   local name=$1 group=$2 here=$3 far_address=$4
   shift 4
@@ -55,7 +55,7 @@ sender ipoib 239.77.1.5 192.0.2.1 -p 2
 finish_group sendonly
 finish_group ipoib
 
-# Without a bind address the route to the group decides.
+# Without a bind address the route to the group selects the interface.
 start routed.receiver "$tool" run -- mckey -m 239.77.1.6
 await_line "$logs/routed.receiver" 'joined dgid' 20 || fail "routed: the receiver does not join"
 start routed.sender "$tool" run -- mckey -m 239.77.1.6 -s
@@ -65,7 +65,7 @@ for member in sender receiver; do
 done
 note "ok without a bind address"
 
-# -l: without multicast loopback, where the device can; -M: an address of the family AF_IB, which is refused.
+# -l: without multicast loopback, if the device supports it; -M: an AF_IB address, which is rejected.
 start no_loopback "$tool" run -- mckey -m 239.77.1.7 -b 192.0.2.1 -s -l
 finish no_loopback 30
 [ "$status" = 0 ] || grep -q 'unable to create QP' "$logs/no_loopback" || fail "-l: exit status $status"

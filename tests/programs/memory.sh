@@ -1,6 +1,5 @@
 #!/bin/bash
-# ibv_rc_pingpong with memory of other kinds: on demand, the whole address space, prefetched, the
-# device's own.
+# ibv_rc_pingpong with other kinds of memory: on demand, the whole address space, prefetched, device memory.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Two network namespaces over a veth pair: as two hosts with a wire between them, which loses nothing,
-# 1 % or 10 % of the packets at each end. IPv4 and IPv6; RoCE MTU 1024 and 4096.
+# Two network namespaces with a veth pair, as two hosts with a wire that loses 0 %, 1 % or 10 % of the packets at
+# each end. IPv4 and IPv6; RoCE MTU 1024 and 4096.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip nsenter ibv_rc_pingpong ib_write_bw ib_send_bw ib_read_bw ib_atomic_bw
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
 lay_wire
 client_in=("${there[@]}")
@@ -17,9 +17,9 @@ perftest() {
   pair "${mood}ib_${name} $*" "ib_$name" -d verbena_veth0 -x 0 -F "$@"
 }
 
-# ibv_rc_pingpong's sides do not say goodbye: the one that has all it waits for ends, and if its last
-# acknowledgement was lost, nobody answers the other side's retries. So where packets are lost, one of
-# the two may end with "retry counter exceeded", as it would on any RDMA network; never both.
+# The sides of ibv_rc_pingpong do not disconnect: a side ends when it has received everything. If its last ACK is
+# lost, no process responds to the retries of the other side. So with packet loss one side may end with "retry
+# counter exceeded", as on any RDMA network, but never both.
 pingpong() {
   local label="${mood}ibv_rc_pingpong $*" side ended=
   rm -f "$logs"/pair.*
@@ -33,7 +33,7 @@ pingpong() {
         fail "$label: the $side's exit status is $status"
     fi
   done
-  [ -n "$ended" ] || fail "$label: neither side ended well"
+  [ -n "$ended" ] || fail "$label: neither side succeeded"
   pairs_run=$((pairs_run + 1))
   note "ok $label (ended well:$ended)"
 }
@@ -79,7 +79,7 @@ for percent in 1 10; do
   perftest read_bw -s 65536 -n 25
   perftest read_bw -s 1048576 -n 5
   perftest atomic_bw -n "$n"
-  # At 10 % its many large messages would wait for timeouts for minutes.
+  # At 10 % loss the timeouts of its many large messages would take minutes.
   if [ -n "$rc_check" ] && [ "$percent" = 1 ]; then
     pair "${mood}rc_check" "$rc_check" -d verbena_veth0 -g 0 -s "$seed" --lossy
   fi

@@ -1,8 +1,8 @@
-// WRITEs and READs to another process of this host, which sleeps, polls, is stopped, takes its
-// memory back or is killed meanwhile. Two processes, a parent that posts and a child that is its
+// WRITEs and READs to another process of this host, which sleeps, polls, is stopped, deregisters
+// its memory or is killed meanwhile. Two processes, a parent that posts and a child that is its
 // target.
 //   g++ -std=c++20 -I REPOSITORY one_sided.cc -libverbs -o one_sided && one_sided DEVICE CASE
-// CASE: sleeping, polling (then stopped); order, withdrawn, killed, volley, denied.
+// CASE: sleeping, polling (then stopped); order, deregistered, killed, spinning, denied.
 #include <infiniband/verbs.h>
 #include <linux/capability.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ void stop(pid_t child) {
   must(kill(child, SIGSTOP) == 0 && waitpid(child, nullptr, WUNTRACED) == child, "stop");
 }
 
-// The upper half of our memory is for what comes back.
+// The upper half of our memory receives the data read back.
 void one_at_a_time(End& e, uint32_t seed) {
   for (const size_t bytes : kSizes) {
     fill(e.memory.data(), bytes, ++seed);
@@ -63,12 +63,13 @@ void one_at_a_time(End& e, uint32_t seed) {
     e.complete(1, "a WRITE to a stopped process");
     e.post(IBV_WR_RDMA_READ, 2, kBytes / 2, 7, static_cast<uint32_t>(bytes));
     e.complete(2, "a READ from a stopped process");
-    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, bytes) == 0, "what came back");
+    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, bytes) == 0,
+         "the data read back");
   }
 }
 
-// WRITEs and READs in turns, each READ of what the WRITE before it wrote, all posted before the
-// first is looked for.
+// WRITEs and READs alternate, each READ reads what the WRITE before it wrote; all are posted before
+// the first completion is polled.
 void deep_queue(End& e, uint32_t seed, size_t bytes, uint32_t pairs) {
   fill(e.memory.data(), bytes * pairs, seed);
   std::memset(e.memory.data() + kBytes / 2, 0, bytes * pairs);
@@ -77,19 +78,19 @@ void deep_queue(End& e, uint32_t seed, size_t bytes, uint32_t pairs) {
     e.post(IBV_WR_RDMA_READ, 2 * i + 1, kBytes / 2 + i * bytes, i * bytes,
            static_cast<uint32_t>(bytes));
   }
-  for (uint32_t i = 0; i < 2 * pairs; ++i) e.complete(i, "one of many, in order");
+  for (uint32_t i = 0; i < 2 * pairs; ++i) e.complete(i, "a completion, in order");
   must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, bytes * pairs) == 0,
-       "what came back");
+       "the data read back");
 }
 
-// Ordinary messages, there and back.
+// A ping-pong of 1000 SENDs in each direction.
 void ping(End& e) {
   for (uint32_t i = 0; i < 1000; ++i) {
     if (i > 0) e.receive(0, 64);
     e.post(IBV_WR_SEND, 1, 0, 0, 64);
     for (int events = 0; events < 2; ++events) {
       ibv_wc wc{};
-      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "ordinary messages afterwards");
+      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "SENDs afterwards");
     }
   }
 }
@@ -97,7 +98,7 @@ void pong(End& e) {
   for (uint32_t i = 0; i < 1000; ++i) {
     for (int events = 0; events < 2;) {
       ibv_wc wc{};
-      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "ordinary messages afterwards");
+      must(e.poll(wc, 20) && wc.status == IBV_WC_SUCCESS, "SENDs afterwards");
       if (wc.opcode == IBV_WC_RECV) {
         if (i < 999) e.receive(0, 64);
         e.post(IBV_WR_SEND, 1, 0, 0, 64);
@@ -107,7 +108,7 @@ void pong(End& e) {
   }
 }
 
-// Nothing tells from outside whether a peer's thread sleeps yet. What is asserted holds either way.
+// Whether a peer's thread sleeps yet is not visible from outside. The assertions hold either way.
 void let_peer_settle() { usleep(50'000); }
 
 void stopped_parent(End& e, pid_t child) {
@@ -120,11 +121,11 @@ void stopped_parent(End& e, pid_t child) {
   deep_queue(e, 40, size_t{4} << 20, 8);
   one_at_a_time(e, 50);
   must(kill(child, SIGCONT) == 0, "continue");
-  e.meet();
+  e.synchronize();
   const size_t bytes = kSizes[std::size(kSizes) - 1];
   fill(e.memory.data(), bytes, 50 + std::size(kSizes));
   uint8_t told = 0;
-  must(::recv(e.socket, &told, 1, MSG_WAITALL) == 1 && told == 1, "what the child found");
+  must(::recv(e.socket, &told, 1, MSG_WAITALL) == 1 && told == 1, "the child's memory");
   ping(e);
 }
 void stopped_child(End& e, bool polls) {
@@ -134,15 +135,15 @@ void stopped_child(End& e, bool polls) {
   char met = 0;
   while (polls && ::recv(e.socket, &met, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
     ibv_wc wc{};
-    must(ibv_poll_cq(e.cq, 1, &wc) == 0, "nothing comes");
+    must(ibv_poll_cq(e.cq, 1, &wc) == 0, "no completion");
   }
-  e.meet();
+  e.synchronize();
   uint8_t found = std::memcmp(e.memory.data() + 7, expected.data(), expected.size()) == 0 ? 1 : 0;
   must(::write(e.socket, &found, 1) == 1, "write");
   pong(e);
 }
 
-// What is posted behind a SEND waits with it for the peer to go on.
+// Requests posted after a SEND wait with it until the peer continues.
 void order_parent(End& e, pid_t child) {
   e.connect(17, 7);
   let_peer_settle();
@@ -155,17 +156,17 @@ void order_parent(End& e, pid_t child) {
   must(kill(child, SIGCONT) == 0, "continue");
   e.complete(1, "the SEND");
   e.complete(2, "the WRITE");
-  e.meet();
+  e.synchronize();
 }
 void order_child(End& e) {
   e.connect(17, 7);
-  e.meet();
+  e.synchronize();
 }
 
-// The child takes its memory back again and again while the parent writes; afterwards not a byte of
+// The child deregisters its memory again and again while the parent writes; after that no byte of
 // it changes.
 constexpr int kRounds = 40;
-void withdrawn_parent(End& e) {
+void deregistered_parent(End& e) {
   for (int round = 0; round < kRounds; ++round) {
     e.connect(14, 7);
     std::memset(e.memory.data(), round + 1, 65536);
@@ -174,23 +175,23 @@ void withdrawn_parent(End& e) {
       e.post(IBV_WR_RDMA_WRITE, 1, 0, 0, round % 2 == 0 ? 65536 : 8);
       do {
         must(e.poll(wc, 20), "a completion");
-      } while (wc.wr_id == programs::kReceive);  // flushed, of the round before
+      } while (wc.wr_id == programs::kReceive);  // flushed, from the previous round
     } while (wc.status == IBV_WC_SUCCESS);
     must(wc.status == IBV_WC_REM_ACCESS_ERR, "the error is the responder's");
   }
 }
-void withdrawn_child(End& e) {
+void deregistered_child(End& e) {
   for (int round = 0; round < kRounds; ++round) {
     e.connect(14, 7);
     while (__atomic_load_n(&e.memory[0], __ATOMIC_ACQUIRE) != round + 1) {
     }
-    usleep(static_cast<useconds_t>(200 + round * 13));  // in the middle of it, each time elsewhere
+    usleep(static_cast<useconds_t>(
+        200 + round * 13));  // during the write, at a different point each time
     must(ibv_dereg_mr(e.mr) == 0, "ibv_dereg_mr");
     std::memset(e.memory.data(), 0xEE, 65536);
-    usleep(2000);  // a copy that is late would show
-    for (size_t i = 0; i < 65536; ++i)
-      must(e.memory[i] == 0xEE, "memory that was taken back was written");
-    e.offer();
+    usleep(2000);  // a late copy would be visible
+    for (size_t i = 0; i < 65536; ++i) must(e.memory[i] == 0xEE, "deregistered memory was written");
+    e.register_memory();
   }
 }
 
@@ -203,44 +204,44 @@ void killed_parent(End& e, pid_t child) {
     e.post(i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 1, 0, 0, 65536);
     must(e.poll(wc, 20), "a completion");
   }
-  must(wc.status == IBV_WC_RETRY_EXC_ERR, "a process that is gone does not answer");
+  must(wc.status == IBV_WC_RETRY_EXC_ERR, "the completion status after the peer was killed");
 }
 
-// Each writes a number to the other as soon as it finds the other's in its own memory, and looks
-// there alone meanwhile. Now and then one of them is away for a while.
-constexpr uint32_t kVolleys = 20'000;
-void volley(End& e, bool begins) {
+// Each writes a number to the other as soon as it finds the other's in its own memory, and polls
+// only that memory meanwhile. Sometimes one of them sleeps for 3 ms.
+constexpr uint32_t kExchanges = 20'000;
+void spinning(End& e, bool begins) {
   uint32_t* const out = reinterpret_cast<uint32_t*>(e.memory.data());
   const uint32_t* const in = reinterpret_cast<uint32_t*>(e.memory.data() + 4096);
-  const auto strike = [&](uint32_t number) {
+  const auto write_number = [&](uint32_t number) {
     *out = number;
     e.post(IBV_WR_RDMA_WRITE, number, 0, 4096, sizeof number);
-    e.complete(number, "a WRITE to one who spins on memory");
+    e.complete(number, "a WRITE to a process that spins on memory");
   };
   const auto await = [&](uint32_t number) {
     const double end = seconds_now() + 20;
     while (__atomic_load_n(in, __ATOMIC_ACQUIRE) != number)
       must(seconds_now() < end, "the other's number");
   };
-  for (uint32_t i = 1; i <= kVolleys; ++i) {
+  for (uint32_t i = 1; i <= kExchanges; ++i) {
     if (i % 1000 == (begins ? 0 : 500)) usleep(3000);
-    if (begins) strike(i);
+    if (begins) write_number(i);
     await(i);
-    if (!begins) strike(i);
+    if (!begins) write_number(i);
   }
 }
-void volley_parent(End& e) {
+void spinning_parent(End& e) {
   e.connect(14, 7);
-  volley(e, true);
+  spinning(e, true);
   ping(e);
 }
-void volley_child(End& e) {
+void spinning_child(End& e) {
   e.connect(14, 7);
-  volley(e, false);
+  spinning(e, false);
   pong(e);
 }
 
-// Where the kernel forbids it, the peer's help is asked for.
+// Where the kernel forbids direct access, the peer executes the operation.
 void denied_parent(End& e) {
   e.connect(14, 7);
   let_peer_settle();
@@ -250,9 +251,10 @@ void denied_parent(End& e) {
     e.complete(1, "a WRITE");
     e.post(IBV_WR_RDMA_READ, 2, kBytes / 2, 7, 5000);
     e.complete(2, "a READ");
-    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, 5000) == 0, "what came back");
+    must(std::memcmp(e.memory.data(), e.memory.data() + kBytes / 2, 5000) == 0,
+         "the data read back");
   }
-  e.meet();
+  e.synchronize();
 }
 
 void drop_capabilities() {
@@ -275,31 +277,31 @@ int main(int argc, char** argv) {
   if (what == "denied" && child != 0) drop_capabilities();
   if (what == "denied" && child == 0) prctl(PR_SET_DUMPABLE, 0);
   e.open(argv[1]);
-  e.offer();
+  e.register_memory();
   if (child != 0) {
     if (what == "sleeping" || what == "polling") stopped_parent(e, child);
     if (what == "order") order_parent(e, child);
-    if (what == "withdrawn") withdrawn_parent(e);
+    if (what == "deregistered") deregistered_parent(e);
     if (what == "killed") killed_parent(e, child);
-    if (what == "volley") volley_parent(e);
+    if (what == "spinning") spinning_parent(e);
     if (what == "denied") denied_parent(e);
     int status = 0;
     must(waitpid(child, &status, 0) == child, "waitpid");
-    must(what == "killed" ? WIFSIGNALED(status) : status == 0, "the child's end");
+    must(what == "killed" ? WIFSIGNALED(status) : status == 0, "the child's exit status");
     std::puts("ok");
     return 0;
   }
   if (what == "sleeping" || what == "polling") stopped_child(e, what == "polling");
   if (what == "order") order_child(e);
-  if (what == "withdrawn") withdrawn_child(e);
+  if (what == "deregistered") deregistered_child(e);
   if (what == "killed") {
     e.connect(12, 3);
     for (;;) pause();
   }
-  if (what == "volley") volley_child(e);
+  if (what == "spinning") spinning_child(e);
   if (what == "denied") {
     e.connect(14, 7);
-    e.meet();
+    e.synchronize();
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ib_atomic_bw and ib_atomic_lat on loopback, in every mode that they have.
+# ib_atomic_bw and ib_atomic_lat on loopback, in every mode.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ib_read_bw and ib_read_lat on loopback, in every mode that they have.
+# ib_read_bw and ib_read_lat on loopback, in every mode.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_read_bw ib_read_lat

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ib_send_bw and ib_send_lat on loopback, in every mode that they have.
+# ib_send_bw and ib_send_lat on loopback, in every mode.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat
@@ -12,8 +12,8 @@ pair "bw, all sizes" "${bw[@]}" -a -n 20
 pair "bw, events" "${bw[@]}" -e -n 1000
 pair "bw, both ways" "${bw[@]}" -b -n 1000
 pair "bw, 16 queue pairs" "${bw[@]}" -q 16 -n 100
-# This perftest waits for an event in each round, whether or not it has taken all that the last one announced (later versions
-# look first). Where its last completions come together it waits for ever, on any NIC.
+# This perftest waits for an event in each round, even if completions are left (later versions poll first). If its last
+# completions are added together, it waits indefinitely on any NIC.
 attempts=5 patience=15 pair "bw, 16 queue pairs, both ways, events" "${bw[@]}" -q 16 -b -e -n 100
 pair "bw, lists of requests" "${bw[@]}" -l 16 -t 128 -n 1600 -s 64
 pair "bw, inline" "${bw[@]}" -I 64 -s 64 -n 5000

@@ -1,5 +1,5 @@
 #!/bin/bash
-# ib_write_bw and ib_write_lat on loopback, in every mode that they have.
+# ib_write_bw and ib_write_lat on loopback, in every mode.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_write_bw ib_write_lat

@@ -1,13 +1,13 @@
 #!/bin/bash
-# VERBENA_POLL: a program that waits for completion events sleeps for each of them, or, with hybrid, takes
-# them awake. What it does is seen in its futex calls.
+# VERBENA_POLL: a program that waits for completion events sleeps for each of them or, with hybrid, busy-polls. Its
+# futex calls show which.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong strace
 enter_namespace "$@"
-strace -qq -o /dev/null true 2>/dev/null || skip "strace may not trace here"
+strace -qq -o /dev/null true 2>/dev/null || skip "strace is not permitted"
 
-# How often the two fell asleep on their channels in 300 messages each way.
+# The number of sleeps of both processes on their channels for 300 messages each way.
 sleeps() { # POLICY
   local traces
   rm -f "$logs"/pair.* "$work"/trace.*
@@ -18,7 +18,7 @@ sleeps() { # POLICY
   unset VERBENA_POLL
   traces=("$work"/trace.*)
   [ -e "${traces[0]}" ] || fail "no trace of futex calls"
-  # A value of 2 is glibc's: a thread waits for a mutex. A count of 0 is grep's exit status 1.
+  # A value of 2 comes from glibc: a thread waits for a mutex. For a count of 0 grep has exit status 1.
   cat "${traces[@]}" | grep FUTEX_WAIT | grep -vc 'FUTEX_WAIT_PRIVATE, 2,' || true
 }
 event=$(sleeps event)
@@ -28,7 +28,7 @@ hybrid=$(sleeps hybrid:10000)
 
 for bad in sometimes hybrid: hybrid:x hybrid:-1 hybrid:10001; do
   VERBENA_POLL=$bad "$tool" run -- ibv_devices >"$logs/devices" 2>&1 || fail "a bad policy ends the program"
-  grep -q "VERBENA_POLL=$bad is ignored: use event" "$logs/devices" || fail "VERBENA_POLL=$bad is taken"
+  grep -q "VERBENA_POLL=$bad is ignored: use event" "$logs/devices" || fail "VERBENA_POLL=$bad is accepted"
 done
 nothing_left
 pass "asleep $event and $hybrid times"

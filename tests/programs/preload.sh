@@ -1,6 +1,6 @@
 #!/bin/bash
-# Unmodified TCP programs over RDMA: Debian's librspreload.so turns their sockets into rsockets. That no TCP
-# connection was made shows that it went this way.
+# Unmodified TCP programs over RDMA: Debian's librspreload.so turns their sockets into rsockets. The test checks that
+# there is no TCP connection.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need iperf3 rstream ibv_rc_pingpong
@@ -10,7 +10,7 @@ preload=$(find /usr/lib /usr/lib64 -name librspreload.so 2>/dev/null | head -n 1
 server_env=("LD_PRELOAD=$preload")
 client_env=("LD_PRELOAD=$preload")
 
-# TCP sockets with this port in /proc/net/tcp, whichever end.
+# TCP sockets with this port in /proc/net/tcp, at either end.
 tcp_sockets() { cat /proc/net/tcp /proc/net/tcp6 | grep -ci "$(printf ':%04X ' "$1")" || true; }
 
 transfer() { # LABEL ADDRESS CLIENT-OPTIONS...
@@ -27,7 +27,7 @@ transfer "a given amount" 127.0.0.1 -n 100M
 transfer "small writes" 127.0.0.1 -t 1 -l 100
 transfer "IPv6" ::1 -t 1
 
-# Contents: rstream over its ordinary sockets, which are not ordinary here, checks every byte.
+# Contents: rstream checks every byte. Its ordinary sockets are rsockets here.
 plain() { # LABEL OPTIONS...
   local label=$1
   shift
@@ -40,13 +40,13 @@ plain "nonblocking" -I 3 -C 20 -S 100003
 plain "blocking" -T b -I 3 -C 20 -S 100003
 plain "with poll" -T a -I 3 -C 20 -S 100003
 
-# A program that has queue pairs of its own beside: what libibverbs opens for itself must not become an rsocket.
+# A program with its own queue pairs: sockets that libibverbs opens for itself must not become rsockets.
 cm_pair "ibv_rc_pingpong" ibv_rc_pingpong -d verbena_lo -g 0 -n 100 -p %p -- \
   ibv_rc_pingpong -d verbena_lo -g 0 -n 100 -p %p 127.0.0.1
 expect client '100 iters'
 [ "$(tcp_sockets "$port")" = 0 ] || fail "ibv_rc_pingpong: there was a TCP connection"
 
-# While it runs: the connection is Verbena's.
+# While it runs, the connection uses Verbena.
 take_port
 start server env "${server_env[@]}" "$tool" run -- iperf3 -s -1 -p "$port"
 await_rdma_listener "$port" server || fail "iperf3 does not listen"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# qperf over rdma_cm (-cm1): its RC tests. Without rdma_cm qperf addresses by LID alone, which no RoCE device
-# has; so its UC and UD tests, which know no other way, run on none.
+# qperf over rdma_cm (-cm1): its RC tests. Without rdma_cm qperf uses only LIDs, which no RoCE device has. Its UC and
+# UD tests have no other mode, so they cannot run on RoCE.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need qperf

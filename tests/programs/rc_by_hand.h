@@ -1,4 +1,4 @@
-// A reliable connection made by hand, for programs on plain verbs: RESET, INIT, RTR, RTS.
+// A reliable connection without rdma_cm, for programs on plain verbs: RESET, INIT, RTR, RTS.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -9,16 +9,16 @@
 namespace verbena::programs {
 
 struct Connection {
-  uint32_t peer = 0;  // its queue pair number; both start at PSN 0
-  ibv_gid gid{};      // and its address
+  uint32_t peer = 0;  // the peer's queue pair number; both start at PSN 0
+  ibv_gid gid{};      // the peer's GID
   ibv_mtu mtu = IBV_MTU_1024;
   unsigned access = 0;
-  uint8_t reads = 1;  // READs and atomics under way, each way
+  uint8_t reads = 1;  // outstanding READs and atomics, in each direction
   uint8_t timeout = 14;
   uint8_t retries = 7;
 };
 
-// Each returns what ibv_modify_qp does: 0 or an errno.
+// Each returns the result of ibv_modify_qp: 0 or an errno.
 inline int make_ready_for_receives(ibv_qp* qp, const Connection& c) {
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_INIT;
@@ -55,7 +55,7 @@ inline int connect(ibv_qp* qp, const Connection& c) {
                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-// Null if there is none of that name.
+// Null if there is no device of that name.
 inline ibv_context* open_device(std::string_view name) {
   int count = 0;
   ibv_device** const list = ibv_get_device_list(&count);

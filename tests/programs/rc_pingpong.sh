@@ -20,7 +20,7 @@ done
 pair "few receives" "${pingpong[@]}" -c -r 2 -n 2000
 pair "IPv6" ibv_rc_pingpong -d verbena_lo -g 1 -c
 
-# Options that a device may do without: the program must work or say so itself, not crash.
+# Options that a device may lack: the program must work or report that, not crash.
 for option in -N -o -t; do
   take_port
   start optional.server "$tool" run -- "${pingpong[@]}" "$option" -p "$port"

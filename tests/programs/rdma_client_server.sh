@@ -1,5 +1,5 @@
 #!/bin/bash
-# The smallest programs of rdma_cm: synchronous ids made by rdma_create_ep, RC and XRC.
+# The smallest programs of rdma_cm: synchronous identifiers from rdma_create_ep, RC and XRC.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need rdma_server rdma_client rdma_xserver rdma_xclient
@@ -19,12 +19,12 @@ toss "xserver, RC" rdma_xserver -p %p -c r -- rdma_xclient -s 127.0.0.1 -p %p -c
 toss "xserver, XRC" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x
 for _ in 1 2 3; do toss "XRC, again" rdma_xserver -p %p -c x -- rdma_xclient -s 127.0.0.1 -p %p -c x; done
 
-# Nobody listens.
+# No listener.
 take_port
 start alone "$tool" run -- rdma_client -s 127.0.0.1 -p "$port"
 finish alone 20
-case $status in 0 | late | 1[0-9][0-9]) fail "nobody listens: exit status $status" ;; esac
-grep -q 'rdma_connect: Connection refused' "$logs/alone" || fail "nobody listens: not said"
+case $status in 0 | late | 1[0-9][0-9]) fail "no listener: exit status $status" ;; esac
+grep -q 'rdma_connect: Connection refused' "$logs/alone" || fail "no listener: not reported"
 note "ok nobody listens: $(grep rdma_connect "$logs/alone")"
 nothing_left
 pass "$pairs_run pairs"

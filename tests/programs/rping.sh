@@ -1,12 +1,11 @@
 #!/bin/bash
-# rping, all of its options: READ and WRITE of a checked pattern over a connection made by rdma_cm.
+# rping with all its options: READ and WRITE of a checked pattern over a connection by rdma_cm.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need rping
 enter_namespace "$@"
 
-# ping LABEL SERVER-ADDRESS CLIENT-ADDRESS OPTIONS...: both sides get the options; 20 checked pings, and what
-# both print is the same.
+# ping LABEL SERVER-ADDRESS CLIENT-ADDRESS OPTIONS...: both sides get the options and print the same 20 pings.
 ping() {
   local label=$1 at=$2 to=$3
   shift 3
@@ -49,7 +48,7 @@ persistent() { # OPTIONS...
     finish "client$i" "$patience"
     [ "$status" = 0 ] || fail "client $i of the persistent server: exit status $status"
   done
-  # One begins when the last has its connection: rping's server forgets one of two requests that come at once.
+  # Each starts after the one before has connected: rping's server loses one of two simultaneous requests.
   for i in 1 2 3 4 5 6; do
     start "client$i" "$tool" run -- rping -c -v -V -C 300 -S 2000 -a 127.0.0.1 -p "$port" "$@"
     await_line "$logs/client$i" 'ping data: rdma-ping-0:' 20 || fail "client $i of six does not ping"
@@ -58,7 +57,7 @@ persistent() { # OPTIONS...
     finish "client$i" "$patience"
     [ "$status" = 0 ] || fail "client $i of six at once: exit status $status"
   done
-  # A client that is killed takes only its own connection with it.
+  # Killing a client ends only its own connection.
   start killed "$tool" run -- rping -c -a 127.0.0.1 -p "$port" -v "$@"
   await_line "$logs/killed" 'ping data: rdma-ping-20:' 20 || fail "the client does not ping"
   kill -KILL "${pids[killed]}"
@@ -74,16 +73,16 @@ persistent() { # OPTIONS...
 persistent
 persistent -q
 
-# Nobody listens there: told at once, not by a timeout.
+# No listener: reported at once, not after a timeout.
 take_port
 start alone "$tool" run -- rping -c -a 127.0.0.1 -p "$port"
 finish alone 10
-[ "$status" != 0 ] || fail "a client without a server ends well"
+[ "$status" != 0 ] || fail "a client without a server succeeds"
 [ "$status" != late ] || fail "a client without a server waits"
-grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$logs/alone" || fail "the client is not told: rejected, reason 8"
+grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$logs/alone" || fail "the client does not get: rejected, reason 8"
 note "ok nobody listens: $(grep -m 1 REJECTED "$logs/alone")"
 
-# Where loopback is none of the devices, the first of them stands in for it, as with the kernel's rdma_cm.
+# If loopback is no device, the first device is used for it, as with the kernel's rdma_cm.
 if [ "$own_namespace" = yes ]; then
   ip link add veth0 type veth peer name veth1
   ip link set veth1 addrgenmode none up

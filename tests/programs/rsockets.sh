@@ -1,6 +1,6 @@
 #!/bin/bash
-# rsockets: stream and datagram sockets over RDMA. rstream and riostream check their data, rcopy's file is
-# compared. rstream -T fork is left out: it uses the parent's queue pair in the child.
+# rsockets: stream and datagram sockets over RDMA. rstream and riostream check their data; the test compares rcopy's
+# file. rstream -T fork is omitted, because it uses the parent's queue pair in the child.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need rstream riostream rcopy udpong cmp
@@ -17,7 +17,7 @@ stream() {
   done
 }
 custom=(-I 3 -C 50 -S 10000)
-# Both programs send 16 bytes first, out of a buffer of the size given: the address sanitizer objects to 2.
+# Both programs first send 16 bytes from a buffer of the given size, so the address sanitizer reports a size of 2.
 few=2
 [ -z "${VERBENA_TOOL:-}" ] || few=16
 for program in rstream riostream; do
@@ -39,13 +39,13 @@ stream "resolved by rdma_cm, IPv6" rstream ::1 -T resolve -T verify "${custom[@]
 stream "keepalive" rstream 127.0.0.1 -k 3 -T v "${custom[@]}"
 expect client 'Keepalive: ON'
 expect client 'time: 3'
-# Its own series (-S all and no -S at all) take minutes on a busy machine: here the sizes of both, once each.
+# Its own series (-S all, and no -S) take minutes on a busy machine. Here each of their sizes is used once.
 for size in 64 192 1536 4096 24576 65536 196608 1048576 1572864; do
   stream "$size bytes" rstream 127.0.0.1 -T b -T v -S $size -C 3 -I 2
 done
 cm_pair "rstream, not bound" rstream -p %p -T v "${custom[@]}" -- rstream -s 127.0.0.1 -p %p -T v "${custom[@]}"
 
-# A file of every size class, compared; one server takes one after the other.
+# A file of every size class, compared; one server receives them in turn.
 take_port
 start server "$tool" run -- rcopy -p "$port"
 await_rdma_listener "$port" server || fail "rcopy does not listen"
@@ -61,8 +61,8 @@ kill -TERM "${pids[server]}"
 finish server 5
 note "ok rcopy"
 
-# Datagrams. The server counts what arrives; with -T e it sends everything back. Few messages: what udpong does not get
-# back within a millisecond it sends again, and then looks at all the answers, so that on a busy machine it is slow.
+# Datagrams. The server counts them; with -T e it echoes them. Few messages, because udpong retransmits after a
+# millisecond without reply and then reads all replies, which is slow on a busy machine.
 server_ends=no
 datagrams_may_get_lost
 pong() { # LABEL ADDRESS OPTIONS...

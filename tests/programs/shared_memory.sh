@@ -1,6 +1,6 @@
 #!/bin/bash
-# Processes of one host share memory: packets go through it and not over the wire, a peer that is killed or
-# stopped disturbs nobody else, and what cannot share goes over UDP and says so.
+# Shared memory between processes of one host: packets use it instead of the wire, a killed or stopped peer does not
+# affect others, and processes that cannot share memory use UDP and report it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_write_bw ib_send_bw
@@ -15,7 +15,7 @@ counter() {
   awk -v name="$1" '$1 == name {sum += $2} END {print sum + 0}' "$logs/counters"
 }
 
-# Runs a pair until it is in the middle, then compares what went through memory and what over UDP.
+# Runs a pair for a while, then compares the packets through shared memory and over UDP.
 through() { # LABEL memory|udp
   start_pair "$1" "${pingpong[@]}" -n 1000000
   await_line "$logs/$1.client" 'remote address' 20 || fail "$1 does not connect"
@@ -31,7 +31,7 @@ through() { # LABEL memory|udp
     [ "$memory" = 0 ] || fail "$1: $memory packets went through memory"
   fi
   for side in client server; do
-    kill "${pids[$1.$side]}" 2>/dev/null || true  # the other's end may have ended it
+    kill "${pids[$1.$side]}" 2>/dev/null || true  # it may have ended with its peer
     finish "$1.$side" 10
   done
   note "ok $1: packets go $([ "$2" = memory ] && echo through memory || echo over UDP)"
@@ -40,19 +40,19 @@ through shared memory
 VERBENA_DATAPATH=udp through forced udp
 run_options+=(--faults loss=0.001,seed=3)
 through faults udp
-grep -q 'no shared memory' "$logs/faults.client" || fail "that faults are of the wire is not said"
+grep -q 'no shared memory' "$logs/faults.client" || fail "that faults disable shared memory is not reported"
 run_options=(--log info)
 
-# One that does not share: the other says so, and both get along over UDP.
+# One process does not share memory: the other reports it, and both use UDP.
 take_port
 VERBENA_DATAPATH=udp start mixed.server "$tool" run -- "${pingpong[@]}" -n 500 -p "$port"
 await_listener "$port" mixed.server || fail "mixed: the server does not listen"
 start mixed.client "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port" "$host"
 finish_pair mixed
-grep -q 'packets to it go over UDP' "$logs/mixed.client" || fail "mixed: why it is UDP is not said"
+grep -q 'packets to it go over UDP' "$logs/mixed.client" || fail "mixed: the reason for UDP is not reported"
 note "ok one that does not share: UDP, and the log says why"
 
-# The same where processes may not have memory to share.
+# The same with processes that may not create shared memory.
 limited=(bash -c 'ulimit -f 1000; exec "$@"' limited)
 take_port
 start limited.server "${limited[@]}" "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port"
@@ -60,10 +60,10 @@ await_listener "$port" limited.server || fail "limited: the server does not list
 start limited.client "${limited[@]}" "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port" "$host"
 finish_pair limited
 grep -q 'ulimit -f.*packets to it go over UDP' "$logs"/limited.* ||
-  fail "limited: that there is no memory to share is not said"
+  fail "limited: the lack of shared memory is not reported"
 note "ok those that may not have memory to share: UDP, and the log says why"
 
-# Stopped in the middle of it; other pairs do their work meanwhile.
+# Stopped during a transfer; other pairs still work.
 start_pair stopped "${pingpong[@]}" -n 100000
 start_pair other "${pingpong[@]}" -n 2000
 await_line "$logs/stopped.client" 'remote address' 20 || fail "the pair to be stopped does not connect"
@@ -71,14 +71,14 @@ kill -STOP "${pids[stopped.server]}"
 finish_pair other
 start_pair after "${pingpong[@]}" -n 2000
 finish_pair after
-# Whether its own peer was patient enough is the peer's affair.
+# The stopped process's own peer may have used up its retries.
 for side in client server; do
   kill -KILL "${pids[stopped.$side]}" 2>/dev/null || true
   finish "stopped.$side" 5
 done
 note "ok a stopped process holds up nobody else"
 
-# What a program is in the middle of ends with an error, and soon, when its peer does not answer.
+# If the peer does not respond, a transfer soon ends with an error.
 disturb() { # LABEL HOW SIZE PROGRAM...; HOW is a function of the server's process id
   local label=$1 how=$2 size=$3
   shift 3
@@ -105,8 +105,8 @@ for size in 64 65536 1048576; do
 done
 VERBENA_DATAPATH=udp disturb "stopped, over UDP" stop_it 65536 ib_send_bw
 
-# Nonsense in the memory itself: both go on over UDP, or give up; they do neither hang nor crash.
-scribble() { # PROCESS: over all rings that it shares
+# Invalid data in the shared memory: both continue over UDP or give up, but neither hangs nor crashes.
+scribble() { # PROCESS: overwrites all rings that it shares
   python3 - "$1" <<'END'
 import os, sys
 pid = sys.argv[1]
@@ -123,7 +123,7 @@ for first, size in rings:
     try:
         written += os.pwrite(memory, b"\xa5" * size, first)
     except OSError:
-        assert written, "cannot be written to"  # otherwise it was noticed, and the memory is let go of
+        assert written, "cannot be written to"  # otherwise it was detected, and the memory was released
 END
 }
 for size in 64 65536; do
@@ -131,12 +131,12 @@ for size in 64 65536; do
   await_line "$logs/garbled.client" '#bytes' 20 || fail "the pair to be garbled does not connect"
   sleep 0.3
   scribble "${pids[garbled.server]}"
-  finish garbled.client 120  # what is left goes over UDP, on a machine that may be busy
+  finish garbled.client 120  # the rest goes over UDP, on a machine that may be busy
   outcome=$status
   case $status in
     late | 1[3-9][0-9]) fail "the client of a garbled pair, $size bytes: status $status" ;;
     0) finish garbled.server 20 ;;
-    *)  # the server waits for what never comes, as the program does on any NIC
+    *)  # the server waits indefinitely, as the program does on any NIC
       kill "${pids[garbled.server]}" || fail "the server of a garbled pair is gone"
       finish garbled.server 5
       [ "$status" = 143 ] || fail "the server of a garbled pair, $size bytes: status $status"
@@ -144,7 +144,7 @@ for size in 64 65536; do
       ;;
   esac
   [ "$status" = 0 ] || fail "the server of a garbled pair, $size bytes: status $status"
-  grep -q 'wrote nonsense' "$logs"/garbled.* || fail "that the memory was garbled is not said"
+  grep -q 'wrote nonsense' "$logs"/garbled.* || fail "that the memory was overwritten is not reported"
   note "ok nonsense in the memory, $size bytes: nobody hangs or crashes (client's status: $outcome)"
 done
 nothing_left

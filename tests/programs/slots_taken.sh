@@ -1,10 +1,10 @@
 #!/bin/bash
-# All process slots of the network namespace are taken: the error names who holds them, and says what to do.
+# All slots of the network namespace are in use: the error names the users and processes and states the remedy.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 enter_namespace "$@"
 need python3
-[ "$own_namespace" = yes ] || skip "the slots of a whole network namespace are needed"
+[ "$own_namespace" = yes ] || skip "needs its own network namespace: the test uses all slots"
 
 python3 - "$build/lib/libibverbs.so.1" >"$logs/open" 2>&1 <<'PYTHON' || true
 import ctypes, os, socket, sys

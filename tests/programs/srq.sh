@@ -9,8 +9,8 @@ srq=(ibv_srq_pingpong -d verbena_lo -g 0)
 xsrq=(ibv_xsrq_pingpong -d verbena_lo -g 0)
 perftest=(-d verbena_lo -x 0 -F)
 
-# Its server leaves when it has counted enough over all queue pairs, whatever the client still waits
-# for. Many rounds: what was lost while the processes were finding each other is repaired by then.
+# Its server ends when it has counted enough messages over all queue pairs, even if the client still waits. With many
+# rounds, packets that were lost at the start are retransmitted by then.
 pair "srq" "${srq[@]}" -n 8000
 pair "srq, events" "${srq[@]}" -e -n 8000
 pair "srq, 1 queue pair" "${srq[@]}" -q 1 -n 300

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A process that writes into another one's memory by itself and is stopped meanwhile holds up nobody: the other one
-# takes its memory back, destroys the queue pair and modifies others within seconds, and not a byte changes after that.
+# An initiator that is stopped during a direct copy does not block the target: the target deregisters the memory,
+# destroys the queue pair and modifies others within seconds, and no byte changes after that.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++
@@ -11,5 +11,5 @@ g++ -std=c++20 -O1 -I "$root" "$root/tests/programs/stopped_writer.cc" -libverbs
 start stopped "$tool" run --log info -- "$work/stopped_writer" verbena_lo
 finish stopped 120
 grep -q '^ok' "$logs/stopped" || fail "exit status $status"
-if grep -q 'is still copying' "$logs/stopped"; then fail "a stopped process was waited for"; fi
+if grep -q 'is still copying' "$logs/stopped"; then fail "the target waited for a stopped process"; fi
 pass

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Bad surroundings: what is wrong is said in words that name the cause, nothing crashes, and other processes do not
-# notice. A pair of processes that talk all the time is there to see that.
+# Bad environments: the error message names the cause, nothing crashes, and other processes are not affected. A pair of
+# processes that exchange messages all the time checks the last point.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo ibv_rc_pingpong ibv_devices ip python3 gcc
 enter_namespace "$@"
-[ "$own_namespace" = yes ] || skip "network namespaces cannot be made here"
+[ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
 # try STATUS COMMAND...: both outputs in $logs/said.
 try() {
@@ -14,20 +14,20 @@ try() {
   timeout 30 "$@" >"$logs/said" 2>&1 </dev/null || status=$?
   [ "$status" = "$expected" ] || fail "'$*': exit status $status instead of $expected"
 }
-says() { grep -Eq -- "$1" "$logs/said" || fail "nobody says: $1"; }
+says() { grep -Eq -- "$1" "$logs/said" || fail "no message: $1"; }
 
 start_pair bystanders ibv_rc_pingpong -d verbena_lo -g 0 -c -e -n 10000000
 await_line "$logs/bystanders.client" 'remote address' 20 || fail "the bystanders do not connect"
 unharmed() {
   local side
   for side in client server; do
-    kill -0 "${pids[bystanders.$side]}" 2>/dev/null || fail "$1: the bystanders' $side is gone"
+    kill -0 "${pids[bystanders.$side]}" 2>/dev/null || fail "$1: the bystanders' $side has ended"
   done
   note "ok $1"
 }
 packets() { "$tool" counters "${pids[bystanders.client]}" | awk '$1 == "packets_sent" {print $2}'; }
 
-# --- a program with its own libibverbs in an RPATH, which goes before LD_LIBRARY_PATH
+# --- a program with its own libibverbs in an RPATH, which precedes LD_LIBRARY_PATH
 mkdir "$work/own"
 cp "$(ldconfig -p | awk '$1 == "libibverbs.so.1" {print $NF; exit}')" "$work/own/libibverbs.so.1"
 printf '#include <infiniband/verbs.h>\nint main() { int n = 0; ibv_get_device_list(&n); return n > 0 ? 0 : 9; }\n' >"$work/lists.c"
@@ -35,7 +35,7 @@ gcc "$work/lists.c" -o "$work/lists" -libverbs -Wl,--disable-new-dtags,-rpath,"$
 try 9 "$tool" run -- "$work/lists"
 says "warning: $work/lists loads $work/own/libibverbs\.so\.1 by an RPATH.*LD_PRELOAD=$build/lib/libibverbs\.so\.1"
 try 0 env LD_PRELOAD="$build/lib/libibverbs.so.1" "$tool" run -- "$work/lists"
-[ ! -s "$logs/said" ] || fail "the advice is right, and something is said still"
+[ ! -s "$logs/said" ] || fail "a message is printed although the advice is followed"
 unharmed "an RPATH"
 
 # --- a 32-bit program, started by itself and by a 64-bit one
@@ -55,7 +55,7 @@ else
   note "32-bit programs are not tried: they cannot be made here"
 fi
 
-# --- no /dev/shm: one that takes nothing, and a /dev without it
+# --- no /dev/shm: a full one, and a /dev without it
 mkdir "$work/dev"
 takes_nothing=(unshare -m bash -c 'mount -t tmpfs tmpfs /dev/shm -o size=4k,ro && exec "$@"' bash)
 is_missing=(unshare -m bash -c '
@@ -84,7 +84,7 @@ without_shm() { # WHAT PREFIX...
 without_shm "a /dev/shm that takes nothing" "${takes_nothing[@]}"
 without_shm "no /dev/shm" "${is_missing[@]}"
 
-# --- every slot taken
+# --- no free slot
 start slots python3 -c '
 import re, socket, time
 names = re.findall(r"@(verbena/\d+/slot/)\d+", open("/proc/net/unix").read())
@@ -98,7 +98,7 @@ for slot in range(1, 255):
         pass
 print("took", len(taken), flush=True)
 time.sleep(600)'
-await_line "$logs/slots" '^took 252' 10 || fail "the slots cannot be taken: there are two processes"
+await_line "$logs/slots" '^took 252' 10 || fail "cannot claim the slots besides the two processes"
 try 1 "$tool" run -- ibv_devinfo -d verbena_lo
 says 'all 254 process slots of this network namespace are taken'
 try 0 "$tool" run -- ibv_devices
@@ -109,7 +109,7 @@ finish slots 5
 try 0 "$tool" run -- ibv_devinfo -d verbena_lo
 unharmed "every slot taken"
 
-# --- a full disk under the capture and under the log
+# --- a full disk for the capture and for the log
 mkdir "$work/small_disk"
 if unshare -m true 2>/dev/null; then
   full=(unshare -m bash -c 'mount -t tmpfs -o size=64k tmpfs "$0" && exec "$@"' "$work/small_disk")
@@ -118,7 +118,7 @@ if unshare -m true 2>/dev/null; then
   await_listener "$port" fills || fail "no listener"
   try 0 "${full[@]}" "$tool" run --pcap "$work/small_disk/x.pcap" -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port" 127.0.0.1
   says "VERBENA_PCAP: the capture $work/small_disk/x\.pcap ends here: No space left on device"
-  [ "$(grep -c 'ends here' "$logs/said")" = 1 ] || fail "it is said more than once"
+  [ "$(grep -c 'ends here' "$logs/said")" = 1 ] || fail "it is reported more than once"
   finish fills 30
   [ "$status" = 0 ] || fail "the other side of a full disk: exit status $status"
 fi
@@ -127,7 +127,7 @@ says 'VERBENA_LOG_FILE=/dev/full takes no more: No space left on device'
 says 'VERBENA_FAULTS=lose=1: '
 unharmed "a full disk"
 
-# --- an interface that vanishes under a connection
+# --- an interface that is removed during a connection
 lay_wire
 client_in=("${there[@]}")
 host=192.0.2.1
@@ -137,12 +137,12 @@ await_line "$logs/wired.client" 'remote address' 20 || fail "no connection over 
 ip link delete veth0
 for side in server client; do
   finish "wired.$side" 60
-  case $status in 0 | late | 13[0-9]) fail "an interface that vanishes: exit status of the $side: $status" ;; esac
+  case $status in 0 | late | 13[0-9]) fail "a removed interface: exit status of the $side: $status" ;; esac
 done
 cat "$logs/wired.server" "$logs/wired.client" >"$logs/said"
 says 'veth0.* gone'
 before=$(packets)
 await_more() { local tries=100; until [ "$(packets)" -gt "$before" ]; do [ $((tries--)) -gt 0 ] || return 1; sleep 0.1; done; }
-await_more || fail "the bystanders do not talk any more"
+await_more || fail "the bystanders no longer exchange messages"
 unharmed "an interface that vanishes"
 pass

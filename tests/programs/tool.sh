@@ -1,5 +1,5 @@
 #!/bin/bash
-# The verbena command itself: what it sets, what it says, what it returns.
+# The verbena command: its environment variables, messages and exit statuses.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ip
@@ -12,9 +12,9 @@ try() {
   "$@" >"$logs/out" 2>"$logs/err" </dev/null || status=$?
   [ "$status" = "$expected" ] || fail "'$*': exit status $status instead of $expected"
 }
-out() { grep -Eq -- "$1" "$logs/out" || fail "standard output does not say: $1"; }
-err() { grep -Eq -- "$1" "$logs/err" || fail "standard error does not say: $1"; }
-no_err() { [ ! -s "$logs/err" ] || fail "something is on standard error"; }
+out() { grep -Eq -- "$1" "$logs/out" || fail "standard output does not contain: $1"; }
+err() { grep -Eq -- "$1" "$logs/err" || fail "standard error does not contain: $1"; }
+no_err() { [ ! -s "$logs/err" ] || fail "standard error is not empty"; }
 
 # --- help and usage
 try 0 "$tool" --version
@@ -38,7 +38,7 @@ try 125 "$tool" run --frobnicate -- true
 err '--frobnicate'
 note "ok help and usage"
 
-# --- output that gets lost is not a success
+# --- output that cannot be written is a failure
 for command in --version --help 'devices --help' 'devices --json' 'doctor --json' counters env 'perf --help' 'recv --help' \
   'fpga --listen 127.0.0.2 --seconds 0.1' 'daq-sweep --sizes 64 --depths 1 --seconds 0.05'; do
   rc=0
@@ -53,7 +53,7 @@ note "ok output that gets lost"
 try 0 env -u LD_LIBRARY_PATH "$tool" run -- sh -c 'echo "$LD_LIBRARY_PATH"'
 [ "$(cat "$logs/out")" = "$build/lib" ] || fail "LD_LIBRARY_PATH is not the library's folder"
 try 0 env LD_LIBRARY_PATH=/some/where "$tool" run -- sh -c 'echo "$LD_LIBRARY_PATH"'
-[ "$(cat "$logs/out")" = "$build/lib:/some/where" ] || fail "LD_LIBRARY_PATH lost what it had"
+[ "$(cat "$logs/out")" = "$build/lib:/some/where" ] || fail "LD_LIBRARY_PATH lost its old value"
 try 0 env LD_LIBRARY_PATH= "$tool" run -- "$tool" run -- sh -c 'echo "$LD_LIBRARY_PATH"'
 [ "$(cat "$logs/out")" = "$build/lib" ] || fail "LD_LIBRARY_PATH grows when run is nested"
 try 0 "$tool" run -d lo -d verbena_lo --log info --log-file /tmp/l --pcap '/tmp/%p.pcap' \
@@ -65,19 +65,19 @@ out '^VERBENA_PCAP=/tmp/%p.pcap$'
 out '^VERBENA_FAULTS=loss=0.5,seed=3$'
 try 0 env VERBENA_LOG=error "$tool" run -- env
 out '^VERBENA_LOG=error$'
-if grep -q '^VERBENA_PCAP' "$logs/out"; then fail "VERBENA_PCAP is set though nobody asked"; fi
+if grep -q '^VERBENA_PCAP' "$logs/out"; then fail "VERBENA_PCAP is set without --pcap"; fi
 note "ok run sets the environment"
 
-# --- run: arguments reach the program as they are
+# --- run: passes arguments unchanged
 try 0 "$tool" run -- printf '<%s>' a 'b c' '' -- --help -x
 [ "$(cat "$logs/out")" = '<a><b c><><--><--help><-x>' ] || fail "arguments are changed"
 try 0 "$tool" run printf '<%s>' --log -- x
 [ "$(cat "$logs/out")" = '<--log><--><x>' ] || fail "arguments are changed without --"
 try 0 "$tool" run --log info printf '<%s>' --log
-[ "$(cat "$logs/out")" = '<--log>' ] || fail "the program's options are taken for ours"
+[ "$(cat "$logs/out")" = '<--log>' ] || fail "the program's options are treated as those of verbena run"
 note "ok run passes arguments on"
 
-# --- run: exit statuses and words
+# --- run: exit statuses and messages
 try 0 "$tool" run -- true
 no_err
 try 7 "$tool" run -- sh -c 'exit 7'
@@ -119,7 +119,7 @@ if command -v g++ >/dev/null; then
   try 0 "$tool" run -- "$work/dynamic"
   no_err
 fi
-# A set-uid program of root's, looked at by somebody else.
+# A set-uid program of root, run by another user.
 setuid=$(command -v su || true)
 if [ -u "$setuid" ] && [ "$(stat -c %u "$setuid")" != "$(id -u)" ]; then
   "$tool" run -- "$setuid" --version >"$logs/out" 2>"$logs/err" || true
@@ -163,7 +163,7 @@ out 'No usable RDMA device'
 out 'lo not used: VERBENA_DEVICES is none'
 try 0 "$tool" devices --json
 if command -v python3 >/dev/null; then
-  python3 - "$logs/out" <<'PYTHON' || fail "devices --json is not what it should be"
+  python3 - "$logs/out" <<'PYTHON' || fail "devices --json is not as expected"
 import json, sys
 told = json.load(open(sys.argv[1]))
 lo = [d for d in told["devices"] if d["name"] == "verbena_lo"][0]
@@ -187,7 +187,7 @@ if [ "$own_namespace" = yes ]; then
   out '0000:0000:0000:0000:0000:ffff:c000:0201'
   out 'veth1 has no IP address'
   out 'veth2 is down: ip link set veth2 up'
-  [ "$(grep -m 1 '^verbena_' "$logs/out")" = verbena_veth0 ] || fail "loopback comes first"
+  [ "$(grep -m 1 '^verbena_' "$logs/out")" = verbena_veth0 ] || fail "loopback is listed first"
   ip link set lo down
   try 0 "$tool" devices
   out 'lo is down: ip link set lo up'

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What VERBENA_PCAP writes is RoCEv2 in the eyes of another implementation: tshark decodes every packet,
-# and the ICRCs are right by an independent computation. Packets through shared memory look the same.
+# Another implementation accepts the captures of VERBENA_PCAP: tshark decodes every packet, and an independent
+# computation confirms the ICRCs. Packets through shared memory are captured too.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need tshark python3 ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ib_atomic_bw ib_read_bw ib_write_bw
@@ -25,7 +25,7 @@ check() {
   done
 }
 
-# captured LABEL OPCODES COMMAND...: runs a pair, checks what both sides captured.
+# captured LABEL OPCODES COMMAND...: runs a pair and checks the captures of both sides.
 captured() {
   local label=$1 expected=$2
   shift 2
@@ -50,36 +50,36 @@ captured "UC WRITE" "38 39 40" ib_write_bw -d verbena_lo -x 0 -F -c UC -s 32768 
 captured "UD SEND" "100" ibv_ud_pingpong -d verbena_lo -g 0 -c -s 1000 -n 20
 captured "UD SEND over IPv6" "100" ibv_ud_pingpong -d verbena_lo -g 1 -c -s 1000 -n 20
 [ -z "$(decode "$(ls "$work"/*.pcap | head -n 1)" -Y 'infiniband.bth.a == 1 || infiniband.deth.q_key != 0x11111111')" ] ||
-  fail "a datagram asks for an acknowledgement, or has another Q_Key"
+  fail "a datagram requests an ACK, or has another Q_Key"
 
-# Two Verbenas that lose packets say more to each other (docs/design/extensions.md): NAKs with a list, and
-# marks in bits that are reserved.
+# Two Verbenas that lose packets use extensions (docs/design/extensions.md): NAKs with a SACK list, and extension
+# flags in reserved bits.
 rm -f "$work"/*.pcap
 run_options=(--pcap "$work/%p.pcap" --faults "loss=0.05,seed=3")
 pair "WRITE with losses" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 100
 check "WRITE with losses" "6 7 8 17" "$work"/*.pcap
 for file in "$work"/*.pcap; do
   for packets in "infiniband.bth.opcode == 17" "infiniband.bth.opcode != 17"; do
-    [ -n "$(decode "$file" -Y "$packets && infiniband.bth.reserved7 != 0")" ] || fail "no marks: $packets"
+    [ -n "$(decode "$file" -Y "$packets && infiniband.bth.reserved7 != 0")" ] || fail "no extension flags: $packets"
   done
 done
 
-# And where they answer each other, an answer carries the acknowledgement, four bytes before its data.
-volley=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
-captured "SENDs that answer each other" "4 17" "${volley[@]}"
+# In a ping-pong a request piggybacks the ACK, four bytes before its payload.
+ping_pong=(ib_send_lat -d verbena_lo -x 0 -F -s 100 -n 500)
+captured "SENDs in a ping-pong" "4 17" "${ping_pong[@]}"
 for file in "$work"/*.pcap; do
   [ -n "$(decode "$file" -Y 'infiniband.bth.opcode == 4 && infiniband.bth.reserved7 != 0 && udp.length == 128')" ] ||
-    fail "no answer carries an acknowledgement"
+    fail "no request piggybacks an ACK"
 done
 export VERBENA_EXTENSIONS=off
-captured "the same without extensions" "4 17" "${volley[@]}"
+captured "the same without extensions" "4 17" "${ping_pong[@]}"
 unset VERBENA_EXTENSIONS
 for file in "$work"/*.pcap; do
   [ -z "$(decode "$file" -Y 'infiniband.bth.reserved7 != 0 || (infiniband.bth.opcode == 4 && udp.length != 124)')" ] ||
-    fail "extensions are off, and there is something of them"
+    fail "extensions are off but used"
 done
 
-# The capture does not switch shared memory off, and there, too, contains each WRITE: none is done without the peer.
+# A capture leaves shared memory on and contains each WRITE there too: none is executed by a direct copy.
 if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
   rm -f "$work"/*.pcap
   run_options=(--pcap "$work/%p.pcap")
@@ -89,9 +89,9 @@ if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
   "$tool" counters --all "${pids[memory.client]}" >"$logs/counters" || fail "verbena counters: status $?"
   finish_pair memory
   grep -Eq '^ +shm_packets_sent +[1-9]' "$logs/counters" || fail "a capture switches shared memory off"
-  grep -Eq '^ +shm_copies +0( |$)' "$logs/counters" || fail "a WRITE was done without a packet"
+  grep -Eq '^ +shm_copies +0( |$)' "$logs/counters" || fail "a WRITE was executed without a packet"
   note "ok packets through shared memory"
-  # At one end it is enough.
+  # A capture at one end is enough.
   rm -f "$work"/*.pcap
   run_options=()
   client_in=(env "VERBENA_PCAP=$work/%p.pcap")
@@ -100,14 +100,14 @@ if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
   check "a capture at one end" "6 7 8 17" "$work"/*.pcap
 fi
 
-# One READ in detail: addresses, length and sequence numbers as tshark reads them.
+# One READ in detail: addresses, length and PSNs as tshark decodes them.
 run_options=(--pcap "$work/%p.pcap")
 rm -f "$work"/*.pcap
 pair "READ, one at a time" ib_read_lat -d verbena_lo -x 0 -F -s 10000 -n 5
 files=("$work"/*.pcap)
 decode "${files[0]}" -Y 'infiniband.bth.opcode == 12' -T fields -e infiniband.reth.dmalen |
   sort -u >"$logs/lengths"
-[ "$(cat "$logs/lengths")" = 10000 ] || fail "the READ requests do not say 10000 bytes"
+[ "$(cat "$logs/lengths")" = 10000 ] || fail "the READ requests are not of 10000 bytes"
 [ -z "$(decode "${files[0]}" -Y 'infiniband.bth.tver != 0 || infiniband.bth.p_key != 0xffff')" ] ||
   fail "transport version or partition key"
 note "ok READ fields"

@@ -1,5 +1,5 @@
-// Two processes of one host with a reliable connection between them: what each of them has, for
-// programs on plain verbs that try what a peer may do in memory.
+// Two processes of one host with a reliable connection between them: the resources of each, for
+// programs on plain verbs that test direct access to the peer's memory.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -18,7 +18,7 @@
 namespace verbena::programs {
 
 inline constexpr uint32_t kDepth = 256;
-inline constexpr uint64_t kReceive = 1000;  // the number of all receives
+inline constexpr uint64_t kReceive = 1000;  // wr_id of all receives
 inline constexpr int kAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
@@ -34,8 +34,8 @@ inline double seconds_now() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// What one end tells the other.
-struct Card {
+// What each end sends to the other.
+struct ConnectionData {
   uint32_t qpn, rkey;
   uint64_t address;
   ibv_gid gid;
@@ -49,7 +49,7 @@ struct End {
   ibv_mr* mr = nullptr;
   std::vector<uint8_t> memory;
   int socket = -1;
-  Card peer{};
+  ConnectionData peer{};
 
   explicit End(size_t bytes) : memory(bytes) {}
 
@@ -70,7 +70,7 @@ struct End {
     must(made != nullptr, "ibv_create_qp");
     return made;
   }
-  void offer() {
+  void register_memory() {
     mr = ibv_reg_mr(pd, memory.data(), memory.size(), kAccess);
     must(mr != nullptr, "ibv_reg_mr");
   }
@@ -78,14 +78,14 @@ struct End {
     must(::write(socket, out, bytes) == static_cast<ssize_t>(bytes), "write");
     must(::recv(socket, in, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes), "read");
   }
-  void meet() {
+  void synchronize() {
     char mine = 'm', other = 0;
     exchange(&mine, &other, 1);
   }
 
-  // From whatever it was. It can take a message then.
+  // From any state. One receive is posted.
   void connect(uint8_t timeout, uint8_t retries) {
-    Card card{qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.data()), {}};
+    ConnectionData card{qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.data()), {}};
     must(ibv_query_gid(context, 1, 0, &card.gid) == 0, "ibv_query_gid");
     exchange(&card, &peer, sizeof card);
     ibv_qp_attr a{};
@@ -101,7 +101,7 @@ struct End {
     must(make_ready_for_receives(qp, to) == 0, "INIT");
     receive(0, 64);
     must(programs::connect(qp, to) == 0, "RTS");
-    meet();
+    synchronize();
   }
 
   void post(ibv_wr_opcode op, uint64_t id, size_t local, size_t remote, uint32_t bytes) {
@@ -124,7 +124,7 @@ struct End {
     wr.num_sge = 1;
     must(ibv_post_recv(qp, &wr, &bad) == 0, "ibv_post_recv");
   }
-  // False: none came in that time.
+  // False: no completion in that time.
   bool poll(ibv_wc& wc, double seconds) {
     const double end = seconds_now() + seconds;
     for (;;) {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# ucmatose: many connections at once, messages over each; every option but -f gid (addresses of the family
-# AF_IB, which RoCE does not have).
+# ucmatose: many connections at once, messages over each; every option except -f gid (AF_IB addresses, which RoCE
+# does not have).
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ucmatose
@@ -41,8 +41,8 @@ cm_pair "not bound" ucmatose -p %p -- ucmatose -s 127.0.0.1 -p %p
 cm_pair "both bound" ucmatose -b 127.0.0.1 -p %p -c 5 -- ucmatose -b 127.0.0.1 -s 127.0.0.1 -p %p -c 5
 cm_pair "both bound, IPv6" ucmatose -b ::1 -p %p -c 5 -- ucmatose -b ::1 -s ::1 -p %p -c 5
 
-# One connection more than the server has room for is refused by the server, which then gives up altogether. So what
-# the client is told first may be that, or that a connection which was just being made has ended. Nobody waits.
+# The server rejects one connection too many and then ends. The client first gets either that rejection or the end of
+# a connection in progress. Neither side hangs.
 take_port
 start pair.server "$tool" run -- ucmatose -p "$port" -c 3 -C 0
 await_rdma_listener "$port" pair.server || fail "the server does not listen"
@@ -55,7 +55,7 @@ expect server 'failing connection request'
 expect client 'RDMA_CM_EVENT_REJECTED, error: 28|RDMA_CM_EVENT_CONNECT_ERROR'
 note "ok one too many: $(grep -m 1 RDMA_CM_EVENT "$logs/pair.client")"
 
-# AF_IB: left out, and said so; not a crash, not a hang.
+# AF_IB is not supported: an error message, no crash and no hang.
 start gid "$tool" run -- ucmatose -f gid -s fe80::1
 finish gid 20
 case $status in 0 | late | 1[0-9][0-9]) fail "-f gid: exit status $status" ;; esac

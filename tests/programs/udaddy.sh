@@ -1,11 +1,11 @@
 #!/bin/bash
-# udaddy: datagram queue pairs that find each other by SIDR, messages both ways.
+# udaddy: UD queue pairs that find each other by SIDR, messages in both directions.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need udaddy
 enter_namespace "$@"
 datagrams_may_get_lost
-[ "$own_namespace" = yes ] || skip "udaddy knows one port only, which may be taken outside a namespace of our own"
+[ "$own_namespace" = yes ] || skip "needs its own network namespace: udaddy has a fixed port"
 server_port=7174
 
 toss() { # LABEL ADDRESS OPTIONS...
@@ -38,11 +38,11 @@ cm_pair "not bound" udaddy -- udaddy -s 127.0.0.1
 cm_pair "both bound" udaddy -b 127.0.0.1 -- udaddy -b 127.0.0.1 -s 127.0.0.1
 cm_pair "both bound, IPv6" udaddy -b ::1 -- udaddy -b ::1 -s ::1
 
-# Nobody there: the program is told.
+# No service: the program gets an error.
 start alone "$tool" run -- udaddy -s 127.0.0.1
-await_line "$logs/alone" 'RDMA_CM_EVENT_(UNREACHABLE|REJECTED), error' 60 || fail "nobody there: not told"
+await_line "$logs/alone" 'RDMA_CM_EVENT_(UNREACHABLE|REJECTED), error' 60 || fail "no service: not reported"
 finish alone 10
-[ "$status" != 0 ] || fail "nobody there: exit status $status"
+[ "$status" != 0 ] || fail "no service: exit status $status"
 note "ok nobody there: $(grep -m 1 RDMA_CM_EVENT "$logs/alone")"
 nothing_left
 pass "$pairs_run pairs"

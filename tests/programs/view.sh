@@ -1,6 +1,6 @@
 #!/bin/bash
-# What `verbena run` shows of its devices in /sys/class/infiniband and /dev/infiniband: to ordinary programs,
-# to their children, and to nobody else.
+# The view: `verbena run` shows its devices in /sys/class/infiniband and /dev/infiniband to ordinary programs and
+# their children, and to no other process.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:/usr/sbin  # ibstatus
@@ -23,7 +23,7 @@ same "$(see find $device/ports/1/pkeys $device/device -type f | sort | tr '\n' '
 see ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 || fail "ls -laR: $?"
 note "ok ls, cat, readlink, stat, find, a shell and its child"
 
-# A directory of the tree as the working directory: of a shell, of its subshells, of programs that it executes.
+# A directory of the view as the working directory of a shell, of its subshells, and of programs that it executes.
 see ibstatus >"$logs/ibstatus" || fail "ibstatus: $?"
 same "$(awk '/^Infiniband device/' "$logs/ibstatus")" "Infiniband device 'verbena_lo' port 1 status:"
 same "$(awk '$1 == "state:" {print $2, $3}' "$logs/ibstatus")" '4: ACTIVE'
@@ -41,21 +41,21 @@ verbena_lo
 /sys/class"
   same "$(see $shell -c "cd $device && cd /dev/infiniband && ls && cd /tmp && ls -d \$PWD && env pwd")" \
     "$(see ls /dev/infiniband; echo /tmp; echo /tmp)"
-  # A relative path of another directory, and a PWD that is not where the program is, lead out of the tree.
+  # A relative path in another directory, and a wrong PWD, do not refer to the view.
   same "$(see $shell -c 'cd /sys/class/infiniband && cd ../../../tmp && pwd && cd / && PWD=/sys/class/infiniband env pwd')" \
     "/tmp
 /"
 done
 note "ok ibstatus, working directories"
 
-see python3 - $device <<'PYTHON' || fail "python sees something else"
+see python3 - $device <<'PYTHON' || fail "Python gets other results"
 import ctypes, os, subprocess, sys
 device = sys.argv[1]
 files = [os.path.join(where, name) for where, _, names in os.walk(device + "/") for name in names]
 assert len(files) > 400, len(files)
 assert open(device + "/ports/1/gid_attrs/types/0").read() == "RoCE v2\n"
 assert os.path.realpath(device).startswith("/sys/devices/")
-# Through a descriptor of a folder, as hwloc does.
+# Through a descriptor of a directory, as hwloc does.
 root = os.open("/", os.O_RDONLY)
 folder = os.open("sys/class/infiniband", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root)
 assert os.listdir(folder) == ["verbena_lo"]
@@ -79,9 +79,9 @@ refused(OSError, open, device + "/ports/1/gid_attrs/types/127")
 refused(OSError, open, "/dev/infiniband/uverbs1")
 assert os.access("/dev/infiniband/uverbs1", os.R_OK | os.W_OK)
 assert not os.access(device + "/node_desc", os.W_OK)
-# A relative path that begins nowhere is not of the root.
+# A relative path without a working directory does not start at the root.
 refused(OSError, lambda: os.open("sys/class/infiniband", os.O_RDONLY, dir_fd=999))
-# Folders of the kernel's behind ours, as a whole: scandir() of the C library.
+# Directories of the kernel behind the view, read whole by scandir() of the C library.
 libc, entries = ctypes.CDLL(None), ctypes.POINTER(ctypes.c_void_p)()
 assert libc.scandir(b"/dev/infiniband/../../usr/bin", ctypes.byref(entries), None, None) > 100
 # Working directories.
@@ -96,7 +96,7 @@ os.chdir("/usr")
 assert os.getcwd() == "/usr" and "bin" in os.listdir(".")
 os.fchdir(here)
 assert os.getcwd() == os.path.realpath(device)
-# A child that shares our memory (vfork) changes its own working directory.
+# A child that shares the memory (vfork) changes only its own working directory.
 for elsewhere in ("/", device + "/ports"):
     assert subprocess.run(["pwd"], cwd=elsewhere, capture_output=True).returncode == 0
     assert os.getcwd() == os.path.realpath(device), os.getcwd()
@@ -108,18 +108,18 @@ assert libc.syscall(by_system_call, b"/usr") == 0 and os.getcwd() == "/usr"
 os.chdir(device)
 os.fchdir(root)
 assert os.getcwd() == "/" and "usr" in os.listdir()
-# Everything else is as it was.
+# All other paths are unchanged.
 assert open("/proc/self/comm").read() == "python3\n"
 assert "null" in os.listdir("/dev") and os.path.realpath("/dev/infiniband/../null") == "/dev/null"
 PYTHON
 note "ok python: walks, folders by descriptor, nothing can be written"
 
-# Nobody else sees anything; nor do those who do not want to.
-[ "$(ls -d $device 2>/dev/null)" = "" ] || fail "the view is outside the process"
+# Other processes do not see the view, nor do programs with --no-view.
+[ "$(ls -d $device 2>/dev/null)" = "" ] || fail "the view is visible outside the process"
 [ "$("$tool" run --no-view -- ls -d $device 2>/dev/null)" = "" ] || fail "--no-view shows it"
 # shellcheck disable=SC2016
 same "$(eval "$("$tool" env --device lo)"; cat $device/ports/1/link_layer)" Ethernet
-# Devices are shown as they are now, in the namespace of whoever looks.
+# The view shows the current devices of the reader's namespace.
 if [ "$own_namespace" = yes ]; then
   same "$(see sh -c "ip link set lo down; ls /sys/class/infiniband; ip link set lo up; ls /sys/class/infiniband")" \
     verbena_lo
@@ -127,17 +127,17 @@ if [ "$own_namespace" = yes ]; then
 fi
 note "ok only where it is wanted, always as it is now"
 
-# Where a shell is that has lost its folder, nothing begins at the root.
+# In a shell whose directory was removed, relative paths do not start at the root.
 mkdir "$work/gone"
 [ "$(cd "$work/gone" && rmdir "$work/gone" && see cat sys/class/infiniband/verbena_lo/fw_ver 2>/dev/null)" = "" ] ||
-  fail "a relative path is found without a folder"
+  fail "a relative path is found without a working directory"
 
-# Where files may have no size, the tree's have none to show: an error, not death by SIGXFSZ.
+# With a file size limit of 0 the files of the view give an error and do not end the program by SIGXFSZ.
 status=0
 (ulimit -f 0; see cat $device/fw_ver 2>&1) | cat >"$logs/limited" || status=$?
 same "$status $(grep -c 'File too large' "$logs/limited")" "1 1"
 
-# Counters count while programs run.
+# Counters change while programs run.
 take_port
 start server "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -p "$port" -n 2000000
 await_listener "$port" server || fail "ibv_rc_pingpong does not listen"
@@ -149,8 +149,8 @@ until [ "$(see cat $device/ports/1/counters/port_xmit_packets)" -gt 1000 ]; do
 done
 [ "$(see cat $device/ports/1/counters/port_rcv_data)" -gt 1000 ] || fail "port_rcv_data does not count"
 same "$(see cat $device/ports/1/counters/port_rcv_errors)" 0
-# Also in a file that was opened before, where it is read from its beginning again.
-see python3 - $device/ports/1/counters/port_xmit_packets <<'PYTHON' || fail "an open counter stands still"
+# Also in a file that was opened before and is read again from its start.
+see python3 - $device/ports/1/counters/port_xmit_packets <<'PYTHON' || fail "an open counter does not change"
 import os, sys, time
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
 values = []

@@ -1,4 +1,4 @@
-// Addresses and ports: what binding and resolving find, and who may have which port.
+// Addresses and ports: results of binding and resolving, and conflicts between ports.
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
@@ -41,8 +41,8 @@ void set_flag(rdma_cm_id* id, int option, int value) {
 void reuse(rdma_cm_id* id) { set_flag(id, RDMA_OPTION_ID_REUSEADDR, 1); }
 void only_family(rdma_cm_id* id) { set_flag(id, RDMA_OPTION_ID_AFONLY, 1); }
 
-// As with the kernel's rdma_cm. libfabric takes a device that it finds by binding to 127.0.0.1 for
-// the only one that is wanted.
+// As with the kernel's rdma_cm. libfabric would use only the device that it gets by binding to
+// 127.0.0.1.
 TEST_F(Addresses, BindingToLoopbackFindsNoDevice) {
   const IdPtr id = bound("127.0.0.1");
   EXPECT_EQ(id->verbs, nullptr);
@@ -52,14 +52,14 @@ TEST_F(Addresses, BindingToLoopbackFindsNoDevice) {
 }
 
 TEST_F(Addresses, BindingToIpv6LoopbackFindsNoDevice) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   const IdPtr id = bound("::1");
   EXPECT_EQ(id->verbs, nullptr);
   EXPECT_EQ(rdma_get_local_addr(id.get())->sa_family, AF_INET6);
   EXPECT_NE(source_port(id.get()), 0);
 }
 
-TEST_F(Addresses, AnIdentifierBoundToLoopbackResolvesFromThere) {
+TEST_F(Addresses, AnIdentifierBoundToLoopbackResolvesFromItsPort) {
   const IdPtr id = bound("127.0.0.1");
   const uint16_t port = source_port(id.get());
   resolve(channel_.get(), id.get(), "127.0.0.1", 7777);
@@ -72,7 +72,7 @@ TEST_F(Addresses, ALinkLocalAddressNeedsItsInterface) {
   EXPECT_EQ(bind_errno("fe80::1", 0), EINVAL);
 }
 
-TEST_F(Addresses, IdentifiersOfADeviceShareItsDefaultDomain) {
+TEST_F(Addresses, IdentifiersOfADeviceShareItsDefaultPd) {
   const IdPtr a = resolve(channel_.get(), "127.0.0.1", 7777);
   const IdPtr b = resolve(channel_.get(), "127.0.0.1", 7777);
   ASSERT_NE(a->verbs, nullptr);
@@ -80,21 +80,21 @@ TEST_F(Addresses, IdentifiersOfADeviceShareItsDefaultDomain) {
   EXPECT_EQ(a->pd, b->pd);
 }
 
-TEST_F(Addresses, AWildcardHasNoDeviceUntilSomebodyConnects) {
+TEST_F(Addresses, AWildcardHasNoDevice) {
   const IdPtr id = bound("0.0.0.0");
   EXPECT_EQ(id->verbs, nullptr);
   EXPECT_EQ(id->pd, nullptr);
   EXPECT_NE(source_port(id.get()), 0);
 }
 
-TEST_F(Addresses, PortZeroGivesAPortOfOnesOwn) {
+TEST_F(Addresses, PortZeroSelectsAFreePort) {
   const IdPtr a = bound("127.0.0.1");
   const IdPtr b = bound("127.0.0.1");
   EXPECT_NE(source_port(a.get()), 0);
   EXPECT_NE(source_port(a.get()), source_port(b.get()));
 }
 
-TEST_F(Addresses, AUsedPortIsInUse) {
+TEST_F(Addresses, RejectsAUsedPort) {
   const IdPtr first = bound("127.0.0.1");
   const uint16_t port = source_port(first.get());
   EXPECT_EQ(bind_errno("127.0.0.1", port), EADDRINUSE);
@@ -105,7 +105,7 @@ TEST_F(Addresses, AUsedPortIsInUse) {
   }
 }
 
-TEST_F(Addresses, AWildcardTakesThePortOfEveryAddress) {
+TEST_F(Addresses, AWildcardUsesThePortOfEveryAddress) {
   const IdPtr first = bound("0.0.0.0");
   const uint16_t port = source_port(first.get());
   EXPECT_EQ(bind_errno("127.0.0.1", port), EADDRINUSE);
@@ -117,8 +117,8 @@ TEST_F(Addresses, AWildcardTakesThePortOfEveryAddress) {
   }
 }
 
-TEST_F(Addresses, TheIpv6WildcardTakesIpv4TooUnlessToldNotTo) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+TEST_F(Addresses, TheIpv6WildcardIncludesIpv4UnlessAfonlyIsSet) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   const IdPtr both = bound("::");
   EXPECT_EQ(bind_errno("127.0.0.1", source_port(both.get())), EADDRINUSE);
   IdPtr one = make_id(channel_.get());
@@ -137,7 +137,7 @@ TEST_F(Addresses, PortSpacesAreSeparate) {
   EXPECT_EQ(bind_errno("127.0.0.1", port, RDMA_PS_IPOIB), 0);
 }
 
-TEST_F(Addresses, APortIsFreeAgainWhenItsIdentifierIsGone) {
+TEST_F(Addresses, DestroyingAnIdentifierFreesItsPort) {
   IdPtr first = listen_on(channel_.get(), "127.0.0.1");
   const uint16_t port = source_port(first.get());
   first.reset();
@@ -145,13 +145,13 @@ TEST_F(Addresses, APortIsFreeAgainWhenItsIdentifierIsGone) {
   EXPECT_EQ(source_port(second.get()), port);
 }
 
-TEST_F(Addresses, ReuseLetsTwoBindAndOneListen) {
+TEST_F(Addresses, ReuseaddrAllowsTwoBindsAndOneListener) {
   IdPtr first = make_id(channel_.get());
   reuse(first.get());
   Address any = ip("127.0.0.1");
   ASSERT_EQ(rdma_bind_addr(first.get(), any.get()), 0);
   const uint16_t port = source_port(first.get());
-  EXPECT_EQ(bind_errno("127.0.0.1", port), EADDRINUSE);  // one that does not say so
+  EXPECT_EQ(bind_errno("127.0.0.1", port), EADDRINUSE);  // without RDMA_OPTION_ID_REUSEADDR
   IdPtr second = make_id(channel_.get());
   reuse(second.get());
   Address same = ip("127.0.0.1", port);
@@ -162,7 +162,7 @@ TEST_F(Addresses, ReuseLetsTwoBindAndOneListen) {
   EXPECT_EQ(bind_errno("127.0.0.1", port, RDMA_PS_TCP, reuse), EADDRINUSE);
 }
 
-// A child process binds what `listens` says and waits to be killed.
+// A child process that listens on the address and waits to be killed.
 class OtherProcess {
  public:
   OtherProcess(const std::string& address, uint16_t port) {
@@ -198,7 +198,7 @@ class OtherProcess {
   uint16_t port_ = 0;
 };
 
-TEST_F(Addresses, APortOfAnotherProcessIsInUseUntilThatIsKilled) {
+TEST_F(Addresses, RejectsAPortOfAnotherProcessUntilThatEnds) {
   OtherProcess exact("127.0.0.1", 0);
   ASSERT_NE(exact.port(), 0);
   EXPECT_EQ(bind_errno("127.0.0.1", exact.port()), EADDRINUSE);
@@ -214,8 +214,8 @@ TEST_F(Addresses, APortOfAnotherProcessIsInUseUntilThatIsKilled) {
   EXPECT_EQ(bind_errno("0.0.0.0", wildcard.port()), 0);
 }
 
-// The list of all Unix sockets (/proc/net/unix) may be long, or not there at all.
-TEST_F(Addresses, AWildcardFindsOtherProcessesWithoutAListOfSockets) {
+// The list of all Unix sockets (/proc/net/unix) may be long or missing.
+TEST_F(Addresses, AWildcardDetectsOtherProcessesWithoutProcNetUnix) {
   OtherProcess exact("127.0.0.1", 0);
   ASSERT_NE(exact.port(), 0);
   char root[] = "/tmp/verbena-empty-XXXXXX";
@@ -237,7 +237,7 @@ TEST_F(Addresses, AWildcardFindsOtherProcessesWithoutAListOfSockets) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(Addresses, AForkedChildDoesNotKeepItsParentsPorts) {
+TEST_F(Addresses, AForkedChildDoesNotHoldPortsOfItsParent) {
   IdPtr id = bound("127.0.0.1");
   const uint16_t port = source_port(id.get());
   int ready[2];
@@ -273,7 +273,7 @@ TEST_F(Addresses, ResolvingFindsSourceAndDevice) {
   EXPECT_NE(source_port(id.get()), 0);
 }
 
-TEST_F(Addresses, AResolvedRouteIsAPathRecord) {
+TEST_F(Addresses, ResolvingARouteFillsThePathRecord) {
   const IdPtr id = resolve(channel_.get(), "127.0.0.1", 7777);
   ASSERT_EQ(id->route.num_paths, 1);
   const ibv_sa_path_rec& path = *id->route.path_rec;
@@ -288,12 +288,12 @@ TEST_F(Addresses, AResolvedRouteIsAPathRecord) {
   EXPECT_EQ(std::memcmp(&path.dgid, &id->route.addr.addr.ibaddr.dgid, sizeof path.dgid), 0);
 }
 
-TEST_F(Addresses, TheWildcardAsDestinationIsThisHost) {
+TEST_F(Addresses, TheWildcardAsDestinationMeansThisHost) {
   const IdPtr id = resolve(channel_.get(), "0.0.0.0", 7777);
   EXPECT_EQ(text_of(rdma_get_peer_addr(id.get())), "127.0.0.1");
 }
 
-TEST_F(Addresses, ResolvingFromAChosenSource) {
+TEST_F(Addresses, ResolvingUsesTheGivenSource) {
   const IdPtr id = make_id(channel_.get());
   Address from = ip("127.0.0.1", 0);
   Address to = ip("127.0.0.1", 7777);
@@ -312,7 +312,7 @@ TEST_F(Addresses, SourcePortsOfConnectionsDiffer) {
   EXPECT_EQ(ports.size(), ids.size());
 }
 
-TEST_F(Addresses, WrongFamiliesAreRefused) {
+TEST_F(Addresses, RejectsWrongAddressFamilies) {
   const IdPtr id = make_id(channel_.get());
   sockaddr_un unix_address{};
   unix_address.sun_family = AF_UNIX;
@@ -328,19 +328,20 @@ TEST_F(Addresses, WrongFamiliesAreRefused) {
   EXPECT_ERRNO(rdma_resolve_addr(id.get(), from.get(), to.get(), 1000), EINVAL);
 }
 
-TEST_F(Addresses, AnAddressOfNobodyHereIsNotAvailable) {
+TEST_F(Addresses, RejectsAnAddressOfAnotherHost) {
   const IdPtr id = make_id(channel_.get());
-  Address foreign = ip("203.0.113.77");  // documentation only
+  Address foreign = ip("203.0.113.77");  // reserved for documentation
   EXPECT_ERRNO(rdma_bind_addr(id.get(), foreign.get()), EADDRNOTAVAIL);
   Address own = ip("127.0.0.1");
   EXPECT_EQ(rdma_bind_addr(id.get(), own.get()), 0);  // it may try again
 }
 
-TEST_F(Addresses, WithoutADeviceNothingIsMade) {
-  EXPECT_TRUE(passes_in_new_process("NoDevices.DISABLED_CallsSayNoDevice", "VERBENA_DEVICES=none"));
+TEST_F(Addresses, CallsFailWithoutADevice) {
+  EXPECT_TRUE(
+      passes_in_new_process("NoDevices.DISABLED_CallsReturnEnodev", "VERBENA_DEVICES=none"));
 }
 
-TEST(NoDevices, DISABLED_CallsSayNoDevice) {
+TEST(NoDevices, DISABLED_CallsReturnEnodev) {
   EXPECT_EQ(rdma_create_event_channel(), nullptr);
   EXPECT_EQ(errno, ENODEV);
   rdma_cm_id* id = nullptr;
@@ -350,7 +351,7 @@ TEST(NoDevices, DISABLED_CallsSayNoDevice) {
   EXPECT_EQ(count, 0);
 }
 
-TEST_F(Addresses, DevicesAreListedAndCounted) {
+TEST_F(Addresses, ListsAndCountsDevices) {
   int count = 0;
   ibv_context** devices = rdma_get_devices(&count);
   ASSERT_NE(devices, nullptr);
@@ -376,14 +377,14 @@ void drop_capability(unsigned which) {
   ASSERT_EQ(syscall(SYS_capset, &header, data), 0);
 }
 
-TEST(LowPorts, TakeACapability) {
-  if (std::system("unshare -rn true") != 0) GTEST_SKIP() << "namespaces cannot be made here";
+TEST(LowPorts, NeedACapability) {
+  if (std::system("unshare -rn true") != 0) GTEST_SKIP() << "cannot create namespaces";
   EXPECT_TRUE(
-      passes_in_new_process("LowPortsOfANamespace.DISABLED_TakeACapability", kOwnNamespace));
+      passes_in_new_process("LowPortsOfANamespace.DISABLED_NeedACapability", kOwnNamespace));
 }
 
 using LowPortsOfANamespace = Addresses;
-TEST_F(LowPortsOfANamespace, DISABLED_TakeACapability) {
+TEST_F(LowPortsOfANamespace, DISABLED_NeedACapability) {
   EXPECT_EQ(bind_errno("127.0.0.1", 80), 0);
   drop_capability(CAP_NET_BIND_SERVICE);
   EXPECT_EQ(bind_errno("127.0.0.1", 80), EACCES);

@@ -1,4 +1,4 @@
-// Names and services: rdma_getaddrinfo, its hints, and the asynchronous form of newer releases.
+// rdma_getaddrinfo, its hints, and the asynchronous form of newer releases.
 #include <dlfcn.h>
 #include <netdb.h>
 
@@ -27,7 +27,7 @@ void look_up(Found& found, const char* node, const char* service,
   found.code = rdma_getaddrinfo(node, service, set ? &hints : nullptr, &found.info);
 }
 
-TEST(AddressInformation, OfADestination) {
+TEST(Addrinfo, ResolvesADestination) {
   Found found;
   look_up(found, "127.0.0.1", "4711", [](auto& h) { h.ai_port_space = RDMA_PS_TCP; });
   ASSERT_EQ(found.code, 0);
@@ -41,7 +41,7 @@ TEST(AddressInformation, OfADestination) {
   EXPECT_EQ(found.info->ai_next, nullptr);
 }
 
-TEST(AddressInformation, OfAListener) {
+TEST(Addrinfo, ResolvesAPassiveAddress) {
   Found found;
   look_up(found, nullptr, "4711", [](auto& h) {
     h.ai_flags = RAI_PASSIVE;
@@ -55,21 +55,21 @@ TEST(AddressInformation, OfAListener) {
   EXPECT_EQ(found.info->ai_dst_addr, nullptr);
 }
 
-TEST(AddressInformation, WithoutHints) {
+TEST(Addrinfo, WorksWithoutHints) {
   Found found;
   look_up(found, "127.0.0.1", "4711");
   ASSERT_EQ(found.code, 0);
   EXPECT_EQ(text_of(found.info->ai_dst_addr), "127.0.0.1");
 }
 
-TEST(AddressInformation, OfIpv6) {
+TEST(Addrinfo, ResolvesIpv6) {
   Found found;
   look_up(found, "::1", "4711", [](auto& h) { h.ai_flags = RAI_NUMERICHOST; });
   ASSERT_EQ(found.code, 0);
   EXPECT_EQ(found.info->ai_family, AF_INET6);
 }
 
-TEST(AddressInformation, OfHintsAlone) {
+TEST(Addrinfo, UsesTheAddressesOfTheHints) {
   Address source = ip("127.0.0.1", 5);
   Address destination = ip("127.0.0.1", 6);
   Found found;
@@ -89,7 +89,7 @@ TEST(AddressInformation, OfHintsAlone) {
   EXPECT_EQ(ntohs(reinterpret_cast<sockaddr_in*>(found.info->ai_dst_addr)->sin_port), 6);
 }
 
-TEST(AddressInformation, TheSourceOfTheHintsIsKept) {
+TEST(Addrinfo, KeepsTheSourceOfTheHints) {
   Address source = ip("127.0.0.1", 5);
   Found found;
   look_up(found, "127.0.0.1", "6", [&](auto& h) {
@@ -101,7 +101,7 @@ TEST(AddressInformation, TheSourceOfTheHintsIsKept) {
   EXPECT_EQ(text_of(found.info->ai_src_addr), "127.0.0.1");
 }
 
-TEST(AddressInformation, ThatCannotBe) {
+TEST(Addrinfo, RejectsInvalidRequests) {
   rdma_addrinfo* info = nullptr;
   EXPECT_ERRNO(rdma_getaddrinfo(nullptr, nullptr, nullptr, &info), EINVAL);
   rdma_addrinfo hints{};
@@ -117,7 +117,7 @@ TEST(AddressInformation, ThatCannotBe) {
   EXPECT_EQ(info, nullptr);
 }
 
-// --- what newer releases added; Debian's headers do not know it
+// --- functions of newer releases, which Debian's headers do not declare
 
 template <typename Function>
 Function newer(const char* name) {
@@ -137,7 +137,7 @@ int kind_of(const EventPtr& event) {
   return kind;
 }
 
-TEST(AddressInformation, ByAnEvent) {
+TEST(Addrinfo, ReportsTheResultByAnEvent) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   rdma_addrinfo* info = nullptr;
@@ -154,7 +154,7 @@ TEST(AddressInformation, ByAnEvent) {
   EXPECT_ERRNO(query_addrinfo(id.get(), &info), ENOENT);
 }
 
-TEST(AddressInformation, ByAnEventThatSaysNo) {
+TEST(Addrinfo, ReportsAnErrorByAnEvent) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   rdma_addrinfo hints{};
@@ -167,7 +167,7 @@ TEST(AddressInformation, ByAnEventThatSaysNo) {
   EXPECT_ERRNO(resolve_addrinfo(id.get(), nullptr, "99", &hints), EOPNOTSUPP);
 }
 
-TEST(AddressInformation, OfAnEndpointThatIsDestroyedMeanwhile) {
+TEST(Addrinfo, DestroyCancelsTheLookup) {
   ChannelPtr channel = make_channel();
   IdPtr id = make_id(channel.get());
   ASSERT_EQ(resolve_addrinfo(id.get(), "127.0.0.1", "99", nullptr), 0);
@@ -175,7 +175,7 @@ TEST(AddressInformation, OfAnEndpointThatIsDestroyedMeanwhile) {
   EXPECT_FALSE(event_within_ms(channel.get(), 0));
 }
 
-TEST(Events, OfTheProgramsOwn) {
+TEST(Events, DeliverEventsOfTheProgram) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   ASSERT_EQ(write_cm_event(id.get(), kUserEvent, 5, 0x1122334455667788), 0);

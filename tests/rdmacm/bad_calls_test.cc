@@ -1,4 +1,5 @@
-// Calls in the wrong order, on the wrong identifier, with too much or too little: an errno each.
+// Calls in the wrong order, on the wrong identifier, or with invalid arguments, each with its
+// errno.
 #include <cstring>
 
 #include "tests/rdmacm/cm_support.h"
@@ -6,7 +7,7 @@
 namespace verbena::test {
 namespace {
 
-TEST(BadCalls, APortSpaceThatDoesNotExist) {
+TEST(BadCalls, RejectsAnUnknownPortSpace) {
   ChannelPtr channel = make_channel();
   rdma_cm_id* id = nullptr;
   const int number = 0x9999;
@@ -15,7 +16,7 @@ TEST(BadCalls, APortSpaceThatDoesNotExist) {
   EXPECT_ERRNO(rdma_create_id(channel.get(), &id, nullptr, space), EINVAL);
 }
 
-TEST(BadCalls, OnAFreshIdentifier) {
+TEST(BadCalls, RejectsCallsOnANewIdentifier) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   ibv_qp_init_attr attr = qp_attributes();
@@ -33,10 +34,10 @@ TEST(BadCalls, OnAFreshIdentifier) {
   EXPECT_ERRNO(rdma_create_qp(id.get(), nullptr, &attr), EINVAL);
   EXPECT_ERRNO(rdma_create_srq(id.get(), nullptr, &srq), EINVAL);
   EXPECT_ERRNO(rdma_init_qp_attr(id.get(), &state, &mask), EINVAL);
-  rdma_destroy_qp(id.get());  // nothing to do
+  rdma_destroy_qp(id.get());  // has no effect
 }
 
-TEST(BadCalls, OnABoundIdentifier) {
+TEST(BadCalls, RejectsCallsOnABoundIdentifier) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   Address at = ip("127.0.0.1");
@@ -46,7 +47,7 @@ TEST(BadCalls, OnABoundIdentifier) {
   EXPECT_ERRNO(rdma_connect(id.get(), nullptr), EINVAL);
 }
 
-TEST(BadCalls, OnAListener) {
+TEST(BadCalls, RejectsCallsOnAListener) {
   ChannelPtr channel = make_channel();
   const IdPtr id = listen_on(channel.get(), "127.0.0.1");
   Address to = ip("127.0.0.1", 1);
@@ -57,14 +58,14 @@ TEST(BadCalls, OnAListener) {
   EXPECT_ERRNO(rdma_disconnect(id.get()), EINVAL);
 }
 
-TEST(BadCalls, ListeningWithoutBindingTakesAnyPort) {
+TEST(BadCalls, ListenWithoutBindSelectsAPort) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   ASSERT_EQ(rdma_listen(id.get(), 0), 0);
   EXPECT_NE(source_port(id.get()), 0);
 }
 
-TEST(BadCalls, OnAResolvedIdentifier) {
+TEST(BadCalls, RejectsCallsOnAResolvedIdentifier) {
   ChannelPtr channel = make_channel();
   const IdPtr id = resolve(channel.get(), "127.0.0.1", 9);
   Address to = ip("127.0.0.1", 1);
@@ -76,7 +77,7 @@ TEST(BadCalls, OnAResolvedIdentifier) {
   EXPECT_ERRNO(rdma_connect(id.get(), nullptr), EINVAL);  // neither a queue pair nor its number
 }
 
-TEST(BadCalls, OnAConnectedIdentifier) {
+TEST(BadCalls, RejectsCallsOnAConnectedIdentifier) {
   Pair pair;
   pair.connect();
   rdma_conn_param param = connect_parameters();
@@ -85,10 +86,10 @@ TEST(BadCalls, OnAConnectedIdentifier) {
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
   EXPECT_ERRNO(rdma_reject(pair.server.get(), nullptr, 0), EINVAL);
   EXPECT_ERRNO(rdma_establish(pair.client.get()), EINVAL);
-  expect_data_flows(pair.client.get(), pair.server.get());  // none of which did any harm
+  expect_data_flows(pair.client.get(), pair.server.get());  // the rejected calls had no effect
 }
 
-TEST(BadCalls, TooMuchPrivateData) {
+TEST(BadCalls, RejectsTooMuchPrivateData) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
@@ -106,22 +107,22 @@ TEST(BadCalls, TooMuchPrivateData) {
   param.qp_num = 77;
   param.private_data_len = 197;
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
-  expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 28);  // and does not wait
+  expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 28);  // at once
   EXPECT_ERRNO(rdma_reject(pair.server.get(), much.data(), 148), EINVAL);
 }
 
-TEST(BadCalls, AnAnswerOfAServiceThatCannotBeGivenRefuses) {
+TEST(BadCalls, AnInvalidSidrReplyRejectsTheRequest) {
   Pair pair("127.0.0.1", RDMA_PS_UDP);
-  pair.ask();
+  pair.request();
   const std::string much(255, 'x');
   rdma_conn_param param = connect_parameters(much);
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
-  EventPtr refused = next_event(pair.client_channel.get());
-  ASSERT_NE(refused, nullptr);
-  EXPECT_EQ(refused->event, RDMA_CM_EVENT_UNREACHABLE);
+  EventPtr rejected = next_event(pair.client_channel.get());
+  ASSERT_NE(rejected, nullptr);
+  EXPECT_EQ(rejected->event, RDMA_CM_EVENT_UNREACHABLE);
 }
 
-TEST(BadCalls, MoreThanTheDeviceCanDo) {
+TEST(BadCalls, RejectsMoreThanTheLimitsOfTheDevice) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_device_attr device{};
@@ -138,7 +139,7 @@ TEST(BadCalls, MoreThanTheDeviceCanDo) {
   }
 }
 
-TEST(BadCalls, AProtectionDomainOfAnotherContext) {
+TEST(BadCalls, RejectsAPdOfAnotherContext) {
   ChannelPtr channel = make_channel();
   const IdPtr id = resolve(channel.get(), "127.0.0.1", 9);
   ibv_context* other = ibv_open_device(id->verbs->device);
@@ -152,7 +153,7 @@ TEST(BadCalls, AProtectionDomainOfAnotherContext) {
   EXPECT_EQ(ibv_close_device(other), 0);
 }
 
-TEST(BadCalls, AQueuePairThatCannotBeMadeLeavesNothing) {
+TEST(BadCalls, AFailedQueuePairCreationLeavesNoObjects) {
   ChannelPtr channel = make_channel();
   const IdPtr id = resolve(channel.get(), "127.0.0.1", 9);
   ibv_qp_init_attr attr = qp_attributes();
@@ -163,13 +164,13 @@ TEST(BadCalls, AQueuePairThatCannotBeMadeLeavesNothing) {
   EXPECT_EQ(id->recv_cq_channel, nullptr);
   attr = qp_attributes();
   EXPECT_EQ(rdma_create_qp(id.get(), nullptr, &attr), 0);
-  EXPECT_ERRNO(rdma_create_qp(id.get(), nullptr, &attr), EINVAL);  // it has one
+  EXPECT_ERRNO(rdma_create_qp(id.get(), nullptr, &attr), EINVAL);  // it already has one
 }
 
-// The peer accepts, but our queue pair cannot follow.
-TEST(BadCalls, AQueuePairThatCannotBecomeReadyEndsTheConnection) {
+// The peer accepts, but the local queue pair cannot change to RTS.
+TEST(BadCalls, AQueuePairThatCannotBecomeReadyFailsTheConnection) {
   Pair pair;
-  pair.ask();
+  pair.request();
   ibv_qp_attr broken{};
   broken.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(ibv_modify_qp(pair.client->qp, &broken, IBV_QP_STATE), 0);
@@ -179,9 +180,9 @@ TEST(BadCalls, AQueuePairThatCannotBecomeReadyEndsTheConnection) {
   expect_event(pair.server_channel.get(), RDMA_CM_EVENT_REJECTED, 28);
 }
 
-TEST(BadCalls, AcceptingWithABrokenQueuePair) {
+TEST(BadCalls, RejectsAcceptWithAQueuePairInError) {
   Pair pair;
-  pair.ask();
+  pair.request();
   ibv_qp_attr broken{};
   broken.qp_state = IBV_QPS_ERR;
   ASSERT_EQ(ibv_modify_qp(pair.server->qp, &broken, IBV_QP_STATE), 0);

@@ -14,7 +14,7 @@
 namespace verbena::test {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kTimeoutMs = 20'000;
 
 std::string text_of_data(const void* data, size_t size) {
   const std::string all(static_cast<const char*>(data), data != nullptr ? size : 0);
@@ -81,8 +81,8 @@ bool event_within_ms(rdma_event_channel* channel, int ms) {
 }
 
 EventPtr next_event(rdma_event_channel* channel) {
-  if (!event_within_ms(channel, kPatienceMs)) {
-    ADD_FAILURE() << "no event";
+  if (!event_within_ms(channel, kTimeoutMs)) {
+    ADD_FAILURE() << "no event within 20 seconds";
     return nullptr;
   }
   rdma_cm_event* event = nullptr;
@@ -165,25 +165,25 @@ Pair::Pair(const std::string& at, rdma_port_space in) : address(at), space(in) {
   listener = listen_on(server_channel.get(), address, space);
 }
 
-void Pair::ask(const rdma_conn_param* param) {
+void Pair::request(const rdma_conn_param* param) {
   const bool datagrams = space == RDMA_PS_UDP || space == RDMA_PS_IPOIB;
   ibv_qp_init_attr attr = qp_attributes(datagrams ? IBV_QPT_UD : IBV_QPT_RC);
   if (client == nullptr) client = make_id(client_channel.get(), space);
   resolve(client_channel.get(), client.get(), address, source_port(listener.get()));
   ASSERT_EQ(rdma_create_qp(client.get(), nullptr, &attr), 0) << strerror(errno);
-  rdma_conn_param usual = connect_parameters();
-  ASSERT_EQ(rdma_connect(client.get(), const_cast<rdma_conn_param*>(param ? param : &usual)), 0)
+  rdma_conn_param defaults = connect_parameters();
+  ASSERT_EQ(rdma_connect(client.get(), const_cast<rdma_conn_param*>(param ? param : &defaults)), 0)
       << strerror(errno);
-  EventPtr request = expect_event(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
-  ASSERT_NE(request, nullptr);
-  EXPECT_EQ(request->listen_id, listener.get());
-  server.reset(request->id);
+  EventPtr event = expect_event(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+  ASSERT_NE(event, nullptr);
+  EXPECT_EQ(event->listen_id, listener.get());
+  server.reset(event->id);
   attr = qp_attributes(datagrams ? IBV_QPT_UD : IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(server.get(), nullptr, &attr), 0) << strerror(errno);
 }
 
 void Pair::connect() {
-  ask();
+  request();
   ASSERT_NE(server, nullptr);
   rdma_conn_param param = connect_parameters();
   ASSERT_EQ(rdma_accept(server.get(), &param), 0) << strerror(errno);

@@ -1,5 +1,5 @@
-// What the tests of librdmacm share: addresses, owners that destroy in the right order, events with
-// a time limit, and two identifiers connected over the loopback device.
+// Helpers for the tests of librdmacm: addresses, owners that destroy in the right order, events
+// with a time limit, and two identifiers connected over the loopback device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,9 +55,9 @@ using EventPtr = std::unique_ptr<rdma_cm_event, AckEvent>;
 
 // --- events
 
-// The next one; null, and a failed expectation, if none comes in some seconds.
+// The next event; null, and a failed expectation, if there is none within some seconds.
 EventPtr next_event(rdma_event_channel* channel);
-// The next one, which must be of this kind.
+// The next event, which must be of this kind.
 EventPtr expect_event(rdma_event_channel* channel, rdma_cm_event_type kind, int status = 0);
 bool event_within_ms(rdma_event_channel* channel, int ms);
 std::string data_of(const rdma_conn_param& param);
@@ -80,13 +80,13 @@ rdma_conn_param connect_parameters(std::string_view private_data = "");
 // Bound and listening; the port is source_port(listener).
 IdPtr listen_on(rdma_event_channel* channel, const std::string& address,
                 rdma_port_space space = RDMA_PS_TCP, uint16_t port = 0, int backlog = 16);
-// Address and route resolved, events taken.
+// Resolves address and route and reads the events.
 void resolve(rdma_event_channel* channel, rdma_cm_id* id, const std::string& address,
              uint16_t port);
 IdPtr resolve(rdma_event_channel* channel, const std::string& address, uint16_t port,
               rdma_port_space space = RDMA_PS_TCP);
 
-// Two identifiers of this process. Each side has a channel of its own.
+// Two identifiers of this process. Each side has its own channel.
 struct Pair {
   ChannelPtr server_channel = make_channel();
   ChannelPtr client_channel = make_channel();
@@ -95,10 +95,10 @@ struct Pair {
   IdPtr client;
 
   explicit Pair(const std::string& address = "127.0.0.1", rdma_port_space space = RDMA_PS_TCP);
-  // Queue pairs made; the request waits on the server's side, as `server`. The client may be an
-  // identifier that has options already.
-  void ask(const rdma_conn_param* param = nullptr);
-  // All the way.
+  // Creates the queue pairs and connects; `server` gets the request, not yet accepted. The client
+  // may be an identifier with options.
+  void request(const rdma_conn_param* param = nullptr);
+  // Establishes the connection.
   void connect();
   void expect_disconnected();
 
@@ -113,7 +113,7 @@ void expect_data_flows(rdma_cm_id* from, rdma_cm_id* to);
 // with only that test, enabled). True if it passed.
 bool passes_in_new_process(const std::string& disabled_test, const std::string& environment = "");
 
-// How many descriptors this process has open.
+// The number of open descriptors of this process.
 size_t open_descriptors();
 bool within_ms(int ms, const std::function<bool()>& condition);
 

@@ -1,5 +1,5 @@
-// Connecting, accepting, rejecting and disconnecting: events, private data, reasons, and what
-// becomes of the queue pairs.
+// Connecting, accepting, rejecting and disconnecting: events, private data, reasons, and the states
+// of the queue pairs.
 #include <cstring>
 
 #include "tests/rdmacm/cm_support.h"
@@ -27,22 +27,22 @@ void connect_and_exchange(const std::string& listen_address, const std::string& 
   EXPECT_EQ(state_of(pair.server->qp), IBV_QPS_ERR);
 }
 
-TEST(Connect, OverIpv4) { connect_and_exchange("127.0.0.1", "127.0.0.1"); }
-TEST(Connect, ToAWildcard) { connect_and_exchange("0.0.0.0", "127.0.0.1"); }
+TEST(Connect, ConnectsOverIpv4) { connect_and_exchange("127.0.0.1", "127.0.0.1"); }
+TEST(Connect, ConnectsToAWildcard) { connect_and_exchange("0.0.0.0", "127.0.0.1"); }
 
-TEST(Connect, OverIpv6) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+TEST(Connect, ConnectsOverIpv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   connect_and_exchange("::1", "::1");
   connect_and_exchange("::", "::1");
 }
 
-TEST(Connect, TheIpv6WildcardTakesIpv4) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+TEST(Connect, TheIpv6WildcardAcceptsIpv4) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   connect_and_exchange("::", "127.0.0.1");
 }
 
-TEST(Connect, APairOfWildcardsIsServedByAddress) {
-  // A listener on one address comes before one for every address of another port.
+TEST(Connect, RequestsReachTheListenerOfTheirPort) {
+  // A listener on one address, and one on every address with another port.
   ChannelPtr channel = make_channel();
   const IdPtr exact = listen_on(channel.get(), "127.0.0.1");
   const IdPtr wild = listen_on(channel.get(), "0.0.0.0");
@@ -60,7 +60,7 @@ TEST(Connect, APairOfWildcardsIsServedByAddress) {
   }
 }
 
-TEST(Connect, ARequestThatItsPeerGaveUpIsNotShown) {
+TEST(Connect, ARequestThatThePeerGaveUpIsNotReported) {
   ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
   ChannelPtr other = make_channel();
@@ -82,7 +82,7 @@ TEST(Connect, ARequestThatItsPeerGaveUpIsNotShown) {
   const IdPtr child(request->id);
 }
 
-TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
+TEST(Connect, ARequestReportsItsParameters) {
   Pair pair;
   const std::string data(56, 'q');
   rdma_conn_param param = connect_parameters(data);
@@ -91,8 +91,8 @@ TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
   param.retry_count = 5;
   param.rnr_retry_count = 4;
   param.flow_control = 1;
-  int mark = 0;
-  pair.listener->context = &mark;
+  int context = 0;
+  pair.listener->context = &context;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
   ASSERT_EQ(rdma_create_qp(pair.client.get(), nullptr, &attr), 0);
@@ -103,7 +103,7 @@ TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
   const rdma_conn_param& got = event->param.conn;
   EXPECT_EQ(got.private_data_len, 56);
   EXPECT_EQ(data_of(got), data);
-  EXPECT_EQ(got.responder_resources, 2);  // as the one who is asked sees it
+  EXPECT_EQ(got.responder_resources, 2);  // from the view of the passive side
   EXPECT_EQ(got.initiator_depth, 3);
   EXPECT_EQ(got.retry_count, 5);
   EXPECT_EQ(got.rnr_retry_count, 4);
@@ -112,7 +112,7 @@ TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
   EXPECT_EQ(got.qp_num, pair.client->qp->qp_num);
 
   rdma_cm_id* id = event->id;
-  EXPECT_EQ(id->context, &mark);
+  EXPECT_EQ(id->context, &context);
   EXPECT_EQ(id->channel, pair.server_channel.get());
   EXPECT_EQ(id->verbs, pair.client->verbs);
   EXPECT_NE(id->pd, nullptr);
@@ -129,12 +129,12 @@ TEST(Connect, ARequestSaysWhoAsksAndWhatFor) {
             0);
 }
 
-TEST(Connect, AnAnswerSaysWhatWasAgreed) {
+TEST(Connect, TheEstablishedEventReportsTheAgreedParameters) {
   Pair pair;
-  rdma_conn_param ask = connect_parameters();
-  ask.responder_resources = 6;
-  ask.initiator_depth = 5;
-  pair.ask(&ask);
+  rdma_conn_param requested = connect_parameters();
+  requested.responder_resources = 6;
+  requested.initiator_depth = 5;
+  pair.request(&requested);
   const std::string data(196, 'r');
   rdma_conn_param accept = connect_parameters(data);
   accept.responder_resources = 4;
@@ -170,7 +170,7 @@ TEST(Connect, AnAnswerSaysWhatWasAgreed) {
   EXPECT_NE(client.qp_access_flags & IBV_ACCESS_REMOTE_READ, 0u);
 }
 
-TEST(Connect, WithoutParametersTheDevicesLimitsAreUsed) {
+TEST(Connect, UsesTheLimitsOfTheDeviceWithoutParameters) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
@@ -193,7 +193,7 @@ TEST(Connect, WithoutParametersTheDevicesLimitsAreUsed) {
   expect_data_flows(pair.client.get(), pair.server.get());
 }
 
-TEST(Connect, BothEndsMayDisconnectAtOnce) {
+TEST(Connect, BothEndsCanDisconnectAtOnce) {
   Pair pair;
   pair.connect();
   ASSERT_EQ(rdma_disconnect(pair.client.get()), 0);
@@ -201,14 +201,14 @@ TEST(Connect, BothEndsMayDisconnectAtOnce) {
   pair.expect_disconnected();
 }
 
-TEST(Connect, TimewaitEnds) {
+TEST(Connect, ReportsTheEndOfTimewait) {
   Pair pair;
   pair.connect();
   ASSERT_EQ(rdma_disconnect(pair.client.get()), 0);
   pair.expect_disconnected();
   expect_event(pair.client_channel.get(), RDMA_CM_EVENT_TIMEWAIT_EXIT);
   expect_event(pair.server_channel.get(), RDMA_CM_EVENT_TIMEWAIT_EXIT);
-  EXPECT_EQ(rdma_disconnect(pair.client.get()), 0);  // harmless
+  EXPECT_EQ(rdma_disconnect(pair.client.get()), 0);  // no effect
 }
 
 TEST(Connect, DestroyingAnIdentifierDisconnectsIt) {
@@ -218,8 +218,8 @@ TEST(Connect, DestroyingAnIdentifierDisconnectsIt) {
   expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DISCONNECTED);
 }
 
-TEST(Connect, AQueuePairWithoutAnIdentifierOfItsOwnWorksToo) {
-  // As rping does it: the queue pair is destroyed behind the identifier's back.
+TEST(Connect, DisconnectsAfterTheProgramDestroyedTheQueuePair) {
+  // rping destroys the queue pair without telling the identifier.
   Pair pair;
   pair.connect();
   ibv_qp* qp = pair.client->qp;
@@ -235,9 +235,9 @@ TEST(Connect, AQueuePairWithoutAnIdentifierOfItsOwnWorksToo) {
 
 // ------------------------------------------------------------------------------------ rejecting
 
-TEST(Reject, ReasonAndDataArrive) {
+TEST(Reject, ReportsReasonAndPrivateData) {
   Pair pair;
-  pair.ask();
+  pair.request();
   const std::string data(148, 'n');
   ASSERT_EQ(rdma_reject(pair.server.get(), data.data(), static_cast<uint8_t>(data.size())), 0);
   EventPtr rejected = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, kConsumer);
@@ -249,14 +249,14 @@ TEST(Reject, ReasonAndDataArrive) {
   EXPECT_ERRNO(rdma_reject(pair.server.get(), nullptr, 0), EINVAL);
 }
 
-TEST(Reject, AfterAcceptingWhileNobodyConfirmed) {
+TEST(Reject, CanRejectAfterAcceptBeforeEstablished) {
   Pair pair;
-  pair.ask();
+  pair.request();
   rdma_conn_param param = connect_parameters();
   ASSERT_EQ(rdma_accept(pair.server.get(), &param), 0);
   const std::string data = "no, after all";
   EXPECT_EQ(rdma_reject(pair.server.get(), data.data(), static_cast<uint8_t>(data.size())), 0);
-  // Which of them depends on whether the answer is taken before its refusal arrives.
+  // The event depends on whether the REP is handled before the REJ is received.
   const EventPtr end = next_event(pair.client_channel.get());
   ASSERT_NE(end, nullptr);
   if (end->event == RDMA_CM_EVENT_REJECTED) {
@@ -266,7 +266,7 @@ TEST(Reject, AfterAcceptingWhileNobodyConfirmed) {
   }
 }
 
-TEST(Connect, ARequestHasTheContextThatTheListenerHasWhenItIsTaken) {
+TEST(Connect, ARequestGetsTheContextOfTheListenerWhenItIsRead) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
@@ -280,16 +280,16 @@ TEST(Connect, ARequestHasTheContextThatTheListenerHasWhenItIsTaken) {
   EXPECT_EQ(pair.server->context, &pair);
 }
 
-// As rping does it on its way out, after whatever failed: it waits for its receive to be flushed.
-TEST(Disconnect, FlushesReceivesThoughNothingIsConnected) {
+// rping disconnects after any failure and waits until its receive is flushed.
+TEST(Disconnect, FlushesReceivesAlthoughNothingIsConnected) {
   ChannelPtr channel = make_channel();
   const IdPtr id = resolve(channel.get(), "127.0.0.1", 9);
   ibv_qp_init_attr attr = qp_attributes();
   ASSERT_EQ(rdma_create_qp(id.get(), nullptr, &attr), 0);
-  char room[8];
-  ibv_mr* mr = rdma_reg_msgs(id.get(), room, sizeof room);
+  char buffer[8];
+  ibv_mr* mr = rdma_reg_msgs(id.get(), buffer, sizeof buffer);
   ASSERT_NE(mr, nullptr);
-  ASSERT_EQ(rdma_post_recv(id.get(), nullptr, room, sizeof room, mr), 0);
+  ASSERT_EQ(rdma_post_recv(id.get(), nullptr, buffer, sizeof buffer, mr), 0);
   EXPECT_ERRNO(rdma_disconnect(id.get()), EINVAL);
   EXPECT_EQ(state_of(id->qp), IBV_QPS_ERR);
   ibv_wc wc{};
@@ -298,16 +298,16 @@ TEST(Disconnect, FlushesReceivesThoughNothingIsConnected) {
   EXPECT_EQ(rdma_dereg_mr(mr), 0);
 }
 
-TEST(Reject, ForVendorsOptions) {
+TEST(Reject, ReportsTheReasonVendorOptions) {
   Pair pair;
-  pair.ask();
+  pair.request();
   ASSERT_EQ(rdma_reject_ece(pair.server.get(), "no", 2), 0);
   EventPtr rejected = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 35);
   ASSERT_NE(rejected, nullptr);
   EXPECT_EQ(data_of(rejected->param.conn), "no");
 }
 
-TEST(Reject, NobodyListens) {
+TEST(Reject, ReportsThatNoListenerExists) {
   ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", 9);
   rdma_conn_param param = connect_parameters();
@@ -316,7 +316,7 @@ TEST(Reject, NobodyListens) {
   expect_event(channel.get(), RDMA_CM_EVENT_REJECTED, kInvalidService);
 }
 
-TEST(Reject, ListenersOfAnotherPortSpaceAreNotMeant) {
+TEST(Reject, IgnoresListenersOfAnotherPortSpace) {
   ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1", RDMA_PS_IB);
   const IdPtr client = resolve(channel.get(), "127.0.0.1", source_port(listener.get()));
@@ -326,7 +326,7 @@ TEST(Reject, ListenersOfAnotherPortSpaceAreNotMeant) {
   expect_event(channel.get(), RDMA_CM_EVENT_REJECTED, kInvalidService);
 }
 
-TEST(Reject, TheBacklogIsFull) {
+TEST(Reject, RejectsRequestsBeyondTheBacklog) {
   ChannelPtr server_channel = make_channel();
   ChannelPtr client_channel = make_channel();
   const IdPtr listener = listen_on(server_channel.get(), "127.0.0.1", RDMA_PS_TCP, 0, 2);
@@ -340,7 +340,7 @@ TEST(Reject, TheBacklogIsFull) {
   EventPtr rejected = expect_event(client_channel.get(), RDMA_CM_EVENT_REJECTED, kNoResources);
   ASSERT_NE(rejected, nullptr);
   EXPECT_EQ(rejected->id, clients[2].get());
-  // What the program has taken no longer counts.
+  // Requests that the program has read no longer count.
   const IdPtr first(expect_event(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
   IdPtr fourth = resolve(client_channel.get(), "127.0.0.1", source_port(listener.get()));
   rdma_conn_param param = connect_parameters();
@@ -353,7 +353,7 @@ TEST(Reject, TheBacklogIsFull) {
   const IdPtr third(last->id);
 }
 
-TEST(Reject, RequestsThatNobodyTookEndWithTheirListener) {
+TEST(Reject, DestroyingAListenerRejectsItsUnreadRequests) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   rdma_conn_param param = connect_parameters();
@@ -365,22 +365,23 @@ TEST(Reject, RequestsThatNobodyTookEndWithTheirListener) {
   EXPECT_FALSE(event_within_ms(pair.server_channel.get(), 0));
 }
 
-TEST(Reject, DestroyingARequestRefusesIt) {
+TEST(Reject, DestroyingARequestRejectsIt) {
   Pair pair;
-  pair.ask();
+  pair.request();
   pair.server.reset();
   expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, kConsumer);
 }
 
-TEST(Reject, ARequestWhoseAskerIsGoneCannotBeAccepted) {
+TEST(Reject, CannotAcceptARequestWhosePeerEnded) {
   Pair pair;
-  pair.ask();
+  pair.request();
   pair.client.reset();
-  EventPtr told = next_event(pair.server_channel.get());  // REJ for a time-out: it gave up
-  ASSERT_NE(told, nullptr);
-  EXPECT_EQ(told->event, RDMA_CM_EVENT_REJECTED);
-  EXPECT_EQ(told->id, pair.server.get());
-  told.reset();
+  EventPtr end =
+      next_event(pair.server_channel.get());  // a REJ with reason timeout: the peer gave up
+  ASSERT_NE(end, nullptr);
+  EXPECT_EQ(end->event, RDMA_CM_EVENT_REJECTED);
+  EXPECT_EQ(end->id, pair.server.get());
+  end.reset();
   EXPECT_ERRNO(rdma_accept(pair.server.get(), nullptr), EINVAL);
 }
 

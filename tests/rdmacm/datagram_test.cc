@@ -1,4 +1,4 @@
-// Datagram services: a peer's queue pair and queue key are asked for (SIDR), nothing is connected.
+// Datagram services: SIDR asks for the queue pair and Q_Key of the peer; nothing is connected.
 #include <cstring>
 
 #include "tests/rdmacm/cm_support.h"
@@ -27,35 +27,35 @@ void send_datagram(rdma_cm_id* from, ibv_ah* ah, uint32_t qpn, rdma_cm_id* to) {
   rdma_dereg_mr(in);
 }
 
-void ask_and_send(const std::string& address, rdma_port_space space) {
+void request_and_send(const std::string& address, rdma_port_space space) {
   Pair pair(address, space);
-  const std::string question(180, 'q');
-  rdma_conn_param ask = connect_parameters(question);
+  const std::string request_data(180, 'q');
+  rdma_conn_param requested = connect_parameters(request_data);
   pair.client =
       resolve(pair.client_channel.get(), address, source_port(pair.listener.get()), space);
   ibv_qp_init_attr attr = qp_attributes(IBV_QPT_UD);
   ASSERT_EQ(rdma_create_qp(pair.client.get(), nullptr, &attr), 0) << strerror(errno);
   EXPECT_EQ(state_of(pair.client->qp), IBV_QPS_RTS);
-  ASSERT_EQ(rdma_connect(pair.client.get(), &ask), 0) << strerror(errno);
+  ASSERT_EQ(rdma_connect(pair.client.get(), &requested), 0) << strerror(errno);
 
   EventPtr request = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
   ASSERT_NE(request, nullptr);
   pair.server.reset(request->id);
   EXPECT_EQ(request->param.ud.private_data_len, 180);
-  EXPECT_EQ(data_of(request->param.ud), question);
+  EXPECT_EQ(data_of(request->param.ud), request_data);
   EXPECT_EQ(pair.server->qp_type, IBV_QPT_UD);
   EXPECT_EQ(destination_port(pair.server.get()), source_port(pair.client.get()));
   attr = qp_attributes(IBV_QPT_UD);
   ASSERT_EQ(rdma_create_qp(pair.server.get(), nullptr, &attr), 0);
-  const std::string answer(136, 'a');
-  rdma_conn_param accept = connect_parameters(answer);
+  const std::string reply_data(136, 'a');
+  rdma_conn_param accept = connect_parameters(reply_data);
   ASSERT_EQ(rdma_accept(pair.server.get(), &accept), 0) << strerror(errno);
 
   EventPtr established = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_ESTABLISHED);
   ASSERT_NE(established, nullptr);
   rdma_ud_param& ud = established->param.ud;
   EXPECT_EQ(ud.private_data_len, 136);
-  EXPECT_EQ(data_of(ud), answer);
+  EXPECT_EQ(data_of(ud), reply_data);
   EXPECT_EQ(ud.qp_num, pair.server->qp->qp_num);
   EXPECT_EQ(ud.qkey, uint32_t{RDMA_UDP_QKEY});
   EXPECT_EQ(ud.ah_attr.is_global, 1);
@@ -67,40 +67,40 @@ void ask_and_send(const std::string& address, rdma_port_space space) {
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 }
 
-TEST(Datagrams, OverIpv4) { ask_and_send("127.0.0.1", RDMA_PS_UDP); }
-TEST(Datagrams, OfIpoib) { ask_and_send("127.0.0.1", RDMA_PS_IPOIB); }
-TEST(Datagrams, OverIpv6) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
-  ask_and_send("::1", RDMA_PS_UDP);
+TEST(Datagrams, WorkOverIpv4) { request_and_send("127.0.0.1", RDMA_PS_UDP); }
+TEST(Datagrams, WorkInThePortSpaceIpoib) { request_and_send("127.0.0.1", RDMA_PS_IPOIB); }
+TEST(Datagrams, WorkOverIpv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
+  request_and_send("::1", RDMA_PS_UDP);
 }
 
-TEST(Datagrams, AServiceMayRefuse) {
+TEST(Datagrams, ReportARejection) {
   Pair pair("127.0.0.1", RDMA_PS_UDP);
-  pair.ask();
+  pair.request();
   ASSERT_EQ(rdma_reject(pair.server.get(), "no", 2), 0);
-  EventPtr told = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_UNREACHABLE, kRejected);
-  ASSERT_NE(told, nullptr);
-  EXPECT_EQ(data_of(told->param.ud), "no");
+  EventPtr rejected = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_UNREACHABLE, kRejected);
+  ASSERT_NE(rejected, nullptr);
+  EXPECT_EQ(data_of(rejected->param.ud), "no");
   EXPECT_ERRNO(rdma_accept(pair.server.get(), nullptr), EINVAL);
 }
 
-TEST(Datagrams, NobodyServes) {
+TEST(Datagrams, ReportThatNoServiceExists) {
   ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", 9, RDMA_PS_UDP);
   ASSERT_EQ(rdma_connect(client.get(), nullptr), 0);
   expect_event(channel.get(), RDMA_CM_EVENT_UNREACHABLE, kUnsupportedService);
 }
 
-TEST(Datagrams, AcceptingWithoutParametersIsEnough) {
+TEST(Datagrams, AreAcceptedWithoutParameters) {
   Pair pair("127.0.0.1", RDMA_PS_UDP);
-  pair.ask();
+  pair.request();
   ASSERT_EQ(rdma_accept(pair.server.get(), nullptr), 0);
   EventPtr established = expect_event(pair.client_channel.get(), RDMA_CM_EVENT_ESTABLISHED);
   ASSERT_NE(established, nullptr);
   EXPECT_EQ(established->param.ud.qp_num, pair.server->qp->qp_num);
 }
 
-TEST(Datagrams, AQueuePairOfTheProgramsOwnIsNamed) {
+TEST(Datagrams, ReportAQueuePairOfTheProgram) {
   Pair pair("127.0.0.1", RDMA_PS_UDP);
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()),
                         RDMA_PS_UDP);
@@ -115,27 +115,27 @@ TEST(Datagrams, AQueuePairOfTheProgramsOwnIsNamed) {
             0x4321u);
 }
 
-TEST(Datagrams, TheSamePortServesConnectionsAndDatagrams) {
+TEST(Datagrams, ShareAPortWithConnections) {
   ChannelPtr channel = make_channel();
   const IdPtr datagrams = listen_on(channel.get(), "127.0.0.1", RDMA_PS_UDP);
   const uint16_t port = source_port(datagrams.get());
   const IdPtr connections = listen_on(channel.get(), "127.0.0.1", RDMA_PS_TCP, port);
   ChannelPtr clients = make_channel();
-  const IdPtr asks = resolve(clients.get(), "127.0.0.1", port, RDMA_PS_UDP);
-  ASSERT_EQ(rdma_connect(asks.get(), nullptr), 0);
+  const IdPtr client = resolve(clients.get(), "127.0.0.1", port, RDMA_PS_UDP);
+  ASSERT_EQ(rdma_connect(client.get(), nullptr), 0);
   EventPtr request = expect_event(channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(request->listen_id, datagrams.get());
   const IdPtr child(request->id);
 }
 
-TEST(Datagrams, TooMuchPrivateData) {
+TEST(Datagrams, RejectTooMuchPrivateData) {
   ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", 9, RDMA_PS_UDP);
   const std::string data(181, 'x');
   rdma_conn_param param = connect_parameters(data);
   EXPECT_ERRNO(rdma_connect(client.get(), &param), EINVAL);
-  EXPECT_EQ(rdma_connect(client.get(), nullptr), 0);  // it may try again
+  EXPECT_EQ(rdma_connect(client.get(), nullptr), 0);  // a second call works
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Synchronous identifiers and endpoints, with the inline functions of rdma_verbs.h on top.
+// Synchronous identifiers and endpoints, with the inline functions of rdma_verbs.h.
 #include <netdb.h>
 
 #include <cstring>
@@ -50,7 +50,7 @@ class Endpoints : public testing::Test {
   std::string service_;
 };
 
-TEST_F(Endpoints, ConnectTransferDisconnect) {
+TEST_F(Endpoints, ConnectTransferAndDisconnect) {
   std::thread server([&] {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_get_request(listener_.get(), &id), 0) << strerror(errno);
@@ -86,7 +86,7 @@ TEST_F(Endpoints, ConnectTransferDisconnect) {
   server.join();
 }
 
-TEST_F(Endpoints, BeingRejectedIsAnErrno) {
+TEST_F(Endpoints, ReturnEconnrefusedWhenRejected) {
   std::thread server([&] {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_get_request(listener_.get(), &id), 0);
@@ -100,16 +100,16 @@ TEST_F(Endpoints, BeingRejectedIsAnErrno) {
   EXPECT_EQ(client->event->status, 28);
   EXPECT_EQ(data_of(client->event->param.conn), "sorry");
   server.join();
-  EXPECT_EQ(rdma_disconnect(client.get()), 0);  // and does not wait for what will not come
+  EXPECT_EQ(rdma_disconnect(client.get()), 0);  // does not wait for an event
 }
 
-TEST_F(Endpoints, NobodyListensIsAnErrno) {
+TEST_F(Endpoints, ReturnEconnrefusedWithoutAListener) {
   ibv_qp_init_attr attr = qp_attributes();
   const EndpointPtr client = endpoint(info_for("127.0.0.1", "9", 0), &attr);
   EXPECT_ERRNO(rdma_connect(client.get(), nullptr), ECONNREFUSED);
 }
 
-TEST_F(Endpoints, PrivateDataOfTheAddressComesFirst) {
+TEST_F(Endpoints, SendPrivateDataOfTheAddressFirst) {
   InfoPtr info = info_for("127.0.0.1", service_, 0);
   info->ai_connect = strdup("abc");
   info->ai_connect_len = 3;
@@ -128,7 +128,7 @@ TEST_F(Endpoints, PrivateDataOfTheAddressComesFirst) {
   EXPECT_EQ(got, "abcdef");
 }
 
-TEST_F(Endpoints, AQueuePairThatCannotBeMadeRefusesTheRequest) {
+TEST_F(Endpoints, RejectTheRequestIfTheQueuePairCannotBeCreated) {
   ibv_qp_init_attr impossible = qp_attributes();
   impossible.cap.max_send_sge = 100'000;
   const EndpointPtr listener = endpoint(info_for("127.0.0.1", "0", RAI_PASSIVE), &impossible);
@@ -144,7 +144,7 @@ TEST_F(Endpoints, AQueuePairThatCannotBeMadeRefusesTheRequest) {
   server.join();
 }
 
-TEST_F(Endpoints, OnAProtectionDomainOfTheProgram) {
+TEST_F(Endpoints, UseAPdOfTheProgram) {
   const EndpointPtr on_device = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
   ibv_pd* pd = ibv_alloc_pd(on_device->verbs);
   ASSERT_NE(pd, nullptr);
@@ -157,7 +157,7 @@ TEST_F(Endpoints, OnAProtectionDomainOfTheProgram) {
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
 }
 
-TEST_F(Endpoints, CompletionQueuesAreTheIdentifiersOwn) {
+TEST_F(Endpoints, CreateTheirOwnCompletionQueues) {
   ibv_qp_init_attr attr = qp_attributes();
   const EndpointPtr client = endpoint(info_for("127.0.0.1", service_, 0), &attr);
   EXPECT_NE(client->send_cq, nullptr);
@@ -172,7 +172,7 @@ TEST_F(Endpoints, CompletionQueuesAreTheIdentifiersOwn) {
   EXPECT_EQ(client->recv_cq_channel, nullptr);
 }
 
-TEST_F(Endpoints, OrTheProgramsOwn) {
+TEST_F(Endpoints, UseCompletionQueuesOfTheProgram) {
   const EndpointPtr on_device = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
   ibv_cq* cq = ibv_create_cq(on_device->verbs, 16, nullptr, nullptr, 0);
   {
@@ -185,7 +185,7 @@ TEST_F(Endpoints, OrTheProgramsOwn) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Endpoints, WithASharedReceiveQueue) {
+TEST_F(Endpoints, UseASharedReceiveQueue) {
   ibv_srq_init_attr srq{};
   srq.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 0};
   const EndpointPtr client = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
@@ -207,7 +207,7 @@ TEST_F(Endpoints, WithASharedReceiveQueue) {
   server.join();
 }
 
-TEST_F(Endpoints, WithQueuesMadeByTheExtendedCalls) {
+TEST_F(Endpoints, CreateQueuesByTheExtendedCalls) {
   const EndpointPtr client = endpoint(info_for("127.0.0.1", service_, 0), nullptr);
   ibv_srq_init_attr_ex srq{};
   srq.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 0};
@@ -225,17 +225,17 @@ TEST_F(Endpoints, WithQueuesMadeByTheExtendedCalls) {
   ASSERT_EQ(rdma_create_qp_ex(client.get(), &attr), 0) << strerror(errno);
   EXPECT_EQ(attr.pd, client->pd);
   EXPECT_EQ(state_of(client->qp), IBV_QPS_INIT);
-  EXPECT_ERRNO(rdma_create_qp_ex(client.get(), &attr), EINVAL);  // it has one
+  EXPECT_ERRNO(rdma_create_qp_ex(client.get(), &attr), EINVAL);  // it already has one
 }
 
-TEST(Synchronous, RequestsAreForSynchronousIdentifiers) {
+TEST(Synchronous, GetRequestNeedsASynchronousIdentifier) {
   ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
   rdma_cm_id* id = nullptr;
   EXPECT_ERRNO(rdma_get_request(listener.get(), &id), EINVAL);
 }
 
-TEST(Synchronous, StepByStepWithoutAnEndpoint) {
+TEST(Synchronous, ConnectsStepByStepWithoutAnEndpoint) {
   const IdPtr listener = make_id(nullptr);
   Address any = ip("127.0.0.1");
   ASSERT_EQ(rdma_bind_addr(listener.get(), any.get()), 0);
@@ -261,7 +261,7 @@ TEST(Synchronous, StepByStepWithoutAnEndpoint) {
   server.join();
 }
 
-TEST(Synchronous, AnErrorOfTheEventIsTheErrnoOfTheCall) {
+TEST(Synchronous, ReturnsTheErrorOfTheEvent) {
   const IdPtr id = make_id(nullptr);
   Address own = ip("127.0.0.1", 1);
   ASSERT_EQ(rdma_resolve_addr(id.get(), nullptr, own.get(), 1000), 0);

@@ -1,4 +1,4 @@
-// Channels are descriptors, events are acknowledged, identifiers move between channels.
+// Event channels as descriptors, acknowledgement of events, migration of identifiers.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -18,7 +18,7 @@ void start_resolving(rdma_cm_id* id) {
   ASSERT_EQ(rdma_resolve_addr(id, nullptr, to.get(), 1000), 0) << strerror(errno);
 }
 
-TEST(Events, TheDescriptorIsReadableWhileEventsWait) {
+TEST(Events, TheDescriptorIsReadableWhileEventsArePending) {
   ChannelPtr channel = make_channel();
   const IdPtr a = make_id(channel.get());
   const IdPtr b = make_id(channel.get());
@@ -32,7 +32,7 @@ TEST(Events, TheDescriptorIsReadableWhileEventsWait) {
   EXPECT_FALSE(event_within_ms(channel.get(), 0));
 }
 
-TEST(Events, WithoutBlockingThereIsNothingYet) {
+TEST(Events, NonblockingGetReturnsEagain) {
   ChannelPtr channel = make_channel();
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
   rdma_cm_event* event = nullptr;
@@ -43,7 +43,7 @@ TEST(Events, WithoutBlockingThereIsNothingYet) {
   EXPECT_ERRNO(rdma_get_cm_event(channel.get(), &event), EAGAIN);
 }
 
-TEST(Events, EpollSeesThem) {
+TEST(Events, EpollReportsThem) {
   ChannelPtr channel = make_channel();
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   epoll_event wanted{.events = EPOLLIN, .data = {.u32 = 5}};
@@ -59,7 +59,7 @@ TEST(Events, EpollSeesThem) {
   close(epoll);
 }
 
-TEST(Events, AThreadThatWaitsIsWoken) {
+TEST(Events, WakeAWaitingThread) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   std::thread waiter([&] {
@@ -72,10 +72,10 @@ TEST(Events, AThreadThatWaitsIsWoken) {
   waiter.join();
 }
 
-TEST(Events, ManyThreadsShareAChannel) {
+TEST(Events, ManyThreadsCanShareAChannel) {
   ChannelPtr channel = make_channel();
   constexpr int kEvents = 400;
-  std::atomic<int> taken{0};
+  std::atomic<int> received{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -84,7 +84,7 @@ TEST(Events, ManyThreadsShareAChannel) {
         ASSERT_EQ(rdma_get_cm_event(channel.get(), &event), 0);
         EXPECT_EQ(event->event, RDMA_CM_EVENT_ADDR_RESOLVED);
         rdma_ack_cm_event(event);
-        ++taken;
+        ++received;
       }
     });
   }
@@ -94,10 +94,10 @@ TEST(Events, ManyThreadsShareAChannel) {
     start_resolving(ids.back().get());
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(taken, kEvents);
+  EXPECT_EQ(received, kEvents);
 }
 
-TEST(Events, DestroyingWaitsForTheAcknowledgement) {
+TEST(Events, DestroyWaitsForTheAcknowledgement) {
   ChannelPtr channel = make_channel();
   IdPtr id = make_id(channel.get());
   start_resolving(id.get());
@@ -114,21 +114,21 @@ TEST(Events, DestroyingWaitsForTheAcknowledgement) {
   EXPECT_TRUE(destroyed);
 }
 
-TEST(Events, DestroyingDropsWhatNobodyTook) {
+TEST(Events, DestroyRemovesUnreadEvents) {
   ChannelPtr channel = make_channel();
-  IdPtr gone = make_id(channel.get());
+  IdPtr destroyed_id = make_id(channel.get());
   const IdPtr stays = make_id(channel.get());
-  start_resolving(gone.get());
+  start_resolving(destroyed_id.get());
   start_resolving(stays.get());
-  gone.reset();
+  destroyed_id.reset();
   EXPECT_EQ(expect_event(channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED)->id, stays.get());
   EXPECT_FALSE(event_within_ms(channel.get(), 0));
 }
 
-// Of the leak sanitizer, where the test is built with it.
+// A function of the leak sanitizer, if the test is built with it.
 extern "C" void __lsan_ignore_object(const void* object) __attribute__((weak));
 
-TEST(Events, AChannelMayGoWhileAThreadWaits) {
+TEST(Events, AChannelCanBeDestroyedWhileAThreadWaits) {
   ChannelPtr channel = make_channel();
   rdma_event_channel* raw = channel.get();
   std::atomic<bool> returned{false};
@@ -140,14 +140,14 @@ TEST(Events, AChannelMayGoWhileAThreadWaits) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   channel.reset();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(returned);  // for ever, as in the kernel
-  // The thread that waits keeps the channel. Cancelled, it cleans up nothing of the library's.
+  EXPECT_FALSE(returned);  // never, as in the kernel
+  // The waiting thread keeps the channel. A cancelled thread does not free it.
   if (__lsan_ignore_object != nullptr) __lsan_ignore_object(raw);
   pthread_cancel(waiter.native_handle());
   waiter.join();
 }
 
-TEST(Events, AnIdentifierTakesItsEventsAlong) {
+TEST(Events, MigrateWithTheirIdentifier) {
   ChannelPtr before = make_channel();
   ChannelPtr after = make_channel();
   const IdPtr moved = make_id(before.get());
@@ -163,7 +163,7 @@ TEST(Events, AnIdentifierTakesItsEventsAlong) {
   expect_event(after.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
-TEST(Events, MigratingWaitsForTheAcknowledgement) {
+TEST(Events, MigrationWaitsForTheAcknowledgement) {
   ChannelPtr before = make_channel();
   ChannelPtr after = make_channel();
   const IdPtr id = make_id(before.get());
@@ -180,7 +180,7 @@ TEST(Events, MigratingWaitsForTheAcknowledgement) {
   migrator.join();
 }
 
-TEST(Events, AListenersRequestsMoveWithIt) {
+TEST(Events, RequestsMigrateWithTheirListener) {
   Pair pair;
   ChannelPtr after = make_channel();
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
@@ -200,7 +200,7 @@ TEST(Events, AListenersRequestsMoveWithIt) {
   pair.listener.reset();
 }
 
-TEST(Events, SynchronousAndBack) {
+TEST(Events, AnIdentifierCanBecomeSynchronousAndBack) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   ASSERT_EQ(rdma_migrate_id(id.get(), nullptr), 0);
@@ -224,7 +224,7 @@ TEST(Events, HaveNames) {
   EXPECT_STREQ(rdma_event_str(unknown), "UNKNOWN EVENT");
 }
 
-TEST(Events, WrongPointersAreRefused) {
+TEST(Events, RejectNullPointers) {
   ChannelPtr channel = make_channel();
   EXPECT_ERRNO(rdma_ack_cm_event(nullptr), EINVAL);
   EXPECT_ERRNO(rdma_get_cm_event(channel.get(), nullptr), EINVAL);

@@ -1,5 +1,5 @@
-// Queue pairs that the program makes itself: it asks for the attributes of each state, and says
-// when it is ready. Also what vendors tell each other on the way (ECE).
+// Queue pairs that the program creates itself: it queries the attributes of each state and reports
+// when it is ready. Also the exchange of vendor options (ECE).
 #include <cstring>
 
 #include "tests/rdmacm/cm_support.h"
@@ -42,7 +42,7 @@ void make_ready(rdma_cm_id* id, ibv_qp* qp) {
 
 void transfer(rdma_cm_id* from, const OwnQueues& sender, rdma_cm_id* to,
               const OwnQueues& receiver) {
-  char sent[32] = "by queue pairs of our own";
+  char sent[32] = "external queue pairs";
   char received[32] = "";
   ibv_mr* out = ibv_reg_mr(from->pd, sent, sizeof sent, 0);
   ibv_mr* in = ibv_reg_mr(to->pd, received, sizeof received, IBV_ACCESS_LOCAL_WRITE);
@@ -68,24 +68,24 @@ void transfer(rdma_cm_id* from, const OwnQueues& sender, rdma_cm_id* to,
   EXPECT_EQ(ibv_dereg_mr(in), 0);
 }
 
-class OwnQueuePairs : public testing::Test {
+class ExternalQueuePairs : public testing::Test {
  protected:
-  // The client has asked, the request is `server`; neither has a queue pair of the library's.
-  void ask(rdma_conn_param* param) {
+  // Connects with queue pairs of the program. `server_` gets the request.
+  void request(rdma_conn_param* param) {
     if (client_ == nullptr) {
       client_ = resolve(pair_.client_channel.get(), "127.0.0.1", source_port(pair_.listener.get()));
     }
     client_queues_.make(client_.get());
     param->qp_num = client_queues_.qp->qp_num;
     ASSERT_EQ(rdma_connect(client_.get(), param), 0) << strerror(errno);
-    EventPtr request = expect_event(pair_.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
-    ASSERT_NE(request, nullptr);
-    EXPECT_EQ(request->param.conn.qp_num, client_queues_.qp->qp_num);
-    server_.reset(request->id);
+    EventPtr event = expect_event(pair_.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    ASSERT_NE(event, nullptr);
+    EXPECT_EQ(event->param.conn.qp_num, client_queues_.qp->qp_num);
+    server_.reset(event->id);
     server_queues_.make(server_.get());
   }
 
-  // The server's answer, as the client gets it.
+  // Accepts at the server and returns the client's event.
   EventPtr accept(const std::string& data = {}) {
     make_ready(server_.get(), server_queues_.qp);
     rdma_conn_param param = connect_parameters(data);
@@ -102,9 +102,9 @@ class OwnQueuePairs : public testing::Test {
   OwnQueues server_queues_;
 };
 
-TEST_F(OwnQueuePairs, TheProgramMovesThemItself) {
+TEST_F(ExternalQueuePairs, ConnectAndTransferData) {
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   EventPtr response = accept("welcome");
   ASSERT_NE(response, nullptr);
   EXPECT_EQ(response->param.conn.qp_num, server_queues_.qp->qp_num);
@@ -119,9 +119,9 @@ TEST_F(OwnQueuePairs, TheProgramMovesThemItself) {
   pair_.expect_disconnected();
 }
 
-TEST_F(OwnQueuePairs, TheAnswerMayBeRefused) {
+TEST_F(ExternalQueuePairs, CanRejectTheResponse) {
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   accept();
   ASSERT_EQ(rdma_reject(client_.get(), "changed my mind", 15), 0);
   EventPtr rejected = expect_event(pair_.server_channel.get(), RDMA_CM_EVENT_REJECTED, 28);
@@ -129,21 +129,21 @@ TEST_F(OwnQueuePairs, TheAnswerMayBeRefused) {
   EXPECT_EQ(data_of(rejected->param.conn), "changed my mind");
 }
 
-TEST_F(OwnQueuePairs, DataThatCameFirstIsAsGoodAsTheMessage) {
+TEST_F(ExternalQueuePairs, ReceivedDataEstablishesTheConnection) {
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   accept();
-  // The client is ready and sends, but its message that it is ready has not arrived.
+  // The client is ready and sends data, but the RTU has not been received.
   make_ready(client_.get(), client_queues_.qp);
   transfer(client_.get(), client_queues_, server_.get(), server_queues_);
   EXPECT_ERRNO(rdma_notify(server_.get(), IBV_EVENT_PATH_MIG), EINVAL);
   ASSERT_EQ(rdma_notify(server_.get(), IBV_EVENT_COMM_EST), 0) << strerror(errno);
   expect_event(pair_.server_channel.get(), RDMA_CM_EVENT_ESTABLISHED);
   ASSERT_EQ(rdma_establish(client_.get()), 0);
-  EXPECT_FALSE(event_within_ms(pair_.server_channel.get(), 50));  // once is enough
+  EXPECT_FALSE(event_within_ms(pair_.server_channel.get(), 50));  // the event is reported once
 }
 
-TEST_F(OwnQueuePairs, AttributesAreThereWhenTheyAreKnown) {
+TEST_F(ExternalQueuePairs, InitQpAttrReturnsTheKnownAttributes) {
   client_ = resolve(pair_.client_channel.get(), "127.0.0.1", source_port(pair_.listener.get()));
   ibv_qp_attr attr{};
   int mask = 0;
@@ -153,12 +153,12 @@ TEST_F(OwnQueuePairs, AttributesAreThereWhenTheyAreKnown) {
   EXPECT_EQ(attr.qp_access_flags, 0u);
   EXPECT_EQ(attr.port_num, 1);
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   attr.qp_state = IBV_QPS_INIT;
   ASSERT_EQ(rdma_init_qp_attr(client_.get(), &attr, &mask), 0);
   EXPECT_EQ(attr.qp_access_flags,
             unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC});
-  attr.qp_state = IBV_QPS_RTR;  // the peer has not answered
+  attr.qp_state = IBV_QPS_RTR;  // the peer has not responded
   EXPECT_ERRNO(rdma_init_qp_attr(client_.get(), &attr, &mask), EINVAL);
   attr.qp_state = IBV_QPS_SQD;
   EXPECT_ERRNO(rdma_init_qp_attr(client_.get(), &attr, &mask), EINVAL);
@@ -173,7 +173,7 @@ TEST_F(OwnQueuePairs, AttributesAreThereWhenTheyAreKnown) {
   EXPECT_EQ(attr.max_dest_rd_atomic, 4);
 }
 
-TEST(OwnDatagramQueuePair, AttributesOfADatagramService) {
+TEST(ExternalDatagramQueuePair, InitQpAttrReturnsTheQkey) {
   ChannelPtr channel = make_channel();
   const IdPtr id = resolve(channel.get(), "127.0.0.1", 9, RDMA_PS_UDP);
   ibv_qp_attr attr{};
@@ -190,39 +190,40 @@ TEST(OwnDatagramQueuePair, AttributesOfADatagramService) {
 // --------------------------------------------------------------------------------- vendors'
 // options
 
-TEST_F(OwnQueuePairs, VendorsTellEachOtherTheirOptions) {
+TEST_F(ExternalQueuePairs, ExchangeVendorOptions) {
   client_ = resolve(pair_.client_channel.get(), "127.0.0.1", source_port(pair_.listener.get()));
   ibv_ece offered{.vendor_id = 0xABCDEF, .options = 0x12345678, .comp_mask = 0};
   ASSERT_EQ(rdma_set_local_ece(client_.get(), &offered), 0);
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   ibv_ece seen{};
   ASSERT_EQ(rdma_get_remote_ece(server_.get(), &seen), 0);
   EXPECT_EQ(seen.vendor_id, 0xABCDEFu);
   EXPECT_EQ(seen.options, 0x12345678u);
-  ibv_ece answer{.vendor_id = 0xABCDEF, .options = 0x00000078, .comp_mask = 0};
-  ASSERT_EQ(rdma_set_local_ece(server_.get(), &answer), 0);
+  ibv_ece reply{.vendor_id = 0xABCDEF, .options = 0x00000078, .comp_mask = 0};
+  ASSERT_EQ(rdma_set_local_ece(server_.get(), &reply), 0);
   accept();
   ASSERT_EQ(rdma_get_remote_ece(client_.get(), &seen), 0);
   EXPECT_EQ(seen.vendor_id, 0xABCDEFu);
   EXPECT_EQ(seen.options, 0x00000078u);
 }
 
-TEST(VendorOptions, OfTheLibrarysQueuePairsAreItsOwnBusiness) {
+TEST(VendorOptions, CannotBeSetForQueuePairsOfTheLibrary) {
   Pair pair;
-  pair.ask();
+  pair.request();
   ibv_ece ece{.vendor_id = 1, .options = 2, .comp_mask = 0};
   EXPECT_ERRNO(rdma_set_local_ece(pair.client.get(), &ece), EINVAL);
   EXPECT_ERRNO(rdma_get_remote_ece(pair.client.get(), &ece), EINVAL);
 }
 
-// Our queue pairs have no options. A peer that has some offers them, and is answered with none.
-TEST_F(OwnQueuePairs, AQueuePairOfTheLibraryAnswersWithNoOptions) {
+// Queue pairs of the library have no vendor options. They reply with none to a peer that offers
+// some.
+TEST_F(ExternalQueuePairs, AQueuePairOfTheLibraryRepliesWithoutVendorOptions) {
   client_ = resolve(pair_.client_channel.get(), "127.0.0.1", source_port(pair_.listener.get()));
   ibv_ece offered{.vendor_id = 0xABCDEF, .options = 0x12345678, .comp_mask = 0};
   ASSERT_EQ(rdma_set_local_ece(client_.get(), &offered), 0);
   rdma_conn_param param = connect_parameters();
-  ask(&param);
+  request(&param);
   ibv_qp_init_attr attr = qp_attributes();
   ASSERT_EQ(rdma_create_qp(server_.get(), nullptr, &attr), 0);
   ASSERT_EQ(rdma_accept(server_.get(), nullptr), 0);
@@ -233,7 +234,7 @@ TEST_F(OwnQueuePairs, AQueuePairOfTheLibraryAnswersWithNoOptions) {
   EXPECT_EQ(seen.options, 0u);
 }
 
-TEST(VendorOptions, AreNotOfferedByTheLibrarysQueuePairs) {
+TEST(VendorOptions, AreNotOfferedByQueuePairsOfTheLibrary) {
   Pair pair;
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
@@ -248,7 +249,7 @@ TEST(VendorOptions, AreNotOfferedByTheLibrarysQueuePairs) {
   EXPECT_EQ(offered.options, 0u);
 }
 
-TEST(VendorOptions, AreChecked) {
+TEST(VendorOptions, RejectInvalidValues) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   ibv_ece ece{.vendor_id = 0, .options = 2, .comp_mask = 0};

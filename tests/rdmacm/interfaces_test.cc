@@ -1,5 +1,5 @@
-// Several network interfaces, some of which come and go: which devices are used for what. Each test
-// has a network namespace of its own.
+// Several network interfaces that appear and disappear: which devices are used. Each test has its
+// own network namespace.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 namespace verbena::test {
 namespace {
 
-// Two Ethernet interfaces besides loopback: left, 10.5.0.1, and right, 10.5.0.2. It takes the
-// kernel up to a second to call them up.
+// Two Ethernet interfaces besides loopback: left, 10.5.0.1, and right, 10.5.0.2. The kernel needs
+// up to a second to report them as up.
 #define MAKE_LEFT_AND_RIGHT                                                        \
   "ip link add left type veth peer name right; ip addr add 10.5.0.1/24 dev left; " \
   "ip addr add 10.5.0.2/24 dev right; ip link set left up; ip link set right up; " \
@@ -27,14 +27,14 @@ bool may_make_interfaces() {
   return std::system("unshare -rn ip link add left type veth peer name right >/dev/null 2>&1") == 0;
 }
 
-#define RUN_IN_NAMESPACE(name)                                                            \
-  TEST(Interfaces, name) {                                                                \
-    if (!may_make_interfaces()) GTEST_SKIP() << "network interfaces cannot be made here"; \
-    EXPECT_TRUE(passes_in_new_process("InTheirNamespace.DISABLED_" #name, kNamespace));   \
-  }                                                                                       \
+#define RUN_IN_NAMESPACE(name)                                                          \
+  TEST(Interfaces, name) {                                                              \
+    if (!may_make_interfaces()) GTEST_SKIP() << "cannot create network interfaces";     \
+    EXPECT_TRUE(passes_in_new_process("InTheirNamespace.DISABLED_" #name, kNamespace)); \
+  }                                                                                     \
   TEST(InTheirNamespace, DISABLED_##name)
 
-// How many devices the processes of this namespace have open.
+// The number of devices that the processes of this namespace have open.
 int slots_taken() {
   std::ifstream sockets("/proc/net/unix");
   int count = 0;
@@ -56,7 +56,7 @@ void take_all_slots() {
   }
 }
 
-RUN_IN_NAMESPACE(AnAddressTakesOneDevice) {
+RUN_IN_NAMESPACE(AnAddressOpensOneDevice) {
   const ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", 7);
   EXPECT_EQ(slots_taken(), 1);
@@ -78,7 +78,7 @@ RUN_IN_NAMESPACE(BindingToAnAddressFindsItsDevice) {
   EXPECT_EQ(id->port_num, 1);
 }
 
-RUN_IN_NAMESPACE(WithoutSlotsDevicesAreBusyAndNotAbsent) {
+RUN_IN_NAMESPACE(ReturnsEbusyWithoutFreeSlots) {
   take_all_slots();
   const ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
@@ -92,7 +92,7 @@ RUN_IN_NAMESPACE(WithoutSlotsDevicesAreBusyAndNotAbsent) {
 
 void run(const std::string& command) { ASSERT_EQ(std::system(command.c_str()), 0) << command; }
 
-// Whether a request to the address reaches the listener, whose events come in `channel`.
+// Whether a request to the address reaches the listener of `channel`.
 bool reaches(rdma_event_channel* channel, const std::string& address, uint16_t port) {
   const ChannelPtr own = make_channel();
   const IdPtr client = make_id(own.get());
@@ -115,7 +115,7 @@ bool reaches(rdma_event_channel* channel, const std::string& address, uint16_t p
   return false;
 }
 
-RUN_IN_NAMESPACE(AWildcardListensOnAddressesThatComeLater) {
+RUN_IN_NAMESPACE(AWildcardListensOnAddressesAddedLater) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
   const uint16_t port = source_port(listener.get());
@@ -123,7 +123,7 @@ RUN_IN_NAMESPACE(AWildcardListensOnAddressesThatComeLater) {
   EXPECT_TRUE(within_ms(20'000, [&] { return reaches(channel.get(), "10.6.0.1", port); }));
 }
 
-RUN_IN_NAMESPACE(AWildcardListensOnInterfacesThatComeLater) {
+RUN_IN_NAMESPACE(AWildcardListensOnInterfacesAddedLater) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
   const uint16_t port = source_port(listener.get());
@@ -132,7 +132,7 @@ RUN_IN_NAMESPACE(AWildcardListensOnInterfacesThatComeLater) {
   EXPECT_TRUE(within_ms(20'000, [&] { return reaches(channel.get(), "10.7.0.1", port); }));
 }
 
-RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachedThroughLoopbackAlone) {
+RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachableOnlyThroughLoopback) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
   const uint16_t port = source_port(listener.get());
@@ -142,7 +142,7 @@ RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachedThroughLoopbackAlone) {
   EXPECT_FALSE(reaches(channel.get(), "10.5.0.1", port));
 }
 
-RUN_IN_NAMESPACE(AWildcardLetsGoOfThoseThatVanish) {
+RUN_IN_NAMESPACE(AWildcardClosesRemovedDevices) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
   EXPECT_EQ(slots_taken(), 3);
@@ -152,7 +152,7 @@ RUN_IN_NAMESPACE(AWildcardLetsGoOfThoseThatVanish) {
   EXPECT_TRUE(reaches(channel.get(), "127.0.0.1", source_port(listener.get())));
 }
 
-RUN_IN_NAMESPACE(WhoeverUsesOneThatVanishesIsTold) {
+RUN_IN_NAMESPACE(ReportsDeviceRemovalToItsIdentifiers) {
   {
     Pair pair("10.5.0.1");
     pair.connect();
@@ -175,7 +175,7 @@ RUN_IN_NAMESPACE(WhoeverUsesOneThatVanishesIsTold) {
     }
     EXPECT_TRUE(is_fatal);
   }
-  // Another of the same name is another device.
+  // A new interface with the same name is a new device.
   run(MAKE_LEFT_AND_RIGHT);
   Pair again("10.5.0.1");
   EXPECT_EQ(slots_taken(), 1);
@@ -183,8 +183,8 @@ RUN_IN_NAMESPACE(WhoeverUsesOneThatVanishesIsTold) {
   expect_data_flows(again.client.get(), again.server.get());
 }
 
-// Where lo is no device, a loopback address leads to the first device.
-RUN_IN_NAMESPACE(AListenerOnLoopbackIsToldThatItsDeviceVanished) {
+// If lo is no device, a loopback address uses the first device.
+RUN_IN_NAMESPACE(ReportsDeviceRemovalToAListenerOnLoopback) {
   setenv("VERBENA_DEVICES", "verbena_left", 1);
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
@@ -196,8 +196,8 @@ RUN_IN_NAMESPACE(AListenerOnLoopbackIsToldThatItsDeviceVanished) {
   EXPECT_EQ(event->id, listener.get());
 }
 
-// A thread that waits for a message of a synchronous identifier, or for its operation to end.
-RUN_IN_NAMESPACE(WhoeverWaitsOnOneThatVanishesIsWoken) {
+// A thread that waits for a message or for an operation of a synchronous identifier.
+RUN_IN_NAMESPACE(DeviceRemovalWakesWaitingThreads) {
   Pair pair("10.5.0.1");
   pair.connect();
   std::vector<char> buffer(64);

@@ -1,4 +1,4 @@
-// Groups: joining, what the event says, data to all members, leaving.
+// Multicast groups: joining, the event, data to all members, leaving.
 #include <unistd.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ struct Member {
   IdPtr id = make_id(channel.get(), RDMA_PS_UDP);
 
   explicit Member(const std::string& address) {
-    Address at = ip(address);  // loopback, to which binding finds no device
+    Address at = ip(address);  // loopback, for which bind finds no device
     EXPECT_EQ(rdma_resolve_addr(id.get(), at.get(), at.get(), 2000), 0);
     expect_event(channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED);
     ibv_qp_init_attr attr = qp_attributes(IBV_QPT_UD);
@@ -30,11 +30,11 @@ void join_send_leave(const std::string& own, const std::string& group) {
   Member sender(own);
   Member receiver(own);
   Address to = ip(group);
-  int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(receiver.id.get(), to.get(), &mark), 0) << strerror(errno);
+  int context = 0;
+  ASSERT_EQ(rdma_join_multicast(receiver.id.get(), to.get(), &context), 0) << strerror(errno);
   EventPtr joined = expect_event(receiver.channel.get(), RDMA_CM_EVENT_MULTICAST_JOIN);
   ASSERT_NE(joined, nullptr);
-  EXPECT_EQ(joined->param.ud.private_data, &mark);
+  EXPECT_EQ(joined->param.ud.private_data, &context);
   EXPECT_EQ(joined->param.ud.qp_num, 0xFFFFFFu);
   EXPECT_EQ(joined->param.ud.qkey, uint32_t{RDMA_UDP_QKEY});
   joined.reset();
@@ -62,7 +62,7 @@ void join_send_leave(const std::string& own, const std::string& group) {
   EXPECT_EQ(rdma_get_recv_comp(receiver.id.get(), &wc), 1);
   EXPECT_STREQ(received + kGrhBytes, "to all");
 
-  // Who has left gets nothing more, and may join again.
+  // A member that left receives no more datagrams and can join again.
   EXPECT_EQ(rdma_leave_multicast(receiver.id.get(), to.get()), 0);
   EXPECT_ERRNO(rdma_leave_multicast(receiver.id.get(), to.get()), EADDRNOTAVAIL);
   ASSERT_EQ(rdma_post_recv(receiver.id.get(), nullptr, received, sizeof received, in), 0);
@@ -80,24 +80,24 @@ void join_send_leave(const std::string& own, const std::string& group) {
   rdma_dereg_mr(in);
 }
 
-TEST(Groups, OfIpv4) { join_send_leave("127.0.0.1", "239.77.2.1"); }
+TEST(Multicast, JoinsSendsAndLeavesOverIpv4) { join_send_leave("127.0.0.1", "239.77.2.1"); }
 bool has_route(const std::string& group) {
   const int fd = ::socket(AF_INET6, SOCK_DGRAM, 0);
   Address to = ip(group, 4791);
-  // On the loopback interface: other interfaces may have one.
+  // On the loopback interface, since other interfaces may have a route.
   const bool found = ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2) == 0 &&
                      ::connect(fd, to.get(), sizeof(sockaddr_in6)) == 0;
   ::close(fd);
   return found;
 }
 
-TEST(Groups, OfIpv6) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+TEST(Multicast, JoinsSendsAndLeavesOverIpv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   if (!has_route("ff0e::77:99")) GTEST_SKIP() << "no route: ip -6 route add ff00::/8 dev lo";
   join_send_leave("::1", "ff0e::77:99");
 }
 
-TEST(Groups, LeavingWaitsForTheAcknowledgement) {
+TEST(Multicast, LeaveWaitsForTheAcknowledgement) {
   Member member("127.0.0.1");
   Address group = ip("239.77.2.2");
   ASSERT_EQ(rdma_join_multicast(member.id.get(), group.get(), nullptr), 0);
@@ -113,7 +113,7 @@ TEST(Groups, LeavingWaitsForTheAcknowledgement) {
   leaver.join();
 }
 
-TEST(Groups, LeavingBeforeTheEventIsTakenCancelsIt) {
+TEST(Multicast, LeaveRemovesAnUnreadEvent) {
   Member member("127.0.0.1");
   Address group = ip("239.77.2.3");
   ASSERT_EQ(rdma_join_multicast(member.id.get(), group.get(), nullptr), 0);
@@ -121,7 +121,7 @@ TEST(Groups, LeavingBeforeTheEventIsTakenCancelsIt) {
   EXPECT_FALSE(event_within_ms(member.channel.get(), 0));
 }
 
-TEST(Groups, OfASynchronousIdentifier) {
+TEST(Multicast, WorksWithASynchronousIdentifier) {
   const IdPtr id = make_id(nullptr, RDMA_PS_UDP);
   Address at = ip("127.0.0.1");
   ASSERT_EQ(rdma_resolve_addr(id.get(), at.get(), at.get(), 2000), 0);
@@ -131,7 +131,7 @@ TEST(Groups, OfASynchronousIdentifier) {
   EXPECT_EQ(rdma_leave_multicast(id.get(), group.get()), 0);
 }
 
-TEST(Groups, ThatCannotBeJoined) {
+TEST(Multicast, RejectsInvalidJoins) {
   ChannelPtr channel = make_channel();
   Address group = ip("239.77.2.5");
   const IdPtr unbound = make_id(channel.get(), RDMA_PS_UDP);
@@ -150,7 +150,7 @@ TEST(Groups, ThatCannotBeJoined) {
       EAFNOSUPPORT);
 }
 
-TEST(Groups, ExtendedAttributesAreChecked) {
+TEST(Multicast, RejectsInvalidExtendedAttributes) {
   Member member("127.0.0.1");
   Address group = ip("239.77.2.6");
   rdma_cm_join_mc_attr_ex attr{};

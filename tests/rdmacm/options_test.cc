@@ -1,4 +1,4 @@
-// rdma_set_option: what each option changes, and what is refused.
+// rdma_set_option: the effect of each option, and rejected values.
 #include <arpa/inet.h>
 
 #include <cstring>
@@ -15,11 +15,11 @@ int set_flag(rdma_cm_id* id, int option, int value) {
   return rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof value);
 }
 
-TEST(Options, TypeOfServiceReachesPathAndQueuePairs) {
+TEST(Options, TypeOfServiceAppliesToPathAndQueuePairs) {
   Pair pair;
   pair.client = make_id(pair.client_channel.get());
   ASSERT_EQ(set_byte(pair.client.get(), RDMA_OPTION_ID_TOS, 0x68), 0);
-  pair.ask();
+  pair.request();
   ASSERT_NE(pair.server, nullptr);
   EXPECT_EQ(pair.client->route.path_rec->traffic_class, 0x68);
   EXPECT_EQ(pair.server->route.path_rec->traffic_class, 0x68);
@@ -35,11 +35,11 @@ TEST(Options, TypeOfServiceReachesPathAndQueuePairs) {
   expect_data_flows(pair.client.get(), pair.server.get());
 }
 
-TEST(Options, AcknowledgementTimeoutReachesTheQueuePair) {
+TEST(Options, AckTimeoutAppliesToTheQueuePair) {
   Pair pair;
   pair.client = make_id(pair.client_channel.get());
   ASSERT_EQ(set_byte(pair.client.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 12), 0);
-  pair.ask();
+  pair.request();
   ASSERT_NE(pair.server, nullptr);
   EXPECT_EQ(pair.client->route.path_rec->packet_life_time, 11);
   ASSERT_EQ(set_byte(pair.server.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 14), 0);
@@ -72,7 +72,7 @@ int set_paths(rdma_cm_id* id, std::vector<ibv_path_data> paths) {
                          paths.size() * sizeof paths[0]);
 }
 
-TEST(Options, APathTakesThePlaceOfTheRoute) {
+TEST(Options, APathRecordReplacesTheRoute) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   Address to = ip("127.0.0.1", 9);
@@ -96,7 +96,7 @@ TEST(Options, APathTakesThePlaceOfTheRoute) {
   EXPECT_ERRNO(set_paths(id.get(), {path_between(id.get())}), EINVAL);
 }
 
-TEST(Options, WrongSizesLevelsAndTimesAreRefused) {
+TEST(Options, RejectsWrongSizesLevelsAndStates) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   int wide = 1;

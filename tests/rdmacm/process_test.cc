@@ -1,5 +1,5 @@
-// More than one process: connections between them, the child of a fork, a peer that dies, and what
-// is left after many connections.
+// Several processes: connections between them, forked children, peers that are killed, and leaks
+// after many connections.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 namespace verbena::test {
 namespace {
 
-// Runs in a forked child; its result is the child's exit status.
+// Runs `body` in a forked child. The result is the child's exit status.
 class Child {
  public:
   explicit Child(const std::function<bool()>& body) {
@@ -38,7 +38,7 @@ class Child {
   pid_t pid_ = -1;
 };
 
-// A client: connects, says nothing, and disconnects when told to; false if anything fails.
+// A client that connects, sends nothing and, if `disconnects`, disconnects. False if a call fails.
 bool connect_to(uint16_t port, bool disconnects) {
   rdma_cm_id* id = nullptr;
   Address to = ip("127.0.0.1", port);
@@ -78,28 +78,28 @@ TEST(Processes, ConnectToEachOther) {
   }
 }
 
-TEST(Processes, ListenersOfDifferentProcessesAreFoundByTheirPorts) {
+TEST(Processes, RequestsReachTheListenerOfTheirPort) {
   Pair here;
-  int told[2];
-  int ending[2];
-  ASSERT_TRUE(pipe(told) == 0 && pipe(ending) == 0);
+  int port_pipe[2];
+  int end_pipe[2];
+  ASSERT_TRUE(pipe(port_pipe) == 0 && pipe(end_pipe) == 0);
   Child other([&] {
     rdma_cm_id* listener = nullptr;
     Address any = ip("127.0.0.1");
     if (rdma_create_id(nullptr, &listener, nullptr, RDMA_PS_TCP) != 0) return false;
     if (rdma_bind_addr(listener, any.get()) != 0 || rdma_listen(listener, 1) != 0) return false;
     const uint16_t port = source_port(listener);
-    if (write(told[1], &port, sizeof port) != sizeof port) return false;
+    if (write(port_pipe[1], &port, sizeof port) != sizeof port) return false;
     rdma_cm_id* id = nullptr;
     if (rdma_get_request(listener, &id) != 0) return false;
     if (rdma_reject(id, "there", 5) != 0) return false;
-    // Where the kernel does not steer, the answer may come back to this process, to be passed on.
-    close(ending[1]);
+    // Without steering this process may receive the REJ and has to forward it.
+    close(end_pipe[1]);
     char nothing = 0;
-    return read(ending[0], &nothing, 1) == 0;
+    return read(end_pipe[0], &nothing, 1) == 0;
   });
   uint16_t there = 0;
-  ASSERT_EQ(read(told[0], &there, sizeof there), ssize_t{sizeof there});
+  ASSERT_EQ(read(port_pipe[0], &there, sizeof there), ssize_t{sizeof there});
   ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", there);
   rdma_conn_param param = connect_parameters();
@@ -108,28 +108,28 @@ TEST(Processes, ListenersOfDifferentProcessesAreFoundByTheirPorts) {
   EventPtr rejected = expect_event(channel.get(), RDMA_CM_EVENT_REJECTED, 28);
   ASSERT_NE(rejected, nullptr);
   EXPECT_EQ(data_of(rejected->param.conn), "there");
-  close(ending[1]);
+  close(end_pipe[1]);
   EXPECT_TRUE(other.passed());
-  close(ending[0]);
+  close(end_pipe[0]);
   EXPECT_FALSE(event_within_ms(here.server_channel.get(), 0));
-  close(told[0]);
-  close(told[1]);
+  close(port_pipe[0]);
+  close(port_pipe[1]);
 }
 
-TEST(Processes, APeerThatIsKilledLeavesThePortUsable) {
+TEST(Processes, APortStaysUsableAfterAPeerIsKilled) {
   Pair pair;
   const uint16_t port = source_port(pair.listener.get());
   Child victim([port] { return connect_to(port, false); });
   IdPtr server = accept_one(pair);
   victim.end();
-  server.reset();  // nobody answers; nobody waits either
+  server.reset();  // the peer does not respond, and destroy does not wait
   Child next([port] { return connect_to(port, true); });
   const IdPtr again = accept_one(pair);
   expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DISCONNECTED);
   EXPECT_TRUE(next.passed());
 }
 
-TEST(Processes, AClientThatIsKilledIsDisconnected) {
+TEST(Processes, DisconnectsFromAKilledClient) {
   Pair pair;
   const uint16_t port = source_port(pair.listener.get());
   Child victim([port] { return connect_to(port, false); });
@@ -139,19 +139,19 @@ TEST(Processes, AClientThatIsKilledIsDisconnected) {
   EXPECT_EQ(expect_event(pair.server_channel.get(), RDMA_CM_EVENT_DISCONNECTED)->id, server.get());
 }
 
-TEST(Processes, AServerThatIsKilledIsDisconnected) {
-  int told[2];
-  ASSERT_EQ(pipe(told), 0);
+TEST(Processes, DisconnectsFromAKilledServer) {
+  int port_pipe[2];
+  ASSERT_EQ(pipe(port_pipe), 0);
   Child victim([&] {
     Pair pair;
     const uint16_t port = source_port(pair.listener.get());
-    if (write(told[1], &port, sizeof port) != sizeof port) return false;
+    if (write(port_pipe[1], &port, sizeof port) != sizeof port) return false;
     const IdPtr server = accept_one(pair);
     pause();
     return false;
   });
   uint16_t port = 0;
-  ASSERT_EQ(read(told[0], &port, sizeof port), ssize_t{sizeof port});
+  ASSERT_EQ(read(port_pipe[0], &port, sizeof port), ssize_t{sizeof port});
   ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", port);
   ibv_qp_init_attr attr = qp_attributes();
@@ -160,13 +160,13 @@ TEST(Processes, AServerThatIsKilledIsDisconnected) {
   expect_event(channel.get(), RDMA_CM_EVENT_ESTABLISHED);
   victim.end();
   expect_event(channel.get(), RDMA_CM_EVENT_DISCONNECTED);
-  close(told[0]);
-  close(told[1]);
+  close(port_pipe[0]);
+  close(port_pipe[1]);
 }
 
 // --------------------------------------------------------------------------------------- forking
 
-TEST(Fork, TheChildsCopiesFailCleanly) {
+TEST(Fork, CallsInTheChildFail) {
   Pair pair;
   pair.connect();
   ChannelPtr channel = make_channel();
@@ -190,20 +190,20 @@ TEST(Fork, TheChildsCopiesFailCleanly) {
                      fails(rdma_migrate_id(bound.get(), nullptr)) &&
                      fails(rdma_create_qp(bound.get(), nullptr, &attr)) &&
                      fails(rdma_destroy_id(pair.client.get()));
-    rdma_destroy_event_channel(pair.client_channel.get());  // its descriptor's copy
+    rdma_destroy_event_channel(pair.client_channel.get());  // closes its copy of the descriptor
     return all;
   });
   EXPECT_TRUE(child.passed());
-  expect_data_flows(pair.client.get(), pair.server.get());  // the parent's work on
+  expect_data_flows(pair.client.get(), pair.server.get());  // the parent's objects still work
   ASSERT_EQ(rdma_disconnect(pair.client.get()), 0);
   pair.expect_disconnected();
 }
 
-TEST(Fork, AChannelThatWasNotUsedYetSurvivesDaemon) {
-  EXPECT_TRUE(passes_in_new_process("Fork.DISABLED_TheChildUsesAnUnusedChannel"));
+TEST(Fork, AnUnusedChannelWorksInTheChild) {
+  EXPECT_TRUE(passes_in_new_process("Fork.DISABLED_AnUnusedChannelWorksInTheChild"));
 }
 
-TEST(Fork, DISABLED_TheChildUsesAnUnusedChannel) {
+TEST(Fork, DISABLED_AnUnusedChannelWorksInTheChild) {
   ChannelPtr channel = make_channel();
   Child child([&] {
     const IdPtr id = resolve(channel.get(), "127.0.0.1", 7777);
@@ -212,8 +212,8 @@ TEST(Fork, DISABLED_TheChildUsesAnUnusedChannel) {
   EXPECT_TRUE(child.passed());
 }
 
-TEST(Fork, TheChildMakesItsOwn) {
-  Pair pair;  // the library was used before
+TEST(Fork, TheChildCanConnect) {
+  Pair pair;  // uses the library before the fork
   Child child([] {
     Pair own;
     own.connect();
@@ -225,12 +225,12 @@ TEST(Fork, TheChildMakesItsOwn) {
   EXPECT_TRUE(child.passed());
 }
 
-TEST(Fork, WhileOtherThreadsLookForDevices) {
-  EXPECT_TRUE(passes_in_new_process("Fork.DISABLED_WhileOtherThreadsLookForDevices"));
+TEST(Fork, WorksWhileOtherThreadsListDevices) {
+  EXPECT_TRUE(passes_in_new_process("Fork.DISABLED_WorksWhileOtherThreadsListDevices"));
 }
 
-// No device was ever opened here.
-TEST(Fork, DISABLED_WhileOtherThreadsLookForDevices) {
+// No device has been opened in this process.
+TEST(Fork, DISABLED_WorksWhileOtherThreadsListDevices) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
@@ -250,7 +250,7 @@ TEST(Fork, DISABLED_WhileOtherThreadsLookForDevices) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Fork, WhileOtherThreadsConnect) {
+TEST(Fork, WorksWhileOtherThreadsConnect) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
@@ -272,27 +272,27 @@ TEST(Fork, WhileOtherThreadsConnect) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// --------------------------------------------------------------------------------------- leaking
+// --------------------------------------------------------------------------------------- leaks
 
-TEST(Leaks, DescriptorsReturnAfterManyConnections) {
+TEST(Leaks, ClosesDescriptorsAfterManyConnections) {
   {
-    Pair warm_up;  // devices, their thread and their sockets stay open
+    Pair warm_up;  // devices with their threads and sockets stay open
     warm_up.connect();
   }
   const size_t before = open_descriptors();
   {
     Pair pair;
-    std::vector<IdPtr> held;
+    std::vector<IdPtr> kept;
     for (int i = 0; i < 500; ++i) {
       pair.connect();
       ASSERT_NE(pair.server, nullptr);
       if (i % 10 == 0) {
-        held.push_back(std::move(pair.client));
-        held.push_back(std::move(pair.server));
+        kept.push_back(std::move(pair.client));
+        kept.push_back(std::move(pair.server));
         continue;
       }
       ASSERT_EQ(rdma_disconnect(pair.client.get()), 0);
-      // TIMEWAIT_EXIT of earlier ones may come in between.
+      // TIMEWAIT_EXIT events of earlier connections may be in between.
       for (rdma_event_channel* channel : {pair.client_channel.get(), pair.server_channel.get()}) {
         for (;;) {
           EventPtr event = next_event(channel);

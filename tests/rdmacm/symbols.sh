@@ -1,7 +1,7 @@
 #!/bin/bash
-# The built library as an artefact: every symbol of the distribution's librdmacm.so.1 under the same
-# version, and those of its later releases; nothing else visible; nothing but libc and libibverbs needed;
-# both names present. Proves first that a missing symbol is noticed.
+# The built library exports every symbol of the distribution's librdmacm.so.1 with the same version, and
+# those of later releases. It exports nothing else and needs only libc and libibverbs. Both file names
+# exist. First verifies that the check detects a missing symbol.
 # shellcheck source-path=SCRIPTDIR source=../abi/symbols_lib.sh
 . "$(dirname "$0")/../abi/symbols_lib.sh"
 library librdmacm

@@ -1,4 +1,4 @@
-// XRC: one side has a receive queue pair and a shared queue, the other a send queue pair.
+// XRC: one side has a receive queue pair and a shared receive queue, the other a send queue pair.
 #include <endian.h>
 
 #include <cstring>
@@ -22,11 +22,11 @@ rdma_cm_id* xrc_endpoint(uint16_t port, int flags, ibv_qp_type type, ibv_qp_init
   return id;
 }
 
-TEST(Xrc, AMessageReachesTheSharedQueue) {
+TEST(Xrc, AMessageReachesTheSharedReceiveQueue) {
   ibv_qp_init_attr none{};
   rdma_cm_id* listener = xrc_endpoint(0, RAI_PASSIVE, IBV_QPT_XRC_RECV, &none);
   ASSERT_NE(listener, nullptr);
-  // The listener is on loopback and has no device: the queue is another identifier's.
+  // The listener is on loopback and has no device, so the queue belongs to another identifier.
   rdma_cm_id* owner = xrc_endpoint(source_port(listener), 0, IBV_QPT_XRC_RECV, nullptr);
   ASSERT_NE(owner, nullptr);
   ibv_srq_init_attr srq{};
@@ -44,10 +44,10 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
     rdma_cm_id* id = nullptr;
     ASSERT_EQ(rdma_get_request(listener, &id), 0) << strerror(errno);
     EXPECT_EQ(id->qp_type, IBV_QPT_XRC_RECV);
-    const uint32_t told = htobe32(number);
+    const uint32_t srq_number = htobe32(number);
     rdma_conn_param param{};
-    param.private_data = &told;
-    param.private_data_len = sizeof told;
+    param.private_data = &srq_number;
+    param.private_data_len = sizeof srq_number;
     param.responder_resources = param.initiator_depth = 2;
     ASSERT_EQ(rdma_accept(id, &param), 0) << strerror(errno);
     ibv_wc wc{};
@@ -67,9 +67,9 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
   ASSERT_NE(client, nullptr);
   ASSERT_EQ(rdma_connect(client, nullptr), 0) << strerror(errno);
   ASSERT_GE(client->event->param.conn.private_data_len, sizeof number);
-  uint32_t told = 0;
-  std::memcpy(&told, client->event->param.conn.private_data, sizeof told);
-  EXPECT_EQ(be32toh(told), number);
+  uint32_t srq_number = 0;
+  std::memcpy(&srq_number, client->event->param.conn.private_data, sizeof srq_number);
+  EXPECT_EQ(be32toh(srq_number), number);
   char word[16] = "by XRC";
   ibv_sge sge{reinterpret_cast<uint64_t>(word), sizeof word, 0};
   ibv_send_wr wr{};
@@ -77,7 +77,7 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
   wr.send_flags = IBV_SEND_INLINE;
-  wr.qp_type.xrc.remote_srqn = be32toh(told);
+  wr.qp_type.xrc.remote_srqn = be32toh(srq_number);
   ibv_send_wr* bad = nullptr;
   ASSERT_EQ(ibv_post_send(client->qp, &wr, &bad), 0);
   ibv_wc wc{};
@@ -90,8 +90,8 @@ TEST(Xrc, AMessageReachesTheSharedQueue) {
   rdma_destroy_ep(listener);
 }
 
-// A listener for one kind of queue pair does not see requests for another.
-TEST(Xrc, AnotherTransportIsRefused) {
+// A listener for one type of queue pair gets no requests for another type.
+TEST(Xrc, RejectsAnotherTransport) {
   ibv_qp_init_attr none{};
   rdma_cm_id* listener = xrc_endpoint(0, RAI_PASSIVE, IBV_QPT_XRC_RECV, &none);
   ASSERT_EQ(rdma_listen(listener, 1), 0);
@@ -109,7 +109,7 @@ TEST(Xrc, AnotherTransportIsRefused) {
     rdma_ack_cm_event(event);
   });
   expect_event(clients.get(), RDMA_CM_EVENT_REJECTED, 28);
-  const IdPtr last = make_id(channel.get());  // so that the thread has something to take
+  const IdPtr last = make_id(channel.get());  // so that the thread gets an event
   Address to = ip("127.0.0.1", 1);
   ASSERT_EQ(rdma_resolve_addr(last.get(), nullptr, to.get(), 1000), 0);
   taker.join();

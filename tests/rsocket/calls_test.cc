@@ -1,4 +1,4 @@
-// Bad calls, options and flags: the errno of each, and that what was set is what is told.
+// Invalid calls, options and flags: the errno of each, and that options are read back as set.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 namespace verbena::test {
 namespace {
 
-TEST(Calls, OnlyInternetStreamsAndDatagramsAreMade) {
+TEST(Calls, CreatesOnlyInternetStreamsAndDatagrams) {
   for (const auto& [domain, type, protocol] :
        std::vector<std::array<int, 3>>{{AF_UNIX, SOCK_STREAM, 0},
                                        {AF_INET, SOCK_RAW, 0},
@@ -28,7 +28,7 @@ TEST(Calls, OnlyInternetStreamsAndDatagramsAreMade) {
   }
 }
 
-TEST(Calls, FlagsMayComeWithTheType) {
+TEST(Calls, AcceptsFlagsInTheType) {
   const Rsocket socket(rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   ASSERT_GE(socket.get(), 0);
   EXPECT_TRUE(rfcntl(socket.get(), F_GETFL) & O_NONBLOCK);
@@ -38,17 +38,16 @@ TEST(Calls, FlagsMayComeWithTheType) {
   EXPECT_ERRNO(rfcntl(socket.get(), F_GETLK, nullptr), ENOTSUP);
 }
 
-// Numbers that are none, that are ordinary descriptors, that were closed, and that nobody could
-// have.
-TEST(Calls, WhatIsNoRsocketIsBad) {
+// Negative numbers, ordinary descriptors, closed descriptors and impossible numbers.
+TEST(Calls, ReturnsEbadfForOtherDescriptors) {
   Rsocket closed = stream_socket();
   const int was = closed.get();
   closed.close();
   const Address to = ip("127.0.0.1", 9);
   char byte = 0;
-  iovec piece{&byte, 1};
+  iovec vector{&byte, 1};
   msghdr message{};
-  message.msg_iov = &piece;
+  message.msg_iov = &vector;
   message.msg_iovlen = 1;
   int value = 0;
   socklen_t size = sizeof value;
@@ -64,12 +63,12 @@ TEST(Calls, WhatIsNoRsocketIsBad) {
     EXPECT_ERRNO(rrecvfrom(number, &byte, 1, 0, nullptr, nullptr), EBADF);
     EXPECT_ERRNO(rrecvmsg(number, &message, 0), EBADF);
     EXPECT_ERRNO(rread(number, &byte, 1), EBADF);
-    EXPECT_ERRNO(rreadv(number, &piece, 1), EBADF);
+    EXPECT_ERRNO(rreadv(number, &vector, 1), EBADF);
     EXPECT_ERRNO(rsend(number, &byte, 1, 0), EBADF);
     EXPECT_ERRNO(rsendto(number, &byte, 1, 0, nullptr, 0), EBADF);
     EXPECT_ERRNO(rsendmsg(number, &message, 0), EBADF);
     EXPECT_ERRNO(rwrite(number, &byte, 1), EBADF);
-    EXPECT_ERRNO(rwritev(number, &piece, 1), EBADF);
+    EXPECT_ERRNO(rwritev(number, &vector, 1), EBADF);
     EXPECT_ERRNO(rgetsockname(number, name.get(), &name.length), EBADF);
     EXPECT_ERRNO(rgetpeername(number, name.get(), &name.length), EBADF);
     EXPECT_ERRNO(rsetsockopt(number, SOL_SOCKET, SO_REUSEADDR, &value, size), EBADF);
@@ -81,7 +80,7 @@ TEST(Calls, WhatIsNoRsocketIsBad) {
   }
 }
 
-TEST(Calls, WhatNeedsAConnectionSaysSo) {
+TEST(Calls, ReturnsEnotconnWithoutAConnection) {
   const Rsocket socket = stream_socket();
   char byte = 0;
   Address name;
@@ -96,10 +95,10 @@ TEST(Calls, WhatNeedsAConnectionSaysSo) {
   EXPECT_EQ(poll_one(socket.get(), POLLIN | POLLOUT), POLLOUT | POLLHUP);
 }
 
-TEST(Calls, AFreshSocketHasTheNameOfItsFamily) {
+TEST(Calls, ANewSocketReportsTheLengthOfItsFamily) {
   const Rsocket socket = stream_socket();
   socklen_t length = 0;
-  EXPECT_EQ(rgetsockname(socket.get(), nullptr, &length), 0);  // as the preload library asks
+  EXPECT_EQ(rgetsockname(socket.get(), nullptr, &length), 0);  // as the preload library calls it
   EXPECT_EQ(length, sizeof(sockaddr_in));
   EXPECT_ERRNO(rgetsockname(socket.get(), nullptr, nullptr), EFAULT);
   if (!has_ipv6()) return;
@@ -109,7 +108,7 @@ TEST(Calls, AFreshSocketHasTheNameOfItsFamily) {
   EXPECT_EQ(length, sizeof(sockaddr_in6));
 }
 
-TEST(Calls, AddressesAreChecked) {
+TEST(Calls, RejectsInvalidAddresses) {
   const Rsocket socket = stream_socket();
   const Address to = ip("127.0.0.1", 9);
   EXPECT_ERRNO(rbind(socket.get(), nullptr, sizeof(sockaddr_in)), EFAULT);
@@ -126,12 +125,12 @@ TEST(Calls, AddressesAreChecked) {
   EXPECT_ERRNO(rshutdown(pair.client.get(), 3), EINVAL);
 }
 
-TEST(Calls, VectorsAreChecked) {
+TEST(Calls, RejectsInvalidVectorsAndFlags) {
   const Pair pair = connected_pair();
   char byte;
-  const iovec piece{&byte, 1};
-  EXPECT_ERRNO(rwritev(pair.client.get(), &piece, -1), EINVAL);
-  EXPECT_ERRNO(rreadv(pair.client.get(), &piece, IOV_MAX + 1), EINVAL);
+  const iovec vector{&byte, 1};
+  EXPECT_ERRNO(rwritev(pair.client.get(), &vector, -1), EINVAL);
+  EXPECT_ERRNO(rreadv(pair.client.get(), &vector, IOV_MAX + 1), EINVAL);
   EXPECT_ERRNO(rreadv(pair.client.get(), nullptr, 1), EFAULT);
   EXPECT_ERRNO(rsendmsg(pair.client.get(), nullptr, 0), EFAULT);
   EXPECT_ERRNO(rrecvmsg(pair.client.get(), nullptr, 0), EFAULT);
@@ -140,15 +139,15 @@ TEST(Calls, VectorsAreChecked) {
   message.msg_controllen = 1;
   EXPECT_ERRNO(rsendmsg(pair.client.get(), &message, 0), ENOTSUP);
   EXPECT_ERRNO(rrecvmsg(pair.client.get(), &message, 0), ENOTSUP);
-  // There is no urgent data: it must not come as ordinary.
+  // Urgent data is not supported and must not be sent as ordinary data.
   EXPECT_ERRNO(rsend(pair.client.get(), &byte, 1, MSG_OOB), EOPNOTSUPP);
   EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, MSG_OOB), EINVAL);
 }
 
-TEST(Options, AreToldAsTheyWereSet) {
+TEST(Options, AreReadBackAsSet) {
   const Rsocket socket = stream_socket(has_ipv6() ? AF_INET6 : AF_INET);
   struct Case {
-    int level, option, set, told;
+    int level, option, set, expected;
   };
   std::vector<Case> cases{{SOL_SOCKET, SO_REUSEADDR, 1, 1},
                           {SOL_SOCKET, SO_KEEPALIVE, 1, 1},
@@ -179,11 +178,11 @@ TEST(Options, AreToldAsTheyWereSet) {
   if (has_ipv6()) cases.push_back({IPPROTO_IPV6, IPV6_V6ONLY, 1, 1});
   for (const Case& c : cases) {
     set_int(socket.get(), c.level, c.option, c.set);
-    EXPECT_EQ(get_int(socket.get(), c.level, c.option), c.told) << c.level << " " << c.option;
+    EXPECT_EQ(get_int(socket.get(), c.level, c.option), c.expected) << c.level << " " << c.option;
   }
 }
 
-TEST(Options, ThoseNeverSetAreTheSystems) {
+TEST(Options, HaveTheDefaultsOfTheSystem) {
   const Rsocket socket = stream_socket();
   EXPECT_EQ(get_int(socket.get(), IPPROTO_TCP, TCP_CORK), 0);
   EXPECT_EQ(get_int(socket.get(), IPPROTO_TCP, TCP_QUICKACK), 1);
@@ -191,7 +190,7 @@ TEST(Options, ThoseNeverSetAreTheSystems) {
   EXPECT_EQ(get_int(socket.get(), IPPROTO_IP, IP_TTL), 64);
 }
 
-TEST(Options, TellWhatASocketIs) {
+TEST(Options, DescribeTheSocket) {
   Address at;
   const Rsocket socket = listener(&at);
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_TYPE), SOCK_STREAM);
@@ -209,7 +208,7 @@ TEST(Options, TellWhatASocketIs) {
   EXPECT_STREQ(name, "rdma");
 }
 
-TEST(Options, BadOnesAreRefused) {
+TEST(Options, RejectInvalidOptions) {
   const Rsocket socket = stream_socket();
   int value = 1;
   socklen_t size = sizeof value;
@@ -228,11 +227,11 @@ TEST(Options, BadOnesAreRefused) {
   EXPECT_ERRNO(rsetsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), EDOM);
 }
 
-TEST(Options, QueuesCannotChangeOnceTheyExist) {
+TEST(Options, QueueSizesCannotChangeAfterConnecting) {
   const Pair pair = connected_pair();
   int value = 100;
   EXPECT_ERRNO(rsetsockopt(pair.client.get(), SOL_RDMA, RDMA_SQSIZE, &value, sizeof value), EINVAL);
-  // As with TCP, no error; the buffers stay.
+  // As with TCP there is no error, and the buffers stay.
   const int before = get_int(pair.client.get(), SOL_SOCKET, SO_RCVBUF);
   set_int(pair.client.get(), SOL_SOCKET, SO_RCVBUF, 4096);
   EXPECT_EQ(get_int(pair.client.get(), SOL_SOCKET, SO_RCVBUF), before);
@@ -255,7 +254,7 @@ TEST(Options, AcceptedSocketsInheritFromTheListener) {
   EXPECT_EQ(get_int(pair.server.get(), SOL_RDMA, RDMA_IOMAPSIZE), 5);
 }
 
-TEST(Options, TimeLimitsEndWaiting) {
+TEST(Options, TimeoutsEndWaiting) {
   const Pair pair = connected_pair();
   const timeval limit{0, 30'000};
   ASSERT_EQ(rsetsockopt(pair.client.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
@@ -268,10 +267,10 @@ TEST(Options, TimeLimitsEndWaiting) {
   }
   EXPECT_EQ(sent, -1);
   EXPECT_EQ(errno, EAGAIN);
-  timeval told{};
-  socklen_t size = sizeof told;
-  ASSERT_EQ(rgetsockopt(pair.client.get(), SOL_SOCKET, SO_RCVTIMEO, &told, &size), 0);
-  EXPECT_EQ(told.tv_usec, 30'000);
+  timeval read_back{};
+  socklen_t size = sizeof read_back;
+  ASSERT_EQ(rgetsockopt(pair.client.get(), SOL_SOCKET, SO_RCVTIMEO, &read_back, &size), 0);
+  EXPECT_EQ(read_back.tv_usec, 30'000);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Datagrams: through UDP first and from queue pair to queue pair then, to several peers, and what
-// others send to the UDP port.
+// Datagrams: first through UDP, then between queue pairs, to several peers, and packets of other
+// programs at the UDP port.
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
@@ -44,59 +44,59 @@ class DatagramOn : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (std::string(GetParam()).find(':') != std::string::npos && !has_ipv6()) {
-      GTEST_SKIP() << "no IPv6 here";
+      GTEST_SKIP() << "no IPv6 on this host";
     }
   }
 };
 INSTANTIATE_TEST_SUITE_P(Loopback, DatagramOn, ::testing::Values("127.0.0.1", "::1"),
                          [](const auto& address) { return address.index ? "v6" : "v4"; });
 
-TEST_P(DatagramOn, GoBothWays) {
+TEST_P(DatagramOn, TravelInBothDirections) {
   const Rsocket server = datagram_socket(GetParam());
   const Rsocket client = datagram_socket(GetParam());
   const Address to = name_of(server.get());
-  // The first through UDP, later ones from queue pair to queue pair; each is answered.
+  // The first goes through UDP, later ones between queue pairs. Each gets a reply.
   for (int i = 0; i < 200; ++i) {
-    const std::string question = "question " + std::to_string(i);
-    send_text(client.get(), question, to);
+    const std::string request = "request " + std::to_string(i);
+    send_text(client.get(), request, to);
     Address from;
-    EXPECT_EQ(receive_text(server.get(), &from), question);
+    EXPECT_EQ(receive_text(server.get(), &from), request);
     EXPECT_EQ(from.text(), GetParam());
     EXPECT_EQ(from.port(), name_of(client.get()).port());
-    send_text(server.get(), "answer " + std::to_string(i), from);
-    EXPECT_EQ(receive_text(client.get()), "answer " + std::to_string(i));
+    send_text(server.get(), "reply " + std::to_string(i), from);
+    EXPECT_EQ(receive_text(client.get()), "reply " + std::to_string(i));
   }
 }
 
-TEST(Datagram, GoFromQueuePairToQueuePairOnceTheyAreKnown) {
+TEST(Datagram, TravelBetweenQueuePairsOnceTheyAreKnown) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
-  const auto there_and_back = [&] {
+  const auto ping_pong = [&] {
     send_text(client.get(), "x", to);
     Address from;
     EXPECT_EQ(receive_text(server.get(), &from), "x");
     send_text(server.get(), "y", from);
     EXPECT_EQ(receive_text(client.get()), "y");
   };
-  for (int i = 0; i < 100; ++i) there_and_back();
-  // The number is the UDP socket, which now takes nothing but what a port sends where nobody is:
-  // what still arrives comes otherwise.
+  for (int i = 0; i < 100; ++i) ping_pong();
+  // The descriptor is the UDP socket. Connected to an unused port, it receives nothing, so later
+  // datagrams travel between queue pairs.
   const Address elsewhere = ip("127.0.0.1", 9);
   ASSERT_EQ(::connect(server.get(), elsewhere.get(), elsewhere.length), 0);
-  int arrived = 0;
-  for (int i = 0; i < 1000 && arrived < 20; ++i) {
+  int received = 0;
+  for (int i = 0; i < 1000 && received < 20; ++i) {
     send_text(client.get(), "z", to);
     if (poll_one(server.get(), POLLIN, 10) != POLLIN) continue;
     EXPECT_EQ(receive_text(server.get()), "z");
-    ++arrived;
+    ++received;
   }
-  EXPECT_EQ(arrived, 20);
+  EXPECT_EQ(received, 20);
 }
 
-TEST(Datagram, ConnectedSocketsHaveOnePeer) {
+TEST(Datagram, ConnectedSocketsReceiveOnlyFromTheirPeer) {
   const Rsocket server = datagram_socket("127.0.0.1");
-  const Rsocket stranger = datagram_socket("127.0.0.1");
+  const Rsocket other = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket();
   const Address to = name_of(server.get());
   EXPECT_ERRNO(rsend(client.get(), "x", 1, 0), EDESTADDRREQ);
@@ -105,12 +105,12 @@ TEST(Datagram, ConnectedSocketsHaveOnePeer) {
   EXPECT_EQ(rsend(client.get(), "hello", 5, 0), 5);
   Address from;
   EXPECT_EQ(receive_text(server.get(), &from), "hello");
-  send_text(stranger.get(), "I am nobody", from);
-  send_text(server.get(), "I am", from);
-  EXPECT_EQ(receive_text(client.get()), "I am");
+  send_text(other.get(), "from another", from);
+  send_text(server.get(), "from the peer", from);
+  EXPECT_EQ(receive_text(client.get()), "from the peer");
 }
 
-TEST(Datagram, OneSocketTalksToMany) {
+TEST(Datagram, OneSocketServesManyPeers) {
   const Rsocket server = datagram_socket("127.0.0.1");
   std::vector<Rsocket> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(datagram_socket("127.0.0.1"));
@@ -128,11 +128,11 @@ TEST(Datagram, OneSocketTalksToMany) {
   }
 }
 
-TEST(Datagram, BoundariesAreKept) {
+TEST(Datagram, KeepTheirBoundaries) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
-  // Empty, single bytes, up to what fits the queue pair, and beyond.
+  // Empty, one byte, up to the limit of the queue pair, and beyond.
   for (int round = 0; round < 3; ++round) {
     for (const size_t size : {0u, 1u, 1000u, 1016u, 1024u, 2030u, 2040u, 2041u, 5000u, 60000u}) {
       const auto bytes = stream_bytes(14, 0, size);
@@ -149,7 +149,7 @@ TEST(Datagram, BoundariesAreKept) {
   EXPECT_ERRNO(rsendto(client.get(), huge.data(), huge.size(), 0, to.get(), to.length), EMSGSIZE);
 }
 
-TEST(Datagram, WhatDoesNotFitIsCutOff) {
+TEST(Datagram, AreTruncatedToTheBuffer) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
@@ -158,9 +158,9 @@ TEST(Datagram, WhatDoesNotFitIsCutOff) {
     char text[5];
     EXPECT_EQ(rrecv(server.get(), text, 4, MSG_PEEK), 4);
     EXPECT_EQ(rrecv(server.get(), text, 4, MSG_PEEK | MSG_TRUNC), 10);
-    iovec pieces[2] = {{text, 2}, {text + 2, 2}};
+    iovec vectors[2] = {{text, 2}, {text + 2, 2}};
     msghdr message{};
-    message.msg_iov = pieces;
+    message.msg_iov = vectors;
     message.msg_iovlen = 2;
     EXPECT_EQ(rrecvmsg(server.get(), &message, 0), 4);
     EXPECT_TRUE(message.msg_flags & MSG_TRUNC);
@@ -169,16 +169,16 @@ TEST(Datagram, WhatDoesNotFitIsCutOff) {
   }
 }
 
-TEST(Datagram, ManyPiecesAreOneDatagram) {
+TEST(Datagram, AreGatheredFromSeveralBuffers) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket("127.0.0.1");
   Address to = name_of(server.get());
   char a[] = "gath", b[] = "ered";
-  iovec pieces[2] = {{a, 4}, {b, 4}};
+  iovec vectors[2] = {{a, 4}, {b, 4}};
   msghdr message{};
   message.msg_name = to.get();
   message.msg_namelen = to.length;
-  message.msg_iov = pieces;
+  message.msg_iov = vectors;
   message.msg_iovlen = 2;
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(rsendmsg(client.get(), &message, 0), 8);
@@ -186,7 +186,7 @@ TEST(Datagram, ManyPiecesAreOneDatagram) {
   }
 }
 
-TEST(Datagram, PollKnowsThem) {
+TEST(Datagram, PollReportsThem) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
@@ -200,7 +200,7 @@ TEST(Datagram, PollKnowsThem) {
   }
 }
 
-TEST(Datagram, ASocketWithoutAnAddressGetsOneBySending) {
+TEST(Datagram, SendingBindsAnUnboundSocket) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket();
   send_text(client.get(), "x", name_of(server.get()));
@@ -211,7 +211,7 @@ TEST(Datagram, ASocketWithoutAnAddressGetsOneBySending) {
   EXPECT_EQ(receive_text(client.get()), "y");
 }
 
-TEST(Datagram, WildcardSocketsAnswerFromTheAddressThatWasAsked) {
+TEST(Datagram, WildcardSocketsReplyFromTheAddressTheyReceivedAt) {
   const Rsocket server = datagram_socket("0.0.0.0");
   const Rsocket client = datagram_socket();
   const Address to = ip("127.0.0.1", name_of(server.get()).port());
@@ -225,8 +225,8 @@ TEST(Datagram, WildcardSocketsAnswerFromTheAddressThatWasAsked) {
   }
 }
 
-// A peer that comes back on its old port has another queue pair.
-TEST(Datagram, APeerThatStartsAgainIsFoundAgain) {
+// A peer that restarts on its old port has another queue pair.
+TEST(Datagram, ReachAPeerThatRestarts) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
   Address client_address = ip("127.0.0.1");
@@ -244,8 +244,9 @@ TEST(Datagram, APeerThatStartsAgainIsFoundAgain) {
   }
 }
 
-// No queue pair says that its peer is gone. A sender that hears nothing asks again through UDP.
-TEST(Datagram, APeerThatStartsAgainIsFoundThoughItNeverSpeaks) {
+// A queue pair does not report that its peer is gone. A sender that receives nothing queries again
+// through UDP.
+TEST(Datagram, ReachAPeerThatRestartsAndNeverSends) {
   Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
   const Rsocket client = datagram_socket("127.0.0.1");
@@ -256,22 +257,22 @@ TEST(Datagram, APeerThatStartsAgainIsFoundThoughItNeverSpeaks) {
   server.close();
   server = Rsocket(rsocket(AF_INET, SOCK_DGRAM, 0));
   ASSERT_EQ(rbind(server.get(), to.get(), to.length), 0) << strerror(errno);
-  int heard = 0;
-  for (int i = 0; i < 600 && heard < 3; ++i) {
+  int received = 0;
+  for (int i = 0; i < 600 && received < 3; ++i) {
     send_text(client.get(), "y", to);
-    heard += poll_one(server.get(), POLLIN, 100) == POLLIN;
-    while (rrecv(server.get(), &heard, 0, MSG_DONTWAIT) >= 0) {
+    received += poll_one(server.get(), POLLIN, 100) == POLLIN;
+    while (rrecv(server.get(), &received, 0, MSG_DONTWAIT) >= 0) {
     }
   }
-  EXPECT_EQ(heard, 3);
+  EXPECT_EQ(received, 3);
 }
 
-// Anybody can send to the UDP port; that must not use up what the process has.
-TEST(Datagram, ThousandsOfStrangersDoNotExhaustIt) {
+// Every program can send to the UDP port. This must not use up the resources of the process.
+TEST(Datagram, ThousandsOfPeersDoNotExhaustDescriptors) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
   const Rsocket client = datagram_socket("127.0.0.1");
-  send_text(client.get(), "first", to);  // the device is open from now on
+  send_text(client.get(), "first", to);  // opens the device
   EXPECT_EQ(receive_text(server.get()), "first");
   const size_t before = open_descriptors();
   constexpr uint8_t kData = 0, kReply = 7;
@@ -295,8 +296,8 @@ TEST(Datagram, ThousandsOfStrangersDoNotExhaustIt) {
   EXPECT_EQ(text, "x");
 }
 
-// Not a byte of it is looked at.
-TEST(Datagram, AnEndlessOneIsRefused) {
+// No byte of the buffer is read.
+TEST(Datagram, RejectsATooLongDatagramWithoutReadingIt) {
   constexpr size_t kSize = size_t{1} << 40;
   void* nothing =
       ::mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -309,7 +310,7 @@ TEST(Datagram, AnEndlessOneIsRefused) {
   ::munmap(nothing, kSize);
 }
 
-TEST(Datagram, AConnectedSocketLearnsThatNobodyListens) {
+TEST(Datagram, ReportConnectionRefusedToAConnectedSocket) {
   Rsocket gone = datagram_socket("127.0.0.1");
   const Address to = name_of(gone.get());
   gone.close();
@@ -324,7 +325,7 @@ TEST(Datagram, AConnectedSocketLearnsThatNobodyListens) {
   EXPECT_EQ(get_int(client.get(), SOL_SOCKET, SO_ERROR), ECONNREFUSED);
 }
 
-TEST(Datagram, AConnectionCanBeDissolved) {
+TEST(Datagram, ASocketCanBeDisconnected) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Rsocket other = datagram_socket("127.0.0.1");
   const Rsocket client = datagram_socket();
@@ -333,16 +334,16 @@ TEST(Datagram, AConnectionCanBeDissolved) {
   ASSERT_EQ(rsend(client.get(), "x", 1, 0), 1);
   Address from;
   EXPECT_EQ(receive_text(server.get(), &from), "x");
-  sockaddr nobody{};
-  nobody.sa_family = AF_UNSPEC;
-  ASSERT_EQ(rconnect(client.get(), &nobody, sizeof nobody), 0) << strerror(errno);
+  sockaddr unspecified{};
+  unspecified.sa_family = AF_UNSPEC;
+  ASSERT_EQ(rconnect(client.get(), &unspecified, sizeof unspecified), 0) << strerror(errno);
   EXPECT_ERRNO(rsend(client.get(), "x", 1, 0), EDESTADDRREQ);
   EXPECT_EQ(name_of(client.get()).port(), from.port());
   send_text(other.get(), "from another", from);
   EXPECT_EQ(receive_text(client.get()), "from another");
 }
 
-TEST(Datagram, NoiseOnTheUdpPortDoesNoHarm) {
+TEST(Datagram, IgnoreInvalidPacketsAtTheUdpPort) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
   const int plain = ::socket(AF_INET, SOCK_DGRAM, 0);
@@ -366,7 +367,7 @@ TEST(Datagram, NoiseOnTheUdpPortDoesNoHarm) {
     }
   }
   EXPECT_EQ(poll_one(server.get(), POLLIN, 50), 0);
-  // A well-formed one is a datagram, whoever sends it.
+  // A valid packet is a datagram, from any program.
   auto good = header;
   good.push_back('!');
   send_plain(good);
@@ -374,7 +375,7 @@ TEST(Datagram, NoiseOnTheUdpPortDoesNoHarm) {
   ::close(plain);
 }
 
-TEST(Datagram, BadCallsAreRefused) {
+TEST(Datagram, RejectInvalidCalls) {
   const Rsocket socket = datagram_socket();
   const Address to = ip("127.0.0.1", 9);
   EXPECT_ERRNO(rlisten(socket.get(), 1), EOPNOTSUPP);
@@ -391,7 +392,7 @@ TEST(Datagram, BadCallsAreRefused) {
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_TYPE), SOCK_DGRAM);
 }
 
-TEST(Datagram, ClosingWakesWhoReceives) {
+TEST(Datagram, CloseWakesAReceivingThread) {
   Rsocket socket = datagram_socket("127.0.0.1");
   std::thread receiving([number = socket.get()] {
     char byte;
@@ -401,7 +402,7 @@ TEST(Datagram, ClosingWakesWhoReceives) {
   receiving.join();
 }
 
-TEST(Datagram, AStreamAndADatagramSocketMayShareAPortNumber) {
+TEST(Datagram, AStreamAndADatagramSocketCanShareAPort) {
   int shared = 0;
   for (int i = 0; i < 10; ++i) {
     Address at;
@@ -409,7 +410,7 @@ TEST(Datagram, AStreamAndADatagramSocketMayShareAPortNumber) {
     const Rsocket socket(rsocket(AF_INET, SOCK_DGRAM, 0));
     shared += rbind(socket.get(), at.get(), at.length) == 0;
   }
-  EXPECT_GE(shared, 5);  // some other UDP socket may have one of them
+  EXPECT_GE(shared, 5);  // another UDP socket may use one of the ports
 }
 
 }  // namespace

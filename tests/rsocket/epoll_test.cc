@@ -46,7 +46,7 @@ class Epoll : public ::testing::Test {
   epoll_event events_[8];
 };
 
-TEST_F(Epoll, TellsWhichOfBothKindsIsReady) {
+TEST_F(Epoll, ReportsRsocketsAndDescriptors) {
   const Pair pair = connected_pair();
   ASSERT_EQ(control(EPOLL_CTL_ADD, pair.client.get(), EPOLLIN), 0);
   ASSERT_EQ(control(EPOLL_CTL_ADD, pipe_[0], EPOLLIN), 0);
@@ -57,14 +57,14 @@ TEST_F(Epoll, TellsWhichOfBothKindsIsReady) {
   EXPECT_EQ(events_[0].events, uint32_t{EPOLLIN});
   ASSERT_EQ(::write(pipe_[1], "x", 1), 1);
   EXPECT_EQ(wait(10'000), 2);
-  // With room for one, each has its turn.
+  // With room for one event, the entries are reported in turn.
   ASSERT_EQ(wait(10'000, 1), 1);
   const int first = events_[0].data.fd;
   ASSERT_EQ(wait(10'000, 1), 1);
   EXPECT_NE(events_[0].data.fd, first);
 }
 
-TEST_F(Epoll, AChangeReachesAWaitUnderWay) {
+TEST_F(Epoll, AChangeWakesAWaitingThread) {
   const Pair pair = connected_pair();
   ASSERT_EQ(rsend(pair.server.get(), "x", 1, 0), 1);
   std::thread other([&] { EXPECT_EQ(control(EPOLL_CTL_ADD, pair.client.get(), EPOLLIN), 0); });
@@ -80,7 +80,7 @@ TEST_F(Epoll, AChangeReachesAWaitUnderWay) {
   EXPECT_EQ(wait(0), 0);
 }
 
-TEST_F(Epoll, ForgetsWhatWasClosed) {
+TEST_F(Epoll, RemovesClosedSockets) {
   {
     const Pair pair = connected_pair();
     ASSERT_EQ(control(EPOLL_CTL_ADD, pair.client.get(), EPOLLIN), 0);
@@ -90,7 +90,7 @@ TEST_F(Epoll, ForgetsWhatWasClosed) {
   EXPECT_EQ(wait(0), 0);
 }
 
-TEST_F(Epoll, ASetThatWasClosedByCloseLeavesItsNumberToTheNext) {
+TEST_F(Epoll, ASetClosedByCloseDoesNotCloseItsSuccessor) {
   const auto create = symbol<int(int)>("repoll_create");
   const int first = create(0);
   ASSERT_GE(first, 0);
@@ -115,13 +115,13 @@ TEST_F(Epoll, AForkedChildCanCloseItsCopyOfASet) {
     closes_its_copy();
   });
   EXPECT_EQ(child.wait(), 0);
-  // The parent's set goes on.
+  // The parent's set still works.
   ASSERT_EQ(control(EPOLL_CTL_ADD, pipe_[0], EPOLLIN), 0);
   ASSERT_EQ(::write(pipe_[1], "x", 1), 1);
   EXPECT_EQ(wait(10'000), 1);
 }
 
-TEST_F(Epoll, RefusesWhatEpollRefuses) {
+TEST_F(Epoll, RejectsWhatEpollRejects) {
   EXPECT_EQ(control(EPOLL_CTL_ADD, -1, EPOLLIN), -1);
   EXPECT_EQ(errno, EBADF);
   EXPECT_EQ(control(EPOLL_CTL_ADD, set_, EPOLLIN), -1);

@@ -19,58 +19,58 @@ Pair pair_with_iomaps(int count, int inline_bytes = 64) {
   });
 }
 
-// What was mapped is known to the peer once it got something that was sent afterwards.
-void tell(int from, int to) {
+// The peer knows a mapping once it has received data that was sent after it.
+void synchronize(int from, int to) {
   ASSERT_EQ(rsend(from, "m", 1, 0), 1);
   char byte;
   ASSERT_EQ(rrecv(to, &byte, 1, 0), 1);
 }
 
-TEST(Iomap, WritesLandInThePeersBuffer) {
+TEST(Iomap, WritesIntoThePeersBuffer) {
   for (const int inline_bytes : {0, 64}) {
     const Pair pair = pair_with_iomaps(4, inline_bytes);
     std::vector<uint8_t> memory(300'000);
     ASSERT_EQ(riomap(pair.server.get(), memory.data(), memory.size(), PROT_WRITE, 0, 1000), 1000);
-    tell(pair.server.get(), pair.client.get());
+    synchronize(pair.server.get(), pair.client.get());
     const auto bytes = stream_bytes(11, 0, memory.size());
     EXPECT_EQ(riowrite(pair.client.get(), bytes.data(), 10, 1000, 0), 10u);
     EXPECT_EQ(riowrite(pair.client.get(), bytes.data() + 10, bytes.size() - 10, 1010, 0),
               bytes.size() - 10);
-    // In order with the stream: what is received after it comes after it.
-    tell(pair.client.get(), pair.server.get());
+    // Data sent later in the stream is received after the write.
+    synchronize(pair.client.get(), pair.server.get());
     EXPECT_EQ(memory, bytes);
     EXPECT_EQ(riounmap(pair.server.get(), memory.data(), memory.size()), 0);
   }
 }
 
-TEST(Iomap, TheBuffersAddressIsAnOffset) {
+TEST(Iomap, OffsetMinusOneUsesTheAddressOfTheBuffer) {
   const Pair pair = pair_with_iomaps(1);
   std::vector<uint8_t> memory(100);
   const auto address = static_cast<off_t>(reinterpret_cast<uintptr_t>(memory.data()));
   EXPECT_EQ(riomap(pair.server.get(), memory.data(), memory.size(), PROT_WRITE, 0, -1), address);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   EXPECT_EQ(riowrite(pair.client.get(), "x", 1, address + 99, 0), 1u);
-  tell(pair.client.get(), pair.server.get());
+  synchronize(pair.client.get(), pair.server.get());
   EXPECT_EQ(memory[99], 'x');
 }
 
-TEST(Iomap, BuffersSideBySideAreOneSpace) {
+TEST(Iomap, AdjacentBuffersFormOneSpace) {
   const Pair pair = pair_with_iomaps(2);
   std::vector<uint8_t> first(1000), second(500);
   ASSERT_EQ(riomap(pair.server.get(), first.data(), 1000, PROT_WRITE, 0, 0), 0);
   ASSERT_EQ(riomap(pair.server.get(), second.data(), 500, PROT_WRITE, 0, 1000), 1000);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   const auto bytes = stream_bytes(12, 0, 2000);
-  // Up to where they end.
+  // A write stops at the end of the last buffer.
   EXPECT_EQ(riowrite(pair.client.get(), bytes.data(), 2000, 0, 0), 1500u);
   EXPECT_EQ(riowrite(pair.client.get(), bytes.data(), 1, 1500, 0), 0u);
   EXPECT_EQ(riowrite(pair.client.get(), bytes.data(), 1, -1, 0), 0u);
-  tell(pair.client.get(), pair.server.get());
+  synchronize(pair.client.get(), pair.server.get());
   EXPECT_EQ(first, stream_bytes(12, 0, 1000));
   EXPECT_EQ(second, stream_bytes(12, 1000, 500));
 }
 
-TEST(Iomap, ThereAreOnlySoManyAndTheyComeBack) {
+TEST(Iomap, LimitsMappingsAndReusesThem) {
   const Pair pair = pair_with_iomaps(3);
   std::vector<uint8_t> memory(4 * 64);
   for (off_t i = 0; i < 3; ++i) {
@@ -81,37 +81,37 @@ TEST(Iomap, ThereAreOnlySoManyAndTheyComeBack) {
   EXPECT_ERRNO(riomap(pair.server.get(), &memory[192], 64, PROT_WRITE, 0, 192), ENOMEM);
   EXPECT_EQ(riounmap(pair.server.get(), &memory[64], 64), 0);
   EXPECT_EQ(riomap(pair.server.get(), &memory[192], 64, PROT_WRITE, 0, 192), 192);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   EXPECT_EQ(riowrite(pair.client.get(), "x", 1, 192, 0), 1u);
   EXPECT_EQ(riowrite(pair.client.get(), "x", 1, 64, 0), 0u);
-  tell(pair.client.get(), pair.server.get());
+  synchronize(pair.client.get(), pair.server.get());
   EXPECT_EQ(memory[192], 'x');
 }
 
-TEST(Iomap, WhatIsUnmappedIsNotWrittenAnyMore) {
+TEST(Iomap, DoesNotWriteToUnmappedBuffers) {
   const Pair pair = pair_with_iomaps(1);
   std::vector<uint8_t> memory(64);
   ASSERT_EQ(riomap(pair.server.get(), memory.data(), 64, PROT_WRITE, 0, 0), 0);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   ASSERT_EQ(riounmap(pair.server.get(), memory.data(), 64), 0);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   EXPECT_EQ(riowrite(pair.client.get(), "x", 1, 0, 0), 0u);
-  tell(pair.client.get(), pair.server.get());  // the connection lives
+  synchronize(pair.client.get(), pair.server.get());  // the connection still works
   EXPECT_EQ(memory[0], 0);
 }
 
-// The original's peers lose a credit with each of these; here any number works.
-TEST(Iomap, MappingAThousandTimesCostsNothing) {
+// Peers of the original librdmacm lose a credit with each mapping. Here any number works.
+TEST(Iomap, MappingUsesUpNoCredits) {
   const Pair pair = pair_with_iomaps(1);
   std::vector<uint8_t> memory(64);
   for (int i = 0; i < 1000; ++i) {
     ASSERT_EQ(riomap(pair.server.get(), memory.data(), 64, PROT_WRITE, 0, 0), 0);
-    tell(pair.server.get(), pair.client.get());
+    synchronize(pair.server.get(), pair.client.get());
     ASSERT_EQ(riounmap(pair.server.get(), memory.data(), 64), 0);
   }
 }
 
-TEST(Iomap, BadCallsAreRefused) {
+TEST(Iomap, RejectsInvalidCalls) {
   const Pair pair = pair_with_iomaps(1);
   char byte = 0;
   EXPECT_ERRNO(riomap(pair.server.get(), &byte, 1, PROT_READ, 0, 0), EINVAL);
@@ -123,11 +123,11 @@ TEST(Iomap, BadCallsAreRefused) {
   EXPECT_EQ(riowrite(without.client.get(), &byte, 1, 0, 0), 0u);
 }
 
-TEST(Iomap, GoAlongWithAStream) {
+TEST(Iomap, WorksBesideAStream) {
   const Pair pair = pair_with_iomaps(1);
   std::vector<uint8_t> memory(50'000);
   ASSERT_EQ(riomap(pair.server.get(), memory.data(), memory.size(), PROT_WRITE, 0, 0), 0);
-  tell(pair.server.get(), pair.client.get());
+  synchronize(pair.server.get(), pair.client.get());
   std::thread receiving([&] { receive_stream(pair.server.get(), 13, 1'000'000); });
   std::thread writing([&] {
     for (uint64_t round = 0; round < 50; ++round) {
@@ -138,7 +138,7 @@ TEST(Iomap, GoAlongWithAStream) {
   send_stream(pair.client.get(), 13, 1'000'000);
   writing.join();
   receiving.join();
-  tell(pair.client.get(), pair.server.get());
+  synchronize(pair.client.get(), pair.server.get());
   EXPECT_EQ(memory, stream_bytes(49, 0, memory.size()));
 }
 

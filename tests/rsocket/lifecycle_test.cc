@@ -1,5 +1,5 @@
-// Sockets over time: opened and closed thousands of times, many at once, in threads that are
-// cancelled, in processes that fork, exit or are killed.
+// Opening and closing sockets: thousands of times, many at once, in threads that are cancelled, in
+// processes that fork, exit or are killed.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@
 namespace verbena::test {
 namespace {
 
-// The numbers an application sees are descriptors, so they collide with nothing.
-TEST(Lifecycle, NumbersAreDescriptors) {
+// An rsocket number is a descriptor, so it cannot collide with another descriptor.
+TEST(Lifecycle, SocketsAreDescriptors) {
   const Rsocket stream = stream_socket();
   const Rsocket datagram(rsocket(AF_INET, SOCK_DGRAM, 0));
   EXPECT_NE(::fcntl(stream.get(), F_GETFD), -1);
@@ -33,9 +33,9 @@ TEST(Lifecycle, NumbersAreDescriptors) {
   ::close(plain);
 }
 
-// Debian's preload library opens a descriptor before it accepts, and relies on the new socket's
-// number being the higher one.
-TEST(Lifecycle, AnAcceptedSocketsNumberIsTakenWhenItIsAccepted) {
+// Debian's preload library opens a descriptor before it accepts, and expects a higher number for
+// the new socket.
+TEST(Lifecycle, AcceptAllocatesTheDescriptor) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket client = stream_socket();
@@ -47,23 +47,23 @@ TEST(Lifecycle, AnAcceptedSocketsNumberIsTakenWhenItIsAccepted) {
   ::close(plain);
 }
 
-// What a thread of ours had open at that moment, and closed since, does not change that.
-TEST(Lifecycle, AnAcceptedSocketsNumberIsTheHigherOneThoughLowerOnesCameFree) {
+// Descriptors that a thread of the library opened and closed meanwhile do not change this.
+TEST(Lifecycle, AnAcceptedSocketHasAHigherNumberAlthoughLowerOnesAreFree) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket client = stream_socket();
   connect_to(client, at);
   poll_one(listening.get(), POLLIN);
-  std::vector<int> passing(20);
-  for (int& fd : passing) fd = ::dup(0);
+  std::vector<int> temporary(20);
+  for (int& fd : temporary) fd = ::dup(0);
   const int plain = ::dup(0);
-  for (const int fd : passing) ::close(fd);
+  for (const int fd : temporary) ::close(fd);
   const Rsocket server = accepted(listening);
   EXPECT_GT(server.get(), plain);
   ::close(plain);
 }
 
-TEST(Lifecycle, OpeningAndClosingLeavesNothing) {
+TEST(Lifecycle, OpeningAndClosingLeaksNoDescriptors) {
   const auto once = [] {
     const Rsocket stream = stream_socket();
     const Rsocket datagram(rsocket(AF_INET, SOCK_DGRAM, 0));
@@ -75,7 +75,7 @@ TEST(Lifecycle, OpeningAndClosingLeavesNothing) {
   EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
-TEST(Lifecycle, ConnectingAndClosingLeavesNothing) {
+TEST(Lifecycle, ConnectingAndClosingLeaksNoDescriptors) {
   Address at;
   const Rsocket listening = listener(&at);
   const auto once = [&](int i) {
@@ -93,7 +93,7 @@ TEST(Lifecycle, ConnectingAndClosingLeavesNothing) {
   EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
-TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeaveNothing) {
+TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeakNoDescriptors) {
   Address nowhere;
   listener(&nowhere);
   const auto once = [&] {
@@ -113,7 +113,7 @@ TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeaveNothing) {
   EXPECT_TRUE(descriptors_fall_to(before)) << open_descriptors() << ", not " << before;
 }
 
-TEST(Lifecycle, ManyConnectionsAtOnce) {
+TEST(Lifecycle, ManyConnectionsCanBeOpen) {
   rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -142,7 +142,7 @@ TEST(Lifecycle, ManyConnectionsAtOnce) {
   EXPECT_EQ(rpoll(entries.data(), entries.size(), 0), 0);
 }
 
-TEST(Lifecycle, ManyThreadsConnectAtOnce) {
+TEST(Lifecycle, ManyThreadsCanConnectAtOnce) {
   Address at;
   const Rsocket listening = listener(&at, "127.0.0.1", 64);
   std::vector<std::thread> threads;
@@ -164,8 +164,8 @@ TEST(Lifecycle, ManyThreadsConnectAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Threads open, use, poll and close the same numbers at random; nothing may crash or hang.
-TEST(Lifecycle, ClosingWhileOthersUseIt) {
+// Threads open, use, poll and close the same sockets at random. Nothing may crash or hang.
+TEST(Lifecycle, SurvivesCloseWhileOtherThreadsUseTheSocket) {
   Address at;
   const Rsocket listening = listener(&at, "127.0.0.1", 64);
   std::atomic<bool> stop{false};
@@ -213,7 +213,7 @@ TEST(Lifecycle, ClosingWhileOthersUseIt) {
   for (auto& number : numbers) EXPECT_EQ(rclose(number), 0);
 }
 
-TEST(Lifecycle, AThreadMayBeCancelledWhereItWaits) {
+TEST(Lifecycle, AWaitingThreadCanBeCancelled) {
   const Pair pair = connected_pair();
   for (int i = 0; i < 5; ++i) {
     pthread_t thread;
@@ -232,19 +232,18 @@ TEST(Lifecycle, AThreadMayBeCancelledWhereItWaits) {
     ASSERT_EQ(pthread_join(thread, &result), 0);
     EXPECT_EQ(result, PTHREAD_CANCELED);
   }
-  // Nobody holds a lock.
+  // No lock is held.
   EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
   char byte;
   EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);
 }
 
-// --- processes
-// --------------------------------------------------------------------------------------
+// --- processes ---------------------------------------------------------------------------------
 
-// The child connects to the parent's listener; the parent's answer to what then happens is tested.
+// The child connects to the parent's listener. The tests check the parent's socket.
 class Processes : public ::testing::Test {
  protected:
-  // Forks first, so that the child starts clean, and tells it the port afterwards.
+  // Forks first, so that the child has no rsocket, and sends it the port afterwards.
   void start(const std::function<void(Rsocket&)>& work) {
     ASSERT_EQ(::pipe(pipe_), 0);
     child_ = std::make_unique<Child>([&] {
@@ -261,7 +260,7 @@ class Processes : public ::testing::Test {
     ASSERT_EQ(::write(pipe_[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
     server_ = accepted(listening_);
   }
-  // The same with a child that was killed.
+  // The same with a child that is killed.
   void start_killed() {
     start([](Rsocket& socket) {
       rsend(socket.get(), "x", 1, 0);
@@ -269,7 +268,7 @@ class Processes : public ::testing::Test {
     });
     char byte;
     ASSERT_EQ(rrecv(server_.get(), &byte, 1, 0), 1);
-    child_->kill_it();
+    child_->kill();
     child_->wait();
   }
   void TearDown() override {
@@ -296,7 +295,7 @@ void echo_once(const Rsocket& with) {
   EXPECT_EQ(byte, 'e');
 }
 
-// How often the thread of that name in this process has slept and was woken.
+// How often the thread of that name in this process was woken.
 uint64_t wake_ups_of(const std::string& name) {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string line;
@@ -311,7 +310,7 @@ uint64_t wake_ups_of(const std::string& name) {
   return 0;
 }
 
-TEST_F(Processes, TalkToEachOther) {
+TEST_F(Processes, ExchangeStreams) {
   start([](Rsocket& socket) {
     receive_stream(socket.get(), 20, 2'000'000);
     send_stream(socket.get(), 21, 2'000'000);
@@ -321,7 +320,7 @@ TEST_F(Processes, TalkToEachOther) {
   EXPECT_EQ(child_->wait(), 0);
 }
 
-TEST_F(Processes, OneThatExitsWithoutClosingHasSentEverything) {
+TEST_F(Processes, ExitWithoutCloseSendsAllData) {
   start([](Rsocket& socket) {
     const auto bytes = stream_bytes(22, 0, 100'000);
     rsend(socket.get(), bytes.data(), bytes.size(), 0);
@@ -333,7 +332,7 @@ TEST_F(Processes, OneThatExitsWithoutClosingHasSentEverything) {
   EXPECT_EQ(rrecv(server_.get(), &byte, 1, 0), 0);
 }
 
-TEST_F(Processes, AKilledOneIsMissed) {
+TEST_F(Processes, ReceiveReturnsZeroAfterThePeerIsKilled) {
   start_killed();
   char byte;
   // As with TCP, where the kernel closes the connection for it.
@@ -342,7 +341,7 @@ TEST_F(Processes, AKilledOneIsMissed) {
   EXPECT_ERRNO(rsend(server_.get(), &byte, 1, 0), EPIPE);
 }
 
-TEST_F(Processes, AKilledOneIsMissedByWhoSends) {
+TEST_F(Processes, SendFailsAfterThePeerIsKilled) {
   start_killed();
   std::vector<uint8_t> bytes(10'000);
   ssize_t sent;
@@ -352,7 +351,7 @@ TEST_F(Processes, AKilledOneIsMissedByWhoSends) {
   EXPECT_TRUE(poll_one(server_.get(), POLLOUT) & POLLHUP);
 }
 
-TEST_F(Processes, AKilledOneIsMissedByWhoPolls) {
+TEST_F(Processes, PollReportsThatThePeerIsKilled) {
   start([](Rsocket& socket) {
     char byte;
     rrecv(socket.get(), &byte, 1, 0);
@@ -365,40 +364,40 @@ TEST_F(Processes, AKilledOneIsMissedByWhoPolls) {
   EXPECT_EQ(rrecv(server_.get(), &byte, 1, 0), 0);
 }
 
-// A debugger stopped it, or its machine sleeps. Nobody asked for a keepalive, so an idle connection
-// stays, and costs nothing: the service thread is not woken once.
-TEST_F(Processes, AStoppedOneIsWaitedFor) {
+// A debugger stopped the peer, or its machine sleeps. Without keepalive an idle connection stays
+// and costs nothing: the service thread is never woken.
+TEST_F(Processes, AnIdleConnectionToAStoppedPeerStays) {
   start(echo);
   echo_once(server_);
   child_->stop();
-  EXPECT_EQ(poll_one(server_.get(), POLLIN, 1'000), 0);  // whatever was under way is over
+  EXPECT_EQ(poll_one(server_.get(), POLLIN, 1'000), 0);  // nothing is in flight any more
   const uint64_t before = wake_ups_of("rsocket");
   EXPECT_GT(before, 0u);
-  EXPECT_EQ(poll_one(server_.get(), POLLIN, 15'000), 0);  // longer than a queue pair's patience
+  EXPECT_EQ(poll_one(server_.get(), POLLIN, 15'000), 0);  // longer than all retries of a queue pair
   EXPECT_EQ(wake_ups_of("rsocket"), before);
-  child_->go_on();
+  child_->resume();
   echo_once(server_);
   server_.close();
   EXPECT_EQ(child_->wait(), 0);
 }
 
-TEST_F(Processes, AStoppedOneIsGivenUpWithKeepalive) {
+TEST_F(Processes, KeepaliveEndsTheConnectionToAStoppedPeer) {
   start(echo);
   echo_once(server_);
   set_int(server_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set_int(server_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 3);
   set_int(server_.get(), IPPROTO_TCP, TCP_KEEPCNT, 2);
   set_int(server_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
-  ::usleep(2'500'000);  // a few probes that are answered
+  ::usleep(2'500'000);  // a few probes with a response
   echo_once(server_);
   child_->stop();
   EXPECT_TRUE(poll_one(server_.get(), POLLIN, 60'000) & POLLERR);
   char byte;
   EXPECT_ERRNO(rrecv(server_.get(), &byte, 1, 0), ETIMEDOUT);
-  child_->go_on();
+  child_->resume();
 }
 
-TEST(Fork, TheChildStartsWithoutTheParentsSockets) {
+TEST(Fork, TheChildCannotUseTheParentsSockets) {
   Pair pair = connected_pair();
   Child child([&] {
     char byte = 0;
@@ -406,7 +405,7 @@ TEST(Fork, TheChildStartsWithoutTheParentsSockets) {
     EXPECT_EQ(rclose(pair.client.get()), 0);  // its copy
     EXPECT_ERRNO(rclose(pair.client.get()), EBADF);
     pair.client.release();
-    // And has its own.
+    // The child can create its own sockets.
     const Pair own = connected_pair();
     EXPECT_EQ(rsend(own.client.get(), "y", 1, 0), 1);
     EXPECT_EQ(rrecv(own.server.get(), &byte, 1, 0), 1);
@@ -414,14 +413,14 @@ TEST(Fork, TheChildStartsWithoutTheParentsSockets) {
     pair.server.release();
   });
   EXPECT_EQ(child.wait(), 0);
-  // The parent's go on.
+  // The parent's sockets still work.
   char byte;
   EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
   EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 1);
 }
 
-// Daemons fork twice.
-TEST(Fork, AGrandchildCanCloseWhatTheChildDidNot) {
+// A daemon forks twice.
+TEST(Fork, AGrandchildCanCloseSocketsThatTheChildDidNotClose) {
   Pair pair = connected_pair();
   Child child([&] {
     EXPECT_EQ(rclose(pair.server.release()), 0);

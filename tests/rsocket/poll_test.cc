@@ -22,7 +22,7 @@ struct Pipe {
   }
 };
 
-TEST(Poll, WithNothingReadyWaitsItsTime) {
+TEST(Poll, WaitsForTheTimeoutIfNothingIsReady) {
   const Pair pair = connected_pair();
   const Pipe pipe;
   pollfd entries[] = {
@@ -34,7 +34,7 @@ TEST(Poll, WithNothingReadyWaitsItsTime) {
   EXPECT_ERRNO(rpoll(nullptr, 1, 5), EFAULT);
 }
 
-TEST(Poll, WakesForEitherKind) {
+TEST(Poll, WakesForRsocketsAndDescriptors) {
   const Pair pair = connected_pair();
   const Pipe pipe;
   pollfd entries[] = {{pair.client.get(), POLLIN, 0}, {pipe.ends[0], POLLIN, 0}};
@@ -56,7 +56,7 @@ TEST(Poll, WakesForEitherKind) {
   }
 }
 
-TEST(Poll, TellsAllThatAreReady) {
+TEST(Poll, ReportsAllReadyEntries) {
   const Pair pair = connected_pair();
   const Pipe pipe;
   EXPECT_EQ(::write(pipe.ends[1], "x", 1), 1);
@@ -76,7 +76,7 @@ TEST(Poll, TellsAllThatAreReady) {
   EXPECT_EQ(entries[4].revents, POLLNVAL);
 }
 
-TEST(Poll, OfOrdinaryDescriptorsAloneIsPoll) {
+TEST(Poll, WorksWithOrdinaryDescriptorsOnly) {
   const Pipe pipe;
   pollfd entry{pipe.ends[0], POLLIN, 0};
   EXPECT_EQ(rpoll(&entry, 1, 10), 0);
@@ -85,7 +85,7 @@ TEST(Poll, OfOrdinaryDescriptorsAloneIsPoll) {
   other.join();
 }
 
-TEST(Poll, WritableAgainWhenThePeerReads) {
+TEST(Poll, ReportsWritableAfterThePeerReads) {
   const Pair pair = connected_pair();
   std::vector<uint8_t> much(1'000'000);
   while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
@@ -98,8 +98,8 @@ TEST(Poll, WritableAgainWhenThePeerReads) {
   reading.join();
 }
 
-// Whichever thread the kernel wakes, and whichever takes the completions away: all hear of it.
-TEST(Poll, EveryThreadThatWaitsIsWoken) {
+// All threads are woken, no matter which one the kernel wakes and which one polls the completions.
+TEST(Poll, WakesEveryWaitingThread) {
   const Pair pair = connected_pair();
   for (int round = 0; round < 50; ++round) {
     std::vector<std::thread> threads;
@@ -117,9 +117,9 @@ TEST(Poll, EveryThreadThatWaitsIsWoken) {
   }
 }
 
-TEST(Poll, ReadersAndWritersOfOneSocketDoNotHoldEachOtherUp) {
+TEST(Poll, ReadersAndWritersOfOneSocketDoNotBlockEachOther) {
   const Pair pair = connected_pair();
-  // Both of these sleep: the client's buffers are full, and nothing comes for it.
+  // Both threads sleep: the client's buffers are full, and it receives nothing.
   std::thread writing([&] { send_stream(pair.client.get(), 9, 1'000'000); });
   std::thread reading([&] { receive_stream(pair.client.get(), 10, 1'000'000); });
   send_stream(pair.server.get(), 10, 1'000'000);
@@ -128,12 +128,13 @@ TEST(Poll, ReadersAndWritersOfOneSocketDoNotHoldEachOtherUp) {
   writing.join();
 }
 
-TEST(Poll, ClosingWakesWhoPolls) {
+TEST(Poll, CloseWakesAPollingThread) {
   Pair pair = connected_pair();
   std::atomic<bool> begun{false};
   std::thread polling([number = pair.client.get(), &begun] {
     pollfd entry{number, POLLIN, 0};
-    // Once before, so that no descriptor that this thread needs for sleeping gets the old number.
+    // Polls once before, so that no descriptor that this thread needs for sleeping gets the old
+    // number.
     EXPECT_EQ(rpoll(&entry, 1, 1), 0);
     begun = true;
     EXPECT_EQ(rpoll(&entry, 1, -1), 1);
@@ -144,7 +145,7 @@ TEST(Poll, ClosingWakesWhoPolls) {
   polling.join();
 }
 
-TEST(Poll, ThousandsOfEntries) {
+TEST(Poll, WorksWithThousandsOfEntries) {
   const Pair pair = connected_pair();
   Address at;
   std::vector<Rsocket> listeners;
@@ -156,11 +157,12 @@ TEST(Poll, ThousandsOfEntries) {
   EXPECT_EQ(rpoll(entries.data(), entries.size(), 1), 0);
   Rsocket client = stream_socket();
   connect_to(client, at);
-  EXPECT_GE(rpoll(entries.data(), entries.size(), -1), 1);  // it may come while they are looked at
+  EXPECT_GE(rpoll(entries.data(), entries.size(), -1),
+            1);  // the connection may be established during the check
   EXPECT_EQ(rpoll(entries.data(), entries.size(), -1), 60);
 }
 
-TEST(Select, SetsAreThoseOfSelect) {
+TEST(Select, ReportsReadySockets) {
   const Pair pair = connected_pair();
   const Pipe pipe;
   const int top = std::max({pair.client.get(), pair.server.get(), pipe.ends[0]}) + 1;

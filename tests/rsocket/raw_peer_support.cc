@@ -58,16 +58,17 @@ rsocket::ConnectData RawPeer::own_data() const {
           .first_buffer = {address + kListBytes, region_->rkey, kBufferBytes}};
 }
 
-void RawPeer::read_answer(const rdma_cm_event* event) {
+void RawPeer::read_connect_data(const rdma_cm_event* event) {
   const auto& conn = event->param.conn;
   const auto loaded = rsocket::ConnectData::load(
       {static_cast<const std::byte*>(conn.private_data), conn.private_data_len});
   EXPECT_TRUE(loaded);
-  if (loaded) told_ = *loaded;
+  if (loaded) rsocket_data_ = *loaded;
 }
 
-std::unique_ptr<RawPeer> RawPeer::connect_well(
-    const Address& to, const std::function<void(rsocket::ConnectData&)>& change, uint8_t patience) {
+std::unique_ptr<RawPeer> RawPeer::connect_valid(
+    const Address& to, const std::function<void(rsocket::ConnectData&)>& change,
+    uint8_t rnr_retries) {
   std::unique_ptr<RawPeer> peer(new RawPeer);
   Address destination = to;
   EXPECT_EQ(rdma_create_id(nullptr, &peer->id_, nullptr, RDMA_PS_TCP), 0) << strerror(errno);
@@ -81,9 +82,9 @@ std::unique_ptr<RawPeer> RawPeer::connect_well(
   parameters.private_data = bytes.data();
   parameters.private_data_len = static_cast<uint8_t>(bytes.size());
   parameters.retry_count = 7;
-  parameters.rnr_retry_count = patience;
+  parameters.rnr_retry_count = rnr_retries;
   if (rdma_connect(peer->id_, &parameters) != 0) return nullptr;
-  peer->read_answer(peer->id_->event);
+  peer->read_connect_data(peer->id_->event);
   return peer;
 }
 
@@ -91,7 +92,7 @@ std::unique_ptr<RawPeer> RawPeer::accept(rdma_cm_id* listening,
                                          const std::vector<std::byte>& data) {
   std::unique_ptr<RawPeer> peer(new RawPeer);
   EXPECT_EQ(rdma_get_request(listening, &peer->id_), 0) << strerror(errno);
-  peer->read_answer(peer->id_->event);
+  peer->read_connect_data(peer->id_->event);
   EXPECT_TRUE(peer->make_queue_pair()) << strerror(errno);
   const std::vector<std::byte> bytes = data.empty() ? stored(peer->own_data()) : data;
   rdma_conn_param parameters = peer->id_->event->param.conn;
@@ -101,7 +102,7 @@ std::unique_ptr<RawPeer> RawPeer::accept(rdma_cm_id* listening,
   return peer;
 }
 
-std::unique_ptr<RawPeer> RawPeer::accept_well(rdma_cm_id* listening) {
+std::unique_ptr<RawPeer> RawPeer::accept_valid(rdma_cm_id* listening) {
   return accept(listening, {});
 }
 
@@ -120,8 +121,8 @@ bool RawPeer::post(ibv_send_wr* request) {
   return completion.status == IBV_WC_SUCCESS;
 }
 
-bool RawPeer::say(uint32_t immediate, uint64_t address, uint32_t key, uint32_t size,
-                  const std::byte* bytes) {
+bool RawPeer::send_message(uint32_t immediate, uint64_t address, uint32_t key, uint32_t size,
+                           const std::byte* bytes) {
   std::byte* from = memory_.data() + kListBytes + kBufferBytes;
   if (bytes) std::memcpy(from, bytes, size);
   ibv_sge piece{reinterpret_cast<uintptr_t>(from), size, region_->lkey};
@@ -140,7 +141,7 @@ bool RawPeer::send_without_immediate() {
   return post(&request);
 }
 
-std::optional<rsocket::Message> RawPeer::hear() {
+std::optional<rsocket::Message> RawPeer::receive_message() {
   ibv_wc completion;
   if (rdma_get_recv_comp(id_, &completion) != 1 || completion.status != IBV_WC_SUCCESS) {
     return std::nullopt;

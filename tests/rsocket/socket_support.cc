@@ -140,13 +140,13 @@ std::vector<uint8_t> stream_bytes(uint64_t seed, uint64_t from, size_t count) {
 namespace {
 
 size_t random_size(Prng& prng, uint64_t left) {
-  // From single bytes to more than the buffers hold.
+  // From one byte to more than the buffers hold.
   const size_t largest = size_t{1} << prng.below(19);
   return std::min<uint64_t>(1 + prng.below(largest), left);
 }
 
-// One call of a random form; how much it moved.
-ssize_t send_somehow(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
+// Sends with a randomly chosen call. Returns its result.
+ssize_t send_with_random_call(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
   switch (prng.below(5)) {
     case 0:
       return rwrite(socket, bytes.data(), bytes.size());
@@ -154,14 +154,14 @@ ssize_t send_somehow(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
       return rsendto(socket, bytes.data(), bytes.size(), 0, nullptr, 0);
     case 2: {
       const size_t cut = prng.below(bytes.size() + 1);
-      iovec pieces[3] = {
+      iovec vectors[3] = {
           {bytes.data(), cut}, {nullptr, 0}, {bytes.data() + cut, bytes.size() - cut}};
-      return rwritev(socket, pieces, 3);
+      return rwritev(socket, vectors, 3);
     }
     case 3: {
-      iovec piece{bytes.data(), bytes.size()};
+      iovec vector{bytes.data(), bytes.size()};
       msghdr message{};
-      message.msg_iov = &piece;
+      message.msg_iov = &vector;
       message.msg_iovlen = 1;
       return rsendmsg(socket, &message, 0);
     }
@@ -170,7 +170,7 @@ ssize_t send_somehow(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
   }
 }
 
-ssize_t receive_somehow(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
+ssize_t receive_with_random_call(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
   switch (prng.below(6)) {
     case 0:
       return rread(socket, bytes.data(), bytes.size());
@@ -178,13 +178,13 @@ ssize_t receive_somehow(Prng& prng, int socket, std::vector<uint8_t>& bytes) {
       return rrecvfrom(socket, bytes.data(), bytes.size(), 0, nullptr, nullptr);
     case 2: {
       const size_t cut = prng.below(bytes.size() + 1);
-      iovec pieces[2] = {{bytes.data(), cut}, {bytes.data() + cut, bytes.size() - cut}};
-      return rreadv(socket, pieces, 2);
+      iovec vectors[2] = {{bytes.data(), cut}, {bytes.data() + cut, bytes.size() - cut}};
+      return rreadv(socket, vectors, 2);
     }
     case 3: {
-      iovec piece{bytes.data(), bytes.size()};
+      iovec vector{bytes.data(), bytes.size()};
       msghdr message{};
-      message.msg_iov = &piece;
+      message.msg_iov = &vector;
       message.msg_iovlen = 1;
       return rrecvmsg(socket, &message, 0);
     }
@@ -204,7 +204,7 @@ void send_stream(int socket, uint64_t seed, uint64_t total) {
   Prng prng(seed);
   for (uint64_t done = 0; done < total;) {
     std::vector<uint8_t> bytes = stream_bytes(seed, done, random_size(prng, total - done));
-    const ssize_t sent = send_somehow(prng, socket, bytes);
+    const ssize_t sent = send_with_random_call(prng, socket, bytes);
     ASSERT_GT(sent, 0) << strerror(errno) << " after " << done;
     ASSERT_LE(static_cast<size_t>(sent), bytes.size());
     done += static_cast<uint64_t>(sent);
@@ -215,7 +215,7 @@ void receive_stream(int socket, uint64_t seed, uint64_t total) {
   Prng prng(~seed);
   for (uint64_t done = 0; done < total;) {
     std::vector<uint8_t> bytes(random_size(prng, total - done));
-    const ssize_t got = receive_somehow(prng, socket, bytes);
+    const ssize_t got = receive_with_random_call(prng, socket, bytes);
     ASSERT_GT(got, 0) << strerror(errno) << " after " << done;
     bytes.resize(static_cast<size_t>(got));
     ASSERT_EQ(bytes, stream_bytes(seed, done, bytes.size())) << "after " << done;
@@ -240,14 +240,14 @@ Child::Child(const std::function<void()>& work) {
 
 Child::~Child() {
   if (pid_ > 0) {
-    kill_it();
+    kill();
     wait();
   }
 }
 
-void Child::kill_it() { ::kill(pid_, SIGKILL); }
+void Child::kill() { ::kill(pid_, SIGKILL); }
 void Child::stop() { ::kill(pid_, SIGSTOP); }
-void Child::go_on() { ::kill(pid_, SIGCONT); }
+void Child::resume() { ::kill(pid_, SIGCONT); }
 
 int Child::wait() {
   int status = 0;

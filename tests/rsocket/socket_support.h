@@ -1,5 +1,5 @@
-// What the tests of rsockets share: numbers that close themselves, addresses, listeners and pairs
-// connected over the loopback device, bytes that can be checked, and children that are processes.
+// Helpers for the tests of rsockets: owners of sockets, addresses, listeners and pairs connected
+// over the loopback device, bytes that can be checked, and child processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ Address peer_of(int socket);
 bool has_ipv6();
 
 Rsocket stream_socket(int family = AF_INET);
-// Listening on a port of its own; `at` gets the address.
+// Listens on a free port; `at` gets the address.
 Rsocket listener(Address* at, const std::string& address = "127.0.0.1", int backlog = 8);
 void connect_to(const Rsocket& socket, const Address& to);
 Rsocket accepted(const Rsocket& from);
@@ -67,7 +67,7 @@ Pair connected_pair(const std::string& address = "127.0.0.1",
 void set_int(int socket, int level, int option, int value);
 int get_int(int socket, int level, int option);
 void set_nonblocking(int socket, bool on = true);
-// -1 and this errno.
+// Expects -1 and this errno.
 #define EXPECT_ERRNO(call, expected)                                \
   do {                                                              \
     errno = 0;                                                      \
@@ -75,27 +75,26 @@ void set_nonblocking(int socket, bool on = true);
     EXPECT_EQ(errno, expected) << #call << ": " << strerror(errno); \
   } while (false)
 
-// Bytes that depend on their place in the stream, so that nothing can be lost, doubled or moved.
+// Bytes that depend on their position, so that a test detects lost, duplicated and moved bytes.
 uint8_t stream_byte(uint64_t seed, uint64_t position);
 std::vector<uint8_t> stream_bytes(uint64_t seed, uint64_t from, size_t count);
-// Sends bytes [0, total) in pieces of random size, or receives and checks them. Any call form.
+// Sends bytes [0, total) in parts of random size, or receives and checks them, with random calls.
 void send_stream(int socket, uint64_t seed, uint64_t total);
 void receive_stream(int socket, uint64_t seed, uint64_t total);
 
-// What rpoll() says about one socket; 0 after the time limit.
+// The events that rpoll() reports for one socket; 0 after the timeout.
 short poll_one(int socket, short events, int timeout_ms = 10000);
 
-// Another process. It runs `work` from the state before any rsocket was made, if nobody has made
-// one.
+// A child process that runs `work`. It has no rsockets if the parent has none.
 class Child {
  public:
   explicit Child(const std::function<void()>& work);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  void kill_it();
+  void kill();
   void stop();
-  void go_on();
+  void resume();
   // Its exit status.
   int wait();
 
@@ -104,8 +103,8 @@ class Child {
 };
 
 size_t open_descriptors();
-// A closed socket goes with the last thread that uses it, which may be the library's own: whether
-// the descriptors of this process become this few, in good time.
+// The last thread that uses a closed socket frees it, which may be a thread of the library. Waits
+// until this process has at most `count` descriptors; false after 20 seconds.
 bool descriptors_fall_to(size_t count);
 
 }  // namespace verbena::test

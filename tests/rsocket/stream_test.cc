@@ -1,4 +1,4 @@
-// Streams: bytes, the forms of the calls, connecting, closing one or both directions, names.
+// Streams: data, the forms of the calls, connecting, closing one or both directions, addresses.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -20,14 +20,14 @@ class StreamOn : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (std::string(GetParam()).find(':') != std::string::npos && !has_ipv6()) {
-      GTEST_SKIP() << "no IPv6 here";
+      GTEST_SKIP() << "no IPv6 on this host";
     }
   }
 };
 INSTANTIATE_TEST_SUITE_P(Loopback, StreamOn, ::testing::Values("127.0.0.1", "::1"),
                          [](const auto& address) { return address.index ? "v6" : "v4"; });
 
-TEST_P(StreamOn, CarriesEveryByteBothWays) {
+TEST_P(StreamOn, DeliversEveryByteInBothDirections) {
   const Pair pair = connected_pair(GetParam());
   constexpr uint64_t kTotal = 6'000'000;
   std::thread to_server([&] { send_stream(pair.client.get(), 1, kTotal); });
@@ -39,7 +39,7 @@ TEST_P(StreamOn, CarriesEveryByteBothWays) {
   to_client.join();
 }
 
-TEST_P(StreamOn, EndsKnowTheirNames) {
+TEST_P(StreamOn, BothEndsReportTheirAddresses) {
   const Pair pair = connected_pair(GetParam());
   EXPECT_EQ(name_of(pair.client.get()).text(), GetParam());
   EXPECT_EQ(name_of(pair.client.get()).port(), peer_of(pair.server.get()).port());
@@ -47,8 +47,9 @@ TEST_P(StreamOn, EndsKnowTheirNames) {
   EXPECT_EQ(peer_of(pair.client.get()).port(), name_of(pair.server.get()).port());
 }
 
-// Buffers so small, queues so short or without inline data that every limit is met all the time.
-TEST(Stream, CarriesEveryByteThroughTheSmallestBuffers) {
+// Buffers are so small and queues so short, also without inline data, that every limit is always
+// hit.
+TEST(Stream, DeliversEveryByteThroughTheSmallestBuffers) {
   for (const int inline_bytes : {0, 64}) {
     const Pair pair = connected_pair("127.0.0.1", [&](int socket) {
       set_int(socket, SOL_SOCKET, SO_SNDBUF, 1);
@@ -63,7 +64,7 @@ TEST(Stream, CarriesEveryByteThroughTheSmallestBuffers) {
   }
 }
 
-TEST(Stream, BothEndsMaySendBeforeAnybodyReads) {
+TEST(Stream, BothEndsCanSendBeforeTheOtherReads) {
   const Pair pair = connected_pair();
   const std::vector<uint8_t> bytes = stream_bytes(4, 0, 50'000);
   EXPECT_EQ(rsend(pair.client.get(), bytes.data(), bytes.size(), 0), 50'000);
@@ -75,7 +76,7 @@ TEST(Stream, BothEndsMaySendBeforeAnybodyReads) {
   EXPECT_EQ(got, bytes);
 }
 
-TEST(Stream, NonblockingEndsMoveWhatTheyCan) {
+TEST(Stream, NonblockingCallsTransferWhatFits) {
   const Pair pair = connected_pair();
   set_nonblocking(pair.client.get());
   set_nonblocking(pair.server.get());
@@ -106,22 +107,22 @@ TEST(Stream, NonblockingEndsMoveWhatTheyCan) {
   }
 }
 
-TEST(Stream, DontWaitIsForOneCall) {
+TEST(Stream, DontwaitAppliesToOneCall) {
   const Pair pair = connected_pair();
   char byte;
   EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, MSG_DONTWAIT), EAGAIN);
-  // The window is full at last; a partial send says how much.
+  // The window becomes full; a partial send returns the number of bytes.
   std::vector<uint8_t> much(4'000'000);
   const ssize_t sent = rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT);
   EXPECT_GT(sent, 0);
   EXPECT_LT(sent, 4'000'000);
-  // Whoever then fills what is left gets no more in.
+  // More sends fill the rest and then fail.
   while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
   }
   EXPECT_EQ(errno, EAGAIN);
 }
 
-TEST(Stream, PeekLeavesWhatItShows) {
+TEST(Stream, PeekDoesNotConsumeData) {
   const Pair pair = connected_pair();
   const auto bytes = stream_bytes(6, 0, 100'000);
   std::thread sending([&] { rsend(pair.client.get(), bytes.data(), bytes.size(), 0); });
@@ -130,12 +131,12 @@ TEST(Stream, PeekLeavesWhatItShows) {
   uint64_t done = 0;
   while (done < bytes.size()) {
     std::vector<uint8_t> peeked(30'000), read(30'000);
-    const ssize_t shown = rrecv(pair.server.get(), peeked.data(), peeked.size(), MSG_PEEK);
-    ASSERT_GT(shown, 0);
-    const ssize_t got = rrecv(pair.server.get(), read.data(), static_cast<size_t>(shown), 0);
-    ASSERT_EQ(got, shown);
-    peeked.resize(static_cast<size_t>(shown));
-    read.resize(static_cast<size_t>(shown));
+    const ssize_t peeked_bytes = rrecv(pair.server.get(), peeked.data(), peeked.size(), MSG_PEEK);
+    ASSERT_GT(peeked_bytes, 0);
+    const ssize_t got = rrecv(pair.server.get(), read.data(), static_cast<size_t>(peeked_bytes), 0);
+    ASSERT_EQ(got, peeked_bytes);
+    peeked.resize(static_cast<size_t>(peeked_bytes));
+    read.resize(static_cast<size_t>(peeked_bytes));
     ASSERT_EQ(peeked, read);
     ASSERT_EQ(read, stream_bytes(6, done, read.size()));
     done += read.size();
@@ -143,31 +144,31 @@ TEST(Stream, PeekLeavesWhatItShows) {
   sending.join();
 }
 
-// As one does who waits for a whole header and leaves it where it is meanwhile. It sleeps between
-// its looks, since to poll would take the news in by itself.
-TEST(Stream, PeekShowsWhatCameSinceTheLastOne) {
+// A program may peek until a whole header has been received. This test sleeps between the calls,
+// because a poll would read new data itself.
+TEST(Stream, PeekReturnsDataReceivedSinceTheLastPeek) {
   const Pair pair = connected_pair();
   char seen[8];
   EXPECT_EQ(rsend(pair.client.get(), "abcd", 4, 0), 4);
   EXPECT_EQ(rrecv(pair.server.get(), seen, sizeof seen, MSG_PEEK), 4);
   EXPECT_EQ(rsend(pair.client.get(), "efgh", 4, 0), 4);
-  ssize_t shown = 0;
-  for (int i = 0; i < 5000 && shown != 8; ++i) {
-    shown = rrecv(pair.server.get(), seen, sizeof seen, MSG_PEEK);
+  ssize_t peeked_bytes = 0;
+  for (int i = 0; i < 5000 && peeked_bytes != 8; ++i) {
+    peeked_bytes = rrecv(pair.server.get(), seen, sizeof seen, MSG_PEEK);
     usleep(1000);
   }
-  ASSERT_EQ(shown, 8);
+  ASSERT_EQ(peeked_bytes, 8);
   EXPECT_EQ(std::string(seen, 8), "abcdefgh");
 }
 
-TEST(Stream, NothingIsSentWithNothing) {
+TEST(Stream, CallsWithLengthZeroReturnZero) {
   const Pair pair = connected_pair();
   EXPECT_EQ(rsend(pair.client.get(), nullptr, 0, 0), 0);
   EXPECT_EQ(rrecv(pair.client.get(), nullptr, 0, 0), 0);
   EXPECT_EQ(rwritev(pair.client.get(), nullptr, 0), 0);
 }
 
-TEST(Stream, ManyThreadsShareASocket) {
+TEST(Stream, ManyThreadsCanShareASocket) {
   const Pair pair = connected_pair();
   constexpr int kThreads = 4, kEach = 20'000;
   std::vector<std::thread> threads;
@@ -200,22 +201,21 @@ TEST(Stream, ManyThreadsShareASocket) {
   for (const auto& count : seen) EXPECT_EQ(count, kEach);
 }
 
-// --- connecting
-// -----------------------------------------------------------------------------------
+// --- connecting --------------------------------------------------------------------------------
 
-TEST(Connecting, NobodyListensIsRefused) {
+TEST(Connecting, IsRefusedWithoutAListener) {
   Address at;
-  listener(&at);  // and gone
+  listener(&at);  // and closes it
   Rsocket socket = stream_socket();
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), ECONNREFUSED);
-  // As with TCP, the same socket may try again where somebody does.
+  // As with TCP, the same socket can connect again, to a listener.
   const Rsocket listening = listener(&at);
   connect_to(socket, at);
   const Rsocket server = accepted(listening);
   EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
 }
 
-// A socket that does not block, with a connection under way.
+// A nonblocking socket with a connection in progress.
 Rsocket connecting_to(const Address& at) {
   Rsocket socket = stream_socket();
   set_nonblocking(socket.get());
@@ -223,7 +223,7 @@ Rsocket connecting_to(const Address& at) {
   return socket;
 }
 
-TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
+TEST(Connecting, NonblockingConnectReportsSuccessLater) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket socket = connecting_to(at);
@@ -231,7 +231,7 @@ TEST(Connecting, WithoutBlockingTellsTheOutcomeLater) {
   EXPECT_EQ(get_int(socket.get(), SOL_SOCKET, SO_ERROR), 0);
 }
 
-TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
+TEST(Connecting, NonblockingConnectReportsTheRefusalLater) {
   Address at;
   listener(&at);
   const Rsocket socket = connecting_to(at);
@@ -241,8 +241,8 @@ TEST(Connecting, WithoutBlockingTellsTheRefusalLater) {
   EXPECT_ERRNO(rsend(socket.get(), "x", 1, 0), ENOTCONN);
 }
 
-// Some programs learn the outcome by asking again; each attempt has one answer, as with TCP.
-TEST(Connecting, AskedAgainTellsTheOutcome) {
+// Some programs call connect again to get the result. As with TCP each attempt has one result.
+TEST(Connecting, ASecondCallReportsSuccess) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket socket = connecting_to(at);
@@ -251,7 +251,7 @@ TEST(Connecting, AskedAgainTellsTheOutcome) {
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), EISCONN);
 }
 
-TEST(Connecting, AskedAgainTellsTheRefusal) {
+TEST(Connecting, ASecondCallReportsTheRefusal) {
   Address at;
   listener(&at);
   Rsocket socket = stream_socket();
@@ -267,7 +267,7 @@ TEST(Connecting, AskedAgainTellsTheRefusal) {
   EXPECT_ERRNO(rconnect(socket.get(), at.get(), at.length), ECONNABORTED);
 }
 
-TEST(Connecting, AskedAgainWithBlockingWaitsForTheOutcome) {
+TEST(Connecting, ASecondBlockingCallWaitsForTheResult) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket socket = connecting_to(at);
@@ -276,8 +276,8 @@ TEST(Connecting, AskedAgainWithBlockingWaitsForTheOutcome) {
   EXPECT_EQ(rsend(socket.get(), "x", 1, 0), 1);
 }
 
-// It may still bind, and listen.
-TEST(Connecting, ARefusedSocketIsAsNew) {
+// A refused socket can still bind and listen.
+TEST(Connecting, ARefusedSocketCanListen) {
   Address nowhere;
   listener(&nowhere);
   Rsocket listening = stream_socket();
@@ -290,7 +290,7 @@ TEST(Connecting, ARefusedSocketIsAsNew) {
   const Rsocket server = accepted(listening);
 }
 
-TEST(Connecting, SendingWaitsForTheConnection) {
+TEST(Connecting, SendWaitsForTheConnection) {
   Address at;
   const Rsocket listening = listener(&at);
   const Rsocket socket = connecting_to(at);
@@ -311,7 +311,7 @@ TEST(Connecting, NeedsNoAccept) {
     connect_to(clients.back(), at);
     EXPECT_EQ(rsend(clients.back().get(), &i, sizeof i, 0), static_cast<ssize_t>(sizeof i));
   }
-  // In order.
+  // They are accepted in order.
   for (int i = 0; i < 5; ++i) {
     const Rsocket server = accepted(listening);
     int got = -1;
@@ -320,7 +320,7 @@ TEST(Connecting, NeedsNoAccept) {
   }
 }
 
-TEST(Connecting, AcceptWithoutBlocking) {
+TEST(Connecting, NonblockingAcceptReturnsEagain) {
   Address at;
   const Rsocket listening = listener(&at);
   set_nonblocking(listening.get());
@@ -333,11 +333,11 @@ TEST(Connecting, AcceptWithoutBlocking) {
   Rsocket server(raccept(listening.get(), peer.get(), &peer.length));
   ASSERT_GE(server.get(), 0) << strerror(errno);
   EXPECT_EQ(peer.port(), name_of(client.get()).port());
-  // It does not inherit that; Linux has it so.
+  // As in Linux, the new socket does not inherit O_NONBLOCK.
   EXPECT_EQ(rfcntl(server.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
-TEST(Connecting, AWaitingAcceptEndsWithItsSocket) {
+TEST(Connecting, ShutdownEndsAWaitingAccept) {
   Address at;
   Rsocket listening = listener(&at);
   std::thread waiting(
@@ -347,15 +347,15 @@ TEST(Connecting, AWaitingAcceptEndsWithItsSocket) {
   waiting.join();
 }
 
-TEST(Connecting, AListenerThatWasShutDownRefusesUntilItListensAgain) {
+TEST(Connecting, AListenerRefusesAfterShutdownUntilItListensAgain) {
   Address at;
-  listener(&at);  // a port that is free
+  listener(&at);  // a free port
   Rsocket listening = stream_socket();
   ASSERT_EQ(rbind(listening.get(), at.get(), at.length), 0) << strerror(errno);
   ASSERT_EQ(rlisten(listening.get(), 8), 0) << strerror(errno);
   Rsocket unaccepted = stream_socket();
   connect_to(unaccepted, at);
-  EXPECT_EQ(rshutdown(listening.get(), SHUT_WR), 0);  // nothing to it
+  EXPECT_EQ(rshutdown(listening.get(), SHUT_WR), 0);  // no effect
   EXPECT_EQ(poll_one(listening.get(), POLLIN), POLLIN);
   EXPECT_EQ(rshutdown(listening.get(), SHUT_RD), 0);
   char byte;
@@ -374,8 +374,8 @@ TEST(Connecting, AListenerThatWasShutDownRefusesUntilItListensAgain) {
   EXPECT_EQ(rrecv(server.get(), &byte, 1, 0), 1);
 }
 
-// Who comes at that very moment is refused or hung up on; nobody is left waiting.
-TEST(Connecting, AListenerIsShutDownWhileOthersConnect) {
+// A client that connects at that moment is refused or disconnected. None waits indefinitely.
+TEST(Connecting, ShutdownOfAListenerEndsPendingConnects) {
   for (int round = 0; round < 10; ++round) {
     Address at;
     const Rsocket listening = listener(&at);
@@ -399,7 +399,7 @@ TEST(Connecting, AListenerIsShutDownWhileOthersConnect) {
   }
 }
 
-TEST(Connecting, AListenersClosingHangsUpOnThoseNotAccepted) {
+TEST(Connecting, ClosingAListenerDisconnectsUnacceptedClients) {
   Address at;
   Rsocket listening = listener(&at);
   Rsocket client = stream_socket();
@@ -409,8 +409,8 @@ TEST(Connecting, AListenersClosingHangsUpOnThoseNotAccepted) {
   EXPECT_EQ(rrecv(client.get(), &byte, 1, 0), 0);
 }
 
-TEST(Connecting, WildcardListenersTakeBothFamilies) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+TEST(Connecting, WildcardListenersAcceptBothFamilies) {
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   Address at;
   const Rsocket listening = listener(&at, "::");
   for (const char* address : {"127.0.0.1", "::1"}) {
@@ -426,7 +426,7 @@ TEST(Connecting, WildcardListenersTakeBothFamilies) {
 }
 
 TEST(Connecting, MappedAddressesReachIpv4) {
-  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+  if (!has_ipv6()) GTEST_SKIP() << "no IPv6 on this host";
   Address at;
   const Rsocket listening = listener(&at);
   Rsocket client = stream_socket(AF_INET6);
@@ -434,7 +434,7 @@ TEST(Connecting, MappedAddressesReachIpv4) {
   EXPECT_EQ(peer_of(client.get()).text(), "::ffff:127.0.0.1");
 }
 
-TEST(Connecting, AnyAddressIsThisHost) {
+TEST(Connecting, TheWildcardAddressMeansThisHost) {
   Address at;
   const Rsocket listening = listener(&at, "0.0.0.0");
   Rsocket client = stream_socket();
@@ -442,14 +442,14 @@ TEST(Connecting, AnyAddressIsThisHost) {
   EXPECT_EQ(peer_of(client.get()).text(), "127.0.0.1");
 }
 
-TEST(Connecting, AUsedPortIsInUse) {
+TEST(Connecting, RejectsAUsedPort) {
   Address at;
   const Rsocket listening = listener(&at);
   Rsocket second = stream_socket();
   EXPECT_ERRNO(rbind(second.get(), at.get(), at.length), EADDRINUSE);
 }
 
-TEST(Connecting, APortIsFreeAgainAtOnce) {
+TEST(Connecting, APortCanBeReusedAtOnce) {
   Address at;
   {
     const Rsocket listening = listener(&at);
@@ -463,10 +463,9 @@ TEST(Connecting, APortIsFreeAgainAtOnce) {
   EXPECT_EQ(rlisten(again.get(), 1), 0) << strerror(errno);
 }
 
-// --- closing
-// --------------------------------------------------------------------------------------
+// --- closing -----------------------------------------------------------------------------------
 
-TEST(Closing, ReadersGetTheRestAndThenTheEnd) {
+TEST(Closing, ReceiveReturnsTheRestAndThenZero) {
   Pair pair = connected_pair();
   const auto bytes = stream_bytes(7, 0, 60'000);
   EXPECT_EQ(rsend(pair.client.get(), bytes.data(), bytes.size(), 0), 60'000);
@@ -478,7 +477,7 @@ TEST(Closing, ReadersGetTheRestAndThenTheEnd) {
   EXPECT_ERRNO(rsend(pair.server.get(), &byte, 1, 0), ECONNRESET);
 }
 
-TEST(Closing, HangUpIsToldAfterTheLastByte) {
+TEST(Closing, PollReportsHangupAfterTheLastByte) {
   Pair pair = connected_pair();
   EXPECT_EQ(rsend(pair.client.get(), "x", 1, 0), 1);
   pair.client.close();
@@ -490,28 +489,28 @@ TEST(Closing, HangUpIsToldAfterTheLastByte) {
   EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN | POLLHUP);
 }
 
-TEST(Closing, HalfOfAConnectionStaysOpen) {
+TEST(Closing, ShutdownOfOneDirectionKeepsTheOther) {
   const Pair pair = connected_pair();
-  EXPECT_EQ(rsend(pair.client.get(), "question", 8, 0), 8);
+  EXPECT_EQ(rsend(pair.client.get(), "requests", 8, 0), 8);
   EXPECT_EQ(rshutdown(pair.client.get(), SHUT_WR), 0);
   EXPECT_ERRNO(rsend(pair.client.get(), "x", 1, 0), EPIPE);
   char text[100];
   EXPECT_EQ(rrecv(pair.server.get(), text, sizeof text, MSG_WAITALL), 8);
   EXPECT_EQ(rrecv(pair.server.get(), text, sizeof text, 0), 0);
   EXPECT_EQ(poll_one(pair.server.get(), POLLIN | POLLOUT), POLLIN | POLLOUT);
-  // The other direction, many times round its buffers.
-  std::thread answering([&] {
+  // The other direction wraps its buffers many times.
+  std::thread replying([&] {
     send_stream(pair.server.get(), 8, 2'000'000);
     EXPECT_EQ(rshutdown(pair.server.get(), SHUT_WR), 0);
   });
   receive_stream(pair.client.get(), 8, 2'000'000);
   EXPECT_EQ(rrecv(pair.client.get(), text, sizeof text, 0), 0);
-  answering.join();
+  replying.join();
   EXPECT_TRUE(poll_one(pair.client.get(), POLLIN) & POLLHUP);
   EXPECT_TRUE(poll_one(pair.server.get(), POLLIN) & POLLHUP);
 }
 
-TEST(Closing, BothHalvesAtOnce) {
+TEST(Closing, BothEndsCanShutDownAtOnce) {
   const Pair pair = connected_pair();
   std::thread other([&] { EXPECT_EQ(rshutdown(pair.server.get(), SHUT_WR), 0); });
   EXPECT_EQ(rshutdown(pair.client.get(), SHUT_WR), 0);
@@ -521,7 +520,7 @@ TEST(Closing, BothHalvesAtOnce) {
   EXPECT_EQ(rrecv(pair.server.get(), &byte, 1, 0), 0);
 }
 
-TEST(Closing, ShuttingDownBothDirectionsIsClosing) {
+TEST(Closing, ShutdownOfBothDirectionsClosesTheConnection) {
   const Pair pair = connected_pair();
   EXPECT_EQ(rshutdown(pair.client.get(), SHUT_RDWR), 0);
   EXPECT_EQ(rshutdown(pair.client.get(), SHUT_RDWR), 0);
@@ -532,7 +531,7 @@ TEST(Closing, ShuttingDownBothDirectionsIsClosing) {
   EXPECT_ERRNO(rsend(pair.server.get(), &byte, 1, 0), ECONNRESET);
 }
 
-TEST(Closing, WakesAThreadThatReads) {
+TEST(Closing, WakesAReadingThread) {
   Pair pair = connected_pair();
   std::thread reading([number = pair.server.get()] {
     char byte;
@@ -543,7 +542,7 @@ TEST(Closing, WakesAThreadThatReads) {
   reading.join();
 }
 
-TEST(Closing, WakesAThreadThatWrites) {
+TEST(Closing, WakesAWritingThread) {
   Pair pair = connected_pair();
   std::atomic<bool> full{false};
   std::thread writing([&, number = pair.client.get()] {
@@ -558,7 +557,7 @@ TEST(Closing, WakesAThreadThatWrites) {
   writing.join();
 }
 
-TEST(Closing, WithoutLingeringDoesNotWait) {
+TEST(Closing, DoesNotWaitWithoutLinger) {
   Pair pair = connected_pair();
   const linger none{.l_onoff = 1, .l_linger = 0};
   EXPECT_EQ(rsetsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
@@ -567,13 +566,13 @@ TEST(Closing, WithoutLingeringDoesNotWait) {
   EXPECT_LE(rrecv(pair.server.get(), &byte, 1, 0), 0);
 }
 
-TEST(Closing, APeerThatDoesNotReadDoesNotHoldUpClosing) {
+TEST(Closing, DoesNotWaitForAPeerThatDoesNotRead) {
   Pair pair = connected_pair();
   std::vector<uint8_t> much(1'000'000);
   while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
   }
   pair.client.close();
-  // All that was sent is there.
+  // All sent data can be received.
   ssize_t got;
   uint64_t total = 0;
   while ((got = rrecv(pair.server.get(), much.data(), much.size(), 0)) > 0) {
@@ -583,7 +582,7 @@ TEST(Closing, APeerThatDoesNotReadDoesNotHoldUpClosing) {
   EXPECT_GE(total, 128u * 1024);
 }
 
-TEST(Closing, ASignalInterruptsWaiting) {
+TEST(Closing, ASignalInterruptsReceive) {
   struct sigaction action {};
   action.sa_handler = [](int) {};
   struct sigaction before;

@@ -1,6 +1,6 @@
-// Several threads asleep at one socket, for different things: what one of them takes from the
-// completion queue, another may be waiting for. Each test repeats a race; a thread that is
-// forgotten runs into its time limit, which is far longer than anything here takes.
+// Several threads sleep at one socket and wait for different events. One thread may poll the
+// completion that another waits for. Each test repeats a race. A thread that is not woken reaches
+// its time limit, which is much longer than the test.
 #include <gtest/gtest.h>
 #include <rdma/rsocket.h>
 #include <sys/time.h>
@@ -35,7 +35,7 @@ class Readers {
         EXPECT_EQ(rrecv(socket, &byte, 1, 0), 0);
       });
     }
-    ::usleep(2000);  // most of them sleep by now; nothing depends on it
+    ::usleep(2000);  // most of them sleep by now; the test does not depend on it
   }
   ~Readers() {
     for (std::thread& thread : threads_) thread.join();
@@ -47,9 +47,8 @@ class Readers {
 
 class Threads : public ::testing::Test {};
 
-// Half closing waits until the peer has everything, but not for ever. A lost wake-up shows as the
-// whole of that limit (10 s).
-TEST_F(Threads, OneThatShutsDownIsWokenThoughOthersSleepInReceive) {
+// Shutdown waits until the peer has all data, up to 10 s. A lost wake-up takes the whole 10 s.
+TEST_F(Threads, WakesAThreadInShutdownAlthoughOthersReceive) {
   for (int round = 0; round < 100; ++round) {
     Pair pair = connected_pair();
     const Readers readers(pair.client.get(), 2);
@@ -62,9 +61,9 @@ TEST_F(Threads, OneThatShutsDownIsWokenThoughOthersSleepInReceive) {
   }
 }
 
-// A credit lets a send go on without making the socket writable in the sense of poll(): too little
-// of the peer's buffer is left for that.
-TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
+// A credit lets a send continue although poll() does not report the socket as writable, because too
+// little of the peer's buffer is left.
+TEST_F(Threads, WakesAThreadThatNeedsACreditAlthoughOthersReceive) {
   for (int round = 0; round < 50; ++round) {
     Pair pair = connected_pair("127.0.0.1", [](int socket) {
       set_int(socket, SOL_SOCKET, SO_RCVBUF, 2048);  // two halves of 2048 bytes
@@ -85,7 +84,7 @@ TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
     });
     ::usleep(1000);
     const Readers readers(client, 3);
-    // Gives credits, for what has come so far, and reads nothing.
+    // Grants credits for the received messages and reads nothing.
     for (; !sent; ::usleep(100)) EXPECT_EQ(poll_one(pair.server.get(), POLLIN), POLLIN);
     sender.join();
     pair.server.close();
@@ -93,11 +92,11 @@ TEST_F(Threads, OneThatWaitsForACreditIsWokenThoughOthersSleepInReceive) {
   }
 }
 
-// The last thread to leave a closed socket destroys it, and reports its own error all the same.
-TEST_F(Threads, TheLastToLeaveAClosedSocketKeepsItsErrno) {
+// The last thread that leaves a closed socket frees it and must still report its own error.
+TEST_F(Threads, TheLastThreadOfAClosedSocketKeepsItsErrno) {
   for (int round = 0; round < 400; ++round) {
     Pair pair = connected_pair();
-    const linger none{.l_onoff = 1, .l_linger = 0};  // closing does not end the stream first
+    const linger none{.l_onoff = 1, .l_linger = 0};  // close does not shut the stream down first
     ASSERT_EQ(rsetsockopt(pair.server.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none), 0);
     std::atomic<int> started{0};
     std::vector<std::thread> readers;

@@ -1,5 +1,5 @@
-// Who waits at a socket is woken, whichever of the waiting threads takes the event: the part that
-// streams and datagrams share, with a completion queue that does what the test says.
+// Waiting at a socket: all waiting threads are woken, no matter which one reads the event. This is
+// the code that streams and datagrams share, with a completion queue that the test controls.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,19 +14,19 @@ class QueueSocket final : public Socket {
   QueueSocket() : Socket(0), channel_(::eventfd(0, EFD_NONBLOCK)) {}
   ~QueueSocket() override { ::close(channel_); }
 
-  // Something happens: an event only where the queue is armed.
+  // Adds a completion. It raises an event only if the queue is armed.
   void complete(short readiness) {
     completed_ = static_cast<short>(completed_ | readiness);
     if (!armed_) return;
     ::eventfd_write(channel_, 1);
   }
   bool armed() const { return armed_; }
-  // Waits for what never comes.
-  Status wait_in_vain(Instant deadline) {
+  // Waits for a condition that never becomes true.
+  Status wait_without_result(Instant deadline) {
     Lock lock(lock_);
     return wait(lock, deadline, [] { return false; });
   }
-  int looks() const { return looks_; }
+  int checks() const { return checks_; }
 
   Status bind(const SocketAddress&) override { return {}; }
   Status connect(const SocketAddress&) override { return {}; }
@@ -43,7 +43,7 @@ class QueueSocket final : public Socket {
 
  private:
   void progress() override {
-    ++looks_;
+    ++checks_;
     const auto before = ready_;
     ready_ = static_cast<short>(ready_ | std::exchange(completed_, short{0}));
     if (ready_ & ~before) wake_waiters();
@@ -60,20 +60,20 @@ class QueueSocket final : public Socket {
 
   int channel_;
   bool armed_ = false;
-  int looks_ = 0;
+  int checks_ = 0;
   short completed_ = 0;
   short ready_ = 0;
 };
 
-// A thread asleep at the socket, up to the point where it calls ppoll().
-struct Asleep {
-  Asleep(QueueSocket& socket, short events) : at(socket) {
+// A thread that sleeps at the socket, up to its call of ppoll().
+struct SleepingThread {
+  SleepingThread(QueueSocket& socket, short events) : at(socket) {
     EXPECT_TRUE(wakeup.open().ok());
     node.wakeup = &wakeup;
     EXPECT_EQ(at.poll_and_register(events, &node, &descriptors), 0);
     descriptors.push_back({wakeup.fd(), POLLIN, 0});
   }
-  ~Asleep() { at.unregister(&node); }
+  ~SleepingThread() { at.unregister(&node); }
   bool woken() { return ::poll(descriptors.data(), descriptors.size(), 0) > 0; }
 
   QueueSocket& at;
@@ -82,28 +82,28 @@ struct Asleep {
   std::vector<pollfd> descriptors;
 };
 
-TEST(Waiting, AnEventWakesWhoSleeps) {
+TEST(Waiting, AnEventWakesASleepingThread) {
   QueueSocket socket;
-  Asleep one(socket, POLLIN);
+  SleepingThread one(socket, POLLIN);
   EXPECT_FALSE(one.woken());
   socket.complete(POLLIN);
   EXPECT_TRUE(one.woken());
 }
 
-TEST(Waiting, WhatOneTakesWakesTheOthers) {
+TEST(Waiting, AThreadThatReadsTheEventWakesTheOthers) {
   QueueSocket socket;
-  Asleep reader(socket, POLLIN), writer(socket, POLLOUT);
+  SleepingThread reader(socket, POLLIN), writer(socket, POLLOUT);
   socket.complete(POLLOUT);
-  EXPECT_EQ(socket.poll_woken(POLLIN), 0);  // the reader was faster, and takes the event
+  EXPECT_EQ(socket.poll_woken(POLLIN), 0);  // the reader is faster and reads the event
   EXPECT_TRUE(writer.woken());
 }
 
-// Its time is over, or something else has come.
-TEST(Waiting, OneThatTakesTheEventAndLeavesArmsForTheOthers) {
+// The thread leaves because of its timeout or another event.
+TEST(Waiting, AThreadThatReadsTheEventAndLeavesArmsTheQueue) {
   QueueSocket socket;
-  Asleep stays(socket, POLLIN);
+  SleepingThread stays(socket, POLLIN);
   {
-    Asleep leaves(socket, POLLIN);
+    SleepingThread leaves(socket, POLLIN);
     socket.complete(0);
     EXPECT_EQ(socket.poll_woken(POLLIN), 0);
     EXPECT_FALSE(socket.armed());
@@ -113,12 +113,12 @@ TEST(Waiting, OneThatTakesTheEventAndLeavesArmsForTheOthers) {
   EXPECT_TRUE(stays.woken());
 }
 
-// What completes while the queue is not armed makes no event.
-TEST(Waiting, OneThatLeavesLooksForTheOthers) {
+// A completion while the queue is not armed raises no event.
+TEST(Waiting, AThreadThatLeavesChecksForTheOthers) {
   QueueSocket socket;
-  Asleep stays(socket, POLLIN);
+  SleepingThread stays(socket, POLLIN);
   {
-    Asleep leaves(socket, POLLPRI);
+    SleepingThread leaves(socket, POLLPRI);
     socket.complete(0);
     EXPECT_EQ(socket.poll_woken(POLLPRI), 0);
     socket.complete(POLLIN);
@@ -126,59 +126,59 @@ TEST(Waiting, OneThatLeavesLooksForTheOthers) {
   EXPECT_TRUE(stays.woken());
 }
 
-TEST(Waiting, TheLastToLeaveArmsNothing) {
+TEST(Waiting, TheLastThreadDoesNotArmTheQueue) {
   QueueSocket socket;
   {
-    Asleep only(socket, POLLIN);
+    SleepingThread only(socket, POLLIN);
     socket.complete(0);
     EXPECT_EQ(socket.poll_woken(POLLIN), 0);
   }
   EXPECT_FALSE(socket.armed());
 }
 
-// The calls with SO_RCVTIMEO and SO_SNDTIMEO come here.
-TEST(Waiting, OneWhoseTimeIsOverLooksNoFurther) {
+// Calls with SO_RCVTIMEO and SO_SNDTIMEO use this path.
+TEST(Waiting, StopsCheckingAfterTheTimeout) {
   QueueSocket socket;
-  const Status waited = socket.wait_in_vain(Instant{});
+  const Status waited = socket.wait_without_result(Instant{});
   ASSERT_FALSE(waited.ok());
   EXPECT_EQ(waited.error().code, EAGAIN);
-  EXPECT_EQ(socket.looks(), 3);  // before it sleeps, with the queue armed, and after
+  EXPECT_EQ(socket.checks(), 3);  // before sleeping, with the queue armed, and afterwards
 }
 
-// Time that goes on by a microsecond whenever somebody asks for it.
+// A clock that advances by a microsecond with each call.
 struct SlowClock {
   Instant* at;
   Instant operator()() const { return *at = *at + microseconds(1); }
 };
 
-TEST(Spinning, GoesOnForAsLongAsTheBudgetSays) {
+TEST(Spinning, LastsAsLongAsTheBudget) {
   Instant time{};
   SpinBudget budget(microseconds(100));
-  int looks = 0;
-  const auto look = [&](Duration) { return ++looks == 1000; };
-  EXPECT_FALSE(spin(budget, kNever, look, SlowClock{&time}));
-  EXPECT_EQ(looks, 100);
+  int checks = 0;
+  const auto check = [&](Duration) { return ++checks == 1000; };
+  EXPECT_FALSE(spin(budget, kNever, check, SlowClock{&time}));
+  EXPECT_EQ(checks, 100);
 }
 
-TEST(Spinning, EndsAtADeadlineThatComesFirst) {
+TEST(Spinning, EndsAtAnEarlierDeadline) {
   Instant time{};
   SpinBudget budget(microseconds(100));
-  int looks = 0;
-  const auto look = [&](Duration) { return ++looks == 1000; };
-  EXPECT_FALSE(spin(budget, time + microseconds(21), look, SlowClock{&time}));
-  EXPECT_EQ(looks, 20);
+  int checks = 0;
+  const auto check = [&](Duration) { return ++checks == 1000; };
+  EXPECT_FALSE(spin(budget, time + microseconds(21), check, SlowClock{&time}));
+  EXPECT_EQ(checks, 20);
 }
 
-// Else short time limits would teach a thread that looking is of no use.
-TEST(Spinning, OneThatADeadlineEndedWasNotInVain) {
+// Otherwise short timeouts would make a thread stop spinning.
+TEST(Spinning, ASpinThatADeadlineEndsKeepsItsBudget) {
   Instant time{};
   SpinBudget budget(microseconds(100));
-  const auto look = [](Duration) { return false; };
+  const auto check = [](Duration) { return false; };
   for (int i = 0; i < 100; ++i) {
-    EXPECT_FALSE(spin(budget, time + microseconds(5), look, SlowClock{&time}));
+    EXPECT_FALSE(spin(budget, time + microseconds(5), check, SlowClock{&time}));
   }
   EXPECT_EQ(budget.allowance(), microseconds(100));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(spin(budget, kNever, look, SlowClock{&time}));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(spin(budget, kNever, check, SlowClock{&time}));
   EXPECT_EQ(budget.allowance(), Duration{});
 }
 

@@ -1,5 +1,5 @@
-// The bookkeeping of both directions of a stream: against each other, at random, and against peers
-// that do not keep to it.
+// The state of both directions of a stream: a sender against a receiver with random steps, and
+// peers that violate the protocol.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ TEST(SendWindow, StopsWithoutACredit) {
   EXPECT_TRUE(sending.can_send());
 }
 
-TEST(SendWindow, CreditsBeyondThePeersQueueAreRefused) {
+TEST(SendWindow, RejectsCreditsBeyondThePeersQueue) {
   SendWindow sending = window(100);
   EXPECT_FALSE(sending.on_credit_limit(101));
   EXPECT_FALSE(sending.on_credit_limit(0xffff));
@@ -57,10 +57,10 @@ TEST(SendWindow, CreditsBeyondThePeersQueueAreRefused) {
   sending.take_data(1);
   EXPECT_TRUE(sending.on_credit_limit(101));
   EXPECT_FALSE(sending.on_credit_limit(102));
-  EXPECT_FALSE(sending.on_credit_limit(0));  // behind what was sent
+  EXPECT_FALSE(sending.on_credit_limit(0));  // below the number of sent messages
 }
 
-TEST(SendWindow, CountsCreditsRoundTheCircle) {
+TEST(SendWindow, CreditsWrap) {
   SendWindow sending = window(10, {0, 0, 0xffffffff});
   for (uint32_t sent = 0; sent < 200000; ++sent) {
     ASSERT_TRUE(sending.can_send()) << sent;
@@ -70,27 +70,27 @@ TEST(SendWindow, CountsCreditsRoundTheCircle) {
   }
 }
 
-TEST(SendWindow, TakesNoThirdBufferAndNoEmptyOne) {
+TEST(SendWindow, RejectsAThirdBufferAndAnEmptyOne) {
   SendWindow sending = window();
   EXPECT_FALSE(sending.on_buffer({1, 1, 0}));
   EXPECT_TRUE(sending.on_buffer(kBuffer));
   EXPECT_FALSE(sending.on_buffer(kBuffer));
 }
 
-TEST(SendWindow, AnEmptyFirstBufferIsNone) {
+TEST(SendWindow, IgnoresAnEmptyFirstBuffer) {
   SendWindow sending = window(100, {1, 1, 0});
   EXPECT_FALSE(sending.can_send());
   EXPECT_TRUE(sending.on_buffer(kBuffer));
   EXPECT_TRUE(sending.can_send());
 }
 
-TEST(SendWindow, HugeBuffersDoNotMakeHugeWrites) {
+TEST(SendWindow, LimitsTheLengthOfAWrite) {
   SendWindow sending(64, 1u << 30, 64);
   sending.connected(100, {~uint64_t{0} - 10, 1, 0xffffffff});
   EXPECT_EQ(sending.take_data(~uint64_t{0}).length, SendWindow::kMaxWrite);
 }
 
-TEST(SendWindow, ControlMessagesHavePlacesOfTheirOwn) {
+TEST(SendWindow, ControlMessagesHaveTheirOwnSlots) {
   SendWindow sending = window();
   for (uint32_t i = 0; i < SendWindow::kControlSlots; ++i) {
     ASSERT_TRUE(sending.control_free());
@@ -101,7 +101,7 @@ TEST(SendWindow, ControlMessagesHavePlacesOfTheirOwn) {
   EXPECT_EQ(sending.take_control(), 0u);
 }
 
-TEST(SendWindow, WritableMeansThatAShortSendGoesAsAWhole) {
+TEST(SendWindow, IsWritableIfAShortSendFitsWhole) {
   SendWindow sending = window(100, {0, 0, 3000});
   EXPECT_TRUE(sending.writable());
   sending.take_data(1000);
@@ -111,8 +111,8 @@ TEST(SendWindow, WritableMeansThatAShortSendGoesAsAWhole) {
   EXPECT_TRUE(sending.writable());
 }
 
-// Whatever is in flight keeps its bytes of the ring to itself, and waiting for completions that
-// were asked for always gives enough room again.
+// Bytes of the ring that are in flight are not reused, and the requested completions always free
+// enough space.
 TEST(SendWindow, RingBytesInFlightNeverOverlap) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Prng prng(seed);
@@ -127,7 +127,7 @@ TEST(SendWindow, RingBytesInFlightNeverOverlap) {
     std::deque<Flight> flights;
     std::vector<bool> used(ring);
     const auto complete_one = [&] {
-      // In order, up to the first that asked.
+      // In order, up to the first with a completion.
       while (!flights.empty()) {
         const Flight done = std::move(flights.front());
         flights.pop_front();
@@ -161,7 +161,7 @@ TEST(SendWindow, RingBytesInFlightNeverOverlap) {
   }
 }
 
-TEST(ReceiveRing, RefusesMoreThanItHasTold) {
+TEST(ReceiveRing, RejectsMoreThanItHasGranted) {
   ReceiveRing ring(1000, 16);
   EXPECT_FALSE(ring.on_data(1001));
   EXPECT_TRUE(ring.on_data(1000));
@@ -174,9 +174,9 @@ TEST(ReceiveRing, RefusesMoreThanItHasTold) {
   EXPECT_EQ(ring.readable(), 1999u);
 }
 
-TEST(ReceiveRing, TellsAHalfWhenItWasRead) {
+TEST(ReceiveRing, GrantsAHalfAfterItIsRead) {
   ReceiveRing ring(1000, 16);
-  EXPECT_TRUE(ring.half_free());  // the second, at the very beginning
+  EXPECT_TRUE(ring.half_free());  // the second half, at the start
   EXPECT_EQ(ring.announce_half(), 1000u);
   EXPECT_FALSE(ring.half_free());
   ASSERT_TRUE(ring.on_data(1000));
@@ -187,7 +187,7 @@ TEST(ReceiveRing, TellsAHalfWhenItWasRead) {
   EXPECT_EQ(ring.announce_half(), 0u);
 }
 
-TEST(ReceiveRing, PiecesEndWhereTheRingDoes) {
+TEST(ReceiveRing, PartsEndAtTheEndOfTheRing) {
   ReceiveRing ring(1000, 16);
   ring.announce_half();
   ASSERT_TRUE(ring.on_data(1000));
@@ -203,7 +203,7 @@ TEST(ReceiveRing, PiecesEndWhereTheRingDoes) {
   EXPECT_EQ(ring.piece(1000).length, 50u);
 }
 
-TEST(ReceiveRing, NewsAreDueAfterHalfAQueueOfMessages) {
+TEST(ReceiveRing, CreditsAreDueAfterHalfAQueueOfMessages) {
   ReceiveRing ring(1u << 20, 16);
   ring.announce_half();
   EXPECT_EQ(ring.credit_limit(), 16);
@@ -215,8 +215,8 @@ TEST(ReceiveRing, NewsAreDueAfterHalfAQueueOfMessages) {
   EXPECT_FALSE(ring.update_due());
 }
 
-// A sender and a receiver with a wire of random delay between them: nothing is lost, nothing stops.
-TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
+// A sender and a receiver with random delays between them: no data is lost, and no side gets stuck.
+TEST(Windows, SenderAndReceiverTransferAllData) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Prng prng(seed);
     const auto half = static_cast<uint32_t>(2048 + prng.below(20000));
@@ -231,19 +231,19 @@ TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
       uint32_t length;
       uint64_t completion_id;
     };
-    struct News {
+    struct Update {
       uint16_t limit;
       bool has_half;
       RemoteBuffer half;
     };
     std::deque<Write> to_receiver;
-    std::deque<News> to_sender;
+    std::deque<Update> to_sender;
     std::deque<uint64_t> completions;
     const uint64_t total = 1'000'000;
     uint64_t sent = 0, received = 0, expected_offset = 0;
     int idle = 0;
     while (received < total) {
-      ASSERT_LT(idle, 10000) << "stands still, seed " << seed << " at " << received;
+      ASSERT_LT(idle, 10000) << "no progress, seed " << seed << " at " << received;
       ++idle;
       switch (prng.below(5)) {
         case 0:
@@ -259,7 +259,7 @@ TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
           break;
         case 1:
           if (to_receiver.empty()) break;
-          // It must lie where the reader will look for it.
+          // The data must be where the reader expects it.
           EXPECT_EQ(to_receiver.front().offset, expected_offset);
           expected_offset = (expected_offset + to_receiver.front().length) % ring.capacity();
           ASSERT_TRUE(ring.on_data(to_receiver.front().length)) << "seed " << seed;
@@ -279,9 +279,9 @@ TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
         case 3:
           if (!ring.update_due()) break;
           {
-            News news{ring.credit_limit(), ring.half_free(), {}};
-            if (news.has_half) news.half = {ring.announce_half(), 1, half};
-            to_sender.push_back(news);
+            Update update{ring.credit_limit(), ring.half_free(), {}};
+            if (update.has_half) update.half = {ring.announce_half(), 1, half};
+            to_sender.push_back(update);
             idle = 0;
           }
           break;
@@ -303,7 +303,7 @@ TEST(Windows, ASenderAndAReceiverGetEverythingAcross) {
   }
 }
 
-TEST(Settings, KeepWhatCanWork) {
+TEST(Settings, LimitValuesToUsableOnes) {
   Sizes sizes;
   sizes.set_send_bytes(0);
   EXPECT_EQ(sizes.send_bytes, SendWindow::kMinRing);
@@ -321,10 +321,10 @@ TEST(Settings, KeepWhatCanWork) {
   EXPECT_EQ(sizes.iomap_count, 256u);
 }
 
-TEST(Buffers, AreOneStreamOfPieces) {
+TEST(Buffers, FormOneStream) {
   char a[3] = {'a', 'b', 'c'}, b[4] = {'d', 'e', 'f', 'g'};
-  const iovec pieces[] = {{nullptr, 0}, {a, 3}, {nullptr, 0}, {b, 4}};
-  Buffers from = Buffers::from(pieces, 4).value();
+  const iovec vectors[] = {{nullptr, 0}, {a, 3}, {nullptr, 0}, {b, 4}};
+  Buffers from = Buffers::from(vectors, 4).value();
   EXPECT_EQ(from.left(), 7u);
   EXPECT_EQ(from.contiguous(3), a);
   EXPECT_EQ(from.contiguous(4), nullptr);
@@ -337,7 +337,7 @@ TEST(Buffers, AreOneStreamOfPieces) {
   EXPECT_EQ(from.left(), 0u);
 }
 
-TEST(Buffers, RefuseWhatIsNoMemory) {
+TEST(Buffers, RejectInvalidVectors) {
   const iovec huge[] = {{nullptr, SIZE_MAX / 2}, {nullptr, SIZE_MAX / 2}};
   EXPECT_EQ(Buffers::from(huge, 2).error().code, EINVAL);
   EXPECT_EQ(Buffers::from(nullptr, 1).error().code, EFAULT);

@@ -1,4 +1,4 @@
-// What goes over the wire, byte by byte, and what must not be taken for it.
+// The wire formats, byte by byte, and rejected data.
 #include "rsocket/wire.h"
 
 #include <gtest/gtest.h>
@@ -34,13 +34,13 @@ ConnectData connect_data() {
           .first_buffer = {0x7f5566778800, 0xef01, 65536}};
 }
 
-TEST(Wire, ConnectDataIsStoredAsPeersExpectIt) {
+TEST(Wire, StoresConnectData) {
   std::array<std::byte, ConnectData::kSize> stored;
   connect_data().store(stored.data());
   EXPECT_TRUE(std::equal(stored.begin(), stored.end(), kConnectBytes.begin(), kConnectBytes.end()));
 }
 
-TEST(Wire, ConnectDataIsLoadedAlsoFromTheMiddleOfPaddedPrivateData) {
+TEST(Wire, LoadsConnectDataFromPaddedPrivateData) {
   std::vector<std::byte> padded = kConnectBytes;
   padded.resize(196);
   const auto loaded = ConnectData::load(padded);
@@ -55,19 +55,19 @@ TEST(Wire, ConnectDataIsLoadedAlsoFromTheMiddleOfPaddedPrivateData) {
   EXPECT_EQ(loaded->iomap_entry(1), 0x7f1122334470u + 24);
 }
 
-TEST(Wire, ConnectDataOfABigEndianHostSaysSo) {
+TEST(Wire, LoadsTheBigEndianFlag) {
   std::vector<std::byte> data = kConnectBytes;
   data[1] = std::byte{3};
   EXPECT_TRUE(ConnectData::load(data)->big_endian);
 }
 
-TEST(Wire, WithoutTheFlagThereAreNoIomaps) {
+TEST(Wire, IgnoresTheIomapCountWithoutItsFlag) {
   std::vector<std::byte> data = kConnectBytes;
   data[1] = std::byte{0};
   EXPECT_EQ(ConnectData::load(data)->iomap_count, 0u);
 }
 
-TEST(Wire, OtherVersionsShortDataAndEmptyListsAreRefused) {
+TEST(Wire, RejectsOtherVersionsShortDataAndEmptyLists) {
   for (const int version : {0, 2, 255}) {
     std::vector<std::byte> data = kConnectBytes;
     data[0] = static_cast<std::byte>(version);
@@ -81,7 +81,7 @@ TEST(Wire, OtherVersionsShortDataAndEmptyListsAreRefused) {
   EXPECT_FALSE(ConnectData::load(data));
 }
 
-TEST(Wire, CountsOfIomapsUseUnitsAbove128) {
+TEST(Wire, EncodesIomapCountsAbove128InUnits) {
   struct Case {
     uint32_t count;
     uint8_t code;
@@ -96,7 +96,7 @@ TEST(Wire, CountsOfIomapsUseUnitsAbove128) {
   }
 }
 
-TEST(Wire, MessagesHaveThreeBitsOfOperation) {
+TEST(Wire, EncodesTheOperationInThreeBits) {
   EXPECT_EQ((Message{Op::kData, 1000}).encode(), 1000u);
   EXPECT_EQ((Message{Op::kCredits, 0xffff}).encode(), 0x8000ffffu);
   EXPECT_EQ((Message{Op::kIomap, 7}).encode(), 0xc0000007u);
@@ -106,7 +106,7 @@ TEST(Wire, MessagesHaveThreeBitsOfOperation) {
   EXPECT_EQ(message.value, 0x1fffffffu);
 }
 
-TEST(Wire, EntriesLieInTheReadersOrder) {
+TEST(Wire, StoresEntriesInTheByteOrderOfTheReader) {
   const IomapEntry entry{0x0102030405060708, {0x1112131415161718, 0x21222324, 0x31323334}};
   std::array<std::byte, IomapEntry::kSize> stored;
   entry.store(stored.data(), false);
@@ -135,7 +135,7 @@ SocketAddress v6(const char* text, uint16_t port, uint32_t flow = 0) {
   return SocketAddress::make_v6(address, port, flow);
 }
 
-TEST(Wire, DatagramHeadersTellTheSource) {
+TEST(Wire, DatagramHeadersHoldTheSource) {
   std::array<std::byte, DatagramHeader::kMaxSize> stored;
   const DatagramHeader header4{v4("10.1.2.3", 7174)};
   header4.store(stored.data());
@@ -154,7 +154,7 @@ TEST(Wire, DatagramHeadersTellTheSource) {
   EXPECT_EQ(DatagramHeader::load(stored)->source, header6.source);
 }
 
-TEST(Wire, DatagramHeadersThatDoNotFitAreNone) {
+TEST(Wire, RejectsInvalidDatagramHeaders) {
   std::array<std::byte, DatagramHeader::kMaxSize> stored;
   DatagramHeader{v6("::1", 9)}.store(stored.data());
   for (size_t size = 0; size < stored.size(); ++size) {
@@ -170,7 +170,7 @@ TEST(Wire, DatagramHeadersThatDoNotFitAreNone) {
   }
 }
 
-TEST(Wire, UdpHeadersTellTheQueuePair) {
+TEST(Wire, UdpHeadersHoldTheQueuePair) {
   std::array<std::byte, UdpHeader::kMaxSize> stored;
   const UdpHeader header{UdpHeader::Op::kReply, 0xab123456, v4("10.1.2.3", 0)};
   header.store(stored.data());
@@ -187,7 +187,7 @@ TEST(Wire, UdpHeadersTellTheQueuePair) {
   EXPECT_TRUE(UdpHeader::load(stored, AF_INET6));
 }
 
-TEST(Wire, OtherUdpDatagramsAreNone) {
+TEST(Wire, RejectsOtherUdpDatagrams) {
   std::array<std::byte, UdpHeader::kMaxSize> good;
   UdpHeader{UdpHeader::Op::kData, 5, v4("1.2.3.4", 0)}.store(good.data());
   EXPECT_FALSE(UdpHeader::load(good, AF_INET6));
@@ -199,8 +199,8 @@ TEST(Wire, OtherUdpDatagramsAreNone) {
   }
 }
 
-TEST(Wire, NoiseIsReadWithinItsBounds) {
-  // Heap memory of the exact size, so that a sanitizer or valgrind would see a step beyond.
+TEST(Wire, ReadsRandomBytesWithinTheirBounds) {
+  // Heap memory of the exact size, so that a sanitizer or valgrind detects a read beyond it.
   Prng prng(1);
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> noise(prng.below(48));
@@ -224,7 +224,7 @@ TEST(Address, MappedFormsNameTheSameHost) {
   EXPECT_EQ(v6("::1", 80, 5).hash(), v6("::1", 80).hash());
 }
 
-TEST(Address, FromAnApplicationIsChecked) {
+TEST(Address, RejectsInvalidAddressesOfTheApplication) {
   sockaddr_in6 address{};
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   EXPECT_EQ(SocketAddress::from(nullptr, 16).error().code, EFAULT);

@@ -1,5 +1,5 @@
-// Connection messages that go to every process of the host, and what they cost the host when
-// somebody sends many of them.
+// Connection messages that go to every process of the host, and their cost for the host when they
+// are frequent.
 #include <string>
 
 #include "tests/runtime/cm_host_support.h"
@@ -28,7 +28,7 @@ struct Broadcast : testing::Test {
 
   Process sender{options()};
   Process reader;
-  Process stopped;  // as long as nobody lets it receive
+  Process stopped;  // until the test lets it receive
   std::vector<std::byte> packet = std::vector<std::byte>(276);
   wire::RxMeta meta;
 };
@@ -53,8 +53,8 @@ TEST_F(Broadcast, IsLimitedToAHundredPerSecond) {
   EXPECT_EQ(sender.counter("udp_broadcasts_limited"), 900u + 950u);
 }
 
-// What is for one process may wait for it, but only for itself: others that read give nothing back.
-TEST_F(Broadcast, WaitingForAStoppedProcessEndsThoughOthersRead) {
+// A packet for one process may wait for it. Other processes that read do not restore its budget.
+TEST_F(Broadcast, WaitingForAStoppedProcessEndsAlthoughOthersRead) {
   for (int i = 0; i < 200; ++i) {
     for (Process* p : {&stopped, &reader}) (void)sender.udp->forward(p->slot(), packet, meta);
     reader.receive();
@@ -69,7 +69,7 @@ TEST_F(Broadcast, WaitingForAStoppedProcessEndsThoughOthersRead) {
 namespace verbena::runtime {
 namespace {
 
-// Without steering each process gets a share of the flood and passes it on.
+// Without steering each process gets a share of the flood and forwards it.
 TEST(BroadcastFlood, CallsReturnWhileAnotherProcessIsStopped) {
   CmProcess caller("VERBENA_STEERING=off"), reader("VERBENA_STEERING=off"),
       stopped("VERBENA_STEERING=off");
@@ -79,13 +79,13 @@ TEST(BroadcastFlood, CallsReturnWhileAnotherProcessIsStopped) {
   }
   stopped.stop();
   test::RejSender flood;
-  const auto arrived = [&] { return caller.number("counter udp_packets_received"); };
-  const uint32_t before = arrived();
+  const auto received = [&] { return caller.number("counter udp_packets_received"); };
+  const uint32_t before = received();
   for (int i = 0; i < 20; ++i) {
     flood.send(100);
     EXPECT_EQ(caller.number("register 100"), 100u);
   }
-  EXPECT_GT(arrived(), before);
+  EXPECT_GT(received(), before);
   EXPECT_GT(caller.number("counter udp_strays_forwarded"), 0u);
   EXPECT_GT(caller.number("counter udp_broadcasts_limited"), 0u);
   for (CmProcess* p : {&caller, &reader}) EXPECT_EQ(p->number("counter udp_stray_waits"), 0u);

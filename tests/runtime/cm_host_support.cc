@@ -1,4 +1,5 @@
-// The other process is this same program: told by a variable to serve instead of to test.
+// The other process is this program. An environment variable makes it serve commands instead of
+// testing.
 #include "tests/runtime/cm_host_support.h"
 
 #include <arpa/inet.h>
@@ -51,7 +52,7 @@ std::string print(const std::optional<cm::Event>& e) {
   return text.str();
 }
 
-// A queue pair that takes datagrams, as a program without rdma_cm has one: all addresses listen.
+// Creates a UD queue pair, as a program without rdma_cm does. All addresses listen.
 Status open_datagrams(Nic& nic) {
   static core::CompletionQueue cq{16};
   core::QpConfig config;
@@ -83,7 +84,7 @@ cm::ListenParameters listen_parameters(std::istringstream& words) {
   return p;
 }
 
-// What ibv_reg_mr and ibv_dereg_mr do with the Nic, so many times.
+// Registers and deregisters memory, as ibv_reg_mr and ibv_dereg_mr do.
 std::string register_memory(Nic& nic, uint32_t times) {
   static std::byte memory[4096];
   for (uint32_t i = 0; i < times; ++i) {
@@ -98,7 +99,7 @@ std::string register_memory(Nic& nic, uint32_t times) {
   return "ok " + std::to_string(times);
 }
 
-// Two connected queue pairs of the process, and WRITEs from the one to the other.
+// Two connected queue pairs of the process, and WRITEs from one to the other.
 class Traffic {
  public:
   explicit Traffic(Nic& nic) : nic_(nic) {
@@ -121,12 +122,12 @@ class Traffic {
     VERBENA_CHECK(connect(ends_[0], ends_[1]).ok() && connect(ends_[1], ends_[0]).ok());
   }
 
-  // "ok" when so many WRITEs were completed and their bytes are there. Every other round only the
+  // "ok" if all WRITEs complete and their bytes are written. In every other round only the
   // background thread makes progress.
   std::string run(uint32_t writes) {
     for (uint32_t i = 0; i < writes; ++i) {
-      const auto mark = static_cast<std::byte>(++marks_);
-      std::ranges::fill(ends_[0].memory, mark);
+      const auto fill = static_cast<std::byte>(++fills_);
+      std::ranges::fill(ends_[0].memory, fill);
       core::SendRequest r;
       core::Sge sge{reinterpret_cast<uint64_t>(ends_[0].memory.data()),
                     static_cast<uint32_t>(ends_[0].memory.size()), ends_[0].key};
@@ -151,7 +152,7 @@ class Traffic {
       if (c.status != core::WcStatus::Success) {
         return "status " + std::to_string(static_cast<int>(c.status));
       }
-      if (std::ranges::count(ends_[1].memory, mark) != std::ssize(ends_[1].memory)) return "bytes";
+      if (std::ranges::count(ends_[1].memory, fill) != std::ssize(ends_[1].memory)) return "bytes";
     }
     return "ok";
   }
@@ -192,34 +193,34 @@ class Traffic {
 
   Nic& nic_;
   std::array<End, 2> ends_;
-  unsigned marks_ = 0;
+  unsigned fills_ = 0;
 };
 
-// starve background|everybody FIRST COUNT: see failing_allocator_support.h. "ok" and how many
-// allocations there were since the last time.
-std::string starve(std::istringstream& words) {
-  std::string who;
+// fail background|all|none FIRST COUNT: see failing_allocator_support.h. Returns "ok" and the
+// number of allocations since the last call.
+std::string fail_allocations(std::istringstream& words) {
+  std::string threads;
   int64_t first = 0;
   int64_t count = 0;
-  words >> who >> first >> count;
+  words >> threads >> first >> count;
   const int64_t seen = test::allocations_seen();
-  test::starve(who == "background"  ? test::Starve::BackgroundThreads
-               : who == "everybody" ? test::Starve::Everybody
-                                    : test::Starve::Nobody,
-               first, count);
+  test::fail_allocations(threads == "background" ? test::FailIn::BackgroundThreads
+                         : threads == "all"      ? test::FailIn::AllThreads
+                                                 : test::FailIn::NoThread,
+                         first, count);
   return "ok " + std::to_string(seen);
 }
 
-std::string obey(CmHost& host, const std::string& line) {
+std::string execute(CmHost& host, const std::string& line) {
   std::istringstream words(line);
-  std::string what;
-  words >> what;
+  std::string command;
+  words >> command;
   ConnectionManager& cm = host.manager();
-  if (what == "listen") return print(cm.listen(listen_parameters(words)));
-  if (what == "connect" || what == "sidr") {
+  if (command == "listen") return print(cm.listen(listen_parameters(words)));
+  if (command == "connect" || command == "sidr") {
     uint64_t service = 0;
     words >> service;
-    if (what == "connect") {
+    if (command == "connect") {
       cm::ConnectParameters p = host.to(service);
       if (uint32_t qpn = 0; words >> qpn) p.qpn = wire::Qpn(qpn);
       return print(cm.connect(p));
@@ -228,7 +229,7 @@ std::string obey(CmHost& host, const std::string& line) {
     p.addresses = host.to(service).addresses;
     return print(cm.resolve_sidr(p));
   }
-  if (what == "reach") {
+  if (command == "reach") {
     std::string where;
     uint64_t service = 0;
     words >> where >> service;
@@ -236,76 +237,76 @@ std::string obey(CmHost& host, const std::string& line) {
     p.addresses.peer_gid = p.addresses.peer_ip = parse_address(where);
     return print(cm.connect(p));
   }
-  if (what == "run") return std::system(line.c_str() + what.size()) == 0 ? "ok" : "failed";
-  if (what == "starve") return starve(words);
-  if (what == "event") {
-    int64_t patience = 10'000;
-    words >> patience;
-    return print(host.next_event(milliseconds(patience)));
+  if (command == "run") return std::system(line.c_str() + command.size()) == 0 ? "ok" : "failed";
+  if (command == "fail") return fail_allocations(words);
+  if (command == "event") {
+    int64_t timeout = 10'000;
+    words >> timeout;
+    return print(host.next_event(milliseconds(timeout)));
   }
-  if (what == "counter") {
+  if (command == "counter") {
     std::string name;
     words >> name;
     return "ok " + std::to_string(host.counter(name));
   }
   uint32_t id = 0;
   words >> id;
-  if (what == "traffic") {
+  if (command == "traffic") {
     static Traffic traffic(host.nic());
     return traffic.run(id);
   }
-  if (what == "register") return register_memory(host.nic(), id);
-  if (what == "stop") return print(cm.stop_listening(id));
-  if (what == "accept") {
+  if (command == "register") return register_memory(host.nic(), id);
+  if (command == "stop") return print(cm.stop_listening(id));
+  if (command == "accept") {
     cm::AcceptParameters p;
     p.qpn = wire::Qpn(id & 0xFFFFFF);
     return print(cm.accept(id, p));
   }
-  if (what == "answer") return print(cm.answer_sidr(id, {}));
-  if (what == "establish") return print(cm.establish(id, {}));
-  if (what == "reject") return print(cm.reject(id, cm::RejectReason::Consumer, {}, {}));
-  if (what == "disconnect") return print(cm.disconnect(id, {}));
-  if (what == "destroy") return cm.destroy(id), "ok";
-  return "what?";
+  if (command == "reply") return print(cm.answer_sidr(id, {}));
+  if (command == "establish") return print(cm.establish(id, {}));
+  if (command == "reject") return print(cm.reject(id, cm::RejectReason::Consumer, {}, {}));
+  if (command == "disconnect") return print(cm.disconnect(id, {}));
+  if (command == "destroy") return cm.destroy(id), "ok";
+  return "unknown command";
 }
 
-// Until the pipe closes. "plain": no connection manager, only a queue pair for datagrams.
+// Serves until the pipe closes. "plain": no connection manager, only a UD queue pair.
 [[noreturn]] void serve() {
   std::string line;
   {
     std::unique_ptr<CmHost> host;
     std::shared_ptr<Nic> plain;
     while (std::getline(std::cin, line)) {
-      std::string answer;
+      std::string reply;
       if (line == "plain") {
         for (const DeviceInfo& device : discover_devices("").devices) {
           if (device.loopback) plain = Nic::open(device).value();
         }
-        answer = print(open_datagrams(*plain));
-      } else if (line == "link up") {  // the device must be there before it is opened
-        answer = std::system("ip link set lo up") == 0 ? "ok" : "failed";
+        reply = print(open_datagrams(*plain));
+      } else if (line == "link up") {  // the device must exist before it is opened
+        reply = std::system("ip link set lo up") == 0 ? "ok" : "failed";
       } else if (line == "exit") {
         std::exit(0);
       } else if (line.rfind("counters", 0) == 0 && plain) {
-        answer = plain->counters_text();
-        std::ranges::replace(answer, '\n', ' ');
+        reply = plain->counters_text();
+        std::ranges::replace(reply, '\n', ' ');
       } else {
         if (!host) host = std::make_unique<CmHost>();
         try {
-          answer = obey(*host, line);
+          reply = execute(*host, line);
         } catch (const std::bad_alloc&) {
-          test::starve(test::Starve::Nobody, 0, 0);
-          answer = "no memory";
+          test::fail_allocations(test::FailIn::NoThread, 0, 0);
+          reply = "no memory";
         }
       }
-      std::cout << answer << std::endl;
+      std::cout << reply << std::endl;
     }
   }
   _exit(0);
 }
 
 // Before gtest's main().
-[[gnu::constructor(65535)]] void serve_if_told() {
+[[gnu::constructor(65535)]] void serve_if_requested() {
   if (getenv(kRole) == nullptr) return;
   static std::ios_base::Init streams;
   serve();
@@ -331,13 +332,14 @@ CmHost::~CmHost() { manager_->set_sink(nullptr); }
 bool CmHost::on_event(const cm::Event& event) noexcept {
   const std::lock_guard lock(mutex_);
   if (!try_allocating([&] { events_.push_back(event); })) return false;
-  came_.notify_one();
+  event_added_.notify_one();
   return true;
 }
 
-std::optional<cm::Event> CmHost::next_event(Duration patience) {
+std::optional<cm::Event> CmHost::next_event(Duration timeout) {
   std::unique_lock lock(mutex_);
-  came_.wait_for(lock, std::chrono::nanoseconds(patience.ns), [&] { return !events_.empty(); });
+  event_added_.wait_for(lock, std::chrono::nanoseconds(timeout.ns),
+                        [&] { return !events_.empty(); });
   if (events_.empty()) return std::nullopt;
   const cm::Event event = events_.front();
   events_.pop_front();
@@ -357,7 +359,7 @@ cm::ConnectParameters CmHost::to(uint64_t service) const {
 
 uint64_t CmHost::counter(const std::string& name) {
   std::string all = nic_->counters_text();
-  while (all.find("busy") != std::string::npos) {  // in the middle of a turn
+  while (all.find("busy") != std::string::npos) {  // during a turn
     poll(nullptr, 0, 1);
     all = nic_->counters_text();
   }
@@ -383,8 +385,8 @@ CmProcess::CmProcess(const std::string& environment, bool own_namespace) {
   char self[4096] = {};
   VERBENA_CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
   const char* const plain[] = {self, nullptr};
-  const char* const apart[] = {"unshare", "-rn", self, nullptr};
-  const char* const* const arguments = own_namespace ? apart : plain;
+  const char* const in_namespace[] = {"unshare", "-rn", self, nullptr};
+  const char* const* const arguments = own_namespace ? in_namespace : plain;
   pid_ = vfork();
   if (pid_ == 0) {
     dup2(to[0], 0);
@@ -422,19 +424,19 @@ void CmProcess::kill() {
 
 std::string CmProcess::ask(const std::string& command) {
   const std::string line = command + "\n";
-  if (write(in_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return "(gone)";
-  std::string answer;
+  if (write(in_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return "(ended)";
+  std::string reply;
   char c = 0;
-  pollfd waits{.fd = out_, .events = POLLIN, .revents = 0};
-  while (poll(&waits, 1, 30'000) == 1 && read(out_, &c, 1) == 1 && c != '\n') answer += c;
-  return c == '\n' ? answer : "(no answer)";
+  pollfd readable{.fd = out_, .events = POLLIN, .revents = 0};
+  while (poll(&readable, 1, 30'000) == 1 && read(out_, &c, 1) == 1 && c != '\n') reply += c;
+  return c == '\n' ? reply : "(no reply)";
 }
 
 uint32_t CmProcess::number(const std::string& command) {
-  const std::string answer = ask(command);
+  const std::string reply = ask(command);
   unsigned value = 0;
-  if (std::sscanf(answer.c_str(), "ok %u", &value) != 1) {
-    ADD_FAILURE() << command << ": " << answer;
+  if (std::sscanf(reply.c_str(), "ok %u", &value) != 1) {
+    ADD_FAILURE() << command << ": " << reply;
   }
   return value;
 }

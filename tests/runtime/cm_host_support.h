@@ -1,5 +1,5 @@
-// A process that uses the connection manager: in the test's own process, or in another one that
-// does what it is told over a pipe.
+// A process that uses the connection manager: the test's own process, or another one that executes
+// commands from a pipe.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@
 
 namespace verbena::runtime {
 
-// The loopback device's connection manager, and what it told.
+// The connection manager of the loopback device, and its events.
 class CmHost final : public ConnectionManager::Sink {
  public:
   CmHost();
@@ -25,8 +25,8 @@ class CmHost final : public ConnectionManager::Sink {
 
   bool on_event(const cm::Event& event) noexcept override;
   void on_removed() override {}
-  // The next event; none if nothing happens for so long.
-  std::optional<cm::Event> next_event(Duration patience = seconds(10));
+  // The next event; none after the timeout.
+  std::optional<cm::Event> next_event(Duration timeout = seconds(10));
 
   ConnectionManager& manager() { return *manager_; }
   Nic& nic() { return *nic_; }
@@ -39,11 +39,12 @@ class CmHost final : public ConnectionManager::Sink {
   ConnectionManager* manager_ = nullptr;
   wire::Gid address_;
   std::mutex mutex_;
-  std::condition_variable came_;
+  std::condition_variable event_added_;
   std::deque<cm::Event> events_;
 };
 
-// Another process with a CmHost. Commands and answers are lines; see serve() for which there are.
+// Another process with a CmHost. Commands and replies are lines; serve() and execute() have the
+// list.
 class CmProcess {
  public:
   // `environment`: "NAME=value", or nothing.

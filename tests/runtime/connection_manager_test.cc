@@ -76,7 +76,7 @@ TEST(ConnectionManager, ConnectsWithinAProcess) {
   EXPECT_EQ(host.manager().info(passive).error().code, ENOENT);
 }
 
-// From a process that asks to one that listens, and through the end.
+// Connects a client to a listening server, and disconnects.
 void connect_and_disconnect(CmProcess& client, CmProcess& server, const std::string& to) {
   const uint32_t active = client.number("connect " + to);
   const uint32_t passive = id_of(server.ask("event"), "connect request");
@@ -105,7 +105,7 @@ TEST(ConnectionManager, ConnectsBetweenProcesses) {
   }
 }
 
-TEST(ConnectionManager, APortBelongsToOneProcess) {
+TEST(ConnectionManager, RejectsAPortOfAnotherProcess) {
   auto first = std::make_unique<CmProcess>();
   CmProcess second;
   const std::string in_use = "errno " + std::to_string(EADDRINUSE);
@@ -126,7 +126,7 @@ TEST(ConnectionManager, APortBelongsToOneProcess) {
   second.number(port + " 127.0.0.1");
 }
 
-TEST(ConnectionManager, ARequestForNobodyIsRefused) {
+TEST(ConnectionManager, RejectsARequestWithoutAListener) {
   CmProcess client, bystander;
   ASSERT_EQ(bystander.ask("plain"), "ok");
   for (int i = 0; i < 3; ++i) {
@@ -137,24 +137,24 @@ TEST(ConnectionManager, ARequestForNobodyIsRefused) {
   }
 }
 
-// Whether a socket that this process sends from hears of what came back.
-bool hears_absences() {
+// Whether a sending socket of this process receives ICMP errors.
+bool receives_icmp_errors() {
   for (int fd = 3; fd < 1024; ++fd) {
     sockaddr_storage address{};
     socklen_t bytes = sizeof address;
-    int hears = 0;
-    socklen_t size = sizeof hears;
+    int is_enabled = 0;
+    socklen_t size = sizeof is_enabled;
     if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0 &&
         address.ss_family == AF_INET &&
         host::SocketAddress::port_of(address) != wire::kRoceUdpPort &&
-        ::getsockopt(fd, IPPROTO_IP, IP_RECVERR, &hears, &size) == 0 && hears != 0) {
+        ::getsockopt(fd, IPPROTO_IP, IP_RECVERR, &is_enabled, &size) == 0 && is_enabled != 0) {
       return true;
     }
   }
   return false;
 }
 
-TEST(ConnectionManager, ARequestToAHostWithoutRdmaIsRefused) {
+TEST(ConnectionManager, RejectsARequestToAHostWithoutRdma) {
   CmHost host;
   cm::ConnectParameters nowhere = host.to(service(7041));
   const uint8_t absent[] = {127, 0, 0, 9};
@@ -165,12 +165,13 @@ TEST(ConnectionManager, ARequestToAHostWithoutRdmaIsRefused) {
     auto event = host.next_event();
     ASSERT_TRUE(event && event->kind == cm::EventKind::Rejected);
     EXPECT_EQ(event->reason, cm::RejectReason::InvalidServiceId);
-    EXPECT_FALSE(hears_absences());
+    EXPECT_FALSE(receives_icmp_errors());
   }
 }
 
-// What came back is heard while somebody is waited for, and is not kept for the next request.
-TEST(ConnectionManager, WhatCameBackIsHeardOnlyWhileSomebodyIsWaitedFor) {
+// Sockets receive ICMP errors only while a request is outstanding, and keep none for the next
+// request.
+TEST(ConnectionManager, ReceivesIcmpErrorsOnlyWhileARequestIsOutstanding) {
   CmHost host;
   cm::ListenParameters listen;
   listen.service_id = service(7042);
@@ -181,8 +182,8 @@ TEST(ConnectionManager, WhatCameBackIsHeardOnlyWhileSomebodyIsWaitedFor) {
   ASSERT_TRUE(event && event->kind == cm::EventKind::ConnectRequest);
   const uint32_t passive = event->id;
   const Instant until = now() + seconds(10);
-  while (!hears_absences() && now() < until) ::usleep(10'000);
-  ASSERT_TRUE(hears_absences());  // since the request was repeated
+  while (!receives_icmp_errors() && now() < until) ::usleep(10'000);
+  ASSERT_TRUE(receives_icmp_errors());  // since the REQ was retransmitted
   cm::AcceptParameters accept;
   accept.qpn = wire::Qpn(0x4321);
   ASSERT_TRUE(host.manager().accept(passive, accept).ok());
@@ -191,60 +192,59 @@ TEST(ConnectionManager, WhatCameBackIsHeardOnlyWhileSomebodyIsWaitedFor) {
   ASSERT_TRUE(host.manager().establish(active.value(), {}).ok());
   event = host.next_event();
   ASSERT_TRUE(event && event->kind == cm::EventKind::Established);
-  EXPECT_FALSE(hears_absences());
+  EXPECT_FALSE(receives_icmp_errors());
 }
 
-TEST(ConnectionManager, ServicesAreResolvedBetweenProcesses) {
+TEST(ConnectionManager, ResolvesServicesBetweenProcesses) {
   CmProcess server, client;
   server.number("listen " + text(service(7006)) + " any");
-  const uint32_t asked = client.number("sidr " + text(service(7006)));
+  const uint32_t resolving = client.number("sidr " + text(service(7006)));
   const uint32_t request = id_of(server.ask("event"), "SIDR request");
-  EXPECT_EQ(server.ask("answer " + std::to_string(request)), "ok");
-  EXPECT_EQ(id_of(client.ask("event"), "SIDR response"), asked);
+  EXPECT_EQ(server.ask("reply " + std::to_string(request)), "ok");
+  EXPECT_EQ(id_of(client.ask("event"), "SIDR response"), resolving);
 }
 
-// When all have heard of each other, the kernel alone finds the way: no datagram goes through
-// another process.
-TEST(ConnectionManager, TheKernelFindsTheProcess) {
+// Once all processes know each other, the kernel delivers every datagram to its process and none is
+// forwarded.
+TEST(ConnectionManager, SteeringDeliversToTheRightProcess) {
   VERBENA_NEEDS_STEERING();
   CmProcess servers[4];
   CmProcess client;
   const auto port = [](size_t i) { return text(service(static_cast<uint16_t>(7010 + i))); };
   for (size_t i = 0; i < 4; ++i) servers[i].number("listen " + port(i) + " any");
-  const auto strays = [&] {
+  const auto forwarded = [&] {
     uint32_t sum = client.number("counter udp_strays_forwarded");
     for (CmProcess& server : servers) sum += server.number("counter udp_strays_forwarded");
     return sum;
   };
   const auto connect_to_all = [&] {
-    const uint32_t before = strays();
+    const uint32_t before = forwarded();
     for (size_t i = 0; i < 4; ++i) connect_and_disconnect(client, servers[i], port(i));
-    return strays() - before;
+    return forwarded() - before;
   };
-  uint32_t passed_on = connect_to_all();
-  for (int i = 0; i < 20 && passed_on != 0; ++i) passed_on = connect_to_all();
-  EXPECT_EQ(passed_on, 0u);
+  uint32_t forwards = connect_to_all();
+  for (int i = 0; i < 20 && forwards != 0; ++i) forwards = connect_to_all();
+  EXPECT_EQ(forwards, 0u);
 }
 
-// One after the other is stopped, so that whichever the kernel prefers is among them.
-// Whoever is alone on an address gets everything anyway.
-TEST(ConnectionManager, ListeningAgainAndAgainLeavesTheKernelAlone) {
-  CmProcess alone("", true);
-  ASSERT_EQ(alone.ask("link up"), "ok");
+// The only process of an address receives everything anyway.
+TEST(ConnectionManager, RepeatedListenOfAnOnlyProcessDoesNotUpdateSteering) {
+  CmProcess process("", true);
+  ASSERT_EQ(process.ask("link up"), "ok");
   const auto listen_once = [&] {
-    const uint32_t listener = alone.number("listen " + text(service(7017)) + " any4");
-    EXPECT_EQ(alone.ask("stop " + std::to_string(listener)), "ok");
+    const uint32_t listener = process.number("listen " + text(service(7017)) + " any4");
+    EXPECT_EQ(process.ask("stop " + std::to_string(listener)), "ok");
   };
   listen_once();
-  const uint32_t before = alone.number("counter udp_steering_updates");
+  const uint32_t before = process.number("counter udp_steering_updates");
   for (int i = 0; i < 50; ++i) listen_once();
-  EXPECT_EQ(alone.number("counter udp_steering_updates"), before);
+  EXPECT_EQ(process.number("counter udp_steering_updates"), before);
 }
 
-// A program that listens and ceases in a loop must not make the kernel free programs by the
-// thousand: it may lock up.
-TEST(ConnectionManager, SteeringProgramsAreReplacedInMeasure) {
-  CmProcess first, second;  // what is for nobody goes to the first
+// A process that starts and stops listening in a loop must not make the kernel free thousands of
+// BPF programs: the kernel may lock up.
+TEST(ConnectionManager, LimitsTheRateOfSteeringUpdates) {
+  CmProcess first, second;  // packets without a slot go to the first
   first.number("listen " + text(service(7018)));
   second.number("listen " + text(service(7019)));
   const auto start = std::chrono::steady_clock::now();
@@ -261,7 +261,7 @@ TEST(ConnectionManager, SteeringProgramsAreReplacedInMeasure) {
   connect_and_disconnect(first, second, text(service(7020)));
 }
 
-TEST(ConnectionManager, AStoppedProcessDoesNotStopTheOthersConnections) {
+TEST(ConnectionManager, AStoppedProcessDoesNotBlockConnectionsOfOthers) {
   VERBENA_NEEDS_STEERING();
   for (int stopped = 0; stopped < 3; ++stopped) {
     CmProcess bystanders[3];
@@ -271,37 +271,37 @@ TEST(ConnectionManager, AStoppedProcessDoesNotStopTheOthersConnections) {
     CmProcess server, client;
     server.number("listen " + text(service(7030)) + " any");
     connect_and_disconnect(client, server, text(service(7030)));
-    // What a process got that was not for it, it passed on, refused or could not place.
-    const auto not_its_own = [](CmProcess& p) {
+    // Counts the packets of other processes: forwarded, rejected or dropped.
+    const auto misrouted = [](CmProcess& p) {
       return p.number("counter udp_strays_forwarded") + p.number("counter udp_strays_dropped") +
              p.number("counter cm_no_listener") + p.number("counter cm_unknown_id");
     };
     uint32_t before[3] = {};
     for (int i = 0; i <= stopped; ++i) {
-      before[i] = not_its_own(bystanders[i]);
+      before[i] = misrouted(bystanders[i]);
       bystanders[i].stop();
     }
 
-    // Those that were there, one that comes, and a listener that comes.
+    // Existing processes, a new client, and a new listener.
     connect_and_disconnect(client, server, text(service(7030)));
     CmProcess late_client, late_server;
     connect_and_disconnect(late_client, server, text(service(7030)));
     late_server.number("listen " + text(service(7031)) + " any");
     connect_and_disconnect(late_client, late_server, text(service(7031)));
     connect_and_disconnect(client, late_server, text(service(7031)));
-    // Nobody is there for this one; somebody who runs says so.
+    // This request has no listener, and a running process rejects it.
     client.number("connect " + text(service(7032)));
     EXPECT_NE(client.ask("event 5000").find("rejected"), std::string::npos);
-    // No datagram, not one that was repeated later, went to those that were stopped.
+    // No datagram, not even a retransmitted one, went to the stopped processes.
     for (int i = 0; i <= stopped; ++i) {
       bystanders[i].resume();
       connect_and_disconnect(client, bystanders[i], text(service(static_cast<uint16_t>(7020 + i))));
-      EXPECT_EQ(not_its_own(bystanders[i]), before[i]);
+      EXPECT_EQ(misrouted(bystanders[i]), before[i]);
     }
   }
 }
 
-TEST(ConnectionManager, AProcessWithoutItPassesRequestsOn) {
+TEST(ConnectionManager, AProcessWithoutAConnectionManagerForwardsRequests) {
   CmProcess plain[3];
   for (CmProcess& p : plain) ASSERT_EQ(p.ask("plain"), "ok");
   CmProcess server, client;
@@ -309,8 +309,8 @@ TEST(ConnectionManager, AProcessWithoutItPassesRequestsOn) {
   connect_and_disconnect(client, server, text(service(7040)));
 }
 
-// The peer of a killed process is told by whoever is there.
-TEST(ConnectionManager, AConnectionToADeadProcessEndsAtOnce) {
+// Another process responds for a killed one.
+TEST(ConnectionManager, AConnectionToAKilledProcessEndsAtOnce) {
   auto server = std::make_unique<CmProcess>();
   CmProcess client, bystander;
   ASSERT_EQ(bystander.ask("plain"), "ok");
@@ -321,7 +321,8 @@ TEST(ConnectionManager, AConnectionToADeadProcessEndsAtOnce) {
   EXPECT_EQ(id_of(client.ask("event"), "connect response"), active);
   EXPECT_EQ(client.ask("establish " + std::to_string(active)), "ok");
   id_of(server->ask("event"), "established");
-  const uint32_t before = client.number("counter cm_retransmissions");  // of a slow machine
+  const uint32_t before =
+      client.number("counter cm_retransmissions");  // a slow machine may have retransmitted
   server->kill();
   EXPECT_EQ(client.ask("disconnect " + std::to_string(active)), "ok");
   EXPECT_EQ(client.ask("event"),
@@ -329,10 +330,9 @@ TEST(ConnectionManager, AConnectionToADeadProcessEndsAtOnce) {
   EXPECT_EQ(client.number("counter cm_retransmissions"), before);
 }
 
-// exit() says goodbye for those who did not.
-// A third process of the host, another user's perhaps, names the queue pair of a connection.
+// A third process of the host, perhaps of another user, names the queue pair of a connection.
 TEST(ConnectionManager, AForgedRequestEndsNoConnection) {
-  CmProcess server, client, stranger;
+  CmProcess server, client, third;
   server.number("listen " + text(service(7016)));
   const uint32_t active = client.number("connect " + text(service(7016)) + " 4711");
   const uint32_t passive = id_of(server.ask("event"), "connect request");
@@ -341,9 +341,9 @@ TEST(ConnectionManager, AForgedRequestEndsNoConnection) {
   EXPECT_EQ(client.ask("establish " + std::to_string(active)), "ok");
   EXPECT_EQ(id_of(server.ask("event"), "established"), passive);
 
-  stranger.number("connect " + text(service(7016)) + " 4711");
+  third.number("connect " + text(service(7016)) + " 4711");
   const std::string stale = " reason " + std::to_string(int(cm::RejectReason::StaleConnection));
-  EXPECT_NE(stranger.ask("event").find(stale), std::string::npos);
+  EXPECT_NE(third.ask("event").find(stale), std::string::npos);
   EXPECT_EQ(server.number("counter cm_stale_connections"), 1u);
   EXPECT_EQ(client.ask("event 100"), "none");
   EXPECT_EQ(client.ask("disconnect " + std::to_string(active)), "ok");
@@ -351,7 +351,7 @@ TEST(ConnectionManager, AForgedRequestEndsNoConnection) {
   EXPECT_EQ(id_of(client.ask("event"), "disconnected"), active);
 }
 
-TEST(ConnectionManager, AProcessThatExitsDisconnects) {
+TEST(ConnectionManager, ExitDisconnects) {
   CmProcess server, client;
   server.number("listen " + text(service(7051)) + " any");
   const uint32_t active = client.number("connect " + text(service(7051)));
@@ -364,7 +364,7 @@ TEST(ConnectionManager, AProcessThatExitsDisconnects) {
   EXPECT_EQ(id_of(server.ask("event"), "disconnected"), passive);
 }
 
-// A stranger's datagram to queue pair 1, with a right ICRC.
+// A datagram of another program to queue pair 1, with a correct ICRC.
 void send_to_port(const wire::Gid& address, std::span<const std::byte> mad, uint32_t qkey) {
   auto socket = datapath::open_send_socket({address, 0}, {}, 0);
   ASSERT_TRUE(socket.ok());
@@ -391,7 +391,7 @@ void wait_for(CmHost& host, const std::string& counter, uint64_t value) {
   EXPECT_EQ(host.counter(counter), value) << counter;
 }
 
-TEST(ConnectionManager, MalformedDatagramsAreCountedAndDropped) {
+TEST(ConnectionManager, CountsAndDropsMalformedDatagrams) {
   CmHost host;
   cm::ListenParameters listen;
   listen.service_id = service(7070);
@@ -399,7 +399,8 @@ TEST(ConnectionManager, MalformedDatagramsAreCountedAndDropped) {
   ASSERT_TRUE(listener.ok());
   const auto before = [&](const char* name) { return host.counter(name); };
   const uint64_t no_mads = before("bad_management"), qkeys = before("wrong_qkey");
-  const uint64_t malformed = before("cm_malformed_mads"), strange = before("cm_unsupported_mads");
+  const uint64_t malformed = before("cm_malformed_mads"),
+                 unsupported = before("cm_unsupported_mads");
   const uint64_t bad = before("cm_bad_requests"), unknown = before("cm_unknown_id");
 
   cm::Mad mad{};
@@ -407,14 +408,14 @@ TEST(ConnectionManager, MalformedDatagramsAreCountedAndDropped) {
   wait_for(host, "bad_management", no_mads + 1);
   send_to_port(host.address(), mad, 0x1234);
   wait_for(host, "wrong_qkey", qkeys + 1);
-  send_to_port(host.address(), mad, core::kManagementQkey);  // all zero: of no class
+  send_to_port(host.address(), mad, core::kManagementQkey);  // all zero: no valid class
   wait_for(host, "cm_malformed_mads", malformed + 1);
   cm::MadHeader header;
   header.attribute = static_cast<cm::Attribute>(0x7777);
   header.store(mad.data());
   send_to_port(host.address(), mad, core::kManagementQkey);
-  wait_for(host, "cm_unsupported_mads", strange + 1);
-  cm::Req req;  // without a communication id, from an address that is not its sender's
+  wait_for(host, "cm_unsupported_mads", unsupported + 1);
+  cm::Req req;  // without a communication ID, from another address than its sender's
   req.service_id = service(7070);
   req.store(mad);
   send_to_port(host.address(), mad, core::kManagementQkey);
@@ -423,8 +424,8 @@ TEST(ConnectionManager, MalformedDatagramsAreCountedAndDropped) {
   req.store(mad);
   send_to_port(host.address(), mad, core::kManagementQkey);
   wait_for(host, "cm_bad_requests", bad + 2);
-  wait_for(host, "cm_unknown_id", unknown + 1);  // our refusal, since the stranger has our address
-  cm::Rej rej;                                   // about a connection that its sender never had
+  wait_for(host, "cm_unknown_id", unknown + 1);  // our own REJ, since the sender has our address
+  cm::Rej rej;                                   // for a connection that does not exist
   rej.local_comm_id = 5;
   rej.store(mad);
   send_to_port(host.address(), mad, core::kManagementQkey);
@@ -433,7 +434,7 @@ TEST(ConnectionManager, MalformedDatagramsAreCountedAndDropped) {
   EXPECT_TRUE(host.manager().stop_listening(listener.value()).ok());
 }
 
-TEST(ConnectionManager, BadCallsAreRefused) {
+TEST(ConnectionManager, RejectsInvalidCalls) {
   CmHost host;
   ConnectionManager& cm = host.manager();
   EXPECT_EQ(cm.accept(77, {}).error().code, EINVAL);
@@ -457,7 +458,7 @@ TEST(ConnectionManager, BadCallsAreRefused) {
   EXPECT_FALSE(cm.connect(connect).ok());
 }
 
-TEST(ConnectionManager, TheChildOfAForkHasNone) {
+TEST(ConnectionManager, FailsInAForkedChild) {
   CmHost host;
   cm::ListenParameters listen;
   listen.service_id = service(7072);
@@ -466,34 +467,34 @@ TEST(ConnectionManager, TheChildOfAForkHasNone) {
   const pid_t child = ::fork();
   if (child == 0) {
     ConnectionManager& cm = host.manager();
-    const bool dead = cm.listen(listen).error().code == EIO &&
-                      cm.stop_listening(listener.value()).error().code == EIO &&
-                      cm.connect(host.to(service(7072))).error().code == EIO &&
-                      cm.info(1).error().code == EIO && cm.accept(1, {}).error().code == EIO;
+    const bool all_fail = cm.listen(listen).error().code == EIO &&
+                          cm.stop_listening(listener.value()).error().code == EIO &&
+                          cm.connect(host.to(service(7072))).error().code == EIO &&
+                          cm.info(1).error().code == EIO && cm.accept(1, {}).error().code == EIO;
     cm.destroy(1);
     cm.request_taken(1);
     cm.set_sink(nullptr);
-    ::_exit(dead && host.nic().connection_manager() == nullptr ? 0 : 1);
+    ::_exit(all_fail && host.nic().connection_manager() == nullptr ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  // The parent's goes on.
+  // The parent's connection manager still works.
   EXPECT_TRUE(host.manager().connect(host.to(service(7072))).ok());
   const auto event = host.next_event();
   ASSERT_TRUE(event && event->kind == cm::EventKind::ConnectRequest);
   host.manager().destroy(event->id);
   EXPECT_TRUE(host.manager().stop_listening(listener.value()).ok());
-  // Nor does a child keep the port.
+  // The child does not hold the port.
   CmProcess other;
   other.number("listen " + text(service(7072)) + " any");
 }
 
-// A wildcard listener is there on addresses that come later.
-TEST(ConnectionManager, ANewAddressIsListenedTo) {
+// A wildcard listener also listens on addresses that are added later.
+TEST(ConnectionManager, ListensOnNewAddresses) {
   CmProcess process("", true);
   if (process.ask("link up") != "ok") {
-    GTEST_SKIP() << "this process may not make a network namespace of its own";
+    GTEST_SKIP() << "cannot create a network namespace";
   }
   process.number("listen " + text(service(7073)) + " any");
   ASSERT_EQ(process.ask("run ip addr add 192.0.2.99/24 dev lo"), "ok");

@@ -1,5 +1,5 @@
-// Device discovery against real interfaces, in a network namespace that each test makes for itself:
-// no privileges, and nothing of this machine is touched.
+// Device discovery with real interfaces. Each test has its own network namespace, needs no
+// privileges and does not change the machine.
 #include "runtime/devices.h"
 
 #include <arpa/inet.h>
@@ -46,7 +46,7 @@ bool enter_own_namespace() {
   const std::string uid = std::to_string(::getuid());
   const std::string gid_text = std::to_string(::getgid());
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-    // The thread sanitizer has a thread of its own, and only root can do without a user namespace.
+    // The thread sanitizer has its own thread, and only root needs no user namespace.
     return ::unshare(CLONE_NEWNET) == 0;
   }
   return write_file("/proc/self/setgroups", "deny") &&
@@ -54,8 +54,8 @@ bool enter_own_namespace() {
          write_file("/proc/self/gid_map", "0 " + gid_text + " 1");
 }
 
-// A child, because a process with threads cannot enter a user namespace. Its failed expectations
-// are printed as usual and become its exit status.
+// Runs in a child, because a process with threads cannot enter a user namespace. Failed
+// expectations are printed and become the exit status.
 void in_own_namespace(const std::function<void()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -69,7 +69,7 @@ void in_own_namespace(const std::function<void()>& body) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNotPermitted) {
-    GTEST_SKIP() << "this process may not make a network namespace of its own";
+    GTEST_SKIP() << "cannot create a network namespace";
   }
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "see above";
 }
@@ -78,7 +78,7 @@ void ip(const std::string& arguments) {
   EXPECT_EQ(std::system(("ip " + arguments).c_str()), 0) << "ip " << arguments;
 }
 
-// The kernel tells of a carrier in its own time, after both ends of a pair are up.
+// The kernel reports a carrier some time after both ends of a pair are up.
 void await_carrier(const std::string& interface) {
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request{};
@@ -114,7 +114,7 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Waits for the monitor; true if it told of a change.
+// Waits for the monitor; true if it reported a change.
 bool changed_within_a_second(InterfaceMonitor& monitor) {
   pollfd wait{.fd = monitor.fd(), .events = POLLIN, .revents = 0};
   return ::poll(&wait, 1, 1000) == 1 && monitor.drain();
@@ -133,7 +133,8 @@ TEST(Devices, LoopbackIsADeviceOnceItIsUp) {
     EXPECT_TRUE(lo.loopback);
     EXPECT_EQ(lo.interface_index, ::if_nametoindex("lo"));
     EXPECT_NE(lo.guid, 0u);
-    EXPECT_EQ(lo.guid >> 56 & 3, 2u) << "made up, so locally administered, and not a group's";
+    EXPECT_EQ(lo.guid >> 56 & 3, 2u)
+        << "a generated GUID is locally administered and no group address";
     EXPECT_EQ(lo.guid, device(discover_devices(""), "lo").guid) << "the same every time";
     EXPECT_TRUE(lo.port.up);
     EXPECT_EQ(lo.port.active_mtu, Mtu::k4096);
@@ -143,7 +144,7 @@ TEST(Devices, LoopbackIsADeviceOnceItIsUp) {
   });
 }
 
-TEST(Devices, RealInterfacesComeBeforeLoopbackInOrderOfTheirIndex) {
+TEST(Devices, ListsInterfacesByIndexWithLoopbackLast) {
   in_own_namespace([] {
     ip("link set lo up");
     ip("link add v0 index 20 type veth peer name v1 index 10");
@@ -156,7 +157,7 @@ TEST(Devices, RealInterfacesComeBeforeLoopbackInOrderOfTheirIndex) {
   });
 }
 
-TEST(Devices, PropertiesOfAnEthernetInterface) {
+TEST(Devices, ReadsThePropertiesOfAnEthernetInterface) {
   in_own_namespace([] {
     ip("link add v0 address 02:11:22:33:44:55 mtu 1500 type veth peer name v1");
     ip("link set v1 up");
@@ -177,7 +178,7 @@ TEST(Devices, PropertiesOfAnEthernetInterface) {
   });
 }
 
-TEST(Devices, ABorrowedMacAddressDoesNotGiveTheSameGuid) {
+TEST(Devices, InterfacesWithTheSameMacAddressHaveDifferentGuids) {
   in_own_namespace([] {
     ip("link add v0 address 02:11:22:33:44:55 type veth peer name v1 address 02:11:22:33:44:55");
     for (const char* interface : {"v0", "v1"}) ip(std::string("link set ") + interface + " up");
@@ -189,7 +190,7 @@ TEST(Devices, ABorrowedMacAddressDoesNotGiveTheSameGuid) {
   });
 }
 
-TEST(Devices, WhatIsMissingIsSaidInWords) {
+TEST(Devices, StatesWhyAnInterfaceIsUnusable) {
   in_own_namespace([] {
     ip("link add v0 type veth peer name v1");
     EXPECT_TRUE(contains(why_not(discover_devices(""), "v0"), "is down"));
@@ -207,7 +208,7 @@ TEST(Devices, WhatIsMissingIsSaidInWords) {
   });
 }
 
-TEST(Devices, TentativeAddressesWait) {
+TEST(Devices, IgnoresTentativeAddresses) {
   in_own_namespace([] {
     ip("link add v0 type veth peer name v1");
     ip("link set v0 addrgenmode none");
@@ -223,7 +224,7 @@ TEST(Devices, TentativeAddressesWait) {
   });
 }
 
-TEST(Devices, SelectionChoosesAndOrders) {
+TEST(Devices, SelectsAndOrdersDevicesByTheVariable) {
   in_own_namespace([] {
     ip("link set lo up");
     ip("link add v0 type veth peer name v1");
@@ -245,7 +246,7 @@ TEST(Devices, SelectionChoosesAndOrders) {
   });
 }
 
-TEST(Devices, AnInterfaceThatIsGoneHasNoState) {
+TEST(Devices, ARemovedInterfaceHasNoState) {
   in_own_namespace([] {
     ip("link add v0 type veth peer name v1");
     const uint32_t index = ::if_nametoindex("v0");
@@ -255,7 +256,7 @@ TEST(Devices, AnInterfaceThatIsGoneHasNoState) {
   });
 }
 
-TEST(Devices, MoreAddressesThanFitIntoOneNetlinkMessage) {
+TEST(Devices, ReadsMoreAddressesThanFitIntoOneNetlinkMessage) {
   in_own_namespace([] {
     ip("link add v0 type veth peer name v1");
     ip("link set v1 up");
@@ -274,7 +275,7 @@ TEST(Devices, MoreAddressesThanFitIntoOneNetlinkMessage) {
   });
 }
 
-TEST(InterfaceMonitor, TellsOfAddressesAndTheTableKeepsTheirIndex) {
+TEST(InterfaceMonitor, ReportsAddressChangesAndTheGidTableKeepsIndexes) {
   in_own_namespace([] {
     ip("link set lo up");
     InterfaceMonitor monitor;
@@ -304,7 +305,7 @@ TEST(InterfaceMonitor, TellsOfAddressesAndTheTableKeepsTheirIndex) {
   });
 }
 
-TEST(InterfaceMonitor, TellsOfLinks) {
+TEST(InterfaceMonitor, ReportsLinkChanges) {
   in_own_namespace([] {
     InterfaceMonitor monitor;
     ip("link set lo up");
@@ -316,7 +317,7 @@ TEST(InterfaceMonitor, TellsOfLinks) {
   });
 }
 
-TEST(InterfaceMonitor, SurvivesMoreThanItCanHold) {
+TEST(InterfaceMonitor, WorksAfterItsBufferOverflows) {
   in_own_namespace([] {
     ip("link set lo up");
     InterfaceMonitor monitor;
@@ -327,7 +328,7 @@ TEST(InterfaceMonitor, SurvivesMoreThanItCanHold) {
     while (monitor.drain()) {
     }
     ip("address delete 192.0.2.1/32 dev lo");
-    EXPECT_TRUE(changed_within_a_second(monitor)) << "it goes on after messages were lost";
+    EXPECT_TRUE(changed_within_a_second(monitor)) << "it still works after lost messages";
   });
 }
 

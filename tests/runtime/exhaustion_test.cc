@@ -1,5 +1,6 @@
-// Memory runs out at every point in turn: while packets, connection messages and messages of other
-// processes arrive, and while the application calls. The process lives, and goes on afterwards.
+// Allocation failures at every point: while packets, connection messages and messages of other
+// processes are received, and during calls of the application. The process survives and works
+// afterwards.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -22,7 +23,7 @@ std::string service_text(uint16_t port) {
   return std::to_string(cm::service_id(cm::PortSpace::Tcp, port));
 }
 
-// The id in an event of that kind; 0 if it is another one.
+// The ID in an event of that kind; 0 for another kind.
 uint32_t event_id(const std::string& event, const std::string& kind) {
   unsigned id = 0;
   if (event.rfind(kind + " id ", 0) != 0) return 0;
@@ -30,7 +31,7 @@ uint32_t event_id(const std::string& event, const std::string& kind) {
   return id;
 }
 
-// Events of the kind asked for; those of earlier connections come in between.
+// Waits for an event of that kind. Events of earlier connections may be in between.
 uint32_t await(CmProcess& process, const std::string& kind, uint32_t wanted = 0) {
   std::string event;
   for (int i = 0; i < 200; ++i) {
@@ -43,27 +44,27 @@ uint32_t await(CmProcess& process, const std::string& kind, uint32_t wanted = 0)
   return 0;
 }
 
-TEST(PathHolds, APathThatFoundNoMemoryIsNotHeld) {
+TEST(PathHolds, OpenCanBeRepeatedAfterAFailedAllocation) {
   core::PathHolds holds;
   for (uint32_t id = 0; id < 40; ++id) {
     const auto path = static_cast<wire::PathId>(id);
     for (int64_t failing = 1;; ++failing) {  // each allocation of open() in turn
-      test::starve(test::Starve::Everybody, failing, 1);
+      test::fail_allocations(test::FailIn::AllThreads, failing, 1);
       const bool opened = try_allocating([&] { holds.open(path); });
-      test::starve(test::Starve::Nobody, 0, 0);
+      test::fail_allocations(test::FailIn::NoThread, 0, 0);
       if (opened) break;
     }
   }
 }
 
-// Has memory for an event only when the event comes the third time.
+// Accepts an event only at the third attempt.
 struct SinkWithoutMemory final : ConnectionManager::Sink {
   bool on_event(const cm::Event&) noexcept override { return ++calls >= 3; }
   void on_removed() override {}
   std::atomic<int> calls{0};
 };
 
-TEST(ConnectionManager, DeliversAnEventAgainWhenThereWasNoMemoryForIt) {
+TEST(ConnectionManager, DeliversAnEventAgainAfterAFailedAllocation) {
   CmHost host;
   SinkWithoutMemory sink;
   host.manager().set_sink(&sink);
@@ -78,8 +79,9 @@ TEST(ConnectionManager, DeliversAnEventAgainWhenThereWasNoMemoryForIt) {
   host.manager().set_sink(&host);
 }
 
-// An XRC receive queue pair that two contexts have opened: memory runs out between the two.
-TEST(AsyncEvents, ReachEachOwnerOnceThoughMemoryRunsOutAmongThem) {
+// Two contexts have opened an XRC receive queue pair. An allocation fails between the two
+// deliveries.
+TEST(AsyncEvents, ReachEachOwnerOnceDespiteAFailedAllocation) {
   constexpr int kEvents = 200;
   CmHost host;
   Nic& nic = host.nic();
@@ -99,16 +101,16 @@ TEST(AsyncEvents, ReachEachOwnerOnceThoughMemoryRunsOutAmongThem) {
       Nic::Guard guard(nic);
       guard.engine().state().events.push_back(
           {.kind = core::EventKind::CommEstablished, .qp = qp.value()});
-      test::starve(test::Starve::Everybody, 2, 1);
+      test::fail_allocations(test::FailIn::AllThreads, 2, 1);
     }
-    test::starve(test::Starve::Nobody, 0, 0);
+    test::fail_allocations(test::FailIn::NoThread, 0, 0);
   }
-  { const Nic::Guard guard(nic); }  // tells what was not told
+  { const Nic::Guard guard(nic); }  // delivers the remaining events
   for (const auto& channel : channels) {
-    int told = 0;
+    int delivered = 0;
     Event event;
-    while (channel->try_pop(&event) == 0) ++told;
-    EXPECT_EQ(told, kEvents);
+    while (channel->try_pop(&event) == 0) ++delivered;
+    EXPECT_EQ(delivered, kEvents);
   }
   for (Owner& owner : owners) EXPECT_TRUE(nic.destroy_qp(qp.value(), &owner).ok());
 }
@@ -123,14 +125,14 @@ struct Exhaustion : testing::Test {
     ASSERT_EQ(victim->ask("traffic 4"), "ok");
   }
 
-  // With a process and a listener that have nothing to do with what was provoked.
+  // Uses a new process and a new listener.
   void connect_and_disconnect() {
     client.reset();
     victim->number("listen " + service_text(7310) + " any");
     for (int i = 0; i < 1000 && victim->ask("event 0") != "none"; ++i) {
     }
     CmProcess fresh(environment);
-    constexpr uint32_t kOwnQpn = 0x7F0001;  // no connection that was provoked has it
+    constexpr uint32_t kOwnQpn = 0x7F0001;  // not used by provoke()
     const uint32_t active =
         fresh.number("connect " + service_text(7310) + " " + std::to_string(kOwnQpn));
     const uint32_t passive = await(*victim, "connect request");
@@ -142,7 +144,7 @@ struct Exhaustion : testing::Test {
     await(*victim, "disconnected", passive);
   }
 
-  // All kinds of things that make the victim's threads allocate.
+  // Makes the victim's threads allocate for many reasons.
   void provoke() {
     client->ask("connect " + service_text(7300));
     client->ask("sidr " + service_text(7300));
@@ -151,26 +153,26 @@ struct Exhaustion : testing::Test {
     victim->ask("traffic 4");
   }
 
-  // How many allocations there were; 0 if the question itself got no memory.
-  int feed() {
+  // Stops the failures. Returns the number of allocations, or 0 if the command itself failed.
+  int stop_failing() {
     int seen = 0;
-    const std::string answer = victim->ask("starve nobody 0 0");
-    return std::sscanf(answer.c_str(), "ok %d", &seen) == 1 ? seen : 0;
+    const std::string reply = victim->ask("fail none 0 0");
+    return std::sscanf(reply.c_str(), "ok %d", &seen) == 1 ? seen : 0;
   }
 
   // Fails each allocation in turn, `count` at a time, up to the most that any round made. A call
   // that fails early makes few allocations, so a single round does not end the loop.
-  void fail_each(const std::string& who, int count) {
+  void fail_each(const std::string& threads, int count) {
     constexpr int kLeast = 6;
     constexpr int kMost = 400;
     int most_seen = 0;
     for (int first = 1; first <= std::clamp(most_seen, kLeast, kMost); first += count) {
-      victim->ask("starve " + who + " " + std::to_string(first) + " " + std::to_string(count));
+      victim->ask("fail " + threads + " " + std::to_string(first) + " " + std::to_string(count));
       provoke();
-      most_seen = std::max(most_seen, feed());
+      most_seen = std::max(most_seen, stop_failing());
       ASSERT_EQ(victim->ask("traffic 2"), "ok") << "after allocation " << first;
     }
-    EXPECT_GT(most_seen, 5);  // something was provoked
+    EXPECT_GT(most_seen, 5);  // provoke() caused allocations
     connect_and_disconnect();
   }
 
@@ -192,14 +194,14 @@ TEST_F(Exhaustion, TheBackgroundThreadSurvivesFailedAllocationsOnALossyNetwork) 
 
 TEST_F(Exhaustion, CallsSurviveEachFailedAllocation) {
   set_up("VERBENA_STEERING=off");
-  fail_each("everybody", 1);
+  fail_each("all", 1);
 }
 
-TEST_F(Exhaustion, TheBackgroundThreadGoesOnWhenMemoryComesBack) {
+TEST_F(Exhaustion, TheBackgroundThreadWorksAgainWhenMemoryIsAvailable) {
   set_up("");
-  victim->ask("starve background 1 1000000000");
+  victim->ask("fail background 1 1000000000");
   for (int i = 0; i < 5; ++i) provoke();
-  feed();
+  stop_failing();
   ASSERT_EQ(victim->ask("traffic 20"), "ok");
   connect_and_disconnect();
 }

@@ -1,4 +1,4 @@
-// Replaces operator new of the whole program; while nobody is starved it is malloc().
+// Replaces operator new of the whole program. While no allocation fails it is malloc().
 #include "tests/runtime/failing_allocator_support.h"
 
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@
 namespace verbena::test {
 namespace {
 
-std::atomic<Starve> victims{Starve::Nobody};
+std::atomic<FailIn> failing_threads{FailIn::NoThread};
 std::atomic<int64_t> seen{0};
 std::atomic<int64_t> first_failing{0};
 std::atomic<int64_t> end_of_failing{0};
@@ -24,9 +24,9 @@ bool is_background_thread() {
 }
 
 bool fails() {
-  const Starve who = victims.load(std::memory_order_relaxed);
-  if (who == Starve::Nobody) return false;
-  if (who == Starve::BackgroundThreads && !is_background_thread()) return false;
+  const FailIn threads = failing_threads.load(std::memory_order_relaxed);
+  if (threads == FailIn::NoThread) return false;
+  if (threads == FailIn::BackgroundThreads && !is_background_thread()) return false;
   const int64_t number = ++seen;
   return number >= first_failing && number < end_of_failing;
 }
@@ -46,12 +46,12 @@ void* allocate_or_throw(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-void starve(Starve who, int64_t first, int64_t count) {
-  victims = Starve::Nobody;
+void fail_allocations(FailIn threads, int64_t first, int64_t count) {
+  failing_threads = FailIn::NoThread;
   seen = 0;
   first_failing = first;
   end_of_failing = first + count;
-  victims = who;
+  failing_threads = threads;
 }
 
 int64_t allocations_seen() { return seen; }

@@ -1,20 +1,19 @@
-// Memory that runs out on demand: operator new of this test program fails for chosen threads and
-// counts.
+// Failing allocations: operator new of this test program fails for chosen threads and counts.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena::test {
 
-enum class Starve : uint8_t {
-  Nobody,
-  BackgroundThreads,  // those named "verbena"
-  Everybody,
+enum class FailIn : uint8_t {
+  NoThread,
+  BackgroundThreads,  // threads named "verbena"
+  AllThreads,
 };
 
 // Allocations of these threads from the `first`-th from now on fail, `count` of them.
-void starve(Starve who, int64_t first, int64_t count);
-// How many of those threads' allocations there were since.
+void fail_allocations(FailIn threads, int64_t first, int64_t count);
+// The number of allocations of those threads since then.
 int64_t allocations_seen();
 
 }  // namespace verbena::test

@@ -1,4 +1,4 @@
-// That the end of another process is noticed, with real processes.
+// Detection of the end of another process, with real processes.
 #include "host/lifelines.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 using Slots = std::vector<uint8_t>;
 
-// Numbers that no Nic of these tests has: those begin at their process's own place.
+// Slots that no Nic of these tests has: a Nic starts at a slot that depends on its process.
 constexpr uint8_t kOurs = 251;
 constexpr uint8_t kOther = 252;
 
@@ -35,7 +35,8 @@ Slots departed_within(host::Lifelines& lines, int ms) {
   return {};
 }
 
-// Another process with lifelines of its own. It watches us if told to, and then waits to be killed.
+// Another process with its own lifelines. If `watches`, it watches this process. It waits to be
+// killed.
 class Other {
  public:
   explicit Other(bool watches) {
@@ -44,13 +45,13 @@ class Other {
     pid_ = fork();
     if (pid_ == 0) {
       host::Lifelines lines(kOther);
-      const char told = !watches || lines.watch(kOurs) ? 'y' : 'n';
-      (void)!write(ready[1], &told, 1);
+      const char reply = !watches || lines.watch(kOurs) ? 'y' : 'n';
+      (void)!write(ready[1], &reply, 1);
       for (;;) pause();
     }
-    char told = 0;
-    EXPECT_EQ(read(ready[0], &told, 1), 1);
-    EXPECT_EQ(told, 'y');
+    char reply = 0;
+    EXPECT_EQ(read(ready[0], &reply, 1), 1);
+    EXPECT_EQ(reply, 'y');
     close(ready[0]);
     close(ready[1]);
   }
@@ -66,7 +67,7 @@ class Other {
   pid_t pid_ = -1;
 };
 
-TEST(Lifelines, WhoWatchesIsTold) {
+TEST(Lifelines, ReportsTheEndOfAWatchedProcess) {
   Other other(false);
   host::Lifelines ours(kOurs);
   EXPECT_TRUE(ours.watch(kOther));
@@ -77,7 +78,7 @@ TEST(Lifelines, WhoWatchesIsTold) {
   EXPECT_EQ(departed_within(ours, 50), Slots{});
 }
 
-TEST(Lifelines, WhoIsWatchedIsTold) {
+TEST(Lifelines, ReportsTheEndOfAWatchingProcess) {
   host::Lifelines ours(kOurs);
   Other other(true);
   EXPECT_EQ(departed_within(ours, 50), Slots{});
@@ -85,33 +86,34 @@ TEST(Lifelines, WhoIsWatchedIsTold) {
   EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
 }
 
-TEST(Lifelines, AProcessThatIsGoneCannotBeWatched) {
+TEST(Lifelines, CannotWatchAnEndedProcess) {
   host::Lifelines ours(kOurs);
   EXPECT_FALSE(ours.watch(kOther));
-  EXPECT_TRUE(ours.watch(kOurs)) << "oneself is there";
+  EXPECT_TRUE(ours.watch(kOurs)) << "a process can watch itself";
 }
 
-TEST(Lifelines, OneThatStaysSilentIsNobody) {
+TEST(Lifelines, IgnoresAProcessWithSlotZero) {
   host::Lifelines ours(kOurs);
   Slots none;
   {
-    host::Lifelines caller(0);  // says slot 0
+    host::Lifelines caller(0);  // sends slot 0
     EXPECT_TRUE(caller.watch(kOurs));
     EXPECT_EQ(departed_within(ours, 20), none);
   }
   EXPECT_EQ(departed_within(ours, 50), none);
 }
 
-// --- callers that mean no good
-// --------------------------------------------------------------------
+// --- misbehaving processes ----------------------------------------------------------------------
 
-os::UniqueFd call(uint8_t slot) {
+os::UniqueFd connect_to(uint8_t slot) {
   os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const os::UnixAddress name = os::UnixAddress::abstract("verbena/life/1/%u", slot);
   if (::connect(socket.get(), name.get(), name.bytes) != 0) socket.reset();
   return socket;
 }
-void say(const os::UniqueFd& line, uint8_t slot) { EXPECT_EQ(::send(line.get(), &slot, 1, 0), 1); }
+void send_slot(const os::UniqueFd& line, uint8_t slot) {
+  EXPECT_EQ(::send(line.get(), &slot, 1, 0), 1);
+}
 bool is_readable(int fd) {
   pollfd p{fd, POLLIN, 0};
   return ::poll(&p, 1, 0) == 1;
@@ -121,67 +123,67 @@ bool was_ended(const os::UniqueFd& line) {
   return ::poll(&p, 1, 0) == 1;
 }
 
-TEST(Lifelines, ACallerWaitsUntilThereIsMemoryForIt) {
+TEST(Lifelines, AConnectionWaitsUntilMemoryIsAvailable) {
   host::Lifelines ours(kOurs);
-  std::vector<os::UniqueFd> callers;
+  std::vector<os::UniqueFd> lines;
   for (uint8_t slot = 1; slot <= 4; ++slot) {
-    callers.push_back(call(kOurs));
-    say(callers.back(), slot);
+    lines.push_back(connect_to(kOurs));
+    send_slot(lines.back(), slot);
     for (int64_t failing = 1; failing <= 4; ++failing) {  // each allocation in turn
-      test::starve(test::Starve::Everybody, failing, 1);
+      test::fail_allocations(test::FailIn::AllThreads, failing, 1);
       (void)try_allocating([&] { EXPECT_EQ(ours.take_departed(), Slots{}); });
-      test::starve(test::Starve::Nobody, 0, 0);
-      EXPECT_FALSE(was_ended(callers.back()));
+      test::fail_allocations(test::FailIn::NoThread, 0, 0);
+      EXPECT_FALSE(was_ended(lines.back()));
     }
   }
   for (uint8_t slot = 1; slot <= 4; ++slot) {
-    callers[slot - 1u].reset();
+    lines[slot - 1u].reset();
     EXPECT_EQ(departed_within(ours, 10'000), Slots{slot});
   }
 }
 
-TEST(Lifelines, SilentCallersDoNotPileUp) {
+TEST(Lifelines, LimitsConnectionsWithoutASlot) {
   host::Lifelines ours(kOurs);
-  std::vector<os::UniqueFd> callers;
+  std::vector<os::UniqueFd> lines;
   for (int i = 0; i < 300; ++i) {
-    callers.push_back(call(kOurs));
-    ASSERT_TRUE(callers.back().valid());
+    lines.push_back(connect_to(kOurs));
+    ASSERT_TRUE(lines.back().valid());
     EXPECT_EQ(ours.take_departed(), Slots{});
   }
   EXPECT_FALSE(is_readable(ours.fd()));
-  EXPECT_LE(std::ranges::count_if(callers, std::not_fn(was_ended)), 64);
+  EXPECT_LE(std::ranges::count_if(lines, std::not_fn(was_ended)), 64);
 }
 
-TEST(Lifelines, ASlotHasOneCaller) {
+TEST(Lifelines, KeepsOneConnectionPerSlot) {
   host::Lifelines ours(kOurs);
-  std::vector<os::UniqueFd> callers;
+  std::vector<os::UniqueFd> lines;
   for (int i = 0; i < 100; ++i) {
-    callers.push_back(call(kOurs));
-    say(callers.back(), kOther);
+    lines.push_back(connect_to(kOurs));
+    send_slot(lines.back(), kOther);
     EXPECT_EQ(ours.take_departed(), Slots{});
   }
-  EXPECT_FALSE(was_ended(callers.front()));
-  EXPECT_EQ(std::ranges::count_if(callers, std::not_fn(was_ended)), 1);
-  callers.clear();
+  EXPECT_FALSE(was_ended(lines.front()));
+  EXPECT_EQ(std::ranges::count_if(lines, std::not_fn(was_ended)), 1);
+  lines.clear();
   EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
 }
 
-TEST(Lifelines, ASlotThatAnotherProcessTookOverHasItsNewCaller) {
+TEST(Lifelines, AcceptsTheNewProcessOfAReusedSlot) {
   host::Lifelines ours(kOurs);
-  os::UniqueFd before = call(kOurs);
-  say(before, kOther);
+  os::UniqueFd before = connect_to(kOurs);
+  send_slot(before, kOther);
   EXPECT_EQ(ours.take_departed(), Slots{});
   before.reset();
-  os::UniqueFd after = call(kOurs);
-  say(after, kOther);
+  os::UniqueFd after = connect_to(kOurs);
+  send_slot(after, kOther);
   EXPECT_EQ(ours.take_departed(), Slots{kOther});
   EXPECT_FALSE(was_ended(after));
   after.reset();
   EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
 }
 
-// In a child, whose limit of descriptors is reached while somebody calls.
-bool goes_on_without_descriptors(int called_fd, int go_fd) {
+// Runs in a child whose descriptor limit is reached while a process connects.
+bool survives_without_descriptors(int called_fd, int go_fd) {
   host::Lifelines lines(kOther);
   const rlimit few{48, 48};
   char byte = 'c';
@@ -192,21 +194,21 @@ bool goes_on_without_descriptors(int called_fd, int go_fd) {
   if (::read(go_fd, &byte, 1) != 1) return false;
   (void)lines.take_departed();
   (void)lines.take_departed();
-  if (is_readable(lines.fd())) return false;  // its owner would not sleep any more
+  if (is_readable(lines.fd())) return false;  // its owner could not sleep
   taken.clear();
-  return departed_within(lines, 10'000) == Slots{kOurs};  // the last caller is taken after all
+  return departed_within(lines, 10'000) == Slots{kOurs};  // the last connection is accepted
 }
 
-TEST(Lifelines, ACallerForWhomThereIsNoDescriptorDoesNotKeepUsAwake) {
+TEST(Lifelines, AConnectionWithoutADescriptorDoesNotKeepTheOwnerAwake) {
   int called[2], go[2];
   ASSERT_EQ(::pipe(called), 0);
   ASSERT_EQ(::pipe(go), 0);
   const pid_t pid = ::fork();
-  if (pid == 0) ::_exit(goes_on_without_descriptors(called[1], go[0]) ? 0 : 1);
+  if (pid == 0) ::_exit(survives_without_descriptors(called[1], go[0]) ? 0 : 1);
   char byte = 0;
   ASSERT_EQ(::read(called[0], &byte, 1), 1);
-  os::UniqueFd first = call(kOther), second = call(kOther), third = call(kOther);
-  say(third, kOurs);
+  os::UniqueFd first = connect_to(kOther), second = connect_to(kOther), third = connect_to(kOther);
+  send_slot(third, kOurs);
   third.reset();
   EXPECT_EQ(::write(go[1], &byte, 1), 1);
   int status = -1;
@@ -215,15 +217,15 @@ TEST(Lifelines, ACallerForWhomThereIsNoDescriptorDoesNotKeepUsAwake) {
   for (const int fd : {called[0], called[1], go[0], go[1]}) ::close(fd);
 }
 
-TEST(Lifelines, CallersOfOtherUsersAreHungUpOn) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+TEST(Lifelines, ClosesConnectionsOfOtherUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to change the user";
   host::Lifelines ours(kOurs);
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
     if (::setresuid(4321, 4321, 4321) != 0) ::_exit(2);
-    const os::UniqueFd line = call(kOurs);
+    const os::UniqueFd line = connect_to(kOurs);
     const uint8_t slot = kOther;
     (void)!::send(line.get(), &slot, 1, MSG_NOSIGNAL);
     (void)!::write(ready[1], &slot, 1);

@@ -1,5 +1,5 @@
-// A Nic takes memory and queue pairs away from a peer that is at work in its memory. The peer is a
-// process that does one step of a visit at a time, as it is told.
+// A Nic withdraws memory and queue pairs while a peer performs a direct copy. The peer is a process
+// that executes one step of the copy at a time.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -23,15 +23,15 @@ namespace {
 
 constexpr uint32_t kDomain = 1;
 constexpr uint32_t kRemoteAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead;
-constexpr uint8_t kPeerSlot = 253;  // of no Nic: those begin at their process's own place
+constexpr uint8_t kPeerSlot = 253;  // of no Nic: a Nic starts at a slot that depends on its process
 constexpr size_t kBytes = 256;
 
-// What the peer is told to do. Its answer: 'y', or 'n' for what it could not do.
+// Commands to the peer. It replies 'y', or 'n' if the step failed.
 enum class Step : char { Begin = 'b', Aim = 'a', Copy = 'c', End = 'e', Stop = 's' };
 
 class PeerProcess {
  public:
-  // Calls the process of this slot; its visits are to that memory.
+  // Connects to the process of this slot; its direct copies are to that memory.
   PeerProcess(uint8_t slot, uint64_t memory) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -43,35 +43,35 @@ class PeerProcess {
       serve(slot, owner, memory);
       ::_exit(0);
     }
-    EXPECT_TRUE(answered()) << "there is no link";
+    EXPECT_TRUE(replied()) << "no link";
   }
   ~PeerProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
 
-  bool does(Step step) {
-    tell(step);
-    return answered();
+  bool succeeds(Step step) {
+    send_step(step);
+    return replied();
   }
   void stop() {
-    tell(Step::Stop);
+    send_step(Step::Stop);
     ::waitpid(pid_, nullptr, WUNTRACED);
   }
-  void go_on() {
+  void resume() {
     ::kill(pid_, SIGCONT);
-    EXPECT_TRUE(answered());
+    EXPECT_TRUE(replied());
   }
 
  private:
-  void tell(Step step) { EXPECT_EQ(::send(control_.get(), &step, 1, MSG_NOSIGNAL), 1); }
-  bool answered() {
-    char answer = 0;
-    return ::recv(control_.get(), &answer, 1, 0) == 1 && answer == 'y';
+  void send_step(Step step) { EXPECT_EQ(::send(control_.get(), &step, 1, MSG_NOSIGNAL), 1); }
+  bool replied() {
+    char reply = 0;
+    return ::recv(control_.get(), &reply, 1, 0) == 1 && reply == 'y';
   }
-  void answer(bool done) {
-    const char said = done ? 'y' : 'n';
-    (void)::send(control_.get(), &said, 1, MSG_NOSIGNAL);
+  void reply(bool done) {
+    const char text = done ? 'y' : 'n';
+    (void)::send(control_.get(), &text, 1, MSG_NOSIGNAL);
   }
 
   // --- in the peer ------------------------------------------------------------------------------
@@ -81,15 +81,15 @@ class PeerProcess {
     auto segment = datapath::Segment::create(descriptor);
     const os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     const os::UnixAddress name = datapath::shm_address(slot);
-    const bool called =
+    const bool connected =
         own.ok() && segment.ok() && ::connect(socket.get(), name.get(), name.bytes) == 0 &&
         datapath::send_hello(socket.get(), {.slot = kPeerSlot}, own.value().descriptor(), descriptor.get());
     char first = 0;
-    answer(called && ::recv(socket.get(), &first, 1, 0) == 1);
+    reply(connected && ::recv(socket.get(), &first, 1, 0) == 1);
     datapath::Visitor visitor(
         &segment.value().written_by(datapath::LinkEnd::Caller).control->visit);
     for (Step step{}; ::recv(control_.get(), &step, 1, 0) == 1;) {
-      answer(do_step(step, visitor, owner, memory));
+      reply(do_step(step, visitor, owner, memory));
     }
   }
   static bool do_step(Step step, datapath::Visitor& visitor, pid_t owner, uint64_t memory) {
@@ -100,9 +100,9 @@ class PeerProcess {
       case Step::Aim:
         return visitor.aim(memory, kBytes, true);
       case Step::Copy: {
-        std::array<std::byte, kBytes> news;
-        news.fill(std::byte{0xFF});
-        const iovec local{news.data(), news.size()};
+        std::array<std::byte, kBytes> new_bytes;
+        new_bytes.fill(std::byte{0xFF});
+        const iovec local{new_bytes.data(), new_bytes.size()};
         return ::syscall(SYS_process_vm_writev, owner, &local, 1, visitor.parts(),
                          visitor.part_count(), 0) == static_cast<long>(kBytes);
       }
@@ -123,11 +123,11 @@ class PeerProcess {
 class NicVisits : public testing::Test {
  protected:
   void SetUp() override {
-    ::alarm(60);  // the calls below are to return
+    ::alarm(60);  // the calls below must return
     for (const DeviceInfo& device : discover_devices("").devices) {
       if (device.loopback) nic_ = Nic::open(device).value();
     }
-    ASSERT_NE(nic_, nullptr) << "this machine's loopback interface is down";
+    ASSERT_NE(nic_, nullptr) << "the loopback interface is down";
     qp_ = make_qp();
     peer_.emplace(qp_->qpn().slot(), address());
     key_ = add_region(memory_.data(), memory_.size(), kRemoteAccess);
@@ -156,7 +156,7 @@ class NicVisits : public testing::Test {
         .add_region(kDomain, at, bytes, reinterpret_cast<uint64_t>(at), access)
         .value();
   }
-  // As ibv_dereg_mr does. True: there was a visit that might have been copying.
+  // As ibv_dereg_mr does. True if a direct copy might have been in progress.
   bool remove_region(uint32_t key) {
     Nic::Visits visits;
     {
@@ -208,87 +208,88 @@ class NicVisits : public testing::Test {
   std::optional<PeerProcess> peer_;
 };
 
-TEST_F(NicVisits, APeerThatStoppedBeforeItsSystemCallIsNotWaitedForAndNeverWrites) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
+TEST_F(NicVisits, DoesNotWaitForAPeerThatStoppedBeforeTheCopyAndItNeverWrites) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
   peer_->stop();
-  EXPECT_TRUE(remove_region(key_)) << "it could have been copying";
-  peer_->go_on();
-  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_TRUE(remove_region(key_)) << "the copy may be in progress";
+  peer_->resume();
+  EXPECT_FALSE(peer_->succeeds(Step::Copy));
   EXPECT_TRUE(untouched());
 }
 
-TEST_F(NicVisits, APeerThatStoppedAfterItsSystemCallIsNotWaitedFor) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
-  ASSERT_TRUE(peer_->does(Step::Copy));
+TEST_F(NicVisits, DoesNotWaitForAPeerThatStoppedAfterTheCopy) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
+  ASSERT_TRUE(peer_->succeeds(Step::Copy));
   peer_->stop();
   EXPECT_TRUE(remove_region(key_));
   EXPECT_FALSE(untouched());
 }
 
-// One that says it is at work and is not: it sleeps in another system call.
-TEST_F(NicVisits, AVisitThatNeverEndsIsLookedAtOnce) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
+// A peer that announces a copy but sleeps in another system call.
+TEST_F(NicVisits, WaitsOnlyOnceForACopyThatNeverEnds) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
   EXPECT_TRUE(remove_region(key_));
   const uint32_t again = add_region(memory_.data(), memory_.size(), kRemoteAccess);
   EXPECT_FALSE(remove_region(again));
-  ASSERT_TRUE(peer_->does(Step::End));
+  ASSERT_TRUE(peer_->succeeds(Step::End));
 }
 
-TEST_F(NicVisits, MemoryThatWasNotShownIsTakenAwayWithoutALook) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
+TEST_F(NicVisits, DoesNotRevokeForMemoryThatWasNotExposed) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
   const uint32_t local = add_region(memory_.data(), memory_.size(), core::kLocalWrite);
   EXPECT_FALSE(remove_region(local));
-  EXPECT_TRUE(peer_->does(Step::Aim)) << "it was not revoked";
-  EXPECT_TRUE(peer_->does(Step::Copy));
+  EXPECT_TRUE(peer_->succeeds(Step::Aim)) << "the copy is not revoked";
+  EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, OtherMemoryIsTakenAwayWithoutWaiting) {
+TEST_F(NicVisits, DoesNotWaitForCopiesOfOtherMemory) {
   std::vector<std::byte> other(4096);
   const uint32_t key = add_region(other.data(), other.size(), kRemoteAccess);
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
   EXPECT_FALSE(remove_region(key));
-  EXPECT_TRUE(peer_->does(Step::Copy));
+  EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, AQueuePairOfAnotherPeerEndsWithoutALook) {
+TEST_F(NicVisits, DoesNotRevokeForAQueuePairOfAnotherPeer) {
   core::QueuePair* const other = make_qp();
   connect(*other, wire::Qpn::of_slot(kPeerSlot - 1, 77));
-  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
   reset(*other);
   EXPECT_TRUE(nic_->destroy_qp(other, nullptr).ok());
-  EXPECT_TRUE(peer_->does(Step::Aim)) << "it was not revoked";
-  EXPECT_TRUE(peer_->does(Step::Copy));
+  EXPECT_TRUE(peer_->succeeds(Step::Aim)) << "the copy is not revoked";
+  EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, AQueuePairThatWasNotShownEndsWithoutALook) {
+TEST_F(NicVisits, DoesNotRevokeForAQueuePairThatWasNotExposed) {
   core::QueuePair* const fresh = make_qp();
-  ASSERT_TRUE(peer_->does(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
   EXPECT_TRUE(nic_->destroy_qp(fresh, nullptr).ok());
-  EXPECT_TRUE(peer_->does(Step::Aim));
+  EXPECT_TRUE(peer_->succeeds(Step::Aim));
 }
 
-TEST_F(NicVisits, WhatComesThroughAQueuePairEndsWithIt) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
+TEST_F(NicVisits, DestroyingAQueuePairRevokesItsCopies) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
   EXPECT_TRUE(nic_->destroy_qp(std::exchange(qp_, nullptr), nullptr).ok());
-  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_FALSE(peer_->succeeds(Step::Copy));
   EXPECT_TRUE(untouched());
 }
 
-// It was hidden when it failed, by whichever thread noticed. The call that ends it comes later.
-TEST_F(NicVisits, WhatComesThroughAQueuePairThatFailedEndsWithIt) {
-  ASSERT_TRUE(peer_->does(Step::Begin));
-  ASSERT_TRUE(peer_->does(Step::Aim));
+// The queue pair is withdrawn when it fails, by the thread that notices. The reset call follows
+// later.
+TEST_F(NicVisits, ResettingAFailedQueuePairRevokesItsCopies) {
+  ASSERT_TRUE(peer_->succeeds(Step::Begin));
+  ASSERT_TRUE(peer_->succeeds(Step::Aim));
   {
     Nic::Guard guard(*nic_);
     guard.engine().fail_all(now());
   }
   reset(*qp_);
-  EXPECT_FALSE(peer_->does(Step::Copy));
+  EXPECT_FALSE(peer_->succeeds(Step::Copy));
   EXPECT_TRUE(untouched());
 }
 

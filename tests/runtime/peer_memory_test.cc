@@ -1,4 +1,4 @@
-// What a process permits its peers, as they see it, and what they do with it.
+// The exposure of a process as its peers see it, and their direct copies.
 #include "datapath/shm/peer_memory.h"
 
 #include <fcntl.h>
@@ -28,8 +28,8 @@ constexpr uint32_t kWrite = 2, kRead = 4;
 constexpr uint32_t kKey = 0xABCDEF12;
 constexpr uint64_t kIova = 0x1000;
 
-// A process shows memory and a queue pair; we are its peer.
-class ExposedTest : public testing::Test {
+// A process exposes memory and a queue pair; the test is its peer.
+class PeerMemoryTest : public testing::Test {
  protected:
   void SetUp() override {
     own_.show({.key = kKey,
@@ -45,7 +45,7 @@ class ExposedTest : public testing::Test {
                           .access = kWrite | kRead});
     auto peer = PeerExposure::map(own_.descriptor());
     ASSERT_TRUE(peer.ok());
-    seen_ = std::move(peer.value());
+    exposure_ = std::move(peer.value());
   }
 
   wire::OneSided request(bool write, uint64_t offset, std::span<const std::byte> local) {
@@ -67,10 +67,10 @@ class ExposedTest : public testing::Test {
     visitor_.end();
     return done;
   }
-  uint64_t resolve(const wire::OneSided& r) { return seen_.resolve(r, kInitiator, kTarget); }
+  uint64_t resolve(const wire::OneSided& r) { return exposure_.resolve(r, kInitiator, kTarget); }
 
   OwnExposure own_ = std::move(OwnExposure::create().value());
-  PeerExposure seen_;
+  PeerExposure exposure_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 20);
   std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t{1} << 20);
   std::span<const std::byte> local_;
@@ -78,14 +78,14 @@ class ExposedTest : public testing::Test {
   Visitor visitor_{&control_};
 };
 
-TEST_F(ExposedTest, WhatIsPermittedIsFound) {
+TEST_F(PeerMemoryTest, ResolvesExposedMemory) {
   const auto eight = std::span(buffer_).first(8);
   EXPECT_EQ(resolve(request(true, 0, eight)), reinterpret_cast<uint64_t>(memory_.data()));
   EXPECT_EQ(resolve(request(false, 100, eight)), reinterpret_cast<uint64_t>(&memory_[100]));
   EXPECT_NE(resolve(request(true, 0, buffer_)), 0u) << "all of it";
 }
 
-TEST_F(ExposedTest, WhatIsNotPermittedIsNot) {
+TEST_F(PeerMemoryTest, RejectsAccessThatIsNotExposed) {
   const auto eight = std::span(buffer_).first(8);
   const wire::OneSided good = request(true, 0, eight);
   const auto refused = [&](auto change) {
@@ -104,7 +104,7 @@ TEST_F(ExposedTest, WhatIsNotPermittedIsNot) {
   EXPECT_TRUE(refused([&](auto& r) { r.remote_address += memory_.size() - 7; }));
   EXPECT_TRUE(refused([](auto& r) { r.remote_address = UINT64_MAX - 3; }));
   EXPECT_TRUE(refused([](auto& r) { r.length = UINT32_MAX; }));
-  EXPECT_EQ(seen_.resolve(good, kTarget, kInitiator), 0u) << "from another address";
+  EXPECT_EQ(exposure_.resolve(good, kTarget, kInitiator), 0u) << "from another address";
   own_.show(kTargetQp, {.source = kTarget,
                         .destination = kInitiator,
                         .peer = kInitiatorQp,
@@ -113,7 +113,7 @@ TEST_F(ExposedTest, WhatIsNotPermittedIsNot) {
   EXPECT_EQ(resolve(good), 0u) << "another protection domain";
 }
 
-TEST_F(ExposedTest, WhatIsHiddenIsGone) {
+TEST_F(PeerMemoryTest, DoesNotResolveWithdrawnEntries) {
   const auto eight = std::span(buffer_).first(8);
   own_.hide(kKey);
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
@@ -126,38 +126,47 @@ TEST_F(ExposedTest, WhatIsHiddenIsGone) {
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
 }
 
-TEST_F(ExposedTest, KeysThatMeetHaveRoomAndTheRestIsNotShown) {
+TEST_F(PeerMemoryTest, ExposesALimitedNumberOfCollidingKeys) {
   const auto eight = std::span(buffer_).first(8);
-  const auto meets = [](uint32_t i) {
+  const auto colliding_key = [](uint32_t i) {
     return kKey + static_cast<uint32_t>(ExposureTable::kKeyGroups) * 256 * i;
   };
   uint32_t found = 0;
   for (uint32_t i = 1; i < 20; ++i) {
-    own_.show(
-        {.key = meets(i), .pd = 3, .base = 4096 * i, .iova = kIova, .length = 64, .access = kRead});
+    own_.show({.key = colliding_key(i),
+               .pd = 3,
+               .base = 4096 * i,
+               .iova = kIova,
+               .length = 64,
+               .access = kRead});
     wire::OneSided r = request(false, 0, eight);
-    r.rkey = meets(i);
+    r.rkey = colliding_key(i);
     const uint64_t at = resolve(r);
     if (at != 0) ++found;
     EXPECT_TRUE(at == 0 || at == 4096 * i);
   }
   EXPECT_EQ(found, ExposureTable::kPlacesPerKey - 1);
-  own_.hide(meets(1));
-  own_.show({.key = meets(30), .pd = 3, .base = 77, .iova = kIova, .length = 64, .access = kRead});
+  own_.hide(colliding_key(1));
+  own_.show({.key = colliding_key(30),
+             .pd = 3,
+             .base = 77,
+             .iova = kIova,
+             .length = 64,
+             .access = kRead});
   wire::OneSided r = request(false, 0, eight);
-  r.rkey = meets(30);
-  EXPECT_EQ(resolve(r), 77u) << "a place that came free";
+  r.rkey = colliding_key(30);
+  EXPECT_EQ(resolve(r), 77u) << "the place is free again";
 }
 
-TEST_F(ExposedTest, ATableThatIsNoneIsRefused) {
+TEST_F(PeerMemoryTest, RejectsDescriptorsThatAreNoTable) {
   EXPECT_FALSE(PeerExposure::map(-1).ok());
   EXPECT_FALSE(PeerExposure::map(STDIN_FILENO).ok());
   const os::UniqueFd small(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_FALSE(PeerExposure::map(small.get()).ok());
 }
 
-// Whoever gets the descriptor: a peer.
-TEST_F(ExposedTest, APeerCannotChangeTheTable) {
+// A peer gets the descriptor.
+TEST_F(PeerMemoryTest, APeerCannotChangeTheTable) {
   const int fd = own_.descriptor();
   const size_t bytes = sizeof(ExposureTable);
   const std::byte one{1};
@@ -173,27 +182,28 @@ TEST_F(ExposedTest, APeerCannotChangeTheTable) {
   EXPECT_EQ(::mprotect(read_only, bytes, PROT_READ | PROT_WRITE), -1);
   EXPECT_EQ(::madvise(read_only, bytes, MADV_REMOVE), -1);
   ::munmap(read_only, bytes);
-  EXPECT_NE(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "it is as it was";
+  EXPECT_NE(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "the table is unchanged";
   own_.hide(kKey);
-  EXPECT_EQ(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "its owner can";
+  EXPECT_EQ(resolve(request(true, 0, std::span(buffer_).first(8))), 0u)
+      << "the owner can change it";
 }
 
-TEST_F(ExposedTest, ATableThatPeersCouldChangeIsRefused) {
+TEST_F(PeerMemoryTest, RejectsATableThatIsNotSealed) {
   const os::UniqueFd fd(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(fd.get(), sizeof(ExposureTable)), 0);
   ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_FALSE(PeerExposure::map(fd.get()).ok());
 }
 
-TEST_F(ExposedTest, WhatWasHiddenIsToldOnce) {
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "showing hides nothing";
+TEST_F(PeerMemoryTest, ReportsWithdrawnEntriesOnce) {
+  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "exposing withdraws nothing";
   EXPECT_FALSE(own_.take_hidden(kTargetQp));
   SetUp();
   EXPECT_TRUE(own_.take_hidden_memory().empty()) << "the same once more";
   EXPECT_FALSE(own_.take_hidden(kTargetQp));
   own_.hide(kKey + 256);
   own_.hide(wire::Qpn::of_slot(2, 21));
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "was never shown";
+  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "it was never exposed";
   EXPECT_FALSE(own_.take_hidden(wire::Qpn::of_slot(2, 21)));
   own_.hide(kKey);
   own_.hide(kTargetQp);
@@ -205,7 +215,7 @@ TEST_F(ExposedTest, WhatWasHiddenIsToldOnce) {
   EXPECT_FALSE(own_.take_hidden(kTargetQp));
 }
 
-TEST_F(ExposedTest, WhatIsPermittedLessCountsAsHidden) {
+TEST_F(PeerMemoryTest, ReducedAccessCountsAsWithdrawn) {
   own_.show({.key = kKey,
              .pd = 3,
              .base = reinterpret_cast<uint64_t>(memory_.data()),
@@ -215,7 +225,7 @@ TEST_F(ExposedTest, WhatIsPermittedLessCountsAsHidden) {
   EXPECT_FALSE(own_.take_hidden_memory().empty());
 }
 
-// A process whose memory we reach, stopped from the start: it was forked with ours.
+// A forked process, stopped from the start, whose memory the test accesses.
 class StoppedProcess {
  public:
   StoppedProcess() : pid_(::fork()) {
@@ -238,9 +248,9 @@ class StoppedProcess {
   pid_t pid_;
 };
 
-TEST_F(ExposedTest, AStoppedProcessIsWrittenToAndReadAtEverySize) {
+TEST_F(PeerMemoryTest, WritesAndReadsAStoppedProcessAtEverySize) {
   StoppedProcess other;
-  PeerMemory peer(other.pid(), std::move(seen_));
+  PeerMemory peer(other.pid(), std::move(exposure_));
   ASSERT_TRUE(peer.reachable());
   for (size_t bytes = 1; bytes <= 65536; bytes = bytes < 17 ? bytes + 1 : bytes * 2) {
     for (size_t at : {size_t{0}, size_t{3}, size_t{4090}}) {
@@ -252,27 +262,27 @@ TEST_F(ExposedTest, AStoppedProcessIsWrittenToAndReadAtEverySize) {
     }
   }
   EXPECT_TRUE(std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; }))
-      << "it was the other's, not ours";
+      << "the copies changed this process";
 }
 
-TEST_F(ExposedTest, PiecesAreJoined) {
+TEST_F(PeerMemoryTest, GathersSeveralBuffers) {
   StoppedProcess other;
-  PeerMemory peer(other.pid(), std::move(seen_));
+  PeerMemory peer(other.pid(), std::move(exposure_));
   for (size_t i = 0; i < 300; ++i) buffer_[i] = static_cast<std::byte>(i);
-  const std::span<const std::byte> pieces[] = {std::span(buffer_).first(100),
-                                               std::span(buffer_).subspan(100, 1),
-                                               std::span(buffer_).subspan(101, 199)};
+  const std::span<const std::byte> buffers[] = {std::span(buffer_).first(100),
+                                                std::span(buffer_).subspan(100, 1),
+                                                std::span(buffer_).subspan(101, 199)};
   wire::OneSided r = request(true, 0, std::span(buffer_).first(300));
-  r.local = pieces;
+  r.local = buffers;
   ASSERT_TRUE(copy(peer, r));
   std::vector<std::byte> back(300);
   ASSERT_TRUE(copy(peer, request(false, 0, back)));
   EXPECT_TRUE(std::ranges::equal(back, std::span(buffer_).first(300)));
 }
 
-TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
+TEST_F(PeerMemoryTest, FailsForAnEndedProcess) {
   StoppedProcess other;
-  PeerMemory peer(other.pid(), std::move(seen_));
+  PeerMemory peer(other.pid(), std::move(exposure_));
   const auto eight = std::span(buffer_).first(8);
   ASSERT_TRUE(copy(peer, request(true, 0, eight)));
   other.end();
@@ -280,8 +290,8 @@ TEST_F(ExposedTest, AProcessThatIsGoneIsNotReached) {
   EXPECT_FALSE(copy(peer, request(false, 0, std::span(buffer_).first(4096))));
 }
 
-// It keeps its number.
-TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
+// The process ID stays the same.
+TEST_F(PeerMemoryTest, FailsForAProcessThatCalledExec) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   os::UniqueFd ours(ends[0]), theirs(ends[1]);
@@ -293,12 +303,12 @@ TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
   }
   theirs.reset();
   ::waitpid(child, nullptr, WUNTRACED);
-  PeerMemory peer(child, std::move(seen_), ours.get());
+  PeerMemory peer(child, std::move(exposure_), ours.get());
   ASSERT_TRUE(copy(peer, request(true, 0, std::span(buffer_).first(64))));
   ::kill(child, SIGCONT);
-  pollfd gone{.fd = ours.get(), .events = POLLRDHUP, .revents = 0};
-  EXPECT_EQ(::poll(&gone, 1, 10'000), 1);
-  // Where the new program has memory, too.
+  pollfd closed{.fd = ours.get(), .events = POLLRDHUP, .revents = 0};
+  EXPECT_EQ(::poll(&closed, 1, 10'000), 1);
+  // Exposes an address at which the new program has memory.
   uint64_t writable = 0;
   std::ifstream maps("/proc/" + std::to_string(child) + "/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -318,28 +328,29 @@ TEST_F(ExposedTest, AProcessThatBecameAnotherProgramIsNotReached) {
   ::waitpid(child, nullptr, 0);
 }
 
-TEST_F(ExposedTest, MemoryThatIsNotThereIsLeftToThePeer) {
+TEST_F(PeerMemoryTest, FailsForUnmappedMemory) {
   own_.show({.key = kKey,
              .pd = 3,
              .base = 4096,
              .iova = kIova,
              .length = 65536,
              .access = kWrite | kRead});
-  PeerMemory peer(::getpid(), std::move(seen_));
+  PeerMemory peer(::getpid(), std::move(exposure_));
   EXPECT_FALSE(copy(peer, request(true, 0, std::span(buffer_).first(8))));
   EXPECT_FALSE(copy(peer, request(false, 0, std::span(buffer_).first(5000))));
   EXPECT_FALSE(peer.take_denied());
 }
 
-TEST_F(ExposedTest, AProcessWithoutANumberIsNotReached) {
-  EXPECT_FALSE(PeerMemory(0, std::move(seen_)).reachable());
+TEST_F(PeerMemoryTest, IsNotReachableWithoutAProcessIdOrATable) {
+  EXPECT_FALSE(PeerMemory(0, std::move(exposure_)).reachable());
   EXPECT_FALSE(PeerMemory(::getpid(), PeerExposure()).reachable());
 }
 
-// Whoever spins on a word sees the old one or the new one, and with the last byte of anything else
-// all of it. The writer is this process too: the kernel copies as it does between two.
-TEST_F(ExposedTest, WhatAProgramSpinsOnComesWholeAndLast) {
-  PeerMemory peer(::getpid(), std::move(seen_));
+// A program that spins on a word sees the old or the new word. A program that spins on the last
+// byte then sees all bytes. The writer is the same process; the kernel copies as between two
+// processes.
+TEST_F(PeerMemoryTest, LastWordBecomesVisibleLastAndWhole) {
+  PeerMemory peer(::getpid(), std::move(exposure_));
   for (const size_t bytes : {2u, 4u, 8u, 9u, 64u, 1000u, 8192u}) {
     constexpr int kRounds = 20000;
     std::atomic<int> read{0};

@@ -13,9 +13,9 @@ namespace verbena::core {
 namespace {
 
 TEST(PlacementOrder, LastByteBecomesVisibleLast) {
-  // On a busy machine each round can take a time slice of somebody else's; then fewer must do.
+  // On a busy machine each round can take a time slice, so the number of rounds is limited by time.
   constexpr int kRounds = 20000;
-  constexpr auto kPatience = std::chrono::seconds(2);
+  constexpr auto kTimeLimit = std::chrono::seconds(2);
   for (const size_t length : {9u, 64u, 200u, 1024u, 4096u}) {
     std::vector<unsigned char> buffer(length, 0);
     std::atomic<int> read{0};
@@ -26,9 +26,9 @@ TEST(PlacementOrder, LastByteBecomesVisibleLast) {
         const auto expected = static_cast<unsigned char>(round % 251 + 1);
         while (__atomic_load_n(&buffer[length - 1], __ATOMIC_ACQUIRE) != expected) {
           if (stop) return;
-          std::this_thread::yield();  // the two may share one processor
+          std::this_thread::yield();  // both threads may share one CPU
         }
-        // The thread sanitizer knows what comes before a store only by the store's own address.
+        // The thread sanitizer orders memory only by loads from the address of the store.
         if (length % 8 == 0) {
           (void)__atomic_load_n(reinterpret_cast<uint64_t*>(&buffer[length - 8]), __ATOMIC_ACQUIRE);
         }
@@ -39,7 +39,7 @@ TEST(PlacementOrder, LastByteBecomesVisibleLast) {
       }
     });
     std::vector<std::byte> message(length);
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeLimit;
     for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
       std::fill(message.begin(), message.end(), static_cast<std::byte>(round % 251 + 1));
       place_last_word_last(reinterpret_cast<std::byte*>(buffer.data()), message);
@@ -52,10 +52,10 @@ TEST(PlacementOrder, LastByteBecomesVisibleLast) {
   }
 }
 
-// Programs spin on a counter of four or eight bytes, too, by itself or behind what it is about.
+// Programs also spin on a counter of four or eight bytes, alone or at the end of a message.
 TEST(PlacementOrder, LastWordBecomesVisibleLastAndWhole) {
   constexpr int kRounds = 20000;
-  constexpr auto kPatience = std::chrono::seconds(1);
+  constexpr auto kTimeLimit = std::chrono::seconds(1);
   for (const size_t length : {4u, 8u, 12u, 64u, 1000u, 4096u}) {
     std::vector<uint64_t> words(length / 8 + 1);
     auto* const buffer = reinterpret_cast<unsigned char*>(words.data());
@@ -82,7 +82,7 @@ TEST(PlacementOrder, LastWordBecomesVisibleLastAndWhole) {
       }
     });
     std::vector<std::byte> message(length);
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kTimeLimit;
     for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
       std::fill(message.begin(), message.end(), static_cast<std::byte>(round % 251 + 1));
       place_last_word_last(reinterpret_cast<std::byte*>(buffer), message);

@@ -1,5 +1,5 @@
-// A host somewhere on the network that floods this one with connection messages: here REJs that
-// name no communication id, which reach every process. They are right down to the ICRC.
+// A host that floods this one with connection messages: REJs without a communication ID, which go
+// to every process. They have a correct ICRC.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
-// Who counts as our own user, as seen from user namespaces with different maps. Each case is a
-// child of its own; what needs privileges that are missing is skipped.
+// Whether a user ID is the own user, in user namespaces with different maps. Each case runs in its
+// own child. Cases that need missing privileges are skipped.
 #include "host/same_user.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 constexpr uid_t kOverflow = 65534;
 constexpr int kNotPermitted = 77;
 
-// What the child returns; 77: it could not become what the case is about.
+// The exit status of the child; 77 if `become` failed.
 int in_child(const std::function<bool()>& become, const std::function<bool()>& holds) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(!become() ? kNotPermitted : holds() ? 0 : 1);
@@ -38,7 +38,7 @@ bool write_file(const std::string& name, const std::string& text) {
   ::close(fd);
   return written;
 }
-// Into a user namespace with this map; a process that stays outside writes it. Empty: none.
+// Enters a user namespace. A process outside writes the map, unless it is empty.
 bool enter_namespace(const std::string& map) {
   int entered[2], mapped[2];
   if (::pipe(entered) != 0 || ::pipe(mapped) != 0) return false;
@@ -60,26 +60,26 @@ bool enter_namespace(const std::string& map) {
 bool become_overflow_user() { return ::setresuid(kOverflow, kOverflow, kOverflow) == 0; }
 std::string us() { return std::to_string(::geteuid()); }
 
-TEST(SameUser, IsTheEffectiveUserAlone) {
+TEST(SameUser, IsOnlyTheEffectiveUser) {
   EXPECT_TRUE(host::is_own_user(::geteuid()) || ::geteuid() == kOverflow);
   EXPECT_FALSE(host::is_own_user(::geteuid() + 1));
   EXPECT_IN_CHILD([] { return ::setresuid(1234, 4321, 4321) == 0; },
                   [] { return host::is_own_user(4321) && !host::is_own_user(1234); });
 }
 
-TEST(SameUser, NobodyIsAUserWhereAllAreMapped) {
+TEST(SameUser, AcceptsTheOverflowUserIfAllUsersAreMapped) {
   EXPECT_IN_CHILD([] { return become_overflow_user(); },
                   [] { return host::is_own_user(kOverflow) && !host::is_own_user(0); });
   EXPECT_IN_CHILD([] { return enter_namespace("0 0 4294967295") && become_overflow_user(); },
                   [] { return host::is_own_user(kOverflow); });
 }
 
-TEST(SameUser, AnUnmappedUserIsNobodys) {
+TEST(SameUser, RejectsAnUnmappedUser) {
   EXPECT_IN_CHILD([] { return enter_namespace("0 " + us() + " 1"); },
                   [] { return host::is_own_user(0) && !host::is_own_user(kOverflow); });
 }
 
-TEST(SameUser, NobodyInANamespaceMayBeAnyUnmappedUser) {
+TEST(SameUser, RejectsTheOverflowUserIfSomeUsersAreUnmapped) {
   EXPECT_IN_CHILD([] { return enter_namespace("65534 " + us() + " 1"); },
                   [] { return ::geteuid() == kOverflow && !host::is_own_user(kOverflow); });
   EXPECT_IN_CHILD([] { return enter_namespace(""); },

@@ -15,7 +15,7 @@
 namespace verbena::datapath {
 namespace {
 
-TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
+TEST(SlotDirectory, ClaimsExclusiveSlotsAndReleasesThem) {
   std::vector<std::unique_ptr<host::SlotDirectory>> all;
   const auto is_ours = [](const host::HeldSlot& s) {
     return s.uid == ::getuid() && s.pid == ::getpid();
@@ -37,7 +37,7 @@ TEST(SlotDirectory, SlotsAreExclusiveAndComeBack) {
   EXPECT_TRUE(host::SlotDirectory::claim().ok());
 }
 
-TEST(SlotHolders, NamesUsersAndProcessesThatHoldMostFirst) {
+TEST(SlotHolders, ListsUsersAndProcessesWithMostSlotsFirst) {
   const std::vector<host::HeldSlot> slots = {
       {0, 7}, {1000, 21}, {1000, 22}, {1000, 22}, {65534, 0}};
   const std::string text = describe(slots);
@@ -46,17 +46,16 @@ TEST(SlotHolders, NamesUsersAndProcessesThatHoldMostFirst) {
   EXPECT_NE(text.find("user 65534: 1"), std::string::npos) << text;
 }
 
-TEST(SlotDirectory, AnswersForItsCounters) {
+TEST(SlotDirectory, RepliesWithItsCounters) {
   Process a;
-  // Asker and asked are one thread here, so the asker goes first and reads what was answered
-  // before.
+  // One thread queries and replies, so the query comes first and reads earlier replies.
   EXPECT_TRUE(host::SlotDirectory::query_all(milliseconds(0)).size() >= 1);
-  a.directory->poll(nullptr);  // answers to a socket that is gone: harmless
+  a.directory->poll(nullptr);  // replies to a closed socket: no effect
   const pid_t child = ::fork();
   if (child == 0) {
     const auto reports = host::SlotDirectory::query_all(seconds(2));
     for (const host::SlotReport& r : reports) {
-      if (r.slot == a.slot() && r.pid == ::getppid() && r.text == "answer\n") ::_exit(0);
+      if (r.slot == a.slot() && r.pid == ::getppid() && r.text == "reply\n") ::_exit(0);
     }
     ::_exit(1);
   }
@@ -65,22 +64,22 @@ TEST(SlotDirectory, AnswersForItsCounters) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// As a set-user-ID program: processes know each other by the effective user.
-TEST(SlotDirectory, ProcessesOfOneEffectiveUserAnswerEachOther) {
+// In a set-user-ID program processes identify each other by the effective user.
+TEST(SlotDirectory, RepliesToProcessesOfTheSameEffectiveUser) {
   constexpr int kNotPermitted = 77;
   const pid_t child = ::fork();
   if (child == 0) {
     if (::getuid() == 1234 || ::seteuid(1234) != 0) ::_exit(kNotPermitted);
     Process a;
-    const pid_t asker = ::fork();
-    if (asker == 0) {
+    const pid_t querier = ::fork();
+    if (querier == 0) {
       for (const host::SlotReport& r : host::SlotDirectory::query_all(seconds(2))) {
-        if (r.slot == a.slot() && r.text == "answer\n") ::_exit(0);
+        if (r.slot == a.slot() && r.text == "reply\n") ::_exit(0);
       }
       ::_exit(1);
     }
     int status = 0;
-    while (::waitpid(asker, &status, WNOHANG) == 0) a.directory->poll(nullptr);
+    while (::waitpid(querier, &status, WNOHANG) == 0) a.directory->poll(nullptr);
     ::_exit(WEXITSTATUS(status));
   }
   int status = 0;
@@ -89,7 +88,7 @@ TEST(SlotDirectory, ProcessesOfOneEffectiveUserAnswerEachOther) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST(SlotDirectory, IgnoresRubbish) {
+TEST(SlotDirectory, IgnoresMalformedMessages) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   const os::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -115,7 +114,7 @@ TEST(SlotDirectory, IgnoresRubbish) {
   EXPECT_EQ(a.receive(), 0u);
 }
 
-TEST(SlotDirectory, AStraysFlagsAreNotTheSendersToSet) {
+TEST(SlotDirectory, IgnoresFlagsOfTheSenderInAForwardedPacket) {
   auto from = host::SlotDirectory::claim();
   auto to = host::SlotDirectory::claim();
   ASSERT_TRUE(from.ok() && to.ok());

@@ -1,5 +1,5 @@
-// Several processes on one address: every packet reaches the one whose slot it names, by the
-// kernel's steering or by being forwarded.
+// Several processes on one address: every packet reaches the process of its slot, by steering or by
+// forwarding.
 #include "host/steering.h"
 
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 namespace verbena::datapath {
 namespace {
 
-TEST(Steering, PacketsReachTheirSlotWithoutSteering) {
+TEST(Steering, ForwardsPacketsToTheirSlotWithoutSteering) {
   UdpOptions options;
   options.steering = false;
   Process a(options);
@@ -35,7 +35,7 @@ TEST(Steering, PacketsReachTheirSlotWithoutSteering) {
             0u);
 }
 
-TEST(Steering, SteeringMakesStraysRare) {
+TEST(Steering, NoPacketIsForwardedWithSteering) {
   VERBENA_NEEDS_STEERING();
   std::vector<std::unique_ptr<Process>> processes;
   for (int i = 0; i < 5; ++i) {
@@ -46,24 +46,24 @@ TEST(Steering, SteeringMakesStraysRare) {
     }
   }
   Process& sender = *processes[0];
-  uint64_t strays_before = 0;
-  for (auto& p : processes) strays_before += p->counter("udp_strays_forwarded");
+  uint64_t forwarded_before = 0;
+  for (auto& p : processes) forwarded_before += p->counter("udp_strays_forwarded");
   for (auto& to : processes) {
     const auto path = sender.path_to(*to, kLoopback4, kLoopback4);
     for (uint32_t i = 0; i < 8; ++i) sender.push(path, to->slot(), i, 300);
   }
   sender.udp->flush();
-  size_t arrived = 0;
-  for (int turn = 0; turn < 2000 && arrived < 40; ++turn) {
-    for (auto& p : processes) arrived += p->receive();
+  size_t received = 0;
+  for (int turn = 0; turn < 2000 && received < 40; ++turn) {
+    for (auto& p : processes) received += p->receive();
   }
-  EXPECT_EQ(arrived, 40u);
-  uint64_t strays = 0;
-  for (auto& p : processes) strays += p->counter("udp_strays_forwarded");
-  EXPECT_EQ(strays, strays_before);
+  EXPECT_EQ(received, 40u);
+  uint64_t forwarded = 0;
+  for (auto& p : processes) forwarded += p->counter("udp_strays_forwarded");
+  EXPECT_EQ(forwarded, forwarded_before);
 }
 
-TEST(Steering, WhatCameBackHoldsUpNoProbe) {
+TEST(Steering, AnIcmpErrorDoesNotBlockAProbe) {
   VERBENA_NEEDS_STEERING();
   const host::LocalAddress address{kLoopback4, 0};
   auto claimed = host::SlotDirectory::claim([] { return std::string(); });
@@ -78,14 +78,14 @@ TEST(Steering, WhatCameBackHoldsUpNoProbe) {
   const host::SocketAddress nowhere =
       host::SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::sendto(fd, "x", 1, 0, nowhere.get(), nowhere.bytes), 1);
-  pollfd came_back{.fd = fd, .events = 0, .revents = 0};
-  ASSERT_EQ(::poll(&came_back, 1, 10'000), 1);
+  pollfd icmp_error{.fd = fd, .events = 0, .revents = 0};
+  ASSERT_EQ(::poll(&icmp_error, 1, 10'000), 1);
   steering.start_round(Instant{1});
   char probe[64];
   EXPECT_GT(::recv(receive.value().get(), probe, sizeof probe, MSG_DONTWAIT), 0);
 }
 
-TEST(Steering, SteeringRecoversWhenAMemberLeaves) {
+TEST(Steering, RecoversWhenAMemberLeaves) {
   VERBENA_NEEDS_STEERING();
   auto first = std::make_unique<Process>();
   Process b;
@@ -97,49 +97,49 @@ TEST(Steering, SteeringRecoversWhenAMemberLeaves) {
   const auto path = b.path_to(c, kLoopback4, kLoopback4);
   ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
   settle({first.get(), &b, &c});
-  const uint8_t dead_slot = first->slot();
+  const uint8_t ended_slot = first->slot();
   first.reset();  // the kernel moves c's socket to index 0
 
-  const auto strays = [&] {
+  const auto forwarded = [&] {
     return b.counter("udp_strays_forwarded") + c.counter("udp_strays_forwarded");
   };
   uint32_t psn = 0;
-  // Some packets are forwarded until the new place is learned; none is lost.
-  bool learned = false;
-  for (int i = 0; i < 200 && !learned; ++i) {
-    const uint64_t before = strays();
+  // Some packets are forwarded until the new group index is known; none is lost.
+  bool index_known = false;
+  for (int i = 0; i < 200 && !index_known; ++i) {
+    const uint64_t before = forwarded();
     b.push(path, c.slot(), psn++, 64);
     b.udp->flush();
     ASSERT_TRUE(run({&b, &c}, [&] { return c.packets.size() >= psn; })) << psn;
-    learned = i > 3 && strays() == before;
-    ::poll(nullptr, 0, 1);  // strays start a new round of probes only now and then
+    index_known = i > 3 && forwarded() == before;
+    ::poll(nullptr, 0, 1);  // misrouted packets start a new round of probes only now and then
   }
-  EXPECT_TRUE(learned);
+  EXPECT_TRUE(index_known);
   EXPECT_GE(psn, 5u);
 
-  // What goes to the dead slot is counted and gone.
-  b.push(path, dead_slot, 1, 64);
+  // A packet for the ended slot is counted and dropped.
+  b.push(path, ended_slot, 1, 64);
   b.udp->flush();
   EXPECT_TRUE(run({&b, &c}, [&] {
     return b.counter("udp_strays_dropped") + c.counter("udp_strays_dropped") > 0;
   }));
 }
 
-TEST(Steering, ATrainThatMixesSlotsIsTakenApart) {
+TEST(Steering, SplitsAGroBatchWithPacketsOfSeveralSlots) {
   Process a;
   Process b;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
   settle({&a, &b});
-  // A foreign sender: one segmented send with packets for a, b, b, a.
+  // Another sender: one segmented send with packets for a, b, b, a.
   auto send = open_send_socket({kLoopback4, 0}, {}, 0);
   ASSERT_TRUE(send.ok());
   const wire::IcrcFlow flow{kLoopback4, kLoopback4, send.value().port, wire::kRoceUdpPort};
   constexpr size_t kBytes = 100;
-  std::vector<std::byte> train(4 * kBytes);
+  std::vector<std::byte> batch(4 * kBytes);
   const uint8_t slots[4] = {a.slot(), b.slot(), b.slot(), a.slot()};
   for (uint32_t i = 0; i < 4; ++i) {
-    std::byte* const p = train.data() + i * kBytes;
+    std::byte* const p = batch.data() + i * kBytes;
     wire::Bth bth;
     bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
     bth.destination = Qpn::of_slot(slots[i], 1);
@@ -151,8 +151,8 @@ TEST(Steering, ATrainThatMixesSlotsIsTakenApart) {
   const int segment = kBytes;
   ASSERT_EQ(::setsockopt(send.value().fd.get(), IPPROTO_UDP, 103, &segment, sizeof segment), 0);
   const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
-  ASSERT_EQ(::sendto(send.value().fd.get(), train.data(), train.size(), 0, to.get(), to.bytes),
-            static_cast<ssize_t>(train.size()));
+  ASSERT_EQ(::sendto(send.value().fd.get(), batch.data(), batch.size(), 0, to.get(), to.bytes),
+            static_cast<ssize_t>(batch.size()));
   ASSERT_TRUE(run({&a, &b}, [&] { return a.packets.size() + b.packets.size() >= 4; }));
   ASSERT_EQ(a.packets.size(), 2u);
   ASSERT_EQ(b.packets.size(), 2u);

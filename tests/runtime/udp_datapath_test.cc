@@ -1,4 +1,4 @@
-// The UDP datapath over the loopback interface: what is sent arrives, and what is wrong is said.
+// The UDP datapath over the loopback interface: delivery of packets, and error reports.
 #include "datapath/udp/udp_datapath.h"
 
 #include <fcntl.h>
@@ -38,14 +38,14 @@ void exchange(const Gid& address) {
   EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
 }
 
-TEST(UdpDatapath, CarriesPacketsOverIpv4) { exchange(kLoopback4); }
-TEST(UdpDatapath, CarriesPacketsOverIpv6) { exchange(ipv6("::1")); }
+TEST(UdpDatapath, DeliversPacketsOverIpv4) { exchange(kLoopback4); }
+TEST(UdpDatapath, DeliversPacketsOverIpv6) { exchange(ipv6("::1")); }
 
-// For a packet that came back the kernel fails the socket's next send, whoever that is for.
-TEST(UdpDatapath, WhatCameBackFailsNoOtherSend) {
+// After an ICMP error the kernel fails the next send of the socket, to any destination.
+TEST(UdpDatapath, AnIcmpErrorFailsNoOtherSend) {
   Process a;
   Process b;
-  const Process absent;  // it has no socket
+  const Process absent;  // has no socket
   const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2")};
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
   wire::PathId nowhere[2];
@@ -66,7 +66,7 @@ TEST(UdpDatapath, WhatCameBackFailsNoOtherSend) {
   EXPECT_EQ(a.udp->take_warning(), std::nullopt);
 }
 
-TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
+TEST(UdpDatapath, TrafficClassAndHopLimitBelongToThePath) {
   for (const Gid& address : {kLoopback4, ipv6("::1")}) {
     Process a;
     ASSERT_TRUE(a.udp->listen(address).ok());
@@ -81,7 +81,7 @@ TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
     a.push(path.value(), a.slot(), 2, 64);
     a.udp->flush();
     ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 2; }));
-    EXPECT_EQ(a.metas[0].hop_limit, 64) << "nobody asked yet";
+    EXPECT_EQ(a.metas[0].hop_limit, 64) << "headers are not reported yet";
 
     a.udp->report_ip_headers();
     route.traffic_class = 0;
@@ -99,7 +99,7 @@ TEST(UdpDatapath, TrafficClassAndHopLimitGoWithThePath) {
   }
 }
 
-TEST(UdpDatapath, RubbishIsCountedAndForgotten) {
+TEST(UdpDatapath, CountsAndDropsInvalidPackets) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   settle({&a});
@@ -119,7 +119,7 @@ TEST(UdpDatapath, RubbishIsCountedAndForgotten) {
   EXPECT_EQ(a.counter("udp_packets_received"), 0u);
 }
 
-TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
+TEST(UdpDatapath, SolvesTheIpIdOfAnotherSender) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   settle({&a});
@@ -131,7 +131,7 @@ TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
   bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
   bth.destination = Qpn::of_slot(a.slot(), 1);
   bth.store(p.data());
-  // Our kernel writes id 0; pretend that another number was in the header.
+  // This kernel writes IP ID 0. The ICRC covers another ID.
   const uint32_t prefix = wire::icrc_prefix_with_id(wire::icrc_prefix(flow, p.size()), 99);
   wire::store_icrc(p.data() + 60, wire::icrc_over_bth(prefix, {p.data(), 60}));
   const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
@@ -140,8 +140,8 @@ TEST(UdpDatapath, AForeignSendersIpIdIsSolved) {
   EXPECT_EQ(a.counter("udp_icrc_solved"), 1u);
 }
 
-TEST(UdpDatapath, SaysWhoHoldsThePort) {
-  // Some other program, which does not share.
+TEST(UdpDatapath, ReportsThatThePortIsInUse) {
+  // Another program that does not share the port.
   const os::UniqueFd other(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const auto address = host::SocketAddress::of({ipv4("127.0.0.77"), 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::bind(other.get(), address.get(), address.bytes), 0);
@@ -153,32 +153,32 @@ TEST(UdpDatapath, SaysWhoHoldsThePort) {
   EXPECT_NE(std::strstr(status.error().why, "rdma_rxe"), nullptr);
 }
 
-TEST(UdpDatapath, RefusesWhatCannotBeRouted) {
+TEST(UdpDatapath, RejectsInvalidRoutes) {
   Process a;
   wire::Route route;
   route.source = kLoopback4;
   route.destination = ipv6("::1");
   EXPECT_EQ(a.udp->open_path(route).error().code, EINVAL);
-  route.source = ipv4("203.0.113.9");  // not ours
+  route.source = ipv4("203.0.113.9");  // not an address of this host
   route.destination = kLoopback4;
   EXPECT_EQ(a.udp->open_path(route).error().code, EADDRNOTAVAIL);
 }
 
-TEST(UdpDatapath, PathIdsAreUsedAgain) {
+TEST(UdpDatapath, ReusesPathIds) {
   Process a;
   const auto one = a.path_to(a, kLoopback4, kLoopback4);
   const auto two = a.path_to(a, kLoopback4, kLoopback4);
   EXPECT_NE(one, two);
   a.push(one, a.slot(), 5, 10);
   a.udp->close_path(one);
-  a.push(one, a.slot(), 6, 10);  // a closed path swallows
+  a.push(one, a.slot(), 6, 10);  // a closed path drops packets
   a.udp->flush();
   EXPECT_EQ(a.counter("udp_send_drops"), 1u);
   EXPECT_EQ(a.path_to(a, kLoopback4, kLoopback4), one);
   EXPECT_TRUE(run({&a}, [&] { return a.packets.size() == 1; }));
 }
 
-TEST(UdpDatapath, SeveralAddressesShareOneDatapath) {
+TEST(UdpDatapath, ServesSeveralAddresses) {
   Process a;
   const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2"), ipv6("::1")};
   std::vector<wire::PathId> paths;
@@ -192,7 +192,7 @@ TEST(UdpDatapath, SeveralAddressesShareOneDatapath) {
   }
 }
 
-TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
+TEST(UdpDatapath, TheWaitDescriptorWakesForReceivedAndForwardedPackets) {
   UdpOptions unsteered;
   unsteered.steering = false;
   Process a(unsteered);
@@ -206,7 +206,7 @@ TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
   EXPECT_EQ(a.receive(), 1u);
   EXPECT_EQ(::poll(&p, 1, 0), 0);
 
-  // A stray comes over the directory.
+  // A forwarded packet is received through the slot directory.
   std::vector<std::byte> bytes(16);
   bytes[5] = std::byte{a.slot()};
   ASSERT_EQ(b.directory->forward(a.slot(), {kLoopback4, 0}, {}, bytes, 16), host::Forwarded::Yes);
@@ -218,7 +218,7 @@ TEST(UdpDatapath, TheWaitDescriptorWakesForPacketsAndStrays) {
   EXPECT_EQ(::poll(&p, 1, 0), 0);
 }
 
-TEST(UdpDatapath, DescriptorsAreNotInheritedByPrograms) {
+TEST(UdpDatapath, DescriptorsAreClosedOnExec) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   for (const int fd : {a.udp->wait_fd(), a.directory->fd()}) {

@@ -1,5 +1,5 @@
-// Helpers for tests of the UDP datapath: a directory and a datapath are all that makes a process
-// here, so one test plays several.
+// Helpers for tests of the UDP datapath. A process is only a slot directory and a datapath here, so
+// one test can have several.
 #pragma once
 
 #include <arpa/inet.h>
@@ -32,11 +32,11 @@ inline Gid ipv6(const char* text) {
   return Gid::from_ipv6(&a);
 }
 
-// A directory, a datapath, and what arrived, as copies.
+// A slot directory, a datapath, and copies of the received packets.
 struct Process {
   explicit Process(UdpOptions options = {}) {
     options.steering &= test::steering_is_possible();
-    auto claimed = host::SlotDirectory::claim([] { return std::string("answer\n"); });
+    auto claimed = host::SlotDirectory::claim([] { return std::string("reply\n"); });
     EXPECT_TRUE(claimed.ok());
     directory = std::move(claimed.value());
     udp = std::make_unique<UdpDatapath>(::if_nametoindex("lo"), *directory, options);
@@ -69,7 +69,7 @@ struct Process {
     p.in_window = in_window;
     std::vector<std::byte> payload(payload_bytes);
     for (size_t i = 0; i < payload_bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
-    // Two pieces, as a scatter list would have.
+    // Two parts, as from a scatter list.
     const std::span<const std::byte> whole(payload);
     const std::span<const std::byte> parts[2] = {whole.first(payload_bytes / 3),
                                                  whole.subspan(payload_bytes / 3)};
@@ -114,7 +114,7 @@ struct Process {
   std::vector<wire::RxMeta> metas;
 };
 
-// Turns everyone's crank until `done` or nothing has happened for long.
+// Lets all processes make progress until `done`, for a limited number of turns.
 template <typename Done>
 bool run(std::initializer_list<Process*> processes, Done done) {
   for (int turn = 0; turn < 200'000; ++turn) {
@@ -124,7 +124,7 @@ bool run(std::initializer_list<Process*> processes, Done done) {
   return done();
 }
 
-// Lets steering settle, which takes a few turns of each.
+// Lets steering settle, which takes a few turns of each process.
 inline void settle(std::initializer_list<Process*> processes) {
   for (int turn = 0; turn < 500; ++turn) {
     for (Process* p : processes) p->receive();

@@ -1,5 +1,5 @@
-// Packets that leave together: trains of one size, what is lent to the kernel instead of copied,
-// trains that queue pairs share, and sockets that cut them by themselves.
+// GSO batches: packets of one size, zero-copy sends, batches that queue pairs share, and sockets
+// with a fixed segment size.
 #include "datapath/udp/udp_datapath.h"
 
 #include <linux/filter.h>
@@ -20,7 +20,7 @@
 namespace verbena::datapath {
 namespace {
 
-// One process that sends to another, and knows the way.
+// One process that sends to another.
 struct UdpPair : testing::Test {
   void SetUp() override {
     ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
@@ -32,7 +32,7 @@ struct UdpPair : testing::Test {
   wire::PathId path{};
 };
 
-TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
+TEST(UdpDatapath, DeliversGsoBatchesWholeAndInOrder) {
   for (const bool v6 : {false, true}) {
     const Gid address = v6 ? ipv6("::1") : kLoopback4;
     Process a;
@@ -42,7 +42,7 @@ TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
     settle({&a, &b});
     uint32_t psn = 0;
     for (int batch = 0; batch < 20; ++batch) {
-      // A WRITE's shape: one longer packet, equal ones, a shorter one.
+      // The packets of a WRITE: one longer packet, equal ones, a shorter one.
       a.push(path, b.slot(), psn++, 1040);
       for (int i = 0; i < 40; ++i) a.push(path, b.slot(), psn++, 1024);
       a.push(path, b.slot(), psn++, 100);
@@ -60,8 +60,8 @@ TEST(UdpDatapath, TrainsOfEqualPacketsArriveWholeAndInOrder) {
   }
 }
 
-// How many of our receiving sockets take datagrams one by one.
-int sockets_without_trains() {
+// The number of receiving sockets of this process without GRO.
+int sockets_without_gro() {
   constexpr int kGro = 104;  // UDP_GRO
   int found = 0;
   for (int fd = 0; fd < 1024; ++fd) {
@@ -77,47 +77,47 @@ int sockets_without_trains() {
   return found;
 }
 
-// Datagrams that come alone are read in a shorter way, trains in between and behind them whole.
-TEST_F(UdpPair, TrainsThatFollowDatagramsThatCameAloneArriveWhole) {
+// Single datagrams are read without GRO. GSO batches between and behind them are received whole.
+TEST_F(UdpPair, DeliversGsoBatchesAfterSingleDatagramsWhole) {
   uint32_t psn = 0;
-  const auto arrived = [&] { return b.packets.size() >= psn; };
-  const auto send_alone = [&](int count) {
+  const auto all_received = [&] { return b.packets.size() >= psn; };
+  const auto send_single = [&](int count) {
     for (int i = 0; i < count; ++i) {
       a.push(path, b.slot(), psn++, 64);
       a.udp->flush();
-      ASSERT_TRUE(run({&a, &b}, arrived));
-      run({&b}, [looks = 0]() mutable { return ++looks > 2; });
+      ASSERT_TRUE(run({&a, &b}, all_received));
+      run({&b}, [polls = 0]() mutable { return ++polls > 2; });
     }
   };
-  // Probes of steering may come close together and be in the way of a streak.
-  const auto send_until_read_alone = [&] {
-    for (int i = 0; i < 100 && sockets_without_trains() == 0; ++i) send_alone(100);
-    EXPECT_GT(sockets_without_trains(), 0);
+  // Steering probes may be received close together and interrupt a streak of single datagrams.
+  const auto send_until_gro_is_off = [&] {
+    for (int i = 0; i < 100 && sockets_without_gro() == 0; ++i) send_single(100);
+    EXPECT_GT(sockets_without_gro(), 0);
   };
   for (int round = 0; round < 3; ++round) {
-    send_until_read_alone();
+    send_until_gro_is_off();
     for (int i = 0; i < 40; ++i) a.push(path, b.slot(), psn++, 1024);
     a.push(path, b.slot(), psn++, 100);
     a.udp->flush();
-    ASSERT_TRUE(run({&a, &b}, arrived)) << b.packets.size();
-    EXPECT_EQ(sockets_without_trains(), 0);
+    ASSERT_TRUE(run({&a, &b}, all_received)) << b.packets.size();
+    EXPECT_EQ(sockets_without_gro(), 0);
   }
   for (uint32_t i = 0; i < psn; ++i) {
     ASSERT_EQ(b.psn(i), i);
     ASSERT_TRUE(b.intact(i));
   }
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
-  // Whoever wants to know what control messages tell gets it from now on.
-  send_until_read_alone();
+  // From now on control messages are needed, so GRO stays on.
+  send_until_gro_is_off();
   b.udp->report_ip_headers();
-  EXPECT_EQ(sockets_without_trains(), 0);
-  send_alone(1200);
-  EXPECT_EQ(sockets_without_trains(), 0);
+  EXPECT_EQ(sockets_without_gro(), 0);
+  send_single(1200);
+  EXPECT_EQ(sockets_without_gro(), 0);
 }
 
-// The second batch of long trains and all that follow leave without being copied, where the kernel
-// can; more of them than the memory for it holds.
-TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
+// From the second flush on, long GSO batches are sent zero-copy if the kernel can. They exceed the
+// memory for zero-copy sends.
+TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
   const bool possible = PageLender().works();
   for (const bool v6 : {false, true}) {
     const Gid address = v6 ? ipv6("::1") : kLoopback4;
@@ -156,18 +156,18 @@ TEST(UdpDatapath, LongTrainsThatAreNotCopiedArriveWholeAndInOrder) {
   }
 }
 
-// As much as PeerPath lets out at once, in as many trains as can be: nothing of it is written
-// over before the receiver looks.
-TEST_F(UdpPair, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
+// A full congestion window in as many GSO batches as possible: no byte is overwritten before the
+// receiver reads it.
+TEST_F(UdpPair, ManySmallBatchesDoNotOverwriteAZeroCopyBatch) {
   uint32_t psn = 0;
-  const auto push_long_train = [&] {
+  const auto push_long_batch = [&] {
     for (int i = 0; i < 5; ++i) a.push(path, b.slot(), psn++, 4096);
   };
-  push_long_train();
+  push_long_batch();
   a.udp->flush();
   ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
   for (int flush = 0; flush < 3; ++flush) {
-    push_long_train();
+    push_long_batch();
     for (size_t i = 0; i < 240; ++i) a.push(path, b.slot(), psn++, 4 + 4 * (i % 30));
     a.udp->flush();
   }
@@ -180,32 +180,33 @@ TEST_F(UdpPair, ManySmallTrainsDoNotOverrunALongOneThatIsNotCopied) {
   }
 }
 
-// A peer that reads from two addresses of ours has a window for each: what is under way from one of
-// them is not written over by what leaves from the other.
-TEST_F(UdpPair, WhatLeavesFromTwoAddressesIsNotLentFromOneMemory) {
+// A peer has a window for each of our addresses. Packets in flight from one address must not be
+// overwritten by packets from the other.
+TEST_F(UdpPair, EachAddressHasItsOwnZeroCopyMemory) {
   const wire::PathId second = a.path_to(b, ipv4("127.0.0.2"), kLoopback4);
   uint32_t psn = 0;
-  const auto send_train = [&](wire::PathId on) {
+  const auto send_batch = [&](wire::PathId on) {
     for (int i = 0; i < 15; ++i) a.push(on, b.slot(), psn++, 4096);
     a.udp->flush();
   };
-  send_train(path);  // shows that trains are long
+  send_batch(path);  // shows that batches are long
   ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
-  send_train(path);
-  send_train(path);
+  send_batch(path);
+  send_batch(path);
   const uint32_t from_first = psn;
-  for (size_t i = 0; i < LentMemory::kBytes / 65536 - 1; ++i) send_train(second);
+  for (size_t i = 0; i < LentMemory::kBytes / 65536 - 1; ++i) send_batch(second);
   run({&a, &b}, [&] { return b.packets.size() >= psn; });
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
-  ASSERT_GE(b.packets.size(), from_first);  // of the others some found no room, perhaps
+  ASSERT_GE(b.packets.size(),
+            from_first);  // the receive buffer may have dropped some of the others
   for (uint32_t i = 0; i < from_first; ++i) {
     ASSERT_EQ(b.psn(i), i);
     ASSERT_TRUE(b.intact(i));
   }
 }
 
-// The last packet of a WRITE with immediate data is four bytes longer than those before it.
-TEST_F(UdpPair, ATrainIsNotCopiedAlthoughASlightlyLongerPacketFollows) {
+// The last packet of a WRITE with immediate is four bytes longer than those before it.
+TEST_F(UdpPair, SendsABatchZeroCopyAlthoughASlightlyLongerPacketFollows) {
   constexpr uint32_t kBatches = 4;
   uint32_t psn = 0;
   for (uint32_t batch = 0; batch < kBatches; ++batch) {
@@ -217,25 +218,25 @@ TEST_F(UdpPair, ATrainIsNotCopiedAlthoughASlightlyLongerPacketFollows) {
   EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? kBatches - 1 : 0u);
 }
 
-// What no window limits may get ahead of its receiver: it is copied, also where it could join what
-// is not.
-TEST_F(UdpPair, WhatIsNotInTheWindowIsCopied) {
+// Packets outside the window may overrun the receiver. They are copied, also if they could join a
+// zero-copy batch.
+TEST_F(UdpPair, CopiesPacketsOutsideTheWindow) {
   for (uint32_t batch = 0; batch < 4; ++batch) {
     for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), i, 4096, false);
     a.udp->flush();
   }
   EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
-  const uint64_t trains = a.counter("udp_trains_sent");
+  const uint64_t batches = a.counter("udp_trains_sent");
   for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, true);
   for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, false);
   a.udp->flush();
   EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? 1u : 0u);
-  EXPECT_EQ(a.counter("udp_trains_sent"), trains + (PageLender().works() ? 2 : 1));
+  EXPECT_EQ(a.counter("udp_trains_sent"), batches + (PageLender().works() ? 2 : 1));
 }
 
-// The kernel's patience with what we lend ends: the same train leaves as a copy, and nothing of the
-// attempt is left in the socket for what follows.
-TEST_F(UdpPair, WithoutDescriptorsForItLongTrainsAreCopied) {
+// The kernel refuses the zero-copy send. The same batch is sent as a copy, and nothing of the
+// attempt stays in the socket.
+TEST_F(UdpPair, CopiesLongBatchesWithoutFreeDescriptors) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;
@@ -254,7 +255,7 @@ TEST_F(UdpPair, WithoutDescriptorsForItLongTrainsAreCopied) {
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
 }
 
-// From now on this thread alone gets an error for a system call, as in some sandboxes.
+// From now on the system call fails in this thread, as in some sandboxes.
 bool forbid(uint32_t call, uint32_t error) {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -267,10 +268,10 @@ bool forbid(uint32_t call, uint32_t error) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// The send was already open when the pages were refused: it is closed, and the train leaves once
-// more as a copy.
-TEST_F(UdpPair, WhereSplicingIsForbiddenLongTrainsAreCopied) {
-  if (!PageLender().works()) GTEST_SKIP() << "this kernel takes no pages";
+// The pages are refused after the send was started. The send is closed, and the batch is sent again
+// as a copy.
+TEST_F(UdpPair, CopiesLongBatchesIfSpliceIsForbidden) {
+  if (!PageLender().works()) GTEST_SKIP() << "no zero-copy sends with this kernel";
   uint32_t psn = 0;
   bool forbidden = false;
   std::thread([&] {
@@ -281,20 +282,20 @@ TEST_F(UdpPair, WhereSplicingIsForbiddenLongTrainsAreCopied) {
       run({&a, &b}, [&] { return b.packets.size() >= psn; });
     }
   }).join();
-  if (!forbidden) GTEST_SKIP() << "a filter for system calls cannot be set here";
+  if (!forbidden) GTEST_SKIP() << "cannot install a seccomp filter";
   EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
   ASSERT_EQ(b.packets.size(), psn);
   for (uint32_t i = 0; i < psn; ++i) {
     ASSERT_EQ(b.psn(i), i);
     ASSERT_TRUE(b.intact(i));
   }
-  EXPECT_EQ(b.counter("udp_icrc_errors"), 1u) << "what the one attempt had begun";
+  EXPECT_EQ(b.counter("udp_icrc_errors"), 1u) << "the packet of the started send";
 }
 
-// Several queue pairs of `a` that are connected to `b`; the PSN says whose a packet is.
-struct UdpCrowd : UdpPair {
+// Several queue pairs of `a` connected to `b`. The PSN identifies the queue pair of a packet.
+struct UdpQueuePairs : UdpPair {
   static constexpr uint32_t kQueuePairs = 5;
-  static constexpr uint32_t kPsns = 100'000;  // of each
+  static constexpr uint32_t kPsns = 100'000;  // per queue pair
 
   void SetUp() override {
     UdpPair::SetUp();
@@ -305,15 +306,16 @@ struct UdpCrowd : UdpPair {
     a.push(paths[queue_pair], b.slot(), queue_pair * kPsns + next[queue_pair]++, bytes);
     ++pushed;
   }
-  // Sends what was pushed; in how many trains. It has to arrive, with each queue pair's in order.
-  uint64_t trains() {
+  // Sends all pushed packets and returns the number of GSO batches. Expects all packets, in order
+  // for each queue pair.
+  uint64_t send_batches() {
     const uint64_t before = a.counter("udp_trains_sent");
     a.udp->flush();
     run({&a, &b}, [&] { return b.packets.size() >= pushed; });
     EXPECT_EQ(b.packets.size(), pushed);
     for (size_t i = 0; i < b.packets.size(); ++i) {
       EXPECT_TRUE(b.intact(i));
-      EXPECT_EQ(b.psn(i) % kPsns, arrived[b.psn(i) / kPsns]++);
+      EXPECT_EQ(b.psn(i) % kPsns, all_received[b.psn(i) / kPsns]++);
     }
     EXPECT_EQ(b.counter("udp_icrc_errors") + b.counter("udp_icrc_solved"), 0u);
     b.packets.clear();
@@ -321,76 +323,76 @@ struct UdpCrowd : UdpPair {
     pushed = 0;
     return a.counter("udp_trains_sent") - before;
   }
-  // The sender has seen that there are several.
-  void appear() {
+  // Shows the sender that several queue pairs are active.
+  void activate_two() {
     push(0, 64);
     push(1, 64);
-    EXPECT_EQ(trains(), 1u);
+    EXPECT_EQ(send_batches(), 1u);
   }
   std::vector<wire::PathId> paths;
   std::array<uint32_t, kQueuePairs> next{};
-  std::array<uint32_t, kQueuePairs> arrived{};
+  std::array<uint32_t, kQueuePairs> all_received{};
   size_t pushed = 0;
 };
 
-TEST_F(UdpCrowd, PacketsOfOneSizeShareATrain) {
+TEST_F(UdpQueuePairs, PacketsOfOneSizeShareABatch) {
   for (uint32_t q = 0; q < kQueuePairs; ++q) {
     for (int i = 0; i < 12; ++i) push(q, 64);
   }
-  EXPECT_EQ(trains(), 1u);
+  EXPECT_EQ(send_batches(), 1u);
   for (int i = 0; i < 100; ++i) push(static_cast<uint32_t>(i) % kQueuePairs, 64);
-  EXPECT_EQ(trains(), 2u) << "of 64 at most";
+  EXPECT_EQ(send_batches(), 2u) << "at most 64 packets each";
 }
 
-TEST_F(UdpCrowd, EachSizeHasATrainToItself) {
-  appear();
+TEST_F(UdpQueuePairs, EachSizeHasItsOwnBatch) {
+  activate_two();
   for (uint32_t q = 0; q < kQueuePairs; ++q) {
     push(q, 1040);
     for (int i = 0; i < 5; ++i) push(q, 1024);
     push(q, 100);
   }
-  EXPECT_EQ(trains(), 3u);
+  EXPECT_EQ(send_batches(), 3u);
 }
 
-TEST_F(UdpCrowd, APacketDoesNotJoinATrainThatLeavesBeforeItsOwnQueuePairsLatest) {
-  appear();
+TEST_F(UdpQueuePairs, KeepsTheOrderOfEachQueuePairAcrossBatches) {
+  activate_two();
   for (uint32_t q = 0; q < kQueuePairs; ++q) {
     for (const size_t bytes : {1024, 100, 1024, 2000, 100}) push(q, bytes);
   }
-  EXPECT_EQ(trains(), 5u);
+  EXPECT_EQ(send_batches(), 5u);
   push(0, 1024);
   push(1, 100);
   push(0, 100);
-  push(1, 1024);  // the first train has this size, and 100 bytes of the same queue pair follow it
+  push(1, 1024);  // the first batch has this size, but 100 bytes of the same queue pair follow it
   push(1, 100);
-  EXPECT_EQ(trains(), 4u);
+  EXPECT_EQ(send_batches(), 4u);
 }
 
-TEST_F(UdpCrowd, AloneAShorterPacketEndsTheTrain) {
-  appear();
+TEST_F(UdpQueuePairs, AShorterPacketEndsTheBatchOfTheOnlyActiveQueuePair) {
+  activate_two();
   for (int batch = 0; batch < 16; ++batch) {
     push(2, 1024);
     push(2, 100);
-    EXPECT_EQ(trains(), 2u) << "others may come";
+    EXPECT_EQ(send_batches(), 2u) << "other queue pairs may send";
   }
   push(2, 1024);
   push(2, 100);
-  EXPECT_EQ(trains(), 1u);
+  EXPECT_EQ(send_batches(), 1u);
 }
 
-// The owner flushes after each turn, whether it had anything to send or not.
-TEST_F(UdpCrowd, TurnsWithoutPacketsAreNotBatchesOfOneQueuePair) {
-  appear();
+// The owner flushes after each turn, also without packets.
+TEST_F(UdpQueuePairs, EmptyFlushesDoNotCountAsOneActiveQueuePair) {
+  activate_two();
   for (int turn = 0; turn < 100; ++turn) a.udp->flush();
   push(2, 1024);
   push(2, 100);
-  EXPECT_EQ(trains(), 2u) << "others may come";
+  EXPECT_EQ(send_batches(), 2u) << "other queue pairs may send";
 }
 
-// The kernel of a host with several processes picks one of them by a train's first packet.
-TEST_F(UdpCrowd, WhatIsForAllProcessesOfAHostJoinsNoTrain) {
+// On a host with several processes the kernel picks one by the first packet of a batch.
+TEST_F(UdpQueuePairs, PacketsWithoutASlotDoNotShareABatch) {
   wire::Route route{.source = kLoopback4, .destination = kLoopback4, .peer = Qpn::of_slot(0, 0x11)};
-  auto to_nic = a.udp->open_path(route);  // whose queue pairs have small numbers
+  auto to_nic = a.udp->open_path(route);  // a hardware NIC, whose QPNs are small
   route.peer = wire::kManagementQpn;
   auto management = a.udp->open_path(route);
   ASSERT_TRUE(to_nic.ok() && management.ok());
@@ -402,16 +404,16 @@ TEST_F(UdpCrowd, WhatIsForAllProcessesOfAHostJoinsNoTrain) {
   EXPECT_EQ(a.counter("udp_trains_sent") - before, 2u);
 }
 
-TEST_F(UdpCrowd, AnAcknowledgementEndsTheTrainOfItsQueuePair) {
-  appear();
+TEST_F(UdpQueuePairs, AnAckEndsTheBatchOfItsQueuePair) {
+  activate_two();
   push(2, 1024);
   a.push(paths[2], b.slot(), 2 * kPsns + next[2]++, 4, true, wire::Opcode::RcAck);
   ++pushed;
-  EXPECT_EQ(trains(), 1u);
+  EXPECT_EQ(send_batches(), 1u);
 }
 
-// They lie among each other in the sender's memory, in lent memory, or in both.
-TEST_F(UdpCrowd, LongTrainsOfManyArriveWholeAndInOrder) {
+// Their packets are interleaved in the sender's memory, in zero-copy memory, or in both.
+TEST_F(UdpQueuePairs, DeliversLongBatchesOfManyQueuePairsWholeAndInOrder) {
   for (int batch = 0; batch < 40; ++batch) {
     const uint32_t several = batch % 3 == 0 ? 1 : kQueuePairs;
     for (uint32_t q = 0; q < several; ++q) {
@@ -420,64 +422,64 @@ TEST_F(UdpCrowd, LongTrainsOfManyArriveWholeAndInOrder) {
       push(q, batch % 2 == 0 ? 4080 : 1500);
       if (batch % 5 == 0) push(q, 4096);
     }
-    trains();
+    send_batches();
     if (HasFailure()) return;
   }
   EXPECT_EQ(a.counter("udp_trains_lent") > 0, PageLender().works());
 }
 
-TEST_F(UdpCrowd, FirstPacketsAreNotLentWhenThatKeepsThemFromSharingATrain) {
+TEST_F(UdpQueuePairs, SharingABatchIsPreferredToZeroCopy) {
   uint64_t last = 0;
   for (int batch = 0; batch < 10; ++batch) {
     for (uint32_t q = 0; q < kQueuePairs; ++q) {
       push(q, 4096);
       for (int i = 0; i < 15; ++i) push(q, 4080);
     }
-    last = trains();
+    last = send_batches();
   }
   EXPECT_EQ(last, 1u + kQueuePairs);
 }
 
-TEST_F(UdpCrowd, OnlyWhatHasTheSameHeadersAndReceiverSharesATrain) {
+TEST_F(UdpQueuePairs, OnlyPacketsWithTheSameHeadersAndReceiverShareABatch) {
   wire::Route route{
       .source = kLoopback4, .destination = kLoopback4, .peer = Qpn::of_slot(b.slot(), 1)};
   route.traffic_class = 0x20;
   auto classed = a.udp->open_path(route);
   route.traffic_class = 0;
   route.hop_limit = 9;
-  auto near = a.udp->open_path(route);
+  auto few_hops = a.udp->open_path(route);
   route.hop_limit = 64;
-  route.peer = Qpn();  // of datagrams: one queue pair may have several
+  route.peer = Qpn();  // UD: one queue pair may have several paths
   auto datagrams = a.udp->open_path(route);
   auto more_datagrams = a.udp->open_path(route);
-  ASSERT_TRUE(classed.ok() && near.ok() && datagrams.ok() && more_datagrams.ok());
+  ASSERT_TRUE(classed.ok() && few_hops.ok() && datagrams.ok() && more_datagrams.ok());
   push(0, 64);
   for (const wire::PathId other :
-       {classed.value(), near.value(), datagrams.value(), more_datagrams.value()}) {
+       {classed.value(), few_hops.value(), datagrams.value(), more_datagrams.value()}) {
     a.push(other, b.slot(), 4 * kPsns + next[4]++, 64);
     ++pushed;
   }
   a.push(paths[1], a.slot(), 0, 64);  // for another process
   push(0, 64);
-  EXPECT_EQ(trains(), 6u);
+  EXPECT_EQ(send_batches(), 6u);
 }
 
-TEST_F(UdpPair, ABatchTakesWhatItPromises) {
+TEST_F(UdpPair, AcceptsAsManyPacketsAsItsRoom) {
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4096);
   EXPECT_GE(sent, 100u);
   a.udp->flush();
   EXPECT_EQ(a.counter("udp_packets_sent"), sent);
   run({&a, &b}, [&] { return b.packets.size() >= sent; });
-  // A small receive buffer may lose some, never damage any.
+  // A small receive buffer may drop packets but must not corrupt any.
   EXPECT_GE(b.packets.size(), 15u);
   for (size_t i = 0; i < b.packets.size(); ++i) ASSERT_TRUE(b.intact(i));
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
   a.udp->flush();
 }
 
-// Each packet has an iovec of its own then, and the last one is the last of the array. With library
-// assertions (_GLIBCXX_ASSERTIONS) an access beyond it aborts.
+// Each packet has its own iovec, and the last one is the last of the array. With library assertions
+// (_GLIBCXX_ASSERTIONS) an access beyond it aborts.
 TEST(UdpDatapath, SendsAFullBatchOfUnsegmentedPackets) {
   UdpOptions options;
   options.segmentation = Segmentation::Never;
@@ -494,44 +496,44 @@ TEST(UdpDatapath, SendsAFullBatchOfUnsegmentedPackets) {
   EXPECT_EQ(sent, 256u);
 }
 
-// After many trains alike the socket cuts sends of that size by itself.
-TEST_F(UdpCrowd, WhatFollowsManyTrainsAlikeIsCutAsItShouldBe) {
-  const auto like_before = [&] {
+// After many equal batches the socket has a fixed segment size.
+TEST_F(UdpQueuePairs, SegmentsOtherBatchesCorrectlyAfterManyEqualOnes) {
+  const auto equal_batch = [&] {
     push(0, 8);
     push(0, 4);
-    return trains();
+    return send_batches();
   };
-  const auto alone = [&](size_t bytes, uint32_t packets) {
+  const auto batch_of = [&](size_t bytes, uint32_t packets) {
     for (uint32_t i = 0; i < packets; ++i) push(0, bytes);
-    return trains();
+    return send_batches();
   };
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(like_before(), 1u);
-  EXPECT_EQ(alone(4, 1), 1u);
-  EXPECT_EQ(alone(8, 1), 1u);
-  EXPECT_EQ(alone(200, 1), 1u);
-  EXPECT_EQ(alone(200, 3), 1u);
-  EXPECT_EQ(alone(4, 3), 1u);
-  EXPECT_EQ(like_before(), 1u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(equal_batch(), 1u);
+  EXPECT_EQ(batch_of(4, 1), 1u);
+  EXPECT_EQ(batch_of(8, 1), 1u);
+  EXPECT_EQ(batch_of(200, 1), 1u);
+  EXPECT_EQ(batch_of(200, 3), 1u);
+  EXPECT_EQ(batch_of(4, 3), 1u);
+  EXPECT_EQ(equal_batch(), 1u);
   push(0, 8);
   push(0, 200);
   push(0, 8);
-  EXPECT_EQ(trains(), 2u);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(alone(12, 1), 1u);  // none of them fits any more
-  EXPECT_EQ(alone(1000, 1), 1u);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(alone(1000, 5), 1u);
-  EXPECT_EQ(alone(1001, 1), 1u);
-  EXPECT_EQ(like_before(), 1u);
+  EXPECT_EQ(send_batches(), 2u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(batch_of(12, 1), 1u);  // more than the fixed segment size
+  EXPECT_EQ(batch_of(1000, 1), 1u);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(batch_of(1000, 5), 1u);
+  EXPECT_EQ(batch_of(1001, 1), 1u);
+  EXPECT_EQ(equal_batch(), 1u);
 }
 
-TEST_F(UdpCrowd, ProbesAreNotCutLikeTheTrainsBefore) {
+TEST_F(UdpQueuePairs, DoesNotSegmentProbesLikeEarlierBatches) {
   VERBENA_NEEDS_STEERING();
   for (int i = 0; i < 100; ++i) {
     push(0, 0);
     push(0, 0);
-    ASSERT_EQ(trains(), 1u);
+    ASSERT_EQ(send_batches(), 1u);
   }
   const uint64_t too_short = a.counter("udp_too_short") + b.counter("udp_too_short");
-  Process c;  // all look for their places again
+  Process c;  // all processes probe for their group index again
   ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
   const auto to_c = a.path_to(c, kLoopback4, kLoopback4);
   settle({&a, &b, &c});
@@ -543,23 +545,23 @@ TEST_F(UdpCrowd, ProbesAreNotCutLikeTheTrainsBefore) {
   EXPECT_EQ(a.counter("udp_icrc_errors") + b.counter("udp_icrc_errors"), 0u);
 }
 
-TEST_F(UdpCrowd, WhereASocketThatCutsByItselfIsRefusedTrainsSayItAgain) {
+TEST_F(UdpQueuePairs, FallsBackToASegmentSizePerSend) {
   bool forbidden = false;
   std::thread([&] {
     const auto exchange = [&] {
       push(0, 8);
       push(0, 4);
-      EXPECT_EQ(trains(), 1u);
+      EXPECT_EQ(send_batches(), 1u);
     };
     for (int i = 0; i < 100; ++i) exchange();
     forbidden = forbid(SYS_sendto, EIO);
     for (int i = 0; forbidden && i < 100; ++i) exchange();
   }).join();
-  if (!forbidden) GTEST_SKIP() << "a filter for system calls cannot be set here";
+  if (!forbidden) GTEST_SKIP() << "cannot install a seccomp filter";
   EXPECT_EQ(a.counter("udp_send_drops"), 0u);
 }
 
-TEST(UdpDatapath, SinglesWhereSegmentationIsOff) {
+TEST(UdpDatapath, SendsSinglePacketsWithoutSegmentation) {
   VERBENA_NEEDS_STEERING();
   UdpOptions options;
   options.segmentation = Segmentation::Never;

@@ -1,5 +1,5 @@
-// Copies in another process's memory that its owner revokes: both halves of the protocol step by
-// step, what /proc tells about a visitor's thread, and a Nic whose peer stops in the middle.
+// Direct copies that the target revokes: both halves of the protocol step by step, and what /proc
+// shows about the initiator's thread.
 #include "datapath/shm/visits.h"
 
 #include <fcntl.h>
@@ -28,14 +28,14 @@
 namespace verbena::datapath {
 namespace {
 
-// The owner's memory is this process's own: the kernel copies as it does between two.
+// The target's memory belongs to this process; the kernel copies as between two processes.
 class VisitTest : public testing::Test {
  protected:
   uint64_t address(size_t at = 0) const { return reinterpret_cast<uint64_t>(memory_.data()) + at; }
   MemoryRange range(size_t begin, size_t end) const { return {address(begin), address(end)}; }
-  // The visitor's system call.
+  // The initiator's system call.
   long copy() {
-    iovec local{news_.data(), news_.size()};
+    iovec local{new_bytes_.data(), new_bytes_.size()};
     return ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, visitor_.parts(),
                      visitor_.part_count(), 0);
   }
@@ -45,34 +45,34 @@ class VisitTest : public testing::Test {
 
   static constexpr size_t kBytes = 100;
   std::array<std::byte, 8192> memory_{};
-  std::vector<std::byte> news_ = std::vector<std::byte>(kBytes, std::byte{0xFF});
+  std::vector<std::byte> new_bytes_ = std::vector<std::byte>(kBytes, std::byte{0xFF});
   VisitControl control_;
   Visitor visitor_{&control_};
   VisitRevoker revoker_{&control_};
 };
 
-TEST_F(VisitTest, CopiesWhatItAimsAt) {
+TEST_F(VisitTest, CopiesTheAnnouncedBytes) {
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
-  EXPECT_EQ(visitor_.part_count(), 2u) << "the last word is a part of its own";
+  EXPECT_EQ(visitor_.part_count(), 2u) << "the last word is a separate part";
   EXPECT_EQ(copy(), static_cast<long>(kBytes));
   visitor_.end();
-  EXPECT_EQ(std::memcmp(memory_.data(), news_.data(), kBytes), 0);
+  EXPECT_EQ(std::memcmp(memory_.data(), new_bytes_.data(), kBytes), 0);
   EXPECT_EQ(memory_[kBytes], std::byte{});
-  EXPECT_EQ(revoker_.revoke(kAllMemory), 0u) << "it is over";
+  EXPECT_EQ(revoker_.revoke(kAllMemory), 0u) << "the copy has ended";
 }
 
-TEST_F(VisitTest, RevokedBeforeItAimsItNeverCopies) {
+TEST_F(VisitTest, RevokedBeforeItIsAnnouncedItNeverCopies) {
   visitor_.begin();
-  EXPECT_EQ(revoker_.revoke(range(0, kBytes)), 0u) << "there is nothing to wait for";
+  EXPECT_EQ(revoker_.revoke(range(0, kBytes)), 0u) << "no copy can be in progress";
   EXPECT_FALSE(visitor_.aim(address(), kBytes, true));
   visitor_.end();
 }
 
 TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
-  for (const bool last_word_apart : {false, true}) {
+  for (const bool separate_last_word : {false, true}) {
     visitor_.begin();
-    ASSERT_TRUE(visitor_.aim(address(), kBytes, last_word_apart));
+    ASSERT_TRUE(visitor_.aim(address(), kBytes, separate_last_word));
     const uint32_t number = revoker_.revoke(range(0, kBytes));
     EXPECT_NE(number, 0u);
     EXPECT_FALSE(revoker_.is_over(number));
@@ -84,7 +84,7 @@ TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
   }
 }
 
-TEST_F(VisitTest, AVisitOfOtherMemoryIsLeftAlone) {
+TEST_F(VisitTest, DoesNotRevokeACopyOfOtherMemory) {
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
   EXPECT_EQ(revoker_.revoke(range(kBytes, 8192)), 0u);
@@ -92,7 +92,7 @@ TEST_F(VisitTest, AVisitOfOtherMemoryIsLeftAlone) {
   visitor_.end();
 }
 
-TEST_F(VisitTest, TheNextVisitIsNotRevokedWithTheLast) {
+TEST_F(VisitTest, DoesNotRevokeTheNextCopy) {
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
   EXPECT_NE(revoker_.revoke(kAllMemory), 0u);
@@ -103,23 +103,23 @@ TEST_F(VisitTest, TheNextVisitIsNotRevokedWithTheLast) {
   visitor_.end();
 }
 
-TEST_F(VisitTest, AVisitThatWasSettledIsNotWaitedForAgain) {
+TEST_F(VisitTest, DoesNotWaitAgainForASettledCopy) {
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
   const uint32_t number = revoker_.revoke(kAllMemory);
   ASSERT_NE(number, 0u);
-  EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "it still may copy";
+  EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "it may still copy";
   revoker_.settle(number);
   EXPECT_TRUE(revoker_.is_over(number));
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u);
   visitor_.end();
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
-  EXPECT_EQ(revoker_.revoke(kAllMemory), number + 2) << "the next one is another";
+  EXPECT_EQ(revoker_.revoke(kAllMemory), number + 2) << "the next copy has another number";
 }
 
-// A hostile owner can say how much of its own memory is meant, not of the visitor's.
-TEST_F(VisitTest, AnOwnerThatLengthensAPartGetsNoMoreThanIsSent) {
+// A hostile target can change the length of its own memory area, not of the initiator's.
+TEST_F(VisitTest, ATargetThatLengthensAPartGetsNoMoreBytes) {
   visitor_.begin();
   ASSERT_TRUE(visitor_.aim(address(), kBytes, false));
   control_.parts[0].bytes.store(8192);
@@ -127,10 +127,9 @@ TEST_F(VisitTest, AnOwnerThatLengthensAPartGetsNoMoreThanIsSent) {
   EXPECT_EQ(memory_[kBytes], std::byte{});
 }
 
-// --- threads
-// --------------------------------------------------------------------------------------
+// --- threads -----------------------------------------------------------------------------------
 
-// A process that does something, until it is killed.
+// A process that runs `work` until it is killed.
 class Process {
  public:
   explicit Process(const std::function<void()>& work) : pid_(::fork()) {
@@ -157,11 +156,11 @@ class Process {
   for (;;) {
   }
 }
-void sleep_for_ever() {
+void sleep_until_killed() {
   for (;;) ::pause();
 }
 
-// The process needs a moment to get there.
+// Waits until `holds`, for at most 5 seconds.
 bool soon(const std::function<bool()>& holds) {
   for (int i = 0; i < 5000; ++i) {
     if (holds()) return true;
@@ -170,37 +169,37 @@ bool soon(const std::function<bool()>& holds) {
   return false;
 }
 
-TEST(VisitorThread, AStoppedOneDoesNotCopy) {
+TEST(VisitorThread, DoesNotCopyWhileStopped) {
   Process process(spin);
   process.stop();
   EXPECT_FALSE(process.thread().may_be_copying());
 }
 
-TEST(VisitorThread, OneThatEndedDoesNotCopy) {
+TEST(VisitorThread, DoesNotCopyAfterItsEnd) {
   Process process([] {});
   EXPECT_TRUE(soon([&] { return !process.thread().may_be_copying(); }));
-  EXPECT_FALSE(VisitorThread(::getpid(), 0x3FFFFFFF).may_be_copying()) << "there is no such thread";
+  EXPECT_FALSE(VisitorThread(::getpid(), 0x3FFFFFFF).may_be_copying()) << "no such thread";
 }
 
-TEST(VisitorThread, OneThatSleepsInAnotherSystemCallDoesNotCopy) {
-  Process process(sleep_for_ever);
+TEST(VisitorThread, DoesNotCopyInAnotherSystemCall) {
+  Process process(sleep_until_killed);
   VisitorThread thread = process.thread();
   EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); }));
 }
 
-TEST(VisitorThread, OneThatComputesMayCopyAtFirst) {
+TEST(VisitorThread, MayCopyForAShortTimeWhileRunning) {
   Process process(spin);
   VisitorThread thread = process.thread();
   EXPECT_TRUE(thread.may_be_copying());
   EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); })) << "no copy takes that long";
 }
 
-TEST(VisitorThread, OneThatCannotBeObservedMayCopy) {
+TEST(VisitorThread, MayCopyIfItCannotBeObserved) {
   EXPECT_TRUE(VisitorThread(0, 1).may_be_copying());
 }
 
-// Whoever copies from a page that nobody fills in stays in the system call.
-os::UniqueFd page_that_never_comes(void* page) {
+// A copy from a page that is never filled in stays in the system call.
+os::UniqueFd block_page(void* page) {
   os::UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
   uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
   uffdio_register range{};
@@ -213,17 +212,17 @@ os::UniqueFd page_that_never_comes(void* page) {
   return fd;
 }
 
-class StuckCopy : public testing::Test {
+class BlockedCopy : public testing::Test {
  protected:
   void SetUp() override {
     page_ = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!page_that_never_comes(page_).valid()) GTEST_SKIP() << "userfaultfd is not permitted here";
+    if (!block_page(page_).valid()) GTEST_SKIP() << "userfaultfd is not permitted";
   }
   void TearDown() override { ::munmap(page_, 4096); }
 
   // In a child: never returns.
-  void copy_for_ever() const {
-    const os::UniqueFd fd = page_that_never_comes(page_);
+  void copy_blocked_page() const {
+    const os::UniqueFd fd = block_page(page_);
     std::array<std::byte, 8> to{};
     iovec local{page_, 8};
     iovec remote{to.data(), 8};
@@ -239,16 +238,16 @@ class StuckCopy : public testing::Test {
   void* page_ = nullptr;
 };
 
-TEST_F(StuckCopy, OneThatIsInTheSystemCallMayCopy) {
-  Process process([&] { copy_for_ever(); });
+TEST_F(BlockedCopy, MayCopyWhileInTheSystemCall) {
+  Process process([&] { copy_blocked_page(); });
   ASSERT_TRUE(soon([&] { return in_copy(process.pid()); }));
   VisitorThread thread = process.thread();
   EXPECT_TRUE(thread.may_be_copying());
-  ::kill(process.pid(), SIGSTOP);  // which it does not notice in there
+  ::kill(process.pid(), SIGSTOP);  // has no effect inside the system call
   EXPECT_TRUE(thread.may_be_copying());
 }
 
-// Both kinds of cgroup have their place in which a thread waits.
+// Both versions of cgroups can freeze a thread.
 class FrozenThread : public testing::TestWithParam<const char*> {};
 
 TEST_P(FrozenThread, DoesNotCopy) {
@@ -258,10 +257,10 @@ TEST_P(FrozenThread, DoesNotCopy) {
   if (unified && fs::exists("/sys/fs/cgroup/cgroup.controllers")) root = "/sys/fs/cgroup";
   const fs::path group = root / ("verbena_test_" + std::to_string(::getpid()));
   std::error_code error;
-  if (!fs::exists(root) || !fs::create_directory(group, error)) GTEST_SKIP() << "no cgroup here";
+  if (!fs::exists(root) || !fs::create_directory(group, error)) GTEST_SKIP() << "no cgroup";
   const fs::path state = group / (unified ? "cgroup.freeze" : "freezer.state");
   {
-    // On its way out of this system call, again and again.
+    // Repeats the system call, and is frozen on return.
     Process process([] {
       std::array<std::byte, 8> from{}, to{};
       iovec local{from.data(), 8}, remote{to.data(), 8};
@@ -269,9 +268,9 @@ TEST_P(FrozenThread, DoesNotCopy) {
     });
     std::ofstream(group / "cgroup.procs") << process.pid() << std::flush;
     std::ofstream(state) << (unified ? "1" : "FROZEN") << std::flush;
-    const fs::path told = unified ? group / "cgroup.events" : state;
+    const fs::path events = unified ? group / "cgroup.events" : state;
     EXPECT_TRUE(soon([&] {
-      std::ifstream file(told);
+      std::ifstream file(events);
       const std::string text{std::istreambuf_iterator<char>(file), {}};
       return text.find(unified ? "frozen 1" : "FROZEN") != text.npos;
     }));

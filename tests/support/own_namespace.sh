@@ -1,8 +1,8 @@
 #!/bin/bash
-# own_namespace.sh COMMAND...: runs a command in a network namespace of its own, in which UDP port 4791,
-# the directory of processes and verbena_lo belong to this command alone. Root stays root. Any other user
-# becomes root of a new user namespace, which needs no privileges. own_namespace.sh --probe: exit status 0
-# if this user may make such a namespace.
+# own_namespace.sh COMMAND...: runs a command in its own network namespace, so that UDP port 4791, the slot
+# directory and verbena_lo belong to this command only. Root stays root. Any other user becomes root of a new
+# user namespace, which needs no privileges. own_namespace.sh --probe: exit status 0 if this user may create
+# such a namespace.
 set -euo pipefail
 
 apart=(unshare -rn)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The benchmark suite's judgement, on made-up numbers: what is reached, what is not, what was not measured; and
-# that every row refers to something that is measured. Nothing is run.
+# The verdicts of the benchmark suite with invented numbers: reached, not reached, not measured. Also checks
+# that every row refers to a measure. Runs no benchmark.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PYTHONPATH=$here/../../bench/suite python3 -B - <<'CHECK'
@@ -18,7 +18,7 @@ results = Results()
 for value in (10, 30, 20):  # the median of these is 20
     results.add("host.write.64k", value, SHARED_CACHE)
     results.add("host.write.64k", value / 2, SEPARATE_CACHES)
-results.add("host.write.64k", 99, None)  # the cores moved: the value belongs to neither state
+results.add("host.write.64k", 99, None)  # the cores changed during the run: the value belongs to neither state
 results.add("tcp", 8, SHARED_CACHE)
 results.add("drops.1", 0, SHARED_CACHE)
 results.add("drops.1", 3, SEPARATE_CACHES)  # for events that must not happen, the worst of both states counts

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 
-# Folder under src/ -> what it may include besides itself. docs: ARCHITECTURE, "Layers".
+# Folder under src/ -> the folders it may include besides itself. docs: ARCHITECTURE, "Layers".
 ARROWS = {
     "base": set(),
     "wire": {"base"},
@@ -27,8 +27,8 @@ ARROWS = {
     "sim": {"core", "cm", "wire", "base"},
 }
 
-# These never read a clock, open a socket, start a thread, take a lock, roll dice or look at the
-# environment: time and packets are handed to them. That is what lets the simulator run them.
+# These folders never read a clock, open a socket, start a thread, take a lock, draw random numbers or read
+# the environment. Time and packets are arguments, so that the simulator can run them.
 PURE = {"base", "wire", "core", "cm", "daq"}
 
 PURE_HEADERS = re.compile(
@@ -37,7 +37,7 @@ PURE_HEADERS = re.compile(
     r"|poll\.h|sys/(poll|epoll|select|eventfd|ioctl|uio)\.h"
     r"|thread|stop_token|future|pthread\.h|threads\.h|sched\.h"  # threads
     r"|mutex|shared_mutex|condition_variable|semaphore|semaphore\.h|latch|barrier"  # locks
-    r"|random|sys/random\.h|unistd\.h)$")  # dice; unistd.h: sleep, read, write
+    r"|random|sys/random\.h|unistd\.h)$")  # random numbers; unistd.h: sleep, read, write
 
 PURE_NAMES = [
     ("a clock", re.compile(
@@ -164,7 +164,7 @@ GOOD = {
     "tests/unit/core/ok_test.cc": '// Tests.\n#include "sim/world.h"\n#include <chrono>\n',
 }
 
-BAD = [  # (path, contents, what the message must contain)
+BAD = [  # (path, contents, text that the message must contain)
     ("src/base/x.h", '// x\n#include "wire/psn.h"\n', "base must not include wire"),
     ("src/wire/x.h", '// x\n#include "core/engine.h"\n', "wire must not include core"),
     ("src/core/x.cc", '// x\n#include "datapath/datapath.h"\n', "core must not include datapath"),

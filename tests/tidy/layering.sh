@@ -1,6 +1,6 @@
 #!/bin/bash
-# The house rules as a test: who may include whom, what pure code may not touch, and tidiness.
-# First proves on a throw-away tree that each rule does fail when broken.
+# Checks the rules for includes between folders, for pure code, and for the form of files. First verifies on
+# a temporary tree that each rule detects a violation.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python3 "$here/layering.py" --self-test

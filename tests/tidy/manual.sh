@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a program can see of Verbena alone is in the manual: each vendor_err, each environment variable.
+# The manual explains everything that only Verbena has: each vendor_err and each environment variable.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 missing=0

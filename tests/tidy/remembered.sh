@@ -1,7 +1,7 @@
 #!/bin/bash
-# scripts/tidy.py, with a clang-tidy that warns of the word BAD, and of a file whose flags it is not told:
-# a warning fails, a clean file is not looked at again, and one is when it, a header that it includes, the
-# checks or its flags change. Files that are compiled as one are files all the same.
+# scripts/tidy.py with a clang-tidy that warns of the word BAD and of a file without flags: a warning fails,
+# a clean file is not checked again until it, a header that it includes, the checks or its flags change.
+# Files of a unity build are checked one by one.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(mktemp -d)
@@ -25,7 +25,7 @@ unity=$tree/build/Unity/unity_0_cxx.cxx
 mkdir build/Unity
 printf '#include "%s"\n' "$tree/src/three.cc" "$tree/src/four.cc" >"$unity"
 entry() { echo "{\"directory\": \"$tree/build\", \"file\": \"$1\", \"command\": \"c++ $2 -c $1\"}"; }
-flags() { # of one.cc, of those that are compiled as one
+flags() { # of one.cc, of the unity build
   echo "[$(entry "$tree/src/one.cc" "$1"), $(entry "$tree/src/two.cc" -O2), $(entry "$unity" "$2")]" \
     >build/compile_commands.json
 }
@@ -36,24 +36,24 @@ echo '#include "inner.h"' >src/base/outer.h
 echo 'int inner();' >src/base/inner.h
 for name in two three four; do echo "int $name();" >src/$name.cc; done
 
-# looked WHY FILE...: exactly these are looked at, and all is clean
-looked() {
+# checks WHY FILE...: exactly these files are checked, without warnings
+checks() {
   local why=$1 saw
   shift
   saw=$(printf '%s\n' "${files[@]}" | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 |
     sed -n 's/^\[.*\] //p' | sort | xargs)
-  if [ "$saw" != "$*" ]; then echo "$why: looked at '$saw', not at '$*'"; exit 1; fi
+  if [ "$saw" != "$*" ]; then echo "$why: checked '$saw' instead of '$*'"; exit 1; fi
 }
-looked "the first time" "${files[@]}"
-looked "nothing changed"
+checks "the first time" "${files[@]}"
+checks "nothing changed"
 echo 'int inner(int);' >src/base/inner.h
-looked "a header's header changed" src/one.cc
+checks "a header's header changed" src/one.cc
 flags -O3 -O2
-looked "the flags changed" src/one.cc
+checks "the flags changed" src/one.cc
 flags -O3 -O3
-looked "the flags of those compiled as one changed" src/four.cc src/three.cc
+checks "the flags of those compiled as one changed" src/four.cc src/three.cc
 echo 'Checks: more' >.clang-tidy
-looked "the checks changed" "${files[@]}"
+checks "the checks changed" "${files[@]}"
 echo '// BAD' >>src/two.cc
 for _ in first again; do
   if printf '%s\n' "${files[@]}" | PATH=$tree/bin:$PATH python3 -B scripts/tidy.py build 2 >out 2>&1; then
@@ -62,5 +62,5 @@ for _ in first again; do
   grep -q '2:// BAD' out && grep -q '1 files to mend: src/two.cc' out || { cat out; exit 1; }
 done
 echo 'int two() { return 2; }' >src/two.cc
-looked "mended" src/two.cc
+checks "mended" src/two.cc
 echo "remembered: passed"

@@ -1,4 +1,4 @@
-# Sides and cases: runs a program on both sides and judges how it ended. Sourced by each subject's script, which
+# Sides and cases: runs a program on both sides and checks its results. Sourced by each subject's script, which
 # defines cases() and calls run_subject.
 # shellcheck source=tests/interop/lib/guest.sh
 source "$(dirname "${BASH_SOURCE[0]}")/guest.sh"
@@ -16,7 +16,7 @@ declare -A GID # by "side IPv4" and "side IPv6"
 start() {
     local side=$1 log=$2 command=$3
     if [[ $side = verbena ]]; then
-        # Not a function's: the job is the program itself, and ends when it is killed.
+        # Not through a function: the job is the program itself, so that a kill ends it.
         # shellcheck disable=SC2086
         ip netns exec "$NS" timeout -k 5 $CASE_LIMIT_S "$VERBENA_BUILD/verbena" run -- $command >"$log" 2>&1 </dev/null &
     else
@@ -36,7 +36,7 @@ find_gids() {
     done
 }
 
-# A shell's command on a side, without RDMA.
+# Runs a shell command on a side, without RDMA.
 shell_on() { # SIDE COMMAND
     case $1 in
         verbena) in_ns bash -c "$2" ;;
@@ -48,7 +48,7 @@ shell_on() { # SIDE COMMAND
 # Waits until a command succeeds on a side.
 await_on() { shell_on "$1" "for i in {1..300}; do $2 && exit 0; sleep 0.05; done; exit 1"; } # SIDE COMMAND
 
-# Waits until something listens on a TCP port of a side, without connecting to it.
+# Waits until a program listens on a TCP port of a side, without connecting to it.
 listening() {
     local socket
     printf -v socket ':%04X 0*:0000 0A' "$2" # local port, no peer, LISTEN
@@ -59,13 +59,13 @@ listening() {
 
 PASSED=0 FAILED=0 SKIPPED=0 PORT=18600
 
-# Whether the case is asked for. Sets LINE, which describes the case: NAME DIRECTION IP MTU.
+# Whether the case is selected. Sets LINE, which describes the case: NAME DIRECTION IP MTU.
 selected() {
     LINE=$(printf '%-27s %-13s %-4s %-4s' "$@")
     [[ -z $PATTERN || $LINE =~ $PATTERN ]]
 }
 
-# conclude BEGAN LOG...: counts and reports a case that began at second BEGAN; PROBLEM says what went wrong. The logs
+# conclude BEGAN LOG...: counts and reports a case that began at second BEGAN; PROBLEM describes the failure. The logs
 # of a failed case follow.
 conclude() {
     local began=$1 log
@@ -98,20 +98,20 @@ one_case() {
     conclude "$began" client server
 }
 
-runs() { kill -0 "$1" 2>/dev/null; } # only for children: their ids are not used again before "wait"
+runs() { kill -0 "$1" 2>/dev/null; } # only for children: their ids are not reused before "wait"
 
-# attempt COMMAND OPTIONS...: runs it on both sides of one_case; sets PROBLEM to what went wrong.
+# attempt COMMAND OPTIONS...: runs it on both sides of one_case; sets PROBLEM to the failure.
 attempt() {
     local gid_option=-g mtu_option="-m $mtu"
     [[ $1 = ib_* ]] && gid_option=-x
-    [[ $1 = ibv_ud_pingpong ]] && mtu_option= # it knows no such option
+    [[ $1 = ibv_ud_pingpong ]] && mtu_option= # it has no such option
     PORT=$((PORT + 1)) PROBLEM=
     : >"$RUN/client.log"
 
     both listening $PORT \
         "$* -d ${DEVICE[$server]} $gid_option ${GID[$server $ip]} $mtu_option -p $PORT" \
         "$* -d ${DEVICE[$client]} $gid_option ${GID[$client $ip]} $mtu_option -p $PORT ${ADDRESS[$server]}"
-    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # all that ibv_rc_pingpong -c says
+    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # the only sign that ibv_rc_pingpong -c gives
 }
 
 # both LISTENING PORT SERVER-COMMAND CLIENT-COMMAND: runs the two sides of one_case to their ends.
@@ -128,7 +128,7 @@ both() {
     fi
     start "$client" "$RUN/client.log" "$4"
     wait $JOB || PROBLEM="client: exit status $?"
-    # the server ends with the client, or never
+    # the server exits with the client, or never
     grace=$((SECONDS + (${#PROBLEM} ? 2 : 15)))
     while runs $server_job && ((SECONDS < grace)); do sleep 0.05; done
     if kill $server_job 2>/dev/null; then PROBLEM=${PROBLEM:-server: still running 15 s after the client}; fi

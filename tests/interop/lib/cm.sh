@@ -1,9 +1,9 @@
 # Cases whose programs connect through rdma_cm. Sourced by the scripts that need it, after cases.sh.
 
-# What a program prints when something went wrong.
+# What a program prints on failure.
 errors='rror|fail|mismatch|verif|rsend|rrecv|rconnect'
 
-# Waits until something listens on a port of rdma_cm: the kernel lists its ids, Verbena's services are names of Unix
+# Waits until a program listens on a port of rdma_cm: the kernel lists its ids, Verbena's services are names of Unix
 # sockets.
 cm_listening() {
     if [[ $1 = verbena ]]; then
@@ -14,7 +14,7 @@ cm_listening() {
 }
 
 # cm_attempt PORT PATTERN SERVER-COMMAND CLIENT-COMMAND: programs of rdma_cm, whose sides differ. %a becomes the
-# server's address, %p the port (PORT: the one port that some programs know). Neither log may have PATTERN.
+# server's address, %p the port (PORT: the fixed port of some programs). Neither log may have PATTERN.
 cm_attempt() {
     local port=$1 address=${ADDRESS[$server]} log
     [[ $ip = IPv6 ]] && address=${ADDRESS6[$server]}

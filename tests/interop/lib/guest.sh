@@ -100,7 +100,7 @@ build_guest() {
     (cd "$root" && rm -r boot/* var/lib/apt/lists usr/lib/x86_64-linux-gnu/{perl,gconv} usr/share/perl)
     cp "$kernel"/boot/vmlinuz-* "$out/kernel"
 
-    # only the modules that are used; crc32_generic and not crc32_pclmul: quicker when emulated
+    # only the modules that are used; crc32_generic, not crc32_pclmul: faster when emulated
     version=$(basename "$kernel"/lib/modules/*)
     depmod -b "$kernel" "$version"
     for module in virtio_pci virtio_net virtio_rng crc32_generic rdma_rxe ib_uverbs rdma_ucm; do
@@ -133,7 +133,7 @@ find_guest_image() {
 
 build_rc_check() {
     mkdir -p "$RUN/bin"
-    # the C++ library goes in: the guest has none
+    # with the C++ library: the guest has none
     nice "${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -static-libstdc++ -static-libgcc "$HERE/rc_check/rc_check.cc" \
         -o "$RUN/bin/rc_check" -libverbs || die "cannot build rc_check"
 }
@@ -167,12 +167,12 @@ set_mtu() {
 
 start_guest() { # start_guest ID: tap<ID>, 10.77.0.<ID+2>, fd00:77::<ID+2>
     local id=$1 accelerator=(-accel 'tcg,thread=multi,tb-size=256' -cpu 'max,la57=off,erms=off')
-    # /dev/kvm without vmx or svm is there on some virtual machines, and hopelessly slow;
+    # /dev/kvm without vmx or svm exists on some virtual machines, and is very slow;
     # erms=off: the kernel would copy by "rep movsb", which is emulated byte by byte
     if [[ -w /dev/kvm ]] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accelerator=(-accel kvm -cpu host); fi
     GUESTS+=("$id")
     ip -n "$NS" tuntap add "tap$id" mode tap
-    # RoCE wants a network that loses nothing: a deep queue to the guest
+    # RoCE needs a network without loss: a deep queue to the guest
     ip -n "$NS" link set "tap$id" txqueuelen 10000 master "$BRIDGE" up
     in_ns nice qemu-system-x86_64 -name "$NS-guest$id" "${accelerator[@]}" -machine q35 \
         -smp "${VERBENA_QEMU_CPUS:-2}" -m 1024 -nodefaults -no-user-config -display none -no-reboot \
@@ -198,8 +198,8 @@ await_guest() {
 
 on_guest() { in_ns env GUEST="10.77.0.$(($1 + 2))" "$HERE/guest" "$2"; }
 
-# The receiver of detector readout as it is built for here, and the C++ library, which the guest has not; its libibverbs
-# is the guest's own.
+# The receiver of detector readout as built for this host, and the C++ library, which the guest does not have; it uses
+# the guest's own libibverbs.
 install_receiver() {
     local program=$VERBENA_BUILD/lib/verbena-daq
     [[ -x $program ]] || return 0

@@ -1,4 +1,4 @@
-// The checks themselves, each made in both directions.
+// The checks, each run in both directions.
 #pragma once
 
 #include <endian.h>
@@ -48,7 +48,7 @@ class Requests {
   }
 
  private:
-  std::deque<ibv_send_wr> requests_;  // a deque leaves its elements where they are
+  std::deque<ibv_send_wr> requests_;  // a deque does not move its elements
   std::deque<std::vector<ibv_sge>> sges_;
 };
 
@@ -76,7 +76,7 @@ constexpr Operation kRead{"READ", IBV_WR_RDMA_READ, false, false, IBV_WC_RDMA_RE
 
 struct Variation {
   bool inlined = false;
-  bool late_receives = false;  // the receives come only after the SENDs: receiver not ready
+  bool late_receives = false;  // receives are posted only after the SENDs: receiver not ready
 };
 
 // Strings that fit one message of the TCP connection.
@@ -86,7 +86,7 @@ struct Verdict {
 
 class Checks {
  public:
-  // The client's choices of what to do count.
+  // The client's options select the checks.
   Checks(Link& link, Peer& peer, const Hello& mine, const Hello& other, const Options& options)
       : link_(link),
         peer_(peer),
@@ -98,11 +98,11 @@ class Checks {
         iterations_(ntohl((client_ ? mine : other).iterations)),
         seed_(be64toh((client_ ? mine : other).seed)) {}
 
-  // Returns whether all of it was good.
+  // Returns whether all checks passed.
   bool run() {
     try {
       run_all();
-    } catch (const Broken&) {  // its check has said so
+    } catch (const Broken&) {  // its check has reported it
     }
     printf("rc_check: %u ok, %u failed, %u skipped\n", ok_, failed_, skipped_);
     return failed_ == 0;
@@ -132,7 +132,7 @@ class Checks {
   uint8_t* memory() { return link_.memory().data(); }
   uint64_t address() { return reinterpret_cast<uintptr_t>(memory()); }
 
-  // Runs one check as often as asked for and prints its line.
+  // Runs one check as often as requested and prints its line.
   void check(const std::string& name, const std::function<void()>& body) {
     at_step(name.c_str());
     messages_ = bytes_ = 0;
@@ -166,7 +166,7 @@ class Checks {
     fflush(stdout);
   }
 
-  // Exchanges what each side found wrong; returns the first, ours or theirs.
+  // Exchanges the error that each side found; returns ours, else theirs.
   std::string agree(const std::string& mine) {
     Verdict verdict{};
     snprintf(verdict.text, sizeof verdict.text, "%s", mine.c_str());
@@ -197,7 +197,7 @@ class Checks {
   }
   void inlined(const Operation& op) {
     const uint32_t limit = std::min({link_.max_inline(), kInline});
-    // both sides must do the same: the initiator's limit counts
+    // both sides must do the same: the initiator's limit applies
     struct Limit {
       uint32_t value;
     } theirs = peer_.exchange(Limit{htonl(limit)});
@@ -249,7 +249,7 @@ class Checks {
       problem = initiate(op, layout, how);
     } else if (op.takes_receive) {
       if (how.late_receives) {
-        std::this_thread::sleep_for(20ms);  // the first SENDs find none, on whatever device
+        std::this_thread::sleep_for(20ms);  // the first SENDs find no receive, on any device
         post_receives(layout);
       }
       problem = receive(op, layout);
@@ -284,7 +284,8 @@ class Checks {
       wr.wr.rdma.rkey = remote_rkey_;
     }
     requests.post(link_.qp());
-    if (how.inlined) std::fill(scratch.begin(), scratch.end(), uint8_t{0});  // ours again at once
+    if (how.inlined)
+      std::fill(scratch.begin(), scratch.end(), uint8_t{0});  // may be reused at once
     const unsigned first = all_signaled ? 0 : layout.count - 1;
     return await_sends(first, layout.count - first, op.at_initiator);
   }
@@ -336,7 +337,8 @@ class Checks {
     return words("%zu of %zu completions came in time", got, expected);
   }
 
-  // ---- atomics: all on one word, so each original value tells that they were done in order, once
+  // ---- atomics: all on one word, so each original value shows that they were executed once, in
+  // order
 
   struct Atomic {
     uint64_t compare_add, swap;
@@ -348,7 +350,7 @@ class Checks {
       skip_ = "a device has no atomic operations";
       return;
     }
-    // what must come back, and what must be there at the end
+    // the expected original values, and the expected final value
     std::vector<uint64_t> originals;
     uint64_t value = start;
     for (const Atomic& a : operations) {
@@ -359,7 +361,7 @@ class Checks {
         value = a.swap;
       }
     }
-    const size_t at = 128;  // the word; its neighbours must stay
+    const size_t at = 128;  // the word; its neighbours must not change
     auto words_here = reinterpret_cast<uint64_t*>(memory());
     std::fill_n(words_here, 64, 0x5a5a5a5a5a5a5a5aULL);
     if (!initiating_) memcpy(memory() + at, &start, 8);
@@ -482,7 +484,7 @@ class Checks {
     return {};
   }
 
-  // ---- refused: the target must not be touched, and the initiator must hear why
+  // ---- rejected: the target's memory must not change, and the initiator must get the error
 
   void write_with_wrong_key() {
     const Layout layout{4097, 2, 1};
@@ -493,7 +495,7 @@ class Checks {
     if (initiating_) {
       Requests requests;
       for (unsigned i = 0; i < 2; ++i) {
-        // the other message: it would be seen if it arrived
+        // a different message: it would be visible if it arrived
         ibv_send_wr& wr = requests.add(IBV_WR_RDMA_WRITE, sges_of(layout, 1 - i));
         wr.wr.rdma.remote_addr = remote_address_ + layout.start(i);
         wr.wr.rdma.rkey = remote_rkey_ ^ 0x5500;
@@ -506,8 +508,8 @@ class Checks {
           problem = missing(i, 2);
           break;
         }
-        // The refusal puts the target into the error state, where it is silent: it is never
-        // repeated.
+        // The rejection puts the target into the error state, where it does not respond: the NAK is
+        // never repeated.
         if (lossy_ && i == 0 && done[0].status == IBV_WC_RETRY_EXC_ERR) wanted[0] = done[0].status;
         if (done[0].wr_id != i || done[0].status != wanted[i]) {
           problem = words("request %" PRIu64 " ended with \"%s\" instead of \"%s\"", done[0].wr_id,
@@ -524,13 +526,13 @@ class Checks {
   Peer& peer_;
   const uint64_t remote_address_;
   const uint32_t remote_rkey_;
-  const uint32_t features_;  // that both devices have
+  const uint32_t features_;  // that both devices support
   const bool client_;
   const bool lossy_;
   const uint32_t iterations_;
   const uint64_t seed_;
   bool initiating_ = false;
-  uint64_t serial_ = 0;  // of transfers; both sides count alike
+  uint64_t serial_ = 0;  // of transfers; the same on both sides
   std::string problem_, skip_;
   uint64_t messages_ = 0, bytes_ = 0;
   unsigned ok_ = 0, failed_ = 0, skipped_ = 0;

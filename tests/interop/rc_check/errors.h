@@ -1,4 +1,4 @@
-// How rc_check ends a run that cannot go on: by an exception, or by its alarm.
+// How rc_check ends a run that cannot continue: by an exception, or by its alarm.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ inline std::string words(const char* format, ...) {
   return text;
 }
 
-// Ends the run: nothing more can be asked of this queue pair or of the other side.
+// Ends the run: the queue pair or the connection to the other side is unusable.
 struct Broken : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -31,7 +31,7 @@ inline Broken broken_errno(const std::string& what, int error = errno) {
   return Broken(what + ": " + strerror(error));
 }
 
-// What the alarm says was going on.
+// The step that the alarm reports.
 inline char current_step[80] = "start";
 
 inline void at_step(const char* step) { snprintf(current_step, sizeof current_step, "%s", step); }

@@ -1,4 +1,4 @@
-// The queue pair and all that it needs, from the device to the memory.
+// The queue pair and the resources it needs, from the device to the memory.
 #pragma once
 
 #include <arpa/inet.h>
@@ -41,13 +41,13 @@ using Completions = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
 using Pair = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using Window = std::unique_ptr<ibv_mw, Destroyer<ibv_dealloc_mw>>;
 
-// What each side tells the other first. All of it in network byte order.
+// The first message of each side to the other. All fields in network byte order.
 struct Hello {
   uint32_t magic, qpn, psn, mtu, rkey, read_depth, features, iterations;
   uint64_t address, seed;
   uint8_t gid[16];
 };
-constexpr uint32_t kMagic = 0x72630002;  // changes whenever what the two sides do changes
+constexpr uint32_t kMagic = 0x72630002;  // changes whenever the checks change
 constexpr uint32_t kAtomics = 1, kWindows = 2;
 
 inline ibv_mtu mtu_code(unsigned bytes) {
@@ -198,7 +198,7 @@ class Link {
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = kTimeout;
     attr.retry_cnt = 7;
-    attr.rnr_retry = 7;  // for ever
+    attr.rnr_retry = 7;  // unlimited
     attr.sq_psn = psn();
     attr.max_rd_atomic = static_cast<uint8_t>(
         std::min({kReadsInFlight, static_cast<unsigned>(device_.max_qp_init_rd_atom),
@@ -211,11 +211,11 @@ class Link {
 
   unsigned mtu() const { return mtu_bytes(mtu_); }
 
-  // Awaits `count` completions of sends. Stops at one that failed, and at the end of patience.
+  // Awaits `count` completions of sends. Stops at one that failed, and at the timeout.
   std::vector<ibv_wc> await_sends(size_t count) { return await(send_cq_.get(), count, nullptr); }
 
-  // Awaits `count` completions of receives; ends also soon after the initiator has said that all of
-  // its own are there.
+  // Awaits `count` completions of receives; ends also soon after the initiator has
+  // reported that all of its own are there.
   std::vector<ibv_wc> await_receives(size_t count, const Peer& initiator) {
     return await(receive_cq_.get(), count, &initiator);
   }
@@ -315,8 +315,8 @@ class Link {
     return n > 0;
   }
 
-  // Arms, and looks once more before it sleeps: by the caller's next poll, since an armed queue
-  // that is not empty is polled at once. Sleeps in short stretches, so patience is kept.
+  // Arms the CQ; the caller polls once more before it sleeps. Sleeps in short intervals, so that
+  // the timeout is observed.
   void sleep_until_event(ibv_cq* cq) {
     if (!std::exchange(armed_[cq == send_cq_.get()], true)) {
       if (ibv_req_notify_cq(cq, 0) != 0) throw broken_errno("cannot ask for completion events");
@@ -346,7 +346,7 @@ class Link {
   Completions send_cq_, receive_cq_;
   Pair pair_;
   uint32_t max_inline_ = 0;
-  bool armed_[2] = {true, true};  // of receives, of sends
+  bool armed_[2] = {true, true};  // CQ of receives, of sends
 };
 
 }  // namespace rc_check

@@ -14,16 +14,16 @@ namespace rc_check {
 
 struct Options {
   std::string device;  // empty: the first
-  int gid_index = -1;  // -1: the first that is an IPv4 address, else the first
+  int gid_index = -1;  // -1: the first IPv4 address, otherwise the first
   uint16_t port = 18515;
-  unsigned mtu = 0;  // 0: what the port has
+  unsigned mtu = 0;  // 0: the port's
   uint32_t iterations = 1;
   uint64_t seed = 1;
   unsigned limit_s = 120;
   bool events = false;
   bool lossy = false;
   bool list = false;
-  std::string server;  // empty: be the server
+  std::string server;  // empty: this is the server
 };
 
 [[noreturn]] inline void usage(int status) {

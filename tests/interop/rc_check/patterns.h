@@ -1,4 +1,4 @@
-// What memory must look like: messages, the gaps in them and the guards around them.
+// The expected content of memory: messages, the gaps in them and the guards around them.
 #pragma once
 
 #include <endian.h>
@@ -39,7 +39,7 @@ struct Layout {
     size_t at, size;
   };
 
-  // The same for any number of pieces, so that both sides know where the other's slots are.
+  // Independent of the number of pieces, so that both sides know where the other's slots are.
   size_t stride() const { return (size + 2 * kGuard + size_t{kMaxSges} * kGap + 63) / 64 * 64; }
   size_t total() const { return stride() * count; }
   // Slots start at every alignment.
@@ -49,7 +49,7 @@ struct Layout {
     std::vector<Piece> all;
     size_t at = start(slot), left = size;
     for (unsigned i = 0; i < pieces && left > 0; ++i) {
-      // uneven and odd: 1/7 of what is left, and the rest in the last
+      // uneven and odd: 1/7 of the remaining bytes, and the rest in the last
       const size_t here = i + 1 == pieces ? left : std::min(left, left / 7 + 1);
       all.push_back({at, here});
       at += here + kGap;
@@ -77,7 +77,7 @@ inline void paint(uint8_t* memory, const Layout& layout, uint64_t key, bool with
   }
 }
 
-// What is wrong with memory that should be as painted; empty if nothing is.
+// Describes the first difference from the expected content; empty if there is none.
 inline std::string compare(const uint8_t* memory, const Layout& layout, uint64_t key) {
   std::vector<uint8_t> wanted(layout.total());
   paint(wanted.data(), layout, key, true);

@@ -1,4 +1,4 @@
-// The other side, over TCP: the two keep in step and exchange what they found.
+// The other side, over TCP: synchronizes the two sides and exchanges their results.
 #pragma once
 
 #include <netdb.h>
@@ -35,7 +35,7 @@ class Peer {
     return Peer(fd);
   }
 
-  // Tries for ten seconds, so that the two sides may be started in any order.
+  // Retries for ten seconds, so that the two sides may be started in any order.
   static Peer connect_to(const std::string& server, uint16_t port) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
@@ -71,7 +71,7 @@ class Peer {
     if (fd_ >= 0) close(fd_);
   }
 
-  // Each side says one thing and hears one; returns when both have.
+  // Each side sends one message and receives one; returns when both have done so.
   template <typename Message>
   Message exchange(const Message& mine) {
     const char* out = reinterpret_cast<const char*>(&mine);
@@ -91,7 +91,7 @@ class Peer {
     return theirs;
   }
 
-  // Has it said its next thing already?
+  // Has the other side's next message arrived already?
   bool has_spoken() const {
     pollfd p{fd_, POLLIN, 0};
     return poll(&p, 1, 0) > 0;

@@ -1,19 +1,19 @@
-// rc_check: does every operation of a reliable connection between two processes and checks every
-// byte of it, on both sides. It is a plain verbs program: it runs on Verbena, on Soft-RoCE or on
+// rc_check: runs every operation of a reliable connection between two processes and checks every
+// byte, on both sides. It is a plain verbs program: it runs on Verbena, on Soft-RoCE or on
 // hardware, and either side may be any of them.
 //
 //   g++ -std=c++20 -O2 -Wall -Wextra rc_check/rc_check.cc -libverbs -o rc_check
-//   rc_check [options]                  the one side: waits for the other
-//   rc_check [options] server_address   the other side
+//   rc_check [options]                  the server: waits for the client
+//   rc_check [options] server_address   the client
 //
-// The two sides keep in step over TCP. Every check is made once in each direction. A transfer goes
-//   1. both paint their memory: the side that gives the data with a message per slot, the side that
-//      gets it with background only; both know what either must look like afterwards
+// The two sides synchronize over TCP. Every check runs once in each direction. Steps of a transfer:
+//   1. both fill their memory: the side with the data with a message per slot, the side that
+//      receives it with background only; both know the expected content of both afterwards
 //   2. receives are posted, "ready" is exchanged
 //   3. the initiator posts everything at once and awaits its completions; the target awaits its own
-//   4. both compare all of their memory (messages, gaps and guards), and exchange the verdict
+//   4. both compare all of their memory (messages, gaps and guards), and exchange the result
 // so both sides print the same lines and exit with the same status. A wrong byte fails its check
-// and the run goes on; a failed completion leaves the queue pair unusable and ends the run.
+// and the run continues; a failed completion leaves the queue pair unusable and ends the run.
 
 #include <endian.h>
 #include <unistd.h>
