@@ -49,8 +49,7 @@ class ReceiveRing {
   }
   void consume(uint64_t bytes) { read_ += bytes; }
 
-  // --- updates for the peer
-  // -----------------------------------------------------------------------
+  // --- updates for the peer ---------------------------------------------------------------------
   bool half_free() const { return announced_ - read_ <= half_; }
   bool update_due() const { return half_free() || static_cast<int16_t>(reposted_ - due_) >= 0; }
   // The limit for the peer's count of messages.

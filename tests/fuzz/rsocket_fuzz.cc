@@ -120,9 +120,9 @@ class Stream {
       ring_.consume(bytes);
       want -= bytes;
     }
-    if (!ring_.news_due()) return;
+    if (!ring_.update_due()) return;
     ring_.credit_limit();
-    if (ring_.half_free()) VERBENA_CHECK(ring_.tell_half() + kHalfBytes <= ring_.capacity());
+    if (ring_.half_free()) VERBENA_CHECK(ring_.announce_half() + kHalfBytes <= ring_.capacity());
   }
 
   void send() {

@@ -55,11 +55,11 @@ struct Process {
   }
 
   void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes,
-            bool in_window = true, wire::Opcode opcode = wire::Opcode::RcSendOnly) {
+            bool in_window = true, bool ends_batch = false) {
     wire::TxPacket p;
     p.path = path;
     wire::Bth bth;
-    bth.opcode = static_cast<uint8_t>(opcode);
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendOnly);
     bth.destination = Qpn::of_slot(slot, 7);
     bth.psn = wire::Psn(psn);
     bth.pad = static_cast<uint8_t>(-payload_bytes & 3);
@@ -67,6 +67,7 @@ struct Process {
     p.header_bytes = wire::kBthBytes;
     p.pad = bth.pad;
     p.in_window = in_window;
+    p.ends_batch = ends_batch;
     std::vector<std::byte> payload(payload_bytes);
     for (size_t i = 0; i < payload_bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
     // Two parts, as from a scatter list.

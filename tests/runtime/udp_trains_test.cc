@@ -404,10 +404,10 @@ TEST_F(UdpQueuePairs, PacketsWithoutASlotDoNotShareABatch) {
   EXPECT_EQ(a.counter("udp_trains_sent") - before, 2u);
 }
 
-TEST_F(UdpQueuePairs, AnAckEndsTheBatchOfItsQueuePair) {
+TEST_F(UdpQueuePairs, AShortPacketThatEndsTheBatchJoinsIt) {
   activate_two();
   push(2, 1024);
-  a.push(paths[2], b.slot(), 2 * kPsns + next[2]++, 4, true, wire::Opcode::RcAck);
+  a.push(paths[2], b.slot(), 2 * kPsns + next[2]++, 4, true, true);
   ++pushed;
   EXPECT_EQ(send_batches(), 1u);
 }

@@ -241,7 +241,7 @@ TEST_F(HostManagerTest, RefusesAMaster) {
 }
 
 TEST_F(HostManagerTest, RepliesToADuplicateAtMostEvery100Ms) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   const Message request = board_->next_outgoing()->message;
   host_.on_datagram(request.store(), kBoardIp, now_);
   const HostEvent asked = event();
@@ -257,7 +257,7 @@ TEST_F(HostManagerTest, RepliesToADuplicateAtMostEvery100Ms) {
 }
 
 TEST_F(HostManagerTest, TreatsAMuchLaterOpenOfTheSameQpnAsARestart) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   const Message request = board_->next_outgoing()->message;
   host_.on_datagram(request.store(), kBoardIp, now_);
   const HostEvent asked = event();
