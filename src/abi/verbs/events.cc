@@ -73,8 +73,8 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, uint32_t& complet
   pthread_mutex_unlock(&mutex);
 }
 
-// The next completion event. With VERBENA_POLL=hybrid, what comes soon is met awake, and the caller
-// turns the crank meanwhile: no thread has to wake up for it.
+// The next completion event. With VERBENA_POLL=hybrid the caller makes progress itself for a while
+// before it sleeps, so that an event that comes soon needs no wake-up.
 int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runtime::Event* event) {
   if (const Duration awake = runtime::config().awake_before_sleep; awake.ns > 0) {
     int code = events.try_pop(event, count_completion_event);
@@ -85,7 +85,7 @@ int next_completion_event(runtime::Nic& nic, runtime::EventChannel& events, runt
       if (code != EAGAIN) return code;
     }
   }
-  nic.poller_sleeps();  // the last poll may have taken the watch
+  nic.poller_sleeps();  // the last poll may have made this thread the progress owner
   return events.pop(event, count_completion_event);
 }
 
