@@ -44,8 +44,8 @@ Process& process() {
   return *instance;
 }
 
-// A program that exits without destroying its queue pairs may still owe a peer an acknowledgement.
-[[gnu::destructor]] void pay_what_is_owed() {
+// A program may exit without destroying its queue pairs: sends the delayed ACKs of its peers.
+[[gnu::destructor]] void transmit_before_exit() {
   Process* const p = made;
   if (p == nullptr || !lock_within(p->mutex, milliseconds(100))) return;
   for (const OpenNic& open : p->nics) open.nic->transmit_at_exit();
