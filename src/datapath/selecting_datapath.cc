@@ -13,45 +13,55 @@ namespace verbena::datapath {
 namespace {
 
 // A look at the sockets is a system call, many times as long as one at the rings. While nothing
-// comes over UDP it is made more and more seldom, at last once in so many looks at the rings; time
-// that passes counts as looks, too. A thread that the sockets woke looks at once.
-constexpr uint32_t kUdpEvery = 512;
+// comes over the wire it is made more and more seldom, at last once in so many looks at local
+// media; time that passes counts as looks, too. A thread that the sockets woke looks at once.
+constexpr uint32_t kWireEvery = 512;
 constexpr int64_t kLookNs = 128;
 // As much as UDP takes in a turn.
 constexpr size_t kBytesPerTurn = size_t{512} * 1024;
 // What a copy into a peer's memory takes by itself, in bytes that could be copied meanwhile.
 constexpr size_t kCopyCost = 4096;
+constexpr size_t kShortAckBytes = 8;
 
 }  // namespace
 
-SelectingDatapath::SelectingDatapath(std::unique_ptr<UdpDatapath> udp,
-                                     std::unique_ptr<ShmDatapath> shm, uint32_t interface_index)
+SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire, Media media,
+                                     uint32_t interface_index)
     : PacketSink(this),
-      udp_(std::move(udp)),
-      shm_(std::move(shm)),
+      wire_(std::move(wire)),
+      wire_sink_(wire_->sink()),
+      media_(std::move(media)),
       interface_index_(interface_index),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  for (const int fd : {udp_->wait_fd(), shm_->wait_fd()}) {
+  const auto watch = [this](int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
-  }
+  };
+  watch(wire_->wait_fd());
+  for (const auto& medium : media_) watch(medium->wait_fd());
 }
 
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
   if (!host::is_local(host::local_address(destination, interface_index_))) return true;
-  bool reached = true;  // without memory packets go over UDP
-  (void)try_allocating([&] { reached = shm_->reach(peer.slot(), now); });
+  // The first medium that reaches the peer is enough. Without memory packets go over the wire.
+  bool reached = true;
+  (void)try_allocating([&] {
+    for (const auto& medium : media_) {
+      reached = medium->reach(peer.slot(), now);
+      if (!reached || medium->link_to(peer.slot()) != nullptr) return;
+    }
+  });
   return reached;
 }
 
 Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
-  auto opened = udp_->open_path(route);
+  auto opened = wire_->open_path(route);
   if (!opened.ok()) return opened;
   const auto id = static_cast<size_t>(opened.value());
   if (id >= paths_.size() && !try_allocating([&] { paths_.resize(id + 1); })) {
-    udp_->close_path(opened.value());
+    wire_->close_path(opened.value());
     return Error{ENOMEM, "out of memory"};
   }
   Path& path = paths_[id] = Path{};
@@ -65,7 +75,7 @@ Result<wire::PathId> SelectingDatapath::open_path(const wire::Route& route) {
 void SelectingDatapath::close_path(wire::PathId path) {
   const auto id = static_cast<size_t>(path);
   if (id < paths_.size()) paths_[id] = Path{};
-  udp_->close_path(path);
+  wire_->close_path(path);
 }
 
 const SelectingDatapath::Path* SelectingDatapath::find(wire::PathId path) const {
@@ -73,13 +83,20 @@ const SelectingDatapath::Path* SelectingDatapath::find(wire::PathId path) const 
   return id < paths_.size() ? &paths_[id] : nullptr;
 }
 
-Link* SelectingDatapath::link_of(wire::PathId path) const {
+[[gnu::always_inline]] inline LocalLink* SelectingDatapath::link_to(uint8_t slot) const {
+  for (const auto& medium : media_) {
+    if (LocalLink* const link = medium->link_to(slot)) return link;
+  }
+  return nullptr;
+}
+
+LocalLink* SelectingDatapath::link_of(wire::PathId path) const {
   const Path* const p = find(path);
-  return p != nullptr ? shm_->link_to(p->slot) : nullptr;
+  return p != nullptr ? link_to(p->slot) : nullptr;
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
-  const Link* const link = carrier_of(path).link;
+  const LocalLink* const link = carrier_of(path).link;
   return link != nullptr && !link->wire_packets_only() ? wire::kMaxPayloadBytes : 0;
 }
 
@@ -89,7 +106,7 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
   if (index >= paths_.size()) [[unlikely]]
     return {};
   Path& path = paths_[index];
-  Link* const link = shm_->link_to(path.slot);
+  LocalLink* const link = link_to(path.slot);
   if (link == nullptr) return {};
   if (path.numbered_for != link->id() && !number(path, *link)) [[unlikely]]
     return {};
@@ -97,7 +114,7 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
 }
 
 // The path's addresses have a number on that link from now on. False: there are too many.
-bool SelectingDatapath::number(Path& path, Link& link) {
+bool SelectingDatapath::number(Path& path, LocalLink& link) {
   const auto number = link.number_of(path.addresses);
   if (!number) return false;
   path.number = *number;
@@ -105,61 +122,123 @@ bool SelectingDatapath::number(Path& path, Link& link) {
   return true;
 }
 
-// Both get their turn, however busy the other is; and where the one has nothing, the other is
-// asked.
+// The wire and the local media both get their turn, however busy the others are; and where the one
+// has nothing, the other is asked.
 std::span<const wire::RxPacket> SelectingDatapath::receive() {
-  const bool udp_due = ++looks_ >= udp_every_;
-  const bool memory_first = !udp_due || memory_first_;
-  if (memory_first) {
-    const auto packets = shm_->receive();
-    if (!packets.empty() || !udp_due) {
-      memory_first_ = false;
+  const bool wire_due = ++looks_ >= wire_every_;
+  const bool local_first = !wire_due || local_first_;
+  if (local_first) {
+    const auto packets = receive_locally();
+    if (!packets.empty() || !wire_due) {
+      local_first_ = false;
       return packets;
     }
   }
-  const auto packets = udp_->receive();
+  const auto packets = wire_->receive();
   looks_ = 0;
-  udp_every_ = packets.empty() && shm_->has_links() ? std::min(2 * udp_every_, kUdpEvery) : 1;
-  memory_first_ = true;
-  return packets.empty() && !memory_first ? shm_->receive() : packets;
+  const bool has_links =
+      std::ranges::any_of(media_, [](const auto& medium) { return medium->has_links(); });
+  wire_every_ = packets.empty() && has_links ? std::min(2 * wire_every_, kWireEvery) : 1;
+  local_first_ = true;
+  return packets.empty() && !local_first ? receive_locally() : packets;
+}
+
+// Each medium is the first in its turn.
+[[gnu::always_inline]] inline std::span<const wire::RxPacket> SelectingDatapath::receive_locally() {
+  for (size_t i = 0; i < media_.size(); ++i) {
+    next_medium_ = next_medium_ + 1 < media_.size() ? next_medium_ + 1 : 0;
+    const auto packets = media_[next_medium_]->receive();
+    if (!packets.empty()) return packets;
+  }
+  return {};
+}
+
+std::span<const wire::RxPacket> SelectingDatapath::linger() {
+  for (const auto& medium : media_) {
+    const auto packets = medium->linger();
+    if (!packets.empty()) return packets;
+  }
+  return {};
+}
+
+void SelectingDatapath::release() {
+  for (const auto& medium : media_) medium->release();
+}
+
+bool SelectingDatapath::arm() {
+  bool nothing_there = true;
+  for (const auto& medium : media_) nothing_there &= medium->arm();
+  if (nothing_there) return true;
+  for (const auto& medium : media_) medium->disarm();
+  return false;
 }
 
 void SelectingDatapath::disarm() {
-  looks_ = udp_every_;
-  shm_->disarm();
+  looks_ = wire_every_;
+  for (const auto& medium : media_) medium->disarm();
+}
+
+void SelectingDatapath::attend() {
+  for (const auto& medium : media_) medium->attend();
+}
+
+bool SelectingDatapath::anything_gone() const {
+  return std::ranges::any_of(media_, [](const auto& medium) { return medium->anything_gone(); });
+}
+
+void SelectingDatapath::take_gone() {
+  for (const auto& medium : media_) medium->take_gone();
+}
+
+PeerAccess* SelectingDatapath::peer_access() {
+  for (const auto& medium : media_) {
+    if (PeerAccess* const access = medium->peer_access()) return access;
+  }
+  return nullptr;
+}
+
+std::optional<std::string> SelectingDatapath::take_notice() {
+  for (const auto& medium : media_) {
+    if (auto notice = medium->take_notice()) return notice;
+  }
+  return std::nullopt;
 }
 
 void SelectingDatapath::pass(Duration time) {
-  looks_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kLookNs, kUdpEvery));
-  shm_->pass(time);
+  looks_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kLookNs, kWireEvery));
+  for (const auto& medium : media_) medium->pass(time);
 }
 
 size_t SelectingDatapath::room() const {
   if (pushed_ >= kBytesPerTurn) return 0;
   const size_t in_memory = (kBytesPerTurn - pushed_ - 1) / wire::kMaxPayloadBytes + 1;
-  return to_udp_ ? std::min(in_memory, udp_->sink().room()) : in_memory;
+  return to_wire_ ? std::min(in_memory, wire_sink_.room()) : in_memory;
 }
 
 bool SelectingDatapath::is_full(wire::PathId path) const {
-  Link* const link = link_of(path);
+  LocalLink* const link = link_of(path);
   return link != nullptr && link->full();
 }
 
 bool SelectingDatapath::is_asleep(wire::PathId path) const {
-  const Link* const link = link_of(path);
+  const LocalLink* const link = link_of(path);
   return link != nullptr && link->peer_sleeps();
 }
 
 // It counts against the turn, as packets do.
 bool SelectingDatapath::access(const wire::OneSided& request) {
-  Link* const link = link_of(request.path);
   pushed_ += request.bytes + kCopyCost;
-  return link != nullptr &&
-         shm_->access(*link, request, paths_[static_cast<size_t>(request.path)].addresses);
+  const Path* const path = find(request.path);
+  if (path == nullptr) return false;
+  for (const auto& medium : media_) {
+    LocalLink* const link = medium->link_to(path->slot);
+    if (link != nullptr) return medium->access(*link, request, path->addresses);
+  }
+  return false;
 }
 
 bool SelectingDatapath::retract(const wire::Unread& requests) {
-  Link* const link = link_of(requests.path);
+  LocalLink* const link = link_of(requests.path);
   const Path* const path = find(requests.path);
   if (link == nullptr || path->numbered_for != link->id()) return false;
   ++pushed_;  // the rest is shown anew
@@ -168,7 +247,7 @@ bool SelectingDatapath::retract(const wire::Unread& requests) {
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
   const Carrier carrier = carrier_of(packet.path);
-  if (carrier.link == nullptr) return push_to_udp(packet);
+  if (carrier.link == nullptr) return push_to_wire(packet);
   carrier.link->push(packet, carrier.number);
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
@@ -177,25 +256,27 @@ bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Acknowledg
   const Carrier carrier = carrier_of(path);
   if (carrier.link == nullptr || carrier.link->wire_packets_only()) return false;
   carrier.link->send_short_ack(ack, carrier.number);
-  pushed_ += kWordBytes;
+  pushed_ += kShortAckBytes;
   return true;
 }
 
-void SelectingDatapath::push_to_udp(const wire::TxPacket& packet) {
-  to_udp_ = true;
-  udp_->sink().push(packet);
+void SelectingDatapath::push_to_wire(const wire::TxPacket& packet) {
+  to_wire_ = true;
+  wire_sink_.push(packet);
 }
 
 void SelectingDatapath::flush() {
-  if (pushed_ != 0) shm_->flush();
-  if (to_udp_) udp_->flush();
+  if (pushed_ != 0) {
+    for (const auto& medium : media_) medium->flush();
+  }
+  if (to_wire_) wire_->flush();
   pushed_ = 0;
-  to_udp_ = false;
+  to_wire_ = false;
 }
 
 void SelectingDatapath::append_counters(std::vector<Counter>& to) const {
-  udp_->append_counters(to);
-  shm_->append_counters(to);
+  wire_->append_counters(to);
+  for (const auto& medium : media_) medium->append_counters(to);
 }
 
 }  // namespace verbena::datapath

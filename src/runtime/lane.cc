@@ -25,9 +25,9 @@ Status Lane::start(host::SlotDirectory::CountersText counters) {
   engine_ = std::make_unique<core::Engine>(core::EngineConfig{.slot = datapath_.directory->slot(),
                                                               .secret = random_secret(),
                                                               .extensions = config().extensions});
-  if (datapath_.local != nullptr) {
-    engine_->expose_through(&datapath_.local->shared_memory().exposure());
-  }
+  datapath::PeerAccess* const access =
+      datapath_.local != nullptr ? datapath_.local->peer_access() : nullptr;
+  if (access != nullptr) engine_->expose_through(&access->exposure());
   return thread_.start(datapath_.all->wait_fd(), *this);
 }
 

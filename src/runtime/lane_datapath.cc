@@ -10,6 +10,7 @@
 #include <string>
 
 #include "datapath/faulty_datapath.h"
+#include "datapath/local_media.h"
 #include "datapath/pcap_datapath.h"
 #include "host/slot_holders.h"
 #include "runtime/config.h"
@@ -48,7 +49,7 @@ Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::Counter
   options.steering = config().steering;
   auto wire = std::make_unique<datapath::UdpDatapath>(device.interface_index, *directory, options);
   udp = wire.get();
-  add_shared_memory(device, std::move(wire));
+  add_local_media(device, std::move(wire));
   return decorate();
 }
 
@@ -59,28 +60,34 @@ void LaneDatapath::close() {
   directory.reset();
 }
 
-// Peers on this host are reached through shared memory. Captures and faults work on packets as they
-// are on the wire, so with them shared memory carries nothing else.
-void LaneDatapath::add_shared_memory(const DeviceInfo& device,
-                                     std::unique_ptr<datapath::UdpDatapath> wire) {
+// Peers on this host are reached through local media, such as shared memory. Captures and faults
+// work on packets as they are on the wire, so with them local media carry nothing else.
+void LaneDatapath::add_local_media(const DeviceInfo& device,
+                                   std::unique_ptr<datapath::UdpDatapath> wire) {
   const Config& c = config();
-  if (c.datapath == DatapathChoice::Udp) {
+  const datapath::LocalMediumOptions options{
+      .slot = directory->slot(),
+      .interface_index = device.interface_index,
+      .wire_packets_only = !c.faults.empty() || !c.pcap.empty()};
+  datapath::SelectingDatapath::Media media;
+  for (const datapath::LocalMediumKind& kind : datapath::local_media()) {
+    if (c.datapath == DatapathChoice::Udp) break;
+    auto medium = kind.open(options);
+    if (medium.ok()) {
+      media.push_back(std::move(medium.value()));
+    } else {
+      log(LogLevel::Warning, "%s: no %s with processes of this host: %s", device.name.c_str(),
+          kind.name, medium.error().why);
+    }
+  }
+  if (media.empty()) {
     all = std::move(wire);
     return;
   }
-  const bool decorated = !c.faults.empty() || !c.pcap.empty();
-  auto shm = datapath::ShmDatapath::open(
-      {.slot = directory->slot(), .wire_packets_only = decorated}, device.interface_index);
-  if (!shm.ok()) {
-    log(LogLevel::Warning, "%s: no shared memory with processes of this host: %s",
-        device.name.c_str(), shm.error().why);
-    all = std::move(wire);
-    return;
-  }
-  auto both = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(shm.value()),
-                                                            device.interface_index);
-  local = both.get();
-  all = std::move(both);
+  auto selecting = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(media),
+                                                                 device.interface_index);
+  local = selecting.get();
+  all = std::move(selecting);
 }
 
 // Puts the decorators of the environment around the datapath.

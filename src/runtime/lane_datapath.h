@@ -1,11 +1,12 @@
 // LaneDatapath: the slot of a lane and the datapath that goes with it, put together as the
-// configuration asks: UDP, shared memory beside it, and decorators around them.
+// configuration asks: UDP, local media beside it, and decorators around them.
 #pragma once
 
 #include <memory>
 
 #include "base/result.h"
 #include "datapath/datapath.h"
+#include "datapath/peer_access.h"
 #include "datapath/selecting_datapath.h"
 #include "datapath/udp/udp_datapath.h"
 #include "host/slot_directory.h"
@@ -22,10 +23,10 @@ struct LaneDatapath {
   std::unique_ptr<host::SlotDirectory> directory;
   std::unique_ptr<datapath::Datapath> all;       // with its decorators; null: closed
   datapath::UdpDatapath* udp = nullptr;          // the innermost
-  datapath::SelectingDatapath* local = nullptr;  // null: without shared memory
+  datapath::SelectingDatapath* local = nullptr;  // null: without local media
 
  private:
-  void add_shared_memory(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
+  void add_local_media(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
   Status decorate();
 };
 

@@ -57,7 +57,7 @@ Status Nic::start() {
 void Nic::stop() {
   if (!lane_.is_running()) return;  // start() failed
   lane_.stop();
-  datapath::ShmDatapath* const memory = shared_memory();
+  datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
   Visits visits;
   {

@@ -185,7 +185,7 @@ class Nic final : private LaneOwner, private ManagementHost {
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
                               uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);
-  datapath::ShmDatapath* shared_memory();  // null: none
+  datapath::PeerAccess* peer_access();  // null: none
 
   const DeviceInfo device_;
   Lane lane_{device_, *this};

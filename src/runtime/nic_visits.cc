@@ -27,24 +27,24 @@ void pause_before_check(uint32_t check, Duration waited) {
 
 }  // namespace
 
-datapath::ShmDatapath* Nic::shared_memory() {
+datapath::PeerAccess* Nic::peer_access() {
   datapath::SelectingDatapath* const local = lane_.datapath().local;
-  return local != nullptr ? &local->shared_memory() : nullptr;
+  return local != nullptr ? local->peer_access() : nullptr;
 }
 
 void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
   (void)guard;
-  datapath::ShmDatapath* const memory = shared_memory();
+  datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  const datapath::MemoryRange hidden = memory->exposure().take_hidden_memory();
+  const datapath::MemoryRange hidden = memory->take_hidden_memory();
   if (!hidden.empty()) memory->revoke_visits(hidden, visits);
 }
 
 // Under the lock. Only the peer of a queue pair can access memory through it.
 void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
-  datapath::ShmDatapath* const memory = shared_memory();
+  datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  if (memory->exposure().take_hidden(qpn)) memory->revoke_visits_of(peer.slot(), visits);
+  if (memory->take_hidden(qpn)) memory->revoke_visits_of(peer.slot(), visits);
 }
 
 void Nic::await_end_of(Visits& visits) {
@@ -71,7 +71,7 @@ void Nic::await_end_of(Visits& visits) {
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is given up, and packets to it go over UDP",
         device_.name.c_str(), visit.thread.process());
-    if (datapath::ShmDatapath* const memory = shared_memory()) memory->cut(visit);
+    if (datapath::PeerAccess* const memory = peer_access()) memory->cut(visit);
   }
 }
 
@@ -79,7 +79,7 @@ void Nic::forget_over(Visits& visits, bool observe_threads) {
   visits.remove_if([&](datapath::RevokedVisit& visit) {
     const bool may_copy = !observe_threads || visit.thread.may_be_copying();
     Guard guard(*this);
-    datapath::ShmDatapath* const memory = shared_memory();
+    datapath::PeerAccess* const memory = peer_access();
     if (memory == nullptr) return true;
     if (!may_copy) memory->settle(visit);
     return memory->is_over(visit);

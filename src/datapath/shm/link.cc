@@ -43,10 +43,9 @@ static_assert(kLargestHeaders <= kFrontBytes);
 
 }  // namespace
 
-Link::Link(uint8_t slot, uint32_t id, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
+Link::Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
            const RingMemory& written, const RingMemory& read, ShmCounters& counters)
     : slot_(slot),
-      id_(id),
       socket_(std::move(socket)),
       bell_(std::move(bell)),
       segment_(std::move(segment)),

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "datapath/local_medium.h"
 #include "datapath/shm/peer_memory.h"
 #include "datapath/shm/ring.h"
 #include "datapath/shm/segment.h"
@@ -32,15 +33,6 @@ struct ShmCounters {
   uint64_t retracted = 0;  // packets
 };
 
-// Which end of a path is where.
-struct Addresses {
-  wire::Gid source;
-  wire::Gid destination;
-  uint8_t traffic_class = 0;
-  uint8_t hop_limit = 0;
-  bool operator==(const Addresses&) const = default;
-};
-
 // What one receive() hands out.
 struct RxBatch {
   static constexpr size_t kPackets = 64;
@@ -56,42 +48,32 @@ struct RxBatch {
   std::span<const wire::RxPacket> view() const { return {packets.data(), count}; }
 };
 
-class Link {
+class Link final : public LocalLink {
  public:
   // `written` and `read`: one ring each. `bell` is what wakes the peer; a link to ourselves has one
   // that is not the socket.
-  Link(uint8_t slot, uint32_t id, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
+  Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
        const RingMemory& written, const RingMemory& read, ShmCounters& counters);
 
   uint8_t slot() const { return slot_; }
-  uint32_t id() const { return id_; }  // no other has it, nor had
   int fd() const { return socket_.get(); }
 
-  // One of both ends takes packets alone, as they would be on the wire: none larger than the path
-  // MTU, and no ACK in its short form. Neither reaches the other's memory then.
-  bool wire_packets_only() const { return wire_packets_only_; }
-  void set_wire_packets_only(bool on) { wire_packets_only_ = on; }
-
   // --- sending ----------------------------------------------------------------------------------
-  // The number that stands for these addresses; they are announced when they are new. Nothing:
-  // there are too many, or the ring is full.
-  std::optional<uint8_t> number_of(const Addresses& addresses);
-  // There may not be room for all that one queue pair sends in a turn.
-  bool full() { return !writer_.has_room(kSpareBytes); }
-  void push(const wire::TxPacket& packet, uint8_t address);
-  void send_short_ack(const wire::Acknowledgement& ack, uint8_t address);
+  std::optional<uint8_t> number_of(const Addresses& addresses) override;
+  bool full() override { return !writer_.has_room(kSpareBytes); }
+  void push(const wire::TxPacket& packet, uint8_t address) override;
+  void send_short_ack(const wire::Acknowledgement& ack, uint8_t address) override;
   bool anything_hidden() const { return writer_.anything_hidden(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
 
   // --- the peer's memory ------------------------------------------------------------------------
   void allow(PeerMemory memory) { memory_ = std::move(memory); }
-  bool peer_sleeps() const { return memory_.reachable() && writer_.reader_sleeps(); }
+  bool peer_sleeps() const override { return memory_.reachable() && writer_.reader_sleeps(); }
   bool access(const wire::OneSided& request, const Addresses& addresses);
   bool take_denied() { return memory_.take_denied(); }
-  // See wire::LocalPeer; `address` is the number of the packets' addresses.
   // False without memory for it, too.
-  bool retract(const wire::Unread& requests, uint8_t address);
+  bool retract(const wire::Unread& requests, uint8_t address) override;
   // What the peer does in ours.
   VisitRevoker& visits() { return visits_; }
 
@@ -126,7 +108,6 @@ class Link {
                       uint32_t interface_index);
 
   const uint8_t slot_;
-  const uint32_t id_;
   os::UniqueFd socket_;
   os::UniqueFd bell_;
   Segment segment_;
@@ -139,8 +120,7 @@ class Link {
   std::vector<Addresses> announced_;  // by us
   std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there
   std::array<const wire::RxMeta*, kMaxAddresses> senders_{};  // those of them that are trusted
-  bool wire_packets_only_ = false;
-  bool garbled_ = false;  // a record was none
+  bool garbled_ = false;                                      // a record was none
 };
 
 }  // namespace verbena::datapath

@@ -56,6 +56,13 @@ ShmDatapath::ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExpo
 
 ShmDatapath::~ShmDatapath() = default;
 
+Result<std::unique_ptr<LocalMedium>> ShmDatapath::open_medium(const LocalMediumOptions& options) {
+  auto opened = open({.slot = options.slot, .wire_packets_only = options.wire_packets_only},
+                     options.interface_index);
+  if (!opened.ok()) return opened.error();
+  return std::unique_ptr<LocalMedium>(std::move(opened.value()));
+}
+
 bool ShmDatapath::watch(int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -233,7 +240,9 @@ void ShmDatapath::allow_access(const Greeting& said, int exposure) {
               self ? -1 : link.fd()});
 }
 
-bool ShmDatapath::access(Link& link, const wire::OneSided& request, const Addresses& addresses) {
+// All links of this medium are of one type.
+bool ShmDatapath::access(LocalLink& to, const wire::OneSided& request, const Addresses& addresses) {
+  auto& link = static_cast<Link&>(to);
   const bool done = link.access(request, addresses);
   if (!done && link.take_denied()) tell(Reason::Denied, link.slot());
   return done;
@@ -276,9 +285,10 @@ void ShmDatapath::cut(const RevokedVisit& visit) {
 
 void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                             const RingMemory& written, const RingMemory& read) {
-  links_.push_back(std::make_unique<Link>(slot, ++last_id_, std::move(socket), std::move(bell),
+  links_.push_back(std::make_unique<Link>(slot, std::move(socket), std::move(bell),
                                           std::move(segment), written, read, counters_));
   by_slot_[slot] = links_.back().get();
+  set_link(slot, by_slot_[slot]);
   if (armed_) links_.back()->sleep();
   ++counters_.links_opened;
 }
@@ -286,7 +296,10 @@ void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell
 void ShmDatapath::end_link(Link& link) {
   if (std::exchange(link.ended, true)) return;
   anything_ended_ = true;
-  if (by_slot_[link.slot()] == &link) by_slot_[link.slot()] = nullptr;
+  if (by_slot_[link.slot()] == &link) {
+    by_slot_[link.slot()] = nullptr;
+    set_link(link.slot(), nullptr);
+  }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
   // A peer that lives on sees this before its next copy, and a copy that it has begun to prepare is
   // revoked: nobody waits for the visits of a link that has ended.
@@ -301,7 +314,7 @@ void ShmDatapath::end_link(Link& link) {
 // Those that nothing more comes from. Not while a batch still points into them.
 void ShmDatapath::bury_ended() {
   const auto is_done = [](const auto& link) { return link->ended && link->empty(); };
-  anything_gone_ |= std::erase_if(links_, is_done) != 0;
+  if (std::erase_if(links_, is_done) != 0) note_gone();
   anything_ended_ = std::ranges::any_of(links_, [](const auto& link) { return link->ended; });
 }
 

@@ -1,6 +1,6 @@
 // The links of a process: calling others, answering their calls, and turning to each in its turn.
 // Not a Datapath by itself: it reaches the processes of this host alone, and not even all of them.
-// SelectingDatapath puts it beside UDP.
+// SelectingDatapath puts it, as a LocalMedium, beside UDP.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "datapath/datapath.h"
+#include "datapath/local_media.h"
+#include "datapath/peer_access.h"
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
 #include "datapath/shm/revoked_visits.h"
@@ -23,67 +24,66 @@
 
 namespace verbena::datapath {
 
-class ShmDatapath {
+class ShmDatapath final : public LocalMedium, public PeerAccess {
  public:
   // Listens for calls to the slot of `self`, which the caller has claimed. `interface_index` gives
   // link-local addresses their meaning.
   static Result<std::unique_ptr<ShmDatapath>> open(const Greeting& self, uint32_t interface_index);
-  ~ShmDatapath();
-  ShmDatapath(const ShmDatapath&) = delete;
-  ShmDatapath& operator=(const ShmDatapath&) = delete;
+  // For the registry (local_media.cc).
+  static Result<std::unique_ptr<LocalMedium>> open_medium(const LocalMediumOptions& options);
+  ~ShmDatapath() override;
 
   // Wants a link to that slot. False: its process has been called and has not answered yet; ask
   // again, after attend(). A process that is silent for long is not waited for, but may answer
   // later.
-  bool reach(uint8_t slot, Instant now);
+  bool reach(uint8_t slot, Instant now) override;
   // The open link to that slot, if there is one.
-  Link* link_to(uint8_t slot) const { return by_slot_[slot]; }
-  bool has_links() const { return !links_.empty(); }
+  Link* link_to(uint8_t slot) const { return by_slot_[slot]; }  // as its own type
+  bool has_links() const override { return !links_.empty(); }
 
   // What this process permits its peers.
-  OwnExposure& exposure() { return exposure_; }
+  OwnExposure& exposure() override { return exposure_; }
+  MemoryRange take_hidden_memory() override { return exposure_.take_hidden_memory(); }
+  bool take_hidden(wire::Qpn qpn) override { return exposure_.take_hidden(qpn); }
+  PeerAccess* peer_access() override { return this; }
   // Does it in the peer's memory, if it can.
-  bool access(Link& link, const wire::OneSided& request, const Addresses& addresses);
+  bool access(LocalLink& link, const wire::OneSided& request, const Addresses& addresses) override;
   // After something was hidden: revokes what peers are doing in our memory at this moment, all of
   // them or the process of a slot. Adds the visits that the kernel may be copying for.
-  void revoke_visits(const MemoryRange& hidden, RevokedVisits& to);
-  void revoke_visits_of(uint8_t slot, RevokedVisits& to);
+  void revoke_visits(const MemoryRange& hidden, RevokedVisits& to) override;
+  void revoke_visits_of(uint8_t slot, RevokedVisits& to) override;
   // It is over, or its process gone.
-  bool is_over(const RevokedVisit& visit);
+  bool is_over(const RevokedVisit& visit) override;
   // It is known that it does not copy any more. Nobody waits for it again.
-  void settle(const RevokedVisit& visit);
+  void settle(const RevokedVisit& visit) override;
   // It does not end. The link to its process does: packets go over UDP.
-  void cut(const RevokedVisit& visit);
+  void cut(const RevokedVisit& visit) override;
   // Permits nothing any more.
-  void withdraw() { exposure_.close(); }
+  void withdraw() override { exposure_.close(); }
 
   // As Datapath has them.
-  std::span<const wire::RxPacket> receive();
-  std::span<const wire::RxPacket> linger();
-  void release();
-  void flush();
-  int wait_fd() const { return epoll_.get(); }
-  void append_counters(std::vector<Counter>& to) const;
+  std::span<const wire::RxPacket> receive() override;
+  std::span<const wire::RxPacket> linger() override;
+  void release() override;
+  void flush() override;
+  int wait_fd() const override { return epoll_.get(); }
+  void append_counters(std::vector<Counter>& to) const override;
 
   // The owner is about to wait for wait_fd(), which from now on shows when something comes. False:
   // something is there already.
-  bool arm();
+  bool arm() override;
   // It waits no longer.
-  void disarm();
+  void disarm() override;
   // So much since the receive() before, which attends to others the sooner.
-  void pass(Duration time) {
+  void pass(Duration time) override {
     calls_since_attended_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / 1024, kAttendEvery));
   }
   // Looks after calls, and peers that ended. Links that it opens may have brought something:
   // receive() comes next.
-  void attend();
-
-  // A link has ended, and all that had come of it was taken.
-  bool anything_gone() const { return anything_gone_; }
-  bool take_gone() { return std::exchange(anything_gone_, false); }
+  void attend() override;
 
   // Why packets to a process of this host do not go through memory: once for each reason.
-  std::optional<std::string> take_notice();
+  std::optional<std::string> take_notice() override;
 
  private:
   // An application that polls is to notice new calls and ended peers, but not to pay for it. A
@@ -133,7 +133,6 @@ class ShmDatapath {
   std::vector<Call> calls_;
   std::vector<std::unique_ptr<Link>> links_;
   std::array<Link*, 256> by_slot_{};  // the open ones
-  uint32_t last_id_ = 0;
   RxBatch batch_;
   size_t turn_ = 0;      // whose packets are taken first
   uint32_t looks_ = 64;  // while lingering
@@ -141,8 +140,7 @@ class ShmDatapath {
   uint32_t calls_since_attended_ = 0;
   bool armed_ = false;
   bool anything_ended_ = false;  // among links_
-  bool anything_gone_ = false;
-  uint32_t told_ = 0;  // a bit per Reason
+  uint32_t told_ = 0;            // a bit per Reason
   std::optional<std::string> notice_;
 };
 

@@ -1,0 +1,27 @@
+// The local media there are. A new one is a folder beside shm/ and an entry in local_media.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "datapath/local_medium.h"
+
+namespace verbena::datapath {
+
+struct LocalMediumOptions {
+  uint8_t slot = 0;                // of this process, which has claimed it
+  uint32_t interface_index = 0;    // gives link-local addresses their meaning
+  bool wire_packets_only = false;  // see LocalLink
+};
+
+struct LocalMediumKind {
+  const char* name;  // for people
+  Result<std::unique_ptr<LocalMedium>> (*open)(const LocalMediumOptions& options);
+};
+
+// In order of preference.
+std::span<const LocalMediumKind> local_media();
+
+}  // namespace verbena::datapath

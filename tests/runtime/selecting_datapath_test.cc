@@ -1,0 +1,163 @@
+// Which medium a packet takes. The media are made up: a new one needs nothing but their interface.
+#include "datapath/selecting_datapath.h"
+
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <sys/eventfd.h>
+
+#include "tests/unit/datapath/fake_datapath.h"
+
+namespace verbena::datapath {
+namespace {
+
+const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1
+constexpr wire::Qpn kPeer = wire::Qpn::of_slot(7, 100);
+constexpr wire::PathId kPath{3};  // FakeDatapath has no other
+
+class FakeLink final : public LocalLink {
+ public:
+  std::optional<uint8_t> number_of(const Addresses&) override { return uint8_t{0}; }
+  void push(const wire::TxPacket&, uint8_t) override { ++pushed; }
+  void send_short_ack(const wire::Acknowledgement&, uint8_t) override { ++acks; }
+  bool full() override { return is_full; }
+  bool peer_sleeps() const override { return true; }
+  bool retract(const wire::Unread&, uint8_t) override { return true; }
+  int pushed = 0;
+  int acks = 0;
+  bool is_full = false;
+};
+
+class FakeMedium final : public LocalMedium {
+ public:
+  explicit FakeMedium(bool reaches) : reaches_(reaches) {}
+  bool reach(uint8_t slot, Instant) override {
+    if (reaches_) set_link(slot, &link);
+    return true;
+  }
+  void end_link() {
+    set_link(kPeer.slot(), nullptr);
+    note_gone();
+  }
+  bool has_links() const override { return reaches_; }
+  bool access(LocalLink&, const wire::OneSided&, const Addresses&) override { return true; }
+  std::span<const wire::RxPacket> receive() override {
+    ++receives;
+    return {};
+  }
+  std::span<const wire::RxPacket> linger() override { return {}; }
+  void release() override {}
+  void flush() override { ++flushes; }
+  int wait_fd() const override { return event_.get(); }
+  void append_counters(std::vector<Counter>& to) const override { to.push_back({"medium", 1}); }
+  bool arm() override { return !holds_something; }
+  void disarm() override { ++disarms; }
+  void pass(Duration) override {}
+  void attend() override {}
+  std::optional<std::string> take_notice() override { return std::nullopt; }
+
+  FakeLink link;
+  bool holds_something = false;
+  int receives = 0;
+  int flushes = 0;
+  int disarms = 0;
+
+ private:
+  bool reaches_;
+  os::UniqueFd event_{::eventfd(0, EFD_CLOEXEC)};
+};
+
+struct Selecting {
+  explicit Selecting(std::initializer_list<bool> media_reach) {
+    SelectingDatapath::Media all;
+    for (const bool reaches : media_reach) {
+      auto medium = std::make_unique<FakeMedium>(reaches);
+      media.push_back(medium.get());
+      all.push_back(std::move(medium));
+    }
+    datapath = std::make_unique<SelectingDatapath>(std::make_unique<FakeDatapath>(), std::move(all),
+                                                   ::if_nametoindex("lo"));
+  }
+  void connect(const wire::Gid& destination = kHere) {
+    EXPECT_TRUE(datapath->reach(destination, kPeer, Instant{}));
+    EXPECT_TRUE(
+        datapath->open_path({.source = kHere, .destination = destination, .peer = kPeer}).ok());
+  }
+  // How many packets have taken the wire by now.
+  size_t send() {
+    wire::TxPacket p;
+    p.path = kPath;
+    p.header_bytes = wire::kBthBytes;
+    datapath->sink().push(p);
+    datapath->flush();
+    datapath->disarm();  // looks at the wire, too
+    return datapath->receive().size();
+  }
+  std::vector<FakeMedium*> media;
+  std::unique_ptr<SelectingDatapath> datapath;
+};
+
+TEST(SelectingDatapath, TakesTheFirstMediumThatReachesThePeer) {
+  Selecting s({false, true, true});
+  s.connect();
+  EXPECT_EQ(s.send(), 0u);
+  EXPECT_EQ(s.media[1]->link.pushed, 1);
+  EXPECT_EQ(s.media[2]->link.pushed, 0);
+  EXPECT_EQ(s.media[2]->link_to(kPeer.slot()), nullptr) << "one medium is enough";
+  EXPECT_EQ(s.datapath->packet_bytes(kPath), wire::kMaxPayloadBytes);
+  wire::OneSided request;
+  request.path = kPath;
+  EXPECT_TRUE(s.datapath->sink().local_peer()->access(request));
+}
+
+TEST(SelectingDatapath, TakesTheWireWhereNoMediumReachesThePeer) {
+  Selecting s({false, false});
+  s.connect();
+  EXPECT_EQ(s.send(), 1u);
+  EXPECT_EQ(s.datapath->packet_bytes(kPath), 0u);
+  EXPECT_FALSE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
+}
+
+TEST(SelectingDatapath, TakesTheWireToOtherHosts) {
+  Selecting s({true});
+  s.connect(kElsewhere);
+  EXPECT_EQ(s.send(), 1u);
+  EXPECT_FALSE(s.datapath->sink().local_peer()->is_asleep(kPath));
+}
+
+TEST(SelectingDatapath, TakesTheWireWhenALinkHasEnded) {
+  Selecting s({true});
+  s.connect();
+  EXPECT_EQ(s.send(), 0u);
+  s.media[0]->end_link();
+  EXPECT_TRUE(s.datapath->anything_gone());
+  s.datapath->take_gone();
+  EXPECT_FALSE(s.datapath->anything_gone());
+  EXPECT_EQ(s.send(), 1u);
+}
+
+TEST(SelectingDatapath, SendsNoShortAckAndNoLargePacketsWhereTheLinkTakesWirePacketsOnly) {
+  Selecting s({true});
+  s.connect();
+  EXPECT_TRUE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
+  s.media[0]->link.set_wire_packets_only(true);
+  EXPECT_FALSE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
+  EXPECT_EQ(s.media[0]->link.acks, 1);
+  EXPECT_EQ(s.datapath->packet_bytes(kPath), 0u);
+}
+
+TEST(SelectingDatapath, DoesNotWaitWhileOneMediumHoldsSomething) {
+  Selecting s({true, true});
+  EXPECT_TRUE(s.datapath->arm());
+  s.media[1]->holds_something = true;
+  EXPECT_FALSE(s.datapath->arm());
+  EXPECT_EQ(s.media[0]->disarms, 1);
+}
+
+TEST(SelectingDatapath, HasRoomForSeveralPackets) {
+  Selecting s({true});
+  EXPECT_GT(s.datapath->sink().room(), 2u) << "faults on the way out may send a packet twice";
+}
+
+}  // namespace
+}  // namespace verbena::datapath
