@@ -40,7 +40,10 @@ void add_settings(CLI::App& command, Settings& to) {
       ->check(CLI::IsMember({"silent", "error", "warning", "info", "debug"}));
   command.add_option("--log-file", to.log_file, "Log to this file instead of standard error")
       ->type_name("FILE");
-  command.add_option("--pcap", to.pcap, "Capture all packets to this file; %p is the process id")
+  command
+      .add_option(
+          "--pcap", to.pcap,
+          "Capture all packets, also through shared memory, to this file; %p is the process id")
       ->type_name("FILE");
   command.add_option("--faults", to.faults, "Inject faults, e.g. loss=0.01,seed=7")
       ->type_name("SPEC")

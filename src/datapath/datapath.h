@@ -1,5 +1,6 @@
 // The Datapath interface: moves RoCE packets between an engine's owner and a medium. One thread at
-// a time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath.
+// a time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath. They
+// understand packets alone (packets_only.h), so a medium inside one must carry nothing else.
 #pragma once
 
 #include <cstdint>

@@ -80,7 +80,11 @@ Result<Faults> parse_faults(std::string_view text) {
 }
 
 FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& faults)
-    : inner_(std::move(inner)), faults_(faults), prng_(faults.seed) {
+    : PacketSink(inner->sink().local_peer() != nullptr ? &local_peer_ : nullptr),
+      inner_(std::move(inner)),
+      local_peer_(inner_->sink().local_peer()),
+      faults_(faults),
+      prng_(faults.seed) {
   released_.reserve(kMostHeld);  // packets_ points into its elements
 }
 
@@ -96,6 +100,15 @@ bool FaultyDatapath::strike_dead() {
   return false;
 }
 
+FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls)
+    : bytes(packet.bytes.begin(), packet.bytes.end()),
+      cut_bytes(packet.cut_bytes),
+      meta(*packet.meta),
+      packets_left(packets),
+      calls_left(calls) {
+  bytes.insert(bytes.end(), packet.apart.begin(), packet.apart.end());
+}
+
 std::span<const wire::RxPacket> FaultyDatapath::receive() {
   packets_.clear();
   released_.clear();
@@ -106,13 +119,13 @@ std::span<const wire::RxPacket> FaultyDatapath::receive() {
     const bool room = held_.size() < kMostHeld;
     if (room && prng_.chance(faults_.reorder)) {
       ++reordered_;
-      held_.push_back({{p.bytes.begin(), p.bytes.end()}, *p.meta, faults_.hold, 0});
+      held_.emplace_back(p, faults_.hold, 0);
       continue;
     }
     if (room && prng_.chance(faults_.delay)) {
       ++delayed_;
       const auto calls = static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold));
-      held_.push_back({{p.bytes.begin(), p.bytes.end()}, *p.meta, 0, calls});
+      held_.emplace_back(p, 0, calls);
       continue;
     }
     deliver(p);
@@ -144,13 +157,16 @@ void FaultyDatapath::release_due(bool nothing_came) {
     }
     released_.push_back(std::move(h));
     held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
-    packets_.push_back({released_.back().bytes, &released_.back().meta});
+    const Held& now_due = released_.back();
+    packets_.push_back(
+        {.bytes = now_due.bytes, .meta = &now_due.meta, .cut_bytes = now_due.cut_bytes});
   }
 }
 
-// Half, since each packet may go twice, and what is held must fit as well.
+// On the way out, half of it: each packet may go twice, and held packets must fit as well.
 size_t FaultyDatapath::room() const {
   const size_t room = inner_->sink().room();
+  if (!faults_.on_send) return room;
   return room > held_out_.size() ? (room - held_out_.size()) / 2 : 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/prng.h"
 #include "datapath/datapath.h"
+#include "datapath/packets_only.h"
 
 namespace verbena::datapath {
 
@@ -28,6 +29,8 @@ struct Faults {
 // is not named stays as it is by default.
 Result<Faults> parse_faults(std::string_view text);
 
+// A path that goes through it is one that loses packets, whatever the medium: packet_bytes() is
+// 0, so that the engine cuts for the path MTU and recovers as it does on the wire.
 class FaultyDatapath final : public Datapath, private wire::PacketSink {
  public:
   FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& faults);
@@ -37,6 +40,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   }
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
+  void release() override { inner_->release(); }
   // Packets are held that no descriptor announces.
   void report_ip_headers() override { inner_->report_ip_headers(); }
   bool pending() const override { return !held_.empty() || inner_->pending(); }
@@ -49,9 +53,11 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   // A received packet that waits for its time: after so many others, or so many calls.
   struct Held {
     std::vector<std::byte> bytes;
+    uint32_t cut_bytes = 0;
     wire::RxMeta meta;
     uint32_t packets_left = 0;
     uint32_t calls_left = 0;
+    Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls);
   };
   // The same on the way out; a flush ends the waiting.
   struct HeldOut {
@@ -69,6 +75,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void release_due(bool nothing_came);
 
   std::unique_ptr<Datapath> inner_;
+  PacketsOnly local_peer_;
   Faults faults_;
   Prng prng_;
   std::vector<wire::RxPacket> packets_;  // what the last receive() returned

@@ -61,7 +61,9 @@ Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapat
 
 PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock,
                            OnEnd on_end)
-    : inner_(std::move(inner)),
+    : PacketSink(inner->sink().local_peer() != nullptr ? &local_peer_ : nullptr),
+      inner_(std::move(inner)),
+      local_peer_(inner_->sink().local_peer()),
       file_(std::move(file)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)) {}
@@ -92,7 +94,16 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
   const os::NoCancel no_cancel;
   const uint64_t now_ns = clock_();
   for (const wire::RxPacket& p : packets) {
-    if (p.meta != nullptr) write(*p.meta, p.bytes, now_ns);
+    if (p.meta == nullptr) continue;
+    if (p.apart.empty()) {
+      write(*p.meta, p.bytes, now_ns);
+      continue;
+    }
+    (void)try_allocating([&] {
+      scratch_.assign(p.bytes.begin(), p.bytes.end());
+      scratch_.insert(scratch_.end(), p.apart.begin(), p.apart.end());
+      write(*p.meta, scratch_, now_ns);
+    });
   }
   flush_file();
   return packets;

@@ -1,6 +1,7 @@
 // A datapath that also writes what passes through another one to a capture file, with IP and UDP
-// headers as they would be on the wire, so that packet analysers read it. Works for every datapath,
-// shared memory too. The format is nanosecond pcap of raw IP packets.
+// headers as they would be on the wire, so that packet analysers read it. Works for every datapath:
+// through shared memory go the same packets, without headers below the BTH and without ICRC. The
+// format is nanosecond pcap of raw IP packets.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "datapath/datapath.h"
+#include "datapath/packets_only.h"
 
 namespace verbena::datapath {
 
@@ -28,6 +30,7 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override { inner_->close_path(path); }
   std::span<const wire::RxPacket> receive() override;
+  void release() override { inner_->release(); }
   void report_ip_headers() override { inner_->report_ip_headers(); }
   bool pending() const override { return inner_->pending(); }
   wire::PacketSink& sink() override { return *this; }
@@ -49,6 +52,7 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   void end();
 
   std::unique_ptr<Datapath> inner_;
+  PacketsOnly local_peer_;
   File file_;  // null once the disk refused a packet
   WallClock clock_;
   OnEnd on_end_;

@@ -79,7 +79,8 @@ Link* SelectingDatapath::link_of(wire::PathId path) const {
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
-  return carrier_of(path).link != nullptr ? wire::kMaxPayloadBytes : 0;
+  const Link* const link = carrier_of(path).link;
+  return link != nullptr && !link->wire_packets_only() ? wire::kMaxPayloadBytes : 0;
 }
 
 [[gnu::always_inline]] inline SelectingDatapath::Carrier SelectingDatapath::carrier_of(
@@ -133,9 +134,10 @@ void SelectingDatapath::pass(Duration time) {
   shm_->pass(time);
 }
 
-// One is enough to be asked again.
 size_t SelectingDatapath::room() const {
-  return pushed_ < kBytesPerTurn && (!to_udp_ || udp_->sink().room() > 0) ? 1 : 0;
+  if (pushed_ >= kBytesPerTurn) return 0;
+  const size_t in_memory = (kBytesPerTurn - pushed_ - 1) / wire::kMaxPayloadBytes + 1;
+  return to_udp_ ? std::min(in_memory, udp_->sink().room()) : in_memory;
 }
 
 bool SelectingDatapath::is_full(wire::PathId path) const {
@@ -173,7 +175,7 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
 
 bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) {
   const Carrier carrier = carrier_of(path);
-  if (carrier.link == nullptr) return false;
+  if (carrier.link == nullptr || carrier.link->wire_packets_only()) return false;
   carrier.link->send_short_ack(ack, carrier.number);
   pushed_ += kWordBytes;
   return true;

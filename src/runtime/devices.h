@@ -2,6 +2,7 @@
 // What an interface lacks to be one is said in words.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,9 @@ class GidTable {
     return index < entries_.size() ? entries_[index] : wire::Gid{};
   }
   size_t size() const { return entries_.size(); }
+  bool contains(const wire::Gid& gid) const {
+    return std::find(entries_.begin(), entries_.end(), gid) != entries_.end();
+  }
 
  private:
   std::vector<wire::Gid> entries_;

@@ -9,7 +9,6 @@
 #include "host/local_address.h"
 #include "runtime/connection_text.h"
 #include "runtime/log.h"
-#include "runtime/nic.h"
 
 namespace verbena::runtime {
 namespace {
@@ -28,7 +27,7 @@ std::array<ServiceName, 2> names_for(uint32_t interface_index, uint64_t service_
            {interface_index, service_id, address.is_ipv4() ? Where::AnyIpv4 : Where::AnyIpv6, {}}}};
 }
 
-// What a request is addressed to; none when it does not say, and nobody can take it.
+// The address that a request is for; none if it names no address, and no listener can take it.
 std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
   cm::Mad mad;
   std::ranges::copy(bytes, mad.begin());
@@ -39,7 +38,7 @@ std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
   return ip->destination;
 }
 
-// What may name a queue pair that has a connection already.
+// Messages that may name a queue pair which has a connection already.
 bool may_be_stale(std::span<const std::byte> bytes) {
   if (!cm::is_cm_mad(bytes)) return false;
   const cm::Attribute attribute = cm::MadHeader::load(bytes.data()).attribute;
@@ -48,32 +47,32 @@ bool may_be_stale(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Management::Management(Nic& nic, const cm::AgentConfig& config)
-    : nic_(nic), agent_(config), lifelines_(config.slot) {}
+Management::Management(ManagementHost& host, const cm::AgentConfig& config)
+    : host_(host), slot_(config.slot), agent_(config), lifelines_(config.slot) {}
 
 // ------------------------------------------------------------------------------ under the lock
 
 void Management::turn(Instant at) {
   core::ManagementDatagram datagram;
-  while (nic_.engine_->management().take(datagram)) {
-    if (!try_allocating([&] { route(datagram, at); })) nic_.on_exhaustion();  // it is lost
+  while (host_.management_port().take(datagram)) {
+    if (!try_allocating([&] { route(datagram, at); })) host_.on_exhaustion();
   }
   if (agent_.next_deadline() <= at) {
-    // Somebody has not answered. From now on we hear if nobody is there who could; what was heard
-    // since the last time comes first.
-    if (!try_allocating([&] { hear_absences(at); })) nic_.on_exhaustion();
+    // A peer has not replied. From now on the kernel reports hosts that cannot be reached. Reports
+    // that came since the last time are handled first.
+    if (!try_allocating([&] { hear_absences(at); })) host_.on_exhaustion();
     agent_.on_deadline(at);
-    nic_.udp_->hear_absences(agent_.next_deadline() != kNever);
+    host_.hear_absences(agent_.next_deadline() != kNever);
   }
   post_outgoing();
 }
 
 void Management::hear_absences(Instant at) {
   constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
-  constexpr int kMost = 64;  // the network may send more for as long as it likes
+  constexpr int kMost = 64;  // the network may send any number
   std::vector<cm::Absence> heard;
   for (int i = 0; i < kMost; ++i) {
-    const auto absent = nic_.udp_->take_absence();
+    const auto absent = host_.take_absence();
     if (!absent) break;
     if (absent->bytes < kTid) continue;
     const std::byte* const mad = absent->packet.data() + core::ManagementDatagram::kHeaderBytes;
@@ -84,42 +83,42 @@ void Management::hear_absences(Instant at) {
 
 void Management::route(const core::ManagementDatagram& datagram, Instant at) {
   const cm::Route route = cm::route_of(datagram.mad());
-  if (datagram.meta.forwarded) return to_agent(datagram, false, at);  // never passed on twice
+  if (datagram.meta.forwarded) return to_agent(datagram, false, at);  // forwarded at most once
   switch (route.kind) {
     case cm::Route::Kind::Slot:
       return to_slot(datagram, route.slot, at);
     case cm::Route::Kind::Service:
       return to_listener(datagram, route.service_id, at);
     case cm::Route::Kind::Everyone:
-      nic_.udp_->forward_to_everyone(datagram.packet, datagram.meta);
+      host_.forward_to_everyone(datagram);
       return to_agent(datagram, false, at);
     case cm::Route::Kind::Nobody:
-      return to_agent(datagram, false, at);  // it counts them
+      return to_agent(datagram, false, at);  // the agent counts it
   }
 }
 
 void Management::to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at) {
-  if (slot == nic_.directory_->slot()) return to_agent(datagram, false, at);
-  if (nic_.udp_->forward(slot, datagram.packet, datagram.meta) == Forwarded::Nobody) {
+  if (slot == slot_) return to_agent(datagram, false, at);
+  if (host_.forward(slot, datagram) == Forwarded::Nobody) {
     to_agent(datagram, true, at);
   }
 }
 
-// Whoever finds that nobody listens says so to the peer.
+// The process that finds no listener rejects the request.
 void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t service_id,
                              Instant at) {
   const auto destination = destination_of(datagram.mad());
   if (!destination || agent_.listens(service_id, *destination)) {
     return to_agent(datagram, false, at);
   }
-  const auto names = names_for(nic_.device_.interface_index, service_id, *destination);
-  if (nic_.udp_->forward(names, datagram.packet, datagram.meta) == Forwarded::Nobody) {
+  const auto names = names_for(host_.device().interface_index, service_id, *destination);
+  if (host_.forward(names, datagram) == Forwarded::Nobody) {
     to_agent(datagram, false, at);
   }
 }
 
 void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at) {
-  constexpr uint8_t kDscpBits = 0xFC;  // the others are the network's, about this datagram alone
+  constexpr uint8_t kDscpBits = 0xFC;  // the ECN bits are about this datagram alone
   const cm::ReceivedMad mad{
       .source = datagram.meta.source,
       .destination = datagram.meta.destination,
@@ -133,13 +132,13 @@ void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nob
   if (log_enabled(LogLevel::Info)) explain_refusal(mad, before, at);
 }
 
-// Peers cause these lines, as many as they like.
+// Peers can cause any number of these lines.
 void Management::log_limited(LogLimit& limit, const char* text, Instant at) {
   const auto hidden = limit.pass(at);
   if (!hidden) return;
-  if (*hidden == 0) return log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text);
+  if (*hidden == 0) return log(LogLevel::Info, "%s: %s", host_.device().name.c_str(), text);
   log(LogLevel::Info, "%s: %s (%llu more lines like this were not shown)",
-      nic_.device_.name.c_str(), text, static_cast<unsigned long long>(*hidden));
+      host_.device().name.c_str(), text, static_cast<unsigned long long>(*hidden));
 }
 
 void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before,
@@ -151,57 +150,53 @@ void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters&
   }
 }
 
-// From the agent to queue pair 1. What has no way is lost, as on the network: it will be repeated.
+// Moves MADs from the agent to queue pair 1. A MAD without a path is dropped, as on the network;
+// the agent repeats it.
 void Management::post_outgoing() {
   cm::OutgoingMad out;
   while (agent_.next_mad(out)) {
     const bool had_memory = try_allocating([&] {
       auto path = path_to({out.source, out.destination, out.traffic_class});
-      if (path.ok()) nic_.engine_->management().send(path.value(), out.bytes);
+      if (path.ok()) host_.management_port().send(path.value(), out.bytes);
     });
-    if (!had_memory) nic_.on_exhaustion();
+    if (!had_memory) host_.on_exhaustion();
   }
-  nic_.management_deadline_ = agent_.next_deadline();
-  if (nic_.management_deadline_ == kNever) nic_.udp_->hear_absences(false);
+  host_.set_management_deadline(agent_.next_deadline());
+  if (agent_.next_deadline() == kNever) host_.hear_absences(false);
 }
 
-// Opening a path takes several system calls, so they are kept: one for each pair of hosts.
+// Opening a path takes several system calls, so paths stay open: one for each pair of hosts.
 Result<wire::PathId> Management::path_to(const PathKey& key) {
   if (const auto known = paths_.find(key); known != paths_.end()) return known->second;
   const auto& [source, destination, traffic_class] = key;
   if (source.is_zero() || destination.is_zero() || destination.is_multicast()) {
     return Error{EADDRNOTAVAIL, "not the address of a host"};
   }
-  auto path = nic_.datapath_->open_path({.source = source,
-                                         .destination = destination,
-                                         .peer = wire::kManagementQpn,
-                                         .traffic_class = traffic_class});
+  auto path = host_.open_management_path({.source = source,
+                                          .destination = destination,
+                                          .peer = wire::kManagementQpn,
+                                          .traffic_class = traffic_class});
   if (!path.ok()) {
-    log_limited(path_lines_, path.error().why, nic_.recent_time());
+    log_limited(path_lines_, path.error().why, host_.recent_time());
     return path;
   }
-  core::PathHolds& holds = nic_.engine_->state().paths;
   if (paths_.size() >= kMostPaths) {
-    for (const auto& [old, id] : paths_) holds.release(id);
+    for (const auto& [old, id] : paths_) host_.release_management_path(id);
     paths_.clear();
   }
-  if (!try_allocating([&] { holds.open(path.value()); })) {
-    nic_.datapath_->close_path(path.value());
-    return Error{ENOMEM, "out of memory"};
-  }
   if (!try_allocating([&] { paths_.emplace(key, path.value()); })) {
-    holds.release(path.value());
+    host_.release_management_path(path.value());
     return Error{ENOMEM, "out of memory"};
   }
   return path;
 }
 
 bool Management::is_this_host(const wire::Gid& gid) const {
-  return nic_.has_address(gid) ||
-         host::is_local(host::local_address(gid, nic_.device_.interface_index));
+  return host_.gids().contains(gid) ||
+         host::is_local(host::local_address(gid, host_.device().interface_index));
 }
 
-// Whoever asked for the connection holds the lifeline; it serves both.
+// The process that asked for the connection opens the lifeline; it serves both.
 void Management::watch_peer(uint32_t id, Instant at) {
   const cm::ConnectionInfo* const info = agent_.info(id);
   if (info == nullptr || !is_this_host(info->addresses.peer_gid)) return;
@@ -234,15 +229,15 @@ void Management::deliver_events() {
   if (!agent_.has_events()) return;
   cm::Event event;
   while (agent_.has_events()) {
-    // An event for which there is no memory stays, and is delivered later.
-    if (sink_ != nullptr && !sink_->on_event(agent_.first_event())) return nic_.on_exhaustion();
+    // An event without memory for it stays and is delivered later.
+    if (sink_ != nullptr && !sink_->on_event(agent_.first_event())) return host_.on_exhaustion();
     agent_.next_event(event);
     if (log_enabled(LogLevel::Info)) {
       (void)try_allocating([&] {
         const std::string text = describe(event);
         if (text.empty()) return;
-        if (!event.active) return log_limited(event_lines_, text.c_str(), nic_.recent_time());
-        log(LogLevel::Info, "%s: %s", nic_.device_.name.c_str(), text.c_str());
+        if (!event.active) return log_limited(event_lines_, text.c_str(), host_.recent_time());
+        log(LogLevel::Info, "%s: %s", host_.device().name.c_str(), text.c_str());
       });
     }
   }
@@ -250,48 +245,48 @@ void Management::deliver_events() {
 
 // ----------------------------------------------------------------------------------- the calls
 
-// Each is: under the lock, the agent's function, and what it has to send leaves now. Events are
-// delivered when the lock goes.
+// Each call takes the lock, calls the agent, and sends the resulting MADs at once. Events are
+// delivered when the lock is released.
 template <typename Call>
 auto Management::call(Call&& work) -> decltype(work(Instant{})) {
-  if (nic_.dead()) return kForked;
-  Nic::Guard guard(nic_);
-  const Instant at = nic_.time();
+  if (host_.dead()) return kForked;
+  const ManagementHost::Guard guard(host_);
+  const Instant at = host_.time();
   auto result = work(at);
   post_outgoing();
-  if (nic_.engine_->management().anything_to_send()) nic_.transmit(at);
+  if (host_.management_port().anything_to_send()) host_.transmit(at);
   return result;
 }
 
 void Management::set_sink(Sink* sink) {
-  Nic::Guard guard(nic_);
+  const ManagementHost::Guard guard(host_);
   sink_ = sink;
-  if (nic_.removed_) tell_removed();
+  if (host_.removed()) tell_removed();
 }
 
-uint32_t Management::interface_index() const { return nic_.device_.interface_index; }
+uint32_t Management::interface_index() const { return host_.device().interface_index; }
 
 Status Management::open_addresses(const cm::ListenParameters& parameters) {
-  if (!parameters.address) return nic_.listen_everywhere();
-  if (!nic_.has_address(*parameters.address)) {
+  if (!parameters.address) return host_.listen_everywhere();
+  if (!host_.gids().contains(*parameters.address)) {
     return Error{EADDRNOTAVAIL, "the device does not have the address to listen on"};
   }
-  return nic_.udp_->listen(*parameters.address);
+  return host_.listen(*parameters.address);
 }
 
-// Among the processes of a host, an address and "every address" exclude each other, as they do
-// within one: the agent has seen to that. Two that try at the same moment may both be refused.
+// Among the processes of a host, a listener on one address and one on every address exclude each
+// other. (Within a process the agent checks that.) Two processes that try at the same moment may
+// both be refused.
 bool Management::collides(const ServiceName& name) const {
   using Where = ServiceName::Where;
   if (name.where == Where::Address) {
-    return nic_.directory_->is_claimed(
-        names_for(name.interface_index, name.service_id, name.address)[1]);
+    return host_.is_claimed(names_for(name.interface_index, name.service_id, name.address)[1]);
   }
-  for (size_t i = 0; i < nic_.gids_.size(); ++i) {
-    const wire::Gid gid = nic_.gids_.at(i);
+  for (size_t i = 0; i < host_.gids().size(); ++i) {
+    const wire::Gid gid = host_.gids().at(i);
     if (gid.is_zero() || gid.is_ipv4() != (name.where == Where::AnyIpv4)) continue;
     const ServiceName exact = {name.interface_index, name.service_id, Where::Address, gid};
-    if (nic_.directory_->is_claimed(exact)) return true;
+    if (host_.is_claimed(exact)) return true;
   }
   return false;
 }
@@ -301,7 +296,7 @@ Status Management::claim(const cm::ListenParameters& parameters,
   using Where = ServiceName::Where;
   std::vector<ServiceName> wanted;
   const auto want = [&](Where where, const wire::Gid& address = {}) {
-    wanted.push_back({nic_.device_.interface_index, parameters.service_id, where, address});
+    wanted.push_back({host_.device().interface_index, parameters.service_id, where, address});
   };
   if (parameters.address) {
     want(Where::Address, *parameters.address);
@@ -311,7 +306,7 @@ Status Management::claim(const cm::ListenParameters& parameters,
   }
   claimed.reserve(wanted.size());
   for (const ServiceName& name : wanted) {
-    Status status = nic_.directory_->claim_service(name);
+    Status status = host_.claim_service(name);
     if (!status.ok()) return status;
     claimed.push_back(name);
     if (collides(name)) return Error{EADDRINUSE, "another process listens on this port"};
@@ -319,13 +314,13 @@ Status Management::claim(const cm::ListenParameters& parameters,
   return {};
 }
 
-// Without memory the kernel and the other processes learn it with the next round of steering.
+// Without memory, the next round of steering tells the kernel and the other processes.
 void Management::update_services() {
-  if (!try_allocating([&] { nic_.udp_->update_services(); })) nic_.on_exhaustion();
+  if (!try_allocating([&] { host_.update_services(); })) host_.on_exhaustion();
 }
 
 void Management::release(const std::vector<ServiceName>& names) {
-  for (const ServiceName& name : names) nic_.directory_->release_service(name);
+  for (const ServiceName& name : names) host_.release_service(name);
 }
 
 Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
@@ -335,8 +330,7 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
     Status status = Error{ENOMEM, "out of memory"};
     (void)try_allocating([&] {
       status = claim(parameters, claims_[id.value()]);
-      if (status.ok())
-        status = open_addresses(parameters);  // the slow part; others find us meanwhile
+      if (status.ok()) status = open_addresses(parameters);  // slow; requests may arrive meanwhile
     });
     if (!status.ok()) {
       if (const auto claimed = claims_.find(id.value()); claimed != claims_.end()) {
@@ -350,7 +344,7 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
     if (!parameters.address) ++wildcards_;
     return id;
   });
-  if (listener.ok()) nic_.await_settled();
+  if (listener.ok()) host_.await_steering();
   return listener;
 }
 
@@ -373,14 +367,14 @@ void Management::request_taken(uint32_t id) {
   });
 }
 
-// Answers come straight to us only when the kernel knows our slot; and a way that does not exist is
-// better told to the caller than tried for a minute.
+// Replies come directly to this process only when the kernel knows its slot. A caller without a
+// path to the peer gets an error now instead of a timeout after a minute.
 Status Management::prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class) {
   const Status opened = call([&](Instant) -> Status {
     const auto path = path_to({addresses.local_gid, addresses.peer_gid, traffic_class});
     return path.ok() ? Status{} : Status{path.error()};
   });
-  if (opened.ok()) nic_.await_settled();
+  if (opened.ok()) host_.await_steering();
   return opened;
 }
 

@@ -1,8 +1,9 @@
-// Management: the connection manager of a Nic. It owns the cm::Agent, sees that every management
-// datagram which reaches this process gets to the process it is for, and is what librdmacm calls.
+// Management: the connection manager of a Nic. It owns the cm::Agent, forwards each management
+// datagram (MAD) that reaches this process to the process it is for, and implements the calls of
+// librdmacm.
 //
-// A Nic has one from the first datagram or the first call on, whichever comes first: a process that
-// never heard of rdma_cm still shares queue pair 1 with those that did.
+// A Nic makes one with the first MAD or the first call. A process that does not use rdma_cm shares
+// queue pair 1 with processes that do.
 #pragma once
 
 #include <array>
@@ -22,33 +23,35 @@
 #include "host/slot_directory.h"
 #include "runtime/connection_manager.h"
 #include "runtime/log_limit.h"
+#include "runtime/management_host.h"
 
 namespace verbena::runtime {
 
-class Nic;
-
 class Management final : public ConnectionManager {
  public:
-  Management(Nic& nic, const cm::AgentConfig& config);
+  Management(ManagementHost& host, const cm::AgentConfig& config);
 
-  // --- the Nic's side; all under its lock -------------------------------------------------------
-  // Deals with what has arrived and what is due. What follows from it is ready to be transmitted.
+  // --- for the host; all under its lock -------------------------------------------------------
+  // Handles MADs that have arrived and deadlines that have passed. MADs to send wait in the
+  // management port.
   void turn(Instant at);
   void deliver_events();
+  bool has_events() const { return agent_.has_events(); }
   void tell_removed() {
     if (sink_ != nullptr) sink_->on_removed();
   }
   Instant next_deadline() const { return agent_.next_deadline(); }
-  // Somebody listens on every address: those that come later are to be opened too.
+  // A listener is bound to every address, addresses that the device gets later included.
   bool listens_everywhere() const { return wildcards_ > 0; }
-  // Readable when a process of this host that we have connections with has ended; then call this.
+  // Readable when a process of this host has ended that has connections with this one. Then call
+  // on_departures().
   int departures_fd() const { return lifelines_->fd(); }
   void on_departures(Instant at);
-  // Of some, connections have not ended yet, for lack of memory.
+  // For lack of memory, some connections with ended processes still exist.
   bool departures_pending() const { return departed_.any(); }
-  // The process ends: peers need not wait for their time-outs.
+  // The process ends: tells the peers, which would otherwise wait for their timeouts.
   void say_goodbye(Instant at);
-  // In the child of a fork: its copies of descriptors go.
+  // In the child of a fork: closes its copies of the descriptors.
   void abandon() { lifelines_.reset(); }
   const cm::Counters& counters() const { return agent_.counters(); }
 
@@ -95,13 +98,14 @@ class Management final : public ConnectionManager {
   void release(const std::vector<host::ServiceName>& names);
   bool collides(const host::ServiceName& name) const;
 
-  Nic& nic_;
+  ManagementHost& host_;
+  const uint8_t slot_;
   cm::Agent agent_;
   std::optional<host::Lifelines> lifelines_;  // none in the child of a fork
   std::bitset<256> departed_;                 // slots
   std::array<LogLimit, static_cast<size_t>(cm::CounterId::kCount)> refusal_lines_;
-  LogLimit path_lines_;   // to peers that cannot be answered
-  LogLimit event_lines_;  // of connections that peers asked for
+  LogLimit path_lines_;   // no path to a peer
+  LogLimit event_lines_;  // connections that peers asked for
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
   std::unordered_map<uint32_t, std::vector<host::ServiceName>> claims_;  // by listener

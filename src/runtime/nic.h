@@ -1,34 +1,22 @@
-// Nic: one engine, its datapath, one lock, and whoever turns the crank. An application thread does
-// so inside ibv_poll_cq and ibv_post_send; when none is there, a background thread does. One Nic
-// per device and process: all contexts of that device share it.
+// Nic: a device in this process. It owns the control plane (queue pairs and their paths, the port
+// and its addresses, listeners for events, the connection manager) and a lane, which moves the
+// packets. There is one Nic per device and process: all contexts of that device share it.
 #pragma once
 
-#include <pthread.h>
-
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/time.h"
 #include "core/engine.h"
-#include "datapath/datapath.h"
-#include "datapath/selecting_datapath.h"
-#include "datapath/udp/udp_datapath.h"
-#include "host/slot_directory.h"
 #include "os/no_cancel.h"
-#include "os/numa.h"
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
-#include "runtime/guess.h"
-#include "runtime/late_events.h"
-#include "runtime/linger.h"
-#include "runtime/nic_lock.h"
-#include "runtime/recent_clock.h"
+#include "runtime/lane.h"
+#include "runtime/management_host.h"
 
 namespace verbena::runtime {
 
@@ -37,91 +25,88 @@ class Management;
 
 using SharedAddress = std::shared_ptr<const core::AddressHandle>;
 
-class Nic {
+class Nic final : private LaneOwner, private ManagementHost {
  public:
-  // The Nic of this device, made on first use and ended with its last user.
+  // The Nic of this device. It is made on first use and ends with its last user.
   static Result<std::shared_ptr<Nic>> open(const DeviceInfo& device);
   ~Nic();
   Nic(const Nic&) = delete;
   Nic& operator=(const Nic&) = delete;
 
-  // Holding one is holding the Nic: the engine is reachable only through it.
-  // This one is for calls that may be a packet's only cost (see no_cancel.h).
+  // Holds the lane's lock. The engine is reachable only through a guard. This one is for calls in
+  // which a packet may cost little more than the guard itself (see no_cancel.h).
   class PostingGuard {
    public:
-    explicit PostingGuard(Nic& nic) : nic_(nic) { nic_.lock(); }
-    ~PostingGuard() { nic_.unlock(); }
+    explicit PostingGuard(Nic& nic) : lane_(nic.lane_) { lane_.lock(); }
+    ~PostingGuard() { lane_.unlock(); }
     PostingGuard(const PostingGuard&) = delete;
     PostingGuard& operator=(const PostingGuard&) = delete;
-    core::Engine& engine() { return *nic_.engine_; }
+    core::Engine& engine() { return lane_.engine(); }
 
    private:
-    Nic& nic_;
+    Lane& lane_;
   };
   class Guard : os::NoCancel, public PostingGuard {
    public:
     explicit Guard(Nic& nic) : PostingGuard(nic) {}
   };
 
-  // Its interface is gone, and does not come back: one with the same index is another.
-  bool removed() const { return removed_.load(std::memory_order_relaxed); }
-  // After a fork the child's copy is dead: it has no datapath, and calls that need one fail with
-  // EIO. The books (memory keys, attributes, the port as it was) remain, as the child's own copy.
-  bool dead() const { return dead_.load(std::memory_order_relaxed); }
+  // The interface is gone, permanently: a new one with the same index is another device.
+  bool removed() const override { return removed_.load(std::memory_order_relaxed); }
+  // After a fork the child's copy has no datapath, and calls that need one fail with EIO. The
+  // records (memory keys, attributes, the port as it was) remain, as the child's own copy.
+  bool dead() const override { return lane_.is_abandoned(); }
 
-  // --- control --------------------------------------------------------------------------------
+  // --- control (nic_objects.cc) -----------------------------------------------------------------
   Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);
-  // A further owner of an XRC receive queue pair that exists.
+  // Adds an owner to an XRC receive queue pair.
   Result<core::QueuePair*> open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner* owner);
-  // It lives as long as its last owner.
-  // EBUSY while it is attached to a multicast group.
+  // The queue pair ends with its last owner. EBUSY while it is attached to a multicast group.
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
-  // What peers were doing in our memory by themselves when something was hidden from them: memory
-  // that is deregistered or changed, a queue pair that ends. It was revoked. What the kernel was
-  // copying at that moment is still to be waited for, before the memory is anybody else's.
+  // Direct copies of peers that were revoked, because memory was deregistered or changed or a queue
+  // pair ended. A copy that the kernel is in the middle of must end before the memory is released.
   using Visits = datapath::RevokedVisits;
-  // Under the Guard under which memory was hidden.
+  // Under the Guard under which memory was withdrawn.
   void revoke_visits(PostingGuard& guard, Visits& visits);
   // Not under a Guard.
   void await_end_of(Visits& visits);
-  // Opens the way to an address for datagrams. It closes when nobody shares the handle any more and
-  // what was posted with it has left. Not to be dropped under a Guard.
+  // Opens the path to an address for datagrams. The path closes when the last copy of the handle is
+  // gone and all requests posted with it have left. Do not drop a copy under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
-  // Multicast: joins the group with its first member, leaves it with its last.
+  // Multicast: joins the group with its first member and leaves it with its last.
   Status attach(core::QueuePair& qp, const wire::Gid& group);
   Status detach(core::QueuePair& qp, const wire::Gid& group);
   core::SharedReceiveQueue* create_srq(const core::SrqConfig& config, Owner* owner);
   Status modify_srq(core::SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
                     std::optional<uint32_t> limit);
   void destroy_srq(core::SharedReceiveQueue* srq);
-  // Drops what the engine still wanted to tell about it. Call before destroying it.
+  // Drops undelivered events about it. Call before destroying it.
   void forget_cq(core::CompletionQueue* cq);
 
-  // --- data -----------------------------------------------------------------------------------
-  // Under a Guard: what time it is, to a microsecond.
-  Instant time() { return clock_.now(); }
-  // The same, of the last turn, for what does not depend on it.
-  Instant recent_time() const { return turned_at_; }
-  // Under a Guard, after posting sends to `qp`: they leave now if the peer is idle, otherwise with
-  // the next turn (the acknowledgement under way, or a deadline, brings it).
-  void after_post(PostingGuard& guard, core::QueuePair& qp, Instant at);
-  // Under a Guard, when a send queue is full: a caller that tries again and again may leave nobody
-  // else the lock, so it must be the one to make room.
-  void make_room(PostingGuard& guard) {
-    (void)guard;
-    turn(Owe::Nothing);
+  // --- data (lane.h) ----------------------------------------------------------------------------
+  // Under a Guard: the time, to a microsecond.
+  Instant time() override { return lane_.time(); }
+  // The time of the last turn, for uses that need no precision.
+  Instant recent_time() const override { return lane_.recent_time(); }
+  // Under a Guard, after posting sends to `qp`.
+  void after_post(PostingGuard&, core::QueuePair& qp, Instant at) { lane_.after_post(qp, at); }
+  // Under a Guard, when a send queue is full. A caller that tries again and again may keep the lock
+  // from every other thread, so it makes progress itself.
+  void make_room(PostingGuard&) { lane_.make_progress(); }
+  // ibv_poll_cq found nothing: takes one bounded turn unless another thread is in one.
+  void turn_for_poller() { lane_.turn_for_poller(); }
+  // The caller wants an event for the next completion and is about to sleep.
+  void arm(core::CompletionQueue& cq, core::Armed level) {
+    const PostingGuard guard(*this);
+    lane_.arm(cq, level);
   }
-  // ibv_poll_cq found nothing: one bounded turn if nobody else is at it.
-  void turn_for_poller();
-  // The caller wants an event for the next completion, and is about to sleep.
-  void arm(core::CompletionQueue& cq, core::Armed level);
   // The caller is about to sleep on a completion channel.
-  void poller_sleeps();
+  void poller_sleeps() { lane_.poller_sleeps(); }
 
-  // --- the port -------------------------------------------------------------------------------
-  const DeviceInfo& device() const { return device_; }
+  // --- the port (nic_port.cc) -------------------------------------------------------------------
+  const DeviceInfo& device() const override { return device_; }
   PortState port();
   wire::Gid gid(size_t index);
   size_t gid_table_size();
@@ -133,153 +118,86 @@ class Nic {
   void add_listener(EventChannel* channel);
   void remove_listener(EventChannel* channel);
 
-  // Counters in words, one a line: "name value".
+  // Counters for people, one per line: "name value".
   std::string counters_text();
 
-  // The process ends: sends what waits for a next turn that will not come.
+  // The process ends: sends everything that waits for a turn.
   void transmit_at_exit();
 
   // Fork support: called by the process-wide handlers.
-  void lock_for_fork() { mutex_.lock(); }
-  void unlock_after_fork() { mutex_.unlock(); }
+  void lock_for_fork() { lane_.mutex().lock(); }
+  void unlock_after_fork() { lane_.mutex().unlock(); }
   void abandon_in_child();
 
  private:
-  friend class Management;
   explicit Nic(const DeviceInfo& device);
   Status start();
   void stop();
-  void add_shared_memory(std::unique_ptr<datapath::UdpDatapath> udp);
-  Status decorate();
-  static void* thread_main(void* self);
-  void run_background();
-  void background_round();
-  void rest_if_exhausted();
-  bool work_until_quiet();
-  void pass_on_what_is_left();
-  struct Outcome {
-    bool received;    // packets came in
-    bool unfinished;  // something is left that no descriptor will announce
-  };
-  // What a turn may leave unsent, and who will send it: nothing; to a steady poller that has just
-  // got a completion, everything; to an application that may answer what was written,
-  // acknowledgements.
-  enum class Owe : uint8_t { Nothing, ToPoller, ToReply };
-  Outcome turn(Owe owe);  // one bounded turn; never throws
-  Outcome take_turn(Owe owe);
-  void on_exhaustion();
-  size_t read_on(core::Engine::Arrivals& arrivals, Instant at);
-  bool turn_polled();
-  bool await_answer();
-  bool owes() const { return owed_since_ != kNever; }
-  bool may_hold_for_reply() const;
-  bool may_wait(core::Engine::Arrivals arrivals, size_t packets, Instant at) const;
-  Duration patience() const;
-  bool poller_at_work(Instant at) const;
-  void met_poller();
-  void settle_debt(bool paid_by_reply);
-  void transmit(Instant at);
-  void answer_what_came();
-  void narrow_paths(Instant at);
-  void log_notice();
-  void deliver() {
-    if (management_ != nullptr || engine_->state().anything_to_tell()) [[unlikely]]
-      tell_applications();
-  }
-  void tell_applications();
+  Management& management();
+
+  // LaneOwner
+  void on_management(Instant at) override;
+  void deliver_events() override;
+  BackgroundThread::ExtraFds control_fds() const override;
+  void on_wakeup(const BackgroundThread::Wakeup& wakeup) override;
+
+  // ManagementHost (nic_management.cc)
+  void lock_management() override { lane_.lock(); }
+  void unlock_management() override;
+  void await_steering() override;
+  void set_management_deadline(Instant deadline) override { lane_.set_owner_deadline(deadline); }
+  const GidTable& gids() const override { return gids_; }
+  Status listen(const wire::Gid& address) override;
+  Status listen_everywhere() override;
+  void on_exhaustion() override { lane_.on_exhaustion(); }
+  core::ManagementPort& management_port() override { return lane_.engine().management(); }
+  Result<wire::PathId> open_management_path(const wire::Route& route) override;
+  void release_management_path(wire::PathId path) override;
+  void transmit(Instant at) override { lane_.transmit(at); }
+  void hear_absences(bool on) override;
+  std::optional<datapath::Absence> take_absence() override;
+  host::Forwarded forward(uint8_t slot, const core::ManagementDatagram& datagram) override;
+  host::Forwarded forward(std::span<const host::ServiceName> services,
+                          const core::ManagementDatagram& datagram) override;
+  void forward_to_everyone(const core::ManagementDatagram& datagram) override;
+  Status claim_service(const host::ServiceName& name) override;
+  void release_service(const host::ServiceName& name) override;
+  bool is_claimed(const host::ServiceName& name) const override;
+  void update_services() override;
+
+  // The port
   void refresh_port();
   void end_if_removed();
+
+  // Objects
   Result<wire::Gid> source_for(const core::AddressVector& address) const;
   Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
                                  wire::Qpn peer);
+  Result<wire::PathId> reference(wire::PathId path);
   Status fill_address(core::AddressHandle& handle);
   void close_address(const core::AddressHandle& handle);
-  Status listen_everywhere();
-  bool has_address(const wire::Gid& gid) const;
-  Management& management();
-  Instant earliest_deadline() const {
-    return std::min(engine_->earliest_deadline(), own_deadline());
-  }
-  Instant next_deadline() { return std::min(engine_->next_deadline(), own_deadline()); }
-  Instant own_deadline() const { return std::min(management_deadline_, late_events_.deadline()); }
   Status end_qp(core::QueuePair* qp, Owner* owner, Visits& visits);
   Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits);
+  Status set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
+  Status receive_datagrams();
   void revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits);
   void forget_over(Visits& visits, bool observe_threads);
-  void reach_peer(const core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
+  void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
+                              uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);
-  void await_settled();
-  void wake_thread();
-  void lock() {
-    if (!mutex_.try_lock()) [[unlikely]]
-      wait_for_lock();
-  }
-  void wait_for_lock();
-  void lock_in_background();
-  void unlock() {
-    if (dead()) [[unlikely]]
-      return mutex_.unlock();
-    deliver();
-    // The one race: a deadline earlier than what the sleeper knows of.
-    if (sleeping_until_ != kAwake && earliest_deadline() < sleeping_until_) [[unlikely]]
-      return unlock_and_wake();
-    mutex_.unlock();
-  }
-  void unlock_and_wake();
-  void watch(bool on);
+  datapath::ShmDatapath* shared_memory();  // null: none
 
   const DeviceInfo device_;
-  NicLock mutex_;
-  std::atomic<int> waiters_{0};  // threads in lock() that did not get it at once
-  std::atomic<bool> dead_{false};
-  std::unique_ptr<host::SlotDirectory> directory_;
-  std::unique_ptr<datapath::Datapath> datapath_;  // with decorators around it where asked for
-  datapath::UdpDatapath* udp_ = nullptr;          // the innermost
-  datapath::SelectingDatapath* local_ = nullptr;  // around it, unless all is to go over the wire
-  std::unique_ptr<core::Engine> engine_;
-  std::unique_ptr<Management> management_;  // null: nobody needed it yet
-  Instant management_deadline_ = kNever;
-  LateEvents late_events_;
+  Lane lane_{device_, *this};
+  // The rest is guarded by the lane's lock.
+  std::unique_ptr<Management> management_;  // null: not needed yet
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;
-  std::atomic<bool> removed_{false};  // the interface is gone
+  bool port_changed_ = false;         // and was not read since, for lack of memory
+  std::atomic<bool> removed_{false};  // written under the lock
   std::vector<EventChannel*> listeners_;
-  bool takes_datagrams_ = false;  // there is or was a UD queue pair: all addresses listen
-
-  // Background thread.
-  pthread_t thread_{};
-  bool thread_running_ = false;
-  int wake_fd_ = -1;  // eventfd: look again (stop, earlier deadline, more to do)
-  int gate_fd_ = -1;  // epoll around the datapath's descriptor: armed only while the thread watches
-  bool stop_ = false;               // under mutex_
-  os::Placement placement_;         // under mutex_
-  uint64_t activity_seen_ = 0;      // packets sent until the thread's last round
-  bool port_changed_ = false;       // and was not looked at yet
-  bool exhausted_ = false;          // memory was, since the thread's last round; under mutex_
-  bool exhaustion_logged_ = false;  // under mutex_
-  static constexpr Instant kAwake{INT64_MIN};
-  Instant sleeping_until_ = kAwake;  // under mutex_
-  // Who watches the sockets (see progress.cc). Under mutex_.
-  std::atomic<bool> watching_{true};  // written under mutex_
-  Guess poller_stays_{64, 4096};  // that it may have the watch; in wakings. Wrong: a millisecond
-  uint32_t good_looks_ = 0;
-  uint32_t polls_met_ = 0;
-  Instant owed_since_ = kNever;    // when a turn left something unsent
-  Owe owed_to_ = Owe::Nothing;     // and what for
-  Guess reply_follows_{128, 256};  // so that an acknowledgement may wait; in wakings. Wrong: 20 us
-  uint32_t paid_in_a_row_ = 0;
-  uint32_t steady_polls_ = 0;
-  bool wrote_alone_ = false;  // what was posted last was written into the peer's memory from here
-  bool completion_in_hand_ = false;  // of whoever awaits an answer to it
-  Guess answer_follows_{16, 4096};   // so that one may look out for it; in posts. Wrong: 3 us
-  Linger linger_;
-  bool suspicious_ = false;  // the last look-in found no poll since suspected_poll_
-  Instant suspected_poll_;
-  RecentClock clock_;                        // under mutex_; all that the engine is told
-  Instant turned_at_;                        // when the last turn was made
-  std::atomic<Instant> last_poll_{};         // when the last turn for a poller was made
-  std::atomic<pthread_t> turning_thread_{};  // inside turn() now; for questions that arrive there
+  bool takes_datagrams_ = false;  // a UD queue pair exists or existed: all addresses listen
 };
 
 }  // namespace verbena::runtime

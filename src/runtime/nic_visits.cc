@@ -1,5 +1,5 @@
-// Before a call returns that takes memory or a queue pair away from peers: nothing that they do in
-// our memory by themselves is still under way there (docs/design/one-sided-access.md).
+// Direct copies of peers in this process's memory. A call that deregisters memory or ends a queue
+// pair returns only after the copies that it affects have ended (docs/design/one-sided-access.md).
 #include <sched.h>
 #include <time.h>
 
@@ -10,55 +10,60 @@ namespace verbena::runtime {
 namespace {
 
 constexpr Duration kLogAfter = milliseconds(1000);
-// For a peer of which nothing can be learned, or that gets no processor.
+// For a peer that cannot be observed, or that gets no CPU time.
 constexpr Duration kLongestWait = milliseconds(5000);
-constexpr Duration kLongNapsAfter = milliseconds(10);
+constexpr Duration kLongPausesAfter = milliseconds(10);
 constexpr uint32_t kYields = 8;
 
-// A copy takes microseconds.
-void pause_before_look(uint32_t look, Duration waited) {
-  if (look < kYields) {
+// A copy takes microseconds, so the first checks follow each other at once.
+void pause_before_check(uint32_t check, Duration waited) {
+  if (check < kYields) {
     sched_yield();
     return;
   }
-  const timespec nap{0, waited < kLongNapsAfter ? 50'000 : 5'000'000};
-  nanosleep(&nap, nullptr);
+  const timespec pause{0, waited < kLongPausesAfter ? 50'000 : 5'000'000};
+  nanosleep(&pause, nullptr);
 }
 
 }  // namespace
 
-void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
-  (void)guard;
-  if (dead() || local_ == nullptr) return;
-  datapath::ShmDatapath& memory = local_->shared_memory();
-  const datapath::MemoryRange hidden = memory.exposure().take_hidden_memory();
-  if (!hidden.empty()) memory.revoke_visits(hidden, visits);
+datapath::ShmDatapath* Nic::shared_memory() {
+  datapath::SelectingDatapath* const local = lane_.datapath().local;
+  return local != nullptr ? &local->shared_memory() : nullptr;
 }
 
-// Under the lock. Only the peer of a queue pair reaches anything through it.
+void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
+  (void)guard;
+  datapath::ShmDatapath* const memory = shared_memory();
+  if (memory == nullptr) return;
+  const datapath::MemoryRange hidden = memory->exposure().take_hidden_memory();
+  if (!hidden.empty()) memory->revoke_visits(hidden, visits);
+}
+
+// Under the lock. Only the peer of a queue pair can access memory through it.
 void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
-  if (dead() || local_ == nullptr) return;
-  datapath::ShmDatapath& memory = local_->shared_memory();
-  if (memory.exposure().take_hidden(qpn)) memory.revoke_visits_of(peer.slot(), visits);
+  datapath::ShmDatapath* const memory = shared_memory();
+  if (memory == nullptr) return;
+  if (memory->exposure().take_hidden(qpn)) memory->revoke_visits_of(peer.slot(), visits);
 }
 
 void Nic::await_end_of(Visits& visits) {
   if (visits.empty()) return;
   const os::NoCancel no_cancel;
   const Instant since = runtime::now();
-  bool told = false;
-  for (uint32_t look = 0;; ++look) {
-    forget_over(visits, look >= kYields);
+  bool logged = false;
+  for (uint32_t check = 0;; ++check) {
+    forget_over(visits, check >= kYields);
     if (visits.empty()) return;
     const Duration waited = runtime::now() - since;
     if (waited > kLongestWait) break;
-    if (waited > kLogAfter && !std::exchange(told, true)) {
+    if (waited > kLogAfter && !std::exchange(logged, true)) {
       log(LogLevel::Warning,
           "%s: process %d is still copying into or out of this process's memory; the call waits "
           "for it before the memory is released",
           device_.name.c_str(), visits.front().thread.process());
     }
-    pause_before_look(look, waited);
+    pause_before_check(check, waited);
   }
   Guard guard(*this);
   for (const auto& visit : visits) {
@@ -66,7 +71,7 @@ void Nic::await_end_of(Visits& visits) {
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is given up, and packets to it go over UDP",
         device_.name.c_str(), visit.thread.process());
-    if (!dead() && local_ != nullptr) local_->shared_memory().cut(visit);
+    if (datapath::ShmDatapath* const memory = shared_memory()) memory->cut(visit);
   }
 }
 
@@ -74,9 +79,10 @@ void Nic::forget_over(Visits& visits, bool observe_threads) {
   visits.remove_if([&](datapath::RevokedVisit& visit) {
     const bool may_copy = !observe_threads || visit.thread.may_be_copying();
     Guard guard(*this);
-    if (dead() || local_ == nullptr) return true;
-    if (!may_copy) local_->shared_memory().settle(visit);
-    return local_->shared_memory().is_over(visit);
+    datapath::ShmDatapath* const memory = shared_memory();
+    if (memory == nullptr) return true;
+    if (!may_copy) memory->settle(visit);
+    return memory->is_over(visit);
   });
 }
 

@@ -62,7 +62,7 @@ constexpr const char* kNames[] = {"wrong rkey",
 
 class BrokenRun {
  public:
-  explicit BrokenRun(uint64_t seed) : world_(seed) {}
+  explicit BrokenRun(uint64_t seed) : world_(seed), in_memory_(shares_memory(seed)) {}
 
   RunResult run() {
     set_up();
@@ -79,7 +79,9 @@ class BrokenRun {
     r.packets = world_.network().counts().sent;
     r.lost = world_.network().counts().lost;
     r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
-    r.shape = std::string(kNames[static_cast<int>(violation_)]) + (lossy_ ? ", lossy" : "");
+    r.shape = std::string(kNames[static_cast<int>(violation_)]) + (lossy_ ? ", lossy" : "") +
+              (in_memory_ ? ", through memory" : "");
+    r.memory = world_.memory().counts();
     r.problems = report_.problems();
     return r;
   }
@@ -97,6 +99,7 @@ class BrokenRun {
     if (lossy_) world_.network().defaults().loss = 0.02;
     a_ = &world_.add_host(prng().below(4) != 0);
     b_ = &world_.add_host(prng().below(4) != 0);
+    if (in_memory_) share_memory();
     cq_a_ = &a_->create_cq(1024);
     cq_b_ = &b_->create_cq(1024);
     const QpShape shape{.depth = kDepth, .sges = 4};
@@ -124,6 +127,17 @@ class BrokenRun {
     connect(*a_, *neighbour_a_, *b_, *neighbour_b_, healthy);
     if (about_windows()) prepare_window();
   }
+
+  void share_memory() {
+    Prng& r = world_.memory().prng();
+    MemoryLinkShape link;
+    link.wide = r.below(3) != 0;
+    link.reachable = r.below(4) != 0;
+    link.refusal = r.below(2) == 0 ? 0 : 0.3;
+    world_.memory().open(a_->id(), b_->id(), link);
+  }
+  // Through memory a partition is the end of the link, which hurts the neighbour, too.
+  bool link_ends() const { return in_memory_ && violation_ == Violation::Partition; }
 
   bool about_windows() const { return violation_ >= Violation::WindowInvalidated; }
 
@@ -311,6 +325,12 @@ class BrokenRun {
         });
         break;
       case Violation::Partition:
+        if (in_memory_) {
+          world_.after(soon, [this] { a_->on_link_end(b_->id()); });
+          world_.after(soon + microseconds(static_cast<int64_t>(prng().below(100))),
+                       [this] { b_->on_link_end(a_->id()); });
+          break;
+        }
         // Longer than all retries take, shorter than the neighbour's.
         world_.after(soon, [this] { world_.network().link(0, 1).partitioned = true; });
         world_.after(soon + milliseconds(4),
@@ -365,7 +385,8 @@ class BrokenRun {
     if (!a_->arena().intact() || !b_->arena().intact()) problem("memory around regions changed");
     if (!neighbour_.closed() || neighbour_.first_error() || neighbour_.completed_count() != 10) {
       // A region that is gone is gone for the neighbour too.
-      if (violation_ != Violation::Deregister) problem("the neighbour was hurt");
+      const bool may_be_hurt = violation_ == Violation::Deregister || link_ends();
+      if (!may_be_hurt || !neighbour_.closed()) problem("the neighbour was hurt");
     }
     if (std::ranges::any_of(behind_window_.bytes, [](std::byte b) { return b != kUntouched; })) {
       problem("memory changed through a window that is gone");
@@ -504,6 +525,7 @@ class BrokenRun {
   Report report_;
   Violation violation_{};
   bool lossy_ = false;
+  const bool in_memory_;
   Host *a_ = nullptr, *b_ = nullptr;
   core::CompletionQueue *cq_a_ = nullptr, *cq_b_ = nullptr;
   core::QueuePair *qa_ = nullptr, *qb_ = nullptr, *neighbour_a_ = nullptr, *neighbour_b_ = nullptr;

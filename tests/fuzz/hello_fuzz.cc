@@ -28,7 +28,7 @@ std::vector<std::byte> usual_hello(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const os::UniqueFd from(ends[0]), to(ends[1]);
-  VERBENA_CHECK(send_hello(from.get(), 7, exposure, -1));
+  VERBENA_CHECK(send_hello(from.get(), {.slot = 7}, exposure, -1));
   std::vector<std::byte> bytes(256);
   const ssize_t n = ::recv(to.get(), bytes.data(), bytes.size(), 0);
   VERBENA_CHECK(n > 0);
@@ -86,10 +86,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     const os::UniqueFd from(ends[0]), to(ends[1]);
     send(from.get(), bytes, std::span(descriptors).first(count));
-    uint8_t slot = 0;
+    Greeting greeting;
     Descriptors received;
-    const HelloRead read = receive_hello(to.get(), &slot, received);
-    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HelloRead::Hello && slot == 7);
+    const HelloRead read = receive_hello(to.get(), greeting, received);
+    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HelloRead::Hello && greeting.slot == 7);
     if (read == HelloRead::Hello) VERBENA_CHECK(bytes.size() == usual.size());
     if (received.segment.valid()) VERBENA_CHECK(!Segment::adopt(received.segment.get()).ok());
   }

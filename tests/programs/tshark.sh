@@ -1,6 +1,6 @@
 #!/bin/bash
 # What VERBENA_PCAP writes is RoCEv2 in the eyes of another implementation: tshark decodes every packet,
-# and the ICRCs are right by an independent computation.
+# and the ICRCs are right by an independent computation. Packets through shared memory look the same.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need tshark python3 ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ib_atomic_bw ib_read_bw ib_write_bw
@@ -56,7 +56,7 @@ captured "UD SEND over IPv6" "100" ibv_ud_pingpong -d verbena_lo -g 1 -c -s 1000
 # marks in bits that are reserved.
 rm -f "$work"/*.pcap
 run_options=(--pcap "$work/%p.pcap" --faults "loss=0.05,seed=3")
-VERBENA_DATAPATH=udp pair "WRITE with losses" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 100
+pair "WRITE with losses" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 100
 check "WRITE with losses" "6 7 8 17" "$work"/*.pcap
 for file in "$work"/*.pcap; do
   for packets in "infiniband.bth.opcode == 17" "infiniband.bth.opcode != 17"; do
@@ -78,6 +78,27 @@ for file in "$work"/*.pcap; do
   [ -z "$(decode "$file" -Y 'infiniband.bth.reserved7 != 0 || (infiniband.bth.opcode == 4 && udp.length != 124)')" ] ||
     fail "extensions are off, and there is something of them"
 done
+
+# The capture does not switch shared memory off, and there, too, contains each WRITE: none is done without the peer.
+if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
+  rm -f "$work"/*.pcap
+  run_options=(--pcap "$work/%p.pcap")
+  start_pair memory ib_write_bw -d verbena_lo -x 0 -F -s 65536 -D 3
+  await_line "$logs/memory.client" '#bytes' 20 || fail "the pair does not connect"
+  sleep 0.5
+  "$tool" counters --all "${pids[memory.client]}" >"$logs/counters" || fail "verbena counters: status $?"
+  finish_pair memory
+  grep -Eq '^ +shm_packets_sent +[1-9]' "$logs/counters" || fail "a capture switches shared memory off"
+  grep -Eq '^ +shm_copies +0( |$)' "$logs/counters" || fail "a WRITE was done without a packet"
+  note "ok packets through shared memory"
+  # At one end it is enough.
+  rm -f "$work"/*.pcap
+  run_options=()
+  client_in=(env "VERBENA_PCAP=$work/%p.pcap")
+  pair "WRITE, captured at one end" ib_write_bw -d verbena_lo -x 0 -F -s 65536 -n 20
+  client_in=()
+  check "a capture at one end" "6 7 8 17" "$work"/*.pcap
+fi
 
 # One READ in detail: addresses, length and sequence numbers as tshark reads them.
 run_options=(--pcap "$work/%p.pcap")

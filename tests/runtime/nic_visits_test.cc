@@ -83,7 +83,7 @@ class PeerProcess {
     const os::UnixAddress name = datapath::shm_address(slot);
     const bool called =
         own.ok() && segment.ok() && ::connect(socket.get(), name.get(), name.bytes) == 0 &&
-        datapath::send_hello(socket.get(), kPeerSlot, own.value().descriptor(), descriptor.get());
+        datapath::send_hello(socket.get(), {.slot = kPeerSlot}, own.value().descriptor(), descriptor.get());
     char first = 0;
     answer(called && ::recv(socket.get(), &first, 1, 0) == 1);
     datapath::Visitor visitor(

@@ -36,8 +36,9 @@ uint8_t next_slot() {
 }
 
 struct Peer {
-  explicit Peer(uint8_t its_slot = next_slot()) : slot(its_slot) {
-    auto opened = ShmDatapath::open(slot, ::if_nametoindex("lo"));
+  explicit Peer(uint8_t its_slot = next_slot(), bool wire_packets_only = false) : slot(its_slot) {
+    auto opened = ShmDatapath::open({.slot = slot, .wire_packets_only = wire_packets_only},
+                                    ::if_nametoindex("lo"));
     if (!opened.ok()) throw std::runtime_error(opened.error().why);  // which fails the test
     shm = std::move(opened.value());
   }
@@ -182,6 +183,28 @@ TEST(ShmDatapathTest, TwoThatCallEachOtherGetOneLink) {
   EXPECT_TRUE(attend_until({&a, &b}, [&] { return a.psns.size() + b.psns.size() == 2; }));
   EXPECT_EQ(a.counter("shm_links"), 1u);
   EXPECT_EQ(b.counter("shm_links"), 1u);
+}
+
+// Whoever calls whom: a process that captures or injects faults gets what would be on the wire.
+TEST(ShmDatapathTest, OneEndThatTakesWirePacketsOnlyIsEnough) {
+  for (const bool caller_does : {true, false}) {
+    Peer caller(next_slot(), caller_does);
+    Peer other(next_slot(), !caller_does);
+    caller.shm->reach(other.slot, Instant{});
+    ASSERT_TRUE(attend_until({&caller, &other},
+                             [&] { return caller.shm->link_to(other.slot) != nullptr; }));
+    for (Link* link : {caller.shm->link_to(other.slot), other.shm->link_to(caller.slot)}) {
+      ASSERT_NE(link, nullptr);
+      EXPECT_TRUE(link->wire_packets_only());
+      EXPECT_FALSE(link->peer_sleeps());
+    }
+    ASSERT_TRUE(caller.push(other.slot, 7, 1000));
+    caller.shm->flush();
+    EXPECT_TRUE(attend_until({&other}, [&] { return other.psns.size() == 1; }));
+  }
+  Peer usual;
+  usual.shm->reach(usual.slot, Instant{});
+  EXPECT_FALSE(usual.shm->link_to(usual.slot)->wire_packets_only());
 }
 
 TEST(ShmDatapathTest, ALinkToOneselfCarriesPackets) {

@@ -20,6 +20,24 @@ Pair::Pair(Abilities selective_repeat, const ConnectionShape& connection, const 
       qb(b.create_qp(cq_b, cq_b, qp)),
       ra(a.add_region(region_bytes, kAllAccess)),
       rb(b.add_region(region_bytes, kAllAccess)) {
+  fill_and_connect(connection);
+}
+
+Pair::Pair(const ConnectionShape& connection, const QpShape& qp, uint64_t region_bytes,
+           const MemoryLinkShape& link)
+    : a(world.add_host()),
+      b(world.add_host()),
+      cq_a(a.create_cq(1024)),
+      cq_b(b.create_cq(1024)),
+      qa(a.create_qp(cq_a, cq_a, qp)),
+      qb(b.create_qp(cq_b, cq_b, qp)),
+      ra(a.add_region(region_bytes, kAllAccess)),
+      rb(b.add_region(region_bytes, kAllAccess)) {
+  world.memory().open(a.id(), b.id(), link);
+  fill_and_connect(connection);
+}
+
+void Pair::fill_and_connect(const ConnectionShape& connection) {
   fill(ra.bytes, 0xA);
   fill(rb.bytes, 0xB);
   connect(a, qa, b, qb, connection);

@@ -25,6 +25,9 @@ struct Pair {
       : Pair(Abilities{}, connection, qp, region_bytes) {}
   Pair(Abilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
        uint64_t region_bytes);
+  // Connected through memory.
+  Pair(const ConnectionShape& connection, const QpShape& qp, uint64_t region_bytes,
+       const MemoryLinkShape& link);
 
   World world{1};
   Host& a;
@@ -67,6 +70,8 @@ struct Pair {
   uint64_t word_a(uint64_t offset) const;
   uint64_t counter_a(core::CounterId id) { return a.engine().state().counters[id]; }
   uint64_t counter_b(core::CounterId id) { return b.engine().state().counters[id]; }
+
+  void fill_and_connect(const ConnectionShape& connection);
 
   // Runs until nothing is left to happen; then nothing may be under way or timed.
   void settle(Duration limit = seconds(10));

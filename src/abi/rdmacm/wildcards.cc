@@ -9,7 +9,7 @@
 #include <new>
 
 #include "abi/rdmacm/id.h"
-#include "runtime/background_thread.h"
+#include "runtime/start_thread.h"
 #include "runtime/log.h"
 
 namespace verbena::rdmacm {

@@ -22,8 +22,8 @@ constexpr uint16_t kProtocolVersion = 4;
 struct Hello {
   std::array<char, 4> magic{'V', 'B', 'S', 'M'};
   uint16_t version = kProtocolVersion;
-  uint8_t slot = 0;  // the sender's
-  uint8_t reserved = 0;
+  uint8_t slot = 0;               // the sender's
+  uint8_t wire_packets_only = 0;  // a peer that does not know it refuses the link
   uint32_t ring_bytes = kRingBytes;
   uint32_t payload_bytes = wire::kMaxPayloadBytes;
   bool operator==(const Hello&) const = default;
@@ -51,9 +51,10 @@ bool hung_up(int fd) {
   return ::ppoll(&p, 1, &at_once, nullptr) == 1;
 }
 
-bool send_hello(int fd, uint8_t slot, int exposure, int segment) {
+bool send_hello(int fd, const Greeting& greeting, int exposure, int segment) {
   Hello hello;
-  hello.slot = slot;
+  hello.slot = greeting.slot;
+  hello.wire_packets_only = greeting.wire_packets_only ? 1 : 0;
   iovec part{&hello, sizeof hello};
   const std::array<int, 2> descriptors{exposure, segment};
   const size_t bytes = (segment >= 0 ? 2 : 1) * sizeof(int);
@@ -73,7 +74,7 @@ bool send_hello(int fd, uint8_t slot, int exposure, int segment) {
   return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
 }
 
-HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors) {
+HelloRead receive_hello(int fd, Greeting& greeting, Descriptors& descriptors) {
   Hello hello;
   iovec part{&hello, sizeof hello};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
@@ -93,9 +94,10 @@ HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors) {
     std::memcpy(received.data(), CMSG_DATA(c), std::min(bytes, sizeof received));
     descriptors = {os::UniqueFd(received[0]), os::UniqueFd(received[1])};
   }
-  *slot = hello.slot;
+  greeting = {.slot = hello.slot, .wire_packets_only = hello.wire_packets_only == 1};
   Hello wanted;
   wanted.slot = hello.slot;
+  wanted.wire_packets_only = hello.wire_packets_only & 1;
   return n == sizeof hello && hello == wanted ? HelloRead::Hello : HelloRead::Unusable;
 }
 

@@ -25,10 +25,15 @@ struct Descriptors {
   os::UniqueFd exposure;  // what the sender permits
   os::UniqueFd segment;   // of a caller: the memory of the link
 };
-// `slot`: the sender's. `segment`: -1 for one who answers. `exposure`: -1 for one who cannot show
+// What a process says of itself.
+struct Greeting {
+  uint8_t slot = 0;
+  bool wire_packets_only = false;  // see Link
+};
+// `segment`: -1 for one who answers. `exposure`: -1 for one who cannot show
 // any; then nothing is sent along, and a call is not accepted.
-bool send_hello(int fd, uint8_t slot, int exposure, int segment);
+bool send_hello(int fd, const Greeting& greeting, int exposure, int segment);
 enum class HelloRead : uint8_t { Hello, NotYet, Unusable };
-HelloRead receive_hello(int fd, uint8_t* slot, Descriptors& descriptors);
+HelloRead receive_hello(int fd, Greeting& greeting, Descriptors& descriptors);
 
 }  // namespace verbena::datapath

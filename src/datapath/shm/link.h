@@ -67,6 +67,11 @@ class Link {
   uint32_t id() const { return id_; }  // no other has it, nor had
   int fd() const { return socket_.get(); }
 
+  // One of both ends takes packets alone, as they would be on the wire: none larger than the path
+  // MTU, and no ACK in its short form. Neither reaches the other's memory then.
+  bool wire_packets_only() const { return wire_packets_only_; }
+  void set_wire_packets_only(bool on) { wire_packets_only_ = on; }
+
   // --- sending ----------------------------------------------------------------------------------
   // The number that stands for these addresses; they are announced when they are new. Nothing:
   // there are too many, or the ring is full.
@@ -134,7 +139,8 @@ class Link {
   std::vector<Addresses> announced_;  // by us
   std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there
   std::array<const wire::RxMeta*, kMaxAddresses> senders_{};  // those of them that are trusted
-  bool garbled_ = false;                                      // a record was none
+  bool wire_packets_only_ = false;
+  bool garbled_ = false;  // a record was none
 };
 
 }  // namespace verbena::datapath

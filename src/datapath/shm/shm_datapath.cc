@@ -31,20 +31,22 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(uint8_t slot, uint32_t interface_index) {
+Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const Greeting& self,
+                                                       uint32_t interface_index) {
   os::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
   if (!epoll.valid()) return Error{errno, "too many open files"};
-  host::UnixListener listener(shm_address(slot), epoll.get());
+  host::UnixListener listener(shm_address(self.slot), epoll.get());
   if (!listener.valid()) return Error{errno, "cannot listen for processes of this host"};
   return std::unique_ptr<ShmDatapath>(new ShmDatapath(
-      slot, interface_index, exposure.ok() ? std::move(exposure.value()) : OwnExposure(),
+      self, interface_index, exposure.ok() ? std::move(exposure.value()) : OwnExposure(),
       std::move(listener), std::move(epoll)));
 }
 
-ShmDatapath::ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
+ShmDatapath::ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExposure exposure,
                          host::UnixListener listener, os::UniqueFd epoll)
-    : slot_(slot),
+    : slot_(self.slot),
+      wire_packets_only_(self.wire_packets_only),
       interface_index_(interface_index),
       exposure_(std::move(exposure)),
       epoll_(std::move(epoll)),
@@ -106,7 +108,8 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
   if (!host::peer_is_own_user(socket.get())) return tell(Reason::OtherUser, slot);
   os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
-  if (!segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), descriptor.get()) ||
+  if (!segment.ok() ||
+      !send_hello(socket.get(), greeting(), exposure_.descriptor(), descriptor.get()) ||
       !watch(socket.get())) {
     return tell(Reason::NoMemory, slot);
   }
@@ -140,14 +143,14 @@ void ShmDatapath::answer_calls() {
 bool ShmDatapath::read_hello(int fd) {
   const auto found = std::ranges::find(greeting_, fd, &os::UniqueFd::get);
   if (found == greeting_.end()) return false;
-  uint8_t slot = 0;
+  Greeting caller;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(fd, &slot, descriptors);
+  const HelloRead read = receive_hello(fd, caller, descriptors);
   if (read == HelloRead::NotYet) return true;
   os::UniqueFd socket = std::move(*found);
   greeting_.erase(found);
-  if (read == HelloRead::Hello && slot != 0 && slot != 255 && slot != slot_) {
-    accept_hello(std::move(socket), slot, descriptors);
+  if (read == HelloRead::Hello && caller.slot != 0 && caller.slot != 255 && caller.slot != slot_) {
+    accept_hello(std::move(socket), caller, descriptors);
   } else {
     ++counters_.links_refused;
     forget(socket);
@@ -156,7 +159,9 @@ bool ShmDatapath::read_hello(int fd) {
 }
 
 // When two call each other, the call of the lower slot stands.
-void ShmDatapath::accept_hello(os::UniqueFd socket, uint8_t slot, const Descriptors& descriptors) {
+void ShmDatapath::accept_hello(os::UniqueFd socket, const Greeting& caller,
+                               const Descriptors& descriptors) {
+  const uint8_t slot = caller.slot;
   Link* const before = by_slot_[slot];
   if (before != nullptr && hung_up(before->fd())) end_link(*before);
   size_t call = call_to(slot);
@@ -167,28 +172,30 @@ void ShmDatapath::accept_hello(os::UniqueFd socket, uint8_t slot, const Descript
   }
   auto segment = Segment::adopt(descriptors.segment.get());
   const bool wanted = by_slot_[slot] == nullptr && call == calls_.size();
-  if (!wanted || !segment.ok() || !send_hello(socket.get(), slot_, exposure_.descriptor(), -1)) {
+  if (!wanted || !segment.ok() ||
+      !send_hello(socket.get(), greeting(), exposure_.descriptor(), -1)) {
     ++counters_.links_refused;
     return forget(socket);
   }
   const RingMemory written = segment.value().written_by(LinkEnd::Answerer);
   const RingMemory read = segment.value().written_by(LinkEnd::Caller);
   open_link(slot, std::move(socket), {}, std::move(segment.value()), written, read);
-  allow_access(slot, descriptors.exposure.get());
+  allow_access(caller, descriptors.exposure.get());
 }
 
 void ShmDatapath::read_answer(size_t index) {
-  uint8_t slot = 0;
+  Greeting answerer;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(calls_[index].socket.get(), &slot, descriptors);
+  const HelloRead read = receive_hello(calls_[index].socket.get(), answerer, descriptors);
   if (read == HelloRead::NotYet) return;
   Call call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
+  const uint8_t slot = answerer.slot;
   if (read == HelloRead::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
     const RingMemory written = call.segment.written_by(LinkEnd::Caller);
     const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
     open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
-    return allow_access(slot, descriptors.exposure.get());
+    return allow_access(answerer, descriptors.exposure.get());
   }
   forget(call.socket);
   if (by_slot_[call.slot] == nullptr) tell(Reason::Refused, call.slot);
@@ -208,11 +215,15 @@ void ShmDatapath::open_loop() {
   if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
   const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
   open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
-  allow_access(slot_, exposure_.descriptor());
+  allow_access(greeting(), exposure_.descriptor());
 }
 
 // Each may do in the other's memory what that permits, if the kernel lets it.
-void ShmDatapath::allow_access(uint8_t slot, int exposure) {
+void ShmDatapath::allow_access(const Greeting& said, int exposure) {
+  const uint8_t slot = said.slot;
+  const bool wire_packets_only = wire_packets_only_ || said.wire_packets_only;
+  by_slot_[slot]->set_wire_packets_only(wire_packets_only);
+  if (wire_packets_only) return;
   auto peer = PeerExposure::map(exposure);
   if (!peer.ok()) return;
   const bool self = slot == slot_;
@@ -331,8 +342,8 @@ void ShmDatapath::tell(Reason reason, uint8_t slot) {
   switch (reason) {
     case Reason::NobodyListens:
       why =
-          "takes no shared memory (VERBENA_DATAPATH=udp, a capture or faults there, another "
-          "version, or it has ended)";
+          "takes no shared memory (VERBENA_DATAPATH=udp there, another version, or it has "
+          "ended)";
       break;
     case Reason::OtherUser:
       why = "belongs to another user";

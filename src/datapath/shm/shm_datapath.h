@@ -25,9 +25,9 @@ namespace verbena::datapath {
 
 class ShmDatapath {
  public:
-  // Listens for calls to `slot`, which the caller has claimed. `interface_index` gives link-local
-  // addresses their meaning.
-  static Result<std::unique_ptr<ShmDatapath>> open(uint8_t slot, uint32_t interface_index);
+  // Listens for calls to the slot of `self`, which the caller has claimed. `interface_index` gives
+  // link-local addresses their meaning.
+  static Result<std::unique_ptr<ShmDatapath>> open(const Greeting& self, uint32_t interface_index);
   ~ShmDatapath();
   ShmDatapath(const ShmDatapath&) = delete;
   ShmDatapath& operator=(const ShmDatapath&) = delete;
@@ -99,16 +99,17 @@ class ShmDatapath {
   };
   enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken, Denied };
 
-  ShmDatapath(uint8_t slot, uint32_t interface_index, OwnExposure exposure,
+  ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExposure exposure,
               host::UnixListener listener, os::UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
   void attend(int fd);
   void answer_calls();
   bool read_hello(int fd);
-  void accept_hello(os::UniqueFd socket, uint8_t slot, const Descriptors& descriptors);
+  void accept_hello(os::UniqueFd socket, const Greeting& caller, const Descriptors& descriptors);
   void read_answer(size_t call);
-  void allow_access(uint8_t slot, int exposure);
+  void allow_access(const Greeting& said, int exposure);
+  Greeting greeting() const { return {.slot = slot_, .wire_packets_only = wire_packets_only_}; }
   void open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
@@ -121,6 +122,7 @@ class ShmDatapath {
   size_t call_to(uint8_t slot) const;
 
   const uint8_t slot_;
+  const bool wire_packets_only_;
   const uint32_t interface_index_;
   ShmCounters counters_;
   OwnExposure exposure_;

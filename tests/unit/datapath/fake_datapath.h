@@ -1,16 +1,25 @@
 // A datapath in memory for tests of decorators: what is pushed arrives at the next receive().
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "datapath/datapath.h"
+#include "wire/headers.h"
+#include "wire/local_peer.h"
+#include "wire/one_sided.h"
 
 namespace verbena::datapath {
 
-class FakeDatapath final : public Datapath, private wire::PacketSink {
+class FakeDatapath final : public Datapath, private wire::PacketSink, private wire::LocalPeer {
  public:
+  FakeDatapath() = default;
+  // Shared memory: payload arrives apart from its headers, and the local peer does all it is asked.
+  struct InMemory {};
+  explicit FakeDatapath(InMemory) : PacketSink(this), in_memory_(true) {}
   static constexpr size_t kRoom = 100;
 
   Result<wire::PathId> open_path(const wire::Route& route) override {
@@ -22,7 +31,12 @@ class FakeDatapath final : public Datapath, private wire::PacketSink {
     arrived_ = std::move(sent_);
     sent_.clear();
     packets_.clear();
-    for (const auto& p : arrived_) packets_.push_back({p, &meta_});
+    for (const auto& p : arrived_) {
+      const std::span<const std::byte> bytes(p);
+      const size_t front = in_memory_ ? wire::kBthBytes : bytes.size();
+      packets_.push_back(
+          {.bytes = bytes.first(front), .meta = &meta_, .apart = bytes.subspan(front)});
+    }
     return packets_;
   }
   wire::PacketSink& sink() override { return *this; }
@@ -30,10 +44,18 @@ class FakeDatapath final : public Datapath, private wire::PacketSink {
     sent_.insert(sent_.end(), pushed_.begin(), pushed_.end());
     pushed_.clear();
   }
+  void release() override { ++releases; }
   int wait_fd() const override { return -1; }
   void append_counters(std::vector<Counter>& to) const override { to.push_back({"fake", 1}); }
 
+  int releases = 0;
+
  private:
+  bool is_full(wire::PathId path) const override { return path == wire::PathId{3}; }
+  bool is_asleep(wire::PathId) const override { return true; }
+  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return true; }
+  bool access(const wire::OneSided&) override { return true; }
+  bool retract(const wire::Unread&) override { return true; }
   size_t room() const override { return kRoom - pushed_.size(); }
   void push(const wire::TxPacket& p) override {
     std::vector<std::byte> bytes(p.header.begin(), p.header.begin() + p.header_bytes);
@@ -42,11 +64,25 @@ class FakeDatapath final : public Datapath, private wire::PacketSink {
     pushed_.push_back(std::move(bytes));
   }
 
+  bool in_memory_ = false;
   wire::RxMeta meta_;
   std::vector<std::vector<std::byte>> pushed_;
   std::vector<std::vector<std::byte>> sent_;
   std::vector<std::vector<std::byte>> arrived_;
   std::vector<wire::RxPacket> packets_;
 };
+
+// Everything that a decorator passes on is a packet, whatever the medium inside could do.
+inline void expect_packets_only(Datapath& decorator) {
+  wire::LocalPeer* const peer = decorator.sink().local_peer();
+  ASSERT_NE(peer, nullptr);
+  EXPECT_TRUE(peer->is_full(wire::PathId{3}));
+  EXPECT_FALSE(peer->is_full(wire::PathId{4}));
+  EXPECT_FALSE(peer->is_asleep(wire::PathId{3}));
+  EXPECT_FALSE(peer->send_short_ack(wire::PathId{3}, {}));
+  EXPECT_FALSE(peer->access({}));
+  EXPECT_FALSE(peer->retract({}));
+  EXPECT_EQ(decorator.packet_bytes(wire::PathId{3}), 0u);
+}
 
 }  // namespace verbena::datapath

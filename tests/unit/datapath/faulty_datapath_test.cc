@@ -39,18 +39,20 @@ void push(Datapath& datapath, uint32_t psn) {
 }
 
 // Sends `count` packets in batches and receives until nothing is held.
-Outcome carry(const std::string& faults, uint32_t count) {
+Outcome carry(const std::string& faults, uint32_t count,
+              std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
   auto parsed = parse_faults(faults);
   EXPECT_TRUE(parsed.ok());
-  FaultyDatapath datapath(std::make_unique<FakeDatapath>(), parsed.value());
+  FaultyDatapath datapath(std::move(medium), parsed.value());
   EXPECT_TRUE(datapath.open_path({}).ok());
   Outcome outcome;
   const auto receive = [&] {
     for (const wire::RxPacket& p : datapath.receive()) {
       const uint32_t psn = wire::Bth::load(p.bytes.data()).psn.value();
-      EXPECT_EQ(p.bytes.size(), 16u);
-      EXPECT_EQ(p.bytes[12], std::byte(psn));
-      EXPECT_EQ(p.bytes[14], std::byte{7});
+      EXPECT_EQ(p.bytes.size() + p.apart.size(), 16u);
+      const auto payload = p.apart.empty() ? p.bytes.subspan(wire::kBthBytes) : p.apart;
+      EXPECT_EQ(payload[0], std::byte(psn));
+      EXPECT_EQ(payload[2], std::byte{7});
       EXPECT_NE(p.meta, nullptr);
       outcome.psns.push_back(psn);
     }
@@ -113,6 +115,36 @@ TEST(FaultyDatapath, StrikesOnTheWayOutToo) {
   EXPECT_EQ(o.psns.size(),
             3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
   EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);  // twice the dice
+}
+
+TEST(FaultyDatapath, DisturbsPacketsThroughMemory) {
+  const Outcome o = carry("reorder=0.1,delay=0.1,duplicate=0.1,loss=0.1,seed=5", 3000,
+                          std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
+  EXPECT_EQ(o.psns.size(),
+            3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
+  EXPECT_FALSE(in_order(o));
+}
+
+TEST(FaultyDatapath, PassesOnPacketsOnly) {
+  FaultyDatapath datapath(std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}), Faults{});
+  expect_packets_only(datapath);
+  FaultyDatapath over_udp(std::make_unique<FakeDatapath>(), Faults{});
+  EXPECT_EQ(over_udp.sink().local_peer(), nullptr);
+}
+
+TEST(FaultyDatapath, ReleasesWhatWasReceived) {
+  auto medium = std::make_unique<FakeDatapath>();
+  const FakeDatapath& inner = *medium;
+  FaultyDatapath datapath(std::move(medium), Faults{});
+  datapath.release();
+  EXPECT_EQ(inner.releases, 1);
+}
+
+TEST(FaultyDatapath, HalvesTheRoomOnlyForFaultsOnTheWayOut) {
+  FaultyDatapath receiving(std::make_unique<FakeDatapath>(), Faults{});
+  EXPECT_EQ(receiving.sink().room(), FakeDatapath::kRoom);
+  FaultyDatapath sending(std::make_unique<FakeDatapath>(), Faults{.on_send = true});
+  EXPECT_EQ(sending.sink().room(), FakeDatapath::kRoom / 2);
 }
 
 TEST(FaultyDatapath, TheSeedDecides) {

@@ -68,11 +68,12 @@ TEST(PcapDatapath, AFileThatExistsKeepsItsMode) {
   EXPECT_EQ(mode_of(capture.file), 0640u);
 }
 
-void carry_one(const wire::Route& route, size_t header_bytes) {
+void carry_one(const wire::Route& route, size_t header_bytes,
+               std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
   Capture capture;
   auto opened = PcapDatapath::open(
-      std::make_unique<FakeDatapath>(), capture.file.c_str(), false,
-      [] { return uint64_t{5'000'000'007}; }, [](int) { FAIL(); });
+      std::move(medium), capture.file.c_str(), false, [] { return uint64_t{5'000'000'007}; },
+      [](int) { FAIL(); });
   ASSERT_TRUE(opened.ok());
   Datapath& datapath = *opened.value();
   auto path = datapath.open_path(route);
@@ -95,7 +96,7 @@ void carry_one(const wire::Route& route, size_t header_bytes) {
   datapath.flush();
   const auto received = datapath.receive();
   ASSERT_EQ(received.size(), 1u);
-  EXPECT_EQ(received[0].bytes.size(), 16u);
+  EXPECT_EQ(received[0].bytes.size() + received[0].apart.size(), 16u);
 
   const auto file = capture.read();
   const size_t packet_bytes = header_bytes + 16 + wire::kIcrcBytes;
@@ -122,6 +123,21 @@ TEST(PcapDatapath, WritesIpv4) {
   route.source = wire::Gid::from_ipv4("\x0A\x00\x00\x01");
   route.destination = wire::Gid::from_ipv4("\x0A\x00\x00\x02");
   carry_one(route, 28);
+}
+
+TEST(PcapDatapath, WritesWholePacketsThatCameThroughMemory) {
+  wire::Route route;
+  route.source = route.destination = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+  carry_one(route, 28, std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
+}
+
+TEST(PcapDatapath, PassesOnPacketsOnly) {
+  Capture capture;
+  auto opened = PcapDatapath::open(
+      std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}), capture.file.c_str(), false,
+      [] { return uint64_t{0}; }, [](int) { FAIL(); });
+  ASSERT_TRUE(opened.ok());
+  expect_packets_only(*opened.value());
 }
 
 TEST(PcapDatapath, WritesIpv6) {

@@ -1,0 +1,182 @@
+// Lane: one engine under one lock, its datapath, and the threads that make progress for it. An
+// application thread makes progress inside ibv_poll_cq and ibv_post_send; when none does, the
+// background thread does (progress_policy.h decides). A Nic has one lane today.
+#pragma once
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/time.h"
+#include "core/engine.h"
+#include "os/no_cancel.h"
+#include "runtime/background_thread.h"
+#include "runtime/devices.h"
+#include "runtime/lane_datapath.h"
+#include "runtime/lane_lock.h"
+#include "runtime/late_events.h"
+#include "runtime/progress_policy.h"
+#include "runtime/recent_clock.h"
+
+namespace verbena::runtime {
+
+// What a lane needs of the Nic that it belongs to. All calls come with the lane's lock held.
+class LaneOwner {
+ public:
+  // MADs have arrived, or the owner's deadline has passed (Lane::set_owner_deadline).
+  virtual void on_management(Instant at) = 0;
+  // The engine has events for applications, or the owner asked for this (Lane::request_delivery).
+  virtual void deliver_events() = 0;
+  // Descriptors that wake the background thread. It calls on_wakeup() after every sleep.
+  virtual BackgroundThread::ExtraFds control_fds() const = 0;
+  virtual void on_wakeup(const BackgroundThread::Wakeup& wakeup) = 0;
+
+ protected:
+  ~LaneOwner() = default;
+};
+
+class Lane final : private BackgroundThread::Body {
+ public:
+  // Both must outlive the lane.
+  Lane(const DeviceInfo& device, LaneOwner& owner) : device_(device), owner_(owner) {}
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  Status start(host::SlotDirectory::Answer counters);
+  // Ends the background thread.
+  void stop() { thread_.stop(); }
+  bool is_running() const { return thread_.is_running(); }
+  // In the child of a fork: no thread and no datapath. The engine's records stay.
+  void abandon();
+  bool is_abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+
+  // --- the lock ---------------------------------------------------------------------------------
+  // Guards everything below and the engine. Guards (nic.h) are the usual way to hold it.
+  void lock() { lock_.lock(); }
+  // Delivers events. Wakes the background thread if it would sleep past the next deadline.
+  void unlock() {
+    if (is_abandoned()) [[unlikely]]
+      return lock_.unlock();
+    deliver();
+    if (thread_.is_asleep() && earliest_deadline() < thread_.sleeps_until()) [[unlikely]]
+      return unlock_and_wake();
+    lock_.unlock();
+  }
+  // The lock alone, for callers that give the engine nothing to do.
+  LaneLock& mutex() { return lock_; }
+  // The caller is inside a turn of this lane, and so holds the lock.
+  bool is_in_turn() const {
+    return turning_thread_.load(std::memory_order_relaxed) == pthread_self();
+  }
+
+  // --- parts ------------------------------------------------------------------------------------
+  core::Engine& engine() { return *engine_; }
+  bool has_engine() const { return engine_ != nullptr; }
+  bool is_open() const { return has_engine() && datapath_.all != nullptr; }
+  LaneDatapath& datapath() { return datapath_; }
+  const LaneDatapath& datapath() const { return datapath_; }
+  LateEvents& late_events() { return late_events_; }
+
+  // --- time -------------------------------------------------------------------------------------
+  // To a microsecond.
+  Instant time() { return clock_.now(); }
+  // Of the last turn.
+  Instant recent_time() const { return turned_at_; }
+
+  // --- progress by the application --------------------------------------------------------------
+  // Takes the lock if it is free: ibv_poll_cq found nothing.
+  void turn_for_poller();
+  // The rest is called with the lock held.
+  // After sends were posted to `qp`: they leave now if nothing is in flight to the peer, otherwise
+  // with the next turn, which the ACK or a deadline brings.
+  void after_post(core::QueuePair& qp, Instant at);
+  // One bounded turn that sends everything. True: packets were received.
+  bool make_progress() { return turn(Defer::Nothing).received; }
+  // Sends a bounded amount: READ responses can be gigabytes. The background thread sends the rest.
+  void transmit(Instant at);
+  // Before a queue pair ends: sends the ACKs of everything that has arrived for it, as hardware
+  // would have done, and the delayed ones.
+  void acknowledge_arrivals();
+  // Where the kernel does not steer packets, this lane's sockets hold packets of other processes,
+  // possibly the last ones that it sent itself. Before the sockets are closed they are forwarded.
+  void forward_remaining_packets();
+  // The application asks for an event for the next completion and is about to sleep.
+  void arm(core::CompletionQueue& cq, core::Armed level);
+  // The same without the lock: it is about to wait for a completion channel.
+  void poller_sleeps();
+
+  // --- for the owner ----------------------------------------------------------------------------
+  void set_owner_deadline(Instant deadline) { owner_deadline_ = deadline; }
+  // Makes the next unlock, or turn of the thread, call deliver_events().
+  void request_delivery() { delivery_requested_ = true; }
+  void deliver() {
+    if (delivery_requested_ || engine_->state().anything_to_tell()) [[unlikely]] {
+      delivery_requested_ = false;
+      owner_.deliver_events();
+    }
+  }
+  void wake_thread() { thread_.wake(); }
+  // Memory ran out, and a packet or message was dropped.
+  void on_exhaustion();
+  // Logs why packets to a process of this host do not go through shared memory.
+  void log_notice();
+
+ private:
+  struct Outcome {
+    bool received = false;
+    bool unfinished = false;  // there is more to do, and no descriptor announces it
+  };
+  Outcome turn(Defer defer);  // one bounded turn; never throws
+  Outcome take_turn(Defer defer);
+  bool may_defer(Defer defer, ProgressPolicy::TurnResult& result, Instant at) const;
+  size_t read_before_deadlines(core::Engine::Arrivals& arrivals, Instant at);
+  bool poll_once();
+  bool poll_for_response();
+  void revert_paths_to_mtu(Instant at);
+  void give_progress_to_thread();
+  void give_progress_to_poller();
+  Instant earliest_deadline() const {
+    return std::min(engine_->earliest_deadline(), own_deadline());
+  }
+  Instant next_deadline() { return std::min(engine_->next_deadline(), own_deadline()); }
+  Instant own_deadline() const { return std::min(owner_deadline_, late_events_.deadline()); }
+  // The datapath's, too.
+  Instant wakeup_deadline() { return std::min(next_deadline(), datapath_.udp->deadline()); }
+  void unlock_and_wake();
+  uint64_t count(core::CounterId id) { return engine_->state().counters[id]; }
+
+  // The background thread (lane_background.cc).
+  void run_background() override;
+  void background_round();
+  BackgroundThread::Wakeup sleep_in_background();
+  void keep_house(const BackgroundThread::Wakeup& wakeup);
+  bool work(const BackgroundThread::Wakeup& wakeup);
+  bool turn_until_quiet();
+  void yield_lock();
+  void wait_for_memory();
+
+  const DeviceInfo& device_;
+  LaneOwner& owner_;
+  LaneLock lock_;
+  std::atomic<bool> abandoned_{false};
+  LaneDatapath datapath_;
+  std::unique_ptr<core::Engine> engine_;
+  ProgressPolicy policy_;
+  BackgroundThread thread_;
+  LateEvents late_events_;
+  RecentClock clock_;  // all times that the engine sees
+  Instant turned_at_;  // the last turn
+  std::atomic<pthread_t> turning_thread_{};
+  Instant owner_deadline_ = kNever;
+  bool delivery_requested_ = false;
+  struct {
+    bool pending = false;  // since the background thread's last round
+    bool logged = false;
+  } exhaustion_;
+};
+
+}  // namespace verbena::runtime

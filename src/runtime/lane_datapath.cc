@@ -1,0 +1,119 @@
+// How the datapath of a lane is put together.
+#include "runtime/lane_datapath.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "datapath/faulty_datapath.h"
+#include "datapath/pcap_datapath.h"
+#include "host/slot_holders.h"
+#include "runtime/config.h"
+#include "runtime/log.h"
+
+namespace verbena::runtime {
+namespace {
+
+uint64_t wall_clock_ns() {
+  timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void log_slot_holders() {
+  const std::string holders = host::describe(host::held_slots());
+  log(LogLevel::Error,
+      "process slots are held by %s. End some of these programs, or use a network namespace "
+      "of your own (unshare -n)",
+      holders.empty() ? "processes that the kernel does not name" : holders.c_str());
+}
+
+}  // namespace
+
+Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::Answer reply) {
+  // Each device has a slot of its own: two devices may have the same address and must not use the
+  // same QPNs.
+  auto slot = host::SlotDirectory::claim(std::move(reply));
+  if (!slot.ok()) {
+    if (slot.error().code == EBUSY) log_slot_holders();
+    return slot.error();
+  }
+  directory = std::move(slot.value());
+  datapath::UdpOptions options;
+  options.receive_buffer_bytes = config().receive_buffer;
+  options.steering = config().steering;
+  auto wire = std::make_unique<datapath::UdpDatapath>(device.interface_index, *directory, options);
+  udp = wire.get();
+  add_shared_memory(device, std::move(wire));
+  return decorate();
+}
+
+void LaneDatapath::close() {
+  all.reset();
+  udp = nullptr;
+  local = nullptr;
+  directory.reset();
+}
+
+// Peers on this host are reached through shared memory. Captures and faults work on packets as they
+// are on the wire, so with them shared memory carries nothing else.
+void LaneDatapath::add_shared_memory(const DeviceInfo& device,
+                                     std::unique_ptr<datapath::UdpDatapath> wire) {
+  const Config& c = config();
+  if (c.datapath == DatapathChoice::Udp) {
+    all = std::move(wire);
+    return;
+  }
+  const bool decorated = !c.faults.empty() || !c.pcap.empty();
+  auto shm = datapath::ShmDatapath::open(
+      {.slot = directory->slot(), .wire_packets_only = decorated}, device.interface_index);
+  if (!shm.ok()) {
+    log(LogLevel::Warning, "%s: no shared memory with processes of this host: %s",
+        device.name.c_str(), shm.error().why);
+    all = std::move(wire);
+    return;
+  }
+  auto both = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(shm.value()),
+                                                            device.interface_index);
+  local = both.get();
+  all = std::move(both);
+}
+
+// Puts the decorators of the environment around the datapath.
+Status LaneDatapath::decorate() {
+  if (!config().faults.empty()) {
+    auto faults = datapath::parse_faults(config().faults);
+    if (!faults.ok()) {
+      log(LogLevel::Error, "VERBENA_FAULTS=%s: %s", config().faults.c_str(), faults.error().why);
+      return faults.error();
+    }
+    all = std::make_unique<datapath::FaultyDatapath>(std::move(all), faults.value());
+  }
+  if (!config().pcap.empty()) {
+    std::string file = config().pcap;
+    if (const size_t at = file.find("%p"); at != std::string::npos) {
+      file.replace(at, 2, std::to_string(getpid()));
+    }
+    // The first device of the program starts a new file; other devices, and those of forked
+    // children, append to it.
+    static std::atomic<bool> begun{false};
+    const bool append = config().pcap == file && begun.exchange(true);
+    auto pcap = datapath::PcapDatapath::open(
+        std::move(all), file.c_str(), append, wall_clock_ns, [file](int error) {
+          log(LogLevel::Warning, "VERBENA_PCAP: the capture %s ends here: %s", file.c_str(),
+              std::strerror(error));
+        });
+    if (!pcap.ok()) {
+      log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);
+      return pcap.error();
+    }
+    all = std::move(pcap.value());
+  }
+  return {};
+}
+
+}  // namespace verbena::runtime

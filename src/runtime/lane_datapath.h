@@ -1,0 +1,32 @@
+// LaneDatapath: the slot of a lane and the datapath that goes with it, put together as the
+// configuration asks: UDP, shared memory beside it, and decorators around them.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "datapath/datapath.h"
+#include "datapath/selecting_datapath.h"
+#include "datapath/udp/udp_datapath.h"
+#include "host/slot_directory.h"
+#include "runtime/devices.h"
+
+namespace verbena::runtime {
+
+struct LaneDatapath {
+  // `reply` gives the counters to a process that asks for them.
+  Status open(const DeviceInfo& device, host::SlotDirectory::Answer reply);
+  // Closes the descriptors. In the child of a fork the parent's stay open.
+  void close();
+
+  std::unique_ptr<host::SlotDirectory> directory;
+  std::unique_ptr<datapath::Datapath> all;       // with its decorators; null: closed
+  datapath::UdpDatapath* udp = nullptr;          // the innermost
+  datapath::SelectingDatapath* local = nullptr;  // null: without shared memory
+
+ private:
+  void add_shared_memory(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
+  Status decorate();
+};
+
+}  // namespace verbena::runtime

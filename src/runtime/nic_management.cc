@@ -1,0 +1,111 @@
+// What the connection manager asks of its Nic.
+#include <time.h>
+
+#include "runtime/management.h"
+#include "runtime/nic.h"
+#include "runtime/process.h"
+
+namespace verbena::runtime {
+
+Management& Nic::management() {
+  if (management_ == nullptr) {
+    ManagementHost& host = *this;
+    management_ = std::make_unique<Management>(
+        host, cm::AgentConfig{.slot = lane_.datapath().directory->slot(),
+                              .secret = {random_secret(), random_secret()},
+                              .ca_guid = device_.guid});
+    lane_.wake_thread();  // it has one more descriptor to sleep on
+  }
+  return *management_;
+}
+
+ConnectionManager* Nic::connection_manager() {
+  if (dead()) return nullptr;
+  Guard guard(*this);
+  return &management();
+}
+
+void Nic::on_management(Instant at) {
+  lane_.request_delivery();
+  management().turn(at);
+}
+
+void Nic::unlock_management() {
+  lane_.request_delivery();
+  lane_.unlock();
+}
+
+// Packets that come through another process are late, may be overtaken, and are lost when that
+// process ends. For UC a packet out of order is a lost message, for RC a lost ACK is a timeout. So
+// the peer hears that this process is ready only after the kernel steers packets to it.
+void Nic::await_steering() {
+  constexpr Duration kTimeout = milliseconds(200);
+  const Instant until = runtime::now() + kTimeout;
+  while (runtime::now() < until) {
+    {
+      Guard guard(*this);
+      if (dead() || lane_.datapath().udp->settled()) return;
+      lane_.make_progress();
+      lane_.datapath().udp->poll_directory();
+    }
+    const timespec pause{0, 100'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+Status Nic::listen(const wire::Gid& address) { return lane_.datapath().udp->listen(address); }
+
+// Succeeds if one address can be listened on.
+Status Nic::listen_everywhere() {
+  Status first;
+  bool any = false;
+  for (size_t i = 0; i < gids_.size(); ++i) {
+    if (gids_.at(i).is_zero()) continue;
+    Status listening = listen(gids_.at(i));
+    any |= listening.ok();
+    if (!listening.ok() && first.ok()) first = listening;
+  }
+  return any ? Status{} : first;
+}
+
+Result<wire::PathId> Nic::open_management_path(const wire::Route& route) {
+  auto path = lane_.datapath().all->open_path(route);
+  return path.ok() ? reference(path.value()) : path;
+}
+
+void Nic::release_management_path(wire::PathId path) { lane_.engine().state().paths.release(path); }
+
+void Nic::hear_absences(bool on) { lane_.datapath().udp->hear_absences(on); }
+
+std::optional<datapath::Absence> Nic::take_absence() {
+  return lane_.datapath().udp->take_absence();
+}
+
+host::Forwarded Nic::forward(uint8_t slot, const core::ManagementDatagram& datagram) {
+  return lane_.datapath().udp->forward(slot, datagram.packet, datagram.meta);
+}
+
+host::Forwarded Nic::forward(std::span<const host::ServiceName> services,
+                             const core::ManagementDatagram& datagram) {
+  return lane_.datapath().udp->forward(services, datagram.packet, datagram.meta);
+}
+
+void Nic::forward_to_everyone(const core::ManagementDatagram& datagram) {
+  lane_.datapath().udp->forward_to_everyone(datagram.packet, datagram.meta);
+}
+
+Status Nic::claim_service(const host::ServiceName& name) {
+  return lane_.datapath().directory->claim_service(name);
+}
+
+void Nic::release_service(const host::ServiceName& name) {
+  lane_.datapath().directory->release_service(name);
+}
+
+bool Nic::is_claimed(const host::ServiceName& name) const {
+  return host::SlotDirectory::is_claimed(name);
+}
+
+void Nic::update_services() { lane_.datapath().udp->update_services(); }
+
+}  // namespace verbena::runtime

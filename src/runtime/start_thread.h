@@ -1,0 +1,20 @@
+// Starts the libraries' own threads. They block all signals, so that the application's threads
+// handle them.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace verbena::runtime {
+
+// 0, or an errno.
+inline int start_thread(pthread_t& thread, void* (*body)(void*), void* argument) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&thread, nullptr, body, argument);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
+
+}  // namespace verbena::runtime

@@ -1,0 +1,111 @@
+// Links through memory, step by step: what happens without the peer, what is retracted, and what a
+// link that ends leaves to the wire.
+#include <gtest/gtest.h>
+
+#include "tests/sim/pair_support.h"
+
+namespace verbena::sim {
+namespace {
+
+using core::CounterId;
+using core::WcStatus;
+
+constexpr HostId kA = 0;
+constexpr HostId kB = 1;
+
+struct MemoryPair : Pair {
+  explicit MemoryPair(const MemoryLinkShape& link = {})
+      : Pair({.mtu = wire::Mtu::k1024}, {}, 1 << 20, link) {}
+  void end_link() {
+    a.on_link_end(kB);
+    b.on_link_end(kA);
+  }
+};
+
+TEST(SharedMemory, CarriesLargePacketsAndNothingOnTheWire) {
+  MemoryPair p({.reachable = false});
+  p.write(1, 0, 100'000);
+  p.settle();
+  ASSERT_EQ(p.poll_a().size(), 1u);
+  EXPECT_TRUE(equal(p.rb.at(0, 100'000), p.ra.at(0, 100'000)));
+  EXPECT_EQ(p.world.network().counts().sent, 0u);
+  EXPECT_EQ(p.world.memory().counts().packets, 3u) << "two packets, one ACK";
+}
+
+TEST(SharedMemory, WritesToASleepingPeerWithoutIt) {
+  MemoryPair p;
+  p.settle();
+  p.world.memory().set_asleep(kB, true);
+  p.write(1, 0, 100'000);
+  p.settle();
+  ASSERT_EQ(p.poll_a().size(), 1u);
+  EXPECT_TRUE(equal(p.rb.at(0, 100'000), p.ra.at(0, 100'000)));
+  EXPECT_EQ(p.world.memory().counts().packets, 0u);
+  EXPECT_EQ(p.counter_a(CounterId::writes_without_peer), 1u);
+}
+
+TEST(SharedMemory, RetractsAWriteThatAStoppedPeerDidNotRead) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    MemoryPair p;
+    p.world.run_for(microseconds(attempt));  // another choice of whether the peer owns its ring
+    p.b.set_paused(true);
+    p.write(1, 0, 1000);
+    p.world.run_for(milliseconds(10));
+    const bool done = p.poll_a().size() == 1;
+    EXPECT_EQ(done, p.world.memory().counts().retracted == 1);
+    p.b.set_paused(false);
+    p.settle();
+    EXPECT_EQ(p.poll_a().size(), done ? 0u : 1u);
+    EXPECT_TRUE(equal(p.rb.at(0, 1000), p.ra.at(0, 1000)));
+    if (done) return;
+  }
+  FAIL() << "nothing was ever retracted";
+}
+
+TEST(SharedMemory, WaitsWhileTheRingIsFull) {
+  MemoryPair p({.reachable = false});
+  p.world.memory().choke(kA, kB, true);
+  p.write(1, 0, 1000);
+  p.world.run_for(milliseconds(1));
+  EXPECT_EQ(p.world.memory().counts().packets, 0u);
+  p.world.memory().choke(kA, kB, false);
+  p.settle();
+  EXPECT_EQ(p.poll_a().size(), 1u);
+}
+
+// The READ came through memory, cut for 64 KiB. Its response takes the wire, since the link has
+// ended, and is lost there; the repeated READ takes the wire, too.
+TEST(SharedMemory, AReadOfOnePacketSurvivesTheEndOfTheLink) {
+  MemoryPair p({.reachable = false});
+  p.b.set_paused(true);
+  p.read(1, 0, 1000);
+  p.world.run_for(microseconds(5));
+  p.b.on_link_end(kA);
+  int lost = 0;
+  p.drop_first([](HostId from, const auto&) { return from == kB; }, &lost);
+  p.b.set_paused(false);
+  p.world.run_for(microseconds(20));
+  EXPECT_EQ(lost, 1);
+  p.a.on_link_end(kB);
+  p.settle();
+  const auto done = p.poll_a();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::Success);
+  EXPECT_TRUE(equal(p.ra.at(0, 1000), p.rb.at(0, 1000)));
+}
+
+TEST(SharedMemory, ALargerRequestFailsWhenTheLinkEnds) {
+  MemoryPair p({.reachable = false});
+  p.b.set_paused(true);
+  p.write(1, 0, 5000);
+  p.world.run_for(microseconds(5));
+  p.end_link();
+  p.b.set_paused(false);
+  p.world.run_for(milliseconds(1));
+  const auto done = p.poll_a();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::RetryExceeded);
+}
+
+}  // namespace
+}  // namespace verbena::sim

@@ -1,0 +1,61 @@
+// Busy polls between bursts.
+#include "runtime/busy_poll_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::runtime {
+namespace {
+
+// The turns after one burst, one per microsecond, until the next one comes or the thread sleeps.
+int turns_awake(BusyPollPolicy& policy, int next_after_us) {
+  policy.begin();
+  policy.found();
+  for (int us = 1;; ++us) {
+    if (!policy.goes_on(microseconds(us))) return us;
+    if (us == next_after_us) {
+      policy.found();
+      return us;
+    }
+  }
+}
+
+constexpr int kNever = -1;
+constexpr int kLongest = 51;
+
+TEST(BusyPollPolicy, PollsForABoundedTime) {
+  BusyPollPolicy policy;
+  EXPECT_EQ(turns_awake(policy, kNever), kLongest);
+}
+
+TEST(BusyPollPolicy, PollsAfterEveryBurstWhileTheNextOneComes) {
+  BusyPollPolicy policy;
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(turns_awake(policy, 40), 40);
+}
+
+// Both ends share one core: the peer sends only while this thread sleeps.
+TEST(BusyPollPolicy, StopsPollingWhereTheNextBurstNeverComes) {
+  BusyPollPolicy policy;
+  int awake = 0;
+  for (int i = 0; i < 1000; ++i) awake += turns_awake(policy, kNever) == kLongest;
+  EXPECT_LT(awake, 20);
+}
+
+TEST(BusyPollPolicy, GoesOnPollingThoughStreamsEnd) {
+  BusyPollPolicy policy;
+  for (int i = 0; i < 100; ++i) {
+    for (int end = 0; end < 7; ++end) EXPECT_EQ(turns_awake(policy, kNever), kLongest);
+    EXPECT_EQ(turns_awake(policy, 10), 10);
+  }
+}
+
+TEST(BusyPollPolicy, PollsAgainOnceBurstsComeAgain) {
+  BusyPollPolicy policy;
+  for (int i = 0; i < 100; ++i) turns_awake(policy, kNever);
+  int bursts = 0;
+  while (turns_awake(policy, 10) != 10) ++bursts;
+  EXPECT_LT(bursts, 1000);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(turns_awake(policy, 10), 10);
+}
+
+}  // namespace
+}  // namespace verbena::runtime

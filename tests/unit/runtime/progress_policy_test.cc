@@ -1,0 +1,393 @@
+// Who makes progress, what waits, and how long the background thread sleeps: each rule with
+// scripted times.
+#include "runtime/progress_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::runtime {
+namespace {
+
+constexpr Instant at_us(int64_t us) { return Instant{} + microseconds(us); }
+constexpr Instant kStart = at_us(1'000'000);
+
+class ProgressPolicyTest : public testing::Test {
+ protected:
+  // One poll that found nothing. True: the background thread is to be woken.
+  bool poll(Instant at, bool has_more = false, Instant thread_sleeps_until = kNever) {
+    if (policy_.begin_poll()) policy_.give_progress_to_poller();
+    return policy_.end_poll(at, has_more, thread_sleeps_until);
+  }
+  // The number of polls until the application owns progress.
+  int polls_until_owner(int most = 100) {
+    for (int polls = 1; polls <= most; ++polls) {
+      poll(kStart);
+      if (!policy_.thread_owns_progress()) return polls;
+    }
+    return 0;
+  }
+  void make_poller_owner() { ASSERT_NE(polls_until_owner(), 0); }
+  // The thread falls asleep and is woken by packets; it makes progress. True: it took over.
+  bool wake_up(Instant at, bool polled_just_before, bool found = true) {
+    policy_.sleep_until(at, kNever, 0);
+    policy_.begin_work();
+    if (!policy_.end_round(true, polled_just_before, found)) return false;
+    policy_.give_progress_to_thread();
+    return true;
+  }
+  // An owner that stopped polling while packets waited.
+  void lose_poller() {
+    make_poller_owner();
+    ASSERT_TRUE(wake_up(kStart + milliseconds(2), false));
+  }
+  int wakeups_until_trusted(bool polled_just_before) {
+    int wakeups = 0;
+    while (polls_until_owner() == 0) {
+      wake_up(kStart, polled_just_before);
+      if (++wakeups > 5000) break;
+    }
+    return wakeups;
+  }
+  // The thread learns of a deferral when it falls asleep; a reply comes, or does not.
+  void delay_ack(Instant since, bool reply_comes) {
+    policy_.deferred(Defer::UntilReply, since);
+    const Instant until = policy_.sleep_until(since, kNever, 0);
+    if (reply_comes) policy_.transmitted();
+    EXPECT_FALSE(policy_.leaves_ack_delayed(until, false, kNever));
+    policy_.transmitted();
+    policy_.begin_work();
+  }
+  Duration ack_delay() {
+    policy_.deferred(Defer::UntilReply, kStart);
+    const Instant until = policy_.sleep_until(kStart, kNever, 0);
+    policy_.transmitted();
+    return until - kStart;
+  }
+
+  ProgressPolicy policy_;
+};
+
+// One WRITE arrived, and its ACK is all there is to send.
+constexpr ProgressPolicy::TurnResult kWriteArrived{.brought_messages = true,
+                                                   .response_due = false,
+                                                   .used_receives = false,
+                                                   .completed = false,
+                                                   .raises_event = false,
+                                                   .started_idle = true,
+                                                   .has_more = false,
+                                                   .only_acks_to_send = true,
+                                                   .packets = 1};
+
+// ----------------------------------------------------------------------------- progress owner
+
+TEST_F(ProgressPolicyTest, TheBackgroundThreadOwnsProgressAtFirst) {
+  EXPECT_TRUE(policy_.thread_owns_progress());
+}
+
+TEST_F(ProgressPolicyTest, ASteadyPollerBecomesTheOwner) { EXPECT_EQ(polls_until_owner(), 16); }
+
+TEST_F(ProgressPolicyTest, PollsBeforeTheThreadTookOverDoNotCount) {
+  for (int i = 0; i < 15; ++i) poll(kStart);
+  policy_.give_progress_to_thread();
+  EXPECT_EQ(polls_until_owner(), 16);
+}
+
+TEST_F(ProgressPolicyTest, TheThreadTakesOverWhenPacketsWaitAndNothingPolls) {
+  make_poller_owner();
+  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  EXPECT_TRUE(policy_.thread_owns_progress());
+}
+
+TEST_F(ProgressPolicyTest, APollerThatStoppedBecomesOwnerAgainAfter64WakeUps) {
+  lose_poller();
+  EXPECT_EQ(wakeups_until_trusted(false), 64);
+}
+
+TEST_F(ProgressPolicyTest, EachFailureDoublesThePause) {
+  lose_poller();
+  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  EXPECT_EQ(wakeups_until_trusted(false), 128);
+}
+
+TEST_F(ProgressPolicyTest, AThousandPassedChecksResetThePause) {
+  lose_poller();
+  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(policy_.may_sleep_on(kStart));
+  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  EXPECT_EQ(wakeups_until_trusted(false), 64);
+}
+
+TEST_F(ProgressPolicyTest, APollerThatStoppedWhileNothingCameIsNotDistrusted) {
+  make_poller_owner();
+  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false, false));
+  EXPECT_EQ(polls_until_owner(), 16);
+}
+
+TEST_F(ProgressPolicyTest, SixteenWakeUpsThatMeetThePollerEndThePause) {
+  lose_poller();
+  EXPECT_EQ(wakeups_until_trusted(true), 16);
+}
+
+TEST_F(ProgressPolicyTest, AWakeUpThatMeetsNoPollerCancelsTwoThatDid) {
+  lose_poller();
+  for (int i = 0; i < 15; ++i) wake_up(kStart, true);
+  wake_up(kStart, false);
+  EXPECT_EQ(polls_until_owner(), 0);
+  EXPECT_EQ(wakeups_until_trusted(true), 3);
+}
+
+TEST_F(ProgressPolicyTest, ADelayedAckOfAPollCountsAsAMetPoller) {
+  lose_poller();
+  for (int i = 0; i < 16; ++i) {
+    policy_.deferred(Defer::UntilReply, kStart);
+    policy_.end_poll(kStart, false, kNever);
+  }
+  policy_.transmitted();
+  EXPECT_NE(polls_until_owner(), 0);
+}
+
+TEST_F(ProgressPolicyTest, PolledJustBeforeMeansWithinFiveMicroseconds) {
+  poll(kStart);
+  EXPECT_TRUE(policy_.polled_just_before(kStart + microseconds(4)));
+  EXPECT_FALSE(policy_.polled_just_before(kStart + microseconds(5)));
+}
+
+// --------------------------------------------------------------- how long the thread sleeps
+
+TEST_F(ProgressPolicyTest, AnIdleThreadSleepsWithoutALimit) {
+  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 0), kNever);
+}
+
+TEST_F(ProgressPolicyTest, TheThreadSleepsUntilTheNextDeadline) {
+  EXPECT_EQ(policy_.sleep_until(kStart, kStart + milliseconds(7), 0), kStart + milliseconds(7));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadChecksAPollerEveryMillisecond) {
+  make_poller_owner();
+  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 0), kStart + milliseconds(1));
+}
+
+TEST_F(ProgressPolicyTest, AfterTrafficTheThreadSleepsForFiftyMillisecondsAtMost) {
+  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 10), kStart + milliseconds(50));
+  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 10), kNever);
+}
+
+TEST_F(ProgressPolicyTest, TheThreadSleepsOnWhileTheOwnerPolls) {
+  make_poller_owner();
+  EXPECT_TRUE(policy_.may_sleep_on(kStart + microseconds(99)));
+  EXPECT_FALSE(policy_.may_sleep_on(kStart + microseconds(100)));
+}
+
+TEST_F(ProgressPolicyTest, ATimeoutEndsTheSleepOfTheThreadThatOwnsProgress) {
+  poll(kStart);
+  EXPECT_FALSE(policy_.may_sleep_on(kStart));
+}
+
+// ------------------------------------------------------------------------------- missed polls
+
+TEST_F(ProgressPolicyTest, PacketsAreLeftToAPollerAtWork) {
+  make_poller_owner();
+  EXPECT_TRUE(policy_.leaves_packets_to_poller(kStart + microseconds(50)));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadHandlesPacketsItself) {
+  poll(kStart);
+  EXPECT_FALSE(policy_.leaves_packets_to_poller(kStart));
+}
+
+TEST_F(ProgressPolicyTest, AMissedPollGetsASecondCheckAfterFiftyMicroseconds) {
+  make_poller_owner();
+  const Instant late = kStart + milliseconds(1);
+  EXPECT_TRUE(policy_.leaves_packets_to_poller(late));
+  EXPECT_EQ(policy_.sleep_until(late, kNever, 0), late + microseconds(50));
+  EXPECT_FALSE(policy_.leaves_packets_to_poller(late + microseconds(50)));
+}
+
+TEST_F(ProgressPolicyTest, APollBeforeTheSecondCheckClearsTheMissedPoll) {
+  make_poller_owner();
+  const Instant late = kStart + milliseconds(1);
+  EXPECT_TRUE(policy_.leaves_packets_to_poller(late));
+  poll(late + microseconds(20));
+  EXPECT_TRUE(policy_.leaves_packets_to_poller(late + microseconds(50)));
+  EXPECT_EQ(policy_.sleep_until(late, kNever, 0), late + milliseconds(1));
+}
+
+// --------------------------------------------------------------------- what a turn may defer
+
+TEST_F(ProgressPolicyTest, ASteadyPollerThatGotACompletionMayDeferEverything) {
+  make_poller_owner();
+  EXPECT_EQ(policy_.deferral_for_poll(), Defer::UntilPoll);
+  auto turn = kWriteArrived;
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
+  turn.completed = true;
+  turn.only_acks_to_send = false;
+  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, turn));
+}
+
+TEST_F(ProgressPolicyTest, TheAckOfAWriteMayWaitForAReply) {
+  EXPECT_EQ(policy_.deferral_for_poll(), Defer::UntilReply);
+  EXPECT_EQ(policy_.deferral_for_thread(), Defer::UntilReply);
+  EXPECT_TRUE(policy_.may_defer(Defer::UntilReply, kWriteArrived));
+  EXPECT_FALSE(policy_.may_defer(Defer::Nothing, kWriteArrived));
+}
+
+TEST_F(ProgressPolicyTest, NothingIsDeferredWithoutAMessage) {
+  auto turn = kWriteArrived;
+  turn.completed = true;
+  turn.brought_messages = false;
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilReply, turn));
+}
+
+TEST_F(ProgressPolicyTest, AResponseToAReadIsNeverDeferred) {
+  auto turn = kWriteArrived;
+  turn.completed = true;
+  turn.response_due = true;
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilReply, turn));
+}
+
+TEST_F(ProgressPolicyTest, AnAckDoesNotWaitForAReplyWhenSomethingSpeaksAgainstIt) {
+  using Turn = ProgressPolicy::TurnResult;
+  const auto may_defer = [&](auto change) {
+    Turn turn = kWriteArrived;
+    change(turn);
+    return policy_.may_defer(Defer::UntilReply, turn);
+  };
+  EXPECT_FALSE(may_defer([](Turn& t) { t.used_receives = true; }));
+  EXPECT_FALSE(may_defer([](Turn& t) { t.raises_event = true; }));
+  EXPECT_FALSE(may_defer([](Turn& t) { t.started_idle = false; }));  // an ACK waits already
+  EXPECT_FALSE(may_defer([](Turn& t) { t.has_more = true; }));
+  EXPECT_FALSE(may_defer([](Turn& t) { t.only_acks_to_send = false; }));
+  EXPECT_FALSE(may_defer([](Turn& t) { t.packets = 8; }));  // a burst
+  EXPECT_TRUE(may_defer([](Turn& t) { t.packets = 7; }));
+}
+
+TEST_F(ProgressPolicyTest, OnlyAnAckThatWaitsForAReplyIsADelayedAck) {
+  EXPECT_FALSE(policy_.has_deferred());
+  policy_.deferred(Defer::UntilPoll, kStart);
+  EXPECT_TRUE(policy_.has_deferred());
+  EXPECT_FALSE(policy_.has_delayed_ack());
+  policy_.deferred(Defer::UntilReply, kStart);
+  EXPECT_TRUE(policy_.has_delayed_ack());
+  policy_.transmitted();
+  EXPECT_FALSE(policy_.has_deferred());
+}
+
+// ------------------------------------------------------------------------------- delayed ACKs
+
+TEST_F(ProgressPolicyTest, AnAckIsDelayedForTwentyMicrosecondsAtFirst) {
+  EXPECT_EQ(ack_delay(), microseconds(20));
+}
+
+TEST_F(ProgressPolicyTest, FourRepliesInARowMakeTheDelayLonger) {
+  for (int i = 0; i < 3; ++i) delay_ack(kStart, true);
+  EXPECT_EQ(ack_delay(), microseconds(20));
+  delay_ack(kStart, true);
+  EXPECT_EQ(ack_delay(), microseconds(500));
+}
+
+TEST_F(ProgressPolicyTest, AMissingReplyMakesTheDelayShortAgain) {
+  for (int i = 0; i < 4; ++i) delay_ack(kStart, true);
+  delay_ack(kStart, false);
+  EXPECT_EQ(ack_delay(), microseconds(20));
+}
+
+TEST_F(ProgressPolicyTest, AMissingReplyStopsDelayedAcksFor128WakeUps) {
+  delay_ack(kStart, false);
+  int wakeups = 1;  // that of the missing reply
+  while (policy_.deferral_for_thread() == Defer::Nothing && wakeups < 1000) {
+    policy_.begin_work();
+    ++wakeups;
+  }
+  EXPECT_EQ(wakeups, 128);
+}
+
+TEST_F(ProgressPolicyTest, TheThreadLeavesAnAckDelayedThatAPollJustDelayed) {
+  policy_.sleep_until(kStart, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kStart + microseconds(10));
+  EXPECT_TRUE(policy_.leaves_ack_delayed(kStart + microseconds(15), false, kNever));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhoseTimeIsUp) {
+  policy_.sleep_until(kStart, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kStart);
+  EXPECT_FALSE(policy_.leaves_ack_delayed(kStart + microseconds(20), false, kNever));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhenADeadlineHasPassed) {
+  policy_.sleep_until(kStart, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kStart);
+  const Instant woke = kStart + microseconds(5);
+  EXPECT_FALSE(policy_.leaves_ack_delayed(woke, false, woke));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhenFurtherPacketsWokeIt) {
+  policy_.sleep_until(kStart, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kStart);
+  EXPECT_FALSE(policy_.leaves_ack_delayed(kStart + microseconds(5), true, kNever));
+}
+
+TEST_F(ProgressPolicyTest, APollWakesAThreadThatWouldSleepThroughTheDelayedAck) {
+  policy_.deferred(Defer::UntilReply, kStart);
+  EXPECT_TRUE(policy_.end_poll(kStart, false, kStart + microseconds(21)));
+  EXPECT_FALSE(policy_.end_poll(kStart, false, kStart + microseconds(20)));
+}
+
+TEST_F(ProgressPolicyTest, APollWakesTheThreadForPacketsThatItLeavesUnread) {
+  EXPECT_TRUE(poll(kStart, true));
+  EXPECT_FALSE(poll(kStart, false));
+  make_poller_owner();
+  EXPECT_FALSE(poll(kStart, true));
+}
+
+// ------------------------------------------------------------- a post that waits for a response
+
+TEST_F(ProgressPolicyTest, APostWaitsForAResponseOnlyAfterAOneSidedWrite) {
+  EXPECT_FALSE(policy_.begin_post());
+  EXPECT_FALSE(policy_.end_post(false, false));
+  EXPECT_FALSE(policy_.begin_post());
+  EXPECT_FALSE(policy_.end_post(true, false));  // the first one was not announced
+  EXPECT_TRUE(policy_.begin_post());
+  EXPECT_TRUE(policy_.end_post(true, true));
+}
+
+TEST_F(ProgressPolicyTest, APollerWaitsForAResponseAtOnce) {
+  make_poller_owner();
+  EXPECT_FALSE(policy_.begin_post());  // the peer sees it awake anyway
+  EXPECT_TRUE(policy_.end_post(true, false));
+}
+
+TEST_F(ProgressPolicyTest, APostThatWaitsDefersWithoutACompletion) {
+  make_poller_owner();
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+  EXPECT_TRUE(policy_.end_post(true, false));
+  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+  policy_.end_response_wait(true);
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+}
+
+TEST_F(ProgressPolicyTest, AMissingResponseStopsTheWaitFor16Posts) {
+  make_poller_owner();
+  EXPECT_TRUE(policy_.end_post(true, false));
+  policy_.end_response_wait(false);
+  for (int i = 0; i < 16; ++i) EXPECT_FALSE(policy_.end_post(true, false));
+  EXPECT_TRUE(policy_.end_post(true, false));
+}
+
+// ---------------------------------------------------------------------------------- busy polls
+
+TEST_F(ProgressPolicyTest, TheThreadBusyPollsAfterABurstOnly) {
+  policy_.begin_turns();
+  EXPECT_FALSE(policy_.may_busy_poll(7, microseconds(1)));
+  EXPECT_TRUE(policy_.may_busy_poll(8, microseconds(1)));
+}
+
+TEST_F(ProgressPolicyTest, TheThreadDoesNotBusyPollBesideAPoller) {
+  make_poller_owner();
+  policy_.begin_turns();
+  EXPECT_FALSE(policy_.may_busy_poll(8, microseconds(1)));
+}
+
+}  // namespace
+}  // namespace verbena::runtime
