@@ -14,7 +14,6 @@ class NoSends final : public SendSide {
   void take_back(uint32_t) override {}
   uint32_t transmit(wire::PacketSink&, Instant, const TransmitTurn&) override { return 0; }
   Readiness readiness(Instant) override { return Readiness::No; }
-  void on_response(const wire::Packet&, Instant) override { qp_.count(CounterId::stale_responses); }
   void start() override {}
   void change_peer(PeerPath* peer) override { qp_.peer = peer; }
   void reset() override {}

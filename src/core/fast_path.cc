@@ -44,7 +44,7 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
   if (!open() || held_since_ != kNever || common_.urgent) [[unlikely]]
     return false;
-  auto& requester = static_cast<Requester&>(*requester_);
+  Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
   std::optional<wire::Psn> ack;
   if (responder.ready()) {
@@ -115,7 +115,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
       (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
     return false;
   }
-  auto& requester = static_cast<Requester&>(*requester_);
+  Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
   const auto payload = p.payload;
   const auto in_front = p.in_front;

@@ -15,6 +15,7 @@ struct TransmitTurn {
   bool only_active_qp;  // no other queue pair has anything to send
 };
 
+// What every transport has. The rest of a reliable one is Requester's own.
 class SendSide {
  public:
   virtual ~SendSide() = default;
@@ -26,31 +27,12 @@ class SendSide {
 
   // Sends what may be sent. Returns the number of packets.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) = 0;
-  // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
-  virtual bool can_piggyback(const wire::PacketSink&, Instant) const { return false; }
   // Whether transmit() would find something to do.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;
-  // Sends the one packet that QpCommon::urgent is about. 1 or 0.
-  virtual uint32_t send_urgent(wire::PacketSink&, Instant) { return 0; }
-
-  // The way to the peer is full: what was ready to leave does not.
-  virtual void on_hold(Instant) {}
-  // It has room again.
-  virtual void on_room(Instant) {}
-  // Packets now carry as much as the path MTU says, and no more.
-  virtual void on_narrow_path() {}
-  // The way to the peer is full: does what can be done without it.
-  virtual void go_without_peer(wire::PacketSink&, Instant) {}
-
-  virtual void on_response(const wire::Packet&, Instant) {}
-  // A request of the peer piggybacked the ACK of this PSN.
-  virtual void on_piggybacked_ack(wire::Psn, Instant) {}
-  virtual void on_deadline(Instant) {}
+  // When transmit() has something to do although nothing happens before.
   virtual Instant deadline() const { return kNever; }
 
-  // max_rd_atomic is about to be this. If it throws, nothing has changed.
-  virtual void reserve_reads(uint32_t) {}
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   virtual void start() = 0;
   // What is under way counts against the new window from now on (null: against none).
@@ -61,7 +43,6 @@ class SendSide {
   virtual void flush(WcStatus first) = 0;
   // Nothing is under way (what SQD waits for).
   virtual bool drained() const = 0;
-  virtual bool has_reads_queued() const { return false; }
   virtual wire::Psn next_psn() const = 0;
 };
 

@@ -13,6 +13,8 @@
 namespace verbena::core {
 namespace {
 
+bool sends_reliably(QpType type) { return type == QpType::Rc || type == QpType::XrcSend; }
+
 std::unique_ptr<SendSide> make_send_side(QpCommon& common, const QpConfig& c) {
   switch (c.type) {
     case QpType::Uc:
@@ -71,6 +73,7 @@ QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
               .attr = {},
               .failure = {}},
       requester_(make_send_side(common_, config)),
+      reliable_(sends_reliably(config.type) ? static_cast<Requester*>(requester_.get()) : nullptr),
       responder_(make_receive_side(common_, config)) {}
 
 Status QueuePair::post_send(std::span<const SendRequest> requests) {
@@ -140,7 +143,8 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic > core::kMaxReadAtomic) {
     return Error{EINVAL, "max_rd_atomic is larger than the device's max_qp_init_rd_atom"};
   }
-  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic == 0 && requester_->has_reads_queued()) {
+  if ((mask & kMaxRdAtomic) != 0 && attr.max_read_atomic == 0 && reliable_ != nullptr &&
+      reliable_->has_reads_queued()) {
     return Error{EINVAL, "max_rd_atomic cannot become 0 while READs or atomics are queued"};
   }
   if ((mask & kMaxDestRdAtomic) != 0 && attr.max_dest_read_atomic > core::kMaxReadAtomic) {
@@ -164,7 +168,9 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   };
   // What needs memory comes first: if there is none, nothing has changed.
   if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_answers(attr.max_dest_read_atomic);
-  if ((mask & kMaxRdAtomic) != 0) requester_->reserve_reads(attr.max_read_atomic);
+  if ((mask & kMaxRdAtomic) != 0 && reliable_ != nullptr) {
+    reliable_->reserve_reads(attr.max_read_atomic);
+  }
   set(kAccessFlags, a.access, attr.access);
   set(kPkeyIndex, a.pkey_index, attr.pkey_index);
   set(kPort, a.port, attr.port);
@@ -260,8 +266,10 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
 
   if (p.op.direction == wire::Direction::Response) {
-    if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
-    requester_->on_response(p, now);
+    if (common_.state == QpState::Rtr || reliable_ == nullptr) {
+      return common_.count(CounterId::stale_responses);
+    }
+    reliable_->on_response(p, now);
     check_drained();
   } else {
     if (common_.state == QpState::Rtr && !established_ && config_.type != QpType::Ud) {
@@ -283,7 +291,7 @@ void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
   const std::optional<wire::Psn> last = common_.extensions.take_piggyback(p);
   if (!last) return;
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
-  requester_->on_piggybacked_ack(*last, now);
+  reliable_->on_piggybacked_ack(*last, now);
   check_drained();
   settle();
 }
@@ -299,20 +307,25 @@ bool QueuePair::hold(Instant now) {
   if (is_unreliable(config_.type) && now - held_since_ > kUnackedPatience) return false;
   held_until_ = now + next_hold_;
   next_hold_ = std::min(next_hold_ * 2, kLongestHold);
-  requester_->on_hold(now);
+  if (reliable_ != nullptr) reliable_->on_hold(now);
   return true;
 }
 
 void QueuePair::go_on(Instant now) {
   held_since_ = kNever;
   next_hold_ = kFirstHold;
-  requester_->on_room(now);
+  if (reliable_ != nullptr) reliable_->on_room(now);
+}
+
+void QueuePair::go_without_peer(wire::PacketSink& sink, Instant now) {
+  if (reliable_ != nullptr && !pacer_.limited()) reliable_->go_without_peer(sink, now);
+  settle();
 }
 
 void QueuePair::narrow_path() {
   common_.attr.path_packet_bytes = 0;
   common_.peer->use_wire();
-  requester_->on_narrow_path();
+  if (reliable_ != nullptr) reliable_->on_narrow_path();
   settle();
 }
 
@@ -333,7 +346,7 @@ bool QueuePair::from_peer(const wire::RxMeta& meta) const {
 }
 
 void QueuePair::on_deadline(Instant now) {
-  requester_->on_deadline(now);
+  if (reliable_ != nullptr) reliable_->on_deadline(now);
   settle();
 }
 
@@ -346,11 +359,12 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   const bool only_active_qp = turn.only_active_qp;
   uint32_t sent = responder_->send_answers(sink, budget, !only_active_qp && on_wire);
   if (common_.urgent) [[unlikely]]
-    sent += requester_->send_urgent(sink, now);
+    sent += reliable_->send_urgent(sink, now);
   settle();
 
   std::optional<wire::Psn> ack;
-  if (only_active_qp && turn.requests && requester_->can_piggyback(sink, now)) {
+  if (only_active_qp && turn.requests && reliable_ != nullptr &&
+      reliable_->can_piggyback(sink, now)) {
     ack = responder_->ack_to_piggyback();
   }
   const AckPlace ack_place = AckScheduler::place(

@@ -27,6 +27,8 @@ struct QpConfig {
   bool signal_all = false;
 };
 
+class Requester;
+
 class QueuePair {
  public:
   static constexpr Duration kFirstHold = microseconds(20);
@@ -100,10 +102,7 @@ class QueuePair {
   // The way to the peer carries no more than the path MTU from now on.
   void narrow_path();
   // The way to the peer is full, but some things do not take it.
-  void go_without_peer(wire::PacketSink& sink, Instant now) {
-    if (!pacer_.limited()) requester_->go_without_peer(sink, now);
-    settle();
-  }
+  void go_without_peer(wire::PacketSink& sink, Instant now);
   uint32_t cut_bytes() const { return common_.cut_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
@@ -145,6 +144,7 @@ class QueuePair {
   QpConfig config_;
   QpCommon common_;
   std::unique_ptr<SendSide> requester_;
+  Requester* const reliable_;  // the same, or null if the transport has no ACKs or sends nothing
   std::unique_ptr<ReceiveSide> responder_;
   bool drain_announced_ = true;
   bool established_ = false;

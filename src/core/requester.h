@@ -27,28 +27,12 @@ class Requester final : public SendSide {
   Status post(const SendRequest& request) override;
   void take_back(uint32_t count) override { queue().take_back(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
-  bool can_piggyback(const wire::PacketSink& sink, Instant now) const override;
-  uint32_t send_urgent(wire::PacketSink& sink, Instant now) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
     if (blocked == Blocked::No) return Readiness::Ready;
     return blocked == Blocked::Window ? Readiness::WaitsForWindow : Readiness::No;
   }
-  void on_hold(Instant now) override;
-  void on_room(Instant now) override { recovery_.end_backoff(now); }
-  void on_narrow_path() override;
-  void go_without_peer(wire::PacketSink& sink, Instant now) override;
-  // The fast path (fast_path.cc): sending the only message.
-  bool prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload);
-  void commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload);
-  // The same for the piggybacked ACK of the only message.
-  bool awaits_fast_ack(wire::Psn psn) const;
-  void commit_fast_ack(Instant now);
-  void on_response(const wire::Packet& packet, Instant now) override;
-  void on_piggybacked_ack(wire::Psn last, Instant now) override;
-  void on_deadline(Instant now) override;
   Instant deadline() const override { return recovery_.deadline(); }
-  void reserve_reads(uint32_t count) override { reads_.reserve(count); }
   void start() override;
   void change_peer(PeerPath* peer) override { recovery_.change_peer(peer); }
   void reset() override;
@@ -57,8 +41,35 @@ class Requester final : public SendSide {
     return !cursor_.is_started() ||
            (!cursor_.has_outstanding() && !cursor_.is_inside_request() && !direct_.is_begun());
   }
-  bool has_reads_queued() const override;
   wire::Psn next_psn() const override { return cursor_.next(); }
+
+  // --- reliable transports only -----------------------------------------------------------------
+  void on_response(const wire::Packet& packet, Instant now);
+  // A request of the peer piggybacked the ACK of this PSN.
+  void on_piggybacked_ack(wire::Psn last, Instant now);
+  void on_deadline(Instant now);
+  // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
+  bool can_piggyback(const wire::PacketSink& sink, Instant now) const;
+  // Sends the one packet that QpCommon::urgent is about. 1 or 0.
+  uint32_t send_urgent(wire::PacketSink& sink, Instant now);
+  // The path is full: a packet that was ready to leave does not.
+  void on_hold(Instant now);
+  // It has room again.
+  void on_room(Instant now) { recovery_.end_backoff(now); }
+  // The path is full: does what one-sided access can do.
+  void go_without_peer(wire::PacketSink& sink, Instant now);
+  // Packets are no longer than the path MTU from now on.
+  void on_narrow_path();
+  // max_rd_atomic is about to be this. If it throws, nothing has changed.
+  void reserve_reads(uint32_t count) { reads_.reserve(count); }
+  bool has_reads_queued() const;
+
+  // The fast path (fast_path.cc): sending the only message.
+  bool prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload);
+  void commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload);
+  // The same for the piggybacked ACK of the only message.
+  bool awaits_fast_ack(wire::Psn psn) const;
+  void commit_fast_ack(Instant now);
 
  private:
   using Place = SendCursor::Place;
