@@ -1,5 +1,5 @@
-// A Nic over real loopback sockets, with application threads and the background thread at work
-// together: what the thread sanitizer watches.
+// A Nic over real loopback sockets, with application threads and the background thread running
+// together, for the thread sanitizer.
 #include "runtime/nic.h"
 
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ class NicTest : public ::testing::Test {
     return c;
   }
 
-  // Waits without calling into the Nic: only the background thread can help.
+  // Waits without calling into the Nic: only the background thread can make progress.
   core::Completion wait_passively(End& end) {
     core::Completion c;
     const Instant limit = now() + seconds(20);
@@ -172,7 +172,7 @@ TEST_F(NicTest, TheBackgroundThreadAloneCompletesWork) {
   }
 }
 
-TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatWentAway) {
+TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatStopped) {
   for (int round = 0; round < 10; ++round) {
     const core::Sge sge{a_.address(), 64, a_.key};
     for (int i = 0; i < 50; ++i) {
@@ -184,9 +184,9 @@ TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatWentAway) {
   }
 }
 
-// One who polls may owe the acknowledgement of what was written. Without a timeout nobody asks for
-// it again: it comes because somebody pays, or not at all.
-TEST_F(NicTest, WhatAPollerOwesIsPaidWithoutIt) {
+// A polling thread may have delayed the ACK of a WRITE. Without a timeout there is no
+// retransmission: either the background thread sends the ACK, or it never comes.
+TEST_F(NicTest, SendsTheDelayedAcksOfAPollerThatStopped) {
   End from, to;
   for (End* end : {&from, &to}) {
     core::QpConfig config = a_.qp->config();
@@ -207,8 +207,8 @@ TEST_F(NicTest, WhatAPollerOwesIsPaidWithoutIt) {
   EXPECT_TRUE(nic_->destroy_qp(to.qp, nullptr).ok());
 }
 
-// As by a NIC, which does not wait for a program that has seen enough.
-TEST_F(NicTest, WhatHadComeIsAcknowledgedBeforeItsQueuePairEnds) {
+// As a hardware NIC does, which acknowledges independently of the program.
+TEST_F(NicTest, AcknowledgesReceivedPacketsBeforeDestroyingTheQueuePair) {
   const core::Sge sge{a_.address(), 64, a_.key};
   for (uint64_t i = 0; i < 100; ++i) {  // until the background thread leaves it to the poller
     ASSERT_TRUE(post(a_, write(sge, i)).ok());
@@ -222,7 +222,7 @@ TEST_F(NicTest, WhatHadComeIsAcknowledgedBeforeItsQueuePairEnds) {
 TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
   constexpr int kThreads = 3, kEach = 300;
   std::atomic<int> done{0};
-  std::mutex one_consumer;  // what the ABI's queue lock does
+  std::mutex one_consumer;  // in place of the ABI's queue lock
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -248,7 +248,7 @@ TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
   EXPECT_EQ(done, kThreads * kEach);
 }
 
-TEST_F(NicTest, ReadsAndAtomicsBringBackTheTruth) {
+TEST_F(NicTest, ReadsAndAtomicsReturnTheRemoteValues) {
   std::memset(b_.memory.data(), 0x5A, b_.memory.size());
   core::Sge sge{a_.address(), 300'000, a_.key};
   core::SendRequest r = write(sge, 7);
@@ -270,7 +270,7 @@ TEST_F(NicTest, ReadsAndAtomicsBringBackTheTruth) {
   }
 }
 
-TEST_F(NicTest, AWrongKeyFailsBothEndsAndWritesNothing) {
+TEST_F(NicTest, WrongRkeyFailsBothEndsAndWritesNothing) {
   const core::Sge sge{a_.address(), 64, a_.key};
   std::memset(a_.memory.data(), 1, 64);
   core::SendRequest r = write(sge, 9);
@@ -283,33 +283,33 @@ TEST_F(NicTest, AWrongKeyFailsBothEndsAndWritesNothing) {
   EXPECT_EQ(b_.memory[0], std::byte{0});
 }
 
-// A request to a queue pair that never answers is under way, without a time limit; what is posted
-// to another queue pair of the same process must leave all the same.
-TEST_F(NicTest, APostIsNotHeldUpByAnotherOnesSilence) {
+// A request to a queue pair that never responds is outstanding, without a timeout; requests posted
+// to another queue pair of the same process must still be sent.
+TEST_F(NicTest, UnansweredRequestDoesNotDelayOtherQueuePairs) {
   End silent;
   core::QpConfig config = a_.qp->config();
   config.send_cq = config.receive_cq = &silent.cq;
   auto made = nic_->create_qp(config, nullptr);
   ASSERT_TRUE(made.ok());
   silent.qp = made.value();
-  End nobody;
+  End unresponsive;
   auto gone = nic_->create_qp(config, nullptr);
   ASSERT_TRUE(gone.ok());
-  nobody.qp = gone.value();  // never leaves RESET, so it answers nothing
-  connect(silent, nobody, 0);
+  unresponsive.qp = gone.value();  // never leaves RESET, so it does not respond
+  connect(silent, unresponsive, 0);
   const core::Sge sge{a_.address(), 64, a_.key};
   core::SendRequest unanswered = write(sge, 1);
   ASSERT_TRUE(post(silent, unanswered).ok());
-  // The thread's naps are over when this is posted.
+  // The thread's short sleeps are over when this is posted.
   poll(nullptr, 0, 200);
   ASSERT_TRUE(post(a_, write(sge, 2)).ok());
   EXPECT_EQ(wait_passively(a_).status, core::WcStatus::Success);
   EXPECT_TRUE(nic_->destroy_qp(silent.qp, nullptr).ok());
-  EXPECT_TRUE(nic_->destroy_qp(nobody.qp, nullptr).ok());
+  EXPECT_TRUE(nic_->destroy_qp(unresponsive.qp, nullptr).ok());
 }
 
-// A caller waits for so long before it goes over the wire.
-TEST_F(NicTest, OneWhoPollsSeldomNoticesCallersSoon) {
+// A caller waits only for a limited time before it uses the wire.
+TEST_F(NicTest, SlowPollerServesCallersSoon) {
   const auto poll_after = [&](Duration pause) {
     const Instant until = now() + pause;
     while (now() < until) {
@@ -320,16 +320,16 @@ TEST_F(NicTest, OneWhoPollsSeldomNoticesCallersSoon) {
     const os::UniqueFd caller = datapath::open_shm_socket();
     const os::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
     ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
-    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // no hello: it is hung up on
+    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // no hello: it is disconnected
     int polls = 0;
     for (; polls < 2000 && !datapath::hung_up(caller.get()); ++polls) poll_after(microseconds(40));
     EXPECT_LT(polls, 200);
   }
 }
 
-// Where answers to several queue pairs lie in the socket and this process did not run for a while,
-// those that were not in the first train were asked for again.
-TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
+// When ACKs for several queue pairs were in the socket and this process had not run for a while, a
+// tail probe was sent for those that were not in the first batch.
+TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
   VERBENA_NEEDS_STEERING();
   datapath::Process peer;
   std::vector<std::unique_ptr<End>> ends;
@@ -352,8 +352,8 @@ TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
     route.peer = ends[0]->qp->qpn();
     return peer.udp->open_path(route).value();
   }();
-  // The peer takes `requests` of them, and acknowledges each in a datagram of its own.
-  const auto answer = [&](size_t requests) {
+  // The peer receives `requests` of them, and acknowledges each in a separate datagram.
+  const auto acknowledge = [&](size_t requests) {
     peer.packets.clear();
     ASSERT_TRUE(datapath::run({&peer}, [&] { return peer.packets.size() >= requests; }));
     for (size_t i = 0; i < requests; ++i) {
@@ -378,8 +378,8 @@ TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
   };
   const core::Sge sge{a_.address(), 8, a_.key};
 
-  // How long the peer takes is known from now on; and both get their packets from the kernel: what
-  // comes to the other's socket first would stay there while nobody turns.
+  // Measures the round trip; and waits until the kernel delivers packets to the right process: a
+  // misrouted packet would stay in the wrong socket while no thread makes progress.
   const auto strays = [&] {
     return peer.counter("udp_strays_received") + peer.counter("udp_strays_forwarded");
   };
@@ -389,7 +389,7 @@ TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
     ASSERT_LE(++exchanges, 1000) << "strays have not ended";
     strays_before = strays();
     ASSERT_TRUE(post(*ends[0], write(sge, 1)).ok());
-    answer(1);
+    acknowledge(1);
     datapath::run({&peer}, [&] {
       nic_->turn_for_poller();
       return !ends[0]->cq.empty();
@@ -397,13 +397,13 @@ TEST_F(NicTest, NobodyIsLateWhoseAnswerIsThere) {
     ASSERT_EQ(wait_polling(*ends[0]).status, core::WcStatus::Success);
   } while (strays() != strays_before);
   {
-    Nic::Guard guard(*nic_);  // nobody else turns
+    Nic::Guard guard(*nic_);  // no other thread makes progress
     const uint64_t before = probes(guard);
     for (const auto& end : ends) {
       ASSERT_TRUE(guard.engine().post_send(*end->qp, write(sge, 2), now()).ok());
     }
     nic_->make_room(guard);
-    answer(ends.size());
+    acknowledge(ends.size());
     const Instant due = guard.engine().next_deadline();
     ASSERT_LT(due, now() + milliseconds(500));
     while (now() <= due + milliseconds(1)) poll(nullptr, 0, 1);

@@ -1,6 +1,6 @@
-// Links between processes: calls, what is refused, packets there and back, peers that die, stop, or
-// write nonsense. A slot and a ShmDatapath make a process here; where it must be a real one, a
-// child is forked.
+// Links between processes: connecting, rejection, packets in both directions, peers that die, stop,
+// or send invalid data. A slot and a ShmDatapath represent a process here; where a real one is
+// needed, a child is forked.
 #include "datapath/shm/shm_datapath.h"
 
 #include <arpa/inet.h>
@@ -27,9 +27,9 @@ namespace verbena::datapath {
 namespace {
 
 const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
-const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1: nobody's
+const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1: not assigned
 
-// Slots that no other test of this run has.
+// Slots that no other test of this run uses.
 uint8_t next_slot() {
   static uint8_t slot = 100;
   return ++slot;
@@ -39,7 +39,7 @@ struct Peer {
   explicit Peer(uint8_t its_slot = next_slot(), bool wire_packets_only = false) : slot(its_slot) {
     auto opened = ShmDatapath::open({.slot = slot, .wire_packets_only = wire_packets_only},
                                     ::if_nametoindex("lo"));
-    if (!opened.ok()) throw std::runtime_error(opened.error().why);  // which fails the test
+    if (!opened.ok()) throw std::runtime_error(opened.error().why);  // fails the test
     shm = std::move(opened.value());
   }
 
@@ -64,7 +64,7 @@ struct Peer {
     return true;
   }
 
-  // Appends the PSNs of what came, after a look at every byte.
+  // Appends the PSNs of received packets, after checking every byte.
   size_t receive() {
     const auto got = shm->receive();
     for (const wire::RxPacket& p : got) {
@@ -96,7 +96,7 @@ struct Peer {
   std::vector<uint32_t> psns;
 };
 
-// Both look after their sockets until it is so.
+// All serve their sockets until the condition holds.
 bool attend_until(std::initializer_list<Peer*> peers, const std::function<bool()>& done) {
   for (int i = 0; i < 20'000; ++i) {
     if (done()) return true;
@@ -116,7 +116,7 @@ bool link(Peer& a, Peer& b) {
   });
 }
 
-// A process that serves its links until it is killed; it gives back every packet. noexcept: a
+// A process that serves its links until it is killed; it echoes every packet. noexcept: a
 // child that fails ends, instead of running the other tests.
 pid_t fork_echo(uint8_t slot) noexcept {
   const pid_t pid = ::fork();
@@ -146,14 +146,14 @@ void end(pid_t pid) {
 }
 
 bool reach_process(Peer& a, uint8_t slot) {
-  // It may not listen yet.
+  // The process may not listen yet.
   return attend_until({&a}, [&] {
     a.shm->reach(slot, Instant{});
     return a.shm->link_to(slot) != nullptr;
   });
 }
 
-TEST(ShmDatapathTest, PacketsGoThereAndBackInOrder) {
+TEST(ShmDatapathTest, PacketsArriveInOrderInBothDirections) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   const size_t sizes[] = {0, 8, 108, 109, 4096, 65536};
@@ -169,7 +169,7 @@ TEST(ShmDatapathTest, PacketsGoThereAndBackInOrder) {
   }
 }
 
-TEST(ShmDatapathTest, TwoThatCallEachOtherGetOneLink) {
+TEST(ShmDatapathTest, SimultaneousConnectsGiveOneLink) {
   Peer a, b;
   a.shm->reach(b.slot, Instant{});
   b.shm->reach(a.slot, Instant{});
@@ -185,8 +185,9 @@ TEST(ShmDatapathTest, TwoThatCallEachOtherGetOneLink) {
   EXPECT_EQ(b.counter("shm_links"), 1u);
 }
 
-// Whoever calls whom: a process that captures or injects faults gets what would be on the wire.
-TEST(ShmDatapathTest, OneEndThatTakesWirePacketsOnlyIsEnough) {
+// Independent of who connects: a process that captures or injects faults gets the packets that
+// would be on the wire.
+TEST(ShmDatapathTest, WirePacketsOnlyAtOneEndAppliesToBoth) {
   for (const bool caller_does : {true, false}) {
     Peer caller(next_slot(), caller_does);
     Peer other(next_slot(), !caller_does);
@@ -207,7 +208,7 @@ TEST(ShmDatapathTest, OneEndThatTakesWirePacketsOnlyIsEnough) {
   EXPECT_FALSE(usual.shm->link_to(usual.slot)->wire_packets_only());
 }
 
-TEST(ShmDatapathTest, ALinkToOneselfCarriesPackets) {
+TEST(ShmDatapathTest, LinkToItselfDeliversPackets) {
   Peer a;
   EXPECT_TRUE(a.shm->reach(a.slot, Instant{}));
   ASSERT_NE(a.shm->link_to(a.slot), nullptr);
@@ -216,7 +217,7 @@ TEST(ShmDatapathTest, ALinkToOneselfCarriesPackets) {
   EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{5}; }));
 }
 
-TEST(ShmDatapathTest, NobodyThereIsSaidOnce) {
+TEST(ShmDatapathTest, MissingProcessIsReportedOnce) {
   Peer a;
   EXPECT_TRUE(a.shm->reach(254, Instant{}));
   EXPECT_EQ(a.shm->link_to(254), nullptr);
@@ -225,7 +226,7 @@ TEST(ShmDatapathTest, NobodyThereIsSaidOnce) {
   EXPECT_FALSE(a.shm->take_notice().has_value());
 }
 
-TEST(ShmDatapathTest, ASleeperIsWokenThroughItsDescriptor) {
+TEST(ShmDatapathTest, WakesASleepingThreadThroughItsDescriptor) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   pollfd p{.fd = b.shm->wait_fd(), .events = POLLIN, .revents = 0};
@@ -235,16 +236,16 @@ TEST(ShmDatapathTest, ASleeperIsWokenThroughItsDescriptor) {
   a.shm->flush();
   EXPECT_EQ(::poll(&p, 1, 1000), 1);
   b.shm->disarm();
-  EXPECT_EQ(::poll(&p, 1, 0), 0) << "the knock was taken";
+  EXPECT_EQ(::poll(&p, 1, 0), 0) << "the wake-up was consumed";
   EXPECT_EQ(b.receive(), 1u);
-  // One that polls costs the sender no system call.
+  // A reader that polls costs the sender no system call.
   ASSERT_TRUE(a.push(b.slot, 2, 8));
   a.shm->flush();
   EXPECT_EQ(a.counter("shm_wakes_sent"), 1u);
-  EXPECT_FALSE(b.shm->arm()) << "something is there already";
+  EXPECT_FALSE(b.shm->arm()) << "a packet is there already";
 }
 
-TEST(ShmDatapathTest, AFullRingSaysSoAndLosesNothing) {
+TEST(ShmDatapathTest, FullRingRejectsPacketsAndLosesNone) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   uint32_t sent = 0;
@@ -253,12 +254,12 @@ TEST(ShmDatapathTest, AFullRingSaysSoAndLosesNothing) {
   EXPECT_GT(sent, 10u);
   EXPECT_TRUE(a.shm->link_to(b.slot)->full());
   ASSERT_TRUE(attend_until({&b}, [&] { return b.psns.size() == sent; }));
-  b.receive();  // lets go of the last batch
+  b.receive();  // releases the last batch
   EXPECT_FALSE(a.shm->link_to(b.slot)->full());
   EXPECT_EQ(a.counter("shm_dropped"), 0u);
 }
 
-TEST(ShmDatapathTest, AddressesOfOtherHostsAreNotBelieved) {
+TEST(ShmDatapathTest, DropsPacketsWithAddressesOfOtherHosts) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   ASSERT_TRUE(a.push(b.slot, 1, 8, kElsewhere));
@@ -268,7 +269,7 @@ TEST(ShmDatapathTest, AddressesOfOtherHostsAreNotBelieved) {
   EXPECT_EQ(b.counter("shm_dropped"), 1u);
 }
 
-TEST(ShmDatapathTest, WhatAProcessSentBeforeItEndedStillArrives) {
+TEST(ShmDatapathTest, PacketsSentBeforeAProcessEndedArrive) {
   Peer a;
   {
     Peer b;
@@ -280,7 +281,7 @@ TEST(ShmDatapathTest, WhatAProcessSentBeforeItEndedStillArrives) {
   EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
 }
 
-TEST(ShmDatapathTest, ASlotThatComesBackGetsANewLink) {
+TEST(ShmDatapathTest, ReusedSlotGetsANewLink) {
   Peer a;
   const uint8_t slot = next_slot();
   for (uint32_t life = 0; life < 3; ++life) {
@@ -295,7 +296,7 @@ TEST(ShmDatapathTest, ASlotThatComesBackGetsANewLink) {
   }
 }
 
-TEST(ShmDatapathTest, AKilledProcessEndsItsLink) {
+TEST(ShmDatapathTest, LinkEndsWhenTheProcessIsKilled) {
   const uint8_t slot = next_slot();
   const pid_t pid = fork_echo(slot);
   Peer a;
@@ -308,7 +309,7 @@ TEST(ShmDatapathTest, AKilledProcessEndsItsLink) {
   EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
 }
 
-TEST(ShmDatapathTest, AStoppedProcessFillsItsRingAndGoesOnWhenItIsContinued) {
+TEST(ShmDatapathTest, StoppedProcessFillsItsRingAndResumes) {
   const uint8_t slot = next_slot();
   const pid_t pid = fork_echo(slot);
   Peer a;
@@ -325,7 +326,7 @@ TEST(ShmDatapathTest, AStoppedProcessFillsItsRingAndGoesOnWhenItIsContinued) {
   end(pid);
 }
 
-TEST(ShmDatapathTest, AStoppedProcessIsNotWaitedForButMayAnswerLater) {
+TEST(ShmDatapathTest, DoesNotWaitForAStoppedProcessButAcceptsItsLateReply) {
   const uint8_t slot = next_slot();
   const pid_t pid = fork_echo(slot);
   Peer first;
@@ -341,7 +342,7 @@ TEST(ShmDatapathTest, AStoppedProcessIsNotWaitedForButMayAnswerLater) {
   end(pid);
 }
 
-TEST(ShmDatapathTest, AnEndedLinkIsBuriedWhileOthersKeepUsBusy) {
+TEST(ShmDatapathTest, EndedLinkIsRemovedWhileOthersAreBusy) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   {
@@ -359,7 +360,7 @@ TEST(ShmDatapathTest, AnEndedLinkIsBuriedWhileOthersKeepUsBusy) {
   EXPECT_FALSE(a.shm->take_gone());
 }
 
-TEST(ShmDatapathTest, ASlotThatChangedHandsUnnoticedGetsANewLink) {
+TEST(ShmDatapathTest, SlotTakenOverByAnotherProcessGetsANewLink) {
   Peer a;
   auto before = std::make_unique<Peer>();
   const uint8_t slot = before->slot;
@@ -367,12 +368,12 @@ TEST(ShmDatapathTest, ASlotThatChangedHandsUnnoticedGetsANewLink) {
   const uint32_t id = a.shm->link_to(slot)->id();
   before.reset();
   Peer b(slot);
-  EXPECT_FALSE(a.shm->reach(slot, Instant{})) << "the new process has not answered yet";
+  EXPECT_FALSE(a.shm->reach(slot, Instant{})) << "the new process has not replied yet";
   ASSERT_TRUE(attend_until({&a, &b}, [&] { return a.shm->link_to(slot) != nullptr; }));
   EXPECT_NE(a.shm->link_to(slot)->id(), id);
 }
 
-TEST(ShmDatapathTest, AKnockIsLeftForTheThreadThatSleeps) {
+TEST(ShmDatapathTest, WakeUpIsLeftForTheSleepingThread) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   ASSERT_TRUE(b.shm->arm());
@@ -385,7 +386,7 @@ TEST(ShmDatapathTest, AKnockIsLeftForTheThreadThatSleeps) {
   EXPECT_FALSE(readable(b.shm->wait_fd()));
 }
 
-TEST(ShmDatapathTest, AForkedChildHasNoPartInIt) {
+TEST(ShmDatapathTest, ForkedChildHasNoSegmentMapped) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   const pid_t pid = ::fork();
@@ -402,45 +403,44 @@ TEST(ShmDatapathTest, AForkedChildHasNoPartInIt) {
   EXPECT_EQ(status, 0) << "a segment is mapped in the child";
 }
 
-// --- callers that are not what they should be
-// -----------------------------------------------------
+// --- invalid callers --------------------------------------------------------------------------
 
-// Connects as anybody may.
-os::UniqueFd dial(uint8_t slot) {
+// Connects as any process can.
+os::UniqueFd connect_to(uint8_t slot) {
   os::UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const os::UnixAddress name = shm_address(slot);
   EXPECT_EQ(::connect(fd.get(), name.get(), name.bytes), 0);
   return fd;
 }
 
-TEST(ShmDatapathTest, ACallerThatTalksNonsenseIsHungUpOn) {
+TEST(ShmDatapathTest, DisconnectsCallersThatSendInvalidHellos) {
   Peer a;
   const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
   for (const std::string& greeting : greetings) {
-    const os::UniqueFd fd = dial(a.slot);
+    const os::UniqueFd fd = connect_to(a.slot);
     ASSERT_EQ(::send(fd.get(), greeting.data(), greeting.size(), 0),
               static_cast<ssize_t>(greeting.size()));
     a.shm->attend();
-    char answer;
-    EXPECT_LE(::recv(fd.get(), &answer, 1, 0), 0);
+    char reply;
+    EXPECT_LE(::recv(fd.get(), &reply, 1, 0), 0);
   }
   EXPECT_EQ(a.counter("shm_links_refused"), greetings.size());
   EXPECT_EQ(a.counter("shm_links"), 0u);
 }
 
-TEST(ShmDatapathTest, CallersThatSayNothingAreBounded) {
+TEST(ShmDatapathTest, SilentCallersAreBounded) {
   Peer a, b;
   std::vector<os::UniqueFd> silent;
   for (int i = 0; i < 150; ++i) {
-    silent.push_back(dial(a.slot));
+    silent.push_back(connect_to(a.slot));
     a.shm->attend();
   }
-  EXPECT_TRUE(link(a, b)) << "and keep nobody else out";
+  EXPECT_TRUE(link(a, b)) << "and do not block others";
 }
 
-TEST(ShmDatapathTest, ACallerForWhomThereIsNoDescriptorIsHungUpOn) {
+TEST(ShmDatapathTest, DisconnectsACallerIfDescriptorsAreExhausted) {
   Peer a;
-  const os::UniqueFd caller = dial(a.slot);
+  const os::UniqueFd caller = connect_to(a.slot);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest_free = ::dup(caller.get());
@@ -452,16 +452,16 @@ TEST(ShmDatapathTest, ACallerForWhomThereIsNoDescriptorIsHungUpOn) {
   a.shm->reach(next_slot(), Instant{});
   const auto notice = a.shm->take_notice();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(quiet) << "otherwise whoever waits for it would not sleep any more";
+  EXPECT_TRUE(quiet) << "otherwise a waiting thread could not sleep any more";
   EXPECT_EQ(a.counter("shm_links_refused"), 2u);
-  char answer;
-  EXPECT_LE(::recv(caller.get(), &answer, 1, MSG_DONTWAIT), 0);
+  char reply;
+  EXPECT_LE(::recv(caller.get(), &reply, 1, MSG_DONTWAIT), 0);
   ASSERT_TRUE(notice.has_value());
   EXPECT_NE(notice->find("too many open files"), std::string::npos) << *notice;
 }
 
-// Of a peer that is waited for in vain: it is told, as by the end of our process.
-TEST(ShmDatapathTest, ALinkThatIsCutEndsForBoth) {
+// For a peer that does not respond: it sees the link end, as if our process had ended.
+TEST(ShmDatapathTest, CutLinkEndsForBothSides) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   a.shm->cut({a.shm->link_to(b.slot)->id(), 1, {0, 0}});

@@ -1,5 +1,5 @@
-// The ring of a link, with a writer and a reader in threads of their own (what the thread sanitizer
-// watches), and with a writer or a reader that lies.
+// The ring of a link, with a writer and a reader in separate threads (for the thread sanitizer),
+// and with a hostile writer or reader.
 #include "datapath/shm/ring.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ class ShmRing : public ::testing::Test {
     memory_ = segment_.written_by(LinkEnd::Caller);
   }
 
-  // Bytes that tell which record they are of.
+  // Bytes that identify their record.
   static std::vector<std::byte> body_of(uint32_t number, size_t bytes) {
     std::vector<std::byte> body(bytes);
     for (size_t i = 0; i < bytes; ++i) body[i] = static_cast<std::byte>(number * 31 + i);
@@ -59,7 +59,7 @@ class ShmRing : public ::testing::Test {
   RingMemory memory_;
 };
 
-TEST_F(ShmRing, ShowsNothingBeforeItIsShown) {
+TEST_F(ShmRing, RecordsAreInvisibleUntilPublished) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -75,7 +75,7 @@ TEST_F(ShmRing, ShowsNothingBeforeItIsShown) {
   EXPECT_FALSE(reader.next(record));
 }
 
-TEST_F(ShmRing, WhatShowsEarlyWakesTheReaderLater) {
+TEST_F(ShmRing, EarlyPublishedRecordWakesTheReaderLater) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -86,16 +86,16 @@ TEST_F(ShmRing, WhatShowsEarlyWakesTheReaderLater) {
   int looks = 0;
   while (!reader.next(record)) ASSERT_LT(++looks, 10);
   expect_record(record, 1, 8);
-  EXPECT_FALSE(reader.next(record) || reader.next(record)) << "that one waits";
+  EXPECT_FALSE(reader.next(record) || reader.next(record)) << "that one is not published";
   EXPECT_TRUE(writer.anything_hidden());
-  EXPECT_TRUE(writer.show()) << "whoever sleeps is woken once, for both";
+  EXPECT_TRUE(writer.show()) << "a sleeping reader is woken once, for both";
   looks = 0;
   while (!reader.next(record)) ASSERT_LT(++looks, 10);
   expect_record(record, 2, 8);
   EXPECT_FALSE(writer.show());
 }
 
-// Sizes on both sides of every border, often enough to go round many times.
+// Sizes on both sides of every boundary, often enough to wrap many times.
 TEST_F(ShmRing, WrapsAround) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
@@ -104,13 +104,13 @@ TEST_F(ShmRing, WrapsAround) {
   for (int round = 0; round < 400; ++round) {
     for (const size_t bytes : sizes) {
       ASSERT_TRUE(write(writer, ++number, bytes));
-      if (number % 3 != 0) continue;  // some are shown together
+      if (number % 3 != 0) continue;  // some are published together
       writer.show();
     }
     writer.show();
     RingReader::Record record;
     uint32_t expected = number - static_cast<uint32_t>(std::size(sizes));
-    // A reader that stops at the end of a line looks again.
+    // A reader that stops at the end of a line tries again.
     for (int looks = 0; looks < 64 && expected < number; ++looks) {
       while (reader.next(record)) {
         const size_t bytes = sizes[expected % std::size(sizes)];
@@ -154,8 +154,7 @@ TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
   EXPECT_FALSE(reader.wake()) << "nobody took the request";
 }
 
-// --- taking back
-// ----------------------------------------------------------------------------------
+// --- retraction -----------------------------------------------------------------------------
 
 uint32_t number_in(std::span<const std::byte> header) {
   uint32_t number = 0;
@@ -163,7 +162,7 @@ uint32_t number_in(std::span<const std::byte> header) {
   return number;
 }
 
-TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
+TEST_F(ShmRing, RetractsUnreadRecordsAndKeepsTheOrderOfTheRest) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -202,9 +201,9 @@ TEST_F(ShmRing, WhatWasNotReadIsTakenBackAndTheRestKeepsItsOrder) {
   }
 }
 
-// The word that was cleared ahead of time lies under one that was taken back, and the rest ends
-// right there.
-TEST_F(ShmRing, WhatWasTakenBackLeavesNothingBehindTheRest) {
+// The word that was cleared in advance is in the place of a retracted record, and the rest ends
+// exactly there.
+TEST_F(ShmRing, RetractedRecordLeavesNoStaleWordAfterTheRest) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -225,7 +224,7 @@ TEST_F(ShmRing, WhatWasTakenBackLeavesNothingBehindTheRest) {
   EXPECT_FALSE(reader.broken());
 }
 
-TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
+TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -239,7 +238,7 @@ TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
     EXPECT_EQ(record.word.said, said);
   };
   constexpr uint64_t kMost = (uint64_t{1} << 48) - 1;
-  acknowledge(kMost);  // held back like any other
+  acknowledge(kMost);  // unpublished like any other
   EXPECT_FALSE(reader.next(record));
   ASSERT_TRUE(write(writer, 1, 8));
   acknowledge(0);
@@ -260,7 +259,7 @@ TEST_F(ShmRing, AnAcknowledgementIsAWordAndKeepsItsPlace) {
   EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
 }
 
-TEST_F(ShmRing, NothingIsTakenBackFromAReaderAtWorkNorUnlessItIsWanted) {
+TEST_F(ShmRing, RetractsNothingDuringAReadOrWithoutConfirmation) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -277,14 +276,14 @@ TEST_F(ShmRing, NothingIsTakenBackFromAReaderAtWorkNorUnlessItIsWanted) {
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 8);
   reader.release();
-  EXPECT_TRUE(writer.retract(all, yes)) << "nothing is left, which is fine";
+  EXPECT_TRUE(writer.retract(all, yes)) << "no record is left, which is allowed";
   ASSERT_TRUE(write(writer, 3, 8));
-  EXPECT_TRUE(writer.retract(all, yes)) << "what does not show yet";
+  EXPECT_TRUE(writer.retract(all, yes)) << "a record that is not published yet";
   writer.show();
   EXPECT_TRUE(reader.empty());
 }
 
-TEST_F(ShmRing, AReaderThatFellAsleepMeanwhileIsWoken) {
+TEST_F(ShmRing, WakesAReaderThatFellAsleepDuringRetraction) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -302,7 +301,7 @@ TEST_F(ShmRing, AReaderThatFellAsleepMeanwhileIsWoken) {
   EXPECT_FALSE(reader.empty());
 }
 
-TEST_F(ShmRing, WhatTheReaderWroteOverBreaksTheRing) {
+TEST_F(ShmRing, RecordOverwrittenByTheReaderBreaksTheRing) {
   RingWriter writer(memory_);
   ASSERT_TRUE(write(writer, 1, 8));
   ASSERT_TRUE(write(writer, 2, 8));
@@ -313,9 +312,9 @@ TEST_F(ShmRing, WhatTheReaderWroteOverBreaksTheRing) {
   EXPECT_TRUE(writer.broken());
 }
 
-// What is taken back is written again. A reader that made a record longer, up to the end of the
-// last line, must not make it longer than the ring has room for.
-TEST_F(ShmRing, ARecordThatTheReaderMadeLongerBreaksTheRing) {
+// Retraction writes the remaining records again. A reader that enlarged a record, up to the end of
+// the last line, must not make it larger than the room in the ring.
+TEST_F(ShmRing, RecordEnlargedByTheReaderBreaksTheRing) {
   constexpr uint64_t kShortRecord = 24;  // a word, its number and 8 bytes
   RingWriter writer(memory_);
   RingReader reader(memory_);
@@ -337,10 +336,10 @@ TEST_F(ShmRing, ARecordThatTheReaderMadeLongerBreaksTheRing) {
   EXPECT_TRUE(writer.broken());
 }
 
-// Each record is read or taken back, never both, and those that are read come in order.
-TEST_F(ShmRing, TakingBackRacesWithReading) {
+// Each record is read or retracted, never both, and those that are read come in order.
+TEST_F(ShmRing, RetractionRacesWithReading) {
   constexpr uint32_t kRecords = 60'000;
-  std::vector<uint8_t> read(kRecords), taken(kRecords);
+  std::vector<uint8_t> read(kRecords), retracted(kRecords);
   std::atomic<bool> done{false};
   std::thread reading([&] {
     RingReader reader(memory_);
@@ -380,18 +379,19 @@ TEST_F(ShmRing, TakingBackRacesWithReading) {
     writer.show();
     if (!took) continue;
     ++claims;
-    for (const uint32_t m : mine) ++taken[m];
+    for (const uint32_t m : mine) ++retracted[m];
   }
   writer.show();
   done.store(true, std::memory_order_release);
   reading.join();
   EXPECT_FALSE(writer.broken());
   EXPECT_GT(claims, 0u);
-  for (uint32_t i = 0; i < kRecords; ++i) ASSERT_EQ(read[i] + taken[i], 1) << "record " << i;
+  for (uint32_t i = 0; i < kRecords; ++i) ASSERT_EQ(read[i] + retracted[i], 1) << "record " << i;
 }
 
-// Either side may be ahead; the reader sleeps as a background thread does, and may not miss a wake.
-TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
+// Either side may be ahead; the reader sleeps as a background thread does, and must not miss a
+// wake-up.
+TEST_F(ShmRing, LosesNoRecordBetweenTwoThreads) {
   constexpr uint32_t kRecords = 60'000;
   std::atomic<int> knocks{0};
   std::thread producer([&] {
@@ -425,7 +425,7 @@ TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
       if (reader.wake()) ++seen;
       continue;
     }
-    // Asleep: only the writer may end it. A lost wake-up would hang here.
+    // Asleep: only the writer can wake it. A lost wake-up would hang here.
     while (knocks.load() == seen) std::this_thread::yield();
     ++seen;
     reader.wake();
@@ -433,10 +433,9 @@ TEST_F(ShmRing, LosesNothingBetweenTwoThreads) {
   producer.join();
 }
 
-// --- the other side lies
-// --------------------------------------------------------------------------
+// --- a hostile peer -------------------------------------------------------------------------
 
-TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
+TEST_F(ShmRing, InvalidWordBreaksTheReader) {
   const uint64_t words[] = {
       UINT64_MAX,
       5,                                                                   // no such kind
@@ -457,7 +456,7 @@ TEST_F(ShmRing, AWordThatIsNoRecordBreaksTheReader) {
   }
 }
 
-TEST_F(ShmRing, AnOwnerThatIsNobodyBreaksTheReader) {
+TEST_F(ShmRing, InvalidOwnerBreaksTheReader) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -469,8 +468,8 @@ TEST_F(ShmRing, AnOwnerThatIsNobodyBreaksTheReader) {
   EXPECT_TRUE(reader.empty());
 }
 
-TEST_F(ShmRing, ARingFullOfWordsEndsInABrokenReader) {
-  // Records everywhere: a writer never gets that far ahead of what was released.
+TEST_F(ShmRing, RingFullOfRecordsBreaksTheReader) {
+  // Records everywhere: a valid writer never gets that far ahead of the released position.
   const RecordWord word{.kind = RecordKind::Packet, .header_bytes = 16};
   for (uint64_t at = 0; at < memory_.bytes; at += kWordBytes) store_word(at, word.pack());
   RingReader reader(memory_);
@@ -481,7 +480,7 @@ TEST_F(ShmRing, ARingFullOfWordsEndsInABrokenReader) {
   EXPECT_LE(read, memory_.bytes / kWordBytes);
 }
 
-TEST_F(ShmRing, LinesThatOnlySendOnDoNotHoldTheReader) {
+TEST_F(ShmRing, LinesWithoutRecordsDoNotBlockTheReader) {
   const uint64_t next = RecordWord{.kind = RecordKind::NextLine}.pack();
   for (uint64_t at = 0; at < memory_.bytes; at += kWordBytes) store_word(at, next);
   RingReader reader(memory_);
@@ -489,25 +488,25 @@ TEST_F(ShmRing, LinesThatOnlySendOnDoNotHoldTheReader) {
   for (int i = 0; i < 100'000 && !reader.broken(); ++i) EXPECT_FALSE(reader.next(record));
 }
 
-TEST_F(ShmRing, APositionThatLiesBreaksTheWriter) {
-  for (const uint64_t lie : {uint64_t{1} << 40, UINT64_MAX, uint64_t{2} << 20, kWordBytes / 2}) {
+TEST_F(ShmRing, InvalidPositionBreaksTheWriter) {
+  for (const uint64_t position :
+       {uint64_t{1} << 40, UINT64_MAX, uint64_t{2} << 20, kWordBytes / 2}) {
     RingWriter writer(memory_);
     memory_.control->freed = 0;
     while (write(writer, 1, 60'000)) {
     }
     EXPECT_FALSE(writer.broken());
-    memory_.control->freed = lie;
+    memory_.control->freed = position;
     EXPECT_FALSE(writer.has_room(kLargestRecord));
     EXPECT_TRUE(writer.broken());
     memory_.control->freed = 0;
-    EXPECT_FALSE(writer.has_room(kLargestRecord)) << "once broken, for good";
+    EXPECT_FALSE(writer.has_room(kLargestRecord)) << "it stays broken";
   }
 }
 
-// --- segments
-// -------------------------------------------------------------------------------------
+// --- segments -------------------------------------------------------------------------------
 
-TEST(ShmSegment, OnlyWhatCannotShrinkIsTaken) {
+TEST(ShmSegment, AcceptsOnlySealedMemoryOfTheRightSize) {
   os::UniqueFd good;
   ASSERT_TRUE(Segment::create(good).ok());
   EXPECT_TRUE(Segment::adopt(good.get()).ok());

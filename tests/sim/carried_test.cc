@@ -1,5 +1,5 @@
-// Two programs that answer each other: acknowledgements travel inside the answers, and whatever the
-// network does to these, each message arrives once, whole and in order.
+// Two programs in a ping-pong: ACKs are piggybacked on requests, and in any network each message
+// arrives once, intact and in order.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,9 +15,9 @@ constexpr uint64_t kMessages = 400;  // of each
 constexpr uint32_t kBytes = 12;
 constexpr uint64_t kInbox = 1 << 16;
 
-class Volley {
+class PingPong {
  public:
-  explicit Volley(Pair::Abilities can)
+  explicit PingPong(Pair::Abilities can)
       : pair(can, {.mtu = wire::Mtu::k256, .psn_a = 0xFFFFFF - 100, .psn_b = 77, .timeout = 9},
              {.depth = 16}, 1 << 17) {
     for (Side& side : sides_) {
@@ -74,13 +74,13 @@ class Volley {
     }
     ASSERT_EQ(c.wr_id, side.received);
     ASSERT_EQ(c.byte_count, kBytes);
-    const auto said = side.peers->at(side.received % 1000 * kBytes, kBytes);
-    const auto heard = side.region->at(kInbox + side.received % 8 * kBytes, kBytes);
-    ASSERT_TRUE(equal(said, heard)) << side.received;
+    const auto sent_bytes = side.peers->at(side.received % 1000 * kBytes, kBytes);
+    const auto received_bytes = side.region->at(kInbox + side.received % 8 * kBytes, kBytes);
+    ASSERT_TRUE(equal(sent_bytes, received_bytes)) << side.received;
     post_receive(side, 4 + side.received++);
     if (side.sent < kMessages) send(side);
   }
-  // A program that polls, as long as there is something to come.
+  // A program that polls until all messages have arrived.
   void watch(Side& side) {
     for (const core::Completion& c : Pair::poll(*side.cq)) take(side, c);
     if (testing::Test::HasFatalFailure()) return;
@@ -92,31 +92,31 @@ class Volley {
                     {&pair.b, &pair.qb, &pair.cq_b, &pair.rb, &pair.ra}};
 };
 
-TEST(Carried, MostAcknowledgementsTravelInAnswers) {
-  Volley v({true, true});
+TEST(PiggybackedAcks, MostAcksArePiggybacked) {
+  PingPong v({true, true});
   v.run();
-  for (const uint64_t carried : {v.pair.counter_a(CounterId::acknowledgements_carried),
-                                 v.pair.counter_b(CounterId::acknowledgements_carried)}) {
-    EXPECT_GT(carried, kMessages / 2);
-    EXPECT_LT(carried, kMessages);
+  for (const uint64_t piggybacked : {v.pair.counter_a(CounterId::acknowledgements_carried),
+                                     v.pair.counter_b(CounterId::acknowledgements_carried)}) {
+    EXPECT_GT(piggybacked, kMessages / 2);
+    EXPECT_LT(piggybacked, kMessages);
   }
 }
 
-TEST(Carried, NoneDoesWhereOneOfTheTwoCannot) {
+TEST(PiggybackedAcks, NoAckIsPiggybackedUnlessBothSidesSupportIt) {
   for (const Pair::Abilities can : {Pair::Abilities{true, false}, {false, true}, {false, false}}) {
-    Volley v(can);
+    PingPong v(can);
     v.run();
     EXPECT_EQ(v.pair.counter_a(CounterId::acknowledgements_carried), 0u);
     EXPECT_EQ(v.pair.counter_b(CounterId::acknowledgements_carried), 0u);
   }
 }
 
-TEST(Carried, EachMessageArrivesOnceWhateverTheNetworkDoes) {
+TEST(PiggybackedAcks, EachMessageArrivesOnceInAnyNetwork) {
   for (const double loss : {0.0, 0.02, 0.1}) {
     for (const double duplication : {0.0, 0.1}) {
       for (const Duration jitter : {nanoseconds(0), microseconds(1), microseconds(20)}) {
         SCOPED_TRACE(testing::Message() << loss << ", " << duplication << ", " << jitter.ns);
-        Volley v({true, true});
+        PingPong v({true, true});
         for (const auto& [from, to] :
              {std::pair{HostId{0}, HostId{1}}, std::pair{HostId{1}, HostId{0}}}) {
           LinkFaults& f = v.pair.world.network().link(from, to);

@@ -1,5 +1,5 @@
-// The simulator's checkers can fail. Something between the hosts does what no engine could notice,
-// as a broken engine would; the checker that is there for it must say so.
+// The simulator's checkers detect errors. Packets are changed between the hosts so that no engine
+// can notice, as if an engine were broken; the checker for that error must report it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::optional<wire::Packet> parse(const Bytes& bytes) {
   return wire::Packet::parse(bytes, &why);
 }
 
-// The same payload behind changed headers. The opcode stays.
+// The same payload after changed headers. The opcode stays.
 Bytes with_headers(const wire::Packet& p) {
   Bytes out(wire::kMaxHeaderBytes);
   out.resize(wire::store_headers(p, out.data()));
@@ -32,7 +32,7 @@ Bytes with_headers(const wire::Packet& p) {
   return out;
 }
 
-// `edit` changes the headers of the packets that it likes.
+// `edit` may change the headers of each packet.
 TamperRule editing(std::function<void(wire::Packet&)> edit) {
   return [edit = std::move(edit)](HostId, HostId, const Bytes& bytes) -> std::vector<Bytes> {
     auto p = parse(bytes);
@@ -41,8 +41,8 @@ TamperRule editing(std::function<void(wire::Packet&)> edit) {
   };
 }
 
-// The last byte of the payload changes in the packets that `match` likes.
-TamperRule spoiling(std::function<bool(const wire::Packet&)> match) {
+// Changes the last byte of the payload in packets that `match` accepts.
+TamperRule corrupting(std::function<bool(const wire::Packet&)> match) {
   return [match = std::move(match)](HostId, HostId, Bytes bytes) -> std::vector<Bytes> {
     const auto p = parse(bytes);
     if (match(*p) && !p->payload.empty()) bytes[bytes.size() - 1 - p->bth.pad] ^= std::byte{1};
@@ -59,20 +59,20 @@ TamperRule losing(std::function<bool(HostId to, const wire::Packet&)> match) {
 
 TamperRule repeating(std::function<bool(const wire::Packet&)> match) {
   return [match = std::move(match)](HostId, HostId, const Bytes& bytes) -> std::vector<Bytes> {
-    const size_t copies = match(*parse(bytes)) ? 3 : 1;  // the network itself may make it two
+    const size_t copies = match(*parse(bytes)) ? 3 : 1;  // the network itself may deliver two
     return std::vector<Bytes>(copies, bytes);
   };
 }
 
-// Some seed shows it: not every one has such traffic. Each gets a rule of its own.
-void expect_noticed(const std::string& text, const std::function<TamperRule()>& make_rule) {
+// At least one seed must show the error: not every seed has such traffic. Each gets a new rule.
+void expect_detected(const std::string& text, const std::function<TamperRule()>& make_rule) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const RunResult r = run_workload(seed, false, make_rule());
-    const bool noticed = std::ranges::any_of(
+    const bool detected = std::ranges::any_of(
         r.problems, [&](const std::string& p) { return p.find(text) != std::string::npos; });
-    if (noticed) return;
+    if (detected) return;
   }
-  FAIL() << "nobody said: " << text;
+  FAIL() << "no checker reported: " << text;
 }
 
 bool is_uc(const wire::Packet& p) { return p.op.transport == Transport::Uc; }
@@ -81,15 +81,15 @@ bool is_only_send(const wire::Packet& p) {
   return p.op.verb == Verb::Send && p.op.position == Position::Only;
 }
 
-TEST(Checkers, UcMessageWithAHole) {
-  expect_noticed("a message did not arrive whole", [] {
+TEST(Checkers, DetectUcMessageWithAHole) {
+  expect_detected("a message did not arrive whole", [] {
     return [removed = std::map<uint32_t, uint32_t>()](HostId, HostId,
                                                       Bytes bytes) mutable -> std::vector<Bytes> {
       auto p = parse(bytes);
       if (!is_uc(*p)) return {std::move(bytes)};
       uint32_t& gone = removed[p->bth.destination.value()];
       if (p->op.verb == Verb::Send && p->op.position == Position::Middle) {
-        ++gone;  // and those behind it close up, so that the receiver sees no gap
+        ++gone;  // later PSNs are lowered, so that the receiver sees no gap
         return {};
       }
       p->bth.psn = p->bth.psn - gone;
@@ -98,20 +98,20 @@ TEST(Checkers, UcMessageWithAHole) {
   });
 }
 
-TEST(Checkers, UcMessageWithWrongBytes) {
-  expect_noticed("a message did not arrive whole", [] {
-    return spoiling([](const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
+TEST(Checkers, DetectUcMessageWithWrongBytes) {
+  expect_detected("a message did not arrive whole", [] {
+    return corrupting([](const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
   });
 }
 
-TEST(Checkers, UcMessageTooOften) {
-  expect_noticed("a message arrived too often", [] {
+TEST(Checkers, DetectDuplicateUcMessage) {
+  expect_detected("a message arrived too often", [] {
     return repeating([](const auto& p) { return is_uc(p) && is_only_send(p); });
   });
 }
 
-TEST(Checkers, UcMessageOvertaken) {
-  expect_noticed("a message was overtaken", [] {
+TEST(Checkers, DetectReorderedUcMessage) {
+  expect_detected("a message was overtaken", [] {
     return [held = std::map<uint32_t, Bytes>()](HostId, HostId,
                                                 Bytes bytes) mutable -> std::vector<Bytes> {
       const auto p = parse(bytes);
@@ -126,46 +126,46 @@ TEST(Checkers, UcMessageOvertaken) {
   });
 }
 
-TEST(Checkers, UcWriteInTheWrongPlace) {
-  expect_noticed("a WRITE left something else than was sent", [] {
+TEST(Checkers, DetectUcWriteAtTheWrongAddress) {
+  expect_detected("a WRITE left something else than was sent", [] {
     return editing([](wire::Packet& p) {
       if (is_uc(p) && p.op.has_reth && p.reth.length > 8) p.reth.address += 4;
     });
   });
 }
 
-TEST(Checkers, UcMessageThatNobodyCounts) {
-  expect_noticed("a message got lost in the engine", [] {
+TEST(Checkers, DetectLostUcMessageThatNoCounterReports) {
+  expect_detected("a message got lost in the engine", [] {
     return losing([n = 0](HostId, const auto& p) mutable {
       return is_uc(p) && is_only_send(p) && ++n % 10 == 0;
     });
   });
 }
 
-TEST(Checkers, UcFarewellLost) {
-  expect_noticed("the farewell did not arrive", [] {
+TEST(Checkers, DetectLostLastUcMessage) {
+  expect_detected("the farewell did not arrive", [] {
     return losing([](HostId, const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
   });
 }
 
-TEST(Checkers, DatagramWithWrongBytes) {
-  expect_noticed("a datagram did not arrive whole", [] { return spoiling(is_ud); });
+TEST(Checkers, DetectDatagramWithWrongBytes) {
+  expect_detected("a datagram did not arrive whole", [] { return corrupting(is_ud); });
 }
 
-TEST(Checkers, DatagramTooOften) {
-  expect_noticed("a datagram arrived too often", [] { return repeating(is_ud); });
+TEST(Checkers, DetectDuplicateDatagram) {
+  expect_detected("a datagram arrived too often", [] { return repeating(is_ud); });
 }
 
-TEST(Checkers, DatagramOfSomebodyElse) {
-  expect_noticed("a datagram from the wrong source", [] {
+TEST(Checkers, DetectDatagramWithAWrongSource) {
+  expect_detected("a datagram from the wrong source", [] {
     return editing([](wire::Packet& p) {
       if (is_ud(p)) p.deth.source = wire::Qpn(p.deth.source.value() ^ 1);
     });
   });
 }
 
-TEST(Checkers, DatagramWithoutTheQkey) {
-  expect_noticed("a datagram with a wrong Q_Key arrived", [] {
+TEST(Checkers, DetectDatagramWithAWrongQkey) {
+  expect_detected("a datagram with a wrong Q_Key arrived", [] {
     return editing([seen = std::map<uint32_t, int>()](wire::Packet& p) mutable {
       if (!is_ud(p)) return;
       ++seen[p.deth.qkey];
@@ -175,8 +175,8 @@ TEST(Checkers, DatagramWithoutTheQkey) {
   });
 }
 
-TEST(Checkers, DatagramForAnother) {
-  expect_noticed("a datagram for somebody else", [] {
+TEST(Checkers, DetectDatagramForAnotherQueuePair) {
+  expect_detected("a datagram for somebody else", [] {
     return editing([last = std::map<uint8_t, wire::Qpn>()](wire::Packet& p) mutable {
       if (!is_ud(p) || p.bth.destination == wire::kMulticastQpn) return;
       // Another queue pair of the same host.
@@ -186,8 +186,8 @@ TEST(Checkers, DatagramForAnother) {
   });
 }
 
-TEST(Checkers, DatagramFromAnotherHost) {
-  expect_noticed("wrong addressing in front of a datagram", [] {
+TEST(Checkers, DetectDatagramFromAnotherHost) {
+  expect_detected("wrong addressing in front of a datagram", [] {
     struct Held {
       HostId from = 0;
       Bytes bytes;
@@ -207,23 +207,23 @@ TEST(Checkers, DatagramFromAnotherHost) {
   });
 }
 
-TEST(Checkers, MulticastCopyThatIsMissing) {
-  expect_noticed("a farewell did not arrive", [] {
+TEST(Checkers, DetectMissingMulticastCopy) {
+  expect_detected("a farewell did not arrive", [] {
     return losing([](HostId to, const auto& p) {
       return to == 1 && p.bth.destination == wire::kMulticastQpn;
     });
   });
 }
 
-TEST(Checkers, ReliableMessageWithWrongBytes) {
-  expect_noticed("a message arrived with other bytes", [] {
-    return spoiling(
+TEST(Checkers, DetectReliableMessageWithWrongBytes) {
+  expect_detected("a message arrived with other bytes", [] {
+    return corrupting(
         [](const auto& p) { return p.op.transport == Transport::Rc && p.op.verb == Verb::Send; });
   });
 }
 
-TEST(Checkers, ReceiveOfAnotherXrcQueue) {
-  expect_noticed("a receive of another queue than the message named", [] {
+TEST(Checkers, DetectReceiveOfAnotherXrcSrq) {
+  expect_detected("a receive of another queue than the message named", [] {
     return editing([last = std::map<uint32_t, uint32_t>()](wire::Packet& p) mutable {
       if (!p.op.has_xrc_eth || !is_only_send(p)) return;
       std::swap(p.xrc_srqn, last.try_emplace(p.bth.destination.value(), p.xrc_srqn).first->second);
@@ -231,24 +231,24 @@ TEST(Checkers, ReceiveOfAnotherXrcQueue) {
   });
 }
 
-TEST(Checkers, AtomicWriteOfAnotherValue) {
-  expect_noticed("returned something else than memory held", [] {
-    return spoiling([](const auto& p) { return p.op.verb == Verb::AtomicWrite; });
+TEST(Checkers, DetectAtomicWriteOfAnotherValue) {
+  expect_detected("returned something else than memory held", [] {
+    return corrupting([](const auto& p) { return p.op.verb == Verb::AtomicWrite; });
   });
 }
 
-TEST(Checkers, FlushThatDoesNotPersist) {
+TEST(Checkers, DetectFlushThatDoesNotPersist) {
   const auto make_rule = [] {
     return editing([](wire::Packet& p) {
       if (p.op.verb == Verb::Flush) p.flush.placement = wire::kPlaceGlobal;
     });
   };
-  expect_noticed("is not persistent", make_rule);
-  expect_noticed("a FLUSH was not executed exactly once", make_rule);
+  expect_detected("is not persistent", make_rule);
+  expect_detected("a FLUSH was not executed exactly once", make_rule);
 }
 
-TEST(Checkers, WriteBesideTheWindow) {
-  expect_noticed("memory behind a window is wrong", [] {
+TEST(Checkers, DetectWriteOutsideTheWindow) {
+  expect_detected("memory behind a window is wrong", [] {
     return editing([](wire::Packet& p) {
       const bool zero_based = p.op.verb == Verb::Write && p.op.has_reth && p.reth.address < 4096;
       if (zero_based) p.reth.address += 8;
@@ -256,7 +256,7 @@ TEST(Checkers, WriteBesideTheWindow) {
   });
 }
 
-// The books of shared receives, which no peer can falsify.
+// The checks of shared receives, which do not depend on the peer.
 class ReceivePoolTest : public testing::Test {
  protected:
   ReceivePoolTest() {
@@ -276,26 +276,26 @@ class ReceivePoolTest : public testing::Test {
   ReceivePool pool_{world_, host_, {.depth = 4, .bytes = 64, .sges = 4}};
 };
 
-TEST_F(ReceivePoolTest, TwoQueuePairsMayOvertakeEachOther) {
+TEST_F(ReceivePoolTest, AcceptsReorderingBetweenQueuePairs) {
   EXPECT_EQ(complete(2, 20), "");
   EXPECT_EQ(complete(1, 10), "");
   EXPECT_EQ(complete(3, 10), "");
 }
 
-TEST_F(ReceivePoolTest, Twice) {
+TEST_F(ReceivePoolTest, DetectsASecondCompletion) {
   EXPECT_EQ(complete(1, 10), "");
   EXPECT_NE(complete(1, 10), "");
   EXPECT_NE(complete(9, 10), "");
 }
 
-TEST_F(ReceivePoolTest, BackwardsInOneQueuePair) {
+TEST_F(ReceivePoolTest, DetectsReorderingWithinAQueuePair) {
   EXPECT_EQ(complete(2, 10), "");
   EXPECT_NE(complete(1, 10), "");
 }
 
-TEST_F(ReceivePoolTest, LostAndInvented) {
+TEST_F(ReceivePoolTest, DetectsALostReceive) {
   EXPECT_EQ(pool_.check_stopped(), "");
-  const auto slot = pool_.srq()->take();  // and nobody hears of it again
+  const auto slot = pool_.srq()->take();  // it never completes
   EXPECT_NE(pool_.check_stopped(), "");
   pool_.srq()->release(slot);
   EXPECT_EQ(complete(1, 10), "");

@@ -1,4 +1,4 @@
-// Many seeds of connection management. VERBENA_SIM_SEEDS says how many.
+// Many seeds of connection management. VERBENA_SIM_SEEDS sets the number.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 namespace verbena::sim {
 namespace {
 
-TEST(CmSweep, Seeds) {
+TEST(CmSweep, AllSeedsPass) {
   const char* wanted = std::getenv("VERBENA_SIM_SEEDS");
   const uint64_t count = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 3000;
   CmRunResult sum;
@@ -25,14 +25,14 @@ TEST(CmSweep, Seeds) {
     sum.unreachable += r.unreachable;
     sum.sidr_answers += r.sidr_answers;
   }
-  // The sweep must have met what it is about.
+  // The sweep must have covered the cases it is for.
   EXPECT_GT(sum.established, sum.attempts / 4);
   EXPECT_GT(sum.rejected, sum.attempts / 20);
   EXPECT_GT(sum.unreachable, sum.attempts / 100);
   EXPECT_GT(sum.sidr_answers, sum.attempts / 20);
 }
 
-TEST(CmSweep, SameSeedSameTrace) {
+TEST(CmSweep, SameSeedGivesTheSameTrace) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     EXPECT_EQ(run_cm_seed(seed).trace_hash, run_cm_seed(seed).trace_hash) << seed;
   }

@@ -1,5 +1,5 @@
 // A grid of simulated goodput over loss, MTU and direction: a deterministic performance test. When
-// a change moves a number on purpose, run with VERBENA_UPDATE_SNAPSHOTS=1 and look at the
+// a change affects a number on purpose, run with VERBENA_UPDATE_SNAPSHOTS=1 and check the
 // difference.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace verbena::sim {
 namespace {
 
-// Mb/s that one queue pair moves over a 10 Gb/s link of 10 us.
+// Mb/s of one queue pair over a 10 Gb/s link with a delay of 10 us.
 double goodput(core::SendOp op, wire::Mtu mtu, double loss, uint64_t queue_bytes) {
   constexpr uint32_t kMessage = 1 << 20;
   constexpr uint64_t kMessages = 32;
@@ -67,7 +67,7 @@ std::string grid() {
   return out;
 }
 
-TEST(Goodput, GridIsAsItWas) {
+TEST(Goodput, MatchesTheSnapshot) {
   const std::string path = std::string(VERBENA_TESTS_DIR) + "/sim/goodput.txt";
   const std::string now = grid();
   if (std::getenv("VERBENA_UPDATE_SNAPSHOTS") != nullptr) {

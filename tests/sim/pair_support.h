@@ -1,4 +1,4 @@
-// Two hosts with one connected queue pair each, for scenarios that are told step by step.
+// Two hosts with one connected queue pair each, for scenarios with explicit steps.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline constexpr uint32_t kAllAccess = core::kLocalWrite | core::kRemoteWrite | 
                                        core::kRemoteAtomic | core::kWindowBind;
 
 struct Pair {
-  // Which of the two can do selective repeat.
+  // Which of the two support selective repeat.
   struct Abilities {
     bool a = true;
     bool b = true;
@@ -73,7 +73,7 @@ struct Pair {
 
   void fill_and_connect(const ConnectionShape& connection);
 
-  // Runs until nothing is left to happen; then nothing may be under way or timed.
+  // Runs until no event is left; then no packet may be outstanding and no timer pending.
   void settle(Duration limit = seconds(10));
 };
 

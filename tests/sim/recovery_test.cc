@@ -1,4 +1,4 @@
-// What gets lost is recovered, and nothing is done twice.
+// Lost packets are recovered, and no request is executed twice.
 #include <gtest/gtest.h>
 
 #include "tests/sim/pair_support.h"
@@ -21,7 +21,7 @@ void expect_success(const std::vector<core::Completion>& got, std::vector<uint64
   }
 }
 
-TEST(Recovery, NothingLost) {
+TEST(Recovery, NoRetransmissionWithoutLoss) {
   Pair p;
   p.receive(1, 0, 5000);
   p.send(2, 8192, 5000);
@@ -41,7 +41,7 @@ TEST(Recovery, NothingLost) {
   EXPECT_EQ(p.counter_a(CounterId::timeouts), 0u);
 }
 
-TEST(Recovery, LostAckIsAskedForAgain) {
+TEST(Recovery, RecoversALostAck) {
   Pair p;
   int lost = 0;
   p.drop_first([](HostId from, const auto& q) { return from == kB && is_verb(q, Verb::Ack); },
@@ -57,7 +57,7 @@ TEST(Recovery, LostAckIsAskedForAgain) {
   EXPECT_EQ(p.counter_b(CounterId::duplicate_requests), 1u);
 }
 
-TEST(Recovery, LostAtomicAckIsRecoveredWithoutASecondExecution) {
+TEST(Recovery, RecoversALostAtomicResponseWithoutASecondExecution) {
   Pair p;
   const uint64_t before = p.word_b(0);
   p.drop_first([](HostId, const auto& q) { return is_verb(q, Verb::AtomicAck); });
@@ -70,7 +70,7 @@ TEST(Recovery, LostAtomicAckIsRecoveredWithoutASecondExecution) {
   EXPECT_EQ(p.word_a(4104), before + 5);
 }
 
-TEST(Recovery, EveryPositionOfALongMessageMayBeLost) {
+TEST(Recovery, RecoversALossAtAnyPositionOfALongMessage) {
   constexpr uint32_t kPackets = 12;
   for (uint32_t lost = 0; lost < kPackets; ++lost) {
     for (const Verb verb : {Verb::Send, Verb::Write, Verb::ReadResponse}) {
@@ -88,7 +88,7 @@ TEST(Recovery, EveryPositionOfALongMessageMayBeLost) {
   }
 }
 
-TEST(Recovery, ReadResponsesLostInTheMiddleAreAskedForFromThere) {
+TEST(Recovery, RequestsReadResponsesFromTheLostOneOn) {
   Pair p({.mtu = wire::Mtu::k1024});
   p.drop_first([](HostId, const auto& q) {
     return is_verb(q, Verb::ReadResponse) && q.bth.psn == wire::Psn(5);
@@ -98,13 +98,13 @@ TEST(Recovery, ReadResponsesLostInTheMiddleAreAskedForFromThere) {
   expect_success(p.poll_a(), {1});
   EXPECT_TRUE(equal(p.ra.at(0, 16384), p.rb.at(0, 16384)));
   EXPECT_EQ(p.counter_a(CounterId::implied_naks), 1u);
-  EXPECT_EQ(p.counter_a(CounterId::timeouts), 0u);  // what overtook the gap told of it
+  EXPECT_EQ(p.counter_a(CounterId::timeouts), 0u);  // the packets after the gap revealed it
   EXPECT_EQ(p.counter_b(CounterId::duplicate_requests), 1u);
 }
 
-// A long READ goes out in several requests. The responder remembers each by itself, so one that is
-// asked for again must not reach into the next.
-TEST(Recovery, LongReadRecoversAcrossItsPieces) {
+// A long READ is sent as several requests. The responder records each separately, so a
+// retransmitted one must not extend into the next.
+TEST(Recovery, RecoversALongReadAcrossItsRequests) {
   for (uint32_t lost = 0; lost < 300; lost += 7) {
     Pair p({.mtu = wire::Mtu::k1024, .read_depth_a = 2});
     p.drop_first([&](HostId, const auto& q) {
@@ -119,7 +119,7 @@ TEST(Recovery, LongReadRecoversAcrossItsPieces) {
   }
 }
 
-TEST(Recovery, DuplicatedReadRequestIsAnsweredTwiceAndHarmsNobody) {
+TEST(Recovery, DuplicateReadRequestGetsASecondHarmlessResponse) {
   Pair p;
   p.world.network().link(kA, kB).duplication = 1;
   for (uint64_t i = 0; i < 12; ++i) p.read(i, i * 4096, 4096);
@@ -129,9 +129,9 @@ TEST(Recovery, DuplicatedReadRequestIsAnsweredTwiceAndHarmsNobody) {
   EXPECT_EQ(p.qb.state(), core::QpState::Rts);
 }
 
-// The region of a READ that is over may go; a copy of its request that comes late must not fail
-// anybody.
-TEST(Recovery, LateCopyOfAReadWhoseRegionIsGone) {
+// The region of a completed READ may be deregistered; a late duplicate of its request must not fail
+// either side.
+TEST(Recovery, IgnoresALateDuplicateReadOfADeregisteredRegion) {
   Pair p;
   p.world.network().link(kA, kB).duplication = 1;
   p.world.network().link(kA, kB).jitter = milliseconds(1);
@@ -149,7 +149,7 @@ TEST(Recovery, LateCopyOfAReadWhoseRegionIsGone) {
   EXPECT_TRUE(p.b.failures.empty());
 }
 
-TEST(Recovery, ReorderedNetwork) {
+TEST(Recovery, SurvivesAReorderingNetwork) {
   Pair p({.mtu = wire::Mtu::k256, .psn_a = 0xFFFFF0});
   for (const auto& [from, to] : {std::pair{kA, kB}, std::pair{kB, kA}}) {
     p.world.network().link(from, to).jitter = microseconds(30);
@@ -168,7 +168,7 @@ TEST(Recovery, ReorderedNetwork) {
   EXPECT_TRUE(equal(p.rb.at(600000, 80000), p.ra.at(600000, 80000)));
 }
 
-TEST(Recovery, PsnWrapsInTheMiddleOfEverything) {
+TEST(Recovery, HandlesPsnWrap) {
   for (uint32_t start = 0xFFFFF8; start <= 0xFFFFFF; ++start) {
     Pair p({.mtu = wire::Mtu::k256, .psn_a = start});
     p.receive(1, 0, 2000);

@@ -1,4 +1,4 @@
-// Selective repeat between two that can, and nothing of it where one of them cannot.
+// Selective repeat between two sides that support it, and no extension where one does not.
 #include <gtest/gtest.h>
 
 #include "tests/sim/pair_support.h"
@@ -13,24 +13,24 @@ using wire::Verb;
 constexpr HostId kA = 0;
 constexpr HostId kB = 1;
 
-// What was said on the wire.
-struct Overheard {
-  int marked[2] = {0, 0};  // packets of a, of b, with something in the reserved bits
-  int lists = 0;           // NAKs that carry one
+// What was captured on the wire.
+struct Captured {
+  int flagged[2] = {0, 0};  // packets of a, of b, with nonzero reserved bits
+  int lists = 0;            // NAKs with a SACK list
 };
 
 bool has_list(const wire::Packet& p) { return is_verb(p, Verb::Ack) && !p.payload.empty(); }
 
-// Lets `change` do what it likes to each packet, and listens.
-void listen(
-    Pair& p, Overheard& heard,
+// `change` may change each packet; then it is recorded.
+void capture(
+    Pair& p, Captured& captured,
     const std::function<void(HostId, Bytes&)>& change = [](HostId, Bytes&) {}) {
-  p.world.network().set_tamper_rule([&heard, change](HostId from, HostId, Bytes packet) {
+  p.world.network().set_tamper_rule([&captured, change](HostId from, HostId, Bytes packet) {
     change(from, packet);
     wire::ParseError why{};
     const auto parsed = wire::Packet::parse(packet, &why);
-    if (parsed && parsed->bth.mark != 0) ++heard.marked[from];
-    if (parsed && has_list(*parsed)) ++heard.lists;
+    if (parsed && parsed->bth.mark != 0) ++captured.flagged[from];
+    if (parsed && has_list(*parsed)) ++captured.lists;
     return std::vector<Bytes>{std::move(packet)};
   });
 }
@@ -46,9 +46,9 @@ void make_lossy(Pair& p, double loss) {
 }
 
 constexpr uint32_t kRounds = 40;
-constexpr uint64_t kWord = 900000;  // where the atomics add
+constexpr uint64_t kWord = 900000;  // the word of the atomics
 
-// SENDs into receives that come late, WRITEs, READs and atomics, all at once and in order.
+// SENDs with receives posted late, WRITEs, READs and atomics, all outstanding together.
 void post_everything(Pair& p) {
   for (uint64_t i = 0; i < kRounds; ++i) {
     p.send(4 * i, 100000 + i * 5000, 5000);
@@ -74,37 +74,37 @@ void expect_everything(Pair& p, uint64_t word_before) {
   for (uint64_t i = 0; i < kRounds; ++i) EXPECT_EQ(p.word_a(800000 + i * 8), word_before + i);
 }
 
-TEST(SelectiveRepeat, EverythingUnderLossWhoeverCanDoIt) {
+TEST(SelectiveRepeat, AllOperationsSurviveLossWithAnyCapabilities) {
   for (const Pair::Abilities can :
        {Pair::Abilities{true, true}, {true, false}, {false, true}, {false, false}}) {
     SCOPED_TRACE(testing::Message() << "a " << can.a << ", b " << can.b);
     for (const double loss : {0.01, 0.05, 0.1}) {
       Pair p(can, {.mtu = wire::Mtu::k1024, .read_depth_a = 4, .timeout = 10, .min_rnr_timer = 1},
              {.depth = 256}, 1 << 20);
-      Overheard heard;
-      listen(p, heard);
+      Captured captured;
+      capture(p, captured);
       make_lossy(p, loss);
       const uint64_t before = p.word_b(kWord);
       post_everything(p);
       p.settle();
       expect_everything(p, before);
-      // Only b answers, so only b may offer it, and only a may make use of that.
-      EXPECT_EQ(heard.marked[kA] != 0, can.a && can.b);
-      EXPECT_EQ(heard.marked[kB] != 0, can.b);
-      EXPECT_EQ(heard.lists != 0, can.a && can.b);
+      // Only b responds, so only b may announce it, and only a may use it.
+      EXPECT_EQ(captured.flagged[kA] != 0, can.a && can.b);
+      EXPECT_EQ(captured.flagged[kB] != 0, can.b);
+      EXPECT_EQ(captured.lists != 0, can.a && can.b);
       EXPECT_EQ(p.counter_b(CounterId::requests_held) != 0, can.a && can.b);
     }
   }
 }
 
-// A NIC that repeats what it found in the reserved bits of the last packet it got. Both ends have
-// requests of their own, so that whatever we say comes back in every kind of packet.
-TEST(SelectiveRepeat, ANicThatEchoesReservedBitsIsNotTakenForOneThatCan) {
+// A NIC that copies the reserved bits of the last packet it received. Both ends have requests of
+// their own, so that our flags come back in every kind of packet.
+TEST(SelectiveRepeat, NicThatEchoesReservedBitsIsNotTreatedAsCapable) {
   Pair p({true, false}, {.mtu = wire::Mtu::k1024, .timeout = 10}, {.depth = 256}, 1 << 20);
-  Overheard heard;
+  Captured captured;
   std::byte last{0};
   int echoed = 0;
-  listen(p, heard, [&](HostId from, Bytes& packet) {
+  capture(p, captured, [&](HostId from, Bytes& packet) {
     constexpr size_t kAt = 8;
     if (from == kA) {
       if ((packet[kAt] & std::byte{0x7F}) != std::byte{0}) last = packet[kAt] & std::byte{0x7F};
@@ -130,7 +130,7 @@ TEST(SelectiveRepeat, ANicThatEchoesReservedBitsIsNotTakenForOneThatCan) {
   EXPECT_EQ(p.poll_a().size(), 100u);
   EXPECT_EQ(p.poll_b().size(), 100u);
   EXPECT_GT(echoed, 0);
-  EXPECT_EQ(heard.lists, 0);
+  EXPECT_EQ(captured.lists, 0);
   EXPECT_EQ(p.counter_a(CounterId::requests_held), 0u);
 }
 

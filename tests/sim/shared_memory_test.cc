@@ -1,5 +1,5 @@
-// Links through memory, step by step: what happens without the peer, what is retracted, and what a
-// link that ends leaves to the wire.
+// Links through shared memory, step by step: one-sided access, retraction, and the fallback to the
+// wire when a link ends.
 #include <gtest/gtest.h>
 
 #include "tests/sim/pair_support.h"
@@ -22,7 +22,7 @@ struct MemoryPair : Pair {
   }
 };
 
-TEST(SharedMemory, CarriesLargePacketsAndNothingOnTheWire) {
+TEST(SharedMemory, SendsLargePacketsAndNoneOnTheWire) {
   MemoryPair p({.reachable = false});
   p.write(1, 0, 100'000);
   p.settle();
@@ -32,7 +32,7 @@ TEST(SharedMemory, CarriesLargePacketsAndNothingOnTheWire) {
   EXPECT_EQ(p.world.memory().counts().packets, 3u) << "two packets, one ACK";
 }
 
-TEST(SharedMemory, WritesToASleepingPeerWithoutIt) {
+TEST(SharedMemory, WritesDirectlyToASleepingPeer) {
   MemoryPair p;
   p.settle();
   p.world.memory().set_asleep(kB, true);
@@ -47,7 +47,7 @@ TEST(SharedMemory, WritesToASleepingPeerWithoutIt) {
 TEST(SharedMemory, RetractsAWriteThatAStoppedPeerDidNotRead) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     MemoryPair p;
-    p.world.run_for(microseconds(attempt));  // another choice of whether the peer owns its ring
+    p.world.run_for(microseconds(attempt));  // varies whether the peer owns its ring
     p.b.set_paused(true);
     p.write(1, 0, 1000);
     p.world.run_for(milliseconds(10));
@@ -73,9 +73,9 @@ TEST(SharedMemory, WaitsWhileTheRingIsFull) {
   EXPECT_EQ(p.poll_a().size(), 1u);
 }
 
-// The READ came through memory, cut for 64 KiB. Its response takes the wire, since the link has
-// ended, and is lost there; the repeated READ takes the wire, too.
-TEST(SharedMemory, AReadOfOnePacketSurvivesTheEndOfTheLink) {
+// The READ arrived through memory, segmented at 64 KiB. Its response uses the wire, because the
+// link has ended, and is lost there; the retransmitted READ uses the wire too.
+TEST(SharedMemory, SinglePacketReadSurvivesTheEndOfTheLink) {
   MemoryPair p({.reachable = false});
   p.b.set_paused(true);
   p.read(1, 0, 1000);
@@ -94,7 +94,7 @@ TEST(SharedMemory, AReadOfOnePacketSurvivesTheEndOfTheLink) {
   EXPECT_TRUE(equal(p.ra.at(0, 1000), p.rb.at(0, 1000)));
 }
 
-TEST(SharedMemory, ALargerRequestFailsWhenTheLinkEnds) {
+TEST(SharedMemory, LargerRequestFailsWhenTheLinkEnds) {
   MemoryPair p({.reachable = false});
   p.b.set_paused(true);
   p.write(1, 0, 5000);

@@ -1,6 +1,6 @@
 // verbena_sim: runs seeds of the simulator.
 //   verbena_sim --seeds FROM-TO     all of them, inclusive; exit 1 if one fails
-//   verbena_sim --seed N --verbose  one, and what it was about
+//   verbena_sim --seed N --verbose  one, with a description
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Many seeds: each is another network, another workload, other violations. VERBENA_SIM_SEEDS says
-// how many.
+// Many seeds: each is another network, another workload, other violations. VERBENA_SIM_SEEDS sets
+// the number.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 namespace verbena::sim {
 namespace {
 
-TEST(Sweep, Seeds) {
+TEST(Sweep, AllSeedsPass) {
   const char* wanted = std::getenv("VERBENA_SIM_SEEDS");
   const uint64_t count = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 1000;
   int failed = 0;
@@ -22,16 +22,16 @@ TEST(Sweep, Seeds) {
   }
 }
 
-// Slow links with jitter: what was sent again waited in a queue for longer than a round trip, and
-// retries ran out over that.
-TEST(Sweep, RetriesDoNotRunOutOverAQueue) {
+// Slow links with jitter: retransmissions waited in a queue for longer than a round trip, and that
+// exhausted the retries.
+TEST(Sweep, QueueingDelayDoesNotExhaustRetries) {
   for (const uint64_t seed : {3225, 3784, 5104, 5680, 5814, 7296, 7693, 7704}) {
     const RunResult r = run_seed(seed);
     EXPECT_TRUE(r.ok()) << explain(seed, r);
   }
 }
 
-TEST(Sweep, SameSeedSameTrace) {
+TEST(Sweep, SameSeedGivesTheSameTrace) {
   for (const uint64_t seed : {1, 2, 3, 7, 8, 9, 17, 18, 19, 20, 47, 58, 69}) {
     const RunResult first = run_seed(seed);
     const RunResult second = run_seed(seed);
@@ -40,7 +40,9 @@ TEST(Sweep, SameSeedSameTrace) {
   }
 }
 
-TEST(Sweep, DifferentSeedsDiffer) { EXPECT_NE(run_seed(1).trace_hash, run_seed(2).trace_hash); }
+TEST(Sweep, DifferentSeedsGiveDifferentTraces) {
+  EXPECT_NE(run_seed(1).trace_hash, run_seed(2).trace_hash);
+}
 
 }  // namespace
 }  // namespace verbena::sim

@@ -1,4 +1,4 @@
-// Receivers that are not ready, networks that go away, queue pairs that share.
+// Receivers that are not ready, network partitions, queue pairs that share a path.
 #include <gtest/gtest.h>
 
 #include "core/congestion/aimd.h"
@@ -18,7 +18,7 @@ constexpr HostId kB = 1;
 TEST(Trouble, RnrStormEndsWhenReceivesArePosted) {
   Pair p({.mtu = wire::Mtu::k256, .min_rnr_timer = 1}, {.depth = 64});
   for (uint64_t i = 0; i < 32; ++i) p.send(i, 100000 + i * 1000, 1000);
-  // One receive at a time, slower than the sender would like.
+  // One receive at a time, slower than the sender.
   for (uint64_t i = 0; i < 32; ++i) {
     p.world.after(microseconds(static_cast<int64_t>(i * 300)),
                   [&p, i] { p.receive(1000 + i, i * 1000, 1000); });
@@ -47,7 +47,7 @@ TEST(Trouble, LostRnrNakIsRecovered) {
   EXPECT_EQ(p.poll_b().size(), 1u);
 }
 
-TEST(Trouble, PartitionEndsInRetryExceededAfterExactlyTheRetries) {
+TEST(Trouble, PartitionExhaustsExactlyTheRetries) {
   for (const uint8_t retries : {uint8_t{0}, uint8_t{2}, uint8_t{7}}) {
     Pair p({.timeout = 8, .retry_count = retries});  // 1.05 ms
     p.world.network().link(kA, kB).partitioned = true;
@@ -74,7 +74,7 @@ TEST(Trouble, PartitionEndsInRetryExceededAfterExactlyTheRetries) {
   }
 }
 
-TEST(Trouble, PartitionShorterThanTheRetriesIsForgotten) {
+TEST(Trouble, RecoversFromAShortPartition) {
   Pair p({.timeout = 8, .retry_count = 7});
   p.world.network().link(kA, kB).partitioned = true;
   p.world.after(milliseconds(6), [&p] { p.world.network().link(kA, kB).partitioned = false; });
@@ -86,8 +86,8 @@ TEST(Trouble, PartitionShorterThanTheRetriesIsForgotten) {
   EXPECT_TRUE(equal(p.rb.at(0, 50000), p.ra.at(0, 50000)));
 }
 
-// A READ whose answers overflow the path's queue: asked for in pieces, it still gets through.
-TEST(Trouble, ReadResponsesDroppedByAShortQueue) {
+// A READ whose responses overflow the path's queue: requested in parts, it still completes.
+TEST(Trouble, ReadCompletesThoughAShortQueueDropsResponses) {
   Pair p({.mtu = wire::Mtu::k4096, .read_depth_a = 16}, {}, 4 << 20);
   auto& link = p.world.network().link(kB, kA);
   link.bits_per_second = 1000000000;
@@ -99,7 +99,7 @@ TEST(Trouble, ReadResponsesDroppedByAShortQueue) {
   EXPECT_EQ(p.counter_b(CounterId::duplicate_dropped), 0u);
 }
 
-TEST(Trouble, WritesIntoAShortQueueShrinkTheWindowUntilTheyFit) {
+TEST(Trouble, WindowShrinksUntilWritesFitAShortQueue) {
   Pair p({.mtu = wire::Mtu::k4096}, {}, 4 << 20);
   auto& link = p.world.network().link(kA, kB);
   link.bits_per_second = 1000000000;
@@ -142,12 +142,12 @@ TEST(Trouble, ManyQueuePairsShareOneWindowFairly) {
   }
   p.settle();
   EXPECT_EQ(seen, static_cast<size_t>(kPairs));
-  // All had the same to do and took turns: the first is done when the last nearly is.
+  // All had the same work and took turns: the first finishes only shortly before the last.
   EXPECT_GT(first.ns * 10, last.ns * 7);
   EXPECT_EQ(p.counter_a(CounterId::retransmitted_packets), 0u);
 }
 
-TEST(Trouble, PausedPeerIsWaitedFor) {
+TEST(Trouble, WaitsForAPausedPeer) {
   Pair p({.timeout = 10});
   p.b.set_paused(true);
   p.write(1, 0, 10000);

@@ -1,4 +1,4 @@
-// ATOMIC WRITE and FLUSH as the requester sends them.
+// ATOMIC WRITE and FLUSH at the requester.
 #include <cstring>
 
 #include "tests/unit/core/engine_support.h"
@@ -12,8 +12,8 @@ using Opcodes = std::vector<Opcode>;
 
 class RequesterAtomicWriteTest : public EngineTest {
  public:
-  // The peer's answer to an ATOMIC WRITE or FLUSH of ours.
-  void receive_answer(uint32_t psn, size_t bytes = 0) {
+  // The peer's response to our ATOMIC WRITE or FLUSH.
+  void receive_response(uint32_t psn, size_t bytes = 0) {
     wire::Packet p = request(Opcode::RcReadResponseOnly, psn);
     p.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
     receive(p, pattern(bytes));
@@ -38,7 +38,7 @@ class RequesterFlushTest : public RequesterAtomicWriteTest {
   }
 };
 
-TEST_F(RequesterAtomicWriteTest, IsOnePacketOfEightBytes) {
+TEST_F(RequesterAtomicWriteTest, SendsOnePacketOfEightBytes) {
   connect();
   const Bytes value = pattern(8, 3);
   std::ranges::copy(value, memory_.begin());
@@ -50,7 +50,7 @@ TEST_F(RequesterAtomicWriteTest, IsOnePacketOfEightBytes) {
   EXPECT_EQ(sent[0].packet.reth.length, 8u);
   EXPECT_EQ(Bytes(sent[0].packet.payload.begin(), sent[0].packet.payload.end()), value);
   EXPECT_TRUE(sent[0].packet.bth.ack_request);
-  receive_answer(100);
+  receive_response(100);
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].opcode, WcOpcode::AtomicWrite);
@@ -58,7 +58,7 @@ TEST_F(RequesterAtomicWriteTest, IsOnePacketOfEightBytes) {
   EXPECT_FALSE(next_deadline());
 }
 
-TEST_F(RequesterAtomicWriteTest, OnlyEightAlignedBytesArePosted) {
+TEST_F(RequesterAtomicWriteTest, RejectsOtherLengthsAndUnalignedAddresses) {
   connect();
   for (const uint32_t length : {0u, 4u, 7u, 9u, 16u}) {
     EXPECT_EQ(post(SendOp::AtomicWrite, 1, length).error().code, EINVAL) << length;
@@ -72,7 +72,7 @@ TEST_F(RequesterAtomicWriteTest, OnlyEightAlignedBytesArePosted) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(RequesterAtomicWriteTest, MayBeInline) {
+TEST_F(RequesterAtomicWriteTest, SendsInlineData) {
   connect();
   const uint64_t value = 0x1122334455667788;
   const Sge sge{reinterpret_cast<uint64_t>(&value), 8, 0};
@@ -92,34 +92,34 @@ TEST_F(RequesterAtomicWriteTest, CountsAgainstTheReadLimit) {
   for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(post(SendOp::AtomicWrite, i, 8).ok());
   EXPECT_EQ(transmit().size(), 2u);
   EXPECT_TRUE(transmit().empty());
-  receive_answer(100);
+  receive_response(100);
   EXPECT_EQ(transmit().size(), 1u);
   connect({.max_read_atomic = 0});
   EXPECT_EQ(post(SendOp::AtomicWrite, 9, 8).error().code, EINVAL);
 }
 
-TEST_F(RequesterAtomicWriteTest, LostRequestOrAnswerIsAskedForAgain) {
+TEST_F(RequesterAtomicWriteTest, RetransmitsAfterALostRequestOrResponse) {
   connect();
   ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcAtomicWrite, Opcode::RcWriteOnly}));
-  receive_ack(101);  // of the WRITE behind it: the answer before was lost
+  receive_ack(101);  // for the WRITE after it: the response to the ATOMIC WRITE was lost
   EXPECT_TRUE(completions().empty());
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcAtomicWrite});
   time_out();
   const auto again = transmit();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].psn(), 100u);
-  receive_answer(100);
-  receive_answer(100);  // a copy
+  receive_response(100);
+  receive_response(100);  // a duplicate
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
-TEST_F(RequesterAtomicWriteTest, AnswerWithDataOrOfAnotherKindIsBad) {
+TEST_F(RequesterAtomicWriteTest, ResponseWithDataOrOfAnotherOpcodeFailsTheRequest) {
   connect();
   ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
   transmit();
-  receive_answer(100, 8);
+  receive_response(100, 8);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
   connect();
   ASSERT_TRUE(post(SendOp::AtomicWrite, 2, 8).ok());
@@ -128,7 +128,7 @@ TEST_F(RequesterAtomicWriteTest, AnswerWithDataOrOfAnotherKindIsBad) {
   EXPECT_EQ(completions(), (Done{{2, WcStatus::BadResponse}}));
 }
 
-TEST_F(RequesterAtomicWriteTest, LocalKeyMustGrantTheSource) {
+TEST_F(RequesterAtomicWriteTest, InvalidLkeyFailsTheRequest) {
   connect();
   ASSERT_TRUE(engine_.memory().remove_region(key_).ok());
   ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
@@ -136,7 +136,7 @@ TEST_F(RequesterAtomicWriteTest, LocalKeyMustGrantTheSource) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
 }
 
-TEST_F(RequesterFlushTest, CarriesPlacementSelectivityAndRange) {
+TEST_F(RequesterFlushTest, SendsPlacementSelectivityAndRange) {
   ASSERT_TRUE(post_flush(1, wire::kPlacePersistent, wire::kSelectRegion).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -147,13 +147,13 @@ TEST_F(RequesterFlushTest, CarriesPlacementSelectivityAndRange) {
   EXPECT_EQ(sent[0].packet.reth.rkey, 0x1234u);
   EXPECT_EQ(sent[0].packet.reth.length, 4096u);
   EXPECT_TRUE(sent[0].packet.payload.empty());
-  receive_answer(100);
+  receive_response(100);
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].opcode, WcOpcode::Flush);
 }
 
-TEST_F(RequesterFlushTest, BadOnesAreNotPosted) {
+TEST_F(RequesterFlushTest, RejectsInvalidParameters) {
   EXPECT_EQ(post_flush(1, 0).error().code, EINVAL);
   EXPECT_EQ(post_flush(1, 4).error().code, EINVAL);
   EXPECT_EQ(post_flush(1, wire::kPlaceGlobal, 2).error().code, EINVAL);
@@ -161,21 +161,21 @@ TEST_F(RequesterFlushTest, BadOnesAreNotPosted) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(RequesterFlushTest, LostAnswerIsAskedForAgain) {
+TEST_F(RequesterFlushTest, RetransmitsAfterALostResponse) {
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post_flush(2).ok());
   transmit();
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcWriteOnly, Opcode::RcFlush}));
-  receive_answer(101);  // says that the WRITE before it arrived, too
+  receive_response(101);  // acknowledges the WRITE before it too
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
-TEST_F(RequesterFlushTest, FencedRequestsWaitForIt) {
+TEST_F(RequesterFlushTest, FencedRequestsWaitForTheFlush) {
   ASSERT_TRUE(post_flush(1).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8, kSignaled | kFence).ok());
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcFlush}));
-  receive_answer(100);
+  receive_response(100);
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcWriteOnly}));
 }
 

@@ -1,5 +1,5 @@
-// WRITEs and READs that are done without the peer: when, in which order, and what happens where
-// that is not possible. The peer's memory is an array here.
+// WRITEs and READs by one-sided access (a copy without packets): when, in which order, and the
+// fallback to packets. The peer's memory is an array here.
 #include "wire/one_sided.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace {
 
 using wire::Opcode;
 
-constexpr uint64_t kRemote = 0x7000;  // where EngineTest's requests go
+constexpr uint64_t kRemote = 0x7000;  // the remote address of EngineTest's requests
 
 class OneSidedSink final : public RecordingSink {
  public:
   OneSidedSink() : RecordingSink(10000) {}
   bool is_asleep(wire::PathId) const override { return asleep; }
   bool access(const wire::OneSided& r) override {
-    if (refused_from <= r.offset) return false;
+    if (denied_from <= r.offset) return false;
     EXPECT_EQ(r.remote_address, kRemote);
     EXPECT_EQ(r.access, r.write ? kRemoteWrite : kRemoteRead);
     EXPECT_EQ(r.ends_message, r.offset + r.bytes == r.length);
@@ -36,17 +36,17 @@ class OneSidedSink final : public RecordingSink {
     return true;
   }
 
-  bool is_full(wire::PathId) const override { return way_full; }
+  bool is_full(wire::PathId) const override { return path_full; }
   bool retract(const wire::Unread& r) override {
-    asked_back.push_back(r);
-    return gives_back;
+    retractions.push_back(r);
+    return can_retract;
   }
 
   bool asleep = true;
-  bool way_full = false;
-  bool gives_back = true;
-  std::vector<wire::Unread> asked_back;
-  uint32_t refused_from = UINT32_MAX;
+  bool path_full = false;
+  bool can_retract = true;
+  std::vector<wire::Unread> retractions;
+  uint32_t denied_from = UINT32_MAX;
   int copies = 0;
   Bytes peer = Bytes(128 * 1024);
 };
@@ -64,25 +64,25 @@ class OneSidedTest : public EngineTest {
 };
 
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
-const Done kOneDone{{1, WcStatus::Success}};
+const Done kFirstSucceeded{{1, WcStatus::Success}};
 
-TEST_F(OneSidedTest, ALoneWriteToASleepingPeerNeedsNoPacket) {
+TEST_F(OneSidedTest, SingleWriteToASleepingPeerNeedsNoPacket) {
   connect();
   const Bytes data = pattern(300);
   std::ranges::copy(data, memory_.begin());
   ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
   EXPECT_TRUE(turn().empty());
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
   EXPECT_TRUE(std::ranges::equal(data, std::span(sink_.peer).first(300)));
   EXPECT_EQ(counter(CounterId::writes_without_peer), 1u);
-  EXPECT_EQ(engine_.next_deadline(), kNever) << "nobody is waited for";
-  // The peer's responder has heard of nothing: the next packet has the first PSN.
+  EXPECT_EQ(engine_.next_deadline(), kNever) << "no response is expected";
+  // The peer's responder has received no packet: the next one has the first PSN.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcSendOnly});
   EXPECT_EQ(sink_.sent.front().psn(), 100u);
 }
 
-TEST_F(OneSidedTest, AReadBringsTheBytesAndSaysHowMany) {
+TEST_F(OneSidedTest, ReadCopiesTheDataAndReportsItsLength) {
   connect();
   sink_.peer = pattern(128 * 1024, 9);
   ASSERT_TRUE(post(SendOp::Read, 1, 5000, kSignaled, 64).ok());
@@ -95,7 +95,7 @@ TEST_F(OneSidedTest, AReadBringsTheBytesAndSaysHowMany) {
       std::ranges::equal(std::span(memory_).subspan(64, 5000), std::span(sink_.peer).first(5000)));
 }
 
-TEST_F(OneSidedTest, OneThatIsNotSignalledCompletesSilently) {
+TEST_F(OneSidedTest, UnsignaledRequestGetsNoCompletion) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8, 0).ok());
   EXPECT_TRUE(turn().empty());
@@ -103,7 +103,7 @@ TEST_F(OneSidedTest, OneThatIsNotSignalledCompletesSilently) {
   EXPECT_EQ(sink_.copies, 1);
 }
 
-TEST_F(OneSidedTest, OthersGoByPackets) {
+TEST_F(OneSidedTest, OtherOperationsUsePackets) {
   connect();
   for (const SendOp op : {SendOp::Send, SendOp::WriteImm, SendOp::FetchAdd, SendOp::AtomicWrite}) {
     ASSERT_TRUE(post(op, 1, 8).ok());
@@ -112,14 +112,14 @@ TEST_F(OneSidedTest, OthersGoByPackets) {
   EXPECT_EQ(sink_.copies, 0);
 }
 
-TEST_F(OneSidedTest, AWakefulPeerGetsPackets) {
+TEST_F(OneSidedTest, UsesPacketsToAPeerThatIsAwake) {
   connect();
   sink_.asleep = false;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(OneSidedTest, WhatIsUnderWayIsNotOvertaken) {
+TEST_F(OneSidedTest, DoesNotOvertakeOutstandingRequests) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcSendOnly});
@@ -132,22 +132,22 @@ TEST_F(OneSidedTest, WhatIsUnderWayIsNotOvertaken) {
   EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
 }
 
-TEST_F(OneSidedTest, WhatCannotBeDoneIsAskedForByPackets) {
+TEST_F(OneSidedTest, UsesPacketsIfAccessIsDenied) {
   connect();
-  sink_.refused_from = 0;
+  sink_.denied_from = 0;
   ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteFirst, Opcode::RcWriteLast}));
   receive_ack(101);
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
 }
 
-TEST_F(OneSidedTest, ALongOneIsDoneInPartsAndFromTheStartByPacketsIfOneIsRefused) {
+TEST_F(OneSidedTest, LongWriteIsCopiedInPartsAndRestartsByPacketsIfOneIsDenied) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_TRUE(turn().empty());
   EXPECT_EQ(sink_.copies, 2);
-  EXPECT_EQ(completions(), kOneDone);
-  sink_.refused_from = 65536;
+  EXPECT_EQ(completions(), kFirstSucceeded);
+  sink_.denied_from = 65536;
   ASSERT_TRUE(post(SendOp::Write, 2, 66'000).ok());
   const auto sent = turn();
   ASSERT_FALSE(sent.empty());
@@ -156,7 +156,7 @@ TEST_F(OneSidedTest, ALongOneIsDoneInPartsAndFromTheStartByPacketsIfOneIsRefused
   EXPECT_EQ(sink_.copies, 3);
 }
 
-TEST_F(OneSidedTest, AStreamGoesByPackets) {
+TEST_F(OneSidedTest, StreamOfWritesUsesPackets) {
   connect({.depth = 64});
   uint32_t without = 0;
   for (; without < 40; ++without) {
@@ -166,7 +166,7 @@ TEST_F(OneSidedTest, AStreamGoesByPackets) {
   EXPECT_GT(without, 1u);
   EXPECT_LT(without, 40u);
   receive_ack(100);
-  completions();  // a program that looks what became of them does not stream
+  completions();  // a program that polls each completion does not stream
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
     EXPECT_TRUE(turn().empty());
@@ -174,14 +174,14 @@ TEST_F(OneSidedTest, AStreamGoesByPackets) {
   }
 }
 
-TEST_F(OneSidedTest, ListsGoByPackets) {
+TEST_F(OneSidedTest, SeveralPostedRequestsUsePackets) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
   EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteOnly, Opcode::RcWriteOnly}));
 }
 
-TEST_F(OneSidedTest, MemoryThatIsNotOursFailsAsItAlwaysDid) {
+TEST_F(OneSidedTest, InvalidLocalMemoryFailsWithLocalProtectionError) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8, kSignaled, kRegionBytes).ok());
   EXPECT_TRUE(turn().empty());
@@ -189,7 +189,7 @@ TEST_F(OneSidedTest, MemoryThatIsNotOursFailsAsItAlwaysDid) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
 }
 
-// --- a peer that reads nothing -------------------------------------------------------------------
+// --- a peer that reads no packets----------------------------------------------------------------
 
 class StuckPeerTest : public OneSidedTest {
  public:
@@ -203,7 +203,7 @@ class StuckPeerTest : public OneSidedTest {
   }
 };
 
-TEST_F(StuckPeerTest, WhatItDidNotReadIsTakenBackAndDoneWithoutIt) {
+TEST_F(StuckPeerTest, UnreadPacketsAreRetractedAndExecutedByCopies) {
   connect_in_memory();
   sink_.peer = pattern(128 * 1024, 5);
   ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
@@ -212,14 +212,14 @@ TEST_F(StuckPeerTest, WhatItDidNotReadIsTakenBackAndDoneWithoutIt) {
   EXPECT_EQ(turn(), (std::vector{Opcode::RcWriteOnly, Opcode::RcWriteFirst, Opcode::RcWriteLast,
                                  Opcode::RcReadRequest, Opcode::RcReadRequest}));
   EXPECT_TRUE(wait().empty());
-  ASSERT_EQ(sink_.asked_back.size(), 1u);
-  EXPECT_EQ(sink_.asked_back[0].destination, kPeerQpn);
-  EXPECT_EQ(sink_.asked_back[0].first.value(), 100u);
-  EXPECT_EQ(sink_.asked_back[0].packets, 5u);
+  ASSERT_EQ(sink_.retractions.size(), 1u);
+  EXPECT_EQ(sink_.retractions[0].destination, kPeerQpn);
+  EXPECT_EQ(sink_.retractions[0].first.value(), 100u);
+  EXPECT_EQ(sink_.retractions[0].packets, 5u);
   EXPECT_EQ(completions(),
             (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_TRUE(engine_.peer_idle(qp()));
-  // While it is stuck nothing more is put there, alone or not.
+  // While the peer is stuck no packets of WRITEs are sent to it, single or not.
   for (uint64_t i = 10; i < 50; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
   EXPECT_TRUE(turn().empty());
   EXPECT_EQ(completions().size(), 40u);
@@ -228,7 +228,7 @@ TEST_F(StuckPeerTest, WhatItDidNotReadIsTakenBackAndDoneWithoutIt) {
   EXPECT_EQ(sink_.sent.front().psn(), 100u);
 }
 
-TEST_F(StuckPeerTest, AnAnswerEndsIt) {
+TEST_F(StuckPeerTest, AResponseEndsTheStuckState) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
@@ -240,7 +240,7 @@ TEST_F(StuckPeerTest, AnAnswerEndsIt) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(StuckPeerTest, SoDoesTime) {
+TEST_F(StuckPeerTest, TheStuckStateExpires) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
@@ -250,7 +250,7 @@ TEST_F(StuckPeerTest, SoDoesTime) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(StuckPeerTest, ASendGoesAgainBehindWhatWasBeforeItAndIsNotOvertaken) {
+TEST_F(StuckPeerTest, RetractedSendIsSentAgainAndIsNotOvertaken) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
@@ -258,56 +258,56 @@ TEST_F(StuckPeerTest, ASendGoesAgainBehindWhatWasBeforeItAndIsNotOvertaken) {
   turn();
   EXPECT_EQ(wait(), (std::vector{Opcode::RcSendOnly, Opcode::RcWriteOnly}));
   EXPECT_EQ(sink_.sent.front().psn(), 100u);
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
   wait();
-  EXPECT_EQ(sink_.asked_back.size(), 1u) << "a SEND is not asked back";
+  EXPECT_EQ(sink_.retractions.size(), 1u) << "a SEND is not retracted";
   receive_ack(101);
   EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
-TEST_F(StuckPeerTest, WhatWasReadInPartStays) {
+TEST_F(StuckPeerTest, PartlyReadMessageIsNotRetracted) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_EQ(turn().size(), 2u);
   receive_ack(100);
   wait();
-  EXPECT_TRUE(sink_.asked_back.empty());
+  EXPECT_TRUE(sink_.retractions.empty());
   receive_ack(101);
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
 }
 
-TEST_F(StuckPeerTest, WhatIsNotGivenBackIsWaitedFor) {
+TEST_F(StuckPeerTest, WaitsForPacketsThatCannotBeRetracted) {
   connect_in_memory();
-  sink_.gives_back = false;
+  sink_.can_retract = false;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
   EXPECT_TRUE(wait().empty());
-  EXPECT_EQ(sink_.asked_back.size(), 1u);
+  EXPECT_EQ(sink_.retractions.size(), 1u);
   EXPECT_EQ(sink_.copies, 0);
   receive_ack(100);
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
 }
 
-TEST_F(StuckPeerTest, WhatCannotBeDoneWithoutItStillExhaustsItsRetries) {
+TEST_F(StuckPeerTest, RequestThatCannotBeCopiedExhaustsItsRetries) {
   connect_in_memory(2);
-  sink_.refused_from = 0;
+  sink_.denied_from = 0;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
   for (int i = 0; i < 50 && cq_.empty(); ++i) wait();
-  EXPECT_EQ(sink_.asked_back.size(), 1u);
+  EXPECT_EQ(sink_.retractions.size(), 1u);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
 }
 
-TEST_F(StuckPeerTest, AFullWayDoesNotHoldUpWhatDoesNotTakeIt) {
+TEST_F(StuckPeerTest, FullPathDoesNotDelayCopies) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
-  sink_.way_full = true;
+  sink_.path_full = true;
   EXPECT_TRUE(wait().empty());
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
   ASSERT_TRUE(post(SendOp::Read, 1, 100'000).ok());
   EXPECT_TRUE(wait().empty());
-  EXPECT_EQ(completions(), kOneDone);
+  EXPECT_EQ(completions(), kFirstSucceeded);
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(wait().empty());
   EXPECT_TRUE(completions().empty());

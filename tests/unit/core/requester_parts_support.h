@@ -47,7 +47,7 @@ class RequesterPartTest : public testing::Test {
     fill_slot(cursor_.queue(), request, length);
     cursor_.queue().push();
   }
-  // Numbers the request at the cursor and moves behind its next chunk.
+  // Assigns PSNs to the request at the cursor and advances past its next chunk.
   SendCursor::Chunk advance() {
     if (!cursor_.request().numbered) cursor_.number(kPayload, path_);
     const SendCursor::Chunk chunk = cursor_.next_chunk();

@@ -1,4 +1,4 @@
-// Selective repeat as the requester does it: with a peer that keeps what follows a gap.
+// Selective repeat at the requester, with a peer that keeps packets after a gap.
 #include <set>
 
 #include "core/requester.h"
@@ -18,8 +18,9 @@ class SelectiveRepeatTest : public EngineTest {
   explicit SelectiveRepeatTest(bool selective_repeat = true) : EngineTest(selective_repeat) {}
 
  protected:
-  // A sequence NAK as the peer sends it; it has the PSNs in `held`, which are behind `missing`.
-  void receive_list(uint32_t missing, const Psns& held) {
+  // A sequence NAK of the peer with a SACK list: it holds the PSNs in `held`, which follow
+  // `missing`.
+  void receive_sack(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
     p.bth.mark = peer_flags().sack_capable;
@@ -36,7 +37,7 @@ class SelectiveRepeatTest : public EngineTest {
     for (const Sent& s : transmit()) out.push_back(s.psn());
     return out;
   }
-  // PSNs 100 to 109 are under way.
+  // PSNs 100 to 109 are outstanding.
   void send_ten() {
     for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
     ASSERT_EQ(transmit().size(), 10u);
@@ -44,12 +45,12 @@ class SelectiveRepeatTest : public EngineTest {
   void wait_a_round_trip() { now_ = now_ + milliseconds(2); }
 };
 
-TEST_F(SelectiveRepeatTest, OnlyWhatTheListLacksIsSentAgain) {
+TEST_F(SelectiveRepeatTest, RetransmitsOnlyPacketsMissingFromTheSackList) {
   connect();
   send_ten();
-  receive_list(103, {104, 105, 107, 108});
+  receive_sack(103, {104, 105, 107, 108});
   EXPECT_EQ(completions().size(), 3u);
-  EXPECT_EQ(transmit_psns(), (Psns{103, 106}));  // 109 may still be on its way
+  EXPECT_EQ(transmit_psns(), (Psns{103, 106}));  // 109 may still be in flight
   EXPECT_EQ(counter(CounterId::retransmitted_packets), 2u);
   receive_ack(109);
   EXPECT_EQ(completions().size(), 7u);
@@ -57,7 +58,7 @@ TEST_F(SelectiveRepeatTest, OnlyWhatTheListLacksIsSentAgain) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(SelectiveRepeatTest, RequestsAreMarkedOnceThePeerHasSaidThatItCan) {
+TEST_F(SelectiveRepeatTest, SetsTheSackFlagOnceThePeerIsCapable) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -65,19 +66,19 @@ TEST_F(SelectiveRepeatTest, RequestsAreMarkedOnceThePeerHasSaidThatItCan) {
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
   nak.bth.mark = peer_flags().sack_capable;
-  receive(nak);  // without a list: it has kept nothing yet
+  receive(nak);  // without a SACK list: it holds no packet yet
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 3u);
   for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, own_flags().sack);
-  // Another connection starts from scratch.
+  // A new connection starts without the flag.
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
 }
 
-// Only the mark that such a peer has in this place counts: not ours, sent back, nor any other.
-TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
+// Only the peer's own sack_capable flag counts: neither ours, sent back, nor any other.
+TEST_F(SelectiveRepeatTest, IgnoresOtherFlags) {
   for (int mark = 1; mark < 128; ++mark) {
     connect();
     if (mark == peer_flags().sack_capable) continue;
@@ -87,7 +88,7 @@ TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
     wire::Packet nak = request(Opcode::RcAck, 100);
     nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
     nak.bth.mark = static_cast<uint8_t>(mark);
-    receive(nak, pattern(4, 0xFF));  // what it carries is no list
+    receive(nak, pattern(4, 0xFF));  // the payload is no SACK list
     const auto sent = transmit();
     ASSERT_EQ(sent.size(), 2u) << mark;
     for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0) << mark;
@@ -95,10 +96,11 @@ TEST_F(SelectiveRepeatTest, OtherMarksSayNothing) {
   }
 }
 
-TEST(ExtensionFlags, AllDifferAndEqualNumbersHaveNone) {
+TEST(ExtensionFlags, AreDistinctAndZeroForEqualQpNumbers) {
   const wire::Qpn low(0x010011), high(0x020007);
   const ExtensionFlags a = flags_sent_by(low, high), b = flags_sent_by(high, low);
-  const std::set<int> all{a.sack_capable, a.sack, a.reordered, a.piggyback, b.sack_capable, b.sack, b.reordered, b.piggyback};
+  const std::set<int> all{a.sack_capable, a.sack, a.reordered, a.piggyback,
+                          b.sack_capable, b.sack, b.reordered, b.piggyback};
   EXPECT_EQ(all.size(), 8u);
   EXPECT_FALSE(all.contains(0));
   EXPECT_LT(*all.rbegin(), 0x80);
@@ -108,53 +110,53 @@ TEST(ExtensionFlags, AllDifferAndEqualNumbersHaveNone) {
   EXPECT_EQ(flags_sent_by(low, low).piggyback, 0);
 }
 
-TEST_F(SelectiveRepeatTest, ACopyOfTheListChangesNothing) {
+TEST_F(SelectiveRepeatTest, DuplicateSackListHasNoEffect) {
   connect({.retry_count = 1});
   send_ten();
-  for (int i = 0; i < 5; ++i) receive_list(100, {101, 102});
+  for (int i = 0; i < 5; ++i) receive_sack(100, {101, 102});
   EXPECT_EQ(transmit_psns(), Psns{100});
-  for (int i = 0; i < 5; ++i) receive_list(100, {101, 102});
+  for (int i = 0; i < 5; ++i) receive_sack(100, {101, 102});
   EXPECT_TRUE(transmit().empty());
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(SelectiveRepeatTest, AnOlderListThatComesLateChangesNothing) {
+TEST_F(SelectiveRepeatTest, LateOlderSackListHasNoEffect) {
   connect();
   send_ten();
-  receive_list(102, {103, 104});
+  receive_sack(102, {103, 104});
   EXPECT_EQ(transmit_psns(), Psns{102});
-  receive_list(105, {107});
+  receive_sack(105, {107});
   EXPECT_EQ(transmit_psns(), (Psns{105, 106}));
-  receive_list(102, {103});
+  receive_sack(102, {103});
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(SelectiveRepeatTest, LostAgainIsSentAgainWhenSomethingLaterArrives) {
+TEST_F(SelectiveRepeatTest, RetransmissionLostAgainIsRepeatedWhenALaterPacketArrives) {
   connect();
   send_ten();
-  receive_list(100, {101});
+  receive_sack(100, {101});
   EXPECT_EQ(transmit_psns(), Psns{100});
   wait_a_round_trip();
-  receive_list(100, {101, 102, 103});  // all sent before that
+  receive_sack(100, {101, 102, 103});  // all sent before that
   EXPECT_TRUE(transmit().empty());
   ASSERT_TRUE(post(SendOp::Write, 10, 8).ok());
   EXPECT_EQ(transmit_psns(), Psns{110});
-  receive_list(100, {101, 102, 103, 104, 105, 106, 107, 108, 109, 110});
+  receive_sack(100, {101, 102, 103, 104, 105, 106, 107, 108, 109, 110});
   EXPECT_EQ(transmit_psns(), Psns{100});
   receive_ack(110);
   EXPECT_EQ(completions().size(), 11u);
 }
 
-// In a network that reorders, each list says again what is only late. That used up the retries
-// within one round trip.
-TEST_F(SelectiveRepeatTest, WhatWasSentAgainHasARoundTripToArrive) {
+// In a network that reorders, each SACK list reports late packets as missing again. That used up
+// the retries within one round trip.
+TEST_F(SelectiveRepeatTest, RetransmissionHasARoundTripToArrive) {
   connect({.sq_psn = 99, .retry_count = 2});
   ASSERT_TRUE(post(SendOp::Write, 99, 8).ok());
   transmit();
   now_ = now_ + microseconds(40);
   receive_ack(99);
   send_ten();
-  receive_list(100, {101});
+  receive_sack(100, {101});
   EXPECT_EQ(transmit_psns(), Psns{100});
   Psns held{101};
   for (uint32_t i = 0; i < 5; ++i) {
@@ -162,7 +164,7 @@ TEST_F(SelectiveRepeatTest, WhatWasSentAgainHasARoundTripToArrive) {
     EXPECT_EQ(transmit_psns(), Psns{110 + i});
     held.push_back(110 + i);
     now_ = now_ + microseconds(2);
-    receive_list(100, held);
+    receive_sack(100, held);
     for (const uint32_t psn : transmit_psns()) EXPECT_NE(psn, 100u);
   }
   EXPECT_EQ(qp().state(), QpState::Rts);
@@ -178,7 +180,7 @@ TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
     transmit();
     held.push_back(110 + i);
     for (uint32_t waits = 0; waits < 1u << 2 * i; ++waits) wait_a_round_trip();  // longer each time
-    receive_list(100, held);
+    receive_sack(100, held);
     transmit();
   }
   EXPECT_EQ(qp().state(), QpState::Error);
@@ -186,28 +188,28 @@ TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(SelectiveRepeatTest, NewRequestsGoOnBehindAGap) {
+TEST_F(SelectiveRepeatTest, SendsNewRequestsAfterAGap) {
   connect();
   send_ten();
-  receive_list(100, {101, 102, 103, 104, 105, 106, 107, 108, 109});
+  receive_sack(100, {101, 102, 103, 104, 105, 106, 107, 108, 109});
   for (uint64_t i = 10; i < 14; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
   EXPECT_EQ(transmit_psns(), (Psns{100, 110, 111, 112, 113}));
 }
 
-TEST_F(SelectiveRepeatTest, TimeoutForgetsTheLists) {
+TEST_F(SelectiveRepeatTest, TimeoutDiscardsTheSackLists) {
   connect();
   send_ten();
-  receive_list(100, {105, 106, 107, 108, 109});
+  receive_sack(100, {105, 106, 107, 108, 109});
   EXPECT_EQ(transmit_psns(), (Psns{100, 101, 102, 103, 104}));
-  time_out();  // the peer may have forgotten as well
+  time_out();  // the peer may have discarded them as well
   EXPECT_EQ(transmit().size(), 10u);
 }
 
-TEST_F(SelectiveRepeatTest, RnrNakForgetsTheLists) {
+TEST_F(SelectiveRepeatTest, RnrNakDiscardsTheSackLists) {
   connect();
   for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Send, i, 8).ok());
   transmit();
-  receive_list(100, {105, 106});
+  receive_sack(100, {105, 106});
   EXPECT_EQ(transmit_psns(), (Psns{100, 101, 102, 103, 104}));
   receive_nak(102, AckKind::RnrNak, 5);
   EXPECT_TRUE(transmit().empty());
@@ -216,24 +218,24 @@ TEST_F(SelectiveRepeatTest, RnrNakForgetsTheLists) {
   EXPECT_EQ(transmit_psns(), (Psns{102, 103, 104, 105, 106, 107, 108, 109}));
 }
 
-TEST_F(SelectiveRepeatTest, PsnWraps) {
+TEST_F(SelectiveRepeatTest, HandlesPsnWrap) {
   connect({.sq_psn = 0xFFFFFB});
   for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
   transmit();
-  receive_list(0xFFFFFC, {0xFFFFFC + 2, 0xFFFFFC + 5, 0xFFFFFC + 6});
+  receive_sack(0xFFFFFC, {0xFFFFFC + 2, 0xFFFFFC + 5, 0xFFFFFC + 6});
   EXPECT_EQ(transmit_psns(), (Psns{0xFFFFFC, 0xFFFFFD, 0xFFFFFF, 0}));
   receive_ack(4);
   EXPECT_EQ(completions().size(), 10u);
 }
 
-// A READ behind the gap has arrived, but its answer cannot have been lost before it is given.
-TEST_F(SelectiveRepeatTest, AReadThatIsKeptIsNotAskedForAgain) {
+// A READ after the gap has arrived; its response is not lost, because it is not sent yet.
+TEST_F(SelectiveRepeatTest, DoesNotRetransmitAReadThatThePeerHolds) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Read, 2, 1024).ok());
   ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
   EXPECT_EQ(transmit_psns(), (Psns{100, 101, 105}));
-  receive_list(100, {101, 105});
+  receive_sack(100, {101, 105});
   EXPECT_EQ(transmit_psns(), Psns{100});
   receive(request(Opcode::RcReadResponseFirst, 101), pattern(256));
   receive(request(Opcode::RcReadResponseMiddle, 102), pattern(256));
@@ -244,9 +246,9 @@ TEST_F(SelectiveRepeatTest, AReadThatIsKeptIsNotAskedForAgain) {
   EXPECT_EQ(completions().size(), 3u);
 }
 
-// READs that the peer keeps fill the window until they are answered, which is not before the
-// missing one is there: it must not wait for the window.
-TEST_F(SelectiveRepeatTest, TheMissingReadLeavesThoughOthersFillTheWindow) {
+// READs that the peer holds fill the window until it responds, and it responds only after the
+// missing one arrives: that one must not wait for the window.
+TEST_F(SelectiveRepeatTest, RetransmitsTheMissingReadThoughTheWindowIsFull) {
   connect({.mtu = wire::Mtu::k4096, .max_read_atomic = 16});
   for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(post(SendOp::Read, i, kRegionBytes).ok());
   Psns sent;
@@ -255,28 +257,29 @@ TEST_F(SelectiveRepeatTest, TheMissingReadLeavesThoughOthersFillTheWindow) {
   }
   ASSERT_GE(sent.size(), 3u);
   EXPECT_FALSE(qp().peer()->has_room());
-  receive_list(sent[0], Psns(sent.begin() + 1, sent.end()));
+  receive_sack(sent[0], Psns(sent.begin() + 1, sent.end()));
   EXPECT_EQ(transmit_psns(), Psns{sent[0]});
 }
 
-TEST_F(SelectiveRepeatTest, AnswersThatCameAreNotAskedForAgain) {
+TEST_F(SelectiveRepeatTest, RequestsOnlyMissingReadResponses) {
   connect();
   ASSERT_TRUE(post(SendOp::Read, 1, 256 * 8).ok());
   transmit();
   const Bytes data = pattern(256 * 8);
-  const auto answer = [&](uint32_t psn, bool again) {
+  const auto respond = [&](uint32_t psn, bool again) {
     wire::Packet p = request(Opcode::RcReadResponseMiddle, psn);
     if (again) p.bth.mark = peer_flags().sack_capable;
     receive(p, std::span(data).subspan((psn - 100) * 256, 256));
   };
-  for (const uint32_t psn : {100u, 102u, 103u, 105u}) answer(psn, false);
-  // Nobody knows yet what the peer can: from the first one on.
+  for (const uint32_t psn : {100u, 102u, 103u, 105u}) respond(psn, false);
+  // The peer's capability is not known yet: requests everything from the first missing packet on.
   auto again = transmit();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].psn(), 101u);
   EXPECT_EQ(again[0].packet.reth.length, 256u * 7);
-  // Its answer tells: from now on only what is missing. 104 was lost on its way once more.
-  for (const uint32_t psn : {101u, 102u, 103u, 105u, 106u, 107u}) answer(psn, true);
+  // Its response shows the capability: from now on requests only missing packets. 104 is lost
+  // again.
+  for (const uint32_t psn : {101u, 102u, 103u, 105u, 106u, 107u}) respond(psn, true);
   EXPECT_TRUE(transmit().empty());
   ASSERT_TRUE(next_deadline());
   again = transmit();
@@ -286,13 +289,13 @@ TEST_F(SelectiveRepeatTest, AnswersThatCameAreNotAskedForAgain) {
   EXPECT_EQ(again[0].packet.reth.length, 256u);
   EXPECT_EQ(again[0].packet.bth.mark, own_flags().sack);
   EXPECT_TRUE(completions().empty());
-  answer(104, true);
+  respond(104, true);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   EXPECT_TRUE(std::equal(data.begin(), data.end(), memory_.begin()));
   EXPECT_EQ(engine_.state().held.in_use(), 0u);
 }
 
-TEST_F(SelectiveRepeatTest, AnswersToSeveralRequestsCompleteInOrder) {
+TEST_F(SelectiveRepeatTest, ResponsesOutOfOrderCompleteRequestsInOrder) {
   connect();
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8, kSignaled, 0).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8, kSignaled, 8).ok());
@@ -301,16 +304,16 @@ TEST_F(SelectiveRepeatTest, AnswersToSeveralRequestsCompleteInOrder) {
   receive(request(Opcode::RcReadResponseOnly, 102), pattern(256));
   EXPECT_TRUE(completions().empty());
   const auto again = transmit();
-  ASSERT_EQ(again.size(), 1u);  // the WRITE was executed, the READ answered
+  ASSERT_EQ(again.size(), 1u);  // the WRITE was executed, the READ has its response
   EXPECT_EQ(again[0].opcode(), Opcode::RcFetchAdd);
-  wire::Packet answer = request(Opcode::RcAtomicAck, 100);
-  answer.original = 5;
-  receive(answer);
+  wire::Packet respond = request(Opcode::RcAtomicAck, 100);
+  respond.original = 5;
+  receive(respond);
   EXPECT_EQ(completions(),
             (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
-TEST_F(SelectiveRepeatTest, WhatIsKeptGoesWithTheQueuePair) {
+TEST_F(SelectiveRepeatTest, HeldResponsesAreReleasedWithTheQueuePair) {
   for (const QpState end : {QpState::Reset, QpState::Error}) {
     connect();
     ASSERT_TRUE(post(SendOp::Read, 1, 1024).ok());
@@ -325,9 +328,9 @@ TEST_F(SelectiveRepeatTest, WhatIsKeptGoesWithTheQueuePair) {
   }
 }
 
-// The peer refuses a request and is gone; the answer to a READ before it got lost. That READ is not
-// what was refused: it ends as one that nobody answers.
-TEST_F(SelectiveRepeatTest, RefusalBehindAReadWithoutAnswerIsNotTheReads) {
+// The peer rejects a request and stops responding; the response to a READ before it was lost. That
+// READ was not rejected: it exhausts its retries.
+TEST_F(SelectiveRepeatTest, NakAfterAnUnansweredReadDoesNotFailTheRead) {
   connect({.retry_count = 1});
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -342,22 +345,23 @@ TEST_F(SelectiveRepeatTest, RefusalBehindAReadWithoutAnswerIsNotTheReads) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
 }
 
-TEST_F(SelectiveRepeatTest, RefusalBehindAReadWhoseAnswerComesWithTheRepeat) {
+TEST_F(SelectiveRepeatTest, NakAfterAReadFailsItsOwnRequestOnceTheReadCompletes) {
   connect();
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
   transmit();
-  const auto refuse = [&] {
+  const auto reject = [&] {
     receive_nak(101, AckKind::Nak, static_cast<uint8_t>(NakCode::RemoteAccess));
   };
-  refuse();
+  reject();
   receive(request(Opcode::RcReadResponseOnly, 100), pattern(8));
-  refuse();
+  reject();
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::RemoteAccess}}));
 }
 
-// What is sent again is gathered again: if its key is gone, the request fails when it is the first.
-TEST_F(SelectiveRepeatTest, KeyGoneBeforeItIsSentAgain) {
+// A retransmission reads the data again: if its lkey is removed, the request fails when it is the
+// oldest.
+TEST_F(SelectiveRepeatTest, LkeyRemovedBeforeRetransmissionFailsTheRequest) {
   connect();
   alignas(8) std::array<std::byte, 64> other{};
   const uint32_t key =
@@ -373,20 +377,20 @@ TEST_F(SelectiveRepeatTest, KeyGoneBeforeItIsSentAgain) {
   ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
   ASSERT_EQ(transmit().size(), 3u);
   ASSERT_TRUE(engine_.memory().remove_region(key).ok());
-  receive_list(100, {102});
+  receive_sack(100, {102});
   EXPECT_EQ(transmit_psns(), Psns{100});
   EXPECT_EQ(qp().state(), QpState::Rts);
-  receive_list(101, {102});
+  receive_sack(101, {102});
   transmit();
   EXPECT_EQ(completions(),
             (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
-// A list may be anything when somebody forges it.
-TEST_F(SelectiveRepeatTest, ListsBeyondWhatWasSent) {
+// A forged SACK list may hold anything.
+TEST_F(SelectiveRepeatTest, IgnoresPsnsBeyondTheLastSent) {
   connect();
   send_ten();
-  receive_list(100, {101, 110, 111, 500, 1000});
+  receive_sack(100, {101, 110, 111, 500, 1000});
   EXPECT_EQ(transmit_psns(), Psns{100});
   wire::Packet p = request(Opcode::RcAck, 105);
   p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
@@ -401,7 +405,7 @@ class WithoutSelectiveRepeatTest : public SelectiveRepeatTest {
   WithoutSelectiveRepeatTest() : SelectiveRepeatTest(false) {}
 };
 
-TEST_F(WithoutSelectiveRepeatTest, MarksMeanNothing) {
+TEST_F(WithoutSelectiveRepeatTest, IgnoresFlags) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());

@@ -1,4 +1,4 @@
-// Answers that are late: a probe asks for them long before the timeout, and costs nothing.
+// Late responses: a tail probe requests them long before the timeout, and uses up no retry.
 #include "core/requester.h"
 #include "core/round_trip.h"
 #include "tests/unit/core/engine_support.h"
@@ -24,12 +24,12 @@ class TailProbeTest : public EngineTest {
     receive_ack(100);
     completions();
   }
-  static constexpr Duration kStill = milliseconds(5);
-  // A READ of four packets that is answered after kStill, and not before.
-  void stand_still(uint64_t i) {
+  static constexpr Duration kStall = milliseconds(5);
+  // A READ of four packets whose response comes after kStall, and not before.
+  void stall(uint64_t i) {
     ASSERT_TRUE(post(SendOp::Read, i, 256 * 4).ok());
     transmit();
-    const Instant until = now_ + kStill;
+    const Instant until = now_ + kStall;
     while (engine_.next_deadline() <= until) {
       ASSERT_TRUE(next_deadline());
       transmit();
@@ -49,14 +49,14 @@ class TailProbeTest : public EngineTest {
   }
 };
 
-TEST_F(TailProbeTest, NothingIsLateWhileNoRoundTripIsKnown) {
+TEST_F(TailProbeTest, NoProbeBeforeARoundTripIsMeasured) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   transmit();
   EXPECT_EQ(engine_.next_deadline(), now_ + ack_timeout(14));
 }
 
-TEST_F(TailProbeTest, TheLastPacketAsksThenTheFirst) {
+TEST_F(TailProbeTest, ProbesWithTheLastPacketThenTheFirst) {
   connect();
   measure();
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
@@ -83,7 +83,7 @@ TEST_F(TailProbeTest, TheLastPacketAsksThenTheFirst) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-TEST_F(TailProbeTest, RetriesAndTheirTimesStayExact) {
+TEST_F(TailProbeTest, ProbesDoNotChangeRetriesAndTimeouts) {
   for (const uint8_t count : {uint8_t{0}, uint8_t{3}, uint8_t{7}}) {
     connect({.retry_count = count});
     measure();
@@ -100,7 +100,7 @@ TEST_F(TailProbeTest, RetriesAndTheirTimesStayExact) {
     EXPECT_EQ(counter(CounterId::timeouts) - timeouts, count + 1u);
     EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
     EXPECT_EQ(engine_.state().failures.back().retries, count + 1u);
-    // Each waits twice as long as the one before it: a few, not hundreds.
+    // Each probe waits twice as long as the one before it: a few, not hundreds.
     const uint64_t sent = counter(CounterId::probes_sent) - probes;
     EXPECT_GE(sent, 4u * (count + 1));
     EXPECT_LE(sent, 12u * (count + 1));
@@ -108,7 +108,7 @@ TEST_F(TailProbeTest, RetriesAndTheirTimesStayExact) {
   }
 }
 
-TEST_F(TailProbeTest, TimeoutZeroMeansNoTimersAtAll) {
+TEST_F(TailProbeTest, TimeoutZeroDisablesProbes) {
   connect();
   measure();
   connect({.timeout = 0});
@@ -117,8 +117,8 @@ TEST_F(TailProbeTest, TimeoutZeroMeansNoTimersAtAll) {
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
-// A plain peer answers a probe with a sequence NAK: the end of the train was lost.
-TEST_F(TailProbeTest, LostEndOfATrain) {
+// A peer without extensions responds to a probe with a sequence NAK: the tail was lost.
+TEST_F(TailProbeTest, RecoversTheLostTailOfAMessage) {
   connect();
   measure();
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
@@ -132,8 +132,8 @@ TEST_F(TailProbeTest, LostEndOfATrain) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-// The window may be full of what got lost. Others wait for it as well.
-TEST_F(TailProbeTest, LeavesThoughTheWindowIsFull) {
+// The window may be full of lost packets, and other queue pairs wait for it too.
+TEST_F(TailProbeTest, SendsAProbeThoughTheWindowIsFull) {
   connect({.mtu = wire::Mtu::k4096, .depth = 64});
   measure();
   QueuePair& other = make_connected({.mtu = wire::Mtu::k4096});
@@ -149,16 +149,16 @@ TEST_F(TailProbeTest, LeavesThoughTheWindowIsFull) {
   EXPECT_EQ(counter(CounterId::probes_sent), 1u);
 }
 
-// With one of three acknowledgements lost, each silence counted as a round trip, so the next one
-// was longer, until the timeout was the quicker way.
-TEST_F(TailProbeTest, SilenceIsNoRoundTrip) {
+// With one of three ACKs lost, each wait for a lost ACK was measured as a round trip, so the next
+// wait was longer, until the timeout came first.
+TEST_F(TailProbeTest, LostAckIsNotMeasuredAsARoundTrip) {
   connect();
   measure();
   for (uint64_t i = 1; i <= 50; ++i) {
     ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
     transmit();
     const Instant sent = now_;
-    ASSERT_TRUE(next_deadline());  // nothing came
+    ASSERT_TRUE(next_deadline());  // the ACK was lost
     EXPECT_LT(now_ - sent, milliseconds(2));
     ASSERT_EQ(transmit().size(), 1u);
     now_ = now_ + kRoundTrip;
@@ -167,7 +167,7 @@ TEST_F(TailProbeTest, SilenceIsNoRoundTrip) {
   }
 }
 
-TEST_F(TailProbeTest, AReadNobodyAnsweredIsAskedForWhole) {
+TEST_F(TailProbeTest, ProbeOfAnUnansweredReadRequestsAllOfIt) {
   connect();
   measure();
   ASSERT_TRUE(post(SendOp::Read, 1, 256 * 4).ok());
@@ -179,7 +179,7 @@ TEST_F(TailProbeTest, AReadNobodyAnsweredIsAskedForWhole) {
   EXPECT_EQ(probe[0].packet.reth.length, 1024u);
 }
 
-TEST_F(TailProbeTest, NotDuringAnRnrWait) {
+TEST_F(TailProbeTest, NoProbeDuringAnRnrWait) {
   connect();
   measure();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -192,20 +192,20 @@ TEST_F(TailProbeTest, NotDuringAnRnrWait) {
   EXPECT_EQ(counter(CounterId::probes_sent), 0u);
 }
 
-// A peer in software now and then gets no processor for a few milliseconds. With READs of many
-// queue pairs under way each of them asked again, every time, and got all its data twice.
-TEST_F(TailProbeTest, APeerThatStandsStillNowAndThenIsNotAskedForLong) {
+// A software peer is sometimes not scheduled for a few milliseconds. With READs of many queue pairs
+// outstanding, each of them sent a probe every time and got all its data twice.
+TEST_F(TailProbeTest, StopsProbingAPeerThatOftenStalls) {
   connect();
   measure();
-  for (uint64_t i = 1; i <= 50; ++i) stand_still(i);
+  for (uint64_t i = 1; i <= 50; ++i) stall(i);
   EXPECT_LE(counter(CounterId::probes_sent), 4u);
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
 }
 
-TEST_F(TailProbeTest, ALossEndsThePatienceWithAPeerThatStandsStill) {
+TEST_F(TailProbeTest, ProbesAStallingPeerAgainAfterALoss) {
   connect();
   measure();
-  for (uint64_t i = 1; i <= 3; ++i) stand_still(i);
+  for (uint64_t i = 1; i <= 3; ++i) stall(i);
   ASSERT_TRUE(post(SendOp::Write, 5, 256 * 4).ok());
   transmit();
   const uint32_t first = 101 + 3 * 4;

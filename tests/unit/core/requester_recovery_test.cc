@@ -1,4 +1,4 @@
-// Losses as the requester sees them, with any peer: time-outs, NAKs, answers that are overtaken.
+// Recovery from losses at the requester, with any peer: timeouts, NAKs, reordered responses.
 #include "core/requester.h"
 #include "tests/unit/core/engine_support.h"
 
@@ -13,7 +13,7 @@ using Opcodes = std::vector<Opcode>;
 
 class RequesterRecoveryTest : public EngineTest {};
 
-TEST_F(RequesterRecoveryTest, TimeoutSendsAgainFromTheFirstUnacknowledged) {
+TEST_F(RequesterRecoveryTest, TimeoutRetransmitsFromTheFirstUnacknowledgedPacket) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
   transmit();
@@ -68,14 +68,14 @@ TEST_F(RequesterRecoveryTest, RetryTimerDoesNotFireWithNothingOutstanding) {
   engine_.on_deadline(now_);
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
   EXPECT_EQ(qp().state(), QpState::Rts);
-  // And a later request has its whole time.
+  // A later request has its full timeout.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
   engine_.on_deadline(now_);
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
 }
 
-TEST_F(RequesterRecoveryTest, AnAnswerMakesTheWaitsShortAgain) {
+TEST_F(RequesterRecoveryTest, AResponseResetsTheBackoff) {
   connect({.retry_count = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
@@ -104,7 +104,7 @@ TEST_F(RequesterRecoveryTest, RetryCountIsExact) {
       ASSERT_TRUE(next_deadline());
     }
     EXPECT_EQ(sent, 1u + count);
-    // Each wait is longer than the one before it, up to four times what was asked for.
+    // Each wait is longer than the one before it, up to four times the configured timeout.
     const int64_t waits = count == 0 ? 1 : 3 + 4 * (count - 1);
     EXPECT_EQ(now_ - start, nanoseconds(4096) * (1 << 14) * waits);
     EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
@@ -125,7 +125,7 @@ TEST_F(RequesterRecoveryTest, ProgressRefillsTheRetries) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(RequesterRecoveryTest, SequenceNakSendsAgainAtOnce) {
+TEST_F(RequesterRecoveryTest, SequenceNakRetransmitsAtOnce) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -138,7 +138,7 @@ TEST_F(RequesterRecoveryTest, SequenceNakSendsAgainAtOnce) {
   EXPECT_EQ(again[0].psn(), 101u);
 }
 
-TEST_F(RequesterRecoveryTest, RnrWaitsAsLongAsThePeerSaid) {
+TEST_F(RequesterRecoveryTest, WaitsForTheRnrTimerOfThePeer) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
@@ -149,14 +149,14 @@ TEST_F(RequesterRecoveryTest, RnrWaitsAsLongAsThePeerSaid) {
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcSendOnly});
 }
 
-TEST_F(RequesterRecoveryTest, RnrTimerTable) {
+TEST_F(RequesterRecoveryTest, RnrDelaysFollowTheTableOfTheSpecification) {
   EXPECT_EQ(rnr_delay(0), microseconds(655360));
   EXPECT_EQ(rnr_delay(1), microseconds(10));
   EXPECT_EQ(rnr_delay(12), microseconds(640));
   EXPECT_EQ(rnr_delay(31), microseconds(491520));
 }
 
-TEST_F(RequesterRecoveryTest, RnrRetriesAreExactAndSevenIsForEver) {
+TEST_F(RequesterRecoveryTest, RnrRetriesAreExactAndSevenIsUnlimited) {
   connect({.rnr_retry = 2});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   uint32_t sent = 0;
@@ -180,7 +180,7 @@ TEST_F(RequesterRecoveryTest, RnrRetriesAreExactAndSevenIsForEver) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(RequesterRecoveryTest, ACopyOfAnRnrNakCountsOnce) {
+TEST_F(RequesterRecoveryTest, DuplicateRnrNakCountsOnce) {
   connect({.rnr_retry = 1});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
@@ -189,8 +189,8 @@ TEST_F(RequesterRecoveryTest, ACopyOfAnRnrNakCountsOnce) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-// Soft-RoCE answers a burst of SENDs without receives with an RNR NAK and then, for what followed,
-// with a sequence NAK of the same PSN. Taken for losses, those used up retry_cnt.
+// Soft-RoCE responds to a burst of SENDs without receives with an RNR NAK and then, for the later
+// packets, with a sequence NAK of the same PSN. Counted as losses, those used up retry_cnt.
 TEST_F(RequesterRecoveryTest, ASequenceNakDuringAnRnrWaitIsNotALoss) {
   connect({.rnr_retry = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -205,7 +205,7 @@ TEST_F(RequesterRecoveryTest, ASequenceNakDuringAnRnrWaitIsNotALoss) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-// The same complaint, but so late that we have already sent again.
+// The same NAK, but so late that the packet was already retransmitted.
 TEST_F(RequesterRecoveryTest, LateSequenceNaksBetweenRnrNaksDoNotUseUpTheRetries) {
   connect({.rnr_retry = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -220,12 +220,13 @@ TEST_F(RequesterRecoveryTest, LateSequenceNaksBetweenRnrNaksDoNotUseUpTheRetries
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(RequesterRecoveryTest, LostAtomicAckIsAskedForAgain) {
+TEST_F(RequesterRecoveryTest, RetransmitsAnAtomicAfterALostResponse) {
   connect();
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
-  receive_ack(101);  // the SEND behind it was done, so the atomic was too; its answer is missing
+  receive_ack(
+      101);  // the SEND after it was executed, so the atomic was too; its response is missing
   EXPECT_TRUE(completions().empty());
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcFetchAdd});
   EXPECT_EQ(counter(CounterId::implied_naks), 1u);
@@ -247,13 +248,13 @@ TEST_F(RequesterRecoveryTest, ReadResumesAtTheFirstMissingPacket) {
   EXPECT_EQ(again[0].psn(), 101u);
   EXPECT_EQ(again[0].packet.reth.address, 0x7000u + 256);
   EXPECT_EQ(again[0].packet.reth.length, 768u);
-  // What is still arriving of the first answer asks for nothing more.
+  // Packets of the first response that still arrive trigger no further request.
   receive(request(Opcode::RcReadResponseLast, 103), pattern(256));
   EXPECT_TRUE(transmit().empty());
 }
 
-// A repeated request of a long READ ends where the first one did.
-TEST_F(RequesterRecoveryTest, ReadPiecesKeepTheirBorders) {
+// A retransmitted request of a long READ ends where the first one did.
+TEST_F(RequesterRecoveryTest, RetransmittedReadRequestsKeepTheirBoundaries) {
   connect({.mtu = wire::Mtu::k1024});
   ASSERT_TRUE(post(SendOp::Read, 1, kRegionBytes).ok());
   const auto first = transmit();
@@ -284,7 +285,7 @@ TEST_F(RequesterRecoveryTest, RetryDoesNotReplayLocalInvalidates) {
   ASSERT_TRUE(engine_.post_send(qp(), invalidate, now_).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
-  // Bound anew behind the engine's back: a replay would undo it, or fail.
+  // Bound again without the engine: a replay would undo it, or fail.
   ASSERT_TRUE(memory.bind_window(kPd, qp().qpn(), window ^ 1, binding));
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcSendOnly});
@@ -293,11 +294,11 @@ TEST_F(RequesterRecoveryTest, RetryDoesNotReplayLocalInvalidates) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
-TEST_F(RequesterRecoveryTest, LateAcknowledgementOfWhatIsAboutToBeSentAgain) {
+TEST_F(RequesterRecoveryTest, LateAckShortensThePendingRetransmission) {
   connect();
   for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(post(SendOp::Write, i, 600).ok());
   transmit();
-  ASSERT_TRUE(next_deadline());  // rolled back, not yet sent again
+  ASSERT_TRUE(next_deadline());  // rolled back, not yet retransmitted
   receive_ack(104);              // two of nine packets of the second message are left
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   const auto again = transmit();
@@ -309,7 +310,7 @@ TEST_F(RequesterRecoveryTest, LateAcknowledgementOfWhatIsAboutToBeSentAgain) {
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(RequesterRecoveryTest, ResponsesNobodyAskedForAreCounted) {
+TEST_F(RequesterRecoveryTest, CountsUnexpectedResponses) {
   connect();
   receive_ack(100);
   receive(request(Opcode::RcReadResponseOnly, 100), pattern(8));
@@ -324,7 +325,7 @@ TEST_F(RequesterRecoveryTest, ResponsesNobodyAskedForAreCounted) {
   EXPECT_EQ(qp().state(), QpState::Rts);
 }
 
-TEST_F(RequesterRecoveryTest, PsnWraps) {
+TEST_F(RequesterRecoveryTest, HandlesPsnWrap) {
   connect({.sq_psn = 0xFFFFFE});
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 4).ok());
   const auto sent = transmit();
@@ -335,7 +336,7 @@ TEST_F(RequesterRecoveryTest, PsnWraps) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(EngineTest, RnrRoundsDoNotPileUpDeadlines) {
+TEST_F(EngineTest, RnrRetriesDoNotAccumulateDeadlines) {
   connect({.timeout = 31, .rnr_retry = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   for (int i = 0; i < 10'000; ++i) {

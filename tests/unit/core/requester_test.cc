@@ -1,4 +1,4 @@
-// What the requester sends, and when it may.
+// What the requester sends, and when.
 #include "core/requester.h"
 
 #include "tests/unit/core/engine_support.h"
@@ -53,7 +53,7 @@ TEST_F(RequesterTest, OpcodeOfEachOperation) {
   }
 }
 
-TEST_F(RequesterTest, AckIsAskedForAtTheEndOfAMessageAndNowAndThen) {
+TEST_F(RequesterTest, RequestsAcksAtTheEndOfAMessageAndAtIntervals) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 256 * 20).ok());
   const auto sent = transmit();
@@ -63,7 +63,7 @@ TEST_F(RequesterTest, AckIsAskedForAtTheEndOfAMessageAndNowAndThen) {
   }
 }
 
-TEST_F(RequesterTest, SolicitedOnlyWhereAReceiveIsTaken) {
+TEST_F(RequesterTest, SetsSolicitedOnlyOnOperationsThatConsumeAReceive) {
   connect();
   for (const auto& [op, expected] : {std::pair{SendOp::Send, true},
                                      {SendOp::SendImm, true},
@@ -77,14 +77,14 @@ TEST_F(RequesterTest, SolicitedOnlyWhereAReceiveIsTaken) {
   }
 }
 
-TEST_F(RequesterTest, MigReqIsOneInRequests) {
+TEST_F(RequesterTest, SetsMigReqInRequests) {
   connect();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   for (const Sent& s : transmit()) EXPECT_TRUE(s.packet.bth.migrated);
 }
 
-TEST_F(RequesterTest, PaddingFillsUpToFourBytes) {
+TEST_F(RequesterTest, PadsThePayloadToFourBytes) {
   connect();
   for (uint32_t length = 0; length < 9; ++length) {
     ASSERT_TRUE(post(SendOp::Send, 1, length).ok());
@@ -95,7 +95,7 @@ TEST_F(RequesterTest, PaddingFillsUpToFourBytes) {
   }
 }
 
-TEST_F(RequesterTest, InlineBytesAreTakenWhenPosted) {
+TEST_F(RequesterTest, CopiesInlineDataWhenPosted) {
   connect();
   Bytes data = pattern(40);
   const Bytes original = data;
@@ -110,7 +110,7 @@ TEST_F(RequesterTest, InlineBytesAreTakenWhenPosted) {
   EXPECT_TRUE(std::ranges::equal(sent[0].packet.payload, original));
 }
 
-TEST_F(RequesterTest, RefusesWhatVerbsRefuses) {
+TEST_F(RequesterTest, RejectsInvalidRequests) {
   connect({.depth = 2});
   Sge five[5] = {};
   SendRequest r;
@@ -124,7 +124,7 @@ TEST_F(RequesterTest, RefusesWhatVerbsRefuses) {
   EXPECT_EQ(post(SendOp::Send, 3, 8).error().code, ENOMEM);
 }
 
-TEST_F(RequesterTest, ReadsNeedAReadDepth) {
+TEST_F(RequesterTest, RejectsReadsWithoutAReadDepth) {
   connect({.max_read_atomic = 0});
   EXPECT_EQ(post(SendOp::Read, 1, 8).error().code, EINVAL);
 }
@@ -151,7 +151,7 @@ TEST_F(RequesterTest, PartialAcknowledgementCompletesNothing) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }
 
-TEST_F(RequesterTest, ReadDepthHoldsBackFurtherReads) {
+TEST_F(RequesterTest, ReadDepthLimitsOutstandingReads) {
   connect({.max_read_atomic = 2});
   for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(post(SendOp::FetchAdd, i, 8).ok());
   EXPECT_EQ(transmit().size(), 2u);
@@ -169,7 +169,7 @@ TEST_F(RequesterTest, FenceWaitsForReadsBeforeIt) {
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcSendOnly});
 }
 
-TEST_F(RequesterTest, ReadDataLandsAndCountsItsBytes) {
+TEST_F(RequesterTest, ReadStoresItsDataAndReportsItsLength) {
   connect();
   ASSERT_TRUE(post(SendOp::Read, 1, 300).ok());
   const auto sent = transmit();
@@ -194,7 +194,7 @@ TEST_F(RequesterTest, ReadResponseOfTheWrongLengthFailsTheRequest) {
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
-TEST_F(RequesterTest, AnswerOfAReadToAnAtomicFailsTheRequest) {
+TEST_F(RequesterTest, ReadResponseToAnAtomicFailsTheRequest) {
   connect();
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8).ok());
   transmit();
@@ -202,9 +202,9 @@ TEST_F(RequesterTest, AnswerOfAReadToAnAtomicFailsTheRequest) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
 }
 
-// An lkey that does not hold fails its own request, after those before it, and nothing spins
+// An invalid lkey fails its own request, after those before it, and the engine does not spin
 // meanwhile.
-TEST_F(RequesterTest, BadLkeyWaitsForItsTurn) {
+TEST_F(RequesterTest, InvalidLkeyFailsAfterEarlierRequests) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   const Sge bad{kIova, 8, key_ ^ 1};
@@ -243,7 +243,7 @@ TEST_F(RequesterTest, FatalNaks) {
   }
 }
 
-TEST_F(RequesterTest, LocalOperationsWaitForWhatIsBeforeThem) {
+TEST_F(RequesterTest, LocalOperationsWaitForEarlierRequests) {
   connect();
   const uint32_t window = engine_.memory().add_window(kPd, WindowType::Type2).value();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());

@@ -1,5 +1,5 @@
-// Faults by the dice: every packet is accounted for, the same seed gives the same faults, and
-// nothing is held for ever.
+// Random faults: every packet is accounted for, the same seed gives the same faults, and no packet
+// is held forever.
 #include "datapath/faulty_datapath.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ void push(Datapath& datapath, uint32_t psn) {
   datapath.sink().push(p);
 }
 
-// Sends `count` packets in batches and receives until nothing is held.
+// Sends `count` packets in batches and receives until no packet is held.
 Outcome carry(const std::string& faults, uint32_t count,
               std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
   auto parsed = parse_faults(faults);
@@ -110,11 +110,12 @@ TEST(FaultyDatapath, ReordersAndDelaysWithoutLosing) {
   }
 }
 
-TEST(FaultyDatapath, StrikesOnTheWayOutToo) {
+TEST(FaultyDatapath, InjectsFaultsOnTransmissionToo) {
   const Outcome o = carry("reorder=0.1,duplicate=0.1,loss=0.1,send=1,seed=5", 3000);
   EXPECT_EQ(o.psns.size(),
             3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
-  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);  // twice the dice
+  // Losses in both directions.
+  EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);
 }
 
 TEST(FaultyDatapath, DisturbsPacketsThroughMemory) {
@@ -132,7 +133,7 @@ TEST(FaultyDatapath, PassesOnPacketsOnly) {
   EXPECT_EQ(over_udp.sink().local_peer(), nullptr);
 }
 
-TEST(FaultyDatapath, ReleasesWhatWasReceived) {
+TEST(FaultyDatapath, ReleasesReceivedPackets) {
   auto medium = std::make_unique<FakeDatapath>();
   const FakeDatapath& inner = *medium;
   FaultyDatapath datapath(std::move(medium), Faults{});
@@ -140,14 +141,14 @@ TEST(FaultyDatapath, ReleasesWhatWasReceived) {
   EXPECT_EQ(inner.releases, 1);
 }
 
-TEST(FaultyDatapath, HalvesTheRoomOnlyForFaultsOnTheWayOut) {
+TEST(FaultyDatapath, HalvesTheRoomOnlyForFaultsOnTransmission) {
   FaultyDatapath receiving(std::make_unique<FakeDatapath>(), Faults{});
   EXPECT_EQ(receiving.sink().room(), FakeDatapath::kRoom);
   FaultyDatapath sending(std::make_unique<FakeDatapath>(), Faults{.on_send = true});
   EXPECT_EQ(sending.sink().room(), FakeDatapath::kRoom / 2);
 }
 
-TEST(FaultyDatapath, TheSeedDecides) {
+TEST(FaultyDatapath, SameSeedGivesTheSameFaults) {
   const char* const faults = "loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=42";
   EXPECT_EQ(carry(faults, 2000).psns, carry(faults, 2000).psns);
   EXPECT_NE(carry(faults, 2000).psns,

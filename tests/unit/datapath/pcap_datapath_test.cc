@@ -44,7 +44,7 @@ mode_t mode_of(const std::string& file) {
   return status.st_mode & 0777;
 }
 
-TEST(PcapDatapath, OnlyItsOwnerReadsANewCapture) {
+TEST(PcapDatapath, NewCaptureIsReadableOnlyByItsOwner) {
   const mode_t umask_before = ::umask(0);
   for (const bool append : {false, true}) {
     Capture capture;
@@ -57,7 +57,7 @@ TEST(PcapDatapath, OnlyItsOwnerReadsANewCapture) {
   ::umask(umask_before);
 }
 
-TEST(PcapDatapath, AFileThatExistsKeepsItsMode) {
+TEST(PcapDatapath, ExistingFileKeepsItsMode) {
   Capture capture;
   std::ofstream(capture.file) << "before";
   ASSERT_EQ(::chmod(capture.file.c_str(), 0640), 0);
@@ -125,7 +125,7 @@ TEST(PcapDatapath, WritesIpv4) {
   carry_one(route, 28);
 }
 
-TEST(PcapDatapath, WritesWholePacketsThatCameThroughMemory) {
+TEST(PcapDatapath, WritesCompletePacketsFromSharedMemory) {
   wire::Route route;
   route.source = route.destination = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
   carry_one(route, 28, std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
@@ -147,7 +147,7 @@ TEST(PcapDatapath, WritesIpv6) {
   carry_one(route, 48);
 }
 
-TEST(PcapDatapath, SaysWhenTheFileCannotBeMade) {
+TEST(PcapDatapath, ReportsAFileThatCannotBeCreated) {
   auto opened = PcapDatapath::open(
       std::make_unique<FakeDatapath>(), "/nonexistent/folder/file", false,
       [] { return uint64_t{0}; }, [](int) { FAIL(); });
@@ -155,7 +155,7 @@ TEST(PcapDatapath, SaysWhenTheFileCannotBeMade) {
   EXPECT_EQ(opened.error().code, ENOENT);
 }
 
-TEST(PcapDatapath, AFullDiskEndsTheCaptureAndNothingElse) {
+TEST(PcapDatapath, FullDiskEndsOnlyTheCapture) {
   Capture capture;
   std::vector<int> ended;
   auto opened = PcapDatapath::open(
@@ -168,7 +168,7 @@ TEST(PcapDatapath, AFullDiskEndsTheCaptureAndNothingElse) {
   packet.header = {};
   packet.header_bytes = wire::kBthBytes;
 
-  // A file that may not grow stands in for the disk.
+  // A file size limit simulates the full disk.
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);

@@ -6,7 +6,7 @@
 namespace verbena::runtime {
 namespace {
 
-// The turns after one burst, one per microsecond, until the next one comes or the thread sleeps.
+// The polls after one burst, one per microsecond, until the next burst or until the thread sleeps.
 int turns_awake(BusyPollPolicy& policy, int next_after_us) {
   policy.begin();
   policy.found();
@@ -27,20 +27,20 @@ TEST(BusyPollPolicy, PollsForABoundedTime) {
   EXPECT_EQ(turns_awake(policy, kNever), kLongest);
 }
 
-TEST(BusyPollPolicy, PollsAfterEveryBurstWhileTheNextOneComes) {
+TEST(BusyPollPolicy, PollsAfterEveryBurstWhileBurstsFollow) {
   BusyPollPolicy policy;
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(turns_awake(policy, 40), 40);
 }
 
 // Both ends share one core: the peer sends only while this thread sleeps.
-TEST(BusyPollPolicy, StopsPollingWhereTheNextBurstNeverComes) {
+TEST(BusyPollPolicy, StopsPollingIfNoBurstFollows) {
   BusyPollPolicy policy;
   int awake = 0;
   for (int i = 0; i < 1000; ++i) awake += turns_awake(policy, kNever) == kLongest;
   EXPECT_LT(awake, 20);
 }
 
-TEST(BusyPollPolicy, GoesOnPollingThoughStreamsEnd) {
+TEST(BusyPollPolicy, KeepsPollingThoughStreamsEnd) {
   BusyPollPolicy policy;
   for (int i = 0; i < 100; ++i) {
     for (int end = 0; end < 7; ++end) EXPECT_EQ(turns_awake(policy, kNever), kLongest);

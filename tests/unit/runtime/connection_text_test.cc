@@ -1,4 +1,4 @@
-// What the log says about connections that were refused, given up or lost.
+// Log lines about connections that were rejected, timed out or lost.
 #include "runtime/connection_text.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ cm::Event event(cm::EventKind kind, bool active) {
   return e;
 }
 
-TEST(ConnectionText, RefusedByThePeer) {
+TEST(ConnectionText, DescribesARejectionByThePeer) {
   cm::Event e = event(cm::EventKind::Rejected, true);
   e.reason = cm::RejectReason::InvalidServiceId;
   EXPECT_EQ(describe(e), "connection to 192.0.2.7 port 7174 was refused: nobody listens there");
@@ -30,19 +30,19 @@ TEST(ConnectionText, RefusedByThePeer) {
   EXPECT_NE(describe(e).find("reason 14"), std::string::npos);
 }
 
-TEST(ConnectionText, GivenUp) {
+TEST(ConnectionText, DescribesATimeout) {
   const std::string text = describe(event(cm::EventKind::Unreachable, false));
   EXPECT_EQ(text.rfind("connection from 192.0.2.7 to port 7174 was given up: no answer", 0), 0u);
 }
 
-// A firewall that refuses with "prohibited" reads as a host that is not there.
-TEST(ConnectionText, TheNetworkSaysThatNothingGetsThere) {
+// A firewall that rejects with "prohibited" looks like a missing host.
+TEST(ConnectionText, DescribesAnUnreachableHost) {
   cm::Event e = event(cm::EventKind::Unreachable, true);
   e.error = EHOSTUNREACH;
   EXPECT_NE(describe(e).find("no such host, or a firewall refuses"), std::string::npos);
 }
 
-TEST(ConnectionText, OnlyABadEndIsWorthALine) {
+TEST(ConnectionText, DescribesOnlyAbnormalDisconnects) {
   cm::Event e = event(cm::EventKind::Disconnected, true);
   EXPECT_EQ(describe(e), "");
   e.error = ETIMEDOUT;
@@ -53,13 +53,13 @@ TEST(ConnectionText, OnlyABadEndIsWorthALine) {
   EXPECT_EQ(describe(event(cm::EventKind::SidrResponse, true)), "");
 }
 
-TEST(ConnectionText, AServiceThatWasNotFound) {
+TEST(ConnectionText, DescribesAServiceThatWasNotFound) {
   cm::Event e = event(cm::EventKind::SidrResponse, true);
   e.sidr_status = cm::SidrStatus::UnsupportedServiceId;
   EXPECT_EQ(describe(e), "the service at 192.0.2.7 port 7174 was not found: nobody listens there");
 }
 
-TEST(ConnectionText, RefusedByUs) {
+TEST(ConnectionText, DescribesOurRejection) {
   cm::Req req;
   req.service_id = cm::service_id(cm::PortSpace::Tcp, 7174);
   cm::Mad mad;

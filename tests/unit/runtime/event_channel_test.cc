@@ -1,5 +1,5 @@
-// Waiting for an event, as signals see it. (That the thread may be cancelled is a test of the
-// exported calls: the address sanitizer does not follow a cancelled thread.)
+// How signals affect the wait for an event. (Cancellation is tested through the exported calls: the
+// address sanitizer does not support cancelled threads.)
 #include "runtime/event_channel.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class WaitingThread {
           done_ = true;
         }) {}
   bool done() const { return done_; }
-  // Sends the signal and sees that its handler has run.
+  // Sends the signal and waits until its handler has run.
   void interrupt() {
     const int before = handled;
     ASSERT_EQ(pthread_kill(thread_.native_handle(), SIGUSR1), 0);
@@ -49,7 +49,7 @@ class WaitingThread {
   std::thread thread_;
 };
 
-TEST(EventChannel, AHandlerThatRestartsCallsDoesNotEndTheWait) {
+TEST(EventChannel, HandlerWithSaRestartDoesNotEndTheWait) {
   install_handler(SA_RESTART);
   const std::unique_ptr<EventChannel> channel(EventChannel::create().value());
   WaitingThread waiting(*channel);
@@ -62,11 +62,11 @@ TEST(EventChannel, AHandlerThatRestartsCallsDoesNotEndTheWait) {
   EXPECT_EQ(waiting.join(), 0);
 }
 
-TEST(EventChannel, AnyOtherHandlerInterruptsIt) {
+TEST(EventChannel, HandlerWithoutSaRestartInterruptsTheWait) {
   install_handler(0);
   const std::unique_ptr<EventChannel> channel(EventChannel::create().value());
   WaitingThread waiting(*channel);
-  while (!waiting.done()) {  // the first may come before it sleeps
+  while (!waiting.done()) {  // the first signal may come before it sleeps
     usleep(1000);
     if (!waiting.done()) waiting.interrupt();
   }

@@ -1,4 +1,4 @@
-// What the log says about a queue pair that failed.
+// Log lines about a queue pair that failed.
 #include "runtime/failure_text.h"
 
 #include <gtest/gtest.h>
@@ -21,42 +21,42 @@ core::QpFailure failure(QpType type, core::WcStatus status) {
   return f;
 }
 
-bool says(const std::string& text, const char* words) {
+bool contains(const std::string& text, const char* words) {
   const bool found = text.find(words) != std::string::npos;
   if (!found) ADD_FAILURE() << "\"" << words << "\" is not in: " << text;
   return found;
 }
 
-bool is_silent_about(const std::string& text, const char* words) {
+bool lacks(const std::string& text, const char* words) {
   const bool found = text.find(words) != std::string::npos;
   if (found) ADD_FAILURE() << "\"" << words << "\" is in: " << text;
   return !found;
 }
 
-TEST(FailureText, Connected) {
+TEST(FailureText, DescribesAConnectedQueuePair) {
   core::QpFailure f = failure(QpType::Rc, core::WcStatus::RetryExceeded);
   f.op = core::SendOp::Write;
   f.remote_address = 0xABC;
   f.retries = 3;
   const std::string text = describe(f);
   EXPECT_TRUE(text.starts_with("QP 0x000011 connected to QP 0x000022 at 192.0.2.7 is in error: "));
-  EXPECT_TRUE(says(text, "to address 0xabc with rkey 0x0"));
-  EXPECT_TRUE(says(text, "no answer after 3 tries (completion in error)"));
+  EXPECT_TRUE(contains(text, "to address 0xabc with rkey 0x0"));
+  EXPECT_TRUE(contains(text, "no answer after 3 tries (completion in error)"));
   f.type = QpType::XrcSend;
   EXPECT_TRUE(describe(f).starts_with("XRC QP 0x000011 connected to QP 0x000022 at 192.0.2.7 "));
 }
 
-TEST(FailureText, RefusedByUs) {
+TEST(FailureText, DescribesOurRejection) {
   core::QpFailure f = failure(QpType::XrcReceive, core::WcStatus::RemoteAccess);
   f.as_responder = true;
   const std::string text = describe(f);
   EXPECT_TRUE(text.starts_with("XRC QP 0x000011 connected to QP 0x000022 at 192.0.2.7 is in "));
-  EXPECT_TRUE(says(text, "refused the peer's"));
-  EXPECT_TRUE(says(text, "we sent a NAK"));
+  EXPECT_TRUE(contains(text, "refused the peer's"));
+  EXPECT_TRUE(contains(text, "we sent a NAK"));
 }
 
-// Nobody waits for an answer: the queue pair stops sending, and goes on receiving.
-TEST(FailureText, UnreliableSender) {
+// There are no ACKs: the queue pair stops sending and continues to receive.
+TEST(FailureText, DescribesAnUnreliableSender) {
   core::QpFailure f = failure(QpType::Uc, core::WcStatus::LocalProtection);
   f.op = core::SendOp::Send;
   std::string text = describe(f);
@@ -65,10 +65,10 @@ TEST(FailureText, UnreliableSender) {
   f.type = QpType::Ud;
   text = describe(f);
   EXPECT_TRUE(text.starts_with("UD QP 0x000011 has stopped sending (state SQE): "));
-  EXPECT_TRUE(is_silent_about(text, "connected"));
+  EXPECT_TRUE(lacks(text, "connected"));
 }
 
-TEST(FailureText, UnreliableReceiver) {
+TEST(FailureText, DescribesAnUnreliableReceiver) {
   core::QpFailure f = failure(QpType::Ud, core::WcStatus::LocalProtection);
   f.as_responder = true;
   f.packet_opcode = wire::kUdBase | 0x04;
@@ -77,16 +77,16 @@ TEST(FailureText, UnreliableReceiver) {
   std::string text = describe(f);
   EXPECT_TRUE(
       text.starts_with("UD QP 0x000011 is in error: could not take the UD SEND Only of QP "));
-  EXPECT_TRUE(says(text, " of QP 0x000022 at 192.0.2.7 (PSN 9, 48 bytes)"));
-  EXPECT_TRUE(is_silent_about(text, "NAK"));
-  EXPECT_TRUE(is_silent_about(text, "connected"));
+  EXPECT_TRUE(contains(text, " of QP 0x000022 at 192.0.2.7 (PSN 9, 48 bytes)"));
+  EXPECT_TRUE(lacks(text, "NAK"));
+  EXPECT_TRUE(lacks(text, "connected"));
   f.type = QpType::Uc;
   text = describe(f);
   EXPECT_TRUE(text.starts_with("UC QP 0x000011 connected to QP 0x000022 at 192.0.2.7 is in error"));
-  EXPECT_TRUE(is_silent_about(text, "NAK"));
+  EXPECT_TRUE(lacks(text, "NAK"));
 }
 
-TEST(FailureText, OverrunOfADatagramQueuePair) {
+TEST(FailureText, DescribesACompletionQueueOverrun) {
   const std::string text = describe(failure(QpType::Ud, core::WcStatus::Fatal));
   EXPECT_TRUE(text.starts_with("UD QP 0x000011 is in error: failed: its completion queue is full"));
 }

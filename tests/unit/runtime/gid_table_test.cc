@@ -1,4 +1,4 @@
-// The GID table: an address keeps its index for as long as it is there.
+// The GID table: an address keeps its index for as long as it exists.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -40,7 +40,7 @@ TEST(GidTable, FirstFillKeepsTheOrderGiven) {
   EXPECT_EQ(contents(table), gids({3, 1, 2}));
 }
 
-TEST(GidTable, TheSameAddressesInAnyOrderChangeNothing) {
+TEST(GidTable, SameAddressesInAnotherOrderAreNoChange) {
   GidTable table;
   table.update(gids({1, 2, 3}));
   EXPECT_FALSE(table.update(gids({3, 1, 2})));
@@ -73,14 +73,14 @@ TEST(GidTable, NewAddressesFillHolesInOrderThenAppend) {
   EXPECT_EQ(contents(table), gids({7, 2, 8, 4, 9}));
 }
 
-TEST(GidTable, OneLeavesWhileAnotherComes) {
+TEST(GidTable, ReplacedAddressReusesTheIndex) {
   GidTable table;
   table.update(gids({1, 2}));
   EXPECT_TRUE(table.update(gids({2, 5})));
   EXPECT_EQ(contents(table), gids({5, 2}));
 }
 
-TEST(GidTable, AnAddressGivenTwiceHasOneEntry) {
+TEST(GidTable, DuplicateAddressHasOneEntry) {
   GidTable table;
   EXPECT_TRUE(table.update(gids({1, 1, 2})));
   EXPECT_EQ(contents(table), gids({1, 2}));
@@ -94,9 +94,9 @@ TEST(GidTable, NeverGrowsBeyondItsSize) {
   EXPECT_EQ(table.size(), GidTable::kSize);
   EXPECT_EQ(table.at(GidTable::kSize - 1), many[GidTable::kSize - 1]);
   EXPECT_TRUE(table.at(GidTable::kSize).is_zero());
-  EXPECT_FALSE(table.update(many));  // those without a place are no change either
+  EXPECT_FALSE(table.update(many));  // addresses without an entry are no change either
   many.erase(many.begin());
-  EXPECT_TRUE(table.update(many));  // now one of them has a place
+  EXPECT_TRUE(table.update(many));  // now one of them has an entry
   EXPECT_EQ(table.at(0), many[GidTable::kSize - 1]);
 }
 

@@ -1,4 +1,4 @@
-// Which lines of a flood are written, over explicit time.
+// Which lines of a flood are written, with simulated time.
 #include "runtime/log_limit.h"
 
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@ namespace {
 
 constexpr Instant kStart{seconds(5).ns};
 
-TEST(LogLimit, ABurstIsWrittenWhole) {
+TEST(LogLimit, WritesAllLinesOfABurst) {
   LogLimit limit;
   for (uint32_t i = 0; i < LogLimit::kBurst; ++i) EXPECT_EQ(limit.pass(kStart), 0u);
   EXPECT_EQ(limit.pass(kStart), std::nullopt);
 }
 
-TEST(LogLimit, AFloodLeavesOneLinePerSecondThatCountsTheOthers) {
+TEST(LogLimit, WritesOneLinePerSecondOfAFloodWithTheSuppressedCount) {
   LogLimit limit;
   uint64_t written = 0;
   uint64_t counted = 0;
@@ -28,7 +28,7 @@ TEST(LogLimit, AFloodLeavesOneLinePerSecondThatCountsTheOthers) {
   EXPECT_GT(counted, 28'000u);
 }
 
-TEST(LogLimit, AfterAPauseABurstIsWrittenAgain) {
+TEST(LogLimit, WritesABurstAgainAfterAPause) {
   LogLimit limit;
   for (int i = 0; i < 100; ++i) limit.pass(kStart);
   const Instant later = kStart + seconds(60);

@@ -1,4 +1,4 @@
-// How a port's properties follow from an interface's.
+// How a port's properties are derived from its interface.
 #include "runtime/port_state.h"
 
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ TEST(PortState, AddressesAreIpv4ThenIpv6ThenLinkLocal) {
   EXPECT_EQ(port_state_of(link).addresses, expected);
 }
 
-TEST(PortState, AddressesThatAreNotUsableOrThereTwiceAreLeftOut) {
+TEST(PortState, OmitsUnusableAndDuplicateAddresses) {
   Interface link;
   link.addresses = {{.gid = gid("10.0.0.1")},
                     {.gid = gid("10.0.0.1")},
@@ -53,7 +53,7 @@ TEST(PortState, AddressesThatAreNotUsableOrThereTwiceAreLeftOut) {
   EXPECT_EQ(port_state_of(link).addresses, std::vector<Gid>{gid("10.0.0.1")});
 }
 
-TEST(PortState, UpNeedsTheSwitchAndTheCarrier) {
+TEST(PortState, UpRequiresTheFlagAndTheCarrier) {
   Interface link;
   EXPECT_FALSE(port_state_of(link).up);
   link.flags = IFF_UP;
@@ -64,7 +64,7 @@ TEST(PortState, UpNeedsTheSwitchAndTheCarrier) {
   EXPECT_TRUE(port_state_of(link).up);
 }
 
-TEST(PortState, LoopbackIsSlowerThanWhatHasNoSpeed) {
+TEST(PortState, LoopbackReportsALowerSpeedThanAnUnknownInterface) {
   Interface loopback;
   loopback.flags = IFF_LOOPBACK;
   const Interface unknown;

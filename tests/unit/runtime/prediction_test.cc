@@ -13,7 +13,7 @@ int pause_of(Prediction& prediction) {
   return pause;
 }
 
-TEST(Prediction, IsTriedEveryTimeWhileItSucceeds) {
+TEST(Prediction, IsDueEveryTimeWhileItSucceeds) {
   Prediction prediction(16, 4096);
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(prediction.try_now());
@@ -44,7 +44,7 @@ TEST(Prediction, ASuccessResetsThePauseToTheFirst) {
   EXPECT_EQ(pause_of(prediction), 16);
 }
 
-// is_due() may be asked any number of times; only pass() counts.
+// is_due() may be called any number of times; only pass() counts.
 TEST(Prediction, BecomesDueWhenEnoughOpportunitiesPassed) {
   Prediction prediction(2, 8);
   prediction.failed();

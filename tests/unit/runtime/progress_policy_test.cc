@@ -247,7 +247,7 @@ TEST_F(ProgressPolicyTest, AResponseToAReadIsNeverDeferred) {
   EXPECT_FALSE(policy_.may_defer(Defer::UntilReply, turn));
 }
 
-TEST_F(ProgressPolicyTest, AnAckDoesNotWaitForAReplyWhenSomethingSpeaksAgainstIt) {
+TEST_F(ProgressPolicyTest, AnAckIsNotDelayedIfAnyConditionFails) {
   using Turn = ProgressPolicy::TurnResult;
   const auto may_defer = [&](auto change) {
     Turn turn = kWriteArrived;

@@ -1,4 +1,4 @@
-// The clock that asks the cycle counter first.
+// The clock that extrapolates with the cycle counter.
 #include "runtime/recent_clock.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace verbena::runtime {
 namespace {
 
-// Two cycles a nanosecond, as long as the machine keeps to it.
+// Two cycles per nanosecond, unless a test changes the counter.
 struct FakeTime {
   static inline int64_t ns = 0;
   static inline uint64_t count = 0;
@@ -30,8 +30,8 @@ class RecentClockTest : public testing::Test {
     FakeTime::count = 77'000;
     FakeTime::readings = 0;
   }
-  // Until it knows how fast cycles are.
-  void learn() {
+  // Until the rate of the counter is known.
+  void calibrate() {
     for (int i = 0; i < 5000; ++i) {
       FakeTime::pass(1000);
       clock_.now();
@@ -41,15 +41,15 @@ class RecentClockTest : public testing::Test {
   BasicRecentClock<FakeTime> clock_;
 };
 
-TEST_F(RecentClockTest, SaysWhatTheClockSaysUntilItKnowsTheCounter) {
+TEST_F(RecentClockTest, ReadsTheClockUntilTheCounterIsCalibrated) {
   for (int i = 0; i < 100; ++i) {
     FakeTime::pass(7);
     EXPECT_EQ(clock_.now().ns, FakeTime::ns);
   }
 }
 
-TEST_F(RecentClockTest, ThenKnowsTheTimeWithoutReadingTheClockEachTime) {
-  learn();
+TEST_F(RecentClockTest, OnceCalibratedSeldomReadsTheClock) {
+  calibrate();
   for (int i = 0; i < 1000; ++i) {
     FakeTime::pass(100);
     EXPECT_NEAR(static_cast<double>(clock_.now().ns), static_cast<double>(FakeTime::ns), 2);
@@ -58,12 +58,12 @@ TEST_F(RecentClockTest, ThenKnowsTheTimeWithoutReadingTheClockEachTime) {
   EXPECT_LE(FakeTime::readings, 6);
 }
 
-TEST_F(RecentClockTest, NeverGoesBack) {
-  learn();
+TEST_F(RecentClockTest, NeverGoesBackwards) {
+  calibrate();
   Instant before = clock_.now();
   for (int i = 0; i < 100'000; ++i) {
     FakeTime::pass(50);
-    // The counter is hasty for a while, then the clock is asked again and says less; or another
+    // The counter runs fast for a while, then the clock is read again and is behind; or another
     // core's counter is behind.
     if (i % 7 == 0) FakeTime::count += 40;
     if (i % 1001 == 0) FakeTime::count -= 5000;
@@ -73,9 +73,9 @@ TEST_F(RecentClockTest, NeverGoesBack) {
   }
 }
 
-TEST_F(RecentClockTest, FollowsACounterThatChangesItsPace) {
-  learn();
-  // The clock stood still for an hour and the counter did not.
+TEST_F(RecentClockTest, AdaptsToACounterThatJumped) {
+  calibrate();
+  // The clock stopped for an hour and the counter did not.
   FakeTime::count += uint64_t{2} * 3600 * 1'000'000'000;
   for (int i = 0; i < 2'000'000; ++i) {
     FakeTime::pass(10'000);

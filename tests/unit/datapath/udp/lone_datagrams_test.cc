@@ -1,4 +1,4 @@
-// When a socket is read for datagrams that come alone, and when for trains.
+// When a socket is read for single datagrams, and when for GRO batches.
 #include "datapath/udp/lone_datagrams.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@ namespace {
 using Change = LoneDatagrams::Change;
 constexpr uint32_t kStreak = LoneDatagrams::kStreak;
 
-// Datagrams that come alone, each after a look in vain; how many until there is a change.
+// Single datagrams, each after an empty read; returns how many until the mode changes.
 uint32_t until_change(LoneDatagrams& lone, Change wanted) {
   for (uint32_t n = 1; n <= 4 * LoneDatagrams::kLongestStreak; ++n) {
     EXPECT_EQ(lone.after_read(0, 0), Change::None);
@@ -32,17 +32,17 @@ void begin(LoneDatagrams& lone) {
   ASSERT_TRUE(lone.alone());
 }
 
-TEST(LoneDatagrams, AStreakBeginsItAndAnotherOneCompletesIt) {
+TEST(LoneDatagrams, AStreakStartsTheSwitchAndAnotherCompletesIt) {
   LoneDatagrams lone;
   EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
   EXPECT_TRUE(lone.begun());
-  EXPECT_FALSE(lone.alone());  // a train may still lie in the socket, or be on its way
+  EXPECT_FALSE(lone.alone());  // a batch may still be in the socket or in the kernel
   LoneDatagrams another;
   begin(another);
-  EXPECT_EQ(until_change(another, Change::ToTrains), 0u);  // as long as they come alone
+  EXPECT_EQ(until_change(another, Change::ToTrains), 0u);  // while datagrams come one at a time
 }
 
-TEST(LoneDatagrams, WhoRestsGoesBackAndBeginsAnewWithoutPrejudice) {
+TEST(LoneDatagrams, SleepingReturnsToBatchesWithoutALongerStreak) {
   LoneDatagrams lone;
   for (uint32_t i = 1; i < kStreak; ++i) lone.after_read(1, 1);
   EXPECT_EQ(lone.rest(), Change::None);
@@ -54,13 +54,13 @@ TEST(LoneDatagrams, WhoRestsGoesBackAndBeginsAnewWithoutPrejudice) {
   EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
 }
 
-TEST(LoneDatagrams, ItLastsAsLongAsTheyComeAlone) {
+TEST(LoneDatagrams, StaysWhileDatagramsComeOneAtATime) {
   LoneDatagrams lone;
   begin(lone);
   EXPECT_EQ(until_change(lone, Change::ToTrains), 0u);
 }
 
-TEST(LoneDatagrams, ATrainOrSeveralAtOnceEndAStreak) {
+TEST(LoneDatagrams, ABatchOrSeveralDatagramsEndAStreak) {
   LoneDatagrams lone;
   for (uint32_t round = 0; round < 3; ++round) {
     for (uint32_t i = 1; i < kStreak; ++i) EXPECT_EQ(lone.after_read(1, 1), Change::None);
@@ -69,14 +69,14 @@ TEST(LoneDatagrams, ATrainOrSeveralAtOnceEndAStreak) {
   EXPECT_FALSE(lone.begun());
 }
 
-TEST(LoneDatagrams, ATrainBeforeTheSocketWasEmptyGoesBackAtOnce) {
+TEST(LoneDatagrams, ABatchDuringTheSwitchReturnsToBatchesAtOnce) {
   LoneDatagrams lone;
   ASSERT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
   EXPECT_EQ(lone.after_read(1, 16), Change::ToTrains);
   EXPECT_FALSE(lone.begun());
 }
 
-TEST(LoneDatagrams, SomeCloseTogetherGoBackAndItTakesLongerTheNextTime) {
+TEST(LoneDatagrams, DatagramsInQuickSuccessionReturnToBatchesAndDoubleTheStreak) {
   LoneDatagrams lone;
   for (uint32_t wanted = 2 * kStreak; wanted <= LoneDatagrams::kLongestStreak; wanted *= 2) {
     begin(lone);
@@ -90,7 +90,7 @@ TEST(LoneDatagrams, SomeCloseTogetherGoBackAndItTakesLongerTheNextTime) {
   }
 }
 
-TEST(LoneDatagrams, OnceItWasWorthItItIsBegunAsSoonAsAtFirst) {
+TEST(LoneDatagrams, SuccessResetsTheStreak) {
   LoneDatagrams lone;
   begin(lone);
   for (uint32_t i = 0; i < LoneDatagrams::kCloseTogether; ++i) lone.after_read(1, 1);
@@ -104,7 +104,7 @@ TEST(LoneDatagrams, OnceItWasWorthItItIsBegunAsSoonAsAtFirst) {
   EXPECT_EQ(until_change(lone, Change::ToDatagrams), 2 * kStreak);
 }
 
-TEST(LoneDatagrams, GivenUpItNeverBeginsAgain) {
+TEST(LoneDatagrams, NeverSwitchesAfterGivingUp) {
   LoneDatagrams lone;
   EXPECT_EQ(lone.give_up(), Change::None);
   EXPECT_EQ(until_change(lone, Change::ToDatagrams), 0u);
