@@ -1,4 +1,4 @@
-// Who sends when, and what is said about it.
+// Board: schedules the queue pairs on the link, runs the master task and writes the log lines.
 #include "daq/board.h"
 
 #include <algorithm>
@@ -6,23 +6,23 @@
 namespace verbena::daq {
 namespace {
 
-// A sleeper wakes late: so much of the link's time may be made up for at once.
+// A sleeping thread wakes late. The board may send this much link time in one burst to catch up.
 constexpr Duration kLinkBurst = milliseconds(1);
-constexpr size_t kMostLines = 1000;  // kept for an owner who does not take them
+constexpr size_t kMaxLines = 1000;  // bounds the memory if the owner does not read the lines
 
-std::string name(uint32_t qpn) { return "QP " + std::to_string(qpn); }
+std::string name_of_qp(uint32_t qpn) { return "QP " + std::to_string(qpn); }
 
 void add(BoardQpCounters& to, const BoardQpCounters& more) {
   to.messages_made += more.messages_made;
   to.messages_acked += more.messages_acked;
   to.bytes_acked += more.bytes_acked;
   to.packets_sent += more.packets_sent;
-  to.packets_repeated += more.packets_repeated;
+  to.packets_retransmitted += more.packets_retransmitted;
   to.overruns += more.overruns;
   to.timeouts += more.timeouts;
   to.sequence_naks += more.sequence_naks;
   to.rnr_naks += more.rnr_naks;
-  to.strange_answers += more.strange_answers;
+  to.unexpected_responses += more.unexpected_responses;
 }
 
 const char* text_of(BoardQpFailure failure) {
@@ -30,11 +30,11 @@ const char* text_of(BoardQpFailure failure) {
     case BoardQpFailure::None:
       return "";
     case BoardQpFailure::RetriesExceeded:
-      return "the host does not acknowledge, all retries are spent";
+      return "the host sends no ACK, all retries are used up";
     case BoardQpFailure::RnrRetriesExceeded:
-      return "the host is not ready to receive, all retries are spent";
+      return "the host is not ready to receive, all retries are used up";
     case BoardQpFailure::Refused:
-      return "the host refused a request";
+      return "the host rejected a request";
   }
   return "";
 }
@@ -55,15 +55,16 @@ Board::Board(const Config& config)
 void Board::on_message(std::span<const std::byte> bytes, Instant now) {
   ++counters_.cm_messages;
   manager_.on_datagram(bytes, now);
-  take_events(now);
+  process_events(now);
 }
 
-void Board::take_events(Instant now) {
+void Board::process_events(Instant now) {
   while (const auto event = manager_.next_event()) {
     const uint32_t qpn = event->qpn;
-    if (lines_.size() < kMostLines) {
+    if (lines_.size() < kMaxLines) {
       lines_.push_back((event->peer_ip != 0 ? print_ip(event->peer_ip) + ": " : std::string()) +
-                       (qpn != 0 ? name(qpn) + ": " : std::string()) + text_of(event->outcome));
+                       (qpn != 0 ? name_of_qp(qpn) + ": " : std::string()) +
+                       text_of(event->outcome));
     }
     switch (event->outcome) {
       case BoardOutcome::Opened:
@@ -71,16 +72,16 @@ void Board::take_events(Instant now) {
         break;
       case BoardOutcome::PeerAccepted:
         open(qpn, now);
-        on_mission_.push_back(qpn);
-        if (mission_) start(qpn, mission_->transmit, now);
+        master_task_qps_.push_back(qpn);
+        if (master_task_) start(qpn, master_task_->transmit, now);
         break;
       case BoardOutcome::PeerRefused:
       case BoardOutcome::PeerSilent:
-        std::erase(on_mission_, qpn);  // where it was to be closed: that is all that can be done
+        std::erase(master_task_qps_, qpn);  // also after a failed close: no retry is left
         break;
       case BoardOutcome::Closed:
       case BoardOutcome::PeerClosed:
-        std::erase(on_mission_, qpn);
+        std::erase(master_task_qps_, qpn);
         retire(qpn);
         break;
       case BoardOutcome::TransmitStart:
@@ -90,7 +91,7 @@ void Board::take_events(Instant now) {
         break;
     }
   }
-  pursue_mission(now);
+  advance_master_task(now);
 }
 
 void Board::open(uint32_t qpn, Instant /*now*/) {
@@ -101,7 +102,7 @@ void Board::open(uint32_t qpn, Instant /*now*/) {
 
 void Board::start(uint32_t qpn, const Transmit& command, Instant now) {
   const bool started = at(qpn).start(command, now);
-  lines_.push_back(name(qpn) + (started ? ": " : ": busy, ignored: ") +
+  lines_.push_back(name_of_qp(qpn) + (started ? ": " : ": busy, ignored: ") +
                    std::to_string(command.count) + " messages of " +
                    std::to_string(command.length & ~3u) + " bytes");
 }
@@ -120,16 +121,16 @@ void Board::on_packet(std::span<const std::byte> bytes, uint32_t source_ip, Inst
     ++counters_.foreign_packets;
     return;
   }
-  at(qpn).on_answer(*packet, now);
-  note_failure(qpn, now);
-  pursue_mission(now);
+  at(qpn).on_response(*packet, now);
+  report_failure(qpn, now);
+  advance_master_task(now);
 }
 
-void Board::note_failure(uint32_t qpn, Instant now) {
+void Board::report_failure(uint32_t qpn, Instant now) {
   const BoardQueuePair& qp = at(qpn);
   if (qp.failure() == BoardQpFailure::None || !is_ready(qpn)) return;
   manager_.fail(qpn, now);
-  std::string line = name(qpn) + ": failed: " + text_of(qp.failure());
+  std::string line = name_of_qp(qpn) + ": failed: " + text_of(qp.failure());
   if (qp.failure() == BoardQpFailure::Refused) {
     line += " (NAK code " + std::to_string(qp.syndrome() & 31) + ")";
   }
@@ -138,16 +139,16 @@ void Board::note_failure(uint32_t qpn, Instant now) {
 
 void Board::transmit(wire::PacketSink& sink, Instant now) {
   const double ns_per_byte = config_.link_gbps > 0 ? 8 / config_.link_gbps : 0;
-  link_waits_ = false;
+  waits_for_link_ = false;
   link_free_at_ = std::max(link_free_at_, now - kLinkBurst);
-  // One packet of each in turn, until a whole round has none.
+  // Round robin, one packet per queue pair, until no queue pair has a packet.
   for (uint32_t idle = 0; idle < manager_.queue_pairs() && sink.room() > 0;) {
     if (ns_per_byte > 0 && link_free_at_ > now) {
-      link_waits_ = true;
+      waits_for_link_ = true;
       return;
     }
-    const uint32_t qpn = kFirstQpn + turn_;
-    turn_ = (turn_ + 1) % manager_.queue_pairs();
+    const uint32_t qpn = kFirstQpn + next_qp_;
+    next_qp_ = (next_qp_ + 1) % manager_.queue_pairs();
     const size_t bytes = is_ready(qpn) ? at(qpn).send_one(sink, now) : 0;
     idle = bytes == 0 ? idle + 1 : 0;
     link_free_at_ =
@@ -160,7 +161,7 @@ Instant Board::next_deadline(Instant now) const {
   for (uint32_t qpn = kFirstQpn; qpn < end_qpn(); ++qpn) {
     if (is_ready(qpn)) next = std::min(next, queue_pairs_[qpn - kFirstQpn].next_deadline());
   }
-  if (link_waits_) next = std::min(next, std::max(link_free_at_, now));
+  if (waits_for_link_) next = std::min(next, std::max(link_free_at_, now));
   return next;
 }
 
@@ -169,37 +170,39 @@ void Board::on_deadline(Instant now) {
   for (uint32_t qpn = kFirstQpn; qpn < end_qpn(); ++qpn) {
     if (!is_ready(qpn)) continue;
     at(qpn).on_deadline(now);
-    note_failure(qpn, now);
+    report_failure(qpn, now);
   }
-  take_events(now);
+  process_events(now);
 }
 
 // ------------------------------------------------------------------------------------ as a master
 
-void Board::begin(const Mission& mission, Instant now) {
-  mission_ = mission;
-  to_open_ = mission.streams;
-  pursue_mission(now);
+void Board::begin(const MasterTask& master_task, Instant now) {
+  master_task_ = master_task;
+  streams_to_open_ = master_task.streams;
+  advance_master_task(now);
 }
 
-bool Board::mission_done() const {
-  return mission_ && to_open_ == 0 && on_mission_.empty() && !manager_.asking();
+bool Board::master_task_done() const {
+  return master_task_ && streams_to_open_ == 0 && master_task_qps_.empty() &&
+         !manager_.exchange_pending();
 }
 
-// One exchange at a time: opens what is to be opened, then closes what has sent all it had.
-void Board::pursue_mission(Instant now) {
-  if (!mission_ || manager_.asking()) return;
-  if (to_open_ > 0) {
-    if (manager_.ask_open(mission_->host_ip, mission_->host_port, now)) {
-      --to_open_;
+// Runs one exchange at a time: opens all streams, then closes each one that has sent its data.
+void Board::advance_master_task(Instant now) {
+  if (!master_task_ || manager_.exchange_pending()) return;
+  if (streams_to_open_ > 0) {
+    if (manager_.request_open(master_task_->host_ip, master_task_->host_port, now)) {
+      --streams_to_open_;
       return;
     }
-    lines_.push_back("no queue pair is free for " + std::to_string(to_open_) + " more streams");
-    to_open_ = 0;
+    lines_.push_back("no queue pair is free for " + std::to_string(streams_to_open_) +
+                     " more streams");
+    streams_to_open_ = 0;
   }
-  for (const uint32_t qpn : on_mission_) {
+  for (const uint32_t qpn : master_task_qps_) {
     if (is_ready(qpn) && at(qpn).transferring()) continue;
-    if (manager_.ask_close(qpn, now)) return;
+    if (manager_.request_close(qpn, now)) return;
   }
 }
 

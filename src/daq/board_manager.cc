@@ -1,4 +1,4 @@
-// What each message does to a board.
+// BoardManager: the handlers of the connection manager's messages on a board.
 #include "daq/board_manager.h"
 
 namespace verbena::daq {
@@ -28,18 +28,18 @@ BoardManager::BoardManager(const Config& config)
 
 void BoardManager::on_datagram(std::span<const std::byte> bytes, Instant now) {
   const auto in = Message::load(bytes);
-  if (!in) return tell(BoardOutcome::WrongLength, 0, {});
-  if (hung_) return tell(BoardOutcome::Hung, 0, *in);
-  if (in->ack_valid) return on_answer(*in);
+  if (!in) return report(BoardOutcome::WrongLength, 0, {});
+  if (hung_) return report(BoardOutcome::Hung, 0, *in);
+  if (in->ack_valid) return on_response(*in);
   if (in->transmit.valid && in->request == Request::Null) return on_transmit(*in);
   if (in->info_valid) return on_request(*in, now);
-  tell(BoardOutcome::NothingAsked, 0, *in);
+  report(BoardOutcome::NoRequest, 0, *in);
 }
 
 void BoardManager::on_request(const Message& in, Instant now) {
   if (config_.quirks.loses_pulses && in.request != Request::Null && now == table_changed_at_) {
     hung_ = true;
-    return tell(BoardOutcome::Hung, 0, in);
+    return report(BoardOutcome::Hung, 0, in);
   }
   switch (in.request) {
     case Request::OpenQp:
@@ -49,35 +49,35 @@ void BoardManager::on_request(const Message& in, Instant now) {
     case Request::CloseQp:
       return on_close(in, now);
     case Request::Null:
-      return tell(BoardOutcome::NothingAsked, 0, in);
+      return report(BoardOutcome::NoRequest, 0, in);
     default:
-      return tell(BoardOutcome::UnknownRequest, 0, in);
+      return report(BoardOutcome::UnknownRequest, 0, in);
   }
 }
 
 void BoardManager::on_open(const Message& in) {
-  if (const auto qpn = opened_before(in); qpn && !config_.quirks.opens_twice) {
-    answer(in, {.qpn = *qpn, .ip = config_.ip}, Ack::Ack);
-    return tell(BoardOutcome::OpenedBefore, *qpn, in);
+  if (const auto qpn = find_open_qp(in); qpn && !config_.quirks.opens_twice) {
+    respond(in, {.qpn = *qpn, .ip = config_.ip}, Ack::Ack);
+    return report(BoardOutcome::DuplicateOpen, *qpn, in);
   }
   if (free_.empty()) {
-    answer_stale(in, Ack::NoQp);
-    return tell(BoardOutcome::Full, 0, in);
+    respond_stale(in, Ack::NoQp);
+    return report(BoardOutcome::Full, 0, in);
   }
   const uint32_t qpn = free_.front();
   const QpInfo ours{.qpn = qpn, .ip = config_.ip};
   if (wedged_) {
     if (config_.quirks.leaks_qpns) free_.pop_front();
-    answer(in, ours, Ack::Error);
-    return tell(BoardOutcome::OpenFailed, qpn, in);
+    respond(in, ours, Ack::Error);
+    return report(BoardOutcome::OpenFailed, qpn, in);
   }
   free_.pop_front();
   at(qpn) = {BoardQpState::Rts, in.local, in.listening_port};
-  answer(in, ours, Ack::Ack);
-  tell(BoardOutcome::Opened, qpn, in);
+  respond(in, ours, Ack::Ack);
+  report(BoardOutcome::Opened, qpn, in);
 }
 
-std::optional<uint32_t> BoardManager::opened_before(const Message& in) const {
+std::optional<uint32_t> BoardManager::find_open_qp(const Message& in) const {
   for (uint32_t i = 0; i < config_.queue_pairs; ++i) {
     const QueuePair& qp = queue_pairs_[i];
     if (qp.state == BoardQpState::Rts && qp.peer == in.local) return kFirstQpn + i;
@@ -87,126 +87,127 @@ std::optional<uint32_t> BoardManager::opened_before(const Message& in) const {
 
 void BoardManager::on_modify(const Message& in) {
   const uint32_t qpn = in.remote.qpn;
-  if (!is_mine(qpn)) {
+  if (!is_in_pool(qpn)) {
     if (config_.quirks.modify_hangs) {
       hung_ = true;
-      return tell(BoardOutcome::Hung, qpn, in);
+      return report(BoardOutcome::Hung, qpn, in);
     }
-    answer(in, in.remote, Ack::Nak);
-    return tell(BoardOutcome::ModifyOutOfRange, qpn, in);
+    respond(in, in.remote, Ack::Nak);
+    return report(BoardOutcome::ModifyOutOfRange, qpn, in);
   }
   QpInfo ours = in.remote;
   ours.ip = config_.ip;
-  // A queue pair is ready as soon as it is open: there is nothing left to modify.
+  // An open queue pair is already in RTS, so MODIFY_QP_RTS changes nothing.
   if (at(qpn).state != BoardQpState::Rts || config_.quirks.modify_wedges) {
     wedged_ = wedged_ || at(qpn).state == BoardQpState::Rts;
-    answer(in, ours, Ack::Error);
-    return tell(BoardOutcome::ModifyFailed, qpn, in);
+    respond(in, ours, Ack::Error);
+    return report(BoardOutcome::ModifyFailed, qpn, in);
   }
-  answer(in, ours, Ack::Ack);
-  tell(BoardOutcome::Modified, qpn, in);
+  respond(in, ours, Ack::Ack);
+  report(BoardOutcome::Modified, qpn, in);
 }
 
 void BoardManager::on_close(const Message& in, Instant now) {
   const uint32_t qpn = in.remote.qpn;
-  if (!is_mine(qpn)) {
-    answer_stale(in, Ack::Nak);
-    return tell(BoardOutcome::CloseOutOfRange, qpn, in);
+  if (!is_in_pool(qpn)) {
+    respond_stale(in, Ack::Nak);
+    return report(BoardOutcome::CloseOutOfRange, qpn, in);
   }
   wedged_ = false;
   QpInfo ours = in.remote;
   ours.ip = config_.ip;
   const BoardQpState state = at(qpn).state;
   if (state != BoardQpState::Rts && state != BoardQpState::Error) {
-    answer(in, ours, Ack::Error);
-    return tell(BoardOutcome::CloseOfClosed, qpn, in);
+    respond(in, ours, Ack::Error);
+    return report(BoardOutcome::CloseOfClosed, qpn, in);
   }
-  if (asking_ && asking_->qpn == qpn) asking_.reset();  // the host was faster
+  if (exchange_ && exchange_->qpn == qpn) exchange_.reset();  // the host closed it first
   at(qpn) = {};
   table_changed_at_ = now;
   free_.push_back(qpn);
-  answer(in, ours, Ack::Ack);
-  tell(BoardOutcome::Closed, qpn, in);
+  respond(in, ours, Ack::Ack);
+  report(BoardOutcome::Closed, qpn, in);
 }
 
 void BoardManager::on_transmit(const Message& in) {
-  const bool ready = is_mine(in.remote.qpn) && at(in.remote.qpn).state == BoardQpState::Rts;
-  tell(ready && in.transmit.start ? BoardOutcome::TransmitStart : BoardOutcome::TransmitUseless,
-       in.remote.qpn, in);
+  const bool ready = is_in_pool(in.remote.qpn) && at(in.remote.qpn).state == BoardQpState::Rts;
+  report(ready && in.transmit.start ? BoardOutcome::TransmitStart : BoardOutcome::TransmitIgnored,
+         in.remote.qpn, in);
 }
 
 // ------------------------------------------------------------------------------------ as a master
 
-bool BoardManager::ask_open(uint32_t host_ip, uint16_t host_port, Instant now) {
-  if (asking_ || hung_ || free_.empty()) return false;
+bool BoardManager::request_open(uint32_t host_ip, uint16_t host_port, Instant now) {
+  if (exchange_ || hung_ || free_.empty()) return false;
   const uint32_t qpn = free_.front();
   free_.pop_front();
-  at(qpn) = {BoardQpState::Asking, {.ip = host_ip}, host_port};
+  at(qpn) = {BoardQpState::Opening, {.ip = host_ip}, host_port};
   Message m{.info_valid = true, .request = Request::OpenQp};
   m.local = {.qpn = qpn, .ip = config_.ip};
   m.remote.ip = host_ip;
   m.listening_port = kBoardPort;
-  asking_ = Question{{host_ip, host_port, m}, qpn, false, now + config_.master_timeout};
-  outgoing_.push_back(asking_->said);
+  exchange_ = Exchange{{host_ip, host_port, m}, qpn, false, now + config_.master_timeout};
+  outgoing_.push_back(exchange_->request);
   return true;
 }
 
-bool BoardManager::ask_close(uint32_t qpn, Instant now) {
-  if (asking_ || hung_ || !is_mine(qpn)) return false;
+bool BoardManager::request_close(uint32_t qpn, Instant now) {
+  if (exchange_ || hung_ || !is_in_pool(qpn)) return false;
   const QueuePair& qp = at(qpn);
   if (qp.state != BoardQpState::Rts && qp.state != BoardQpState::Error) return false;
   Message m{.info_valid = true, .request = Request::CloseQp};
   m.local = {.qpn = qpn, .ip = config_.ip};
   m.remote = qp.peer;
   m.listening_port = kBoardPort;
-  asking_ = Question{{qp.peer.ip, qp.peer_port, m}, qpn, false, now + config_.master_timeout};
-  outgoing_.push_back(asking_->said);
+  exchange_ = Exchange{{qp.peer.ip, qp.peer_port, m}, qpn, false, now + config_.master_timeout};
+  outgoing_.push_back(exchange_->request);
   return true;
 }
 
-void BoardManager::on_answer(const Message& in) {
-  if (!asking_ || in.request != asking_->said.message.request || in.remote.ip != config_.ip ||
-      in.local.ip != asking_->said.ip || in.remote.qpn != asking_->qpn) {
-    return tell(BoardOutcome::AnswerUnasked, in.remote.qpn, in);
+void BoardManager::on_response(const Message& in) {
+  if (!exchange_ || in.request != exchange_->request.message.request ||
+      in.remote.ip != config_.ip || in.local.ip != exchange_->request.ip ||
+      in.remote.qpn != exchange_->qpn) {
+    return report(BoardOutcome::UnexpectedResponse, in.remote.qpn, in);
   }
-  const uint32_t qpn = asking_->qpn;
+  const uint32_t qpn = exchange_->qpn;
   const bool no_qp = in.ack == Ack::NoQp;
   if (in.request == Request::CloseQp) {
-    if (in.ack != Ack::Ack && !no_qp) return give_up(BoardOutcome::PeerRefused, in);
-    asking_.reset();
+    if (in.ack != Ack::Ack && !no_qp) return fail_exchange(BoardOutcome::PeerRefused, in);
+    exchange_.reset();
     at(qpn) = {};
     free_.push_back(qpn);
-    return tell(BoardOutcome::PeerClosed, qpn, in);
+    return report(BoardOutcome::PeerClosed, qpn, in);
   }
   if (in.ack != Ack::Ack && !(no_qp && config_.quirks.no_qp_is_ack)) {
-    return give_up(BoardOutcome::PeerRefused, in);
+    return fail_exchange(BoardOutcome::PeerRefused, in);
   }
   at(qpn).state = BoardQpState::Rts;
   at(qpn).peer = in.local;
-  asking_.reset();
-  tell(BoardOutcome::PeerAccepted, qpn, in);
+  exchange_.reset();
+  report(BoardOutcome::PeerAccepted, qpn, in);
 }
 
 void BoardManager::on_deadline(Instant now) {
-  if (!asking_ || now < asking_->deadline) return;
-  if (!asking_->repeated) {
-    asking_->repeated = true;
-    asking_->deadline = now + config_.master_timeout;
-    outgoing_.push_back(asking_->said);
+  if (!exchange_ || now < exchange_->deadline) return;
+  if (!exchange_->is_retransmitted) {
+    exchange_->is_retransmitted = true;
+    exchange_->deadline = now + config_.master_timeout;
+    outgoing_.push_back(exchange_->request);
     return;
   }
-  give_up(BoardOutcome::PeerSilent, asking_->said.message);
+  fail_exchange(BoardOutcome::PeerSilent, exchange_->request.message);
 }
 
-// A question came to nothing. What was to be opened is not; what was to be closed stays.
-void BoardManager::give_up(BoardOutcome why, const Message& in) {
-  const uint32_t qpn = asking_->qpn;
-  asking_.reset();
-  if (at(qpn).state == BoardQpState::Asking) {
+// The exchange failed: an OPEN_QP frees its QPN again; a CLOSE_QP leaves the queue pair open.
+void BoardManager::fail_exchange(BoardOutcome why, const Message& in) {
+  const uint32_t qpn = exchange_->qpn;
+  exchange_.reset();
+  if (at(qpn).state == BoardQpState::Opening) {
     at(qpn) = {};
     free_.push_back(qpn);
   }
-  tell(why, qpn, in);
+  report(why, qpn, in);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -218,31 +219,31 @@ void BoardManager::fail(uint32_t qpn, Instant now) {
 }
 
 BoardQpState BoardManager::state_of(uint32_t qpn) const {
-  return is_mine(qpn) ? at(qpn).state : BoardQpState::Reset;
+  return is_in_pool(qpn) ? at(qpn).state : BoardQpState::Reset;
 }
 
-void BoardManager::answer(const Message& in, const QpInfo& ours, Ack ack) {
+void BoardManager::respond(const Message& in, const QpInfo& ours, Ack ack) {
   Message m{.info_valid = true, .request = in.request, .ack_valid = true, .ack = ack};
   m.local = ours;
   m.remote = in.local;
   m.listening_port = kBoardPort;
-  last_answer_ = {in.local.ip, in.listening_port, m};
-  outgoing_.push_back(last_answer_);
+  last_response_ = {in.local.ip, in.listening_port, m};
+  outgoing_.push_back(last_response_);
 }
 
-void BoardManager::answer_stale(const Message& in, Ack ack) {
+void BoardManager::respond_stale(const Message& in, Ack ack) {
   if (!config_.quirks.stale_answers) {
     QpInfo ours = in.remote;
     ours.ip = config_.ip;
-    return answer(in, ours, ack);
+    return respond(in, ours, ack);
   }
-  Outgoing again = last_answer_;
+  Outgoing again = last_response_;
   again.message.info_valid = again.message.ack_valid = true;
   again.message.ack = ack;
   if (again.ip != 0) outgoing_.push_back(again);
 }
 
-void BoardManager::tell(BoardOutcome outcome, uint32_t qpn, const Message& in) {
+void BoardManager::report(BoardOutcome outcome, uint32_t qpn, const Message& in) {
   events_.push_back({outcome, qpn, in, in.local.ip});
 }
 
@@ -264,22 +265,22 @@ const char* text_of(BoardOutcome outcome) {
   switch (outcome) {
     case BoardOutcome::WrongLength:
       return "a datagram that is not 64 bytes: dropped";
-    case BoardOutcome::NothingAsked:
-      return "a message that asks nothing: dropped";
+    case BoardOutcome::NoRequest:
+      return "a message without a request: dropped";
     case BoardOutcome::UnknownRequest:
-      return "a request that boards do not know: dropped";
+      return "a request that boards do not support: dropped";
     case BoardOutcome::Hung:
       return "the connection manager hangs (a quirk): dropped";
     case BoardOutcome::Opened:
       return "opened";
-    case BoardOutcome::OpenedBefore:
-      return "was opened before: acknowledged again";
+    case BoardOutcome::DuplicateOpen:
+      return "is already open: acknowledged again";
     case BoardOutcome::Full:
       return "no queue pair is free: NO_QP";
     case BoardOutcome::OpenFailed:
       return "cannot be opened (modify-wedges): ERROR";
     case BoardOutcome::Modified:
-      return "is ready as it was";
+      return "is already ready";
     case BoardOutcome::ModifyFailed:
       return "cannot be modified: ERROR";
     case BoardOutcome::ModifyOutOfRange:
@@ -291,19 +292,19 @@ const char* text_of(BoardOutcome outcome) {
     case BoardOutcome::CloseOfClosed:
       return "is not open and cannot be closed: ERROR";
     case BoardOutcome::TransmitStart:
-      return "is told to transmit";
-    case BoardOutcome::TransmitUseless:
-      return "is told to transmit and is not ready: ignored";
-    case BoardOutcome::AnswerUnasked:
-      return "an answer that nobody asked for: dropped";
+      return "starts to transmit";
+    case BoardOutcome::TransmitIgnored:
+      return "is not ready to transmit: ignored";
+    case BoardOutcome::UnexpectedResponse:
+      return "a response without a request: dropped";
     case BoardOutcome::PeerAccepted:
       return "accepted by the host";
     case BoardOutcome::PeerRefused:
       return "refused by the host";
     case BoardOutcome::PeerSilent:
-      return "the host does not answer, asked twice: given up";
+      return "the host did not respond to two requests: given up";
     case BoardOutcome::PeerClosed:
-      return "closed, as the host was told";
+      return "closed by the board";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// Making messages, cutting them into packets, and going back when one was lost.
+// BoardQueuePair: message generation, segmentation into packets, and go-back-N recovery.
 #include "daq/board_queue_pair.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kInfiniteRnr = 7;
 constexpr uint32_t kUdpIpv4Bytes = 28;
-// How far a paced generator that had to wait runs to catch up.
-constexpr Duration kMostLate = milliseconds(5);
+// The most that a paced generator catches up after it had to wait.
+constexpr Duration kMaxCatchUp = milliseconds(5);
 
 wire::Opcode opcode_of(TransferKind kind, bool immediate, bool first, bool last) {
   using enum wire::Opcode;
@@ -42,49 +42,50 @@ BoardQueuePair::BoardQueuePair(const BoardQpConfig& config, const QpInfo& peer, 
     : config_(config), peer_(peer), path_(path), payload_(bytes_of(config.mtu)) {}
 
 bool BoardQueuePair::start(const Transmit& command, Instant now) {
-  if (left_to_make_ != 0 || failure_ != BoardQpFailure::None) return false;
+  if (messages_left_ != 0 || failure_ != BoardQpFailure::None) return false;
   command_ = command;
-  command_.length &= ~3u;  // the firmware has no wires for the rest
-  left_to_make_ = command.count;
+  command_.length &= ~3u;  // the firmware ignores the two low bits
+  messages_left_ = command.count;
   offset_ = 0;
   const uint32_t cycles = std::max(command.gap_cycles, config_.min_gap_cycles);
   gap_ = {static_cast<int64_t>(cycles * 1e9 / config_.clock_hz)};
-  next_made_at_ = now;
+  next_message_at_ = now;
   return true;
 }
 
 // ------------------------------------------------------------------------------------ generator
 
-// A message larger than the whole buffer has it to itself.
+// A message larger than the buffer is accepted while the buffer is empty.
 bool BoardQueuePair::has_room() const {
   return requests_.size() < config_.max_requests &&
-         (requests_.empty() || bytes_under_way_ + command_.length <= config_.inflight_bytes);
+         (requests_.empty() || bytes_in_flight_ + command_.length <= config_.inflight_bytes);
 }
 
 void BoardQueuePair::make_messages(Instant now) {
-  while (left_to_make_ != 0 && next_made_at_ <= now) {
+  while (messages_left_ != 0 && next_message_at_ <= now) {
     const bool room = has_room();
     if (!room && (config_.overrun == Overrun::Wait || gap_.ns == 0)) return;
-    if (config_.overrun == Overrun::Wait) next_made_at_ = std::max(next_made_at_, now - kMostLate);
+    if (config_.overrun == Overrun::Wait)
+      next_message_at_ = std::max(next_message_at_, now - kMaxCatchUp);
     if (room) {
-      make_one();
+      make_message();
     } else {
       ++counters_.overruns;
-      next_word_ += command_.length / 4;  // the detector went on: its words show what is missing
+      next_word_ += command_.length / 4;  // the receiver sees the gap in the pattern
     }
     ++counters_.messages_made;
-    --left_to_make_;
-    next_made_at_ = next_made_at_ + gap_;
+    --messages_left_;
+    next_message_at_ = next_message_at_ + gap_;
   }
 }
 
-void BoardQueuePair::make_one() {
+void BoardQueuePair::make_message() {
   const uint32_t mtu = bytes_of(config_.mtu);
   const uint32_t packets = std::max(1u, (command_.length + mtu - 1) / mtu);
-  requests_.push_back({made_packets_, packets, command_.length, offset_, next_word_, command_.kind,
-                       command_.immediate});
-  made_packets_ += packets;
-  bytes_under_way_ += command_.length;
+  requests_.push_back({generated_packets_, packets, command_.length, offset_, next_word_,
+                       command_.kind, command_.immediate});
+  generated_packets_ += packets;
+  bytes_in_flight_ += command_.length;
   next_word_ += command_.length / 4;
   if (command_.kind == TransferKind::Write) {
     offset_ = (offset_ + command_.length) % config_.wrap_bytes;
@@ -93,7 +94,7 @@ void BoardQueuePair::make_one() {
 
 // -------------------------------------------------------------------------------------- sending
 
-wire::Packet BoardQueuePair::packet_of(const Made& message, uint32_t index) const {
+wire::Packet BoardQueuePair::packet_of(const GeneratedMessage& message, uint32_t index) const {
   const bool first = index == 0;
   const bool last = index + 1 == message.packets;
   const wire::Opcode opcode = opcode_of(message.kind, message.immediate, first, last);
@@ -112,8 +113,8 @@ wire::Packet BoardQueuePair::packet_of(const Made& message, uint32_t index) cons
 size_t BoardQueuePair::send_one(wire::PacketSink& sink, Instant now) {
   if (failure_ != BoardQpFailure::None) return 0;
   make_messages(now);
-  if (rnr_until_ != kNever || next_ == made_packets_ || sink.room() == 0) return 0;
-  const Made& message = requests_[next_request_];
+  if (rnr_until_ != kNever || next_ == generated_packets_ || sink.room() == 0) return 0;
+  const GeneratedMessage& message = requests_[next_request_];
   const auto index = static_cast<uint32_t>(next_ - message.first_packet);
   const uint32_t mtu = bytes_of(config_.mtu);
   const wire::Packet p = packet_of(message, index);
@@ -130,7 +131,7 @@ size_t BoardQueuePair::send_one(wire::PacketSink& sink, Instant now) {
   sink.push(out);
 
   ++counters_.packets_sent;
-  if (next_ < sent_until_) ++counters_.packets_repeated;
+  if (next_ < sent_until_) ++counters_.packets_retransmitted;
   ++next_;
   sent_until_ = std::max(sent_until_, next_);
   if (next_ == message.first_packet + message.packets) ++next_request_;
@@ -138,9 +139,9 @@ size_t BoardQueuePair::send_one(wire::PacketSink& sink, Instant now) {
   return out.header_bytes + data.size() + wire::kIcrcBytes + kUdpIpv4Bytes;
 }
 
-// -------------------------------------------------------------------------------------- answers
+// ------------------------------------------------------------------------------------- responses
 
-// The packet under way that has this PSN.
+// The index of the packet in flight with this PSN.
 std::optional<uint64_t> BoardQueuePair::packet_with(wire::Psn psn) const {
   const wire::Psn oldest = wire::Psn(peer_.psn) + static_cast<uint32_t>(unacked_);
   const int32_t ahead = psn.distance_from(oldest);
@@ -148,17 +149,17 @@ std::optional<uint64_t> BoardQueuePair::packet_with(wire::Psn psn) const {
   return unacked_ + static_cast<uint32_t>(ahead);
 }
 
-void BoardQueuePair::on_answer(const wire::Packet& packet, Instant now) {
+void BoardQueuePair::on_response(const wire::Packet& packet, Instant now) {
   if (failure_ != BoardQpFailure::None) return;
   const auto which = packet_with(packet.bth.psn);
   if (!which) {
-    ++counters_.strange_answers;
+    ++counters_.unexpected_responses;
     return;
   }
   const bool nak = packet.aeth.kind != wire::AckKind::Ack;
   const uint64_t until = *which + (nak ? 0 : 1);
   if (until > unacked_) {
-    acknowledge(until);
+    on_acked(until);
     timeouts_in_a_row_ = rnrs_in_a_row_ = 0;
     rnr_until_ = kNever;
     timeout_at_ = unacked_ == sent_until_ ? kNever : now + config_.timeout;
@@ -186,22 +187,22 @@ void BoardQueuePair::on_answer(const wire::Packet& packet, Instant now) {
           static_cast<uint8_t>(static_cast<uint8_t>(packet.aeth.kind) << 5 | packet.aeth.value);
       return fail(BoardQpFailure::Refused);
     case wire::AckKind::Reserved:
-      ++counters_.strange_answers;
+      ++counters_.unexpected_responses;
   }
 }
 
-void BoardQueuePair::acknowledge(uint64_t until) {
+void BoardQueuePair::on_acked(uint64_t until) {
   unacked_ = until;
   while (!requests_.empty()) {
-    const Made& oldest = requests_.front();
+    const GeneratedMessage& oldest = requests_.front();
     if (oldest.first_packet + oldest.packets > until) break;
     ++counters_.messages_acked;
     counters_.bytes_acked += oldest.bytes;
-    bytes_under_way_ -= oldest.bytes;
+    bytes_in_flight_ -= oldest.bytes;
     requests_.pop_front();
     if (next_request_ > 0) --next_request_;
   }
-  // Acknowledged before it was sent again.
+  // The peer acknowledged packets that were about to be retransmitted.
   if (next_ < until) go_back_to(until);
 }
 
@@ -219,8 +220,8 @@ void BoardQueuePair::go_back_to(uint64_t packet) {
 Instant BoardQueuePair::next_deadline() const {
   if (failure_ != BoardQpFailure::None) return kNever;
   const bool generator_waits =
-      left_to_make_ != 0 && (has_room() || config_.overrun == Overrun::Drop);
-  return std::min({timeout_at_, rnr_until_, generator_waits ? next_made_at_ : kNever});
+      messages_left_ != 0 && (has_room() || config_.overrun == Overrun::Drop);
+  return std::min({timeout_at_, rnr_until_, generator_waits ? next_message_at_ : kNever});
 }
 
 void BoardQueuePair::on_deadline(Instant now) {

@@ -1,4 +1,4 @@
-// The layout of a message, and what its codes are called.
+// Encoding and decoding of connection manager messages, and the names of their codes.
 #include "daq/message.h"
 
 #include "base/bytes.h"

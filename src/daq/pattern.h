@@ -1,5 +1,5 @@
-// The data that a board's generator makes: 32-bit words, low byte first, that count. The first word
-// of a connection is 0; a message goes on where the one before ended.
+// The data of a board's generator: counting 32-bit words, little-endian. The first word of a
+// connection is 0; each message continues the count of the previous one.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline void fill_pattern(std::span<std::byte> to, uint32_t first_word) {
   }
 }
 
-// Where `data` differs from the pattern, the first byte that does; nullopt: nowhere.
+// The offset of the first byte that differs from the pattern; nullopt: none differs.
 inline std::optional<size_t> find_mismatch(std::span<const std::byte> data, uint32_t first_word) {
   constexpr size_t kBlock = 64;
   uint32_t block[kBlock];

@@ -48,7 +48,8 @@ class Fuzz {
       while (host_.next_outgoing()) {
       }
       while (const auto event = host_.next_event()) {
-        if (event->outcome == HostOutcome::Asked) host_.accept(event->id, {.qpn = event->id}, now_);
+        if (event->outcome == HostOutcome::OpenRequested)
+          host_.accept(event->id, {.qpn = event->id}, now_);
       }
     }
   }

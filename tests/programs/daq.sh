@@ -111,12 +111,12 @@ for data in (b"", b"x" * 63, b"y" * 1400, bytes(64), b"\x0d" + bytes(63)):
     s.sendto(data, ("127.0.0.2", 17185))
 SEND
 await_line "$logs/bad" 'not 64 bytes' 10 || fail "the board does not mention the length"
-await_line "$logs/bad" 'asks nothing' 10 || fail "the board does not mention a message that asks nothing"
-await_line "$logs/bad" 'do not know' 10 || fail "the board does not mention an unknown request"
+await_line "$logs/bad" 'a message without a request' 10 || fail "the board does not mention a message without a request"
+await_line "$logs/bad" 'do not support' 10 || fail "the board does not mention an unknown request"
 recv 0 --board 127.0.0.2 --messages 10
 end_board bad
 recv 1 --board 127.0.0.2 --messages 10
-grep -q '127.0.0.2 does not answer' "$logs/recv" || fail "recv does not say that the board is not there"
+grep -q '127.0.0.2 does not respond' "$logs/recv" || fail "recv does not say that the board is not there"
 recv 2 --board 127.0.0.2 --msg-size 5
 recv 2 --board not.an.address
 recv 2 --board 127.0.0.2 --gap-us -1
@@ -245,7 +245,7 @@ for wrong in "" "127.0.0.1 --listen 127.0.0.1" 127.0.0; do
 done
 rc=0
 timeout 60 "$tool" send 127.0.0.1 --messages 1 >"$logs/send" 2>&1 || rc=$?
-[ "$rc" = 1 ] && grep -q 'does not answer' "$logs/send" || fail "send to nobody: exit status $rc"
+[ "$rc" = 1 ] && grep -q 'does not respond' "$logs/send" || fail "send to nobody: exit status $rc"
 note "ok a master, and verbena send"
 
 # --- a sender of larger messages than the receiver has room for: one stream ends, the other goes on

@@ -52,7 +52,7 @@ assert ask(message(OPEN), port=17184, limit=0.2) is None  # nobody's port
 assert answer(message(OPEN)) == OPEN | ACK  # and it works as before
 assert answer(message(CLOSE, 256)) == CLOSE | ACK
 ASK
-for line in 'QP 257: .*NAK' 'QP 256: .*ERROR' 'NO_QP' 'do not know: dropped' 'not 64 bytes: dropped'; do
+for line in 'QP 257: .*NAK' 'QP 256: .*ERROR' 'NO_QP' 'do not support: dropped' 'not 64 bytes: dropped'; do
   await_line "$logs/board" "$line" 5 || { cat "$logs/board"; fail "the board does not say: $line"; }
 done
 recv 0 --board 127.0.0.2 --messages 10
@@ -68,7 +68,7 @@ holds "$work/recv.json" "'wrote outside its buffer' in r['streams'][1]['trouble'
 end_board good
 kill -TERM "$(family "${pids[bad]}" | tail -n 1)"
 finish bad 10
-grep -q 'failed: the host refused a request (NAK code 2)' "$logs/bad" || fail "the board does not say that it was refused"
+grep -q 'failed: the host rejected a request (NAK code 2)' "$logs/bad" || fail "the board does not say that it was refused"
 note "ok writes outside the buffer"
 
 # --- a master that reboots: it knows nothing of its connection, and its PSNs begin again
@@ -83,7 +83,7 @@ finish master 5
 timeout 60 "${master[@]}" --messages 300 >"$logs/master" 2>&1 || fail "the master fails after its reboot"
 finish passive 20
 [ "$status" = 0 ] || fail "recv of a board that rebooted: exit status $status"
-grep -q '127.0.0.2 has restarted: the connection before is over' "$logs/passive" || fail "the reboot is not mentioned"
+grep -q '127.0.0.2 has restarted: the previous connection has ended' "$logs/passive" || fail "the reboot is not mentioned"
 sed -n '/^{/,$p' "$logs/passive" >"$work/passive.json"
 holds "$work/passive.json" "r['good'] and r['streams'][0]['connections'] == 2 and r['messages'] > 300"
 note "ok a board that reboots"

@@ -132,14 +132,14 @@ void Connections::on_event(const daq::HostEvent& event, Instant at) {
     case daq::HostOutcome::Opened:
       if (lane != nullptr && !start(*lane, event.peer)) on_failure(*lane, at);
       return;
-    case daq::HostOutcome::Asked:
+    case daq::HostOutcome::OpenRequested:
       return accept(event, at);
     case daq::HostOutcome::OpenRefused:
       if (lane != nullptr) {
         end_connection(*lane, fmt::format("{}: {}", what, daq::name_of(event.ack)), at);
       }
       return;
-    case daq::HostOutcome::OpenUnanswered:
+    case daq::HostOutcome::OpenTimedOut:
       if (lane != nullptr) end_connection(*lane, what, at);
       return;
     case daq::HostOutcome::PeerClosed:
@@ -147,7 +147,7 @@ void Connections::on_event(const daq::HostEvent& event, Instant at) {
       if (lane != nullptr) on_leave(*lane, event, at);
       return;
     case daq::HostOutcome::Closed:
-    case daq::HostOutcome::CloseUnanswered:
+    case daq::HostOutcome::CloseTimedOut:
       if (lane != nullptr && lane->state == State::Closing) {
         lane->state = State::Waiting;
         lane->reopen_at = at + kReopenAfter;

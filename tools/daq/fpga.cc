@@ -98,10 +98,10 @@ class Fpga {
     const Instant end = options_.seconds > 0
                             ? start + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
                             : kNever;
-    if (options_.mission) board_.begin(*options_.mission, start);
+    if (options_.master_task) board_.begin(*options_.master_task, start);
     const Duration patience = options_.board.link_gbps > 0 ? Duration{0} : kStayAwake;
     Instant awake_until = start;
-    while (!interrupted() && !board_.mission_done()) {
+    while (!interrupted() && !board_.master_task_done()) {
       const Instant at = now();
       if (at >= end) break;
       take_packets(at);  // first: what is acknowledged before a connection is closed counts
@@ -131,10 +131,10 @@ class Fpga {
   // whole.
   bool good() const {
     if (capture_ && !capture_->trouble().empty()) return false;
-    if (!options_.mission) return true;
+    if (!options_.master_task) return true;
     const daq::BoardQpCounters t = board_.totals();
     return t.messages_acked + t.overruns ==
-           uint64_t{options_.mission->streams} * options_.mission->transmit.count;
+           uint64_t{options_.master_task->streams} * options_.master_task->transmit.count;
   }
 
   void print_summary() const {
@@ -152,7 +152,7 @@ class Fpga {
               "{} "
               "packets lost on purpose, {} foreign, {} with a wrong ICRC\n";
     fmt::print(fmt::runtime(text), daq::print_ip(options_.ip), t.messages_made, t.messages_acked,
-               t.bytes_acked, t.packets_sent, t.packets_repeated, t.overruns, t.timeouts,
+               t.bytes_acked, t.packets_sent, t.packets_retransmitted, t.overruns, t.timeouts,
                t.sequence_naks, t.rnr_naks, wire_.lost(), board_.counters().foreign_packets,
                icrc_errors_);
   }
@@ -265,10 +265,10 @@ class Fpga {
 int run_fpga(const FpgaOptions& options) {
   catch_signals();
   Fpga fpga(options);
-  if (options.mission) {
+  if (options.master_task) {
     print_line(stderr, fmt::format("{}: a board with {} queue pairs, asks {}",
                                    daq::print_ip(options.ip), options.board.manager.queue_pairs,
-                                   daq::print_ip(options.mission->host_ip)));
+                                   daq::print_ip(options.master_task->host_ip)));
   } else {
     print_line(stderr, fmt::format("{}: a board with {} queue pairs listens on UDP port {}",
                                    daq::print_ip(options.ip), options.board.manager.queue_pairs,

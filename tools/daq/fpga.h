@@ -12,8 +12,8 @@ namespace verbena::daqtool {
 struct FpgaOptions {
   uint32_t ip = 0;
   daq::Board::Config board;
-  std::optional<daq::Board::Mission> mission;  // as a master; ends when it is done
-  double loss = 0;                             // of packets, each way
+  std::optional<daq::Board::MasterTask> master_task;  // as a master; ends when it is done
+  double loss = 0;                                    // of packets, each way
   uint64_t seed = 1;
   double seconds = 0;  // 0: until interrupted
   bool json = false;

@@ -20,8 +20,8 @@ int fpga_command(int argc, char** argv) {
       "--messages 1000");
   FpgaOptions options;
   daq::BoardQpConfig& qp = options.board.queue_pair;
-  daq::Board::Mission mission;
-  mission.transmit = {true, true, true, daq::TransferKind::Write, 5120, 10000, 0};
+  daq::Board::MasterTask master_task;
+  master_task.transmit = {true, true, true, daq::TransferKind::Write, 5120, 10000, 0};
   Addresses addresses;
   std::vector<std::string> quirks;
   std::vector<std::string> quirk_list{"all"};
@@ -71,18 +71,18 @@ int fpga_command(int argc, char** argv) {
   app.add_flag("--json", options.json, "Print the summary as JSON; events go to standard error");
   auto* const connect =
       add(app, "--connect", addresses.peer, "HOST", "Be the master: connect to this host");
-  add(app, "--port", mission.host_port, "PORT",
+  add(app, "--port", master_task.host_port, "PORT",
       "With --connect: the host's UDP port (default 17186)")
       ->needs(connect)
       ->check(kPort);
-  add(app, "--streams", mission.streams, "N", "With --connect: queue pairs to open")
+  add(app, "--streams", master_task.streams, "N", "With --connect: queue pairs to open")
       ->needs(connect)
       ->check(CLI::Range(1, 16));
-  add_message_size(app, mission.transmit.length)->needs(connect);
+  add_message_size(app, master_task.transmit.length)->needs(connect);
   add(app, "--messages", messages, "N", "With --connect: messages per queue pair")
       ->needs(connect)
       ->check(kCount);
-  add_op(app, mission.transmit.kind);
+  add_op(app, master_task.transmit.kind);
   parse(app, argc, argv);
 
   options.ip = options.board.manager.ip = parse_ip(addresses.own);
@@ -97,10 +97,10 @@ int fpga_command(int argc, char** argv) {
     }
   }
   if (!addresses.peer.empty()) {
-    mission.host_ip = parse_ip(addresses.peer);
-    mission.transmit.count = static_cast<uint32_t>(messages);
-    mission.transmit.immediate = mission.transmit.kind == daq::TransferKind::Write;
-    options.mission = mission;
+    master_task.host_ip = parse_ip(addresses.peer);
+    master_task.transmit.count = static_cast<uint32_t>(messages);
+    master_task.transmit.immediate = master_task.transmit.kind == daq::TransferKind::Write;
+    options.master_task = master_task;
   }
   return run_fpga(options);
 }

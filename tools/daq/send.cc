@@ -133,7 +133,7 @@ class Sender {
   void on_event(const daq::HostEvent& event, Instant at) {
     const std::string what =
         fmt::format("{} {}", daq::print_ip(event.peer_ip), text_of(event.outcome));
-    if (event.outcome == daq::HostOutcome::Asked) return accept(event, at);
+    if (event.outcome == daq::HostOutcome::OpenRequested) return accept(event, at);
     const auto lane = std::ranges::find_if(lanes_, [&](const Lane& l) {
       return event.id != 0 && l.id == event.id && l.state != State::Free;
     });
@@ -141,7 +141,7 @@ class Sender {
     switch (event.outcome) {
       case daq::HostOutcome::OpenRefused:
         throw Trouble(fmt::format("{}: {}", what, daq::name_of(event.ack)));
-      case daq::HostOutcome::OpenUnanswered:
+      case daq::HostOutcome::OpenTimedOut:
         throw Trouble(what);
       case daq::HostOutcome::Opened:
         start(*lane, event.peer);
@@ -155,7 +155,7 @@ class Sender {
                      .gap_cycles = options_.gap_cycles},
                     at);
         return;
-      case daq::HostOutcome::TransmitAsked:
+      case daq::HostOutcome::TransmitRequested:
         return give_orders(*lane, event.transmit, at);
       case daq::HostOutcome::PeerClosed:
       case daq::HostOutcome::PeerRestarted:

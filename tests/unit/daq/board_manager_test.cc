@@ -89,7 +89,7 @@ TEST_F(BoardManagerTest, TheSameQuestionGetsTheSameAnswer) {
   make();
   EXPECT_EQ(open(1), 256u);
   EXPECT_EQ(open(1), 256u);
-  EXPECT_EQ(outcome_, BoardOutcome::OpenedBefore);
+  EXPECT_EQ(outcome_, BoardOutcome::DuplicateOpen);
   EXPECT_EQ(open(2), 257u);
 }
 
@@ -121,7 +121,7 @@ TEST_F(BoardManagerTest, SilentWhereTheFirmwareIs) {
   EXPECT_FALSE(board_->next_outgoing());
 
   EXPECT_FALSE(ask(Message{}));
-  EXPECT_EQ(outcome_, BoardOutcome::NothingAsked);
+  EXPECT_EQ(outcome_, BoardOutcome::NoRequest);
   for (const int code : {2, 5, 6, 7}) {
     EXPECT_FALSE(ask(request(static_cast<Request>(code), 1))) << code;
     EXPECT_EQ(outcome_, BoardOutcome::UnknownRequest) << code;
@@ -130,7 +130,7 @@ TEST_F(BoardManagerTest, SilentWhereTheFirmwareIs) {
   unasked.ack_valid = true;
   unasked.ack = Ack::Ack;
   EXPECT_FALSE(ask(unasked));
-  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
+  EXPECT_EQ(outcome_, BoardOutcome::UnexpectedResponse);
 }
 
 TEST_F(BoardManagerTest, TransmitCommands) {
@@ -139,7 +139,7 @@ TEST_F(BoardManagerTest, TransmitCommands) {
   m.remote.qpn = 256;
   m.transmit = {.valid = true, .start = true, .length = 64, .count = 3};
   EXPECT_FALSE(ask(m));
-  EXPECT_EQ(outcome_, BoardOutcome::TransmitUseless);
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitIgnored);
   open(1);
   EXPECT_FALSE(ask(m));  // flag byte 0x00
   EXPECT_EQ(outcome_, BoardOutcome::TransmitStart);
@@ -148,7 +148,7 @@ TEST_F(BoardManagerTest, TransmitCommands) {
   EXPECT_EQ(outcome_, BoardOutcome::TransmitStart);
   m.remote.qpn = 300;
   EXPECT_FALSE(ask(m));
-  EXPECT_EQ(outcome_, BoardOutcome::TransmitUseless);
+  EXPECT_EQ(outcome_, BoardOutcome::TransmitIgnored);
 }
 
 TEST_F(BoardManagerTest, ModifyWithoutQuirks) {
@@ -230,8 +230,8 @@ Message answer_to(const Outgoing& question, Ack ack) {
 
 TEST_F(BoardManagerTest, MasterOpensAndCloses) {
   make();
-  ASSERT_TRUE(board_->ask_open(kHostIp, kHostPort, now_));
-  EXPECT_FALSE(board_->ask_open(kHostIp, kHostPort, now_));  // one exchange at a time
+  ASSERT_TRUE(board_->request_open(kHostIp, kHostPort, now_));
+  EXPECT_FALSE(board_->request_open(kHostIp, kHostPort, now_));  // one exchange at a time
   const Outgoing open = *board_->next_outgoing();
   EXPECT_EQ(open.port, kHostPort);
   EXPECT_EQ(open.message.store()[0], std::byte{0x03});
@@ -242,7 +242,7 @@ TEST_F(BoardManagerTest, MasterOpensAndCloses) {
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
   EXPECT_EQ(board_->next_deadline(), kNever);
 
-  ASSERT_TRUE(board_->ask_close(256, now_));
+  ASSERT_TRUE(board_->request_close(256, now_));
   const Outgoing close = *board_->next_outgoing();
   EXPECT_EQ(close.message.remote.qpn, 0x77u);
   EXPECT_FALSE(ask(answer_to(close, Ack::NoQp)));  // as good as ACK
@@ -252,7 +252,7 @@ TEST_F(BoardManagerTest, MasterOpensAndCloses) {
 
 TEST_F(BoardManagerTest, MasterAsksOnceMoreThenGivesTheNumberBack) {
   make({}, 1);
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   const Outgoing first = *board_->next_outgoing();
   now_ = board_->next_deadline();
   board_->on_deadline(now_);
@@ -262,42 +262,42 @@ TEST_F(BoardManagerTest, MasterAsksOnceMoreThenGivesTheNumberBack) {
   EXPECT_FALSE(board_->next_outgoing());
   EXPECT_EQ(board_->next_event()->outcome, BoardOutcome::PeerSilent);
   EXPECT_EQ(board_->next_deadline(), kNever);
-  EXPECT_TRUE(board_->ask_open(kHostIp, kHostPort, now_));
+  EXPECT_TRUE(board_->request_open(kHostIp, kHostPort, now_));
 }
 
 TEST_F(BoardManagerTest, MasterIsRefused) {
   for (const Ack ack : {Ack::NoQp, Ack::Nak, Ack::Error}) {
     make({}, 1);
-    board_->ask_open(kHostIp, kHostPort, now_);
+    board_->request_open(kHostIp, kHostPort, now_);
     ask(answer_to(*board_->next_outgoing(), ack));
     EXPECT_EQ(outcome_, BoardOutcome::PeerRefused);
     EXPECT_EQ(board_->state_of(256), BoardQpState::Reset);
   }
   make({.no_qp_is_ack = true});
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   ask(answer_to(*board_->next_outgoing(), Ack::NoQp));
   EXPECT_EQ(outcome_, BoardOutcome::PeerAccepted);
 }
 
 TEST_F(BoardManagerTest, MasterLooksAtTheAnswersAddresses) {
   make();
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   Message forged = answer_to(*board_->next_outgoing(), Ack::Ack);
   forged.local.ip = 0x0A000001;
   ask(forged);
-  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
-  EXPECT_TRUE(board_->asking());
+  EXPECT_EQ(outcome_, BoardOutcome::UnexpectedResponse);
+  EXPECT_TRUE(board_->exchange_pending());
 }
 
 TEST_F(BoardManagerTest, BothCloseAtOnce) {
   make({}, 2);
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   ask(answer_to(*board_->next_outgoing(), Ack::Ack));
-  board_->ask_close(256, now_);
+  board_->request_close(256, now_);
   const Outgoing close = *board_->next_outgoing();
   EXPECT_EQ(ack_of(request(Request::CloseQp, 0x77, 256)), Ack::Ack);
   ask(answer_to(close, Ack::NoQp));
-  EXPECT_EQ(outcome_, BoardOutcome::AnswerUnasked);
+  EXPECT_EQ(outcome_, BoardOutcome::UnexpectedResponse);
   EXPECT_EQ(open(1), 257u);
   EXPECT_EQ(open(2), 256u);
   EXPECT_EQ(ack_of(request(Request::OpenQp, 3)), Ack::NoQp);  // no number twice

@@ -187,7 +187,7 @@ TEST_F(BoardTest, GoesBackToWhatTheNakNames) {
   EXPECT_EQ(psns(again), (std::vector<uint32_t>{3, 4, 5}));  // kPsn + 5 to kPsn + 7
   EXPECT_EQ(again[2].packet.immediate, 12345678u);
   EXPECT_FALSE(find_mismatch(again[0].packet.payload, 5 * 256).has_value());
-  EXPECT_EQ(counters().packets_repeated, 3u);
+  EXPECT_EQ(counters().packets_retransmitted, 3u);
   ack(kPsn + 7);
   EXPECT_FALSE(board_->transferring());
   EXPECT_EQ(board_->next_deadline(now_), kNever);
@@ -217,7 +217,7 @@ TEST_F(BoardTest, TimesOutThenFails) {
   expire();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Error);
   EXPECT_EQ(transmit().size(), 0u);
-  EXPECT_TRUE(said("all retries are spent"));
+  EXPECT_TRUE(said("all retries are used up"));
 }
 
 TEST_F(BoardTest, ProgressRenewsTheRetries) {
@@ -284,7 +284,7 @@ TEST_F(BoardTest, WhatIsNotItsBusinessIsDropped) {
   EXPECT_EQ(board_->counters().foreign_packets, 4u);
   ack(kPsn + 1);  // was never sent
   ack(kPsn - 1);
-  EXPECT_EQ(counters().strange_answers, 2u);
+  EXPECT_EQ(counters().unexpected_responses, 2u);
   EXPECT_EQ(counters().messages_acked, 0u);
 }
 
@@ -399,14 +399,14 @@ TEST_F(BoardTest, MissionOpensSendsAndCloses) {
     const auto close = board_->next_message();
     ASSERT_TRUE(close);
     EXPECT_EQ(close->message.request, Request::CloseQp);
-    EXPECT_FALSE(board_->mission_done());
+    EXPECT_FALSE(board_->master_task_done());
     Message yes{
         .info_valid = true, .request = Request::CloseQp, .ack_valid = true, .ack = Ack::Ack};
     yes.local = {.qpn = close->message.remote.qpn, .ip = kHostIp};
     yes.remote = close->message.local;
     board_->on_message(yes.store(), now_);
   }
-  EXPECT_TRUE(board_->mission_done());
+  EXPECT_TRUE(board_->master_task_done());
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ TEST_F(HostManagerTest, OneThatWasAskedHearsWhatToSend) {
   EXPECT_EQ(say(kLocal.qpn, orders).outcome, HostOutcome::UnknownRequest);  // not open yet
   host_.accept(id, kLocal, now_);
   const HostEvent asked = say(kLocal.qpn, orders);
-  EXPECT_EQ(asked.outcome, HostOutcome::TransmitAsked);
+  EXPECT_EQ(asked.outcome, HostOutcome::TransmitRequested);
   EXPECT_EQ(asked.id, id);
   EXPECT_EQ(asked.transmit, orders);
   EXPECT_EQ(say(kLocal.qpn + 1, orders).outcome, HostOutcome::UnknownRequest);
@@ -117,7 +117,7 @@ TEST_F(HostManagerTest, GivesUp) {
   }
   EXPECT_EQ(said, 10u);
   const HostEvent last = event();
-  EXPECT_EQ(last.outcome, HostOutcome::OpenUnanswered);
+  EXPECT_EQ(last.outcome, HostOutcome::OpenTimedOut);
   EXPECT_EQ(last.id, id);
   EXPECT_EQ(host_.connections(), 0u);
 }
@@ -203,24 +203,24 @@ TEST_F(HostManagerTest, ClosedBeforeItWasRefused) {
 TEST_F(HostManagerTest, ClosedAndNeverAnswered) {
   host_.close(open(), now_);
   while (host_.next_deadline() != kNever) expire();
-  EXPECT_EQ(event().outcome, HostOutcome::CloseUnanswered);
+  EXPECT_EQ(event().outcome, HostOutcome::CloseTimedOut);
   EXPECT_EQ(host_.connections(), 0u);
 }
 
 // --------------------------------------------------------------------------------------- passive
 
 TEST_F(HostManagerTest, AcceptsAMaster) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   const HostEvent asked = event();
-  EXPECT_EQ(asked.outcome, HostOutcome::Asked);
+  EXPECT_EQ(asked.outcome, HostOutcome::OpenRequested);
   EXPECT_EQ(asked.peer.qpn, 256u);
   host_.accept(asked.id, kLocal, now_);
   to_board();
   EXPECT_EQ(board_->state_of(256), BoardQpState::Rts);
   EXPECT_EQ(board_->peer_of(256), kLocal);
 
-  board_->ask_close(256, now_);
+  board_->request_close(256, now_);
   to_host();
   const HostEvent closed = event();
   EXPECT_EQ(closed.outcome, HostOutcome::PeerClosed);
@@ -230,7 +230,7 @@ TEST_F(HostManagerTest, AcceptsAMaster) {
 }
 
 TEST_F(HostManagerTest, RefusesAMaster) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   host_.refuse(event().id, Ack::NoQp);
   to_board();
@@ -239,7 +239,7 @@ TEST_F(HostManagerTest, RefusesAMaster) {
 }
 
 TEST_F(HostManagerTest, ADuplicateIsAnsweredOncePerPause) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   const Message question = board_->next_outgoing()->message;
   host_.on_datagram(question.store(), kBoardIp, now_);
   const HostEvent asked = event();
@@ -255,7 +255,7 @@ TEST_F(HostManagerTest, ADuplicateIsAnsweredOncePerPause) {
 }
 
 TEST_F(HostManagerTest, ABoardThatOpensTheSameNumberMuchLaterHasRestarted) {
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   const Message question = board_->next_outgoing()->message;
   host_.on_datagram(question.store(), kBoardIp, now_);
   const HostEvent asked = event();
@@ -264,7 +264,7 @@ TEST_F(HostManagerTest, ABoardThatOpensTheSameNumberMuchLaterHasRestarted) {
   const HostEvent restarted = event();
   EXPECT_EQ(restarted.outcome, HostOutcome::PeerRestarted);
   EXPECT_EQ(restarted.id, asked.id);
-  EXPECT_EQ(event().outcome, HostOutcome::Asked);
+  EXPECT_EQ(event().outcome, HostOutcome::OpenRequested);
   EXPECT_EQ(host_.connections(), 1u);
 }
 
@@ -277,7 +277,7 @@ TEST_F(HostManagerTest, ClosesThatMakeNoSense) {
   EXPECT_EQ(event().outcome, HostOutcome::CloseOfUnknown);
   EXPECT_EQ(host_.next_outgoing()->message.ack, Ack::NoQp);
 
-  board_->ask_open(kHostIp, kHostPort, now_);
+  board_->request_open(kHostIp, kHostPort, now_);
   to_host();
   host_.accept(event().id, kLocal, now_);
   to_board();
