@@ -21,7 +21,7 @@ note "ok daq-sweep"
 board one 127.0.0.2 --qps 1
 kill -STOP "${pids[one]}"
 start early "$tool" recv --board 127.0.0.2 --messages 10
-await_line "$logs/early" 'asks 127.0.0.2' 20 || fail "recv does not ask"
+await_line "$logs/early" 'requests a connection from 127.0.0.2' 20 || fail "recv does not request a connection"
 kill -INT "$(family "${pids[early]}" | tail -n 1)"
 sleep 0.3 # it knows that it is to end
 kill -CONT "${pids[one]}"

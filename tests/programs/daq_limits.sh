@@ -20,7 +20,7 @@ recv 1 --streams 256 --num-wrs 32768 --msg-size 64 --wrap 4096 --no-check --seco
 says 'receives for each stream instead of 32768: the device.s completion queue has'
 holds "$work/recv.json" 'not r["good"] and all(s["connections"] == 0 for s in r["streams"])' # no board came
 recv 1 --numa 77
-says 'numa 77: there is no such node'
+says 'numa 77: no such node'
 note "ok more than there is"
 
 board one 127.0.0.2

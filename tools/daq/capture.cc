@@ -1,4 +1,4 @@
-// Nanosecond pcap of raw IP packets.
+// Writes a pcap file with nanosecond timestamps and raw IP packets.
 #include "tools/daq/capture.h"
 
 #include <array>
@@ -20,12 +20,12 @@ Capture::Capture(const std::string& file)
     : name_(file), file_(datapath::open_capture_file(file.c_str(), false)) {
   if (!file_ || std::fwrite(kFileHeader, sizeof kFileHeader, 1, file_.get()) != 1 ||
       std::fflush(file_.get()) != 0) {
-    throw Trouble(with_errno("cannot create the capture file " + file));
+    throw ToolError(with_errno("cannot create the capture file " + file));
   }
 }
 
 void Capture::write(const wire::IcrcFlow& flow, std::span<const std::byte> payload) {
-  if (!trouble_.empty()) return;
+  if (!failure_.empty()) return;
   std::array<std::byte, 48> headers;
   const size_t front =
       wire::store_ip_udp_headers(flow, 0, kHopLimit, payload.size(), headers.data());
@@ -38,13 +38,15 @@ void Capture::write(const wire::IcrcFlow& flow, std::span<const std::byte> paylo
       std::fwrite(record, sizeof record, 1, file_.get()) == 1 &&
       std::fwrite(headers.data(), 1, front, file_.get()) == front &&
       std::fwrite(payload.data(), 1, payload.size(), file_.get()) == payload.size();
-  if (!written) note_failure();
+  if (!written) record_failure();
 }
 
 void Capture::flush() {
-  if (trouble_.empty() && std::fflush(file_.get()) != 0) note_failure();
+  if (failure_.empty() && std::fflush(file_.get()) != 0) record_failure();
 }
 
-void Capture::note_failure() { trouble_ = with_errno("the capture file " + name_ + " ends here"); }
+void Capture::record_failure() {
+  failure_ = with_errno("the capture file " + name_ + " ends here");
+}
 
 }  // namespace verbena::daqtool

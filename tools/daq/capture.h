@@ -1,4 +1,5 @@
-// A capture file of what an emulated board sends and receives, connection messages included.
+// Capture: a pcap file of all datagrams that an emulated board sends and receives, connection
+// messages included.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +15,21 @@ namespace verbena::daqtool {
 class Capture {
  public:
   explicit Capture(const std::string& file);
-  // A UDP datagram's payload, with the addresses it had.
+  // Writes one UDP datagram.
   void write(const wire::IcrcFlow& flow, std::span<const std::byte> payload);
   void flush();
-  // Why the file ends before its time; empty: it does not.
-  const std::string& trouble() const { return trouble_; }
+  // The reason why the file is incomplete; empty: it is complete.
+  const std::string& failure() const { return failure_; }
 
  private:
   struct CloseFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  void note_failure();
+  void record_failure();
 
   std::string name_;
   std::unique_ptr<std::FILE, CloseFile> file_;
-  std::string trouble_;
+  std::string failure_;
 };
 
 }  // namespace verbena::daqtool

@@ -1,4 +1,4 @@
-// The receiver's completion queue, and how it waits while there is nothing in it.
+// The receiver's completion queue and its three ways to wait for completions.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,15 +19,15 @@ class Completions {
   ibv_cq* queue() const { return cq_.get(); }
   uint32_t entries() const { return static_cast<uint32_t>(cq_->cqe); }
 
-  // A batch of what is there; good until the next call.
-  std::span<const ibv_wc> take(Instant at);
-  // Nothing was there at `at`: waits in the mode's way, at most until `until`, or until
-  // `descriptor` has something to read. Then it is time to look again.
-  void rest(Instant at, Instant until, int descriptor);
+  // The next batch of completions; valid until the next call.
+  std::span<const ibv_wc> poll(Instant at);
+  // Call after an empty poll at `at`. Waits as the mode demands, at most until `until` or until
+  // `descriptor` is readable. The caller then polls again.
+  void wait(Instant at, Instant until, int descriptor);
 
   uint64_t sleeps() const { return sleeps_; }
-  // The most completions that were waiting at once since the last call.
-  uint32_t take_deepest();
+  // The largest number of completions found waiting since the last call.
+  uint32_t reset_max_depth();
 
  private:
   void sleep_for_event(Instant until, int descriptor);
@@ -40,8 +40,8 @@ class Completions {
   Instant found_at_{0};
   bool armed_ = false;
   uint64_t sleeps_ = 0;
-  uint32_t depth_ = 0;  // taken in a row without an end
-  uint32_t deepest_ = 0;
+  uint32_t depth_ = 0;  // completions polled without an empty poll
+  uint32_t max_depth_ = 0;
 };
 
 }  // namespace verbena::daqtool

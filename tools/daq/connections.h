@@ -1,5 +1,4 @@
-// The receiver's connections: which stream is with which board, and what is said on the way there
-// and back.
+// The receiver's connections: assigns streams to boards, and opens, supervises and closes them.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,29 +20,29 @@ namespace verbena::daqtool {
 class Connections {
  public:
   struct Hooks {
-    std::function<void(const std::string&)> say;
-    std::function<void(Instant)> take_completions;  // all that there are
+    std::function<void(const std::string&)> log;
+    std::function<void(Instant)> drain_completions;  // polls until the queue is empty
   };
   Connections(const ReceiveOptions& options, const Plan& plan, const VerbsDevice& device,
               ibv_cq* cq, Hooks hooks);
 
-  // Asks the boards, or says that they may ask.
+  // Requests connections from the boards, or starts to wait for boards.
   void begin();
-  // Messages, deadlines, silences: every now and then.
-  void look_after(Instant at);
+  // Handles messages, deadlines and silent boards. Call it periodically.
+  void do_housekeeping(Instant at);
 
-  // Whose completion this is; nullptr: of a connection that is over.
+  // The stream of a completion; nullptr: its connection has ended.
   Stream* stream_of(const ibv_wc& completion);
-  // Its connection has failed; the stream's summary says why.
+  // Ends the connection of a failed stream; the stream's summary has the reason.
   void on_failure(const Stream& stream, Instant at);
-  // Looks at what has arrived, in every stream.
+  // Processes the received messages of every stream.
   void consume(Instant at);
 
   bool all_done() const;
   Instant next_deadline() const;
-  Instant last_heard() const;
+  Instant last_activity() const;
   int fd() const { return socket_.fd(); }
-  // Takes leave of all boards, and closes the books.
+  // Closes all connections and completes the summaries.
   void end(Instant at);
 
   struct View {
@@ -55,36 +54,36 @@ class Connections {
 
  private:
   enum class State : uint8_t { Free, Opening, Running, Closing, Waiting, Done };
-  struct Lane {  // a stream and where its connection stands
+  struct Connection {  // a stream and the state of its connection
     std::unique_ptr<Stream> stream;
-    uint32_t board = 0;  // to be asked; 0: it asked
+    uint32_t board = 0;  // to connect to; 0: the board connects
     State state = State::Free;
     uint32_t id = 0;  // of the connection
     Instant reopen_at = kNever;
   };
 
   static const char* name_of(State state);
-  void hear(Instant at);
-  void talk();
-  void open(Lane& lane);
+  void receive_messages(Instant at);
+  void send_messages();
+  void open(Connection& connection);
   void on_event(const daq::HostEvent& event, Instant at);
-  void on_leave(Lane& lane, const daq::HostEvent& event, Instant at);
-  bool start(Lane& lane, const daq::QpInfo& peer);
+  void on_peer_closed(Connection& connection, const daq::HostEvent& event, Instant at);
+  bool start(Connection& connection, const daq::QpInfo& peer);
   void accept(const daq::HostEvent& event, Instant at);
-  void on_failure(Lane& lane, Instant at);
-  void end_connection(Lane& lane, const std::string& why, Instant at);
-  void look_for_silence(Lane& lane, Instant at);
-  bool is_quiet(const Lane& lane) const;
-  double patience_with(const Lane& lane) const;
-  Lane* lane_of(uint32_t id);
-  void tell(const Lane& lane, const std::string& text);
+  void on_failure(Connection& connection, Instant at);
+  void end_connection(Connection& connection, const std::string& why, Instant at);
+  void check_silence(Connection& connection, Instant at);
+  bool is_quiet(const Connection& connection) const;
+  double silence_limit(const Connection& connection) const;
+  Connection* connection_of(uint32_t id);
+  void log(const Connection& connection, const std::string& text);
 
   const ReceiveOptions& options_;
   ibv_cq* cq_;
   Hooks hooks_;
   daq::HostManager cm_;
   UdpSocket socket_;
-  std::vector<Lane> lanes_;
+  std::vector<Connection> connections_;
 };
 
 }  // namespace verbena::daqtool

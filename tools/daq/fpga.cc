@@ -1,5 +1,5 @@
-// A board's sockets and the loop that turns its crank. Port 4791 of its address is its own: boards
-// know nothing of slots, and their queue pair numbers start at 256.
+// The sockets and the main loop of an emulated board. The board uses port 4791 of its address
+// exclusively: boards have no slots, and their QPNs start at 256.
 #include "tools/daq/fpga.h"
 
 #include <arpa/inet.h>
@@ -22,25 +22,26 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr int kMostAtOnce = 64;  // datagrams read before something is sent
-// As fast as can be: acknowledgements are waited for awake, they come sooner than one falls asleep.
-constexpr Duration kStayAwake = microseconds(50);
-constexpr size_t kSmallestPacket = wire::kBthBytes + wire::kIcrcBytes;
+constexpr int kMaxReceiveBatch = 64;  // datagrams to read before the board sends again
+// At full speed the board busy-polls for ACKs: they arrive sooner than the thread could sleep and
+// wake.
+constexpr Duration kBusyPollTime = microseconds(50);
+constexpr size_t kMinPacketBytes = wire::kBthBytes + wire::kIcrcBytes;
 
 wire::Gid gid_of(uint32_t ip) {
   const uint32_t network = htonl(ip);
   return wire::Gid::from_ipv4(&network);
 }
 
-// What is between the board and its sockets: a network that loses packets, and the capture.
+// A decorator between the board and its sockets: drops packets on purpose and captures them.
 class Wire final : public wire::PacketSink {
  public:
   Wire(wire::PacketSink& inner, Capture* capture, double loss, uint64_t seed)
-      : inner_(inner), capture_(capture), loss_(loss), dice_(seed) {}
+      : inner_(inner), capture_(capture), loss_(loss), prng_(seed) {}
 
-  bool loses() { return loss_ > 0 && dice_.chance(loss_) && ++lost_ != 0; }
-  uint64_t lost() const { return lost_; }
-  void know(size_t path, const wire::IcrcFlow& flow) {
+  bool should_drop() { return loss_ > 0 && prng_.chance(loss_) && ++dropped_ != 0; }
+  uint64_t dropped() const { return dropped_; }
+  void set_flow(size_t path, const wire::IcrcFlow& flow) {
     if (path >= flows_.size()) flows_.resize(path + 1);
     flows_[path] = flow;
   }
@@ -48,7 +49,7 @@ class Wire final : public wire::PacketSink {
   size_t room() const override { return inner_.room(); }
   void push(const wire::TxPacket& packet) override {
     if (capture_ != nullptr) record(packet);
-    if (!loses()) inner_.push(packet);
+    if (!should_drop()) inner_.push(packet);
   }
 
  private:
@@ -66,8 +67,8 @@ class Wire final : public wire::PacketSink {
   wire::PacketSink& inner_;
   Capture* capture_;
   double loss_;
-  Prng dice_;
-  uint64_t lost_ = 0;
+  Prng prng_;
+  uint64_t dropped_ = 0;
   std::vector<wire::IcrcFlow> flows_;  // by path
   std::vector<std::byte> bytes_;
 };
@@ -78,16 +79,16 @@ class Fpga {
       : options_(options),
         board_(options.board),
         capture_(options.pcap.empty() ? nullptr : std::make_unique<Capture>(options.pcap)),
-        questions_(options.ip, daq::kBoardPort),
-        answers_(options.ip, daq::kBoardSourcePort),
-        packets_(options.ip, wire::kRoceUdpPort),
+        request_socket_(options.ip, daq::kBoardPort),
+        response_socket_(options.ip, daq::kBoardSourcePort),
+        roce_socket_(options.ip, wire::kRoceUdpPort),
         paths_(options.board.manager.queue_pairs),
         path_ips_(paths_.size()),
         sender_(paths_, counters_, {}),
         wire_(sender_, capture_.get(), options.loss, options.seed) {
     endpoint_.address = host::local_address(gid_of(options.ip), 0);
     auto socket = datapath::open_send_socket(endpoint_.address, {}, 0);
-    if (!socket.ok()) throw Trouble(socket.error().why);
+    if (!socket.ok()) throw ToolError(socket.error().why);
     endpoint_.send = std::move(socket.value());
     endpoint_.hop_limit = datapath::kDefaultHopLimit;
   }
@@ -99,23 +100,23 @@ class Fpga {
                             ? start + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
                             : kNever;
     if (options_.master_task) board_.begin(*options_.master_task, start);
-    const Duration patience = options_.board.link_gbps > 0 ? Duration{0} : kStayAwake;
-    Instant awake_until = start;
+    const Duration busy_poll_time = options_.board.link_gbps > 0 ? Duration{0} : kBusyPollTime;
+    Instant poll_until = start;
     while (!interrupted() && !board_.master_task_done()) {
       const Instant at = now();
       if (at >= end) break;
-      take_packets(at);  // first: what is acknowledged before a connection is closed counts
-      take_messages(at);
+      receive_packets(at);  // first, so that ACKs count that arrived before a close
+      receive_messages(at);
       if (board_.next_deadline(at) <= at) board_.on_deadline(at);
-      say_messages();
-      const uint64_t before = counters_.packets_sent + wire_.lost();
+      send_messages();
+      const uint64_t before = counters_.packets_sent + wire_.dropped();
       board_.transmit(wire_, at);
       sender_.flush();
       print_lines();
-      mind_capture();
-      if (counters_.packets_sent + wire_.lost() != before) {
-        awake_until = at + patience;
-      } else if (at >= awake_until) {
+      report_capture_failure();
+      if (counters_.packets_sent + wire_.dropped() != before) {
+        poll_until = at + busy_poll_time;
+      } else if (at >= poll_until) {
         sleep_until(std::min(board_.next_deadline(at), end));
       }
     }
@@ -124,13 +125,13 @@ class Fpga {
   void end_capture() {
     if (!capture_) return;
     capture_->flush();
-    mind_capture();
+    report_capture_failure();
   }
 
-  // A master has sent all it was to send, but for what it dropped as it was told to; a capture is
-  // whole.
+  // True if a master has sent all its messages, except those that --drop discarded, and the capture
+  // is complete.
   bool good() const {
-    if (capture_ && !capture_->trouble().empty()) return false;
+    if (capture_ && !capture_->failure().empty()) return false;
     if (!options_.master_task) return true;
     const daq::BoardQpCounters t = board_.totals();
     return t.messages_acked + t.overruns ==
@@ -146,21 +147,20 @@ class Fpga {
               "\"packets_sent\": {}, \"packets_repeated\": {}, \"overruns\": {}, \"timeouts\": {}, "
               "\"sequence_naks\": {}, \"rnr_naks\": {}, \"packets_lost_on_purpose\": {}, "
               "\"foreign_packets\": {}, \"icrc_errors\": {}}}\n"
-            : "{}: {} messages made, {} acknowledged ({} bytes); {} packets, {} of them again; {} "
-              "messages "
-              "dropped because the buffer was full; {} time-outs, {} sequence NAKs, {} RNR NAKs; "
-              "{} "
-              "packets lost on purpose, {} foreign, {} with a wrong ICRC\n";
+            : "{}: {} messages generated, {} acknowledged ({} bytes); {} packets, {} of them "
+              "retransmitted; {} messages dropped because the buffer was full; {} timeouts, {} "
+              "sequence NAKs, {} RNR NAKs; {} packets dropped on purpose, {} foreign, {} with a "
+              "wrong ICRC\n";
     fmt::print(fmt::runtime(text), daq::print_ip(options_.ip), t.messages_made, t.messages_acked,
                t.bytes_acked, t.packets_sent, t.packets_retransmitted, t.overruns, t.timeouts,
-               t.sequence_naks, t.rnr_naks, wire_.lost(), board_.counters().foreign_packets,
+               t.sequence_naks, t.rnr_naks, wire_.dropped(), board_.counters().foreign_packets,
                icrc_errors_);
   }
 
  private:
-  void take_messages(Instant at) {
-    for (UdpSocket* socket : {&questions_, &answers_}) {
-      for (int i = 0; i < kMostAtOnce; ++i) {
+  void receive_messages(Instant at) {
+    for (UdpSocket* socket : {&request_socket_, &response_socket_}) {
+      for (int i = 0; i < kMaxReceiveBatch; ++i) {
         const auto datagram = socket->receive();
         if (!datagram) break;
         if (capture_) {
@@ -176,7 +176,7 @@ class Fpga {
     }
   }
 
-  void open_path(size_t place, uint32_t ip) {
+  void open_path(size_t index, uint32_t ip) {
     auto path = std::make_unique<datapath::UdpPath>();
     path->endpoint = &endpoint_;
     path->destination = host::local_address(gid_of(ip), 0);
@@ -184,23 +184,23 @@ class Fpga {
     const wire::IcrcFlow flow{gid_of(options_.ip), gid_of(ip), endpoint_.send.port,
                               wire::kRoceUdpPort};
     path->icrc = wire::IcrcPrefixes(flow);
-    // Beyond this host a NIC might cut sends and number their IP ids its own way.
+    // On the way to another host a NIC may segment sends and choose the IP ids itself.
     path->may_segment = host::is_local(path->destination);
-    paths_[place] = std::move(path);
-    path_ips_[place] = ip;
-    wire_.know(place, flow);
+    paths_[index] = std::move(path);
+    path_ips_[index] = ip;
+    wire_.set_flow(index, flow);
   }
 
-  void take_packets(Instant at) {
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      const auto datagram = packets_.receive();
+  void receive_packets(Instant at) {
+    for (int i = 0; i < kMaxReceiveBatch; ++i) {
+      const auto datagram = roce_socket_.receive();
       if (!datagram) return;
       const wire::IcrcFlow flow{gid_of(datagram->source_ip), gid_of(options_.ip),
                                 datagram->source_port, wire::kRoceUdpPort};
       if (capture_) capture_->write(flow, datagram->bytes);
-      if (wire_.loses()) continue;
+      if (wire_.should_drop()) continue;
       if (verifier_.flow() != flow) verifier_ = wire::IcrcVerifier(flow);
-      if (datagram->bytes.size() < kSmallestPacket ||
+      if (datagram->bytes.size() < kMinPacketBytes ||
           verifier_.check(datagram->bytes, 0) == wire::IcrcMatch::No) {
         ++icrc_errors_;
         continue;
@@ -210,10 +210,10 @@ class Fpga {
     }
   }
 
-  void say_messages() {
+  void send_messages() {
     while (const auto out = board_.next_message()) {
       const daq::MessageBytes bytes = out->message.store();
-      answers_.send(out->ip, out->port, bytes);
+      response_socket_.send(out->ip, out->port, bytes);
       if (capture_) {
         capture_->write({gid_of(options_.ip), gid_of(out->ip), daq::kBoardSourcePort, out->port},
                         bytes);
@@ -222,11 +222,12 @@ class Fpga {
   }
 
   void sleep_until(Instant deadline) {
-    pollfd fds[] = {
-        {questions_.fd(), POLLIN, 0}, {answers_.fd(), POLLIN, 0}, {packets_.fd(), POLLIN, 0}};
-    const int64_t left = deadline == kNever ? 1'000'000'000 : (deadline - now()).ns;
-    if (left <= 0) return;
-    const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+    pollfd fds[] = {{request_socket_.fd(), POLLIN, 0},
+                    {response_socket_.fd(), POLLIN, 0},
+                    {roce_socket_.fd(), POLLIN, 0}};
+    const int64_t remaining = deadline == kNever ? 1'000'000'000 : (deadline - now()).ns;
+    if (remaining <= 0) return;
+    const timespec limit{remaining / 1'000'000'000, remaining % 1'000'000'000};
     ::ppoll(fds, std::size(fds), &limit, nullptr);
   }
 
@@ -236,19 +237,20 @@ class Fpga {
     }
   }
 
-  // The board goes on without it.
-  void mind_capture() {
-    if (!capture_ || capture_->trouble().empty() || std::exchange(capture_trouble_told_, true))
+  // Reports a failed capture once; the board continues without it.
+  void report_capture_failure() {
+    if (!capture_ || capture_->failure().empty() ||
+        std::exchange(is_capture_failure_reported_, true))
       return;
-    print_line(stderr, daq::print_ip(options_.ip) + ": " + capture_->trouble());
+    print_line(stderr, daq::print_ip(options_.ip) + ": " + capture_->failure());
   }
 
   FpgaOptions options_;
   daq::Board board_;
   std::unique_ptr<Capture> capture_;
-  UdpSocket questions_;
-  UdpSocket answers_;
-  UdpSocket packets_;
+  UdpSocket request_socket_;
+  UdpSocket response_socket_;
+  UdpSocket roce_socket_;
   datapath::UdpEndpoint endpoint_;
   std::vector<std::unique_ptr<datapath::UdpPath>> paths_;  // by queue pair
   std::vector<uint32_t> path_ips_;
@@ -257,7 +259,7 @@ class Fpga {
   Wire wire_;
   wire::IcrcVerifier verifier_{{}};
   uint64_t icrc_errors_ = 0;
-  bool capture_trouble_told_ = false;
+  bool is_capture_failure_reported_ = false;
 };
 
 }  // namespace
@@ -266,7 +268,7 @@ int run_fpga(const FpgaOptions& options) {
   catch_signals();
   Fpga fpga(options);
   if (options.master_task) {
-    print_line(stderr, fmt::format("{}: a board with {} queue pairs, asks {}",
+    print_line(stderr, fmt::format("{}: a board with {} queue pairs, connects to {}",
                                    daq::print_ip(options.ip), options.board.manager.queue_pairs,
                                    daq::print_ip(options.master_task->host_ip)));
   } else {

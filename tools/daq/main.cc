@@ -1,5 +1,5 @@
-// The program behind `verbena fpga`, `recv`, `send` and `daq-sweep`. An ordinary RDMA program on
-// whatever libraries it finds; the verbena command puts Verbena's in front.
+// The program behind `verbena fpga`, `recv`, `send` and `daq-sweep`: an ordinary RDMA program,
+// which works with any libibverbs. The verbena command makes it load Verbena's.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -22,16 +22,16 @@ int status_of(const std::string& name, Command command, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     print_line(stderr, fmt::format("{}: {}\nTry: {} --help", name, error.what(), name));
     return kUsage;
-  } catch (const Ended& ended) {
+  } catch (const CommandExit& ended) {
     return ended.status;
-  } catch (const Trouble& trouble) {
-    print_line(stderr, name + ": " + trouble.what());
+  } catch (const ToolError& error) {
+    print_line(stderr, name + ": " + error.what());
     return kNotGood;
   }
 }
 
 int main(int argc, char** argv) {
-  // No file or socket takes the place of a standard stream that somebody has closed.
+  // Reserve closed standard descriptors, so that no file or socket gets one of these numbers.
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
   }

@@ -1,4 +1,4 @@
-// Drivers have names of their own for the same thing.
+// Reads the NIC's counters from sysfs. Drivers use different names for the same counter.
 #include "tools/daq/nic_counters.h"
 
 #include <fmt/core.h>
@@ -11,7 +11,7 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr std::chrono::milliseconds kEvery(500);
+constexpr std::chrono::milliseconds kReadInterval(500);
 
 std::optional<uint64_t> read_first(const std::string& folder,
                                    std::initializer_list<const char*> names) {
@@ -31,16 +31,16 @@ std::optional<NicCounters> read_all(const std::string& folder) {
   return NicCounters{rnr.value_or(0), repeated.value_or(0), gaps.value_or(0)};
 }
 
-// A NIC in software forgets what processes that are gone have counted.
+// The counters of a software NIC lose the part of each process that ends.
 uint64_t growth(uint64_t from, uint64_t to) { return to - std::min(from, to); }
 
 }  // namespace
 
-NicWatch::NicWatch(std::string device, uint8_t port, bool all_the_time)
+NicWatch::NicWatch(std::string device, uint8_t port, bool is_periodic)
     : folder_(fmt::format("/sys/class/infiniband/{}/ports/{}/hw_counters/", device, port)),
       start_(read_all(folder_)) {
   if (start_) latest_.emplace();
-  if (start_ && all_the_time) thread_ = std::thread([this] { keep_reading(); });
+  if (start_ && is_periodic) thread_ = std::thread([this] { keep_reading(); });
 }
 
 NicWatch::~NicWatch() {
@@ -68,7 +68,7 @@ std::optional<NicCounters> NicWatch::read() const {
 
 void NicWatch::keep_reading() {
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, kEvery, [this] { return stop_; })) {
+  while (!wake_.wait_for(lock, kReadInterval, [this] { return stop_; })) {
     lock.unlock();
     const auto seen = read();
     lock.lock();

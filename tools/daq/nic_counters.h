@@ -1,4 +1,4 @@
-// What the NIC itself counts, as the kernel (or Verbena in its place) shows it.
+// The NIC's own counters, as the kernel (or Verbena in its place) shows them.
 #pragma once
 
 #include <condition_variable>
@@ -11,21 +11,21 @@
 namespace verbena::daqtool {
 
 struct NicCounters {
-  uint64_t rnr_naks_sent = 0;  // no receive was posted: the board was told to wait
-  uint64_t repeated = 0;       // packets that had come before
-  uint64_t out_of_order = 0;   // packets that came after a gap
+  uint64_t rnr_naks_sent = 0;  // no receive was posted, so the board had to wait
+  uint64_t repeated = 0;       // duplicate packets
+  uint64_t out_of_order = 0;   // packets behind a gap
 };
 
-// Of a whole NIC, since this was made. Asking may take a while, so a thread does it where the
-// values are wanted all the time.
+// The growth of the counters of a whole NIC since construction. Reading may be slow, so a thread
+// reads periodically where the values are shown live.
 class NicWatch {
  public:
-  NicWatch(std::string device, uint8_t port, bool all_the_time);
+  NicWatch(std::string device, uint8_t port, bool is_periodic);
   ~NicWatch();
   NicWatch(const NicWatch&) = delete;
   NicWatch& operator=(const NicWatch&) = delete;
 
-  // What was read last; nullopt: this NIC does not say.
+  // The last values read; nullopt: this NIC has no such counters.
   std::optional<NicCounters> latest() const;
   std::optional<NicCounters> read() const;
 

@@ -1,4 +1,4 @@
-// Nodes as the kernel lists them.
+// NUMA nodes and their processors, from sysfs.
 #include "tools/daq/numa.h"
 
 #include <fmt/core.h>
@@ -45,13 +45,14 @@ void run_on_node(int node) {
   const std::string processors = first_line(fmt::format("node{}/cpulist", node));
   if (processors.empty()) {
     const std::string nodes = first_line("online");
-    throw Trouble(fmt::format(
-        "--numa {}: there is no such node with processors; {}", node,
+    throw ToolError(fmt::format(
+        "--numa {}: no such node, or it has no processors; {}", node,
         nodes.empty() ? "this kernel lists no nodes" : "this machine has nodes " + nodes));
   }
   const cpu_set_t set = parse_list(processors);
   if (::sched_setaffinity(0, sizeof set, &set) != 0) {
-    throw Trouble(with_errno(fmt::format("--numa {}: not on processors {}", node, processors)));
+    throw ToolError(
+        with_errno(fmt::format("--numa {}: cannot run on processors {}", node, processors)));
   }
 }
 

@@ -1,10 +1,10 @@
-// Where in the machine a command runs.
+// Restricts a command to one NUMA node.
 #pragma once
 
 namespace verbena::daqtool {
 
-// From now on, on the processors of that NUMA node; memory follows, as pages are where they are
-// touched first. Throws Trouble where there is none.
+// Runs this process on the processors of `node`. Memory follows, because the kernel allocates a
+// page on the node that first touches it. Throws ToolError if there is no such node.
 void run_on_node(int node);
 
 }  // namespace verbena::daqtool

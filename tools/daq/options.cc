@@ -1,4 +1,4 @@
-// Options that several commands have.
+// Options that several commands share.
 #include "tools/daq/options.h"
 
 #include <arpa/inet.h>
@@ -43,7 +43,7 @@ void parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) throw Ended{app.exit(error)};
+    if (error.get_exit_code() == 0) throw CommandExit{app.exit(error)};
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// What the command lines of detector readout have in common.
+// Helpers for the command lines of the detector readout commands.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@ constexpr int kDone = 0;
 constexpr int kNotGood = 1;
 constexpr int kUsage = 2;
 
-// Each is a command; `argv[0]` is its name. They return the exit status.
+// The commands. `argv[0]` is the command's name; the result is the exit status.
 int fpga_command(int argc, char** argv);
 int recv_command(int argc, char** argv);
 int send_command(int argc, char** argv);
@@ -23,7 +23,8 @@ int sweep_command(int argc, char** argv);
 
 const CLI::Validator kTime = finite_range(0.0, 1e9);  // seconds
 const CLI::Validator kGap =
-    finite_range(0.0, 1e7);  // microseconds: a board counts cycles, in 32 bits
+    // Microseconds. The limit follows from the board's 32-bit count of cycles.
+    finite_range(0.0, 1e7);
 const CLI::Range kPort(1, 65535);
 const CLI::Range kCount(uint64_t{1}, uint64_t{UINT32_MAX});
 
@@ -31,10 +32,10 @@ struct Addresses {  // as text, until all options are read
   std::string own, peer;
   std::vector<std::string> boards;
 };
-// Anything else is a wrong command line.
+// Throws CLI::ValidationError if `text` is not an IPv4 address.
 uint32_t parse_ip(const std::string& text);
 
-// An option, where its value goes, and what people call that value.
+// Adds an option with its target variable, the name of its value and its description.
 template <typename T>
 CLI::Option* add(CLI::App& app, const std::string& name, T& to, const std::string& value,
                  const std::string& meaning) {
@@ -45,13 +46,13 @@ CLI::Option* add_message_size(CLI::App& app, uint32_t& bytes);
 void add_wrap(CLI::App& app, uint64_t& wrap);
 void add_mtu(CLI::App& app, uint32_t& mtu);
 
-// The command line was all there was to do: --help, or something wrong with it.
-struct Ended {
+// Thrown when the command line is complete in itself, as --help is.
+struct CommandExit {
   int status;
 };
 void parse(CLI::App& app, int argc, char** argv);
 
-// A gap between messages as boards count it.
+// Converts a gap between messages to cycles of the board's clock.
 uint32_t cycles_of(double microseconds);
 
 }  // namespace verbena::daqtool

@@ -1,4 +1,4 @@
-// Axes, grid, curves, legend.
+// Draws charts as SVG: axes, grid, curves, legend.
 #include "tools/daq/plot.h"
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr double kWidth = 520, kHeight = 380, kLeft = 60, kRight = 20, kTop = 40, kBottom = 60;
 constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad"};
 
-// 1, 2 or 5 times a power of ten, so that about five lines fit.
+// 1, 2 or 5 times a power of ten, for about five grid lines.
 double step_for(double most) {
   const double power = std::pow(10, std::floor(std::log10(most / 5)));
   for (const double factor : {1.0, 2.0, 5.0}) {

@@ -1,4 +1,4 @@
-// Curves as a picture: SVG, written by hand.
+// Draws curves as an SVG picture.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a receiver has to say in the end, for people and for programs.
+// The summary of a receiver, as text and as JSON.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -75,9 +75,9 @@ std::string to_text(const ReceiveSummary& summary) {
         s.trouble.empty() ? "" : "; " + s.trouble);
   }
   if (summary.nic) {
-    text += fmt::format("{}: {} RNR NAKs sent, {} packets came again, {} out of order\n",
-                        summary.device, summary.nic->rnr_naks_sent, summary.nic->repeated,
-                        summary.nic->out_of_order);
+    text +=
+        fmt::format("{}: {} RNR NAKs sent, {} duplicate packets, {} out of order\n", summary.device,
+                    summary.nic->rnr_naks_sent, summary.nic->repeated, summary.nic->out_of_order);
   }
   return text +
          fmt::format(

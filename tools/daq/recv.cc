@@ -1,5 +1,4 @@
-// The receiver: one thread that polls one completion queue for all streams, and looks after the
-// connections in between.
+// The receiver: one thread polls one completion queue for all streams and serves the connections.
 #include "tools/daq/recv.h"
 
 #include <fmt/core.h>
@@ -20,10 +19,10 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr Duration kChoresEvery = milliseconds(1);
-constexpr Duration kLongestSleep = milliseconds(50);
-constexpr Duration kLastAnswers = milliseconds(2);
-constexpr Duration kScreenEvery = milliseconds(500);
+constexpr Duration kHousekeepingInterval = milliseconds(1);
+constexpr Duration kMaxSleep = milliseconds(50);
+constexpr Duration kLastAcks = milliseconds(2);
+constexpr Duration kScreenInterval = milliseconds(500);
 
 double cpu_seconds() {
   rusage used{};
@@ -53,11 +52,11 @@ class Receiver {
         nic_(device_.name, device_.port, options.screen) {
     const ibv_mtu mtu = options.mtu == 0 ? device_.mtu : std::min(mtu_of(options.mtu), device_.mtu);
     options_.mtu = bytes_of(mtu);
-    for (const std::string& remark : plan_.remarks) say(remark);
+    for (const std::string& remark : plan_.remarks) log(remark);
     connections_ = std::make_unique<Connections>(
         options_, plan_, device_, completions_.queue(),
-        Connections::Hooks{.say = [this](const std::string& text) { say(text); },
-                           .take_completions = [this](Instant at) { poll_all(at); }});
+        Connections::Hooks{.log = [this](const std::string& text) { log(text); },
+                           .drain_completions = [this](Instant at) { poll_all(at); }});
   }
 
   ReceiveSummary run() {
@@ -65,18 +64,18 @@ class Receiver {
     end_ = options_.seconds > 0 ? start + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
                                 : kNever;
     connections_->begin();
-    for (Instant chores_at = start;;) {
+    for (Instant housekeeping_at = start;;) {
       const Instant at = now();
       const bool found = poll_once(at);
       if (options_.consumer_us != 0) connections_->consume(at);
-      if (at >= chores_at) {
-        connections_->look_after(at);
+      if (at >= housekeeping_at) {
+        connections_->do_housekeeping(at);
         if (at >= screen_at_) draw_screen(at);
         if (interrupted() || at >= end_ || connections_->all_done()) break;
-        chores_at = at + kChoresEvery;
+        housekeeping_at = at + kHousekeepingInterval;
       }
       if (found) continue;
-      completions_.rest(at, std::min({at + kLongestSleep, connections_->next_deadline(), end_}),
+      completions_.wait(at, std::min({at + kMaxSleep, connections_->next_deadline(), end_}),
                         connections_->fd());
     }
     finish();
@@ -85,7 +84,7 @@ class Receiver {
 
  private:
   bool poll_once(Instant at) {
-    const std::span<const ibv_wc> done = completions_.take(at);
+    const std::span<const ibv_wc> done = completions_.poll(at);
     for (const ibv_wc& completion : done) {
       Stream* const stream = connections_->stream_of(completion);
       if (stream == nullptr) continue;
@@ -100,7 +99,7 @@ class Receiver {
     return !done.empty();
   }
 
-  // All that the queue holds now; other boards may fill it for ever.
+  // Bounded by the size of the queue: other boards may fill it continuously.
   void poll_all(Instant at) {
     for (uint32_t i = 0; i < completions_.entries() && poll_once(at); ++i) {
     }
@@ -109,12 +108,12 @@ class Receiver {
   void finish() {
     const Instant ended = now();
     if (first_message_ != kNever) {
-      const Instant last = std::max(connections_->last_heard(), first_message_);
+      const Instant last = std::max(connections_->last_activity(), first_message_);
       summary_.seconds = static_cast<double>((last - first_message_).ns) / 1e9;
       summary_.cpu_seconds = cpu_seconds() - first_cpu_;
     }
-    // The last acknowledgements leave before the queue pairs do.
-    while (now() < ended + kLastAnswers) poll_once(now());
+    // Send the last ACKs before the queue pairs are destroyed.
+    while (now() < ended + kLastAcks) poll_once(now());
     draw_screen(now());
     connections_->end(ended);
     for (const Connections::View& v : connections_->view()) summary_.streams.push_back(v.so_far);
@@ -126,19 +125,19 @@ class Receiver {
 
   void draw_screen(Instant at) {
     if (!options_.screen) return;
-    screen_at_ = at + kScreenEvery;
+    screen_at_ = at + kScreenInterval;
     screen_.draw({.streams = connections_->view(),
                   .at = at,
                   .start = std::min(first_message_, at),
                   .cpu_seconds = cpu_seconds(),
-                  .deepest = completions_.take_deepest(),
+                  .max_depth = completions_.reset_max_depth(),
                   .completions = completions_.entries(),
                   .sleeps = completions_.sleeps(),
                   .nic = nic_.latest()});
   }
-  void say(const std::string& text) {
+  void log(const std::string& text) {
     if (options_.quiet) return;
-    screen_.make_way();
+    screen_.clear();
     line_(text);
     screen_at_ = {0};
   }
@@ -149,7 +148,7 @@ class Receiver {
   const Plan plan_;
   Completions completions_;
   NicWatch nic_;
-  std::unique_ptr<Connections> connections_;  // goes before what it is made from
+  std::unique_ptr<Connections> connections_;  // destroyed before the members above
   ReceiveSummary summary_;
   Instant end_ = kNever;
   Instant first_message_ = kNever;
@@ -162,12 +161,12 @@ class Receiver {
 
 ReceiveSummary receive(const ReceiveOptions& options,
                        const std::function<void(const std::string&)>& line) {
-  ReceiveOptions settled = options;
-  if (settled.ip == 0 && !settled.boards.empty())
-    settled.ip = source_address_to(settled.boards.front());
-  if (settled.ip == 0) settled.ip = 0x7F000001;
-  if (settled.numa_node >= 0) run_on_node(settled.numa_node);
-  return Receiver(settled, line).run();
+  ReceiveOptions resolved = options;
+  if (resolved.ip == 0 && !resolved.boards.empty())
+    resolved.ip = source_address_to(resolved.boards.front());
+  if (resolved.ip == 0) resolved.ip = 0x7F000001;
+  if (resolved.numa_node >= 0) run_on_node(resolved.numa_node);
+  return Receiver(resolved, line).run();
 }
 
 }  // namespace verbena::daqtool

@@ -1,4 +1,4 @@
-// A table with a line for each stream, one for all of them, and one about the machine.
+// Draws a table with one line per stream, a line of totals and a line about the host.
 #include "tools/daq/screen.h"
 
 #include <fmt/core.h>
@@ -13,13 +13,13 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr size_t kOtherLines = 5;  // headings, the sum, the rest, the machine, the cursor's
-constexpr winsize kUsualTerminal{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+constexpr size_t kOtherLines = 5;  // headings, totals, "and N more", footer, cursor
+constexpr winsize kDefaultTerminal{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 
 winsize terminal() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) {
-    return kUsualTerminal;
+    return kDefaultTerminal;
   }
   return size;
 }
@@ -30,7 +30,7 @@ double gbps(uint64_t bytes, double time) {
   return time > 0 ? static_cast<double>(bytes) * 8 / time / 1e9 : 0;
 }
 
-// 12345678 is 12,345,678.
+// 12345678 becomes 12,345,678.
 std::string grouped(uint64_t value) {
   std::string text = std::to_string(value);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
@@ -57,14 +57,14 @@ std::string headings() {
 
 }  // namespace
 
-std::vector<std::string> Screen::table_of(const Scene& scene, size_t most_rows) const {
-  const double interval = seconds(scene.at - before_.at);
+std::vector<std::string> Screen::table_of(const Scene& scene, size_t max_rows) const {
+  const double interval = seconds(scene.at - previous_.at);
   const double total = seconds(scene.at - scene.start);
   std::vector<std::string> lines{headings()};
   Cells all{.stream = "all", .board = "", .state = ""};
   for (size_t i = 0; i < scene.streams.size(); ++i) {
     const auto& [s, state, posted] = scene.streams[i];
-    const uint64_t fresh = before_.bytes.empty() ? 0 : s.bytes - before_.bytes[i];
+    const uint64_t fresh = previous_.bytes.empty() ? 0 : s.bytes - previous_.bytes[i];
     const std::string board =
         s.board == 0 ? "" : fmt::format("{} {}", daq::print_ip(s.board), s.board_queue_pair);
     const Cells row{std::to_string(i),
@@ -78,7 +78,7 @@ std::vector<std::string> Screen::table_of(const Scene& scene, size_t most_rows) 
                     s.lost,
                     s.starved,
                     posted};
-    if (i < most_rows) lines.push_back(line_of(row));
+    if (i < max_rows) lines.push_back(line_of(row));
     all.now += row.now;
     all.mean += row.mean;
     all.messages += row.messages;
@@ -88,21 +88,21 @@ std::vector<std::string> Screen::table_of(const Scene& scene, size_t most_rows) 
     all.starved += row.starved;
     all.posted += row.posted;
   }
-  if (scene.streams.size() > most_rows)
-    lines.push_back(fmt::format("{:>6}  and {} more", "", scene.streams.size() - most_rows));
+  if (scene.streams.size() > max_rows)
+    lines.push_back(fmt::format("{:>6}  and {} more", "", scene.streams.size() - max_rows));
   lines.push_back(line_of(all));
   return lines;
 }
 
 std::string Screen::footer_of(const Scene& scene) const {
-  const double interval = seconds(scene.at - before_.at);
-  const bool first = before_.bytes.empty() || interval <= 0;
+  const double interval = seconds(scene.at - previous_.at);
+  const bool first = previous_.bytes.empty() || interval <= 0;
   std::string text =
       fmt::format("{:>6}  {:.0f} s; CPU {:.0f} %, {:.0f} sleeps/s; CQ {} of {}", "",
                   seconds(scene.at - scene.start),
-                  first ? 0 : (scene.cpu_seconds - before_.cpu_seconds) / interval * 100,
-                  first ? 0 : static_cast<double>(scene.sleeps - before_.sleeps) / interval,
-                  scene.deepest, scene.completions);
+                  first ? 0 : (scene.cpu_seconds - previous_.cpu_seconds) / interval * 100,
+                  first ? 0 : static_cast<double>(scene.sleeps - previous_.sleeps) / interval,
+                  scene.max_depth, scene.completions);
   if (scene.nic) {
     text += fmt::format("; NIC: {} RNR NAKs, {} repeated, {} out of order",
                         scene.nic->rnr_naks_sent, scene.nic->repeated, scene.nic->out_of_order);
@@ -110,7 +110,7 @@ std::string Screen::footer_of(const Scene& scene) const {
   return text;
 }
 
-void Screen::make_way() {
+void Screen::clear() {
   if (lines_ != 0) fmt::print("\033[{}A\033[J", lines_);
   std::fflush(stdout);
   lines_ = 0;
@@ -122,15 +122,16 @@ void Screen::draw(const Scene& scene) {
   std::vector<std::string> lines = table_of(scene, room);
   lines.push_back(footer_of(scene));
   std::string picture = lines_ != 0 ? fmt::format("\033[{}A", lines_) : "";
-  // A line that the terminal broke in two would be counted as one.
+  // Cut long lines: a wrapped line would take two rows, and lines_ would be wrong.
   for (const std::string& line : lines) {
     picture += fmt::format("\r\033[K{}\n", line.substr(0, size.ws_col - 1u));
   }
   std::fputs(picture.c_str(), stdout);
   std::fflush(stdout);
   lines_ = lines.size();
-  before_ = {.bytes = {}, .at = scene.at, .cpu_seconds = scene.cpu_seconds, .sleeps = scene.sleeps};
-  for (const auto& view : scene.streams) before_.bytes.push_back(view.so_far.bytes);
+  previous_ = {
+      .bytes = {}, .at = scene.at, .cpu_seconds = scene.cpu_seconds, .sleeps = scene.sleeps};
+  for (const auto& view : scene.streams) previous_.bytes.push_back(view.so_far.bytes);
 }
 
 }  // namespace verbena::daqtool

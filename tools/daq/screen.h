@@ -1,4 +1,4 @@
-// The live screen of verbena recv: drawn over itself, on a terminal.
+// The live screen of verbena recv: a table on the terminal that is redrawn in place.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace verbena::daqtool {
 struct Scene {
   std::vector<Connections::View> streams;
   Instant at;
-  Instant start;  // the first message
+  Instant start;  // time of the first message
   double cpu_seconds = 0;
-  uint32_t deepest = 0;      // completions waiting at once since the last time
-  uint32_t completions = 0;  // that the queue has room for
+  uint32_t max_depth = 0;    // completions found waiting at once since the last drawing
+  uint32_t completions = 0;  // capacity of the completion queue
   uint64_t sleeps = 0;
   std::optional<NicCounters> nic;
 };
@@ -26,20 +26,20 @@ struct Scene {
 class Screen {
  public:
   void draw(const Scene& scene);
-  // Something else is to be printed where it stands; it is drawn again below.
-  void make_way();
+  // Removes the table so that a log line can be printed; the next draw() starts below it.
+  void clear();
 
  private:
-  struct Before {
+  struct Previous {
     std::vector<uint64_t> bytes;  // by stream
     Instant at{0};
     double cpu_seconds = 0;
     uint64_t sleeps = 0;
   };
-  std::vector<std::string> table_of(const Scene& scene, size_t most_rows) const;
+  std::vector<std::string> table_of(const Scene& scene, size_t max_rows) const;
   std::string footer_of(const Scene& scene) const;
 
-  Before before_;
+  Previous previous_;
   size_t lines_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Asks a receiver for connections in a board's place and sends; or waits like a board for receivers
-// that ask, and does what they say.
+// The sender. Actively, it requests connections from a receiver, as a master board does, and sends.
+// Passively, it waits for receivers, as a board does, and sends what they request.
 #include "tools/daq/send.h"
 
 #include <fmt/core.h>
@@ -17,9 +17,9 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr Duration kChoresEvery = milliseconds(1);
-constexpr int kNapMs = 20;
-constexpr Duration kFarewell = seconds(3);
+constexpr Duration kHousekeepingInterval = milliseconds(1);
+constexpr int kWaitMs = 20;
+constexpr Duration kCloseTimeout = seconds(3);
 
 class Sender {
  public:
@@ -33,7 +33,7 @@ class Sender {
         cq_(device_.make_cq(options.streams * (options.inflight + 1))),
         cm_({.ip = options.ip, .port = options.cm_port}),
         socket_(options.ip, options.cm_port),
-        lanes_(options.streams) {
+        connections_(options.streams) {
     summary_.device = device_.name;
   }
 
@@ -42,17 +42,17 @@ class Sender {
     const Instant end = options_.seconds > 0
                             ? now() + Duration{static_cast<int64_t>(options_.seconds * 1e9)}
                             : kNever;
-    for (Instant chores_at{0};;) {
+    for (Instant housekeeping_at{0};;) {
       const Instant at = now();
-      take_completions(at);
-      if (at >= chores_at) {
-        look_after_connections(at);
+      poll_completions(at);
+      if (at >= housekeeping_at) {
+        serve_connections(at);
         if (interrupted() || at >= end || all_done()) break;
-        chores_at = at + kChoresEvery;
+        housekeeping_at = at + kHousekeepingInterval;
       }
       bool busy = false;
-      for (Lane& lane : lanes_) busy = push(lane, at) || busy;
-      if (!busy) nap();
+      for (Connection& connection : connections_) busy = push(connection, at) || busy;
+      if (!busy) wait_for_messages();
     }
     finish();
     return summary_;
@@ -60,56 +60,59 @@ class Sender {
 
  private:
   enum class State : uint8_t { Free, Opening, Running, Done };
-  struct Lane {
+  struct Connection {
     std::unique_ptr<Source> source;
     State state = State::Free;
     uint32_t id = 0;  // of the connection
-    std::string who;
+    std::string peer;
   };
-  bool asks() const { return options_.receiver != 0; }
+  bool is_active() const { return options_.receiver != 0; }
 
   void begin() {
-    if (!asks()) {
-      say(fmt::format("{} waits for receivers on UDP port {}", daq::print_ip(options_.ip),
+    if (!is_active()) {
+      log(fmt::format("{} waits for receivers on UDP port {}", daq::print_ip(options_.ip),
                       options_.cm_port));
       return;
     }
-    for (Lane& lane : lanes_) {
-      make_source(lane);
-      lane.state = State::Opening;
-      lane.id = cm_.open(options_.receiver, options_.receiver_port, lane.source->local(), now());
+    for (Connection& connection : connections_) {
+      make_source(connection);
+      connection.state = State::Opening;
+      connection.id =
+          cm_.open(options_.receiver, options_.receiver_port, connection.source->local(), now());
     }
   }
 
-  void make_source(Lane& lane) {
-    lane.source = std::make_unique<Source>(device_, options_, cq_.get(), index_of(lane));
+  void make_source(Connection& connection) {
+    connection.source =
+        std::make_unique<Source>(device_, options_, cq_.get(), index_of(connection));
   }
 
   // ---------------------------------------------------------------------------------------- data
 
-  // Whether the stream has something under way.
-  bool push(Lane& lane, Instant at) {
-    if (lane.state != State::Running) return false;
-    lane.source->post(at);
-    if (lane.source->busy()) return true;
-    if (asks()) lane.state = State::Done;
+  // Whether the stream has messages to send or in flight.
+  bool push(Connection& connection, Instant at) {
+    if (connection.state != State::Running) return false;
+    connection.source->post(at);
+    if (connection.source->busy()) return true;
+    if (is_active()) connection.state = State::Done;
     return false;
   }
 
-  void take_completions(Instant at) {
+  void poll_completions(Instant at) {
     ibv_wc done[64];
     const int n = ibv_poll_cq(cq_.get(), std::size(done), done);
     for (int i = 0; i < n; ++i) {
-      Lane& lane = lanes_[done[i].wr_id];
-      if (lane.state != State::Running || done[i].qp_num != lane.source->number()) continue;
+      Connection& connection = connections_[done[i].wr_id];
+      if (connection.state != State::Running || done[i].qp_num != connection.source->number())
+        continue;
       if (done[i].status != IBV_WC_SUCCESS) {
-        fail(lane,
-             fmt::format("{} does not take a message: {}", lane.who,
+        fail(connection,
+             fmt::format("{} does not accept a message: {}", connection.peer,
                          ibv_wc_status_str(done[i].status)),
              at);
         continue;
       }
-      lane.source->on_completion();
+      connection.source->on_completion();
       first_ = std::min(first_, at);
       last_ = at;
     }
@@ -117,15 +120,15 @@ class Sender {
 
   // --------------------------------------------------------------------------------- connections
 
-  void look_after_connections(Instant at) {
+  void serve_connections(Instant at) {
     while (const auto datagram = socket_.receive())
       cm_.on_datagram(datagram->bytes, datagram->source_ip, at);
     cm_.on_deadline(at);
     while (const auto event = cm_.next_event()) on_event(*event, at);
-    talk();
+    send_messages();
   }
 
-  void talk() {
+  void send_messages() {
     while (const auto out = cm_.next_outgoing())
       socket_.send(out->ip, out->port, out->message.store());
   }
@@ -134,124 +137,127 @@ class Sender {
     const std::string what =
         fmt::format("{} {}", daq::print_ip(event.peer_ip), text_of(event.outcome));
     if (event.outcome == daq::HostOutcome::OpenRequested) return accept(event, at);
-    const auto lane = std::ranges::find_if(lanes_, [&](const Lane& l) {
-      return event.id != 0 && l.id == event.id && l.state != State::Free;
+    const auto connection = std::ranges::find_if(connections_, [&](const Connection& c) {
+      return event.id != 0 && c.id == event.id && c.state != State::Free;
     });
-    if (lane == lanes_.end()) return say(what);
+    if (connection == connections_.end()) return log(what);
     switch (event.outcome) {
       case daq::HostOutcome::OpenRefused:
-        throw Trouble(fmt::format("{}: {}", what, daq::name_of(event.ack)));
+        throw ToolError(fmt::format("{}: {}", what, daq::name_of(event.ack)));
       case daq::HostOutcome::OpenTimedOut:
-        throw Trouble(what);
+        throw ToolError(what);
       case daq::HostOutcome::Opened:
-        start(*lane, event.peer);
-        give_orders(*lane,
-                    {.valid = true,
-                     .start = true,
-                     .immediate = options_.op == daq::TransferKind::Write,
-                     .kind = options_.op,
-                     .length = options_.message_bytes,
-                     .count = static_cast<uint32_t>(options_.messages),
-                     .gap_cycles = options_.gap_cycles},
-                    at);
+        start(*connection, event.peer);
+        start_transfer(*connection,
+                       {.valid = true,
+                        .start = true,
+                        .immediate = options_.op == daq::TransferKind::Write,
+                        .kind = options_.op,
+                        .length = options_.message_bytes,
+                        .count = static_cast<uint32_t>(options_.messages),
+                        .gap_cycles = options_.gap_cycles},
+                       at);
         return;
       case daq::HostOutcome::TransmitRequested:
-        return give_orders(*lane, event.transmit, at);
+        return start_transfer(*connection, event.transmit, at);
       case daq::HostOutcome::PeerClosed:
       case daq::HostOutcome::PeerRestarted:
-        tell(*lane, what);
-        take_completions(at);
-        return leave(*lane,
+        log(*connection, what);
+        poll_completions(at);
+        return leave(*connection,
                      event.outcome == daq::HostOutcome::PeerClosed ? State::Done : State::Free);
       default:
-        say(what);
+        log(what);
     }
   }
 
-  void start(Lane& lane, const daq::QpInfo& peer) {
-    lane.who = daq::print_ip(peer.ip);
-    lane.source->connect(peer, mtu_);
-    lane.state = State::Running;
-    tell(lane, fmt::format("INIT, RTR, RTS: sends to {} QP {}", lane.who, peer.qpn));
+  void start(Connection& connection, const daq::QpInfo& peer) {
+    connection.peer = daq::print_ip(peer.ip);
+    connection.source->connect(peer, mtu_);
+    connection.state = State::Running;
+    log(connection, fmt::format("INIT, RTR, RTS: sends to {} QP {}", connection.peer, peer.qpn));
   }
 
   void accept(const daq::HostEvent& event, Instant at) {
-    const std::string who = daq::print_ip(event.peer_ip);
-    const auto lane = std::ranges::find(lanes_, State::Free, &Lane::state);
-    if (asks() || lane == lanes_.end()) {
-      say(fmt::format("{} asks for one stream more than --streams {}: NO_QP", who,
+    const std::string peer = daq::print_ip(event.peer_ip);
+    const auto connection = std::ranges::find(connections_, State::Free, &Connection::state);
+    if (is_active() || connection == connections_.end()) {
+      log(fmt::format("{} requests one stream more than --streams {}: NO_QP", peer,
                       options_.streams));
       return cm_.refuse(event.id, daq::Ack::NoQp);
     }
     try {
-      make_source(*lane);
-      start(*lane, event.peer);
-    } catch (const Trouble& trouble) {
-      say(fmt::format("{} asks for a connection: ERROR: {}", who, trouble.what()));
-      lane->source.reset();
+      make_source(*connection);
+      start(*connection, event.peer);
+    } catch (const ToolError& error) {
+      log(fmt::format("{} requests a connection: ERROR: {}", peer, error.what()));
+      connection->source.reset();
       return cm_.refuse(event.id, daq::Ack::Error);
     }
-    lane->id = event.id;
-    cm_.accept(event.id, lane->source->local(), at);
+    connection->id = event.id;
+    cm_.accept(event.id, connection->source->local(), at);
   }
 
-  void give_orders(Lane& lane, const daq::Transmit& orders, Instant at) {
+  void start_transfer(Connection& connection, const daq::Transmit& command, Instant at) {
     try {
-      const bool taken = lane.source->begin(orders, at);
-      tell(lane, fmt::format("{}{} messages of {} bytes",
-                             taken ? "" : "busy, ignored: ", orders.count, orders.length & ~3u));
-      if (taken) summary_.wanted += orders.count;
-    } catch (const Trouble& trouble) {
-      fail(lane, trouble.what(), at);
+      const bool taken = connection.source->begin(command, at);
+      log(connection, fmt::format("{}{} messages of {} bytes", taken ? "" : "busy, ignored: ",
+                                  command.count, command.length & ~3u));
+      if (taken) summary_.wanted += command.count;
+    } catch (const ToolError& error) {
+      fail(connection, error.what(), at);
     }
   }
 
-  // Who was asked is all there is to serve; of those who ask, others go on.
-  void fail(Lane& lane, const std::string& why, Instant at) {
-    if (asks()) throw Trouble(why);
-    tell(lane, why);
-    cm_.close(lane.id, at);
-    leave(lane, State::Free);
+  // An active sender has one receiver, so its failure is final. A passive sender serves the others.
+  void fail(Connection& connection, const std::string& why, Instant at) {
+    if (is_active()) throw ToolError(why);
+    log(connection, why);
+    cm_.close(connection.id, at);
+    leave(connection, State::Free);
   }
 
-  void leave(Lane& lane, State state) {
-    count(lane);
-    lane.source.reset();
-    lane.state = state;
+  void leave(Connection& connection, State state) {
+    count(connection);
+    connection.source.reset();
+    connection.state = state;
   }
 
-  void count(const Lane& lane) {
-    if (!lane.source) return;
-    summary_.messages += lane.source->messages();
-    summary_.bytes += lane.source->bytes();
+  void count(const Connection& connection) {
+    if (!connection.source) return;
+    summary_.messages += connection.source->messages();
+    summary_.bytes += connection.source->bytes();
   }
 
   bool all_done() const {
-    return std::ranges::all_of(lanes_, [](const Lane& l) { return l.state == State::Done; });
+    return std::ranges::all_of(connections_,
+                               [](const Connection& c) { return c.state == State::Done; });
   }
 
   void finish() {
     const Instant ended = now();
     summary_.seconds = first_ < last_ ? static_cast<double>((last_ - first_).ns) / 1e9 : 0;
-    for (const Lane& lane : lanes_) {
-      if (lane.source) cm_.close(lane.id, ended);
+    for (const Connection& connection : connections_) {
+      if (connection.source) cm_.close(connection.id, ended);
     }
-    while (cm_.connections() > 0 && now() < ended + kFarewell) {
-      look_after_connections(now());
-      nap();
+    while (cm_.connections() > 0 && now() < ended + kCloseTimeout) {
+      serve_connections(now());
+      wait_for_messages();
     }
-    for (const Lane& lane : lanes_) count(lane);
+    for (const Connection& connection : connections_) count(connection);
   }
 
-  void nap() {
+  void wait_for_messages() {
     pollfd fd{socket_.fd(), POLLIN, 0};
-    ::poll(&fd, 1, kNapMs);
+    ::poll(&fd, 1, kWaitMs);
   }
 
-  uint32_t index_of(const Lane& lane) const { return static_cast<uint32_t>(&lane - lanes_.data()); }
-  void say(const std::string& text) { line_(text); }
-  void tell(const Lane& lane, const std::string& text) {
-    say(fmt::format("stream {}: {}", index_of(lane), text));
+  uint32_t index_of(const Connection& connection) const {
+    return static_cast<uint32_t>(&connection - connections_.data());
+  }
+  void log(const std::string& text) { line_(text); }
+  void log(const Connection& connection, const std::string& text) {
+    log(fmt::format("stream {}: {}", index_of(connection), text));
   }
 
   SendOptions options_;
@@ -261,7 +267,7 @@ class Sender {
   Owned<ibv_cq, ibv_destroy_cq> cq_;
   daq::HostManager cm_;
   UdpSocket socket_;
-  std::vector<Lane> lanes_;  // go before what they are made from
+  std::vector<Connection> connections_;  // destroyed before the members above
   Instant first_ = kNever;
   Instant last_{0};
   SendSummary summary_;
@@ -270,9 +276,9 @@ class Sender {
 }  // namespace
 
 SendSummary send(const SendOptions& options, const std::function<void(const std::string&)>& line) {
-  SendOptions settled = options;
-  if (settled.ip == 0) settled.ip = source_address_to(settled.receiver);
-  return Sender(settled, line).run();
+  SendOptions resolved = options;
+  if (resolved.ip == 0) resolved.ip = source_address_to(resolved.receiver);
+  return Sender(resolved, line).run();
 }
 
 }  // namespace verbena::daqtool

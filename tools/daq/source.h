@@ -1,4 +1,4 @@
-// One stream of a sender: a queue pair, and the generator's messages under way on it.
+// One stream of a sender: a queue pair and the generated messages in flight on it.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,16 +19,17 @@ class Source {
   uint32_t number() const { return qp_.number(); }
   daq::QpInfo local() const;
   void connect(const daq::QpInfo& peer, ibv_mtu mtu);
-  // What to send. False: it is busy with the last orders. Throws Trouble where there is no memory.
-  bool begin(const daq::Transmit& orders, Instant now);
+  // Starts a transfer. False: the previous one is still running. Throws ToolError if memory is
+  // exhausted.
+  bool begin(const daq::Transmit& command, Instant now);
 
-  // Posts what is due and has room.
+  // Posts all messages that are due, up to the limit of messages in flight.
   void post(Instant now);
   void on_completion();
 
-  bool busy() const { return left_ != 0 || under_way_ != 0; }
-  uint64_t messages() const { return done_; }
-  uint64_t bytes() const { return done_bytes_; }
+  bool busy() const { return to_post_ != 0 || in_flight_ != 0; }
+  uint64_t messages() const { return completed_; }
+  uint64_t bytes() const { return completed_bytes_; }
 
  private:
   void post_one();
@@ -38,17 +39,17 @@ class Source {
   const uint32_t index_;
   QueuePair qp_;
   daq::QpInfo peer_;
-  std::optional<Memory> memory_;  // as many places as messages may be under way
-  daq::Transmit orders_;
-  uint64_t left_ = 0;  // to be posted
+  std::optional<Memory> memory_;  // one buffer per message in flight
+  daq::Transmit command_;
+  uint64_t to_post_ = 0;
   Instant due_{0};
   Duration gap_{};
-  uint32_t next_place_ = 0;
+  uint32_t next_buffer_ = 0;
   uint32_t next_word_ = 0;
   uint64_t offset_ = 0;
-  uint32_t under_way_ = 0;
-  uint64_t done_ = 0;
-  uint64_t done_bytes_ = 0;
+  uint32_t in_flight_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t completed_bytes_ = 0;
 };
 
 }  // namespace verbena::daqtool

@@ -1,5 +1,5 @@
-// Receives posted, messages looked at, receives posted again: in that order, so that a slow
-// consumer makes the board wait (RNR) and nothing is overwritten.
+// A stream posts receives, checks each message, and only then posts the receive again. A slow
+// consumer thus makes the board wait (RNR NAK), and no message is overwritten.
 #include "tools/daq/stream.h"
 
 #include <fcntl.h>
@@ -16,19 +16,19 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr uint32_t kPostedAtOnce = 64;
-constexpr size_t kMostGaps = 100;
-constexpr size_t kPartsAtOnce = 256;
+constexpr uint32_t kPostBatch = 64;
+constexpr size_t kMaxGaps = 100;
+constexpr size_t kMaxIovecs = 256;
 constexpr uint32_t kPage = 4096;
-constexpr uint32_t kFirstPsn = 0;  // as the firmware's own host tools say; others were never tried
+constexpr uint32_t kFirstPsn = 0;  // the value that the firmware's host tools use
 
 std::string text_of(ibv_wc_status status, uint32_t message_bytes) {
   switch (status) {
     case IBV_WC_LOC_LEN_ERR:
       return fmt::format("a message is larger than --msg-size {}", message_bytes);
     case IBV_WC_WR_FLUSH_ERR:
-      return "the queue pair failed: the board wrote outside its buffer, or sent what makes no "
-             "sense";
+      return "the queue pair failed: the board wrote outside its buffer, or sent an invalid "
+             "request";
     default:
       return fmt::format("a receive failed: {}", ibv_wc_status_str(status));
   }
@@ -41,12 +41,12 @@ Stream::Stream(const VerbsDevice& device, const ReceiveOptions& options, const P
     : device_(device),
       options_(options),
       index_(index),
-      asked_(options.boards.empty() ? 0 : options.messages),
+      requested_(options.boards.empty() ? 0 : options.messages),
       receives_(plan.receives),
       checks_(plan.checks),
       memory_(device, plan.memory),
-      requests_(kPostedAtOnce),
-      rooms_(kPostedAtOnce) {
+      requests_(kPostBatch),
+      buffers_(kPostBatch) {
   if (options.dump.empty()) return;
   open_dump(plan.streams == 1 ? options.dump : fmt::format("{}.{:03}", options.dump, index));
 }
@@ -56,7 +56,7 @@ daq::QpInfo Stream::prepare(ibv_cq* cq) {
   qp_.emplace(device_, cq, 1, receives_);
   write_offset_ = 0;
   next_word_ = 0;
-  next_slot_ = 0;
+  next_buffer_ = 0;
   outstanding_ = 0;
   post(receives_);
   summary_.queue_pair = qp_->number();
@@ -72,7 +72,7 @@ void Stream::connect(const daq::QpInfo& peer) {
   summary_.board = peer.ip;
   summary_.board_queue_pair = peer.qpn;
   ++summary_.connections;
-  heard_at_ = now();
+  last_activity_ = now();
 }
 
 void Stream::disconnect() {
@@ -84,23 +84,23 @@ void Stream::disconnect() {
 
 void Stream::post(uint32_t count) {
   while (count > 0) {
-    const uint32_t n = std::min(count, kPostedAtOnce);
+    const uint32_t n = std::min(count, kPostBatch);
     for (uint32_t i = 0; i < n; ++i) {
       ibv_recv_wr& request = requests_[i];
       request = {};
-      request.wr_id = uint64_t{index_} << 32 | next_slot_;
+      request.wr_id = uint64_t{index_} << 32 | next_buffer_;
       if (options_.op == daq::TransferKind::Send) {
-        rooms_[i] = {memory_.address() + uint64_t{next_slot_} * options_.message_bytes,
-                     options_.message_bytes, memory_.mr().lkey};
-        request.sg_list = &rooms_[i];
+        buffers_[i] = {memory_.address() + uint64_t{next_buffer_} * options_.message_bytes,
+                       options_.message_bytes, memory_.mr().lkey};
+        request.sg_list = &buffers_[i];
         request.num_sge = 1;
       }
       request.next = i + 1 < n ? &requests_[i + 1] : nullptr;
-      next_slot_ = (next_slot_ + 1) % receives_;
+      next_buffer_ = (next_buffer_ + 1) % receives_;
     }
     ibv_recv_wr* bad = nullptr;
     errno = ibv_post_recv(qp_->get(), requests_.data(), &bad);
-    if (errno != 0) throw Trouble(with_errno("ibv_post_recv"));
+    if (errno != 0) throw ToolError(with_errno("ibv_post_recv"));
     outstanding_ += n;
     count -= n;
   }
@@ -113,7 +113,7 @@ bool Stream::on_completion(const ibv_wc& completion, Instant now) {
     return false;
   }
   if (--outstanding_ == 0) ++summary_.starved;
-  heard_at_ = now;
+  last_activity_ = now;
   Message m{.offset = 0, .bytes = completion.byte_len, .ready = now};
   if (options_.op == daq::TransferKind::Send) {
     m.offset = (completion.wr_id & 0xFFFFFFFF) * options_.message_bytes;
@@ -148,7 +148,8 @@ bool Stream::consume(Instant now) {
   return true;
 }
 
-// A message that begins whole messages later than expected: those in between were made and dropped.
+// If a message starts whole messages after the expected word, the board generated and dropped those
+// in between.
 void Stream::check(const Message& m) {
   if (m.offset + m.bytes > memory_.size()) {
     ++summary_.wrong_messages;
@@ -162,7 +163,7 @@ void Stream::check(const Message& m) {
   if (ahead != 0 && words != 0 && ahead % words == 0 && ahead < 1u << 31 &&
       !daq::find_mismatch(data, first)) {
     const uint64_t lost = ahead / words;
-    if (summary_.gaps.size() < kMostGaps) summary_.gaps.push_back({summary_.messages, lost});
+    if (summary_.gaps.size() < kMaxGaps) summary_.gaps.push_back({summary_.messages, lost});
     summary_.lost += lost;
     next_word_ = first;
   } else if (daq::find_mismatch(data, next_word_)) {
@@ -173,8 +174,8 @@ void Stream::check(const Message& m) {
 
 // ----------------------------------------------------------------------------------------- dump
 
-// Written to disk from where it was received. Past the page cache too, where sizes and the file
-// system permit it.
+// The dump is written from the receive buffers. O_DIRECT bypasses the page cache where the message
+// size and the file system permit it.
 void Stream::open_dump(const std::string& name) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   if (options_.message_bytes % kPage == 0) {
@@ -182,7 +183,7 @@ void Stream::open_dump(const std::string& name) {
     dump_direct_ = dump_.valid();
   }
   if (!dump_.valid()) dump_ = os::UniqueFd(::open(name.c_str(), flags, 0644));
-  if (!dump_.valid()) throw Trouble(with_errno("cannot create " + name));
+  if (!dump_.valid()) throw ToolError(with_errno("cannot create " + name));
 }
 
 bool Stream::write_dump() {
@@ -207,10 +208,10 @@ bool Stream::write_dump() {
 
 bool Stream::write_all(std::vector<iovec> parts) {
   for (size_t at = 0; at < parts.size();) {
-    const auto n = static_cast<int>(std::min(parts.size() - at, kPartsAtOnce));
+    const auto n = static_cast<int>(std::min(parts.size() - at, kMaxIovecs));
     ssize_t written = ::writev(dump_.get(), parts.data() + at, n);
     if (written < 0 && errno == EINVAL && dump_direct_) {
-      ::fcntl(dump_.get(), F_SETFL, 0);  // not this file system, then
+      ::fcntl(dump_.get(), F_SETFL, 0);  // this file system does not support O_DIRECT
       dump_direct_ = false;
       continue;
     }

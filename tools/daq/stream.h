@@ -1,4 +1,4 @@
-// One stream of a receiver: a queue pair, the memory that messages arrive in, and the books.
+// One stream of a receiver: a queue pair, its receive memory and its summary.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,31 +23,32 @@ class Stream {
   Stream(const VerbsDevice& device, const ReceiveOptions& options, const Plan& plan,
          uint32_t index);
 
-  // A new queue pair with all receives posted: what the other end has to know.
+  // Creates a queue pair and posts all receives. Returns the data that the peer needs.
   daq::QpInfo prepare(ibv_cq* cq);
   void connect(const daq::QpInfo& peer);
-  // The queue pair goes, and with it what it still held.
+  // Destroys the queue pair; outstanding receives are discarded.
   void disconnect();
 
-  // A receive is done. False: the connection has failed; summary().trouble says how.
+  // A receive has completed. False: the connection failed; summary().trouble has the reason.
   bool on_completion(const ibv_wc& completion, Instant now);
-  // Looks at what the consumer is done with, and posts the receives again. False: as above.
+  // Checks the messages that the consumer is done with and posts their receives again. False: as
+  // above.
   bool consume(Instant now);
   Instant next_consumption() const { return pending_.empty() ? kNever : pending_.front().ready; }
 
-  // All that the board was asked for is here, and is safe.
-  bool has_all() const { return asked_ != 0 && !dump_failed_ && left() == 0; }
-  uint64_t left() const {
-    const uint64_t settled = summary_.messages + summary_.lost;
-    return asked_ - std::min(asked_, settled);
+  // All requested messages have arrived, and the dump has them.
+  bool is_complete() const { return requested_ != 0 && !dump_failed_ && messages_left() == 0; }
+  uint64_t messages_left() const {
+    const uint64_t resolved = summary_.messages + summary_.lost;
+    return requested_ - std::min(requested_, resolved);
   }
   uint32_t posted() const { return outstanding_; }
-  Instant heard_at() const { return heard_at_; }
+  Instant last_activity() const { return last_activity_; }
   StreamSummary& summary() { return summary_; }
   const StreamSummary& summary() const { return summary_; }
 
  private:
-  struct Message {  // arrived
+  struct Message {  // received
     uint64_t offset = 0;
     uint32_t bytes = 0;
     Instant ready{0};  // when the consumer is done with it
@@ -61,20 +62,20 @@ class Stream {
   const VerbsDevice& device_;
   const ReceiveOptions& options_;
   const uint32_t index_;
-  const uint64_t asked_;  // messages; 0: the other end decides
+  const uint64_t requested_;  // messages; 0: the peer decides
   const uint32_t receives_;
   const bool checks_;
   Memory memory_;
   std::optional<QueuePair> qp_;
   std::vector<ibv_recv_wr> requests_;
-  std::vector<ibv_sge> rooms_;
-  uint32_t next_slot_ = 0;  // SEND: which room the next receive posted gets
+  std::vector<ibv_sge> buffers_;
+  uint32_t next_buffer_ = 0;  // SEND: index of the buffer for the next receive
   uint32_t outstanding_ = 0;
-  uint64_t write_offset_ = 0;  // WRITE: where the next message lies
+  uint64_t write_offset_ = 0;  // WRITE: offset of the next message
   uint32_t next_word_ = 0;     // of the generator's pattern
   std::deque<Message> pending_;
   Instant consumer_free_at_{0};
-  Instant heard_at_{0};
+  Instant last_activity_{0};
   os::UniqueFd dump_;
   bool dump_direct_ = false;
   bool dump_failed_ = false;

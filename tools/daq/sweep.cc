@@ -1,4 +1,4 @@
-// One board, one receiver in this process, and a measurement for each point of the two curves.
+// Measures each point of two curves with one emulated board and a receiver in this process.
 #include "tools/daq/sweep.h"
 
 #include <fmt/core.h>
@@ -22,12 +22,12 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr uint32_t kReceives = 1024;  // for the curve over sizes, or what fits
-constexpr uint64_t kUsualWrap = 1u << 24;
+constexpr uint32_t kReceives = 1024;  // upper limit for the curve over sizes
+constexpr uint64_t kDefaultWrap = 1u << 24;
 constexpr std::pair<Poll, const char*> kModes[] = {
     {Poll::Busy, "busy"}, {Poll::Event, "event"}, {Poll::Hybrid, "hybrid"}};
 
-// The emulated board, as a process of its own that ends with this one.
+// The emulated board: a child process that ends with this process.
 class BoardProcess {
  public:
   BoardProcess(uint32_t ip, uint64_t wrap) {
@@ -38,7 +38,7 @@ class BoardProcess {
     ::sigprocmask(SIG_SETMASK, &all, &before);
     pid_ = ::fork();
     if (pid_ == 0) {
-      // A signal from here on ends the child; this process's handler would only take note of it.
+      // From here on a signal ends the child; the parent's handler would only record it.
       for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -49,7 +49,7 @@ class BoardProcess {
       ::_exit(127);
     }
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid_ < 0) throw Trouble(with_errno("fork"));
+    if (pid_ < 0) throw ToolError(with_errno("fork"));
   }
   ~BoardProcess() {
     ::kill(pid_, SIGTERM);
@@ -67,13 +67,13 @@ struct Point {
   uint32_t receives = 0;
   double gbps = 0;
   double messages_per_second = 0;
-  double cpu = 0;  // processors
+  double cpu = 0;  // mean number of processors in use
   bool good = false;
 };
 
-// Before offsets begin again, there must be room for what the receives are for, and for one more.
+// One message more than there are receives must fit before offsets wrap.
 uint64_t wrap_for(uint32_t bytes, uint32_t receives) {
-  return std::bit_ceil(std::max(kUsualWrap, (uint64_t{receives} + 1) * bytes));
+  return std::bit_ceil(std::max(kDefaultWrap, (uint64_t{receives} + 1) * bytes));
 }
 
 Point measure(const SweepOptions& options, uint32_t bytes, uint32_t receives, Poll poll) {
@@ -153,15 +153,15 @@ Chart chart_of(const Rows& rows, const std::string& title, const std::string& ax
   return chart;
 }
 
-// Opened before anything is measured: a sweep is long, and its result must have a place.
+// The file is opened before the first measurement, so that an error shows before a long sweep.
 class OutputFile {
  public:
   explicit OutputFile(std::string name) : name_(std::move(name)), file_(name_) {
-    if (!file_) throw Trouble(with_errno("cannot write " + name_));
+    if (!file_) throw ToolError(with_errno("cannot write " + name_));
   }
   void write(const std::string& text) {
     file_ << text;
-    if (!file_.flush()) throw Trouble(with_errno("cannot write " + name_));
+    if (!file_.flush()) throw ToolError(with_errno("cannot write " + name_));
     fmt::print("{}\n", name_);
   }
 
@@ -183,7 +183,7 @@ bool run_sweep(const SweepOptions& wanted) {
     svg.emplace(options.output + ".svg");
   }
   std::unique_ptr<BoardProcess> board;
-  uint64_t wrap = 0;  // the board's
+  uint64_t wrap = 0;  // the present board's
   bool good = true;
   const size_t total = (options.sizes.size() + options.depths.size()) * std::size(kModes);
   size_t done = 0;
@@ -211,7 +211,7 @@ bool run_sweep(const SweepOptions& wanted) {
   for (const uint32_t bytes : options.sizes) {
     if (interrupted()) break;
     const auto receives =
-        static_cast<uint32_t>(std::clamp<uint64_t>(kUsualWrap / bytes - 1, 1, kReceives));
+        static_cast<uint32_t>(std::clamp<uint64_t>(kDefaultWrap / bytes - 1, 1, kReceives));
     by_size.push_back(measure_row(bytes, receives));
     print_row(size_text(bytes), by_size.back());
   }

@@ -1,4 +1,4 @@
-// verbena daq-sweep: the curve.
+// verbena daq-sweep: measures throughput over message size and over the number of receives.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace verbena::daqtool {
 
 struct SweepOptions {
-  uint32_t board = 0;  // address for the emulated board
+  uint32_t board = 0;  // address of the emulated board
   std::vector<uint32_t> sizes;
   std::vector<uint32_t> depths;
   uint32_t depth_bytes = 5120;
@@ -19,7 +19,7 @@ struct SweepOptions {
   std::string output;
 };
 
-// False: something was not received as it should be.
+// False: a measurement received wrong data or none.
 bool run_sweep(const SweepOptions& options);
 
 }  // namespace verbena::daqtool

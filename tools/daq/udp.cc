@@ -1,4 +1,4 @@
-// Plain socket calls.
+// Sockets, clock and signals, by plain system calls.
 #include "tools/daq/udp.h"
 
 #include <arpa/inet.h>
@@ -48,7 +48,7 @@ uint32_t source_address_to(uint32_t peer) {
   socklen_t bytes = sizeof a;
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&a), sizeof a) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&a), &bytes) != 0) {
-    throw Trouble(with_errno("there is no way to " + daq::print_ip(peer)));
+    throw ToolError(with_errno("no route to " + daq::print_ip(peer)));
   }
   return ntohl(a.sin_addr.s_addr);
 }
@@ -58,7 +58,8 @@ UdpSocket::UdpSocket(uint32_t ip, uint16_t port)
       buffer_(kLargestDatagram) {
   const sockaddr_in a = address_of(ip, port);
   if (!fd_.valid() || ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&a), sizeof a) != 0) {
-    throw Trouble(with_errno("UDP port " + std::to_string(port) + " of " + daq::print_ip(ip)));
+    throw ToolError(
+        with_errno("cannot bind UDP port " + std::to_string(port) + " of " + daq::print_ip(ip)));
   }
 }
 
@@ -72,7 +73,7 @@ std::optional<UdpSocket::Datagram> UdpSocket::receive() {
                   ntohs(from.sin_port)};
 }
 
-// What cannot be sent is lost, as on any network: questions are repeated.
+// A failed send counts as a lost packet: requests are retransmitted.
 void UdpSocket::send(uint32_t ip, uint16_t port, std::span<const std::byte> bytes) {
   const sockaddr_in a = address_of(ip, port);
   ::sendto(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL,
@@ -83,7 +84,7 @@ void catch_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { signal_came = 1; };
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);  // print_line notices
+  ::signal(SIGPIPE, SIG_IGN);  // print_line() detects the error
 }
 
 bool interrupted() { return signal_came != 0; }

@@ -16,28 +16,28 @@
 
 namespace verbena::daqtool {
 
-// Something went wrong; what() tells a person.
-struct Trouble : std::runtime_error {
+// A failure that ends the command; what() is the sentence for the user.
+struct ToolError : std::runtime_error {
   using runtime_error::runtime_error;
 };
 std::string with_errno(const std::string& what);
 
-// A line for people. Without standard error, work goes on all the same; standard output that takes
-// no more is an interruption.
+// Prints one line. A failure of standard error is ignored; a failure of standard output interrupts
+// the command.
 void print_line(std::FILE* to, const std::string& text) noexcept;
 
 Instant now();
 
-// The address of this host from which `peer` is reached.
+// The address of this host that the kernel uses to reach `peer`.
 uint32_t source_address_to(uint32_t peer);
 
-// A UDP socket of an address and port of this host, which nobody else has. It never blocks.
+// A non-blocking UDP socket with exclusive use of an address and port of this host.
 class UdpSocket {
  public:
   UdpSocket(uint32_t ip, uint16_t port);
 
   struct Datagram {
-    std::span<std::byte> bytes;  // until the next call
+    std::span<std::byte> bytes;  // valid until the next call
     uint32_t source_ip = 0;
     uint16_t source_port = 0;
   };
@@ -50,7 +50,7 @@ class UdpSocket {
   std::vector<std::byte> buffer_;
 };
 
-// Ctrl-C and termination end a command in good order.
+// SIGINT, SIGTERM and SIGHUP end a command after its cleanup and summary.
 void catch_signals();
 bool interrupted();
 

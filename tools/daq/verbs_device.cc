@@ -1,4 +1,4 @@
-// Calls of verbs, with words for what they say.
+// Wrappers of verbs calls that turn failures into ToolError.
 #include "tools/daq/verbs_device.h"
 
 #include <arpa/inet.h>
@@ -14,7 +14,7 @@ namespace verbena::daqtool {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr uint8_t kRnrTimer = 1;  // 10 us: as soon as a receive is there, data should flow
+constexpr uint8_t kRnrTimer = 1;  // 10 us: data should flow as soon as a receive is posted
 constexpr uint8_t kTimeout = 14;  // 67 ms
 
 ibv_gid gid_of(uint32_t ip) {
@@ -25,7 +25,7 @@ ibv_gid gid_of(uint32_t ip) {
   return gid;
 }
 
-// Where in a device's table the address is, as RoCE v2; -1: it is not.
+// The index of a RoCE v2 GID in a port's table; -1: not found.
 int find_gid(ibv_context* context, uint8_t port, int entries, const ibv_gid& wanted) {
   for (int i = 0; i < entries; ++i) {
     ibv_gid_entry entry{};
@@ -40,7 +40,7 @@ int find_gid(ibv_context* context, uint8_t port, int entries, const ibv_gid& wan
 
 void modify(ibv_qp* qp, ibv_qp_attr& attributes, int mask, const char* to) {
   errno = ibv_modify_qp(qp, &attributes, mask);
-  if (errno != 0) throw Trouble(with_errno(std::string("the queue pair does not become ") + to));
+  if (errno != 0) throw ToolError(with_errno(std::string("the queue pair cannot enter ") + to));
 }
 
 }  // namespace
@@ -60,13 +60,13 @@ VerbsDevice::VerbsDevice(uint32_t address) : ip(address) {
     context = std::move(candidate);
   }
   if (!context) {
-    throw Trouble("no RDMA device has the address " + daq::print_ip(ip) +
-                  "; `verbena devices` lists them");
+    throw ToolError("no RDMA device has the address " + daq::print_ip(ip) +
+                    "; `verbena devices` lists them");
   }
   pd.reset(ibv_alloc_pd(context.get()));
   channel.reset(ibv_create_comp_channel(context.get()));
   if (!pd || !channel || ibv_query_device(context.get(), &limits) != 0) {
-    throw Trouble(with_errno(name));
+    throw ToolError(with_errno(name));
   }
 }
 
@@ -74,7 +74,8 @@ Owned<ibv_cq, ibv_destroy_cq> VerbsDevice::make_cq(uint32_t entries) const {
   Owned<ibv_cq, ibv_destroy_cq> cq(
       ibv_create_cq(context.get(), static_cast<int>(entries), nullptr, channel.get(), 0));
   if (!cq) {
-    throw Trouble(with_errno("a completion queue of " + std::to_string(entries) + " entries"));
+    throw ToolError(
+        with_errno("cannot create a completion queue of " + std::to_string(entries) + " entries"));
   }
   return cq;
 }
@@ -82,11 +83,11 @@ Owned<ibv_cq, ibv_destroy_cq> VerbsDevice::make_cq(uint32_t entries) const {
 Memory::Memory(const VerbsDevice& device, size_t bytes)
     : bytes_((bytes + kPage - 1) / kPage * kPage),
       pages_(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_))) {
-  if (!pages_) throw Trouble("no memory for a buffer of " + std::to_string(bytes_) + " bytes");
+  if (!pages_) throw ToolError("no memory for a buffer of " + std::to_string(bytes_) + " bytes");
   std::memset(pages_.get(), 0, bytes_);
   mr_.reset(ibv_reg_mr(device.pd.get(), pages_.get(), bytes_,
                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
-  if (!mr_) throw Trouble(with_errno("ibv_reg_mr (see `ulimit -l`)"));
+  if (!mr_) throw ToolError(with_errno("ibv_reg_mr (see `ulimit -l`)"));
 }
 
 QueuePair::QueuePair(const VerbsDevice& device, ibv_cq* cq, uint32_t sends, uint32_t receives) {
@@ -97,7 +98,7 @@ QueuePair::QueuePair(const VerbsDevice& device, ibv_cq* cq, uint32_t sends, uint
   wanted.cap.max_send_sge = wanted.cap.max_recv_sge = 1;
   wanted.qp_type = IBV_QPT_RC;
   qp_.reset(ibv_create_qp(device.pd.get(), &wanted));
-  if (!qp_) throw Trouble(with_errno("ibv_create_qp"));
+  if (!qp_) throw ToolError(with_errno("ibv_create_qp"));
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
   init.port_num = device.port;
@@ -112,7 +113,7 @@ void QueuePair::connect(const VerbsDevice& device, const daq::QpInfo& peer, uint
   rtr.qp_state = IBV_QPS_RTR;
   rtr.path_mtu = mtu;
   rtr.dest_qp_num = peer.qpn;
-  rtr.rq_psn = own_psn;  // boards begin with the number that they were told as ours
+  rtr.rq_psn = own_psn;  // a board starts with the PSN that this host sent it
   rtr.max_dest_rd_atomic = 1;
   rtr.min_rnr_timer = kRnrTimer;
   rtr.ah_attr.is_global = 1;

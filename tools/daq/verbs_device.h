@@ -1,5 +1,6 @@
-// What both ends of detector readout need of verbs: the device at an address, and a queue pair that
-// is walked through its states by hand. The public API alone, so that any RDMA NIC will do.
+// Verbs objects of the detector readout commands: the device with a given address, registered
+// memory, and a queue pair that is connected by ibv_modify_qp. Only the public API is used, so any
+// RDMA NIC works.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,7 +14,7 @@
 
 namespace verbena::daqtool {
 
-// The device that has `ip` among its addresses, with what is made from it once.
+// The device that has the address `ip`, with its protection domain and completion channel.
 struct VerbsDevice {
   explicit VerbsDevice(uint32_t ip);
 
@@ -30,7 +31,7 @@ struct VerbsDevice {
   Owned<ibv_cq, ibv_destroy_cq> make_cq(uint32_t entries) const;
 };
 
-// Pages that were registered.
+// Page-aligned registered memory.
 class Memory {
  public:
   Memory(const VerbsDevice& device, size_t bytes);
@@ -51,7 +52,7 @@ class QueuePair {
   uint32_t number() const { return qp_->qp_num; }
   ibv_qp* get() const { return qp_.get(); }
 
-  // INIT was reached when it was made; receives are posted; now it may hear and speak.
+  // Moves the queue pair from INIT, its state after construction, to RTR and RTS.
   void connect(const VerbsDevice& device, const daq::QpInfo& peer, uint32_t own_psn, ibv_mtu mtu);
 
  private:
@@ -59,6 +60,6 @@ class QueuePair {
 };
 
 uint32_t bytes_of(ibv_mtu mtu);
-ibv_mtu mtu_of(uint32_t bytes);  // the largest that is not larger
+ibv_mtu mtu_of(uint32_t bytes);  // the largest MTU of at most `bytes`
 
 }  // namespace verbena::daqtool

@@ -50,7 +50,7 @@ class Client {
   explicit Client(const ClientOptions& options) : options_(options), channel_(open_channel()) {
     rdma_cm_id* id = nullptr;
     if (rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0)
-      throw Trouble(with_errno("rdma_create_id"));
+      throw ToolError(with_errno("rdma_create_id"));
     id_.reset(id);
     resolve();
     connection_ = std::make_unique<Connection>(id, [this] { look_around(); });
@@ -61,7 +61,7 @@ class Client {
     ibv_qp_attr attributes{};
     ibv_qp_init_attr initial{};
     if (ibv_query_qp(id_->qp, &attributes, IBV_QP_PATH_MTU, &initial) != 0)
-      throw Trouble("ibv_query_qp failed");
+      throw ToolError("ibv_query_qp failed");
     return {ibv_get_device_name(id_->verbs->device), 128u << attributes.path_mtu};
   }
 
@@ -89,16 +89,16 @@ class Client {
     hints.ai_port_space = RDMA_PS_TCP;
     if (rdma_getaddrinfo(options_.host.c_str(), std::to_string(options_.port).c_str(), &hints,
                          &found) != 0) {
-      throw Trouble(fmt::format("there is no host '{}'", options_.host));
+      throw ToolError(fmt::format("there is no host '{}'", options_.host));
     }
     const Owned<rdma_addrinfo, rdma_freeaddrinfo> address(found);
     if (rdma_resolve_addr(id_.get(), nullptr, address->ai_dst_addr, kResolveMs) != 0) {
-      throw Trouble(with_errno(fmt::format(
+      throw ToolError(with_errno(fmt::format(
           "no RDMA device leads to {} (`verbena devices` tells what there is)", options_.host)));
     }
     await(RDMA_CM_EVENT_ADDR_RESOLVED);
     if (rdma_resolve_route(id_.get(), kResolveMs) != 0)
-      throw Trouble(with_errno("rdma_resolve_route"));
+      throw ToolError(with_errno("rdma_resolve_route"));
     await(RDMA_CM_EVENT_ROUTE_RESOLVED);
   }
 
@@ -110,12 +110,12 @@ class Client {
     param.initiator_depth = Connection::kReadDepth;
     param.retry_count = 7;
     param.rnr_retry_count = 7;
-    if (rdma_connect(id_.get(), &param) != 0) throw Trouble(with_errno("rdma_connect"));
+    if (rdma_connect(id_.get(), &param) != 0) throw ToolError(with_errno("rdma_connect"));
     const Event event = await(RDMA_CM_EVENT_ESTABLISHED);
     const auto theirs =
         Hello::load(event->param.conn.private_data, event->param.conn.private_data_len);
     if (!theirs) {
-      throw Trouble(fmt::format("what listens at {}, port {} is not verbena perf", options_.host,
+      throw ToolError(fmt::format("what listens at {}, port {} is not verbena perf", options_.host,
                                 options_.port));
     }
     connection_->meet(*theirs);
@@ -123,15 +123,15 @@ class Client {
 
   Event await(rdma_cm_event_type wanted) {
     Event event = next_event(channel_, kPatience);
-    if (!event) throw Trouble(fmt::format("{} has not answered for 10 seconds", options_.host));
-    if (event->event != wanted) throw Trouble(explain(*event, options_));
+    if (!event) throw ToolError(fmt::format("{} has not answered for 10 seconds", options_.host));
+    if (event->event != wanted) throw ToolError(explain(*event, options_));
     return event;
   }
 
   void look_around() {
     const Event event = next_event(channel_, std::chrono::milliseconds(0));
     if (event && event->event == RDMA_CM_EVENT_DISCONNECTED)
-      throw Trouble(fmt::format("{} has ended the connection", options_.host));
+      throw ToolError(fmt::format("{} has ended the connection", options_.host));
   }
 
   // -------------------------------------------------------------------------------- measuring
@@ -177,7 +177,7 @@ class Client {
     connection_->drain();
     if (!std::equal(connection_->received(), connection_->received() + size,
                     connection_->outgoing())) {
-      throw Trouble(fmt::format("the {} bytes written to {} are not what was read back", size,
+      throw ToolError(fmt::format("the {} bytes written to {} are not what was read back", size,
                                 options_.host));
     }
   }

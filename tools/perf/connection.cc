@@ -15,10 +15,10 @@ std::string with_errno(const std::string& what) { return what + ": " + std::stre
 
 Channel open_channel() {
   Channel channel(rdma_create_event_channel());
-  if (!channel) throw Trouble(with_errno("there is no RDMA here; rdma_create_event_channel"));
+  if (!channel) throw ToolError(with_errno("there is no RDMA here; rdma_create_event_channel"));
   const int flags = fcntl(channel->fd, F_GETFL);
   if (flags < 0 || fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0)
-    throw Trouble(with_errno("fcntl"));
+    throw ToolError(with_errno("fcntl"));
   return channel;
 }
 
@@ -27,7 +27,7 @@ Event next_event(const Channel& channel, std::chrono::milliseconds limit) {
   for (;;) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel.get(), &event) == 0) return Event(event);
-    if (errno != EAGAIN && errno != EINTR) throw Trouble(with_errno("rdma_get_cm_event"));
+    if (errno != EAGAIN && errno != EINTR) throw ToolError(with_errno("rdma_get_cm_event"));
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (limit.count() >= 0 && left.count() <= 0) return nullptr;
@@ -44,7 +44,7 @@ class Connection::Patience {
     if (++turns_ % 4096 != 0) return;
     look_around_();
     if (Clock::now() - start_ > kPatience)
-      throw Trouble("the other side has done nothing for 10 seconds");
+      throw ToolError("the other side has done nothing for 10 seconds");
   }
 
  private:
@@ -58,7 +58,7 @@ Connection::Connection(rdma_cm_id* id, std::function<void()> look_around)
   completions_.reset(ibv_create_comp_channel(id->verbs));
   send_cq_.reset(ibv_create_cq(id->verbs, kSendDepth, nullptr, nullptr, 0));
   receive_cq_.reset(ibv_create_cq(id->verbs, kReceiveDepth, nullptr, completions_.get(), 0));
-  if (!completions_ || !send_cq_ || !receive_cq_) throw Trouble(with_errno("ibv_create_cq"));
+  if (!completions_ || !send_cq_ || !receive_cq_) throw ToolError(with_errno("ibv_create_cq"));
   ibv_qp_init_attr wanted{};
   wanted.send_cq = send_cq_.get();
   wanted.recv_cq = receive_cq_.get();
@@ -68,11 +68,11 @@ Connection::Connection(rdma_cm_id* id, std::function<void()> look_around)
                 .max_recv_sge = 1,
                 .max_inline_data = 0};
   wanted.qp_type = IBV_QPT_RC;
-  if (rdma_create_qp(id, nullptr, &wanted) != 0) throw Trouble(with_errno("rdma_create_qp"));
+  if (rdma_create_qp(id, nullptr, &wanted) != 0) throw ToolError(with_errno("rdma_create_qp"));
   queue_pair_.reset(id);
   mr_.reset(ibv_reg_mr(id->qp->pd, memory_.data(), memory_.size(),
                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
-  if (!mr_) throw Trouble(with_errno("ibv_reg_mr (see `ulimit -l`)"));
+  if (!mr_) throw ToolError(with_errno("ibv_reg_mr (see `ulimit -l`)"));
   for (uint32_t i = 0; i < kReceiveDepth; ++i) post_receive();
 }
 
@@ -88,7 +88,7 @@ void Connection::post_receive() {
   ibv_recv_wr receive{.wr_id = 0, .next = nullptr, .sg_list = &room, .num_sge = 1};
   ibv_recv_wr* bad = nullptr;
   errno = ibv_post_recv(id_->qp, &receive, &bad);
-  if (errno != 0) throw Trouble(with_errno("ibv_post_recv"));
+  if (errno != 0) throw ToolError(with_errno("ibv_post_recv"));
 }
 
 void Connection::post(ibv_wr_opcode opcode, uint32_t size, bool signal) {
@@ -109,18 +109,18 @@ void Connection::post(ibv_wr_opcode opcode, uint32_t size, bool signal) {
   }
   ibv_send_wr* bad = nullptr;
   errno = ibv_post_send(id_->qp, &request, &bad);
-  if (errno != 0) throw Trouble(with_errno("ibv_post_send"));
+  if (errno != 0) throw ToolError(with_errno("ibv_post_send"));
   ++under_way_;
 }
 
 void Connection::reap(Patience& patience) {
   ibv_wc done[16];
   const int n = ibv_poll_cq(send_cq_.get(), 16, done);
-  if (n < 0) throw Trouble("ibv_poll_cq failed");
+  if (n < 0) throw ToolError("ibv_poll_cq failed");
   for (int i = 0; i < n; ++i) {
     if (done[i].status != IBV_WC_SUCCESS) {
       look_around_();  // which knows better if the other side has gone
-      throw Trouble(std::string("a request failed: ") + ibv_wc_status_str(done[i].status));
+      throw ToolError(std::string("a request failed: ") + ibv_wc_status_str(done[i].status));
     }
     under_way_ -= static_cast<uint32_t>(done[i].wr_id);
   }
@@ -135,11 +135,11 @@ void Connection::drain() {
 bool Connection::take_message() {
   ibv_wc done{};
   const int n = ibv_poll_cq(receive_cq_.get(), 1, &done);
-  if (n < 0) throw Trouble("ibv_poll_cq failed");
+  if (n < 0) throw ToolError("ibv_poll_cq failed");
   if (n == 0) return false;
   if (done.status != IBV_WC_SUCCESS) {
     look_around_();
-    throw Trouble(std::string("a receive failed: ") + ibv_wc_status_str(done.status));
+    throw ToolError(std::string("a receive failed: ") + ibv_wc_status_str(done.status));
   }
   post_receive();
   return true;
@@ -152,14 +152,14 @@ void Connection::await_message() {
 
 void Connection::sleep_until_message() {
   for (;;) {
-    if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) throw Trouble("ibv_req_notify_cq failed");
+    if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0) throw ToolError("ibv_req_notify_cq failed");
     if (take_message()) return;
     pollfd readable{completions_->fd, POLLIN, 0};
     while (poll(&readable, 1, kLookAroundMs) <= 0) look_around_();
     ibv_cq* cq = nullptr;
     void* context = nullptr;
     if (ibv_get_cq_event(completions_.get(), &cq, &context) != 0)
-      throw Trouble(with_errno("ibv_get_cq_event"));
+      throw ToolError(with_errno("ibv_get_cq_event"));
     ibv_ack_cq_events(cq, 1);
   }
 }

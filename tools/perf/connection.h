@@ -18,7 +18,7 @@
 namespace verbena::perf {
 
 // Something went wrong; what() tells a person.
-struct Trouble : std::runtime_error {
+struct ToolError : std::runtime_error {
   using runtime_error::runtime_error;
 };
 

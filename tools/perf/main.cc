@@ -126,8 +126,8 @@ int main(int argc, char** argv) {
     if (!listen) return run_client(client, json);
     serve(server);
     return kDone;
-  } catch (const Trouble& trouble) {
-    fmt::print(stderr, "verbena perf: {}\n", trouble.what());
+  } catch (const ToolError& error) {
+    fmt::print(stderr, "verbena perf: {}\n", error.what());
     return kNotThere;
   }
 }

@@ -19,13 +19,13 @@ class Server {
   explicit Server(const ServerOptions& options) : channel_(open_channel()) {
     rdma_cm_id* id = nullptr;
     if (rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP) != 0)
-      throw Trouble(with_errno("rdma_create_id"));
+      throw ToolError(with_errno("rdma_create_id"));
     listener_.reset(id);
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;  // which takes IPv4 as well
     any.sin6_port = htons(options.port);
     if (rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&any)) != 0 || rdma_listen(id, 8) != 0) {
-      throw Trouble(errno == EADDRINUSE
+      throw ToolError(errno == EADDRINUSE
                         ? fmt::format("port {} is taken by another RDMA program; choose another "
                                       "one by --port, on both sides",
                                       options.port)
@@ -55,8 +55,8 @@ class Server {
       serve_client(id.get(), *hello, reads);
     } catch (const Gone&) {
       fmt::print("{} is done.\n", client);
-    } catch (const Trouble& trouble) {
-      fmt::print(stderr, "verbena perf: {}: {}\n", client, trouble.what());
+    } catch (const ToolError& error) {
+      fmt::print(stderr, "verbena perf: {}: {}\n", client, error.what());
     }
     std::fflush(stdout);
     return true;
@@ -92,7 +92,7 @@ class Server {
     } else if (event->id == served && event->event == RDMA_CM_EVENT_DISCONNECTED) {
       throw Gone();
     } else if (event->id == served && event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
-      throw Trouble("the device is gone");
+      throw ToolError("the device is gone");
     }
   }
 
@@ -103,10 +103,10 @@ class Server {
       if (!event) continue;
       if (event->id == served && event->event == RDMA_CM_EVENT_ESTABLISHED) return;
       if (event->id == served && event->event != RDMA_CM_EVENT_DISCONNECTED)
-        throw Trouble(rdma_event_str(event->event));
+        throw ToolError(rdma_event_str(event->event));
       handle(std::move(event), served);
     }
-    throw Trouble("the client did not finish the connection");
+    throw ToolError("the client did not finish the connection");
   }
 
   void serve_client(rdma_cm_id* id, const Hello& hello, uint8_t reads) {
@@ -118,7 +118,7 @@ class Server {
     param.private_data_len = sizeof ours;
     param.responder_resources = reads;
     param.rnr_retry_count = 7;
-    if (rdma_accept(id, &param) != 0) throw Trouble(with_errno("rdma_accept"));
+    if (rdma_accept(id, &param) != 0) throw ToolError(with_errno("rdma_accept"));
     await_established(id);
     for (;;) {
       connection.sleep_until_message();
@@ -128,7 +128,7 @@ class Server {
 
   static void obey(Connection& connection, const Command& command) {
     if (command.size == 0 || command.size > kMaxMessage)
-      throw Trouble(fmt::format("the client asks for messages of {} bytes", command.size));
+      throw ToolError(fmt::format("the client asks for messages of {} bytes", command.size));
     const auto signal = [&](uint64_t i) { return i % 16 == 15 || i + 1 == command.count; };
     connection.target()[command.size - 1] = std::byte{0};
     connection.send_command(command);  // ready
@@ -147,7 +147,7 @@ class Server {
           connection.post(IBV_WR_RDMA_WRITE, command.size, signal(i));
           break;
         default:
-          throw Trouble("the client asks for something unknown");
+          throw ToolError("the client asks for something unknown");
       }
     }
     connection.drain();

@@ -39,7 +39,7 @@ struct Link {
 };
 
 // Connects, tells `connected` over what, and gives the results of each size as it has them. Throws
-// Trouble.
+// ToolError.
 void measure(const ClientOptions& options, const std::function<void(const Link&)>& connected,
              const std::function<void(const SizeResult&)>& result);
 
