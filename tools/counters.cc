@@ -1,4 +1,4 @@
-// verbena counters: asks running processes over the slot directory.
+// verbena counters: queries the counters of running processes through the slot directory.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,39 +21,40 @@ namespace {
 
 using host::SlotReport;
 
-constexpr Duration kPatience = milliseconds(500);
+constexpr Duration kReplyTimeout = milliseconds(500);
 
 struct Meaning {
   const char* name;
   const char* text;
 };
-// Counters that are not the engine's. Names are the datapaths'.
+// Counters outside the engine; the datapaths define the names.
 constexpr Meaning kOtherMeanings[] = {
     {"queue_pairs", "queue pairs that exist now"},
     {"memory_keys", "memory regions and windows registered now"},
     {"udp_packets_sent", "RoCE packets handed to the kernel"},
     {"udp_bytes_sent", "their bytes, BTH to ICRC"},
-    {"udp_trains_sent", "sends they went in (packets of one size travel together)"},
-    {"udp_trains_lent", "of these, sends that the kernel did without copying"},
-    {"udp_packets_received", "RoCE packets that came from the kernel, ICRC good"},
+    {"udp_trains_sent", "GSO batches they were sent in"},
+    {"udp_trains_lent", "of these, zero-copy sends"},
+    {"udp_packets_received", "RoCE packets received from the kernel with a correct ICRC"},
     {"udp_bytes_received", "their bytes, BTH to ICRC"},
-    {"udp_trains_received", "receives they came in"},
+    {"udp_trains_received", "GRO batches they were received in"},
     {"udp_icrc_errors", "dropped: wrong ICRC"},
     {"udp_icrc_solved", "accepted with an IP identification found by solving the ICRC"},
     {"udp_too_short", "dropped: shorter than any RoCE packet"},
-    {"udp_strays_forwarded", "packets for another process of this host, passed on to it"},
-    {"udp_strays_received", "packets that another process of this host passed on to us"},
-    {"udp_strays_dropped", "packets for another process of this host that is not there"},
-    {"udp_stray_waits", "times such a packet waited because that process did not keep up"},
-    {"udp_broadcasts_limited", "dropped: too many connection rejects that name no process"},
-    {"udp_out_of_memory", "packets and messages for which there was no memory"},
-    {"udp_send_drops", "packets the kernel did not take"},
-    {"udp_path_mtu_exceeded", "packets larger than the way to the peer carries"},
-    {"udp_kernel_rx_drops", "packets lost because the socket's receive buffer was full"},
+    {"udp_strays_forwarded", "misrouted packets, forwarded to their process"},
+    {"udp_strays_received", "misrouted packets that another process forwarded to this one"},
+    {"udp_strays_dropped", "dropped: misrouted packets for a process that does not exist"},
+    {"udp_stray_waits", "times a misrouted packet waited because its process was too slow"},
+    {"udp_broadcasts_limited",
+     "dropped: connection rejects without a process, over the rate limit"},
+    {"udp_out_of_memory", "dropped: packets and messages for which memory was exhausted"},
+    {"udp_send_drops", "dropped: packets that the kernel did not accept"},
+    {"udp_path_mtu_exceeded", "packets larger than the path MTU"},
+    {"udp_kernel_rx_drops", "packets that the kernel dropped because the receive buffer was full"},
     {"udp_steering_updates", "times the steering program in the kernel was replaced"},
     {"fault_packets_lost", "packets lost on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_duplicated", "packets repeated on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_reordered", "packets overtaken on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_duplicated", "packets duplicated on purpose (VERBENA_FAULTS)"},
+    {"fault_packets_reordered", "packets reordered on purpose (VERBENA_FAULTS)"},
     {"fault_packets_corrupted", "packets corrupted on purpose (VERBENA_FAULTS)"},
     {"fault_packets_delayed", "packets delayed on purpose (VERBENA_FAULTS)"},
     {"pcap_packets_written", "packets written to the capture file (VERBENA_PCAP)"},
@@ -86,7 +87,7 @@ void print_report(const SlotReport& report, bool all) {
   if (devices.empty()) fmt::print("  no device is open\n");
   for (const runtime::DeviceCounters& device : devices) {
     fmt::print("  {}\n", device.device);
-    if (device.values.empty()) fmt::print("    too busy to answer; ask again\n");
+    if (device.values.empty()) fmt::print("    too busy to reply; try again\n");
     bool any = false;
     for (const runtime::NamedCounter& c : device.values) {
       if (c.value == 0 && !all) continue;
@@ -97,21 +98,21 @@ void print_report(const SlotReport& report, bool all) {
   }
 }
 
-// Why a process did not answer.
+// Prints why the process gave no reply.
 int explain_missing(pid_t pid) {
   struct stat status {};
   if (::kill(pid, 0) != 0 && errno == ESRCH) {
-    say_error(fmt::format("there is no process {}", pid));
+    print_error(fmt::format("there is no process {}", pid));
   } else if (::stat(fmt::format("/proc/{}", pid).c_str(), &status) == 0 &&
              status.st_uid != ::getuid()) {
-    say_error(
+    print_error(
         fmt::format("process {} belongs to another user; only that user can read its counters "
                     "(if it uses Verbena at all)",
                     pid));
   } else {
-    say_error(
+    print_error(
         fmt::format("process {} is not a Verbena process: it was not started with verbena run, has "
-                    "not opened a device yet, is stopped, or lives in another network namespace",
+                    "not opened a device yet, is stopped, or is in another network namespace",
                     pid));
   }
   return kNotThere;
@@ -120,7 +121,7 @@ int explain_missing(pid_t pid) {
 }  // namespace
 
 int print_counters(const CountersOptions& options) {
-  const std::vector<SlotReport> reports = runtime::ask_for_counters(kPatience);
+  const std::vector<SlotReport> reports = runtime::ask_for_counters(kReplyTimeout);
   if (options.pid != 0) {
     const auto report = std::ranges::find(reports, options.pid, &SlotReport::pid);
     if (report == reports.end()) return explain_missing(options.pid);
@@ -137,7 +138,7 @@ int print_counters(const CountersOptions& options) {
   }
   if (reports.empty()) fmt::print("No process uses Verbena in this network namespace.\n");
   if (silent != 0) {
-    fmt::print("{}{} {} not answer: another user's, or stopped.\n", silent,
+    fmt::print("{}{} {} not reply: another user's, or stopped.\n", silent,
                silent == reports.size() ? "" : " more",
                silent == 1 ? "process does" : "processes do");
   }

@@ -1,4 +1,4 @@
-// verbena devices: what is usable, and what is not and why.
+// verbena devices: lists the usable devices, and the interfaces without a device with the reason.
 #include <string>
 
 #include <fmt/core.h>
@@ -32,9 +32,8 @@ std::string mtu_text(const DeviceInfo& device) {
       wire::bytes_of(port.active_mtu), port.interface_mtu, runtime::kMaxHeadersAroundPayload);
   if (port.active_mtu != wire::Mtu::k4096) {
     const uint32_t needed = runtime::interface_mtu_for(wire::Mtu::k4096);
-    text +=
-        fmt::format(";\n              for 4096 it takes {0}, on every hop: ip link set {1} mtu {0}",
-                    needed, device.interface);
+    text += fmt::format(";\n              4096 needs {0}, on every hop: ip link set {1} mtu {0}",
+                        needed, device.interface);
   }
   return text;
 }
@@ -58,7 +57,7 @@ void print_device(const DeviceInfo& device, bool verbose) {
     fmt::print("  index       {}\n", device.interface_index);
     fmt::print("  link layer  Ethernet, transport RoCEv2 over UDP port 4791\n");
   }
-  // The table as a program that opens the device now gets it.
+  // The GID table that a program gets if it opens the device now.
   runtime::GidTable table;
   table.update(port.addresses);
   fmt::print("  GIDs        index  type     address\n");
@@ -70,7 +69,7 @@ void print_device(const DeviceInfo& device, bool verbose) {
   fmt::print("\n");
 }
 
-// What stands in the way of good service, in sentences. A device that has no problem is said above.
+// One sentence per problem. Problems of a single device are printed with the device.
 std::vector<std::string> problems_of(const Discovery& found) {
   std::vector<std::string> problems;
   for (Finding& finding : examine_devices(found)) {
@@ -88,7 +87,7 @@ void print_text(const Discovery& found, bool verbose) {
   }
   for (const DeviceInfo& device : found.devices) print_device(device, verbose);
   if (!found.unusable.empty()) {
-    fmt::print("Interfaces that are no device:\n");
+    fmt::print("Interfaces without a device:\n");
     for (const auto& [interface, why] : found.unusable) fmt::print("  {} {}\n", interface, why);
     fmt::print("\n");
   }

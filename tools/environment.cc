@@ -1,4 +1,4 @@
-// Finds the library, and says which variables lead a program to it.
+// Finds the library and computes the environment variables that make a program use it.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first NAME of LD_LIBRARY_PATH that has a libibverbs.so.1 wins.
+// The loader uses the first folder of LD_LIBRARY_PATH that has a libibverbs.so.1.
 std::string library_path(const std::string& ours) {
   const char* const before = std::getenv("LD_LIBRARY_PATH");
   if (before == nullptr || *before == '\0') return ours;
@@ -23,8 +23,8 @@ std::string library_path(const std::string& ours) {
   return ours + ":" + rest;
 }
 
-// Behind what is there: some (the address sanitizer) insist on being first. The loader takes colons
-// and spaces for the ends of names.
+// Appends: some libraries (the address sanitizer) must be first. The loader treats colons and
+// spaces as separators.
 std::string preloads(const std::string& ours) {
   const char* const before = std::getenv("LD_PRELOAD");
   if (before == nullptr || *before == '\0') return ours;
@@ -32,7 +32,7 @@ std::string preloads(const std::string& ours) {
   return (":" + list + ":").find(":" + ours + ":") != std::string::npos ? list : list + ":" + ours;
 }
 
-// For a POSIX shell.
+// Quotes for a POSIX shell.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {
@@ -61,12 +61,12 @@ std::optional<std::string> library_folder() {
 std::optional<std::vector<Variable>> environment_for(const Settings& settings) {
   const auto folder = library_folder();
   if (!folder) {
-    say_error("Verbena's libibverbs.so.1 is neither in " VERBENA_LIBDIR_REL
-              " nor in lib, seen from this program; install or build it");
+    print_error("Verbena's libibverbs.so.1 is neither in " VERBENA_LIBDIR_REL
+                " nor in lib, seen from this program; install or build it");
     return std::nullopt;
   }
   if (folder->find(':') != std::string::npos) {
-    say_error(
+    print_error(
         fmt::format("the library's folder {} has a colon in its name, which LD_LIBRARY_PATH "
                     "cannot express",
                     *folder));
@@ -75,16 +75,16 @@ std::optional<std::vector<Variable>> environment_for(const Settings& settings) {
   std::vector<Variable> all = {{"LD_LIBRARY_PATH", library_path(*folder)}};
   const std::string view = *folder + "/libverbena-view.so";
   if (std::error_code error; settings.no_view || !fs::exists(view, error)) {
-    // Programs that look at /sys/class/infiniband by themselves find none.
+    // Programs that search /sys/class/infiniband themselves find no device.
   } else if (view.find(' ') != std::string::npos) {
-    say_warning(
+    print_warning(
         fmt::format("the library's folder {} has a space in its name, which LD_PRELOAD cannot "
                     "express: there will be no /sys/class/infiniband",
                     *folder));
   } else {
     all.push_back({"LD_PRELOAD", preloads(view)});
-    // NCCL 2.28.9 crashes with any NIC that is not an mlx5 where it may choose how GPUs start
-    // transfers; 2 is the way that works with all of them.
+    // NCCL 2.28.9 crashes with every NIC except mlx5 if it chooses how GPUs start transfers. Type 2
+    // works with all NICs.
     if (std::getenv("NCCL_GIN_TYPE") == nullptr) all.push_back({"NCCL_GIN_TYPE", "2"});
   }
   std::string devices;

@@ -1,4 +1,5 @@
-// CLI::Range takes nan for a number of every range: nothing is less than it.
+// finite_range(): CLI::Range that also rejects NaN. CLI::Range accepts it, because every comparison
+// with NaN is false.
 #pragma once
 
 #include <CLI/CLI.hpp>

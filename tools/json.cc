@@ -1,4 +1,4 @@
-// The little JSON that subcommands print.
+// JSON output of the subcommands.
 #include <fmt/core.h>
 
 #include "tools/tool.h"

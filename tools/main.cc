@@ -14,11 +14,11 @@
 
 namespace verbena::tool {
 
-// Not by fmt::print, which throws where nothing can be written.
-void say_error(std::string_view text) {
+// These do not use fmt::print, which throws if it cannot write.
+void print_error(std::string_view text) {
   std::fputs(fmt::format("verbena: {}\n", text).c_str(), stderr);
 }
-void say_warning(std::string_view text) { say_error(fmt::format("warning: {}", text)); }
+void print_warning(std::string_view text) { print_error(fmt::format("warning: {}", text)); }
 
 namespace {
 
@@ -27,7 +27,7 @@ std::string faults_error(const std::string& text) {
   return faults.ok() ? "" : faults.error().why;
 }
 
-// Options that `run` and `env` have in common.
+// Options that `run` and `env` share.
 void add_settings(CLI::App& command, Settings& to) {
   command
       .add_option("-d,--device", to.devices,
@@ -57,7 +57,7 @@ struct Line {
   DoctorOptions doctor;
 };
 
-// CLI11 does not know that the words it leaves alone are a program.
+// CLI11 does not know that the remaining words are a program and its arguments.
 class RunFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
@@ -140,7 +140,7 @@ CLI::App* add_doctor(CLI::App& app, Line& line) {
   return doctor;
 }
 
-// Its options are the program's own (tools/perf), --help included.
+// verbena-perf (tools/perf) parses the options itself, --help included.
 CLI::App* add_perf(CLI::App& app) {
   CLI::App* perf = app.add_subcommand("perf", "Measure bandwidth and latency between two hosts");
   perf->set_help_flag();
@@ -148,7 +148,7 @@ CLI::App* add_perf(CLI::App& app) {
   return perf;
 }
 
-// The same for detector readout (tools/daq).
+// verbena-daq (tools/daq) does, too.
 std::vector<CLI::App*> add_daq(CLI::App& app) {
   std::vector<CLI::App*> commands{
       app.add_subcommand("fpga", "Emulate an FPGA board that streams data by RoCEv2"),
@@ -164,7 +164,7 @@ std::vector<CLI::App*> add_daq(CLI::App& app) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
-  // A "--" and what follows are kept away from the parser: they belong to the program.
+  // The parser does not see "--" and the words behind it: they belong to the program.
   std::vector<std::string> behind_dashes;
   const bool is_run = !words.empty() && words.front() == "run";
   if (const auto dashes = std::ranges::find(words, "--"); is_run && dashes != words.end()) {
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
   const CLI::App* const env = add_env(app, line);
 
   try {
-    std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+    std::vector<std::string> reversed(words.rbegin(), words.rend());  // CLI11 pops from the back
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
     const std::vector<CLI::App*> matching = app.get_subcommands(
         [&](const CLI::App* command) { return command->check_name(words.front()); });
     const bool unknown = !words.front().starts_with('-') && matching.empty();
-    say_error(unknown ? "there is no command '" + words.front() + "'" : error.what());
+    print_error(unknown ? "there is no command '" + words.front() + "'" : error.what());
     std::fputs(is_run ? "Try: verbena run --help\n" : "Try: verbena --help\n", stderr);
     return is_run ? kRunFailed : kUsage;
   }
@@ -210,10 +210,10 @@ int main(int argc, char** argv) {
   if (*run) {
     std::vector<std::string> command = run->remaining();
     if (!command.empty() && command.front().starts_with('-')) {
-      say_error("run: there is no option " + command.front());
+      print_error("run: there is no option " + command.front());
       return kRunFailed;
     }
-    // The first "--" ends our options; a later one is an argument of the program's.
+    // The first "--" ends verbena's options; a later one is an argument of the program.
     if (!behind_dashes.empty() && command.empty()) behind_dashes.erase(behind_dashes.begin());
     command.insert(command.end(), behind_dashes.begin(), behind_dashes.end());
     return run_program(line.run_settings, command);

@@ -1,11 +1,11 @@
-// Owned: an object of a C library with the function that ends it.
+// Owned: a std::unique_ptr to an object of a C library with the function that destroys it.
 #pragma once
 
 #include <memory>
 
 namespace verbena {
 
-// For std::unique_ptr: ends what `function` ends.
+// A deleter for std::unique_ptr that calls `function`.
 template <auto function>
 struct EndedBy {
   template <typename T>

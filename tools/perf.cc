@@ -1,5 +1,5 @@
-// Commands that are programs of their own, beside the libraries (tools/perf, tools/daq): verbena
-// becomes them, on Verbena's libraries.
+// Commands that are separate programs beside the libraries (tools/perf, tools/daq). verbena
+// executes them with Verbena's libraries.
 #include "tools/tool.h"
 
 namespace verbena::tool {
@@ -7,7 +7,7 @@ namespace verbena::tool {
 namespace {
 
 int become(const std::string& program, std::vector<std::string> arguments) {
-  // Where the libraries are missing, run_program says so.
+  // If the libraries are missing, run_program reports it.
   arguments.insert(arguments.begin(), library_folder().value_or(".") + "/" + program);
   return run_program({}, arguments);
 }

@@ -1,4 +1,4 @@
-// PATH, permissions and ELF headers of a program.
+// Examines a program file: PATH, permissions and ELF headers.
 #include "tools/program_file.h"
 
 #include <elf.h>
@@ -24,7 +24,7 @@ ProgramFile look_at(const std::string& path) {
   return {path, is_file(path) && ::access(path.c_str(), X_OK) == 0};
 }
 
-// The loader ignores LD_LIBRARY_PATH where a program gets rights that its caller lacks.
+// The loader ignores LD_LIBRARY_PATH for a program that gains privileges.
 bool gains_rights(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return false;
@@ -41,7 +41,7 @@ bool read_at(std::ifstream& file, uint64_t offset, T& to) {
   return file.good();
 }
 
-// The dynamic loader that a program header asks for; empty: none.
+// The path of the dynamic loader in the program headers; empty: none.
 std::string interpreter_of(std::ifstream& file, const Elf64_Ehdr& header) {
   for (uint32_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr program{};
@@ -55,36 +55,36 @@ std::string interpreter_of(std::ifstream& file, const Elf64_Ehdr& header) {
   return {};
 }
 
-// For /bin/sh.
+// Quotes for /bin/sh.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";
 }
 
-// A libibverbs or librdmacm that is not in `folder` and that the loader takes for the program, or
-// for a library of its; empty if there is none. Asked of the loader itself, which does not start
-// the program. Only the C library's loader is known to understand the question.
+// The libibverbs or librdmacm outside `folder` that the loader uses for the program or one of its
+// libraries; empty if none. The loader itself lists the libraries, without starting the program.
+// Only glibc's loader is known to support this.
 std::string other_library(const std::string& loader, const std::string& path,
                           const std::string& folder) {
   const size_t slash = loader.rfind('/');
   if (slash == std::string::npos || loader.compare(slash + 1, 8, "ld-linux") != 0) return {};
   const char* const rest = std::getenv("LD_LIBRARY_PATH");
-  const std::string question = quoted(loader) + " --library-path " +
-                               quoted(folder + (rest != nullptr ? ":" + std::string(rest) : "")) +
-                               " --list " + quoted(path) + " 2>/dev/null";
-  std::FILE* const answer = ::popen(question.c_str(), "re");
-  if (answer == nullptr) return {};
+  const std::string query = quoted(loader) + " --library-path " +
+                            quoted(folder + (rest != nullptr ? ":" + std::string(rest) : "")) +
+                            " --list " + quoted(path) + " 2>/dev/null";
+  std::FILE* const reply = ::popen(query.c_str(), "re");
+  if (reply == nullptr) return {};
   std::string other;
   char line[4096];
-  while (std::fgets(line, sizeof line, answer) != nullptr) {
+  while (std::fgets(line, sizeof line, reply) != nullptr) {
     std::istringstream words(line);  // "libibverbs.so.1 => /usr/lib/libibverbs.so.1 (0x...)"
     std::string name, arrow, file;
     words >> name >> arrow >> file;
     const bool is_ours = name == "libibverbs.so.1" || name == "librdmacm.so.1";
     if (is_ours && file.starts_with('/') && file != folder + "/" + name) other = file;
   }
-  ::pclose(answer);
+  ::pclose(reply);
   return other;
 }
 

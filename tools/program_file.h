@@ -1,4 +1,4 @@
-// What can be told about a program before it is started.
+// Facts about a program file, examined before it is started.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ struct ProgramFile {
   bool executable = false;
 };
 
-// Where execvp() would find it: as it is if it has a slash, else along PATH.
+// Searches as execvp() does: a name with a slash is a path, any other name is searched in PATH.
 ProgramFile find_program(const std::string& name);
 
-// Why the dynamic loader would not load Verbena into this program; empty if it would, or if that
-// cannot be told (a script). `folder` has Verbena's libraries.
+// The reason why the dynamic loader would not load Verbena into this program; empty if it would, or
+// if that is unknown (a script). `folder` holds Verbena's libraries.
 std::string why_not_loaded(const std::string& path, const std::string& folder);
 
 }  // namespace verbena::tool

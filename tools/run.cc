@@ -1,4 +1,4 @@
-// verbena run: sets the environment and becomes the program.
+// verbena run: sets the environment and executes the program.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace verbena::tool {
 namespace {
 
-// Only a warning: an interface may get its address a moment later.
+// This is only a warning, because an interface may get its address later.
 void warn_about_devices(const std::vector<std::string>& wanted) {
   if (wanted.empty() || wanted == std::vector<std::string>{"none"}) return;
   std::string selection;
@@ -27,7 +27,7 @@ void warn_about_devices(const std::vector<std::string>& wanted) {
     };
     for (const runtime::UnusableInterface& u : found.unusable) {
       if (is_it(u.interface))
-        say_warning(fmt::format("--device {}: {} {}", name, u.interface, u.why));
+        print_warning(fmt::format("--device {}: {} {}", name, u.interface, u.why));
     }
   }
 }
@@ -36,7 +36,7 @@ void warn_about_devices(const std::vector<std::string>& wanted) {
 
 int run_program(const Settings& settings, const std::vector<std::string>& command) {
   if (command.empty()) {
-    say_error("run: which program? For example: verbena run -- ibv_devinfo");
+    print_error("run: which program? For example: verbena run -- ibv_devinfo");
     return kRunFailed;
   }
   const auto variables = environment_for(settings);
@@ -46,18 +46,18 @@ int run_program(const Settings& settings, const std::vector<std::string>& comman
   const ProgramFile program = find_program(name);
   if (program.path.empty()) {
     const bool has_slash = name.find('/') != std::string::npos;
-    say_error(
+    print_error(
         fmt::format("{}: {}", name, has_slash ? "there is no such file" : "not found in PATH"));
     return kNotFound;
   }
   if (!program.executable) {
-    say_error(fmt::format("{} is there but cannot be executed (a folder, or no x permission)",
-                          program.path));
+    print_error(fmt::format("{} exists but cannot be executed (a folder, or no x permission)",
+                            program.path));
     return kNotExecutable;
   }
   const std::string folder = library_folder().value_or("");
   if (const std::string why = why_not_loaded(program.path, folder); !why.empty()) {
-    say_warning(fmt::format("{} {}", program.path, why));
+    print_warning(fmt::format("{} {}", program.path, why));
   }
   warn_about_devices(settings.devices);
 
@@ -67,8 +67,8 @@ int run_program(const Settings& settings, const std::vector<std::string>& comman
   arguments.push_back(nullptr);
   ::execvp(arguments.front(), arguments.data());
   const int error = errno;
-  say_error(fmt::format("{} cannot be executed: {}{}", program.path, std::strerror(error),
-                        error == ENOENT ? " (its interpreter is missing)" : ""));
+  print_error(fmt::format("{} cannot be executed: {}{}", program.path, std::strerror(error),
+                          error == ENOENT ? " (its interpreter is missing)" : ""));
   return error == ENOENT ? kNotFound : kNotExecutable;
 }
 

@@ -1,4 +1,4 @@
-// A command whose output got lost has not done what it was asked for.
+// Makes a command fail if its output cannot be written.
 #pragma once
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 namespace verbena {
 
-// The exit status of `command`, but 1 instead of 0 if standard output could not be written.
+// Returns the exit status of `command`, but 1 instead of 0 if standard output cannot be written.
 template <typename Command>
 int checking_standard_output(const std::string& name, const Command& command) {
   int status = 0;
@@ -16,7 +16,7 @@ int checking_standard_output(const std::string& name, const Command& command) {
     status = command();
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
     trouble = "standard output cannot be written";
-  } catch (const std::system_error& error) {  // fmt::print's
+  } catch (const std::system_error& error) {  // thrown by fmt::print
     trouble = error.what();
   }
   std::fputs((name + ": " + trouble + '\n').c_str(), stderr);

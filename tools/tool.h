@@ -1,4 +1,4 @@
-// The verbena command: what its subcommands share.
+// Declarations that the subcommands of the verbena command share.
 #pragma once
 
 #include <optional>
@@ -8,23 +8,23 @@
 
 namespace verbena::tool {
 
-// Exit statuses, as man/verbena.1 documents them. `run` uses those of env(1) and timeout(1), which
-// leave the small numbers to the program it becomes.
+// Exit statuses, as man/verbena.1 documents them. `run` uses those of env(1) and timeout(1),
+// because the small numbers belong to the program that it executes.
 inline constexpr int kDone = 0;
-inline constexpr int kNotThere = 1;     // no usable device; no such process; something to change
+inline constexpr int kNotThere = 1;     // no usable device; no such process; doctor found a problem
 inline constexpr int kUsage = 2;        // the command line was wrong
-inline constexpr int kRunFailed = 125;  // run: the tool itself failed, nothing was started
+inline constexpr int kRunFailed = 125;  // run: verbena itself failed and started no program
 inline constexpr int kNotExecutable = 126;
 inline constexpr int kNotFound = 127;
 
-// What `run` and `env` put into the environment; empty means "leave as it is".
+// Settings that `run` and `env` put into the environment; an empty one stays unset.
 struct Settings {
   std::vector<std::string> devices;
   std::string log;
   std::string log_file;
   std::string pcap;
   std::string faults;
-  bool no_view = false;  // do not preload what shows /sys/class/infiniband and /dev/infiniband
+  bool no_view = false;  // do not preload the view of /sys/class/infiniband and /dev/infiniband
 };
 
 struct Variable {
@@ -32,17 +32,17 @@ struct Variable {
   std::string value;
 };
 
-// The variables that make a program use Verbena. nullopt: the library was not found, which has been
-// said on standard error.
+// The variables that make a program use Verbena. nullopt: the library was not found; an error has
+// been printed.
 std::optional<std::vector<Variable>> environment_for(const Settings& settings);
 
-// The folder of libibverbs.so.1: where it was installed relative to this program, or the build
-// tree's; nullopt if it is in neither.
+// The folder of libibverbs.so.1: the installed one, relative to this program, or that of the build
+// tree; nullopt if neither has the library.
 std::optional<std::string> library_folder();
 
-// Lines on standard error.
-void say_error(std::string_view text);
-void say_warning(std::string_view text);
+// Print one line on standard error.
+void print_error(std::string_view text);
+void print_warning(std::string_view text);
 
 int run_program(const Settings& settings, const std::vector<std::string>& command);
 int print_environment(const Settings& settings);
@@ -67,7 +67,7 @@ struct DoctorOptions {
 };
 int run_doctor(const DoctorOptions& options);
 
-// As JSON writes it, with its quotes.
+// `text` as a JSON string, with quotes.
 std::string json_string(std::string_view text);
 
 }  // namespace verbena::tool

@@ -54,9 +54,9 @@ listen() { # in the other namespace
 listen
 doctor 0 192.0.2.2 2001:db8::2 192.0.2.1 127.0.0.1
 for host in 192.0.2.2 2001:db8::2 192.0.2.1 127.0.0.1; do
-  says "$host" ok reachable 'answers in'
+  says "$host" ok reachable 'responds in'
   says "$host" ok 'path MTU' 'RoCE MTU'
-  says "$host" ok 'RoCE echo' 'answered 5 of 5'
+  says "$host" ok 'RoCE echo' '5 responses to 5 requests'
 done
 says 192.0.2.2 ok address 'from 192\.0\.2\.1 by verbena_veth0'
 says 192.0.2.2 ok 'path MTU' 'packets of 1500 bytes .* RoCE MTU of 1024'
@@ -65,9 +65,9 @@ note "ok a healthy host"
 
 # --- nobody there, nothing there, no such name
 doctor 1 192.0.2.99 198.51.100.1 no-such-host.invalid
-says 192.0.2.99 problem reachable 'no way to it: the host is down'
+says 192.0.2.99 problem reachable 'reports no route to it: the host is down'
 says 198.51.100.1 problem address 'no route'
-says no-such-host.invalid problem address 'no known name'
+says no-such-host.invalid problem address 'neither an address nor a known name'
 no_problem_with here
 note "ok hosts that are not there"
 
@@ -88,8 +88,8 @@ tear_down() { "$@" nft delete table inet doctor; }
 if nft add table inet doctor 2>"$logs/nft" && nft delete table inet doctor; then
   firewall "${there[@]}" -- input udp dport 4791 drop
   doctor 1 192.0.2.2
-  says 192.0.2.2 ok reachable 'answers in'
-  says 192.0.2.2 problem 'RoCE echo' 'silent\. Most likely a firewall drops it.*ufw allow 4791/udp'
+  says 192.0.2.2 ok reachable 'responds in'
+  says 192.0.2.2 problem 'RoCE echo' 'silent\. Most likely a firewall drops the packets.*ufw allow 4791/udp'
   no_problem_with here
   tear_down "${there[@]}"
   firewall "${there[@]}" -- input udp dport 4791 reject with icmpx type admin-prohibited
@@ -98,7 +98,7 @@ if nft add table inet doctor 2>"$logs/nft" && nft delete table inet doctor; then
   tear_down "${there[@]}"
   firewall "${there[@]}" -- input meta l4proto udp udp dport != 4791 drop
   doctor 0 192.0.2.2
-  says 192.0.2.2 ok reachable 'RoCE alone'
+  says 192.0.2.2 ok reachable 'responds only to RoCE'
   says 192.0.2.2 hint 'path MTU' 'cannot be measured'
   tear_down "${there[@]}"
   firewall -- output oifname veth0 udp dport 4791 drop
@@ -119,17 +119,17 @@ fi
 kill -KILL "${pids[peer]}"
 finish peer 5
 doctor 1 192.0.2.2
-says 192.0.2.2 ok reachable 'answers in'
-says 192.0.2.2 problem 'RoCE echo' 'nobody receives on its UDP port 4791.*verbena perf --listen'
+says 192.0.2.2 ok reachable 'responds in'
+says 192.0.2.2 problem 'RoCE echo' 'no program receives on its UDP port 4791.*verbena perf --listen'
 note "ok a host without RDMA"
 
 # --- the way carries less than the interface: swallowed in silence, and said by a router
 ip link set veth0 mtu 9000
 listen
 doctor 1 192.0.2.2
-says 192.0.2.2 problem 'path MTU' 'packets of 1116 bytes arrive \(or somewhat more\).*those of 9000 vanish'
+says 192.0.2.2 problem 'path MTU' 'packets of 1116 bytes arrive \(or somewhat more\).*packets of 9000 bytes are lost'
 says 192.0.2.2 problem 'path MTU' 'ip link set veth0 mtu 1116'
-says 192.0.2.2 ok 'RoCE echo' 'answered'
+says 192.0.2.2 ok 'RoCE echo' 'responses to'
 note "ok a hop that swallows large packets"
 start third unshare -n sleep infinity
 tries=100
@@ -152,11 +152,11 @@ start distant "${beyond[@]}" "$tool" perf --listen
 tries=200
 until "${beyond[@]}" grep -Eqs '@verbena/.*service/' /proc/net/unix || [ $((tries--)) -le 0 ]; do sleep 0.05; done
 doctor 1 198.51.100.2
-says 198.51.100.2 problem 'path MTU' 'packets of 2300 bytes arrive, which carry a RoCE MTU of 2048\. .*ip link set veth0 mtu 2300'
-says 198.51.100.2 ok 'RoCE echo' 'answered'
+says 198.51.100.2 problem 'path MTU' 'packets of 2300 bytes arrive, enough for a RoCE MTU of 2048\. .*ip link set veth0 mtu 2300'
+says 198.51.100.2 ok 'RoCE echo' 'responses to'
 ip link set veth0 mtu 2300
 doctor 0 198.51.100.2
-says 198.51.100.2 ok 'path MTU' 'packets of 2300 bytes arrive, which carry a RoCE MTU of 2048$'
+says 198.51.100.2 ok 'path MTU' 'packets of 2300 bytes arrive, enough for a RoCE MTU of 2048$'
 note "ok a router with a smaller MTU"
 
 # --- this machine: a taken port, every slot taken, a device without carrier

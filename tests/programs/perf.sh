@@ -26,16 +26,16 @@ perf 2 127.0.0.1 --sizes 0
 perf 2 127.0.0.1 --seconds never
 perf 2 127.0.0.1 --seconds nan
 perf 1 127.0.0.1
-says 'nobody listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
+says 'no server listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
 perf 1 no.such.host.invalid
-says "there is no host 'no\.such\.host\.invalid'"
+says "unknown host 'no\.such\.host\.invalid'"
 note "ok errors without a server"
 
 # --- with one
 start server "$tool" perf --listen --port 7500
 served '^Listening on port 7500'
 perf 1 127.0.0.1 --port 7501
-says 'nobody listens'
+says 'no server listens'
 start second "$tool" perf --listen --port 7500
 finish second 20
 [ "$status" = 1 ] || fail "a second server on the port: exit status $status"
@@ -63,7 +63,7 @@ note "ok JSON, IPv6, odd sizes"
 start early "$tool" perf 127.0.0.1 --port 7500 --seconds 1 --sizes 64
 await_line "$logs/early" 'by verbena_lo' 20 || fail "the early client does not connect"
 perf 1 127.0.0.1 "${quick[@]}"
-says 'measuring with somebody else'
+says 'measuring with another client'
 finish early 60
 [ "$status" = 0 ] || fail "the early client: exit status $status"
 note "ok one client at a time"
@@ -76,7 +76,7 @@ finish killed 5
 for ((i = 0; i < 40; i++)); do
   start client "$tool" perf 127.0.0.1 "${quick[@]}" --sizes 64
   finish client 60
-  [ "$status" = 1 ] && grep -q 'somebody else' "$logs/client" || break
+  [ "$status" = 1 ] && grep -q 'another client' "$logs/client" || break
   sleep 0.5
 done
 [ "$status" = 0 ] || fail "after a client was killed: exit status $status"

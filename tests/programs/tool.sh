@@ -183,7 +183,7 @@ if [ "$own_namespace" = yes ]; then
   try 0 "$tool" devices -v
   out '^verbena_veth0$'
   out 'RoCE MTU +1024 bytes: .* 1500'
-  out 'for 4096 it takes 4188, on every hop: ip link set veth0 mtu 4188'
+  out '4096 needs 4188, on every hop: ip link set veth0 mtu 4188'
   out '0000:0000:0000:0000:0000:ffff:c000:0201'
   out 'veth1 has no IP address'
   out 'veth2 is down: ip link set veth2 up'

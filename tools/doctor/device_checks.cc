@@ -1,4 +1,4 @@
-// What stands in the way of the devices, found by trying what the library would do.
+// Checks of the library, the devices and their UDP port, by the same calls that the library makes.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Duration kPatience = milliseconds(200);
+constexpr Duration kTimeout = milliseconds(200);
 
 class DeviceChecks {
  public:
@@ -72,7 +72,7 @@ class DeviceChecks {
           fmt::format("{} has {}{} and a RoCE MTU of {}{}", device.name,
                       port.addresses.empty() ? "no address" : runtime::to_text(port.addresses[0]),
                       port.up ? "" : ", no carrier", wire::bytes_of(port.active_mtu),
-                      small ? fmt::format("; 4096 takes an interface MTU of {0} on every hop: ip "
+                      small ? fmt::format("; 4096 needs an interface MTU of {0} on every hop: ip "
                                           "link set {1} mtu {0}",
                                           wanted, device.interface)
                             : ""));
@@ -81,7 +81,7 @@ class DeviceChecks {
 
   void find_taken_ports() {
     std::set<pid_t> ours;
-    for (const host::SlotReport& r : host::SlotDirectory::query_all(kPatience)) {
+    for (const host::SlotReport& r : host::SlotDirectory::query_all(kTimeout)) {
       if (r.pid != 0) ours.insert(r.pid);
     }
     const size_t before = findings_.size();
@@ -96,8 +96,8 @@ class DeviceChecks {
     }
   }
 
-  // Sockets of our own processes share the port. Where they are the only ones, nothing is tried:
-  // one more socket, if only for a moment, would be in the way of their packets.
+  // The user's own Verbena processes share the port. If they are its only holders, the check opens
+  // no socket: even for a moment it would receive their packets.
   void check_port(const runtime::DeviceInfo& device, const wire::Gid& gid,
                   const std::set<pid_t>& ours) {
     const std::vector<PortHolder> holders = holders_of(gid);
@@ -113,19 +113,19 @@ class DeviceChecks {
       return;
     }
     text += ": it is held by ";
-    std::set<std::string> who;
+    std::set<std::string> others;
     for (const PortHolder& h : holders) {
-      if (!is_ours(h)) who.insert(describe(h));
+      if (!is_ours(h)) others.insert(describe(h));
     }
-    if (who.empty()) who.insert("the kernel's rdma_rxe or by another user's process");
-    for (const std::string& one : who) text += (one == *who.begin() ? "" : ", ") + one;
+    if (others.empty()) others.insert("the kernel's rdma_rxe or by another user's process");
+    for (const std::string& one : others) text += (one == *others.begin() ? "" : ", ") + one;
     add(Verdict::Problem, "UDP port 4791",
         text +
             ". Stop it (for rdma_rxe: rdma link delete, or modprobe -r rdma_rxe), run as the same "
             "user, or use another address");
   }
 
-  // Asked of a socket: net.core.rmem_max itself is not to be seen in every namespace.
+  // Uses a socket, because net.core.rmem_max is not visible in every namespace.
   void find_small_buffers() {
     const os::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const int wanted = static_cast<int>(runtime::config().receive_buffer);
@@ -135,13 +135,13 @@ class DeviceChecks {
         ::getsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &given, &bytes) != 0) {
       return;
     }
-    given /= 2;  // the kernel tells twice what it was asked for
+    given /= 2;  // the kernel returns twice the requested size
     if (given >= wanted) {
-      add(Verdict::Good, "receive buffers", fmt::format("{} bytes, as asked for", given));
+      add(Verdict::Good, "receive buffers", fmt::format("{} bytes, as requested", given));
       return;
     }
     add(Verdict::Hint, "receive buffers",
-        fmt::format("receive buffers are small: the kernel gives {} bytes of the {} asked for, so "
+        fmt::format("receive buffers are small: the kernel gives {} bytes of the {} requested, so "
                     "large transfers from several peers at once lose packets and are slower. As "
                     "root: sysctl -w net.core.rmem_max={}",
                     given, wanted, wanted));
@@ -157,7 +157,7 @@ class DeviceChecks {
     }
     std::string kernel;
     for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", error)) {
-      // Where `verbena env` is in force, as in an image, these are Verbena's own.
+      // Under `verbena env`, as in a container image, these are Verbena's own devices.
       std::string firmware;
       std::ifstream file(entry.path() / "fw_ver");
       std::getline(file, firmware);

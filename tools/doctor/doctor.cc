@@ -1,4 +1,4 @@
-// verbena doctor: looks at this machine and at the ways to others, and says what to change.
+// verbena doctor: checks this machine and the paths to other hosts, and reports what to change.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -34,7 +34,7 @@ void append(Findings& to, Findings more) { std::ranges::move(more, std::back_ins
 Findings examine_this_machine(const runtime::Discovery& found) {
   Findings all = examine_devices(found);
   Findings kernel = examine_kernel();
-  // Where a port is taken or BPF is stuck, opening a device would fail or never end.
+  // If the port is taken or BPF is stuck, opening a device would fail or never return.
   const bool can_open = !has(all, Verdict::Problem) && !has(kernel, Verdict::Problem);
   append(all, std::move(kernel));
   if (can_open) append(all, examine_firewall(found));

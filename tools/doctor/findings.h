@@ -1,4 +1,4 @@
-// What `verbena doctor` finds: one sentence for each thing it looked at, with what to do about it.
+// The findings of `verbena doctor`: one sentence per check, with the change that is needed.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ namespace verbena::tool {
 
 enum class Verdict {
   Good,
-  Hint,     // works as it is, better otherwise
-  Problem,  // something does not work until it is changed
+  Hint,     // works, but a change would improve it
+  Problem,  // does not work until it is changed
 };
 
 struct Finding {
@@ -21,17 +21,17 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// The library, the devices, UDP port 4791 and socket buffers: quick, and nothing is sent.
+// Checks the library, the devices, UDP port 4791 and socket buffers. Sends no packets.
 Findings examine_devices(const runtime::Discovery& found);
 
-// What the kernel permits: steering, shared memory, the process directory, limits.
+// Checks what the kernel permits: steering, shared memory, process slots, limits.
 Findings examine_kernel();
 
-// Whether this machine's own packets reach UDP port 4791, on every device.
+// Checks on every device that this machine's own packets reach UDP port 4791.
 Findings examine_firewall(const runtime::Discovery& found);
 
-// The way to another host: its address, whether it answers, how large packets may be, and whether
-// somebody there speaks RoCE.
+// Checks the path to another host: its address, whether it responds, the path MTU, and whether a
+// program there speaks RoCE.
 Findings examine_host(const runtime::Discovery& found, const std::string& host);
 
 }  // namespace verbena::tool

@@ -1,4 +1,4 @@
-// The ways that packets take: to this machine's own port 4791, and to other hosts.
+// Checks of the paths of packets: to this machine's own port 4791 and to other hosts.
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -24,22 +24,23 @@ namespace verbena::tool {
 namespace {
 
 using host::SocketAddress;
-using Kind = ProbeAnswer::Kind;
+using Kind = ProbeResult::Kind;
 using runtime::DeviceInfo;
 using runtime::Discovery;
 
 constexpr uint32_t kSmallPacket = 128;
-constexpr Duration kPatience = milliseconds(1200);
-// The kernel looks three seconds for a neighbour before it says that there is none.
-constexpr Duration kPatienceForNeighbour = milliseconds(3600);
+constexpr Duration kTimeout = milliseconds(1200);
+// The kernel searches three seconds for a neighbour before it reports an error.
+constexpr Duration kNeighbourTimeout = milliseconds(3600);
 
 constexpr const char* kOpenThePort =
-    "let UDP port 4791 in and out (ufw allow 4791/udp; firewall-cmd --add-port=4791/udp; nft add "
+    "allow UDP port 4791 in both directions (ufw allow 4791/udp; firewall-cmd --add-port=4791/udp; "
+    "nft add "
     "rule inet filter input udp dport 4791 accept)";
 
 double milliseconds_of(Duration d) { return static_cast<double>(d.ns) / 1e6; }
 
-// Whether a file has a line that begins so.
+// Whether a line of the file begins with `start`.
 bool has_line(const char* path, const char* start) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +49,7 @@ bool has_line(const char* path, const char* start) {
   return false;
 }
 
-// The rules of a firewall are not to be read without privileges; whether one is switched on is.
+// Without privileges, a firewall's rules are not readable, but its state is.
 std::string firewall_manager() {
   if (has_line("/etc/ufw/ufw.conf", "ENABLED=yes")) return "ufw";
   if (std::ifstream("/run/firewalld.pid").good()) return "firewalld";
@@ -56,8 +57,8 @@ std::string firewall_manager() {
 }
 
 struct Target {
-  Way way;
-  const DeviceInfo* device = nullptr;  // none: the way leaves through no device of ours
+  Path path;
+  const DeviceInfo* device = nullptr;  // null: the path leaves through no Verbena device
 };
 
 const DeviceInfo* device_with(const Discovery& found, const wire::Gid& gid) {
@@ -68,7 +69,7 @@ const DeviceInfo* device_with(const Discovery& found, const wire::Gid& gid) {
   return device != found.devices.end() ? std::to_address(device) : nullptr;
 }
 
-// Where packets to an address leave; none: there is no route.
+// The path of packets to an address; nullopt: no route.
 std::optional<Target> target_at(const Discovery& found, const addrinfo& info) {
   const os::UniqueFd fd(::socket(info.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage to{}, from{};
@@ -93,7 +94,7 @@ class HostChecks {
   Findings run() {
     find_target();
     if (!target_ || target_->device == nullptr) return std::move(findings_);
-    const EchoResult echo = roce_echo(*target_->device, way().from.gid, way().to.gid);
+    const EchoResult echo = roce_echo(*target_->device, path().from.gid, path().to.gid);
     const bool is_there = check_reachable(echo);
     if (is_there) check_mtu();
     check_echo(echo, is_there);
@@ -101,7 +102,7 @@ class HostChecks {
   }
 
  private:
-  const Way& way() const { return target_->way; }
+  const Path& path() const { return target_->path; }
   void add(Verdict verdict, const char* about, std::string text) {
     findings_.push_back({verdict, about, std::move(text)});
   }
@@ -112,9 +113,9 @@ class HostChecks {
     addrinfo* all = nullptr;
     const int failed = ::getaddrinfo(host_.c_str(), "4791", &hints, &all);
     if (failed != 0) {
-      return add(
-          Verdict::Problem, "address",
-          fmt::format("'{}' is no address and no known name: {}", host_, ::gai_strerror(failed)));
+      return add(Verdict::Problem, "address",
+                 fmt::format("'{}' is neither an address nor a known name: {}", host_,
+                             ::gai_strerror(failed)));
     }
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(all, &::freeaddrinfo);
     for (const addrinfo* one = all; one != nullptr && !target_; one = one->ai_next) {
@@ -125,77 +126,78 @@ class HostChecks {
                  "this machine has no route to it: ip route, or give an interface an address of "
                  "that network");
     }
-    const std::string from = runtime::to_text(way().from.gid);
+    const std::string from = runtime::to_text(path().from.gid);
     if (target_->device == nullptr) {
-      return add(Verdict::Problem, "address",
-                 fmt::format("the way to it starts at {}, which belongs to no Verbena device: see "
-                             "verbena devices",
-                             from));
+      return add(
+          Verdict::Problem, "address",
+          fmt::format("the route to it starts at {}, which belongs to no Verbena device: see "
+                      "verbena devices",
+                      from));
     }
     add(Verdict::Good, "address",
-        fmt::format("{}, reached from {} by {}", runtime::to_text(way().to.gid), from,
+        fmt::format("{}, reached from {} by {}", runtime::to_text(path().to.gid), from,
                     target_->device->name));
   }
 
-  // True: it answers one thing or the other.
+  // True: the host responds to UDP or to RoCE.
   bool check_reachable(const EchoResult& echo) {
-    const bool speaks_roce = echo.answered > 0;
-    const ProbeAnswer answer =
-        probe(way(), closed_port(), kSmallPacket, speaks_roce ? kPatience : kPatienceForNeighbour);
-    const std::string who = answer.who.empty() ? "this machine's kernel" : answer.who;
-    switch (answer.kind) {
+    const bool speaks_roce = echo.responses > 0;
+    const ProbeResult result =
+        probe(path(), closed_port(), kSmallPacket, speaks_roce ? kTimeout : kNeighbourTimeout);
+    const std::string sender = result.sender.empty() ? "this machine's kernel" : result.sender;
+    switch (result.kind) {
       case Kind::Refused:
         add(Verdict::Good, "reachable",
-            fmt::format("it answers in {:.3f} ms", milliseconds_of(answer.took)));
+            fmt::format("it responds in {:.3f} ms", milliseconds_of(result.took)));
         return true;
       case Kind::Forbidden:
-        add(Verdict::Problem, "reachable", "this machine's own firewall lets no UDP out to it");
+        add(Verdict::Problem, "reachable", "this machine's own firewall blocks UDP to it");
         return speaks_roce;
       default:
         break;
     }
     if (speaks_roce) {
-      add(Verdict::Good, "reachable", "it answers RoCE alone: a firewall hides the rest");
-    } else if (answer.kind == Kind::Prohibited) {
-      add(Verdict::Problem, "reachable", fmt::format("a firewall at {} lets no UDP through", who));
-    } else if (answer.kind == Kind::Unreachable) {
+      add(Verdict::Good, "reachable",
+          "it responds only to RoCE: a firewall blocks everything else");
+    } else if (result.kind == Kind::Prohibited) {
+      add(Verdict::Problem, "reachable", fmt::format("a firewall at {} blocks UDP", sender));
+    } else if (result.kind == Kind::Unreachable) {
       add(Verdict::Problem, "reachable",
-          fmt::format("{} says that there is no way to it: the host is down, or the address or "
-                      "the route is wrong",
-                      who));
+          fmt::format("{} reports no route to it: the host is down, or the address or the route is "
+                      "wrong",
+                      sender));
     } else {
       add(Verdict::Problem, "reachable",
-          "it answers nothing at all: the host is down, the address is wrong, or a firewall drops "
-          "everything silently");
+          "no response: the host is down, the address is wrong, or a firewall drops everything "
+          "silently");
     }
     return speaks_roce;
   }
 
   void check_mtu() {
     const DeviceInfo& device = *target_->device;
-    const PathMtu mtu = find_path_mtu(way(), device.interface_index);
+    const PathMtu mtu = find_path_mtu(path(), device.interface_index);
     if (mtu.bytes == 0) {
       return add(Verdict::Hint, "path MTU",
-                 "cannot be measured: the host answers on no closed UDP port");
+                 "cannot be measured: the host sends no ICMP error for a closed UDP port");
     }
     const uint32_t ours = wire::bytes_of(device.port.active_mtu);
     const uint32_t fits = wire::bytes_of(runtime::roce_mtu_for(mtu.bytes));
     std::string text =
-        fmt::format("packets of {} bytes arrive{}, which carry a RoCE MTU of {}", mtu.bytes,
-                    mtu.swallowed != 0 ? " (or somewhat more)" : "", fits);
-    if (mtu.swallowed != 0) {
+        fmt::format("packets of {} bytes arrive{}, enough for a RoCE MTU of {}", mtu.bytes,
+                    mtu.lost_bytes != 0 ? " (or somewhat more)" : "", fits);
+    if (mtu.lost_bytes != 0) {
       text += fmt::format(
-          "; those of {} vanish without a word: a hop or a tunnel carries less than {} thinks, or "
-          "a firewall keeps its ICMP message away",
-          mtu.swallowed, device.interface);
+          "; packets of {} bytes are lost without an ICMP error: a hop or a tunnel has a smaller "
+          "MTU than {}, or a firewall drops the ICMP error",
+          mtu.lost_bytes, device.interface);
     }
-    // A loopback path carries more than the interface that has the address.
+    // A loopback path has a larger MTU than the interface that has the address.
     const bool too_large = fits < ours;
     if (too_large) {
       text += fmt::format(
-          ". Programs take the RoCE MTU {} of {}, and their full packets are lost: set the "
-          "interface's MTU to what the way carries (ip link set {} mtu {}), or raise it on every "
-          "hop",
+          ". Programs use the RoCE MTU {} of {}, and their full packets are lost: set the "
+          "interface's MTU to that of the path (ip link set {} mtu {}), or raise it on every hop",
           ours, device.name, device.interface, mtu.bytes);
     }
     add(too_large ? Verdict::Problem : Verdict::Good, "path MTU", text);
@@ -204,41 +206,43 @@ class HostChecks {
   void check_echo(const EchoResult& echo, bool is_there) {
     constexpr const char* kAbout = "RoCE echo";
     if (!echo.error.empty()) return add(Verdict::Problem, kAbout, echo.error);
-    if (echo.answered == echo.asked) {
+    if (echo.responses == echo.requests) {
       return add(Verdict::Good, kAbout,
-                 fmt::format("answered {} of {}, the fastest in {:.3f} ms", echo.answered,
-                             echo.asked, milliseconds_of(echo.fastest)));
+                 fmt::format("{} responses to {} requests, the fastest in {:.3f} ms",
+                             echo.responses, echo.requests, milliseconds_of(echo.fastest)));
     }
-    if (echo.answered > 0) {
+    if (echo.responses > 0) {
       return add(Verdict::Hint, kAbout,
-                 fmt::format("answered only {} of {}: the network between loses packets",
-                             echo.answered, echo.asked));
+                 fmt::format("only {} responses to {} requests: the network loses packets",
+                             echo.responses, echo.requests));
     }
-    if (!is_there) return;  // said already
-    const ProbeAnswer answer = probe(way(), wire::kRoceUdpPort, kSmallPacket, kPatience);
-    switch (answer.kind) {
+    if (!is_there) return;  // already reported
+    const ProbeResult result = probe(path(), wire::kRoceUdpPort, kSmallPacket, kTimeout);
+    switch (result.kind) {
       case Kind::Refused:
-        return add(Verdict::Problem, kAbout,
-                   fmt::format("the host is there, but nobody receives on its UDP port 4791. Start "
-                               "a program on Verbena there (verbena perf --listen), or set up its "
-                               "RDMA NIC or rdma_rxe. If one runs, a firewall refuses: {}",
-                               kOpenThePort));
+        return add(
+            Verdict::Problem, kAbout,
+            fmt::format("the host is up, but no program receives on its UDP port 4791. Start "
+                        "a program on Verbena there (verbena perf --listen), or set up its "
+                        "RDMA NIC or rdma_rxe. If one runs, a firewall rejects the packets: "
+                        "{}",
+                        kOpenThePort));
       case Kind::Forbidden:
         return add(Verdict::Problem, kAbout,
-                   fmt::format("this machine's own firewall does not let packets to UDP port 4791 "
-                               "out: {}",
+                   fmt::format("this machine's own firewall blocks packets to UDP port 4791: {}",
                                kOpenThePort));
       case Kind::Prohibited:
         return add(
             Verdict::Problem, kAbout,
-            fmt::format("a firewall at {} refuses UDP port 4791: {}", answer.who, kOpenThePort));
+            fmt::format("a firewall at {} refuses UDP port 4791: {}", result.sender, kOpenThePort));
       default:
-        return add(Verdict::Problem, kAbout,
-                   fmt::format("the host is there, but UDP port 4791 is silent. Most likely a "
-                               "firewall drops it, there, here or between: {}. Otherwise what "
-                               "receives there answers no connection requests: on a host with an "
-                               "RDMA NIC or rdma_rxe, modprobe rdma_cm",
-                               kOpenThePort));
+        return add(
+            Verdict::Problem, kAbout,
+            fmt::format("the host is up, but UDP port 4791 is silent. Most likely a firewall "
+                        "drops the packets, there, here or in between: {}. Otherwise the "
+                        "receiver there ignores connection requests: on a host with an RDMA "
+                        "NIC or rdma_rxe, modprobe rdma_cm",
+                        kOpenThePort));
     }
   }
 
@@ -256,20 +260,20 @@ Findings examine_firewall(const Discovery& found) {
     if (device.port.addresses.empty()) continue;
     const wire::Gid& own = device.port.addresses.front();
     const EchoResult echo = roce_echo(device, own, own);
-    if (echo.answered > 0) continue;
+    if (echo.responses > 0) continue;
     const std::string where = fmt::format("{} ({})", device.name, runtime::to_text(own));
     findings.push_back({Verdict::Problem, "firewall",
                         echo.error.empty()
                             ? fmt::format("packets that this machine sends to itself do not reach "
                                           "UDP port 4791 of {}: its firewall drops them; {}",
                                           where, kOpenThePort)
-                            : fmt::format("{} cannot be tried: {}", where, echo.error)});
+                            : fmt::format("{} cannot be tested: {}", where, echo.error)});
   }
   const std::string manager = firewall_manager();
   if (findings.empty() && !found.devices.empty()) {
     std::string text = "this machine's own RoCE packets reach UDP port 4791";
     if (!manager.empty()) {
-      text += fmt::format("; {} is switched on, so if other hosts get no answer, {}", manager,
+      text += fmt::format("; {} is active, so if other hosts get no response, {}", manager,
                           kOpenThePort);
     }
     findings.push_back({manager.empty() ? Verdict::Good : Verdict::Hint, "firewall", text});

@@ -1,4 +1,5 @@
-// What the kernel permits, found by trying it; where that is not possible, by reading its settings.
+// Checks of what the kernel permits, by trying it or, where that is impossible, by reading its
+// settings.
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <poll.h>
@@ -27,7 +28,7 @@ using os::UniqueFd;
 
 constexpr uint64_t kMegabyte = 1 << 20;
 
-// The errno of giving the kernel a steering program.
+// The errno of an attempt to attach a steering program.
 int attach_program() {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -39,34 +40,34 @@ int attach_program() {
   return attached ? 0 : errno;
 }
 
-// Tried by a process of its own: a kernel whose BPF memory is deadlocked never lets it go.
+// Uses a child process: if the kernel's BPF memory is deadlocked, the call never returns.
 Finding examine_steering() {
   constexpr const char* kAbout = "steering";
   constexpr const char* kOtherwise =
-      "Packets for several processes on one address are then passed on from one to the other: "
-      "slower, and a process that is stopped holds up others";
+      "Processes on one address then forward packets to each other: this is slower, and a stopped "
+      "process delays the others";
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {Verdict::Hint, kAbout, "cannot be tried: no pipe"};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {Verdict::Hint, kAbout, "cannot be tested: no pipe"};
   const UniqueFd in(ends[0]);
   UniqueFd out(ends[1]);
   const pid_t child = ::fork();
-  if (child < 0) return {Verdict::Hint, kAbout, "cannot be tried: no process"};
+  if (child < 0) return {Verdict::Hint, kAbout, "cannot be tested: no process"};
   if (child == 0) {
     const int error = attach_program();
     (void)!::write(out.get(), &error, sizeof error);
     ::_exit(0);
   }
   out.reset();
-  pollfd answer{in.get(), POLLIN, 0};
+  pollfd reply{in.get(), POLLIN, 0};
   int error = EINTR;
-  if (::poll(&answer, 1, 3000) <= 0) {
+  if (::poll(&reply, 1, 3000) <= 0) {
     return {Verdict::Problem, kAbout,
-            "the kernel's BPF is stuck: whoever gives it a program waits for ever. Restart the "
-            "machine; until then set VERBENA_STEERING=off"};
+            "the kernel's BPF is stuck: a process that attaches a program waits forever. Restart "
+            "the machine; until then set VERBENA_STEERING=off"};
   }
   (void)!::read(in.get(), &error, sizeof error);
   ::waitpid(child, nullptr, 0);
-  if (error == 0) return {Verdict::Good, kAbout, "the kernel gives each process its packets"};
+  if (error == 0) return {Verdict::Good, kAbout, "the kernel delivers each packet to its process"};
   return {Verdict::Hint, kAbout,
           fmt::format("the kernel refuses BPF programs ({}), as some sandboxes do. {}",
                       std::strerror(error), kOtherwise)};
@@ -85,7 +86,7 @@ Finding examine_slots() {
   return {taken > kAll * 9 / 10 ? Verdict::Hint : Verdict::Good, "process slots", text};
 }
 
-// Yama's setting; -1 where there is none, and everybody may look at their own processes.
+// Yama's setting; -1 if Yama is not active: then a process may access those of the same user.
 int ptrace_scope() {
   int scope = -1;
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
@@ -101,7 +102,7 @@ Finding examine_ptrace() {
   }
   return {Verdict::Hint, kAbout,
           fmt::format("kernel.yama.ptrace_scope is {}: processes of this host cannot reach each "
-                      "other's registered memory, so that one-sided operations take a detour. As "
+                      "other's registered memory, so WRITEs and READs between them are slower. As "
                       "root: sysctl -w kernel.yama.ptrace_scope=1{}",
                       scope, scope == 3 ? " (after a restart: 3 cannot be undone)" : "")};
 }
@@ -116,20 +117,20 @@ Finding examine_memfd() {
                       made.error().why, std::strerror(made.error().code))};
 }
 
-// Verbena itself has no files there; what people run on it does.
+// Verbena has no files there, but the programs that run on it do.
 Finding examine_dev_shm() {
   constexpr const char* kAbout = "/dev/shm";
   constexpr uint64_t kEnough = 64 * kMegabyte;
   struct statvfs status {};
   if (::statvfs(kAbout, &status) != 0 || ::access(kAbout, W_OK) != 0) {
     return {Verdict::Hint, kAbout,
-            "is not there or not writable: Verbena does without, but MPI, UCX and NCCL do not. As "
-            "root: mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 tmpfs /dev/shm"};
+            "does not exist or is not writable: Verbena does not need it, but MPI, UCX and NCCL "
+            "do. As root: mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 tmpfs /dev/shm"};
   }
   const uint64_t left = uint64_t{status.f_bavail} * status.f_frsize;
   if (left < kEnough) {
     return {Verdict::Hint, kAbout,
-            fmt::format("has only {} MiB left: Verbena needs none of it, but MPI, UCX and NCCL do. "
+            fmt::format("has only {} MiB left: Verbena does not need it, but MPI, UCX and NCCL do. "
                         "Make it larger (docker run --shm-size=1g; as root: mount -o "
                         "remount,size=1g /dev/shm)",
                         left / kMegabyte)};
@@ -142,8 +143,8 @@ Finding examine_locked_memory() {
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   if (limit.rlim_cur == RLIM_INFINITY) return {Verdict::Good, "locked memory", "unlimited"};
   return {Verdict::Good, "locked memory",
-          fmt::format("limited to {} KiB, which is no limit to Verbena: it pins nothing. A program "
-                      "that asks for more itself wants: ulimit -l unlimited",
+          fmt::format("limited to {} KiB. Verbena pins no memory, so the limit does not affect it. "
+                      "A program that locks more memory itself needs: ulimit -l unlimited",
                       limit.rlim_cur / 1024)};
 }
 

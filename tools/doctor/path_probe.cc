@@ -1,5 +1,5 @@
-// Errors that ICMP brings are read from the socket's error queue, where the kernel says whose word
-// they are.
+// Probes read ICMP errors from the socket's error queue, which includes the address of the error's
+// sender.
 #include "tools/doctor/path_probe.h"
 
 #include <linux/errqueue.h>
@@ -26,7 +26,7 @@ namespace {
 
 using host::SocketAddress;
 using os::UniqueFd;
-using Kind = ProbeAnswer::Kind;
+using Kind = ProbeResult::Kind;
 
 constexpr Duration kBetweenDatagrams = milliseconds(400);
 
@@ -51,7 +51,7 @@ Kind kind_of(const sock_extended_err& error) {
   }
 }
 
-std::optional<ProbeAnswer> read_error(int fd) {
+std::optional<ProbeResult> read_error(int fd) {
   std::array<std::byte, 128> echoed;
   alignas(cmsghdr) std::array<std::byte, 512> control;
   iovec part{echoed.data(), echoed.size()};
@@ -68,29 +68,29 @@ std::optional<ProbeAnswer> read_error(int fd) {
     if (!v4 && !v6) continue;
     sock_extended_err error;
     std::memcpy(&error, CMSG_DATA(c), sizeof error);
-    ProbeAnswer answer;
-    answer.kind = kind_of(error);
-    if (answer.kind == Kind::TooLarge) answer.mtu = error.ee_info;
-    if (error.ee_origin != SO_EE_ORIGIN_LOCAL) {  // then its author's address follows
-      sockaddr_storage author{};
-      std::memcpy(&author, CMSG_DATA(c) + sizeof error,
-                  std::min(sizeof author, c->cmsg_len - CMSG_LEN(sizeof error)));
-      answer.who = runtime::to_text(SocketAddress::gid_of(author));
+    ProbeResult result;
+    result.kind = kind_of(error);
+    if (result.kind == Kind::TooLarge) result.mtu = error.ee_info;
+    if (error.ee_origin != SO_EE_ORIGIN_LOCAL) {  // the sender's address follows
+      sockaddr_storage sender{};
+      std::memcpy(&sender, CMSG_DATA(c) + sizeof error,
+                  std::min(sizeof sender, c->cmsg_len - CMSG_LEN(sizeof error)));
+      result.sender = runtime::to_text(SocketAddress::gid_of(sender));
     }
-    return answer;
+    return result;
   }
   return std::nullopt;
 }
 
-UniqueFd open_probe(const Way& way, uint16_t port) {
-  const bool v4 = way.to.gid.is_ipv4();
+UniqueFd open_probe(const Path& path, uint16_t port) {
+  const bool v4 = path.to.gid.is_ipv4();
   UniqueFd fd(::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   static_assert(IP_PMTUDISC_DO == IPV6_PMTUDISC_DO);
   const int never_fragment = IP_PMTUDISC_DO;
   const int level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
-  const SocketAddress from = SocketAddress::of(way.from, 0);
-  const SocketAddress to = SocketAddress::of(way.to, port);
+  const SocketAddress from = SocketAddress::of(path.from, 0);
+  const SocketAddress to = SocketAddress::of(path.to, port);
   if (!fd.valid() ||
       ::setsockopt(fd.get(), level, v4 ? IP_RECVERR : IPV6_RECVERR, &on, sizeof on) != 0 ||
       ::setsockopt(fd.get(), level, v4 ? IP_MTU_DISCOVER : IPV6_MTU_DISCOVER, &never_fragment,
@@ -102,50 +102,50 @@ UniqueFd open_probe(const Way& way, uint16_t port) {
   return fd;
 }
 
-uint32_t headers_of(const Way& way) { return (way.to.gid.is_ipv4() ? 20 : 40) + 8; }
+uint32_t headers_of(const Path& path) { return (path.to.gid.is_ipv4() ? 20 : 40) + 8; }
 
 }  // namespace
 
 uint16_t closed_port() { return static_cast<uint16_t>(33434 + runtime::now().ns % 100); }
 
-ProbeAnswer probe(const Way& way, uint16_t port, uint32_t packet_bytes, Duration patience) {
-  const UniqueFd fd = open_probe(way, port);
+ProbeResult probe(const Path& path, uint16_t port, uint32_t packet_bytes, Duration timeout) {
+  const UniqueFd fd = open_probe(path, port);
   if (!fd.valid()) return {Kind::Unreachable, 0, {}, {}};
-  const std::vector<std::byte> payload(packet_bytes - std::min(packet_bytes, headers_of(way)));
-  const Instant until = runtime::now() + patience;
+  const std::vector<std::byte> payload(packet_bytes - std::min(packet_bytes, headers_of(path)));
+  const Instant until = runtime::now() + timeout;
   for (Instant at = runtime::now(); at < until; at = runtime::now()) {
-    // What fails here is in the error queue as well, unless a firewall refused it.
+    // The error queue also gets a failure of send(), except if a firewall rejected the packet.
     const bool sent = ::send(fd.get(), payload.data(), payload.size(), MSG_DONTWAIT) >= 0;
     if (!sent && errno == EPERM) return {Kind::Forbidden, 0, {}, {}};
-    pollfd wait{fd.get(), 0, 0};  // POLLERR needs no asking for
+    pollfd wait{fd.get(), 0, 0};  // POLLERR is always reported
     const Duration pause = std::min(kBetweenDatagrams, until - at);
     (void)::poll(&wait, 1, static_cast<int>(pause.ns / 1'000'000));
-    if (auto answer = read_error(fd.get())) {
-      answer->took = runtime::now() - at;
-      return *answer;
+    if (auto result = read_error(fd.get())) {
+      result->took = runtime::now() - at;
+      return *result;
     }
   }
   return {};
 }
 
-PathMtu find_path_mtu(const Way& way, uint32_t interface_index) {
-  constexpr Duration kPatience = milliseconds(1000);
-  auto known = datapath::largest_datagram(way.from, way.to, interface_index);
+PathMtu find_path_mtu(const Path& path, uint32_t interface_index) {
+  constexpr Duration kTimeout = milliseconds(1000);
+  auto known = datapath::largest_datagram(path.from, path.to, interface_index);
   if (!known.ok()) return {};
   const uint16_t port = closed_port();
-  uint32_t size = known.value() + headers_of(way);
-  ProbeAnswer answer;
+  uint32_t size = known.value() + headers_of(path);
+  ProbeResult result;
   for (int hops = 0; hops < 8; ++hops) {
-    answer = probe(way, port, size, kPatience);
-    if (answer.kind != Kind::TooLarge || answer.mtu >= size || answer.mtu == 0) break;
-    size = answer.mtu;
+    result = probe(path, port, size, kTimeout);
+    if (result.kind != Kind::TooLarge || result.mtu >= size || result.mtu == 0) break;
+    size = result.mtu;
   }
-  if (answer.kind == Kind::Refused) return {size, 0};
+  if (result.kind == Kind::Refused) return {size, 0};
   using wire::Mtu;
   for (const Mtu mtu : {Mtu::k4096, Mtu::k2048, Mtu::k1024, Mtu::k512, Mtu::k256}) {
     const uint32_t smaller = runtime::interface_mtu_for(mtu);
     if (smaller >= size) continue;
-    if (probe(way, port, smaller, kPatience).kind == Kind::Refused) return {smaller, size};
+    if (probe(path, port, smaller, kTimeout).kind == Kind::Refused) return {smaller, size};
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// /proc/net/udp says which sockets there are, /proc/PID/fd whose they are.
+// Reads sockets from /proc/net/udp and finds their processes in /proc/PID/fd.
 #include "tools/doctor/port_holders.h"
 
 #include <pwd.h>

@@ -1,4 +1,4 @@
-// Who holds UDP port 4791, as /proc tells it.
+// The processes that hold UDP port 4791, from /proc.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +13,11 @@ namespace verbena::tool {
 
 struct PortHolder {
   uid_t uid = 0;
-  uint64_t inode = 0;  // 0: a socket of the kernel's own
-  pid_t pid = 0;       // 0: not to be seen by this user
+  uint64_t inode = 0;  // 0: a kernel socket
+  pid_t pid = 0;       // 0: not visible to this user
 };
 
-// Sockets on port 4791 that are bound to this address or to all of its family.
+// Sockets on port 4791 that are bound to this address or to the wildcard address.
 std::vector<PortHolder> holders_of(const wire::Gid& address);
 
 // "process 4711 (python3)", "the kernel (rdma_rxe)", "a process of user root".

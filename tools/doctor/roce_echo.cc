@@ -1,4 +1,4 @@
-// Asks through a Nic as a program's would, so that answers find their way among other processes.
+// Sends echo requests through a Nic, as a program does, so that responses reach this process.
 #include "tools/doctor/roce_echo.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace verbena::tool {
 namespace {
 
-constexpr int kQuestions = 5;
-constexpr int kSilentQuestions = 3;       // enough to give up
+constexpr int kRequests = 5;
+constexpr int kRequestsIfSilent = 3;      // without any response the test ends after these
 constexpr uint8_t kResponseTimeout = 17;  // 0.54 s
 
-// Holds what the agent tells until somebody waits for it.
-class Answers final : public runtime::ConnectionManager::Sink {
+// Stores the last event of the connection manager until wait_for() reads it.
+class ResponseSink final : public runtime::ConnectionManager::Sink {
  public:
   bool on_event(const cm::Event& event) noexcept override {
     const std::lock_guard lock(mutex_);
@@ -30,7 +30,8 @@ class Answers final : public runtime::ConnectionManager::Sink {
   }
   void on_removed() override {}
 
-  // Whether the question with this id was answered. The agent's own time-out is an event, too.
+  // Whether the request with this id got a response. The connection manager's timeout is an event,
+  // too.
   bool wait_for(uint32_t id) {
     std::unique_lock lock(mutex_);
     arrived_.wait_for(lock, std::chrono::seconds(2), [&] { return last_ && last_->first == id; });
@@ -54,25 +55,25 @@ EchoResult roce_echo(const runtime::DeviceInfo& device, const wire::Gid& from,
     return result;
   }
   runtime::ConnectionManager* const manager = nic.value()->connection_manager();
-  Answers answers;
-  manager->set_sink(&answers);
-  cm::SidrParameters question;
-  question.addresses = {.local_gid = from, .peer_gid = to, .local_ip = from, .peer_ip = to};
-  // Nobody can be bound to port 0.
-  question.addresses.service_id = cm::service_id(cm::PortSpace::Udp, 0);
-  question.response_timeout = kResponseTimeout;
-  question.max_cm_retries = 0;
-  while (result.asked < (result.answered == 0 ? kSilentQuestions : kQuestions)) {
-    const Instant asked_at = runtime::now();
-    auto id = manager->resolve_sidr(question);
+  ResponseSink sink;
+  manager->set_sink(&sink);
+  cm::SidrParameters request;
+  request.addresses = {.local_gid = from, .peer_gid = to, .local_ip = from, .peer_ip = to};
+  // Port 0 never has a listener.
+  request.addresses.service_id = cm::service_id(cm::PortSpace::Udp, 0);
+  request.response_timeout = kResponseTimeout;
+  request.max_cm_retries = 0;
+  while (result.requests < (result.responses == 0 ? kRequestsIfSilent : kRequests)) {
+    const Instant sent_at = runtime::now();
+    auto id = manager->resolve_sidr(request);
     if (!id.ok()) {
       result.error = id.error().why;
       break;
     }
-    ++result.asked;
-    if (!answers.wait_for(id.value())) continue;
-    ++result.answered;
-    result.fastest = std::min(result.fastest, runtime::now() - asked_at);
+    ++result.requests;
+    if (!sink.wait_for(id.value())) continue;
+    ++result.responses;
+    result.fastest = std::min(result.fastest, runtime::now() - sent_at);
   }
   manager->set_sink(nullptr);
   return result;

@@ -1,6 +1,6 @@
-// A RoCE echo: a question that every rdma_cm answers, whoever made it. Asked on queue pair 1 for a
-// datagram service that nobody offers (SIDR_REQ), Verbena, the kernel's Soft-RoCE and hardware
-// alike say that there is none, in a RoCEv2 packet back to UDP port 4791.
+// RoCE echo: a request to which every rdma_cm implementation responds. It is a SIDR_REQ to queue
+// pair 1 for a datagram service that does not exist. Verbena, the kernel's Soft-RoCE and hardware
+// reject it by a RoCEv2 packet to UDP port 4791.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 namespace verbena::tool {
 
 struct EchoResult {
-  int asked = 0;
-  int answered = 0;
+  int requests = 0;
+  int responses = 0;
   Duration fastest{INT64_MAX};
-  std::string error;  // the device cannot be used: nothing was asked
+  std::string error;  // the device cannot be used; no request was sent
 };
 
 EchoResult roce_echo(const runtime::DeviceInfo& device, const wire::Gid& from, const wire::Gid& to);

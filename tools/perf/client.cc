@@ -1,4 +1,4 @@
-// verbena perf HOST: connects, and measures WRITE, READ and SEND of each size.
+// verbena perf HOST: connects to a server and measures WRITE, READ and SEND of each size.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -14,29 +14,31 @@ using Seconds = std::chrono::duration<double>;
 // --------------------------------------------------------------------------------- connecting
 
 std::string why_rejected(const rdma_cm_event& event, const ClientOptions& options) {
-  const auto hello = Hello::load(event.param.conn.private_data, event.param.conn.private_data_len);
-  if (!hello) {
-    return fmt::format("nobody listens at {}, port {}; start `verbena perf --listen` there first",
-                       options.host, options.port);
+  const auto handshake =
+      Handshake::load(event.param.conn.private_data, event.param.conn.private_data_len);
+  if (!handshake) {
+    return fmt::format(
+        "no server listens at {}, port {}; start `verbena perf --listen` there first", options.host,
+        options.port);
   }
-  if (hello->answer == Answer::Busy)
-    return fmt::format("{} is measuring with somebody else; try again in a moment", options.host);
+  if (handshake->result == HandshakeResult::Busy)
+    return fmt::format("{} is measuring with another client; try again in a moment", options.host);
   return fmt::format(
-      "{} speaks version {} of verbena perf and this is version {}; use the same Verbena on both",
-      options.host, hello->version, kVersion);
+      "{} uses version {} of verbena perf and this is version {}; use the same Verbena on both",
+      options.host, handshake->version, kVersion);
 }
 
 std::string explain(const rdma_cm_event& event, const ClientOptions& options) {
   switch (event.event) {
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_ERROR:
-      return fmt::format("no RDMA device leads to {}; `verbena devices` tells what there is",
+      return fmt::format("no RDMA device reaches {}; `verbena devices` lists the devices",
                          options.host);
     case RDMA_CM_EVENT_REJECTED:
       return why_rejected(event, options);
     case RDMA_CM_EVENT_UNREACHABLE:
       return fmt::format(
-          "{} does not answer; is `verbena perf --listen` running there, and does a firewall let "
+          "{} does not respond; is `verbena perf --listen` running there, and does a firewall let "
           "UDP port 4791 through?",
           options.host);
     default:
@@ -53,7 +55,7 @@ class Client {
       throw ToolError(with_errno("rdma_create_id"));
     id_.reset(id);
     resolve();
-    connection_ = std::make_unique<Connection>(id, [this] { look_around(); });
+    connection_ = std::make_unique<Connection>(id, [this] { check_events(); });
     connect();
   }
 
@@ -79,8 +81,9 @@ class Client {
 
  private:
   static constexpr int kResolveMs = 2000;
-  static constexpr uint64_t kTrial = 32;        // messages, to see how long one takes
-  static constexpr uint64_t kMost = 4'000'000;  // messages of one measurement
+  // Messages of a trial run, which estimates the time per message.
+  static constexpr uint64_t kTrial = 32;
+  static constexpr uint64_t kMaxMessages = 4'000'000;  // of one measurement
 
   // ------------------------------------------------------------------------------- connecting
 
@@ -89,12 +92,12 @@ class Client {
     hints.ai_port_space = RDMA_PS_TCP;
     if (rdma_getaddrinfo(options_.host.c_str(), std::to_string(options_.port).c_str(), &hints,
                          &found) != 0) {
-      throw ToolError(fmt::format("there is no host '{}'", options_.host));
+      throw ToolError(fmt::format("unknown host '{}'", options_.host));
     }
     const Owned<rdma_addrinfo, rdma_freeaddrinfo> address(found);
     if (rdma_resolve_addr(id_.get(), nullptr, address->ai_dst_addr, kResolveMs) != 0) {
       throw ToolError(with_errno(fmt::format(
-          "no RDMA device leads to {} (`verbena devices` tells what there is)", options_.host)));
+          "no RDMA device reaches {} (`verbena devices` lists the devices)", options_.host)));
     }
     await(RDMA_CM_EVENT_ADDR_RESOLVED);
     if (rdma_resolve_route(id_.get(), kResolveMs) != 0)
@@ -103,7 +106,7 @@ class Client {
   }
 
   void connect() {
-    const Hello ours = connection_->greeting().swapped();
+    const Handshake ours = connection_->local_handshake().swapped();
     rdma_conn_param param{};
     param.private_data = &ours;
     param.private_data_len = sizeof ours;
@@ -113,22 +116,22 @@ class Client {
     if (rdma_connect(id_.get(), &param) != 0) throw ToolError(with_errno("rdma_connect"));
     const Event event = await(RDMA_CM_EVENT_ESTABLISHED);
     const auto theirs =
-        Hello::load(event->param.conn.private_data, event->param.conn.private_data_len);
+        Handshake::load(event->param.conn.private_data, event->param.conn.private_data_len);
     if (!theirs) {
-      throw ToolError(fmt::format("what listens at {}, port {} is not verbena perf", options_.host,
-                                options_.port));
+      throw ToolError(fmt::format("the program that listens at {}, port {} is not verbena perf",
+                                  options_.host, options_.port));
     }
-    connection_->meet(*theirs);
+    connection_->set_remote(*theirs);
   }
 
   Event await(rdma_cm_event_type wanted) {
-    Event event = next_event(channel_, kPatience);
-    if (!event) throw ToolError(fmt::format("{} has not answered for 10 seconds", options_.host));
+    Event event = next_event(channel_, kPeerTimeout);
+    if (!event) throw ToolError(fmt::format("{} has not responded for 10 seconds", options_.host));
     if (event->event != wanted) throw ToolError(explain(*event, options_));
     return event;
   }
 
-  void look_around() {
+  void check_events() {
     const Event event = next_event(channel_, std::chrono::milliseconds(0));
     if (event && event->event == RDMA_CM_EVENT_DISCONNECTED)
       throw ToolError(fmt::format("{} has ended the connection", options_.host));
@@ -136,20 +139,20 @@ class Client {
 
   // -------------------------------------------------------------------------------- measuring
 
-  // Tells the server its part, and waits until it is ready.
-  void direct(Part part, uint32_t size, uint64_t count) {
+  // Sends the server its command and waits until it is ready.
+  void start_part(Part part, uint32_t size, uint64_t count) {
     connection_->send_command({part, size, count});
     connection_->await_message();
   }
 
-  // How many messages fill the time, if `trial` took that long for kTrial of them.
+  // The number of messages that fill the measuring time, if kTrial messages took `trial`.
   uint64_t count_for(Seconds trial) const {
     const double each = std::max(trial.count() / kTrial, 1e-9);
-    return std::clamp(static_cast<uint64_t>(options_.time.count() / each), kTrial, kMost);
+    return std::clamp(static_cast<uint64_t>(options_.time.count() / each), kTrial, kMaxMessages);
   }
 
   Seconds run_stream(ibv_wr_opcode opcode, uint32_t size, uint64_t count) {
-    if (opcode == IBV_WR_SEND) direct(Part::TakeSends, size, count);
+    if (opcode == IBV_WR_SEND) start_part(Part::ReceiveSends, size, count);
     const auto start = Clock::now();
     for (uint64_t i = 0; i < count; ++i)
       connection_->post(opcode, size, i % 16 == 15 || i + 1 == count);
@@ -166,23 +169,24 @@ class Client {
   }
 
   void fill_outgoing(uint32_t size) {
-    ++fillings_;
+    ++fill_count_;
     for (uint32_t i = 0; i < size; ++i)
-      connection_->outgoing()[i] = static_cast<std::byte>(i * 7 + i / 256 + fillings_);
+      connection_->outgoing()[i] = static_cast<std::byte>(i * 7 + i / 256 + fill_count_);
   }
 
-  // What was written must be what is there.
+  // Reads the data back and compares it with the data written.
   void check_data(uint32_t size) {
     connection_->post(IBV_WR_RDMA_READ, size, true);
     connection_->drain();
     if (!std::equal(connection_->received(), connection_->received() + size,
                     connection_->outgoing())) {
-      throw ToolError(fmt::format("the {} bytes written to {} are not what was read back", size,
-                                options_.host));
+      throw ToolError(fmt::format("the {} bytes written to {} differ from those read back", size,
+                                  options_.host));
     }
   }
 
-  // The median of what `run` times, which is so many times what we call latency.
+  // The median of the times that `run` measures, divided by `parts`: 2 for a round trip, 1 for a
+  // READ.
   double latency(double parts, const std::function<std::vector<double>(uint64_t)>& run) {
     const auto start = Clock::now();
     run(kTrial);
@@ -192,7 +196,7 @@ class Client {
     return *middle / parts;
   }
 
-  // Microseconds of each of `count` calls.
+  // The time of each of `count` calls in microseconds.
   template <typename Round>
   static std::vector<double> timed(uint64_t count, const Round& round) {
     std::vector<double> times;
@@ -207,18 +211,18 @@ class Client {
 
   std::vector<double> write_ping_pong(uint32_t size, uint64_t count) {
     connection_->target()[size - 1] = std::byte{0};
-    direct(Part::AnswerWrites, size, count);
+    start_part(Part::EchoWrites, size, count);
     auto times = timed(count, [&](uint64_t i) {
-      connection_->outgoing()[size - 1] = std::byte{mark(i)};
+      connection_->outgoing()[size - 1] = std::byte{sequence_byte(i)};
       connection_->post(IBV_WR_RDMA_WRITE, size, i % 16 == 15 || i + 1 == count);
-      connection_->await_mark(size, mark(i));
+      connection_->await_byte(size, sequence_byte(i));
     });
     connection_->drain();
     return times;
   }
 
   std::vector<double> send_ping_pong(uint32_t size, uint64_t count) {
-    direct(Part::AnswerSends, size, count);
+    start_part(Part::EchoSends, size, count);
     auto times = timed(count, [&](uint64_t i) {
       connection_->post(IBV_WR_SEND, size, i % 16 == 15 || i + 1 == count);
       connection_->await_message();
@@ -238,7 +242,7 @@ class Client {
   Channel channel_;
   Id id_;
   std::unique_ptr<Connection> connection_;
-  uint32_t fillings_ = 0;
+  uint32_t fill_count_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The program behind `verbena perf`: the command line, and the results as a table or as JSON. It is
-// an ordinary RDMA program on whatever libraries it finds; `verbena perf` puts Verbena's in front.
+// an ordinary RDMA program, which works with any libibverbs; `verbena perf` makes it load
+// Verbena's.
 #include <cstdio>
 #include <string>
 #include <vector>

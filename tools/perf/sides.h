@@ -1,4 +1,4 @@
-// verbena perf: the two sides, and what the client finds out.
+// verbena perf: the interface of client and server, and the client's results.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace verbena::perf {
 
 struct ServerOptions {
   uint16_t port = 0;
-  bool once = false;  // end after one client
+  bool once = false;  // exit after one client
 };
 void serve(const ServerOptions& options);
 
@@ -25,7 +25,7 @@ struct ClientOptions {
 struct Figures {
   double gbps = 0;
   double messages_per_second = 0;
-  double latency_us = 0;  // median; half a round trip, of a READ a whole one
+  double latency_us = 0;  // median; half a round trip, for a READ the whole one
 };
 
 struct SizeResult {
@@ -38,7 +38,7 @@ struct Link {
   uint32_t path_mtu = 0;
 };
 
-// Connects, tells `connected` over what, and gives the results of each size as it has them. Throws
+// Connects, passes the link to `connected` and the figures of each size to `result`. Throws
 // ToolError.
 void measure(const ClientOptions& options, const std::function<void(const Link&)>& connected,
              const std::function<void(const SizeResult&)>& result);
