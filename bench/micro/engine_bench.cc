@@ -1,4 +1,5 @@
-// The engine alone: two of them with nothing but memory between them, no clock, no socket, no ICRC.
+// Microbenchmark of the engine alone: two engines exchange packets through memory, without clock,
+// sockets or ICRC.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -12,7 +13,7 @@ namespace {
 constexpr uint32_t kPd = 1;
 constexpr uint64_t kIova = 0x10000;
 
-// Copies packets, as whatever carries them has to, and delivers them all at once.
+// Copies packets, as a datapath must, and delivers them all at once.
 class Wire : public wire::PacketSink {
  public:
   explicit Wire(const wire::Gid& gid) : meta_{.source = gid, .destination = gid} {}
@@ -22,9 +23,9 @@ class Wire : public wire::PacketSink {
     std::byte* to = start;
     std::memcpy(to, packet.header.data(), packet.header_bytes);
     to += packet.header_bytes;
-    for (const auto& piece : packet.payload) {
-      std::memcpy(to, piece.data(), piece.size());
-      to += piece.size();
+    for (const auto& part : packet.payload) {
+      std::memcpy(to, part.data(), part.size());
+      to += part.size();
     }
     to += packet.pad;
     packets_[count_++] = {{start, to}, &meta_};
@@ -90,7 +91,7 @@ struct End {
   uint32_t key = 0;
 };
 
-// From posting a WRITE to its completion: request out and in, acknowledgement out and in.
+// One WRITE from posting to completion: the request and the ACK are sent and received.
 void write_turn(benchmark::State& state) {
   const auto size = static_cast<uint32_t>(state.range(0));
   const uint8_t address[4] = {10, 0, 0, 1};
@@ -116,7 +117,7 @@ void write_turn(benchmark::State& state) {
       to_b.deliver(b.engine, now);
       b.engine.poll_transmit(to_a, now);
       if (!to_a.deliver(a.engine, now)) {
-        state.SkipWithError("nothing moves");
+        state.SkipWithError("no progress");
         return;
       }
     }

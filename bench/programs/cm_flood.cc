@@ -1,17 +1,17 @@
-// cm_flood: many connections by rdma_cm, opened and closed by many threads against a server process
-// on this host. Prints connections per second, and fails unless everything that they cost comes
-// back.
+// cm_flood: many threads open and close rdma_cm connections to a server process on this host.
+// Prints connections per second. Fails if the connections leak memory, descriptors, queue pairs or
+// keys.
 //
 //   verbena run -- cm_flood [-c 10000] [-t 32] [-o 1000] [-a 127.0.0.1] [-d] [-q] [-v verbena]
-//     -c  connections in all          -t  threads that open and close them
-//     -o  held open at once           -a  the server's address
+//     -c  connections in total        -t  threads that open and close them
+//     -o  open at the same time       -a  the server's address
 //     -d  data: each connection also WRITEs a number to the server and READs it back
-//     -q  each connection with completion queues and channels of its own (4 descriptors)
-//     -v  the verbena command, which is asked how many queue pairs and keys there are
+//     -q  each connection has its own completion queues and channels (4 descriptors)
+//     -v  the verbena command, which reports the number of queue pairs and keys
 //
-// Every connection carries a number in its request; the server must answer with the same. A round
-// of the same shape goes before the one that counts, so that what grows once (pools, tables) has
-// grown.
+// Every connection request has a number in its private data; the server must return the same
+// number. A warm-up round precedes the measured round, so that pools and tables have reached their
+// size.
 #include <getopt.h>
 #include <malloc.h>
 #include <rdma/rdma_cma.h>
@@ -56,9 +56,9 @@ struct Options {
 Options options;
 const char* side = "client";
 
-constexpr auto kPatience = 60s;            // for connections that end (TIMEWAIT) to be over
+constexpr auto kCleanupTimeout = 60s;      // for connections to leave TIMEWAIT
 constexpr int64_t kHeapSlack = 256 << 10;  // 26 bytes per connection of the default 10,000
-constexpr int64_t kRssSlack = 16 << 20;    // pages come back to the kernel when malloc likes
+constexpr int64_t kRssSlack = 16 << 20;    // malloc returns pages to the kernel late
 
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void fail(const char* format, ...) {
@@ -68,17 +68,16 @@ constexpr int64_t kRssSlack = 16 << 20;    // pages come back to the kernel when
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   std::fprintf(stderr, "cm_flood: FAILED (%s): %s\n", side, text);
-  std::_Exit(1);  // other threads are at work
+  std::_Exit(1);  // other threads are running
 }
 
 [[noreturn]] void fail_errno(const char* what) { fail("%s: %s", what, std::strerror(errno)); }
 
-// ------------------------------------------------------------------------------ what a process
-// holds
+// ---------------------------------------------------------------------------- resource usage
 
 struct Usage {
   int64_t descriptors = 0;
-  int64_t heap = 0;  // bytes that malloc has given out, in all arenas
+  int64_t heap = 0;  // bytes allocated by malloc, in all arenas
   int64_t rss = 0;
 };
 
@@ -103,7 +102,7 @@ int64_t heap_in_use() {
 Usage usage_now() {
   Usage u;
   u.heap = heap_in_use();
-  // One of them is the listing's own.
+  // One of them belongs to the directory iterator.
   u.descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   long pages = 0;
   FILE* file = std::fopen("/proc/self/statm", "r");
@@ -120,22 +119,22 @@ void raise_descriptor_limit() {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) fail_errno("RLIMIT_NOFILE");
 }
 
-// ----------------------------------------------------------------------------------------- both
-// sides
+// -------------------------------------------------------------------------------- both sides
 
-// Private data, both ways: which connection this is; from the server, where to WRITE and READ.
-struct Greeting {
+// Private data in both directions: the connection's number, and from the server the memory for
+// WRITE and READ.
+struct PrivateData {
   uint64_t number = 0;
   uint64_t address = 0;
   uint32_t rkey = 0;
   uint32_t reserved = 0;
 };
 
-// What a connection has besides its id.
+// A connection with its memory.
 struct Connection {
   rdma_cm_id* id = nullptr;
   ibv_mr* mr = nullptr;
-  uint64_t cell = 0;  // what is written and read
+  uint64_t cell = 0;  // the memory for WRITE and READ
 };
 
 void make_queue_pair(Connection& c, ibv_cq* shared) {
@@ -160,15 +159,15 @@ void destroy(std::unique_ptr<Connection> c) {
   if (rdma_destroy_id(c->id) != 0) fail_errno("rdma_destroy_id");
 }
 
-Greeting greeting_in(const rdma_cm_event& event) {
-  Greeting g;
+PrivateData private_data_of(const rdma_cm_event& event) {
+  PrivateData g;
   if (!event.param.conn.private_data || event.param.conn.private_data_len < sizeof g)
     fail("the other side's private data is missing");
   std::memcpy(&g, event.param.conn.private_data, sizeof g);
   return g;
 }
 
-rdma_conn_param parameters_with(const Greeting& g) {
+rdma_conn_param parameters_with(const PrivateData& g) {
   rdma_conn_param p{};
   p.responder_resources = 1;
   p.initiator_depth = 1;
@@ -179,11 +178,10 @@ rdma_conn_param parameters_with(const Greeting& g) {
   return p;
 }
 
-// ------------------------------------------------------------------------------------------ the
-// server
+// ------------------------------------------------------------------------------------ server
 
-// What the client asks of the server, one byte each, over a socket pair, and what it answers.
-constexpr char kAskUsage = 'u';
+// The client queries the server's state with one byte over a socket pair.
+constexpr char kUsageQuery = 'u';
 struct ServerState {
   Usage usage;
   int64_t open = 0;
@@ -192,13 +190,13 @@ struct ServerState {
 std::atomic<int64_t> open_now{0};
 std::atomic<int64_t> most_open{0};
 
-void answer_client(int control) {
-  char question = 0;
-  while (read(control, &question, 1) == 1) {
+void serve_queries(int control) {
+  char query = 0;
+  while (read(control, &query, 1) == 1) {
     const ServerState state{usage_now(), open_now.load(), most_open.exchange(open_now.load())};
     if (write(control, &state, sizeof state) != sizeof state) break;
   }
-  std::_Exit(0);  // the client is gone
+  std::_Exit(0);  // the client has ended
 }
 
 void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
@@ -207,7 +205,7 @@ void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
   if (!cq && !(cq = ibv_create_cq(event.id->verbs, 16, nullptr, nullptr, 0)))
     fail_errno("ibv_create_cq");
   make_queue_pair(*c, cq);
-  Greeting reply = greeting_in(event);
+  PrivateData reply = private_data_of(event);
   reply.address = reinterpret_cast<uintptr_t>(&c->cell);
   reply.rkey = c->mr ? c->mr->rkey : 0;
   rdma_conn_param parameters = parameters_with(reply);
@@ -223,7 +221,7 @@ void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
   hints.ai_port_space = RDMA_PS_TCP;
   if (!channel) fail_errno("rdma_create_event_channel");
   if (rdma_getaddrinfo(options.address.c_str(), nullptr, &hints, &self) != 0)
-    fail("%s is no address", options.address.c_str());
+    fail("%s is not an address", options.address.c_str());
   if (rdma_create_id(channel, &listener, nullptr, RDMA_PS_TCP) != 0 ||
       rdma_bind_addr(listener, self->ai_src_addr) != 0 || rdma_listen(listener, 4096) != 0)
     fail_errno("cannot listen");
@@ -231,9 +229,9 @@ void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
   const uint16_t port = be16toh(rdma_get_src_port(listener));
   if (port == 0) fail("no ephemeral port");
   if (write(control, &port, sizeof port) != sizeof port) std::_Exit(0);
-  std::thread(answer_client, control).detach();
+  std::thread(serve_queries, control).detach();
 
-  ibv_cq* cq = nullptr;  // shared by all; nothing is ever posted here
+  ibv_cq* cq = nullptr;  // shared by all connections; the server posts no requests
   for (;;) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel, &event) != 0) fail_errno("rdma_get_cm_event");
@@ -245,7 +243,7 @@ void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
         break;
       case RDMA_CM_EVENT_ESTABLISHED: {
         const int64_t now = ++open_now;
-        if (now > most_open.load()) most_open = now;  // this thread alone raises it
+        if (now > most_open.load()) most_open = now;  // only this thread raises it
         break;
       }
       case RDMA_CM_EVENT_DISCONNECTED:
@@ -264,11 +262,9 @@ void accept_request(const rdma_cm_event& event, ibv_cq*& cq) {
   }
 }
 
-// ------------------------------------------------------------------------------------------ the
-// client
+// ------------------------------------------------------------------------------------ client
 
-// One thread's share: a channel, a completion queue, and connections of which the oldest goes
-// first.
+// One thread's event channel, completion queue and open connections. The oldest closes first.
 class Opener {
  public:
   explicit Opener(const sockaddr* server) : server_(server) {
@@ -297,13 +293,13 @@ class Opener {
     if (!cq_ && !(cq_ = ibv_create_cq(c->id->verbs, 16, nullptr, nullptr, 0)))
       fail_errno("ibv_create_cq");
     make_queue_pair(*c, cq_);
-    const Greeting greeting{.number = number};
-    rdma_conn_param parameters = parameters_with(greeting);
+    const PrivateData data{.number = number};
+    rdma_conn_param parameters = parameters_with(data);
     if (rdma_connect(c->id, &parameters) != 0) fail_errno("rdma_connect");
     rdma_cm_event* established = await(c->id, RDMA_CM_EVENT_ESTABLISHED);
-    const Greeting reply = greeting_in(*established);
+    const PrivateData reply = private_data_of(*established);
     rdma_ack_cm_event(established);
-    if (reply.number != number) fail("connection %lu got the answer to %lu", number, reply.number);
+    if (reply.number != number) fail("connection %lu got the reply to %lu", number, reply.number);
     if (options.data) check_data(*c, reply, number);
     open_.push_back(std::move(c));
   }
@@ -326,8 +322,8 @@ class Opener {
     return event;
   }
 
-  // The number goes to the server's cell, and comes back from there.
-  void check_data(Connection& c, const Greeting& remote, uint64_t number) {
+  // WRITEs the number to the server's cell and READs it back.
+  void check_data(Connection& c, const PrivateData& remote, uint64_t number) {
     ibv_sge local{reinterpret_cast<uintptr_t>(&c.cell), sizeof c.cell, c.mr->lkey};
     for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
       c.cell = opcode == IBV_WR_RDMA_WRITE ? number : ~number;
@@ -353,21 +349,21 @@ class Opener {
   std::deque<std::unique_ptr<Connection>> open_;
 };
 
-// Opens and closes `connections`; `options.open` of them are open at one moment. Seconds that it
-// took.
+// Opens and closes `connections`; at one moment `options.open` of them are open. Returns the time
+// in seconds.
 double flood(const sockaddr* server, long connections, uint64_t& numbers) {
   const long quota = (options.open + options.threads - 1) / options.threads;
-  std::atomic<long> left{connections - quota * options.threads};
+  std::atomic<long> remaining{connections - quota * options.threads};
   std::atomic<uint64_t> next{numbers};
   std::barrier all_are_open(options.threads);
-  const auto begun = Clock::now();
+  const auto start = Clock::now();
   std::vector<std::thread> threads;
   for (long i = 0; i < options.threads; ++i) {
     threads.emplace_back([&] {
       Opener opener(server);
       for (long n = 0; n < quota; ++n) opener.open_one(next++);
       all_are_open.arrive_and_wait();
-      while (left.fetch_sub(1) > 0) {
+      while (remaining.fetch_sub(1) > 0) {
         opener.open_one(next++);
         opener.close_one();
       }
@@ -375,18 +371,17 @@ double flood(const sockaddr* server, long connections, uint64_t& numbers) {
     });
   }
   for (std::thread& t : threads) t.join();
-  const std::chrono::duration<double> took = Clock::now() - begun;
+  const std::chrono::duration<double> took = Clock::now() - start;
   numbers = next;
   return took.count();
 }
 
-// ------------------------------------------------------------------------------------- before and
-// after
+// ------------------------------------------------------------------------------- leak check
 
-struct Held {
+struct Snapshot {
   Usage client;
   ServerState server;
-  std::string objects;  // of both processes, as verbena counters names them
+  std::string objects;  // counts in both processes, by the names of verbena counters
 };
 
 std::string objects_of(pid_t process) {
@@ -409,11 +404,11 @@ std::string objects_of(pid_t process) {
   return found;
 }
 
-Held held_now(int control, pid_t server) {
-  Held h;
-  if (write(control, &kAskUsage, 1) != 1 ||
+Snapshot take_snapshot(int control, pid_t server) {
+  Snapshot h;
+  if (write(control, &kUsageQuery, 1) != 1 ||
       recv(control, &h.server, sizeof h.server, MSG_WAITALL) != sizeof h.server)
-    fail("the server is gone");
+    fail("the server has ended");
   h.objects = "client" + objects_of(getpid()) + ", server" + objects_of(server);
   h.client = usage_now();
   return h;
@@ -424,7 +419,7 @@ bool returned(const Usage& now, const Usage& before) {
          now.rss <= before.rss + kRssSlack;
 }
 
-void print(const char* when, const Held& h) {
+void print(const char* when, const Snapshot& h) {
   const auto kib = [](int64_t bytes) { return static_cast<long>(bytes / 1024); };
   std::printf(
       "%-7s client: %ld descriptors, heap %ld KiB, RSS %ld KiB; server: %ld descriptors, "
@@ -434,14 +429,14 @@ void print(const char* when, const Held& h) {
       kib(h.server.usage.rss), h.objects.c_str());
 }
 
-// Waits until nothing of the last round is left; `before` is null for the first.
-Held settle(int control, pid_t server, const Held* before) {
-  const auto deadline = Clock::now() + kPatience;
-  Held previous = held_now(control, server);
+// Waits until the resources of the last round are free; `before` is null after the first round.
+Snapshot await_cleanup(int control, pid_t server, const Snapshot* before) {
+  const auto deadline = Clock::now() + kCleanupTimeout;
+  Snapshot previous = take_snapshot(control, server);
   const int64_t peak = previous.server.most_open;
   for (;;) {
     std::this_thread::sleep_for(500ms);
-    Held now = held_now(control, server);
+    Snapshot now = take_snapshot(control, server);
     now.server.most_open = peak;
     const bool quiet = before ? returned(now.client, before->client) &&
                                     returned(now.server.usage, before->server.usage) &&
@@ -451,8 +446,8 @@ Held settle(int control, pid_t server, const Held* before) {
     if (quiet && now.server.open == 0) return now;
     if (Clock::now() > deadline) {
       print("after", now);
-      fail("what the connections cost did not come back within %ld s (%ld still open)",
-           static_cast<long>(std::chrono::seconds(kPatience).count()),
+      fail("the connections' resources were not freed within %ld s (%ld still open)",
+           static_cast<long>(std::chrono::seconds(kCleanupTimeout).count()),
            static_cast<long>(now.server.open));
     }
     previous = now;
@@ -467,17 +462,17 @@ void run_client(int control, pid_t server) {
   hints.ai_flags = RAI_NUMERICHOST;
   hints.ai_port_space = RDMA_PS_TCP;
   if (rdma_getaddrinfo(options.address.c_str(), std::to_string(port).c_str(), &hints, &to) != 0)
-    fail("%s is no address", options.address.c_str());
+    fail("%s is not an address", options.address.c_str());
 
   uint64_t numbers = 1;
   flood(to->ai_dst_addr, options.connections, numbers);
-  const Held before = settle(control, server, nullptr);
+  const Snapshot before = await_cleanup(control, server, nullptr);
   print("before", before);
 
   const uint64_t first = numbers;
   const double seconds = flood(to->ai_dst_addr, options.connections, numbers);
   const auto made = static_cast<double>(numbers - first);
-  const Held after = settle(control, server, &before);
+  const Snapshot after = await_cleanup(control, server, &before);
   print("after", after);
   if (after.server.most_open < options.open)
     fail("only %ld were open at once", static_cast<long>(after.server.most_open));
@@ -521,7 +516,8 @@ int main(int argc, char** argv) {
     }
   }
   if (options.threads < 1 || options.open < options.threads || options.connections < options.open) {
-    std::fprintf(stderr, "cm_flood: connections >= open >= threads >= 1, please\n");
+    std::fprintf(stderr,
+                 "cm_flood: the options must satisfy connections >= open >= threads >= 1\n");
     return 2;
   }
   raise_descriptor_limit();
@@ -538,7 +534,7 @@ int main(int argc, char** argv) {
   }
   close(control[1]);
   run_client(control[0], server);
-  close(control[0]);  // which ends the server
+  close(control[0]);  // the server ends then
   int status = 0;
   if (waitpid(server, &status, 0) != server || status != 0)
     fail("the server's status is %d", status);

@@ -1,12 +1,11 @@
-// qp_census: what many idle queue pairs cost. Creates them, connects each to its neighbour, looks
-// at the memory and CPU time that they take while nothing happens, and destroys them. Prints one
-// line of JSON.
+// qp_census: measures the cost of many idle queue pairs. Creates them, connects them in pairs,
+// measures their memory and their CPU time while idle, and destroys them. Prints one line of JSON.
 //
 //   verbena run -- qp_census [-n 10000] [-i 1]
-//     -n  queue pairs, an even number     -i  seconds to be idle
+//     -n  queue pairs, an even number     -i  idle time in seconds
 //
-// Their queues are as short as can be, so that nearly all of the memory is what a queue pair takes
-// beyond them.
+// The queues have the minimum length, so that the memory measured is mostly that of the queue pair
+// itself.
 #include <getopt.h>
 #include <unistd.h>
 
@@ -19,7 +18,7 @@ namespace {
 
 using namespace verbena::bench;
 
-// Pages of ours that are in memory, in bytes.
+// The resident set of this process.
 double resident_bytes() {
   long pages = 0;
   FILE* file = std::fopen("/proc/self/statm", "r");
@@ -47,7 +46,7 @@ void destroy(const std::vector<ibv_qp*>& all) {
 }
 
 double idle_cpu(double seconds) {
-  usleep(200'000);  // what was under way may end
+  usleep(200'000);  // let outstanding work end
   const double before = cpu_microseconds();
   usleep(static_cast<useconds_t>(seconds * 1e6));
   return (cpu_microseconds() - before) / seconds;
@@ -68,13 +67,13 @@ int main(int argc, char** argv) {
     }
   }
   if (count == 0 || count % 2 != 0) {
-    std::fprintf(stderr, "qp_census: an even number of queue pairs, please\n");
+    std::fprintf(stderr, "qp_census: -n must be a positive even number\n");
     return 2;
   }
   const Device device = open_loopback_device();
   ibv_cq* cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
   if (!cq) fail("ibv_create_cq");
-  destroy(create_connected(device, cq, 2));  // what is made once, is made
+  destroy(create_connected(device, cq, 2));  // warm up one-time allocations
 
   const double memory_before = resident_bytes();
   const auto start = Clock::now();

@@ -1,14 +1,14 @@
-// qp_load: WRITEs from one process to another of this host, over any number of queue pairs in turn,
-// as fast as they go. Prints one line of JSON: messages a second and Gb/s.
+// qp_load: WRITEs at full speed from one process to another on this host, over any number of queue
+// pairs in turn. Prints one line of JSON: messages per second and Gb/s.
 //
 //   verbena run -- qp_load [-s 64] [-q 1] [-d 512] [-l 32] [-t 1] [-w]
-//     -s  bytes a message              -q  queue pairs
-//     -d  requests under way on each   -l  requests in one posted list, the last of them signalled
-//     -t  seconds                      -w  when done, wait for the end of standard input, so that
-//                                          somebody can look at the counters of both processes
+//     -s  bytes per message              -q  queue pairs
+//     -d  outstanding requests per QP    -l  requests per posted list; the last one is signalled
+//     -t  seconds                        -w  when done, wait for the end of standard input, so that
+//                                            the caller can read the counters of both processes
 //
-// Every queue pair uses the same few megabytes in turn, so that what more of them cost is theirs
-// and not that of cold memory.
+// All queue pairs use the same few megabytes in turn. The cost of more queue pairs is thus their
+// own and not that of cache misses on more memory.
 #include <getopt.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -44,7 +44,7 @@ void write_all(int fd, const void* data, size_t size) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
     const ssize_t n = write(fd, at, size);
-    if (n <= 0) fail("the other process is gone");
+    if (n <= 0) fail("the other process has ended");
     at += n;
     size -= static_cast<size_t>(n);
   }
@@ -54,7 +54,7 @@ void read_all(int fd, void* data, size_t size) {
   char* at = static_cast<char*>(data);
   while (size > 0) {
     const ssize_t n = read(fd, at, size);
-    if (n <= 0) fail("the other process is gone", 0);
+    if (n <= 0) fail("the other process has ended", 0);
     at += n;
     size -= static_cast<size_t>(n);
   }
@@ -66,7 +66,7 @@ struct RemoteMemory {
   uint32_t reserved = 0;
 };
 
-// What each side has, connected to the other side's.
+// The verbs objects of one side, connected to those of the other side.
 class Endpoint {
  public:
   Endpoint(const Options& options, int control)
@@ -116,22 +116,22 @@ class Endpoint {
   RemoteMemory remote_;
 };
 
-// Keeps every queue pair full: each list that completes is followed by the next one on the same
-// queue pair, so that they take turns.
+// Keeps every queue pair full: when a list completes, the next one is posted to the same queue
+// pair.
 class Load {
  public:
   Load(const Options& options, const Endpoint& endpoint)
       : options_(options),
         endpoint_(endpoint),
         stride_(std::max<size_t>(options.size, 64)),
-        slots_(std::max<size_t>(1, endpoint.memory() / stride_)),
+        buffers_(std::max<size_t>(1, endpoint.memory() / stride_)),
         requests_(options.list),
-        pieces_(options.list) {
+        sges_(options.list) {
     for (size_t i = 0; i < requests_.size(); ++i) {
-      pieces_[i] = {0, static_cast<uint32_t>(options.size), endpoint.lkey()};
+      sges_[i] = {0, static_cast<uint32_t>(options.size), endpoint.lkey()};
       ibv_send_wr& request = requests_[i];
       request.next = i + 1 < requests_.size() ? &requests_[i + 1] : nullptr;
-      request.sg_list = &pieces_[i];
+      request.sg_list = &sges_[i];
       request.num_sge = 1;
       request.opcode = IBV_WR_RDMA_WRITE;
       request.wr.rdma.rkey = endpoint.remote().rkey;
@@ -142,7 +142,7 @@ class Load {
     }
   }
 
-  // Messages completed in about that time.
+  // Returns the number of messages completed in about `seconds`.
   uint64_t run(double seconds) {
     const auto start = Clock::now();
     uint64_t lists = 0;
@@ -151,32 +151,32 @@ class Load {
   }
 
   void drain() {
-    while (lists_under_way_ > 0) poll(false);
+    while (lists_in_flight_ > 0) poll(false);
   }
 
  private:
   void post_list(size_t queue_pair) {
     for (size_t i = 0; i < requests_.size(); ++i) {
-      const uint64_t offset = next_slot_ * stride_;
-      next_slot_ = (next_slot_ + 1) % slots_;
-      pieces_[i].addr = endpoint_.local_address() + offset;
+      const uint64_t offset = next_buffer_ * stride_;
+      next_buffer_ = (next_buffer_ + 1) % buffers_;
+      sges_[i].addr = endpoint_.local_address() + offset;
       requests_[i].wr.rdma.remote_addr = endpoint_.remote().address + offset;
     }
     requests_.back().wr_id = queue_pair;
     ibv_send_wr* bad = nullptr;
     must(ibv_post_send(endpoint_.queue_pairs()[queue_pair], requests_.data(), &bad),
          "ibv_post_send");
-    ++lists_under_way_;
+    ++lists_in_flight_;
   }
 
-  uint64_t poll(bool go_on) {
+  uint64_t poll(bool repost) {
     ibv_wc done[16];
     const int n = ibv_poll_cq(endpoint_.cq(), 16, done);
     if (n < 0) fail("ibv_poll_cq", 0);
     for (int i = 0; i < n; ++i) {
       if (done[i].status != IBV_WC_SUCCESS) fail(ibv_wc_status_str(done[i].status), 0);
-      --lists_under_way_;
-      if (go_on) post_list(done[i].wr_id);
+      --lists_in_flight_;
+      if (repost) post_list(done[i].wr_id);
     }
     return static_cast<uint64_t>(n);
   }
@@ -184,11 +184,11 @@ class Load {
   const Options& options_;
   const Endpoint& endpoint_;
   size_t stride_;
-  size_t slots_;
-  size_t next_slot_ = 0;
-  uint64_t lists_under_way_ = 0;
+  size_t buffers_;
+  size_t next_buffer_ = 0;
+  uint64_t lists_in_flight_ = 0;
   std::vector<ibv_send_wr> requests_;
-  std::vector<ibv_sge> pieces_;
+  std::vector<ibv_sge> sges_;
 };
 
 void serve(const Options& options, int control) {
@@ -245,7 +245,7 @@ Options parse(int argc, char** argv) {
   }
   if (options.queue_pairs == 0 || options.list == 0 || options.depth % options.list != 0 ||
       options.depth == 0) {
-    std::fprintf(stderr, "qp_load: -q and -l at least 1, -d a multiple of -l, please\n");
+    std::fprintf(stderr, "qp_load: -q and -l must be at least 1, and -d a multiple of -l\n");
     std::exit(2);
   }
   return options;

@@ -1,5 +1,5 @@
-// What the measuring programs on plain verbs share: the device, queue pairs connected by hand, and
-// how they fail.
+// Helpers for the measuring programs on plain verbs: the device, queue pairs connected by
+// ibv_modify_qp, and error handling.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -40,7 +40,7 @@ inline void pin_to_core(int core) {
   if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
 }
 
-// The loopback device, and what connecting on it needs to know.
+// The loopback device with the attributes that connections need.
 struct Device {
   ibv_context* context = nullptr;
   ibv_pd* pd = nullptr;
@@ -80,7 +80,7 @@ inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t s
   return qp;
 }
 
-// From RESET to RTS; the peer is on this host and starts at PSN 0 as well.
+// Moves the queue pair from RESET to RTS. The peer is on this host and starts at PSN 0, too.
 inline void connect_queue_pair(const Device& device, ibv_qp* qp, uint32_t peer) {
   const programs::Connection to{
       .peer = peer, .gid = device.gid, .mtu = device.mtu, .access = IBV_ACCESS_REMOTE_WRITE};

@@ -1,6 +1,6 @@
-// How far apart two cores are: prints how many nanoseconds a cache line takes from one to the other
-// and back, the median of many short spells. A virtual machine's cores may move while it runs, and
-// most of what is measured here depends on where they are.
+// Prints the round-trip time of a cache line between two cores in nanoseconds, the median of many
+// short rounds. A hypervisor may move virtual cores at any time, and most benchmarks depend on
+// whether the two cores share a cache.
 //   core_distance [core [other]]
 #include <sched.h>
 
@@ -15,10 +15,10 @@
 
 namespace {
 
-constexpr uint32_t kSpells = 40;
-constexpr uint32_t kTripsInSpell = 1000;
+constexpr uint32_t kRounds = 40;
+constexpr uint32_t kTripsPerRound = 1000;
 
-// Odd: it is the other core's turn. Even: it is back.
+// Odd: the other core must respond. Even: the other core has responded.
 alignas(64) std::atomic<uint32_t> line{0};
 
 void pin(int core) {
@@ -36,9 +36,9 @@ void await(uint32_t value) {
   }
 }
 
-void answer(int core) {
+void respond(int core) {
   pin(core);
-  for (uint32_t trip = 0; trip < kSpells * kTripsInSpell; ++trip) {
+  for (uint32_t trip = 0; trip < kRounds * kTripsPerRound; ++trip) {
     await(2 * trip + 1);
     line.store(2 * trip + 2, std::memory_order_release);
   }
@@ -53,20 +53,20 @@ int main(int argc, char** argv) {
     std::printf("0\n");
     return 0;
   }
-  std::thread answering(answer, other);
+  std::thread responder(respond, other);
   pin(core);
   std::vector<double> nanoseconds;
   uint32_t trip = 0;
-  for (uint32_t spell = 0; spell < kSpells; ++spell) {
+  for (uint32_t round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (const uint32_t end = trip + kTripsInSpell; trip < end; ++trip) {
+    for (const uint32_t end = trip + kTripsPerRound; trip < end; ++trip) {
       line.store(2 * trip + 1, std::memory_order_release);
       await(2 * trip + 2);
     }
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
-    nanoseconds.push_back(took.count() / kTripsInSpell);
+    nanoseconds.push_back(took.count() / kTripsPerRound);
   }
-  answering.join();
-  std::nth_element(nanoseconds.begin(), nanoseconds.begin() + kSpells / 2, nanoseconds.end());
-  std::printf("%.0f\n", nanoseconds[kSpells / 2]);
+  responder.join();
+  std::nth_element(nanoseconds.begin(), nanoseconds.begin() + kRounds / 2, nanoseconds.end());
+  std::printf("%.0f\n", nanoseconds[kRounds / 2]);
 }

@@ -1,6 +1,6 @@
-// How fast packets move through the UDP datapath between two processes on one host, next to the
-// same trains through bare sockets: copy, CRC and bookkeeping are the difference. Prints one line
-// per shape.
+// Throughput of the UDP datapath between two processes on one host, compared with the same GSO
+// batches through bare sockets. The difference is the cost of copy, CRC and bookkeeping. Prints one
+// line per packet shape.
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ using namespace verbena::datapath;
 const wire::Gid kLoopback = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
 constexpr double kSeconds = 2;
 
-// Two cores, one process on each; more would only move between caches.
+// One process per core: unpinned processes would move between caches.
 void pin(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -41,15 +41,15 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A packet has `payload` bytes. After every `first_every` packets comes one with a RETH: 16 more.
+// Packets of `payload` bytes. Every `first_every`th packet also has a RETH, 16 bytes; 0: none has.
 struct Shape {
   const char* what;
   size_t payload;
   uint32_t first_every;
 };
 
-// The receiver says how far it is, through shared memory, so that the sender stays within a window
-// as a requester would: without one, this measures how fast a kernel drops.
+// The receiver reports its progress through shared memory, so that the sender keeps a window as a
+// requester does. Without a window, the program would measure how fast the kernel drops packets.
 struct Progress {
   std::atomic<uint64_t> slot{0};
   std::atomic<uint64_t> packets{0};
@@ -74,7 +74,7 @@ void run_sender(Progress& progress, const Shape& shape, uint64_t window) {
   size_t at = 0;
   double last_progress = now_seconds();
   uint64_t last_seen = 0;
-  uint64_t written_off = 0;  // lost, as a timeout would find out
+  uint64_t written_off = 0;  // considered lost, as after a timeout
   while (!progress.stop) {
     const uint64_t seen = progress.packets.load(std::memory_order_acquire);
     const double now = now_seconds();
@@ -143,7 +143,7 @@ void run_receiver(Progress& progress) {
   }
 }
 
-// The same trains without datapath: one segmented send a call, one receive a call.
+// The same GSO batches without the datapath: one batch per send call and per receive call.
 void run_bare_sender(Progress& progress, const Shape& shape, uint64_t window) {
   UdpOptions options;
   auto send = open_send_socket({kLoopback, 0}, options, 1);
@@ -151,11 +151,11 @@ void run_bare_sender(Progress& progress, const Shape& shape, uint64_t window) {
   const uint64_t segments = std::min<uint64_t>(64, 65000 / static_cast<uint64_t>(stride));
   ::setsockopt(send.value().fd.get(), IPPROTO_UDP, UDP_SEGMENT, &stride, sizeof stride);
   const auto to = host::SocketAddress::of({kLoopback, 0}, wire::kRoceUdpPort);
-  std::vector<std::byte> train(segments * static_cast<uint64_t>(stride));
+  std::vector<std::byte> batch(segments * static_cast<uint64_t>(stride));
   uint64_t sent = 0;
   while (!progress.stop) {
     if (sent - progress.packets.load(std::memory_order_acquire) + segments > window) continue;
-    if (::sendto(send.value().fd.get(), train.data(), train.size(), 0, to.get(), to.bytes) > 0) {
+    if (::sendto(send.value().fd.get(), batch.data(), batch.size(), 0, to.get(), to.bytes) > 0) {
       sent += segments;
     }
   }

@@ -1,9 +1,10 @@
-// The walls to compare with: plain UDP over loopback, no protocol on top. Prints one number.
-//   udp_reference pingpong [bytes]        median half round trip in microseconds, both ends polling
-//   udp_reference stream [bytes [train]]  Gb/s of GSO sends of datagrams of that size, GRO on the
-//                                         other side. A train is the bytes of one send: by default
-//                                         as many datagrams as fit. Its last one may be shorter.
-// One process per end, each pinned to a core of its own; ends by itself after about a second.
+// The upper bounds to compare with: plain UDP over loopback, without a protocol. Prints one number.
+//   udp_reference pingpong [bytes]        median half round trip in microseconds, both ends poll
+//   udp_reference stream [bytes [batch]]  Gb/s of GSO sends of datagrams of that size, with GRO on
+//                                         the other side. `batch` is the bytes of one send; the
+//                                         default is as many datagrams as fit. The last one may be
+//                                         shorter.
+// One process per end, each pinned to its own core. Ends after about a second.
 #include <arpa/inet.h>
 #include <netinet/udp.h>
 #include <sched.h>
@@ -88,7 +89,7 @@ int pingpong(size_t bytes) {
   return 0;
 }
 
-int stream(size_t bytes, size_t train_bytes) {
+int stream(size_t bytes, size_t batch_bytes) {
   constexpr double kMicroseconds = 1e6;
   sockaddr_in to, from;
   const int receiver = bound_socket(&to), sender = bound_socket(&from);
@@ -97,18 +98,18 @@ int stream(size_t bytes, size_t train_bytes) {
   const pid_t child = fork();
   if (child == 0) {
     pin(1);
-    std::vector<char> train(train_bytes);
+    std::vector<char> batch(batch_bytes);
     const int segment = static_cast<int>(bytes);
     setsockopt(sender, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment);
     const double end = now_us() + kMicroseconds + 3e5;
     while (now_us() < end) {
-      sendto(sender, train.data(), train.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to);
+      sendto(sender, batch.data(), batch.size(), 0, reinterpret_cast<sockaddr*>(&to), sizeof to);
     }
     _exit(0);
   }
   pin(0);
-  const timeval patience{2, 0};
-  setsockopt(receiver, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{2, 0};
+  setsockopt(receiver, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   std::vector<char> buffer(1 << 16);
   recv(receiver, buffer.data(), buffer.size(), 0);
   const double start = now_us();
@@ -126,14 +127,14 @@ int stream(size_t bytes, size_t train_bytes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto number = [&](int i, size_t otherwise) {
-    return argc > i ? std::strtoul(argv[i], nullptr, 10) : otherwise;
+  const auto number = [&](int i, size_t fallback) {
+    return argc > i ? std::strtoul(argv[i], nullptr, 10) : fallback;
   };
   if (argc > 1 && std::strcmp(argv[1], "pingpong") == 0) return pingpong(number(2, 64));
   if (argc > 1 && std::strcmp(argv[1], "stream") == 0) {
     const size_t bytes = std::max<size_t>(number(2, 4136), 1);
     return stream(bytes, number(3, bytes * std::clamp<size_t>(65000 / bytes, 1, 64)));
   }
-  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes [train]]\n");
+  std::fprintf(stderr, "usage: udp_reference pingpong|stream [bytes [batch]]\n");
   return 2;
 }

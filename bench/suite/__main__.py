@@ -1,9 +1,9 @@
-"""Measures Verbena against its peers on this machine: the table with its goals, the curves, the page.
+"""Compares Verbena with other programs on this machine: a table with goals, curves, and docs/performance.md.
 
-  python3 bench/suite --build build        (`make bench` does that, and RUNS=9 make bench more of it)
+  python3 bench/suite --build build        (`make bench` runs this; RUNS=9 make bench runs more rounds)
 
-Writes build/bench/results.json and build/bench/*.svg, and docs/performance.md with its pictures if enough
-rounds were run.
+Writes build/bench/results.json and build/bench/*.svg. Writes docs/performance.md and its pictures if there were
+enough rounds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CURVE_ROUNDS = 2
 
 
 class Progress:
-    """One line for each step, with the time it has taken so far; and the time that is left."""
+    """Prints one line per step with the elapsed time, and keeps the time limit."""
 
     def __init__(self, steps, budget):
         self.steps, self.done = steps, 0
@@ -49,12 +49,12 @@ class Progress:
 
 
 def measures_of(number):
-    """What round `number`, from 0 on, measures."""
+    """The measures of round `number`, counted from 0."""
     return {name: measure for name, measure in MEASURES.items() if number == 0 or not measure.once}
 
 
 def run_round(number, results, progress):
-    """Every measure once. Those that share a program share its run."""
+    """Runs every measure once. Measures of the same program share one run."""
     seen = {}
     for name, measure in measures_of(number).items():
         program = measure.program
@@ -81,7 +81,7 @@ def points_of(curve):
 
 
 def run_rounds(wanted, results, progress):
-    """How many rounds of the table there was time for; one at least."""
+    """Runs the rounds of the table until the time limit, at least one. Returns their number."""
     for done in range(wanted):
         if done > 0 and progress.over():
             print(f"Time limit reached after {done} of {wanted} rounds.", flush=True)
@@ -91,7 +91,7 @@ def run_rounds(wanted, results, progress):
 
 
 def run_curves(progress):
-    """{curve: {line: {x: [values]}}}, as far as there is time."""
+    """Measures the curves until the time limit. Returns {curve: {line: {x: [values]}}}."""
     found = {}
     for curve, line, x, program in [(curve, *point) for _ in range(CURVE_ROUNDS)
                                     for curve in CURVES for point in points_of(curve)]:
@@ -132,10 +132,10 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
     parser.add_argument("--runs", type=int, default=os.environ.get("RUNS", 5), help="rounds (RUNS)")
     parser.add_argument("--budget", type=int, default=400,
-                        help="seconds after which no further round or point of a curve is begun")
+                        help="seconds after which no further round or point of a curve is started")
     parser.add_argument("--table-only", action="store_true", help="no curves")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started programs are ended
     machine.enter_namespace()
     programs.BUILD = options.build.resolve()
     folder = programs.BUILD / "bench"

@@ -1,14 +1,14 @@
-"""What the pictures show: each is some lines over the same points, declared as data."""
+"""The curves of the pictures, declared as data: each has some lines over the same points."""
 
 import dataclasses
 from collections.abc import Callable
 
-from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Readout, Ucx, settle
+from programs import HOST, WIRE, Iperf3, Libfabric, Perftest, Qperf, QpLoad, Readout, Ucx, settings_for
 
 KIB, MIB = 1024, 1024 * 1024
 UCX_SHM, UCX_TCP = "posix,cma,self", "tcp,self"
 
-# One colour for each way to move bytes, the same in every picture.
+# One colour per transport, the same in every picture.
 GREEN, LIGHT_GREEN = "#1b5e20", "#7cb342"  # Verbena: same host, wire
 BLUE, LIGHT_BLUE = "#0d47a1", "#42a5f5"  # UCX: shared memory, TCP
 PURPLE, LIGHT_PURPLE = "#6a1b9a", "#ba68c8"  # libfabric: shared memory, TCP
@@ -17,7 +17,7 @@ RED, ORANGE = "#b71c1c", "#ef6c00"  # plain TCP
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """`program_at(x)` measures the point at x; None: this program cannot go there."""
+    """`program_at(x)` measures the point at x; None: the program does not support it."""
     name: str
     colour: str
     program_at: Callable
@@ -30,15 +30,15 @@ class Curve:
     title: str
     x_label: str
     y_label: str
-    key: str  # of the program's numbers
+    key: str  # selects one of the program's numbers
     points: tuple
     lines: tuple
-    sizes: bool = False  # x is bytes, shown as 4K
-    logarithmic: str = ""  # which axes
+    sizes: bool = False  # x is in bytes, shown as 4K
+    logarithmic: str = ""  # axes: "x", "xy"
 
 
 def iterations(size, megabytes):
-    """Enough to take a moment, and not more than that many megabytes."""
+    """Enough iterations for a stable result, but at most `megabytes` in total (and 200 at least)."""
     return max(200, min(20_000, megabytes * MIB // size))
 
 
@@ -88,7 +88,7 @@ CURVES = [
     Curve("loss", "Goodput over packet loss: ib_write_bw 1 MiB, wire", "packets lost, %", "Gb/s", "gbps",
           (0, 0.1, 0.5, 1, 2, 3),
           (Line("Verbena, wire", LIGHT_GREEN,
-                lambda percent: Perftest("ib_write_bw", MIB, settle("udp", loss=percent / 100))),)),
+                lambda percent: Perftest("ib_write_bw", MIB, settings_for("udp", loss=percent / 100))),)),
     Curve("readout", "Detector readout over message size: an emulated board to verbena recv, wire", "message size, bytes",
           "Gb/s", "gbps", (64, KIB, 5 * KIB, 64 * KIB, MIB, 4 * MIB),
           tuple(Line(f"{poll} polling", colour, lambda size, poll=poll: Readout(size, poll, seconds=0.4))

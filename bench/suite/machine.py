@@ -1,4 +1,4 @@
-"""Where measurements run: a network namespace of our own, one core for each side, and processes that end."""
+"""The environment of measurements: a separate network namespace, one core per side, and bounded processes."""
 
 import contextlib
 import os
@@ -13,15 +13,15 @@ import time
 
 INSIDE = "VERBENA_BENCH_NAMESPACE"
 LISTENING = "0A"  # in /proc/net/tcp
-TELLING = re.compile(r"fail|error|cannot|could not|couldn't|unable|refused", re.IGNORECASE)
+ERROR_LINE = re.compile(r"fail|error|cannot|could not|couldn't|unable|refused", re.IGNORECASE)
 
 
 class Failure(Exception):
-    """A measurement that gave no number, and why."""
+    """The reason why a measurement gave no number."""
 
 
 def enter_namespace():
-    """Goes on in a network namespace of our own where that is permitted: nobody else's traffic or port."""
+    """Continues in a new network namespace, without other traffic or ports, if that is permitted."""
     if INSIDE not in os.environ:
         permitted = subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False)
         os.environ[INSIDE] = "own" if permitted.returncode == 0 else "host"
@@ -32,13 +32,13 @@ def enter_namespace():
 
 
 def cores():
-    """The cores of client and server; the same one where there is only one."""
+    """The cores of client and server; the same core if there is only one."""
     available = sorted(os.sched_getaffinity(0))
     return available[0], available[min(1, len(available) - 1)]
 
 
 def both_cores():
-    """For programs that pin their own processes; as taskset wants it."""
+    """The cores for programs that pin their own processes, in the format of taskset."""
     return ",".join(map(str, sorted(set(cores()))))
 
 
@@ -50,7 +50,7 @@ def describe():
 
 
 class Process:
-    """A program on one core or two, in a process group of its own, its output in a file."""
+    """A program on one or two cores, in its own process group, with its output in a file."""
 
     def __init__(self, command, cores_, environment=None, stdin=subprocess.DEVNULL):
         self.command = [str(word) for word in command]
@@ -65,23 +65,23 @@ class Process:
         return self.output.read()
 
     def await_text(self, text, limit=30):
-        """Until it has said that."""
+        """Waits until the output contains the text."""
         deadline = time.monotonic() + limit
         while text not in self.text():
             if self.child.poll() is not None:
-                raise self.failure(f"ended without a word of '{text}'")
+                raise self.failure(f"ended without printing '{text}'")
             if time.monotonic() > deadline:
                 raise self.failure(f"no '{text}' after {limit} s")
             time.sleep(0.02)
 
     def failure(self, what):
-        said = [line.strip() for line in self.text().splitlines() if line.strip()]
-        telling = [line for line in said if TELLING.search(line)] or said
+        output_lines = [line.strip() for line in self.text().splitlines() if line.strip()]
+        lines = [line for line in output_lines if ERROR_LINE.search(line)] or output_lines
         command = " ".join(os.path.basename(word) if word.startswith("/") else word for word in self.command)
-        return Failure(f"{command}: {what}" + (f": {telling[-1]}" if telling else ""))
+        return Failure(f"{command}: {what}" + (f": {lines[-1]}" if lines else ""))
 
     def finish(self, limit):
-        """Its output, once it has ended well within that many seconds."""
+        """Waits until the program ends successfully, at most `limit` seconds. Returns its output."""
         try:
             status = self.child.wait(limit)
         except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ class Process:
 
 @contextlib.contextmanager
 def running(*arguments, **keywords):
-    """A process that does not outlive the block."""
+    """A process that ends with the block at the latest."""
     process = Process(*arguments, **keywords)
     try:
         yield process
@@ -128,17 +128,17 @@ def await_listener(port, server, limit=10):
 
 
 def run_alone(command, environment=None, limit=30):
-    """The output of a program that pins its own processes."""
+    """Runs a program that pins its own processes. Returns its output."""
     with running(command, both_cores(), environment) as process:
         return process.finish(limit)
 
 
 def run_client(client, core, environment, limit, attempts):
-    """Its output. It is tried again while its server may not listen yet."""
+    """Runs the client, and again up to `attempts` times while its server may not listen yet. Returns its output."""
     for attempt in range(attempts):
         try:
-            with running(client, core, environment) as calling:
-                return calling.finish(limit)
+            with running(client, core, environment) as process:
+                return process.finish(limit)
         except Failure:
             if attempt == attempts - 1:
                 raise
@@ -146,7 +146,8 @@ def run_client(client, core, environment, limit, attempts):
 
 
 def run_pair(server, client, port, environment=None, limit=30, server_ends=True, seen_listening=True):
-    """The client's output; `server` listens on TCP `port` for it to begin, or on a port that nobody sees from outside."""
+    """Runs a server and its client. Returns the client's output. The client starts when `server` listens on TCP `port`;
+    without `seen_listening` it starts at once and retries."""
     client_core, server_core = cores()
     with running(server, server_core, environment) as serving:
         if seen_listening:

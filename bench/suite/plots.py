@@ -27,7 +27,7 @@ def tick(curve, x):
 
 
 def draw(curve, values, file):
-    """`values[line name][x]` is what was measured there; points without a number are left out."""
+    """Draws one curve. `values[line name][x]` is the measured value; points without a value are skipped."""
     script = SETUP.format(file=file, title=curve.title, x_label=curve.x_label, y_label=curve.y_label,
                           first=curve.points[0], last=curve.points[-1],
                           least="*" if "y" in curve.logarithmic else "0")

@@ -1,5 +1,5 @@
-"""The programs that measure. Each is a value: equal ones are the same measurement. measure() runs it once,
-both ends on this machine, and gives its numbers by name; `command` is what a person would type."""
+"""The measuring programs. Each is a value: equal values are the same measurement. measure() runs the program once,
+with both ends on this machine, and returns its numbers by name; `command` is the command line for documentation."""
 
 import dataclasses
 import itertools
@@ -14,15 +14,15 @@ BUILD = None  # the build folder, set once by the main program
 _ports = itertools.count(24100)
 
 
-def settle(datapath=None, loss=0.0, receive_buffer=None):
+def settings_for(datapath=None, loss=0.0, receive_buffer=None):
     """Verbena's settings for one program, as (variable, value) pairs."""
     chosen = {"VERBENA_DATAPATH": datapath, "VERBENA_RCVBUF": receive_buffer,
               "VERBENA_FAULTS": f"loss={loss},seed=7" if loss else None}
     return tuple((name, str(value)) for name, value in chosen.items() if value)
 
 
-HOST = settle()
-WIRE = settle(datapath="udp")
+HOST = settings_for()
+WIRE = settings_for(datapath="udp")
 
 
 def _prefix(settings):
@@ -42,7 +42,7 @@ def _find(pattern, text, what):
 
 @dataclasses.dataclass(frozen=True)
 class Perftest:
-    """Debian's perftest on Verbena. A test of bandwidth lasts `seconds`, one of latency `iterations`."""
+    """Debian's perftest on Verbena. A bandwidth test runs for `seconds`, a latency test for `iterations`."""
     program: str
     size: int
     settings: tuple = HOST
@@ -133,7 +133,7 @@ class Libfabric:
 
 @dataclasses.dataclass(frozen=True)
 class Qperf:
-    """qperf over TCP: one way by default, as its latency is half a round trip."""
+    """qperf over TCP. Bandwidth is in one direction; latency is half a round trip."""
     test: str
     size: int
     seconds: int = 1
@@ -157,8 +157,8 @@ class Qperf:
 
 @dataclasses.dataclass(frozen=True)
 class Rstream:
-    """librdmacm's own test of rsockets, blocking: so many transfers there, then as many back. The same program over plain
-    TCP is what it is compared with."""
+    """librdmacm's test of rsockets, blocking: `transfers` transfers in one direction, then as many back. With `tcp`, the
+    same program over plain TCP, for comparison."""
     size: int
     settings: tuple = HOST
     tcp: bool = False
@@ -182,7 +182,7 @@ class Rstream:
 
 @dataclasses.dataclass(frozen=True)
 class RawUdp:
-    """Plain UDP with no protocol on top."""
+    """Plain UDP without a protocol on top."""
     mode: str
     sizes: tuple
 
@@ -197,10 +197,11 @@ class RawUdp:
 
 @dataclasses.dataclass(frozen=True)
 class Readout:
-    """An emulated board that sends WRITEs to `verbena recv` over the wire. `cpu` is of the receiver, in processors."""
+    """An emulated board that sends WRITEs to `verbena recv` over the wire. `cpu` is the receiver's mean number of processors
+    in use."""
     size: int
     poll: str
-    gbps: float = 0  # of the board's link; 0: as fast as it can
+    gbps: float = 0  # of the board's link; 0: no limit
     seconds: float = 1
 
     BOARD = "127.0.0.2"
@@ -224,7 +225,7 @@ class Readout:
         with machine.running([_tool(), *self.board_words], board_core) as board:
             board.await_text("listens")
             with machine.running([_tool(), *self.words], receiver_core, dict(WIRE)) as receiver:
-                receiver.child.wait(30)  # it says that not all came, as nobody could send so much
+                receiver.child.wait(30)  # the exit status is 1: more messages are requested than can arrive
                 output = receiver.text()
         result = json.loads(output[output.index("\n{"):])
         stream = result["streams"][0]
@@ -235,8 +236,8 @@ class Readout:
 
 @dataclasses.dataclass(frozen=True)
 class QpLoad:
-    """WRITEs over many queue pairs. Also counts, on both sides together, what was lost or sent again, and the
-    links through shared memory."""
+    """WRITEs over many queue pairs. Also counts, on both sides together, lost and retransmitted packets and
+    shared-memory links."""
     size: int
     queue_pairs: int
     depth: int
@@ -266,7 +267,7 @@ class QpLoad:
             process.finish(30)
         counted = [(name, int(value)) for name, value in re.findall(r"^ +(\w+) +([0-9]+) ", counters, re.MULTILINE)]
         if not counted:
-            raise Failure(f"{self.command}: its counters were not to be had")
+            raise Failure(f"{self.command}: its counters are not available")
         return {"mps": result["messages_per_second"] / 1e6, "gbps": result["gbps"],
                 "losses": sum(value for name, value in counted if name in self.LOSSES),
                 "links": sum(value for name, value in counted if name == "shm_links_opened")}
@@ -275,7 +276,7 @@ class QpLoad:
 
 @dataclasses.dataclass(frozen=True)
 class QpCensus:
-    """What idle queue pairs cost."""
+    """The cost of idle queue pairs."""
     queue_pairs: int = 10000
 
     @property
@@ -289,7 +290,7 @@ class QpCensus:
 
 @dataclasses.dataclass(frozen=True)
 class CmFlood:
-    """Connections by rdma_cm, opened and closed by many threads; it fails if anything of them is left."""
+    """rdma_cm connections, opened and closed by many threads; fails if they leak resources."""
     connections: int = 5000
     threads: int = 32
     open: int = 1000
@@ -305,7 +306,7 @@ class CmFlood:
 
 
 def micro_benchmarks():
-    """Google Benchmark's: [{"name", "ns", "gbps" or None}]."""
+    """Runs the microbenchmarks. Returns [{"name", "ns", "gbps" or None}]."""
     output = machine.run_alone([BUILD / "verbena_bench", "--benchmark_min_time=0.2", "--benchmark_format=json"],
                                limit=120)
     found = json.loads(output[output.index("{"):])["benchmarks"]

@@ -1,4 +1,4 @@
-"""The table on the terminal, the JSON file and the page."""
+"""Writes the table for the terminal, the JSON file and docs/performance.md."""
 
 import dataclasses
 import json

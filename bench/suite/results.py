@@ -1,4 +1,4 @@
-"""Numbers as they come in, and what they say about each row."""
+"""Collects the measured numbers and judges each row of the table by them."""
 
 import collections
 import dataclasses
@@ -9,14 +9,14 @@ from table import MEASURES, Row
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What one run measured, and where the cores were meanwhile; None: here and there."""
+    """The number of one run and the cache state of the cores during it; None: the state changed."""
     number: float
     place: str | None
 
 
 @dataclasses.dataclass
 class Results:
-    """Values of each measure, one for each run, and why the others are missing."""
+    """The values of each measure, one per run, and the reasons for missing values."""
     values: dict = dataclasses.field(default_factory=dict)
     failures: dict = dataclasses.field(default_factory=dict)
 
@@ -27,14 +27,13 @@ class Results:
         self.failures[name] = why
 
     def places(self):
-        """Where the cores were, most often first."""
+        """The cache states of the cores, most frequent first."""
         counted = collections.Counter(value.place for values in self.values.values() for value in values
                                       if value.place is not None)
         return [place for place, _ in counted.most_common()]
 
     def at(self, place):
-        """The numbers of each measure that count there. What must never happen, and what is measured once, counts
-        wherever it was."""
+        """The numbers of each measure in one cache state. Measures with `worst` or `once` count in every state."""
         return AtPlace({name: [value.number for value in values
                                if value.place == place or MEASURES[name].worst or MEASURES[name].once]
                         for name, values in self.values.items()}, self.failures)
@@ -42,31 +41,31 @@ class Results:
 
 @dataclasses.dataclass(frozen=True)
 class AtPlace:
-    """The numbers of one place of the cores."""
+    """The numbers of one cache state of the cores."""
     numbers: dict
     failures: dict
 
     def of(self, name):
-        """The number that counts, or None. One failed run among several is a failure."""
+        """The number of a measure, or None. One failed run among several is a failure."""
         numbers = self.numbers.get(name)
         if not numbers or name in self.failures:
             return None
         return max(numbers) if MEASURES[name].worst else statistics.median(numbers)
 
     def runs(self, row):
-        """How many runs a row rests on."""
+        """The number of runs behind a row."""
         return min(len(self.numbers.get(name, [])) for name in (row.measured, row.against) if name)
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A row with its numbers, as text for people and as data."""
+    """A row with its numbers and its verdict."""
     row: Row
     measured: float | None
     against: float | None
-    result: float | None  # the ratio, or what was measured where there is nothing to compare with
+    result: float | None  # the ratio, or the measured number if there is no other to compare with
     reached: bool
-    runs: int  # that it rests on
+    runs: int  # behind the result
 
     @property
     def verdict(self):
@@ -81,7 +80,7 @@ class Judged:
 
 
 def judge(row, numbers):
-    """What the numbers of one place say about a row."""
+    """Judges a row by the numbers of one cache state."""
     measured = numbers.of(row.measured)
     against = numbers.of(row.against) if row.against else None
     result = measured

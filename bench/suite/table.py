@@ -1,17 +1,17 @@
-"""What is measured and what it is to reach. All of it is data: a new row is a new line here."""
+"""The measures and the goals, declared as data: a new row is a new line here."""
 
 import dataclasses
 
-from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Rstream, Ucx, settle
+from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Rstream, Ucx, settings_for
 
 KIB, MIB = 1024, 1024 * 1024
-SMALL_BUFFER = settle(datapath="udp", receive_buffer=212992)
+SMALL_BUFFER = settings_for(datapath="udp", receive_buffer=212992)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """One number. Of several runs the median counts, or the worst where none may fail. What takes long and is
-    compared with nothing is measured once."""
+    """One number. The median of several runs counts, or with `worst` the largest. A measure that takes long and has no
+    comparison is measured `once`."""
     name: str
     unit: str
     program: object
@@ -49,7 +49,7 @@ def readout_cpu(name, poll):
 
 
 MEASURES = {
-    # what others do
+    # other programs
     "tcp": bandwidth("iperf3 TCP, one stream", Iperf3()),
     "ucx.64k": bandwidth("UCX shared memory, tag_bw 64 KiB", Ucx("tag_bw", 64 * KIB, iterations=100_000)),
     "ucx.1m": bandwidth("UCX shared memory, tag_bw 1 MiB", Ucx("tag_bw", MIB, iterations=6_000)),
@@ -79,9 +79,9 @@ MEASURES = {
     "wire.qp1": load("qp_load 64 KiB, one QP, wire", 1, 64, WIRE),
     "wire.qp1000": load("qp_load 64 KiB, 1,000 QPs, wire", 1000, 2, WIRE),
     "wire.loss.0.1": bandwidth("ib_write_bw 1 MiB, wire, 0.1 % loss",
-                               Perftest("ib_write_bw", MIB, settle("udp", loss=0.001))),
+                               Perftest("ib_write_bw", MIB, settings_for("udp", loss=0.001))),
     "wire.loss.1": bandwidth("ib_write_bw 1 MiB, wire, 1 % loss",
-                             Perftest("ib_write_bw", MIB, settle("udp", loss=0.01))),
+                             Perftest("ib_write_bw", MIB, settings_for("udp", loss=0.01))),
     "drops.1": losses("packets dropped or retransmitted, one QP", 1, 64),
     "drops.1000": losses("packets dropped or retransmitted, 1,000 QPs", 1000, 2),
     # sockets over RDMA
@@ -94,7 +94,7 @@ MEASURES = {
     "readout.hybrid": readout("readout at 1 Gb/s, hybrid polling", "hybrid"),
     "readout.busy.cpu": readout_cpu("CPU of readout at 1 Gb/s, busy polling", "busy"),
     "readout.hybrid.cpu": readout_cpu("CPU of readout at 1 Gb/s, hybrid polling", "hybrid"),
-    # what queue pairs cost
+    # cost of queue pairs
     "qp.memory": Measure("memory of an idle QP", "KiB", QpCensus(), "kib_per_queue_pair"),
     "qp.time": Measure("10,000 QPs created, connected, destroyed", "s", QpCensus(), "seconds"),
     "idle": Measure("CPU time of an idle process with 10,000 QPs", "us/s", QpCensus(), "idle_cpu_us_per_s",
@@ -105,7 +105,7 @@ MEASURES = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """`measured`, divided by `against` where there is one, is to be at least or at most `goal`."""
+    """A goal: `measured`, divided by `against` if there is one, must be at least or at most `goal`."""
     measured: str
     against: str | None
     goal: float
@@ -122,7 +122,7 @@ def at_most(measured, against, goal, aim=None):
 
 
 ROWS = [
-    at_least("host.links", None, 1),  # whether what follows is about shared memory at all
+    at_least("host.links", None, 1),  # proves that the next rows measure shared memory
     at_least("host.write.64k", "tcp", 3.5),
     at_least("host.write.1m", "tcp", 3.5),
     at_least("host.write.64k", "ucx.64k", 0.9),
