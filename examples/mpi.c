@@ -1,4 +1,4 @@
-// Each rank tells where it runs, and sends 8 MiB around the ring; the last one has what the first one sent, changed by all.
+// Each rank prints its host, and 8 MiB pass from rank to rank. Every rank changes the data and checks the result.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

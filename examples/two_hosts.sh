@@ -1,9 +1,9 @@
 #!/bin/bash
-# Two "hosts" on one machine, without privileges: two network namespaces and a wire between them. Runs a command on the
-# second and another on the first, as two machines would; what goes between is RoCEv2 on the wire.
+# Makes two "hosts" of one machine, without privileges: two network namespaces with a link between them. Runs one command
+# on the second host and another on the first. They communicate by RoCEv2 over the link, as two machines do.
 #   examples/two_hosts.sh 'verbena run -- ib_write_bw -d verbena_veth0' 'verbena run -- ib_write_bw -d verbena_veth0 192.0.2.2'
-# The first host is 192.0.2.1, the second 192.0.2.2. The last command's exit status counts; the other is stopped then.
-# With one command alone, that runs on the first; $ON_SECOND COMMAND, inside it, runs something on the second.
+# The first host is 192.0.2.1, the second 192.0.2.2. The last command's exit status counts; the other command is stopped.
+# A single command runs on the first host. Inside it, $ON_SECOND COMMAND runs a command on the second host.
 set -euo pipefail
 if [ $# != 1 ] && [ $# != 2 ]; then
   sed -n '2,6s/^# //p' "$0" >&2
@@ -27,7 +27,7 @@ for host in 1 2; do
 done
 until ip link show veth0 | grep -q 'state UP' && $ON_SECOND ip link show veth0 | grep -q 'state UP'; do sleep 0.05; done
 
-# On the second host somebody waits for callers: by TCP, or by rdma_cm (Verbena's ports of it have names).
+# True when a program listens on the second host: by TCP, or by rdma_cm (Verbena's rdma_cm ports are Unix sockets).
 listening() {
   $ON_SECOND cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == "0A" {found = 1} END {exit !found}' ||
     $ON_SECOND grep -q '@verbena/.*/service/' /proc/net/unix
