@@ -1,4 +1,4 @@
--- Wireshark and tshark: the connection messages between FPGA boards and hosts (UDP 17185 and 17186).
+-- A Wireshark dissector for the connection messages between FPGA boards and hosts (UDP 17185 and 17186).
 -- tshark -X lua_script:scripts/daq_cm.lua -r FILE
 local cm = Proto("daqcm", "Detector readout connection manager")
 
@@ -9,8 +9,8 @@ local kinds = { [0] = "SEND", "WRITE" }
 local f = cm.fields
 f.info_valid = ProtoField.bool("daqcm.info_valid", "Request valid", 8, nil, 0x01)
 f.request = ProtoField.uint8("daqcm.request", "Request", base.DEC, requests, 0x0E)
-f.ack_valid = ProtoField.bool("daqcm.ack_valid", "Answer valid", 8, nil, 0x10)
-f.ack = ProtoField.uint8("daqcm.ack", "Answer", base.DEC, acks, 0xE0)
+f.ack_valid = ProtoField.bool("daqcm.ack_valid", "Response valid", 8, nil, 0x10)
+f.ack = ProtoField.uint8("daqcm.ack", "Response", base.DEC, acks, 0xE0)
 for side, name in pairs({ loc = "Sender's ", rem = "Receiver's " }) do
   f[side .. "_qpn"] = ProtoField.uint24("daqcm." .. side .. ".qpn", name .. "QPN", base.DEC)
   f[side .. "_psn"] = ProtoField.uint24("daqcm." .. side .. ".psn", name .. "PSN", base.DEC)
@@ -18,7 +18,7 @@ for side, name in pairs({ loc = "Sender's ", rem = "Receiver's " }) do
   f[side .. "_address"] = ProtoField.uint64("daqcm." .. side .. ".address", name .. "address", base.HEX)
   f[side .. "_ip"] = ProtoField.ipv4("daqcm." .. side .. ".ip", name .. "IP")
 end
-f.port = ProtoField.uint16("daqcm.port", "Answers go to port")
+f.port = ProtoField.uint16("daqcm.port", "Port for responses")
 f.tx_valid = ProtoField.bool("daqcm.transmit.valid", "Transmit command valid", 8, nil, 0x01)
 f.tx_start = ProtoField.bool("daqcm.transmit.start", "Start", 8, nil, 0x02)
 f.tx_immediate = ProtoField.bool("daqcm.transmit.immediate", "Immediate", 8, nil, 0x04)
@@ -63,7 +63,7 @@ local ports = DissectorTable.get("udp.port")
 ports:add(17185, cm)
 ports:add(17186, cm)
 
--- The generator's data are words that count. tshark would guess at them, and see other protocols now and then.
+-- The generator's data are counting words. Without this, tshark's heuristics sometimes take them for other protocols.
 local data = Proto("daqdata", "Words of a board's generator")
 data.fields.first = ProtoField.uint32("daqdata.first", "First word")
 

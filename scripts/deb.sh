@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes a Debian package of what a build folder has: scripts/deb.sh BUILD TO, which prints the file's name.
-# It has what `make install` puts in place: the libraries go to a folder of their own (/usr/lib/verbena) where the
-# loader does not look by itself, so that nothing of the system's rdma-core is replaced.
+# Makes a Debian package from a build folder and prints the file's name: scripts/deb.sh BUILD TO
+# The package has the files of `make install`. The libraries go to a private folder (/usr/lib/verbena), which the
+# loader does not search by default, so the package replaces no file of the system's rdma-core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "$1")
@@ -9,9 +9,9 @@ to=$(realpath "$2")
 
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 architecture=$(dpkg --print-architecture)
-# Whoever builds a package to pass on says who they are, as for any Debian package.
+# To distribute a package, set DEBFULLNAME and DEBEMAIL, as for any Debian package.
 maintainer="${DEBFULLNAME:-The Verbena authors} <${DEBEMAIL:-verbena@packages.invalid}>"
-# The same source gives the same package.
+# Reproducible build: the same source gives the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CMakeLists.txt)}
 export SOURCE_DATE_EPOCH
 
@@ -22,7 +22,7 @@ docs=$package/usr/share/doc/verbena
 
 DESTDIR=$package cmake --install "$build" --prefix /usr >/dev/null
 libraries=$(dirname "$(find "$package/usr/lib" -name libibverbs.so.1)")
-find "$libraries" -name "*.so" -type l -delete # for compiling: nobody compiles against a private folder
+find "$libraries" -name "*.so" -type l -delete # needed only for linking, which uses no private folder
 if [ -d "$package/usr/share/zsh/site-functions" ]; then
   mv "$package/usr/share/zsh/site-functions" "$package/usr/share/zsh/vendor-completions"
 fi
@@ -48,7 +48,7 @@ verbena ($version) unstable; urgency=medium
  -- $maintainer  $(date -Ru -d "@$SOURCE_DATE_EPOCH")
 END
 
-# What the programs need of the system, found out by Debian's own tool. verbena-perf runs on our libraries.
+# Debian's tool computes the dependencies of the programs. verbena-perf uses the libraries of this package.
 mkdir "$stage/debian"
 printf 'Source: verbena\n\nPackage: verbena\nArchitecture: any\n' >"$stage/debian/control"
 depends=$(cd "$stage" && dpkg-shlibdeps -O --ignore-missing-info "-l${libraries#"$stage/"}" -xlibibverbs1 \
@@ -68,12 +68,12 @@ Section: net
 Priority: optional
 Description: RDMA NIC in user space, for unmodified RDMA programs
  Verbena's libibverbs.so.1 and librdmacm.so.1 make RDMA programs run on any
- Linux machine: no RDMA hardware, no kernel module, no privileges. What goes
- over the network is RoCEv2, so that the other end may be another Verbena, the
- kernel's Soft-RoCE or a hardware NIC.
+ Linux machine: no RDMA hardware, no kernel module, no privileges. The network
+ protocol is RoCEv2, so the other end may be another Verbena, the kernel's
+ Soft-RoCE or a hardware NIC.
  .
- The libraries lie in a folder of their own. "verbena run" puts them in front
- of the system's for the programs it starts; nothing else changes.
+ The libraries are in a private folder. "verbena run" makes the programs that
+ it starts load them instead of the system's; nothing else changes.
 END
 (cd "$package" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$package" -type d -exec chmod 755 {} +

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs Debian's own ib_write_bw, server and client, on Verbena's verbena_lo device and says what was
-# seen. Runs in a network namespace of its own where the kernel lets an ordinary user make one: then
-# the UDP counters below are this demo's alone.
+# Runs Debian's ib_write_bw, server and client, on Verbena's verbena_lo device and reports the result.
+# Uses a separate network namespace where the kernel permits it to ordinary users: the UDP counters
+# below then count only this demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +32,7 @@ server=
 client=
 finish() {
   for pid in $client $server; do
-    kill -- "-$pid" 2>/dev/null || true  # its process group: the tool and what it started
+    kill -- "-$pid" 2>/dev/null || true  # the process group: the tool and its child processes
     wait "$pid" 2>/dev/null || true
   done
   rm -rf "$logs"
@@ -41,7 +41,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# True when something listens on TCP port $1 (read from /proc: connecting would confuse the server).
+# True when a program listens on TCP port $1 (read from /proc: a connection would confuse the server).
 listening() {
   local files=(/proc/net/tcp)
   if [ -e /proc/net/tcp6 ]; then files+=(/proc/net/tcp6); fi
@@ -71,7 +71,7 @@ port=$((23000 + RANDOM % 6000))
 while listening "$port"; do port=$((port + 1)); done
 command=(ib_write_bw -d verbena_lo -x 0 -p "$port" -n "$iterations" -s "$size" -F --report_gbits)
 
-# Between two processes of one host packets would go through memory; the demo shows the wire.
+# Two processes of one host use shared memory by default; the demo shows the wire.
 export VERBENA_DATAPATH=udp
 echo "Both with VERBENA_DATAPATH=udp, which forces the wire:"
 echo "server:  verbena run -- ${command[*]}"
@@ -88,8 +88,8 @@ for _ in $(seq 100); do
 done
 listening "$port" || fail "the server does not listen after 10 seconds"
 
-# In the background and polled, so that a signal ends the demo at once. Sets rc to its status, or to
-# "late" when it still runs after $2 seconds.
+# Polls a background process, so that a signal ends the demo at once. Sets rc to the exit status, or
+# to "late" when the process still runs after $2 seconds.
 port_seen=no
 await() {
   local deadline=$((SECONDS + $2))
@@ -126,13 +126,13 @@ echo
 echo "What happened:"
 echo "  * Debian's own ib_write_bw, unmodified, wrote $iterations x $size bytes by RDMA WRITE from one"
 echo "    process into the memory of another at $average Gb/s, each write acknowledged."
-# Only what was measured: the payload must have crossed the loopback interface, and in UDP datagrams
-# (of 64 KiB at most). That they are well-formed RoCEv2 is for the wire and interop tests to show.
+# Claim only what was measured: the payload crossed the loopback interface, in UDP datagrams (of at
+# most 64 KiB). The wire and interop tests prove that these are well-formed RoCEv2.
 payload=$((iterations * size))
 if [ "$port_seen" = yes ] && [ "$bytes" -ge "$payload" ] && [ "$received" -ge $((payload / 65536)) ]; then
   echo "  * The data crossed the network as RoCEv2, on UDP port 4791: the kernel counted $received received UDP"
   if [ "$VERBENA_DEMO_NETNS" = own ]; then
-    echo "    datagrams and $bytes bytes on lo, in a network namespace of this demo alone."
+    echo "    datagrams and $bytes bytes on lo, in a network namespace for this demo only."
   else
     echo "    datagrams and $bytes bytes on lo (other programs included)."
   fi

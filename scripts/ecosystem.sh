@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs every script of tests/ecosystem against BUILD and writes their table of results to BUILD/ecosystem.md:
-# program, version, what was run, result. docs/programs.md shows the table of such a run.
+# Runs every script of tests/ecosystem against BUILD and writes a table of results to BUILD/ecosystem.md:
+# program, version, command, result. docs/programs.md shows such a table.
 #   scripts/ecosystem.sh BUILD
 set -euo pipefail
 cd "$(dirname "$0")/.."

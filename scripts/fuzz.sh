@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs every libFuzzer target of build-fuzz/ for VERBENA_FUZZ_SECONDS (60). Starts from the
-# checked-in corpus; what it finds stays in build-fuzz/corpus/, crashes in build-fuzz/crashes/.
+# Runs every libFuzzer target of build-fuzz/ for VERBENA_FUZZ_SECONDS (60), starting from the
+# checked-in corpus. New inputs stay in build-fuzz/corpus/, crashes in build-fuzz/crashes/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

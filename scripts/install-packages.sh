@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the Debian packages that are missing for the purposes named:
+# Installs the missing Debian packages for the given purposes:
 #   scripts/install-packages.sh build [demo] [test] [bench] [interop] [deb] [fuzz] [tidy]
-# Touches nothing (and needs no network) when all are there. VERBENA_SKIP_PACKAGES=1 turns it off.
+# Changes nothing (and needs no network) if all are installed. VERBENA_SKIP_PACKAGES=1 disables it.
 set -euo pipefail
 
 declare -A packages=(
@@ -35,8 +35,8 @@ for purpose in "$@"; do
 done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "install-packages.sh: not a Debian system; going on with what is installed. The Debian names" \
-       "of what is needed: ${wanted[*]}" >&2
+  echo "install-packages.sh: not a Debian system; continuing with the installed packages. The Debian names" \
+       "of the required packages: ${wanted[*]}" >&2
   exit 0
 fi
 
@@ -57,16 +57,16 @@ as_root=()
 if [ "$(id -u)" != 0 ]; then
   if ! command -v sudo >/dev/null; then
     echo "These Debian packages are missing: ${missing[*]}" >&2
-    echo "They cannot be installed from here: this is not root and there is no sudo. As root, run:" >&2
+    echo "This script cannot install them: it does not run as root, and there is no sudo. As root, run:" >&2
     echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
-    echo "and then the same make command again." >&2
+    echo "Then run the same make command again." >&2
     exit 1
   fi
   as_root=(sudo)
 fi
 
 echo "Installing missing packages: ${missing[*]}"
-# noninteractive: tshark asks who may capture. Through env, since sudo drops the variable.
+# noninteractive: tshark's package asks which users may capture. env is needed because sudo drops the variable.
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs the simulator over fresh seeds until VERBENA_SOAK_MINUTES (60) have passed; stops at the first
-# seed range that fails and names it. VERBENA_SOAK_FROM: first seed (default: the time, so that
-# every soak sees seeds nobody ran before). VERBENA_SOAK_BATCH: seeds per process.
+# Runs the simulator over new seeds for VERBENA_SOAK_MINUTES (60). Stops at the first seed range that
+# fails and prints it. VERBENA_SOAK_FROM: first seed (default: the time, so that every run has new
+# seeds). VERBENA_SOAK_BATCH: seeds per process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ from=${VERBENA_SOAK_FROM:-$(date +%s)000}
 batch=${VERBENA_SOAK_BATCH:-200}
 jobs=${VERBENA_SOAK_JOBS:-$(nproc)}
 if [ ! -x "$sim" ]; then
-  echo "soak: there is no $sim (built from tests/sim/sim_main.cc)" >&2
+  echo "soak: $sim does not exist (it is built from tests/sim/sim_main.cc)" >&2
   exit 1
 fi
 

@@ -1,8 +1,7 @@
 #!/bin/bash
-# Prints what the tests' environment needs where the kernel takes no BPF programs, which Verbena gives it to
-# have packets steered to the right process: VERBENA_STEERING=off. Nothing elsewhere. Some sandboxes refuse
-# such programs; a kernel whose BPF memory is deadlocked keeps whoever attaches one for ever, which the probe
-# finds out in a process of its own.
+# Prints VERBENA_STEERING=off for the tests' environment if the kernel accepts no BPF programs, which Verbena
+# needs for steering; otherwise prints nothing. Some sandboxes reject such programs. On a kernel whose BPF
+# memory is deadlocked, the call that attaches a program never returns, so the probe is a separate process.
 set -euo pipefail
 
 attach='
@@ -13,7 +12,7 @@ s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 code = ctypes.create_string_buffer(struct.pack("HBBI", RETURN, 0, 0, 0))
 s.setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, struct.pack("HL", 1, ctypes.addressof(code)))
 '
-why='the kernel refuses BPF programs'
+why='the kernel rejects BPF programs'
 python3 -c "$attach" >/dev/null 2>&1 </dev/null &
 probe=$!
 disown  # it may never end
@@ -26,5 +25,5 @@ case $state in
   gone | Z) python3 -c "$attach" >/dev/null 2>&1 && exit 0 ;;
   *) why="the kernel's BPF is stuck (only a restart of the machine helps)" ;;
 esac
-echo "steering.sh: $why: the tests go on with VERBENA_STEERING=off; those of steering are skipped" >&2
+echo "steering.sh: $why: the tests continue with VERBENA_STEERING=off; the tests of steering are skipped" >&2
 echo 'VERBENA_STEERING=off'

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy on the files that are named on standard input.
+"""Runs clang-tidy on the files that standard input lists.
 
   tidy.py BUILD JOBS < FILES
 
-BUILD/tidy remembers which were clean: such a file is not looked at again before it changes, or a
-header of ours that it includes, its compiler's flags, the checks, or clang-tidy. That includes the
-files that were done when a run was interrupted. Files that are compiled as one are looked at one by
-one, with the flags of the whole.
+BUILD/tidy records the clean files, also those of an interrupted run. A clean file is checked again
+only if it changes, or one of the project's headers that it includes, its compiler flags, the checks,
+or clang-tidy. Files of a unity build are checked one by one, with the flags of the unity file.
 """
 
 import concurrent.futures
@@ -21,11 +20,11 @@ import sys
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GNU_ONLY = re.compile(r" --param=\S+")  # clang has no such flag
-SCRIPTS_FLAGS = ["-std=c++20", f"-I{ROOT}"]  # of programs that tests/**/*.sh compile by themselves
+SCRIPTS_FLAGS = ["-std=c++20", f"-I{ROOT}"]  # of programs that tests/**/*.sh compile
 
 
 def commands_of(build):
-    """How each file is compiled, in the folder that is returned with it: clang-tidy reads it there."""
+    """The compile command of each file, and the folder with the compile_commands.json that clang-tidy reads."""
     commands = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         whole, names = entry["file"], [entry["file"]]
@@ -40,10 +39,10 @@ def commands_of(build):
 
 
 class Fingerprints:
-    """What the verdict on a file depends on, as a number."""
+    """A hash of everything on which the result for a file depends."""
 
     def __init__(self, commands):
-        self.digests = {}  # of each file by itself, with what it includes
+        self.digests = {}  # file: (hash of its text, headers that it includes)
         self.flags = {entry["file"]: entry["command"] for entry in commands}
         self.tool = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
 
@@ -54,17 +53,17 @@ class Fingerprints:
             if (folder / ".clang-tidy").is_file():
                 everything.update((folder / ".clang-tidy").read_bytes())
         for path in sorted(self.closure(file)):
-            everything.update(self.look(path)[0])
+            everything.update(self.read(path)[0])
         return everything.hexdigest()
 
     def closure(self, file):
         found, new = set(), {file}
         while new:
             found |= new
-            new = {header for path in new for header in self.look(path)[1]} - found
+            new = {header for path in new for header in self.read(path)[1]} - found
         return found
 
-    def look(self, path):
+    def read(self, path):
         if path not in self.digests:
             text = path.read_bytes()
             candidates = [[base / name for base in (path.parent, ROOT / "src", ROOT)]
@@ -74,7 +73,7 @@ class Fingerprints:
         return self.digests[path]
 
 
-def look_at(file, folder, is_built):
+def check(file, folder, is_built):
     command = ["clang-tidy", "--quiet", file] + (["-p", folder] if is_built else ["--", *SCRIPTS_FLAGS])
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -84,30 +83,30 @@ def main():
     files = [ROOT / line for line in sys.stdin.read().split()]
     commands, folder = commands_of(build)
     fingerprints = Fingerprints(commands)
-    remembered = {file: folder / file.relative_to(ROOT) for file in files}
+    recorded = {file: folder / file.relative_to(ROOT) for file in files}
     wanted = {file: fingerprints.of(file) for file in files}
     todo = [file for file in files
-            if not remembered[file].is_file() or remembered[file].read_text() != wanted[file]]
+            if not recorded[file].is_file() or recorded[file].read_text() != wanted[file]]
     wrong = []
     print(f"clang-tidy: {len(files) - len(todo)} of {len(files)} files were clean and are unchanged", flush=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        looks = {pool.submit(look_at, file, folder, str(file) in fingerprints.flags): file for file in todo}
+        checks = {pool.submit(check, file, folder, str(file) in fingerprints.flags): file for file in todo}
         try:
-            for done, look in enumerate(concurrent.futures.as_completed(looks), 1):
-                file, result = looks[look], look.result()
+            for done, future in enumerate(concurrent.futures.as_completed(checks), 1):
+                file, result = checks[future], future.result()
                 name = file.relative_to(ROOT)
                 print(f"[{done}/{len(todo)}] {name}", flush=True)
                 if result.returncode == 0:
-                    remembered[file].parent.mkdir(parents=True, exist_ok=True)
-                    remembered[file].write_text(wanted[file])
+                    recorded[file].parent.mkdir(parents=True, exist_ok=True)
+                    recorded[file].write_text(wanted[file])
                 else:
                     wrong.append(name)
                     print(result.stdout or result.stderr, flush=True)
         except KeyboardInterrupt:
-            print("clang-tidy: interrupted; what was clean is remembered", flush=True)
-            os._exit(130)  # those that run were interrupted as well
+            print("clang-tidy: interrupted; the clean files are recorded", flush=True)
+            os._exit(130)  # the running clang-tidy processes are interrupted, too
     if wrong:
-        sys.exit(f"clang-tidy: {len(wrong)} files to mend: " + " ".join(map(str, wrong)))
+        sys.exit(f"clang-tidy: {len(wrong)} files have warnings: " + " ".join(map(str, wrong)))
     print(f"clang-tidy: {len(files)} files are clean")
 
 
