@@ -1,26 +1,26 @@
-# GNU make in front of CMake: the commands a person types. `make help` lists them.
+# Commands for people, in front of CMake. `make help` lists them.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= $(shell nproc)
 
-# How many seeds the simulator's tests run; the sanitized build, being slower, runs 3 of 10.
+# Number of seeds for the simulator's tests. The sanitized build is slower and runs 3 of 10.
 VERBENA_SIM_SEEDS ?= 1000
 VERBENA_SIM_SEEDS_ASAN ?= $(shell expr \( $(VERBENA_SIM_SEEDS) \* 3 + 9 \) / 10)
 VERBENA_SOAK_MINUTES ?= 60
 VERBENA_FUZZ_SECONDS ?= 60
 
-# Rounds of `make bench`; the page docs/performance.md wants at least 5.
+# Rounds of `make bench`; docs/performance.md needs at least 5.
 RUNS ?= 5
 bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census cm_flood
 
-# CMake reads the generator from the environment for a new build folder only.
+# CMake reads the generator from the environment only for a new build folder.
 configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
 	&& echo Ninja || echo 'Unix Makefiles')}" cmake --preset $(1) --log-level=NOTICE $(2)
 compile = cmake --build --preset $(1) -j $(JOBS)
-# Before programs are run: off with what this kernel does not take.
+# Disables features that this kernel does not support, before programs run.
 steering = for setting in $$(scripts/steering.sh); do export "$$setting"; done
-# What clang-format and clang-tidy look at: tracked and new files.
+# The files for clang-format and clang-tidy: tracked and new ones.
 sources = git ls-files -co --exclude-standard -- 'src/*.h' 'src/*.cc' 'tools/*.h' 'tools/*.cc' \
 	'tests/*.h' 'tests/*.cc' 'bench/*.h' 'bench/*.cc' 'examples/*.h' 'examples/*.cc'
 
@@ -59,13 +59,13 @@ test: ## build plain and sanitized, run every test (under 30 minutes on 2 cores)
 	if [ -n "$$failed" ]; then echo "make test: FAILED in:$$failed" >&2; exit 1; fi; \
 	echo "make test: all passed"
 
-bench: ## measure against the peers, with goals and verdicts; docs/performance.md (under 10 minutes; RUNS=5)
+bench: ## measure and compare with other programs; writes docs/performance.md (under 10 minutes; RUNS=5)
 	scripts/install-packages.sh build bench
 	$(call configure,default)
 	$(call compile,default) --target $(bench_targets)
 	RUNS=$(RUNS) python3 -B bench/suite --build build
 
-interop: ## run the interoperability tests (tests/interop/*.sh); those that cannot run here are skipped
+interop: ## run the interoperability tests (tests/interop/*.sh); skips those that cannot run here
 	scripts/install-packages.sh build interop
 	$(call configure,default)
 	$(call compile,default)
@@ -80,7 +80,7 @@ test-ecosystem: ## run UCX, libfabric, MPI, storage, QEMU as Debian packages the
 	$(call compile,default) --target ibverbs rdmacm verbena
 	@$(steering); scripts/ecosystem.sh build
 
-soak: ## kill and stop among 64 processes for a minute, read out eight boards for two, then simulate fresh seeds for VERBENA_SOAK_MINUTES (60)
+soak: ## kill and stop some of 64 processes (1 minute), read out eight boards (2 minutes), simulate new seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
 	$(call compile,default)
@@ -113,14 +113,14 @@ format: ## format all C++ in place
 	scripts/install-packages.sh tidy
 	$(sources) | xargs -r clang-format -i
 
-tidy: ## layering rules, formatting and clang-tidy; a warning fails (first 20 minutes on 2 cores, then only what changed)
+tidy: ## check layering, formatting and clang-tidy; a warning fails (20 minutes on 2 cores, later only changed files)
 	scripts/install-packages.sh build tidy
 	$(call configure,default)
 	tests/tidy/layering.sh
 	$(sources) | xargs -r clang-format --dry-run --Werror
 	$(sources) | grep '\.cc$$' | grep -v '^tests/ecosystem/' | python3 -B scripts/tidy.py build $(JOBS)
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
 	@echo "Variables: PREFIX DESTDIR JOBS VERBENA_SIM_SEEDS VERBENA_SIM_SEEDS_ASAN"
 	@echo "           VERBENA_SOAK_MINUTES VERBENA_SOAK_FROM VERBENA_FUZZ_SECONDS VERBENA_SKIP_PACKAGES RUNS"

@@ -1,8 +1,8 @@
-# Completion of verbena(1) for bash. What there is to complete is asked of the command itself: its help names
-# the commands, the options and what kind of value each takes.
+# Completion of verbena(1) for bash. The words come from the command's own help, which lists the commands, the
+# options and the kinds of their values.
 
-# _verbena_options COMMAND...: a line for each option, "KIND NAMES". KIND is what the help calls the value,
-# with the choices in braces where there are some; "-" for an option without a value.
+# _verbena_options COMMAND...: prints one line per option, "KIND NAMES". KIND is the help's name of the value,
+# with its choices, if any, in braces; "-" for an option without a value.
 _verbena_options() {
   "$@" --help 2>/dev/null | awk '
     /^  -/ {
@@ -17,7 +17,7 @@ _verbena_commands() {
   "$1" --help 2>/dev/null | awk '/^Subcommands:/ {inside = 1; next} /^$/ {inside = 0} inside {print $1}'
 }
 
-# Sets kind to what the option takes, "" for a word that is no option.
+# Sets kind to the kind of the option's value; "" if the word is not an option.
 _verbena_kind_of() { # WORD, with the options in $options
   local line
   kind=
@@ -26,7 +26,7 @@ _verbena_kind_of() { # WORD, with the options in $options
   done <<<"$options"
 }
 
-# Words that a value of this kind may be.
+# Prints the possible values of this kind.
 _verbena_values() { # KIND OF-OPTION
   case $1 in
     *'{'*) tr ',' ' ' <<<"${1//[^,]*\{/}" | tr -d '}' ;;
@@ -46,7 +46,7 @@ _verbena() {
   local command=${COMP_WORDS[1]}
   options=$(_verbena_options "$verbena" "$command")
   if [ "$command" = run ]; then
-    # The first word that is neither an option nor a value of one is the program.
+    # The first word that is neither an option nor an option's value is the program.
     for ((i = 2; i <= COMP_CWORD; ++i)); do
       _verbena_kind_of "${COMP_WORDS[i]}"
       case $kind in

@@ -1,5 +1,5 @@
-# Completion of verbena(1) for fish. What there is to complete is asked of the command itself: its help names
-# the commands, the options and the choices for their values.
+# Completion of verbena(1) for fish. The words come from the command's own help, which lists the commands, the
+# options and the choices for their values.
 
 function __verbena_commands
     verbena --help 2>/dev/null | awk '/^Subcommands:/ {inside = 1; next} /^$/ {inside = 0}
@@ -11,7 +11,7 @@ function __verbena_command
     set -q words[2]; and echo $words[2]
 end
 
-# The options of the command on the line, or the choices for the value of the last one.
+# Prints the options of the command, or the choices for the value of the last option.
 function __verbena_options
     set -l words (commandline -opc)
     verbena (__verbena_command) --help 2>/dev/null | awk -v last=$words[-1] '
