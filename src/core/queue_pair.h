@@ -88,7 +88,11 @@ class QueuePair {
   // Nobody and nothing is in the way of a request to the peer.
   bool unhindered() const { return open() && common_.peer->is_idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
+  // While an unreliable queue pair backs off from a full path, the end of that is its only deadline:
+  // its pace cannot let anything leave before.
   Instant deadline() const {
+    if (held_until_ != kNever && reliable_ == nullptr) [[unlikely]]
+      return held_until_;
     return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
   }
   // The way to the peer is full: nothing leaves for a while, longer each time. False: it has been

@@ -206,6 +206,22 @@ TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
   EXPECT_TRUE(transmit().empty());
 }
 
+// The simulator found an engine that handled the same deadline for ever.
+TEST_F(EngineSharedMemoryTest, APacedUcQueuePairThatBacksOffFromAFullPathHasNoDeadlineInThePast) {
+  connect({.type = QpType::Uc, .path_packet_bytes = kLargePacket});
+  for (int i = 0; i < 1000 && engine_.next_deadline() == kNever; ++i) {  // until its pace holds it
+    ASSERT_TRUE(post(SendOp::Send, 1, 1024).ok());
+    transmit();
+    completions();
+  }
+  ASSERT_NE(engine_.next_deadline(), kNever);
+  way_full_ = true;
+  ASSERT_TRUE(next_deadline());
+  EXPECT_TRUE(transmit().empty());
+  EXPECT_GT(engine_.next_deadline(), now_);
+  engine_.on_deadline(now_);  // returns
+}
+
 TEST_F(EngineSharedMemoryTest, SegmentsAtThePathMtuAfterSharedMemoryEnds) {
   connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Write, 1, 4096).ok());
