@@ -1,4 +1,5 @@
-// The order in which several messages leave: by size, where the peer takes packets in any order.
+// The order in which packets of several messages are sent: by size, if the peer accepts packets in
+// any order.
 #include "tests/unit/core/engine_support.h"
 
 namespace verbena::core {
@@ -10,11 +11,11 @@ using wire::Opcode;
 using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
-class RequesterBatchTest : public EngineTest {
+class SizeSortedBatchesTest : public EngineTest {
  protected:
   static constexpr uint32_t kThreePackets = 600;  // at 256 bytes each
 
-  // PSN 100 is done, and the peer has said that it can.
+  // PSN 100 is acknowledged, and the peer has announced sack_capable.
   void connect_to_selective_peer(const TestShape& shape = {}) {
     connect(shape);
     ASSERT_TRUE(post(SendOp::Write, 0, 8, 0).ok());
@@ -27,8 +28,8 @@ class RequesterBatchTest : public EngineTest {
     ack.bth.mark = peer_flags().sack_capable;
     receive(ack);
   }
-  // A sequence NAK: `missing` is, and `held` are there.
-  void receive_list(uint32_t missing, const Psns& held) {
+  // A sequence NAK with a SACK list: the peer lacks `missing` and holds `held`.
+  void receive_sack(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
     p.bth.mark = peer_flags().sack_capable;
@@ -60,7 +61,7 @@ class RequesterBatchTest : public EngineTest {
 
 const Psns kBySize = {101, 104, 107, 102, 105, 108, 103, 106, 109};
 
-TEST_F(RequesterBatchTest, PacketsOfOneSizeLeaveTogetherAndSayWhatIsBeforeItsTurn) {
+TEST_F(SizeSortedBatchesTest, SendsPacketsOfOneSizeTogetherAndFlagsReorderedOnes) {
   connect_to_selective_peer();
   post_three();
   const auto sent = transmit();
@@ -79,7 +80,7 @@ TEST_F(RequesterBatchTest, PacketsOfOneSizeLeaveTogetherAndSayWhatIsBeforeItsTur
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(RequesterBatchTest, MessagesOfFullPacketsHaveTwoSizes) {
+TEST_F(SizeSortedBatchesTest, MessagesOfFullPacketsHaveTwoSizes) {
   connect_to_selective_peer();
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, 3 * 256).ok());
   const auto sent = transmit();
@@ -87,13 +88,13 @@ TEST_F(RequesterBatchTest, MessagesOfFullPacketsHaveTwoSizes) {
   EXPECT_EQ(early(sent), Psns{104});
 }
 
-TEST_F(RequesterBatchTest, ALastPacketWithAnImmediateIsOfItsOwnSize) {
+TEST_F(SizeSortedBatchesTest, LastPacketWithImmediateDataHasAnotherSize) {
   connect_to_selective_peer();
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::WriteImm, i, 3 * 256).ok());
   EXPECT_EQ(psns(transmit()), (Psns{101, 104, 102, 105, 103, 106}));
 }
 
-TEST_F(RequesterBatchTest, EverybodyElseGetsThemInOrder) {
+TEST_F(SizeSortedBatchesTest, SendsInOrderToOtherPeers) {
   connect();
   post_three();
   const auto sent = transmit();
@@ -101,7 +102,7 @@ TEST_F(RequesterBatchTest, EverybodyElseGetsThemInOrder) {
   for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0);
 }
 
-TEST_F(RequesterBatchTest, GoesAsFarAsThereIsRoomAndOnFromThere) {
+TEST_F(SizeSortedBatchesTest, SendsUpToTheRoomAndContinuesLater) {
   connect_to_selective_peer();
   post_three();
   const auto sent = transmit(4);
@@ -109,8 +110,8 @@ TEST_F(RequesterBatchTest, GoesAsFarAsThereIsRoomAndOnFromThere) {
   EXPECT_EQ(psns(transmit()), (Psns{107, 105, 108, 106, 109}));
 }
 
-// Others may have the window afterwards.
-TEST_F(RequesterBatchTest, WhateverIsLastAsksForAnAcknowledgement) {
+// Other queue pairs may use the window afterwards.
+TEST_F(SizeSortedBatchesTest, LastPacketOfATransmissionRequestsAnAck) {
   connect_to_selective_peer();
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, 4 * 256).ok());
   const auto sent = transmit(6);
@@ -119,27 +120,27 @@ TEST_F(RequesterBatchTest, WhateverIsLastAsksForAnAcknowledgement) {
   EXPECT_TRUE(sent.back().packet.bth.ack_request);
 }
 
-TEST_F(RequesterBatchTest, WhatLeftLaterIsNotLost) {
+TEST_F(SizeSortedBatchesTest, PacketsSentLaterAreNotLost) {
   connect_to_selective_peer();
   post_three();
   ASSERT_EQ(psns(transmit()), kBySize);
-  receive_list(102, {104, 105, 107});  // 105 left after 102, the rest after 105
+  receive_sack(102, {104, 105, 107});  // 105 was sent after 102, the rest after 105
   EXPECT_EQ(psns(transmit()), Psns{102});
   acknowledge(109);
   EXPECT_EQ(completions().size(), 3u);
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(RequesterBatchTest, TheOrderIsKnownAlsoOfABatchThatIsHalfDone) {
+TEST_F(SizeSortedBatchesTest, RemembersTheOrderOfAPartlyAcknowledgedBatch) {
   connect_to_selective_peer();
   post_three();
   ASSERT_EQ(psns(transmit()), kBySize);
   acknowledge(103);
-  receive_list(104, {107, 105});
+  receive_sack(104, {107, 105});
   EXPECT_EQ(psns(transmit()), Psns{104});
 }
 
-TEST_F(RequesterBatchTest, WhatIsSentAgainIsNoLongerEarly) {
+TEST_F(SizeSortedBatchesTest, RetransmitsInPsnOrderWithoutTheReorderedFlag) {
   connect_to_selective_peer();
   post_three();
   transmit();
@@ -149,7 +150,7 @@ TEST_F(RequesterBatchTest, WhatIsSentAgainIsNoLongerEarly) {
   EXPECT_TRUE(early(again).empty());
 }
 
-TEST_F(RequesterBatchTest, ShortMessagesAndFencesStayWhereTheyAre) {
+TEST_F(SizeSortedBatchesTest, DoesNotReorderShortMessagesAndFences) {
   connect_to_selective_peer();
   ASSERT_TRUE(post(SendOp::Write, 1, kThreePackets).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -158,7 +159,7 @@ TEST_F(RequesterBatchTest, ShortMessagesAndFencesStayWhereTheyAre) {
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109, 110}));
 }
 
-TEST_F(RequesterBatchTest, NothingOvertakesARequestThatIsDenied) {
+TEST_F(SizeSortedBatchesTest, DoesNotOvertakeARequestWithAnInvalidLkey) {
   connect_to_selective_peer();
   ASSERT_TRUE(post(SendOp::Write, 1, kThreePackets).ok());
   const Sge foreign{reinterpret_cast<uintptr_t>(memory_.data()), kThreePackets, key_ + 1};
@@ -176,34 +177,34 @@ TEST_F(RequesterBatchTest, NothingOvertakesARequestThatIsDenied) {
             (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
-class Nowhere : public wire::PacketSink {
+class DiscardingSink : public wire::PacketSink {
  public:
   size_t room() const override { return 1000; }
   void push(const wire::TxPacket&) override {}
 };
 
-// PSNs come round again: those of a batch of long ago are of other messages then.
-TEST_F(RequesterBatchTest, IsForgottenOnceItIsDone) {
+// PSNs wrap: those of an old batch belong to other messages then.
+TEST_F(SizeSortedBatchesTest, DiscardsTheOrderOfACompletedBatch) {
   connect_to_selective_peer({.depth = 256});
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, kThreePackets, 0).ok());
   ASSERT_EQ(psns(transmit()), (Psns{101, 104, 102, 105, 103, 106}));
   acknowledge(106);
-  Nowhere nowhere;
+  DiscardingSink discarding;
   const uint32_t same_psn_again = 101 + (1u << 24);
   for (uint32_t psn = 107; psn != same_psn_again;) {
     const uint32_t count = std::min(128u, same_psn_again - psn);
     for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(post(SendOp::Write, 9, 8, 0).ok());
-    engine_.poll_transmit(nowhere, now_);
+    engine_.poll_transmit(discarding, now_);
     psn += count;
     acknowledge((psn - 1) & 0xFFFFFF);
   }
   for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8, 0).ok());
   ASSERT_EQ(psns(transmit(3)), (Psns{101, 102, 103}));
-  receive_list(101, {103});
+  receive_sack(101, {103});
   EXPECT_EQ(psns(transmit(2)), (Psns{101, 102}));
 }
 
-TEST_F(RequesterBatchTest, ThroughMemoryThereIsNothingToSort) {
+TEST_F(SizeSortedBatchesTest, DoesNotSortPacketsThroughSharedMemory) {
   connect({.path_packet_bytes = 256});
   ASSERT_TRUE(post(SendOp::Write, 0, 8, 0).ok());
   transmit();
@@ -212,15 +213,16 @@ TEST_F(RequesterBatchTest, ThroughMemoryThereIsNothingToSort) {
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
 }
 
-// The peer says nothing before most of a batch is there; that must not take as long as the timeout.
-TEST_F(RequesterBatchTest, IsSmallWhereTheTimeoutIsShort) {
+// The peer sends no ACK before most of a batch has arrived; that must not take as long as the
+// timeout.
+TEST_F(SizeSortedBatchesTest, ShortTimeoutLimitsTheBatch) {
   connect_to_selective_peer({.timeout = 5});  // 131 us: 819 bytes
   post_three();
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 104, 103, 105, 107, 106, 108, 109}));
 }
 
-TEST_F(RequesterBatchTest, IsSmallerAfterATimeout) {
-  connect_to_selective_peer({.timeout = 9});  // 2 ms: some 13 KB
+TEST_F(SizeSortedBatchesTest, TimeoutReducesTheBatch) {
+  connect_to_selective_peer({.timeout = 9});  // 2 ms: about 13 KB
   post_three();
   EXPECT_EQ(psns(transmit()), kBySize);
   now_ = now_ + milliseconds(3);
@@ -232,7 +234,8 @@ TEST_F(RequesterBatchTest, IsSmallerAfterATimeout) {
   ASSERT_TRUE(post(SendOp::Write, 5, 4000).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 32u);
-  EXPECT_EQ(sent[1].psn(), 111u) << "not the second message's first packet: both are too much now";
+  EXPECT_EQ(sent[1].psn(), 111u)
+      << "not the first packet of the second message: the batch is too small now";
 }
 
 }  // namespace
