@@ -7,7 +7,7 @@ set -euo pipefail
 declare -A packages=(
   [build]="g++ cmake ninja-build libibverbs-dev librdmacm-dev libdeflate-dev libcli11-dev libfmt-dev
            libgtest-dev libbenchmark-dev pkg-config"
-  [demo]="perftest iproute2 util-linux"
+  [demo]="perftest ibverbs-utils rdmacm-utils iproute2 util-linux"
   [test]="ibverbs-utils perftest ibverbs-providers rdmacm-utils librdmacm1 qperf tshark iproute2 iperf3 clang
           libclang-rt-14-dev util-linux ethtool strace valgrind python3 libpcap-dev nftables
           dpkg-dev lintian infiniband-diags"

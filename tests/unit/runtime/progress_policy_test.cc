@@ -8,7 +8,7 @@ namespace verbena::runtime {
 namespace {
 
 constexpr Instant at_us(int64_t us) { return Instant{} + microseconds(us); }
-constexpr Instant kStart = at_us(1'000'000);
+constexpr Instant kBegin = at_us(1'000'000);
 
 class ProgressPolicyTest : public testing::Test {
  protected:
@@ -20,7 +20,7 @@ class ProgressPolicyTest : public testing::Test {
   // The number of polls until the application owns progress.
   int polls_until_owner(int most = 100) {
     for (int polls = 1; polls <= most; ++polls) {
-      poll(kStart);
+      poll(kBegin);
       if (!policy_.thread_owns_progress()) return polls;
     }
     return 0;
@@ -37,12 +37,12 @@ class ProgressPolicyTest : public testing::Test {
   // An owner that stopped polling while packets waited.
   void lose_poller() {
     make_poller_owner();
-    ASSERT_TRUE(wake_up(kStart + milliseconds(2), false));
+    ASSERT_TRUE(wake_up(kBegin + milliseconds(2), false));
   }
   int wakeups_until_trusted(bool polled_just_before) {
     int wakeups = 0;
     while (polls_until_owner() == 0) {
-      wake_up(kStart, polled_just_before);
+      wake_up(kBegin, polled_just_before);
       if (++wakeups > 5000) break;
     }
     return wakeups;
@@ -57,10 +57,10 @@ class ProgressPolicyTest : public testing::Test {
     policy_.begin_work();
   }
   Duration ack_delay() {
-    policy_.deferred(Defer::UntilReply, kStart);
-    const Instant until = policy_.sleep_until(kStart, kNever, 0);
+    policy_.deferred(Defer::UntilReply, kBegin);
+    const Instant until = policy_.sleep_until(kBegin, kNever, 0);
     policy_.transmitted();
-    return until - kStart;
+    return until - kBegin;
   }
 
   ProgressPolicy policy_;
@@ -86,14 +86,14 @@ TEST_F(ProgressPolicyTest, TheBackgroundThreadOwnsProgressAtFirst) {
 TEST_F(ProgressPolicyTest, ASteadyPollerBecomesTheOwner) { EXPECT_EQ(polls_until_owner(), 16); }
 
 TEST_F(ProgressPolicyTest, PollsBeforeTheThreadTookOverDoNotCount) {
-  for (int i = 0; i < 15; ++i) poll(kStart);
+  for (int i = 0; i < 15; ++i) poll(kBegin);
   policy_.give_progress_to_thread();
   EXPECT_EQ(polls_until_owner(), 16);
 }
 
 TEST_F(ProgressPolicyTest, TheThreadTakesOverWhenPacketsWaitAndNothingPolls) {
   make_poller_owner();
-  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false));
   EXPECT_TRUE(policy_.thread_owns_progress());
 }
 
@@ -105,21 +105,21 @@ TEST_F(ProgressPolicyTest, APollerThatStoppedBecomesOwnerAgainAfter64WakeUps) {
 TEST_F(ProgressPolicyTest, EachFailureDoublesThePause) {
   lose_poller();
   EXPECT_EQ(wakeups_until_trusted(false), 64);
-  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false));
   EXPECT_EQ(wakeups_until_trusted(false), 128);
 }
 
 TEST_F(ProgressPolicyTest, AThousandPassedChecksResetThePause) {
   lose_poller();
   EXPECT_EQ(wakeups_until_trusted(false), 64);
-  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(policy_.may_sleep_on(kStart));
-  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false));
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(policy_.may_sleep_on(kBegin));
+  EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false));
   EXPECT_EQ(wakeups_until_trusted(false), 64);
 }
 
 TEST_F(ProgressPolicyTest, APollerThatStoppedWhileNothingCameIsNotDistrusted) {
   make_poller_owner();
-  EXPECT_TRUE(wake_up(kStart + milliseconds(2), false, false));
+  EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false, false));
   EXPECT_EQ(polls_until_owner(), 16);
 }
 
@@ -130,8 +130,8 @@ TEST_F(ProgressPolicyTest, SixteenWakeUpsThatMeetThePollerEndThePause) {
 
 TEST_F(ProgressPolicyTest, AWakeUpThatMeetsNoPollerCancelsTwoThatDid) {
   lose_poller();
-  for (int i = 0; i < 15; ++i) wake_up(kStart, true);
-  wake_up(kStart, false);
+  for (int i = 0; i < 15; ++i) wake_up(kBegin, true);
+  wake_up(kBegin, false);
   EXPECT_EQ(polls_until_owner(), 0);
   EXPECT_EQ(wakeups_until_trusted(true), 3);
 }
@@ -139,65 +139,65 @@ TEST_F(ProgressPolicyTest, AWakeUpThatMeetsNoPollerCancelsTwoThatDid) {
 TEST_F(ProgressPolicyTest, ADelayedAckOfAPollCountsAsAMetPoller) {
   lose_poller();
   for (int i = 0; i < 16; ++i) {
-    policy_.deferred(Defer::UntilReply, kStart);
-    policy_.end_poll(kStart, false, kNever);
+    policy_.deferred(Defer::UntilReply, kBegin);
+    policy_.end_poll(kBegin, false, kNever);
   }
   policy_.transmitted();
   EXPECT_NE(polls_until_owner(), 0);
 }
 
 TEST_F(ProgressPolicyTest, PolledJustBeforeMeansWithinFiveMicroseconds) {
-  poll(kStart);
-  EXPECT_TRUE(policy_.polled_just_before(kStart + microseconds(4)));
-  EXPECT_FALSE(policy_.polled_just_before(kStart + microseconds(5)));
+  poll(kBegin);
+  EXPECT_TRUE(policy_.polled_just_before(kBegin + microseconds(4)));
+  EXPECT_FALSE(policy_.polled_just_before(kBegin + microseconds(5)));
 }
 
 // --------------------------------------------------------------- how long the thread sleeps
 
 TEST_F(ProgressPolicyTest, AnIdleThreadSleepsWithoutALimit) {
-  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 0), kNever);
+  EXPECT_EQ(policy_.sleep_until(kBegin, kNever, 0), kNever);
 }
 
 TEST_F(ProgressPolicyTest, TheThreadSleepsUntilTheNextDeadline) {
-  EXPECT_EQ(policy_.sleep_until(kStart, kStart + milliseconds(7), 0), kStart + milliseconds(7));
+  EXPECT_EQ(policy_.sleep_until(kBegin, kBegin + milliseconds(7), 0), kBegin + milliseconds(7));
 }
 
 TEST_F(ProgressPolicyTest, TheThreadChecksAPollerEveryMillisecond) {
   make_poller_owner();
-  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 0), kStart + milliseconds(1));
+  EXPECT_EQ(policy_.sleep_until(kBegin, kNever, 0), kBegin + milliseconds(1));
 }
 
 TEST_F(ProgressPolicyTest, AfterTrafficTheThreadSleepsForFiftyMillisecondsAtMost) {
-  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 10), kStart + milliseconds(50));
-  EXPECT_EQ(policy_.sleep_until(kStart, kNever, 10), kNever);
+  EXPECT_EQ(policy_.sleep_until(kBegin, kNever, 10), kBegin + milliseconds(50));
+  EXPECT_EQ(policy_.sleep_until(kBegin, kNever, 10), kNever);
 }
 
 TEST_F(ProgressPolicyTest, TheThreadSleepsOnWhileTheOwnerPolls) {
   make_poller_owner();
-  EXPECT_TRUE(policy_.may_sleep_on(kStart + microseconds(99)));
-  EXPECT_FALSE(policy_.may_sleep_on(kStart + microseconds(100)));
+  EXPECT_TRUE(policy_.may_sleep_on(kBegin + microseconds(99)));
+  EXPECT_FALSE(policy_.may_sleep_on(kBegin + microseconds(100)));
 }
 
 TEST_F(ProgressPolicyTest, ATimeoutEndsTheSleepOfTheThreadThatOwnsProgress) {
-  poll(kStart);
-  EXPECT_FALSE(policy_.may_sleep_on(kStart));
+  poll(kBegin);
+  EXPECT_FALSE(policy_.may_sleep_on(kBegin));
 }
 
 // ------------------------------------------------------------------------------- missed polls
 
 TEST_F(ProgressPolicyTest, PacketsAreLeftToAPollerAtWork) {
   make_poller_owner();
-  EXPECT_TRUE(policy_.leaves_packets_to_poller(kStart + microseconds(50)));
+  EXPECT_TRUE(policy_.leaves_packets_to_poller(kBegin + microseconds(50)));
 }
 
 TEST_F(ProgressPolicyTest, TheThreadHandlesPacketsItself) {
-  poll(kStart);
-  EXPECT_FALSE(policy_.leaves_packets_to_poller(kStart));
+  poll(kBegin);
+  EXPECT_FALSE(policy_.leaves_packets_to_poller(kBegin));
 }
 
 TEST_F(ProgressPolicyTest, AMissedPollGetsASecondCheckAfterFiftyMicroseconds) {
   make_poller_owner();
-  const Instant late = kStart + milliseconds(1);
+  const Instant late = kBegin + milliseconds(1);
   EXPECT_TRUE(policy_.leaves_packets_to_poller(late));
   EXPECT_EQ(policy_.sleep_until(late, kNever, 0), late + microseconds(50));
   EXPECT_FALSE(policy_.leaves_packets_to_poller(late + microseconds(50)));
@@ -205,7 +205,7 @@ TEST_F(ProgressPolicyTest, AMissedPollGetsASecondCheckAfterFiftyMicroseconds) {
 
 TEST_F(ProgressPolicyTest, APollBeforeTheSecondCheckClearsTheMissedPoll) {
   make_poller_owner();
-  const Instant late = kStart + milliseconds(1);
+  const Instant late = kBegin + milliseconds(1);
   EXPECT_TRUE(policy_.leaves_packets_to_poller(late));
   poll(late + microseconds(20));
   EXPECT_TRUE(policy_.leaves_packets_to_poller(late + microseconds(50)));
@@ -265,10 +265,10 @@ TEST_F(ProgressPolicyTest, AnAckIsNotDelayedIfAnyConditionFails) {
 
 TEST_F(ProgressPolicyTest, OnlyAnAckThatWaitsForAReplyIsADelayedAck) {
   EXPECT_FALSE(policy_.has_deferred());
-  policy_.deferred(Defer::UntilPoll, kStart);
+  policy_.deferred(Defer::UntilPoll, kBegin);
   EXPECT_TRUE(policy_.has_deferred());
   EXPECT_FALSE(policy_.has_delayed_ack());
-  policy_.deferred(Defer::UntilReply, kStart);
+  policy_.deferred(Defer::UntilReply, kBegin);
   EXPECT_TRUE(policy_.has_delayed_ack());
   policy_.transmitted();
   EXPECT_FALSE(policy_.has_deferred());
@@ -281,20 +281,20 @@ TEST_F(ProgressPolicyTest, AnAckIsDelayedForTwentyMicrosecondsAtFirst) {
 }
 
 TEST_F(ProgressPolicyTest, FourRepliesInARowMakeTheDelayLonger) {
-  for (int i = 0; i < 3; ++i) delay_ack(kStart, true);
+  for (int i = 0; i < 3; ++i) delay_ack(kBegin, true);
   EXPECT_EQ(ack_delay(), microseconds(20));
-  delay_ack(kStart, true);
+  delay_ack(kBegin, true);
   EXPECT_EQ(ack_delay(), microseconds(500));
 }
 
 TEST_F(ProgressPolicyTest, AMissingReplyMakesTheDelayShortAgain) {
-  for (int i = 0; i < 4; ++i) delay_ack(kStart, true);
-  delay_ack(kStart, false);
+  for (int i = 0; i < 4; ++i) delay_ack(kBegin, true);
+  delay_ack(kBegin, false);
   EXPECT_EQ(ack_delay(), microseconds(20));
 }
 
 TEST_F(ProgressPolicyTest, AMissingReplyStopsDelayedAcksFor128WakeUps) {
-  delay_ack(kStart, false);
+  delay_ack(kBegin, false);
   int wakeups = 1;  // that of the missing reply
   while (policy_.deferral_for_thread() == Defer::Nothing && wakeups < 1000) {
     policy_.begin_work();
@@ -304,41 +304,41 @@ TEST_F(ProgressPolicyTest, AMissingReplyStopsDelayedAcksFor128WakeUps) {
 }
 
 TEST_F(ProgressPolicyTest, TheThreadLeavesAnAckDelayedThatAPollJustDelayed) {
-  policy_.sleep_until(kStart, kNever, 0);
-  policy_.deferred(Defer::UntilReply, kStart + microseconds(10));
-  EXPECT_TRUE(policy_.leaves_ack_delayed(kStart + microseconds(15), false, kNever));
+  policy_.sleep_until(kBegin, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kBegin + microseconds(10));
+  EXPECT_TRUE(policy_.leaves_ack_delayed(kBegin + microseconds(15), false, kNever));
 }
 
 TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhoseTimeIsUp) {
-  policy_.sleep_until(kStart, kNever, 0);
-  policy_.deferred(Defer::UntilReply, kStart);
-  EXPECT_FALSE(policy_.leaves_ack_delayed(kStart + microseconds(20), false, kNever));
+  policy_.sleep_until(kBegin, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kBegin);
+  EXPECT_FALSE(policy_.leaves_ack_delayed(kBegin + microseconds(20), false, kNever));
 }
 
 TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhenADeadlineHasPassed) {
-  policy_.sleep_until(kStart, kNever, 0);
-  policy_.deferred(Defer::UntilReply, kStart);
-  const Instant woke = kStart + microseconds(5);
+  policy_.sleep_until(kBegin, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kBegin);
+  const Instant woke = kBegin + microseconds(5);
   EXPECT_FALSE(policy_.leaves_ack_delayed(woke, false, woke));
 }
 
 TEST_F(ProgressPolicyTest, TheThreadSendsADelayedAckWhenFurtherPacketsWokeIt) {
-  policy_.sleep_until(kStart, kNever, 0);
-  policy_.deferred(Defer::UntilReply, kStart);
-  EXPECT_FALSE(policy_.leaves_ack_delayed(kStart + microseconds(5), true, kNever));
+  policy_.sleep_until(kBegin, kNever, 0);
+  policy_.deferred(Defer::UntilReply, kBegin);
+  EXPECT_FALSE(policy_.leaves_ack_delayed(kBegin + microseconds(5), true, kNever));
 }
 
 TEST_F(ProgressPolicyTest, APollWakesAThreadThatWouldSleepThroughTheDelayedAck) {
-  policy_.deferred(Defer::UntilReply, kStart);
-  EXPECT_TRUE(policy_.end_poll(kStart, false, kStart + microseconds(21)));
-  EXPECT_FALSE(policy_.end_poll(kStart, false, kStart + microseconds(20)));
+  policy_.deferred(Defer::UntilReply, kBegin);
+  EXPECT_TRUE(policy_.end_poll(kBegin, false, kBegin + microseconds(21)));
+  EXPECT_FALSE(policy_.end_poll(kBegin, false, kBegin + microseconds(20)));
 }
 
 TEST_F(ProgressPolicyTest, APollWakesTheThreadForPacketsThatItLeavesUnread) {
-  EXPECT_TRUE(poll(kStart, true));
-  EXPECT_FALSE(poll(kStart, false));
+  EXPECT_TRUE(poll(kBegin, true));
+  EXPECT_FALSE(poll(kBegin, false));
   make_poller_owner();
-  EXPECT_FALSE(poll(kStart, true));
+  EXPECT_FALSE(poll(kBegin, true));
 }
 
 // ------------------------------------------------------------- a post that waits for a response
