@@ -22,24 +22,31 @@ bool CompletionQueue::raises_event(const Completion& c, uint64_t end) {
   const bool solicited = c.solicited || c.status != WcStatus::Success;
   if (solicited) solicited_end_ = end;
   if (armed_ == Armed::No || (armed_ == Armed::Solicited && !solicited)) return false;
-  armed_ = Armed::No;
-  announced_end_ = end;
+  announce(end);
   return true;
 }
 
-bool CompletionQueue::arm(Armed level) {
+void CompletionQueue::announce(uint64_t end) {
+  armed_ = Armed::No;
+  announced_end_ = end;
+  announced_head_ = head_.load(std::memory_order_relaxed);
+}
+
+CompletionQueue::Unpolled CompletionQueue::arm(Armed level) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
   if (!events_wanted_) solicited_end_ = tail;  // not kept until now
   events_wanted_ = true;
   armed_ = std::max(armed_, level);
   late_end_ = armed_ == Armed::Any ? tail : solicited_end_;
-  return late_end_ > std::max(announced_end_, head_.load(std::memory_order_acquire));
+  const uint64_t head = head_.load(std::memory_order_acquire);
+  if (late_end_ <= head) return Unpolled::None;
+  const bool announced = late_end_ <= announced_end_ && head == announced_head_;
+  return announced ? Unpolled::Announced : Unpolled::Unannounced;
 }
 
 bool CompletionQueue::take_late_event() {
   if (armed_ == Armed::No || late_end_ <= head_.load(std::memory_order_acquire)) return false;
-  armed_ = Armed::No;
-  announced_end_ = tail_.load(std::memory_order_relaxed);
+  announce(tail_.load(std::memory_order_relaxed));
   return true;
 }
 

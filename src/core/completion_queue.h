@@ -58,11 +58,17 @@ class alignas(64) CompletionQueue {
     return wakes;
   }
   // Asks for one event at the next completion (or the next solicited one). A stronger request is
-  // never weakened. True: a completion of that kind, which no event announced, waits unpolled. The
-  // application should poll after arming; take_late_event() serves one that does not.
-  bool arm(Armed level);
-  // Some time after arm() returned true. True: the completions that waited are still unpolled and
-  // no event was raised meanwhile, so one is to be raised now.
+  // never weakened. The application should poll after arming; take_late_event() serves one that
+  // does not, or that leaves completions behind.
+  enum class Unpolled : uint8_t {
+    None,
+    Announced,    // by an event after which the application has not polled yet
+    Unannounced,  // no event announced them, or the application polled and left them
+  };
+  // What waits in the queue, of the kind that the request is about.
+  Unpolled arm(Armed level);
+  // Some time after arm() found completions. True: they are still unpolled and no event was raised
+  // meanwhile, so one is to be raised now.
   bool take_late_event();
 
   // Consumer. Takes up to `count` completions out; take(completion, i) sees each where it lies.
@@ -103,6 +109,7 @@ class alignas(64) CompletionQueue {
 
  private:
   [[gnu::noinline]] bool raises_event(const Completion& completion, uint64_t end);
+  void announce(uint64_t end);
 
   uint32_t capacity_;
   uint32_t mask_;
@@ -112,9 +119,10 @@ class alignas(64) CompletionQueue {
   bool overrun_ = false;
   bool ignore_overrun_ = false;
   // Each is the index behind the last completion that ...
-  uint64_t announced_end_ = 0;  // an event announced
-  uint64_t solicited_end_ = 0;  // is solicited or an error, or may be
-  uint64_t late_end_ = 0;       // waited when the queue was armed
+  uint64_t announced_end_ = 0;   // an event announced
+  uint64_t solicited_end_ = 0;   // is solicited or an error, or may be
+  uint64_t late_end_ = 0;        // waited when the queue was armed
+  uint64_t announced_head_ = 0;  // the consumer's index at the latest event
   // With the above, in the producer's line.
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{

@@ -52,10 +52,11 @@ struct EngineState {
   void tell(const AsyncEvent& event) {
     if (!try_append(events, event)) counters.add(CounterId::out_of_memory);
   }
-  void notify(CompletionQueue* cq) {
-    if (try_append(notified, cq)) return;
+  bool notify(CompletionQueue* cq) {
+    if (try_append(notified, cq)) return true;
     cq->arm(Armed::Any);
     counters.add(CounterId::out_of_memory);
+    return false;
   }
 
   bool anything_to_tell() const {

@@ -41,7 +41,9 @@ Lifelines::Lifelines(uint8_t slot)
 Lifelines::Lines::iterator Lifelines::add(os::UniqueFd socket, OpenedBy opened_by, uint8_t slot) {
   const int fd = socket.get();
   epoll_event event{EPOLLIN, {.fd = fd}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return lines_.end();
+  // A peer that is hung up on takes this process for dead, so its line stays, though unwatched.
+  const bool is_watched = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  if (!is_watched && opened_by == OpenedBy::Us) return lines_.end();
   auto node = spare_.extract(spare_.begin());
   node.key() = fd;
   node.mapped() = Line{std::move(socket), opened_by, slot};

@@ -82,7 +82,8 @@ Lane::Outcome Lane::take_turn(Defer defer) {
     owner_.on_management(at);
   }
   if (late_events_.deadline() <= at) [[unlikely]]
-    late_events_.raise_due(at, [&](core::CompletionQueue* cq) { engine_->state().notify(cq); });
+    late_events_.raise_due(at,
+                           [&](core::CompletionQueue* cq) { return engine_->state().notify(cq); });
   if (received != 0) datapath.release();
 
   Outcome outcome{.received = received != 0, .unfinished = datapath.pending()};
@@ -265,8 +266,10 @@ bool Lane::poll_once() {
 }
 
 void Lane::arm(core::CompletionQueue& cq, core::Armed level) {
-  if (cq.arm(level) && !late_events_.note(&cq, clock_.now()) && cq.take_late_event())
-    engine_->state().notify(&cq);
+  const auto unpolled = cq.arm(level);
+  const bool noted =
+      unpolled == LateEvents::Unpolled::None || late_events_.note(&cq, unpolled, clock_.now());
+  if (!noted && cq.take_late_event()) engine_->state().notify(&cq);
   give_progress_to_thread();
   if (policy_.has_delayed_ack()) transmit(clock_.now());  // no reply follows soon
 }

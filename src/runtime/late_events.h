@@ -16,17 +16,23 @@ namespace verbena::runtime {
 
 class LateEvents {
  public:
+  using Unpolled = core::CompletionQueue::Unpolled;
+
   static constexpr Duration kGracePeriod = milliseconds(1);
+  // For completions that an event announced: most applications arm before they poll.
+  static constexpr Duration kAnnouncedGracePeriod = milliseconds(60);
 
   // False: there is no memory to note it.
-  bool note(core::CompletionQueue* cq, Instant at) {
-    const Entry entry{.cq = cq, .polled = cq->taken(), .due = at + kGracePeriod};
+  bool note(core::CompletionQueue* cq, Unpolled unpolled, Instant at) {
+    const Duration grace = unpolled == Unpolled::Announced ? kAnnouncedGracePeriod : kGracePeriod;
+    const Entry entry{.cq = cq, .polled = cq->taken(), .due = at + grace};
     const auto known = std::ranges::find(entries_, cq, &Entry::cq);
     if (known == entries_.end()) {
       if (!try_append(entries_, entry)) return false;
-    } else if (known->polled !=
-               entry.polled) {  // an application that does not poll waits no longer
+    } else if (known->polled != entry.polled) {
       *known = entry;
+    } else {  // an application that does not poll waits no longer because it arms again
+      known->due = std::min(known->due, entry.due);
     }
     deadline_ = std::min(deadline_, entry.due);
     return true;
@@ -37,14 +43,20 @@ class LateEvents {
   }
   Instant deadline() const { return deadline_; }
 
-  // Calls raise(cq) for each queue whose completions are still unpolled when its time has come.
+  // Calls raise(cq) for each queue whose completions are still unpolled when its time has come. If
+  // raise() returns false, for lack of memory, the queue stays noted.
   template <typename Raise>
   void raise_due(Instant at, Raise raise) {
-    std::erase_if(entries_, [&](const Entry& e) {
-      if (e.due > at) return false;
-      if (e.cq->take_late_event()) raise(e.cq);
-      return true;
-    });
+    size_t kept = 0;
+    for (Entry& e : entries_) {
+      bool keeps = e.due > at;
+      if (!keeps && e.cq->take_late_event() && !raise(e.cq)) {
+        keeps = true;
+        e.due = at + kGracePeriod;
+      }
+      if (keeps) entries_[kept++] = e;
+    }
+    entries_.resize(kept);
     find_deadline();
   }
 

@@ -197,6 +197,8 @@ void Device::route_listener(uint32_t listener, Id& id) {
   const std::lock_guard lock(mutex);
   listeners[listener] = &id;
   deliver_unrouted(*this);
+  // The interface may have been removed since the identifier began to listen.
+  if (removed && !id.source.is_any() && !bound.contains(&id)) id.post(RDMA_CM_EVENT_DEVICE_REMOVAL);
 }
 
 // Afterwards all earlier events of `id` are in its channel.

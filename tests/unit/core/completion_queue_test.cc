@@ -6,6 +6,8 @@
 namespace verbena::core {
 namespace {
 
+using Unpolled = CompletionQueue::Unpolled;
+
 class CompletionQueueTest : public testing::Test {
  public:
   bool push(uint64_t wr_id, bool solicited = false, WcStatus status = WcStatus::Success) {
@@ -91,7 +93,7 @@ TEST_F(CompletionQueueTest, ArmingForSolicitedDoesNotReplaceArmingForAny) {
 
 TEST_F(CompletionQueueTest, ArmingWithAnUnpolledCompletionRaisesNoEventAtOnce) {
   push(1, true);
-  EXPECT_TRUE(cq_.arm(Armed::Any));
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced);
   EXPECT_FALSE(notify_);
   EXPECT_EQ(pop(), 1u);  // the application polls after arming and finds the completion
   EXPECT_FALSE(cq_.take_late_event());
@@ -99,7 +101,7 @@ TEST_F(CompletionQueueTest, ArmingWithAnUnpolledCompletionRaisesNoEventAtOnce) {
 
 TEST_F(CompletionQueueTest, CompletionStillUnpolledAfterArmingRaisesOneLateEvent) {
   push(1);
-  ASSERT_TRUE(cq_.arm(Armed::Any));
+  ASSERT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced);
   EXPECT_TRUE(cq_.take_late_event());
   EXPECT_FALSE(cq_.take_late_event());
   push(2);
@@ -107,26 +109,37 @@ TEST_F(CompletionQueueTest, CompletionStillUnpolledAfterArmingRaisesOneLateEvent
 }
 
 TEST_F(CompletionQueueTest, ArmingAnEmptyQueueCausesNoLateEvent) {
-  EXPECT_FALSE(cq_.arm(Armed::Any));
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::None);
   push(1);
   pop();
-  EXPECT_FALSE(cq_.arm(Armed::Any));
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::None);
+  EXPECT_FALSE(cq_.take_late_event());
 }
 
-TEST_F(CompletionQueueTest, CompletionThatRaisedAnEventCausesNoLateEvent) {
+TEST_F(CompletionQueueTest, TellsAnnouncedCompletionsFromOthersWhenArmed) {
   cq_.arm(Armed::Any);
   push(1);
   ASSERT_TRUE(notify_);
-  EXPECT_FALSE(cq_.arm(Armed::Any));
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::Announced);
   push(2);  // raises the event of this arming
   ASSERT_TRUE(notify_);
   push(3);
-  EXPECT_TRUE(cq_.arm(Armed::Any)) << "no event was raised for the third";
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced) << "no event was raised for the third";
+}
+
+TEST_F(CompletionQueueTest, CompletionsLeftBehindByAPollCountAsUnannounced) {
+  push(1);
+  ASSERT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced);
+  push(2);
+  ASSERT_TRUE(notify_);
+  pop();  // the first, and not the second
+  EXPECT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced);
+  EXPECT_TRUE(cq_.take_late_event());
 }
 
 TEST_F(CompletionQueueTest, EventOfANewCompletionReplacesTheLateEvent) {
   push(1);
-  ASSERT_TRUE(cq_.arm(Armed::Any));
+  ASSERT_EQ(cq_.arm(Armed::Any), Unpolled::Unannounced);
   push(2);
   ASSERT_TRUE(notify_);
   EXPECT_FALSE(cq_.take_late_event());
@@ -135,15 +148,15 @@ TEST_F(CompletionQueueTest, EventOfANewCompletionReplacesTheLateEvent) {
 TEST_F(CompletionQueueTest, OnlySolicitedCompletionsAndErrorsCauseALateEventWhenArmedForSolicited) {
   cq_.arm(Armed::Solicited);
   push(1);
-  EXPECT_FALSE(cq_.arm(Armed::Solicited));
+  EXPECT_EQ(cq_.arm(Armed::Solicited), Unpolled::None);
   push(2, true);
   ASSERT_TRUE(notify_);
   push(3);
-  EXPECT_FALSE(cq_.arm(Armed::Solicited));
+  EXPECT_EQ(cq_.arm(Armed::Solicited), Unpolled::Announced);
   cq_.arm(Armed::Any);
   push(4);
   push(5, false, WcStatus::Flushed);
-  EXPECT_TRUE(cq_.arm(Armed::Solicited));
+  EXPECT_EQ(cq_.arm(Armed::Solicited), Unpolled::Unannounced);
 }
 
 TEST_F(CompletionQueueTest, ResizeKeepsUnpolledCompletions) {
