@@ -73,11 +73,12 @@ void EpollSet::unlock_after_fork() { sets->mutex.unlock(); }
 // Another thread of the parent may be changing a set at the fork, so the child never accesses the
 // sets. It keeps their numbers, so that it can close its copies of the descriptors.
 void EpollSet::disown_in_child() {
-  const Sets* const parents = sets;
+  Sets* const parents = sets;
   sets = new Sets;
   (void)try_allocating([&] {
     for (const auto& [number, set] : parents->by_number) sets->by_number[number] = nullptr;
   });
+  parents->mutex.unlock();  // which this thread took before the fork
 }
 
 EpollSet::~EpollSet() {
