@@ -78,7 +78,7 @@ without_shm() { # WHAT PREFIX...
     [ "$status" = 0 ] || fail "$what, $datapath: exit status $status"
   done
   try 0 "$@" "$tool" doctor
-  says 'hint +/dev/shm +is not there or not writable: Verbena does without'
+  says 'hint +/dev/shm +does not exist or is not writable: Verbena does not need it'
   unharmed "$what"
 }
 without_shm "a /dev/shm that takes nothing" "${takes_nothing[@]}"
