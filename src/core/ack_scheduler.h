@@ -1,6 +1,7 @@
 // AckScheduler: when a queue pair acknowledges the requests it has received, and in which form. The
 // responder reports what it executed or refused, the requester which of its requests piggybacked an
-// ACK, and QueuePair describes the batch that is about to leave. No other class decides about ACKs.
+// ACK, and QueuePair describes the batch that is about to leave. Which requests ask for an ACK (the
+// A bit) is the requester's choice; when and how a due ACK leaves is decided here alone.
 //
 // Rules:
 // - Coalesced: one ACK per batch acknowledges all requests before it. A NAK does so as well.

@@ -6,9 +6,8 @@
 //   --------------------------------  -----------------------------------------------------------
 //   sequence NAK                      all requests from its PSN on: the peer discarded them
 //   sequence NAK with a SACK list     requests that the list lacks, sent before one that it has
-//   a response or an ACK              READs and atomics whose response should have come before:
-//   only
-//                                     the part that is missing is requested again
+//   a response or an ACK              READs and atomics whose response should have come before,
+//                                     and of those only the missing part
 //   RNR NAK                           all requests from its PSN on, after the wait
 //   nothing for a few round trips     one packet (a tail-loss probe); costs no retry
 //   nothing for the ACK timeout       everything that is not known to have been received

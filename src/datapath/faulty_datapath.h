@@ -41,8 +41,8 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
   void release() override { inner_->release(); }
-  // Packets are held that no descriptor announces.
   void report_ip_headers() override { inner_->report_ip_headers(); }
+  // Packets are held that no descriptor announces.
   bool pending() const override { return !held_.empty() || inner_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
