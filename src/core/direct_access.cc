@@ -57,7 +57,7 @@ DirectAccess::Outcome DirectAccess::access(wire::PacketSink& sink) {
     bytes_done_ = offset + bytes;
     return Outcome::Partial;
   }
-  qp_.count(is_write ? CounterId::writes_without_peer : CounterId::reads_without_peer);
+  qp_.count(is_write ? CounterId::one_sided_writes : CounterId::one_sided_reads);
   return Outcome::Done;
 }
 

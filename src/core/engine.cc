@@ -17,12 +17,12 @@ constexpr uint32_t kBytesPerQpAndRound = 64 * 1024;
 constexpr uint32_t kRoundsAlone = 16;
 
 uint32_t packets_per_round(const QueuePair& qp) {
-  return std::clamp(kBytesPerQpAndRound / qp.cut_bytes(), 1u, kPacketsPerQpAndRound);
+  return std::clamp(kBytesPerQpAndRound / qp.packet_payload_bytes(), 1u, kPacketsPerQpAndRound);
 }
 
 // What that takes of a window.
 uint32_t cost_of_round(const QueuePair& qp) {
-  return packets_per_round(qp) * (qp.cut_bytes() + PeerPath::kPacketOverhead);
+  return packets_per_round(qp) * (qp.packet_payload_bytes() + PeerPath::kPacketOverhead);
 }
 
 // QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
@@ -112,7 +112,7 @@ void Engine::drop_from_lists(QueuePair& qp) {
   }
   if (qp.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
   qp.in_ready_list = qp.in_waiting_list = false;
-  end_promise(qp);
+  end_reservation(qp);
 }
 
 PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
@@ -171,11 +171,12 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
   after_change(qp, now);
 }
 
-void Engine::narrow_paths(const std::function<bool(wire::PathId)>& still_wide, Instant now) {
+void Engine::revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_large_packets,
+                                 Instant now) {
   state_.now = now;
   qps_.each([&](QueuePair& qp) {
     const QpAttributes& attr = qp.attributes();
-    if (attr.path_packet_bytes == 0 || still_wide(attr.path)) return;
+    if (attr.path_packet_bytes == 0 || takes_large_packets(attr.path)) return;
     qp.narrow_path();
     after_change(qp, now);
   });
@@ -281,7 +282,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     QueuePair* qp = find(packet->bth.destination);
     if (qp == nullptr) {
-      if (on_management(*packet, rx)) arrivals.answers_due = true;
+      if (on_management(*packet, rx)) arrivals.responses_due = true;
       continue;
     }
     if (packets.size() == 1 && try_fast_receive(*qp, *packet, *rx.meta, now)) {
@@ -301,7 +302,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
       arrivals.messages = true;
       if (verb == wire::Verb::Send || packet->op.has_immediate) arrivals.receives = true;
     } else {
-      arrivals.answers_due = true;
+      arrivals.responses_due = true;
     }
   }
   if (touched != nullptr) after_change(*touched, now);
@@ -317,7 +318,7 @@ wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   }
   wire::ParseError why{};
   if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) return nullptr;
-  packet_.cut_bytes = rx.cut_bytes;
+  packet_.packet_payload_bytes = rx.packet_payload_bytes;
   return &packet_;
 }
 
@@ -357,7 +358,7 @@ void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
   // otherwise one that is always busy would take each bit of room before the others get to it.
   // What is never acknowledged takes none of it.
   const bool others_wait = peer != nullptr && !peer->waiting.empty() && !is_unreliable(qp.type());
-  if (qp.answers_ready() || (requests && !others_wait)) make_ready(qp);
+  if (qp.responses_ready() || (requests && !others_wait)) make_ready(qp);
   if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
     qp.in_waiting_list = true;
     if (woken_in_vain) {
@@ -402,17 +403,17 @@ void Engine::wake_waiting(PeerPath& peer, Instant now) {
       schedule(*qp);                             // deadline
       continue;
     }
-    qp->promised = cost_of_round(*qp);
-    peer.reserved_bytes += qp->promised;
+    qp->reserved_bytes = cost_of_round(*qp);
+    peer.reserved_bytes += qp->reserved_bytes;
     make_ready(*qp);
   }
 }
 
 // Whether there was one.
-bool Engine::end_promise(QueuePair& qp) {
-  const uint32_t promised = std::exchange(qp.promised, 0);
-  if (promised != 0) qp.peer()->reserved_bytes -= promised;
-  return promised != 0;
+bool Engine::end_reservation(QueuePair& qp) {
+  const uint32_t reserved = std::exchange(qp.reserved_bytes, 0);
+  if (reserved != 0) qp.peer()->reserved_bytes -= reserved;
+  return reserved != 0;
 }
 
 void Engine::make_ready(QueuePair& qp) {
@@ -428,7 +429,7 @@ void Engine::drop_past_turns() {
   ready_head_ = 0;
 }
 
-bool Engine::only_answers_to_send(Instant now) const {
+bool Engine::only_responses_to_send(Instant now) const {
   return !management_.anything_to_send() &&
          std::all_of(ready_.begin() + static_cast<ptrdiff_t>(ready_head_), ready_.end(),
                      [&](QueuePair* qp) { return qp->requests(now) == SendSide::Readiness::No; });
@@ -442,11 +443,11 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
     qp->in_ready_list = false;
-    const bool promised = end_promise(*qp);
-    const uint32_t in_flight = promised ? qp->peer()->in_flight() : 0;
+    const bool reserved = end_reservation(*qp);
+    const uint32_t in_flight = reserved ? qp->peer()->in_flight() : 0;
     const bool had_memory = try_allocating([&] { transmit(*qp, sink, now, only_active_qp); });
     // Others took the room: it has waited long enough.
-    const bool in_vain = promised && qp->peer()->in_flight() == in_flight &&
+    const bool in_vain = reserved && qp->peer()->in_flight() == in_flight &&
                          qp->requests(now) == SendSide::Readiness::WaitsForWindow;
     after_change(*qp, now, in_vain);
     if (!had_memory) [[unlikely]] {  // the owner comes again, later
@@ -469,11 +470,11 @@ void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool o
   const bool full =
       local != nullptr && qp.type() != QpType::Ud && local->is_full(qp.attributes().path);
   if (full) {
-    qp.go_without_peer(sink, now);
+    qp.try_one_sided(sink, now);
   } else {
     qp.end_hold(now);
   }
-  if (full && qp.hold(now)) return;
+  if (full && qp.back_off(now)) return;
   // The more at a time, the more of it is of one size.
   const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
   qp.transmit(sink, now,

@@ -36,15 +36,15 @@ class Engine {
   // --- packets and time -------------------------------------------------------------------------
   // What came in, for an owner that wonders whether its answer may wait a moment.
   struct Arrivals {
-    bool messages : 1 = false;     // SEND and WRITE: an acknowledgement is due at most
-    bool receives : 1 = false;     // some of them take a receive
-    bool answers_due : 1 = false;  // READ, atomics, MADs
+    bool messages : 1 = false;       // SEND and WRITE: an acknowledgement is due at most
+    bool receives : 1 = false;       // some of them take a receive
+    bool responses_due : 1 = false;  // READ, atomics, MADs
     bool responses : 1 = false;
 
     void add(const Arrivals& others) {
       messages |= others.messages;
       receives |= others.receives;
-      answers_due |= others.answers_due;
+      responses_due |= others.responses_due;
       responses |= others.responses;
     }
   };
@@ -58,7 +58,7 @@ class Engine {
   Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
   bool anything_to_send() const { return !ready_.empty() || management_.anything_to_send(); }
   // All of it answers what peers asked.
-  bool only_answers_to_send(Instant now) const;
+  bool only_responses_to_send(Instant now) const;
 
   // --- objects ----------------------------------------------------------------------------------
   Result<QueuePair*> create_qp(const QpConfig& config);
@@ -68,7 +68,8 @@ class Engine {
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
   // Paths that are no longer wide carry what their MTU says from now on, instead of QpAttributes'
   // path_packet_bytes. Requests under way that were cut for more fail.
-  void narrow_paths(const std::function<bool(wire::PathId)>& still_wide, Instant now);
+  void revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_large_packets,
+                           Instant now);
   // Every queue pair that is not in RESET goes to ERROR.
   void fail_all(Instant now);
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {
@@ -124,7 +125,7 @@ class Engine {
   void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
-  bool end_promise(QueuePair& qp);
+  bool end_reservation(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void drop_past_turns();
   void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp);

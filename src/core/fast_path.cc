@@ -26,7 +26,7 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
   if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
     return false;
   QueuePair& qp = *ready_.front();
-  if (qp.type() != QpType::Rc || qp.promised != 0) [[unlikely]]
+  if (qp.type() != QpType::Rc || qp.reserved_bytes != 0) [[unlikely]]
     return false;
   if (sink.room() == 0) [[unlikely]]
     return false;
@@ -42,7 +42,7 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 }
 
 bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
-  if (!open() || held_since_ != kNever || common_.urgent) [[unlikely]]
+  if (!open() || backoff_since_ != kNever || common_.has_unwindowed_packet) [[unlikely]]
     return false;
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
@@ -67,7 +67,8 @@ bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gat
   }
   const SendWqe& wqe = queue().front();
   // A numbered request has begun, or was cut for another path.
-  if (wqe.numbered || !is_message(wqe.op) || !fits_fast_path(wqe.length, qp_.cut_bytes()) ||
+  if (wqe.numbered || !is_message(wqe.op) ||
+      !fits_fast_path(wqe.length, qp_.packet_payload_bytes()) ||
       (can_access() && direct_.is_likely(sink, now))) [[unlikely]] {
     return false;
   }
@@ -75,13 +76,13 @@ bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gat
 }
 
 void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload) {
-  cursor_.number(qp_.cut_bytes(), *qp_.peer);
+  cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
   const SendWqe& wqe = queue().front();
   const Chunk chunk{.at = cursor_.place(), .first = wqe.first_psn};
   wire::Packet p;
   p.bth.psn = chunk.first;
   p.bth.ack_request = true;
-  p.bth.mark = qp_.extensions.request_flag(false);
+  p.bth.extension_flags = qp_.extensions.request_flag(false);
   p.in_window = p.last = true;
   fill_message(wqe, 0, p);
   piggyback_ack(chunk.at.index, p);
@@ -110,7 +111,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   const bool is_message = p.op.verb == wire::Verb::Send || p.op.verb == wire::Verb::Write;
   if (!is_message || p.op.position != wire::Position::Only || p.op.has_invalidate) return false;
-  if (common_.state != QpState::Rts || held_until_ != kNever || pacer_.limited() ||
+  if (common_.state != QpState::Rts || backoff_until_ != kNever || pacer_.limited() ||
       !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
       (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
     return false;
@@ -120,7 +121,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
   const auto payload = p.payload;
   const auto in_front = p.in_front;
   std::optional<wire::Psn> ack;
-  if (p.bth.mark != 0) {
+  if (p.bth.extension_flags != 0) {
     ack = common_.extensions.take_piggyback(p);
     if (!ack && !common_.extensions.is_in_order(p.bth)) [[unlikely]]
       return false;
@@ -161,8 +162,9 @@ void Requester::commit_fast_ack(Instant now) {
 // The payload of a SEND goes into the next receive: the application does not look there before the
 // completion.
 bool Responder::prepare_fast_receive(const wire::Packet& p, std::byte*& to) {
-  const bool is_next = p.bth.psn == expected_ && !message_ && held_.empty() && !qp_.acks.nak();
-  if (!is_next || (p.bth.mark != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
+  const bool is_next =
+      p.bth.psn == expected_ && !message_ && reorder_buffer_.empty() && !qp_.acks.nak();
+  if (!is_next || (p.bth.extension_flags != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
     return false;
   if (p.op.verb == wire::Verb::Send) return receives_.place_whole(p.payload);
   if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != p.payload.size() ||

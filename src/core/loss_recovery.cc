@@ -40,7 +40,7 @@ void LossRecovery::reset() {
   measured_psn_.reset();
   probes_ = 0;
   probed_at_ = kNever;
-  qp_.urgent = is_probe_due_ = false;
+  qp_.has_unwindowed_packet = is_probe_due_ = false;
   is_backoff_timer_ = was_retracted_ = false;
 }
 
@@ -134,7 +134,7 @@ bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
 bool LossRecovery::lose(wire::Psn psn, Instant now) {
   if (psn == cursor_.unacked()) {
     if (!use_retry()) return false;
-    qp_.urgent = true;
+    qp_.has_unwindowed_packet = true;
   }
   report_loss(psn, now);
   set_state(psn, PacketState::Lost, now);
@@ -243,7 +243,7 @@ void LossRecovery::end_if_over() {
   if (board_->is_over(cursor_.unacked())) {
     board_.reset();
   } else if (cursor_.has_outstanding() && is_lost(cursor_.unacked())) {
-    qp_.urgent = true;
+    qp_.has_unwindowed_packet = true;
   }
 }
 
@@ -353,7 +353,7 @@ void LossRecovery::on_deadline(Instant now) {
   if (!is_due(Timer::Probe, now)) return;
   ++probes_;
   measured_psn_.reset();  // this silence is no round trip
-  qp_.urgent = is_probe_due_ = true;
+  qp_.has_unwindowed_packet = is_probe_due_ = true;
   set(Timer::Probe, probe_time(now));
 }
 
@@ -405,7 +405,7 @@ void LossRecovery::restart_ack_timer(Instant now) {
 Instant LossRecovery::probe_time(Instant now) const {
   if (qp_.peer->is_in_memory()) return unresponsive_time(now);  // nothing is lost there
   const bool losses = board_ && board_->episode_end != 0;
-  const auto late = qp_.peer->round_trip.late_after(losses, ack_timeout(qp_.attr.timeout));
+  const auto late = qp_.peer->round_trip.probe_timeout(losses, ack_timeout(qp_.attr.timeout));
   if (!late || probes_ > 16) return kNever;
   const Instant time = now + *late * (int64_t{1} << probes_);
   return time < at(Timer::Ack) ? time : kNever;

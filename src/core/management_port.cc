@@ -43,7 +43,7 @@ void ManagementPort::send(wire::PathId path, std::span<const std::byte, kMadByte
   Outgoing& out = outbox_.back();
   out.path = path;
   std::ranges::copy(mad, out.mad.begin());
-  engine_.paths.hold(path);
+  engine_.paths.add(path);
 }
 
 void ManagementPort::transmit(wire::PacketSink& sink) {

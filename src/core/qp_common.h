@@ -15,7 +15,7 @@
 #include "core/counters.h"
 #include "core/events.h"
 #include "core/memory_registry.h"
-#include "core/path_holds.h"
+#include "core/path_references.h"
 #include "core/peer_extensions.h"
 #include "core/peer_path.h"
 #include "core/qp_attributes.h"
@@ -42,10 +42,10 @@ struct EngineState {
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
-  UnackedPace pace;       // of all UD and UC queue pairs
-  PathHolds paths;        // of address handles
-  PacketPool held;        // of all RC and XRC queue pairs
-  const bool extensions;  // between two Verbenas: core/ext
+  UnackedPace pace;        // of all UD and UC queue pairs
+  PathReferences paths;    // of address handles
+  PacketPool packet_pool;  // of all RC and XRC queue pairs
+  const bool extensions;   // between two Verbenas: core/ext
 
   // Neither throws. Room is reserved as queue pairs are made (Engine::reserve_lists); what comes
   // beyond that while memory is exhausted is lost. A completion queue then stays armed.
@@ -79,7 +79,8 @@ struct QpCommon {
   QpState state = QpState::Reset;
   QpAttributes attr;
   PeerPath* peer = nullptr;
-  bool urgent = false;  // the sending side has a packet that must not wait for the window
+  bool has_unwindowed_packet =
+      false;  // the sending side has a packet that must not wait for the window
   AckScheduler acks{};
   PeerExtensions extensions{engine.extensions};
   std::optional<QpFailure> failure;
@@ -88,13 +89,14 @@ struct QpCommon {
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
   // What each packet of a message carries that is begun now. A rate that the program chose is kept
   // in small packets.
-  uint32_t cut_bytes() const {
+  uint32_t packet_payload_bytes() const {
     return attr.path_packet_bytes != 0 && attr.rate_limit == 0 ? attr.path_packet_bytes
                                                                : wire::bytes_of(attr.path_mtu);
   }
   // The same of a peer's message, by a packet of it.
   uint32_t cut_bytes_of(const wire::Packet& request) const {
-    return request.cut_bytes != 0 ? request.cut_bytes : wire::bytes_of(attr.path_mtu);
+    return request.packet_payload_bytes != 0 ? request.packet_payload_bytes
+                                             : wire::bytes_of(attr.path_mtu);
   }
   bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
 
@@ -149,7 +151,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
                         wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {
   wire::TxPacket tx;
-  tx.cut_bytes = packet.cut_bytes;
+  tx.packet_payload_bytes = packet.packet_payload_bytes;
   tx.in_window = packet.in_window;
   tx.last = packet.last;
   tx.ends_batch = packet.ends_batch;

@@ -57,7 +57,7 @@ class ReceiveSide {
   // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
   // `last_later`: not the last packet of a READ's data along with those before it, which are of
   // another size.
-  virtual uint32_t send_answers(wire::PacketSink&, uint32_t, bool) { return 0; }
+  virtual uint32_t send_responses(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
   virtual uint32_t send_ack(wire::PacketSink&, AckPlace) { return 0; }
   // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own
@@ -67,13 +67,13 @@ class ReceiveSide {
 
   virtual void start() = 0;  // INIT -> RTR: expects attr.rq_psn first
   // max_dest_rd_atomic is about to be this. If it throws, nothing has changed.
-  virtual void resize_answers(uint32_t) {}
+  virtual void resize_resources(uint32_t) {}
   virtual void reset() = 0;
   virtual void flush() = 0;
   // A shared receive queue goes away: what is held of it goes too.
   virtual void forget_srq(const SharedReceiveQueue*) {}
   // The application moved the queue pair to ERR: what was still to be answered is not.
-  virtual void forget_answers() {}
+  virtual void drop_responses() {}
   virtual wire::Psn expected_psn() const = 0;
 };
 

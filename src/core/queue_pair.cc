@@ -167,7 +167,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
     if ((mask & bit) != 0) to = from;
   };
   // What needs memory comes first: if there is none, nothing has changed.
-  if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_answers(attr.max_dest_read_atomic);
+  if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_resources(attr.max_dest_read_atomic);
   if ((mask & kMaxRdAtomic) != 0 && reliable_ != nullptr) {
     reliable_->reserve_reads(attr.max_read_atomic);
   }
@@ -204,7 +204,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       established_ = false;
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
-      held_until_ = held_since_ = kNever;
+      backoff_until_ = backoff_since_ = kNever;
       next_hold_ = kFirstHold;
       break;
     case QpState::Rtr:
@@ -221,7 +221,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       break;
     case QpState::Error:
       if (from != QpState::Error) {
-        responder_->forget_answers();
+        responder_->drop_responses();
         enter_error(WcStatus::Flushed);
       }
       break;
@@ -276,7 +276,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
       established_ = true;
       common_.engine.tell({.kind = EventKind::CommEstablished, .qp = this});
     }
-    if (p.bth.mark != 0 && common_.type == QpType::Rc) take_piggybacked_ack(p, now);
+    if (p.bth.extension_flags != 0 && common_.type == QpType::Rc) take_piggybacked_ack(p, now);
     if (!takes_packets()) [[unlikely]]
       return common_.count(CounterId::qp_not_ready);
     if (!p.in_front.empty()) [[unlikely]]
@@ -302,23 +302,23 @@ void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
   paced_until_ = kNever;
 }
 
-bool QueuePair::hold(Instant now) {
-  if (held_since_ == kNever) held_since_ = now;
-  if (is_unreliable(config_.type) && now - held_since_ > kUnackedPatience) return false;
-  held_until_ = now + next_hold_;
+bool QueuePair::back_off(Instant now) {
+  if (backoff_since_ == kNever) backoff_since_ = now;
+  if (is_unreliable(config_.type) && now - backoff_since_ > kUnackedPatience) return false;
+  backoff_until_ = now + next_hold_;
   next_hold_ = std::min(next_hold_ * 2, kLongestHold);
   if (reliable_ != nullptr) reliable_->on_hold(now);
   return true;
 }
 
 void QueuePair::go_on(Instant now) {
-  held_since_ = kNever;
+  backoff_since_ = kNever;
   next_hold_ = kFirstHold;
   if (reliable_ != nullptr) reliable_->on_room(now);
 }
 
-void QueuePair::go_without_peer(wire::PacketSink& sink, Instant now) {
-  if (reliable_ != nullptr && !pacer_.limited()) reliable_->go_without_peer(sink, now);
+void QueuePair::try_one_sided(wire::PacketSink& sink, Instant now) {
+  if (reliable_ != nullptr && !pacer_.limited()) reliable_->try_one_sided(sink, now);
   settle();
 }
 
@@ -332,8 +332,8 @@ void QueuePair::narrow_path() {
 SendSide::Readiness QueuePair::requests(Instant now) {
   using enum SendSide::Readiness;
   paced_until_ = kNever;
-  if (held_until_ != kNever && now < held_until_) return No;
-  held_until_ = kNever;
+  if (backoff_until_ != kNever && now < backoff_until_) return No;
+  backoff_until_ = kNever;
   const SendSide::Readiness readiness = requester_->readiness(now);
   if (readiness != Ready || pacer_.open(now)) return readiness;
   paced_until_ = pacer_.reopens_at();
@@ -357,8 +357,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
   const bool only_active_qp = turn.only_active_qp;
-  uint32_t sent = responder_->send_answers(sink, budget, !only_active_qp && on_wire);
-  if (common_.urgent) [[unlikely]]
+  uint32_t sent = responder_->send_responses(sink, budget, !only_active_qp && on_wire);
+  if (common_.has_unwindowed_packet) [[unlikely]]
     sent += reliable_->send_urgent(sink, now);
   settle();
 

@@ -81,39 +81,39 @@ class QueuePair {
   bool try_fast_receive(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   // Something that does not wait for the window.
-  bool answers_ready() const {
-    return (responder_->ready() || common_.urgent) && held_until_ == kNever;
+  bool responses_ready() const {
+    return (responder_->ready() || common_.has_unwindowed_packet) && backoff_until_ == kNever;
   }
   SendSide::Readiness requests(Instant now);
   // Nobody and nothing is in the way of a request to the peer.
   bool unhindered() const { return open() && common_.peer->is_idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
-  // While an unreliable queue pair backs off from a full path, the end of that is its only deadline:
-  // its pace cannot let anything leave before.
+  // While an unreliable queue pair backs off from a full path, the end of that is its only
+  // deadline: its pace cannot let anything leave before.
   Instant deadline() const {
-    if (held_until_ != kNever && reliable_ == nullptr) [[unlikely]]
-      return held_until_;
-    return std::min(std::min(requester_->deadline(), paced_until_), held_until_);
+    if (backoff_until_ != kNever && reliable_ == nullptr) [[unlikely]]
+      return backoff_until_;
+    return std::min(std::min(requester_->deadline(), paced_until_), backoff_until_);
   }
   // The way to the peer is full: nothing leaves for a while, longer each time. False: it has been
   // full for so long that what is sent had better get lost.
-  bool hold(Instant now);
+  bool back_off(Instant now);
   // The way is not full, or no longer.
   void end_hold(Instant now) {
-    if (held_since_ != kNever) [[unlikely]]
+    if (backoff_since_ != kNever) [[unlikely]]
       go_on(now);
   }
   // The way to the peer carries no more than the path MTU from now on.
   void narrow_path();
   // The way to the peer is full, but some things do not take it.
-  void go_without_peer(wire::PacketSink& sink, Instant now);
-  uint32_t cut_bytes() const { return common_.cut_bytes(); }
+  void try_one_sided(wire::PacketSink& sink, Instant now);
+  uint32_t packet_payload_bytes() const { return common_.packet_payload_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
   // For the engine's lists.
   bool in_ready_list = false;
   bool in_waiting_list = false;
-  uint32_t promised = 0;           // room in the window that it was woken for, and has not used yet
+  uint32_t reserved_bytes = 0;     // room in the window that it was woken for, and has not used yet
   uint64_t serial = 0;             // among all that the engine ever made
   Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
   void* owner = nullptr;           // the ABI's object around this one
@@ -126,7 +126,7 @@ class QueuePair {
   // Requests may leave, as far as the engine and the program are concerned.
   bool open() const {
     return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
-           common_.peer->waiting.empty() && held_until_ == kNever && !pacer_.limited();
+           common_.peer->waiting.empty() && backoff_until_ == kNever && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
@@ -153,9 +153,9 @@ class QueuePair {
   bool drain_announced_ = true;
   bool established_ = false;
   Pacer pacer_;
-  Instant paced_until_ = kNever;  // requests wait for the pacer alone
-  Instant held_until_ = kNever;   // whatever is to be sent waits for room on its way
-  Instant held_since_ = kNever;
+  Instant paced_until_ = kNever;    // requests wait for the pacer alone
+  Instant backoff_until_ = kNever;  // whatever is to be sent waits for room on its way
+  Instant backoff_since_ = kNever;
   Duration next_hold_ = kFirstHold;
 };
 

@@ -9,11 +9,11 @@
 
 namespace verbena::core {
 
-std::unique_ptr<HeldPacket> PacketPool::take() {
+std::unique_ptr<BufferedPacket> PacketPool::take() {
   if (in_use_ >= kMostInUse) return nullptr;
-  std::unique_ptr<HeldPacket> packet;
+  std::unique_ptr<BufferedPacket> packet;
   if (spare_.empty()) {
-    packet = std::make_unique_for_overwrite<HeldPacket>();
+    packet = std::make_unique_for_overwrite<BufferedPacket>();
   } else {
     packet = std::move(spare_.back());
     spare_.pop_back();
@@ -22,7 +22,7 @@ std::unique_ptr<HeldPacket> PacketPool::take() {
   return packet;
 }
 
-void PacketPool::give_back(std::unique_ptr<HeldPacket> packet) {
+void PacketPool::give_back(std::unique_ptr<BufferedPacket> packet) {
   --in_use_;
   if (spare_.size() == kMostSpare) return;
   (void)try_allocating([&] { spare_.push_back(std::move(packet)); });
@@ -30,10 +30,10 @@ void PacketPool::give_back(std::unique_ptr<HeldPacket> packet) {
 
 bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
   const int32_t ahead = packet.bth.psn.distance_from(missing);
-  if (ahead >= kReach || packet.payload.size() > HeldPacket::kMaxPayload) return false;
+  if (ahead >= kReach || packet.payload.size() > BufferedPacket::kMaxPayload) return false;
   // Most come in order and go to the end.
-  auto at = held_.end();
-  while (at != held_.begin() + static_cast<ptrdiff_t>(first_)) {
+  auto at = packets_.end();
+  while (at != packets_.begin() + static_cast<ptrdiff_t>(first_)) {
     const int32_t behind = (*std::prev(at))->packet.bth.psn.distance_from(packet.bth.psn);
     if (behind == 0) return true;
     if (behind < 0) break;
@@ -41,28 +41,28 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
   }
   const bool plenty = pool_.in_use() < PacketPool::kMostInUse / 2;
   if (size() >= (plenty ? kMostHeld : kMostHeldOfLittle)) return false;
-  std::unique_ptr<HeldPacket> held;
+  std::unique_ptr<BufferedPacket> buffered;
   const bool possible = try_allocating([&] {
-    const auto place = at - held_.begin();
-    reserve_ahead(held_, held_.size() + 1);
-    at = held_.begin() + place;
-    held = pool_.take();
+    const auto place = at - packets_.begin();
+    reserve_ahead(packets_, packets_.size() + 1);
+    at = packets_.begin() + place;
+    buffered = pool_.take();
   });
-  if (!possible || held == nullptr) return false;
-  held->packet = packet;
+  if (!possible || buffered == nullptr) return false;
+  buffered->packet = packet;
   if (!packet.payload.empty()) {
-    std::memcpy(held->payload.data(), packet.payload.data(), packet.payload.size());
+    std::memcpy(buffered->payload.data(), packet.payload.data(), packet.payload.size());
   }
-  held->packet.payload = {held->payload.data(), packet.payload.size()};
-  held_.insert(at, std::move(held));
+  buffered->packet.payload = {buffered->payload.data(), packet.payload.size()};
+  packets_.insert(at, std::move(buffered));
   return true;
 }
 
-std::unique_ptr<HeldPacket> ReorderBuffer::take_first() {
-  auto packet = std::move(held_[first_++]);
+std::unique_ptr<BufferedPacket> ReorderBuffer::take_first() {
+  auto packet = std::move(packets_[first_++]);
   // With one loss after the other it is never empty, and must not grow for that.
-  if (2 * first_ >= held_.size()) {
-    held_.erase(held_.begin(), held_.begin() + static_cast<ptrdiff_t>(first_));
+  if (2 * first_ >= packets_.size()) {
+    packets_.erase(packets_.begin(), packets_.begin() + static_cast<ptrdiff_t>(first_));
     first_ = 0;
   }
   return packet;
@@ -70,7 +70,7 @@ std::unique_ptr<HeldPacket> ReorderBuffer::take_first() {
 
 void ReorderBuffer::clear() {
   while (!empty()) release(take_first());
-  held_.shrink_to_fit();
+  packets_.shrink_to_fit();
 }
 
 }  // namespace verbena::core

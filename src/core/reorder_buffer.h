@@ -15,7 +15,7 @@
 namespace verbena::core {
 
 // A packet with its payload, independent of whatever carried it.
-struct HeldPacket {
+struct BufferedPacket {
   static constexpr size_t kMaxPayload = 4096;
   wire::Packet packet;
   std::array<std::byte, kMaxPayload> payload;
@@ -28,12 +28,12 @@ class PacketPool {
   static constexpr size_t kMostSpare = 128;
 
   // Null when too many are in use.
-  std::unique_ptr<HeldPacket> take();
-  void give_back(std::unique_ptr<HeldPacket> packet);
+  std::unique_ptr<BufferedPacket> take();
+  void give_back(std::unique_ptr<BufferedPacket> packet);
   size_t in_use() const { return in_use_; }
 
  private:
-  std::vector<std::unique_ptr<HeldPacket>> spare_;
+  std::vector<std::unique_ptr<BufferedPacket>> spare_;
   size_t in_use_ = 0;
 };
 
@@ -50,23 +50,25 @@ class ReorderBuffer {
   ReorderBuffer(const ReorderBuffer&) = delete;
   ReorderBuffer& operator=(const ReorderBuffer&) = delete;
 
-  bool empty() const { return first_ == held_.size(); }
-  size_t size() const { return held_.size() - first_; }
-  size_t slots() const { return held_.size(); }  // places in memory, those already taken included
+  bool empty() const { return first_ == packets_.size(); }
+  size_t size() const { return packets_.size() - first_; }
+  size_t slots() const {
+    return packets_.size();
+  }  // places in memory, those already taken included
   // The PSN of the i-th, in PSN order.
-  wire::Psn psn(size_t i) const { return held_[first_ + i]->packet.bth.psn; }
+  wire::Psn psn(size_t i) const { return packets_[first_ + i]->packet.bth.psn; }
 
   // Keeps a copy of a packet that is ahead of `missing`, as all others here. False if it cannot be
   // kept; true if it was there already.
   bool put(wire::Psn missing, const wire::Packet& packet);
   // Takes the first one out; it goes to release() afterwards.
-  std::unique_ptr<HeldPacket> take_first();
-  void release(std::unique_ptr<HeldPacket> packet) { pool_.give_back(std::move(packet)); }
+  std::unique_ptr<BufferedPacket> take_first();
+  void release(std::unique_ptr<BufferedPacket> packet) { pool_.give_back(std::move(packet)); }
   void clear();
 
  private:
   PacketPool& pool_;
-  std::vector<std::unique_ptr<HeldPacket>> held_;  // from first_ on, in PSN order
+  std::vector<std::unique_ptr<BufferedPacket>> packets_;  // from first_ on, in PSN order
   size_t first_ = 0;
 };
 

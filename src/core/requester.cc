@@ -32,7 +32,7 @@ Requester::Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t 
       recovery_(qp, cursor_),
       direct_(qp, cursor_),
       batches_(qp, cursor_),
-      responses_(qp.engine.held) {}
+      responses_(qp.engine.packet_pool) {}
 
 Status Requester::post(const SendRequest& r) {
   auto checked = check_request(queue(), r);
@@ -123,7 +123,8 @@ Requester::Blocked Requester::new_request_blocked(Instant now) const {
 bool Requester::has_room_for(const SendWqe& wqe) const {
   const PeerPath& peer = *qp_.peer;
   if (!peer.has_room() || wqe.op != SendOp::Read || peer.is_in_memory()) return peer.has_room();
-  const uint32_t payload_bytes = wqe.numbered ? wqe.cut_bytes : qp_.cut_bytes();
+  const uint32_t payload_bytes =
+      wqe.numbered ? wqe.packet_payload_bytes : qp_.packet_payload_bytes();
   const uint32_t packets = wqe.numbered
                                ? cursor_.next_chunk().packets
                                : std::min(SendCursor::packets_of(wqe, payload_bytes),
@@ -178,16 +179,16 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, const Transmit
 // it: the first one that is missing, or a tail-loss probe.
 uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
   if (sink.room() == 0) return 0;
-  qp_.urgent = false;
+  qp_.has_unwindowed_packet = false;
   const bool waits = recovery_.is_waiting_for_receiver(now);
   if (!cursor_.is_started() || waits || !cursor_.has_outstanding() || qp_.failure) return 0;
   if (recovery_.is_probe_due() && qp_.peer->is_in_memory() && !recovery_.is_active()) {
     retract(sink, now);
     return 0;
   }
-  qp_.urgent = true;  // it remains so if there is no memory
+  qp_.has_unwindowed_packet = true;  // it remains so if there is no memory
   begin_recovery();
-  qp_.urgent = false;
+  qp_.has_unwindowed_packet = false;
   if (recovery_.is_lost(cursor_.unacked())) return retransmit_first_lost(sink, now) ? 1 : 0;
   if (!recovery_.is_probe_due()) return 0;
   recovery_.cancel_probe();
@@ -224,7 +225,7 @@ bool Requester::access_directly(wire::PacketSink& sink) {
 }
 
 // The path is full; one-sided access needs no room in it.
-void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
+void Requester::try_one_sided(wire::PacketSink& sink, Instant now) {
   const bool may_retract = recovery_.is_probe_due() && qp_.peer->is_in_memory();
   if (may_retract && !recovery_.is_active() && cursor_.has_outstanding()) retract(sink, now);
   while (sink.room() > 0 && !qp_.failure && blocked_reason(now) == Blocked::No) {
@@ -236,11 +237,11 @@ void Requester::go_without_peer(wire::PacketSink& sink, Instant now) {
 // Requests that a peer has not read are as if they had never left. They get new PSNs: those that
 // come first may be done by one-sided access, and then take none.
 void Requester::retract(wire::PacketSink& sink, Instant now) {
-  qp_.urgent = false;
+  qp_.has_unwindowed_packet = false;
   recovery_.cancel_probe();
   if (!direct_.retract(sink, now)) return;
   qp_.acks.on_retracted(queue().head(), queue().tail());
-  qp_.count(CounterId::requests_taken_back, cursor_.rewind());
+  qp_.count(CounterId::requests_retracted, cursor_.rewind());
   recovery_.on_retracted();
   reads_.clear();
   since_ack_request_ = 0;
@@ -248,7 +249,8 @@ void Requester::retract(wire::PacketSink& sink, Instant now) {
 
 void Requester::on_hold(Instant now) {
   if (!recovery_.needs_backoff_timer()) return;
-  if (qp_.urgent || blocked_reason(now) == Blocked::No) recovery_.start_backoff_timer(now);
+  if (qp_.has_unwindowed_packet || blocked_reason(now) == Blocked::No)
+    recovery_.start_backoff_timer(now);
 }
 
 // A message that was split for larger packets cannot leave any more, nor be split anew: the peer
@@ -257,7 +259,8 @@ void Requester::on_narrow_path() {
   const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
   for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
     const SendWqe& wqe = queue().at(i);
-    const bool too_wide = wqe.cut_bytes > most && wqe.length > most && !is_atomic(wqe.op);
+    const bool too_wide =
+        wqe.packet_payload_bytes > most && wqe.length > most && !is_atomic(wqe.op);
     if (!too_wide) continue;
     fail_head(WcStatus::RetryExceeded);
     qp_.failure->memory_ended = true;
@@ -298,7 +301,7 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
     recovery_.start_timers(first, now);
     return batch;
   }
-  if (!cursor_.request().numbered) cursor_.number(qp_.cut_bytes(), *qp_.peer);
+  if (!cursor_.request().numbered) cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
   // Other queue pairs may take the window before the next turn: an ACK of this packet must not wait
   // for that.
   const bool is_last_of_turn = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
@@ -320,7 +323,7 @@ bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
   const SendWqe& wqe = queue().at(chunk.at.index);
   wire::Packet p;
   p.bth.psn = chunk.first;
-  p.bth.mark = qp_.extensions.request_flag(options.is_reordered);
+  p.bth.extension_flags = qp_.extensions.request_flag(options.is_reordered);
   p.bth.ack_request = true;
   p.in_window = !chunk.is_retransmit;
   p.xrc_srqn = wqe.remote_srqn;
@@ -349,12 +352,12 @@ bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
 }
 
 void Requester::fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& p) const {
-  const uint32_t offset = chunk.at.packet * wqe.cut_bytes;
+  const uint32_t offset = chunk.at.packet * wqe.packet_payload_bytes;
   const bool to_the_end = chunk.at.packet + chunk.packets == wqe.packets;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
   p.reth = {wqe.remote_address + offset, wqe.rkey,
-            to_the_end ? wqe.length - offset : chunk.packets * wqe.cut_bytes};
-  p.cut_bytes = wqe.cut_bytes;
+            to_the_end ? wqe.length - offset : chunk.packets * wqe.packet_payload_bytes};
+  p.packet_payload_bytes = wqe.packet_payload_bytes;
 }
 
 // A message of one packet. Packets of a longer one must have equal sizes to share a GSO batch, so
@@ -365,7 +368,7 @@ bool Requester::can_piggyback(const wire::PacketSink& sink, Instant now) const {
     return false;
   }
   const SendWqe& wqe = cursor_.request();
-  return is_message(wqe.op) && wqe.length + kPiggybackBytes <= qp_.cut_bytes() &&
+  return is_message(wqe.op) && wqe.length + kPiggybackBytes <= qp_.packet_payload_bytes() &&
          !(can_access() && direct_.is_likely(sink, now));
 }
 
@@ -379,21 +382,21 @@ void Requester::fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Pa
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
-  p.cut_bytes = wqe.cut_bytes;
+  p.packet_payload_bytes = wqe.packet_payload_bytes;
 }
 
 // Takes the ACK along that AckScheduler offers, if any.
 void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
   p.piggyback = qp_.acks.take_offer(index);
   if (!p.piggyback) return;
-  p.bth.mark = qp_.extensions.piggyback_flag();
-  qp_.count(CounterId::acknowledgements_carried);
+  p.bth.extension_flags = qp_.extensions.piggyback_flag();
+  qp_.count(CounterId::acks_piggybacked);
 }
 
 bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink& sink,
                                     const PacketOptions& options) {
   const SendWqe& wqe = queue().at(at.index);
-  const uint32_t offset = at.packet * wqe.cut_bytes;
+  const uint32_t offset = at.packet * wqe.packet_payload_bytes;
   const uint32_t bytes = SendCursor::packet_bytes(wqe, at.packet);
   const bool last = at.packet + 1 == wqe.packets;
 

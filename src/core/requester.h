@@ -50,14 +50,14 @@ class Requester final : public SendSide {
   void on_deadline(Instant now);
   // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const;
-  // Sends the one packet that QpCommon::urgent is about. 1 or 0.
+  // Sends the one packet that QpCommon::has_unwindowed_packet is about. 1 or 0.
   uint32_t send_urgent(wire::PacketSink& sink, Instant now);
   // The path is full: a packet that was ready to leave does not.
   void on_hold(Instant now);
   // It has room again.
   void on_room(Instant now) { recovery_.end_backoff(now); }
   // The path is full: does what one-sided access can do.
-  void go_without_peer(wire::PacketSink& sink, Instant now);
+  void try_one_sided(wire::PacketSink& sink, Instant now);
   // Packets are no longer than the path MTU from now on.
   void on_narrow_path();
   // max_rd_atomic is about to be this. If it throws, nothing has changed.

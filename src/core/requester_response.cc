@@ -147,7 +147,7 @@ bool Requester::place_response(const wire::Packet& p, const SendWqe& wqe, uint32
   if (wqe.op == SendOp::AtomicWrite || wqe.op == SendOp::Flush) return true;
   std::array<std::byte, 8> original;
   std::span<const std::byte> bytes = p.payload;
-  uint32_t offset = packet * wqe.cut_bytes;
+  uint32_t offset = packet * wqe.packet_payload_bytes;
   if (is_atomic(wqe.op)) {
     std::memcpy(original.data(), &p.original, 8);
     bytes = original;
@@ -204,7 +204,7 @@ void Requester::on_data_in_recovery(const wire::Packet& p, Instant now) {
     take_response(p, now);
     complete_in_order(now);
   } else if (responses_.put(cursor_.unacked(), p)) {
-    qp_.count(CounterId::answers_held);
+    qp_.count(CounterId::responses_buffered);
     recovery_.on_response_buffered(psn, now);
   }
   recovery_.find_lost_responses(now);

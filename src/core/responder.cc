@@ -16,56 +16,56 @@ using wire::Position;
 using wire::Verb;
 
 Responder::Responder(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
-    : qp_(qp), receives_(qp, max_wr, max_sges), held_(qp.engine.held) {}
+    : qp_(qp), receives_(qp, max_wr, max_sges), reorder_buffer_(qp.engine.packet_pool) {}
 
 void Responder::start() {
   expected_ = wire::Psn(qp_.attr.rq_psn);
   msn_ = 0;
   message_.reset();
   nak_sent_ = false;
-  held_.clear();
-  forget_answers();
-  std::ranges::fill(answers_, Answer{});
-  next_answer_ = 0;
+  reorder_buffer_.clear();
+  drop_responses();
+  std::ranges::fill(resources_, Resource{});
+  next_resource_ = 0;
 }
 
-void Responder::resize_answers(uint32_t room) {
-  std::vector<Answer> kept;
-  kept.reserve(std::max<size_t>(answers_.size(), room));
-  for (size_t age = answers_.size(); age >= 1; --age) {  // oldest first
-    const Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
+void Responder::resize_resources(uint32_t room) {
+  std::vector<Resource> kept;
+  kept.reserve(std::max<size_t>(resources_.size(), room));
+  for (size_t age = resources_.size(); age >= 1; --age) {  // oldest first
+    const Resource& a = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
     if (a.used) kept.push_back(a);
   }
   if (kept.size() > room) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(room));
-  pending_slots_ =
-      static_cast<uint32_t>(std::ranges::count_if(kept, [](const Answer& a) { return a.pending; }));
-  next_answer_ = room == 0 ? 0 : kept.size() % room;
+  pending_slots_ = static_cast<uint32_t>(
+      std::ranges::count_if(kept, [](const Resource& a) { return a.pending; }));
+  next_resource_ = room == 0 ? 0 : kept.size() % room;
   kept.resize(room);
-  answers_ = std::move(kept);
+  resources_ = std::move(kept);
 }
 
 void Responder::reset() {
   receives_.reset();
   message_.reset();
   nak_sent_ = false;
-  held_.clear();
-  forget_answers();
-  answers_.clear();
+  reorder_buffer_.clear();
+  drop_responses();
+  resources_.clear();
 }
 
-void Responder::forget_answers() {
-  for (Answer& a : answers_) a.pending = false;
+void Responder::drop_responses() {
+  for (Resource& a : resources_) a.pending = false;
   pending_slots_ = 0;
   qp_.acks.reset();
 }
 
 void Responder::flush() {
   message_.reset();
-  held_.clear();
+  reorder_buffer_.clear();
   receives_.flush();
 }
 
-// How many packets the answer to a READ takes.
+// How many packets the resource to a READ takes.
 uint32_t Responder::packets_for(const wire::Packet& read) const {
   return read.reth.length == 0 ? 1 : (read.reth.length - 1) / qp_.cut_bytes_of(read) + 1;
 }
@@ -78,19 +78,19 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
   if (ahead < 0) return on_duplicate(p);
   if (ahead > 0) return on_ahead(p);
   run(p);
-  if (!held_.empty()) [[unlikely]]
+  if (!reorder_buffer_.empty()) [[unlikely]]
     run_held();
 }
 
 // Something that was sent before what has come is not here.
 bool Responder::anything_missing() const {
-  return !held_.empty() && sent_to_.distance_from(expected_) > 0;
+  return !reorder_buffer_.empty() && sent_to_.distance_from(expected_) > 0;
 }
 
 // The gap is filled: what follows it may be here already. If there is another one, the peer hears.
 void Responder::run_held() {
-  while (!held_.empty() && !qp_.failure) {
-    const int32_t ahead = held_.psn(0).distance_from(expected_);
+  while (!reorder_buffer_.empty() && !qp_.failure) {
+    const int32_t ahead = reorder_buffer_.psn(0).distance_from(expected_);
     if (ahead > 0) {
       if (anything_missing()) {
         qp_.acks.on_ack_due();
@@ -99,9 +99,9 @@ void Responder::run_held() {
       }
       return;
     }
-    auto next = held_.take_first();  // before it runs, which may clear the rest
+    auto next = reorder_buffer_.take_first();  // before it runs, which may clear the rest
     if (ahead == 0) run(next->packet);
-    held_.release(std::move(next));
+    reorder_buffer_.release(std::move(next));
   }
 }
 
@@ -133,18 +133,18 @@ bool Responder::choose_srq(const wire::Packet& p) {
 }
 
 void Responder::on_ahead(const wire::Packet& p) {
-  if (held_.empty()) sent_to_ = expected_;
+  if (reorder_buffer_.empty()) sent_to_ = expected_;
   if (qp_.extensions.is_reordered(p.bth)) {  // should one before it get lost, others show that
-    if (!nak_sent_ && held_.put(expected_, p)) qp_.count(CounterId::requests_early);
+    if (!nak_sent_ && reorder_buffer_.put(expected_, p)) qp_.count(CounterId::requests_reordered);
     return;
   }
   qp_.count(CounterId::out_of_sequence);
   if (nak_sent_) return;  // C9-114: one NAK per expected PSN
   if (p.bth.psn.distance_from(sent_to_) >= 0) sent_to_ = p.bth.psn + 1;
-  if (qp_.extensions.peer_reads_sack() && held_.put(expected_, p)) {
-    qp_.count(CounterId::requests_held);
+  if (qp_.extensions.peer_reads_sack() && reorder_buffer_.put(expected_, p)) {
+    qp_.count(CounterId::requests_buffered);
   }
-  if (!held_.empty()) return qp_.acks.on_ack_due();
+  if (!reorder_buffer_.empty()) return qp_.acks.on_ack_due();
   nak_sent_ = true;
   qp_.acks.on_refused({wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_});
   qp_.count(CounterId::naks_sequence_sent);
@@ -287,18 +287,19 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
   });
 }
 
-// None while the peer has more under way than max_dest_rd_atomic. An answer that it asked for a
+// None while the peer has more under way than max_dest_rd_atomic. An resource that it asked for a
 // second time does not count: it got the first one after all, and went on.
 bool Responder::room_for_answer() const {
-  return !answers_.empty() && (!answers_[next_answer_].pending || answers_[next_answer_].repeated);
+  return !resources_.empty() &&
+         (!resources_[next_resource_].pending || resources_[next_resource_].repeated);
 }
 
-Responder::Answer* Responder::take_answer(Verb verb) {
+Responder::Resource* Responder::take_resource(Verb verb) {
   if (!room_for_answer()) return nullptr;
-  Answer& a = answers_[next_answer_];
+  Resource& a = resources_[next_resource_];
   if (a.pending) --pending_slots_;
-  next_answer_ = (next_answer_ + 1) % answers_.size();
-  a = Answer{};
+  next_resource_ = (next_resource_ + 1) % resources_.size();
+  a = Resource{};
   a.used = true;
   a.verb = verb;
   a.first = expected_;
@@ -306,7 +307,7 @@ Responder::Answer* Responder::take_answer(Verb verb) {
   return &a;
 }
 
-void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets, bool repeated) {
+void Responder::start_response(Resource& a, uint32_t from, uint32_t packets, bool repeated) {
   uint32_t end = from + packets;
   if (a.pending) {  // asked for parts of it in quick succession: all of them
     from = std::min(from, a.next_packet);
@@ -321,10 +322,10 @@ void Responder::arm_answer(Answer& a, uint32_t from, uint32_t packets, bool repe
 }
 
 // As a READ of zero bytes is answered, its address and length left 0.
-void Responder::answer_with_nothing(Answer& a) {
+void Responder::respond_with_nothing(Resource& a) {
   a.packets = 1;
   a.msn = ++msn_;
-  arm_answer(a, 0, 1, false);
+  start_response(a, 0, 1, false);
 }
 
 Responder::Verdict Responder::execute_read(const wire::Packet& p) {
@@ -334,13 +335,13 @@ Responder::Verdict Responder::execute_read(const wire::Packet& p) {
                                                       p.reth.length, kRemoteRead)) {
     return Verdict::Denied;
   }
-  Answer* a = take_answer(p.op.verb);
+  Resource* a = take_resource(p.op.verb);
   if (a == nullptr) return Verdict::Invalid;
   a->reth = p.reth;
-  a->cut_bytes = qp_.cut_bytes_of(p);
+  a->packet_payload_bytes = qp_.cut_bytes_of(p);
   a->packets = packets_for(p);
   a->msn = ++msn_;
-  arm_answer(*a, 0, a->packets, false);
+  start_response(*a, 0, a->packets, false);
   return Verdict::Proceed;
 }
 
@@ -353,7 +354,7 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
   // there.
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return Verdict::Invalid;
-  Answer* a = take_answer(p.op.verb);
+  Resource* a = take_resource(p.op.verb);
   if (a == nullptr) return Verdict::Invalid;
 
   std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
@@ -366,7 +367,7 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   }
   a->packets = 1;
   a->msn = ++msn_;
-  arm_answer(*a, 0, 1, false);
+  start_response(*a, 0, 1, false);
   return Verdict::Proceed;
 }
 
@@ -378,12 +379,12 @@ Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
   if (at == nullptr) return Verdict::Denied;
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0)
     return Verdict::Invalid;  // as for the other atomics
-  Answer* a = take_answer(p.op.verb);
+  Resource* a = take_resource(p.op.verb);
   if (a == nullptr) return Verdict::Invalid;
   uint64_t value;
   std::memcpy(&value, p.payload.data(), 8);
   std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value);
-  answer_with_nothing(*a);
+  respond_with_nothing(*a);
   return Verdict::Proceed;
 }
 
@@ -399,7 +400,7 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
   if ((qp_.attr.access & access) != access) return Verdict::Denied;
   // Soft-RoCE sends any number of them whatever max_rd_atomic says: what there is no room for now,
   // it sends again.
-  if (answers_.empty()) return Verdict::Invalid;
+  if (resources_.empty()) return Verdict::Invalid;
   if (!room_for_answer()) return Verdict::Drop;
   switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
                                   p.flush.selectivity == wire::kSelectRegion, access)) {
@@ -410,7 +411,7 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
     case MemoryRegistry::FlushResult::Done:
       break;
   }
-  answer_with_nothing(*take_answer(p.op.verb));
+  respond_with_nothing(*take_resource(p.op.verb));
   return Verdict::Proceed;
 }
 
@@ -429,8 +430,8 @@ void Responder::apply(Verdict verdict, const wire::Packet& p) {
       return;
     case Verdict::NotReady:
       qp_.acks.on_refused({wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_});
-      nak_sent_ = true;  // what follows before the retry is dropped without another word
-      held_.clear();     // and will be sent again
+      nak_sent_ = true;         // what follows before the retry is dropped without another word
+      reorder_buffer_.clear();  // and will be sent again
       qp_.count(CounterId::rnr_naks_sent);
       return;
     default:
@@ -503,48 +504,48 @@ void Responder::on_duplicate(const wire::Packet& p) {
     qp_.extensions.announce_again();  // that ACK may have been lost
     return;
   }
-  // Newest first: PSNs come round again, and an old answer must not pass for a new one.
-  for (size_t age = 1; age <= answers_.size(); ++age) {
-    Answer& a = answers_[(next_answer_ + answers_.size() - age) % answers_.size()];
+  // Newest first: PSNs come round again, and an old resource must not pass for a new one.
+  for (size_t age = 1; age <= resources_.size(); ++age) {
+    Resource& a = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
     if (!a.used || a.verb != p.op.verb) continue;
     const int32_t from = p.bth.psn.distance_from(a.first);
     if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
     if (a.verb != Verb::ReadRequest) {
-      arm_answer(a, 0, 1, true);  // the result it had, not a second execution
+      start_response(a, 0, 1, true);  // the result it had, not a second execution
       return;
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
-    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.cut_bytes;
+    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.packet_payload_bytes;
     // A response of one packet is the same however packets are cut: the request may have come
     // through memory and its repeat, since the link ended, over the wire.
     const bool same_cut =
-        qp_.cut_bytes_of(p) == a.cut_bytes || (a.packets == 1 && packets_for(p) == 1);
+        qp_.cut_bytes_of(p) == a.packet_payload_bytes || (a.packets == 1 && packets_for(p) == 1);
     const bool within = same_cut && p.reth.rkey == a.reth.rkey &&
                         p.reth.address == a.reth.address + skipped &&
                         p.reth.length <= a.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.
     const bool whole = p.reth.length == a.reth.length - skipped ||
-                       (p.reth.length != 0 && p.reth.length % a.cut_bytes == 0);
+                       (p.reth.length != 0 && p.reth.length % a.packet_payload_bytes == 0);
     if (!within || !whole) continue;
-    arm_answer(a, static_cast<uint32_t>(from), packets_for(p), true);
+    start_response(a, static_cast<uint32_t>(from), packets_for(p), true);
     return;
   }
   qp_.count(CounterId::duplicate_dropped);
 }
 
 // Answers leave in PSN order: an acknowledgement that overtook a READ's data would mean "lost".
-Responder::Answer* Responder::next_pending() {
-  Answer* best = nullptr;
-  for (Answer& a : answers_) {
+Responder::Resource* Responder::next_pending() {
+  Resource* best = nullptr;
+  for (Resource& a : resources_) {
     if (a.pending && (best == nullptr || a.first.distance_from(best->first) < 0)) best = &a;
   }
   return best;
 }
 
-uint32_t Responder::send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) {
+uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool last_later) {
   uint32_t sent = 0;
   while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
-    Answer& a = *next_pending();
+    Resource& a = *next_pending();
     if (a.is_atomic()) {
       send_atomic_ack(a, sink);
       ++sent;
@@ -580,9 +581,9 @@ std::optional<wire::Psn> Responder::ack_to_piggyback() const {
   return plain && qp_.extensions.announced() ? std::optional(expected_ - 1) : std::nullopt;
 }
 
-bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
-  const uint32_t offset = a.next_packet * a.cut_bytes;
-  const uint32_t bytes = std::min(a.cut_bytes, a.reth.length - offset);
+bool Responder::send_read_packet(Resource& a, wire::PacketSink& sink) {
+  const uint32_t offset = a.next_packet * a.packet_payload_bytes;
+  const uint32_t bytes = std::min(a.packet_payload_bytes, a.reth.length - offset);
   std::span<const std::byte> payload;
   if (bytes != 0) {
     const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, a.pd, qp_.qpn,
@@ -601,7 +602,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
       request.bth.psn = a.first;
       request.reth = a.reth;
       expected_ = a.first + a.next_packet;
-      forget_answers();
+      drop_responses();
       refuse(Verdict::Denied, request);
       return false;
     }
@@ -614,7 +615,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = a.first + a.next_packet;
-  p.bth.mark = qp_.extensions.response_flag(a.repeated);
+  p.bth.extension_flags = qp_.extensions.response_flag(a.repeated);
   p.aeth.msn = a.msn;
   p.in_window = qp_.extensions.peer_reads_sack() && !a.repeated;
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
@@ -626,7 +627,7 @@ bool Responder::send_read_packet(Answer& a, wire::PacketSink& sink) {
   return true;
 }
 
-void Responder::send_atomic_ack(Answer& a, wire::PacketSink& sink) {
+void Responder::send_atomic_ack(Resource& a, wire::PacketSink& sink) {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAtomicAck);
   p.bth.psn = a.first;
@@ -642,7 +643,7 @@ wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
-  p.bth.mark = flag;
+  p.bth.extension_flags = flag;
   p.aeth = aeth;
   p.ends_batch = place != AckPlace::First;
   return p;
@@ -671,7 +672,7 @@ void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak, AckPlace
 
 // A sequence NAK that lists what is buffered behind the gap.
 void Responder::send_sack(wire::PacketSink& sink, AckPlace place) {
-  const SackList list(held_, expected_);
+  const SackList list(reorder_buffer_, expected_);
   const std::span<const std::byte> payload = list.bytes();
   wire::Packet p = ack_packet(
       expected_, {wire::AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), msn_},

@@ -22,16 +22,16 @@ class Responder final : public ReceiveSide {
   // The fast path (fast_path.cc). `to`: where the payload of a WRITE goes.
   bool prepare_fast_receive(const wire::Packet& packet, std::byte*& to);
   void commit_fast_receive(const wire::Packet& packet, std::byte* to);
-  uint32_t send_answers(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
+  uint32_t send_responses(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
   uint32_t send_ack(wire::PacketSink& sink, AckPlace place) override;
   std::optional<wire::Psn> ack_to_piggyback() const override;
   bool ready() const override { return pending_slots_ != 0 || qp_.acks.is_due(); }
   void start() override;
-  void resize_answers(uint32_t room) override;
+  void resize_resources(uint32_t room) override;
   void reset() override;
   void flush() override;
   void forget_srq(const SharedReceiveQueue* srq) override { receives_.forget(srq); }
-  void forget_answers() override;
+  void drop_responses() override;
   wire::Psn expected_psn() const override { return expected_; }
 
  private:
@@ -59,11 +59,11 @@ class Responder final : public ReceiveSide {
     wire::Reth reth;  // WRITE
   };
 
-  // A READ, an atomic or one of their like that was executed: kept so that its answer can be given
-  // again.
-  struct Answer {
+  // A READ, an atomic or one of their like that was executed: kept so that its resource can be
+  // given again.
+  struct Resource {
     wire::Psn first{0};
-    uint32_t cut_bytes = 0;  // READ: what each packet but the last carries
+    uint32_t packet_payload_bytes = 0;  // READ: what each packet but the last carries
     uint32_t packets = 0;
     uint32_t msn = 0;
     uint32_t pd = 0;
@@ -102,12 +102,12 @@ class Responder final : public ReceiveSide {
   void apply(Verdict verdict, const wire::Packet& packet);
   void refuse(Verdict verdict, const wire::Packet& packet);
   bool room_for_answer() const;
-  Answer* take_answer(wire::Verb verb);
-  void arm_answer(Answer& answer, uint32_t from, uint32_t packets, bool repeated);
-  void answer_with_nothing(Answer& answer);
-  Answer* next_pending();
-  bool send_read_packet(Answer& answer, wire::PacketSink& sink);
-  void send_atomic_ack(Answer& answer, wire::PacketSink& sink);
+  Resource* take_resource(wire::Verb verb);
+  void start_response(Resource& resource, uint32_t from, uint32_t packets, bool repeated);
+  void respond_with_nothing(Resource& resource);
+  Resource* next_pending();
+  bool send_read_packet(Resource& resource, wire::PacketSink& sink);
+  void send_atomic_ack(Resource& resource, wire::PacketSink& sink);
   wire::Packet ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_t flag,
                           AckPlace place) const;
   void send_plain_ack(wire::PacketSink& sink, AckPlace place);
@@ -120,11 +120,11 @@ class Responder final : public ReceiveSide {
   wire::Psn expected_{0};
   uint32_t msn_ = 0;
   std::optional<InboundMessage> message_;
-  bool nak_sent_ = false;        // for the present expected_: one NAK is enough
-  ReorderBuffer held_;           // what follows a gap
-  wire::Psn sent_to_{0};         // while it holds anything: all before this had left when that did
-  std::vector<Answer> answers_;  // a ring, max_dest_read_atomic deep
-  size_t next_answer_ = 0;
+  bool nak_sent_ = false;         // for the present expected_: one NAK is enough
+  ReorderBuffer reorder_buffer_;  // what follows a gap
+  wire::Psn sent_to_{0};          // while it holds anything: all before this had left when that did
+  std::vector<Resource> resources_;  // a ring, max_dest_read_atomic deep
+  size_t next_resource_ = 0;
   uint32_t pending_slots_ = 0;
 };
 

@@ -34,7 +34,7 @@ class RoundTrip {
 
   // An answer that takes longer is late. None while nothing was measured. Who gives up after
   // `timeout` asks well before that.
-  std::optional<Duration> late_after(bool losses, Duration timeout) const {
+  std::optional<Duration> probe_timeout(bool losses, Duration timeout) const {
     if (!known_) return std::nullopt;
     const Duration patience = std::min(patience_, std::max(timeout / 4, kPatience));
     return mean_ + deviation_ * 4 + (losses ? kPatienceInLoss : patience);

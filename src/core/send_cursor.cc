@@ -43,7 +43,7 @@ uint32_t SendCursor::rewind() {
 void SendCursor::number(uint32_t packet_payload_bytes, const PeerPath& peer) {
   SendWqe& wqe = request();
   wqe.first_psn = next_;
-  wqe.cut_bytes = packet_payload_bytes;
+  wqe.packet_payload_bytes = packet_payload_bytes;
   wqe.packets = packets_of(wqe, packet_payload_bytes);
   if (wqe.packets > 1) wqe.piece_packets = chunk_packets(packet_payload_bytes, peer.window());
   wqe.numbered = true;

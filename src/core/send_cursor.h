@@ -121,13 +121,13 @@ class SendCursor {
   // The following are about numbered requests.
   static uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) {
     if (is_atomic(wqe.op)) return 0;
-    return std::min(wqe.cut_bytes, wqe.length - packet * wqe.cut_bytes);
+    return std::min(wqe.packet_payload_bytes, wqe.length - packet * wqe.packet_payload_bytes);
   }
   // What `count` packets take of the congestion window; for a READ that is their response.
   static uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) {
     uint32_t bytes = 0;
     if (!is_atomic(wqe.op) && count != 0) {
-      bytes = (count - 1) * wqe.cut_bytes + packet_bytes(wqe, first + count - 1);
+      bytes = (count - 1) * wqe.packet_payload_bytes + packet_bytes(wqe, first + count - 1);
     }
     return bytes + count * PeerPath::kPacketOverhead;
   }

@@ -115,9 +115,9 @@ uint32_t UnreliableSender::transmit(wire::PacketSink& sink, Instant now, const T
 
 void UnreliableSender::send_packet(wire::PacketSink& sink) {
   SendWqe& wqe = queue_.front();
-  if (next_packet_ == 0) wqe.cut_bytes = packet_limit();
-  const uint32_t offset = next_packet_ * wqe.cut_bytes;
-  const uint32_t bytes = std::min(wqe.cut_bytes, wqe.length - offset);
+  if (next_packet_ == 0) wqe.packet_payload_bytes = packet_limit();
+  const uint32_t offset = next_packet_ * wqe.packet_payload_bytes;
+  const uint32_t bytes = std::min(wqe.packet_payload_bytes, wqe.length - offset);
   const bool last = offset + bytes == wqe.length;
   Gather payload;
   if (!gather_message(qp_, queue_, queue_.head(), offset, bytes, payload)) {
@@ -129,7 +129,7 @@ void UnreliableSender::send_packet(wire::PacketSink& sink) {
   // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
   p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
   p.immediate = wqe.immediate_or_rkey;
-  p.cut_bytes = wqe.cut_bytes;
+  p.packet_payload_bytes = wqe.packet_payload_bytes;
   push_packet(qp_, sink, path, p, payload.view(), bytes);
   next_ = next_ + 1;
   reserved_ -= std::min(reserved_, bytes + UnackedPace::kPacketOverhead);
@@ -187,7 +187,7 @@ Status UdSender::admit(const SendRequest& r, uint32_t length) const {
 // Copied, and the path held: the handle may go while requests wait for their turn.
 void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
   wqe.path = r.handle->path;
-  qp_.engine.paths.hold(wqe.path);
+  qp_.engine.paths.add(wqe.path);
   wqe.remote_qpn = r.remote_qpn;
   wqe.remote_qkey = r.remote_qkey;
 }

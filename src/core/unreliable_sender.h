@@ -67,7 +67,7 @@ class UcSender final : public UnreliableSender {
 
  private:
   Status admit(const SendRequest& request, uint32_t length) const override;
-  uint32_t packet_limit() const override { return qp_.cut_bytes(); }
+  uint32_t packet_limit() const override { return qp_.packet_payload_bytes(); }
   wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
 };
 

@@ -31,7 +31,8 @@ struct SendWqe {
   uint32_t flush_length = 0;
   uint8_t flush_placement = 0;
   uint8_t flush_selectivity = 0;
-  uint32_t cut_bytes = 0;      // what each of its packets but the last carries; set with first_psn
+  uint32_t packet_payload_bytes =
+      0;                       // what each of its packets but the last carries; set with first_psn
   uint32_t packets = 0;        // PSNs it takes; set with first_psn
   uint32_t piece_packets = 1;  // READ: it is asked for in requests of this many; set with first_psn
   wire::PathId path{};         // UD: where it goes
@@ -39,7 +40,7 @@ struct SendWqe {
   uint32_t remote_qkey = 0;
   wire::Psn first_psn{0};  // set when it is first reached
   uint16_t sge_count = 0;
-  bool numbered = false;  // first_psn, cut_bytes and packets are set
+  bool numbered = false;  // first_psn, packet_payload_bytes and packets are set
 
   wire::Psn last_psn() const { return first_psn + (packets - 1); }
 };

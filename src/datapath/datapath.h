@@ -38,7 +38,7 @@ class Datapath {
 
   // The same after receive() found nothing, for one who has nothing else to do at the moment: it
   // waits a little, if anything may come soon.
-  virtual std::span<const wire::RxPacket> linger() { return {}; }
+  virtual std::span<const wire::RxPacket> busy_poll() { return {}; }
 
   // What receive() gave is done with, and not looked at again.
   virtual void release() {}

@@ -102,7 +102,7 @@ bool FaultyDatapath::strike_dead() {
 
 FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls)
     : bytes(packet.bytes.begin(), packet.bytes.end()),
-      cut_bytes(packet.cut_bytes),
+      packet_payload_bytes(packet.packet_payload_bytes),
       meta(*packet.meta),
       packets_left(packets),
       calls_left(calls) {
@@ -158,8 +158,9 @@ void FaultyDatapath::release_due(bool nothing_came) {
     released_.push_back(std::move(h));
     held_.erase(held_.begin() + static_cast<ptrdiff_t>(i));
     const Held& now_due = released_.back();
-    packets_.push_back(
-        {.bytes = now_due.bytes, .meta = &now_due.meta, .cut_bytes = now_due.cut_bytes});
+    packets_.push_back({.bytes = now_due.bytes,
+                        .meta = &now_due.meta,
+                        .packet_payload_bytes = now_due.packet_payload_bytes});
   }
 }
 

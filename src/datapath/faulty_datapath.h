@@ -53,7 +53,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   // A received packet that waits for its time: after so many others, or so many calls.
   struct Held {
     std::vector<std::byte> bytes;
-    uint32_t cut_bytes = 0;
+    uint32_t packet_payload_bytes = 0;
     wire::RxMeta meta;
     uint32_t packets_left = 0;
     uint32_t calls_left = 0;

@@ -48,7 +48,7 @@ class LocalLink {
   virtual std::optional<uint8_t> number_of(const Addresses& addresses) = 0;
   // `address` is the number of the packet's addresses.
   virtual void push(const wire::TxPacket& packet, uint8_t address) = 0;
-  virtual void send_short_ack(const wire::Acknowledgement& ack, uint8_t address) = 0;
+  virtual void send_short_ack(const wire::Ack& ack, uint8_t address) = 0;
   // There may not be room for all that one queue pair sends in a turn.
   virtual bool full() = 0;
   virtual bool peer_sleeps() const = 0;
@@ -89,7 +89,7 @@ class LocalMedium {
 
   // As Datapath has them.
   virtual std::span<const wire::RxPacket> receive() = 0;
-  virtual std::span<const wire::RxPacket> linger() = 0;
+  virtual std::span<const wire::RxPacket> busy_poll() = 0;
   virtual void release() = 0;
   virtual void flush() = 0;
   virtual int wait_fd() const = 0;

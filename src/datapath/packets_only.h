@@ -14,7 +14,7 @@ class PacketsOnly final : public wire::LocalPeer {
 
   bool is_full(wire::PathId path) const override { return inner_->is_full(path); }
   bool is_asleep(wire::PathId) const override { return false; }
-  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return false; }
+  bool send_short_ack(wire::PathId, const wire::Ack&) override { return false; }
   bool access(const wire::OneSided&) override { return false; }
   bool retract(const wire::Unread&) override { return false; }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "datapath/shm/exposure.h"
-#include "datapath/shm/revoked_visits.h"
+#include "datapath/shm/revoked_copies.h"
 #include "wire/identifiers.h"
 
 namespace verbena::datapath {
@@ -17,15 +17,15 @@ class PeerAccess {
   // Whether the queue pair was hidden, or changed, since the last call.
   virtual bool take_hidden(wire::Qpn qpn) = 0;
   // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Adds the visits that the kernel may be copying for.
-  virtual void revoke_visits(const MemoryRange& hidden, RevokedVisits& to) = 0;
-  virtual void revoke_visits_of(uint8_t slot, RevokedVisits& to) = 0;
+  // them or the process of a slot. Adds the copies that the kernel may be copying for.
+  virtual void revoke_copies(const MemoryRange& hidden, RevokedCopies& to) = 0;
+  virtual void revoke_copies_of(uint8_t slot, RevokedCopies& to) = 0;
   // It is over, or its process gone.
-  virtual bool is_over(const RevokedVisit& visit) = 0;
+  virtual bool is_over(const RevokedCopy& copy) = 0;
   // It is known that it does not copy any more. Nobody waits for it again.
-  virtual void settle(const RevokedVisit& visit) = 0;
+  virtual void settle(const RevokedCopy& copy) = 0;
   // It does not end. The link to its process does: packets go over UDP.
-  virtual void cut(const RevokedVisit& visit) = 0;
+  virtual void cut(const RevokedCopy& copy) = 0;
   // Permits nothing any more.
   virtual void withdraw() = 0;
 

@@ -153,9 +153,9 @@ std::span<const wire::RxPacket> SelectingDatapath::receive() {
   return {};
 }
 
-std::span<const wire::RxPacket> SelectingDatapath::linger() {
+std::span<const wire::RxPacket> SelectingDatapath::busy_poll() {
   for (const auto& medium : media_) {
-    const auto packets = medium->linger();
+    const auto packets = medium->busy_poll();
     if (!packets.empty()) return packets;
   }
   return {};
@@ -252,7 +252,7 @@ void SelectingDatapath::push(const wire::TxPacket& packet) {
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
-bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) {
+bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Ack& ack) {
   const Carrier carrier = carrier_of(path);
   if (carrier.link == nullptr || carrier.link->wire_packets_only()) return false;
   carrier.link->send_short_ack(ack, carrier.number);

@@ -43,7 +43,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
-  std::span<const wire::RxPacket> linger() override;
+  std::span<const wire::RxPacket> busy_poll() override;
   void release() override;
   bool pending() const override { return wire_->pending(); }
   wire::PacketSink& sink() override { return *this; }
@@ -66,7 +66,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   std::span<const wire::RxPacket> receive_locally();
   bool is_full(wire::PathId path) const override;
   bool is_asleep(wire::PathId path) const override;
-  bool send_short_ack(wire::PathId path, const wire::Acknowledgement& acknowledgement) override;
+  bool send_short_ack(wire::PathId path, const wire::Ack& acknowledgement) override;
   bool access(const wire::OneSided& request) override;
   bool retract(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;

@@ -65,7 +65,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
   }
   turned_at_ = at;
   const bool started_idle = !engine_->anything_to_send();
-  if (packets.empty() && started_idle) packets = datapath.linger();
+  if (packets.empty() && started_idle) packets = datapath.busy_poll();
   if (packets.empty() && started_idle && !datapath.pending() && at < earliest_deadline()) {
     return {};  // the usual case of a thread that polls
   }
@@ -88,7 +88,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
 
   Outcome outcome{.received = received != 0, .unfinished = datapath.pending()};
   ProgressPolicy::TurnResult result{.brought_messages = arrivals.messages,
-                                    .response_due = arrivals.answers_due,
+                                    .response_due = arrivals.responses_due,
                                     .used_receives = arrivals.receives,
                                     .completed = engine_->state().completions != completions_before,
                                     .raises_event = false,
@@ -109,7 +109,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
 inline bool Lane::may_defer(Defer defer, ProgressPolicy::TurnResult& result, Instant at) const {
   if (defer == Defer::UntilReply && result.brought_messages) {
     result.raises_event = !engine_->state().notified.empty();
-    result.only_acks_to_send = engine_->anything_to_send() && engine_->only_answers_to_send(at);
+    result.only_acks_to_send = engine_->anything_to_send() && engine_->only_responses_to_send(at);
   }
   return policy_.may_defer(defer, result);
 }
@@ -133,8 +133,8 @@ void Lane::revert_paths_to_mtu(Instant at) {
   const os::NoCancel no_cancel;
   datapath_.local->take_gone();
   log_notice();
-  engine_->narrow_paths([&](wire::PathId path) { return datapath_.local->packet_bytes(path) != 0; },
-                        at);
+  engine_->revert_paths_to_mtu(
+      [&](wire::PathId path) { return datapath_.local->packet_bytes(path) != 0; }, at);
 }
 
 void Lane::log_notice() {
@@ -219,12 +219,12 @@ void Lane::give_progress_to_poller() {
 void Lane::after_post(core::QueuePair& qp, Instant at) {
   // The next turn comes soon only if the application polls.
   if (!policy_.thread_owns_progress() && !engine_->peer_idle(qp)) return;
-  const uint64_t before = count(core::CounterId::writes_without_peer);
+  const uint64_t before = count(core::CounterId::one_sided_writes);
   // The peer may respond before this call returns: by then it must see this process awake.
   const bool announced = policy_.begin_post();
   if (announced) datapath_.local->disarm();
   transmit(at);
-  const bool one_sided = count(core::CounterId::writes_without_peer) != before;
+  const bool one_sided = count(core::CounterId::one_sided_writes) != before;
   bool wake = false;
   if (policy_.end_post(one_sided, announced)) [[unlikely]]
     wake = poll_for_response();

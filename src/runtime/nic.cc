@@ -59,13 +59,13 @@ void Nic::stop() {
   lane_.stop();
   datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  Visits visits;
+  Copies copies;
   {
     const Guard guard(*this);
     memory->withdraw();
-    memory->revoke_visits(datapath::kAllMemory, visits);
+    memory->revoke_copies(datapath::kAllMemory, copies);
   }
-  await_end_of(visits);
+  await_end_of(copies);
 }
 
 Nic::~Nic() {

@@ -67,11 +67,11 @@ class Nic final : private LaneOwner, private ManagementHost {
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
   // Direct copies of peers that were revoked, because memory was deregistered or changed or a queue
   // pair ended. A copy that the kernel is in the middle of must end before the memory is released.
-  using Visits = datapath::RevokedVisits;
+  using Copies = datapath::RevokedCopies;
   // Under the Guard under which memory was withdrawn.
-  void revoke_visits(PostingGuard& guard, Visits& visits);
+  void revoke_copies(PostingGuard& guard, Copies& copies);
   // Not under a Guard.
-  void await_end_of(Visits& visits);
+  void await_end_of(Copies& copies);
   // Opens the path to an address for datagrams. The path closes when the last copy of the handle is
   // gone and all requests posted with it have left. Do not drop a copy under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
@@ -176,12 +176,12 @@ class Nic final : private LaneOwner, private ManagementHost {
   Result<wire::PathId> reference(wire::PathId path);
   Status fill_address(core::AddressHandle& handle);
   void close_address(const core::AddressHandle& handle);
-  Status end_qp(core::QueuePair* qp, Owner* owner, Visits& visits);
-  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits);
+  Status end_qp(core::QueuePair* qp, Owner* owner, Copies& copies);
+  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Copies& copies);
   Status set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
   Status receive_datagrams();
-  void revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits);
-  void forget_over(Visits& visits, bool observe_threads);
+  void revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies);
+  void forget_over(Copies& copies, bool observe_threads);
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
                               uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);

@@ -30,13 +30,13 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
 }
 
 Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
-  Visits visits;
-  Status destroyed = end_qp(qp, owner, visits);
-  await_end_of(visits);
+  Copies copies;
+  Status destroyed = end_qp(qp, owner, copies);
+  await_end_of(copies);
   return destroyed;
 }
 
-Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
+Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Copies& copies) {
   Guard guard(*this);
   if (!lane_.engine().groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
@@ -55,7 +55,7 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Visits& visits) {
   const wire::Qpn peer = qp->attributes().dest_qpn;
   lane_.acknowledge_arrivals();
   lane_.engine().destroy_qp(qp, lane_.time());
-  revoke_visits_through(qpn, peer, visits);
+  revoke_copies_through(qpn, peer, copies);
   if (has_path && !dead()) lane_.datapath().all->close_path(path);
   return {};
 }
@@ -153,9 +153,9 @@ Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) share_memory_with_peer(qp, attr, mask);
-  Visits visits;
-  Status changed = change_qp(qp, attr, mask, visits);
-  await_end_of(visits);
+  Copies copies;
+  Status changed = change_qp(qp, attr, mask, copies);
+  await_end_of(copies);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_steering();
   return changed;
@@ -215,7 +215,7 @@ Status Nic::receive_datagrams() {
   return listen_everywhere();
 }
 
-Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Visits& visits) {
+Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Copies& copies) {
   Guard guard(*this);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
@@ -239,7 +239,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
     if (sets_address) lane_.datapath().all->close_path(attr.path);
     return Error{ENOMEM, "out of memory"};
   }
-  revoke_visits_through(qp.qpn(), peer_before, visits);
+  revoke_copies_through(qp.qpn(), peer_before, copies);
   const bool to_reset = qp.state() == core::QpState::Reset;
   if (had_path && (sets_address || to_reset)) lane_.datapath().all->close_path(old_path);
   lane_.transmit(lane_.time());

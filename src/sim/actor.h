@@ -47,7 +47,7 @@ class Actor {
 
   // All is at rest and the network is whole: sends something that must arrive now, whatever was
   // lost before. False if there is nothing more to say.
-  virtual bool say_farewell() { return false; }
+  virtual bool send_last_message() { return false; }
   // How many messages to this actor may have been lost: they did not arrive.
   virtual uint64_t missing() const { return 0; }
   // Memory and all else that can be told at the end.

@@ -50,7 +50,7 @@ class Host::Sink final : public wire::PacketSink, public wire::LocalPeer {
   bool is_asleep(wire::PathId path) const override {
     return world_.memory().is_asleep(from_, static_cast<HostId>(path));
   }
-  bool send_short_ack(wire::PathId path, const wire::Acknowledgement& ack) override {
+  bool send_short_ack(wire::PathId path, const wire::Ack& ack) override {
     return world_.memory().send_short_ack(from_, path, ack);
   }
   bool access(const wire::OneSided& request) override {
@@ -224,7 +224,8 @@ bool Host::take_from_memory(size_t most) {
     packets.push_back({.bytes = apart ? bytes.first(r.header_bytes) : bytes,
                        .meta = &meta.back(),
                        .apart = apart ? bytes.subspan(r.header_bytes) : bytes.first(0),
-                       .cut_bytes = r.cut_bytes > 1 ? std::bit_floor(r.cut_bytes) : 0,
+                       .packet_payload_bytes =
+                           r.packet_payload_bytes > 1 ? std::bit_floor(r.packet_payload_bytes) : 0,
                        .acknowledgement = r.acknowledgement});
   }
   engine_.on_packets(packets, world_.now());
@@ -252,11 +253,11 @@ void Host::turn() {
   arrived_.clear();
   if (world_.memory().any()) {
     world_.memory().set_asleep(id_, false);
-    if (world_.memory().bury_ended(id_)) {
-      const auto still_wide = [this](wire::PathId path) {
+    if (world_.memory().remove_ended(id_)) {
+      const auto takes_large_packets = [this](wire::PathId path) {
         return world_.memory().packet_bytes(id_, static_cast<HostId>(path)) != 0;
       };
-      engine_.narrow_paths(still_wide, now);
+      engine_.revert_paths_to_mtu(takes_large_packets, now);
     }
     // As in the runtime: no timeout is acted on while the response may lie here unread.
     take_from_memory(1 + world_.memory().prng().below(kRecordsPerTurn));
@@ -266,7 +267,7 @@ void Host::turn() {
   engine_.on_deadline(now);
   // As a Nic does whose program may be about to answer.
   const bool waits =
-      waited_ < patience_ && engine_.anything_to_send() && engine_.only_answers_to_send(now);
+      waited_ < patience_ && engine_.anything_to_send() && engine_.only_responses_to_send(now);
   waited_ = waits ? waited_ + 1 : 0;
   Sink sink(world_, id_, turn_room_);
   if (waits || engine_.poll_transmit(sink, now)) wake();

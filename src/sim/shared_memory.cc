@@ -98,20 +98,19 @@ void SharedMemory::push(HostId from, const wire::TxPacket& packet) {
     r.bytes.insert(r.bytes.end(), piece.begin(), piece.end());
   r.bytes.resize(r.bytes.size() + packet.pad);
   r.header_bytes = packet.header_bytes;
-  r.cut_bytes = packet.cut_bytes;
+  r.packet_payload_bytes = packet.packet_payload_bytes;
   if (!prng_.chance(link.shape.hostile)) return append(link, from, to, std::move(r));
   Record bad = r;
   bad.bytes = network_.mangle(r.bytes);
   bad.bytes.resize(
       std::max<size_t>(bad.bytes.size(), wire::kBthBytes));  // less is no packet to a link
   bad.header_bytes = wire::kBthBytes + prng_.below(bad.bytes.size() - wire::kBthBytes + 1);
-  bad.cut_bytes = 1u << prng_.below(17);
+  bad.packet_payload_bytes = 1u << prng_.below(17);
   append(link, from, to, std::move(r));
   append(link, from, to, std::move(bad));
 }
 
-bool SharedMemory::send_short_ack(HostId from, wire::PathId path,
-                                  const wire::Acknowledgement& ack) {
+bool SharedMemory::send_short_ack(HostId from, wire::PathId path, const wire::Ack& ack) {
   const auto to = static_cast<HostId>(path);
   Link* const link = find_open(from, to);
   if (link == nullptr) return false;
@@ -222,7 +221,7 @@ void SharedMemory::set_stopped(HostId to, bool stopped) {
                    [&](HostId, Link&, Ring& ring) { ring.owned = stopped && prng_.below(2) == 0; });
 }
 
-bool SharedMemory::bury_ended(HostId host) {
+bool SharedMemory::remove_ended(HostId host) {
   bool any = false;
   for_each_inbound(host, [&](HostId from, Link& link, Ring& ring) {
     const size_t self = side(host, from);

@@ -56,8 +56,8 @@ class SharedMemory {
   struct Record {
     Bytes bytes;              // headers, payload, padding
     size_t header_bytes = 0;  // the payload lies apart from them where it is long
-    uint32_t cut_bytes = 0;
-    wire::Acknowledgement acknowledgement;  // where there are no bytes
+    uint32_t packet_payload_bytes = 0;
+    wire::Ack acknowledgement;  // where there are no bytes
   };
 
   SharedMemory(uint64_t seed, Network& network, Trace& trace)
@@ -84,7 +84,7 @@ class SharedMemory {
   bool is_full(HostId from, HostId to) const;
   bool is_asleep(HostId from, HostId to) const;
   void push(HostId from, const wire::TxPacket& packet);
-  bool send_short_ack(HostId from, wire::PathId path, const wire::Acknowledgement& ack);
+  bool send_short_ack(HostId from, wire::PathId path, const wire::Ack& ack);
   bool access(HostId from, const wire::OneSided& request);
   bool retract(HostId from, const wire::Unread& requests);
   // To whom something was written since the last call.
@@ -98,7 +98,7 @@ class SharedMemory {
   // A host that stops may own its rings: then nothing is retracted.
   void set_stopped(HostId to, bool stopped);
   // Forgets ended links whose records have all been taken. True: there were some.
-  bool bury_ended(HostId host);
+  bool remove_ended(HostId host);
 
  private:
   static constexpr uint64_t kSeedOffset = 0x6D656D6F72790000;

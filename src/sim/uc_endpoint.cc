@@ -73,7 +73,7 @@ void UcEndpoint::post_one(SendOp op, uint32_t length) {
   if (!parcels_.post(p, s, posted_ >= shape_.requests)) problem("post_send refused");
 }
 
-bool UcEndpoint::say_farewell() {
+bool UcEndpoint::send_last_message() {
   if (first_farewell_) return false;
   first_farewell_ = parcels_.all().size();
   const uint32_t length =

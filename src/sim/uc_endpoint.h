@@ -25,7 +25,7 @@ class UcEndpoint final : public Actor {
   void on_completion(const core::Completion& completion) override;
   bool done() const override { return posted_ >= shape_.requests && parcels_.closed(); }
   std::string describe() const override;
-  bool say_farewell() override;
+  bool send_last_message() override;
   uint64_t missing() const override;
   void check() override;
   void stop() override;

@@ -101,7 +101,7 @@ void UdEndpoint::post_one(uint32_t to, bool forbidden) {
 }
 
 // One to each group, and one to the next member.
-bool UdEndpoint::say_farewell() {
+bool UdEndpoint::send_last_message() {
   if (!first_farewell_) first_farewell_ = parcels_.all().size();
   const auto said = static_cast<uint32_t>(parcels_.all().size() - *first_farewell_);
   if (said > UdSociety::kGroups) return false;

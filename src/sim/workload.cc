@@ -193,7 +193,7 @@ void Workload::poll_all() {
 
 void Workload::say_farewells() {
   for (const auto& a : actors_) {
-    while (a->say_farewell()) {
+    while (a->send_last_message()) {
       if (!world_.run_until_quiet(seconds(1))) report_.problem(world_.now(), "no rest at the end");
       poll_all();
     }

@@ -30,7 +30,7 @@ struct Bth {
   bool becn = false;
   Qpn destination;
   bool ack_request = false;
-  uint8_t mark = 0;  // resv:7, the extension flags
+  uint8_t extension_flags = 0;  // resv:7, the extension flags
   Psn psn{0};
 
   static Bth load(const std::byte* p) {
@@ -46,7 +46,7 @@ struct Bth {
     h.becn = (words[1] >> 30 & 1) != 0;
     h.destination = Qpn(words[1]);
     h.ack_request = (words[2] >> 31) != 0;
-    h.mark = words[2] >> 24 & 0x7F;
+    h.extension_flags = words[2] >> 24 & 0x7F;
     h.psn = Psn(words[2] & 0xFFFFFF);
     return h;
   }
@@ -54,7 +54,7 @@ struct Bth {
     store_be32(p, uint32_t{opcode} << 24 | uint32_t{solicited} << 23 | uint32_t{migrated} << 22 |
                       (pad & 3u) << 20 | (version & 0x0Fu) << 16 | pkey);
     store_be32(p + 4, uint32_t{fecn} << 31 | uint32_t{becn} << 30 | destination.value());
-    store_be32(p + 8, uint32_t{ack_request} << 31 | uint32_t{mark} << 24 | psn.value());
+    store_be32(p + 8, uint32_t{ack_request} << 31 | uint32_t{extension_flags} << 24 | psn.value());
   }
 };
 

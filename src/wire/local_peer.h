@@ -17,7 +17,7 @@ class LocalPeer {
   // The peer reads nothing before it is woken.
   virtual bool is_asleep(PathId path) const = 0;
   // Sends the ACK in its short form. False: there is none; send a packet.
-  virtual bool send_short_ack(PathId path, const Acknowledgement& acknowledgement) = 0;
+  virtual bool send_short_ack(PathId path, const Ack& ack) = 0;
   // Does a WRITE or a READ in the peer's memory, now and without the peer. False: it cannot; then
   // ask the peer by packets. Part of the data may have been copied already, which does no harm.
   virtual bool access(const OneSided& request) = 0;

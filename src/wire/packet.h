@@ -29,7 +29,7 @@ struct Packet {
   uint32_t invalidate_rkey = 0;  // valid when op.has_invalidate
   std::span<const std::byte> payload;   // without padding
   std::span<const std::byte> in_front;  // bytes behind the headers if the payload lies apart
-  uint32_t cut_bytes = 0;               // see RxPacket
+  uint32_t packet_payload_bytes = 0;    // see RxPacket
   bool in_window = false;               // see TxPacket
   bool last = false;                    // see TxPacket
   bool ends_batch = false;              // see TxPacket

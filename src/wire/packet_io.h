@@ -38,20 +38,20 @@ struct RxMeta {
 };
 
 // All up to `psn` arrived: what most ACKs say, and all of it.
-struct Acknowledgement {
+struct Ack {
   Qpn destination;
   Psn psn{0};
 };
 
 // BTH to padding; the ICRC was checked and removed. Points into the carrier's memory.
 struct RxPacket {
-  std::span<const std::byte> bytes;  // none: it is `acknowledgement`
+  std::span<const std::byte> bytes;  // none: it is `ack`
   const RxMeta* meta = nullptr;
   // Payload and padding, where they lie apart from the headers. They may change while they are
   // looked at: good for being copied, once.
   std::span<const std::byte> apart{};
-  uint32_t cut_bytes = 0;  // see TxPacket; 0: as the path MTU says
-  Acknowledgement acknowledgement{};
+  uint32_t packet_payload_bytes = 0;  // see TxPacket; 0: as the path MTU says
+  Ack ack{};
 };
 
 inline constexpr size_t kMaxHeaderBytes = 64;
@@ -71,7 +71,7 @@ struct TxPacket {
   uint32_t payload_bytes = 0;  // in all of it
   // Requests: all packets of the message but the last have so many bytes, and so have those of its
   // answer. On the wire nobody is told; it is the path MTU there.
-  uint32_t cut_bytes = 0;
+  uint32_t packet_payload_bytes = 0;
   // It is sent for the first time, and the engine lets only so much of such be unacknowledged; or
   // it answers a peer that asks for no more than that at a time.
   bool in_window = false;

@@ -147,7 +147,7 @@ class Target {
     const core::ExtensionFlags theirs = core::flags_sent_by(qp_->attributes().dest_qpn, qp_->qpn());
     const uint8_t marks[] = {
         0, 0, 0, theirs.sack_capable, theirs.sack, theirs.reordered, theirs.piggyback, 0x7F};
-    p.bth.mark = marks[opcode >> 5];
+    p.bth.extension_flags = marks[opcode >> 5];
     p.deth = {(flags & 8) != 0 ? kOurQkey : in.u32(), wire::Qpn(in.u32())};
     const auto attr = qp_->query();
     const bool response = wire::info_of(p.bth.opcode).direction == wire::Direction::Response;

@@ -159,7 +159,7 @@ await_all_talk("after the kills")
 
 # From now on no process changes: all members receive messages, and soon steering delivers every packet.
 def strays(sums):
-    return sums.get("udp_strays_forwarded", 0) + sums.get("udp_strays_dropped", 0)
+    return sums.get("udp_misrouted_forwarded", 0) + sums.get("udp_misrouted_dropped", 0)
 
 
 calm = time.monotonic()

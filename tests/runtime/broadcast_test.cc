@@ -39,8 +39,8 @@ TEST_F(Broadcast, NeverWaitsForAProcessThatDoesNotRead) {
     broadcast();
     reader.receive();
   }
-  EXPECT_GE(sender.counter("udp_strays_forwarded"), 1000u);
-  EXPECT_GT(sender.counter("udp_strays_dropped"), 0u);
+  EXPECT_GE(sender.counter("udp_misrouted_forwarded"), 1000u);
+  EXPECT_GT(sender.counter("udp_misrouted_dropped"), 0u);
   EXPECT_EQ(sender.counter("udp_broadcasts_limited"), 0u);
   EXPECT_EQ(sender.counter("udp_stray_waits"), 0u);
 }
@@ -86,7 +86,7 @@ TEST(BroadcastFlood, CallsReturnWhileAnotherProcessIsStopped) {
     EXPECT_EQ(caller.number("register 100"), 100u);
   }
   EXPECT_GT(received(), before);
-  EXPECT_GT(caller.number("counter udp_strays_forwarded"), 0u);
+  EXPECT_GT(caller.number("counter udp_misrouted_forwarded"), 0u);
   EXPECT_GT(caller.number("counter udp_broadcasts_limited"), 0u);
   for (CmProcess* p : {&caller, &reader}) EXPECT_EQ(p->number("counter udp_stray_waits"), 0u);
 }

@@ -213,8 +213,8 @@ TEST(ConnectionManager, SteeringDeliversToTheRightProcess) {
   const auto port = [](size_t i) { return text(service(static_cast<uint16_t>(7010 + i))); };
   for (size_t i = 0; i < 4; ++i) servers[i].number("listen " + port(i) + " any");
   const auto forwarded = [&] {
-    uint32_t sum = client.number("counter udp_strays_forwarded");
-    for (CmProcess& server : servers) sum += server.number("counter udp_strays_forwarded");
+    uint32_t sum = client.number("counter udp_misrouted_forwarded");
+    for (CmProcess& server : servers) sum += server.number("counter udp_misrouted_forwarded");
     return sum;
   };
   const auto connect_to_all = [&] {
@@ -273,8 +273,9 @@ TEST(ConnectionManager, AStoppedProcessDoesNotBlockConnectionsOfOthers) {
     connect_and_disconnect(client, server, text(service(7030)));
     // Counts the packets of other processes: forwarded, rejected or dropped.
     const auto misrouted = [](CmProcess& p) {
-      return p.number("counter udp_strays_forwarded") + p.number("counter udp_strays_dropped") +
-             p.number("counter cm_no_listener") + p.number("counter cm_unknown_id");
+      return p.number("counter udp_misrouted_forwarded") +
+             p.number("counter udp_misrouted_dropped") + p.number("counter cm_no_listener") +
+             p.number("counter cm_unknown_id");
     };
     uint32_t before[3] = {};
     for (int i = 0; i <= stopped; ++i) {

@@ -11,7 +11,7 @@
 
 #include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
-#include "core/path_holds.h"
+#include "core/path_references.h"
 #include "tests/runtime/cm_host_support.h"
 #include "tests/runtime/failing_allocator_support.h"
 #include "tests/runtime/rej_sender.h"
@@ -44,8 +44,8 @@ uint32_t await(CmProcess& process, const std::string& kind, uint32_t wanted = 0)
   return 0;
 }
 
-TEST(PathHolds, OpenCanBeRepeatedAfterAFailedAllocation) {
-  core::PathHolds holds;
+TEST(PathReferences, OpenCanBeRepeatedAfterAFailedAllocation) {
+  core::PathReferences holds;
   for (uint32_t id = 0; id < 40; ++id) {
     const auto path = static_cast<wire::PathId>(id);
     for (int64_t failing = 1;; ++failing) {  // each allocation of open() in turn

@@ -381,7 +381,7 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
   // Measures the round trip; and waits until the kernel delivers packets to the right process: a
   // misrouted packet would stay in the wrong socket while no thread makes progress.
   const auto strays = [&] {
-    return peer.counter("udp_strays_received") + peer.counter("udp_strays_forwarded");
+    return peer.counter("udp_misrouted_received") + peer.counter("udp_misrouted_forwarded");
   };
   uint64_t strays_before = 0;
   int exchanges = 0;

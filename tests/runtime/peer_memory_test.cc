@@ -74,8 +74,8 @@ class PeerMemoryTest : public testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(size_t{1} << 20);
   std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t{1} << 20);
   std::span<const std::byte> local_;
-  VisitControl control_;
-  Visitor visitor_{&control_};
+  CopyControl control_;
+  DirectCopy visitor_{&control_};
 };
 
 TEST_F(PeerMemoryTest, ResolvesExposedMemory) {

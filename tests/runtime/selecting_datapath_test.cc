@@ -19,7 +19,7 @@ class FakeLink final : public LocalLink {
  public:
   std::optional<uint8_t> number_of(const Addresses&) override { return uint8_t{0}; }
   void push(const wire::TxPacket&, uint8_t) override { ++pushed; }
-  void send_short_ack(const wire::Acknowledgement&, uint8_t) override { ++acks; }
+  void send_short_ack(const wire::Ack&, uint8_t) override { ++acks; }
   bool full() override { return is_full; }
   bool peer_sleeps() const override { return true; }
   bool retract(const wire::Unread&, uint8_t) override { return true; }
@@ -45,7 +45,7 @@ class FakeMedium final : public LocalMedium {
     ++receives;
     return {};
   }
-  std::span<const wire::RxPacket> linger() override { return {}; }
+  std::span<const wire::RxPacket> busy_poll() override { return {}; }
   void release() override {}
   void flush() override { ++flushes; }
   int wait_fd() const override { return event_.get(); }

@@ -59,7 +59,7 @@ struct Peer {
     const std::span<const std::byte> parts[1] = {payload};
     p.payload = parts;
     p.payload_bytes = static_cast<uint32_t>(bytes);
-    p.cut_bytes = 65536;
+    p.packet_payload_bytes = 65536;
     link->push(p, *number);
     return true;
   }
@@ -75,7 +75,7 @@ struct Peer {
         ADD_FAILURE() << "packet " << bth.psn.value() << " differs at " << i;
         break;
       }
-      EXPECT_EQ(p.cut_bytes, 65536u);
+      EXPECT_EQ(p.packet_payload_bytes, 65536u);
       psns.push_back(bth.psn.value());
     }
     return got.size();

@@ -229,11 +229,11 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
   RingReader reader(memory_);
   RingReader::Record record;
   const auto acknowledge = [&](uint64_t said) {
-    ASSERT_TRUE(writer.write({.kind = RecordKind::Acknowledgement, .address = 3, .said = said}));
+    ASSERT_TRUE(writer.write({.kind = RecordKind::Ack, .address = 3, .said = said}));
   };
   const auto expect_said = [&](uint64_t said) {
     ASSERT_TRUE(reader.next(record));
-    EXPECT_EQ(record.word.kind, RecordKind::Acknowledgement);
+    EXPECT_EQ(record.word.kind, RecordKind::Ack);
     EXPECT_EQ(record.word.address, 3);
     EXPECT_EQ(record.word.said, said);
   };

@@ -30,8 +30,8 @@ TEST(Steering, ForwardsPacketsToTheirSlotWithoutSteering) {
   EXPECT_EQ(b.packets.size(), 15u);
   EXPECT_EQ(c.packets.size(), 15u);
   for (size_t i = 0; i < 15; ++i) EXPECT_TRUE(b.intact(i) && c.intact(i));
-  EXPECT_GT(a.counter("udp_strays_forwarded") + b.counter("udp_strays_forwarded") +
-                c.counter("udp_strays_forwarded"),
+  EXPECT_GT(a.counter("udp_misrouted_forwarded") + b.counter("udp_misrouted_forwarded") +
+                c.counter("udp_misrouted_forwarded"),
             0u);
 }
 
@@ -47,7 +47,7 @@ TEST(Steering, NoPacketIsForwardedWithSteering) {
   }
   Process& sender = *processes[0];
   uint64_t forwarded_before = 0;
-  for (auto& p : processes) forwarded_before += p->counter("udp_strays_forwarded");
+  for (auto& p : processes) forwarded_before += p->counter("udp_misrouted_forwarded");
   for (auto& to : processes) {
     const auto path = sender.path_to(*to, kLoopback4, kLoopback4);
     for (uint32_t i = 0; i < 8; ++i) sender.push(path, to->slot(), i, 300);
@@ -59,7 +59,7 @@ TEST(Steering, NoPacketIsForwardedWithSteering) {
   }
   EXPECT_EQ(received, 40u);
   uint64_t forwarded = 0;
-  for (auto& p : processes) forwarded += p->counter("udp_strays_forwarded");
+  for (auto& p : processes) forwarded += p->counter("udp_misrouted_forwarded");
   EXPECT_EQ(forwarded, forwarded_before);
 }
 
@@ -101,7 +101,7 @@ TEST(Steering, RecoversWhenAMemberLeaves) {
   first.reset();  // the kernel moves c's socket to index 0
 
   const auto forwarded = [&] {
-    return b.counter("udp_strays_forwarded") + c.counter("udp_strays_forwarded");
+    return b.counter("udp_misrouted_forwarded") + c.counter("udp_misrouted_forwarded");
   };
   uint32_t psn = 0;
   // Some packets are forwarded until the new group index is known; none is lost.
@@ -121,7 +121,7 @@ TEST(Steering, RecoversWhenAMemberLeaves) {
   b.push(path, ended_slot, 1, 64);
   b.udp->flush();
   EXPECT_TRUE(run({&b, &c}, [&] {
-    return b.counter("udp_strays_dropped") + c.counter("udp_strays_dropped") > 0;
+    return b.counter("udp_misrouted_dropped") + c.counter("udp_misrouted_dropped") > 0;
   }));
 }
 

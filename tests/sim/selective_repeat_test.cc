@@ -29,7 +29,7 @@ void capture(
     change(from, packet);
     wire::ParseError why{};
     const auto parsed = wire::Packet::parse(packet, &why);
-    if (parsed && parsed->bth.mark != 0) ++captured.flagged[from];
+    if (parsed && parsed->bth.extension_flags != 0) ++captured.flagged[from];
     if (parsed && has_list(*parsed)) ++captured.lists;
     return std::vector<Bytes>{std::move(packet)};
   });
@@ -92,7 +92,7 @@ TEST(SelectiveRepeat, AllOperationsSurviveLossWithAnyCapabilities) {
       EXPECT_EQ(captured.flagged[kA] != 0, can.a && can.b);
       EXPECT_EQ(captured.flagged[kB] != 0, can.b);
       EXPECT_EQ(captured.lists != 0, can.a && can.b);
-      EXPECT_EQ(p.counter_b(CounterId::requests_held) != 0, can.a && can.b);
+      EXPECT_EQ(p.counter_b(CounterId::requests_buffered) != 0, can.a && can.b);
     }
   }
 }
@@ -131,7 +131,7 @@ TEST(SelectiveRepeat, NicThatEchoesReservedBitsIsNotTreatedAsCapable) {
   EXPECT_EQ(p.poll_b().size(), 100u);
   EXPECT_GT(echoed, 0);
   EXPECT_EQ(captured.lists, 0);
-  EXPECT_EQ(p.counter_a(CounterId::requests_held), 0u);
+  EXPECT_EQ(p.counter_a(CounterId::requests_buffered), 0u);
 }
 
 }  // namespace

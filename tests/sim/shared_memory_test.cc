@@ -41,7 +41,7 @@ TEST(SharedMemory, WritesDirectlyToASleepingPeer) {
   ASSERT_EQ(p.poll_a().size(), 1u);
   EXPECT_TRUE(equal(p.rb.at(0, 100'000), p.ra.at(0, 100'000)));
   EXPECT_EQ(p.world.memory().counts().packets, 0u);
-  EXPECT_EQ(p.counter_a(CounterId::writes_without_peer), 1u);
+  EXPECT_EQ(p.counter_a(CounterId::one_sided_writes), 1u);
 }
 
 TEST(SharedMemory, RetractsAWriteThatAStoppedPeerDidNotRead) {

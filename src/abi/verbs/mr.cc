@@ -107,14 +107,14 @@ Result<ibv_mr*> allocate_null(Pd* pd) {
 
 Status deregister_memory(Mr* mr) {
   Context* context = from(mr->context);
-  runtime::Nic::Visits visits;
+  runtime::Nic::Copies copies;
   {
     runtime::Nic::Guard guard(*context->nic);
     const Status removed = guard.engine().memory().remove_region(mr->lkey);
     if (!removed.ok()) return removed;
-    context->nic->revoke_visits(guard, visits);
+    context->nic->revoke_copies(guard, copies);
   }
-  context->nic->await_end_of(visits);
+  context->nic->await_end_of(copies);
   if (mr->dm != nullptr) mr->dm->drop_user();
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
   if (mr->dma_handle != nullptr) mr->dma_handle->regions.fetch_sub(1);
@@ -167,7 +167,7 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   const Status there =
       check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
   if (!there.ok()) return there;
-  runtime::Nic::Visits visits;
+  runtime::Nic::Copies copies;
   {
     runtime::Nic::Guard guard(*context->nic);
     core::MemoryRegistry& memory = guard.engine().memory();
@@ -184,9 +184,9 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
     region.backing = backing_for(known.value());
     const Status changed = memory.change_region(mr->lkey, region);
     if (!changed.ok()) return changed;
-    context->nic->revoke_visits(guard, visits);
+    context->nic->revoke_copies(guard, copies);
   }
-  context->nic->await_end_of(visits);
+  context->nic->await_end_of(copies);
   pd->add_user();
   from(mr->pd)->drop_user();
   mr->pd = pd;

@@ -31,7 +31,8 @@ class PeerExtensions {
   // order.
   bool peer_buffers_requests() const { return peer_buffers_requests_; }
   void on_response(const wire::Bth& bth) {
-    if (bth.mark != 0 && bth.mark == peer_.sack_capable) peer_buffers_requests_ = true;
+    if (bth.extension_flags != 0 && bth.extension_flags == peer_.sack_capable)
+      peer_buffers_requests_ = true;
   }
   // Of a request that may leave before one with a lower PSN.
   uint8_t request_flag(bool reordered) const {
@@ -46,16 +47,17 @@ class PeerExtensions {
   bool peer_reads_sack() const { return peer_reads_sack_; }
   // True: the peer shows only now that it reads SACK lists.
   bool on_request(const wire::Bth& bth) {
-    if (bth.mark == 0 || peer_reads_sack_) return false;
-    peer_reads_sack_ =
-        bth.mark == peer_.sack || bth.mark == peer_.reordered || bth.mark == peer_.piggyback;
+    if (bth.extension_flags == 0 || peer_reads_sack_) return false;
+    peer_reads_sack_ = bth.extension_flags == peer_.sack ||
+                       bth.extension_flags == peer_.reordered ||
+                       bth.extension_flags == peer_.piggyback;
     return peer_reads_sack_;
   }
   // A request in PSN order, of a peer that reads SACK lists, without a piggybacked ACK.
-  bool is_in_order(const wire::Bth& bth) const { return bth.mark == peer_.sack; }
+  bool is_in_order(const wire::Bth& bth) const { return bth.extension_flags == peer_.sack; }
   // Requests with lower PSNs follow this one, so it is no sign of a loss.
   bool is_reordered(const wire::Bth& bth) const {
-    return peer_reads_sack_ && bth.mark == peer_.reordered;
+    return peer_reads_sack_ && bth.extension_flags == peer_.reordered;
   }
   // Of a response. The capability is announced by the first one and by each that reports or
   // follows a loss (`always`).
@@ -70,7 +72,7 @@ class PeerExtensions {
 
   // --- piggybacked ACKs -------------------------------------------------------------------------
   bool has_piggyback(const wire::Bth& bth) const {
-    return bth.mark != 0 && bth.mark == peer_.piggyback;
+    return bth.extension_flags != 0 && bth.extension_flags == peer_.piggyback;
   }
   // Removes it from the packet; empty if there is none.
   std::optional<wire::Psn> take_piggyback(wire::Packet& p) const {

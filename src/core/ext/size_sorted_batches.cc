@@ -12,7 +12,7 @@ SizeSortedBatches::Kind SizeSortedBatches::kind_of(const SendWqe& wqe, uint32_t 
   if (packet == 0) return Kind::First;
   if (packet + 1 < wqe.packets) return Kind::Full;
   const bool plain = wqe.op == SendOp::Send || wqe.op == SendOp::Write;
-  return plain && wqe.length % wqe.cut_bytes == 0 ? Kind::Full : Kind::Rest;
+  return plain && wqe.length % wqe.packet_payload_bytes == 0 ? Kind::Full : Kind::Rest;
 }
 
 // The peer acknowledges nothing before most of a batch is there, which must not take as long as the
@@ -34,7 +34,7 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
       qp_.attr.rate_limit != 0 || qp_.state != QpState::Rts) {
     return 0;
   }
-  const uint32_t payload_bytes = qp_.cut_bytes();
+  const uint32_t payload_bytes = qp_.packet_payload_bytes();
   uint32_t packets = 0;
   uint32_t messages = 0;
   uint32_t room = std::min(qp_.peer->room(), most_bytes());
@@ -43,7 +43,8 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
        ++i, begun = 0) {
     const SendWqe& wqe = cursor_.queue().at(i);
     const uint32_t left =
-        SendCursor::packets_of(wqe, wqe.numbered ? wqe.cut_bytes : payload_bytes) - begun;
+        SendCursor::packets_of(wqe, wqe.numbered ? wqe.packet_payload_bytes : payload_bytes) -
+        begun;
     const bool fenced = (wqe.flags & kFence) != 0 && i != cursor_.index();
     Gather all;  // each packet's payload will be there when its turn comes
     if (!is_message(wqe.op) || fenced || begun + left == 1 ||
@@ -67,7 +68,7 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
 void SizeSortedBatches::advance(uint32_t packets) {
   while (packets > 0) {
     const SendWqe& wqe = cursor_.request();
-    if (!wqe.numbered) cursor_.number(qp_.cut_bytes(), *qp_.peer);
+    if (!wqe.numbered) cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
     const uint32_t taken = std::min(packets, wqe.packets - cursor_.place().packet);
     cursor_.advance(taken);
     packets -= taken;

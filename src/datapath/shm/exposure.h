@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "datapath/shm/visits.h"
+#include "datapath/shm/direct_copy.h"
 #include "os/unique_fd.h"
 #include "wire/one_sided.h"
 

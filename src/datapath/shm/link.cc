@@ -51,8 +51,8 @@ Link::Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment
       segment_(std::move(segment)),
       writer_(written),
       reader_(read),
-      visitor_(&written.control->visit),
-      visits_(&read.control->visit),
+      direct_copy_(&written.control->copy),
+      copy_revoker_(&read.control->copy),
       counters_(counters) {
   known_.reserve(kMaxAddresses);
   announced_.reserve(kMaxAddresses);
@@ -76,12 +76,13 @@ std::optional<uint8_t> Link::number_of(const Addresses& addresses) {
 void Link::push(const wire::TxPacket& packet, uint8_t address) {
   const uint32_t bytes = packet.payload_bytes + packet.pad;
   VERBENA_CHECK(bytes <= wire::kMaxPayloadBytes && packet.header_bytes <= kFrontBytes);
-  const RecordWord word{.kind = RecordKind::Packet,
-                        .address = address,
-                        .header_bytes = packet.header_bytes,
-                        .cut_shift = static_cast<uint8_t>(
-                            packet.cut_bytes != 0 ? std::countr_zero(packet.cut_bytes) : 0),
-                        .body_bytes = bytes};
+  const RecordWord word{
+      .kind = RecordKind::Packet,
+      .address = address,
+      .header_bytes = packet.header_bytes,
+      .cut_shift = static_cast<uint8_t>(
+          packet.packet_payload_bytes != 0 ? std::countr_zero(packet.packet_payload_bytes) : 0),
+      .body_bytes = bytes};
   if (!writer_.write(word, packet.header.data(), packet.payload)) [[unlikely]] {
     ++counters_.dropped;
     return;
@@ -91,8 +92,8 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
   counters_.bytes_sent += packet.header_bytes + bytes;
 }
 
-void Link::send_short_ack(const wire::Acknowledgement& ack, uint8_t address) {
-  const RecordWord word{.kind = RecordKind::Acknowledgement,
+void Link::send_short_ack(const wire::Ack& ack, uint8_t address) {
+  const RecordWord word{.kind = RecordKind::Ack,
                         .address = address,
                         .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
   if (!writer_.write(word)) [[unlikely]] {
@@ -114,9 +115,9 @@ void Link::flush() {
 
 bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
   if (!memory_.reachable()) return false;
-  visitor_.begin();
-  const bool done = memory_.copy(request, addresses.source, addresses.destination, visitor_);
-  visitor_.end();
+  direct_copy_.begin();
+  const bool done = memory_.copy(request, addresses.source, addresses.destination, direct_copy_);
+  direct_copy_.end();
   if (done) ++counters_.copies;
   return done;
 }
@@ -158,7 +159,7 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
   while (!batch.full() && !garbled_ && reader_.next(record)) {
     if (record.word.kind == RecordKind::Packet) [[likely]] {
       take_packet(record, batch);
-    } else if (record.word.kind == RecordKind::Acknowledgement) {
+    } else if (record.word.kind == RecordKind::Ack) {
       take_acknowledgement(record.word, batch);
     } else {
       take_addresses(record, is_own, interface_index);
@@ -186,7 +187,7 @@ void Link::drop(const RecordWord& word) {
   packet.bytes = {};
   packet.apart = {};
   packet.meta = meta;
-  packet.cut_bytes = 0;
+  packet.packet_payload_bytes = 0;
   packet.acknowledgement = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
                             wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
   batch.bytes += kWordBytes;
@@ -212,7 +213,7 @@ void Link::drop(const RecordWord& word) {
   packet.bytes = {front, front_bytes};
   packet.meta = meta;
   packet.apart = {record.body, whole ? 0 : word.body_bytes};
-  packet.cut_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
+  packet.packet_payload_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
   batch.bytes += word.header_bytes + word.body_bytes;
 }
 

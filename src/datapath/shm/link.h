@@ -62,7 +62,7 @@ class Link final : public LocalLink {
   std::optional<uint8_t> number_of(const Addresses& addresses) override;
   bool full() override { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address) override;
-  void send_short_ack(const wire::Acknowledgement& ack, uint8_t address) override;
+  void send_short_ack(const wire::Ack& ack, uint8_t address) override;
   bool anything_hidden() const { return writer_.anything_hidden(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
@@ -75,7 +75,7 @@ class Link final : public LocalLink {
   // False without memory for it, too.
   bool retract(const wire::Unread& requests, uint8_t address) override;
   // What the peer does in ours.
-  VisitRevoker& visits() { return visits_; }
+  CopyRevoker& copies() { return copy_revoker_; }
 
   // --- receiving --------------------------------------------------------------------------------
   using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
@@ -114,8 +114,8 @@ class Link final : public LocalLink {
   RingWriter writer_;
   RingReader reader_;
   PeerMemory memory_;
-  Visitor visitor_;
-  VisitRevoker visits_;
+  DirectCopy direct_copy_;
+  CopyRevoker copy_revoker_;
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // by us
   std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there

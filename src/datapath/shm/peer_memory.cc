@@ -65,7 +65,7 @@ bool PeerMemory::gone() const {
 }
 
 bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
-                      const wire::Gid& destination, Visitor& visit) {
+                      const wire::Gid& destination, DirectCopy& copy) {
   const uint64_t address = exposure_.resolve(r, source, destination);
   if (address == 0 || r.local.size() > kMostPieces || gone()) return false;
   const uint64_t placed_at = r.write ? address : reinterpret_cast<uint64_t>(r.local.front().data());
@@ -75,10 +75,10 @@ bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
   Pieces here;
   for (const auto& span : r.local) here.add(reinterpret_cast<uint64_t>(span.data()), span.size());
   if (r.ends_message && !r.write) here.set_last_word_apart();
-  if (!visit.aim(address, r.bytes, r.ends_message && r.write)) return false;
+  if (!copy.aim(address, r.bytes, r.ends_message && r.write)) return false;
   // By number: the library's functions may be points of cancellation.
   const long done = ::syscall(r.write ? SYS_process_vm_writev : SYS_process_vm_readv, process_,
-                              here.list.data(), here.count, visit.parts(), visit.part_count(), 0);
+                              here.list.data(), here.count, copy.parts(), copy.part_count(), 0);
   if (done == static_cast<long>(r.bytes)) [[likely]]
     return true;
   if (done < 0 && (errno == EPERM || errno == ENOSYS)) {

@@ -6,8 +6,8 @@
 
 #include <sys/types.h>
 
+#include "datapath/shm/direct_copy.h"
 #include "datapath/shm/exposure.h"
-#include "datapath/shm/visits.h"
 
 namespace verbena::datapath {
 
@@ -19,10 +19,10 @@ class PeerMemory {
   PeerMemory(pid_t process, PeerExposure exposure, int socket = -1);
 
   bool reachable() const { return process_ > 0 && exposure_.mapped(); }
-  // During a visit. False, and nothing that matters has changed: it is not permitted, not there, or
+  // During a copy. False, and nothing that matters has changed: it is not permitted, not there, or
   // revoked.
   bool copy(const wire::OneSided& request, const wire::Gid& source, const wire::Gid& destination,
-            Visitor& visit);
+            DirectCopy& copy);
   // The kernel does not let us. True once.
   bool take_denied() { return std::exchange(denied_, false); }
 

@@ -20,7 +20,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/past_caches.h"
-#include "datapath/shm/visits.h"
+#include "datapath/shm/direct_copy.h"
 #include "wire/packet_io.h"
 
 namespace verbena::datapath {
@@ -43,7 +43,7 @@ struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
   std::atomic<RingOwner> owner{RingOwner::Nobody};      // who is at work on what is not read
   alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
-  alignas(kLineBytes) VisitControl visit;               // of the writer in the reader's memory
+  alignas(kLineBytes) CopyControl copy;                 // of the writer in the reader's memory
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -52,7 +52,7 @@ enum class RecordKind : uint8_t {
   Packet = 1,
   Addresses = 2,
   NextLine = 3,
-  Acknowledgement = 4  // the word is all of it
+  Ack = 4  // the word is all of it
 };
 
 // The word before a record.
@@ -60,9 +60,9 @@ struct RecordWord {
   RecordKind kind = RecordKind::Nothing;
   uint8_t address = 0;       // which pair of addresses: of the packet, or announced now
   uint8_t header_bytes = 0;  // behind the word
-  uint8_t cut_shift = 0;     // log2 of wire::TxPacket::cut_bytes; 0: not said
+  uint8_t cut_shift = 0;     // log2 of wire::TxPacket::packet_payload_bytes; 0: not said
   uint32_t body_bytes = 0;   // behind the headers; where both are no front, on the next line
-  uint64_t said = 0;         // Acknowledgement: 48 bits in place of the sizes
+  uint64_t said = 0;         // Ack: 48 bits in place of the sizes
 
   constexpr uint64_t pack() const {
     return static_cast<uint64_t>(kind) | uint64_t{address} << 8 | uint64_t{header_bytes} << 16 |
@@ -71,7 +71,7 @@ struct RecordWord {
   static constexpr RecordWord unpack(uint64_t word) {
     const auto kind = static_cast<RecordKind>(word & 0xFF);
     const auto address = static_cast<uint8_t>(word >> 8);
-    if (kind == RecordKind::Acknowledgement) {
+    if (kind == RecordKind::Ack) {
       return {.kind = kind, .address = address, .said = word >> 16};
     }
     return {.kind = kind,
@@ -84,7 +84,7 @@ struct RecordWord {
   // Whether a writer writes such words.
   constexpr bool sane() const {
     return (kind == RecordKind::Packet || kind == RecordKind::Addresses ||
-            kind == RecordKind::Acknowledgement) &&
+            kind == RecordKind::Ack) &&
            header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
            (cut_shift == 0 ||
             (cut_shift >= kLeastCutShift && cut_shift < std::bit_width(wire::kMaxPayloadBytes)));

@@ -248,20 +248,20 @@ bool ShmDatapath::access(LocalLink& to, const wire::OneSided& request, const Add
   return done;
 }
 
-void ShmDatapath::revoke_visits(const MemoryRange& hidden, RevokedVisits& to) {
+void ShmDatapath::revoke_copies(const MemoryRange& hidden, RevokedCopies& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const auto& link : links_) revoke_visit(*link, hidden, to);
+  for (const auto& link : links_) revoke_copy(*link, hidden, to);
 }
 
-void ShmDatapath::revoke_visits_of(uint8_t slot, RevokedVisits& to) {
+void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (by_slot_[slot] != nullptr) revoke_visit(*by_slot_[slot], kAllMemory, to);
+  if (by_slot_[slot] != nullptr) revoke_copy(*by_slot_[slot], kAllMemory, to);
 }
 
-void ShmDatapath::revoke_visit(Link& link, const MemoryRange& hidden, RevokedVisits& to) {
-  const uint32_t number = link.ended ? 0 : link.visits().revoke(hidden);
+void ShmDatapath::revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to) {
+  const uint32_t number = link.ended ? 0 : link.copies().revoke(hidden);
   if (number == 0) return;
-  to.add({link.id(), number, {peer_process(link.fd()), link.visits().thread()}});
+  to.add({link.id(), number, {peer_process(link.fd()), link.copies().thread()}});
 }
 
 Link* ShmDatapath::find_link(uint32_t id) const {
@@ -269,18 +269,18 @@ Link* ShmDatapath::find_link(uint32_t id) const {
   return found != links_.end() && !(*found)->ended ? found->get() : nullptr;
 }
 
-bool ShmDatapath::is_over(const RevokedVisit& visit) {
-  Link* const link = find_link(visit.link);
+bool ShmDatapath::is_over(const RevokedCopy& copy) {
+  Link* const link = find_link(copy.link);
   if (link != nullptr && hung_up(link->fd())) end_link(*link);
-  return link == nullptr || link->ended || link->visits().is_over(visit.number);
+  return link == nullptr || link->ended || link->copies().is_over(copy.number);
 }
 
-void ShmDatapath::settle(const RevokedVisit& visit) {
-  if (Link* const link = find_link(visit.link)) link->visits().settle(visit.number);
+void ShmDatapath::settle(const RevokedCopy& copy) {
+  if (Link* const link = find_link(copy.link)) link->copies().settle(copy.number);
 }
 
-void ShmDatapath::cut(const RevokedVisit& visit) {
-  if (Link* const link = find_link(visit.link)) end_link(*link);
+void ShmDatapath::cut(const RevokedCopy& copy) {
+  if (Link* const link = find_link(copy.link)) end_link(*link);
 }
 
 void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
@@ -302,17 +302,17 @@ void ShmDatapath::end_link(Link& link) {
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
   // A peer that lives on sees this before its next copy, and a copy that it has begun to prepare is
-  // revoked: nobody waits for the visits of a link that has ended.
+  // revoked: nobody waits for the copies of a link that has ended.
   ::shutdown(link.fd(), SHUT_RDWR);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  (void)link.visits().revoke(kAllMemory);
+  (void)link.copies().revoke(kAllMemory);
   if (!link.broken()) return;
   ++counters_.links_broken;
   tell(Reason::Broken, link.slot());
 }
 
 // Those that nothing more comes from. Not while a batch still points into them.
-void ShmDatapath::bury_ended() {
+void ShmDatapath::remove_ended() {
   const auto is_done = [](const auto& link) { return link->ended && link->empty(); };
   if (std::erase_if(links_, is_done) != 0) note_gone();
   anything_ended_ = std::ranges::any_of(links_, [](const auto& link) { return link->ended; });
@@ -395,7 +395,7 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
   batch_.clear();
   if (++calls_since_attended_ >= kAttendEvery) attend();
   if (anything_ended_) [[unlikely]]
-    bury_ended();
+    remove_ended();
   const size_t count = links_.size();
   if (++turn_ >= count) turn_ = 0;
   for (size_t i = 0, at = turn_; i < count; ++i, at = at + 1 < count ? at + 1 : 0) {
@@ -416,7 +416,7 @@ void ShmDatapath::release() {
 
 // Whoever waits for an answer asks again at once; most of that would be ways to get here. But the
 // lines of a burst are better left to the writer until there is more of it.
-std::span<const wire::RxPacket> ShmDatapath::linger() {
+std::span<const wire::RxPacket> ShmDatapath::busy_poll() {
   if (links_.empty() || burst_) return {};
   Link& link = *links_[turn_ < links_.size() ? turn_ : 0];
   if (link.await(looks_)) {

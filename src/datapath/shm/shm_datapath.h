@@ -19,7 +19,7 @@
 #include "datapath/peer_access.h"
 #include "datapath/shm/hello.h"
 #include "datapath/shm/link.h"
-#include "datapath/shm/revoked_visits.h"
+#include "datapath/shm/revoked_copies.h"
 #include "host/unix_listener.h"
 
 namespace verbena::datapath {
@@ -49,21 +49,21 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   // Does it in the peer's memory, if it can.
   bool access(LocalLink& link, const wire::OneSided& request, const Addresses& addresses) override;
   // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Adds the visits that the kernel may be copying for.
-  void revoke_visits(const MemoryRange& hidden, RevokedVisits& to) override;
-  void revoke_visits_of(uint8_t slot, RevokedVisits& to) override;
+  // them or the process of a slot. Adds the copies that the kernel may be copying for.
+  void revoke_copies(const MemoryRange& hidden, RevokedCopies& to) override;
+  void revoke_copies_of(uint8_t slot, RevokedCopies& to) override;
   // It is over, or its process gone.
-  bool is_over(const RevokedVisit& visit) override;
+  bool is_over(const RevokedCopy& copy) override;
   // It is known that it does not copy any more. Nobody waits for it again.
-  void settle(const RevokedVisit& visit) override;
+  void settle(const RevokedCopy& copy) override;
   // It does not end. The link to its process does: packets go over UDP.
-  void cut(const RevokedVisit& visit) override;
+  void cut(const RevokedCopy& copy) override;
   // Permits nothing any more.
   void withdraw() override { exposure_.close(); }
 
   // As Datapath has them.
   std::span<const wire::RxPacket> receive() override;
-  std::span<const wire::RxPacket> linger() override;
+  std::span<const wire::RxPacket> busy_poll() override;
   void release() override;
   void flush() override;
   int wait_fd() const override { return epoll_.get(); }
@@ -114,8 +114,8 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
   Link* find_link(uint32_t id) const;
-  static void revoke_visit(Link& link, const MemoryRange& hidden, RevokedVisits& to);
-  void bury_ended();
+  static void revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to);
+  void remove_ended();
   bool watch(int fd);
   void forget(os::UniqueFd& fd);
   void tell(Reason reason, uint8_t slot);

@@ -143,7 +143,7 @@ Status UdpDatapath::join(const wire::Gid& group) {
   UdpEndpoint& endpoint = *endpoints_[number];
   endpoint.address = address;
   endpoint.is_group = true;
-  (void)endpoint.lone.give_up();  // datagrams of groups never come as trains
+  (void)endpoint.lone.give_up();  // datagrams of groups never come as batches
   endpoint.receive_fd = std::move(fd.value());
   watch(epoll_.get(), endpoint.receive_fd.get(), number);
   return {};
@@ -187,7 +187,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
     set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
                    path->hop_limit);
   }
-  // The kernel steers a train by its first packet: what goes to all processes of a host goes alone.
+  // The kernel steers a batch by its first packet: what goes to all processes of a host goes alone.
   const bool never = to_group || route.peer == wire::kManagementQpn;
   path->may_gather = !never && route.peer != wire::Qpn();
   switch (never ? Segmentation::Never : options_.segmentation) {
@@ -314,17 +314,17 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   for (const auto& endpoint : endpoints_) drops += kernel_drops(endpoint->receive_fd.get());
   to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
                        {"udp_bytes_sent", c.bytes_sent},
-                       {"udp_trains_sent", c.trains_sent},
-                       {"udp_trains_lent", c.trains_lent},
+                       {"udp_batches_sent", c.trains_sent},
+                       {"udp_batches_zero_copy", c.trains_lent},
                        {"udp_packets_received", c.packets_received},
                        {"udp_bytes_received", c.bytes_received},
-                       {"udp_trains_received", c.trains_received},
+                       {"udp_batches_received", c.trains_received},
                        {"udp_icrc_errors", c.icrc_errors},
                        {"udp_icrc_solved", c.icrc_solved},
                        {"udp_too_short", c.too_short},
-                       {"udp_strays_forwarded", c.strays_forwarded},
-                       {"udp_strays_received", c.strays_received},
-                       {"udp_strays_dropped", c.strays_dropped},
+                       {"udp_misrouted_forwarded", c.strays_forwarded},
+                       {"udp_misrouted_received", c.strays_received},
+                       {"udp_misrouted_dropped", c.strays_dropped},
                        {"udp_stray_waits", directory_.waits()},
                        {"udp_broadcasts_limited", c.broadcasts_limited},
                        {"udp_out_of_memory", c.out_of_memory},

@@ -1,5 +1,5 @@
 // The datapath that is on the wire: RoCEv2 over unprivileged UDP sockets. It finds out the IP
-// header's fields that the ICRC covers, cuts and joins trains (GSO, GRO), and hands packets that
+// header's fields that the ICRC covers, cuts and joins batches (GSO, GRO), and hands packets that
 // belong to another process of this host to that process.
 #pragma once
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "datapath/udp/lent_memory.h"
-#include "datapath/udp/lone_datagrams.h"
+#include "datapath/udp/gro_switch.h"
 #include "datapath/udp/udp_socket.h"
+#include "datapath/udp/zero_copy_ring.h"
 #include "host/steering.h"
 #include "wire/icrc.h"
 #include "wire/packet_io.h"
@@ -41,12 +41,12 @@ struct UdpEndpoint {
   host::LocalAddress address;
   bool is_group = false;
   os::UniqueFd receive_fd;
-  LoneDatagrams lone;  // how that is read
+  GroSwitch lone;  // how that is read
   SendSocket send;
   bool hardware_segments = false;  // see egress.h
   bool kernel_segments = true;     // until a send shows that this kernel cannot
-  bool may_cut = true;             // SendSocket::cut_bytes; until a send shows that it disturbs
-  bool hears_absences = false;     // so a send may fail because of an earlier one
+  bool may_cut = true;  // SendSocket::packet_payload_bytes; until a send shows that it disturbs
+  bool hears_absences = false;  // so a send may fail because of an earlier one
   // What packets carry unless it is said with each: what the first path asked for.
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;  // 0: there was no path yet
@@ -66,10 +66,10 @@ struct UdpPath {
   uint32_t interface_index = 0;  // where groups are reached
   // One queue pair's: its packets may travel among those of others that go the same way.
   bool may_gather = false;
-  std::shared_ptr<LentMemory> lent;
+  std::shared_ptr<ZeroCopyRing> lent;
   // The sender's notes: where the path's latest packet of this batch is.
   uint64_t batch = 0;
-  size_t latest_train = 0;
+  size_t latest_batch = 0;
 
   // With the same headers below the BTH.
   bool goes_with(const UdpPath& other) const {

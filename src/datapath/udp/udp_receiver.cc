@@ -23,9 +23,9 @@ namespace {
 
 constexpr size_t kTrains = 8;  // per receive(): half a megabyte at most
 constexpr size_t kTrainBytes = 65536;
-// Where a train's bytes begin in a page. Lent trains begin at one (page_lender.h), and the kernel
-// copies them page by page: AMD's processors do that slowly to a place a few bytes further on in
-// its page than the source is. malloc would give exactly that.
+// Where a batch's bytes begin in a page. Lent batches begin at one (zero_copy_sender.h), and the
+// kernel copies them page by page: AMD's processors do that slowly to a place a few bytes further
+// on in its page than the source is. malloc would give exactly that.
 constexpr size_t kPage = 4096;
 constexpr size_t kPlaceInPage = kPage / 2;
 constexpr size_t kUsualSegments = 64;
@@ -39,7 +39,7 @@ constexpr uint32_t kAttentiveCalls = 256;
 
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) * 3 + 64;
 
-// What the kernel says about a train next to its bytes.
+// What the kernel says about a batch next to its bytes.
 struct Ancillary {
   size_t stride = 0;  // 0: a single datagram
   uint8_t traffic_class = 0;
@@ -106,7 +106,7 @@ struct UdpReceiver::Messages {
     const long n = ::syscall(SYS_recvmmsg, fd, headers.data(), asked, MSG_DONTWAIT, nullptr);
     return static_cast<size_t>(std::max(0L, n));
   }
-  // The same of one datagram in a socket in which there are no trains.
+  // The same of one datagram in a socket in which there are no batches.
   size_t read_datagram(int fd) {
     msghdr& m = headers[0].msg_hdr;
     const long length = ::syscall(SYS_recvfrom, fd, parts[0].iov_base, parts[0].iov_len,
@@ -190,7 +190,7 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   mmsghdr& header = messages_->headers[message];
   const sockaddr_storage& sender = messages_->senders[message];
   const Ancillary a = parse_control(header.msg_hdr);
-  const std::span<std::byte> train(static_cast<std::byte*>(header.msg_hdr.msg_iov->iov_base),
+  const std::span<std::byte> batch(static_cast<std::byte*>(header.msg_hdr.msg_iov->iov_base),
                                    header.msg_len);
 
   ++counters_.trains_received;
@@ -201,14 +201,14 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   meta.traffic_class = a.traffic_class;
   meta.hop_limit = a.hop_limit;
   meta.own = endpoint.is_group && sent_by_us(meta.source, host::SocketAddress::port_of(sender));
-  const size_t stride = a.stride != 0 ? a.stride : train.size();
-  if (endpoint.steering && endpoint.steering->take_probe(train, meta.source)) return;
-  cut(endpoint, train, stride, host::SocketAddress::port_of(sender), meta);
+  const size_t stride = a.stride != 0 ? a.stride : batch.size();
+  if (endpoint.steering && endpoint.steering->take_probe(batch, meta.source)) return;
+  cut(endpoint, batch, stride, host::SocketAddress::port_of(sender), meta);
 }
 
-// The kernel steered the train by its first packet, so every packet's slot is looked at. Strays
+// The kernel steered the batch by its first packet, so every packet's slot is looked at. Strays
 // that lie next to each other travel together.
-void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride,
+void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride,
                       uint16_t source_port, const wire::RxMeta& meta) {
   const wire::IcrcFlow flow{meta.source, meta.destination, source_port, wire::kRoceUdpPort};
   if (verifier_.flow() != flow) verifier_ = wire::IcrcVerifier(flow);
@@ -217,14 +217,14 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t 
   size_t stray_end = 0;
   const auto forward_strays = [&] {
     if (stray_end == stray_begin) return;
-    forward(endpoint, stray_slot, train.subspan(stray_begin, stray_end - stray_begin), stride,
+    forward(endpoint, stray_slot, batch.subspan(stray_begin, stray_end - stray_begin), stride,
             meta);
     stray_begin = stray_end = 0;
   };
 
   uint32_t segment = 0;
-  for (size_t at = 0; at < train.size(); at += stride, ++segment) {
-    const std::span<std::byte> datagram = train.subspan(at, std::min(stride, train.size() - at));
+  for (size_t at = 0; at < batch.size(); at += stride, ++segment) {
+    const std::span<std::byte> datagram = batch.subspan(at, std::min(stride, batch.size() - at));
     if (datagram.size() < kSmallestDatagram) {
       ++counters_.too_short;
       continue;

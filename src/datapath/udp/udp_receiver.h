@@ -1,4 +1,4 @@
-// The receiving half: takes trains from the sockets, cuts them, checks every packet's ICRC and
+// The receiving half: takes batches from the sockets, cuts them, checks every packet's ICRC and
 // slot, and passes on what belongs to another process.
 #pragma once
 
@@ -41,7 +41,7 @@ class UdpReceiver {
   UdpEndpoint* ready_endpoint();
   void read(UdpEndpoint& endpoint);
   void take_train(UdpEndpoint& endpoint, size_t message);
-  void cut(UdpEndpoint& endpoint, std::span<std::byte> train, size_t stride, uint16_t source_port,
+  void cut(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride, uint16_t source_port,
            const wire::RxMeta& meta);
   void forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes, size_t stride,
                const wire::RxMeta& meta);

@@ -1,4 +1,4 @@
-// Building trains, and sending them with as few system calls as possible.
+// Building batches, and sending them with as few system calls as possible.
 #include "datapath/udp/udp_sender.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@
 namespace verbena::datapath {
 namespace {
 
-// A turn's worth: enough for eight full trains, small enough to stay in a second-level cache.
+// A turn's worth: enough for eight full batches, small enough to stay in a second-level cache.
 constexpr size_t kBufferBytes = size_t{512} * 1024;
 constexpr size_t kMaxPackets = 256;
 // Headers, the largest path MTU, padding and ICRC, rounded up.
@@ -37,14 +37,14 @@ constexpr size_t kSmallPacket = 512;
 // How long a flush waits, once, for a full socket to drain into the network.
 constexpr int kFullSocketPatienceMs = 1;
 constexpr Duration kWarningPause = seconds(1);
-// Each train in lent memory begins at a page. Many of smaller packets would take more of it than
+// Each batch in lent memory begins at a page. Many of smaller packets would take more of it than
 // what PeerPath lets out at once.
 constexpr size_t kLeastLentPacket = 1024;
 // Peer processes with lent memory; to further ones everything is copied.
 constexpr size_t kMostLent = 16;
-// Trains that a packet is tried with.
+// Batches that a packet is tried with.
 constexpr size_t kTrainsTried = 8;
-// So many trains in a row of one size, each sent alone, and the socket is told it once for all.
+// So many batches in a row of one size, each sent alone, and the socket is told it once for all.
 constexpr uint32_t kTrainsAlike = 32;
 // Batches after one with several paths that are taken to have several, too.
 constexpr uint32_t kGatheringBatches = 16;
@@ -70,14 +70,14 @@ struct UdpSender::Messages {
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxPackets> controls{};
 
   // Into datagrams of what size it is to be cut; 0: not at all.
-  static uint16_t cut_of(const Train& train) {
-    return train.segments > 1 ? static_cast<uint16_t>(train.stride) : uint16_t{0};
+  static uint16_t cut_of(const GsoBatch& batch) {
+    return batch.segments > 1 ? static_cast<uint16_t>(batch.stride) : uint16_t{0};
   }
   // Whether the socket does so by itself.
-  static bool cut_anyway(const Train& train) {
-    const size_t cut_bytes = train.path->endpoint->send.cut_bytes;
-    return train.segments > 1 ? cut_bytes == train.stride
-                              : cut_bytes == 0 || train.bytes <= cut_bytes;
+  static bool cut_anyway(const GsoBatch& batch) {
+    const size_t packet_payload_bytes = batch.path->endpoint->send.packet_payload_bytes;
+    return batch.segments > 1 ? packet_payload_bytes == batch.stride
+                              : packet_payload_bytes == 0 || batch.bytes <= packet_payload_bytes;
   }
 
   // How many were sent, or -1.
@@ -93,21 +93,21 @@ struct UdpSender::Messages {
   }
 
   // The first part that is free behind those of the message.
-  size_t set(size_t i, const Train& train, const std::vector<Piece>& pieces, size_t part) {
-    const UdpPath& path = *train.path;
+  size_t set(size_t i, const GsoBatch& batch, const std::vector<Piece>& pieces, size_t part) {
+    const UdpPath& path = *batch.path;
     msghdr& m = headers[i].msg_hdr;
     const size_t first_part = part;
     m.msg_iov = parts.data() + first_part;
-    for (uint32_t p = train.first_piece; p != train.last_piece; p = pieces[p].next) {
+    for (uint32_t p = batch.first_piece; p != batch.last_piece; p = pieces[p].next) {
       parts[part++] = {pieces[p].begin, pieces[p].bytes};
     }
-    std::byte* const last = pieces[train.last_piece].begin;
-    parts[part++] = {last, static_cast<size_t>(train.end - last)};
+    std::byte* const last = pieces[batch.last_piece].begin;
+    parts[part++] = {last, static_cast<size_t>(batch.end - last)};
     m.msg_iovlen = part - first_part;
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
-    if (!cut_anyway(train)) n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(train));
+    if (!cut_anyway(batch)) n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(batch));
     if (path.traffic_class != path.endpoint->traffic_class) {
       n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                                 v4 ? IP_TOS : IPV6_TCLASS, path.traffic_class);
@@ -132,7 +132,7 @@ UdpSender::UdpSender(const std::vector<std::unique_ptr<UdpPath>>& paths, UdpCoun
       buffer_(std::make_unique<std::byte[]>(kBufferBytes)),
       buffer_end_(buffer_.get()),
       messages_(std::make_unique<Messages>()) {
-  trains_.reserve(kMaxPackets);
+  batches_.reserve(kMaxPackets);
   pieces_.reserve(kMaxPackets);
 }
 
@@ -152,11 +152,11 @@ void UdpSender::push(const wire::TxPacket& packet) {
     ++counters_.send_drops;
     return;
   }
-  const Train& train = train_for(*path, packet, bytes);
-  uint32_t crc = train.path->icrc.of(bytes);
-  if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, train.segments - 1);
+  const GsoBatch& batch = batch_for(*path, packet, bytes);
+  uint32_t crc = batch.path->icrc.of(bytes);
+  if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, batch.segments - 1);
 
-  std::byte* const out = train.end - bytes;
+  std::byte* const out = batch.end - bytes;
   std::byte* to = out + packet.header_bytes;
   std::memcpy(out, packet.header.data(), packet.header_bytes);
   std::memset(out + covered - packet.pad, 0, packet.pad);
@@ -177,7 +177,7 @@ void UdpSender::push(const wire::TxPacket& packet) {
     crc = wire::icrc_over_bth(crc, {out, to});
     const auto add = [&](std::span<const std::byte> part) {
       crc =
-          train.lent != nullptr ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
+          batch.lent != nullptr ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
       to += part.size();
     };
     add(first.subspan(with_header));
@@ -189,12 +189,12 @@ void UdpSender::push(const wire::TxPacket& packet) {
   ++packets_;
 }
 
-// The train that a packet joins; it is counted in. Its place in the train is its IP id.
-UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& packet,
-                                       size_t packet_bytes) {
+// The batch that a packet joins; it is counted in. Its place in the batch is its IP id.
+UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& packet,
+                                          size_t packet_bytes) {
   size_t first = open_from_;
   if (path.batch == batch_) {
-    Train& own = trains_[path.latest_train];
+    GsoBatch& own = batches_[path.latest_batch];
     if (own.latest == &path && own.stride == packet_bytes && own.room > 0 &&
         own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
       own.bytes += packet_bytes;
@@ -203,63 +203,63 @@ UdpSender::Train& UdpSender::train_for(UdpPath& path, const wire::TxPacket& pack
       own.end = buffer_end_ += packet_bytes;
       return own;
     }
-    first = std::max(first, path.latest_train);
+    first = std::max(first, path.latest_batch);
   } else {
     path.batch = batch_;
-    several_ |= !trains_.empty();
+    several_ |= !batches_.empty();
   }
-  const size_t end = std::min(trains_.size(), first + kTrainsTried);
+  const size_t end = std::min(batches_.size(), first + kTrainsTried);
   for (size_t i = first; i < end; ++i) {
-    if (takes(trains_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
+    if (takes(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
   }
-  return begin_train(path, packet, packet_bytes);
+  return begin_batch(path, packet, packet_bytes);
 }
 
-// A shorter packet ends a train. That saves one where a queue pair is alone, and costs one where
+// A shorter packet ends a batch. That saves one where a queue pair is alone, and costs one where
 // the packets of others would have made it longer, unless the engine says that none follow.
-bool UdpSender::takes(const Train& train, const UdpPath& path, const wire::TxPacket& packet,
+bool UdpSender::takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
                       size_t packet_bytes) const {
-  const bool ends = packet_bytes < train.stride && train.latest == &path &&
-                    (gathering_ == 0 || packet.ends_batch) && !train.closed &&
-                    train.segments < kMaxSegments && train.bytes + packet_bytes <= kMaxTrainBytes;
-  const bool fits = ends || (packet_bytes == train.stride && train.room > 0);
-  return fits && train.slot == slot_of(packet) && train.path->goes_with(path) &&
-         (train.lent == nullptr || (packet.in_window && train.end == train.lent->end()));
+  const bool ends = packet_bytes < batch.stride && batch.latest == &path &&
+                    (gathering_ == 0 || packet.ends_batch) && !batch.closed &&
+                    batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxTrainBytes;
+  const bool fits = ends || (packet_bytes == batch.stride && batch.room > 0);
+  return fits && batch.slot == slot_of(packet) && batch.path->goes_with(path) &&
+         (batch.lent == nullptr || (packet.in_window && batch.end == batch.lent->end()));
 }
 
-UdpSender::Train& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {
-  Train& train = trains_[i];
-  train.closed = packet_bytes < train.stride;
-  train.room = train.closed ? 0 : train.room - 1;
-  train.gathered |= i + 1 != trains_.size();
-  train.bytes += packet_bytes;
-  ++train.segments;
-  if (train.lent != nullptr) {
-    train.lent->used(packet_bytes);
-    train.end += packet_bytes;
+UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {
+  GsoBatch& batch = batches_[i];
+  batch.closed = packet_bytes < batch.stride;
+  batch.room = batch.closed ? 0 : batch.room - 1;
+  batch.gathered |= i + 1 != batches_.size();
+  batch.bytes += packet_bytes;
+  ++batch.segments;
+  if (batch.lent != nullptr) {
+    batch.lent->used(packet_bytes);
+    batch.end += packet_bytes;
   } else {
-    if (train.end != buffer_end_) {
+    if (batch.end != buffer_end_) {
       const uint32_t piece = begin_piece(buffer_end_);
-      Piece& last = pieces_[train.last_piece];
-      last.bytes = static_cast<size_t>(train.end - last.begin);
-      train.last_piece = last.next = piece;
+      Piece& last = pieces_[batch.last_piece];
+      last.bytes = static_cast<size_t>(batch.end - last.begin);
+      batch.last_piece = last.next = piece;
     }
-    train.end = buffer_end_ += packet_bytes;
+    batch.end = buffer_end_ += packet_bytes;
   }
-  train.latest = &path;
-  path.latest_train = i;
-  return train;
+  batch.latest = &path;
+  path.latest_batch = i;
+  return batch;
 }
 
-UdpSender::Train& UdpSender::begin_train(UdpPath& path, const wire::TxPacket& packet,
-                                         size_t packet_bytes) {
-  while (open_from_ < trains_.size() && trains_[open_from_].room == 0) ++open_from_;
+UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket& packet,
+                                            size_t packet_bytes) {
+  while (open_from_ < batches_.size() && batches_[open_from_].room == 0) ++open_from_;
   const bool segments = path.may_segment && path.endpoint->kernel_segments;
   const size_t most = segments ? std::min<size_t>(kMaxSegments, kMaxTrainBytes / packet_bytes) : 1;
   const uint8_t slot = slot_of(packet);
   const bool lend = packet.in_window && packet_bytes >= kLeastLentPacket &&
                     long_before(slot, packet_bytes) == packet_bytes;
-  LentMemory* const lent = lend ? lent_memory(path, slot) : nullptr;
+  ZeroCopyRing* const lent = lend ? zero_copy_ring(path, slot) : nullptr;
   std::byte* const at = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_end_;
   if (lent != nullptr) {
     lent->used(packet_bytes);
@@ -267,21 +267,21 @@ UdpSender::Train& UdpSender::begin_train(UdpPath& path, const wire::TxPacket& pa
     buffer_end_ += packet_bytes;
   }
   const uint32_t piece = begin_piece(at);
-  path.latest_train = trains_.size();
-  trains_.push_back({.path = &path,
-                     .latest = &path,
-                     .end = at + packet_bytes,
-                     .bytes = packet_bytes,
-                     .stride = static_cast<uint32_t>(packet_bytes),
-                     .segments = 1,
-                     .room = static_cast<uint32_t>(most - 1),
-                     .first_piece = piece,
-                     .last_piece = piece,
-                     .slot = slot,
-                     .closed = !segments,
-                     .gathered = false,
-                     .lent = lent});
-  return trains_.back();
+  path.latest_batch = batches_.size();
+  batches_.push_back({.path = &path,
+                      .latest = &path,
+                      .end = at + packet_bytes,
+                      .bytes = packet_bytes,
+                      .stride = static_cast<uint32_t>(packet_bytes),
+                      .segments = 1,
+                      .room = static_cast<uint32_t>(most - 1),
+                      .first_piece = piece,
+                      .last_piece = piece,
+                      .slot = slot,
+                      .closed = !segments,
+                      .gathered = false,
+                      .lent = lent});
+  return batches_.back();
 }
 
 uint32_t UdpSender::begin_piece(std::byte* at) {
@@ -289,7 +289,7 @@ uint32_t UdpSender::begin_piece(std::byte* at) {
   return static_cast<uint32_t>(pieces_.size() - 1);
 }
 
-LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
+ZeroCopyRing* UdpSender::zero_copy_ring(UdpPath& path, uint8_t slot) {
   if (!lender_.works()) return nullptr;
   if (path.lent) return path.lent.get();
   std::erase_if(lent_, [](const Lent& l) { return l.memory.expired(); });
@@ -302,7 +302,7 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
     path.lent = same->memory.lock();
   } else if (lent_.size() < kMostLent) {
     (void)try_allocating([&] {  // otherwise everything is copied
-      auto memory = std::make_shared<LentMemory>();
+      auto memory = std::make_shared<ZeroCopyRing>();
       if (!memory->valid()) return;
       lent_.push_back({from, to, slot, memory});
       path.lent = std::move(memory);
@@ -312,19 +312,20 @@ LentMemory* UdpSender::lent_memory(UdpPath& path, uint8_t slot) {
 }
 
 void UdpSender::flush() {
-  if (trains_.empty()) return;
+  if (batches_.empty()) return;
   waited_ = false;
   tried_again_ = nullptr;
-  for (size_t first = 0; first < trains_.size();) {
+  for (size_t first = 0; first < batches_.size();) {
     size_t end = first + 1;
-    while (end < trains_.size() && trains_[end].path->endpoint == trains_[first].path->endpoint) {
+    while (end < batches_.size() &&
+           batches_[end].path->endpoint == batches_[first].path->endpoint) {
       ++end;
     }
     send_trains(first, end);
     first = end;
   }
   learn();
-  trains_.clear();
+  batches_.clear();
   pieces_.clear();
   open_from_ = 0;
   used_ = 0;
@@ -335,7 +336,7 @@ void UdpSender::flush() {
 }
 
 // What the batch says about the next one. Of one queue pair, all packets are lent when some were in
-// a long train. Among several, a train can only grow in lent memory while nothing is behind it.
+// a long batch. Among several, a batch can only grow in lent memory while nothing is behind it.
 void UdpSender::learn() {
   if (several_) {
     gathering_ = kGatheringBatches;
@@ -343,14 +344,14 @@ void UdpSender::learn() {
     --gathering_;
   }
   bool any_long = false;
-  for (const Train& train : trains_) {
-    any_long |= train.bytes >= PageLender::kLeastBytes;
-    long_before(train) = 0;
+  for (const GsoBatch& batch : batches_) {
+    any_long |= batch.bytes >= ZeroCopySender::kLeastBytes;
+    long_before(batch) = 0;
   }
   if (!any_long) return;
-  for (const Train& train : trains_) {
-    const bool is_long = train.bytes >= PageLender::kLeastBytes && !train.gathered;
-    if (is_long || !several_) long_before(train) = train.stride;
+  for (const GsoBatch& batch : batches_) {
+    const bool is_long = batch.bytes >= ZeroCopySender::kLeastBytes && !batch.gathered;
+    if (is_long || !several_) long_before(batch) = batch.stride;
   }
 }
 
@@ -358,68 +359,69 @@ void UdpSender::learn() {
 void UdpSender::send_trains(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {
-    const Train& train = trains_[i];
-    if (train.lent == nullptr || train.bytes < PageLender::kLeastBytes || !lender_.works() ||
-        train.stride > train.path->max_datagram_bytes) {
+    const GsoBatch& batch = batches_[i];
+    if (batch.lent == nullptr || batch.bytes < ZeroCopySender::kLeastBytes || !lender_.works() ||
+        batch.stride > batch.path->max_datagram_bytes) {
       continue;
     }
     send_copies(to_copy, i);
-    to_copy = send_lent(train) ? i + 1 : i;
+    to_copy = send_lent(batch) ? i + 1 : i;
   }
   send_copies(to_copy, end);
 }
 
-bool UdpSender::send_lent(const Train& train) {
-  messages_->set(0, train, pieces_, 0);
-  if (!lender_.send(train.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
-                    {pieces_[train.first_piece].begin, train.bytes})) {
+bool UdpSender::send_lent(const GsoBatch& batch) {
+  messages_->set(0, batch, pieces_, 0);
+  if (!lender_.send(batch.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
+                    {pieces_[batch.first_piece].begin, batch.bytes})) {
     return false;
   }
   ++counters_.trains_lent;
-  count(train);
+  count(batch);
   return true;
 }
 
 void UdpSender::send_copies(size_t first, size_t end) {
   if (first == end) return;
-  if (end - first == 1) choose_cut(trains_[first]);
+  if (end - first == 1) choose_cut(batches_[first]);
   const auto prepare = [&](size_t from) {
     size_t part = 0;
-    for (size_t i = from; i < end; ++i) part = messages_->set(i - first, trains_[i], pieces_, part);
+    for (size_t i = from; i < end; ++i)
+      part = messages_->set(i - first, batches_[i], pieces_, part);
   };
   prepare(first);
-  const int fd = trains_[first].path->endpoint->send.fd.get();
+  const int fd = batches_[first].path->endpoint->send.fd.get();
   for (size_t next = first; next < end;) {
     const long sent = messages_->send(fd, next - first, end - next);
     if (sent <= 0) {
-      if (!on_send_error(trains_[next], errno)) ++next;
+      if (!on_send_error(batches_[next], errno)) ++next;
       prepare(next);
       continue;
     }
     for (const size_t done = next + static_cast<size_t>(sent); next < done; ++next) {
-      count(trains_[next]);
+      count(batches_[next]);
     }
   }
 }
 
-// A train whose size the socket knows already says less to the kernel.
-void UdpSender::choose_cut(const Train& train) {
-  if (Messages::cut_anyway(train)) {
-    if (train.segments > 1) alike_ = 0;
+// A batch whose size the socket knows already says less to the kernel.
+void UdpSender::choose_cut(const GsoBatch& batch) {
+  if (Messages::cut_anyway(batch)) {
+    if (batch.segments > 1) alike_ = 0;
     return;
   }
-  const uint16_t wanted = Messages::cut_of(train);
+  const uint16_t wanted = Messages::cut_of(batch);
   alike_ = wanted == wanted_cut_ ? alike_ + 1 : 1;
   wanted_cut_ = wanted;
-  UdpEndpoint& endpoint = *train.path->endpoint;
+  UdpEndpoint& endpoint = *batch.path->endpoint;
   if (alike_ < kTrainsAlike || !endpoint.may_cut) return;
   alike_ = 0;
   cut_sends(endpoint.send, wanted);
 }
 
-void UdpSender::count(const Train& train) {
-  counters_.packets_sent += train.segments;
-  counters_.bytes_sent += train.bytes;
+void UdpSender::count(const GsoBatch& batch) {
+  counters_.packets_sent += batch.segments;
+  counters_.bytes_sent += batch.bytes;
   ++counters_.trains_sent;
 }
 
@@ -430,10 +432,10 @@ void UdpSender::warn(auto describe) {
   (void)try_allocating([&] { warning_ = describe(); });
 }
 
-bool UdpSender::on_send_error(const Train& train, int error) {
+bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
   const os::NoCancel no_cancel;
-  UdpPath& path = *train.path;
-  if (path.endpoint->hears_absences && std::exchange(tried_again_, &train) != &train) return true;
+  UdpPath& path = *batch.path;
+  if (path.endpoint->hears_absences && std::exchange(tried_again_, &batch) != &batch) return true;
   switch (error) {
     case EINTR:
       return true;
@@ -445,31 +447,32 @@ bool UdpSender::on_send_error(const Train& train, int error) {
         ::poll(&p, 1, kFullSocketPatienceMs);
         return true;
       }
-      counters_.send_drops += train.segments;
+      counters_.send_drops += batch.segments;
       return false;
     case EINVAL:
     case EIO:
       // Older kernels say EINVAL where newer ones say EMSGSIZE.
-      if (train.stride > path.max_datagram_bytes) break;
-      if (path.endpoint->send.cut_bytes != 0) {  // some take offence where nothing is to be cut
+      if (batch.stride > path.max_datagram_bytes) break;
+      if (path.endpoint->send.packet_payload_bytes !=
+          0) {  // some take offence where nothing is to be cut
         path.endpoint->may_cut = false;
         cut_sends(path.endpoint->send, 0);
-        return path.endpoint->send.cut_bytes == 0;
+        return path.endpoint->send.packet_payload_bytes == 0;
       }
-      if (train.segments > 1) path.endpoint->kernel_segments = false;
-      counters_.send_drops += train.segments;
+      if (batch.segments > 1) path.endpoint->kernel_segments = false;
+      counters_.send_drops += batch.segments;
       return false;
     case EMSGSIZE:
       break;
     default:
-      counters_.send_drops += train.segments;
+      counters_.send_drops += batch.segments;
       warn([&] {
         return "cannot send to " + print(path.icrc.flow().destination) + ": " +
                std::strerror(error);
       });
       return false;
   }
-  counters_.path_mtu_exceeded += train.segments;
+  counters_.path_mtu_exceeded += batch.segments;
   if (auto largest =
           largest_datagram(path.endpoint->address, path.destination, path.interface_index);
       largest.ok()) {
@@ -478,7 +481,7 @@ bool UdpSender::on_send_error(const Train& train, int error) {
   warn([&] {
     return "the path to " + print(path.icrc.flow().destination) + " carries only " +
            std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
-           std::to_string(train.stride) + "; use a smaller path MTU or raise the interface's MTU";
+           std::to_string(batch.stride) + "; use a smaller path MTU or raise the interface's MTU";
   });
   return false;
 }

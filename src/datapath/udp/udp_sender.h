@@ -1,9 +1,9 @@
-// The sending half: packets are copied, summed and put into trains as they are pushed, and leave at
-// flush(). A train is a number of packets to one peer process that the kernel cuts from a single
+// The sending half: packets are copied, summed and put into batches as they are pushed, and leave
+// at flush(). A batch is a number of packets to one peer process that the kernel cuts from a single
 // send.
 //
 // The packets of one queue pair leave in the order in which they were pushed. Those of several mix:
-// each joins the first train of its size that does not leave before its queue pair's latest one.
+// each joins the first batch of its size that does not leave before its queue pair's latest one.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "datapath/udp/page_lender.h"
 #include "datapath/udp/udp_endpoint.h"
 #include "datapath/udp/udp_options.h"
+#include "datapath/udp/zero_copy_sender.h"
 #include "wire/packet_io.h"
 
 struct mmsghdr;
@@ -38,7 +38,7 @@ class UdpSender final : public wire::PacketSink {
   std::optional<std::string> take_warning();
 
  private:
-  struct Train {
+  struct GsoBatch {
     UdpPath* path;    // its first packet's
     UdpPath* latest;  // its last packet's
     std::byte* end;   // of that packet
@@ -48,72 +48,72 @@ class UdpSender final : public wire::PacketSink {
     uint32_t room;  // for so many more of that size
     uint32_t first_piece;
     uint32_t last_piece;
-    uint8_t slot;      // the peer process: the receiver's kernel steers a train as a whole
-    bool closed;       // its last packet was a shorter one
-    bool gathered;     // it grew while there were others behind it
-    LentMemory* lent;  // where it lies; null: in the buffer
+    uint8_t slot;        // the peer process: the receiver's kernel steers a batch as a whole
+    bool closed;         // its last packet was a shorter one
+    bool gathered;       // it grew while there were others behind it
+    ZeroCopyRing* lent;  // where it lies; null: in the buffer
   };
-  // What of a train lies in one place. In lent memory that is all of it.
+  // What of a batch lies in one place. In lent memory that is all of it.
   struct Piece {
     std::byte* begin;
-    size_t bytes;   // not of a train's last one: that goes on to the train's end
-    uint32_t next;  // of the same train
+    size_t bytes;   // not of a batch's last one: that goes on to the batch's end
+    uint32_t next;  // of the same batch
   };
   struct Messages;
 
   UdpPath* find(wire::PathId id) const;
-  Train& train_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
-  bool takes(const Train& train, const UdpPath& path, const wire::TxPacket& packet,
+  GsoBatch& batch_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  bool takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
              size_t packet_bytes) const;
-  Train& join(size_t train, UdpPath& path, size_t packet_bytes);
-  Train& begin_train(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
+  GsoBatch& begin_batch(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
   uint32_t begin_piece(std::byte* at);
-  // Trains of such packets to that process were long when they left last. Sizes are multiples of
+  // Batches of such packets to that process were long when they left last. Sizes are multiples of
   // four; those of one message, immediate data and all, are within 64 bytes of each other.
-  uint32_t& long_before(const Train& train) { return long_before(train.slot, train.stride); }
+  uint32_t& long_before(const GsoBatch& batch) { return long_before(batch.slot, batch.stride); }
   uint32_t& long_before(uint8_t slot, size_t packet_bytes) {
     return long_before_[(packet_bytes / 4 + size_t{slot} * 16) % long_before_.size()];
   }
   void learn();
-  // The memory for long trains on this path; null: they are copied by the kernel.
-  LentMemory* lent_memory(UdpPath& path, uint8_t slot);
+  // The memory for long batches on this path; null: they are copied by the kernel.
+  ZeroCopyRing* zero_copy_ring(UdpPath& path, uint8_t slot);
   void send_trains(size_t first, size_t end);
-  bool send_lent(const Train& train);
+  bool send_lent(const GsoBatch& batch);
   void send_copies(size_t first, size_t end);
-  void choose_cut(const Train& train);
-  void count(const Train& train);
+  void choose_cut(const GsoBatch& batch);
+  void count(const GsoBatch& batch);
   // Whether the first of them is to be tried again.
-  bool on_send_error(const Train& train, int error);
+  bool on_send_error(const GsoBatch& batch, int error);
   void warn(auto describe);  // describe() makes the sentence
 
   const std::vector<std::unique_ptr<UdpPath>>& paths_;
   UdpCounters& counters_;
   const UdpOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
-  PageLender lender_;
+  ZeroCopySender lender_;
   // A peer that reads has a window for each address of ours that it reads from.
   struct Lent {
     wire::Gid source;
     wire::Gid destination;
     uint8_t slot;
-    std::weak_ptr<LentMemory> memory;  // the paths' that lead there
+    std::weak_ptr<ZeroCopyRing> memory;  // the paths' that lead there
   };
   std::vector<Lent> lent_;
   std::byte* buffer_end_;  // of what it holds
   size_t used_ = 0;        // bytes that were pushed, to lent memory too
   size_t packets_ = 0;
-  std::vector<Train> trains_;
+  std::vector<GsoBatch> batches_;
   size_t open_from_ = 0;  // those before it take no more
   std::vector<Piece> pieces_;
   uint64_t batch_ = 1;
   bool several_ = false;    // paths in this batch
   uint32_t gathering_ = 0;  // so many more batches are expected to have several
   std::array<uint32_t, 256> long_before_{};
-  uint16_t wanted_cut_ = 0;  // by the latest train that the socket does not cut by itself
+  uint16_t wanted_cut_ = 0;  // by the latest batch that the socket does not cut by itself
   uint32_t alike_ = 0;       // so many in a row wanted that
   std::unique_ptr<Messages> messages_;
-  bool waited_ = false;                 // for room in the socket, in this flush
-  const Train* tried_again_ = nullptr;  // after an error that may have been an earlier packet's
+  bool waited_ = false;                    // for room in the socket, in this flush
+  const GsoBatch* tried_again_ = nullptr;  // after an error that may have been an earlier packet's
   std::optional<std::string> warning_;
   std::optional<Instant> warned_at_;
 };

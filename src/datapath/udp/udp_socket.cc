@@ -142,8 +142,8 @@ void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_c
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS, hop_limit);
 }
 
-void follow(LoneDatagrams::Change change, int fd) {
-  using enum LoneDatagrams::Change;
+void follow(GroSwitch::Change change, int fd) {
+  using enum GroSwitch::Change;
   if (change != None) set(fd, IPPROTO_UDP, UDP_GRO, change == ToTrains ? 1 : 0);
 }
 
@@ -183,7 +183,7 @@ void hear_absences(int fd, const host::LocalAddress& address, bool on) {
 }
 
 void cut_sends(SendSocket& socket, uint16_t bytes) {
-  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.cut_bytes = bytes;
+  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.packet_payload_bytes = bytes;
 }
 
 std::optional<Absence> take_absence(int fd) {

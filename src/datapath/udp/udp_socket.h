@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/result.h"
-#include "datapath/udp/lone_datagrams.h"
+#include "datapath/udp/gro_switch.h"
 #include "datapath/udp/udp_options.h"
 #include "host/local_address.h"
 #include "os/unique_fd.h"
@@ -33,9 +33,9 @@ bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t int
 // Has the kernel tell traffic class and hop limit of every packet.
 void report_ip_headers(int fd, const host::LocalAddress& address);
 
-// Tells the kernel whether datagrams may arrive as one train (GRO). What is in the socket stays as
+// Tells the kernel whether datagrams may arrive as one batch (GRO). What is in the socket stays as
 // it is.
-void follow(LoneDatagrams::Change change, int fd);
+void follow(GroSwitch::Change change, int fd);
 
 // How often the kernel had to drop a datagram because the socket's buffer was full.
 uint32_t kernel_drops(int fd);
@@ -45,7 +45,7 @@ struct SendSocket {
   uint16_t port = 0;
   // A send is cut into datagrams of that size unless it says otherwise; 0: it is not. One that need
   // not say it is quicker.
-  uint16_t cut_bytes = 0;
+  uint16_t packet_payload_bytes = 0;
 };
 // Sends from `address` and a port in 0xC000-0xFFFF that nobody else has: entropy for the network's
 // flow hashing, and the receiver's kernel cannot join our packets with another process's.

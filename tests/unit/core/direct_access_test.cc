@@ -18,7 +18,7 @@ class FakeLocalPeer : public wire::PacketSink, public wire::LocalPeer {
   void push(const wire::TxPacket&) override { ADD_FAILURE() << "a packet was sent"; }
   bool is_full(wire::PathId) const override { return false; }
   bool is_asleep(wire::PathId) const override { return asleep; }
-  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return false; }
+  bool send_short_ack(wire::PathId, const wire::Ack&) override { return false; }
   bool access(const wire::OneSided& request) override {
     accesses.push_back(request);
     return grants;
@@ -130,7 +130,7 @@ TEST_F(DirectAccessTest, NamesTheRequestAndItsMemory) {
   EXPECT_EQ(access.source, qp_.qpn);
   EXPECT_EQ(access.destination, qp_.attr.dest_qpn);
   EXPECT_EQ(access.bytes, 100u);
-  EXPECT_EQ(counter(CounterId::reads_without_peer), 1u);
+  EXPECT_EQ(counter(CounterId::one_sided_reads), 1u);
 }
 
 TEST_F(DirectAccessTest, DoesALongRequestInParts) {
@@ -138,7 +138,7 @@ TEST_F(DirectAccessTest, DoesALongRequestInParts) {
   EXPECT_EQ(direct_.access(sink_), Outcome::Partial);
   EXPECT_TRUE(direct_.is_begun());
   EXPECT_EQ(direct_.access(sink_), Outcome::Partial);
-  EXPECT_EQ(counter(CounterId::writes_without_peer), 0u);
+  EXPECT_EQ(counter(CounterId::one_sided_writes), 0u);
   EXPECT_EQ(direct_.access(sink_), Outcome::Done);
   EXPECT_FALSE(direct_.is_begun());
   ASSERT_EQ(sink_.accesses.size(), 3u);
@@ -146,7 +146,7 @@ TEST_F(DirectAccessTest, DoesALongRequestInParts) {
   EXPECT_FALSE(sink_.accesses[1].ends_message);
   EXPECT_EQ(sink_.accesses[2].bytes, 1u);
   EXPECT_TRUE(sink_.accesses[2].ends_message);
-  EXPECT_EQ(counter(CounterId::writes_without_peer), 1u);
+  EXPECT_EQ(counter(CounterId::one_sided_writes), 1u);
 }
 
 TEST_F(DirectAccessTest, ARefusedRequestIsNotTriedAgain) {

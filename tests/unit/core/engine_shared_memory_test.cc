@@ -26,7 +26,7 @@ class EngineSharedMemoryTest : public EngineTest {
   }
 
   void end_shared_memory() {
-    engine_.narrow_paths([](wire::PathId) { return false; }, now_);
+    engine_.revert_paths_to_mtu([](wire::PathId) { return false; }, now_);
   }
 };
 
@@ -34,7 +34,7 @@ class EngineSharedMemoryTest : public EngineTest {
 class AckRecordSink : public RecordingSink {
  public:
   using RecordingSink::RecordingSink;
-  bool send_short_ack(wire::PathId, const wire::Acknowledgement& ack) override {
+  bool send_short_ack(wire::PathId, const wire::Ack& ack) override {
     acknowledged.push_back(ack.psn.value());
     EXPECT_EQ(ack.destination, EngineTest::kPeerQpn);
     return true;
@@ -255,11 +255,11 @@ TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadThatCameThroughSharedMemor
   connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   wire::Packet read = request(Opcode::RcReadRequest, 500);
   read.reth = {kIova, key_, 1024};
-  read.cut_bytes = kLargePacket;
+  read.packet_payload_bytes = kLargePacket;
   receive(read);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
   end_shared_memory();
-  read.cut_bytes = 0;
+  read.packet_payload_bytes = 0;
   receive(read);
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
 }
@@ -294,8 +294,8 @@ TEST_F(EngineSharedMemoryTest, VendorErrorReportsThatThePeerEnded) {
 
 TEST_F(EngineSharedMemoryTest, KeepsLargePacketPathsWhoseSharedMemoryRemains) {
   connect({.path_packet_bytes = kLargePacket});
-  engine_.narrow_paths([](wire::PathId) { return true; }, now_);
-  EXPECT_EQ(qp().cut_bytes(), kLargePacket);
+  engine_.revert_paths_to_mtu([](wire::PathId) { return true; }, now_);
+  EXPECT_EQ(qp().packet_payload_bytes(), kLargePacket);
   EXPECT_EQ(qp().peer()->window(), FixedWindow::kWindow);
 }
 

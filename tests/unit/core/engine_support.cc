@@ -151,7 +151,8 @@ void EngineTest::receive(const wire::Packet& packet, std::span<const std::byte> 
   bytes.resize(wire::store_headers(p, bytes.data()));
   bytes.insert(bytes.end(), payload.begin(), payload.end());
   bytes.resize(bytes.size() + p.bth.pad);
-  const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .cut_bytes = packet.cut_bytes};
+  const wire::RxPacket rx{
+      .bytes = bytes, .meta = &meta, .packet_payload_bytes = packet.packet_payload_bytes};
   engine_.on_packets({&rx, 1}, now_);
 }
 

@@ -36,7 +36,7 @@ class RecordingSink : public wire::PacketSink, public wire::LocalPeer {
   void push(const wire::TxPacket& packet) override;
   bool is_full(wire::PathId) const override { return full_; }
   bool is_asleep(wire::PathId) const override { return false; }
-  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return false; }
+  bool send_short_ack(wire::PathId, const wire::Ack&) override { return false; }
   bool access(const wire::OneSided&) override { return false; }
   bool retract(const wire::Unread&) override { return false; }
   std::vector<Sent> sent;

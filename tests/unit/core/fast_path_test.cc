@@ -45,7 +45,7 @@ struct Incoming {
   std::optional<uint32_t> piggybacked_psn;
   bool apart = false;  // payload is separate, as in shared memory
   bool wrong_source = false;
-  uint32_t cut_bytes = 0;
+  uint32_t packet_payload_bytes = 0;
 };
 
 class Side : public EngineTest {
@@ -75,10 +75,10 @@ class Side : public EngineTest {
       rx.bytes = headers[i];
       if (incoming[i].apart) rx.apart = payloads[i];
       rx.meta = incoming[i].wrong_source ? &wrong_source : &peer;
-      rx.cut_bytes = incoming[i].cut_bytes;
+      rx.packet_payload_bytes = incoming[i].packet_payload_bytes;
     }
     const Engine::Arrivals reported = engine_.on_packets(packets, now_);
-    reported_ = {reported.messages, reported.receives, reported.answers_due, reported.responses};
+    reported_ = {reported.messages, reported.receives, reported.responses_due, reported.responses};
   }
 
   void send(const PathCondition& path) {
@@ -157,7 +157,7 @@ class History {
           << "step " << step << " (" << last_step_ << ")";
     }
   }
-  uint64_t piggybacked() { return with_.counter(CounterId::acknowledgements_carried); }
+  uint64_t piggybacked() { return with_.counter(CounterId::acks_piggybacked); }
 
  private:
   bool chance(uint32_t one_in) { return prng_.below(one_in) == 0; }
@@ -185,7 +185,7 @@ class History {
     Incoming ack;
     ack.packet = with_.request(Opcode::RcAck, 100);
     ack.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    if (!chance(4)) ack.packet.bth.mark = with_.peer_flags().sack_capable;
+    if (!chance(4)) ack.packet.bth.extension_flags = with_.peer_flags().sack_capable;
     both([&](Side& s) { s.take({&ack, 1}); });
   }
 
@@ -298,18 +298,18 @@ class History {
     a.packet.bth.pad = static_cast<uint8_t>(-bytes & 3u);
     const ExtensionFlags flags = with_.peer_flags();
     const uint8_t kFlags[] = {0, flags.sack, flags.sack, flags.piggyback, flags.piggyback};
-    a.packet.bth.mark = one_of(kFlags);
-    if (a.packet.bth.mark == flags.piggyback) {
+    a.packet.bth.extension_flags = one_of(kFlags);
+    if (a.packet.bth.extension_flags == flags.piggyback) {
       a.piggybacked_psn = (now.sq_psn - 1 - (chance(6) ? prng_.below(3) : 0)) & 0xFFFFFF;
     }
     a.apart = large_packets_ && bytes != 0 && chance(2);
-    if (large_packets_) a.cut_bytes = 65536;
+    if (large_packets_) a.packet_payload_bytes = 65536;
     a.packet.bth.solicited = chance(4);
     return a;
   }
   void receive_plain(Opcode opcode, uint32_t bytes) {
     Incoming a = make_incoming(opcode, bytes);
-    a.packet.bth.mark = 0;
+    a.packet.bth.extension_flags = 0;
     a.piggybacked_psn.reset();
     both([&](Side& s) { s.take({&a, 1}); });
   }
@@ -335,7 +335,7 @@ class History {
         bth.ack_request = false;
         break;
       case 6:
-        bth.mark = static_cast<uint8_t>(prng_.below(128));
+        bth.extension_flags = static_cast<uint8_t>(prng_.below(128));
         break;
       case 7:
         a.wrong_source = true;
@@ -350,7 +350,7 @@ class History {
         a.piggybacked_psn = static_cast<uint32_t>(prng_.below(1 << 24));
         break;
       case 11:
-        a.cut_bytes = 256;
+        a.packet_payload_bytes = 256;
         break;
       default:
         bth.destination = wire::Qpn(bth.destination.value() + 1);
@@ -386,7 +386,7 @@ class History {
     a.packet.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
     if (chance(12)) a.packet.aeth = {AckKind::RnrNak, 1, 0};
     if (chance(12)) a.packet.aeth = {AckKind::Nak, 0, 0};
-    if (chance(8)) a.packet.bth.mark = with_.peer_flags().sack_capable;
+    if (chance(8)) a.packet.bth.extension_flags = with_.peer_flags().sack_capable;
     both([&](Side& s) { s.take({&a, 1}); });
   }
 

@@ -273,7 +273,7 @@ TEST_F(LossRecoveryTest, AProbeIsDueAfterAFewRoundTripsAndCostsNoRetry) {
   ASSERT_LT(recovery_.deadline(), at(timeout()));
   recovery_.on_deadline(recovery_.deadline());
   EXPECT_TRUE(recovery_.is_probe_due());
-  EXPECT_TRUE(qp_.urgent);
+  EXPECT_TRUE(qp_.has_unwindowed_packet);
   EXPECT_EQ(recovery_.tries(), 0u);
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
 }
@@ -331,7 +331,7 @@ TEST_F(LossRecoveryTest, RecoveryEndsWhenAllRetransmittedPacketsAreAcknowledged)
   recovery_.on_acked(1, kStart);
   recovery_.end_if_over();
   EXPECT_TRUE(recovery_.is_active());
-  EXPECT_TRUE(qp_.urgent) << "the first outstanding packet is lost";
+  EXPECT_TRUE(qp_.has_unwindowed_packet) << "the first outstanding packet is lost";
   retransmit(psn(1), kStart);
   retransmit(psn(2), kStart);
   recovery_.on_acked(2, kStart);

@@ -106,7 +106,7 @@ TEST_F(ManagementPortTest, SendsTheRestLaterIfTheSinkIsFull) {
 // The owner may close a path while a MAD still waits to be sent on it.
 TEST_F(ManagementPortTest, AQueuedMadReferencesItsPath) {
   const auto path = static_cast<wire::PathId>(5);
-  PathHolds& paths = engine_.state().paths;
+  PathReferences& paths = engine_.state().paths;
   paths.open(path);
   port().send(path, std::span<const std::byte, kMadBytes>(mad_));
   paths.release(path);
@@ -134,7 +134,7 @@ TEST_F(ManagementPortTest, AMadMakesAResponseDue) {
   bytes.insert(bytes.end(), mad_.begin(), mad_.end());
   const wire::RxMeta meta{};
   const wire::RxPacket rx{bytes, &meta};
-  EXPECT_TRUE(engine_.on_packets({&rx, 1}, now_).answers_due);
+  EXPECT_TRUE(engine_.on_packets({&rx, 1}, now_).responses_due);
 }
 
 }  // namespace

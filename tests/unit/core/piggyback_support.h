@@ -21,7 +21,7 @@ class PiggybackFixture : public EngineTest {
     ASSERT_EQ(transmit_opcodes(), std::vector{Opcode::RcSendOnly});
     wire::Packet ack = request(Opcode::RcAck, shape.sq_psn);
     ack.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
-    ack.bth.mark = peer_flags().sack_capable;
+    ack.bth.extension_flags = peer_flags().sack_capable;
     receive(ack);
     ASSERT_EQ(completions().size(), 2u);
   }
@@ -29,7 +29,7 @@ class PiggybackFixture : public EngineTest {
   void make_ack_due(uint32_t psn = 501) {
     ASSERT_TRUE(post_receive(92, 256, 1024).ok());
     wire::Packet p = request(wire::Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_flags().sack;
+    p.bth.extension_flags = peer_flags().sack;
     receive(p, pattern(8));
     ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
   }

@@ -34,7 +34,7 @@ class QueuePairPiggybackLossTest : public PiggybackFixture {
   }
   bool has_ack(const std::vector<Sent>& sent) {
     return std::ranges::any_of(sent, [&](const Sent& s) {
-      return s.opcode() == Opcode::RcAck || s.packet.bth.mark == own_flags().piggyback;
+      return s.opcode() == Opcode::RcAck || s.packet.bth.extension_flags == own_flags().piggyback;
     });
   }
   MemorySink sink_;
@@ -76,7 +76,8 @@ TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedEmptyWrite) {
   make_ack_due();
   ASSERT_TRUE(post(SendOp::Write, 1, 0).ok());
   turn();
-  bool ack_sent = has_ack(sink_.sent) && sink_.sent.back().packet.bth.mark != own_flags().piggyback;
+  bool ack_sent =
+      has_ack(sink_.sent) && sink_.sent.back().packet.bth.extension_flags != own_flags().piggyback;
   ASSERT_TRUE(next_deadline());
   turn();
   ASSERT_EQ(sink_.packets_retracted, 1u);
@@ -116,7 +117,7 @@ TEST_F(QueuePairPiggybackLossTest, SendsTheAckAloneWhileTheSendQueueDrains) {
   to_state(qp(), QpState::Rts);
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, own_flags().sack);
 }
 
 TEST_F(QueuePairPiggybackLossTest, TheAckStaysDueWhileTheSinkIsFull) {
@@ -126,7 +127,7 @@ TEST_F(QueuePairPiggybackLossTest, TheAckStaysDueWhileTheSinkIsFull) {
   EXPECT_TRUE(transmit(0).empty());
   auto sent = transmit(1);
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().piggyback);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, own_flags().piggyback);
   EXPECT_TRUE(transmit().empty());
 }
 
@@ -143,7 +144,7 @@ TEST_F(QueuePairPiggybackLossTest, ARateLimitedRequestDoesNotDelayTheAck) {
   EXPECT_TRUE(has_ack(sent)) << sent.size();
   for (int i = 0; i < 5; ++i) {
     if (!next_deadline()) break;
-    for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.mark, own_flags().piggyback);
+    for (const Sent& s : transmit()) EXPECT_NE(s.packet.bth.extension_flags, own_flags().piggyback);
   }
 }
 
@@ -166,7 +167,7 @@ TEST_F(QueuePairPiggybackLossTest, AnEmptyMessagePiggybacksTheAck) {
     EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 501u);
     ASSERT_TRUE(post_receive(93, 256, 1024).ok());
     wire::Packet p = request(Opcode::RcSendOnly, 502);
-    p.bth.mark = peer_flags().piggyback;
+    p.bth.extension_flags = peer_flags().piggyback;
     Bytes b(4);
     store_be32(b.data(), 101);
     receive(p, b);
@@ -187,7 +188,7 @@ TEST_F(QueuePairPiggybackLossTest, PsnsWrap) {
   EXPECT_EQ(load_be32(sent[0].packet.payload.data()), 0xFFFFFFu);
   ASSERT_TRUE(post_receive(93, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 0);
-  p.bth.mark = peer_flags().piggyback;
+  p.bth.extension_flags = peer_flags().piggyback;
   Bytes b(12);
   store_be32(b.data(), 0xFF000000);  // PSN 0; the top byte is ignored
   receive(p, b);
@@ -222,7 +223,7 @@ TEST_F(QueuePairPiggybackLossTest, ResetClearsTheDetectedExtensions) {
   engine_.modify_qp(qp(), attr, kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn, now_);
   ASSERT_TRUE(post_receive(93, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 500);
-  p.bth.mark = peer_flags().piggyback;
+  p.bth.extension_flags = peer_flags().piggyback;
   receive(p, pattern(12));  // in RTR
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
@@ -244,7 +245,7 @@ TEST_F(QueuePairPiggybackLossTest, APiggybackedAckDoesNotCompleteAReadWithoutRes
   transmit();
   ASSERT_TRUE(post_receive(92, 256, 1024).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = peer_flags().piggyback;
+  p.bth.extension_flags = peer_flags().piggyback;
   Bytes b(12);
   store_be32(b.data(), 101);
   receive(p, b);

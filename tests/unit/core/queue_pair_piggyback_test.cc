@@ -12,7 +12,7 @@ class QueuePairPiggybackTest : public PiggybackFixture {
  protected:
   void receive_piggyback(uint32_t psn, uint32_t acknowledged, const Bytes& payload) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_flags().piggyback;
+    p.bth.extension_flags = peer_flags().piggyback;
     Bytes bytes(kPiggybackBytes);
     store_be32(bytes.data(), acknowledged);
     bytes.insert(bytes.end(), payload.begin(), payload.end());
@@ -32,12 +32,12 @@ TEST_F(QueuePairPiggybackTest, ASendPiggybacksTheAck) {
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
-  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().piggyback);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, own_flags().piggyback);
   const auto payload = sent[0].packet.payload;
   ASSERT_EQ(payload.size(), kPiggybackBytes + 7);
   EXPECT_EQ(load_be32(payload.data()), 501u);
   EXPECT_TRUE(std::ranges::equal(payload.subspan(kPiggybackBytes), message));
-  EXPECT_EQ(counter(CounterId::acknowledgements_carried), 1u);
+  EXPECT_EQ(counter(CounterId::acks_piggybacked), 1u);
   EXPECT_TRUE(transmit().empty());  // the ACK has left
 }
 
@@ -58,7 +58,7 @@ TEST_F(QueuePairPiggybackTest, SendsTheAckAgainForADuplicateRequest) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   wire::Packet again = request(Opcode::RcSendOnly, 501);
-  again.bth.mark = peer_flags().sack;
+  again.bth.extension_flags = peer_flags().sack;
   receive(again, pattern(8));
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
 }
@@ -70,12 +70,12 @@ TEST_F(QueuePairPiggybackTest, ARetransmittedRequestDoesNotPiggyback) {
   transmit();
   time_out();
   wire::Packet again = request(Opcode::RcSendOnly, 501);
-  again.bth.mark = peer_flags().sack;
+  again.bth.extension_flags = peer_flags().sack;
   receive(again, pattern(8));
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].opcode(), Opcode::RcSendOnly);
-  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, own_flags().sack);
   EXPECT_EQ(sent[0].packet.payload.size(), 8u);
   EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
 }
@@ -94,7 +94,7 @@ TEST_F(QueuePairPiggybackTest, SendsAnAckPacketToAPeerWithoutExtensions) {
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].packet.payload.size(), 8u);
-  EXPECT_EQ(sent[0].packet.bth.mark, 0);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, 0);
   EXPECT_EQ(sent[1].opcode(), Opcode::RcAck);
 }
 
@@ -104,7 +104,7 @@ TEST_F(QueuePairPiggybackTest, SendsTheFirstAckAsAPacketBecauseItAnnouncesTheExt
   transmit();
   wire::Packet ack = request(Opcode::RcAck, 100);
   ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-  ack.bth.mark = peer_flags().sack_capable;
+  ack.bth.extension_flags = peer_flags().sack_capable;
   receive(ack);
   ASSERT_TRUE(post_receive(90, 256).ok());
   receive(request(Opcode::RcSendOnly, 500), pattern(8));
@@ -157,7 +157,7 @@ TEST_F(QueuePairPiggybackTest, ReadsTheAckInFrontOfASeparatePayload) {
   wire::Packet p = request(Opcode::RcSendOnly, 501);
   const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
   const auto receive_apart = [&](uint8_t mark, size_t in_front, const Bytes& payload) {
-    p.bth.mark = mark;
+    p.bth.extension_flags = mark;
     Bytes bytes(wire::kMaxHeaderBytes);
     bytes.resize(wire::store_headers(p, bytes.data()));
     bytes.resize(bytes.size() + in_front);
@@ -183,12 +183,12 @@ TEST_F(QueuePairPiggybackTest, ReadsTheAckInFrontOfASeparatePayload) {
 TEST_F(QueuePairPiggybackTest, SendsNaksAsPackets) {
   connect_with_extensions();
   wire::Packet p = request(Opcode::RcSendOnly, 501);  // no receive is posted
-  p.bth.mark = peer_flags().sack;
+  p.bth.extension_flags = peer_flags().sack;
   receive(p, pattern(8));
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
-  EXPECT_EQ(sent[0].packet.bth.mark, own_flags().sack);
+  EXPECT_EQ(sent[0].packet.bth.extension_flags, own_flags().sack);
   EXPECT_EQ(sent[1].packet.aeth.kind, AckKind::RnrNak);
 
   ASSERT_TRUE(post_receive(92, 256).ok());
@@ -227,7 +227,7 @@ TEST_F(QueuePairPiggybackTest, BuffersAMessageBehindAGapWithoutItsAck) {
   receive_piggyback(502, 101, pattern(8, 5));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   wire::Packet first = request(Opcode::RcSendOnly, 501);
-  first.bth.mark = peer_flags().sack;
+  first.bth.extension_flags = peer_flags().sack;
   receive(first, pattern(8, 4));
   EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   expect_at(1024, pattern(8, 4));
@@ -254,7 +254,7 @@ TEST_F(QueuePairPiggybackTest, DeliversAMessageTooShortForAnAckWhole) {
   connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = peer_flags().piggyback;
+  p.bth.extension_flags = peer_flags().piggyback;
   receive(p, pattern(3));
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);
@@ -265,7 +265,7 @@ TEST_F(QueuePairPiggybackTest, IgnoresItsOwnFlagSentBack) {
   connect_with_extensions();
   ASSERT_TRUE(post_receive(92, 256).ok());
   wire::Packet p = request(Opcode::RcSendOnly, 501);
-  p.bth.mark = own_flags().piggyback;
+  p.bth.extension_flags = own_flags().piggyback;
   receive(p, pattern(8));
   const auto done = poll();
   ASSERT_EQ(done.size(), 1u);

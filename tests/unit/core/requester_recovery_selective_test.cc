@@ -23,7 +23,7 @@ class SelectiveRepeatTest : public EngineTest {
   void receive_sack(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-    p.bth.mark = peer_flags().sack_capable;
+    p.bth.extension_flags = peer_flags().sack_capable;
     Bytes list;
     for (const uint32_t psn : held) {
       const auto bit = static_cast<uint32_t>(wire::Psn(psn).distance_from(wire::Psn(missing)) - 1);
@@ -62,19 +62,19 @@ TEST_F(SelectiveRepeatTest, SetsTheSackFlagOnceThePeerIsCapable) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
-  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
+  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.extension_flags, 0);
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-  nak.bth.mark = peer_flags().sack_capable;
+  nak.bth.extension_flags = peer_flags().sack_capable;
   receive(nak);  // without a SACK list: it holds no packet yet
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 3u);
-  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, own_flags().sack);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.extension_flags, own_flags().sack);
   // A new connection starts without the flag.
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
-  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.mark, 0);
+  for (const Sent& s : transmit()) EXPECT_EQ(s.packet.bth.extension_flags, 0);
 }
 
 // Only the peer's own sack_capable flag counts: neither ours, sent back, nor any other.
@@ -87,11 +87,11 @@ TEST_F(SelectiveRepeatTest, IgnoresOtherFlags) {
     transmit();
     wire::Packet nak = request(Opcode::RcAck, 100);
     nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-    nak.bth.mark = static_cast<uint8_t>(mark);
+    nak.bth.extension_flags = static_cast<uint8_t>(mark);
     receive(nak, pattern(4, 0xFF));  // the payload is no SACK list
     const auto sent = transmit();
     ASSERT_EQ(sent.size(), 2u) << mark;
-    for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0) << mark;
+    for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.extension_flags, 0) << mark;
     engine_.destroy_qp(qp_, now_);
   }
 }
@@ -268,7 +268,7 @@ TEST_F(SelectiveRepeatTest, RequestsOnlyMissingReadResponses) {
   const Bytes data = pattern(256 * 8);
   const auto respond = [&](uint32_t psn, bool again) {
     wire::Packet p = request(Opcode::RcReadResponseMiddle, psn);
-    if (again) p.bth.mark = peer_flags().sack_capable;
+    if (again) p.bth.extension_flags = peer_flags().sack_capable;
     receive(p, std::span(data).subspan((psn - 100) * 256, 256));
   };
   for (const uint32_t psn : {100u, 102u, 103u, 105u}) respond(psn, false);
@@ -287,12 +287,12 @@ TEST_F(SelectiveRepeatTest, RequestsOnlyMissingReadResponses) {
   EXPECT_EQ(again[0].psn(), 104u);
   EXPECT_EQ(again[0].packet.reth.address, 0x7000u + 256 * 4);
   EXPECT_EQ(again[0].packet.reth.length, 256u);
-  EXPECT_EQ(again[0].packet.bth.mark, own_flags().sack);
+  EXPECT_EQ(again[0].packet.bth.extension_flags, own_flags().sack);
   EXPECT_TRUE(completions().empty());
   respond(104, true);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   EXPECT_TRUE(std::equal(data.begin(), data.end(), memory_.begin()));
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
 }
 
 TEST_F(SelectiveRepeatTest, ResponsesOutOfOrderCompleteRequestsInOrder) {
@@ -319,9 +319,9 @@ TEST_F(SelectiveRepeatTest, HeldResponsesAreReleasedWithTheQueuePair) {
     ASSERT_TRUE(post(SendOp::Read, 1, 1024).ok());
     transmit();
     receive(request(Opcode::RcReadResponseMiddle, 101), pattern(256));
-    EXPECT_EQ(engine_.state().held.in_use(), 1u);
+    EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
     to_state(qp(), end);
-    EXPECT_EQ(engine_.state().held.in_use(), 0u);
+    EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
     EXPECT_EQ(engine_.next_deadline(), kNever);
     EXPECT_TRUE(transmit().empty());
     completions();
@@ -412,11 +412,11 @@ TEST_F(WithoutSelectiveRepeatTest, IgnoresFlags) {
   transmit();
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-  nak.bth.mark = peer_flags().sack_capable;
+  nak.bth.extension_flags = peer_flags().sack_capable;
   receive(nak);
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 2u);
-  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.extension_flags, 0);
 }
 
 }  // namespace

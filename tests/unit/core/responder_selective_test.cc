@@ -19,7 +19,7 @@ class ResponderSelectiveTest : public EngineTest {
  protected:
   wire::Packet with_flags(Opcode opcode, uint32_t psn) const {
     wire::Packet p = request(opcode, psn);
-    p.bth.mark = peer_flags().sack;
+    p.bth.extension_flags = peer_flags().sack;
     return p;
   }
   ExtensionFlags peer_flags_of_a_new_pair() {
@@ -44,7 +44,7 @@ class ResponderSelectiveTest : public EngineTest {
     EXPECT_EQ(sent[0].opcode(), Opcode::RcAck);
     EXPECT_EQ(p.aeth.kind, AckKind::Nak);
     EXPECT_EQ(p.aeth.value, static_cast<uint8_t>(NakCode::SequenceError));
-    EXPECT_EQ(p.bth.mark, own_flags().sack_capable);
+    EXPECT_EQ(p.bth.extension_flags, own_flags().sack_capable);
     SackList list{p.bth.psn.value(), {}};
     for (uint32_t bit = 0; bit < p.payload.size() * 8; ++bit) {
       if ((p.payload[bit / 8] & std::byte(1u << bit % 8)) != std::byte{0}) {
@@ -84,7 +84,7 @@ TEST_F(ResponderSelectiveTest, ExecutesReorderedRequestsInOrder) {
   EXPECT_EQ(ack[0].psn(), 504u);
   EXPECT_EQ(ack[0].packet.aeth.kind, AckKind::Ack);
   EXPECT_TRUE(ack[0].packet.payload.empty());
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
 }
 
 TEST_F(ResponderSelectiveTest, ReportsEachNewGap) {
@@ -104,7 +104,7 @@ TEST_F(ResponderSelectiveTest, ExecutesDuplicatesOnce) {
   connect();
   for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   for (int i = 0; i < 3; ++i) receive_send(501, 1);
-  EXPECT_EQ(engine_.state().held.in_use(), 1u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
   receive_send(500, 1);
   for (int i = 0; i < 3; ++i) receive_send(501, 1);
   EXPECT_EQ(received().size(), 2u);
@@ -159,7 +159,7 @@ TEST_F(ResponderSelectiveTest, RnrNakDropsBufferedPackets) {
   ASSERT_EQ(nak.size(), 1u);
   EXPECT_EQ(nak[0].packet.aeth.kind, AckKind::RnrNak);
   EXPECT_EQ(nak[0].psn(), 501u);
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
   for (uint64_t i = 2; i < 5; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   for (const uint32_t psn : {501u, 502u, 503u}) receive_send(psn, 1);
   EXPECT_EQ(received(), (std::vector<uint64_t>{2, 3, 4}));
@@ -177,7 +177,7 @@ TEST_F(ResponderSelectiveTest, RejectsAnInvalidRequestBehindAGapInOrder) {
   good.reth.length = 8;
   receive(good, pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
   const auto nak = transmit();
   ASSERT_EQ(nak.size(), 1u);
   EXPECT_EQ(nak[0].psn(), 501u);
@@ -188,24 +188,24 @@ TEST_F(ResponderSelectiveTest, DropsBufferedPacketsWithTheQueuePair) {
   for (const QpState end : {QpState::Reset, QpState::Error}) {
     connect();
     receive_send(505, 1);
-    EXPECT_EQ(engine_.state().held.in_use(), 1u);
+    EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
     to_state(qp(), end);
-    EXPECT_EQ(engine_.state().held.in_use(), 0u);
+    EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
   }
   connect();
   receive_send(505, 1);
   engine_.destroy_qp(qp_, now_);
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
 }
 
 TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
   connect();
   receive_send(500 + ReorderBuffer::kReach - 1, 1);
-  EXPECT_EQ(engine_.state().held.in_use(), 1u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
   EXPECT_EQ(transmit_sack().held, Psns{500 + ReorderBuffer::kReach - 1});
   receive_send(500 + ReorderBuffer::kReach, 1);
   receive_send(500 + (1 << 22), 1);
-  EXPECT_EQ(engine_.state().held.in_use(), 1u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
   EXPECT_EQ(transmit_sack().held.size(), 1u);
 }
 
@@ -218,7 +218,7 @@ TEST_F(ResponderSelectiveTest, LimitsBufferedPacketsPerQueuePairAndInTotal) {
     // few.
     const bool plenty = expected < PacketPool::kMostInUse / 2;
     expected += plenty ? ReorderBuffer::kMostHeld : ReorderBuffer::kMostHeldOfLittle;
-    ASSERT_EQ(engine_.state().held.in_use(), expected);
+    ASSERT_EQ(engine_.state().packet_pool.in_use(), expected);
   }
   // A queue pair without buffers does go-back-N: one NAK, and the peer retransmits everything.
   transmit();
@@ -265,7 +265,7 @@ TEST_F(ResponderSelectiveTest, ReplaysAllRequestedPartsOfAReadResponse) {
   Psns got;
   for (const Sent& s : transmit()) {
     got.push_back(s.psn());
-    EXPECT_EQ(s.packet.bth.mark, own_flags().sack_capable);
+    EXPECT_EQ(s.packet.bth.extension_flags, own_flags().sack_capable);
   }
   EXPECT_EQ(got, (Psns{502, 503, 504, 505, 506}));
 }
@@ -277,12 +277,12 @@ TEST_F(ResponderSelectiveTest, FirstReadResponseAnnouncesTheCapability) {
   read.reth = {kIova, key_, 600};
   receive(read);
   std::vector<uint8_t> flags;
-  for (const Sent& s : transmit()) flags.push_back(s.packet.bth.mark);
+  for (const Sent& s : transmit()) flags.push_back(s.packet.bth.extension_flags);
   EXPECT_EQ(flags, (std::vector<uint8_t>{own_flags().sack_capable, 0, 0}));
   receive(request(Opcode::RcWriteOnly, 503));
   const auto ack = transmit();
   ASSERT_EQ(ack.size(), 1u);
-  EXPECT_EQ(ack[0].packet.bth.mark, 0);
+  EXPECT_EQ(ack[0].packet.bth.extension_flags, 0);
 }
 
 // READ responses within the peer's window may be sent zero-copy, because the peer requests no more
@@ -314,7 +314,7 @@ class ReorderedRequestsTest : public ResponderSelectiveTest {
   }
   void receive_reordered(uint32_t psn) {
     wire::Packet p = request(Opcode::RcSendOnly, psn);
-    p.bth.mark = peer_flags().reordered;
+    p.bth.extension_flags = peer_flags().reordered;
     receive(p, pattern(64));
   }
   void expect_plain_ack(uint32_t psn) {
@@ -335,10 +335,10 @@ TEST_F(ReorderedRequestsTest, AreExecutedInOrderAndNotTreatedAsALoss) {
   receive_send(502, 1);
   expect_plain_ack(503);
   EXPECT_EQ(received(), (std::vector<uint64_t>{0, 1, 2, 3}));
-  EXPECT_EQ(counter(CounterId::requests_early), 2u);
+  EXPECT_EQ(counter(CounterId::requests_reordered), 2u);
   EXPECT_EQ(counter(CounterId::out_of_sequence), 0u);
   EXPECT_EQ(counter(CounterId::naks_sequence_sent), 0u);
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
 }
 
 TEST_F(ReorderedRequestsTest, DoNotReplaceAnAckByANak) {
@@ -374,7 +374,7 @@ TEST_F(ReorderedRequestsTest, AreDroppedSilentlyBeyondTheReach) {
   connect_with_receives();
   receive_reordered(500 + ReorderBuffer::kReach);
   EXPECT_TRUE(transmit().empty());
-  EXPECT_EQ(engine_.state().held.in_use(), 0u);
+  EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
   receive_send(500, 1);
   expect_plain_ack(500);
 }
@@ -388,7 +388,7 @@ TEST_F(ResponderSelectiveTest, AnnouncesTheCapabilityAgainForDuplicates) {
   std::vector<uint8_t> flags;
   for (const uint32_t psn : {500u, 501u, 500u, 501u}) {  // the first response was lost
     receive(request(Opcode::RcSendOnly, psn), pattern(64));
-    for (const Sent& s : transmit()) flags.push_back(s.packet.bth.mark);
+    for (const Sent& s : transmit()) flags.push_back(s.packet.bth.extension_flags);
   }
   const uint8_t capable = own_flags().sack_capable;
   EXPECT_EQ(flags, (std::vector<uint8_t>{capable, 0, capable, capable}));
@@ -401,9 +401,9 @@ TEST_F(ResponderSelectiveTest, IgnoresUnknownFlags) {
     if (flag == theirs.sack || flag == theirs.reordered || flag == theirs.piggyback) continue;
     connect();
     wire::Packet p = request(Opcode::RcSendOnly, 501);
-    p.bth.mark = static_cast<uint8_t>(flag);
+    p.bth.extension_flags = static_cast<uint8_t>(flag);
     receive(p, pattern(64));
-    EXPECT_EQ(engine_.state().held.in_use(), 0u) << flag;
+    EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u) << flag;
     const auto nak = transmit();
     ASSERT_EQ(nak.size(), 1u);
     EXPECT_TRUE(nak[0].packet.payload.empty()) << flag;
@@ -472,11 +472,11 @@ TEST(SelectiveRepeat, SetsReservedBitsForOtherPeersOnlyInTheFirstAckAndAfterALos
     const bool responds_to_duplicate =
         i == 6;  // the first response, which had the flag, may be lost
     const bool flags = i == 0 || sequence_nak || responds_to_duplicate || is_replay;
-    EXPECT_EQ(p->bth.mark, flags ? selective.own_flags().sack_capable : 0) << i;
+    EXPECT_EQ(p->bth.extension_flags, flags ? selective.own_flags().sack_capable : 0) << i;
     Bytes without = now[i];
     without[8] &= std::byte{0x80};
     EXPECT_EQ(before[i], without) << i;
-    with_flags += p->bth.mark != 0 ? 1 : 0;
+    with_flags += p->bth.extension_flags != 0 ? 1 : 0;
   }
   EXPECT_EQ(with_flags, 5);
 }

@@ -234,7 +234,7 @@ TEST_F(UdSenderTest, QueuePairsTakeTurns) {
 class UdPathTest : public UdSenderTest {
  public:
   UdPathTest() { paths().open(handle_.path); }
-  PathHolds& paths() { return engine_.state().paths; }
+  PathReferences& paths() { return engine_.state().paths; }
   bool idle() { return paths().idle() == std::vector{handle_.path}; }
 };
 

@@ -54,7 +54,7 @@ class FakeDatapath final : public Datapath, private wire::PacketSink, private wi
  private:
   bool is_full(wire::PathId path) const override { return path == wire::PathId{3}; }
   bool is_asleep(wire::PathId) const override { return true; }
-  bool send_short_ack(wire::PathId, const wire::Acknowledgement&) override { return true; }
+  bool send_short_ack(wire::PathId, const wire::Ack&) override { return true; }
   bool access(const wire::OneSided&) override { return true; }
   bool retract(const wire::Unread&) override { return true; }
   size_t room() const override { return kRoom - pushed_.size(); }

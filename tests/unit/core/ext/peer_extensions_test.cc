@@ -13,7 +13,7 @@ constexpr wire::Qpn kPeer(0x020007);
 
 wire::Bth with(uint8_t flag) {
   wire::Bth bth;
-  bth.mark = flag;
+  bth.extension_flags = flag;
   return bth;
 }
 

@@ -25,14 +25,14 @@ class SizeSortedBatchesTest : public EngineTest {
   void acknowledge(uint32_t psn) {
     wire::Packet ack = request(Opcode::RcAck, psn);
     ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 0};
-    ack.bth.mark = peer_flags().sack_capable;
+    ack.bth.extension_flags = peer_flags().sack_capable;
     receive(ack);
   }
   // A sequence NAK with a SACK list: the peer lacks `missing` and holds `held`.
   void receive_sack(uint32_t missing, const Psns& held) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
-    p.bth.mark = peer_flags().sack_capable;
+    p.bth.extension_flags = peer_flags().sack_capable;
     Bytes list(4);
     for (const uint32_t psn : held) {
       const uint32_t bit = psn - missing - 1;
@@ -51,7 +51,7 @@ class SizeSortedBatchesTest : public EngineTest {
   Psns early(const std::vector<Sent>& sent) {
     Psns out;
     for (const Sent& s : sent) {
-      const uint8_t mark = s.packet.bth.mark;
+      const uint8_t mark = s.packet.bth.extension_flags;
       EXPECT_TRUE(mark == own_flags().sack || mark == own_flags().reordered) << s.psn();
       if (mark == own_flags().reordered) out.push_back(s.psn());
     }
@@ -99,7 +99,7 @@ TEST_F(SizeSortedBatchesTest, SendsInOrderToOtherPeers) {
   post_three();
   const auto sent = transmit();
   EXPECT_EQ(psns(sent), (Psns{100, 101, 102, 103, 104, 105, 106, 107, 108}));
-  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.mark, 0);
+  for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.extension_flags, 0);
 }
 
 TEST_F(SizeSortedBatchesTest, SendsUpToTheRoomAndContinuesLater) {

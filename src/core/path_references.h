@@ -11,22 +11,22 @@
 
 namespace verbena::core {
 
-class PathHolds {
+class PathReferences {
  public:
-  // The first hold is the opener's.
+  // The first reference is the opener's.
   void open(wire::PathId path) {
     const size_t id = index(path);
-    holds_.resize(std::max(holds_.size(), id + 1));
-    idle_.reserve(holds_.capacity());  // release() does not allocate
-    VERBENA_CHECK(holds_[id] == 0);
-    holds_[id] = 1;  // last: without memory, nothing is held
+    references_.resize(std::max(references_.size(), id + 1));
+    idle_.reserve(references_.capacity());  // release() does not allocate
+    VERBENA_CHECK(references_[id] == 0);
+    references_[id] = 1;  // last: without memory, nothing is held
   }
   // A path that was not opened here stays for ever, and nobody counts.
-  void hold(wire::PathId path) {
-    if (counts(path)) ++holds_[index(path)];
+  void add(wire::PathId path) {
+    if (counts(path)) ++references_[index(path)];
   }
   void release(wire::PathId path) {
-    if (counts(path) && --holds_[index(path)] == 0) idle_.push_back(path);
+    if (counts(path) && --references_[index(path)] == 0) idle_.push_back(path);
   }
   // Paths to be closed, by the engine's owner, who clears the list.
   std::vector<wire::PathId>& idle() { return idle_; }
@@ -35,10 +35,10 @@ class PathHolds {
  private:
   static size_t index(wire::PathId path) { return static_cast<uint32_t>(path); }
   bool counts(wire::PathId path) const {
-    return index(path) < holds_.size() && holds_[index(path)] != 0;
+    return index(path) < references_.size() && references_[index(path)] != 0;
   }
 
-  std::vector<uint32_t> holds_;  // by PathId
+  std::vector<uint32_t> references_;  // by PathId
   std::vector<wire::PathId> idle_;
 };
 

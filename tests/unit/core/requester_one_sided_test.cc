@@ -74,7 +74,7 @@ TEST_F(OneSidedTest, SingleWriteToASleepingPeerNeedsNoPacket) {
   EXPECT_TRUE(turn().empty());
   EXPECT_EQ(completions(), kFirstSucceeded);
   EXPECT_TRUE(std::ranges::equal(data, std::span(sink_.peer).first(300)));
-  EXPECT_EQ(counter(CounterId::writes_without_peer), 1u);
+  EXPECT_EQ(counter(CounterId::one_sided_writes), 1u);
   EXPECT_EQ(engine_.next_deadline(), kNever) << "no response is expected";
   // The peer's responder has received no packet: the next one has the first PSN.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());

@@ -1,4 +1,4 @@
-// The thread of another process that was at work in our memory when its visit was revoked: whether
+// The thread of another process that was at work in our memory when its copy was revoked: whether
 // the kernel may still be copying for it, as far as /proc tells.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace verbena::datapath {
 
-class VisitorThread {
+class InitiatorThread {
  public:
   // `process` 0: it cannot be observed, because it lives in another PID namespace.
-  VisitorThread() = default;
-  VisitorThread(pid_t process, pid_t thread) : process_(process), thread_(thread) {}
+  InitiatorThread() = default;
+  InitiatorThread(pid_t process, pid_t thread) : process_(process), thread_(thread) {}
 
   pid_t process() const { return process_; }
   // False: after the revocation there was a moment at which the thread was not inside

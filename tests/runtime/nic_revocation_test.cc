@@ -81,33 +81,34 @@ class PeerProcess {
     auto segment = datapath::Segment::create(descriptor);
     const os::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     const os::UnixAddress name = datapath::shm_address(slot);
-    const bool connected =
-        own.ok() && segment.ok() && ::connect(socket.get(), name.get(), name.bytes) == 0 &&
-        datapath::send_hello(socket.get(), {.slot = kPeerSlot}, own.value().descriptor(), descriptor.get());
+    const bool connected = own.ok() && segment.ok() &&
+                           ::connect(socket.get(), name.get(), name.bytes) == 0 &&
+                           datapath::send_hello(socket.get(), {.slot = kPeerSlot},
+                                                own.value().descriptor(), descriptor.get());
     char first = 0;
     reply(connected && ::recv(socket.get(), &first, 1, 0) == 1);
-    datapath::Visitor visitor(
-        &segment.value().written_by(datapath::LinkEnd::Caller).control->visit);
+    datapath::DirectCopy initiator(
+        &segment.value().written_by(datapath::LinkEnd::Caller).control->copy);
     for (Step step{}; ::recv(control_.get(), &step, 1, 0) == 1;) {
-      reply(do_step(step, visitor, owner, memory));
+      reply(do_step(step, initiator, owner, memory));
     }
   }
-  static bool do_step(Step step, datapath::Visitor& visitor, pid_t owner, uint64_t memory) {
+  static bool do_step(Step step, datapath::DirectCopy& initiator, pid_t owner, uint64_t memory) {
     switch (step) {
       case Step::Begin:
-        visitor.begin();
+        initiator.begin();
         return true;
       case Step::Aim:
-        return visitor.aim(memory, kBytes, true);
+        return initiator.aim(memory, kBytes, true);
       case Step::Copy: {
         std::array<std::byte, kBytes> new_bytes;
         new_bytes.fill(std::byte{0xFF});
         const iovec local{new_bytes.data(), new_bytes.size()};
-        return ::syscall(SYS_process_vm_writev, owner, &local, 1, visitor.parts(),
-                         visitor.part_count(), 0) == static_cast<long>(kBytes);
+        return ::syscall(SYS_process_vm_writev, owner, &local, 1, initiator.parts(),
+                         initiator.part_count(), 0) == static_cast<long>(kBytes);
       }
       case Step::End:
-        visitor.end();
+        initiator.end();
         return true;
       case Step::Stop:
         ::raise(SIGSTOP);
@@ -158,14 +159,14 @@ class NicVisits : public testing::Test {
   }
   // As ibv_dereg_mr does. True if a direct copy might have been in progress.
   bool remove_region(uint32_t key) {
-    Nic::Visits visits;
+    Nic::Copies copies;
     {
       Nic::Guard guard(*nic_);
       EXPECT_TRUE(guard.engine().memory().remove_region(key).ok());
-      nic_->revoke_visits(guard, visits);
+      nic_->revoke_copies(guard, copies);
     }
-    const bool any = !visits.empty();
-    nic_->await_end_of(visits);
+    const bool any = !copies.empty();
+    nic_->await_end_of(copies);
     return any;
   }
   void connect(core::QueuePair& qp, wire::Qpn to) {

@@ -1,4 +1,4 @@
-// Visits that were revoked while the kernel may have been copying for them. The list has room for
+// Copies that were revoked while the kernel may have been copying for them. The list has room for
 // one per process of the host: a call that takes memory away allocates nothing, so it also works
 // when memory is exhausted.
 #pragma once
@@ -8,32 +8,32 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "datapath/shm/visitor_thread.h"
+#include "datapath/shm/initiator_thread.h"
 
 namespace verbena::datapath {
 
-struct RevokedVisit {
+struct RevokedCopy {
   uint32_t link = 0;
   uint32_t number = 0;
-  VisitorThread thread;
+  InitiatorThread thread;
 };
 
-class RevokedVisits {
+class RevokedCopies {
  public:
   static constexpr size_t kMost = 256;  // links are open to that many slots at most
 
-  void add(const RevokedVisit& visit) { list_.at(count_++) = visit; }
+  void add(const RevokedCopy& copy) { list_.at(count_++) = copy; }
   template <typename Predicate>
   void remove_if(Predicate predicate) {
     count_ = static_cast<size_t>(std::remove_if(begin(), end(), predicate) - begin());
   }
   bool empty() const { return count_ == 0; }
-  RevokedVisit& front() { return list_.front(); }
-  RevokedVisit* begin() { return list_.data(); }
-  RevokedVisit* end() { return list_.data() + count_; }
+  RevokedCopy& front() { return list_.front(); }
+  RevokedCopy* begin() { return list_.data(); }
+  RevokedCopy* end() { return list_.data() + count_; }
 
  private:
-  std::array<RevokedVisit, kMost> list_;
+  std::array<RevokedCopy, kMost> list_;
   size_t count_ = 0;
 };
 

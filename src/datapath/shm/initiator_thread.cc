@@ -1,5 +1,5 @@
 // What /proc/PID/task/TID says about a thread.
-#include "datapath/shm/visitor_thread.h"
+#include "datapath/shm/initiator_thread.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -78,7 +78,7 @@ std::optional<long> system_call_slept_in(std::string_view text) {
 
 }  // namespace
 
-std::optional<uint64_t> VisitorThread::cpu_time_ns() const {
+std::optional<uint64_t> InitiatorThread::cpu_time_ns() const {
   const ProcFile file(process_, thread_, "schedstat");
   uint64_t ns = 0;
   const auto parsed = std::from_chars(file.text.data(), file.text.data() + file.text.size(), ns);
@@ -86,7 +86,7 @@ std::optional<uint64_t> VisitorThread::cpu_time_ns() const {
   return ns;
 }
 
-bool VisitorThread::may_be_copying() {
+bool InitiatorThread::may_be_copying() {
   if (process_ <= 0 || !proc_is_ours()) return true;
   const ProcFile stat(process_, thread_, "stat");
   if (stat.error != 0) return !is_gone(process_, stat.error);

@@ -1,5 +1,5 @@
 // The system calls that lend pages to the kernel, and what is left behind when they are refused.
-#include "datapath/udp/page_lender.h"
+#include "datapath/udp/zero_copy_sender.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -30,9 +30,9 @@ bool kernel_takes_pages() {
 
 }  // namespace
 
-PageLender::PageLender() : works_(kernel_takes_pages()) {}
+ZeroCopySender::ZeroCopySender() : works_(kernel_takes_pages()) {}
 
-bool PageLender::fill_pipe(std::span<std::byte> bytes) {
+bool ZeroCopySender::fill_pipe(std::span<std::byte> bytes) {
   if (!pipe_in_.valid()) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
@@ -47,7 +47,7 @@ bool PageLender::fill_pipe(std::span<std::byte> bytes) {
   return works_;
 }
 
-bool PageLender::send(int fd, msghdr message, std::span<std::byte> bytes) {
+bool ZeroCopySender::send(int fd, msghdr message, std::span<std::byte> bytes) {
   if (fill_pipe(bytes.subspan(kHeadBytes))) {
     iovec head{bytes.data(), kHeadBytes};
     message.msg_iov = &head;

@@ -1,5 +1,5 @@
-// PageLender: sends a train from the pages it lies in. They go through a pipe into the send: the
-// head of the train opens it (and carries address and options), the pages follow.
+// ZeroCopySender: sends a batch from the pages it lies in. They go through a pipe into the send:
+// the head of the batch opens it (and carries address and options), the pages follow.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,13 +11,13 @@
 
 namespace verbena::datapath {
 
-class PageLender {
+class ZeroCopySender {
  public:
   // Less than this costs more to lend than to copy.
   static constexpr size_t kLeastBytes = size_t{16} * 1024;
 
   // Asks the kernel, once. Older ones send pages one by one.
-  PageLender();
+  ZeroCopySender();
 
   // False: not here, or not any more.
   bool works() const { return works_; }

@@ -1,6 +1,6 @@
 // Direct copies that the target revokes: both halves of the protocol step by step, and what /proc
 // shows about the initiator's thread.
-#include "datapath/shm/visits.h"
+#include "datapath/shm/direct_copy.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "datapath/shm/visitor_thread.h"
+#include "datapath/shm/initiator_thread.h"
 #include "os/unique_fd.h"
 
 namespace verbena::datapath {
@@ -36,8 +36,8 @@ class VisitTest : public testing::Test {
   // The initiator's system call.
   long copy() {
     iovec local{new_bytes_.data(), new_bytes_.size()};
-    return ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, visitor_.parts(),
-                     visitor_.part_count(), 0);
+    return ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, direct_copy_.parts(),
+                     direct_copy_.part_count(), 0);
   }
   bool untouched() const {
     return std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; });
@@ -46,82 +46,82 @@ class VisitTest : public testing::Test {
   static constexpr size_t kBytes = 100;
   std::array<std::byte, 8192> memory_{};
   std::vector<std::byte> new_bytes_ = std::vector<std::byte>(kBytes, std::byte{0xFF});
-  VisitControl control_;
-  Visitor visitor_{&control_};
-  VisitRevoker revoker_{&control_};
+  CopyControl control_;
+  DirectCopy direct_copy_{&control_};
+  CopyRevoker revoker_{&control_};
 };
 
 TEST_F(VisitTest, CopiesTheAnnouncedBytes) {
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
-  EXPECT_EQ(visitor_.part_count(), 2u) << "the last word is a separate part";
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
+  EXPECT_EQ(direct_copy_.part_count(), 2u) << "the last word is a separate part";
   EXPECT_EQ(copy(), static_cast<long>(kBytes));
-  visitor_.end();
+  direct_copy_.end();
   EXPECT_EQ(std::memcmp(memory_.data(), new_bytes_.data(), kBytes), 0);
   EXPECT_EQ(memory_[kBytes], std::byte{});
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u) << "the copy has ended";
 }
 
 TEST_F(VisitTest, RevokedBeforeItIsAnnouncedItNeverCopies) {
-  visitor_.begin();
+  direct_copy_.begin();
   EXPECT_EQ(revoker_.revoke(range(0, kBytes)), 0u) << "no copy can be in progress";
-  EXPECT_FALSE(visitor_.aim(address(), kBytes, true));
-  visitor_.end();
+  EXPECT_FALSE(direct_copy_.aim(address(), kBytes, true));
+  direct_copy_.end();
 }
 
 TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
   for (const bool separate_last_word : {false, true}) {
-    visitor_.begin();
-    ASSERT_TRUE(visitor_.aim(address(), kBytes, separate_last_word));
+    direct_copy_.begin();
+    ASSERT_TRUE(direct_copy_.aim(address(), kBytes, separate_last_word));
     const uint32_t number = revoker_.revoke(range(0, kBytes));
     EXPECT_NE(number, 0u);
     EXPECT_FALSE(revoker_.is_over(number));
     EXPECT_EQ(copy(), -1);
     EXPECT_EQ(errno, EFAULT);
     EXPECT_TRUE(untouched());
-    visitor_.end();
+    direct_copy_.end();
     EXPECT_TRUE(revoker_.is_over(number));
   }
 }
 
 TEST_F(VisitTest, DoesNotRevokeACopyOfOtherMemory) {
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_EQ(revoker_.revoke(range(kBytes, 8192)), 0u);
   EXPECT_EQ(copy(), static_cast<long>(kBytes));
-  visitor_.end();
+  direct_copy_.end();
 }
 
 TEST_F(VisitTest, DoesNotRevokeTheNextCopy) {
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_NE(revoker_.revoke(kAllMemory), 0u);
-  visitor_.end();
-  visitor_.begin();
-  EXPECT_TRUE(visitor_.aim(address(), kBytes, true));
+  direct_copy_.end();
+  direct_copy_.begin();
+  EXPECT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_EQ(copy(), static_cast<long>(kBytes));
-  visitor_.end();
+  direct_copy_.end();
 }
 
 TEST_F(VisitTest, DoesNotWaitAgainForASettledCopy) {
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   const uint32_t number = revoker_.revoke(kAllMemory);
   ASSERT_NE(number, 0u);
   EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "it may still copy";
   revoker_.settle(number);
   EXPECT_TRUE(revoker_.is_over(number));
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u);
-  visitor_.end();
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, true));
+  direct_copy_.end();
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_EQ(revoker_.revoke(kAllMemory), number + 2) << "the next copy has another number";
 }
 
 // A hostile target can change the length of its own memory area, not of the initiator's.
 TEST_F(VisitTest, ATargetThatLengthensAPartGetsNoMoreBytes) {
-  visitor_.begin();
-  ASSERT_TRUE(visitor_.aim(address(), kBytes, false));
+  direct_copy_.begin();
+  ASSERT_TRUE(direct_copy_.aim(address(), kBytes, false));
   control_.parts[0].bytes.store(8192);
   EXPECT_EQ(copy(), static_cast<long>(kBytes));
   EXPECT_EQ(memory_[kBytes], std::byte{});
@@ -142,7 +142,7 @@ class Process {
     ::waitpid(pid_, nullptr, 0);
   }
   pid_t pid() const { return pid_; }
-  VisitorThread thread() const { return {pid_, pid_}; }
+  InitiatorThread thread() const { return {pid_, pid_}; }
   void stop() {
     ::kill(pid_, SIGSTOP);
     ::waitpid(pid_, nullptr, WUNTRACED);
@@ -169,33 +169,33 @@ bool soon(const std::function<bool()>& holds) {
   return false;
 }
 
-TEST(VisitorThread, DoesNotCopyWhileStopped) {
+TEST(InitiatorThread, DoesNotCopyWhileStopped) {
   Process process(spin);
   process.stop();
   EXPECT_FALSE(process.thread().may_be_copying());
 }
 
-TEST(VisitorThread, DoesNotCopyAfterItsEnd) {
+TEST(InitiatorThread, DoesNotCopyAfterItsEnd) {
   Process process([] {});
   EXPECT_TRUE(soon([&] { return !process.thread().may_be_copying(); }));
-  EXPECT_FALSE(VisitorThread(::getpid(), 0x3FFFFFFF).may_be_copying()) << "no such thread";
+  EXPECT_FALSE(InitiatorThread(::getpid(), 0x3FFFFFFF).may_be_copying()) << "no such thread";
 }
 
-TEST(VisitorThread, DoesNotCopyInAnotherSystemCall) {
+TEST(InitiatorThread, DoesNotCopyInAnotherSystemCall) {
   Process process(sleep_until_killed);
-  VisitorThread thread = process.thread();
+  InitiatorThread thread = process.thread();
   EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); }));
 }
 
-TEST(VisitorThread, MayCopyForAShortTimeWhileRunning) {
+TEST(InitiatorThread, MayCopyForAShortTimeWhileRunning) {
   Process process(spin);
-  VisitorThread thread = process.thread();
+  InitiatorThread thread = process.thread();
   EXPECT_TRUE(thread.may_be_copying());
   EXPECT_TRUE(soon([&] { return !thread.may_be_copying(); })) << "no copy takes that long";
 }
 
-TEST(VisitorThread, MayCopyIfItCannotBeObserved) {
-  EXPECT_TRUE(VisitorThread(0, 1).may_be_copying());
+TEST(InitiatorThread, MayCopyIfItCannotBeObserved) {
+  EXPECT_TRUE(InitiatorThread(0, 1).may_be_copying());
 }
 
 // A copy from a page that is never filled in stays in the system call.
@@ -241,7 +241,7 @@ class BlockedCopy : public testing::Test {
 TEST_F(BlockedCopy, MayCopyWhileInTheSystemCall) {
   Process process([&] { copy_blocked_page(); });
   ASSERT_TRUE(soon([&] { return in_copy(process.pid()); }));
-  VisitorThread thread = process.thread();
+  InitiatorThread thread = process.thread();
   EXPECT_TRUE(thread.may_be_copying());
   ::kill(process.pid(), SIGSTOP);  // has no effect inside the system call
   EXPECT_TRUE(thread.may_be_copying());

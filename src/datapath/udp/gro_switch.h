@@ -1,8 +1,8 @@
-// LoneDatagrams: whether a socket is read for trains or for datagrams that come one by one. The
-// stride of a train comes in a control message, for which it takes recvmsg; recvfrom is quicker by
+// GroSwitch: whether a socket is read for batches or for datagrams that come one by one. The
+// stride of a batch comes in a control message, for which it takes recvmsg; recvfrom is quicker by
 // a quarter, whether something is there or not, and that is what a program waits for that spins
 // for the next answer. So once datagrams have come alone for a while, the kernel is told to cut
-// trains itself; and when they come close together, to leave them whole again.
+// batches itself; and when they come close together, to leave them whole again.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace verbena::datapath {
 
-class LoneDatagrams {
+class GroSwitch {
  public:
   static constexpr uint32_t kStreak = 64;
   static constexpr uint32_t kLongestStreak = 64 * 1024;
@@ -20,21 +20,21 @@ class LoneDatagrams {
   // What the kernel has to be told.
   enum class Change : uint8_t { None, ToTrains, ToDatagrams };
 
-  // No train lies in the socket, nor did the kernel have one under way when it was told, which was
+  // No batch lies in the socket, nor did the kernel have one under way when it was told, which was
   // long ago: it may be read by recvfrom.
   bool alone() const { return state_ == State::Alone; }
 
-  bool begun() const { return state_ != State::Trains; }
+  bool begun() const { return state_ != State::Batches; }
 
-  // What a read brought; no trains: nothing was there.
-  Change after_read(size_t trains, size_t datagrams) {
-    if (trains == 0) {
+  // What a read brought; no batches: nothing was there.
+  Change after_read(size_t batches, size_t datagrams) {
+    if (batches == 0) {
       close_together_ = 0;
       if (state_ == State::Draining && streak_ >= kStreak) state_ = State::Alone;
       return Change::None;
     }
-    const bool one = trains == 1 && datagrams <= 1;
-    if (state_ == State::Trains) {
+    const bool one = batches == 1 && datagrams <= 1;
+    if (state_ == State::Batches) {
       streak_ = one ? std::min(streak_ + 1, kLongestStreak) : 0;  // never what giving up wants
       if (streak_ < wanted_) return Change::None;
       state_ = State::Draining;
@@ -48,28 +48,28 @@ class LoneDatagrams {
   }
 
   // Nobody looks from now on until something is there. That may be much at once, of which the
-  // socket's buffer holds more in trains.
+  // socket's buffer holds more in batches.
   Change rest() {
     streak_ = 0;
-    return state_ == State::Trains ? Change::None : leave();
+    return state_ == State::Batches ? Change::None : leave();
   }
 
   // For good: datagrams are wanted with all that control messages tell of them.
   Change give_up() {
     wanted_ = UINT32_MAX;
-    return state_ == State::Trains ? Change::None : leave();
+    return state_ == State::Batches ? Change::None : leave();
   }
 
  private:
-  enum class State : uint8_t { Trains, Draining, Alone };
+  enum class State : uint8_t { Batches, Draining, Alone };
 
   Change leave() {
-    state_ = State::Trains;
+    state_ = State::Batches;
     streak_ = close_together_ = 0;
     return Change::ToTrains;
   }
 
-  State state_ = State::Trains;
+  State state_ = State::Batches;
   uint32_t wanted_ = kStreak;
   uint32_t streak_ = 0;          // datagrams that came alone; then, that came since
   uint32_t close_together_ = 0;  // with no look in vain between them

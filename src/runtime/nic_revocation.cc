@@ -32,57 +32,57 @@ datapath::PeerAccess* Nic::peer_access() {
   return local != nullptr ? local->peer_access() : nullptr;
 }
 
-void Nic::revoke_visits(PostingGuard& guard, Visits& visits) {
+void Nic::revoke_copies(PostingGuard& guard, Copies& copies) {
   (void)guard;
   datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
   const datapath::MemoryRange hidden = memory->take_hidden_memory();
-  if (!hidden.empty()) memory->revoke_visits(hidden, visits);
+  if (!hidden.empty()) memory->revoke_copies(hidden, copies);
 }
 
 // Under the lock. Only the peer of a queue pair can access memory through it.
-void Nic::revoke_visits_through(wire::Qpn qpn, wire::Qpn peer, Visits& visits) {
+void Nic::revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies) {
   datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  if (memory->take_hidden(qpn)) memory->revoke_visits_of(peer.slot(), visits);
+  if (memory->take_hidden(qpn)) memory->revoke_copies_of(peer.slot(), copies);
 }
 
-void Nic::await_end_of(Visits& visits) {
-  if (visits.empty()) return;
+void Nic::await_end_of(Copies& copies) {
+  if (copies.empty()) return;
   const os::NoCancel no_cancel;
   const Instant since = runtime::now();
   bool logged = false;
   for (uint32_t check = 0;; ++check) {
-    forget_over(visits, check >= kYields);
-    if (visits.empty()) return;
+    forget_over(copies, check >= kYields);
+    if (copies.empty()) return;
     const Duration waited = runtime::now() - since;
     if (waited > kLongestWait) break;
     if (waited > kLogAfter && !std::exchange(logged, true)) {
       log(LogLevel::Warning,
           "%s: process %d is still copying into or out of this process's memory; the call waits "
           "for it before the memory is released",
-          device_.name.c_str(), visits.front().thread.process());
+          device_.name.c_str(), copies.front().thread.process());
     }
     pause_before_check(check, waited);
   }
   Guard guard(*this);
-  for (const auto& visit : visits) {
+  for (const auto& copy : copies) {
     log(LogLevel::Warning,
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is given up, and packets to it go over UDP",
-        device_.name.c_str(), visit.thread.process());
-    if (datapath::PeerAccess* const memory = peer_access()) memory->cut(visit);
+        device_.name.c_str(), copy.thread.process());
+    if (datapath::PeerAccess* const memory = peer_access()) memory->cut(copy);
   }
 }
 
-void Nic::forget_over(Visits& visits, bool observe_threads) {
-  visits.remove_if([&](datapath::RevokedVisit& visit) {
-    const bool may_copy = !observe_threads || visit.thread.may_be_copying();
+void Nic::forget_over(Copies& copies, bool observe_threads) {
+  copies.remove_if([&](datapath::RevokedCopy& copy) {
+    const bool may_copy = !observe_threads || copy.thread.may_be_copying();
     Guard guard(*this);
     datapath::PeerAccess* const memory = peer_access();
     if (memory == nullptr) return true;
-    if (!may_copy) memory->settle(visit);
-    return memory->is_over(visit);
+    if (!may_copy) memory->settle(copy);
+    return memory->is_over(copy);
   });
 }
 

@@ -12,14 +12,14 @@
 
 namespace verbena::datapath {
 
-class LentMemory {
+class ZeroCopyRing {
  public:
   static constexpr size_t kBytes = 4u << 20;  // huge pages, where there are any
 
-  LentMemory();
-  ~LentMemory();
-  LentMemory(const LentMemory&) = delete;
-  LentMemory& operator=(const LentMemory&) = delete;
+  ZeroCopyRing();
+  ~ZeroCopyRing();
+  ZeroCopyRing(const ZeroCopyRing&) = delete;
+  ZeroCopyRing& operator=(const ZeroCopyRing&) = delete;
 
   bool valid() const { return base_ != nullptr; }
   // The start of a page with at least `most` bytes behind it.

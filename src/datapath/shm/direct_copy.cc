@@ -1,5 +1,5 @@
-// Both halves of a visit.
-#include "datapath/shm/visits.h"
+// Both halves of a copy.
+#include "datapath/shm/direct_copy.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 namespace verbena::datapath {
 namespace {
 
-// The visitor has not looked yet.
+// The initiator has not looked yet.
 constexpr uint64_t kUndecided = 0;
 // Makes every address one of the kernel's. One bit: were the kernel to read the address byte by
 // byte, it would still see no third address.
@@ -34,9 +34,9 @@ pid_t current_thread(pid_t process) {
 
 }  // namespace
 
-Visitor::Visitor(VisitControl* control) : control_(control), process_(::getpid()) {}
+DirectCopy::DirectCopy(CopyControl* control) : control_(control), process_(::getpid()) {}
 
-void Visitor::begin() {
+void DirectCopy::begin() {
   control_->parts[0].address.store(kUndecided, std::memory_order_relaxed);
   control_->thread.store(current_thread(process_), std::memory_order_relaxed);
   control_->number.store(++number_, std::memory_order_release);
@@ -44,7 +44,7 @@ void Visitor::begin() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-bool Visitor::aim(uint64_t address, size_t bytes, bool last_word_apart) {
+bool DirectCopy::aim(uint64_t address, size_t bytes, bool last_word_apart) {
   const size_t last = last_word_apart ? last_word_bytes(address, bytes) : bytes;
   const size_t rest = bytes - last;
   part_count_ = rest == 0 ? 1 : 2;
@@ -56,11 +56,11 @@ bool Visitor::aim(uint64_t address, size_t bytes, bool last_word_apart) {
       expected, address, std::memory_order_release, std::memory_order_relaxed);
 }
 
-void Visitor::end() { control_->number.store(++number_, std::memory_order_release); }
+void DirectCopy::end() { control_->number.store(++number_, std::memory_order_release); }
 
 // Only the first address is made invalid. The kernel stops at the first part that fails, so that
 // the last word of a message is never copied without the rest.
-uint32_t VisitRevoker::revoke(const MemoryRange& hidden) {
+uint32_t CopyRevoker::revoke(const MemoryRange& hidden) {
   const uint32_t number = control_->number.load(std::memory_order_acquire);
   if (number % 2 == 0 || number == settled_) return 0;
   std::atomic<uint64_t>& address = control_->parts[0].address;
@@ -72,7 +72,7 @@ uint32_t VisitRevoker::revoke(const MemoryRange& hidden) {
   }
   const uint64_t before = address.fetch_or(kRevoked, std::memory_order_acq_rel);
   if ((before & ~kRevoked) != kUndecided) return number;
-  settle(number);  // the visitor will not make the system call
+  settle(number);  // the initiator will not make the system call
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// A visit: one process copies into or out of another one's memory by itself, by process_vm_writev
-// or process_vm_readv. The owner of the memory can revoke a visit: the remote addresses that the
+// A copy: one process copies into or out of another one's memory by itself, by process_vm_writev
+// or process_vm_readv. The owner of the memory can revoke a copy: the remote addresses that the
 // kernel is given lie in memory that both processes share, and the kernel reads them inside the
 // system call. An address that the owner made invalid before is copied neither to nor from
 // (EFAULT). What is left to wait for is a copy that the kernel is doing at this moment. The memory
@@ -26,36 +26,36 @@ struct MemoryRange {
 };
 inline constexpr MemoryRange kAllMemory{0, UINT64_MAX};
 
-// In the segment of the link, written by the visitor but for revocations. It begins as zeros.
-struct VisitControl {
+// In the segment of the link, written by the initiator but for revocations. It begins as zeros.
+struct CopyControl {
   // A struct iovec, as the kernel reads it.
   struct Part {
     std::atomic<uint64_t> address{0};
     std::atomic<uint64_t> bytes{0};
   };
-  std::atomic<uint32_t> number{0};  // odd during a visit, another one each time
-  std::atomic<pid_t> thread{0};     // the visitor's
+  std::atomic<uint32_t> number{0};  // odd during a copy, another one each time
+  std::atomic<pid_t> thread{0};     // the initiator's
   std::array<Part, 2> parts;        // what it copies, and the last word of a message apart
 };
-static_assert(sizeof(VisitControl::Part) == sizeof(iovec) && sizeof(void*) == sizeof(uint64_t));
+static_assert(sizeof(CopyControl::Part) == sizeof(iovec) && sizeof(void*) == sizeof(uint64_t));
 
-// The visitor's half. One thread at a time.
-class Visitor {
+// The initiator's half. One thread at a time.
+class DirectCopy {
  public:
-  explicit Visitor(VisitControl* control);
+  explicit DirectCopy(CopyControl* control);
 
-  // Before the visitor looks whether the owner permits the copy.
+  // Before the initiator looks whether the owner permits the copy.
   void begin();
   // After it looked: what it is about to copy. The last word of a message is a part of its own,
-  // where `last_word_apart`. False: the owner has revoked the visit.
+  // where `last_word_apart`. False: the owner has revoked the copy.
   bool aim(uint64_t address, size_t bytes, bool last_word_apart);
   // The remote arguments of the system call.
-  const VisitControl::Part* parts() const { return control_->parts.data(); }
+  const CopyControl::Part* parts() const { return control_->parts.data(); }
   size_t part_count() const { return part_count_; }
   void end();
 
  private:
-  VisitControl* control_;
+  CopyControl* control_;
   pid_t process_;        // ours
   uint32_t number_ = 0;  // the owner could change the shared one
   size_t part_count_ = 1;
@@ -63,22 +63,22 @@ class Visitor {
 
 // The half of the process that owns the memory. Call revoke() after the memory, or the queue pair,
 // was hidden, and a sequentially consistent fence after that.
-class VisitRevoker {
+class CopyRevoker {
  public:
-  explicit VisitRevoker(VisitControl* control) : control_(control) {}
+  explicit CopyRevoker(CopyControl* control) : control_(control) {}
 
-  // Revokes the visit that is under way, unless it is known to be elsewhere. Returns its number if
+  // Revokes the copy that is under way, unless it is known to be elsewhere. Returns its number if
   // the kernel may be copying at this moment, otherwise 0.
   uint32_t revoke(const MemoryRange& hidden);
   bool is_over(uint32_t number) const {
     return number == settled_ || control_->number.load(std::memory_order_acquire) != number;
   }
-  // This visit was revoked and its thread is not in the kernel's copy: it never copies any more.
+  // This copy was revoked and its thread is not in the kernel's copy: it never copies any more.
   void settle(uint32_t number) { settled_ = number; }
   pid_t thread() const { return control_->thread.load(std::memory_order_relaxed); }
 
  private:
-  VisitControl* control_;
+  CopyControl* control_;
   uint32_t settled_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Where the next train goes in a peer's lent memory.
-#include "datapath/udp/lent_memory.h"
+// Where the next batch goes in a peer's lent memory.
+#include "datapath/udp/zero_copy_ring.h"
 
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@ constexpr size_t kPage = 4096;
 
 // Aligned, so that it can be huge pages: the kernel's notes about a page are written here and read
 // by the receiver's processor, and a huge page has them in one place.
-LentMemory::LentMemory() {
+ZeroCopyRing::ZeroCopyRing() {
   void* const at =
       ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return;
@@ -26,11 +26,11 @@ LentMemory::LentMemory() {
   ::madvise(base_, kBytes, MADV_HUGEPAGE);
 }
 
-LentMemory::~LentMemory() {
+ZeroCopyRing::~ZeroCopyRing() {
   if (base_ != nullptr) ::munmap(base_, kBytes);
 }
 
-std::byte* LentMemory::place(size_t most) {
+std::byte* ZeroCopyRing::place(size_t most) {
   VERBENA_CHECK(most <= kBytes);
   next_ = (next_ + kPage - 1) / kPage * kPage;
   if (next_ + most > kBytes) next_ = 0;

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <thread>
 
-#include "datapath/udp/lent_memory.h"
-#include "datapath/udp/page_lender.h"
+#include "datapath/udp/zero_copy_ring.h"
+#include "datapath/udp/zero_copy_sender.h"
 #include "tests/runtime/udp_process.h"
 #include "tests/support/needs_steering.h"
 
@@ -54,7 +54,7 @@ TEST(UdpDatapath, DeliversGsoBatchesWholeAndInOrder) {
       ASSERT_TRUE(b.intact(i));
     }
     EXPECT_EQ(a.counter("udp_packets_sent"), psn);
-    EXPECT_EQ(a.counter("udp_trains_sent"), 20u * 2);
+    EXPECT_EQ(a.counter("udp_batches_sent"), 20u * 2);
     EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
     EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
   }
@@ -118,7 +118,7 @@ TEST_F(UdpPair, DeliversGsoBatchesAfterSingleDatagramsWhole) {
 // From the second flush on, long GSO batches are sent zero-copy if the kernel can. They exceed the
 // memory for zero-copy sends.
 TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
-  const bool possible = PageLender().works();
+  const bool possible = ZeroCopySender().works();
   for (const bool v6 : {false, true}) {
     const Gid address = v6 ? ipv6("::1") : kLoopback4;
     Process a;
@@ -129,7 +129,7 @@ TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
     settle({&a, &b});
     uint32_t psn = 0;
     size_t bytes = 0;
-    while (bytes < 3 * LentMemory::kBytes) {
+    while (bytes < 3 * ZeroCopyRing::kBytes) {
       const uint32_t first = psn;
       a.push(path, b.slot(), psn++, 4096);
       for (int i = 0; i < 14; ++i) a.push(path, b.slot(), psn++, 4080);
@@ -149,9 +149,9 @@ TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
     EXPECT_EQ(b.counter("udp_icrc_solved") + b.counter("udp_icrc_errors"), 0u);
     EXPECT_EQ(a.counter("udp_packets_sent"), psn);
     if (possible) {
-      EXPECT_GT(a.counter("udp_trains_lent"), psn / 25 * 2 - 3);
+      EXPECT_GT(a.counter("udp_batches_zero_copy"), psn / 25 * 2 - 3);
     } else {
-      EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+      EXPECT_EQ(a.counter("udp_batches_zero_copy"), 0u);
     }
   }
 }
@@ -194,7 +194,7 @@ TEST_F(UdpPair, EachAddressHasItsOwnZeroCopyMemory) {
   send_batch(path);
   send_batch(path);
   const uint32_t from_first = psn;
-  for (size_t i = 0; i < LentMemory::kBytes / 65536 - 1; ++i) send_batch(second);
+  for (size_t i = 0; i < ZeroCopyRing::kBytes / 65536 - 1; ++i) send_batch(second);
   run({&a, &b}, [&] { return b.packets.size() >= psn; });
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
   ASSERT_GE(b.packets.size(),
@@ -215,7 +215,7 @@ TEST_F(UdpPair, SendsABatchZeroCopyAlthoughASlightlyLongerPacketFollows) {
     a.udp->flush();
     ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
   }
-  EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? kBatches - 1 : 0u);
+  EXPECT_EQ(a.counter("udp_batches_zero_copy"), ZeroCopySender().works() ? kBatches - 1 : 0u);
 }
 
 // Packets outside the window may overrun the receiver. They are copied, also if they could join a
@@ -225,13 +225,13 @@ TEST_F(UdpPair, CopiesPacketsOutsideTheWindow) {
     for (uint32_t i = 0; i < 12; ++i) a.push(path, b.slot(), i, 4096, false);
     a.udp->flush();
   }
-  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
-  const uint64_t batches = a.counter("udp_trains_sent");
+  EXPECT_EQ(a.counter("udp_batches_zero_copy"), 0u);
+  const uint64_t batches = a.counter("udp_batches_sent");
   for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, true);
   for (uint32_t i = 0; i < 6; ++i) a.push(path, b.slot(), i, 4096, false);
   a.udp->flush();
-  EXPECT_EQ(a.counter("udp_trains_lent"), PageLender().works() ? 1u : 0u);
-  EXPECT_EQ(a.counter("udp_trains_sent"), batches + (PageLender().works() ? 2 : 1));
+  EXPECT_EQ(a.counter("udp_batches_zero_copy"), ZeroCopySender().works() ? 1u : 0u);
+  EXPECT_EQ(a.counter("udp_batches_sent"), batches + (ZeroCopySender().works() ? 2 : 1));
 }
 
 // The kernel refuses the zero-copy send. The same batch is sent as a copy, and nothing of the
@@ -249,7 +249,7 @@ TEST_F(UdpPair, CopiesLongBatchesWithoutFreeDescriptors) {
     run({&a, &b}, [&] { return b.packets.size() >= psn; });
   }
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+  EXPECT_EQ(a.counter("udp_batches_zero_copy"), 0u);
   ASSERT_EQ(b.packets.size(), psn);
   for (uint32_t i = 0; i < psn; ++i) ASSERT_TRUE(b.intact(i));
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
@@ -271,7 +271,7 @@ bool forbid(uint32_t call, uint32_t error) {
 // The pages are refused after the send was started. The send is closed, and the batch is sent again
 // as a copy.
 TEST_F(UdpPair, CopiesLongBatchesIfSpliceIsForbidden) {
-  if (!PageLender().works()) GTEST_SKIP() << "no zero-copy sends with this kernel";
+  if (!ZeroCopySender().works()) GTEST_SKIP() << "no zero-copy sends with this kernel";
   uint32_t psn = 0;
   bool forbidden = false;
   std::thread([&] {
@@ -283,7 +283,7 @@ TEST_F(UdpPair, CopiesLongBatchesIfSpliceIsForbidden) {
     }
   }).join();
   if (!forbidden) GTEST_SKIP() << "cannot install a seccomp filter";
-  EXPECT_EQ(a.counter("udp_trains_lent"), 0u);
+  EXPECT_EQ(a.counter("udp_batches_zero_copy"), 0u);
   ASSERT_EQ(b.packets.size(), psn);
   for (uint32_t i = 0; i < psn; ++i) {
     ASSERT_EQ(b.psn(i), i);
@@ -309,7 +309,7 @@ struct UdpQueuePairs : UdpPair {
   // Sends all pushed packets and returns the number of GSO batches. Expects all packets, in order
   // for each queue pair.
   uint64_t send_batches() {
-    const uint64_t before = a.counter("udp_trains_sent");
+    const uint64_t before = a.counter("udp_batches_sent");
     a.udp->flush();
     run({&a, &b}, [&] { return b.packets.size() >= pushed; });
     EXPECT_EQ(b.packets.size(), pushed);
@@ -321,7 +321,7 @@ struct UdpQueuePairs : UdpPair {
     b.packets.clear();
     b.metas.clear();
     pushed = 0;
-    return a.counter("udp_trains_sent") - before;
+    return a.counter("udp_batches_sent") - before;
   }
   // Shows the sender that several queue pairs are active.
   void activate_two() {
@@ -399,9 +399,9 @@ TEST_F(UdpQueuePairs, PacketsWithoutASlotDoNotShareABatch) {
   for (const wire::PathId to : {to_nic.value(), management.value(), to_nic.value()}) {
     a.push(to, 0, 0, 256);
   }
-  const uint64_t before = a.counter("udp_trains_sent");
+  const uint64_t before = a.counter("udp_batches_sent");
   a.udp->flush();
-  EXPECT_EQ(a.counter("udp_trains_sent") - before, 2u);
+  EXPECT_EQ(a.counter("udp_batches_sent") - before, 2u);
 }
 
 TEST_F(UdpQueuePairs, AShortPacketThatEndsTheBatchJoinsIt) {
@@ -425,7 +425,7 @@ TEST_F(UdpQueuePairs, DeliversLongBatchesOfManyQueuePairsWholeAndInOrder) {
     send_batches();
     if (HasFailure()) return;
   }
-  EXPECT_EQ(a.counter("udp_trains_lent") > 0, PageLender().works());
+  EXPECT_EQ(a.counter("udp_batches_zero_copy") > 0, ZeroCopySender().works());
 }
 
 TEST_F(UdpQueuePairs, SharingABatchIsPreferredToZeroCopy) {
@@ -491,7 +491,7 @@ TEST(UdpDatapath, SendsAFullBatchOfUnsegmentedPackets) {
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
   a.udp->flush();
-  EXPECT_EQ(a.counter("udp_trains_sent"), sent);
+  EXPECT_EQ(a.counter("udp_batches_sent"), sent);
   EXPECT_EQ(a.counter("udp_send_drops"), 0u);
   EXPECT_EQ(sent, 256u);
 }
@@ -573,7 +573,7 @@ TEST(UdpDatapath, SendsSinglePacketsWithoutSegmentation) {
   for (uint32_t i = 0; i < 20; ++i) a.push(path, b.slot(), i, 1024);
   a.udp->flush();
   ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= 20; }));
-  EXPECT_EQ(a.counter("udp_trains_sent"), 20u);
+  EXPECT_EQ(a.counter("udp_batches_sent"), 20u);
   EXPECT_EQ(b.counter("udp_icrc_solved"), 0u);
 }
 

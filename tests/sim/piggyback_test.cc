@@ -95,8 +95,8 @@ class PingPong {
 TEST(PiggybackedAcks, MostAcksArePiggybacked) {
   PingPong v({true, true});
   v.run();
-  for (const uint64_t piggybacked : {v.pair.counter_a(CounterId::acknowledgements_carried),
-                                     v.pair.counter_b(CounterId::acknowledgements_carried)}) {
+  for (const uint64_t piggybacked : {v.pair.counter_a(CounterId::acks_piggybacked),
+                                     v.pair.counter_b(CounterId::acks_piggybacked)}) {
     EXPECT_GT(piggybacked, kMessages / 2);
     EXPECT_LT(piggybacked, kMessages);
   }
@@ -106,8 +106,8 @@ TEST(PiggybackedAcks, NoAckIsPiggybackedUnlessBothSidesSupportIt) {
   for (const Pair::Abilities can : {Pair::Abilities{true, false}, {false, true}, {false, false}}) {
     PingPong v(can);
     v.run();
-    EXPECT_EQ(v.pair.counter_a(CounterId::acknowledgements_carried), 0u);
-    EXPECT_EQ(v.pair.counter_b(CounterId::acknowledgements_carried), 0u);
+    EXPECT_EQ(v.pair.counter_a(CounterId::acks_piggybacked), 0u);
+    EXPECT_EQ(v.pair.counter_b(CounterId::acks_piggybacked), 0u);
   }
 }
 
@@ -125,7 +125,7 @@ TEST(PiggybackedAcks, EachMessageArrivesOnceInAnyNetwork) {
           f.jitter = jitter;
         }
         v.run();
-        EXPECT_GT(v.pair.counter_a(CounterId::acknowledgements_carried), kMessages / 4);
+        EXPECT_GT(v.pair.counter_a(CounterId::acks_piggybacked), kMessages / 4);
         EXPECT_EQ(v.pair.counter_a(CounterId::probes_sent) != 0, loss != 0);
       }
     }
