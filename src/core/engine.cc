@@ -39,8 +39,8 @@ Engine::Engine(const EngineConfig& config)
   // Not where those of a previous engine began.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
-  acknowledgement_.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
-  acknowledgement_.op = wire::info_of(acknowledgement_.bth.opcode);
+  short_ack_.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
+  short_ack_.op = wire::info_of(short_ack_.bth.opcode);
 }
 
 Engine::~Engine() = default;
@@ -312,9 +312,9 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
 // Null: it is none. The result holds until the next one.
 wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (rx.bytes.empty()) {
-    acknowledgement_.bth.destination = rx.acknowledgement.destination;
-    acknowledgement_.bth.psn = rx.acknowledgement.psn;
-    return &acknowledgement_;
+    short_ack_.bth.destination = rx.ack.destination;
+    short_ack_.bth.psn = rx.ack.psn;
+    return &short_ack_;
   }
   wire::ParseError why{};
   if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) return nullptr;

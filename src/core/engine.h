@@ -148,8 +148,8 @@ class Engine {
   EngineConfig config_;
   EngineState state_;
   ManagementPort management_{state_};
-  wire::Packet packet_;           // the one that is looked at
-  wire::Packet acknowledgement_;  // the same of one that came without headers
+  wire::Packet packet_;     // the one that is looked at
+  wire::Packet short_ack_;  // the same of one that came without headers
   QpTable qps_;
   uint32_t next_index_;  // to try for a new queue pair
   uint64_t last_serial_ = 0;

@@ -66,7 +66,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   std::span<const wire::RxPacket> receive_locally();
   bool is_full(wire::PathId path) const override;
   bool is_asleep(wire::PathId path) const override;
-  bool send_short_ack(wire::PathId path, const wire::Ack& acknowledgement) override;
+  bool send_short_ack(wire::PathId path, const wire::Ack& ack) override;
   bool access(const wire::OneSided& request) override;
   bool retract(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;

@@ -207,7 +207,7 @@ wire::RxPacket Host::as_it_comes(const Arrived& a) const {
   if (!positive || !std::ranges::equal(same, std::span(a.bytes).first(same.size()))) {
     return {a.bytes, &a.meta};
   }
-  return {.bytes = {}, .meta = &a.meta, .acknowledgement = {bth.destination, bth.psn}};
+  return {.bytes = {}, .meta = &a.meta, .ack = {bth.destination, bth.psn}};
 }
 
 // True: there was something.
@@ -226,7 +226,7 @@ bool Host::take_from_memory(size_t most) {
                        .apart = apart ? bytes.subspan(r.header_bytes) : bytes.first(0),
                        .packet_payload_bytes =
                            r.packet_payload_bytes > 1 ? std::bit_floor(r.packet_payload_bytes) : 0,
-                       .acknowledgement = r.acknowledgement});
+                       .ack = r.ack});
   }
   engine_.on_packets(packets, world_.now());
   return !records.empty();

@@ -79,7 +79,7 @@ void SharedMemory::append(Link& link, HostId from, HostId to, Record record) {
   ++counts_.packets;
   trace_.add(uint64_t{from} << 32 | to);
   trace_.add(record.bytes);
-  trace_.add(record.acknowledgement.psn.value());
+  trace_.add(record.ack.psn.value());
   if (ring.buried || ring.bytes + ring_bytes_of(record) > link.shape.ring_bytes) {
     ++counts_.lost;
     return;
@@ -114,7 +114,7 @@ bool SharedMemory::send_short_ack(HostId from, wire::PathId path, const wire::Ac
   const auto to = static_cast<HostId>(path);
   Link* const link = find_open(from, to);
   if (link == nullptr) return false;
-  append(*link, from, to, {.bytes = {}, .acknowledgement = ack});
+  append(*link, from, to, {.bytes = {}, .ack = ack});
   return true;
 }
 

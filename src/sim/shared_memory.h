@@ -57,7 +57,7 @@ class SharedMemory {
     Bytes bytes;              // headers, payload, padding
     size_t header_bytes = 0;  // the payload lies apart from them where it is long
     uint32_t packet_payload_bytes = 0;
-    wire::Ack acknowledgement;  // where there are no bytes
+    wire::Ack ack;  // where there are no bytes
   };
 
   SharedMemory(uint64_t seed, Network& network, Trace& trace)

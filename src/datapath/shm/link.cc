@@ -188,8 +188,8 @@ void Link::drop(const RecordWord& word) {
   packet.apart = {};
   packet.meta = meta;
   packet.packet_payload_bytes = 0;
-  packet.acknowledgement = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
-                            wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
+  packet.ack = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
+                wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
   batch.bytes += kWordBytes;
 }
 

@@ -50,17 +50,16 @@ TEST_F(EngineSharedMemoryTest, ReceivesAnAckWithoutHeaders) {
   const wire::RxMeta other_source{.source = our_gid_, .destination = our_gid_};
   const wire::Qpn to = qp().qpn();
   const wire::RxPacket for_unknown_qp{
-      .bytes = {}, .meta = &meta, .acknowledgement = {wire::Qpn(to.value() + 1), wire::Psn(100)}};
+      .bytes = {}, .meta = &meta, .ack = {wire::Qpn(to.value() + 1), wire::Psn(100)}};
   const wire::RxPacket from_other_source{
-      .bytes = {}, .meta = &other_source, .acknowledgement = {to, wire::Psn(100)}};
-  const wire::RxPacket of_unsent_psn{
-      .bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(101)}};
+      .bytes = {}, .meta = &other_source, .ack = {to, wire::Psn(100)}};
+  const wire::RxPacket of_unsent_psn{.bytes = {}, .meta = &meta, .ack = {to, wire::Psn(101)}};
   engine_.on_packets({{for_unknown_qp, from_other_source, of_unsent_psn}}, now_);
   EXPECT_EQ(completions(), Done{});
   EXPECT_EQ(counter(CounterId::unknown_qp), 1u);
   EXPECT_EQ(counter(CounterId::wrong_source), 1u);
   EXPECT_EQ(counter(CounterId::stale_responses), 1u);
-  const wire::RxPacket valid{.bytes = {}, .meta = &meta, .acknowledgement = {to, wire::Psn(100)}};
+  const wire::RxPacket valid{.bytes = {}, .meta = &meta, .ack = {to, wire::Psn(100)}};
   EXPECT_TRUE(engine_.on_packets({&valid, 1}, now_).responses);
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
 }

@@ -41,7 +41,7 @@ class LossRecoveryTest : public RequesterPartTest {
   }
   void peer_is_verbena() {
     wire::Bth response;
-    response.mark = flags_sent_by(qp_.attr.dest_qpn, qp_.qpn).sack_capable;
+    response.extension_flags = flags_sent_by(qp_.attr.dest_qpn, qp_.qpn).sack_capable;
     qp_.extensions.on_response(response);
     ASSERT_TRUE(qp_.extensions.peer_buffers_requests());
   }
