@@ -87,7 +87,7 @@ ExposureCell* OwnExposure::find(uint32_t key) {
 }
 
 // A place that nobody has holds key 0, and length 0 with it.
-void OwnExposure::show(const wire::ExposedRegion& region) {
+void OwnExposure::expose(const wire::ExposedRegion& region) {
   if (ExposureCell* const cell = find(region.key)) return replace(*cell, region);
   if (table_ == nullptr) return;
   for (ExposureCell& cell : table_->regions[ExposureTable::group_of(region.key)]) {
@@ -96,7 +96,7 @@ void OwnExposure::show(const wire::ExposedRegion& region) {
   }
 }
 
-void OwnExposure::hide(uint32_t key) {
+void OwnExposure::withdraw(uint32_t key) {
   if (ExposureCell* const cell = find(key)) replace(*cell, wire::ExposedRegion{});
 }
 
@@ -111,7 +111,7 @@ void OwnExposure::replace(ExposureCell& cell, const wire::ExposedRegion& region)
   cell.store(region);
 }
 
-void OwnExposure::show(wire::Qpn qpn, const wire::ExposedQp& qp) {
+void OwnExposure::expose(wire::Qpn qpn, const wire::ExposedQp& qp) {
   if (table_ == nullptr) return;
   ExposureCell& cell = table_->qps[qpn.index()];
   wire::ExposedQp before;
@@ -126,7 +126,7 @@ bool OwnExposure::take_hidden(wire::Qpn qpn) {
   return hidden;
 }
 
-void OwnExposure::hide(wire::Qpn qpn) { show(qpn, wire::ExposedQp{}); }
+void OwnExposure::withdraw(wire::Qpn qpn) { expose(qpn, wire::ExposedQp{}); }
 
 void OwnExposure::close() {
   if (table_ != nullptr) table_->open.store(0, std::memory_order_release);

@@ -76,10 +76,10 @@ class OwnExposure final : public wire::Exposure {
   OwnExposure& operator=(OwnExposure&& other) noexcept;
   ~OwnExposure() override;
 
-  void show(const wire::ExposedRegion& region) override;
-  void hide(uint32_t key) override;
-  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override;
-  void hide(wire::Qpn qpn) override;
+  void expose(const wire::ExposedRegion& region) override;
+  void withdraw(uint32_t key) override;
+  void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override;
+  void withdraw(wire::Qpn qpn) override;
   // The memory that was hidden, or permitted less, since this was asked last.
   MemoryRange take_hidden_memory() { return std::exchange(hidden_memory_, {}); }
   // Whether this queue pair was, likewise.
