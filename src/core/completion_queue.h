@@ -51,7 +51,7 @@ class alignas(64) CompletionQueue {
     return nullptr;
   }
   // True: the application asked to be woken for this one.
-  bool show() {
+  bool publish() {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     const bool wakes = events_wanted_ && raises_event(ring_[tail & mask_], tail + 1);
     tail_.store(tail + 1, std::memory_order_release);

@@ -133,7 +133,7 @@ struct QpCommon {
     c->qpn = qpn;
     c->time = engine.now;
     fill(*c);
-    if (cq->show()) [[unlikely]]
+    if (cq->publish()) [[unlikely]]
       engine.notify(cq);
   }
   [[gnu::cold, gnu::noinline]] void lose_completion(CompletionQueue* cq, bool was_overrun) {

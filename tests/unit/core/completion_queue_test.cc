@@ -22,7 +22,7 @@ class CompletionQueueTest : public testing::Test {
     Completion* const place = cq_.next();
     if (place == nullptr) return false;
     *place = c;
-    notify_ = cq_.show();
+    notify_ = cq_.publish();
     return true;
   }
   uint64_t pop() {

@@ -107,7 +107,7 @@ class Side : public EngineTest {
   void fill_completion_queue(uint32_t left) {
     while (cq_.size() + left < cq_.capacity()) {
       *cq_.next() = Completion{};
-      cq_.show();
+      cq_.publish();
     }
   }
 

@@ -282,7 +282,7 @@ TEST_F(QueuePairPiggybackTest, ACqOverrunFailsTheQueuePairBeforeTheMessageIsExec
   for (int full = 0; !cq_.overrun() && full < 1000; ++full) {
     if (Completion* const c = cq_.next()) {
       *c = Completion{};
-      cq_.show();
+      cq_.publish();
     } else {
       break;
     }

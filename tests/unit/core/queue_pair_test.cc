@@ -82,7 +82,7 @@ class CqOverrunTest : public QueuePairTest {
  public:
   // Fills cq_ until room for count completions is left.
   void leave_room_for(uint32_t count) {
-    for (; cq_.size() + count < cq_.capacity(); cq_.show()) *cq_.next() = {};
+    for (; cq_.size() + count < cq_.capacity(); cq_.publish()) *cq_.next() = {};
   }
 };
 

@@ -247,7 +247,7 @@ TEST_F(XrcTest, RejectsPostsAndPacketsForTheMissingHalf) {
 
 TEST_F(XrcTest, CqOverrunRaisesAnSrqError) {
   connect_receiver();
-  for (; srq_cq_.size() < srq_cq_.capacity(); srq_cq_.show()) *srq_cq_.next() = {};
+  for (; srq_cq_.size() < srq_cq_.capacity(); srq_cq_.publish()) *srq_cq_.next() = {};
   ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
   EXPECT_EQ(qp().state(), QpState::Error);
