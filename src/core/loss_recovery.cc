@@ -127,7 +127,8 @@ void LossRecovery::retransmit_from(wire::Psn from, Instant now) {
 bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
   const bool is_first = psn == cursor_.unacked();
   const uint32_t doublings = is_first ? std::clamp(retries_.tries, 1u, 10u) - 1 : 0;
-  return board_->is_overtaken(psn, now, qp_.peer->round_trip.usual() * (int64_t{1} << doublings));
+  return board_->is_overtaken(psn, now,
+                              qp_.peer->round_trip.smoothed() * (int64_t{1} << doublings));
 }
 
 // False if there is no retry left for it: the queue pair has failed.
@@ -423,7 +424,7 @@ Instant LossRecovery::unresponsive_time(Instant now) const {
 void LossRecovery::end_probes(Instant now) {
   probes_ = 0;
   if (probed_at_ == kNever) return;
-  qp_.peer->round_trip.heard_after_probe(now - probed_at_);
+  qp_.peer->round_trip.on_response_after_probe(now - probed_at_);
   probed_at_ = kNever;
 }
 

@@ -57,7 +57,7 @@ class PeerPath {
     window_ = control_->window();
   }
   void on_lost(const LossEvent& event) {
-    round_trip.lost();
+    round_trip.on_lost();
     control_->on_lost(event);
     window_ = control_->window();
   }
@@ -70,7 +70,7 @@ class PeerPath {
     window_ = control_->window();
   }
   void on_round_trip(Duration sample, Instant now) {
-    round_trip.measured(sample);
+    round_trip.on_sample(sample);
     control_->on_round_trip(sample, now);
     window_ = control_->window();
   }

@@ -12,13 +12,13 @@ namespace verbena::core {
 class RoundTrip {
  public:
   // A peer that is busy with something else, or whose thread sleeps, is not late yet...
-  static constexpr Duration kPatience = milliseconds(1);
+  static constexpr Duration kStallAllowance = milliseconds(1);
   // ...nor, where that was found to happen, one that gets no processor for two ticks of a clock...
-  static constexpr Duration kMostPatience = milliseconds(8);
+  static constexpr Duration kMaxStallAllowance = milliseconds(8);
   // ...unless something was just lost.
-  static constexpr Duration kPatienceInLoss = microseconds(50);
+  static constexpr Duration kStallAllowanceAfterLoss = microseconds(50);
 
-  void measured(Duration sample) {
+  void on_sample(Duration sample) {
     if (!known_) {
       known_ = true;
       mean_ = sample;
@@ -30,28 +30,28 @@ class RoundTrip {
     mean_ = mean_ + (sample - mean_) / 8;
   }
 
-  Duration usual() const { return known_ ? mean_ : kPatience; }
+  Duration smoothed() const { return known_ ? mean_ : kStallAllowance; }
 
   // An answer that takes longer is late. None while nothing was measured. Who gives up after
   // `timeout` asks well before that.
   std::optional<Duration> probe_timeout(bool losses, Duration timeout) const {
     if (!known_) return std::nullopt;
-    const Duration patience = std::min(patience_, std::max(timeout / 4, kPatience));
-    return mean_ + deviation_ * 4 + (losses ? kPatienceInLoss : patience);
+    const Duration allowance = std::min(stall_allowance_, std::max(timeout / 4, kStallAllowance));
+    return mean_ + deviation_ * 4 + (losses ? kStallAllowanceAfterLoss : allowance);
   }
 
   // The peer was asked again and so much later, not before, was heard of. If it was because of a
   // loss, that is the answer; if it takes longer, the peer had stood still.
-  void heard_after_probe(Duration later) {
-    const bool answer = later <= mean_ + deviation_ * 4 + kPatienceInLoss;
-    patience_ =
-        answer ? std::max(patience_ / 2, kPatience) : std::min(patience_ * 2, kMostPatience);
+  void on_response_after_probe(Duration later) {
+    const bool answer = later <= mean_ + deviation_ * 4 + kStallAllowanceAfterLoss;
+    stall_allowance_ = answer ? std::max(stall_allowance_ / 2, kStallAllowance)
+                              : std::min(stall_allowance_ * 2, kMaxStallAllowance);
   }
   // Where packets get lost, silence may well mean that again.
-  void lost() { patience_ = kPatience; }
+  void on_lost() { stall_allowance_ = kStallAllowance; }
 
  private:
-  Duration patience_ = kPatience;
+  Duration stall_allowance_ = kStallAllowance;
   bool known_ = false;
   Duration mean_;
   Duration deviation_;

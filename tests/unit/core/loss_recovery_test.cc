@@ -89,7 +89,7 @@ TEST_F(LossRecoveryTest, TheAckTimerRunsFromTheFirstPacketToTheLastAck) {
 TEST_F(LossRecoveryTest, MeasuresTheRoundTripOfTheFirstPacket) {
   send(SendOp::Write, 2);
   recovery_.on_acked(2, at(microseconds(40)));
-  EXPECT_EQ(path_.round_trip.usual(), microseconds(40));
+  EXPECT_EQ(path_.round_trip.smoothed(), microseconds(40));
 }
 
 TEST_F(LossRecoveryTest, DoesNotMeasureARetransmittedPacket) {
@@ -97,7 +97,7 @@ TEST_F(LossRecoveryTest, DoesNotMeasureARetransmittedPacket) {
   recovery_.begin();
   retransmit(psn(0), at(microseconds(10)));
   recovery_.on_acked(1, at(microseconds(40)));
-  EXPECT_EQ(path_.round_trip.usual(), RoundTrip::kPatience);  // nothing was measured
+  EXPECT_EQ(path_.round_trip.smoothed(), RoundTrip::kStallAllowance);  // nothing was measured
 }
 
 TEST_F(LossRecoveryTest, TheDeadlineIsThatOfTheEarliestTimer) {

@@ -50,7 +50,7 @@ TEST(PeerPath, ReleasedBytesDoNotIncreaseTheWindow) {
 TEST(PeerPath, MeasuresTheRoundTrip) {
   PeerPath path;
   path.on_round_trip(microseconds(70), kNow);
-  EXPECT_EQ(path.round_trip.usual(), microseconds(70));
+  EXPECT_EQ(path.round_trip.smoothed(), microseconds(70));
 }
 
 TEST(PeerPath, HasAFixedWindowInSharedMemory) {
