@@ -9,8 +9,8 @@
 
 namespace verbena::core {
 
-std::unique_ptr<BufferedPacket> PacketPool::take() {
-  if (in_use_ >= kMostInUse) return nullptr;
+std::unique_ptr<BufferedPacket> PacketPool::allocate() {
+  if (in_use_ >= kMaxInUse) return nullptr;
   std::unique_ptr<BufferedPacket> packet;
   if (spare_.empty()) {
     packet = std::make_unique_for_overwrite<BufferedPacket>();
@@ -22,9 +22,9 @@ std::unique_ptr<BufferedPacket> PacketPool::take() {
   return packet;
 }
 
-void PacketPool::give_back(std::unique_ptr<BufferedPacket> packet) {
+void PacketPool::release(std::unique_ptr<BufferedPacket> packet) {
   --in_use_;
-  if (spare_.size() == kMostSpare) return;
+  if (spare_.size() == kMaxSpare) return;
   (void)try_allocating([&] { spare_.push_back(std::move(packet)); });
 }
 
@@ -39,14 +39,14 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
     if (behind < 0) break;
     --at;
   }
-  const bool plenty = pool_.in_use() < PacketPool::kMostInUse / 2;
-  if (size() >= (plenty ? kMostHeld : kMostHeldOfLittle)) return false;
+  const bool plenty = pool_.in_use() < PacketPool::kMaxInUse / 2;
+  if (size() >= (plenty ? kMaxBuffered : kMaxBufferedWhenScarce)) return false;
   std::unique_ptr<BufferedPacket> buffered;
   const bool possible = try_allocating([&] {
     const auto place = at - packets_.begin();
     reserve_ahead(packets_, packets_.size() + 1);
     at = packets_.begin() + place;
-    buffered = pool_.take();
+    buffered = pool_.allocate();
   });
   if (!possible || buffered == nullptr) return false;
   buffered->packet = packet;

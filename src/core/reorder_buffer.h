@@ -24,12 +24,12 @@ struct BufferedPacket {
 // Where all queue pairs of an engine get the memory for packets that they hold.
 class PacketPool {
  public:
-  static constexpr size_t kMostInUse = 4096;  // 17 MiB
-  static constexpr size_t kMostSpare = 128;
+  static constexpr size_t kMaxInUse = 4096;  // 17 MiB
+  static constexpr size_t kMaxSpare = 128;
 
   // Null when too many are in use.
-  std::unique_ptr<BufferedPacket> take();
-  void give_back(std::unique_ptr<BufferedPacket> packet);
+  std::unique_ptr<BufferedPacket> allocate();
+  void release(std::unique_ptr<BufferedPacket> packet);
   size_t in_use() const { return in_use_; }
 
  private:
@@ -41,9 +41,9 @@ class ReorderBuffer {
  public:
   // Packets further ahead of the missing one than this are not kept.
   static constexpr int32_t kReach = 1024;
-  static constexpr size_t kMostHeld = 512;
+  static constexpr size_t kMaxBuffered = 512;
   // Where half of the pool is in use: a few must not take all that the others need.
-  static constexpr size_t kMostHeldOfLittle = 64;
+  static constexpr size_t kMaxBufferedWhenScarce = 64;
 
   explicit ReorderBuffer(PacketPool& pool) : pool_(pool) {}
   ~ReorderBuffer() { clear(); }
@@ -63,7 +63,7 @@ class ReorderBuffer {
   bool put(wire::Psn missing, const wire::Packet& packet);
   // Takes the first one out; it goes to release() afterwards.
   std::unique_ptr<BufferedPacket> take_first();
-  void release(std::unique_ptr<BufferedPacket> packet) { pool_.give_back(std::move(packet)); }
+  void release(std::unique_ptr<BufferedPacket> packet) { pool_.release(std::move(packet)); }
   void clear();
 
  private:

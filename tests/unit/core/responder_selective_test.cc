@@ -211,13 +211,13 @@ TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
 
 TEST_F(ResponderSelectiveTest, LimitsBufferedPacketsPerQueuePairAndInTotal) {
   size_t expected = 0;
-  while (expected < PacketPool::kMostInUse) {
+  while (expected < PacketPool::kMaxInUse) {
     connect();
     for (uint32_t ahead = 1; ahead < ReorderBuffer::kReach; ++ahead) receive_send(500 + ahead, 1);
     // The first queue pairs may buffer many packets. Once half of the pool is used, each may buffer
     // few.
-    const bool plenty = expected < PacketPool::kMostInUse / 2;
-    expected += plenty ? ReorderBuffer::kMostHeld : ReorderBuffer::kMostHeldOfLittle;
+    const bool plenty = expected < PacketPool::kMaxInUse / 2;
+    expected += plenty ? ReorderBuffer::kMaxBuffered : ReorderBuffer::kMaxBufferedWhenScarce;
     ASSERT_EQ(engine_.state().packet_pool.in_use(), expected);
   }
   // A queue pair without buffers does go-back-N: one NAK, and the peer retransmits everything.
