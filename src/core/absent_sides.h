@@ -11,7 +11,7 @@ class NoSends final : public SendSide {
   Status post(const SendRequest&) override {
     return Error{EINVAL, "an XRC receive QP sends nothing: post to an XRC send QP"};
   }
-  void take_back(uint32_t) override {}
+  void unpost(uint32_t) override {}
   uint32_t transmit(wire::PacketSink&, Instant, const TransmitTurn&) override { return 0; }
   Readiness readiness(Instant) override { return Readiness::No; }
   void start() override {}

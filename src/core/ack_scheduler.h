@@ -34,9 +34,9 @@ enum class AckPlace : uint8_t {
 
 // The batch that a queue pair is about to send.
 struct BatchOutlook {
-  bool only_active_qp;     // no other queue pair has packets in it
-  bool on_wire;            // it leaves as GSO segments
-  bool request_takes_ack;  // its one request has room for a piggybacked ACK
+  bool only_active_qp;  // no other queue pair has packets in it
+  bool on_wire;         // it leaves as GSO segments
+  bool can_piggyback;   // its one request has room for a piggybacked ACK
 };
 
 // What a turn may leave unsent, and what is expected to send it.
@@ -95,7 +95,7 @@ class AckScheduler {
 
   // --- the batch --------------------------------------------------------------------------------
   static AckPlace place(const BatchOutlook& batch) {
-    if (batch.request_takes_ack) return AckPlace::Piggybacked;
+    if (batch.can_piggyback) return AckPlace::Piggybacked;
     return batch.only_active_qp && batch.on_wire ? AckPlace::Last : AckPlace::First;
   }
   // Until close_offer() the next request may take the ACK of `psn` along.
@@ -112,12 +112,12 @@ class AckScheduler {
   void on_piggybacked(uint64_t index) {
     close_offer();
     is_due_ = false;
-    carrier_ = index;
+    piggybacked_by_ = index;
   }
   // Work requests [first, end) were retracted before the peer read them.
   void on_retracted(uint64_t first, uint64_t end) {
-    if (carrier_ < first || carrier_ >= end) return;
-    carrier_ = kNone;
+    if (piggybacked_by_ < first || piggybacked_by_ >= end) return;
+    piggybacked_by_ = kNone;
     is_due_ = true;
   }
 
@@ -127,7 +127,7 @@ class AckScheduler {
   bool is_due_ = false;
   std::optional<wire::Aeth> nak_;
   std::optional<wire::Psn> offered_;
-  uint64_t carrier_ = kNone;  // the work request that piggybacked the latest ACK
+  uint64_t piggybacked_by_ = kNone;  // the work request that piggybacked the latest ACK
 };
 
 // Whether the second of `packets` is an ACK that must be handled before the first, a request. The

@@ -14,7 +14,7 @@ namespace {
 // One queue pair's share of a turn before the next one gets its own: about what leaves in one go.
 constexpr uint32_t kPacketsPerQpAndRound = 32;
 constexpr uint32_t kBytesPerQpAndRound = 64 * 1024;
-constexpr uint32_t kRoundsAlone = 16;
+constexpr uint32_t kRoundsOfOnlyQp = 16;
 
 uint32_t packets_per_round(const QueuePair& qp) {
   return std::clamp(kBytesPerQpAndRound / qp.packet_payload_bytes(), 1u, kPacketsPerQpAndRound);
@@ -70,7 +70,7 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
 // no caller is there then to return ENOMEM to.
 void Engine::reserve_lists(size_t qps) {
   reserve_ahead(ready_, 2 * qps);  // half of it are past turns, which go at once
-  reserve_ahead(deadlines_, most_deadlines(qps) + 1);
+  reserve_ahead(deadlines_, max_deadlines(qps) + 1);
   reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
   reserve_ahead(state_.events, 4 * qps);
   reserve_ahead(state_.overrun, 2 * qps);
@@ -107,7 +107,7 @@ void Engine::destroy_srq(SharedReceiveQueue* srq) {
 
 void Engine::drop_from_lists(QueuePair& qp) {
   if (qp.in_ready_list) {
-    drop_past_turns();
+    drop_served();
     ready_.erase(std::find(ready_.begin(), ready_.end(), &qp));
   }
   if (qp.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
@@ -177,7 +177,7 @@ void Engine::revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_
   qps_.each([&](QueuePair& qp) {
     const QpAttributes& attr = qp.attributes();
     if (attr.path_packet_bytes == 0 || takes_large_packets(attr.path)) return;
-    qp.narrow_path();
+    qp.revert_path_to_mtu();
     after_change(qp, now);
   });
 }
@@ -240,7 +240,7 @@ Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, I
   Status status = qp.post_send(requests);
   // One that is in the list is looked at when its turn comes.
   if (!status.ok() || qp.in_ready_list) return status;
-  if (qp.unhindered()) {
+  if (qp.can_send_at_once()) {
     make_ready(qp);
   } else {
     after_change(qp, now);
@@ -350,7 +350,7 @@ void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instan
 
 // A queue pair was touched: it may have something to send, or a window that others wait for may be
 // open.
-void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
+void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
   PeerPath* peer = qp.peer();
   const SendSide::Readiness readiness = qp.requests(now);
   const bool requests = readiness == SendSide::Readiness::Ready;
@@ -361,7 +361,7 @@ void Engine::after_change(QueuePair& qp, Instant now, bool woken_in_vain) {
   if (qp.responses_ready() || (requests && !others_wait)) make_ready(qp);
   if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
     qp.in_waiting_list = true;
-    if (woken_in_vain) {
+    if (wait_at_front) {
       peer->waiting.push_front(&qp);
     } else {
       peer->waiting.push_back(&qp);
@@ -380,7 +380,7 @@ void Engine::fail_overrun(Instant now) {
     state_.overrun.pop_back();
     for (const auto& [number, srq] : state_.srqs) {
       if (srq->config().cq != cq) continue;
-      state_.tell({.kind = EventKind::SrqError, .srq = srq.get()});
+      state_.raise({.kind = EventKind::SrqError, .srq = srq.get()});
     }
     qps_.each([&](QueuePair& qp) {
       if (qp.config().send_cq != cq && qp.config().receive_cq != cq) return;
@@ -420,11 +420,11 @@ void Engine::make_ready(QueuePair& qp) {
   if (qp.in_ready_list) return;
   qp.in_ready_list = true;
   // All that are in the list fit into it without those that have had their turn.
-  if (ready_.size() == ready_.capacity()) drop_past_turns();
+  if (ready_.size() == ready_.capacity()) drop_served();
   ready_.push_back(&qp);
 }
 
-void Engine::drop_past_turns() {
+void Engine::drop_served() {
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(ready_head_));
   ready_head_ = 0;
 }
@@ -447,9 +447,9 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     const uint32_t in_flight = reserved ? qp->peer()->in_flight() : 0;
     const bool had_memory = try_allocating([&] { transmit(*qp, sink, now, only_active_qp); });
     // Others took the room: it has waited long enough.
-    const bool in_vain = reserved && qp->peer()->in_flight() == in_flight &&
-                         qp->requests(now) == SendSide::Readiness::WaitsForWindow;
-    after_change(*qp, now, in_vain);
+    const bool wait_at_front = reserved && qp->peer()->in_flight() == in_flight &&
+                               qp->requests(now) == SendSide::Readiness::WaitsForWindow;
+    after_change(*qp, now, wait_at_front);
     if (!had_memory) [[unlikely]] {  // the owner comes again, later
       state_.counters.add(CounterId::out_of_memory);
       break;
@@ -459,7 +459,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     ready_.clear();
     ready_head_ = 0;
   } else if (ready_head_ > 1024) {
-    drop_past_turns();
+    drop_served();
   }
   return anything_to_send();
 }
@@ -472,18 +472,18 @@ void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool o
   if (full) {
     qp.try_one_sided(sink, now);
   } else {
-    qp.end_hold(now);
+    qp.end_backoff(now);
   }
   if (full && qp.back_off(now)) return;
   // The more at a time, the more of it is of one size.
-  const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsAlone : 1;
+  const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsOfOnlyQp : 1;
   qp.transmit(sink, now,
               {.budget = rounds * packets_per_round(qp),
                .requests = !qp.in_waiting_list,
                .only_active_qp = only_active_qp});
 }
 
-QueuePair* Engine::subject_of(const DeadlineEntry& entry) {
+QueuePair* Engine::qp_of(const DeadlineEntry& entry) {
   QueuePair* qp = find(entry.qpn);
   const bool live = qp != nullptr && qp->serial == entry.serial && qp->heap_deadline == entry.at;
   return live ? qp : nullptr;
@@ -492,8 +492,8 @@ QueuePair* Engine::subject_of(const DeadlineEntry& entry) {
 // Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their
 // time. When they outnumber the live ones they are swept out.
 void Engine::sweep_deadlines() {
-  if (deadlines_.size() < most_deadlines(qps_.size())) return;
-  std::erase_if(deadlines_, [&](const DeadlineEntry& e) { return subject_of(e) == nullptr; });
+  if (deadlines_.size() < max_deadlines(qps_.size())) return;
+  std::erase_if(deadlines_, [&](const DeadlineEntry& e) { return qp_of(e) == nullptr; });
   std::make_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
@@ -510,7 +510,7 @@ void Engine::on_deadline(Instant now) {
     const DeadlineEntry entry = deadlines_.front();
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
     deadlines_.pop_back();
-    QueuePair* const qp = subject_of(entry);
+    QueuePair* const qp = qp_of(entry);
     if (qp == nullptr) continue;
     qp->heap_deadline = kNever;
     const bool had_memory = try_allocating([&] {
@@ -525,7 +525,7 @@ void Engine::on_deadline(Instant now) {
 Instant Engine::next_deadline() {
   while (!deadlines_.empty()) {
     const DeadlineEntry& top = deadlines_.front();
-    QueuePair* const qp = subject_of(top);
+    QueuePair* const qp = qp_of(top);
     if (qp != nullptr) {
       if (qp->deadline() <= top.at) return top.at;
       qp->heap_deadline = kNever;

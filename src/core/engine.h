@@ -115,19 +115,19 @@ class Engine {
     bool operator>(const DeadlineEntry& other) const { return at > other.at; }
   };
 
-  QueuePair* subject_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
+  QueuePair* qp_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
-  [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool woken_in_vain = false);
+  [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool end_reservation(QueuePair& qp);
   void make_ready(QueuePair& qp);
-  void drop_past_turns();
+  void drop_served();
   void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp);
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();
@@ -142,7 +142,7 @@ class Engine {
   void release_peer(PeerPath& peer, Instant now);
   void reserve_lists(size_t qps);
   // Deadlines that so many queue pairs leave in the heap, stale ones included.
-  static constexpr size_t most_deadlines(size_t qps) { return 4 * qps + 64; }
+  static constexpr size_t max_deadlines(size_t qps) { return 4 * qps + 64; }
   void drop_from_lists(QueuePair& qp);
 
   EngineConfig config_;

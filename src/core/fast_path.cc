@@ -42,7 +42,7 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 }
 
 bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
-  if (!open() || backoff_since_ != kNever || common_.has_unwindowed_packet) [[unlikely]]
+  if (!may_send() || backoff_since_ != kNever || common_.has_unwindowed_packet) [[unlikely]]
     return false;
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
@@ -128,7 +128,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
   }
   std::byte* to = nullptr;
   const bool prepared =
-      p.in_front.empty() && fits_fast_path(p.payload.size(), common_.cut_bytes_of(p)) &&
+      p.in_front.empty() && fits_fast_path(p.payload.size(), common_.packet_payload_bytes_of(p)) &&
       (!ack || requester.awaits_fast_ack(*ack)) && responder.prepare_fast_receive(p, to);
   if (!prepared) [[unlikely]] {
     p.payload = payload;  // the normal path takes the piggybacked ACK itself
@@ -137,13 +137,13 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
   }
   // The ACK first, as in take_piggybacked_ack().
   if (ack) requester.commit_fast_ack(now);
-  settle();
+  check_failure();
   if (common_.state != QpState::Rts) [[unlikely]] {  // its completion overran the completion queue
     common_.count(CounterId::qp_not_ready);
     return true;
   }
   responder.commit_fast_receive(p, to);
-  settle();
+  check_failure();
   return true;
 }
 
@@ -185,7 +185,7 @@ void Responder::commit_fast_receive(const wire::Packet& p, std::byte* to) {
   const bool is_write = p.op.verb == wire::Verb::Write;
   if (is_write) place_last_word_last(to, p.payload);
   if (is_write && !p.op.has_immediate) return;
-  receives_.take();
+  receives_.consume();
   finish_receive(p, is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive,
                  static_cast<uint32_t>(p.payload.size()));
 }

@@ -167,7 +167,7 @@ LossRecovery::Chunk LossRecovery::chunk_to_retransmit(wire::Psn psn) const {
   const SendCursor::Place at = cursor_.place_of(psn);
   const SendWqe& wqe = cursor_.queue().at(at.index);
   if (wqe.op != SendOp::Read) return cursor_.chunk_at(at);
-  const uint32_t into = at.packet % wqe.piece_packets;
+  const uint32_t into = at.packet % wqe.chunk_packets;
   const Chunk whole = cursor_.chunk_at({at.index, at.packet - into});
   if (!is_before(whole.first, board_->executed)) return whole;
   if (!qp_.extensions.peer_buffers_requests()) {
@@ -235,7 +235,7 @@ Scoreboard* LossRecovery::begin() {
   if (!cursor_.has_outstanding()) return board_.get();
   const SendCursor::Place at = cursor_.place_of(cursor_.unacked());
   const SendWqe& wqe = cursor_.queue().at(at.index);
-  const bool has_part = wqe.op == SendOp::Read && at.packet % wqe.piece_packets != 0;
+  const bool has_part = wqe.op == SendOp::Read && at.packet % wqe.chunk_packets != 0;
   if (has_part) board_->executed = cursor_.chunk_at(at).end();
   return board_.get();
 }
@@ -287,7 +287,7 @@ void LossRecovery::set_state(wire::Psn psn, PacketState state, Instant now) {
 }
 
 // `packets` PSNs from the first outstanding one on leave the scoreboard.
-void LossRecovery::settle(uint32_t packets, Instant now) {
+void LossRecovery::remove_from_scoreboard(uint32_t packets, Instant now) {
   const wire::Psn end = cursor_.unacked() + packets;
   for (wire::Psn psn = cursor_.unacked(); psn != end; psn = psn + 1) {
     board_->record_received(psn);

@@ -85,7 +85,7 @@ class LossRecovery {
   // `packets` PSNs of the request at the head are done. The cursor follows.
   void on_acked(uint32_t packets, Instant now) {
     if (is_active()) [[unlikely]] {
-      settle(packets, now);
+      remove_from_scoreboard(packets, now);
     } else {
       const SendWqe& wqe = cursor_.queue().front();
       const auto first = static_cast<uint32_t>(cursor_.unacked().distance_from(wqe.first_psn));
@@ -202,7 +202,7 @@ class LossRecovery {
     retries_.timeouts_in_a_row = 0;
   }
   void set_state(wire::Psn psn, PacketState state, Instant now);
-  [[gnu::cold, gnu::noinline]] void settle(uint32_t packets, Instant now);
+  [[gnu::cold, gnu::noinline]] void remove_from_scoreboard(uint32_t packets, Instant now);
   void end_measurement(Instant now) {
     qp_.peer->on_round_trip(now - measured_since_, now);
     measured_psn_.reset();

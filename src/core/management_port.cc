@@ -5,7 +5,7 @@ namespace verbena::core {
 namespace {
 
 // An owner that takes them after each turn never has more than a turn's worth here.
-constexpr size_t kMostWaiting = 4096;
+constexpr size_t kMaxQueued = 4096;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void ManagementPort::on_packet(const wire::Packet& p, std::span<const std::byte>
       bytes.size() != datagram.packet.size()) {
     return count(CounterId::bad_management);
   }
-  if (inbox_.size() >= kMostWaiting) return count(CounterId::management_overruns);
+  if (inbox_.size() >= kMaxQueued) return count(CounterId::management_overruns);
   datagram.meta = meta;
   std::ranges::copy(bytes, datagram.packet.begin());
   if (!try_allocating([&] { inbox_.push_back(datagram); })) count(CounterId::out_of_memory);
@@ -36,7 +36,7 @@ bool ManagementPort::take(ManagementDatagram& into) {
 }
 
 void ManagementPort::send(wire::PathId path, std::span<const std::byte, kMadBytes> mad) {
-  if (outbox_.size() >= kMostWaiting) return engine_.counters.add(CounterId::management_overruns);
+  if (outbox_.size() >= kMaxQueued) return engine_.counters.add(CounterId::management_overruns);
   if (!try_allocating([&] { outbox_.emplace_back(); })) {
     return engine_.counters.add(CounterId::out_of_memory);
   }

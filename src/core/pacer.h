@@ -28,15 +28,15 @@ class Pacer {
 
   bool open(Instant now) {
     if (!limited()) return true;
-    empty_ = empty_ ? now < reopens_at() : debt_until_ > now + depth_;
+    empty_ = empty_ ? now < reopens_at() : drained_at_ > now + depth_;
     return !empty_;
   }
   // When open() will say yes again after it said no.
-  Instant reopens_at() const { return debt_until_ - depth_ / 2; }
+  Instant reopens_at() const { return drained_at_ - depth_ / 2; }
 
   void sent(uint64_t bytes, Instant now) {
     if (!limited()) return;
-    debt_until_ = std::max(debt_until_, now) + time_for(bytes);
+    drained_at_ = std::max(drained_at_, now) + time_for(bytes);
   }
 
  private:
@@ -46,7 +46,7 @@ class Pacer {
 
   uint32_t kbps_ = 0;
   Duration depth_{};      // how far debt_until_ may run ahead of time
-  Instant debt_until_{};  // when all that was sent is paid for
+  Instant drained_at_{};  // when all that was sent is paid for
   bool empty_ = false;
 };
 

@@ -41,7 +41,7 @@ namespace {
 
 // Calls visit(sge, offset within it, bytes) for each piece of [offset, offset + length).
 template <typename Visit>
-bool for_each_piece(std::span<const Sge> sges, uint32_t offset, uint32_t length, Visit visit) {
+bool for_each_area(std::span<const Sge> sges, uint32_t offset, uint32_t length, Visit visit) {
   for (const Sge& sge : sges) {
     if (length == 0) return true;
     if (offset >= sge.length) {
@@ -61,7 +61,7 @@ bool for_each_piece(std::span<const Sge> sges, uint32_t offset, uint32_t length,
 bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
             uint32_t length, Gather& out, uint32_t access) {
   out.count = 0;
-  return for_each_piece(sges, offset, length, [&](const Sge& sge, uint32_t skip, uint32_t n) {
+  return for_each_area(sges, offset, length, [&](const Sge& sge, uint32_t skip, uint32_t n) {
     const std::byte* p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, access);
     if (p == nullptr) return false;
     out.spans[out.count++] = {p, n};
@@ -71,28 +71,28 @@ bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges
 
 bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message) {
-  struct Piece {
+  struct Area {
     std::byte* to;
     uint32_t bytes;
   };
-  std::array<Piece, kMaxSges> pieces;
+  std::array<Area, kMaxSges> areas;
   size_t count = 0;
-  const bool granted = for_each_piece(sges, offset, static_cast<uint32_t>(from.size()),
-                                      [&](const Sge& sge, uint32_t skip, uint32_t n) {
-                                        std::byte* p = memory.resolve_local(
-                                            sge.lkey, pd, sge.address + skip, n, kLocalWrite);
-                                        if (p == nullptr) return false;
-                                        pieces[count++] = {p, n};
-                                        return true;
-                                      });
+  const bool granted = for_each_area(sges, offset, static_cast<uint32_t>(from.size()),
+                                     [&](const Sge& sge, uint32_t skip, uint32_t n) {
+                                       std::byte* p = memory.resolve_local(
+                                           sge.lkey, pd, sge.address + skip, n, kLocalWrite);
+                                       if (p == nullptr) return false;
+                                       areas[count++] = {p, n};
+                                       return true;
+                                     });
   if (!granted) return false;
   for (size_t i = 0; i < count; ++i) {
     if (ends_message && i + 1 == count) {
-      place_last_word_last(pieces[i].to, from.first(pieces[i].bytes));
+      place_last_word_last(areas[i].to, from.first(areas[i].bytes));
     } else {
-      std::memcpy(pieces[i].to, from.data(), pieces[i].bytes);
+      std::memcpy(areas[i].to, from.data(), areas[i].bytes);
     }
-    from = from.subspan(pieces[i].bytes);
+    from = from.subspan(areas[i].bytes);
   }
   return true;
 }

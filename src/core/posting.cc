@@ -56,7 +56,7 @@ SendWqe& fill_slot(SendQueue& queue, const SendRequest& r, uint32_t length) {
   const uint64_t index = queue.tail();
   SendWqe& wqe = queue.slot();
   wqe.numbered = false;
-  wqe.piece_packets = 1;
+  wqe.chunk_packets = 1;
   wqe.sge_count = 0;
   wqe.wr_id = r.wr_id;
   wqe.op = r.op;

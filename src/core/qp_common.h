@@ -49,7 +49,7 @@ struct EngineState {
 
   // Neither throws. Room is reserved as queue pairs are made (Engine::reserve_lists); what comes
   // beyond that while memory is exhausted is lost. A completion queue then stays armed.
-  void tell(const AsyncEvent& event) {
+  void raise(const AsyncEvent& event) {
     if (!try_append(events, event)) counters.add(CounterId::out_of_memory);
   }
   bool notify(CompletionQueue* cq) {
@@ -94,7 +94,7 @@ struct QpCommon {
                                                                : wire::bytes_of(attr.path_mtu);
   }
   // The same of a peer's message, by a packet of it.
-  uint32_t cut_bytes_of(const wire::Packet& request) const {
+  uint32_t packet_payload_bytes_of(const wire::Packet& request) const {
     return request.packet_payload_bytes != 0 ? request.packet_payload_bytes
                                              : wire::bytes_of(attr.path_mtu);
   }
@@ -117,7 +117,7 @@ struct QpCommon {
   // A completion was lost: the queue pair cannot say what became of its requests.
   void fail_by_overrun() {
     if (failure || state == QpState::Error) return;
-    engine.tell({.kind = EventKind::QpFatal, .qp = self});
+    engine.raise({.kind = EventKind::QpFatal, .qp = self});
     fail(WcStatus::Fatal);
   }
 
@@ -139,7 +139,7 @@ struct QpCommon {
   [[gnu::cold, gnu::noinline]] void lose_completion(CompletionQueue* cq, bool was_overrun) {
     count(CounterId::cq_overruns);
     if (!was_overrun && cq->overrun()) {
-      engine.tell({.kind = EventKind::CqError, .cq = cq});
+      engine.raise({.kind = EventKind::CqError, .cq = cq});
       if (!try_append(engine.overrun, cq)) count(CounterId::out_of_memory);
     }
     if (cq->overrun()) fail_by_overrun();

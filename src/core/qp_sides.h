@@ -23,7 +23,7 @@ class SendSide {
   // Checks and queues a request; the errno is what ibv_post_send documents.
   virtual Status post(const SendRequest& request) = 0;
   // Forgets the `count` requests that were posted last; nothing has happened since.
-  virtual void take_back(uint32_t count) = 0;
+  virtual void unpost(uint32_t count) = 0;
 
   // Sends what may be sent. Returns the number of packets.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) = 0;

@@ -88,13 +88,13 @@ Status QueuePair::post_send(std::span<const SendRequest> requests) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Status status = requester_->post(requests[i]);
     if (!status.ok()) {
-      requester_->take_back(static_cast<uint32_t>(i));
+      requester_->unpost(static_cast<uint32_t>(i));
       return status;
     }
   }
   const bool stopped = common_.state == QpState::Error || common_.state == QpState::Sqe;
   if (stopped) requester_->flush(WcStatus::Flushed);
-  settle();
+  check_failure();
   return {};
 }
 
@@ -104,7 +104,7 @@ Status QueuePair::post_receive(const ReceiveRequest& request) {
   }
   Status status = responder_->post(request);
   if (status.ok() && common_.state == QpState::Error) responder_->flush();
-  settle();
+  check_failure();
   return status;
 }
 
@@ -205,7 +205,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
       backoff_until_ = backoff_since_ = kNever;
-      next_hold_ = kFirstHold;
+      next_backoff_ = kFirstBackoff;
       break;
     case QpState::Rtr:
       common_.extensions.connect(common_.qpn, a.dest_qpn);
@@ -274,7 +274,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   } else {
     if (common_.state == QpState::Rtr && !established_ && config_.type != QpType::Ud) {
       established_ = true;
-      common_.engine.tell({.kind = EventKind::CommEstablished, .qp = this});
+      common_.engine.raise({.kind = EventKind::CommEstablished, .qp = this});
     }
     if (p.bth.extension_flags != 0 && common_.type == QpType::Rc) take_piggybacked_ack(p, now);
     if (!takes_packets()) [[unlikely]]
@@ -283,7 +283,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
       return common_.count(CounterId::malformed_packets);
     responder_->on_request(p, meta);
   }
-  settle();
+  check_failure();
 }
 
 // The ACK comes first: the application must see the completion of its message before the reply.
@@ -293,7 +293,7 @@ void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
   reliable_->on_piggybacked_ack(*last, now);
   check_drained();
-  settle();
+  check_failure();
 }
 
 void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
@@ -304,29 +304,29 @@ void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
 
 bool QueuePair::back_off(Instant now) {
   if (backoff_since_ == kNever) backoff_since_ = now;
-  if (is_unreliable(config_.type) && now - backoff_since_ > kUnackedPatience) return false;
-  backoff_until_ = now + next_hold_;
-  next_hold_ = std::min(next_hold_ * 2, kLongestHold);
-  if (reliable_ != nullptr) reliable_->on_hold(now);
+  if (is_unreliable(config_.type) && now - backoff_since_ > kMaxUnackedBackoff) return false;
+  backoff_until_ = now + next_backoff_;
+  next_backoff_ = std::min(next_backoff_ * 2, kMaxBackoff);
+  if (reliable_ != nullptr) reliable_->on_backoff(now);
   return true;
 }
 
-void QueuePair::go_on(Instant now) {
+void QueuePair::reset_backoff(Instant now) {
   backoff_since_ = kNever;
-  next_hold_ = kFirstHold;
-  if (reliable_ != nullptr) reliable_->on_room(now);
+  next_backoff_ = kFirstBackoff;
+  if (reliable_ != nullptr) reliable_->end_backoff(now);
 }
 
 void QueuePair::try_one_sided(wire::PacketSink& sink, Instant now) {
   if (reliable_ != nullptr && !pacer_.limited()) reliable_->try_one_sided(sink, now);
-  settle();
+  check_failure();
 }
 
-void QueuePair::narrow_path() {
+void QueuePair::revert_path_to_mtu() {
   common_.attr.path_packet_bytes = 0;
   common_.peer->use_wire();
-  if (reliable_ != nullptr) reliable_->on_narrow_path();
-  settle();
+  if (reliable_ != nullptr) reliable_->on_path_reverted_to_mtu();
+  check_failure();
 }
 
 SendSide::Readiness QueuePair::requests(Instant now) {
@@ -347,7 +347,7 @@ bool QueuePair::from_peer(const wire::RxMeta& meta) const {
 
 void QueuePair::on_deadline(Instant now) {
   if (reliable_ != nullptr) reliable_->on_deadline(now);
-  settle();
+  check_failure();
 }
 
 // READ and atomic responses first, since the peer waits for them; then what may exceed the window;
@@ -359,8 +359,8 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   const bool only_active_qp = turn.only_active_qp;
   uint32_t sent = responder_->send_responses(sink, budget, !only_active_qp && on_wire);
   if (common_.has_unwindowed_packet) [[unlikely]]
-    sent += reliable_->send_urgent(sink, now);
-  settle();
+    sent += reliable_->send_unwindowed(sink, now);
+  check_failure();
 
   std::optional<wire::Psn> ack;
   if (only_active_qp && turn.requests && reliable_ != nullptr &&
@@ -368,13 +368,13 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
     ack = responder_->ack_to_piggyback();
   }
   const AckPlace ack_place = AckScheduler::place(
-      {.only_active_qp = only_active_qp, .on_wire = on_wire, .request_takes_ack = ack.has_value()});
+      {.only_active_qp = only_active_qp, .on_wire = on_wire, .can_piggyback = ack.has_value()});
   if (ack) common_.acks.offer(*ack);
   if (ack_place == AckPlace::First && sent < budget) sent += responder_->send_ack(sink, ack_place);
   if (turn.requests && sent < budget) {
     sent += transmit_requests(sink, now, {budget - sent, only_active_qp});
   }
-  settle();
+  check_failure();
   check_drained();
   common_.acks.close_offer();
   // Also if no request took it.
@@ -401,7 +401,7 @@ void QueuePair::act_on_failure() {
     common_.failure.reset();
     common_.state = QpState::Sqe;
     requester_->flush(failure.status);
-    return settle();  // completing may fail in its turn
+    return check_failure();  // completing may fail in its turn
   }
   enter_error(failure.as_responder || !failure.op ? WcStatus::Flushed : failure.status);
 }
@@ -409,7 +409,7 @@ void QueuePair::act_on_failure() {
 void QueuePair::fail_by_overrun() {
   if (common_.state == QpState::Reset) return;
   common_.fail_by_overrun();
-  settle();
+  check_failure();
 }
 
 void QueuePair::enter_error(WcStatus first) {
@@ -422,7 +422,7 @@ void QueuePair::enter_error(WcStatus first) {
 void QueuePair::announce_drained() {
   if (drain_announced_ || !requester_->drained()) return;
   drain_announced_ = true;
-  common_.engine.tell({.kind = EventKind::SqDrained, .qp = this});
+  common_.engine.raise({.kind = EventKind::SqDrained, .qp = this});
 }
 
 }  // namespace verbena::core

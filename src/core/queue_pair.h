@@ -31,10 +31,10 @@ class Requester;
 
 class QueuePair {
  public:
-  static constexpr Duration kFirstHold = microseconds(20);
-  static constexpr Duration kLongestHold = milliseconds(2);
+  static constexpr Duration kFirstBackoff = microseconds(20);
+  static constexpr Duration kMaxBackoff = milliseconds(2);
   // What nobody acknowledges may get lost, and does when a peer takes nothing for so long.
-  static constexpr Duration kUnackedPatience = milliseconds(100);
+  static constexpr Duration kMaxUnackedBackoff = milliseconds(100);
 
   QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config);
   QueuePair(const QueuePair&) = delete;
@@ -86,7 +86,7 @@ class QueuePair {
   }
   SendSide::Readiness requests(Instant now);
   // Nobody and nothing is in the way of a request to the peer.
-  bool unhindered() const { return open() && common_.peer->is_idle(); }
+  bool can_send_at_once() const { return may_send() && common_.peer->is_idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
   // While an unreliable queue pair backs off from a full path, the end of that is its only
   // deadline: its pace cannot let anything leave before.
@@ -99,12 +99,12 @@ class QueuePair {
   // full for so long that what is sent had better get lost.
   bool back_off(Instant now);
   // The way is not full, or no longer.
-  void end_hold(Instant now) {
+  void end_backoff(Instant now) {
     if (backoff_since_ != kNever) [[unlikely]]
-      go_on(now);
+      reset_backoff(now);
   }
   // The way to the peer carries no more than the path MTU from now on.
-  void narrow_path();
+  void revert_path_to_mtu();
   // The way to the peer is full, but some things do not take it.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   uint32_t packet_payload_bytes() const { return common_.packet_payload_bytes(); }
@@ -124,14 +124,14 @@ class QueuePair {
            common_.state == QpState::Sqd || common_.state == QpState::Sqe;
   }
   // Requests may leave, as far as the engine and the program are concerned.
-  bool open() const {
+  bool may_send() const {
     return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
            common_.peer->waiting.empty() && backoff_until_ == kNever && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);
-  void settle() {
+  void check_failure() {
     if (common_.failure) [[unlikely]]
       act_on_failure();
   }
@@ -143,7 +143,7 @@ class QueuePair {
       announce_drained();
   }
   [[gnu::cold, gnu::noinline]] void announce_drained();
-  [[gnu::cold, gnu::noinline]] void go_on(Instant now);
+  [[gnu::cold, gnu::noinline]] void reset_backoff(Instant now);
 
   QpConfig config_;
   QpCommon common_;
@@ -156,7 +156,7 @@ class QueuePair {
   Instant paced_until_ = kNever;    // requests wait for the pacer alone
   Instant backoff_until_ = kNever;  // whatever is to be sent waits for room on its way
   Instant backoff_since_ = kNever;
-  Duration next_hold_ = kFirstHold;
+  Duration next_backoff_ = kFirstBackoff;
 };
 
 }  // namespace verbena::core

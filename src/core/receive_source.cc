@@ -29,13 +29,13 @@ Status ReceiveSource::post(const ReceiveRequest& r) {
 }
 
 bool ReceiveSource::empty() const {
-  return srq_ != nullptr ? srq_->empty() : own_.size() == (held_ ? 1u : 0u);
+  return srq_ != nullptr ? srq_->empty() : own_.size() == (has_receive_ ? 1u : 0u);
 }
 
-void ReceiveSource::take() {
-  VERBENA_CHECK(!held_ && !empty());
-  if (srq_ != nullptr) slot_ = srq_->take();
-  held_ = true;
+void ReceiveSource::consume() {
+  VERBENA_CHECK(!has_receive_ && !empty());
+  if (srq_ != nullptr) slot_ = srq_->consume();
+  has_receive_ = true;
 }
 
 bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message) {
@@ -56,7 +56,7 @@ bool ReceiveSource::place_whole(std::span<const std::byte> message) {
 }
 
 CompletionQueue* ReceiveSource::finish() {
-  held_ = false;
+  has_receive_ = false;
   if (srq_ == nullptr) {
     own_.pop();
     return qp_.receive_cq;
@@ -70,27 +70,27 @@ void ReceiveSource::flush() {
     c.status = WcStatus::Flushed;
     c.opcode = WcOpcode::Receive;
   };
-  if (held_) complete(flushed);
+  if (has_receive_) complete(flushed);
   if (qp_.shares_receives()) {
-    qp_.engine.tell({.kind = EventKind::LastWqeReached, .qp = qp_.self});
+    qp_.engine.raise({.kind = EventKind::LastWqeReached, .qp = qp_.self});
     return;
   }
   while (!own_.empty()) {
-    take();
+    consume();
     complete(flushed);
   }
 }
 
 void ReceiveSource::reset() {
-  if (held_ && srq_ != nullptr) srq_->release(slot_);
-  held_ = false;
+  if (has_receive_ && srq_ != nullptr) srq_->release(slot_);
+  has_receive_ = false;
   own_.clear();
 }
 
 void ReceiveSource::forget(const SharedReceiveQueue* srq) {
   if (srq_ != srq) return;
   srq_ = nullptr;
-  held_ = false;
+  has_receive_ = false;
 }
 
 }  // namespace verbena::core

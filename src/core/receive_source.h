@@ -22,9 +22,9 @@ class ReceiveSource {
 
   // Whether take() would find nothing.
   bool empty() const;
-  bool holds() const { return held_; }
+  bool has_receive() const { return has_receive_; }
   // Not empty, and none held.
-  void take();
+  void consume();
 
   // Of the one that take() would find; not empty.
   uint32_t next_length() const {
@@ -42,7 +42,7 @@ class ReceiveSource {
   // Completes it: fill(completion) says what is not as in a new one; wr_id is filled in here.
   template <typename Fill>
   void complete(Fill fill) {
-    VERBENA_CHECK(held_);
+    VERBENA_CHECK(has_receive_);
     const uint64_t wr_id = wqe().wr_id;
     if (qp_.counters != nullptr) [[unlikely]] {
       Completion counted;  // the queue may have no room for it
@@ -76,7 +76,7 @@ class ReceiveSource {
   ReceiveQueue own_;
   SharedReceiveQueue* srq_;
   SharedReceiveQueue::Slot slot_ = 0;  // held of srq_
-  bool held_ = false;                  // of the own queue it is the front
+  bool has_receive_ = false;           // of the own queue it is the front
 };
 
 }  // namespace verbena::core

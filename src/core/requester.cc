@@ -12,7 +12,7 @@ namespace {
 // A long message asks for an acknowledgement now and then, so that the window keeps moving.
 constexpr uint32_t kPacketsPerAckRequest = 8;
 // Rates below this are so slow that each packet asks: eight would take a millisecond and more.
-constexpr uint32_t kCrawlKbps = 250'000;
+constexpr uint32_t kSlowKbps = 250'000;
 
 Status check_flush(const SendRequest& r) {
   if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
@@ -64,7 +64,7 @@ void Requester::start() {
 }
 
 void Requester::reset() {
-  forget_outstanding();
+  clear_outstanding();
   queue().clear();
   cursor_.reset();
   batches_.reset();
@@ -177,7 +177,7 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, const Transmit
 
 // One packet leaves whether or not the window has room, which may be full of packets that wait for
 // it: the first one that is missing, or a tail-loss probe.
-uint32_t Requester::send_urgent(wire::PacketSink& sink, Instant now) {
+uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
   if (sink.room() == 0) return 0;
   qp_.has_unwindowed_packet = false;
   const bool waits = recovery_.is_waiting_for_receiver(now);
@@ -247,7 +247,7 @@ void Requester::retract(wire::PacketSink& sink, Instant now) {
   since_ack_request_ = 0;
 }
 
-void Requester::on_hold(Instant now) {
+void Requester::on_backoff(Instant now) {
   if (!recovery_.needs_backoff_timer()) return;
   if (qp_.has_unwindowed_packet || blocked_reason(now) == Blocked::No)
     recovery_.start_backoff_timer(now);
@@ -255,13 +255,13 @@ void Requester::on_hold(Instant now) {
 
 // A message that was split for larger packets cannot leave any more, nor be split anew: the peer
 // counts its packets.
-void Requester::on_narrow_path() {
+void Requester::on_path_reverted_to_mtu() {
   const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
   for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
     const SendWqe& wqe = queue().at(i);
-    const bool too_wide =
+    const bool exceeds_mtu =
         wqe.packet_payload_bytes > most && wqe.length > most && !is_atomic(wqe.op);
-    if (!too_wide) continue;
+    if (!exceeds_mtu) continue;
     fail_head(WcStatus::RetryExceeded);
     qp_.failure->memory_ended = true;
     return;
@@ -377,8 +377,8 @@ void Requester::fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Pa
   const bool last = packet_index + 1 == wqe.packets;
   p.bth.opcode = qp_.opcode(message_opcode(wqe.op, packet_index == 0, last));
   // Only a message that takes a receive can raise an event (IBA 9.2.3).
-  const bool takes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
-  p.bth.solicited = last && takes_receive && (wqe.flags & kSolicited) != 0;
+  const bool consumes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
+  p.bth.solicited = last && consumes_receive && (wqe.flags & kSolicited) != 0;
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
   p.immediate = wqe.immediate_or_rkey;
   p.invalidate_rkey = wqe.immediate_or_rkey;
@@ -413,8 +413,8 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   ++since_ack_request_;
   // Also when the window is about to close: only an acknowledgement opens it again. And where the
   // next packet may be a timeout away.
-  const bool crawls = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kCrawlKbps;
-  p.bth.ack_request = last || options.asks_for_ack || crawls ||
+  const bool is_slow = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kSlowKbps;
+  p.bth.ack_request = last || options.asks_for_ack || is_slow ||
                       since_ack_request_ >= kPacketsPerAckRequest ||
                       qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1);
   if (p.bth.ack_request) since_ack_request_ = 0;

@@ -25,7 +25,7 @@ class Requester final : public SendSide {
   Requester(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
   Status post(const SendRequest& request) override;
-  void take_back(uint32_t count) override { queue().take_back(count); }
+  void unpost(uint32_t count) override { queue().unpost(count); }
   uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
   Readiness readiness(Instant now) override {
     const Blocked blocked = blocked_reason(now);
@@ -51,15 +51,15 @@ class Requester final : public SendSide {
   // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const;
   // Sends the one packet that QpCommon::has_unwindowed_packet is about. 1 or 0.
-  uint32_t send_urgent(wire::PacketSink& sink, Instant now);
+  uint32_t send_unwindowed(wire::PacketSink& sink, Instant now);
   // The path is full: a packet that was ready to leave does not.
-  void on_hold(Instant now);
+  void on_backoff(Instant now);
   // It has room again.
-  void on_room(Instant now) { recovery_.end_backoff(now); }
+  void end_backoff(Instant now) { recovery_.end_backoff(now); }
   // The path is full: does what one-sided access can do.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   // Packets are no longer than the path MTU from now on.
-  void on_narrow_path();
+  void on_path_reverted_to_mtu();
   // max_rd_atomic is about to be this. If it throws, nothing has changed.
   void reserve_reads(uint32_t count) { reads_.reserve(count); }
   bool has_reads_queued() const;
@@ -140,7 +140,7 @@ class Requester final : public SendSide {
   void begin_recovery();
   void complete_in_order(Instant now);
   void fail_head(WcStatus status) { recovery_.fail_head(status); }
-  void forget_outstanding();
+  void clear_outstanding();
 
   QpCommon& qp_;
   SendCursor cursor_;

@@ -243,7 +243,7 @@ void Requester::on_deadline(Instant now) {
 
 // --- the end -------------------------------------------------------------------------------------
 
-void Requester::forget_outstanding() {
+void Requester::clear_outstanding() {
   recovery_.reset();
   responses_.clear();
   reads_.clear();
@@ -252,7 +252,7 @@ void Requester::forget_outstanding() {
 }
 
 void Requester::flush(WcStatus first) {
-  forget_outstanding();
+  clear_outstanding();
   WcStatus status = first;
   while (!queue().empty()) {
     complete_head(qp_, queue(), status, 0);

@@ -33,12 +33,12 @@ void Responder::resize_resources(uint32_t room) {
   std::vector<Resource> kept;
   kept.reserve(std::max<size_t>(resources_.size(), room));
   for (size_t age = resources_.size(); age >= 1; --age) {  // oldest first
-    const Resource& a = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
-    if (a.used) kept.push_back(a);
+    const Resource& r = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
+    if (r.used) kept.push_back(r);
   }
   if (kept.size() > room) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(room));
-  pending_slots_ = static_cast<uint32_t>(
-      std::ranges::count_if(kept, [](const Resource& a) { return a.pending; }));
+  pending_resources_ = static_cast<uint32_t>(
+      std::ranges::count_if(kept, [](const Resource& r) { return r.pending; }));
   next_resource_ = room == 0 ? 0 : kept.size() % room;
   kept.resize(room);
   resources_ = std::move(kept);
@@ -54,8 +54,8 @@ void Responder::reset() {
 }
 
 void Responder::drop_responses() {
-  for (Resource& a : resources_) a.pending = false;
-  pending_slots_ = 0;
+  for (Resource& r : resources_) r.pending = false;
+  pending_resources_ = 0;
   qp_.acks.reset();
 }
 
@@ -67,7 +67,7 @@ void Responder::flush() {
 
 // How many packets the resource to a READ takes.
 uint32_t Responder::packets_for(const wire::Packet& read) const {
-  return read.reth.length == 0 ? 1 : (read.reth.length - 1) / qp_.cut_bytes_of(read) + 1;
+  return read.reth.length == 0 ? 1 : (read.reth.length - 1) / qp_.packet_payload_bytes_of(read) + 1;
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
@@ -79,20 +79,20 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
   if (ahead > 0) return on_ahead(p);
   run(p);
   if (!reorder_buffer_.empty()) [[unlikely]]
-    run_held();
+    run_buffered();
 }
 
 // Something that was sent before what has come is not here.
-bool Responder::anything_missing() const {
+bool Responder::has_gap() const {
   return !reorder_buffer_.empty() && sent_to_.distance_from(expected_) > 0;
 }
 
 // The gap is filled: what follows it may be here already. If there is another one, the peer hears.
-void Responder::run_held() {
+void Responder::run_buffered() {
   while (!reorder_buffer_.empty() && !qp_.failure) {
     const int32_t ahead = reorder_buffer_.psn(0).distance_from(expected_);
     if (ahead > 0) {
-      if (anything_missing()) {
+      if (has_gap()) {
         qp_.acks.on_ack_due();
       } else {
         sent_to_ = expected_;
@@ -158,7 +158,7 @@ Responder::Verdict Responder::check_order(const wire::Packet& p) const {
 }
 
 Responder::Verdict Responder::check_length(const wire::Packet& p) const {
-  const uint32_t mtu = qp_.cut_bytes_of(p);
+  const uint32_t mtu = qp_.packet_payload_bytes_of(p);
   const size_t bytes = p.payload.size();
   switch (p.op.position) {
     case Position::First:
@@ -187,9 +187,9 @@ Responder::Verdict Responder::check_length(const wire::Packet& p) const {
 }
 
 Responder::Verdict Responder::check_receive(const wire::Packet& p) const {
-  const bool takes_receive = (p.op.verb == Verb::Send && p.op.starts_message()) ||
-                             (p.op.verb == Verb::Write && p.op.has_immediate);
-  if (takes_receive && receives_.empty()) return Verdict::NotReady;
+  const bool consumes_receive = (p.op.verb == Verb::Send && p.op.starts_message()) ||
+                                (p.op.verb == Verb::Write && p.op.has_immediate);
+  if (consumes_receive && receives_.empty()) return Verdict::NotReady;
   return Verdict::Proceed;
 }
 
@@ -216,7 +216,7 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
 Responder::Verdict Responder::execute_send(const wire::Packet& p) {
   if (!message_) {
     message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
-    receives_.take();
+    receives_.consume();
   }
   const auto bytes = static_cast<uint32_t>(p.payload.size());
   if (bytes > receives_.length() - message_->received) return Verdict::TooLong;
@@ -265,7 +265,7 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   message_.reset();
   ++msn_;
   if (p.op.has_immediate) {
-    receives_.take();
+    receives_.consume();
     finish_receive(p, WcOpcode::ReceiveWriteImm, total);
   }
   return Verdict::Proceed;
@@ -289,43 +289,43 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
 
 // None while the peer has more under way than max_dest_rd_atomic. An resource that it asked for a
 // second time does not count: it got the first one after all, and went on.
-bool Responder::room_for_answer() const {
+bool Responder::has_free_resource() const {
   return !resources_.empty() &&
-         (!resources_[next_resource_].pending || resources_[next_resource_].repeated);
+         (!resources_[next_resource_].pending || resources_[next_resource_].is_replay);
 }
 
 Responder::Resource* Responder::take_resource(Verb verb) {
-  if (!room_for_answer()) return nullptr;
-  Resource& a = resources_[next_resource_];
-  if (a.pending) --pending_slots_;
+  if (!has_free_resource()) return nullptr;
+  Resource& r = resources_[next_resource_];
+  if (r.pending) --pending_resources_;
   next_resource_ = (next_resource_ + 1) % resources_.size();
-  a = Resource{};
-  a.used = true;
-  a.verb = verb;
-  a.first = expected_;
-  a.pd = qp_.pd;
-  return &a;
+  r = Resource{};
+  r.used = true;
+  r.verb = verb;
+  r.first = expected_;
+  r.pd = qp_.pd;
+  return &r;
 }
 
-void Responder::start_response(Resource& a, uint32_t from, uint32_t packets, bool repeated) {
+void Responder::start_response(Resource& r, uint32_t from, uint32_t packets, bool is_replay) {
   uint32_t end = from + packets;
-  if (a.pending) {  // asked for parts of it in quick succession: all of them
-    from = std::min(from, a.next_packet);
-    end = std::max(end, a.end_packet);
+  if (r.pending) {  // asked for parts of it in quick succession: all of them
+    from = std::min(from, r.next_packet);
+    end = std::max(end, r.end_packet);
   } else {
-    ++pending_slots_;
+    ++pending_resources_;
   }
-  a.pending = true;
-  a.repeated = repeated;
-  a.first_packet = a.next_packet = from;
-  a.end_packet = end;
+  r.pending = true;
+  r.is_replay = is_replay;
+  r.first_packet = r.next_packet = from;
+  r.end_packet = end;
 }
 
 // As a READ of zero bytes is answered, its address and length left 0.
-void Responder::respond_with_nothing(Resource& a) {
-  a.packets = 1;
-  a.msn = ++msn_;
-  start_response(a, 0, 1, false);
+void Responder::respond_empty(Resource& r) {
+  r.packets = 1;
+  r.msn = ++msn_;
+  start_response(r, 0, 1, false);
 }
 
 Responder::Verdict Responder::execute_read(const wire::Packet& p) {
@@ -335,13 +335,13 @@ Responder::Verdict Responder::execute_read(const wire::Packet& p) {
                                                       p.reth.length, kRemoteRead)) {
     return Verdict::Denied;
   }
-  Resource* a = take_resource(p.op.verb);
-  if (a == nullptr) return Verdict::Invalid;
-  a->reth = p.reth;
-  a->packet_payload_bytes = qp_.cut_bytes_of(p);
-  a->packets = packets_for(p);
-  a->msn = ++msn_;
-  start_response(*a, 0, a->packets, false);
+  Resource* r = take_resource(p.op.verb);
+  if (r == nullptr) return Verdict::Invalid;
+  r->reth = p.reth;
+  r->packet_payload_bytes = qp_.packet_payload_bytes_of(p);
+  r->packets = packets_for(p);
+  r->msn = ++msn_;
+  start_response(*r, 0, r->packets, false);
   return Verdict::Proceed;
 }
 
@@ -354,20 +354,20 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
   // there.
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return Verdict::Invalid;
-  Resource* a = take_resource(p.op.verb);
-  if (a == nullptr) return Verdict::Invalid;
+  Resource* r = take_resource(p.op.verb);
+  if (r == nullptr) return Verdict::Invalid;
 
   std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
   if (p.op.verb == Verb::FetchAdd) {
-    a->original = word.fetch_add(p.atomic.swap_or_add);
+    r->original = word.fetch_add(p.atomic.swap_or_add);
   } else {
     uint64_t expected = p.atomic.compare;
     word.compare_exchange_strong(expected, p.atomic.swap_or_add);
-    a->original = expected;
+    r->original = expected;
   }
-  a->packets = 1;
-  a->msn = ++msn_;
-  start_response(*a, 0, 1, false);
+  r->packets = 1;
+  r->msn = ++msn_;
+  start_response(*r, 0, 1, false);
   return Verdict::Proceed;
 }
 
@@ -379,12 +379,12 @@ Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
   if (at == nullptr) return Verdict::Denied;
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0)
     return Verdict::Invalid;  // as for the other atomics
-  Resource* a = take_resource(p.op.verb);
-  if (a == nullptr) return Verdict::Invalid;
+  Resource* r = take_resource(p.op.verb);
+  if (r == nullptr) return Verdict::Invalid;
   uint64_t value;
   std::memcpy(&value, p.payload.data(), 8);
   std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value);
-  respond_with_nothing(*a);
+  respond_empty(*r);
   return Verdict::Proceed;
 }
 
@@ -401,7 +401,7 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
   // Soft-RoCE sends any number of them whatever max_rd_atomic says: what there is no room for now,
   // it sends again.
   if (resources_.empty()) return Verdict::Invalid;
-  if (!room_for_answer()) return Verdict::Drop;
+  if (!has_free_resource()) return Verdict::Drop;
   switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
                                   p.flush.selectivity == wire::kSelectRegion, access)) {
     case MemoryRegistry::FlushResult::Denied:
@@ -411,7 +411,7 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
     case MemoryRegistry::FlushResult::Done:
       break;
   }
-  respond_with_nothing(*take_resource(p.op.verb));
+  respond_empty(*take_resource(p.op.verb));
   return Verdict::Proceed;
 }
 
@@ -473,7 +473,7 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
       qp_.count(CounterId::naks_invalid_request_sent);
       break;
   }
-  if (receives_.holds()) {
+  if (receives_.has_receive()) {
     receives_.complete([&](Completion& c) {
       c.status = refusal.receive_status;
       c.opcode = WcOpcode::Receive;
@@ -481,7 +481,7 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
   }
   message_.reset();
   if (qp_.failure) return;  // it failed before; what was under way only found out now
-  qp_.engine.tell({.kind = event, .qp = qp_.self});
+  qp_.engine.raise({.kind = event, .qp = qp_.self});
   QpFailure& f = qp_.fail(refusal.receive_status);
   f.as_responder = true;
   f.packet_opcode = p.bth.opcode;
@@ -506,28 +506,28 @@ void Responder::on_duplicate(const wire::Packet& p) {
   }
   // Newest first: PSNs come round again, and an old resource must not pass for a new one.
   for (size_t age = 1; age <= resources_.size(); ++age) {
-    Resource& a = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
-    if (!a.used || a.verb != p.op.verb) continue;
-    const int32_t from = p.bth.psn.distance_from(a.first);
-    if (from < 0 || from >= static_cast<int32_t>(a.packets)) continue;
-    if (a.verb != Verb::ReadRequest) {
-      start_response(a, 0, 1, true);  // the result it had, not a second execution
+    Resource& r = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
+    if (!r.used || r.verb != p.op.verb) continue;
+    const int32_t from = p.bth.psn.distance_from(r.first);
+    if (from < 0 || from >= static_cast<int32_t>(r.packets)) continue;
+    if (r.verb != Verb::ReadRequest) {
+      start_response(r, 0, 1, true);  // the result it had, not a second execution
       return;
     }
     // A repeated READ may start later than the original, at the first packet that was lost.
-    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * a.packet_payload_bytes;
+    const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * r.packet_payload_bytes;
     // A response of one packet is the same however packets are cut: the request may have come
     // through memory and its repeat, since the link ended, over the wire.
-    const bool same_cut =
-        qp_.cut_bytes_of(p) == a.packet_payload_bytes || (a.packets == 1 && packets_for(p) == 1);
-    const bool within = same_cut && p.reth.rkey == a.reth.rkey &&
-                        p.reth.address == a.reth.address + skipped &&
-                        p.reth.length <= a.reth.length - skipped;
+    const bool same_cut = qp_.packet_payload_bytes_of(p) == r.packet_payload_bytes ||
+                          (r.packets == 1 && packets_for(p) == 1);
+    const bool within = same_cut && p.reth.rkey == r.reth.rkey &&
+                        p.reth.address == r.reth.address + skipped &&
+                        p.reth.length <= r.reth.length - skipped;
     // All packets but the original's last are full, so a shorter repeat must end with a full one.
-    const bool whole = p.reth.length == a.reth.length - skipped ||
-                       (p.reth.length != 0 && p.reth.length % a.packet_payload_bytes == 0);
+    const bool whole = p.reth.length == r.reth.length - skipped ||
+                       (p.reth.length != 0 && p.reth.length % r.packet_payload_bytes == 0);
     if (!within || !whole) continue;
-    start_response(a, static_cast<uint32_t>(from), packets_for(p), true);
+    start_response(r, static_cast<uint32_t>(from), packets_for(p), true);
     return;
   }
   qp_.count(CounterId::duplicate_dropped);
@@ -536,26 +536,26 @@ void Responder::on_duplicate(const wire::Packet& p) {
 // Answers leave in PSN order: an acknowledgement that overtook a READ's data would mean "lost".
 Responder::Resource* Responder::next_pending() {
   Resource* best = nullptr;
-  for (Resource& a : resources_) {
-    if (a.pending && (best == nullptr || a.first.distance_from(best->first) < 0)) best = &a;
+  for (Resource& r : resources_) {
+    if (r.pending && (best == nullptr || r.first.distance_from(best->first) < 0)) best = &r;
   }
   return best;
 }
 
-uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool last_later) {
+uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool defer_last) {
   uint32_t sent = 0;
-  while (pending_slots_ != 0 && sent < budget && sink.room() > 0) {
-    Resource& a = *next_pending();
-    if (a.is_atomic()) {
-      send_atomic_ack(a, sink);
+  while (pending_resources_ != 0 && sent < budget && sink.room() > 0) {
+    Resource& r = *next_pending();
+    if (r.is_atomic()) {
+      send_atomic_ack(r, sink);
       ++sent;
       continue;
     }
-    while (a.pending && sent < budget && sink.room() > 0) {
-      const bool has_middle = a.end_packet - a.first_packet > 2;
-      const bool last = a.next_packet + 1 == a.end_packet;
-      if (last_later && has_middle && last && sent > 0) return sent;
-      if (!send_read_packet(a, sink)) return sent;
+    while (r.pending && sent < budget && sink.room() > 0) {
+      const bool has_middle = r.end_packet - r.first_packet > 2;
+      const bool last = r.next_packet + 1 == r.end_packet;
+      if (defer_last && has_middle && last && sent > 0) return sent;
+      if (!send_read_packet(r, sink)) return sent;
       ++sent;
     }
   }
@@ -563,10 +563,10 @@ uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool
 }
 
 uint32_t Responder::send_ack(wire::PacketSink& sink, AckPlace place) {
-  if (pending_slots_ != 0 || sink.room() == 0 || !qp_.acks.is_due()) return 0;
+  if (pending_resources_ != 0 || sink.room() == 0 || !qp_.acks.is_due()) return 0;
   if (qp_.acks.nak()) {
     send_nak(sink, *qp_.acks.nak(), place);
-  } else if (anything_missing()) {
+  } else if (has_gap()) {
     send_sack(sink, place);
   } else {
     send_plain_ack(sink, place);
@@ -577,65 +577,65 @@ uint32_t Responder::send_ack(wire::PacketSink& sink, AckPlace place) {
 
 // The first response announces our capability, which a piggybacked ACK cannot.
 std::optional<wire::Psn> Responder::ack_to_piggyback() const {
-  const bool plain = qp_.acks.is_plain() && pending_slots_ == 0 && !anything_missing();
+  const bool plain = qp_.acks.is_plain() && pending_resources_ == 0 && !has_gap();
   return plain && qp_.extensions.announced() ? std::optional(expected_ - 1) : std::nullopt;
 }
 
-bool Responder::send_read_packet(Resource& a, wire::PacketSink& sink) {
-  const uint32_t offset = a.next_packet * a.packet_payload_bytes;
-  const uint32_t bytes = std::min(a.packet_payload_bytes, a.reth.length - offset);
+bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
+  const uint32_t offset = r.next_packet * r.packet_payload_bytes;
+  const uint32_t bytes = std::min(r.packet_payload_bytes, r.reth.length - offset);
   std::span<const std::byte> payload;
   if (bytes != 0) {
-    const std::byte* from = qp_.engine.memory.resolve(a.reth.rkey, a.pd, qp_.qpn,
-                                                      a.reth.address + offset, bytes, kRemoteRead);
+    const std::byte* from = qp_.engine.memory.resolve(r.reth.rkey, r.pd, qp_.qpn,
+                                                      r.reth.address + offset, bytes, kRemoteRead);
     if (from == nullptr &&
-        a.repeated) {  // the peer may have its data and have let go of the memory
+        r.is_replay) {  // the peer may have its data and have let go of the memory
       qp_.count(CounterId::duplicate_dropped);
-      a.pending = false;
-      --pending_slots_;
+      r.pending = false;
+      --pending_resources_;
       return true;
     }
     if (from == nullptr) {  // deregistered in the middle
       wire::Packet request;
       request.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
       request.op = wire::info_of(request.bth.opcode);
-      request.bth.psn = a.first;
-      request.reth = a.reth;
-      expected_ = a.first + a.next_packet;
+      request.bth.psn = r.first;
+      request.reth = r.reth;
+      expected_ = r.first + r.next_packet;
       drop_responses();
       refuse(Verdict::Denied, request);
       return false;
     }
     payload = {from, bytes};
   }
-  const bool first = a.next_packet == a.first_packet;
-  const bool last = a.next_packet + 1 == a.end_packet;
+  const bool first = r.next_packet == r.first_packet;
+  const bool last = r.next_packet + 1 == r.end_packet;
   using enum wire::Opcode;
   wire::Packet p;
   p.bth.opcode = qp_.opcode(first ? (last ? RcReadResponseOnly : RcReadResponseFirst)
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
-  p.bth.psn = a.first + a.next_packet;
-  p.bth.extension_flags = qp_.extensions.response_flag(a.repeated);
-  p.aeth.msn = a.msn;
-  p.in_window = qp_.extensions.peer_reads_sack() && !a.repeated;
+  p.bth.psn = r.first + r.next_packet;
+  p.bth.extension_flags = qp_.extensions.response_flag(r.is_replay);
+  p.aeth.msn = r.msn;
+  p.in_window = qp_.extensions.peer_reads_sack() && !r.is_replay;
   push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
-  ++a.next_packet;
+  ++r.next_packet;
   if (last) {
-    a.pending = false;
-    --pending_slots_;
+    r.pending = false;
+    --pending_resources_;
   }
   return true;
 }
 
-void Responder::send_atomic_ack(Resource& a, wire::PacketSink& sink) {
+void Responder::send_atomic_ack(Resource& r, wire::PacketSink& sink) {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAtomicAck);
-  p.bth.psn = a.first;
-  p.aeth.msn = a.msn;
-  p.original = a.original;
+  p.bth.psn = r.first;
+  p.aeth.msn = r.msn;
+  p.original = r.original;
   push_packet(qp_, sink, p, {}, 0);
-  a.pending = false;
-  --pending_slots_;
+  r.pending = false;
+  --pending_resources_;
 }
 
 wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_t flag,

@@ -22,10 +22,10 @@ class Responder final : public ReceiveSide {
   // The fast path (fast_path.cc). `to`: where the payload of a WRITE goes.
   bool prepare_fast_receive(const wire::Packet& packet, std::byte*& to);
   void commit_fast_receive(const wire::Packet& packet, std::byte* to);
-  uint32_t send_responses(wire::PacketSink& sink, uint32_t budget, bool last_later) override;
+  uint32_t send_responses(wire::PacketSink& sink, uint32_t budget, bool defer_last) override;
   uint32_t send_ack(wire::PacketSink& sink, AckPlace place) override;
   std::optional<wire::Psn> ack_to_piggyback() const override;
-  bool ready() const override { return pending_slots_ != 0 || qp_.acks.is_due(); }
+  bool ready() const override { return pending_resources_ != 0 || qp_.acks.is_due(); }
   void start() override;
   void resize_resources(uint32_t room) override;
   void reset() override;
@@ -70,7 +70,7 @@ class Responder final : public ReceiveSide {
     wire::Verb verb{};
     bool used = false;
     bool pending = false;
-    bool repeated = false;      // what is pending was asked for before
+    bool is_replay = false;     // what is pending was asked for before
     uint32_t next_packet = 0;   // READ: what is being sent
     uint32_t first_packet = 0;  // of the (repeated) request being answered
     uint32_t end_packet = 0;
@@ -83,8 +83,8 @@ class Responder final : public ReceiveSide {
   };
 
   void run(const wire::Packet& packet);
-  void run_held();
-  bool anything_missing() const;
+  void run_buffered();
+  bool has_gap() const;
   void on_duplicate(const wire::Packet& packet);
   void on_ahead(const wire::Packet& packet);
   bool choose_srq(const wire::Packet& packet);
@@ -101,10 +101,10 @@ class Responder final : public ReceiveSide {
   void finish_receive(const wire::Packet& packet, WcOpcode opcode, uint32_t byte_count);
   void apply(Verdict verdict, const wire::Packet& packet);
   void refuse(Verdict verdict, const wire::Packet& packet);
-  bool room_for_answer() const;
+  bool has_free_resource() const;
   Resource* take_resource(wire::Verb verb);
-  void start_response(Resource& resource, uint32_t from, uint32_t packets, bool repeated);
-  void respond_with_nothing(Resource& resource);
+  void start_response(Resource& resource, uint32_t from, uint32_t packets, bool is_replay);
+  void respond_empty(Resource& resource);
   Resource* next_pending();
   bool send_read_packet(Resource& resource, wire::PacketSink& sink);
   void send_atomic_ack(Resource& resource, wire::PacketSink& sink);
@@ -125,7 +125,7 @@ class Responder final : public ReceiveSide {
   wire::Psn sent_to_{0};          // while it holds anything: all before this had left when that did
   std::vector<Resource> resources_;  // a ring, max_dest_read_atomic deep
   size_t next_resource_ = 0;
-  uint32_t pending_slots_ = 0;
+  uint32_t pending_resources_ = 0;
 };
 
 }  // namespace verbena::core

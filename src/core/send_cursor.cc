@@ -45,7 +45,7 @@ void SendCursor::number(uint32_t packet_payload_bytes, const PeerPath& peer) {
   wqe.first_psn = next_;
   wqe.packet_payload_bytes = packet_payload_bytes;
   wqe.packets = packets_of(wqe, packet_payload_bytes);
-  if (wqe.packets > 1) wqe.piece_packets = chunk_packets(packet_payload_bytes, peer.window());
+  if (wqe.packets > 1) wqe.chunk_packets = chunk_packets(packet_payload_bytes, peer.window());
   wqe.numbered = true;
 }
 

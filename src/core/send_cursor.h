@@ -86,7 +86,7 @@ class SendCursor {
     const SendWqe& wqe = queue_.at(at.index);
     Chunk chunk{.at = at, .first = wqe.first_psn + at.packet};
     if (wqe.op == SendOp::Read) {
-      const uint32_t chunk_left = wqe.piece_packets - at.packet % wqe.piece_packets;
+      const uint32_t chunk_left = wqe.chunk_packets - at.packet % wqe.chunk_packets;
       chunk.packets = std::min(wqe.packets - at.packet, chunk_left);
     }
     return chunk;

@@ -26,7 +26,7 @@ void SharedReceiveQueue::make_slots(uint32_t count) {
 }
 
 Status SharedReceiveQueue::post(const ReceiveRequest& r) {
-  if (posted_ + taken_ >= config_.max_wr) return Error{ENOMEM, "the shared receive queue is full"};
+  if (posted_ + in_use_ >= config_.max_wr) return Error{ENOMEM, "the shared receive queue is full"};
   if (r.sges.size() > config_.max_sges) {
     return Error{EINVAL, "more SGEs than the shared receive queue's max_sge"};
   }
@@ -48,7 +48,7 @@ Status SharedReceiveQueue::post(const ReceiveRequest& r) {
 
 Status SharedReceiveQueue::modify(std::optional<uint32_t> max_wr, std::optional<uint32_t> limit) {
   const uint32_t capacity = max_wr.value_or(config_.max_wr);
-  if (capacity == 0 || capacity < posted_ + taken_) {
+  if (capacity == 0 || capacity < posted_ + in_use_) {
     return Error{EINVAL, "more receives are posted than the new max_wr holds"};
   }
   if (limit.value_or(limit_) > capacity) return Error{EINVAL, "srq_limit is larger than max_wr"};
@@ -59,12 +59,12 @@ Status SharedReceiveQueue::modify(std::optional<uint32_t> max_wr, std::optional<
   return {};
 }
 
-SharedReceiveQueue::Slot SharedReceiveQueue::take() {
+SharedReceiveQueue::Slot SharedReceiveQueue::consume() {
   VERBENA_CHECK(first_ != kNone);
   const Slot slot = first_;
   first_ = next_[slot];
   --posted_;
-  ++taken_;
+  ++in_use_;
   check_limit();
   return slot;
 }
@@ -72,7 +72,7 @@ SharedReceiveQueue::Slot SharedReceiveQueue::take() {
 void SharedReceiveQueue::release(Slot slot) {
   next_[slot] = free_;
   free_ = slot;
-  --taken_;
+  --in_use_;
 }
 
 void SharedReceiveQueue::check_limit() {

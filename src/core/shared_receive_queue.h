@@ -44,7 +44,7 @@ class SharedReceiveQueue {
   bool empty() const { return posted_ == 0; }
   uint32_t posted() const { return posted_; }
   // The oldest receive; it is the caller's until release().
-  Slot take();
+  Slot consume();
   void release(Slot slot);
   const ReceiveWqe& at(Slot slot) const { return wqes_[slot]; }
   Slot first() const { return first_; }  // the one that take() would give; not empty
@@ -71,7 +71,7 @@ class SharedReceiveQueue {
   Slot first_ = kNone;
   Slot last_ = kNone;
   uint32_t posted_ = 0;
-  uint32_t taken_ = 0;
+  uint32_t in_use_ = 0;
   uint32_t limit_ = 0;
 };
 

@@ -51,7 +51,7 @@ void UcReceiver::drop_message(CounterId why) {
 }
 
 bool UcReceiver::length_fits(const wire::Packet& p) const {
-  const uint32_t mtu = qp_.cut_bytes_of(p);
+  const uint32_t mtu = qp_.packet_payload_bytes_of(p);
   const size_t bytes = p.payload.size();
   const bool full = p.op.position == Position::First || p.op.position == Position::Middle;
   if (full ? bytes != mtu : bytes > mtu) return false;
@@ -63,15 +63,15 @@ bool UcReceiver::length_fits(const wire::Packet& p) const {
          (p.op.ends_message() ? total == announced : total < announced);
 }
 
-bool UcReceiver::take_receive() {
-  if (receives_.holds()) return true;
+bool UcReceiver::ensure_receive() {
+  if (receives_.has_receive()) return true;
   if (receives_.empty()) return false;
-  receives_.take();
+  receives_.consume();
   return true;
 }
 
 void UcReceiver::execute_send(const wire::Packet& p) {
-  if (p.op.starts_message() && !take_receive()) return drop_message(CounterId::no_receive_posted);
+  if (p.op.starts_message() && !ensure_receive()) return drop_message(CounterId::no_receive_posted);
   if (p.payload.size() > receives_.length() - message_->received) {
     return drop_message(CounterId::receive_too_small);
   }
@@ -107,7 +107,7 @@ void UcReceiver::execute_write(const wire::Packet& p) {
   }
   if (!p.op.ends_message()) return;
   if (!p.op.has_immediate) return message_.reset();
-  if (!take_receive()) return drop_message(CounterId::no_receive_posted);
+  if (!ensure_receive()) return drop_message(CounterId::no_receive_posted);
   complete_receive(p, WcOpcode::ReceiveWriteImm);
 }
 
@@ -133,7 +133,7 @@ void UcReceiver::fail_receive(const wire::Packet& p) {
   f.packet_opcode = p.bth.opcode;
   f.psn = p.bth.psn.value();
   f.length = static_cast<uint32_t>(p.payload.size());
-  qp_.engine.tell({.kind = EventKind::QpFatal, .qp = qp_.self});
+  qp_.engine.raise({.kind = EventKind::QpFatal, .qp = qp_.self});
   receives_.complete([](Completion& c) {
     c.status = WcStatus::LocalProtection;
     c.opcode = WcOpcode::Receive;

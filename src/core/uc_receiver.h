@@ -33,7 +33,7 @@ class UcReceiver final : public ReceiveSide {
   bool length_fits(const wire::Packet& packet) const;
   void execute_send(const wire::Packet& packet);
   void execute_write(const wire::Packet& packet);
-  bool take_receive();
+  bool ensure_receive();
   void complete_receive(const wire::Packet& packet, WcOpcode opcode);
   void fail_receive(const wire::Packet& packet);
 

@@ -35,7 +35,7 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   const size_t bytes = kHeaderBytes + p.payload.size();
   // What is too long for the next receive leaves it to the next datagram.
   if (bytes > receives_.next_length()) return qp_.count(CounterId::receive_too_small);
-  receives_.take();
+  receives_.consume();
 
   const auto byte_count = static_cast<uint32_t>(bytes);
   const bool placed = place(p, meta);
@@ -47,7 +47,7 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
     f.length = byte_count;
     f.peer_qpn = p.deth.source;
     f.peer = meta.source;
-    qp_.engine.tell({.kind = EventKind::QpFatal, .qp = qp_.self});
+    qp_.engine.raise({.kind = EventKind::QpFatal, .qp = qp_.self});
   }
   receives_.complete([&](Completion& c) {
     if (!placed) c.status = WcStatus::LocalProtection;

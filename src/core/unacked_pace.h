@@ -31,7 +31,7 @@ class UnackedPace {
   }
 
   // What was set aside and will not be sent.
-  void give_back(uint32_t cost) { full_at_ = full_at_ - time_of(cost); }
+  void cancel(uint32_t cost) { full_at_ = full_at_ - time_of(cost); }
 
  private:
   static constexpr Duration time_of(uint32_t bytes) {

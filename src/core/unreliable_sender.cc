@@ -31,10 +31,10 @@ Status UnreliableSender::post(const SendRequest& r) {
   return {};
 }
 
-void UnreliableSender::take_back(uint32_t count) {
+void UnreliableSender::unpost(uint32_t count) {
   VERBENA_CHECK(count <= queue_.size());
-  for (uint64_t i = queue_.tail() - count; i != queue_.tail(); ++i) forget(queue_.at(i));
-  queue_.take_back(count);
+  for (uint64_t i = queue_.tail() - count; i != queue_.tail(); ++i) on_removed(queue_.at(i));
+  queue_.unpost(count);
 }
 
 void UnreliableSender::start() {
@@ -44,7 +44,7 @@ void UnreliableSender::start() {
 }
 
 void UnreliableSender::reset() {
-  take_back(static_cast<uint32_t>(queue_.size()));
+  unpost(static_cast<uint32_t>(queue_.size()));
   next_packet_ = 0;
   started_ = false;
   cancel_reservation();
@@ -61,7 +61,7 @@ void UnreliableSender::flush(WcStatus first) {
 }
 
 void UnreliableSender::cancel_reservation() {
-  qp_.engine.pace.give_back(reserved_);
+  qp_.engine.pace.cancel(reserved_);
   reserved_ = 0;
   waits_ = false;
 }
@@ -140,7 +140,7 @@ void UnreliableSender::send_packet(wire::PacketSink& sink) {
 }
 
 void UnreliableSender::finish_head(WcStatus status) {
-  forget(queue_.front());
+  on_removed(queue_.front());
   complete_head(qp_, queue_, status, 0);
 }
 
@@ -192,7 +192,7 @@ void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
   wqe.remote_qkey = r.remote_qkey;
 }
 
-void UdSender::forget(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.path); }
+void UdSender::on_removed(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.path); }
 
 wire::PathId UdSender::fill(const SendWqe& wqe, bool, bool, wire::Packet& p) const {
   // A Q_Key with the high bit set stands for the queue pair's own (IBA 10.2.5): a program cannot

@@ -16,7 +16,7 @@ class UnreliableSender : public SendSide {
   UnreliableSender(QpCommon& qp, uint32_t max_wr, uint32_t max_sges, uint32_t max_inline);
 
   Status post(const SendRequest& request) override;
-  void take_back(uint32_t count) override;
+  void unpost(uint32_t count) override;
   uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) override;
   Readiness readiness(Instant now) override {
     return ready(now) ? Readiness::Ready : Readiness::No;
@@ -35,7 +35,7 @@ class UnreliableSender : public SendSide {
   // Notes in `wqe` what the request says about its destination.
   virtual void address(const SendRequest&, SendWqe&) const {}
   // Called for each request that leaves the queue, sent or not.
-  virtual void forget(const SendWqe&) const {}
+  virtual void on_removed(const SendWqe&) const {}
   virtual uint32_t packet_limit() const = 0;  // payload bytes
   // Opcode, destination and headers of one packet; where it goes.
   virtual wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const = 0;
@@ -78,7 +78,7 @@ class UdSender final : public UnreliableSender {
  private:
   Status admit(const SendRequest& request, uint32_t length) const override;
   void address(const SendRequest& request, SendWqe& wqe) const override;
-  void forget(const SendWqe& wqe) const override;
+  void on_removed(const SendWqe& wqe) const override;
   uint32_t packet_limit() const override { return kMaxMessageBytes; }  // admit() saw to it
   wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
 };

@@ -34,7 +34,7 @@ struct SendWqe {
   uint32_t packet_payload_bytes =
       0;                       // what each of its packets but the last carries; set with first_psn
   uint32_t packets = 0;        // PSNs it takes; set with first_psn
-  uint32_t piece_packets = 1;  // READ: it is asked for in requests of this many; set with first_psn
+  uint32_t chunk_packets = 1;  // READ: it is asked for in requests of this many; set with first_psn
   wire::PathId path{};         // UD: where it goes
   wire::Qpn remote_qpn;
   uint32_t remote_qkey = 0;
@@ -96,7 +96,7 @@ class WorkQueue {
     ++head_;
   }
   // The newest go, as if they had not been pushed.
-  void take_back(uint32_t count) {
+  void unpost(uint32_t count) {
     VERBENA_CHECK(count <= size());
     tail_ -= count;
   }

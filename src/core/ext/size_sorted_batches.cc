@@ -17,7 +17,7 @@ SizeSortedBatches::Kind SizeSortedBatches::kind_of(const SendWqe& wqe, uint32_t 
 
 // The peer acknowledges nothing before most of a batch is there, which must not take as long as the
 // ACK timeout: half of it at 100 Mb/s, and less after each timeout.
-uint32_t SizeSortedBatches::most_bytes() const {
+uint32_t SizeSortedBatches::max_bytes() const {
   if (qp_.attr.timeout == 0) return UINT32_MAX;
   constexpr int64_t kNanosecondsPerByte = 80;
   const int64_t bytes = ack_timeout(qp_.attr.timeout).ns / 2 / kNanosecondsPerByte;
@@ -37,7 +37,7 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
   const uint32_t payload_bytes = qp_.packet_payload_bytes();
   uint32_t packets = 0;
   uint32_t messages = 0;
-  uint32_t room = std::min(qp_.peer->room(), most_bytes());
+  uint32_t room = std::min(qp_.peer->room(), max_bytes());
   uint32_t begun = cursor_.place().packet;
   for (uint64_t i = cursor_.index(); i != cursor_.queue().tail() && packets < most && room > 0;
        ++i, begun = 0) {

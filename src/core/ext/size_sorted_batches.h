@@ -60,7 +60,7 @@ class SizeSortedBatches {
   static constexpr std::array kKinds = {Kind::First, Kind::Full, Kind::Rest};
 
   static Kind kind_of(const SendWqe& wqe, uint32_t packet);
-  uint32_t most_bytes() const;
+  uint32_t max_bytes() const;
   void advance(uint32_t packets);
   template <typename Visit>
   void for_each_by_size(const Batch& batch, Visit visit) const {

@@ -51,28 +51,25 @@ TEST(AckScheduler, ExecutingARefusedRequestCancelsTheNak) {
 }
 
 TEST(AckScheduler, PutsTheAckBeforeTheRequestsIfSeveralQueuePairsAreActive) {
-  EXPECT_EQ(
-      AckScheduler::place({.only_active_qp = false, .on_wire = true, .request_takes_ack = false}),
-      AckPlace::First);
+  EXPECT_EQ(AckScheduler::place({.only_active_qp = false, .on_wire = true, .can_piggyback = false}),
+            AckPlace::First);
 }
 
 TEST(AckScheduler, PutsTheAckBeforeTheRequestsInSharedMemory) {
-  EXPECT_EQ(
-      AckScheduler::place({.only_active_qp = true, .on_wire = false, .request_takes_ack = false}),
-      AckPlace::First);
+  EXPECT_EQ(AckScheduler::place({.only_active_qp = true, .on_wire = false, .can_piggyback = false}),
+            AckPlace::First);
 }
 
 TEST(AckScheduler, EndsTheGsoBatchOfTheOnlyActiveQueuePair) {
-  EXPECT_EQ(
-      AckScheduler::place({.only_active_qp = true, .on_wire = true, .request_takes_ack = false}),
-      AckPlace::Last);
+  EXPECT_EQ(AckScheduler::place({.only_active_qp = true, .on_wire = true, .can_piggyback = false}),
+            AckPlace::Last);
 }
 
 TEST(AckScheduler, PiggybacksOnBothMedia) {
   for (const bool on_wire : {false, true}) {
-    EXPECT_EQ(AckScheduler::place(
-                  {.only_active_qp = true, .on_wire = on_wire, .request_takes_ack = true}),
-              AckPlace::Piggybacked);
+    EXPECT_EQ(
+        AckScheduler::place({.only_active_qp = true, .on_wire = on_wire, .can_piggyback = true}),
+        AckPlace::Piggybacked);
   }
 }
 

@@ -191,7 +191,7 @@ TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
   way_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(transmit().empty()) << "a busy peer gets time to read";
-  run_for(QueuePair::kUnackedPatience + milliseconds(5));
+  run_for(QueuePair::kMaxUnackedBackoff + milliseconds(5));
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
   // Later messages are dropped at once until the path has room again.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
