@@ -38,7 +38,7 @@ class ManagementPort {
   // `bytes` is the whole packet, of which `packet` was parsed.
   void on_packet(const wire::Packet& packet, std::span<const std::byte> bytes,
                  const wire::RxMeta& meta);
-  bool anything_arrived() const { return !inbox_.empty(); }
+  bool has_datagrams() const { return !inbox_.empty(); }
   bool take(ManagementDatagram& into);
 
   // The path must be open, and counted in EngineState::paths if it may be closed. When too many

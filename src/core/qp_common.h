@@ -59,7 +59,7 @@ struct EngineState {
     return false;
   }
 
-  bool anything_to_tell() const {
+  bool has_reports() const {
     return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
   }
 };

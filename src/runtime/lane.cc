@@ -77,7 +77,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
     if (received != 0) received += read_before_deadlines(arrivals, at);
     engine_->on_deadline(at);
   }
-  if (engine_->management().anything_arrived() || owner_deadline_ <= at) [[unlikely]] {
+  if (engine_->management().has_datagrams() || owner_deadline_ <= at) [[unlikely]] {
     const os::NoCancel no_cancel;
     owner_.on_management(at);
   }

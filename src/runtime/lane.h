@@ -114,7 +114,7 @@ class Lane final : private BackgroundThread::Body {
   // Makes the next unlock, or turn of the thread, call deliver_events().
   void request_delivery() { delivery_requested_ = true; }
   void deliver() {
-    if (delivery_requested_ || engine_->state().anything_to_tell()) [[unlikely]] {
+    if (delivery_requested_ || engine_->state().has_reports()) [[unlikely]] {
       delivery_requested_ = false;
       owner_.deliver_events();
     }

@@ -23,14 +23,14 @@ TEST_F(ManagementPortTest, QueuesAMadWithItsAddresses) {
   ManagementDatagram got;
   EXPECT_FALSE(port().take(got));
   receive(to_port(), mad_, {.source = peer_gid_, .destination = our_gid_, .forwarded = true});
-  EXPECT_TRUE(port().anything_arrived());
+  EXPECT_TRUE(port().has_datagrams());
   ASSERT_TRUE(port().take(got));
   EXPECT_TRUE(std::ranges::equal(got.mad(), mad_));
   EXPECT_EQ(got.meta.source, peer_gid_);
   EXPECT_EQ(got.meta.destination, our_gid_);
   EXPECT_TRUE(got.meta.forwarded);
   EXPECT_EQ(wire::Bth::load(got.packet.data()).destination, wire::kManagementQpn);
-  EXPECT_FALSE(port().anything_arrived());
+  EXPECT_FALSE(port().has_datagrams());
 }
 
 TEST_F(ManagementPortTest, CountsAndDropsPacketsThatAreNoMads) {
@@ -59,14 +59,14 @@ TEST_F(ManagementPortTest, CountsAndDropsPacketsThatAreNoMads) {
   p.bth.destination = wire::Qpn(0);
   receive(p, mad_);
   EXPECT_EQ(counter(CounterId::unknown_qp), 1u);
-  EXPECT_FALSE(port().anything_arrived());
+  EXPECT_FALSE(port().has_datagrams());
 }
 
 TEST_F(ManagementPortTest, AcceptsALimitedMemberOfThePartition) {
   wire::Packet p = to_port();
   p.bth.pkey = 0x7FFF;
   receive(p, mad_);
-  EXPECT_TRUE(port().anything_arrived());
+  EXPECT_TRUE(port().has_datagrams());
 }
 
 TEST_F(ManagementPortTest, SendsMadsFromQueuePairOneWithConsecutivePsns) {
