@@ -1,6 +1,6 @@
-// LocalPeer: what shared memory can do besides carrying packets. A sink offers it beside room() and
-// push() (packet_io.h) where some of its paths lead to processes of this host. For a path that
-// leaves the host each function returns false, which changes nothing.
+// LocalPeer: what shared memory can do besides moving packets. A sink with paths to processes of
+// this host has one, besides room() and push() (packet_io.h). For a path that leaves the host each
+// function returns false and has no effect.
 #pragma once
 
 #include "wire/packet_io.h"
@@ -12,17 +12,16 @@ struct Unread;
 
 class LocalPeer {
  public:
-  // The ring of this path has no room, whatever the sink's room() says. Try again a moment later.
+  // The ring of this path is full, whatever the sink's room() returns. The caller retries later.
   virtual bool is_full(PathId path) const = 0;
-  // The peer reads nothing before it is woken.
+  // The peer sleeps and reads nothing until it is woken.
   virtual bool is_asleep(PathId path) const = 0;
-  // Sends the ACK in its short form. False: there is none; send a packet.
+  // Sends the ACK as a record without headers. False: the caller must send a packet.
   virtual bool send_short_ack(PathId path, const Ack& ack) = 0;
-  // Does a WRITE or a READ in the peer's memory, now and without the peer. False: it cannot; then
-  // ask the peer by packets. Part of the data may have been copied already, which does no harm.
+  // Performs a WRITE or READ in the peer's memory. False: the caller must send packets. Part of the
+  // data may have been copied already, which does no harm.
   virtual bool access(const OneSided& request) = 0;
-  // Removes packets from the ring, provided that the peer has read none of them: it never will.
-  // False: all of them stay.
+  // Removes packets from the ring if the peer has read none of them. False: all of them stay.
   virtual bool retract(const Unread& requests) = 0;
 
  protected:

@@ -1,6 +1,5 @@
-// What crosses the border between an engine and whatever carries its packets: a datapath, a
-// decorator around one, or the simulator's network. Neither side includes the other; both include
-// this.
+// The interface between an engine and the component that moves its packets: a datapath, a decorator
+// around one, or the simulator's network. Neither side includes the other; both include this.
 #pragma once
 
 #include <array>
@@ -13,82 +12,83 @@
 
 namespace verbena::wire {
 
-// A datapath's handle for one way to one peer.
+// A datapath's handle for its route to one peer process.
 enum class PathId : uint32_t {};
 
-// What a path is made from.
+// The addressing that a path is opened with.
 struct Route {
   Gid source;
   Gid destination;
-  Qpn peer;  // a path serves one peer process: its QPN's top byte keeps steering and trains apart;
-             // kManagementQpn: all of them
-  uint8_t traffic_class = 0;  // DSCP and ECN bits, as they go into the IP header
+  Qpn peer;  // its top byte names the peer process, for steering and GSO batches; kManagementQpn:
+             // all processes of the destination
+  uint8_t traffic_class = 0;  // DSCP and ECN bits, as in the IP header
   uint8_t hop_limit = 64;
   uint32_t flow_label = 0;  // IPv6 only
 };
 
-// The addressing a packet arrived with.
+// The addressing of a received packet.
 struct RxMeta {
   Gid source;
   Gid destination;
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;
-  bool own = false;        // this process sent it itself: a multicast packet that came round
+  bool own = false;        // a multicast packet that this process sent
   bool forwarded = false;  // another process of this host received it first
 };
 
-// All up to `psn` arrived: what most ACKs say, and all of it.
+// An ACK of all requests up to `psn`, without the other fields of a packet.
 struct Ack {
   Qpn destination;
   Psn psn{0};
 };
 
-// BTH to padding; the ICRC was checked and removed. Points into the carrier's memory.
+// A received packet, BTH to padding; the ICRC was checked and removed. Points into the datapath's
+// memory.
 struct RxPacket {
-  std::span<const std::byte> bytes;  // none: it is `ack`
+  std::span<const std::byte> bytes;  // empty: the packet is `ack`
   const RxMeta* meta = nullptr;
-  // Payload and padding, where they lie apart from the headers. They may change while they are
-  // looked at: good for being copied, once.
+  // Payload and padding, if they are not in `bytes`. The peer may change them at any time, so they
+  // are read only once.
   std::span<const std::byte> apart{};
-  uint32_t packet_payload_bytes = 0;  // see TxPacket; 0: as the path MTU says
+  uint32_t packet_payload_bytes = 0;  // see TxPacket; 0: the path MTU
   Ack ack{};
 };
 
 inline constexpr size_t kMaxHeaderBytes = 64;
-// The most that a packet carries, over any medium.
+// The longest payload of a packet, over any medium.
 inline constexpr uint32_t kMaxPayloadBytes = 64 * 1024;
 
 class LocalPeer;  // local_peer.h
 
-// A packet to send. The payload is referenced where it lies and may still change there, so whoever
-// takes the packet copies it (and sums the copy) before push() returns.
+// A packet to send. The payload is referenced in place and may still change, so the sink copies it,
+// and computes the ICRC over the copy, before push() returns.
 struct TxPacket {
   PathId path{};
   std::array<std::byte, kMaxHeaderBytes> header;  // BTH and extension headers
   uint8_t header_bytes = 0;
   uint8_t pad = 0;  // zero bytes to add behind the payload
   std::span<const std::span<const std::byte>> payload;
-  uint32_t payload_bytes = 0;  // in all of it
-  // Requests: all packets of the message but the last have so many bytes, and so have those of its
-  // answer. On the wire nobody is told; it is the path MTU there.
+  uint32_t payload_bytes = 0;  // the sum of the spans
+  // Requests: the payload bytes of every packet of the message, and of its response, except the
+  // last. On the wire, this is the path MTU and is not transmitted.
   uint32_t packet_payload_bytes = 0;
-  // It is sent for the first time, and the engine lets only so much of such be unacknowledged; or
-  // it answers a peer that asks for no more than that at a time.
+  // A window limits such packets: a request that is sent for the first time, or a response to a
+  // peer that limits what it requests.
   bool in_window = false;
-  // Nothing follows that it had better wait for.
+  // No packet follows that could share a batch with this one.
   bool last = false;
   // A short packet that may end the GSO batch before it: no packet of another queue pair follows.
   bool ends_batch = false;
 };
 
-// Where an engine puts its packets. The owner flushes it after the turn. Only shared memory can do
-// more than this; the rest is in LocalPeer.
+// The destination of an engine's packets. The owner flushes it after the turn. LocalPeer has the
+// further functions of shared memory.
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
-  // How many more packets of the largest size it will take now.
+  // The number of packets of the largest size that it can take now.
   virtual size_t room() const = 0;
-  // Takes one packet. Only called while room() > 0. It may be lost later: the protocol recovers.
+  // Takes one packet. Only called while room() > 0. The packet may still be lost.
   virtual void push(const TxPacket& packet) = 0;
   // Null: no path leads to a process of this host.
   LocalPeer* local_peer() const { return local_peer_; }
