@@ -1,4 +1,4 @@
-// XRC queue pairs have one half each: these stand where the other one would be.
+// An XRC queue pair has only one half. These classes take the place of the other one.
 #pragma once
 
 #include "core/qp_sides.h"

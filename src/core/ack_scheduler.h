@@ -1,15 +1,16 @@
 // AckScheduler: when a queue pair acknowledges the requests it has received, and in which form. The
-// responder reports what it executed or refused, the requester which of its requests piggybacked an
-// ACK, and QueuePair describes the batch that is about to leave. Which requests ask for an ACK (the
-// A bit) is the requester's choice; when and how a due ACK leaves is decided here alone.
+// responder reports which requests it executed or refused, the requester which of its requests
+// piggybacked an ACK, and QueuePair describes the batch that is about to leave. The requester
+// decides which requests ask for an ACK (the A bit); this class decides when and how a due ACK
+// leaves.
 //
 // Rules:
 // - Coalesced: one ACK per batch acknowledges all requests before it. A NAK does so as well.
 // - In PSN order: an ACK waits for the READ and atomic responses before it.
 // - Place: see AckPlace.
 // - Repeated: if the request that piggybacked the latest ACK is retracted, the ACK is due again.
-// - Delayed: the engine's owner may put off a batch while it expects the application to send a
-//   request soon, which the ACK can join (may_defer). The owner keeps the timer.
+// - Delayed: the engine's owner may defer a batch while it expects the application to post a
+//   request soon, so that both leave together (may_defer). The owner keeps the timer.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +24,10 @@
 namespace verbena::core {
 
 enum class AckPlace : uint8_t {
-  // Before the requests: the peer learns that its message arrived before it sees the reply.
+  // Before the requests: the peer completes its message before it receives the reply.
   First,
-  // Behind the requests, where the short packet ends the GSO batch that they began. The receiver
-  // handles the ACK first all the same (ack_overtakes).
+  // Behind the requests: the short packet ends their GSO batch. The receiver still handles the ACK
+  // first (ack_overtakes).
   Last,
   // Inside the only request of the batch; two Verbenas only.
   Piggybacked
@@ -36,21 +37,21 @@ enum class AckPlace : uint8_t {
 struct BatchOutlook {
   bool only_active_qp;  // no other queue pair has packets in it
   bool on_wire;         // it leaves as GSO segments
-  bool can_piggyback;   // its one request has room for a piggybacked ACK
+  bool can_piggyback;   // a piggybacked ACK fits into its one request
 };
 
-// What a turn may leave unsent, and what is expected to send it.
+// The packets that a turn may leave unsent, and the event that is expected to send them.
 enum class Defer : uint8_t {
   Nothing,
   UntilPoll,   // everything: a steady poller that just got a completion polls or posts again
-  UntilReply,  // ACKs: the application may reply to what was written into its memory
+  UntilReply,  // ACKs: the application may reply to a WRITE into its memory
 };
 
 // A turn of the engine's owner, before it transmits.
 struct TurnResult {
   bool brought_messages;  // SEND or WRITE: they need at most an ACK
   bool response_due;      // READ, atomic or MAD: the response leaves at once
-  bool used_receives;     // some messages took a receive
+  bool used_receives;     // some messages consumed a receive
   bool completed;         // the application has a completion to poll
   bool raises_event;      // a completion event is about to wake the application
   bool started_idle;      // nothing waited to be sent before the turn
@@ -89,7 +90,7 @@ class AckScheduler {
   void reset() { *this = AckScheduler(); }
 
   bool is_due() const { return is_due_ || nak_.has_value(); }
-  // There is nothing to report but that all requests have arrived.
+  // A plain ACK is due, no NAK.
   bool is_plain() const { return is_due_ && !nak_; }
   const std::optional<wire::Aeth>& nak() const { return nak_; }
 
@@ -98,7 +99,7 @@ class AckScheduler {
     if (batch.can_piggyback) return AckPlace::Piggybacked;
     return batch.only_active_qp && batch.on_wire ? AckPlace::Last : AckPlace::First;
   }
-  // Until close_offer() the next request may take the ACK of `psn` along.
+  // Until close_offer() the next request may piggyback the ACK of `psn`.
   void offer(wire::Psn psn) { offered_ = psn; }
   void close_offer() { offered_.reset(); }
 

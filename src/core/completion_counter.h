@@ -1,5 +1,5 @@
-// CompletionCounter: the number of work requests of queue pairs that have completed, or of their
-// bytes. It counts what no completion queue has room for, or is told of, as well.
+// CompletionCounter: the number of completed work requests of queue pairs, or of their bytes. It
+// also counts unsignaled work requests and completions that a full completion queue lost.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace verbena::core {
 struct CompletionCounter {
   // Written by the engine's owner and by the program, read by the program.
   std::atomic<uint64_t> completed{0};
-  std::atomic<uint64_t> failed{0};  // work requests, whatever the other one counts
+  std::atomic<uint64_t> failed{0};  // work requests, even if `completed` counts bytes
   bool counts_bytes = false;
 
   void add(WcStatus status, uint32_t bytes) {
@@ -25,8 +25,8 @@ struct CompletionCounter {
   }
 };
 
-// The counters of a queue pair, by kind of work request; null: nobody counts these. Operations of
-// other kinds (atomics, local ones) are not counted.
+// The counters of a queue pair, by kind of work request; null: this kind is not counted. Operations
+// of other kinds (atomics, local ones) are never counted.
 struct OperationCounters {
   enum Kind : uint8_t { kSend, kReceive, kRead, kWrite, kKinds };
   std::array<CompletionCounter*, kKinds> of{};

@@ -34,7 +34,7 @@ void CompletionQueue::announce(uint64_t end) {
 
 CompletionQueue::Unpolled CompletionQueue::arm(Armed level) {
   const uint64_t tail = tail_.load(std::memory_order_relaxed);
-  if (!events_wanted_) solicited_end_ = tail;  // not kept until now
+  if (!events_wanted_) solicited_end_ = tail;  // was not updated until now
   events_wanted_ = true;
   armed_ = std::max(armed_, level);
   late_end_ = armed_ == Armed::Any ? tail : solicited_end_;
@@ -51,8 +51,8 @@ bool CompletionQueue::take_late_event() {
 }
 
 void CompletionQueue::forget(wire::Qpn qpn) {
-  // What stays moves towards the tail, whose slots beyond are the producer's; then the head
-  // follows.
+  // The remaining completions move towards the tail, because the slots from the tail on belong to
+  // the producer.
   const uint64_t head = head_.load(std::memory_order_relaxed);
   const uint64_t tail = tail_.load(std::memory_order_acquire);
   uint64_t kept = tail;

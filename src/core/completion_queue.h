@@ -1,7 +1,6 @@
 // CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application
-// threads, which serialise themselves). The two sides share only the two indices. To ask for an
-// event is the producer's side, under its lock: so neither side needs more than to publish an
-// index.
+// threads, which serialise themselves). The two sides share only the two indices. Arming belongs to
+// the producer's side, under its lock, so publishing an index is the only synchronisation.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +14,9 @@ namespace verbena::core {
 
 enum class Armed : uint8_t { No = 0, Solicited = 1, Any = 2 };
 
-// How the memory goes in which completions lie: whoever made it says.
+// Frees the memory of the ring.
 struct FreeRing {
-  void (*free)(void* owner, Completion* ring) = nullptr;  // null: as std::make_unique made it
+  void (*free)(void* owner, Completion* ring) = nullptr;  // null: delete[]
   void* owner = nullptr;
   void operator()(Completion* ring) const {
     if (free != nullptr) {
@@ -28,7 +27,7 @@ struct FreeRing {
   }
 };
 
-// The consumer's index has a line to itself, at the price of padding.
+// The consumer's index has its own cache line.
 class alignas(64) CompletionQueue {
  public:
   using Ring = std::unique_ptr<Completion[], FreeRing>;
@@ -40,9 +39,9 @@ class alignas(64) CompletionQueue {
 
   uint32_t capacity() const { return capacity_; }
 
-  // Producer. The place of the next completion, to be written there (a copy would wait for what was
-  // just stored), and then shown. Null when full: the completion is lost and the queue is in
-  // overrun for good, unless the application said that it does not care.
+  // Producer. The slot of the next completion, which the caller fills in place (the loads of a copy
+  // would wait for the stores) and then publishes. Null if the queue is full: the completion is
+  // lost, and the queue stays in overrun unless the application chose to ignore overruns.
   Completion* next() {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - head_.load(std::memory_order_acquire) < capacity_) [[likely]]
@@ -50,7 +49,7 @@ class alignas(64) CompletionQueue {
     overrun_ = !ignore_overrun_;
     return nullptr;
   }
-  // True: the application asked to be woken for this one.
+  // True: this completion raises an event.
   bool publish() {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     const bool wakes = events_wanted_ && raises_event(ring_[tail & mask_], tail + 1);
@@ -65,13 +64,13 @@ class alignas(64) CompletionQueue {
     Announced,    // by an event after which the application has not polled yet
     Unannounced,  // no event announced them, or the application polled and left them
   };
-  // What waits in the queue, of the kind that the request is about.
+  // The state of the unpolled completions of the requested kind.
   Unpolled arm(Armed level);
-  // Some time after arm() found completions. True: they are still unpolled and no event was raised
-  // meanwhile, so one is to be raised now.
+  // Called some time after arm() found completions. True: they are still unpolled and no event was
+  // raised since, so the caller raises one now.
   bool take_late_event();
 
-  // Consumer. Takes up to `count` completions out; take(completion, i) sees each where it lies.
+  // Consumer. Removes up to `count` completions; take(completion, i) reads each in place.
   template <typename Take>
   uint32_t poll_each(uint32_t count, Take take) {
     const uint64_t head = head_.load(std::memory_order_relaxed);
@@ -84,7 +83,7 @@ class alignas(64) CompletionQueue {
   uint32_t poll(Completion* out, uint32_t count) {
     return poll_each(count, [out](const Completion& c, uint32_t i) { out[i] = c; });
   }
-  // Consumer. Drops what waits of a queue pair that was destroyed or reset.
+  // Consumer. Drops the completions of a queue pair that was destroyed or reset.
   void forget(wire::Qpn qpn);
   bool empty() const {
     return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed);
@@ -94,12 +93,12 @@ class alignas(64) CompletionQueue {
                                  head_.load(std::memory_order_acquire));
   }
 
-  // How many were ever taken out.
+  // The number of completions polled so far.
   uint64_t taken() const { return head_.load(std::memory_order_relaxed); }
 
-  // Both sides held off by the caller. False if more completions are waiting than would fit.
-  // `ring`: of slots_for(capacity); afterwards the old one, for the caller to let go when it holds
-  // nobody off any more.
+  // The caller excludes producer and consumer. False if the completions do not fit. `ring`: of
+  // slots_for(capacity); afterwards the old ring, which the caller frees after it releases its
+  // locks.
   bool resize(uint32_t capacity, Ring& ring);
 
   bool overrun() const { return overrun_; }
@@ -123,7 +122,7 @@ class alignas(64) CompletionQueue {
   uint64_t solicited_end_ = 0;   // is solicited or an error, or may be
   uint64_t late_end_ = 0;        // waited when the queue was armed
   uint64_t announced_head_ = 0;  // the consumer's index at the latest event
-  // With the above, in the producer's line.
+  // In the producer's cache line, with the members above.
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{
       0};  // written by the consumer, release: slots before it are free

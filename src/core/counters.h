@@ -1,4 +1,4 @@
-// Every drop, retry and refusal has a name: the first debugging tool.
+// Every drop, retry and refusal has a counter.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace verbena::core {
 
-// name, what it means (shown to people)
+// name, meaning (shown to users)
 #define VERBENA_COUNTERS(X)                                                                \
   X(packets_received, "RoCE packets that reached the engine")                              \
   X(packets_sent, "RoCE packets handed to the datapath")                                   \
@@ -16,18 +16,18 @@ namespace verbena::core {
   X(wrong_source, "dropped: not from the address the queue pair is connected to")          \
   X(wrong_transport, "dropped: an opcode of another transport than the queue pair's")      \
   X(wrong_pkey, "dropped: partition key mismatch")                                         \
-  X(qp_not_ready, "dropped: the queue pair is not in a state that takes packets")          \
+  X(qp_not_ready, "dropped: the queue pair is not in a state that accepts packets")        \
   X(wrong_qkey, "dropped: datagrams with another Q_Key than the queue pair's")             \
   X(no_receive_posted, "dropped: UD or UC messages for which no receive was posted")       \
   X(receive_too_small, "dropped: UD or UC messages longer than the receive")               \
   X(incomplete_messages, "dropped: UC messages of which a packet was lost or wrong")       \
-  X(writes_refused, "dropped: UC WRITEs to memory that is not open to them")               \
+  X(writes_refused, "dropped: UC WRITEs without access to the memory")                     \
   X(bad_management, "dropped: datagrams to queue pair 1 that are no MAD")                  \
-  X(management_overruns, "dropped: MADs that came or left too many at once")               \
+  X(management_overruns, "dropped: MADs beyond the capacity of the queues")                \
   X(cnp_received, "congestion notifications received")                                     \
-  X(duplicate_requests, "requests seen again (their answer was lost or late)")             \
-  X(duplicate_dropped, "duplicate reads or atomics no longer remembered, dropped")         \
-  X(out_of_sequence, "requests ahead of the expected PSN (something was lost)")            \
+  X(duplicate_requests, "requests received again (their response was lost or late)")       \
+  X(duplicate_dropped, "dropped: duplicate READs or atomics without a responder resource") \
+  X(out_of_sequence, "requests ahead of the expected PSN (a packet was lost)")             \
   X(naks_sequence_sent, "NAK sequence error sent")                                         \
   X(naks_invalid_request_sent, "NAK invalid request sent")                                 \
   X(naks_remote_access_sent, "NAK remote access error sent")                               \
@@ -36,24 +36,24 @@ namespace verbena::core {
   X(naks_sequence_received, "NAK sequence error received")                                 \
   X(naks_fatal_received, "NAK received that failed a queue pair")                          \
   X(rnr_naks_received, "receiver-not-ready NAK received")                                  \
-  X(implied_naks, "retransmissions because a read or atomic answer was overtaken")         \
-  X(timeouts, "acknowledge timeouts")                                                      \
-  X(probes_sent, "requests sent again to ask for an answer that is late")                  \
-  X(acks_piggybacked, "acknowledgements sent inside a request")                            \
-  X(requests_buffered, "requests kept until one before them, which was lost, is there")    \
-  X(requests_reordered, "requests kept until one before them is there, as the peer chose") \
-  X(responses_buffered, "answers kept until one before them, which was lost, is there")    \
+  X(implied_naks, "retransmissions because a READ or atomic response was overtaken")       \
+  X(timeouts, "ACK timeouts")                                                              \
+  X(probes_sent, "tail-loss probes: requests sent again because a response is late")       \
+  X(acks_piggybacked, "ACKs sent inside a request")                                        \
+  X(requests_buffered, "requests buffered behind a gap: a packet before them was lost")    \
+  X(requests_reordered, "requests buffered because the peer sent them out of PSN order")   \
+  X(responses_buffered, "responses buffered behind a gap: a packet before them was lost")  \
   X(retransmitted_packets, "request packets sent again")                                   \
-  X(stale_responses, "dropped: responses already handled or never asked for")              \
+  X(stale_responses, "dropped: responses already handled or never requested")              \
   X(bad_responses, "responses that do not fit their request")                              \
   X(retry_exceeded, "queue pairs failed: retry_cnt used up")                               \
   X(rnr_retry_exceeded, "queue pairs failed: rnr_retry used up")                           \
   X(cq_overruns, "completions lost because their queue was full")                          \
-  X(one_sided_writes, "WRITEs that this process did in the peer's memory itself")          \
-  X(one_sided_reads, "READs that this process did in the peer's memory itself")            \
-  X(requests_retracted, "requests taken back because the peer did not read them")          \
+  X(one_sided_writes, "WRITEs by one-sided access to the peer's memory")                   \
+  X(one_sided_reads, "READs by one-sided access to the peer's memory")                     \
+  X(requests_retracted, "requests retracted because the peer did not read them")           \
   X(out_of_memory, "dropped: packets and events for which there was no memory")            \
-  X(window_waits, "times a queue pair waited for the in-flight window")
+  X(window_waits, "times a queue pair waited for the congestion window")
 
 enum class CounterId : uint8_t {
 #define X(name, text) name,

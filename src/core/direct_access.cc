@@ -1,4 +1,4 @@
-// When the requester accesses the peer's memory itself, and how.
+// When and how the requester uses one-sided access.
 #include "core/direct_access.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ bool DirectAccess::retract(wire::PacketSink& sink, Instant now) {
   const SendWqe& head = cursor_.queue().front();
   const bool one_sided = head.op == SendOp::Write || head.op == SendOp::Read;
   wire::LocalPeer* const peer = sink.local_peer();
-  // A message that was read in part stays.
+  // A message that the peer has read in part stays.
   if (!one_sided || head.first_psn != cursor_.unacked() || qp_.type != QpType::Rc ||
       peer == nullptr) {
     return false;

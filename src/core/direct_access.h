@@ -1,5 +1,5 @@
-// DirectAccess: WRITEs and READs that the requester does itself in the memory of a peer on the same
-// host. They take no PSN, and the peer's responder never hears of them
+// DirectAccess: one-sided WRITEs and READs, which the requester performs in the memory of a peer on
+// the same host. They use no PSN, and the peer's responder takes no part
 // (docs/design/one-sided-access.md).
 #pragma once
 
@@ -17,16 +17,16 @@ namespace verbena::core {
 class DirectAccess {
  public:
   enum class Outcome : uint8_t {
-    Refused,  // the peer has to do all of the request
-    Partial,  // access() does the rest
+    Refused,  // the whole request must be sent in packets
+    Partial,  // further calls of access() do the rest
     Done
   };
-  // A direct copy is a system call, several times as expensive as a small packet. Packets suit a
-  // stream better, and its first ones wake the peer. A stream is more requests than this, posted
-  // without a pause and without a look at their completions.
+  // A direct copy is a system call, several times as expensive as a small packet. For a stream,
+  // packets are cheaper, and the first ones wake the peer. A stream is more requests than this,
+  // posted without a pause and without polling their completions.
   static constexpr uint32_t kMaxInARow = 16;
   static constexpr Duration kPause = microseconds(10);
-  // For so long a peer that read nothing is left alone, unless it responds.
+  // A peer that read nothing counts as unresponsive for this time, unless it responds.
   static constexpr Duration kUnresponsiveFor = milliseconds(200);
 
   DirectAccess(QpCommon& qp, SendCursor& cursor) : qp_(qp), cursor_(cursor) {}
@@ -38,21 +38,21 @@ class DirectAccess {
     return one_sided && !wqe.numbered && cursor_.is_at_head() && wqe.length != 0 &&
            qp_.type == QpType::Rc && cursor_.index() != refused_;
   }
-  // If it is possible: the request may take this way, so that the peer reads no packet of it.
-  // Whether the peer sleeps may change meanwhile.
+  // If is_possible(): the request will probably be done by one-sided access. The peer may still
+  // wake up or fall asleep.
   bool is_likely(const wire::PacketSink& sink, Instant now) const {
     return is_begun() || qp_.peer->is_unresponsive(now) || is_asleep(sink);
   }
-  // If it is possible: whether to do it. Counts towards a stream.
+  // If is_possible(): whether to use one-sided access. Counts the request towards a stream.
   bool is_preferred(const wire::PacketSink& sink, Instant now);
-  // Does a packet's worth of the request at the cursor: the target exposes no more at once.
+  // Copies at most kMaxPayloadBytes of the request at the cursor, the limit of one direct copy.
   Outcome access(wire::PacketSink& sink);
   // Part of the request at the cursor was done.
   bool is_begun() const { return bytes_done_ != 0; }
   void reset() { bytes_done_ = 0; }
 
-  // The peer has read nothing for long. Removes all outstanding requests from the ring, provided
-  // that none of them was read and that the first one can be done here. False: they stay.
+  // The peer is unresponsive. Retracts all outstanding requests, provided that the peer has read
+  // none of them and that the first one is a WRITE or READ. False: they stay.
   bool retract(wire::PacketSink& sink, Instant now);
 
  private:
@@ -64,10 +64,10 @@ class DirectAccess {
   QpCommon& qp_;
   SendCursor& cursor_;
   uint32_t bytes_done_ = 0;   // of the request at the cursor
-  uint64_t refused_ = kNone;  // a request that only the peer can do
+  uint64_t refused_ = kNone;  // a request that must be sent in packets
   uint32_t in_a_row_ = 0;     // requests since the application last paused or polled
-  uint64_t completions_ = 0;  // that it had taken from the CQ at the last one
-  Instant last_at_{};         // when that was
+  uint64_t completions_ = 0;  // polled from the CQ before the last such request
+  Instant last_at_{};         // the time of that request
 };
 
 }  // namespace verbena::core

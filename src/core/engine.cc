@@ -11,7 +11,7 @@
 namespace verbena::core {
 namespace {
 
-// One queue pair's share of a turn before the next one gets its own: about what leaves in one go.
+// One queue pair's share of a round: about one GSO batch.
 constexpr uint32_t kPacketsPerQpAndRound = 32;
 constexpr uint32_t kBytesPerQpAndRound = 64 * 1024;
 constexpr uint32_t kRoundsOfOnlyQp = 16;
@@ -20,13 +20,12 @@ uint32_t packets_per_round(const QueuePair& qp) {
   return std::clamp(kBytesPerQpAndRound / qp.packet_payload_bytes(), 1u, kPacketsPerQpAndRound);
 }
 
-// What that takes of a window.
+// The share of the congestion window that a round uses.
 uint32_t cost_of_round(const QueuePair& qp) {
   return packets_per_round(qp) * (qp.packet_payload_bytes() + PeerPath::kPacketOverhead);
 }
 
-// QP indices 0 and 1 of a slot are left out: slot 0's are the wire's QP0 and QP1, and one rule is
-// enough.
+// QP indices 0 and 1 of every slot are reserved: those of slot 0 are QP0 and QP1.
 constexpr uint32_t kReservedIndices = 2;
 constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
 
@@ -36,7 +35,7 @@ constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 
 Engine::Engine(const EngineConfig& config)
     : config_(config), state_(config.secret, config.extensions) {
-  // Not where those of a previous engine began.
+  // A random start, so that numbers differ from those of a previous engine.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
   short_ack_.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
@@ -53,7 +52,8 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   if (qps_.size() >= std::min(config_.max_qps, kUsableIndices)) {
     return Error{ENOMEM, "too many queue pairs (see max_qp)"};
   }
-  // Numbers come back as late as possible, so that packets of a past connection find nobody.
+  // Numbers are reused as late as possible, so that packets of a past connection match no queue
+  // pair.
   const auto after = [](uint32_t index) {
     return index + 1 < kReservedIndices + kUsableIndices ? index + 1 : kReservedIndices;
   };
@@ -66,10 +66,10 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   return qps_.insert(index, std::move(qp));
 }
 
-// Room for all that so many queue pairs may put into lists while packets arrive and time passes:
-// no caller is there then to return ENOMEM to.
+// Reserves all that so many queue pairs may put into lists while packets are received and time
+// passes: there is no caller then to return ENOMEM to.
 void Engine::reserve_lists(size_t qps) {
-  reserve_ahead(ready_, 2 * qps);  // half of it are past turns, which go at once
+  reserve_ahead(ready_, 2 * qps);  // half of the entries may be served already
   reserve_ahead(deadlines_, max_deadlines(qps) + 1);
   reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
   reserve_ahead(state_.events, 4 * qps);
@@ -89,7 +89,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
 }
 
 SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
-  // Numbers come back as late as possible here too.
+  // Numbers are reused as late as possible, as in create_qp().
   do {
     last_srq_ = (last_srq_ + 1) % kSrqNumbers;
   } while (last_srq_ == 0 || state_.srqs.contains(last_srq_));
@@ -136,7 +136,7 @@ void Engine::release_peer(PeerPath& peer, Instant now) {
   if (--peer.users == 0) {
     peers_.erase({peer.destination, peer.slot});
   } else {
-    wake_waiting(peer, now);  // what it had under way no longer fills the window
+    wake_waiting(peer, now);  // its bytes in flight no longer fill the window
   }
 }
 
@@ -152,7 +152,7 @@ void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, I
   const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
   PeerPath* peer = nullptr;
   if (!to_reset && (mask & qp_attr::kAddressVector) != 0) {
-    // Before anything changes: there may be no memory for it.
+    // Before anything changes, because it allocates.
     QpAttributes connected = attr;
     if ((mask & qp_attr::kDestQpn) == 0) connected.dest_qpn = qp.attributes().dest_qpn;
     peer = acquire_peer(connected);
@@ -238,7 +238,7 @@ std::vector<wire::Gid> Engine::groups_of(const QueuePair& qp) const {
 Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now) {
   state_.now = now;
   Status status = qp.post_send(requests);
-  // One that is in the list is looked at when its turn comes.
+  // A queue pair in the ready list is served in its turn.
   if (!status.ok() || qp.in_ready_list) return status;
   if (qp.can_send_at_once()) {
     make_ready(qp);
@@ -259,7 +259,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
-  bool exchanged = false;  // with the one before
+  bool exchanged = false;  // this packet has changed places with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
     const bool ahead = !exchanged && ack_overtakes(packets.subspan(n));
     const wire::RxPacket& rx = packets[exchanged ? n - 1 : ahead ? n + 1 : n];
@@ -309,7 +309,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   return arrivals;
 }
 
-// Null: it is none. The result holds until the next one.
+// Null if the bytes are not a packet. The result is valid until the next call.
 wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (rx.bytes.empty()) {
     short_ack_.bth.destination = rx.ack.destination;
@@ -322,7 +322,7 @@ wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   return &packet_;
 }
 
-// No queue pair has the packet's number: then it is a MAD, or for nobody.
+// A packet whose QPN is no queue pair of this engine: a MAD, or one to drop.
 bool Engine::on_management(const wire::Packet& packet, const wire::RxPacket& rx) {
   if (packet.bth.destination != wire::kManagementQpn) {
     state_.counters.add(CounterId::unknown_qp);
@@ -332,7 +332,7 @@ bool Engine::on_management(const wire::Packet& packet, const wire::RxPacket& rx)
   return true;
 }
 
-// Each member gets a copy; the packet is dropped and counted like any other where it does not fit.
+// Each member gets a copy, or drops and counts the packet as any other.
 void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
   const auto group = groups_.find(meta.destination);
   if (group == groups_.end() || packet.op.transport != wire::Transport::Ud) {
@@ -348,15 +348,14 @@ void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instan
   }
 }
 
-// A queue pair was touched: it may have something to send, or a window that others wait for may be
-// open.
+// Called after each change of a queue pair: it may have something to send, or may have freed a part
+// of the window that other queue pairs wait for. `wait_at_front`: it waits before all others.
 void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
   PeerPath* peer = qp.peer();
   const SendSide::Readiness readiness = qp.requests(now);
   const bool requests = readiness == SendSide::Readiness::Ready;
-  // Requests go behind those that already wait for the window, even if it has room at the moment:
-  // otherwise one that is always busy would take each bit of room before the others get to it.
-  // What is never acknowledged takes none of it.
+  // Requests queue behind those that already wait for the window, even if it is open now.
+  // Otherwise a busy queue pair would starve the others. UC and UD do not use the window.
   const bool others_wait = peer != nullptr && !peer->waiting.empty() && !is_unreliable(qp.type());
   if (qp.responses_ready() || (requests && !others_wait)) make_ready(qp);
   if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
@@ -373,7 +372,7 @@ void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
     fail_overrun(now);
 }
 
-// A completion queue that lost a completion is of no more use, nor is what completes into it.
+// A completion queue that lost a completion fails the queue pairs that use it.
 void Engine::fail_overrun(Instant now) {
   while (!state_.overrun.empty()) {
     const CompletionQueue* const cq = state_.overrun.back();
@@ -390,17 +389,17 @@ void Engine::fail_overrun(Instant now) {
   }
 }
 
-// As many as the window has room for, in the order they asked. Each of them comes back here when it
-// has sent, so those behind it get their turn. The room of those who have not sent yet is theirs.
+// Wakes as many queue pairs as the window allows, in the order in which they began to wait. Each
+// reserves its share until it has sent; then after_change() wakes the next ones.
 void Engine::wake_waiting(PeerPath& peer, Instant now) {
   while (peer.room() > peer.reserved_bytes && !peer.waiting.empty()) {
     QueuePair* qp = peer.waiting.front();
     const SendSide::Readiness readiness = qp->requests(now);
-    if (readiness == SendSide::Readiness::WaitsForWindow) break;  // for more room than there is
+    if (readiness == SendSide::Readiness::WaitsForWindow) break;  // needs more of the window
     peer.waiting.pop_front();
     qp->in_waiting_list = false;
-    if (readiness == SendSide::Readiness::No) {  // its pacer closed meanwhile: it comes back by its
-      schedule(*qp);                             // deadline
+    if (readiness == SendSide::Readiness::No) {  // its pacer has closed: its deadline resumes it
+      schedule(*qp);
       continue;
     }
     qp->reserved_bytes = cost_of_round(*qp);
@@ -409,7 +408,7 @@ void Engine::wake_waiting(PeerPath& peer, Instant now) {
   }
 }
 
-// Whether there was one.
+// Whether the queue pair had a reservation.
 bool Engine::end_reservation(QueuePair& qp) {
   const uint32_t reserved = std::exchange(qp.reserved_bytes, 0);
   if (reserved != 0) qp.peer()->reserved_bytes -= reserved;
@@ -419,7 +418,7 @@ bool Engine::end_reservation(QueuePair& qp) {
 void Engine::make_ready(QueuePair& qp) {
   if (qp.in_ready_list) return;
   qp.in_ready_list = true;
-  // All that are in the list fit into it without those that have had their turn.
+  // Without the served entries, all queue pairs fit (reserve_lists).
   if (ready_.size() == ready_.capacity()) drop_served();
   ready_.push_back(&qp);
 }
@@ -446,11 +445,11 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
     const bool reserved = end_reservation(*qp);
     const uint32_t in_flight = reserved ? qp->peer()->in_flight() : 0;
     const bool had_memory = try_allocating([&] { transmit(*qp, sink, now, only_active_qp); });
-    // Others took the room: it has waited long enough.
+    // Other queue pairs used up the window: this one keeps its turn.
     const bool wait_at_front = reserved && qp->peer()->in_flight() == in_flight &&
                                qp->requests(now) == SendSide::Readiness::WaitsForWindow;
     after_change(*qp, now, wait_at_front);
-    if (!had_memory) [[unlikely]] {  // the owner comes again, later
+    if (!had_memory) [[unlikely]] {  // the owner tries again later
       state_.counters.add(CounterId::out_of_memory);
       break;
     }
@@ -464,7 +463,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   return anything_to_send();
 }
 
-// One queue pair's share.
+// Sends one queue pair's share of the round.
 void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp) {
   const wire::LocalPeer* const local = sink.local_peer();
   const bool full =
@@ -475,7 +474,7 @@ void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool o
     qp.end_backoff(now);
   }
   if (full && qp.back_off(now)) return;
-  // The more at a time, the more of it is of one size.
+  // More packets at a time fill GSO batches better.
   const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsOfOnlyQp : 1;
   qp.transmit(sink, now,
               {.budget = rounds * packets_per_round(qp),
@@ -489,8 +488,8 @@ QueuePair* Engine::qp_of(const DeadlineEntry& entry) {
   return live ? qp : nullptr;
 }
 
-// Entries of queue pairs that are gone, or whose deadline came forward, lie in the heap until their
-// time. When they outnumber the live ones they are swept out.
+// Entries of destroyed queue pairs, and of deadlines that became earlier, stay in the heap until
+// they are due. When there are too many, they are removed.
 void Engine::sweep_deadlines() {
   if (deadlines_.size() < max_deadlines(qps_.size())) return;
   std::erase_if(deadlines_, [&](const DeadlineEntry& e) { return qp_of(e) == nullptr; });
@@ -517,7 +516,7 @@ void Engine::on_deadline(Instant now) {
       if (qp->deadline() <= now) qp->on_deadline(now);
     });
     after_change(*qp, now);
-    if (!had_memory) [[unlikely]]  // it is still due, and the owner comes again
+    if (!had_memory) [[unlikely]]  // it is still due, and the owner tries again
       return state_.counters.add(CounterId::out_of_memory);
   }
 }

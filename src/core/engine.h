@@ -1,6 +1,6 @@
 // Engine: the NIC as a pure state machine. Packets in, time in, packets out, next deadline out. It
-// reads no clock, opens no socket, starts no thread, and calls nobody back: what it has to tell
-// lies in state() for its owner to take after each turn. Not thread-safe: one owner at a time.
+// reads no clock, opens no socket, starts no thread and makes no callbacks: its reports are in
+// state(), which the owner reads after each turn. Not thread-safe: one owner at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ inline constexpr uint32_t kMaxGroups = 256;
 inline constexpr uint32_t kMaxQpsPerGroup = 1024;
 
 struct EngineConfig {
-  uint8_t slot = 1;     // the top byte of every QPN this engine gives out
+  uint8_t slot = 1;     // the top byte of every QPN of this engine
   uint64_t secret = 0;  // keys derive from it
   uint32_t max_qps = 1u << 16;
-  bool extensions = true;  // to peers that can, too; otherwise only what everybody can
-  bool fast_path = true;   // false: every packet takes the normal path, with the same result
+  bool extensions = true;  // use the extensions (core/ext) with other Verbenas
+  bool fast_path = true;   // false: only the normal path, with the same result
 };
 
 class Engine {
@@ -34,11 +34,11 @@ class Engine {
   ~Engine();
 
   // --- packets and time -------------------------------------------------------------------------
-  // What came in, for an owner that wonders whether its answer may wait a moment.
+  // The kinds of packets received, by which the owner decides whether an ACK may be delayed.
   struct Arrivals {
-    bool messages : 1 = false;       // SEND and WRITE: an acknowledgement is due at most
-    bool receives : 1 = false;       // some of them take a receive
-    bool responses_due : 1 = false;  // READ, atomics, MADs
+    bool messages : 1 = false;       // SEND and WRITE: they need at most an ACK
+    bool receives : 1 = false;       // some of them consume a receive
+    bool responses_due : 1 = false;  // READ, atomic or MAD: a response leaves at once
     bool responses : 1 = false;
 
     void add(const Arrivals& others) {
@@ -51,13 +51,13 @@ class Engine {
   Arrivals on_packets(std::span<const wire::RxPacket> packets, Instant now);
   void on_deadline(Instant now);  // spurious calls are harmless
   // Round robin over the queue pairs that have something to send, until the sink is full. True if
-  // more is waiting for another sink.
+  // packets are left to send.
   bool poll_transmit(wire::PacketSink& sink, Instant now);
   Instant next_deadline();
-  // Not later than next_deadline(), and quicker: what spins asks this.
+  // Not later than next_deadline(), and cheaper: for a loop that polls.
   Instant earliest_deadline() const { return deadlines_.empty() ? kNever : deadlines_.front().at; }
   bool anything_to_send() const { return !ready_.empty() || management_.anything_to_send(); }
-  // All of it answers what peers asked.
+  // Only responses are ready, no requests and no MADs.
   bool only_responses_to_send(Instant now) const;
 
   // --- objects ----------------------------------------------------------------------------------
@@ -66,8 +66,8 @@ class Engine {
   QueuePair* find(wire::Qpn qpn);  // null: none
   // Check with QueuePair::check_modify() first; the path in `attr` must be open.
   void modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now);
-  // Paths that are no longer wide carry what their MTU says from now on, instead of QpAttributes'
-  // path_packet_bytes. Requests under way that were cut for more fail.
+  // Paths that no longer take large packets use the path MTU from now on, instead of QpAttributes'
+  // path_packet_bytes. Outstanding requests with larger packets fail.
   void revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_large_packets,
                            Instant now);
   // Every queue pair that is not in RESET goes to ERROR.
@@ -75,17 +75,17 @@ class Engine {
   Status post_send(QueuePair& qp, const SendRequest& request, Instant now) {
     return post_send(qp, {&request, 1}, now);
   }
-  // All of them or, if one is refused, none.
+  // Posts all of them or, if one is invalid, none.
   Status post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now);
   Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
-  // At most 2^24 - 1 numbers exist; the owner keeps to its own, lower limit.
+  // There are at most 2^24 - 1 numbers; the owner has a lower limit.
   SharedReceiveQueue* create_srq(const SrqConfig& config);
-  // No queue pair was made with it. XRC queue pairs that were using it refuse the rest.
+  // No queue pair was created with it. XRC queue pairs refuse the rest of a message that used it.
   void destroy_srq(SharedReceiveQueue* srq);
   // kbps 0: no limit.
   void set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now);
-  // Multicast: what is sent to `group` reaches every UD queue pair attached to it, except the
-  // sender. Attaching twice is attaching once. The owner joins and leaves the group itself.
+  // Multicast: a datagram to `group` is delivered to every UD queue pair attached to it, except the
+  // sender. Attaching twice has no further effect. The owner joins and leaves the group itself.
   Status attach(QueuePair& qp, const wire::Gid& group);
   Status detach(QueuePair& qp, const wire::Gid& group);
   // Groups that `qp` is attached to.
@@ -94,10 +94,10 @@ class Engine {
   size_t qp_count() const { return qps_.size(); }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
-  // Nothing is under way to the peer of `qp`: what was just posted had better leave now.
+  // Nothing is in flight to the peer of `qp`, so a new request should leave at once.
   bool peer_idle(const QueuePair& qp) const { return qp.peer() == nullptr || qp.peer()->is_idle(); }
 
-  // Memory and queue pairs that are made from now on are shown there.
+  // Memory regions and queue pairs that are created from now on are exposed there.
   void expose_through(wire::Exposure* exposure) {
     state_.exposure = exposure;
     state_.memory.expose_through(exposure);
@@ -111,11 +111,11 @@ class Engine {
   struct DeadlineEntry {
     Instant at;
     wire::Qpn qpn;
-    uint64_t serial;  // the number may be another queue pair's by now
+    uint64_t serial;  // tells a later queue pair with the same number apart
     bool operator>(const DeadlineEntry& other) const { return at > other.at; }
   };
 
-  QueuePair* qp_of(const DeadlineEntry& entry);  // null: gone, or it has an earlier one
+  QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   bool leave(QueuePair& qp, const wire::Gid& group);
@@ -131,7 +131,7 @@ class Engine {
   void transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool only_active_qp);
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();
-    // Later than what is in the heap: the old entry will find out and go back in.
+    // A later deadline needs no entry: the old entry is rescheduled when it is due.
     if (at < qp.heap_deadline) [[unlikely]]
       bring_forward(qp, at);
   }
@@ -141,17 +141,17 @@ class Engine {
   void release_peer(QueuePair& qp, Instant now);
   void release_peer(PeerPath& peer, Instant now);
   void reserve_lists(size_t qps);
-  // Deadlines that so many queue pairs leave in the heap, stale ones included.
+  // The most entries of so many queue pairs in the heap, stale ones included.
   static constexpr size_t max_deadlines(size_t qps) { return 4 * qps + 64; }
   void drop_from_lists(QueuePair& qp);
 
   EngineConfig config_;
   EngineState state_;
   ManagementPort management_{state_};
-  wire::Packet packet_;     // the one that is looked at
-  wire::Packet short_ack_;  // the same of one that came without headers
+  wire::Packet packet_;     // scratch memory of parse()
+  wire::Packet short_ack_;  // the same, for an ACK without headers
   QpTable qps_;
-  uint32_t next_index_;  // to try for a new queue pair
+  uint32_t next_index_;  // the first to try for a new queue pair
   uint64_t last_serial_ = 0;
   uint32_t last_srq_;
   std::vector<QueuePair*> ready_;  // a ring by index: [ready_head_, end)

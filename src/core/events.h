@@ -1,4 +1,4 @@
-// What the engine tells its owner after a turn: events for applications, and why a queue pair
+// The engine's reports to its owner after a turn: events for applications, and why a queue pair
 // failed.
 #pragma once
 
@@ -34,24 +34,24 @@ struct AsyncEvent {
   SharedReceiveQueue* srq = nullptr;
 };
 
-// A queue pair went into error (or stopped sending) by itself. One of these per failure; the owner
-// puts it into words.
+// Why a queue pair went into error, or stopped sending, without a call of the application. One of
+// these per failure; the owner logs it.
 struct QpFailure {
   QpType type = QpType::Rc;
   wire::Qpn qpn;
   wire::Qpn peer_qpn;
   wire::Gid peer;
   WcStatus status = WcStatus::Success;
-  bool as_responder = false;  // we refused the peer's request; otherwise ours failed
-  std::optional<SendOp> op;   // requester: what failed
+  bool as_responder = false;  // this side refused the peer's request
+  std::optional<SendOp> op;   // requester: the operation that failed
   uint64_t wr_id = 0;
   uint32_t length = 0;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
-  uint8_t packet_opcode = 0;  // responder: what arrived
+  uint8_t packet_opcode = 0;  // responder: of the refused packet
   uint32_t psn = 0;
-  uint32_t retries = 0;       // requester: how often it was tried again
-  bool memory_ended = false;  // requester: it was on its way through shared memory that is no more
+  uint32_t retries = 0;       // requester: retransmissions before the failure
+  bool memory_ended = false;  // requester: the shared-memory link ended while it was outstanding
 };
 
 }  // namespace verbena::core

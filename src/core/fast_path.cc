@@ -12,7 +12,7 @@
 namespace verbena::core {
 namespace {
 
-// With a piggybacked ACK it still fits into one packet.
+// The message fits into one packet, even with a piggybacked ACK.
 bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
   return payload_bytes + kPiggybackBytes <= packet_payload_bytes;
 }
@@ -21,7 +21,7 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 
 // --- sending -------------------------------------------------------------------------------------
 
-// True: there is nothing else to send.
+// True: sent, and nothing else is ready.
 [[gnu::flatten]] bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
   if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
     return false;
@@ -66,7 +66,7 @@ bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gat
     return false;
   }
   const SendWqe& wqe = queue().front();
-  // A numbered request has begun, or was cut for another path.
+  // A numbered request has begun, or was split for another path.
   if (wqe.numbered || !is_message(wqe.op) ||
       !fits_fast_path(wqe.length, qp_.packet_payload_bytes()) ||
       (can_access() && direct_.is_likely(sink, now))) [[unlikely]] {
@@ -131,7 +131,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
       p.in_front.empty() && fits_fast_path(p.payload.size(), common_.packet_payload_bytes_of(p)) &&
       (!ack || requester.awaits_fast_ack(*ack)) && responder.prepare_fast_receive(p, to);
   if (!prepared) [[unlikely]] {
-    p.payload = payload;  // the normal path takes the piggybacked ACK itself
+    p.payload = payload;  // the normal path removes the piggybacked ACK itself
     p.in_front = in_front;
     return false;
   }

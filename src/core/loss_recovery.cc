@@ -6,11 +6,11 @@
 namespace verbena::core {
 namespace {
 
-// A request takes no more PSNs than this: the longest chunk of a READ in the smallest packets.
+// The most PSNs of one request packet: the longest READ chunk in the smallest packets.
 constexpr int32_t kMaxPsnsPerRequest = 256;
 
-// A peer that has read nothing for so long is stopped, or gets no processor. Longer than the
-// background thread waits while there is traffic, so that it need not be woken for this.
+// A peer that has read nothing for this long is stopped, or does not get a CPU. Longer than the
+// background thread's wait during traffic, so that the thread need not be woken for this.
 constexpr Duration kUnresponsiveAfter = milliseconds(55);
 
 }  // namespace
@@ -122,8 +122,9 @@ void LossRecovery::retransmit_from(wire::Psn from, Instant now) {
   stop_ack_timer();
 }
 
-// A retransmitted packet is given a round trip; the first one, which costs a retry, twice as long
-// each time: the queue in the network may have grown since round trips were measured.
+// A retransmitted packet has one round trip before it counts as lost. For the first outstanding
+// one, which costs a retry, the time doubles with each retry: queues in the network may have grown
+// since the round trip was measured.
 bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
   const bool is_first = psn == cursor_.unacked();
   const uint32_t doublings = is_first ? std::clamp(retries_.tries, 1u, 10u) - 1 : 0;
@@ -131,7 +132,7 @@ bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
                               qp_.peer->round_trip.smoothed() * (int64_t{1} << doublings));
 }
 
-// False if there is no retry left for it: the queue pair has failed.
+// False if no retry is left: the queue pair has failed.
 bool LossRecovery::lose(wire::Psn psn, Instant now) {
   if (psn == cursor_.unacked()) {
     if (!use_retry()) return false;
@@ -171,7 +172,7 @@ LossRecovery::Chunk LossRecovery::chunk_to_retransmit(wire::Psn psn) const {
   const Chunk whole = cursor_.chunk_at({at.index, at.packet - into});
   if (!is_before(whole.first, board_->executed)) return whole;
   if (!qp_.extensions.peer_buffers_requests()) {
-    // A plain requester resumes with the first packet that is missing and goes to the end. Some
+    // A standard requester resumes at the first missing packet and requests all up to the end. Some
     // responders refuse a shorter range, or an earlier one afterwards.
     wire::Psn first = is_before(whole.first, cursor_.unacked()) ? cursor_.unacked() : whole.first;
     while (is_received(first)) first = first + 1;
@@ -194,7 +195,7 @@ void LossRecovery::on_retransmitted(wire::Psn psn, const Chunk& chunk, Instant n
     if (was_lost) set_state(part, PacketState::InFlight, now);
     board_->record_retransmit(part, now);
     board_->at(part).is_requested_again = executed;
-    if (measured_psn_ == part) measured_psn_.reset();  // a response could be to either of them
+    if (measured_psn_ == part) measured_psn_.reset();  // the response could be to either copy
   }
   if (!is_set(Timer::Ack)) restart_ack_timer(now);
 }
@@ -207,9 +208,9 @@ void LossRecovery::on_retracted() {
   was_retracted_ = true;
 }
 
-// In turns the last packet in flight and the first one. The last one shows a peer that lost the end
-// of a burst what it lacks; the first one helps a peer whose NAK was lost, since it sends each NAK
-// only once.
+// Alternates between the last packet in flight and the first one. The last one reveals the gap to a
+// peer that lost the end of a burst. The first one helps if the peer's NAK was lost, since the peer
+// sends each NAK only once.
 std::optional<wire::Psn> LossRecovery::choose_probe() const {
   const auto is_in_flight = [&](wire::Psn psn) {
     return board_->at(psn).state == PacketState::InFlight;
@@ -222,9 +223,8 @@ std::optional<wire::Psn> LossRecovery::choose_probe() const {
     while (!is_in_flight(last)) last = last - 1;
     return probes_ % 2 == 1 ? last : first;
   }
-  if (board_->has_lost())
-    return std::nullopt;     // they wait for the window and then bring a response
-  return cursor_.unacked();  // the peer reports that it has everything, and makes no progress
+  if (board_->has_lost()) return std::nullopt;  // these are retransmitted when the window allows
+  return cursor_.unacked();  // the peer has received everything but makes no progress
 }
 
 // --- the scoreboard ------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ bool LossRecovery::use_retry() {
 bool LossRecovery::use_rnr_retry(Instant now) {
   if (is_waiting_for_receiver(now)) return false;
   ++retries_.tries;
-  // The peer received the request and responded: that is not what retry_cnt guards against.
+  // The peer received the request and responded, so this does not count against retry_cnt.
   // (Soft-RoCE also sends NAKs for the packets behind it, now or after the wait.)
   renew_retries();
   constexpr uint8_t kForever = 7;
@@ -377,7 +377,7 @@ void LossRecovery::on_ack_timeout(Instant now) {
                              if (in_flight) set_state(psn, PacketState::Lost, now);
                            }
                          });
-  // This also covers a peer that no longer has what it once listed.
+  // This also covers a peer that no longer has the packets that it once listed.
   retransmit_from(board_->executed, now);
 }
 
@@ -396,13 +396,13 @@ void LossRecovery::restart_ack_timer(Instant now) {
     return stop_ack_timer();
   }
   // The specification allows a wait of up to four times the timeout. The wait grows to that while
-  // there is no response: a peer in software may be alive and not have got a processor for a while.
+  // there is no response: the process of a software peer may not get a CPU for a while.
   const int64_t longer = int64_t{1} << std::min(retries_.timeouts_in_a_row, 2u);
   set(Timer::Ack, has_timeout ? now + ack_timeout(qp_.attr.timeout) * longer : kNever);
   set(Timer::Probe, probe_time(now));
 }
 
-// Each probe in a row waits twice as long. There is none at or after the ACK timeout.
+// The wait doubles with each probe in a row. No probe is sent at or after the ACK timeout.
 Instant LossRecovery::probe_time(Instant now) const {
   if (qp_.peer->is_in_memory()) return unresponsive_time(now);  // nothing is lost there
   const bool losses = board_ && board_->episode_end != 0;
@@ -412,8 +412,8 @@ Instant LossRecovery::probe_time(Instant now) const {
   return time < at(Timer::Ack) ? time : kNever;
 }
 
-// Before the ACK timeout: requests that were retransmitted cannot be retracted. Once for each
-// request, so that the timeout is not put off for ever.
+// Before the ACK timeout, because retransmitted requests cannot be retracted. Only once for each
+// request, so that the ACK timeout is not deferred without limit.
 Instant LossRecovery::unresponsive_time(Instant now) const {
   if (was_retracted_ || board_) return kNever;
   if (qp_.attr.timeout == 0) return now + kUnresponsiveAfter;

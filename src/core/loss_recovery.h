@@ -1,16 +1,16 @@
 // LossRecovery: which packets of a requester are in flight, which are lost, and until when a
 // response is awaited. It decides; the requester sends. There is one rule: a packet is lost when
-// one that left after it has reached the peer, or when nothing is heard for too long.
+// one that left after it has reached the peer, or when no response is received for too long.
 //
-//   what is heard                     what is retransmitted
+//   received                          retransmitted
 //   --------------------------------  -----------------------------------------------------------
 //   sequence NAK                      all requests from its PSN on: the peer discarded them
 //   sequence NAK with a SACK list     requests that the list lacks, sent before one that it has
-//   a response or an ACK              READs and atomics whose response should have come before,
-//                                     and of those only the missing part
+//   a response or an ACK              READs and atomics whose response is overtaken, and of those
+//                                     only the missing part
 //   RNR NAK                           all requests from its PSN on, after the wait
 //   nothing for a few round trips     one packet (a tail-loss probe); costs no retry
-//   nothing for the ACK timeout       everything that is not known to have been received
+//   nothing for the ACK timeout       all packets that are not known to have been received
 //
 // Why peers differ, and how a Verbena is recognised: docs/design/extensions.md.
 #pragma once
@@ -41,7 +41,7 @@ class LossRecovery {
   using Chunk = SendCursor::Chunk;
 
   enum class Timer : uint8_t {
-    Ack,    // the ACK timeout: the end of it costs a retry
+    Ack,    // the ACK timeout, which costs a retry
     Probe,  // the probe timeout; in shared memory: the peer counts as unresponsive
     Rnr,    // the wait that an RNR NAK asked for
     kCount
@@ -52,7 +52,7 @@ class LossRecovery {
   void start();
   // Nothing is in flight any more, and nothing is awaited.
   void reset();
-  // What is in flight counts against the window of this path from now on (null: of none).
+  // The bytes in flight count against the window of this path from now on (null: of none).
   void change_peer(PeerPath* peer);
 
   // --- sending ----------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class LossRecovery {
     }
     if (!is_set(Timer::Ack)) restart_ack_timer(now);
   }
-  // What to send so that the peer receives `psn`, or responds to it.
+  // The packet to send so that the peer receives `psn`, or responds to it.
   Chunk chunk_to_retransmit(wire::Psn psn) const;
   void on_retransmitted(wire::Psn psn, const Chunk& chunk, Instant now);
   // All outstanding requests were retracted: the peer has read none of them and never will.
@@ -118,17 +118,17 @@ class LossRecovery {
   void find_lost_responses(Instant now);
   // True: all requests from its PSN on are to be retransmitted.
   bool on_sequence_nak(const wire::Packet& nak, Instant now);
-  // False: the NAK is a copy of one that is waited for, or there is no retry left.
+  // False: the wait of an earlier RNR NAK still runs, or no retry is left.
   bool use_rnr_retry(Instant now);
   void wait_for_receiver(Instant until) { set(Timer::Rnr, until); }
   // All requests from `from` on, none of which the peer has executed.
   void retransmit_from(wire::Psn from, Instant now);
 
   // --- the scoreboard ---------------------------------------------------------------------------
-  // There is one from the first sign of a loss until all is as it was. Functions above that are
-  // about lost packets need one.
+  // It exists from the first sign of a loss until no outstanding packet is lost, buffered or
+  // retransmitted. The functions above that are about lost packets need it.
   bool is_active() const { return board_ != nullptr; }
-  // The new scoreboard, which assumes that packets left in PSN order; null if there was one.
+  // The new scoreboard, which assumes that packets left in PSN order; null if one exists.
   Scoreboard* begin();
   void end_if_over();
   bool has_lost() const { return is_active() && board_->has_lost(); }
@@ -154,22 +154,22 @@ class LossRecovery {
   }
   void end_wait_for_receiver() { stop(Timer::Rnr); }
   void on_deadline(Instant now);
-  // The path is full, so that a packet cannot even leave. A peer that reads nothing is no better
-  // than one that does not respond: the ACK timeout runs.
+  // The path is full, so no packet can leave. The ACK timeout runs, as for a peer that does not
+  // respond.
   bool needs_backoff_timer() const { return !is_set(Timer::Ack) && qp_.attr.timeout != 0; }
   void start_backoff_timer(Instant now);
   void end_backoff(Instant now);
 
   // --- tail-loss probes -------------------------------------------------------------------------
   bool is_probe_due() const { return is_probe_due_; }
-  // Empty: a probe would bring nothing.
+  // Empty: a probe is of no use now.
   std::optional<wire::Psn> choose_probe() const;
   void cancel_probe() { is_probe_due_ = false; }
   void on_probe_sent(Instant now) { probed_at_ = now; }
 
   // Retries without progress.
   uint32_t tries() const { return retries_.tries; }
-  // Why the queue pair goes into error: the request at the head failed.
+  // Records the failure of the request at the head, which moves the queue pair to ERROR.
   void fail_head(WcStatus status);
 
  private:
@@ -214,11 +214,11 @@ class LossRecovery {
   std::unique_ptr<Scoreboard> board_;
   std::array<Instant, static_cast<size_t>(Timer::kCount)> timers_{kNever, kNever, kNever};
   Retries retries_;
-  uint32_t in_flight_bytes_ = 0;   // this queue pair's part of the path's
-  bool is_backoff_timer_ = false;  // Timer::Ack is about a packet that cannot leave
-  bool was_retracted_ = false;     // the request at the head was, once
+  uint32_t in_flight_bytes_ = 0;   // this queue pair's part of PeerPath's
+  bool is_backoff_timer_ = false;  // Timer::Ack runs for a packet that cannot leave
+  bool was_retracted_ = false;     // the request at the head was retracted once
   bool is_probe_due_ = false;
-  uint32_t probes_ = 0;                    // in a row, without a sign of the peer
+  uint32_t probes_ = 0;                    // in a row, without a response
   Instant probed_at_ = kNever;             // the last of them
   std::optional<wire::Psn> measured_psn_;  // its round trip is being measured
   Instant measured_since_{};

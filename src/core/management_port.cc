@@ -1,10 +1,10 @@
-// What may come in through queue pair 1, and how MADs leave (IBA 13.5.1).
+// The checks of received MADs, and the sending of MADs (IBA 13.5.1).
 #include "core/management_port.h"
 
 namespace verbena::core {
 namespace {
 
-// An owner that takes them after each turn never has more than a turn's worth here.
+// Far above the MADs of one turn; the owner empties the queue after each turn.
 constexpr size_t kMaxQueued = 4096;
 
 }  // namespace

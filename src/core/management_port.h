@@ -1,6 +1,6 @@
 // ManagementPort: queue pair 1, which every NIC has. Management datagrams (MADs) that pass its
-// checks wait here for the engine's owner; those of the owner wait here for the next transmit. What
-// they say is the business of others.
+// checks wait here for the engine's owner; those of the owner wait here for the next transmit. The
+// port does not interpret them.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace verbena::core {
 inline constexpr uint32_t kManagementQkey = 0x80010000;
 inline constexpr size_t kMadBytes = 256;
 
-// One that came, as it came: BTH, DETH, MAD.
+// A received packet: BTH, DETH, MAD.
 struct ManagementDatagram {
   static constexpr size_t kHeaderBytes = wire::info_of(wire::Opcode::UdSendOnly).header_bytes;
 
@@ -35,14 +35,14 @@ class ManagementPort {
  public:
   explicit ManagementPort(EngineState& engine) : engine_(engine) {}
 
-  // `bytes` is the whole packet, of which `packet` was parsed.
+  // `packet` is the parsed form of `bytes`.
   void on_packet(const wire::Packet& packet, std::span<const std::byte> bytes,
                  const wire::RxMeta& meta);
   bool has_datagrams() const { return !inbox_.empty(); }
   bool take(ManagementDatagram& into);
 
-  // The path must be open, and counted in EngineState::paths if it may be closed. When too many
-  // wait already, it is dropped: whoever sends MADs repeats them.
+  // The path must be open, and counted in EngineState::paths if it may be closed. If the queue is
+  // full, the MAD is dropped: its sender retransmits.
   void send(wire::PathId path, std::span<const std::byte, kMadBytes> mad);
   bool anything_to_send() const { return !outbox_.empty(); }
   void transmit(wire::PacketSink& sink);

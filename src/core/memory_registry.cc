@@ -54,8 +54,8 @@ const MemoryRegistry::Entry* MemoryRegistry::find(uint32_t key) const {
   return &e;
 }
 
-// By its owner, who may be ahead of or behind the tag: binds on their way or flushed change it or
-// not.
+// Ignores the tag: the owner's key may be newer or older than the entry's, depending on binds that
+// are queued or were flushed.
 MemoryRegistry::Entry* MemoryRegistry::find_window(uint32_t key) {
   const uint32_t index = index_of(key);
   if (index >= entries_.size()) return nullptr;
@@ -79,7 +79,7 @@ Result<uint32_t> MemoryRegistry::take_slot(Kind kind) {
   }
   Entry fresh;
   fresh.kind = kind;
-  // Never the tag this slot had last: a key that was just given up must not work again at once.
+  // Never the slot's last tag: a key that was just released must not become valid again at once.
   fresh.tag = static_cast<uint8_t>(entries_[index].tag + 1 + tags_.below(255));
   entries_[index] = fresh;
   ++count;
@@ -136,7 +136,7 @@ Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   return key_of(slot.value());
 }
 
-// Peers see what they may reach without asking, unless somebody must be asked whether it is there.
+// Exposes regions with remote access, except those whose backing must be asked first.
 void MemoryRegistry::expose(uint32_t index) {
   if (exposure_ == nullptr) return;
   const Entry& e = entries_[index];

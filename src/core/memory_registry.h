@@ -1,6 +1,6 @@
-// MemoryRegistry: which bytes may be touched, by whom, how. Every access of a peer or of a work
-// request goes through resolve(); nothing else in the engine turns an address from outside into a
-// pointer.
+// MemoryRegistry: memory regions and windows, with their keys and access rights. Every access of a
+// peer or of a work request goes through resolve(); nothing else in the engine turns an address
+// from outside into a pointer.
 #pragma once
 
 #include <array>
@@ -18,13 +18,12 @@ namespace verbena::core {
 
 enum class WindowType : uint8_t { Type1 = 1, Type2 = 2 };
 
-// What a region's owner knows of the memory and the engine, which makes no system calls, must ask.
-// Null: there is nothing to ask.
+// Functions of the region's owner that need system calls, which the engine does not make. Null: the
+// region needs none.
 struct MemoryBacking {
-  // Whether the bytes can be touched now: on-demand regions are not held in memory, and may have
-  // holes.
+  // Whether the bytes can be accessed now: on-demand regions are not pinned and may have holes.
   bool (*reachable)(const std::byte* at, uint64_t bytes, bool write) = nullptr;
-  // Returns when the bytes are where they survive a loss of power. False if that failed.
+  // Makes the bytes persistent before it returns. False if that failed.
   bool (*persist)(std::byte* at, uint64_t bytes) = nullptr;
 };
 
@@ -44,7 +43,7 @@ class MemoryRegistry {
   // seed.
   explicit MemoryRegistry(uint64_t secret);
 
-  // Where regions are shown from now on that peers may reach without us. There is none yet.
+  // Regions with remote access are exposed there from now on. No region exists yet.
   void expose_through(wire::Exposure* exposure) { exposure_ = exposure; }
 
   // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and
@@ -54,8 +53,8 @@ class MemoryRegistry {
                               uint32_t access) {
     return add_region({pd, base, length, iova, access, {}});
   }
-  // A region of every address, for the owner's requests alone: what is written there is gone, what
-  // is read is zero.
+  // A region of all addresses, for the owner's requests only: writes are discarded, reads return
+  // zeros.
   Result<uint32_t> add_null_region(uint32_t pd);
   // The key stays. EBUSY while windows are bound to it; nothing changes if it fails.
   Status change_region(uint32_t key, const RegionInfo& region);
@@ -65,34 +64,34 @@ class MemoryRegistry {
   Result<uint32_t> add_window(uint32_t pd, WindowType type);
   Status remove_window(uint32_t rkey);
 
-  // Type 1 and 2 binding, by work request. On success the window answers to binding.new_rkey.
+  // Binds a window of type 1 or 2, by work request. On success its key is binding.new_rkey.
   bool bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rkey, const WindowBinding& binding);
 
-  // A type 2 window goes back to unbound. Regions made by reg_mr are not open to invalidation.
+  // Unbinds a type 2 window. Memory regions cannot be invalidated.
   bool invalidate(uint32_t pd, wire::Qpn qpn, uint32_t rkey);
-  // The queue pair goes, and its number may come back: so do the bindings of its type 2 windows.
+  // The queue pair is destroyed, and its number may be reused: unbinds its type 2 windows.
   void unbind_windows_of(wire::Qpn qpn);
 
   enum class FlushResult : uint8_t { Done, Denied, Failed };
-  // Of [address, address + length), or of all that the key names.
+  // Flushes [address, address + length), or the whole region of the key.
   FlushResult flush(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
                     bool all, uint32_t access) const;
 
-  // Whether resolve() would find the range, without looking if the memory is there.
+  // Whether the key grants the range, without checking whether the memory is accessible.
   bool grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
               uint32_t access) const;
 
   // The memory behind [address, address + length), if `key` names it within `pd` (for windows: and
-  // `qpn`) and grants all of `access`. Null otherwise. length > 0, and at most what a packet
-  // carries: more is not made reachable at once.
+  // `qpn`) and grants all of `access`. Null otherwise. `length` is between 1 and the largest
+  // payload of a packet.
   std::byte* resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
                      uint32_t access) const;
 
-  // For work requests of the owner: windows do not count.
+  // For work requests of the owner: regions only, no windows.
   std::byte* resolve_local(uint32_t lkey, uint32_t pd, uint64_t address, uint64_t length,
                            uint32_t access) const;
 
-  // What an lkey names, if it is a region's.
+  // The region of an lkey; null if there is none.
   const RegionInfo* region_of(uint32_t lkey) const;
   bool is_window(uint32_t key) const;
 
@@ -114,13 +113,13 @@ class MemoryRegistry {
     uint8_t tag = 0;     // the key's low byte
   };
 
-  // What stands for a null region: a packet's worth of zeros and of room for what nobody wants.
+  // The memory of all null regions: zeros to read, and space for discarded bytes.
   struct NullMemory {
     alignas(64) std::array<std::byte, kNullBytes> zeros{};
     alignas(64) std::array<std::byte, kNullBytes> discarded{};
   };
 
-  // A keyed permutation of 24 bits: the key's upper part tells nothing about the index.
+  // A keyed permutation of 24 bits, so that the key's upper part does not reveal the index.
   uint32_t encrypt(uint32_t index) const;
   uint32_t decrypt(uint32_t code) const;
   uint32_t key_of(uint32_t index) const { return encrypt(index) << 8 | entries_[index].tag; }
@@ -142,7 +141,7 @@ class MemoryRegistry {
   uint32_t round_keys_[4];
   // A program uses few keys at a time.
   struct Decrypted {
-    uint32_t code = UINT32_MAX;  // no code, those have 24 bits
+    uint32_t code = UINT32_MAX;  // not a code: codes have 24 bits
     uint32_t index = 0;
   };
   mutable std::array<Decrypted, 16> decrypted_;
@@ -152,8 +151,8 @@ class MemoryRegistry {
   size_t regions_ = 0;
   size_t windows_ = 0;
   size_t bound_type2_ = 0;
-  wire::Exposure* exposure_ = nullptr;       // null: peers reach nothing by themselves
-  std::unique_ptr<NullMemory> null_memory_;  // made with the first null region
+  wire::Exposure* exposure_ = nullptr;       // null: no one-sided access
+  std::unique_ptr<NullMemory> null_memory_;  // created with the first null region
 };
 
 }  // namespace verbena::core

@@ -1,4 +1,4 @@
-// Names for people: counters and operations.
+// Names of counters and operations, for users.
 #include "core/counters.h"
 #include "core/types.h"
 

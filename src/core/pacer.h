@@ -1,7 +1,7 @@
-// Pacer: keeps what a queue pair sends to a rate that the program chose. A bucket that fills with
-// time; a packet may leave while it is not empty and takes what it weighs, so a single one always
-// gets through, however large. Once empty it opens again at half: a timer per packet would keep no
-// higher rate than timers come.
+// Pacer: limits a queue pair to the rate that the application chose. A token bucket: a packet may
+// leave while the bucket is not empty, so even a packet larger than the bucket can leave. Once
+// empty, the pacer opens again when the bucket is half full: with a timer for each packet, the
+// timers would limit the rate.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline constexpr uint32_t kMaxRateKbps = 400'000'000;  // 400 Gb/s
 
 class Pacer {
  public:
-  // kbps 0: no limit. burst_bytes 0: what a millisecond carries.
+  // kbps 0: no limit. burst_bytes 0: the bytes of one millisecond.
   void set(uint32_t kbps, uint32_t burst_bytes) {
     kbps_ = kbps;
     depth_ = burst_bytes == 0 || kbps == 0 ? milliseconds(1) : time_for(burst_bytes);
@@ -28,15 +28,15 @@ class Pacer {
 
   bool open(Instant now) {
     if (!limited()) return true;
-    empty_ = empty_ ? now < reopens_at() : drained_at_ > now + depth_;
+    empty_ = empty_ ? now < reopens_at() : full_at_ > now + depth_;
     return !empty_;
   }
-  // When open() will say yes again after it said no.
-  Instant reopens_at() const { return drained_at_ - depth_ / 2; }
+  // When open() will be true again after it was false.
+  Instant reopens_at() const { return full_at_ - depth_ / 2; }
 
   void sent(uint64_t bytes, Instant now) {
     if (!limited()) return;
-    drained_at_ = std::max(drained_at_, now) + time_for(bytes);
+    full_at_ = std::max(full_at_, now) + time_for(bytes);
   }
 
  private:
@@ -45,12 +45,12 @@ class Pacer {
   }
 
   uint32_t kbps_ = 0;
-  Duration depth_{};      // how far debt_until_ may run ahead of time
-  Instant drained_at_{};  // when all that was sent is paid for
+  Duration depth_{};   // the size of the bucket, as time
+  Instant full_at_{};  // when the bucket will be full again
   bool empty_ = false;
 };
 
-// A sink that is full while the pacer is closed, and weighs what goes through.
+// A sink that is full while the pacer is closed, and counts the bytes that it passes on.
 class PacedSink final : public wire::PacketSink {
  public:
   PacedSink(wire::PacketSink& inner, Pacer& pacer, Instant now)
@@ -59,7 +59,7 @@ class PacedSink final : public wire::PacketSink {
   size_t room() const override { return pacer_.open(now_) ? inner_.room() : 0; }
   void push(const wire::TxPacket& packet) override {
     size_t bytes = kIpUdpIcrcBytes + packet.header_bytes + packet.pad;
-    for (const auto& piece : packet.payload) bytes += piece.size();
+    for (const auto& area : packet.payload) bytes += area.size();
     pacer_.sent(bytes, now_);
     inner_.push(packet);
   }

@@ -1,5 +1,5 @@
-// Who still needs the paths of address handles: a handle may go while requests that were posted
-// with it wait for their turn, and their path must not become somebody else's meanwhile.
+// PathReferences: reference counts of the paths of address handles. A handle may be destroyed while
+// requests that were posted with it are queued, and their path must stay open until then.
 #pragma once
 
 #include <algorithm>
@@ -13,22 +13,22 @@ namespace verbena::core {
 
 class PathReferences {
  public:
-  // The first reference is the opener's.
+  // The first reference belongs to the caller.
   void open(wire::PathId path) {
     const size_t id = index(path);
     references_.resize(std::max(references_.size(), id + 1));
     idle_.reserve(references_.capacity());  // release() does not allocate
     VERBENA_CHECK(references_[id] == 0);
-    references_[id] = 1;  // last: without memory, nothing is held
+    references_[id] = 1;  // last: if an allocation fails, there is no reference
   }
-  // A path that was not opened here stays for ever, and nobody counts.
+  // Paths that were not opened here are not counted and stay open.
   void add(wire::PathId path) {
     if (counts(path)) ++references_[index(path)];
   }
   void release(wire::PathId path) {
     if (counts(path) && --references_[index(path)] == 0) idle_.push_back(path);
   }
-  // Paths to be closed, by the engine's owner, who clears the list.
+  // Paths without references. The engine's owner closes them and clears the list.
   std::vector<wire::PathId>& idle() { return idle_; }
   const std::vector<wire::PathId>& idle() const { return idle_; }
 

@@ -1,4 +1,4 @@
-// What two Verbenas do with each other beyond standard RoCE. Without core/ext (the folder is
+// The extensions that two Verbenas use with each other. Without core/ext (the folder is
 // deleted, or VERBENA_PLAIN_ROCE is set) every peer is a plain one.
 #pragma once
 

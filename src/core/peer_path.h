@@ -1,5 +1,5 @@
-// PeerPath: what all queue pairs that are connected to one process share: the bytes in flight to
-// it, the queue pairs that wait for room, the measured round trip, and congestion control.
+// PeerPath: the state that all queue pairs to one peer process share: the bytes in flight, the
+// queue pairs that wait for the window, the measured round trip, and congestion control.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace verbena::core {
 
 class PeerPath {
  public:
-  // A receiver's buffer charges each packet more than its bytes.
+  // A receive buffer of the kernel charges each packet more than its bytes.
   static constexpr uint32_t kPacketOverhead = 256;
-  // READ responses arrive unpaced; no more of them may be due than a socket buffer of the default
-  // size holds.
+  // The most bytes of READ responses that may be outstanding. The peer sends them without a window,
+  // and they must fit into a socket buffer of the default size.
   static constexpr uint32_t kMaxResponseBytes = 320 * 1024;
 
   explicit PeerPath(CongestionAlgorithm algorithm = CongestionAlgorithm::Aimd)
@@ -29,8 +29,8 @@ class PeerPath {
   PeerPath(const PeerPath&) = delete;
   PeerPath& operator=(const PeerPath&) = delete;
 
-  // Packets go through shared memory from now on. The return to the wire is prepared here: there
-  // may be no memory for it later.
+  // Packets go through shared memory from now on. The congestion control for a return to the wire
+  // is allocated here, because use_wire() must not fail.
   void use_shared_memory() {
     if (is_in_memory()) return;
     on_wire_ = make_congestion_control(algorithm_);
@@ -75,7 +75,7 @@ class PeerPath {
     window_ = control_->window();
   }
 
-  // A peer that has read nothing for long. One-sided access avoids it until it responds.
+  // The peer has read nothing for long. Requests use one-sided access until it responds.
   bool is_unresponsive(Instant now) const { return now < unresponsive_until; }
   Instant unresponsive_until{};
 
@@ -84,7 +84,7 @@ class PeerPath {
   uint8_t slot = 0;
   uint32_t users = 0;
   WaitingList waiting;          // queue pairs that want to send
-  uint32_t reserved_bytes = 0;  // room of queue pairs that were woken and have not sent yet
+  uint32_t reserved_bytes = 0;  // for queue pairs that were woken and have not sent yet
 
  private:
   void use(CongestionControl& control) {
@@ -96,7 +96,7 @@ class PeerPath {
   std::unique_ptr<CongestionControl> on_wire_;
   FixedWindow in_memory_;
   CongestionControl* control_ = nullptr;  // the one in use
-  uint32_t window_ = 0;                   // what it last said
+  uint32_t window_ = 0;                   // its latest value
   uint32_t in_flight_ = 0;
 };
 

@@ -39,7 +39,7 @@ void place_last_word_last(std::byte* to, std::span<const std::byte> from) {
 
 namespace {
 
-// Calls visit(sge, offset within it, bytes) for each piece of [offset, offset + length).
+// Calls visit(sge, offset within it, bytes) for each memory area of [offset, offset + length).
 template <typename Visit>
 bool for_each_area(std::span<const Sge> sges, uint32_t offset, uint32_t length, Visit visit) {
   for (const Sge& sge : sges) {

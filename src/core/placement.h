@@ -1,4 +1,4 @@
-// Moving payload between packets and registered memory.
+// Copies payload between packets and registered memory.
 #pragma once
 
 #include <array>
@@ -12,14 +12,13 @@
 
 namespace verbena::core {
 
-// Copies so that the last word becomes visible last, and whole: programs spin on it, or on its last
-// byte, to learn that a message is there, and a plain memcpy may store it before bytes in front of
-// it.
+// A copy whose last word becomes visible last, by one store. Programs spin on this word, or on its
+// last byte, to detect a message; memcpy may store it before the bytes in front of it.
 void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
-// A run of message bytes as they lie in registered memory, gathered for one packet.
+// The memory areas of the payload of one packet.
 struct Gather {
-  Gather() {}  // half a kilobyte that is not cleared
+  Gather() {}  // does not clear the 512 bytes
   union {
     std::array<std::span<const std::byte>, kMaxSges> spans;  // the first `count` are set
   };

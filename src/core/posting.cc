@@ -1,4 +1,4 @@
-// Requests on their way into a send queue and out of it.
+// Checking, queueing and completing of work requests.
 #include "core/posting.h"
 
 #include <algorithm>
@@ -79,8 +79,7 @@ SendWqe& fill_slot(SendQueue& queue, const SendRequest& r, uint32_t length) {
   }
   if ((r.flags & kInline) != 0) {
     std::byte* to = queue.inline_bytes(index);
-    for (const Sge& sge :
-         r.sges) {  // lkeys do not matter: the bytes are taken now, by the caller's thread
+    for (const Sge& sge : r.sges) {  // no lkey is checked: the caller's thread copies the bytes
       if (sge.length == 0) continue;
       std::memcpy(to, reinterpret_cast<const void*>(sge.address), sge.length);
       to += sge.length;

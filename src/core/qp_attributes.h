@@ -1,4 +1,4 @@
-// What modify_qp sets and query_qp tells, and which of it each state transition requires or
+// The attributes of modify_qp and query_qp, and which of them each state transition requires or
 // permits.
 #pragma once
 
@@ -49,13 +49,14 @@ struct AddressVector {
   bool is_global = false;
 };
 
-// A way to send datagrams, made once and used by any number of requests. Its owner opened the path.
+// The destination of datagrams, created once and used by any number of requests. Its owner has
+// opened the path.
 struct AddressHandle {
   uint32_t pd = 0;
   AddressVector address;
   wire::PathId path{};
   wire::Gid source_gid;
-  wire::Mtu mtu = wire::Mtu::k1024;  // the most a datagram carries: the port's active MTU
+  wire::Mtu mtu = wire::Mtu::k1024;  // the longest datagram: the port's active MTU
 };
 
 struct QpAttributes {
@@ -79,15 +80,15 @@ struct QpAttributes {
   wire::Qpn dest_qpn;
   uint32_t rate_limit = 0;
 
-  // Filled by the engine's owner when the address vector is set: the open path, and both ends as
-  // packets will show them.
+  // The engine's owner fills these when the address vector is set: the open path, and the source
+  // address of its packets.
   wire::PathId path{};
   wire::Gid source_gid;
-  uint32_t path_packet_bytes = 0;  // what a packet may carry there if that is more than path_mtu
+  uint32_t path_packet_bytes = 0;  // the packet payload size there, if larger than path_mtu; or 0
 };
 
 // EINVAL if `from` -> `to` is no transition of such a queue pair, a required attribute is missing,
-// or one is given that the transition does not take.
+// or an attribute is given that the transition does not permit.
 Status check_transition(QpType type, QpState from, QpState to, uint32_t mask);
 
 }  // namespace verbena::core

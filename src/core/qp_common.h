@@ -1,5 +1,5 @@
-// What the two halves of a queue pair share, and what they share with the engine. The halves report
-// failure by setting `failure`; QueuePair acts on it when they have returned.
+// The state that the two halves of a queue pair share, and the state that they share with the
+// engine. The halves report a failure by setting `failure`; QueuePair acts on it after they return.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,17 @@
 
 namespace verbena::core {
 
-// The engine's parts that queue pairs work on. Drained by the engine's owner after each turn.
+// The parts of the engine that queue pairs use. The engine's owner reads the lists after each turn.
 struct EngineState {
   EngineState(uint64_t secret, bool with_extensions)
       : memory(secret), prng(secret ^ 0x5EED), extensions(with_extensions) {}
   MemoryRegistry memory;
-  wire::Exposure* exposure = nullptr;  // where queue pairs are shown; null: nowhere
+  wire::Exposure* exposure = nullptr;  // null: queue pairs are not exposed
   Counters counters;
   Prng prng;
   std::vector<AsyncEvent> events;
   std::vector<QpFailure> failures;
-  std::vector<CompletionQueue*> notified;  // asked to be woken, and something came
+  std::vector<CompletionQueue*> notified;  // armed, and have a new completion
   std::vector<CompletionQueue*> overrun;   // lost a completion: their queue pairs are to fail
   uint64_t completions = 0;                // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
@@ -47,8 +47,8 @@ struct EngineState {
   PacketPool packet_pool;  // of all RC and XRC queue pairs
   const bool extensions;   // between two Verbenas: core/ext
 
-  // Neither throws. Room is reserved as queue pairs are made (Engine::reserve_lists); what comes
-  // beyond that while memory is exhausted is lost. A completion queue then stays armed.
+  // Neither throws. Engine::reserve_lists reserves memory for each queue pair; an event beyond that
+  // is lost if memory is exhausted. A completion queue then stays armed.
   void raise(const AsyncEvent& event) {
     if (!try_append(events, event)) counters.add(CounterId::out_of_memory);
   }
@@ -69,31 +69,29 @@ struct QpCommon {
   QueuePair* self;
   wire::Qpn qpn;
   QpType type;
-  uint32_t pd;  // XRC receive: that of the SRQ which the present request names
+  uint32_t pd;  // XRC receive: the domain of the current request's SRQ
   CompletionQueue* send_cq;
   CompletionQueue* receive_cq;
-  SharedReceiveQueue* srq;  // where receives come from, if not from a queue of its own
-  uint8_t opcode_base;      // where the transport's opcodes begin
-  uint32_t xrc_domain;      // XRC receive: each message names one of the SRQs in it; otherwise 0
+  SharedReceiveQueue* srq;  // null: the queue pair has its own receive queue
+  uint8_t opcode_base;      // the transport's first opcode
+  uint32_t xrc_domain;      // XRC receive: the domain of the SRQs that messages name; or 0
   bool signal_all;
   QpState state = QpState::Reset;
   QpAttributes attr;
   PeerPath* peer = nullptr;
-  bool has_unwindowed_packet =
-      false;  // the sending side has a packet that must not wait for the window
+  bool has_unwindowed_packet = false;  // a packet to send that may exceed the window
   AckScheduler acks{};
   PeerExtensions extensions{engine.extensions};
   std::optional<QpFailure> failure;
-  const OperationCounters* counters = nullptr;  // null: nobody counts
+  const OperationCounters* counters = nullptr;  // null: not counted
 
   uint8_t opcode(wire::Opcode rc) const { return wire::with_base(opcode_base, rc); }
-  // What each packet of a message carries that is begun now. A rate that the program chose is kept
-  // in small packets.
+  // The packet payload size of a message that begins now. A rate limit needs small packets.
   uint32_t packet_payload_bytes() const {
     return attr.path_packet_bytes != 0 && attr.rate_limit == 0 ? attr.path_packet_bytes
                                                                : wire::bytes_of(attr.path_mtu);
   }
-  // The same of a peer's message, by a packet of it.
+  // The packet payload size of the peer's message that `request` belongs to.
   uint32_t packet_payload_bytes_of(const wire::Packet& request) const {
     return request.packet_payload_bytes != 0 ? request.packet_payload_bytes
                                              : wire::bytes_of(attr.path_mtu);
@@ -114,14 +112,14 @@ struct QpCommon {
     return *failure;
   }
 
-  // A completion was lost: the queue pair cannot say what became of its requests.
+  // A completion was lost, so the application does not learn the outcome of a work request.
   void fail_by_overrun() {
     if (failure || state == QpState::Error) return;
     engine.raise({.kind = EventKind::QpFatal, .qp = self});
     fail(WcStatus::Fatal);
   }
 
-  // fill(completion) says what is not as in a new one; time and local QPN are filled in here.
+  // fill(completion) sets the fields that differ from the default, except time and local QPN.
   template <typename Fill>
   void complete(CompletionQueue* cq, Fill fill) {
     ++engine.completions;
@@ -146,7 +144,7 @@ struct QpCommon {
   }
 };
 
-// Builds and pushes one packet; padding is added here. Requests say by how much they are cut.
+// Builds and pushes one packet, with padding. Requests set packet_payload_bytes.
 inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
                         wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {
@@ -169,7 +167,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   sink.push(tx);
 }
 
-// The same towards the peer that the queue pair is connected to.
+// The same, to the connected peer.
 inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& packet,
                         std::span<const std::span<const std::byte>> payload,
                         uint32_t payload_bytes) {

@@ -1,5 +1,5 @@
-// The two halves of a queue pair as QueuePair sees them, whatever the transport. RC has Requester
-// and Responder; each further transport brings its own pair and leaves these alone.
+// The two halves of a queue pair, as interfaces for QueuePair. RC has Requester and Responder; each
+// further transport has its own implementations.
 #pragma once
 
 #include <cstdint>
@@ -9,39 +9,39 @@
 
 namespace verbena::core {
 
-// What a queue pair may send in one turn.
+// The limits of one call of transmit().
 struct TransmitTurn {
   uint32_t budget;      // packets
   bool only_active_qp;  // no other queue pair has anything to send
 };
 
-// What every transport has. The rest of a reliable one is Requester's own.
+// The functions of every transport. Requester has further ones for reliable transports.
 class SendSide {
  public:
   virtual ~SendSide() = default;
 
   // Checks and queues a request; the errno is what ibv_post_send documents.
   virtual Status post(const SendRequest& request) = 0;
-  // Forgets the `count` requests that were posted last; nothing has happened since.
+  // Removes the `count` requests that were posted last, in the same call.
   virtual void unpost(uint32_t count) = 0;
 
-  // Sends what may be sent. Returns the number of packets.
+  // Returns the number of packets sent.
   virtual uint32_t transmit(wire::PacketSink& sink, Instant now, const TransmitTurn& turn) = 0;
-  // Whether transmit() would find something to do.
+  // Whether transmit() would send a packet.
   enum class Readiness : uint8_t { No, WaitsForWindow, Ready };
   virtual Readiness readiness(Instant now) = 0;
-  // When transmit() has something to do although nothing happens before.
+  // When the send side next needs a call although nothing is received.
   virtual Instant deadline() const { return kNever; }
 
   // INIT -> RTR -> RTS: numbering starts at attr.sq_psn.
   virtual void start() = 0;
-  // What is under way counts against the new window from now on (null: against none).
+  // The bytes in flight count against the new window from now on (null: against none).
   virtual void change_peer(PeerPath* peer) = 0;
-  // Back to RESET: forgets everything without completions.
+  // To RESET: drops everything without completions.
   virtual void reset() = 0;
-  // Completes whatever is queued, in order. `first` is how the request at the head failed.
+  // Completes all queued requests, in order. `first` is the status of the request at the head.
   virtual void flush(WcStatus first) = 0;
-  // Nothing is under way (what SQD waits for).
+  // Nothing is outstanding, as SQD requires.
   virtual bool drained() const = 0;
   virtual wire::Psn next_psn() const = 0;
 };
@@ -55,24 +55,23 @@ class ReceiveSide {
   virtual void on_request(const wire::Packet& packet, const wire::RxMeta& meta) = 0;
 
   // Sends READ data and atomic results that are due, at most `budget` packets. Returns how many.
-  // `last_later`: not the last packet of a READ's data along with those before it, which are of
-  // another size.
+  // `defer_last`: the last packet of a READ response, which has another size, waits for a later
+  // call.
   virtual uint32_t send_responses(wire::PacketSink&, uint32_t, bool) { return 0; }
   // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
   virtual uint32_t send_ack(wire::PacketSink&, AckPlace) { return 0; }
-  // The PSN that a piggybacked ACK would have; none if no ACK is due or only a packet of its own
-  // can say what there is to say.
+  // The PSN for a piggybacked ACK; empty if no ACK is due or the ACK needs a packet of its own.
   virtual std::optional<wire::Psn> ack_to_piggyback() const { return {}; }
   virtual bool ready() const { return false; }
 
   virtual void start() = 0;  // INIT -> RTR: expects attr.rq_psn first
-  // max_dest_rd_atomic is about to be this. If it throws, nothing has changed.
+  // For a new max_dest_rd_atomic. If it throws, nothing has changed.
   virtual void resize_resources(uint32_t) {}
   virtual void reset() = 0;
   virtual void flush() = 0;
-  // A shared receive queue goes away: what is held of it goes too.
+  // A shared receive queue is destroyed, with the receive that is in use.
   virtual void forget_srq(const SharedReceiveQueue*) {}
-  // The application moved the queue pair to ERR: what was still to be answered is not.
+  // The application moved the queue pair to ERR: pending responses are not sent.
   virtual void drop_responses() {}
   virtual wire::Psn expected_psn() const = 0;
 };

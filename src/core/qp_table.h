@@ -1,5 +1,5 @@
-// QpTable: queue pairs by the index in their number. Two levels, so that numbers can be given out
-// all around the circle of 65536 before one comes back, without memory for those that are gone.
+// QpTable: queue pairs by the index in their number. Two levels, so that all 65536 indices can be
+// used before one is reused, without memory for unused ones.
 #pragma once
 
 #include <array>

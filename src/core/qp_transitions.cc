@@ -19,7 +19,7 @@ struct Transition {
 constexpr uint32_t kBasics = kPkeyIndex | kPort | kAccessFlags;
 constexpr uint32_t kPath = kAddressVector | kPathMtu | kDestQpn | kRqPsn;
 constexpr uint32_t kRetries = kTimeout | kRetryCount | kRnrRetry;
-// What a connected queue pair may change whenever it enters RTS.
+// The attributes that a connected queue pair may change whenever it enters RTS.
 constexpr uint32_t kAnyTime = kCurState | kAlternatePath | kAccessFlags | kPathMigState;
 
 constexpr Transition kRc[] = {
@@ -109,7 +109,7 @@ std::span<const Transition> transitions_of(QpType type) {
 
 Status check_transition(QpType type, QpState from, QpState to, uint32_t mask) {
   const uint32_t given = mask & ~kState;
-  if (to == QpState::Reset || to == QpState::Error) {  // from anywhere, with nothing else
+  if (to == QpState::Reset || to == QpState::Error) {  // from any state, without other attributes
     if (given != 0) return Error{EINVAL, "a change to RESET or ERR takes no other attributes"};
     return {};
   }

@@ -1,4 +1,4 @@
-// State changes, and the meeting of the two halves.
+// State changes, and the calls of the two halves.
 #include "core/queue_pair.h"
 
 #include <utility>
@@ -166,7 +166,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   const auto set = [&](uint32_t bit, auto& to, const auto& from) {
     if ((mask & bit) != 0) to = from;
   };
-  // What needs memory comes first: if there is none, nothing has changed.
+  // Allocations come first: if one fails, nothing has changed.
   if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_resources(attr.max_dest_read_atomic);
   if ((mask & kMaxRdAtomic) != 0 && reliable_ != nullptr) {
     reliable_->reserve_reads(attr.max_read_atomic);
@@ -231,7 +231,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   expose();
 }
 
-// What the peer may do without us: from RTS on, for only then is the first request no news.
+// Exposes the queue pair from RTS on. Before that, the first request raises an event.
 void QueuePair::expose() {
   wire::Exposure* const exposure = common_.engine.exposure;
   if (exposure == nullptr || config_.type != QpType::Rc) return;
@@ -286,7 +286,8 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
   check_failure();
 }
 
-// The ACK comes first: the application must see the completion of its message before the reply.
+// Handled before the request: the application must see the completion of its message before the
+// reply.
 void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
   const std::optional<wire::Psn> last = common_.extensions.take_piggyback(p);
   if (!last) return;
@@ -350,9 +351,9 @@ void QueuePair::on_deadline(Instant now) {
   check_failure();
 }
 
-// READ and atomic responses first, since the peer waits for them; then what may exceed the window;
-// then requests, with the ACK where AckScheduler puts it. Where several queue pairs respond, the
-// last packets of their READ responses form a GSO batch of their own behind the others.
+// READ and atomic responses first, since the peer waits for them; then a packet that may exceed the
+// window; then requests, with the ACK where AckScheduler puts it. If several queue pairs respond,
+// the last packets of their READ responses form a GSO batch of their own behind the others.
 uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& turn) {
   const uint32_t budget = turn.budget;
   const bool on_wire = common_.attr.path_packet_bytes == 0;
@@ -377,7 +378,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
   check_failure();
   check_drained();
   common_.acks.close_offer();
-  // Also if no request took it.
+  // Also if no request piggybacked it.
   if (ack_place != AckPlace::First && sent < budget) sent += responder_->send_ack(sink, ack_place);
   return sent;
 }
@@ -397,11 +398,11 @@ void QueuePair::act_on_failure() {
   if (!try_append(common_.engine.failures, failure)) common_.count(CounterId::out_of_memory);
   const bool stops_sending_only =
       is_unreliable(config_.type) && failure.op && !failure.as_responder;
-  if (stops_sending_only) {  // IBA 10.3.1: nobody waits for what was not sent
+  if (stops_sending_only) {  // IBA 10.3.1: the receive queue is not affected
     common_.failure.reset();
     common_.state = QpState::Sqe;
     requester_->flush(failure.status);
-    return check_failure();  // completing may fail in its turn
+    return check_failure();  // a completion may overrun its queue
   }
   enter_error(failure.as_responder || !failure.op ? WcStatus::Flushed : failure.status);
 }

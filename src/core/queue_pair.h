@@ -1,5 +1,5 @@
-// QueuePair: a sending and a receiving side under one state. Made by the Engine, handed out as a
-// pointer that stays valid until destroy.
+// QueuePair: a sending and a receiving side with one state. The Engine creates it; the pointer
+// stays valid until destroy.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct QpConfig {
   uint32_t pd = 0;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* receive_cq = nullptr;
-  SharedReceiveQueue* srq = nullptr;  // receives come from there; max_recv_* do not matter
+  SharedReceiveQueue* srq = nullptr;  // the source of receives; max_recv_* have no effect then
   uint32_t xrc_domain = 0;            // XrcReceive
   uint32_t max_send_wr = 0;
   uint32_t max_recv_wr = 0;
@@ -33,7 +33,7 @@ class QueuePair {
  public:
   static constexpr Duration kFirstBackoff = microseconds(20);
   static constexpr Duration kMaxBackoff = milliseconds(2);
-  // What nobody acknowledges may get lost, and does when a peer takes nothing for so long.
+  // UC and UD packets are dropped when the path has been full for this long.
   static constexpr Duration kMaxUnackedBackoff = milliseconds(100);
 
   QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config);
@@ -43,23 +43,22 @@ class QueuePair {
   wire::Qpn qpn() const { return common_.qpn; }
   QpState state() const { return common_.state; }
   const QpAttributes& attributes() const { return common_.attr; }
-  // As they stand now: PSNs move while the queue pair works.
+  // With the current PSNs.
   QpAttributes query() const;
   PeerPath* peer() const { return common_.peer; }
   void set_peer(PeerPath* peer) { requester_->change_peer(peer); }
   const QpConfig& config() const { return config_; }
   QpType type() const { return config_.type; }
 
-  // All of them or, if one is refused, none.
+  // Posts all of them or, if one is invalid, none.
   Status post_send(std::span<const SendRequest> requests);
   Status post_receive(const ReceiveRequest& request);
 
-  // What the requests of this queue pair may take up on the wire; 0 kbps: all there is. A burst of
-  // 0 bytes is a default.
+  // Limits the rate of the requests; 0 kbps: no limit. A burst of 0 bytes means the default.
   void set_rate_limit(uint32_t kbps, uint32_t burst_bytes);
-  // Null: nobody counts. They outlive the queue pair.
+  // Null: no counters. They outlive the queue pair.
   void count_through(const OperationCounters* counters) { common_.counters = counters; }
-  // One of its completion queues lost a completion, which nobody will be told of.
+  // One of its completion queues lost a completion.
   void fail_by_overrun();
 
   // Whether modify() would be accepted; changes nothing.
@@ -71,41 +70,41 @@ class QueuePair {
   void on_deadline(Instant now);
   struct Turn {
     uint32_t budget;      // packets
-    bool requests;        // they need not wait for others
+    bool requests;        // the queue pair is not in the waiting list
     bool only_active_qp;  // no other queue pair has anything to send
   };
-  // Answers that are due and, unless they have to wait, requests.
+  // Sends responses that are due and, if turn.requests, requests.
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
-  // The fast path of on_packet() and transmit(), RC only (fast_path.cc). False: nothing happened,
-  // and the normal path has to do it.
+  // The fast path of on_packet() and transmit(), RC only (fast_path.cc). False: nothing has
+  // changed; the caller uses the normal path.
   bool try_fast_receive(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
-  // Something that does not wait for the window.
+  // A packet is ready that does not wait for the window.
   bool responses_ready() const {
     return (responder_->ready() || common_.has_unwindowed_packet) && backoff_until_ == kNever;
   }
   SendSide::Readiness requests(Instant now);
-  // Nobody and nothing is in the way of a request to the peer.
+  // A request may leave now, and nothing is in flight to the peer.
   bool can_send_at_once() const { return may_send() && common_.peer->is_idle(); }
   void forget_srq(const SharedReceiveQueue* srq) { responder_->forget_srq(srq); }
-  // While an unreliable queue pair backs off from a full path, the end of that is its only
-  // deadline: its pace cannot let anything leave before.
+  // While an unreliable queue pair backs off from a full path, no packet leaves before the end of
+  // that, so its pace has no deadline.
   Instant deadline() const {
     if (backoff_until_ != kNever && reliable_ == nullptr) [[unlikely]]
       return backoff_until_;
     return std::min(std::min(requester_->deadline(), paced_until_), backoff_until_);
   }
-  // The way to the peer is full: nothing leaves for a while, longer each time. False: it has been
-  // full for so long that what is sent had better get lost.
+  // The path is full: nothing leaves for a time that doubles with each call. False: the path has
+  // been full for so long that the caller sends, and the packets are dropped (UC, UD).
   bool back_off(Instant now);
-  // The way is not full, or no longer.
+  // The path is not full, or no longer.
   void end_backoff(Instant now) {
     if (backoff_since_ != kNever) [[unlikely]]
       reset_backoff(now);
   }
-  // The way to the peer carries no more than the path MTU from now on.
+  // The path takes packets of at most the path MTU from now on.
   void revert_path_to_mtu();
-  // The way to the peer is full, but some things do not take it.
+  // The path is full; one-sided access does not need it.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   uint32_t packet_payload_bytes() const { return common_.packet_payload_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
@@ -113,8 +112,8 @@ class QueuePair {
   // For the engine's lists.
   bool in_ready_list = false;
   bool in_waiting_list = false;
-  uint32_t reserved_bytes = 0;     // room in the window that it was woken for, and has not used yet
-  uint64_t serial = 0;             // among all that the engine ever made
+  uint32_t reserved_bytes = 0;     // of the window, since it was woken and until it sends
+  uint64_t serial = 0;             // unique among all queue pairs of the engine
   Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
   void* owner = nullptr;           // the ABI's object around this one
 
@@ -123,7 +122,7 @@ class QueuePair {
     return common_.state == QpState::Rtr || common_.state == QpState::Rts ||
            common_.state == QpState::Sqd || common_.state == QpState::Sqe;
   }
-  // Requests may leave, as far as the engine and the program are concerned.
+  // Neither the window, a full path nor a rate limit blocks requests.
   bool may_send() const {
     return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
            common_.peer->waiting.empty() && backoff_until_ == kNever && !pacer_.limited();
@@ -153,8 +152,8 @@ class QueuePair {
   bool drain_announced_ = true;
   bool established_ = false;
   Pacer pacer_;
-  Instant paced_until_ = kNever;    // requests wait for the pacer alone
-  Instant backoff_until_ = kNever;  // whatever is to be sent waits for room on its way
+  Instant paced_until_ = kNever;    // requests wait for the pacer
+  Instant backoff_until_ = kNever;  // all packets wait: the path is full
   Instant backoff_since_ = kNever;
   Duration next_backoff_ = kFirstBackoff;
 };

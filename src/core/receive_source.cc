@@ -1,4 +1,4 @@
-// The two kinds of source.
+// Receives from the queue pair's own queue or from a shared one.
 #include "core/receive_source.h"
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// ReceiveSource: where a receiving side gets its buffers, be it a queue of its own or one that is
-// shared. At most one receive is held at a time: taken with the first packet that needs it, kept
-// until it completes.
+// ReceiveSource: where a receiving side gets its buffers: its own receive queue or a shared one. At
+// most one receive is in use at a time: from the first packet of a message until it completes.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +13,38 @@ namespace verbena::core {
 
 class ReceiveSource {
  public:
-  // With qp.srq set, receives come from there and `max_wr` does not matter.
+  // If qp.srq is set, receives come from there and `max_wr` has no effect.
   ReceiveSource(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
 
-  // To the queue pair's own queue.
+  // Posts to the queue pair's own queue.
   Status post(const ReceiveRequest& request);
 
-  // Whether take() would find nothing.
+  // No receive is left to consume.
   bool empty() const;
   bool has_receive() const { return has_receive_; }
-  // Not empty, and none held.
+  // Begins to use the next receive. Not empty, and none is in use.
   void consume();
 
-  // Of the one that take() would find; not empty.
+  // The length of the next receive; not empty.
   uint32_t next_length() const {
     return srq_ != nullptr ? srq_->at(srq_->first()).length : own_.at(own_.head()).length;
   }
 
-  // Of the receive that is held.
+  // Of the receive in use.
   uint32_t length() const { return wqe().length; }
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
-  // Writes a whole message into the buffers of the one that take() would find. False: they are too
-  // short, nobody posted any, or an lkey does not grant it.
+  // Writes a whole message into the buffers of the next receive. False: they are too short, no
+  // receive is posted, or an lkey does not grant it.
   bool place_whole(std::span<const std::byte> message);
-  // Completes it: fill(completion) says what is not as in a new one; wr_id is filled in here.
+  // Completes it: fill(completion) sets the fields that differ from the default, except wr_id.
   template <typename Fill>
   void complete(Fill fill) {
     VERBENA_CHECK(has_receive_);
     const uint64_t wr_id = wqe().wr_id;
     if (qp_.counters != nullptr) [[unlikely]] {
-      Completion counted;  // the queue may have no room for it
+      Completion counted;  // counted even if the completion queue is full
       fill(counted);
       qp_.counters->add(OperationCounters::kReceive, counted.status, counted.byte_count);
     }
@@ -55,28 +54,28 @@ class ReceiveSource {
     });
   }
 
-  // The queue pair is in error: completes what it holds and what lies in its own queue. What others
-  // share stays; the application learns that this queue pair will take no more of it.
+  // The queue pair is in error: completes the receive in use and those of its own queue. Shared
+  // receives stay; an event reports that this queue pair consumes no more of them.
   void flush();
-  // Forgets all without completions; a shared queue gets room again.
+  // Drops all without completions; a shared queue gets its slot back.
   void reset();
 
-  // XRC: each message says which queue it uses. None is held.
+  // XRC: each message names its queue. No receive is in use.
   void choose(SharedReceiveQueue* srq) { srq_ = srq; }
   SharedReceiveQueue* chosen() const { return srq_; }
-  // The queue goes away, and what was held of it.
+  // The queue is destroyed, with the receive in use.
   void forget(const SharedReceiveQueue* srq);
 
  private:
-  // It is no longer held. Where it completes.
+  // Ends the use of the receive. Returns the queue for its completion.
   CompletionQueue* finish();
   const ReceiveWqe& wqe() const { return srq_ != nullptr ? srq_->at(slot_) : own_.at(own_.head()); }
 
   QpCommon& qp_;
   ReceiveQueue own_;
   SharedReceiveQueue* srq_;
-  SharedReceiveQueue::Slot slot_ = 0;  // held of srq_
-  bool has_receive_ = false;           // of the own queue it is the front
+  SharedReceiveQueue::Slot slot_ = 0;  // in use, of srq_
+  bool has_receive_ = false;           // a receive is in use; of the own queue, the front
 };
 
 }  // namespace verbena::core

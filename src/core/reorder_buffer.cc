@@ -1,4 +1,4 @@
-// Keeping packets in PSN order.
+// Insertion in PSN order, and the pool of packets.
 #include "core/reorder_buffer.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void PacketPool::release(std::unique_ptr<BufferedPacket> packet) {
 bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
   const int32_t ahead = packet.bth.psn.distance_from(missing);
   if (ahead >= kReach || packet.payload.size() > BufferedPacket::kMaxPayload) return false;
-  // Most come in order and go to the end.
+  // Most packets are in order and go to the end.
   auto at = packets_.end();
   while (at != packets_.begin() + static_cast<ptrdiff_t>(first_)) {
     const int32_t behind = (*std::prev(at))->packet.bth.psn.distance_from(packet.bth.psn);
@@ -60,7 +60,7 @@ bool ReorderBuffer::put(wire::Psn missing, const wire::Packet& packet) {
 
 std::unique_ptr<BufferedPacket> ReorderBuffer::take_first() {
   auto packet = std::move(packets_[first_++]);
-  // With one loss after the other it is never empty, and must not grow for that.
+  // With repeated losses the buffer is never empty; its memory must not grow then.
   if (2 * first_ >= packets_.size()) {
     packets_.erase(packets_.begin(), packets_.begin() + static_cast<ptrdiff_t>(first_));
     first_ = 0;

@@ -1,7 +1,6 @@
-// ReorderBuffer: packets that came before one that is missing, kept until it is there. A responder
-// keeps requests, a requester answers; both then take them in PSN order, as if nothing had been
-// lost. Nothing is allocated while nothing is lost, and what may be allocated has limits: per queue
-// pair and, by the pool, per engine.
+// ReorderBuffer: packets that were received behind a gap. A responder buffers requests, a requester
+// responses; both remove them in PSN order when the gap is filled. No memory is allocated without a
+// loss, and its size is limited for each queue pair and, by the pool, for each engine.
 #pragma once
 
 #include <array>
@@ -14,20 +13,20 @@
 
 namespace verbena::core {
 
-// A packet with its payload, independent of whatever carried it.
+// A packet with a copy of its payload.
 struct BufferedPacket {
   static constexpr size_t kMaxPayload = 4096;
   wire::Packet packet;
   std::array<std::byte, kMaxPayload> payload;
 };
 
-// Where all queue pairs of an engine get the memory for packets that they hold.
+// The memory for buffered packets of all queue pairs of an engine.
 class PacketPool {
  public:
   static constexpr size_t kMaxInUse = 4096;  // 17 MiB
   static constexpr size_t kMaxSpare = 128;
 
-  // Null when too many are in use.
+  // Null if too many are in use.
   std::unique_ptr<BufferedPacket> allocate();
   void release(std::unique_ptr<BufferedPacket> packet);
   size_t in_use() const { return in_use_; }
@@ -39,10 +38,10 @@ class PacketPool {
 
 class ReorderBuffer {
  public:
-  // Packets further ahead of the missing one than this are not kept.
+  // Packets further ahead of the missing one are not buffered.
   static constexpr int32_t kReach = 1024;
   static constexpr size_t kMaxBuffered = 512;
-  // Where half of the pool is in use: a few must not take all that the others need.
+  // If half of the pool is in use: a few queue pairs must not use up the pool.
   static constexpr size_t kMaxBufferedWhenScarce = 64;
 
   explicit ReorderBuffer(PacketPool& pool) : pool_(pool) {}
@@ -52,16 +51,14 @@ class ReorderBuffer {
 
   bool empty() const { return first_ == packets_.size(); }
   size_t size() const { return packets_.size() - first_; }
-  size_t slots() const {
-    return packets_.size();
-  }  // places in memory, those already taken included
+  size_t slots() const { return packets_.size(); }  // with those of packets already removed
   // The PSN of the i-th, in PSN order.
   wire::Psn psn(size_t i) const { return packets_[first_ + i]->packet.bth.psn; }
 
-  // Keeps a copy of a packet that is ahead of `missing`, as all others here. False if it cannot be
-  // kept; true if it was there already.
+  // Buffers a copy of a packet ahead of `missing`, as are all others here. False if that is not
+  // possible; true if the packet is buffered already.
   bool put(wire::Psn missing, const wire::Packet& packet);
-  // Takes the first one out; it goes to release() afterwards.
+  // Removes the first packet; the caller passes it to release().
   std::unique_ptr<BufferedPacket> take_first();
   void release(std::unique_ptr<BufferedPacket> packet) { pool_.release(std::move(packet)); }
   void clear();

@@ -1,4 +1,4 @@
-// The requester's sending half: posting, what may leave next, building packets.
+// The requester's sending half: posting, choosing the next packet, building packets.
 #include "core/requester.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace verbena::core {
 namespace {
 
-// A long message asks for an acknowledgement now and then, so that the window keeps moving.
+// A long message asks for an ACK after this many packets, so that the window keeps moving.
 constexpr uint32_t kPacketsPerAckRequest = 8;
-// Rates below this are so slow that each packet asks: eight would take a millisecond and more.
+// Below this rate each packet asks for an ACK, because eight packets take a millisecond or more.
 constexpr uint32_t kSlowKbps = 250'000;
 
 Status check_flush(const SendRequest& r) {
@@ -79,7 +79,8 @@ bool Requester::has_reads_queued() const {
   return false;
 }
 
-// --- what may leave ------------------------------------------------------------------------------
+// --- which request may leave
+// ------------------------------------------------------------------------------
 
 Requester::Blocked Requester::blocked_reason(Instant now) const {
   if (!cursor_.is_started() || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
@@ -119,7 +120,7 @@ Requester::Blocked Requester::new_request_blocked(Instant now) const {
   return needs_no_room ? Blocked::No : Blocked::Window;
 }
 
-// A READ is one small packet, but its response arrives unpaced.
+// A READ is one small packet, but its responses fill this side's receive buffer.
 bool Requester::has_room_for(const SendWqe& wqe) const {
   const PeerPath& peer = *qp_.peer;
   if (!peer.has_room() || wqe.op != SendOp::Read || peer.is_in_memory()) return peer.has_room();
@@ -139,7 +140,7 @@ Requester::Step Requester::next_step(const wire::PacketSink& sink, Instant now) 
     return Step::Retransmit;
   if (is_local(cursor_.request().op)) return Step::Local;
   if (can_access() && direct_.is_preferred(sink, now)) return Step::OneSided;
-  // A denied request takes no room: it fails.
+  // A denied request needs no window: it fails.
   return qp_.peer->has_room() || denied_ == cursor_.index() ? Step::Send : Step::Wait;
 }
 
@@ -175,8 +176,8 @@ uint32_t Requester::transmit(wire::PacketSink& sink, Instant now, const Transmit
   return sent;
 }
 
-// One packet leaves whether or not the window has room, which may be full of packets that wait for
-// it: the first one that is missing, or a tail-loss probe.
+// Sends one packet even if the window is full: the first lost packet, for which those in the window
+// wait, or a tail-loss probe.
 uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
   if (sink.room() == 0) return 0;
   qp_.has_unwindowed_packet = false;
@@ -186,7 +187,7 @@ uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
     retract(sink, now);
     return 0;
   }
-  qp_.has_unwindowed_packet = true;  // it remains so if there is no memory
+  qp_.has_unwindowed_packet = true;  // stays set if the next call throws
   begin_recovery();
   qp_.has_unwindowed_packet = false;
   if (recovery_.is_lost(cursor_.unacked())) return retransmit_first_lost(sink, now) ? 1 : 0;
@@ -199,7 +200,8 @@ uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
   return 1;
 }
 
-// --- what needs no packet ------------------------------------------------------------------------
+// --- requests without packets
+// ------------------------------------------------------------------------
 
 void Requester::run_local(SendWqe& wqe) {
   const WcStatus status = execute_local(qp_, wqe);
@@ -224,7 +226,7 @@ bool Requester::access_directly(wire::PacketSink& sink) {
   return true;
 }
 
-// The path is full; one-sided access needs no room in it.
+// The path is full; one-sided access does not need it.
 void Requester::try_one_sided(wire::PacketSink& sink, Instant now) {
   const bool may_retract = recovery_.is_probe_due() && qp_.peer->is_in_memory();
   if (may_retract && !recovery_.is_active() && cursor_.has_outstanding()) retract(sink, now);
@@ -234,8 +236,8 @@ void Requester::try_one_sided(wire::PacketSink& sink, Instant now) {
   }
 }
 
-// Requests that a peer has not read are as if they had never left. They get new PSNs: those that
-// come first may be done by one-sided access, and then take none.
+// Requests that the peer has not read are as if they had never left. They get new PSNs, because the
+// first ones may be done by one-sided access, which uses no PSN.
 void Requester::retract(wire::PacketSink& sink, Instant now) {
   qp_.has_unwindowed_packet = false;
   recovery_.cancel_probe();
@@ -253,8 +255,8 @@ void Requester::on_backoff(Instant now) {
     recovery_.start_backoff_timer(now);
 }
 
-// A message that was split for larger packets cannot leave any more, nor be split anew: the peer
-// counts its packets.
+// A message that was split into larger packets can neither leave nor be split again, because its
+// PSNs are fixed.
 void Requester::on_path_reverted_to_mtu() {
   const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
   for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
@@ -302,8 +304,7 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
     return batch;
   }
   if (!cursor_.request().numbered) cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
-  // Other queue pairs may take the window before the next turn: an ACK of this packet must not wait
-  // for that.
+  // Other queue pairs may fill the window before the next turn, so this packet asks for an ACK.
   const bool is_last_of_turn = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
   const Chunk chunk = cursor_.next_chunk();
   const bool is_read = is_read_or_atomic(cursor_.request().op);
@@ -376,7 +377,7 @@ bool Requester::can_piggyback(const wire::PacketSink& sink, Instant now) const {
 void Requester::fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& p) const {
   const bool last = packet_index + 1 == wqe.packets;
   p.bth.opcode = qp_.opcode(message_opcode(wqe.op, packet_index == 0, last));
-  // Only a message that takes a receive can raise an event (IBA 9.2.3).
+  // Only a message that consumes a receive can raise an event (IBA 9.2.3).
   const bool consumes_receive = wqe.op != SendOp::Write && wqe.op != SendOp::AtomicWrite;
   p.bth.solicited = last && consumes_receive && (wqe.flags & kSolicited) != 0;
   p.reth = {wqe.remote_address, wqe.rkey, wqe.length};
@@ -385,7 +386,7 @@ void Requester::fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Pa
   p.packet_payload_bytes = wqe.packet_payload_bytes;
 }
 
-// Takes the ACK along that AckScheduler offers, if any.
+// Piggybacks the ACK that AckScheduler offers, if any.
 void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
   p.piggyback = qp_.acks.take_offer(index);
   if (!p.piggyback) return;
@@ -402,7 +403,7 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
 
   Gather payload;
   if (!gather_message(qp_, queue(), at.index, offset, bytes, payload)) {
-    // What was posted before it still completes first.
+    // Requests posted before it still complete first.
     denied_ = at.index;
     if (at.index == queue().head()) fail_head(WcStatus::LocalProtection);
     return false;
@@ -411,8 +412,8 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
   fill_message(wqe, at.packet, p);
   p.last = last && at.index + 1 == queue().tail() && options.only_active_qp;
   ++since_ack_request_;
-  // Also when the window is about to close: only an acknowledgement opens it again. And where the
-  // next packet may be a timeout away.
+  // Also if this packet fills the window, which only an ACK opens again, and at rates so slow that
+  // the next packet may follow after the ACK timeout.
   const bool is_slow = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kSlowKbps;
   p.bth.ack_request = last || options.asks_for_ack || is_slow ||
                       since_ack_request_ >= kPacketsPerAckRequest ||

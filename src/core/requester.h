@@ -1,7 +1,6 @@
-// Requester: turns the send queue into packets, and responses into completions. It is made of
-// parts: SendCursor (PSNs), LossRecovery (what is lost, and timers), DirectAccess (one-sided
-// access) and SizeSortedBatches (the order of new packets). requester.cc sends,
-// requester_response.cc receives.
+// Requester: turns the send queue into packets, and responses into completions. Its parts are
+// SendCursor (PSNs), LossRecovery (losses and timers), DirectAccess (one-sided access) and
+// SizeSortedBatches (the order of new packets). requester.cc sends, requester_response.cc receives.
 #pragma once
 
 #include <cstdint>
@@ -48,19 +47,19 @@ class Requester final : public SendSide {
   // A request of the peer piggybacked the ACK of this PSN.
   void on_piggybacked_ack(wire::Psn last, Instant now);
   void on_deadline(Instant now);
-  // The next request, if it leaves now, is the only one and has room for a piggybacked ACK.
+  // The next request is the only one, and a piggybacked ACK fits into its packet.
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const;
-  // Sends the one packet that QpCommon::has_unwindowed_packet is about. 1 or 0.
+  // Sends the packet that QpCommon::has_unwindowed_packet announces. Returns 1 or 0.
   uint32_t send_unwindowed(wire::PacketSink& sink, Instant now);
-  // The path is full: a packet that was ready to leave does not.
+  // The path is full: no packet leaves.
   void on_backoff(Instant now);
-  // It has room again.
+  // The path is no longer full.
   void end_backoff(Instant now) { recovery_.end_backoff(now); }
-  // The path is full: does what one-sided access can do.
+  // The path is full: performs requests by one-sided access where possible.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   // Packets are no longer than the path MTU from now on.
   void on_path_reverted_to_mtu();
-  // max_rd_atomic is about to be this. If it throws, nothing has changed.
+  // For a new max_rd_atomic. If it throws, nothing has changed.
   void reserve_reads(uint32_t count) { reads_.reserve(count); }
   bool has_reads_queued() const;
 
@@ -85,7 +84,7 @@ class Requester final : public SendSide {
     Window,
     Order
   };
-  // What transmit() does next, if it is not blocked.
+  // The next step of transmit(), if it is not blocked.
   enum class Step : uint8_t { Retransmit, Local, OneSided, Send, Wait };
 
   // A READ chunk or an atomic in flight, by its PSNs.
@@ -114,7 +113,7 @@ class Requester final : public SendSide {
   struct PacketOptions {
     bool asks_for_ack = false;
     bool is_reordered = false;    // before one with a lower PSN
-    bool only_active_qp = false;  // as TransmitTurn says
+    bool only_active_qp = false;  // see TransmitTurn
   };
   bool push_request(const Chunk& chunk, wire::PacketSink& sink, const PacketOptions& options);
   void fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& packet) const;
@@ -147,10 +146,10 @@ class Requester final : public SendSide {
   LossRecovery recovery_;
   DirectAccess direct_;
   SizeSortedBatches batches_;
-  ReorderBuffer responses_;             // that were received before one that is missing
+  ReorderBuffer responses_;             // received behind a missing one
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
   uint32_t since_ack_request_ = 0;      // packets sent since one asked for an ACK
-  // A request whose lkeys do not grant its access: it fails when it is at the head.
+  // A request whose lkeys do not grant its access. It fails when it reaches the head.
   std::optional<uint64_t> denied_;
 };
 

@@ -34,7 +34,7 @@ void Requester::on_piggybacked_ack(wire::Psn last, Instant now) {
 }
 
 void Requester::take_ack(wire::Psn end, Instant now) {
-  // False: the response to a READ or atomic before it did not arrive.
+  // False: the response to a READ or atomic before it is missing.
   const bool in_order = !recovery_.is_active() && acknowledge_up_to(end, now);
   if (!in_order) take_ack_in_recovery(end, now);
 }
@@ -103,7 +103,7 @@ bool Requester::acknowledge_up_to(wire::Psn end, Instant now) {
 void Requester::on_data(const wire::Packet& p, Instant now) {
   if (recovery_.is_active()) [[unlikely]]
     return on_data_in_recovery(p, now);
-  // The earliest READ or atomic that was sent is the one whose response comes next.
+  // The next response belongs to the earliest outstanding READ or atomic.
   uint64_t index = queue().head();
   while (index != queue().tail() && queue().at(index).numbered &&
          !is_read_or_atomic(queue().at(index).op)) {
@@ -116,7 +116,7 @@ void Requester::on_data(const wire::Packet& p, Instant now) {
       index == queue().head() ? cursor_.unacked() : queue().at(index).first_psn;
   const int32_t ahead = p.bth.psn.distance_from(expected);
   if (ahead < 0) return qp_.count(CounterId::stale_responses);
-  acknowledge_up_to(expected, now);  // a response shows that all before its request was executed
+  acknowledge_up_to(expected, now);  // the peer has executed all requests before this one
   if (qp_.failure) return;
   if (ahead > 0) return on_data_in_recovery(p, now);
   take_response(p, now);
@@ -175,8 +175,8 @@ void Requester::begin_recovery() {
   if (Scoreboard* const board = recovery_.begin()) batches_.restore_order(*board);
 }
 
-// The peer has executed all requests before `end`, but a response to one of them is missing, or
-// was.
+// The peer has executed all requests before `end`, but a response to one of them is or was
+// missing.
 void Requester::take_ack_in_recovery(wire::Psn end, Instant now) {
   begin_recovery();
   recovery_.on_executed(end, now);
@@ -186,7 +186,7 @@ void Requester::take_ack_in_recovery(wire::Psn end, Instant now) {
   recovery_.end_if_over();
 }
 
-// A response, while another that should have come before it is missing.
+// A response, while one before it is missing.
 void Requester::on_data_in_recovery(const wire::Packet& p, Instant now) {
   begin_recovery();
   const wire::Psn psn = p.bth.psn;
@@ -233,7 +233,7 @@ void Requester::complete_in_order(Instant now) {
 void Requester::on_deadline(Instant now) {
   if (recovery_.is_due(LossRecovery::Timer::Ack, now) && !queue().empty()) {
     if (cursor_.has_outstanding()) {
-      begin_recovery();  // needs memory: if there is none, the timeout is still due
+      begin_recovery();  // allocates: if that fails, the timeout is still due
       since_ack_request_ = 0;
     }
     batches_.on_timed_out();

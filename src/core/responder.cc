@@ -65,13 +65,13 @@ void Responder::flush() {
   receives_.flush();
 }
 
-// How many packets the resource to a READ takes.
+// The number of packets of a READ response.
 uint32_t Responder::packets_for(const wire::Packet& read) const {
   return read.reth.length == 0 ? 1 : (read.reth.length - 1) / qp_.packet_payload_bytes_of(read) + 1;
 }
 
 void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
-  // A plain NAK tells such a peer less than a SACK list does.
+  // The peer reads SACK lists, which report more than the plain NAK that was sent.
   if (qp_.extensions.on_request(p.bth)) [[unlikely]]
     nak_sent_ = false;
   const int32_t ahead = p.bth.psn.distance_from(expected_);
@@ -82,12 +82,12 @@ void Responder::on_request(const wire::Packet& p, const wire::RxMeta&) {
     run_buffered();
 }
 
-// Something that was sent before what has come is not here.
+// A request is missing that was sent before one that was received.
 bool Responder::has_gap() const {
   return !reorder_buffer_.empty() && sent_to_.distance_from(expected_) > 0;
 }
 
-// The gap is filled: what follows it may be here already. If there is another one, the peer hears.
+// The gap is filled: executes buffered requests up to the next gap, which is reported to the peer.
 void Responder::run_buffered() {
   while (!reorder_buffer_.empty() && !qp_.failure) {
     const int32_t ahead = reorder_buffer_.psn(0).distance_from(expected_);
@@ -99,13 +99,13 @@ void Responder::run_buffered() {
       }
       return;
     }
-    auto next = reorder_buffer_.take_first();  // before it runs, which may clear the rest
+    auto next = reorder_buffer_.take_first();  // before it runs: run() may clear the buffer
     if (ahead == 0) run(next->packet);
     reorder_buffer_.release(std::move(next));
   }
 }
 
-// The request that is due.
+// Executes the request with the expected PSN.
 void Responder::run(const wire::Packet& p) {
   if (p.op.has_xrc_eth && !choose_srq(p)) {
     return refuse(Verdict::Invalid, p);
@@ -118,9 +118,9 @@ void Responder::run(const wire::Packet& p) {
   apply(verdict, p);
 }
 
-// XRC: the request names the queue that gives the receive, and whose protection domain holds for
-// whatever it touches. It must be of the queue pair's own XRC domain, and one for all packets of a
-// message.
+// XRC: the request names the shared receive queue, whose protection domain applies to all memory
+// that the request accesses. The queue must belong to the queue pair's XRC domain and be the same
+// for all packets of a message.
 bool Responder::choose_srq(const wire::Packet& p) {
   const auto found = qp_.engine.srqs.find(p.xrc_srqn);
   if (found == qp_.engine.srqs.end()) return false;
@@ -134,7 +134,7 @@ bool Responder::choose_srq(const wire::Packet& p) {
 
 void Responder::on_ahead(const wire::Packet& p) {
   if (reorder_buffer_.empty()) sent_to_ = expected_;
-  if (qp_.extensions.is_reordered(p.bth)) {  // should one before it get lost, others show that
+  if (qp_.extensions.is_reordered(p.bth)) {  // a packet without the flag reveals a loss
     if (!nak_sent_ && reorder_buffer_.put(expected_, p)) qp_.count(CounterId::requests_reordered);
     return;
   }
@@ -150,7 +150,7 @@ void Responder::on_ahead(const wire::Packet& p) {
   qp_.count(CounterId::naks_sequence_sent);
 }
 
-// Where the packet stands in its message (C9-81 and following).
+// The packet's position in its message (C9-81 and following).
 Responder::Verdict Responder::check_order(const wire::Packet& p) const {
   if (message_.has_value() == p.op.starts_message()) return Verdict::Invalid;
   if (message_ && message_->verb != p.op.verb) return Verdict::Invalid;
@@ -172,12 +172,12 @@ Responder::Verdict Responder::check_length(const wire::Packet& p) const {
       if (bytes > mtu) return Verdict::Invalid;
       break;
   }
-  const bool carries_data = p.op.verb == Verb::Send || p.op.verb == Verb::Write;
+  const bool has_payload = p.op.verb == Verb::Send || p.op.verb == Verb::Write;
   if (p.op.verb == Verb::AtomicWrite)
     return bytes == 8 && p.reth.length == 8 ? Verdict::Proceed : Verdict::Invalid;
-  if (!carries_data && bytes != 0) return Verdict::Invalid;
+  if (!has_payload && bytes != 0) return Verdict::Invalid;
   const uint32_t before = message_ ? message_->received : 0;
-  if (carries_data && before + bytes > kMaxMessageBytes) return Verdict::Invalid;
+  if (has_payload && before + bytes > kMaxMessageBytes) return Verdict::Invalid;
   if (p.op.verb == Verb::Write) {
     const uint32_t total = message_ ? message_->reth.length : p.reth.length;
     if (total > kMaxMessageBytes || before + bytes > total) return Verdict::Invalid;
@@ -239,8 +239,8 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   if ((qp_.attr.access & kRemoteWrite) == 0) return Verdict::Denied;
   MemoryRegistry& memory = qp_.engine.memory;
   if (!message_) {
-    // The whole range at once, before the first byte (C9-88: not for zero length). Where it all is
-    // in this packet, that is what follows.
+    // The whole range is checked before the first byte is written (C9-88: not for zero length). For
+    // a message of one packet, resolve() below does that.
     if (p.reth.length != p.payload.size() &&
         !memory.grants(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length, kRemoteWrite)) {
       return Verdict::Denied;
@@ -248,7 +248,7 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
     message_ = InboundMessage{.verb = Verb::Write, .reth = p.reth};
   }
   if (!p.payload.empty()) {
-    // Looked up again for each packet: the region may have gone since the first.
+    // Resolved for each packet: the region may have been deregistered since the first.
     std::byte* to =
         memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
                        message_->reth.address + message_->received, p.payload.size(), kRemoteWrite);
@@ -287,8 +287,8 @@ void Responder::finish_receive(const wire::Packet& p, WcOpcode opcode, uint32_t 
   });
 }
 
-// None while the peer has more under way than max_dest_rd_atomic. An resource that it asked for a
-// second time does not count: it got the first one after all, and went on.
+// False while the peer has max_dest_rd_atomic requests outstanding. A pending replay does not
+// count: the peer has sent a new request, so it has received the first response.
 bool Responder::has_free_resource() const {
   return !resources_.empty() &&
          (!resources_[next_resource_].pending || resources_[next_resource_].is_replay);
@@ -309,7 +309,7 @@ Responder::Resource* Responder::take_resource(Verb verb) {
 
 void Responder::start_response(Resource& r, uint32_t from, uint32_t packets, bool is_replay) {
   uint32_t end = from + packets;
-  if (r.pending) {  // asked for parts of it in quick succession: all of them
+  if (r.pending) {  // another part of it was requested: sends both
     from = std::min(from, r.next_packet);
     end = std::max(end, r.end_packet);
   } else {
@@ -321,7 +321,7 @@ void Responder::start_response(Resource& r, uint32_t from, uint32_t packets, boo
   r.end_packet = end;
 }
 
-// As a READ of zero bytes is answered, its address and length left 0.
+// The response is that of a READ of zero bytes; address and length stay 0.
 void Responder::respond_empty(Resource& r) {
   r.packets = 1;
   r.msn = ++msn_;
@@ -351,8 +351,7 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   std::byte* at =
       qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8, kRemoteAtomic);
   if (at == nullptr) return Verdict::Denied;
-  // An iova may hide a misaligned buffer behind an aligned address; the CPU would not be atomic
-  // there.
+  // Behind an aligned iova the buffer may be misaligned, where the CPU's access is not atomic.
   if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return Verdict::Invalid;
   Resource* r = take_resource(p.op.verb);
   if (r == nullptr) return Verdict::Invalid;
@@ -388,7 +387,7 @@ Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
   return Verdict::Proceed;
 }
 
-// Requests are executed in order, so whatever was written before it is in memory already.
+// Requests are executed in order, so the data of all earlier WRITEs is in memory already.
 Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
   if (p.flush.placement == 0 || (p.flush.placement & ~wire::kPlaceAny) != 0 ||
       p.flush.selectivity > wire::kSelectRegion) {
@@ -398,8 +397,8 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
       ((p.flush.placement & wire::kPlaceGlobal) != 0 ? kFlushGlobal : 0) |
       ((p.flush.placement & wire::kPlacePersistent) != 0 ? kFlushPersistent : 0);
   if ((qp_.attr.access & access) != access) return Verdict::Denied;
-  // Soft-RoCE sends any number of them whatever max_rd_atomic says: what there is no room for now,
-  // it sends again.
+  // Soft-RoCE does not limit these to max_rd_atomic. It retransmits one that is dropped for lack of
+  // a resource.
   if (resources_.empty()) return Verdict::Invalid;
   if (!has_free_resource()) return Verdict::Drop;
   switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
@@ -430,8 +429,8 @@ void Responder::apply(Verdict verdict, const wire::Packet& p) {
       return;
     case Verdict::NotReady:
       qp_.acks.on_refused({wire::AckKind::RnrNak, qp_.attr.min_rnr_timer, msn_});
-      nak_sent_ = true;         // what follows before the retry is dropped without another word
-      reorder_buffer_.clear();  // and will be sent again
+      nak_sent_ = true;         // later requests are dropped without a NAK until the retry
+      reorder_buffer_.clear();  // the peer retransmits these
       qp_.count(CounterId::rnr_naks_sent);
       return;
     default:
@@ -454,7 +453,7 @@ Responder::Refusal Responder::refusal_of(Verdict verdict) {
   }
 }
 
-// A request that must not be executed: NAK it, fail the receive it had taken, stop the queue pair.
+// A request that must not be executed: sends a NAK, fails the receive in use and the queue pair.
 void Responder::refuse(Verdict verdict, const wire::Packet& p) {
   const Refusal refusal = refusal_of(verdict);
   qp_.acks.on_refused({wire::AckKind::Nak, static_cast<uint8_t>(refusal.code), msn_});
@@ -480,7 +479,7 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
     });
   }
   message_.reset();
-  if (qp_.failure) return;  // it failed before; what was under way only found out now
+  if (qp_.failure) return;  // the queue pair has failed already
   qp_.engine.raise({.kind = event, .qp = qp_.self});
   QpFailure& f = qp_.fail(refusal.receive_status);
   f.as_responder = true;
@@ -496,7 +495,7 @@ void Responder::refuse(Verdict verdict, const wire::Packet& p) {
   }
 }
 
-// Seen before (C9-105 and following): never executed again, but answered again.
+// C9-105 and following: a duplicate is not executed again, but its response is replayed.
 void Responder::on_duplicate(const wire::Packet& p) {
   qp_.count(CounterId::duplicate_requests);
   if (p.op.verb == Verb::Send || p.op.verb == Verb::Write) {
@@ -504,26 +503,27 @@ void Responder::on_duplicate(const wire::Packet& p) {
     qp_.extensions.announce_again();  // that ACK may have been lost
     return;
   }
-  // Newest first: PSNs come round again, and an old resource must not pass for a new one.
+  // Newest first: PSNs wrap around, so an old resource may match as well.
   for (size_t age = 1; age <= resources_.size(); ++age) {
     Resource& r = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
     if (!r.used || r.verb != p.op.verb) continue;
     const int32_t from = p.bth.psn.distance_from(r.first);
     if (from < 0 || from >= static_cast<int32_t>(r.packets)) continue;
     if (r.verb != Verb::ReadRequest) {
-      start_response(r, 0, 1, true);  // the result it had, not a second execution
+      start_response(r, 0, 1, true);  // with the result of the first execution
       return;
     }
-    // A repeated READ may start later than the original, at the first packet that was lost.
+    // A duplicate READ may start later than the original, at the first lost packet.
     const uint64_t skipped = uint64_t{static_cast<uint32_t>(from)} * r.packet_payload_bytes;
-    // A response of one packet is the same however packets are cut: the request may have come
-    // through memory and its repeat, since the link ended, over the wire.
-    const bool same_cut = qp_.packet_payload_bytes_of(p) == r.packet_payload_bytes ||
-                          (r.packets == 1 && packets_for(p) == 1);
-    const bool within = same_cut && p.reth.rkey == r.reth.rkey &&
+    // A response of one packet does not depend on the packet payload size. The request may have
+    // come through shared memory and, after the link ended, its duplicate over the wire.
+    const bool same_size = qp_.packet_payload_bytes_of(p) == r.packet_payload_bytes ||
+                           (r.packets == 1 && packets_for(p) == 1);
+    const bool within = same_size && p.reth.rkey == r.reth.rkey &&
                         p.reth.address == r.reth.address + skipped &&
                         p.reth.length <= r.reth.length - skipped;
-    // All packets but the original's last are full, so a shorter repeat must end with a full one.
+    // All packets except the original's last are full, so a shorter duplicate must end with a full
+    // packet.
     const bool whole = p.reth.length == r.reth.length - skipped ||
                        (p.reth.length != 0 && p.reth.length % r.packet_payload_bytes == 0);
     if (!within || !whole) continue;
@@ -533,7 +533,7 @@ void Responder::on_duplicate(const wire::Packet& p) {
   qp_.count(CounterId::duplicate_dropped);
 }
 
-// Answers leave in PSN order: an acknowledgement that overtook a READ's data would mean "lost".
+// Responses leave in PSN order: an ACK that overtook a READ response would report it as lost.
 Responder::Resource* Responder::next_pending() {
   Resource* best = nullptr;
   for (Resource& r : resources_) {
@@ -575,7 +575,7 @@ uint32_t Responder::send_ack(wire::PacketSink& sink, AckPlace place) {
   return 1;
 }
 
-// The first response announces our capability, which a piggybacked ACK cannot.
+// The first response announces the capability, which a piggybacked ACK cannot.
 std::optional<wire::Psn> Responder::ack_to_piggyback() const {
   const bool plain = qp_.acks.is_plain() && pending_resources_ == 0 && !has_gap();
   return plain && qp_.extensions.announced() ? std::optional(expected_ - 1) : std::nullopt;
@@ -588,14 +588,13 @@ bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
   if (bytes != 0) {
     const std::byte* from = qp_.engine.memory.resolve(r.reth.rkey, r.pd, qp_.qpn,
                                                       r.reth.address + offset, bytes, kRemoteRead);
-    if (from == nullptr &&
-        r.is_replay) {  // the peer may have its data and have let go of the memory
+    if (from == nullptr && r.is_replay) {  // the peer may have the data already
       qp_.count(CounterId::duplicate_dropped);
       r.pending = false;
       --pending_resources_;
       return true;
     }
-    if (from == nullptr) {  // deregistered in the middle
+    if (from == nullptr) {  // deregistered during the response
       wire::Packet request;
       request.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
       request.op = wire::info_of(request.bth.opcode);
@@ -670,7 +669,7 @@ void Responder::send_nak(wire::PacketSink& sink, const wire::Aeth& nak, AckPlace
   push_packet(qp_, sink, p, {}, 0);
 }
 
-// A sequence NAK that lists what is buffered behind the gap.
+// A sequence NAK that lists the requests buffered behind the gap.
 void Responder::send_sack(wire::PacketSink& sink, AckPlace place) {
   const SackList list(reorder_buffer_, expected_);
   const std::span<const std::byte> payload = list.bytes();

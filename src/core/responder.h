@@ -1,5 +1,5 @@
-// Responder: executes a peer's requests in PSN order, exactly once, within what was registered, and
-// answers. Each request runs through one straight line of checks that ends in a Verdict.
+// Responder: executes a peer's requests in PSN order, exactly once, in registered memory only, and
+// responds. Each request runs through one straight line of checks that ends in a Verdict.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class Responder final : public ReceiveSide {
     DeniedLocally,
     Failed
   };
-  // What the peer hears, and how the receive in use fails.
+  // The NAK, and the status of the receive in use.
   struct Refusal {
     wire::NakCode code;
     WcStatus receive_status;
@@ -59,20 +59,20 @@ class Responder final : public ReceiveSide {
     wire::Reth reth;  // WRITE
   };
 
-  // A READ, an atomic or one of their like that was executed: kept so that its resource can be
-  // given again.
+  // A responder resource: an executed READ, atomic, ATOMIC WRITE or FLUSH whose response can be
+  // replayed.
   struct Resource {
     wire::Psn first{0};
-    uint32_t packet_payload_bytes = 0;  // READ: what each packet but the last carries
+    uint32_t packet_payload_bytes = 0;  // READ: of each response packet except the last
     uint32_t packets = 0;
     uint32_t msn = 0;
     uint32_t pd = 0;
     wire::Verb verb{};
     bool used = false;
     bool pending = false;
-    bool is_replay = false;     // what is pending was asked for before
-    uint32_t next_packet = 0;   // READ: what is being sent
-    uint32_t first_packet = 0;  // of the (repeated) request being answered
+    bool is_replay = false;     // the pending response was requested before
+    uint32_t next_packet = 0;   // READ: the next packet to send
+    uint32_t first_packet = 0;  // of the request (or its duplicate) that the response is for
     uint32_t end_packet = 0;
     wire::Reth reth;  // READ
     uint64_t original = 0;
@@ -120,9 +120,9 @@ class Responder final : public ReceiveSide {
   wire::Psn expected_{0};
   uint32_t msn_ = 0;
   std::optional<InboundMessage> message_;
-  bool nak_sent_ = false;         // for the present expected_: one NAK is enough
-  ReorderBuffer reorder_buffer_;  // what follows a gap
-  wire::Psn sent_to_{0};          // while it holds anything: all before this had left when that did
+  bool nak_sent_ = false;         // for the present expected_, which gets only one NAK
+  ReorderBuffer reorder_buffer_;  // requests behind a gap
+  wire::Psn sent_to_{0};  // if the buffer is not empty: the peer has sent all PSNs before this
   std::vector<Resource> resources_;  // a ring, max_dest_read_atomic deep
   size_t next_resource_ = 0;
   uint32_t pending_resources_ = 0;

@@ -1,5 +1,5 @@
-// RoundTrip: how long a peer takes to answer, smoothed, and how much that varies. It says when an
-// answer is late enough to ask for it again (TCP's estimator, RFC 6298, serves here as well).
+// RoundTrip: the smoothed round trip to a peer and its deviation, by TCP's estimator (RFC 6298),
+// and the probe timeout that follows from them.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace verbena::core {
 
 class RoundTrip {
  public:
-  // A peer that is busy with something else, or whose thread sleeps, is not late yet...
+  // The stall allowance covers a peer that is busy, or whose thread sleeps. It grows up to the
+  // maximum for a peer that was found not to get a CPU for two clock ticks. After a loss it is
+  // shorter.
   static constexpr Duration kStallAllowance = milliseconds(1);
-  // ...nor, where that was found to happen, one that gets no processor for two ticks of a clock...
   static constexpr Duration kMaxStallAllowance = milliseconds(8);
-  // ...unless something was just lost.
   static constexpr Duration kStallAllowanceAfterLoss = microseconds(50);
 
   void on_sample(Duration sample) {
@@ -32,22 +32,22 @@ class RoundTrip {
 
   Duration smoothed() const { return known_ ? mean_ : kStallAllowance; }
 
-  // An answer that takes longer is late. None while nothing was measured. Who gives up after
-  // `timeout` asks well before that.
+  // The silence after which a tail-loss probe is sent. None before the first sample. The allowance
+  // is at most a quarter of `timeout`, the ACK timeout, but not below kStallAllowance.
   std::optional<Duration> probe_timeout(bool losses, Duration timeout) const {
     if (!known_) return std::nullopt;
     const Duration allowance = std::min(stall_allowance_, std::max(timeout / 4, kStallAllowance));
     return mean_ + deviation_ * 4 + (losses ? kStallAllowanceAfterLoss : allowance);
   }
 
-  // The peer was asked again and so much later, not before, was heard of. If it was because of a
-  // loss, that is the answer; if it takes longer, the peer had stood still.
+  // The first response after a probe was received `later` after it. Within a round trip, it is the
+  // response to the probe: a packet was lost. Later, the peer had stalled.
   void on_response_after_probe(Duration later) {
-    const bool answer = later <= mean_ + deviation_ * 4 + kStallAllowanceAfterLoss;
-    stall_allowance_ = answer ? std::max(stall_allowance_ / 2, kStallAllowance)
-                              : std::min(stall_allowance_ * 2, kMaxStallAllowance);
+    const bool was_lost = later <= mean_ + deviation_ * 4 + kStallAllowanceAfterLoss;
+    stall_allowance_ = was_lost ? std::max(stall_allowance_ / 2, kStallAllowance)
+                                : std::min(stall_allowance_ * 2, kMaxStallAllowance);
   }
-  // Where packets get lost, silence may well mean that again.
+  // After a loss, the next silence is probably a loss, too.
   void on_lost() { stall_allowance_ = kStallAllowance; }
 
  private:

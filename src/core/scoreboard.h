@@ -1,6 +1,6 @@
-// Scoreboard: what the requester knows of each outstanding PSN while it recovers from a loss.
-// Without losses there is none: then all of them are in flight and were sent in PSN order. The
-// conclusions are drawn in loss_recovery.cc.
+// Scoreboard: the state of each outstanding PSN during recovery from a loss. Without losses there
+// is no scoreboard: all packets are in flight and were sent in PSN order. loss_recovery.cc draws
+// the conclusions.
 #pragma once
 
 #include <algorithm>
@@ -17,20 +17,19 @@ namespace verbena::core {
 enum class PacketState : uint8_t {
   InFlight,  // sent, and not known to be lost
   Lost,      // to be retransmitted
-  // The peer has the request but waits for one before it; or the response came and waits here for
-  // one before it.
+  // The peer has buffered the request, or the response is buffered here: one before it is missing.
   Received,
 };
 
 class Scoreboard {
  public:
   struct Entry {
-    uint32_t sent = 0;  // its number among all sends, retransmissions included
+    uint32_t sent = 0;  // its position among all sends, retransmissions included
     PacketState state = PacketState::InFlight;
     bool is_retransmit = false;
     // READ and atomics: the request was executed, and its response was requested again since.
     bool is_requested_again = false;
-    uint32_t sent_us = 0;  // when, if it is a retransmission; it wraps
+    uint32_t sent_us = 0;  // the time of a retransmission; wraps
   };
 
   // [first, next) were sent in this order.
@@ -43,11 +42,11 @@ class Scoreboard {
     record_sent(first, next);
   }
 
-  // PSNs that there is room for at a time.
+  // The most outstanding PSNs.
   int32_t capacity() const { return static_cast<int32_t>(ring_.size()); }
   Entry& at(wire::Psn psn) { return ring_[psn.value() & (ring_.size() - 1)]; }
 
-  // New ones.
+  // Adds new PSNs.
   void record_sent(wire::Psn first, wire::Psn end) {
     for (wire::Psn psn = first; psn != end; psn = psn + 1) at(psn) = {.sent = ++sends_};
   }
@@ -71,13 +70,13 @@ class Scoreboard {
   }
   int32_t lost() const { return lost_; }
   bool has_lost() const { return lost_ != 0; }
-  // The lowest PSN that is lost; there is one, at `unacked` or later.
+  // The lowest lost PSN, which is `unacked` or later. There is one.
   wire::Psn first_lost(wire::Psn unacked) {
     if (first_lost_.distance_from(unacked) < 0) first_lost_ = unacked;
     while (at(first_lost_).state != PacketState::Lost) first_lost_ = first_lost_ + 1;
     return first_lost_;
   }
-  // Everything from `unacked` on is as it would be without a scoreboard.
+  // All PSNs from `unacked` on are in flight and were sent once, as without a scoreboard.
   bool is_over(wire::Psn unacked) const {
     return exceptions_ == 0 && unacked.distance_from(retransmitted_to) >= 0;
   }
@@ -86,7 +85,7 @@ class Scoreboard {
   void record_received(wire::Psn psn) {
     if (was_later(at(psn).sent, newest_received_)) newest_received_ = at(psn).sent;
   }
-  // A packet that was sent later has reached the peer. A retransmitted packet is given a round trip
+  // A packet that was sent later has reached the peer. A retransmitted packet has one round trip
   // first: in a network that reorders, its first copy may be the one that was received.
   bool is_overtaken(wire::Psn psn, Instant now, Duration round_trip) {
     const Entry& e = at(psn);
@@ -94,7 +93,7 @@ class Scoreboard {
     return !e.is_retransmit || microseconds(uint32_t{to_us(now) - e.sent_us}) >= round_trip;
   }
 
-  // Numbers of sends, which wrap around on a link that never stops losing packets.
+  // Positions wrap around on a path that never stops losing packets.
   static bool was_later(uint32_t sent, uint32_t than) {
     return static_cast<int32_t>(sent - than) > 0;
   }

@@ -1,10 +1,10 @@
-// Numbering, and the way from a PSN back to its work request.
+// Numbering, and the lookup of a PSN's work request.
 #include "core/send_cursor.h"
 
 namespace verbena::core {
 namespace {
 
-// The responses to a READ arrive unpaced in our own socket.
+// The responses to a READ chunk must fit into this side's receive buffer.
 constexpr uint32_t kMaxReadChunkBytes = 64 * 1024;
 
 }  // namespace
@@ -38,8 +38,8 @@ uint32_t SendCursor::rewind() {
   return requests;
 }
 
-// The responder keeps a resource for each chunk. A chunk never changes once it is numbered, so that
-// a retransmitted one does not reach from one into the next.
+// The responder has one resource for each chunk. A numbered chunk never changes, so a retransmitted
+// request stays within one resource.
 void SendCursor::number(uint32_t packet_payload_bytes, const PeerPath& peer) {
   SendWqe& wqe = request();
   wqe.first_psn = next_;
@@ -54,7 +54,7 @@ uint32_t SendCursor::chunk_packets(uint32_t packet_payload_bytes, uint32_t windo
 }
 
 SendCursor::Place SendCursor::place_of(wire::Psn psn) const {
-  // All requests before the cursor have PSNs, in order: local ones do not get behind it.
+  // All requests before the cursor have PSNs, in order: local ones leave the queue at once.
   uint64_t from = queue_.head();
   uint64_t to = packet_ != 0 ? index_ : index_ - 1;
   while (from < to) {

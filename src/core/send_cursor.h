@@ -24,7 +24,7 @@ class SendCursor {
     uint64_t index = 0;   // of the work request
     uint32_t packet = 0;  // of its packets
   };
-  // Packets of one work request that one request packet asks for: several only for a READ.
+  // The packets of one work request that belong to one request packet: several only for a READ.
   struct Chunk {
     Place at;
     uint32_t packets = 1;
@@ -45,8 +45,7 @@ class SendCursor {
   void reset();
   // The queue was emptied; the PSNs in flight are used again.
   void drop_outstanding();
-  // Nothing of what is outstanding was sent after all: its work requests get new PSNs. Returns how
-  // many those are.
+  // Outstanding work requests were retracted and get new PSNs. Returns their number.
   uint32_t rewind();
 
   bool is_started() const { return is_started_; }
@@ -80,8 +79,8 @@ class SendCursor {
   void skip_request() { ++index_; }
   void acknowledge(uint32_t packets) { unacked_ = unacked_ + packets; }
 
-  // From `at` to the end of its chunk. The peer cannot tell a chunk from the request of a requester
-  // that resumes a READ after a loss.
+  // From `at` to the end of its chunk. To the peer, a chunk looks like a READ that is resumed after
+  // a loss.
   Chunk chunk_at(Place at) const {
     const SendWqe& wqe = queue_.at(at.index);
     Chunk chunk{.at = at, .first = wqe.first_psn + at.packet};
@@ -118,12 +117,12 @@ class SendCursor {
     return one ? 1 : (wqe.length - 1) / packet_payload_bytes + 1;
   }
   static uint32_t chunk_packets(uint32_t packet_payload_bytes, uint32_t window);
-  // The following are about numbered requests.
+  // The following need numbered requests.
   static uint32_t packet_bytes(const SendWqe& wqe, uint32_t packet) {
     if (is_atomic(wqe.op)) return 0;
     return std::min(wqe.packet_payload_bytes, wqe.length - packet * wqe.packet_payload_bytes);
   }
-  // What `count` packets take of the congestion window; for a READ that is their response.
+  // The share of the congestion window of `count` packets; for a READ, of its responses.
   static uint32_t cost_of(const SendWqe& wqe, uint32_t first, uint32_t count) {
     uint32_t bytes = 0;
     if (!is_atomic(wqe.op) && count != 0) {

@@ -1,4 +1,4 @@
-// Slots in two chains: the free ones, and the posted ones in the order they came.
+// Slots in two linked lists: the free ones, and the posted ones in order.
 #include "core/shared_receive_queue.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ void SharedReceiveQueue::release(Slot slot) {
 void SharedReceiveQueue::check_limit() {
   if (posted_ >= limit_) return;
   limit_ = 0;
-  // Room is reserved; beyond it the event is lost while memory is exhausted.
+  // Memory is reserved; an event beyond that is lost if memory is exhausted.
   (void)try_append(events_, {.kind = EventKind::SrqLimitReached, .srq = this});
 }
 

@@ -1,6 +1,6 @@
-// SharedReceiveQueue: receives that any number of queue pairs take from. A queue pair takes one
-// with the first packet of a message and owns it until it completes; what is posted, and what is
-// taken, both count against the capacity.
+// SharedReceiveQueue: receives that any number of queue pairs consume. A queue pair consumes one
+// with the first packet of a message and uses it until it completes. Posted receives and those in
+// use count against the capacity.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SrqConfig {
   uint32_t pd = 0;
   uint32_t max_wr = 0;
   uint32_t max_sges = 0;
-  // XRC: the domain whose queue pairs may use it, and where its receives complete.
+  // XRC: the domain whose queue pairs may use it, and the completion queue of its receives.
   uint32_t xrc_domain = 0;
   CompletionQueue* cq = nullptr;
 };
@@ -43,11 +43,11 @@ class SharedReceiveQueue {
 
   bool empty() const { return posted_ == 0; }
   uint32_t posted() const { return posted_; }
-  // The oldest receive; it is the caller's until release().
+  // The oldest receive; it belongs to the caller until release().
   Slot consume();
   void release(Slot slot);
   const ReceiveWqe& at(Slot slot) const { return wqes_[slot]; }
-  Slot first() const { return first_; }  // the one that take() would give; not empty
+  Slot first() const { return first_; }  // the slot that consume() returns next; not empty
   std::span<const Sge> sges(Slot slot) const {
     return {sges_.data() + size_t{slot} * config_.max_sges, wqes_[slot].sge_count};
   }
@@ -63,7 +63,7 @@ class SharedReceiveQueue {
   std::vector<AsyncEvent>& events_;
   uint32_t number_;
   SrqConfig config_;
-  // Slots never move or go away, so that those that were taken stay valid across a resize.
+  // Slots never move or disappear, so those in use stay valid across a resize.
   std::vector<ReceiveWqe> wqes_;
   std::vector<Sge> sges_;
   std::vector<Slot> next_;  // of the free ones, and of the posted ones

@@ -1,5 +1,5 @@
-// The order of new packets. With a peer that takes them in any order, packets of several messages
-// leave sorted by size (core/ext). In a build without core/ext they always leave in PSN order.
+// The order of new packets. To a peer that accepts any order, packets of several messages leave
+// sorted by size (core/ext). In a build without core/ext they always leave in PSN order.
 #pragma once
 
 #if __has_include("core/ext/size_sorted_batches.h") && !defined(VERBENA_PLAIN_ROCE)

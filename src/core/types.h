@@ -1,5 +1,5 @@
-// The vocabulary of verbs, free of any C header. Numeric values equal those of
-// <infiniband/verbs.h>; the ABI layer asserts it, so that translating is a cast.
+// The types of verbs, without any C header. Numeric values equal those of <infiniband/verbs.h>; the
+// ABI layer asserts it, so that translating is a cast.
 #pragma once
 
 #include <array>
@@ -32,22 +32,22 @@ enum class SendOp : uint8_t {
   AtomicWrite = 15,
 };
 
-// Each is answered by a packet of its own, which the peer remembers; max_rd_atomic limits how many
-// are under way. ATOMIC WRITE and FLUSH are answered as a READ of nothing is.
+// Operations with a response of their own and a responder resource; max_rd_atomic limits how many
+// are outstanding. The response to ATOMIC WRITE and FLUSH is that of a READ of zero bytes.
 constexpr bool is_read_or_atomic(SendOp op) {
   return op == SendOp::Read || op == SendOp::CompareSwap || op == SendOp::FetchAdd ||
          op == SendOp::AtomicWrite || op == SendOp::Flush;
 }
-// Brings a value back.
+// Returns the previous value.
 constexpr bool is_atomic(SendOp op) { return op == SendOp::CompareSwap || op == SendOp::FetchAdd; }
-// Done by this NIC alone; no packet leaves.
+// Executed without a packet.
 constexpr bool is_local(SendOp op) {
   return op == SendOp::LocalInvalidate || op == SendOp::BindWindow;
 }
-// SEND or WRITE of whatever kind: gives data, and is acknowledged.
+// SEND or WRITE of any kind: has a payload and gets an ACK.
 constexpr bool is_message(SendOp op) { return !is_local(op) && !is_read_or_atomic(op); }
 const char* name_of(SendOp op);
-// Acknowledges nothing, repeats nothing.
+// Transports without ACKs and retransmission.
 constexpr bool is_unreliable(QpType type) { return type == QpType::Uc || type == QpType::Ud; }
 
 // Send flags, as ibv_send_flags.
@@ -102,7 +102,7 @@ inline constexpr uint8_t kWcGrh = 1;
 inline constexpr uint8_t kWcWithImmediate = 2;
 inline constexpr uint8_t kWcWithInvalidate = 8;
 inline constexpr uint8_t kWcFlags = 31;
-// Above the flags, of datagrams: what the network header in front of the payload is.
+// Above the flags, for datagrams: the type of the network header in front of the payload.
 inline constexpr int kWcNetworkShift = 5;
 inline constexpr uint8_t kWcIpv6 = 1 << kWcNetworkShift;
 inline constexpr uint8_t kWcIpv4 = 2 << kWcNetworkShift;
@@ -115,14 +115,14 @@ struct Completion {
   bool solicited = false;  // wakes a queue armed for solicited events only
   uint32_t byte_count = 0;
   uint32_t immediate_or_rkey = 0;  // immediate in host order
-  // Not beside each other: a compiler would load in one what was just stored in two.
+  // Not adjacent: a compiler would merge the loads, and a load wider than the stores stalls.
   wire::Qpn qpn;
   uint32_t vendor_error = 0;
   wire::Qpn source_qpn;
   Instant time;  // the turn in which it completed; QpCommon::complete() fills it
 };
 
-// A piece of registered memory, as ibv_sge.
+// An area of registered memory, as ibv_sge.
 struct Sge {
   uint64_t address = 0;
   uint32_t length = 0;
@@ -144,7 +144,7 @@ struct WindowBinding {
 
 struct AddressHandle;
 
-// One work request for the send queue. For inline requests `inline_data` replaces what lkeys name.
+// One work request for the send queue. Inline requests need no lkeys.
 struct SendRequest {
   uint64_t wr_id = 0;
   SendOp op = SendOp::Send;

@@ -1,5 +1,5 @@
-// Order, length and access of what a UC peer sends (IBA 9.8.2). A receive that a lost message had
-// taken is kept for the next.
+// Order, length and access checks of UC requests (IBA 9.8.2). The receive of an incomplete message
+// is used for the next one.
 #include "core/uc_receiver.h"
 
 #include <cstring>
@@ -30,12 +30,12 @@ void UcReceiver::on_request(const wire::Packet& p, const wire::RxMeta&) {
   const bool in_order = p.bth.psn == expected_;
   if (!in_order) qp_.count(CounterId::out_of_sequence);
   expected_ = p.bth.psn + 1;
-  // A first packet is a new start, whatever was lost before it; others need all before them.
+  // A first packet starts a new message, whatever was lost; others need all packets before them.
   const bool starts = p.op.starts_message();
   if (message_ && (starts || !in_order || message_->verb != p.op.verb)) {
     drop_message(CounterId::incomplete_messages);
   }
-  if (!message_ && !starts) return;  // the rest of a message that is lost already
+  if (!message_ && !starts) return;  // the rest of an incomplete message
   if (starts) message_ = InboundMessage{.verb = p.op.verb, .reth = p.reth};
   if (!length_fits(p)) return drop_message(CounterId::incomplete_messages);
   if (p.op.verb == Verb::Send) {
@@ -88,8 +88,8 @@ void UcReceiver::execute_write(const wire::Packet& p) {
   const auto resolve = [&](uint32_t offset, size_t bytes) {
     return memory.resolve(reth.rkey, qp_.pd, qp_.qpn, reth.address + offset, bytes, kRemoteWrite);
   };
-  // The whole range at once, before the first byte; and again for each packet, since the region may
-  // have gone.
+  // The whole range is checked before the first byte is written. Each packet is resolved again,
+  // since the region may have been deregistered.
   const bool granted =
       (qp_.attr.access & kRemoteWrite) != 0 &&
       (!p.op.starts_message() || reth.length == 0 ||
@@ -125,7 +125,7 @@ void UcReceiver::complete_receive(const wire::Packet& p, WcOpcode opcode) {
   message_.reset();
 }
 
-// Our own buffer is not registered for it: no fault of the peer's, and no fault to go on with.
+// The receive's own lkeys do not grant the access. This is a local error, and fatal.
 void UcReceiver::fail_receive(const wire::Packet& p) {
   message_.reset();
   QpFailure& f = qp_.fail(WcStatus::LocalProtection);

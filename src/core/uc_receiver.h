@@ -1,5 +1,5 @@
-// The receiving side of UC: executes SENDs and WRITEs that arrive whole. A packet that is missing
-// takes its message with it and nothing else; nobody is told.
+// The receiving side of UC: completes SENDs and WRITEs whose packets are all received. A missing
+// packet drops its message, without a response.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class UcReceiver final : public ReceiveSide {
   QpCommon& qp_;
   ReceiveSource receives_;
   wire::Psn expected_{0};
-  std::optional<InboundMessage> message_;  // begun, and complete so far
+  std::optional<InboundMessage> message_;  // the message in progress, without a gap so far
 };
 
 }  // namespace verbena::core

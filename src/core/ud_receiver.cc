@@ -1,5 +1,5 @@
-// What becomes of a datagram. All that is wrong with one is the sender's business or an accident of
-// the network: it is dropped and counted, nobody is told (IBA 9.8.3).
+// Delivery of datagrams. An invalid datagram is dropped and counted, without a response
+// (IBA 9.8.3).
 #include "core/ud_receiver.h"
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace verbena::core {
 namespace {
 
-// The IP header as it was on the wire, where hardware puts it.
+// The IP header of the datagram, at the position where hardware puts it.
 std::array<std::byte, UdReceiver::kHeaderBytes> header_area(const wire::Packet& p,
                                                             const wire::RxMeta& meta) {
   constexpr size_t kLargestHeaders = 48;
@@ -33,7 +33,7 @@ void UdReceiver::on_request(const wire::Packet& p, const wire::RxMeta& meta) {
   if (p.deth.qkey != qp_.attr.qkey) return qp_.count(CounterId::wrong_qkey);
   if (receives_.empty()) return qp_.count(CounterId::no_receive_posted);
   const size_t bytes = kHeaderBytes + p.payload.size();
-  // What is too long for the next receive leaves it to the next datagram.
+  // A datagram that is too long consumes no receive.
   if (bytes > receives_.next_length()) return qp_.count(CounterId::receive_too_small);
   receives_.consume();
 

@@ -1,5 +1,5 @@
-// The receiving side of UD: takes datagrams from anybody who knows the Q_Key. A receive begins with
-// 40 bytes for the addressing that the datagram came with.
+// The receiving side of UD: accepts datagrams from any sender with the right Q_Key. A receive
+// begins with 40 bytes for the IP header of the datagram.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class UdReceiver final : public ReceiveSide {
   void start() override {}
   void reset() override { receives_.reset(); }
   void flush() override { receives_.flush(); }
-  // Datagrams come in any order: there is none to expect.
+  // Datagrams have no order.
   wire::Psn expected_psn() const override { return wire::Psn(qp_.attr.rq_psn); }
 
  private:

@@ -1,9 +1,9 @@
-// UnackedPace: how fast a device sends what nobody acknowledges. Nothing comes back for UD and UC
-// that would slow a sender down, and a receiver's default socket buffer holds a few 64 KiB bursts;
-// a sender that goes as fast as it can loses most of what it sends, on the quietest machine.
+// UnackedPace: the rate of UD and UC, which have no ACKs to slow a sender down. A receiver's
+// default socket buffer holds a few bursts of 64 KiB, so without a limit most packets would be lost
+// even on an idle machine.
 //
-// A token bucket in one number: the moment at which it would be full again. Whoever wants to send
-// reserves first and is told when, so queue pairs take turns in the order in which they asked.
+// A token bucket in one number: the time when it will be full again. A queue pair reserves first
+// and gets the time when it may send, so queue pairs send in the order of their reservations.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +15,22 @@ namespace verbena::core {
 
 class UnackedPace {
  public:
-  // What may leave at once after a pause: a third of what a default receive buffer takes.
+  // The burst after a pause: a third of a default receive buffer.
   static constexpr uint32_t kBurstBytes = 64 * 1024;
   static constexpr int64_t kBytesPerSecond = 250'000'000;
-  // The kernel charges a receive buffer for its own structures with each packet, too.
+  // The kernel also charges the receive buffer for its own structures with each packet.
   static constexpr uint32_t kPacketOverhead = 768;
-  // The most one reservation is for: enough to leave as one send, short enough for others to come
-  // between.
+  // The largest reservation: enough for one GSO batch, and small enough for other queue pairs to
+  // get their turn.
   static constexpr uint32_t kQuantumBytes = kBurstBytes / 2;
 
-  // Sets `cost` aside; the answer is when it may be sent. Now or earlier: at once.
+  // Reserves `cost`. Returns when it may be sent: at once if that is not after `now`.
   Instant reserve(Instant now, uint32_t cost) {
     full_at_ = std::max(full_at_, now) + time_of(cost);
     return full_at_ - time_of(kBurstBytes);
   }
 
-  // What was set aside and will not be sent.
+  // Cancels a reservation, or a part of one.
   void cancel(uint32_t cost) { full_at_ = full_at_ - time_of(cost); }
 
  private:

@@ -68,7 +68,7 @@ void UnreliableSender::cancel_reservation() {
 
 bool UnreliableSender::may_send() const {
   if (!started_ || queue_.empty()) return false;
-  // Draining: a message that was begun is finished.
+  // While draining, a message that has begun is finished.
   return qp_.state == QpState::Rts || (qp_.state == QpState::Sqd && next_packet_ != 0);
 }
 
@@ -80,7 +80,7 @@ bool UnreliableSender::ready(Instant now) {
   return !waits_;
 }
 
-// Asks for as much as is queued, up to a quantum: nobody keeps room for what may never come.
+// Reserves for the queued packets, up to a quantum.
 void UnreliableSender::reserve(Instant now) {
   const uint32_t limit = packet_limit();
   uint32_t packet = next_packet_;
@@ -126,7 +126,7 @@ void UnreliableSender::send_packet(wire::PacketSink& sink) {
   wire::Packet p;
   const wire::PathId path = fill(wqe, next_packet_ == 0, last, p);
   p.bth.psn = next_;
-  // Only where the message takes a receive is there anybody to wake (IBA 9.2.3).
+  // Only a message that consumes a receive can raise an event (IBA 9.2.3).
   p.bth.solicited = last && wqe.op != SendOp::Write && (wqe.flags & kSolicited) != 0;
   p.immediate = wqe.immediate_or_rkey;
   p.packet_payload_bytes = wqe.packet_payload_bytes;
@@ -184,7 +184,8 @@ Status UdSender::admit(const SendRequest& r, uint32_t length) const {
   return {};
 }
 
-// Copied, and the path held: the handle may go while requests wait for their turn.
+// Copies the address and references the path: the handle may be destroyed before the request is
+// sent.
 void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
   wqe.path = r.handle->path;
   qp_.engine.paths.add(wqe.path);
@@ -195,8 +196,8 @@ void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
 void UdSender::on_removed(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.path); }
 
 wire::PathId UdSender::fill(const SendWqe& wqe, bool, bool, wire::Packet& p) const {
-  // A Q_Key with the high bit set stands for the queue pair's own (IBA 10.2.5): a program cannot
-  // choose those that are privileged.
+  // A Q_Key with the high bit set means the queue pair's own (IBA 10.2.5), so that a program cannot
+  // use a privileged one.
   constexpr uint32_t kOwnQkey = 0x80000000;
   p.bth.opcode = qp_.opcode(message_opcode(wqe.op, true, true));
   p.bth.destination = wqe.remote_qpn;

@@ -1,6 +1,6 @@
-// The sending sides of UC and UD: no acknowledgements, so a request is done when its last packet
-// was handed over, and what is sent keeps to a pace. A request that fails stops the send queue
-// alone (state SQE); the receiving side goes on.
+// The sending sides of UC and UD. There are no ACKs, so a request completes when its last packet is
+// in the sink, and UnackedPace limits the rate. A request that fails stops only the send queue
+// (state SQE); the receiving side continues.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ class UnreliableSender : public SendSide {
   wire::Psn next_psn() const override { return next_; }
 
  protected:
-  // What the transport itself asks of a request.
+  // Checks the transport's requirements of a request.
   virtual Status admit(const SendRequest& request, uint32_t length) const = 0;
-  // Notes in `wqe` what the request says about its destination.
+  // Stores the destination of the request in `wqe`.
   virtual void address(const SendRequest&, SendWqe&) const {}
   // Called for each request that leaves the queue, sent or not.
   virtual void on_removed(const SendWqe&) const {}
   virtual uint32_t packet_limit() const = 0;  // payload bytes
-  // Opcode, destination and headers of one packet; where it goes.
+  // Fills opcode, destination and headers of one packet. Returns its path.
   virtual wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const = 0;
 
   QpCommon& qp_;
@@ -55,10 +55,10 @@ class UnreliableSender : public SendSide {
   uint32_t next_packet_ = 0;  // of the request at the head
   wire::Psn next_{0};
   bool started_ = false;
-  // Pace: so much of what is queued may leave, not before that moment.
+  // Pace: this many bytes of the queued packets may leave, not before `not_before_`.
   uint32_t reserved_ = 0;
   Instant not_before_{};
-  bool waits_ = false;  // for that moment
+  bool waits_ = false;  // for not_before_
 };
 
 class UcSender final : public UnreliableSender {
@@ -79,7 +79,9 @@ class UdSender final : public UnreliableSender {
   Status admit(const SendRequest& request, uint32_t length) const override;
   void address(const SendRequest& request, SendWqe& wqe) const override;
   void on_removed(const SendWqe& wqe) const override;
-  uint32_t packet_limit() const override { return kMaxMessageBytes; }  // admit() saw to it
+  uint32_t packet_limit() const override {
+    return kMaxMessageBytes;
+  }  // admit() has checked the MTU
   wire::PathId fill(const SendWqe& wqe, bool first, bool last, wire::Packet& p) const override;
 };
 

@@ -1,5 +1,5 @@
-// WaitingList: queue pairs that wait for room in a PeerPath, in the order they asked. Its memory
-// is reserved for all who may wait, so that waiting never allocates.
+// WaitingList: queue pairs that wait for the window of a PeerPath, in order. Memory is reserved for
+// all of them, so that waiting never allocates.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class QueuePair;
 
 class WaitingList {
  public:
-  // Room for so many in all.
+  // Reserves memory for `count` queue pairs in total.
   void reserve(size_t count) {
     if (count <= ring_.size()) return;
     std::vector<QueuePair*> larger(std::max(count, 2 * ring_.size()));

@@ -1,5 +1,5 @@
 // Work queues: fixed rings of work requests with their scatter/gather lists and inline bytes,
-// allocated once when a queue pair is made. Indices count up for ever; a slot is index modulo
+// allocated once when a queue pair is created. Indices never wrap; the slot is the index modulo the
 // capacity.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace verbena::core {
 
-// What an operation does not need is as an earlier one left it.
+// Fields that an operation does not need keep the values of an earlier one.
 struct SendWqe {
   uint64_t wr_id = 0;
   SendOp op = SendOp::Send;
@@ -31,14 +31,13 @@ struct SendWqe {
   uint32_t flush_length = 0;
   uint8_t flush_placement = 0;
   uint8_t flush_selectivity = 0;
-  uint32_t packet_payload_bytes =
-      0;                       // what each of its packets but the last carries; set with first_psn
-  uint32_t packets = 0;        // PSNs it takes; set with first_psn
-  uint32_t chunk_packets = 1;  // READ: it is asked for in requests of this many; set with first_psn
-  wire::PathId path{};         // UD: where it goes
+  uint32_t packet_payload_bytes = 0;  // of each packet except the last; set with first_psn
+  uint32_t packets = 0;               // the number of its PSNs; set with first_psn
+  uint32_t chunk_packets = 1;         // READ: PSNs of each READ chunk; set with first_psn
+  wire::PathId path{};                // UD
   wire::Qpn remote_qpn;
   uint32_t remote_qkey = 0;
-  wire::Psn first_psn{0};  // set when it is first reached
+  wire::Psn first_psn{0};  // set when the cursor reaches it
   uint16_t sge_count = 0;
   bool numbered = false;  // first_psn, packet_payload_bytes and packets are set
 
@@ -47,11 +46,11 @@ struct SendWqe {
 
 struct ReceiveWqe {
   uint64_t wr_id = 0;
-  uint32_t length = 0;  // room in its buffers
+  uint32_t length = 0;  // of its buffers
   uint16_t sge_count = 0;
 };
 
-// `Wqe` entries [head, tail), each with room for max_sges pieces and max_inline bytes.
+// `Wqe` entries [head, tail), each with max_sges SGEs and max_inline bytes.
 template <typename Wqe>
 class WorkQueue {
  public:
@@ -95,7 +94,7 @@ class WorkQueue {
     VERBENA_CHECK(!empty());
     ++head_;
   }
-  // The newest go, as if they had not been pushed.
+  // Removes the newest entries.
   void unpost(uint32_t count) {
     VERBENA_CHECK(count <= size());
     tail_ -= count;
@@ -110,7 +109,7 @@ class WorkQueue {
 
   uint32_t capacity_;
   static constexpr uint32_t kNoMask = UINT32_MAX;
-  uint32_t mask_;  // where the capacity is a power of two
+  uint32_t mask_;  // kNoMask if the capacity is not a power of two
   uint32_t max_sges_;
   uint32_t max_inline_;
   std::unique_ptr<Wqe[]> wqes_;

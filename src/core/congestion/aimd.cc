@@ -9,8 +9,8 @@ namespace {
 // One sign of congestion costs at most this part of the window.
 uint32_t largest_decrease(uint32_t window) { return window / 4; }
 
-// The window shrinks by twice what was lost; at once by all that an episode may cost if the peer
-// discards what follows a loss.
+// The window shrinks by twice the lost bytes. If the peer discards the packets behind a loss, it
+// shrinks at once by all that an episode may cost.
 uint32_t decrease_for(uint32_t bytes_lost, bool discarded, uint32_t most) {
   return discarded ? most : std::min(2 * bytes_lost, most);
 }

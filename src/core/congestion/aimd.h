@@ -1,5 +1,5 @@
 // Aimd: additive increase, multiplicative decrease. RoCE expects a lossless network; a default
-// socket buffer holds a few bursts of 64 KiB, so losses on the way into it are the signal here.
+// socket buffer holds a few bursts of 64 KiB, so losses at that buffer are the signal here.
 #pragma once
 
 #include "core/congestion/congestion_control.h"

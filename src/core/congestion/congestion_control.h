@@ -17,13 +17,13 @@ namespace verbena::core {
 struct LossEpisode {
   uint32_t window = 0;      // the congestion window when the episode began
   uint32_t bytes_lost = 0;  // so far
-  bool discarded = false;   // the peer has discarded what followed a loss (go-back-N)
+  bool discarded = false;   // the peer has discarded packets behind a loss (go-back-N)
 };
 
 // One packet was found lost. Bytes count as they do in the window, overhead included.
 struct LossEvent {
   uint32_t bytes = 0;
-  bool discarded = false;  // the peer discarded what followed the packet (go-back-N)
+  bool discarded = false;  // the peer discarded the packets behind this one (go-back-N)
   Instant now{};
   LossEpisode episode{};
 };
@@ -55,7 +55,7 @@ class CongestionControl {
 enum class CongestionAlgorithm : uint8_t { Aimd, FixedWindow };
 
 std::unique_ptr<CongestionControl> make_congestion_control(CongestionAlgorithm algorithm);
-// By the name that users write; nothing if no algorithm has it.
+// By its user-visible name; empty if no algorithm has it.
 std::optional<CongestionAlgorithm> find_congestion_algorithm(std::string_view name);
 
 }  // namespace verbena::core

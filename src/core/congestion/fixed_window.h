@@ -1,5 +1,5 @@
-// FixedWindow: no congestion control. Shared memory loses nothing; the window only keeps a path
-// from filling.
+// FixedWindow: no congestion control. Shared memory loses no packets; the window only keeps a ring
+// from filling up.
 #pragma once
 
 #include "core/congestion/congestion_control.h"

@@ -1,8 +1,8 @@
-// ExtensionFlags: what two Verbenas write into the seven reserved bits of the BTH, which every
-// other implementation sends as 0 and ignores.
+// ExtensionFlags: the values that two Verbenas write into the seven reserved bits of the BTH, which
+// every other implementation sends as 0 and ignores.
 //
 // A responder sets `sack_capable` in its first response of a connection and in every sequence NAK:
-// it can buffer what follows a gap. A requester that has seen this flag sets `sack` in its
+// it can buffer the requests behind a gap. A requester that has seen this flag sets `sack` in its
 // requests: it reads SACK lists. Only then does a responder buffer requests or send lists, and only
 // then may a requester send packets out of order (`reordered`) or piggyback an ACK (`piggyback`).
 // The two ends of a connection use different values, told apart by their QPNs, so a NIC that echoes

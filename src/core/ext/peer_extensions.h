@@ -1,5 +1,5 @@
-// PeerExtensions: what a queue pair knows about the Verbena at the other end, and how it writes and
-// reads what only two Verbenas exchange. The rest of core asks this class and never sees a flag.
+// PeerExtensions: the capabilities of the Verbena at the other end, and the encoding of everything
+// that only two Verbenas exchange. The rest of core uses this class and never sees a flag.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class PeerExtensions {
  public:
   explicit PeerExtensions(bool enabled) : enabled_(enabled) {}
 
-  // The queue pair has a new peer, of which nothing is known yet.
+  // The queue pair has a new peer, whose capabilities are not known yet.
   void connect(wire::Qpn own, wire::Qpn peer) {
     *this = PeerExtensions(enabled_);
     if (!enabled_) return;
@@ -27,25 +27,25 @@ class PeerExtensions {
   }
 
   // --- as requester -----------------------------------------------------------------------------
-  // The peer buffers requests behind a gap, lists them in its NAKs, and takes requests in any
+  // The peer buffers requests behind a gap, lists them in its NAKs, and accepts requests in any
   // order.
   bool peer_buffers_requests() const { return peer_buffers_requests_; }
   void on_response(const wire::Bth& bth) {
     if (bth.extension_flags != 0 && bth.extension_flags == peer_.sack_capable)
       peer_buffers_requests_ = true;
   }
-  // Of a request that may leave before one with a lower PSN.
+  // The flag of a request. `reordered`: it leaves before one with a lower PSN.
   uint8_t request_flag(bool reordered) const {
     if (!peer_buffers_requests_) return 0;
     return reordered ? own_.reordered : own_.sack;
   }
-  // Of a request that piggybacks an ACK: only where peer_buffers_requests().
+  // The flag of a request that piggybacks an ACK: only if peer_buffers_requests().
   uint8_t piggyback_flag() const { return own_.piggyback; }
 
   // --- as responder -----------------------------------------------------------------------------
   // The peer reads SACK lists and has a congestion window.
   bool peer_reads_sack() const { return peer_reads_sack_; }
-  // True: the peer shows only now that it reads SACK lists.
+  // True: the first request that shows that the peer reads SACK lists.
   bool on_request(const wire::Bth& bth) {
     if (bth.extension_flags == 0 || peer_reads_sack_) return false;
     peer_reads_sack_ = bth.extension_flags == peer_.sack ||
@@ -53,14 +53,14 @@ class PeerExtensions {
                        bth.extension_flags == peer_.piggyback;
     return peer_reads_sack_;
   }
-  // A request in PSN order, of a peer that reads SACK lists, without a piggybacked ACK.
+  // A request in PSN order from a peer that reads SACK lists, without a piggybacked ACK.
   bool is_in_order(const wire::Bth& bth) const { return bth.extension_flags == peer_.sack; }
   // Requests with lower PSNs follow this one, so it is no sign of a loss.
   bool is_reordered(const wire::Bth& bth) const {
     return peer_reads_sack_ && bth.extension_flags == peer_.reordered;
   }
-  // Of a response. The capability is announced by the first one and by each that reports or
-  // follows a loss (`always`).
+  // The flag of a response. The first response announces the capability, as does each one that
+  // reports or follows a loss (`always`).
   uint8_t response_flag(bool always) {
     if (always) return own_.sack_capable;
     return std::exchange(announced_, true) ? 0 : own_.sack_capable;
@@ -74,7 +74,7 @@ class PeerExtensions {
   bool has_piggyback(const wire::Bth& bth) const {
     return bth.extension_flags != 0 && bth.extension_flags == peer_.piggyback;
   }
-  // Removes it from the packet; empty if there is none.
+  // Removes the ACK from the packet; empty if there is none.
   std::optional<wire::Psn> take_piggyback(wire::Packet& p) const {
     std::span<const std::byte>& holder = p.in_front.empty() ? p.payload : p.in_front;
     if (!has_piggyback(p.bth) || holder.size() < kPiggybackBytes) return std::nullopt;

@@ -14,7 +14,7 @@ namespace verbena::core {
 
 class SackList {
  public:
-  // Of what `buffer` holds behind `missing`.
+  // Lists the packets in `buffer`, which are behind `missing`.
   SackList(const ReorderBuffer& buffer, wire::Psn missing) {
     for (size_t i = 0; i < buffer.size(); ++i) {
       const auto bit = static_cast<uint32_t>(buffer.psn(i).distance_from(missing) - 1);
@@ -24,7 +24,7 @@ class SackList {
   }
   std::span<const std::byte> bytes() const { return {bits_.data(), bytes_}; }
 
-  // Whether a list that arrived with the NAK of `missing` has `psn`.
+  // Whether the list in the NAK of `missing` contains `psn`.
   static bool contains(std::span<const std::byte> list, wire::Psn missing, wire::Psn psn) {
     const int32_t bit = psn.distance_from(missing) - 1;
     if (bit < 0 || static_cast<size_t>(bit) / 8 >= list.size()) return false;

@@ -15,7 +15,7 @@ SizeSortedBatches::Kind SizeSortedBatches::kind_of(const SendWqe& wqe, uint32_t 
   return plain && wqe.length % wqe.packet_payload_bytes == 0 ? Kind::Full : Kind::Rest;
 }
 
-// The peer acknowledges nothing before most of a batch is there, which must not take as long as the
+// The peer sends no ACK before it has received most of a batch, which must not take as long as the
 // ACK timeout: half of it at 100 Mb/s, and less after each timeout.
 uint32_t SizeSortedBatches::max_bytes() const {
   if (qp_.attr.timeout == 0) return UINT32_MAX;
@@ -46,7 +46,7 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
         SendCursor::packets_of(wqe, wqe.numbered ? wqe.packet_payload_bytes : payload_bytes) -
         begun;
     const bool fenced = (wqe.flags & kFence) != 0 && i != cursor_.index();
-    Gather all;  // each packet's payload will be there when its turn comes
+    Gather all;  // the payload of every packet can be gathered later
     if (!is_message(wqe.op) || fenced || begun + left == 1 ||
         !gather_message(qp_, cursor_.queue(), i, 0, wqe.length, all)) {
       break;

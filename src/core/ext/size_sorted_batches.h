@@ -1,8 +1,8 @@
-// SizeSortedBatches: the order in which new messages leave. The kernel takes packets of one size in
-// one GSO batch, but a message has several sizes: the first packet of a WRITE is longer than the
-// others, the last one often shorter. If the peer takes packets in any order, those of all messages
-// that may leave now are sorted by size. A packet that leaves before one with a lower PSN has the
-// `reordered` flag (core/ext), so that the peer does not take it for the sign of a loss.
+// SizeSortedBatches: the order in which new messages leave. A GSO batch has packets of one size,
+// but a message has several sizes: the first packet of a WRITE is longer than the others, the last
+// one often shorter. If the peer accepts packets in any order, those of all messages that may leave
+// now are sorted by size. A packet that leaves before one with a lower PSN has the `reordered` flag
+// (core/ext), so that the peer does not detect a loss.
 #pragma once
 
 #include <array>
@@ -67,7 +67,7 @@ class SizeSortedBatches {
     const SendCursor::Place begin = cursor_.place_of(batch.first);
     const auto count = static_cast<uint32_t>(batch.end.distance_from(batch.first));
     for (const Kind kind : kKinds) {
-      bool is_reordered = false;  // a packet before it follows
+      bool is_reordered = false;  // a packet with a lower PSN follows
       SendCursor::Place at = begin;
       for (uint32_t i = 0; i < count; ++i) {
         const Kind its = kind_of(cursor_.queue().at(at.index), at.packet);
