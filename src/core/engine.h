@@ -149,7 +149,7 @@ class Engine {
   EngineState state_;
   ManagementPort management_{state_};
   wire::Packet packet_;     // scratch memory of parse()
-  wire::Packet short_ack_;  // the same, for an ACK without headers
+  wire::Packet short_ack_;  // the same for an ACK without headers
   QpTable qps_;
   uint32_t next_index_;  // the first to try for a new queue pair
   uint64_t last_serial_ = 0;

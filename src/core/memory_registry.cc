@@ -230,7 +230,7 @@ bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rke
   // A type 2 window is bound once and then invalidated; a type 1 window may be bound again at once.
   if (w->kind == Kind::Window2 && w->bound) return false;
   if (w->kind == Kind::Window2 && (b.new_rkey & ~0xFFu) != (window_rkey & ~0xFFu)) return false;
-  if (b.length == 0) {  // binding nothing is how a type 1 window is unbound
+  if (b.length == 0) {                           // a bind of length 0 unbinds a type 1 window
     if (w->kind == Kind::Window2) return false;  // that one is invalidated
     unbind(*w);
   } else {

@@ -1,5 +1,5 @@
-// PeerExtensions of a build without core/ext: no peer has any. See core/ext/peer_extensions.h for
-// what each function means.
+// PeerExtensions of a build without core/ext: no peer has any. core/ext/peer_extensions.h
+// documents the functions.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,7 @@ class SendSide {
  public:
   virtual ~SendSide() = default;
 
-  // Checks and queues a request; the errno is what ibv_post_send documents.
+  // Checks and queues a request; returns the errno that ibv_post_send documents.
   virtual Status post(const SendRequest& request) = 0;
   // Removes the `count` requests that were posted last, in the same call.
   virtual void unpost(uint32_t count) = 0;

@@ -147,7 +147,7 @@ class QueuePair {
   QpConfig config_;
   QpCommon common_;
   std::unique_ptr<SendSide> requester_;
-  Requester* const reliable_;  // the same, or null if the transport has no ACKs or sends nothing
+  Requester* const reliable_;  // requester_, or null if the transport has no ACKs or sends nothing
   std::unique_ptr<ReceiveSide> responder_;
   bool drain_announced_ = true;
   bool established_ = false;

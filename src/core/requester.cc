@@ -103,7 +103,7 @@ Requester::Blocked Requester::retransmit_blocked() const {
 Requester::Blocked Requester::new_request_blocked(Instant now) const {
   const SendWqe& wqe = cursor_.request();
   if (qp_.state == QpState::Sqd && !wqe.numbered && !direct_.is_begun()) return Blocked::Drain;
-  // Local operations change what keys mean, so they wait until everything before them is done.
+  // Local operations change keys, so they wait until all requests before them are complete.
   if (is_local(wqe.op) || denied_ == cursor_.index()) {
     return cursor_.is_at_head() ? Blocked::No : Blocked::Order;
   }
@@ -318,7 +318,7 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
   return 1;
 }
 
-// False, and nothing is sent, if the request's lkeys do not grant what it needs.
+// False, and nothing is sent, if the request's lkeys do not grant the access.
 bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
                              const PacketOptions& options) {
   const SendWqe& wqe = queue().at(chunk.at.index);

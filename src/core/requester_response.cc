@@ -142,7 +142,7 @@ void Requester::take_response(const wire::Packet& p, Instant now) {
   acknowledge(1, now);
 }
 
-// False if the lkeys do not grant what is to be written.
+// False if the lkeys do not grant the access.
 bool Requester::place_response(const wire::Packet& p, const SendWqe& wqe, uint32_t packet) {
   if (wqe.op == SendOp::AtomicWrite || wqe.op == SendOp::Flush) return true;
   std::array<std::byte, 8> original;

@@ -1,4 +1,4 @@
-// LocalPeer: what shared memory can do besides moving packets. A sink with paths to processes of
+// LocalPeer: functions of shared memory besides moving packets. A sink with paths to processes of
 // this host has one, besides room() and push() (packet_io.h). For a path that leaves the host each
 // function returns false and has no effect.
 #pragma once
