@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "wire/headers.h"
 
 namespace verbena::datapath {
@@ -413,7 +413,7 @@ os::UniqueFd connect_to(uint8_t slot) {
   return fd;
 }
 
-TEST(ShmDatapathTest, DisconnectsCallersThatSendInvalidHellos) {
+TEST(ShmDatapathTest, DisconnectsPeersThatSendInvalidHandshakes) {
   Peer a;
   const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
   for (const std::string& greeting : greetings) {

@@ -22,7 +22,7 @@ class ShmRing : public ::testing::Test {
     auto made = Segment::create(descriptor_);
     EXPECT_TRUE(made.ok());
     segment_ = std::move(made.value());
-    memory_ = segment_.written_by(LinkEnd::Caller);
+    memory_ = segment_.written_by(LinkEnd::Connecting);
   }
 
   // Bytes that identify their record.

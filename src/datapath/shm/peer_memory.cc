@@ -14,7 +14,7 @@
 #endif
 
 #include "base/bytes.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "os/no_cancel.h"
 
 namespace verbena::datapath {
@@ -61,7 +61,7 @@ PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
 
 bool PeerMemory::gone() const {
   const os::NoCancel no_cancel;
-  return socket_ >= 0 && hung_up(socket_);
+  return socket_ >= 0 && is_hung_up(socket_);
 }
 
 bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,

@@ -16,7 +16,7 @@ namespace verbena::datapath {
 inline constexpr size_t kRingBytes = 1u << 20;
 
 // Which end of the link one is: the caller writes the first ring and reads the second.
-enum class LinkEnd : uint8_t { Caller = 0, Answerer = 1 };
+enum class LinkEnd : uint8_t { Connecting = 0, Accepting = 1 };
 
 class Segment {
  public:

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "host/local_address.h"
 #include "host/same_user.h"
 #include "os/no_cancel.h"
@@ -31,7 +31,7 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const Greeting& self,
+Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const HandshakeInfo& self,
                                                        uint32_t interface_index) {
   os::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
@@ -43,7 +43,7 @@ Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const Greeting& self,
       std::move(listener), std::move(epoll)));
 }
 
-ShmDatapath::ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExposure exposure,
+ShmDatapath::ShmDatapath(const HandshakeInfo& self, uint32_t interface_index, OwnExposure exposure,
                          host::UnixListener listener, os::UniqueFd epoll)
     : slot_(self.slot),
       wire_packets_only_(self.wire_packets_only),
@@ -88,7 +88,7 @@ bool ShmDatapath::reach(uint8_t slot, Instant now) {
   if (slot == 0 || slot == 255) return true;
   Link* const link = by_slot_[slot];
   // The slot may be another process's by now.
-  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  if (link != nullptr && is_hung_up(link->fd())) end_link(*link);
   if (by_slot_[slot] != nullptr) return true;
   if (slot == slot_) {
     open_loop();
@@ -116,7 +116,7 @@ void ShmDatapath::call(uint8_t slot, Instant now) {
   os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() ||
-      !send_hello(socket.get(), greeting(), exposure_.descriptor(), descriptor.get()) ||
+      !send_handshake(socket.get(), greeting(), exposure_.descriptor(), descriptor.get()) ||
       !watch(socket.get())) {
     return tell(Reason::NoMemory, slot);
   }
@@ -142,22 +142,22 @@ void ShmDatapath::answer_calls() {
     }
     greeting_.push_back(std::move(socket));
     const int fd = greeting_.back().get();
-    if (!try_allocating([&] { read_hello(fd); })) ++counters_.links_refused;
+    if (!try_allocating([&] { read_handshake(fd); })) ++counters_.links_refused;
   }
 }
 
 // Of one that called us. True if it is one.
-bool ShmDatapath::read_hello(int fd) {
+bool ShmDatapath::read_handshake(int fd) {
   const auto found = std::ranges::find(greeting_, fd, &os::UniqueFd::get);
   if (found == greeting_.end()) return false;
-  Greeting caller;
+  HandshakeInfo caller;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(fd, caller, descriptors);
-  if (read == HelloRead::NotYet) return true;
+  const HandshakeRead read = receive_handshake(fd, caller, descriptors);
+  if (read == HandshakeRead::NotYet) return true;
   os::UniqueFd socket = std::move(*found);
   greeting_.erase(found);
-  if (read == HelloRead::Hello && caller.slot != 0 && caller.slot != 255 && caller.slot != slot_) {
-    accept_hello(std::move(socket), caller, descriptors);
+  if (read == HandshakeRead::Received && caller.slot != 0 && caller.slot != 255 && caller.slot != slot_) {
+    accept_handshake(std::move(socket), caller, descriptors);
   } else {
     ++counters_.links_refused;
     forget(socket);
@@ -166,13 +166,13 @@ bool ShmDatapath::read_hello(int fd) {
 }
 
 // When two call each other, the call of the lower slot stands.
-void ShmDatapath::accept_hello(os::UniqueFd socket, const Greeting& caller,
+void ShmDatapath::accept_handshake(os::UniqueFd socket, const HandshakeInfo& caller,
                                const Descriptors& descriptors) {
   const uint8_t slot = caller.slot;
   Link* const before = by_slot_[slot];
-  if (before != nullptr && hung_up(before->fd())) end_link(*before);
+  if (before != nullptr && is_hung_up(before->fd())) end_link(*before);
   size_t call = call_to(slot);
-  if (call != calls_.size() && (slot < slot_ || hung_up(calls_[call].socket.get()))) {
+  if (call != calls_.size() && (slot < slot_ || is_hung_up(calls_[call].socket.get()))) {
     forget(calls_[call].socket);
     calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(call));
     call = calls_.size();
@@ -180,27 +180,27 @@ void ShmDatapath::accept_hello(os::UniqueFd socket, const Greeting& caller,
   auto segment = Segment::adopt(descriptors.segment.get());
   const bool wanted = by_slot_[slot] == nullptr && call == calls_.size();
   if (!wanted || !segment.ok() ||
-      !send_hello(socket.get(), greeting(), exposure_.descriptor(), -1)) {
+      !send_handshake(socket.get(), greeting(), exposure_.descriptor(), -1)) {
     ++counters_.links_refused;
     return forget(socket);
   }
-  const RingMemory written = segment.value().written_by(LinkEnd::Answerer);
-  const RingMemory read = segment.value().written_by(LinkEnd::Caller);
+  const RingMemory written = segment.value().written_by(LinkEnd::Accepting);
+  const RingMemory read = segment.value().written_by(LinkEnd::Connecting);
   open_link(slot, std::move(socket), {}, std::move(segment.value()), written, read);
   allow_access(caller, descriptors.exposure.get());
 }
 
 void ShmDatapath::read_answer(size_t index) {
-  Greeting answerer;
+  HandshakeInfo answerer;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(calls_[index].socket.get(), answerer, descriptors);
-  if (read == HelloRead::NotYet) return;
+  const HandshakeRead read = receive_handshake(calls_[index].socket.get(), answerer, descriptors);
+  if (read == HandshakeRead::NotYet) return;
   Call call = std::move(calls_[index]);
   calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
   const uint8_t slot = answerer.slot;
-  if (read == HelloRead::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
-    const RingMemory written = call.segment.written_by(LinkEnd::Caller);
-    const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
+  if (read == HandshakeRead::Received && slot == call.slot && by_slot_[slot] == nullptr) {
+    const RingMemory written = call.segment.written_by(LinkEnd::Connecting);
+    const RingMemory read_from = call.segment.written_by(LinkEnd::Accepting);
     open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
     return allow_access(answerer, descriptors.exposure.get());
   }
@@ -220,13 +220,13 @@ void ShmDatapath::open_loop() {
   os::UniqueFd socket(ends[0]);
   os::UniqueFd bell(ends[1]);
   if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
-  const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
+  const RingMemory ring = segment.value().written_by(LinkEnd::Connecting);
   open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
   allow_access(greeting(), exposure_.descriptor());
 }
 
 // Each may do in the other's memory what that permits, if the kernel lets it.
-void ShmDatapath::allow_access(const Greeting& said, int exposure) {
+void ShmDatapath::allow_access(const HandshakeInfo& said, int exposure) {
   const uint8_t slot = said.slot;
   const bool wire_packets_only = wire_packets_only_ || said.wire_packets_only;
   by_slot_[slot]->set_wire_packets_only(wire_packets_only);
@@ -236,7 +236,7 @@ void ShmDatapath::allow_access(const Greeting& said, int exposure) {
   const bool self = slot == slot_;
   if (!self && !std::exchange(permitted_peers_, true)) permit_peers();
   Link& link = *by_slot_[slot];
-  link.allow({self ? ::getpid() : peer_process(link.fd()), std::move(peer.value()),
+  link.allow({self ? ::getpid() : peer_pid(link.fd()), std::move(peer.value()),
               self ? -1 : link.fd()});
 }
 
@@ -261,7 +261,7 @@ void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
 void ShmDatapath::revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to) {
   const uint32_t number = link.ended ? 0 : link.copies().revoke(hidden);
   if (number == 0) return;
-  to.add({link.id(), number, {peer_process(link.fd()), link.copies().thread()}});
+  to.add({link.id(), number, {peer_pid(link.fd()), link.copies().thread()}});
 }
 
 Link* ShmDatapath::find_link(uint32_t id) const {
@@ -271,7 +271,7 @@ Link* ShmDatapath::find_link(uint32_t id) const {
 
 bool ShmDatapath::is_over(const RevokedCopy& copy) {
   Link* const link = find_link(copy.link);
-  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  if (link != nullptr && is_hung_up(link->fd())) end_link(*link);
   return link == nullptr || link->ended || link->copies().is_over(copy.number);
 }
 
@@ -333,13 +333,13 @@ void ShmDatapath::attend() {
 }
 
 void ShmDatapath::attend(int fd) {
-  if (fd == listener_.fd() || read_hello(fd)) return;
+  if (fd == listener_.fd() || read_handshake(fd)) return;
   const auto call =
       std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
   if (call != calls_.end()) return read_answer(static_cast<size_t>(call - calls_.begin()));
   const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
   if (link == links_.end() || (*link)->ended) return;
-  if (hung_up(fd)) {
+  if (is_hung_up(fd)) {
     end_link(**link);
   } else if (!armed_) {  // otherwise it wakes the sleeping thread
     (*link)->drain();

@@ -17,7 +17,7 @@
 #include "base/time.h"
 #include "datapath/local_media.h"
 #include "datapath/peer_access.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "datapath/shm/link.h"
 #include "datapath/shm/revoked_copies.h"
 #include "host/unix_listener.h"
@@ -28,7 +28,7 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
  public:
   // Listens for calls to the slot of `self`, which the caller has claimed. `interface_index` gives
   // link-local addresses their meaning.
-  static Result<std::unique_ptr<ShmDatapath>> open(const Greeting& self, uint32_t interface_index);
+  static Result<std::unique_ptr<ShmDatapath>> open(const HandshakeInfo& self, uint32_t interface_index);
   // For the registry (local_media.cc).
   static Result<std::unique_ptr<LocalMedium>> open_medium(const LocalMediumOptions& options);
   ~ShmDatapath() override;
@@ -99,17 +99,17 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   };
   enum class Reason : uint8_t { NobodyListens, OtherUser, Refused, NoMemory, Broken, Denied };
 
-  ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExposure exposure,
+  ShmDatapath(const HandshakeInfo& self, uint32_t interface_index, OwnExposure exposure,
               host::UnixListener listener, os::UniqueFd epoll);
   void open_loop();
   void call(uint8_t slot, Instant now);
   void attend(int fd);
   void answer_calls();
-  bool read_hello(int fd);
-  void accept_hello(os::UniqueFd socket, const Greeting& caller, const Descriptors& descriptors);
+  bool read_handshake(int fd);
+  void accept_handshake(os::UniqueFd socket, const HandshakeInfo& caller, const Descriptors& descriptors);
   void read_answer(size_t call);
-  void allow_access(const Greeting& said, int exposure);
-  Greeting greeting() const { return {.slot = slot_, .wire_packets_only = wire_packets_only_}; }
+  void allow_access(const HandshakeInfo& said, int exposure);
+  HandshakeInfo greeting() const { return {.slot = slot_, .wire_packets_only = wire_packets_only_}; }
   void open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
