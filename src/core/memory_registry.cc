@@ -142,13 +142,14 @@ void MemoryRegistry::expose(uint32_t index) {
   const Entry& e = entries_[index];
   const uint32_t access = e.access & (kRemoteWrite | kRemoteRead);
   const uint32_t key = key_of(index);
-  if (access == 0 || e.length == 0 || e.backing.reachable != nullptr) return exposure_->hide(key);
-  exposure_->show({.key = key,
-                   .pd = e.pd,
-                   .base = reinterpret_cast<uintptr_t>(e.base),
-                   .iova = e.iova,
-                   .length = e.length,
-                   .access = access});
+  if (access == 0 || e.length == 0 || e.backing.reachable != nullptr)
+    return exposure_->withdraw(key);
+  exposure_->expose({.key = key,
+                     .pd = e.pd,
+                     .base = reinterpret_cast<uintptr_t>(e.base),
+                     .iova = e.iova,
+                     .length = e.length,
+                     .access = access});
 }
 
 Result<uint32_t> MemoryRegistry::add_null_region(uint32_t pd) {
@@ -189,7 +190,7 @@ Status MemoryRegistry::remove_region(uint32_t key) {
     return Error{EINVAL, "no such memory region"};
   }
   if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
-  if (exposure_ != nullptr) exposure_->hide(key);
+  if (exposure_ != nullptr) exposure_->withdraw(key);
   release_slot(static_cast<uint32_t>(e - entries_.data()));
   return {};
 }

@@ -237,14 +237,14 @@ void QueuePair::expose() {
   if (exposure == nullptr || config_.type != QpType::Rc) return;
   const QpAttributes& a = common_.attr;
   if (common_.state != QpState::Rts && common_.state != QpState::Sqd) {
-    return exposure->hide(common_.qpn);
+    return exposure->withdraw(common_.qpn);
   }
   const uint32_t reads = a.max_dest_read_atomic != 0 ? kRemoteRead : 0;
-  exposure->show(common_.qpn, {.source = a.source_gid,
-                               .destination = a.address.destination,
-                               .peer = a.dest_qpn,
-                               .pd = common_.pd,
-                               .access = a.access & (kRemoteWrite | reads)});
+  exposure->expose(common_.qpn, {.source = a.source_gid,
+                                 .destination = a.address.destination,
+                                 .peer = a.dest_qpn,
+                                 .pd = common_.pd,
+                                 .access = a.access & (kRemoteWrite | reads)});
 }
 
 QpAttributes QueuePair::query() const {

@@ -12,13 +12,13 @@ class PeerAccess {
  public:
   // Where an engine shows what its peers may do.
   virtual wire::Exposure& exposure() = 0;
-  // Memory that was hidden since the last call.
-  virtual MemoryRange take_hidden_memory() = 0;
-  // Whether the queue pair was hidden, or changed, since the last call.
-  virtual bool take_hidden(wire::Qpn qpn) = 0;
-  // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Adds the copies that the kernel may be copying for.
-  virtual void revoke_copies(const MemoryRange& hidden, RevokedCopies& to) = 0;
+  // Memory that was withdrawn since the last call.
+  virtual MemoryRange take_withdrawn_memory() = 0;
+  // Whether the queue pair was withdrawn, or changed, since the last call.
+  virtual bool take_withdrawn(wire::Qpn qpn) = 0;
+  // After something was withdrawn: revokes what peers are doing in our memory at this moment, all
+  // of them or the process of a slot. Adds the copies that the kernel may be copying for.
+  virtual void revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) = 0;
   virtual void revoke_copies_of(uint8_t slot, RevokedCopies& to) = 0;
   // It is over, or its process gone.
   virtual bool is_over(const RevokedCopy& copy) = 0;
@@ -27,7 +27,7 @@ class PeerAccess {
   // It does not end. The link to its process does: packets go over UDP.
   virtual void cut(const RevokedCopy& copy) = 0;
   // Permits nothing any more.
-  virtual void withdraw() = 0;
+  virtual void withdraw_all() = 0;
 
  protected:
   ~PeerAccess() = default;

@@ -40,10 +40,10 @@ struct ExposedQp {
 class Exposure {
  public:
   virtual ~Exposure() = default;
-  virtual void show(const ExposedRegion& region) = 0;
-  virtual void hide(uint32_t key) = 0;
-  virtual void show(Qpn qpn, const ExposedQp& qp) = 0;
-  virtual void hide(Qpn qpn) = 0;
+  virtual void expose(const ExposedRegion& region) = 0;
+  virtual void withdraw(uint32_t key) = 0;
+  virtual void expose(Qpn qpn, const ExposedQp& qp) = 0;
+  virtual void withdraw(Qpn qpn) = 0;
 };
 
 // Part of a WRITE or a READ.

@@ -32,17 +32,17 @@ constexpr uint64_t kIova = 0x1000;
 class PeerMemoryTest : public testing::Test {
  protected:
   void SetUp() override {
-    own_.show({.key = kKey,
-               .pd = 3,
-               .base = reinterpret_cast<uint64_t>(memory_.data()),
-               .iova = kIova,
-               .length = memory_.size(),
-               .access = kWrite | kRead});
-    own_.show(kTargetQp, {.source = kTarget,
-                          .destination = kInitiator,
-                          .peer = kInitiatorQp,
-                          .pd = 3,
-                          .access = kWrite | kRead});
+    own_.expose({.key = kKey,
+                 .pd = 3,
+                 .base = reinterpret_cast<uint64_t>(memory_.data()),
+                 .iova = kIova,
+                 .length = memory_.size(),
+                 .access = kWrite | kRead});
+    own_.expose(kTargetQp, {.source = kTarget,
+                            .destination = kInitiator,
+                            .peer = kInitiatorQp,
+                            .pd = 3,
+                            .access = kWrite | kRead});
     auto peer = PeerExposure::map(own_.descriptor());
     ASSERT_TRUE(peer.ok());
     exposure_ = std::move(peer.value());
@@ -105,21 +105,21 @@ TEST_F(PeerMemoryTest, RejectsAccessThatIsNotExposed) {
   EXPECT_TRUE(refused([](auto& r) { r.remote_address = UINT64_MAX - 3; }));
   EXPECT_TRUE(refused([](auto& r) { r.length = UINT32_MAX; }));
   EXPECT_EQ(exposure_.resolve(good, kTarget, kInitiator), 0u) << "from another address";
-  own_.show(kTargetQp, {.source = kTarget,
-                        .destination = kInitiator,
-                        .peer = kInitiatorQp,
-                        .pd = 4,
-                        .access = kWrite});
+  own_.expose(kTargetQp, {.source = kTarget,
+                          .destination = kInitiator,
+                          .peer = kInitiatorQp,
+                          .pd = 4,
+                          .access = kWrite});
   EXPECT_EQ(resolve(good), 0u) << "another protection domain";
 }
 
 TEST_F(PeerMemoryTest, DoesNotResolveWithdrawnEntries) {
   const auto eight = std::span(buffer_).first(8);
-  own_.hide(kKey);
+  own_.withdraw(kKey);
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
   SetUp();
   EXPECT_NE(resolve(request(true, 0, eight)), 0u);
-  own_.hide(kTargetQp);
+  own_.withdraw(kTargetQp);
   EXPECT_EQ(resolve(request(true, 0, eight)), 0u);
   SetUp();
   own_.close();
@@ -133,12 +133,12 @@ TEST_F(PeerMemoryTest, ExposesALimitedNumberOfCollidingKeys) {
   };
   uint32_t found = 0;
   for (uint32_t i = 1; i < 20; ++i) {
-    own_.show({.key = colliding_key(i),
-               .pd = 3,
-               .base = 4096 * i,
-               .iova = kIova,
-               .length = 64,
-               .access = kRead});
+    own_.expose({.key = colliding_key(i),
+                 .pd = 3,
+                 .base = 4096 * i,
+                 .iova = kIova,
+                 .length = 64,
+                 .access = kRead});
     wire::OneSided r = request(false, 0, eight);
     r.rkey = colliding_key(i);
     const uint64_t at = resolve(r);
@@ -146,13 +146,13 @@ TEST_F(PeerMemoryTest, ExposesALimitedNumberOfCollidingKeys) {
     EXPECT_TRUE(at == 0 || at == 4096 * i);
   }
   EXPECT_EQ(found, ExposureTable::kPlacesPerKey - 1);
-  own_.hide(colliding_key(1));
-  own_.show({.key = colliding_key(30),
-             .pd = 3,
-             .base = 77,
-             .iova = kIova,
-             .length = 64,
-             .access = kRead});
+  own_.withdraw(colliding_key(1));
+  own_.expose({.key = colliding_key(30),
+               .pd = 3,
+               .base = 77,
+               .iova = kIova,
+               .length = 64,
+               .access = kRead});
   wire::OneSided r = request(false, 0, eight);
   r.rkey = colliding_key(30);
   EXPECT_EQ(resolve(r), 77u) << "the place is free again";
@@ -183,7 +183,7 @@ TEST_F(PeerMemoryTest, APeerCannotChangeTheTable) {
   EXPECT_EQ(::madvise(read_only, bytes, MADV_REMOVE), -1);
   ::munmap(read_only, bytes);
   EXPECT_NE(resolve(request(true, 0, std::span(buffer_).first(8))), 0u) << "the table is unchanged";
-  own_.hide(kKey);
+  own_.withdraw(kKey);
   EXPECT_EQ(resolve(request(true, 0, std::span(buffer_).first(8))), 0u)
       << "the owner can change it";
 }
@@ -196,33 +196,33 @@ TEST_F(PeerMemoryTest, RejectsATableThatIsNotSealed) {
 }
 
 TEST_F(PeerMemoryTest, ReportsWithdrawnEntriesOnce) {
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "exposing withdraws nothing";
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "exposing withdraws nothing";
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
   SetUp();
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "the same once more";
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
-  own_.hide(kKey + 256);
-  own_.hide(wire::Qpn::of_slot(2, 21));
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "it was never exposed";
-  EXPECT_FALSE(own_.take_hidden(wire::Qpn::of_slot(2, 21)));
-  own_.hide(kKey);
-  own_.hide(kTargetQp);
-  const MemoryRange hidden = own_.take_hidden_memory();
-  EXPECT_EQ(hidden.begin, reinterpret_cast<uint64_t>(memory_.data()));
-  EXPECT_EQ(hidden.end, hidden.begin + memory_.size());
-  EXPECT_TRUE(own_.take_hidden_memory().empty());
-  EXPECT_TRUE(own_.take_hidden(kTargetQp));
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "the same once more";
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
+  own_.withdraw(kKey + 256);
+  own_.withdraw(wire::Qpn::of_slot(2, 21));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "it was never exposed";
+  EXPECT_FALSE(own_.take_withdrawn(wire::Qpn::of_slot(2, 21)));
+  own_.withdraw(kKey);
+  own_.withdraw(kTargetQp);
+  const MemoryRange withdrawn = own_.take_withdrawn_memory();
+  EXPECT_EQ(withdrawn.begin, reinterpret_cast<uint64_t>(memory_.data()));
+  EXPECT_EQ(withdrawn.end, withdrawn.begin + memory_.size());
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty());
+  EXPECT_TRUE(own_.take_withdrawn(kTargetQp));
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
 }
 
 TEST_F(PeerMemoryTest, ReducedAccessCountsAsWithdrawn) {
-  own_.show({.key = kKey,
-             .pd = 3,
-             .base = reinterpret_cast<uint64_t>(memory_.data()),
-             .iova = kIova,
-             .length = memory_.size(),
-             .access = kRead});
-  EXPECT_FALSE(own_.take_hidden_memory().empty());
+  own_.expose({.key = kKey,
+               .pd = 3,
+               .base = reinterpret_cast<uint64_t>(memory_.data()),
+               .iova = kIova,
+               .length = memory_.size(),
+               .access = kRead});
+  EXPECT_FALSE(own_.take_withdrawn_memory().empty());
 }
 
 // A forked process, stopped from the start, whose memory the test accesses.
@@ -315,12 +315,12 @@ TEST_F(PeerMemoryTest, FailsForAProcessThatCalledExec) {
     if (line.find("[stack]") != line.npos) writable = std::stoull(line, nullptr, 16);
   }
   ASSERT_NE(writable, 0u);
-  own_.show({.key = kKey,
-             .pd = 3,
-             .base = writable,
-             .iova = kIova,
-             .length = 4096,
-             .access = kWrite | kRead});
+  own_.expose({.key = kKey,
+               .pd = 3,
+               .base = writable,
+               .iova = kIova,
+               .length = 4096,
+               .access = kWrite | kRead});
   for (const size_t bytes : {1u, 8u, 64u, 4096u}) {
     EXPECT_FALSE(copy(peer, request(true, 0, std::span(buffer_).first(bytes)))) << bytes;
   }
@@ -329,12 +329,12 @@ TEST_F(PeerMemoryTest, FailsForAProcessThatCalledExec) {
 }
 
 TEST_F(PeerMemoryTest, FailsForUnmappedMemory) {
-  own_.show({.key = kKey,
-             .pd = 3,
-             .base = 4096,
-             .iova = kIova,
-             .length = 65536,
-             .access = kWrite | kRead});
+  own_.expose({.key = kKey,
+               .pd = 3,
+               .base = 4096,
+               .iova = kIova,
+               .length = 65536,
+               .access = kWrite | kRead});
   PeerMemory peer(::getpid(), std::move(exposure_));
   EXPECT_FALSE(copy(peer, request(true, 0, std::span(buffer_).first(8))));
   EXPECT_FALSE(copy(peer, request(false, 0, std::span(buffer_).first(5000))));

@@ -40,7 +40,7 @@ void DirectCopy::begin() {
   control_->parts[0].address.store(kUndecided, std::memory_order_relaxed);
   control_->thread.store(current_thread(process_), std::memory_order_relaxed);
   control_->number.store(++number_, std::memory_order_release);
-  // Either we see that something is hidden, or its owner sees that we are there.
+  // Either we see that something is withdrawn, or its owner sees that we are there.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
@@ -60,7 +60,7 @@ void DirectCopy::end() { control_->number.store(++number_, std::memory_order_rel
 
 // Only the first address is made invalid. The kernel stops at the first part that fails, so that
 // the last word of a message is never copied without the rest.
-uint32_t CopyRevoker::revoke(const MemoryRange& hidden) {
+uint32_t CopyRevoker::revoke(const MemoryRange& withdrawn) {
   const uint32_t number = control_->number.load(std::memory_order_acquire);
   if (number % 2 == 0 || number == settled_) return 0;
   std::atomic<uint64_t>& address = control_->parts[0].address;
@@ -68,7 +68,7 @@ uint32_t CopyRevoker::revoke(const MemoryRange& hidden) {
   if (at != kUndecided) {
     const uint64_t bytes = control_->parts[0].bytes.load(std::memory_order_relaxed) +
                            control_->parts[1].bytes.load(std::memory_order_relaxed);
-    if (!hidden.overlaps({at, at + bytes})) return 0;
+    if (!withdrawn.overlaps({at, at + bytes})) return 0;
   }
   const uint64_t before = address.fetch_or(kRevoked, std::memory_order_acq_rel);
   if ((before & ~kRevoked) != kUndecided) return number;

@@ -62,14 +62,14 @@ class DirectCopy {
 };
 
 // The half of the process that owns the memory. Call revoke() after the memory, or the queue pair,
-// was hidden, and a sequentially consistent fence after that.
+// was withdrawn, and a sequentially consistent fence after that.
 class CopyRevoker {
  public:
   explicit CopyRevoker(CopyControl* control) : control_(control) {}
 
   // Revokes the copy that is under way, unless it is known to be elsewhere. Returns its number if
   // the kernel may be copying at this moment, otherwise 0.
-  uint32_t revoke(const MemoryRange& hidden);
+  uint32_t revoke(const MemoryRange& withdrawn);
   bool is_over(uint32_t number) const {
     return number == settled_ || control_->number.load(std::memory_order_acquire) != number;
   }

@@ -60,15 +60,15 @@ Result<OwnExposure> OwnExposure::create() {
 }
 
 OwnExposure::OwnExposure(OwnExposure&& other) noexcept
-    : hidden_memory_(other.hidden_memory_),
-      hidden_qps_(other.hidden_qps_),
+    : withdrawn_memory_(other.withdrawn_memory_),
+      withdrawn_qps_(other.withdrawn_qps_),
       descriptor_(std::move(other.descriptor_)),
       table_(std::exchange(other.table_, nullptr)),
       mapper_(other.mapper_) {}
 
 OwnExposure& OwnExposure::operator=(OwnExposure&& other) noexcept {
-  std::swap(hidden_memory_, other.hidden_memory_);
-  std::swap(hidden_qps_, other.hidden_qps_);
+  std::swap(withdrawn_memory_, other.withdrawn_memory_);
+  std::swap(withdrawn_qps_, other.withdrawn_qps_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(table_, other.table_);
   std::swap(mapper_, other.mapper_);
@@ -87,7 +87,7 @@ ExposureCell* OwnExposure::find(uint32_t key) {
 }
 
 // A place that nobody has holds key 0, and length 0 with it.
-void OwnExposure::show(const wire::ExposedRegion& region) {
+void OwnExposure::expose(const wire::ExposedRegion& region) {
   if (ExposureCell* const cell = find(region.key)) return replace(*cell, region);
   if (table_ == nullptr) return;
   for (ExposureCell& cell : table_->regions[ExposureTable::group_of(region.key)]) {
@@ -96,7 +96,7 @@ void OwnExposure::show(const wire::ExposedRegion& region) {
   }
 }
 
-void OwnExposure::hide(uint32_t key) {
+void OwnExposure::withdraw(uint32_t key) {
   if (ExposureCell* const cell = find(key)) replace(*cell, wire::ExposedRegion{});
 }
 
@@ -104,29 +104,29 @@ void OwnExposure::replace(ExposureCell& cell, const wire::ExposedRegion& region)
   wire::ExposedRegion before;
   if (!cell.load(before) || before == region) return;
   const MemoryRange range{before.base, before.base + before.length};
-  MemoryRange& hidden = hidden_memory_;
-  hidden = hidden.empty()
-               ? range
-               : MemoryRange{std::min(hidden.begin, range.begin), std::max(hidden.end, range.end)};
+  MemoryRange& withdrawn = withdrawn_memory_;
+  withdrawn = withdrawn.empty() ? range
+                                : MemoryRange{std::min(withdrawn.begin, range.begin),
+                                              std::max(withdrawn.end, range.end)};
   cell.store(region);
 }
 
-void OwnExposure::show(wire::Qpn qpn, const wire::ExposedQp& qp) {
+void OwnExposure::expose(wire::Qpn qpn, const wire::ExposedQp& qp) {
   if (table_ == nullptr) return;
   ExposureCell& cell = table_->qps[qpn.index()];
   wire::ExposedQp before;
   if (!cell.load(before) || before == qp) return;
-  if (before != wire::ExposedQp{}) hidden_qps_.set(qpn.index());
+  if (before != wire::ExposedQp{}) withdrawn_qps_.set(qpn.index());
   cell.store(qp);
 }
 
-bool OwnExposure::take_hidden(wire::Qpn qpn) {
-  const bool hidden = hidden_qps_.test(qpn.index());
-  hidden_qps_.reset(qpn.index());
-  return hidden;
+bool OwnExposure::take_withdrawn(wire::Qpn qpn) {
+  const bool withdrawn = withdrawn_qps_.test(qpn.index());
+  withdrawn_qps_.reset(qpn.index());
+  return withdrawn;
 }
 
-void OwnExposure::hide(wire::Qpn qpn) { show(qpn, wire::ExposedQp{}); }
+void OwnExposure::withdraw(wire::Qpn qpn) { expose(qpn, wire::ExposedQp{}); }
 
 void OwnExposure::close() {
   if (table_ != nullptr) table_->open.store(0, std::memory_order_release);

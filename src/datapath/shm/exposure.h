@@ -76,14 +76,14 @@ class OwnExposure final : public wire::Exposure {
   OwnExposure& operator=(OwnExposure&& other) noexcept;
   ~OwnExposure() override;
 
-  void show(const wire::ExposedRegion& region) override;
-  void hide(uint32_t key) override;
-  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override;
-  void hide(wire::Qpn qpn) override;
-  // The memory that was hidden, or permitted less, since this was asked last.
-  MemoryRange take_hidden_memory() { return std::exchange(hidden_memory_, {}); }
+  void expose(const wire::ExposedRegion& region) override;
+  void withdraw(uint32_t key) override;
+  void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override;
+  void withdraw(wire::Qpn qpn) override;
+  // The memory that was withdrawn, or permitted less, since this was asked last.
+  MemoryRange take_withdrawn_memory() { return std::exchange(withdrawn_memory_, {}); }
   // Whether this queue pair was, likewise.
-  bool take_hidden(wire::Qpn qpn);
+  bool take_withdrawn(wire::Qpn qpn);
   // Nothing is permitted any more, nor will be.
   void close();
 
@@ -93,8 +93,8 @@ class OwnExposure final : public wire::Exposure {
   ExposureCell* find(uint32_t key);
   void replace(ExposureCell& cell, const wire::ExposedRegion& region);
 
-  MemoryRange hidden_memory_;
-  std::bitset<ExposureTable::kQps> hidden_qps_;
+  MemoryRange withdrawn_memory_;
+  std::bitset<ExposureTable::kQps> withdrawn_qps_;
   os::UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;
   pid_t mapper_ = 0;

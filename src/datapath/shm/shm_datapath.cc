@@ -156,7 +156,8 @@ bool ShmDatapath::read_handshake(int fd) {
   if (read == HandshakeRead::NotYet) return true;
   os::UniqueFd socket = std::move(*found);
   greeting_.erase(found);
-  if (read == HandshakeRead::Received && caller.slot != 0 && caller.slot != 255 && caller.slot != slot_) {
+  if (read == HandshakeRead::Received && caller.slot != 0 && caller.slot != 255 &&
+      caller.slot != slot_) {
     accept_handshake(std::move(socket), caller, descriptors);
   } else {
     ++counters_.links_refused;
@@ -167,7 +168,7 @@ bool ShmDatapath::read_handshake(int fd) {
 
 // When two call each other, the call of the lower slot stands.
 void ShmDatapath::accept_handshake(os::UniqueFd socket, const HandshakeInfo& caller,
-                               const Descriptors& descriptors) {
+                                   const Descriptors& descriptors) {
   const uint8_t slot = caller.slot;
   Link* const before = by_slot_[slot];
   if (before != nullptr && is_hung_up(before->fd())) end_link(*before);
@@ -236,8 +237,8 @@ void ShmDatapath::allow_access(const HandshakeInfo& said, int exposure) {
   const bool self = slot == slot_;
   if (!self && !std::exchange(permitted_peers_, true)) permit_peers();
   Link& link = *by_slot_[slot];
-  link.allow({self ? ::getpid() : peer_pid(link.fd()), std::move(peer.value()),
-              self ? -1 : link.fd()});
+  link.allow(
+      {self ? ::getpid() : peer_pid(link.fd()), std::move(peer.value()), self ? -1 : link.fd()});
 }
 
 // All links of this medium are of one type.
@@ -248,9 +249,9 @@ bool ShmDatapath::access(LocalLink& to, const wire::OneSided& request, const Add
   return done;
 }
 
-void ShmDatapath::revoke_copies(const MemoryRange& hidden, RevokedCopies& to) {
+void ShmDatapath::revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const auto& link : links_) revoke_copy(*link, hidden, to);
+  for (const auto& link : links_) revoke_copy(*link, withdrawn, to);
 }
 
 void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
@@ -258,8 +259,8 @@ void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
   if (by_slot_[slot] != nullptr) revoke_copy(*by_slot_[slot], kAllMemory, to);
 }
 
-void ShmDatapath::revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to) {
-  const uint32_t number = link.ended ? 0 : link.copies().revoke(hidden);
+void ShmDatapath::revoke_copy(Link& link, const MemoryRange& withdrawn, RevokedCopies& to) {
+  const uint32_t number = link.ended ? 0 : link.copies().revoke(withdrawn);
   if (number == 0) return;
   to.add({link.id(), number, {peer_pid(link.fd()), link.copies().thread()}});
 }

@@ -28,7 +28,8 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
  public:
   // Listens for calls to the slot of `self`, which the caller has claimed. `interface_index` gives
   // link-local addresses their meaning.
-  static Result<std::unique_ptr<ShmDatapath>> open(const HandshakeInfo& self, uint32_t interface_index);
+  static Result<std::unique_ptr<ShmDatapath>> open(const HandshakeInfo& self,
+                                                   uint32_t interface_index);
   // For the registry (local_media.cc).
   static Result<std::unique_ptr<LocalMedium>> open_medium(const LocalMediumOptions& options);
   ~ShmDatapath() override;
@@ -43,14 +44,14 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
 
   // What this process permits its peers.
   OwnExposure& exposure() override { return exposure_; }
-  MemoryRange take_hidden_memory() override { return exposure_.take_hidden_memory(); }
-  bool take_hidden(wire::Qpn qpn) override { return exposure_.take_hidden(qpn); }
+  MemoryRange take_withdrawn_memory() override { return exposure_.take_withdrawn_memory(); }
+  bool take_withdrawn(wire::Qpn qpn) override { return exposure_.take_withdrawn(qpn); }
   PeerAccess* peer_access() override { return this; }
   // Does it in the peer's memory, if it can.
   bool access(LocalLink& link, const wire::OneSided& request, const Addresses& addresses) override;
-  // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Adds the copies that the kernel may be copying for.
-  void revoke_copies(const MemoryRange& hidden, RevokedCopies& to) override;
+  // After something was withdrawn: revokes what peers are doing in our memory at this moment, all
+  // of them or the process of a slot. Adds the copies that the kernel may be copying for.
+  void revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) override;
   void revoke_copies_of(uint8_t slot, RevokedCopies& to) override;
   // It is over, or its process gone.
   bool is_over(const RevokedCopy& copy) override;
@@ -59,7 +60,7 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   // It does not end. The link to its process does: packets go over UDP.
   void cut(const RevokedCopy& copy) override;
   // Permits nothing any more.
-  void withdraw() override { exposure_.close(); }
+  void withdraw_all() override { exposure_.close(); }
 
   // As Datapath has them.
   std::span<const wire::RxPacket> receive() override;
@@ -106,15 +107,18 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   void attend(int fd);
   void answer_calls();
   bool read_handshake(int fd);
-  void accept_handshake(os::UniqueFd socket, const HandshakeInfo& caller, const Descriptors& descriptors);
+  void accept_handshake(os::UniqueFd socket, const HandshakeInfo& caller,
+                        const Descriptors& descriptors);
   void read_answer(size_t call);
   void allow_access(const HandshakeInfo& said, int exposure);
-  HandshakeInfo greeting() const { return {.slot = slot_, .wire_packets_only = wire_packets_only_}; }
+  HandshakeInfo greeting() const {
+    return {.slot = slot_, .wire_packets_only = wire_packets_only_};
+  }
   void open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
                  const RingMemory& written, const RingMemory& read);
   void end_link(Link& link);
   Link* find_link(uint32_t id) const;
-  static void revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to);
+  static void revoke_copy(Link& link, const MemoryRange& withdrawn, RevokedCopies& to);
   void remove_ended();
   bool watch(int fd);
   void forget(os::UniqueFd& fd);

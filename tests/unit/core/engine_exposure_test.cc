@@ -9,10 +9,10 @@ namespace {
 
 class FakeExposure final : public wire::Exposure {
  public:
-  void show(const wire::ExposedRegion& region) override { regions[region.key] = region; }
-  void hide(uint32_t key) override { regions.erase(key); }
-  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps[qpn.value()] = qp; }
-  void hide(wire::Qpn qpn) override { qps.erase(qpn.value()); }
+  void expose(const wire::ExposedRegion& region) override { regions[region.key] = region; }
+  void withdraw(uint32_t key) override { regions.erase(key); }
+  void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps[qpn.value()] = qp; }
+  void withdraw(wire::Qpn qpn) override { qps.erase(qpn.value()); }
   std::map<uint32_t, wire::ExposedRegion> regions;
   std::map<uint32_t, wire::ExposedQp> qps;
 };
