@@ -80,14 +80,14 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
       .kind = RecordKind::Packet,
       .address = address,
       .header_bytes = packet.header_bytes,
-      .cut_shift = static_cast<uint8_t>(
+      .payload_size_log2 = static_cast<uint8_t>(
           packet.packet_payload_bytes != 0 ? std::countr_zero(packet.packet_payload_bytes) : 0),
       .body_bytes = bytes};
   if (!writer_.write(word, packet.header.data(), packet.payload)) [[unlikely]] {
     ++counters_.dropped;
     return;
   }
-  if (packet.last) writer_.show_early();
+  if (packet.last) writer_.publish_early();
   ++counters_.packets_sent;
   counters_.bytes_sent += packet.header_bytes + bytes;
 }
@@ -95,7 +95,7 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
 void Link::send_short_ack(const wire::Ack& ack, uint8_t address) {
   const RecordWord word{.kind = RecordKind::Ack,
                         .address = address,
-                        .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
+                        .ack_bits = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
   if (!writer_.write(word)) [[unlikely]] {
     ++counters_.dropped;
     return;
@@ -105,7 +105,7 @@ void Link::send_short_ack(const wire::Ack& ack, uint8_t address) {
 }
 
 void Link::flush() {
-  if (!writer_.show()) return;
+  if (!writer_.publish()) return;
   const std::byte knock{};
   const int fd = bell_.valid() ? bell_.get() : socket_.get();
   // When its queue is full, the peer has enough to wake up for.
@@ -147,7 +147,7 @@ bool Link::retract_unread(const wire::Unread& requests, uint8_t address) {
   };
   // One more or less, and some of them were read, or went another way.
   const auto wanted = [&] { return found == requests.packets && first == requests.first; };
-  if (!writer_.retract(mine, wanted)) return false;
+  if (!writer_.reclaim(mine, wanted)) return false;
   counters_.retracted += found;
   return true;
 }
@@ -188,8 +188,8 @@ void Link::drop(const RecordWord& word) {
   packet.apart = {};
   packet.meta = meta;
   packet.packet_payload_bytes = 0;
-  packet.ack = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
-                wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
+  packet.ack = {wire::Qpn(static_cast<uint32_t>(word.ack_bits >> 24)),
+                            wire::Psn(static_cast<uint32_t>(word.ack_bits & 0xFFFFFF))};
   batch.bytes += kWordBytes;
 }
 
@@ -213,7 +213,7 @@ void Link::drop(const RecordWord& word) {
   packet.bytes = {front, front_bytes};
   packet.meta = meta;
   packet.apart = {record.body, whole ? 0 : word.body_bytes};
-  packet.packet_payload_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
+  packet.packet_payload_bytes = word.payload_size_log2 != 0 ? 1u << word.payload_size_log2 : 0;
   batch.bytes += word.header_bytes + word.body_bytes;
 }
 

@@ -63,7 +63,7 @@ class Link final : public LocalLink {
   bool full() override { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address) override;
   void send_short_ack(const wire::Ack& ack, uint8_t address) override;
-  bool anything_hidden() const { return writer_.anything_hidden(); }
+  bool anything_hidden() const { return writer_.is_publish_due(); }
   // Shows what was pushed, and wakes the peer if it sleeps.
   void flush();
 

@@ -17,10 +17,10 @@ bool RingWriter::see_freed() {
   return !broken_;
 }
 
-bool RingWriter::show() {
-  if (!unannounced_) return false;
-  unannounced_ = false;
-  show_early();
+bool RingWriter::publish() {
+  if (!publish_due_) return false;
+  publish_due_ = false;
+  publish_early();
   // Either we see that the reader sleeps, or it sees the records when it looks once more.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<uint32_t>& asleep = memory_.control->asleep;
@@ -34,7 +34,7 @@ bool RingWriter::show() {
 }
 
 bool RingReader::own() {
-  RingOwner before = RingOwner::Nobody;
+  RingOwner before = RingOwner::None;
   owns_ = memory_.control->owner.compare_exchange_strong(
       before, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
   broken_ |= !owns_ && before != RingOwner::Writer;  // only these two ever are
@@ -62,7 +62,7 @@ void RingReader::release() {
   }
   if (!owns_) return;
   owns_ = false;
-  memory_.control->owner.store(RingOwner::Nobody, std::memory_order_release);
+  memory_.control->owner.store(RingOwner::None, std::memory_order_release);
 }
 
 // --- taking back ---------------------------------------------------------------------------------
@@ -120,13 +120,13 @@ void RingWriter::write_again(const Unread& unread) {
   }
 }
 
-bool RingWriter::retract(
+bool RingWriter::reclaim(
     const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
     const std::function<bool()>& wanted) {
-  show_held();
-  unannounced_ = true;  // whoever found us at it fell asleep, perhaps
+  publish_held();
+  publish_due_ = true;  // whoever found us at it fell asleep, perhaps
   std::atomic<RingOwner>& owner = memory_.control->owner;
-  RingOwner nobody = RingOwner::Nobody;
+  RingOwner nobody = RingOwner::None;
   if (!owner.compare_exchange_strong(nobody, RingOwner::Writer, std::memory_order_acquire)) {
     return false;
   }
@@ -139,8 +139,8 @@ bool RingWriter::retract(
     taken = wanted();
   }
   if (taken) write_again(unread);
-  show_held();
-  owner.store(RingOwner::Nobody, std::memory_order_release);
+  publish_held();
+  owner.store(RingOwner::None, std::memory_order_release);
   return taken;
 }
 

@@ -36,12 +36,12 @@ constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(t
 
 // Whoever changes what is shown and not read owns it meanwhile: the reader while it reads a batch,
 // the writer while it takes something back. To write what comes next needs no owner.
-enum class RingOwner : uint32_t { Nobody = 0, Reader = 1, Writer = 2 };
+enum class RingOwner : uint32_t { None = 0, Reader = 1, Writer = 2 };
 
 // The part of the segment that is not records. Zero is how both begin.
 struct RingControl {
   alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
-  std::atomic<RingOwner> owner{RingOwner::Nobody};      // who is at work on what is not read
+  std::atomic<RingOwner> owner{RingOwner::None};        // who is at work on what is not read
   alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
   alignas(kLineBytes) CopyControl copy;                 // of the writer in the reader's memory
 };
@@ -58,36 +58,36 @@ enum class RecordKind : uint8_t {
 // The word before a record.
 struct RecordWord {
   RecordKind kind = RecordKind::Nothing;
-  uint8_t address = 0;       // which pair of addresses: of the packet, or announced now
-  uint8_t header_bytes = 0;  // behind the word
-  uint8_t cut_shift = 0;     // log2 of wire::TxPacket::packet_payload_bytes; 0: not said
-  uint32_t body_bytes = 0;   // behind the headers; where both are no front, on the next line
-  uint64_t said = 0;         // Ack: 48 bits in place of the sizes
+  uint8_t address = 0;            // which pair of addresses: of the packet, or announced now
+  uint8_t header_bytes = 0;       // behind the word
+  uint8_t payload_size_log2 = 0;  // log2 of wire::TxPacket::packet_payload_bytes; 0: not ack_bits
+  uint32_t body_bytes = 0;        // behind the headers; where both are no front, on the next line
+  uint64_t ack_bits = 0;          // Ack: 48 bits in place of the sizes
 
   constexpr uint64_t pack() const {
     return static_cast<uint64_t>(kind) | uint64_t{address} << 8 | uint64_t{header_bytes} << 16 |
-           uint64_t{cut_shift} << 24 | uint64_t{body_bytes} << 32 | said << 16;
+           uint64_t{payload_size_log2} << 24 | uint64_t{body_bytes} << 32 | ack_bits << 16;
   }
   static constexpr RecordWord unpack(uint64_t word) {
     const auto kind = static_cast<RecordKind>(word & 0xFF);
     const auto address = static_cast<uint8_t>(word >> 8);
     if (kind == RecordKind::Ack) {
-      return {.kind = kind, .address = address, .said = word >> 16};
+      return {.kind = kind, .address = address, .ack_bits = word >> 16};
     }
     return {.kind = kind,
             .address = address,
             .header_bytes = static_cast<uint8_t>(word >> 16),
-            .cut_shift = static_cast<uint8_t>(word >> 24),
+            .payload_size_log2 = static_cast<uint8_t>(word >> 24),
             .body_bytes = static_cast<uint32_t>(word >> 32)};
   }
-  static constexpr uint8_t kLeastCutShift = 8;  // no path MTU is below 256
+  static constexpr uint8_t kMinPayloadSizeLog2 = 8;  // no path MTU is below 256
   // Whether a writer writes such words.
   constexpr bool sane() const {
     return (kind == RecordKind::Packet || kind == RecordKind::Addresses ||
             kind == RecordKind::Ack) &&
            header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
-           (cut_shift == 0 ||
-            (cut_shift >= kLeastCutShift && cut_shift < std::bit_width(wire::kMaxPayloadBytes)));
+           (payload_size_log2 == 0 || (payload_size_log2 >= kMinPayloadSizeLog2 &&
+                                       payload_size_log2 < std::bit_width(wire::kMaxPayloadBytes)));
   }
 
   bool is_small() const { return header_bytes + body_bytes <= kFrontBytes; }
@@ -133,19 +133,19 @@ class RingWriter {
   // Whether so many bytes of records fit now.
   bool has_room(size_t bytes) { return fits(position_ + bytes); }
   // Writes a record; what the body lacks of the word's bytes is padding. It shows with the next
-  // show(), or before. False: there is no room for it now.
+  // publish(), or before. False: there is no room for it now.
   [[nodiscard]] bool write(RecordWord word, const std::byte* header,
                            std::span<const std::span<const std::byte>> body);
   // The same of a record that is a word.
   [[nodiscard]] bool write(RecordWord word);
-  // Lets the reader see all that was written, if it looks. show() comes later all the same.
-  void show_early();
+  // Lets the reader see all that was written, if it looks. publish() comes later all the same.
+  void publish_early();
   // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
-  bool show();
-  bool anything_hidden() const { return unannounced_; }
+  bool publish();
+  bool is_publish_due() const { return publish_due_; }
   // Takes records back that were not read: those for which `mine` holds, if `wanted` then agrees.
-  // Nothing changes otherwise, nor while the reader is at work on a batch. show() comes next.
-  bool retract(
+  // Nothing changes otherwise, nor while the reader is at work on a batch. publish() comes next.
+  bool reclaim(
       const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
       const std::function<bool()>& wanted);
   // Nobody looks until it is woken.
@@ -165,7 +165,7 @@ class RingWriter {
   bool see_freed();
   bool look_at_unread(Unread& unread);
   void write_again(const Unread& unread);
-  void show_held();
+  void publish_held();
   void append(uint64_t word, uint64_t end);
 
   // Behind the last record: a word that sends the reader to the next line, the one there, and the
@@ -185,7 +185,7 @@ class RingWriter {
   uint64_t cleared_at_ = 0;   // the word there is 0: where a record of one line would end
   uint64_t held_at_ = 0;      // the first record that does not show yet
   uint64_t held_word_ = 0;    // its word; 0: all show
-  bool unannounced_ = false;  // written since the last show()
+  bool publish_due_ = false;  // written since the last publish()
   bool broken_ = false;
 };
 
@@ -243,26 +243,26 @@ inline void RingWriter::append(uint64_t word, uint64_t end) {
     expect_store(memory_.at(end + kAheadBytes));
   }
   position_ = end;
-  unannounced_ = true;
+  publish_due_ = true;
   if (end - held_at_ >= kShowBytes) [[unlikely]]
-    show_held();
+    publish_held();
 }
 
-inline void RingWriter::show_held() {
+inline void RingWriter::publish_held() {
   if (held_word_ == 0) return;
   if (position_ != cleared_at_) memory_.word(position_).store(0, std::memory_order_relaxed);
   memory_.word(held_at_).store(held_word_, std::memory_order_release);
   held_word_ = 0;
 }
 
-inline void RingWriter::show_early() {
+inline void RingWriter::publish_early() {
   if (held_word_ == 0) return;
   const uint64_t line = round_up(position_, kLineBytes);
   if (line != position_) {
     memory_.word(position_).store(kNextLine, std::memory_order_relaxed);
     position_ = line;
   }
-  show_held();
+  publish_held();
 }
 
 [[gnu::always_inline]] inline bool RingWriter::write(
