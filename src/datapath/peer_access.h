@@ -25,7 +25,7 @@ class PeerAccess {
   // It is known that it does not copy any more. Nobody waits for it again.
   virtual void settle(const RevokedCopy& copy) = 0;
   // It does not end. The link to its process does: packets go over UDP.
-  virtual void cut(const RevokedCopy& copy) = 0;
+  virtual void end_link_of(const RevokedCopy& copy) = 0;
   // Permits nothing any more.
   virtual void withdraw_all() = 0;
 

@@ -71,7 +71,7 @@ void Nic::await_end_of(Copies& copies) {
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is given up, and packets to it go over UDP",
         device_.name.c_str(), copy.thread.process());
-    if (datapath::PeerAccess* const memory = peer_access()) memory->cut(copy);
+    if (datapath::PeerAccess* const memory = peer_access()) memory->end_link_of(copy);
   }
 }
 

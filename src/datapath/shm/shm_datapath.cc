@@ -280,7 +280,7 @@ void ShmDatapath::settle(const RevokedCopy& copy) {
   if (Link* const link = find_link(copy.link)) link->copies().settle(copy.number);
 }
 
-void ShmDatapath::cut(const RevokedCopy& copy) {
+void ShmDatapath::end_link_of(const RevokedCopy& copy) {
   if (Link* const link = find_link(copy.link)) end_link(*link);
 }
 

@@ -58,7 +58,7 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   // It is known that it does not copy any more. Nobody waits for it again.
   void settle(const RevokedCopy& copy) override;
   // It does not end. The link to its process does: packets go over UDP.
-  void cut(const RevokedCopy& copy) override;
+  void end_link_of(const RevokedCopy& copy) override;
   // Permits nothing any more.
   void withdraw_all() override { exposure_.close(); }
 
