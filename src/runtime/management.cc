@@ -99,7 +99,7 @@ void Management::route(const core::ManagementDatagram& datagram, Instant at) {
 
 void Management::to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at) {
   if (slot == slot_) return to_agent(datagram, false, at);
-  if (host_.forward(slot, datagram) == Forwarded::Nobody) {
+  if (host_.forward(slot, datagram) == Forwarded::NoReceiver) {
     to_agent(datagram, true, at);
   }
 }
@@ -112,7 +112,7 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
     return to_agent(datagram, false, at);
   }
   const auto names = names_for(host_.device().interface_index, service_id, *destination);
-  if (host_.forward(names, datagram) == Forwarded::Nobody) {
+  if (host_.forward(names, datagram) == Forwarded::NoReceiver) {
     to_agent(datagram, false, at);
   }
 }

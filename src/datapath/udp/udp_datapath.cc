@@ -253,9 +253,9 @@ host::Forwarded UdpDatapath::forward(std::span<const host::ServiceName> services
   const host::LocalAddress arrived_at = host::local_address(meta.destination, interface_index_);
   for (const host::ServiceName& service : services) {
     const host::Forwarded outcome = directory_.forward(service, arrived_at, meta, bytes);
-    if (outcome != host::Forwarded::Nobody) return count_forwarded(outcome, meta);
+    if (outcome != host::Forwarded::NoReceiver) return count_forwarded(outcome, meta);
   }
-  return host::Forwarded::Nobody;
+  return host::Forwarded::NoReceiver;
 }
 
 void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) {
