@@ -60,25 +60,25 @@ void Management::turn(Instant at) {
   if (agent_.next_deadline() <= at) {
     // A peer has not replied. From now on the kernel reports hosts that cannot be reached. Reports
     // that came since the last time are handled first.
-    if (!try_allocating([&] { hear_absences(at); })) host_.on_exhaustion();
+    if (!try_allocating([&] { report_unreachable_hosts(at); })) host_.on_exhaustion();
     agent_.on_deadline(at);
-    host_.hear_absences(agent_.next_deadline() != kNever);
+    host_.report_unreachable(agent_.next_deadline() != kNever);
   }
   post_outgoing();
 }
 
-void Management::hear_absences(Instant at) {
+void Management::report_unreachable_hosts(Instant at) {
   constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
   constexpr int kMost = 64;  // the network may send any number
-  std::vector<cm::Absence> heard;
+  std::vector<cm::UnreachableHost> heard;
   for (int i = 0; i < kMost; ++i) {
-    const auto absent = host_.take_absence();
+    const auto absent = host_.take_unreachable();
     if (!absent) break;
     if (absent->bytes < kTid) continue;
     const std::byte* const mad = absent->packet.data() + core::ManagementDatagram::kHeaderBytes;
     heard.push_back({absent->host, cm::MadHeader::load(mad).tid, absent->error});
   }
-  if (!heard.empty()) agent_.hosts_absent(heard, at);
+  if (!heard.empty()) agent_.on_hosts_unreachable(heard, at);
 }
 
 void Management::route(const core::ManagementDatagram& datagram, Instant at) {
@@ -162,7 +162,7 @@ void Management::post_outgoing() {
     if (!had_memory) host_.on_exhaustion();
   }
   host_.set_management_deadline(agent_.next_deadline());
-  if (agent_.next_deadline() == kNever) host_.hear_absences(false);
+  if (agent_.next_deadline() == kNever) host_.report_unreachable(false);
 }
 
 // Opening a path takes several system calls, so paths stay open: one for each pair of hosts.
