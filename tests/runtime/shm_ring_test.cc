@@ -231,7 +231,7 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
   const auto acknowledge = [&](uint64_t ack_bits) {
     ASSERT_TRUE(writer.write({.kind = RecordKind::Ack, .address = 3, .ack_bits = ack_bits}));
   };
-  const auto expect_said = [&](uint64_t ack_bits) {
+  const auto expect_ack_bits = [&](uint64_t ack_bits) {
     ASSERT_TRUE(reader.next(record));
     EXPECT_EQ(record.word.kind, RecordKind::Ack);
     EXPECT_EQ(record.word.address, 3);
@@ -251,11 +251,11 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
       },
       [] { return true; }));
   writer.publish();
-  expect_said(kMost);
-  expect_said(0);
+  expect_ack_bits(kMost);
+  expect_ack_bits(0);
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 65536);
-  expect_said(7);
+  expect_ack_bits(7);
   EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
 }
 
