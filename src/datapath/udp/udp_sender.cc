@@ -208,19 +208,19 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
     first = std::max(first, path.latest_batch);
   } else {
     path.flush_number = flush_number_;
-    several_ |= !batches_.empty();
+    several_paths_ |= !batches_.empty();
   }
   const size_t end = std::min(batches_.size(), first + kBatchesTried);
   for (size_t i = first; i < end; ++i) {
-    if (takes(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
+    if (may_join(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
   }
   return begin_batch(path, packet, packet_bytes);
 }
 
 // A shorter packet ends a batch. That saves a batch if one queue pair is active. It costs one if
 // packets of other queue pairs could have joined, unless the engine has set ends_batch.
-bool UdpSender::takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
-                      size_t packet_bytes) const {
+bool UdpSender::may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
+                         size_t packet_bytes) const {
   const bool ends = packet_bytes < batch.stride && batch.latest == &path &&
                     (gathering_ == 0 || packet.ends_batch) && !batch.closed &&
                     batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxBatchBytes;
@@ -326,22 +326,22 @@ void UdpSender::flush() {
     send_batches(first, end);
     first = end;
   }
-  learn();
+  predict();
   batches_.clear();
   areas_.clear();
   open_from_ = 0;
   used_ = 0;
   buffer_end_ = buffer_.get();
   packets_ = 0;
-  several_ = false;
+  several_paths_ = false;
   ++flush_number_;
 }
 
 // Predicts the batches of the next flush. With one queue pair, all batches are zero-copy if one of
 // them was long. With several, a zero-copy batch can grow only while it is the last one in the
 // ring.
-void UdpSender::learn() {
-  if (several_) {
+void UdpSender::predict() {
+  if (several_paths_) {
     gathering_ = kGatheringFlushes;
   } else if (gathering_ > 0) {
     --gathering_;
@@ -354,7 +354,7 @@ void UdpSender::learn() {
   if (!any_long) return;
   for (const GsoBatch& batch : batches_) {
     const bool is_long = batch.bytes >= ZeroCopySender::kMinBytes && !batch.gathered;
-    if (is_long || !several_) last_long_stride(batch) = batch.stride;
+    if (is_long || !several_paths_) last_long_stride(batch) = batch.stride;
   }
 }
 

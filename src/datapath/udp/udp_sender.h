@@ -63,8 +63,8 @@ class UdpSender final : public wire::PacketSink {
 
   UdpPath* find(wire::PathId id) const;
   GsoBatch& batch_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
-  bool takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
-             size_t packet_bytes) const;
+  bool may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
+                size_t packet_bytes) const;
   GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
   GsoBatch& begin_batch(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
   uint32_t begin_area(std::byte* at);
@@ -76,7 +76,7 @@ class UdpSender final : public wire::PacketSink {
   uint32_t& last_long_stride(uint8_t slot, size_t packet_bytes) {
     return last_long_stride_[(packet_bytes / 4 + size_t{slot} * 16) % last_long_stride_.size()];
   }
-  void learn();
+  void predict();
   // The memory for long batches on this path; null: the kernel copies them.
   ZeroCopyRing* zero_copy_ring(UdpPath& path, uint8_t slot);
   void send_batches(size_t first, size_t end);
@@ -108,8 +108,8 @@ class UdpSender final : public wire::PacketSink {
   size_t open_from_ = 0;  // earlier batches are full
   std::vector<Area> areas_;
   uint64_t flush_number_ = 1;
-  bool several_ = false;    // paths since the last flush
-  uint32_t gathering_ = 0;  // number of flushes that are still expected to have several paths
+  bool several_paths_ = false;  // were pushed to since the last flush
+  uint32_t gathering_ = 0;      // number of flushes that are still expected to have several paths
   std::array<uint32_t, 256> last_long_stride_{};
   uint16_t wanted_segment_bytes_ = 0;  // of the latest batch that needed a control message for it
   uint32_t equal_batches_ = 0;         // number of such batches in a row
