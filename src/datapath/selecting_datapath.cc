@@ -109,13 +109,13 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
   Path& path = paths_[index];
   LocalLink* const link = link_to(path.slot);
   if (link == nullptr) return {};
-  if (path.numbered_for != link->id() && !number(path, *link)) [[unlikely]]
+  if (path.numbered_for != link->id() && !assign_number(path, *link)) [[unlikely]]
     return {};
   return {link, path.number};
 }
 
 // Assigns a number to the path's addresses on that link. False: there are too many.
-bool SelectingDatapath::number(Path& path, LocalLink& link) {
+bool SelectingDatapath::assign_number(Path& path, LocalLink& link) {
   const auto number = link.number_of(path.addresses);
   if (!number) return false;
   path.number = *number;

@@ -77,7 +77,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
     uint8_t number = 0;  // of the path's addresses
   };
   LinkAddress link_address_of(wire::PathId path);  // no link: the wire
-  static bool number(Path& path, LocalLink& link);
+  static bool assign_number(Path& path, LocalLink& link);
 
   std::unique_ptr<Datapath> wire_;
   wire::PacketSink& wire_sink_;

@@ -118,10 +118,9 @@ class Link final : public LocalLink {
   CopyRevoker copy_revoker_;
   ShmCounters& counters_;
   std::vector<Addresses> announced_;  // to the peer
-  std::vector<wire::RxMeta>
-      known_;  // from the peer; never reallocated, because packets point into it
-  std::array<const wire::RxMeta*, kMaxAddresses>
-      senders_{};         // into known_, if the addresses are of this host
+  std::vector<wire::RxMeta> known_;   // to us; never reallocated, because packets point into it
+  // By number: null unless the addresses are of this host.
+  std::array<const wire::RxMeta*, kMaxAddresses> senders_{};
   bool garbled_ = false;  // the peer wrote an invalid record
 };
 

@@ -34,7 +34,7 @@ bool RingWriter::publish() {
   return wakes;
 }
 
-bool RingReader::own() {
+bool RingReader::acquire() {
   RingOwner before = RingOwner::None;
   owns_ = memory_.control->owner.compare_exchange_strong(
       before, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);

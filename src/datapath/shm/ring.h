@@ -40,9 +40,8 @@ enum class RingOwner : uint32_t { None = 0, Reader = 1, Writer = 2 };
 
 // The part of a ring's memory that is not records. Initially zero.
 struct RingControl {
-  alignas(kLineBytes) std::atomic<uint64_t> freed{
-      0};                                         // by the reader: all bytes before it are read
-  std::atomic<RingOwner> owner{RingOwner::None};  // of the unread records
+  alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: its position
+  std::atomic<RingOwner> owner{RingOwner::None};        // of the unread records
   alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it requests a wake-up
   alignas(kLineBytes) CopyControl copy;  // direct copies by the writer in the reader's memory
 };
@@ -217,7 +216,7 @@ class RingReader {
  private:
   static constexpr uint32_t kRun = 4;  // records in a row that start the prefetch
 
-  bool own();
+  bool acquire();
 
   RingMemory memory_;
   uint64_t position_ = 0;
@@ -305,7 +304,7 @@ inline void RingWriter::publish_early() {
 [[gnu::always_inline]] inline bool RingReader::next(Record& record) {
   uint64_t word = memory_.word(position_).load(std::memory_order_acquire);
   if (word != 0 && !owns_) {
-    if (!own()) return false;
+    if (!acquire()) return false;
     word = memory_.word(position_).load(std::memory_order_acquire);  // it may have been reclaimed
   }
   if (at_line_start_) {

@@ -44,7 +44,7 @@ struct UdpEndpoint {
   GroSwitch gro;  // of receive_fd
   SendSocket send;
   bool hardware_segments = false;    // see egress.h
-  bool kernel_segments = true;       // false after a send failed because the kernel cannot
+  bool kernel_segments = true;       // false after a send shows that the kernel lacks GSO
   bool may_set_segment_size = true;  // false after SendSocket::segment_bytes made a send fail
   bool reports_unreachable = false;  // a send may then report the error of an earlier one
   // The socket's defaults, taken from the first path.
