@@ -454,7 +454,7 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
-void Agent::on_hosts_unreachable(std::span<const UnreachableHost> heard, Instant now) {
+void Agent::hosts_unreachable(std::span<const UnreachableHost> unreachable, Instant now) {
   struct Known {
     int error;
     Instant until;
@@ -462,7 +462,7 @@ void Agent::on_hosts_unreachable(std::span<const UnreachableHost> heard, Instant
   std::map<wire::Gid, Known> known;
   const auto find_awaited = [&](const auto& exchanges) {
     for (const auto& [id, entry] : exchanges) {
-      for (const UnreachableHost& a : heard) {
+      for (const UnreachableHost& a : unreachable) {
         if (!entry.exchange.waits_for(a.host, a.tid)) continue;
         const Instant sent = entry.exchange.retry().last_sent();
         Known& host = known.try_emplace(a.host, Known{a.error, sent}).first->second;

@@ -188,7 +188,7 @@ void Link::drop(const RecordWord& word) {
   packet.meta = meta;
   packet.packet_payload_bytes = 0;
   packet.ack = {wire::Qpn(static_cast<uint32_t>(word.ack_bits >> 24)),
-                            wire::Psn(static_cast<uint32_t>(word.ack_bits & 0xFFFFFF))};
+                wire::Psn(static_cast<uint32_t>(word.ack_bits & 0xFFFFFF))};
   batch.bytes += kWordBytes;
 }
 

@@ -65,24 +65,25 @@ void UdpDatapath::prepare_to_sleep() {
   }
 }
 
-void UdpDatapath::report_unreachable(bool on) {
-  if (std::exchange(reports_unreachable_, on) == on) return;
+void UdpDatapath::report_unreachable_hosts(bool on) {
+  if (std::exchange(reports_unreachable_hosts_, on) == on) return;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->is_group) report_unreachable(*endpoint);
+    if (!endpoint->is_group) report_unreachable_hosts(*endpoint);
   }
 }
 
-void UdpDatapath::report_unreachable(UdpEndpoint& endpoint) {
-  datapath::report_unreachable(endpoint.send.fd.get(), endpoint.address, reports_unreachable_);
-  if (reports_unreachable_)
-    endpoint.reports_unreachable = true;  // an error may be queued after reporting ends
+void UdpDatapath::report_unreachable_hosts(UdpEndpoint& endpoint) {
+  datapath::report_unreachable_hosts(endpoint.send.fd.get(), endpoint.address,
+                                     reports_unreachable_hosts_);
+  if (reports_unreachable_hosts_)
+    endpoint.reports_unreachable_hosts = true;  // an error may be queued after reporting ends
 }
 
-std::optional<UnreachableHost> UdpDatapath::take_unreachable() {
-  if (!reports_unreachable_) return std::nullopt;
+std::optional<UnreachableHost> UdpDatapath::take_unreachable_host() {
+  if (!reports_unreachable_hosts_) return std::nullopt;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->reports_unreachable) continue;
-    if (auto host = datapath::take_unreachable(endpoint->send.fd.get())) return host;
+    if (!endpoint->reports_unreachable_hosts) continue;
+    if (auto host = datapath::take_unreachable_host(endpoint->send.fd.get())) return host;
   }
   return std::nullopt;
 }
@@ -98,7 +99,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto send = open_send_socket(address, options_, directory_.slot());
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
-  if (reports_unreachable_) report_unreachable(*endpoint);
+  if (reports_unreachable_hosts_) report_unreachable_hosts(*endpoint);
   // Other processes may forward packets as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);

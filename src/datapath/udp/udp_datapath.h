@@ -62,10 +62,10 @@ class UdpDatapath final : public Datapath {
   int wait_fd() const override;
   void append_counters(std::vector<Counter>& to) const override;
 
-  // While on, take_unreachable() returns hosts that packets do not reach, because the host does not
-  // exist or no process has port 4791 there. The information comes from ICMP errors.
-  void report_unreachable(bool on);
-  std::optional<UnreachableHost> take_unreachable();
+  // While on, take_unreachable_host() returns hosts that packets do not reach, because the host
+  // does not exist or no process has port 4791 there. The information comes from ICMP errors.
+  void report_unreachable_hosts(bool on);
+  std::optional<UnreachableHost> take_unreachable_host();
 
   // Called when the directory's services have changed. Updates the kernel's steering program and
   // reports the services to the other processes.
@@ -99,7 +99,7 @@ class UdpDatapath final : public Datapath {
   static constexpr Duration kBroadcastInterval = milliseconds(10);
 
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
-  void report_unreachable(UdpEndpoint& endpoint);
+  void report_unreachable_hosts(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
   host::Steering* steering_of(const wire::Gid& address);
   host::Forwarded count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta);
@@ -113,7 +113,7 @@ class UdpDatapath final : public Datapath {
   os::UniqueFd epoll_;
   host::Mailbox mailbox_;
   bool reports_ip_headers_ = false;
-  bool reports_unreachable_ = false;
+  bool reports_unreachable_hosts_ = false;
   std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // those of left groups are closed
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;

@@ -43,10 +43,10 @@ struct UdpEndpoint {
   os::UniqueFd receive_fd;
   GroSwitch gro;  // of receive_fd
   SendSocket send;
-  bool hardware_segments = false;    // see egress.h
-  bool kernel_segments = true;       // false after a send shows that the kernel lacks GSO
-  bool may_set_segment_size = true;  // false after SendSocket::segment_bytes made a send fail
-  bool reports_unreachable = false;  // a send may then report the error of an earlier one
+  bool hardware_segments = false;          // see egress.h
+  bool kernel_segments = true;             // false after a send shows that the kernel lacks GSO
+  bool may_set_segment_size = true;        // false after SendSocket::segment_bytes made a send fail
+  bool reports_unreachable_hosts = false;  // a send may then report the error of an earlier one
   // The socket's defaults, taken from the first path.
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;  // 0: no path yet

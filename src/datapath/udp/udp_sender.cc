@@ -437,7 +437,8 @@ void UdpSender::warn(auto describe) {
 bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
   const os::NoCancel no_cancel;
   UdpPath& path = *batch.path;
-  if (path.endpoint->reports_unreachable && std::exchange(retried_, &batch) != &batch) return true;
+  if (path.endpoint->reports_unreachable_hosts && std::exchange(retried_, &batch) != &batch)
+    return true;
   switch (error) {
     case EINTR:
       return true;

@@ -176,7 +176,7 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
-void report_unreachable(int fd, const host::LocalAddress& address, bool on) {
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on) {
   constexpr int kBytes = 16384;  // the error queue uses the receive buffer, which is otherwise 0
   if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
   const bool v4 = address.gid.is_ipv4();
@@ -187,7 +187,7 @@ void set_segment_size(SendSocket& socket, uint16_t bytes) {
   if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.segment_bytes = bytes;
 }
 
-std::optional<UnreachableHost> take_unreachable(int fd) {
+std::optional<UnreachableHost> take_unreachable_host(int fd) {
   for (;;) {
     UnreachableHost unreachable;
     iovec packet{unreachable.packet.data(), unreachable.packet.size()};

@@ -56,7 +56,7 @@ void set_segment_size(SendSocket& socket, uint16_t bytes);
 
 // Enables or disables the socket's error queue (ICMP errors). While it is enabled, a send may
 // report the error of an earlier one.
-void report_unreachable(int fd, const host::LocalAddress& address, bool on);
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on);
 // The start of a packet that did not reach its host, and the reason: ECONNREFUSED (no process has
 // port 4791 there) or EHOSTUNREACH (the host does not exist).
 struct UnreachableHost {
@@ -65,7 +65,7 @@ struct UnreachableHost {
   size_t bytes = 0;
   std::array<std::byte, 64> packet{};
 };
-std::optional<UnreachableHost> take_unreachable(int fd);
+std::optional<UnreachableHost> take_unreachable_host(int fd);
 
 // Sets the socket's defaults. A control message overrides them for one send.
 void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,

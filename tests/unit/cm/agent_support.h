@@ -67,7 +67,7 @@ class AgentTest : public testing::Test {
   // The network returns a datagram of this agent with an ICMP error.
   void return_undelivered(const wire::Gid& host, uint64_t tid, int error) {
     const UnreachableHost absent{host, tid, error};
-    agent_.on_hosts_unreachable({&absent, 1}, now_);
+    agent_.hosts_unreachable({&absent, 1}, now_);
   }
 
   // --- actions of this agent --------------------------------------------------------------------
