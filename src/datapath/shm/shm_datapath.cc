@@ -364,7 +364,7 @@ void ShmDatapath::report(Reason reason, uint8_t slot) {
       break;
     case Reason::NoMemory:
       reason_text =
-          "cannot share memory with us (memfd_create failed, too many open files, or ulimit -f)";
+          "gets no shared memory from us (memfd_create failed, too many open files, or ulimit -f)";
       break;
     case Reason::Denied:
       (void)try_allocating([&] {
