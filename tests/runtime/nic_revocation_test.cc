@@ -84,7 +84,7 @@ class PeerProcess {
     const bool connected = own.ok() && segment.ok() &&
                            ::connect(socket.get(), name.get(), name.bytes) == 0 &&
                            datapath::send_handshake(socket.get(), {.slot = kPeerSlot},
-                                                own.value().descriptor(), descriptor.get());
+                                                    own.value().descriptor(), descriptor.get());
     char first = 0;
     reply(connected && ::recv(socket.get(), &first, 1, 0) == 1);
     datapath::DirectCopy initiator(

@@ -322,7 +322,8 @@ TEST_F(NicTest, SlowPollerServesCallersSoon) {
     ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
     ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // not a handshake: it is disconnected
     int polls = 0;
-    for (; polls < 2000 && !datapath::is_hung_up(caller.get()); ++polls) poll_after(microseconds(40));
+    for (; polls < 2000 && !datapath::is_hung_up(caller.get()); ++polls)
+      poll_after(microseconds(40));
     EXPECT_LT(polls, 200);
   }
 }
