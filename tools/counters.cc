@@ -44,7 +44,7 @@ constexpr Meaning kOtherMeanings[] = {
     {"udp_misrouted_forwarded", "misrouted packets, forwarded to their process"},
     {"udp_misrouted_received", "misrouted packets that another process forwarded to this one"},
     {"udp_misrouted_dropped", "dropped: misrouted packets for a process that does not exist"},
-    {"udp_stray_waits", "times a misrouted packet waited because its process was too slow"},
+    {"udp_misrouted_waits", "times a misrouted packet waited because its process was too slow"},
     {"udp_broadcasts_limited",
      "dropped: connection rejects without a process, over the rate limit"},
     {"udp_out_of_memory", "dropped: packets and messages for which memory was exhausted"},

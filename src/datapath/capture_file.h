@@ -1,5 +1,5 @@
-// Creating a capture file. A capture contains payload, so a new file is readable by its owner
-// alone, whatever the umask is; a file that exists keeps its mode.
+// Creates a capture file. A capture contains payload, so only the owner can read a new file,
+// whatever the umask is. An existing file keeps its mode.
 #pragma once
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 namespace verbena::datapath {
 
-// Null with errno if it cannot be created.
+// Returns null, with errno set, if the file cannot be created.
 inline std::FILE* open_capture_file(const char* name, bool append) {
   const int fd = ::open(name, O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0600);
   if (fd < 0) return nullptr;

@@ -1,6 +1,7 @@
 // The Datapath interface: moves RoCE packets between an engine's owner and a medium. One thread at
-// a time, under its owner's lock. Decorators (pcap, faults) are datapaths around a datapath. They
-// understand packets alone (packets_only.h), so a medium inside one must carry nothing else.
+// a time uses it, under its owner's lock. Decorators (pcap, faults) are datapaths around a
+// datapath. They handle packets only (packets_only.h), so a medium inside one must carry nothing
+// else.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace verbena::datapath {
 
-// One named number, for people.
+// A named number for display.
 struct Counter {
   const char* name;
   uint64_t value;
@@ -23,37 +24,37 @@ class Datapath {
  public:
   virtual ~Datapath() = default;
 
-  // Makes the way to a peer usable: opens what `route.source` needs on first use. The error says in
-  // words what is in the way (the port is taken by another user or by rdma_rxe, no route, ...).
+  // Opens a path to a peer, and the sockets of `route.source` on first use. The error describes the
+  // obstacle (the port is taken by another user or by rdma_rxe, no route, ...).
   virtual Result<wire::PathId> open_path(const wire::Route& route) = 0;
   virtual void close_path(wire::PathId path) = 0;
 
-  // From now on traffic class and hop limit of what arrives are told (RxMeta): datagrams show them
-  // to the application. Until then nobody pays for it.
+  // From now on RxMeta contains the traffic class and hop limit of received packets. UD queue pairs
+  // need them; collecting them costs time.
   virtual void report_ip_headers() {}
 
-  // Packets that have arrived, checked, at most one batch; empty when there are none. They stay
-  // valid until the next receive().
+  // Returns received and checked packets, at most one batch. They stay valid until the next
+  // receive().
   virtual std::span<const wire::RxPacket> receive() = 0;
 
-  // The same after receive() found nothing, for one who has nothing else to do at the moment: it
-  // waits a little, if anything may come soon.
+  // Called after an empty receive() by an owner without other work: polls for a short time if a
+  // packet may arrive soon.
   virtual std::span<const wire::RxPacket> busy_poll() { return {}; }
 
-  // What receive() gave is done with, and not looked at again.
+  // The owner no longer uses the packets of the last receive().
   virtual void release() {}
 
-  // True: call receive() again before waiting; something is held that wait_fd() does not show.
+  // True: the datapath has packets that wait_fd() does not report. Call receive() before waiting.
   virtual bool pending() const { return false; }
 
-  // Where to put packets; flush() sends them. What cannot be sent is dropped and counted.
+  // Takes packets; flush() sends them. Packets that cannot be sent are dropped and counted.
   virtual wire::PacketSink& sink() = 0;
   virtual void flush() = 0;
 
-  // Readable (poll, epoll) while receive() would return something. Owned by the datapath.
+  // Readable (poll, epoll) while receive() would return packets. Owned by the datapath.
   virtual int wait_fd() const = 0;
 
-  // How much payload a packet may carry on the path where that is more than any path MTU; else 0.
+  // The largest payload of a packet on a large-packet path; 0: the path MTU applies.
   virtual uint32_t packet_bytes(wire::PathId path) {
     (void)path;
     return 0;

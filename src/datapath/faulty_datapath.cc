@@ -1,5 +1,5 @@
-// Throws dice for every packet. Held packets are copies, because a datapath's memory lives one
-// call.
+// Chooses the faults of every packet by chance. Held packets are copies, because a datapath's
+// packets are valid only until the next call.
 #include "datapath/faulty_datapath.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ bool parse_number(std::string_view text, T& to) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Digits with a point. (The library's own conversion to double would make libm another dependency,
-// and strtod follows the program's locale.)
+// Parses digits with a point. std::from_chars would add a dependency on libm, and strtod follows
+// the program's locale.
 bool parse_probability(std::string_view text, double& to) {
   double value = 0, scale = 0;
   bool digits = false;
@@ -88,7 +88,7 @@ FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& fa
   released_.reserve(kMostHeld);  // packets_ points into its elements
 }
 
-bool FaultyDatapath::strike_dead() {
+bool FaultyDatapath::drop_by_chance() {
   if (prng_.chance(faults_.loss)) {
     ++lost_;
     return true;
@@ -115,14 +115,14 @@ std::span<const wire::RxPacket> FaultyDatapath::receive() {
   const auto arrived = inner_->receive();
   for (Held& h : held_) h.calls_left -= h.calls_left > 0;
   for (const wire::RxPacket& p : arrived) {
-    if (strike_dead()) continue;
-    const bool room = held_.size() < kMostHeld;
-    if (room && prng_.chance(faults_.reorder)) {
+    if (drop_by_chance()) continue;
+    const bool may_hold = held_.size() < kMostHeld;
+    if (may_hold && prng_.chance(faults_.reorder)) {
       ++reordered_;
       held_.emplace_back(p, faults_.hold, 0);
       continue;
     }
-    if (room && prng_.chance(faults_.delay)) {
+    if (may_hold && prng_.chance(faults_.delay)) {
       ++delayed_;
       const auto calls = static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold));
       held_.emplace_back(p, 0, calls);
@@ -146,11 +146,12 @@ void FaultyDatapath::deliver(const wire::RxPacket& packet) {
   release_due(false);
 }
 
-// Moves out what has waited long enough. When nothing came, nobody will overtake: reordering ends.
-void FaultyDatapath::release_due(bool nothing_came) {
+// Delivers the held packets that are due. Without received packets, none can overtake the held
+// ones, so these become due.
+void FaultyDatapath::release_due(bool received_none) {
   for (size_t i = 0; i < held_.size();) {
     Held& h = held_[i];
-    const bool due = h.calls_left == 0 && (h.packets_left == 0 || nothing_came);
+    const bool due = h.calls_left == 0 && (h.packets_left == 0 || received_none);
     if (!due || released_.size() == kMostHeld) {
       ++i;
       continue;
@@ -164,7 +165,7 @@ void FaultyDatapath::release_due(bool nothing_came) {
   }
 }
 
-// On the way out, half of it: each packet may go twice, and held packets must fit as well.
+// With faults on send, each packet may be sent twice, and the held packets must fit as well.
 size_t FaultyDatapath::room() const {
   const size_t room = inner_->sink().room();
   if (!faults_.on_send) return room;
@@ -173,7 +174,7 @@ size_t FaultyDatapath::room() const {
 
 void FaultyDatapath::push(const wire::TxPacket& packet) {
   if (!faults_.on_send) return inner_->sink().push(packet);
-  if (strike_dead()) return;
+  if (drop_by_chance()) return;
   if (held_out_.size() < kMostHeldOut && prng_.chance(faults_.reorder)) {
     ++reordered_;
     HeldOut& h = held_out_.emplace_back();

@@ -1,5 +1,5 @@
-// A datapath that loses, repeats, reorders and delays the packets of another one, by a seed: a bad
-// network for programs that run on a good one. Faults strike single packets, never whole trains.
+// FaultyDatapath: a decorator that drops, duplicates, reorders and delays packets, determined by a
+// seed. It emulates a bad network. Faults apply to single packets, never to whole batches.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ namespace verbena::datapath {
 struct Faults {
   double loss = 0;
   double duplicate = 0;
-  double reorder = 0;  // held back until `hold` others have overtaken it, or nobody comes
-  double corrupt = 0;  // lost as well: the ICRC would have caught it
+  double reorder = 0;  // held back until `hold` others have overtaken it, or receive() is empty
+  double corrupt = 0;  // dropped, as a packet with a wrong ICRC is
   double delay = 0;    // held back for some receive() calls, at most 16 * `hold`
   uint32_t hold = 3;
-  bool on_send = false;  // strike packets on their way out too
+  bool on_send = false;  // apply faults to sent packets too
   uint64_t seed = 1;
 };
 
-// Reads "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,hold=3,send=1,seed=7"; what
-// is not named stays as it is by default.
+// Parses "loss=0.01,duplicate=0.001,reorder=0.01,corrupt=0.001,delay=0.1,hold=3,send=1,seed=7".
+// Faults that are not named keep their defaults.
 Result<Faults> parse_faults(std::string_view text);
 
-// A path that goes through it is one that loses packets, whatever the medium: packet_bytes() is
-// 0, so that the engine cuts for the path MTU and recovers as it does on the wire.
+// Paths through it lose packets, whatever the medium. packet_bytes() is therefore 0: the engine
+// sends packets of the path MTU and recovers as it does on the wire.
 class FaultyDatapath final : public Datapath, private wire::PacketSink {
  public:
   FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& faults);
@@ -42,7 +42,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   std::span<const wire::RxPacket> receive() override;
   void release() override { inner_->release(); }
   void report_ip_headers() override { inner_->report_ip_headers(); }
-  // Packets are held that no descriptor announces.
+  // No descriptor reports the held packets.
   bool pending() const override { return !held_.empty() || inner_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
@@ -50,7 +50,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void append_counters(std::vector<Counter>& to) const override;
 
  private:
-  // A received packet that waits for its time: after so many others, or so many calls.
+  // A received packet that is delivered after so many others, or so many calls.
   struct Held {
     std::vector<std::byte> bytes;
     uint32_t packet_payload_bytes = 0;
@@ -59,7 +59,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
     uint32_t calls_left = 0;
     Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls);
   };
-  // The same on the way out; a flush ends the waiting.
+  // A packet to send, held at most until the next flush.
   struct HeldOut {
     wire::TxPacket packet;  // without payload
     std::vector<std::byte> payload;
@@ -70,16 +70,16 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void push(const wire::TxPacket& packet) override;
   void push_inner(const wire::TxPacket& packet);
   void release_out(bool all);
-  bool strike_dead();
+  bool drop_by_chance();
   void deliver(const wire::RxPacket& packet);
-  void release_due(bool nothing_came);
+  void release_due(bool received_none);
 
   std::unique_ptr<Datapath> inner_;
   PacketsOnly local_peer_;
   Faults faults_;
   Prng prng_;
-  std::vector<wire::RxPacket> packets_;  // what the last receive() returned
-  std::vector<Held> released_;           // what some of them point into
+  std::vector<wire::RxPacket> packets_;  // returned by the last receive()
+  std::vector<Held> released_;           // some of packets_ point into these
   std::vector<Held> held_;
   std::vector<HeldOut> held_out_;
   uint64_t lost_ = 0;

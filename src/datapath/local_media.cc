@@ -1,4 +1,4 @@
-// Where local media are registered.
+// The registry of local media.
 #include "datapath/local_media.h"
 
 #include "datapath/shm/shm_datapath.h"

@@ -1,4 +1,4 @@
-// The local media there are. A new one is a folder beside shm/ and an entry in local_media.cc.
+// The list of local media. A new one is a folder beside shm/ and an entry in local_media.cc.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 namespace verbena::datapath {
 
 struct LocalMediumOptions {
-  uint8_t slot = 0;                // of this process, which has claimed it
-  uint32_t interface_index = 0;    // gives link-local addresses their meaning
+  uint8_t slot = 0;                // claimed by this process
+  uint32_t interface_index = 0;    // scope of link-local addresses
   bool wire_packets_only = false;  // see LocalLink
 };
 
 struct LocalMediumKind {
-  const char* name;  // for people
+  const char* name;  // for messages
   Result<std::unique_ptr<LocalMedium>> (*open)(const LocalMediumOptions& options);
 };
 

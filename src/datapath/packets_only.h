@@ -1,6 +1,6 @@
-// PacketsOnly: what decorators (capture, faults) leave of a LocalPeer. All that crosses them is a
-// packet, so that a capture shows every byte and a fault can hit every request: no access to the
-// peer's memory, no ACK in its short form, nothing retracted.
+// PacketsOnly: the LocalPeer of a decorator (capture, faults). It passes packets only, so that a
+// capture contains every byte and a fault can affect every request: no one-sided access, no short
+// ACKs, no retraction.
 #pragma once
 
 #include "wire/local_peer.h"
@@ -9,7 +9,7 @@ namespace verbena::datapath {
 
 class PacketsOnly final : public wire::LocalPeer {
  public:
-  // Not used where `inner` is null.
+  // Must not be used if `inner` is null.
   explicit PacketsOnly(const wire::LocalPeer* inner) : inner_(inner) {}
 
   bool is_full(wire::PathId path) const override { return inner_->is_full(path); }

@@ -1,4 +1,4 @@
-// The capture file's format, and headers for packets that have none here.
+// The capture file's format, and the headers that packets lack at this level.
 #include "datapath/pcap_datapath.h"
 
 #include <array>
@@ -17,7 +17,7 @@ constexpr uint32_t kNanosecondMagic = 0xA1B23C4D;
 constexpr uint32_t kSnapshotBytes = 65535;
 constexpr uint32_t kLinkTypeRaw = 101;  // each record starts with an IP header
 constexpr size_t kLargestHeaders = 48;
-// The real source port is a matter of whoever is below us.
+// The real source port is known only to the inner datapath.
 constexpr uint16_t kSourcePort = 0xC000;
 constexpr size_t kFileBuffer = 1u << 20;
 
@@ -68,7 +68,7 @@ PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock
       clock_(std::move(clock)),
       on_end_(std::move(on_end)) {}
 
-// A capture is most wanted when the process then dies.
+// Flushed after every batch: a capture is most useful if the process crashes afterwards.
 void PcapDatapath::flush_file() {
   if (file_ && std::fflush(file_.get()) != 0) end();
 }
@@ -109,7 +109,7 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
   return packets;
 }
 
-// The payload may change where it lies: what is recorded is passed on from the copy.
+// The application may change the payload at any time, so the recorded copy is the one that is sent.
 void PcapDatapath::push(const wire::TxPacket& packet) {
   const os::NoCancel no_cancel;
   const bool copied = try_allocating([&] {
@@ -119,7 +119,7 @@ void PcapDatapath::push(const wire::TxPacket& packet) {
     }
     scratch_.reserve(scratch_.size() + packet.pad);
   });
-  if (!copied) return inner_->sink().push(packet);  // it leaves, and is not in the capture
+  if (!copied) return inner_->sink().push(packet);  // sent, but not captured
   const std::span<const std::byte> payload =
       std::span<const std::byte>(scratch_).subspan(packet.header_bytes);
   wire::TxPacket copy = packet;

@@ -1,7 +1,7 @@
-// A datapath that also writes what passes through another one to a capture file, with IP and UDP
-// headers as they would be on the wire, so that packet analysers read it. Works for every datapath:
-// through shared memory go the same packets, without headers below the BTH and without ICRC. The
-// format is nanosecond pcap of raw IP packets.
+// PcapDatapath: a decorator that writes all packets to a capture file, with IP and UDP headers as
+// on the wire, so that packet analysers can read it. It works for every datapath: shared memory
+// carries the same packets, without headers below the BTH and without ICRC. The format is
+// nanosecond pcap of raw IP packets.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
  public:
   // Nanoseconds since 1970.
   using WallClock = std::function<uint64_t()>;
-  // The file took no more, for the reason of this errno; the capture ends, the network goes on.
+  // A write failed with this errno. The capture ends; the network continues.
   using OnEnd = std::function<void(int error)>;
 
-  // `append` goes on behind what is in the file.
+  // `append` continues an existing file.
   static Result<std::unique_ptr<PcapDatapath>> open(std::unique_ptr<Datapath> inner,
                                                     const char* file_name, bool append,
                                                     WallClock clock, OnEnd on_end);
@@ -53,7 +53,7 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
 
   std::unique_ptr<Datapath> inner_;
   PacketsOnly local_peer_;
-  File file_;  // null once the disk refused a packet
+  File file_;  // null after a failed write
   WallClock clock_;
   OnEnd on_end_;
   std::vector<wire::RxMeta> addressing_of_path_;  // by PathId

@@ -1,5 +1,5 @@
-// PeerAccess: what peers may do in the memory of this process by themselves, and how that is
-// revoked. A local medium offers it if its peers can reach memory.
+// PeerAccess: the peers' one-sided access to the memory of this process, and its revocation. A
+// local medium offers it if its peers can reach this memory.
 #pragma once
 
 #include "datapath/shm/exposure.h"
@@ -10,24 +10,24 @@ namespace verbena::datapath {
 
 class PeerAccess {
  public:
-  // Where an engine shows what its peers may do.
+  // The table in which an engine exposes its regions and queue pairs.
   virtual wire::Exposure& exposure() = 0;
-  // Memory that was hidden since the last call.
-  virtual MemoryRange take_hidden_memory() = 0;
-  // Whether the queue pair was hidden, or changed, since the last call.
-  virtual bool take_hidden(wire::Qpn qpn) = 0;
-  // After something was hidden: revokes what peers are doing in our memory at this moment, all of
-  // them or the process of a slot. Adds the copies that the kernel may be copying for.
-  virtual void revoke_copies(const MemoryRange& hidden, RevokedCopies& to) = 0;
+  // The memory that was withdrawn since the last call.
+  virtual MemoryRange take_withdrawn_memory() = 0;
+  // Whether the queue pair was withdrawn, or changed, since the last call.
+  virtual bool take_withdrawn(wire::Qpn qpn) = 0;
+  // Call after withdrawing an entry: revokes the current direct copies of all peers, or of the
+  // process with that slot. Adds to the list those that the kernel may be executing now.
+  virtual void revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) = 0;
   virtual void revoke_copies_of(uint8_t slot, RevokedCopies& to) = 0;
-  // It is over, or its process gone.
+  // The copy has ended, or its process has.
   virtual bool is_over(const RevokedCopy& copy) = 0;
-  // It is known that it does not copy any more. Nobody waits for it again.
+  // The copy is known to have ended. Later revocations do not wait for it.
   virtual void settle(const RevokedCopy& copy) = 0;
-  // It does not end. The link to its process does: packets go over UDP.
-  virtual void cut(const RevokedCopy& copy) = 0;
-  // Permits nothing any more.
-  virtual void withdraw() = 0;
+  // The copy does not end, so this ends the link to its process. Packets then go over UDP.
+  virtual void end_link_of(const RevokedCopy& copy) = 0;
+  // Withdraws all entries, permanently.
+  virtual void withdraw_all() = 0;
 
  protected:
   ~PeerAccess() = default;

@@ -1,4 +1,4 @@
-// Choosing the medium for each packet, and whose turn it is to be looked at.
+// Chooses the medium for each packet, and the medium to poll next.
 #include "datapath/selecting_datapath.h"
 
 #include <sys/epoll.h>
@@ -12,14 +12,14 @@
 namespace verbena::datapath {
 namespace {
 
-// A look at the sockets is a system call, many times as long as one at the rings. While nothing
-// comes over the wire it is made more and more seldom, at last once in so many looks at local
-// media; time that passes counts as looks, too. A thread that the sockets woke looks at once.
+// A poll of the sockets is a system call and takes many times as long as a poll of the rings. While
+// the wire is idle, the interval doubles up to this number of polls of local media. Elapsed time
+// counts as polls. A thread that the sockets woke polls them at once.
 constexpr uint32_t kWireEvery = 512;
-constexpr int64_t kLookNs = 128;
-// As much as UDP takes in a turn.
+constexpr int64_t kPollNs = 128;
+// The same limit per turn as for UDP.
 constexpr size_t kBytesPerTurn = size_t{512} * 1024;
-// What a copy into a peer's memory takes by itself, in bytes that could be copied meanwhile.
+// The fixed cost of a direct copy, in bytes that could be copied in that time.
 constexpr size_t kCopyCost = 4096;
 constexpr size_t kShortAckBytes = 8;
 
@@ -45,7 +45,8 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire, Media media
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
   if (!host::is_local(host::local_address(destination, interface_index_))) return true;
-  // The first medium that reaches the peer is enough. Without memory packets go over the wire.
+  // The first medium that reaches the peer is enough. If memory is exhausted, packets go over the
+  // wire.
   bool reached = true;
   (void)try_allocating([&] {
     for (const auto& medium : media_) {
@@ -96,11 +97,11 @@ LocalLink* SelectingDatapath::link_of(wire::PathId path) const {
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
-  const LocalLink* const link = carrier_of(path).link;
+  const LocalLink* const link = link_address_of(path).link;
   return link != nullptr && !link->wire_packets_only() ? wire::kMaxPayloadBytes : 0;
 }
 
-[[gnu::always_inline]] inline SelectingDatapath::Carrier SelectingDatapath::carrier_of(
+[[gnu::always_inline]] inline SelectingDatapath::LinkAddress SelectingDatapath::link_address_of(
     wire::PathId id) {
   const auto index = static_cast<size_t>(id);
   if (index >= paths_.size()) [[unlikely]]
@@ -108,13 +109,13 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
   Path& path = paths_[index];
   LocalLink* const link = link_to(path.slot);
   if (link == nullptr) return {};
-  if (path.numbered_for != link->id() && !number(path, *link)) [[unlikely]]
+  if (path.numbered_for != link->id() && !assign_number(path, *link)) [[unlikely]]
     return {};
   return {link, path.number};
 }
 
-// The path's addresses have a number on that link from now on. False: there are too many.
-bool SelectingDatapath::number(Path& path, LocalLink& link) {
+// Assigns a number to the path's addresses on that link. False: there are too many.
+bool SelectingDatapath::assign_number(Path& path, LocalLink& link) {
   const auto number = link.number_of(path.addresses);
   if (!number) return false;
   path.number = *number;
@@ -122,10 +123,10 @@ bool SelectingDatapath::number(Path& path, LocalLink& link) {
   return true;
 }
 
-// The wire and the local media both get their turn, however busy the others are; and where the one
-// has nothing, the other is asked.
+// The wire and the local media alternate, however busy one of them is. If the first has no packets,
+// the other is polled.
 std::span<const wire::RxPacket> SelectingDatapath::receive() {
-  const bool wire_due = ++looks_ >= wire_every_;
+  const bool wire_due = ++polls_ >= wire_every_;
   const bool local_first = !wire_due || local_first_;
   if (local_first) {
     const auto packets = receive_locally();
@@ -135,7 +136,7 @@ std::span<const wire::RxPacket> SelectingDatapath::receive() {
     }
   }
   const auto packets = wire_->receive();
-  looks_ = 0;
+  polls_ = 0;
   const bool has_links =
       std::ranges::any_of(media_, [](const auto& medium) { return medium->has_links(); });
   wire_every_ = packets.empty() && has_links ? std::min(2 * wire_every_, kWireEvery) : 1;
@@ -143,7 +144,7 @@ std::span<const wire::RxPacket> SelectingDatapath::receive() {
   return packets.empty() && !local_first ? receive_locally() : packets;
 }
 
-// Each medium is the first in its turn.
+// The media are polled round robin.
 [[gnu::always_inline]] inline std::span<const wire::RxPacket> SelectingDatapath::receive_locally() {
   for (size_t i = 0; i < media_.size(); ++i) {
     next_medium_ = next_medium_ + 1 < media_.size() ? next_medium_ + 1 : 0;
@@ -166,15 +167,15 @@ void SelectingDatapath::release() {
 }
 
 bool SelectingDatapath::arm() {
-  bool nothing_there = true;
-  for (const auto& medium : media_) nothing_there &= medium->arm();
-  if (nothing_there) return true;
+  bool all_empty = true;
+  for (const auto& medium : media_) all_empty &= medium->arm();
+  if (all_empty) return true;
   for (const auto& medium : media_) medium->disarm();
   return false;
 }
 
 void SelectingDatapath::disarm() {
-  looks_ = wire_every_;
+  polls_ = wire_every_;
   for (const auto& medium : media_) medium->disarm();
 }
 
@@ -205,7 +206,7 @@ std::optional<std::string> SelectingDatapath::take_notice() {
 }
 
 void SelectingDatapath::pass(Duration time) {
-  looks_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kLookNs, kWireEvery));
+  polls_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kPollNs, kWireEvery));
   for (const auto& medium : media_) medium->pass(time);
 }
 
@@ -225,7 +226,7 @@ bool SelectingDatapath::is_asleep(wire::PathId path) const {
   return link != nullptr && link->peer_sleeps();
 }
 
-// It counts against the turn, as packets do.
+// A direct copy counts against the limit per turn, as packets do.
 bool SelectingDatapath::access(const wire::OneSided& request) {
   pushed_ += request.bytes + kCopyCost;
   const Path* const path = find(request.path);
@@ -241,21 +242,21 @@ bool SelectingDatapath::retract(const wire::Unread& requests) {
   LocalLink* const link = link_of(requests.path);
   const Path* const path = find(requests.path);
   if (link == nullptr || path->numbered_for != link->id()) return false;
-  ++pushed_;  // the rest is shown anew
+  ++pushed_;  // so that flush() publishes the remaining records
   return link->retract(requests, path->number);
 }
 
 void SelectingDatapath::push(const wire::TxPacket& packet) {
-  const Carrier carrier = carrier_of(packet.path);
-  if (carrier.link == nullptr) return push_to_wire(packet);
-  carrier.link->push(packet, carrier.number);
+  const LinkAddress to = link_address_of(packet.path);
+  if (to.link == nullptr) return push_to_wire(packet);
+  to.link->push(packet, to.number);
   pushed_ += packet.header_bytes + packet.payload_bytes;
 }
 
 bool SelectingDatapath::send_short_ack(wire::PathId path, const wire::Ack& ack) {
-  const Carrier carrier = carrier_of(path);
-  if (carrier.link == nullptr || carrier.link->wire_packets_only()) return false;
-  carrier.link->send_short_ack(ack, carrier.number);
+  const LinkAddress to = link_address_of(path);
+  if (to.link == nullptr || to.link->wire_packets_only()) return false;
+  to.link->send_short_ack(ack, to.number);
   pushed_ += kShortAckBytes;
   return true;
 }

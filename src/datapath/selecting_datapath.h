@@ -1,6 +1,6 @@
-// The wire and local media side by side: each packet takes the first medium that has a link to its
-// peer's process, and the wire where none has. Paths are the wire's; a link that opens or ends
-// later changes the medium under them.
+// SelectingDatapath: the wire and the local media. Each packet takes the first medium that has a
+// link to the peer's process, or else the wire. Paths belong to the wire; a link that opens or ends
+// later changes their medium.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   using Media = std::vector<std::unique_ptr<LocalMedium>>;  // in order of preference
   SelectingDatapath(std::unique_ptr<Datapath> wire, Media media, uint32_t interface_index);
 
-  // Asks for a link to the peer where that is possible. False: the peer has not replied yet; ask
-  // again a little later. Otherwise a path may be opened now, and receive() comes next.
+  // Requests a link to the peer if it is on this host. False: the peer has not replied yet; call
+  // again later. Otherwise a path may be opened now; call receive() next.
   bool reach(const wire::Gid& destination, wire::Qpn peer, Instant now);
 
-  // The owner is about to wait for wait_fd(). False: it need not, something is there.
+  // The owner is about to wait for wait_fd(). False: packets are already there.
   bool arm();
-  // It waits no longer.
+  // The owner no longer waits.
   void disarm();
-  // So much since the receive() before: what is not looked at each time is due the sooner.
+  // This much time has passed since the last receive(): the next poll of the wire is due sooner.
   void pass(Duration time);
-  // wait_fd() woke the owner, and not with packets.
+  // wait_fd() woke the owner, but there are no packets.
   void attend();
-  // Some paths may carry less than they did: see packet_bytes().
+  // A link has ended: packet_bytes() of some paths may be smaller than before.
   bool anything_gone() const;
   void take_gone();
-  // What peers may do in this process's memory by themselves; null: no medium lets them.
+  // The peers' access to this process's memory; null: no medium offers it.
   PeerAccess* peer_access();
   std::optional<std::string> take_notice();
 
@@ -54,9 +54,9 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
 
  private:
   struct Path {
-    uint8_t slot = 0;  // of the peer, if it is on this host; else 0, which nobody has
+    uint8_t slot = 0;  // of the peer if it is on this host; otherwise 0, which no process has
     uint8_t number = 0;
-    uint32_t numbered_for = 0;  // the link on which `number` stands for the addresses
+    uint32_t numbered_for = 0;  // the link that `number` is valid for
     Addresses addresses;
   };
 
@@ -72,12 +72,12 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   const Path* find(wire::PathId path) const;
   LocalLink* link_to(uint8_t slot) const;
   LocalLink* link_of(wire::PathId path) const;
-  struct Carrier {
+  struct LinkAddress {
     LocalLink* link = nullptr;
     uint8_t number = 0;  // of the path's addresses
   };
-  Carrier carrier_of(wire::PathId path);  // no link: it is the wire
-  static bool number(Path& path, LocalLink& link);
+  LinkAddress link_address_of(wire::PathId path);  // no link: the wire
+  static bool assign_number(Path& path, LocalLink& link);
 
   std::unique_ptr<Datapath> wire_;
   wire::PacketSink& wire_sink_;
@@ -86,11 +86,11 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   os::UniqueFd epoll_;
   std::vector<Path> paths_;  // by PathId
   size_t pushed_ = 0;        // bytes into local media since the last flush
-  bool to_wire_ = false;     // something went there since the last flush
-  uint32_t looks_ = 0;       // at local media, since the wire was looked at
+  bool to_wire_ = false;     // packets were pushed to the wire since the last flush
+  uint32_t polls_ = 0;       // of local media, since the last poll of the wire
   uint32_t wire_every_ = 1;
   bool local_first_ = true;
-  size_t next_medium_ = 0;  // whose packets are taken first
+  size_t next_medium_ = 0;  // the next one to receive from
 };
 
 }  // namespace verbena::datapath

@@ -130,7 +130,7 @@ uint64_t budget_key(const os::UnixAddress& of) {
 
 Forwarded outcome(bool sent) {
   if (sent) return Forwarded::Yes;
-  return errno == ECONNREFUSED ? Forwarded::Nobody : Forwarded::Dropped;
+  return errno == ECONNREFUSED ? Forwarded::NoReceiver : Forwarded::Dropped;
 }
 
 template <typename T>

@@ -45,8 +45,8 @@ struct ServiceName {
 // Result of forwarding.
 enum class Forwarded : uint8_t {
   Yes,
-  Nobody,   // no process has that slot, or listens to that service
-  Dropped,  // the receiving process does not keep up
+  NoReceiver,  // no process has that slot, or listens to that service
+  Dropped,     // the receiving process does not keep up
 };
 
 // Whether a sender waits for a receiver whose queue is full (wait_budget.h).

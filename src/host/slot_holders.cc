@@ -91,8 +91,8 @@ struct CloseFolder {
 };
 using Folder = std::unique_ptr<DIR, CloseFolder>;
 
-// Calls visit(inode) for each visible open socket of the process.
-void for_each_socket_of(pid_t pid, auto visit) {
+// Calls on_socket(inode) for each visible open socket of the process.
+void for_each_socket_of(pid_t pid, auto on_socket) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd";
   const Folder folder(::opendir(path.c_str()));
   if (!folder) return;
@@ -101,7 +101,7 @@ void for_each_socket_of(pid_t pid, auto visit) {
     unsigned inode = 0;
     if (::readlinkat(::dirfd(folder.get()), entry->d_name, target, sizeof target - 1) > 0 &&
         std::sscanf(target, "socket:[%u]", &inode) == 1) {
-      visit(inode);
+      on_socket(inode);
     }
   }
 }
@@ -132,7 +132,7 @@ std::string describe(std::span<const HeldSlot> slots) {
   for (const HeldSlot& slot : slots) ++by_user[slot.uid][slot.pid];
   const auto by_count = [](const auto& counts) {
     std::vector<std::pair<size_t, uint32_t>> sorted;
-    for (const auto& [who, count] : counts) sorted.emplace_back(count, static_cast<uint32_t>(who));
+    for (const auto& [id, count] : counts) sorted.emplace_back(count, static_cast<uint32_t>(id));
     std::ranges::sort(sorted, [](const auto& a, const auto& b) { return a.first > b.first; });
     return sorted;
   };

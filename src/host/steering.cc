@@ -166,7 +166,7 @@ void Steering::update_services(Instant now) {
   for (const uint8_t slot : others()) {
     const Forwarded outcome =
         directory_.report(slot, {address_, 0, kNoIndex, directory_.slot(), self.services});
-    if (outcome == Forwarded::Nobody) members_[slot] = {};
+    if (outcome == Forwarded::NoReceiver) members_[slot] = {};
     if (outcome == Forwarded::Dropped) members_[slot].unreachable = true;
   }
   tick(now);

@@ -61,7 +61,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
   const Instant at = runtime::now();
   Instant until = policy_.sleep_until(at, wakeup_deadline(), count(core::CounterId::packets_sent));
   if (policy_.thread_owns_progress()) {
-    datapath_.udp->rest();
+    datapath_.udp->prepare_to_sleep();
     if (datapath_.local != nullptr && !datapath_.local->arm()) until = at;
   }
   if (exhaustion_.pending) until = at;  // see wait_for_memory()

@@ -62,7 +62,7 @@ void Nic::stop() {
   Copies copies;
   {
     const Guard guard(*this);
-    memory->withdraw();
+    memory->withdraw_all();
     memory->revoke_copies(datapath::kAllMemory, copies);
   }
   await_end_of(copies);

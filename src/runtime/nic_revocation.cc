@@ -36,15 +36,15 @@ void Nic::revoke_copies(PostingGuard& guard, Copies& copies) {
   (void)guard;
   datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  const datapath::MemoryRange hidden = memory->take_hidden_memory();
-  if (!hidden.empty()) memory->revoke_copies(hidden, copies);
+  const datapath::MemoryRange withdrawn = memory->take_withdrawn_memory();
+  if (!withdrawn.empty()) memory->revoke_copies(withdrawn, copies);
 }
 
 // Under the lock. Only the peer of a queue pair can access memory through it.
 void Nic::revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies) {
   datapath::PeerAccess* const memory = peer_access();
   if (memory == nullptr) return;
-  if (memory->take_hidden(qpn)) memory->revoke_copies_of(peer.slot(), copies);
+  if (memory->take_withdrawn(qpn)) memory->revoke_copies_of(peer.slot(), copies);
 }
 
 void Nic::await_end_of(Copies& copies) {
@@ -71,7 +71,7 @@ void Nic::await_end_of(Copies& copies) {
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is given up, and packets to it go over UDP",
         device_.name.c_str(), copy.thread.process());
-    if (datapath::PeerAccess* const memory = peer_access()) memory->cut(copy);
+    if (datapath::PeerAccess* const memory = peer_access()) memory->end_link_of(copy);
   }
 }
 

@@ -55,10 +55,10 @@ class Fuzz {
           write();
           break;
         case 2:
-          writer_.show();
+          writer_.publish();
           break;
         case 3:
-          writer_.show_early();
+          writer_.publish_early();
           break;
         case 4:
           read();
@@ -127,7 +127,7 @@ class Fuzz {
       return record % 2 == 0;
     };
     const bool wanted = byte() % 4 != 0;
-    const bool taken = writer_.retract(mine, [&] { return wanted; });
+    const bool taken = writer_.reclaim(mine, [&] { return wanted; });
     VERBENA_CHECK(disturbed_ || taken == (wanted && read_ == 0 && !reading()));
     if (taken) std::erase_if(expected_, [](uint32_t record) { return record % 2 == 0; });
   }
@@ -150,7 +150,7 @@ class Fuzz {
       word.store(RecordWord{.kind = static_cast<RecordKind>(byte() % kKinds),
                             .address = byte(),
                             .header_bytes = byte(),
-                            .cut_shift = static_cast<uint8_t>(byte() % 20),
+                            .payload_size_log2 = static_cast<uint8_t>(byte() % 20),
                             .body_bytes = static_cast<uint32_t>(number(2))}
                      .pack());
     } else if (what % 4 == 2) {  // the current record, longer or shorter

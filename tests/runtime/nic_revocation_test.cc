@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "datapath/shm/segment.h"
 #include "runtime/nic.h"
 
@@ -83,12 +83,12 @@ class PeerProcess {
     const os::UnixAddress name = datapath::shm_address(slot);
     const bool connected = own.ok() && segment.ok() &&
                            ::connect(socket.get(), name.get(), name.bytes) == 0 &&
-                           datapath::send_hello(socket.get(), {.slot = kPeerSlot},
-                                                own.value().descriptor(), descriptor.get());
+                           datapath::send_handshake(socket.get(), {.slot = kPeerSlot},
+                                                    own.value().descriptor(), descriptor.get());
     char first = 0;
     reply(connected && ::recv(socket.get(), &first, 1, 0) == 1);
     datapath::DirectCopy initiator(
-        &segment.value().written_by(datapath::LinkEnd::Caller).control->copy);
+        &segment.value().written_by(datapath::LinkEnd::Connecting).control->copy);
     for (Step step{}; ::recv(control_.get(), &step, 1, 0) == 1;) {
       reply(do_step(step, initiator, owner, memory));
     }

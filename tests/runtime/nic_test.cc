@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "tests/runtime/udp_process.h"
 #include "tests/support/needs_steering.h"
 
@@ -320,9 +320,10 @@ TEST_F(NicTest, SlowPollerServesCallersSoon) {
     const os::UniqueFd caller = datapath::open_shm_socket();
     const os::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
     ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
-    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // no hello: it is disconnected
+    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // not a handshake: it is disconnected
     int polls = 0;
-    for (; polls < 2000 && !datapath::hung_up(caller.get()); ++polls) poll_after(microseconds(40));
+    for (; polls < 2000 && !datapath::is_hung_up(caller.get()); ++polls)
+      poll_after(microseconds(40));
     EXPECT_LT(polls, 200);
   }
 }

@@ -196,23 +196,23 @@ TEST_F(PeerMemoryTest, RejectsATableThatIsNotSealed) {
 }
 
 TEST_F(PeerMemoryTest, ReportsWithdrawnEntriesOnce) {
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "exposing withdraws nothing";
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "exposing withdraws nothing";
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
   SetUp();
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "the same once more";
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "the same once more";
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
   own_.withdraw(kKey + 256);
   own_.withdraw(wire::Qpn::of_slot(2, 21));
-  EXPECT_TRUE(own_.take_hidden_memory().empty()) << "it was never exposed";
-  EXPECT_FALSE(own_.take_hidden(wire::Qpn::of_slot(2, 21)));
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "it was never exposed";
+  EXPECT_FALSE(own_.take_withdrawn(wire::Qpn::of_slot(2, 21)));
   own_.withdraw(kKey);
   own_.withdraw(kTargetQp);
-  const MemoryRange hidden = own_.take_hidden_memory();
-  EXPECT_EQ(hidden.begin, reinterpret_cast<uint64_t>(memory_.data()));
-  EXPECT_EQ(hidden.end, hidden.begin + memory_.size());
-  EXPECT_TRUE(own_.take_hidden_memory().empty());
-  EXPECT_TRUE(own_.take_hidden(kTargetQp));
-  EXPECT_FALSE(own_.take_hidden(kTargetQp));
+  const MemoryRange withdrawn = own_.take_withdrawn_memory();
+  EXPECT_EQ(withdrawn.begin, reinterpret_cast<uint64_t>(memory_.data()));
+  EXPECT_EQ(withdrawn.end, withdrawn.begin + memory_.size());
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty());
+  EXPECT_TRUE(own_.take_withdrawn(kTargetQp));
+  EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
 }
 
 TEST_F(PeerMemoryTest, ReducedAccessCountsAsWithdrawn) {
@@ -222,7 +222,7 @@ TEST_F(PeerMemoryTest, ReducedAccessCountsAsWithdrawn) {
                .iova = kIova,
                .length = memory_.size(),
                .access = kRead});
-  EXPECT_FALSE(own_.take_hidden_memory().empty());
+  EXPECT_FALSE(own_.take_withdrawn_memory().empty());
 }
 
 // A forked process, stopped from the start, whose memory the test accesses.

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "wire/headers.h"
 
 namespace verbena::datapath {
@@ -413,7 +413,7 @@ os::UniqueFd connect_to(uint8_t slot) {
   return fd;
 }
 
-TEST(ShmDatapathTest, DisconnectsCallersThatSendInvalidHellos) {
+TEST(ShmDatapathTest, DisconnectsPeersThatSendInvalidHandshakes) {
   Peer a;
   const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
   for (const std::string& greeting : greetings) {
@@ -461,10 +461,10 @@ TEST(ShmDatapathTest, DisconnectsACallerIfDescriptorsAreExhausted) {
 }
 
 // For a peer that does not respond: it sees the link end, as if our process had ended.
-TEST(ShmDatapathTest, CutLinkEndsForBothSides) {
+TEST(ShmDatapathTest, LinkOfAnUnendingCopyEndsForBothSides) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
-  a.shm->cut({a.shm->link_to(b.slot)->id(), 1, {0, 0}});
+  a.shm->end_link_of({a.shm->link_to(b.slot)->id(), 1, {0, 0}});
   EXPECT_EQ(a.shm->link_to(b.slot), nullptr);
   EXPECT_TRUE(attend_until({&b}, [&] { return b.shm->link_to(a.slot) == nullptr; }));
 }

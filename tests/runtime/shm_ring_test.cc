@@ -22,7 +22,7 @@ class ShmRing : public ::testing::Test {
     auto made = Segment::create(descriptor_);
     EXPECT_TRUE(made.ok());
     segment_ = std::move(made.value());
-    memory_ = segment_.written_by(LinkEnd::Caller);
+    memory_ = segment_.written_by(LinkEnd::Connecting);
   }
 
   // Bytes that identify their record.
@@ -67,7 +67,7 @@ TEST_F(ShmRing, RecordsAreInvisibleUntilPublished) {
   ASSERT_TRUE(write(writer, 2, 8));
   EXPECT_TRUE(reader.empty());
   EXPECT_FALSE(reader.next(record));
-  EXPECT_FALSE(writer.show());
+  EXPECT_FALSE(writer.publish());
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 1, 8);
   ASSERT_TRUE(reader.next(record));
@@ -81,18 +81,18 @@ TEST_F(ShmRing, EarlyPublishedRecordWakesTheReaderLater) {
   RingReader::Record record;
   reader.sleep();
   ASSERT_TRUE(write(writer, 1, 8));
-  writer.show_early();
+  writer.publish_early();
   ASSERT_TRUE(write(writer, 2, 8));
   int looks = 0;
   while (!reader.next(record)) ASSERT_LT(++looks, 10);
   expect_record(record, 1, 8);
   EXPECT_FALSE(reader.next(record) || reader.next(record)) << "that one is not published";
-  EXPECT_TRUE(writer.anything_hidden());
-  EXPECT_TRUE(writer.show()) << "a sleeping reader is woken once, for both";
+  EXPECT_TRUE(writer.is_publish_due());
+  EXPECT_TRUE(writer.publish()) << "a sleeping reader is woken once, for both";
   looks = 0;
   while (!reader.next(record)) ASSERT_LT(++looks, 10);
   expect_record(record, 2, 8);
-  EXPECT_FALSE(writer.show());
+  EXPECT_FALSE(writer.publish());
 }
 
 // Sizes on both sides of every boundary, often enough to wrap many times.
@@ -105,9 +105,9 @@ TEST_F(ShmRing, WrapsAround) {
     for (const size_t bytes : sizes) {
       ASSERT_TRUE(write(writer, ++number, bytes));
       if (number % 3 != 0) continue;  // some are published together
-      writer.show();
+      writer.publish();
     }
-    writer.show();
+    writer.publish();
     RingReader::Record record;
     uint32_t expected = number - static_cast<uint32_t>(std::size(sizes));
     // A reader that stops at the end of a line tries again.
@@ -130,7 +130,7 @@ TEST_F(ShmRing, IsFullUntilTheReaderReleases) {
   uint32_t written = 0;
   while (write(writer, written, 60'000)) ++written;
   EXPECT_GT(written, 10u);
-  writer.show();
+  writer.publish();
   RingReader::Record record;
   ASSERT_TRUE(reader.next(record));
   EXPECT_FALSE(write(writer, written, 60'000)) << "what was handed out is still in use";
@@ -143,12 +143,12 @@ TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   ASSERT_TRUE(write(writer, 1, 8));
-  EXPECT_FALSE(writer.show());
+  EXPECT_FALSE(writer.publish());
   reader.sleep();
   ASSERT_TRUE(write(writer, 2, 8));
-  EXPECT_TRUE(writer.show());
+  EXPECT_TRUE(writer.publish());
   ASSERT_TRUE(write(writer, 3, 8));
-  EXPECT_FALSE(writer.show()) << "it has been woken";
+  EXPECT_FALSE(writer.publish()) << "it has been woken";
   EXPECT_TRUE(reader.wake());
   reader.sleep();
   EXPECT_FALSE(reader.wake()) << "nobody took the request";
@@ -172,16 +172,16 @@ TEST_F(ShmRing, RetractsUnreadRecordsAndKeepsTheOrderOfTheRest) {
     const uint32_t begin = number;
     for (; number < begin + 12; ++number) {
       ASSERT_TRUE(write(writer, number, sizes[number % 6]));
-      if (number % 5 == 0) writer.show();
+      if (number % 5 == 0) writer.publish();
     }
-    writer.show();
+    writer.publish();
     uint32_t read = begin;
     while (read < begin + 3) {
       if (reader.next(record)) expect_record(record, read, sizes[read % 6]), ++read;
     }
     reader.release();
     uint32_t found = 0;
-    ASSERT_TRUE(writer.retract(
+    ASSERT_TRUE(writer.reclaim(
         [&](const RecordWord&, std::span<const std::byte> header) {
           const bool odd = number_in(header) % 2 == 1;
           EXPECT_GE(number_in(header), read);
@@ -189,7 +189,7 @@ TEST_F(ShmRing, RetractsUnreadRecordsAndKeepsTheOrderOfTheRest) {
           return odd;
         },
         [&] { return found != 0; }));
-    writer.show();
+    writer.publish();
     for (uint32_t expected = read + read % 2; expected < number; expected += 2) {
       int looks = 0;
       while (!reader.next(record)) ASSERT_LT(++looks, 10);
@@ -208,14 +208,14 @@ TEST_F(ShmRing, RetractedRecordLeavesNoStaleWordAfterTheRest) {
   RingReader reader(memory_);
   RingReader::Record record;
   ASSERT_TRUE(write(writer, 1, 12));
-  writer.show();
+  writer.publish();
   ASSERT_TRUE(write(writer, 2, 108));
   ASSERT_TRUE(write(writer, 3, 92));
   const auto second = [n = 0](const RecordWord&, std::span<const std::byte>) mutable {
     return ++n == 2;
   };
-  ASSERT_TRUE(writer.retract(second, [] { return true; }));
-  writer.show();
+  ASSERT_TRUE(writer.reclaim(second, [] { return true; }));
+  writer.publish();
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 1, 12);
   ASSERT_TRUE(reader.next(record));
@@ -228,14 +228,14 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
-  const auto acknowledge = [&](uint64_t said) {
-    ASSERT_TRUE(writer.write({.kind = RecordKind::Ack, .address = 3, .said = said}));
+  const auto acknowledge = [&](uint64_t ack_bits) {
+    ASSERT_TRUE(writer.write({.kind = RecordKind::Ack, .address = 3, .ack_bits = ack_bits}));
   };
-  const auto expect_said = [&](uint64_t said) {
+  const auto expect_ack_bits = [&](uint64_t ack_bits) {
     ASSERT_TRUE(reader.next(record));
     EXPECT_EQ(record.word.kind, RecordKind::Ack);
     EXPECT_EQ(record.word.address, 3);
-    EXPECT_EQ(record.word.said, said);
+    EXPECT_EQ(record.word.ack_bits, ack_bits);
   };
   constexpr uint64_t kMost = (uint64_t{1} << 48) - 1;
   acknowledge(kMost);  // unpublished like any other
@@ -244,18 +244,18 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
   acknowledge(0);
   ASSERT_TRUE(write(writer, 2, 65536));
   acknowledge(7);
-  writer.show();
-  ASSERT_TRUE(writer.retract(
+  writer.publish();
+  ASSERT_TRUE(writer.reclaim(
       [](const RecordWord& word, std::span<const std::byte> header) {
         return word.kind == RecordKind::Packet && number_in(header) == 1;
       },
       [] { return true; }));
-  writer.show();
-  expect_said(kMost);
-  expect_said(0);
+  writer.publish();
+  expect_ack_bits(kMost);
+  expect_ack_bits(0);
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 65536);
-  expect_said(7);
+  expect_ack_bits(7);
   EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
 }
 
@@ -268,18 +268,18 @@ TEST_F(ShmRing, RetractsNothingDuringAReadOrWithoutConfirmation) {
   const auto no = [] { return false; };
   ASSERT_TRUE(write(writer, 1, 8));
   ASSERT_TRUE(write(writer, 2, 8));
-  writer.show();
+  writer.publish();
   ASSERT_TRUE(reader.next(record));
-  EXPECT_FALSE(writer.retract(all, yes)) << "it has read one of them";
+  EXPECT_FALSE(writer.reclaim(all, yes)) << "it has read one of them";
   reader.release();
-  EXPECT_FALSE(writer.retract(all, no));
+  EXPECT_FALSE(writer.reclaim(all, no));
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 8);
   reader.release();
-  EXPECT_TRUE(writer.retract(all, yes)) << "no record is left, which is allowed";
+  EXPECT_TRUE(writer.reclaim(all, yes)) << "no record is left, which is allowed";
   ASSERT_TRUE(write(writer, 3, 8));
-  EXPECT_TRUE(writer.retract(all, yes)) << "a record that is not published yet";
-  writer.show();
+  EXPECT_TRUE(writer.reclaim(all, yes)) << "a record that is not published yet";
+  writer.publish();
   EXPECT_TRUE(reader.empty());
 }
 
@@ -288,8 +288,8 @@ TEST_F(ShmRing, WakesAReaderThatFellAsleepDuringRetraction) {
   RingReader reader(memory_);
   RingReader::Record record;
   ASSERT_TRUE(write(writer, 1, 8));
-  writer.show();
-  EXPECT_FALSE(writer.retract(
+  writer.publish();
+  EXPECT_FALSE(writer.reclaim(
       [&](const RecordWord&, std::span<const std::byte>) {
         EXPECT_FALSE(reader.next(record));
         reader.sleep();
@@ -297,7 +297,7 @@ TEST_F(ShmRing, WakesAReaderThatFellAsleepDuringRetraction) {
         return true;
       },
       [] { return false; }));
-  EXPECT_TRUE(writer.show());
+  EXPECT_TRUE(writer.publish());
   EXPECT_FALSE(reader.empty());
 }
 
@@ -305,9 +305,9 @@ TEST_F(ShmRing, RecordOverwrittenByTheReaderBreaksTheRing) {
   RingWriter writer(memory_);
   ASSERT_TRUE(write(writer, 1, 8));
   ASSERT_TRUE(write(writer, 2, 8));
-  writer.show();
+  writer.publish();
   store_word(0, RecordWord{.kind = RecordKind::Packet, .body_bytes = 60'000}.pack());
-  EXPECT_FALSE(writer.retract([](const RecordWord&, std::span<const std::byte>) { return true; },
+  EXPECT_FALSE(writer.reclaim([](const RecordWord&, std::span<const std::byte>) { return true; },
                               [] { return true; }));
   EXPECT_TRUE(writer.broken());
 }
@@ -320,18 +320,18 @@ TEST_F(ShmRing, RecordEnlargedByTheReaderBreaksTheRing) {
   RingReader reader(memory_);
   RingReader::Record record;
   ASSERT_TRUE(write(writer, 1, 8) && write(writer, 2, 8));
-  writer.show();
+  writer.publish();
   ASSERT_TRUE(reader.next(record));
   reader.release();  // in the middle of a line
   const uint64_t end = memory_.bytes - 3 * kLineBytes;
   for (uint64_t at = kLineBytes; at < end; at += kLineBytes) ASSERT_TRUE(write(writer, 3, 52));
   ASSERT_TRUE(write(writer, 4, 8));
   EXPECT_FALSE(write(writer, 5, 8)) << "the ring is full";
-  writer.show();
+  writer.publish();
   const RecordWord longer{
       .kind = RecordKind::Packet, .header_bytes = 4, .body_bytes = 8 + kLineBytes - kShortRecord};
   store_word(end, longer.pack());
-  EXPECT_FALSE(writer.retract([](const RecordWord&, std::span<const std::byte>) { return false; },
+  EXPECT_FALSE(writer.reclaim([](const RecordWord&, std::span<const std::byte>) { return false; },
                               [] { return true; }));
   EXPECT_TRUE(writer.broken());
 }
@@ -366,22 +366,22 @@ TEST_F(ShmRing, RetractionRacesWithReading) {
   uint32_t claims = 0;
   for (uint32_t number = 0; number < kRecords; ++number) {
     while (!write(writer, number, number % 300)) std::this_thread::yield();
-    if (number % 7 == 0) writer.show();
+    if (number % 7 == 0) writer.publish();
     if (number % 50 != 0) continue;
     std::vector<uint32_t> mine;
-    const bool took = writer.retract(
+    const bool took = writer.reclaim(
         [&](const RecordWord&, std::span<const std::byte> header) {
           if (number_in(header) % 3 == 0) return false;
           mine.push_back(number_in(header));
           return true;
         },
         [&] { return !mine.empty(); });
-    writer.show();
+    writer.publish();
     if (!took) continue;
     ++claims;
     for (const uint32_t m : mine) ++retracted[m];
   }
-  writer.show();
+  writer.publish();
   done.store(true, std::memory_order_release);
   reading.join();
   EXPECT_FALSE(writer.broken());
@@ -398,13 +398,13 @@ TEST_F(ShmRing, LosesNoRecordBetweenTwoThreads) {
     RingWriter writer(memory_);
     for (uint32_t number = 0; number < kRecords;) {
       if (!write(writer, number, number % 700)) {
-        if (writer.show()) knocks.fetch_add(1);
+        if (writer.publish()) knocks.fetch_add(1);
         std::this_thread::yield();
         continue;
       }
-      if (++number % 5 == 0 && writer.show()) knocks.fetch_add(1);
+      if (++number % 5 == 0 && writer.publish()) knocks.fetch_add(1);
     }
-    if (writer.show()) knocks.fetch_add(1);
+    if (writer.publish()) knocks.fetch_add(1);
   });
   RingReader reader(memory_);
   int seen = 0;
@@ -440,7 +440,7 @@ TEST_F(ShmRing, InvalidWordBreaksTheReader) {
       UINT64_MAX,
       5,                                                                   // no such kind
       RecordWord{.kind = RecordKind::Packet, .header_bytes = 121}.pack(),  // no front
-      RecordWord{.kind = RecordKind::Packet, .cut_shift = 40}.pack(),
+      RecordWord{.kind = RecordKind::Packet, .payload_size_log2 = 40}.pack(),
       RecordWord{.kind = RecordKind::Packet, .body_bytes = UINT32_MAX}.pack(),
       RecordWord{.kind = RecordKind::Packet, .body_bytes = 65537}.pack(),
       RecordWord{.kind = RecordKind::NextLine, .body_bytes = 1}.pack(),
@@ -461,7 +461,7 @@ TEST_F(ShmRing, InvalidOwnerBreaksTheReader) {
   RingReader reader(memory_);
   RingReader::Record record;
   ASSERT_TRUE(write(writer, 1, 8));
-  writer.show();
+  writer.publish();
   memory_.control->owner.store(static_cast<RingOwner>(0xA5A5A5A5));
   EXPECT_FALSE(reader.next(record));
   EXPECT_TRUE(reader.broken());

@@ -1,4 +1,4 @@
-// Both halves of a copy.
+// Both halves of a direct copy.
 #include "datapath/shm/direct_copy.h"
 
 #include <sys/syscall.h>
@@ -9,18 +9,18 @@
 namespace verbena::datapath {
 namespace {
 
-// The initiator has not looked yet.
+// The initiator has not checked the table yet.
 constexpr uint64_t kUndecided = 0;
-// Makes every address one of the kernel's. One bit: were the kernel to read the address byte by
-// byte, it would still see no third address.
+// Makes every address a kernel address, which is invalid. It is one bit, so a kernel that read the
+// address byte by byte would still see either the valid or the invalid address.
 #ifdef __aarch64__
 constexpr uint64_t kRevoked = uint64_t{1} << 55;  // the byte above it is a tag
 #else
 constexpr uint64_t kRevoked = uint64_t{1} << 63;
 #endif
 
-// The caller's, without a system call each time (0.15 us). In a forked child the number that its
-// thread remembers is of another process.
+// The TID of the calling thread, cached because the system call takes 0.15 us. In a forked child
+// the cached value belongs to the parent.
 pid_t current_thread(pid_t process) {
   thread_local struct {
     pid_t process = 0;
@@ -40,12 +40,12 @@ void DirectCopy::begin() {
   control_->parts[0].address.store(kUndecided, std::memory_order_relaxed);
   control_->thread.store(current_thread(process_), std::memory_order_relaxed);
   control_->number.store(++number_, std::memory_order_release);
-  // Either we see that something is hidden, or its owner sees that we are there.
+  // Either this thread sees the withdrawal, or the target sees this copy.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-bool DirectCopy::aim(uint64_t address, size_t bytes, bool last_word_apart) {
-  const size_t last = last_word_apart ? last_word_bytes(address, bytes) : bytes;
+bool DirectCopy::aim(uint64_t address, size_t bytes, bool separate_last_word) {
+  const size_t last = separate_last_word ? last_word_bytes(address, bytes) : bytes;
   const size_t rest = bytes - last;
   part_count_ = rest == 0 ? 1 : 2;
   control_->parts[0].bytes.store(rest == 0 ? last : rest, std::memory_order_relaxed);
@@ -58,9 +58,9 @@ bool DirectCopy::aim(uint64_t address, size_t bytes, bool last_word_apart) {
 
 void DirectCopy::end() { control_->number.store(++number_, std::memory_order_release); }
 
-// Only the first address is made invalid. The kernel stops at the first part that fails, so that
-// the last word of a message is never copied without the rest.
-uint32_t CopyRevoker::revoke(const MemoryRange& hidden) {
+// Makes only the first address invalid. The kernel stops at the first part that fails, so the last
+// word of a message is never copied without the rest.
+uint32_t CopyRevoker::revoke(const MemoryRange& withdrawn) {
   const uint32_t number = control_->number.load(std::memory_order_acquire);
   if (number % 2 == 0 || number == settled_) return 0;
   std::atomic<uint64_t>& address = control_->parts[0].address;
@@ -68,7 +68,7 @@ uint32_t CopyRevoker::revoke(const MemoryRange& hidden) {
   if (at != kUndecided) {
     const uint64_t bytes = control_->parts[0].bytes.load(std::memory_order_relaxed) +
                            control_->parts[1].bytes.load(std::memory_order_relaxed);
-    if (!hidden.overlaps({at, at + bytes})) return 0;
+    if (!withdrawn.overlaps({at, at + bytes})) return 0;
   }
   const uint64_t before = address.fetch_or(kRevoked, std::memory_order_acq_rel);
   if ((before & ~kRevoked) != kUndecided) return number;

@@ -1,9 +1,8 @@
-// A copy: one process copies into or out of another one's memory by itself, by process_vm_writev
-// or process_vm_readv. The owner of the memory can revoke a copy: the remote addresses that the
-// kernel is given lie in memory that both processes share, and the kernel reads them inside the
-// system call. An address that the owner made invalid before is copied neither to nor from
-// (EFAULT). What is left to wait for is a copy that the kernel is doing at this moment. The memory
-// ordering is argued in docs/design/one-sided-access.md.
+// A direct copy: the initiator copies into or out of the target's memory by process_vm_writev or
+// process_vm_readv. The target can revoke a copy: the remote iovec of the system call is in memory
+// that both processes share, and the kernel reads it inside the call. If the target has made an
+// address invalid before that, the call fails with EFAULT. Only a copy that the kernel executes at
+// that moment must be waited for. docs/design/one-sided-access.md explains the memory ordering.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +15,7 @@
 
 namespace verbena::datapath {
 
-// In the owner's address space.
+// A range in the target's address space.
 struct MemoryRange {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -26,16 +25,16 @@ struct MemoryRange {
 };
 inline constexpr MemoryRange kAllMemory{0, UINT64_MAX};
 
-// In the segment of the link, written by the initiator but for revocations. It begins as zeros.
+// In the link's segment. Written by the initiator, except for revocations. Initially zero.
 struct CopyControl {
-  // A struct iovec, as the kernel reads it.
+  // Has the layout of struct iovec.
   struct Part {
     std::atomic<uint64_t> address{0};
     std::atomic<uint64_t> bytes{0};
   };
-  std::atomic<uint32_t> number{0};  // odd during a copy, another one each time
+  std::atomic<uint32_t> number{0};  // odd during a copy; increases
   std::atomic<pid_t> thread{0};     // the initiator's
-  std::array<Part, 2> parts;        // what it copies, and the last word of a message apart
+  std::array<Part, 2> parts;        // the remote iovec; the last word of a message may be separate
 };
 static_assert(sizeof(CopyControl::Part) == sizeof(iovec) && sizeof(void*) == sizeof(uint64_t));
 
@@ -44,11 +43,11 @@ class DirectCopy {
  public:
   explicit DirectCopy(CopyControl* control);
 
-  // Before the initiator looks whether the owner permits the copy.
+  // Call before checking the target's exposure table.
   void begin();
-  // After it looked: what it is about to copy. The last word of a message is a part of its own,
-  // where `last_word_apart`. False: the owner has revoked the copy.
-  bool aim(uint64_t address, size_t bytes, bool last_word_apart);
+  // Call after checking the table: sets the remote range. With `separate_last_word`, the last word
+  // of a message is a part of its own. False: the target has revoked the copy.
+  bool aim(uint64_t address, size_t bytes, bool separate_last_word);
   // The remote arguments of the system call.
   const CopyControl::Part* parts() const { return control_->parts.data(); }
   size_t part_count() const { return part_count_; }
@@ -56,24 +55,24 @@ class DirectCopy {
 
  private:
   CopyControl* control_;
-  pid_t process_;        // ours
-  uint32_t number_ = 0;  // the owner could change the shared one
+  pid_t process_;        // the initiator's
+  uint32_t number_ = 0;  // private, because the target could change the shared one
   size_t part_count_ = 1;
 };
 
-// The half of the process that owns the memory. Call revoke() after the memory, or the queue pair,
-// was hidden, and a sequentially consistent fence after that.
+// The target's half. Before revoke(), withdraw the memory or the queue pair, then execute a
+// sequentially consistent fence.
 class CopyRevoker {
  public:
   explicit CopyRevoker(CopyControl* control) : control_(control) {}
 
-  // Revokes the copy that is under way, unless it is known to be elsewhere. Returns its number if
-  // the kernel may be copying at this moment, otherwise 0.
-  uint32_t revoke(const MemoryRange& hidden);
+  // Revokes the current copy, unless it is known not to overlap. Returns its number if the kernel
+  // may be executing it at this moment, otherwise 0.
+  uint32_t revoke(const MemoryRange& withdrawn);
   bool is_over(uint32_t number) const {
     return number == settled_ || control_->number.load(std::memory_order_acquire) != number;
   }
-  // This copy was revoked and its thread is not in the kernel's copy: it never copies any more.
+  // This copy was revoked and its thread is not in the system call, so it never copies again.
   void settle(uint32_t number) { settled_ = number; }
   pid_t thread() const { return control_->thread.load(std::memory_order_relaxed); }
 

@@ -1,4 +1,4 @@
-// Showing, hiding and looking up.
+// Exposes, withdraws and looks up entries.
 #include "datapath/shm/exposure.h"
 
 #include <fcntl.h>
@@ -16,18 +16,18 @@ namespace {
 
 constexpr size_t kBytes = sizeof(ExposureTable);
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-// Only mappings that exist already can be written through. Descriptors, of peers too, are good for
-// reading: a table that one peer changes would mislead the others.
+// The seal leaves only existing mappings writable. Peers can map the descriptor for reading only;
+// otherwise one peer could mislead the others.
 constexpr int kSeals = kSizeSeals | F_SEAL_FUTURE_WRITE;
 
 void* map_shared(int descriptor, int protection) {
   void* const at = ::mmap(nullptr, kBytes, protection, MAP_SHARED, descriptor, 0);
-  // As with segments, a forked child has no part in it.
+  // As with segments, a forked child does not inherit the mapping.
   if (at != MAP_FAILED) ::madvise(at, kBytes, MADV_DONTFORK);
   return at;
 }
 
-// In the child of a fork something else may be there by now.
+// In a forked child, another mapping may have this address.
 void unmap(const ExposureTable* table, pid_t mapper) {
   if (table != nullptr && mapper == ::getpid()) ::munmap(const_cast<ExposureTable*>(table), kBytes);
 }
@@ -35,40 +35,40 @@ void unmap(const ExposureTable* table, pid_t mapper) {
 }  // namespace
 
 Result<OwnExposure> OwnExposure::create() {
-  rlimit largest{};  // as with segments
+  rlimit largest{};  // see Segment::create()
   if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < kBytes) {
-    return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
+    return Error{EFBIG, "the file size limit is below the size of the shared memory (ulimit -f)"};
   }
   OwnExposure own;
   own.descriptor_ =
       os::UniqueFd(::memfd_create("exposed-by-verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = own.descriptor_.get();
-  if (fd < 0) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
-  if (::ftruncate(fd, kBytes) != 0) return Error{errno, "no room for shared memory"};
+  if (fd < 0) return Error{errno, "the kernel refuses to create shared memory (memfd_create)"};
+  if (::ftruncate(fd, kBytes) != 0) return Error{errno, "cannot allocate shared memory"};
   void* const at = map_shared(fd, PROT_READ | PROT_WRITE);
-  if (at == MAP_FAILED) return Error{errno, "no room for shared memory"};
-  // Where the kernel does not know the seal (before 5.1), peers refuse the table: all goes by
-  // packets.
+  if (at == MAP_FAILED) return Error{errno, "cannot allocate shared memory"};
+  // Kernels before 5.1 do not know the seal. Peers then reject the table, and there is no one-sided
+  // access.
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0 && ::fcntl(fd, F_ADD_SEALS, kSizeSeals) != 0) {
     ::munmap(at, kBytes);
-    return Error{errno, "shared memory cannot be given a fixed size"};
+    return Error{errno, "cannot seal the size of the shared memory"};
   }
-  own.table_ = std::launder(static_cast<ExposureTable*>(at));  // zeros are how it begins
+  own.table_ = std::launder(static_cast<ExposureTable*>(at));  // zeros are a valid empty table
   own.mapper_ = ::getpid();
   own.table_->open.store(1, std::memory_order_release);
   return own;
 }
 
 OwnExposure::OwnExposure(OwnExposure&& other) noexcept
-    : hidden_memory_(other.hidden_memory_),
-      hidden_qps_(other.hidden_qps_),
+    : withdrawn_memory_(other.withdrawn_memory_),
+      withdrawn_qps_(other.withdrawn_qps_),
       descriptor_(std::move(other.descriptor_)),
       table_(std::exchange(other.table_, nullptr)),
       mapper_(other.mapper_) {}
 
 OwnExposure& OwnExposure::operator=(OwnExposure&& other) noexcept {
-  std::swap(hidden_memory_, other.hidden_memory_);
-  std::swap(hidden_qps_, other.hidden_qps_);
+  std::swap(withdrawn_memory_, other.withdrawn_memory_);
+  std::swap(withdrawn_qps_, other.withdrawn_qps_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(table_, other.table_);
   std::swap(mapper_, other.mapper_);
@@ -86,7 +86,7 @@ ExposureCell* OwnExposure::find(uint32_t key) {
   return nullptr;
 }
 
-// A place that nobody has holds key 0, and length 0 with it.
+// An unused place has key 0 and length 0.
 void OwnExposure::expose(const wire::ExposedRegion& region) {
   if (ExposureCell* const cell = find(region.key)) return replace(*cell, region);
   if (table_ == nullptr) return;
@@ -104,10 +104,10 @@ void OwnExposure::replace(ExposureCell& cell, const wire::ExposedRegion& region)
   wire::ExposedRegion before;
   if (!cell.load(before) || before == region) return;
   const MemoryRange range{before.base, before.base + before.length};
-  MemoryRange& hidden = hidden_memory_;
-  hidden = hidden.empty()
-               ? range
-               : MemoryRange{std::min(hidden.begin, range.begin), std::max(hidden.end, range.end)};
+  MemoryRange& withdrawn = withdrawn_memory_;
+  withdrawn = withdrawn.empty() ? range
+                                : MemoryRange{std::min(withdrawn.begin, range.begin),
+                                              std::max(withdrawn.end, range.end)};
   cell.store(region);
 }
 
@@ -116,14 +116,14 @@ void OwnExposure::expose(wire::Qpn qpn, const wire::ExposedQp& qp) {
   ExposureCell& cell = table_->qps[qpn.index()];
   wire::ExposedQp before;
   if (!cell.load(before) || before == qp) return;
-  if (before != wire::ExposedQp{}) hidden_qps_.set(qpn.index());
+  if (before != wire::ExposedQp{}) withdrawn_qps_.set(qpn.index());
   cell.store(qp);
 }
 
-bool OwnExposure::take_hidden(wire::Qpn qpn) {
-  const bool hidden = hidden_qps_.test(qpn.index());
-  hidden_qps_.reset(qpn.index());
-  return hidden;
+bool OwnExposure::take_withdrawn(wire::Qpn qpn) {
+  const bool withdrawn = withdrawn_qps_.test(qpn.index());
+  withdrawn_qps_.reset(qpn.index());
+  return withdrawn;
 }
 
 void OwnExposure::withdraw(wire::Qpn qpn) { expose(qpn, wire::ExposedQp{}); }
@@ -137,10 +137,10 @@ Result<PeerExposure> PeerExposure::map(int descriptor) {
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor, &file) != 0 ||
       file.st_size != static_cast<off_t>(kBytes)) {
-    return Error{EINVAL, "what the peer sent is no table of what it permits"};
+    return Error{EINVAL, "the peer sent an invalid exposure table"};
   }
   void* const at = map_shared(descriptor, PROT_READ);
-  if (at == MAP_FAILED) return Error{errno, "no room for shared memory"};
+  if (at == MAP_FAILED) return Error{errno, "cannot allocate shared memory"};
   PeerExposure peer;
   peer.table_ = std::launder(static_cast<const ExposureTable*>(at));
   peer.mapper_ = ::getpid();
@@ -158,7 +158,7 @@ PeerExposure& PeerExposure::operator=(PeerExposure&& other) noexcept {
 
 PeerExposure::~PeerExposure() { unmap(table_, mapper_); }
 
-// As the peer's responder checks a request.
+// The same checks as in the peer's responder.
 uint64_t PeerExposure::resolve(const wire::OneSided& r, const wire::Gid& source,
                                const wire::Gid& destination) const {
   if (table_->open.load(std::memory_order_acquire) == 0) return 0;

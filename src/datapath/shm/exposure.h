@@ -1,5 +1,5 @@
-// What a process permits its peers, for them to read: its memory regions and its queue pairs, in a
-// memfd that nobody else can write to (F_SEAL_FUTURE_WRITE). One writer. A reader copies an entry
+// The exposure table: the memory regions and queue pairs of a process that its peers may access. It
+// is in a memfd that no other process can write to (F_SEAL_FUTURE_WRITE). A reader copies an entry
 // and detects whether the copy is consistent.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace verbena::datapath {
 
-// One value that changes under its readers: they notice, and never see half of it.
+// One entry. Its readers detect a concurrent change (seqlock).
 class ExposureCell {
  public:
   template <typename T>
@@ -48,13 +48,13 @@ class ExposureCell {
 
  private:
   static constexpr size_t kWords = 7;
-  std::atomic<uint32_t> version_{0};  // odd while it is written
+  std::atomic<uint32_t> version_{0};  // odd during a store
   std::array<std::atomic<uint64_t>, kWords> words_{};
 };
 static_assert(sizeof(ExposureCell) == 64);
 
-// The layout. Queue pairs by their index; regions by their key, whose upper part is as good as
-// random: a key has a few places to be in, and is not shown where others have them all.
+// The layout of the table. A queue pair's place is its index. A region's key has a few possible
+// places, by its upper bits, which are random. If all of them are taken, the region is not exposed.
 struct ExposureTable {
   static constexpr size_t kQps = size_t{1} << 16;
   static constexpr size_t kPlacesPerKey = 8;
@@ -67,10 +67,10 @@ struct ExposureTable {
   static size_t group_of(uint32_t key) { return (key >> 8) % kKeyGroups; }
 };
 
-// Our own.
+// The table of this process.
 class OwnExposure final : public wire::Exposure {
  public:
-  OwnExposure() = default;  // shows nothing to nobody
+  OwnExposure() = default;  // exposes nothing
   static Result<OwnExposure> create();
   OwnExposure(OwnExposure&& other) noexcept;
   OwnExposure& operator=(OwnExposure&& other) noexcept;
@@ -80,40 +80,40 @@ class OwnExposure final : public wire::Exposure {
   void withdraw(uint32_t key) override;
   void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override;
   void withdraw(wire::Qpn qpn) override;
-  // The memory that was hidden, or permitted less, since this was asked last.
-  MemoryRange take_hidden_memory() { return std::exchange(hidden_memory_, {}); }
-  // Whether this queue pair was, likewise.
-  bool take_hidden(wire::Qpn qpn);
-  // Nothing is permitted any more, nor will be.
+  // The range of memory that was withdrawn or restricted since the last call.
+  MemoryRange take_withdrawn_memory() { return std::exchange(withdrawn_memory_, {}); }
+  // Whether this queue pair was withdrawn or restricted since the last call.
+  bool take_withdrawn(wire::Qpn qpn);
+  // Withdraws everything, permanently.
   void close();
 
-  int descriptor() const { return descriptor_.get(); }  // for peers; or -1
+  int descriptor() const { return descriptor_.get(); }  // for peers; -1: none
 
  private:
   ExposureCell* find(uint32_t key);
   void replace(ExposureCell& cell, const wire::ExposedRegion& region);
 
-  MemoryRange hidden_memory_;
-  std::bitset<ExposureTable::kQps> hidden_qps_;
+  MemoryRange withdrawn_memory_;
+  std::bitset<ExposureTable::kQps> withdrawn_qps_;
   os::UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;
   pid_t mapper_ = 0;
 };
 
-// A peer's. Good for nothing until it was mapped. What it says is the peer's business: it names the
-// peer's own memory.
+// The table of a peer. Unusable until it is mapped. Its content is not checked, because it
+// describes only the peer's own memory.
 class PeerExposure {
  public:
   PeerExposure() = default;
-  // EINVAL if it is not what OwnExposure makes.
+  // EINVAL: not a table that OwnExposure creates.
   static Result<PeerExposure> map(int descriptor);
   PeerExposure(PeerExposure&& other) noexcept;
   PeerExposure& operator=(PeerExposure&& other) noexcept;
   ~PeerExposure();
 
   bool mapped() const { return table_ != nullptr; }
-  // Where the peer has the memory that this part of the request is about, if it permits all of it
-  // to a queue pair that is connected like this; else 0.
+  // The address, in the peer, of the memory that this part of the request accesses; 0 if the peer
+  // does not permit the whole request to a queue pair with this connection.
   uint64_t resolve(const wire::OneSided& request, const wire::Gid& source,
                    const wire::Gid& destination) const;
 

@@ -1,4 +1,4 @@
-// What /proc/PID/task/TID says about a thread.
+// Reads the state of a thread from /proc/PID/task/TID.
 #include "datapath/shm/initiator_thread.h"
 
 #include <fcntl.h>
@@ -17,11 +17,11 @@
 namespace verbena::datapath {
 namespace {
 
-// A copy of 64 KiB takes microseconds. The rest is for interrupts, and for hypervisors that count
-// time in which the processor was given to another machine.
+// A copy of 64 KiB takes microseconds. The limit allows for interrupts, and for stolen time that
+// some hypervisors count as CPU time.
 constexpr uint64_t kLongestCopyNs = 50'000'000;
 
-// A file under /proc, as far as anybody here wants to read it.
+// The start of a file in /proc.
 struct ProcFile {
   std::array<char, 1024> buffer;
   std::string_view text;
@@ -40,7 +40,7 @@ struct ProcFile {
   }
 };
 
-// Where /proc is another PID namespace's, a number there is another process.
+// If /proc belongs to another PID namespace, a PID there is another process.
 bool proc_is_ours() {
   std::array<char, 16> link{};
   const ssize_t n = ::readlink("/proc/self", link.data(), link.size() - 1);
@@ -51,24 +51,26 @@ bool is_gone(pid_t process, int error) {
   if (error == ESRCH) return true;
   std::array<char, 32> path;
   std::snprintf(path.data(), path.size(), "/proc/%d", process);
-  return error == ENOENT && ::access(path.data(), F_OK) == 0;  // otherwise it may just be hidden
+  return error == ENOENT &&
+         ::access(path.data(), F_OK) == 0;  // otherwise /proc may be hiding the process (hidepid)
 }
 
-// The letter behind the name, which may contain anything: stopped, traced, ended.
+// Checks the state letter after the name, which may contain any characters: stopped, traced, ended.
 bool is_halted(std::string_view stat) {
   const size_t name_end = stat.rfind(')');
   return name_end != stat.npos && name_end + 2 < stat.size() &&
          std::string_view("TtZXx").find(stat[name_end + 2]) != std::string_view::npos;
 }
 
-// Where a frozen thread waits, by the freezer of cgroup v2 (which compilers put into get_signal)
-// and of v1. Both are on the way back to the program.
+// The kernel functions in which a frozen thread waits: the freezer of cgroup v2 (which compilers
+// inline into get_signal) and of v1. Both run on the return to user space.
 bool is_frozen(std::string_view wchan) {
   return wchan.starts_with("do_freezer_trap") || wchan.starts_with("get_signal") ||
          wchan.starts_with("__refrigerator");
 }
 
-// "running", or the number of the system call in which the thread sleeps; -1: in none.
+// The file contains "running", or the number of the system call in which the thread sleeps (-1:
+// none).
 std::optional<long> system_call_slept_in(std::string_view text) {
   long number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);

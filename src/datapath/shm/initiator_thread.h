@@ -1,5 +1,5 @@
-// The thread of another process that was at work in our memory when its copy was revoked: whether
-// the kernel may still be copying for it, as far as /proc tells.
+// InitiatorThread: the thread of a revoked direct copy. It reports from /proc whether the kernel
+// may still be executing the copy.
 #pragma once
 
 #include <sys/types.h>
@@ -11,14 +11,14 @@ namespace verbena::datapath {
 
 class InitiatorThread {
  public:
-  // `process` 0: it cannot be observed, because it lives in another PID namespace.
+  // `process` 0: the process is in another PID namespace and cannot be observed.
   InitiatorThread() = default;
   InitiatorThread(pid_t process, pid_t thread) : process_(process), thread_(thread) {}
 
   pid_t process() const { return process_; }
   // False: after the revocation there was a moment at which the thread was not inside
-  // process_vm_writev or process_vm_readv. It is stopped, frozen, gone, in another system call, or
-  // has computed for longer than any copy takes. True: it may be, or it cannot be observed.
+  // process_vm_writev or process_vm_readv. It is stopped, frozen, ended, in another system call, or
+  // has run for longer than any copy takes. True: it may be inside, or cannot be observed.
   bool may_be_copying();
 
  private:

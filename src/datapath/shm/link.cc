@@ -1,4 +1,4 @@
-// Packets into records, and records into packets.
+// Converts packets to records and back.
 #include "datapath/shm/link.h"
 
 #include <sys/socket.h>
@@ -20,10 +20,10 @@
 namespace verbena::datapath {
 namespace {
 
-// More than that is copied once, to where it belongs.
+// A longer body is not copied into the batch, but directly to its destination.
 constexpr uint32_t kShortBody = 32;
 
-// How addresses are announced.
+// The content of an Addresses record.
 struct AddressesRecord {
   wire::Gid source;
   wire::Gid destination;
@@ -43,11 +43,11 @@ static_assert(kLargestHeaders <= kFrontBytes);
 
 }  // namespace
 
-Link::Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
+Link::Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd wake_fd, Segment segment,
            const RingMemory& written, const RingMemory& read, ShmCounters& counters)
     : slot_(slot),
       socket_(std::move(socket)),
-      bell_(std::move(bell)),
+      wake_fd_(std::move(wake_fd)),
       segment_(std::move(segment)),
       writer_(written),
       reader_(read),
@@ -80,14 +80,14 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
       .kind = RecordKind::Packet,
       .address = address,
       .header_bytes = packet.header_bytes,
-      .cut_shift = static_cast<uint8_t>(
+      .payload_size_log2 = static_cast<uint8_t>(
           packet.packet_payload_bytes != 0 ? std::countr_zero(packet.packet_payload_bytes) : 0),
       .body_bytes = bytes};
   if (!writer_.write(word, packet.header.data(), packet.payload)) [[unlikely]] {
     ++counters_.dropped;
     return;
   }
-  if (packet.last) writer_.show_early();
+  if (packet.last) writer_.publish_early();
   ++counters_.packets_sent;
   counters_.bytes_sent += packet.header_bytes + bytes;
 }
@@ -95,7 +95,7 @@ void Link::push(const wire::TxPacket& packet, uint8_t address) {
 void Link::send_short_ack(const wire::Ack& ack, uint8_t address) {
   const RecordWord word{.kind = RecordKind::Ack,
                         .address = address,
-                        .said = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
+                        .ack_bits = uint64_t{ack.destination.value()} << 24 | ack.psn.value()};
   if (!writer_.write(word)) [[unlikely]] {
     ++counters_.dropped;
     return;
@@ -105,11 +105,11 @@ void Link::send_short_ack(const wire::Ack& ack, uint8_t address) {
 }
 
 void Link::flush() {
-  if (!writer_.show()) return;
-  const std::byte knock{};
-  const int fd = bell_.valid() ? bell_.get() : socket_.get();
-  // When its queue is full, the peer has enough to wake up for.
-  (void)::syscall(SYS_sendto, fd, &knock, sizeof knock, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
+  if (!writer_.publish()) return;
+  const std::byte byte{};
+  const int fd = wake_fd_.valid() ? wake_fd_.get() : socket_.get();
+  // If the socket's queue is full, it already contains wake-ups for the peer.
+  (void)::syscall(SYS_sendto, fd, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
   ++counters_.wakes_sent;
 }
 
@@ -124,15 +124,15 @@ bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
 
 bool Link::retract(const wire::Unread& requests, uint8_t address) {
   if (!memory_.reachable() || broken()) return false;
-  bool taken = false;
-  (void)try_allocating([&] { taken = retract_unread(requests, address); });
-  return taken;
+  bool retracted = false;
+  (void)try_allocating([&] { retracted = retract_unread(requests, address); });
+  return retracted;
 }
 
 bool Link::retract_unread(const wire::Unread& requests, uint8_t address) {
   uint32_t found = 0;
   wire::Psn first{0};
-  const auto mine = [&](const RecordWord& word, std::span<const std::byte> header) {
+  const auto matches = [&](const RecordWord& word, std::span<const std::byte> header) {
     if (word.kind != RecordKind::Packet || word.address != address ||
         header.size() < wire::kBthBytes) {
       return false;
@@ -145,9 +145,9 @@ bool Link::retract_unread(const wire::Unread& requests, uint8_t address) {
     if (found++ == 0) first = bth.psn;
     return true;
   };
-  // One more or less, and some of them were read, or went another way.
-  const auto wanted = [&] { return found == requests.packets && first == requests.first; };
-  if (!writer_.retract(mine, wanted)) return false;
+  // Any other number means that some were read, or took another medium.
+  const auto are_all_unread = [&] { return found == requests.packets && first == requests.first; };
+  if (!writer_.reclaim(matches, are_all_unread)) return false;
   counters_.retracted += found;
   return true;
 }
@@ -160,7 +160,7 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
     if (record.word.kind == RecordKind::Packet) [[likely]] {
       take_packet(record, batch);
     } else if (record.word.kind == RecordKind::Ack) {
-      take_acknowledgement(record.word, batch);
+      take_ack(record.word, batch);
     } else {
       take_addresses(record, is_own, interface_index);
     }
@@ -169,7 +169,7 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
   counters_.bytes_received += batch.bytes - bytes_before;
 }
 
-// Of no sender that may be: announced by nobody, or of addresses that are not this host's.
+// Handles a record whose addresses were not announced, or are not of this host.
 void Link::drop(const RecordWord& word) {
   if (word.address >= known_.size()) {
     garbled_ = true;
@@ -178,8 +178,7 @@ void Link::drop(const RecordWord& word) {
   }
 }
 
-[[gnu::always_inline]] inline void Link::take_acknowledgement(const RecordWord& word,
-                                                              RxBatch& batch) {
+[[gnu::always_inline]] inline void Link::take_ack(const RecordWord& word, RxBatch& batch) {
   const wire::RxMeta* const meta = senders_[word.address];
   if (meta == nullptr) [[unlikely]]
     return drop(word);
@@ -188,8 +187,8 @@ void Link::drop(const RecordWord& word) {
   packet.apart = {};
   packet.meta = meta;
   packet.packet_payload_bytes = 0;
-  packet.ack = {wire::Qpn(static_cast<uint32_t>(word.said >> 24)),
-                wire::Psn(static_cast<uint32_t>(word.said & 0xFFFFFF))};
+  packet.ack = {wire::Qpn(static_cast<uint32_t>(word.ack_bits >> 24)),
+                wire::Psn(static_cast<uint32_t>(word.ack_bits & 0xFFFFFF))};
   batch.bytes += kWordBytes;
 }
 
@@ -203,7 +202,7 @@ void Link::drop(const RecordWord& word) {
     garbled_ = true;
     return;
   }
-  // From here on the peer may write what it likes over its own copy.
+  // The peer may overwrite the ring at any time, so only this copy is parsed.
   std::byte* const front = batch.fronts[batch.count].data();
   const bool whole = word.is_small() && word.body_bytes <= kShortBody;
   const size_t front_bytes = word.header_bytes + (whole ? word.body_bytes : 0);
@@ -213,7 +212,7 @@ void Link::drop(const RecordWord& word) {
   packet.bytes = {front, front_bytes};
   packet.meta = meta;
   packet.apart = {record.body, whole ? 0 : word.body_bytes};
-  packet.packet_payload_bytes = word.cut_shift != 0 ? 1u << word.cut_shift : 0;
+  packet.packet_payload_bytes = word.payload_size_log2 != 0 ? 1u << word.payload_size_log2 : 0;
   batch.bytes += word.header_bytes + word.body_bytes;
 }
 
@@ -239,8 +238,8 @@ void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
 
 void Link::wake() {
   if (!reader_.wake()) return;
-  std::byte knock;
-  if (::recv(socket_.get(), &knock, sizeof knock, MSG_DONTWAIT) == 1) ++counters_.wakes_received;
+  std::byte byte;
+  if (::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT) == 1) ++counters_.wakes_received;
 }
 
 void Link::drain() {

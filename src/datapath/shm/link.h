@@ -1,5 +1,5 @@
-// Link: the way to one process of this host and back. Two rings of packets, and a socket that wakes
-// whoever sleeps and ends when the process does.
+// Link: the shared-memory connection to one process of this host. It has two rings, and a socket
+// that transports wake-ups and hangs up when the process ends.
 #pragma once
 
 #include <array>
@@ -23,23 +23,23 @@ struct ShmCounters {
   uint64_t bytes_sent = 0;
   uint64_t packets_received = 0;
   uint64_t bytes_received = 0;
-  uint64_t dropped = 0;     // to a ring that was full, or from addresses that are not ours
-  uint64_t wakes_sent = 0;  // system calls to wake a peer
+  uint64_t dropped = 0;     // ring full, or addresses that are not of this host
+  uint64_t wakes_sent = 0;  // system calls
   uint64_t wakes_received = 0;
   uint64_t links_opened = 0;
   uint64_t links_refused = 0;
   uint64_t links_broken = 0;
-  uint64_t copies = 0;     // in peers' memory, without them
+  uint64_t copies = 0;     // direct copies
   uint64_t retracted = 0;  // packets
 };
 
-// What one receive() hands out.
+// The packets of one receive().
 struct RxBatch {
   static constexpr size_t kPackets = 64;
   static constexpr size_t kBytes = size_t{128} * 1024;
 
   std::array<wire::RxPacket, kPackets> packets;
-  std::array<std::array<std::byte, kFrontBytes>, kPackets> fronts;  // copied out of the rings
+  std::array<std::array<std::byte, kFrontBytes>, kPackets> fronts;  // copied from the rings
   size_t count = 0;
   size_t bytes = 0;
 
@@ -50,9 +50,9 @@ struct RxBatch {
 
 class Link final : public LocalLink {
  public:
-  // `written` and `read`: one ring each. `bell` is what wakes the peer; a link to ourselves has one
-  // that is not the socket.
-  Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
+  // `written` and `read` are one ring each. `wake_fd` is the wake-up descriptor of a link to this
+  // process itself; other links use `socket`.
+  Link(uint8_t slot, os::UniqueFd socket, os::UniqueFd wake_fd, Segment segment,
        const RingMemory& written, const RingMemory& read, ShmCounters& counters);
 
   uint8_t slot() const { return slot_; }
@@ -63,53 +63,53 @@ class Link final : public LocalLink {
   bool full() override { return !writer_.has_room(kSpareBytes); }
   void push(const wire::TxPacket& packet, uint8_t address) override;
   void send_short_ack(const wire::Ack& ack, uint8_t address) override;
-  bool anything_hidden() const { return writer_.anything_hidden(); }
-  // Shows what was pushed, and wakes the peer if it sleeps.
+  bool is_flush_due() const { return writer_.is_publish_due(); }
+  // Publishes the pushed packets and wakes the peer if it sleeps.
   void flush();
 
   // --- the peer's memory ------------------------------------------------------------------------
-  void allow(PeerMemory memory) { memory_ = std::move(memory); }
+  void enable_access(PeerMemory memory) { memory_ = std::move(memory); }
   bool peer_sleeps() const override { return memory_.reachable() && writer_.reader_sleeps(); }
   bool access(const wire::OneSided& request, const Addresses& addresses);
   bool take_denied() { return memory_.take_denied(); }
-  // False without memory for it, too.
+  // Also returns false if memory is exhausted.
   bool retract(const wire::Unread& requests, uint8_t address) override;
-  // What the peer does in ours.
+  // The peer's copies in our memory.
   CopyRevoker& copies() { return copy_revoker_; }
 
   // --- receiving --------------------------------------------------------------------------------
   using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
-  // Adds what has come to the batch. The addresses it says it comes from must be this host's.
+  // Adds received packets to the batch. Drops packets whose source address is not of this host.
   void take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index);
   bool empty() const { return broken() || reader_.empty(); }
-  bool await(uint32_t looks) const { return reader_.await(looks) && !broken(); }
-  // The batch is done with.
+  bool poll(uint32_t times) const { return reader_.poll(times) && !broken(); }
+  // The packets of the last batch are no longer used.
   void release() { reader_.release(); }
   void sleep() { reader_.sleep(); }
-  // No more waking; takes from the socket what has come of it.
+  // Requests no more wake-ups; reads one that was sent already.
   void wake();
-  // Takes what has come of waking from the socket.
+  // Reads all wake-ups from the socket.
   void drain();
 
-  // The peer has written nonsense.
+  // The peer has written invalid data.
   bool broken() const { return garbled_ || writer_.broken() || reader_.broken(); }
-  bool ended = false;  // the peer is gone; what it had sent may still be taken
+  bool ended = false;  // the peer has ended; its packets may still be received
 
  private:
-  static constexpr size_t kMaxAddresses = 256;  // as many as a record's word can tell apart
-  // A turn's share of a queue pair is 32 packets or 32 KiB, and the packet that goes beyond.
+  static constexpr size_t kMaxAddresses = 256;  // the range of RecordWord::address
+  // A queue pair sends at most 32 packets or 32 KiB per turn, plus the packet that exceeds that.
   static constexpr size_t kSpareBytes = 2 * kLargestRecord;
 
   bool retract_unread(const wire::Unread& requests, uint8_t address);
   void drop(const RecordWord& word);
   void take_packet(const RingReader::Record& record, RxBatch& batch);
-  void take_acknowledgement(const RecordWord& word, RxBatch& batch);
+  void take_ack(const RecordWord& word, RxBatch& batch);
   void take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
                       uint32_t interface_index);
 
   const uint8_t slot_;
   os::UniqueFd socket_;
-  os::UniqueFd bell_;
+  os::UniqueFd wake_fd_;
   Segment segment_;
   RingWriter writer_;
   RingReader reader_;
@@ -117,10 +117,11 @@ class Link final : public LocalLink {
   DirectCopy direct_copy_;
   CopyRevoker copy_revoker_;
   ShmCounters& counters_;
-  std::vector<Addresses> announced_;  // by us
-  std::vector<wire::RxMeta> known_;  // by the peer; they never move: packets in a batch point there
-  std::array<const wire::RxMeta*, kMaxAddresses> senders_{};  // those of them that are trusted
-  bool garbled_ = false;                                      // a record was none
+  std::vector<Addresses> announced_;  // to the peer
+  std::vector<wire::RxMeta> known_;   // to us; never reallocated, because packets point into it
+  // By number: null unless the addresses are of this host.
+  std::array<const wire::RxMeta*, kMaxAddresses> senders_{};
+  bool garbled_ = false;  // the peer wrote an invalid record
 };
 
 }  // namespace verbena::datapath

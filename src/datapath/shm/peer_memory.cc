@@ -1,4 +1,4 @@
-// Copying between processes.
+// The system calls of direct copies.
 #include "datapath/shm/peer_memory.h"
 
 #include <sys/prctl.h>
@@ -14,16 +14,17 @@
 #endif
 
 #include "base/bytes.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "os/no_cancel.h"
 
 namespace verbena::datapath {
 namespace {
 
-constexpr size_t kMostPieces = 64;
+constexpr size_t kMaxParts = 64;
 
-// A word that a program may spin on is stored as one. The kernel copies words of eight bytes so,
-// and shorter ones where the processor has fast short REP MOVSB; elsewhere byte by byte.
+// A word that a program may poll must be stored by one instruction. The kernel does that for words
+// of eight bytes, and for shorter ones if the processor has fast short REP MOVSB. Otherwise it
+// copies byte by byte.
 bool stores_short_words_whole() {
 #if defined(__x86_64__)
   static const bool fast_short_moves = [] {
@@ -37,14 +38,14 @@ bool stores_short_words_whole() {
 #endif
 }
 
-struct Pieces {
-  std::array<iovec, kMostPieces + 1> list;
+struct LocalParts {
+  std::array<iovec, kMaxParts + 1> list;
   size_t count = 0;
 
   void add(uint64_t address, size_t bytes) {
     list[count++] = {reinterpret_cast<void*>(address), bytes};
   }
-  void set_last_word_apart() {
+  void separate_last_word() {
     iovec& last = list[count - 1];
     const auto address = reinterpret_cast<uint64_t>(last.iov_base);
     const size_t width = last_word_bytes(address, last.iov_len);
@@ -61,22 +62,22 @@ PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
 
 bool PeerMemory::gone() const {
   const os::NoCancel no_cancel;
-  return socket_ >= 0 && hung_up(socket_);
+  return socket_ >= 0 && is_hung_up(socket_);
 }
 
 bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
                       const wire::Gid& destination, DirectCopy& copy) {
   const uint64_t address = exposure_.resolve(r, source, destination);
-  if (address == 0 || r.local.size() > kMostPieces || gone()) return false;
+  if (address == 0 || r.local.size() > kMaxParts || gone()) return false;
   const uint64_t placed_at = r.write ? address : reinterpret_cast<uint64_t>(r.local.front().data());
   const size_t word = last_word_bytes(placed_at, r.bytes);
   const bool is_short_word = r.bytes == word && (word == 2 || word == 4);
   if (is_short_word && !stores_short_words_whole()) return false;
-  Pieces here;
+  LocalParts here;
   for (const auto& span : r.local) here.add(reinterpret_cast<uint64_t>(span.data()), span.size());
-  if (r.ends_message && !r.write) here.set_last_word_apart();
+  if (r.ends_message && !r.write) here.separate_last_word();
   if (!copy.aim(address, r.bytes, r.ends_message && r.write)) return false;
-  // By number: the library's functions may be points of cancellation.
+  // syscall(), because the C library's functions may be cancellation points.
   const long done = ::syscall(r.write ? SYS_process_vm_writev : SYS_process_vm_readv, process_,
                               here.list.data(), here.count, copy.parts(), copy.part_count(), 0);
   if (done == static_cast<long>(r.bytes)) [[likely]]
@@ -89,7 +90,7 @@ bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
 }
 
 void permit_peers() {
-  // Their kernel says EINVAL where it restricts nothing.
+  // EINVAL: the kernel has no such restriction.
   (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 

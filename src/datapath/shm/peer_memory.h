@@ -1,7 +1,6 @@
-// The memory of a peer's process, as far as it permits: copies to and from it that do not need its
-// help. The kernel takes the process's number. The number stays when a process becomes another
-// program (exec), whose memory is none of ours: so it is used only while the socket to the process
-// stands, which ends with the program.
+// PeerMemory: one-sided access to the memory of a peer process, as far as the peer permits it. The
+// system calls take the peer's PID. An exec keeps the PID, but the new program's memory must not be
+// accessed; so the PID is used only while the socket to the peer is connected, which exec closes.
 #pragma once
 
 #include <sys/types.h>
@@ -14,16 +13,16 @@ namespace verbena::datapath {
 class PeerMemory {
  public:
   PeerMemory() = default;
-  // `process` 0: its number is not ours to know (another PID namespace). `socket`: to it, and
-  // somebody else's to close; -1: it is ourselves.
+  // `process` 0: another PID namespace. `socket` is connected to the peer and not owned; -1: this
+  // process itself.
   PeerMemory(pid_t process, PeerExposure exposure, int socket = -1);
 
   bool reachable() const { return process_ > 0 && exposure_.mapped(); }
-  // During a copy. False, and nothing that matters has changed: it is not permitted, not there, or
-  // revoked.
+  // Call between copy.begin() and copy.end(). False: the access is not permitted, the memory is not
+  // mapped, or the copy was revoked; the request must then be sent as packets.
   bool copy(const wire::OneSided& request, const wire::Gid& source, const wire::Gid& destination,
             DirectCopy& copy);
-  // The kernel does not let us. True once.
+  // The kernel denies access. Returns true once.
   bool take_denied() { return std::exchange(denied_, false); }
 
  private:
@@ -35,7 +34,8 @@ class PeerMemory {
   bool denied_ = false;
 };
 
-// Lets peers of the same user do this to us where the kernel restricts it to debuggers (Yama).
+// Permits peers of the same user to access this process if the kernel restricts that to debuggers
+// (Yama).
 void permit_peers();
 
 }  // namespace verbena::datapath

@@ -1,6 +1,6 @@
-// Copies that were revoked while the kernel may have been copying for them. The list has room for
-// one per process of the host: a call that takes memory away allocates nothing, so it also works
-// when memory is exhausted.
+// Revoked direct copies that the kernel may still be executing. The list has capacity for one per
+// process of the host, so deregistering memory allocates nothing and works when memory is
+// exhausted.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct RevokedCopy {
 
 class RevokedCopies {
  public:
-  static constexpr size_t kMost = 256;  // links are open to that many slots at most
+  static constexpr size_t kMost = 256;  // the number of slots
 
   void add(const RevokedCopy& copy) { list_.at(count_++) = copy; }
   template <typename Predicate>

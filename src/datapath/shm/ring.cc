@@ -1,4 +1,4 @@
-// Of a ring what is not done for every record: see ring.h for the rest.
+// The functions of a ring that do not run for every record; ring.h has the others.
 #include "datapath/shm/ring.h"
 
 #include <cstring>
@@ -9,47 +9,48 @@
 
 namespace verbena::datapath {
 
-bool RingWriter::see_freed() {
+bool RingWriter::load_freed() {
   const uint64_t freed = memory_.control->freed.load(std::memory_order_acquire);
-  // It only goes forward, from word to word, and never beyond what was written.
+  // The position only advances, by whole words, and never beyond the written records.
   broken_ |= freed - freed_ > position_ - freed_ || freed % kWordBytes != 0;
   if (!broken_) freed_ = freed;
   return !broken_;
 }
 
-bool RingWriter::show() {
-  if (!unannounced_) return false;
-  unannounced_ = false;
-  show_early();
-  // Either we see that the reader sleeps, or it sees the records when it looks once more.
+bool RingWriter::publish() {
+  if (!publish_due_) return false;
+  publish_due_ = false;
+  publish_early();
+  // Either this thread sees that the reader sleeps, or the reader sees the records in its last
+  // check.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<uint32_t>& asleep = memory_.control->asleep;
   const bool wakes = asleep.load(std::memory_order_relaxed) != 0 &&
                      asleep.exchange(0, std::memory_order_relaxed) != 0;
-  // What is shown next goes into the line that follows, and waits until the one behind that is
-  // cleared; the reader's core may have fetched it, since it follows the one that is looked at.
+  // The next record is published in the following line, after the line behind it has been cleared.
+  // That store is slow if the reader's core has prefetched the line, so it happens here in advance.
   cleared_at_ = position_ + kLineBytes;
   memory_.word(cleared_at_).store(0, std::memory_order_relaxed);
   return wakes;
 }
 
-bool RingReader::own() {
-  RingOwner before = RingOwner::Nobody;
+bool RingReader::acquire() {
+  RingOwner before = RingOwner::None;
   owns_ = memory_.control->owner.compare_exchange_strong(
       before, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
-  broken_ |= !owns_ && before != RingOwner::Writer;  // only these two ever are
+  broken_ |= !owns_ && before != RingOwner::Writer;  // no other value is valid
   return owns_;
 }
 
-// What the writer is about to take back, or to show again, it will wake us for.
+// While the writer reclaims, the ring counts as empty: the writer sends a wake-up afterwards.
 bool RingReader::empty() const {
   return broken_ || memory_.word(position_).load(std::memory_order_seq_cst) == 0 ||
          memory_.control->owner.load(std::memory_order_seq_cst) == RingOwner::Writer;
 }
 
-bool RingReader::await(uint32_t looks) const {
+bool RingReader::poll(uint32_t times) const {
   const auto word = memory_.word(position_);
-  while (looks-- > 0) {
+  while (times-- > 0) {
     if (word.load(std::memory_order_acquire) != 0) return !broken_;
   }
   return false;
@@ -62,12 +63,12 @@ void RingReader::release() {
   }
   if (!owns_) return;
   owns_ = false;
-  memory_.control->owner.store(RingOwner::Nobody, std::memory_order_release);
+  memory_.control->owner.store(RingOwner::None, std::memory_order_release);
 }
 
-// --- taking back ---------------------------------------------------------------------------------
+// --- reclaiming ----------------------------------------------------------------------------------
 
-// Copies of what was shown and not read: the reader's process could change it under us.
+// A private copy of the unread records, because the reader's process could change the ring.
 struct RingWriter::Unread {
   struct Record {
     RecordWord word;
@@ -80,8 +81,8 @@ struct RingWriter::Unread {
   std::vector<Record> records;
 };
 
-bool RingWriter::look_at_unread(Unread& unread) {
-  if (!see_freed()) return false;
+bool RingWriter::copy_unread(Unread& unread) {
+  if (!load_freed()) return false;
   unread.from = freed_;
   const std::byte* const at = memory_.at(freed_);
   unread.bytes.assign(at, at + (position_ - freed_));
@@ -96,8 +97,8 @@ bool RingWriter::look_at_unread(Unread& unread) {
     } else {
       const RecordWord w = RecordWord::unpack(word);
       const uint64_t end = w.end(at_record);
-      // Written again it lies here or before, so it still fits then if it fits here.
-      broken_ = !w.sane() || end > position_ || end + kEndBytes - freed_ > memory_.bytes;
+      // rewrite() places the record here or earlier, so it fits then if it fits here.
+      broken_ = !w.is_valid() || end > position_ || end + kEndBytes - freed_ > memory_.bytes;
       if (broken_) return false;
       unread.records.push_back({w, part(at_record + kWordBytes, w.header_bytes),
                                 part(w.body_at(at_record), w.body_bytes)});
@@ -109,9 +110,9 @@ bool RingWriter::look_at_unread(Unread& unread) {
   return true;
 }
 
-void RingWriter::write_again(const Unread& unread) {
+void RingWriter::rewrite(const Unread& unread) {
   position_ = unread.from;
-  cleared_at_ = UINT64_MAX;  // it may have been written over
+  cleared_at_ = UINT64_MAX;  // the word may have been overwritten
   memory_.word(position_).store(0, std::memory_order_relaxed);
   for (const Unread::Record& r : unread.records) {
     if (!r.kept) continue;
@@ -120,28 +121,28 @@ void RingWriter::write_again(const Unread& unread) {
   }
 }
 
-bool RingWriter::retract(
-    const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
-    const std::function<bool()>& wanted) {
-  show_held();
-  unannounced_ = true;  // whoever found us at it fell asleep, perhaps
+bool RingWriter::reclaim(
+    const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& matches,
+    const std::function<bool()>& confirm) {
+  publish_held();
+  publish_due_ = true;  // a reader that found the ring owned may have gone to sleep
   std::atomic<RingOwner>& owner = memory_.control->owner;
-  RingOwner nobody = RingOwner::Nobody;
-  if (!owner.compare_exchange_strong(nobody, RingOwner::Writer, std::memory_order_acquire)) {
+  RingOwner none = RingOwner::None;
+  if (!owner.compare_exchange_strong(none, RingOwner::Writer, std::memory_order_acquire)) {
     return false;
   }
   Unread unread;
-  bool taken = false;
-  // Without memory for a copy all stays as it is.
-  (void)try_allocating([&] { taken = look_at_unread(unread); });
-  if (taken) {
-    for (Unread::Record& r : unread.records) r.kept = !mine(r.word, r.header);
-    taken = wanted();
+  bool reclaimed = false;
+  // Without memory for the copy nothing changes.
+  (void)try_allocating([&] { reclaimed = copy_unread(unread); });
+  if (reclaimed) {
+    for (Unread::Record& r : unread.records) r.kept = !matches(r.word, r.header);
+    reclaimed = confirm();
   }
-  if (taken) write_again(unread);
-  show_held();
-  owner.store(RingOwner::Nobody, std::memory_order_release);
-  return taken;
+  if (reclaimed) rewrite(unread);
+  publish_held();
+  owner.store(RingOwner::None, std::memory_order_release);
+  return reclaimed;
 }
 
 }  // namespace verbena::datapath

@@ -1,12 +1,12 @@
 // One direction of a link: a ring of records in shared memory with one writer and one reader, each
-// in a process of its own. The other side may be broken or worse: nothing it writes is used before
-// it was copied out and checked, and positions are private to each side.
+// in a process of its own. The other process may be faulty or malicious: its data is copied and
+// checked before use, and each side keeps its position in private memory.
 //
-// A record starts with a word that says what it is. What is shown together lies together: the
-// writer clears the word behind it, then stores the first record's word, which it had held back. So
-// the reader needs no shared tail: it looks at the next word until that is not zero. What comes
-// next begins on a cache line of its own, where the reader waits for it. A short message with an
-// acknowledgement behind it is one cache line, and one miss.
+// A record starts with a word that contains its kind and sizes. The writer publishes several
+// records at once: it clears the word after the last one, then stores the first record's word,
+// which it had held back. So the ring needs no shared tail: the reader polls the next word until it
+// is not zero. The next published record begins on a new cache line, which the reader polls. A
+// short message followed by an ACK costs one cache line, and one miss.
 #pragma once
 
 #include <atomic>
@@ -27,23 +27,23 @@ namespace verbena::datapath {
 
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kWordBytes = 8;
-// Where records follow each other, both sides fetch lines so far ahead.
+// The distance of the prefetch while records follow each other.
 inline constexpr size_t kAheadBytes = 4 * kLineBytes;
-// What is copied out of the ring at once: headers always are, and with them short payload.
+// The bytes of a record that the reader copies at once: the headers, and a short payload.
 inline constexpr size_t kFrontBytes = 120;
 
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) & ~(to - 1); }
 
-// Whoever changes what is shown and not read owns it meanwhile: the reader while it reads a batch,
-// the writer while it takes something back. To write what comes next needs no owner.
-enum class RingOwner : uint32_t { Nobody = 0, Reader = 1, Writer = 2 };
+// The owner of the published, unread records: the reader while it reads a batch, the writer while
+// it reclaims some. Appending records requires no ownership.
+enum class RingOwner : uint32_t { None = 0, Reader = 1, Writer = 2 };
 
-// The part of the segment that is not records. Zero is how both begin.
+// The part of a ring's memory that is not records. Initially zero.
 struct RingControl {
-  alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: all before it is read
-  std::atomic<RingOwner> owner{RingOwner::Nobody};      // who is at work on what is not read
-  alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it wants to be woken
-  alignas(kLineBytes) CopyControl copy;                 // of the writer in the reader's memory
+  alignas(kLineBytes) std::atomic<uint64_t> freed{0};   // by the reader: its position
+  std::atomic<RingOwner> owner{RingOwner::None};        // of the unread records
+  alignas(kLineBytes) std::atomic<uint32_t> asleep{0};  // by the reader: it requests a wake-up
+  alignas(kLineBytes) CopyControl copy;  // direct copies by the writer in the reader's memory
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -52,46 +52,45 @@ enum class RecordKind : uint8_t {
   Packet = 1,
   Addresses = 2,
   NextLine = 3,
-  Ack = 4  // the word is all of it
+  Ack = 4  // consists of the word only
 };
 
 // The word before a record.
 struct RecordWord {
   RecordKind kind = RecordKind::Nothing;
-  uint8_t address = 0;       // which pair of addresses: of the packet, or announced now
-  uint8_t header_bytes = 0;  // behind the word
-  uint8_t cut_shift = 0;     // log2 of wire::TxPacket::packet_payload_bytes; 0: not said
-  uint32_t body_bytes = 0;   // behind the headers; where both are no front, on the next line
-  uint64_t said = 0;         // Ack: 48 bits in place of the sizes
+  uint8_t address = 0;            // number of the packet's, or the announced, addresses
+  uint8_t header_bytes = 0;       // follow the word
+  uint8_t payload_size_log2 = 0;  // of wire::TxPacket::packet_payload_bytes; 0: none
+  uint32_t body_bytes = 0;        // follow the headers; on the next cache line unless is_small()
+  uint64_t ack_bits = 0;          // Ack: QPN and PSN, 48 bits in place of the sizes
 
   constexpr uint64_t pack() const {
     return static_cast<uint64_t>(kind) | uint64_t{address} << 8 | uint64_t{header_bytes} << 16 |
-           uint64_t{cut_shift} << 24 | uint64_t{body_bytes} << 32 | said << 16;
+           uint64_t{payload_size_log2} << 24 | uint64_t{body_bytes} << 32 | ack_bits << 16;
   }
   static constexpr RecordWord unpack(uint64_t word) {
     const auto kind = static_cast<RecordKind>(word & 0xFF);
     const auto address = static_cast<uint8_t>(word >> 8);
     if (kind == RecordKind::Ack) {
-      return {.kind = kind, .address = address, .said = word >> 16};
+      return {.kind = kind, .address = address, .ack_bits = word >> 16};
     }
     return {.kind = kind,
             .address = address,
             .header_bytes = static_cast<uint8_t>(word >> 16),
-            .cut_shift = static_cast<uint8_t>(word >> 24),
+            .payload_size_log2 = static_cast<uint8_t>(word >> 24),
             .body_bytes = static_cast<uint32_t>(word >> 32)};
   }
-  static constexpr uint8_t kLeastCutShift = 8;  // no path MTU is below 256
-  // Whether a writer writes such words.
-  constexpr bool sane() const {
+  static constexpr uint8_t kMinPayloadSizeLog2 = 8;  // no path MTU is below 256
+  constexpr bool is_valid() const {
     return (kind == RecordKind::Packet || kind == RecordKind::Addresses ||
             kind == RecordKind::Ack) &&
            header_bytes <= kFrontBytes && body_bytes <= wire::kMaxPayloadBytes &&
-           (cut_shift == 0 ||
-            (cut_shift >= kLeastCutShift && cut_shift < std::bit_width(wire::kMaxPayloadBytes)));
+           (payload_size_log2 == 0 || (payload_size_log2 >= kMinPayloadSizeLog2 &&
+                                       payload_size_log2 < std::bit_width(wire::kMaxPayloadBytes)));
   }
 
   bool is_small() const { return header_bytes + body_bytes <= kFrontBytes; }
-  // Of a record at `position`: where its body lies, and where the next one does.
+  // The positions of the body and of the next record, for a record at `position`.
   uint64_t body_at(uint64_t position) const {
     const uint64_t behind = position + kWordBytes + header_bytes;
     return is_small() ? behind : round_up(behind, kLineBytes);
@@ -100,12 +99,12 @@ struct RecordWord {
     return round_up(body_at(position) + body_bytes, kWordBytes);
   }
 };
-// The word that sends the reader to the next line.
+// The word that makes the reader jump to the next cache line.
 inline constexpr uint64_t kNextLine = RecordWord{.kind = RecordKind::NextLine}.pack();
 inline constexpr size_t kLargestRecord =
     kWordBytes + kFrontBytes + kLineBytes + wire::kMaxPayloadBytes;
 
-// The memory of a ring: `bytes` of it, a multiple of the page size, mapped twice in a row.
+// The memory of a ring: `bytes`, a multiple of the page size, mapped twice in a row.
 struct RingMemory {
   RingControl* control = nullptr;
   std::byte* base = nullptr;
@@ -117,7 +116,7 @@ struct RingMemory {
   }
 };
 
-// The writer will store there next; until then the line is better its own than the reader's.
+// Prefetches a line for writing, so that the later store does not wait for it.
 inline void expect_store(std::byte* at) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" ::"m"(*at));
@@ -130,29 +129,29 @@ class RingWriter {
  public:
   explicit RingWriter(const RingMemory& memory) : memory_(memory) {}
 
-  // Whether so many bytes of records fit now.
+  // Whether this many bytes of records fit now.
   bool has_room(size_t bytes) { return fits(position_ + bytes); }
-  // Writes a record; what the body lacks of the word's bytes is padding. It shows with the next
-  // show(), or before. False: there is no room for it now.
+  // Writes a record; the body is padded to the word's size. The record is published by the next
+  // publish(), or earlier. False: the ring lacks the space now.
   [[nodiscard]] bool write(RecordWord word, const std::byte* header,
                            std::span<const std::span<const std::byte>> body);
-  // The same of a record that is a word.
+  // Writes a record that consists of a word.
   [[nodiscard]] bool write(RecordWord word);
-  // Lets the reader see all that was written, if it looks. show() comes later all the same.
-  void show_early();
-  // Lets the reader see all that was written. True: the reader asked to be woken, by us alone.
-  bool show();
-  bool anything_hidden() const { return unannounced_; }
-  // Takes records back that were not read: those for which `mine` holds, if `wanted` then agrees.
-  // Nothing changes otherwise, nor while the reader is at work on a batch. show() comes next.
-  bool retract(
-      const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& mine,
-      const std::function<bool()>& wanted);
-  // Nobody looks until it is woken.
+  // Publishes all records but wakes no reader; publish() must follow.
+  void publish_early();
+  // Publishes all records. True: the reader requested a wake-up, which the caller must send.
+  bool publish();
+  bool is_publish_due() const { return publish_due_; }
+  // Removes the unread records for which `matches` is true, if `confirm` then returns true. Changes
+  // nothing otherwise, or while the reader reads a batch. publish() must follow.
+  bool reclaim(
+      const std::function<bool(const RecordWord& word, std::span<const std::byte> header)>& matches,
+      const std::function<bool()>& confirm);
+  // The reader does not poll until it is woken.
   bool reader_sleeps() const {
     return memory_.control->asleep.load(std::memory_order_relaxed) != 0;
   }
-  // The reader claims to have read what was not written. Nothing fits any more.
+  // The reader's position is invalid. The writer accepts no more records.
   bool broken() const { return broken_; }
 
  private:
@@ -160,32 +159,32 @@ class RingWriter {
   bool fits(uint64_t end) {
     if (end + kEndBytes - freed_ <= memory_.bytes) [[likely]]
       return !broken_;
-    return see_freed() && end + kEndBytes - freed_ <= memory_.bytes;
+    return load_freed() && end + kEndBytes - freed_ <= memory_.bytes;
   }
-  bool see_freed();
-  bool look_at_unread(Unread& unread);
-  void write_again(const Unread& unread);
-  void show_held();
+  bool load_freed();
+  bool copy_unread(Unread& unread);
+  void rewrite(const Unread& unread);
+  void publish_held();
   void append(uint64_t word, uint64_t end);
 
-  // Behind the last record: a word that sends the reader to the next line, the one there, and the
-  // one of the line that follows, which is cleared ahead of time.
+  // Space after the last record: a NextLine word, the first word of the next line, and that of the
+  // line after it, which is cleared in advance.
   static constexpr size_t kEndBytes = 3 * kLineBytes;
-  // So much is not held back to be shown together: the reader may begin to copy.
-  static constexpr size_t kShowBytes = 4096;
-  // From here on the lines of a body are not kept in the writer's caches: below, the way to memory
-  // and back takes longer than asking the reader for its lines does.
+  // Records of this size are published at once, so that the reader can begin to copy.
+  static constexpr size_t kPublishBytes = 4096;
+  // Larger bodies are written past the writer's caches. For smaller ones the detour through memory
+  // takes longer than fetching the lines from the other core's cache.
   static constexpr size_t kPastCaches = 4096;
-  // Behind payload, to whole words of four bytes.
+  // The payload is padded to a multiple of four bytes.
   static constexpr size_t kMostPadding = 3;
 
   RingMemory memory_;
   uint64_t position_ = 0;     // of the next record
-  uint64_t freed_ = 0;        // as last seen
-  uint64_t cleared_at_ = 0;   // the word there is 0: where a record of one line would end
-  uint64_t held_at_ = 0;      // the first record that does not show yet
-  uint64_t held_word_ = 0;    // its word; 0: all show
-  bool unannounced_ = false;  // written since the last show()
+  uint64_t freed_ = 0;        // as last loaded
+  uint64_t cleared_at_ = 0;   // position of a word that is already 0: the end of a one-line record
+  uint64_t held_at_ = 0;      // the first unpublished record
+  uint64_t held_word_ = 0;    // its word; 0: all are published
+  bool publish_due_ = false;  // records were written since the last publish()
   bool broken_ = false;
 };
 
@@ -195,74 +194,75 @@ class RingReader {
 
   struct Record {
     RecordWord word;
-    const std::byte* front;  // headers, beside the word
+    const std::byte* front;  // the headers
     const std::byte* body;
   };
-  // The next one, if it shows. It stays, and the writer takes nothing back, until release().
+  // Returns the next published record. Until release() it stays valid, and the writer reclaims
+  // nothing.
   bool next(Record& record);
   bool empty() const;
-  // Looks so many times whether there is a next one.
-  bool await(uint32_t looks) const;
-  // What next() gave so far may be overwritten.
+  // Polls this many times for a next record.
+  bool poll(uint32_t times) const;
+  // The records of next() may be overwritten.
   void release();
-  // The writer wrote what is no record. There is no next() any more.
+  // The writer wrote an invalid record. next() returns no more records.
   bool broken() const { return broken_; }
 
-  // Asks to be woken for what comes. Look whether it is empty afterwards, not before.
+  // Requests a wake-up for the next record. Check empty() after this call, not before.
   void sleep() { memory_.control->asleep.store(1, std::memory_order_seq_cst); }
-  // True: the writer took the request, and wakes or has woken us.
+  // True: the writer took the request; it has sent or is sending the wake-up.
   bool wake() { return memory_.control->asleep.exchange(0, std::memory_order_seq_cst) == 0; }
 
  private:
-  static constexpr uint32_t kRun = 4;  // so many make a row
+  static constexpr uint32_t kRun = 4;  // records in a row that start the prefetch
 
-  bool own();
+  bool acquire();
 
   RingMemory memory_;
   uint64_t position_ = 0;
   uint64_t released_ = 0;
   bool owns_ = false;
   bool broken_ = false;
-  // A look at the next line is a miss, for nothing if what was shown is all there is. Whether there
-  // is more shows in what was found the last times.
+  // A poll of the next line is a cache miss, which is wasted if no more records were published. The
+  // previous polls predict whether there are more.
   bool runs_on_ = false;
-  bool at_line_start_ = false;  // did not look there yet
+  bool at_line_start_ = false;  // the line was not polled yet
   uint32_t run_ = 0;            // records in a row
 };
 
-// What follows is done for every record, in place where packets are pushed and taken.
+// The functions below run for every record and are inline.
 
-// What lies behind the word is written.
+// Called when the bytes after the word are written.
 inline void RingWriter::append(uint64_t word, uint64_t end) {
   if (held_word_ == 0) {
     held_at_ = position_;
     held_word_ = word;
   } else {
-    // Nobody gets there before the one that is held back.
+    // The reader does not reach this word before the held one is stored.
     memory_.word(position_).store(word, std::memory_order_relaxed);
     expect_store(memory_.at(end + kAheadBytes));
   }
   position_ = end;
-  unannounced_ = true;
-  if (end - held_at_ >= kShowBytes) [[unlikely]]
-    show_held();
+  publish_due_ = true;
+  if (end - held_at_ >= kPublishBytes) [[unlikely]]
+    publish_held();
 }
 
-inline void RingWriter::show_held() {
+inline void RingWriter::publish_held() {
   if (held_word_ == 0) return;
   if (position_ != cleared_at_) memory_.word(position_).store(0, std::memory_order_relaxed);
   memory_.word(held_at_).store(held_word_, std::memory_order_release);
   held_word_ = 0;
 }
 
-inline void RingWriter::show_early() {
+inline void RingWriter::publish_early() {
   if (held_word_ == 0) return;
   const uint64_t line = round_up(position_, kLineBytes);
   if (line != position_) {
     memory_.word(position_).store(kNextLine, std::memory_order_relaxed);
     position_ = line;
   }
-  show_held();
+  publish_held();
 }
 
 [[gnu::always_inline]] inline bool RingWriter::write(
@@ -304,8 +304,8 @@ inline void RingWriter::show_early() {
 [[gnu::always_inline]] inline bool RingReader::next(Record& record) {
   uint64_t word = memory_.word(position_).load(std::memory_order_acquire);
   if (word != 0 && !owns_) {
-    if (!own()) return false;
-    word = memory_.word(position_).load(std::memory_order_acquire);  // it may have been taken back
+    if (!acquire()) return false;
+    word = memory_.word(position_).load(std::memory_order_acquire);  // it may have been reclaimed
   }
   if (at_line_start_) {
     at_line_start_ = false;
@@ -323,9 +323,9 @@ inline void RingWriter::show_early() {
     return false;
   }
   record.word = RecordWord::unpack(word);
-  // A writer never gets a whole ring ahead of what was released.
+  // A correct writer is never a whole ring ahead of the released position.
   const uint64_t end = record.word.end(position_);
-  if (!record.word.sane() || end - released_ >= memory_.bytes) [[unlikely]] {
+  if (!record.word.is_valid() || end - released_ >= memory_.bytes) [[unlikely]] {
     broken_ = true;
     return false;
   }

@@ -1,4 +1,4 @@
-// Making, checking and mapping segments.
+// Creates, validates and maps segments.
 #include "datapath/shm/segment.h"
 
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 namespace verbena::datapath {
 namespace {
 
-// In the file: a page with the two controls, then the two rings. In memory each ring lies twice in
-// a row, so that a record that goes over the end is still in one piece.
+// The file contains a page with the two controls, then the two rings. Each ring is mapped twice in
+// a row, so that a record across the end is contiguous.
 constexpr size_t kControlBytes = 4096;
 constexpr size_t kControlStride = 1024;
 constexpr size_t kFileBytes = kControlBytes + 2 * kRingBytes;
@@ -40,20 +40,20 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   return *this;
 }
 
-// In the child of a fork it is not mapped, but something else may be there by now.
+// A forked child does not inherit the mapping; another one may have this address.
 Segment::~Segment() {
   if (base_ != nullptr && mapper_ == ::getpid()) ::munmap(base_, kMappedBytes);
 }
 
 Result<Segment> Segment::create(os::UniqueFd& descriptor) {
-  rlimit largest{};  // to grow a file beyond it would kill the program (SIGXFSZ)
+  rlimit largest{};  // growing a file beyond it raises SIGXFSZ
   if (::getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur < kFileBytes) {
-    return Error{EFBIG, "files may not be as large as shared memory (ulimit -f)"};
+    return Error{EFBIG, "the file size limit is below the size of the shared memory (ulimit -f)"};
   }
   os::UniqueFd fd(::memfd_create("verbena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return Error{errno, "the kernel gives no shared memory (memfd_create)"};
+  if (!fd.valid()) return Error{errno, "the kernel refuses to create shared memory (memfd_create)"};
   if (::ftruncate(fd.get(), kFileBytes) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return Error{errno, "shared memory cannot be given a fixed size"};
+    return Error{errno, "cannot seal the size of the shared memory"};
   }
   auto mapped = map(fd.get());
   if (mapped.ok()) descriptor = std::move(fd);
@@ -63,11 +63,11 @@ Result<Segment> Segment::create(os::UniqueFd& descriptor) {
 Result<Segment> Segment::adopt(int descriptor) {
   struct stat file {};
   struct statfs system {};
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // memfds alone have them
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // only memfds have seals
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor, &file) != 0 ||
       file.st_size != static_cast<off_t>(kFileBytes) || ::fstatfs(descriptor, &system) != 0 ||
-      system.f_type != TMPFS_MAGIC) {  // of huge pages there may be too few
-    return Error{EINVAL, "what the peer sent is no segment of shared memory"};
+      system.f_type != TMPFS_MAGIC) {  // hugetlbfs may run out of pages
+    return Error{EINVAL, "the peer sent an invalid shared-memory segment"};
   }
   return map(descriptor);
 }
@@ -75,7 +75,7 @@ Result<Segment> Segment::adopt(int descriptor) {
 Result<Segment> Segment::map(int descriptor) {
   void* const reserved =
       ::mmap(nullptr, kMappedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return Error{errno, "no room for shared memory"};
+  if (reserved == MAP_FAILED) return Error{errno, "no address space for shared memory"};
   Segment s;
   s.base_ = static_cast<std::byte*>(reserved);
   s.mapper_ = ::getpid();
@@ -87,7 +87,7 @@ Result<Segment> Segment::map(int descriptor) {
       ok = ok && map_at(at, kRingBytes, descriptor, kControlBytes + ring * kRingBytes);
     }
   }
-  // A forked child has no part in it: it must not keep the pages, nor write by mistake.
+  // A forked child must not keep the pages or write to them.
   ok = ok && ::madvise(s.base_, kMappedBytes, MADV_DONTFORK) == 0;
   if (!ok) return Error{errno, "shared memory cannot be mapped"};
   return s;

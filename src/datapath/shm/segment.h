@@ -1,5 +1,5 @@
-// The memory of a link: two rings, one per direction, in a memfd that cannot shrink. Whoever calls
-// makes it; the answerer gets the descriptor and looks at it closely before touching the memory.
+// The memory of a link: two rings, one per direction, in a memfd that cannot shrink. The connecting
+// process creates it; the accepting one receives the descriptor and validates it before use.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@ namespace verbena::datapath {
 
 inline constexpr size_t kRingBytes = 1u << 20;
 
-// Which end of the link one is: the caller writes the first ring and reads the second.
-enum class LinkEnd : uint8_t { Caller = 0, Answerer = 1 };
+// The ends of a link. The connecting process writes the first ring and reads the second.
+enum class LinkEnd : uint8_t { Connecting = 0, Accepting = 1 };
 
 class Segment {
  public:
@@ -25,10 +25,10 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
-  // A new one. Its descriptor goes to the other end and is not needed afterwards.
+  // Creates a segment. The descriptor is for the other end and not needed afterwards.
   static Result<Segment> create(os::UniqueFd& descriptor);
-  // One that somebody else made. EINVAL if it is not what create() makes: memory that could go away
-  // under us would be a SIGBUS.
+  // Maps a peer's segment. EINVAL: not a segment that create() makes. The peer could shrink such
+  // memory, and an access would raise SIGBUS.
   static Result<Segment> adopt(int descriptor);
 
   RingMemory written_by(LinkEnd end) const;

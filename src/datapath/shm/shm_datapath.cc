@@ -1,4 +1,4 @@
-// Calls between processes, and the rounds over their links.
+// Handshakes between processes, and the links that result from them.
 #include "datapath/shm/shm_datapath.h"
 
 #include <sys/epoll.h>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/exhaustion.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "host/local_address.h"
 #include "host/same_user.h"
 #include "os/no_cancel.h"
@@ -16,13 +16,13 @@
 namespace verbena::datapath {
 namespace {
 
-constexpr size_t kMostGreeting = 64;
+constexpr size_t kMaxUnidentified = 64;
 constexpr int kEventsPerRound = 64;
-constexpr Duration kPatience = milliseconds(100);
-// How often one that found nothing looks again: the more, the more often that is no waste of time.
-constexpr uint32_t kLeastLooks = 64;
-constexpr uint32_t kMostLooks = 1024;
-constexpr uint32_t kLooksGained = 64;
+constexpr Duration kReplyTimeout = milliseconds(100);
+// The length of a busy poll grows with every success and shrinks with every failure.
+constexpr uint32_t kMinPolls = 64;
+constexpr uint32_t kMaxPolls = 1024;
+constexpr uint32_t kPollsGained = 64;
 constexpr size_t kBurst = 8;
 
 bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
@@ -31,7 +31,7 @@ bool is_own_address(const wire::Gid& gid, uint32_t interface_index) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const Greeting& self,
+Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const HandshakeInfo& self,
                                                        uint32_t interface_index) {
   os::UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   auto exposure = OwnExposure::create();
@@ -43,7 +43,7 @@ Result<std::unique_ptr<ShmDatapath>> ShmDatapath::open(const Greeting& self,
       std::move(listener), std::move(epoll)));
 }
 
-ShmDatapath::ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExposure exposure,
+ShmDatapath::ShmDatapath(const HandshakeInfo& self, uint32_t interface_index, OwnExposure exposure,
                          host::UnixListener listener, os::UniqueFd epoll)
     : slot_(self.slot),
       wire_packets_only_(self.wire_packets_only),
@@ -51,7 +51,7 @@ ShmDatapath::ShmDatapath(const Greeting& self, uint32_t interface_index, OwnExpo
       exposure_(std::move(exposure)),
       epoll_(std::move(epoll)),
       listener_(std::move(listener)) {
-  greeting_.reserve(kMostGreeting);
+  unidentified_.reserve(kMaxUnidentified);
 }
 
 ShmDatapath::~ShmDatapath() = default;
@@ -70,165 +70,163 @@ bool ShmDatapath::watch(int fd) {
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// Closing alone does not end it where a forked child has a copy of the socket.
-void ShmDatapath::forget(os::UniqueFd& fd) {
+// Closing the socket does not remove it from the epoll set if a forked child has a copy of it.
+void ShmDatapath::close_socket(os::UniqueFd& fd) {
   if (fd.valid()) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd.get(), nullptr);
   fd.reset();
 }
 
-// --- calls
-// -----------------------------------------------------------------------------------------
+// --- handshakes ----------------------------------------------------------------------------------
 
-size_t ShmDatapath::call_to(uint8_t slot) const {
-  const auto found = std::ranges::find(calls_, slot, &Call::slot);
-  return static_cast<size_t>(found - calls_.begin());
+size_t ShmDatapath::find_pending(uint8_t slot) const {
+  const auto found = std::ranges::find(pending_, slot, &PendingHandshake::slot);
+  return static_cast<size_t>(found - pending_.begin());
 }
 
 bool ShmDatapath::reach(uint8_t slot, Instant now) {
   if (slot == 0 || slot == 255) return true;
   Link* const link = by_slot_[slot];
-  // The slot may be another process's by now.
-  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  // Another process may have the slot by now.
+  if (link != nullptr && is_hung_up(link->fd())) end_link(*link);
   if (by_slot_[slot] != nullptr) return true;
   if (slot == slot_) {
-    open_loop();
+    open_own_link();
     return true;
   }
-  size_t index = call_to(slot);
-  if (index == calls_.size()) {
-    attend();  // it may have called us meanwhile
+  size_t index = find_pending(slot);
+  if (index == pending_.size()) {
+    attend();  // the peer may have connected to us meanwhile
     if (by_slot_[slot] != nullptr) return true;
-    index = call_to(slot);
-    if (index == calls_.size()) call(slot, now);
-    index = call_to(slot);
+    index = find_pending(slot);
+    if (index == pending_.size()) connect(slot, now);
+    index = find_pending(slot);
   }
-  return index == calls_.size() || now - calls_[index].since > kPatience;
+  return index == pending_.size() || now - pending_[index].since > kReplyTimeout;
 }
 
-void ShmDatapath::call(uint8_t slot, Instant now) {
+void ShmDatapath::connect(uint8_t slot, Instant now) {
   os::UniqueFd socket = open_shm_socket();
-  if (!socket.valid()) return tell(Reason::NoMemory, slot);
+  if (!socket.valid()) return report(Reason::NoMemory, slot);
   const os::UnixAddress name = shm_address(slot);
   if (::connect(socket.get(), name.get(), name.bytes) != 0) {
-    return tell(Reason::NobodyListens, slot);
+    return report(Reason::NotListening, slot);
   }
-  if (!host::peer_is_own_user(socket.get())) return tell(Reason::OtherUser, slot);
+  if (!host::peer_is_own_user(socket.get())) return report(Reason::OtherUser, slot);
   os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() ||
-      !send_hello(socket.get(), greeting(), exposure_.descriptor(), descriptor.get()) ||
+      !send_handshake(socket.get(), own_info(), exposure_.descriptor(), descriptor.get()) ||
       !watch(socket.get())) {
-    return tell(Reason::NoMemory, slot);
+    return report(Reason::NoMemory, slot);
   }
-  calls_.push_back({slot, std::move(socket), std::move(segment.value()), now});
+  pending_.push_back({slot, std::move(socket), std::move(segment.value()), now});
 }
 
-void ShmDatapath::answer_calls() {
+void ShmDatapath::accept_connections() {
   for (int i = 0; i < host::UnixListener::kAcceptsPerTurn; ++i) {
     os::UniqueFd socket;
     const host::UnixListener::Accepted accepted = listener_.accept_next(socket);
     if (accepted == host::UnixListener::Accepted::None) return;
-    // A link takes more descriptors than the caller's.
+    // A link needs more descriptors than this socket.
     if (accepted == host::UnixListener::Accepted::OtherUser || !listener_.has_spare() ||
         !watch(socket.get())) {
       ++counters_.links_refused;
       continue;
     }
-    if (greeting_.size() ==
-        kMostGreeting) {  // whoever has been silent for longest has had its time
+    if (unidentified_.size() == kMaxUnidentified) {  // drop the oldest
       ++counters_.links_refused;
-      forget(greeting_.front());
-      greeting_.erase(greeting_.begin());
+      close_socket(unidentified_.front());
+      unidentified_.erase(unidentified_.begin());
     }
-    greeting_.push_back(std::move(socket));
-    const int fd = greeting_.back().get();
-    if (!try_allocating([&] { read_hello(fd); })) ++counters_.links_refused;
+    unidentified_.push_back(std::move(socket));
+    const int fd = unidentified_.back().get();
+    if (!try_allocating([&] { read_handshake(fd); })) ++counters_.links_refused;
   }
 }
 
-// Of one that called us. True if it is one.
-bool ShmDatapath::read_hello(int fd) {
-  const auto found = std::ranges::find(greeting_, fd, &os::UniqueFd::get);
-  if (found == greeting_.end()) return false;
-  Greeting caller;
+// Reads the handshake of an accepted connection. Returns whether `fd` is one.
+bool ShmDatapath::read_handshake(int fd) {
+  const auto found = std::ranges::find(unidentified_, fd, &os::UniqueFd::get);
+  if (found == unidentified_.end()) return false;
+  HandshakeInfo peer;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(fd, caller, descriptors);
-  if (read == HelloRead::NotYet) return true;
+  const HandshakeRead read = receive_handshake(fd, peer, descriptors);
+  if (read == HandshakeRead::NotYet) return true;
   os::UniqueFd socket = std::move(*found);
-  greeting_.erase(found);
-  if (read == HelloRead::Hello && caller.slot != 0 && caller.slot != 255 && caller.slot != slot_) {
-    accept_hello(std::move(socket), caller, descriptors);
+  unidentified_.erase(found);
+  if (read == HandshakeRead::Received && peer.slot != 0 && peer.slot != 255 && peer.slot != slot_) {
+    accept_handshake(std::move(socket), peer, descriptors);
   } else {
     ++counters_.links_refused;
-    forget(socket);
+    close_socket(socket);
   }
   return true;
 }
 
-// When two call each other, the call of the lower slot stands.
-void ShmDatapath::accept_hello(os::UniqueFd socket, const Greeting& caller,
-                               const Descriptors& descriptors) {
-  const uint8_t slot = caller.slot;
+// If two processes connect to each other, the connection of the lower slot is used.
+void ShmDatapath::accept_handshake(os::UniqueFd socket, const HandshakeInfo& peer,
+                                   const Descriptors& descriptors) {
+  const uint8_t slot = peer.slot;
   Link* const before = by_slot_[slot];
-  if (before != nullptr && hung_up(before->fd())) end_link(*before);
-  size_t call = call_to(slot);
-  if (call != calls_.size() && (slot < slot_ || hung_up(calls_[call].socket.get()))) {
-    forget(calls_[call].socket);
-    calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(call));
-    call = calls_.size();
+  if (before != nullptr && is_hung_up(before->fd())) end_link(*before);
+  size_t index = find_pending(slot);
+  if (index != pending_.size() && (slot < slot_ || is_hung_up(pending_[index].socket.get()))) {
+    close_socket(pending_[index].socket);
+    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(index));
+    index = pending_.size();
   }
   auto segment = Segment::adopt(descriptors.segment.get());
-  const bool wanted = by_slot_[slot] == nullptr && call == calls_.size();
+  const bool wanted = by_slot_[slot] == nullptr && index == pending_.size();
   if (!wanted || !segment.ok() ||
-      !send_hello(socket.get(), greeting(), exposure_.descriptor(), -1)) {
+      !send_handshake(socket.get(), own_info(), exposure_.descriptor(), -1)) {
     ++counters_.links_refused;
-    return forget(socket);
+    return close_socket(socket);
   }
-  const RingMemory written = segment.value().written_by(LinkEnd::Answerer);
-  const RingMemory read = segment.value().written_by(LinkEnd::Caller);
+  const RingMemory written = segment.value().written_by(LinkEnd::Accepting);
+  const RingMemory read = segment.value().written_by(LinkEnd::Connecting);
   open_link(slot, std::move(socket), {}, std::move(segment.value()), written, read);
-  allow_access(caller, descriptors.exposure.get());
+  enable_access(peer, descriptors.exposure.get());
 }
 
-void ShmDatapath::read_answer(size_t index) {
-  Greeting answerer;
+void ShmDatapath::read_reply(size_t index) {
+  HandshakeInfo peer;
   Descriptors descriptors;
-  const HelloRead read = receive_hello(calls_[index].socket.get(), answerer, descriptors);
-  if (read == HelloRead::NotYet) return;
-  Call call = std::move(calls_[index]);
-  calls_.erase(calls_.begin() + static_cast<ptrdiff_t>(index));
-  const uint8_t slot = answerer.slot;
-  if (read == HelloRead::Hello && slot == call.slot && by_slot_[slot] == nullptr) {
-    const RingMemory written = call.segment.written_by(LinkEnd::Caller);
-    const RingMemory read_from = call.segment.written_by(LinkEnd::Answerer);
-    open_link(slot, std::move(call.socket), {}, std::move(call.segment), written, read_from);
-    return allow_access(answerer, descriptors.exposure.get());
+  const HandshakeRead read = receive_handshake(pending_[index].socket.get(), peer, descriptors);
+  if (read == HandshakeRead::NotYet) return;
+  PendingHandshake pending = std::move(pending_[index]);
+  pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(index));
+  const uint8_t slot = peer.slot;
+  if (read == HandshakeRead::Received && slot == pending.slot && by_slot_[slot] == nullptr) {
+    const RingMemory written = pending.segment.written_by(LinkEnd::Connecting);
+    const RingMemory read_from = pending.segment.written_by(LinkEnd::Accepting);
+    open_link(slot, std::move(pending.socket), {}, std::move(pending.segment), written, read_from);
+    return enable_access(peer, descriptors.exposure.get());
   }
-  forget(call.socket);
-  if (by_slot_[call.slot] == nullptr) tell(Reason::Refused, call.slot);
+  close_socket(pending.socket);
+  if (by_slot_[pending.slot] == nullptr) report(Reason::Refused, pending.slot);
 }
 
-// Queue pairs of one process, too, are spared the detour through the kernel.
-void ShmDatapath::open_loop() {
+// Queue pairs of the same process also exchange packets without the kernel.
+void ShmDatapath::open_own_link() {
   int ends[2];
   os::UniqueFd descriptor;
   auto segment = Segment::create(descriptor);
   if (!segment.ok() ||
       ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-    return tell(Reason::NoMemory, slot_);
+    return report(Reason::NoMemory, slot_);
   }
   os::UniqueFd socket(ends[0]);
-  os::UniqueFd bell(ends[1]);
-  if (!watch(socket.get())) return tell(Reason::NoMemory, slot_);
-  const RingMemory ring = segment.value().written_by(LinkEnd::Caller);
-  open_link(slot_, std::move(socket), std::move(bell), std::move(segment.value()), ring, ring);
-  allow_access(greeting(), exposure_.descriptor());
+  os::UniqueFd wake_fd(ends[1]);
+  if (!watch(socket.get())) return report(Reason::NoMemory, slot_);
+  const RingMemory ring = segment.value().written_by(LinkEnd::Connecting);
+  open_link(slot_, std::move(socket), std::move(wake_fd), std::move(segment.value()), ring, ring);
+  enable_access(own_info(), exposure_.descriptor());
 }
 
-// Each may do in the other's memory what that permits, if the kernel lets it.
-void ShmDatapath::allow_access(const Greeting& said, int exposure) {
-  const uint8_t slot = said.slot;
-  const bool wire_packets_only = wire_packets_only_ || said.wire_packets_only;
+// Enables one-sided access between both processes, as far as the kernel permits.
+void ShmDatapath::enable_access(const HandshakeInfo& info, int exposure) {
+  const uint8_t slot = info.slot;
+  const bool wire_packets_only = wire_packets_only_ || info.wire_packets_only;
   by_slot_[slot]->set_wire_packets_only(wire_packets_only);
   if (wire_packets_only) return;
   auto peer = PeerExposure::map(exposure);
@@ -236,21 +234,21 @@ void ShmDatapath::allow_access(const Greeting& said, int exposure) {
   const bool self = slot == slot_;
   if (!self && !std::exchange(permitted_peers_, true)) permit_peers();
   Link& link = *by_slot_[slot];
-  link.allow({self ? ::getpid() : peer_process(link.fd()), std::move(peer.value()),
-              self ? -1 : link.fd()});
+  link.enable_access(
+      {self ? ::getpid() : peer_pid(link.fd()), std::move(peer.value()), self ? -1 : link.fd()});
 }
 
 // All links of this medium are of one type.
 bool ShmDatapath::access(LocalLink& to, const wire::OneSided& request, const Addresses& addresses) {
   auto& link = static_cast<Link&>(to);
   const bool done = link.access(request, addresses);
-  if (!done && link.take_denied()) tell(Reason::Denied, link.slot());
+  if (!done && link.take_denied()) report(Reason::Denied, link.slot());
   return done;
 }
 
-void ShmDatapath::revoke_copies(const MemoryRange& hidden, RevokedCopies& to) {
+void ShmDatapath::revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const auto& link : links_) revoke_copy(*link, hidden, to);
+  for (const auto& link : links_) revoke_copy(*link, withdrawn, to);
 }
 
 void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
@@ -258,10 +256,10 @@ void ShmDatapath::revoke_copies_of(uint8_t slot, RevokedCopies& to) {
   if (by_slot_[slot] != nullptr) revoke_copy(*by_slot_[slot], kAllMemory, to);
 }
 
-void ShmDatapath::revoke_copy(Link& link, const MemoryRange& hidden, RevokedCopies& to) {
-  const uint32_t number = link.ended ? 0 : link.copies().revoke(hidden);
+void ShmDatapath::revoke_copy(Link& link, const MemoryRange& withdrawn, RevokedCopies& to) {
+  const uint32_t number = link.ended ? 0 : link.copies().revoke(withdrawn);
   if (number == 0) return;
-  to.add({link.id(), number, {peer_process(link.fd()), link.copies().thread()}});
+  to.add({link.id(), number, {peer_pid(link.fd()), link.copies().thread()}});
 }
 
 Link* ShmDatapath::find_link(uint32_t id) const {
@@ -271,7 +269,7 @@ Link* ShmDatapath::find_link(uint32_t id) const {
 
 bool ShmDatapath::is_over(const RevokedCopy& copy) {
   Link* const link = find_link(copy.link);
-  if (link != nullptr && hung_up(link->fd())) end_link(*link);
+  if (link != nullptr && is_hung_up(link->fd())) end_link(*link);
   return link == nullptr || link->ended || link->copies().is_over(copy.number);
 }
 
@@ -279,13 +277,13 @@ void ShmDatapath::settle(const RevokedCopy& copy) {
   if (Link* const link = find_link(copy.link)) link->copies().settle(copy.number);
 }
 
-void ShmDatapath::cut(const RevokedCopy& copy) {
+void ShmDatapath::end_link_of(const RevokedCopy& copy) {
   if (Link* const link = find_link(copy.link)) end_link(*link);
 }
 
-void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell, Segment segment,
-                            const RingMemory& written, const RingMemory& read) {
-  links_.push_back(std::make_unique<Link>(slot, std::move(socket), std::move(bell),
+void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd wake_fd,
+                            Segment segment, const RingMemory& written, const RingMemory& read) {
+  links_.push_back(std::make_unique<Link>(slot, std::move(socket), std::move(wake_fd),
                                           std::move(segment), written, read, counters_));
   by_slot_[slot] = links_.back().get();
   set_link(slot, by_slot_[slot]);
@@ -295,91 +293,92 @@ void ShmDatapath::open_link(uint8_t slot, os::UniqueFd socket, os::UniqueFd bell
 
 void ShmDatapath::end_link(Link& link) {
   if (std::exchange(link.ended, true)) return;
-  anything_ended_ = true;
+  has_ended_links_ = true;
   if (by_slot_[link.slot()] == &link) {
     by_slot_[link.slot()] = nullptr;
     set_link(link.slot(), nullptr);
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.fd(), nullptr);
-  // A peer that lives on sees this before its next copy, and a copy that it has begun to prepare is
-  // revoked: nobody waits for the copies of a link that has ended.
+  // A live peer detects the shutdown before its next copy, and a copy that it is preparing is
+  // revoked. So the copies of an ended link need no waiting.
   ::shutdown(link.fd(), SHUT_RDWR);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   (void)link.copies().revoke(kAllMemory);
   if (!link.broken()) return;
   ++counters_.links_broken;
-  tell(Reason::Broken, link.slot());
+  report(Reason::Broken, link.slot());
 }
 
-// Those that nothing more comes from. Not while a batch still points into them.
+// Removes ended links that have no more packets. No batch may point into them.
 void ShmDatapath::remove_ended() {
   const auto is_done = [](const auto& link) { return link->ended && link->empty(); };
   if (std::erase_if(links_, is_done) != 0) note_gone();
-  anything_ended_ = std::ranges::any_of(links_, [](const auto& link) { return link->ended; });
+  has_ended_links_ = std::ranges::any_of(links_, [](const auto& link) { return link->ended; });
 }
 
 void ShmDatapath::attend() {
   const os::NoCancel no_cancel;
-  calls_since_attended_ = 0;
+  receives_since_attend_ = 0;
   epoll_event events[kEventsPerRound];
   const int n = ::epoll_wait(epoll_.get(), events, kEventsPerRound, 0);
-  // First those who call us: one whom we called may have refused because it has called us.
-  answer_calls();
+  // New connections first: a peer may have refused ours because it has connected to us.
+  accept_connections();
   for (int i = 0; i < n; ++i) {
     const int fd = events[i].data.fd;
-    // Without memory for a link its socket closes, and packets go over UDP.
+    // Without memory for a link, its socket is closed and packets go over UDP.
     if (!try_allocating([&] { attend(fd); })) ++counters_.links_refused;
   }
 }
 
 void ShmDatapath::attend(int fd) {
-  if (fd == listener_.fd() || read_hello(fd)) return;
-  const auto call =
-      std::ranges::find_if(calls_, [&](const Call& c) { return c.socket.get() == fd; });
-  if (call != calls_.end()) return read_answer(static_cast<size_t>(call - calls_.begin()));
+  if (fd == listener_.fd() || read_handshake(fd)) return;
+  const auto pending = std::ranges::find_if(
+      pending_, [&](const PendingHandshake& c) { return c.socket.get() == fd; });
+  if (pending != pending_.end()) return read_reply(static_cast<size_t>(pending - pending_.begin()));
   const auto link = std::ranges::find_if(links_, [&](const auto& l) { return l->fd() == fd; });
   if (link == links_.end() || (*link)->ended) return;
-  if (hung_up(fd)) {
+  if (is_hung_up(fd)) {
     end_link(**link);
-  } else if (!armed_) {  // otherwise it wakes the sleeping thread
+  } else if (!armed_) {  // otherwise the byte must wake the sleeping thread
     (*link)->drain();
   }
 }
 
-void ShmDatapath::tell(Reason reason, uint8_t slot) {
+void ShmDatapath::report(Reason reason, uint8_t slot) {
   if (reason != Reason::Broken && reason != Reason::Denied) ++counters_.links_refused;
   const uint32_t bit = 1u << static_cast<uint32_t>(reason);
-  if ((told_ & bit) != 0) return;
-  told_ |= bit;
-  const char* why = "";
+  if ((reported_ & bit) != 0) return;
+  reported_ |= bit;
+  const char* reason_text = "";
   switch (reason) {
-    case Reason::NobodyListens:
-      why =
-          "takes no shared memory (VERBENA_DATAPATH=udp there, another version, or it has "
+    case Reason::NotListening:
+      reason_text =
+          "does not accept shared memory (VERBENA_DATAPATH=udp there, another version, or it has "
           "ended)";
       break;
     case Reason::OtherUser:
-      why = "belongs to another user";
+      reason_text = "belongs to another user";
       break;
     case Reason::Refused:
-      why = "refused to share memory";
+      reason_text = "refused to share memory";
       break;
     case Reason::NoMemory:
-      why = "cannot be given shared memory (memfd_create, too many open files, ulimit -f)";
+      reason_text =
+          "gets no shared memory from us (memfd_create failed, too many open files, or ulimit -f)";
       break;
     case Reason::Denied:
       (void)try_allocating([&] {
         notice_ =
-            "the kernel does not let us reach the memory of other processes (ptrace): WRITEs and "
-            "READs need the peer's CPU";
+            "the kernel denies access to the memory of other processes (ptrace): WRITEs and READs "
+            "need the peer's CPU";
       });
       return;
     case Reason::Broken:
-      why = "wrote nonsense into the shared memory";
+      reason_text = "wrote invalid data into the shared memory";
       break;
   }
   (void)try_allocating([&] {
-    notice_ = "the process of slot " + std::to_string(slot) + " " + why +
+    notice_ = "the process of slot " + std::to_string(slot) + " " + reason_text +
               ": packets to it go over UDP (logged for the first such process only)";
   });
 }
@@ -388,17 +387,16 @@ std::optional<std::string> ShmDatapath::take_notice() {
   return std::exchange(notice_, std::nullopt);
 }
 
-// --- packets
-// ---------------------------------------------------------------------------------------
+// --- packets -------------------------------------------------------------------------------------
 
 std::span<const wire::RxPacket> ShmDatapath::receive() {
   batch_.clear();
-  if (++calls_since_attended_ >= kAttendEvery) attend();
-  if (anything_ended_) [[unlikely]]
+  if (++receives_since_attend_ >= kAttendEvery) attend();
+  if (has_ended_links_) [[unlikely]]
     remove_ended();
   const size_t count = links_.size();
-  if (++turn_ >= count) turn_ = 0;
-  for (size_t i = 0, at = turn_; i < count; ++i, at = at + 1 < count ? at + 1 : 0) {
+  if (++next_link_ >= count) next_link_ = 0;
+  for (size_t i = 0, at = next_link_; i < count; ++i, at = at + 1 < count ? at + 1 : 0) {
     Link& link = *links_[at];
     link.release();
     link.take(batch_, is_own_address, interface_index_);
@@ -409,28 +407,27 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
   return batch_.view();
 }
 
-// Who has read on, and is done with it.
 void ShmDatapath::release() {
   for (const auto& link : links_) link->release();
 }
 
-// Whoever waits for an answer asks again at once; most of that would be ways to get here. But the
-// lines of a burst are better left to the writer until there is more of it.
+// A thread that waits for a response polls again at once, so polling here saves the calls in
+// between. After a burst there is no busy poll: it would take the writer's cache lines away.
 std::span<const wire::RxPacket> ShmDatapath::busy_poll() {
   if (links_.empty() || burst_) return {};
-  Link& link = *links_[turn_ < links_.size() ? turn_ : 0];
-  if (link.await(looks_)) {
+  Link& link = *links_[next_link_ < links_.size() ? next_link_ : 0];
+  if (link.poll(polls_)) {
     link.take(batch_, is_own_address, interface_index_);
-    looks_ = std::min(looks_ + kLooksGained, kMostLooks);
+    polls_ = std::min(polls_ + kPollsGained, kMaxPolls);
   } else {
-    looks_ = std::max(looks_ - 1, kLeastLooks);
+    polls_ = std::max(polls_ - 1, kMinPolls);
   }
   return batch_.view();
 }
 
 void ShmDatapath::flush() {
   for (const auto& link : links_) {
-    if (link->anything_hidden() && !link->ended) link->flush();
+    if (link->is_flush_due() && !link->ended) link->flush();
   }
 }
 
@@ -442,7 +439,7 @@ bool ShmDatapath::arm() {
     link->sleep();
     empty &= link->empty();
   }
-  empty &= !anything_ended_;  // they are to be buried first
+  empty &= !has_ended_links_;  // these must be removed first
   if (!empty) disarm();
   return empty;
 }

@@ -1,4 +1,4 @@
-// Asks sysfs whether hardware is behind an interface, and the driver whether it segments UDP.
+// Queries sysfs for hardware behind an interface, and the driver for UDP segmentation.
 #include "datapath/udp/egress.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kStackDepth = 4;  // a VLAN on a bond on a NIC, and one more
 
-// Whether the interface, or one that it is stacked on, has a device behind it.
+// Whether the interface, or one that it is stacked on, is a hardware device.
 bool has_hardware(const std::string& name, int depth) {
   const std::string folder = "/sys/class/net/" + name;
   if (::access((folder + "/device").c_str(), F_OK) == 0) return true;
@@ -46,7 +46,7 @@ bool ethtool(int fd, const std::string& name, void* command) {
   return ::ioctl(fd, SIOCETHTOOL, &request) == 0;
 }
 
-// The driver's feature of that name; nothing when it cannot be asked.
+// The driver's feature of that name; nothing if the query fails.
 std::optional<bool> feature(const std::string& name, const char* wanted) {
   const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
   if (!fd.valid()) return std::nullopt;

@@ -1,12 +1,12 @@
-// What a network interface does to a UDP send that asks for segmentation.
+// How a network interface segments GSO batches.
 #pragma once
 
 #include <cstdint>
 
 namespace verbena::datapath {
 
-// True when a NIC may cut sends itself. The kernel numbers the IP ids of segments from the send's
-// own id; a NIC may do otherwise, and the ICRC covers the id.
+// True if a NIC may segment batches itself. The kernel numbers the IP IDs of segments upwards from
+// the batch's ID. A NIC may number them differently, and the ICRC covers the ID.
 bool segments_in_hardware(uint32_t interface_index);
 
 }  // namespace verbena::datapath

@@ -1,8 +1,8 @@
-// GroSwitch: whether a socket is read for batches or for datagrams that come one by one. The
-// stride of a batch comes in a control message, for which it takes recvmsg; recvfrom is quicker by
-// a quarter, whether something is there or not, and that is what a program waits for that spins
-// for the next answer. So once datagrams have come alone for a while, the kernel is told to cut
-// batches itself; and when they come close together, to leave them whole again.
+// GroSwitch: decides whether GRO is enabled on a socket. With GRO the segment size of a batch
+// arrives in a control message, which requires recvmsg. recvfrom is a quarter faster, even on an
+// empty socket, and that shortens the latency of a program that polls for single datagrams. So
+// after a streak of single datagrams GRO is disabled and the kernel segments batches itself. When
+// datagrams are received close together, GRO is enabled again.
 #pragma once
 
 #include <algorithm>
@@ -17,62 +17,64 @@ class GroSwitch {
   static constexpr uint32_t kLongestStreak = 64 * 1024;
   static constexpr uint32_t kCloseTogether = 4;
 
-  // What the kernel has to be told.
-  enum class Change : uint8_t { None, ToTrains, ToDatagrams };
+  // What to set on the socket.
+  enum class Change : uint8_t { None, EnableGro, DisableGro };
 
-  // No batch lies in the socket, nor did the kernel have one under way when it was told, which was
-  // long ago: it may be read by recvfrom.
-  bool alone() const { return state_ == State::Alone; }
+  // GRO is disabled, and all batches from before have left the kernel and the socket. The socket
+  // may be read by recvfrom.
+  bool is_drained() const { return state_ == State::Drained; }
 
-  bool begun() const { return state_ != State::Batches; }
+  bool is_disabled() const { return state_ != State::Enabled; }
 
-  // What a read brought; no batches: nothing was there.
+  // Reports the result of a read; no batches: the socket was empty.
   Change after_read(size_t batches, size_t datagrams) {
     if (batches == 0) {
       close_together_ = 0;
-      if (state_ == State::Draining && streak_ >= kStreak) state_ = State::Alone;
+      if (state_ == State::Draining && streak_ >= kStreak) state_ = State::Drained;
       return Change::None;
     }
-    const bool one = batches == 1 && datagrams <= 1;
-    if (state_ == State::Batches) {
-      streak_ = one ? std::min(streak_ + 1, kLongestStreak) : 0;  // never what giving up wants
-      if (streak_ < wanted_) return Change::None;
+    const bool single = batches == 1 && datagrams <= 1;
+    if (state_ == State::Enabled) {
+      // The limit is below the streak that enable_permanently() requires.
+      streak_ = single ? std::min(streak_ + 1, kLongestStreak) : 0;
+      if (streak_ < required_) return Change::None;
       state_ = State::Draining;
       streak_ = close_together_ = 0;
-      return Change::ToDatagrams;
+      return Change::DisableGro;
     }
-    if (++streak_ == kStreak + wanted_) wanted_ = kStreak;  // it was worth it
-    if (one && ++close_together_ < kCloseTogether) return Change::None;
-    if (wanted_ < kLongestStreak) wanted_ *= 2;  // before it is tried again
-    return leave();
+    if (++streak_ == kStreak + required_) required_ = kStreak;  // the switch has paid off
+    if (single && ++close_together_ < kCloseTogether) return Change::None;
+    if (required_ < kLongestStreak) required_ *= 2;
+    return enable();
   }
 
-  // Nobody looks from now on until something is there. That may be much at once, of which the
-  // socket's buffer holds more in batches.
-  Change rest() {
+  // The socket is not read again until epoll reports it. Many datagrams may be received until then,
+  // and the socket's buffer has capacity for more of them in batches.
+  Change prepare_to_sleep() {
     streak_ = 0;
-    return state_ == State::Batches ? Change::None : leave();
+    return state_ == State::Enabled ? Change::None : enable();
   }
 
-  // For good: datagrams are wanted with all that control messages tell of them.
-  Change give_up() {
-    wanted_ = UINT32_MAX;
-    return state_ == State::Batches ? Change::None : leave();
+  // The socket's control messages are needed from now on.
+  Change enable_permanently() {
+    required_ = UINT32_MAX;
+    return state_ == State::Enabled ? Change::None : enable();
   }
 
  private:
-  enum class State : uint8_t { Batches, Draining, Alone };
+  // Draining: GRO is disabled, but a batch may still be in the socket or in the kernel.
+  enum class State : uint8_t { Enabled, Draining, Drained };
 
-  Change leave() {
-    state_ = State::Batches;
+  Change enable() {
+    state_ = State::Enabled;
     streak_ = close_together_ = 0;
-    return Change::ToTrains;
+    return Change::EnableGro;
   }
 
-  State state_ = State::Batches;
-  uint32_t wanted_ = kStreak;
-  uint32_t streak_ = 0;          // datagrams that came alone; then, that came since
-  uint32_t close_together_ = 0;  // with no look in vain between them
+  State state_ = State::Enabled;
+  uint32_t required_ = kStreak;  // length of the streak that disables GRO
+  uint32_t streak_ = 0;          // Enabled: single datagrams in a row; otherwise reads since then
+  uint32_t close_together_ = 0;  // datagrams without an empty read between them
 };
 
 }  // namespace verbena::datapath

@@ -1,4 +1,4 @@
-// Endpoints and paths of the UDP datapath; the work is in its two halves.
+// Endpoints and paths of the UDP datapath. UdpReceiver and UdpSender move the packets.
 #include "datapath/udp/udp_datapath.h"
 
 #include <sys/epoll.h>
@@ -53,35 +53,37 @@ void UdpDatapath::report_ip_headers() {
   for (const auto& endpoint : endpoints_) report_ip_headers(*endpoint);
 }
 
-// In control messages, which a socket that is read by recvfrom has no room for.
+// The headers arrive in control messages, which recvfrom does not return.
 void UdpDatapath::report_ip_headers(UdpEndpoint& endpoint) {
-  follow(endpoint.lone.give_up(), endpoint.receive_fd.get());
+  apply(endpoint.gro.enable_permanently(), endpoint.receive_fd.get());
   datapath::report_ip_headers(endpoint.receive_fd.get(), endpoint.address);
 }
 
-void UdpDatapath::rest() {
+void UdpDatapath::prepare_to_sleep() {
   for (const auto& endpoint : endpoints_) {
-    follow(endpoint->lone.rest(), endpoint->receive_fd.get());
+    apply(endpoint->gro.prepare_to_sleep(), endpoint->receive_fd.get());
   }
 }
 
-void UdpDatapath::hear_absences(bool on) {
-  if (std::exchange(hears_absences_, on) == on) return;
+void UdpDatapath::report_unreachable_hosts(bool on) {
+  if (std::exchange(reports_unreachable_hosts_, on) == on) return;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->is_group) hear_absences(*endpoint);
+    if (!endpoint->is_group) report_unreachable_hosts(*endpoint);
   }
 }
 
-void UdpDatapath::hear_absences(UdpEndpoint& endpoint) {
-  datapath::hear_absences(endpoint.send.fd.get(), endpoint.address, hears_absences_);
-  if (hears_absences_) endpoint.hears_absences = true;  // an error may wait longer than we listen
+void UdpDatapath::report_unreachable_hosts(UdpEndpoint& endpoint) {
+  datapath::report_unreachable_hosts(endpoint.send.fd.get(), endpoint.address,
+                                     reports_unreachable_hosts_);
+  if (reports_unreachable_hosts_)
+    endpoint.reports_unreachable_hosts = true;  // an error may be queued after reporting ends
 }
 
-std::optional<Absence> UdpDatapath::take_absence() {
-  if (!hears_absences_) return std::nullopt;
+std::optional<UnreachableHost> UdpDatapath::take_unreachable_host() {
+  if (!reports_unreachable_hosts_) return std::nullopt;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->hears_absences) continue;
-    if (auto absent = datapath::take_absence(endpoint->send.fd.get())) return absent;
+    if (!endpoint->reports_unreachable_hosts) continue;
+    if (auto host = datapath::take_unreachable_host(endpoint->send.fd.get())) return host;
   }
   return std::nullopt;
 }
@@ -97,8 +99,8 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto send = open_send_socket(address, options_, directory_.slot());
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
-  if (hears_absences_) hear_absences(*endpoint);
-  // Strays may come as soon as the receiving socket is bound.
+  if (reports_unreachable_hosts_) report_unreachable_hosts(*endpoint);
+  // Other processes may forward packets as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);
   if (!receive.ok()) return receive.error();
@@ -136,14 +138,14 @@ Status UdpDatapath::join(const wire::Gid& group) {
   auto fd = open_group_socket(address, interface_index_, options_);
   if (!fd.ok()) return fd.error();
   if (reports_ip_headers_) datapath::report_ip_headers(fd.value().get(), address);
-  // Numbers are what epoll knows endpoints by, so one that was left is used again.
+  // epoll identifies endpoints by their index, so the index of a closed one is reused.
   size_t number = 0;
   while (number < endpoints_.size() && endpoints_[number]->receive_fd.valid()) ++number;
   if (number == endpoints_.size()) endpoints_.push_back(std::make_unique<UdpEndpoint>());
   UdpEndpoint& endpoint = *endpoints_[number];
   endpoint.address = address;
   endpoint.is_group = true;
-  (void)endpoint.lone.give_up();  // datagrams of groups never come as batches
+  (void)endpoint.gro.enable_permanently();  // a group's socket has no GRO
   endpoint.receive_fd = std::move(fd.value());
   watch(epoll_.get(), endpoint.receive_fd.get(), number);
   return {};
@@ -152,7 +154,7 @@ Status UdpDatapath::join(const wire::Gid& group) {
 void UdpDatapath::leave(const wire::Gid& group) {
   UdpEndpoint* const endpoint = group_endpoint(group);
   if (endpoint == nullptr) return;
-  // Closing alone does not end it where a forked child has a copy of the socket.
+  // Closing the socket does not remove it from the epoll set if a forked child has a copy of it.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, endpoint->receive_fd.get(), nullptr);
   endpoint->receive_fd.reset();
   while (!endpoints_.empty() && !endpoints_.back()->receive_fd.valid()) endpoints_.pop_back();
@@ -187,7 +189,8 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
     set_ip_headers(path->endpoint->send.fd.get(), path->endpoint->address, path->traffic_class,
                    path->hop_limit);
   }
-  // The kernel steers a batch by its first packet: what goes to all processes of a host goes alone.
+  // The kernel steers a batch by its first packet, so packets for all processes of a host are never
+  // in a batch.
   const bool never = to_group || route.peer == wire::kManagementQpn;
   path->may_gather = !never && route.peer != wire::Qpn();
   switch (never ? Segmentation::Never : options_.segmentation) {
@@ -198,7 +201,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
       path->may_segment = false;
       break;
     case Segmentation::Auto:
-      // What stays on this host goes through the loopback interface, whatever the address.
+      // Packets to this host use the loopback interface, whatever the address.
       path->may_segment = !path->endpoint->hardware_segments || host::is_local(path->destination);
       break;
   }
@@ -216,7 +219,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
 void UdpDatapath::close_path(wire::PathId path) {
   const auto id = static_cast<uint32_t>(path);
   if (id >= paths_.size() || !paths_[id]) return;
-  sender_->flush();  // it may hold packets for this path
+  sender_->flush();  // it may contain packets for this path
   paths_[id].reset();
   free_paths_.push_back(id);
 }
@@ -229,7 +232,7 @@ int UdpDatapath::wait_fd() const { return epoll_.get(); }
 
 namespace {
 
-// Strays travel with their ICRC, which nobody reads again.
+// Forwarded packets have space for an ICRC, which no process reads.
 std::vector<std::byte> with_icrc(std::span<const std::byte> packet) {
   std::vector<std::byte> bytes(packet.size() + wire::kIcrcBytes);
   std::ranges::copy(packet, bytes.begin());
@@ -253,9 +256,9 @@ host::Forwarded UdpDatapath::forward(std::span<const host::ServiceName> services
   const host::LocalAddress arrived_at = host::local_address(meta.destination, interface_index_);
   for (const host::ServiceName& service : services) {
     const host::Forwarded outcome = directory_.forward(service, arrived_at, meta, bytes);
-    if (outcome != host::Forwarded::Nobody) return count_forwarded(outcome, meta);
+    if (outcome != host::Forwarded::NoReceiver) return count_forwarded(outcome, meta);
   }
-  return host::Forwarded::Nobody;
+  return host::Forwarded::NoReceiver;
 }
 
 void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) {
@@ -270,8 +273,8 @@ void UdpDatapath::forward_to_everyone(std::span<const std::byte> packet, const w
     const host::Forwarded outcome =
         directory_.forward(slot, host::local_address(meta.destination, interface_index_), meta,
                            bytes, static_cast<uint32_t>(bytes.size()), host::Wait::No);
-    if (outcome == host::Forwarded::Yes) ++counters_->strays_forwarded;
-    if (outcome == host::Forwarded::Dropped) ++counters_->strays_dropped;
+    if (outcome == host::Forwarded::Yes) ++counters_->misrouted_forwarded;
+    if (outcome == host::Forwarded::Dropped) ++counters_->misrouted_dropped;
   }
 }
 
@@ -283,9 +286,9 @@ host::Steering* UdpDatapath::steering_of(const wire::Gid& address) {
 }
 
 host::Forwarded UdpDatapath::count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta) {
-  if (outcome == host::Forwarded::Dropped) ++counters_->strays_dropped;
+  if (outcome == host::Forwarded::Dropped) ++counters_->misrouted_dropped;
   if (outcome != host::Forwarded::Yes) return outcome;
-  ++counters_->strays_forwarded;
+  ++counters_->misrouted_forwarded;
   if (host::Steering* steering = steering_of(meta.destination))
     steering->on_misrouted(read_clock(options_));
   return outcome;
@@ -314,18 +317,18 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   for (const auto& endpoint : endpoints_) drops += kernel_drops(endpoint->receive_fd.get());
   to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
                        {"udp_bytes_sent", c.bytes_sent},
-                       {"udp_batches_sent", c.trains_sent},
-                       {"udp_batches_zero_copy", c.trains_lent},
+                       {"udp_batches_sent", c.batches_sent},
+                       {"udp_batches_zero_copy", c.batches_zero_copy},
                        {"udp_packets_received", c.packets_received},
                        {"udp_bytes_received", c.bytes_received},
-                       {"udp_batches_received", c.trains_received},
+                       {"udp_batches_received", c.batches_received},
                        {"udp_icrc_errors", c.icrc_errors},
                        {"udp_icrc_solved", c.icrc_solved},
                        {"udp_too_short", c.too_short},
-                       {"udp_misrouted_forwarded", c.strays_forwarded},
-                       {"udp_misrouted_received", c.strays_received},
-                       {"udp_misrouted_dropped", c.strays_dropped},
-                       {"udp_stray_waits", directory_.waits()},
+                       {"udp_misrouted_forwarded", c.misrouted_forwarded},
+                       {"udp_misrouted_received", c.misrouted_received},
+                       {"udp_misrouted_dropped", c.misrouted_dropped},
+                       {"udp_misrouted_waits", directory_.waits()},
                        {"udp_broadcasts_limited", c.broadcasts_limited},
                        {"udp_out_of_memory", c.out_of_memory},
                        {"udp_send_drops", c.send_drops},

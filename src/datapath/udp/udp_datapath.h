@@ -1,6 +1,5 @@
-// The datapath that is on the wire: RoCEv2 over unprivileged UDP sockets. It finds out the IP
-// header's fields that the ICRC covers, cuts and joins batches (GSO, GRO), and hands packets that
-// belong to another process of this host to that process.
+// The UDP datapath: RoCEv2 over unprivileged UDP sockets. It computes the ICRC without seeing the
+// IP header, sends and receives batches (GSO, GRO), and forwards misrouted packets.
 #pragma once
 
 #include <array>
@@ -31,28 +30,28 @@ class UdpSender;
 
 class UdpDatapath final : public Datapath {
  public:
-  // `interface_index` is the device's network interface: the scope of link-local addresses, and
-  // where its segmentation is looked up. The directory must outlive the datapath.
+  // `interface_index` is the device's network interface: the scope of link-local addresses, and the
+  // interface whose segmentation is queried. The directory must outlive the datapath.
   UdpDatapath(uint32_t interface_index, host::SlotDirectory& directory,
               const UdpOptions& options = {});
   ~UdpDatapath() override;
   UdpDatapath(const UdpDatapath&) = delete;
   UdpDatapath& operator=(const UdpDatapath&) = delete;
 
-  // Opens the sockets of a local address without a path, so that packets arrive: for a device whose
-  // peers speak first. Harmless when it is open already.
+  // Opens the sockets of a local address without a path, so that it receives packets before it
+  // sends any. Has no effect if they are open.
   Status listen(const wire::Gid& source);
 
-  // Every packet for this process comes straight to it, as far as is known. Until then some come
-  // through other processes, and may be overtaken by those that do not.
+  // The kernel steers every packet for this process to it, as far as is known. Until then other
+  // processes forward some, and later packets may overtake those.
   bool settled() const;
 
-  // Joins a multicast group on the device's interface: what is sent to it arrives from now on.
+  // Joins a multicast group on the device's interface.
   Status join(const wire::Gid& group);
   void leave(const wire::Gid& group);
 
-  // Nobody calls receive() from now on until wait_fd() says that something is there.
-  void rest();
+  // The owner does not call receive() again until wait_fd() is readable.
+  void prepare_to_sleep();
   void report_ip_headers() override;
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
@@ -63,42 +62,44 @@ class UdpDatapath final : public Datapath {
   int wait_fd() const override;
   void append_counters(std::vector<Counter>& to) const override;
 
-  // Hosts that nothing gets to, because they are not there or nobody has port 4791 there: kernels
-  // say so, and while they are heard take_absence() tells.
-  void hear_absences(bool on);
-  std::optional<Absence> take_absence();
+  // While on, take_unreachable_host() returns hosts that packets do not reach, because the host
+  // does not exist or no process has port 4791 there. The information comes from ICMP errors.
+  void report_unreachable_hosts(bool on);
+  std::optional<UnreachableHost> take_unreachable_host();
 
-  // What the directory's services are has changed: the kernel and the other processes are told.
+  // Called when the directory's services have changed. Updates the kernel's steering program and
+  // reports the services to the other processes.
   void update_services();
 
-  // When poll_directory() has something to do though nothing has arrived.
+  // When poll_directory() has work to do although nothing was received.
   Instant deadline() const;
 
-  // Passes a packet, without its ICRC, on to another process of this host: to the one with a slot,
-  // to all that are known, or to the first of these services that somebody has. To all of them it
-  // never waits, and goes at a limited rate: anybody on the network can ask for it.
+  // Forwards a packet, without its ICRC, to another process of this host: to the one with that
+  // slot, to all known ones, or to the first of these services that a process listens to.
+  // Forwarding to all never waits and is rate-limited, because any host on the network can cause
+  // it.
   host::Forwarded forward(uint8_t slot, std::span<const std::byte> packet,
                           const wire::RxMeta& meta);
   void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta);
   host::Forwarded forward(std::span<const host::ServiceName> services,
                           std::span<const std::byte> packet, const wire::RxMeta& meta);
 
-  // Reads the slot directory now instead of at some next receive(); call it when wait_fd() woke
-  // you. What it brings is returned by the next receive().
+  // Reads the slot directory now instead of in a later receive(). Call it after wait_fd() became
+  // readable. The next receive() returns the packets.
   void poll_directory();
 
-  // At most one sentence per second that the owner should log, for example that the path carries
-  // only smaller packets than the caller sends.
+  // At most one sentence per second for the owner's log, for example that packets exceed the path's
+  // MTU.
   std::optional<std::string> take_warning();
 
  private:
-  // A REJ that nobody's id is in is rare: a peer gave up before it had an answer. One that is lost
-  // costs the process with the connection its own time-out, nothing more.
+  // A REJ without a communication ID of this host is rare: the peer gave up before it received a
+  // response. If such a REJ is lost, the connection ends by its own timeout.
   static constexpr uint32_t kMostBroadcasts = 100;
   static constexpr Duration kBroadcastInterval = milliseconds(10);
 
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
-  void hear_absences(UdpEndpoint& endpoint);
+  void report_unreachable_hosts(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
   host::Steering* steering_of(const wire::Gid& address);
   host::Forwarded count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta);
@@ -112,8 +113,8 @@ class UdpDatapath final : public Datapath {
   os::UniqueFd epoll_;
   host::Mailbox mailbox_;
   bool reports_ip_headers_ = false;
-  bool hears_absences_ = false;
-  std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // of groups left, some are closed
+  bool reports_unreachable_hosts_ = false;
+  std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // those of left groups are closed
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;
   std::unique_ptr<UdpReceiver> receiver_;

@@ -1,4 +1,4 @@
-// What the halves of the UDP datapath share: local addresses with their sockets, paths, counters.
+// Local addresses with their sockets, paths and counters: shared by the sender and the receiver.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ namespace verbena::datapath {
 struct UdpCounters {
   uint64_t packets_sent = 0;
   uint64_t bytes_sent = 0;
-  uint64_t trains_sent = 0;
-  uint64_t trains_lent = 0;
+  uint64_t batches_sent = 0;
+  uint64_t batches_zero_copy = 0;
   uint64_t packets_received = 0;
   uint64_t bytes_received = 0;
-  uint64_t trains_received = 0;
+  uint64_t batches_received = 0;
   uint64_t icrc_errors = 0;
   uint64_t icrc_solved = 0;
   uint64_t too_short = 0;
-  uint64_t strays_forwarded = 0;
-  uint64_t strays_received = 0;
-  uint64_t strays_dropped = 0;
+  uint64_t misrouted_forwarded = 0;
+  uint64_t misrouted_received = 0;
+  uint64_t misrouted_dropped = 0;
   uint64_t broadcasts_limited = 0;
   uint64_t out_of_memory = 0;
   uint64_t send_drops = 0;
@@ -35,44 +35,44 @@ struct UdpCounters {
   uint64_t steering_updates = 0;
 };
 
-// A local address. It stays open for the datapath's life: its port is the peers' way back to us.
-// Or a multicast group, which only receives and closes when it is left.
+// A local address, which stays open for the datapath's life because peers send to its port; or a
+// multicast group, which only receives and is closed when it is left.
 struct UdpEndpoint {
   host::LocalAddress address;
   bool is_group = false;
   os::UniqueFd receive_fd;
-  GroSwitch lone;  // how that is read
+  GroSwitch gro;  // of receive_fd
   SendSocket send;
-  bool hardware_segments = false;  // see egress.h
-  bool kernel_segments = true;     // until a send shows that this kernel cannot
-  bool may_cut = true;  // SendSocket::packet_payload_bytes; until a send shows that it disturbs
-  bool hears_absences = false;  // so a send may fail because of an earlier one
-  // What packets carry unless it is said with each: what the first path asked for.
+  bool hardware_segments = false;          // see egress.h
+  bool kernel_segments = true;             // false after a send shows that the kernel lacks GSO
+  bool may_set_segment_size = true;        // false after SendSocket::segment_bytes made a send fail
+  bool reports_unreachable_hosts = false;  // a send may then report the error of an earlier one
+  // The socket's defaults, taken from the first path.
   uint8_t traffic_class = 0;
-  uint8_t hop_limit = 0;  // 0: there was no path yet
+  uint8_t hop_limit = 0;  // 0: no path yet
   std::unique_ptr<host::Steering> steering;
 };
 
-// The way of one queue pair, or of several datagram ones, to one peer process.
+// The path of one queue pair, or of several UD queue pairs, to one peer process.
 struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
   host::LocalAddress destination;
   host::SocketAddress to;
-  wire::IcrcPrefixes icrc{{}};  // of the flow to it
+  wire::IcrcPrefixes icrc{{}};
   uint8_t traffic_class = 0;
   uint8_t hop_limit = kDefaultHopLimit;
   bool may_segment = false;
   uint32_t max_datagram_bytes = 0;
-  uint32_t interface_index = 0;  // where groups are reached
-  // One queue pair's: its packets may travel among those of others that go the same way.
+  uint32_t interface_index = 0;  // for multicast groups
+  // The path of one queue pair: its packets may share batches with other such paths.
   bool may_gather = false;
-  std::shared_ptr<ZeroCopyRing> lent;
-  // The sender's notes: where the path's latest packet of this batch is.
-  uint64_t batch = 0;
+  std::shared_ptr<ZeroCopyRing> zero_copy;
+  // The sender's record of the path's latest packet.
+  uint64_t flush_number = 0;
   size_t latest_batch = 0;
 
-  // With the same headers below the BTH.
-  bool goes_with(const UdpPath& other) const {
+  // Whether the packets of both have the same headers below the BTH.
+  bool may_share_batch(const UdpPath& other) const {
     return this == &other || (may_gather && other.may_gather && endpoint == other.endpoint &&
                               destination == other.destination &&
                               traffic_class == other.traffic_class && hop_limit == other.hop_limit);

@@ -1,4 +1,4 @@
-// What an owner may choose about a UDP datapath. Defaults are for production.
+// Options of a UDP datapath. The defaults are for production.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 namespace verbena::datapath {
 
-// Whether equal-sized packets leave as one send that the kernel cuts (UDP_SEGMENT).
+// Whether packets of one size are sent as GSO batches (UDP_SEGMENT).
 enum class Segmentation : uint8_t {
-  Auto,  // yes, except through a NIC that cuts by itself: it may number the IP ids its own way
+  Auto,  // yes, except through a NIC that segments batches itself (see egress.h)
   Always,
   Never,
 };
 
 struct UdpOptions {
-  // Asked of the kernel, which caps it at net.core.rmem_max and wmem_max.
+  // The kernel caps these at net.core.rmem_max and wmem_max.
   uint32_t receive_buffer_bytes = 4u << 20;
   uint32_t send_buffer_bytes = 4u << 20;
   Segmentation segmentation = Segmentation::Auto;
-  // Off: packets reach the right process only by being forwarded.
+  // Off: misrouted packets reach their process only by forwarding.
   bool steering = true;
-  // Only for pacing probes and warnings; null reads the monotonic clock.
+  // For pacing probes and warnings only; null: the coarse monotonic clock.
   Instant (*now)() = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// recvmmsg, GRO and what comes with a packet: addresses, traffic class, hop limit.
+// recvmmsg, GRO, and the metadata of packets: addresses, traffic class, hop limit.
 #include "datapath/udp/udp_receiver.h"
 
 #include <netinet/udp.h>
@@ -21,29 +21,29 @@
 namespace verbena::datapath {
 namespace {
 
-constexpr size_t kTrains = 8;  // per receive(): half a megabyte at most
-constexpr size_t kTrainBytes = 65536;
-// Where a batch's bytes begin in a page. Lent batches begin at one (zero_copy_sender.h), and the
-// kernel copies them page by page: AMD's processors do that slowly to a place a few bytes further
-// on in its page than the source is. malloc would give exactly that.
+constexpr size_t kBatches = 8;  // per receive(): half a megabyte at most
+constexpr size_t kBatchBytes = 65536;
+// The page offset of a batch. Zero-copy batches begin at a page boundary (zero_copy_sender.h), and
+// the kernel copies them page by page. AMD's processors copy slowly if the page offset of the
+// destination is a few bytes above the source's, as it is with malloc.
 constexpr size_t kPage = 4096;
-constexpr size_t kPlaceInPage = kPage / 2;
+constexpr size_t kPageOffset = kPage / 2;
 constexpr size_t kUsualSegments = 64;
 constexpr size_t kSmallestDatagram = wire::kBthBytes + wire::kIcrcBytes;
 constexpr size_t kSlotOffset = 5;  // top byte of the BTH's destination QPN
 constexpr uint8_t kMulticastSlot = 255;
-// An application spins on receive(): the directory must not cost it a system call every time.
-// But strays come in bursts, and a Unix socket queues few.
+// An application may call receive() in a loop, so most calls skip the system call for the
+// directory. But misrouted packets are received in bursts, and a Unix socket queues few.
 constexpr uint32_t kDirectoryEvery = 32;
-constexpr uint32_t kAttentiveCalls = 256;
+constexpr uint32_t kDirectoryPolls = 256;
 
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) * 3 + 64;
 
-// What the kernel says about a batch next to its bytes.
+// The control messages of a batch.
 struct Ancillary {
   size_t stride = 0;  // 0: a single datagram
   uint8_t traffic_class = 0;
-  uint8_t hop_limit = kDefaultHopLimit;  // the two come only when they were asked for
+  uint8_t hop_limit = kDefaultHopLimit;  // see report_ip_headers()
 };
 
 template <typename T>
@@ -73,19 +73,19 @@ Ancillary parse_control(msghdr& m) {
 }  // namespace
 
 struct UdpReceiver::Messages {
-  std::array<mmsghdr, kTrains> headers{};
-  std::array<iovec, kTrains> parts{};
-  std::array<sockaddr_storage, kTrains> senders{};
-  alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kTrains> controls{};
-  std::array<wire::RxMeta, kTrains> metas{};
+  std::array<mmsghdr, kBatches> headers{};
+  std::array<iovec, kBatches> parts{};
+  std::array<sockaddr_storage, kBatches> senders{};
+  alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kBatches> controls{};
+  std::array<wire::RxMeta, kBatches> metas{};
   std::unique_ptr<std::byte[]> memory =
-      std::make_unique_for_overwrite<std::byte[]>(kTrains * kTrainBytes + kPage);
+      std::make_unique_for_overwrite<std::byte[]>(kBatches * kBatchBytes + kPage);
 
   Messages() {
     const size_t in_page = reinterpret_cast<uintptr_t>(memory.get()) % kPage;
-    std::byte* const bytes = memory.get() + (kPage + kPlaceInPage - in_page) % kPage;
-    for (size_t i = 0; i < kTrains; ++i) {
-      parts[i] = {bytes + i * kTrainBytes, kTrainBytes};
+    std::byte* const bytes = memory.get() + (kPage + kPageOffset - in_page) % kPage;
+    for (size_t i = 0; i < kBatches; ++i) {
+      parts[i] = {bytes + i * kBatchBytes, kBatchBytes};
       msghdr& m = headers[i].msg_hdr;
       m.msg_iov = &parts[i];
       m.msg_iovlen = 1;
@@ -94,19 +94,19 @@ struct UdpReceiver::Messages {
       reset(i);
     }
   }
-  // How many came, of so many asked for. Not through the C library, where each call would be a
-  // cancellation point with its price.
-  size_t read(int fd, size_t asked) {
-    if (asked == 1) {  // the usual case for one who spins: there is a quicker call for it
+  // Returns the number of batches read. Avoids the C library, whose functions are cancellation
+  // points and therefore slower.
+  size_t read(int fd, size_t requested) {
+    if (requested == 1) {  // the usual case for a polling thread; recvmsg is faster
       const long length = ::syscall(SYS_recvmsg, fd, &headers[0].msg_hdr, MSG_DONTWAIT);
       if (length < 0) return 0;
       headers[0].msg_len = static_cast<unsigned>(length);
       return 1;
     }
-    const long n = ::syscall(SYS_recvmmsg, fd, headers.data(), asked, MSG_DONTWAIT, nullptr);
+    const long n = ::syscall(SYS_recvmmsg, fd, headers.data(), requested, MSG_DONTWAIT, nullptr);
     return static_cast<size_t>(std::max(0L, n));
   }
-  // The same of one datagram in a socket in which there are no batches.
+  // Reads one datagram. The socket must contain no batches.
   size_t read_datagram(int fd) {
     msghdr& m = headers[0].msg_hdr;
     const long length = ::syscall(SYS_recvfrom, fd, parts[0].iov_base, parts[0].iov_len,
@@ -116,7 +116,7 @@ struct UdpReceiver::Messages {
     m.msg_controllen = 0;
     return 1;
   }
-  // The kernel overwrote the sizes of those it filled.
+  // The kernel overwrites these sizes.
   void reset(size_t i) {
     headers[i].msg_hdr.msg_namelen = sizeof senders[i];
     headers[i].msg_hdr.msg_controllen = kControlBytes;
@@ -133,22 +133,22 @@ UdpReceiver::UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoi
       counters_(counters),
       options_(options),
       messages_(std::make_unique<Messages>()) {
-  packets_.reserve(kTrains * kUsualSegments);
+  packets_.reserve(kBatches * kUsualSegments);
 }
 
 UdpReceiver::~UdpReceiver() = default;
 
 std::span<const wire::RxPacket> UdpReceiver::receive() {
   packets_.clear();
-  if (attentive_ > 0) --attentive_;
-  if (attentive_ > 0 || ++calls_ % kDirectoryEvery == 0) poll_directory();
+  if (directory_polls_ > 0) --directory_polls_;
+  if (directory_polls_ > 0 || ++calls_ % kDirectoryEvery == 0) poll_directory();
   if (UdpEndpoint* const endpoint = ready_endpoint()) read(*endpoint);
-  hand_out_strays();
+  deliver_misrouted();
   return packets_;
 }
 
-// The endpoint to read from next. One alone is simply tried; of several, epoll rotates those that
-// have something, so that none starves.
+// The endpoint to read from next. A single one is read without epoll. Among several, epoll rotates
+// the ready ones, so that none starves.
 UdpEndpoint* UdpReceiver::ready_endpoint() {
   if (endpoints_.size() == 1) return endpoints_.front().get();
   epoll_event event{};
@@ -168,32 +168,33 @@ UdpEndpoint* UdpReceiver::ready_endpoint() {
 
 void UdpReceiver::read(UdpEndpoint& endpoint) {
   const int fd = endpoint.receive_fd.get();
-  const bool alone = endpoint.lone.alone();
-  const size_t asked = alone ? 1 : trains_asked_;
-  const size_t n = alone ? messages_->read_datagram(fd) : messages_->read(fd, asked);
-  if (n < asked && endpoint.steering) endpoint.steering->on_drained();
-  // Asking for more than there is costs a futile look into the socket each time: that is what a
-  // message that comes alone would wait for.
-  trains_asked_ = n == asked ? std::min(2 * n, kTrains) : std::max({n, asked / 2, size_t{1}});
+  const bool single = endpoint.gro.is_drained();
+  const size_t requested = single ? 1 : batches_requested_;
+  const size_t n = single ? messages_->read_datagram(fd) : messages_->read(fd, requested);
+  if (n < requested && endpoint.steering) endpoint.steering->on_drained();
+  // If more batches are requested than there are, the kernel polls the empty socket once, which
+  // delays a single message.
+  batches_requested_ =
+      n == requested ? std::min(2 * n, kBatches) : std::max({n, requested / 2, size_t{1}});
   const uint64_t before = counters_.packets_received;
   for (size_t i = 0; i < n; ++i) {
-    if (!try_allocating([&] { take_train(endpoint, i); })) ++counters_.out_of_memory;
+    if (!try_allocating([&] { receive_batch(endpoint, i); })) ++counters_.out_of_memory;
     messages_->reset(i);
   }
-  // Of several endpoints none is looked at in vain, which is where it would gain.
-  if (endpoints_.size() == 1 || endpoint.lone.begun()) {
-    follow(endpoint.lone.after_read(n, counters_.packets_received - before), fd);
+  // With several endpoints there are no empty polls, which are what recvfrom makes faster.
+  if (endpoints_.size() == 1 || endpoint.gro.is_disabled()) {
+    apply(endpoint.gro.after_read(n, counters_.packets_received - before), fd);
   }
 }
 
-void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
+void UdpReceiver::receive_batch(UdpEndpoint& endpoint, size_t message) {
   mmsghdr& header = messages_->headers[message];
   const sockaddr_storage& sender = messages_->senders[message];
   const Ancillary a = parse_control(header.msg_hdr);
   const std::span<std::byte> batch(static_cast<std::byte*>(header.msg_hdr.msg_iov->iov_base),
                                    header.msg_len);
 
-  ++counters_.trains_received;
+  ++counters_.batches_received;
 
   wire::RxMeta& meta = messages_->metas[message];
   meta.source = host::SocketAddress::gid_of(sender);
@@ -203,23 +204,23 @@ void UdpReceiver::take_train(UdpEndpoint& endpoint, size_t message) {
   meta.own = endpoint.is_group && sent_by_us(meta.source, host::SocketAddress::port_of(sender));
   const size_t stride = a.stride != 0 ? a.stride : batch.size();
   if (endpoint.steering && endpoint.steering->take_probe(batch, meta.source)) return;
-  cut(endpoint, batch, stride, host::SocketAddress::port_of(sender), meta);
+  split(endpoint, batch, stride, host::SocketAddress::port_of(sender), meta);
 }
 
-// The kernel steered the batch by its first packet, so every packet's slot is looked at. Strays
-// that lie next to each other travel together.
-void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride,
-                      uint16_t source_port, const wire::RxMeta& meta) {
+// The kernel steers a batch by its first packet, so the slot of every packet is checked. Adjacent
+// misrouted packets of one slot are forwarded together.
+void UdpReceiver::split(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride,
+                        uint16_t source_port, const wire::RxMeta& meta) {
   const wire::IcrcFlow flow{meta.source, meta.destination, source_port, wire::kRoceUdpPort};
   if (verifier_.flow() != flow) verifier_ = wire::IcrcVerifier(flow);
-  uint8_t stray_slot = 0;
-  size_t stray_begin = 0;
-  size_t stray_end = 0;
-  const auto forward_strays = [&] {
-    if (stray_end == stray_begin) return;
-    forward(endpoint, stray_slot, batch.subspan(stray_begin, stray_end - stray_begin), stride,
-            meta);
-    stray_begin = stray_end = 0;
+  uint8_t misrouted_slot = 0;
+  size_t misrouted_begin = 0;
+  size_t misrouted_end = 0;
+  const auto forward_misrouted = [&] {
+    if (misrouted_end == misrouted_begin) return;
+    forward(endpoint, misrouted_slot,
+            batch.subspan(misrouted_begin, misrouted_end - misrouted_begin), stride, meta);
+    misrouted_begin = misrouted_end = 0;
   };
 
   uint32_t segment = 0;
@@ -240,14 +241,14 @@ void UdpReceiver::cut(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t 
       accept(datagram, meta);
       continue;
     }
-    if (slot != stray_slot || at != stray_end) {
-      forward_strays();
-      stray_slot = slot;
-      stray_begin = at;
+    if (slot != misrouted_slot || at != misrouted_end) {
+      forward_misrouted();
+      misrouted_slot = slot;
+      misrouted_begin = at;
     }
-    stray_end = at + datagram.size();
+    misrouted_end = at + datagram.size();
   }
-  forward_strays();
+  forward_misrouted();
 }
 
 void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes,
@@ -256,11 +257,11 @@ void UdpReceiver::forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const s
   const uint64_t packets = (bytes.size() + stride - 1) / stride;
   if (directory_.forward(slot, endpoint.address, meta, bytes, static_cast<uint32_t>(stride)) ==
       host::Forwarded::Yes) {
-    counters_.strays_forwarded += packets;
-    // Only a stray with an owner shows that the kernel could have known better.
+    counters_.misrouted_forwarded += packets;
+    // A misrouted packet shows that the steering program is out of date only if its slot is in use.
     if (endpoint.steering) endpoint.steering->on_misrouted(read_clock(options_));
   } else {
-    counters_.strays_dropped += packets;
+    counters_.misrouted_dropped += packets;
   }
 }
 
@@ -284,7 +285,7 @@ bool UdpReceiver::sent_by_us(const wire::Gid& source, uint16_t port) const {
   });
 }
 
-// What is lost for lack of memory is forwarded, or reported, again.
+// Messages that are lost for lack of memory are recovered by retransmissions and later reports.
 void UdpReceiver::poll_directory() {
   if (try_allocating([&] { read_directory(); })) return;
   ++counters_.out_of_memory;
@@ -294,8 +295,8 @@ void UdpReceiver::poll_directory() {
 void UdpReceiver::read_directory() {
   const os::NoCancel no_cancel;
   directory_.poll(&mailbox_);
-  mailbox_.take(strays_arrived_, reports_);
-  if (!strays_arrived_.empty()) attentive_ = kAttentiveCalls;
+  mailbox_.take(misrouted_pending_, reports_);
+  if (!misrouted_pending_.empty()) directory_polls_ = kDirectoryPolls;
   for (const auto& endpoint : endpoints_) {
     if (!endpoint->steering) continue;
     for (const host::MemberReport& report : reports_) endpoint->steering->on_report(report);
@@ -304,23 +305,25 @@ void UdpReceiver::read_directory() {
   reports_.clear();
 }
 
-// A stray that is not ours either is dropped, never passed on: two processes must not play ball.
-// Nor may the owner do so with management datagrams, which are anybody's: they are marked.
-void UdpReceiver::hand_out_strays() {
-  if (strays_arrived_.empty() && strays_held_.empty()) return;
-  strays_held_.clear();
-  std::swap(strays_held_, strays_arrived_);
-  for (host::MisroutedPackets& stray : strays_held_) {
-    const std::span<const std::byte> bytes = stray.bytes;
-    for (size_t at = 0; at < bytes.size(); at += stray.stride) {
-      const auto datagram = bytes.subspan(at, std::min<size_t>(stray.stride, bytes.size() - at));
+// A packet is forwarded at most once, so two processes cannot bounce it between them: if it is not
+// for this process either, it is dropped. Management datagrams are for any process; their
+// RxMeta::forwarded keeps the owner from forwarding them again.
+void UdpReceiver::deliver_misrouted() {
+  if (misrouted_pending_.empty() && misrouted_delivered_.empty()) return;
+  misrouted_delivered_.clear();
+  std::swap(misrouted_delivered_, misrouted_pending_);
+  for (host::MisroutedPackets& forwarded : misrouted_delivered_) {
+    const std::span<const std::byte> bytes = forwarded.bytes;
+    for (size_t at = 0; at < bytes.size(); at += forwarded.stride) {
+      const auto datagram =
+          bytes.subspan(at, std::min<size_t>(forwarded.stride, bytes.size() - at));
       if (datagram.size() < kSmallestDatagram ||
           !may_be_forwarded(wire::Qpn(load_be24(datagram.data() + kSlotOffset)))) {
-        ++counters_.strays_dropped;
+        ++counters_.misrouted_dropped;
         continue;
       }
-      ++counters_.strays_received;
-      if (!try_allocating([&] { accept(datagram, stray.meta); })) ++counters_.out_of_memory;
+      ++counters_.misrouted_received;
+      if (!try_allocating([&] { accept(datagram, forwarded.meta); })) ++counters_.out_of_memory;
     }
   }
 }

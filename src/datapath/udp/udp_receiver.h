@@ -1,5 +1,5 @@
-// The receiving half: takes batches from the sockets, cuts them, checks every packet's ICRC and
-// slot, and passes on what belongs to another process.
+// The receiving half: reads GRO batches from the sockets, splits them, checks the ICRC and slot of
+// every packet, and forwards misrouted packets.
 #pragma once
 
 #include <sys/socket.h>
@@ -20,19 +20,19 @@ namespace verbena::datapath {
 
 class UdpReceiver {
  public:
-  // Everything given must outlive it. `epoll_fd` watches the endpoints' receive sockets, each with
-  // its number among `endpoints` as data.
+  // The arguments must outlive the receiver. `epoll_fd` watches the endpoints' receive sockets; the
+  // data of an event is the index in `endpoints`.
   UdpReceiver(const std::vector<std::unique_ptr<UdpEndpoint>>& endpoints, int epoll_fd,
               host::SlotDirectory& directory, host::Mailbox& mailbox, UdpCounters& counters,
               const UdpOptions& options);
   ~UdpReceiver();
 
-  // What epoll says when the directory rather than an endpoint has something.
+  // The event data of the directory's descriptors.
   static constexpr uint64_t kDirectoryReady = UINT64_MAX;
 
   std::span<const wire::RxPacket> receive();
   void poll_directory();
-  bool pending() const { return !strays_arrived_.empty(); }
+  bool pending() const { return !misrouted_pending_.empty(); }
 
  private:
   struct Messages;
@@ -40,13 +40,13 @@ class UdpReceiver {
   void read_directory();
   UdpEndpoint* ready_endpoint();
   void read(UdpEndpoint& endpoint);
-  void take_train(UdpEndpoint& endpoint, size_t message);
-  void cut(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride, uint16_t source_port,
-           const wire::RxMeta& meta);
+  void receive_batch(UdpEndpoint& endpoint, size_t message);
+  void split(UdpEndpoint& endpoint, std::span<std::byte> batch, size_t stride, uint16_t source_port,
+             const wire::RxMeta& meta);
   void forward(UdpEndpoint& endpoint, uint8_t slot, std::span<const std::byte> bytes, size_t stride,
                const wire::RxMeta& meta);
   void accept(std::span<const std::byte> datagram, const wire::RxMeta& meta);
-  void hand_out_strays();
+  void deliver_misrouted();
   bool is_ours(uint8_t slot) const;
   bool may_be_forwarded(wire::Qpn to) const;
   bool sent_by_us(const wire::Gid& source, uint16_t port) const;
@@ -59,14 +59,14 @@ class UdpReceiver {
   const UdpOptions options_;
 
   std::unique_ptr<Messages> messages_;
-  size_t trains_asked_ = 1;
-  wire::IcrcVerifier verifier_{{}};                     // of the flow that came last
-  std::vector<wire::RxPacket> packets_;                 // what the last receive() returned
-  std::vector<host::MisroutedPackets> strays_held_;     // what some of them point into
-  std::vector<host::MisroutedPackets> strays_arrived_;  // for the next receive()
+  size_t batches_requested_ = 1;
+  wire::IcrcVerifier verifier_{{}};                          // of the latest flow
+  std::vector<wire::RxPacket> packets_;                      // returned by the last receive()
+  std::vector<host::MisroutedPackets> misrouted_delivered_;  // some of packets_ point into these
+  std::vector<host::MisroutedPackets> misrouted_pending_;    // for the next receive()
   std::vector<host::MemberReport> reports_;
   uint32_t calls_ = 0;
-  uint32_t attentive_ = 0;  // calls during which the directory is looked at every time
+  uint32_t directory_polls_ = 0;  // the next calls poll the directory every time
 };
 
 }  // namespace verbena::datapath

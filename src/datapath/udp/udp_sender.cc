@@ -1,4 +1,4 @@
-// Building batches, and sending them with as few system calls as possible.
+// Builds batches and sends them with as few system calls as possible.
 #include "datapath/udp/udp_sender.h"
 
 #include <arpa/inet.h>
@@ -24,30 +24,31 @@
 namespace verbena::datapath {
 namespace {
 
-// A turn's worth: enough for eight full batches, small enough to stay in a second-level cache.
+// The limit per turn: enough for eight full batches, and fits into an L2 cache.
 constexpr size_t kBufferBytes = size_t{512} * 1024;
 constexpr size_t kMaxPackets = 256;
 // Headers, the largest path MTU, padding and ICRC, rounded up.
 constexpr size_t kLargestPacket = 4224;
-// The kernel's limits for one segmented send; the second leaves room for the headers.
+// The kernel's limits for one GSO batch; the second one allows for the headers.
 constexpr uint32_t kMaxSegments = 64;
-constexpr size_t kMaxTrainBytes = 65000;
-// Below this a second call of the CRC costs more than a second pass over the bytes.
+constexpr size_t kMaxBatchBytes = 65000;
+// Below this size a second call of the CRC costs more than a second pass over the bytes.
 constexpr size_t kSmallPacket = 512;
-// How long a flush waits, once, for a full socket to drain into the network.
-constexpr int kFullSocketPatienceMs = 1;
+// How long a flush waits, once, for free space in a full socket.
+constexpr int kFullSocketWaitMs = 1;
 constexpr Duration kWarningPause = seconds(1);
-// Each batch in lent memory begins at a page. Many of smaller packets would take more of it than
-// what PeerPath lets out at once.
-constexpr size_t kLeastLentPacket = 1024;
-// Peer processes with lent memory; to further ones everything is copied.
-constexpr size_t kMostLent = 16;
-// Batches that a packet is tried with.
-constexpr size_t kTrainsTried = 8;
-// So many batches in a row of one size, each sent alone, and the socket is told it once for all.
-constexpr uint32_t kTrainsAlike = 32;
-// Batches after one with several paths that are taken to have several, too.
-constexpr uint32_t kGatheringBatches = 16;
+// A zero-copy batch begins at a page boundary, so batches of small packets would use up more of the
+// ring than the congestion window.
+constexpr size_t kMinZeroCopyPacket = 1024;
+// Peer processes with a ZeroCopyRing; batches to further ones are copied.
+constexpr size_t kMaxZeroCopyPeers = 16;
+// Limit for the search for a batch that a packet may join.
+constexpr size_t kBatchesTried = 8;
+// After so many batches in a row with one segment size, each in a system call of its own, that size
+// becomes the socket's default.
+constexpr uint32_t kEqualBatches = 32;
+// Flushes after one with several paths that are expected to have several paths too.
+constexpr uint32_t kGatheringFlushes = 16;
 
 constexpr size_t kControlBytes =
     CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
@@ -59,7 +60,7 @@ std::string print(const wire::Gid& gid) {
   return text;
 }
 
-// The peer process that the packet is for: the top byte of its QPN.
+// The slot of the peer process: the top byte of the packet's QPN.
 uint8_t slot_of(const wire::TxPacket& packet) { return load_u8(packet.header.data() + 5); }
 
 }  // namespace
@@ -69,45 +70,46 @@ struct UdpSender::Messages {
   std::array<iovec, kMaxPackets> parts{};
   alignas(cmsghdr) std::array<std::array<std::byte, kControlBytes>, kMaxPackets> controls{};
 
-  // Into datagrams of what size it is to be cut; 0: not at all.
-  static uint16_t cut_of(const GsoBatch& batch) {
+  // The UDP_SEGMENT value of the batch; 0: a single packet.
+  static uint16_t segment_size_of(const GsoBatch& batch) {
     return batch.segments > 1 ? static_cast<uint16_t>(batch.stride) : uint16_t{0};
   }
-  // Whether the socket does so by itself.
-  static bool cut_anyway(const GsoBatch& batch) {
-    const size_t packet_payload_bytes = batch.path->endpoint->send.packet_payload_bytes;
-    return batch.segments > 1 ? packet_payload_bytes == batch.stride
-                              : packet_payload_bytes == 0 || batch.bytes <= packet_payload_bytes;
+  // Whether the socket's default has the same effect.
+  static bool is_socket_default(const GsoBatch& batch) {
+    const size_t segment_bytes = batch.path->endpoint->send.segment_bytes;
+    return batch.segments > 1 ? segment_bytes == batch.stride
+                              : segment_bytes == 0 || batch.bytes <= segment_bytes;
   }
 
-  // How many were sent, or -1.
+  // Returns the number of batches sent, or -1.
   long send(int fd, size_t first, size_t count) {
     constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
     if (count > 1) return ::syscall(SYS_sendmmsg, fd, headers.data() + first, count, kFlags);
     const msghdr& m = headers[first].msg_hdr;
-    const bool plain = m.msg_iovlen == 1 && m.msg_control == nullptr;  // there is a quicker call
+    const bool plain = m.msg_iovlen == 1 && m.msg_control == nullptr;  // sendto is faster
     const long sent = plain ? ::syscall(SYS_sendto, fd, m.msg_iov->iov_base, m.msg_iov->iov_len,
                                         kFlags, m.msg_name, m.msg_namelen)
                             : ::syscall(SYS_sendmsg, fd, &m, kFlags);
     return sent < 0 ? -1 : 1;
   }
 
-  // The first part that is free behind those of the message.
-  size_t set(size_t i, const GsoBatch& batch, const std::vector<Piece>& pieces, size_t part) {
+  // Returns the index of the first unused part.
+  size_t set(size_t i, const GsoBatch& batch, const std::vector<Area>& areas, size_t part) {
     const UdpPath& path = *batch.path;
     msghdr& m = headers[i].msg_hdr;
     const size_t first_part = part;
     m.msg_iov = parts.data() + first_part;
-    for (uint32_t p = batch.first_piece; p != batch.last_piece; p = pieces[p].next) {
-      parts[part++] = {pieces[p].begin, pieces[p].bytes};
+    for (uint32_t p = batch.first_area; p != batch.last_area; p = areas[p].next) {
+      parts[part++] = {areas[p].begin, areas[p].bytes};
     }
-    std::byte* const last = pieces[batch.last_piece].begin;
+    std::byte* const last = areas[batch.last_area].begin;
     parts[part++] = {last, static_cast<size_t>(batch.end - last)};
     m.msg_iovlen = part - first_part;
     std::byte* const control = controls[i].data();
     size_t n = 0;
     const bool v4 = path.icrc.flow().source.is_ipv4();
-    if (!cut_anyway(batch)) n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, cut_of(batch));
+    if (!is_socket_default(batch))
+      n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, segment_size_of(batch));
     if (path.traffic_class != path.endpoint->traffic_class) {
       n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                                 v4 ? IP_TOS : IPV6_TCLASS, path.traffic_class);
@@ -133,7 +135,7 @@ UdpSender::UdpSender(const std::vector<std::unique_ptr<UdpPath>>& paths, UdpCoun
       buffer_end_(buffer_.get()),
       messages_(std::make_unique<Messages>()) {
   batches_.reserve(kMaxPackets);
-  pieces_.reserve(kMaxPackets);
+  areas_.reserve(kMaxPackets);
 }
 
 UdpSender::~UdpSender() = default;
@@ -167,8 +169,8 @@ void UdpSender::push(const wire::TxPacket& packet) {
     }
     crc = wire::icrc_over_bth(crc, {out, covered});
   } else {
-    // A few bytes take as long as hundreds: what is before the next cache line is summed up with
-    // the header.
+    // The CRC of a few bytes takes as long as that of hundreds, so the bytes before the next cache
+    // line are computed together with the header.
     const std::span<const std::byte> first = packet.payload.front();
     const size_t with_header =
         std::min(first.size(), -reinterpret_cast<uintptr_t>(to) % kCacheLine);
@@ -176,8 +178,8 @@ void UdpSender::push(const wire::TxPacket& packet) {
     to += with_header;
     crc = wire::icrc_over_bth(crc, {out, to});
     const auto add = [&](std::span<const std::byte> part) {
-      crc =
-          batch.lent != nullptr ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
+      crc = batch.zero_copy != nullptr ? crc32_copy_past_caches(crc, to, part)
+                                       : crc32_copy(crc, to, part);
       to += part.size();
     };
     add(first.subspan(with_header));
@@ -189,60 +191,60 @@ void UdpSender::push(const wire::TxPacket& packet) {
   ++packets_;
 }
 
-// The batch that a packet joins; it is counted in. Its place in the batch is its IP id.
+// Returns the batch of the packet, with the packet included. Its index in the batch is its IP ID.
 UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& packet,
                                           size_t packet_bytes) {
   size_t first = open_from_;
-  if (path.batch == batch_) {
+  if (path.flush_number == flush_number_) {
     GsoBatch& own = batches_[path.latest_batch];
-    if (own.latest == &path && own.stride == packet_bytes && own.room > 0 &&
+    if (own.latest == &path && own.stride == packet_bytes && own.free_segments > 0 &&
         own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
       own.bytes += packet_bytes;
       ++own.segments;
-      --own.room;
+      --own.free_segments;
       own.end = buffer_end_ += packet_bytes;
       return own;
     }
     first = std::max(first, path.latest_batch);
   } else {
-    path.batch = batch_;
-    several_ |= !batches_.empty();
+    path.flush_number = flush_number_;
+    several_paths_ |= !batches_.empty();
   }
-  const size_t end = std::min(batches_.size(), first + kTrainsTried);
+  const size_t end = std::min(batches_.size(), first + kBatchesTried);
   for (size_t i = first; i < end; ++i) {
-    if (takes(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
+    if (may_join(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
   }
   return begin_batch(path, packet, packet_bytes);
 }
 
-// A shorter packet ends a batch. That saves one where a queue pair is alone, and costs one where
-// the packets of others would have made it longer, unless the engine says that none follow.
-bool UdpSender::takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
-                      size_t packet_bytes) const {
+// A shorter packet ends a batch. That saves a batch if one queue pair is active. It costs one if
+// packets of other queue pairs could have joined, unless the engine has set ends_batch.
+bool UdpSender::may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
+                         size_t packet_bytes) const {
   const bool ends = packet_bytes < batch.stride && batch.latest == &path &&
                     (gathering_ == 0 || packet.ends_batch) && !batch.closed &&
-                    batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxTrainBytes;
-  const bool fits = ends || (packet_bytes == batch.stride && batch.room > 0);
-  return fits && batch.slot == slot_of(packet) && batch.path->goes_with(path) &&
-         (batch.lent == nullptr || (packet.in_window && batch.end == batch.lent->end()));
+                    batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxBatchBytes;
+  const bool fits = ends || (packet_bytes == batch.stride && batch.free_segments > 0);
+  return fits && batch.slot == slot_of(packet) && batch.path->may_share_batch(path) &&
+         (batch.zero_copy == nullptr || (packet.in_window && batch.end == batch.zero_copy->end()));
 }
 
 UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {
   GsoBatch& batch = batches_[i];
   batch.closed = packet_bytes < batch.stride;
-  batch.room = batch.closed ? 0 : batch.room - 1;
+  batch.free_segments = batch.closed ? 0 : batch.free_segments - 1;
   batch.gathered |= i + 1 != batches_.size();
   batch.bytes += packet_bytes;
   ++batch.segments;
-  if (batch.lent != nullptr) {
-    batch.lent->used(packet_bytes);
+  if (batch.zero_copy != nullptr) {
+    batch.zero_copy->use(packet_bytes);
     batch.end += packet_bytes;
   } else {
     if (batch.end != buffer_end_) {
-      const uint32_t piece = begin_piece(buffer_end_);
-      Piece& last = pieces_[batch.last_piece];
+      const uint32_t area = begin_area(buffer_end_);
+      Area& last = areas_[batch.last_area];
       last.bytes = static_cast<size_t>(batch.end - last.begin);
-      batch.last_piece = last.next = piece;
+      batch.last_area = last.next = area;
     }
     batch.end = buffer_end_ += packet_bytes;
   }
@@ -253,20 +255,20 @@ UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_byte
 
 UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket& packet,
                                             size_t packet_bytes) {
-  while (open_from_ < batches_.size() && batches_[open_from_].room == 0) ++open_from_;
+  while (open_from_ < batches_.size() && batches_[open_from_].free_segments == 0) ++open_from_;
   const bool segments = path.may_segment && path.endpoint->kernel_segments;
-  const size_t most = segments ? std::min<size_t>(kMaxSegments, kMaxTrainBytes / packet_bytes) : 1;
+  const size_t most = segments ? std::min<size_t>(kMaxSegments, kMaxBatchBytes / packet_bytes) : 1;
   const uint8_t slot = slot_of(packet);
-  const bool lend = packet.in_window && packet_bytes >= kLeastLentPacket &&
-                    long_before(slot, packet_bytes) == packet_bytes;
-  ZeroCopyRing* const lent = lend ? zero_copy_ring(path, slot) : nullptr;
-  std::byte* const at = lent != nullptr ? lent->place(kMaxTrainBytes) : buffer_end_;
-  if (lent != nullptr) {
-    lent->used(packet_bytes);
+  const bool use_zero_copy = packet.in_window && packet_bytes >= kMinZeroCopyPacket &&
+                             last_long_stride(slot, packet_bytes) == packet_bytes;
+  ZeroCopyRing* const zero_copy = use_zero_copy ? zero_copy_ring(path, slot) : nullptr;
+  std::byte* const at = zero_copy != nullptr ? zero_copy->begin_batch(kMaxBatchBytes) : buffer_end_;
+  if (zero_copy != nullptr) {
+    zero_copy->use(packet_bytes);
   } else {
     buffer_end_ += packet_bytes;
   }
-  const uint32_t piece = begin_piece(at);
+  const uint32_t area = begin_area(at);
   path.latest_batch = batches_.size();
   batches_.push_back({.path = &path,
                       .latest = &path,
@@ -274,120 +276,120 @@ UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket&
                       .bytes = packet_bytes,
                       .stride = static_cast<uint32_t>(packet_bytes),
                       .segments = 1,
-                      .room = static_cast<uint32_t>(most - 1),
-                      .first_piece = piece,
-                      .last_piece = piece,
+                      .free_segments = static_cast<uint32_t>(most - 1),
+                      .first_area = area,
+                      .last_area = area,
                       .slot = slot,
                       .closed = !segments,
                       .gathered = false,
-                      .lent = lent});
+                      .zero_copy = zero_copy});
   return batches_.back();
 }
 
-uint32_t UdpSender::begin_piece(std::byte* at) {
-  pieces_.push_back({at, 0, 0});
-  return static_cast<uint32_t>(pieces_.size() - 1);
+uint32_t UdpSender::begin_area(std::byte* at) {
+  areas_.push_back({at, 0, 0});
+  return static_cast<uint32_t>(areas_.size() - 1);
 }
 
 ZeroCopyRing* UdpSender::zero_copy_ring(UdpPath& path, uint8_t slot) {
-  if (!lender_.works()) return nullptr;
-  if (path.lent) return path.lent.get();
-  std::erase_if(lent_, [](const Lent& l) { return l.memory.expired(); });
+  if (!zero_copy_sender_.works()) return nullptr;
+  if (path.zero_copy) return path.zero_copy.get();
+  std::erase_if(zero_copy_peers_, [](const ZeroCopyPeer& peer) { return peer.ring.expired(); });
   const wire::Gid& from = path.icrc.flow().source;
   const wire::Gid& to = path.destination.gid;
-  const auto same = std::ranges::find_if(lent_, [&](const Lent& l) {
-    return l.source == from && l.destination == to && l.slot == slot;
+  const auto known = std::ranges::find_if(zero_copy_peers_, [&](const ZeroCopyPeer& peer) {
+    return peer.source == from && peer.destination == to && peer.slot == slot;
   });
-  if (same != lent_.end()) {
-    path.lent = same->memory.lock();
-  } else if (lent_.size() < kMostLent) {
-    (void)try_allocating([&] {  // otherwise everything is copied
-      auto memory = std::make_shared<ZeroCopyRing>();
-      if (!memory->valid()) return;
-      lent_.push_back({from, to, slot, memory});
-      path.lent = std::move(memory);
+  if (known != zero_copy_peers_.end()) {
+    path.zero_copy = known->ring.lock();
+  } else if (zero_copy_peers_.size() < kMaxZeroCopyPeers) {
+    (void)try_allocating([&] {  // otherwise batches are copied
+      auto ring = std::make_shared<ZeroCopyRing>();
+      if (!ring->valid()) return;
+      zero_copy_peers_.push_back({from, to, slot, ring});
+      path.zero_copy = std::move(ring);
     });
   }
-  return path.lent.get();
+  return path.zero_copy.get();
 }
 
 void UdpSender::flush() {
   if (batches_.empty()) return;
   waited_ = false;
-  tried_again_ = nullptr;
+  retried_ = nullptr;
   for (size_t first = 0; first < batches_.size();) {
     size_t end = first + 1;
     while (end < batches_.size() &&
            batches_[end].path->endpoint == batches_[first].path->endpoint) {
       ++end;
     }
-    send_trains(first, end);
+    send_batches(first, end);
     first = end;
   }
-  learn();
+  predict();
   batches_.clear();
-  pieces_.clear();
+  areas_.clear();
   open_from_ = 0;
   used_ = 0;
   buffer_end_ = buffer_.get();
   packets_ = 0;
-  several_ = false;
-  ++batch_;
+  several_paths_ = false;
+  ++flush_number_;
 }
 
-// What the batch says about the next one. Of one queue pair, all packets are lent when some were in
-// a long batch. Among several, a batch can only grow in lent memory while nothing is behind it.
-void UdpSender::learn() {
-  if (several_) {
-    gathering_ = kGatheringBatches;
+// Predicts the batches of the next flush. With one queue pair, all batches are zero-copy if one of
+// them was long. With several, a zero-copy batch can grow only while it is the last one in the
+// ring.
+void UdpSender::predict() {
+  if (several_paths_) {
+    gathering_ = kGatheringFlushes;
   } else if (gathering_ > 0) {
     --gathering_;
   }
   bool any_long = false;
   for (const GsoBatch& batch : batches_) {
-    any_long |= batch.bytes >= ZeroCopySender::kLeastBytes;
-    long_before(batch) = 0;
+    any_long |= batch.bytes >= ZeroCopySender::kMinBytes;
+    last_long_stride(batch) = 0;
   }
   if (!any_long) return;
   for (const GsoBatch& batch : batches_) {
-    const bool is_long = batch.bytes >= ZeroCopySender::kLeastBytes && !batch.gathered;
-    if (is_long || !several_) long_before(batch) = batch.stride;
+    const bool is_long = batch.bytes >= ZeroCopySender::kMinBytes && !batch.gathered;
+    if (is_long || !several_paths_) last_long_stride(batch) = batch.stride;
   }
 }
 
-// All of them leave through one endpoint's socket, in order.
-void UdpSender::send_trains(size_t first, size_t end) {
+// All these batches have the same endpoint. They are sent in order.
+void UdpSender::send_batches(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {
     const GsoBatch& batch = batches_[i];
-    if (batch.lent == nullptr || batch.bytes < ZeroCopySender::kLeastBytes || !lender_.works() ||
-        batch.stride > batch.path->max_datagram_bytes) {
+    if (batch.zero_copy == nullptr || batch.bytes < ZeroCopySender::kMinBytes ||
+        !zero_copy_sender_.works() || batch.stride > batch.path->max_datagram_bytes) {
       continue;
     }
     send_copies(to_copy, i);
-    to_copy = send_lent(batch) ? i + 1 : i;
+    to_copy = send_zero_copy(batch) ? i + 1 : i;
   }
   send_copies(to_copy, end);
 }
 
-bool UdpSender::send_lent(const GsoBatch& batch) {
-  messages_->set(0, batch, pieces_, 0);
-  if (!lender_.send(batch.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
-                    {pieces_[batch.first_piece].begin, batch.bytes})) {
+bool UdpSender::send_zero_copy(const GsoBatch& batch) {
+  messages_->set(0, batch, areas_, 0);
+  if (!zero_copy_sender_.send(batch.path->endpoint->send.fd.get(), messages_->headers[0].msg_hdr,
+                              {areas_[batch.first_area].begin, batch.bytes})) {
     return false;
   }
-  ++counters_.trains_lent;
+  ++counters_.batches_zero_copy;
   count(batch);
   return true;
 }
 
 void UdpSender::send_copies(size_t first, size_t end) {
   if (first == end) return;
-  if (end - first == 1) choose_cut(batches_[first]);
+  if (end - first == 1) choose_socket_segment_size(batches_[first]);
   const auto prepare = [&](size_t from) {
     size_t part = 0;
-    for (size_t i = from; i < end; ++i)
-      part = messages_->set(i - first, batches_[i], pieces_, part);
+    for (size_t i = from; i < end; ++i) part = messages_->set(i - first, batches_[i], areas_, part);
   };
   prepare(first);
   const int fd = batches_[first].path->endpoint->send.fd.get();
@@ -404,25 +406,25 @@ void UdpSender::send_copies(size_t first, size_t end) {
   }
 }
 
-// A batch whose size the socket knows already says less to the kernel.
-void UdpSender::choose_cut(const GsoBatch& batch) {
-  if (Messages::cut_anyway(batch)) {
-    if (batch.segments > 1) alike_ = 0;
+// A batch with the socket's default segment size needs no control message.
+void UdpSender::choose_socket_segment_size(const GsoBatch& batch) {
+  if (Messages::is_socket_default(batch)) {
+    if (batch.segments > 1) equal_batches_ = 0;
     return;
   }
-  const uint16_t wanted = Messages::cut_of(batch);
-  alike_ = wanted == wanted_cut_ ? alike_ + 1 : 1;
-  wanted_cut_ = wanted;
+  const uint16_t wanted = Messages::segment_size_of(batch);
+  equal_batches_ = wanted == wanted_segment_bytes_ ? equal_batches_ + 1 : 1;
+  wanted_segment_bytes_ = wanted;
   UdpEndpoint& endpoint = *batch.path->endpoint;
-  if (alike_ < kTrainsAlike || !endpoint.may_cut) return;
-  alike_ = 0;
-  cut_sends(endpoint.send, wanted);
+  if (equal_batches_ < kEqualBatches || !endpoint.may_set_segment_size) return;
+  equal_batches_ = 0;
+  set_segment_size(endpoint.send, wanted);
 }
 
 void UdpSender::count(const GsoBatch& batch) {
   counters_.packets_sent += batch.segments;
   counters_.bytes_sent += batch.bytes;
-  ++counters_.trains_sent;
+  ++counters_.batches_sent;
 }
 
 void UdpSender::warn(auto describe) {
@@ -435,7 +437,8 @@ void UdpSender::warn(auto describe) {
 bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
   const os::NoCancel no_cancel;
   UdpPath& path = *batch.path;
-  if (path.endpoint->hears_absences && std::exchange(tried_again_, &batch) != &batch) return true;
+  if (path.endpoint->reports_unreachable_hosts && std::exchange(retried_, &batch) != &batch)
+    return true;
   switch (error) {
     case EINTR:
       return true;
@@ -444,20 +447,19 @@ bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
       if (!waited_) {
         waited_ = true;
         pollfd p{.fd = path.endpoint->send.fd.get(), .events = POLLOUT, .revents = 0};
-        ::poll(&p, 1, kFullSocketPatienceMs);
+        ::poll(&p, 1, kFullSocketWaitMs);
         return true;
       }
       counters_.send_drops += batch.segments;
       return false;
     case EINVAL:
     case EIO:
-      // Older kernels say EINVAL where newer ones say EMSGSIZE.
+      // Older kernels return EINVAL instead of EMSGSIZE.
       if (batch.stride > path.max_datagram_bytes) break;
-      if (path.endpoint->send.packet_payload_bytes !=
-          0) {  // some take offence where nothing is to be cut
-        path.endpoint->may_cut = false;
-        cut_sends(path.endpoint->send, 0);
-        return path.endpoint->send.packet_payload_bytes == 0;
+      if (path.endpoint->send.segment_bytes != 0) {  // some kernels reject single packets then
+        path.endpoint->may_set_segment_size = false;
+        set_segment_size(path.endpoint->send, 0);
+        return path.endpoint->send.segment_bytes == 0;
       }
       if (batch.segments > 1) path.endpoint->kernel_segments = false;
       counters_.send_drops += batch.segments;

@@ -1,9 +1,9 @@
-// The sending half: packets are copied, summed and put into batches as they are pushed, and leave
-// at flush(). A batch is a number of packets to one peer process that the kernel cuts from a single
-// send.
+// The sending half: push() copies a packet into a GSO batch and computes its ICRC, flush() sends
+// the batches.
 //
-// The packets of one queue pair leave in the order in which they were pushed. Those of several mix:
-// each joins the first batch of its size that does not leave before its queue pair's latest one.
+// The packets of one queue pair leave in the order of push(). Packets of several queue pairs share
+// batches: each joins the first batch of its size that is not sent before its queue pair's latest
+// one.
 #pragma once
 
 #include <array>
@@ -25,95 +25,97 @@ namespace verbena::datapath {
 
 class UdpSender final : public wire::PacketSink {
  public:
-  // Paths are looked up by PathId; one that is gone swallows its packets.
+  // The index in `paths` is the PathId. Packets to a closed path are dropped.
   UdpSender(const std::vector<std::unique_ptr<UdpPath>>& paths, UdpCounters& counters,
             const UdpOptions& options);
   ~UdpSender() override;
 
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
-  // Sends what was pushed. Must be called before a path that was pushed to goes away.
+  // Sends the batches. Must be called before a path with pushed packets is closed.
   void flush();
 
   std::optional<std::string> take_warning();
 
  private:
   struct GsoBatch {
-    UdpPath* path;    // its first packet's
-    UdpPath* latest;  // its last packet's
-    std::byte* end;   // of that packet
+    UdpPath* path;    // of the first packet
+    UdpPath* latest;  // of the last packet
+    std::byte* end;   // of the last packet
     size_t bytes;
     uint32_t stride;  // size of every packet but the last
     uint32_t segments;
-    uint32_t room;  // for so many more of that size
-    uint32_t first_piece;
-    uint32_t last_piece;
-    uint8_t slot;        // the peer process: the receiver's kernel steers a batch as a whole
-    bool closed;         // its last packet was a shorter one
-    bool gathered;       // it grew while there were others behind it
-    ZeroCopyRing* lent;  // where it lies; null: in the buffer
+    uint32_t free_segments;  // how many more packets of that size fit
+    uint32_t first_area;
+    uint32_t last_area;
+    uint8_t slot;   // of the peer process: the receiver's kernel steers a batch as a whole
+    bool closed;    // the last packet is shorter
+    bool gathered;  // it grew after a later batch had begun
+    ZeroCopyRing* zero_copy;  // the memory of the batch; null: buffer_
   };
-  // What of a batch lies in one place. In lent memory that is all of it.
-  struct Piece {
+  // A contiguous part of a batch. A zero-copy batch has one area.
+  struct Area {
     std::byte* begin;
-    size_t bytes;   // not of a batch's last one: that goes on to the batch's end
-    uint32_t next;  // of the same batch
+    size_t bytes;   // not valid for the last area, which ends at GsoBatch::end
+    uint32_t next;  // index of the next area of the batch
   };
   struct Messages;
 
   UdpPath* find(wire::PathId id) const;
   GsoBatch& batch_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
-  bool takes(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
-             size_t packet_bytes) const;
+  bool may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
+                size_t packet_bytes) const;
   GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
   GsoBatch& begin_batch(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
-  uint32_t begin_piece(std::byte* at);
-  // Batches of such packets to that process were long when they left last. Sizes are multiples of
-  // four; those of one message, immediate data and all, are within 64 bytes of each other.
-  uint32_t& long_before(const GsoBatch& batch) { return long_before(batch.slot, batch.stride); }
-  uint32_t& long_before(uint8_t slot, size_t packet_bytes) {
-    return long_before_[(packet_bytes / 4 + size_t{slot} * 16) % long_before_.size()];
+  uint32_t begin_area(std::byte* at);
+  // The packet size, if the latest batch of such packets to that process was long; otherwise 0.
+  // Sizes are multiples of four; those of one message differ by less than 64 bytes.
+  uint32_t& last_long_stride(const GsoBatch& batch) {
+    return last_long_stride(batch.slot, batch.stride);
   }
-  void learn();
-  // The memory for long batches on this path; null: they are copied by the kernel.
+  uint32_t& last_long_stride(uint8_t slot, size_t packet_bytes) {
+    return last_long_stride_[(packet_bytes / 4 + size_t{slot} * 16) % last_long_stride_.size()];
+  }
+  void predict();
+  // The memory for long batches on this path; null: the kernel copies them.
   ZeroCopyRing* zero_copy_ring(UdpPath& path, uint8_t slot);
-  void send_trains(size_t first, size_t end);
-  bool send_lent(const GsoBatch& batch);
+  void send_batches(size_t first, size_t end);
+  bool send_zero_copy(const GsoBatch& batch);
   void send_copies(size_t first, size_t end);
-  void choose_cut(const GsoBatch& batch);
+  void choose_socket_segment_size(const GsoBatch& batch);
   void count(const GsoBatch& batch);
-  // Whether the first of them is to be tried again.
+  // Returns whether to send the batch again.
   bool on_send_error(const GsoBatch& batch, int error);
-  void warn(auto describe);  // describe() makes the sentence
+  void warn(auto describe);  // describe() returns the sentence
 
   const std::vector<std::unique_ptr<UdpPath>>& paths_;
   UdpCounters& counters_;
   const UdpOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
-  ZeroCopySender lender_;
-  // A peer that reads has a window for each address of ours that it reads from.
-  struct Lent {
+  ZeroCopySender zero_copy_sender_;
+  // A peer has one congestion window per local address.
+  struct ZeroCopyPeer {
     wire::Gid source;
     wire::Gid destination;
     uint8_t slot;
-    std::weak_ptr<ZeroCopyRing> memory;  // the paths' that lead there
+    std::weak_ptr<ZeroCopyRing> ring;  // owned by the paths to the peer
   };
-  std::vector<Lent> lent_;
-  std::byte* buffer_end_;  // of what it holds
-  size_t used_ = 0;        // bytes that were pushed, to lent memory too
+  std::vector<ZeroCopyPeer> zero_copy_peers_;
+  std::byte* buffer_end_;  // of the bytes in buffer_
+  size_t used_ = 0;        // pushed bytes, including zero-copy ones
   size_t packets_ = 0;
   std::vector<GsoBatch> batches_;
-  size_t open_from_ = 0;  // those before it take no more
-  std::vector<Piece> pieces_;
-  uint64_t batch_ = 1;
-  bool several_ = false;    // paths in this batch
-  uint32_t gathering_ = 0;  // so many more batches are expected to have several
-  std::array<uint32_t, 256> long_before_{};
-  uint16_t wanted_cut_ = 0;  // by the latest batch that the socket does not cut by itself
-  uint32_t alike_ = 0;       // so many in a row wanted that
+  size_t open_from_ = 0;  // earlier batches are full
+  std::vector<Area> areas_;
+  uint64_t flush_number_ = 1;
+  bool several_paths_ = false;  // were pushed to since the last flush
+  uint32_t gathering_ = 0;      // number of flushes that are still expected to have several paths
+  std::array<uint32_t, 256> last_long_stride_{};
+  uint16_t wanted_segment_bytes_ = 0;  // of the latest batch that needed a control message for it
+  uint32_t equal_batches_ = 0;         // number of such batches in a row
   std::unique_ptr<Messages> messages_;
-  bool waited_ = false;                    // for room in the socket, in this flush
-  const GsoBatch* tried_again_ = nullptr;  // after an error that may have been an earlier packet's
+  bool waited_ = false;                // for free space in the socket, in this flush
+  const GsoBatch* retried_ = nullptr;  // after an error that an earlier packet may have caused
   std::optional<std::string> warning_;
   std::optional<Instant> warned_at_;
 };

@@ -1,4 +1,4 @@
-// Socket options of the UDP datapath, each with the reason why it is set.
+// Socket options of the UDP datapath, each with its reason.
 #include "datapath/udp/udp_socket.h"
 
 #include <linux/errqueue.h>
@@ -42,8 +42,8 @@ bool set(int fd, int level, int option, int value) {
   return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
-// The kernel caps this at net.core.*mem_max without an error. Root could force more, but then it
-// would run under other conditions than everybody else.
+// The kernel caps this at net.core.*mem_max without an error. Root could force more, but would then
+// run under other conditions than all other users.
 void set_buffer(int fd, int option, uint32_t bytes) {
   set(fd, SOL_SOCKET, option, static_cast<int>(bytes < 0x40000000u ? bytes : 0x40000000u));
 }
@@ -73,7 +73,7 @@ Result<os::UniqueFd> open_receive_socket(const host::LocalAddress& address,
   // Hardware and the kernel's Soft-RoCE send UDP checksum 0, which IPv6 would drop.
   if (!address.gid.is_ipv4()) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
   set(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
-  // Last: from the moment it is bound, packets arrive.
+  // The bind comes last, because the socket receives packets from then on.
   const host::SocketAddress a = host::SocketAddress::of(address, wire::kRoceUdpPort);
   if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
   return fd;
@@ -101,11 +101,11 @@ Result<os::UniqueFd> open_group_socket(const host::LocalAddress& address, uint32
   set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
   if (!v4) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
-  // What other sockets joined on other interfaces is not for us.
+  // Do not receive packets of groups that other sockets joined on other interfaces.
   set(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_ALL : IPV6_MULTICAST_ALL, 0);
   if (!join_group(fd.get(), address, interface_index)) {
     return Error{errno == ENOBUFS ? ENOMEM : errno,
-                 "the kernel does not let us join the group on this interface (net.ipv4."
+                 "the kernel refuses to join the group on this interface (net.ipv4."
                  "igmp_max_memberships?)"};
   }
   const host::SocketAddress a = host::SocketAddress::of(address, wire::kRoceUdpPort);
@@ -142,9 +142,9 @@ void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_c
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS, hop_limit);
 }
 
-void follow(GroSwitch::Change change, int fd) {
+void apply(GroSwitch::Change change, int fd) {
   using enum GroSwitch::Change;
-  if (change != None) set(fd, IPPROTO_UDP, UDP_GRO, change == ToTrains ? 1 : 0);
+  if (change != None) set(fd, IPPROTO_UDP, UDP_GRO, change == EnableGro ? 1 : 0);
 }
 
 uint32_t kernel_drops(int fd) {
@@ -158,8 +158,9 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
   os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set_buffer(fd.get(), SO_SNDBUF, options.send_buffer_bytes);
-  set(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // nothing is ever read here
-  // Never fragment, and (unconnected as the socket is) IPv4 id 0, counting up within a GSO send.
+  set(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // this socket is never read
+  // Disables fragmentation. On an unconnected socket the IPv4 ID is then 0, and counts up within a
+  // GSO batch.
   if (address.gid.is_ipv4()) {
     set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   } else {
@@ -175,21 +176,21 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
-void hear_absences(int fd, const host::LocalAddress& address, bool on) {
-  constexpr int kBytes = 16384;  // for some of them; a send socket has none for anything else
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on) {
+  constexpr int kBytes = 16384;  // the error queue uses the receive buffer, which is otherwise 0
   if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
   const bool v4 = address.gid.is_ipv4();
   set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
 }
 
-void cut_sends(SendSocket& socket, uint16_t bytes) {
-  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.packet_payload_bytes = bytes;
+void set_segment_size(SendSocket& socket, uint16_t bytes) {
+  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.segment_bytes = bytes;
 }
 
-std::optional<Absence> take_absence(int fd) {
+std::optional<UnreachableHost> take_unreachable_host(int fd) {
   for (;;) {
-    Absence absent;
-    iovec packet{absent.packet.data(), absent.packet.size()};
+    UnreachableHost unreachable;
+    iovec packet{unreachable.packet.data(), unreachable.packet.size()};
     sockaddr_storage to{};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof to)];
     msghdr message{};
@@ -201,19 +202,19 @@ std::optional<Absence> take_absence(int fd) {
     message.msg_iovlen = 1;
     const long bytes = ::syscall(SYS_recvmsg, fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT);
     if (bytes < 0) return std::nullopt;
-    absent.bytes = static_cast<size_t>(bytes);
+    unreachable.bytes = static_cast<size_t>(bytes);
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-      const bool told = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
-                        (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
-      if (!told) continue;
+      const bool is_error = (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
+                            (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR);
+      if (!is_error) continue;
       sock_extended_err error;
       std::memcpy(&error, CMSG_DATA(c), sizeof error);
-      const auto why = static_cast<int>(error.ee_errno);
-      if ((why == ECONNREFUSED || why == EHOSTUNREACH) &&
+      const auto reason = static_cast<int>(error.ee_errno);
+      if ((reason == ECONNREFUSED || reason == EHOSTUNREACH) &&
           host::SocketAddress::port_of(to) == wire::kRoceUdpPort) {
-        absent.host = host::SocketAddress::gid_of(to);
-        absent.error = why;
-        return absent;
+        unreachable.host = host::SocketAddress::gid_of(to);
+        unreachable.error = reason;
+        return unreachable;
       }
     }
   }
@@ -221,7 +222,7 @@ std::optional<Absence> take_absence(int fd) {
 
 namespace {
 
-// Of a connected socket; -1: not told.
+// The path MTU of a connected socket; -1 if the kernel does not report it.
 int path_mtu(int fd, bool v4) {
   int mtu = -1;
   socklen_t bytes = sizeof mtu;
@@ -229,7 +230,7 @@ int path_mtu(int fd, bool v4) {
   return ::getsockopt(fd, level, v4 ? IP_MTU : IPV6_MTU, &mtu, &bytes) == 0 ? mtu : -1;
 }
 
-// Stand-ins for the kernel, in sandboxes and emulators, know at least this.
+// Sandboxes and emulators in place of the kernel support at least this query.
 int interface_mtu(int fd, uint32_t interface_index) {
   ifreq request{};
   if (::if_indextoname(interface_index, request.ifr_name) == nullptr) return -1;
@@ -252,7 +253,7 @@ Result<uint32_t> largest_datagram(const host::LocalAddress& source,
   const bool v4 = source.gid.is_ipv4();
   int mtu = path_mtu(fd.get(), v4);
   if (mtu < 0) mtu = interface_mtu(fd.get(), interface_index);
-  if (mtu < 0) return Error{errno, "the kernel tells neither the path's MTU nor the interface's"};
+  if (mtu < 0) return Error{errno, "the kernel reports neither the path's MTU nor the interface's"};
   const uint32_t overhead = v4 ? kUdpIpv4Overhead : kUdpIpv6Overhead;
   const uint32_t packet = std::min(static_cast<uint32_t>(mtu), kLargestIpv4Packet);
   return packet > overhead ? packet - overhead : 0;

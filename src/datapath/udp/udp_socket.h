@@ -1,5 +1,5 @@
-// The sockets of one local address, as RoCEv2 needs them: one that receives on port 4791 together
-// with the other processes of this user, and one of our own to send from.
+// The sockets of one local address: one that receives on port 4791, shared with the other processes
+// of this user, and one to send from, with a port of its own.
 #pragma once
 
 #include <array>
@@ -18,61 +18,61 @@ namespace verbena::datapath {
 
 inline constexpr int kDefaultHopLimit = 64;
 
-// Receives on `address`, port 4791. The error says what is in the way.
+// Receives on `address`, port 4791. The error names the obstacle.
 Result<os::UniqueFd> open_receive_socket(const host::LocalAddress& address,
                                          const UdpOptions& options);
 
-// Joins the group at `address` on the interface and receives what is sent to it on port 4791. Every
-// process that does so gets a copy.
+// Joins the group at `address` on the interface and receives on port 4791. Every process that does
+// so receives a copy of each packet.
 Result<os::UniqueFd> open_group_socket(const host::LocalAddress& address, uint32_t interface_index,
                                        const UdpOptions& options);
 
-// What goes to groups leaves through this interface, and reaches members on this host as well.
+// Sends multicast through this interface, and to members on this host as well.
 bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t interface_index);
 
-// Has the kernel tell traffic class and hop limit of every packet.
+// Makes the kernel report the traffic class and hop limit of every packet.
 void report_ip_headers(int fd, const host::LocalAddress& address);
 
-// Tells the kernel whether datagrams may arrive as one batch (GRO). What is in the socket stays as
-// it is.
-void follow(GroSwitch::Change change, int fd);
+// Enables or disables GRO. Batches that are already in the socket are not affected.
+void apply(GroSwitch::Change change, int fd);
 
-// How often the kernel had to drop a datagram because the socket's buffer was full.
+// The number of datagrams that the kernel dropped because the socket's buffer was full.
 uint32_t kernel_drops(int fd);
 
 struct SendSocket {
   os::UniqueFd fd;
   uint16_t port = 0;
-  // A send is cut into datagrams of that size unless it says otherwise; 0: it is not. One that need
-  // not say it is quicker.
-  uint16_t packet_payload_bytes = 0;
+  // The socket's default GSO segment size; 0: none. A send that uses the default needs no control
+  // message and is faster.
+  uint16_t segment_bytes = 0;
 };
-// Sends from `address` and a port in 0xC000-0xFFFF that nobody else has: entropy for the network's
-// flow hashing, and the receiver's kernel cannot join our packets with another process's.
+// Sends from `address` and a port in 0xC000-0xFFFF that no other process has. The port is entropy
+// for the network's flow hashing and keeps the receiver's GRO from merging packets of two
+// processes.
 Result<SendSocket> open_send_socket(const host::LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
 
-void cut_sends(SendSocket& socket, uint16_t bytes);
+void set_segment_size(SendSocket& socket, uint16_t bytes);
 
-// Whether the kernel tells of packets that came back. While it does, a send may fail because of an
-// earlier one.
-void hear_absences(int fd, const host::LocalAddress& address, bool on);
-// One of those packets, as far as it came back, and why: ECONNREFUSED, nobody has port 4791 on that
-// host; EHOSTUNREACH, there is no such host.
-struct Absence {
+// Enables or disables the socket's error queue (ICMP errors). While it is enabled, a send may
+// report the error of an earlier one.
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on);
+// The start of a packet that did not reach its host, and the reason: ECONNREFUSED (no process has
+// port 4791 there) or EHOSTUNREACH (the host does not exist).
+struct UnreachableHost {
   wire::Gid host;
   int error = 0;
   size_t bytes = 0;
   std::array<std::byte, 64> packet{};
 };
-std::optional<Absence> take_absence(int fd);
+std::optional<UnreachableHost> take_unreachable_host(int fd);
 
-// What every packet from this socket carries unless it is said with the packet.
+// Sets the socket's defaults. A control message overrides them for one send.
 void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,
                     uint8_t hop_limit);
 
-// Largest UDP payload from `source` to `destination` that needs no fragments, as the kernel knows
-// the way now. The error says that there is no way. Groups are reached through the interface.
+// Largest UDP payload from `source` to `destination` without fragmentation, by the kernel's current
+// route. Fails if there is no route. Multicast uses the interface.
 Result<uint32_t> largest_datagram(const host::LocalAddress& source,
                                   const host::LocalAddress& destination, uint32_t interface_index);
 

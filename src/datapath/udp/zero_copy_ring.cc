@@ -1,4 +1,4 @@
-// Where the next batch goes in a peer's lent memory.
+// Allocation of the ring, and the position of the next batch.
 #include "datapath/udp/zero_copy_ring.h"
 
 #include <sys/mman.h>
@@ -12,8 +12,8 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
-// Aligned, so that it can be huge pages: the kernel's notes about a page are written here and read
-// by the receiver's processor, and a huge page has them in one place.
+// Aligned for huge pages. The sender's processor writes the kernel's state of a page and the
+// receiver's reads it; a huge page has one such state.
 ZeroCopyRing::ZeroCopyRing() {
   void* const at =
       ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -30,7 +30,7 @@ ZeroCopyRing::~ZeroCopyRing() {
   if (base_ != nullptr) ::munmap(base_, kBytes);
 }
 
-std::byte* ZeroCopyRing::place(size_t most) {
+std::byte* ZeroCopyRing::begin_batch(size_t most) {
   VERBENA_CHECK(most <= kBytes);
   next_ = (next_ + kPage - 1) / kPage * kPage;
   if (next_ + most > kBytes) next_ = 0;

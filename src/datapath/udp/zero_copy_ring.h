@@ -1,10 +1,10 @@
-// Memory whose pages the kernel sends from, instead of copying what lies in them.
+// ZeroCopyRing: memory whose pages the kernel sends without copying them.
 //
-// It does not say when it is done with a page. So each peer process has memory of its own, several
-// times what may be under way to it for the first time (TxPacket::in_window): when a place comes
-// round again, what was sent from it has been acknowledged, or taken by who asked for it. Should a
-// packet of a queue pair that was given up still wait somewhere, its ICRC no longer fits; and
-// whatever else is read there was meant for that same process.
+// The kernel does not report when it has sent a page. So each peer process has a ring of its own,
+// several times larger than the congestion window (TxPacket::in_window): when a position is reused,
+// the packet that was sent from it has been acknowledged, or received by the peer that requested
+// it. If a packet of an abandoned queue pair is still queued in the kernel, its ICRC no longer
+// matches, and the new content is for the same process.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace verbena::datapath {
 
 class ZeroCopyRing {
  public:
-  static constexpr size_t kBytes = 4u << 20;  // huge pages, where there are any
+  static constexpr size_t kBytes = 4u << 20;  // huge pages, if available
 
   ZeroCopyRing();
   ~ZeroCopyRing();
@@ -22,12 +22,12 @@ class ZeroCopyRing {
   ZeroCopyRing& operator=(const ZeroCopyRing&) = delete;
 
   bool valid() const { return base_ != nullptr; }
-  // The start of a page with at least `most` bytes behind it.
-  std::byte* place(size_t most);
-  // Where what was used last ends.
+  // Returns the start of a page, followed by at least `most` bytes of the ring.
+  std::byte* begin_batch(size_t most);
+  // The end of the bytes used last.
   const std::byte* end() const { return base_ + next_; }
-  // So much of it is used; the next place is behind that.
-  void used(size_t bytes) { next_ += bytes; }
+  // Advances the end.
+  void use(size_t bytes) { next_ += bytes; }
 
  private:
   std::byte* base_ = nullptr;

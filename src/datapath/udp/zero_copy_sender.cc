@@ -1,4 +1,4 @@
-// The system calls that lend pages to the kernel, and what is left behind when they are refused.
+// The system calls of a zero-copy send, and the cleanup if they fail.
 #include "datapath/udp/zero_copy_sender.h"
 
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 namespace verbena::datapath {
 namespace {
 
-// Copied with the first part of the send: what steering and packet filters look at.
+// Bytes that are copied: steering and packet filters read them.
 constexpr size_t kHeadBytes = 64;
 
-// Since Linux 6.5 a datagram takes a pipe's pages as they are, all in one.
+// Since Linux 6.5 one datagram takes all pages of a pipe.
 bool kernel_takes_pages() {
   utsname name{};
   int major = 0;
@@ -39,11 +39,13 @@ bool ZeroCopySender::fill_pipe(std::span<std::byte> bytes) {
     pipe_out_ = os::UniqueFd(ends[0]);
     pipe_in_ = os::UniqueFd(ends[1]);
   }
-  // Pages are read by others from here on: also what was written past the caches is there now.
+  // The kernel and the receiver read the pages from now on. The fence orders non-temporal stores
+  // before that.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const iovec part{bytes.data(), bytes.size()};
   const long taken = ::syscall(SYS_vmsplice, pipe_in_.get(), &part, 1, SPLICE_F_NONBLOCK);
-  works_ = taken == static_cast<long>(bytes.size());  // forbidden, or too small a pipe: for good
+  works_ = taken ==
+           static_cast<long>(bytes.size());  // failure (forbidden, or pipe too small) is permanent
   return works_;
 }
 
@@ -52,7 +54,8 @@ bool ZeroCopySender::send(int fd, msghdr message, std::span<std::byte> bytes) {
     iovec head{bytes.data(), kHeadBytes};
     message.msg_iov = &head;
     message.msg_iovlen = 1;
-    // syscall(): nobody is to be cancelled between the two.
+    // syscall() is not a cancellation point: the thread must not be cancelled between the two
+    // calls.
     if (::syscall(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) ==
         static_cast<long>(kHeadBytes)) {
       const auto rest = static_cast<long>(bytes.size() - kHeadBytes);
@@ -60,13 +63,13 @@ bool ZeroCopySender::send(int fd, msghdr message, std::span<std::byte> bytes) {
           ::syscall(SYS_splice, pipe_out_.get(), nullptr, fd, nullptr, rest, SPLICE_F_NONBLOCK);
       if (sent == rest) return true;
       works_ = sent < 0 && errno != EINVAL && errno != ENOSYS && errno != EPERM;
-      // What the socket still holds must not become part of what follows. It leaves, and its last
-      // packet is no good.
+      // Bytes left in the socket must not become part of the next send. This sends them; the last
+      // packet has a wrong ICRC and is dropped by the receiver.
       const int off = 0;
       ::setsockopt(fd, IPPROTO_UDP, UDP_CORK, &off, sizeof off);
     }
   }
-  // Empty again.
+  // Discard the pipe's content.
   pipe_out_.reset();
   pipe_in_.reset();
   return false;

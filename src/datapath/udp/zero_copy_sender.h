@@ -1,5 +1,5 @@
-// ZeroCopySender: sends a batch from the pages it lies in. They go through a pipe into the send:
-// the head of the batch opens it (and carries address and options), the pages follow.
+// ZeroCopySender: sends a GSO batch from its own pages. sendmsg sends the head of the batch with
+// the address and options and leaves the message open; the pages follow through a pipe.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,16 +13,16 @@ namespace verbena::datapath {
 
 class ZeroCopySender {
  public:
-  // Less than this costs more to lend than to copy.
-  static constexpr size_t kLeastBytes = size_t{16} * 1024;
+  // A smaller batch is cheaper to copy.
+  static constexpr size_t kMinBytes = size_t{16} * 1024;
 
-  // Asks the kernel, once. Older ones send pages one by one.
+  // Checks the kernel's version: older kernels send the pages one by one.
   ZeroCopySender();
 
-  // False: not here, or not any more.
+  // False: zero-copy sends are not supported, or have failed permanently.
   bool works() const { return works_; }
-  // `message` without the bytes; they begin at a page. False: nothing of it was sent as it should
-  // be. Then it is to be sent by copying, which also shows what is wrong.
+  // `message` has no iovec; `bytes` begin at a page boundary. False: the batch was not sent
+  // correctly. The caller then sends it by copying, which also reports the error.
   bool send(int fd, msghdr message, std::span<std::byte> bytes);
 
  private:

@@ -1,6 +1,6 @@
 // Any first message on the socket of a shared-memory link, with any number of descriptors: it is
-// accepted as a hello or rejected, and memory that is not a link's is rejected. No descriptor stays
-// open.
+// accepted as a handshake or rejected, and memory that is not a link's is rejected. No descriptor
+// stays open.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "datapath/shm/hello.h"
+#include "datapath/shm/handshake.h"
 #include "datapath/shm/segment.h"
 
 namespace {
@@ -23,12 +23,12 @@ using namespace verbena::datapath;
 
 constexpr size_t kMostDescriptors = 4;
 
-// A hello in the format of send_hello().
-std::vector<std::byte> usual_hello(int exposure) {
+// A handshake message in the format of send_handshake().
+std::vector<std::byte> usual_handshake(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const os::UniqueFd from(ends[0]), to(ends[1]);
-  VERBENA_CHECK(send_hello(from.get(), {.slot = 7}, exposure, -1));
+  VERBENA_CHECK(send_handshake(from.get(), {.slot = 7}, exposure, -1));
   std::vector<std::byte> bytes(256);
   const ssize_t n = ::recv(to.get(), bytes.data(), bytes.size(), 0);
   VERBENA_CHECK(n > 0);
@@ -62,10 +62,10 @@ int lowest_free_descriptor() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const int memory = ::memfd_create("hello_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  static const std::vector<std::byte> usual = usual_hello(memory);
+  static const int memory = ::memfd_create("handshake_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  static const std::vector<std::byte> usual = usual_handshake(memory);
   const uint8_t how = size > 0 ? data[0] : 0;
-  // Either any bytes, or a hello with a few bytes changed: pairs of offset and value.
+  // Either any bytes, or a handshake message with a few bytes changed: pairs of offset and value.
   std::vector<std::byte> bytes(size > 1 ? size - 1 : 0);
   std::transform(data + (size > 0), data + size, bytes.begin(),
                  [](uint8_t b) { return std::byte{b}; });
@@ -86,11 +86,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     const os::UniqueFd from(ends[0]), to(ends[1]);
     send(from.get(), bytes, std::span(descriptors).first(count));
-    Greeting greeting;
+    HandshakeInfo info;
     Descriptors received;
-    const HelloRead read = receive_hello(to.get(), greeting, received);
-    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HelloRead::Hello && greeting.slot == 7);
-    if (read == HelloRead::Hello) VERBENA_CHECK(bytes.size() == usual.size());
+    const HandshakeRead read = receive_handshake(to.get(), info, received);
+    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HandshakeRead::Received && info.slot == 7);
+    if (read == HandshakeRead::Received) VERBENA_CHECK(bytes.size() == usual.size());
     if (received.segment.valid()) VERBENA_CHECK(!Segment::adopt(received.segment.get()).ok());
   }
   VERBENA_CHECK(lowest_free_descriptor() == before);

@@ -1,5 +1,5 @@
-// Sockets and messages of calls.
-#include "datapath/shm/hello.h"
+// Sockets and messages of the handshake.
+#include "datapath/shm/handshake.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,18 +15,18 @@
 namespace verbena::datapath {
 namespace {
 
-// In the socket's name and in the first message: others are not found, and refused if they are.
+// Part of the socket's name and of the message, so processes of different versions do not connect.
 constexpr uint16_t kProtocolVersion = 4;
 
-// What the caller sends first, and gets back when it is accepted. It never leaves the host.
-struct Hello {
+// Sent by the connecting process, and by the accepting one in reply. It never leaves the host.
+struct Message {
   std::array<char, 4> magic{'V', 'B', 'S', 'M'};
   uint16_t version = kProtocolVersion;
   uint8_t slot = 0;               // the sender's
-  uint8_t wire_packets_only = 0;  // a peer that does not know it refuses the link
+  uint8_t wire_packets_only = 0;  // a peer that does not know this field rejects the link
   uint32_t ring_bytes = kRingBytes;
   uint32_t payload_bytes = wire::kMaxPayloadBytes;
-  bool operator==(const Hello&) const = default;
+  bool operator==(const Message&) const = default;
 };
 
 }  // namespace
@@ -39,23 +39,23 @@ os::UniqueFd open_shm_socket() {
   return os::UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-pid_t peer_process(int fd) {
+pid_t peer_pid(int fd) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.pid : 0;
 }
 
-bool hung_up(int fd) {
+bool is_hung_up(int fd) {
   pollfd p{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  const timespec at_once{};
-  return ::ppoll(&p, 1, &at_once, nullptr) == 1;
+  const timespec no_wait{};
+  return ::ppoll(&p, 1, &no_wait, nullptr) == 1;
 }
 
-bool send_hello(int fd, const Greeting& greeting, int exposure, int segment) {
-  Hello hello;
-  hello.slot = greeting.slot;
-  hello.wire_packets_only = greeting.wire_packets_only ? 1 : 0;
-  iovec part{&hello, sizeof hello};
+bool send_handshake(int fd, const HandshakeInfo& info, int exposure, int segment) {
+  Message message;
+  message.slot = info.slot;
+  message.wire_packets_only = info.wire_packets_only ? 1 : 0;
+  iovec part{&message, sizeof message};
   const std::array<int, 2> descriptors{exposure, segment};
   const size_t bytes = (segment >= 0 ? 2 : 1) * sizeof(int);
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof descriptors)> control{};
@@ -71,12 +71,12 @@ bool send_hello(int fd, const Greeting& greeting, int exposure, int segment) {
     c->cmsg_len = CMSG_LEN(bytes);
     std::memcpy(CMSG_DATA(c), descriptors.data(), bytes);
   }
-  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof hello;
+  return ::sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof message;
 }
 
-HelloRead receive_hello(int fd, Greeting& greeting, Descriptors& descriptors) {
-  Hello hello;
-  iovec part{&hello, sizeof hello};
+HandshakeRead receive_handshake(int fd, HandshakeInfo& info, Descriptors& descriptors) {
+  Message message;
+  iovec part{&message, sizeof message};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> control{};
   msghdr m{};
   m.msg_iov = &part;
@@ -85,7 +85,7 @@ HelloRead receive_hello(int fd, Greeting& greeting, Descriptors& descriptors) {
   m.msg_controllen = control.size();
   const ssize_t n = ::recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) {
-    return errno == EAGAIN || errno == EINTR ? HelloRead::NotYet : HelloRead::Unusable;
+    return errno == EAGAIN || errno == EINTR ? HandshakeRead::NotYet : HandshakeRead::Unusable;
   }
   const cmsghdr* const c = CMSG_FIRSTHDR(&m);
   if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
@@ -94,11 +94,12 @@ HelloRead receive_hello(int fd, Greeting& greeting, Descriptors& descriptors) {
     std::memcpy(received.data(), CMSG_DATA(c), std::min(bytes, sizeof received));
     descriptors = {os::UniqueFd(received[0]), os::UniqueFd(received[1])};
   }
-  greeting = {.slot = hello.slot, .wire_packets_only = hello.wire_packets_only == 1};
-  Hello wanted;
-  wanted.slot = hello.slot;
-  wanted.wire_packets_only = hello.wire_packets_only & 1;
-  return n == sizeof hello && hello == wanted ? HelloRead::Hello : HelloRead::Unusable;
+  info = {.slot = message.slot, .wire_packets_only = message.wire_packets_only == 1};
+  Message expected;
+  expected.slot = message.slot;
+  expected.wire_packets_only = message.wire_packets_only & 1;
+  return n == sizeof message && message == expected ? HandshakeRead::Received
+                                                    : HandshakeRead::Unusable;
 }
 
 }  // namespace verbena::datapath
