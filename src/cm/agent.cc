@@ -454,7 +454,7 @@ void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   }
 }
 
-void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
+void Agent::hosts_unreachable(std::span<const UnreachableHost> unreachable, Instant now) {
   struct Known {
     int error;
     Instant until;
@@ -462,7 +462,7 @@ void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
   std::map<wire::Gid, Known> known;
   const auto find_awaited = [&](const auto& exchanges) {
     for (const auto& [id, entry] : exchanges) {
-      for (const Absence& a : heard) {
+      for (const UnreachableHost& a : unreachable) {
         if (!entry.exchange.waits_for(a.host, a.tid)) continue;
         const Instant sent = entry.exchange.retry().last_sent();
         Known& host = known.try_emplace(a.host, Known{a.error, sent}).first->second;
@@ -478,7 +478,7 @@ void Agent::hosts_absent(std::span<const Absence> heard, Instant now) {
     for (const uint32_t id : ids) {
       auto& entry = exchanges.find(id)->second;
       const Known& host = known.at(entry.exchange.info().addresses.peer_gid);
-      entry.exchange.on_host_absent(host.error, host.until, now);
+      entry.exchange.on_host_unreachable(host.error, host.until, now);
       update_tables(entry);
     }
   };

@@ -40,7 +40,7 @@ struct ReceivedMad {
 
 // A datagram of ours was returned by the network: the host has no RoCE socket (ECONNREFUSED), or
 // there is no such host. The transaction ID proves that the report refers to our datagram.
-struct Absence {
+struct UnreachableHost {
   wire::Gid host;
   uint64_t tid = 0;
   int error = 0;
@@ -87,7 +87,7 @@ class Agent {
   // Datagrams of ours were returned. Exchanges with that host end if their first request is not
   // newer than the returned datagram and they have retransmitted it. A returned datagram is ignored
   // if no exchange waits for a reply to it.
-  void hosts_absent(std::span<const Absence> heard, Instant now);
+  void hosts_unreachable(std::span<const UnreachableHost> unreachable, Instant now);
   // The addresses of the hosts on which a process with that slot has connections with us.
   std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
   // Rejects, cancels or disconnects a connection or SIDR exchange, in any state. Afterwards the ID

@@ -429,7 +429,7 @@ bool Connection::waits_for(const wire::Gid& host, uint64_t tid) const {
          info_.addresses.peer_gid == host && MadHeader::load(last_.data()).tid == tid;
 }
 
-void Connection::on_host_absent(int error, Instant until, Instant now) {
+void Connection::on_host_unreachable(int error, Instant until, Instant now) {
   // One returned copy proves nothing: programs often start both ends at the same time.
   if (!retry_.has_retransmitted() || retry_.first_sent() > until) return;
   if (state_ == State::ReqSent) {

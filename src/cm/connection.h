@@ -58,7 +58,7 @@ class Connection {
   // Whether the connection waits for the reply to this datagram.
   bool waits_for(const wire::Gid& host, uint64_t tid) const;
   // The network returned a datagram that was sent at `until`.
-  void on_host_absent(int error, Instant until, Instant now);
+  void on_host_unreachable(int error, Instant until, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;
 

@@ -113,7 +113,7 @@ bool SidrExchange::waits_for(const wire::Gid& host, uint64_t tid) const {
   return state_ == State::RequestSent && info_.addresses.peer_gid == host && tid_ == tid;
 }
 
-void SidrExchange::on_host_absent(int error, Instant until, Instant) {
+void SidrExchange::on_host_unreachable(int error, Instant until, Instant) {
   if (state_ != State::RequestSent) return;
   if (!retry_.has_retransmitted() || retry_.first_sent() > until) return;
   const bool refused = error == ECONNREFUSED;

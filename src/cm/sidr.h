@@ -30,7 +30,7 @@ class SidrExchange {
   void on_duplicate_request();
   // As in Connection.
   bool waits_for(const wire::Gid& host, uint64_t tid) const;
-  void on_host_absent(int error, Instant until, Instant now);
+  void on_host_unreachable(int error, Instant until, Instant now);
   void on_reply(const SidrRep& reply, Instant now);
   void on_deadline(Instant now);
   Instant deadline() const;

@@ -60,25 +60,27 @@ void Management::turn(Instant at) {
   if (agent_.next_deadline() <= at) {
     // A peer has not replied. From now on the kernel reports hosts that cannot be reached. Reports
     // that came since the last time are handled first.
-    if (!try_allocating([&] { hear_absences(at); })) host_.on_exhaustion();
+    if (!try_allocating([&] { handle_unreachable_hosts(at); })) host_.on_exhaustion();
     agent_.on_deadline(at);
-    host_.hear_absences(agent_.next_deadline() != kNever);
+    host_.report_unreachable_hosts(agent_.next_deadline() != kNever);
   }
   post_outgoing();
 }
 
-void Management::hear_absences(Instant at) {
+void Management::handle_unreachable_hosts(Instant at) {
   constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
   constexpr int kMost = 64;  // the network may send any number
-  std::vector<cm::Absence> heard;
+  std::vector<cm::UnreachableHost> unreachable_hosts;
   for (int i = 0; i < kMost; ++i) {
-    const auto absent = host_.take_absence();
-    if (!absent) break;
-    if (absent->bytes < kTid) continue;
-    const std::byte* const mad = absent->packet.data() + core::ManagementDatagram::kHeaderBytes;
-    heard.push_back({absent->host, cm::MadHeader::load(mad).tid, absent->error});
+    const auto unreachable = host_.take_unreachable_host();
+    if (!unreachable) break;
+    if (unreachable->bytes < kTid) continue;
+    const std::byte* const mad =
+        unreachable->packet.data() + core::ManagementDatagram::kHeaderBytes;
+    unreachable_hosts.push_back(
+        {unreachable->host, cm::MadHeader::load(mad).tid, unreachable->error});
   }
-  if (!heard.empty()) agent_.hosts_absent(heard, at);
+  if (!unreachable_hosts.empty()) agent_.hosts_unreachable(unreachable_hosts, at);
 }
 
 void Management::route(const core::ManagementDatagram& datagram, Instant at) {
@@ -162,7 +164,7 @@ void Management::post_outgoing() {
     if (!had_memory) host_.on_exhaustion();
   }
   host_.set_management_deadline(agent_.next_deadline());
-  if (agent_.next_deadline() == kNever) host_.hear_absences(false);
+  if (agent_.next_deadline() == kNever) host_.report_unreachable_hosts(false);
 }
 
 // Opening a path takes several system calls, so paths stay open: one for each pair of hosts.

@@ -83,7 +83,7 @@ class Management final : public ConnectionManager {
   void end_connections_with(uint8_t slot, Instant at);
   bool is_this_host(const wire::Gid& gid) const;
   Status prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class);
-  void hear_absences(Instant at);
+  void handle_unreachable_hosts(Instant at);
   void route(const core::ManagementDatagram& datagram, Instant at);
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);

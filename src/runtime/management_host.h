@@ -63,9 +63,9 @@ class ManagementHost {
   // The path is closed when the MADs that were sent on it have left.
   virtual void release_management_path(wire::PathId path) = 0;
   virtual void transmit(Instant at) = 0;
-  // While on, take_absence() returns the hosts that cannot be reached.
-  virtual void hear_absences(bool on) = 0;
-  virtual std::optional<datapath::Absence> take_absence() = 0;
+  // While on, take_unreachable_host() returns the hosts that cannot be reached.
+  virtual void report_unreachable_hosts(bool on) = 0;
+  virtual std::optional<datapath::UnreachableHost> take_unreachable_host() = 0;
 
   // --- other processes of this host -------------------------------------------------------------
   virtual host::Forwarded forward(uint8_t slot, const core::ManagementDatagram& datagram) = 0;

@@ -154,8 +154,8 @@ class Nic final : private LaneOwner, private ManagementHost {
   Result<wire::PathId> open_management_path(const wire::Route& route) override;
   void release_management_path(wire::PathId path) override;
   void transmit(Instant at) override { lane_.transmit(at); }
-  void hear_absences(bool on) override;
-  std::optional<datapath::Absence> take_absence() override;
+  void report_unreachable_hosts(bool on) override;
+  std::optional<datapath::UnreachableHost> take_unreachable_host() override;
   host::Forwarded forward(uint8_t slot, const core::ManagementDatagram& datagram) override;
   host::Forwarded forward(std::span<const host::ServiceName> services,
                           const core::ManagementDatagram& datagram) override;

@@ -75,10 +75,10 @@ Result<wire::PathId> Nic::open_management_path(const wire::Route& route) {
 
 void Nic::release_management_path(wire::PathId path) { lane_.engine().state().paths.release(path); }
 
-void Nic::hear_absences(bool on) { lane_.datapath().udp->hear_absences(on); }
+void Nic::report_unreachable_hosts(bool on) { lane_.datapath().udp->report_unreachable_hosts(on); }
 
-std::optional<datapath::Absence> Nic::take_absence() {
-  return lane_.datapath().udp->take_absence();
+std::optional<datapath::UnreachableHost> Nic::take_unreachable_host() {
+  return lane_.datapath().udp->take_unreachable_host();
 }
 
 host::Forwarded Nic::forward(uint8_t slot, const core::ManagementDatagram& datagram) {

@@ -52,8 +52,8 @@ class FakeHost final : public ManagementHost {
   }
   void release_management_path(wire::PathId) override {}
   void transmit(Instant) override { ++transmits; }
-  void hear_absences(bool) override {}
-  std::optional<datapath::Absence> take_absence() override { return std::nullopt; }
+  void report_unreachable_hosts(bool) override {}
+  std::optional<datapath::UnreachableHost> take_unreachable_host() override { return std::nullopt; }
   host::Forwarded forward(uint8_t slot, const core::ManagementDatagram&) override {
     forwarded_to.push_back(slot);
     return forward_result;

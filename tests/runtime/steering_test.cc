@@ -74,7 +74,7 @@ TEST(Steering, AnIcmpErrorDoesNotBlockAProbe) {
   const int fd = send.value().fd.get();
   uint64_t updates = 0;
   host::Steering steering(address, receive.value().get(), fd, *claimed.value(), updates, true);
-  hear_absences(fd, address, true);
+  report_unreachable_hosts(fd, address, true);
   const host::SocketAddress nowhere =
       host::SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
   ASSERT_EQ(::sendto(fd, "x", 1, 0, nowhere.get(), nowhere.bytes), 1);

@@ -55,7 +55,7 @@ TEST(UdpDatapath, AnIcmpErrorFailsNoOtherSend) {
     path[i] = a.path_to(b, addresses[i], kLoopback4);
   }
   settle({&a, &b});
-  a.udp->hear_absences(true);
+  a.udp->report_unreachable_hosts(true);
   for (const auto& paths : {nowhere, path}) {
     const uint8_t slot = paths == path ? b.slot() : absent.slot();
     for (uint32_t i = 0; i < 2; ++i) a.push(paths[i], slot, i, 100);

@@ -65,23 +65,25 @@ void UdpDatapath::rest() {
   }
 }
 
-void UdpDatapath::hear_absences(bool on) {
-  if (std::exchange(hears_absences_, on) == on) return;
+void UdpDatapath::report_unreachable_hosts(bool on) {
+  if (std::exchange(reports_unreachable_hosts_, on) == on) return;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->is_group) hear_absences(*endpoint);
+    if (!endpoint->is_group) report_unreachable_hosts(*endpoint);
   }
 }
 
-void UdpDatapath::hear_absences(UdpEndpoint& endpoint) {
-  datapath::hear_absences(endpoint.send.fd.get(), endpoint.address, hears_absences_);
-  if (hears_absences_) endpoint.hears_absences = true;  // an error may wait longer than we listen
+void UdpDatapath::report_unreachable_hosts(UdpEndpoint& endpoint) {
+  datapath::report_unreachable_hosts(endpoint.send.fd.get(), endpoint.address,
+                                     reports_unreachable_hosts_);
+  if (reports_unreachable_hosts_)
+    endpoint.reports_unreachable_hosts = true;  // an error may wait longer than we listen
 }
 
-std::optional<Absence> UdpDatapath::take_absence() {
-  if (!hears_absences_) return std::nullopt;
+std::optional<UnreachableHost> UdpDatapath::take_unreachable_host() {
+  if (!reports_unreachable_hosts_) return std::nullopt;
   for (const auto& endpoint : endpoints_) {
-    if (!endpoint->hears_absences) continue;
-    if (auto absent = datapath::take_absence(endpoint->send.fd.get())) return absent;
+    if (!endpoint->reports_unreachable_hosts) continue;
+    if (auto absent = datapath::take_unreachable_host(endpoint->send.fd.get())) return absent;
   }
   return std::nullopt;
 }
@@ -97,7 +99,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   auto send = open_send_socket(address, options_, directory_.slot());
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
-  if (hears_absences_) hear_absences(*endpoint);
+  if (reports_unreachable_hosts_) report_unreachable_hosts(*endpoint);
   // Strays may come as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);

@@ -64,9 +64,9 @@ class UdpDatapath final : public Datapath {
   void append_counters(std::vector<Counter>& to) const override;
 
   // Hosts that nothing gets to, because they are not there or nobody has port 4791 there: kernels
-  // say so, and while they are heard take_absence() tells.
-  void hear_absences(bool on);
-  std::optional<Absence> take_absence();
+  // say so, and while they are heard take_unreachable_host() tells.
+  void report_unreachable_hosts(bool on);
+  std::optional<UnreachableHost> take_unreachable_host();
 
   // What the directory's services are has changed: the kernel and the other processes are told.
   void update_services();
@@ -98,7 +98,7 @@ class UdpDatapath final : public Datapath {
   static constexpr Duration kBroadcastInterval = milliseconds(10);
 
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
-  void hear_absences(UdpEndpoint& endpoint);
+  void report_unreachable_hosts(UdpEndpoint& endpoint);
   static void report_ip_headers(UdpEndpoint& endpoint);
   host::Steering* steering_of(const wire::Gid& address);
   host::Forwarded count_forwarded(host::Forwarded outcome, const wire::RxMeta& meta);
@@ -112,7 +112,7 @@ class UdpDatapath final : public Datapath {
   os::UniqueFd epoll_;
   host::Mailbox mailbox_;
   bool reports_ip_headers_ = false;
-  bool hears_absences_ = false;
+  bool reports_unreachable_hosts_ = false;
   std::vector<std::unique_ptr<UdpEndpoint>> endpoints_;  // of groups left, some are closed
   std::vector<std::unique_ptr<UdpPath>> paths_;          // by PathId; null when closed
   std::vector<uint32_t> free_paths_;

@@ -46,7 +46,7 @@ struct UdpEndpoint {
   bool hardware_segments = false;  // see egress.h
   bool kernel_segments = true;     // until a send shows that this kernel cannot
   bool may_cut = true;  // SendSocket::packet_payload_bytes; until a send shows that it disturbs
-  bool hears_absences = false;  // so a send may fail because of an earlier one
+  bool reports_unreachable_hosts = false;  // so a send may fail because of an earlier one
   // What packets carry unless it is said with each: what the first path asked for.
   uint8_t traffic_class = 0;
   uint8_t hop_limit = 0;  // 0: there was no path yet

@@ -435,7 +435,8 @@ void UdpSender::warn(auto describe) {
 bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
   const os::NoCancel no_cancel;
   UdpPath& path = *batch.path;
-  if (path.endpoint->hears_absences && std::exchange(tried_again_, &batch) != &batch) return true;
+  if (path.endpoint->reports_unreachable_hosts && std::exchange(tried_again_, &batch) != &batch)
+    return true;
   switch (error) {
     case EINTR:
       return true;

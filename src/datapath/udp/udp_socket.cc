@@ -175,7 +175,7 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
   return Error{EADDRINUSE, "all UDP ports from 49152 to 65535 are taken on this address"};
 }
 
-void hear_absences(int fd, const host::LocalAddress& address, bool on) {
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on) {
   constexpr int kBytes = 16384;  // for some of them; a send socket has none for anything else
   if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
   const bool v4 = address.gid.is_ipv4();
@@ -186,9 +186,9 @@ void cut_sends(SendSocket& socket, uint16_t bytes) {
   if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.packet_payload_bytes = bytes;
 }
 
-std::optional<Absence> take_absence(int fd) {
+std::optional<UnreachableHost> take_unreachable_host(int fd) {
   for (;;) {
-    Absence absent;
+    UnreachableHost absent;
     iovec packet{absent.packet.data(), absent.packet.size()};
     sockaddr_storage to{};
     alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof to)];

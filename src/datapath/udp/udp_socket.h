@@ -56,16 +56,16 @@ void cut_sends(SendSocket& socket, uint16_t bytes);
 
 // Whether the kernel tells of packets that came back. While it does, a send may fail because of an
 // earlier one.
-void hear_absences(int fd, const host::LocalAddress& address, bool on);
+void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on);
 // One of those packets, as far as it came back, and why: ECONNREFUSED, nobody has port 4791 on that
 // host; EHOSTUNREACH, there is no such host.
-struct Absence {
+struct UnreachableHost {
   wire::Gid host;
   int error = 0;
   size_t bytes = 0;
   std::array<std::byte, 64> packet{};
 };
-std::optional<Absence> take_absence(int fd);
+std::optional<UnreachableHost> take_unreachable_host(int fd);
 
 // What every packet from this socket carries unless it is said with the packet.
 void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,

@@ -66,8 +66,8 @@ class AgentTest : public testing::Test {
 
   // The network returns a datagram of this agent with an ICMP error.
   void return_undelivered(const wire::Gid& host, uint64_t tid, int error) {
-    const Absence absent{host, tid, error};
-    agent_.hosts_absent({&absent, 1}, now_);
+    const UnreachableHost absent{host, tid, error};
+    agent_.hosts_unreachable({&absent, 1}, now_);
   }
 
   // --- actions of this agent --------------------------------------------------------------------
