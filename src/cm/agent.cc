@@ -515,10 +515,10 @@ Result<uint32_t> Agent::resolve_sidr(const SidrParameters& parameters, Instant n
   return id;
 }
 
-Status Agent::answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now) {
+Status Agent::reply_sidr(uint32_t id, const SidrReply& reply, Instant now) {
   SidrEntry* entry = owned_sidr(id);
   if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.reply(answer, now);
+  const Status status = entry->exchange.reply(reply, now);
   update_tables(*entry);
   return status;
 }

@@ -99,7 +99,7 @@ class Agent {
   // --- unconnected services ---------------------------------------------------------------------
   Result<uint32_t> resolve_sidr(const SidrParameters& parameters, Instant now);
   // Afterwards the ID is no longer the owner's.
-  Status answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now);
+  Status reply_sidr(uint32_t id, const SidrReply& reply, Instant now);
   const SidrInfo* sidr_info(uint32_t id) const;
 
   // --- counters and sizes -----------------------------------------------------------------------

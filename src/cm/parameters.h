@@ -106,7 +106,7 @@ struct SidrParameters {
 };
 inline constexpr size_t kMaxSidrPrivateBytes = SidrReq::kPrivateBytes - IpHeader::kBytes;
 
-struct SidrAnswer {
+struct SidrReply {
   SidrStatus status = SidrStatus::Success;
   wire::Qpn qpn;
   uint32_t qkey = 0;

@@ -24,7 +24,7 @@ class SidrExchange {
   SidrExchange(AgentState& agent, uint32_t id, const SidrReq& request, const IpHeader& ip,
                const wire::Gid& local_gid, const wire::Gid& peer_gid, uint32_t listener);
 
-  Status reply(const SidrAnswer& parameters, Instant now);
+  Status reply(const SidrReply& parameters, Instant now);
   void abandon(Instant now);
 
   void on_duplicate_request();

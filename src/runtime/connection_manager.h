@@ -58,7 +58,7 @@ class ConnectionManager {
 
   // --- unconnected services ---------------------------------------------------------------------
   virtual Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) = 0;
-  virtual Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) = 0;
+  virtual Status reply_sidr(uint32_t id, const cm::SidrReply& reply) = 0;
   virtual Result<cm::SidrInfo> sidr_info(uint32_t id) = 0;
 
  protected:

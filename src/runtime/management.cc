@@ -432,8 +432,8 @@ Result<uint32_t> Management::resolve_sidr(const cm::SidrParameters& parameters) 
   return call([&](Instant at) { return agent_.resolve_sidr(parameters, at); });
 }
 
-Status Management::answer_sidr(uint32_t id, const cm::SidrAnswer& answer) {
-  return call([&](Instant at) { return agent_.answer_sidr(id, answer, at); });
+Status Management::reply_sidr(uint32_t id, const cm::SidrReply& reply) {
+  return call([&](Instant at) { return agent_.reply_sidr(id, reply, at); });
 }
 
 Result<cm::SidrInfo> Management::sidr_info(uint32_t id) {

@@ -71,7 +71,7 @@ class Management final : public ConnectionManager {
   void destroy(uint32_t id) override;
   Result<cm::ConnectionInfo> info(uint32_t id) override;
   Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) override;
-  Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) override;
+  Status reply_sidr(uint32_t id, const cm::SidrReply& reply) override;
   Result<cm::SidrInfo> sidr_info(uint32_t id) override;
 
  private:

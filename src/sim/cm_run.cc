@@ -320,11 +320,11 @@ class CmWorld {
     Side& side = p.sides[id];
     if (side.over || side.accepted) return;
     if (side.sidr) {
-      cm::SidrAnswer answer;
-      answer.status = prng_.chance(0.2) ? cm::SidrStatus::Reject : cm::SidrStatus::Success;
-      answer.qpn = fresh_qpn(p);
-      answer.qkey = 0x1234;
-      if (!p.agent->answer_sidr(id, answer, now_).ok()) violate("a SIDR answer was refused");
+      cm::SidrReply reply;
+      reply.status = prng_.chance(0.2) ? cm::SidrStatus::Reject : cm::SidrStatus::Success;
+      reply.qpn = fresh_qpn(p);
+      reply.qkey = 0x1234;
+      if (!p.agent->reply_sidr(id, reply, now_).ok()) violate("a SIDR reply was refused");
       return end(p, id);
     }
     const uint64_t choice = prng_.below(20);

@@ -162,9 +162,9 @@ Status connect(Id& id, const rdma_conn_param* param) {
   return sent;
 }
 
-Status reply_to_service(Id& id, const cm::SidrAnswer& reply) {
+Status reply_to_service(Id& id, const cm::SidrReply& reply) {
   const uint32_t exchange = id.exchange;
-  return end_exchange(id, exchange, id.device->manager->answer_sidr(exchange, reply));
+  return end_exchange(id, exchange, id.device->manager->reply_sidr(exchange, reply));
 }
 
 Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
@@ -172,7 +172,7 @@ Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) 
   const uint32_t exchange = id.exchange;
   if (exchange == 0) return kNotConnected;
   if (id.is_ud()) {
-    cm::SidrAnswer reply;
+    cm::SidrReply reply;
     reply.status = cm::SidrStatus::Reject;
     reply.private_data = data;
     return reply_to_service(id, reply);
@@ -190,7 +190,7 @@ Status refuse_after(Id& id, const Status& failed) {
 Status accept_service(Id& id, const rdma_conn_param* param) {
   const Status chosen = set_qkey(id, 0);
   if (!chosen.ok()) return refuse_after(id, chosen);
-  cm::SidrAnswer reply;
+  cm::SidrReply reply;
   reply.qpn = qpn_of(id, param);
   reply.qkey = id.qkey;
   if (param != nullptr) reply.private_data = bytes(param->private_data, param->private_data_len);
