@@ -251,7 +251,7 @@ void Management::deliver_events() {
 // delivered when the lock is released.
 template <typename Call>
 auto Management::call(Call&& work) -> decltype(work(Instant{})) {
-  if (host_.dead()) return kForked;
+  if (host_.is_abandoned()) return kForked;
   const ManagementHost::Guard guard(host_);
   const Instant at = host_.time();
   auto result = work(at);

@@ -37,7 +37,7 @@ class ManagementHost {
   // --- without the lock -------------------------------------------------------------------------
   virtual const DeviceInfo& device() const = 0;
   // The child of a fork has no datapath.
-  virtual bool dead() const = 0;
+  virtual bool is_abandoned() const = 0;
   // Returns when the kernel steers packets for this process to it, or after a while.
   virtual void await_steering() = 0;
 

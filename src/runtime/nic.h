@@ -55,7 +55,7 @@ class Nic final : private LaneOwner, private ManagementHost {
   bool removed() const override { return removed_.load(std::memory_order_relaxed); }
   // After a fork the child's copy has no datapath, and calls that need one fail with EIO. The
   // records (memory keys, attributes, the port as it was) remain, as the child's own copy.
-  bool dead() const override { return lane_.is_abandoned(); }
+  bool is_abandoned() const override { return lane_.is_abandoned(); }
 
   // --- control (nic_objects.cc) -----------------------------------------------------------------
   Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);

@@ -20,7 +20,7 @@ Management& Nic::management() {
 }
 
 ConnectionManager* Nic::connection_manager() {
-  if (dead()) return nullptr;
+  if (is_abandoned()) return nullptr;
   Guard guard(*this);
   return &management();
 }
@@ -44,7 +44,7 @@ void Nic::await_steering() {
   while (runtime::now() < until) {
     {
       Guard guard(*this);
-      if (dead() || lane_.datapath().udp->settled()) return;
+      if (is_abandoned() || lane_.datapath().udp->settled()) return;
       lane_.make_progress();
       lane_.datapath().udp->poll_directory();
     }

@@ -56,7 +56,7 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Copies& copies) {
   lane_.acknowledge_arrivals();
   lane_.engine().destroy_qp(qp, lane_.time());
   revoke_copies_through(qpn, peer, copies);
-  if (has_path && !dead()) lane_.datapath().all->close_path(path);
+  if (has_path && !is_abandoned()) lane_.datapath().all->close_path(path);
   return {};
 }
 
@@ -94,7 +94,7 @@ Result<SharedAddress> Nic::open_address(uint32_t pd, const core::AddressVector& 
   const Status filled = fill_address(*handle);
   if (!filled.ok()) return filled.error();
   return SharedAddress(handle.release(), [this](const core::AddressHandle* last) {
-    if (!dead()) close_address(*last);
+    if (!is_abandoned()) close_address(*last);
     delete last;
   });
 }
@@ -173,7 +173,7 @@ void Nic::share_memory_with_peer(const core::QueuePair& qp, const core::QpAttrib
       Guard guard(*this);
       const wire::Qpn peer =
           (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-      if (dead() || lane_.datapath().local == nullptr) return;
+      if (is_abandoned() || lane_.datapath().local == nullptr) return;
       datapath::SelectingDatapath& local = *lane_.datapath().local;
       reached = local.reach(destination, peer, runtime::now());
       lane_.make_progress();

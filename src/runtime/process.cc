@@ -64,7 +64,7 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   for (const OpenNic& open : process().nics) {
-    if (!open.nic->dead()) open.nic->abandon_in_child();
+    if (!open.nic->is_abandoned()) open.nic->abandon_in_child();
     open.nic->unlock_after_fork();
   }
   process().mutex.unlock();
@@ -83,7 +83,7 @@ std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
   for (const OpenNic& open : process().nics) {
     if (open.interface_index != interface_index) continue;
     // Not even held for a moment: its deleter, were we the last, would want the lock that we hold.
-    if (open.nic->removed() || open.nic->dead()) continue;
+    if (open.nic->removed() || open.nic->is_abandoned()) continue;
     if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is just closing it
   }
   return nullptr;

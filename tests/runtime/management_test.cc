@@ -36,7 +36,7 @@ class FakeHost final : public ManagementHost {
   void lock_management() override { EXPECT_FALSE(std::exchange(locked, true)); }
   void unlock_management() override { EXPECT_TRUE(std::exchange(locked, false)); }
   const DeviceInfo& device() const override { return device_; }
-  bool dead() const override { return is_dead; }
+  bool is_abandoned() const override { return is_dead; }
   void await_steering() override { EXPECT_FALSE(locked); }
   Instant time() override { return Instant{} + seconds(1); }
   Instant recent_time() const override { return Instant{} + seconds(1); }

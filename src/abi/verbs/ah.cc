@@ -15,7 +15,7 @@ namespace {
 
 Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto ah = std::make_unique<Ah>();
   if (context->device->ahs.fetch_add(1) >= static_cast<int>(kMaxAhs)) {
     context->device->ahs.fetch_sub(1);
@@ -89,7 +89,7 @@ std::optional<uint8_t> gid_index_for(runtime::Nic& nic, const wire::Gid& destina
 
 Status init_ah(Context* context, uint8_t port, const ibv_wc& wc, const ibv_grh* grh,
                ibv_ah_attr* attr) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   if (port != 1) return Error{EINVAL, "the device has port 1 only"};
   if ((wc.wc_flags & IBV_WC_GRH) == 0 || grh == nullptr) {
     return Error{EINVAL, "only a datagram's completion contains its source (IBV_WC_GRH)"};

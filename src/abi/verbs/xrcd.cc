@@ -91,7 +91,7 @@ void leave_domain(uint32_t id) {
 }
 
 Result<ibv_xrcd*> open(Context* context, const ibv_xrcd_init_attr& init) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (init.comp_mask != kNeeded) {
     return Error{EINVAL, "comp_mask must be IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS"};
