@@ -257,7 +257,7 @@ void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now
 
 template <typename Message>
 Agent::ConnectionEntry* Agent::find_for(const ReceivedMad& in, const Message& message) {
-  if (message.remote_comm_id >> 24 != state_.config.slot && !in.for_nobody) {
+  if (message.remote_comm_id >> 24 != state_.config.slot && !in.slot_is_unclaimed) {
     state_.counters.add(CounterId::wrong_slot);
     return nullptr;
   }

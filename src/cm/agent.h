@@ -31,7 +31,7 @@ struct ReceivedMad {
   uint8_t traffic_class = 0;
   // No process has the slot that the datagram is for. The agent replies as to an unknown ID, so
   // that the peer of a killed process need not wait for its timeouts.
-  bool for_nobody = false;
+  bool slot_is_unclaimed = false;
   // The datagram comes from this host. The end of its processes is reported by peer_gone(), so the
   // datagram is no evidence that its sender has lost a connection; any local process could have
   // sent it.

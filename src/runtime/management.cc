@@ -91,10 +91,10 @@ void Management::route(const core::ManagementDatagram& datagram, Instant at) {
       return to_slot(datagram, route.slot, at);
     case cm::Route::Kind::Service:
       return to_listener(datagram, route.service_id, at);
-    case cm::Route::Kind::Everyone:
+    case cm::Route::Kind::AllProcesses:
       host_.forward_to_everyone(datagram);
       return to_agent(datagram, false, at);
-    case cm::Route::Kind::Nobody:
+    case cm::Route::Kind::None:
       return to_agent(datagram, false, at);  // the agent counts it
   }
 }
@@ -119,14 +119,15 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
   }
 }
 
-void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at) {
+void Management::to_agent(const core::ManagementDatagram& datagram, bool slot_is_unclaimed,
+                          Instant at) {
   constexpr uint8_t kDscpBits = 0xFC;  // the ECN bits are about this datagram alone
   const cm::ReceivedMad mad{
       .source = datagram.meta.source,
       .destination = datagram.meta.destination,
       .bytes = datagram.mad(),
       .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
-      .for_nobody = for_nobody,
+      .slot_is_unclaimed = slot_is_unclaimed,
       .from_watched_host = may_be_stale(datagram.mad()) && departures_fd() >= 0 &&
                            is_this_host(datagram.meta.source)};
   const cm::Counters before = agent_.counters();

@@ -87,7 +87,7 @@ class Management final : public ConnectionManager {
   void route(const core::ManagementDatagram& datagram, Instant at);
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
-  void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
+  void to_agent(const core::ManagementDatagram& datagram, bool slot_is_unclaimed, Instant at);
   void log_limited(LogLimit& limit, const char* text, Instant at);
   void explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before, Instant at);
   void post_outgoing();

@@ -174,7 +174,7 @@ class CmWorld {
       if (p.host != to) continue;
       if (first == nullptr) first = &p;
       const bool meant =
-          route.kind == cm::Route::Kind::Everyone ||
+          route.kind == cm::Route::Kind::AllProcesses ||
           (route.kind == cm::Route::Kind::Slot && route.slot == p.slot) ||
           (route.kind == cm::Route::Kind::Service && cm::port_of(route.service_id) == p.port);
       if (!meant) continue;
