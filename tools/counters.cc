@@ -121,7 +121,7 @@ int explain_missing(pid_t pid) {
 }  // namespace
 
 int print_counters(const CountersOptions& options) {
-  const std::vector<SlotReport> reports = runtime::ask_for_counters(kReplyTimeout);
+  const std::vector<SlotReport> reports = runtime::query_counters(kReplyTimeout);
   if (options.pid != 0) {
     const auto report = std::ranges::find(reports, options.pid, &SlotReport::pid);
     if (report == reports.end()) return explain_missing(options.pid);
