@@ -42,7 +42,7 @@ TEST_F(Broadcast, NeverWaitsForAProcessThatDoesNotRead) {
   EXPECT_GE(sender.counter("udp_misrouted_forwarded"), 1000u);
   EXPECT_GT(sender.counter("udp_misrouted_dropped"), 0u);
   EXPECT_EQ(sender.counter("udp_broadcasts_limited"), 0u);
-  EXPECT_EQ(sender.counter("udp_stray_waits"), 0u);
+  EXPECT_EQ(sender.counter("udp_misrouted_waits"), 0u);
 }
 
 TEST_F(Broadcast, IsLimitedToAHundredPerSecond) {
@@ -88,7 +88,7 @@ TEST(BroadcastFlood, CallsReturnWhileAnotherProcessIsStopped) {
   EXPECT_GT(received(), before);
   EXPECT_GT(caller.number("counter udp_misrouted_forwarded"), 0u);
   EXPECT_GT(caller.number("counter udp_broadcasts_limited"), 0u);
-  for (CmProcess* p : {&caller, &reader}) EXPECT_EQ(p->number("counter udp_stray_waits"), 0u);
+  for (CmProcess* p : {&caller, &reader}) EXPECT_EQ(p->number("counter udp_misrouted_waits"), 0u);
 }
 
 }  // namespace

@@ -327,7 +327,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
                        {"udp_misrouted_forwarded", c.strays_forwarded},
                        {"udp_misrouted_received", c.strays_received},
                        {"udp_misrouted_dropped", c.strays_dropped},
-                       {"udp_stray_waits", directory_.waits()},
+                       {"udp_misrouted_waits", directory_.waits()},
                        {"udp_broadcasts_limited", c.broadcasts_limited},
                        {"udp_out_of_memory", c.out_of_memory},
                        {"udp_send_drops", c.send_drops},
