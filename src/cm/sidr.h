@@ -1,5 +1,5 @@
 // SidrExchange: resolves a service ID to a queue pair for unconnected services (IBA 12.11): one
-// SIDR_REQ, one SIDR_REP. The reply is kept for a while and sent again for late copies of the
+// SIDR_REQ, one SIDR_REP. The reply is kept for a while and replayed for late duplicates of the
 // request.
 #pragma once
 

@@ -168,7 +168,7 @@ Status reply_to_service(Id& id, const cm::SidrReply& reply) {
 }
 
 Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   const uint32_t exchange = id.exchange;
   if (exchange == 0) return kNotConnected;
   if (id.is_ud()) {
@@ -231,9 +231,9 @@ Status accept(Id& id, const rdma_conn_param* param) {
 }
 
 Status disconnect(Id& id) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
-  // This comes first, connected or not: programs wait for the flushed work requests.
+  // This is the first step, connected or not: programs wait for the flushed work requests.
   const Status stopped = bring_to_error(id);
   if (!stopped.ok()) return stopped;
   if (!id.exchanged) return kNotConnected;
@@ -324,7 +324,7 @@ VERBENA_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   const int started = outcome_of("rdma_disconnect", [&] { return disconnect(ours); });
   if (started != 0 || !waits) return started;
   const bool over = ours.exchange == 0 || ours.state != State::Connect;
-  if (over && from(id->channel)->empty()) return 0;  // no further event can come
+  if (over && from(id->channel)->empty()) return 0;  // no further event follows
   return complete(ours);
 }
 

@@ -98,7 +98,7 @@ VERBENA_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
 VERBENA_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
   Id& listener = *from(listen);
   const int allowed = outcome_of("rdma_get_request", [&]() -> Status {
-    if (is_dead(listener)) return kForked;
+    if (belongs_to_parent(listener)) return kForked;
     if (listener.synchronous) return {};
     return Error{EINVAL, "rdma_get_request is for synchronous identifiers"};
   });

@@ -87,10 +87,10 @@ core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
   if (memory == nullptr) return {};
   auto* ring = static_cast<core::Completion*>(memory);
   std::uninitialized_default_construct_n(ring, slots);
-  const auto give_back = [](void* owner, core::Completion* old) {
-    static_cast<Pd*>(owner)->give_back(old);
+  const auto deallocate = [](void* owner, core::Completion* old) {
+    static_cast<Pd*>(owner)->deallocate(old);
   };
-  return {ring, {give_back, domain}};
+  return {ring, {deallocate, domain}};
 }
 
 Status resize_cq(Cq* cq, int cqe) {
@@ -109,7 +109,7 @@ Status resize_cq(Cq* cq, int cqe) {
   return {};
 }
 
-// No new events come. Waits until the program has acknowledged all events that it has taken.
+// No new events are raised. Waits until the program has acknowledged all events that it has taken.
 void wait_for_acknowledgements(Cq* cq) {
   pthread_mutex_lock(&cq->mutex);
   while (cq->comp_events_completed != cq->completion_events_taken ||

@@ -56,7 +56,7 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
       return Error{EINVAL, "the shared receive queue belongs to another context"};
     }
     if (type == IBV_QPT_UC) {
-      return Error{EINVAL, "a UC queue pair does not take its receives from a shared queue"};
+      return Error{EINVAL, "a UC queue pair cannot use a shared receive queue"};
     }
     if (from(init.srq)->xrcd != nullptr) {
       return Error{EINVAL, "an XRC shared receive queue serves XRC receive queue pairs only"};
@@ -387,7 +387,7 @@ VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return from(qp)->builder != nullptr ? from(qp) : nullptr;
 }
 
-// 1 would promise that data arrives in memory in order. Only the last byte does.
+// 1 would promise that data is placed in memory in order. Only the last byte is.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 // Enhanced connection establishment is for options of a vendor's hardware. There are none, so both

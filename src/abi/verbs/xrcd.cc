@@ -61,7 +61,7 @@ Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
   for (FileDomain& d : file_domains()) {
     if (d.nic != nic || d.device != file.st_dev || d.inode != file.st_ino) continue;
     if ((oflags & O_EXCL) != 0) {
-      return Error{EINVAL, "this file already has an XRC domain, and O_EXCL asks for a new one"};
+      return Error{EINVAL, "this file already has an XRC domain, and O_EXCL requests a new one"};
     }
     ++d.openers;
     return uint32_t{d.id};
