@@ -33,20 +33,20 @@ constexpr Meaning kOtherMeanings[] = {
     {"memory_keys", "memory regions and windows registered now"},
     {"udp_packets_sent", "RoCE packets handed to the kernel"},
     {"udp_bytes_sent", "their bytes, BTH to ICRC"},
-    {"udp_batches_sent", "GSO batches they were sent in"},
-    {"udp_batches_zero_copy", "of these, zero-copy sends"},
+    {"udp_batches_sent", "GSO batches that contained them"},
+    {"udp_batches_zero_copy", "of these, sent without a copy"},
     {"udp_packets_received", "RoCE packets received from the kernel with a correct ICRC"},
     {"udp_bytes_received", "their bytes, BTH to ICRC"},
-    {"udp_batches_received", "GRO batches they were received in"},
+    {"udp_batches_received", "GRO batches that contained them"},
     {"udp_icrc_errors", "dropped: wrong ICRC"},
     {"udp_icrc_solved", "accepted with an IP identification found by solving the ICRC"},
     {"udp_too_short", "dropped: shorter than any RoCE packet"},
     {"udp_misrouted_forwarded", "misrouted packets, forwarded to their process"},
     {"udp_misrouted_received", "misrouted packets that another process forwarded to this one"},
     {"udp_misrouted_dropped", "dropped: misrouted packets for a process that does not exist"},
-    {"udp_misrouted_waits", "times a misrouted packet waited because its process was too slow"},
+    {"udp_misrouted_waits", "times forwarding waited because the other process was too slow"},
     {"udp_broadcasts_limited",
-     "dropped: connection rejects without a process, over the rate limit"},
+     "dropped: connection rejects for all processes, over the rate limit"},
     {"udp_out_of_memory", "dropped: packets and messages for which memory was exhausted"},
     {"udp_send_drops", "dropped: packets that the kernel did not accept"},
     {"udp_path_mtu_exceeded", "packets larger than the path MTU"},
@@ -121,7 +121,7 @@ int explain_missing(pid_t pid) {
 }  // namespace
 
 int print_counters(const CountersOptions& options) {
-  const std::vector<SlotReport> reports = runtime::ask_for_counters(kReplyTimeout);
+  const std::vector<SlotReport> reports = runtime::query_counters(kReplyTimeout);
   if (options.pid != 0) {
     const auto report = std::ranges::find(reports, options.pid, &SlotReport::pid);
     if (report == reports.end()) return explain_missing(options.pid);

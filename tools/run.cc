@@ -36,7 +36,7 @@ void warn_about_devices(const std::vector<std::string>& wanted) {
 
 int run_program(const Settings& settings, const std::vector<std::string>& command) {
   if (command.empty()) {
-    print_error("run: which program? For example: verbena run -- ibv_devinfo");
+    print_error("run: the program is missing. Example: verbena run -- ibv_devinfo");
     return kRunFailed;
   }
   const auto variables = environment_for(settings);

@@ -257,7 +257,7 @@ void Agent::on_sidr_rep(const ReceivedMad& in, const SidrRep& reply, Instant now
 
 template <typename Message>
 Agent::ConnectionEntry* Agent::find_for(const ReceivedMad& in, const Message& message) {
-  if (message.remote_comm_id >> 24 != state_.config.slot && !in.for_nobody) {
+  if (message.remote_comm_id >> 24 != state_.config.slot && !in.slot_is_unclaimed) {
     state_.counters.add(CounterId::wrong_slot);
     return nullptr;
   }
@@ -515,10 +515,10 @@ Result<uint32_t> Agent::resolve_sidr(const SidrParameters& parameters, Instant n
   return id;
 }
 
-Status Agent::answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now) {
+Status Agent::reply_sidr(uint32_t id, const SidrReply& reply, Instant now) {
   SidrEntry* entry = owned_sidr(id);
   if (entry == nullptr) return kNoConnection;
-  const Status status = entry->exchange.reply(answer, now);
+  const Status status = entry->exchange.reply(reply, now);
   update_tables(*entry);
   return status;
 }

@@ -31,7 +31,7 @@ struct ReceivedMad {
   uint8_t traffic_class = 0;
   // No process has the slot that the datagram is for. The agent replies as to an unknown ID, so
   // that the peer of a killed process need not wait for its timeouts.
-  bool for_nobody = false;
+  bool slot_is_unclaimed = false;
   // The datagram comes from this host. The end of its processes is reported by peer_gone(), so the
   // datagram is no evidence that its sender has lost a connection; any local process could have
   // sent it.
@@ -99,7 +99,7 @@ class Agent {
   // --- unconnected services ---------------------------------------------------------------------
   Result<uint32_t> resolve_sidr(const SidrParameters& parameters, Instant now);
   // Afterwards the ID is no longer the owner's.
-  Status answer_sidr(uint32_t id, const SidrAnswer& answer, Instant now);
+  Status reply_sidr(uint32_t id, const SidrReply& reply, Instant now);
   const SidrInfo* sidr_info(uint32_t id) const;
 
   // --- counters and sizes -----------------------------------------------------------------------

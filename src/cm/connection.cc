@@ -289,7 +289,7 @@ void Connection::on_duplicate_req() {
       send(make_rej(RejectReason::StaleConnection));
       break;
     default:
-      break;  // a late copy: later messages have superseded it
+      break;  // a late duplicate: later messages have superseded it
   }
 }
 
@@ -347,7 +347,7 @@ void Connection::on_rej(const Rej& rej, Instant now) {
   if (remote_id_ != 0 && rej.local_comm_id != remote_id_ && rej.local_comm_id != 0) {
     return agent_.counters.add(CounterId::unexpected);
   }
-  // A late copy of a REJ that a later, successful REQ has superseded.
+  // A late duplicate of a REJ that a later, successful REQ has superseded.
   if (info_.active && rej.about == About::Req && state_ != State::ReqSent) {
     return agent_.counters.add(CounterId::unexpected);
   }
@@ -400,8 +400,8 @@ void Connection::on_dreq(const Dreq& dreq, Instant now) {
       break;
     }
     case State::ReqSent:
-      // The peer accepted and ended before its REP reached us. It will reject the next copy of our
-      // REQ.
+      // The peer accepted and ended before its REP reached us. It will reject our next
+      // retransmission of the REQ.
       break;
     default:
       agent_.counters.add(CounterId::duplicates);
@@ -430,7 +430,7 @@ bool Connection::waits_for(const wire::Gid& host, uint64_t tid) const {
 }
 
 void Connection::on_host_unreachable(int error, Instant until, Instant now) {
-  // One returned copy proves nothing: programs often start both ends at the same time.
+  // One returned datagram proves nothing: programs often start both ends at the same time.
   if (!retry_.has_retransmitted() || retry_.first_sent() > until) return;
   if (state_ == State::ReqSent) {
     const bool refused = error == ECONNREFUSED;

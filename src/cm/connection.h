@@ -25,7 +25,7 @@ class Connection {
     Established,
     DreqSent,    // waits for DREP
     TimeWait,    // was connected; the peer's queue pair number stays reserved
-    Remembered,  // never connected: repeats our REJ for late copies of the peer's messages
+    Remembered,  // never connected: replays our REJ for late duplicates
     Closed,      // the agent removes it
   };
 

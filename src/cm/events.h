@@ -22,7 +22,7 @@ enum class EventKind : uint8_t {
   Unreachable,      // the peer did not reply in time
   Disconnected,  // by either side; error is ETIMEDOUT or ECONNRESET if there was no DREQ and DREP
   TimewaitExit,  // no packet of the connection can be in flight any more
-  SidrRequest,   // passive: call answer_sidr()
+  SidrRequest,   // passive: call reply_sidr()
   SidrResponse,  // active: see sidr_status; ends the exchange
 };
 

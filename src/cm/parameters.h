@@ -32,7 +32,7 @@ struct AgentConfig {
   uint8_t target_ack_delay = 15;
   uint8_t service_timeout = 24;  // in our MRAs to REQ: the application decides in its own time
   // In our MRAs to REP, while the queue pair is being made ready. It is short (0.27 s), because an
-  // RTU that is lost after the MRA is sent again only when the peer retransmits its REP.
+  // RTU that is lost after the MRA is retransmitted only when the peer retransmits its REP.
   uint8_t establish_timeout = 16;
   // The wait before the first retransmission. Each later wait is twice as long, up to the
   // standard's time. Zero: the standard's time from the start.
@@ -106,7 +106,7 @@ struct SidrParameters {
 };
 inline constexpr size_t kMaxSidrPrivateBytes = SidrReq::kPrivateBytes - IpHeader::kBytes;
 
-struct SidrAnswer {
+struct SidrReply {
   SidrStatus status = SidrStatus::Success;
   wire::Qpn qpn;
   uint32_t qkey = 0;

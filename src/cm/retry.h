@@ -1,6 +1,5 @@
-// Retransmission timer of CM messages (IBA 12.9.8). The first retransmission comes earlier than the
-// standard's: a lost datagram on a quiet network costs a fraction of a second, not the peer's whole
-// response time.
+// Retransmission timer of CM messages (IBA 12.9.8). The first retransmission is earlier than the
+// standard's, so a lost datagram costs a fraction of a second, not the peer's whole response time.
 #pragma once
 
 #include <algorithm>

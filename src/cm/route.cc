@@ -19,7 +19,7 @@ Route route_of(std::span<const std::byte> mad) {
     case Attribute::SidrRep:
       return to_slot_of(load_be32(body));  // the request ID
     case Attribute::Rej:
-      if (remote_id == 0) return {Route::Kind::Everyone, 0, 0};
+      if (remote_id == 0) return {Route::Kind::AllProcesses, 0, 0};
       return to_slot_of(remote_id);
     case Attribute::Mra:
     case Attribute::Rep:

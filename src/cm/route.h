@@ -10,12 +10,12 @@ namespace verbena::cm {
 
 struct Route {
   enum class Kind : uint8_t {
-    Slot,      // to the process of this slot
-    Service,   // to the process that listens on this service ID; to any process if none does
-    Everyone,  // a REJ whose sender never learned our ID: to all processes; one has the connection
-    Nobody,    // not a CM datagram
+    Slot,          // to the process of this slot
+    Service,       // to the process that listens on this service ID; to any process if none does
+    AllProcesses,  // a REJ without our ID; one of the processes has the connection
+    None,          // not a CM datagram
   };
-  Kind kind = Kind::Nobody;
+  Kind kind = Kind::None;
   uint8_t slot = 0;
   uint64_t service_id = 0;
 };

@@ -53,7 +53,7 @@ SidrExchange::SidrExchange(AgentState& agent, uint32_t id, const SidrReq& reques
   agent_.report(e);
 }
 
-Status SidrExchange::reply(const SidrAnswer& parameters, Instant now) {
+Status SidrExchange::reply(const SidrReply& parameters, Instant now) {
   if (state_ != State::RequestReceived) {
     return Error{EINVAL, "this request already has a reply"};
   }
@@ -83,7 +83,7 @@ Status SidrExchange::reply(const SidrAnswer& parameters, Instant now) {
 
 void SidrExchange::abandon(Instant now) {
   if (state_ == State::RequestReceived) {
-    SidrAnswer refusal;
+    SidrReply refusal;
     refusal.status = SidrStatus::Reject;
     (void)reply(refusal, now);
   } else if (state_ == State::RequestSent) {

@@ -1,5 +1,5 @@
 // SidrExchange: resolves a service ID to a queue pair for unconnected services (IBA 12.11): one
-// SIDR_REQ, one SIDR_REP. The reply is kept for a while and sent again for late copies of the
+// SIDR_REQ, one SIDR_REP. The reply is kept for a while and replayed for late duplicates of the
 // request.
 #pragma once
 
@@ -24,7 +24,7 @@ class SidrExchange {
   SidrExchange(AgentState& agent, uint32_t id, const SidrReq& request, const IpHeader& ip,
                const wire::Gid& local_gid, const wire::Gid& peer_gid, uint32_t listener);
 
-  Status reply(const SidrAnswer& parameters, Instant now);
+  Status reply(const SidrReply& parameters, Instant now);
   void abandon(Instant now);
 
   void on_duplicate_request();

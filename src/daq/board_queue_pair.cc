@@ -71,7 +71,7 @@ void BoardQueuePair::make_messages(Instant now) {
       make_message();
     } else {
       ++counters_.overruns;
-      next_word_ += command_.length / 4;  // the receiver sees the gap in the pattern
+      next_word_ += command_.length / 4;  // the receiver detects the gap in the pattern
     }
     ++counters_.messages_made;
     --messages_left_;

@@ -88,10 +88,10 @@ Value with_socket(int number, Work work) {
   });
 }
 
-ssize_t send_pieces(int number, const iovec* pieces, size_t count, int flags, const sockaddr* to,
-                    socklen_t to_length) {
+ssize_t send_areas(int number, const iovec* areas, size_t count, int flags, const sockaddr* to,
+                   socklen_t to_length) {
   return with_socket<ssize_t>(number, [&](Socket& socket) -> ssize_t {
-    auto from = Buffers::from(pieces, count);
+    auto from = Buffers::from(areas, count);
     if (!from.ok()) return return_or_errno<ssize_t>(from.error());
     Transfer transfer;
     transfer.flags = flags;
@@ -106,10 +106,10 @@ ssize_t send_pieces(int number, const iovec* pieces, size_t count, int flags, co
   });
 }
 
-ssize_t receive_pieces(int number, const iovec* pieces, size_t count, int flags, sockaddr* source,
-                       socklen_t* source_length, int* message_flags) {
+ssize_t receive_areas(int number, const iovec* areas, size_t count, int flags, sockaddr* source,
+                      socklen_t* source_length, int* message_flags) {
   return with_socket<ssize_t>(number, [&](Socket& socket) -> ssize_t {
-    auto to = Buffers::from(pieces, count);
+    auto to = Buffers::from(areas, count);
     if (!to.ok()) return return_or_errno<ssize_t>(to.error());
     Transfer transfer;
     transfer.flags = flags;
@@ -212,40 +212,40 @@ RSOCKET_EXPORT int rclose(int socket) {
 }
 
 RSOCKET_EXPORT ssize_t rrecv(int socket, void* buf, size_t len, int flags) {
-  const iovec piece{buf, len};
-  return receive_pieces(socket, &piece, 1, flags, nullptr, nullptr, nullptr);
+  const iovec area{buf, len};
+  return receive_areas(socket, &area, 1, flags, nullptr, nullptr, nullptr);
 }
 
 RSOCKET_EXPORT ssize_t rrecvfrom(int socket, void* buf, size_t len, int flags, sockaddr* src_addr,
                                  socklen_t* addrlen) {
-  const iovec piece{buf, len};
-  return receive_pieces(socket, &piece, 1, flags, addrlen ? src_addr : nullptr, addrlen, nullptr);
+  const iovec area{buf, len};
+  return receive_areas(socket, &area, 1, flags, addrlen ? src_addr : nullptr, addrlen, nullptr);
 }
 
 RSOCKET_EXPORT ssize_t rrecvmsg(int socket, msghdr* msg, int flags) {
   if (!msg) return return_or_errno<ssize_t>(Error{EFAULT});
   if (msg->msg_control && msg->msg_controllen) return return_or_errno<ssize_t>(Error{ENOTSUP});
-  return receive_pieces(socket, msg->msg_iov, msg->msg_iovlen, flags,
-                        static_cast<sockaddr*>(msg->msg_name), &msg->msg_namelen, &msg->msg_flags);
+  return receive_areas(socket, msg->msg_iov, msg->msg_iovlen, flags,
+                       static_cast<sockaddr*>(msg->msg_name), &msg->msg_namelen, &msg->msg_flags);
 }
 
 RSOCKET_EXPORT ssize_t rsend(int socket, const void* buf, size_t len, int flags) {
-  const iovec piece{const_cast<void*>(buf), len};
-  return send_pieces(socket, &piece, 1, flags, nullptr, 0);
+  const iovec area{const_cast<void*>(buf), len};
+  return send_areas(socket, &area, 1, flags, nullptr, 0);
 }
 
 RSOCKET_EXPORT ssize_t rsendto(int socket, const void* buf, size_t len, int flags,
                                const sockaddr* dest_addr, socklen_t addrlen) {
-  const iovec piece{const_cast<void*>(buf), len};
-  return send_pieces(socket, &piece, 1, flags, dest_addr, addrlen);
+  const iovec area{const_cast<void*>(buf), len};
+  return send_areas(socket, &area, 1, flags, dest_addr, addrlen);
 }
 
 RSOCKET_EXPORT ssize_t rsendmsg(int socket, const msghdr* msg, int flags) {
   if (!msg) return return_or_errno<ssize_t>(Error{EFAULT});
   if (msg->msg_control && msg->msg_controllen) return return_or_errno<ssize_t>(Error{ENOTSUP});
-  return send_pieces(socket, msg->msg_iov, msg->msg_iovlen, flags,
-                     static_cast<const sockaddr*>(msg->msg_name),
-                     msg->msg_name ? msg->msg_namelen : 0);
+  return send_areas(socket, msg->msg_iov, msg->msg_iovlen, flags,
+                    static_cast<const sockaddr*>(msg->msg_name),
+                    msg->msg_name ? msg->msg_namelen : 0);
 }
 
 RSOCKET_EXPORT ssize_t rread(int socket, void* buf, size_t count) {
@@ -254,7 +254,7 @@ RSOCKET_EXPORT ssize_t rread(int socket, void* buf, size_t count) {
 
 RSOCKET_EXPORT ssize_t rreadv(int socket, const iovec* iov, int iovcnt) {
   if (!is_piece_count(iovcnt)) return return_or_errno<ssize_t>(Error{EINVAL});
-  return receive_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, nullptr, nullptr);
+  return receive_areas(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, nullptr, nullptr);
 }
 
 RSOCKET_EXPORT ssize_t rwrite(int socket, const void* buf, size_t count) {
@@ -263,7 +263,7 @@ RSOCKET_EXPORT ssize_t rwrite(int socket, const void* buf, size_t count) {
 
 RSOCKET_EXPORT ssize_t rwritev(int socket, const iovec* iov, int iovcnt) {
   if (!is_piece_count(iovcnt)) return return_or_errno<ssize_t>(Error{EINVAL});
-  return send_pieces(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, 0);
+  return send_areas(socket, iov, static_cast<size_t>(iovcnt), 0, nullptr, 0);
 }
 
 RSOCKET_EXPORT int rpoll(pollfd* fds, nfds_t nfds, int timeout) {
@@ -362,8 +362,8 @@ RSOCKET_EXPORT int riounmap(int socket, void* buf, size_t len) {
 
 RSOCKET_EXPORT size_t riowrite(int socket, const void* buf, size_t count, off_t offset, int flags) {
   return with_socket<size_t>(socket, [&](Socket& s) {
-    const iovec piece{const_cast<void*>(buf), count};
-    auto from = Buffers::from(&piece, 1);
+    const iovec area{const_cast<void*>(buf), count};
+    auto from = Buffers::from(&area, 1);
     if (!from.ok()) return return_or_errno<size_t>(from.error());
     return return_or_errno(s.iowrite(from.value(), offset, flags));
   });

@@ -16,15 +16,15 @@ namespace verbena::rsocket {
 class Buffers {
  public:
   // The array must outlive the object.
-  static Result<Buffers> from(const iovec* pieces, size_t count) {
+  static Result<Buffers> from(const iovec* areas, size_t count) {
     if (count > IOV_MAX) return Error{EMSGSIZE};
-    if (count > 0 && !pieces) return Error{EFAULT};
+    if (count > 0 && !areas) return Error{EFAULT};
     size_t total = 0;
     for (size_t i = 0; i < count; ++i) {
-      if (pieces[i].iov_len > static_cast<size_t>(SSIZE_MAX) - total) return Error{EINVAL};
-      total += pieces[i].iov_len;
+      if (areas[i].iov_len > static_cast<size_t>(SSIZE_MAX) - total) return Error{EINVAL};
+      total += areas[i].iov_len;
     }
-    return Buffers(pieces, total);
+    return Buffers(areas, total);
   }
 
   size_t left() const { return left_; }
@@ -32,7 +32,7 @@ class Buffers {
   // Returns the next `size` bytes if they are contiguous, otherwise null. Does not advance.
   const void* contiguous(size_t size) {
     skip_empty();
-    return piece_->iov_len - used_ >= size ? at() : nullptr;
+    return area_->iov_len - used_ >= size ? at() : nullptr;
   }
   void advance(size_t size) {
     each(size, [](std::byte*, size_t) {});
@@ -51,13 +51,13 @@ class Buffers {
   }
 
  private:
-  Buffers(const iovec* pieces, size_t total) : piece_(pieces), left_(total) {}
+  Buffers(const iovec* areas, size_t total) : area_(areas), left_(total) {}
 
-  std::byte* at() const { return static_cast<std::byte*>(piece_->iov_base) + used_; }
+  std::byte* at() const { return static_cast<std::byte*>(area_->iov_base) + used_; }
 
   void skip_empty() {
-    while (left_ > 0 && used_ == piece_->iov_len) {
-      ++piece_;
+    while (left_ > 0 && used_ == area_->iov_len) {
+      ++area_;
       used_ = 0;
     }
   }
@@ -67,7 +67,7 @@ class Buffers {
   void each(size_t size, Use use) {
     while (size > 0) {
       skip_empty();
-      const size_t part = std::min(size, piece_->iov_len - used_);
+      const size_t part = std::min(size, area_->iov_len - used_);
       use(at(), part);
       used_ += part;
       left_ -= part;
@@ -75,7 +75,7 @@ class Buffers {
     }
   }
 
-  const iovec* piece_;
+  const iovec* area_;
   size_t used_ = 0;  // bytes of the current area
   size_t left_;
 };

@@ -75,7 +75,7 @@ Status DatagramEndpoint::build(rdma_event_channel* channel, const Sizes& sizes) 
   memory_ = std::move(memory.value());
   region_ = ibv_reg_mr(id_->pd, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
   if (!region_) return Error{errno};
-  for (uint32_t slot = 0; slot < receive_slots_; ++slot) give_back(slot);
+  for (uint32_t slot = 0; slot < receive_slots_; ++slot) release_slot(slot);
   if (broken_) return Error{EIO};
   return {};
 }
@@ -87,7 +87,7 @@ DatagramEndpoint::~DatagramEndpoint() {
   if (id_) rdma_destroy_id(id_);
 }
 
-void DatagramEndpoint::give_back(uint32_t slot) {
+void DatagramEndpoint::release_slot(uint32_t slot) {
   ibv_sge piece{reinterpret_cast<uintptr_t>(memory_.data()) + uint64_t{slot} * kReceiveSlot,
                 kReceiveSlot, region_->lkey};
   ibv_recv_wr request{.wr_id = kIsReceive | slot, .next = nullptr, .sg_list = &piece, .num_sge = 1};
@@ -115,7 +115,7 @@ int DatagramEndpoint::send(ibv_ah* to, uint32_t qpn, Buffers& from) {
   return 0;
 }
 
-void DatagramEndpoint::take(std::vector<Arrival>* arrivals) {
+void DatagramEndpoint::take(std::vector<ReceivedDatagram>* received) {
   std::array<ibv_wc, 16> completions;
   for (uint32_t batch = 0; batch < kMaxBatches; ++batch) {
     const int count = completions_->take(completions);
@@ -123,7 +123,7 @@ void DatagramEndpoint::take(std::vector<Arrival>* arrivals) {
     for (int i = 0; i < count; ++i) {
       const ibv_wc& completion = completions[static_cast<size_t>(i)];
       if (completion.wr_id & kIsReceive) {
-        on_receive(completion, arrivals);
+        on_receive(completion, received);
       } else {
         --sends_in_flight_;
         if (completion.status != IBV_WC_SUCCESS) broken_ = true;
@@ -133,21 +133,22 @@ void DatagramEndpoint::take(std::vector<Arrival>* arrivals) {
   }
 }
 
-void DatagramEndpoint::on_receive(const ibv_wc& completion, std::vector<Arrival>* arrivals) {
+void DatagramEndpoint::on_receive(const ibv_wc& completion,
+                                  std::vector<ReceivedDatagram>* received) {
   const auto slot = static_cast<uint32_t>(completion.wr_id);
   if (completion.status != IBV_WC_SUCCESS) {
     broken_ = true;
     return;
   }
   if (completion.byte_len < kRouteHeader || completion.byte_len > kReceiveSlot) {
-    return give_back(slot);
+    return release_slot(slot);
   }
   const std::span<const std::byte> message(
       memory_.data() + size_t{slot} * kReceiveSlot + kRouteHeader,
       completion.byte_len - kRouteHeader);
   const auto header = DatagramHeader::load(message);
-  if (!header) return give_back(slot);
-  arrivals->push_back({slot, header->source, message.subspan(header->size())});
+  if (!header) return release_slot(slot);
+  received->push_back({slot, header->source, message.subspan(header->size())});
 }
 
 ibv_ah* make_address_handle(ibv_pd* protection_domain, const rdma_cm_id* resolved) {

@@ -44,19 +44,19 @@ class DatagramEndpoint {
   int send(ibv_ah* to, uint32_t qpn, Buffers& from);
 
   // --- receiving --------------------------------------------------------------------------------
-  // A received datagram. The caller returns its slot with give_back().
-  struct Arrival {
+  // A received datagram. The caller returns its slot with release_slot().
+  struct ReceivedDatagram {
     uint32_t slot;
     SocketAddress source;
     std::span<const std::byte> payload;
   };
-  void take(std::vector<Arrival>* arrivals);
-  void give_back(uint32_t slot);
+  void take(std::vector<ReceivedDatagram>* received);
+  void release_slot(uint32_t slot);
 
  private:
   explicit DatagramEndpoint(const SocketAddress& local) : header_{local} {}
   Status build(rdma_event_channel* channel, const Sizes& sizes);
-  void on_receive(const ibv_wc& completion, std::vector<Arrival>* arrivals);
+  void on_receive(const ibv_wc& completion, std::vector<ReceivedDatagram>* received);
 
   DatagramHeader header_;
   rdma_cm_id* id_ = nullptr;

@@ -107,14 +107,14 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
   if (from && from->left() > most - header.size()) return Error{EMSGSIZE};
   std::vector<std::byte> payload(from ? from->left() : 0);
   if (from) from->copy_out(payload.data(), payload.size());
-  std::array<iovec, 2> pieces{
+  std::array<iovec, 2> areas{
       {{header_bytes.data(), header.size()}, {payload.data(), payload.size()}}};
   SocketAddress name = to.seen_by(family_);
   msghdr message{};
   message.msg_name = name.get();
   message.msg_namelen = name.size();
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = pieces.size();
+  message.msg_iov = areas.data();
+  message.msg_iovlen = areas.size();
   // The first call may report an ICMP error of an earlier datagram; this one has not failed.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (::sendmsg(udp_, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return {};

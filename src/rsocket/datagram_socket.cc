@@ -196,7 +196,7 @@ Result<size_t> DatagramSocket::receive(Buffers& to, Transfer& transfer) {
   transfer.source = message.source.seen_by(family_);
   transfer.truncated = copied < size;
   if (!(transfer.flags & MSG_PEEK)) {
-    if (message.endpoint) message.endpoint->give_back(message.arrival.slot);
+    if (message.endpoint) message.endpoint->release_slot(message.received.slot);
     udp_bytes_ -= message.bytes.size();
     inbox_.pop_front();
   }
@@ -207,19 +207,19 @@ void DatagramSocket::progress() {
   for (const auto& endpoint : endpoints_) {
     const bool could_send = endpoint->can_send();
     const bool was_idle = endpoint->idle();
-    arrivals_.clear();
-    endpoint->take(&arrivals_);
+    received_.clear();
+    endpoint->take(&received_);
     bool changed = endpoint->can_send() != could_send || endpoint->idle() != was_idle;
-    const Instant time = arrivals_.empty() ? Instant{} : now();
-    for (const DatagramEndpoint::Arrival& arrival : arrivals_) {
-      if (const auto peer = peers_.find(arrival.source); peer != peers_.end()) {
+    const Instant time = received_.empty() ? Instant{} : now();
+    for (const DatagramEndpoint::ReceivedDatagram& received : received_) {
+      if (const auto peer = peers_.find(received.source); peer != peers_.end()) {
         peer->second.last_received = time;
       }
-      if (!wanted(arrival.source)) {
-        endpoint->give_back(arrival.slot);
+      if (!wanted(received.source)) {
+        endpoint->release_slot(received.slot);
         continue;
       }
-      inbox_.push_back({arrival.source, endpoint.get(), arrival, {}});
+      inbox_.push_back({received.source, endpoint.get(), received, {}});
       changed = true;
     }
     if (changed) wake_waiters();

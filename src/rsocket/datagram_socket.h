@@ -56,13 +56,14 @@ class DatagramSocket final : public Socket {
   };
   using Peers = std::unordered_map<SocketAddress, Peer, SocketAddressHash>;
 
-  // A datagram for the application: in a slot of its endpoint or, if it came through UDP, here.
+  // A datagram for the application: in a slot of its endpoint or, if it was received through UDP,
+  // here.
   struct Message {
     SocketAddress source;
     DatagramEndpoint* endpoint = nullptr;
-    DatagramEndpoint::Arrival arrival{};
+    DatagramEndpoint::ReceivedDatagram received{};
     std::vector<std::byte> bytes;
-    std::span<const std::byte> payload() const { return endpoint ? arrival.payload : bytes; }
+    std::span<const std::byte> payload() const { return endpoint ? received.payload : bytes; }
   };
 
   DatagramSocket(int family, int udp) : Socket(udp), family_(family), udp_(udp) {}
@@ -103,9 +104,9 @@ class DatagramSocket final : public Socket {
   bool read_open_ = true;
   bool write_open_ = true;
   std::deque<Message> inbox_;
-  size_t udp_bytes_ = 0;                             // bytes in the inbox that came through UDP
-  std::vector<DatagramEndpoint::Arrival> arrivals_;  // scratch memory of progress()
-  std::vector<std::byte> udp_buffer_;                // used by the service thread only
+  size_t udp_bytes_ = 0;  // bytes in the inbox received through UDP
+  std::vector<DatagramEndpoint::ReceivedDatagram> received_;  // scratch memory of progress()
+  std::vector<std::byte> udp_buffer_;                         // used by the service thread only
 };
 
 }  // namespace verbena::rsocket

@@ -1,7 +1,7 @@
 // EpollSet: the rsockets and ordinary descriptors that repoll_ctl() collects for repoll_wait().
 // Each wait is an rpoll() of the current members; a change wakes the waits in progress. The set is
-// level-triggered whatever the flags say, as in the original library. The set's number is a
-// descriptor, so that it differs from all others, but polling that descriptor has no meaning.
+// always level-triggered, regardless of the flags, as in the original library. The set's number is
+// a descriptor, so that it differs from all others, but polling that descriptor has no meaning.
 #pragma once
 
 #include <poll.h>

@@ -39,11 +39,11 @@ class ReceiveRing {
   // --- the application reads --------------------------------------------------------------------
   uint64_t readable() const { return written_ - read_; }
   // The contiguous bytes that begin `skip` bytes after the read position.
-  struct Piece {
+  struct Range {
     uint64_t offset;
     uint64_t length;
   };
-  Piece piece(uint64_t skip = 0) const {
+  Range range(uint64_t skip = 0) const {
     const uint64_t offset = (read_ + skip) % capacity();
     return {offset, std::min(readable() - skip, capacity() - offset)};
   }

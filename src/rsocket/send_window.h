@@ -7,7 +7,7 @@
 //
 // Only some writes are signalled. The work request ID of a signalled write encodes what its
 // completion frees, including the unsignalled writes before it. Unsignalled writes always use less
-// than a quarter of ring and queue, so a sender that waits always has a completion to come.
+// than a quarter of ring and queue, so a waiting sender always has an outstanding signalled write.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // ServiceThread: the thread that works while the application makes no calls. It accepts connection
-// requests, drives connection set-up, notices disconnects, sends keepalive probes, and replies to
+// requests, drives connection set-up, detects disconnects, sends keepalive probes, and replies to
 // peers that ask for a datagram socket's queue pair.
 //
 // There is one per process, started with the first socket that needs it. It sleeps while no event

@@ -78,7 +78,7 @@ class Socket {
   // --- service thread ---------------------------------------------------------------------------
   // A watched descriptor is readable.
   virtual void on_ready(int descriptor) = 0;
-  // The time set with ServiceThread::wake_at() has come.
+  // The time set with ServiceThread::wake_at() is reached.
   virtual void on_tick(Instant) {}
 
  protected:

@@ -1,6 +1,6 @@
 // Busy-polling before sleeping, and SpinBudget, which limits it. Busy-polling is cheaper than
-// sleeping if the reply is near and wasteful otherwise, so each thread remembers how often it
-// succeeded.
+// sleeping if the reply is received soon, and wasteful otherwise, so each thread records how often
+// it succeeded.
 #pragma once
 
 #include <sched.h>
@@ -64,7 +64,7 @@ bool spin(SpinBudget& budget, Instant deadline, Check check, Clock clock = now) 
     }
     waited = clock() - begin;
   } while (waited < most);
-  // A poll that the deadline cut short proves nothing.
+  // A busy poll that the deadline ended early is no failure.
   if (most == allowance) budget.failed();
   return false;
 }

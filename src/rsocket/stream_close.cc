@@ -1,8 +1,8 @@
 // StreamSocket: shutdown, close and keepalive.
 //
 // Keepalive works as in TCP and is off by default. A probe needs an ACK from the peer's queue pair;
-// the peer's application does not notice it. Our queue pair retransmits a lost probe. The
-// connection ends when the queue pair gives up, or after the application's limit.
+// the peer's application is not involved. Our queue pair retransmits a lost probe. The connection
+// ends when the queue pair gives up, or after the application's limit.
 #include <cerrno>
 
 #include "rsocket/clock.h"

@@ -158,7 +158,7 @@ int StreamEndpoint::post(ibv_send_wr* request) {
 int StreamEndpoint::post_write(const SendWindow::Write& write, Buffers& from,
                                const Message* message) {
   std::array<std::byte, kMaxInlined> gathered;
-  std::array<ibv_sge, 2> pieces;
+  std::array<ibv_sge, 2> sges;
   int count = 1;
   if (write.inlined) {
     const void* data = from.contiguous(write.length);
@@ -168,21 +168,21 @@ int StreamEndpoint::post_write(const SendWindow::Write& write, Buffers& from,
       from.copy_out(gathered.data(), write.length);
       data = gathered.data();
     }
-    pieces[0] = {address_of(data), write.length, 0};
+    sges[0] = {address_of(data), write.length, 0};
   } else {
     const uint32_t first = std::min(write.length, sizes_.send_bytes - write.ring_offset);
     std::byte* place = private_.data() + write.ring_offset;
     from.copy_out(place, first);
-    pieces[0] = {address_of(place), first, private_region_->lkey};
+    sges[0] = {address_of(place), first, private_region_->lkey};
     if (first < write.length) {
       from.copy_out(private_.data(), write.length - first);
-      pieces[1] = {address_of(private_.data()), write.length - first, private_region_->lkey};
+      sges[1] = {address_of(private_.data()), write.length - first, private_region_->lkey};
       count = 2;
     }
   }
   ibv_send_wr request{};
   request.wr_id = work_id(Work::kWrite) | write.completion_id;
-  request.sg_list = pieces.data();
+  request.sg_list = sges.data();
   request.num_sge = count;
   request.opcode = message ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   if (write.completion_id) request.send_flags |= IBV_SEND_SIGNALED;

@@ -10,7 +10,7 @@ namespace verbena::rsocket {
 
 namespace {
 
-// Limits one call, so that a peer that never stops sending cannot keep it here.
+// Limits one call, so that it returns even if the peer sends continuously.
 constexpr int kMaxBatches = 64;
 
 // The errno for a failed work request.

@@ -91,8 +91,8 @@ Status StreamSocket::announce_iomaps(Lock& direction_lock, Lock& lock, int flags
     const Iomaps::Update update = iomaps_->take_update();
     std::array<std::byte, IomapEntry::kSize> entry;
     update.entry.store(entry.data(), endpoint_->peer().big_endian);
-    const iovec piece{entry.data(), entry.size()};
-    Buffers from = Buffers::from(&piece, 1).value();
+    const iovec area{entry.data(), entry.size()};
+    Buffers from = Buffers::from(&area, 1).value();
     const SendWindow::Write write =
         endpoint_->window().take_direct(entry.size(), endpoint_->peer().iomap_entry(update.index),
                                         endpoint_->peer().buffer_list.key);
@@ -109,10 +109,10 @@ uint64_t StreamSocket::copy_to(Buffers& to, Lock& lock, bool peek) {
   while (to.left() > 0) {
     const uint64_t skip = peek ? copied : 0;
     if (ring.readable() == skip) break;
-    const ReceiveRing::Piece piece = ring.piece(skip);
-    const uint64_t size = std::min<uint64_t>(piece.length, to.left());
+    const ReceiveRing::Range range = ring.range(skip);
+    const uint64_t size = std::min<uint64_t>(range.length, to.left());
     lock.unlock();
-    to.copy_in(endpoint_->ring_data() + piece.offset, size);
+    to.copy_in(endpoint_->ring_data() + range.offset, size);
     lock.lock();
     if (!peek) ring.consume(size);
     copied += size;

@@ -1,8 +1,8 @@
 // The protocol between two rsockets, as values with load and store. This file uses no queue pair.
 //
 // Stream: each side announces its receive buffer in its connection data, then RDMA-writes its data
-// into the peer's buffer. Every write carries 32 bits of immediate data, a Message. A side
-// announces further buffers by writing a RemoteBuffer into a short list in the peer's memory.
+// into the peer's buffer. Every write has 32 bits of immediate data, a Message. A side announces
+// further buffers by writing a RemoteBuffer into a short list in the peer's memory.
 //
 // Datagram: the sender's address precedes the payload. While the receiver's queue pair is unknown,
 // the datagram goes through an ordinary UDP socket, with a header that contains the sender's queue

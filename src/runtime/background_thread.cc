@@ -18,8 +18,8 @@
 namespace verbena::runtime {
 namespace {
 
-// A thread with short time slices runs soon after it wakes, even beside one that spins. It gets no
-// more time in all. Kernels before 6.12 ignore the request.
+// A thread with short time slices runs soon after it wakes, even if another thread spins on its
+// CPU. Its total CPU time does not grow. Kernels before 6.12 ignore the request.
 void request_short_slices() {
   struct {  // struct sched_attr, which the C library does not declare
     uint32_t size;

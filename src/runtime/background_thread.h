@@ -1,6 +1,5 @@
-// BackgroundThread: the thread of a lane. It sleeps until a packet comes, a deadline passes or
-// another thread wakes it, and runs on the NUMA node of the application. What it does when awake is
-// its owner's business.
+// BackgroundThread: the thread of a lane. It sleeps until a packet is received, a deadline passes
+// or another thread wakes it, and runs on the NUMA node of the application. Its Body does the work.
 #pragma once
 
 #include <pthread.h>
@@ -60,7 +59,7 @@ class BackgroundThread {
   void expect_wake() { sleeps_until_ = kAwake; }
   // Whether the datapath's descriptor ends a sleep.
   void wait_for_packets(bool on);
-  // The thread is to run near the caller.
+  // Requests that the thread runs on the caller's NUMA node.
   void follow_caller() { placement_.note_caller(); }
 
   // --- in the thread ----------------------------------------------------------------------------
@@ -68,7 +67,7 @@ class BackgroundThread {
   void begin() { placement_.begin(); }
   // Under the owner's lock: the thread falls asleep as soon as it has released the lock.
   void prepare_to_sleep(Instant until) { sleeps_until_ = until; }
-  // Without the lock. When the time is up, sleep_on(now) may make it sleep for `interval` more.
+  // Without the lock. At the time limit, sleep_on(now) may extend the sleep by `interval`.
   template <typename SleepOn>
   Wakeup sleep(Instant from, Instant until, const ExtraFds& extra, Duration interval,
                SleepOn&& sleep_on) {
@@ -78,7 +77,7 @@ class BackgroundThread {
     wakeup.at = runtime::now();
     return wakeup;
   }
-  // Under the owner's lock again.
+  // Under the owner's lock.
   void woke_up() { sleeps_until_ = kAwake; }
   void move_near_caller() { placement_.follow(); }
 
@@ -87,7 +86,7 @@ class BackgroundThread {
   static constexpr Duration kForever{INT64_MAX};
 
   static void* thread_main(void* self);
-  // False: the time was up.
+  // False: the time limit was reached.
   bool sleep_once(Duration length, const ExtraFds& extra, Wakeup& wakeup);
 
   Body* body_ = nullptr;

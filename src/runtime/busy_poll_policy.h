@@ -22,7 +22,7 @@ class BusyPollPolicy {
     failures_ = 0;
     burst_follows_.succeeded();
   }
-  // A turn found nothing; the last packets came `quiet` ago. True: take another turn.
+  // A turn found nothing; the last packets were received `quiet` ago. True: take another turn.
   bool goes_on(Duration quiet) {
     if (!busy_polling_ && !burst_follows_.try_now()) return false;
     busy_polling_ = quiet <= kLongest;
@@ -35,7 +35,7 @@ class BusyPollPolicy {
   // Every stream ends with one failure, so a few in a row mean nothing.
   static constexpr uint32_t kFailuresAllowed = 8;
 
-  bool busy_polling_ = false;           // and nothing has come yet
+  bool busy_polling_ = false;           // without a packet so far
   uint32_t failures_ = 0;               // in a row
   Prediction burst_follows_{16, 4096};  // in bursts; a failure costs 50 us
 };

@@ -11,11 +11,11 @@ namespace verbena::runtime {
 namespace {
 
 std::string text(const char* name) {
-  const char* value = secure_getenv(name);  // a set-uid program takes no orders from its caller
+  const char* value = secure_getenv(name);  // a set-uid program ignores its caller's environment
   return value != nullptr ? value : "";
 }
 
-// Before anything is set up, hence straight to standard error.
+// The log is not set up yet, so this goes to standard error.
 void warn(const char* name, const std::string& value, const char* wanted) {
   std::fprintf(stderr, "verbena: %s=%s is ignored: %s\n", name, value.c_str(), wanted);
 }
@@ -31,8 +31,8 @@ LogLevel parse_level(const std::string& value) {
 
 Duration parse_poll(const std::string& value) {
   constexpr const char* kHybrid = "hybrid";
-  constexpr uint32_t kDefault = 50;   // microseconds: what falling asleep and waking up costs
-  constexpr uint32_t kMost = 10'000;  // a signal that comes meanwhile does not end the wait
+  constexpr uint32_t kDefault = 50;   // microseconds, the cost of sleeping and waking up
+  constexpr uint32_t kMost = 10'000;  // a signal does not end the wait
   if (value.empty() || value == "event") return {};
   if (value == kHybrid) return microseconds(kDefault);
   if (value.starts_with(std::string(kHybrid) + ":")) {
@@ -81,10 +81,8 @@ Config read() {
   c.extensions = is_on("VERBENA_EXTENSIONS");
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
-  number("VERBENA_RCVBUF", 1u << 30, "a number of bytes up to 1073741824 is wanted",
-         c.receive_buffer);
-  number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "a decimal number of 32 bits is wanted",
-         c.vendor_part_id);
+  number("VERBENA_RCVBUF", 1u << 30, "use a number of bytes up to 1073741824", c.receive_buffer);
+  number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "use a decimal number of 32 bits", c.vendor_part_id);
   return c;
 }
 

@@ -1,6 +1,6 @@
 // ConnectionManager: a device's cm::Agent as librdmacm sees it. The agent belongs to the device's
 // Nic, which lives in libibverbs; librdmacm reaches it through the private symbol below. Both
-// libraries come from one build, so this is an interface of C++, not an ABI.
+// libraries come from one build, so this is a C++ interface, not an ABI.
 //
 // Thread-safe. Ids are those of the agent: unique per device, not per process. Fails with EIO in
 // the child of a fork.
@@ -20,26 +20,27 @@ namespace verbena::runtime {
 
 class ConnectionManager {
  public:
-  // Gets what the agent has to tell, in order. Called with the device's lock held: it may put the
-  // event somewhere and wake somebody, and must not call verbs or a ConnectionManager.
+  // Receives the agent's events, in order. Called with the device's lock held: it may store the
+  // event and wake a thread, and must not call verbs or a ConnectionManager.
   class Sink {
    public:
-    // False: there is no memory for the event, and nothing has changed. The event comes again.
+    // False: out of memory, and nothing has changed. The event is delivered again.
     virtual bool on_event(const cm::Event& event) noexcept = 0;
-    // The device's interface is gone, for good: another of the same name is another device. Told
-    // once, under the same rules.
+    // The device's interface is gone permanently: a new one with the same name is another device.
+    // Called once, under the same rules.
     virtual void on_removed() = 0;
 
    protected:
     ~Sink() = default;
   };
-  // Set before anything else is called. Null before it goes: when this returns, nobody is in it.
+  // Set before anything else is called, and set to null before the sink is destroyed: when this
+  // returns, no thread is in the sink.
   virtual void set_sink(Sink* sink) = 0;
   virtual uint32_t interface_index() const = 0;
 
   // --- listening: see cm::Agent -----------------------------------------------------------------
-  // When it returns, requests from other hosts and processes find their way here. EADDRINUSE:
-  // another process of this host listens to that service on an address of this device.
+  // When it returns, requests from other hosts and processes are delivered to this process.
+  // EADDRINUSE: another process of this host listens to that service on an address of this device.
   virtual Result<uint32_t> listen(const cm::ListenParameters& parameters) = 0;
   virtual Status stop_listening(uint32_t listener) = 0;
   virtual void request_taken(uint32_t id) = 0;
@@ -58,14 +59,14 @@ class ConnectionManager {
 
   // --- unconnected services ---------------------------------------------------------------------
   virtual Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) = 0;
-  virtual Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) = 0;
+  virtual Status reply_sidr(uint32_t id, const cm::SidrReply& reply) = 0;
   virtual Result<cm::SidrInfo> sidr_info(uint32_t id) = 0;
 
  protected:
   ~ConnectionManager() = default;
 };
 
-// Changes with every change above, so that two builds that were mixed say so instead of crashing.
+// Changes with every change above, so that mixed builds fail with an error instead of crashing.
 inline constexpr uint32_t kConnectionManagerVersion = 2;
 
 }  // namespace verbena::runtime

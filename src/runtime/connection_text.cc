@@ -1,4 +1,4 @@
-// Sentences for what librdmacm can only say as a number.
+// Sentences for errors that librdmacm reports only as numbers.
 #include "runtime/connection_text.h"
 
 #include <cerrno>
@@ -15,32 +15,33 @@ std::string words_for(cm::RejectReason reason) {
   switch (reason) {
     case Reason::NoQp:
     case Reason::NoResources:
-      return "the peer has no room for it (is its backlog full?)";
+      return "the peer lacks resources (is its backlog full?)";
     case Reason::Timeout:
-      return "the peer waited too long for an answer";
+      return "the peer timed out";
     case Reason::InvalidCommId:
-      return "the peer does not know it (any more): its process has probably ended";
+      return "the peer does not know this connection: its process has probably ended";
     case Reason::InvalidServiceId:
-      return "nobody listens there";
+      return "no process listens on this port";
     case Reason::InvalidTransportType:
-      return "the listener does not take queue pairs of this type";
+      return "the listener does not accept queue pairs of this type";
     case Reason::StaleConnection:
       return "the peer still has an old connection with this queue pair";
     case Reason::InvalidGid:
-      return "the peer does not take this address: is there address translation on the way?";
+      return "the peer does not accept this address: is there address translation on the path?";
     case Reason::InvalidMtu:
-      return "the peer does not take this path MTU";
+      return "the peer does not accept this path MTU";
     case Reason::Consumer:
-      return "the application over there refused it";
+      return "the peer's application refused it";
     default:
-      return "reason " + std::to_string(static_cast<int>(reason)) + " of the standard's table 109";
+      return "reason " + std::to_string(static_cast<int>(reason)) +
+             " (IBA specification, table 109)";
   }
 }
 
 std::string words_for(cm::SidrStatus status) {
   switch (status) {
     case cm::SidrStatus::UnsupportedServiceId:
-      return "nobody listens there";
+      return "no process listens on this port";
     case cm::SidrStatus::Reject:
       return "refused";
     case cm::SidrStatus::NoQp:
@@ -64,16 +65,17 @@ std::string describe(const cm::Event& e) {
     case cm::EventKind::Unreachable:
       if (e.error == EHOSTUNREACH) {
         return connection(e) +
-               " was given up: the network says that nothing gets there (there is no such host, or "
-               "a firewall refuses UDP port 4791)";
+               " failed: the network reports the host as unreachable (there is no such host, or a "
+               "firewall refuses UDP port 4791)";
       }
       return connection(e) +
-             " was given up: no answer (the host is down, has no RDMA device at this address, or a "
+             " failed: no response (the host is down, has no RDMA device at this address, or a "
              "firewall drops UDP port 4791)";
     case cm::EventKind::Disconnected:
       if (e.error == 0) return {};
-      return connection(e) + (e.error == ETIMEDOUT ? " ended: the peer does not answer any more"
-                                                   : " ended: the peer does not know it any more");
+      return connection(e) + (e.error == ETIMEDOUT
+                                  ? " ended: the peer does not respond"
+                                  : " ended: the peer does not know this connection");
     case cm::EventKind::SidrResponse:
       if (e.sidr_status == cm::SidrStatus::Success) return {};
       return "the service at " + to_text(e.peer) + " port " + std::to_string(e.port) +
@@ -87,7 +89,7 @@ std::string describe_refusal(const cm::ReceivedMad& request, cm::CounterId refus
   const char* why = nullptr;
   switch (refused) {
     case cm::CounterId::no_listener:
-      why = "nobody listens there";
+      why = "no process listens on this port";
       break;
     case cm::CounterId::backlog_full:
       why = "the listener's backlog is full; the application takes requests too slowly";
@@ -96,7 +98,7 @@ std::string describe_refusal(const cm::ReceivedMad& request, cm::CounterId refus
       why = "there are too many connections";
       break;
     case cm::CounterId::bad_requests:
-      why = "it asks for what is not possible (transport, MTU, addresses)";
+      why = "it asks for an unsupported transport, MTU or address";
       break;
     default:
       return {};

@@ -1,4 +1,4 @@
-// Connections that did not come about, or ended badly, in words.
+// Explains failed connections in words.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace verbena::runtime {
 
-// Empty for what is as it should be.
+// Empty for an event that is no failure.
 std::string describe(const cm::Event& event);
-// A request that `refused` of an agent's counters says was refused; empty for the other counters.
+// Explains why a request was refused; `refused` is the counter that counted it. Empty for other
+// counters.
 std::string describe_refusal(const cm::ReceivedMad& request, cm::CounterId refused);
 
 }  // namespace verbena::runtime

@@ -1,4 +1,4 @@
-// The answer is "device NAME" lines, each followed by "name value" lines.
+// A report consists of "device NAME" lines, each followed by "name value" lines.
 #include "runtime/counter_report.h"
 
 #include <unistd.h>
@@ -10,8 +10,8 @@
 namespace verbena::runtime {
 namespace {
 
-// It will not be busy for long.
-constexpr int kMostAsked = 20;
+// A process is busy for microseconds.
+constexpr int kMaxAttempts = 20;
 constexpr useconds_t kBetweenAttemptsUs = 5000;
 
 bool was_busy(const host::SlotReport& report) {
@@ -41,10 +41,10 @@ std::vector<DeviceCounters> parse_counters(const std::string& report) {
   return devices;
 }
 
-std::vector<host::SlotReport> ask_for_counters(Duration patience) {
+std::vector<host::SlotReport> query_counters(Duration timeout) {
   std::vector<host::SlotReport> reports;
-  for (int i = 0; i < kMostAsked; ++i) {
-    reports = host::SlotDirectory::query_all(patience);
+  for (int i = 0; i < kMaxAttempts; ++i) {
+    reports = host::SlotDirectory::query_all(timeout);
     if (std::ranges::none_of(reports, was_busy)) break;
     ::usleep(kBetweenAttemptsUs);
   }

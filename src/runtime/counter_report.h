@@ -1,4 +1,4 @@
-// Counters of running processes, as they tell them over the slot directory.
+// Counters of running processes, queried through the slot directory.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct NamedCounter {
 };
 struct DeviceCounters {
   std::string device;
-  std::vector<NamedCounter> values;  // empty: it was busy
+  std::vector<NamedCounter> values;  // empty: the process was busy
 };
 
 std::vector<DeviceCounters> parse_counters(const std::string& report);
 
-// Asks every process of this user and network namespace. One in the middle of a turn says that it
-// is busy, and is asked again.
-std::vector<host::SlotReport> ask_for_counters(Duration patience);
+// Queries every process of this user and network namespace. A process in the middle of a turn
+// replies that it is busy and is queried again.
+std::vector<host::SlotReport> query_counters(Duration timeout);
 
 }  // namespace verbena::runtime

@@ -1,4 +1,4 @@
-// Which interfaces are devices, in which order, and why the others are not.
+// Decides which interfaces are devices, in which order, and why the others are not.
 #include "runtime/devices.h"
 
 #include <endian.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "verbena_";
 
-// Bits of an EUI-64: made up here rather than by a manufacturer; a group's.
+// Bits of an EUI-64: locally administered; group address.
 constexpr uint64_t kLocalBit = uint64_t{2} << 56;
 constexpr uint64_t kGroupBit = uint64_t{1} << 56;
 
@@ -63,8 +63,8 @@ uint64_t guid_from_name(const std::string& interface) {
   return (spread | kLocalBit) & ~kGroupBit;
 }
 
-// `links` is sorted by index. VLANs and bridges borrow the MAC address of another interface: the
-// first that has it, has the GUID.
+// `links` is sorted by index. VLANs and bridges share the MAC address of another interface. The
+// first one gets the GUID made from it.
 uint64_t guid_of(const Interface& link, const std::vector<Interface>& links) {
   if (!has_mac(link)) return guid_from_name(link.name);
   const auto first = std::ranges::find(links, link.hardware_address, &Interface::hardware_address);
@@ -72,8 +72,9 @@ uint64_t guid_of(const Interface& link, const std::vector<Interface>& links) {
                                     : guid_from_name(link.name);
 }
 
-// The reason why this interface is no device; empty if it is one. One without a carrier would be a
-// dead device in everybody's list (docker0, virbr0), so it is one only for those who name it.
+// The reason why this interface is no device; empty if it is one. An interface without a carrier
+// (docker0, virbr0) would be a useless entry in the list, so it is a device only if VERBENA_DEVICES
+// names it.
 std::string obstacle(const Interface& link, const PortState& port, bool named) {
   if ((link.flags & IFF_UP) == 0) return "is down: ip link set " + link.name + " up";
   if (port.addresses.empty()) {
@@ -87,7 +88,7 @@ std::string obstacle(const Interface& link, const PortState& port, bool named) {
   }
   if (!port.up && !named) {
     return "has no carrier (no cable, or nothing attached to it); naming it in VERBENA_DEVICES "
-           "makes it a device all the same";
+           "makes it a device nevertheless";
   }
   return {};
 }
@@ -106,7 +107,7 @@ std::vector<std::string> split(const std::string& list) {
   return words;
 }
 
-// An interface may be called by its own name or by its device's.
+// VERBENA_DEVICES may contain interface names and device names.
 bool is_named(const Interface& link, const std::string& word) {
   return word == link.name || word == std::string(kPrefix) + link.name;
 }

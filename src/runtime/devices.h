@@ -1,5 +1,5 @@
-// Which RDMA devices this machine has: one per network interface that is up and has an address.
-// What an interface lacks to be one is said in words.
+// Discovers the RDMA devices of this machine: one per network interface that is up and has an
+// address. Explains why other interfaces are no devices.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace verbena::runtime {
 
-// What follows the interface while a device is open.
+// The properties that follow the interface while a device is open.
 struct PortState {
   bool up = false;                          // administratively up and running (carrier)
   uint32_t interface_mtu = 0;               // bytes of IP packet
@@ -31,7 +31,7 @@ struct DeviceInfo {
   PortState port;
 };
 
-// What the kernel would call its character device: UCX looks for one (src/view shows it).
+// The kernel's name of its character device. UCX looks for one (src/view shows it).
 inline std::string uverbs_name(const DeviceInfo& device) {
   return "uverbs" + std::to_string(device.interface_index);
 }
@@ -51,15 +51,16 @@ struct Discovery {
   std::vector<UnusableInterface> unusable;
 };
 
-// Looks at the machine now. `selection` is VERBENA_DEVICES: empty for all, else a comma-separated
-// list of device or interface names (the order given is the order listed), or "none".
+// Reads the current interfaces. `selection` is VERBENA_DEVICES: empty for all, else a
+// comma-separated list of device or interface names (the order given is the order listed), or
+// "none".
 Discovery discover_devices(const std::string& selection);
 
-// The state of one interface now; nullopt if it is gone.
+// The current state of one interface; nullopt if it is gone.
 std::optional<PortState> read_port_state(uint32_t interface_index);
 
-// GID table of an open device: an address keeps its index while the device is open. Entries that
-// went away are holes (all zero) until another address takes them.
+// GID table of an open device: an address keeps its index while the device is open. Removed entries
+// are holes (all zero) until another address takes them.
 class GidTable {
  public:
   static constexpr size_t kSize = 128;
@@ -78,16 +79,16 @@ class GidTable {
   std::vector<wire::Gid> entries_;
 };
 
-// Tells when links or addresses of this network namespace change (a netlink socket).
+// Reports changes of links and addresses of this network namespace (a netlink socket).
 class InterfaceMonitor {
  public:
-  InterfaceMonitor();  // fd() is -1 when the kernel refuses: then nothing is followed
+  InterfaceMonitor();  // fd() is -1 if the kernel refuses; then changes are not followed
   ~InterfaceMonitor();
   InterfaceMonitor(const InterfaceMonitor&) = delete;
   InterfaceMonitor& operator=(const InterfaceMonitor&) = delete;
   int fd() const { return fd_; }
   void abandon();  // in the child of a fork: closes the descriptor's copy
-  // Reads all that has come; true if any of it was about links or addresses.
+  // Reads all messages. True: one of them was about links or addresses.
   bool drain();
 
  private:

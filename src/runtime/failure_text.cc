@@ -1,4 +1,4 @@
-// Sentences for completions in error. "status 12" helps nobody.
+// Sentences for completions in error, because a status number explains nothing.
 #include "runtime/failure_text.h"
 
 #include <arpa/inet.h>
@@ -18,26 +18,24 @@ struct Words {
   const char* cause;
 };
 
-// When it was we who refused.
+// For requests of the peer that this process refused.
 Words words_as_responder(const core::QpFailure& f) {
   switch (f.status) {
     case WcStatus::RemoteAccess:
-      return {"it may not touch that memory",
-              "the peer has a wrong or outdated rkey, the range leaves the MR, or our MR or QP "
-              "lacks the "
-              "remote access flag"};
+      return {"the peer may not access this memory",
+              "the peer has a wrong or outdated rkey, the range exceeds the MR, or the local MR or "
+              "QP lacks the remote access flag"};
     case WcStatus::LocalLength:
       return {"the message is longer than the receive buffer",
               "post larger receives, or send shorter messages"};
     case WcStatus::LocalProtection:
-      return {"our receive buffer is not registered for it",
+      return {"the local receive buffer is not registered for it",
               "the lkey of the receive is wrong, its MR is deregistered or lacks "
               "IBV_ACCESS_LOCAL_WRITE"};
     default:
       return {"the request is invalid",
-              "more READs or atomics at once than our max_dest_rd_atomic, a different path MTU on "
-              "the two "
-              "sides, or a misaligned atomic"};
+              "more READs or atomics in flight than the local max_dest_rd_atomic, a different path "
+              "MTU on the two sides, or a misaligned atomic"};
   }
 }
 
@@ -46,40 +44,39 @@ Words words_for(const core::QpFailure& f) {
   switch (f.status) {
     case WcStatus::RetryExceeded:
       if (f.memory_ended) {
-        return {"the memory that was shared with the peer is no more",
+        return {"the memory that was shared with the peer is closed",
                 "the peer's process has ended or closed its device"};
       }
-      return {"no answer",
-              "the peer is gone, its QP is not (or no longer) ready, a firewall drops UDP port "
-              "4791, or "
-              "the path MTU is larger than the network carries"};
+      return {
+          "no response",
+          "the peer has ended, its QP is not ready, a firewall drops UDP port 4791, or the path "
+          "MTU is larger than the network supports"};
     case WcStatus::RnrRetryExceeded:
       return {"the peer has no receive posted and rnr_retry is used up",
-              "the peer posts receives too late or too few; post more, or raise rnr_retry (7 = for "
-              "ever) "
-              "and min_rnr_timer"};
+              "the peer posts receives too late or too few; post more, or raise rnr_retry "
+              "(7 = unlimited) and min_rnr_timer"};
     case WcStatus::RemoteAccess:
       return {
           "the peer refused access",
-          "the rkey is wrong or its MR is deregistered, the range leaves the MR, or the MR or QP "
+          "the rkey is wrong or its MR is deregistered, the range exceeds the MR, or the MR or QP "
           "lacks the remote access flag"};
     case WcStatus::RemoteInvalidRequest:
       return {
-          "the peer called the request invalid",
-          "a SEND longer than the peer's receive buffer, more READs or atomics at once than its "
+          "the peer rejected the request as invalid",
+          "a SEND longer than the peer's receive buffer, more READs or atomics in flight than its "
           "max_dest_rd_atomic, or a different path MTU on the two sides"};
     case WcStatus::RemoteOperation:
       return {"the peer could not complete it",
               "the peer's receive buffers are not registered with the access it needs"};
     case WcStatus::LocalProtection:
-      return {"our own buffer is not registered for it",
+      return {"the local buffer is not registered for it",
               "the lkey is wrong, its MR is deregistered, belongs to another PD, or lacks "
               "IBV_ACCESS_LOCAL_WRITE"};
     case WcStatus::LocalLength:
       return {"the message is longer than the receive buffer",
               "post larger receives, or send shorter messages"};
     case WcStatus::BadResponse:
-      return {"the answer does not fit the request",
+      return {"the response does not match the request",
               "a broken or different RoCE implementation at the peer"};
     case WcStatus::LocalQpOperation:
       return {"the operation could not be done",
@@ -87,7 +84,7 @@ Words words_for(const core::QpFailure& f) {
     case WcStatus::WindowBind:
       return {
           "the window could not be bound",
-          "the MR lacks IBV_ACCESS_MW_BIND, the range leaves it, or the window is bound already"};
+          "the MR lacks IBV_ACCESS_MW_BIND, the range exceeds it, or the window is already bound"};
     case WcStatus::Fatal:
       return {"its completion queue is full", "make the CQ larger or poll it more often"};
     default:
@@ -98,7 +95,7 @@ Words words_for(const core::QpFailure& f) {
 const char* transport_of(core::QpType type) {
   switch (type) {
     case core::QpType::Rc:
-      return "";  // the usual one needs no mention
+      return "";  // the usual type is not mentioned
     case core::QpType::Uc:
       return "UC ";
     case core::QpType::Ud:
@@ -110,8 +107,8 @@ const char* transport_of(core::QpType type) {
   return "";
 }
 
-// A datagram queue pair has no peer but the one of each message.
-std::string who(const core::QpFailure& f) {
+// A UD queue pair has no fixed peer.
+std::string name_of_qp(const core::QpFailure& f) {
   char text[128];
   if (f.type == core::QpType::Ud) {
     std::snprintf(text, sizeof text, "UD QP 0x%06x", f.qpn.value());
@@ -139,7 +136,7 @@ std::string request_of(const core::QpFailure& f) {
       std::snprintf(sender, sizeof sender, " of QP 0x%06x at %s", f.peer_qpn.value(),
                     to_text(f.peer).c_str());
     }
-    std::snprintf(text, sizeof text, "could not take the %s%s (PSN %u, %u bytes)",
+    std::snprintf(text, sizeof text, "could not receive the %s%s (PSN %u, %u bytes)",
                   wire::name_of(f.packet_opcode), sender, f.psn, f.length);
   } else if (f.as_responder) {
     std::snprintf(text, sizeof text,
@@ -178,9 +175,9 @@ std::string describe(const core::QpFailure& f) {
   if (f.retries != 0) std::snprintf(tries, sizeof tries, " after %u tries", f.retries);
   const bool sent_nak = f.as_responder && !core::is_unreliable(f.type);
   char line[900];
-  std::snprintf(line, sizeof line, "%s %s: %s: %s%s (%s). Usual cause: %s.", who(f).c_str(),
+  std::snprintf(line, sizeof line, "%s %s: %s: %s%s (%s). Usual cause: %s.", name_of_qp(f).c_str(),
                 state_of(f), request_of(f).c_str(), words.what, tries,
-                sent_nak ? "we sent a NAK" : "completion in error", words.cause);
+                sent_nak ? "a NAK was sent" : "completion in error", words.cause);
   return line;
 }
 

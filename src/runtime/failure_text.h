@@ -8,7 +8,7 @@
 namespace verbena::runtime {
 
 std::string describe(const core::QpFailure& failure);
-// An address as people write it.
+// An address in the usual notation.
 std::string to_text(const wire::Gid& gid);
 
 }  // namespace verbena::runtime

@@ -1,4 +1,4 @@
-// An index, once given to an address, stays with it: programs keep it in their address vectors.
+// An address keeps its index, because programs store the index in their address vectors.
 #include <algorithm>
 
 #include "runtime/devices.h"

@@ -14,7 +14,7 @@
 namespace verbena::runtime {
 namespace {
 
-// Reads of one drain(). What is left keeps the descriptor readable.
+// Reads of one drain(). Unread messages keep the descriptor readable.
 constexpr int kReadsPerDrain = 64;
 
 bool about_interfaces(uint16_t type) {
@@ -41,7 +41,7 @@ InterfaceMonitor::~InterfaceMonitor() {
 bool InterfaceMonitor::drain() {
   if (fd_ < 0) return false;
   bool changed = false;
-  // A message's first header says all that is asked here, so the rest may be cut off.
+  // Only a message's first header is needed, so the rest may be truncated.
   alignas(nlmsghdr) std::array<std::byte, 4096> buffer{};
   for (int i = 0; i < kReadsPerDrain; ++i) {
     sockaddr_nl from{};

@@ -1,4 +1,4 @@
-// Two netlink dumps, links and addresses, put together.
+// Combines two netlink dumps, links and addresses.
 #include "runtime/interfaces.h"
 
 #include <linux/if_addr.h>
@@ -19,10 +19,10 @@
 namespace verbena::runtime {
 namespace {
 
-// The kernel fills at most 32 KiB per read of a dump; a single link's answer is far smaller.
+// The kernel fills at most 32 KiB per read of a dump; the data of a single link is far smaller.
 constexpr size_t kReadBytes = 65536;
-// The kernel marks a dump during which something changed. Asking again a few times is enough: who
-// asks while interfaces change is told of the change and asks again.
+// The kernel marks a dump during which something changed. A few attempts are enough:
+// InterfaceMonitor reports the change, and the caller reads again.
 constexpr int kAttempts = 4;
 
 using Bytes = std::span<const std::byte>;
@@ -56,7 +56,7 @@ struct Request {
 
 enum class Dump : uint8_t { Complete, Changed, Failed };
 
-// Sends one dump request and calls `visit(type, body)` for each message of the answer.
+// Sends one dump request and calls `visit(type, body)` for each message of the reply.
 template <typename Body, typename Visit>
 Dump dump(int fd, uint16_t type, uint32_t sequence, Visit visit) {
   Request<Body> request;
@@ -69,7 +69,7 @@ Dump dump(int fd, uint16_t type, uint32_t sequence, Visit visit) {
   std::vector<std::byte> buffer(kReadBytes);
   bool changed = false;
   for (;;) {
-    // The kernel writes the answer inside send() and recv(): there is nothing to wait for.
+    // The kernel writes the reply inside send() and recv(), so recv() need not wait.
     const ssize_t n = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return Dump::Failed;
@@ -136,7 +136,7 @@ std::optional<AddressOfLink> parse_address(Bytes body) {
     if (type == IFA_LOCAL && value.size() == bytes) local = value;
     if (type == IFA_ADDRESS && value.size() == bytes) address = value;
   });
-  // On a point-to-point link IFA_ADDRESS is the other end and IFA_LOCAL is ours.
+  // On a point-to-point link IFA_ADDRESS is the remote end and IFA_LOCAL the local one.
   const Bytes ours = local.empty() ? address : local;
   if (ours.empty()) return std::nullopt;
   AddressOfLink result;

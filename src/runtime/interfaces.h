@@ -1,5 +1,5 @@
-// What the kernel says about the network interfaces of this namespace, asked over netlink: unlike
-// getifaddrs() it tells which addresses are not usable yet. Needs no privileges.
+// The network interfaces of this namespace, read over netlink. Unlike getifaddrs(), netlink reports
+// which addresses are not usable yet. Needs no privileges.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace verbena::runtime {
 
 struct InterfaceAddress {
   wire::Gid gid;
-  bool tentative = false;  // IPv6: duplicate address detection is under way
-  bool duplicate = false;  // IPv6: it found that another host has the address
+  bool tentative = false;  // IPv6: duplicate address detection is running
+  bool duplicate = false;  // IPv6: another host has the address
 };
 
 struct Interface {
@@ -25,8 +25,8 @@ struct Interface {
   std::vector<InterfaceAddress> addresses;
 };
 
-// All interfaces by index, or only the one asked for. `error` is 0, or the errno of the kernel that
-// did not answer.
+// All interfaces by index, or only the one asked for. `error` is 0 or the errno of the failed
+// query.
 struct Interfaces {
   std::vector<Interface> all;
   int error = 0;

@@ -12,7 +12,7 @@
 namespace verbena::runtime {
 namespace {
 
-// Enough to read everything that a socket holds.
+// Enough to drain a socket.
 constexpr int kReadsBeforeDeadline = 32;
 // Transmit rounds of one call.
 constexpr int kRoundsPerCall = 4;
@@ -41,8 +41,8 @@ void Lane::abandon() {
 
 // ------------------------------------------------------------------------------------- a turn
 
-// Packets are dropped for lack of memory where they are handled. This is the last resort: the
-// application's call and the background thread continue in any case.
+// Packets are dropped for lack of memory where they are handled. This handler is the last resort:
+// the application's call and the background thread continue in any case.
 Lane::Outcome Lane::turn(Defer defer) {
   Outcome outcome;
   const bool had_memory = try_allocating([&] { outcome = take_turn(defer); });
@@ -67,7 +67,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
   const bool started_idle = !engine_->anything_to_send();
   if (packets.empty() && started_idle) packets = datapath.busy_poll();
   if (packets.empty() && started_idle && !datapath.pending() && at < earliest_deadline()) {
-    return {};  // the usual case of a thread that polls
+    return {};  // the usual case of a polling thread
   }
   const uint64_t completions_before = engine_->state().completions;
   core::Engine::Arrivals arrivals;
@@ -115,7 +115,7 @@ inline bool Lane::may_defer(Defer defer, ProgressPolicy::TurnResult& result, Ins
 }
 
 // Drains the sockets before deadlines are checked: this process may not have run for a while, and
-// the responses may have arrived already. Returns the number of further packets.
+// the responses may already have been received. Returns the number of further packets.
 size_t Lane::read_before_deadlines(core::Engine::Arrivals& arrivals, Instant at) {
   size_t received = 0;
   for (int i = 0; i < kReadsBeforeDeadline && engine_->next_deadline() <= at; ++i) {
@@ -151,7 +151,7 @@ void Lane::on_exhaustion() {
   exhaustion_.pending = true;
   if (std::exchange(exhaustion_.logged, true)) return;
   log(LogLevel::Error,
-      "%s: memory is exhausted: packets and messages are dropped until there is some again",
+      "%s: memory is exhausted: packets and messages are dropped until memory is available",
       device_.name.c_str());
 }
 
@@ -168,7 +168,7 @@ void Lane::transmit(Instant at) {
   if (more) thread_.wake();
 }
 
-void Lane::acknowledge_arrivals() {
+void Lane::acknowledge_received() {
   for (int i = 0; i < kRoundsPerCall && make_progress(); ++i) {
   }
   transmit(clock_.now());
@@ -206,7 +206,7 @@ void Lane::give_progress_to_poller() {
   thread_.wait_for_packets(false);
   if (datapath_.local != nullptr) datapath_.local->disarm();
   thread_.follow_caller();
-  // The thread sleeps until a packet comes. It must check the poller instead.
+  // The thread sleeps until a packet is received. It must wake up to check the poller.
   if (thread_.is_asleep() &&
       thread_.sleeps_until() > runtime::now() + ProgressPolicy::kPollCheckInterval) {
     thread_.expect_wake();
@@ -217,10 +217,10 @@ void Lane::give_progress_to_poller() {
 // ------------------------------------------------------------------- calls of the application
 
 void Lane::after_post(core::QueuePair& qp, Instant at) {
-  // The next turn comes soon only if the application polls.
+  // Without polls the next turn may be far away.
   if (!policy_.thread_owns_progress() && !engine_->peer_idle(qp)) return;
   const uint64_t before = count(core::CounterId::one_sided_writes);
-  // The peer may respond before this call returns: by then it must see this process awake.
+  // The peer may respond before this call returns, so this process must be visibly awake.
   const bool announced = policy_.begin_post();
   if (announced) datapath_.local->disarm();
   transmit(at);
@@ -237,14 +237,14 @@ bool Lane::poll_for_response() {
   const uint64_t before = count(core::CounterId::packets_received);
   const Instant until = clock_.now() + ProgressPolicy::kResponseWait;
   bool wake = false;
-  bool came = false;
+  bool received = false;
   do {
     wake |= poll_once();
-    came = count(core::CounterId::packets_received) != before;
-  } while (!came && turned_at_ < until);
-  policy_.end_response_wait(came);
-  // The application has its completion: from now on it may spin on memory.
-  if (!came) give_progress_to_thread();
+    received = count(core::CounterId::packets_received) != before;
+  } while (!received && turned_at_ < until);
+  policy_.end_response_wait(received);
+  // The application may now spin on memory instead of polling.
+  if (!received) give_progress_to_thread();
   return wake;
 }
 

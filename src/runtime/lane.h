@@ -24,10 +24,10 @@
 
 namespace verbena::runtime {
 
-// What a lane needs of the Nic that it belongs to. All calls come with the lane's lock held.
+// The interface of a lane to its Nic. All calls are made with the lane's lock held.
 class LaneOwner {
  public:
-  // MADs have arrived, or the owner's deadline has passed (Lane::set_owner_deadline).
+  // MADs were received, or the owner's deadline has passed (Lane::set_owner_deadline).
   virtual void on_management(Instant at) = 0;
   // The engine has events for applications, or the owner asked for this (Lane::request_delivery).
   virtual void deliver_events() = 0;
@@ -66,7 +66,7 @@ class Lane final : private BackgroundThread::Body {
       return unlock_and_wake();
     lock_.unlock();
   }
-  // The lock alone, for callers that give the engine nothing to do.
+  // The lock without its side effects, for callers that give the engine nothing to do.
   LaneLock& mutex() { return lock_; }
   // The caller is inside a turn of this lane, and so holds the lock.
   bool is_in_turn() const {
@@ -82,31 +82,31 @@ class Lane final : private BackgroundThread::Body {
   LateEvents& late_events() { return late_events_; }
 
   // --- time -------------------------------------------------------------------------------------
-  // To a microsecond.
+  // With microsecond precision.
   Instant time() { return clock_.now(); }
-  // Of the last turn.
+  // The time of the last turn.
   Instant recent_time() const { return turned_at_; }
 
   // --- progress by the application --------------------------------------------------------------
   // Takes the lock if it is free: ibv_poll_cq found nothing.
   void turn_for_poller();
-  // The rest is called with the lock held.
-  // After sends were posted to `qp`: they leave now if nothing is in flight to the peer, otherwise
-  // with the next turn, which the ACK or a deadline brings.
+  // The rest is called with the lock held. After sends were posted to `qp`: they are sent now if
+  // nothing is in flight to the peer, otherwise in the next turn.
   void after_post(core::QueuePair& qp, Instant at);
   // One bounded turn that sends everything. True: packets were received.
   bool make_progress() { return turn(Defer::Nothing).received; }
-  // Sends a bounded amount: READ responses can be gigabytes. The background thread sends the rest.
+  // Sends a bounded number of packets, because READ responses can be gigabytes. The background
+  // thread sends the rest.
   void transmit(Instant at);
-  // Before a queue pair ends: sends the ACKs of everything that has arrived for it, as hardware
-  // would have done, and the delayed ones.
-  void acknowledge_arrivals();
-  // Where the kernel does not steer packets, this lane's sockets hold packets of other processes,
-  // possibly the last ones that it sent itself. Before the sockets are closed they are forwarded.
+  // Before a queue pair ends: sends the ACKs of all packets received for it, as hardware would have
+  // done, and the delayed ones.
+  void acknowledge_received();
+  // Where the kernel does not steer packets, this lane's sockets receive packets of other
+  // processes. Forwards them before the sockets are closed.
   void forward_remaining_packets();
   // The application asks for an event for the next completion and is about to sleep.
   void arm(core::CompletionQueue& cq, core::Armed level);
-  // The same without the lock: it is about to wait for a completion channel.
+  // Without the lock: the application is about to wait for a completion channel.
   void poller_sleeps();
 
   // --- for the owner ----------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Lane final : private BackgroundThread::Body {
  private:
   struct Outcome {
     bool received = false;
-    bool unfinished = false;  // there is more to do, and no descriptor announces it
+    bool unfinished = false;  // work is left that no descriptor announces
   };
   Outcome turn(Defer defer);  // one bounded turn; never throws
   Outcome take_turn(Defer defer);
@@ -144,7 +144,7 @@ class Lane final : private BackgroundThread::Body {
   }
   Instant next_deadline() { return std::min(engine_->next_deadline(), own_deadline()); }
   Instant own_deadline() const { return std::min(owner_deadline_, late_events_.deadline()); }
-  // The datapath's, too.
+  // Including the datapath's.
   Instant wakeup_deadline() { return std::min(next_deadline(), datapath_.udp->deadline()); }
   void unlock_and_wake();
   uint64_t count(core::CounterId id) { return engine_->state().counters[id]; }
@@ -153,7 +153,7 @@ class Lane final : private BackgroundThread::Body {
   void run_background() override;
   void background_round();
   BackgroundThread::Wakeup sleep_in_background();
-  void keep_house(const BackgroundThread::Wakeup& wakeup);
+  void do_housekeeping(const BackgroundThread::Wakeup& wakeup);
   bool work(const BackgroundThread::Wakeup& wakeup);
   bool turn_until_quiet();
   void yield_lock();
@@ -168,8 +168,8 @@ class Lane final : private BackgroundThread::Body {
   ProgressPolicy policy_;
   BackgroundThread thread_;
   LateEvents late_events_;
-  RecentClock clock_;  // all times that the engine sees
-  Instant turned_at_;  // the last turn
+  RecentClock clock_;  // the engine's time
+  Instant turned_at_;  // time of the last turn
   std::atomic<pthread_t> turning_thread_{};
   Instant owner_deadline_ = kNever;
   bool delivery_requested_ = false;

@@ -1,4 +1,4 @@
-// The background thread's rounds: sleep, keep house, make progress.
+// The background thread's rounds: sleep, housekeeping, progress.
 #include <sched.h>
 #include <time.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 // Turns in a row before the lock is released for a moment.
 constexpr int kTurnsPerLock = 16;
-// How long the thread waits before it tries again without memory.
+// The pause after memory was exhausted.
 constexpr Duration kExhaustedPause = milliseconds(1);
 
 }  // namespace
@@ -21,7 +21,7 @@ void Lane::run_background() {
   lock_.lock();
   (void)try_allocating([&] { thread_.begin(); });
   while (!thread_.is_stopping()) {
-    // Memory is allocated only with the lock held, so it is held after a failure, too.
+    // Memory is allocated only with the lock held, so the lock is held after a failure.
     if (!try_allocating([&] { background_round(); })) {
       turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
       on_exhaustion();
@@ -48,7 +48,7 @@ void Lane::background_round() {
   lock_.lock_in_background();
   thread_.woke_up();
   if (thread_.is_stopping()) return;
-  keep_house(wakeup);
+  do_housekeeping(wakeup);
 
   if (policy_.leaves_packets_to_poller(wakeup.at)) return;
   if (policy_.leaves_ack_delayed(wakeup.at, wakeup.packets, wakeup_deadline())) return;
@@ -73,7 +73,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
 }
 
 // Everything but packets.
-void Lane::keep_house(const BackgroundThread::Wakeup& wakeup) {
+void Lane::do_housekeeping(const BackgroundThread::Wakeup& wakeup) {
   if (datapath_.local != nullptr) datapath_.local->disarm();
   owner_.on_wakeup(wakeup);
   if (const auto warning = datapath_.udp->take_warning()) {
@@ -88,7 +88,7 @@ bool Lane::work(const BackgroundThread::Wakeup& wakeup) {
   policy_.begin_work();
   if (turn_until_quiet()) return true;
   if (!wakeup.packets && datapath_.udp->deadline() > wakeup.at) return false;
-  // The datapath's descriptor announced something else, or another thread took the packets.
+  // The datapath's descriptor announced no packet, or another thread took the packets.
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
   datapath_.udp->poll_directory();
   if (datapath_.local != nullptr) datapath_.local->attend();

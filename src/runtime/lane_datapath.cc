@@ -1,4 +1,4 @@
-// How the datapath of a lane is put together.
+// Composes the datapath of a lane.
 #include "runtime/lane_datapath.h"
 
 #include <time.h>
@@ -61,7 +61,7 @@ void LaneDatapath::close() {
 }
 
 // Peers on this host are reached through local media, such as shared memory. Captures and faults
-// work on packets as they are on the wire, so with them local media carry nothing else.
+// need packets in wire format, so local media then transport only such packets.
 void LaneDatapath::add_local_media(const DeviceInfo& device,
                                    std::unique_ptr<datapath::UdpDatapath> wire) {
   const Config& c = config();
@@ -111,8 +111,8 @@ Status LaneDatapath::decorate() {
     const bool append = config().pcap == file && begun.exchange(true);
     auto pcap = datapath::PcapDatapath::open(
         std::move(all), file.c_str(), append, wall_clock_ns, [file](int error) {
-          log(LogLevel::Warning, "VERBENA_PCAP: the capture %s ends here: %s", file.c_str(),
-              std::strerror(error));
+          log(LogLevel::Warning, "VERBENA_PCAP: writing the capture %s failed, it ends here: %s",
+              file.c_str(), std::strerror(error));
         });
     if (!pcap.ok()) {
       log(LogLevel::Error, "VERBENA_PCAP=%s: %s", config().pcap.c_str(), pcap.error().why);

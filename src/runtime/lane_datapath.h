@@ -1,5 +1,5 @@
-// LaneDatapath: the slot of a lane and the datapath that goes with it, put together as the
-// configuration asks: UDP, local media beside it, and decorators around them.
+// LaneDatapath: the slot of a lane and its datapath, composed as configured: UDP, local media
+// beside it, and decorators around them.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 namespace verbena::runtime {
 
 struct LaneDatapath {
-  // `reply` gives the counters to a process that asks for them.
+  // `reply` returns the counters for a process that queries them.
   Status open(const DeviceInfo& device, host::SlotDirectory::CountersText reply);
   // Closes the descriptors. In the child of a fork the parent's stay open.
   void close();

@@ -1,5 +1,5 @@
 // LaneLock: a mutex whose uncontended lock and unlock are one inlined atomic instruction each. A
-// verbs call takes it once or twice and does little else.
+// verbs call takes it once or twice and does little else, so its cost matters.
 #pragma once
 
 #include <linux/futex.h>
@@ -26,9 +26,8 @@ class LaneLock {
     if (!try_lock()) [[unlikely]]
       spin_then_sleep();
   }
-  // For the background thread. The holder works on the same packets. A sleeper on the lock would
-  // cost the holder a system call with each unlock, so the background thread sleeps for short times
-  // instead and sleeps on the lock only in the end.
+  // For the background thread. A sleeper on the lock costs the holder a system call with each
+  // unlock, so the background thread first sleeps for short times without waiting on the lock.
   [[gnu::noinline]] void lock_in_background() {
     for (int wait = 0; wait < kWaitsForLock; ++wait) {
       if (spin(kSpins / 2)) return;
@@ -41,8 +40,7 @@ class LaneLock {
     if (state_.exchange(kFree, std::memory_order_release) == kAwaited) [[unlikely]]
       futex(FUTEX_WAKE_PRIVATE, 1);
   }
-  // Threads that sleep in lock(). They take longer to get a lock that was released than its last
-  // holder takes to get it again.
+  // Threads that sleep in lock(). The last holder can take the lock again before they wake up.
   bool has_sleepers() const { return sleepers_.load(std::memory_order_relaxed) != 0; }
 
  private:

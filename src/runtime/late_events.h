@@ -1,7 +1,7 @@
 // LateEvents: completion queues that were armed while a completion waited in them unpolled. A
-// program should poll after arming, and most do so within microseconds. For one that sleeps at
-// once, as UCX does when UD endpoints connect, hardware raises an event. So does Verbena, after a
-// grace period, since an immediate event would find nothing to poll in the programs that do poll.
+// program should poll after arming, and most do so within microseconds. For a program that sleeps
+// at once, as UCX does when UD endpoints connect, hardware raises an event. Verbena raises it after
+// a grace period: an immediate event would be spurious for the programs that do poll.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class LateEvents {
   // For completions that an event announced: most applications arm before they poll.
   static constexpr Duration kAnnouncedGracePeriod = milliseconds(60);
 
-  // False: there is no memory to note it.
+  // False: out of memory.
   bool note(core::CompletionQueue* cq, Unpolled unpolled, Instant at) {
     const Duration grace = unpolled == Unpolled::Announced ? kAnnouncedGracePeriod : kGracePeriod;
     const Entry entry{.cq = cq, .polled = cq->taken(), .due = at + grace};
@@ -31,7 +31,7 @@ class LateEvents {
       if (!try_append(entries_, entry)) return false;
     } else if (known->polled != entry.polled) {
       *known = entry;
-    } else {  // an application that does not poll waits no longer because it arms again
+    } else {  // arming again does not postpone the event
       known->due = std::min(known->due, entry.due);
     }
     deadline_ = std::min(deadline_, entry.due);
@@ -43,7 +43,7 @@ class LateEvents {
   }
   Instant deadline() const { return deadline_; }
 
-  // Calls raise(cq) for each queue whose completions are still unpolled when its time has come. If
+  // Calls raise(cq) for each queue whose completions are still unpolled when they are due. If
   // raise() returns false, for lack of memory, the queue stays noted.
   template <typename Raise>
   void raise_due(Instant at, Raise raise) {
@@ -63,7 +63,7 @@ class LateEvents {
  private:
   struct Entry {
     core::CompletionQueue* cq;
-    uint64_t polled;  // completions, ever, when it was noted
+    uint64_t polled;  // completions polled in total when the queue was noted
     Instant due;
   };
 

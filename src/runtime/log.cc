@@ -47,11 +47,11 @@ void log(LogLevel level, const char* format, ...) {
   const os::NoCancel no_cancel;  // the caller may hold a lock
   const size_t bytes = static_cast<size_t>(n);
   if (write(log_fd(), line, bytes) >= 0 || log_fd() == STDERR_FILENO) return;
-  // What nobody hears is worse than what is in the way.
-  static std::atomic<bool> said{false};
+  // The log file is full or gone: write to standard error instead.
+  static std::atomic<bool> reported{false};
   const int error = errno;
-  if (!said.exchange(true)) {
-    std::fprintf(stderr, "verbena: VERBENA_LOG_FILE=%s takes no more: %s\n",
+  if (!reported.exchange(true)) {
+    std::fprintf(stderr, "verbena: VERBENA_LOG_FILE=%s cannot be written: %s\n",
                  config().log_file.c_str(), std::strerror(error));
   }
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, bytes);

@@ -1,4 +1,4 @@
-// Log lines for the person who runs the program: one line each, what happened and what to do.
+// Log lines for the user of the program: one line each, what happened and what to do.
 #pragma once
 
 #include "runtime/config.h"

@@ -1,5 +1,5 @@
-// LogLimit: keeps lines of one kind that peers on the network can cause from filling the log. A
-// burst of them is written, then one per second, which says how many were not. Time is handed in.
+// LogLimit: limits log lines that peers on the network can cause. A burst is written, then one line
+// per second with the number of suppressed lines. Time is handed in.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ class LogLimit {
  public:
   static constexpr uint32_t kBurst = 10;
 
-  // None: this line is not to be written. Otherwise how many before it were not.
+  // None: suppress this line. Otherwise the number of lines suppressed before it.
   std::optional<uint64_t> pass(Instant now) {
     if (!lines_.take(now)) {
-      ++hidden_;
+      ++suppressed_;
       return std::nullopt;
     }
-    return std::exchange(hidden_, 0);
+    return std::exchange(suppressed_, 0);
   }
 
  private:
   TokenBucket lines_{kBurst, seconds(1)};
-  uint64_t hidden_ = 0;
+  uint64_t suppressed_ = 0;
 };
 
 }  // namespace verbena::runtime

@@ -27,7 +27,7 @@ std::array<ServiceName, 2> names_for(uint32_t interface_index, uint64_t service_
            {interface_index, service_id, address.is_ipv4() ? Where::AnyIpv4 : Where::AnyIpv6, {}}}};
 }
 
-// The address that a request is for; none if it names no address, and no listener can take it.
+// The destination address of a request. A request without one matches no listener.
 std::optional<wire::Gid> destination_of(std::span<const std::byte> bytes) {
   cm::Mad mad;
   std::ranges::copy(bytes, mad.begin());
@@ -58,8 +58,8 @@ void Management::turn(Instant at) {
     if (!try_allocating([&] { route(datagram, at); })) host_.on_exhaustion();
   }
   if (agent_.next_deadline() <= at) {
-    // A peer has not replied. From now on the kernel reports hosts that cannot be reached. Reports
-    // that came since the last time are handled first.
+    // A peer has not replied. From now on the kernel reports unreachable hosts. Earlier reports are
+    // handled first.
     if (!try_allocating([&] { handle_unreachable_hosts(at); })) host_.on_exhaustion();
     agent_.on_deadline(at);
     host_.report_unreachable_hosts(agent_.next_deadline() != kNever);
@@ -69,7 +69,7 @@ void Management::turn(Instant at) {
 
 void Management::handle_unreachable_hosts(Instant at) {
   constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
-  constexpr int kMost = 64;  // the network may send any number
+  constexpr int kMost = 64;  // an attacker can cause any number of reports
   std::vector<cm::UnreachableHost> unreachable_hosts;
   for (int i = 0; i < kMost; ++i) {
     const auto unreachable = host_.take_unreachable_host();
@@ -91,10 +91,10 @@ void Management::route(const core::ManagementDatagram& datagram, Instant at) {
       return to_slot(datagram, route.slot, at);
     case cm::Route::Kind::Service:
       return to_listener(datagram, route.service_id, at);
-    case cm::Route::Kind::Everyone:
+    case cm::Route::Kind::AllProcesses:
       host_.forward_to_everyone(datagram);
       return to_agent(datagram, false, at);
-    case cm::Route::Kind::Nobody:
+    case cm::Route::Kind::None:
       return to_agent(datagram, false, at);  // the agent counts it
   }
 }
@@ -119,14 +119,15 @@ void Management::to_listener(const core::ManagementDatagram& datagram, uint64_t 
   }
 }
 
-void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at) {
-  constexpr uint8_t kDscpBits = 0xFC;  // the ECN bits are about this datagram alone
+void Management::to_agent(const core::ManagementDatagram& datagram, bool slot_is_unclaimed,
+                          Instant at) {
+  constexpr uint8_t kDscpBits = 0xFC;  // the ECN bits belong to this datagram only
   const cm::ReceivedMad mad{
       .source = datagram.meta.source,
       .destination = datagram.meta.destination,
       .bytes = datagram.mad(),
       .traffic_class = static_cast<uint8_t>(datagram.meta.traffic_class & kDscpBits),
-      .for_nobody = for_nobody,
+      .slot_is_unclaimed = slot_is_unclaimed,
       .from_watched_host = may_be_stale(datagram.mad()) && departures_fd() >= 0 &&
                            is_this_host(datagram.meta.source)};
   const cm::Counters before = agent_.counters();
@@ -136,11 +137,11 @@ void Management::to_agent(const core::ManagementDatagram& datagram, bool for_nob
 
 // Peers can cause any number of these lines.
 void Management::log_limited(LogLimit& limit, const char* text, Instant at) {
-  const auto hidden = limit.pass(at);
-  if (!hidden) return;
-  if (*hidden == 0) return log(LogLevel::Info, "%s: %s", host_.device().name.c_str(), text);
-  log(LogLevel::Info, "%s: %s (%llu more lines like this were not shown)",
-      host_.device().name.c_str(), text, static_cast<unsigned long long>(*hidden));
+  const auto suppressed = limit.pass(at);
+  if (!suppressed) return;
+  if (*suppressed == 0) return log(LogLevel::Info, "%s: %s", host_.device().name.c_str(), text);
+  log(LogLevel::Info, "%s: %s (%llu similar lines were suppressed)", host_.device().name.c_str(),
+      text, static_cast<unsigned long long>(*suppressed));
 }
 
 void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before,
@@ -153,7 +154,7 @@ void Management::explain_refusal(const cm::ReceivedMad& mad, const cm::Counters&
 }
 
 // Moves MADs from the agent to queue pair 1. A MAD without a path is dropped, as on the network;
-// the agent repeats it.
+// the agent retransmits it.
 void Management::post_outgoing() {
   cm::OutgoingMad out;
   while (agent_.next_mad(out)) {
@@ -167,7 +168,7 @@ void Management::post_outgoing() {
   if (agent_.next_deadline() == kNever) host_.report_unreachable_hosts(false);
 }
 
-// Opening a path takes several system calls, so paths stay open: one for each pair of hosts.
+// Opening a path takes several system calls, so paths stay open, one for each pair of hosts.
 Result<wire::PathId> Management::path_to(const PathKey& key) {
   if (const auto known = paths_.find(key); known != paths_.end()) return known->second;
   const auto& [source, destination, traffic_class] = key;
@@ -198,7 +199,7 @@ bool Management::is_this_host(const wire::Gid& gid) const {
          host::is_local(host::local_address(gid, host_.device().interface_index));
 }
 
-// The process that asked for the connection opens the lifeline; it serves both.
+// The process that requested the connection opens the lifeline for both.
 void Management::watch_peer(uint32_t id, Instant at) {
   const cm::ConnectionInfo* const info = agent_.info(id);
   if (info == nullptr || !is_this_host(info->addresses.peer_gid)) return;
@@ -222,7 +223,7 @@ void Management::on_departures(Instant at) {
   post_outgoing();
 }
 
-void Management::say_goodbye(Instant at) {
+void Management::disconnect_all(Instant at) {
   (void)try_allocating([&] { agent_.destroy_all(at); });  // otherwise peers time out
   post_outgoing();
 }
@@ -251,7 +252,7 @@ void Management::deliver_events() {
 // delivered when the lock is released.
 template <typename Call>
 auto Management::call(Call&& work) -> decltype(work(Instant{})) {
-  if (host_.dead()) return kForked;
+  if (host_.is_abandoned()) return kForked;
   const ManagementHost::Guard guard(host_);
   const Instant at = host_.time();
   auto result = work(at);
@@ -263,7 +264,7 @@ auto Management::call(Call&& work) -> decltype(work(Instant{})) {
 void Management::set_sink(Sink* sink) {
   const ManagementHost::Guard guard(host_);
   sink_ = sink;
-  if (host_.removed()) tell_removed();
+  if (host_.removed()) report_removed();
 }
 
 uint32_t Management::interface_index() const { return host_.device().interface_index; }
@@ -316,7 +317,7 @@ Status Management::claim(const cm::ListenParameters& parameters,
   return {};
 }
 
-// Without memory, the next round of steering tells the kernel and the other processes.
+// Without memory, the next round of steering updates the kernel and the other processes.
 void Management::update_services() {
   if (!try_allocating([&] { host_.update_services(); })) host_.on_exhaustion();
 }
@@ -332,7 +333,8 @@ Result<uint32_t> Management::listen(const cm::ListenParameters& parameters) {
     Status status = Error{ENOMEM, "out of memory"};
     (void)try_allocating([&] {
       status = claim(parameters, claims_[id.value()]);
-      if (status.ok()) status = open_addresses(parameters);  // slow; requests may arrive meanwhile
+      if (status.ok())
+        status = open_addresses(parameters);  // slow; requests may be received meanwhile
     });
     if (!status.ok()) {
       if (const auto claimed = claims_.find(id.value()); claimed != claims_.end()) {
@@ -369,9 +371,9 @@ void Management::request_taken(uint32_t id) {
   });
 }
 
-// Replies come directly to this process only when the kernel knows its slot. A caller without a
-// path to the peer gets an error now instead of a timeout after a minute.
-Status Management::prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class) {
+// The kernel delivers replies directly to this process only when steering knows its slot. A caller
+// without a path to the peer gets an error now instead of a timeout after a minute.
+Status Management::prepare_request(const cm::Addresses& addresses, uint8_t traffic_class) {
   const Status opened = call([&](Instant) -> Status {
     const auto path = path_to({addresses.local_gid, addresses.peer_gid, traffic_class});
     return path.ok() ? Status{} : Status{path.error()};
@@ -381,7 +383,7 @@ Status Management::prepare_to_ask(const cm::Addresses& addresses, uint8_t traffi
 }
 
 Result<uint32_t> Management::connect(const cm::ConnectParameters& parameters) {
-  const Status ready = prepare_to_ask(parameters.addresses, parameters.traffic_class);
+  const Status ready = prepare_request(parameters.addresses, parameters.traffic_class);
   if (!ready.ok()) return ready.error();
   return call([&](Instant at) { return agent_.connect(parameters, at); });
 }
@@ -427,13 +429,13 @@ Result<cm::ConnectionInfo> Management::info(uint32_t id) {
 }
 
 Result<uint32_t> Management::resolve_sidr(const cm::SidrParameters& parameters) {
-  const Status ready = prepare_to_ask(parameters.addresses, parameters.traffic_class);
+  const Status ready = prepare_request(parameters.addresses, parameters.traffic_class);
   if (!ready.ok()) return ready.error();
   return call([&](Instant at) { return agent_.resolve_sidr(parameters, at); });
 }
 
-Status Management::answer_sidr(uint32_t id, const cm::SidrAnswer& answer) {
-  return call([&](Instant at) { return agent_.answer_sidr(id, answer, at); });
+Status Management::reply_sidr(uint32_t id, const cm::SidrReply& reply) {
+  return call([&](Instant at) { return agent_.reply_sidr(id, reply, at); });
 }
 
 Result<cm::SidrInfo> Management::sidr_info(uint32_t id) {

@@ -1,8 +1,7 @@
 // Management: the connection manager of a Nic. It owns the cm::Agent, forwards each management
-// datagram (MAD) that reaches this process to the process it is for, and implements the calls of
-// librdmacm.
+// datagram (MAD) to the process it is for, and implements the calls of librdmacm.
 //
-// A Nic makes one with the first MAD or the first call. A process that does not use rdma_cm shares
+// A Nic creates it for the first MAD or the first call. A process that does not use rdma_cm shares
 // queue pair 1 with processes that do.
 #pragma once
 
@@ -32,25 +31,24 @@ class Management final : public ConnectionManager {
   Management(ManagementHost& host, const cm::AgentConfig& config);
 
   // --- for the host; all under its lock -------------------------------------------------------
-  // Handles MADs that have arrived and deadlines that have passed. MADs to send wait in the
-  // management port.
+  // Handles received MADs and expired deadlines. MADs to send wait in the management port.
   void turn(Instant at);
   void deliver_events();
   bool has_events() const { return agent_.has_events(); }
-  void tell_removed() {
+  void report_removed() {
     if (sink_ != nullptr) sink_->on_removed();
   }
   Instant next_deadline() const { return agent_.next_deadline(); }
-  // A listener is bound to every address, addresses that the device gets later included.
+  // A listener is bound to every address, including addresses that are added later.
   bool listens_everywhere() const { return wildcards_ > 0; }
-  // Readable when a process of this host has ended that has connections with this one. Then call
-  // on_departures().
+  // Readable when a process of this host that has connections with this process has ended. Then
+  // call on_departures().
   int departures_fd() const { return lifelines_->fd(); }
   void on_departures(Instant at);
   // For lack of memory, some connections with ended processes still exist.
   bool departures_pending() const { return departed_.any(); }
-  // The process ends: tells the peers, which would otherwise wait for their timeouts.
-  void say_goodbye(Instant at);
+  // The process ends: sends a DREQ or REJ to each peer, which would otherwise wait for a timeout.
+  void disconnect_all(Instant at);
   // In the child of a fork: closes its copies of the descriptors.
   void abandon() { lifelines_.reset(); }
   const cm::Counters& counters() const { return agent_.counters(); }
@@ -71,7 +69,7 @@ class Management final : public ConnectionManager {
   void destroy(uint32_t id) override;
   Result<cm::ConnectionInfo> info(uint32_t id) override;
   Result<uint32_t> resolve_sidr(const cm::SidrParameters& parameters) override;
-  Status answer_sidr(uint32_t id, const cm::SidrAnswer& answer) override;
+  Status reply_sidr(uint32_t id, const cm::SidrReply& reply) override;
   Result<cm::SidrInfo> sidr_info(uint32_t id) override;
 
  private:
@@ -82,12 +80,12 @@ class Management final : public ConnectionManager {
   void watch_peer(uint32_t id, Instant at);
   void end_connections_with(uint8_t slot, Instant at);
   bool is_this_host(const wire::Gid& gid) const;
-  Status prepare_to_ask(const cm::Addresses& addresses, uint8_t traffic_class);
+  Status prepare_request(const cm::Addresses& addresses, uint8_t traffic_class);
   void handle_unreachable_hosts(Instant at);
   void route(const core::ManagementDatagram& datagram, Instant at);
   void to_slot(const core::ManagementDatagram& datagram, uint8_t slot, Instant at);
   void to_listener(const core::ManagementDatagram& datagram, uint64_t service_id, Instant at);
-  void to_agent(const core::ManagementDatagram& datagram, bool for_nobody, Instant at);
+  void to_agent(const core::ManagementDatagram& datagram, bool slot_is_unclaimed, Instant at);
   void log_limited(LogLimit& limit, const char* text, Instant at);
   void explain_refusal(const cm::ReceivedMad& mad, const cm::Counters& before, Instant at);
   void post_outgoing();
@@ -105,11 +103,11 @@ class Management final : public ConnectionManager {
   std::bitset<256> departed_;                 // slots
   std::array<LogLimit, static_cast<size_t>(cm::CounterId::kCount)> refusal_lines_;
   LogLimit path_lines_;   // no path to a peer
-  LogLimit event_lines_;  // connections that peers asked for
+  LogLimit event_lines_;  // connections that peers requested
   Sink* sink_ = nullptr;
   std::map<PathKey, wire::PathId> paths_;
   std::unordered_map<uint32_t, std::vector<host::ServiceName>> claims_;  // by listener
-  uint32_t wildcards_ = 0;  // how many of them listen on every address
+  uint32_t wildcards_ = 0;  // listeners on every address
 };
 
 }  // namespace verbena::runtime

@@ -1,5 +1,5 @@
-// ManagementHost: what the connection manager of a device (management.h) may ask of the Nic that it
-// belongs to. An interface, so that the connection manager is tested without one.
+// ManagementHost: the interface of the connection manager (management.h) to its Nic. Tests replace
+// the Nic.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +37,15 @@ class ManagementHost {
   // --- without the lock -------------------------------------------------------------------------
   virtual const DeviceInfo& device() const = 0;
   // The child of a fork has no datapath.
-  virtual bool dead() const = 0;
-  // Returns when the kernel steers packets for this process to it, or after a while.
+  virtual bool is_abandoned() const = 0;
+  // Returns when the kernel steers this process's packets to it, or after a timeout.
   virtual void await_steering() = 0;
 
   // --- time -------------------------------------------------------------------------------------
   virtual Instant time() = 0;
-  // Of the last turn.
+  // The time of the last turn.
   virtual Instant recent_time() const = 0;
-  // Management::turn() is called then at the latest.
+  // Management::turn() is called at this time at the latest.
   virtual void set_management_deadline(Instant deadline) = 0;
 
   // --- the device -------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class ManagementHost {
   // --- MADs of this process ---------------------------------------------------------------------
   virtual core::ManagementPort& management_port() = 0;
   virtual Result<wire::PathId> open_management_path(const wire::Route& route) = 0;
-  // The path is closed when the MADs that were sent on it have left.
+  // The path is closed when its last MAD was sent.
   virtual void release_management_path(wire::PathId path) = 0;
   virtual void transmit(Instant at) = 0;
   // While on, take_unreachable_host() returns the hosts that cannot be reached.
@@ -76,7 +76,7 @@ class ManagementHost {
   virtual Status claim_service(const host::ServiceName& name) = 0;
   virtual void release_service(const host::ServiceName& name) = 0;
   virtual bool is_claimed(const host::ServiceName& name) const = 0;
-  // Tells the kernel and the other processes which services this process has claimed.
+  // Announces the services that this process has claimed to the kernel and the other processes.
   virtual void update_services() = 0;
 
  protected:

@@ -26,8 +26,8 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   if (auto nic = find_nic(device.interface_index)) return nic;
   std::shared_ptr<Nic> nic(new Nic(device), [](Nic* dying) {
     // A peer's direct copy may take a while; other threads may open devices and fork meanwhile.
-    if (!dying->dead()) dying->stop();
-    lock_process();  // until its sockets are closed: the child of a fork would inherit them
+    if (!dying->is_abandoned()) dying->stop();
+    lock_process();  // until its sockets are closed, so that no forked child inherits them
     unregister_nic(dying);
     delete dying;
     unlock_process();
@@ -49,7 +49,7 @@ Nic::Nic(const DeviceInfo& device) : device_(device), port_(device.port) {
 }
 
 Status Nic::start() {
-  refresh_port();  // the monitor listens already, so no later change is missed
+  refresh_port();  // the monitor already listens, so no later change is missed
   return lane_.start([this] { return "device " + device_.name + "\n" + counters_text(); });
 }
 
@@ -80,8 +80,8 @@ void Nic::abandon_in_child() {
 }
 
 void Nic::transmit_at_exit() {
-  if (dead() || !lock_within(lane_.mutex(), kExitTimeout)) return;
-  if (management_ != nullptr) management_->say_goodbye(runtime::now());
+  if (is_abandoned() || !lock_within(lane_.mutex(), kExitTimeout)) return;
+  if (management_ != nullptr) management_->disconnect_all(runtime::now());
   const Instant until = runtime::now() + kExitTimeout;
   do {
     lane_.transmit(lane_.time());
@@ -156,7 +156,7 @@ std::string Nic::counters_text() {
     line((std::string("cm_") + cm::name_of(id)).c_str(), management_->counters()[id]);
   }
   std::vector<datapath::Counter> more;
-  if (!dead()) lane_.datapath().all->append_counters(more);
+  if (!is_abandoned()) lane_.datapath().all->append_counters(more);
   for (const datapath::Counter& c : more) line(c.name, c.value);
   return text;
 }

@@ -27,7 +27,7 @@ using SharedAddress = std::shared_ptr<const core::AddressHandle>;
 
 class Nic final : private LaneOwner, private ManagementHost {
  public:
-  // The Nic of this device. It is made on first use and ends with its last user.
+  // The Nic of this device. It is created on first use and destroyed with its last user.
   static Result<std::shared_ptr<Nic>> open(const DeviceInfo& device);
   ~Nic();
   Nic(const Nic&) = delete;
@@ -54,8 +54,8 @@ class Nic final : private LaneOwner, private ManagementHost {
   // The interface is gone, permanently: a new one with the same index is another device.
   bool removed() const override { return removed_.load(std::memory_order_relaxed); }
   // After a fork the child's copy has no datapath, and calls that need one fail with EIO. The
-  // records (memory keys, attributes, the port as it was) remain, as the child's own copy.
-  bool dead() const override { return lane_.is_abandoned(); }
+  // records (memory keys, attributes, the last port state) remain, as the child's own copy.
+  bool is_abandoned() const override { return lane_.is_abandoned(); }
 
   // --- control (nic_objects.cc) -----------------------------------------------------------------
   Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);
@@ -65,8 +65,8 @@ class Nic final : private LaneOwner, private ManagementHost {
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
-  // Direct copies of peers that were revoked, because memory was deregistered or changed or a queue
-  // pair ended. A copy that the kernel is in the middle of must end before the memory is released.
+  // Direct copies of peers that were revoked because memory was deregistered or changed, or a queue
+  // pair ended. A copy in progress must end before the memory is released.
   using Copies = datapath::RevokedCopies;
   // Under the Guard under which memory was withdrawn.
   void revoke_copies(PostingGuard& guard, Copies& copies);
@@ -82,7 +82,7 @@ class Nic final : private LaneOwner, private ManagementHost {
   Status modify_srq(core::SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
                     std::optional<uint32_t> limit);
   void destroy_srq(core::SharedReceiveQueue* srq);
-  // Drops undelivered events about it. Call before destroying it.
+  // Drops undelivered events about the queue. Call before destroying the queue.
   void forget_cq(core::CompletionQueue* cq);
 
   // --- data (lane.h) ----------------------------------------------------------------------------
@@ -92,12 +92,12 @@ class Nic final : private LaneOwner, private ManagementHost {
   Instant recent_time() const override { return lane_.recent_time(); }
   // Under a Guard, after posting sends to `qp`.
   void after_post(PostingGuard&, core::QueuePair& qp, Instant at) { lane_.after_post(qp, at); }
-  // Under a Guard, when a send queue is full. A caller that tries again and again may keep the lock
-  // from every other thread, so it makes progress itself.
+  // Under a Guard, when a send queue is full. A caller that posts in a loop may starve the other
+  // threads of the lock, so it makes progress itself.
   void make_room(PostingGuard&) { lane_.make_progress(); }
   // ibv_poll_cq found nothing: takes one bounded turn unless another thread is in one.
   void turn_for_poller() { lane_.turn_for_poller(); }
-  // The caller wants an event for the next completion and is about to sleep.
+  // The caller requests an event for the next completion and is about to sleep.
   void arm(core::CompletionQueue& cq, core::Armed level) {
     const PostingGuard guard(*this);
     lane_.arm(cq, level);
@@ -114,14 +114,14 @@ class Nic final : private LaneOwner, private ManagementHost {
   // Made on first use; null in the child of a fork.
   ConnectionManager* connection_manager();
 
-  // Contexts that want port events (Event::kind as ibv_event_type, object null).
+  // Contexts that receive port events (Event::kind as ibv_event_type, object null).
   void add_listener(EventChannel* channel);
   void remove_listener(EventChannel* channel);
 
-  // Counters for people, one per line: "name value".
+  // Counters, one per line: "name value".
   std::string counters_text();
 
-  // The process ends: sends everything that waits for a turn.
+  // The process ends: sends all pending packets.
   void transmit_at_exit();
 
   // Fork support: called by the process-wide handlers.
@@ -181,7 +181,7 @@ class Nic final : private LaneOwner, private ManagementHost {
   Status set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
   Status receive_datagrams();
   void revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies);
-  void forget_over(Copies& copies, bool observe_threads);
+  void remove_ended_copies(Copies& copies, bool observe_threads);
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
                               uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);
@@ -194,10 +194,10 @@ class Nic final : private LaneOwner, private ManagementHost {
   PortState port_;
   GidTable gids_;
   InterfaceMonitor monitor_;
-  bool port_changed_ = false;         // and was not read since, for lack of memory
+  bool port_changed_ = false;         // and not read since, for lack of memory
   std::atomic<bool> removed_{false};  // written under the lock
   std::vector<EventChannel*> listeners_;
-  bool takes_datagrams_ = false;  // a UD queue pair exists or existed: all addresses listen
+  bool takes_datagrams_ = false;  // a UD queue pair was created: the Nic listens on all addresses
 };
 
 }  // namespace verbena::runtime

@@ -1,4 +1,4 @@
-// What the connection manager asks of its Nic.
+// Implements ManagementHost for the connection manager.
 #include <time.h>
 
 #include "runtime/management.h"
@@ -14,13 +14,13 @@ Management& Nic::management() {
         host, cm::AgentConfig{.slot = lane_.datapath().directory->slot(),
                               .secret = {random_secret(), random_secret()},
                               .ca_guid = device_.guid});
-    lane_.wake_thread();  // it has one more descriptor to sleep on
+    lane_.wake_thread();  // to sleep on one more descriptor
   }
   return *management_;
 }
 
 ConnectionManager* Nic::connection_manager() {
-  if (dead()) return nullptr;
+  if (is_abandoned()) return nullptr;
   Guard guard(*this);
   return &management();
 }
@@ -35,16 +35,16 @@ void Nic::unlock_management() {
   lane_.unlock();
 }
 
-// Packets that come through another process are late, may be overtaken, and are lost when that
-// process ends. For UC a packet out of order is a lost message, for RC a lost ACK is a timeout. So
-// the peer hears that this process is ready only after the kernel steers packets to it.
+// Packets that another process forwards are late, may be overtaken, and are lost when that process
+// ends. For UC a packet out of order is a lost message; for RC a lost ACK is a timeout. So the peer
+// learns that this process is ready only after the kernel steers packets to it.
 void Nic::await_steering() {
   constexpr Duration kTimeout = milliseconds(200);
   const Instant until = runtime::now() + kTimeout;
   while (runtime::now() < until) {
     {
       Guard guard(*this);
-      if (dead() || lane_.datapath().udp->settled()) return;
+      if (is_abandoned() || lane_.datapath().udp->settled()) return;
       lane_.make_progress();
       lane_.datapath().udp->poll_directory();
     }

@@ -53,10 +53,10 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Copies& copies) {
   const wire::PathId path = qp->attributes().path;
   const wire::Qpn qpn = qp->qpn();
   const wire::Qpn peer = qp->attributes().dest_qpn;
-  lane_.acknowledge_arrivals();
+  lane_.acknowledge_received();
   lane_.engine().destroy_qp(qp, lane_.time());
   revoke_copies_through(qpn, peer, copies);
-  if (has_path && !dead()) lane_.datapath().all->close_path(path);
+  if (has_path && !is_abandoned()) lane_.datapath().all->close_path(path);
   return {};
 }
 
@@ -94,7 +94,7 @@ Result<SharedAddress> Nic::open_address(uint32_t pd, const core::AddressVector& 
   const Status filled = fill_address(*handle);
   if (!filled.ok()) return filled.error();
   return SharedAddress(handle.release(), [this](const core::AddressHandle* last) {
-    if (!dead()) close_address(*last);
+    if (!is_abandoned()) close_address(*last);
     delete last;
   });
 }
@@ -115,7 +115,7 @@ Status Nic::fill_address(core::AddressHandle& handle) {
   if (address.port != 1) return Error{EINVAL, "port_num must be 1"};
   auto source = source_for(address);
   if (!source.ok()) return source.error();
-  // The QPN of each datagram says which process it is for.
+  // The QPN of each datagram determines the process.
   auto path = open_path(address, source.value(), wire::Qpn());
   if (!path.ok()) return path.error();
   auto referenced = reference(path.value());
@@ -161,11 +161,12 @@ Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   return changed;
 }
 
-// Opens shared memory with the peer before a path to it, if the peer is on this host. The whole
-// connection then goes through memory, from the first packet on.
+// Opens shared memory with the peer before a path to it, if the peer is on this host. All packets
+// of the connection then go through memory.
 void Nic::share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
                                  uint32_t mask) {
-  constexpr Duration kTimeout = milliseconds(200);  // for a peer that accepts and then hangs up
+  constexpr Duration kTimeout =
+      milliseconds(200);  // for a peer that accepts and then closes the connection
   const wire::Gid& destination = attr.address.destination;
   const Instant until = runtime::now() + kTimeout;
   for (bool reached = false; !reached && runtime::now() < until;) {
@@ -173,7 +174,7 @@ void Nic::share_memory_with_peer(const core::QueuePair& qp, const core::QpAttrib
       Guard guard(*this);
       const wire::Qpn peer =
           (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-      if (dead() || lane_.datapath().local == nullptr) return;
+      if (is_abandoned() || lane_.datapath().local == nullptr) return;
       datapath::SelectingDatapath& local = *lane_.datapath().local;
       reached = local.reach(destination, peer, runtime::now());
       lane_.make_progress();
@@ -208,7 +209,7 @@ Status Nic::set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32
   return {};
 }
 
-// A datagram may come to any address of the device before anything was sent from it.
+// A datagram may be sent to any address of the device before the device sends from that address.
 Status Nic::receive_datagrams() {
   if (!takes_datagrams_) lane_.datapath().all->report_ip_headers();
   takes_datagrams_ = true;
@@ -233,7 +234,7 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   }
   const bool ends =
       sets_state && (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
-  if (ends) lane_.acknowledge_arrivals();
+  if (ends) lane_.acknowledge_received();
   const wire::Qpn peer_before = qp.attributes().dest_qpn;
   if (!try_allocating([&] { lane_.engine().modify_qp(qp, attr, mask, lane_.time()); })) {
     if (sets_address) lane_.datapath().all->close_path(attr.path);

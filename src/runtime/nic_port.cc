@@ -1,4 +1,4 @@
-// The port of a Nic: the network interface as it changes, its addresses, and who is told.
+// The port of a Nic: follows the network interface and its addresses, and delivers port events.
 #include <net/if.h>
 
 #include <cerrno>
@@ -33,8 +33,8 @@ size_t Nic::gid_table_size() {
   return gids_.size();
 }
 
-// No packet comes or goes any more, so each pending work request completes with an error. Only
-// ENXIO proves that the interface is gone: other errors may pass.
+// Without an interface, each pending work request completes with an error. Only ENXIO proves that
+// the interface is gone: other errors may be temporary.
 void Nic::end_if_removed() {
   char name[IF_NAMESIZE];
   if (removed_ || if_indextoname(device_.interface_index, name) != nullptr || errno != ENXIO) {
@@ -44,7 +44,7 @@ void Nic::end_if_removed() {
   log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
   if (lane_.has_engine()) lane_.engine().fail_all(lane_.time());
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
-  if (management_ != nullptr) management_->tell_removed();
+  if (management_ != nullptr) management_->report_removed();
 }
 
 void Nic::refresh_port() {

@@ -15,7 +15,7 @@ constexpr Duration kLongestWait = milliseconds(5000);
 constexpr Duration kLongPausesAfter = milliseconds(10);
 constexpr uint32_t kYields = 8;
 
-// A copy takes microseconds, so the first checks follow each other at once.
+// A copy takes microseconds, so the first checks follow without a pause.
 void pause_before_check(uint32_t check, Duration waited) {
   if (check < kYields) {
     sched_yield();
@@ -53,7 +53,7 @@ void Nic::await_end_of(Copies& copies) {
   const Instant since = runtime::now();
   bool logged = false;
   for (uint32_t check = 0;; ++check) {
-    forget_over(copies, check >= kYields);
+    remove_ended_copies(copies, check >= kYields);
     if (copies.empty()) return;
     const Duration waited = runtime::now() - since;
     if (waited > kLongestWait) break;
@@ -69,13 +69,13 @@ void Nic::await_end_of(Copies& copies) {
   for (const auto& copy : copies) {
     log(LogLevel::Warning,
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
-        "memory with it is given up, and packets to it go over UDP",
+        "memory with it is closed, and packets to it go over UDP",
         device_.name.c_str(), copy.thread.process());
     if (datapath::PeerAccess* const memory = peer_access()) memory->end_link_of(copy);
   }
 }
 
-void Nic::forget_over(Copies& copies, bool observe_threads) {
+void Nic::remove_ended_copies(Copies& copies, bool observe_threads) {
   copies.remove_if([&](datapath::RevokedCopy& copy) {
     const bool may_copy = !observe_threads || copy.thread.may_be_copying();
     Guard guard(*this);

@@ -1,4 +1,4 @@
-// From what the kernel says about an interface to what verbs says about a port.
+// Translates the kernel's properties of an interface into verbs properties of a port.
 #include "runtime/port_state.h"
 
 #include <linux/ethtool.h>
@@ -17,10 +17,10 @@
 namespace verbena::runtime {
 namespace {
 
-// Loopback has no speed. It is the slowest that verbs can name, so that a program that takes the
-// fastest device takes a real interface.
+// Loopback has no speed. It reports the lowest of verbs, so that a program that chooses the fastest
+// device chooses a real interface.
 constexpr uint32_t kLoopbackMbps = 2500;
-// What the kernel itself says of its virtual Ethernet devices.
+// The kernel reports this speed for its virtual Ethernet devices.
 constexpr uint32_t kUnknownMbps = 10000;
 
 constexpr LinkRate kLinkRates[] = {
@@ -29,13 +29,13 @@ constexpr LinkRate kLinkRates[] = {
     {100000, 4, 32, "EDR"}, {200000, 4, 64, "HDR"}, {400000, 4, 128, "NDR"},
 };
 
-// IPv4-mapped, then IPv6, link-local last: the first GID is the one that most programs take.
+// IPv4-mapped, then IPv6, link-local last: most programs use the first GID.
 int rank(const wire::Gid& gid) {
   if (gid.is_ipv4()) return 0;
   return gid.is_link_local() ? 2 : 1;
 }
 
-// Asked by ioctl and not from /sys, which may be absent or show another network namespace.
+// Uses ioctl because /sys may be absent or show another network namespace.
 uint32_t speed_of(const Interface& link) {
   if ((link.flags & IFF_LOOPBACK) != 0) return kLoopbackMbps;
   const os::UniqueFd fd = os::plain_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC);
@@ -73,7 +73,7 @@ PortState port_state_of(const Interface& link) {
   port.active_mtu = roce_mtu_for(link.mtu);
   port.speed_mbps = speed_of(link);
   for (const InterfaceAddress& a : link.addresses) {
-    // The same address may be there twice, with two prefixes.
+    // An address with two prefixes is listed twice.
     const bool known = std::ranges::find(port.addresses, a.gid) != port.addresses.end();
     if (!a.tentative && !a.duplicate && !known) port.addresses.push_back(a.gid);
   }

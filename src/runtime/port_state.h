@@ -1,4 +1,4 @@
-// How an interface's properties become a port's.
+// Derives a port's properties from an interface.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ wire::Mtu roce_mtu_for(uint32_t interface_mtu);
 
 PortState port_state_of(const Interface& link);
 
-// A speed as InfiniBand has it: lanes of 2.5, 5, 10 (FDR10), 25, 50 or 100 Gb/s.
+// A link speed of InfiniBand: lanes of 2.5, 5, 10 (FDR10), 25, 50 or 100 Gb/s.
 struct LinkRate {
   uint32_t mbps;
   uint8_t lanes;
-  uint8_t speed;     // the number that verbs has for the lane's
-  const char* name;  // and people
+  uint8_t speed;     // active_speed of verbs, for one lane
+  const char* name;  // of the speed
 };
-// The smallest that is not below the interface's.
+// The smallest rate that is not below `mbps`.
 const LinkRate& link_rate_for(uint32_t mbps);
 
 }  // namespace verbena::runtime

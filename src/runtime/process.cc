@@ -25,8 +25,8 @@ struct OpenNic {
 
 struct Process {
   std::mutex mutex;  // guards opening and closing; held across a fork
-  // In the child of a fork the parent's Nics stay here, dead: calls without traffic work on them,
-  // so their locks must be held across the child's own forks too.
+  // In the child of a fork the parent's Nics stay here, abandoned. Calls without traffic work on
+  // them, so their locks must be held across the child's own forks.
   std::vector<OpenNic> nics;
 };
 
@@ -64,7 +64,7 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   for (const OpenNic& open : process().nics) {
-    if (!open.nic->dead()) open.nic->abandon_in_child();
+    if (!open.nic->is_abandoned()) open.nic->abandon_in_child();
     open.nic->unlock_after_fork();
   }
   process().mutex.unlock();
@@ -82,9 +82,10 @@ void unlock_process() { process().mutex.unlock(); }
 std::shared_ptr<Nic> find_nic(uint32_t interface_index) {
   for (const OpenNic& open : process().nics) {
     if (open.interface_index != interface_index) continue;
-    // Not even held for a moment: its deleter, were we the last, would want the lock that we hold.
-    if (open.nic->removed() || open.nic->dead()) continue;
-    if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is just closing it
+    // No temporary reference: if it were the last one, the deleter would take the lock that this
+    // thread holds.
+    if (open.nic->removed() || open.nic->is_abandoned()) continue;
+    if (auto nic = open.handle.lock()) return nic;  // otherwise its last user is closing it
   }
   return nullptr;
 }
@@ -97,8 +98,8 @@ void unregister_nic(const Nic* nic) {
   std::erase_if(process().nics, [&](const OpenNic& open) { return open.nic == nic; });
 }
 
-bool succeed_within(Duration patience, const std::function<bool()>& attempt) {
-  const Instant until = now() + patience;
+bool succeed_within(Duration timeout, const std::function<bool()>& attempt) {
+  const Instant until = now() + timeout;
   while (!attempt()) {
     if (now() >= until) return false;
     const timespec pause{0, 50'000};
@@ -110,7 +111,7 @@ bool succeed_within(Duration patience, const std::function<bool()>& attempt) {
 uint64_t random_secret() {
   uint64_t secret = 0;
   if (getrandom(&secret, sizeof secret, 0) != sizeof secret) {
-    log(LogLevel::Error, "the kernel gives no random numbers; memory keys would be guessable");
+    log(LogLevel::Error, "getrandom failed; memory keys would be predictable");
     std::abort();
   }
   return secret;

@@ -1,5 +1,4 @@
-// What a process has once: its slot among the Verbena processes of the host, the Nics it has open,
-// and what must happen to them when it forks.
+// Process-wide state: the open Nics and their fork handlers.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +21,15 @@ void unregister_nic(const Nic* nic);
 void lock_process();
 void unlock_process();
 
-// For those who cannot wait for ever: exit() may be called by a thread that holds it.
-bool succeed_within(Duration patience, const std::function<bool()>& attempt);
+// Bounded waits, for callers that must not deadlock: exit() may be called by a thread that holds
+// the lock.
+bool succeed_within(Duration timeout, const std::function<bool()>& attempt);
 template <typename Mutex>
-bool lock_within(Mutex& mutex, Duration patience) {
-  return succeed_within(patience, [&] { return mutex.try_lock(); });
+bool lock_within(Mutex& mutex, Duration timeout) {
+  return succeed_within(timeout, [&] { return mutex.try_lock(); });
 }
 
-// 64 bits nobody can guess.
+// 64 random bits from the kernel.
 uint64_t random_secret();
 
 }  // namespace verbena::runtime

@@ -4,8 +4,8 @@
 namespace verbena::runtime {
 namespace {
 
-// A virtual CPU that stood still looks like an application that stopped polling: it gets this long
-// to poll again.
+// A virtual CPU that was not scheduled looks like an application that stopped polling, so a second
+// check follows after this time.
 constexpr Duration kSecondCheck = microseconds(50);
 // Longest sleep after packets were sent, so that a post need not wake the thread for its ACK
 // timeout. Programs use timeouts above this (2^14 * 4 us = 67 ms).
@@ -22,17 +22,17 @@ bool ProgressPolicy::must_wake_thread(Instant at, bool has_more, Instant sleeps_
 
 // Two programs that write into each other's memory in turn, and spin on their own memory meanwhile,
 // need a system call for each WRITE as long as neither polls. If the call that posts a WRITE polls
-// for a moment, the peer finds this process awake and sends a packet. The peer then asks for the
-// completion of its own WRITE, and since that ACK waits for the next WRITE, the peer polls when the
-// WRITE comes. From then on both always poll.
+// for a moment, the peer finds this process awake and sends a packet. The peer then polls for the
+// completion of its own WRITE. Its ACK waits for the next WRITE of this process, so the peer polls
+// when that WRITE is received. From then on both always poll.
 bool ProgressPolicy::begin_response_wait(bool announced) {
   waits_for_response_ = announced || (!thread_owns_progress() && response_follows_.try_now());
   return waits_for_response_;
 }
 
-void ProgressPolicy::end_response_wait(bool came) {
+void ProgressPolicy::end_response_wait(bool received) {
   waits_for_response_ = false;
-  if (came) {
+  if (received) {
     response_follows_.succeeded();
   } else {
     response_follows_.failed();
@@ -59,8 +59,8 @@ bool ProgressPolicy::may_sleep_on(Instant at) {
   return true;
 }
 
-// The polling thread would get the response to a packet that the background thread took, but later
-// and out of its rhythm.
+// If the background thread took the packets, the polling thread would see their completions later
+// than if it received them itself.
 bool ProgressPolicy::leaves_packets_to_poller(Instant woke_at) {
   if (thread_owns_progress()) return false;
   const bool polls = owner_polls(woke_at);
@@ -71,7 +71,7 @@ bool ProgressPolicy::leaves_packets_to_poller(Instant woke_at) {
 
 bool ProgressPolicy::leaves_ack_delayed(Instant woke_at, bool packets_announced, Instant deadline) {
   const bool knew_of_deferral = deferred_at_sleep_ != kNever;
-  if (knew_of_deferral) ack_delay_.reply_came(deferred_since_ != deferred_at_sleep_);
+  if (knew_of_deferral) ack_delay_.reply_followed(deferred_since_ != deferred_at_sleep_);
   if (!thread_owns_progress() || !has_delayed_ack() || deferred_since_ == deferred_at_sleep_) {
     return false;
   }
@@ -79,7 +79,7 @@ bool ProgressPolicy::leaves_ack_delayed(Instant woke_at, bool packets_announced,
   const bool poller_took_packets = !packets_announced || deferred_since_ >= woke_at;
   const bool has_time = woke_at - deferred_since_ < ack_delay_.length() && deadline > woke_at;
   if (poller_took_packets && has_time) return true;
-  if (!knew_of_deferral) ack_delay_.reply_came(false);
+  if (!knew_of_deferral) ack_delay_.reply_followed(false);
   return false;
 }
 

@@ -1,12 +1,12 @@
-// ProgressPolicy: who makes progress, how long the background thread sleeps, and what a turn leaves
-// unsent for a moment. Pure: time is handed in; no clock, no system call, no lock.
+// ProgressPolicy: decides which thread owns progress, how long the background thread sleeps, and
+// which transmissions a turn defers. Pure: time is handed in; no clock, no system call, no lock.
 //
 // A polling application makes progress best: no wake-up, no context switch. But it may stop polling
 // at any time, for instance to spin on memory that a peer writes. So there are two progress owners:
 //
 //   The background thread: it sleeps on the datapath's descriptor, and a packet wakes it.
 //   The polling thread: it polls; the background thread only checks every kPollCheckInterval
-//   whether it still does.
+//   whether it still polls.
 //
 // An application that polls steadily becomes the progress owner. If a check finds packets waiting
 // and no recent poll, the application stopped polling without handing progress back: the background
@@ -34,28 +34,28 @@ namespace verbena::runtime {
 using core::Defer;
 
 // Whether the application polls steadily enough to own progress.
-class PollerTrust {
+class SteadyPoller {
  public:
   // A poll while the background thread owns progress. True: the application polls steadily.
-  bool note_poll() { return stays_.is_due() && ++steady_polls_ >= kSteadyPolls; }
+  bool note_poll() { return keeps_polling_.is_due() && ++steady_polls_ >= kSteadyPolls; }
   void forget_polls() { steady_polls_ = 0; }
   // Packets woke the background thread, and the application had (not) polled just before.
   void met_poller() {
-    if (++polls_met_ >= kPollsMet) stays_.end_pause();
+    if (++polls_met_ >= kPollsMet) keeps_polling_.end_pause();
   }
   void met_no_poller() { polls_met_ -= std::min(polls_met_, 2u); }
-  // A check found the owner polling. [no lock]: only the background thread calls it, and it writes
+  // A check found the owner polling. [no lock]: called only by the background thread; it writes
   // nothing that the calls above read.
   void passed_check() {
-    if (++passed_checks_ >= kPassedChecks) stays_.succeeded();
+    if (++passed_checks_ >= kPassedChecks) keeps_polling_.succeeded();
   }
   // The owner stopped polling while packets waited.
   void failed_check() {
-    stays_.failed();
+    keeps_polling_.failed();
     passed_checks_ = 0;
     polls_met_ = 0;
   }
-  void pass_wakeup() { stays_.pass(); }
+  void pass_wakeup() { keeps_polling_.pass(); }
 
  private:
   static constexpr uint32_t kSteadyPolls = 16;
@@ -63,7 +63,8 @@ class PollerTrust {
   static constexpr uint32_t kPollsMet = 16;
   static constexpr uint32_t kPassedChecks = 1000;
 
-  Prediction stays_{64, 4096};  // in wake-ups; a failure delays packets by up to a millisecond
+  Prediction keeps_polling_{64,
+                            4096};  // in wake-ups; a failure delays packets by up to a millisecond
   uint32_t steady_polls_ = 0;
   uint32_t polls_met_ = 0;
   uint32_t passed_checks_ = 0;
@@ -74,8 +75,8 @@ class AckDelay {
  public:
   bool is_worthwhile() const { return reply_follows_.is_due(); }
   Duration length() const { return replies_in_a_row_ < kProven ? kFirstAckDelay : kProvenAckDelay; }
-  void reply_came(bool came) {
-    if (came) {
+  void reply_followed(bool followed) {
+    if (followed) {
       reply_follows_.succeeded();
       ++replies_in_a_row_;
     } else {
@@ -145,10 +146,10 @@ class ProgressPolicy {
     return one_sided && begin_response_wait(announced);
   }
   static constexpr Duration kResponseWait = microseconds(3);
-  void end_response_wait(bool came);
+  void end_response_wait(bool received);
 
   // --- a round of the background thread ---------------------------------------------------------
-  // Falls asleep at `at`. `deadline`: of engine and datapath; `packets_sent`: ever.
+  // Falls asleep at `at`. `deadline`: of engine and datapath; `packets_sent`: in total.
   Instant sleep_until(Instant at, Instant deadline, uint64_t packets_sent);
   // The sleep ended without any descriptor. True: the owner polls; sleep on. [no lock]
   bool may_sleep_on(Instant at);
@@ -162,7 +163,7 @@ class ProgressPolicy {
   bool leaves_ack_delayed(Instant woke_at, bool packets_announced, Instant deadline);
   // The thread makes progress in this round.
   void begin_work() { ack_delay_.pass_wakeup(); }
-  // It takes turns until they find nothing.
+  // The thread takes turns until one finds nothing.
   void begin_turns() { busy_poll_.begin(); }
   Defer deferral_for_thread() const {
     return thread_owns_progress() && ack_delay_.is_worthwhile() ? Defer::UntilReply
@@ -180,7 +181,7 @@ class ProgressPolicy {
   // Fewer packets than this are no burst.
   static constexpr uint64_t kBurstPackets = core::AckScheduler::kBurstPackets;
   static constexpr Duration kJustBefore = microseconds(5);
-  // An owner that has not polled for so long has stopped polling.
+  // An owner without a poll for this long has stopped polling.
   static constexpr Duration kStoppedAfter = microseconds(100);
 
   bool must_wake_thread(Instant at, bool has_more, Instant sleeps_until);
@@ -196,13 +197,13 @@ class ProgressPolicy {
 
   std::atomic<bool> thread_owns_progress_{true};
   std::atomic<Instant> last_poll_{};
-  PollerTrust poller_;
+  SteadyPoller poller_;
   bool missed_poll_ = false;  // the last check found no poll since missed_after_
   Instant missed_after_;
   AckDelay ack_delay_;
-  Instant deferred_since_ = kNever;  // kNever: everything was sent
+  Instant deferred_since_ = kNever;  // kNever: nothing is deferred
   Defer deferred_ = Defer::Nothing;
-  Instant deferred_at_sleep_ = kNever;  // the deferral that the thread knew of when it fell asleep
+  Instant deferred_at_sleep_ = kNever;  // deferred_since_ when the thread fell asleep
   bool last_post_one_sided_ = false;
   bool waits_for_response_ = false;
   Prediction response_follows_{16, 4096};  // in posts; a failure costs 3 us

@@ -1,6 +1,5 @@
-// RecentClock: the time for those who ask many times in a microsecond. A reading of the clock waits
-// for all that the CPU has under way; the cycle counter, which does not, says how long ago the last
-// one was.
+// RecentClock: a cheap clock for many readings per microsecond. Reading the system's clock
+// serialises the CPU. The cycle counter does not, and it measures the time since the last reading.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,7 @@ Instant now();
 
 struct SystemTime {
   static Instant clock() { return runtime::now(); }
-  // Counts up evenly; 0: there is no such counter.
+  // Counts at a constant rate; 0: there is no such counter.
   static uint64_t cycles() {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -27,15 +26,15 @@ struct SystemTime {
 template <typename Source>
 class BasicRecentClock {
  public:
-  // Never earlier than what it said before.
+  // Never earlier than the last result.
   Instant now() {
     const uint64_t cycles = Source::cycles();
     const uint64_t since = cycles - read_at_;
-    // Another core's counter may be behind; and there may be none.
+    // Another core's counter may be behind, or there may be no counter.
     if (since >= kTrustedCycles || rate_ == 0) [[unlikely]]
       return read(cycles);
-    return said_ =
-               std::max(said_, last_ + nanoseconds(static_cast<int64_t>(since * rate_ >> kShift)));
+    return returned_ = std::max(returned_,
+                                last_ + nanoseconds(static_cast<int64_t>(since * rate_ >> kShift)));
   }
 
  private:
@@ -51,8 +50,9 @@ class BasicRecentClock {
       first_ = last_;
       first_cycles_ = cycles;
     }
-    // Not from what is near: the thread may have stood still between two lines of this. Nor for
-    // ever from what is far: machines sleep, and one of the two may go on.
+    // The rate is measured over a long interval, because the thread may be preempted between the
+    // two readings. The interval is restarted at times, because only one of the two clocks may run
+    // while the machine is suspended.
     const uint64_t counted = cycles - first_cycles_;
     if (counted >= kLearningCycles) {
       const auto ns = static_cast<double>((last_ - first_).ns);
@@ -62,12 +62,12 @@ class BasicRecentClock {
       first_ = last_;
       first_cycles_ = cycles;
     }
-    return said_ = std::max(said_, last_);
+    return returned_ = std::max(returned_, last_);
   }
 
-  Instant last_;          // what the clock said
+  Instant last_;          // the last reading
   uint64_t read_at_ = 0;  // in cycles
-  Instant said_;          // to whoever asked
+  Instant returned_;      // the last result
   uint64_t rate_ = 0;     // nanoseconds in 2^kShift cycles; 0: not known yet
   Instant first_;
   uint64_t first_cycles_ = 0;

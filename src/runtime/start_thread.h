@@ -1,5 +1,5 @@
-// Starts the libraries' own threads. They block all signals, so that the application's threads
-// handle them.
+// Starts the libraries' own threads. They block all signals, so that signals are handled by the
+// application's threads.
 #pragma once
 
 #include <pthread.h>

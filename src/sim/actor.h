@@ -1,6 +1,5 @@
-// Actor: an application in the simulator. It posts random work, knows what must come of it, and
-// checks that when completions arrive. One kind per transport; the run polls and asks them all
-// alike.
+// Actor: an application in the simulator. It posts random work, models its effects, and compares
+// them with the completions. There is one class per transport.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +11,18 @@
 
 namespace verbena::sim {
 
-// What the queue pairs of one run have in common.
+// The common properties of the queue pairs of one run.
 struct WorkloadShape {
   QpShape qp;
   uint32_t max_message = 4096;
   uint32_t requests = 50;      // per actor
-  double late_receives = 0.3;  // how often receives are not posted again although they could be
-  // What the network may do to packets that nobody repeats.
+  double late_receives = 0.3;  // probability that free receives are not posted
+  // Faults that are visible without retransmission.
   bool reorders = false;
   bool duplicates = false;
   // Some hosts share memory, by links of this shape.
   std::optional<MemoryLinkShape> memory;
-  // Off when somebody forges packets: then nothing but memory safety can be promised.
+  // Off when packets are forged: then only memory safety is checked.
   bool strict = true;
 };
 
@@ -45,16 +44,16 @@ class Actor {
   virtual bool done() const = 0;
   virtual std::string describe() const = 0;
 
-  // All is at rest and the network is whole: sends something that must arrive now, whatever was
-  // lost before. False if there is nothing more to say.
+  // All work is done and the network has no faults: sends a message that must be received. False:
+  // none is left to send.
   virtual bool send_last_message() { return false; }
-  // How many messages to this actor may have been lost: they did not arrive.
+  // The number of messages to this actor that were not received.
   virtual uint64_t missing() const { return 0; }
-  // Memory and all else that can be told at the end.
+  // Checks memory and everything else that is known at the end.
   virtual void check() = 0;
-  // Takes its queue pairs to ERR; what comes now is flushed.
+  // Takes its queue pairs to ERR; completions are flushed from now on.
   virtual void stop() = 0;
-  // What is wrong with the receives that it alone had, now that all are flushed.
+  // After stop(): what is wrong with the receives of its own queue; empty if nothing.
   virtual std::string check_stopped() const = 0;
 
  protected:

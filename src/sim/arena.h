@@ -1,5 +1,5 @@
-// Arena: a host's memory, with guard bytes around everything that is registered. Whatever a peer
-// does, the guards must not change.
+// Arena: a host's memory, with guard bytes around everything that is registered. No peer may change
+// the guards.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace verbena::sim {
 
-// A registered piece of an arena.
+// A registered area of an arena.
 struct Region {
   std::span<std::byte> bytes;
-  uint64_t iova = 0;  // made up, so that no real address gets into a packet
+  uint64_t iova = 0;  // artificial, so that no real address gets into a packet
   uint32_t key = 0;
 
   std::span<std::byte> at(uint64_t offset, uint64_t length) const {
@@ -21,11 +21,10 @@ struct Region {
   }
 };
 
-// A region in memory that keeps what a FLUSH to persistence, of its beginning or of all of it,
-// finds there.
+// A region whose backing stores its content at each FLUSH to persistence.
 struct DurableRegion : Region {
   static constexpr uint64_t kBytes = 64;
-  // Right behind `bytes`, and not registered: what was kept, and how often that was asked for.
+  // Behind `bytes` and not registered: the stored content, and the number of FLUSHes.
   std::span<std::byte> kept;
   std::span<std::byte> times;
 };
@@ -36,7 +35,7 @@ class Arena {
 
   // `length` bytes between guards, zeroed, 64-byte aligned.
   std::span<std::byte> allocate(uint64_t length);
-  // Whether all guards are as they were.
+  // Whether all guards are unchanged.
   bool intact() const;
 
  private:

@@ -1,12 +1,12 @@
-// Runs in which somebody breaks a rule, or a connection: both ends must notice what they can,
-// complete everything in order, and be usable again; a neighbour on the same hosts must notice
-// nothing.
+// Runs in which one side violates a rule or the connection breaks. Both ends must report the error,
+// complete everything in order, and be usable again. A neighbour connection on the same hosts must
+// not be affected.
 #include <algorithm>
 #include <cstdio>
 
 #include "sim/ledger.h"
-#include "sim/pieces.h"
 #include "sim/report.h"
+#include "sim/scatter_gather.h"
 #include "sim/seed_run.h"
 #include "sim/world.h"
 
@@ -68,10 +68,10 @@ class BrokenRun {
     set_up();
     post_everything();
     const bool quiet = world_.run_until_quiet(seconds(60));
-    if (!quiet) problem("the world does not come to rest");
+    if (!quiet) problem("the run does not become idle");
     poll();
-    judge();
-    if (responder_lives_ && requester_lives_) revive();
+    check_outcome();
+    if (responder_exists_ && requester_exists_) check_reuse();
     RunResult r;
     r.kind = RunKind::Broken;
     r.trace_hash = world_.trace().hash();
@@ -114,7 +114,7 @@ class BrokenRun {
     shape_.mtu = prng().below(2) == 0 ? wire::Mtu::k256 : wire::Mtu::k4096;
     shape_.psn_a = 0xFFFFF0;
     shape_.timeout = 6;  // 262 us
-    // Sequence errors and implied NAKs count as retries as well, so a lossy run gets all there are.
+    // Sequence errors and implied NAKs count as retries, so a lossy run gets the maximum.
     shape_.retry_count = static_cast<uint8_t>(lossy_ ? 7 : 1 + prng().below(7));
     shape_.rnr_retry = violation_ == Violation::NoReceive ? 3 : 7;
     shape_.min_rnr_timer = 1;
@@ -131,17 +131,17 @@ class BrokenRun {
   void share_memory() {
     Prng& r = world_.memory().prng();
     MemoryLinkShape link;
-    link.wide = r.below(3) != 0;
+    link.large_packets = r.below(3) != 0;
     link.reachable = r.below(4) != 0;
     link.refusal = r.below(2) == 0 ? 0 : 0.3;
     world_.memory().open(a_->id(), b_->id(), link);
   }
-  // Through memory a partition is the end of the link, which hurts the neighbour, too.
+  // Through memory a partition is the end of the link, which affects the neighbour, too.
   bool link_ends() const { return in_memory_ && violation_ == Violation::Partition; }
 
   bool about_windows() const { return violation_ >= Violation::WindowInvalidated; }
 
-  // A window with a key that was, or is for somebody else, good for what is behind it.
+  // A window whose key was valid, or is valid for another queue pair.
   void prepare_window() {
     behind_window_ = b_->add_region(4096, core::kLocalWrite | core::kWindowBind);
     std::ranges::fill(behind_window_.bytes, kUntouched);
@@ -185,7 +185,7 @@ class BrokenRun {
     }
   }
 
-  // The responder keeps one answer only, whatever the requester believes.
+  // The responder has one responder resource; the requester expects more.
   void permit_only_one_read() {
     using namespace core::qp_attr;
     core::QpAttributes attr = qb_->attributes();
@@ -314,14 +314,14 @@ class BrokenRun {
       case Violation::DestroyResponder:
         world_.after(soon, [this] {
           b_->destroy(*qb_);
-          responder_lives_ = false;
+          responder_exists_ = false;
         });
         break;
       case Violation::DestroyRequester:
         world_.after(soon, [this] {
           poll();
           a_->destroy(*qa_);
-          requester_lives_ = false;
+          requester_exists_ = false;
         });
         break;
       case Violation::Partition:
@@ -331,7 +331,7 @@ class BrokenRun {
                        [this] { b_->on_link_end(a_->id()); });
           break;
         }
-        // Longer than all retries take, shorter than the neighbour's.
+        // Longer than all retries of this connection, shorter than the neighbour's.
         world_.after(soon, [this] { world_.network().link(0, 1).partitioned = true; });
         world_.after(soon + milliseconds(4),
                      [this] { world_.network().link(0, 1).partitioned = false; });
@@ -364,42 +364,42 @@ class BrokenRun {
 
   void poll() {
     core::Completion c;
-    const auto judge_one = [&](Ledger& ledger) {
+    const auto check_completion = [&](Ledger& ledger) {
       const std::string what = ledger.completed(c);
       if (!what.empty()) problem(what);
     };
     while (cq_a_->poll(&c, 1) == 1) {
       if (c.qpn == neighbour_a_->qpn()) {
-        judge_one(neighbour_);
-      } else if (!requester_lives_) {
+        check_completion(neighbour_);
+      } else if (!requester_exists_) {
         problem("a destroyed queue pair completes");
       } else {
-        judge_one(sent_);
+        check_completion(sent_);
       }
     }
-    while (cq_b_->poll(&c, 1) == 1) judge_one(received_);
+    while (cq_b_->poll(&c, 1) == 1) check_completion(received_);
   }
 
-  // What may come of each violation: how the request at fault ends, and how the peer fares.
-  void judge() {
+  // Checks the outcome of each violation: the status of the request at fault, and the peer's state.
+  void check_outcome() {
     if (!a_->arena().intact() || !b_->arena().intact()) problem("memory around regions changed");
     if (!neighbour_.closed() || neighbour_.first_error() || neighbour_.completed_count() != 10) {
-      // A region that is gone is gone for the neighbour too.
-      const bool may_be_hurt = violation_ == Violation::Deregister || link_ends();
-      if (!may_be_hurt || !neighbour_.closed()) problem("the neighbour was hurt");
+      // The neighbour loses a deregistered region, too.
+      const bool may_be_affected = violation_ == Violation::Deregister || link_ends();
+      if (!may_be_affected || !neighbour_.closed()) problem("the neighbour was affected");
     }
     if (std::ranges::any_of(behind_window_.bytes, [](std::byte b) { return b != kUntouched; })) {
-      problem("memory changed through a window that is gone");
+      problem("memory changed through an invalidated window");
     }
     if (a_->engine().next_deadline() != kNever || b_->engine().next_deadline() != kNever) {
       problem("a deadline is left");
     }
     if (neighbour_a_->peer() != nullptr && !neighbour_a_->peer()->is_idle())
-      problem("window in use");
-    if (!requester_lives_) return;
+      problem("bytes are still in flight");
+    if (!requester_exists_) return;
     if (!sent_.closed()) problem("requests are left without a completion");
-    judge_requester();
-    if (responder_lives_) judge_responder();
+    check_requester();
+    if (responder_exists_) check_responder();
   }
 
   bool responder_refuses() const {
@@ -418,11 +418,11 @@ class BrokenRun {
     }
   }
 
-  void judge_requester() {
+  void check_requester() {
     const auto error = sent_.first_error();
     const auto expect = [&](std::initializer_list<WcStatus> any) {
-      if (!error) return problem("the requester noticed nothing");
-      // When the NAK is lost, the peer has nothing more to say.
+      if (!error) return problem("the requester reported no error");
+      // When the NAK is lost, the peer sends no other response.
       const bool nak_lost = lossy_ && responder_refuses() && *error == WcStatus::RetryExceeded;
       if (!nak_lost && std::ranges::find(any, *error) == any.end()) {
         problem("wrong status " + std::to_string(static_cast<int>(*error)));
@@ -455,7 +455,7 @@ class BrokenRun {
       case Violation::RequesterToError:
         if (error) expect({WcStatus::Flushed});
         break;
-      default:  // these may come too late to matter
+      default:  // these may happen too late to have an effect
         if (error) expect({WcStatus::RetryExceeded, WcStatus::RemoteAccess});
         break;
     }
@@ -469,12 +469,12 @@ class BrokenRun {
     }
   }
 
-  void judge_responder() {
+  void check_responder() {
     if (!received_.closed() && qb_->state() == QpState::Error)
       problem("receives are left unflushed");
     const bool failed = qb_->state() == QpState::Error;
     if (failed && violation_ != Violation::ResponderToError && b_->failures.empty()) {
-      problem("failed without a reason for people");
+      problem("failed without a failure record");
     }
     if (!responder_refuses()) return;
     if (!failed) problem("the responder accepted it");
@@ -487,8 +487,8 @@ class BrokenRun {
     if (n != 1) problem("not exactly one async event");
   }
 
-  // After RESET nothing of the past is left.
-  void revive() {
+  // After RESET the queue pair must work as a new one.
+  void check_reuse() {
     world_.network().heal();
     core::Sge sge{ra_.iova, 100, ra_.key};
     if (qa_->state() == QpState::Error) {
@@ -513,7 +513,7 @@ class BrokenRun {
     s.rkey = fresh.key;
     s.remote_address = fresh.iova;
     if (!a_->post_send(*qa_, s).ok()) problem("post_send refused after RESET");
-    if (!world_.run_until_quiet(seconds(1))) problem("no rest after RESET");
+    if (!world_.run_until_quiet(seconds(1))) problem("not idle after RESET");
     core::Completion c;
     if (cq_a_->poll(&c, 1) != 1 || c.wr_id != 8 || c.status != WcStatus::Success) {
       problem("not usable again after RESET");
@@ -535,8 +535,8 @@ class BrokenRun {
   Ledger sent_, received_, neighbour_;
   size_t culprit_ = 0;
   uint64_t next_wr_id_ = 100;
-  bool responder_lives_ = true;
-  bool requester_lives_ = true;
+  bool responder_exists_ = true;
+  bool requester_exists_ = true;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Applications that follow no plan but the API's rules, and a ledger that watches what they are
-// told. A violation names the attempt and what was wrong with it.
+// Applications that make random calls within the API's rules, and a ledger that checks the events
+// they receive. A violation names the attempt and the error.
 #include "sim/cm_run.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 using cm::Event;
 using cm::EventKind;
 
-constexpr uint16_t kDeadPort = 9;  // nobody listens there
+constexpr uint16_t kUnusedPort = 9;  // without a listener
 constexpr HostId kNoHost = 7;
 
 // One end of an attempt, as its application sees it.
@@ -31,8 +31,8 @@ struct Side {
   bool sidr = false;
   uint64_t attempt = 0;
   bool accepted = false;      // passive: accept() was called
-  bool established = false;   // active: establish() was called; passive: it was told
-  bool disconnected = false;  // it was told
+  bool established = false;   // active: establish() was called; passive: the event was received
+  bool disconnected = false;  // the event was received
   bool over = false;          // the id is no longer this application's
   std::set<EventKind> seen;
 };
@@ -45,7 +45,7 @@ struct Process {
   std::map<uint32_t, Side> sides;
 };
 
-// What both sides of an attempt said.
+// The state of an attempt on both sides.
 struct Attempt {
   bool reachable = true;
   bool active_established = false;
@@ -64,7 +64,7 @@ class CmWorld {
     f.duplication = prng_.chance(0.5) ? 0 : 0.01 * static_cast<double>(prng_.below(40));
     f.hostile = hostile_ ? 0.05 : 0;
     f.delay = microseconds(static_cast<int64_t>(1 + prng_.below(2000)));
-    // Below half of TIMEWAIT: what a REJ or DREP must survive to be repeated rightly.
+    // Below half of TIMEWAIT, so that REJ and DREP can still be replayed.
     f.jitter =
         prng_.chance(0.5) ? Duration{} : milliseconds(static_cast<int64_t>(prng_.below(200)));
     const uint64_t hosts = 1 + prng_.below(3);
@@ -81,7 +81,7 @@ class CmWorld {
     at(seconds(static_cast<int64_t>(5 + prng_.below(60))), [this] { finish(); });
     turn_until_quiet();
     check_end();
-    check_life();
+    check_recovery();
     result_.attempts = attempts_.size();
     result_.datagrams = network_.counts().sent;
     result_.trace_hash = trace_.hash();
@@ -114,7 +114,7 @@ class CmWorld {
   void at(Duration from_now, std::function<void()> what) {
     queue_.emplace(now_ + from_now, std::move(what));
   }
-  Duration thought() {
+  Duration reaction_time() {
     if (prng_.chance(0.1)) return seconds(static_cast<int64_t>(prng_.below(20)));
     return microseconds(static_cast<int64_t>(prng_.below(300'000)));
   }
@@ -165,7 +165,7 @@ class CmWorld {
     }
   }
 
-  // As the processes of a host share queue pair 1.
+  // Delivers as the processes of a host do, which share queue pair 1.
   void deliver(HostId from, HostId to, const Bytes& bytes) {
     const cm::Route route = cm::route_of(bytes);
     Process* first = nullptr;
@@ -174,7 +174,7 @@ class CmWorld {
       if (p.host != to) continue;
       if (first == nullptr) first = &p;
       const bool meant =
-          route.kind == cm::Route::Kind::Everyone ||
+          route.kind == cm::Route::Kind::AllProcesses ||
           (route.kind == cm::Route::Kind::Slot && route.slot == p.slot) ||
           (route.kind == cm::Route::Kind::Service && cm::port_of(route.service_id) == p.port);
       if (!meant) continue;
@@ -205,7 +205,7 @@ class CmWorld {
   void start_attempt() {
     Process& from = processes_[prng_.below(processes_.size())];
     const Process& to = processes_[prng_.below(processes_.size())];
-    const uint16_t port = prng_.chance(0.1) ? kDeadPort : to.port;
+    const uint16_t port = prng_.chance(0.1) ? kUnusedPort : to.port;
     const HostId host = prng_.chance(0.05) ? kNoHost : to.host;
     if (prng_.chance(0.2)) {
       start_sidr(from, host, port);
@@ -229,7 +229,8 @@ class CmWorld {
     p.private_data = tag;
     const uint32_t id = from.agent->connect(p, now_).value();
     from.sides[id] = {.active = true, .attempt = attempt, .seen = {}};
-    if (!finishing_ && prng_.chance(0.03)) at(thought(), [this, &from, id] { destroy(from, id); });
+    if (!finishing_ && prng_.chance(0.03))
+      at(reaction_time(), [this, &from, id] { destroy(from, id); });
     return id;
   }
 
@@ -246,7 +247,7 @@ class CmWorld {
       return on_request(p, e);
     }
     const auto it = p.sides.find(e.id);
-    if (it == p.sides.end()) return violate("an event of nothing: ", e);
+    if (it == p.sides.end()) return violate("an event of an unknown id: ", e);
     Side& side = it->second;
     if (side.over) return violate("an event after the end: ", e);
     if (!side.seen.insert(e.kind).second) return violate("an event twice: ", e);
@@ -254,12 +255,12 @@ class CmWorld {
       case EventKind::ConnectResponse:
         if (!side.active) violate("a response to the passive side: ", e);
         check_response(side, e);
-        at(thought(), [this, &p, id = e.id] { answer_response(p, id); });
+        at(reaction_time(), [this, &p, id = e.id] { reply_to_response(p, id); });
         break;
       case EventKind::Established:
         if (side.active || !side.accepted) violate("established without accept: ", e);
         on_passive_established(side);
-        at(thought(), [this, &p, id = e.id] { leave(p, id); });
+        at(reaction_time(), [this, &p, id = e.id] { leave(p, id); });
         break;
       case EventKind::Disconnected:
         if (side.active ? !side.seen.contains(EventKind::ConnectResponse) : !side.accepted) {
@@ -275,7 +276,7 @@ class CmWorld {
         end(p, e.id);
         break;
       case EventKind::Unreachable:
-        if (e.error != ETIMEDOUT) violate("unreachable without a time-out: ", e);
+        if (e.error != ETIMEDOUT) violate("unreachable without a timeout: ", e);
         check_unreachable(side, e);
         ++result_.unreachable;
         end(p, e.id);
@@ -287,8 +288,8 @@ class CmWorld {
       case EventKind::SidrResponse:
         if (!side.sidr || !side.active) violate("a SIDR response to something else: ", e);
         if (e.sidr_status == cm::SidrStatus::Success) {
-          ++result_.sidr_answers;
-          if (!hostile_ && e.qkey != 0x1234) violate("a SIDR answer of somebody else: ", e);
+          ++result_.sidr_replies;
+          if (!hostile_ && e.qkey != 0x1234) violate("a SIDR reply of another service: ", e);
         }
         end(p, e.id);
         break;
@@ -304,7 +305,7 @@ class CmWorld {
       side.attempt = load_be64(e.private_data.bytes.data());
       if (side.attempt >= attempts_.size()) {
         if (!hostile_) violate("private data was changed: ", e);
-        side.attempt = new_attempt();  // somebody's invention
+        side.attempt = new_attempt();  // a forged request
         attempts_.back().ended = true;
       }
       if (++attempts_[side.attempt].passive_alive > 1 && !hostile_) {
@@ -313,18 +314,18 @@ class CmWorld {
     }
     p.sides[e.id] = side;
     if (prng_.chance(0.8)) p.agent->request_taken(e.id);
-    at(thought(), [this, &p, id = e.id] { answer_request(p, id); });
+    at(reaction_time(), [this, &p, id = e.id] { reply_to_request(p, id); });
   }
 
-  void answer_request(Process& p, uint32_t id) {
+  void reply_to_request(Process& p, uint32_t id) {
     Side& side = p.sides[id];
     if (side.over || side.accepted) return;
     if (side.sidr) {
-      cm::SidrAnswer answer;
-      answer.status = prng_.chance(0.2) ? cm::SidrStatus::Reject : cm::SidrStatus::Success;
-      answer.qpn = fresh_qpn(p);
-      answer.qkey = 0x1234;
-      if (!p.agent->answer_sidr(id, answer, now_).ok()) violate("a SIDR answer was refused");
+      cm::SidrReply reply;
+      reply.status = prng_.chance(0.2) ? cm::SidrStatus::Reject : cm::SidrStatus::Success;
+      reply.qpn = fresh_qpn(p);
+      reply.qkey = 0x1234;
+      if (!p.agent->reply_sidr(id, reply, now_).ok()) violate("a SIDR reply was refused");
       return end(p, id);
     }
     const uint64_t choice = prng_.below(20);
@@ -335,7 +336,7 @@ class CmWorld {
       }
       return end(p, id);
     }
-    if (choice == 3 && !finishing_) return;  // forgets it, until the end
+    if (choice == 3 && !finishing_) return;  // leaves it undecided until the end
     cm::AcceptParameters accept;
     accept.qpn = fresh_qpn(p);
     std::byte tag[8];
@@ -343,9 +344,9 @@ class CmWorld {
     accept.private_data = tag;
     if (!p.agent->accept(id, accept, now_).ok()) return violate("an accept was refused");
     side.accepted = true;
-    if (prng_.chance(0.05)) at(thought(), [this, &p, id] { leave(p, id); });
-    // The first data may be quicker than RTU, but only if the active side is ready.
-    if (prng_.chance(0.2)) at(thought(), [this, &p, id] { first_data(p, id); });
+    if (prng_.chance(0.05)) at(reaction_time(), [this, &p, id] { leave(p, id); });
+    // The first data may overtake RTU, but only if the active side is ready.
+    if (prng_.chance(0.2)) at(reaction_time(), [this, &p, id] { first_data(p, id); });
   }
 
   void first_data(Process& p, uint32_t id) {
@@ -356,21 +357,21 @@ class CmWorld {
 
   void check_response(const Side& side, const Event& e) {
     if (!hostile_ && load_be64(e.private_data.bytes.data()) != side.attempt) {
-      violate("the answer to another request: ", e);
+      violate("the response to another request: ", e);
     }
   }
 
-  // With that many retries, little loss is no excuse.
+  // With that many retries, a low loss rate must not cause a timeout.
   void check_unreachable(const Side& side, const Event& e) {
     const Attempt& attempt = attempts_[side.attempt];
     if (!mild_) return;
-    if (side.active && attempt.reachable) violate("somebody who is there: ", e);
+    if (side.active && attempt.reachable) violate("a reachable peer: ", e);
     if (!side.active && attempt.active_established && !attempt.ended) {
       violate("the active side is connected: ", e);
     }
   }
 
-  void answer_response(Process& p, uint32_t id) {
+  void reply_to_response(Process& p, uint32_t id) {
     Side& side = p.sides[id];
     if (side.over || side.disconnected) return;
     const uint64_t choice = prng_.below(20);
@@ -384,7 +385,7 @@ class CmWorld {
     if (!p.agent->establish(id).ok()) return violate("an establish was refused");
     side.established = true;
     attempts_[side.attempt].active_established = true;
-    at(thought(), [this, &p, id] { leave(p, id); });
+    at(reaction_time(), [this, &p, id] { leave(p, id); });
   }
 
   void on_passive_established(Side& side) {
@@ -429,7 +430,7 @@ class CmWorld {
 
   // ------------------------------------------------------------------------------------ the end
 
-  // The network is well again; everybody decides what is undecided and leaves what is connected.
+  // The network has no faults any more. The applications decide all open requests and disconnect.
   void finish() {
     network_.heal();
     finishing_ = true;
@@ -437,10 +438,11 @@ class CmWorld {
     for (Process& p : processes_) {
       for (auto& [id, side] : p.sides) {
         if (side.over || side.sidr) continue;
-        if (side.active && side.established) at(thought(), [this, &p, id = id] { leave(p, id); });
-        if (!side.active && !side.accepted) answer_request(p, id);
+        if (side.active && side.established)
+          at(reaction_time(), [this, &p, id = id] { leave(p, id); });
+        if (!side.active && !side.accepted) reply_to_request(p, id);
         if (!side.active && side.accepted && prng_.chance(0.5)) leave(p, id);
-        // Every disconnect of its peer may have been lost while the network was ill.
+        // All DREQs of its peer may have been lost.
         if (!side.active) at(kMuchLater, [this, &p, id = id] { leave(p, id); });
       }
     }
@@ -460,8 +462,8 @@ class CmWorld {
     }
   }
 
-  // On the healed network an attempt succeeds, whatever happened before.
-  void check_life() {
+  // After the faults end, a new connection must succeed.
+  void check_recovery() {
     if (!result_.violations.empty()) return;
     Process& from = processes_.front();
     Process& to = processes_.back();
@@ -496,7 +498,8 @@ class CmWorld {
         while (p->agent->next_mad(mad)) send(*p, mad);
       }
     }
-    if (attempts_[attempt].passive_established != 1) violate("no connection after all healed");
+    if (attempts_[attempt].passive_established != 1)
+      violate("no connection after the faults ended");
   }
 
   void violate(const std::string& what, const std::string& more = "") {

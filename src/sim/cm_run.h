@@ -1,6 +1,6 @@
-// One seed of connection management: several processes on a few hosts connect, accept, refuse,
-// dawdle, disconnect and vanish, over a network that loses, doubles and reorders datagrams. Then
-// the network heals, everybody finishes, and nothing may be left.
+// One seed of connection management: several processes on a few hosts connect, accept, reject,
+// delay, disconnect and end, over a network that loses, duplicates and reorders datagrams. Then the
+// faults end, all processes finish, and no state may be left.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct CmRunResult {
   uint64_t established = 0;  // attempts that both sides saw established
   uint64_t rejected = 0;
   uint64_t unreachable = 0;
-  uint64_t sidr_answers = 0;
+  uint64_t sidr_replies = 0;
   uint64_t datagrams = 0;
   bool ok() const { return violations.empty(); }
 };

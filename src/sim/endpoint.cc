@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kRemoteAll =
     core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead | core::kRemoteAtomic;
-// It brings something back, to be found in the local slot.
+// The operation returns data into the local slot.
 bool fetches(SendOp op) { return op == SendOp::Read || core::is_atomic(op); }
 
 WcOpcode expected_opcode(SendOp op) {
@@ -99,7 +99,7 @@ Endpoint::Endpoint(World& world, Host& host, core::CompletionQueue& cq, const Wo
     free_local_.push_back(i);
     free_remote_.push_back(i);
   }
-  // A type 2 window belongs to the queue pair that bound it, at which an XRC peer does not arrive.
+  // A type 2 window belongs to the queue pair that bound it. XRC requests use another queue pair.
   window_.type =
       kind.xrc || prng().below(2) == 0 ? core::WindowType::Type1 : core::WindowType::Type2;
   window_.key = host.engine().memory().add_window(1, window_.type).value();
@@ -137,7 +137,8 @@ void Endpoint::fill_receives() {
 
 void Endpoint::on_completion(const core::Completion& c) {
   const bool is_receive = c.opcode >= WcOpcode::Receive;
-  if (c.qpn != (is_receive ? inbound_qp_ : qp_).qpn()) problem("completion of the wrong half");
+  if (c.qpn != (is_receive ? inbound_qp_ : qp_).qpn())
+    problem("completion of the wrong queue pair");
   if (is_receive) {
     on_receive_completion(c);
   } else {
@@ -151,7 +152,7 @@ void Endpoint::on_send_completion(const core::Completion& c) {
             std::to_string(static_cast<int>(c.status)));
     return;
   }
-  // Unsignalled ones before it are done as well: requests complete in order.
+  // Earlier unsignalled requests are done as well: requests complete in order.
   while (!requests_.empty() && requests_.front().wr_id != c.wr_id) {
     if (requests_.front().signaled) problem("a signalled request was skipped, or completed twice");
     finish(requests_.front(), nullptr);
@@ -174,17 +175,17 @@ void Endpoint::finish(Request& r, const core::Completion* c) {
       if (got.size() == 8) std::memcpy(&original, got.data(), 8);
       if (!counter_->seen.insert(original).second) problem("two fetch-and-adds saw the same value");
     } else if (!same(got, r.message)) {
-      problem(std::string(core::name_of(r.op)) + " returned something else than memory held");
+      problem(std::string(core::name_of(r.op)) + " returned other data than memory contained");
     }
   }
   if (r.check_remote) {
     const uint64_t at = static_cast<uint64_t>(r.remote_slot) * shape_.max_message;
     if (!same(peer_->slots_region_.at(at, r.message.size()), r.message)) {
-      problem("a WRITE completed but the peer's memory has something else");
+      problem("a WRITE completed but the peer's memory has other data");
     }
   }
   if (r.op == SendOp::Flush && load_word(peer_->durable_.kept) < r.durable) {
-    problem("a FLUSH completed but what was written before it is not persistent");
+    problem("a FLUSH completed but earlier WRITEs are not persistent");
   }
   if (core::is_local(r.op)) {
     window_.state = window_.state == Window::Binding ? Window::Bound : Window::Unbound;
@@ -197,7 +198,7 @@ void Endpoint::finish(Request& r, const core::Completion* c) {
 void Endpoint::on_receive_completion(const core::Completion& c) {
   const auto pool = std::ranges::find_if(
       receives_, [&](const ReceivePool* candidate) { return candidate->posted(c.wr_id); });
-  if (pool == receives_.end()) return problem("a receive completed that nobody posted");
+  if (pool == receives_.end()) return problem("a receive completed that was not posted");
   Receive r;
   const std::string what = (*pool)->complete(c, &r);
   if (!what.empty()) return problem(what);
@@ -205,7 +206,7 @@ void Endpoint::on_receive_completion(const core::Completion& c) {
   if (c.status != WcStatus::Success) {
     return problem("receive failed with status " + std::to_string(static_cast<int>(c.status)));
   }
-  if (inbound_.empty()) return problem("a message arrived that nobody sent, or one twice");
+  if (inbound_.empty()) return problem("a message was received that was not sent, or twice");
   const Inbound in = std::move(inbound_.front());
   inbound_.pop_front();
 
@@ -214,7 +215,7 @@ void Endpoint::on_receive_completion(const core::Completion& c) {
     problem("receive completed with the wrong opcode");
   }
   if (in.srqn != 0 && in.srqn != (*pool)->srq()->number()) {
-    problem("a receive of another queue than the message named");
+    problem("a receive of a queue that the message did not name");
   }
   if (c.byte_count != in.message.size()) problem("receive has the wrong byte count");
   uint8_t flags = 0;
@@ -227,7 +228,7 @@ void Endpoint::on_receive_completion(const core::Completion& c) {
   Bytes expected(shape_.max_message, ReceivePool::kUntouched);
   if (!is_write) std::ranges::copy(in.message, expected.begin());
   if (!same((*pool)->read(r, shape_.max_message), expected)) {
-    problem("a message arrived with other bytes than were sent");
+    problem("a message was received with other bytes than were sent");
   }
 }
 
@@ -241,7 +242,7 @@ void Endpoint::check() {
   if (load_word(durable_.bytes) != durable_model_) problem("a counted WRITE is missing");
   if (load_word(durable_.times) != flushes_) problem("a FLUSH was not executed exactly once");
   for (const core::QueuePair* qp : {&qp_, &inbound_qp_}) {
-    if (!qp->peer()->is_idle()) problem("window in use although all is done");
+    if (!qp->peer()->is_idle()) problem("bytes are in flight although all work is done");
     if (qp->state() != core::QpState::Rts) problem("queue pair not in RTS");
   }
 }

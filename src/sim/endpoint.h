@@ -1,6 +1,6 @@
-// Endpoint: one end of a reliable connection, RC or XRC. It knows what each request must do to the
-// peer's memory, and checks it when the completion arrives. It is the naive model that the engine
-// is compared with: one map of memory, instant delivery, everything in order.
+// Endpoint: one end of a reliable connection, RC or XRC. It models the effect of each request on
+// the peer's memory and checks it at the completion. The engine is compared with this naive model:
+// one map of memory, instant delivery, everything in order.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "sim/actor.h"
-#include "sim/pieces.h"
 #include "sim/receive_pool.h"
+#include "sim/scatter_gather.h"
 
 namespace verbena::sim {
 
-// A word that several endpoints fetch-and-add to. Each adds 1, so every value must be seen once.
+// A word that several endpoints fetch-and-add to. Each adds 1, so every value must be returned
+// once.
 struct SharedCounter {
   Region region;
   HostId host = 0;
@@ -24,24 +25,23 @@ struct SharedCounter {
   uint64_t added = 0;
 };
 
-// What kind of reliable connection, and where its receives come from.
+// The kind of reliable connection, and the source of its receives.
 struct EndpointKind {
   bool xrc = false;
-  // One that others use as well; for XRC any number, of which each message names one. None: its
-  // own.
+  // Shared receive queues; each XRC message names one. Empty: its own receive queue.
   std::vector<ReceivePool*> shared;
 };
 
 class Endpoint final : public Actor {
  public:
   static constexpr uint32_t kXrcDomain = 1;
-  static constexpr uint32_t kWindowHalf = 2048;  // half of what a window shows
+  static constexpr uint32_t kWindowHalf = 2048;  // half of a window's bytes
 
   Endpoint(World& world, Host& host, core::CompletionQueue& cq, const WorkloadShape& shape,
            Report& report, const EndpointKind& kind);
 
   void set_peer(Endpoint& peer, SharedCounter* counter_at_peer);
-  // Its requests leave from the one, the peer's arrive at the other. RC has one for both.
+  // The queue pairs for its own requests and for the peer's. RC has one for both.
   core::QueuePair& qp() { return qp_; }
   core::QueuePair& inbound_qp() { return inbound_qp_; }
 
@@ -65,29 +65,29 @@ class Endpoint final : public Actor {
     core::SendOp op{};
     bool signaled = false;
     std::vector<core::Sge> sges;
-    Bytes message;        // what is sent, or must have been read
-    int local_slot = -1;  // given back when it is done
+    Bytes message;        // data to send, or expected from a READ
+    int local_slot = -1;  // freed at completion
     int remote_slot = -1;
     bool check_remote = false;  // WRITE to a slot of its own
     bool shared_counter = false;
     bool through_window = false;
-    uint64_t durable = 0;  // FLUSH: at least this was written before
+    uint64_t durable = 0;  // FLUSH: the lowest value that must be persistent
   };
-  // A message that the peer has posted and that must use up our next receive.
+  // A message that the peer has posted and that must consume the next receive here.
   struct Inbound {
     core::SendOp op{};
     Bytes message;
     uint32_t immediate_or_rkey = 0;
-    uint32_t srqn = 0;  // XRC: whose receive it must use
+    uint32_t srqn = 0;  // XRC: the shared receive queue that it must use
   };
-  // Our window, through which the peer may reach window_area_ while it is bound.
+  // The window through which the peer may access window_area_ while it is bound.
   struct Window {
     enum State : uint8_t { Unbound, Binding, Bound, Ending } state = Unbound;
     core::WindowType type = core::WindowType::Type2;
     uint32_t key = 0;
-    uint64_t begin = 0;  // of what is bound, in the area
-    uint64_t base = 0;   // where the peer sees that
-    uint32_t uses = 0;   // requests of the peer that are not done
+    uint64_t begin = 0;  // of the bound range in the area
+    uint64_t base = 0;   // the peer's address of it
+    uint32_t uses = 0;   // outstanding requests of the peer
   };
 
   void post_one();
@@ -111,13 +111,13 @@ class Endpoint final : public Actor {
   std::vector<ReceivePool*> receives_;
   Endpoint* peer_ = nullptr;
 
-  Region local_;           // slots: what we send from and read into
-  Region slots_region_;    // slots: what the peer writes to
-  Region hot_;             // one range the peer overwrites again and again
+  Region local_;           // slots to send from and read into
+  Region slots_region_;    // slots that the peer writes to
+  Region hot_;             // one range that the peer overwrites repeatedly
   Region fixed_;           // the peer may only read it
   Region words_;           // [0] the peer's fetch-and-adds, [1] its compare-and-swaps
-  DurableRegion durable_;  // the peer counts in its first word
-  Region window_area_;     // written in its first half, read in its second
+  DurableRegion durable_;  // the peer writes a counter to its first word
+  Region window_area_;     // the first half is written, the second read
   Bytes fixed_model_;
   Bytes hot_model_;
   Bytes window_model_;

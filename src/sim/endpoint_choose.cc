@@ -1,4 +1,4 @@
-// What an endpoint decides to do next, and what the model makes of it.
+// Chooses an endpoint's next request and applies it to the model.
 #include <algorithm>
 #include <cstring>
 
@@ -29,7 +29,7 @@ void Endpoint::post_one() {
       &Endpoint::choose_atomic, &Endpoint::choose_durable, &Endpoint::choose_window};
   if (!(this->*kChoices[prng.below(std::size(kChoices))])(r, s)) return;
 
-  // The last one, and one per half queue, tell that all before them are done.
+  // The last request, and one per half queue, is signalled and completes all before it.
   const bool must_signal = posted_ + 1 == shape_.requests ||
                            since_signaled_ + 1 >= shape_.qp.depth / 2 || core::is_local(r.op);
   r.signaled = must_signal || shape_.qp.signal_all || prng.below(2) == 0;
@@ -43,7 +43,7 @@ void Endpoint::post_one() {
       (gives_data || r.op == SendOp::AtomicWrite) && r.message.size() <= shape_.qp.max_inline;
   const bool is_inline = may_inline && prng.below(2) == 0;
   if (is_inline) {
-    // Inline data is named by real addresses, without a key, and may be overwritten at once.
+    // Inline data has real addresses and no key, and may be overwritten at once.
     s.flags |= core::kInline;
     for (core::Sge& sge : as_posted) {
       sge.address = reinterpret_cast<uint64_t>(local_.bytes.data()) + (sge.address - local_.iova);
@@ -51,7 +51,7 @@ void Endpoint::post_one() {
     }
   }
   s.sges = as_posted;
-  if (!host_.post_send(qp_, s).ok()) problem("post_send refused although there is room");
+  if (!host_.post_send(qp_, s).ok()) problem("post_send refused although the queue has room");
   if (is_inline) scatter(local_, r.sges, Bytes(r.message.size(), std::byte{0xDD}));
   ++posted_;
   requests_.push_back(std::move(r));
@@ -77,7 +77,7 @@ uint32_t Endpoint::random_length() {
       break;  // whole packets
     case 5:
       length = mtu * (1 + prng.below(4));
-      length += prng.below(3) - 1;  // one byte less, or more
+      length += prng.below(3) - 1;  // one byte less or more
       break;
     default:
       length = prng.below(shape_.max_message + 1);
@@ -91,8 +91,8 @@ void Endpoint::fill_message(Request& r, core::SendRequest&, uint32_t length) {
   r.local_slot = free_local_.back();
   free_local_.pop_back();
   r.message = random_bytes(length, world_.prng());
-  r.sges = cut(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message, length,
-               shape_.qp.sges, world_.prng());
+  r.sges = split(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message, length,
+                 shape_.qp.sges, world_.prng());
   scatter(local_, r.sges, r.message);
 }
 
@@ -103,7 +103,7 @@ bool Endpoint::choose_send(Request& r, core::SendRequest& s) {
   if (w.type == core::WindowType::Type2 && w.state == Window::Bound && prng.below(4) == 0) {
     r.op = SendOp::SendInvalidate;
     w.state = Window::Ending;
-    if (w.uses != 0) s.flags |= core::kFence;  // READs through it must be over
+    if (w.uses != 0) s.flags |= core::kFence;  // READs through the window must have ended
   }
   fill_message(r, s, random_length());
   s.immediate_or_rkey = r.op == SendOp::SendInvalidate ? w.key : static_cast<uint32_t>(prng.next());
@@ -145,7 +145,7 @@ bool Endpoint::choose_write(Request& r, core::SendRequest& s) {
 bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   r.op = SendOp::Read;
-  // What an earlier WRITE put there, although nobody has seen it complete: the order must hold.
+  // Reads the data of an earlier WRITE that has not completed yet, to check the order.
   Request* written = nullptr;
   for (Request& earlier : requests_) {
     if (earlier.check_remote) written = &earlier;
@@ -155,7 +155,7 @@ bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
     s.rkey = peer_->slots_region_.key;
     s.remote_address = peer_->slots_region_.iova +
                        static_cast<uint64_t>(written->remote_slot) * shape_.max_message;
-    // The slot stays taken until the READ is over as well.
+    // The slot stays in use until the READ completes.
     r.remote_slot = std::exchange(written->remote_slot, -1);
     written->check_remote = false;
   } else if (const Window& w = peer_->window_;
@@ -172,15 +172,15 @@ bool Endpoint::choose_read(Request& r, core::SendRequest& s) {
   }
   r.local_slot = free_local_.back();
   free_local_.pop_back();
-  r.sges = cut(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message,
-               static_cast<uint32_t>(r.message.size()), shape_.qp.sges, prng);
+  r.sges = split(local_, static_cast<uint64_t>(r.local_slot) * shape_.max_message,
+                 static_cast<uint32_t>(r.message.size()), shape_.qp.sges, prng);
   return true;
 }
 
 bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   if (prng.below(4) == 0) {
-    // To the words that are added to and swapped: there another order, or twice, would show.
+    // Reads the words of the atomics, where a wrong order or a repeated execution is detected.
     const uint64_t which = prng.below(2);
     r.op = SendOp::AtomicWrite;
     fill_message(r, s, 8);
@@ -223,7 +223,7 @@ bool Endpoint::choose_atomic(Request& r, core::SendRequest& s) {
   return true;
 }
 
-// Counts in the peer's durable memory, or asks for what was counted to be made persistent.
+// Increments the counter in the peer's durable memory, or flushes it.
 bool Endpoint::choose_durable(Request& r, core::SendRequest& s) {
   Prng& prng = world_.prng();
   const DurableRegion& region = peer_->durable_;
@@ -253,7 +253,7 @@ bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
     bind_window(r, s);
     return true;
   }
-  // Only we know when to take it away: not while the peer still uses it.
+  // The owner invalidates the window only while the peer does not use it.
   if (window_.state != Window::Bound || window_.uses != 0) return false;
   if (window_.type == core::WindowType::Type2) {
     r.op = SendOp::LocalInvalidate;
@@ -262,7 +262,7 @@ bool Endpoint::choose_window(Request& r, core::SendRequest& s) {
     return true;
   }
   bind_window(r, s);
-  if (world_.prng().below(2) == 0) {  // to nothing: that unbinds it
+  if (world_.prng().below(2) == 0) {  // length 0 unbinds it
     s.bind.length = 0;
     window_.state = Window::Ending;
   }
@@ -286,7 +286,7 @@ void Endpoint::bind_window(Request& r, core::SendRequest& s) {
   window_.state = Window::Binding;
 }
 
-// Through the peer's window, `offset` into what is bound. False if it is not.
+// Uses the peer's window, `offset` bytes into the bound range. False: it is not bound.
 bool Endpoint::use_window(Request& r, core::SendRequest& s, uint64_t offset) {
   Window& w = peer_->window_;
   if (w.state != Window::Bound) return false;

@@ -15,7 +15,7 @@ namespace verbena::sim {
 
 namespace {
 
-constexpr size_t kShortPayload = 32;  // it lies behind its headers, also in shared memory
+constexpr size_t kShortPayload = 32;  // adjacent to its headers, also in shared memory
 constexpr size_t kRecordsPerTurn = 64;
 constexpr uint32_t kLargestOnWire = 4096;
 
@@ -33,10 +33,10 @@ class Host::Sink final : public wire::PacketSink, public wire::LocalPeer {
   void push(const wire::TxPacket& packet) override {
     VERBENA_CHECK(room_ > 0);
     --room_;
-    if (world_.memory().carries(from_, static_cast<HostId>(packet.path))) {
+    if (world_.memory().has_link(from_, static_cast<HostId>(packet.path))) {
       return world_.memory().push(from_, packet);
     }
-    // Cut for a link that has ended: UDP refuses it, too.
+    // The packet was sized for a link that has ended. UDP refuses it, too.
     if (packet.payload_bytes > kLargestOnWire) return world_.memory().count_lost();
     Bytes bytes(packet.header.begin(), packet.header.begin() + packet.header_bytes);
     for (const auto& piece : packet.payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
@@ -98,7 +98,8 @@ core::QueuePair& Host::create_qp(core::CompletionQueue& send_cq, core::Completio
 Region Host::add_region(uint64_t length, uint32_t access) {
   Region r;
   r.bytes = arena_.allocate(length);
-  // Not the real address (it would make traces differ), but as aligned; different in each region.
+  // Not the real address, because traces would differ, but with the same alignment; different in
+  // each region.
   r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
   r.key = engine_.memory().add_region(1, r.bytes.data(), length, r.iova, access).value();
   return r;
@@ -191,9 +192,9 @@ void Host::wake() {
   });
 }
 
-// Half the hosts get acknowledgements that say no more than that without their headers, as from
-// processes of the same host. That makes no difference to anybody.
-wire::RxPacket Host::as_it_comes(const Arrived& a) const {
+// Half the hosts get plain ACKs without headers, as from processes of the same host. The effect is
+// the same.
+wire::RxPacket Host::to_rx_packet(const Arrived& a) const {
   const bool could_be = id_ % 2 != 0 && a.bytes.size() == wire::kBthBytes + wire::kAethBytes;
   if (!could_be) return {a.bytes, &a.meta};
   const wire::Bth bth = wire::Bth::load(a.bytes.data());
@@ -210,7 +211,7 @@ wire::RxPacket Host::as_it_comes(const Arrived& a) const {
   return {.bytes = {}, .meta = &a.meta, .ack = {bth.destination, bth.psn}};
 }
 
-// True: there was something.
+// True: records were read.
 bool Host::take_from_memory(size_t most) {
   std::vector<std::pair<HostId, SharedMemory::Record>> records;
   world_.memory().take(id_, most, records);
@@ -248,7 +249,7 @@ void Host::turn() {
   ++turns;
   const Instant now = world_.now();
   std::vector<wire::RxPacket> packets;
-  for (const Arrived& a : arrived_) packets.push_back(as_it_comes(a));
+  for (const Arrived& a : arrived_) packets.push_back(to_rx_packet(a));
   engine_.on_packets(packets, now);
   arrived_.clear();
   if (world_.memory().any()) {
@@ -259,17 +260,18 @@ void Host::turn() {
       };
       engine_.revert_paths_to_mtu(takes_large_packets, now);
     }
-    // As in the runtime: no timeout is acted on while the response may lie here unread.
+    // As in the runtime: read all records before checking timeouts, because the response may be
+    // among them.
     take_from_memory(1 + world_.memory().prng().below(kRecordsPerTurn));
     while (engine_.next_deadline() <= now && take_from_memory(kRecordsPerTurn)) {
     }
   }
   engine_.on_deadline(now);
-  // As a Nic does whose program may be about to answer.
-  const bool waits =
-      waited_ < patience_ && engine_.anything_to_send() && engine_.only_responses_to_send(now);
-  waited_ = waits ? waited_ + 1 : 0;
-  Sink sink(world_, id_, turn_room_);
+  // As a Nic whose program may be about to reply.
+  const bool waits = delayed_turns_ < max_delayed_turns_ && engine_.anything_to_send() &&
+                     engine_.only_responses_to_send(now);
+  delayed_turns_ = waits ? delayed_turns_ + 1 : 0;
+  Sink sink(world_, id_, packets_per_turn_);
   if (waits || engine_.poll_transmit(sink, now)) wake();
   if (world_.memory().any()) wake_readers();
 

@@ -1,5 +1,5 @@
-// Host: an engine with its memory and completion queues, turned by the World. It plays the part
-// that runtime plays in production.
+// Host: an engine with its memory and completion queues, turned by the World. It takes the place of
+// src/runtime.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ConnectionShape {
   wire::Mtu mtu = wire::Mtu::k1024;
   uint32_t psn_a = 0;  // a's first request
   uint32_t psn_b = 0;
-  uint32_t read_depth_a = 4;  // READs and atomics a has under way at most
+  uint32_t read_depth_a = 4;  // outstanding READs and atomics of a at most
   uint32_t read_depth_b = 4;
   uint8_t timeout = 9;  // 2 ms
   uint8_t retry_count = 7;
@@ -56,7 +56,7 @@ class Host {
   Region add_region(uint64_t length, uint32_t access);
   DurableRegion add_durable_region(uint32_t access);
 
-  // Verbs, each followed by a turn as an application's call would be.
+  // Verbs calls, each followed by a turn.
   Status post_send(core::QueuePair& qp, const core::SendRequest& request);
   Status post_receive(core::QueuePair& qp, const core::ReceiveRequest& request);
   Status post_receive(core::SharedReceiveQueue& srq, const core::ReceiveRequest& request) {
@@ -65,23 +65,23 @@ class Host {
   void modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask);
   void to_error(core::QueuePair& qp);
   void destroy(core::QueuePair& qp);
-  // What a packet to this peer may carry where that is more than the path MTU; else 0.
+  // The largest payload of a packet to this peer if it exceeds the path MTU; else 0.
   uint32_t packet_bytes(const Host& peer) const;
 
   // Packets wait for the next turn. A paused host takes no turns.
   void deliver(Bytes packet, HostId from, const wire::Gid& destination);
-  // What a packet from there shows of its IP header.
+  // The IP header fields of a packet from `from`.
   static wire::RxMeta addressing(HostId from, const wire::Gid& destination);
   void set_paused(bool paused);
   // The link through memory to this peer has ended.
   void on_link_end(HostId peer);
-  // How many packets one turn may send; small values make many short turns.
-  void set_turn_room(size_t packets) { turn_room_ = packets; }
-  // Lets answers wait for so many turns, so that requests may leave with them.
-  void set_patience(uint32_t most_turns) { patience_ = most_turns; }
+  // The number of packets that one turn may send; small values make many short turns.
+  void set_packets_per_turn(size_t packets) { packets_per_turn_ = packets; }
+  // Delays ACKs by up to `max_turns` turns, so that requests may piggyback them.
+  void set_ack_delay(uint32_t max_turns) { max_delayed_turns_ = max_turns; }
 
   void turn();
-  void wake();  // a turn soon
+  void wake();  // schedules a turn
 
   std::vector<core::AsyncEvent> events;  // moved here after each turn
   std::vector<core::QpFailure> failures;
@@ -93,7 +93,7 @@ class Host {
     Bytes bytes;
     wire::RxMeta meta;
   };
-  wire::RxPacket as_it_comes(const Arrived& arrived) const;
+  wire::RxPacket to_rx_packet(const Arrived& arrived) const;
   bool take_from_memory(size_t most);
   void wake_readers();
 
@@ -104,9 +104,9 @@ class Host {
   core::Engine engine_;
   std::vector<std::unique_ptr<core::CompletionQueue>> cqs_;
   std::deque<Arrived> arrived_;
-  size_t turn_room_ = 64;
-  uint32_t patience_ = 0;
-  uint32_t waited_ = 0;  // for so many turns
+  size_t packets_per_turn_ = 64;
+  uint32_t max_delayed_turns_ = 0;
+  uint32_t delayed_turns_ = 0;
   bool paused_ = false;
   bool turn_scheduled_ = false;
   Instant armed_ = kNever;

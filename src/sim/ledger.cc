@@ -10,7 +10,7 @@ using core::WcStatus;
 std::string Ledger::completed(const core::Completion& c) {
   if (first_error_) {
     if (next_ >= entries_.size()) return "more completions than requests";
-    if (entries_[next_].wr_id != c.wr_id) return "flushed out of order, or one left out";
+    if (entries_[next_].wr_id != c.wr_id) return "flushed out of order, or one is missing";
     ++next_;
     return c.status == WcStatus::Flushed ? "" : "not flushed although its queue pair had failed";
   }
@@ -18,7 +18,7 @@ std::string Ledger::completed(const core::Completion& c) {
     if (entries_[next_].signaled) return "a signalled request was skipped, or completed twice";
     ++next_;
   }
-  if (next_ >= entries_.size()) return "completion of something that was not posted";
+  if (next_ >= entries_.size()) return "completion of a request that was not posted";
   const Entry& e = entries_[next_];
   if (c.status == WcStatus::Success) {
     ++next_;

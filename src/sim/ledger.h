@@ -1,5 +1,5 @@
-// Ledger: the completions of one queue against what was posted to it. In order, each once; after
-// the first error everything is reported, as flushed.
+// Ledger: checks the completions of one queue against the posted requests: in order and each once;
+// after the first error every request completes as flushed.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace verbena::sim {
 class Ledger {
  public:
   void posted(uint64_t wr_id, bool signaled) { entries_.push_back({wr_id, signaled}); }
-  // Empty, or what is wrong with it.
+  // Empty, or the error in the completion.
   std::string completed(const core::Completion& c);
 
-  // How and at which entry it failed first; empty while it has not.
+  // The status and entry of the first failure; empty if there is none.
   std::optional<core::WcStatus> first_error() const { return first_error_; }
   size_t error_index() const { return error_index_; }
   size_t completed_count() const { return next_; }
   size_t size() const { return entries_.size(); }
-  // Whether everything that must be reported was.
+  // Whether all required completions were reported.
   bool closed() const;
 
  private:

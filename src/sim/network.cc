@@ -1,4 +1,4 @@
-// The fate of packets.
+// Applies the faults of links to packets.
 #include "sim/network.h"
 
 #include <algorithm>
@@ -36,15 +36,16 @@ void Network::heal() {
 }
 
 std::vector<Network::Delivery> Network::send(HostId from, HostId to, Bytes packet, Instant now) {
-  if (!tamper_rule_) return carry(from, to, std::move(packet), now);
+  if (!tamper_rule_) return transmit(from, to, std::move(packet), now);
   std::vector<Delivery> all;
   for (Bytes& bytes : tamper_rule_(from, to, std::move(packet))) {
-    for (Delivery& d : carry(from, to, std::move(bytes), now)) all.push_back(std::move(d));
+    for (Delivery& d : transmit(from, to, std::move(bytes), now)) all.push_back(std::move(d));
   }
   return all;
 }
 
-std::vector<Network::Delivery> Network::carry(HostId from, HostId to, Bytes packet, Instant now) {
+std::vector<Network::Delivery> Network::transmit(HostId from, HostId to, Bytes packet,
+                                                 Instant now) {
   Link& link = find(from, to);
   const LinkFaults& f = link.faults;
   ++counts_.sent;
@@ -90,7 +91,7 @@ std::vector<Network::Delivery> Network::carry(HostId from, HostId to, Bytes pack
 Bytes Network::mangle(const Bytes& packet) {
   Bytes bad = packet;
   switch (prng_.below(5)) {
-    case 0:  // cut off
+    case 0:  // truncated
       bad.resize(prng_.below(bad.size() + 1));
       break;
     case 1:  // bits flipped
@@ -103,10 +104,10 @@ Bytes Network::mangle(const Bytes& packet) {
       bad[0] = prng_.below(2) == 0 ? std::byte(prng_.below(256))
                                    : (bad[0] & std::byte{0xE0}) | std::byte(prng_.below(32));
       break;
-    case 3:  // noise behind a BTH that finds its queue pair
+    case 3:  // noise behind a BTH with a valid QPN
       for (size_t i = 12; i < bad.size(); ++i) bad[i] = std::byte(prng_.below(256));
       break;
-    default:  // longer than it should be
+    default:  // extra bytes
       bad.resize(bad.size() + prng_.below(64) * 4, std::byte{0x5A});
       break;
   }

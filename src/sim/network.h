@@ -1,5 +1,5 @@
-// Network: carries packets between hosts, with the faults of each link. Decides the fate of a
-// packet when it is sent; the World delivers it.
+// Network: transports packets between hosts, with the faults of each link. It decides at send time
+// whether, when and how often a packet is delivered; the World delivers it.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,10 @@ struct NetworkCounts {
   uint64_t bytes = 0;
 };
 
-// True: this packet does not arrive. For scenarios that lose exactly one chosen packet.
+// True: this packet is lost. For scenarios that lose exactly one chosen packet.
 using DropRule = std::function<bool(HostId from, HostId to, std::span<const std::byte> packet)>;
 
-// What a packet becomes on its way: itself, something else, several, nothing. For tests that show
-// that a checker notices.
+// Replaces a packet by any number of packets. For tests that show that a checker reports the error.
 using TamperRule = std::function<std::vector<Bytes>(HostId from, HostId to, Bytes packet)>;
 
 class Network {
@@ -42,17 +41,17 @@ class Network {
   Network(Prng& prng, Trace& trace) : prng_(prng), trace_(trace) {}
 
   LinkFaults& link(HostId from, HostId to) { return find(from, to).faults; }
-  // What links have that were never asked for by name. Set before the first packet.
+  // The faults of links without faults of their own. Set before the first packet.
   LinkFaults& defaults() { return defaults_; }
-  // Every link, now and later: no more faults; bandwidth and delay stay.
+  // Ends the faults of all links; bandwidth and delay stay.
   void heal();
   void set_drop_rule(DropRule rule) { drop_rule_ = std::move(rule); }
   void set_tamper_rule(TamperRule rule) { tamper_rule_ = std::move(rule); }
 
-  // What arrives because of this packet: nothing, one, or more.
+  // The packets that are delivered for this packet: none, one, or more.
   std::vector<Delivery> send(HostId from, HostId to, Bytes packet, Instant now);
   const NetworkCounts& counts() const { return counts_; }
-  // What somebody who means harm makes of a packet.
+  // An attacker's modification of a packet.
   Bytes mangle(const Bytes& packet);
 
   static wire::Gid gid_of(HostId host);
@@ -64,7 +63,7 @@ class Network {
     Instant busy_until{};
   };
   Link& find(HostId from, HostId to);
-  std::vector<Delivery> carry(HostId from, HostId to, Bytes packet, Instant now);
+  std::vector<Delivery> transmit(HostId from, HostId to, Bytes packet, Instant now);
 
   Prng& prng_;
   Trace& trace_;

@@ -1,4 +1,4 @@
-// Posting receives, and accounting for them.
+// Posts receives and checks their completions.
 #include "sim/receive_pool.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ std::string ReceivePool::fill() {
     r.slot = free_.back();
     const uint64_t offset = static_cast<uint64_t>(r.slot) * shape_.bytes;
     std::ranges::fill(region_.at(offset, shape_.bytes), kUntouched);
-    r.sges = cut(region_, offset, shape_.bytes, shape_.sges, world_.prng());
+    r.sges = split(region_, offset, shape_.bytes, shape_.sges, world_.prng());
     const core::ReceiveRequest request{.wr_id = r.wr_id, .sges = r.sges};
     const Status status =
         srq_ != nullptr ? host_.post_receive(*srq_, request) : host_.post_receive(*qp_, request);
-    if (!status.ok()) return "a receive was refused although there is room";
+    if (!status.ok()) return "a receive was refused although the queue has room";
     free_.pop_back();
     waiting_.push_back(std::move(r));
   }
@@ -32,10 +32,10 @@ std::string ReceivePool::fill() {
 std::string ReceivePool::complete(const core::Completion& c, Receive* receive) {
   const auto found = std::ranges::find(waiting_, c.wr_id, &Receive::wr_id);
   if (found == waiting_.end()) return "a receive completed that was not waiting, or twice";
-  // Another queue pair may still hold an older one of a shared queue.
+  // Another queue pair may still use an older receive of a shared queue.
   if (srq_ == nullptr && found != waiting_.begin()) return "receives complete out of order";
   uint64_t& last = last_of_[c.qpn.value()];
-  if (c.wr_id < last) return "a queue pair completed a receive that it took before its last one";
+  if (c.wr_id < last) return "a queue pair completed a receive older than its last one";
   last = c.wr_id;
   *receive = std::move(*found);
   waiting_.erase(found);

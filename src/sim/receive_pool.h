@@ -1,5 +1,5 @@
-// ReceivePool: receives that wait for messages, in a queue pair's own queue or in a shared one, and
-// the buffers behind them. Each completes once, in the order in which the queue pair took them.
+// ReceivePool: posted receives of a queue pair or of a shared receive queue, and their buffers.
+// Each completes once, in the order in which the queue pair consumed them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/pieces.h"
+#include "sim/scatter_gather.h"
 #include "sim/world.h"
 
 namespace verbena::sim {
@@ -31,15 +31,15 @@ class ReceivePool {
 
   ReceivePool(World& world, Host& host, const PoolShape& shape, uint32_t number = 0);
 
-  // Where the receives go: one of the two, before anything else.
+  // Sets the receive queue. Call one of the two first.
   void serve(core::QueuePair& qp) { qp_ = &qp; }
   void serve(core::SharedReceiveQueue& srq) { srq_ = &srq; }
   core::SharedReceiveQueue* srq() const { return srq_; }
 
-  // Posts until it is full. The result is what went wrong, or nothing.
+  // Posts until the queue is full. Returns the error, or an empty text.
   std::string fill();
   bool posted(uint64_t wr_id) const { return wr_id >> 32 == number_; }
-  // Takes out the receive that `completion` is about. The result is what is wrong with that.
+  // Removes the receive of `completion`. Returns the error, or an empty text.
   std::string complete(const core::Completion& completion, Receive* receive);
   // The first `length` bytes of its buffer.
   Bytes read(const Receive& receive, uint32_t length) const {
@@ -47,7 +47,7 @@ class ReceivePool {
   }
   const PoolShape& shape() const { return shape_; }
   size_t waiting() const { return waiting_.size(); }
-  // Everything that uses it is in ERR: what the engine says is left must be what is left.
+  // All its queue pairs are in ERR: the engine must report the same number of remaining receives.
   std::string check_stopped() const;
 
  private:
@@ -60,7 +60,7 @@ class ReceivePool {
   core::SharedReceiveQueue* srq_ = nullptr;
   std::deque<Receive> waiting_;  // in the order of posting
   std::vector<int> free_;
-  std::map<uint32_t, uint64_t> last_of_;  // shared: what each queue pair completed last
+  std::map<uint32_t, uint64_t> last_of_;  // shared: the last completion of each queue pair
   uint64_t next_ = 1;
 };
 

@@ -1,4 +1,4 @@
-// What the checkers found. A run that leaves it empty is correct as far as anybody can tell.
+// The errors that the checkers found.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Runs in which the applications behave.
+// Runs in which the applications follow the rules.
 #include "sim/seed_run.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class WorkloadRun {
     const Instant faults_end =
         world_.now() + milliseconds(2 + static_cast<int64_t>(prng().below(30)));
     schedule_outages(faults_end);
-    schedule_link_troubles(faults_end);
+    schedule_link_faults(faults_end);
     world_.run_until(faults_end);
     world_.network().heal();
     for (HostId h = 0; h < world_.host_count(); ++h) world_.host(h).set_paused(false);
@@ -32,7 +32,7 @@ class WorkloadRun {
       if (!world_.step()) break;
     }
     stop_ = true;
-    judge();
+    check_outcome();
     return result();
   }
 
@@ -81,23 +81,23 @@ class WorkloadRun {
     text_ = workload_->describe() + text;
   }
 
-  // A link that ends fails the requests that were cut for it. So in runs where all work must
-  // complete, only links end that carry no packet larger than the path MTU.
+  // The end of a link fails requests with packets larger than the path MTU. So in runs where all
+  // work must complete, only links without such packets end.
   void choose_links(WorkloadShape& shape) {
     Prng& r = world_.memory().prng();
     MemoryLinkShape link;
-    link.wide = r.below(2) == 0;
+    link.large_packets = r.below(2) == 0;
     link.reachable = r.below(4) != 0;
     link.refusal = pick(r, {0.0, 0.1, 0.5});
     if (hostile_) link.hostile = pick(r, {0.01, 0.2});
-    links_may_end_ = hostile_ || !link.wide || shape.max_message <= 256;
+    links_may_end_ = hostile_ || !link.large_packets || shape.max_message <= 256;
     shape.memory = link;
-    shape.reorders |= links_may_end_;  // packets on the two ways overtake each other
+    shape.reorders |= links_may_end_;  // packets on the two media overtake each other
   }
 
-  // Rings that are full for a while, readers that stop, and links that end. Memory is quick, so all
-  // of this comes early. Each end of a link notices its end at a time of its own.
-  void schedule_link_troubles(Instant end) {
+  // Rings that are full for a while, readers that stop, and links that end. Memory is fast, so all
+  // of this happens early. The two hosts detect the end of a link at different times.
+  void schedule_link_faults(Instant end) {
     Prng& r = world_.memory().prng();
     const Duration span = std::min(end - world_.now(), milliseconds(4));
     const auto some_time = [&] {
@@ -110,8 +110,8 @@ class WorkloadRun {
       if (r.below(2) == 0) {
         const Instant start = some_time();
         const auto length = microseconds(static_cast<int64_t>(10 + r.below(4000)));
-        world_.at(start, [this, a, b] { world_.memory().choke(a, b, true); });
-        world_.at(start + length, [this, a, b] { world_.memory().choke(a, b, false); });
+        world_.at(start, [this, a, b] { world_.memory().block(a, b, true); });
+        world_.at(start + length, [this, a, b] { world_.memory().block(a, b, false); });
       }
       if (r.below(2) == 0) {
         const Instant start = some_time();
@@ -128,7 +128,7 @@ class WorkloadRun {
     }
   }
 
-  // Each application looks at its queues now and then, at its own pace.
+  // Each application polls its queues at its own interval.
   void tick(Actor& a) {
     world_.after(nanoseconds(static_cast<int64_t>(1000 + prng().below(30000))), [this, &a] {
       workload_->poll(a.host().id());
@@ -139,7 +139,7 @@ class WorkloadRun {
     });
   }
 
-  // Partitions and pauses, shorter than what retry_cnt covers.
+  // Partitions and pauses, shorter than the time that retry_cnt covers.
   void schedule_outages(Instant end) {
     const uint64_t outages = prng().below(4);
     for (uint64_t i = 0; i < outages; ++i) {
@@ -163,9 +163,10 @@ class WorkloadRun {
     }
   }
 
-  void judge() {
-    if (!hostile_) judge_work();
-    // Whoever was attacked may have no receives left and be asked for one for ever: not now.
+  void check_outcome() {
+    if (!hostile_) check_work();
+    // An attacked queue pair may have no receives left and cause endless RNR retries, so stop
+    // first.
     workload_->stop();
     for (HostId h = 0; h < world_.host_count(); ++h) {
       if (!world_.host(h).arena().intact()) {
@@ -174,13 +175,13 @@ class WorkloadRun {
     }
   }
 
-  void judge_work() {
+  void check_work() {
     if (!world_.run_until_quiet(seconds(40))) {
-      report_.problem(world_.now(), "the world does not come to rest");
+      report_.problem(world_.now(), "the run does not become idle");
     }
     workload_->poll_all();
     if (workload_->done()) {
-      workload_->say_farewells();
+      workload_->send_last_messages();
       workload_->check();
       return;
     }

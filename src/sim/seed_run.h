@@ -1,4 +1,4 @@
-// One seed, one run: which faults, which workload, which violations all follow from it.
+// One run. Its faults, workload and violations follow from the seed.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace verbena::sim {
 
 enum class RunKind : uint8_t {
-  Correct,  // everybody behaves, the network does not: all work completes, exactly once
-  Broken,   // somebody violates a rule: both ends notice, nothing completes twice or not at all
-  Hostile,  // packets are forged: memory outside what was registered stays as it is
+  Correct,  // only the network has faults: all work completes exactly once
+  Broken,   // one side violates a rule: both ends report it, each request completes once
+  Hostile,  // packets are forged: unregistered memory does not change
 };
 
 struct RunResult {
@@ -22,9 +22,9 @@ struct RunResult {
   uint64_t events = 0;
   uint64_t packets = 0;
   uint64_t lost = 0;
-  MemoryCounts memory;  // where hosts share it
+  MemoryCounts memory;  // of links through shared memory
   double virtual_ms = 0;
-  std::string shape;  // what this seed was about, for people
+  std::string shape;  // the run in words
   std::vector<std::string> problems;
   bool ok() const { return problems.empty(); }
 };
@@ -33,11 +33,11 @@ RunKind kind_of(uint64_t seed);
 // Whether some hosts of this seed's run share memory.
 bool shares_memory(uint64_t seed);
 RunResult run_seed(uint64_t seed);
-// With a rule, what the network does to packets beyond its faults; then problems are expected.
+// With a tamper rule, problems are expected.
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper = {});
 RunResult run_broken(uint64_t seed);
 
-// What to print when a seed fails.
+// The text to print when a seed fails.
 std::string explain(uint64_t seed, const RunResult& result);
 
 }  // namespace verbena::sim

@@ -11,7 +11,7 @@
 namespace verbena::sim {
 namespace {
 
-constexpr size_t kRecordBytes = 64;  // what a record takes besides
+constexpr size_t kRecordBytes = 64;  // overhead of a record
 constexpr size_t kSpareBytes = 2 * (wire::kMaxPayloadBytes + 2 * kRecordBytes);
 constexpr uint64_t kAccess = 0xACCE55;  // in the trace
 
@@ -49,8 +49,8 @@ const SharedMemory::Link* SharedMemory::find_open(HostId from, HostId to) const 
   return open ? &found->second : nullptr;
 }
 
-void SharedMemory::choke(HostId from, HostId to, bool on) {
-  if (Link* const link = find(from, to)) link->rings[side(from, to)].choked = on;
+void SharedMemory::block(HostId from, HostId to, bool on) {
+  if (Link* const link = find(from, to)) link->rings[side(from, to)].blocked = on;
 }
 
 void SharedMemory::end(HostId host, HostId peer) {
@@ -59,14 +59,14 @@ void SharedMemory::end(HostId host, HostId peer) {
 
 uint32_t SharedMemory::packet_bytes(HostId from, HostId to) const {
   const Link* const link = find_open(from, to);
-  return link != nullptr && link->shape.wide ? wire::kMaxPayloadBytes : 0;
+  return link != nullptr && link->shape.large_packets ? wire::kMaxPayloadBytes : 0;
 }
 
 bool SharedMemory::is_full(HostId from, HostId to) const {
   const Link* const link = find_open(from, to);
   if (link == nullptr) return false;
   const Ring& ring = link->rings[side(from, to)];
-  return ring.choked || ring.bytes + kSpareBytes > link->shape.ring_bytes;
+  return ring.blocked || ring.bytes + kSpareBytes > link->shape.ring_bytes;
 }
 
 bool SharedMemory::is_asleep(HostId from, HostId to) const {
@@ -80,7 +80,7 @@ void SharedMemory::append(Link& link, HostId from, HostId to, Record record) {
   trace_.add(uint64_t{from} << 32 | to);
   trace_.add(record.bytes);
   trace_.add(record.ack.psn.value());
-  if (ring.buried || ring.bytes + ring_bytes_of(record) > link.shape.ring_bytes) {
+  if (ring.closed || ring.bytes + ring_bytes_of(record) > link.shape.ring_bytes) {
     ++counts_.lost;
     return;
   }
@@ -103,7 +103,7 @@ void SharedMemory::push(HostId from, const wire::TxPacket& packet) {
   Record bad = r;
   bad.bytes = network_.mangle(r.bytes);
   bad.bytes.resize(
-      std::max<size_t>(bad.bytes.size(), wire::kBthBytes));  // less is no packet to a link
+      std::max<size_t>(bad.bytes.size(), wire::kBthBytes));  // a link accepts no shorter packet
   bad.header_bytes = wire::kBthBytes + prng_.below(bad.bytes.size() - wire::kBthBytes + 1);
   bad.packet_payload_bytes = 1u << prng_.below(17);
   append(link, from, to, std::move(r));
@@ -127,7 +127,7 @@ bool SharedMemory::access(HostId from, const wire::OneSided& r) {
                       ? nullptr
                       : exposed->second->resolve(r, Network::gid_of(from), Network::gid_of(to));
   if (at == nullptr) return false;
-  // One that fails may have copied something.
+  // A failed access may have copied some bytes.
   const bool fails = prng_.chance(link->shape.refusal);
   uint64_t left = fails ? prng_.below(r.bytes + 1) : r.bytes;
   for (const auto& part : r.local) {
@@ -151,7 +151,7 @@ bool SharedMemory::retract(HostId from, const wire::Unread& requests) {
   Link* const link = find_open(from, to);
   if (link == nullptr || !link->shape.reachable || prng_.chance(link->shape.refusal)) return false;
   Ring& ring = link->rings[side(from, to)];
-  if (ring.owned || ring.buried) return false;
+  if (ring.owned || ring.closed) return false;
   const auto is_wanted = [&](const Record& r) {
     if (r.bytes.empty()) return false;
     const wire::Bth bth = wire::Bth::load(r.bytes.data());
@@ -225,8 +225,8 @@ bool SharedMemory::remove_ended(HostId host) {
   bool any = false;
   for_each_inbound(host, [&](HostId from, Link& link, Ring& ring) {
     const size_t self = side(host, from);
-    if (!link.ended[self] || link.buried[self] || !ring.records.empty()) return;
-    link.buried[self] = ring.buried = any = true;
+    if (!link.ended[self] || link.removed[self] || !ring.records.empty()) return;
+    link.removed[self] = ring.closed = any = true;
   });
   return any;
 }

@@ -1,7 +1,7 @@
 // SharedMemory: links through memory between simulated hosts, as between two processes of one host.
-// A link is two rings of packets, and each end may reach the memory that the other one exposes. A
+// A link is two rings of packets, and each end may access the memory that the other one exposes. A
 // link can be full, its reader can sleep or stop, an access can be refused, packets can be
-// retracted, and the link can end at any time; then packets take the network.
+// retracted, and the link can end at any time; then packets use the network.
 #pragma once
 
 #include <array>
@@ -21,28 +21,28 @@
 namespace verbena::sim {
 
 struct MemoryLinkShape {
-  bool wide = true;       // a packet carries up to 64 KiB; otherwise what the path MTU permits
-  bool reachable = true;  // each end may reach the other one's memory, and retract packets
-  double refusal = 0;     // how often an access or a retraction fails although it is possible
-  double hostile = 0;     // how often a mangled record follows a packet
+  bool large_packets = true;  // packets of up to 64 KiB instead of the path MTU
+  bool reachable = true;      // each end may access the other one's memory and retract packets
+  double refusal = 0;         // probability that a valid access or retraction fails
+  double hostile = 0;         // probability that a mangled record follows a packet
   size_t ring_bytes = 1 << 20;
 };
 
 struct MemoryCounts {
   uint64_t packets = 0;
-  uint64_t lost = 0;  // in a full ring, or with a link
+  uint64_t lost = 0;  // in a full ring or an ended link
   uint64_t accesses = 0;
   uint64_t retracted = 0;
 };
 
-// What a host permits its peers to do in its memory.
+// The memory that a host exposes to its peers.
 class ExposedMemory final : public wire::Exposure {
  public:
-  void expose(const wire::ExposedRegion& region) override { regions_[region.key] = region; }
-  void withdraw(uint32_t key) override { regions_.erase(key); }
-  void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps_[qpn.value()] = qp; }
-  void withdraw(wire::Qpn qpn) override { qps_.erase(qpn.value()); }
-  // Where the bytes of a request are; null: not permitted.
+  void show(const wire::ExposedRegion& region) override { regions_[region.key] = region; }
+  void hide(uint32_t key) override { regions_.erase(key); }
+  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps_[qpn.value()] = qp; }
+  void hide(wire::Qpn qpn) override { qps_.erase(qpn.value()); }
+  // The address of a request's bytes; null: not permitted.
   std::byte* resolve(const wire::OneSided& request, const wire::Gid& source,
                      const wire::Gid& destination) const;
 
@@ -55,9 +55,9 @@ class SharedMemory {
  public:
   struct Record {
     Bytes bytes;              // headers, payload, padding
-    size_t header_bytes = 0;  // the payload lies apart from them where it is long
+    size_t header_bytes = 0;  // a long payload is stored apart from them
     uint32_t packet_payload_bytes = 0;
-    wire::Ack ack;  // where there are no bytes
+    wire::Ack ack;  // if `bytes` is empty
   };
 
   SharedMemory(uint64_t seed, Network& network, Trace& trace)
@@ -65,21 +65,21 @@ class SharedMemory {
 
   void open(HostId a, HostId b, const MemoryLinkShape& shape);
   bool any() const { return !links_.empty(); }
-  // Choices about links. The world's own choices do not depend on whether there are any.
+  // Random choices about links, independent of the world's own choices.
   Prng& prng() { return prng_; }
   const MemoryCounts& counts() const { return counts_; }
   void count_lost() { ++counts_.lost; }
 
   // --- what may happen to a link -----------------------------------------------------------------
-  // A ring that is choked reports that it is full.
-  void choke(HostId from, HostId to, bool on);
-  // The end at `host` notices that the link has ended.
+  // A blocked ring reports that it is full.
+  void block(HostId from, HostId to, bool on);
+  // `host` detects that the link has ended.
   void end(HostId host, HostId peer);
   void expose(HostId host, const ExposedMemory& memory) { exposed_[host] = &memory; }
 
   // --- for hosts: the sending side ---------------------------------------------------------------
   // Whether the host sends through memory to this peer.
-  bool carries(HostId from, HostId to) const { return find_open(from, to) != nullptr; }
+  bool has_link(HostId from, HostId to) const { return find_open(from, to) != nullptr; }
   uint32_t packet_bytes(HostId from, HostId to) const;
   bool is_full(HostId from, HostId to) const;
   bool is_asleep(HostId from, HostId to) const;
@@ -87,17 +87,17 @@ class SharedMemory {
   bool send_short_ack(HostId from, wire::PathId path, const wire::Ack& ack);
   bool access(HostId from, const wire::OneSided& request);
   bool retract(HostId from, const wire::Unread& requests);
-  // To whom something was written since the last call.
+  // The peers that were written to since the last call.
   std::vector<HostId> take_written(HostId from);
 
   // --- for hosts: the receiving side -------------------------------------------------------------
-  // Appends at most `most` records that peers wrote, and who wrote them.
+  // Appends at most `most` received records, each with its writer.
   void take(HostId to, size_t most, std::vector<std::pair<HostId, Record>>& records);
   bool anything_for(HostId to) const;
   void set_asleep(HostId to, bool asleep);
-  // A host that stops may own its rings: then nothing is retracted.
+  // A stopped host may own its rings; then nothing is retracted.
   void set_stopped(HostId to, bool stopped);
-  // Forgets ended links whose records have all been taken. True: there were some.
+  // Removes ended links whose records have all been read. True: there were some.
   bool remove_ended(HostId host);
 
  private:
@@ -106,17 +106,17 @@ class SharedMemory {
   struct Ring {
     std::deque<Record> records;
     size_t bytes = 0;
-    bool choked = false;
+    bool blocked = false;
     bool asleep = false;
     bool owned = false;    // by a reader that stopped in the middle of a batch
     bool written = false;  // since take_written()
-    bool buried = false;   // nobody reads it any more
+    bool closed = false;   // the reader has removed the link
   };
   struct Link {
     MemoryLinkShape shape;
-    std::array<Ring, 2> rings;     // by writer: the lower host, the higher one
-    std::array<bool, 2> ended{};   // as that host sees it
-    std::array<bool, 2> buried{};  // and has taken what was left
+    std::array<Ring, 2> rings;      // by writer: the lower host, the higher one
+    std::array<bool, 2> ended{};    // as that host sees it
+    std::array<bool, 2> removed{};  // and that host has read all records
   };
   static size_t side(HostId self, HostId peer) { return self < peer ? 0 : 1; }
   static std::pair<HostId, HostId> key(HostId a, HostId b) {

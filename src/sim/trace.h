@@ -1,4 +1,4 @@
-// A running hash over everything that happened in a run: two runs of one seed must agree on it.
+// A running hash over all events of a run: two runs of one seed must produce the same hash.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// UcEndpoint: one end of an unreliable connection. Each message to it arrives whole or not at all,
-// not more often than the network carried it, and in order if the network keeps order.
+// UcEndpoint: one end of an unreliable connection. Each message is received completely or not at
+// all, not more often than the network delivered it, and in order if the network keeps order.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/parcels.h"
+#include "sim/numbered_messages.h"
 #include "sim/receive_pool.h"
 
 namespace verbena::sim {
@@ -23,7 +23,7 @@ class UcEndpoint final : public Actor {
   void work() override;
   void fill_receives() override;
   void on_completion(const core::Completion& completion) override;
-  bool done() const override { return posted_ >= shape_.requests && parcels_.closed(); }
+  bool done() const override { return posted_ >= shape_.requests && messages_.closed(); }
   std::string describe() const override;
   bool send_last_message() override;
   uint64_t missing() const override;
@@ -37,17 +37,17 @@ class UcEndpoint final : public Actor {
 
   void post_one(core::SendOp op, uint32_t length);
   void on_receive(const core::Completion& c);
-  bool check_place(const Parcel& p, const Bytes& message, bool whole);
+  bool check_place(const NumberedMessage& p, const Bytes& message, bool whole);
 
   core::QueuePair& qp_;
-  Parcels parcels_;
+  NumberedMessages messages_;
   ReceivePool receives_;
   Region places_;
   UcEndpoint* peer_ = nullptr;
   uint32_t posted_ = 0;
   uint32_t next_place_ = 0;  // of the peer's
   uint32_t last_arrived_ = 0;
-  std::optional<size_t> first_farewell_;
+  std::optional<size_t> last_messages_begin_;
   bool stopped_ = false;
 };
 

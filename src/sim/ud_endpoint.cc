@@ -1,4 +1,4 @@
-// Datagrams to one and to many.
+// Unicast and multicast datagrams.
 #include "sim/ud_endpoint.h"
 
 #include <algorithm>
@@ -23,23 +23,23 @@ WorkloadShape ud_shape(WorkloadShape shape, ReceivePool* shared) {
 }  // namespace
 
 UdEndpoint::UdEndpoint(World& world, Host& host, core::CompletionQueue& cq,
-                       const WorkloadShape& shape, Report& report, UdSociety& society,
+                       const WorkloadShape& shape, Report& report, UdMembership& membership,
                        ReceivePool* shared)
     : Actor(world, host, ud_shape(shape, shared), report),
-      society_(society),
-      index_(static_cast<uint32_t>(society.members.size())),
+      membership_(membership),
+      index_(static_cast<uint32_t>(membership.members.size())),
       qp_(host.create_qp(cq, cq, shape_.qp)),
-      parcels_(world, host, qp_, shape_, wire::bytes_of(society.mtu), index_),
+      messages_(world, host, qp_, shape_, wire::bytes_of(membership.mtu), index_),
       own_receives_(
           shared != nullptr
               ? nullptr
               : std::make_unique<ReceivePool>(
-                    world, host, pool_shape(shape_.qp.depth, shape_.qp.sges, society.mtu))),
+                    world, host, pool_shape(shape_.qp.depth, shape_.qp.sges, membership.mtu))),
       receives_(shared != nullptr ? *shared : *own_receives_) {
   if (own_receives_) own_receives_->serve(qp_);
-  society.members.push_back(this);
-  open_for_datagrams(host, qp_, society.qkey, static_cast<uint32_t>(prng().below(1 << 24)));
-  for (uint32_t group = 0; group < UdSociety::kGroups; ++group) {
+  membership.members.push_back(this);
+  open_for_datagrams(host, qp_, membership.qkey, static_cast<uint32_t>(prng().below(1 << 24)));
+  for (uint32_t group = 0; group < UdMembership::kGroups; ++group) {
     joined_[group] = prng().below(2) == 0;
     if (joined_[group] && !host.engine().attach(qp_, Network::gid_of_group(group)).ok()) {
       problem("attaching was refused");
@@ -62,65 +62,67 @@ void UdEndpoint::fill_receives() {
 void UdEndpoint::work() {
   if (!prng().chance(shape_.late_receives)) fill_receives();
   const uint64_t burst = prng().below(6);
-  for (uint64_t i = 0; i < burst && posted_ < shape_.requests && parcels_.room(); ++i) {
+  for (uint64_t i = 0; i < burst && posted_ < shape_.requests && messages_.has_room(); ++i) {
     const bool to_group = prng().below(4) == 0;
-    const uint64_t to = to_group ? kFirstGroup + prng().below(UdSociety::kGroups)
-                                 : prng().below(society_.members.size());
+    const uint64_t to = to_group ? kFirstGroup + prng().below(UdMembership::kGroups)
+                                 : prng().below(membership_.members.size());
     const bool forbidden = prng().below(8) == 0;
     post_one(static_cast<uint32_t>(to), forbidden);
   }
 }
 
 void UdEndpoint::post_one(uint32_t to, bool forbidden) {
-  constexpr uint32_t kOwnQkey = 0x80000000;  // any key with that bit stands for the sender's own
+  constexpr uint32_t kOwnQkey = 0x80000000;  // a Q_Key with this bit selects the sender's own
   const bool immediate = prng().below(2) == 0;
-  Parcel p{.op = immediate ? SendOp::SendImm : SendOp::Send, .to = to, .forbidden = forbidden};
-  const uint32_t most = wire::bytes_of(society_.mtu);
+  NumberedMessage p{
+      .op = immediate ? SendOp::SendImm : SendOp::Send, .to = to, .forbidden = forbidden};
+  const uint32_t most = wire::bytes_of(membership_.mtu);
   const uint64_t wanted = prng().below(4) == 0 ? most : prng().below(most + 1);
-  p.length = std::max(static_cast<uint32_t>(wanted), immediate ? 0 : Parcels::kNumberBytes);
+  p.length =
+      std::max(static_cast<uint32_t>(wanted), immediate ? 0 : NumberedMessages::kNumberBytes);
 
   core::AddressHandle handle;
   handle.pd = 1;
-  handle.mtu = society_.mtu;
+  handle.mtu = membership_.mtu;
   core::SendRequest s;
   if (to >= kFirstGroup) {
     handle.address.destination = Network::gid_of_group(to - kFirstGroup);
     handle.path = World::path_to_group(to - kFirstGroup);
     s.remote_qpn = wire::kMulticastQpn;
   } else {
-    UdEndpoint& target = *society_.members[to];
+    UdEndpoint& target = *membership_.members[to];
     handle.address.destination = target.host_.gid();
     handle.path = World::path_to(target.host_.id());
     s.remote_qpn = target.qp_.qpn();
   }
   s.handle = &handle;
-  s.remote_qkey = forbidden ? society_.qkey ^ 1u << prng().below(31) : society_.qkey;
+  s.remote_qkey = forbidden ? membership_.qkey ^ 1u << prng().below(31) : membership_.qkey;
   if (!forbidden && prng().below(4) == 0) s.remote_qkey = kOwnQkey;
   ++posted_;
-  if (!parcels_.post(p, s, posted_ >= shape_.requests)) problem("post_send refused");
+  if (!messages_.post(p, s, posted_ >= shape_.requests)) problem("post_send refused");
 }
 
-// One to each group, and one to the next member.
+// Sends one message to each group and one to the next member.
 bool UdEndpoint::send_last_message() {
-  if (!first_farewell_) first_farewell_ = parcels_.all().size();
-  const auto said = static_cast<uint32_t>(parcels_.all().size() - *first_farewell_);
-  if (said > UdSociety::kGroups) return false;
-  for (UdEndpoint* e : society_.members) e->fill_receives();
-  const auto next = static_cast<uint32_t>((index_ + 1) % society_.members.size());
-  post_one(said < UdSociety::kGroups ? kFirstGroup + said : next, false);
+  if (!last_messages_begin_) last_messages_begin_ = messages_.all().size();
+  const auto sent_so_far = static_cast<uint32_t>(messages_.all().size() - *last_messages_begin_);
+  if (sent_so_far > UdMembership::kGroups) return false;
+  for (UdEndpoint* e : membership_.members) e->fill_receives();
+  const auto next = static_cast<uint32_t>((index_ + 1) % membership_.members.size());
+  post_one(sent_so_far < UdMembership::kGroups ? kFirstGroup + sent_so_far : next, false);
   return true;
 }
 
 void UdEndpoint::on_completion(const core::Completion& c) {
   if (c.opcode >= WcOpcode::Receive) return on_receive(c);
-  const std::string what = parcels_.completed(c);
+  const std::string what = messages_.completed(c);
   if (!what.empty()) problem(what);
   if (c.status != WcStatus::Success) problem("a request failed");
 }
 
-bool UdEndpoint::is_for_us(uint32_t sender, const Parcel& p) const {
+bool UdEndpoint::is_for_us(uint32_t sender, const NumberedMessage& p) const {
   if (p.to < kFirstGroup) return p.to == index_;
-  return joined_[p.to - kFirstGroup] && sender != index_;  // a group does not come back to whom
+  return joined_[p.to - kFirstGroup] && sender != index_;  // the sender does not receive its own
 }
 
 void UdEndpoint::on_receive(const core::Completion& c) {
@@ -134,34 +136,37 @@ void UdEndpoint::on_receive(const core::Completion& c) {
   }
   const Bytes got = receives_.read(r, c.byte_count);
   const auto message = std::span(got).subspan(kHeaderBytes);
-  const uint32_t number = Parcels::number_in(c, message);
-  const uint32_t from = Parcels::sender_in(number);
-  Parcel* p =
-      from < society_.members.size() ? society_.members[from]->parcels_.find(number) : nullptr;
-  if (p == nullptr) return problem("a datagram arrived that nobody sent");
-  UdEndpoint& sender = *society_.members[from];
-  if (!is_for_us(from, *p)) problem("a datagram for somebody else");
-  if (p->forbidden) problem("a datagram with a wrong Q_Key arrived");
-  const uint8_t flags = core::kWcGrh | (Parcels::has_immediate(p->op) ? core::kWcWithImmediate : 0);
+  const uint32_t number = NumberedMessages::number_in(c, message);
+  const uint32_t from = NumberedMessages::sender_in(number);
+  NumberedMessage* p = from < membership_.members.size()
+                           ? membership_.members[from]->messages_.find(number)
+                           : nullptr;
+  if (p == nullptr) return problem("a datagram was received that was not sent");
+  UdEndpoint& sender = *membership_.members[from];
+  if (!is_for_us(from, *p)) problem("a datagram for another queue pair");
+  if (p->forbidden) problem("a datagram with a wrong Q_Key was received");
+  const uint8_t flags =
+      core::kWcGrh | (NumberedMessages::has_immediate(p->op) ? core::kWcWithImmediate : 0);
   if (c.opcode != WcOpcode::Receive || (c.flags & core::kWcFlags) != flags)
     problem("wrong opcode or flags");
   if (c.source_qpn != sender.qp_.qpn()) problem("a datagram from the wrong source");
-  if (!std::ranges::equal(message, sender.parcels_.content(number))) {
-    problem("a datagram did not arrive whole");
+  if (!std::ranges::equal(message, sender.messages_.content(number))) {
+    problem("a datagram was received incomplete");
   }
   if (!std::ranges::equal(std::span(got).first(kHeaderBytes), expected_header(sender, *p))) {
     problem("wrong addressing in front of a datagram");
   }
-  if (++arrived_[number] > (shape_.duplicates ? 2 : 1)) problem("a datagram arrived too often");
+  if (++arrived_[number] > (shape_.duplicates ? 2 : 1))
+    problem("a datagram was received too often");
 }
 
-// 20 bytes of zero and an IPv4 header, written down here once more on purpose.
-Bytes UdEndpoint::expected_header(const UdEndpoint& sender, const Parcel& p) const {
+// 20 bytes of zero and an IPv4 header, deliberately implemented a second time.
+Bytes UdEndpoint::expected_header(const UdEndpoint& sender, const NumberedMessage& p) const {
   constexpr uint32_t kIpUdpBthDethIcrc = 20 + 8 + 12 + 8 + 4;
   const wire::Gid to = p.to < kFirstGroup ? host_.gid() : Network::gid_of_group(p.to - kFirstGroup);
   const wire::RxMeta meta = Host::addressing(sender.host_.id(), to);
   const uint32_t total =
-      kIpUdpBthDethIcrc + (Parcels::has_immediate(p.op) ? 4 : 0) + (p.length + 3) / 4 * 4;
+      kIpUdpBthDethIcrc + (NumberedMessages::has_immediate(p.op) ? 4 : 0) + (p.length + 3) / 4 * 4;
   Bytes area(kHeaderBytes);
   std::byte* ip = area.data() + 20;
   store_u8(ip, 0x45);
@@ -181,8 +186,8 @@ Bytes UdEndpoint::expected_header(const UdEndpoint& sender, const Parcel& p) con
 
 uint64_t UdEndpoint::missing() const {
   uint64_t count = 0;
-  for (uint32_t from = 0; from < society_.members.size(); ++from) {
-    const auto& sent = society_.members[from]->parcels_.all();
+  for (uint32_t from = 0; from < membership_.members.size(); ++from) {
+    const auto& sent = membership_.members[from]->messages_.all();
     for (uint32_t i = 0; i < sent.size(); ++i) {
       count += is_for_us(from, sent[i]) && !sent[i].forbidden && !arrived_.contains(from << 24 | i);
     }
@@ -191,12 +196,12 @@ uint64_t UdEndpoint::missing() const {
 }
 
 void UdEndpoint::check() {
-  for (uint32_t from = 0; from < society_.members.size(); ++from) {
-    const UdEndpoint& sender = *society_.members[from];
-    for (size_t i = *sender.first_farewell_; i < sender.parcels_.all().size(); ++i) {
+  for (uint32_t from = 0; from < membership_.members.size(); ++from) {
+    const UdEndpoint& sender = *membership_.members[from];
+    for (size_t i = *sender.last_messages_begin_; i < sender.messages_.all().size(); ++i) {
       const auto number = from << 24 | static_cast<uint32_t>(i);
-      if (is_for_us(from, sender.parcels_.all()[i]) && !arrived_.contains(number)) {
-        problem("a farewell did not arrive");
+      if (is_for_us(from, sender.messages_.all()[i]) && !arrived_.contains(number)) {
+        problem("a last message was not received");
       }
     }
   }

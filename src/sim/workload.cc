@@ -1,4 +1,4 @@
-// Setting up, handing out completions, closing the books.
+// Sets up the actors, distributes completions and makes the final checks.
 #include "sim/workload.h"
 
 #include <algorithm>
@@ -8,33 +8,33 @@ namespace verbena::sim {
 
 Workload::Workload(World& world, const WorkloadShape& shape, Report& report)
     : world_(world), shape_(shape), report_(report) {
-  society_.qkey = static_cast<uint32_t>(prng().below(1u << 31));
-  society_.mtu = pick(prng(), {wire::Mtu::k256, wire::Mtu::k1024, wire::Mtu::k4096});
+  membership_.qkey = static_cast<uint32_t>(prng().below(1u << 31));
+  membership_.mtu = pick(prng(), {wire::Mtu::k256, wire::Mtu::k1024, wire::Mtu::k4096});
   const auto hosts = static_cast<HostId>(2 + prng().below(3));
   for (HostId h = 0; h < hosts; ++h) add_place(h);
   if (shape.memory) share_memory(*shape.memory);
   const uint64_t connections = 1 + prng().below(5);
   for (uint64_t i = 0; i < connections; ++i) connect_two();
-  if (prng().below(3) == 0) add_society();
+  if (prng().below(3) == 0) add_ud_endpoints();
 }
 
 void Workload::add_place(HostId id) {
   const bool extensions = prng().below(4) != 0;
   if (!extensions) ++plain_hosts_;
   Host& host = world_.add_host(extensions);
-  host.set_turn_room(pick<size_t>(prng(), {3, 16, 64}));
-  host.set_patience(id % 2 == 0 ? 8 : 0);
+  host.set_packets_per_turn(pick<size_t>(prng(), {3, 16, 64}));
+  host.set_ack_delay(id % 2 == 0 ? 8 : 0);
   Place place;
   place.cq = &host.create_cq(8192);
   place.counter = {host.add_region(8, core::kLocalWrite | core::kRemoteAtomic), id, {}, 0};
   const uint32_t sges = shape_.qp.sges;
   place.rc_receives =
       &add_pool(host, {pick<uint32_t>(prng(), {2, 8, 24}), shape_.max_message, sges}, 0);
-  place.ud_receives = &add_pool(host, UdEndpoint::pool_shape(16, sges, society_.mtu), 0);
+  place.ud_receives = &add_pool(host, UdEndpoint::pool_shape(16, sges, membership_.mtu), 0);
   places_.push_back(place);
 }
 
-// Most pairs of hosts do; packets to the others take the network.
+// Most pairs of hosts share memory; the others use the network.
 void Workload::share_memory(const MemoryLinkShape& shape) {
   SharedMemory& memory = world_.memory();
   for (HostId b = 1; b < places_.size(); ++b) {
@@ -149,13 +149,13 @@ void Workload::connect_unreliably(HostId a, HostId b, const ConnectionShape& sha
   connect(ea.host(), ea.qp(), eb.host(), eb.qp(), shape);
 }
 
-void Workload::add_society() {
+void Workload::add_ud_endpoints() {
   const uint64_t members = 2 + prng().below(4);
   for (uint64_t i = 0; i < members; ++i) {
     const auto h = static_cast<HostId>(prng().below(places_.size()));
     ReceivePool* shared = prng().below(3) == 0 ? places_[h].ud_receives : nullptr;
     actors_.push_back(std::make_unique<UdEndpoint>(world_, world_.host(h), *places_[h].cq, shape_,
-                                                   report_, society_, shared));
+                                                   report_, membership_, shared));
     ++kinds_["UD"];
   }
 }
@@ -180,7 +180,7 @@ void Workload::poll(HostId h) {
     const auto owner = std::ranges::find_if(
         actors_, [&](const auto& a) { return a->host().id() == h && a->owns(c.qpn); });
     if (owner == actors_.end()) {
-      report_.problem(world_.now(), "a completion of nobody's queue pair");
+      report_.problem(world_.now(), "a completion of an unknown queue pair");
     } else {
       (*owner)->on_completion(c);
     }
@@ -191,10 +191,10 @@ void Workload::poll_all() {
   for (HostId h = 0; h < places_.size(); ++h) poll(h);
 }
 
-void Workload::say_farewells() {
+void Workload::send_last_messages() {
   for (const auto& a : actors_) {
     while (a->send_last_message()) {
-      if (!world_.run_until_quiet(seconds(1))) report_.problem(world_.now(), "no rest at the end");
+      if (!world_.run_until_quiet(seconds(1))) report_.problem(world_.now(), "not idle at the end");
       poll_all();
     }
   }
@@ -216,7 +216,7 @@ void Workload::check_host(HostId h) {
   if (value != counter.added || counter.seen.size() != value) {
     problem("a shared counter has the wrong sum");
   }
-  // What the network did not lose, the engine delivers or says why not.
+  // Every packet that the network delivered must reach the application or be counted as dropped.
   uint64_t missing = 0;
   for (const auto& a : actors_) missing += a->host().id() == h ? a->missing() : 0;
   using enum core::CounterId;
@@ -230,7 +230,7 @@ void Workload::check_host(HostId h) {
 void Workload::stop() {
   for (const auto& a : actors_) a->stop();
   if (!world_.run_until_quiet(seconds(40))) {
-    report_.problem(world_.now(), "the world does not come to rest");
+    report_.problem(world_.now(), "the run does not become idle");
   }
   poll_all();
   const auto report = [&](const std::string& what) {

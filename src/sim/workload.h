@@ -1,5 +1,4 @@
-// Workload: the hosts of one run, who works on them, and what they share. All of it follows from
-// the seed.
+// Workload: the hosts of one run, their actors and shared objects. All of it follows from the seed.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +24,25 @@ class Workload {
 
   const std::vector<std::unique_ptr<Actor>>& actors() const { return actors_; }
   bool done() const;
-  // Hands what completed on a host to whom it belongs.
+  // Delivers the completions of a host to the actors.
   void poll(HostId host);
   void poll_all();
 
   // --- when all is done --------------------------------------------------------------------------
-  void say_farewells();
+  void send_last_messages();
   void check();
-  // Takes everything to ERR and accounts for what was posted.
+  // Takes all queue pairs to ERR and checks that every posted request completes.
   void stop();
   // Pairs of hosts that share memory.
   const std::vector<std::pair<HostId, HostId>>& links() const { return links_; }
-  // For people.
+  // The workload in words.
   std::string describe() const;
 
  private:
   struct Place {
     core::CompletionQueue* cq = nullptr;
     SharedCounter counter;
-    ReceivePool* rc_receives = nullptr;  // shared by whoever likes
+    ReceivePool* rc_receives = nullptr;  // shared by some RC endpoints
     ReceivePool* ud_receives = nullptr;
     std::vector<ReceivePool*> xrc_receives;
   };
@@ -56,7 +55,7 @@ class Workload {
   void connect_reliably(HostId a, HostId b, bool shared, const ConnectionShape& shape);
   void connect_xrc(HostId a, HostId b, const ConnectionShape& shape);
   void connect_unreliably(HostId a, HostId b, const ConnectionShape& shape);
-  void add_society();
+  void add_ud_endpoints();
   Endpoint& add_endpoint(HostId h, const EndpointKind& kind);
   ConnectionShape random_connection();
   void check_host(HostId h);
@@ -65,9 +64,9 @@ class Workload {
   WorkloadShape shape_;
   Report& report_;
   std::vector<Place> places_;
-  std::vector<std::unique_ptr<ReceivePool>> pools_;  // that are shared
+  std::vector<std::unique_ptr<ReceivePool>> pools_;  // shared pools
   std::vector<std::pair<HostId, HostId>> links_;
-  UdSociety society_;
+  UdMembership membership_;
   std::vector<std::unique_ptr<Actor>> actors_;
   std::map<std::string, int> kinds_;
   int plain_hosts_ = 0;  // without selective repeat

@@ -1,5 +1,5 @@
-// World: virtual time, one source of randomness, one heap of events. Everything that happens in a
-// run follows from its seed.
+// World: virtual time, one source of randomness, one heap of events. All events of a run follow
+// from its seed.
 #pragma once
 
 #include <cstdint>
@@ -33,24 +33,24 @@ class World {
 
   void at(Instant when, std::function<void()> action);
   void after(Duration delay, std::function<void()> action) { at(now_ + delay, std::move(action)); }
-  // For the hosts: a packet leaves for another one, or for all that have members of a group.
+  // For the hosts: sends a packet to another host, or to all hosts with members of a group.
   void send(HostId from, wire::PathId path, Bytes packet);
   static wire::PathId path_to(HostId host) { return wire::PathId{host}; }
   static wire::PathId path_to_group(uint32_t group) {
     return wire::PathId{kFirstGroupPath + group};
   }
 
-  // Takes the earliest event; false when there is none.
+  // Executes the earliest event. False: there is none.
   bool step();
   void run_until(Instant end);
   void run_for(Duration duration) { run_until(now_ + duration); }
-  // Until nothing is left to happen, or `limit` from now. False if something still is.
+  // Runs until no event is left, or for `limit`. False: events are left.
   bool run_until_quiet(Duration limit);
 
  private:
   struct Event {
     Instant at;
-    uint64_t order;  // ties go to the earlier one
+    uint64_t order;  // the earlier of two events at one time comes first
     std::function<void()> action;
   };
   static bool later(const Event& a, const Event& b) {

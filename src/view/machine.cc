@@ -46,7 +46,7 @@ std::string ThisMachine::hardware(const runtime::DeviceInfo& device) const {
 
 uint64_t ThisMachine::counter(const std::string& device, std::string_view name) const {
   uint64_t sum = 0;
-  for (const host::SlotReport& report : runtime::ask_for_counters(kQueryTimeout)) {
+  for (const host::SlotReport& report : runtime::query_counters(kQueryTimeout)) {
     for (const runtime::DeviceCounters& counters : runtime::parse_counters(report.text)) {
       if (counters.device != device) continue;
       for (const runtime::NamedCounter& c : counters.values) {

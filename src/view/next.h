@@ -6,15 +6,15 @@
 
 #include <atomic>
 
-#define NEXT(name)                                                                        \
-  (reinterpret_cast<decltype(&::name)>([]() noexcept {                                    \
-    static std::atomic<void*> found{nullptr}; /* no guard: fork() may come at any time */ \
-    void* function = found.load(std::memory_order_relaxed);                               \
-    if (function == nullptr) {                                                            \
-      function = dlsym(RTLD_NEXT, #name);                                                 \
-      found.store(function, std::memory_order_relaxed);                                   \
-    }                                                                                     \
-    return function;                                                                      \
+#define NEXT(name)                                                                          \
+  (reinterpret_cast<decltype(&::name)>([]() noexcept {                                      \
+    static std::atomic<void*> found{nullptr}; /* no guard: fork() may happen at any time */ \
+    void* function = found.load(std::memory_order_relaxed);                                 \
+    if (function == nullptr) {                                                              \
+      function = dlsym(RTLD_NEXT, #name);                                                   \
+      found.store(function, std::memory_order_relaxed);                                     \
+    }                                                                                       \
+    return function;                                                                        \
   }()))
 
 #define VERBENA_SHOWN extern "C" __attribute__((visibility("default")))

@@ -120,7 +120,7 @@ class Fuzz {
         (void)agent_.notify_established(id);
         return;
       default:
-        (void)agent_.answer_sidr(id, {.qpn = wire::Qpn(1), .ece = {}, .private_data = {}}, now_);
+        (void)agent_.reply_sidr(id, {.qpn = wire::Qpn(1), .ece = {}, .private_data = {}}, now_);
     }
   }
 

@@ -37,11 +37,11 @@ dies() { # WORDS...
   note "ok a dead peer: $line"
 }
 if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
-  dies 'memory that was shared with the peer is no more' "Usual cause: the peer's process has ended"
+  dies 'memory that was shared with the peer is closed' "Usual cause: the peer's process has ended"
   VERBENA_DATAPATH=udp start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
   await_line "$logs/dies.client" '#bytes' 20 || fail "the pair does not connect over UDP"
 fi
-dies 'no answer' 'after [0-9]+ tries' 'Usual cause: the peer is gone'
+dies 'no response' 'after [0-9]+ tries' 'Usual cause: the peer has ended'
 run_options=()
 
 # The log with every step, for learners.

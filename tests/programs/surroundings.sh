@@ -123,7 +123,7 @@ if unshare -m true 2>/dev/null; then
   [ "$status" = 0 ] || fail "the other side of a full disk: exit status $status"
 fi
 try 1 env VERBENA_LOG_FILE=/dev/full VERBENA_FAULTS=lose=1 "$tool" run -- ibv_devinfo -d verbena_lo
-says 'VERBENA_LOG_FILE=/dev/full takes no more: No space left on device'
+says 'VERBENA_LOG_FILE=/dev/full cannot be written: No space left on device'
 says 'VERBENA_FAULTS=lose=1: '
 unharmed "a full disk"
 

@@ -197,10 +197,10 @@ TEST(ReceiveRing, PartsEndAtTheEndOfTheRing) {
   ASSERT_TRUE(ring.on_data(100));
   ASSERT_TRUE(ring.on_data(50));
   EXPECT_EQ(ring.readable(), 1050u);
-  EXPECT_EQ(ring.piece().offset, 1000u);
-  EXPECT_EQ(ring.piece().length, 1000u);
-  EXPECT_EQ(ring.piece(1000).offset, 0u);
-  EXPECT_EQ(ring.piece(1000).length, 50u);
+  EXPECT_EQ(ring.range().offset, 1000u);
+  EXPECT_EQ(ring.range().length, 1000u);
+  EXPECT_EQ(ring.range(1000).offset, 0u);
+  EXPECT_EQ(ring.range(1000).length, 50u);
 }
 
 TEST(ReceiveRing, CreditsAreDueAfterHalfAQueueOfMessages) {
@@ -270,7 +270,7 @@ TEST(Windows, SenderAndReceiverTransferAllData) {
           idle = 0;
           break;
         case 2: {
-          const uint64_t size = std::min<uint64_t>(ring.piece().length, 1 + prng.below(20000));
+          const uint64_t size = std::min<uint64_t>(ring.range().length, 1 + prng.below(20000));
           ring.consume(size);
           received += size;
           if (size) idle = 0;

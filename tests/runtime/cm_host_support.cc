@@ -262,7 +262,7 @@ std::string execute(CmHost& host, const std::string& line) {
     p.qpn = wire::Qpn(id & 0xFFFFFF);
     return print(cm.accept(id, p));
   }
-  if (command == "reply") return print(cm.answer_sidr(id, {}));
+  if (command == "reply") return print(cm.reply_sidr(id, {}));
   if (command == "establish") return print(cm.establish(id, {}));
   if (command == "reject") return print(cm.reject(id, cm::RejectReason::Consumer, {}, {}));
   if (command == "disconnect") return print(cm.disconnect(id, {}));

@@ -36,7 +36,7 @@ class FakeHost final : public ManagementHost {
   void lock_management() override { EXPECT_FALSE(std::exchange(locked, true)); }
   void unlock_management() override { EXPECT_TRUE(std::exchange(locked, false)); }
   const DeviceInfo& device() const override { return device_; }
-  bool dead() const override { return is_dead; }
+  bool is_abandoned() const override { return abandoned; }
   void await_steering() override { EXPECT_FALSE(locked); }
   Instant time() override { return Instant{} + seconds(1); }
   Instant recent_time() const override { return Instant{} + seconds(1); }
@@ -87,7 +87,7 @@ class FakeHost final : public ManagementHost {
 
   using Where = host::ServiceName::Where;
   bool locked = false;
-  bool is_dead = false;
+  bool abandoned = false;
   Instant deadline = kNever;
   Status listening;
   host::Forwarded forward_result = host::Forwarded::Yes;
@@ -196,7 +196,7 @@ TEST_F(ManagementTest, OpensOnePathForEachPairOfHosts) {
 }
 
 TEST_F(ManagementTest, CallsFailInTheChildOfAFork) {
-  host_.is_dead = true;
+  host_.abandoned = true;
   const auto listener = management_.listen({.service_id = kService});
   ASSERT_FALSE(listener.ok());
   EXPECT_EQ(listener.error().code, EIO);

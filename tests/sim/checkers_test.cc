@@ -82,7 +82,7 @@ bool is_only_send(const wire::Packet& p) {
 }
 
 TEST(Checkers, DetectUcMessageWithAHole) {
-  expect_detected("a message did not arrive whole", [] {
+  expect_detected("a message was received incomplete", [] {
     return [removed = std::map<uint32_t, uint32_t>()](HostId, HostId,
                                                       Bytes bytes) mutable -> std::vector<Bytes> {
       auto p = parse(bytes);
@@ -99,13 +99,13 @@ TEST(Checkers, DetectUcMessageWithAHole) {
 }
 
 TEST(Checkers, DetectUcMessageWithWrongBytes) {
-  expect_detected("a message did not arrive whole", [] {
+  expect_detected("a message was received incomplete", [] {
     return corrupting([](const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
   });
 }
 
 TEST(Checkers, DetectDuplicateUcMessage) {
-  expect_detected("a message arrived too often", [] {
+  expect_detected("a message was received too often", [] {
     return repeating([](const auto& p) { return is_uc(p) && is_only_send(p); });
   });
 }
@@ -127,7 +127,7 @@ TEST(Checkers, DetectReorderedUcMessage) {
 }
 
 TEST(Checkers, DetectUcWriteAtTheWrongAddress) {
-  expect_detected("a WRITE left something else than was sent", [] {
+  expect_detected("a WRITE left other bytes than were sent", [] {
     return editing([](wire::Packet& p) {
       if (is_uc(p) && p.op.has_reth && p.reth.length > 8) p.reth.address += 4;
     });
@@ -143,17 +143,17 @@ TEST(Checkers, DetectLostUcMessageThatNoCounterReports) {
 }
 
 TEST(Checkers, DetectLostLastUcMessage) {
-  expect_detected("the farewell did not arrive", [] {
+  expect_detected("the last message was not received", [] {
     return losing([](HostId, const auto& p) { return is_uc(p) && p.op.verb == Verb::Send; });
   });
 }
 
 TEST(Checkers, DetectDatagramWithWrongBytes) {
-  expect_detected("a datagram did not arrive whole", [] { return corrupting(is_ud); });
+  expect_detected("a datagram was received incomplete", [] { return corrupting(is_ud); });
 }
 
 TEST(Checkers, DetectDuplicateDatagram) {
-  expect_detected("a datagram arrived too often", [] { return repeating(is_ud); });
+  expect_detected("a datagram was received too often", [] { return repeating(is_ud); });
 }
 
 TEST(Checkers, DetectDatagramWithAWrongSource) {
@@ -165,7 +165,7 @@ TEST(Checkers, DetectDatagramWithAWrongSource) {
 }
 
 TEST(Checkers, DetectDatagramWithAWrongQkey) {
-  expect_detected("a datagram with a wrong Q_Key arrived", [] {
+  expect_detected("a datagram with a wrong Q_Key was received", [] {
     return editing([seen = std::map<uint32_t, int>()](wire::Packet& p) mutable {
       if (!is_ud(p)) return;
       ++seen[p.deth.qkey];
@@ -176,7 +176,7 @@ TEST(Checkers, DetectDatagramWithAWrongQkey) {
 }
 
 TEST(Checkers, DetectDatagramForAnotherQueuePair) {
-  expect_detected("a datagram for somebody else", [] {
+  expect_detected("a datagram for another queue pair", [] {
     return editing([last = std::map<uint8_t, wire::Qpn>()](wire::Packet& p) mutable {
       if (!is_ud(p) || p.bth.destination == wire::kMulticastQpn) return;
       // Another queue pair of the same host.
@@ -208,7 +208,7 @@ TEST(Checkers, DetectDatagramFromAnotherHost) {
 }
 
 TEST(Checkers, DetectMissingMulticastCopy) {
-  expect_detected("a farewell did not arrive", [] {
+  expect_detected("a last message was not received", [] {
     return losing([](HostId to, const auto& p) {
       return to == 1 && p.bth.destination == wire::kMulticastQpn;
     });
@@ -216,14 +216,14 @@ TEST(Checkers, DetectMissingMulticastCopy) {
 }
 
 TEST(Checkers, DetectReliableMessageWithWrongBytes) {
-  expect_detected("a message arrived with other bytes", [] {
+  expect_detected("a message was received with other bytes", [] {
     return corrupting(
         [](const auto& p) { return p.op.transport == Transport::Rc && p.op.verb == Verb::Send; });
   });
 }
 
 TEST(Checkers, DetectReceiveOfAnotherXrcSrq) {
-  expect_detected("a receive of another queue than the message named", [] {
+  expect_detected("a receive of a queue that the message did not name", [] {
     return editing([last = std::map<uint32_t, uint32_t>()](wire::Packet& p) mutable {
       if (!p.op.has_xrc_eth || !is_only_send(p)) return;
       std::swap(p.xrc_srqn, last.try_emplace(p.bth.destination.value(), p.xrc_srqn).first->second);
@@ -232,7 +232,7 @@ TEST(Checkers, DetectReceiveOfAnotherXrcSrq) {
 }
 
 TEST(Checkers, DetectAtomicWriteOfAnotherValue) {
-  expect_detected("returned something else than memory held", [] {
+  expect_detected("returned other data than memory contained", [] {
     return corrupting([](const auto& p) { return p.op.verb == Verb::AtomicWrite; });
   });
 }
@@ -243,7 +243,7 @@ TEST(Checkers, DetectFlushThatDoesNotPersist) {
       if (p.op.verb == Verb::Flush) p.flush.placement = wire::kPlaceGlobal;
     });
   };
-  expect_detected("is not persistent", make_rule);
+  expect_detected("are not persistent", make_rule);
   expect_detected("a FLUSH was not executed exactly once", make_rule);
 }
 

@@ -23,13 +23,13 @@ TEST(CmSweep, AllSeedsPass) {
     sum.established += r.established;
     sum.rejected += r.rejected;
     sum.unreachable += r.unreachable;
-    sum.sidr_answers += r.sidr_answers;
+    sum.sidr_replies += r.sidr_replies;
   }
   // The sweep must have covered the cases it is for.
   EXPECT_GT(sum.established, sum.attempts / 4);
   EXPECT_GT(sum.rejected, sum.attempts / 20);
   EXPECT_GT(sum.unreachable, sum.attempts / 100);
-  EXPECT_GT(sum.sidr_answers, sum.attempts / 20);
+  EXPECT_GT(sum.sidr_replies, sum.attempts / 20);
 }
 
 TEST(CmSweep, SameSeedGivesTheSameTrace) {

@@ -21,7 +21,7 @@ class PingPong {
       : pair(can, {.mtu = wire::Mtu::k256, .psn_a = 0xFFFFFF - 100, .psn_b = 77, .timeout = 9},
              {.depth = 16}, 1 << 17) {
     for (Side& side : sides_) {
-      side.host->set_patience(8);
+      side.host->set_ack_delay(8);
       for (uint64_t i = 0; i < 4; ++i) post_receive(side, i);
     }
     send(sides_[0]);

@@ -64,11 +64,11 @@ TEST(SharedMemory, RetractsAWriteThatAStoppedPeerDidNotRead) {
 
 TEST(SharedMemory, WaitsWhileTheRingIsFull) {
   MemoryPair p({.reachable = false});
-  p.world.memory().choke(kA, kB, true);
+  p.world.memory().block(kA, kB, true);
   p.write(1, 0, 1000);
   p.world.run_for(milliseconds(1));
   EXPECT_EQ(p.world.memory().counts().packets, 0u);
-  p.world.memory().choke(kA, kB, false);
+  p.world.memory().block(kA, kB, false);
   p.settle();
   EXPECT_EQ(p.poll_a().size(), 1u);
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kReopenAfter = milliseconds(200);
 constexpr Duration kCloseTimeout = seconds(3);
-// The limit is short for a board that was told what to send, and long for one that sends on its
+// The limit is short for a board that was commanded to send, and long for one that sends on its
 // own.
 constexpr double kSilenceSeconds = 3;
 constexpr double kLongSilenceSeconds = 60;

@@ -105,7 +105,7 @@ class Fpga {
     while (!interrupted() && !board_.master_task_done()) {
       const Instant at = now();
       if (at >= end) break;
-      receive_packets(at);  // first, so that ACKs count that arrived before a close
+      receive_packets(at);  // first, so that ACKs received before a close count
       receive_messages(at);
       if (board_.next_deadline(at) <= at) board_.on_deadline(at);
       send_messages();

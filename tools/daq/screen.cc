@@ -122,7 +122,7 @@ void Screen::draw(const Scene& scene) {
   std::vector<std::string> lines = table_of(scene, room);
   lines.push_back(footer_of(scene));
   std::string picture = lines_ != 0 ? fmt::format("\033[{}A", lines_) : "";
-  // Cut long lines: a wrapped line would take two rows, and lines_ would be wrong.
+  // Truncate long lines: a wrapped line would take two rows, and lines_ would be wrong.
   for (const std::string& line : lines) {
     picture += fmt::format("\r\033[K{}\n", line.substr(0, size.ws_col - 1u));
   }

@@ -91,7 +91,8 @@ int run_doctor(const DoctorOptions& options) {
   if (options.json) {
     print_json(sections, well);
   } else {
-    fmt::print("{}\n", well ? "Nothing has to be changed." : "Something has to be changed.");
+    fmt::print("{}\n",
+               well ? "Nothing has to be changed." : "Something has to be changed: see above.");
   }
   return well ? kDone : kNotThere;
 }

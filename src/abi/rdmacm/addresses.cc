@@ -109,7 +109,7 @@ void write_address(const IpAddress& from, sockaddr_storage& to) {
 
 Result<IpAddress> route_to(const IpAddress& destination, const std::optional<IpAddress>& source) {
   const UniqueFd fd = udp_socket(destination.family);
-  if (!fd.valid()) return Error{errno, "cannot ask for a route (too many open files?)"};
+  if (!fd.valid()) return Error{errno, "cannot query a route (too many open files?)"};
   if (source && !bind_to(fd, *source)) return Error{errno, "not an address of this host"};
   IpAddress target = destination;
   target.port = kRoceV2Port;

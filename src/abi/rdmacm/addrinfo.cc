@@ -145,7 +145,7 @@ Status look_up(const char* node, const char* service, const rdma_addrinfo* hints
 
 Status resolve_in_background(Id& id, const char* node, const char* service,
                              const rdma_addrinfo* hints) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   {
     const std::lock_guard lock(id.mutex);
     if (id.resolving_addrinfo) return Error{EBUSY, "the identifier is resolving already"};
@@ -235,7 +235,7 @@ VERBENA_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event,
     if (verbena::abi::number_of(event) != kUserEvent)
       return Error{EINVAL, "only RDMA_CM_EVENT_USER"};
     Id& ours = *from(id);
-    if (is_dead(ours)) return kForked;
+    if (belongs_to_parent(ours)) return kForked;
     auto written = std::make_unique<Event>(ours, kUserEvent, status);
     std::memcpy(&written->param, &arg, sizeof arg);
     ours.post(std::move(written));

@@ -162,17 +162,17 @@ Status connect(Id& id, const rdma_conn_param* param) {
   return sent;
 }
 
-Status reply_to_service(Id& id, const cm::SidrAnswer& reply) {
+Status reply_to_service(Id& id, const cm::SidrReply& reply) {
   const uint32_t exchange = id.exchange;
-  return end_exchange(id, exchange, id.device->manager->answer_sidr(exchange, reply));
+  return end_exchange(id, exchange, id.device->manager->reply_sidr(exchange, reply));
 }
 
 Status reject(Id& id, cm::RejectReason reason, std::span<const std::byte> data) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   const uint32_t exchange = id.exchange;
   if (exchange == 0) return kNotConnected;
   if (id.is_ud()) {
-    cm::SidrAnswer reply;
+    cm::SidrReply reply;
     reply.status = cm::SidrStatus::Reject;
     reply.private_data = data;
     return reply_to_service(id, reply);
@@ -190,7 +190,7 @@ Status refuse_after(Id& id, const Status& failed) {
 Status accept_service(Id& id, const rdma_conn_param* param) {
   const Status chosen = set_qkey(id, 0);
   if (!chosen.ok()) return refuse_after(id, chosen);
-  cm::SidrAnswer reply;
+  cm::SidrReply reply;
   reply.qpn = qpn_of(id, param);
   reply.qkey = id.qkey;
   if (param != nullptr) reply.private_data = bytes(param->private_data, param->private_data_len);
@@ -231,9 +231,9 @@ Status accept(Id& id, const rdma_conn_param* param) {
 }
 
 Status disconnect(Id& id) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
-  // This comes first, connected or not: programs wait for the flushed work requests.
+  // This is the first step, connected or not: programs wait for the flushed work requests.
   const Status stopped = bring_to_error(id);
   if (!stopped.ok()) return stopped;
   if (!id.exchanged) return kNotConnected;
@@ -324,7 +324,7 @@ VERBENA_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   const int started = outcome_of("rdma_disconnect", [&] { return disconnect(ours); });
   if (started != 0 || !waits) return started;
   const bool over = ours.exchange == 0 || ours.state != State::Connect;
-  if (over && from(id->channel)->empty()) return 0;  // no further event can come
+  if (over && from(id->channel)->empty()) return 0;  // no further event follows
   return complete(ours);
 }
 

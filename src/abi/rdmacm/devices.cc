@@ -14,7 +14,8 @@
 namespace verbena::rdmacm {
 namespace {
 
-constexpr Error kNoDevices{ENODEV, "this machine has no RDMA device (verbena devices says why)"};
+constexpr Error kNoDevices{ENODEV,
+                           "this machine has no RDMA device (verbena devices explains why)"};
 constexpr Error kNoDevice{ENODEV, "no RDMA device has this address (verbena devices lists them)"};
 constexpr Error kNoSlot{EBUSY,
                         "all slots for processes and devices of this host are taken (verbena "
@@ -107,10 +108,10 @@ std::vector<std::shared_ptr<Device>> Library::devices() {
   return devices_;
 }
 
-void Library::lend(const std::vector<std::shared_ptr<Device>>& lent) {
+void Library::keep_open(const std::vector<std::shared_ptr<Device>>& devices) {
   const std::lock_guard lock(devices_mutex_);
-  for (const auto& device : lent) {
-    if (std::ranges::find(lent_, device) == lent_.end()) lent_.push_back(device);
+  for (const auto& device : devices) {
+    if (std::ranges::find(kept_open_, device) == kept_open_.end()) kept_open_.push_back(device);
   }
 }
 
@@ -278,7 +279,7 @@ VERBENA_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
     const auto found = library().devices();
     auto** list = static_cast<ibv_context**>(std::calloc(found.size() + 1, sizeof(void*)));
     if (list == nullptr) return verbena::abi::kNoMemory;
-    library().lend(found);
+    library().keep_open(found);
     std::ranges::transform(found, list, [](const auto& device) { return device->verbs; });
     if (num_devices != nullptr) *num_devices = static_cast<int>(found.size());
     return list;

@@ -22,15 +22,15 @@ int prepare_passive(Id& id, const rdma_addrinfo& res, ibv_pd* pd, const ibv_qp_i
 }
 
 int prepare_active(Id& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_init_attr* init) {
-  constexpr int kPatienceMs = 2000;
-  if (rdma_resolve_addr(&id, res.ai_src_addr, res.ai_dst_addr, kPatienceMs) != 0) return -1;
+  constexpr int kTimeoutMs = 2000;
+  if (rdma_resolve_addr(&id, res.ai_src_addr, res.ai_dst_addr, kTimeoutMs) != 0) return -1;
   if (res.ai_route_len != 0) {
     if (rdma_set_option(&id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, res.ai_route, res.ai_route_len) !=
             0 ||
         complete(id) != 0) {
       return -1;
     }
-  } else if (rdma_resolve_route(&id, kPatienceMs) != 0) {
+  } else if (rdma_resolve_route(&id, kTimeoutMs) != 0) {
     return -1;
   }
   if (init != nullptr) {
@@ -98,7 +98,7 @@ VERBENA_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
 VERBENA_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
   Id& listener = *from(listen);
   const int allowed = outcome_of("rdma_get_request", [&]() -> Status {
-    if (is_dead(listener)) return kForked;
+    if (belongs_to_parent(listener)) return kForked;
     if (listener.synchronous) return {};
     return Error{EINVAL, "rdma_get_request is for synchronous identifiers"};
   });

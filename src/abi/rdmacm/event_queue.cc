@@ -56,7 +56,8 @@ void EventList::append(EventList& from) {
 Channel::Channel(Library& in, int descriptor) : rdma_event_channel{descriptor}, library(&in) {}
 
 void Channel::destroy(Channel* channel) {
-  if (is_dead(*channel)) {  // another thread of the parent may have held the lock at the fork
+  if (belongs_to_parent(
+          *channel)) {  // another thread of the parent may have held the lock at the fork
     ::close(channel->fd);
     return;
   }

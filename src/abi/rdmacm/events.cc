@@ -189,7 +189,7 @@ bool take(Event& event) {
 int take_next(Channel& channel, Channel::Wait& wait, Event** event) {
   const os::NoCancel no_cancel;
   return abi::without_exceptions([&] {
-    if (is_dead(channel)) return EIO;
+    if (belongs_to_parent(channel)) return EIO;
     for (std::unique_ptr<Event> next; channel.pop(next, wait);) {
       if (take(*next)) {
         *event = next.release();
@@ -289,7 +289,7 @@ VERBENA_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
     return -1;
   }
   const std::unique_ptr<Event> ours(from(event));
-  if (!is_dead(*ours->owner)) acknowledge(*ours);
+  if (!belongs_to_parent(*ours->owner)) acknowledge(*ours);
   return 0;
 }
 

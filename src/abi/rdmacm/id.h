@@ -32,8 +32,8 @@ namespace verbena::rdmacm {
 inline constexpr uint8_t kPort = 1;  // the only port of a device
 inline constexpr uint16_t kDefaultPkey = 0xFFFF;
 
-// An open device. The library holds it until its interface is removed, its identifiers as long as
-// they live. The last of them closes it, never under one of the locks above.
+// An open device. The library references it until its interface is removed, its identifiers as long
+// as they exist. The last reference closes it, never under one of the locks above.
 struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_this<Device> {
   Device(Library& in, ibv_device* of, ibv_context* opened, runtime::ConnectionManager& cm,
          const ibv_device_attr& attributes);
@@ -70,7 +70,7 @@ struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_
   // ENODEV: the device was removed.
   Status add_bound(Id& id);
   void forget_bound(Id& id);
-  // Routes the events of the exchange, including those that came before this call, to `id`.
+  // Routes the events of the exchange, including those received before this call, to `id`.
   void route_exchange(uint32_t exchange, Id& id);
   void route_listener(uint32_t listener, Id& id);
   uint32_t exchange_of(const Id& id);
@@ -183,8 +183,8 @@ struct Library {
   Status open_devices();
   // The open devices whose interfaces exist.
   std::vector<std::shared_ptr<Device>> devices();
-  // Devices that rdma_get_devices returned to the program stay open.
-  void lend(const std::vector<std::shared_ptr<Device>>& lent);
+  // Keeps devices open that rdma_get_devices returned to the program.
+  void keep_open(const std::vector<std::shared_ptr<Device>>& devices);
   // The device with this address, and the address's index there.
   struct Local {
     std::shared_ptr<Device> device;
@@ -219,7 +219,7 @@ struct Library {
   std::mutex opening_;
   std::mutex devices_mutex_;  // a leaf lock
   std::vector<std::shared_ptr<Device>> devices_;
-  std::vector<std::shared_ptr<Device>> lent_;
+  std::vector<std::shared_ptr<Device>> kept_open_;
   std::atomic<bool> checked_{false};
   std::atomic<bool> opened_{false};
   std::set<ibv_device*> refused_;  // could not be opened; logged once
@@ -230,7 +230,7 @@ struct Library {
 };
 Library& library();
 template <typename Object>
-bool is_dead(const Object& object) {
+bool belongs_to_parent(const Object& object) {
   return object.library != &library();
 }
 

@@ -86,7 +86,7 @@ namespace {
 
 // In the child, libibverbs must release its services before this library releases their ports. Its
 // handlers run first, because this library depends on it. The handlers are installed when the
-// library is loaded; context.cc of the verbs says why.
+// library is loaded; abi/verbs/context.cc explains why.
 [[gnu::constructor]] void install_fork_handlers() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -94,7 +94,7 @@ namespace {
 }  // namespace
 
 Status check_alive(const Id& id) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   return id.device != nullptr && id.device->removed ? Status(kRemoved) : Status{};
 }
 
@@ -176,7 +176,7 @@ Result<Id*> create_id(Channel* channel, void* context, unsigned port_space, unsi
   const Status devices = library().check_devices();
   if (!devices.ok()) return devices.error();
   if (!is_port_space(port_space)) return Error{EINVAL, "the port space does not exist"};
-  if (channel != nullptr && is_dead(*channel)) return kForked;
+  if (channel != nullptr && belongs_to_parent(*channel)) return kForked;
   const bool synchronous = channel == nullptr;
   if (synchronous) {
     Result<Channel*> own = Channel::create(library());
@@ -194,7 +194,7 @@ void discard_request(Id* id) {
 }
 
 Status destroy_id(Id* id) {
-  if (is_dead(*id)) return kForked;
+  if (belongs_to_parent(*id)) return kForked;
   stop_events(*id);
   if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
   drop_undelivered(*id);
@@ -204,7 +204,7 @@ Status destroy_id(Id* id) {
 }
 
 Status migrate(Id& id, Channel* to) {
-  if (is_dead(id) || (to != nullptr && is_dead(*to))) return kForked;
+  if (belongs_to_parent(id) || (to != nullptr && belongs_to_parent(*to))) return kForked;
   const bool synchronous = to == nullptr;
   if (synchronous && id.synchronous) return Error{EINVAL, "the identifier is synchronous already"};
   if (synchronous) {

@@ -11,7 +11,7 @@ namespace verbena::rdmacm {
 namespace {
 
 Status join(Id& id, const sockaddr* group, bool send_only, void* context) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   Result<IpAddress> address = read_address(group);
   if (!address.ok()) return address.error();
   if (!address.value().is_multicast()) return Error{EINVAL, "not a multicast address"};
@@ -56,7 +56,7 @@ std::unique_ptr<Multicast> take_group(Id& id, const IpAddress& address) {
 
 // Waits until the program has acknowledged the group's events.
 Status leave(Id& id, const sockaddr* address) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   Result<IpAddress> read = read_address(address);
   if (!read.ok()) return read.error();
   const std::unique_ptr<Multicast> group = take_group(id, read.value());

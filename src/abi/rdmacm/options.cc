@@ -132,7 +132,7 @@ Status set_path(Id& id, const void* value, size_t size) {
 }  // namespace
 
 Status set_option(Id& id, int level, int name, const void* value, size_t size) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   switch (level) {
     case RDMA_OPTION_ID:
       return set_id_option(id, name, value, size);

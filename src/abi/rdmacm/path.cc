@@ -241,7 +241,7 @@ extern "C" {
 VERBENA_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {
   return outcome_of("rdma_init_qp_attr", [&]() -> Status {
     Id& ours = *from(id);
-    if (is_dead(ours)) return kForked;
+    if (belongs_to_parent(ours)) return kForked;
     if (ours.device == nullptr) return kNotBound;
     if (ours.is_ud()) {
       const Status chosen = set_qkey(ours, 0);

@@ -1,7 +1,7 @@
 // Names, conflicts and blocks. A name contains port space, port and address; "4" and "6" stand for
 // every IPv4 or IPv6 address. A process that binds one address claims its name and then checks the
-// wildcard names; a process that binds the wildcard does the reverse. So of two conflicting
-// bindings at least one notices.
+// wildcard names; a process that binds the wildcard does the reverse. So at least one of two
+// conflicting bindings fails.
 #include "abi/rdmacm/ports.h"
 
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 // The ports in use, in this process and on this host. A port that a program binds is held by an
 // abstract Unix socket of that name: the kernel makes names exclusive and frees them when the
-// process ends, even by a kill. Source ports of connections come from blocks, so that a thousand
-// connections do not need a thousand descriptors.
+// process ends, even by a kill. Source ports of connections are allocated in blocks, so that a
+// thousand connections do not need a thousand descriptors.
 #pragma once
 
 #include <bitset>
@@ -21,7 +21,7 @@ namespace verbena::rdmacm {
 
 class Ports;
 
-// An identifier's hold on a port.
+// A port that an identifier has bound.
 struct PortBinding {
   cm::PortSpace space = cm::PortSpace::Tcp;
   uint16_t port = 0;                   // 0: none

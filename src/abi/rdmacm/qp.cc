@@ -100,7 +100,7 @@ Status fill_queues(Id& id, ibv_qp_init_attr_ex& attr) {
 }
 
 Status create_qp_ex(Id& id, ibv_qp_init_attr_ex& attr) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
   if (id.qp != nullptr) return Error{EINVAL, "the identifier has a queue pair already"};
   Status status = fill_domains(id, attr);
@@ -125,7 +125,7 @@ Status create_qp_ex(Id& id, ibv_qp_init_attr_ex& attr) {
 }
 
 Status create_srq(Id& id, ibv_srq_init_attr_ex& attr) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   if (id.device == nullptr) return kNotBound;
   if (id.srq != nullptr) return Error{EINVAL, "the identifier has a shared receive queue already"};
   if ((attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0) {

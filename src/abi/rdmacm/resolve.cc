@@ -143,9 +143,9 @@ Status start_listening(Id& id, uint32_t backlog) {
 }
 
 // A loopback address does not attach its device: the kernel's rdma_cm treats such an address like
-// the wildcard, and id->verbs stays null until a connection comes. libfabric binds to 127.0.0.1 and
-// would take an attached device for the only one wanted. The device is opened nevertheless: see
-// below.
+// the wildcard, and id->verbs stays null until a connection is requested. libfabric binds to
+// 127.0.0.1 and would take an attached device for the only one wanted. The device is opened
+// nevertheless: see below.
 Status find_device(Id& id, const IpAddress& address, bool loopback) {
   if (address.is_any()) return id.library->open_devices();
   if (!loopback) return attach_by_address(id, address);
@@ -156,7 +156,7 @@ Status find_device(Id& id, const IpAddress& address, bool loopback) {
 }  // namespace
 
 Status bind_address(Id& id, const IpAddress& wanted) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   const IpAddress address = device_address_of(*id.library, wanted);
   if (address.gid.is_link_local() && address.scope == 0) return kNoScope;
   if (!id.enter(State::Idle, State::AddressBound)) return kWrongState;
@@ -176,7 +176,7 @@ Status bind_address(Id& id, const IpAddress& wanted) {
 }
 
 Status resolve_address(Id& id, const sockaddr* source, const sockaddr* destination) {
-  if (is_dead(id)) return kForked;
+  if (belongs_to_parent(id)) return kForked;
   Result<IpAddress> to = read_address(destination);
   if (!to.ok()) return to.error();
   if (id.state == State::Idle) {

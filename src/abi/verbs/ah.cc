@@ -15,7 +15,7 @@ namespace {
 
 Result<ibv_ah*> create_ah(Pd* pd, const ibv_ah_attr& attr) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto ah = std::make_unique<Ah>();
   if (context->device->ahs.fetch_add(1) >= static_cast<int>(kMaxAhs)) {
     context->device->ahs.fetch_sub(1);
@@ -44,7 +44,7 @@ Status destroy_ah(Ah* ah) {
 }
 
 // The addressing of a received datagram.
-struct Arrival {
+struct ReceivedHeader {
   wire::Gid source;
   wire::Gid destination;
   uint8_t traffic_class = 0;
@@ -53,7 +53,7 @@ struct Arrival {
 };
 
 // An IPv4 header is in the last 20 bytes; the bytes before it are undefined.
-std::optional<Arrival> read_header_area(const ibv_grh& grh) {
+std::optional<ReceivedHeader> read_header_area(const ibv_grh& grh) {
   std::byte area[sizeof grh];
   std::memcpy(area, &grh, sizeof grh);
   const std::byte* const ipv4 = area + 20;
@@ -61,18 +61,18 @@ std::optional<Arrival> read_header_area(const ibv_grh& grh) {
   for (int i = 0; i < 20; i += 2) sum += load_be16(ipv4 + i);
   while (sum > 0xFFFF) sum = (sum & 0xFFFF) + (sum >> 16);
   if (load_u8(ipv4) == 0x45 && sum == 0xFFFF) {
-    return Arrival{.source = wire::Gid::from_ipv4(ipv4 + 12),
-                   .destination = wire::Gid::from_ipv4(ipv4 + 16),
-                   .traffic_class = load_u8(ipv4 + 1),
-                   .hop_limit = load_u8(ipv4 + 8)};
+    return ReceivedHeader{.source = wire::Gid::from_ipv4(ipv4 + 12),
+                          .destination = wire::Gid::from_ipv4(ipv4 + 16),
+                          .traffic_class = load_u8(ipv4 + 1),
+                          .hop_limit = load_u8(ipv4 + 8)};
   }
   if (load_u8(area) >> 4 != 6) return std::nullopt;
   const uint32_t first = load_be32(area);
-  return Arrival{.source = wire::Gid::from_ipv6(area + 8),
-                 .destination = wire::Gid::from_ipv6(area + 24),
-                 .traffic_class = static_cast<uint8_t>(first >> 20),
-                 .hop_limit = load_u8(area + 7),
-                 .flow_label = first & 0xFFFFF};
+  return ReceivedHeader{.source = wire::Gid::from_ipv6(area + 8),
+                        .destination = wire::Gid::from_ipv6(area + 24),
+                        .traffic_class = static_cast<uint8_t>(first >> 20),
+                        .hop_limit = load_u8(area + 7),
+                        .flow_label = first & 0xFFFFF};
 }
 
 // The source GID of a reply: the datagram's destination, or for a group any GID of the same IP
@@ -89,21 +89,21 @@ std::optional<uint8_t> gid_index_for(runtime::Nic& nic, const wire::Gid& destina
 
 Status init_ah(Context* context, uint8_t port, const ibv_wc& wc, const ibv_grh* grh,
                ibv_ah_attr* attr) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   if (port != 1) return Error{EINVAL, "the device has port 1 only"};
   if ((wc.wc_flags & IBV_WC_GRH) == 0 || grh == nullptr) {
     return Error{EINVAL, "only a datagram's completion contains its source (IBV_WC_GRH)"};
   }
-  const auto arrival = read_header_area(*grh);
-  if (!arrival) return Error{EINVAL, "the 40 bytes are neither an IPv4 nor an IPv6 header"};
-  const auto index = gid_index_for(*context->nic, arrival->destination);
+  const auto header = read_header_area(*grh);
+  if (!header) return Error{EINVAL, "the 40 bytes are neither an IPv4 nor an IPv6 header"};
+  const auto index = gid_index_for(*context->nic, header->destination);
   if (!index) return Error{EINVAL, "the device no longer has the datagram's destination address"};
   *attr = {};
-  std::memcpy(attr->grh.dgid.raw, arrival->source.bytes.data(), sizeof attr->grh.dgid.raw);
-  attr->grh.flow_label = arrival->flow_label;
+  std::memcpy(attr->grh.dgid.raw, header->source.bytes.data(), sizeof attr->grh.dgid.raw);
+  attr->grh.flow_label = header->flow_label;
   attr->grh.sgid_index = *index;
-  attr->grh.hop_limit = arrival->hop_limit;
-  attr->grh.traffic_class = arrival->traffic_class;
+  attr->grh.hop_limit = header->hop_limit;
+  attr->grh.traffic_class = header->traffic_class;
   attr->is_global = 1;
   attr->port_num = port;
   return {};

@@ -63,7 +63,7 @@ Status destroy(CompletionCounter* counter) {
 }
 
 Status check_attach(const Qp& qp, const CompletionCounter& counter, const CounterAttach& attach) {
-  if (qp.nic->dead()) return kDead;
+  if (qp.nic->is_abandoned()) return kDead;
   if (attach.comp_mask != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if (attach.operations == 0) return Error{EINVAL, "op_mask names no operation"};
   if ((attach.operations & ~kSupported) != 0) {
@@ -105,7 +105,7 @@ Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach
 int read(const CompletionCounter& counter, const std::atomic<uint64_t>& value, uint64_t* into) {
   return without_exceptions([&] {
     const auto& nic = from(counter.context)->nic;
-    if (!nic->dead()) nic->turn_for_poller();
+    if (!nic->is_abandoned()) nic->turn_for_poller();
     *into = value.load(std::memory_order_acquire);
     return 0;
   });

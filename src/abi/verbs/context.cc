@@ -243,7 +243,7 @@ VERBENA_EXPORT int ibv_close_device(ibv_context* context) {
     const std::lock_guard lock(open_contexts().mutex);
     std::erase(open_contexts().contexts, c);
   }
-  if (!c->nic->dead()) {
+  if (!c->nic->is_abandoned()) {
     c->nic->remove_listener(c->async.get());
     const int objects = c->users.load() - 1;
     if (objects > 0) {

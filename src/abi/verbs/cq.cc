@@ -87,14 +87,14 @@ core::CompletionQueue::Ring ring_of(Pd* domain, uint32_t capacity) {
   if (memory == nullptr) return {};
   auto* ring = static_cast<core::Completion*>(memory);
   std::uninitialized_default_construct_n(ring, slots);
-  const auto give_back = [](void* owner, core::Completion* old) {
-    static_cast<Pd*>(owner)->give_back(old);
+  const auto deallocate = [](void* owner, core::Completion* old) {
+    static_cast<Pd*>(owner)->deallocate(old);
   };
-  return {ring, {give_back, domain}};
+  return {ring, {deallocate, domain}};
 }
 
 Status resize_cq(Cq* cq, int cqe) {
-  if (cq->nic->dead()) return kDead;
+  if (cq->nic->is_abandoned()) return kDead;
   const Status size = check_size(cqe);
   if (!size.ok()) return size;
   const auto capacity = static_cast<uint32_t>(cqe);
@@ -109,7 +109,7 @@ Status resize_cq(Cq* cq, int cqe) {
   return {};
 }
 
-// No new events come. Waits until the program has acknowledged all events that it has taken.
+// No new events are raised. Waits until the program has acknowledged all events that it has taken.
 void wait_for_acknowledgements(Cq* cq) {
   pthread_mutex_lock(&cq->mutex);
   while (cq->comp_events_completed != cq->completion_events_taken ||
@@ -122,7 +122,7 @@ void wait_for_acknowledgements(Cq* cq) {
 Status destroy_cq(Cq* cq) {
   if (cq->users.load() != 0) return Error{EBUSY, "queue pairs still use this completion queue"};
   Context* context = from(cq->context);
-  if (!cq->nic->dead()) {
+  if (!cq->nic->is_abandoned()) {
     cq->nic->forget_cq(&cq->queue);
     if (cq->owner.completion_channel != nullptr)
       cq->owner.completion_channel->forget(cq->as_public());
@@ -145,7 +145,7 @@ Status destroy_cq(Cq* cq) {
 }
 
 Result<ibv_comp_channel*> create_channel(Context* context) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto channel = std::make_unique<CompletionChannel>();
   auto events = runtime::EventChannel::create();
   if (!events.ok()) return events.error();
@@ -173,7 +173,7 @@ Status destroy_channel(CompletionChannel* channel) {
 
 Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                       int comp_vector, const CqOptions& options) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   const Status size = check_size(cqe);
   if (!size.ok()) return size.error();
   if (comp_vector < 0 || comp_vector >= context->context.num_comp_vectors) {
@@ -218,7 +218,7 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
 
 int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
   Cq& cq = *from(public_cq);
-  if (cq.nic->dead()) [[unlikely]] {
+  if (cq.nic->is_abandoned()) [[unlikely]] {
     errno = EIO;
     return -EIO;
   }
@@ -237,7 +237,7 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
 
 int req_notify_cq(ibv_cq* public_cq, int solicited_only) {
   Cq& cq = *from(public_cq);
-  if (cq.nic->dead()) return EIO;
+  if (cq.nic->is_abandoned()) return EIO;
   cq.nic->arm(cq.queue, solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
   return 0;
 }

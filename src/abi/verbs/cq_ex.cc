@@ -39,7 +39,7 @@ void end_poll(ibv_cq_ex* public_cq) {
 
 int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
   Cq& cq = cq_of(public_cq);
-  if (cq.nic->dead()) [[unlikely]]
+  if (cq.nic->is_abandoned()) [[unlikely]]
     return EIO;
   if (attr != nullptr && attr->comp_mask != 0) {
     return refuse("ibv_start_poll", {EINVAL, "comp_mask has a bit that does not exist"});
@@ -160,7 +160,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
 // program waits for it, so none is delayed. That satisfies any count and period.
 int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* attr) {
   return status_of("ibv_modify_cq", [&]() -> Status {
-    if (from(cq)->nic->dead()) return kDead;
+    if (from(cq)->nic->is_abandoned()) return kDead;
     if ((attr->attr_mask & ~uint32_t{IBV_CQ_ATTR_MODERATE}) != 0) {
       return Error{EINVAL, "attr_mask has a bit that does not exist"};
     }

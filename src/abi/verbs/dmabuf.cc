@@ -28,7 +28,7 @@ Error why_not_mapped(int code) {
   switch (code) {
     case EACCES:
     case EPERM:
-      return {EACCES, "the descriptor does not allow what the access flags ask for"};
+      return {EACCES, "the descriptor does not allow the access that the flags request"};
     case ENODEV:
       return {EOPNOTSUPP, "the memory behind the descriptor does not support mapping"};
     default:

@@ -104,7 +104,7 @@ extern "C" {
 
 VERBENA_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   runtime::Nic& nic = *from(channel->context)->nic;
-  if (nic.dead()) return minus_one(EIO);
+  if (nic.is_abandoned()) return minus_one(EIO);
   runtime::Event event;
   const int code = next_completion_event(nic, *from(channel)->events, &event);
   if (code != 0) return minus_one(code);
@@ -118,7 +118,7 @@ VERBENA_EXPORT void ibv_ack_cq_events(ibv_cq* cq, unsigned int nevents) {
 }
 
 VERBENA_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
-  if (from(context)->nic->dead()) return minus_one(EIO);
+  if (from(context)->nic->is_abandoned()) return minus_one(EIO);
   runtime::Event taken;
   const int code = from(context)->async->pop(&taken, count_async_event);
   if (code != 0) return minus_one(code);

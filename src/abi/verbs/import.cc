@@ -36,7 +36,7 @@ Result<ibv_context*> import_device(int fd) {
 }
 
 Result<ibv_pd*> import_pd(Context* context, uint32_t handle) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto imported = std::make_unique<Pd>();
   imported->context = &context->context;
   imported->handle = imported->id = handle;
@@ -51,7 +51,7 @@ Result<ibv_pd*> import_pd(Context* context, uint32_t handle) {
 
 Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto mr = std::make_unique<Mr>();
   {
     runtime::Nic::Guard guard(*context->nic);
@@ -72,7 +72,7 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
 }
 
 Result<ibv_dm*> import_dm(Context* context, uint32_t handle) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   auto imported = std::make_unique<Dm>();
   Dm* original = use_dm(*context, handle);
   if (original == nullptr) {

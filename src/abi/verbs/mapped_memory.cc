@@ -21,7 +21,7 @@ namespace {
 
 constexpr Error kNotMapped{
     EFAULT,
-    "part of the memory is not mapped, or not writable although the access flags ask for it"};
+    "part of the memory is not mapped, or not writable although the access flags request it"};
 
 bool kernel_populates() {
   static const bool yes = madvise(nullptr, 0, MADV_POPULATE_READ) == 0;

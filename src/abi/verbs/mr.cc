@@ -365,7 +365,7 @@ VERBENA_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
 }
 
 // All checks precede the first change, so the old region is intact after a failure. This error code
-// says so.
+// reports that.
 VERBENA_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
                                 int access) {
   const int code = status_of("ibv_rereg_mr", [&] {

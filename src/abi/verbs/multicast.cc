@@ -20,7 +20,7 @@ extern "C" {
 VERBENA_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return status_of("ibv_attach_mcast", [&]() -> Status {
     Qp* q = from(qp);
-    if (q->nic->dead()) return kDead;
+    if (q->nic->is_abandoned()) return kDead;
     return q->nic->attach(*q->core, group_of(*gid));
   });
 }
@@ -28,7 +28,7 @@ VERBENA_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
 VERBENA_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return status_of("ibv_detach_mcast", [&]() -> Status {
     Qp* q = from(qp);
-    if (q->nic->dead()) return kDead;
+    if (q->nic->is_abandoned()) return kDead;
     return q->nic->detach(*q->core, group_of(*gid));
   });
 }

@@ -106,7 +106,7 @@ struct Pd : ibv_pd {
   void drop_user();
   // Memory of the program's allocator; null: there is none, or it requests the default.
   void* allocate(size_t bytes, size_t alignment);
-  void give_back(void* memory) { free(this, pd_context, memory, 0); }
+  void deallocate(void* memory) { free(this, pd_context, memory, 0); }
 };
 
 // Memory that a program accesses only by copying, and peers as any region. Host memory takes the

@@ -113,7 +113,7 @@ Status translate(const ibv_send_wr& wr, core::SendRequest& to) {
 
 // On failure `wr` points to the request that failed.
 int post_sends(Qp& qp, ibv_send_wr*& wr) {
-  if (qp.nic->dead()) [[unlikely]]
+  if (qp.nic->is_abandoned()) [[unlikely]]
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
   runtime::Nic::PostingGuard guard(*qp.nic);
@@ -133,7 +133,7 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
 }
 
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
-  if (qp.nic->dead()) [[unlikely]]
+  if (qp.nic->is_abandoned()) [[unlikely]]
     return EIO;
   runtime::Nic::PostingGuard guard(*qp.nic);
   const Instant now = qp.nic->recent_time();
@@ -154,7 +154,7 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
 }
 
 int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
-  if (srq.nic->dead()) [[unlikely]]
+  if (srq.nic->is_abandoned()) [[unlikely]]
     return EIO;
   runtime::Nic::PostingGuard guard(*srq.nic);
   Status status;

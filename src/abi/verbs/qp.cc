@@ -56,7 +56,7 @@ Status check_init(const Pd* pd, const ibv_qp_init_attr& init) {
       return Error{EINVAL, "the shared receive queue belongs to another context"};
     }
     if (type == IBV_QPT_UC) {
-      return Error{EINVAL, "a UC queue pair does not take its receives from a shared queue"};
+      return Error{EINVAL, "a UC queue pair cannot use a shared receive queue"};
     }
     if (from(init.srq)->xrcd != nullptr) {
       return Error{EINVAL, "an XRC shared receive queue serves XRC receive queue pairs only"};
@@ -127,7 +127,7 @@ void count_users(Qp& qp, int change) {
 // `operations`: send_ops_flags of a queue pair with the ibv_wr_* interface.
 Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t> operations = {}) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   const Status checked = check_init(pd, *init);
   if (!checked.ok()) return checked.error();
   auto qp = std::make_unique<Qp>();
@@ -162,7 +162,7 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t
 // XRC receive. With `qpn`, another handle on the queue pair with this number.
 Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* init,
                                std::optional<wire::Qpn> qpn) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   if (xrcd == nullptr || xrcd->context != &context->context) {
     return Error{EINVAL, "an XRC receive queue pair needs an XRC domain of the same context"};
   }
@@ -249,7 +249,7 @@ int without_absent_half(ibv_qp_type type, int mask) {
 }
 
 Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
-  if (qp->nic->dead()) return kDead;
+  if (qp->nic->is_abandoned()) return kDead;
   if (attr.comp_mask != 0) return Error{EINVAL, "comp_mask has a bit that does not exist"};
   if (qp->core->type() == core::QpType::XrcReceive) {
     return Error{EINVAL, "an XRC receive queue pair does not send, so it has no rate limit"};
@@ -284,7 +284,7 @@ void drop_completions(const Qp& qp, wire::Qpn qpn) {
 }
 
 Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
-  if (qp->nic->dead()) return kDead;
+  if (qp->nic->is_abandoned()) return kDead;
   if ((mask & IBV_QP_PATH_MIG_STATE) != 0 && number_of(attr.path_mig_state) != IBV_MIG_MIGRATED) {
     return Error{EINVAL, "there is no alternate path: path_mig_state is always IBV_MIG_MIGRATED"};
   }
@@ -325,7 +325,7 @@ Status query_qp(Qp* qp, ibv_qp_attr* attr, ibv_qp_init_attr* init) {
 Status destroy_qp(Qp* qp) {
   ibv_qp& q = qp->qp_base;
   Context* context = from(q.context);
-  if (!qp->nic->dead()) {
+  if (!qp->nic->is_abandoned()) {
     const wire::Qpn qpn = qp->core->qpn();
     const Status destroyed = qp->nic->destroy_qp(qp->core, &qp->owner);
     if (!destroyed.ok()) return destroyed;
@@ -387,7 +387,7 @@ VERBENA_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   return from(qp)->builder != nullptr ? from(qp) : nullptr;
 }
 
-// 1 would promise that data arrives in memory in order. Only the last byte does.
+// 1 would promise that data is placed in memory in order. Only the last byte is.
 VERBENA_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 // Enhanced connection establishment is for options of a vendor's hardware. There are none, so both

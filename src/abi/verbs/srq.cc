@@ -15,7 +15,7 @@ namespace {
 
 Result<ibv_srq*> create(Pd* pd, void* srq_context, ibv_srq_attr& attr, Xrcd* xrcd, Cq* cq) {
   Context* context = from(pd->context);
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   if (attr.max_wr > kMaxSrqWr)
     return Error{EINVAL, "max_wr is larger than the device's max_srq_wr"};
   if (attr.max_sge > core::kMaxSges) {
@@ -94,7 +94,7 @@ Result<ibv_srq*> create_extended(Context* context, ibv_srq_init_attr_ex& init) {
 }
 
 Status modify(Srq* srq, const ibv_srq_attr& attr, int mask) {
-  if (srq->nic->dead()) return kDead;
+  if (srq->nic->is_abandoned()) return kDead;
   if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0) {
     return Error{EINVAL, "only max_wr and srq_limit can be changed"};
   }
@@ -116,7 +116,7 @@ Status query(Srq* srq, ibv_srq_attr* attr) {
 Status destroy(Srq* srq) {
   if (srq->users.load() != 0) return Error{EBUSY, "queue pairs still use this receive queue"};
   Context* context = from(srq->context);
-  if (!srq->nic->dead()) {
+  if (!srq->nic->is_abandoned()) {
     srq->nic->destroy_srq(srq->core);
     context->async->forget(srq->owner.object);
     pthread_mutex_lock(&srq->mutex);

@@ -159,13 +159,14 @@ namespace {
 WrBuilder& builder_of(ibv_qp_ex* qp) { return *from(&qp->qp_base)->builder; }
 
 void wr_start(ibv_qp_ex* qp) {
-  if (from(&qp->qp_base)->nic->dead()) return;  // a thread of the parent may have held the lock
+  if (from(&qp->qp_base)->nic->is_abandoned())
+    return;  // a thread of the parent may have held the lock
   builder_of(qp).start();
 }
 
 int wr_complete(ibv_qp_ex* public_qp) {
   Qp& qp = *from(&public_qp->qp_base);
-  if (qp.nic->dead()) return EIO;
+  if (qp.nic->is_abandoned()) return EIO;
   WrBuilder& builder = *qp.builder;
   if (!builder.started()) return refuse("ibv_wr_complete", kNotStarted);
   Status status = builder.status();
@@ -189,7 +190,7 @@ int wr_complete(ibv_qp_ex* public_qp) {
 }
 
 void wr_abort(ibv_qp_ex* qp) {
-  if (!from(&qp->qp_base)->nic->dead()) builder_of(qp).end();
+  if (!from(&qp->qp_base)->nic->is_abandoned()) builder_of(qp).end();
 }
 
 void wr_send(ibv_qp_ex* qp) { builder_of(qp).add(IBV_QP_EX_WITH_SEND, *qp, SendOp::Send); }

@@ -61,7 +61,7 @@ Result<uint32_t> join_domain(const runtime::Nic* nic, int fd, int oflags) {
   for (FileDomain& d : file_domains()) {
     if (d.nic != nic || d.device != file.st_dev || d.inode != file.st_ino) continue;
     if ((oflags & O_EXCL) != 0) {
-      return Error{EINVAL, "this file already has an XRC domain, and O_EXCL asks for a new one"};
+      return Error{EINVAL, "this file already has an XRC domain, and O_EXCL requests a new one"};
     }
     ++d.openers;
     return uint32_t{d.id};
@@ -91,7 +91,7 @@ void leave_domain(uint32_t id) {
 }
 
 Result<ibv_xrcd*> open(Context* context, const ibv_xrcd_init_attr& init) {
-  if (context->nic->dead()) return kDead;
+  if (context->nic->is_abandoned()) return kDead;
   constexpr uint32_t kNeeded = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
   if (init.comp_mask != kNeeded) {
     return Error{EINVAL, "comp_mask must be IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS"};

@@ -47,7 +47,8 @@ TEST_F(AgentTest, RespondsForAnEndedProcess) {
   const auto receive_for_ended = [this](const auto& message) {
     Mad mad;
     message.store(mad);
-    agent_.on_mad({.source = peer_, .destination = us_, .bytes = mad, .for_nobody = true}, now_);
+    agent_.on_mad({.source = peer_, .destination = us_, .bytes = mad, .slot_is_unclaimed = true},
+                  now_);
   };
   receive_for_ended(peer_dreq(ended));
   const Drep drep = sent_one<Drep>();

@@ -30,8 +30,9 @@ TEST_F(RouteTest, RoutesRequestsByServiceAndOthersBySlot) {
   SidrRep reply;
   reply.request_id = id;
   EXPECT_EQ(route(reply).slot, 0x2A);
-  EXPECT_EQ(route(peer_rej(0, RejectReason::Timeout, About::Other)).kind, Route::Kind::Everyone);
-  EXPECT_EQ(route_of({}).kind, Route::Kind::Nobody);
+  EXPECT_EQ(route(peer_rej(0, RejectReason::Timeout, About::Other)).kind,
+            Route::Kind::AllProcesses);
+  EXPECT_EQ(route_of({}).kind, Route::Kind::None);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(FailureText, DescribesAConnectedQueuePair) {
   const std::string text = describe(f);
   EXPECT_TRUE(text.starts_with("QP 0x000011 connected to QP 0x000022 at 192.0.2.7 is in error: "));
   EXPECT_TRUE(contains(text, "to address 0xabc with rkey 0x0"));
-  EXPECT_TRUE(contains(text, "no answer after 3 tries (completion in error)"));
+  EXPECT_TRUE(contains(text, "no response after 3 tries (completion in error)"));
   f.type = QpType::XrcSend;
   EXPECT_TRUE(describe(f).starts_with("XRC QP 0x000011 connected to QP 0x000022 at 192.0.2.7 "));
 }
@@ -52,7 +52,7 @@ TEST(FailureText, DescribesOurRejection) {
   const std::string text = describe(f);
   EXPECT_TRUE(text.starts_with("XRC QP 0x000011 connected to QP 0x000022 at 192.0.2.7 is in "));
   EXPECT_TRUE(contains(text, "refused the peer's"));
-  EXPECT_TRUE(contains(text, "we sent a NAK"));
+  EXPECT_TRUE(contains(text, "a NAK was sent"));
 }
 
 // There are no ACKs: the queue pair stops sending and continues to receive.
@@ -76,7 +76,7 @@ TEST(FailureText, DescribesAnUnreliableReceiver) {
   f.length = 48;
   std::string text = describe(f);
   EXPECT_TRUE(
-      text.starts_with("UD QP 0x000011 is in error: could not take the UD SEND Only of QP "));
+      text.starts_with("UD QP 0x000011 is in error: could not receive the UD SEND Only of QP "));
   EXPECT_TRUE(contains(text, " of QP 0x000022 at 192.0.2.7 (PSN 9, 48 bytes)"));
   EXPECT_TRUE(lacks(text, "NAK"));
   EXPECT_TRUE(lacks(text, "connected"));

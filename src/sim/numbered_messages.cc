@@ -1,5 +1,5 @@
-// Sending parcels, and telling what they held.
-#include "sim/parcels.h"
+// Sends numbered messages and checks their content.
+#include "sim/numbered_messages.h"
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@
 
 namespace verbena::sim {
 
-Parcels::Parcels(World& world, Host& host, core::QueuePair& qp, const WorkloadShape& shape,
-                 uint32_t max_bytes, uint32_t sender)
+NumberedMessages::NumberedMessages(World& world, Host& host, core::QueuePair& qp,
+                                   const WorkloadShape& shape, uint32_t max_bytes, uint32_t sender)
     : world_(world),
       host_(host),
       qp_(qp),
@@ -20,7 +20,7 @@ Parcels::Parcels(World& world, Host& host, core::QueuePair& qp, const WorkloadSh
   for (int i = 0; i < static_cast<int>(shape_.depth); ++i) free_.push_back(i);
 }
 
-bool Parcels::post(const Parcel& p, core::SendRequest s, bool must_signal) {
+bool NumberedMessages::post(const NumberedMessage& p, core::SendRequest s, bool must_signal) {
   Prng& prng = world_.prng();
   const auto number = sender_ << 24 | static_cast<uint32_t>(all_.size());
   all_.push_back(p);
@@ -28,7 +28,7 @@ bool Parcels::post(const Parcel& p, core::SendRequest s, bool must_signal) {
   const int slot = free_.back();
   free_.pop_back();
   std::vector<core::Sge> sges =
-      cut(local_, static_cast<uint64_t>(slot) * max_bytes_, p.length, shape_.sges, prng);
+      split(local_, static_cast<uint64_t>(slot) * max_bytes_, p.length, shape_.sges, prng);
   scatter(local_, sges, message);
 
   s.wr_id = number;
@@ -56,30 +56,31 @@ bool Parcels::post(const Parcel& p, core::SendRequest s, bool must_signal) {
   return accepted;
 }
 
-std::string Parcels::completed(const core::Completion& c) {
+std::string NumberedMessages::completed(const core::Completion& c) {
   std::string what = ledger_.completed(c);
   while (!waiting_.empty() && waiting_.front().wr_id <= c.wr_id) {
     free_.push_back(waiting_.front().slot);
     waiting_.pop_front();
   }
-  const Parcel* p = find(static_cast<uint32_t>(c.wr_id));
+  const NumberedMessage* p = find(static_cast<uint32_t>(c.wr_id));
   if (!what.empty() || p == nullptr) return what;
   const bool is_write = p->op == core::SendOp::Write || p->op == core::SendOp::WriteImm;
   const auto opcode = is_write ? core::WcOpcode::Write : core::WcOpcode::Send;
   return c.opcode == opcode ? "" : "completion with the wrong opcode";
 }
 
-uint32_t Parcels::number_in(const core::Completion& c, std::span<const std::byte> message) {
+uint32_t NumberedMessages::number_in(const core::Completion& c,
+                                     std::span<const std::byte> message) {
   if ((c.flags & core::kWcWithImmediate) != 0) return c.immediate_or_rkey;
   return message.size() < kNumberBytes ? ~0u : load_be32(message.data());
 }
 
-Parcel* Parcels::find(uint32_t number) {
+NumberedMessage* NumberedMessages::find(uint32_t number) {
   const uint32_t index = number & 0xFFFFFF;
   return sender_in(number) == sender_ && index < all_.size() ? &all_[index] : nullptr;
 }
 
-Bytes Parcels::content(uint32_t number) const {
+Bytes NumberedMessages::content(uint32_t number) const {
   Prng bytes(salt_ ^ number);
   Bytes message = random_bytes(all_[number & 0xFFFFFF].length, bytes);
   if (message.size() >= kNumberBytes) store_be32(message.data(), number);

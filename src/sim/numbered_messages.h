@@ -1,6 +1,6 @@
-// Parcels: the messages of a sender that nobody acknowledges. Each carries its number, so that a
-// receiver knows which one it got, and bytes that follow from the number, so that it can tell
-// whether it got all of it.
+// NumberedMessages: the messages of a sender without ACKs. Each contains its number, by which a
+// receiver identifies it, and bytes derived from the number, by which the receiver checks its
+// content.
 #pragma once
 
 #include <cstdint>
@@ -10,44 +10,44 @@
 
 #include "sim/actor.h"
 #include "sim/ledger.h"
-#include "sim/pieces.h"
+#include "sim/scatter_gather.h"
 
 namespace verbena::sim {
 
-struct Parcel {
+struct NumberedMessage {
   core::SendOp op{};
   uint32_t length = 0;
-  uint32_t to = 0;         // a place, to whom it means something
-  bool forbidden = false;  // must not arrive
+  uint32_t to = 0;         // destination: member, group or place
+  bool forbidden = false;  // must not be received
   uint32_t arrived = 0;
 };
 
-class Parcels {
+class NumberedMessages {
  public:
   static constexpr uint32_t kNumberBytes = 4;
 
   // `sender` goes into the upper byte of each number.
-  Parcels(World& world, Host& host, core::QueuePair& qp, const WorkloadShape& shape,
-          uint32_t max_bytes, uint32_t sender);
+  NumberedMessages(World& world, Host& host, core::QueuePair& qp, const WorkloadShape& shape,
+                   uint32_t max_bytes, uint32_t sender);
 
-  bool room() const { return !free_.empty(); }
-  // Posts one of p.length bytes, which is enough for the number if it has no immediate. `request`
-  // has its address already. False: refused.
-  bool post(const Parcel& p, core::SendRequest request, bool must_signal);
-  // What is wrong with it, or nothing.
+  bool has_room() const { return !free_.empty(); }
+  // Posts a message of p.length bytes, which has space for the number unless it has an immediate.
+  // `request` contains the address. False: refused.
+  bool post(const NumberedMessage& p, core::SendRequest request, bool must_signal);
+  // Empty, or the error in the completion.
   std::string completed(const core::Completion& completion);
   bool closed() const { return ledger_.closed() && waiting_.empty(); }
 
   static bool has_immediate(core::SendOp op) {
     return op == core::SendOp::SendImm || op == core::SendOp::WriteImm;
   }
-  // The number that a message came with: its immediate, or what it begins with.
+  // The number in a message: its immediate, or its first bytes.
   static uint32_t number_in(const core::Completion& completion, std::span<const std::byte> message);
   static uint32_t sender_in(uint32_t number) { return number >> 24; }
-  // Null: that one was never sent.
-  Parcel* find(uint32_t number);
+  // Null: no such message was sent.
+  NumberedMessage* find(uint32_t number);
   Bytes content(uint32_t number) const;
-  const std::vector<Parcel>& all() const { return all_; }
+  const std::vector<NumberedMessage>& all() const { return all_; }
 
  private:
   struct Waiting {
@@ -64,7 +64,7 @@ class Parcels {
   uint64_t salt_;
   Region local_;
   Ledger ledger_;
-  std::vector<Parcel> all_;
+  std::vector<NumberedMessage> all_;
   std::deque<Waiting> waiting_;
   std::vector<int> free_;
   uint32_t since_signaled_ = 0;

@@ -1,13 +1,13 @@
 // Scatter/gather lists.
-#include "sim/pieces.h"
+#include "sim/scatter_gather.h"
 
 #include <algorithm>
 #include <cstring>
 
 namespace verbena::sim {
 
-std::vector<core::Sge> cut(const Region& region, uint64_t offset, uint32_t length,
-                           uint32_t max_sges, Prng& prng) {
+std::vector<core::Sge> split(const Region& region, uint64_t offset, uint32_t length,
+                             uint32_t max_sges, Prng& prng) {
   std::vector<core::Sge> sges;
   if (max_sges == 0) return sges;
   const auto count = static_cast<uint32_t>(prng.below(4) != 0 ? 1 : 1 + prng.below(max_sges));

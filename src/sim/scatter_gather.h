@@ -1,4 +1,4 @@
-// Cutting messages into scatter/gather lists at random, and reading them back.
+// Random scatter/gather lists for messages, and access to the bytes that they describe.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace verbena::sim {
 
-// `length` bytes from `offset` on, in up to max_sges pieces in any order, some of them empty.
-std::vector<core::Sge> cut(const Region& region, uint64_t offset, uint32_t length,
-                           uint32_t max_sges, Prng& prng);
+// `length` bytes from `offset` on, in up to max_sges elements in any order, some of them empty.
+std::vector<core::Sge> split(const Region& region, uint64_t offset, uint32_t length,
+                             uint32_t max_sges, Prng& prng);
 
 // The first `length` bytes of the message that `sges` describe.
 Bytes gather(const Region& region, std::span<const core::Sge> sges, uint32_t length);
 
 Bytes random_bytes(uint32_t length, Prng& prng);
 
-// Copies `bytes` to where `sges` point.
+// Copies `bytes` to the memory that `sges` describe.
 void scatter(const Region& region, std::span<const core::Sge> sges,
              std::span<const std::byte> bytes);
 
