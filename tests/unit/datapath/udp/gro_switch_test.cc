@@ -10,10 +10,10 @@ using Change = GroSwitch::Change;
 constexpr uint32_t kStreak = GroSwitch::kStreak;
 
 // Single datagrams, each after an empty read; returns how many until the mode changes.
-uint32_t until_change(GroSwitch& lone, Change wanted) {
+uint32_t until_change(GroSwitch& gro, Change wanted) {
   for (uint32_t n = 1; n <= 4 * GroSwitch::kLongestStreak; ++n) {
-    EXPECT_EQ(lone.after_read(0, 0), Change::None);
-    const Change change = lone.after_read(1, 1);
+    EXPECT_EQ(gro.after_read(0, 0), Change::None);
+    const Change change = gro.after_read(1, 1);
     if (change == Change::None) continue;
     EXPECT_EQ(change, wanted);
     return n;
@@ -21,93 +21,94 @@ uint32_t until_change(GroSwitch& lone, Change wanted) {
   return 0;
 }
 
-void begin(GroSwitch& lone) {
-  ASSERT_NE(until_change(lone, Change::ToDatagrams), 0u);
+void begin(GroSwitch& gro) {
+  ASSERT_NE(until_change(gro, Change::ToDatagrams), 0u);
   for (uint32_t i = 0; i < kStreak; ++i) {
-    lone.after_read(0, 0);
-    ASSERT_FALSE(lone.alone());
-    ASSERT_EQ(lone.after_read(1, 1), Change::None);
+    gro.after_read(0, 0);
+    ASSERT_FALSE(gro.alone());
+    ASSERT_EQ(gro.after_read(1, 1), Change::None);
   }
-  lone.after_read(0, 0);
-  ASSERT_TRUE(lone.alone());
+  gro.after_read(0, 0);
+  ASSERT_TRUE(gro.alone());
 }
 
 TEST(GroSwitch, AStreakStartsTheSwitchAndAnotherCompletesIt) {
-  GroSwitch lone;
-  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
-  EXPECT_TRUE(lone.begun());
-  EXPECT_FALSE(lone.alone());  // a batch may still be in the socket or in the kernel
+  GroSwitch gro;
+  EXPECT_EQ(until_change(gro, Change::ToDatagrams), kStreak);
+  EXPECT_TRUE(gro.begun());
+  EXPECT_FALSE(gro.alone());  // a batch may still be in the socket or in the kernel
   GroSwitch another;
   begin(another);
-  EXPECT_EQ(until_change(another, Change::ToTrains), 0u);  // while datagrams come one at a time
+  EXPECT_EQ(until_change(another, Change::ToTrains),
+            0u);  // while datagrams are received one at a time
 }
 
 TEST(GroSwitch, SleepingReturnsToBatchesWithoutALongerStreak) {
-  GroSwitch lone;
-  for (uint32_t i = 1; i < kStreak; ++i) lone.after_read(1, 1);
-  EXPECT_EQ(lone.rest(), Change::None);
-  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
-  EXPECT_EQ(lone.rest(), Change::ToTrains);
-  EXPECT_FALSE(lone.begun());
-  begin(lone);
-  EXPECT_EQ(lone.rest(), Change::ToTrains);
-  EXPECT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
+  GroSwitch gro;
+  for (uint32_t i = 1; i < kStreak; ++i) gro.after_read(1, 1);
+  EXPECT_EQ(gro.rest(), Change::None);
+  EXPECT_EQ(until_change(gro, Change::ToDatagrams), kStreak);
+  EXPECT_EQ(gro.rest(), Change::ToTrains);
+  EXPECT_FALSE(gro.begun());
+  begin(gro);
+  EXPECT_EQ(gro.rest(), Change::ToTrains);
+  EXPECT_EQ(until_change(gro, Change::ToDatagrams), kStreak);
 }
 
-TEST(GroSwitch, StaysWhileDatagramsComeOneAtATime) {
-  GroSwitch lone;
-  begin(lone);
-  EXPECT_EQ(until_change(lone, Change::ToTrains), 0u);
+TEST(GroSwitch, StaysWhileDatagramsAreReceivedOneAtATime) {
+  GroSwitch gro;
+  begin(gro);
+  EXPECT_EQ(until_change(gro, Change::ToTrains), 0u);
 }
 
 TEST(GroSwitch, ABatchOrSeveralDatagramsEndAStreak) {
-  GroSwitch lone;
+  GroSwitch gro;
   for (uint32_t round = 0; round < 3; ++round) {
-    for (uint32_t i = 1; i < kStreak; ++i) EXPECT_EQ(lone.after_read(1, 1), Change::None);
-    EXPECT_EQ(round % 2 == 0 ? lone.after_read(1, 2) : lone.after_read(2, 2), Change::None);
+    for (uint32_t i = 1; i < kStreak; ++i) EXPECT_EQ(gro.after_read(1, 1), Change::None);
+    EXPECT_EQ(round % 2 == 0 ? gro.after_read(1, 2) : gro.after_read(2, 2), Change::None);
   }
-  EXPECT_FALSE(lone.begun());
+  EXPECT_FALSE(gro.begun());
 }
 
 TEST(GroSwitch, ABatchDuringTheSwitchReturnsToBatchesAtOnce) {
-  GroSwitch lone;
-  ASSERT_EQ(until_change(lone, Change::ToDatagrams), kStreak);
-  EXPECT_EQ(lone.after_read(1, 16), Change::ToTrains);
-  EXPECT_FALSE(lone.begun());
+  GroSwitch gro;
+  ASSERT_EQ(until_change(gro, Change::ToDatagrams), kStreak);
+  EXPECT_EQ(gro.after_read(1, 16), Change::ToTrains);
+  EXPECT_FALSE(gro.begun());
 }
 
 TEST(GroSwitch, DatagramsInQuickSuccessionReturnToBatchesAndDoubleTheStreak) {
-  GroSwitch lone;
+  GroSwitch gro;
   for (uint32_t wanted = 2 * kStreak; wanted <= GroSwitch::kLongestStreak; wanted *= 2) {
-    begin(lone);
+    begin(gro);
     for (uint32_t i = 1; i < GroSwitch::kCloseTogether; ++i) {
-      EXPECT_EQ(lone.after_read(1, 1), Change::None);
+      EXPECT_EQ(gro.after_read(1, 1), Change::None);
     }
-    EXPECT_EQ(lone.after_read(1, 1), Change::ToTrains);
-    EXPECT_FALSE(lone.begun());
-    GroSwitch copy = lone;
+    EXPECT_EQ(gro.after_read(1, 1), Change::ToTrains);
+    EXPECT_FALSE(gro.begun());
+    GroSwitch copy = gro;
     EXPECT_EQ(until_change(copy, Change::ToDatagrams), wanted);
   }
 }
 
 TEST(GroSwitch, SuccessResetsTheStreak) {
-  GroSwitch lone;
-  begin(lone);
-  for (uint32_t i = 0; i < GroSwitch::kCloseTogether; ++i) lone.after_read(1, 1);
-  begin(lone);
+  GroSwitch gro;
+  begin(gro);
+  for (uint32_t i = 0; i < GroSwitch::kCloseTogether; ++i) gro.after_read(1, 1);
+  begin(gro);
   for (uint32_t i = 0; i < 2 * kStreak; ++i) {
-    lone.after_read(0, 0);
-    EXPECT_EQ(lone.after_read(1, 1), Change::None);
+    gro.after_read(0, 0);
+    EXPECT_EQ(gro.after_read(1, 1), Change::None);
   }
-  lone.after_read(0, 0);
-  for (uint32_t i = 0; i < GroSwitch::kCloseTogether; ++i) lone.after_read(1, 1);
-  EXPECT_EQ(until_change(lone, Change::ToDatagrams), 2 * kStreak);
+  gro.after_read(0, 0);
+  for (uint32_t i = 0; i < GroSwitch::kCloseTogether; ++i) gro.after_read(1, 1);
+  EXPECT_EQ(until_change(gro, Change::ToDatagrams), 2 * kStreak);
 }
 
 TEST(GroSwitch, NeverSwitchesAfterGivingUp) {
-  GroSwitch lone;
-  EXPECT_EQ(lone.give_up(), Change::None);
-  EXPECT_EQ(until_change(lone, Change::ToDatagrams), 0u);
+  GroSwitch gro;
+  EXPECT_EQ(gro.give_up(), Change::None);
+  EXPECT_EQ(until_change(gro, Change::ToDatagrams), 0u);
   GroSwitch begun;
   begin(begun);
   EXPECT_EQ(begun.give_up(), Change::ToTrains);
