@@ -1,6 +1,5 @@
-// Any first message on the socket of a shared-memory link, with any number of descriptors: it is
-// accepted as a hello or rejected, and memory that is not a link's is rejected. No descriptor stays
-// open.
+// Feeds any first message of a handshake, with any number of descriptors: it is accepted as a hello
+// or rejected, and memory that is no link segment is rejected. No descriptor stays open.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -24,7 +23,7 @@ using namespace verbena::datapath;
 constexpr size_t kMostDescriptors = 4;
 
 // A hello in the format of send_hello().
-std::vector<std::byte> usual_hello(int exposure) {
+std::vector<std::byte> valid_hello(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const os::UniqueFd from(ends[0]), to(ends[1]);
@@ -63,14 +62,14 @@ int lowest_free_descriptor() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int memory = ::memfd_create("hello_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  static const std::vector<std::byte> usual = usual_hello(memory);
+  static const std::vector<std::byte> valid = valid_hello(memory);
   const uint8_t how = size > 0 ? data[0] : 0;
   // Either any bytes, or a hello with a few bytes changed: pairs of offset and value.
   std::vector<std::byte> bytes(size > 1 ? size - 1 : 0);
   std::transform(data + (size > 0), data + size, bytes.begin(),
                  [](uint8_t b) { return std::byte{b}; });
   if (how & 1) {
-    std::vector<std::byte> changed = usual;
+    std::vector<std::byte> changed = valid;
     for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
       changed[std::to_integer<size_t>(bytes[i]) % changed.size()] = bytes[i + 1];
     }
@@ -89,8 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Greeting greeting;
     Descriptors received;
     const HelloRead read = receive_hello(to.get(), greeting, received);
-    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HelloRead::Hello && greeting.slot == 7);
-    if (read == HelloRead::Hello) VERBENA_CHECK(bytes.size() == usual.size());
+    if (how & 1 && bytes == valid) VERBENA_CHECK(read == HelloRead::Hello && greeting.slot == 7);
+    if (read == HelloRead::Hello) VERBENA_CHECK(bytes.size() == valid.size());
     if (received.segment.valid()) VERBENA_CHECK(!Segment::adopt(received.segment.get()).ok());
   }
   VERBENA_CHECK(lowest_free_descriptor() == before);
