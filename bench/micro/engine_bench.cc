@@ -1,5 +1,5 @@
-// Microbenchmark of the engine alone: two engines exchange packets through memory, without clock,
-// sockets or ICRC.
+// Microbenchmark of the engine by itself: two engines exchange packets through memory, without
+// clock, sockets or ICRC.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

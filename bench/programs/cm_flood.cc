@@ -438,12 +438,12 @@ Snapshot await_cleanup(int control, pid_t server, const Snapshot* before) {
     std::this_thread::sleep_for(500ms);
     Snapshot now = take_snapshot(control, server);
     now.server.most_open = peak;
-    const bool quiet = before ? returned(now.client, before->client) &&
-                                    returned(now.server.usage, before->server.usage) &&
-                                    now.objects == before->objects
-                              : now.client.heap == previous.client.heap &&
-                                    now.server.usage.heap == previous.server.usage.heap;
-    if (quiet && now.server.open == 0) return now;
+    const bool released = before ? returned(now.client, before->client) &&
+                                       returned(now.server.usage, before->server.usage) &&
+                                       now.objects == before->objects
+                                 : now.client.heap == previous.client.heap &&
+                                       now.server.usage.heap == previous.server.usage.heap;
+    if (released && now.server.open == 0) return now;
     if (Clock::now() > deadline) {
       print("after", now);
       fail("the connections' resources were not freed within %ld s (%ld still open)",

@@ -74,18 +74,18 @@ void run_sender(Progress& progress, const Shape& shape, uint64_t window) {
   size_t at = 0;
   double last_progress = now_seconds();
   uint64_t last_seen = 0;
-  uint64_t written_off = 0;  // considered lost, as after a timeout
+  uint64_t lost = 0;  // considered lost, as after a timeout
   while (!progress.stop) {
     const uint64_t seen = progress.packets.load(std::memory_order_acquire);
     const double now = now_seconds();
     if (seen != last_seen) {
       last_seen = seen;
       last_progress = now;
-    } else if (sent - seen - written_off >= window && now - last_progress > 0.01) {
-      written_off = sent - seen;
+    } else if (sent - seen - lost >= window && now - last_progress > 0.01) {
+      lost = sent - seen;
       last_progress = now;
     }
-    uint64_t in_flight = sent - seen - written_off;
+    uint64_t in_flight = sent - seen - lost;
     if (in_flight > window / 2) {
       udp.receive();
       continue;

@@ -127,7 +127,7 @@ def await_listener(port, server, limit=10):
         time.sleep(0.01)
 
 
-def run_alone(command, environment=None, limit=30):
+def run_program(command, environment=None, limit=30):
     """Runs a program that pins its own processes. Returns its output."""
     with running(command, both_cores(), environment) as process:
         return process.finish(limit)

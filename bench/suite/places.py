@@ -6,7 +6,7 @@ import machine
 import programs
 
 SHARED_CACHE, SEPARATE_CACHES = "shared cache", "separate caches"
-SHARED_CACHE_NS = 150  # there and back; about 50 within one cache, above 300 between two
+SHARED_CACHE_NS = 150  # round trip; about 50 within one cache, above 300 between two
 ATTEMPTS = 3
 
 
@@ -16,7 +16,7 @@ def place_of(nanoseconds):
 
 def distance():
     """Nanoseconds that a cache line takes from the client's core to the server's and back."""
-    return float(machine.run_alone([programs.BUILD / "core_distance", *machine.cores()]))
+    return float(machine.run_program([programs.BUILD / "core_distance", *machine.cores()]))
 
 
 def measure(program):

@@ -191,7 +191,7 @@ class RawUdp:
         return f"udp_reference {self.mode} " + " ".join(map(str, self.sizes))
 
     def measure(self):
-        output = machine.run_alone([BUILD / "udp_reference", self.mode, *self.sizes])
+        output = machine.run_program([BUILD / "udp_reference", self.mode, *self.sizes])
         return {"us" if self.mode == "pingpong" else "gbps": float(output)}
 
 
@@ -262,7 +262,7 @@ class QpLoad:
         with machine.running(words, machine.both_cores(), dict(self.settings), subprocess.PIPE) as process:
             process.await_text("}")
             result = json.loads(_find(r"^\{.*\}$", process.text(), self.command))
-            counters = machine.run_alone([_tool(), "counters", "--all"])
+            counters = machine.run_program([_tool(), "counters", "--all"])
             process.child.stdin.close()
             process.finish(30)
         counted = [(name, int(value)) for name, value in re.findall(r"^ +(\w+) +([0-9]+) ", counters, re.MULTILINE)]
@@ -285,7 +285,7 @@ class QpCensus:
 
     def measure(self):
         words = [_tool(), "run", "--", BUILD / "qp_census", "-n", self.queue_pairs]
-        return json.loads(_find(r"^\{.*\}$", machine.run_alone(words), self.command))
+        return json.loads(_find(r"^\{.*\}$", machine.run_program(words), self.command))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,13 +301,13 @@ class CmFlood:
 
     def measure(self):
         words = [_tool(), "run", "--", BUILD / "cm_flood", *self.command.split()[1:], "-v", _tool()]
-        output = machine.run_alone(words, limit=120)
+        output = machine.run_program(words, limit=120)
         return {"per_second": float(_find(r"^connections per second: ([0-9.]+)$", output, self.command))}
 
 
 def micro_benchmarks():
     """Runs the microbenchmarks. Returns [{"name", "ns", "gbps" or None}]."""
-    output = machine.run_alone([BUILD / "verbena_bench", "--benchmark_min_time=0.2", "--benchmark_format=json"],
+    output = machine.run_program([BUILD / "verbena_bench", "--benchmark_min_time=0.2", "--benchmark_format=json"],
                                limit=120)
     found = json.loads(output[output.index("{"):])["benchmarks"]
     return [{"name": each["name"], "ns": each["cpu_time"],

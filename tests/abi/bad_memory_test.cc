@@ -62,8 +62,10 @@ TEST_F(BadMemory, RejectsInvalidRegistrations) {
   };
   run({
       {"reg_mr: access flag", EINVAL, reg(memory, 64, kNoSuchAccess)},
-      {"reg_mr: remote write alone", EINVAL, reg(memory, 64, IBV_ACCESS_REMOTE_WRITE)},
-      {"reg_mr: remote atomic alone", EINVAL, reg(memory, 64, IBV_ACCESS_REMOTE_ATOMIC)},
+      {"reg_mr: remote write without local write", EINVAL,
+       reg(memory, 64, IBV_ACCESS_REMOTE_WRITE)},
+      {"reg_mr: remote atomic without local write", EINVAL,
+       reg(memory, 64, IBV_ACCESS_REMOTE_ATOMIC)},
       {"reg_mr: not mapped", EFAULT, reg(hole, page, 0)},
       {"reg_mr: not writable", EFAULT, reg(constant, page, IBV_ACCESS_LOCAL_WRITE)},
       {"reg_mr: null", EFAULT, reg(nullptr, page, 0)},
@@ -122,7 +124,7 @@ TEST_F(BadMemory, RejectsInvalidReregistrationsAndAdvice) {
        rereg(kMove, nullptr, memory, 64, IBV_ACCESS_REMOTE_READ)},
       {"rereg_mr: access flag", kRefused,
        rereg(IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kNoSuchAccess)},
-      {"rereg_mr: remote write alone", kRefused,
+      {"rereg_mr: remote write without local write", kRefused,
        rereg(IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_REMOTE_WRITE)},
       {"rereg_mr: pd null", kRefused, rereg(IBV_REREG_MR_CHANGE_PD, nullptr, nullptr, 0, 0)},
       {"rereg_mr: foreign pd", kRefused,

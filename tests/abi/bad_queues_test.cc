@@ -342,8 +342,8 @@ TEST_F(BadQueues, RejectsInvalidRateLimitsAndEce) {
   run({
       {"rate_limit: below the least", EINVAL, limit(qp, {pacing.qp_rate_limit_min - 1, 0, 0, 0})},
       {"rate_limit: beyond the most", EINVAL, limit(qp, {pacing.qp_rate_limit_max + 1, 0, 0, 0})},
-      {"rate_limit: burst alone", EINVAL, limit(qp, {0, 1000, 0, 0})},
-      {"rate_limit: packet size alone", EINVAL, limit(qp, {0, 0, 1000, 0})},
+      {"rate_limit: burst without a rate", EINVAL, limit(qp, {0, 1000, 0, 0})},
+      {"rate_limit: packet size without a rate", EINVAL, limit(qp, {0, 0, 1000, 0})},
       {"rate_limit: comp_mask", EINVAL, limit(qp, {1000, 0, 0, kNoSuchBit})},
       {"rate_limit: in RESET", EINVAL, limit(fresh_.get(), {1000, 0, 0, 0})},
       {"rate_limit: XRC receive", EINVAL, limit(xrc_receive_.get(), {1000, 0, 0, 0})},

@@ -207,7 +207,7 @@ TEST_F(BadWork, RejectsInvalidBuilderCalls) {
   static ibv_sge many[3];
   for (ibv_sge& s : many) s = a_.sge(0, 1);
   static uint8_t bytes[33];
-  static ibv_data_buf pieces[2] = {{bytes, 32}, {bytes, 1}};
+  static ibv_data_buf buffers[2] = {{bytes, 32}, {bytes, 1}};
   static uint64_t word = 7;
   run({
       {"complete without start", EINVAL, [=] { return ibv_wr_complete(ibv_qp_to_qp_ex(qp)); }},
@@ -257,7 +257,7 @@ TEST_F(BadWork, RejectsInvalidBuilderCalls) {
        build(qp,
              [=](ibv_qp_ex* ex) {
                write(ex);
-               ibv_wr_set_inline_data_list(ex, 2, pieces);
+               ibv_wr_set_inline_data_list(ex, 2, buffers);
              }),
        false},
       {"beyond max_send_wr", ENOMEM,
@@ -321,10 +321,10 @@ struct Failure {
 TEST_F(BadWork, CompletesInvalidRequestsWithTheDocumentedStatus) {
   uint32_t stale_lkey, stale_rkey;
   {
-    const MrPtr gone(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
-    const MrPtr gone_too(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
-    stale_lkey = gone->lkey;
-    stale_rkey = gone_too->rkey;
+    const MrPtr local(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, kAllAccess));
+    const MrPtr remote(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
+    stale_lkey = local->lkey;
+    stale_rkey = remote->rkey;
   }
   const MrPtr unwritable(ibv_reg_mr(a_.pd.get(), a_.memory.data(), 4096, 0));
   const auto lkey = [](uint32_t key) { return [=](ibv_send_wr& w) { w.sg_list->lkey = key; }; };

@@ -51,8 +51,8 @@ TEST_F(Events, SendCompletesBeforeTheReplyIsReceived) {
   ibv_qp_init_attr both = rc_attributes(a_.cq.get(), a_.cq.get());
   a_.qp.reset(ibv_create_qp(a_.pd.get(), &both));
   b_.qp.reset();
-  ibv_qp_init_attr apart = rc_attributes(b_.cq.get(), b_.receive_cq.get());
-  b_.qp.reset(ibv_create_qp(b_.pd.get(), &apart));
+  ibv_qp_init_attr separate_queues = rc_attributes(b_.cq.get(), b_.receive_cq.get());
+  b_.qp.reset(ibv_create_qp(b_.pd.get(), &separate_queues));
   for (auto [side, peer] : {std::pair{&a_, &b_}, std::pair{&b_, &a_}}) {
     ASSERT_EQ(to_init(side->qp.get()), 0);
     ASSERT_EQ(to_rtr(side->qp.get(), peer->qp->qp_num), 0);

@@ -29,9 +29,9 @@ trap 'rm -rf "$work"' EXIT
 echo 'int main() { return 0; }' > "$work/bare.c"
 plain=(g++ -x c -fno-stack-protector -U_FORTIFY_SOURCE "$work/bare.c" -o "$work/bare")
 "${plain[@]}" -Wl,-z,lazy -Wl,-z,norelro -Wl,-z,execstack -Wl,-rpath,'$ORIGIN:'
-noticed=$(faults "$work/bare")
+detected=$(faults "$work/bare")
 for fault in lazy-binding no-relro executable-stack no-stack-protector no-fortify relative-runpath; do
-  grep -qx "$fault" <<< "$noticed" || fail "the check does not detect $fault"
+  grep -qx "$fault" <<< "$detected" || fail "the check does not detect $fault"
 done
 
 wrong=

@@ -160,8 +160,8 @@ void expect_destroy_waits_for_ack(ibv_async_event event, const std::function<voi
 }
 
 int Side::receive(uint64_t wr_id, size_t offset, uint32_t length) {
-  ibv_sge piece = sge(offset, length);
-  ibv_recv_wr wr{wr_id, nullptr, &piece, 1};
+  ibv_sge buffer = sge(offset, length);
+  ibv_recv_wr wr{wr_id, nullptr, &buffer, 1};
   ibv_recv_wr* bad = nullptr;
   return ibv_post_recv(qp.get(), &wr, &bad);
 }

@@ -90,8 +90,8 @@ TEST_F(Memory, FillsThePublicFields) {
 TEST_F(Memory, AcceptsZeroLengthAndGrantsNoAccess) {
   MrPtr mr(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 0, kAllAccess));
   ASSERT_NE(mr, nullptr);
-  MrPtr nowhere(ibv_reg_mr(b_.pd.get(), nullptr, 0, kAllAccess));
-  EXPECT_NE(nowhere, nullptr);
+  MrPtr empty(ibv_reg_mr(b_.pd.get(), nullptr, 0, kAllAccess));
+  EXPECT_NE(empty, nullptr);
   ibv_sge sge = a_.sge(0, 1);
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 0);
   wr.wr.rdma.rkey = mr->rkey;
@@ -100,15 +100,15 @@ TEST_F(Memory, AcceptsZeroLengthAndGrantsNoAccess) {
 }
 
 TEST_F(Memory, OverlappingRegionsAreIndependent) {
-  MrPtr wide(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
-  ibv_mr* narrow = ibv_reg_mr(b_.pd.get(), b_.memory.data() + 100, 200, kAllAccess);
-  ASSERT_NE(narrow, nullptr);
-  EXPECT_NE(wide->rkey, narrow->rkey);
-  EXPECT_EQ(ibv_dereg_mr(narrow), 0);
+  MrPtr large(ibv_reg_mr(b_.pd.get(), b_.memory.data(), 4096, kAllAccess));
+  ibv_mr* small = ibv_reg_mr(b_.pd.get(), b_.memory.data() + 100, 200, kAllAccess);
+  ASSERT_NE(small, nullptr);
+  EXPECT_NE(large->rkey, small->rkey);
+  EXPECT_EQ(ibv_dereg_mr(small), 0);
   ibv_sge sge = a_.sge(0, 64);
   a_.memory[0] = 99;
   ibv_send_wr wr = rdma(IBV_WR_RDMA_WRITE, &sge, b_, 150);
-  wr.wr.rdma.rkey = wide->rkey;
+  wr.wr.rdma.rkey = large->rkey;
   ASSERT_EQ(a_.send(wr), 0);
   EXPECT_EQ(wait_for_completion(a_.cq.get()).status, IBV_WC_SUCCESS);
   EXPECT_EQ(b_.memory[150], 99);

@@ -139,9 +139,9 @@ TEST_F(Regions, NullRegionDiscardsWritesAndReadsZeros) {
   ibv_mr* null = ibv_alloc_null_mr(a_.pd.get());
   ASSERT_NE(null, nullptr);
   std::fill(b_.memory.begin(), b_.memory.begin() + 10000, 0x5A);
-  const ibv_sge nowhere{0x1234, 10000, null->lkey};
-  EXPECT_EQ(run(IBV_WR_RDMA_READ, nowhere, b_.address(), b_.mr->rkey), IBV_WC_SUCCESS);
-  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, nowhere, b_.address(), b_.mr->rkey), IBV_WC_SUCCESS);
+  const ibv_sge discarded{0x1234, 10000, null->lkey};
+  EXPECT_EQ(run(IBV_WR_RDMA_READ, discarded, b_.address(), b_.mr->rkey), IBV_WC_SUCCESS);
+  EXPECT_EQ(run(IBV_WR_RDMA_WRITE, discarded, b_.address(), b_.mr->rkey), IBV_WC_SUCCESS);
   EXPECT_TRUE(std::all_of(b_.memory.begin(), b_.memory.begin() + 10000,
                           [](uint8_t byte) { return byte == 0; }));
   errno = 0;

@@ -12,9 +12,9 @@ sed 's/ibv_open_device@@IBVERBS_1.1/ibv_open_device@IBVERBS_1.1/' "$work/ours" |
 leaked=$(nm -D --defined-only "$ours" | awk '$2 != "A" && $3 !~ /@/ { print $3 }')
 [ -z "$leaked" ] || fail "visible without a version:"$'\n'"$leaked"
 extra=$(comm -13 "$work/genuine" "$work/ours")
-ours_alone='^FUNC verbena_connection_manager@@VERBENA_PRIVATE_1 -$|^OBJECT VERBENA_PRIVATE_1 '
-[ "$(grep -cE "$ours_alone" <<< "$extra")" = 2 ] || fail "librdmacm does not find its connection manager"
-odd=$(grep -vE "$ours_alone" <<< "$extra" | awk '$1 != "OBJECT" || $2 !~ /^IBVERBS_/' | grep -vE ' _{0,2}(ibv_|verbs_|mult_to_ibv_|mbps_to_ibv_|execute_ioctl|ioctl_final_num_attrs)[a-z0-9_]*@' || true)
+private_symbols='^FUNC verbena_connection_manager@@VERBENA_PRIVATE_1 -$|^OBJECT VERBENA_PRIVATE_1 '
+[ "$(grep -cE "$private_symbols" <<< "$extra")" = 2 ] || fail "librdmacm does not find its connection manager"
+odd=$(grep -vE "$private_symbols" <<< "$extra" | awk '$1 != "OBJECT" || $2 !~ /^IBVERBS_/' | grep -vE ' _{0,2}(ibv_|verbs_|mult_to_ibv_|mbps_to_ibv_|execute_ioctl|ioctl_final_num_attrs)[a-z0-9_]*@' || true)
 [ -z "${odd// /}" ] || fail "visible and not part of verbs:"$'\n'"$odd"
 
 needs_only libc.so.6

@@ -90,8 +90,8 @@ struct Target {
     return number;
   }
   int receive(uint64_t wr_id, uint32_t length = 4096) {
-    ibv_sge piece = memory.sge(length);
-    ibv_recv_wr wr{wr_id, nullptr, &piece, 1};
+    ibv_sge buffer = memory.sge(length);
+    ibv_recv_wr wr{wr_id, nullptr, &buffer, 1};
     ibv_recv_wr* bad = nullptr;
     return ibv_post_srq_recv(srq.get(), &wr, &bad);
   }
@@ -137,8 +137,8 @@ struct Initiator {
     return code != 0 ? code : to_rts(qp.get());
   }
   ibv_wc_status run(ibv_send_wr wr, uint32_t length, uint32_t srqn) {
-    ibv_sge piece = memory.sge(length);
-    wr.sg_list = &piece;
+    ibv_sge buffer = memory.sge(length);
+    wr.sg_list = &buffer;
     wr.num_sge = 1;
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.qp_type.xrc.remote_srqn = srqn;
@@ -435,9 +435,9 @@ TEST(Xrc, BuildersPostEveryOperation) {
   uint32_t other_number = 0;
   ASSERT_EQ(ibv_get_srq_num(other.get(), &other_number), 0);
   ASSERT_EQ(target.receive(1), 0);
-  ibv_sge piece{target.memory.address() + 4096, 64, target.memory.mr->lkey};
+  ibv_sge buffer{target.memory.address() + 4096, 64, target.memory.mr->lkey};
   for (const uint64_t wr_id : {2, 3}) {
-    ibv_recv_wr wr{wr_id, nullptr, &piece, 1};
+    ibv_recv_wr wr{wr_id, nullptr, &buffer, 1};
     ibv_recv_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_srq_recv(other.get(), &wr, &bad), 0);
   }
@@ -511,8 +511,8 @@ TEST(Xrc, CqOverrunRaisesAnSrqError) {
   ibv_send_wr wr{};
   wr.opcode = IBV_WR_SEND;
   EXPECT_EQ(initiator.run(wr, 8, target.srqn()), IBV_WC_SUCCESS);
-  ibv_sge piece = initiator.memory.sge(8);
-  wr.sg_list = &piece;
+  ibv_sge buffer = initiator.memory.sge(8);
+  wr.sg_list = &buffer;
   wr.num_sge = 1;
   wr.qp_type.xrc.remote_srqn = target.srqn();
   ibv_send_wr* bad = nullptr;

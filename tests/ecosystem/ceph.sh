@@ -8,8 +8,8 @@ PATH=$PATH:/usr/sbin
 need ceph ceph-mon ceph-osd monmaptool rados ip nsenter
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "a cluster needs a network namespace of its own"
-patience=60
-lay_wire
+time_limit=60
+connect_second_host
 "${there[@]}" ip link set lo up  # a client in that namespace connects to the OSD in it
 unset CEPH_ARGS CEPH_KEYRING
 
@@ -121,6 +121,6 @@ head -c 25000001 /dev/urandom >"$work/stored"
 run_cluster "one host" verbena_lo 127.0.0.1 127.0.0.1
 VERBENA_DATAPATH=udp run_cluster "two hosts" verbena_veth0 192.0.2.1 192.0.2.2 "${there[@]}"
 row Ceph ceph-common "async+rdma: a monitor, two OSDs, \`rados\` put, get, compare and bench; one host and two"
-cut_wire
+remove_second_host
 nothing_left
 pass

@@ -6,8 +6,8 @@
 need dtest dtestx dtestcm dtestsrq dapltest ip nsenter
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "the ports of these programs are fixed and may be in use"
-patience=60
-lay_wire
+time_limit=60
+connect_second_host
 export DAT_OVERRIDE=$work/dat.conf  # the provider is given an interface name
 echo 'verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "veth0 0" ""' >"$DAT_OVERRIDE"
 parameters_port=15828  # TCP: dtest, dtestx and dtestcm send the client its parameters here
@@ -20,7 +20,7 @@ both() {
   "$await" "$port" server || fail "$1: the server does not listen"
   start client "${client_in[@]}" "$tool" run -- "$@" -P verbena -h 192.0.2.1
   for side in client server; do
-    finish $side "$patience"
+    finish $side "$time_limit"
     [ "$status" = 0 ] || fail "$*: the $side's exit status is $status"
   done
 }
@@ -57,7 +57,7 @@ run_all() { # WHERE
   test_client P -i 2000 RW 8192
   test_client P -i 2000 -m p RR 8192
   test_client Q
-  finish dapltest "$patience"
+  finish dapltest "$time_limit"
   [ "$status" = 0 ] || fail "dapltest: the server's exit status is $status"
   grep -q 'Transaction Test Finished' "$logs/dapltest" || fail "dapltest: the server ran no transactions"
   if grep -iE 'error|mismatch|fail' "$logs/dapltest"; then fail "dapltest: the server reports an error"; fi
@@ -67,6 +67,6 @@ run_all "one host"
 client_in=("${there[@]}")
 run_all "between two hosts"
 row uDAPL dapl2-utils "dtest, dtestx (immediate data, atomics), dtestcm, dtestsrq; dapltest with data validation; one host and two"
-cut_wire
+remove_second_host
 nothing_left
 pass

@@ -5,7 +5,7 @@
 # shellcheck disable=SC2086,SC2046  # options are words
 need fio
 enter_namespace "$@"
-patience=60
+time_limit=60
 
 # pair VERB SERVER-OPTIONS CLIENT-OPTIONS: leaves both running. The server can verify data only when it arrives by SEND.
 pair() {
@@ -18,11 +18,11 @@ pair() {
 }
 transfer() { # VERB SERVER-OPTIONS CLIENT-OPTIONS
   pair "$@"
-  finish client "$patience"
+  finish client "$time_limit"
   [ "$status" = 0 ] || fail "fio $1: the client's exit status is $status"
   grep -Eq 'err= *0' "$logs/client" || fail "fio $1: the client reports an error"
   grep -Eq 'io=64\.0MiB' "$logs/client" || fail "fio $1: not all data was transferred"
-  finish server "$patience"
+  finish server "$time_limit"
   [ "$status" = 0 ] || fail "fio $1: the server's exit status is $status"
   note "ok fio $*"
 }
@@ -34,7 +34,7 @@ transfer send '--iodepth=256 --verify=crc32c' '--iodepth=1 --verify=crc32c --do_
 if grep -q 'verify' "$logs/server"; then fail "fio: the received data differs from the data sent"; fi
 # That it really verifies: data without checksums is rejected.
 pair send '--iodepth=256 --verify=crc32c' --iodepth=1
-finish server "$patience"
+finish server "$time_limit"
 [ "$status" = 1 ] || fail "fio: exit status $status, expected 1 for data without checksums"
 grep -q 'verify: bad magic header' "$logs/server" || fail "fio does not verify"
 kill -KILL $(family "${pids[client]}") 2>/dev/null || true  # it waits for a server that has exited

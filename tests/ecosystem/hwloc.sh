@@ -6,7 +6,7 @@
 need lstopo-no-graphics ip
 export VERBENA_TEST_NETNS=host
 enter_namespace "$@"
-patience=30
+time_limit=30
 interfaces=$("$tool" devices | grep -oE 'verbena_[^ ]+' | sed 's/^verbena_//' | sort -u |
   while read -r name; do [ ! -e "/sys/class/net/$name/device" ] || echo "$name"; done)
 [ -n "$interfaces" ] || skip "no interface of this machine is on a bus"

@@ -7,8 +7,8 @@ need tgtd tgtadm qemu-img ip nsenter
 dpkg -L qemu-block-extra 2>/dev/null | grep -q 'block-iscsi\.so' || skip "qemu-block-extra is not installed"
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "tgtd's port may be in use outside a network namespace of our own"
-patience=60
-lay_wire
+time_limit=60
+connect_second_host
 target=iqn.2026-01.example:disk
 initiator=iqn.2008-11.org.linux-kvm  # qemu's default
 export TGT_IPC_SOCKET=$work/tgtd
@@ -62,7 +62,7 @@ store_and_compare() { # WHAT HOST IN...
   expect_output '^Images are identical'
   # A difference is detected.
   printf x | dd of="$work/disk2" bs=1 seek=100000 conv=notrunc status=none
-  if timeout -k 5 "$patience" "$@" "$tool" run -- qemu-img compare -f raw -F raw "$work/image2" \
+  if timeout -k 5 "$time_limit" "$@" "$tool" run -- qemu-img compare -f raw -F raw "$work/image2" \
     "iser://$host:3260/$target/2" >"$logs/out" 2>&1; then fail "$what: a changed byte is not detected"; fi
   expect_output 'Content mismatch at offset 9[0-9]+'
   note "ok $what"
@@ -77,6 +77,6 @@ kill -KILL "${pids[tgtd]}"
 finish tgtd 5
 row tgtd tgt "\`--iser\` (iSER target), through shared memory, over UDP, and from another host"
 row "qemu-img, libiscsi" qemu-utils "iser://: convert there and back and compare of 64 MiB, requests of at most 256 KiB (3)"
-cut_wire
+remove_second_host
 nothing_left
 pass

@@ -11,10 +11,10 @@ row() {
   echo "| $1 | $version | $3 | passed |" >>"${VERBENA_ECOSYSTEM_TABLE:-/dev/null}"
 }
 
-# bounded COMMAND...: must succeed within $patience seconds, output in $logs/out.
+# bounded COMMAND...: must succeed within $time_limit seconds, output in $logs/out.
 bounded() {
   local status=0
-  timeout -k 5 "$patience" "$@" >"$logs/out" 2>&1 || status=$?
+  timeout -k 5 "$time_limit" "$@" >"$logs/out" 2>&1 || status=$?
   [ "$status" = 0 ] || fail "exit status $status: $*"
 }
 expect_output() { grep -Eq -- "$1" "$logs/out" || fail "it did not print: $1"; }

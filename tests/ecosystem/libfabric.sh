@@ -6,7 +6,7 @@
 need fi_info fi_pingpong ip nsenter
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "needs a network namespace of its own"
-lay_wire
+connect_second_host
 "${there[@]}" ip link set lo up  # libfabric stops its name server through it
 set_wire mtu 4500
 host=192.0.2.1
@@ -35,6 +35,6 @@ pingpong "provider verbs, connected, data checked" -p verbs -e msg -c -I 200
 pingpong "provider verbs;ofi_rxm, reliable, data checked" -p 'verbs;ofi_rxm' -e rdm -c -I 200
 # A datagram endpoint has no IP address by which libfabric could choose the device.
 pingpong "provider verbs, datagrams (2)" -p verbs -d verbena_veth0-dgram -e dgram -I 200
-cut_wire
+remove_second_host
 nothing_left
 pass

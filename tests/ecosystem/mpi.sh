@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 need ip nsenter
 enter_namespace "$@"
-patience=100
+time_limit=100
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 openmpi=

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need g++
 enter_namespace "$@"
-patience=30
+time_limit=30
 g++ -std=c++20 -O1 -o "$work/sequence" "$root/tests/ecosystem/nccl_sequence.cc" -ldl 2>"$logs/g++" ||
   fail "nccl_sequence.cc does not compile"
 bounded "$tool" run -- "$work/sequence"

@@ -22,7 +22,7 @@ if [ ! -e "$kernel" ]; then
 fi
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "needs network namespaces of its own"
-lay_wire
+connect_second_host
 set_wire mtu 4500
 
 # ------------------------------------------------------------------------------------ the guest
@@ -131,6 +131,6 @@ move() { # WHAT PIN-ALL
 move "registered as needed" off
 move "all registered at once" on
 row QEMU qemu-system-x86 "live migration by RDMA of a running guest between two hosts, memory compared (\`rdma-pin-all\` off and on) (5)"
-cut_wire
+remove_second_host
 nothing_left
 pass

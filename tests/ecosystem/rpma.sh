@@ -5,7 +5,7 @@
 need g++
 [ -e /usr/include/librpma.h ] || skip "librpma-dev is not installed"
 enter_namespace "$@"
-patience=30
+time_limit=30
 g++ -std=c++20 -O1 -o "$work/rpma_check" "$root/tests/ecosystem/rpma_check.cc" -lrpma -libverbs 2>"$logs/g++" ||
   fail "rpma_check.cc does not compile"
 cm_pair "rpma_check" "$work/rpma_check" listen 127.0.0.1 %p -- "$work/rpma_check" connect 127.0.0.1 %p

@@ -6,7 +6,7 @@
 need ucx_info ucx_perftest
 enter_namespace "$@"
 export UCX_NET_DEVICES=verbena_lo:1
-patience=30
+time_limit=30
 
 bounded "$tool" run -- ucx_info -d
 for wanted in rc_verbs ud_verbs 'Device: verbena_lo:1'; do expect_output "$wanted"; done
@@ -21,9 +21,9 @@ perftest() { # TEST SIZE OPTIONS...
   start server "$tool" run -- ucx_perftest -p "$port"
   await_listener "$port" server || fail "$test: the server does not listen"
   start client "$tool" run -- ucx_perftest -p "$port" -t "$test" -s "$size" -n 1000 -w 10 -f "$@" 127.0.0.1
-  finish client "$patience"
+  finish client "$time_limit"
   [ "$status" = 0 ] || fail "${UCX_TLS:-} $test $*: the client's exit status is $status"
-  finish server "$patience"
+  finish server "$time_limit"
   [ "$status" = 0 ] || fail "${UCX_TLS:-} $test $*: the server's exit status is $status"
   run_tests[$test]=yes
 }
@@ -89,7 +89,7 @@ if [ -e "$source" ] && command -v gcc >/dev/null; then
     start server "$tool" run -- "$work/client_server" -c "$1" -p "$port" -i 20 -s 100000
     await_rdma_listener "$port" server || fail "ucp_client_server $1: nothing listens through rdma_cm"
     start client "$tool" run -- "$work/client_server" -c "$1" -p "$port" -i 20 -s 100000 -a 127.0.0.1
-    finish client "$patience"
+    finish client "$time_limit"
     [ "$status" = 0 ] || fail "ucp_client_server $1: the client's exit status is $status"
     right=$(printf 'ABCDEFGHIJKLMNOPQRSTUVWXYZ%.0s' {1..3847} | head -c 99999).  # for the NUL
     until [ "$(grep -acFx "$right" "$logs/server")" -ge "$2" ]; do

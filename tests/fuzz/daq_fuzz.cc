@@ -38,9 +38,9 @@ class Fuzz {
     at_ = 2;
     while (at_ < size_) {
       step();
-      size_t said = 0;
-      while (board_.next_message()) ++said;
-      VERBENA_CHECK(said <= 2);
+      size_t messages = 0;
+      while (board_.next_message()) ++messages;
+      VERBENA_CHECK(messages <= 2);
       while (board_.next_line()) {
       }
       Counter sink;

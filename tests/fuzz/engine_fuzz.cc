@@ -1,6 +1,6 @@
-// A peer that may send anything, against a live engine. The input is a list of commands for that
-// peer and for the application on our side; after it, every byte around the registered memory must
-// be unchanged, and the engine must become idle.
+// A hostile peer against an engine. The input is a list of commands for the peer and for the
+// application on our side. Afterwards every byte around the registered memory must be unchanged,
+// and the engine must become idle.
 //
 // Two modes, by the first byte. Even: each command is a packet built from the input, with the
 // destination, addresses, keys and PSNs near the right ones, so that the deep checks are reached.
@@ -196,7 +196,7 @@ class Target {
     (void)engine_.post_receive(*qp_, {.wr_id = 1, .sges = {&sge, 1}}, now_).ok();
   }
 
-  void time_passes(Input& in) {
+  void advance_time(Input& in) {
     now_ = now_ + microseconds(int64_t{in.u8()} * 100);
     engine_.on_deadline(now_);
   }
@@ -212,12 +212,12 @@ class Target {
     engine_.state().notified.clear();
   }
 
-  void again(uint8_t shape) {
+  void reconnect(uint8_t shape) {
     engine_.destroy_qp(qp_, now_);
     connect(shape);
   }
 
-  void come_to_rest() {
+  void run_until_idle() {
     // All outstanding requests fail or are flushed within their retries.
     for (int i = 0; i < 10000; ++i) {
       transmit(1000);
@@ -264,13 +264,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         target.post_receive(in);
         break;
       case 2:
-        target.time_passes(in);
+        target.advance_time(in);
         break;
       case 3:
         target.transmit(command >> 3);
         break;
       case 4:
-        if ((command & 0xF8) == 0xF8) target.again(in.u8());
+        if ((command & 0xF8) == 0xF8) target.reconnect(in.u8());
         break;
       default:
         if ((shape & 1) != 0) {
@@ -281,6 +281,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
     }
   }
-  target.come_to_rest();
+  target.run_until_idle();
   return 0;
 }

@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::transform(data + (size > 0), data + size, bytes.begin(),
                  [](uint8_t b) { return std::byte{b}; });
   if (how & 1) {
-    std::vector<std::byte> changed = usual;
+    std::vector<std::byte> changed = valid;
     for (size_t i = 0; i + 1 < bytes.size(); i += 2) {
       changed[std::to_integer<size_t>(bytes[i]) % changed.size()] = bytes[i + 1];
     }

@@ -19,10 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::byte header[64];
   VERBENA_CHECK(store_headers(*p, header) == p->op.header_bytes);
   // All bits are kept except reserved ones.
-  ParseError again_why{};
+  ParseError second_error{};
   std::vector<std::byte> again(bytes, bytes + size);
   std::memcpy(again.data(), header, p->op.header_bytes);
-  const auto q = Packet::parse(again, &again_why);
+  const auto q = Packet::parse(again, &second_error);
   VERBENA_CHECK(q.has_value());
   std::byte second[64];
   VERBENA_CHECK(store_headers(*q, second) == p->op.header_bytes);

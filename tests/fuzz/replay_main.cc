@@ -30,14 +30,14 @@ using Bytes = std::vector<uint8_t>;
 // Describes the current input; can be written from a signal handler.
 char g_current[4352] = "before the first input\n";
 
-void tell_current() {
-  const char prefix[] = "replay: died on ";
+void print_current() {
+  const char prefix[] = "replay: crashed on ";
   (void)!write(STDERR_FILENO, prefix, sizeof prefix - 1);
   (void)!write(STDERR_FILENO, g_current, strlen(g_current));
 }
 
 void on_signal(int signal) {
-  tell_current();
+  print_current();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -151,7 +151,7 @@ Options parse_arguments(int argc, char** argv) {
 int main(int argc, char** argv) {
   const Options options = parse_arguments(argc, argv);
   if (__sanitizer_set_death_callback != nullptr) {
-    __sanitizer_set_death_callback(tell_current);
+    __sanitizer_set_death_callback(print_current);
   }
   std::signal(SIGABRT, on_signal);
   if (__sanitizer_set_death_callback == nullptr) {

@@ -1,7 +1,7 @@
 // A writer and a reader of one ring of shared memory, and an attacker that stores any value
 // anywhere in it, as a hostile process at either end can. Neither side accesses memory outside the
-// ring, blocks or ends the process. Until the attacker stores something, every record arrives once,
-// in order and intact.
+// ring, blocks or ends the process. Until the attacker stores something, the reader gets every
+// record once, in order and intact.
 //
 // The input is a list of steps: one byte selects the action, the next few bytes its arguments. The
 // ring is one page, so that it is often full.
@@ -71,7 +71,7 @@ class Fuzz {
           retract();
           break;
         default:
-          disturb();
+          attack();
       }
     }
   }
@@ -108,7 +108,7 @@ class Fuzz {
     const std::byte* const end = memory_.base + 2 * kBytes;
     VERBENA_CHECK(r.front >= memory_.base && r.front + r.word.header_bytes <= end);
     VERBENA_CHECK(r.body >= memory_.base && r.body + r.word.body_bytes <= end);
-    if (disturbed_) return;
+    if (attacked_) return;
     uint32_t record = 0;
     VERBENA_CHECK(r.word.header_bytes == sizeof record && !expected_.empty());
     std::memcpy(&record, r.front, sizeof record);
@@ -128,15 +128,15 @@ class Fuzz {
     };
     const bool wanted = byte() % 4 != 0;
     const bool taken = writer_.reclaim(mine, [&] { return wanted; });
-    VERBENA_CHECK(disturbed_ || taken == (wanted && read_ == 0 && !reading()));
+    VERBENA_CHECK(attacked_ || taken == (wanted && read_ == 0 && !reading()));
     if (taken) std::erase_if(expected_, [](uint32_t record) { return record % 2 == 0; });
   }
 
   // The reader owns the published records from its first peek until it releases them.
   bool reading() const { return control_.owner.load() == RingOwner::Reader; }
 
-  void disturb() {
-    disturbed_ = true;
+  void attack() {
+    attacked_ = true;
     const uint8_t what = byte();
     if (what % 4 == 0) {  // any word of the control block
       std::byte* const control = reinterpret_cast<std::byte*>(&control_);
@@ -170,7 +170,7 @@ class Fuzz {
   std::deque<uint32_t> expected_;  // written and not read
   uint32_t written_ = 0;
   uint32_t read_ = 0;  // since the last release
-  bool disturbed_ = false;
+  bool attacked_ = false;
 };
 
 }  // namespace

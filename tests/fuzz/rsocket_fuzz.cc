@@ -131,20 +131,20 @@ class Stream {
     VERBENA_CHECK(write.length > 0 && write.length <= offered_);
     VERBENA_CHECK(write.ring_offset < kSendRing && write.length <= kSendRing);
     offered_ -= write.length;
-    if (write.completion_id != 0) under_way_.push_back(write.completion_id);
+    if (write.completion_id != 0) in_flight_.push_back(write.completion_id);
   }
 
   void complete() {
-    if (under_way_.empty()) return;
-    window_.on_completion(under_way_.front());
-    under_way_.erase(under_way_.begin());
+    if (in_flight_.empty()) return;
+    window_.on_completion(in_flight_.front());
+    in_flight_.erase(in_flight_.begin());
   }
 
   Bytes input_;
   ReceiveRing ring_{kHalfBytes, kReceives};
   SendWindow window_{kSendSlots, kSendRing, 64};
   uint64_t offered_;
-  std::vector<uint64_t> under_way_;
+  std::vector<uint64_t> in_flight_;
   bool alive_ = true;
 };
 
@@ -159,9 +159,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     VERBENA_CHECK(std::equal(stored.begin(), stored.end(), bytes.begin()));
   }
   // Rejected connection data still starts a stream here, otherwise most inputs would end with it.
-  const ConnectData usual{
+  const ConnectData valid{
       .credits = kReceives, .buffer_list = {1, 1, 2}, .first_buffer = {4096, 1, kHalfBytes}};
   const auto peer = ConnectData::load(bytes);
-  Stream(peer ? bytes.subspan(ConnectData::kSize) : bytes, peer ? *peer : usual).run();
+  Stream(peer ? bytes.subspan(ConnectData::kSize) : bytes, peer ? *peer : valid).run();
   return 0;
 }

@@ -48,18 +48,18 @@ struct Target {
   os::UniqueFd socket;
 };
 
-void look(const std::vector<host::MisroutedPackets>& misrouted,
-          const std::vector<host::MemberReport>& reports) {
-  static volatile uint64_t seen;  // every value is used, so that the sanitizers check it
+void check(const std::vector<host::MisroutedPackets>& misrouted,
+           const std::vector<host::MemberReport>& reports) {
+  static volatile uint64_t sum;  // every value is used, so that the sanitizers check it
   for (const host::MisroutedPackets& s : misrouted) {
     VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
-    seen = seen + (s.meta.own ? 1 : 0);
-    seen = seen + (s.meta.forwarded ? 1 : 0);
-    for (const std::byte b : s.bytes) seen = seen + std::to_integer<uint64_t>(b);
+    sum = sum + (s.meta.own ? 1 : 0);
+    sum = sum + (s.meta.forwarded ? 1 : 0);
+    for (const std::byte b : s.bytes) sum = sum + std::to_integer<uint64_t>(b);
   }
   for (const host::MemberReport& r : reports) {
     VERBENA_CHECK(r.address == kAddress && r.services.size() <= host::kMostServicesInReport);
-    for (const uint32_t service : r.services) seen = seen + service;
+    for (const uint32_t service : r.services) sum = sum + service;
   }
 }
 
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (kind % 8 != 0 && length >= kHeaderBytes) {
       const std::array<uint8_t, 4> header{'V', 'B', 2, static_cast<uint8_t>(kind % 6)};
       std::ranges::transform(header, message.begin(), [](uint8_t b) { return std::byte{b}; });
-      // Both kinds with an address have it after the header.
+      // In both kinds with an address, the address follows the header.
       const auto address = std::as_bytes(std::span(&kAddress, 1));
       if (kind & 0x80 && length >= kHeaderBytes + address.size()) {
         std::ranges::copy(address, message.begin() + kHeaderBytes);
@@ -89,6 +89,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<host::MisroutedPackets> misrouted;
   std::vector<host::MemberReport> reports;
   target.mailbox->take(misrouted, reports);
-  look(misrouted, reports);
+  check(misrouted, reports);
   return 0;
 }

@@ -24,7 +24,7 @@ speed() {
                 path = paths[who]
                 printf "  ib_write_bw 64 KiB, Gb/s: Soft-RoCE %s, Verbena by %s %s: %.1fx\n", median("bandwidth rxe"), path, \
                     median("bandwidth " path), median("bandwidth " path) / median("bandwidth rxe")
-                printf "  ib_send_lat 8 B, us: Soft-RoCE %s, Verbena by %s %s: %.1fx as quick\n", median("latency rxe"), path, \
+                printf "  ib_send_lat 8 B, us: Soft-RoCE %s, Verbena by %s %s: %.1fx as fast\n", median("latency rxe"), path, \
                     median("latency " path), median("latency rxe") / median("latency " path)
             }
         }'

@@ -84,7 +84,7 @@ others_stopped() {
   done
   take_port
   serve later "$port"
-  for i in 1 2 3; do ping "a server that came later, $i" "$port"; done
+  for i in 1 2 3; do ping "a server that started later, $i" "$port"; done
   stop later
   for name in server2 server3 bystander.client bystander.server; do kill -CONT "${pids[$name]}"; done
   ping "continued" "${ports[1]}"
@@ -95,7 +95,7 @@ others_stopped() {
 if [ "${VERBENA_STEERING:-on}" = on ]; then
   others_stopped
 else
-  note "left out: others are stopped (the kernel takes no BPF programs)"
+  note "left out: others are stopped (the kernel accepts no BPF programs)"
 fi
 for i in 1 2 3 4; do stop "server$i"; done
 
@@ -150,7 +150,7 @@ done
 run_options=()
 
 # --- two hosts: two namespaces and a wire
-lay_wire
+connect_second_host
 client_in=("${there[@]}")
 for address in 192.0.2.1 2001:db8::1; do
   cm_pair "two hosts: rping $address" rping -s -S 30000 -a "$address" -p %p -- rping -c -V -C 20 -S 30000 -a "$address" -p %p
@@ -162,20 +162,20 @@ cm_pair "two hosts, lossy: ucmatose" ucmatose -b 192.0.2.1 -p %p -c 10 -C 2 -- u
 run_options=()
 # A host where no process has the RoCE port: its kernel sends an ICMP error, which counts as a rejection.
 for address in 192.0.2.1 2001:db8::1; do
-  start nobody "${there[@]}" "$tool" run -- rping -c -a "$address" -p "$port"
-  finish nobody 60
+  start unreachable "${there[@]}" "$tool" run -- rping -c -a "$address" -p "$port"
+  finish unreachable 60
   [ "$status" != 0 ] && [ "$status" != late ] || fail "no process at $address: exit status $status"
-  grep -q 'RDMA_CM_EVENT_REJECTED' "$logs/nobody" || fail "no process at $address: not refused"
+  grep -q 'RDMA_CM_EVENT_REJECTED' "$logs/unreachable" || fail "no process at $address: not refused"
 done
-note "ok no process over there: $(grep RDMA_CM_EVENT "$logs/nobody")"
+note "ok no process at the address: $(grep RDMA_CM_EVENT "$logs/unreachable")"
 # An address without a host: reported for IPv4 and IPv6 after the kernel's address resolution fails.
 for address in 192.0.2.77 2001:db8::77; do
-  start nobody "$tool" run -- rping -c -a "$address" -p "$port"
-  finish nobody 60
+  start unreachable "$tool" run -- rping -c -a "$address" -p "$port"
+  finish unreachable 60
   [ "$status" != 0 ] && [ "$status" != late ] || fail "no host at $address: exit status $status"
-  grep -q 'RDMA_CM_EVENT_UNREACHABLE, error -113' "$logs/nobody" || fail "no host at $address: not reported"
+  grep -q 'RDMA_CM_EVENT_UNREACHABLE, error -113' "$logs/unreachable" || fail "no host at $address: not reported"
 done
-note "ok no host at the address: $(grep RDMA_CM_EVENT "$logs/nobody")"
-cut_wire
+note "ok no host at the address: $(grep RDMA_CM_EVENT "$logs/unreachable")"
+remove_second_host
 nothing_left
 pass "$pairs_run pairs"

@@ -6,7 +6,7 @@ need cmtime
 enter_namespace "$@"
 server_ends=no
 
-toss() { # LABEL ADDRESS OPTIONS...
+run_case() { # LABEL ADDRESS OPTIONS...
   local label=$1 address=$2 step
   shift 2
   cm_pair "$label" cmtime -b :: -p %p -- cmtime -s "$address" -p %p "$@"
@@ -15,10 +15,10 @@ toss() { # LABEL ADDRESS OPTIONS...
     expect client "^$step *: +[0-9.]+"
   done
 }
-toss "100 connections" 127.0.0.1
-toss "100 connections, IPv6" ::1
-toss "1000 connections" 127.0.0.1 -c 1000
-toss "bound, few retries" 127.0.0.1 -b 127.0.0.1 -c 50 -r 2 -t 1000
+run_case "100 connections" 127.0.0.1
+run_case "100 connections, IPv6" ::1
+run_case "1000 connections" 127.0.0.1 -c 1000
+run_case "bound, few retries" 127.0.0.1 -b 127.0.0.1 -c 50 -r 2 -t 1000
 expect client '^bind addr'
 nothing_left
 pass "$pairs_run pairs"

@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kBetweenMessages = 50ms;
 constexpr auto kBetweenConnects = 200ms;
-constexpr auto kPatience = 20s;
+constexpr auto kReplyTimeout = 20s;
 
 struct Identity {  // private data of both sides
   uint32_t index;
@@ -144,7 +144,7 @@ class Member {
     char words[64] = {};
     const ssize_t n = ::read(0, words, sizeof words - 1);
     if (n <= 0) return false;
-    if (std::strstr(words, "stop") != nullptr) quiet_ = true;
+    if (std::strstr(words, "stop") != nullptr) stopping_ = true;
     for (const Link& link : links_) {
       if (link.active && link.connected) {
         std::printf("count %u %u %lu\n", link.peer.index, link.peer.pid, link.sequence);
@@ -155,12 +155,12 @@ class Member {
   }
 
   void tick(Link& link, Clock::time_point now) {
-    if (link.awaits_reply && now - link.since > kPatience) {
+    if (link.awaits_reply && now - link.since > kReplyTimeout) {
       wrong("no reply from " + std::to_string(link.peer.index) + " " +
             std::to_string(link.peer.pid));
     }
     if (!link.active || now < link.due) return;
-    if (link.id == nullptr && !quiet_) connect(link);
+    if (link.id == nullptr && !stopping_) connect(link);
     if (link.connected && !link.awaits_reply && !link.sending) send(link, now);
   }
 
@@ -326,7 +326,7 @@ class Member {
   }
 
   void end(Link& link, const std::string& why) {
-    if (link.active && link.connected && !quiet_) {
+    if (link.active && link.connected && !stopping_) {
       std::printf("lost %u %u %s\n", link.peer.index, link.peer.pid, why.c_str());
     }
     disconnect(link);
@@ -354,7 +354,7 @@ class Member {
   ibv_comp_channel* completions_ = nullptr;
   std::list<Link> links_;
   Identity mine_{};
-  bool quiet_ = false;
+  bool stopping_ = false;
 };
 
 }  // namespace

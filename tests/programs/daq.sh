@@ -23,7 +23,7 @@ for poll in busy event hybrid; do
 done
 grep -q 'stream 0: QP [0-9]* is INIT' "$logs/recv" || fail "recv does not report INIT"
 grep -q 'stream 0: RTR, RTS: receives from 127.0.0.2 QP 2[56][0-9]' "$logs/recv" || fail "recv does not report RTS"
-note "ok write and send, all sizes and ways to poll"
+note "ok write and send, all sizes and poll modes"
 
 # --- the board keeps data that a slow consumer does not read: RNR NAKs, and no data is overwritten
 recv 0 --board 127.0.0.2 --op send --msg-size 4096 --messages 600 --num-wrs 8 --consumer-us 300
@@ -150,7 +150,7 @@ assert s.recv(100)[0] == 0xF3  # OPEN_QP, ERROR' || fail "no ERROR for a board w
 timeout 60 "$tool" send 127.0.0.1 --messages 10 --msg-size 2048 >"$logs/send" 2>&1 || fail "the next sender is not served"
 finish passive 20
 [ "$status" = 0 ] || fail "passive recv: exit status $status"
-start nowhere python3 -c '
+start unusable python3 -c '
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.3", 17185))
@@ -158,14 +158,14 @@ print("listens", flush=True)
 while True:
     asked, sender = s.recvfrom(100)
     s.sendto(bytes([asked[0] | 0x30, 0, 0, 1, 44]) + bytes(16) + b"\xff" * 4 + bytes(1) + asked[2:25] + asked[49:], sender)'
-await_line "$logs/nowhere" listens 10 || fail "no board with an unusable address"
+await_line "$logs/unusable" listens 10 || fail "no board with an unusable address"
 board one 127.0.0.2
 recv 1 --board 127.0.0.3 --board 127.0.0.2 --messages 10
 holds "$work/recv.json" "[s['messages'] for s in r['streams']] == [0, 10] and '255.255.255.255 QP 300' in r['streams'][0]['trouble']"
 end_board one
-kill -KILL "$(family "${pids[nowhere]}" | tail -n 1)"
-finish nowhere 5
-note "ok peers that are nowhere"
+kill -KILL "$(family "${pids[unusable]}" | tail -n 1)"
+finish unusable 5
+note "ok peers with unusable addresses"
 
 # --- all data sent before the close is received, even if the receiver is late: the dump is not read
 mkfifo "$work/slow"
@@ -177,20 +177,20 @@ sender=$!
 await_line "$logs/send" 'RTS' 20 || fail "no connection"
 sleep 0.5
 cat "$work/slow" >"$work/taken" 5>&- &
-taker=$!
+reader=$!
 exec 5>&-
 finish passive 20
 [ "$status" = 0 ] || fail "passive recv: exit status $status"
 wait $sender || fail "send fails"
-wait $taker
-[ "$(stat -c %s "$work/taken")" = $((900 * 4096)) ] || fail "only $(stat -c %s "$work/taken") bytes were taken"
+wait $reader
+[ "$(stat -c %s "$work/taken")" = $((900 * 4096)) ] || fail "only $(stat -c %s "$work/taken") bytes were read"
 note "ok nothing is lost at the end"
 
 # --- the transfer also succeeds with closed output descriptors
 board one 127.0.0.2
-for nowhere in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
-  eval 'timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 --dump "$work/silent" >"$work/recv.json"' "$nowhere" || fail "recv $nowhere: exit status $?"
-  [ "$(stat -c %s "$work/silent")" = 51200 ] || fail "recv $nowhere: the dump is not the data"
+for redirection in '2>/dev/full' '2>&-' '<&- >&- 2>&-'; do
+  eval 'timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 --dump "$work/unlogged_dump" >"$work/recv.json"' "$redirection" || fail "recv $redirection: exit status $?"
+  [ "$(stat -c %s "$work/unlogged_dump")" = 51200 ] || fail "recv $redirection: the dump is not the data"
 done
 rc=0
 timeout 60 "$tool" recv --json --board 127.0.0.2 --messages 10 >/dev/full 2>"$logs/recv" || rc=$?
@@ -199,7 +199,7 @@ end_board one
 rc=0
 "$tool" no-such-command 2>/dev/full || rc=$?
 [ "$rc" = 2 ] || fail "an error message that cannot be written: exit status $rc"
-note "ok nobody to tell"
+note "ok closed and full output descriptors"
 
 # --- boards that connect to the receiver (master), and the software sender
 start passive "$tool" recv --json --streams 2 --msg-size 2048

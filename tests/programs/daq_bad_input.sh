@@ -33,31 +33,31 @@ def ask(data, port=17185, limit=5):
     except (TimeoutError, ConnectionRefusedError):
         return None
 
-def answer(data):
+def reply_code(data):
     got = ask(data)
     assert got is not None and len(got) == 64, got
     return got[0]
 
 for qpn in (0, 255, 257, 0xFFFFFF):  # outside the pool
-    assert answer(message(CLOSE, qpn)) == CLOSE | NAK, qpn
-    assert answer(message(MODIFY, qpn)) == MODIFY | NAK, qpn
-assert answer(message(CLOSE, 256)) == CLOSE | ERROR  # never opened
-assert answer(message(OPEN)) == OPEN | ACK
-assert answer(message(OPEN, ours=6)) == OPEN | NO_QP  # full
-assert answer(message(CLOSE, 256)) == CLOSE | ACK
-assert answer(message(CLOSE, 256)) == CLOSE | ERROR  # closed before
-for silent in (message(0x05), message(0x0B), message(0x0F), message(OPEN)[:63], message(OPEN) + b"x"):
-    assert ask(silent, limit=0.2) is None, silent
+    assert reply_code(message(CLOSE, qpn)) == CLOSE | NAK, qpn
+    assert reply_code(message(MODIFY, qpn)) == MODIFY | NAK, qpn
+assert reply_code(message(CLOSE, 256)) == CLOSE | ERROR  # never opened
+assert reply_code(message(OPEN)) == OPEN | ACK
+assert reply_code(message(OPEN, ours=6)) == OPEN | NO_QP  # full
+assert reply_code(message(CLOSE, 256)) == CLOSE | ACK
+assert reply_code(message(CLOSE, 256)) == CLOSE | ERROR  # closed before
+for dropped in (message(0x05), message(0x0B), message(0x0F), message(OPEN)[:63], message(OPEN) + b"x"):
+    assert ask(dropped, limit=0.2) is None, dropped
 assert ask(message(OPEN), port=17184, limit=0.2) is None  # an unused port
-assert answer(message(OPEN)) == OPEN | ACK  # the board still works
-assert answer(message(CLOSE, 256)) == CLOSE | ACK
+assert reply_code(message(OPEN)) == OPEN | ACK  # the board still works
+assert reply_code(message(CLOSE, 256)) == CLOSE | ACK
 ASK
 for line in 'QP 257: .*NAK' 'QP 256: .*ERROR' 'NO_QP' 'do not support: dropped' 'not 64 bytes: dropped'; do
   await_line "$logs/board" "$line" 5 || { cat "$logs/board"; fail "the board does not log: $line"; }
 done
 recv 0 --board 127.0.0.2 --messages 10
 end_board board
-note "ok nonsense to a board"
+note "ok invalid requests to a board"
 
 # --- a board that writes beyond its memory region: only its queue pair fails
 board good 127.0.0.2 --wrap 32768

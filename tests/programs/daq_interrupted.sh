@@ -37,6 +37,6 @@ timeout 20 "$tool" recv --board 127.0.0.2 --messages 1000000 --gap-us 1000 | hea
 grep -q INIT "$logs/first" || fail "recv prints nothing"
 recv 0 --board 127.0.0.2 --messages 10
 end_board one
-note "ok recv whose reader has left"
+note "ok recv whose reader has ended"
 nothing_left
 pass

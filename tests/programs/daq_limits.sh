@@ -9,19 +9,19 @@ need python3
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "needs its own network namespace"
 
-says() { grep -q "$1" "$logs/recv" || { cat "$logs/recv"; fail "recv does not report: $1"; }; }
+reports() { grep -q "$1" "$logs/recv" || { cat "$logs/recv"; fail "recv does not report: $1"; }; }
 
 # --- more than available
 recv 1 --streams 256 --wrap 17179869184
-says '256 streams need 4096.* GiB of memory, and .* are free: make --wrap smaller'
+reports '256 streams need 4096.* GiB of memory, and .* are free: make --wrap smaller'
 recv 1 --streams 256 --op send --num-wrs 32768 --msg-size 1073741824
-says 'make --num-wrs or --msg-size smaller'
+reports 'make --num-wrs or --msg-size smaller'
 recv 1 --streams 256 --num-wrs 32768 --msg-size 64 --wrap 4096 --no-check --seconds 0.1
-says 'receives for each stream instead of 32768: the device.s completion queue has'
+reports 'receives for each stream instead of 32768: the device.s completion queue has'
 holds "$work/recv.json" 'not r["good"] and all(s["connections"] == 0 for s in r["streams"])' # no board connected
 recv 1 --numa 77
-says 'numa 77: no such node'
-note "ok more than there is"
+reports 'numa 77: no such node'
+note "ok more than available"
 
 board one 127.0.0.2
 if [ -e /sys/devices/system/node/node0/cpulist ]; then
@@ -34,7 +34,7 @@ rc=0
 "${cannot_grow[@]}" 100 timeout 60 "$tool" recv --json --board 127.0.0.2 --board 127.0.0.2 --msg-size 4096 --messages 400 \
   --dump "$work/dump" >"$work/recv.json" 2>"$logs/recv" || rc=$?
 [ "$rc" = 1 ] || fail "recv with a full disk: exit status $rc"
-says 'the dump cannot be written, it ends after 102400 bytes: File too large'
+reports 'the dump cannot be written, it ends after 102400 bytes: File too large'
 holds "$work/recv.json" 'not r["good"] and all("dump" in s["trouble"] for s in r["streams"])'
 [ "$(stat -c %s "$work/dump.000")" = 102400 ] || fail "the dump does not have the size that fits"
 end_board one

@@ -85,10 +85,10 @@ export package fs image_env
   check the system is as it was
   [ "$(md5sum "$fs/root$system")" = "${before/"$system"/"$fs/root$system"}" ]
   run ldconfig
-  knows_nothing() { if run "$@" | grep verbena; then exit 1; fi; }
-  knows_nothing ldconfig -p
-  knows_nothing ldd /usr/bin/ibv_devinfo
-  knows_nothing ibv_devices
+  has_no_verbena() { if run "$@" | grep verbena; then exit 1; fi; }
+  has_no_verbena ldconfig -p
+  has_no_verbena ldd /usr/bin/ibv_devinfo
+  has_no_verbena ibv_devices
 
   check install again over it, and remove
   run dpkg --force-unsafe-io -i /tmp/verbena.deb

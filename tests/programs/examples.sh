@@ -52,17 +52,17 @@ grep -q 'left early' "$logs/early.server" || fail "rdma_cm does not report that 
 note "ok a client that leaves early"
 
 # Error messages.
-try_alone() { # STATUS PATTERN COMMAND...
+try() { # STATUS PATTERN COMMAND...
   local rc=0 expected=$1 pattern=$2
   shift 2
-  timeout 30 "$@" >"$logs/alone" 2>&1 || rc=$?
+  timeout 30 "$@" >"$logs/output" 2>&1 || rc=$?
   [ "$rc" = "$expected" ] || fail "$*: exit status $rc instead of $expected"
-  grep -Eq "$pattern" "$logs/alone" || fail "$* does not print: $pattern"
+  grep -Eq "$pattern" "$logs/output" || fail "$* does not print: $pattern"
 }
-try_alone 1 'Is the server started' "$tool" run -- "$examples/oob_tcp" 127.0.0.1
-try_alone 1 'is the server started' "$tool" run -- "$examples/rdma_cm" 127.0.0.1
-try_alone 1 'Give the server.s IP address' "$tool" run -- "$examples/rdma_cm" no.such.host.invalid
-try_alone 1 'verbena run' env VERBENA_DEVICES=none "$tool" run -- "$examples/rdma_cm" 127.0.0.1
+try 1 'Is the server started' "$tool" run -- "$examples/oob_tcp" 127.0.0.1
+try 1 'is the server started' "$tool" run -- "$examples/rdma_cm" 127.0.0.1
+try 1 'Give the server.s IP address' "$tool" run -- "$examples/rdma_cm" no.such.host.invalid
+try 1 'verbena run' env VERBENA_DEVICES=none "$tool" run -- "$examples/rdma_cm" 127.0.0.1
 note "ok error messages state the remedy"
 nothing_left
 pass

@@ -18,7 +18,7 @@ done
 # every NIC when two completions are close together. Such a run is repeated.
 raced() { grep -qs 'poll CQ failed 2$' "$logs/pair.client" "$logs/pair.server"; }
 await_end_or_race() {
-  local tries=$((patience * 20))
+  local tries=$((time_limit * 20))
   while kill -0 "${pids[pair.$1]}" 2>/dev/null && ! raced; do
     [ $((tries--)) -gt 0 ] || fail "pingpong: the $1 does not end"
     sleep 0.05
@@ -34,7 +34,7 @@ timestamps_and_events() {
       # The peer of a side that gave up waits indefinitely.
       await_end_or_race "$side"
       if raced; then kill -KILL "${pids[pair.$side]}" 2>/dev/null || true; fi
-      finish "pair.$side" "$patience"
+      finish "pair.$side" "$time_limit"
       ended="$ended $status"
     done
     if [ "$ended" = " 0 0" ]; then
@@ -51,20 +51,20 @@ timestamps_and_events -t -c -e
 
 # perftest prints which interface it uses for posting.
 export VERBENA_VENDOR_PART_ID=4119
-new_way() {
+pair_with_wr_api() {
   local label=$1
   shift
   pair "$label" "$@"
   grep -Eq 'ibv_wr\* API *: *ON' "$logs/pair.client" || fail "$label: not by ibv_wr_*"
 }
-new_way "send" ib_send_bw -d verbena_lo -x 0 -F -n 1000
-new_way "send, inline" ib_send_bw -d verbena_lo -x 0 -F -I 64 -s 64 -n 1000
-new_way "send, events" ib_send_bw -d verbena_lo -x 0 -F -e -n 500
-new_way "send, lists" ib_send_bw -d verbena_lo -x 0 -F -l 16 -t 128 -n 1600 -s 64
-new_way "write" ib_write_bw -d verbena_lo -x 0 -F -n 1000
-new_way "write, inline" ib_write_lat -d verbena_lo -x 0 -F -I 64 -s 64 -n 500
-new_way "read" ib_read_bw -d verbena_lo -x 0 -F -n 500
-new_way "atomics" ib_atomic_bw -d verbena_lo -x 0 -F -n 500
+pair_with_wr_api "send" ib_send_bw -d verbena_lo -x 0 -F -n 1000
+pair_with_wr_api "send, inline" ib_send_bw -d verbena_lo -x 0 -F -I 64 -s 64 -n 1000
+pair_with_wr_api "send, events" ib_send_bw -d verbena_lo -x 0 -F -e -n 500
+pair_with_wr_api "send, lists" ib_send_bw -d verbena_lo -x 0 -F -l 16 -t 128 -n 1600 -s 64
+pair_with_wr_api "write" ib_write_bw -d verbena_lo -x 0 -F -n 1000
+pair_with_wr_api "write, inline" ib_write_lat -d verbena_lo -x 0 -F -I 64 -s 64 -n 500
+pair_with_wr_api "read" ib_read_bw -d verbena_lo -x 0 -F -n 500
+pair_with_wr_api "atomics" ib_atomic_bw -d verbena_lo -x 0 -F -n 500
 unset VERBENA_VENDOR_PART_ID
 
 # The test changes addresses and links only in its own namespace.

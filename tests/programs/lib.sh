@@ -27,10 +27,10 @@ need() {
 # Called once, first: continues in its own namespace if possible, and then sets own_namespace to "yes".
 enter_namespace() {
   if [ -z "${VERBENA_TEST_NETNS:-}" ]; then
-    local apart
-    for apart in -rn -n; do
-      if unshare "$apart" ip link set lo up 2>/dev/null; then
-        VERBENA_TEST_NETNS=own exec unshare "$apart" bash "$0" "$@"
+    local option
+    for option in -rn -n; do
+      if unshare "$option" ip link set lo up 2>/dev/null; then
+        VERBENA_TEST_NETNS=own exec unshare "$option" bash "$0" "$@"
       fi
     done
     export VERBENA_TEST_NETNS=host
@@ -169,17 +169,17 @@ take_port() {
 # ------------------------------------------------------------------------------------ a second host
 
 # Another network namespace with a veth pair: this side has 192.0.2.1 and 2001:db8::1 on veth0, the other side
-# .2 and ::2. "${there[@]}" COMMAND runs a command there. It exists until cut_wire or the end of the script.
+# .2 and ::2. "${there[@]}" COMMAND runs a command there. The namespace exists until remove_second_host or the end of the script.
 there=()
-lay_wire() {
+connect_second_host() {
   local tries=100
-  start far unshare -n sleep infinity
-  while [ "$(readlink "/proc/${pids[far]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
+  start second_host unshare -n sleep infinity
+  while [ "$(readlink "/proc/${pids[second_host]}/ns/net")" = "$(readlink /proc/self/ns/net)" ]; do
     [ $((tries--)) -gt 0 ] || skip "cannot create a second network namespace"
     sleep 0.05
   done
-  there=(nsenter -t "${pids[far]}" -n)
-  ip link add veth0 type veth peer name veth0 netns "${pids[far]}"
+  there=(nsenter -t "${pids[second_host]}" -n)
+  ip link add veth0 type veth peer name veth0 netns "${pids[second_host]}"
   set_wire addrgenmode none
   set_wire up
   await_carrier veth0
@@ -192,15 +192,15 @@ set_wire() { # arguments of "ip link set veth0", for both ends
   ip link set veth0 "$@"
   "${there[@]}" ip link set veth0 "$@"
 }
-cut_wire() {
-  kill "${pids[far]}"
-  finish far 5
+remove_second_host() {
+  kill "${pids[second_host]}"
+  finish second_host 5
 }
 
 # ------------------------------------------------------------------------------------ pairs
 
 host=127.0.0.1    # the address of the server
-patience=60       # time limit of one pair in seconds
+time_limit=60     # of one pair, in seconds
 run_options=()    # of verbena run, both sides
 client_in=()      # command prefix that runs the client elsewhere (another namespace)
 await_server=await_listener  # how start_pair detects that the server listens
@@ -220,7 +220,7 @@ start_pair() {
 finish_pair() {
   local side
   for side in client server; do
-    finish "$1.$side" "$patience"
+    finish "$1.$side" "$time_limit"
     [ "$status" = 0 ] || fail "$1: the $side's exit status is $status"
   done
 }
@@ -231,7 +231,7 @@ finish_pair() {
 attempts=1
 datagrams_may_get_lost() {
   attempts=4
-  patience=15
+  time_limit=15
 }
 
 # pair LABEL COMMAND...: runs one pair, which must succeed.
@@ -245,7 +245,7 @@ pair() {
     verdict=
     for side in client server; do
       [ -z "$verdict" ] || kill -KILL "${pids[pair.$side]}" 2>/dev/null || true
-      finish "pair.$side" "$patience"
+      finish "pair.$side" "$time_limit"
       [ "$status" = 0 ] || verdict=${verdict:-"exit status of the $side: $status"}
     done
     [ -n "$verdict" ] || break
@@ -286,7 +286,7 @@ cm_pair() {
     await_rdma_listener "${server_port//%p/$port}" pair.server ||
       fail "$label: the server does not listen: ${server[*]}"
     start pair.client "${client_in[@]}" env "${client_env[@]}" "$tool" run "${run_options[@]}" -- "${client[@]}"
-    finish pair.client "$patience"
+    finish pair.client "$time_limit"
     [ "$status" = 0 ] || verdict="exit status of the client: $status: ${client[*]}"
     if [ -n "$verdict" ]; then
       kill -KILL "${pids[pair.server]}" 2>/dev/null || true
@@ -294,10 +294,10 @@ cm_pair() {
     elif [ "$server_ends" = no ]; then
       kill -0 "${pids[pair.server]}" 2>/dev/null || fail "$label: the server ended"
       kill -TERM "${pids[pair.server]}"
-      finish pair.server "$patience"
+      finish pair.server "$time_limit"
       [ "$status" = 143 ] || fail "$label: the stopped server's exit status is $status"
     else
-      finish pair.server "$patience"
+      finish pair.server "$time_limit"
       [ "$status" = 0 ] || verdict="exit status of the server: $status: ${server[*]}"
     fi
     [ -n "$verdict" ] || break

@@ -28,7 +28,7 @@ note "ok one killed, a new pair joined"
 kill -KILL "${pids[pair2.server]}" 2>/dev/null || true
 finish pair2.server 5
 for i in 1 3 4; do finish_pair "pair$i"; done
-note "ok the other three pairs ended well"
+note "ok the other three pairs succeeded"
 
 # Two servers and two clients of different programs on one address.
 start_pair write1 ib_write_bw -d verbena_lo -x 0 -F -n 1000 -s 65536

@@ -7,36 +7,36 @@ need mckey ip nsenter
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
-lay_wire
+connect_second_host
 ip route add 224.0.0.0/4 dev veth0
 "${there[@]}" ip route add 224.0.0.0/4 dev veth0
 
 # group NAME GROUP HERE THERE OPTIONS...: starts two receivers here and one there, then a sender here.
 # finish_group checks them; several groups run at the same time.
 receivers() { # NAME GROUP HERE THERE OPTIONS...
-  local name=$1 group=$2 here=$3 far_address=$4
+  local name=$1 group=$2 here=$3 remote_address=$4
   shift 4
-  start "$name.near1" "$tool" run -- mckey -m "$group" -b "$here" "$@"
-  start "$name.near2" "$tool" run -- mckey -m "$group" -b "$here" "$@"
-  start "$name.far" "${there[@]}" "$tool" run -- mckey -m "$group" -b "$far_address" "$@"
+  start "$name.local1" "$tool" run -- mckey -m "$group" -b "$here" "$@"
+  start "$name.local2" "$tool" run -- mckey -m "$group" -b "$here" "$@"
+  start "$name.remote" "${there[@]}" "$tool" run -- mckey -m "$group" -b "$remote_address" "$@"
 }
 sender() { # NAME GROUP HERE OPTIONS...
   local name=$1 group=$2 here=$3 member
   shift 3
-  for member in near1 near2 far; do
+  for member in local1 local2 remote; do
     await_line "$logs/$name.$member" 'joined dgid' 20 || fail "$name: $member does not join"
   done
   start "$name.sender" "$tool" run -- mckey -m "$group" -b "$here" -s "$@"
 }
 finish_group() {
   local name=$1 member
-  for member in sender near1 near2 far; do
+  for member in sender local1 local2 remote; do
     finish "$name.$member" 30
     [ "$status" = 0 ] || fail "$name: exit status of $member is $status"
     grep -q 'data transfers complete' "$logs/$name.$member" || fail "$name: $member did not complete"
     grep -q 'return status 0' "$logs/$name.$member" || fail "$name: $member does not return 0"
   done
-  note "ok $name: $(grep -om 1 'joined dgid: [^ ]*' "$logs/$name.near1")"
+  note "ok $name: $(grep -om 1 'joined dgid: [^ ]*' "$logs/$name.local1")"
 }
 
 receivers ipv4 239.77.1.1 192.0.2.1 192.0.2.2
@@ -75,6 +75,6 @@ finish unmapped 30
 case $status in 0 | late | 1[0-9][0-9]) fail "-M: exit status $status" ;; esac
 grep -q 'failure joining' "$logs/unmapped" || fail "-M: no reason is given"
 note "ok -M is refused: $(grep 'failure joining' "$logs/unmapped")"
-cut_wire
+remove_second_host
 nothing_left
 pass

@@ -7,25 +7,25 @@ need ip nsenter ibv_rc_pingpong ib_write_bw ib_send_bw ib_read_bw ib_atomic_bw
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
-lay_wire
+connect_second_host
 client_in=("${there[@]}")
 host=192.0.2.1
 
 perftest() {
   local name=$1
   shift
-  pair "${mood}ib_${name} $*" "ib_$name" -d verbena_veth0 -x 0 -F "$@"
+  pair "${faults_label}ib_${name} $*" "ib_$name" -d verbena_veth0 -x 0 -F "$@"
 }
 
 # The sides of ibv_rc_pingpong do not disconnect: a side ends when it has received everything. If its last ACK is
 # lost, no process responds to the retries of the other side. So with packet loss one side may end with "retry
 # counter exceeded", as on any RDMA network, but never both.
 pingpong() {
-  local label="${mood}ibv_rc_pingpong $*" side ended=
+  local label="${faults_label}ibv_rc_pingpong $*" side ended=
   rm -f "$logs"/pair.*
   start_pair pair ibv_rc_pingpong -d verbena_veth0 -c "$@"
   for side in client server; do
-    finish "pair.$side" "$patience"
+    finish "pair.$side" "$time_limit"
     if [ "$status" = 0 ]; then
       ended="$ended $side"
     else
@@ -35,10 +35,10 @@ pingpong() {
   done
   [ -n "$ended" ] || fail "$label: neither side succeeded"
   pairs_run=$((pairs_run + 1))
-  note "ok $label (ended well:$ended)"
+  note "ok $label (succeeded:$ended)"
 }
 
-mood=
+faults_label=
 pair "ibv_rc_pingpong" ibv_rc_pingpong -d verbena_veth0 -g 0 -c
 pair "ibv_rc_pingpong, events" ibv_rc_pingpong -d verbena_veth0 -g 0 -c -e
 pair "ibv_rc_pingpong, IPv6" ibv_rc_pingpong -d verbena_veth0 -g 1 -c
@@ -69,7 +69,7 @@ for percent in 1 10; do
   seed=$((percent * 1000 + 7))
   loss=$(printf '0.%02d' "$percent")
   run_options=(--faults "loss=$loss,seed=$seed")
-  mood="$percent % lost: "
+  faults_label="$percent % lost: "
   n=$((percent == 1 ? 200 : 30))
   pingpong -g 0 -n "$n"
   pingpong -g 1 -n "$n"
@@ -81,11 +81,11 @@ for percent in 1 10; do
   perftest atomic_bw -n "$n"
   # At 10 % loss the timeouts of its many large messages would take minutes.
   if [ -n "$rc_check" ] && [ "$percent" = 1 ]; then
-    pair "${mood}rc_check" "$rc_check" -d verbena_veth0 -g 0 -s "$seed" --lossy
+    pair "${faults_label}rc_check" "$rc_check" -d verbena_veth0 -g 0 -s "$seed" --lossy
   fi
 done
 run_options=(--faults "loss=0.02,duplicate=0.05,reorder=0.05,delay=0.02,send=1,seed=11")
-mood="lost, repeated, reordered: "
+faults_label="lost, duplicated, reordered: "
 pingpong -g 0 -n 100
 perftest write_bw -s 65536 -n 50
 perftest read_bw -s 65536 -n 50

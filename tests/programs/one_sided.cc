@@ -109,11 +109,11 @@ void pong(End& e) {
 }
 
 // Whether a peer's thread sleeps yet is not visible from outside. The assertions hold either way.
-void let_peer_settle() { usleep(50'000); }
+void let_peer_sleep() { usleep(50'000); }
 
 void stopped_parent(End& e, pid_t child) {
   e.connect(14, 7);
-  let_peer_settle();
+  let_peer_sleep();
   stop(child);
   one_at_a_time(e, 10);
   deep_queue(e, 20, 64, 100);
@@ -124,8 +124,8 @@ void stopped_parent(End& e, pid_t child) {
   e.synchronize();
   const size_t bytes = kSizes[std::size(kSizes) - 1];
   fill(e.memory.data(), bytes, 50 + std::size(kSizes));
-  uint8_t told = 0;
-  must(::recv(e.socket, &told, 1, MSG_WAITALL) == 1 && told == 1, "the child's memory");
+  uint8_t correct = 0;
+  must(::recv(e.socket, &correct, 1, MSG_WAITALL) == 1 && correct == 1, "the child's memory");
   ping(e);
 }
 void stopped_child(End& e, bool polls) {
@@ -146,7 +146,7 @@ void stopped_child(End& e, bool polls) {
 // Requests posted after a SEND wait with it until the peer continues.
 void order_parent(End& e, pid_t child) {
   e.connect(17, 7);
-  let_peer_settle();
+  let_peer_sleep();
   stop(child);
   fill(e.memory.data(), 64, 3);
   e.post(IBV_WR_SEND, 1, 0, 0, 64);
@@ -207,8 +207,8 @@ void killed_parent(End& e, pid_t child) {
   must(wc.status == IBV_WC_RETRY_EXC_ERR, "the completion status after the peer was killed");
 }
 
-// Each writes a number to the other as soon as it finds the other's in its own memory, and polls
-// only that memory meanwhile. Sometimes one of them sleeps for 3 ms.
+// Each process writes a number to the other as soon as its own memory has the number of the other.
+// Both poll only that memory. Sometimes one of them sleeps for 3 ms.
 constexpr uint32_t kExchanges = 20'000;
 void spinning(End& e, bool begins) {
   uint32_t* const out = reinterpret_cast<uint32_t*>(e.memory.data());
@@ -241,10 +241,10 @@ void spinning_child(End& e) {
   pong(e);
 }
 
-// Where the kernel forbids direct access, the peer executes the operation.
+// If the kernel forbids one-sided access, the peer executes the operation.
 void denied_parent(End& e) {
   e.connect(14, 7);
-  let_peer_settle();
+  let_peer_sleep();
   for (uint32_t i = 0; i < 10; ++i) {
     fill(e.memory.data(), 5000, i);
     e.post(IBV_WR_RDMA_WRITE, 1, 0, 7, 5000);

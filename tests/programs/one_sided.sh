@@ -1,8 +1,8 @@
 #!/bin/bash
 # One-sided access: a WRITE or READ between processes of one host does not need the CPU of the target. It completes
-# while the target is stopped, at every size, alone or in a deep queue. Earlier requests are not overtaken, deregistered
-# memory is not changed, two processes that write to each other in turn are never blocked, and packets are used if the
-# kernel forbids one-sided access.
+# while the target is stopped, at every size, one at a time or in a deep queue. Earlier requests are not overtaken,
+# deregistered memory is not changed, two processes that write to each other in turn are never blocked, and packets are
+# used if the kernel forbids one-sided access.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++

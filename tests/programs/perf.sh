@@ -13,41 +13,41 @@ perf() { # STATUS ARGUMENTS...: a client; its output in $logs/client
   finish client 60
   [ "$status" = "$expected" ] || fail "perf $*: exit status $status instead of $expected"
 }
-says() { grep -Eq -- "$1" "$logs/client" || fail "the client does not print: $1"; }
+prints() { grep -Eq -- "$1" "$logs/client" || fail "the client does not print: $1"; }
 served() { await_line "$logs/server" "$1" 20 || fail "the server does not print: $1"; }
 
 # --- without a server
 perf 0 --help
-says 'Usage: verbena perf'
+prints 'Usage: verbena perf'
 perf 2
-says 'HOST or --listen is missing'
+prints 'HOST or --listen is missing'
 perf 2 --listen 127.0.0.1
 perf 2 127.0.0.1 --sizes 0
 perf 2 127.0.0.1 --seconds never
 perf 2 127.0.0.1 --seconds nan
 perf 1 127.0.0.1
-says 'no server listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
+prints 'no server listens at 127\.0\.0\.1, port 7475; start `verbena perf --listen`'
 perf 1 no.such.host.invalid
-says "unknown host 'no\.such\.host\.invalid'"
+prints "unknown host 'no\.such\.host\.invalid'"
 note "ok errors without a server"
 
 # --- with one
 start server "$tool" perf --listen --port 7500
 served '^Listening on port 7500'
 perf 1 127.0.0.1 --port 7501
-says 'no server listens'
+prints 'no server listens'
 start second "$tool" perf --listen --port 7500
 finish second 20
 [ "$status" = 1 ] || fail "a second server on the port: exit status $status"
 grep -q 'port 7500 is taken' "$logs/second" || fail "the second server does not report that the port is in use"
 
-quick=(--port 7500 --seconds 0.02)
-perf 0 127.0.0.1 "${quick[@]}"
-for size in '8 B' '4 KiB' '64 KiB' '1 MiB'; do says "^ *$size \|( +[0-9.]+){2} \|( +[0-9.]+){2} \|( +[0-9.]+){2}$"; done
+short=(--port 7500 --seconds 0.02)
+perf 0 127.0.0.1 "${short[@]}"
+for size in '8 B' '4 KiB' '64 KiB' '1 MiB'; do prints "^ *$size \|( +[0-9.]+){2} \|( +[0-9.]+){2} \|( +[0-9.]+){2}$"; done
 served '^(::ffff:)?127\.0\.0\.1 is done'
 note "ok a table"
 
-perf 0 ::1 "${quick[@]}" --sizes 1,65537,4194304 --json
+perf 0 ::1 "${short[@]}" --sizes 1,65537,4194304 --json
 python3 - "$logs/client" <<'CHECK' || fail "the JSON is not as expected"
 import json, sys
 report = json.load(open(sys.argv[1]))
@@ -60,12 +60,12 @@ CHECK
 note "ok JSON, IPv6, odd sizes"
 
 # --- two clients at once: the second gets a message
-start early "$tool" perf 127.0.0.1 --port 7500 --seconds 1 --sizes 64
-await_line "$logs/early" 'by verbena_lo' 20 || fail "the early client does not connect"
-perf 1 127.0.0.1 "${quick[@]}"
-says 'measuring with another client'
-finish early 60
-[ "$status" = 0 ] || fail "the early client: exit status $status"
+start first "$tool" perf 127.0.0.1 --port 7500 --seconds 1 --sizes 64
+await_line "$logs/first" 'by verbena_lo' 20 || fail "the first client does not connect"
+perf 1 127.0.0.1 "${short[@]}"
+prints 'measuring with another client'
+finish first 60
+[ "$status" = 0 ] || fail "the first client: exit status $status"
 note "ok one client at a time"
 
 # --- the server works after a client was killed during a measurement
@@ -74,7 +74,7 @@ await_line "$logs/killed" 'by verbena_lo' 20 || fail "the client does not connec
 kill -KILL "${pids[killed]}"
 finish killed 5
 for ((i = 0; i < 40; i++)); do
-  start client "$tool" perf 127.0.0.1 "${quick[@]}" --sizes 64
+  start client "$tool" perf 127.0.0.1 "${short[@]}" --sizes 64
   finish client 60
   [ "$status" = 1 ] && grep -q 'another client' "$logs/client" || break
   sleep 0.5

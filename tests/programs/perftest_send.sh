@@ -14,7 +14,7 @@ pair "bw, both ways" "${bw[@]}" -b -n 1000
 pair "bw, 16 queue pairs" "${bw[@]}" -q 16 -n 100
 # This perftest waits for an event in each round, even if completions are left (later versions poll first). If its last
 # completions are added together, it waits indefinitely on any NIC.
-attempts=5 patience=15 pair "bw, 16 queue pairs, both ways, events" "${bw[@]}" -q 16 -b -e -n 100
+attempts=5 time_limit=15 pair "bw, 16 queue pairs, both ways, events" "${bw[@]}" -q 16 -b -e -n 100
 pair "bw, lists of requests" "${bw[@]}" -l 16 -t 128 -n 1600 -s 64
 pair "bw, inline" "${bw[@]}" -I 64 -s 64 -n 5000
 pair "bw, old post send" "${bw[@]}" --use_old_post_send -n 1000

@@ -33,8 +33,8 @@ ping "own queue pairs, IPv6, large" ::1 ::1 -q -S 30000
 ping "debug" 127.0.0.1 127.0.0.1 -d
 expect client 'RDMA_CM_EVENT_ESTABLISHED'
 expect server 'RDMA_CM_EVENT_CONNECT_REQUEST'
-cm_pair "own queue pair of the client alone" rping -s -a 127.0.0.1 -p %p -- rping -c -V -q -C 10 -a 127.0.0.1 -p %p
-cm_pair "own queue pair of the server alone" rping -s -q -a 127.0.0.1 -p %p -- rping -c -V -C 10 -a 127.0.0.1 -p %p
+cm_pair "own queue pair, client only" rping -s -a 127.0.0.1 -p %p -- rping -c -V -q -C 10 -a 127.0.0.1 -p %p
+cm_pair "own queue pair, server only" rping -s -q -a 127.0.0.1 -p %p -- rping -c -V -C 10 -a 127.0.0.1 -p %p
 cm_pair "many pings" rping -s -S 5000 -a 127.0.0.1 -p %p -- rping -c -V -C 2000 -S 5000 -a 127.0.0.1 -p %p
 
 # A persistent server: one client after the other, then several at once.
@@ -45,7 +45,7 @@ persistent() { # OPTIONS...
   local i
   for i in 1 2 3; do
     start "client$i" "$tool" run -- rping -c -V -C 10 -S 2000 -a 127.0.0.1 -p "$port" "$@"
-    finish "client$i" "$patience"
+    finish "client$i" "$time_limit"
     [ "$status" = 0 ] || fail "client $i of the persistent server: exit status $status"
   done
   # Each starts after the one before has connected: rping's server loses one of two simultaneous requests.
@@ -54,7 +54,7 @@ persistent() { # OPTIONS...
     await_line "$logs/client$i" 'ping data: rdma-ping-0:' 20 || fail "client $i of six does not ping"
   done
   for i in 1 2 3 4 5 6; do
-    finish "client$i" "$patience"
+    finish "client$i" "$time_limit"
     [ "$status" = 0 ] || fail "client $i of six at once: exit status $status"
   done
   # Killing a client ends only its own connection.
@@ -63,7 +63,7 @@ persistent() { # OPTIONS...
   kill -KILL "${pids[killed]}"
   finish killed 5
   start last "$tool" run -- rping -c -V -C 10 -a 127.0.0.1 -p "$port" "$@"
-  finish last "$patience"
+  finish last "$time_limit"
   [ "$status" = 0 ] || fail "after a killed client: exit status $status"
   kill -0 "${pids[server]}" 2>/dev/null || fail "the persistent server ended"
   kill -TERM "${pids[server]}"
@@ -75,12 +75,12 @@ persistent -q
 
 # No listener: reported at once, not after a timeout.
 take_port
-start alone "$tool" run -- rping -c -a 127.0.0.1 -p "$port"
-finish alone 10
+start no_listener "$tool" run -- rping -c -a 127.0.0.1 -p "$port"
+finish no_listener 10
 [ "$status" != 0 ] || fail "a client without a server succeeds"
 [ "$status" != late ] || fail "a client without a server waits"
-grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$logs/alone" || fail "the client does not get: rejected, reason 8"
-note "ok nobody listens: $(grep -m 1 REJECTED "$logs/alone")"
+grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$logs/no_listener" || fail "the client does not get: rejected, reason 8"
+note "ok no listener: $(grep -m 1 REJECTED "$logs/no_listener")"
 
 # If loopback is no device, the first device is used for it, as with the kernel's rdma_cm.
 if [ "$own_namespace" = yes ]; then

@@ -53,7 +53,7 @@ for size in 1 100 4096 1000003 30000001; do
   head -c "$size" /dev/urandom >"$work/from"
   rm -f "$work/to"
   start client "$tool" run -- rcopy "$work/from" "127.0.0.1:$work/to" -p "$port"
-  finish client "$patience"
+  finish client "$time_limit"
   [ "$status" = 0 ] || fail "rcopy of $size bytes: exit status $status"
   cmp "$work/from" "$work/to" || fail "rcopy of $size bytes: the files differ"
 done

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong ib_write_bw ib_send_bw
 enter_namespace "$@"
-unset VERBENA_DATAPATH  # it is the default
+unset VERBENA_DATAPATH  # shared memory is the default
 pingpong=(ibv_rc_pingpong -d verbena_lo -g 0 -c -e)
 run_options=(--log info)
 
@@ -49,7 +49,7 @@ await_listener "$port" mixed.server || fail "mixed: the server does not listen"
 start mixed.client "$tool" run --log info -- "${pingpong[@]}" -n 500 -p "$port" "$host"
 finish_pair mixed
 grep -q 'packets to it go over UDP' "$logs/mixed.client" || fail "mixed: the reason for UDP is not reported"
-note "ok one that does not share: UDP, and the log says why"
+note "ok one process without shared memory: UDP, and the log states the reason"
 
 # The same with processes that may not create shared memory.
 limited=(bash -c 'ulimit -f 1000; exec "$@"' limited)
@@ -60,7 +60,7 @@ start limited.client "${limited[@]}" "$tool" run --log info -- "${pingpong[@]}" 
 finish_pair limited
 grep -q 'ulimit -f.*packets to it go over UDP' "$logs"/limited.* ||
   fail "limited: the lack of shared memory is not reported"
-note "ok those that may not have memory to share: UDP, and the log says why"
+note "ok processes that may not create shared memory: UDP, and the log states the reason"
 
 # Stopped during a transfer; other pairs still work.
 start_pair stopped "${pingpong[@]}" -n 100000
@@ -75,37 +75,37 @@ for side in client server; do
   kill -KILL "${pids[stopped.$side]}" 2>/dev/null || true
   finish "stopped.$side" 5
 done
-note "ok a stopped process holds up nobody else"
+note "ok a stopped process does not block others"
 
 # If the peer does not respond, a transfer soon ends with an error.
-disturb() { # LABEL HOW SIZE PROGRAM...; HOW is a function of the server's process id
+interrupt() { # LABEL HOW SIZE PROGRAM...; HOW is a function of the server's process id
   local label=$1 how=$2 size=$3
   shift 3
-  start_pair disturbed "$@" -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 10000000 : 1000000))
-  await_line "$logs/disturbed.client" '#bytes' 20 || fail "$label: the pair does not connect"
+  start_pair interrupted "$@" -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 10000000 : 1000000))
+  await_line "$logs/interrupted.client" '#bytes' 20 || fail "$label: the pair does not connect"
   sleep 0.3
-  "$how" "${pids[disturbed.server]}"
-  finish disturbed.client 20
+  "$how" "${pids[interrupted.server]}"
+  finish interrupted.client 20
   case $status in
     0 | late) fail "$label: the client ends with status $status" ;;
     1[3-9][0-9]) fail "$label: the client ends by signal $((status - 128))" ;;
   esac
-  kill -KILL "${pids[disturbed.server]}" 2>/dev/null || true
-  finish disturbed.server 5
+  kill -KILL "${pids[interrupted.server]}" 2>/dev/null || true
+  finish interrupted.server 5
   note "ok $label: its peer gets an error"
 }
 end_it() { kill -KILL "$1"; }
 stop_it() { kill -STOP "$1"; }
 for size in 64 65536 1048576; do
-  disturb "killed, $size bytes sent" end_it "$size" ib_send_bw
-  disturb "killed, $size bytes written" end_it "$size" ib_write_bw
-  disturb "killed, $size bytes read" end_it "$size" ib_read_bw
-  disturb "stopped, $size bytes sent" stop_it "$size" ib_send_bw
+  interrupt "killed, $size bytes sent" end_it "$size" ib_send_bw
+  interrupt "killed, $size bytes written" end_it "$size" ib_write_bw
+  interrupt "killed, $size bytes read" end_it "$size" ib_read_bw
+  interrupt "stopped, $size bytes sent" stop_it "$size" ib_send_bw
 done
-VERBENA_DATAPATH=udp disturb "stopped, over UDP" stop_it 65536 ib_send_bw
+VERBENA_DATAPATH=udp interrupt "stopped, over UDP" stop_it 65536 ib_send_bw
 
 # Invalid data in the shared memory: both continue over UDP or give up, but neither hangs nor crashes.
-scribble() { # PROCESS: overwrites all rings that it shares
+overwrite_rings() { # PROCESS: overwrites all rings that it shares
   python3 - "$1" <<'END'
 import os, sys
 pid = sys.argv[1]
@@ -122,28 +122,28 @@ for first, size in rings:
     try:
         written += os.pwrite(memory, b"\xa5" * size, first)
     except OSError:
-        assert written, "cannot be written to"  # otherwise it was detected, and the memory was released
+        assert written, "cannot be written to"  # otherwise the process detected it and released the memory
 END
 }
 for size in 64 65536; do
-  start_pair garbled ib_send_bw -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 5000000 : 400000))
-  await_line "$logs/garbled.client" '#bytes' 20 || fail "the pair to be garbled does not connect"
+  start_pair overwritten ib_send_bw -s "$size" -d verbena_lo -x 0 -F -n $((size == 64 ? 5000000 : 400000))
+  await_line "$logs/overwritten.client" '#bytes' 20 || fail "the pair does not connect"
   sleep 0.3
-  scribble "${pids[garbled.server]}"
-  finish garbled.client 120  # the rest goes over UDP, on a machine that may be busy
+  overwrite_rings "${pids[overwritten.server]}"
+  finish overwritten.client 120  # the rest goes over UDP, on a machine that may be busy
   outcome=$status
   case $status in
-    late | 1[3-9][0-9]) fail "the client of a garbled pair, $size bytes: status $status" ;;
-    0) finish garbled.server 20 ;;
+    late | 1[3-9][0-9]) fail "the client of an overwritten pair, $size bytes: status $status" ;;
+    0) finish overwritten.server 20 ;;
     *)  # the server waits indefinitely, as the program does on any NIC
-      kill "${pids[garbled.server]}" || fail "the server of a garbled pair is gone"
-      finish garbled.server 5
-      [ "$status" = 143 ] || fail "the server of a garbled pair, $size bytes: status $status"
+      kill "${pids[overwritten.server]}" || fail "the server of an overwritten pair has ended"
+      finish overwritten.server 5
+      [ "$status" = 143 ] || fail "the server of an overwritten pair, $size bytes: status $status"
       status=0
       ;;
   esac
-  [ "$status" = 0 ] || fail "the server of a garbled pair, $size bytes: status $status"
-  grep -q 'wrote invalid data' "$logs"/garbled.* || fail "that the memory was overwritten is not reported"
+  [ "$status" = 0 ] || fail "the server of an overwritten pair, $size bytes: status $status"
+  grep -q 'wrote invalid data' "$logs"/overwritten.* || fail "that the memory was overwritten is not reported"
   note "ok invalid data in the memory, $size bytes: no process hangs or crashes (client's status: $outcome)"
 done
 nothing_left

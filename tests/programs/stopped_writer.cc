@@ -1,6 +1,6 @@
-// A process that writes directly into another one's memory is stopped (SIGSTOP) at any point of the
-// write. The owner must not wait for it, and its memory must not change after it is deregistered.
-// Two processes: the parent owns the memory, its child writes.
+// A process is stopped (SIGSTOP) at any point of a direct copy into the memory of another. The
+// owner of the memory must not wait for it, and the memory must not change after it is
+// deregistered. Two processes: the parent owns the memory, its child writes.
 //   g++ -std=c++20 -I REPOSITORY stopped_writer.cc -libverbs -o stopped_writer
 //   stopped_writer DEVICE
 #include <infiniband/verbs.h>
@@ -27,7 +27,7 @@ constexpr int kTries = 30;
 constexpr unsigned kLimitSeconds = 5;    // for a call; SIGALRM ends the program
 constexpr uint8_t kDeregistered = 0xEE;  // the content of deregistered memory
 
-// What the owner destroys while the writer is stopped.
+// The object that the owner destroys while the writer is stopped.
 enum class Destroyed { Region, QueuePair, Nothing };
 Destroyed destroyed_in(int attempt) { return static_cast<Destroyed>(attempt % 3); }
 

@@ -47,7 +47,7 @@ for command in --version --help 'devices --help' 'devices --json' 'doctor --json
   [ "$rc" = 1 ] || fail "$command >/dev/full: exit status $rc"
   err 'standard output cannot be written|cannot write to file'
 done
-note "ok output that gets lost"
+note "ok output that cannot be written"
 
 # --- run: the environment
 try 0 env -u LD_LIBRARY_PATH "$tool" run -- sh -c 'echo "$LD_LIBRARY_PATH"'
@@ -75,7 +75,7 @@ try 0 "$tool" run printf '<%s>' --log -- x
 [ "$(cat "$logs/out")" = '<--log><--><x>' ] || fail "arguments are changed without --"
 try 0 "$tool" run --log info printf '<%s>' --log
 [ "$(cat "$logs/out")" = '<--log>' ] || fail "the program's options are treated as those of verbena run"
-note "ok run passes arguments on"
+note "ok run passes arguments unchanged"
 
 # --- run: exit statuses and messages
 try 0 "$tool" run -- true
@@ -165,11 +165,11 @@ try 0 "$tool" devices --json
 if command -v python3 >/dev/null; then
   python3 - "$logs/out" <<'PYTHON' || fail "devices --json is not as expected"
 import json, sys
-told = json.load(open(sys.argv[1]))
-lo = [d for d in told["devices"] if d["name"] == "verbena_lo"][0]
+report = json.load(open(sys.argv[1]))
+lo = [d for d in report["devices"] if d["name"] == "verbena_lo"][0]
 assert lo["up"] and lo["active_mtu"] == 4096 and lo["loopback"], lo
 assert lo["gids"][0]["address"] == "127.0.0.1", lo
-assert isinstance(told["unusable"], list) and isinstance(told["problems"], list)
+assert isinstance(report["unusable"], list) and isinstance(report["problems"], list)
 PYTHON
 fi
 if [ "$own_namespace" = yes ]; then

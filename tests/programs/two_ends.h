@@ -1,5 +1,5 @@
 // Two processes of one host with a reliable connection between them: the resources of each, for
-// programs on plain verbs that test direct access to the peer's memory.
+// programs on plain verbs that test one-sided access.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -34,7 +34,7 @@ inline double seconds_now() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// What each end sends to the other.
+// The data that each end sends to the other.
 struct ConnectionData {
   uint32_t qpn, rkey;
   uint64_t address;
@@ -85,9 +85,9 @@ struct End {
 
   // From any state. One receive is posted.
   void connect(uint8_t timeout, uint8_t retries) {
-    ConnectionData card{qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.data()), {}};
-    must(ibv_query_gid(context, 1, 0, &card.gid) == 0, "ibv_query_gid");
-    exchange(&card, &peer, sizeof card);
+    ConnectionData mine{qp->qp_num, mr->rkey, reinterpret_cast<uint64_t>(memory.data()), {}};
+    must(ibv_query_gid(context, 1, 0, &mine.gid) == 0, "ibv_query_gid");
+    exchange(&mine, &peer, sizeof mine);
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RESET;
     must(ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0, "RESET");

@@ -6,9 +6,9 @@
 need ucmatose
 enter_namespace "$@"
 
-# toss LABEL ADDRESS OPTIONS...: the same options on both sides. The server is bound to any address of both
+# run_case LABEL ADDRESS OPTIONS...: the same options on both sides. The server is bound to any address of both
 # families.
-toss() {
+run_case() {
   local label=$1 address=$2
   shift 2
   cm_pair "$label" ucmatose -b :: -p %p "$@" -- ucmatose -s "$address" -p %p "$@"
@@ -19,24 +19,24 @@ toss() {
   done
 }
 
-toss "one connection" 127.0.0.1
-toss "IPv6" ::1
-toss "a name" localhost
-toss "numeric address" 127.0.0.1 -f ip
-toss "numeric address, IPv6" ::1 -f ipv6
-toss "as a name" localhost -f name
-toss "20 connections" 127.0.0.1 -c 20
-toss "300 connections" 127.0.0.1 -c 300 -C 4
-toss "300 connections, IPv6" ::1 -c 300 -C 4
-toss "1000 connections, no messages" 127.0.0.1 -c 1000 -C 0
-toss "messages of no bytes" 127.0.0.1 -S 0
-toss "200 messages" 127.0.0.1 -C 200 -c 3
-toss "large messages" 127.0.0.1 -S 1000000 -c 3 -C 5
-toss "type of service" 127.0.0.1 -t 0x28 -c 5
-toss "acknowledge timeout" 127.0.0.1 -a 14 -c 5
-toss "migrated to another channel" 127.0.0.1 -m -c 20
-toss "port space IB" 127.0.0.1 -P ib -c 5
-toss "port space TCP" 127.0.0.1 -P tcp
+run_case "one connection" 127.0.0.1
+run_case "IPv6" ::1
+run_case "a name" localhost
+run_case "numeric address" 127.0.0.1 -f ip
+run_case "numeric address, IPv6" ::1 -f ipv6
+run_case "as a name" localhost -f name
+run_case "20 connections" 127.0.0.1 -c 20
+run_case "300 connections" 127.0.0.1 -c 300 -C 4
+run_case "300 connections, IPv6" ::1 -c 300 -C 4
+run_case "1000 connections, no messages" 127.0.0.1 -c 1000 -C 0
+run_case "messages of no bytes" 127.0.0.1 -S 0
+run_case "200 messages" 127.0.0.1 -C 200 -c 3
+run_case "large messages" 127.0.0.1 -S 1000000 -c 3 -C 5
+run_case "type of service" 127.0.0.1 -t 0x28 -c 5
+run_case "acknowledge timeout" 127.0.0.1 -a 14 -c 5
+run_case "migrated to another channel" 127.0.0.1 -m -c 20
+run_case "port space IB" 127.0.0.1 -P ib -c 5
+run_case "port space TCP" 127.0.0.1 -P tcp
 cm_pair "not bound" ucmatose -p %p -- ucmatose -s 127.0.0.1 -p %p
 cm_pair "both bound" ucmatose -b 127.0.0.1 -p %p -c 5 -- ucmatose -b 127.0.0.1 -s 127.0.0.1 -p %p -c 5
 cm_pair "both bound, IPv6" ucmatose -b ::1 -p %p -c 5 -- ucmatose -b ::1 -s ::1 -p %p -c 5

@@ -8,7 +8,7 @@ datagrams_may_get_lost
 [ "$own_namespace" = yes ] || skip "needs its own network namespace: udaddy has a fixed port"
 server_port=7174
 
-toss() { # LABEL ADDRESS OPTIONS...
+run_case() { # LABEL ADDRESS OPTIONS...
   local label=$1 address=$2
   shift 2
   cm_pair "$label" udaddy -b :: "$@" -- udaddy -s "$address" "$@"
@@ -19,30 +19,30 @@ toss() { # LABEL ADDRESS OPTIONS...
   done
 }
 
-toss "one" 127.0.0.1
+run_case "one" 127.0.0.1
 expect client 'data transfers complete'
-toss "IPv6" ::1
-toss "a name" localhost -f name
-toss "numeric address" 127.0.0.1 -f ip
-toss "20 at once" 127.0.0.1 -c 20
-toss "20 at once, IPv6" ::1 -c 20
-toss "200 at once, no messages" 127.0.0.1 -c 200 -C 0
-toss "100 messages" 127.0.0.1 -C 100
-toss "messages as large as a packet" 127.0.0.1 -S 4096
-toss "messages of no bytes" 127.0.0.1 -S 0
-toss "type of service" 127.0.0.1 -t 0x28
-toss "port space IPoIB" 127.0.0.1 -P ipoib
-toss "port space IPoIB, by number" ::1 -p 2
-toss "port space UDP" 127.0.0.1 -P udp
+run_case "IPv6" ::1
+run_case "a name" localhost -f name
+run_case "numeric address" 127.0.0.1 -f ip
+run_case "20 at once" 127.0.0.1 -c 20
+run_case "20 at once, IPv6" ::1 -c 20
+run_case "200 at once, no messages" 127.0.0.1 -c 200 -C 0
+run_case "100 messages" 127.0.0.1 -C 100
+run_case "messages as large as a packet" 127.0.0.1 -S 4096
+run_case "messages of no bytes" 127.0.0.1 -S 0
+run_case "type of service" 127.0.0.1 -t 0x28
+run_case "port space IPoIB" 127.0.0.1 -P ipoib
+run_case "port space IPoIB, by number" ::1 -p 2
+run_case "port space UDP" 127.0.0.1 -P udp
 cm_pair "not bound" udaddy -- udaddy -s 127.0.0.1
 cm_pair "both bound" udaddy -b 127.0.0.1 -- udaddy -b 127.0.0.1 -s 127.0.0.1
 cm_pair "both bound, IPv6" udaddy -b ::1 -- udaddy -b ::1 -s ::1
 
 # No service: the program gets an error.
-start alone "$tool" run -- udaddy -s 127.0.0.1
-await_line "$logs/alone" 'RDMA_CM_EVENT_(UNREACHABLE|REJECTED), error' 60 || fail "no service: not reported"
-finish alone 10
+start no_service "$tool" run -- udaddy -s 127.0.0.1
+await_line "$logs/no_service" 'RDMA_CM_EVENT_(UNREACHABLE|REJECTED), error' 60 || fail "no service: not reported"
+finish no_service 10
 [ "$status" != 0 ] || fail "no service: exit status $status"
-note "ok nobody there: $(grep -m 1 RDMA_CM_EVENT "$logs/alone")"
+note "ok no service: $(grep -m 1 RDMA_CM_EVENT "$logs/no_service")"
 nothing_left
 pass "$pairs_run pairs"

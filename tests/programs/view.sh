@@ -7,48 +7,48 @@ PATH=$PATH:/usr/sbin  # ibstatus
 need ip ibv_rc_pingpong ib_write_bw python3 ibstatus
 enter_namespace "$@"
 device=/sys/class/infiniband/verbena_lo
-see() { "$tool" run --device lo -- "$@"; }
+run() { "$tool" run --device lo -- "$@"; }
 same() { [ "$1" = "$2" ] || fail "'$1' instead of '$2'"; }
 
-same "$(see ls /sys/class/infiniband)" verbena_lo
-same "$(see cat $device/ports/1/gids/0)" 0000:0000:0000:0000:0000:ffff:7f00:0001
-same "$(see cat $device/node_guid)" "$(see ibv_devinfo | awk '$1 == "node_guid:" {print $2}')"
-same "$(see sh -c "sh -c 'cat $device/ports/1/state'")" '4: ACTIVE'
-same "$(see bash -c "cd /sys/class && echo infiniband/*/ports/*/gid_attrs/types/0")" \
+same "$(run ls /sys/class/infiniband)" verbena_lo
+same "$(run cat $device/ports/1/gids/0)" 0000:0000:0000:0000:0000:ffff:7f00:0001
+same "$(run cat $device/node_guid)" "$(run ibv_devinfo | awk '$1 == "node_guid:" {print $2}')"
+same "$(run sh -c "sh -c 'cat $device/ports/1/state'")" '4: ACTIVE'
+same "$(run bash -c "cd /sys/class && echo infiniband/*/ports/*/gid_attrs/types/0")" \
   infiniband/verbena_lo/ports/1/gid_attrs/types/0
-same "$(see readlink -f $device)" /sys/devices/virtual/infiniband/verbena_lo
-same "$(see stat -c '%F %a' /dev/infiniband/uverbs1)" 'character special file 666'
-same "$(see find $device/ports/1/pkeys $device/device -type f | sort | tr '\n' ' ')" \
+same "$(run readlink -f $device)" /sys/devices/virtual/infiniband/verbena_lo
+same "$(run stat -c '%F %a' /dev/infiniband/uverbs1)" 'character special file 666'
+same "$(run find $device/ports/1/pkeys $device/device -type f | sort | tr '\n' ' ')" \
   "$device/device/local_cpulist $device/device/local_cpus $device/device/numa_node $device/ports/1/pkeys/0 "
-see ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 || fail "ls -laR: $?"
+run ls -laR /sys/class/infiniband/ /dev/infiniband/ $device/ >"$logs/ls" 2>&1 || fail "ls -laR: $?"
 note "ok ls, cat, readlink, stat, find, a shell and its child"
 
 # A directory of the view as the working directory of a shell, of its subshells, and of programs that it executes.
-see ibstatus >"$logs/ibstatus" || fail "ibstatus: $?"
+run ibstatus >"$logs/ibstatus" || fail "ibstatus: $?"
 same "$(awk '/^Infiniband device/' "$logs/ibstatus")" "Infiniband device 'verbena_lo' port 1 status:"
 same "$(awk '$1 == "state:" {print $2, $3}' "$logs/ibstatus")" '4: ACTIVE'
-same "$(awk '/default gid:/ {print $3}' "$logs/ibstatus")" "$(see cat $device/ports/1/gids/0)"
+same "$(awk '/default gid:/ {print $3}' "$logs/ibstatus")" "$(run cat $device/ports/1/gids/0)"
 for shell in bash sh; do
-  same "$(see $shell -c 'cd /sys/class/infiniband && (cd */ports && echo * ../node_*) && cat verbena_lo/ports/1/lid')" \
+  same "$(run $shell -c 'cd /sys/class/infiniband && (cd */ports && echo * ../node_*) && cat verbena_lo/ports/1/lid')" \
     "1 ../node_desc ../node_guid ../node_type
 0x0"
-  same "$(see $shell -c "cd $device && pwd && env pwd -P && cd ports/../.. && pwd && ls && cd .. && pwd && env pwd")" \
+  same "$(run $shell -c "cd $device && pwd && env pwd -P && cd ports/../.. && pwd && ls && cd .. && pwd && env pwd")" \
     "$device
 /sys/devices/virtual/infiniband/verbena_lo
 /sys/class/infiniband
 verbena_lo
 /sys/class
 /sys/class"
-  same "$(see $shell -c "cd $device && cd /dev/infiniband && ls && cd /tmp && ls -d \$PWD && env pwd")" \
-    "$(see ls /dev/infiniband; echo /tmp; echo /tmp)"
+  same "$(run $shell -c "cd $device && cd /dev/infiniband && ls && cd /tmp && ls -d \$PWD && env pwd")" \
+    "$(run ls /dev/infiniband; echo /tmp; echo /tmp)"
   # A relative path in another directory, and a wrong PWD, do not refer to the view.
-  same "$(see $shell -c 'cd /sys/class/infiniband && cd ../../../tmp && pwd && cd / && PWD=/sys/class/infiniband env pwd')" \
+  same "$(run $shell -c 'cd /sys/class/infiniband && cd ../../../tmp && pwd && cd / && PWD=/sys/class/infiniband env pwd')" \
     "/tmp
 /"
 done
 note "ok ibstatus, working directories"
 
-see python3 - $device <<'PYTHON' || fail "Python gets other results"
+run python3 - $device <<'PYTHON' || fail "Python gets other results"
 import ctypes, os, subprocess, sys
 device = sys.argv[1]
 files = [os.path.join(where, name) for where, _, names in os.walk(device + "/") for name in names]
@@ -114,27 +114,27 @@ assert "null" in os.listdir("/dev") and os.path.realpath("/dev/infiniband/../nul
 PYTHON
 note "ok python: walks, folders by descriptor, nothing can be written"
 
-# Other processes do not see the view, nor do programs with --no-view.
+# Other processes do not get the view, nor do programs with --no-view.
 [ "$(ls -d $device 2>/dev/null)" = "" ] || fail "the view is visible outside the process"
 [ "$("$tool" run --no-view -- ls -d $device 2>/dev/null)" = "" ] || fail "--no-view shows it"
 # shellcheck disable=SC2016
 same "$(eval "$("$tool" env --device lo)"; cat $device/ports/1/link_layer)" Ethernet
 # The view shows the current devices of the reader's namespace.
 if [ "$own_namespace" = yes ]; then
-  same "$(see sh -c "ip link set lo down; ls /sys/class/infiniband; ip link set lo up; ls /sys/class/infiniband")" \
+  same "$(run sh -c "ip link set lo down; ls /sys/class/infiniband; ip link set lo up; ls /sys/class/infiniband")" \
     verbena_lo
-  same "$(see unshare -n ls /sys/class/infiniband)" ""
+  same "$(run unshare -n ls /sys/class/infiniband)" ""
 fi
-note "ok only where it is wanted, always as it is now"
+note "ok visible to programs of verbena run only, always current"
 
 # In a shell whose directory was removed, relative paths do not start at the root.
 mkdir "$work/gone"
-[ "$(cd "$work/gone" && rmdir "$work/gone" && see cat sys/class/infiniband/verbena_lo/fw_ver 2>/dev/null)" = "" ] ||
+[ "$(cd "$work/gone" && rmdir "$work/gone" && run cat sys/class/infiniband/verbena_lo/fw_ver 2>/dev/null)" = "" ] ||
   fail "a relative path is found without a working directory"
 
 # With a file size limit of 0 the files of the view give an error and do not end the program by SIGXFSZ.
 status=0
-(ulimit -f 0; see cat $device/fw_ver 2>&1) | cat >"$logs/limited" || status=$?
+(ulimit -f 0; run cat $device/fw_ver 2>&1) | cat >"$logs/limited" || status=$?
 same "$status $(grep -c 'File too large' "$logs/limited")" "1 1"
 
 # Counters change while programs run.
@@ -143,14 +143,14 @@ start server "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -p "$port" -n 200
 await_listener "$port" server || fail "ibv_rc_pingpong does not listen"
 start client "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -p "$port" -n 2000000 127.0.0.1
 tries=100
-until [ "$(see cat $device/ports/1/counters/port_xmit_packets)" -gt 1000 ]; do
+until [ "$(run cat $device/ports/1/counters/port_xmit_packets)" -gt 1000 ]; do
   [ $((tries--)) -gt 0 ] || fail "port_xmit_packets does not grow"
   sleep 0.05
 done
-[ "$(see cat $device/ports/1/counters/port_rcv_data)" -gt 1000 ] || fail "port_rcv_data does not count"
-same "$(see cat $device/ports/1/counters/port_rcv_errors)" 0
+[ "$(run cat $device/ports/1/counters/port_rcv_data)" -gt 1000 ] || fail "port_rcv_data does not count"
+same "$(run cat $device/ports/1/counters/port_rcv_errors)" 0
 # Also in a file that was opened before and is read again from its start.
-see python3 - $device/ports/1/counters/port_xmit_packets <<'PYTHON' || fail "an open counter does not change"
+run python3 - $device/ports/1/counters/port_xmit_packets <<'PYTHON' || fail "an open counter does not change"
 import os, sys, time
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_CLOEXEC)
 values = []

@@ -24,24 +24,24 @@ for side in client server; do
   finish $side 60
   [ "$status" = 0 ] || fail "ibv_rc_pingpong under strace: exit status of the $side: $status"
 done
-"${trace[@]}" "$work/looks" "$tool" run -- sh -c "ls -lR $device/ /dev/infiniband; cat $device/ports/1/counters/*" >"$logs/looks" 2>&1 ||
+"${trace[@]}" "$work/ls" "$tool" run -- sh -c "ls -lR $device/ /dev/infiniband; cat $device/ports/1/counters/*" >"$logs/ls" 2>&1 ||
   fail "ls and cat under strace: exit status $?"
-grep -q port_xmit_data "$logs/looks" || fail "the view shows nothing under strace"
+grep -q port_xmit_data "$logs/ls" || fail "the view shows nothing under strace"
 grep -qs openat "$work"/client.* || fail "strace recorded nothing"
 # Allowed: sockets without a name in the file system (autobind, or @), /dev/null of sh, the peer's memory, and failed calls.
-if cat "$work"/{server,client,looks}.* | grep -v ' = -1 ' |
+if cat "$work"/{server,client,ls}.* | grep -v ' = -1 ' |
   grep -Ev '"/dev/null"|"/proc/[0-9]+/mem"|^(---|\+\+\+)|sa_family=AF_UNIX}, 2|open(at)?\(.*(O_RDONLY|O_PATH)|sun_path=@|AF_(INET6?|NETLINK)' >"$logs/written"; then
   fail "a file is written"
 fi
 note "ok nothing is written"
 
 # --- a set-uid program, started by another user
-as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-if [ "$(id -u)" != 0 ] || ! "${as_nobody[@]}" test -x "$tool" 2>/dev/null; then
-  note "a set-uid program is not tried: this needs root, and a build that everybody may read"
+as_other_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if [ "$(id -u)" != 0 ] || ! "${as_other_user[@]}" test -x "$tool" 2>/dev/null; then
+  note "a set-uid program is not tried: this needs root, and a build that all users may read"
 else
   chmod 755 "$work"
-  cat >"$work/looks.c" <<'C'
+  cat >"$work/stat.c" <<'C'
 #include <stdio.h>
 #include <sys/stat.h>
 #include <infiniband/verbs.h>
@@ -52,15 +52,15 @@ int main(int count, char** path) {
   printf("view %d devices %d\n", stat(path[count - 1], &s) == 0, devices);
 }
 C
-  gcc -o "$work/looks_plain" "$work/looks.c" -libverbs || fail "looks.c does not compile"
-  cp "$work/looks_plain" "$work/looks_setuid"
-  chmod 4755 "$work/looks_setuid"
-  sees() { (cd / && timeout 20 "${as_nobody[@]}" "$tool" run --device lo -- "$work/looks_$1" $device) >"$logs/$1" 2>&1; }
-  sees plain || fail "a plain program: exit status $?"
+  gcc -o "$work/stat_plain" "$work/stat.c" -libverbs || fail "stat.c does not compile"
+  cp "$work/stat_plain" "$work/stat_setuid"
+  chmod 4755 "$work/stat_setuid"
+  run_copy() { (cd / && timeout 20 "${as_other_user[@]}" "$tool" run --device lo -- "$work/stat_$1" $device) >"$logs/$1" 2>&1; }
+  run_copy plain || fail "a plain program: exit status $?"
   grep -qx 'view 1 devices 1' "$logs/plain" || fail "a plain program does not see the device"
-  sees setuid || fail "a set-uid program: exit status $?"
-  grep -qx 'view 0 devices 0' "$logs/setuid" || fail "a set-uid program sees the view or a device"
-  grep -q 'looks_setuid is set-uid.*will not use Verbena' "$logs/setuid" || fail "the reason is not reported"
-  note "ok a set-uid program ignores it"
+  run_copy setuid || fail "a set-uid program: exit status $?"
+  grep -qx 'view 0 devices 0' "$logs/setuid" || fail "a set-uid program gets the view or a device"
+  grep -q 'stat_setuid is set-uid.*will not use Verbena' "$logs/setuid" || fail "the reason is not reported"
+  note "ok a set-uid program does not get the view"
 fi
 pass

@@ -237,7 +237,7 @@ TEST_F(Addresses, AWildcardDetectsOtherProcessesWithoutProcNetUnix) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(Addresses, AForkedChildDoesNotHoldPortsOfItsParent) {
+TEST_F(Addresses, AForkedChildDoesNotKeepPortsOfItsParent) {
   IdPtr id = bound("127.0.0.1");
   const uint16_t port = source_port(id.get());
   int ready[2];

@@ -94,8 +94,8 @@ TEST(BadCalls, RejectsTooMuchPrivateData) {
   pair.client = resolve(pair.client_channel.get(), "127.0.0.1", source_port(pair.listener.get()));
   ibv_qp_init_attr attr = qp_attributes();
   ASSERT_EQ(rdma_create_qp(pair.client.get(), nullptr, &attr), 0);
-  const std::string much(255, 'x');
-  rdma_conn_param param = connect_parameters(much);
+  const std::string too_long(255, 'x');
+  rdma_conn_param param = connect_parameters(too_long);
   param.private_data_len = 57;
   EXPECT_ERRNO(rdma_connect(pair.client.get(), &param), EINVAL);
   param.private_data_len = 56;
@@ -103,19 +103,19 @@ TEST(BadCalls, RejectsTooMuchPrivateData) {
   EventPtr request = expect_event(pair.server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
   pair.server.reset(request->id);
   request.reset();
-  EXPECT_ERRNO(rdma_reject(pair.server.get(), much.data(), 149), EINVAL);
+  EXPECT_ERRNO(rdma_reject(pair.server.get(), too_long.data(), 149), EINVAL);
   param.qp_num = 77;
   param.private_data_len = 197;
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
   expect_event(pair.client_channel.get(), RDMA_CM_EVENT_REJECTED, 28);  // at once
-  EXPECT_ERRNO(rdma_reject(pair.server.get(), much.data(), 148), EINVAL);
+  EXPECT_ERRNO(rdma_reject(pair.server.get(), too_long.data(), 148), EINVAL);
 }
 
 TEST(BadCalls, AnInvalidSidrReplyRejectsTheRequest) {
   Pair pair("127.0.0.1", RDMA_PS_UDP);
   pair.request();
-  const std::string much(255, 'x');
-  rdma_conn_param param = connect_parameters(much);
+  const std::string too_long(255, 'x');
+  rdma_conn_param param = connect_parameters(too_long);
   EXPECT_ERRNO(rdma_accept(pair.server.get(), &param), EINVAL);
   EventPtr rejected = next_event(pair.client_channel.get());
   ASSERT_NE(rejected, nullptr);

@@ -219,7 +219,7 @@ TEST(Connect, DestroyingAnIdentifierDisconnectsIt) {
 }
 
 TEST(Connect, DisconnectsAfterTheProgramDestroyedTheQueuePair) {
-  // rping destroys the queue pair without telling the identifier.
+  // rping destroys the queue pair without rdma_destroy_qp.
   Pair pair;
   pair.connect();
   ibv_qp* qp = pair.client->qp;

@@ -35,7 +35,7 @@ bool may_make_interfaces() {
   TEST(InTheirNamespace, DISABLED_##name)
 
 // The number of devices that the processes of this namespace have open.
-int slots_taken() {
+int slots_in_use() {
   std::ifstream sockets("/proc/net/unix");
   int count = 0;
   for (std::string line; std::getline(sockets, line);) {
@@ -44,7 +44,7 @@ int slots_taken() {
   return count;
 }
 
-void take_all_slots() {
+void claim_all_slots() {
   for (unsigned slot = 0; slot < 256; ++slot) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
@@ -59,12 +59,12 @@ void take_all_slots() {
 RUN_IN_NAMESPACE(AnAddressOpensOneDevice) {
   const ChannelPtr channel = make_channel();
   const IdPtr client = resolve(channel.get(), "127.0.0.1", 7);
-  EXPECT_EQ(slots_taken(), 1);
+  EXPECT_EQ(slots_in_use(), 1);
   const IdPtr server = listen_on(channel.get(), "10.5.0.1");
-  EXPECT_EQ(slots_taken(), 2);
+  EXPECT_EQ(slots_in_use(), 2);
   EXPECT_STREQ(ibv_get_device_name(server->verbs->device), "verbena_left");
   const IdPtr everywhere = listen_on(channel.get(), "0.0.0.0");
-  EXPECT_EQ(slots_taken(), 3);
+  EXPECT_EQ(slots_in_use(), 3);
 }
 
 RUN_IN_NAMESPACE(BindingToAnAddressFindsItsDevice) {
@@ -79,7 +79,7 @@ RUN_IN_NAMESPACE(BindingToAnAddressFindsItsDevice) {
 }
 
 RUN_IN_NAMESPACE(ReturnsEbusyWithoutFreeSlots) {
-  take_all_slots();
+  claim_all_slots();
   const ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
   Address exact = ip("127.0.0.1");
@@ -137,7 +137,7 @@ RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachableOnlyThroughLoopback) {
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
   const uint16_t port = source_port(listener.get());
   EXPECT_EQ(listener->verbs, nullptr);
-  EXPECT_EQ(slots_taken(), 1);
+  EXPECT_EQ(slots_in_use(), 1);
   EXPECT_TRUE(reaches(channel.get(), "127.0.0.1", port));
   EXPECT_FALSE(reaches(channel.get(), "10.5.0.1", port));
 }
@@ -145,9 +145,9 @@ RUN_IN_NAMESPACE(AListenerOnLoopbackIsReachableOnlyThroughLoopback) {
 RUN_IN_NAMESPACE(AWildcardClosesRemovedDevices) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "0.0.0.0");
-  EXPECT_EQ(slots_taken(), 3);
+  EXPECT_EQ(slots_in_use(), 3);
   run("ip link del left");  // and right with it
-  EXPECT_TRUE(within_ms(20'000, [] { return slots_taken() == 1; }));
+  EXPECT_TRUE(within_ms(20'000, [] { return slots_in_use() == 1; }));
   EXPECT_FALSE(event_within_ms(channel.get(), 0));
   EXPECT_TRUE(reaches(channel.get(), "127.0.0.1", source_port(listener.get())));
 }
@@ -178,7 +178,7 @@ RUN_IN_NAMESPACE(ReportsDeviceRemovalToItsIdentifiers) {
   // A new interface with the same name is a new device.
   run(MAKE_LEFT_AND_RIGHT);
   Pair again("10.5.0.1");
-  EXPECT_EQ(slots_taken(), 1);
+  EXPECT_EQ(slots_in_use(), 1);
   again.connect();
   expect_data_flows(again.client.get(), again.server.get());
 }
@@ -189,7 +189,7 @@ RUN_IN_NAMESPACE(ReportsDeviceRemovalToAListenerOnLoopback) {
   const ChannelPtr channel = make_channel();
   const IdPtr listener = listen_on(channel.get(), "127.0.0.1");
   EXPECT_EQ(listener->verbs, nullptr);
-  EXPECT_EQ(slots_taken(), 1);
+  EXPECT_EQ(slots_in_use(), 1);
   run("ip link del left");
   const EventPtr event = expect_event(channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
   ASSERT_NE(event, nullptr);

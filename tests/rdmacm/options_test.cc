@@ -99,20 +99,21 @@ TEST(Options, APathRecordReplacesTheRoute) {
 TEST(Options, RejectsWrongSizesLevelsAndStates) {
   ChannelPtr channel = make_channel();
   const IdPtr id = make_id(channel.get());
-  int wide = 1;
+  int int_value = 1;
   uint8_t byte = 1;
   const auto set = [&](int level, int name, void* value, size_t size) {
     return rdma_set_option(id.get(), level, name, value, size);
   };
-  EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &wide, sizeof wide), EINVAL);
+  EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &int_value, sizeof int_value), EINVAL);
   EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &byte, sizeof byte), EINVAL);
   EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &byte, sizeof byte), EINVAL);
-  EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &wide, sizeof wide), EINVAL);
+  EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &int_value, sizeof int_value),
+               EINVAL);
   EXPECT_ERRNO(set(RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, nullptr, 1), EINVAL);
-  EXPECT_ERRNO(set(RDMA_OPTION_ID, 99, &wide, sizeof wide), ENOSYS);
-  EXPECT_ERRNO(set(RDMA_OPTION_IB, 99, &wide, sizeof wide), ENOSYS);
+  EXPECT_ERRNO(set(RDMA_OPTION_ID, 99, &int_value, sizeof int_value), ENOSYS);
+  EXPECT_ERRNO(set(RDMA_OPTION_IB, 99, &int_value, sizeof int_value), ENOSYS);
   EXPECT_ERRNO(set(99, RDMA_OPTION_ID_TOS, &byte, sizeof byte), ENOSYS);
-  EXPECT_ERRNO(set(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &wide, sizeof wide), EINVAL);
+  EXPECT_ERRNO(set(RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &int_value, sizeof int_value), EINVAL);
   EXPECT_ERRNO(set_byte(id.get(), RDMA_OPTION_ID_ACK_TIMEOUT, 32), EINVAL);
 
   const IdPtr datagrams = make_id(channel.get(), RDMA_PS_UDP);

@@ -261,9 +261,9 @@ TEST(Options, TimeoutsEndWaiting) {
   ASSERT_EQ(rsetsockopt(pair.client.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
   char byte;
   EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, 0), EAGAIN);
-  std::vector<uint8_t> much(1'000'000);
+  std::vector<uint8_t> large(1'000'000);
   ssize_t sent;
-  while ((sent = rsend(pair.client.get(), much.data(), much.size(), 0)) > 0) {
+  while ((sent = rsend(pair.client.get(), large.data(), large.size(), 0)) > 0) {
   }
   EXPECT_EQ(sent, -1);
   EXPECT_EQ(errno, EAGAIN);

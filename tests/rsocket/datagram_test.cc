@@ -230,7 +230,7 @@ TEST(Datagram, ReachAPeerThatRestarts) {
   const Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
   Address client_address = ip("127.0.0.1");
-  for (int life = 0; life < 3; ++life) {
+  for (int round = 0; round < 3; ++round) {
     Rsocket client(rsocket(AF_INET, SOCK_DGRAM, 0));
     ASSERT_EQ(rbind(client.get(), client_address.get(), client_address.length), 0);
     client_address = name_of(client.get());
@@ -244,8 +244,8 @@ TEST(Datagram, ReachAPeerThatRestarts) {
   }
 }
 
-// A queue pair does not report that its peer is gone. A sender that receives nothing queries again
-// through UDP.
+// A queue pair does not report that its peer has ended. A sender that receives nothing queries
+// again through UDP.
 TEST(Datagram, ReachAPeerThatRestartsAndNeverSends) {
   Rsocket server = datagram_socket("127.0.0.1");
   const Address to = name_of(server.get());
@@ -311,9 +311,9 @@ TEST(Datagram, RejectsATooLongDatagramWithoutReadingIt) {
 }
 
 TEST(Datagram, ReportConnectionRefusedToAConnectedSocket) {
-  Rsocket gone = datagram_socket("127.0.0.1");
-  const Address to = name_of(gone.get());
-  gone.close();
+  Rsocket closed = datagram_socket("127.0.0.1");
+  const Address to = name_of(closed.get());
+  closed.close();
   const Rsocket client = datagram_socket();
   ASSERT_EQ(rconnect(client.get(), to.get(), to.length), 0) << strerror(errno);
   ASSERT_EQ(rsend(client.get(), "x", 1, 0), 1);

@@ -94,11 +94,11 @@ TEST(Lifecycle, ConnectingAndClosingLeaksNoDescriptors) {
 }
 
 TEST(Lifecycle, RefusedAndUnacceptedConnectionsLeakNoDescriptors) {
-  Address nowhere;
-  listener(&nowhere);
+  Address unused;
+  listener(&unused);
   const auto once = [&] {
     Rsocket refused = stream_socket();
-    EXPECT_ERRNO(rconnect(refused.get(), nowhere.get(), nowhere.length), ECONNREFUSED);
+    EXPECT_ERRNO(rconnect(refused.get(), unused.get(), unused.length), ECONNREFUSED);
     Address at;
     const Rsocket listening = listener(&at);
     Rsocket unaccepted = stream_socket();

@@ -87,12 +87,12 @@ TEST(Poll, WorksWithOrdinaryDescriptorsOnly) {
 
 TEST(Poll, ReportsWritableAfterThePeerReads) {
   const Pair pair = connected_pair();
-  std::vector<uint8_t> much(1'000'000);
-  while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  std::vector<uint8_t> large(1'000'000);
+  while (rsend(pair.client.get(), large.data(), large.size(), MSG_DONTWAIT) > 0) {
   }
   EXPECT_EQ(poll_one(pair.client.get(), POLLOUT, 0), 0);
   std::thread reading([&] {
-    EXPECT_EQ(rrecv(pair.server.get(), much.data(), 128 * 1024, MSG_WAITALL), 128 * 1024);
+    EXPECT_EQ(rrecv(pair.server.get(), large.data(), 128 * 1024, MSG_WAITALL), 128 * 1024);
   });
   EXPECT_EQ(poll_one(pair.client.get(), POLLOUT), POLLOUT);
   reading.join();

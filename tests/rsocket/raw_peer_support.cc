@@ -125,9 +125,9 @@ bool RawPeer::send_message(uint32_t immediate, uint64_t address, uint32_t key, u
                            const std::byte* bytes) {
   std::byte* from = memory_.data() + kListBytes + kBufferBytes;
   if (bytes) std::memcpy(from, bytes, size);
-  ibv_sge piece{reinterpret_cast<uintptr_t>(from), size, region_->lkey};
+  ibv_sge sge{reinterpret_cast<uintptr_t>(from), size, region_->lkey};
   ibv_send_wr request{};
-  request.sg_list = &piece;
+  request.sg_list = &sge;
   request.num_sge = size ? 1 : 0;
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.imm_data = htonl(immediate);

@@ -153,9 +153,9 @@ ssize_t send_with_random_call(Prng& prng, int socket, std::vector<uint8_t>& byte
     case 1:
       return rsendto(socket, bytes.data(), bytes.size(), 0, nullptr, 0);
     case 2: {
-      const size_t cut = prng.below(bytes.size() + 1);
+      const size_t split = prng.below(bytes.size() + 1);
       iovec vectors[3] = {
-          {bytes.data(), cut}, {nullptr, 0}, {bytes.data() + cut, bytes.size() - cut}};
+          {bytes.data(), split}, {nullptr, 0}, {bytes.data() + split, bytes.size() - split}};
       return rwritev(socket, vectors, 3);
     }
     case 3: {
@@ -177,8 +177,8 @@ ssize_t receive_with_random_call(Prng& prng, int socket, std::vector<uint8_t>& b
     case 1:
       return rrecvfrom(socket, bytes.data(), bytes.size(), 0, nullptr, nullptr);
     case 2: {
-      const size_t cut = prng.below(bytes.size() + 1);
-      iovec vectors[2] = {{bytes.data(), cut}, {bytes.data() + cut, bytes.size() - cut}};
+      const size_t split = prng.below(bytes.size() + 1);
+      iovec vectors[2] = {{bytes.data(), split}, {bytes.data() + split, bytes.size() - split}};
       return rreadv(socket, vectors, 2);
     }
     case 3: {

@@ -112,12 +112,12 @@ TEST(Stream, DontwaitAppliesToOneCall) {
   char byte;
   EXPECT_ERRNO(rrecv(pair.client.get(), &byte, 1, MSG_DONTWAIT), EAGAIN);
   // The window becomes full; a partial send returns the number of bytes.
-  std::vector<uint8_t> much(4'000'000);
-  const ssize_t sent = rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT);
+  std::vector<uint8_t> large(4'000'000);
+  const ssize_t sent = rsend(pair.client.get(), large.data(), large.size(), MSG_DONTWAIT);
   EXPECT_GT(sent, 0);
   EXPECT_LT(sent, 4'000'000);
   // More sends fill the rest and then fail.
-  while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  while (rsend(pair.client.get(), large.data(), large.size(), MSG_DONTWAIT) > 0) {
   }
   EXPECT_EQ(errno, EAGAIN);
 }
@@ -278,10 +278,10 @@ TEST(Connecting, ASecondBlockingCallWaitsForTheResult) {
 
 // A refused socket can still bind and listen.
 TEST(Connecting, ARefusedSocketCanListen) {
-  Address nowhere;
-  listener(&nowhere);
+  Address unused;
+  listener(&unused);
   Rsocket listening = stream_socket();
-  EXPECT_ERRNO(rconnect(listening.get(), nowhere.get(), nowhere.length), ECONNREFUSED);
+  EXPECT_ERRNO(rconnect(listening.get(), unused.get(), unused.length), ECONNREFUSED);
   const Address local = ip("127.0.0.1");
   EXPECT_EQ(rbind(listening.get(), local.get(), local.length), 0) << strerror(errno);
   EXPECT_EQ(rlisten(listening.get(), 1), 0) << strerror(errno);
@@ -546,11 +546,11 @@ TEST(Closing, WakesAWritingThread) {
   Pair pair = connected_pair();
   std::atomic<bool> full{false};
   std::thread writing([&, number = pair.client.get()] {
-    std::vector<uint8_t> much(1'000'000);
-    while (rsend(number, much.data(), much.size(), MSG_DONTWAIT) > 0) {
+    std::vector<uint8_t> large(1'000'000);
+    while (rsend(number, large.data(), large.size(), MSG_DONTWAIT) > 0) {
     }
     full = true;
-    EXPECT_EQ(rsend(number, much.data(), much.size(), 0), -1);
+    EXPECT_EQ(rsend(number, large.data(), large.size(), 0), -1);
   });
   while (!full) std::this_thread::yield();
   pair.client.close();
@@ -568,14 +568,14 @@ TEST(Closing, DoesNotWaitWithoutLinger) {
 
 TEST(Closing, DoesNotWaitForAPeerThatDoesNotRead) {
   Pair pair = connected_pair();
-  std::vector<uint8_t> much(1'000'000);
-  while (rsend(pair.client.get(), much.data(), much.size(), MSG_DONTWAIT) > 0) {
+  std::vector<uint8_t> large(1'000'000);
+  while (rsend(pair.client.get(), large.data(), large.size(), MSG_DONTWAIT) > 0) {
   }
   pair.client.close();
   // All sent data can be received.
   ssize_t got;
   uint64_t total = 0;
-  while ((got = rrecv(pair.server.get(), much.data(), much.size(), 0)) > 0) {
+  while ((got = rrecv(pair.server.get(), large.data(), large.size(), 0)) > 0) {
     total += static_cast<uint64_t>(got);
   }
   EXPECT_EQ(got, 0) << strerror(errno);

@@ -215,7 +215,8 @@ TEST(ReceiveRing, CreditsAreDueAfterHalfAQueueOfMessages) {
   EXPECT_FALSE(ring.update_due());
 }
 
-// A sender and a receiver with random delays between them: no data is lost, and no side gets stuck.
+// A sender and a receiver with random delays between them: no data is lost, and both sides make
+// progress.
 TEST(Windows, SenderAndReceiverTransferAllData) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Prng prng(seed);

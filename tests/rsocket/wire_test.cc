@@ -203,14 +203,14 @@ TEST(Wire, ReadsRandomBytesWithinTheirBounds) {
   // Heap memory of the exact size, so that a sanitizer or valgrind detects a read beyond it.
   Prng prng(1);
   for (int round = 0; round < 20000; ++round) {
-    std::vector<std::byte> noise(prng.below(48));
-    for (std::byte& byte : noise) byte = static_cast<std::byte>(prng.below(8));
-    if (!noise.empty() && prng.chance(0.5)) noise[0] = static_cast<std::byte>(prng.below(7));
-    const auto datagram = DatagramHeader::load(noise);
-    EXPECT_TRUE(!datagram || datagram->size() <= noise.size());
-    const auto udp = UdpHeader::load(noise, AF_INET);
-    EXPECT_TRUE(!udp || udp->size() <= noise.size());
-    EXPECT_TRUE(!ConnectData::load(noise) || ConnectData::kSize <= noise.size());
+    std::vector<std::byte> random(prng.below(48));
+    for (std::byte& byte : random) byte = static_cast<std::byte>(prng.below(8));
+    if (!random.empty() && prng.chance(0.5)) random[0] = static_cast<std::byte>(prng.below(7));
+    const auto datagram = DatagramHeader::load(random);
+    EXPECT_TRUE(!datagram || datagram->size() <= random.size());
+    const auto udp = UdpHeader::load(random, AF_INET);
+    EXPECT_TRUE(!udp || udp->size() <= random.size());
+    EXPECT_TRUE(!ConnectData::load(random) || ConnectData::kSize <= random.size());
   }
 }
 

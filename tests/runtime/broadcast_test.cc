@@ -16,7 +16,7 @@ struct Broadcast : testing::Test {
     for (Process* p : {&sender, &reader, &stopped}) {
       ASSERT_TRUE(p->udp->listen(kLoopback4).ok());
     }
-    settle({&sender, &reader, &stopped});
+    complete_steering({&sender, &reader, &stopped});
     meta.source = meta.destination = kLoopback4;
   }
   static UdpOptions options() {

@@ -156,11 +156,11 @@ bool receives_icmp_errors() {
 
 TEST(ConnectionManager, RejectsARequestToAHostWithoutRdma) {
   CmHost host;
-  cm::ConnectParameters nowhere = host.to(service(7041));
+  cm::ConnectParameters unused = host.to(service(7041));
   const uint8_t absent[] = {127, 0, 0, 9};
-  nowhere.addresses.peer_gid = nowhere.addresses.peer_ip = wire::Gid::from_ipv4(absent);
+  unused.addresses.peer_gid = unused.addresses.peer_ip = wire::Gid::from_ipv4(absent);
   for (int i = 0; i < 2; ++i) {
-    auto id = host.manager().connect(nowhere);
+    auto id = host.manager().connect(unused);
     ASSERT_TRUE(id.ok());
     auto event = host.next_event();
     ASSERT_TRUE(event && event->kind == cm::EventKind::Rejected);

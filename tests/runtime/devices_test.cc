@@ -310,7 +310,7 @@ TEST(InterfaceMonitor, ReportsLinkChanges) {
     InterfaceMonitor monitor;
     ip("link set lo up");
     EXPECT_TRUE(changed_within_a_second(monitor));
-    EXPECT_FALSE(monitor.drain()) << "all of it was read";
+    EXPECT_FALSE(monitor.drain()) << "everything was read";
     ip("link set lo down");
     EXPECT_TRUE(changed_within_a_second(monitor));
     EXPECT_FALSE(read_port_state(::if_nametoindex("lo"))->up);
@@ -328,7 +328,7 @@ TEST(InterfaceMonitor, WorksAfterItsBufferOverflows) {
     while (monitor.drain()) {
     }
     ip("address delete 192.0.2.1/32 dev lo");
-    EXPECT_TRUE(changed_within_a_second(monitor)) << "it still works after lost messages";
+    EXPECT_TRUE(changed_within_a_second(monitor)) << "the monitor works after lost messages";
   });
 }
 

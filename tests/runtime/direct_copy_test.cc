@@ -1,5 +1,5 @@
-// Direct copies that the target revokes: both halves of the protocol step by step, and what /proc
-// shows about the initiator's thread.
+// Direct copies that the target revokes: both sides of the protocol step by step, and the state of
+// the initiator's thread in /proc.
 #include "datapath/shm/direct_copy.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ namespace verbena::datapath {
 namespace {
 
 // The target's memory belongs to this process; the kernel copies as between two processes.
-class VisitTest : public testing::Test {
+class DirectCopyTest : public testing::Test {
  protected:
   uint64_t address(size_t at = 0) const { return reinterpret_cast<uint64_t>(memory_.data()) + at; }
   MemoryRange range(size_t begin, size_t end) const { return {address(begin), address(end)}; }
@@ -39,7 +39,7 @@ class VisitTest : public testing::Test {
     return ::syscall(SYS_process_vm_writev, ::getpid(), &local, 1, direct_copy_.parts(),
                      direct_copy_.part_count(), 0);
   }
-  bool untouched() const {
+  bool unchanged() const {
     return std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; });
   }
 
@@ -51,7 +51,7 @@ class VisitTest : public testing::Test {
   CopyRevoker revoker_{&control_};
 };
 
-TEST_F(VisitTest, CopiesTheAnnouncedBytes) {
+TEST_F(DirectCopyTest, CopiesTheAnnouncedBytes) {
   direct_copy_.begin();
   ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_EQ(direct_copy_.part_count(), 2u) << "the last word is a separate part";
@@ -62,14 +62,14 @@ TEST_F(VisitTest, CopiesTheAnnouncedBytes) {
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u) << "the copy has ended";
 }
 
-TEST_F(VisitTest, RevokedBeforeItIsAnnouncedItNeverCopies) {
+TEST_F(DirectCopyTest, ACopyRevokedBeforeItsAnnouncementDoesNotStart) {
   direct_copy_.begin();
   EXPECT_EQ(revoker_.revoke(range(0, kBytes)), 0u) << "no copy can be in progress";
   EXPECT_FALSE(direct_copy_.aim(address(), kBytes, true));
   direct_copy_.end();
 }
 
-TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
+TEST_F(DirectCopyTest, ACopyRevokedBeforeItsSystemCallWritesNothing) {
   for (const bool separate_last_word : {false, true}) {
     direct_copy_.begin();
     ASSERT_TRUE(direct_copy_.aim(address(), kBytes, separate_last_word));
@@ -78,13 +78,13 @@ TEST_F(VisitTest, RevokedBeforeTheSystemCallItChangesNothing) {
     EXPECT_FALSE(revoker_.is_over(number));
     EXPECT_EQ(copy(), -1);
     EXPECT_EQ(errno, EFAULT);
-    EXPECT_TRUE(untouched());
+    EXPECT_TRUE(unchanged());
     direct_copy_.end();
     EXPECT_TRUE(revoker_.is_over(number));
   }
 }
 
-TEST_F(VisitTest, DoesNotRevokeACopyOfOtherMemory) {
+TEST_F(DirectCopyTest, DoesNotRevokeACopyOfOtherMemory) {
   direct_copy_.begin();
   ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_EQ(revoker_.revoke(range(kBytes, 8192)), 0u);
@@ -92,7 +92,7 @@ TEST_F(VisitTest, DoesNotRevokeACopyOfOtherMemory) {
   direct_copy_.end();
 }
 
-TEST_F(VisitTest, DoesNotRevokeTheNextCopy) {
+TEST_F(DirectCopyTest, DoesNotRevokeTheNextCopy) {
   direct_copy_.begin();
   ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   EXPECT_NE(revoker_.revoke(kAllMemory), 0u);
@@ -103,12 +103,12 @@ TEST_F(VisitTest, DoesNotRevokeTheNextCopy) {
   direct_copy_.end();
 }
 
-TEST_F(VisitTest, DoesNotWaitAgainForASettledCopy) {
+TEST_F(DirectCopyTest, DoesNotWaitTwiceForOneCopy) {
   direct_copy_.begin();
   ASSERT_TRUE(direct_copy_.aim(address(), kBytes, true));
   const uint32_t number = revoker_.revoke(kAllMemory);
   ASSERT_NE(number, 0u);
-  EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "it may still copy";
+  EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "the initiator may still copy";
   revoker_.settle(number);
   EXPECT_TRUE(revoker_.is_over(number));
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u);
@@ -119,7 +119,7 @@ TEST_F(VisitTest, DoesNotWaitAgainForASettledCopy) {
 }
 
 // A hostile target can change the length of its own memory area, not of the initiator's.
-TEST_F(VisitTest, ATargetThatLengthensAPartGetsNoMoreBytes) {
+TEST_F(DirectCopyTest, ATargetThatEnlargesAPartGetsNoMoreBytes) {
   direct_copy_.begin();
   ASSERT_TRUE(direct_copy_.aim(address(), kBytes, false));
   control_.parts[0].bytes.store(8192);
@@ -198,7 +198,7 @@ TEST(InitiatorThread, MayCopyIfItCannotBeObserved) {
   EXPECT_TRUE(InitiatorThread(0, 1).may_be_copying());
 }
 
-// A copy from a page that is never filled in stays in the system call.
+// A copy from a page whose fault is never resolved stays in the system call.
 os::UniqueFd block_page(void* page) {
   os::UniqueFd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
   uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
@@ -220,7 +220,7 @@ class BlockedCopy : public testing::Test {
   }
   void TearDown() override { ::munmap(page_, 4096); }
 
-  // In a child: never returns.
+  // For a child process: never returns.
   void copy_blocked_page() const {
     const os::UniqueFd fd = block_page(page_);
     std::array<std::byte, 8> to{};
@@ -260,7 +260,7 @@ TEST_P(FrozenThread, DoesNotCopy) {
   if (!fs::exists(root) || !fs::create_directory(group, error)) GTEST_SKIP() << "no cgroup";
   const fs::path state = group / (unified ? "cgroup.freeze" : "freezer.state");
   {
-    // Repeats the system call, and is frozen on return.
+    // Repeats the system call. The kernel freezes the process when a call returns.
     Process process([] {
       std::array<std::byte, 8> from{}, to{};
       iovec local{from.data(), 8}, remote{to.data(), 8};

@@ -26,7 +26,7 @@ using Slots = std::vector<uint8_t>;
 constexpr uint8_t kOurs = 251;
 constexpr uint8_t kOther = 252;
 
-Slots departed_within(host::Lifelines& lines, int ms) {
+Slots ended_within(host::Lifelines& lines, int ms) {
   pollfd p{lines.fd(), POLLIN, 0};
   for (; ms > 0; ms -= 10) {
     if (poll(&p, 1, 10) != 1) continue;
@@ -72,18 +72,18 @@ TEST(Lifelines, ReportsTheEndOfAWatchedProcess) {
   host::Lifelines ours(kOurs);
   EXPECT_TRUE(ours.watch(kOther));
   EXPECT_TRUE(ours.watch(kOther));
-  EXPECT_EQ(departed_within(ours, 50), Slots{});
+  EXPECT_EQ(ended_within(ours, 50), Slots{});
   other.end();
-  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
-  EXPECT_EQ(departed_within(ours, 50), Slots{});
+  EXPECT_EQ(ended_within(ours, 10'000), Slots{kOther});
+  EXPECT_EQ(ended_within(ours, 50), Slots{});
 }
 
 TEST(Lifelines, ReportsTheEndOfAWatchingProcess) {
   host::Lifelines ours(kOurs);
   Other other(true);
-  EXPECT_EQ(departed_within(ours, 50), Slots{});
+  EXPECT_EQ(ended_within(ours, 50), Slots{});
   other.end();
-  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
+  EXPECT_EQ(ended_within(ours, 10'000), Slots{kOther});
 }
 
 TEST(Lifelines, CannotWatchAnEndedProcess) {
@@ -98,9 +98,9 @@ TEST(Lifelines, IgnoresAProcessWithSlotZero) {
   {
     host::Lifelines caller(0);  // sends slot 0
     EXPECT_TRUE(caller.watch(kOurs));
-    EXPECT_EQ(departed_within(ours, 20), none);
+    EXPECT_EQ(ended_within(ours, 20), none);
   }
-  EXPECT_EQ(departed_within(ours, 50), none);
+  EXPECT_EQ(ended_within(ours, 50), none);
 }
 
 // --- misbehaving processes ----------------------------------------------------------------------
@@ -138,7 +138,7 @@ TEST(Lifelines, AConnectionWaitsUntilMemoryIsAvailable) {
   }
   for (uint8_t slot = 1; slot <= 4; ++slot) {
     lines[slot - 1u].reset();
-    EXPECT_EQ(departed_within(ours, 10'000), Slots{slot});
+    EXPECT_EQ(ended_within(ours, 10'000), Slots{slot});
   }
 }
 
@@ -165,7 +165,7 @@ TEST(Lifelines, KeepsOneConnectionPerSlot) {
   EXPECT_FALSE(was_ended(lines.front()));
   EXPECT_EQ(std::ranges::count_if(lines, std::not_fn(was_ended)), 1);
   lines.clear();
-  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
+  EXPECT_EQ(ended_within(ours, 10'000), Slots{kOther});
 }
 
 TEST(Lifelines, AcceptsTheNewProcessOfAReusedSlot) {
@@ -179,7 +179,7 @@ TEST(Lifelines, AcceptsTheNewProcessOfAReusedSlot) {
   EXPECT_EQ(ours.take_departed(), Slots{kOther});
   EXPECT_FALSE(was_ended(after));
   after.reset();
-  EXPECT_EQ(departed_within(ours, 10'000), Slots{kOther});
+  EXPECT_EQ(ended_within(ours, 10'000), Slots{kOther});
 }
 
 // Runs in a child whose descriptor limit is reached while a process connects.
@@ -194,9 +194,9 @@ bool survives_without_descriptors(int called_fd, int go_fd) {
   if (::read(go_fd, &byte, 1) != 1) return false;
   (void)lines.take_departed();
   (void)lines.take_departed();
-  if (is_readable(lines.fd())) return false;  // its owner could not sleep
+  if (is_readable(lines.fd())) return false;  // the owner could not sleep
   taken.clear();
-  return departed_within(lines, 10'000) == Slots{kOurs};  // the last connection is accepted
+  return ended_within(lines, 10'000) == Slots{kOurs};  // the last connection is accepted
 }
 
 TEST(Lifelines, AConnectionWithoutADescriptorDoesNotKeepTheOwnerAwake) {

@@ -1,5 +1,5 @@
-// Management with a host that only records what it is asked: where MADs go, and what happens when
-// the host refuses.
+// Management with a host that only records its calls: the destinations of MADs, and refusals of the
+// host.
 #include "runtime/management.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ class FakeHost final : public ManagementHost {
   }
   void update_services() override {}
 
-  // A MAD arrives on queue pair 1.
+  // Queue pair 1 receives a MAD.
   void receive(const cm::Mad& mad, bool was_forwarded = false) {
     wire::Packet packet;
     packet.bth.opcode = static_cast<uint8_t>(wire::Opcode::UdSendOnly);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint32_t kDomain = 1;
 constexpr uint32_t kRemoteAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead;
-constexpr uint8_t kPeerSlot = 253;  // of no Nic: a Nic starts at a slot that depends on its process
+constexpr uint8_t kPeerSlot = 253;  // no Nic uses it: a Nic's first slot depends on its process
 constexpr size_t kBytes = 256;
 
 // Commands to the peer. It replies 'y', or 'n' if the step failed.
@@ -31,7 +31,7 @@ enum class Step : char { Begin = 'b', Aim = 'a', Copy = 'c', End = 'e', Stop = '
 
 class PeerProcess {
  public:
-  // Connects to the process of this slot; its direct copies are to that memory.
+  // Connects to the process of `slot`. The direct copies write to `memory`.
   PeerProcess(uint8_t slot, uint64_t memory) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -87,28 +87,28 @@ class PeerProcess {
                                                     own.value().descriptor(), descriptor.get());
     char first = 0;
     reply(connected && ::recv(socket.get(), &first, 1, 0) == 1);
-    datapath::DirectCopy initiator(
+    datapath::DirectCopy copy(
         &segment.value().written_by(datapath::LinkEnd::Connecting).control->copy);
     for (Step step{}; ::recv(control_.get(), &step, 1, 0) == 1;) {
-      reply(do_step(step, initiator, owner, memory));
+      reply(do_step(step, copy, owner, memory));
     }
   }
-  static bool do_step(Step step, datapath::DirectCopy& initiator, pid_t owner, uint64_t memory) {
+  static bool do_step(Step step, datapath::DirectCopy& copy, pid_t owner, uint64_t memory) {
     switch (step) {
       case Step::Begin:
-        initiator.begin();
+        copy.begin();
         return true;
       case Step::Aim:
-        return initiator.aim(memory, kBytes, true);
+        return copy.aim(memory, kBytes, true);
       case Step::Copy: {
         std::array<std::byte, kBytes> new_bytes;
         new_bytes.fill(std::byte{0xFF});
         const iovec local{new_bytes.data(), new_bytes.size()};
-        return ::syscall(SYS_process_vm_writev, owner, &local, 1, initiator.parts(),
-                         initiator.part_count(), 0) == static_cast<long>(kBytes);
+        return ::syscall(SYS_process_vm_writev, owner, &local, 1, copy.parts(), copy.part_count(),
+                         0) == static_cast<long>(kBytes);
       }
       case Step::End:
-        initiator.end();
+        copy.end();
         return true;
       case Step::Stop:
         ::raise(SIGSTOP);
@@ -121,7 +121,7 @@ class PeerProcess {
   os::UniqueFd control_;
 };
 
-class NicVisits : public testing::Test {
+class NicRevocation : public testing::Test {
  protected:
   void SetUp() override {
     ::alarm(60);  // the calls below must return
@@ -197,7 +197,7 @@ class NicVisits : public testing::Test {
   }
 
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
-  bool untouched() const {
+  bool unchanged() const {
     return std::ranges::all_of(memory_, [](std::byte b) { return b == std::byte{}; });
   }
 
@@ -209,36 +209,36 @@ class NicVisits : public testing::Test {
   std::optional<PeerProcess> peer_;
 };
 
-TEST_F(NicVisits, DoesNotWaitForAPeerThatStoppedBeforeTheCopyAndItNeverWrites) {
+TEST_F(NicRevocation, RevokesTheCopyOfAStoppedPeerWithoutWaiting) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   ASSERT_TRUE(peer_->succeeds(Step::Aim));
   peer_->stop();
   EXPECT_TRUE(remove_region(key_)) << "the copy may be in progress";
   peer_->resume();
   EXPECT_FALSE(peer_->succeeds(Step::Copy));
-  EXPECT_TRUE(untouched());
+  EXPECT_TRUE(unchanged());
 }
 
-TEST_F(NicVisits, DoesNotWaitForAPeerThatStoppedAfterTheCopy) {
+TEST_F(NicRevocation, DoesNotWaitForAPeerThatStoppedAfterTheCopy) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   ASSERT_TRUE(peer_->succeeds(Step::Aim));
   ASSERT_TRUE(peer_->succeeds(Step::Copy));
   peer_->stop();
   EXPECT_TRUE(remove_region(key_));
-  EXPECT_FALSE(untouched());
+  EXPECT_FALSE(unchanged());
 }
 
 // A peer that announces a copy but sleeps in another system call.
-TEST_F(NicVisits, WaitsOnlyOnceForACopyThatNeverEnds) {
+TEST_F(NicRevocation, WaitsOnlyOnceForACopyThatNeverEnds) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   ASSERT_TRUE(peer_->succeeds(Step::Aim));
   EXPECT_TRUE(remove_region(key_));
-  const uint32_t again = add_region(memory_.data(), memory_.size(), kRemoteAccess);
-  EXPECT_FALSE(remove_region(again));
+  const uint32_t new_key = add_region(memory_.data(), memory_.size(), kRemoteAccess);
+  EXPECT_FALSE(remove_region(new_key));
   ASSERT_TRUE(peer_->succeeds(Step::End));
 }
 
-TEST_F(NicVisits, DoesNotRevokeForMemoryThatWasNotExposed) {
+TEST_F(NicRevocation, RemovingAnUnexposedRegionRevokesNothing) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   const uint32_t local = add_region(memory_.data(), memory_.size(), core::kLocalWrite);
   EXPECT_FALSE(remove_region(local));
@@ -246,7 +246,7 @@ TEST_F(NicVisits, DoesNotRevokeForMemoryThatWasNotExposed) {
   EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, DoesNotWaitForCopiesOfOtherMemory) {
+TEST_F(NicRevocation, DoesNotWaitForCopiesOfOtherMemory) {
   std::vector<std::byte> other(4096);
   const uint32_t key = add_region(other.data(), other.size(), kRemoteAccess);
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
@@ -255,7 +255,7 @@ TEST_F(NicVisits, DoesNotWaitForCopiesOfOtherMemory) {
   EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, DoesNotRevokeForAQueuePairOfAnotherPeer) {
+TEST_F(NicRevocation, DestroyingAQueuePairOfAnotherPeerRevokesNothing) {
   core::QueuePair* const other = make_qp();
   connect(*other, wire::Qpn::of_slot(kPeerSlot - 1, 77));
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
@@ -265,24 +265,23 @@ TEST_F(NicVisits, DoesNotRevokeForAQueuePairOfAnotherPeer) {
   EXPECT_TRUE(peer_->succeeds(Step::Copy));
 }
 
-TEST_F(NicVisits, DoesNotRevokeForAQueuePairThatWasNotExposed) {
-  core::QueuePair* const fresh = make_qp();
+TEST_F(NicRevocation, DestroyingAnUnexposedQueuePairRevokesNothing) {
+  core::QueuePair* const unexposed = make_qp();
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
-  EXPECT_TRUE(nic_->destroy_qp(fresh, nullptr).ok());
+  EXPECT_TRUE(nic_->destroy_qp(unexposed, nullptr).ok());
   EXPECT_TRUE(peer_->succeeds(Step::Aim));
 }
 
-TEST_F(NicVisits, DestroyingAQueuePairRevokesItsCopies) {
+TEST_F(NicRevocation, DestroyingAQueuePairRevokesItsCopies) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   ASSERT_TRUE(peer_->succeeds(Step::Aim));
   EXPECT_TRUE(nic_->destroy_qp(std::exchange(qp_, nullptr), nullptr).ok());
   EXPECT_FALSE(peer_->succeeds(Step::Copy));
-  EXPECT_TRUE(untouched());
+  EXPECT_TRUE(unchanged());
 }
 
-// The queue pair is withdrawn when it fails, by the thread that notices. The reset call follows
-// later.
-TEST_F(NicVisits, ResettingAFailedQueuePairRevokesItsCopies) {
+// The thread that detects the failure withdraws the queue pair. The reset call follows later.
+TEST_F(NicRevocation, ResettingAFailedQueuePairRevokesItsCopies) {
   ASSERT_TRUE(peer_->succeeds(Step::Begin));
   ASSERT_TRUE(peer_->succeeds(Step::Aim));
   {
@@ -291,7 +290,7 @@ TEST_F(NicVisits, ResettingAFailedQueuePairRevokesItsCopies) {
   }
   reset(*qp_);
   EXPECT_FALSE(peer_->succeeds(Step::Copy));
-  EXPECT_TRUE(untouched());
+  EXPECT_TRUE(unchanged());
 }
 
 }  // namespace

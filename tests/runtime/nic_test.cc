@@ -164,7 +164,7 @@ TEST_F(NicTest, WritesCompleteForAPollingApplication) {
   }
 }
 
-TEST_F(NicTest, TheBackgroundThreadAloneCompletesWork) {
+TEST_F(NicTest, TheBackgroundThreadCompletesWorkWithoutPolls) {
   for (uint64_t i = 0; i < 20; ++i) {
     const core::Sge sge{a_.address(), 100'000, a_.key};
     ASSERT_TRUE(post(a_, write(sge, i)).ok());
@@ -185,7 +185,7 @@ TEST_F(NicTest, TheBackgroundThreadTakesOverFromAPollerThatStopped) {
 }
 
 // A polling thread may have delayed the ACK of a WRITE. Without a timeout there is no
-// retransmission: either the background thread sends the ACK, or it never comes.
+// retransmission: without the background thread the ACK is never sent.
 TEST_F(NicTest, SendsTheDelayedAcksOfAPollerThatStopped) {
   End from, to;
   for (End* end : {&from, &to}) {
@@ -207,10 +207,10 @@ TEST_F(NicTest, SendsTheDelayedAcksOfAPollerThatStopped) {
   EXPECT_TRUE(nic_->destroy_qp(to.qp, nullptr).ok());
 }
 
-// As a hardware NIC does, which acknowledges independently of the program.
+// A hardware NIC acknowledges independently of the program, too.
 TEST_F(NicTest, AcknowledgesReceivedPacketsBeforeDestroyingTheQueuePair) {
   const core::Sge sge{a_.address(), 64, a_.key};
-  for (uint64_t i = 0; i < 100; ++i) {  // until the background thread leaves it to the poller
+  for (uint64_t i = 0; i < 100; ++i) {  // until the poller owns progress
     ASSERT_TRUE(post(a_, write(sge, i)).ok());
     ASSERT_EQ(wait_polling(a_).status, core::WcStatus::Success);
   }
@@ -222,7 +222,7 @@ TEST_F(NicTest, AcknowledgesReceivedPacketsBeforeDestroyingTheQueuePair) {
 TEST_F(NicTest, SeveralThreadsPostAndPollAtOnce) {
   constexpr int kThreads = 3, kEach = 300;
   std::atomic<int> done{0};
-  std::mutex one_consumer;  // in place of the ABI's queue lock
+  std::mutex one_consumer;  // replaces the queue lock of the ABI
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -285,31 +285,31 @@ TEST_F(NicTest, WrongRkeyFailsBothEndsAndWritesNothing) {
 
 // A request to a queue pair that never responds is outstanding, without a timeout; requests posted
 // to another queue pair of the same process must still be sent.
-TEST_F(NicTest, UnansweredRequestDoesNotDelayOtherQueuePairs) {
-  End silent;
+TEST_F(NicTest, ARequestWithoutResponseDoesNotDelayOtherQueuePairs) {
+  End waiting;
   core::QpConfig config = a_.qp->config();
-  config.send_cq = config.receive_cq = &silent.cq;
+  config.send_cq = config.receive_cq = &waiting.cq;
   auto made = nic_->create_qp(config, nullptr);
   ASSERT_TRUE(made.ok());
-  silent.qp = made.value();
+  waiting.qp = made.value();
   End unresponsive;
-  auto gone = nic_->create_qp(config, nullptr);
-  ASSERT_TRUE(gone.ok());
-  unresponsive.qp = gone.value();  // never leaves RESET, so it does not respond
-  connect(silent, unresponsive, 0);
+  auto in_reset = nic_->create_qp(config, nullptr);
+  ASSERT_TRUE(in_reset.ok());
+  unresponsive.qp = in_reset.value();  // never leaves RESET, so it does not respond
+  connect(waiting, unresponsive, 0);
   const core::Sge sge{a_.address(), 64, a_.key};
-  core::SendRequest unanswered = write(sge, 1);
-  ASSERT_TRUE(post(silent, unanswered).ok());
-  // The thread's short sleeps are over when this is posted.
+  core::SendRequest request = write(sge, 1);
+  ASSERT_TRUE(post(waiting, request).ok());
+  // The background thread sleeps without a short limit when this is posted.
   poll(nullptr, 0, 200);
   ASSERT_TRUE(post(a_, write(sge, 2)).ok());
   EXPECT_EQ(wait_passively(a_).status, core::WcStatus::Success);
-  EXPECT_TRUE(nic_->destroy_qp(silent.qp, nullptr).ok());
+  EXPECT_TRUE(nic_->destroy_qp(waiting.qp, nullptr).ok());
   EXPECT_TRUE(nic_->destroy_qp(unresponsive.qp, nullptr).ok());
 }
 
-// A caller waits only for a limited time before it uses the wire.
-TEST_F(NicTest, SlowPollerServesCallersSoon) {
+// A connecting process waits only for a limited time before it uses the wire.
+TEST_F(NicTest, ASlowPollerServesConnectingProcessesSoon) {
   const auto poll_after = [&](Duration pause) {
     const Instant until = now() + pause;
     while (now() < until) {
@@ -317,12 +317,12 @@ TEST_F(NicTest, SlowPollerServesCallersSoon) {
     nic_->turn_for_poller();
   };
   for (int round = 0; round < 4; ++round) {
-    const os::UniqueFd caller = datapath::open_shm_socket();
+    const os::UniqueFd connecting = datapath::open_shm_socket();
     const os::UnixAddress name = datapath::shm_address(a_.qp->qpn().slot());
-    ASSERT_EQ(::connect(caller.get(), name.get(), name.bytes), 0);
-    ASSERT_EQ(::send(caller.get(), "?", 1, 0), 1);  // not a handshake: it is disconnected
+    ASSERT_EQ(::connect(connecting.get(), name.get(), name.bytes), 0);
+    ASSERT_EQ(::send(connecting.get(), "?", 1, 0), 1);  // not a handshake: it is disconnected
     int polls = 0;
-    for (; polls < 2000 && !datapath::is_hung_up(caller.get()); ++polls)
+    for (; polls < 2000 && !datapath::is_hung_up(connecting.get()); ++polls)
       poll_after(microseconds(40));
     EXPECT_LT(polls, 200);
   }
@@ -381,14 +381,14 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
 
   // Measures the round trip; and waits until the kernel delivers packets to the right process: a
   // misrouted packet would stay in the wrong socket while no thread makes progress.
-  const auto strays = [&] {
+  const auto misrouted = [&] {
     return peer.counter("udp_misrouted_received") + peer.counter("udp_misrouted_forwarded");
   };
-  uint64_t strays_before = 0;
+  uint64_t misrouted_before = 0;
   int exchanges = 0;
   do {
-    ASSERT_LE(++exchanges, 1000) << "strays have not ended";
-    strays_before = strays();
+    ASSERT_LE(++exchanges, 1000) << "packets are still misrouted";
+    misrouted_before = misrouted();
     ASSERT_TRUE(post(*ends[0], write(sge, 1)).ok());
     acknowledge(1);
     datapath::run({&peer}, [&] {
@@ -396,7 +396,7 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
       return !ends[0]->cq.empty();
     });
     ASSERT_EQ(wait_polling(*ends[0]).status, core::WcStatus::Success);
-  } while (strays() != strays_before);
+  } while (misrouted() != misrouted_before);
   {
     Nic::Guard guard(*nic_);  // no other thread makes progress
     const uint64_t before = probes(guard);

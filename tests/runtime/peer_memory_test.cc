@@ -62,9 +62,9 @@ class PeerMemoryTest : public testing::Test {
             .local = {&local_, 1}};
   }
   bool copy(PeerMemory& peer, const wire::OneSided& r) {
-    visitor_.begin();
-    const bool done = peer.copy(r, kInitiator, kTarget, visitor_);
-    visitor_.end();
+    direct_copy_.begin();
+    const bool done = peer.copy(r, kInitiator, kTarget, direct_copy_);
+    direct_copy_.end();
     return done;
   }
   uint64_t resolve(const wire::OneSided& r) { return exposure_.resolve(r, kInitiator, kTarget); }
@@ -75,14 +75,14 @@ class PeerMemoryTest : public testing::Test {
   std::vector<std::byte> buffer_ = std::vector<std::byte>(size_t{1} << 20);
   std::span<const std::byte> local_;
   CopyControl control_;
-  DirectCopy visitor_{&control_};
+  DirectCopy direct_copy_{&control_};
 };
 
 TEST_F(PeerMemoryTest, ResolvesExposedMemory) {
   const auto eight = std::span(buffer_).first(8);
   EXPECT_EQ(resolve(request(true, 0, eight)), reinterpret_cast<uint64_t>(memory_.data()));
   EXPECT_EQ(resolve(request(false, 100, eight)), reinterpret_cast<uint64_t>(&memory_[100]));
-  EXPECT_NE(resolve(request(true, 0, buffer_)), 0u) << "all of it";
+  EXPECT_NE(resolve(request(true, 0, buffer_)), 0u) << "the whole region";
 }
 
 TEST_F(PeerMemoryTest, RejectsAccessThatIsNotExposed) {
@@ -155,7 +155,7 @@ TEST_F(PeerMemoryTest, ExposesALimitedNumberOfCollidingKeys) {
                .access = kRead});
   wire::OneSided r = request(false, 0, eight);
   r.rkey = colliding_key(30);
-  EXPECT_EQ(resolve(r), 77u) << "the place is free again";
+  EXPECT_EQ(resolve(r), 77u) << "the entry is free again";
 }
 
 TEST_F(PeerMemoryTest, RejectsDescriptorsThatAreNoTable) {
@@ -176,7 +176,7 @@ TEST_F(PeerMemoryTest, APeerCannotChangeTheTable) {
   EXPECT_EQ(::ftruncate(fd, 0), -1);
   const std::string name = "/proc/self/fd/" + std::to_string(fd);
   const os::UniqueFd again(::open(name.c_str(), O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(::pwrite(again.get(), &one, 1, 0), -1) << "opened once more";
+  EXPECT_EQ(::pwrite(again.get(), &one, 1, 0), -1) << "through a new descriptor";
   void* const read_only = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   ASSERT_NE(read_only, MAP_FAILED);
   EXPECT_EQ(::mprotect(read_only, bytes, PROT_READ | PROT_WRITE), -1);
@@ -199,7 +199,7 @@ TEST_F(PeerMemoryTest, ReportsWithdrawnEntriesOnce) {
   EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "exposing withdraws nothing";
   EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
   SetUp();
-  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "the same once more";
+  EXPECT_TRUE(own_.take_withdrawn_memory().empty()) << "exposing the same entry again";
   EXPECT_FALSE(own_.take_withdrawn(kTargetQp));
   own_.withdraw(kKey + 256);
   own_.withdraw(wire::Qpn::of_slot(2, 21));

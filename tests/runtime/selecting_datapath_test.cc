@@ -1,4 +1,4 @@
-// Which medium a packet takes. The media are made up: a new one needs nothing but their interface.
+// The medium that each packet uses. The media are fakes that implement only the interface.
 #include "datapath/selecting_datapath.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
 const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1
 constexpr wire::Qpn kPeer = wire::Qpn::of_slot(7, 100);
-constexpr wire::PathId kPath{3};  // FakeDatapath has no other
+constexpr wire::PathId kPath{3};  // the only path of FakeDatapath
 
 class FakeLink final : public LocalLink {
  public:
@@ -50,14 +50,14 @@ class FakeMedium final : public LocalMedium {
   void flush() override { ++flushes; }
   int wait_fd() const override { return event_.get(); }
   void append_counters(std::vector<Counter>& to) const override { to.push_back({"medium", 1}); }
-  bool arm() override { return !holds_something; }
+  bool arm() override { return !has_packets; }
   void disarm() override { ++disarms; }
   void pass(Duration) override {}
   void attend() override {}
   std::optional<std::string> take_notice() override { return std::nullopt; }
 
   FakeLink link;
-  bool holds_something = false;
+  bool has_packets = false;
   int receives = 0;
   int flushes = 0;
   int disarms = 0;
@@ -83,34 +83,34 @@ struct Selecting {
     EXPECT_TRUE(
         datapath->open_path({.source = kHere, .destination = destination, .peer = kPeer}).ok());
   }
-  // How many packets have taken the wire by now.
+  // Sends one packet. Returns the number of packets sent over the wire so far.
   size_t send() {
     wire::TxPacket p;
     p.path = kPath;
     p.header_bytes = wire::kBthBytes;
     datapath->sink().push(p);
     datapath->flush();
-    datapath->disarm();  // looks at the wire, too
+    datapath->disarm();  // polls the wire, too
     return datapath->receive().size();
   }
   std::vector<FakeMedium*> media;
   std::unique_ptr<SelectingDatapath> datapath;
 };
 
-TEST(SelectingDatapath, TakesTheFirstMediumThatReachesThePeer) {
+TEST(SelectingDatapath, UsesTheFirstMediumThatReachesThePeer) {
   Selecting s({false, true, true});
   s.connect();
   EXPECT_EQ(s.send(), 0u);
   EXPECT_EQ(s.media[1]->link.pushed, 1);
   EXPECT_EQ(s.media[2]->link.pushed, 0);
-  EXPECT_EQ(s.media[2]->link_to(kPeer.slot()), nullptr) << "one medium is enough";
+  EXPECT_EQ(s.media[2]->link_to(kPeer.slot()), nullptr) << "no second medium is tried";
   EXPECT_EQ(s.datapath->packet_bytes(kPath), wire::kMaxPayloadBytes);
   wire::OneSided request;
   request.path = kPath;
   EXPECT_TRUE(s.datapath->sink().local_peer()->access(request));
 }
 
-TEST(SelectingDatapath, TakesTheWireWhereNoMediumReachesThePeer) {
+TEST(SelectingDatapath, UsesTheWireIfNoMediumReachesThePeer) {
   Selecting s({false, false});
   s.connect();
   EXPECT_EQ(s.send(), 1u);
@@ -118,14 +118,14 @@ TEST(SelectingDatapath, TakesTheWireWhereNoMediumReachesThePeer) {
   EXPECT_FALSE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
 }
 
-TEST(SelectingDatapath, TakesTheWireToOtherHosts) {
+TEST(SelectingDatapath, UsesTheWireToOtherHosts) {
   Selecting s({true});
   s.connect(kElsewhere);
   EXPECT_EQ(s.send(), 1u);
   EXPECT_FALSE(s.datapath->sink().local_peer()->is_asleep(kPath));
 }
 
-TEST(SelectingDatapath, TakesTheWireWhenALinkHasEnded) {
+TEST(SelectingDatapath, UsesTheWireAfterTheLinkEnded) {
   Selecting s({true});
   s.connect();
   EXPECT_EQ(s.send(), 0u);
@@ -136,7 +136,7 @@ TEST(SelectingDatapath, TakesTheWireWhenALinkHasEnded) {
   EXPECT_EQ(s.send(), 1u);
 }
 
-TEST(SelectingDatapath, SendsNoShortAckAndNoLargePacketsWhereTheLinkTakesWirePacketsOnly) {
+TEST(SelectingDatapath, SendsOnlyWirePacketsIfTheLinkTakesNoOthers) {
   Selecting s({true});
   s.connect();
   EXPECT_TRUE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
@@ -146,17 +146,17 @@ TEST(SelectingDatapath, SendsNoShortAckAndNoLargePacketsWhereTheLinkTakesWirePac
   EXPECT_EQ(s.datapath->packet_bytes(kPath), 0u);
 }
 
-TEST(SelectingDatapath, DoesNotWaitWhileOneMediumHoldsSomething) {
+TEST(SelectingDatapath, DoesNotSleepWhileAMediumHasPackets) {
   Selecting s({true, true});
   EXPECT_TRUE(s.datapath->arm());
-  s.media[1]->holds_something = true;
+  s.media[1]->has_packets = true;
   EXPECT_FALSE(s.datapath->arm());
   EXPECT_EQ(s.media[0]->disarms, 1);
 }
 
 TEST(SelectingDatapath, HasRoomForSeveralPackets) {
   Selecting s({true});
-  EXPECT_GT(s.datapath->sink().room(), 2u) << "faults on the way out may send a packet twice";
+  EXPECT_GT(s.datapath->sink().room(), 2u) << "injected faults may send a packet twice";
 }
 
 }  // namespace

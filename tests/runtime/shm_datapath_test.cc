@@ -1,4 +1,4 @@
-// Links between processes: connecting, rejection, packets in both directions, peers that die, stop,
+// Links between processes: connecting, rejection, packets in both directions, peers that end, stop,
 // or send invalid data. A slot and a ShmDatapath represent a process here; where a real one is
 // needed, a child is forked.
 #include "datapath/shm/shm_datapath.h"
@@ -97,7 +97,7 @@ struct Peer {
 };
 
 // All serve their sockets until the condition holds.
-bool attend_until(std::initializer_list<Peer*> peers, const std::function<bool()>& done) {
+bool serve_until(std::initializer_list<Peer*> peers, const std::function<bool()>& done) {
   for (int i = 0; i < 20'000; ++i) {
     if (done()) return true;
     for (Peer* p : peers) {
@@ -111,7 +111,7 @@ bool attend_until(std::initializer_list<Peer*> peers, const std::function<bool()
 
 bool link(Peer& a, Peer& b) {
   a.shm->reach(b.slot, Instant{});
-  return attend_until({&a, &b}, [&] {
+  return serve_until({&a, &b}, [&] {
     return a.shm->link_to(b.slot) != nullptr && b.shm->link_to(a.slot) != nullptr;
   });
 }
@@ -146,14 +146,14 @@ void end(pid_t pid) {
 }
 
 bool reach_process(Peer& a, uint8_t slot) {
-  // The process may not listen yet.
-  return attend_until({&a}, [&] {
+  // Retries, because the process may not listen yet.
+  return serve_until({&a}, [&] {
     a.shm->reach(slot, Instant{});
     return a.shm->link_to(slot) != nullptr;
   });
 }
 
-TEST(ShmDatapathTest, PacketsArriveInOrderInBothDirections) {
+TEST(ShmDatapathTest, DeliversPacketsInOrderInBothDirections) {
   Peer a, b;
   ASSERT_TRUE(link(a, b));
   const size_t sizes[] = {0, 8, 108, 109, 4096, 65536};
@@ -162,8 +162,8 @@ TEST(ShmDatapathTest, PacketsArriveInOrderInBothDirections) {
     ASSERT_TRUE(b.push(a.slot, 1000 + psn, sizes[(psn + 3) % 6]));
     a.shm->flush();
     b.shm->flush();
-    ASSERT_TRUE(attend_until({&a, &b},
-                             [&] { return a.psns.size() == psn + 1 && b.psns.size() == psn + 1; }));
+    ASSERT_TRUE(serve_until({&a, &b},
+                            [&] { return a.psns.size() == psn + 1 && b.psns.size() == psn + 1; }));
     EXPECT_EQ(b.psns.back(), psn);
     EXPECT_EQ(a.psns.back(), 1000 + psn);
   }
@@ -173,39 +173,38 @@ TEST(ShmDatapathTest, SimultaneousConnectsGiveOneLink) {
   Peer a, b;
   a.shm->reach(b.slot, Instant{});
   b.shm->reach(a.slot, Instant{});
-  ASSERT_TRUE(attend_until({&a, &b}, [&] {
+  ASSERT_TRUE(serve_until({&a, &b}, [&] {
     return a.shm->link_to(b.slot) != nullptr && b.shm->link_to(a.slot) != nullptr;
   }));
   ASSERT_TRUE(a.push(b.slot, 1, 8));
   ASSERT_TRUE(b.push(a.slot, 2, 8));
   a.shm->flush();
   b.shm->flush();
-  EXPECT_TRUE(attend_until({&a, &b}, [&] { return a.psns.size() + b.psns.size() == 2; }));
+  EXPECT_TRUE(serve_until({&a, &b}, [&] { return a.psns.size() + b.psns.size() == 2; }));
   EXPECT_EQ(a.counter("shm_links"), 1u);
   EXPECT_EQ(b.counter("shm_links"), 1u);
 }
 
-// Independent of who connects: a process that captures or injects faults gets the packets that
-// would be on the wire.
+// Whichever process connects: one that captures or injects faults gets packets as on the wire.
 TEST(ShmDatapathTest, WirePacketsOnlyAtOneEndAppliesToBoth) {
-  for (const bool caller_does : {true, false}) {
-    Peer caller(next_slot(), caller_does);
-    Peer other(next_slot(), !caller_does);
-    caller.shm->reach(other.slot, Instant{});
-    ASSERT_TRUE(attend_until({&caller, &other},
-                             [&] { return caller.shm->link_to(other.slot) != nullptr; }));
-    for (Link* link : {caller.shm->link_to(other.slot), other.shm->link_to(caller.slot)}) {
+  for (const bool connecting_process_does : {true, false}) {
+    Peer connecting(next_slot(), connecting_process_does);
+    Peer other(next_slot(), !connecting_process_does);
+    connecting.shm->reach(other.slot, Instant{});
+    ASSERT_TRUE(serve_until({&connecting, &other},
+                            [&] { return connecting.shm->link_to(other.slot) != nullptr; }));
+    for (Link* link : {connecting.shm->link_to(other.slot), other.shm->link_to(connecting.slot)}) {
       ASSERT_NE(link, nullptr);
       EXPECT_TRUE(link->wire_packets_only());
       EXPECT_FALSE(link->peer_sleeps());
     }
-    ASSERT_TRUE(caller.push(other.slot, 7, 1000));
-    caller.shm->flush();
-    EXPECT_TRUE(attend_until({&other}, [&] { return other.psns.size() == 1; }));
+    ASSERT_TRUE(connecting.push(other.slot, 7, 1000));
+    connecting.shm->flush();
+    EXPECT_TRUE(serve_until({&other}, [&] { return other.psns.size() == 1; }));
   }
-  Peer usual;
-  usual.shm->reach(usual.slot, Instant{});
-  EXPECT_FALSE(usual.shm->link_to(usual.slot)->wire_packets_only());
+  Peer normal;
+  normal.shm->reach(normal.slot, Instant{});
+  EXPECT_FALSE(normal.shm->link_to(normal.slot)->wire_packets_only());
 }
 
 TEST(ShmDatapathTest, LinkToItselfDeliversPackets) {
@@ -214,7 +213,7 @@ TEST(ShmDatapathTest, LinkToItselfDeliversPackets) {
   ASSERT_NE(a.shm->link_to(a.slot), nullptr);
   ASSERT_TRUE(a.push(a.slot, 5, 65536));
   a.shm->flush();
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{5}; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.psns == std::vector<uint32_t>{5}; }));
 }
 
 TEST(ShmDatapathTest, MissingProcessIsReportedOnce) {
@@ -238,11 +237,11 @@ TEST(ShmDatapathTest, WakesASleepingThreadThroughItsDescriptor) {
   b.shm->disarm();
   EXPECT_EQ(::poll(&p, 1, 0), 0) << "the wake-up was consumed";
   EXPECT_EQ(b.receive(), 1u);
-  // A reader that polls costs the sender no system call.
+  // The sender needs no system call for a reader that polls.
   ASSERT_TRUE(a.push(b.slot, 2, 8));
   a.shm->flush();
   EXPECT_EQ(a.counter("shm_wakes_sent"), 1u);
-  EXPECT_FALSE(b.shm->arm()) << "a packet is there already";
+  EXPECT_FALSE(b.shm->arm()) << "a packet was received before";
 }
 
 TEST(ShmDatapathTest, FullRingRejectsPacketsAndLosesNone) {
@@ -253,7 +252,7 @@ TEST(ShmDatapathTest, FullRingRejectsPacketsAndLosesNone) {
   a.shm->flush();
   EXPECT_GT(sent, 10u);
   EXPECT_TRUE(a.shm->link_to(b.slot)->full());
-  ASSERT_TRUE(attend_until({&b}, [&] { return b.psns.size() == sent; }));
+  ASSERT_TRUE(serve_until({&b}, [&] { return b.psns.size() == sent; }));
   b.receive();  // releases the last batch
   EXPECT_FALSE(a.shm->link_to(b.slot)->full());
   EXPECT_EQ(a.counter("shm_dropped"), 0u);
@@ -265,11 +264,11 @@ TEST(ShmDatapathTest, DropsPacketsWithAddressesOfOtherHosts) {
   ASSERT_TRUE(a.push(b.slot, 1, 8, kElsewhere));
   ASSERT_TRUE(a.push(b.slot, 2, 8, kHere));
   a.shm->flush();
-  EXPECT_TRUE(attend_until({&b}, [&] { return b.psns == std::vector<uint32_t>{2}; }));
+  EXPECT_TRUE(serve_until({&b}, [&] { return b.psns == std::vector<uint32_t>{2}; }));
   EXPECT_EQ(b.counter("shm_dropped"), 1u);
 }
 
-TEST(ShmDatapathTest, PacketsSentBeforeAProcessEndedArrive) {
+TEST(ShmDatapathTest, DeliversPacketsSentBeforeTheProcessEnded) {
   Peer a;
   {
     Peer b;
@@ -277,22 +276,22 @@ TEST(ShmDatapathTest, PacketsSentBeforeAProcessEndedArrive) {
     ASSERT_TRUE(b.push(a.slot, 7, 4096));
     b.shm->flush();
   }
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{7}; }));
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.psns == std::vector<uint32_t>{7}; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.counter("shm_links") == 0; }));
 }
 
 TEST(ShmDatapathTest, ReusedSlotGetsANewLink) {
   Peer a;
   const uint8_t slot = next_slot();
-  for (uint32_t life = 0; life < 3; ++life) {
+  for (uint32_t round = 0; round < 3; ++round) {
     Peer b(slot);
     ASSERT_TRUE(reach_process(a, slot) || link(a, b));
-    ASSERT_TRUE(attend_until({&a, &b}, [&] { return b.shm->link_to(a.slot) != nullptr; }));
-    ASSERT_TRUE(a.push(slot, life, 8));
+    ASSERT_TRUE(serve_until({&a, &b}, [&] { return b.shm->link_to(a.slot) != nullptr; }));
+    ASSERT_TRUE(a.push(slot, round, 8));
     a.shm->flush();
-    EXPECT_TRUE(attend_until({&a, &b}, [&] { return b.psns == std::vector<uint32_t>{life}; }));
+    EXPECT_TRUE(serve_until({&a, &b}, [&] { return b.psns == std::vector<uint32_t>{round}; }));
     b.shm.reset();
-    ASSERT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
+    ASSERT_TRUE(serve_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
   }
 }
 
@@ -303,10 +302,10 @@ TEST(ShmDatapathTest, LinkEndsWhenTheProcessIsKilled) {
   ASSERT_TRUE(reach_process(a, slot));
   ASSERT_TRUE(a.push(slot, 1, 8));
   a.shm->flush();
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns == std::vector<uint32_t>{1}; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.psns == std::vector<uint32_t>{1}; }));
   end(pid);
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.counter("shm_links") == 0; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.shm->link_to(slot) == nullptr; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.counter("shm_links") == 0; }));
 }
 
 TEST(ShmDatapathTest, StoppedProcessFillsItsRingAndResumes) {
@@ -321,7 +320,7 @@ TEST(ShmDatapathTest, StoppedProcessFillsItsRingAndResumes) {
   a.shm->flush();
   EXPECT_TRUE(a.shm->link_to(slot)->full());
   ::kill(pid, SIGCONT);
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.psns.size() == sent; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.psns.size() == sent; }));
   for (uint32_t i = 0; i < a.psns.size(); ++i) ASSERT_EQ(a.psns[i], i);
   end(pid);
 }
@@ -338,7 +337,7 @@ TEST(ShmDatapathTest, DoesNotWaitForAStoppedProcessButAcceptsItsLateReply) {
   EXPECT_TRUE(a.shm->reach(slot, Instant{} + seconds(1)));
   EXPECT_EQ(a.shm->link_to(slot), nullptr);
   ::kill(pid, SIGCONT);
-  EXPECT_TRUE(attend_until({&a}, [&] { return a.shm->link_to(slot) != nullptr; }));
+  EXPECT_TRUE(serve_until({&a}, [&] { return a.shm->link_to(slot) != nullptr; }));
   end(pid);
 }
 
@@ -369,7 +368,7 @@ TEST(ShmDatapathTest, SlotTakenOverByAnotherProcessGetsANewLink) {
   before.reset();
   Peer b(slot);
   EXPECT_FALSE(a.shm->reach(slot, Instant{})) << "the new process has not replied yet";
-  ASSERT_TRUE(attend_until({&a, &b}, [&] { return a.shm->link_to(slot) != nullptr; }));
+  ASSERT_TRUE(serve_until({&a, &b}, [&] { return a.shm->link_to(slot) != nullptr; }));
   EXPECT_NE(a.shm->link_to(slot)->id(), id);
 }
 
@@ -403,7 +402,7 @@ TEST(ShmDatapathTest, ForkedChildHasNoSegmentMapped) {
   EXPECT_EQ(status, 0) << "a segment is mapped in the child";
 }
 
-// --- invalid callers --------------------------------------------------------------------------
+// --- invalid handshakes -----------------------------------------------------------------------
 
 // Connects as any process can.
 os::UniqueFd connect_to(uint8_t slot) {
@@ -415,47 +414,47 @@ os::UniqueFd connect_to(uint8_t slot) {
 
 TEST(ShmDatapathTest, DisconnectsPeersThatSendInvalidHandshakes) {
   Peer a;
-  const std::vector<std::string> greetings = {"x", std::string(16, '\0'), std::string(4000, 'V')};
-  for (const std::string& greeting : greetings) {
+  const std::vector<std::string> messages = {"x", std::string(16, '\0'), std::string(4000, 'V')};
+  for (const std::string& message : messages) {
     const os::UniqueFd fd = connect_to(a.slot);
-    ASSERT_EQ(::send(fd.get(), greeting.data(), greeting.size(), 0),
-              static_cast<ssize_t>(greeting.size()));
+    ASSERT_EQ(::send(fd.get(), message.data(), message.size(), 0),
+              static_cast<ssize_t>(message.size()));
     a.shm->attend();
     char reply;
     EXPECT_LE(::recv(fd.get(), &reply, 1, 0), 0);
   }
-  EXPECT_EQ(a.counter("shm_links_refused"), greetings.size());
+  EXPECT_EQ(a.counter("shm_links_refused"), messages.size());
   EXPECT_EQ(a.counter("shm_links"), 0u);
 }
 
-TEST(ShmDatapathTest, SilentCallersAreBounded) {
+TEST(ShmDatapathTest, LimitsConnectionsWithoutAHandshake) {
   Peer a, b;
-  std::vector<os::UniqueFd> silent;
+  std::vector<os::UniqueFd> connections;
   for (int i = 0; i < 150; ++i) {
-    silent.push_back(connect_to(a.slot));
+    connections.push_back(connect_to(a.slot));
     a.shm->attend();
   }
-  EXPECT_TRUE(link(a, b)) << "and do not block others";
+  EXPECT_TRUE(link(a, b)) << "other processes can still connect";
 }
 
-TEST(ShmDatapathTest, DisconnectsACallerIfDescriptorsAreExhausted) {
+TEST(ShmDatapathTest, DisconnectsAProcessIfDescriptorsAreExhausted) {
   Peer a;
-  const os::UniqueFd caller = connect_to(a.slot);
+  const os::UniqueFd connecting = connect_to(a.slot);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int lowest_free = ::dup(caller.get());
+  const int lowest_free = ::dup(connecting.get());
   ::close(lowest_free);
   const rlimit none{static_cast<rlim_t>(lowest_free), before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   a.shm->attend();
-  const bool quiet = !readable(a.shm->wait_fd());
+  const bool can_sleep = !readable(a.shm->wait_fd());
   a.shm->reach(next_slot(), Instant{});
   const auto notice = a.shm->take_notice();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(quiet) << "otherwise a waiting thread could not sleep any more";
+  EXPECT_TRUE(can_sleep) << "the waiting thread cannot sleep any more";
   EXPECT_EQ(a.counter("shm_links_refused"), 2u);
   char reply;
-  EXPECT_LE(::recv(caller.get(), &reply, 1, MSG_DONTWAIT), 0);
+  EXPECT_LE(::recv(connecting.get(), &reply, 1, MSG_DONTWAIT), 0);
   ASSERT_TRUE(notice.has_value());
   EXPECT_NE(notice->find("too many open files"), std::string::npos) << *notice;
 }
@@ -466,7 +465,7 @@ TEST(ShmDatapathTest, LinkOfAnUnendingCopyEndsForBothSides) {
   ASSERT_TRUE(link(a, b));
   a.shm->end_link_of({a.shm->link_to(b.slot)->id(), 1, {0, 0}});
   EXPECT_EQ(a.shm->link_to(b.slot), nullptr);
-  EXPECT_TRUE(attend_until({&b}, [&] { return b.shm->link_to(a.slot) == nullptr; }));
+  EXPECT_TRUE(serve_until({&b}, [&] { return b.shm->link_to(a.slot) == nullptr; }));
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST_F(ShmRing, RecordsAreInvisibleUntilPublished) {
   EXPECT_FALSE(reader.next(record));
 }
 
-TEST_F(ShmRing, EarlyPublishedRecordWakesTheReaderLater) {
+TEST_F(ShmRing, PublishingEarlyDelaysTheWakeUp) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
@@ -83,14 +83,14 @@ TEST_F(ShmRing, EarlyPublishedRecordWakesTheReaderLater) {
   ASSERT_TRUE(write(writer, 1, 8));
   writer.publish_early();
   ASSERT_TRUE(write(writer, 2, 8));
-  int looks = 0;
-  while (!reader.next(record)) ASSERT_LT(++looks, 10);
+  int polls = 0;
+  while (!reader.next(record)) ASSERT_LT(++polls, 10);
   expect_record(record, 1, 8);
-  EXPECT_FALSE(reader.next(record) || reader.next(record)) << "that one is not published";
+  EXPECT_FALSE(reader.next(record) || reader.next(record)) << "the second record is not published";
   EXPECT_TRUE(writer.is_publish_due());
   EXPECT_TRUE(writer.publish()) << "a sleeping reader is woken once, for both";
-  looks = 0;
-  while (!reader.next(record)) ASSERT_LT(++looks, 10);
+  polls = 0;
+  while (!reader.next(record)) ASSERT_LT(++polls, 10);
   expect_record(record, 2, 8);
   EXPECT_FALSE(writer.publish());
 }
@@ -111,7 +111,7 @@ TEST_F(ShmRing, WrapsAround) {
     RingReader::Record record;
     uint32_t expected = number - static_cast<uint32_t>(std::size(sizes));
     // A reader that stops at the end of a line tries again.
-    for (int looks = 0; looks < 64 && expected < number; ++looks) {
+    for (int polls = 0; polls < 64 && expected < number; ++polls) {
       while (reader.next(record)) {
         const size_t bytes = sizes[expected % std::size(sizes)];
         ++expected;
@@ -133,7 +133,7 @@ TEST_F(ShmRing, IsFullUntilTheReaderReleases) {
   writer.publish();
   RingReader::Record record;
   ASSERT_TRUE(reader.next(record));
-  EXPECT_FALSE(write(writer, written, 60'000)) << "what was handed out is still in use";
+  EXPECT_FALSE(write(writer, written, 60'000)) << "the reader has not released its records";
   reader.release();
   EXPECT_TRUE(write(writer, written, 60'000));
   EXPECT_FALSE(writer.broken());
@@ -148,10 +148,10 @@ TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
   ASSERT_TRUE(write(writer, 2, 8));
   EXPECT_TRUE(writer.publish());
   ASSERT_TRUE(write(writer, 3, 8));
-  EXPECT_FALSE(writer.publish()) << "it has been woken";
+  EXPECT_FALSE(writer.publish()) << "the reader has been woken";
   EXPECT_TRUE(reader.wake());
   reader.sleep();
-  EXPECT_FALSE(reader.wake()) << "nobody took the request";
+  EXPECT_FALSE(reader.wake()) << "the writer did not take the request";
 }
 
 // --- retraction -----------------------------------------------------------------------------
@@ -191,8 +191,8 @@ TEST_F(ShmRing, RetractsUnreadRecordsAndKeepsTheOrderOfTheRest) {
         [&] { return found != 0; }));
     writer.publish();
     for (uint32_t expected = read + read % 2; expected < number; expected += 2) {
-      int looks = 0;
-      while (!reader.next(record)) ASSERT_LT(++looks, 10);
+      int polls = 0;
+      while (!reader.next(record)) ASSERT_LT(++polls, 10);
       expect_record(record, expected, sizes[expected % 6]);
     }
     EXPECT_FALSE(reader.next(record) || reader.next(record));
@@ -224,21 +224,21 @@ TEST_F(ShmRing, RetractedRecordLeavesNoStaleWordAfterTheRest) {
   EXPECT_FALSE(reader.broken());
 }
 
-TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
+TEST_F(ShmRing, AckIsOneWordAndKeepsItsPlace) {
   RingWriter writer(memory_);
   RingReader reader(memory_);
   RingReader::Record record;
   const auto acknowledge = [&](uint64_t ack_bits) {
     ASSERT_TRUE(writer.write({.kind = RecordKind::Ack, .address = 3, .ack_bits = ack_bits}));
   };
-  const auto expect_ack_bits = [&](uint64_t ack_bits) {
+  const auto expect_ack = [&](uint64_t ack_bits) {
     ASSERT_TRUE(reader.next(record));
     EXPECT_EQ(record.word.kind, RecordKind::Ack);
     EXPECT_EQ(record.word.address, 3);
     EXPECT_EQ(record.word.ack_bits, ack_bits);
   };
   constexpr uint64_t kMost = (uint64_t{1} << 48) - 1;
-  acknowledge(kMost);  // unpublished like any other
+  acknowledge(kMost);  // invisible until published, as every record
   EXPECT_FALSE(reader.next(record));
   ASSERT_TRUE(write(writer, 1, 8));
   acknowledge(0);
@@ -251,11 +251,11 @@ TEST_F(ShmRing, AcknowledgementIsOneWordAndKeepsItsPlace) {
       },
       [] { return true; }));
   writer.publish();
-  expect_ack_bits(kMost);
-  expect_ack_bits(0);
+  expect_ack(kMost);
+  expect_ack(0);
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 65536);
-  expect_ack_bits(7);
+  expect_ack(7);
   EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
 }
 
@@ -270,7 +270,7 @@ TEST_F(ShmRing, RetractsNothingDuringAReadOrWithoutConfirmation) {
   ASSERT_TRUE(write(writer, 2, 8));
   writer.publish();
   ASSERT_TRUE(reader.next(record));
-  EXPECT_FALSE(writer.reclaim(all, yes)) << "it has read one of them";
+  EXPECT_FALSE(writer.reclaim(all, yes)) << "the reader has read one record";
   reader.release();
   EXPECT_FALSE(writer.reclaim(all, no));
   ASSERT_TRUE(reader.next(record));
@@ -293,7 +293,7 @@ TEST_F(ShmRing, WakesAReaderThatFellAsleepDuringRetraction) {
       [&](const RecordWord&, std::span<const std::byte>) {
         EXPECT_FALSE(reader.next(record));
         reader.sleep();
-        EXPECT_TRUE(reader.empty()) << "so it sleeps";
+        EXPECT_TRUE(reader.empty()) << "the reader may sleep";
         return true;
       },
       [] { return false; }));
@@ -313,7 +313,7 @@ TEST_F(ShmRing, RecordOverwrittenByTheReaderBreaksTheRing) {
 }
 
 // Retraction writes the remaining records again. A reader that enlarged a record, up to the end of
-// the last line, must not make it larger than the room in the ring.
+// the last line, must not make it larger than the free space of the ring.
 TEST_F(ShmRing, RecordEnlargedByTheReaderBreaksTheRing) {
   constexpr uint64_t kShortRecord = 24;  // a word, its number and 8 bytes
   RingWriter writer(memory_);
@@ -336,7 +336,7 @@ TEST_F(ShmRing, RecordEnlargedByTheReaderBreaksTheRing) {
   EXPECT_TRUE(writer.broken());
 }
 
-// Each record is read or retracted, never both, and those that are read come in order.
+// Each record is read or retracted, never both, and the records are read in order.
 TEST_F(ShmRing, RetractionRacesWithReading) {
   constexpr uint32_t kRecords = 60'000;
   std::vector<uint8_t> read(kRecords), retracted(kRecords);
@@ -347,7 +347,7 @@ TEST_F(ShmRing, RetractionRacesWithReading) {
     uint32_t last = 0;
     for (bool end = false; !end;) {
       end = done.load(std::memory_order_acquire);
-      for (int looks = 0; looks < 3; ++looks) {
+      for (int polls = 0; polls < 3; ++polls) {
         while (reader.next(record)) {
           const uint32_t number = number_in({record.front, sizeof number});
           ASSERT_TRUE(number == 0 || number > last) << number;
@@ -393,18 +393,18 @@ TEST_F(ShmRing, RetractionRacesWithReading) {
 // wake-up.
 TEST_F(ShmRing, LosesNoRecordBetweenTwoThreads) {
   constexpr uint32_t kRecords = 60'000;
-  std::atomic<int> knocks{0};
+  std::atomic<int> wakeups{0};
   std::thread producer([&] {
     RingWriter writer(memory_);
     for (uint32_t number = 0; number < kRecords;) {
       if (!write(writer, number, number % 700)) {
-        if (writer.publish()) knocks.fetch_add(1);
+        if (writer.publish()) wakeups.fetch_add(1);
         std::this_thread::yield();
         continue;
       }
-      if (++number % 5 == 0 && writer.publish()) knocks.fetch_add(1);
+      if (++number % 5 == 0 && writer.publish()) wakeups.fetch_add(1);
     }
-    if (writer.publish()) knocks.fetch_add(1);
+    if (writer.publish()) wakeups.fetch_add(1);
   });
   RingReader reader(memory_);
   int seen = 0;
@@ -425,8 +425,8 @@ TEST_F(ShmRing, LosesNoRecordBetweenTwoThreads) {
       if (reader.wake()) ++seen;
       continue;
     }
-    // Asleep: only the writer can wake it. A lost wake-up would hang here.
-    while (knocks.load() == seen) std::this_thread::yield();
+    // Only the writer can wake the reader now. A lost wake-up would hang here.
+    while (wakeups.load() == seen) std::this_thread::yield();
     ++seen;
     reader.wake();
   }
@@ -438,8 +438,8 @@ TEST_F(ShmRing, LosesNoRecordBetweenTwoThreads) {
 TEST_F(ShmRing, InvalidWordBreaksTheReader) {
   const uint64_t words[] = {
       UINT64_MAX,
-      5,                                                                   // no such kind
-      RecordWord{.kind = RecordKind::Packet, .header_bytes = 121}.pack(),  // no front
+      5,                                                                   // unknown kind
+      RecordWord{.kind = RecordKind::Packet, .header_bytes = 121}.pack(),  // header too long
       RecordWord{.kind = RecordKind::Packet, .payload_size_log2 = 40}.pack(),
       RecordWord{.kind = RecordKind::Packet, .body_bytes = UINT32_MAX}.pack(),
       RecordWord{.kind = RecordKind::Packet, .body_bytes = 65537}.pack(),
@@ -451,7 +451,7 @@ TEST_F(ShmRing, InvalidWordBreaksTheReader) {
     RingReader::Record record;
     EXPECT_FALSE(reader.next(record)) << std::hex << word;
     EXPECT_TRUE(reader.broken()) << std::hex << word;
-    EXPECT_TRUE(reader.empty()) << "a broken one keeps nobody awake";
+    EXPECT_TRUE(reader.empty()) << "a broken ring does not keep the reader awake";
     reader.release();
   }
 }
@@ -500,7 +500,7 @@ TEST_F(ShmRing, InvalidPositionBreaksTheWriter) {
     EXPECT_FALSE(writer.has_room(kLargestRecord));
     EXPECT_TRUE(writer.broken());
     memory_.control->freed = 0;
-    EXPECT_FALSE(writer.has_room(kLargestRecord)) << "it stays broken";
+    EXPECT_FALSE(writer.has_room(kLargestRecord)) << "the ring stays broken";
   }
 }
 

@@ -75,9 +75,9 @@ TEST(Steering, AnIcmpErrorDoesNotBlockAProbe) {
   uint64_t updates = 0;
   host::Steering steering(address, receive.value().get(), fd, *claimed.value(), updates, true);
   report_unreachable_hosts(fd, address, true);
-  const host::SocketAddress nowhere =
+  const host::SocketAddress unused =
       host::SocketAddress::of({ipv4("127.0.0.9"), 0}, wire::kRoceUdpPort);
-  ASSERT_EQ(::sendto(fd, "x", 1, 0, nowhere.get(), nowhere.bytes), 1);
+  ASSERT_EQ(::sendto(fd, "x", 1, 0, unused.get(), unused.bytes), 1);
   pollfd icmp_error{.fd = fd, .events = 0, .revents = 0};
   ASSERT_EQ(::poll(&icmp_error, 1, 10'000), 1);
   steering.start_round(Instant{1});
@@ -91,12 +91,12 @@ TEST(Steering, RecoversWhenAMemberLeaves) {
   Process b;
   Process c;
   ASSERT_TRUE(first->udp->listen(kLoopback4).ok());
-  settle({first.get(), &b, &c});
+  complete_steering({first.get(), &b, &c});
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  settle({first.get(), &b, &c});
+  complete_steering({first.get(), &b, &c});
   const auto path = b.path_to(c, kLoopback4, kLoopback4);
   ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
-  settle({first.get(), &b, &c});
+  complete_steering({first.get(), &b, &c});
   const uint8_t ended_slot = first->slot();
   first.reset();  // the kernel moves c's socket to index 0
 
@@ -130,7 +130,7 @@ TEST(Steering, SplitsAGroBatchWithPacketsOfSeveralSlots) {
   Process b;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  settle({&a, &b});
+  complete_steering({&a, &b});
   // Another sender: one segmented send with packets for a, b, b, a.
   auto send = open_send_socket({kLoopback4, 0}, {}, 0);
   ASSERT_TRUE(send.ok());

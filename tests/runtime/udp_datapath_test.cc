@@ -48,15 +48,15 @@ TEST(UdpDatapath, AnIcmpErrorFailsNoOtherSend) {
   const Process absent;  // has no socket
   const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2")};
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
-  wire::PathId nowhere[2];
+  wire::PathId unused[2];
   wire::PathId path[2];
   for (int i = 0; i < 2; ++i) {
-    nowhere[i] = a.path_to(absent, addresses[i], ipv4("127.0.0.9"));
+    unused[i] = a.path_to(absent, addresses[i], ipv4("127.0.0.9"));
     path[i] = a.path_to(b, addresses[i], kLoopback4);
   }
-  settle({&a, &b});
+  complete_steering({&a, &b});
   a.udp->report_unreachable_hosts(true);
-  for (const auto& paths : {nowhere, path}) {
+  for (const auto& paths : {unused, path}) {
     const uint8_t slot = paths == path ? b.slot() : absent.slot();
     for (uint32_t i = 0; i < 2; ++i) a.push(paths[i], slot, i, 100);
     a.udp->flush();
@@ -102,7 +102,7 @@ TEST(UdpDatapath, TrafficClassAndHopLimitBelongToThePath) {
 TEST(UdpDatapath, CountsAndDropsInvalidPackets) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
-  settle({&a});
+  complete_steering({&a});
   auto send = open_send_socket({kLoopback4, 0}, {}, 0);
   ASSERT_TRUE(send.ok());
   const auto to = host::SocketAddress::of({kLoopback4, 0}, wire::kRoceUdpPort);
@@ -113,7 +113,7 @@ TEST(UdpDatapath, CountsAndDropsInvalidPackets) {
       ::sendto(send.value().fd.get(), bytes.data(), n, 0, to.get(), to.bytes);
     }
   }
-  settle({&a});
+  complete_steering({&a});
   EXPECT_EQ(a.counter("udp_too_short"), 4u * 3);
   EXPECT_EQ(a.counter("udp_icrc_errors"), 5u * 3);
   EXPECT_EQ(a.counter("udp_packets_received"), 0u);
@@ -122,7 +122,7 @@ TEST(UdpDatapath, CountsAndDropsInvalidPackets) {
 TEST(UdpDatapath, SolvesTheIpIdOfAnotherSender) {
   Process a;
   ASSERT_TRUE(a.udp->listen(kLoopback4).ok());
-  settle({&a});
+  complete_steering({&a});
   auto send = open_send_socket({kLoopback4, 0}, {}, 0);
   ASSERT_TRUE(send.ok());
   const wire::IcrcFlow flow{kLoopback4, kLoopback4, send.value().port, wire::kRoceUdpPort};
@@ -183,7 +183,7 @@ TEST(UdpDatapath, ServesSeveralAddresses) {
   const Gid addresses[] = {kLoopback4, ipv4("127.0.0.2"), ipv6("::1")};
   std::vector<wire::PathId> paths;
   for (const Gid& g : addresses) paths.push_back(a.path_to(a, g, g));
-  settle({&a});
+  complete_steering({&a});
   for (uint32_t i = 0; i < 30; ++i) a.push(paths[i % 3], a.slot(), i, 200);
   a.udp->flush();
   ASSERT_TRUE(run({&a}, [&] { return a.packets.size() >= 30; }));

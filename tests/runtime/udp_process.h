@@ -125,8 +125,8 @@ bool run(std::initializer_list<Process*> processes, Done done) {
   return done();
 }
 
-// Lets steering settle, which takes a few turns of each process.
-inline void settle(std::initializer_list<Process*> processes) {
+// Waits until steering is complete, which takes a few turns of each process.
+inline void complete_steering(std::initializer_list<Process*> processes) {
   for (int turn = 0; turn < 500; ++turn) {
     for (Process* p : processes) p->receive();
   }

@@ -25,7 +25,7 @@ struct UdpPair : testing::Test {
   void SetUp() override {
     ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
     path = a.path_to(b, kLoopback4, kLoopback4);
-    settle({&a, &b});
+    complete_steering({&a, &b});
   }
   Process a;
   Process b;
@@ -39,7 +39,7 @@ TEST(UdpDatapath, DeliversGsoBatchesWholeAndInOrder) {
     Process b;
     ASSERT_TRUE(b.udp->listen(address).ok());
     const auto path = a.path_to(b, address, address);
-    settle({&a, &b});
+    complete_steering({&a, &b});
     uint32_t psn = 0;
     for (int batch = 0; batch < 20; ++batch) {
       // The packets of a WRITE: one longer packet, equal ones, a shorter one.
@@ -115,8 +115,8 @@ TEST_F(UdpPair, DeliversGsoBatchesAfterSingleDatagramsWhole) {
   EXPECT_EQ(sockets_without_gro(), 0);
 }
 
-// From the second flush on, long GSO batches are sent zero-copy if the kernel can. They exceed the
-// memory for zero-copy sends.
+// From the second flush on, long GSO batches are sent zero-copy if the kernel supports it. Together
+// they exceed the zero-copy ring.
 TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
   const bool possible = ZeroCopySender().works();
   for (const bool v6 : {false, true}) {
@@ -125,8 +125,8 @@ TEST(UdpDatapath, DeliversZeroCopyBatchesWholeAndInOrder) {
     Process b;
     ASSERT_TRUE(b.udp->listen(address).ok());
     const auto path = a.path_to(b, address, address);
-    const auto other = a.path_to(b, address, address);  // shares the memory
-    settle({&a, &b});
+    const auto other = a.path_to(b, address, address);  // shares the zero-copy ring
+    complete_steering({&a, &b});
     uint32_t psn = 0;
     size_t bytes = 0;
     while (bytes < 3 * ZeroCopyRing::kBytes) {
@@ -182,14 +182,14 @@ TEST_F(UdpPair, ManySmallBatchesDoNotOverwriteAZeroCopyBatch) {
 
 // A peer has a window for each of our addresses. Packets in flight from one address must not be
 // overwritten by packets from the other.
-TEST_F(UdpPair, EachAddressHasItsOwnZeroCopyMemory) {
+TEST_F(UdpPair, EachAddressHasItsOwnZeroCopyRing) {
   const wire::PathId second = a.path_to(b, ipv4("127.0.0.2"), kLoopback4);
   uint32_t psn = 0;
   const auto send_batch = [&](wire::PathId on) {
     for (int i = 0; i < 15; ++i) a.push(on, b.slot(), psn++, 4096);
     a.udp->flush();
   };
-  send_batch(path);  // shows that batches are long
+  send_batch(path);  // long batches are sent zero-copy from now on
   ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= psn; }));
   send_batch(path);
   send_batch(path);
@@ -198,7 +198,7 @@ TEST_F(UdpPair, EachAddressHasItsOwnZeroCopyMemory) {
   run({&a, &b}, [&] { return b.packets.size() >= psn; });
   EXPECT_EQ(b.counter("udp_icrc_errors"), 0u);
   ASSERT_GE(b.packets.size(),
-            from_first);  // the receive buffer may have dropped some of the others
+            from_first);  // the receive buffer may have dropped packets of the second path
   for (uint32_t i = 0; i < from_first; ++i) {
     ASSERT_EQ(b.psn(i), i);
     ASSERT_TRUE(b.intact(i));
@@ -268,8 +268,8 @@ bool forbid(uint32_t call, uint32_t error) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// The pages are refused after the send was started. The send is closed, and the batch is sent again
-// as a copy.
+// The kernel refuses the pages after the send was started. The sender ends that send and sends the
+// batch again as a copy.
 TEST_F(UdpPair, CopiesLongBatchesIfSpliceIsForbidden) {
   if (!ZeroCopySender().works()) GTEST_SKIP() << "no zero-copy sends with this kernel";
   uint32_t psn = 0;
@@ -315,7 +315,7 @@ struct UdpQueuePairs : UdpPair {
     EXPECT_EQ(b.packets.size(), pushed);
     for (size_t i = 0; i < b.packets.size(); ++i) {
       EXPECT_TRUE(b.intact(i));
-      EXPECT_EQ(b.psn(i) % kPsns, all_received[b.psn(i) / kPsns]++);
+      EXPECT_EQ(b.psn(i) % kPsns, received[b.psn(i) / kPsns]++);
     }
     EXPECT_EQ(b.counter("udp_icrc_errors") + b.counter("udp_icrc_solved"), 0u);
     b.packets.clear();
@@ -323,7 +323,7 @@ struct UdpQueuePairs : UdpPair {
     pushed = 0;
     return a.counter("udp_batches_sent") - before;
   }
-  // Shows the sender that several queue pairs are active.
+  // Makes the sender detect several active queue pairs.
   void activate_two() {
     push(0, 64);
     push(1, 64);
@@ -331,7 +331,7 @@ struct UdpQueuePairs : UdpPair {
   }
   std::vector<wire::PathId> paths;
   std::array<uint32_t, kQueuePairs> next{};
-  std::array<uint32_t, kQueuePairs> all_received{};
+  std::array<uint32_t, kQueuePairs> received{};
   size_t pushed = 0;
 };
 
@@ -341,7 +341,7 @@ TEST_F(UdpQueuePairs, PacketsOfOneSizeShareABatch) {
   }
   EXPECT_EQ(send_batches(), 1u);
   for (int i = 0; i < 100; ++i) push(static_cast<uint32_t>(i) % kQueuePairs, 64);
-  EXPECT_EQ(send_batches(), 2u) << "at most 64 packets each";
+  EXPECT_EQ(send_batches(), 2u) << "a batch has at most 64 packets";
 }
 
 TEST_F(UdpQueuePairs, EachSizeHasItsOwnBatch) {
@@ -412,11 +412,11 @@ TEST_F(UdpQueuePairs, AShortPacketThatEndsTheBatchJoinsIt) {
   EXPECT_EQ(send_batches(), 1u);
 }
 
-// Their packets are interleaved in the sender's memory, in zero-copy memory, or in both.
+// Packets of the queue pairs are interleaved in the copy buffer, in the zero-copy ring, or in both.
 TEST_F(UdpQueuePairs, DeliversLongBatchesOfManyQueuePairsWholeAndInOrder) {
   for (int batch = 0; batch < 40; ++batch) {
-    const uint32_t several = batch % 3 == 0 ? 1 : kQueuePairs;
-    for (uint32_t q = 0; q < several; ++q) {
+    const uint32_t queue_pairs = batch % 3 == 0 ? 1 : kQueuePairs;
+    for (uint32_t q = 0; q < queue_pairs; ++q) {
       push(q, 4096);
       for (int i = 0; i < 13; ++i) push(q, 4080);
       push(q, batch % 2 == 0 ? 4080 : 1500);
@@ -464,7 +464,7 @@ TEST_F(UdpQueuePairs, OnlyPacketsWithTheSameHeadersAndReceiverShareABatch) {
   EXPECT_EQ(send_batches(), 6u);
 }
 
-TEST_F(UdpPair, AcceptsAsManyPacketsAsItsRoom) {
+TEST_F(UdpPair, AcceptsAsManyPacketsAsRoomReports) {
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4096);
   EXPECT_GE(sent, 100u);
@@ -487,7 +487,7 @@ TEST(UdpDatapath, SendsAFullBatchOfUnsegmentedPackets) {
   Process b;
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
   const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+  complete_steering({&a, &b});
   uint32_t sent = 0;
   while (a.udp->sink().room() > 0) a.push(path, b.slot(), sent++, 4);
   a.udp->flush();
@@ -518,7 +518,8 @@ TEST_F(UdpQueuePairs, SegmentsOtherBatchesCorrectlyAfterManyEqualOnes) {
   push(0, 200);
   push(0, 8);
   EXPECT_EQ(send_batches(), 2u);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(batch_of(12, 1), 1u);  // more than the fixed segment size
+  for (int i = 0; i < 100; ++i)
+    ASSERT_EQ(batch_of(12, 1), 1u);  // larger than the fixed segment size
   EXPECT_EQ(batch_of(1000, 1), 1u);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(batch_of(1000, 5), 1u);
   EXPECT_EQ(batch_of(1001, 1), 1u);
@@ -536,7 +537,7 @@ TEST_F(UdpQueuePairs, DoesNotSegmentProbesLikeEarlierBatches) {
   Process c;  // all processes probe for their group index again
   ASSERT_TRUE(c.udp->listen(kLoopback4).ok());
   const auto to_c = a.path_to(c, kLoopback4, kLoopback4);
-  settle({&a, &b, &c});
+  complete_steering({&a, &b, &c});
   a.push(to_c, c.slot(), 1, 8);
   a.udp->flush();
   EXPECT_TRUE(run({&a, &b, &c}, [&] { return c.packets.size() == 1; }));
@@ -569,7 +570,7 @@ TEST(UdpDatapath, SendsSinglePacketsWithoutSegmentation) {
   Process b;
   ASSERT_TRUE(b.udp->listen(kLoopback4).ok());
   const auto path = a.path_to(b, kLoopback4, kLoopback4);
-  settle({&a, &b});
+  complete_steering({&a, &b});
   for (uint32_t i = 0; i < 20; ++i) a.push(path, b.slot(), i, 1024);
   a.udp->flush();
   ASSERT_TRUE(run({&a, &b}, [&] { return b.packets.size() >= 20; }));

@@ -1,5 +1,5 @@
 // The simulator's checkers detect errors. Packets are changed between the hosts so that no engine
-// can notice, as if an engine were broken; the checker for that error must report it.
+// detects it, as if an engine were broken; the checker for that error must report it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TamperRule repeating(std::function<bool(const wire::Packet&)> match) {
   };
 }
 
-// At least one seed must show the error: not every seed has such traffic. Each gets a new rule.
+// At least one seed must report the error: not every seed has such traffic. Each gets a new rule.
 void expect_detected(const std::string& text, const std::function<TamperRule()>& make_rule) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const RunResult r = run_workload(seed, false, make_rule());
@@ -87,12 +87,12 @@ TEST(Checkers, DetectUcMessageWithAHole) {
                                                       Bytes bytes) mutable -> std::vector<Bytes> {
       auto p = parse(bytes);
       if (!is_uc(*p)) return {std::move(bytes)};
-      uint32_t& gone = removed[p->bth.destination.value()];
+      uint32_t& removed_before = removed[p->bth.destination.value()];
       if (p->op.verb == Verb::Send && p->op.position == Position::Middle) {
-        ++gone;  // later PSNs are lowered, so that the receiver sees no gap
+        ++removed_before;  // later PSNs are lowered, so that the receiver sees no gap
         return {};
       }
-      p->bth.psn = p->bth.psn - gone;
+      p->bth.psn = p->bth.psn - removed_before;
       return {with_headers(*p)};
     };
   });
@@ -112,11 +112,11 @@ TEST(Checkers, DetectDuplicateUcMessage) {
 
 TEST(Checkers, DetectReorderedUcMessage) {
   expect_detected("a message was overtaken", [] {
-    return [held = std::map<uint32_t, Bytes>()](HostId, HostId,
-                                                Bytes bytes) mutable -> std::vector<Bytes> {
+    return [delayed = std::map<uint32_t, Bytes>()](HostId, HostId,
+                                                   Bytes bytes) mutable -> std::vector<Bytes> {
       const auto p = parse(bytes);
       if (!is_uc(*p) || !is_only_send(*p)) return {std::move(bytes)};
-      Bytes& before = held[p->bth.destination.value()];
+      Bytes& before = delayed[p->bth.destination.value()];
       if (before.empty()) {
         before = std::move(bytes);
         return {};
@@ -188,15 +188,15 @@ TEST(Checkers, DetectDatagramForAnotherQueuePair) {
 
 TEST(Checkers, DetectDatagramFromAnotherHost) {
   expect_detected("wrong addressing in front of a datagram", [] {
-    struct Held {
+    struct Delayed {
       HostId from = 0;
       Bytes bytes;
     };
-    return [held = std::map<HostId, Held>()](HostId from, HostId to,
-                                             Bytes bytes) mutable -> std::vector<Bytes> {
+    return [delayed = std::map<HostId, Delayed>()](HostId from, HostId to,
+                                                   Bytes bytes) mutable -> std::vector<Bytes> {
       const auto p = parse(bytes);
       if (!is_ud(*p) || p->bth.destination == wire::kMulticastQpn) return {std::move(bytes)};
-      Held& h = held[to];
+      Delayed& h = delayed[to];
       if (h.bytes.empty()) {
         h = {from, std::move(bytes)};
         return {};

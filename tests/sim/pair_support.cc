@@ -10,7 +10,7 @@ namespace verbena::sim {
 
 using core::SendOp;
 
-Pair::Pair(Abilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
+Pair::Pair(Capabilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
            uint64_t region_bytes)
     : a(world.add_host(selective_repeat.a)),
       b(world.add_host(selective_repeat.b)),
@@ -129,8 +129,8 @@ void Pair::drop_all(std::function<bool(HostId, const wire::Packet&)> match) {
 uint64_t Pair::word_b(uint64_t offset) const { return word_of(rb, offset); }
 uint64_t Pair::word_a(uint64_t offset) const { return word_of(ra, offset); }
 
-void Pair::settle(Duration limit) {
-  EXPECT_TRUE(world.run_until_quiet(limit)) << "still something happening";
+void Pair::run_until_idle(Duration limit) {
+  EXPECT_TRUE(world.run_until_quiet(limit)) << "events are left after the limit";
   for (Host* h : {&a, &b}) {
     EXPECT_EQ(h->engine().next_deadline(), kNever);
     EXPECT_TRUE(h->arena().intact());

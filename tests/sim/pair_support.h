@@ -15,17 +15,17 @@ inline constexpr uint32_t kAllAccess = core::kLocalWrite | core::kRemoteWrite | 
                                        core::kRemoteAtomic | core::kWindowBind;
 
 struct Pair {
-  // Which of the two support selective repeat.
-  struct Abilities {
+  // Whether each side supports selective repeat.
+  struct Capabilities {
     bool a = true;
     bool b = true;
   };
   explicit Pair(const ConnectionShape& connection = {}, const QpShape& qp = {},
                 uint64_t region_bytes = 1 << 20)
-      : Pair(Abilities{}, connection, qp, region_bytes) {}
-  Pair(Abilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
+      : Pair(Capabilities{}, connection, qp, region_bytes) {}
+  Pair(Capabilities selective_repeat, const ConnectionShape& connection, const QpShape& qp,
        uint64_t region_bytes);
-  // Connected through memory.
+  // Connected through shared memory.
   Pair(const ConnectionShape& connection, const QpShape& qp, uint64_t region_bytes,
        const MemoryLinkShape& link);
 
@@ -60,10 +60,10 @@ struct Pair {
   std::vector<core::Completion> poll_b() { return poll(cq_b); }
   static std::vector<core::Completion> poll(core::CompletionQueue& cq);
 
-  // Loses the first packet that `match` accepts; returns how many were lost so far through *count.
+  // Drops the first packet that `match` accepts; *count is the number of packets dropped so far.
   void drop_first(std::function<bool(HostId from, const wire::Packet&)> match,
                   int* count = nullptr);
-  // Loses every packet that `match` accepts.
+  // Drops every packet that `match` accepts.
   void drop_all(std::function<bool(HostId from, const wire::Packet&)> match);
 
   uint64_t word_b(uint64_t offset) const;
@@ -74,7 +74,7 @@ struct Pair {
   void fill_and_connect(const ConnectionShape& connection);
 
   // Runs until no event is left; then no packet may be outstanding and no timer pending.
-  void settle(Duration limit = seconds(10));
+  void run_until_idle(Duration limit = seconds(10));
 };
 
 void fill(std::span<std::byte> bytes, uint64_t seed);

@@ -1,5 +1,5 @@
 // Two programs in a ping-pong: ACKs are piggybacked on requests, and in any network each message
-// arrives once, intact and in order.
+// is delivered once, intact and in order.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,12 +13,13 @@ using core::CounterId;
 
 constexpr uint64_t kMessages = 400;  // of each
 constexpr uint32_t kBytes = 12;
-constexpr uint64_t kInbox = 1 << 16;
+constexpr uint64_t kReceiveOffset = 1 << 16;
 
 class PingPong {
  public:
-  explicit PingPong(Pair::Abilities can)
-      : pair(can, {.mtu = wire::Mtu::k256, .psn_a = 0xFFFFFF - 100, .psn_b = 77, .timeout = 9},
+  explicit PingPong(Pair::Capabilities capabilities)
+      : pair(capabilities,
+             {.mtu = wire::Mtu::k256, .psn_a = 0xFFFFFF - 100, .psn_b = 77, .timeout = 9},
              {.depth = 16}, 1 << 17) {
     for (Side& side : sides_) {
       side.host->set_ack_delay(8);
@@ -29,7 +30,7 @@ class PingPong {
   }
 
   void run() {
-    pair.settle();
+    pair.run_until_idle();
     for (const Side& side : sides_) {
       EXPECT_EQ(side.sent, kMessages);
       EXPECT_EQ(side.done, kMessages);
@@ -45,14 +46,15 @@ class PingPong {
     core::QueuePair* qp;
     core::CompletionQueue* cq;
     Region* region;
-    Region* peers;
+    Region* peer_region;
     uint64_t sent = 0;
     uint64_t done = 0;
     uint64_t received = 0;
   };
 
   void post_receive(Side& side, uint64_t number) {
-    const core::Sge sge{side.region->iova + kInbox + number % 8 * kBytes, kBytes, side.region->key};
+    const core::Sge sge{side.region->iova + kReceiveOffset + number % 8 * kBytes, kBytes,
+                        side.region->key};
     ASSERT_TRUE(side.host->post_receive(*side.qp, {.wr_id = number, .sges = {&sge, 1}}).ok());
   }
   void send(Side& side) {
@@ -74,13 +76,14 @@ class PingPong {
     }
     ASSERT_EQ(c.wr_id, side.received);
     ASSERT_EQ(c.byte_count, kBytes);
-    const auto sent_bytes = side.peers->at(side.received % 1000 * kBytes, kBytes);
-    const auto received_bytes = side.region->at(kInbox + side.received % 8 * kBytes, kBytes);
+    const auto sent_bytes = side.peer_region->at(side.received % 1000 * kBytes, kBytes);
+    const auto received_bytes =
+        side.region->at(kReceiveOffset + side.received % 8 * kBytes, kBytes);
     ASSERT_TRUE(equal(sent_bytes, received_bytes)) << side.received;
     post_receive(side, 4 + side.received++);
     if (side.sent < kMessages) send(side);
   }
-  // A program that polls until all messages have arrived.
+  // A program that polls until it has received all messages.
   void watch(Side& side) {
     for (const core::Completion& c : Pair::poll(*side.cq)) take(side, c);
     if (testing::Test::HasFatalFailure()) return;
@@ -103,15 +106,16 @@ TEST(PiggybackedAcks, MostAcksArePiggybacked) {
 }
 
 TEST(PiggybackedAcks, NoAckIsPiggybackedUnlessBothSidesSupportIt) {
-  for (const Pair::Abilities can : {Pair::Abilities{true, false}, {false, true}, {false, false}}) {
-    PingPong v(can);
+  for (const Pair::Capabilities capabilities :
+       {Pair::Capabilities{true, false}, {false, true}, {false, false}}) {
+    PingPong v(capabilities);
     v.run();
     EXPECT_EQ(v.pair.counter_a(CounterId::acks_piggybacked), 0u);
     EXPECT_EQ(v.pair.counter_b(CounterId::acks_piggybacked), 0u);
   }
 }
 
-TEST(PiggybackedAcks, EachMessageArrivesOnceInAnyNetwork) {
+TEST(PiggybackedAcks, DeliversEachMessageOnceInAnyNetwork) {
   for (const double loss : {0.0, 0.02, 0.1}) {
     for (const double duplication : {0.0, 0.1}) {
       for (const Duration jitter : {nanoseconds(0), microseconds(1), microseconds(20)}) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Without core/ext, what is left is a plain RoCE NIC: deletes the folder from a copy of the sources, builds the
+# Without core/ext the sources are a plain RoCE NIC: deletes the folder from a copy of the sources, builds the
 # simulator from it and runs seeds. Each file of core is compiled by itself here; the normal build compiles all
 # of core as one.
 #   plain_roce.sh SOURCE_FOLDER

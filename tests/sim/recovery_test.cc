@@ -29,7 +29,7 @@ TEST(Recovery, NoRetransmissionWithoutLoss) {
   p.read(4, 65536, 100000);
   const uint64_t before = p.word_b(512 * 1024);
   p.fetch_add(5, 400000, 512 * 1024, 7);
-  p.settle();
+  p.run_until_idle();
   expect_success(p.poll_a(), {2, 3, 4, 5});
   expect_success(p.poll_b(), {1});
   EXPECT_TRUE(equal(p.rb.at(0, 5000), p.ra.at(8192, 5000)));
@@ -49,7 +49,7 @@ TEST(Recovery, RecoversALostAck) {
   p.receive(1, 0, 64);
   p.receive(2, 64, 64);
   p.send(3, 8192, 64);
-  p.settle();
+  p.run_until_idle();
   EXPECT_EQ(lost, 1);
   expect_success(p.poll_a(), {3});
   expect_success(p.poll_b(), {1});  // delivered once
@@ -63,7 +63,7 @@ TEST(Recovery, RecoversALostAtomicResponseWithoutASecondExecution) {
   p.drop_first([](HostId, const auto& q) { return is_verb(q, Verb::AtomicAck); });
   p.fetch_add(1, 4096, 0, 5);
   p.fetch_add(2, 4104, 0, 5);
-  p.settle();
+  p.run_until_idle();
   expect_success(p.poll_a(), {1, 2});
   EXPECT_EQ(p.word_b(0), before + 10);
   EXPECT_EQ(p.word_a(4096), before);
@@ -81,7 +81,7 @@ TEST(Recovery, RecoversALossAtAnyPositionOfALongMessage) {
       if (verb == Verb::Send) p.send(2, 0, 1024 * kPackets - 5);
       if (verb == Verb::Write) p.write(2, 0, 1024 * kPackets - 5);
       if (verb == Verb::ReadResponse) p.read(2, 0, 1024 * kPackets - 5);
-      p.settle();
+      p.run_until_idle();
       expect_success(p.poll_a(), {2});
       EXPECT_TRUE(equal(p.ra.at(0, 1024 * kPackets - 5), p.rb.at(0, 1024 * kPackets - 5)));
     }
@@ -94,11 +94,11 @@ TEST(Recovery, RequestsReadResponsesFromTheLostOneOn) {
     return is_verb(q, Verb::ReadResponse) && q.bth.psn == wire::Psn(5);
   });
   p.read(1, 0, 16 * 1024);
-  p.settle();
+  p.run_until_idle();
   expect_success(p.poll_a(), {1});
   EXPECT_TRUE(equal(p.ra.at(0, 16384), p.rb.at(0, 16384)));
   EXPECT_EQ(p.counter_a(CounterId::implied_naks), 1u);
-  EXPECT_EQ(p.counter_a(CounterId::timeouts), 0u);  // the packets after the gap revealed it
+  EXPECT_EQ(p.counter_a(CounterId::timeouts), 0u);  // the packets behind the gap reported it
   EXPECT_EQ(p.counter_b(CounterId::duplicate_requests), 1u);
 }
 
@@ -111,7 +111,7 @@ TEST(Recovery, RecoversALongReadAcrossItsRequests) {
       return is_verb(q, Verb::ReadResponse) && q.bth.psn == wire::Psn(lost);
     });
     p.read(1, 0, 300 * 1024);
-    p.settle();
+    p.run_until_idle();
     expect_success(p.poll_a(), {1});
     EXPECT_TRUE(equal(p.ra.at(0, 300 * 1024), p.rb.at(0, 300 * 1024)));
     EXPECT_EQ(p.counter_b(CounterId::duplicate_dropped), 0u);
@@ -123,7 +123,7 @@ TEST(Recovery, DuplicateReadRequestGetsASecondHarmlessResponse) {
   Pair p;
   p.world.network().link(kA, kB).duplication = 1;
   for (uint64_t i = 0; i < 12; ++i) p.read(i, i * 4096, 4096);
-  p.settle();
+  p.run_until_idle();
   EXPECT_EQ(p.poll_a().size(), 12u);
   EXPECT_TRUE(equal(p.ra.at(0, 12 * 4096), p.rb.at(0, 12 * 4096)));
   EXPECT_EQ(p.qb.state(), core::QpState::Rts);
@@ -143,7 +143,7 @@ TEST(Recovery, IgnoresALateDuplicateReadOfADeregisteredRegion) {
       ASSERT_TRUE(p.b.engine().memory().remove_region(p.rb.key).ok());
     }
   }
-  p.settle();
+  p.run_until_idle();
   expect_success(p.poll_a(), {1});
   EXPECT_EQ(p.qb.state(), core::QpState::Rts);
   EXPECT_TRUE(p.b.failures.empty());
@@ -160,7 +160,7 @@ TEST(Recovery, SurvivesAReorderingNetwork) {
     p.write(i * 3 + 1, 400000 + i * 20000, 20000);
     p.read(i * 3 + 2, 600000 + i * 20000, 20000);
   }
-  p.settle();
+  p.run_until_idle();
   expect_success(p.poll_a(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   expect_success(p.poll_b(), {100, 101, 102, 103});
   EXPECT_TRUE(equal(p.rb.at(0, 80000), p.ra.at(200000, 80000)));
@@ -176,7 +176,7 @@ TEST(Recovery, HandlesPsnWrap) {
     p.read(3, 8192, 2000);
     p.write(4, 16384, 2000);
     p.fetch_add(5, 32768, 65536, 1);
-    p.settle();
+    p.run_until_idle();
     expect_success(p.poll_a(), {2, 3, 4, 5});
     EXPECT_TRUE(equal(p.rb.at(0, 2000), p.ra.at(4096, 2000)));
     EXPECT_TRUE(equal(p.rb.at(8192, 2000), p.ra.at(8192, 2000)));

@@ -13,7 +13,7 @@ using wire::Verb;
 constexpr HostId kA = 0;
 constexpr HostId kB = 1;
 
-// What was captured on the wire.
+// Counts of packets on the wire.
 struct Captured {
   int flagged[2] = {0, 0};  // packets of a, of b, with nonzero reserved bits
   int lists = 0;            // NAKs with a SACK list
@@ -48,7 +48,7 @@ void make_lossy(Pair& p, double loss) {
 constexpr uint32_t kRounds = 40;
 constexpr uint64_t kWord = 900000;  // the word of the atomics
 
-// SENDs with receives posted late, WRITEs, READs and atomics, all outstanding together.
+// SENDs whose receives are posted late, WRITEs, READs and atomics, all outstanding together.
 void post_everything(Pair& p) {
   for (uint64_t i = 0; i < kRounds; ++i) {
     p.send(4 * i, 100000 + i * 5000, 5000);
@@ -75,30 +75,31 @@ void expect_everything(Pair& p, uint64_t word_before) {
 }
 
 TEST(SelectiveRepeat, AllOperationsSurviveLossWithAnyCapabilities) {
-  for (const Pair::Abilities can :
-       {Pair::Abilities{true, true}, {true, false}, {false, true}, {false, false}}) {
-    SCOPED_TRACE(testing::Message() << "a " << can.a << ", b " << can.b);
+  for (const Pair::Capabilities capabilities :
+       {Pair::Capabilities{true, true}, {true, false}, {false, true}, {false, false}}) {
+    SCOPED_TRACE(testing::Message() << "a " << capabilities.a << ", b " << capabilities.b);
     for (const double loss : {0.01, 0.05, 0.1}) {
-      Pair p(can, {.mtu = wire::Mtu::k1024, .read_depth_a = 4, .timeout = 10, .min_rnr_timer = 1},
+      Pair p(capabilities,
+             {.mtu = wire::Mtu::k1024, .read_depth_a = 4, .timeout = 10, .min_rnr_timer = 1},
              {.depth = 256}, 1 << 20);
       Captured captured;
       capture(p, captured);
       make_lossy(p, loss);
       const uint64_t before = p.word_b(kWord);
       post_everything(p);
-      p.settle();
+      p.run_until_idle();
       expect_everything(p, before);
       // Only b responds, so only b may announce it, and only a may use it.
-      EXPECT_EQ(captured.flagged[kA] != 0, can.a && can.b);
-      EXPECT_EQ(captured.flagged[kB] != 0, can.b);
-      EXPECT_EQ(captured.lists != 0, can.a && can.b);
-      EXPECT_EQ(p.counter_b(CounterId::requests_buffered) != 0, can.a && can.b);
+      EXPECT_EQ(captured.flagged[kA] != 0, capabilities.a && capabilities.b);
+      EXPECT_EQ(captured.flagged[kB] != 0, capabilities.b);
+      EXPECT_EQ(captured.lists != 0, capabilities.a && capabilities.b);
+      EXPECT_EQ(p.counter_b(CounterId::requests_buffered) != 0, capabilities.a && capabilities.b);
     }
   }
 }
 
 // A NIC that copies the reserved bits of the last packet it received. Both ends have requests of
-// their own, so that our flags come back in every kind of packet.
+// their own, so that our flags are sent back in every kind of packet.
 TEST(SelectiveRepeat, NicThatEchoesReservedBitsIsNotTreatedAsCapable) {
   Pair p({true, false}, {.mtu = wire::Mtu::k1024, .timeout = 10}, {.depth = 256}, 1 << 20);
   Captured captured;
@@ -126,7 +127,7 @@ TEST(SelectiveRepeat, NicThatEchoesReservedBitsIsNotTreatedAsCapable) {
     r.rkey = p.ra.key;
     ASSERT_TRUE(p.b.post_send(p.qb, r).ok());
   }
-  p.settle();
+  p.run_until_idle();
   EXPECT_EQ(p.poll_a().size(), 100u);
   EXPECT_EQ(p.poll_b().size(), 100u);
   EXPECT_GT(echoed, 0);

@@ -25,19 +25,19 @@ struct MemoryPair : Pair {
 TEST(SharedMemory, SendsLargePacketsAndNoneOnTheWire) {
   MemoryPair p({.reachable = false});
   p.write(1, 0, 100'000);
-  p.settle();
+  p.run_until_idle();
   ASSERT_EQ(p.poll_a().size(), 1u);
   EXPECT_TRUE(equal(p.rb.at(0, 100'000), p.ra.at(0, 100'000)));
   EXPECT_EQ(p.world.network().counts().sent, 0u);
   EXPECT_EQ(p.world.memory().counts().packets, 3u) << "two packets, one ACK";
 }
 
-TEST(SharedMemory, WritesDirectlyToASleepingPeer) {
+TEST(SharedMemory, UsesOneSidedAccessToASleepingPeer) {
   MemoryPair p;
-  p.settle();
+  p.run_until_idle();
   p.world.memory().set_asleep(kB, true);
   p.write(1, 0, 100'000);
-  p.settle();
+  p.run_until_idle();
   ASSERT_EQ(p.poll_a().size(), 1u);
   EXPECT_TRUE(equal(p.rb.at(0, 100'000), p.ra.at(0, 100'000)));
   EXPECT_EQ(p.world.memory().counts().packets, 0u);
@@ -47,19 +47,19 @@ TEST(SharedMemory, WritesDirectlyToASleepingPeer) {
 TEST(SharedMemory, RetractsAWriteThatAStoppedPeerDidNotRead) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     MemoryPair p;
-    p.world.run_for(microseconds(attempt));  // varies whether the peer owns its ring
+    p.world.run_for(microseconds(attempt));  // varies whether the peer has begun to read its ring
     p.b.set_paused(true);
     p.write(1, 0, 1000);
     p.world.run_for(milliseconds(10));
     const bool done = p.poll_a().size() == 1;
     EXPECT_EQ(done, p.world.memory().counts().retracted == 1);
     p.b.set_paused(false);
-    p.settle();
+    p.run_until_idle();
     EXPECT_EQ(p.poll_a().size(), done ? 0u : 1u);
     EXPECT_TRUE(equal(p.rb.at(0, 1000), p.ra.at(0, 1000)));
     if (done) return;
   }
-  FAIL() << "nothing was ever retracted";
+  FAIL() << "no request was retracted";
 }
 
 TEST(SharedMemory, WaitsWhileTheRingIsFull) {
@@ -69,12 +69,12 @@ TEST(SharedMemory, WaitsWhileTheRingIsFull) {
   p.world.run_for(milliseconds(1));
   EXPECT_EQ(p.world.memory().counts().packets, 0u);
   p.world.memory().block(kA, kB, false);
-  p.settle();
+  p.run_until_idle();
   EXPECT_EQ(p.poll_a().size(), 1u);
 }
 
-// The READ arrived through memory, segmented at 64 KiB. Its response uses the wire, because the
-// link has ended, and is lost there; the retransmitted READ uses the wire too.
+// The READ was received through shared memory, segmented at 64 KiB. Its response uses the wire,
+// because the link has ended, and is lost there; the retransmitted READ uses the wire too.
 TEST(SharedMemory, SinglePacketReadSurvivesTheEndOfTheLink) {
   MemoryPair p({.reachable = false});
   p.b.set_paused(true);
@@ -87,7 +87,7 @@ TEST(SharedMemory, SinglePacketReadSurvivesTheEndOfTheLink) {
   p.world.run_for(microseconds(20));
   EXPECT_EQ(lost, 1);
   p.a.on_link_end(kB);
-  p.settle();
+  p.run_until_idle();
   const auto done = p.poll_a();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::Success);

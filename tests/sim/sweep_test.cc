@@ -22,8 +22,8 @@ TEST(Sweep, AllSeedsPass) {
   }
 }
 
-// Slow links with jitter: retransmissions waited in a queue for longer than a round trip, and that
-// exhausted the retries.
+// On slow links with jitter, retransmissions once waited in a queue for longer than a round trip
+// and exhausted the retries.
 TEST(Sweep, QueueingDelayDoesNotExhaustRetries) {
   for (const uint64_t seed : {3225, 3784, 5104, 5680, 5814, 7296, 7693, 7704}) {
     const RunResult r = run_seed(seed);

@@ -1,5 +1,5 @@
-// Tests of what only the kernel's steering of packets gives: where it takes no BPF programs, they
-// are skipped. scripts/steering.sh finds out, VERBENA_STEERING tells.
+// Skips tests that need steering if the kernel accepts no BPF programs. scripts/steering.sh checks
+// this; VERBENA_STEERING has the result.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,4 +18,4 @@ inline bool steering_is_possible() {
 
 #define VERBENA_NEEDS_STEERING()              \
   if (!verbena::test::steering_is_possible()) \
-  GTEST_SKIP() << "the kernel takes no BPF programs (VERBENA_STEERING=off)"
+  GTEST_SKIP() << "the kernel accepts no BPF programs (VERBENA_STEERING=off)"

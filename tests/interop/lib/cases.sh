@@ -89,7 +89,7 @@ one_case() {
         cm_*) "$@" ;;
         *) attempt "$@" ;;
     esac
-    # ibv_rc_pingpong destroys its queue pair without telling the other side. rxe completes a receive
+    # ibv_rc_pingpong destroys its queue pair without a message to the other side. rxe completes a receive
     # before it sends the ACK, so the other side's last send may never be acknowledged.
     if [[ $1 = ibv_rc_pingpong && $PROBLEM = server:* ]]; then
         echo "$LINE again: $PROBLEM"
@@ -111,7 +111,7 @@ attempt() {
     both listening $PORT \
         "$* -d ${DEVICE[$server]} $gid_option ${GID[$server $ip]} $mtu_option -p $PORT" \
         "$* -d ${DEVICE[$client]} $gid_option ${GID[$client $ip]} $mtu_option -p $PORT ${ADDRESS[$server]}"
-    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # the only sign that ibv_rc_pingpong -c gives
+    if grep -q 'invalid data' "$RUN"/{server,client}.log; then PROBLEM="data differed"; fi # the only error report of ibv_rc_pingpong -c
 }
 
 # both LISTENING PORT SERVER-COMMAND CLIENT-COMMAND: runs the two sides of one_case to their ends.

@@ -1,6 +1,6 @@
 # Cases whose programs connect through rdma_cm. Sourced by the scripts that need it, after cases.sh.
 
-# What a program prints on failure.
+# The output of a failed program.
 errors='rror|fail|mismatch|verif|rsend|rrecv|rconnect'
 
 # Waits until a program listens on a port of rdma_cm: the kernel lists its ids, Verbena's services are names of Unix
@@ -24,6 +24,6 @@ cm_attempt() {
     set -- "$port" "$2" "${3//%a/$address}" "${4//%a/$address}"
     both cm_listening "$port" "${3//%p/$port}" "${4//%p/$port}"
     for log in server client; do
-        if grep -Eq "$2" "$RUN/$log.log"; then PROBLEM=${PROBLEM:-$log: says "$(grep -Em 1 "$2" "$RUN/$log.log")"}; fi
+        if grep -Eq "$2" "$RUN/$log.log"; then PROBLEM=${PROBLEM:-$log: prints "$(grep -Em 1 "$2" "$RUN/$log.log")"}; fi
     done
 }

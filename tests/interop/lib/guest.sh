@@ -189,7 +189,7 @@ await_guest() {
     until grep -qs '^guest: ready' "$RUN/console$id"; do
         if ! kill -0 "${QEMU[id]}" 2>/dev/null || ((SECONDS > deadline)); then
             tail -n 30 "$RUN/qemu$id.log" "$RUN/console$id" || true
-            die "the guest did not come up"
+            die "the guest did not boot"
         fi
         sleep 0.2
     done

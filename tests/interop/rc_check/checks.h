@@ -150,18 +150,18 @@ class Checks {
   }
 
   void report(const std::string& name, Clock::duration took) {
-    const char* way = initiating_ == client_ ? "client to server" : "server to client";
+    const char* direction = initiating_ == client_ ? "client to server" : "server to client";
     const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(took).count();
     if (!problem_.empty()) {
       ++failed_;
-      printf("FAILED  %s  %s: %s\n", way, name.c_str(), problem_.c_str());
+      printf("FAILED  %s  %s: %s\n", direction, name.c_str(), problem_.c_str());
     } else if (!skip_.empty()) {
       ++skipped_;
-      printf("skipped %s  %s: %s\n", way, name.c_str(), skip_.c_str());
+      printf("skipped %s  %s: %s\n", direction, name.c_str(), skip_.c_str());
     } else {
       ++ok_;
-      printf("ok      %s  %s (%" PRIu64 " messages, %" PRIu64 " bytes, %" PRId64 " ms)\n", way,
-             name.c_str(), messages_, bytes_, ms);
+      printf("ok      %s  %s (%" PRIu64 " messages, %" PRIu64 " bytes, %" PRId64 " ms)\n",
+             direction, name.c_str(), messages_, bytes_, ms);
     }
     fflush(stdout);
   }
@@ -174,7 +174,7 @@ class Checks {
     theirs.text[sizeof theirs.text - 1] = '\0';
     if (!mine.empty()) return mine;
     return theirs.text[0] == '\0' ? std::string()
-                                  : std::string("the other side says: ") + theirs.text;
+                                  : std::string("the other side reports: ") + theirs.text;
   }
   void agree_or_end(const std::string& mine) {
     const std::string problem = agree(mine);
@@ -212,8 +212,8 @@ class Checks {
 
   std::vector<ibv_sge> sges_of(const Layout& layout, unsigned slot) {
     std::vector<ibv_sge> list;
-    for (const auto& piece : layout.of(slot)) {
-      list.push_back({address() + piece.at, static_cast<uint32_t>(piece.size), link_.lkey()});
+    for (const auto& segment : layout.of(slot)) {
+      list.push_back({address() + segment.at, static_cast<uint32_t>(segment.size), link_.lkey()});
     }
     return list;
   }
@@ -232,15 +232,17 @@ class Checks {
   }
 
   // One transfer of layout.count messages. `layout` is the initiator's; the target of a SEND
-  // receives into `receive_pieces` pieces, the target of the others has each message in one piece.
-  void transfer(const Operation& op, Layout layout, unsigned receive_pieces, const Variation& how) {
+  // receives into `receive_segments` segments, the target of the others has each message in one
+  // segment.
+  void transfer(const Operation& op, Layout layout, unsigned receive_segments,
+                const Variation& how) {
     if (!initiating_)
-      layout.pieces =
-          op.opcode == IBV_WR_SEND || op.opcode == IBV_WR_SEND_WITH_IMM ? receive_pieces : 1;
+      layout.segments =
+          op.opcode == IBV_WR_SEND || op.opcode == IBV_WR_SEND_WITH_IMM ? receive_segments : 1;
     const uint64_t key = mixed(seed_ + ++serial_);
-    const bool gives = initiating_ != (op.opcode == IBV_WR_RDMA_READ);
+    const bool has_data = initiating_ != (op.opcode == IBV_WR_RDMA_READ);
     const std::string what = words("%zu bytes", layout.size);
-    paint(memory(), layout, key, gives);
+    paint(memory(), layout, key, has_data);
 
     if (!initiating_ && op.takes_receive && !how.late_receives) post_receives(layout);
     agree_or_end({});
@@ -265,8 +267,8 @@ class Checks {
   }
 
   std::string initiate(const Operation& op, const Layout& layout, const Variation& how) {
-    // With several pieces only the last is signaled: completions of the others are implied.
-    const bool all_signaled = layout.pieces == 1;
+    // With several segments only the last is signaled: completions of the others are implied.
+    const bool all_signaled = layout.segments == 1;
     std::vector<uint8_t> scratch;
     if (how.inlined) scratch = link_.memory();  // inline data need not be registered
     Requests requests;
@@ -334,7 +336,7 @@ class Checks {
 
   static std::string missing(size_t got, size_t expected) {
     if (got == expected) return {};
-    return words("%zu of %zu completions came in time", got, expected);
+    return words("%zu of %zu completions within the time limit", got, expected);
   }
 
   // ---- atomics: all on one word, so each original value shows that they were executed once, in
@@ -452,12 +454,12 @@ class Checks {
       const auto done = link_.await_receives(1, peer_);
       problem = missing(done.size(), 1);
       if (problem.empty()) problem = judge(done[0], 0, IBV_WC_RECV);
-      // rxe passes on the kernel's own flag, whose value is another one in user space
+      // rxe returns the flag of the kernel, which has another value in user space
       const unsigned flag = link_.is_rxe() ? IBV_WC_IP_CSUM_OK | IBV_WC_WITH_INV : IBV_WC_WITH_INV;
       if (problem.empty() &&
           ((done[0].wc_flags & flag) == 0 || done[0].invalidated_rkey != window->rkey)) {
         problem =
-            words("the receive says wc_flags 0x%x, invalidated_rkey 0x%x; the window's is 0x%x",
+            words("the receive has wc_flags 0x%x, invalidated_rkey 0x%x; the window's is 0x%x",
                   static_cast<unsigned>(done[0].wc_flags), done[0].invalidated_rkey, window->rkey);
       }
     }
@@ -467,7 +469,7 @@ class Checks {
     bytes_ += layout.size;
   }
 
-  // At the target: binds a window over its memory and posts the receive that will end it.
+  // At the target: binds a window over its memory and posts the receive whose SEND invalidates it.
   std::string open_window(const Layout& layout, Window& window) {
     window.reset(ibv_alloc_mw(link_.domain(), IBV_MW_TYPE_2));
     if (!window) return words("cannot allocate a memory window: %s", strerror(errno));
@@ -495,7 +497,7 @@ class Checks {
     if (initiating_) {
       Requests requests;
       for (unsigned i = 0; i < 2; ++i) {
-        // a different message: it would be visible if it arrived
+        // a different message, which would be visible if it were written
         ibv_send_wr& wr = requests.add(IBV_WR_RDMA_WRITE, sges_of(layout, 1 - i));
         wr.wr.rdma.remote_addr = remote_address_ + layout.start(i);
         wr.wr.rdma.rkey = remote_rkey_ ^ 0x5500;
@@ -509,7 +511,7 @@ class Checks {
           break;
         }
         // The rejection puts the target into the error state, where it does not respond: the NAK is
-        // never repeated.
+        // never sent again.
         if (lossy_ && i == 0 && done[0].status == IBV_WC_RETRY_EXC_ERR) wanted[0] = done[0].status;
         if (done[0].wr_id != i || done[0].status != wanted[i]) {
           problem = words("request %" PRIu64 " ended with \"%s\" instead of \"%s\"", done[0].wr_id,

@@ -98,12 +98,12 @@ class Devices {
 
 constexpr uint8_t kPort = 1;
 
-inline void each_gid(ibv_context* context, const std::function<void(int, const ibv_gid&)>& visit) {
+inline void each_gid(ibv_context* context, const std::function<void(int, const ibv_gid&)>& handle) {
   ibv_port_attr port{};
   if (ibv_query_port(context, kPort, &port) != 0) return;
   for (int i = 0; i < port.gid_tbl_len; ++i) {
     ibv_gid gid{};
-    if (ibv_query_gid(context, kPort, i, &gid) == 0 && !is_zero(gid)) visit(i, gid);
+    if (ibv_query_gid(context, kPort, i, &gid) == 0 && !is_zero(gid)) handle(i, gid);
   }
 }
 
@@ -214,8 +214,8 @@ class Link {
   // Awaits `count` completions of sends. Stops at one that failed, and at the timeout.
   std::vector<ibv_wc> await_sends(size_t count) { return await(send_cq_.get(), count, nullptr); }
 
-  // Awaits `count` completions of receives; ends also soon after the initiator has
-  // reported that all of its own are there.
+  // Awaits `count` completions of receives. Also ends soon after the initiator has reported that
+  // all of its requests completed.
   std::vector<ibv_wc> await_receives(size_t count, const Peer& initiator) {
     return await(receive_cq_.get(), count, &initiator);
   }
@@ -223,15 +223,15 @@ class Link {
  private:
   std::vector<ibv_wc> await(ibv_cq* cq, size_t count, const Peer* initiator) {
     std::vector<ibv_wc> done;
-    auto give_up = Clock::now() + kPatience;
-    while (done.size() < count && Clock::now() < give_up) {
+    auto deadline = Clock::now() + kCompletionTimeout;
+    while (done.size() < count && Clock::now() < deadline) {
       if (poll_into(cq, count - done.size(), done)) {
         if (done.back().status != IBV_WC_SUCCESS) break;
         continue;
       }
-      if (initiator != nullptr && initiator->has_spoken()) {
+      if (initiator != nullptr && initiator->has_message()) {
         initiator = nullptr;
-        give_up = std::min(give_up, Clock::now() + kPatienceAfterPeer);
+        deadline = std::min(deadline, Clock::now() + kReceiveTimeout);
       }
       if (events_) sleep_until_event(cq);
     }

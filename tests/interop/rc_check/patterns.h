@@ -29,28 +29,28 @@ inline void fill(uint8_t* to, size_t size, uint64_t key) {
   }
 }
 
-// `count` messages of `size` bytes, one a slot, each in `pieces` pieces with gaps between.
+// `count` messages of `size` bytes, one a slot, each in `segments` segments with gaps between.
 struct Layout {
   size_t size;
   unsigned count;
-  unsigned pieces;
+  unsigned segments;
 
-  struct Piece {
+  struct Segment {
     size_t at, size;
   };
 
-  // Independent of the number of pieces, so that both sides know where the other's slots are.
+  // Independent of the number of segments, so that both sides know where the other's slots are.
   size_t stride() const { return (size + 2 * kGuard + size_t{kMaxSges} * kGap + 63) / 64 * 64; }
   size_t total() const { return stride() * count; }
   // Slots start at every alignment.
   size_t start(unsigned slot) const { return stride() * slot + kGuard + slot % 8; }
 
-  std::vector<Piece> of(unsigned slot) const {
-    std::vector<Piece> all;
+  std::vector<Segment> of(unsigned slot) const {
+    std::vector<Segment> all;
     size_t at = start(slot), left = size;
-    for (unsigned i = 0; i < pieces && left > 0; ++i) {
+    for (unsigned i = 0; i < segments && left > 0; ++i) {
       // uneven and odd: 1/7 of the remaining bytes, and the rest in the last
-      const size_t here = i + 1 == pieces ? left : std::min(left, left / 7 + 1);
+      const size_t here = i + 1 == segments ? left : std::min(left, left / 7 + 1);
       all.push_back({at, here});
       at += here + kGap;
       left -= here;
@@ -70,9 +70,9 @@ inline void paint(uint8_t* memory, const Layout& layout, uint64_t key, bool with
   for (unsigned slot = 0; slot < layout.count; ++slot) {
     fill(message.data(), message.size(), mixed(key + slot + 1));
     size_t from = 0;
-    for (const auto& piece : layout.of(slot)) {
-      memcpy(memory + piece.at, message.data() + from, piece.size);
-      from += piece.size;
+    for (const auto& segment : layout.of(slot)) {
+      memcpy(memory + segment.at, message.data() + from, segment.size);
+      from += segment.size;
     }
   }
 }
@@ -90,11 +90,11 @@ inline std::string compare(const uint8_t* memory, const Layout& layout, uint64_t
   size_t before = 0;
   std::string where = words("a byte outside message %u, %zd from its start,", slot,
                             static_cast<ssize_t>(at) - static_cast<ssize_t>(layout.start(slot)));
-  for (const auto& piece : layout.of(slot)) {
-    if (at >= piece.at && at < piece.at + piece.size) {
-      where = words("byte %zu of message %u", before + at - piece.at, slot);
+  for (const auto& segment : layout.of(slot)) {
+    if (at >= segment.at && at < segment.at + segment.size) {
+      where = words("byte %zu of message %u", before + at - segment.at, slot);
     }
-    before += piece.size;
+    before += segment.size;
   }
   return where + words(" is 0x%02x instead of 0x%02x (%zu wrong in all)", *bad, *good, wrong);
 }

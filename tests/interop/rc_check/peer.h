@@ -77,7 +77,7 @@ class Peer {
     const char* out = reinterpret_cast<const char*>(&mine);
     for (size_t done = 0; done < sizeof mine;) {
       const ssize_t n = send(fd_, out + done, sizeof mine - done, MSG_NOSIGNAL);
-      if (n <= 0) throw broken_errno("cannot talk to the other side");
+      if (n <= 0) throw broken_errno("cannot send to the other side");
       done += static_cast<size_t>(n);
     }
     Message theirs{};
@@ -85,14 +85,14 @@ class Peer {
     for (size_t done = 0; done < sizeof theirs;) {
       const ssize_t n = recv(fd_, in + done, sizeof theirs - done, 0);
       if (n == 0) throw Broken("the other side has closed the connection");
-      if (n < 0) throw broken_errno("cannot hear the other side");
+      if (n < 0) throw broken_errno("cannot receive from the other side");
       done += static_cast<size_t>(n);
     }
     return theirs;
   }
 
-  // Has the other side's next message arrived already?
-  bool has_spoken() const {
+  // Whether the next message of the other side can be read.
+  bool has_message() const {
     pollfd p{fd_, POLLIN, 0};
     return poll(&p, 1, 0) > 0;
   }

@@ -107,12 +107,12 @@ class LoopbackTest : public AgentTest {
  public:
   // Delivers messages until there are none. `other` is a second process of the same host, or null.
   void deliver(Agent* other = nullptr) {
-    for (bool quiet = false; !quiet;) {
-      quiet = true;
+    for (bool idle = false; !idle;) {
+      idle = true;
       for (Agent* from : {&agent_, other}) {
         OutgoingMad mad;
         while (from != nullptr && from->next_mad(mad)) {
-          quiet = false;
+          idle = false;
           EXPECT_EQ(mad.source, us_);
           EXPECT_EQ(mad.destination, us_);
           for (Agent* to : {&agent_, other}) {  // each agent checks whether the message is for it

@@ -8,7 +8,7 @@ namespace {
 
 class ConnectionActiveTest : public AgentTest {};
 
-TEST_F(ConnectionActiveTest, ReqHoldsTheParameters) {
+TEST_F(ConnectionActiveTest, ReqContainsTheParameters) {
   ConnectParameters p = connect_parameters();
   p.private_data = bytes_of("hello");
   p.srq = true;
@@ -193,7 +193,7 @@ TEST_F(ConnectionActiveTest, IgnoresIcmpErrorsOfOtherTransactions) {
 }
 
 TEST_F(ConnectionActiveTest, IcmpErrorOfAnEarlierReqDoesNotRejectALaterOne) {
-  const uint32_t early = connect();
+  const uint32_t first = connect();
   const uint64_t tid = sent_one<Req>().tid;
   next_deadline();
   sent();
@@ -202,7 +202,7 @@ TEST_F(ConnectionActiveTest, IcmpErrorOfAnEarlierReqDoesNotRejectALaterOne) {
   next_deadline();
   EXPECT_NE(sent_attributes().size(), 0u);
   return_undelivered(peer_, tid, ECONNREFUSED);
-  EXPECT_EQ(event_one(EventKind::Rejected).id, early);
+  EXPECT_EQ(event_one(EventKind::Rejected).id, first);
   receive(peer_rep(late));
   EXPECT_EQ(event_one(EventKind::ConnectResponse).id, late);
 }
@@ -220,9 +220,9 @@ TEST_F(ConnectionActiveTest, PortUnreachableRejectsAllReqsSentBefore) {
 }
 
 TEST_F(ConnectionActiveTest, UsesTheStandardsTimeoutsOnRequest) {
-  AgentConfig patient = config();
-  patient.first_retry = {};
-  Agent agent(patient);
+  AgentConfig standard = config();
+  standard.first_retry = {};
+  Agent agent(standard);
   ConnectParameters p = connect_parameters();
   p.max_cm_retries = 255;  // more than a REQ can hold
   (void)agent.connect(p, now_);
@@ -359,7 +359,7 @@ TEST_F(ConnectionActiveTest, RepliesToADuplicateRepWithMraBeforeEstablish) {
   EXPECT_TRUE(events().empty());
 }
 
-TEST_F(ConnectionActiveTest, MraAsksForAShortTimeSoThatALostRtuIsSoonSentAgain) {
+TEST_F(ConnectionActiveTest, MraRequestsAShortTimeoutSoThatALostRtuIsSoonRetransmitted) {
   const uint32_t id = connect();
   receive(peer_rep(id));
   sent();
@@ -427,8 +427,8 @@ TEST_F(ConnectionActiveTest, DestroyAfterRepSendsRej) {
 
 TEST_F(ConnectionActiveTest, RejectsInvalidCallsWithoutEffect) {
   ConnectParameters p = connect_parameters();
-  const std::vector<std::byte> much(57);
-  p.private_data = much;
+  const std::vector<std::byte> too_long(57);
+  p.private_data = too_long;
   EXPECT_EQ(agent_.connect(p, now_).error().code, EINVAL);
   expect_empty();
   const uint32_t id = connect();
@@ -455,7 +455,7 @@ TEST_F(ConnectionActiveTest, IdsAreScatteredAndStartWithTheSlot) {
   }
   EXPECT_EQ(ids.size(), 60u);
   EXPECT_EQ(tids.size(), 60u);
-  uint32_t steps = 0;  // consecutive ids would differ by one
+  uint32_t steps = 0;  // consecutive IDs would differ by one
   for (auto it = ids.begin(); std::next(it) != ids.end(); ++it) {
     EXPECT_EQ(*it >> 24, kSlot);
     steps += *std::next(it) - *it < 16;

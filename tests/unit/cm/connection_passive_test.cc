@@ -188,7 +188,7 @@ TEST_F(ConnectionPassiveTest, RejectsAfterAccepting) {
   expect_empty();
 }
 
-TEST_F(ConnectionPassiveTest, RejAfterMraHoldsTheLocalId) {
+TEST_F(ConnectionPassiveTest, RejAfterMraContainsTheLocalId) {
   listen();
   const uint32_t id = receive_request();
   receive(peer_req());

@@ -48,20 +48,20 @@ wire::Gid ipv6(uint8_t last) {
 
 template <typename Message>
 void expect_same_bytes(const Mad& mad) {
-  Mad again;
-  again.fill(std::byte{0xEE});
-  Message::load(mad).store(again);
-  EXPECT_EQ(again, mad);
+  Mad stored;
+  stored.fill(std::byte{0xEE});
+  Message::load(mad).store(stored);
+  EXPECT_EQ(stored, mad);
 }
 
 // Loads and stores all bits of every byte that the message uses.
 template <typename Message>
 void expect_round_trip() {
   for (const int fill : {0x00, 0x55, 0xAA, 0xFF}) {
-    Mad noise;
-    noise.fill(static_cast<std::byte>(fill));
+    Mad filled;
+    filled.fill(static_cast<std::byte>(fill));
     Mad once;
-    Message::load(noise).store(once);
+    Message::load(filled).store(once);
     Mad twice;
     Message::load(once).store(twice);
     EXPECT_EQ(once, twice) << fill;
@@ -207,11 +207,11 @@ TEST(Messages, ReqFieldsShareBytes) {
   EXPECT_EQ(load_be32(mad.data() + 24 + 132), 0xFFFFF02Au);
   EXPECT_EQ(load_u8(mad.data() + 24 + 138), 0x98);
   EXPECT_EQ(load_u8(mad.data() + 24 + 139), 0xF8);
-  const Req again = Req::load(mad);
-  EXPECT_TRUE(again.is_xrc());
-  EXPECT_EQ(again.vendor_id, 0x123456u);
-  EXPECT_EQ(again.ece_options, 0x89ABCDEFu);
-  EXPECT_EQ(again.alternate.flow_label, 0xFFFFFu);
+  const Req loaded = Req::load(mad);
+  EXPECT_TRUE(loaded.is_xrc());
+  EXPECT_EQ(loaded.vendor_id, 0x123456u);
+  EXPECT_EQ(loaded.ece_options, 0x89ABCDEFu);
+  EXPECT_EQ(loaded.alternate.flow_label, 0xFFFFFu);
 }
 
 TEST(Messages, RepVendorIdIsInThreeParts) {
@@ -321,11 +321,11 @@ TEST(IpAddressing, StoresAndLoadsTheIpHeader) {
     EXPECT_EQ(load_u8(bytes + 1), v6 ? 0x60 : 0x40);
     EXPECT_EQ(load_be16(bytes + 2), 4242);
     EXPECT_EQ(load_be32(bytes + 4), v6 ? 0x20010db8u : 0u);  // unused bytes are zero
-    const auto again = IpHeader::load(bytes);
-    ASSERT_TRUE(again);
-    EXPECT_EQ(again->source, header.source);
-    EXPECT_EQ(again->destination, header.destination);
-    EXPECT_EQ(again->source_port, 4242);
+    const auto loaded = IpHeader::load(bytes);
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->source, header.source);
+    EXPECT_EQ(loaded->destination, header.destination);
+    EXPECT_EQ(loaded->source_port, 4242);
   }
   store_u8(bytes, 0x10);  // another major version
   EXPECT_FALSE(IpHeader::load(bytes));

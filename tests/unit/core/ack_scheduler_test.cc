@@ -127,7 +127,7 @@ constexpr TurnResult kWrite{.brought_messages = true,
                             .only_acks_to_send = true,
                             .packets = 1};
 
-TEST(AckScheduler, DelaysNothingUnlessSomethingIsExpectedToSendIt) {
+TEST(AckScheduler, DefersNothingIfNeitherPollNorReplyIsExpected) {
   EXPECT_FALSE(AckScheduler::may_defer(Defer::Nothing, kWrite));
 }
 
@@ -135,11 +135,20 @@ TEST(AckScheduler, DelaysTheAckOfAWriteUntilTheReply) {
   EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilReply, kWrite));
 }
 
-TEST(AckScheduler, DelaysTheBatchOfASteadyPollerThatHasACompletion) {
+TEST(AckScheduler, DefersTheBatchOfASteadyPollerThatHasACompletion) {
   TurnResult turn = kWrite;
+  turn.only_acks_to_send = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
   turn.completed = true;
   EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilPoll, turn));
+}
+
+TEST(AckScheduler, DefersNothingWithoutAMessage) {
+  TurnResult turn = kWrite;
+  turn.completed = true;
+  turn.brought_messages = false;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, NeverDelaysAReadResponse) {
@@ -152,6 +161,26 @@ TEST(AckScheduler, NeverDelaysAReadResponse) {
 TEST(AckScheduler, DoesNotDelayTheAckOfAStream) {
   TurnResult turn = kWrite;
   turn.packets = AckScheduler::kBurstPackets;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+  --turn.packets;
+  EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, DoesNotDelayTheAckOfAMessageThatConsumedAReceive) {
+  TurnResult turn = kWrite;
+  turn.used_receives = true;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, DoesNotDelayTheAckIfMorePacketsWait) {
+  TurnResult turn = kWrite;
+  turn.has_more = true;
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
+}
+
+TEST(AckScheduler, DoesNotDelayTheAckBesideOtherPackets) {
+  TurnResult turn = kWrite;
+  turn.only_acks_to_send = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
@@ -186,7 +215,7 @@ class AckOvertakes : public testing::Test {
 
 TEST_F(AckOvertakes, TheRequestBeforeIt) {
   add(Opcode::RcSendOnly);
-  EXPECT_FALSE(overtakes()) << "a request alone";
+  EXPECT_FALSE(overtakes()) << "there is no ACK";
   add(Opcode::RcAck);
   EXPECT_TRUE(overtakes());
 }

@@ -116,7 +116,7 @@ TEST_F(CompletionQueueTest, ArmingAnEmptyQueueCausesNoLateEvent) {
   EXPECT_FALSE(cq_.take_late_event());
 }
 
-TEST_F(CompletionQueueTest, TellsAnnouncedCompletionsFromOthersWhenArmed) {
+TEST_F(CompletionQueueTest, ArmingReportsWhetherUnpolledCompletionsWereAnnounced) {
   cq_.arm(Armed::Any);
   push(1);
   ASSERT_TRUE(notify_);

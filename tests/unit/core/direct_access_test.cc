@@ -1,4 +1,5 @@
-// One-sided access by a requester: when it is chosen, what it asks for, and what is retracted.
+// One-sided access by a requester: when it is chosen, its parameters, and which packets are
+// retracted.
 #include "core/direct_access.h"
 
 #include <vector>
@@ -149,7 +150,7 @@ TEST_F(DirectAccessTest, DoesALongRequestInParts) {
   EXPECT_EQ(counter(CounterId::one_sided_writes), 1u);
 }
 
-TEST_F(DirectAccessTest, ARefusedRequestIsNotTriedAgain) {
+TEST_F(DirectAccessTest, ARefusedRequestIsNotRetried) {
   post(SendOp::Write, 8);
   sink_.grants = false;
   EXPECT_EQ(direct_.access(sink_), Outcome::Refused);

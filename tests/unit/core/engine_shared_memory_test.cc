@@ -107,7 +107,7 @@ TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePeerReadsNothing) {
   connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
-  way_full_ = true;
+  path_full_ = true;
   run_for(ack_timeout(14) * 3);
   EXPECT_EQ(completions(), Done{});
   run_for(ack_timeout(14) * 2);
@@ -116,7 +116,7 @@ TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePeerReadsNothing) {
 
 TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePathIsFullFromTheStart) {
   connect({.timeout = 14, .retry_count = 3, .path_packet_bytes = kLargePacket});
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_TRUE(transmit().empty());
   run_for(ack_timeout(14) * 3);
@@ -127,11 +127,11 @@ TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePathIsFullFromTheStart) {
 
 TEST_F(EngineSharedMemoryTest, AckTimeoutStartsWhenThePacketLeavesAFullPath) {
   connect({.timeout = 14, .path_packet_bytes = kLargePacket});
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   run_for(milliseconds(60));
-  way_full_ = false;
+  path_full_ = false;
   next_deadline();
   ASSERT_EQ(transmit().size(), 1u);
   run_for(milliseconds(60));
@@ -145,10 +145,10 @@ TEST_F(EngineSharedMemoryTest, AFullPathDoesNotExtendTheAckTimeoutOfSentPackets)
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   for (uint64_t id = 2; id <= 8; ++id) {
-    way_full_ = true;
+    path_full_ = true;
     ASSERT_TRUE(post(SendOp::Send, id, 8).ok());
     run_for(milliseconds(10));
-    way_full_ = false;
+    path_full_ = false;
     transmit();
   }
   EXPECT_EQ(counter(CounterId::timeouts), 1u);
@@ -156,12 +156,12 @@ TEST_F(EngineSharedMemoryTest, AFullPathDoesNotExtendTheAckTimeoutOfSentPackets)
 
 TEST_F(EngineSharedMemoryTest, TimeoutZeroWaitsIndefinitelyForAFullPath) {
   connect({.timeout = 0, .path_packet_bytes = kLargePacket});
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   run_for(seconds(2));
   EXPECT_EQ(completions(), Done{});
-  way_full_ = false;
+  path_full_ = false;
   next_deadline();
   EXPECT_EQ(transmit().size(), 1u);
 }
@@ -171,7 +171,7 @@ TEST_F(EngineSharedMemoryTest, AFullPathForResponsesDoesNotTimeOutAnRnrWait) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   receive_nak(100, wire::AckKind::RnrNak, 0);  // 655 ms
-  way_full_ = true;
+  path_full_ = true;
   receive(request(Opcode::RcWriteOnly, 500));  // needs an ACK
   run_for(milliseconds(500));
   EXPECT_EQ(completions(), Done{});
@@ -188,7 +188,7 @@ TEST_F(EngineSharedMemoryTest, SendsTheAckBeforeTheApplicationsReply) {
 
 TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
   connect({.type = QpType::Uc, .path_packet_bytes = kLargePacket});
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(transmit().empty()) << "a busy peer gets time to read";
   run_for(QueuePair::kMaxUnackedBackoff + milliseconds(5));
@@ -197,24 +197,24 @@ TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
   EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
-  way_full_ = false;
+  path_full_ = false;
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(post(SendOp::Send, 4, 8).ok());
   EXPECT_TRUE(transmit().empty());
 }
 
-// The simulator found an engine that handled the same deadline for ever.
+// The engine once handled the same deadline in an endless loop.
 TEST_F(EngineSharedMemoryTest, APacedUcQueuePairThatBacksOffFromAFullPathHasNoDeadlineInThePast) {
   connect({.type = QpType::Uc, .path_packet_bytes = kLargePacket});
-  for (int i = 0; i < 1000 && engine_.next_deadline() == kNever; ++i) {  // until its pace holds it
+  for (int i = 0; i < 1000 && engine_.next_deadline() == kNever; ++i) {  // until pacing delays it
     ASSERT_TRUE(post(SendOp::Send, 1, 1024).ok());
     transmit();
     completions();
   }
   ASSERT_NE(engine_.next_deadline(), kNever);
-  way_full_ = true;
+  path_full_ = true;
   ASSERT_TRUE(next_deadline());
   EXPECT_TRUE(transmit().empty());
   EXPECT_GT(engine_.next_deadline(), now_);
@@ -250,7 +250,7 @@ TEST_F(EngineSharedMemoryTest, RetransmitsPacketsWithinThePathMtuAfterSharedMemo
   EXPECT_EQ(retransmitted[0].packet.payload.size(), 1024u);
 }
 
-TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadThatCameThroughSharedMemory) {
+TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadReceivedThroughSharedMemory) {
   connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   wire::Packet read = request(Opcode::RcReadRequest, 500);
   read.reth = {kIova, key_, 1024};

@@ -116,7 +116,7 @@ Status EngineTest::post_receive(uint64_t wr_id, uint32_t length, uint64_t offset
 }
 
 std::vector<Sent> EngineTest::transmit(size_t room) {
-  RecordingSink sink(room, way_full_);
+  RecordingSink sink(room, path_full_);
   engine_.poll_transmit(sink, now_);
   return std::move(sink.sent);
 }

@@ -27,7 +27,7 @@ struct Sent {
   uint32_t psn() const { return packet.bth.psn.value(); }
 };
 
-// As a way through memory it can be full, and do nothing else that a test does not teach it.
+// As a shared-memory path it can be full. It supports nothing else unless a test overrides it.
 class RecordingSink : public wire::PacketSink, public wire::LocalPeer {
  public:
   explicit RecordingSink(size_t room, bool full = false)
@@ -115,7 +115,7 @@ class EngineTest : public testing::Test {
   CompletionQueue cq_{256};
   QueuePair* qp_ = nullptr;
   Instant now_{1000};
-  bool way_full_ = false;  // transmit() finds the path to the peer full
+  bool path_full_ = false;  // transmit() finds the path to the peer full
   alignas(64) std::array<std::byte, kRegionBytes> memory_{};
   uint32_t key_ = 0;
   wire::Gid our_gid_;

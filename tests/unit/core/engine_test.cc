@@ -126,12 +126,12 @@ TEST_F(EngineTest, QueuePairsTakeTurns) {
 class SharedWindowTest : public EngineTest {
  public:
   SharedWindowTest() {
-    hog_ = &make_connected({.mtu = wire::Mtu::k4096});
+    busy_ = &make_connected({.mtu = wire::Mtu::k4096});
     waiter_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
-    qp_ = hog_;
+    qp_ = busy_;
     for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(post(SendOp::Write, i, kRegionBytes).ok());
-    hog_sent_ = transmit().size();
-    EXPECT_FALSE(hog_->peer()->has_room());
+    busy_sent_ = transmit().size();
+    EXPECT_FALSE(busy_->peer()->has_room());
     qp_ = waiter_;
     EXPECT_TRUE(post(SendOp::Send, 77, 8).ok());
     EXPECT_TRUE(transmit().empty());
@@ -140,24 +140,24 @@ class SharedWindowTest : public EngineTest {
     const auto sent = transmit();
     return std::ranges::any_of(sent, [](const Sent& s) { return s.psn() == 9000; });
   }
-  QueuePair* hog_;
+  QueuePair* busy_;
   QueuePair* waiter_;
-  size_t hog_sent_ = 0;
+  size_t busy_sent_ = 0;
 };
 
-TEST_F(SharedWindowTest, BothCountAgainstOneWindow) {
-  EXPECT_EQ(hog_->peer(), waiter_->peer());
-  EXPECT_LE(hog_sent_ * (4096 + PeerPath::kPacketOverhead), hog_->peer()->window() + 8192);
+TEST_F(SharedWindowTest, QueuePairsShareOneWindow) {
+  EXPECT_EQ(busy_->peer(), waiter_->peer());
+  EXPECT_LE(busy_sent_ * (4096 + PeerPath::kPacketOverhead), busy_->peer()->window() + 8192);
 }
 
 TEST_F(SharedWindowTest, HasADeadlineWhileTheWindowIsFull) {
-  qp_ = hog_;
+  qp_ = busy_;
   EXPECT_NE(engine_.next_deadline(), kNever);
 }
 
 // The ACK covers more than the first queue pair in the waiting list sends in its turn.
 TEST_F(SharedWindowTest, AnAckLetsTheOtherSend) {
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(118);
   EXPECT_TRUE(waiter_sends());
 }
@@ -168,9 +168,9 @@ TEST_F(SharedWindowTest, ReservesFreeWindowOnce) {
     qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000 + 1000 * i});
     ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
   }
-  const PeerPath& peer = *hog_->peer();
+  const PeerPath& peer = *busy_->peer();
   const size_t waiting = peer.waiting.size();
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(107);
   EXPECT_EQ(peer.waiting.size(), waiting - 1);
   receive_ack(115);
@@ -183,35 +183,35 @@ TEST_F(SharedWindowTest, ReservesFreeWindowOnce) {
 }
 
 TEST_F(SharedWindowTest, ReservesTheBytesOfOneTurn) {
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(107);
-  EXPECT_EQ(hog_->peer()->reserved_bytes, 16 * (4096 + PeerPath::kPacketOverhead));
+  EXPECT_EQ(busy_->peer()->reserved_bytes, 16 * (4096 + PeerPath::kPacketOverhead));
 }
 
 // A queue pair with an ACK to send is ready first and also sends its new request. It uses up the
 // window that the woken queue pair had waited for.
 TEST_F(SharedWindowTest, AQueuePairWokenWithoutEffectStaysFirst) {
   QueuePair& quick = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
-  PeerPath& peer = *hog_->peer();
-  ASSERT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_}));
+  PeerPath& peer = *busy_->peer();
+  ASSERT_EQ(peer.waiting.in_order(), (std::vector{busy_, waiter_}));
   qp_ = &quick;
   receive(request(wire::Opcode::RcWriteOnly, 500));
   ASSERT_TRUE(post(SendOp::Write, 1, kRegionBytes).ok());
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(107);
   ASSERT_EQ(peer.waiting.in_order(), std::vector{waiter_});
   EXPECT_GT(transmit().size(), 8u);
   EXPECT_FALSE(peer.has_room());
-  EXPECT_EQ(peer.waiting.in_order(), (std::vector{hog_, waiter_, &quick}));
+  EXPECT_EQ(peer.waiting.in_order(), (std::vector{busy_, waiter_, &quick}));
 }
 
 TEST_F(SharedWindowTest, DestroyReturnsReservedWindowToTheOthers) {
   qp_ = &make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 20000});
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(107);
   ASSERT_GT(waiter_->peer()->reserved_bytes, 0u);
-  engine_.destroy_qp(hog_, now_);
+  engine_.destroy_qp(busy_, now_);
   EXPECT_TRUE(waiter_sends());
   EXPECT_EQ(waiter_->peer()->reserved_bytes, 0u);
 }
@@ -253,7 +253,7 @@ TEST_F(EngineTest, ReadsOfAllQueuePairsRequestAtMostOneWindow) {
 }
 
 TEST_F(EngineTest, ADeniedRequestFailsAlthoughTheWindowIsFull) {
-  QueuePair& hog = make_connected({.mtu = wire::Mtu::k4096});
+  QueuePair& busy = make_connected({.mtu = wire::Mtu::k4096});
   QueuePair& denied = make_connected({.mtu = wire::Mtu::k4096, .sq_psn = 9000});
   qp_ = &denied;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
@@ -263,16 +263,16 @@ TEST_F(EngineTest, ADeniedRequestFailsAlthoughTheWindowIsFull) {
   r.sges = {&bad, 1};
   ASSERT_TRUE(engine_.post_send(denied, r, now_).ok());
   ASSERT_EQ(transmit().size(), 1u);
-  qp_ = &hog;
-  while (hog.peer()->has_room()) {  // and no request of this queue pair waits
-    const uint32_t packets = hog.peer()->room() > 40 * 1024 ? 8 : 1;
+  qp_ = &busy;
+  while (busy.peer()->has_room()) {  // and no request of this queue pair waits
+    const uint32_t packets = busy.peer()->room() > 40 * 1024 ? 8 : 1;
     ASSERT_TRUE(post(SendOp::Write, 10, packets * 4096).ok());
     transmit();
   }
-  ASSERT_TRUE(hog.peer()->waiting.empty());
+  ASSERT_TRUE(busy.peer()->waiting.empty());
   qp_ = &denied;
   receive_ack(9000);
-  ASSERT_FALSE(hog.peer()->has_room());
+  ASSERT_FALSE(busy.peer()->has_room());
   EXPECT_TRUE(transmit().empty());
   EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
 }
@@ -307,8 +307,8 @@ TEST_F(EngineTest, TheOnlyActiveQueuePairRequestsAnAckWithEveryEighthPacket) {
 }
 
 // A queue pair that always has more to send must not use up the whole window.
-TEST_F(SharedWindowTest, BusyNeighbourDoesNotStarveTheOther) {
-  qp_ = hog_;
+TEST_F(SharedWindowTest, ABusyQueuePairDoesNotStarveAnother) {
+  qp_ = busy_;
   bool went = false;
   for (uint32_t psn = 107; psn < 107 + 3 * 8 && !went; psn += 8) {
     receive_ack(psn);
@@ -318,8 +318,8 @@ TEST_F(SharedWindowTest, BusyNeighbourDoesNotStarveTheOther) {
 }
 
 // A queue pair that always has ACKs to send must not do so either.
-TEST_F(SharedWindowTest, BusyNeighbourInBothDirectionsDoesNotStarveTheOther) {
-  qp_ = hog_;
+TEST_F(SharedWindowTest, AQueuePairBusyInBothDirectionsDoesNotStarveAnother) {
+  qp_ = busy_;
   bool went = false;
   for (uint32_t i = 0; i < 3 && !went; ++i) {
     receive(request(Opcode::RcWriteOnly, 500 + i));
@@ -330,39 +330,39 @@ TEST_F(SharedWindowTest, BusyNeighbourInBothDirectionsDoesNotStarveTheOther) {
 }
 
 TEST_F(SharedWindowTest, DestroyLetsTheOtherSend) {
-  engine_.destroy_qp(hog_, now_);
+  engine_.destroy_qp(busy_, now_);
   EXPECT_TRUE(waiter_sends());
 }
 
 TEST_F(SharedWindowTest, ResetLetsTheOtherSend) {
-  to_state(*hog_, QpState::Reset);
+  to_state(*busy_, QpState::Reset);
   EXPECT_TRUE(waiter_sends());
 }
 
 TEST_F(SharedWindowTest, ErrorLetsTheOtherSend) {
-  to_state(*hog_, QpState::Error);
+  to_state(*busy_, QpState::Error);
   EXPECT_TRUE(waiter_sends());
 }
 
 TEST_F(SharedWindowTest, WaiterMayBeDestroyed) {
   engine_.destroy_qp(waiter_, now_);
-  qp_ = hog_;
+  qp_ = busy_;
   receive_ack(110);
   EXPECT_FALSE(transmit().empty());
 }
 
 // SQD permits a new address: packets in flight no longer count against the old peer.
 TEST_F(SharedWindowTest, ANewAddressMovesTheBytesInFlight) {
-  PeerPath* old = hog_->peer();
-  to_state(*hog_, QpState::Sqd);
-  QpAttributes attr = hog_->attributes();
+  PeerPath* old = busy_->peer();
+  to_state(*busy_, QpState::Sqd);
+  QpAttributes attr = busy_->attributes();
   attr.address.destination.bytes[15] = std::byte{99};
-  engine_.modify_qp(*hog_, attr, qp_attr::kAddressVector, now_);
-  EXPECT_NE(hog_->peer(), old);
+  engine_.modify_qp(*busy_, attr, qp_attr::kAddressVector, now_);
+  EXPECT_NE(busy_->peer(), old);
   EXPECT_TRUE(old->is_idle());
-  EXPECT_GT(hog_->peer()->in_flight(), 0u);
+  EXPECT_GT(busy_->peer()->in_flight(), 0u);
   EXPECT_TRUE(waiter_sends());
-  engine_.destroy_qp(hog_, now_);
+  engine_.destroy_qp(busy_, now_);
 }
 
 TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
@@ -420,7 +420,7 @@ TEST_F(EngineTest, HandlesTheAckBeforeTheRequestOfTheSameBatch) {
 }
 
 // The ACKs of several queue pairs leave before the requests of each.
-TEST_F(EngineTest, OnlyTheOnlyActiveQueuePairSendsItsAckBehindItsRequest) {
+TEST_F(EngineTest, SendsTheAckBehindTheRequestOnlyIfOneQueuePairIsActive) {
   using enum wire::Opcode;
   QueuePair& x = make_connected({});
   QueuePair& y = make_connected({.sq_psn = 9000});

@@ -25,7 +25,7 @@ class LossRecoveryTest : public RequesterPartTest {
   void retransmit(wire::Psn psn, Instant now) {
     recovery_.on_retransmitted(psn, recovery_.chunk_to_retransmit(psn), now);
   }
-  // What retransmitting would send, in order.
+  // The PSNs that the requester would retransmit, in order.
   std::vector<wire::Psn> lost() {
     std::vector<wire::Psn> psns;
     for (wire::Psn psn = cursor_.unacked(); psn != cursor_.next(); psn = psn + 1) {
@@ -58,7 +58,7 @@ TEST_F(LossRecoveryTest, CountsPacketsInFlightUntilTheyAreAcknowledged) {
   EXPECT_EQ(cursor_.unacked(), psn(2));
 }
 
-TEST_F(LossRecoveryTest, ANewPathTakesOverWhatIsInFlight) {
+TEST_F(LossRecoveryTest, ANewPathTakesOverTheBytesInFlight) {
   send(SendOp::Write, 2);
   PeerPath other;
   recovery_.change_peer(&other);
@@ -100,7 +100,7 @@ TEST_F(LossRecoveryTest, DoesNotMeasureARetransmittedPacket) {
   EXPECT_EQ(path_.round_trip.smoothed(), RoundTrip::kStallAllowance);  // nothing was measured
 }
 
-TEST_F(LossRecoveryTest, TheDeadlineIsThatOfTheEarliestTimer) {
+TEST_F(LossRecoveryTest, TheDeadlineIsTheEarliestTimer) {
   send(SendOp::Write, 1);
   recovery_.wait_for_receiver(at(microseconds(1)));
   EXPECT_EQ(recovery_.deadline(), at(microseconds(1)));
@@ -109,7 +109,7 @@ TEST_F(LossRecoveryTest, TheDeadlineIsThatOfTheEarliestTimer) {
   EXPECT_EQ(recovery_.deadline(), at(timeout()));
 }
 
-TEST_F(LossRecoveryTest, ASequenceNakOfAPlainPeerLosesAllFromItsPsnOn) {
+TEST_F(LossRecoveryTest, ASequenceNakWithoutASackListMeansThatAllFromItsPsnOnIsLost) {
   send(SendOp::Write, 4);
   recovery_.begin();
   EXPECT_TRUE(recovery_.on_sequence_nak(sequence_nak(psn(1)), kStart));
@@ -118,7 +118,7 @@ TEST_F(LossRecoveryTest, ASequenceNakOfAPlainPeerLosesAllFromItsPsnOn) {
   EXPECT_LT(path_.window(), PeerPath().window());
 }
 
-TEST_F(LossRecoveryTest, ASackListLosesOnlyWhatItLacks) {
+TEST_F(LossRecoveryTest, OnlyPacketsMissingFromTheSackListAreLost) {
   peer_is_verbena();
   send(SendOp::Write, 5);
   recovery_.begin();
@@ -166,7 +166,7 @@ TEST_F(LossRecoveryTest, LossesOfOneEpisodeShrinkTheWindowOnce) {
   EXPECT_EQ(path_.window(), after_first);
 }
 
-TEST_F(LossRecoveryTest, AResponseShowsThatEarlierResponsesAreLost) {
+TEST_F(LossRecoveryTest, AResponseIsAnImpliedNakOfEarlierResponses) {
   send(SendOp::Read, 3);
   recovery_.begin();
   recovery_.on_executed(psn(3), kStart);
@@ -202,7 +202,7 @@ TEST_F(LossRecoveryTest, ResumesAReadFromAPlainPeerToItsEnd) {
   EXPECT_EQ(chunk.end(), psn(6));
 }
 
-TEST_F(LossRecoveryTest, AnAckTimeoutLosesEverythingAndCostsARetry) {
+TEST_F(LossRecoveryTest, AfterAnAckTimeoutAllPacketsAreLostAndARetryIsUsed) {
   send(SendOp::Write, 3);
   recovery_.begin();
   recovery_.on_deadline(at(timeout()));
@@ -256,7 +256,7 @@ TEST_F(LossRecoveryTest, RnrRetriesRunOutUnlessTheyAreUnlimited) {
   EXPECT_TRUE(recovery_.use_rnr_retry(kStart));
   recovery_.wait_for_receiver(at(milliseconds(1)));
   EXPECT_TRUE(recovery_.is_waiting_for_receiver(kStart));
-  EXPECT_FALSE(recovery_.use_rnr_retry(kStart)) << "a copy of the NAK that is waited for";
+  EXPECT_FALSE(recovery_.use_rnr_retry(kStart)) << "a duplicate of the NAK whose delay runs";
   EXPECT_FALSE(qp_.failure);
   EXPECT_FALSE(recovery_.use_rnr_retry(at(milliseconds(1))));
   ASSERT_TRUE(qp_.failure);
@@ -267,7 +267,7 @@ TEST_F(LossRecoveryTest, RnrRetriesRunOutUnlessTheyAreUnlimited) {
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(recovery_.use_rnr_retry(at(milliseconds(1))));
 }
 
-TEST_F(LossRecoveryTest, AProbeIsDueAfterAFewRoundTripsAndCostsNoRetry) {
+TEST_F(LossRecoveryTest, AProbeIsDueAfterAFewRoundTripsAndUsesNoRetry) {
   path_.on_round_trip(microseconds(100), kStart);
   send(SendOp::Write, 3);
   ASSERT_LT(recovery_.deadline(), at(timeout()));
@@ -278,7 +278,7 @@ TEST_F(LossRecoveryTest, AProbeIsDueAfterAFewRoundTripsAndCostsNoRetry) {
   EXPECT_EQ(counter(CounterId::timeouts), 0u);
 }
 
-TEST_F(LossRecoveryTest, ProbesTakeTheLastPacketAndTheFirstInTurns) {
+TEST_F(LossRecoveryTest, ProbesAlternateBetweenTheLastAndTheFirstPacket) {
   path_.on_round_trip(microseconds(100), kStart);
   send(SendOp::Write, 3);
   recovery_.begin();

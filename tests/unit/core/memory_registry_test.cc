@@ -99,15 +99,15 @@ TEST_F(MemoryRegistryTest, RejectsKeysOfRemovedRegions) {
 
 TEST_F(MemoryRegistryTest, KeysDoNotRevealTheirOrder) {
   std::set<uint32_t> uppers;
-  uint32_t neighbours = 0, previous = 0;
+  uint32_t consecutive = 0, previous = 0;
   for (int i = 0; i < 4096; ++i) {
     const uint32_t key = add(0);
     EXPECT_TRUE(uppers.insert(key >> 8).second);
-    if ((key >> 8) - previous == 1) ++neighbours;
+    if ((key >> 8) - previous == 1) ++consecutive;
     previous = key >> 8;
     EXPECT_NE(resolve(key, 0, 8), nullptr);
   }
-  EXPECT_LT(neighbours, 5u);
+  EXPECT_LT(consecutive, 5u);
   MemoryRegistry other(100);
   EXPECT_NE(other.add_region(kPd, memory_.data(), 8, 0, kAll).value(), *uppers.begin());
 }
@@ -293,12 +293,12 @@ TEST_F(MemoryRegistryTest, DoesNotResolveUnreachableMemory) {
   static bool is_reachable;
   checked.clear();
   is_reachable = true;
-  RegionInfo whole{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
-  whole.backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
+  RegionInfo everything{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
+  everything.backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
     checked.push_back({at, bytes, write});
     return is_reachable;
   };
-  const uint32_t key = registry_.add_region(whole).value();
+  const uint32_t key = registry_.add_region(everything).value();
   const auto address = reinterpret_cast<uint64_t>(memory_.data());
   EXPECT_EQ(resolve(key, address, 8), memory_.data());
   EXPECT_EQ(resolve(key, address + 1, 9, kRemoteWrite), memory_.data() + 1);

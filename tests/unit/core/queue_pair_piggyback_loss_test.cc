@@ -108,7 +108,7 @@ TEST_F(QueuePairPiggybackLossTest, ResendsTheAckOfARetractedWriteThatWasRefusedO
   EXPECT_TRUE(ack_sent) << "the peer never received the ACK";
 }
 
-TEST_F(QueuePairPiggybackLossTest, SendsTheAckAloneWhileTheSendQueueDrains) {
+TEST_F(QueuePairPiggybackLossTest, SendsTheAckAsAPacketWhileTheSendQueueDrains) {
   connect_with_extensions();
   make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -148,7 +148,7 @@ TEST_F(QueuePairPiggybackLossTest, ARateLimitedRequestDoesNotDelayTheAck) {
   }
 }
 
-TEST_F(QueuePairPiggybackLossTest, SendsTheAckAloneIfTheRequestIsDenied) {
+TEST_F(QueuePairPiggybackLossTest, SendsTheAckAsAPacketIfTheRequestIsDenied) {
   connect_with_extensions();
   make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());

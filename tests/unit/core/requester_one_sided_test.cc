@@ -189,11 +189,11 @@ TEST_F(OneSidedTest, InvalidLocalMemoryFailsWithLocalProtectionError) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
 }
 
-// --- a peer that reads no packets----------------------------------------------------------------
+// --- a peer that reads no packets ---------------------------------------------------------------
 
-class StuckPeerTest : public OneSidedTest {
+class UnresponsivePeerTest : public OneSidedTest {
  public:
-  StuckPeerTest() { sink_.asleep = false; }
+  UnresponsivePeerTest() { sink_.asleep = false; }
   void connect_in_memory(uint8_t retry_count = 7) {
     connect({.retry_count = retry_count, .depth = 64, .path_packet_bytes = 65536});
   }
@@ -203,7 +203,7 @@ class StuckPeerTest : public OneSidedTest {
   }
 };
 
-TEST_F(StuckPeerTest, UnreadPacketsAreRetractedAndExecutedByCopies) {
+TEST_F(UnresponsivePeerTest, UnreadRequestsAreRetractedAndExecutedByDirectCopies) {
   connect_in_memory();
   sink_.peer = pattern(128 * 1024, 5);
   ASSERT_TRUE(post(SendOp::Write, 1, 300).ok());
@@ -219,7 +219,7 @@ TEST_F(StuckPeerTest, UnreadPacketsAreRetractedAndExecutedByCopies) {
   EXPECT_EQ(completions(),
             (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_TRUE(engine_.peer_idle(qp()));
-  // While the peer is stuck no packets of WRITEs are sent to it, single or not.
+  // While the peer is unresponsive, no WRITE is sent as packets.
   for (uint64_t i = 10; i < 50; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
   EXPECT_TRUE(turn().empty());
   EXPECT_EQ(completions().size(), 40u);
@@ -228,7 +228,7 @@ TEST_F(StuckPeerTest, UnreadPacketsAreRetractedAndExecutedByCopies) {
   EXPECT_EQ(sink_.sent.front().psn(), 100u);
 }
 
-TEST_F(StuckPeerTest, AResponseEndsTheStuckState) {
+TEST_F(UnresponsivePeerTest, AResponseEndsTheUnresponsiveState) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
@@ -240,7 +240,7 @@ TEST_F(StuckPeerTest, AResponseEndsTheStuckState) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(StuckPeerTest, TheStuckStateExpires) {
+TEST_F(UnresponsivePeerTest, TheUnresponsiveStateExpires) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();
@@ -250,7 +250,7 @@ TEST_F(StuckPeerTest, TheStuckStateExpires) {
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
 }
 
-TEST_F(StuckPeerTest, RetractedSendIsSentAgainAndIsNotOvertaken) {
+TEST_F(UnresponsivePeerTest, RetractedSendIsSentAgainAndIsNotOvertaken) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
@@ -265,7 +265,7 @@ TEST_F(StuckPeerTest, RetractedSendIsSentAgainAndIsNotOvertaken) {
   EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
-TEST_F(StuckPeerTest, PartlyReadMessageIsNotRetracted) {
+TEST_F(UnresponsivePeerTest, PartlyReadMessageIsNotRetracted) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_EQ(turn().size(), 2u);
@@ -276,7 +276,7 @@ TEST_F(StuckPeerTest, PartlyReadMessageIsNotRetracted) {
   EXPECT_EQ(completions(), kFirstSucceeded);
 }
 
-TEST_F(StuckPeerTest, WaitsForPacketsThatCannotBeRetracted) {
+TEST_F(UnresponsivePeerTest, WaitsForPacketsThatCannotBeRetracted) {
   connect_in_memory();
   sink_.can_retract = false;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
@@ -288,7 +288,7 @@ TEST_F(StuckPeerTest, WaitsForPacketsThatCannotBeRetracted) {
   EXPECT_EQ(completions(), kFirstSucceeded);
 }
 
-TEST_F(StuckPeerTest, RequestThatCannotBeCopiedExhaustsItsRetries) {
+TEST_F(UnresponsivePeerTest, RequestWithoutAccessExhaustsItsRetries) {
   connect_in_memory(2);
   sink_.denied_from = 0;
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
@@ -298,7 +298,7 @@ TEST_F(StuckPeerTest, RequestThatCannotBeCopiedExhaustsItsRetries) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
 }
 
-TEST_F(StuckPeerTest, FullPathDoesNotDelayCopies) {
+TEST_F(UnresponsivePeerTest, FullPathDoesNotDelayDirectCopies) {
   connect_in_memory();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   turn();

@@ -1,4 +1,4 @@
-// Selective repeat at the requester, with a peer that keeps packets after a gap.
+// Selective repeat at the requester, with a peer that buffers packets behind a gap.
 #include <set>
 
 #include "core/requester.h"
@@ -18,14 +18,14 @@ class SelectiveRepeatTest : public EngineTest {
   explicit SelectiveRepeatTest(bool selective_repeat = true) : EngineTest(selective_repeat) {}
 
  protected:
-  // A sequence NAK of the peer with a SACK list: it holds the PSNs in `held`, which follow
-  // `missing`.
-  void receive_sack(uint32_t missing, const Psns& held) {
+  // A sequence NAK of the peer with a SACK list: the peer buffers the PSNs in `buffered`, which
+  // follow `missing`.
+  void receive_sack(uint32_t missing, const Psns& buffered) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
     p.bth.extension_flags = peer_flags().sack_capable;
     Bytes list;
-    for (const uint32_t psn : held) {
+    for (const uint32_t psn : buffered) {
       const auto bit = static_cast<uint32_t>(wire::Psn(psn).distance_from(wire::Psn(missing)) - 1);
       list.resize(std::max<size_t>(list.size(), (bit / 32 + 1) * 4));
       list[bit / 8] |= std::byte(1u << bit % 8);
@@ -66,7 +66,7 @@ TEST_F(SelectiveRepeatTest, SetsTheSackFlagOnceThePeerIsCapable) {
   wire::Packet nak = request(Opcode::RcAck, 100);
   nak.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
   nak.bth.extension_flags = peer_flags().sack_capable;
-  receive(nak);  // without a SACK list: it holds no packet yet
+  receive(nak);  // without a SACK list: no packet is buffered yet
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 3u);
@@ -131,7 +131,7 @@ TEST_F(SelectiveRepeatTest, LateOlderSackListHasNoEffect) {
   EXPECT_TRUE(transmit().empty());
 }
 
-TEST_F(SelectiveRepeatTest, RetransmissionLostAgainIsRepeatedWhenALaterPacketArrives) {
+TEST_F(SelectiveRepeatTest, RetransmitsAgainWhenALaterPacketIsReceived) {
   connect();
   send_ten();
   receive_sack(100, {101});
@@ -149,7 +149,7 @@ TEST_F(SelectiveRepeatTest, RetransmissionLostAgainIsRepeatedWhenALaterPacketArr
 
 // In a network that reorders, each SACK list reports late packets as missing again. That used up
 // the retries within one round trip.
-TEST_F(SelectiveRepeatTest, RetransmissionHasARoundTripToArrive) {
+TEST_F(SelectiveRepeatTest, RetransmissionIsNotLostWithinARoundTrip) {
   connect({.sq_psn = 99, .retry_count = 2});
   ASSERT_TRUE(post(SendOp::Write, 99, 8).ok());
   transmit();
@@ -158,13 +158,13 @@ TEST_F(SelectiveRepeatTest, RetransmissionHasARoundTripToArrive) {
   send_ten();
   receive_sack(100, {101});
   EXPECT_EQ(transmit_psns(), Psns{100});
-  Psns held{101};
+  Psns buffered{101};
   for (uint32_t i = 0; i < 5; ++i) {
     ASSERT_TRUE(post(SendOp::Write, 10 + i, 8).ok());
     EXPECT_EQ(transmit_psns(), Psns{110 + i});
-    held.push_back(110 + i);
+    buffered.push_back(110 + i);
     now_ = now_ + microseconds(2);
-    receive_sack(100, held);
+    receive_sack(100, buffered);
     for (const uint32_t psn : transmit_psns()) EXPECT_NE(psn, 100u);
   }
   EXPECT_EQ(qp().state(), QpState::Rts);
@@ -173,14 +173,14 @@ TEST_F(SelectiveRepeatTest, RetransmissionHasARoundTripToArrive) {
 TEST_F(SelectiveRepeatTest, RetriesOfTheFirstMissingPacketAreCounted) {
   connect({.retry_count = 2, .depth = 64});
   send_ten();
-  Psns held;
+  Psns buffered;
   for (uint32_t i = 0; i < 3; ++i) {
     ASSERT_EQ(qp().state(), QpState::Rts);
     ASSERT_TRUE(post(SendOp::Write, 10 + i, 8).ok());
     transmit();
-    held.push_back(110 + i);
+    buffered.push_back(110 + i);
     for (uint32_t waits = 0; waits < 1u << 2 * i; ++waits) wait_a_round_trip();  // longer each time
-    receive_sack(100, held);
+    receive_sack(100, buffered);
     transmit();
   }
   EXPECT_EQ(qp().state(), QpState::Error);
@@ -229,7 +229,7 @@ TEST_F(SelectiveRepeatTest, HandlesPsnWrap) {
 }
 
 // A READ after the gap has arrived; its response is not lost, because it is not sent yet.
-TEST_F(SelectiveRepeatTest, DoesNotRetransmitAReadThatThePeerHolds) {
+TEST_F(SelectiveRepeatTest, DoesNotRetransmitAReadThatThePeerBuffers) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Read, 2, 1024).ok());
@@ -246,7 +246,7 @@ TEST_F(SelectiveRepeatTest, DoesNotRetransmitAReadThatThePeerHolds) {
   EXPECT_EQ(completions().size(), 3u);
 }
 
-// READs that the peer holds fill the window until it responds, and it responds only after the
+// READs that the peer buffers fill the window until it responds, and it responds only after the
 // missing one arrives: that one must not wait for the window.
 TEST_F(SelectiveRepeatTest, RetransmitsTheMissingReadThoughTheWindowIsFull) {
   connect({.mtu = wire::Mtu::k4096, .max_read_atomic = 16});
@@ -277,7 +277,7 @@ TEST_F(SelectiveRepeatTest, RequestsOnlyMissingReadResponses) {
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].psn(), 101u);
   EXPECT_EQ(again[0].packet.reth.length, 256u * 7);
-  // Its response shows the capability: from now on requests only missing packets. 104 is lost
+  // The response announces the capability: from now on requests only missing packets. 104 is lost
   // again.
   for (const uint32_t psn : {101u, 102u, 103u, 105u, 106u, 107u}) respond(psn, true);
   EXPECT_TRUE(transmit().empty());
@@ -313,7 +313,7 @@ TEST_F(SelectiveRepeatTest, ResponsesOutOfOrderCompleteRequestsInOrder) {
             (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
-TEST_F(SelectiveRepeatTest, HeldResponsesAreReleasedWithTheQueuePair) {
+TEST_F(SelectiveRepeatTest, BufferedResponsesAreReleasedWithTheQueuePair) {
   for (const QpState end : {QpState::Reset, QpState::Error}) {
     connect();
     ASSERT_TRUE(post(SendOp::Read, 1, 1024).ok());
@@ -330,7 +330,7 @@ TEST_F(SelectiveRepeatTest, HeldResponsesAreReleasedWithTheQueuePair) {
 
 // The peer rejects a request and stops responding; the response to a READ before it was lost. That
 // READ was not rejected: it exhausts its retries.
-TEST_F(SelectiveRepeatTest, NakAfterAnUnansweredReadDoesNotFailTheRead) {
+TEST_F(SelectiveRepeatTest, NakAfterAReadWithoutResponseDoesNotFailTheRead) {
   connect({.retry_count = 1});
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -345,7 +345,7 @@ TEST_F(SelectiveRepeatTest, NakAfterAnUnansweredReadDoesNotFailTheRead) {
   EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
 }
 
-TEST_F(SelectiveRepeatTest, NakAfterAReadFailsItsOwnRequestOnceTheReadCompletes) {
+TEST_F(SelectiveRepeatTest, NakAfterAReadFailsItsRequestOnceTheReadCompletes) {
   connect();
   ASSERT_TRUE(post(SendOp::Read, 1, 8).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
@@ -386,7 +386,7 @@ TEST_F(SelectiveRepeatTest, LkeyRemovedBeforeRetransmissionFailsTheRequest) {
             (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
-// A forged SACK list may hold anything.
+// A forged SACK list may contain anything.
 TEST_F(SelectiveRepeatTest, IgnoresPsnsBeyondTheLastSent) {
   connect();
   send_ten();

@@ -25,7 +25,7 @@ class TailProbeTest : public EngineTest {
     completions();
   }
   static constexpr Duration kStall = milliseconds(5);
-  // A READ of four packets whose response comes after kStall, and not before.
+  // A READ of four packets whose response is received after kStall.
   void stall(uint64_t i) {
     ASSERT_TRUE(post(SendOp::Read, i, 256 * 4).ok());
     transmit();
@@ -167,7 +167,7 @@ TEST_F(TailProbeTest, LostAckIsNotMeasuredAsARoundTrip) {
   }
 }
 
-TEST_F(TailProbeTest, ProbeOfAnUnansweredReadRequestsAllOfIt) {
+TEST_F(TailProbeTest, ProbeOfAReadWithoutResponseRequestsAllOfIt) {
   connect();
   measure();
   ASSERT_TRUE(post(SendOp::Read, 1, 256 * 4).ok());

@@ -1,4 +1,4 @@
-// What the requester sends, and when.
+// The packets that the requester sends, and when.
 #include "core/requester.h"
 
 #include "tests/unit/core/engine_support.h"
@@ -36,7 +36,7 @@ struct OnlyCase {
   Opcode first;
   Opcode last;
 };
-TEST_F(RequesterTest, OpcodeOfEachOperation) {
+TEST_F(RequesterTest, UsesTheOpcodeOfEachOperation) {
   const OnlyCase cases[] = {
       {SendOp::Send, Opcode::RcSendOnly, Opcode::RcSendFirst, Opcode::RcSendLast},
       {SendOp::SendImm, Opcode::RcSendOnlyImm, Opcode::RcSendFirst, Opcode::RcSendLastImm},
@@ -141,7 +141,7 @@ TEST_F(RequesterTest, CompletesInOrderAndOnlySignalled) {
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(RequesterTest, PartialAcknowledgementCompletesNothing) {
+TEST_F(RequesterTest, PartialAckCompletesNothing) {
   connect();
   ASSERT_TRUE(post(SendOp::Write, 1, 600).ok());
   transmit();
@@ -222,7 +222,7 @@ TEST_F(RequesterTest, InvalidLkeyFailsAfterEarlierRequests) {
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
-TEST_F(RequesterTest, FatalNaks) {
+TEST_F(RequesterTest, FatalNaksFailTheRequest) {
   const std::pair<NakCode, WcStatus> cases[] = {
       {NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest},
       {NakCode::RemoteAccess, WcStatus::RemoteAccess},

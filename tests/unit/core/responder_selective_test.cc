@@ -34,7 +34,7 @@ class ResponderSelectiveTest : public EngineTest {
   // The next packet, a sequence NAK with a SACK list.
   struct SackList {
     uint32_t missing = 0;
-    Psns held;
+    Psns buffered;
   };
   SackList transmit_sack() {
     const auto sent = transmit();
@@ -48,7 +48,7 @@ class ResponderSelectiveTest : public EngineTest {
     SackList list{p.bth.psn.value(), {}};
     for (uint32_t bit = 0; bit < p.payload.size() * 8; ++bit) {
       if ((p.payload[bit / 8] & std::byte(1u << bit % 8)) != std::byte{0}) {
-        list.held.push_back((p.bth.psn + 1 + bit).value());
+        list.buffered.push_back((p.bth.psn + 1 + bit).value());
       }
     }
     return list;
@@ -72,7 +72,7 @@ TEST_F(ResponderSelectiveTest, ExecutesReorderedRequestsInOrder) {
   EXPECT_EQ(received(), std::vector<uint64_t>{0});
   const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 501u);
-  EXPECT_EQ(list.held, (Psns{502, 503, 504}));
+  EXPECT_EQ(list.buffered, (Psns{502, 503, 504}));
   receive_send(501, 1);
   EXPECT_EQ(received(), (std::vector<uint64_t>{1, 2, 3, 4}));
   for (uint8_t i = 0; i < 5; ++i) {
@@ -91,13 +91,13 @@ TEST_F(ResponderSelectiveTest, ReportsEachNewGap) {
   connect();
   for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(post_receive(i, 64).ok());
   receive_send(501, 1);
-  EXPECT_EQ(transmit_sack().held, Psns{501});
+  EXPECT_EQ(transmit_sack().buffered, Psns{501});
   receive_send(503, 1);
-  EXPECT_EQ(transmit_sack().held, (Psns{501, 503}));
+  EXPECT_EQ(transmit_sack().buffered, (Psns{501, 503}));
   receive_send(500, 1);
   const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 502u);
-  EXPECT_EQ(list.held, Psns{503});
+  EXPECT_EQ(list.buffered, Psns{503});
 }
 
 TEST_F(ResponderSelectiveTest, ExecutesDuplicatesOnce) {
@@ -202,11 +202,11 @@ TEST_F(ResponderSelectiveTest, DoesNotBufferPacketsBeyondItsReach) {
   connect();
   receive_send(500 + ReorderBuffer::kReach - 1, 1);
   EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
-  EXPECT_EQ(transmit_sack().held, Psns{500 + ReorderBuffer::kReach - 1});
+  EXPECT_EQ(transmit_sack().buffered, Psns{500 + ReorderBuffer::kReach - 1});
   receive_send(500 + ReorderBuffer::kReach, 1);
   receive_send(500 + (1 << 22), 1);
   EXPECT_EQ(engine_.state().packet_pool.in_use(), 1u);
-  EXPECT_EQ(transmit_sack().held.size(), 1u);
+  EXPECT_EQ(transmit_sack().buffered.size(), 1u);
 }
 
 TEST_F(ResponderSelectiveTest, LimitsBufferedPacketsPerQueuePairAndInTotal) {
@@ -354,7 +354,7 @@ TEST_F(ReorderedRequestsTest, AreInTheSackListAfterALoss) {
   receive_send(501, 1);  // 500 left before this packet
   const SackList list = transmit_sack();
   EXPECT_EQ(list.missing, 500u);
-  EXPECT_EQ(list.held, (Psns{501, 502}));
+  EXPECT_EQ(list.buffered, (Psns{501, 502}));
   receive_send(500, 1);
   expect_plain_ack(502);
 }
@@ -367,7 +367,7 @@ TEST_F(ReorderedRequestsTest, AreNotTreatedAsALossAfterTheGapIsClosed) {
   receive_send(500, 1);
   expect_plain_ack(501);  // 502 may be in flight
   receive_send(504, 1);   // 504 left after 502: 502 is lost
-  EXPECT_EQ(transmit_sack().held, (Psns{503, 504}));
+  EXPECT_EQ(transmit_sack().buffered, (Psns{503, 504}));
 }
 
 TEST_F(ReorderedRequestsTest, AreDroppedSilentlyBeyondTheReach) {
@@ -412,7 +412,7 @@ TEST_F(ResponderSelectiveTest, IgnoresUnknownFlags) {
 }
 
 // Every packet that the engine sends to a peer without extensions: ACKs, NAKs, READ responses.
-std::vector<Bytes> conversation_with_a_plain_peer(ResponderSelectiveTest& t) {
+std::vector<Bytes> exchange_with_plain_peer(ResponderSelectiveTest& t) {
   std::vector<Bytes> all;
   const auto take = [&] {
     for (Sent& s : t.transmit()) all.push_back(std::move(s.bytes));
@@ -457,8 +457,8 @@ class SelectiveEngine : public ResponderSelectiveTest {
 TEST(SelectiveRepeat, SetsReservedBitsForOtherPeersOnlyInTheFirstAckAndAfterALoss) {
   PlainEngine plain;
   SelectiveEngine selective;
-  const auto before = conversation_with_a_plain_peer(plain);
-  const auto now = conversation_with_a_plain_peer(selective);
+  const auto before = exchange_with_plain_peer(plain);
+  const auto now = exchange_with_plain_peer(selective);
   ASSERT_EQ(before.size(), now.size());
   ASSERT_GE(now.size(), 12u);
   int with_flags = 0;

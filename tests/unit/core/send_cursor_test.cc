@@ -10,7 +10,7 @@ namespace {
 
 class SendCursorTest : public RequesterPartTest {};
 
-TEST_F(SendCursorTest, NumbersRequestsInOrder) {
+TEST_F(SendCursorTest, AssignsPsnsInOrder) {
   post(SendOp::Send, 10);
   post(SendOp::Write, 3 * kPayload);
   advance();
@@ -66,7 +66,7 @@ TEST_F(SendCursorTest, SplitsALongReadIntoChunks) {
   EXPECT_TRUE(cursor_.is_at_end());
 }
 
-TEST_F(SendCursorTest, KeepsChunksWhenTheWindowChanges) {
+TEST_F(SendCursorTest, KeepsTheChunkSizeWhenTheWindowChanges) {
   post(SendOp::Read, 128 * 1024);
   const uint32_t before = advance().packets;
   for (int i = 0; i < 100; ++i) path_.on_timed_out(kStart);
@@ -74,7 +74,7 @@ TEST_F(SendCursorTest, KeepsChunksWhenTheWindowChanges) {
   EXPECT_EQ(advance().packets, before);
 }
 
-TEST_F(SendCursorTest, AChunkFromItsMiddleEndsWhereItEnds) {
+TEST_F(SendCursorTest, AResumedChunkKeepsItsEnd) {
   const uint32_t chunk_packets = SendCursor::chunk_packets(kPayload, path_.window());
   post(SendOp::Read, 2 * chunk_packets * kPayload);
   advance();
@@ -102,19 +102,19 @@ TEST_F(SendCursorTest, FindsThePlaceInsideAPartlySentRequest) {
   EXPECT_EQ(cursor_.place_of(psn(1)).packet, 1u);
 }
 
-TEST_F(SendCursorTest, VisitsChunksOfARangeOnly) {
+TEST_F(SendCursorTest, IteratesOverChunksOfARangeOnly) {
   post(SendOp::Send, 3 * kPayload);
   post(SendOp::Read, 4 * kPayload);
   while (!cursor_.is_at_end()) advance();
-  std::vector<std::pair<wire::Psn, uint32_t>> visited;
+  std::vector<std::pair<wire::Psn, uint32_t>> chunks;
   cursor_.for_each_chunk(psn(2), psn(5), [&](const SendWqe&, const SendCursor::Chunk& chunk) {
-    visited.emplace_back(chunk.first, chunk.packets);
+    chunks.emplace_back(chunk.first, chunk.packets);
   });
-  EXPECT_EQ(visited, (std::vector<std::pair<wire::Psn, uint32_t>>{{psn(2), 1}, {psn(3), 2}}));
+  EXPECT_EQ(chunks, (std::vector<std::pair<wire::Psn, uint32_t>>{{psn(2), 1}, {psn(3), 2}}));
   cursor_.for_each_chunk(psn(3), psn(3), [](const auto&, const auto&) { FAIL(); });
 }
 
-TEST_F(SendCursorTest, KnowsWhichPsnsAreOutstanding) {
+TEST_F(SendCursorTest, ReportsWhichPsnsAreOutstanding) {
   post(SendOp::Write, 3 * kPayload);
   while (!cursor_.is_at_end()) advance();
   cursor_.acknowledge(1);
@@ -126,7 +126,7 @@ TEST_F(SendCursorTest, KnowsWhichPsnsAreOutstanding) {
   EXPECT_FALSE(cursor_.has_outstanding());
 }
 
-TEST_F(SendCursorTest, RewindGivesOutstandingRequestsNewNumbers) {
+TEST_F(SendCursorTest, RewindGivesOutstandingRequestsNewPsns) {
   post(SendOp::Write, 3 * kPayload);
   post(SendOp::Send, 8);
   post(SendOp::Send, 8);
@@ -135,7 +135,7 @@ TEST_F(SendCursorTest, RewindGivesOutstandingRequestsNewNumbers) {
   EXPECT_TRUE(cursor_.is_at_head());
   EXPECT_EQ(cursor_.next(), psn(0));
   EXPECT_FALSE(cursor_.request().numbered);
-  cursor_.skip_request();  // the first one is done without a packet
+  cursor_.skip_request();  // the first request completes without a packet
   EXPECT_EQ(advance().first, psn(0));
 }
 

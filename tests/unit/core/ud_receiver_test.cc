@@ -115,13 +115,13 @@ TEST_F(UdReceiverTest, DropsDatagramsBeforeRtr) {
 TEST_F(UdReceiverTest, EveryMemberOfAGroupExceptTheSenderGetsACopy) {
   const wire::Gid group = ipv4(239, 1, 2, 3);
   QueuePair& other = make_ud();
-  QueuePair& outsider = make_ud();
+  QueuePair& other_group = make_ud();
   ASSERT_TRUE(engine_.attach(qp(), group).ok());
   ASSERT_TRUE(engine_.attach(qp(), group).ok());  // a second attach has no effect
   ASSERT_TRUE(engine_.attach(other, group).ok());
-  ASSERT_TRUE(engine_.attach(outsider, ipv4(239, 1, 2, 4)).ok());
+  ASSERT_TRUE(engine_.attach(other_group, ipv4(239, 1, 2, 4)).ok());
   const Sge sge{kIova, 100, key_};
-  for (QueuePair* member : {&qp(), &other, &outsider}) {
+  for (QueuePair* member : {&qp(), &other, &other_group}) {
     ASSERT_TRUE(
         engine_.post_receive(*member, {.wr_id = member->qpn().value(), .sges = {&sge, 1}}, now_)
             .ok());

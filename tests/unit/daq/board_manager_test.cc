@@ -126,10 +126,10 @@ TEST_F(BoardManagerTest, IgnoresInvalidMessagesAsTheFirmwareDoes) {
     EXPECT_FALSE(ask(request(static_cast<Request>(code), 1))) << code;
     EXPECT_EQ(outcome_, BoardOutcome::UnknownRequest) << code;
   }
-  Message unasked = request(Request::OpenQp, 1);
-  unasked.ack_valid = true;
-  unasked.ack = Ack::Ack;
-  EXPECT_FALSE(ask(unasked));
+  Message unsolicited = request(Request::OpenQp, 1);
+  unsolicited.ack_valid = true;
+  unsolicited.ack = Ack::Ack;
+  EXPECT_FALSE(ask(unsolicited));
   EXPECT_EQ(outcome_, BoardOutcome::UnexpectedResponse);
 }
 

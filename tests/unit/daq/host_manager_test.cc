@@ -1,4 +1,4 @@
-// The connection manager of a host, alone and with that of a board.
+// The connection manager of a host, by itself and with that of a board.
 #include "daq/host_manager.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A datapath in memory for tests of decorators: packets pushed arrive at the next receive().
+// A datapath in memory for tests of decorators: receive() returns the pushed packets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace verbena::datapath {
 class FakeDatapath final : public Datapath, private wire::PacketSink, private wire::LocalPeer {
  public:
   FakeDatapath() = default;
-  // Shared memory: payload arrives separate from its headers, and the local peer accepts every
+  // Shared memory: the payload is separate from its headers, and the local peer accepts every
   // one-sided access.
   struct InMemory {};
   explicit FakeDatapath(InMemory) : PacketSink(this), in_memory_(true) {}
@@ -73,7 +73,7 @@ class FakeDatapath final : public Datapath, private wire::PacketSink, private wi
   std::vector<wire::RxPacket> packets_;
 };
 
-// A decorator passes on packets only, also where the medium below could do more.
+// A decorator offers packets only, even if the medium below offers more.
 inline void expect_packets_only(Datapath& decorator) {
   wire::LocalPeer* const peer = decorator.sink().local_peer();
   ASSERT_NE(peer, nullptr);

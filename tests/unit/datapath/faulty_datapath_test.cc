@@ -1,5 +1,5 @@
 // Random faults: every packet is accounted for, the same seed gives the same faults, and no packet
-// is held forever.
+// is delayed forever.
 #include "datapath/faulty_datapath.h"
 
 #include <gtest/gtest.h>
@@ -38,9 +38,9 @@ void push(Datapath& datapath, uint32_t psn) {
   datapath.sink().push(p);
 }
 
-// Sends `count` packets in batches and receives until no packet is held.
-Outcome carry(const std::string& faults, uint32_t count,
-              std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
+// Sends `count` packets in batches and receives until no packet is delayed.
+Outcome transfer(const std::string& faults, uint32_t count,
+                 std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
   auto parsed = parse_faults(faults);
   EXPECT_TRUE(parsed.ok());
   FaultyDatapath datapath(std::move(medium), parsed.value());
@@ -76,14 +76,14 @@ std::vector<uint32_t> sorted(std::vector<uint32_t> v) {
 }
 
 TEST(FaultyDatapath, IsTransparentWithoutFaults) {
-  const Outcome o = carry("", 1000);
+  const Outcome o = transfer("", 1000);
   EXPECT_EQ(o.psns.size(), 1000u);
   EXPECT_TRUE(in_order(o));
   EXPECT_EQ(o.counter("fake"), 1u);
 }
 
 TEST(FaultyDatapath, LosesAndCorrupts) {
-  const Outcome o = carry("loss=0.1,corrupt=0.05,seed=3", 10'000);
+  const Outcome o = transfer("loss=0.1,corrupt=0.05,seed=3", 10'000);
   EXPECT_EQ(o.psns.size() + o.counter("fault_packets_lost") + o.counter("fault_packets_corrupted"),
             10'000u);
   EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 1000, 150);
@@ -92,7 +92,7 @@ TEST(FaultyDatapath, LosesAndCorrupts) {
 }
 
 TEST(FaultyDatapath, Duplicates) {
-  const Outcome o = carry("duplicate=0.1", 5000);
+  const Outcome o = transfer("duplicate=0.1", 5000);
   EXPECT_EQ(o.psns.size(), 5000 + o.counter("fault_packets_duplicated"));
   EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_duplicated")), 500, 100);
 }
@@ -100,7 +100,7 @@ TEST(FaultyDatapath, Duplicates) {
 TEST(FaultyDatapath, ReordersAndDelaysWithoutLosing) {
   for (const char* faults : {"reorder=0.1", "delay=0.1", "reorder=0.2,delay=0.2,hold=7,seed=9",
                              "reorder=1", "delay=1"}) {
-    const Outcome o = carry(faults, 3000);
+    const Outcome o = transfer(faults, 3000);
     const auto psns = sorted(o.psns);
     ASSERT_EQ(psns.size(), 3000u) << faults;
     for (uint32_t i = 0; i < 3000; ++i) ASSERT_EQ(psns[i], i);
@@ -111,22 +111,22 @@ TEST(FaultyDatapath, ReordersAndDelaysWithoutLosing) {
 }
 
 TEST(FaultyDatapath, InjectsFaultsOnTransmissionToo) {
-  const Outcome o = carry("reorder=0.1,duplicate=0.1,loss=0.1,send=1,seed=5", 3000);
+  const Outcome o = transfer("reorder=0.1,duplicate=0.1,loss=0.1,send=1,seed=5", 3000);
   EXPECT_EQ(o.psns.size(),
             3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
   // Losses in both directions.
   EXPECT_NEAR(static_cast<double>(o.counter("fault_packets_lost")), 570, 150);
 }
 
-TEST(FaultyDatapath, DisturbsPacketsThroughMemory) {
-  const Outcome o = carry("reorder=0.1,delay=0.1,duplicate=0.1,loss=0.1,seed=5", 3000,
-                          std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
+TEST(FaultyDatapath, InjectsFaultsIntoSharedMemoryPackets) {
+  const Outcome o = transfer("reorder=0.1,delay=0.1,duplicate=0.1,loss=0.1,seed=5", 3000,
+                             std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
   EXPECT_EQ(o.psns.size(),
             3000 + o.counter("fault_packets_duplicated") - o.counter("fault_packets_lost"));
   EXPECT_FALSE(in_order(o));
 }
 
-TEST(FaultyDatapath, PassesOnPacketsOnly) {
+TEST(FaultyDatapath, OffersPacketsOnly) {
   FaultyDatapath datapath(std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}), Faults{});
   expect_packets_only(datapath);
   FaultyDatapath over_udp(std::make_unique<FakeDatapath>(), Faults{});
@@ -141,7 +141,7 @@ TEST(FaultyDatapath, ReleasesReceivedPackets) {
   EXPECT_EQ(inner.releases, 1);
 }
 
-TEST(FaultyDatapath, HalvesTheRoomOnlyForFaultsOnTransmission) {
+TEST(FaultyDatapath, HalvesTheFreeSpaceOnlyForFaultsOnTransmission) {
   FaultyDatapath receiving(std::make_unique<FakeDatapath>(), Faults{});
   EXPECT_EQ(receiving.sink().room(), FakeDatapath::kRoom);
   FaultyDatapath sending(std::make_unique<FakeDatapath>(), Faults{.on_send = true});
@@ -150,9 +150,9 @@ TEST(FaultyDatapath, HalvesTheRoomOnlyForFaultsOnTransmission) {
 
 TEST(FaultyDatapath, SameSeedGivesTheSameFaults) {
   const char* const faults = "loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=42";
-  EXPECT_EQ(carry(faults, 2000).psns, carry(faults, 2000).psns);
-  EXPECT_NE(carry(faults, 2000).psns,
-            carry("loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=43", 2000).psns);
+  EXPECT_EQ(transfer(faults, 2000).psns, transfer(faults, 2000).psns);
+  EXPECT_NE(transfer(faults, 2000).psns,
+            transfer("loss=0.1,duplicate=0.1,reorder=0.1,delay=0.1,seed=43", 2000).psns);
 }
 
 TEST(FaultyDatapath, ParsesItsFaults) {

@@ -68,8 +68,8 @@ TEST(PcapDatapath, ExistingFileKeepsItsMode) {
   EXPECT_EQ(mode_of(capture.file), 0640u);
 }
 
-void carry_one(const wire::Route& route, size_t header_bytes,
-               std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
+void capture_one(const wire::Route& route, size_t header_bytes,
+                 std::unique_ptr<FakeDatapath> medium = std::make_unique<FakeDatapath>()) {
   Capture capture;
   auto opened = PcapDatapath::open(
       std::move(medium), capture.file.c_str(), false, [] { return uint64_t{5'000'000'007}; },
@@ -122,16 +122,16 @@ TEST(PcapDatapath, WritesIpv4) {
   wire::Route route;
   route.source = wire::Gid::from_ipv4("\x0A\x00\x00\x01");
   route.destination = wire::Gid::from_ipv4("\x0A\x00\x00\x02");
-  carry_one(route, 28);
+  capture_one(route, 28);
 }
 
 TEST(PcapDatapath, WritesCompletePacketsFromSharedMemory) {
   wire::Route route;
   route.source = route.destination = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
-  carry_one(route, 28, std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
+  capture_one(route, 28, std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}));
 }
 
-TEST(PcapDatapath, PassesOnPacketsOnly) {
+TEST(PcapDatapath, OffersPacketsOnly) {
   Capture capture;
   auto opened = PcapDatapath::open(
       std::make_unique<FakeDatapath>(FakeDatapath::InMemory{}), capture.file.c_str(), false,
@@ -144,7 +144,7 @@ TEST(PcapDatapath, WritesIpv6) {
   wire::Route route;
   route.source.bytes[0] = route.destination.bytes[0] = std::byte{0xFD};
   route.destination.bytes[15] = std::byte{1};
-  carry_one(route, 48);
+  capture_one(route, 48);
 }
 
 TEST(PcapDatapath, ReportsAFileThatCannotBeCreated) {

@@ -37,13 +37,13 @@ TEST(WaitBudget, ADestinationsBudgetDoesNotDependOnAnothers) {
   WaitBudget budget;
   wait_for(budget, 1, kStart);
   EXPECT_EQ(wait_for(budget, 2, kStart).waits, WaitBudget::kWaitsPerDestination);
-  // Nor does one that takes messages give a stopped one its budget back.
+  // A delivery to one destination does not restore the budget of another.
   budget.on_delivered(2);
   EXPECT_EQ(wait_for(budget, 1, kStart + seconds(1)).waits, 0);
   EXPECT_EQ(wait_for(budget, 2, kStart + seconds(1)).waits, WaitBudget::kWaitsPerDestination);
 }
 
-TEST(WaitBudget, ADestinationThatTakesMessagesAgainGetsItsBudgetBack) {
+TEST(WaitBudget, ADestinationThatReadsAgainGetsItsBudgetBack) {
   WaitBudget budget;
   wait_for(budget, 1, kStart);
   budget.on_delivered(1);
@@ -54,7 +54,8 @@ TEST(WaitBudget, AllWaitsTogetherTakeAtMostHalfOfTheTime) {
   WaitBudget budget;
   Instant now = kStart;
   Duration slept{};
-  while (now - kStart < seconds(2)) {  // each takes one message now and then, to be waited for
+  while (now - kStart <
+         seconds(2)) {  // each reads one message now and then, so the sender waits for it
     for (uint64_t destination = 1; destination <= 20; ++destination) {
       budget.on_delivered(destination);
       const Waited waited = wait_for(budget, destination, now);
@@ -66,7 +67,7 @@ TEST(WaitBudget, AllWaitsTogetherTakeAtMostHalfOfTheTime) {
   EXPECT_GE(slept, (now - kStart) / 3);
 }
 
-TEST(WaitBudget, DestinationsThatAreGoneTakeNothingFromNewOnes) {
+TEST(WaitBudget, EndedDestinationsDoNotReduceTheBudgetOfNewOnes) {
   WaitBudget budget;
   Instant now = kStart;
   for (uint64_t destination = 1; destination <= 3 * WaitBudget::kMaxDestinations; ++destination) {

@@ -7,7 +7,7 @@ namespace verbena::runtime {
 namespace {
 
 // The polls after one burst, one per microsecond, until the next burst or until the thread sleeps.
-int turns_awake(BusyPollPolicy& policy, int next_after_us) {
+int polls_after_burst(BusyPollPolicy& policy, int next_after_us) {
   policy.begin();
   policy.found();
   for (int us = 1;; ++us) {
@@ -24,37 +24,37 @@ constexpr int kLongest = 51;
 
 TEST(BusyPollPolicy, PollsForABoundedTime) {
   BusyPollPolicy policy;
-  EXPECT_EQ(turns_awake(policy, kNever), kLongest);
+  EXPECT_EQ(polls_after_burst(policy, kNever), kLongest);
 }
 
 TEST(BusyPollPolicy, PollsAfterEveryBurstWhileBurstsFollow) {
   BusyPollPolicy policy;
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(turns_awake(policy, 40), 40);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(polls_after_burst(policy, 40), 40);
 }
 
 // Both ends share one core: the peer sends only while this thread sleeps.
 TEST(BusyPollPolicy, StopsPollingIfNoBurstFollows) {
   BusyPollPolicy policy;
-  int awake = 0;
-  for (int i = 0; i < 1000; ++i) awake += turns_awake(policy, kNever) == kLongest;
-  EXPECT_LT(awake, 20);
+  int full_polls = 0;
+  for (int i = 0; i < 1000; ++i) full_polls += polls_after_burst(policy, kNever) == kLongest;
+  EXPECT_LT(full_polls, 20);
 }
 
-TEST(BusyPollPolicy, KeepsPollingThoughStreamsEnd) {
+TEST(BusyPollPolicy, KeepsPollingIfOneBurstInEightIsFollowedByAnother) {
   BusyPollPolicy policy;
   for (int i = 0; i < 100; ++i) {
-    for (int end = 0; end < 7; ++end) EXPECT_EQ(turns_awake(policy, kNever), kLongest);
-    EXPECT_EQ(turns_awake(policy, 10), 10);
+    for (int end = 0; end < 7; ++end) EXPECT_EQ(polls_after_burst(policy, kNever), kLongest);
+    EXPECT_EQ(polls_after_burst(policy, 10), 10);
   }
 }
 
-TEST(BusyPollPolicy, PollsAgainOnceBurstsComeAgain) {
+TEST(BusyPollPolicy, ResumesPollingWhenBurstsReturn) {
   BusyPollPolicy policy;
-  for (int i = 0; i < 100; ++i) turns_awake(policy, kNever);
+  for (int i = 0; i < 100; ++i) polls_after_burst(policy, kNever);
   int bursts = 0;
-  while (turns_awake(policy, 10) != 10) ++bursts;
+  while (polls_after_burst(policy, 10) != 10) ++bursts;
   EXPECT_LT(bursts, 1000);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(turns_awake(policy, 10), 10);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(polls_after_burst(policy, 10), 10);
 }
 
 }  // namespace

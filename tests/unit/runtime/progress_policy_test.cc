@@ -1,4 +1,4 @@
-// Who makes progress, what waits, and how long the background thread sleeps: each rule with
+// The progress owner, deferred transmits, and the sleep of the background thread: each rule with
 // scripted times.
 #include "runtime/progress_policy.h"
 
@@ -26,7 +26,7 @@ class ProgressPolicyTest : public testing::Test {
     return 0;
   }
   void make_poller_owner() { ASSERT_NE(polls_until_owner(), 0); }
-  // The thread falls asleep and is woken by packets; it makes progress. True: it took over.
+  // Packets wake the sleeping thread, which makes progress. True: the thread took over.
   bool wake_up(Instant at, bool polled_just_before, bool found = true) {
     policy_.sleep_until(at, kNever, 0);
     policy_.begin_work();
@@ -39,7 +39,7 @@ class ProgressPolicyTest : public testing::Test {
     make_poller_owner();
     ASSERT_TRUE(wake_up(kBegin + milliseconds(2), false));
   }
-  int wakeups_until_trusted(bool polled_just_before) {
+  int wakeups_until_owner(bool polled_just_before) {
     int wakeups = 0;
     while (polls_until_owner() == 0) {
       wake_up(kBegin, polled_just_before);
@@ -47,11 +47,11 @@ class ProgressPolicyTest : public testing::Test {
     }
     return wakeups;
   }
-  // The thread learns of a deferral when it falls asleep; a reply comes, or does not.
-  void delay_ack(Instant since, bool reply_comes) {
+  // The thread falls asleep with an ACK delayed; a reply follows or not.
+  void delay_ack(Instant since, bool reply_follows) {
     policy_.deferred(Defer::UntilReply, since);
     const Instant until = policy_.sleep_until(since, kNever, 0);
-    if (reply_comes) policy_.transmitted();
+    if (reply_follows) policy_.transmitted();
     EXPECT_FALSE(policy_.leaves_ack_delayed(until, false, kNever));
     policy_.transmitted();
     policy_.begin_work();
@@ -65,17 +65,6 @@ class ProgressPolicyTest : public testing::Test {
 
   ProgressPolicy policy_;
 };
-
-// One WRITE arrived, and its ACK is all there is to send.
-constexpr ProgressPolicy::TurnResult kWriteArrived{.brought_messages = true,
-                                                   .response_due = false,
-                                                   .used_receives = false,
-                                                   .completed = false,
-                                                   .raises_event = false,
-                                                   .started_idle = true,
-                                                   .has_more = false,
-                                                   .only_acks_to_send = true,
-                                                   .packets = 1};
 
 // ----------------------------------------------------------------------------- progress owner
 
@@ -99,44 +88,44 @@ TEST_F(ProgressPolicyTest, TheThreadTakesOverWhenPacketsWaitAndNothingPolls) {
 
 TEST_F(ProgressPolicyTest, APollerThatStoppedBecomesOwnerAgainAfter64WakeUps) {
   lose_poller();
-  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  EXPECT_EQ(wakeups_until_owner(false), 64);
 }
 
 TEST_F(ProgressPolicyTest, EachFailureDoublesThePause) {
   lose_poller();
-  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  EXPECT_EQ(wakeups_until_owner(false), 64);
   EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false));
-  EXPECT_EQ(wakeups_until_trusted(false), 128);
+  EXPECT_EQ(wakeups_until_owner(false), 128);
 }
 
 TEST_F(ProgressPolicyTest, AThousandPassedChecksResetThePause) {
   lose_poller();
-  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  EXPECT_EQ(wakeups_until_owner(false), 64);
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(policy_.may_sleep_on(kBegin));
   EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false));
-  EXPECT_EQ(wakeups_until_trusted(false), 64);
+  EXPECT_EQ(wakeups_until_owner(false), 64);
 }
 
-TEST_F(ProgressPolicyTest, APollerThatStoppedWhileNothingCameIsNotDistrusted) {
+TEST_F(ProgressPolicyTest, APollerThatStoppedWithoutWaitingPacketsIsNotPaused) {
   make_poller_owner();
   EXPECT_TRUE(wake_up(kBegin + milliseconds(2), false, false));
   EXPECT_EQ(polls_until_owner(), 16);
 }
 
-TEST_F(ProgressPolicyTest, SixteenWakeUpsThatMeetThePollerEndThePause) {
+TEST_F(ProgressPolicyTest, SixteenWakeUpsJustAfterAPollEndThePause) {
   lose_poller();
-  EXPECT_EQ(wakeups_until_trusted(true), 16);
+  EXPECT_EQ(wakeups_until_owner(true), 16);
 }
 
-TEST_F(ProgressPolicyTest, AWakeUpThatMeetsNoPollerCancelsTwoThatDid) {
+TEST_F(ProgressPolicyTest, AWakeUpWithoutARecentPollCancelsTwoWithOne) {
   lose_poller();
   for (int i = 0; i < 15; ++i) wake_up(kBegin, true);
   wake_up(kBegin, false);
   EXPECT_EQ(polls_until_owner(), 0);
-  EXPECT_EQ(wakeups_until_trusted(true), 3);
+  EXPECT_EQ(wakeups_until_owner(true), 3);
 }
 
-TEST_F(ProgressPolicyTest, ADelayedAckOfAPollCountsAsAMetPoller) {
+TEST_F(ProgressPolicyTest, ADelayedAckOfAPollCountsAsARecentPoll) {
   lose_poller();
   for (int i = 0; i < 16; ++i) {
     policy_.deferred(Defer::UntilReply, kBegin);
@@ -185,12 +174,12 @@ TEST_F(ProgressPolicyTest, ATimeoutEndsTheSleepOfTheThreadThatOwnsProgress) {
 
 // ------------------------------------------------------------------------------- missed polls
 
-TEST_F(ProgressPolicyTest, PacketsAreLeftToAPollerAtWork) {
+TEST_F(ProgressPolicyTest, PacketsAreLeftToAnOwnerThatPolls) {
   make_poller_owner();
   EXPECT_TRUE(policy_.leaves_packets_to_poller(kBegin + microseconds(50)));
 }
 
-TEST_F(ProgressPolicyTest, TheThreadHandlesPacketsItself) {
+TEST_F(ProgressPolicyTest, TheThreadHandlesPacketsIfItOwnsProgress) {
   poll(kBegin);
   EXPECT_FALSE(policy_.leaves_packets_to_poller(kBegin));
 }
@@ -212,58 +201,21 @@ TEST_F(ProgressPolicyTest, APollBeforeTheSecondCheckClearsTheMissedPoll) {
   EXPECT_EQ(policy_.sleep_until(late, kNever, 0), late + milliseconds(1));
 }
 
-// --------------------------------------------------------------------- what a turn may defer
+// ------------------------------------------------------------------------ deferred transmits
 
-TEST_F(ProgressPolicyTest, ASteadyPollerThatGotACompletionMayDeferEverything) {
+// The rule itself, AckScheduler::may_defer, is tested in core/ack_scheduler_test.cc.
+
+TEST_F(ProgressPolicyTest, ASteadyPollerDefersUntilItsNextPoll) {
   make_poller_owner();
   EXPECT_EQ(policy_.deferral_for_poll(), Defer::UntilPoll);
-  auto turn = kWriteArrived;
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
-  turn.completed = true;
-  turn.only_acks_to_send = false;
-  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, turn));
 }
 
-TEST_F(ProgressPolicyTest, TheAckOfAWriteMayWaitForAReply) {
+TEST_F(ProgressPolicyTest, TheBackgroundThreadAsOwnerDelaysAcksUntilAReply) {
   EXPECT_EQ(policy_.deferral_for_poll(), Defer::UntilReply);
   EXPECT_EQ(policy_.deferral_for_thread(), Defer::UntilReply);
-  EXPECT_TRUE(policy_.may_defer(Defer::UntilReply, kWriteArrived));
-  EXPECT_FALSE(policy_.may_defer(Defer::Nothing, kWriteArrived));
 }
 
-TEST_F(ProgressPolicyTest, NothingIsDeferredWithoutAMessage) {
-  auto turn = kWriteArrived;
-  turn.completed = true;
-  turn.brought_messages = false;
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilReply, turn));
-}
-
-TEST_F(ProgressPolicyTest, AResponseToAReadIsNeverDeferred) {
-  auto turn = kWriteArrived;
-  turn.completed = true;
-  turn.response_due = true;
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, turn));
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilReply, turn));
-}
-
-TEST_F(ProgressPolicyTest, AnAckIsNotDelayedIfAnyConditionFails) {
-  using Turn = ProgressPolicy::TurnResult;
-  const auto may_defer = [&](auto change) {
-    Turn turn = kWriteArrived;
-    change(turn);
-    return policy_.may_defer(Defer::UntilReply, turn);
-  };
-  EXPECT_FALSE(may_defer([](Turn& t) { t.used_receives = true; }));
-  EXPECT_FALSE(may_defer([](Turn& t) { t.raises_event = true; }));
-  EXPECT_FALSE(may_defer([](Turn& t) { t.started_idle = false; }));  // an ACK waits already
-  EXPECT_FALSE(may_defer([](Turn& t) { t.has_more = true; }));
-  EXPECT_FALSE(may_defer([](Turn& t) { t.only_acks_to_send = false; }));
-  EXPECT_FALSE(may_defer([](Turn& t) { t.packets = 8; }));  // a burst
-  EXPECT_TRUE(may_defer([](Turn& t) { t.packets = 7; }));
-}
-
-TEST_F(ProgressPolicyTest, OnlyAnAckThatWaitsForAReplyIsADelayedAck) {
+TEST_F(ProgressPolicyTest, OnlyADeferralUntilAReplyIsADelayedAck) {
   EXPECT_FALSE(policy_.has_deferred());
   policy_.deferred(Defer::UntilPoll, kBegin);
   EXPECT_TRUE(policy_.has_deferred());
@@ -295,7 +247,7 @@ TEST_F(ProgressPolicyTest, AMissingReplyMakesTheDelayShortAgain) {
 
 TEST_F(ProgressPolicyTest, AMissingReplyStopsDelayedAcksFor128WakeUps) {
   delay_ack(kBegin, false);
-  int wakeups = 1;  // that of the missing reply
+  int wakeups = 1;  // the wake-up of the missing reply
   while (policy_.deferral_for_thread() == Defer::Nothing && wakeups < 1000) {
     policy_.begin_work();
     ++wakeups;
@@ -354,17 +306,28 @@ TEST_F(ProgressPolicyTest, APostWaitsForAResponseOnlyAfterAOneSidedWrite) {
 
 TEST_F(ProgressPolicyTest, APollerWaitsForAResponseAtOnce) {
   make_poller_owner();
-  EXPECT_FALSE(policy_.begin_post());  // the peer sees it awake anyway
+  EXPECT_FALSE(policy_.begin_post());  // a poller is never announced: the peer sees it awake
   EXPECT_TRUE(policy_.end_post(true, false));
 }
 
+// A turn that received one WRITE.
+constexpr ProgressPolicy::TurnResult kWrite{.brought_messages = true,
+                                            .response_due = false,
+                                            .used_receives = false,
+                                            .completed = false,
+                                            .raises_event = false,
+                                            .started_idle = true,
+                                            .has_more = false,
+                                            .only_acks_to_send = true,
+                                            .packets = 1};
+
 TEST_F(ProgressPolicyTest, APostThatWaitsDefersWithoutACompletion) {
   make_poller_owner();
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWrite));
   EXPECT_TRUE(policy_.end_post(true, false));
-  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, kWrite));
   policy_.end_response_wait(true);
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWriteArrived));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWrite));
 }
 
 TEST_F(ProgressPolicyTest, AMissingResponseStopsTheWaitFor16Posts) {

@@ -28,13 +28,13 @@ class SizeSortedBatchesTest : public EngineTest {
     ack.bth.extension_flags = peer_flags().sack_capable;
     receive(ack);
   }
-  // A sequence NAK with a SACK list: the peer lacks `missing` and holds `held`.
-  void receive_sack(uint32_t missing, const Psns& held) {
+  // A sequence NAK with a SACK list: the peer lacks `missing` and buffers `buffered`.
+  void receive_sack(uint32_t missing, const Psns& buffered) {
     wire::Packet p = request(Opcode::RcAck, missing);
     p.aeth = {AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError), 0};
     p.bth.extension_flags = peer_flags().sack_capable;
     Bytes list(4);
-    for (const uint32_t psn : held) {
+    for (const uint32_t psn : buffered) {
       const uint32_t bit = psn - missing - 1;
       list[bit / 8] |= std::byte(1u << bit % 8);
     }
@@ -48,7 +48,7 @@ class SizeSortedBatchesTest : public EngineTest {
     for (const Sent& s : sent) out.push_back(s.psn());
     return out;
   }
-  Psns early(const std::vector<Sent>& sent) {
+  Psns reordered(const std::vector<Sent>& sent) {
     Psns out;
     for (const Sent& s : sent) {
       const uint8_t mark = s.packet.bth.extension_flags;
@@ -66,7 +66,7 @@ TEST_F(SizeSortedBatchesTest, SendsPacketsOfOneSizeTogetherAndFlagsReorderedOnes
   post_three();
   const auto sent = transmit();
   EXPECT_EQ(psns(sent), kBySize);
-  EXPECT_EQ(early(sent), (Psns{104, 107, 105, 108}));
+  EXPECT_EQ(reordered(sent), (Psns{104, 107, 105, 108}));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(sent[i].opcode(), Opcode::RcWriteFirst);
     EXPECT_EQ(sent[3 + i].opcode(), Opcode::RcWriteMiddle);
@@ -85,7 +85,7 @@ TEST_F(SizeSortedBatchesTest, MessagesOfFullPacketsHaveTwoSizes) {
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(post(SendOp::Write, i, 3 * 256).ok());
   const auto sent = transmit();
   EXPECT_EQ(psns(sent), (Psns{101, 104, 102, 103, 105, 106}));
-  EXPECT_EQ(early(sent), Psns{104});
+  EXPECT_EQ(reordered(sent), Psns{104});
 }
 
 TEST_F(SizeSortedBatchesTest, LastPacketWithImmediateDataHasAnotherSize) {
@@ -102,7 +102,7 @@ TEST_F(SizeSortedBatchesTest, SendsInOrderToOtherPeers) {
   for (const Sent& s : sent) EXPECT_EQ(s.packet.bth.extension_flags, 0);
 }
 
-TEST_F(SizeSortedBatchesTest, SendsUpToTheRoomAndContinuesLater) {
+TEST_F(SizeSortedBatchesTest, SendsAsManyPacketsAsTheSinkTakesAndContinuesLater) {
   connect_to_selective_peer();
   post_three();
   const auto sent = transmit(4);
@@ -131,7 +131,7 @@ TEST_F(SizeSortedBatchesTest, PacketsSentLaterAreNotLost) {
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
-TEST_F(SizeSortedBatchesTest, RemembersTheOrderOfAPartlyAcknowledgedBatch) {
+TEST_F(SizeSortedBatchesTest, KeepsTheOrderOfAPartlyAcknowledgedBatch) {
   connect_to_selective_peer();
   post_three();
   ASSERT_EQ(psns(transmit()), kBySize);
@@ -147,7 +147,7 @@ TEST_F(SizeSortedBatchesTest, RetransmitsInPsnOrderWithoutTheReorderedFlag) {
   time_out();
   const auto again = transmit();
   EXPECT_EQ(psns(again), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
-  EXPECT_TRUE(early(again).empty());
+  EXPECT_TRUE(reordered(again).empty());
 }
 
 TEST_F(SizeSortedBatchesTest, DoesNotReorderShortMessagesAndFences) {
@@ -213,7 +213,7 @@ TEST_F(SizeSortedBatchesTest, DoesNotSortPacketsThroughSharedMemory) {
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103, 104, 105, 106, 107, 108, 109}));
 }
 
-// The peer sends no ACK before most of a batch has arrived; that must not take as long as the
+// The peer sends no ACK before it has received most of a batch; that must not take as long as the
 // timeout.
 TEST_F(SizeSortedBatchesTest, ShortTimeoutLimitsTheBatch) {
   connect_to_selective_peer({.timeout = 5});  // 131 us: 819 bytes

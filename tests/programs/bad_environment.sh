@@ -7,18 +7,18 @@ need ibv_devinfo ibv_rc_pingpong ibv_devices ip python3 gcc
 enter_namespace "$@"
 [ "$own_namespace" = yes ] || skip "cannot create network namespaces"
 
-# try STATUS COMMAND...: both outputs in $logs/said.
+# try STATUS COMMAND...: both outputs in $logs/output.
 try() {
   local expected=$1 status=0
   shift
-  timeout 30 "$@" >"$logs/said" 2>&1 </dev/null || status=$?
+  timeout 30 "$@" >"$logs/output" 2>&1 </dev/null || status=$?
   [ "$status" = "$expected" ] || fail "'$*': exit status $status instead of $expected"
 }
-says() { grep -Eq -- "$1" "$logs/said" || fail "no message: $1"; }
+prints() { grep -Eq -- "$1" "$logs/output" || fail "no message: $1"; }
 
 start_pair bystanders ibv_rc_pingpong -d verbena_lo -g 0 -c -e -n 10000000
 await_line "$logs/bystanders.client" 'remote address' 20 || fail "the bystanders do not connect"
-unharmed() {
+bystanders_run() {
   local side
   for side in client server; do
     kill -0 "${pids[bystanders.$side]}" 2>/dev/null || fail "$1: the bystanders' $side has ended"
@@ -33,31 +33,31 @@ cp "$(ldconfig -p | awk '$1 == "libibverbs.so.1" {print $NF; exit}')" "$work/own
 printf '#include <infiniband/verbs.h>\nint main() { int n = 0; ibv_get_device_list(&n); return n > 0 ? 0 : 9; }\n' >"$work/lists.c"
 gcc "$work/lists.c" -o "$work/lists" -libverbs -Wl,--disable-new-dtags,-rpath,"$work/own" || fail "lists.c does not compile"
 try 9 "$tool" run -- "$work/lists"
-says "warning: $work/lists loads $work/own/libibverbs\.so\.1 by an RPATH.*LD_PRELOAD=$build/lib/libibverbs\.so\.1"
+prints "warning: $work/lists loads $work/own/libibverbs\.so\.1 by an RPATH.*LD_PRELOAD=$build/lib/libibverbs\.so\.1"
 try 0 env LD_PRELOAD="$build/lib/libibverbs.so.1" "$tool" run -- "$work/lists"
-[ ! -s "$logs/said" ] || fail "a message is printed although the advice is followed"
-unharmed "an RPATH"
+[ ! -s "$logs/output" ] || fail "a message is printed although the advice is followed"
+bystanders_run "an RPATH"
 
-# --- a 32-bit program, started by itself and by a 64-bit one
+# --- a 32-bit program, started directly and by a 64-bit one
 if printf '.globl _start\n_start: mov $1, %%eax\nmov $7, %%ebx\nint $0x80\n' >"$work/small.s" &&
   as --32 "$work/small.s" -o "$work/small.o" 2>"$logs/as" && ld -m elf_i386 "$work/small.o" -o "$work/small" 2>"$logs/as"; then
   runs=0
   "$work/small" 2>"$logs/as" || runs=$?
   if [ "$runs" = 7 ]; then
     try 7 "$tool" run -- "$work/small"
-    says 'small is a 32-bit program: Verbena is a 64-bit library'
+    prints 'small is a 32-bit program: Verbena is a 64-bit library'
     try 7 "$tool" run -- sh -c "'$work/small'"
-    unharmed "a 32-bit program"
+    bystanders_run "a 32-bit program"
   else
     note "32-bit programs are not tried: this kernel runs none"
   fi
 else
-  note "32-bit programs are not tried: they cannot be made here"
+  note "32-bit programs are not tried: they cannot be built here"
 fi
 
 # --- no /dev/shm: a full one, and a /dev without it
 mkdir "$work/dev"
-takes_nothing=(unshare -m bash -c 'mount -t tmpfs tmpfs /dev/shm -o size=4k,ro && exec "$@"' bash)
+is_full=(unshare -m bash -c 'mount -t tmpfs tmpfs /dev/shm -o size=4k,ro && exec "$@"' bash)
 is_missing=(unshare -m bash -c '
   mount -t tmpfs tmpfs "$0" && for name in null zero full random urandom tty; do
     touch "$0/$name" && mount --bind "/dev/$name" "$0/$name" || exit 99
@@ -66,7 +66,7 @@ without_shm() { # WHAT PREFIX...
   local what=$1 datapath
   shift
   if ! "$@" true 2>"$logs/mount"; then
-    note "not tried, for nothing can be mounted here: $what"
+    note "not tried, cannot mount here: $what"
     return
   fi
   for datapath in udp shm; do
@@ -78,10 +78,10 @@ without_shm() { # WHAT PREFIX...
     [ "$status" = 0 ] || fail "$what, $datapath: exit status $status"
   done
   try 0 "$@" "$tool" doctor
-  says 'hint +/dev/shm +does not exist or is not writable: Verbena does not need it'
-  unharmed "$what"
+  prints 'hint +/dev/shm +does not exist or is not writable: Verbena does not need it'
+  bystanders_run "$what"
 }
-without_shm "a /dev/shm that takes nothing" "${takes_nothing[@]}"
+without_shm "a full /dev/shm" "${is_full[@]}"
 without_shm "no /dev/shm" "${is_missing[@]}"
 
 # --- no free slot
@@ -100,14 +100,14 @@ print("took", len(taken), flush=True)
 time.sleep(600)'
 await_line "$logs/slots" '^took 252' 10 || fail "cannot claim the slots besides the two processes"
 try 1 "$tool" run -- ibv_devinfo -d verbena_lo
-says 'all 254 process slots of this network namespace are taken'
+prints 'all 254 process slots of this network namespace are taken'
 try 0 "$tool" run -- ibv_devices
 try 1 "$tool" doctor
-says 'problem +process slots +254 of .* 254 are taken: no further process can open a device\. End some'
+prints 'problem +process slots +254 of .* 254 are taken: no further process can open a device\. End some'
 kill -KILL "${pids[slots]}"
 finish slots 5
 try 0 "$tool" run -- ibv_devinfo -d verbena_lo
-unharmed "every slot taken"
+bystanders_run "no free slot"
 
 # --- a full disk for the capture and for the log
 mkdir "$work/small_disk"
@@ -117,18 +117,18 @@ if unshare -m true 2>/dev/null; then
   start fills "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port"
   await_listener "$port" fills || fail "no listener"
   try 0 "${full[@]}" "$tool" run --pcap "$work/small_disk/x.pcap" -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port" 127.0.0.1
-  says "VERBENA_PCAP: the capture $work/small_disk/x\.pcap ends here: No space left on device"
-  [ "$(grep -c 'ends here' "$logs/said")" = 1 ] || fail "it is reported more than once"
+  prints "VERBENA_PCAP: the capture $work/small_disk/x\.pcap ends here: No space left on device"
+  [ "$(grep -c 'ends here' "$logs/output")" = 1 ] || fail "it is reported more than once"
   finish fills 30
   [ "$status" = 0 ] || fail "the other side of a full disk: exit status $status"
 fi
 try 1 env VERBENA_LOG_FILE=/dev/full VERBENA_FAULTS=lose=1 "$tool" run -- ibv_devinfo -d verbena_lo
-says 'VERBENA_LOG_FILE=/dev/full cannot be written: No space left on device'
-says 'VERBENA_FAULTS=lose=1: '
-unharmed "a full disk"
+prints 'VERBENA_LOG_FILE=/dev/full cannot be written: No space left on device'
+prints 'VERBENA_FAULTS=lose=1: '
+bystanders_run "a full disk"
 
 # --- an interface that is removed during a connection
-lay_wire
+connect_second_host
 client_in=("${there[@]}")
 host=192.0.2.1
 run_options=(--log info)
@@ -139,10 +139,10 @@ for side in server client; do
   finish "wired.$side" 60
   case $status in 0 | late | 13[0-9]) fail "a removed interface: exit status of the $side: $status" ;; esac
 done
-cat "$logs/wired.server" "$logs/wired.client" >"$logs/said"
-says 'veth0.* gone'
+cat "$logs/wired.server" "$logs/wired.client" >"$logs/output"
+prints 'veth0.* gone'
 before=$(packets)
 await_more() { local tries=100; until [ "$(packets)" -gt "$before" ]; do [ $((tries--)) -gt 0 ] || return 1; sleep 0.1; done; }
 await_more || fail "the bystanders no longer exchange messages"
-unharmed "an interface that vanishes"
+bystanders_run "a removed interface"
 pass

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Error messages state what failed, with which peer and why; running processes can be queried.
+# Error messages state the failure, the peer and the cause; running processes can be queried.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 need ib_write_bw ibv_rc_pingpong ibv_devinfo python3
@@ -7,49 +7,48 @@ enter_namespace "$@"
 
 # The server is killed during the transfer.
 run_options=(--log info)
-start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
-await_line "$logs/dies.client" 'remote address' 20 || fail "the pair does not connect"
+start_pair killed ib_write_bw -d verbena_lo -x 0 -F -D 20
+await_line "$logs/killed.client" 'remote address' 20 || fail "the pair does not connect"
 sleep 0.5
 
-# While it runs, its counters can be read.
-"$tool" counters "${pids[dies.client]}" >"$logs/counters" 2>&1 || fail "verbena counters: status $?"
-grep -q "^process ${pids[dies.client]}: .*ib_write_bw" "$logs/counters" || fail "no heading"
+# The counters of a running process can be read.
+"$tool" counters "${pids[killed.client]}" >"$logs/counters" 2>&1 || fail "verbena counters: status $?"
+grep -q "^process ${pids[killed.client]}: .*ib_write_bw" "$logs/counters" || fail "no heading"
 grep -Eq '^ +packets_sent +[1-9][0-9]*  RoCE packets handed to the datapath' "$logs/counters" ||
   fail "no packets_sent"
 if grep -Eq '^ +[a-z_]+ +0( |$)' "$logs/counters"; then fail "zeros are shown without --all"; fi
-"$tool" counters --all "${pids[dies.server]}" >"$logs/counters" 2>&1 || fail "counters: status $?"
+"$tool" counters --all "${pids[killed.server]}" >"$logs/counters" 2>&1 || fail "counters: status $?"
 grep -Eq '^ +retry_exceeded +0  queue pairs failed' "$logs/counters" || fail "--all shows no zeros"
 note "ok counters of a live process"
 
-# The log of the client when its server is killed.
-dies() { # WORDS...
-  kill -KILL "${pids[dies.server]}"
-  finish dies.server 5
-  finish dies.client 30
+kill_server() { # WORDS... in the log of the client
+  kill -KILL "${pids[killed.server]}"
+  finish killed.server 5
+  finish killed.client 30
   [ "$status" != 0 ] || fail "the client did not detect the end of its server"
   [ "$status" != late ] || fail "the client did not give up"
-  line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/dies.client" || true)
+  line=$(grep -E '^verbena\[[0-9]+\]: verbena_lo: QP 0x' "$logs/killed.client" || true)
   [ -n "$line" ] || fail "no line about the failed queue pair"
   [ "$(wc -l <<<"$line")" = 1 ] || fail "more than one line about one queue pair"
   for words in 'QP 0x[0-9a-f]{6} connected to QP 0x[0-9a-f]{6} at 127\.0\.0\.1' "$@"; do
     grep -Eq "$words" <<<"$line" || fail "the line about the failed queue pair does not contain: $words"
   done
-  note "ok a dead peer: $line"
+  note "ok a killed peer: $line"
 }
 if [ "${VERBENA_DATAPATH:-shm}" = shm ]; then
-  dies 'memory that was shared with the peer is closed' "Usual cause: the peer's process has ended"
-  VERBENA_DATAPATH=udp start_pair dies ib_write_bw -d verbena_lo -x 0 -F -D 20
-  await_line "$logs/dies.client" '#bytes' 20 || fail "the pair does not connect over UDP"
+  kill_server 'memory that was shared with the peer is closed' "Usual cause: the peer's process has ended"
+  VERBENA_DATAPATH=udp start_pair killed ib_write_bw -d verbena_lo -x 0 -F -D 20
+  await_line "$logs/killed.client" '#bytes' 20 || fail "the pair does not connect over UDP"
 fi
-dies 'no response' 'after [0-9]+ tries' 'Usual cause: the peer has ended'
+kill_server 'no response' 'after [0-9]+ tries' 'Usual cause: the peer has ended'
 run_options=()
 
-# The log with every step, for learners.
+# The log of every step.
 run_options=(--log debug)
 start_pair steps ibv_rc_pingpong -d verbena_lo -g 0 -n 2 -s 64
 finish_pair steps
 number='0x[0-9a-f]{6}'
-told() { # the steps of the client, in this order
+expect_steps() { # the steps of the client, in this order
   local words
   for words in "$@"; do
     read -r line <&3 || fail "the steps end before: $words"
@@ -57,14 +56,14 @@ told() { # the steps of the client, in this order
   done
 }
 exec 3<"$logs/steps.client"
-told 'memory registered: 64 bytes at 0x[0-9a-f]+, lkey 0x[0-9a-f]+, rkey 0x[0-9a-f]+; peers may: nothing$' \
+expect_steps 'memory registered: 64 bytes at 0x[0-9a-f]+, lkey 0x[0-9a-f]+, rkey 0x[0-9a-f]+; peers may: nothing$' \
   'completion queue 1 created: 501 entries$' "QP $number created: RC, up to 1 sends and 500 receives posted$" \
   "QP $number: RESET to INIT" "QP $number: posted receive, wr_id 1: 64 bytes$" '\.\.\. repeated 499 times more$' \
   "QP $number: INIT to RTR: peer QP $number, at 127\.0\.0\.1, path MTU 1024, the peer's first PSN is $number$" \
   "QP $number: RTR to RTS: our first PSN is $number, timeout 14 \(67\.1 ms\), 7 retries, RNR retries: unlimited$" \
   "QP $number: posted SEND, wr_id 2: 64 bytes, signaled$" "QP $number: completed wr_id [12]" "QP $number: completed wr_id [12]"
 exec 3<&-
-note "ok each step in words"
+note "ok the log of every step"
 run_options=()
 
 # Another program uses port 4791 without sharing it.
@@ -79,16 +78,16 @@ time.sleep(600)'
   start_pair taken ibv_rc_pingpong -d verbena_lo -g 0
   finish taken.client 30
   case $status in 0 | late) fail "ibv_rc_pingpong: exit status $status" ;; esac
-  # It may wait indefinitely for its client.
+  # The server may wait indefinitely for its client.
   kill "${pids[taken.server]}" 2>/dev/null || true
   finish taken.server 5
   grep -hEq 'verbena\[[0-9]+\]: .*UDP port 4791 .*held by' "$logs"/taken.* ||
     fail "no message that port 4791 is in use"
-  note "ok a taken port: $(grep -hE 'UDP port 4791' "$logs"/taken.* | head -n 1)"
+  note "ok a used port: $(grep -hE 'UDP port 4791' "$logs"/taken.* | head -n 1)"
   "$tool" devices >"$logs/devices" || fail "verbena devices: exit status $?"
   grep -Eq "UDP port 4791 on 127\.0\.0\.1 .*held by process ${pids[holder]} \(python" \
     "$logs/devices" || fail "verbena devices does not name the process that uses port 4791"
-  note "ok verbena devices names the holder"
+  note "ok verbena devices names the process"
 fi
 
 # An invalid setting is reported, and the device does not open.

@@ -9,11 +9,11 @@ need python3
 python3 - "$build/lib/libibverbs.so.1" >"$logs/open" 2>&1 <<'PYTHON' || true
 import ctypes, os, socket, sys
 
-held = []
+sockets = []
 for slot in range(1, 255):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     s.bind(b"\0verbena/2/slot/%d" % slot)
-    held.append(s)
+    sockets.append(s)
 library = ctypes.CDLL(sys.argv[1], use_errno=True)
 library.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
 library.ibv_open_device.restype = ctypes.c_void_p
@@ -24,7 +24,7 @@ print("opened" if opened else "errno", ctypes.get_errno(), "pid", os.getpid(), "
 PYTHON
 pid=$(sed -nE 's/^errno .* pid ([0-9]+) uid .*/\1/p' "$logs/open")
 uid=$(sed -nE 's/^errno .* uid ([0-9]+)$/\1/p' "$logs/open")
-[ -n "$pid" ] || { cat "$logs/open"; echo "slots_taken: the device was opened"; exit 1; }
+[ -n "$pid" ] || { cat "$logs/open"; echo "no_free_slot: the device was opened"; exit 1; }
 grep -qF "held by user $uid: 254 (process $pid: 254). End some of these programs" "$logs/open" ||
-  { cat "$logs/open"; echo "slots_taken: the error does not name process $pid of user $uid"; exit 1; }
-echo "slots_taken: the error names user and process"
+  { cat "$logs/open"; echo "no_free_slot: the error does not name process $pid of user $uid"; exit 1; }
+echo "no_free_slot: the error names user and process"
