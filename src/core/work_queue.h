@@ -1,6 +1,6 @@
 // Work queues: fixed rings of work requests with their scatter/gather lists and inline bytes,
-// allocated once when a queue pair is created. Indices never wrap; the slot is the index modulo the
-// capacity.
+// allocated once when a queue pair is created. Indices never wrap. The number of slots is a power
+// of two, so that the slot of an index needs no division.
 #pragma once
 
 #include <bit>
@@ -56,13 +56,13 @@ class WorkQueue {
  public:
   WorkQueue(uint32_t capacity, uint32_t max_sges, uint32_t max_inline)
       : capacity_(capacity),
-        mask_(std::has_single_bit(capacity) ? capacity - 1 : kNoMask),
+        mask_(std::bit_ceil(uint64_t{capacity}) - 1),
         max_sges_(max_sges),
         max_inline_(max_inline),
-        wqes_(std::make_unique<Wqe[]>(capacity)),
-        sges_(std::make_unique<Sge[]>(size_t{capacity} * max_sges)),
+        wqes_(std::make_unique<Wqe[]>(mask_ + 1)),
+        sges_(std::make_unique<Sge[]>((mask_ + 1) * max_sges)),
         inline_(max_inline == 0 ? nullptr
-                                : std::make_unique<std::byte[]>(size_t{capacity} * max_inline)) {}
+                                : std::make_unique<std::byte[]>((mask_ + 1) * max_inline)) {}
 
   uint32_t capacity() const { return capacity_; }
   uint32_t max_sges() const { return max_sges_; }
@@ -102,14 +102,10 @@ class WorkQueue {
   void clear() { head_ = tail_; }
 
  private:
-  // Most capacities are powers of two, and a division takes longer than the rest of a lookup.
-  uint64_t slot_of(uint64_t index) const {
-    return mask_ != kNoMask ? index & mask_ : index % capacity_;
-  }
+  uint64_t slot_of(uint64_t index) const { return index & mask_; }
 
   uint32_t capacity_;
-  static constexpr uint32_t kNoMask = UINT32_MAX;
-  uint32_t mask_;  // kNoMask if the capacity is not a power of two
+  uint64_t mask_;  // the number of slots - 1
   uint32_t max_sges_;
   uint32_t max_inline_;
   std::unique_ptr<Wqe[]> wqes_;

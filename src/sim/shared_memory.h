@@ -38,10 +38,10 @@ struct MemoryCounts {
 // The memory that a host exposes to its peers.
 class ExposedMemory final : public wire::Exposure {
  public:
-  void show(const wire::ExposedRegion& region) override { regions_[region.key] = region; }
-  void hide(uint32_t key) override { regions_.erase(key); }
-  void show(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps_[qpn.value()] = qp; }
-  void hide(wire::Qpn qpn) override { qps_.erase(qpn.value()); }
+  void expose(const wire::ExposedRegion& region) override { regions_[region.key] = region; }
+  void withdraw(uint32_t key) override { regions_.erase(key); }
+  void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override { qps_[qpn.value()] = qp; }
+  void withdraw(wire::Qpn qpn) override { qps_.erase(qpn.value()); }
   // The address of a request's bytes; null: not permitted.
   std::byte* resolve(const wire::OneSided& request, const wire::Gid& source,
                      const wire::Gid& destination) const;

@@ -10,6 +10,8 @@
 
 namespace verbena::test {
 
+inline constexpr uint32_t kNoSuchBit = 1u << 31;  // in no mask and no set of flags
+
 // Objects that inline functions of the header destroy. Each translation unit has its own copy of
 // those functions, so Destroy<> cannot be used.
 struct Release {

@@ -9,7 +9,6 @@
 namespace verbena::test {
 namespace {
 
-constexpr uint32_t kNoSuchBit = 1u << 31;
 constexpr int kNoSuchAccess = 1 << 12;
 
 using BadMemory = BadInputTest;

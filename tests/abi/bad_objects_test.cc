@@ -11,8 +11,6 @@
 namespace verbena::test {
 namespace {
 
-constexpr uint32_t kNoSuchBit = 1u << 31;
-
 using BadObjects = BadInputTest;
 
 TEST_F(BadObjects, RejectsInvalidDeviceAndPortQueries) {

@@ -10,8 +10,6 @@
 namespace verbena::test {
 namespace {
 
-constexpr uint32_t kNoSuchBit = 1u << 31;
-
 using BadQueues = BadInputTest;
 
 TEST_F(BadQueues, RejectsInvalidSharedReceiveQueueCalls) {

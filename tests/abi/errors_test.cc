@@ -107,19 +107,19 @@ TEST_F(Errors, RejectsInvalidTransitionsWithoutChangingTheState) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 2;
-  constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInit), EINVAL);
+  constexpr int kInitMask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInitMask), EINVAL);
   attr.port_num = 1;
   attr.pkey_index = 1;
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInit), EINVAL);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInitMask), EINVAL);
   attr.pkey_index = 0;
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInit & ~IBV_QP_PORT), EINVAL);
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInit | IBV_QP_SQ_PSN), EINVAL);
-  ASSERT_EQ(ibv_modify_qp(qp.get(), &attr, kInit), 0);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInitMask & ~IBV_QP_PORT), EINVAL);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kInitMask | IBV_QP_SQ_PSN), EINVAL);
+  ASSERT_EQ(ibv_modify_qp(qp.get(), &attr, kInitMask), 0);
   EXPECT_EQ(qp->state, IBV_QPS_INIT);
 
-  constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kRtrMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   ibv_qp_attr good{};
   good.qp_state = IBV_QPS_RTR;
   good.path_mtu = IBV_MTU_1024;
@@ -130,7 +130,7 @@ TEST_F(Errors, RejectsInvalidTransitionsWithoutChangingTheState) {
   const auto refused = [&](auto change) {
     ibv_qp_attr bad = good;
     change(bad);
-    const int code = ibv_modify_qp(qp.get(), &bad, kRtr);
+    const int code = ibv_modify_qp(qp.get(), &bad, kRtrMask);
     EXPECT_EQ(qp->state, IBV_QPS_INIT);
     return code;
   };
@@ -142,7 +142,7 @@ TEST_F(Errors, RejectsInvalidTransitionsWithoutChangingTheState) {
   EXPECT_EQ(refused([](auto& a) { a.max_dest_rd_atomic = 255; }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.qp_state = no_such<ibv_qp_state>(256); }), EINVAL);
   EXPECT_EQ(refused([](auto& a) { a.qp_state = IBV_QPS_UNKNOWN; }), EINVAL);
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &good, kRtr), 0);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &good, kRtrMask), 0);
 }
 
 TEST_F(Errors, RejectsDestroyOfObjectsInUse) {

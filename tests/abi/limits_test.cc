@@ -241,12 +241,12 @@ TEST_F(Limits, AllowsExactlyMaxQpRdAtom) {
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
   ASSERT_EQ(ibv_query_gid(context_.get(), 1, 0, &attr.ah_attr.grh.dgid), 0);
-  constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  constexpr int kRtrMask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   attr.max_dest_rd_atomic = static_cast<uint8_t>(most + 1);
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kRtr), EINVAL);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kRtrMask), EINVAL);
   attr.max_dest_rd_atomic = static_cast<uint8_t>(most);
-  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kRtr), 0);
+  EXPECT_EQ(ibv_modify_qp(qp.get(), &attr, kRtrMask), 0);
   constexpr int kRts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                        IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
   attr.qp_state = IBV_QPS_RTS;

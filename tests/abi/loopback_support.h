@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -35,6 +36,17 @@ using MwPtr = std::unique_ptr<ibv_mw, Destroy<ibv_dealloc_mw>>;
 inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                   IBV_ACCESS_MW_BIND;
+
+// Pages that are unmapped at the end.
+struct Mapping {
+  explicit Mapping(size_t length, int rights = PROT_READ | PROT_WRITE)
+      : bytes(length), at(mmap(nullptr, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Mapping() { munmap(at, bytes); }
+  uint8_t* data() const { return static_cast<uint8_t*>(at); }
+  uint64_t address(size_t offset = 0) const { return reinterpret_cast<uint64_t>(at) + offset; }
+  size_t bytes;
+  void* at;
+};
 
 // The loopback device; null (and a failed expectation) if there is none.
 ibv_device* loopback_device();

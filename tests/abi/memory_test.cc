@@ -22,15 +22,6 @@ class Memory : public LoopbackTest {
   size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 };
 
-struct Mapping {
-  explicit Mapping(size_t length, int rights = PROT_READ | PROT_WRITE)
-      : bytes(length), at(mmap(nullptr, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-  ~Mapping() { munmap(at, bytes); }
-  uint8_t* data() const { return static_cast<uint8_t*>(at); }
-  size_t bytes;
-  void* at;
-};
-
 TEST_F(Memory, RejectsUnmappedMemoryWithEfault) {
   Mapping map(4 * page_);
   munmap(map.data() + 2 * page_, page_);

@@ -38,17 +38,6 @@ class Regions : public LoopbackTest {
   size_t page_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 };
 
-struct Mapping {
-  explicit Mapping(size_t length)
-      : bytes(length),
-        at(mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-  ~Mapping() { munmap(at, bytes); }
-  uint8_t* data() const { return static_cast<uint8_t*>(at); }
-  uint64_t address(size_t offset = 0) const { return reinterpret_cast<uint64_t>(at) + offset; }
-  size_t bytes;
-  void* at;
-};
-
 struct MemoryFile {
   explicit MemoryFile(size_t bytes) : fd(memfd_create("test", MFD_CLOEXEC)) {
     EXPECT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);

@@ -24,7 +24,7 @@ using namespace verbena::datapath;
 constexpr size_t kMostDescriptors = 4;
 
 // A handshake message in the format of send_handshake().
-std::vector<std::byte> usual_handshake(int exposure) {
+std::vector<std::byte> valid_handshake(int exposure) {
   int ends[2];
   VERBENA_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
   const os::UniqueFd from(ends[0]), to(ends[1]);
@@ -63,7 +63,7 @@ int lowest_free_descriptor() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int memory = ::memfd_create("handshake_fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  static const std::vector<std::byte> usual = usual_handshake(memory);
+  static const std::vector<std::byte> valid = valid_handshake(memory);
   const uint8_t how = size > 0 ? data[0] : 0;
   // Either any bytes, or a handshake message with a few bytes changed: pairs of offset and value.
   std::vector<std::byte> bytes(size > 1 ? size - 1 : 0);
@@ -89,8 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     HandshakeInfo info;
     Descriptors received;
     const HandshakeRead read = receive_handshake(to.get(), info, received);
-    if (how & 1 && bytes == usual) VERBENA_CHECK(read == HandshakeRead::Received && info.slot == 7);
-    if (read == HandshakeRead::Received) VERBENA_CHECK(bytes.size() == usual.size());
+    if (how & 1 && bytes == valid) VERBENA_CHECK(read == HandshakeRead::Received && info.slot == 7);
+    if (read == HandshakeRead::Received) VERBENA_CHECK(bytes.size() == valid.size());
     if (received.segment.valid()) VERBENA_CHECK(!Segment::adopt(received.segment.get()).ok());
   }
   VERBENA_CHECK(lowest_free_descriptor() == before);

@@ -114,9 +114,9 @@ class Stream {
   void read() {
     uint64_t want = number();
     while (want > 0 && ring_.readable() > 0) {
-      const ReceiveRing::Piece piece = ring_.piece();
-      VERBENA_CHECK(piece.length > 0 && piece.offset + piece.length <= ring_.capacity());
-      const uint64_t bytes = std::min(want, piece.length);
+      const ReceiveRing::Range range = ring_.range();
+      VERBENA_CHECK(range.length > 0 && range.offset + range.length <= ring_.capacity());
+      const uint64_t bytes = std::min(want, range.length);
       ring_.consume(bytes);
       want -= bytes;
     }

@@ -35,11 +35,11 @@ class Addresses : public testing::Test {
   }
 };
 
-void set_flag(rdma_cm_id* id, int option, int value) {
+void set_id_flag(rdma_cm_id* id, int option, int value) {
   ASSERT_EQ(rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof value), 0);
 }
-void reuse(rdma_cm_id* id) { set_flag(id, RDMA_OPTION_ID_REUSEADDR, 1); }
-void only_family(rdma_cm_id* id) { set_flag(id, RDMA_OPTION_ID_AFONLY, 1); }
+void reuse(rdma_cm_id* id) { set_id_flag(id, RDMA_OPTION_ID_REUSEADDR, 1); }
+void only_family(rdma_cm_id* id) { set_id_flag(id, RDMA_OPTION_ID_AFONLY, 1); }
 
 // As with the kernel's rdma_cm. libfabric would use only the device that it gets by binding to
 // 127.0.0.1.

@@ -15,6 +15,8 @@
 
 namespace verbena::test {
 
+inline constexpr size_t kGrhBytes = 40;  // in front of a received datagram
+
 // --- addresses
 
 struct Address {

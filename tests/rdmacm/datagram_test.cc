@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kUnsupportedService = 1;
 constexpr int kRejected = 2;
-constexpr size_t kGrhBytes = 40;
 
 void send_datagram(rdma_cm_id* from, ibv_ah* ah, uint32_t qpn, rdma_cm_id* to) {
   char sent[64] = "a datagram";

@@ -11,8 +11,6 @@
 namespace verbena::test {
 namespace {
 
-constexpr size_t kGrhBytes = 40;
-
 struct Member {
   ChannelPtr channel = make_channel();
   IdPtr id = make_id(channel.get(), RDMA_PS_UDP);

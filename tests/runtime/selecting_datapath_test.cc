@@ -10,8 +10,8 @@
 namespace verbena::datapath {
 namespace {
 
-const wire::Gid kHere = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
-const wire::Gid kElsewhere = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1
+const wire::Gid kLoopback = wire::Gid::from_ipv4("\x7F\x00\x00\x01");
+const wire::Gid kOtherHost = wire::Gid::from_ipv4("\xC0\x00\x02\x01");  // 192.0.2.1
 constexpr wire::Qpn kPeer = wire::Qpn::of_slot(7, 100);
 constexpr wire::PathId kPath{3};  // the only path of FakeDatapath
 
@@ -78,10 +78,10 @@ struct Selecting {
     datapath = std::make_unique<SelectingDatapath>(std::make_unique<FakeDatapath>(), std::move(all),
                                                    ::if_nametoindex("lo"));
   }
-  void connect(const wire::Gid& destination = kHere) {
+  void connect(const wire::Gid& destination = kLoopback) {
     EXPECT_TRUE(datapath->reach(destination, kPeer, Instant{}));
     EXPECT_TRUE(
-        datapath->open_path({.source = kHere, .destination = destination, .peer = kPeer}).ok());
+        datapath->open_path({.source = kLoopback, .destination = destination, .peer = kPeer}).ok());
   }
   // Sends one packet. Returns the number of packets sent over the wire so far.
   size_t send() {
@@ -120,7 +120,7 @@ TEST(SelectingDatapath, UsesTheWireIfNoMediumReachesThePeer) {
 
 TEST(SelectingDatapath, UsesTheWireToOtherHosts) {
   Selecting s({true});
-  s.connect(kElsewhere);
+  s.connect(kOtherHost);
   EXPECT_EQ(s.send(), 1u);
   EXPECT_FALSE(s.datapath->sink().local_peer()->is_asleep(kPath));
 }

@@ -9,9 +9,6 @@ namespace {
 
 using core::CounterId;
 
-constexpr HostId kA = 0;
-constexpr HostId kB = 1;
-
 // The READ responses overflow the queue of the link. The requester requests the lost ones again.
 TEST(Congestion, ReadCompletesAlthoughAShortQueueDropsResponses) {
   Pair p({.mtu = wire::Mtu::k4096, .read_depth_a = 16}, {}, 4 << 20);

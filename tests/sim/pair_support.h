@@ -14,6 +14,10 @@ namespace verbena::sim {
 inline constexpr uint32_t kAllAccess = core::kLocalWrite | core::kRemoteWrite | core::kRemoteRead |
                                        core::kRemoteAtomic | core::kWindowBind;
 
+// The hosts of a Pair.
+inline constexpr HostId kA = 0;
+inline constexpr HostId kB = 1;
+
 struct Pair {
   // Whether each side supports selective repeat.
   struct Capabilities {

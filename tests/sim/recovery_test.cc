@@ -10,9 +10,6 @@ using core::CounterId;
 using core::WcStatus;
 using wire::Verb;
 
-constexpr HostId kA = 0;
-constexpr HostId kB = 1;
-
 void expect_success(const std::vector<core::Completion>& got, std::vector<uint64_t> wr_ids) {
   ASSERT_EQ(got.size(), wr_ids.size());
   for (size_t i = 0; i < got.size(); ++i) {

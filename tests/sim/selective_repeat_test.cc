@@ -10,9 +10,6 @@ using core::CounterId;
 using core::WcStatus;
 using wire::Verb;
 
-constexpr HostId kA = 0;
-constexpr HostId kB = 1;
-
 // Counts of packets on the wire.
 struct Captured {
   int flagged[2] = {0, 0};  // packets of a, of b, with nonzero reserved bits

@@ -10,9 +10,6 @@ namespace {
 using core::CounterId;
 using core::WcStatus;
 
-constexpr HostId kA = 0;
-constexpr HostId kB = 1;
-
 struct MemoryPair : Pair {
   explicit MemoryPair(const MemoryLinkShape& link = {})
       : Pair({.mtu = wire::Mtu::k1024}, {}, 1 << 20, link) {}

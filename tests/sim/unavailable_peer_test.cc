@@ -11,9 +11,6 @@ using core::CounterId;
 using core::WcStatus;
 using wire::Verb;
 
-constexpr HostId kA = 0;
-constexpr HostId kB = 1;
-
 TEST(UnavailablePeer, RnrNaksEndWhenReceivesArePosted) {
   Pair p({.mtu = wire::Mtu::k256, .min_rnr_timer = 1}, {.depth = 64});
   for (uint64_t i = 0; i < 32; ++i) p.send(i, 100000 + i * 1000, 1000);

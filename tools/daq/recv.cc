@@ -19,7 +19,6 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr Duration kHousekeepingInterval = milliseconds(1);
 constexpr Duration kMaxSleep = milliseconds(50);
 constexpr Duration kLastAcks = milliseconds(2);
 constexpr Duration kScreenInterval = milliseconds(500);

@@ -17,9 +17,8 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr Duration kHousekeepingInterval = milliseconds(1);
 constexpr int kWaitMs = 20;
-constexpr Duration kCloseTimeout = seconds(3);
+constexpr Duration kCloseTimeout = milliseconds(3000);
 
 class Sender {
  public:

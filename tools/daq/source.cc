@@ -14,8 +14,6 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr uint32_t kFirstPsn = 0;
-
 ibv_wr_opcode opcode_of(const daq::Transmit& command) {
   if (command.kind == daq::TransferKind::Write)
     return command.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;

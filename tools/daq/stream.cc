@@ -19,8 +19,6 @@ namespace {
 constexpr uint32_t kPostBatch = 64;
 constexpr size_t kMaxGaps = 100;
 constexpr size_t kMaxIovecs = 256;
-constexpr uint32_t kPage = 4096;
-constexpr uint32_t kFirstPsn = 0;  // the value that the firmware's host tools use
 
 std::string text_of(ibv_wc_status status, uint32_t message_bytes) {
   switch (status) {

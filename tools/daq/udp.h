@@ -27,6 +27,7 @@ std::string with_errno(const std::string& what);
 void print_line(std::FILE* to, const std::string& text) noexcept;
 
 Instant now();
+inline constexpr Duration kHousekeepingInterval = milliseconds(1);
 
 // The address of this host that the kernel uses to reach `peer`.
 uint32_t source_address_to(uint32_t peer);

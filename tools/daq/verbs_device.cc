@@ -13,7 +13,6 @@
 namespace verbena::daqtool {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr uint8_t kRnrTimer = 1;  // 10 us: data should flow as soon as a receive is posted
 constexpr uint8_t kTimeout = 14;  // 67 ms
 

@@ -14,6 +14,9 @@
 
 namespace verbena::daqtool {
 
+inline constexpr size_t kPage = 4096;
+inline constexpr uint32_t kFirstPsn = 0;  // the value that the firmware's host tools use
+
 // The device that has the address `ip`, with its protection domain and completion channel.
 struct VerbsDevice {
   explicit VerbsDevice(uint32_t ip);

@@ -29,7 +29,7 @@ using runtime::DeviceInfo;
 using runtime::Discovery;
 
 constexpr uint32_t kSmallPacket = 128;
-constexpr Duration kTimeout = milliseconds(1200);
+constexpr Duration kPathTimeout = milliseconds(1200);
 // The kernel searches three seconds for a neighbour before it reports an error.
 constexpr Duration kNeighbourTimeout = milliseconds(3600);
 
@@ -143,7 +143,7 @@ class HostChecks {
   bool check_reachable(const EchoResult& echo) {
     const bool speaks_roce = echo.responses > 0;
     const ProbeResult result =
-        probe(path(), closed_port(), kSmallPacket, speaks_roce ? kTimeout : kNeighbourTimeout);
+        probe(path(), closed_port(), kSmallPacket, speaks_roce ? kPathTimeout : kNeighbourTimeout);
     const std::string sender = result.sender.empty() ? "this machine's kernel" : result.sender;
     switch (result.kind) {
       case Kind::Refused:
@@ -217,7 +217,7 @@ class HostChecks {
                              echo.responses, echo.requests));
     }
     if (!is_there) return;  // already reported
-    const ProbeResult result = probe(path(), wire::kRoceUdpPort, kSmallPacket, kTimeout);
+    const ProbeResult result = probe(path(), wire::kRoceUdpPort, kSmallPacket, kPathTimeout);
     switch (result.kind) {
       case Kind::Refused:
         return add(

@@ -136,11 +136,11 @@ TEST_F(SidrTest, RepliesToARequest) {
   receive(peer_request());  // not decided yet
   EXPECT_TRUE(sent().empty());
   EXPECT_TRUE(events().empty());
-  SidrReply reply;
-  reply.qpn = wire::Qpn(kOurQpn);
-  reply.qkey = 0x1ee7;
-  reply.private_data = bytes_of("here");
-  ASSERT_TRUE(agent_.reply_sidr(request.id, reply, now_).ok());
+  SidrReply accepted;
+  accepted.qpn = wire::Qpn(kOurQpn);
+  accepted.qkey = 0x1ee7;
+  accepted.private_data = bytes_of("here");
+  ASSERT_TRUE(agent_.reply_sidr(request.id, accepted, now_).ok());
   const SidrRep reply = sent_one<SidrRep>();
   EXPECT_EQ(reply.request_id, kPeerId);
   EXPECT_EQ(reply.tid, kPeerTid);
@@ -149,7 +149,7 @@ TEST_F(SidrTest, RepliesToARequest) {
   EXPECT_EQ(reply.qkey, 0x1ee7u);
   EXPECT_EQ(reply.service_id, kUdpService);
   EXPECT_EQ(text_of(reply.private_data, 4), "here");
-  EXPECT_EQ(agent_.reply_sidr(request.id, reply, now_).error().code, EINVAL);
+  EXPECT_EQ(agent_.reply_sidr(request.id, accepted, now_).error().code, EINVAL);
   receive(peer_request());  // the reply was lost
   EXPECT_EQ(sent_one<SidrRep>().qpn.value(), kOurQpn);
   EXPECT_TRUE(events().empty());

@@ -9,7 +9,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 class EngineSharedMemoryTest : public EngineTest {
  public:
@@ -55,13 +54,13 @@ TEST_F(EngineSharedMemoryTest, ReceivesAnAckWithoutHeaders) {
       .bytes = {}, .meta = &other_source, .ack = {to, wire::Psn(100)}};
   const wire::RxPacket of_unsent_psn{.bytes = {}, .meta = &meta, .ack = {to, wire::Psn(101)}};
   engine_.on_packets({{for_unknown_qp, from_other_source, of_unsent_psn}}, now_);
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
   EXPECT_EQ(counter(CounterId::unknown_qp), 1u);
   EXPECT_EQ(counter(CounterId::wrong_source), 1u);
   EXPECT_EQ(counter(CounterId::stale_responses), 1u);
   const wire::RxPacket valid{.bytes = {}, .meta = &meta, .ack = {to, wire::Psn(100)}};
   EXPECT_TRUE(engine_.on_packets({&valid, 1}, now_).responses);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(EngineSharedMemoryTest, FlagsTheLastPacketOfATurn) {
@@ -109,9 +108,9 @@ TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePeerReadsNothing) {
   EXPECT_EQ(transmit().size(), 1u);
   path_full_ = true;
   run_for(ack_timeout(14) * 3);
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
   run_for(ack_timeout(14) * 2);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}}));
 }
 
 TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePathIsFullFromTheStart) {
@@ -120,9 +119,9 @@ TEST_F(EngineSharedMemoryTest, UsesUpTheRetriesIfThePathIsFullFromTheStart) {
   ASSERT_TRUE(post(SendOp::Write, 1, 100'000).ok());
   EXPECT_TRUE(transmit().empty());
   run_for(ack_timeout(14) * 3);
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
   run_for(ack_timeout(14) * 2);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}}));
 }
 
 TEST_F(EngineSharedMemoryTest, AckTimeoutStartsWhenThePacketLeavesAFullPath) {
@@ -160,7 +159,7 @@ TEST_F(EngineSharedMemoryTest, TimeoutZeroWaitsIndefinitelyForAFullPath) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   run_for(seconds(2));
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
   path_full_ = false;
   next_deadline();
   EXPECT_EQ(transmit().size(), 1u);
@@ -174,7 +173,7 @@ TEST_F(EngineSharedMemoryTest, AFullPathForResponsesDoesNotTimeOutAnRnrWait) {
   path_full_ = true;
   receive(request(Opcode::RcWriteOnly, 500));  // needs an ACK
   run_for(milliseconds(500));
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
 }
 
 // Shared memory has no GSO batches that an ACK could end. The ACK leaves before the reply of the
@@ -192,11 +191,11 @@ TEST_F(EngineSharedMemoryTest, DropsUcMessagesIfThePathStaysFull) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   EXPECT_TRUE(transmit().empty()) << "a busy peer gets time to read";
   run_for(QueuePair::kMaxUnackedBackoff + milliseconds(5));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   // Later messages are dropped at once until the path has room again.
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}}));
   path_full_ = false;
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
@@ -234,7 +233,7 @@ TEST_F(EngineSharedMemoryTest, SegmentsAtThePathMtuAfterSharedMemoryEnds) {
   ASSERT_EQ(sent.size(), 4u);
   for (const Sent& s : sent) EXPECT_EQ(s.packet.payload.size(), 1024u);
   receive_ack(104);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
 TEST_F(EngineSharedMemoryTest, RetransmitsPacketsWithinThePathMtuAfterSharedMemoryEnds) {
@@ -270,7 +269,7 @@ TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightWhenSharedMemoryEnds) {
     ASSERT_TRUE(post(op, 2, 1025).ok());
     transmit();
     end_shared_memory();
-    EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
+    EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
     ASSERT_FALSE(engine_.state().failures.empty());
     EXPECT_TRUE(engine_.state().failures.back().memory_ended);

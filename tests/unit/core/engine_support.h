@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/engine.h"
@@ -16,6 +17,7 @@
 namespace verbena::core {
 
 using Bytes = std::vector<std::byte>;
+using Completed = std::vector<std::pair<uint64_t, WcStatus>>;  // completions: wr_id and status
 
 // A packet as the engine sent it.
 struct Sent {

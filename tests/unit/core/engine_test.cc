@@ -7,7 +7,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 TEST_F(EngineTest, CountsPacketsThatItDrops) {
   connect();
@@ -274,7 +273,7 @@ TEST_F(EngineTest, ADeniedRequestFailsAlthoughTheWindowIsFull) {
   receive_ack(9000);
   ASSERT_FALSE(busy.peer()->has_room());
   EXPECT_TRUE(transmit().empty());
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}}));
 }
 
 // While other queue pairs use the window, the packets sent before need an ACK, or the window stays
@@ -374,7 +373,7 @@ TEST_F(EngineTest, FullCompletionQueueFailsTheQueuePairOnce) {
   receive_ack(103);
   EXPECT_EQ(qp().state(), QpState::Error);
   EXPECT_EQ(events(), (std::vector{EventKind::CqError, EventKind::QpFatal}));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(EngineTest, SqdFinishesTheStartedMessageAndReportsTheDrain) {
@@ -391,7 +390,7 @@ TEST_F(EngineTest, SqdFinishesTheStartedMessageAndReportsTheDrain) {
   EXPECT_EQ(transmit().size(), 2u);
   receive_ack(103);
   EXPECT_EQ(events(), std::vector<EventKind>{EventKind::SqDrained});
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   EXPECT_TRUE(transmit().empty());
   to_state(qp(), QpState::Rts);
   EXPECT_EQ(transmit().size(), 1u);
@@ -416,7 +415,7 @@ TEST_F(EngineTest, HandlesTheAckBeforeTheRequestOfTheSameBatch) {
   wire::Packet ack = request(wire::Opcode::RcAck, 100);
   ack.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
   receive_together({request(wire::Opcode::RcSendOnly, 500), ack});
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
 // The ACKs of several queue pairs leave before the requests of each.
@@ -469,7 +468,7 @@ TEST_F(EngineTest, DeliversTheRequestBeforeANakOfTheSameBatch) {
   wire::Packet nak = request(wire::Opcode::RcAck, 100);
   nak.aeth = {wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::RemoteAccess), 0};
   receive_together({request(wire::Opcode::RcSendOnly, 500), nak});
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {1, WcStatus::RemoteAccess}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}, {1, WcStatus::RemoteAccess}}));
 }
 
 TEST_F(EngineTest, WorkPostedInErrorIsFlushed) {
@@ -477,7 +476,7 @@ TEST_F(EngineTest, WorkPostedInErrorIsFlushed) {
   to_state(qp(), QpState::Error);
   ASSERT_TRUE(post(SendOp::Send, 1, 8, 0).ok());
   ASSERT_TRUE(post_receive(2, 8).ok());
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Flushed}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Flushed}, {2, WcStatus::Flushed}}));
 }
 
 TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
@@ -486,7 +485,7 @@ TEST_F(EngineTest, ErrorFlushesBothQueuesInOrder) {
   for (uint64_t i = 11; i <= 13; ++i) ASSERT_TRUE(post_receive(i, 8).ok());
   transmit();
   to_state(qp(), QpState::Error);
-  Done expected;
+  Completed expected;
   for (const uint64_t i : {1, 2, 3, 11, 12, 13}) expected.emplace_back(i, WcStatus::Flushed);
   EXPECT_EQ(completions(), expected);
   EXPECT_TRUE(qp().peer()->is_idle());

@@ -7,7 +7,6 @@ namespace verbena::core {
 
 class PiggybackFixture : public EngineTest {
  public:
-  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
   // Connects and completes the first message each way: by default our PSN 100 and the peer's PSN
   // 500.
@@ -31,7 +30,7 @@ class PiggybackFixture : public EngineTest {
     wire::Packet p = request(wire::Opcode::RcSendOnly, psn);
     p.bth.extension_flags = peer_flags().sack;
     receive(p, pattern(8));
-    ASSERT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+    ASSERT_EQ(completions(), (Completed{{92, WcStatus::Success}}));
   }
 };
 

@@ -153,7 +153,7 @@ TEST_F(QueuePairPiggybackLossTest, SendsTheAckAsAPacketIfTheRequestIsDenied) {
   make_ack_due();
   ASSERT_TRUE(post(SendOp::Send, 1, 8, kSignaled, kRegionBytes).ok());
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcAck});
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
 }
 
 TEST_F(QueuePairPiggybackLossTest, AnEmptyMessagePiggybacksTheAck) {
@@ -192,7 +192,7 @@ TEST_F(QueuePairPiggybackLossTest, PsnsWrap) {
   Bytes b(12);
   store_be32(b.data(), 0xFF000000);  // PSN 0; the top byte is ignored
   receive(p, b);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {93, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {93, WcStatus::Success}}));
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
@@ -249,7 +249,7 @@ TEST_F(QueuePairPiggybackLossTest, APiggybackedAckDoesNotCompleteAReadWithoutRes
   Bytes b(12);
   store_be32(b.data(), 101);
   receive(p, b);
-  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{92, WcStatus::Success}}));
   EXPECT_EQ(transmit_opcodes(), (std::vector{Opcode::RcReadRequest, Opcode::RcAck}));
 }
 

@@ -169,13 +169,14 @@ TEST_F(QueuePairPiggybackTest, ReadsTheAckInFrontOfASeparatePayload) {
   receive_apart(0, 4, pattern(8, 3));
   receive_apart(peer_flags().piggyback, 8, pattern(8, 3));
   EXPECT_EQ(counter(CounterId::malformed_packets), 3u);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));  // the ACK of the last packet counts
+  EXPECT_EQ(completions(),
+            (Completed{{1, WcStatus::Success}}));  // the ACK of the last packet counts
   receive_apart(peer_flags().piggyback, 4, pattern(8, 4));
   expect_at(1024, pattern(8, 4));
   p.bth.psn = wire::Psn(502);
   receive_apart(peer_flags().piggyback, 0,
                 pattern(8, 5));  // the ACK is at the start of the payload
-  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   EXPECT_TRUE(std::ranges::equal(std::span(memory_).subspan(2048, 4),
                                  std::span<const std::byte>(pattern(8, 5)).subspan(4)));
 }
@@ -225,11 +226,11 @@ TEST_F(QueuePairPiggybackTest, BuffersAMessageBehindAGapWithoutItsAck) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   receive_piggyback(502, 101, pattern(8, 5));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   wire::Packet first = request(Opcode::RcSendOnly, 501);
   first.bth.extension_flags = peer_flags().sack;
   receive(first, pattern(8, 4));
-  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}, {93, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{92, WcStatus::Success}, {93, WcStatus::Success}}));
   expect_at(1024, pattern(8, 4));
   expect_at(2048, pattern(8, 5));
 }
@@ -240,11 +241,11 @@ TEST_F(QueuePairPiggybackTest, IgnoresDuplicateAndOldAcks) {
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
   transmit();
   receive_piggyback(501, 100, pattern(8));  // older than the last ACK
-  EXPECT_EQ(completions(), (Done{{92, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{92, WcStatus::Success}}));
   receive_piggyback(501, 101,
                     pattern(8));  // a duplicate request with a new ACK, which Verbena does not send
   receive_piggyback(501, 101, pattern(8));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   receive_piggyback(501, 150, pattern(8));  // of a PSN that was not sent
   EXPECT_EQ(counter(CounterId::stale_responses), 3u);
 }

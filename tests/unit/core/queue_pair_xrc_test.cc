@@ -11,7 +11,6 @@ using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
 using Events = std::vector<EventKind>;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 constexpr uint32_t kDomain = 77;
 
@@ -49,8 +48,8 @@ class XrcTest : public EngineTest {
     return p;
   }
 
-  Done received() {
-    Done out;
+  Completed received() {
+    Completed out;
     Completion c;
     while (srq_cq_.poll(&c, 1) == 1) {
       EXPECT_EQ(c.qpn, qp().qpn());
@@ -81,7 +80,7 @@ TEST_F(XrcTest, SendCompletesInTheCqOfItsSrq) {
   ASSERT_TRUE(post_to(*other, 2).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *other), pattern(8));
   receive(to_srq(Opcode::RcSendOnly, 501, *srq_), pattern(8));
-  EXPECT_EQ(received(), (Done{{2, WcStatus::Success}, {1, WcStatus::Success}}));
+  EXPECT_EQ(received(), (Completed{{2, WcStatus::Success}, {1, WcStatus::Success}}));
   const auto sent = transmit();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].opcode(), xrc(Opcode::RcAck));
@@ -96,7 +95,7 @@ TEST_F(XrcTest, EmptySrqCausesAnRnrNak) {
   EXPECT_EQ(sent[0].packet.aeth.kind, AckKind::RnrNak);
   ASSERT_TRUE(post_to(*srq_, 1).ok());
   receive(to_srq(Opcode::RcSendOnly, 500, *srq_), pattern(8));
-  EXPECT_EQ(received(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(received(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(XrcTest, RejectsAnUnknownSrqNumber) {
@@ -128,7 +127,7 @@ TEST_F(XrcTest, RejectsAChangeOfSrqWithinAMessage) {
   ASSERT_TRUE(post_to(*other, 2).ok());
   receive(to_srq(Opcode::RcSendFirst, 500, *srq_), pattern(256));
   expect_refused(to_srq(Opcode::RcSendLast, 501, *other), pattern(1));
-  EXPECT_EQ(received(), (Done{{1, WcStatus::RemoteInvalidRequest}}));
+  EXPECT_EQ(received(), (Completed{{1, WcStatus::RemoteInvalidRequest}}));
   EXPECT_EQ(other->posted(), 1u);
 }
 
@@ -139,7 +138,7 @@ TEST_F(XrcTest, DestroyingTheSrqEndsItsMessage) {
   const wire::Packet last = to_srq(Opcode::RcSendLast, 501, *srq_);
   engine_.destroy_srq(srq_);
   expect_refused(last, pattern(1));
-  EXPECT_EQ(received(), Done{});
+  EXPECT_EQ(received(), Completed{});
 }
 
 TEST_F(XrcTest, ErrorFlushesTheReceiveOfAnIncompleteMessage) {
@@ -148,7 +147,7 @@ TEST_F(XrcTest, ErrorFlushesTheReceiveOfAnIncompleteMessage) {
   ASSERT_TRUE(post_to(*srq_, 2).ok());
   receive(to_srq(Opcode::RcSendFirst, 500, *srq_), pattern(256));
   to_state(qp(), QpState::Error);
-  EXPECT_EQ(received(), (Done{{1, WcStatus::Flushed}}));
+  EXPECT_EQ(received(), (Completed{{1, WcStatus::Flushed}}));
   EXPECT_EQ(events(), Events{EventKind::LastWqeReached});
   EXPECT_EQ(srq_->posted(), 1u);
 }
@@ -217,11 +216,11 @@ TEST_F(XrcTest, ResponsesCompleteRequests) {
   transmit();
   receive_ack(100);  // an RC ACK is of the wrong transport
   EXPECT_EQ(counter(CounterId::wrong_transport), 1u);
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
   wire::Packet ack = request(xrc(Opcode::RcAck), 100);
   ack.aeth = {AckKind::Ack, wire::kUnlimitedCredits, 1};
   receive(ack);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(XrcTest, ReceiverDropsRcPackets) {

@@ -7,7 +7,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Opcodes = std::vector<Opcode>;
 
 class RequesterAtomicWriteTest : public EngineTest {
@@ -112,7 +111,7 @@ TEST_F(RequesterAtomicWriteTest, RetransmitsAfterALostRequestOrResponse) {
   EXPECT_EQ(again[0].psn(), 100u);
   receive_response(100);
   receive_response(100);  // a duplicate
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
 TEST_F(RequesterAtomicWriteTest, ResponseWithDataOrOfAnotherOpcodeFailsTheRequest) {
@@ -120,12 +119,12 @@ TEST_F(RequesterAtomicWriteTest, ResponseWithDataOrOfAnotherOpcodeFailsTheReques
   ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
   transmit();
   receive_response(100, 8);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::BadResponse}}));
   connect();
   ASSERT_TRUE(post(SendOp::AtomicWrite, 2, 8).ok());
   transmit();
   receive(request(Opcode::RcAtomicAck, 100));
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::BadResponse}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::BadResponse}}));
 }
 
 TEST_F(RequesterAtomicWriteTest, InvalidLkeyFailsTheRequest) {
@@ -133,7 +132,7 @@ TEST_F(RequesterAtomicWriteTest, InvalidLkeyFailsTheRequest) {
   ASSERT_TRUE(engine_.memory().remove_region(key_).ok());
   ASSERT_TRUE(post(SendOp::AtomicWrite, 1, 8).ok());
   EXPECT_TRUE(transmit().empty());
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
 }
 
 TEST_F(RequesterFlushTest, SendsPlacementSelectivityAndRange) {
@@ -168,7 +167,7 @@ TEST_F(RequesterFlushTest, RetransmitsAfterALostResponse) {
   ASSERT_TRUE(next_deadline());
   EXPECT_EQ(transmit_opcodes(), (Opcodes{Opcode::RcWriteOnly, Opcode::RcFlush}));
   receive_response(101);  // acknowledges the WRITE before it too
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
 TEST_F(RequesterFlushTest, FencedRequestsWaitForTheFlush) {

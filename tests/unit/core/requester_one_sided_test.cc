@@ -63,8 +63,7 @@ class OneSidedTest : public EngineTest {
   OneSidedSink sink_;
 };
 
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
-const Done kFirstSucceeded{{1, WcStatus::Success}};
+const Completed kFirstSucceeded{{1, WcStatus::Success}};
 
 TEST_F(OneSidedTest, SingleWriteToASleepingPeerNeedsNoPacket) {
   connect();
@@ -126,10 +125,10 @@ TEST_F(OneSidedTest, DoesNotOvertakeOutstandingRequests) {
   ASSERT_TRUE(post(SendOp::Write, 2, 8).ok());
   EXPECT_EQ(turn(), std::vector{Opcode::RcWriteOnly});
   receive_ack(101);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
   ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
   EXPECT_TRUE(turn().empty());
-  EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{3, WcStatus::Success}}));
 }
 
 TEST_F(OneSidedTest, UsesPacketsIfAccessIsDenied) {
@@ -186,7 +185,7 @@ TEST_F(OneSidedTest, InvalidLocalMemoryFailsWithLocalProtectionError) {
   ASSERT_TRUE(post(SendOp::Write, 1, 8, kSignaled, kRegionBytes).ok());
   EXPECT_TRUE(turn().empty());
   EXPECT_EQ(sink_.copies, 0);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
 }
 
 // --- a peer that reads no packets ---------------------------------------------------------------
@@ -217,7 +216,7 @@ TEST_F(UnresponsivePeerTest, UnreadRequestsAreRetractedAndExecutedByDirectCopies
   EXPECT_EQ(sink_.retractions[0].first.value(), 100u);
   EXPECT_EQ(sink_.retractions[0].packets, 5u);
   EXPECT_EQ(completions(),
-            (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
+            (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_TRUE(engine_.peer_idle(qp()));
   // While the peer is unresponsive, no WRITE is sent as packets.
   for (uint64_t i = 10; i < 50; ++i) ASSERT_TRUE(post(SendOp::Write, i, 8).ok());
@@ -262,7 +261,7 @@ TEST_F(UnresponsivePeerTest, RetractedSendIsSentAgainAndIsNotOvertaken) {
   wait();
   EXPECT_EQ(sink_.retractions.size(), 1u) << "a SEND is not retracted";
   receive_ack(101);
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
 TEST_F(UnresponsivePeerTest, PartlyReadMessageIsNotRetracted) {
@@ -295,7 +294,7 @@ TEST_F(UnresponsivePeerTest, RequestWithoutAccessExhaustsItsRetries) {
   turn();
   for (int i = 0; i < 50 && cq_.empty(); ++i) wait();
   EXPECT_EQ(sink_.retractions.size(), 1u);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}}));
 }
 
 TEST_F(UnresponsivePeerTest, FullPathDoesNotDelayDirectCopies) {

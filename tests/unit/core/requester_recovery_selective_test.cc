@@ -10,7 +10,6 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
 class SelectiveRepeatTest : public EngineTest {
@@ -290,7 +289,7 @@ TEST_F(SelectiveRepeatTest, RequestsOnlyMissingReadResponses) {
   EXPECT_EQ(again[0].packet.bth.extension_flags, own_flags().sack);
   EXPECT_TRUE(completions().empty());
   respond(104, true);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   EXPECT_TRUE(std::equal(data.begin(), data.end(), memory_.begin()));
   EXPECT_EQ(engine_.state().packet_pool.in_use(), 0u);
 }
@@ -310,7 +309,7 @@ TEST_F(SelectiveRepeatTest, ResponsesOutOfOrderCompleteRequestsInOrder) {
   respond.original = 5;
   receive(respond);
   EXPECT_EQ(completions(),
-            (Done{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
+            (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}, {3, WcStatus::Success}}));
 }
 
 TEST_F(SelectiveRepeatTest, BufferedResponsesAreReleasedWithTheQueuePair) {
@@ -342,7 +341,7 @@ TEST_F(SelectiveRepeatTest, NakAfterAReadWithoutResponseDoesNotFailTheRead) {
     ASSERT_TRUE(next_deadline());
     transmit();
   }
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
 }
 
 TEST_F(SelectiveRepeatTest, NakAfterAReadFailsItsRequestOnceTheReadCompletes) {
@@ -356,7 +355,7 @@ TEST_F(SelectiveRepeatTest, NakAfterAReadFailsItsRequestOnceTheReadCompletes) {
   reject();
   receive(request(Opcode::RcReadResponseOnly, 100), pattern(8));
   reject();
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::RemoteAccess}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::RemoteAccess}}));
 }
 
 // A retransmission reads the data again: if its lkey is removed, the request fails when it is the
@@ -382,8 +381,9 @@ TEST_F(SelectiveRepeatTest, LkeyRemovedBeforeRetransmissionFailsTheRequest) {
   EXPECT_EQ(qp().state(), QpState::Rts);
   receive_sack(101, {102});
   transmit();
-  EXPECT_EQ(completions(),
-            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+  EXPECT_EQ(
+      completions(),
+      (Completed{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
 // A forged SACK list may contain anything.

@@ -7,7 +7,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
 constexpr Duration kTimeout = milliseconds(67);
@@ -40,7 +39,7 @@ class TailProbeTest : public EngineTest {
     receive(request(Opcode::RcReadResponseMiddle, first + 1), pattern(256));
     receive(request(Opcode::RcReadResponseMiddle, first + 2), pattern(256));
     receive(request(Opcode::RcReadResponseLast, first + 3), pattern(256));
-    EXPECT_EQ(completions(), (Done{{i, WcStatus::Success}}));
+    EXPECT_EQ(completions(), (Completed{{i, WcStatus::Success}}));
   }
   Psns transmit_psns() {
     Psns out;
@@ -78,7 +77,7 @@ TEST_F(TailProbeTest, ProbesWithTheLastPacketThenTheFirst) {
   EXPECT_EQ(counter(CounterId::probes_sent), 2u);
   EXPECT_EQ(counter(CounterId::retransmitted_packets), 0u);
   receive_ack(104);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   EXPECT_TRUE(qp().peer()->is_idle());
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
@@ -98,7 +97,7 @@ TEST_F(TailProbeTest, ProbesDoNotChangeRetriesAndTimeouts) {
     }
     EXPECT_EQ(now_ - start, ack_timeout(14) * (count == 0 ? 1 : 3 + 4 * (count - 1)));
     EXPECT_EQ(counter(CounterId::timeouts) - timeouts, count + 1u);
-    EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}}));
+    EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}}));
     EXPECT_EQ(engine_.state().failures.back().retries, count + 1u);
     // Each probe waits twice as long as the one before it: a few, not hundreds.
     const uint64_t sent = counter(CounterId::probes_sent) - probes;
@@ -129,7 +128,7 @@ TEST_F(TailProbeTest, RecoversTheLostTailOfAMessage) {
   receive_nak(102, wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::SequenceError));
   EXPECT_EQ(transmit_psns(), (Psns{102, 103, 104}));
   receive_ack(104);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 // The window may be full of lost packets, and other queue pairs wait for it too.
@@ -212,7 +211,7 @@ TEST_F(TailProbeTest, ProbesAStallingPeerAgainAfterALoss) {
   receive_nak(first, wire::AckKind::Nak, static_cast<uint8_t>(wire::NakCode::SequenceError));
   EXPECT_EQ(transmit_psns().size(), 4u);
   receive_ack(first + 3);
-  EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{5, WcStatus::Success}}));
   const uint64_t probes = counter(CounterId::probes_sent);
   ASSERT_TRUE(post(SendOp::Write, 6, 8).ok());
   transmit();

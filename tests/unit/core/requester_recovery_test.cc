@@ -8,7 +8,6 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Opcodes = std::vector<Opcode>;
 
 class RequesterRecoveryTest : public EngineTest {};
@@ -84,7 +83,7 @@ TEST_F(RequesterRecoveryTest, AResponseResetsTheBackoff) {
     transmit();
   }
   receive_ack(100);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   transmit();
   const Instant start = now_;
@@ -107,7 +106,7 @@ TEST_F(RequesterRecoveryTest, RetryCountIsExact) {
     // Each wait is longer than the one before it, up to four times the configured timeout.
     const int64_t waits = count == 0 ? 1 : 3 + 4 * (count - 1);
     EXPECT_EQ(now_ - start, nanoseconds(4096) * (1 << 14) * waits);
-    EXPECT_EQ(completions(), (Done{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
+    EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(engine_.state().failures.back().retries, count + 1u);
     EXPECT_EQ(engine_.next_deadline(), kNever);
   }
@@ -132,7 +131,7 @@ TEST_F(RequesterRecoveryTest, SequenceNakRetransmitsAtOnce) {
   ASSERT_TRUE(post(SendOp::Write, 3, 8).ok());
   transmit();
   receive_nak(101, AckKind::Nak, static_cast<uint8_t>(NakCode::SequenceError));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   const auto again = transmit();
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].psn(), 101u);
@@ -168,7 +167,7 @@ TEST_F(RequesterRecoveryTest, RnrRetriesAreExactAndSevenIsUnlimited) {
     }
   }
   EXPECT_EQ(sent, 3u);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RnrRetryExceeded}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RnrRetryExceeded}}));
 
   connect({.rnr_retry = 7});
   ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
@@ -233,7 +232,7 @@ TEST_F(RequesterRecoveryTest, RetransmitsAnAtomicAfterALostResponse) {
   wire::Packet answer = request(Opcode::RcAtomicAck, 100);
   answer.original = 77;
   receive(answer);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
   EXPECT_EQ(std::to_integer<int>(memory_[0]), 77);
 }
 
@@ -291,7 +290,7 @@ TEST_F(RequesterRecoveryTest, RetryDoesNotReplayLocalInvalidates) {
   EXPECT_EQ(transmit_opcodes(), Opcodes{Opcode::RcSendOnly});
   EXPECT_NE(memory.resolve(window ^ 1, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
   receive_ack(100);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
 }
 
 TEST_F(RequesterRecoveryTest, LateAckShortensThePendingRetransmission) {
@@ -300,13 +299,13 @@ TEST_F(RequesterRecoveryTest, LateAckShortensThePendingRetransmission) {
   transmit();
   ASSERT_TRUE(next_deadline());  // rolled back, not yet retransmitted
   receive_ack(104);              // two of nine packets of the second message are left
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   const auto again = transmit();
   ASSERT_EQ(again.size(), 4u);
   EXPECT_EQ(again[0].psn(), 105u);
   EXPECT_EQ(again[0].opcode(), Opcode::RcWriteLast);
   receive_ack(108);
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}, {3, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
@@ -333,7 +332,7 @@ TEST_F(RequesterRecoveryTest, HandlesPsnWrap) {
   EXPECT_EQ(sent[1].psn(), 0xFFFFFFu);
   EXPECT_EQ(sent[2].psn(), 0u);
   receive_ack(1);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(EngineTest, RnrRetriesDoNotAccumulateDeadlines) {

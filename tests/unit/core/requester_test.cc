@@ -9,7 +9,6 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Opcodes = std::vector<Opcode>;
 
 class RequesterTest : public EngineTest {};
@@ -136,7 +135,7 @@ TEST_F(RequesterTest, CompletesInOrderAndOnlySignalled) {
   ASSERT_TRUE(post(SendOp::Write, 3, 8, kSignaled).ok());
   transmit();
   receive_ack(102);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {3, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {3, WcStatus::Success}}));
   EXPECT_EQ(engine_.next_deadline(), kNever);
   EXPECT_TRUE(qp().peer()->is_idle());
 }
@@ -148,7 +147,7 @@ TEST_F(RequesterTest, PartialAckCompletesNothing) {
   receive_ack(101);
   EXPECT_TRUE(completions().empty());
   receive_ack(102);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(RequesterTest, ReadDepthLimitsOutstandingReads) {
@@ -190,7 +189,7 @@ TEST_F(RequesterTest, ReadResponseOfTheWrongLengthFailsTheRequest) {
   ASSERT_TRUE(post(SendOp::Read, 1, 300).ok());
   transmit();
   receive(request(Opcode::RcReadResponseFirst, 100), pattern(100));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::BadResponse}}));
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
@@ -199,7 +198,7 @@ TEST_F(RequesterTest, ReadResponseToAnAtomicFailsTheRequest) {
   ASSERT_TRUE(post(SendOp::FetchAdd, 1, 8).ok());
   transmit();
   receive(request(Opcode::RcReadResponseOnly, 100), pattern(8));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::BadResponse}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::BadResponse}}));
 }
 
 // An invalid lkey fails its own request, after those before it, and the engine does not spin
@@ -217,8 +216,9 @@ TEST_F(RequesterTest, InvalidLkeyFailsAfterEarlierRequests) {
   EXPECT_TRUE(completions().empty());
   receive_ack(100);
   transmit();
-  EXPECT_EQ(completions(),
-            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+  EXPECT_EQ(
+      completions(),
+      (Completed{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
@@ -234,7 +234,8 @@ TEST_F(RequesterTest, FatalNaksFailTheRequest) {
     ASSERT_TRUE(post(SendOp::Write, 3, 8, 0).ok());
     transmit();
     receive_nak(101, AckKind::Nak, static_cast<uint8_t>(code));
-    EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, status}, {3, WcStatus::Flushed}}));
+    EXPECT_EQ(completions(),
+              (Completed{{1, WcStatus::Success}, {2, status}, {3, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
     EXPECT_TRUE(qp().peer()->is_idle());
     EXPECT_EQ(engine_.next_deadline(), kNever);
@@ -259,7 +260,7 @@ TEST_F(RequesterTest, LocalOperationsWaitForEarlierRequests) {
   EXPECT_EQ(engine_.memory().resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
   receive_ack(100);
   transmit();
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
   EXPECT_NE(engine_.memory().resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
 }
 

@@ -9,7 +9,6 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
 class ResponderSelectiveTest : public EngineTest {

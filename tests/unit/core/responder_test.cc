@@ -11,7 +11,6 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 using Events = std::vector<EventKind>;
 using Opcodes = std::vector<Opcode>;
 
@@ -244,7 +243,7 @@ TEST_F(ResponderTest, RejectsASendLongerThanTheReceiveBuffer) {
   ASSERT_TRUE(post_receive(2, 300).ok());
   receive(request(Opcode::RcSendFirst, 500), pattern(256));
   receive(request(Opcode::RcSendLast, 501), pattern(100));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalLength}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalLength}, {2, WcStatus::Flushed}}));
   expect_refused(NakCode::InvalidRequest, EventKind::QpRequestError, 501);
 }
 
@@ -314,7 +313,7 @@ TEST_F(ResponderTest, RejectsInvalidateOfARegion) {
   wire::Packet p = request(Opcode::RcSendOnlyInvalidate, 500);
   p.invalidate_rkey = key_;
   receive(p, pattern(8));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::RemoteAccess}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::RemoteAccess}}));
   expect_refused(NakCode::RemoteAccess, EventKind::QpAccessError);
 }
 

@@ -11,7 +11,6 @@ namespace {
 using wire::AckKind;
 using wire::Opcode;
 using Events = std::vector<EventKind>;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 class SharedReceiveQueueTest : public EngineTest {
  public:
@@ -104,7 +103,7 @@ TEST_F(SharedReceiveQueueTest, EmptyQueueCausesAnRnrNakUntilAReceiveIsPosted) {
   EXPECT_EQ(sent[0].packet.aeth.value, 12);
   ASSERT_TRUE(post_to_srq(1).ok());
   send_to(qp(), Opcode::RcSendOnly, 500, 10);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
 }
 
 TEST_F(SharedReceiveQueueTest, WriteWithImmediateConsumesAReceiveAtItsEnd) {
@@ -126,7 +125,7 @@ TEST_F(SharedReceiveQueueTest, BuffersMustBelongToTheProtectionDomainOfTheQueue)
   connect_with_srq(8, kPd + 1);  // the key belongs to kPd, so it is invalid for this queue
   ASSERT_TRUE(post_to_srq(1).ok());
   send_to(qp(), Opcode::RcSendOnly, 500, 10);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
   EXPECT_EQ(events(), (Events{EventKind::QpFatal, EventKind::LastWqeReached}));
 }
 
@@ -135,12 +134,12 @@ TEST_F(SharedReceiveQueueTest, TooLongAMessageFailsOneReceiveAndKeepsTheOthers) 
   ASSERT_TRUE(post_to_srq(1, 100).ok());
   ASSERT_TRUE(post_to_srq(2, 100).ok());
   send_to(qp(), Opcode::RcSendOnly, 500, 101);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalLength}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalLength}}));
   EXPECT_EQ(events(), (Events{EventKind::QpRequestError, EventKind::LastWqeReached}));
   EXPECT_EQ(srq_->posted(), 1u);
   QueuePair& other = make_connected(shape_);
   send_to(other, Opcode::RcSendOnly, 500, 100);
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}}));
 }
 
 TEST_F(SharedReceiveQueueTest, ErrorFlushesTheReceiveInUseAndRaisesLastWqeReached) {
@@ -149,7 +148,7 @@ TEST_F(SharedReceiveQueueTest, ErrorFlushesTheReceiveInUseAndRaisesLastWqeReache
   ASSERT_TRUE(post_to_srq(2).ok());
   send_to(qp(), Opcode::RcSendFirst, 500, 256);
   to_state(qp(), QpState::Error);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Flushed}}));
   EXPECT_EQ(events(), Events{EventKind::LastWqeReached});
   EXPECT_EQ(srq_->posted(), 1u);
   to_state(qp(), QpState::Error);
@@ -172,7 +171,7 @@ TEST_F(SharedReceiveQueueTest, ResetAndDestroyReturnCapacity) {
   send_to(other, Opcode::RcSendFirst, 500, 256);
   engine_.destroy_qp(&other, now_);
   EXPECT_TRUE(post_to_srq(3).ok());
-  EXPECT_EQ(completions(), Done{});
+  EXPECT_EQ(completions(), Completed{});
 }
 
 TEST_F(SharedReceiveQueueTest, RejectsReceivesPostedToTheQueuePair) {
@@ -241,10 +240,10 @@ TEST_F(SharedReceiveQueueTest, GrowsAndShrinksWhileReceivesAreInUse) {
   EXPECT_EQ(post_to_srq(5).error().code, ENOMEM);
   send_to(qp(), Opcode::RcSendOnly, 504, 1);
   EXPECT_TRUE(post_to_srq(5).ok());
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success},
-                                 {2, WcStatus::Success},
-                                 {3, WcStatus::Success},
-                                 {4, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success},
+                                      {2, WcStatus::Success},
+                                      {3, WcStatus::Success},
+                                      {4, WcStatus::Success}}));
 }
 
 TEST_F(SharedReceiveQueueTest, NumbersAreNotZeroAndNotReused) {

@@ -155,8 +155,7 @@ TEST_F(UcReceiverTest, AnUnregisteredReceiveFailsTheQueuePair) {
   const Sge bad{kIova, 100, key_ ^ 0x100};
   ASSERT_TRUE(engine_.post_receive(qp(), {.wr_id = 1, .sges = {&bad, 1}}, now_).ok());
   receive_uc(Opcode::RcSendOnly, 500, pattern(8));
-  using Done = std::vector<std::pair<uint64_t, WcStatus>>;
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
   EXPECT_EQ(qp().state(), QpState::Error);
   EXPECT_EQ(events(), std::vector{EventKind::QpFatal});
 }

@@ -8,7 +8,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 class UdReceiverTest : public UdFixture {};
 
@@ -81,7 +80,7 @@ TEST_F(UdReceiverTest, CountsDroppedDatagrams) {
 
   EXPECT_TRUE(completions().empty());
   receive(incoming(), pattern(7));  // the receive that was too small is still posted
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   EXPECT_TRUE(transmit().empty());
   EXPECT_TRUE(events().empty());
 }
@@ -99,7 +98,7 @@ TEST_F(UdReceiverTest, AnUnregisteredReceiveFailsTheQueuePair) {
   ASSERT_TRUE(engine_.post_receive(qp(), {.wr_id = 1, .sges = {&bad, 1}}, now_).ok());
   ASSERT_TRUE(post_receive(2, 100).ok());
   receive(incoming(), pattern(8));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
   EXPECT_EQ(qp().state(), QpState::Error);
 }
 
@@ -130,10 +129,10 @@ TEST_F(UdReceiverTest, EveryMemberOfAGroupExceptTheSenderGetsACopy) {
   p.bth.destination = wire::kMulticastQpn;
   p.deth.source = other.qpn();
   receive(p, pattern(8), {.source = our_gid_, .destination = group, .own = true});
-  EXPECT_EQ(completions(), (Done{{qp().qpn().value(), WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{qp().qpn().value(), WcStatus::Success}}));
   // The same QPN at another address is another sender.
   receive(p, pattern(8), {.source = peer_gid_, .destination = group});
-  EXPECT_EQ(completions(), (Done{{other.qpn().value(), WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{other.qpn().value(), WcStatus::Success}}));
   EXPECT_EQ(counter(CounterId::no_receive_posted), 1u);  // the first member's receive is consumed
 }
 

@@ -9,7 +9,6 @@ namespace verbena::core {
 namespace {
 
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
 
 class UcSenderTest : public UcFixture {};
 class UdSenderTest : public UdFixture {};
@@ -63,19 +62,19 @@ TEST_F(UcSenderTest, ALocalErrorStopsOnlyTheSendQueue) {
   ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
   ASSERT_TRUE(post(SendOp::Send, 2, 8).ok());
   EXPECT_TRUE(transmit().empty());
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}, {2, WcStatus::Flushed}}));
   EXPECT_EQ(qp().state(), QpState::Sqe);
   ASSERT_TRUE(post(SendOp::Send, 3, 8).ok());
-  EXPECT_EQ(completions(), (Done{{3, WcStatus::Flushed}}));
+  EXPECT_EQ(completions(), (Completed{{3, WcStatus::Flushed}}));
 
   ASSERT_TRUE(post_receive(4, 100).ok());  // the receive side still works
   receive_uc(Opcode::RcSendOnly, 500, pattern(8));
-  EXPECT_EQ(completions(), (Done{{4, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{4, WcStatus::Success}}));
 
   to_state(qp(), QpState::Rts);
   ASSERT_TRUE(post(SendOp::Send, 5, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);
-  EXPECT_EQ(completions(), (Done{{5, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{5, WcStatus::Success}}));
 }
 
 TEST_F(UcSenderTest, SqdFinishesTheStartedMessage) {
@@ -127,7 +126,7 @@ TEST_F(UdSenderTest, SendsOnePacketPerRequest) {
   EXPECT_EQ(p.deth.source, qp().qpn());
   EXPECT_EQ(p.immediate, 0xABCDu);
   EXPECT_TRUE(std::ranges::equal(p.payload, pattern(31)));
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
   EXPECT_EQ(engine_.next_deadline(), kNever);
 }
 
@@ -179,11 +178,11 @@ TEST_F(UdSenderTest, ALocalErrorStopsOnlyTheSendQueue) {
   const Sge bad{kIova, 8, key_ ^ 0x100};
   ASSERT_TRUE(engine_.post_send(qp(), datagram(1, {&bad, 1}), now_).ok());
   transmit();
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::LocalProtection}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::LocalProtection}}));
   EXPECT_EQ(qp().state(), QpState::Sqe);
   ASSERT_TRUE(post_receive(2, 100).ok());
   receive(incoming(), pattern(8));
-  EXPECT_EQ(completions(), (Done{{2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{2, WcStatus::Success}}));
   to_state(qp(), QpState::Rts);
   ASSERT_TRUE(send(3, 8).ok());
   EXPECT_EQ(transmit().size(), 1u);

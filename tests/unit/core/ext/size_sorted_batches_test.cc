@@ -8,7 +8,7 @@ namespace {
 using wire::AckKind;
 using wire::NakCode;
 using wire::Opcode;
-using Done = std::vector<std::pair<uint64_t, WcStatus>>;
+using Completed = std::vector<std::pair<uint64_t, WcStatus>>;
 using Psns = std::vector<uint32_t>;
 
 class SizeSortedBatchesTest : public EngineTest {
@@ -74,9 +74,9 @@ TEST_F(SizeSortedBatchesTest, SendsPacketsOfOneSizeTogetherAndFlagsReorderedOnes
   }
   EXPECT_TRUE(sent.back().packet.bth.ack_request);
   acknowledge(106);
-  EXPECT_EQ(completions(), (Done{{1, WcStatus::Success}, {2, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
   acknowledge(109);
-  EXPECT_EQ(completions(), (Done{{3, WcStatus::Success}}));
+  EXPECT_EQ(completions(), (Completed{{3, WcStatus::Success}}));
   EXPECT_TRUE(qp().peer()->is_idle());
 }
 
@@ -173,8 +173,9 @@ TEST_F(SizeSortedBatchesTest, DoesNotOvertakeARequestWithAnInvalidLkey) {
   EXPECT_EQ(psns(transmit()), (Psns{101, 102, 103}));
   acknowledge(103);
   transmit();
-  EXPECT_EQ(completions(),
-            (Done{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
+  EXPECT_EQ(
+      completions(),
+      (Completed{{1, WcStatus::Success}, {2, WcStatus::LocalProtection}, {3, WcStatus::Flushed}}));
 }
 
 class DiscardingSink : public wire::PacketSink {
