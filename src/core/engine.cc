@@ -271,6 +271,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
       continue;
     }
     const wire::Verb verb = packet->op.verb;
+    const bool is_message = verb == wire::Verb::Send || verb == wire::Verb::Write;
     if (verb == wire::Verb::Cnp) {
       state_.counters.add(CounterId::cnp_received);
       continue;
@@ -285,7 +286,8 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
       if (on_management(*packet, rx)) arrivals.responses_due = true;
       continue;
     }
-    if (packets.size() == 1 && try_fast_receive(*qp, *packet, *rx.meta, now)) {
+    if (is_message && packets.size() == 1 && packet->op.position == wire::Position::Only &&
+        try_fast_receive(*qp, *packet, *rx.meta, now)) {
       arrivals.messages = true;
       arrivals.receives = verb == wire::Verb::Send || packet->op.has_immediate;
       return arrivals;
@@ -298,7 +300,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (packet->op.direction == wire::Direction::Response) {
       arrivals.responses = true;
-    } else if (verb == wire::Verb::Send || verb == wire::Verb::Write) {
+    } else if (is_message) {
       arrivals.messages = true;
       if (verb == wire::Verb::Send || packet->op.has_immediate) arrivals.receives = true;
     } else {

@@ -125,6 +125,7 @@ class Engine {
   void wake_waiting(PeerPath& peer, Instant now);
   bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
+  bool fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now);
   bool end_reservation(QueuePair& qp);
   void make_ready(QueuePair& qp);
   void drop_served();

@@ -21,13 +21,19 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 
 // --- sending -------------------------------------------------------------------------------------
 
+// A queue pair that has only an ACK to send is refused here, before anything else is asked.
+inline bool QueuePair::has_one_request() const { return reliable_->has_one_request(); }
+
 // True: sent, and nothing else is ready.
-[[gnu::flatten]] bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
+bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
   if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
     return false;
   QueuePair& qp = *ready_.front();
-  if (qp.type() != QpType::Rc || qp.reserved_bytes != 0) [[unlikely]]
-    return false;
+  if (qp.type() != QpType::Rc || !qp.has_one_request() || qp.reserved_bytes != 0) return false;
+  return fast_send(qp, sink, now);
+}
+
+[[gnu::flatten]] bool Engine::fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now) {
   if (sink.room() == 0) [[unlikely]]
     return false;
   const wire::LocalPeer* const local = sink.local_peer();
@@ -61,8 +67,8 @@ bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
 }
 
 bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload) {
-  if (queue().size() != 1 || !cursor_.is_at_head() || cursor_.has_outstanding() ||
-      recovery_.is_active() || recovery_.is_set(LossRecovery::Timer::Rnr) || denied_) [[unlikely]] {
+  if (!cursor_.is_at_head() || cursor_.has_outstanding() || recovery_.is_active() ||
+      recovery_.is_set(LossRecovery::Timer::Rnr) || denied_) [[unlikely]] {
     return false;
   }
   const SendWqe& wqe = queue().front();
@@ -96,8 +102,10 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 
 [[gnu::flatten]] bool Engine::try_fast_receive(QueuePair& qp, wire::Packet& packet,
                                                const wire::RxMeta& meta, Instant now) {
-  if (qp.type() != QpType::Rc || !config_.fast_path || !qp.try_fast_receive(packet, meta, now))
+  if (qp.type() != QpType::Rc || !config_.fast_path || packet.op.has_invalidate ||
+      !qp.try_fast_receive(packet, meta, now)) {
     return false;
+  }
   if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || !state_.overrun.empty())
       [[unlikely]] {
     after_change(qp, now);
@@ -109,8 +117,6 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 }
 
 bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
-  const bool is_message = p.op.verb == wire::Verb::Send || p.op.verb == wire::Verb::Write;
-  if (!is_message || p.op.position != wire::Position::Only || p.op.has_invalidate) return false;
   if (common_.state != QpState::Rts || backoff_until_ != kNever || pacer_.limited() ||
       !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
       (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {

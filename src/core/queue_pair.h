@@ -79,6 +79,7 @@ class QueuePair {
   // changed; the caller uses the normal path.
   bool try_fast_receive(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
+  bool has_one_request() const;
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {
     return (responder_->ready() || common_.has_unwindowed_packet) && backoff_until_ == kNever;

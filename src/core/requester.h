@@ -64,6 +64,7 @@ class Requester final : public SendSide {
   bool has_reads_queued() const;
 
   // The fast path (fast_path.cc): sending the only message.
+  bool has_one_request() const { return queue().size() == 1; }
   bool prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload);
   void commit_fast_send(wire::PacketSink& sink, Instant now, const Gather& payload);
   // The same for the piggybacked ACK of the only message.
