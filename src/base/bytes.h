@@ -60,8 +60,9 @@ inline void store_be64(std::byte* p, uint64_t v) {
 // The width of the aligned word that ends the given range: 8, 4, 2 or 1 bytes. Programs spin on the
 // last word of a message.
 constexpr size_t last_word_bytes(uint64_t address, size_t bytes) {
-  size_t width = 8;
-  while (width > bytes || (address + bytes) % width != 0) width /= 2;
+  const uint64_t end = (address + bytes) | 8;
+  size_t width = end & (~end + 1);  // the lowest bit
+  while (width > bytes) width /= 2;
   return width;
 }
 

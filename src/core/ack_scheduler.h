@@ -105,8 +105,8 @@ class AckScheduler {
 
   // --- the requester's reports ------------------------------------------------------------------
   // The ACK that work request `index` of the send queue piggybacks, if one is offered.
-  std::optional<wire::Psn> take_offer(uint64_t index) {
-    const std::optional<wire::Psn> psn = offered_;
+  wire::OptionalPsn take_offer(uint64_t index) {
+    const wire::OptionalPsn psn = offered_;
     if (psn) on_piggybacked(index);
     return psn;
   }
@@ -127,7 +127,7 @@ class AckScheduler {
 
   bool is_due_ = false;
   std::optional<wire::Aeth> nak_;
-  std::optional<wire::Psn> offered_;
+  wire::OptionalPsn offered_;
   uint64_t piggybacked_by_ = kNone;  // the work request that piggybacked the latest ACK
 };
 

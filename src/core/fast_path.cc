@@ -52,7 +52,7 @@ bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
     return false;
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
-  std::optional<wire::Psn> ack;
+  wire::OptionalPsn ack;
   if (responder.ready()) {
     ack = responder.ack_to_piggyback();
     if (!ack || !common_.extensions.peer_buffers_requests()) [[unlikely]]
@@ -126,7 +126,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
   auto& responder = static_cast<Responder&>(*responder_);
   const auto payload = p.payload;
   const auto in_front = p.in_front;
-  std::optional<wire::Psn> ack;
+  wire::OptionalPsn ack;
   if (p.bth.extension_flags != 0) {
     ack = common_.extensions.take_piggyback(p);
     if (!ack && !common_.extensions.is_in_order(p.bth)) [[unlikely]]

@@ -211,7 +211,7 @@ void LossRecovery::on_retracted() {
 // Alternates between the last packet in flight and the first one. The last one reveals the gap to a
 // peer that lost the end of a burst. The first one helps if the peer's NAK was lost, since the peer
 // sends each NAK only once.
-std::optional<wire::Psn> LossRecovery::choose_probe() const {
+wire::OptionalPsn LossRecovery::choose_probe() const {
   const auto is_in_flight = [&](wire::Psn psn) {
     return board_->at(psn).state == PacketState::InFlight;
   };

@@ -163,7 +163,7 @@ class LossRecovery {
   // --- tail-loss probes -------------------------------------------------------------------------
   bool is_probe_due() const { return is_probe_due_; }
   // Empty: a probe is of no use now.
-  std::optional<wire::Psn> choose_probe() const;
+  wire::OptionalPsn choose_probe() const;
   void cancel_probe() { is_probe_due_ = false; }
   void on_probe_sent(Instant now) { probed_at_ = now; }
 
@@ -218,9 +218,9 @@ class LossRecovery {
   bool is_backoff_timer_ = false;  // Timer::Ack runs for a packet that cannot leave
   bool was_retracted_ = false;     // the request at the head was retracted once
   bool is_probe_due_ = false;
-  uint32_t probes_ = 0;                    // in a row, without a response
-  Instant probed_at_ = kNever;             // the last of them
-  std::optional<wire::Psn> measured_psn_;  // its round trip is being measured
+  uint32_t probes_ = 0;             // in a row, without a response
+  Instant probed_at_ = kNever;      // the last of them
+  wire::OptionalPsn measured_psn_;  // its round trip is being measured
   Instant measured_since_{};
 };
 

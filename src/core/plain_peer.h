@@ -41,7 +41,7 @@ class PeerExtensions {
   void announce_again() {}
 
   static constexpr bool has_piggyback(const wire::Bth&) { return false; }
-  static std::optional<wire::Psn> take_piggyback(wire::Packet&) { return std::nullopt; }
+  static wire::OptionalPsn take_piggyback(wire::Packet&) { return std::nullopt; }
 };
 
 }  // namespace verbena::core

@@ -160,7 +160,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   packet.bth.pad = tx.pad;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
   if (packet.piggyback) [[unlikely]] {
-    store_be32(&tx.header[tx.header_bytes], packet.piggyback->value());
+    store_be32(&tx.header[tx.header_bytes], (*packet.piggyback).value());
     tx.header_bytes += kPiggybackBytes;
   }
   qp.count(CounterId::packets_sent);

@@ -61,7 +61,7 @@ class ReceiveSide {
   // Sends the ACK or NAK that is due, if all responses before it have left. Returns 1 or 0.
   virtual uint32_t send_ack(wire::PacketSink&, AckPlace) { return 0; }
   // The PSN for a piggybacked ACK; empty if no ACK is due or the ACK needs a packet of its own.
-  virtual std::optional<wire::Psn> ack_to_piggyback() const { return {}; }
+  virtual wire::OptionalPsn ack_to_piggyback() const { return {}; }
   virtual bool ready() const { return false; }
 
   virtual void start() = 0;  // INIT -> RTR: expects attr.rq_psn first

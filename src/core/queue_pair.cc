@@ -289,7 +289,7 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
 // Handled before the request: the application must see the completion of its message before the
 // reply.
 void QueuePair::take_piggybacked_ack(wire::Packet& p, Instant now) {
-  const std::optional<wire::Psn> last = common_.extensions.take_piggyback(p);
+  const wire::OptionalPsn last = common_.extensions.take_piggyback(p);
   if (!last) return;
   if (common_.state == QpState::Rtr) return common_.count(CounterId::stale_responses);
   reliable_->on_piggybacked_ack(*last, now);
@@ -363,7 +363,7 @@ uint32_t QueuePair::transmit(wire::PacketSink& sink, Instant now, const Turn& tu
     sent += reliable_->send_unwindowed(sink, now);
   check_failure();
 
-  std::optional<wire::Psn> ack;
+  wire::OptionalPsn ack;
   if (only_active_qp && turn.requests && reliable_ != nullptr &&
       reliable_->can_piggyback(sink, now)) {
     ack = responder_->ack_to_piggyback();

@@ -576,9 +576,9 @@ uint32_t Responder::send_ack(wire::PacketSink& sink, AckPlace place) {
 }
 
 // The first response announces the capability, which a piggybacked ACK cannot.
-std::optional<wire::Psn> Responder::ack_to_piggyback() const {
+wire::OptionalPsn Responder::ack_to_piggyback() const {
   const bool plain = qp_.acks.is_plain() && pending_resources_ == 0 && !has_gap();
-  return plain && qp_.extensions.announced() ? std::optional(expected_ - 1) : std::nullopt;
+  return plain && qp_.extensions.announced() ? wire::OptionalPsn(expected_ - 1) : std::nullopt;
 }
 
 bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {

@@ -24,7 +24,7 @@ class Responder final : public ReceiveSide {
   void commit_fast_receive(const wire::Packet& packet, std::byte* to);
   uint32_t send_responses(wire::PacketSink& sink, uint32_t budget, bool defer_last) override;
   uint32_t send_ack(wire::PacketSink& sink, AckPlace place) override;
-  std::optional<wire::Psn> ack_to_piggyback() const override;
+  wire::OptionalPsn ack_to_piggyback() const override;
   bool ready() const override { return pending_resources_ != 0 || qp_.acks.is_due(); }
   void start() override;
   void resize_resources(uint32_t room) override;

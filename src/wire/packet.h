@@ -33,7 +33,7 @@ struct Packet {
   bool in_window = false;               // see TxPacket
   bool last = false;                    // see TxPacket
   bool ends_batch = false;              // see TxPacket
-  std::optional<Psn> piggyback;         // sent only: a piggybacked ACK, in front of the payload
+  OptionalPsn piggyback;                // sent only: a piggybacked ACK, in front of the payload
 
   // `bytes` runs from the BTH to the padding, without the ICRC. The result points into it.
   static std::optional<Packet> parse(std::span<const std::byte> bytes, ParseError* why) {

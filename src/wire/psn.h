@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace verbena::wire {
 
@@ -22,6 +23,25 @@ class Psn {
 
  private:
   uint32_t value_;
+};
+
+// A Psn or none, in one word: std::optional writes it in two parts and reads it as one, which
+// stalls the processor on the hot path.
+class OptionalPsn {
+ public:
+  constexpr OptionalPsn() = default;
+  constexpr OptionalPsn(std::nullopt_t) {}
+  constexpr OptionalPsn(Psn psn) : word_(psn.value()) {}
+
+  constexpr bool has_value() const { return word_ != kNone; }
+  explicit constexpr operator bool() const { return has_value(); }
+  constexpr Psn operator*() const { return Psn(word_); }
+  constexpr void reset() { word_ = kNone; }
+  constexpr bool operator==(const OptionalPsn&) const = default;
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t word_ = kNone;
 };
 
 static_assert(Psn(0).distance_from(Psn(0xFFFFFF)) == 1);

@@ -75,7 +75,7 @@ class PeerExtensions {
     return bth.extension_flags != 0 && bth.extension_flags == peer_.piggyback;
   }
   // Removes the ACK from the packet; empty if there is none.
-  std::optional<wire::Psn> take_piggyback(wire::Packet& p) const {
+  wire::OptionalPsn take_piggyback(wire::Packet& p) const {
     std::span<const std::byte>& holder = p.in_front.empty() ? p.payload : p.in_front;
     if (!has_piggyback(p.bth) || holder.size() < kPiggybackBytes) return std::nullopt;
     const wire::Psn last(load_be32(holder.data()) & 0xFFFFFF);

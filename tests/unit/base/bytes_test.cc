@@ -23,5 +23,16 @@ TEST(Bytes, LoadsAndStoresBigEndianAtAnyAlignment) {
   }
 }
 
+TEST(Bytes, TheLastWordIsTheWidestAlignedOneAtTheEnd) {
+  EXPECT_EQ(last_word_bytes(0, 8), 8u);
+  EXPECT_EQ(last_word_bytes(0, 16), 8u);
+  EXPECT_EQ(last_word_bytes(4, 4), 4u) << "the range is shorter than the aligned word";
+  EXPECT_EQ(last_word_bytes(0, 12), 4u);
+  EXPECT_EQ(last_word_bytes(1, 5), 2u);
+  EXPECT_EQ(last_word_bytes(3, 1), 1u);
+  EXPECT_EQ(last_word_bytes(0, 7), 1u);
+  EXPECT_EQ(last_word_bytes(6, 10), 8u);
+}
+
 }  // namespace
 }  // namespace verbena

@@ -282,12 +282,12 @@ TEST_F(LossRecoveryTest, ProbesAlternateBetweenTheLastAndTheFirstPacket) {
   path_.on_round_trip(microseconds(100), kStart);
   send(SendOp::Write, 3);
   recovery_.begin();
-  std::vector<std::optional<wire::Psn>> probes;
+  std::vector<wire::OptionalPsn> probes;
   for (int i = 0; i < 3; ++i) {
     recovery_.on_deadline(recovery_.deadline());
     probes.push_back(recovery_.choose_probe());
   }
-  EXPECT_EQ(probes, (std::vector<std::optional<wire::Psn>>{psn(2), psn(0), psn(2)}));
+  EXPECT_EQ(probes, (std::vector<wire::OptionalPsn>{psn(2), psn(0), psn(2)}));
 }
 
 TEST_F(LossRecoveryTest, EachProbeInARowWaitsTwiceAsLong) {

@@ -26,5 +26,16 @@ TEST(Psn, ArithmeticWraps) {
     EXPECT_EQ((Psn(0xFFFFC0) + n).distance_from(Psn(0xFFFFC0)), static_cast<int32_t>(n));
 }
 
+TEST(OptionalPsn, HoldsEveryPsnOrNone) {
+  for (const uint32_t value : {0u, 1u, 0x800000u, 0xFFFFFFu}) {
+    OptionalPsn psn = Psn(value);
+    ASSERT_TRUE(psn.has_value());
+    EXPECT_EQ(*psn, Psn(value));
+    psn.reset();
+    EXPECT_FALSE(psn);
+    EXPECT_EQ(psn, OptionalPsn());
+  }
+}
+
 }  // namespace
 }  // namespace verbena::wire
