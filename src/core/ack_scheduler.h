@@ -63,7 +63,7 @@ struct TurnResult {
 class AckScheduler {
  public:
   // --- delay ------------------------------------------------------------------------------------
-  // More packets than this are a stream, whose sender waits for ACKs.
+  // This many packets are a stream, whose sender waits for ACKs.
   static constexpr size_t kBurstPackets = 8;
   // Whether the turn may leave its batch unsent for a moment.
   static bool may_defer(Defer defer, const TurnResult& turn) {

@@ -177,7 +177,7 @@ void Engine::revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_
   qps_.each([&](QueuePair& qp) {
     const QpAttributes& attr = qp.attributes();
     if (attr.path_packet_bytes == 0 || takes_large_packets(attr.path)) return;
-    qp.revert_path_to_mtu();
+    qp.revert_path_to_mtu(now);
     after_change(qp, now);
   });
 }

@@ -21,7 +21,8 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 
 // --- sending -------------------------------------------------------------------------------------
 
-// A queue pair that has only an ACK to send is refused here, before anything else is asked.
+// A queue pair that has only an ACK to send is refused here, before the other conditions are
+// checked.
 inline bool QueuePair::has_one_request() const { return reliable_->has_one_request(); }
 
 // True: sent, and nothing else is ready.
@@ -66,6 +67,7 @@ bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
   return true;
 }
 
+// The caller has checked has_one_request().
 bool Requester::prepare_fast_send(const wire::PacketSink& sink, Instant now, Gather& payload) {
   if (!cursor_.is_at_head() || cursor_.has_outstanding() || recovery_.is_active() ||
       recovery_.is_set(LossRecovery::Timer::Rnr) || denied_) [[unlikely]] {
@@ -116,6 +118,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
   return true;
 }
 
+// The caller has checked that the packet is a SEND Only or WRITE Only.
 bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   if (common_.state != QpState::Rts || backoff_until_ != kNever || pacer_.limited() ||
       !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||

@@ -323,9 +323,11 @@ void QueuePair::try_one_sided(wire::PacketSink& sink, Instant now) {
   check_failure();
 }
 
-void QueuePair::revert_path_to_mtu() {
+void QueuePair::revert_path_to_mtu(Instant now) {
   common_.attr.path_packet_bytes = 0;
   common_.peer->use_wire();
+  backoff_until_ = kNever;  // the path was full from the end of the link until now
+  end_backoff(now);
   if (reliable_ != nullptr) reliable_->on_path_reverted_to_mtu();
   check_failure();
 }

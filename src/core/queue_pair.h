@@ -104,7 +104,7 @@ class QueuePair {
       reset_backoff(now);
   }
   // The path takes packets of at most the path MTU from now on.
-  void revert_path_to_mtu();
+  void revert_path_to_mtu(Instant now);
   // The path is full; one-sided access does not need it.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   uint32_t packet_payload_bytes() const { return common_.packet_payload_bytes(); }

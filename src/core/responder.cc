@@ -29,18 +29,18 @@ void Responder::start() {
   next_resource_ = 0;
 }
 
-void Responder::resize_resources(uint32_t room) {
+void Responder::resize_resources(uint32_t count) {
   std::vector<Resource> kept;
-  kept.reserve(std::max<size_t>(resources_.size(), room));
+  kept.reserve(std::max<size_t>(resources_.size(), count));
   for (size_t age = resources_.size(); age >= 1; --age) {  // oldest first
     const Resource& r = resources_[(next_resource_ + resources_.size() - age) % resources_.size()];
     if (r.used) kept.push_back(r);
   }
-  if (kept.size() > room) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(room));
+  if (kept.size() > count) kept.erase(kept.begin(), kept.end() - static_cast<ptrdiff_t>(count));
   pending_resources_ = static_cast<uint32_t>(
       std::ranges::count_if(kept, [](const Resource& r) { return r.pending; }));
-  next_resource_ = room == 0 ? 0 : kept.size() % room;
-  kept.resize(room);
+  next_resource_ = count == 0 ? 0 : kept.size() % count;
+  kept.resize(count);
   resources_ = std::move(kept);
 }
 

@@ -27,7 +27,7 @@ class Responder final : public ReceiveSide {
   wire::OptionalPsn ack_to_piggyback() const override;
   bool ready() const override { return pending_resources_ != 0 || qp_.acks.is_due(); }
   void start() override;
-  void resize_resources(uint32_t room) override;
+  void resize_resources(uint32_t count) override;
   void reset() override;
   void flush() override;
   void forget_srq(const SharedReceiveQueue* srq) override { receives_.forget(srq); }

@@ -112,9 +112,9 @@ FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint3
 std::span<const wire::RxPacket> FaultyDatapath::receive() {
   packets_.clear();
   released_.clear();
-  const auto arrived = inner_->receive();
+  const auto received = inner_->receive();
   for (Held& h : held_) h.calls_left -= h.calls_left > 0;
-  for (const wire::RxPacket& p : arrived) {
+  for (const wire::RxPacket& p : received) {
     if (drop_by_chance()) continue;
     const bool may_hold = held_.size() < kMostHeld;
     if (may_hold && prng_.chance(faults_.reorder)) {
@@ -134,7 +134,7 @@ std::span<const wire::RxPacket> FaultyDatapath::receive() {
       deliver(p);
     }
   }
-  release_due(arrived.empty());
+  release_due(received.empty());
   return packets_;
 }
 

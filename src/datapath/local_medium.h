@@ -79,6 +79,9 @@ class LocalMedium {
   virtual bool reach(uint8_t slot, Instant now) = 0;
   // The open link to that slot; null: none.
   LocalLink* link_to(uint8_t slot) const { return by_slot_[slot]; }
+  // The link to that slot has ended, and take_gone() was not called since: queue pairs may still
+  // send packets that only the link can carry.
+  bool is_ending(uint8_t slot) const { return ending_[slot]; }
   virtual bool has_links() const = 0;
   // Performs a one-sided access, if possible.
   virtual bool access(LocalLink& link, const wire::OneSided& request,
@@ -106,16 +109,23 @@ class LocalMedium {
 
   // A link has ended, and all its packets have been received.
   bool anything_gone() const { return anything_gone_; }
-  bool take_gone() { return std::exchange(anything_gone_, false); }
+  bool take_gone() {
+    ending_.fill(false);
+    return std::exchange(anything_gone_, false);
+  }
   // Why packets to a process of this host do not use this medium; each reason is returned once.
   virtual std::optional<std::string> take_notice() = 0;
 
  protected:
-  void set_link(uint8_t slot, LocalLink* link) { by_slot_[slot] = link; }
+  void set_link(uint8_t slot, LocalLink* link) {
+    ending_[slot] = link == nullptr && by_slot_[slot] != nullptr;
+    by_slot_[slot] = link;
+  }
   void note_gone() { anything_gone_ = true; }
 
  private:
   std::array<LocalLink*, 256> by_slot_{};
+  std::array<bool, 256> ending_{};
   bool anything_gone_ = false;
 };
 

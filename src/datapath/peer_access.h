@@ -23,7 +23,7 @@ class PeerAccess {
   // The copy has ended, or its process has.
   virtual bool is_over(const RevokedCopy& copy) = 0;
   // The copy is known to have ended. Later revocations do not wait for it.
-  virtual void settle(const RevokedCopy& copy) = 0;
+  virtual void note_ended(const RevokedCopy& copy) = 0;
   // The copy does not end, so this ends the link to its process. Packets then go over UDP.
   virtual void end_link_of(const RevokedCopy& copy) = 0;
   // Withdraws all entries, permanently.

@@ -216,9 +216,13 @@ size_t SelectingDatapath::room() const {
   return to_wire_ ? std::min(in_memory, wire_sink_.room()) : in_memory;
 }
 
-bool SelectingDatapath::is_full(wire::PathId path) const {
-  LocalLink* const link = link_of(path);
-  return link != nullptr && link->full();
+// A path whose link has ended takes no packets until the engine has reverted it to the path MTU:
+// the peer would segment the response to a READ in another way.
+bool SelectingDatapath::is_full(wire::PathId id) const {
+  const Path* const path = find(id);
+  if (path == nullptr) return false;
+  if (LocalLink* const link = link_to(path->slot)) return link->full();
+  return std::ranges::any_of(media_, [&](const auto& m) { return m->is_ending(path->slot); });
 }
 
 bool SelectingDatapath::is_asleep(wire::PathId path) const {

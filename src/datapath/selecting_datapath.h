@@ -64,7 +64,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   void push(const wire::TxPacket& packet) override;
   void push_to_wire(const wire::TxPacket& packet);
   std::span<const wire::RxPacket> receive_locally();
-  bool is_full(wire::PathId path) const override;
+  bool is_full(wire::PathId id) const override;
   bool is_asleep(wire::PathId path) const override;
   bool send_short_ack(wire::PathId path, const wire::Ack& ack) override;
   bool access(const wire::OneSided& request) override;

@@ -41,7 +41,8 @@ Lifelines::Lifelines(uint8_t slot)
 Lifelines::Lines::iterator Lifelines::add(os::UniqueFd socket, OpenedBy opened_by, uint8_t slot) {
   const int fd = socket.get();
   epoll_event event{EPOLLIN, {.fd = fd}};
-  // A peer that is hung up on takes this process for dead, so its line stays, though unwatched.
+  // A peer whose lifeline is closed treats this process as ended. Its lifeline therefore stays open
+  // even if it cannot be watched.
   const bool is_watched = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   if (!is_watched && opened_by == OpenedBy::Us) return lines_.end();
   auto node = spare_.extract(spare_.begin());

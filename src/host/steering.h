@@ -55,7 +55,7 @@ class Steering {
   void tick(Instant now);
   Instant deadline() const;
   // The program contains our index and services, or the kernel takes no program.
-  bool settled() const { return is_steered_ || refused_; }
+  bool is_ready() const { return is_steered_ || refused_; }
   // Slots of other processes that may share the address: the known ones, or all slots if there is
   // no program.
   std::vector<uint8_t> others() const;

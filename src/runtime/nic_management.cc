@@ -44,7 +44,7 @@ void Nic::await_steering() {
   while (runtime::now() < until) {
     {
       Guard guard(*this);
-      if (is_abandoned() || lane_.datapath().udp->settled()) return;
+      if (is_abandoned() || lane_.datapath().udp->is_ready()) return;
       lane_.make_progress();
       lane_.datapath().udp->poll_directory();
     }

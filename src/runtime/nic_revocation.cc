@@ -81,7 +81,7 @@ void Nic::remove_ended_copies(Copies& copies, bool observe_threads) {
     Guard guard(*this);
     datapath::PeerAccess* const memory = peer_access();
     if (memory == nullptr) return true;
-    if (!may_copy) memory->settle(copy);
+    if (!may_copy) memory->note_ended(copy);
     return memory->is_over(copy);
   });
 }

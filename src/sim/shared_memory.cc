@@ -63,9 +63,13 @@ uint32_t SharedMemory::packet_bytes(HostId from, HostId to) const {
 }
 
 bool SharedMemory::is_full(HostId from, HostId to) const {
-  const Link* const link = find_open(from, to);
-  if (link == nullptr) return false;
-  const Ring& ring = link->rings[side(from, to)];
+  const auto found = links_.find(key(from, to));
+  if (found == links_.end()) return false;
+  const Link* const link = &found->second;
+  const size_t self = side(from, to);
+  // As SelectingDatapath: an ended link takes no packets until the path is reverted to its MTU.
+  if (link->ended[self]) return !link->removed[self];
+  const Ring& ring = link->rings[self];
   return ring.blocked || ring.bytes + kSpareBytes > link->shape.ring_bytes;
 }
 

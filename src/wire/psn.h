@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/check.h"
+
 namespace verbena::wire {
 
 class Psn {
@@ -35,7 +37,12 @@ class OptionalPsn {
 
   constexpr bool has_value() const { return word_ != kNone; }
   explicit constexpr operator bool() const { return has_value(); }
-  constexpr Psn operator*() const { return Psn(word_); }
+  constexpr Psn operator*() const {
+#ifdef _GLIBCXX_ASSERTIONS  // as std::optional does; not in the engine of the release build
+    VERBENA_CHECK(has_value());
+#endif
+    return Psn(word_);
+  }
   constexpr void reset() { word_ = kNone; }
   constexpr bool operator==(const OptionalPsn&) const = default;
 

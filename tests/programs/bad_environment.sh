@@ -117,7 +117,7 @@ if unshare -m true 2>/dev/null; then
   start fills "$tool" run -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port"
   await_listener "$port" fills || fail "no listener"
   try 0 "${full[@]}" "$tool" run --pcap "$work/small_disk/x.pcap" -- ibv_rc_pingpong -d verbena_lo -g 0 -c -n 500 -p "$port" 127.0.0.1
-  prints "VERBENA_PCAP: the capture $work/small_disk/x\.pcap ends here: No space left on device"
+  prints "VERBENA_PCAP: writing the capture $work/small_disk/x\.pcap failed, it ends here: No space left on device"
   [ "$(grep -c 'ends here' "$logs/output")" = 1 ] || fail "it is reported more than once"
   finish fills 30
   [ "$status" = 0 ] || fail "the other side of a full disk: exit status $status"

@@ -120,7 +120,7 @@ finish() {
 # reports.
 ended_in_event_thread() { # LOG
   [ "$(tail -n 1 "$1")" = "rdma_get_cm_event: Bad file descriptor" ] &&
-    ! head -n -1 "$1" | grep -Eiq 'fail|error|unexpected|invalid|cma event'
+    ! head -n -1 "$1" | grep -Ei 'fail|error|unexpected|invalid|mismatch|cma event' >/dev/null
 }
 
 # Waits until TCP port $1 is listened on; fails if process NAME ($2) ends before.

@@ -95,9 +95,9 @@ chmod +x "$work/script"
 try 127 "$tool" run -- "$work/script"
 err 'interpreter is missing'
 try 125 "$tool" run
-err 'which program'
+err 'the program is missing'
 try 125 "$tool" run --
-err 'which program'
+err 'the program is missing'
 try 125 "$tool" run --log loud -- true
 err 'loud'
 try 125 "$tool" run --faults loss=2 -- true

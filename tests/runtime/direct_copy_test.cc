@@ -109,7 +109,7 @@ TEST_F(DirectCopyTest, DoesNotWaitTwiceForOneCopy) {
   const uint32_t number = revoker_.revoke(kAllMemory);
   ASSERT_NE(number, 0u);
   EXPECT_EQ(revoker_.revoke(kAllMemory), number) << "the initiator may still copy";
-  revoker_.settle(number);
+  revoker_.note_ended(number);
   EXPECT_TRUE(revoker_.is_over(number));
   EXPECT_EQ(revoker_.revoke(kAllMemory), 0u);
   direct_copy_.end();

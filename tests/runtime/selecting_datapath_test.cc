@@ -136,6 +136,18 @@ TEST(SelectingDatapath, UsesTheWireAfterTheLinkEnded) {
   EXPECT_EQ(s.send(), 1u);
 }
 
+TEST(SelectingDatapath, APathIsFullFromTheEndOfItsLinkUntilItIsReverted) {
+  Selecting s({false, true});
+  s.connect();
+  const wire::LocalPeer& local = *s.datapath->sink().local_peer();
+  EXPECT_FALSE(local.is_full(kPath));
+  s.media[1]->end_link();
+  EXPECT_TRUE(local.is_full(kPath)) << "its packets may still have the size of the link";
+  s.datapath->take_gone();
+  EXPECT_FALSE(local.is_full(kPath));
+  EXPECT_EQ(s.send(), 1u);
+}
+
 TEST(SelectingDatapath, SendsOnlyWirePacketsIfTheLinkTakesNoOthers) {
   Selecting s({true});
   s.connect();

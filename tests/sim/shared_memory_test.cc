@@ -81,7 +81,7 @@ TEST(SharedMemory, SinglePacketReadSurvivesTheEndOfTheLink) {
   int lost = 0;
   p.drop_first([](HostId from, const auto&) { return from == kB; }, &lost);
   p.b.set_paused(false);
-  p.world.run_for(microseconds(20));
+  p.world.run_for(microseconds(200));
   EXPECT_EQ(lost, 1);
   p.a.on_link_end(kB);
   p.run_until_idle();
@@ -89,6 +89,30 @@ TEST(SharedMemory, SinglePacketReadSurvivesTheEndOfTheLink) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::Success);
   EXPECT_TRUE(equal(p.ra.at(0, 1000), p.rb.at(0, 1000)));
+}
+
+// a's link ends while records of b are unread, so its path is not yet reverted to the MTU.
+TEST(SharedMemory, ReadWaitsUntilThePathOfAnEndedLinkIsReverted) {
+  MemoryPair p({.reachable = false});
+  p.a.set_paused(true);
+  core::SendRequest write;
+  const core::Sge sge = p.sge_b(0, 100);
+  write.op = core::SendOp::Write;
+  write.sges = {&sge, 1};
+  write.remote_address = p.ra.iova + 100000;
+  write.rkey = p.ra.key;
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(p.b.post_send(p.qb, write).ok());
+  p.world.run_for(microseconds(50));
+  p.a.on_link_end(kB);
+  p.read(1, 0, 5000);
+  p.a.set_paused(false);
+  p.world.run_for(microseconds(200));
+  p.b.on_link_end(kA);
+  p.run_until_idle();
+  const auto done = p.poll_a();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::Success);
+  EXPECT_TRUE(equal(p.ra.at(0, 5000), p.rb.at(0, 5000)));
 }
 
 TEST(SharedMemory, LargerRequestFailsWhenTheLinkEnds) {

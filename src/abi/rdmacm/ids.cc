@@ -126,10 +126,10 @@ void Id::post(std::unique_ptr<Event> what) {
 Status Id::attach(const std::shared_ptr<Device>& to) {
   Result<ibv_pd*> domain = to->add_user();
   if (!domain.ok()) return domain.error();
-  const Status told = to->add_bound(*this);
-  if (!told.ok()) {
+  const Status added = to->add_bound(*this);
+  if (!added.ok()) {
     to->drop_user();
-    return told;
+    return added;
   }
   device = to;
   pd_user = true;

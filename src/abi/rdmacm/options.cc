@@ -49,9 +49,9 @@ Status set_ack_timeout(Id& id, const void* value, size_t size) {
   const auto timeout = value_of<uint8_t>(value, size);
   if (!timeout) return kWrongSize;
   if (id.qp_type != IBV_QPT_RC && id.qp_type != IBV_QPT_XRC_SEND) {
-    return Error{EINVAL, "only RC and XRC wait for acknowledgements"};
+    return Error{EINVAL, "only RC and XRC wait for ACKs"};
   }
-  if (*timeout > 31) return Error{EINVAL, "an acknowledgement timeout is at most 31"};
+  if (*timeout > 31) return Error{EINVAL, "an ACK timeout is at most 31"};
   id.ack_timeout = *timeout;
   return {};
 }

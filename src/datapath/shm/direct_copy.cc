@@ -62,7 +62,7 @@ void DirectCopy::end() { control_->number.store(++number_, std::memory_order_rel
 // word of a message is never copied without the rest.
 uint32_t CopyRevoker::revoke(const MemoryRange& withdrawn) {
   const uint32_t number = control_->number.load(std::memory_order_acquire);
-  if (number % 2 == 0 || number == settled_) return 0;
+  if (number % 2 == 0 || number == ended_number_) return 0;
   std::atomic<uint64_t>& address = control_->parts[0].address;
   const uint64_t at = address.load(std::memory_order_acquire) & ~kRevoked;
   if (at != kUndecided) {
@@ -72,7 +72,7 @@ uint32_t CopyRevoker::revoke(const MemoryRange& withdrawn) {
   }
   const uint64_t before = address.fetch_or(kRevoked, std::memory_order_acq_rel);
   if ((before & ~kRevoked) != kUndecided) return number;
-  settle(number);  // the initiator will not make the system call
+  note_ended(number);  // the initiator will not make the system call
   return 0;
 }
 

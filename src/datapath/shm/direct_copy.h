@@ -70,15 +70,15 @@ class CopyRevoker {
   // may be executing it at this moment, otherwise 0.
   uint32_t revoke(const MemoryRange& withdrawn);
   bool is_over(uint32_t number) const {
-    return number == settled_ || control_->number.load(std::memory_order_acquire) != number;
+    return number == ended_number_ || control_->number.load(std::memory_order_acquire) != number;
   }
   // This copy was revoked and its thread is not in the system call, so it never copies again.
-  void settle(uint32_t number) { settled_ = number; }
+  void note_ended(uint32_t number) { ended_number_ = number; }
   pid_t thread() const { return control_->thread.load(std::memory_order_relaxed); }
 
  private:
   CopyControl* control_;
-  uint32_t settled_ = 0;
+  uint32_t ended_number_ = 0;
 };
 
 }  // namespace verbena::datapath

@@ -273,8 +273,8 @@ bool ShmDatapath::is_over(const RevokedCopy& copy) {
   return link == nullptr || link->ended || link->copies().is_over(copy.number);
 }
 
-void ShmDatapath::settle(const RevokedCopy& copy) {
-  if (Link* const link = find_link(copy.link)) link->copies().settle(copy.number);
+void ShmDatapath::note_ended(const RevokedCopy& copy) {
+  if (Link* const link = find_link(copy.link)) link->copies().note_ended(copy.number);
 }
 
 void ShmDatapath::end_link_of(const RevokedCopy& copy) {

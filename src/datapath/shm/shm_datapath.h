@@ -46,7 +46,7 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   void revoke_copies(const MemoryRange& withdrawn, RevokedCopies& to) override;
   void revoke_copies_of(uint8_t slot, RevokedCopies& to) override;
   bool is_over(const RevokedCopy& copy) override;
-  void settle(const RevokedCopy& copy) override;
+  void note_ended(const RevokedCopy& copy) override;
   void end_link_of(const RevokedCopy& copy) override;
   void withdraw_all() override { exposure_.close(); }
 

@@ -116,9 +116,9 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   return endpoints_.back().get();
 }
 
-bool UdpDatapath::settled() const {
+bool UdpDatapath::is_ready() const {
   return std::ranges::all_of(endpoints_, [](const auto& endpoint) {
-    return endpoint->steering == nullptr || endpoint->steering->settled();
+    return endpoint->steering == nullptr || endpoint->steering->is_ready();
   });
 }
 
@@ -173,7 +173,7 @@ Result<wire::PathId> UdpDatapath::open_path(const wire::Route& route) {
   const bool to_group = route.destination.is_multicast();
   if (to_group && !send_groups_through(path->endpoint->send.fd.get(), path->endpoint->address,
                                        interface_index_)) {
-    return Error{errno, "the interface does not take multicast"};
+    return Error{errno, "the interface does not support multicast"};
   }
   auto largest = largest_datagram(path->endpoint->address, path->destination, interface_index_);
   if (!largest.ok()) return largest.error();

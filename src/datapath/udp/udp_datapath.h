@@ -44,7 +44,7 @@ class UdpDatapath final : public Datapath {
 
   // The kernel steers every packet for this process to it, as far as is known. Until then other
   // processes forward some, and later packets may overtake those.
-  bool settled() const;
+  bool is_ready() const;
 
   // Joins a multicast group on the device's interface.
   Status join(const wire::Gid& group);
