@@ -83,6 +83,8 @@ class Client {
   static constexpr int kResolveMs = 2000;
   // Messages of a trial run, which estimates the time per message.
   static constexpr uint64_t kTrial = 32;
+  static constexpr double kRounds = 10;
+  static constexpr uint64_t kMaxGrowth = 64;           // of a round against the one before
   static constexpr uint64_t kMaxMessages = 4'000'000;  // of one measurement
 
   // ------------------------------------------------------------------------------- connecting
@@ -145,10 +147,21 @@ class Client {
     connection_->await_message();
   }
 
-  // The number of messages that fill the measuring time, if kTrial messages took `trial`.
-  uint64_t count_for(Seconds trial) const {
-    const double each = std::max(trial.count() / kTrial, 1e-9);
-    return std::clamp(static_cast<uint64_t>(options_.time.count() / each), kTrial, kMaxMessages);
+  // Runs a trial and then rounds until the measuring time has passed. A round takes about a tenth
+  // of it, by the speed of the round before: on a busy machine the speed changes a thousandfold.
+  // `run` gets the number of messages; the last argument says whether the round counts.
+  void run_rounds(const std::function<void(uint64_t, bool)>& run) const {
+    uint64_t count = kTrial;
+    auto start = Clock::now();
+    const auto end = start + options_.time;
+    for (uint64_t round = 0; round < 2 || start < end; ++round) {  // the trial is round 0
+      run(count, round != 0);
+      const auto now = Clock::now();
+      const double each = std::max(Seconds(now - start).count() / static_cast<double>(count), 1e-9);
+      count = std::clamp(static_cast<uint64_t>(options_.time.count() / kRounds / each), kTrial,
+                         std::min(kMaxGrowth * count, kMaxMessages));
+      start = now;
+    }
   }
 
   Seconds run_stream(ibv_wr_opcode opcode, uint32_t size, uint64_t count) {
@@ -162,9 +175,15 @@ class Client {
 
   Figures stream(ibv_wr_opcode opcode, uint32_t size) {
     fill_outgoing(size);
-    const uint64_t count = count_for(run_stream(opcode, size, kTrial));
-    const double seconds = run_stream(opcode, size, count).count();
-    const double rate = static_cast<double>(count) / seconds;
+    uint64_t messages = 0;
+    double seconds = 0;
+    run_rounds([&](uint64_t count, bool counts) {
+      const double round = run_stream(opcode, size, count).count();
+      if (!counts) return;
+      messages += count;
+      seconds += round;
+    });
+    const double rate = static_cast<double>(messages) / seconds;
     return {rate * size * 8 / 1e9, rate, 0};
   }
 
@@ -188,9 +207,11 @@ class Client {
   // The median of the times that `run` measures, divided by `parts`: 2 for a round trip, 1 for a
   // READ.
   double latency(double parts, const std::function<std::vector<double>(uint64_t)>& run) {
-    const auto start = Clock::now();
-    run(kTrial);
-    std::vector<double> times = run(count_for(Clock::now() - start));
+    std::vector<double> times;
+    run_rounds([&](uint64_t count, bool counts) {
+      const std::vector<double> round = run(count);
+      if (counts) times.insert(times.end(), round.begin(), round.end());
+    });
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
     return *middle / parts;
