@@ -21,8 +21,6 @@ bool fits_fast_path(size_t payload_bytes, uint32_t packet_payload_bytes) {
 
 // --- sending -------------------------------------------------------------------------------------
 
-// A queue pair that has only an ACK to send is refused here, before the other conditions are
-// checked.
 inline bool QueuePair::has_one_request() const { return reliable_->has_one_request(); }
 
 // True: sent, and nothing else is ready.
@@ -30,6 +28,7 @@ bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
   if (ready_.size() != 1 || !config_.fast_path) [[unlikely]]
     return false;
   QueuePair& qp = *ready_.front();
+  // Often the queue pair has only an ACK to send.
   if (qp.type() != QpType::Rc || !qp.has_one_request() || qp.reserved_bytes != 0) return false;
   return fast_send(qp, sink, now);
 }
