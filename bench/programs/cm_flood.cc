@@ -11,7 +11,8 @@
 //
 // Every connection request has a number in its private data; the server must return the same
 // number. A warm-up round precedes the measured round, so that pools and tables have reached their
-// size.
+// size. A pool may reach it later: the receive buffers for GRO batches, for example, exist from the
+// first batch on. A leak grows in every round, a pool does not: after growth the round is repeated.
 #include <getopt.h>
 #include <malloc.h>
 #include <rdma/rdma_cma.h>
@@ -57,6 +58,7 @@ Options options;
 const char* side = "client";
 
 constexpr auto kCleanupTimeout = 60s;      // for connections to leave TIMEWAIT
+constexpr int kMaxRounds = 3;              // growth in each of them is a leak
 constexpr int64_t kHeapSlack = 256 << 10;  // 26 bytes per connection of the default 10,000
 constexpr int64_t kRssSlack = 16 << 20;    // malloc returns pages to the kernel late
 
@@ -429,8 +431,13 @@ void print(const char* when, const Snapshot& h) {
       kib(h.server.usage.rss), h.objects.c_str());
 }
 
+struct Cleanup {
+  Snapshot last;
+  bool complete;
+};
+
 // Waits until the resources of the last round are free; `before` is null after the first round.
-Snapshot await_cleanup(int control, pid_t server, const Snapshot* before) {
+Cleanup await_cleanup(int control, pid_t server, const Snapshot* before) {
   const auto deadline = Clock::now() + kCleanupTimeout;
   Snapshot previous = take_snapshot(control, server);
   const int64_t peak = previous.server.most_open;
@@ -443,13 +450,8 @@ Snapshot await_cleanup(int control, pid_t server, const Snapshot* before) {
                                        now.objects == before->objects
                                  : now.client.heap == previous.client.heap &&
                                        now.server.usage.heap == previous.server.usage.heap;
-    if (released && now.server.open == 0) return now;
-    if (Clock::now() > deadline) {
-      print("after", now);
-      fail("the connections' resources were not freed within %ld s (%ld still open)",
-           static_cast<long>(std::chrono::seconds(kCleanupTimeout).count()),
-           static_cast<long>(now.server.open));
-    }
+    if (released && now.server.open == 0) return {now, true};
+    if (Clock::now() > deadline) return {now, false};
     previous = now;
   }
 }
@@ -466,14 +468,25 @@ void run_client(int control, pid_t server) {
 
   uint64_t numbers = 1;
   flood(to->ai_dst_addr, options.connections, numbers);
-  const Snapshot before = await_cleanup(control, server, nullptr);
+  Snapshot before = await_cleanup(control, server, nullptr).last;
   print("before", before);
 
-  const uint64_t first = numbers;
-  const double seconds = flood(to->ai_dst_addr, options.connections, numbers);
+  uint64_t first = 0;
+  double seconds = 0;
+  Cleanup cleanup{};
+  for (int round = 0; round < kMaxRounds && !cleanup.complete; ++round) {
+    if (round > 0) before = cleanup.last;
+    first = numbers;
+    seconds = flood(to->ai_dst_addr, options.connections, numbers);
+    cleanup = await_cleanup(control, server, &before);
+    print("after", cleanup.last);
+  }
+  const Snapshot& after = cleanup.last;
+  if (!cleanup.complete)
+    fail("in each of %d rounds resources were not freed within %ld s (%ld connections open)",
+         kMaxRounds, static_cast<long>(std::chrono::seconds(kCleanupTimeout).count()),
+         static_cast<long>(after.server.open));
   const auto made = static_cast<double>(numbers - first);
-  const Snapshot after = await_cleanup(control, server, &before);
-  print("after", after);
   if (after.server.most_open < options.open)
     fail("only %ld were open at once", static_cast<long>(after.server.most_open));
   std::printf("%.0f connections, %ld threads, %ld open at once%s%s: %.2f s\n", made,
