@@ -21,7 +21,7 @@ struct LocalMediumKind {
   Result<std::unique_ptr<LocalMedium>> (*open)(const LocalMediumOptions& options);
 };
 
-// In order of preference.
+// In order of preference. A process uses the first one that opens.
 std::span<const LocalMediumKind> local_media();
 
 }  // namespace verbena::datapath

@@ -1,4 +1,4 @@
-// Chooses the medium for each packet, and the medium to poll next.
+// Chooses between the wire and the medium for each packet, and for the next poll.
 #include "datapath/selecting_datapath.h"
 
 #include <sys/epoll.h>
@@ -13,7 +13,7 @@ namespace verbena::datapath {
 namespace {
 
 // A poll of the sockets is a system call and takes many times as long as a poll of the rings. While
-// the wire is idle, the interval doubles up to this number of polls of local media. Elapsed time
+// the wire is idle, the interval doubles up to this number of polls of the medium. Elapsed time
 // counts as polls. A thread that the sockets woke polls them at once.
 constexpr uint32_t kWireEvery = 512;
 constexpr int64_t kPollNs = 128;
@@ -25,12 +25,12 @@ constexpr size_t kShortAckBytes = 8;
 
 }  // namespace
 
-SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire, Media media,
-                                     uint32_t interface_index)
+SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire,
+                                     std::unique_ptr<LocalMedium> medium, uint32_t interface_index)
     : PacketSink(this),
       wire_(std::move(wire)),
       wire_sink_(wire_->sink()),
-      media_(std::move(media)),
+      medium_(std::move(medium)),
       interface_index_(interface_index),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   const auto watch = [this](int fd) {
@@ -39,21 +39,15 @@ SelectingDatapath::SelectingDatapath(std::unique_ptr<Datapath> wire, Media media
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
   };
   watch(wire_->wait_fd());
-  for (const auto& medium : media_) watch(medium->wait_fd());
+  watch(medium_->wait_fd());
 }
 
 bool SelectingDatapath::reach(const wire::Gid& destination, wire::Qpn peer, Instant now) {
   if (destination.is_multicast() || peer.slot() == 0) return true;
   if (!host::is_local(host::local_address(destination, interface_index_))) return true;
-  // The first medium that reaches the peer is enough. If memory is exhausted, packets go over the
-  // wire.
+  // If memory is exhausted, packets go over the wire.
   bool reached = true;
-  (void)try_allocating([&] {
-    for (const auto& medium : media_) {
-      reached = medium->reach(peer.slot(), now);
-      if (!reached || medium->link_to(peer.slot()) != nullptr) return;
-    }
-  });
+  (void)try_allocating([&] { reached = medium_->reach(peer.slot(), now); });
   return reached;
 }
 
@@ -84,16 +78,9 @@ const SelectingDatapath::Path* SelectingDatapath::find(wire::PathId path) const 
   return id < paths_.size() ? &paths_[id] : nullptr;
 }
 
-[[gnu::always_inline]] inline LocalLink* SelectingDatapath::link_to(uint8_t slot) const {
-  for (const auto& medium : media_) {
-    if (LocalLink* const link = medium->link_to(slot)) return link;
-  }
-  return nullptr;
-}
-
 LocalLink* SelectingDatapath::link_of(wire::PathId path) const {
   const Path* const p = find(path);
-  return p != nullptr ? link_to(p->slot) : nullptr;
+  return p != nullptr ? medium_->link_to(p->slot) : nullptr;
 }
 
 uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
@@ -107,7 +94,7 @@ uint32_t SelectingDatapath::packet_bytes(wire::PathId path) {
   if (index >= paths_.size()) [[unlikely]]
     return {};
   Path& path = paths_[index];
-  LocalLink* const link = link_to(path.slot);
+  LocalLink* const link = medium_->link_to(path.slot);
   if (link == nullptr) return {};
   if (path.numbered_for != link->id() && !assign_number(path, *link)) [[unlikely]]
     return {};
@@ -123,91 +110,40 @@ bool SelectingDatapath::assign_number(Path& path, LocalLink& link) {
   return true;
 }
 
-// The wire and the local media alternate, however busy one of them is. If the first has no packets,
-// the other is polled.
+// The wire and the medium alternate, however busy one of them is. If the first has no packets, the
+// other is polled.
 std::span<const wire::RxPacket> SelectingDatapath::receive() {
   const bool wire_due = ++polls_ >= wire_every_;
-  const bool local_first = !wire_due || local_first_;
-  if (local_first) {
-    const auto packets = receive_locally();
+  const bool medium_first = !wire_due || medium_first_;
+  if (medium_first) {
+    const auto packets = medium_->receive();
     if (!packets.empty() || !wire_due) {
-      local_first_ = false;
+      medium_first_ = false;
       return packets;
     }
   }
   const auto packets = wire_->receive();
   polls_ = 0;
-  const bool has_links =
-      std::ranges::any_of(media_, [](const auto& medium) { return medium->has_links(); });
-  wire_every_ = packets.empty() && has_links ? std::min(2 * wire_every_, kWireEvery) : 1;
-  local_first_ = true;
-  return packets.empty() && !local_first ? receive_locally() : packets;
-}
-
-// The media are polled round robin.
-[[gnu::always_inline]] inline std::span<const wire::RxPacket> SelectingDatapath::receive_locally() {
-  for (size_t i = 0; i < media_.size(); ++i) {
-    next_medium_ = next_medium_ + 1 < media_.size() ? next_medium_ + 1 : 0;
-    const auto packets = media_[next_medium_]->receive();
-    if (!packets.empty()) return packets;
-  }
-  return {};
-}
-
-std::span<const wire::RxPacket> SelectingDatapath::busy_poll() {
-  for (const auto& medium : media_) {
-    const auto packets = medium->busy_poll();
-    if (!packets.empty()) return packets;
-  }
-  return {};
-}
-
-void SelectingDatapath::release() {
-  for (const auto& medium : media_) medium->release();
+  wire_every_ = packets.empty() && medium_->has_links() ? std::min(2 * wire_every_, kWireEvery) : 1;
+  medium_first_ = true;
+  return packets.empty() && !medium_first ? medium_->receive() : packets;
 }
 
 bool SelectingDatapath::arm() {
-  bool all_empty = true;
-  for (const auto& medium : media_) all_empty &= medium->arm();
-  if (all_empty) return true;
-  for (const auto& medium : media_) medium->disarm();
+  if (medium_->arm()) return true;
+  medium_->disarm();
   return false;
 }
 
 void SelectingDatapath::disarm() {
   polls_ = wire_every_;
-  for (const auto& medium : media_) medium->disarm();
+  medium_->disarm();
 }
 
-void SelectingDatapath::attend() {
-  for (const auto& medium : media_) medium->attend();
-}
-
-bool SelectingDatapath::anything_gone() const {
-  return std::ranges::any_of(media_, [](const auto& medium) { return medium->anything_gone(); });
-}
-
-void SelectingDatapath::take_gone() {
-  for (const auto& medium : media_) medium->take_gone();
-}
-
-PeerAccess* SelectingDatapath::peer_access() {
-  for (const auto& medium : media_) {
-    if (PeerAccess* const access = medium->peer_access()) return access;
-  }
-  return nullptr;
-}
-
-std::optional<std::string> SelectingDatapath::take_notice() {
-  for (const auto& medium : media_) {
-    if (auto notice = medium->take_notice()) return notice;
-  }
-  return std::nullopt;
-}
-
-void SelectingDatapath::pass(Duration time) {
-  polls_ += static_cast<uint32_t>(std::min<int64_t>(time.ns / kPollNs, kWireEvery));
-  for (const auto& medium : media_) medium->pass(time);
+void SelectingDatapath::pass_on() {
+  polls_ += static_cast<uint32_t>(std::min<int64_t>(passed_.ns / kPollNs, kWireEvery));
+  medium_->pass(passed_);
+  passed_ = {};
 }
 
 size_t SelectingDatapath::room() const {
@@ -221,8 +157,8 @@ size_t SelectingDatapath::room() const {
 bool SelectingDatapath::is_full(wire::PathId id) const {
   const Path* const path = find(id);
   if (path == nullptr) return false;
-  if (LocalLink* const link = link_to(path->slot)) return link->full();
-  return std::ranges::any_of(media_, [&](const auto& m) { return m->is_ending(path->slot); });
+  if (LocalLink* const link = medium_->link_to(path->slot)) return link->full();
+  return medium_->is_ending(path->slot);
 }
 
 bool SelectingDatapath::is_asleep(wire::PathId path) const {
@@ -235,11 +171,8 @@ bool SelectingDatapath::access(const wire::OneSided& request) {
   pushed_ += request.bytes + kCopyCost;
   const Path* const path = find(request.path);
   if (path == nullptr) return false;
-  for (const auto& medium : media_) {
-    LocalLink* const link = medium->link_to(path->slot);
-    if (link != nullptr) return medium->access(*link, request, path->addresses);
-  }
-  return false;
+  LocalLink* const link = medium_->link_to(path->slot);
+  return link != nullptr && medium_->access(*link, request, path->addresses);
 }
 
 bool SelectingDatapath::retract(const wire::Unread& requests) {
@@ -271,9 +204,7 @@ void SelectingDatapath::push_to_wire(const wire::TxPacket& packet) {
 }
 
 void SelectingDatapath::flush() {
-  if (pushed_ != 0) {
-    for (const auto& medium : media_) medium->flush();
-  }
+  if (pushed_ != 0) medium_->flush();
   if (to_wire_) wire_->flush();
   pushed_ = 0;
   to_wire_ = false;
@@ -281,7 +212,7 @@ void SelectingDatapath::flush() {
 
 void SelectingDatapath::append_counters(std::vector<Counter>& to) const {
   wire_->append_counters(to);
-  for (const auto& medium : media_) medium->append_counters(to);
+  medium_->append_counters(to);
 }
 
 }  // namespace verbena::datapath

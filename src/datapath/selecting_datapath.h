@@ -1,6 +1,6 @@
-// SelectingDatapath: the wire and the local media. Each packet takes the first medium that has a
-// link to the peer's process, or else the wire. Paths belong to the wire; a link that opens or ends
-// later changes their medium.
+// SelectingDatapath: the wire and a local medium. Each packet takes the medium if it has a link to
+// the peer's process, or else the wire. Paths belong to the wire; a link that opens or ends later
+// changes how their packets travel.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace verbena::datapath {
 
 class SelectingDatapath final : public Datapath, private wire::PacketSink, private wire::LocalPeer {
  public:
-  using Media = std::vector<std::unique_ptr<LocalMedium>>;  // in order of preference
-  SelectingDatapath(std::unique_ptr<Datapath> wire, Media media, uint32_t interface_index);
+  SelectingDatapath(std::unique_ptr<Datapath> wire, std::unique_ptr<LocalMedium> medium,
+                    uint32_t interface_index);
 
   // Requests a link to the peer if it is on this host. False: the peer has not replied yet; call
   // again later. Otherwise a path may be opened now; call receive() next.
@@ -29,22 +29,26 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   // The owner no longer waits.
   void disarm();
   // This much time has passed since the last receive(): the next poll of the wire is due sooner.
-  void pass(Duration time);
+  void pass(Duration time) {
+    passed_ = passed_ + time;
+    if (passed_ >= kPassedTogether) [[unlikely]]
+      pass_on();
+  }
   // wait_fd() woke the owner, but there are no packets.
-  void attend();
+  void attend() { medium_->attend(); }
   // A link has ended: packet_bytes() of some paths may be smaller than before.
-  bool anything_gone() const;
-  void take_gone();
-  // The peers' access to this process's memory; null: no medium offers it.
-  PeerAccess* peer_access();
-  std::optional<std::string> take_notice();
+  bool anything_gone() const { return medium_->anything_gone(); }
+  void take_gone() { medium_->take_gone(); }
+  // The peers' access to this process's memory; null: the medium does not offer it.
+  PeerAccess* peer_access() { return medium_->peer_access(); }
+  std::optional<std::string> take_notice() { return medium_->take_notice(); }
 
   void report_ip_headers() override { wire_->report_ip_headers(); }
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
   std::span<const wire::RxPacket> receive() override;
-  std::span<const wire::RxPacket> busy_poll() override;
-  void release() override;
+  std::span<const wire::RxPacket> busy_poll() override { return medium_->busy_poll(); }
+  void release() override { medium_->release(); }
   bool pending() const override { return wire_->pending(); }
   wire::PacketSink& sink() override { return *this; }
   void flush() override;
@@ -60,17 +64,19 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
     Addresses addresses;
   };
 
+  // Elapsed time is passed on in steps of at least this much.
+  static constexpr Duration kPassedTogether = microseconds(4);
+
+  void pass_on();
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
   void push_to_wire(const wire::TxPacket& packet);
-  std::span<const wire::RxPacket> receive_locally();
   bool is_full(wire::PathId id) const override;
   bool is_asleep(wire::PathId path) const override;
   bool send_short_ack(wire::PathId path, const wire::Ack& ack) override;
   bool access(const wire::OneSided& request) override;
   bool retract(const wire::Unread& requests) override;
   const Path* find(wire::PathId path) const;
-  LocalLink* link_to(uint8_t slot) const;
   LocalLink* link_of(wire::PathId path) const;
   struct LinkAddress {
     LocalLink* link = nullptr;
@@ -81,16 +87,16 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
 
   std::unique_ptr<Datapath> wire_;
   wire::PacketSink& wire_sink_;
-  const Media media_;
+  const std::unique_ptr<LocalMedium> medium_;
   const uint32_t interface_index_;
   os::UniqueFd epoll_;
   std::vector<Path> paths_;  // by PathId
-  size_t pushed_ = 0;        // bytes into local media since the last flush
+  size_t pushed_ = 0;        // bytes into the medium since the last flush
   bool to_wire_ = false;     // packets were pushed to the wire since the last flush
-  uint32_t polls_ = 0;       // of local media, since the last poll of the wire
+  uint32_t polls_ = 0;       // of the medium, since the last poll of the wire
   uint32_t wire_every_ = 1;
-  bool local_first_ = true;
-  size_t next_medium_ = 0;  // the next one to receive from
+  Duration passed_{};  // and not passed on yet
+  bool medium_first_ = true;
 };
 
 }  // namespace verbena::datapath

@@ -49,7 +49,7 @@ Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::Counter
   options.steering = config().steering;
   auto wire = std::make_unique<datapath::UdpDatapath>(device.interface_index, *directory, options);
   udp = wire.get();
-  add_local_media(device, std::move(wire));
+  add_local_medium(device, std::move(wire));
   return decorate();
 }
 
@@ -60,31 +60,32 @@ void LaneDatapath::close() {
   directory.reset();
 }
 
-// Peers on this host are reached through local media, such as shared memory. Captures and faults
-// need packets in wire format, so local media then transport only such packets.
-void LaneDatapath::add_local_media(const DeviceInfo& device,
-                                   std::unique_ptr<datapath::UdpDatapath> wire) {
+// Peers on this host are reached through a local medium, such as shared memory: the first one that
+// this machine permits. Captures and faults need packets in wire format, so the medium then
+// transports only such packets.
+void LaneDatapath::add_local_medium(const DeviceInfo& device,
+                                    std::unique_ptr<datapath::UdpDatapath> wire) {
   const Config& c = config();
   const datapath::LocalMediumOptions options{
       .slot = directory->slot(),
       .interface_index = device.interface_index,
       .wire_packets_only = !c.faults.empty() || !c.pcap.empty()};
-  datapath::SelectingDatapath::Media media;
+  std::unique_ptr<datapath::LocalMedium> medium;
   for (const datapath::LocalMediumKind& kind : datapath::local_media()) {
-    if (c.datapath == DatapathChoice::Udp) break;
-    auto medium = kind.open(options);
-    if (medium.ok()) {
-      media.push_back(std::move(medium.value()));
+    if (c.datapath == DatapathChoice::Udp || medium != nullptr) break;
+    auto opened = kind.open(options);
+    if (opened.ok()) {
+      medium = std::move(opened.value());
     } else {
       log(LogLevel::Warning, "%s: no %s with processes of this host: %s", device.name.c_str(),
-          kind.name, medium.error().why);
+          kind.name, opened.error().why);
     }
   }
-  if (media.empty()) {
+  if (medium == nullptr) {
     all = std::move(wire);
     return;
   }
-  auto selecting = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(media),
+  auto selecting = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(medium),
                                                                  device.interface_index);
   local = selecting.get();
   all = std::move(selecting);

@@ -1,4 +1,4 @@
-// LaneDatapath: the slot of a lane and its datapath, composed as configured: UDP, local media
+// LaneDatapath: the slot of a lane and its datapath, composed as configured: UDP, a local medium
 // beside it, and decorators around them.
 #pragma once
 
@@ -23,10 +23,10 @@ struct LaneDatapath {
   std::unique_ptr<host::SlotDirectory> directory;
   std::unique_ptr<datapath::Datapath> all;       // with its decorators; null: closed
   datapath::UdpDatapath* udp = nullptr;          // the innermost
-  datapath::SelectingDatapath* local = nullptr;  // null: without local media
+  datapath::SelectingDatapath* local = nullptr;  // null: without a local medium
 
  private:
-  void add_local_media(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
+  void add_local_medium(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
   Status decorate();
 };
 

@@ -52,7 +52,7 @@ class FakeMedium final : public LocalMedium {
   void append_counters(std::vector<Counter>& to) const override { to.push_back({"medium", 1}); }
   bool arm() override { return !has_packets; }
   void disarm() override { ++disarms; }
-  void pass(Duration) override {}
+  void pass(Duration time) override { passed = passed + time; }
   void attend() override {}
   std::optional<std::string> take_notice() override { return std::nullopt; }
 
@@ -61,22 +61,21 @@ class FakeMedium final : public LocalMedium {
   int receives = 0;
   int flushes = 0;
   int disarms = 0;
+  Duration passed{};
 
  private:
   bool reaches_;
   os::UniqueFd event_{::eventfd(0, EFD_CLOEXEC)};
 };
 
+enum class Reach : bool { None, All };
+
 struct Selecting {
-  explicit Selecting(std::initializer_list<bool> media_reach) {
-    SelectingDatapath::Media all;
-    for (const bool reaches : media_reach) {
-      auto medium = std::make_unique<FakeMedium>(reaches);
-      media.push_back(medium.get());
-      all.push_back(std::move(medium));
-    }
-    datapath = std::make_unique<SelectingDatapath>(std::make_unique<FakeDatapath>(), std::move(all),
-                                                   ::if_nametoindex("lo"));
+  explicit Selecting(Reach reach) {
+    auto owned = std::make_unique<FakeMedium>(reach == Reach::All);
+    medium = owned.get();
+    datapath = std::make_unique<SelectingDatapath>(std::make_unique<FakeDatapath>(),
+                                                   std::move(owned), ::if_nametoindex("lo"));
   }
   void connect(const wire::Gid& destination = kLoopback) {
     EXPECT_TRUE(datapath->reach(destination, kPeer, Instant{}));
@@ -93,25 +92,23 @@ struct Selecting {
     datapath->disarm();  // polls the wire, too
     return datapath->receive().size();
   }
-  std::vector<FakeMedium*> media;
+  FakeMedium* medium = nullptr;
   std::unique_ptr<SelectingDatapath> datapath;
 };
 
-TEST(SelectingDatapath, UsesTheFirstMediumThatReachesThePeer) {
-  Selecting s({false, true, true});
+TEST(SelectingDatapath, UsesTheMediumIfItReachesThePeer) {
+  Selecting s(Reach::All);
   s.connect();
   EXPECT_EQ(s.send(), 0u);
-  EXPECT_EQ(s.media[1]->link.pushed, 1);
-  EXPECT_EQ(s.media[2]->link.pushed, 0);
-  EXPECT_EQ(s.media[2]->link_to(kPeer.slot()), nullptr) << "no second medium is tried";
+  EXPECT_EQ(s.medium->link.pushed, 1);
   EXPECT_EQ(s.datapath->packet_bytes(kPath), wire::kMaxPayloadBytes);
   wire::OneSided request;
   request.path = kPath;
   EXPECT_TRUE(s.datapath->sink().local_peer()->access(request));
 }
 
-TEST(SelectingDatapath, UsesTheWireIfNoMediumReachesThePeer) {
-  Selecting s({false, false});
+TEST(SelectingDatapath, UsesTheWireIfTheMediumDoesNotReachThePeer) {
+  Selecting s(Reach::None);
   s.connect();
   EXPECT_EQ(s.send(), 1u);
   EXPECT_EQ(s.datapath->packet_bytes(kPath), 0u);
@@ -119,17 +116,17 @@ TEST(SelectingDatapath, UsesTheWireIfNoMediumReachesThePeer) {
 }
 
 TEST(SelectingDatapath, UsesTheWireToOtherHosts) {
-  Selecting s({true});
+  Selecting s(Reach::All);
   s.connect(kOtherHost);
   EXPECT_EQ(s.send(), 1u);
   EXPECT_FALSE(s.datapath->sink().local_peer()->is_asleep(kPath));
 }
 
 TEST(SelectingDatapath, UsesTheWireAfterTheLinkEnded) {
-  Selecting s({true});
+  Selecting s(Reach::All);
   s.connect();
   EXPECT_EQ(s.send(), 0u);
-  s.media[0]->end_link();
+  s.medium->end_link();
   EXPECT_TRUE(s.datapath->anything_gone());
   s.datapath->take_gone();
   EXPECT_FALSE(s.datapath->anything_gone());
@@ -137,11 +134,11 @@ TEST(SelectingDatapath, UsesTheWireAfterTheLinkEnded) {
 }
 
 TEST(SelectingDatapath, APathIsFullFromTheEndOfItsLinkUntilItIsReverted) {
-  Selecting s({false, true});
+  Selecting s(Reach::All);
   s.connect();
   const wire::LocalPeer& local = *s.datapath->sink().local_peer();
   EXPECT_FALSE(local.is_full(kPath));
-  s.media[1]->end_link();
+  s.medium->end_link();
   EXPECT_TRUE(local.is_full(kPath)) << "its packets may still have the size of the link";
   s.datapath->take_gone();
   EXPECT_FALSE(local.is_full(kPath));
@@ -149,25 +146,35 @@ TEST(SelectingDatapath, APathIsFullFromTheEndOfItsLinkUntilItIsReverted) {
 }
 
 TEST(SelectingDatapath, SendsOnlyWirePacketsIfTheLinkTakesNoOthers) {
-  Selecting s({true});
+  Selecting s(Reach::All);
   s.connect();
   EXPECT_TRUE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
-  s.media[0]->link.set_wire_packets_only(true);
+  s.medium->link.set_wire_packets_only(true);
   EXPECT_FALSE(s.datapath->sink().local_peer()->send_short_ack(kPath, {}));
-  EXPECT_EQ(s.media[0]->link.acks, 1);
+  EXPECT_EQ(s.medium->link.acks, 1);
   EXPECT_EQ(s.datapath->packet_bytes(kPath), 0u);
 }
 
-TEST(SelectingDatapath, DoesNotSleepWhileAMediumHasPackets) {
-  Selecting s({true, true});
+TEST(SelectingDatapath, DoesNotSleepWhileTheMediumHasPackets) {
+  Selecting s(Reach::All);
   EXPECT_TRUE(s.datapath->arm());
-  s.media[1]->has_packets = true;
+  s.medium->has_packets = true;
   EXPECT_FALSE(s.datapath->arm());
-  EXPECT_EQ(s.media[0]->disarms, 1);
+  EXPECT_EQ(s.medium->disarms, 1);
+}
+
+TEST(SelectingDatapath, PassesElapsedTimeOnToTheMedium) {
+  Selecting s(Reach::All);
+  Duration given{};
+  for (int i = 0; i < 1000; ++i) {
+    s.datapath->pass(nanoseconds(100));
+    given = given + nanoseconds(100);
+    EXPECT_LT(given - s.medium->passed, microseconds(5));
+  }
 }
 
 TEST(SelectingDatapath, HasRoomForSeveralPackets) {
-  Selecting s({true});
+  Selecting s(Reach::All);
   EXPECT_GT(s.datapath->sink().room(), 2u) << "injected faults may send a packet twice";
 }
 
