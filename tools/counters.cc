@@ -15,6 +15,7 @@
 #include "core/counters.h"
 #include "runtime/counter_report.h"
 #include "tools/tool.h"
+#include "wire/packet_faults.h"
 
 namespace verbena::tool {
 namespace {
@@ -52,11 +53,6 @@ constexpr Meaning kOtherMeanings[] = {
     {"udp_path_mtu_exceeded", "packets larger than the path MTU"},
     {"udp_kernel_rx_drops", "packets that the kernel dropped because the receive buffer was full"},
     {"udp_steering_updates", "times the steering program in the kernel was replaced"},
-    {"fault_packets_lost", "packets lost on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_duplicated", "packets duplicated on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_reordered", "packets reordered on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_corrupted", "packets corrupted on purpose (VERBENA_FAULTS)"},
-    {"fault_packets_delayed", "packets delayed on purpose (VERBENA_FAULTS)"},
     {"pcap_packets_written", "packets written to the capture file (VERBENA_PCAP)"},
 };
 
@@ -68,6 +64,9 @@ const char* meaning_of(const std::string& name) {
   for (size_t i = 0; i < static_cast<size_t>(cm::CounterId::kCount); ++i) {
     const auto id = static_cast<cm::CounterId>(i);
     if (name == std::string("cm_") + cm::name_of(id)) return cm::meaning_of(id);
+  }
+  for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
+    if (name == f.counter) return f.meaning;
   }
   const auto other = std::ranges::find(kOtherMeanings, name, &Meaning::name);
   return other != std::end(kOtherMeanings) ? other->text : "";

@@ -22,9 +22,10 @@ class Prng {
   // Nearly uniform in [0, bound); bound > 0.
   uint64_t below(uint64_t bound) { return next() % bound; }
 
-  bool chance(double probability) {
-    return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
-  }
+  // Uniform in [0, 1).
+  double fraction() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+
+  bool chance(double probability) { return fraction() < probability; }
 
  private:
   uint64_t state_;

@@ -1,13 +1,16 @@
-// Chooses the faults of every packet by chance. Held packets are copies, because a datapath's
+// Carries out the fault of each packet. Held packets are copies, because a datapath's
 // packets are valid only until the next call.
 #include "datapath/faulty_datapath.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
 namespace verbena::datapath {
 namespace {
+
+using wire::PacketFault;
 
 constexpr size_t kMostHeld = 256;
 constexpr size_t kMostHeldOut = 16;
@@ -39,15 +42,25 @@ bool parse_probability(std::string_view text, double& to) {
   return digits && value <= 1;
 }
 
+// The error for a name that is not in the table.
+constexpr auto kUnknownFault = [] {
+  std::array<char, 200> text{};
+  auto to = text.begin();
+  const auto append = [&to](std::string_view part) { to = std::ranges::copy(part, to).out; };
+  append("unknown fault; there are ");
+  for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
+    append(f.name);
+    append(", ");
+  }
+  append("hold, send and seed");
+  return text;
+}();
+static_assert(kUnknownFault.back() == '\0');
+
 }  // namespace
 
 Result<Faults> parse_faults(std::string_view text) {
   Faults f;
-  const std::pair<std::string_view, double*> probabilities[] = {{"loss", &f.loss},
-                                                                {"duplicate", &f.duplicate},
-                                                                {"reorder", &f.reorder},
-                                                                {"corrupt", &f.corrupt},
-                                                                {"delay", &f.delay}};
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
@@ -55,10 +68,9 @@ Result<Faults> parse_faults(std::string_view text) {
     if (equals == item.npos) return Error{EINVAL, "a fault must be written as name=value"};
     const std::string_view name = item.substr(0, equals);
     const std::string_view value = item.substr(equals + 1);
-    const auto probability =
-        std::ranges::find(probabilities, name, &std::pair<std::string_view, double*>::first);
-    if (probability != std::end(probabilities)) {
-      if (!parse_probability(value, *probability->second)) {
+    const auto fault = std::ranges::find(wire::kPacketFaults, name, &wire::PacketFaultInfo::name);
+    if (fault != std::end(wire::kPacketFaults)) {
+      if (!parse_probability(value, f.packet.*fault->probability)) {
         return Error{EINVAL, "a fault's probability must be a number from 0 to 1"};
       }
     } else if (name == "hold") {
@@ -71,9 +83,7 @@ Result<Faults> parse_faults(std::string_view text) {
     } else if (name == "seed") {
       if (!parse_number(value, f.seed)) return Error{EINVAL, "seed must be a number"};
     } else {
-      return Error{EINVAL,
-                   "unknown fault; there are loss, duplicate, reorder, corrupt, delay, hold, send "
-                   "and seed"};
+      return Error{EINVAL, kUnknownFault.data()};
     }
   }
   return f;
@@ -86,18 +96,6 @@ FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& fa
       faults_(faults),
       prng_(faults.seed) {
   released_.reserve(kMostHeld);  // packets_ points into its elements
-}
-
-bool FaultyDatapath::drop_by_chance() {
-  if (prng_.chance(faults_.loss)) {
-    ++lost_;
-    return true;
-  }
-  if (prng_.chance(faults_.corrupt)) {
-    ++corrupted_;
-    return true;
-  }
-  return false;
 }
 
 FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls)
@@ -114,28 +112,35 @@ std::span<const wire::RxPacket> FaultyDatapath::receive() {
   released_.clear();
   const auto received = inner_->receive();
   for (Held& h : held_) h.calls_left -= h.calls_left > 0;
-  for (const wire::RxPacket& p : received) {
-    if (drop_by_chance()) continue;
-    const bool may_hold = held_.size() < kMostHeld;
-    if (may_hold && prng_.chance(faults_.reorder)) {
-      ++reordered_;
-      held_.emplace_back(p, faults_.hold, 0);
-      continue;
-    }
-    if (may_hold && prng_.chance(faults_.delay)) {
-      ++delayed_;
-      const auto calls = static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold));
-      held_.emplace_back(p, 0, calls);
-      continue;
-    }
-    deliver(p);
-    if (prng_.chance(faults_.duplicate)) {
-      ++duplicated_;
-      deliver(p);
-    }
-  }
+  for (const wire::RxPacket& p : received) receive_one(p);
   release_due(received.empty());
   return packets_;
+}
+
+void FaultyDatapath::receive_one(const wire::RxPacket& packet) {
+  const PacketFault fault = faults_.packet.draw(prng_);
+  const bool may_hold = held_.size() < kMostHeld;
+  switch (fault) {
+    case PacketFault::None:
+      return deliver(packet);
+    case PacketFault::Loss:
+    case PacketFault::Corrupt:  // the ICRC was checked already, so a flipped bit would be delivered
+      break;
+    case PacketFault::Duplicate:
+      deliver(packet);
+      deliver(packet);
+      break;
+    case PacketFault::Reorder:
+      if (!may_hold) return deliver(packet);
+      held_.emplace_back(packet, faults_.hold, 0);
+      break;
+    case PacketFault::Delay:
+      if (!may_hold) return deliver(packet);
+      held_.emplace_back(packet, 0,
+                         static_cast<uint32_t>(1 + prng_.below(kCallsPerHold * faults_.hold)));
+      break;
+  }
+  counts_.add(fault);
 }
 
 void FaultyDatapath::deliver(const wire::RxPacket& packet) {
@@ -174,21 +179,35 @@ size_t FaultyDatapath::room() const {
 
 void FaultyDatapath::push(const wire::TxPacket& packet) {
   if (!faults_.on_send) return inner_->sink().push(packet);
-  if (drop_by_chance()) return;
-  if (held_out_.size() < kMostHeldOut && prng_.chance(faults_.reorder)) {
-    ++reordered_;
-    HeldOut& h = held_out_.emplace_back();
-    h.packet = packet;
-    h.packet.payload = {};
-    for (const auto& p : packet.payload) h.payload.insert(h.payload.end(), p.begin(), p.end());
-    h.packets_left = faults_.hold;
-    return;
+  const PacketFault fault = faults_.packet.draw(prng_);
+  switch (fault) {
+    case PacketFault::None:
+    case PacketFault::Delay:  // of received packets only: the owner may not flush again soon
+      return send_now(packet, 1);
+    case PacketFault::Loss:
+    case PacketFault::Corrupt:  // the sender computes the ICRC later, over any flipped bit as well
+      break;
+    case PacketFault::Duplicate:
+      send_now(packet, 2);
+      break;
+    case PacketFault::Reorder:
+      if (held_out_.size() == kMostHeldOut) return send_now(packet, 1);
+      hold_out(packet);
+      break;
   }
-  push_inner(packet);
-  if (prng_.chance(faults_.duplicate)) {
-    ++duplicated_;
-    push_inner(packet);
-  }
+  counts_.add(fault);
+}
+
+void FaultyDatapath::hold_out(const wire::TxPacket& packet) {
+  HeldOut& h = held_out_.emplace_back();
+  h.packet = packet;
+  h.packet.payload = {};
+  for (const auto& p : packet.payload) h.payload.insert(h.payload.end(), p.begin(), p.end());
+  h.packets_left = faults_.hold;
+}
+
+void FaultyDatapath::send_now(const wire::TxPacket& packet, int copies) {
+  for (int i = 0; i < copies; ++i) push_inner(packet);
   for (HeldOut& h : held_out_) h.packets_left -= h.packets_left > 0;
   release_out(false);
 }
@@ -220,11 +239,9 @@ void FaultyDatapath::close_path(wire::PathId path) {
 
 void FaultyDatapath::append_counters(std::vector<Counter>& to) const {
   inner_->append_counters(to);
-  to.insert(to.end(), {{"fault_packets_lost", lost_},
-                       {"fault_packets_duplicated", duplicated_},
-                       {"fault_packets_reordered", reordered_},
-                       {"fault_packets_corrupted", corrupted_},
-                       {"fault_packets_delayed", delayed_}});
+  for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
+    to.push_back({f.counter, counts_[f.fault]});
+  }
 }
 
 }  // namespace verbena::datapath

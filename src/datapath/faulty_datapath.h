@@ -1,4 +1,4 @@
-// FaultyDatapath: a decorator that drops, duplicates, reorders and delays packets, determined by a
+// FaultyDatapath: a decorator that applies the faults of wire/packet_faults.h, determined by a
 // seed. It emulates a bad network. Faults apply to single packets, never to whole batches.
 #pragma once
 
@@ -10,16 +10,14 @@
 #include "base/prng.h"
 #include "datapath/datapath.h"
 #include "datapath/packets_only.h"
+#include "wire/packet_faults.h"
 
 namespace verbena::datapath {
 
-// Probabilities per packet.
 struct Faults {
-  double loss = 0;
-  double duplicate = 0;
-  double reorder = 0;  // held back until `hold` others have overtaken it, or receive() is empty
-  double corrupt = 0;  // dropped, as a packet with a wrong ICRC is
-  double delay = 0;    // held back for some receive() calls, at most 16 * `hold`
+  wire::PacketFaults packet{};
+  // A reordered packet is held back until so many others have overtaken it, or receive() is empty.
+  // A delayed packet is held back for some receive() calls, at most 16 times so many.
   uint32_t hold = 3;
   bool on_send = false;  // apply faults to sent packets too
   uint64_t seed = 1;
@@ -70,7 +68,9 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   void push(const wire::TxPacket& packet) override;
   void push_inner(const wire::TxPacket& packet);
   void release_out(bool all);
-  bool drop_by_chance();
+  void send_now(const wire::TxPacket& packet, int copies);
+  void hold_out(const wire::TxPacket& packet);
+  void receive_one(const wire::RxPacket& packet);
   void deliver(const wire::RxPacket& packet);
   void release_due(bool received_none);
 
@@ -82,11 +82,7 @@ class FaultyDatapath final : public Datapath, private wire::PacketSink {
   std::vector<Held> released_;           // some of packets_ point into these
   std::vector<Held> held_;
   std::vector<HeldOut> held_out_;
-  uint64_t lost_ = 0;
-  uint64_t duplicated_ = 0;
-  uint64_t reordered_ = 0;
-  uint64_t corrupted_ = 0;
-  uint64_t delayed_ = 0;
+  wire::PacketFaultCounts counts_;
 };
 
 }  // namespace verbena::datapath

@@ -96,7 +96,7 @@ class BrokenRun {
   void set_up() {
     violation_ = static_cast<Violation>(prng().below(static_cast<uint64_t>(Violation::kCount)));
     lossy_ = prng().below(3) == 0;
-    if (lossy_) world_.network().defaults().loss = 0.02;
+    if (lossy_) world_.network().defaults().packet.loss = 0.02;
     a_ = &world_.add_host(prng().below(4) != 0);
     b_ = &world_.add_host(prng().below(4) != 0);
     if (in_memory_) share_memory();

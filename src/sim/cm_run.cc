@@ -59,9 +59,9 @@ class CmWorld {
   explicit CmWorld(uint64_t seed) : prng_(seed * 7919 + 17), network_(prng_, trace_) {
     hostile_ = prng_.chance(0.2);
     LinkFaults& f = network_.defaults();
-    f.loss = prng_.chance(0.2) ? 0 : 0.01 * static_cast<double>(prng_.below(45));
-    mild_ = !hostile_ && f.loss <= 0.2;
-    f.duplication = prng_.chance(0.5) ? 0 : 0.01 * static_cast<double>(prng_.below(40));
+    f.packet.loss = prng_.chance(0.2) ? 0 : 0.01 * static_cast<double>(prng_.below(45));
+    mild_ = !hostile_ && f.packet.loss <= 0.2;
+    f.packet.duplicate = prng_.chance(0.5) ? 0 : 0.01 * static_cast<double>(prng_.below(40));
     f.hostile = hostile_ ? 0.05 : 0;
     f.delay = microseconds(static_cast<int64_t>(1 + prng_.below(2000)));
     // Below half of TIMEWAIT, so that REJ and DREP can still be replayed.

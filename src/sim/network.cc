@@ -6,6 +6,13 @@
 #include "base/bytes.h"
 
 namespace verbena::sim {
+namespace {
+
+using wire::PacketFault;
+
+constexpr uint64_t kMostDelays = 16;  // a delayed packet is late by at most so many link delays
+
+}  // namespace
 
 wire::Gid Network::gid_of(HostId host) {
   std::byte address[4] = {std::byte{10}, std::byte{0}};
@@ -27,7 +34,8 @@ Network::Link& Network::find(HostId from, HostId to) {
 
 void Network::heal() {
   const auto clean = [](LinkFaults& f) {
-    f.loss = f.duplication = f.corruption = f.hostile = 0;
+    f.packet = {};
+    f.hostile = 0;
     f.partitioned = false;
     f.jitter = {};
   };
@@ -47,45 +55,74 @@ std::vector<Network::Delivery> Network::send(HostId from, HostId to, Bytes packe
 std::vector<Network::Delivery> Network::transmit(HostId from, HostId to, Bytes packet,
                                                  Instant now) {
   Link& link = find(from, to);
-  const LinkFaults& f = link.faults;
   ++counts_.sent;
   counts_.bytes += packet.size();
   trace_.add(uint64_t{from} << 32 | to);
   trace_.add(packet);
 
-  Instant leaves = now;
-  if (f.bits_per_second != 0) {
-    // IP, UDP, ICRC and Ethernet framing count on the wire as well.
-    const auto bits = static_cast<int64_t>((packet.size() + 70) * 8);
-    const Instant start = std::max(now, link.busy_until);
-    const auto queued_bytes =
-        static_cast<uint64_t>((start - now).ns) * f.bits_per_second / 8 / 1000000000u;
-    if (queued_bytes > f.queue_bytes) {
-      ++counts_.lost;
-      return {};
-    }
-    leaves = start + nanoseconds(bits * 1000000000 / static_cast<int64_t>(f.bits_per_second));
-    link.busy_until = leaves;
-  }
-
   std::vector<Delivery> out;
-  const auto arrival = [&] {
-    const int64_t extra =
-        f.jitter.ns == 0 ? 0
-                         : static_cast<int64_t>(prng_.below(static_cast<uint64_t>(f.jitter.ns)));
-    return leaves + f.delay + nanoseconds(extra);
-  };
-  const bool gone = f.partitioned || prng_.chance(f.loss) || prng_.chance(f.corruption) ||
-                    (drop_rule_ && drop_rule_(from, to, packet));
-  if (prng_.chance(f.hostile) && !f.partitioned) out.push_back({arrival(), mangle(packet)});
-  if (!gone && prng_.chance(f.duplication)) out.push_back({arrival(), packet});
-  if (gone) {
+  const std::optional<Instant> leaves = leave_queue(link, packet.size(), now);
+  if (!leaves || link.faults.partitioned) {
+    ++counts_.lost;
+    return out;
+  }
+  if (prng_.chance(link.faults.hostile)) {
+    const Instant at = *leaves + travel_time(link.faults);
+    out.push_back({at, mangle(packet)});
+  }
+  if (drop_rule_ && drop_rule_(from, to, packet)) {
     ++counts_.lost;
   } else {
-    out.push_back({arrival(), std::move(packet)});
+    deliver(link.faults, std::move(packet), *leaves, out);
   }
   counts_.delivered += out.size();
   return out;
+}
+
+std::optional<Instant> Network::leave_queue(Link& link, size_t bytes, Instant now) {
+  const LinkFaults& f = link.faults;
+  if (f.bits_per_second == 0) return now;
+  // IP, UDP, ICRC and Ethernet framing count on the wire as well.
+  const auto bits = static_cast<int64_t>((bytes + 70) * 8);
+  const Instant start = std::max(now, link.busy_until);
+  const auto queued_bytes =
+      static_cast<uint64_t>((start - now).ns) * f.bits_per_second / 8 / 1000000000u;
+  if (queued_bytes > f.queue_bytes) return std::nullopt;
+  link.busy_until =
+      start + nanoseconds(bits * 1000000000 / static_cast<int64_t>(f.bits_per_second));
+  return link.busy_until;
+}
+
+// Carries out the fault of a packet, if it has one.
+void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
+                      std::vector<Delivery>& out) {
+  const PacketFault fault = link.packet.draw(prng_);
+  counts_.faults.add(fault);
+  switch (fault) {
+    case PacketFault::None:
+      break;
+    case PacketFault::Loss:
+    case PacketFault::Corrupt:  // simulated packets have no ICRC that could be wrong
+      ++counts_.lost;
+      return;
+    case PacketFault::Duplicate:
+      out.push_back({leaves + travel_time(link), packet});
+      break;
+    case PacketFault::Reorder:  // behind all packets of the next `delay`
+      leaves = leaves + link.delay;
+      break;
+    case PacketFault::Delay:
+      leaves = leaves + nanoseconds(static_cast<int64_t>(
+                            prng_.below(kMostDelays * static_cast<uint64_t>(link.delay.ns) + 1)));
+      break;
+  }
+  out.push_back({leaves + travel_time(link), std::move(packet)});
+}
+
+Duration Network::travel_time(const LinkFaults& link) {
+  if (link.jitter.ns == 0) return link.delay;
+  const auto extra = static_cast<int64_t>(prng_.below(static_cast<uint64_t>(link.jitter.ns)));
+  return link.delay + nanoseconds(extra);
 }
 
 Bytes Network::mangle(const Bytes& packet) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct NetworkCounts {
   uint64_t delivered = 0;
   uint64_t lost = 0;
   uint64_t bytes = 0;
+  wire::PacketFaultCounts faults;
 };
 
 // True: this packet is lost. For scenarios that lose exactly one chosen packet.
@@ -64,6 +66,10 @@ class Network {
   };
   Link& find(HostId from, HostId to);
   std::vector<Delivery> transmit(HostId from, HostId to, Bytes packet, Instant now);
+  // When a packet has left the link's queue; nothing: the queue is full.
+  static std::optional<Instant> leave_queue(Link& link, size_t bytes, Instant now);
+  void deliver(const LinkFaults& link, Bytes packet, Instant leaves, std::vector<Delivery>& out);
+  Duration travel_time(const LinkFaults& link);
 
   Prng& prng_;
   Trace& trace_;

@@ -44,11 +44,13 @@ class WorkloadRun {
     LinkFaults faults;
     faults.delay = nanoseconds(static_cast<int64_t>(500 + r.below(20000)));
     if (r.below(5) != 0) {
-      faults.loss = pick(r, {0.002, 0.03, 0.08});
-      faults.duplication = pick(r, {0.0, 0.01, 0.1});
-      faults.corruption = pick(r, {0.0, 0.005});
+      faults.packet.loss = pick(r, {0.002, 0.03, 0.08});
+      faults.packet.duplicate = pick(r, {0.0, 0.01, 0.1});
+      faults.packet.corrupt = pick(r, {0.0, 0.005});
       faults.jitter =
           pick(r, {nanoseconds(0), nanoseconds(500), microseconds(10), microseconds(60)});
+      faults.packet.reorder = pick(r, {0.0, 0.0, 0.01, 0.1});
+      faults.packet.delay = pick(r, {0.0, 0.0, 0.01, 0.1});
     }
     faults.bits_per_second = pick<uint64_t>(r, {0, 1000000000, 10000000000, 100000000000});
     faults.queue_bytes = pick<uint64_t>(r, {100000, 1000000});
@@ -64,21 +66,37 @@ class WorkloadRun {
     shape.qp.signal_all = r.below(4) == 0;
     shape.requests = static_cast<uint32_t>(10 + r.below(shape.max_message > 8192 ? 60 : 400));
     shape.late_receives = pick(r, {0.0, 0.5, 0.95});
-    shape.reorders = faults.jitter != nanoseconds(0);
-    shape.duplicates = faults.duplication > 0;
+    shape.reorders =
+        faults.jitter != nanoseconds(0) || faults.packet.reorder > 0 || faults.packet.delay > 0;
+    shape.duplicates = faults.packet.duplicate > 0;
     shape.strict = !hostile_;
     if (shares_memory_) choose_links(shape);
     workload_.emplace(world_, shape, report_);
     for (const auto& a : workload_->actors()) tick(*a);
 
-    char text[220];
-    std::snprintf(text, sizeof text,
-                  ", message <= %u, depth %u, sges %u, requests %u, loss %.3f, dup %.2f, "
-                  "jitter %lld ns, %llu Mb/s",
-                  shape.max_message, shape.qp.depth, shape.qp.sges, shape.requests, faults.loss,
-                  faults.duplication, static_cast<long long>(faults.jitter.ns),
+    text_ = workload_->describe() + describe(shape) + describe(faults);
+  }
+
+  static std::string describe(const WorkloadShape& shape) {
+    char text[100];
+    std::snprintf(text, sizeof text, ", message <= %u, depth %u, sges %u, requests %u",
+                  shape.max_message, shape.qp.depth, shape.qp.sges, shape.requests);
+    return text;
+  }
+
+  static std::string describe(const LinkFaults& faults) {
+    std::string all;
+    char text[100];
+    for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
+      const double probability = faults.packet.*f.probability;
+      if (probability == 0) continue;
+      std::snprintf(text, sizeof text, ", %s %.3f", f.name.data(), probability);
+      all += text;
+    }
+    std::snprintf(text, sizeof text, ", jitter %lld ns, %llu Mb/s",
+                  static_cast<long long>(faults.jitter.ns),
                   static_cast<unsigned long long>(faults.bits_per_second / 1000000));
-    text_ = workload_->describe() + text;
+    return all + text;
   }
 
   // The end of a link fails requests with packets larger than the path MTU. So in runs where all

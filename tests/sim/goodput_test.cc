@@ -24,7 +24,7 @@ double goodput(core::SendOp op, wire::Mtu mtu, double loss, uint64_t queue_bytes
     f.bits_per_second = 10000000000;
     f.delay = microseconds(10);
     f.queue_bytes = queue_bytes;
-    f.loss = loss;
+    f.packet.loss = loss;
   }
   for (uint64_t i = 0; i < kMessages; ++i) {
     if (op == core::SendOp::Read) {

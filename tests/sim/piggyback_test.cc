@@ -124,8 +124,8 @@ TEST(PiggybackedAcks, DeliversEachMessageOnceInAnyNetwork) {
         for (const auto& [from, to] :
              {std::pair{HostId{0}, HostId{1}}, std::pair{HostId{1}, HostId{0}}}) {
           LinkFaults& f = v.pair.world.network().link(from, to);
-          f.loss = loss;
-          f.duplication = duplication;
+          f.packet.loss = loss;
+          f.packet.duplicate = duplication;
           f.jitter = jitter;
         }
         v.run();

@@ -118,7 +118,7 @@ TEST(Recovery, RecoversALongReadAcrossItsRequests) {
 
 TEST(Recovery, DuplicateReadRequestGetsASecondHarmlessResponse) {
   Pair p;
-  p.world.network().link(kA, kB).duplication = 1;
+  p.world.network().link(kA, kB).packet.duplicate = 1;
   for (uint64_t i = 0; i < 12; ++i) p.read(i, i * 4096, 4096);
   p.run_until_idle();
   EXPECT_EQ(p.poll_a().size(), 12u);
@@ -130,7 +130,7 @@ TEST(Recovery, DuplicateReadRequestGetsASecondHarmlessResponse) {
 // either side.
 TEST(Recovery, IgnoresALateDuplicateReadOfADeregisteredRegion) {
   Pair p;
-  p.world.network().link(kA, kB).duplication = 1;
+  p.world.network().link(kA, kB).packet.duplicate = 1;
   p.world.network().link(kA, kB).jitter = milliseconds(1);
   bool dereg = false;
   p.read(1, 0, 64);

@@ -35,8 +35,8 @@ void capture(
 void make_lossy(Pair& p, double loss) {
   for (const auto& [from, to] : {std::pair{kA, kB}, std::pair{kB, kA}}) {
     LinkFaults& f = p.world.network().link(from, to);
-    f.loss = loss;
-    f.duplication = 0.05;
+    f.packet.loss = loss;
+    f.packet.duplicate = 0.05;
     f.jitter = microseconds(10);
     f.bits_per_second = 10000000000;
   }
