@@ -23,9 +23,10 @@ TEST(Sweep, AllSeedsPass) {
 }
 
 // On slow links with jitter, retransmissions once waited in a queue for longer than a round trip
-// and exhausted the retries.
+// and exhausted the retries. These seeds fail if LossRecovery::is_overtaken does not double the
+// time with each retry. After a change of all traces, find new ones that do.
 TEST(Sweep, QueueingDelayDoesNotExhaustRetries) {
-  for (const uint64_t seed : {3225, 3784, 5104, 5680, 5814, 7296, 7693, 7704}) {
+  for (const uint64_t seed : {2752, 3036, 3795, 4531, 5612}) {
     const RunResult r = run_seed(seed);
     EXPECT_TRUE(r.ok()) << explain(seed, r);
   }
