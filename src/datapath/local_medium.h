@@ -1,5 +1,5 @@
 // LocalMedium: the interface of a medium, besides UDP, that connects processes of this host.
-// SelectingDatapath chooses a medium for each packet. local_media.h lists the media.
+// SelectingDatapath chooses a medium for each packet. registry.h lists the media.
 #pragma once
 
 #include <array>

@@ -145,7 +145,7 @@ class Lane final : private BackgroundThread::Body {
   Instant next_deadline() { return std::min(engine_->next_deadline(), own_deadline()); }
   Instant own_deadline() const { return std::min(owner_deadline_, late_events_.deadline()); }
   // Including the datapath's.
-  Instant wakeup_deadline() { return std::min(next_deadline(), datapath_.udp->deadline()); }
+  Instant wakeup_deadline() { return std::min(next_deadline(), datapath_.wire->deadline()); }
   void unlock_and_wake();
   uint64_t count(core::CounterId id) { return engine_->state().counters[id]; }
 

@@ -61,7 +61,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
   const Instant at = runtime::now();
   Instant until = policy_.sleep_until(at, wakeup_deadline(), count(core::CounterId::packets_sent));
   if (policy_.thread_owns_progress()) {
-    datapath_.udp->prepare_to_sleep();
+    datapath_.wire->prepare_to_sleep();
     if (datapath_.local != nullptr && !datapath_.local->arm()) until = at;
   }
   if (exhaustion_.pending) until = at;  // see wait_for_memory()
@@ -76,7 +76,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
 void Lane::do_housekeeping(const BackgroundThread::Wakeup& wakeup) {
   if (datapath_.local != nullptr) datapath_.local->disarm();
   owner_.on_wakeup(wakeup);
-  if (const auto warning = datapath_.udp->take_warning()) {
+  if (const auto warning = datapath_.wire->take_warning()) {
     log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
   }
   log_notice();
@@ -87,10 +87,10 @@ bool Lane::work(const BackgroundThread::Wakeup& wakeup) {
   if (policy_.has_deferred()) transmit(clock_.now());
   policy_.begin_work();
   if (turn_until_quiet()) return true;
-  if (!wakeup.packets && datapath_.udp->deadline() > wakeup.at) return false;
+  if (!wakeup.packets && datapath_.wire->deadline() > wakeup.at) return false;
   // The datapath's descriptor announced no packet, or another thread took the packets.
   turning_thread_.store(pthread_self(), std::memory_order_relaxed);
-  datapath_.udp->poll_directory();
+  datapath_.wire->poll_directory();
   if (datapath_.local != nullptr) datapath_.local->attend();
   turning_thread_.store(pthread_t{}, std::memory_order_relaxed);
   return turn_until_quiet();

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "datapath/faulty_datapath.h"
-#include "datapath/local_media.h"
 #include "datapath/pcap_datapath.h"
+#include "datapath/registry.h"
 #include "host/slot_holders.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
@@ -44,18 +44,31 @@ Status LaneDatapath::open(const DeviceInfo& device, host::SlotDirectory::Counter
     return slot.error();
   }
   directory = std::move(slot.value());
-  datapath::UdpOptions options;
-  options.receive_buffer_bytes = config().receive_buffer;
-  options.steering = config().steering;
-  auto wire = std::make_unique<datapath::UdpDatapath>(device.interface_index, *directory, options);
-  udp = wire.get();
-  add_local_medium(device, std::move(wire));
+  auto opened = open_wire(device);
+  if (!opened.ok()) return opened.error();
+  wire = opened.value().get();
+  add_local_medium(device, std::move(opened.value()));
   return decorate();
+}
+
+// Other hosts are reached through the first wire that this machine permits.
+Result<std::unique_ptr<datapath::WireDatapath>> LaneDatapath::open_wire(const DeviceInfo& device) {
+  const datapath::WireOptions options{.interface_index = device.interface_index,
+                                      .receive_buffer_bytes = config().receive_buffer,
+                                      .steering = config().steering};
+  Error last{ENODEV, "no wire"};
+  for (const datapath::WireKind& kind : datapath::wires()) {
+    auto opened = kind.open(options, *directory);
+    if (opened.ok()) return opened;
+    last = opened.error();
+    log(LogLevel::Warning, "%s: no %s: %s", device.name.c_str(), kind.name, last.why);
+  }
+  return last;
 }
 
 void LaneDatapath::close() {
   all.reset();
-  udp = nullptr;
+  wire = nullptr;
   local = nullptr;
   directory.reset();
 }
@@ -64,7 +77,7 @@ void LaneDatapath::close() {
 // this machine permits. Captures and faults need packets in wire format, so the medium then
 // transports only such packets.
 void LaneDatapath::add_local_medium(const DeviceInfo& device,
-                                    std::unique_ptr<datapath::UdpDatapath> wire) {
+                                    std::unique_ptr<datapath::WireDatapath> opened) {
   const Config& c = config();
   const datapath::LocalMediumOptions options{
       .slot = directory->slot(),
@@ -73,20 +86,20 @@ void LaneDatapath::add_local_medium(const DeviceInfo& device,
   std::unique_ptr<datapath::LocalMedium> medium;
   for (const datapath::LocalMediumKind& kind : datapath::local_media()) {
     if (c.datapath == DatapathChoice::Udp || medium != nullptr) break;
-    auto opened = kind.open(options);
-    if (opened.ok()) {
-      medium = std::move(opened.value());
+    auto candidate = kind.open(options);
+    if (candidate.ok()) {
+      medium = std::move(candidate.value());
     } else {
       log(LogLevel::Warning, "%s: no %s with processes of this host: %s", device.name.c_str(),
-          kind.name, opened.error().why);
+          kind.name, candidate.error().why);
     }
   }
   if (medium == nullptr) {
-    all = std::move(wire);
+    all = std::move(opened);
     return;
   }
-  auto selecting = std::make_unique<datapath::SelectingDatapath>(std::move(wire), std::move(medium),
-                                                                 device.interface_index);
+  auto selecting = std::make_unique<datapath::SelectingDatapath>(
+      std::move(opened), std::move(medium), device.interface_index);
   local = selecting.get();
   all = std::move(selecting);
 }

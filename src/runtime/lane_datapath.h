@@ -1,4 +1,4 @@
-// LaneDatapath: the slot of a lane and its datapath, composed as configured: UDP, a local medium
+// LaneDatapath: the slot of a lane and its datapath, composed as configured: a wire, a local medium
 // beside it, and decorators around them.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "datapath/datapath.h"
 #include "datapath/peer_access.h"
 #include "datapath/selecting_datapath.h"
-#include "datapath/udp/udp_datapath.h"
+#include "datapath/wire_datapath.h"
 #include "host/slot_directory.h"
 #include "runtime/devices.h"
 
@@ -22,11 +22,12 @@ struct LaneDatapath {
 
   std::unique_ptr<host::SlotDirectory> directory;
   std::unique_ptr<datapath::Datapath> all;       // with its decorators; null: closed
-  datapath::UdpDatapath* udp = nullptr;          // the innermost
+  datapath::WireDatapath* wire = nullptr;        // the innermost
   datapath::SelectingDatapath* local = nullptr;  // null: without a local medium
 
  private:
-  void add_local_medium(const DeviceInfo& device, std::unique_ptr<datapath::UdpDatapath> wire);
+  Result<std::unique_ptr<datapath::WireDatapath>> open_wire(const DeviceInfo& device);
+  void add_local_medium(const DeviceInfo& device, std::unique_ptr<datapath::WireDatapath> opened);
   Status decorate();
 };
 

@@ -44,16 +44,16 @@ void Nic::await_steering() {
   while (runtime::now() < until) {
     {
       Guard guard(*this);
-      if (is_abandoned() || lane_.datapath().udp->is_ready()) return;
+      if (is_abandoned() || lane_.datapath().wire->is_ready()) return;
       lane_.make_progress();
-      lane_.datapath().udp->poll_directory();
+      lane_.datapath().wire->poll_directory();
     }
     const timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
   }
 }
 
-Status Nic::listen(const wire::Gid& address) { return lane_.datapath().udp->listen(address); }
+Status Nic::listen(const wire::Gid& address) { return lane_.datapath().wire->listen(address); }
 
 // Succeeds if one address can be listened on.
 Status Nic::listen_everywhere() {
@@ -75,23 +75,23 @@ Result<wire::PathId> Nic::open_management_path(const wire::Route& route) {
 
 void Nic::release_management_path(wire::PathId path) { lane_.engine().state().paths.release(path); }
 
-void Nic::report_unreachable_hosts(bool on) { lane_.datapath().udp->report_unreachable_hosts(on); }
+void Nic::report_unreachable_hosts(bool on) { lane_.datapath().wire->report_unreachable_hosts(on); }
 
 std::optional<datapath::UnreachableHost> Nic::take_unreachable_host() {
-  return lane_.datapath().udp->take_unreachable_host();
+  return lane_.datapath().wire->take_unreachable_host();
 }
 
 host::Forwarded Nic::forward(uint8_t slot, const core::ManagementDatagram& datagram) {
-  return lane_.datapath().udp->forward(slot, datagram.packet, datagram.meta);
+  return lane_.datapath().wire->forward(slot, datagram.packet, datagram.meta);
 }
 
 host::Forwarded Nic::forward(std::span<const host::ServiceName> services,
                              const core::ManagementDatagram& datagram) {
-  return lane_.datapath().udp->forward(services, datagram.packet, datagram.meta);
+  return lane_.datapath().wire->forward(services, datagram.packet, datagram.meta);
 }
 
 void Nic::forward_to_everyone(const core::ManagementDatagram& datagram) {
-  lane_.datapath().udp->forward_to_everyone(datagram.packet, datagram.meta);
+  lane_.datapath().wire->forward_to_everyone(datagram.packet, datagram.meta);
 }
 
 Status Nic::claim_service(const host::ServiceName& name) {
@@ -106,6 +106,6 @@ bool Nic::is_claimed(const host::ServiceName& name) const {
   return host::SlotDirectory::is_claimed(name);
 }
 
-void Nic::update_services() { lane_.datapath().udp->update_services(); }
+void Nic::update_services() { lane_.datapath().wire->update_services(); }
 
 }  // namespace verbena::runtime

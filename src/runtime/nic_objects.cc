@@ -136,7 +136,7 @@ Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
   const bool joined = lane_.engine().has_members(group);
   Status attached = lane_.engine().attach(qp, group);
   if (!attached.ok() || joined) return attached;
-  attached = lane_.datapath().udp->join(group);
+  attached = lane_.datapath().wire->join(group);
   if (!attached.ok()) {
     const Status undone = lane_.engine().detach(qp, group);
     VERBENA_CHECK(undone.ok());
@@ -147,7 +147,7 @@ Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
 Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
   Guard guard(*this);
   Status detached = lane_.engine().detach(qp, group);
-  if (detached.ok() && !lane_.engine().has_members(group)) lane_.datapath().udp->leave(group);
+  if (detached.ok() && !lane_.engine().has_members(group)) lane_.datapath().wire->leave(group);
   return detached;
 }
 

@@ -15,7 +15,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "datapath/local_media.h"
+#include "datapath/registry.h"
 #include "datapath/peer_access.h"
 #include "datapath/shm/handshake.h"
 #include "datapath/shm/link.h"
@@ -30,7 +30,7 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   // is the scope of link-local addresses.
   static Result<std::unique_ptr<ShmDatapath>> open(const HandshakeInfo& self,
                                                    uint32_t interface_index);
-  // For the registry (local_media.cc).
+  // For the registry (registry.cc).
   static Result<std::unique_ptr<LocalMedium>> open_medium(const LocalMediumOptions& options);
   ~ShmDatapath() override;
 

@@ -41,6 +41,15 @@ UdpDatapath::UdpDatapath(uint32_t interface_index, host::SlotDirectory& director
   watch(epoll_.get(), mailbox_.wake_fd(), UdpReceiver::kDirectoryReady);
 }
 
+Result<std::unique_ptr<WireDatapath>> UdpDatapath::open_wire(const WireOptions& options,
+                                                             host::SlotDirectory& directory) {
+  UdpOptions udp;
+  udp.receive_buffer_bytes = options.receive_buffer_bytes;
+  udp.steering = options.steering;
+  return std::unique_ptr<WireDatapath>(
+      std::make_unique<UdpDatapath>(options.interface_index, directory, udp));
+}
+
 UdpDatapath::~UdpDatapath() = default;
 
 Status UdpDatapath::listen(const wire::Gid& source) {

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "base/token_bucket.h"
-#include "datapath/datapath.h"
+#include "datapath/registry.h"
 #include "datapath/udp/udp_options.h"
 #include "datapath/udp/udp_socket.h"
+#include "datapath/wire_datapath.h"
 #include "host/slot_directory.h"
 
 namespace verbena::host {
@@ -28,7 +29,7 @@ struct UdpCounters;
 class UdpReceiver;
 class UdpSender;
 
-class UdpDatapath final : public Datapath {
+class UdpDatapath final : public WireDatapath {
  public:
   // `interface_index` is the device's network interface: the scope of link-local addresses, and the
   // interface whose segmentation is queried. The directory must outlive the datapath.
@@ -38,20 +39,16 @@ class UdpDatapath final : public Datapath {
   UdpDatapath(const UdpDatapath&) = delete;
   UdpDatapath& operator=(const UdpDatapath&) = delete;
 
-  // Opens the sockets of a local address without a path, so that it receives packets before it
-  // sends any. Has no effect if they are open.
-  Status listen(const wire::Gid& source);
+  // For the registry (registry.cc).
+  static Result<std::unique_ptr<WireDatapath>> open_wire(const WireOptions& options,
+                                                         host::SlotDirectory& directory);
 
-  // The kernel steers every packet for this process to it, as far as is known. Until then other
-  // processes forward some, and later packets may overtake those.
-  bool is_ready() const;
-
-  // Joins a multicast group on the device's interface.
-  Status join(const wire::Gid& group);
-  void leave(const wire::Gid& group);
-
-  // The owner does not call receive() again until wait_fd() is readable.
-  void prepare_to_sleep();
+  Status listen(const wire::Gid& source) override;
+  // The kernel steers every packet for this process to it, as far as is known.
+  bool is_ready() const override;
+  Status join(const wire::Gid& group) override;
+  void leave(const wire::Gid& group) override;
+  void prepare_to_sleep() override;
   void report_ip_headers() override;
   Result<wire::PathId> open_path(const wire::Route& route) override;
   void close_path(wire::PathId path) override;
@@ -61,36 +58,19 @@ class UdpDatapath final : public Datapath {
   void flush() override;
   int wait_fd() const override;
   void append_counters(std::vector<Counter>& to) const override;
-
-  // While on, take_unreachable_host() returns hosts that packets do not reach, because the host
-  // does not exist or no process has port 4791 there. The information comes from ICMP errors.
-  void report_unreachable_hosts(bool on);
-  std::optional<UnreachableHost> take_unreachable_host();
-
-  // Called when the directory's services have changed. Updates the kernel's steering program and
-  // reports the services to the other processes.
-  void update_services();
-
-  // When poll_directory() has work to do although nothing was received.
-  Instant deadline() const;
-
-  // Forwards a packet, without its ICRC, to another process of this host: to the one with that
-  // slot, to all known ones, or to the first of these services that a process listens to.
-  // Forwarding to all never waits and is rate-limited, because any host on the network can cause
-  // it.
+  // The information comes from ICMP errors.
+  void report_unreachable_hosts(bool on) override;
+  std::optional<UnreachableHost> take_unreachable_host() override;
+  // Updates the kernel's steering program, too.
+  void update_services() override;
+  Instant deadline() const override;
   host::Forwarded forward(uint8_t slot, std::span<const std::byte> packet,
-                          const wire::RxMeta& meta);
-  void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta);
+                          const wire::RxMeta& meta) override;
+  void forward_to_everyone(std::span<const std::byte> packet, const wire::RxMeta& meta) override;
   host::Forwarded forward(std::span<const host::ServiceName> services,
-                          std::span<const std::byte> packet, const wire::RxMeta& meta);
-
-  // Reads the slot directory now instead of in a later receive(). Call it after wait_fd() became
-  // readable. The next receive() returns the packets.
-  void poll_directory();
-
-  // At most one sentence per second for the owner's log, for example that packets exceed the path's
-  // MTU.
-  std::optional<std::string> take_warning();
+                          std::span<const std::byte> packet, const wire::RxMeta& meta) override;
+  void poll_directory() override;
+  std::optional<std::string> take_warning() override;
 
  private:
   // A REJ without a communication ID of this host is rare: the peer gave up before it received a

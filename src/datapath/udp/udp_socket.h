@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "datapath/udp/gro_switch.h"
 #include "datapath/udp/udp_options.h"
+#include "datapath/wire_datapath.h"
 #include "host/local_address.h"
 #include "os/unique_fd.h"
 #include "wire/identifiers.h"
@@ -57,14 +58,7 @@ void set_segment_size(SendSocket& socket, uint16_t bytes);
 // Enables or disables the socket's error queue (ICMP errors). While it is enabled, a send may
 // report the error of an earlier one.
 void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on);
-// The start of a packet that did not reach its host, and the reason: ECONNREFUSED (no process has
-// port 4791 there) or EHOSTUNREACH (the host does not exist).
-struct UnreachableHost {
-  wire::Gid host;
-  int error = 0;
-  size_t bytes = 0;
-  std::array<std::byte, 64> packet{};
-};
+// Of a packet that was returned by an ICMP error.
 std::optional<UnreachableHost> take_unreachable_host(int fd);
 
 // Sets the socket's defaults. A control message overrides them for one send.
