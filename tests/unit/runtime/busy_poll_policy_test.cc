@@ -19,12 +19,12 @@ int polls_after_burst(BusyPollPolicy& policy, int next_after_us) {
   }
 }
 
-constexpr int kNever = -1;
+constexpr int kNoOtherBurst = -1;
 constexpr int kLongest = 51;
 
 TEST(BusyPollPolicy, PollsForABoundedTime) {
   BusyPollPolicy policy;
-  EXPECT_EQ(polls_after_burst(policy, kNever), kLongest);
+  EXPECT_EQ(polls_after_burst(policy, kNoOtherBurst), kLongest);
 }
 
 TEST(BusyPollPolicy, PollsAfterEveryBurstWhileBurstsFollow) {
@@ -36,21 +36,21 @@ TEST(BusyPollPolicy, PollsAfterEveryBurstWhileBurstsFollow) {
 TEST(BusyPollPolicy, StopsPollingIfNoBurstFollows) {
   BusyPollPolicy policy;
   int full_polls = 0;
-  for (int i = 0; i < 1000; ++i) full_polls += polls_after_burst(policy, kNever) == kLongest;
+  for (int i = 0; i < 1000; ++i) full_polls += polls_after_burst(policy, kNoOtherBurst) == kLongest;
   EXPECT_LT(full_polls, 20);
 }
 
 TEST(BusyPollPolicy, KeepsPollingIfOneBurstInEightIsFollowedByAnother) {
   BusyPollPolicy policy;
   for (int i = 0; i < 100; ++i) {
-    for (int end = 0; end < 7; ++end) EXPECT_EQ(polls_after_burst(policy, kNever), kLongest);
+    for (int end = 0; end < 7; ++end) EXPECT_EQ(polls_after_burst(policy, kNoOtherBurst), kLongest);
     EXPECT_EQ(polls_after_burst(policy, 10), 10);
   }
 }
 
 TEST(BusyPollPolicy, ResumesPollingWhenBurstsReturn) {
   BusyPollPolicy policy;
-  for (int i = 0; i < 100; ++i) polls_after_burst(policy, kNever);
+  for (int i = 0; i < 100; ++i) polls_after_burst(policy, kNoOtherBurst);
   int bursts = 0;
   while (polls_after_burst(policy, 10) != 10) ++bursts;
   EXPECT_LT(bursts, 1000);
