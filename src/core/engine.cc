@@ -1,4 +1,4 @@
-// Dispatch, scheduling and deadlines.
+// Dispatch, scheduling and deadlines. engine_objects.cc creates and changes queue pairs.
 #include "core/engine.h"
 
 #include <algorithm>
@@ -25,214 +25,10 @@ uint32_t cost_of_round(const QueuePair& qp) {
   return packets_per_round(qp) * (qp.packet_payload_bytes() + PeerPath::kPacketOverhead);
 }
 
-// QP indices 0 and 1 of every slot are reserved: those of slot 0 are QP0 and QP1.
-constexpr uint32_t kReservedIndices = 2;
-constexpr uint32_t kUsableIndices = (1u << 16) - kReservedIndices;
-
-constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
-
 }  // namespace
-
-Engine::Engine(const EngineConfig& config)
-    : config_(config), state_(config.secret, config.extensions) {
-  // A random start, so that numbers differ from those of a previous engine.
-  next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
-  last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
-  short_ack_.bth.opcode = static_cast<uint8_t>(wire::Opcode::RcAck);
-  short_ack_.op = wire::info_of(short_ack_.bth.opcode);
-}
-
-Engine::~Engine() = default;
 
 QueuePair* Engine::find(wire::Qpn qpn) {
   return qpn.slot() == config_.slot ? qps_.find(qpn.index()) : nullptr;
-}
-
-Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
-  if (qps_.size() >= std::min(config_.max_qps, kUsableIndices)) {
-    return Error{ENOMEM, "too many queue pairs (see max_qp)"};
-  }
-  // Numbers are reused as late as possible, so that packets of a past connection match no queue
-  // pair.
-  const auto after = [](uint32_t index) {
-    return index + 1 < kReservedIndices + kUsableIndices ? index + 1 : kReservedIndices;
-  };
-  while (qps_.find(next_index_) != nullptr) next_index_ = after(next_index_);
-  const uint32_t index = next_index_;
-  next_index_ = after(index);
-  reserve_lists(qps_.size() + 1);
-  auto qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
-  qp->serial = ++last_serial_;
-  return qps_.insert(index, std::move(qp));
-}
-
-// Reserves all that so many queue pairs may put into lists while packets are received and time
-// passes: there is no caller then to return ENOMEM to.
-void Engine::reserve_lists(size_t qps) {
-  reserve_ahead(ready_, 2 * qps);  // half of the entries may be served already
-  reserve_ahead(deadlines_, max_deadlines(qps) + 1);
-  reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
-  reserve_ahead(state_.events, 4 * qps);
-  reserve_ahead(state_.overrun, 2 * qps);
-}
-
-void Engine::destroy_qp(QueuePair* qp, Instant now) {
-  QpAttributes reset;
-  reset.state = QpState::Reset;
-  qp->modify(reset, qp_attr::kState);
-  drop_from_lists(*qp);
-  for (const wire::Gid& group : groups_of(*qp)) leave(*qp, group);
-  std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
-  release_peer(*qp, now);
-  state_.memory.unbind_windows_of(qp->qpn());
-  qps_.erase(qp->qpn().index());
-}
-
-SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
-  // Numbers are reused as late as possible, as in create_qp().
-  do {
-    last_srq_ = (last_srq_ + 1) % kSrqNumbers;
-  } while (last_srq_ == 0 || state_.srqs.contains(last_srq_));
-  auto srq = std::make_unique<SharedReceiveQueue>(state_.events, last_srq_, config);
-  return state_.srqs.emplace(last_srq_, std::move(srq)).first->second.get();
-}
-
-void Engine::destroy_srq(SharedReceiveQueue* srq) {
-  if (srq->config().xrc_domain != 0) {
-    qps_.each([&](QueuePair& qp) { qp.forget_srq(srq); });
-  }
-  std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.srq == srq; });
-  state_.srqs.erase(srq->number());
-}
-
-void Engine::drop_from_lists(QueuePair& qp) {
-  if (qp.in_ready_list) {
-    drop_served();
-    ready_.erase(std::find(ready_.begin(), ready_.end(), &qp));
-  }
-  if (qp.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
-  qp.in_ready_list = qp.in_waiting_list = false;
-  end_reservation(qp);
-}
-
-PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
-  const std::pair key{attr.address.destination, attr.dest_qpn.slot()};
-  auto found = peers_.find(key);
-  if (found == peers_.end()) {
-    auto peer = std::make_unique<PeerPath>();
-    peer->destination = key.first;
-    peer->slot = key.second;
-    peer->waiting.reserve(1);
-    found = peers_.emplace(key, std::move(peer)).first;
-  }
-  PeerPath& peer = *found->second;
-  peer.waiting.reserve(peer.users + 1);
-  if (attr.path_packet_bytes != 0) peer.use_shared_memory();
-  ++peer.users;
-  return &peer;
-}
-
-void Engine::release_peer(PeerPath& peer, Instant now) {
-  if (--peer.users == 0) {
-    peers_.erase({peer.destination, peer.slot});
-  } else {
-    wake_waiting(peer, now);  // its bytes in flight no longer fill the window
-  }
-}
-
-void Engine::release_peer(QueuePair& qp, Instant now) {
-  PeerPath* peer = qp.peer();
-  if (peer == nullptr) return;
-  qp.set_peer(nullptr);
-  release_peer(*peer, now);
-}
-
-void Engine::modify_qp(QueuePair& qp, const QpAttributes& attr, uint32_t mask, Instant now) {
-  state_.now = now;
-  const bool to_reset = (mask & qp_attr::kState) != 0 && attr.state == QpState::Reset;
-  PeerPath* peer = nullptr;
-  if (!to_reset && (mask & qp_attr::kAddressVector) != 0) {
-    // Before anything changes, because it allocates.
-    QpAttributes connected = attr;
-    if ((mask & qp_attr::kDestQpn) == 0) connected.dest_qpn = qp.attributes().dest_qpn;
-    peer = acquire_peer(connected);
-  }
-  try {
-    qp.modify(attr, mask);
-  } catch (const std::bad_alloc&) {
-    if (peer != nullptr) release_peer(*peer, now);
-    throw;
-  }
-  if (to_reset || peer != nullptr) {
-    drop_from_lists(qp);
-    release_peer(qp, now);
-  }
-  if (peer != nullptr) qp.set_peer(peer);
-  after_change(qp, now);
-}
-
-void Engine::revert_paths_to_mtu(const std::function<bool(wire::PathId)>& takes_large_packets,
-                                 Instant now) {
-  state_.now = now;
-  qps_.each([&](QueuePair& qp) {
-    const QpAttributes& attr = qp.attributes();
-    if (attr.path_packet_bytes == 0 || takes_large_packets(attr.path)) return;
-    qp.revert_path_to_mtu(now);
-    after_change(qp, now);
-  });
-}
-
-void Engine::fail_all(Instant now) {
-  QpAttributes attr;
-  attr.state = QpState::Error;
-  qps_.each([&](QueuePair& qp) {
-    if (qp.state() != QpState::Reset) modify_qp(qp, attr, qp_attr::kState, now);
-  });
-}
-
-void Engine::set_rate_limit(QueuePair& qp, uint32_t kbps, uint32_t burst_bytes, Instant now) {
-  qp.set_rate_limit(kbps, burst_bytes);
-  after_change(qp, now);
-}
-
-Status Engine::attach(QueuePair& qp, const wire::Gid& group) {
-  if (qp.type() != QpType::Ud) return Error{EINVAL, "only UD queue pairs take multicast"};
-  if (!group.is_multicast()) return Error{EINVAL, "the GID is not a multicast address"};
-  const auto found = groups_.find(group);
-  if (found == groups_.end()) {
-    if (groups_.size() >= kMaxGroups) {
-      return Error{ENOMEM, "too many multicast groups (see max_mcast_grp)"};
-    }
-    groups_[group].push_back(&qp);
-    return {};
-  }
-  std::vector<QueuePair*>& members = found->second;
-  if (std::ranges::find(members, &qp) != members.end()) return {};
-  if (members.size() >= kMaxQpsPerGroup) {
-    return Error{ENOMEM, "too many queue pairs in the group (see max_mcast_qp_attach)"};
-  }
-  members.push_back(&qp);
-  return {};
-}
-
-Status Engine::detach(QueuePair& qp, const wire::Gid& group) {
-  if (leave(qp, group)) return {};
-  return Error{EINVAL, "the queue pair is not attached to the group"};
-}
-
-bool Engine::leave(QueuePair& qp, const wire::Gid& group) {
-  const auto found = groups_.find(group);
-  if (found == groups_.end() || std::erase(found->second, &qp) == 0) return false;
-  if (found->second.empty()) groups_.erase(found);
-  return true;
-}
-
-std::vector<wire::Gid> Engine::groups_of(const QueuePair& qp) const {
-  std::vector<wire::Gid> found;
-  for (const auto& [group, members] : groups_) {
-    if (std::ranges::find(members, &qp) != members.end()) found.push_back(group);
-  }
-  return found;
 }
 
 Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, Instant now) {
@@ -336,12 +132,12 @@ bool Engine::on_management(const wire::Packet& packet, const wire::RxPacket& rx)
 
 // Each member gets a copy, or drops and counts the packet as any other.
 void Engine::on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
-  const auto group = groups_.find(meta.destination);
-  if (group == groups_.end() || packet.op.transport != wire::Transport::Ud) {
+  const std::span<QueuePair* const> members = groups_.members(meta.destination);
+  if (members.empty() || packet.op.transport != wire::Transport::Ud) {
     state_.counters.add(CounterId::unknown_qp);
     return;
   }
-  for (QueuePair* qp : group->second) {
+  for (QueuePair* qp : members) {
     if (meta.own && packet.deth.source == qp->qpn()) continue;
     if (!try_allocating([&] { qp->on_packet(packet, meta, now); })) {
       state_.counters.add(CounterId::out_of_memory);

@@ -12,13 +12,11 @@
 
 #include "base/time.h"
 #include "core/management_port.h"
+#include "core/multicast_groups.h"
 #include "core/qp_table.h"
 #include "core/queue_pair.h"
 
 namespace verbena::core {
-
-inline constexpr uint32_t kMaxGroups = 256;
-inline constexpr uint32_t kMaxQpsPerGroup = 1024;
 
 struct EngineConfig {
   uint8_t slot = 1;     // the top byte of every QPN of this engine
@@ -89,8 +87,8 @@ class Engine {
   Status attach(QueuePair& qp, const wire::Gid& group);
   Status detach(QueuePair& qp, const wire::Gid& group);
   // Groups that `qp` is attached to.
-  std::vector<wire::Gid> groups_of(const QueuePair& qp) const;
-  bool has_members(const wire::Gid& group) const { return groups_.contains(group); }
+  std::vector<wire::Gid> groups_of(const QueuePair& qp) const { return groups_.groups_of(qp); }
+  bool has_members(const wire::Gid& group) const { return groups_.has_members(group); }
   size_t qp_count() const { return qps_.size(); }
   size_t pending_deadlines() const { return deadlines_.size(); }  // stale ones included
 
@@ -118,7 +116,6 @@ class Engine {
   QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
-  bool leave(QueuePair& qp, const wire::Gid& group);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
@@ -159,7 +156,7 @@ class Engine {
   size_t ready_head_ = 0;
   std::vector<DeadlineEntry> deadlines_;  // a min-heap, entries may be stale
   std::map<std::pair<wire::Gid, uint8_t>, std::unique_ptr<PeerPath>> peers_;
-  std::map<wire::Gid, std::vector<QueuePair*>> groups_;  // none is empty
+  MulticastGroups groups_;
 };
 
 }  // namespace verbena::core
