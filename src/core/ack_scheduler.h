@@ -1,8 +1,7 @@
 // AckScheduler: when a queue pair acknowledges the requests it has received, and in which form. The
 // responder reports which requests it executed or refused, the requester which of its requests
-// piggybacked an ACK, and QueuePair describes the batch that is about to leave. The requester
-// decides which requests ask for an ACK (the A bit); this class decides when and how a due ACK
-// leaves.
+// piggybacked an ACK, and QueuePair describes the batch that is about to leave. AckRequests decides
+// which requests ask for an ACK (the A bit); this class decides when and how a due ACK leaves.
 //
 // Rules:
 // - Coalesced: one ACK per batch acknowledges all requests before it. A NAK does so as well.

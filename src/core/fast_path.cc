@@ -88,13 +88,12 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
   const Chunk chunk{.at = cursor_.place(), .first = wqe.first_psn};
   wire::Packet p;
   p.bth.psn = chunk.first;
-  p.bth.ack_request = true;
+  p.bth.ack_request = ack_requests_.next({.ends_message = true});
   p.bth.extension_flags = qp_.extensions.request_flag(false);
   p.in_window = p.last = true;
   fill_message(wqe, 0, p);
   piggyback_ack(chunk.at.index, p);
   push_packet(qp_, sink, p, payload.view(), wqe.length);
-  since_ack_request_ = 0;
   cursor_.advance(1);
   recovery_.on_sent(chunk, now);
 }

@@ -9,11 +9,6 @@
 namespace verbena::core {
 namespace {
 
-// A long message asks for an ACK after this many packets, so that the window keeps moving.
-constexpr uint32_t kPacketsPerAckRequest = 8;
-// Below this rate each packet asks for an ACK, because eight packets take a millisecond or more.
-constexpr uint32_t kSlowKbps = 250'000;
-
 Status check_flush(const SendRequest& r) {
   if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
     return Error{EINVAL, "a flush is global, persistent or both"};
@@ -69,7 +64,7 @@ void Requester::reset() {
   cursor_.reset();
   batches_.reset();
   denied_.reset();
-  since_ack_request_ = 0;
+  ack_requests_.restart();
 }
 
 bool Requester::has_reads_queued() const {
@@ -246,7 +241,7 @@ void Requester::retract(wire::PacketSink& sink, Instant now) {
   qp_.count(CounterId::requests_retracted, cursor_.rewind());
   recovery_.on_retracted();
   reads_.clear();
-  since_ack_request_ = 0;
+  ack_requests_.restart();
 }
 
 void Requester::on_backoff(Instant now) {
@@ -278,10 +273,10 @@ bool Requester::retransmit_first_lost(wire::PacketSink& sink, Instant now) {
   return true;
 }
 
-bool Requester::retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now) {
+bool Requester::retransmit(wire::Psn psn, wire::PacketSink& sink, bool ends_burst, Instant now) {
   Chunk chunk = recovery_.chunk_to_retransmit(psn);
   chunk.is_retransmit = true;
-  if (!push_request(chunk, sink, {.asks_for_ack = ask_for_ack})) return false;
+  if (!push_request(chunk, sink, {.ends_burst = ends_burst})) return false;
   recovery_.on_retransmitted(psn, chunk, now);
   return true;
 }
@@ -295,7 +290,7 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
     uint32_t left = batch;
     batches_.send(batch, [&](const Chunk& chunk, bool is_reordered) {
       push_request(chunk, sink,
-                   {.asks_for_ack = --left == 0,
+                   {.ends_burst = --left == 0,
                     .is_reordered = is_reordered,
                     .only_active_qp = turn.only_active_qp});
       recovery_.add_in_flight(cursor_.cost_of(chunk));
@@ -304,12 +299,12 @@ uint32_t Requester::send_new(wire::PacketSink& sink, Instant now, const Transmit
     return batch;
   }
   if (!cursor_.request().numbered) cursor_.number(qp_.packet_payload_bytes(), *qp_.peer);
-  // Other queue pairs may fill the window before the next turn, so this packet asks for an ACK.
-  const bool is_last_of_turn = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
+  // Other queue pairs may fill the window before the next turn.
+  const bool ends_burst = qp_.peer->users > 1 && (turn.budget == 1 || room == 1);
   const Chunk chunk = cursor_.next_chunk();
   const bool is_read = is_read_or_atomic(cursor_.request().op);
   if (!push_request(chunk, sink,
-                    {.asks_for_ack = is_last_of_turn, .only_active_qp = turn.only_active_qp})) {
+                    {.ends_burst = ends_burst, .only_active_qp = turn.only_active_qp})) {
     return 0;
   }
   if (is_read) reads_.push_back({chunk.first, chunk.end() - 1});
@@ -411,14 +406,11 @@ bool Requester::push_message_packet(Place at, wire::Packet& p, wire::PacketSink&
 
   fill_message(wqe, at.packet, p);
   p.last = last && at.index + 1 == queue().tail() && options.only_active_qp;
-  ++since_ack_request_;
-  // Also if this packet fills the window, which only an ACK opens again, and at rates so slow that
-  // the next packet may follow after the ACK timeout.
-  const bool is_slow = qp_.attr.rate_limit != 0 && qp_.attr.rate_limit < kSlowKbps;
-  p.bth.ack_request = last || options.asks_for_ack || is_slow ||
-                      since_ack_request_ >= kPacketsPerAckRequest ||
-                      qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1);
-  if (p.bth.ack_request) since_ack_request_ = 0;
+  p.bth.ack_request = ack_requests_.next(
+      {.ends_message = last,
+       .ends_burst = options.ends_burst,
+       .fills_window = qp_.peer->room() <= SendCursor::cost_of(wqe, at.packet, 1),
+       .rate_limit_kbps = qp_.attr.rate_limit});
   piggyback_ack(at.index, p);
   push_packet(qp_, sink, p, payload.view(), bytes);
   return true;

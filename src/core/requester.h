@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "core/ack_requests.h"
 #include "core/direct_access.h"
 #include "core/loss_recovery.h"
 #include "core/placement.h"
@@ -107,12 +108,12 @@ class Requester final : public SendSide {
   void run_local(SendWqe& wqe);
   bool access_directly(wire::PacketSink& sink);
   void retract(wire::PacketSink& sink, Instant now);
-  bool retransmit(wire::Psn psn, wire::PacketSink& sink, bool ask_for_ack, Instant now);
+  bool retransmit(wire::Psn psn, wire::PacketSink& sink, bool ends_burst, Instant now);
   bool retransmit_first_lost(wire::PacketSink& sink, Instant now);
   uint32_t send_new(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
   // How one packet leaves.
   struct PacketOptions {
-    bool asks_for_ack = false;
+    bool ends_burst = false;      // see AckRequests
     bool is_reordered = false;    // before one with a lower PSN
     bool only_active_qp = false;  // see TransmitTurn
   };
@@ -149,7 +150,7 @@ class Requester final : public SendSide {
   SizeSortedBatches batches_;
   ReorderBuffer responses_;             // received behind a missing one
   std::vector<OutstandingRead> reads_;  // at most max_read_atomic
-  uint32_t since_ack_request_ = 0;      // packets sent since one asked for an ACK
+  AckRequests ack_requests_;
   // A request whose lkeys do not grant its access. It fails when it reaches the head.
   std::optional<uint64_t> denied_;
 };

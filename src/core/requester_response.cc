@@ -60,7 +60,7 @@ void Requester::on_rnr_nak(const wire::Packet& p, Instant now) {
   begin_recovery();
   recovery_.retransmit_from(p.bth.psn, now);
   recovery_.wait_for_receiver(now + rnr_delay(p.aeth.value));
-  since_ack_request_ = 0;
+  ack_requests_.restart();
 }
 
 void Requester::on_nak(const wire::Packet& p, Instant now) {
@@ -70,7 +70,7 @@ void Requester::on_nak(const wire::Packet& p, Instant now) {
     // Soft-RoCE sends one for the packets behind a request that it refused with an RNR NAK.
     if (recovery_.is_waiting_for_receiver(now)) return;
     begin_recovery();
-    if (recovery_.on_sequence_nak(p, now)) since_ack_request_ = 0;
+    if (recovery_.on_sequence_nak(p, now)) ack_requests_.restart();
     return;
   }
   // A READ before it still waits for its response: that READ is not the one that was refused.
@@ -234,7 +234,7 @@ void Requester::on_deadline(Instant now) {
   if (recovery_.is_due(LossRecovery::Timer::Ack, now) && !queue().empty()) {
     if (cursor_.has_outstanding()) {
       begin_recovery();  // allocates: if that fails, the timeout is still due
-      since_ack_request_ = 0;
+      ack_requests_.restart();
     }
     batches_.on_timed_out();
   }
