@@ -19,7 +19,7 @@ bool DirectAccess::is_asleep(const wire::PacketSink& sink) const {
 bool DirectAccess::is_preferred(const wire::PacketSink& sink, Instant now) {
   if (is_begun() || qp_.peer->is_unresponsive(now)) return true;
   if (cursor_.queue().size() != 1 || !is_asleep(sink)) return false;
-  const uint64_t completions = qp_.send_cq->taken();
+  const uint64_t completions = qp_.config.send_cq->taken();
   if (completions != completions_ || now - last_at_ > kPause) in_a_row_ = 0;
   completions_ = completions;
   last_at_ = now;
@@ -76,7 +76,7 @@ bool DirectAccess::retract(wire::PacketSink& sink, Instant now) {
   const bool one_sided = head.op == SendOp::Write || head.op == SendOp::Read;
   wire::LocalPeer* const peer = sink.local_peer();
   // A message that the peer has read in part stays.
-  if (!one_sided || head.first_psn != cursor_.unacked() || qp_.type != QpType::Rc ||
+  if (!one_sided || head.first_psn != cursor_.unacked() || qp_.config.type != QpType::Rc ||
       peer == nullptr) {
     return false;
   }

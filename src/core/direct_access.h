@@ -36,7 +36,7 @@ class DirectAccess {
     const SendWqe& wqe = cursor_.request();
     const bool one_sided = wqe.op == SendOp::Write || wqe.op == SendOp::Read;
     return one_sided && !wqe.numbered && cursor_.is_at_head() && wqe.length != 0 &&
-           qp_.type == QpType::Rc && cursor_.index() != refused_;
+           qp_.config.type == QpType::Rc && cursor_.index() != refused_;
   }
   // If is_possible(): the request will probably be done by one-sided access. The peer may still
   // wake up or fall asleep.

@@ -35,7 +35,7 @@ Status Engine::post_send(QueuePair& qp, std::span<const SendRequest> requests, I
   state_.now = now;
   Status status = qp.post_send(requests);
   // A queue pair in the ready list is served in its turn.
-  if (!status.ok() || qp.in_ready_list) return status;
+  if (!status.ok() || qp.scheduling.in_ready_list) return status;
   if (qp.can_send_at_once()) {
     make_ready(qp);
   } else {
@@ -156,8 +156,9 @@ void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
   // Otherwise a busy queue pair would starve the others. UC and UD do not use the window.
   const bool others_wait = peer != nullptr && !peer->waiting.empty() && !is_unreliable(qp.type());
   if (qp.responses_ready() || (requests && !others_wait)) make_ready(qp);
-  if (readiness != SendSide::Readiness::No && !qp.in_ready_list && !qp.in_waiting_list) {
-    qp.in_waiting_list = true;
+  if (readiness != SendSide::Readiness::No && !qp.scheduling.in_ready_list &&
+      !qp.scheduling.in_waiting_list) {
+    qp.scheduling.in_waiting_list = true;
     if (wait_at_front) {
       peer->waiting.push_front(&qp);
     } else {
@@ -195,27 +196,27 @@ void Engine::wake_waiting(PeerPath& peer, Instant now) {
     const SendSide::Readiness readiness = qp->requests(now);
     if (readiness == SendSide::Readiness::WaitsForWindow) break;  // needs more of the window
     peer.waiting.pop_front();
-    qp->in_waiting_list = false;
+    qp->scheduling.in_waiting_list = false;
     if (readiness == SendSide::Readiness::No) {  // its pacer has closed: its deadline resumes it
       schedule(*qp);
       continue;
     }
-    qp->reserved_bytes = cost_of_round(*qp);
-    peer.reserved_bytes += qp->reserved_bytes;
+    qp->scheduling.reserved_bytes = cost_of_round(*qp);
+    peer.reserved_bytes += qp->scheduling.reserved_bytes;
     make_ready(*qp);
   }
 }
 
 // Whether the queue pair had a reservation.
 bool Engine::end_reservation(QueuePair& qp) {
-  const uint32_t reserved = std::exchange(qp.reserved_bytes, 0);
+  const uint32_t reserved = std::exchange(qp.scheduling.reserved_bytes, 0);
   if (reserved != 0) qp.peer()->reserved_bytes -= reserved;
   return reserved != 0;
 }
 
 void Engine::make_ready(QueuePair& qp) {
-  if (qp.in_ready_list) return;
-  qp.in_ready_list = true;
+  if (qp.scheduling.in_ready_list) return;
+  qp.scheduling.in_ready_list = true;
   // Without the served entries, all queue pairs fit (reserve_lists).
   if (ready_.size() == ready_.capacity()) drop_served();
   ready_.push_back(&qp);
@@ -239,7 +240,7 @@ bool Engine::poll_transmit(wire::PacketSink& sink, Instant now) {
   const bool only_active_qp = ready_head_ + 1 >= ready_.size();
   while (ready_head_ < ready_.size() && sink.room() > 0) {
     QueuePair* qp = ready_[ready_head_++];
-    qp->in_ready_list = false;
+    qp->scheduling.in_ready_list = false;
     const bool reserved = end_reservation(*qp);
     const uint32_t in_flight = reserved ? qp->peer()->in_flight() : 0;
     const bool had_memory = try_allocating([&] { transmit(*qp, sink, now, only_active_qp); });
@@ -276,13 +277,14 @@ void Engine::transmit(QueuePair& qp, wire::PacketSink& sink, Instant now, bool o
   const uint32_t rounds = ready_head_ == ready_.size() ? kRoundsOfOnlyQp : 1;
   qp.transmit(sink, now,
               {.budget = rounds * packets_per_round(qp),
-               .requests = !qp.in_waiting_list,
+               .requests = !qp.scheduling.in_waiting_list,
                .only_active_qp = only_active_qp});
 }
 
 QueuePair* Engine::qp_of(const DeadlineEntry& entry) {
   QueuePair* qp = find(entry.qpn);
-  const bool live = qp != nullptr && qp->serial == entry.serial && qp->heap_deadline == entry.at;
+  const bool live = qp != nullptr && qp->scheduling.serial == entry.serial &&
+                    qp->scheduling.heap_deadline == entry.at;
   return live ? qp : nullptr;
 }
 
@@ -296,8 +298,8 @@ void Engine::sweep_deadlines() {
 
 void Engine::bring_forward(QueuePair& qp, Instant at) {
   sweep_deadlines();
-  qp.heap_deadline = at;
-  deadlines_.push_back({at, qp.qpn(), qp.serial});
+  qp.scheduling.heap_deadline = at;
+  deadlines_.push_back({at, qp.qpn(), qp.scheduling.serial});
   std::push_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
 }
 
@@ -309,7 +311,7 @@ void Engine::on_deadline(Instant now) {
     deadlines_.pop_back();
     QueuePair* const qp = qp_of(entry);
     if (qp == nullptr) continue;
-    qp->heap_deadline = kNever;
+    qp->scheduling.heap_deadline = kNever;
     const bool had_memory = try_allocating([&] {
       if (qp->deadline() <= now) qp->on_deadline(now);
     });
@@ -325,7 +327,7 @@ Instant Engine::next_deadline() {
     QueuePair* const qp = qp_of(top);
     if (qp != nullptr) {
       if (qp->deadline() <= top.at) return top.at;
-      qp->heap_deadline = kNever;
+      qp->scheduling.heap_deadline = kNever;
     }
     std::pop_heap(deadlines_.begin(), deadlines_.end(), std::greater<>{});
     deadlines_.pop_back();

@@ -130,7 +130,7 @@ class Engine {
   void schedule(QueuePair& qp) {
     const Instant at = qp.deadline();
     // A later deadline needs no entry: the old entry is rescheduled when it is due.
-    if (at < qp.heap_deadline) [[unlikely]]
+    if (at < qp.scheduling.heap_deadline) [[unlikely]]
       bring_forward(qp, at);
   }
   [[gnu::noinline]] void bring_forward(QueuePair& qp, Instant at);

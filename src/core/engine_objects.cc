@@ -43,7 +43,7 @@ Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   next_index_ = after(index);
   reserve_lists(qps_.size() + 1);
   auto qp = std::make_unique<QueuePair>(state_, wire::Qpn::of_slot(config_.slot, index), config);
-  qp->serial = ++last_serial_;
+  qp->scheduling.serial = ++last_serial_;
   return qps_.insert(index, std::move(qp));
 }
 
@@ -70,12 +70,12 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
 }
 
 void Engine::drop_from_lists(QueuePair& qp) {
-  if (qp.in_ready_list) {
+  if (qp.scheduling.in_ready_list) {
     drop_served();
     ready_.erase(std::find(ready_.begin(), ready_.end(), &qp));
   }
-  if (qp.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
-  qp.in_ready_list = qp.in_waiting_list = false;
+  if (qp.scheduling.in_waiting_list && qp.peer() != nullptr) qp.peer()->waiting.remove(&qp);
+  qp.scheduling.in_ready_list = qp.scheduling.in_waiting_list = false;
   end_reservation(qp);
 }
 

@@ -29,7 +29,8 @@ bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
     return false;
   QueuePair& qp = *ready_.front();
   // Often the queue pair has only an ACK to send.
-  if (qp.type() != QpType::Rc || !qp.has_one_request() || qp.reserved_bytes != 0) return false;
+  if (qp.type() != QpType::Rc || !qp.has_one_request() || qp.scheduling.reserved_bytes != 0)
+    return false;
   return fast_send(qp, sink, now);
 }
 
@@ -41,14 +42,14 @@ bool Engine::try_fast_send(wire::PacketSink& sink, Instant now) {
     return false;
   if (!qp.try_fast_send(sink, now)) [[unlikely]]
     return false;
-  qp.in_ready_list = false;
+  qp.scheduling.in_ready_list = false;
   ready_.clear();
   schedule(qp);
   return true;
 }
 
 bool QueuePair::try_fast_send(wire::PacketSink& sink, Instant now) {
-  if (!may_send() || backoff_since_ != kNever || common_.has_unwindowed_packet) [[unlikely]]
+  if (!may_send() || backoff_.is_full() || common_.has_unwindowed_packet) [[unlikely]]
     return false;
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
@@ -118,7 +119,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 
 // The caller has checked that the packet is a SEND Only or WRITE Only.
 bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
-  if (common_.state != QpState::Rts || backoff_until_ != kNever || pacer_.limited() ||
+  if (common_.state != QpState::Rts || backoff_.is_waiting() || pacer_.limited() ||
       !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
       (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
     return false;

@@ -115,12 +115,13 @@ WcStatus execute_local(QpCommon& qp, const SendWqe& wqe) {
 
 void complete_head(QpCommon& qp, SendQueue& queue, WcStatus status, uint32_t byte_count) {
   const SendWqe& wqe = queue.front();
-  const bool wanted = status != WcStatus::Success || qp.signal_all || (wqe.flags & kSignaled) != 0;
+  const bool wanted =
+      status != WcStatus::Success || qp.config.signal_all || (wqe.flags & kSignaled) != 0;
   queue.pop();
   if (qp.counters != nullptr) [[unlikely]]
     qp.counters->add_sent(wqe.op, status, wqe.length);
   if (!wanted) return;
-  qp.complete(qp.send_cq, [&](Completion& c) {
+  qp.complete(qp.config.send_cq, [&](Completion& c) {
     c.wr_id = wqe.wr_id;
     c.status = status;
     c.opcode = completion_opcode(wqe.op);

@@ -19,6 +19,7 @@
 #include "core/peer_extensions.h"
 #include "core/peer_path.h"
 #include "core/qp_attributes.h"
+#include "core/qp_config.h"
 #include "core/reorder_buffer.h"
 #include "core/shared_receive_queue.h"
 #include "core/types.h"
@@ -68,18 +69,13 @@ struct QpCommon {
   EngineState& engine;
   QueuePair* self;
   wire::Qpn qpn;
-  QpType type;
-  uint32_t pd;  // XRC receive: the domain of the current request's SRQ
-  CompletionQueue* send_cq;
-  CompletionQueue* receive_cq;
-  SharedReceiveQueue* srq;  // null: the queue pair has its own receive queue
-  uint8_t opcode_base;      // the transport's first opcode
-  uint32_t xrc_domain;      // XRC receive: the domain of the SRQs that messages name; or 0
-  bool signal_all;
+  uint8_t opcode_base;  // the transport's first opcode
   QpState state = QpState::Reset;
-  QpAttributes attr;
-  PeerPath* peer = nullptr;
   bool has_unwindowed_packet = false;  // a packet to send that may exceed the window
+  uint32_t pd;  // the config's; XRC receive: the domain of the current request's SRQ
+  PeerPath* peer = nullptr;
+  QpConfig config;
+  QpAttributes attr;
   AckScheduler acks{};
   PeerExtensions extensions{engine.extensions};
   std::optional<QpFailure> failure;
@@ -96,7 +92,7 @@ struct QpCommon {
     return request.packet_payload_bytes != 0 ? request.packet_payload_bytes
                                              : wire::bytes_of(attr.path_mtu);
   }
-  bool shares_receives() const { return srq != nullptr || xrc_domain != 0; }
+  bool shares_receives() const { return config.srq != nullptr || config.xrc_domain != 0; }
 
   void count(CounterId id, uint64_t n = 1) { engine.counters.add(id, n); }
 

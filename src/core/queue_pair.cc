@@ -58,18 +58,12 @@ uint8_t opcode_base_of(QpType type) {
 }  // namespace
 
 QueuePair::QueuePair(EngineState& engine, wire::Qpn qpn, const QpConfig& config)
-    : config_(config),
-      common_{.engine = engine,
+    : common_{.engine = engine,
               .self = this,
               .qpn = qpn,
-              .type = config.type,
-              .pd = config.pd,
-              .send_cq = config.send_cq,
-              .receive_cq = config.receive_cq,
-              .srq = config.srq,
               .opcode_base = opcode_base_of(config.type),
-              .xrc_domain = config.xrc_domain,
-              .signal_all = config.signal_all,
+              .pd = config.pd,
+              .config = config,
               .attr = {},
               .failure = {}},
       requester_(make_send_side(common_, config)),
@@ -115,7 +109,7 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
   }
   const QpState to = (mask & kState) != 0 ? attr.state : common_.state;
   if (to > QpState::Error) return Error{EINVAL, "no such QP state"};
-  Status status = check_transition(config_.type, common_.state, to, mask);
+  Status status = check_transition(type(), common_.state, to, mask);
   if (!status.ok()) return status;
   if ((mask & kPort) != 0 && attr.port != 1) return Error{EINVAL, "port_num must be 1"};
   if ((mask & kPkeyIndex) != 0 && attr.pkey_index != 0) {
@@ -204,8 +198,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       established_ = false;
       common_.attr = QpAttributes{};
       set_rate_limit(0, 0);
-      backoff_until_ = backoff_since_ = kNever;
-      next_backoff_ = kFirstBackoff;
+      backoff_ = PathBackoff();
       break;
     case QpState::Rtr:
       common_.extensions.connect(common_.qpn, a.dest_qpn);
@@ -234,7 +227,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
 // Exposes the queue pair from RTS on. Before that, the first request raises an event.
 void QueuePair::expose() {
   wire::Exposure* const exposure = common_.engine.exposure;
-  if (exposure == nullptr || config_.type != QpType::Rc) return;
+  if (exposure == nullptr || type() != QpType::Rc) return;
   const QpAttributes& a = common_.attr;
   if (common_.state != QpState::Rts && common_.state != QpState::Sqd) {
     return exposure->withdraw(common_.qpn);
@@ -257,7 +250,7 @@ QpAttributes QueuePair::query() const {
 
 void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   if (!takes_packets()) return common_.count(CounterId::qp_not_ready);
-  if (config_.type != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
+  if (type() != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
   constexpr uint8_t kTransportBits = 0xE0;
   if ((p.bth.opcode & kTransportBits) != common_.opcode_base) {
     return common_.count(CounterId::wrong_transport);
@@ -272,11 +265,11 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
     reliable_->on_response(p, now);
     check_drained();
   } else {
-    if (common_.state == QpState::Rtr && !established_ && config_.type != QpType::Ud) {
+    if (common_.state == QpState::Rtr && !established_ && type() != QpType::Ud) {
       established_ = true;
       common_.engine.raise({.kind = EventKind::CommEstablished, .qp = this});
     }
-    if (p.bth.extension_flags != 0 && common_.type == QpType::Rc) take_piggybacked_ack(p, now);
+    if (p.bth.extension_flags != 0 && type() == QpType::Rc) take_piggybacked_ack(p, now);
     if (!takes_packets()) [[unlikely]]
       return common_.count(CounterId::qp_not_ready);
     if (!p.in_front.empty()) [[unlikely]]
@@ -304,17 +297,15 @@ void QueuePair::set_rate_limit(uint32_t kbps, uint32_t burst_bytes) {
 }
 
 bool QueuePair::back_off(Instant now) {
-  if (backoff_since_ == kNever) backoff_since_ = now;
-  if (is_unreliable(config_.type) && now - backoff_since_ > kMaxUnackedBackoff) return false;
-  backoff_until_ = now + next_backoff_;
-  next_backoff_ = std::min(next_backoff_ * 2, kMaxBackoff);
+  const Duration full_for = backoff_.on_full(now);
+  if (is_unreliable(type()) && full_for > kMaxUnackedBackoff) return false;
+  backoff_.wait(now);
   if (reliable_ != nullptr) reliable_->on_backoff(now);
   return true;
 }
 
 void QueuePair::reset_backoff(Instant now) {
-  backoff_since_ = kNever;
-  next_backoff_ = kFirstBackoff;
+  backoff_.on_room();
   if (reliable_ != nullptr) reliable_->end_backoff(now);
 }
 
@@ -326,7 +317,7 @@ void QueuePair::try_one_sided(wire::PacketSink& sink, Instant now) {
 void QueuePair::revert_path_to_mtu(Instant now) {
   common_.attr.path_packet_bytes = 0;
   common_.peer->use_wire();
-  backoff_until_ = kNever;  // the path was full from the end of the link until now
+  backoff_.end_wait();  // the path was full from the end of the link until now
   end_backoff(now);
   if (reliable_ != nullptr) reliable_->on_path_reverted_to_mtu();
   check_failure();
@@ -335,8 +326,8 @@ void QueuePair::revert_path_to_mtu(Instant now) {
 SendSide::Readiness QueuePair::requests(Instant now) {
   using enum SendSide::Readiness;
   paced_until_ = kNever;
-  if (backoff_until_ != kNever && now < backoff_until_) return No;
-  backoff_until_ = kNever;
+  if (backoff_.is_waiting() && now < backoff_.until()) return No;
+  backoff_.end_wait();
   const SendSide::Readiness readiness = requester_->readiness(now);
   if (readiness != Ready || pacer_.open(now)) return readiness;
   paced_until_ = pacer_.reopens_at();
@@ -396,10 +387,9 @@ uint32_t QueuePair::transmit_requests(wire::PacketSink& sink, Instant now,
 void QueuePair::act_on_failure() {
   if (common_.state == QpState::Error) return;
   QpFailure failure = *common_.failure;
-  failure.type = config_.type;
+  failure.type = type();
   if (!try_append(common_.engine.failures, failure)) common_.count(CounterId::out_of_memory);
-  const bool stops_sending_only =
-      is_unreliable(config_.type) && failure.op && !failure.as_responder;
+  const bool stops_sending_only = is_unreliable(type()) && failure.op && !failure.as_responder;
   if (stops_sending_only) {  // IBA 10.3.1: the receive queue is not affected
     common_.failure.reset();
     common_.state = QpState::Sqe;

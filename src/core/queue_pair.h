@@ -8,31 +8,25 @@
 #include <span>
 
 #include "core/pacer.h"
+#include "core/path_backoff.h"
+#include "core/qp_config.h"
 #include "core/qp_sides.h"
 
 namespace verbena::core {
 
-struct QpConfig {
-  QpType type = QpType::Rc;
-  uint32_t pd = 0;
-  CompletionQueue* send_cq = nullptr;
-  CompletionQueue* receive_cq = nullptr;
-  SharedReceiveQueue* srq = nullptr;  // the source of receives; max_recv_* have no effect then
-  uint32_t xrc_domain = 0;            // XrcReceive
-  uint32_t max_send_wr = 0;
-  uint32_t max_recv_wr = 0;
-  uint32_t max_send_sge = 0;
-  uint32_t max_recv_sge = 0;
-  uint32_t max_inline = 0;
-  bool signal_all = false;
+// The place of a queue pair in the engine's lists.
+struct QpScheduling {
+  bool in_ready_list = false;
+  bool in_waiting_list = false;
+  uint32_t reserved_bytes = 0;     // of the window, since it was woken and until it sends
+  uint64_t serial = 0;             // unique among all queue pairs of the engine
+  Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
 };
 
 class Requester;
 
 class QueuePair {
  public:
-  static constexpr Duration kFirstBackoff = microseconds(20);
-  static constexpr Duration kMaxBackoff = milliseconds(2);
   // UC and UD packets are dropped when the path has been full for this long.
   static constexpr Duration kMaxUnackedBackoff = milliseconds(100);
 
@@ -47,8 +41,8 @@ class QueuePair {
   QpAttributes query() const;
   PeerPath* peer() const { return common_.peer; }
   void set_peer(PeerPath* peer) { requester_->change_peer(peer); }
-  const QpConfig& config() const { return config_; }
-  QpType type() const { return config_.type; }
+  const QpConfig& config() const { return common_.config; }
+  QpType type() const { return common_.config.type; }
 
   // Posts all of them or, if one is invalid, none.
   Status post_send(std::span<const SendRequest> requests);
@@ -82,7 +76,7 @@ class QueuePair {
   bool has_one_request() const;
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {
-    return (responder_->ready() || common_.has_unwindowed_packet) && backoff_until_ == kNever;
+    return (responder_->ready() || common_.has_unwindowed_packet) && !backoff_.is_waiting();
   }
   SendSide::Readiness requests(Instant now);
   // A request may leave now, and nothing is in flight to the peer.
@@ -91,16 +85,16 @@ class QueuePair {
   // While an unreliable queue pair backs off from a full path, no packet leaves before the end of
   // that, so its pace has no deadline.
   Instant deadline() const {
-    if (backoff_until_ != kNever && reliable_ == nullptr) [[unlikely]]
-      return backoff_until_;
-    return std::min(std::min(requester_->deadline(), paced_until_), backoff_until_);
+    if (backoff_.is_waiting() && reliable_ == nullptr) [[unlikely]]
+      return backoff_.until();
+    return std::min(std::min(requester_->deadline(), paced_until_), backoff_.until());
   }
   // The path is full: nothing leaves for a time that doubles with each call. False: the path has
   // been full for so long that the caller sends, and the packets are dropped (UC, UD).
   bool back_off(Instant now);
   // The path is not full, or no longer.
   void end_backoff(Instant now) {
-    if (backoff_since_ != kNever) [[unlikely]]
+    if (backoff_.is_full()) [[unlikely]]
       reset_backoff(now);
   }
   // The path takes packets of at most the path MTU from now on.
@@ -110,13 +104,8 @@ class QueuePair {
   uint32_t packet_payload_bytes() const { return common_.packet_payload_bytes(); }
   bool nothing_outstanding() const { return requester_->drained(); }
 
-  // For the engine's lists.
-  bool in_ready_list = false;
-  bool in_waiting_list = false;
-  uint32_t reserved_bytes = 0;     // of the window, since it was woken and until it sends
-  uint64_t serial = 0;             // unique among all queue pairs of the engine
-  Instant heap_deadline = kNever;  // the earliest entry of this queue pair in the deadline heap
-  void* owner = nullptr;           // the ABI's object around this one
+  QpScheduling scheduling;  // only the engine uses it
+  void* owner = nullptr;    // the ABI's object around this one
 
  private:
   bool takes_packets() const {
@@ -126,7 +115,7 @@ class QueuePair {
   // Neither the window, a full path nor a rate limit blocks requests.
   bool may_send() const {
     return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
-           common_.peer->waiting.empty() && backoff_until_ == kNever && !pacer_.limited();
+           common_.peer->waiting.empty() && !backoff_.is_waiting() && !pacer_.limited();
   }
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
@@ -145,7 +134,6 @@ class QueuePair {
   [[gnu::cold, gnu::noinline]] void announce_drained();
   [[gnu::cold, gnu::noinline]] void reset_backoff(Instant now);
 
-  QpConfig config_;
   QpCommon common_;
   std::unique_ptr<SendSide> requester_;
   Requester* const reliable_;  // requester_, or null if the transport has no ACKs or sends nothing
@@ -153,10 +141,8 @@ class QueuePair {
   bool drain_announced_ = true;
   bool established_ = false;
   Pacer pacer_;
-  Instant paced_until_ = kNever;    // requests wait for the pacer
-  Instant backoff_until_ = kNever;  // all packets wait: the path is full
-  Instant backoff_since_ = kNever;
-  Duration next_backoff_ = kFirstBackoff;
+  Instant paced_until_ = kNever;  // requests wait for the pacer
+  PathBackoff backoff_;           // all packets wait: the path is full
 };
 
 }  // namespace verbena::core

@@ -8,7 +8,7 @@
 namespace verbena::core {
 
 ReceiveSource::ReceiveSource(QpCommon& qp, uint32_t max_wr, uint32_t max_sges)
-    : qp_(qp), own_(qp.shares_receives() ? 0 : max_wr, max_sges, 0), srq_(qp.srq) {}
+    : qp_(qp), own_(qp.shares_receives() ? 0 : max_wr, max_sges, 0), srq_(qp.config.srq) {}
 
 Status ReceiveSource::post(const ReceiveRequest& r) {
   if (qp_.shares_receives()) {
@@ -59,10 +59,10 @@ CompletionQueue* ReceiveSource::finish() {
   has_receive_ = false;
   if (srq_ == nullptr) {
     own_.pop();
-    return qp_.receive_cq;
+    return qp_.config.receive_cq;
   }
   srq_->release(slot_);
-  return srq_->config().cq != nullptr ? srq_->config().cq : qp_.receive_cq;
+  return srq_->config().cq != nullptr ? srq_->config().cq : qp_.config.receive_cq;
 }
 
 void ReceiveSource::flush() {

@@ -13,7 +13,7 @@ namespace verbena::core {
 
 class ReceiveSource {
  public:
-  // If qp.srq is set, receives come from there and `max_wr` has no effect.
+  // If qp.config.srq is set, receives come from there and `max_wr` has no effect.
   ReceiveSource(QpCommon& qp, uint32_t max_wr, uint32_t max_sges);
 
   // Posts to the queue pair's own queue.

@@ -99,7 +99,7 @@ bool Responder::choose_srq(const wire::Packet& p) {
   const auto found = qp_.engine.srqs.find(p.xrc_srqn);
   if (found == qp_.engine.srqs.end()) return false;
   SharedReceiveQueue* srq = found->second.get();
-  if (srq->config().xrc_domain != qp_.xrc_domain) return false;
+  if (srq->config().xrc_domain != qp_.config.xrc_domain) return false;
   if (message_ && srq != receives_.chosen()) return false;
   receives_.choose(srq);
   qp_.pd = srq->config().pd;

@@ -83,7 +83,7 @@ TEST_F(DirectAccessTest, IsNotPossibleWithoutBytesOrForXrc) {
   cursor_.skip_request();
   cursor_.queue().pop();
   post(SendOp::Write, 8);
-  qp_.type = QpType::XrcSend;
+  qp_.config.type = QpType::XrcSend;
   EXPECT_FALSE(direct_.is_possible());
 }
 

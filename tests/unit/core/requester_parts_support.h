@@ -62,14 +62,9 @@ class RequesterPartTest : public testing::Test {
   QpCommon qp_{.engine = state_,
                .self = nullptr,
                .qpn = wire::Qpn::of_slot(1, 5),
-               .type = QpType::Rc,
-               .pd = kPd,
-               .send_cq = &cq_,
-               .receive_cq = &cq_,
-               .srq = nullptr,
                .opcode_base = wire::kRcBase,
-               .xrc_domain = 0,
-               .signal_all = false,
+               .pd = kPd,
+               .config = {.pd = kPd, .send_cq = &cq_, .receive_cq = &cq_},
                .attr = {},
                .failure = {}};
   SendCursor cursor_{16, 1, 64};
