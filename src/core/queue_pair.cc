@@ -156,15 +156,23 @@ Status QueuePair::check_modify(const QpAttributes& attr, uint32_t mask) const {
 
 void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   using namespace qp_attr;
-  QpAttributes& a = common_.attr;
-  const auto set = [&](uint32_t bit, auto& to, const auto& from) {
-    if ((mask & bit) != 0) to = from;
-  };
   // Allocations come first: if one fails, nothing has changed.
   if ((mask & kMaxDestRdAtomic) != 0) responder_->resize_resources(attr.max_dest_read_atomic);
   if ((mask & kMaxRdAtomic) != 0 && reliable_ != nullptr) {
     reliable_->reserve_reads(attr.max_read_atomic);
   }
+  set_attributes(attr, mask);
+  if ((mask & kRateLimit) != 0) set_rate_limit(attr.rate_limit, 0);
+  if ((mask & kState) != 0) enter_state(attr.state);
+  expose();
+}
+
+void QueuePair::set_attributes(const QpAttributes& attr, uint32_t mask) {
+  using namespace qp_attr;
+  QpAttributes& a = common_.attr;
+  const auto set = [&](uint32_t bit, auto& to, const auto& from) {
+    if ((mask & bit) != 0) to = from;
+  };
   set(kAccessFlags, a.access, attr.access);
   set(kPkeyIndex, a.pkey_index, attr.pkey_index);
   set(kPort, a.port, attr.port);
@@ -183,14 +191,12 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
   set(kMaxRdAtomic, a.max_read_atomic, attr.max_read_atomic);
   set(kMaxDestRdAtomic, a.max_dest_read_atomic, attr.max_dest_read_atomic);
   set(kDestQpn, a.dest_qpn, attr.dest_qpn);
-  const bool notify_drained = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
-  a.sqd_notify = notify_drained;
-  if ((mask & kRateLimit) != 0) set_rate_limit(attr.rate_limit, 0);
-  if ((mask & kState) == 0) return expose();
+  a.sqd_notify = (mask & kEnSqdAsyncNotify) != 0 && attr.sqd_notify;
+}
 
-  const QpState from = common_.state;
-  common_.state = attr.state;
-  switch (attr.state) {
+void QueuePair::enter_state(QpState to) {
+  const QpState from = std::exchange(common_.state, to);
+  switch (to) {
     case QpState::Reset:
       requester_->reset();
       responder_->reset();
@@ -201,7 +207,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       backoff_ = PathBackoff();
       break;
     case QpState::Rtr:
-      common_.extensions.connect(common_.qpn, a.dest_qpn);
+      common_.extensions.connect(common_.qpn, common_.attr.dest_qpn);
       responder_->start();
       break;
     case QpState::Rts:
@@ -209,7 +215,7 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
       drain_announced_ = true;
       break;
     case QpState::Sqd:
-      if (from == QpState::Rts) drain_announced_ = !notify_drained;
+      if (from == QpState::Rts) drain_announced_ = !common_.attr.sqd_notify;
       check_drained();
       break;
     case QpState::Error:
@@ -221,7 +227,6 @@ void QueuePair::modify(const QpAttributes& attr, uint32_t mask) {
     default:
       break;
   }
-  expose();
 }
 
 // Exposes the queue pair from RTS on. Before that, the first request raises an event.

@@ -117,6 +117,8 @@ class QueuePair {
     return common_.state == QpState::Rts && common_.peer != nullptr && common_.peer->has_room() &&
            common_.peer->waiting.empty() && !backoff_.is_waiting() && !pacer_.limited();
   }
+  void set_attributes(const QpAttributes& attr, uint32_t mask);
+  void enter_state(QpState to);
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);
