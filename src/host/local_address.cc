@@ -1,16 +1,11 @@
 // Conversions of addresses, and socket calls that need only an address.
 #include "host/local_address.h"
 
-#include <netinet/udp.h>
-
 #include <cstring>
 
 #include "os/control_message.h"
 #include "os/plain_socket.h"
-
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
+#include "os/socket_options.h"
 
 namespace verbena::host {
 
@@ -63,8 +58,7 @@ os::UniqueFd open_udp(const LocalAddress& address) {
   os::UniqueFd fd =
       os::plain_socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK);
   // One family per socket, so that a process of the other family does not block the port.
-  const int on = 1;
-  if (fd.valid() && !v4) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (fd.valid() && !v4) os::set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
   return fd;
 }
 

@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -18,6 +17,7 @@
 #include "base/exhaustion.h"
 #include "host/same_user.h"
 #include "os/coarse_clock.h"
+#include "os/socket_options.h"
 
 namespace verbena::host {
 namespace {
@@ -57,8 +57,6 @@ constexpr size_t kLargestMessage = sizeof(MisroutedHeader) + kLargestBatch;
 constexpr size_t kLargestReply = size_t{128} * 1024;  // below the default send buffer
 constexpr int kMessagesPerPoll = 64;
 constexpr int kServicesPerPoll = 16;
-constexpr size_t kMailboxBatches = 256;  // a mailbox that is not emptied loses further batches
-constexpr size_t kMailboxReports = 1024;
 
 os::UnixAddress address_of_slot(uint8_t slot) {
   return os::UnixAddress::abstract("verbena/%u/slot/%u", kProtocolVersion, slot);
@@ -80,9 +78,7 @@ os::UnixAddress address_of(const ServiceName& name) {
 
 os::UniqueFd open_socket() {
   os::UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
-    fd.reset();
+  if (fd.valid() && !os::set_option(fd.get(), SOL_SOCKET, SO_PASSCRED, 1)) fd.reset();
   return fd;
 }
 
@@ -191,38 +187,6 @@ bool is_slot_name(std::string_view name) {
   return name.starts_with(whole.substr(0, whole.rfind('/') + 1));
 }
 
-Mailbox::Mailbox(SlotDirectory& directory)
-    : directory_(directory), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  const std::lock_guard lock(directory_.mutex_);
-  directory_.mailboxes_.push_back(this);
-}
-
-Mailbox::~Mailbox() {
-  const std::lock_guard lock(directory_.mutex_);
-  std::erase(directory_.mailboxes_, this);
-}
-
-void Mailbox::add_address(const LocalAddress& address) {
-  const std::lock_guard lock(directory_.mutex_);
-  addresses_.push_back(address);
-}
-
-void Mailbox::take(std::vector<MisroutedPackets>& misrouted, std::vector<MemberReport>& reports) {
-  const std::lock_guard lock(directory_.mutex_);
-  if (woken_) {
-    eventfd_t count;
-    (void)::eventfd_read(wake_.get(), &count);
-    woken_ = false;
-  }
-  // Reserving comes first: it may throw, and then nothing has moved.
-  reserve_ahead(misrouted, misrouted.size() + misrouted_.size());
-  reserve_ahead(reports, reports.size() + reports_.size());
-  std::ranges::move(misrouted_, std::back_inserter(misrouted));
-  misrouted_.clear();
-  std::ranges::move(reports_, std::back_inserter(reports));
-  reports_.clear();
-}
-
 SlotDirectory::SlotDirectory(os::UniqueFd socket, uint8_t slot, CountersText counters)
     : socket_(std::move(socket)),
       slot_(slot),
@@ -329,7 +293,7 @@ std::vector<uint32_t> SlotDirectory::services_at(const LocalAddress& address) co
     const ServiceName& name = service.name;
     const bool here =
         name.where == any || (name.where == Where::Address && name.address == address.gid);
-    if (!here || name.service_id > UINT32_MAX || found.size() >= kMostServicesInReport) continue;
+    if (!here || name.service_id > UINT32_MAX || found.size() >= kMaxServicesInReport) continue;
     found.push_back(static_cast<uint32_t>(name.service_id));
   }
   return found;
@@ -399,6 +363,16 @@ void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<CountersQu
   }
 }
 
+void SlotDirectory::add(Mailbox& mailbox) {
+  const std::lock_guard lock(mutex_);
+  mailboxes_.push_back(&mailbox);
+}
+
+void SlotDirectory::remove(Mailbox& mailbox) {
+  const std::lock_guard lock(mutex_);
+  std::erase(mailboxes_, &mailbox);
+}
+
 uint64_t SlotDirectory::undeliverable() const {
   const std::lock_guard lock(mutex_);
   return undeliverable_;
@@ -409,8 +383,7 @@ void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, const 
   if (!h) return;
   const std::span<const std::byte> body = message.subspan(sizeof *h);
   Mailbox* const box = mailbox_of(h->arrived_at);
-  if (box == nullptr || box->misrouted_.size() >= kMailboxBatches || body.empty() ||
-      h->stride == 0) {
+  if (box == nullptr || body.empty() || h->stride == 0) {
     ++undeliverable_;
     return;
   }
@@ -418,36 +391,28 @@ void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, const 
   // The sender's values are not trusted: its bytes may not even be valid bools.
   batch.meta.own = false;
   batch.meta.forwarded = true;
-  box->misrouted_.push_back(std::move(batch));
-  wake(*box, self);
+  if (!box->deliver(std::move(batch), box != self)) ++undeliverable_;
 }
 
 void SlotDirectory::deliver_report(std::span<const std::byte> message, const Mailbox* self) {
   const auto h = load_value<ReportHeader>(message);
   if (!h) return;
   Mailbox* const box = mailbox_of(h->address);
-  if (box == nullptr || box->reports_.size() >= kMailboxReports) return;
+  if (box == nullptr) return;
   MemberReport report{h->address, h->round, h->index, h->slot, {}};
   const std::span<const std::byte> rest = message.subspan(sizeof *h);
-  report.services.resize(std::min(rest.size() / sizeof(uint32_t), kMostServicesInReport));
+  report.services.resize(std::min(rest.size() / sizeof(uint32_t), kMaxServicesInReport));
   if (!report.services.empty()) {
     std::memcpy(report.services.data(), rest.data(), report.services.size() * sizeof(uint32_t));
   }
-  box->reports_.push_back(std::move(report));
-  wake(*box, self);
+  box->deliver(std::move(report), box != self);
 }
 
 Mailbox* SlotDirectory::mailbox_of(const LocalAddress& address) {
   for (Mailbox* box : mailboxes_) {
-    if (std::ranges::find(box->addresses_, address) != box->addresses_.end()) return box;
+    if (box->has_address(address)) return box;
   }
   return nullptr;
-}
-
-void SlotDirectory::wake(Mailbox& mailbox, const Mailbox* self) {
-  if (&mailbox == self || mailbox.woken_) return;
-  mailbox.woken_ = true;
-  (void)::eventfd_write(mailbox.wake_.get(), 1);
 }
 
 std::vector<SlotReport> SlotDirectory::query_all(Duration timeout) {

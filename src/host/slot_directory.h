@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "host/local_address.h"
+#include "host/mailbox.h"
 #include "host/wait_budget.h"
 #include "os/unique_fd.h"
 #include "os/unix_address.h"
@@ -52,26 +53,6 @@ enum class Forwarded : uint8_t {
 // Whether a sender waits for a receiver whose queue is full (wait_budget.h).
 enum class Wait : uint8_t { No, Yes };
 
-// Packets of one GRO batch that another process received for us. The batch is forwarded whole,
-// because a Unix socket queues few messages. Every `stride` bytes are one packet (the last may be
-// shorter). Each packet still ends in its ICRC, which the other process has checked.
-struct MisroutedPackets {
-  wire::RxMeta meta;
-  uint32_t stride = 0;
-  std::vector<std::byte> bytes;
-};
-
-// Reports that the socket of this slot has this index among the sockets of the address, and that
-// requests for these services belong to it.
-struct MemberReport {
-  LocalAddress address;
-  uint32_t round = 0;  // the receiver's probe round that this report replies to
-  uint16_t index = 0;
-  uint8_t slot = 0;
-  std::vector<uint32_t> services{};  // the lower half of each ID; the upper half is zero
-};
-inline constexpr size_t kMostServicesInReport = 512;
-
 // The reply of one live slot. A process of another user does not reply: pid 0, no text.
 struct SlotReport {
   uint8_t slot = 0;
@@ -82,34 +63,6 @@ struct SlotReport {
 
 // Whether a Unix socket's abstract name, its leading zero included, is the name of a slot.
 bool is_slot_name(std::string_view name);
-
-class SlotDirectory;
-
-// One datapath's share of the directory's messages. Any thread may deliver; the owner takes.
-class Mailbox {
- public:
-  explicit Mailbox(SlotDirectory& directory);
-  ~Mailbox();
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
-
-  // Misrouted packets and reports for this address are delivered here from now on.
-  void add_address(const LocalAddress& address);
-  // Appends the received messages to these vectors. Also clears wake_fd().
-  void take(std::vector<MisroutedPackets>& misrouted, std::vector<MemberReport>& reports);
-  // Readable while the mailbox contains messages that another thread's poll() delivered.
-  int wake_fd() const { return wake_.get(); }
-
- private:
-  friend class SlotDirectory;
-  SlotDirectory& directory_;
-  os::UniqueFd wake_;
-  // Guarded by the directory's mutex:
-  std::vector<LocalAddress> addresses_;
-  std::vector<MisroutedPackets> misrouted_;
-  std::vector<MemberReport> reports_;
-  bool woken_ = false;
-};
 
 // Thread-safe. A process has one directory; all its datapaths share it.
 class SlotDirectory {
@@ -142,6 +95,9 @@ class SlotDirectory {
   // Reads a bounded number of messages, delivers them to the mailboxes and replies to queries.
   // Never blocks. `self` is the caller's own mailbox, which needs no wake-up.
   void poll(const Mailbox* self);
+  // Messages are delivered to this mailbox until remove(). Mailbox calls both.
+  void add(Mailbox& mailbox);
+  void remove(Mailbox& mailbox);
   // At least one of these is readable while poll() has work to do.
   int fd() const { return socket_.get(); }
   int services_fd() const { return services_epoll_.get(); }
@@ -156,15 +112,12 @@ class SlotDirectory {
   static std::vector<SlotReport> query_all(Duration timeout);
 
  private:
-  friend class Mailbox;
-
   SlotDirectory(os::UniqueFd socket, uint8_t slot, CountersText counters);
   struct CountersQuery;
   void read_all(int fd, const Mailbox* self, std::vector<CountersQuery>& queries);
   void deliver_misrouted(std::span<const std::byte> message, const Mailbox* self);
   void deliver_report(std::span<const std::byte> message, const Mailbox* self);
   Mailbox* mailbox_of(const LocalAddress& address);
-  static void wake(Mailbox& mailbox, const Mailbox* self);
   Forwarded deliver(const os::UnixAddress& to, uint64_t destination,
                     std::span<const std::byte> head, std::span<const std::byte> body);
   std::optional<Duration> next_wait(uint64_t destination);

@@ -13,11 +13,8 @@
 #include "host/local_address.h"
 #include "host/steering_program.h"
 #include "os/no_cancel.h"
+#include "os/socket_options.h"
 #include "wire/icrc.h"
-
-#ifndef SO_ATTACH_REUSEPORT_CBPF
-#define SO_ATTACH_REUSEPORT_CBPF 51
-#endif
 
 namespace verbena::host {
 namespace {
@@ -32,7 +29,7 @@ constexpr size_t kProbeRoundOffset = 20;
 constexpr size_t kProbeBytes = 24;
 
 constexpr uint16_t kFirstProbes = 16;
-constexpr uint16_t kMostProbes = 256;  // there are no more processes than slots
+constexpr uint16_t kMaxProbes = 256;   // there are no more processes than slots
 constexpr uint16_t kNoIndex = 0xFFFF;  // in a report that replies to no probe
 // A member that has not replied by then is busy or stopped; the round ends without it.
 constexpr Duration kReplyTimeout = milliseconds(20);
@@ -127,7 +124,7 @@ void Steering::on_report(const MemberReport& report) {
   Member& member = members_[report.slot];
   member.unreachable = false;
   member.services = report.services;
-  if (report.round != round_ || report.index >= kMostProbes) return;
+  if (report.round != round_ || report.index >= kMaxProbes) return;
   if (!member.confirmed) learn(report.slot, report.index);
 }
 
@@ -204,8 +201,8 @@ void Steering::tick(Instant now) {
   if ((may_wait && !is_complete()) || now < next_program_at()) return;
   attach(now);
   is_steered_ = true;
-  if (highest_index() + 1 >= probes_ && probes_ < kMostProbes) {
-    probes_ = kMostProbes;
+  if (highest_index() + 1 >= probes_ && probes_ < kMaxProbes) {
+    probes_ = kMaxProbes;
     start_round(now);
   }
 }
@@ -287,8 +284,7 @@ bool Steering::attach(const SteeringTable& table) {
   std::memset(&program, 0, sizeof program);  // includes the padding, for memory checkers
   program.len = static_cast<unsigned short>(code.size());
   program.filter = code.data();
-  if (::setsockopt(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) !=
-      0) {
+  if (!os::set_option(receive_fd_, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)) {
     return false;
   }
   ++updates_;
@@ -306,7 +302,7 @@ void Steering::attach(Instant now) {
     if (m.index == SteeringTable::kUnknown || m.index == table.fallback) continue;
     for (const uint32_t service : m.services) table.services.emplace_back(service, m.index);
   }
-  services_steered_ = table.services.size() <= kMostSteeredServices;
+  services_steered_ = table.services.size() <= kMaxSteeredServices;
   const uint64_t before = updates_;
   bool attached = attach(table);
   if (!attached && !table.services.empty()) {  // longer than this host's limit

@@ -48,7 +48,7 @@ std::vector<sock_filter> steering_program(const SteeringTable& table) {
 
   Code by_service = {load(BPF_W, kServiceHighOffset), skip_if(0, 1, 0), give(fallback),
                      load(BPF_W, kServiceLowOffset)};
-  const size_t services = std::min(table.services.size(), kMostSteeredServices);
+  const size_t services = std::min(table.services.size(), kMaxSteeredServices);
   for (size_t i = 0; i < services; ++i) {
     give_if(by_service, table.services[i].first, table.services[i].second);
   }

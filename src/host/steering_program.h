@@ -22,7 +22,7 @@ inline constexpr uint32_t kServiceLowOffset = 56;
 inline constexpr uint16_t kRequestAttribute = 0x10;  // REQ
 
 // The kernel limits programs to 4096 instructions and by net.core.optmem_max.
-inline constexpr size_t kMostSteeredServices = 512;
+inline constexpr size_t kMaxSteeredServices = 512;
 
 struct SteeringTable {
   static constexpr int16_t kUnknown = -1;

@@ -60,7 +60,7 @@ SocketTable::Ref SocketTable::find(int number) {
 SocketTable::Ref SocketTable::take_out(int number) {
   Ref ref = find(number);
   if (!ref) return ref;
-  const uint32_t before = ref.slot_->users.fetch_and(~kOpen);
+  const uint32_t before = slot_of(number)->users.fetch_and(~kOpen);
   if (!(before & kOpen)) return {};
   return ref;
 }

@@ -58,6 +58,7 @@ class SocketTable {
 class SocketTable::Ref {
  public:
   Ref() = default;
+  explicit Ref(Slot* slot) : slot_(slot) {}  // Slot is private: only SocketTable has one
   Ref(Ref&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
   Ref& operator=(Ref&& other) noexcept {
     std::swap(slot_, other.slot_);
@@ -72,8 +73,6 @@ class SocketTable::Ref {
   Socket* get() const { return slot_ ? slot_->socket.load(std::memory_order_relaxed) : nullptr; }
 
  private:
-  friend class SocketTable;
-  explicit Ref(Slot* slot) : slot_(slot) {}
   Slot* slot_ = nullptr;
 };
 

@@ -20,7 +20,7 @@ using namespace verbena;
 using namespace verbena;
 
 constexpr size_t kHeaderBytes = 8;
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMaxBytes = 4096;
 const host::LocalAddress kAddress{wire::Gid::from_ipv4("\x7F\x00\x00\x01"), 0};
 
 // One directory for all inputs; its socket is found by its name, as another process finds it.
@@ -52,13 +52,13 @@ void check(const std::vector<host::MisroutedPackets>& misrouted,
            const std::vector<host::MemberReport>& reports) {
   static volatile uint64_t sum;  // every value is used, so that the sanitizers check it
   for (const host::MisroutedPackets& s : misrouted) {
-    VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMostBytes);
+    VERBENA_CHECK(s.stride > 0 && !s.bytes.empty() && s.bytes.size() <= kMaxBytes);
     sum = sum + (s.meta.own ? 1 : 0);
     sum = sum + (s.meta.forwarded ? 1 : 0);
     for (const std::byte b : s.bytes) sum = sum + std::to_integer<uint64_t>(b);
   }
   for (const host::MemberReport& r : reports) {
-    VERBENA_CHECK(r.address == kAddress && r.services.size() <= host::kMostServicesInReport);
+    VERBENA_CHECK(r.address == kAddress && r.services.size() <= host::kMaxServicesInReport);
     for (const uint32_t service : r.services) sum = sum + service;
   }
 }
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto byte = [&] { return at < size ? data[at++] : uint8_t{0}; };
   for (int messages = 0; messages < 16 && at < size; ++messages) {
     const uint8_t kind = byte();
-    const size_t length = std::min<size_t>((size_t{byte()} << 8 | byte()) % kMostBytes, size - at);
+    const size_t length = std::min<size_t>((size_t{byte()} << 8 | byte()) % kMaxBytes, size - at);
     std::vector<std::byte> message(length);
     for (std::byte& b : message) b = std::byte{byte()};
     if (kind % 8 != 0 && length >= kHeaderBytes) {

@@ -58,6 +58,9 @@ PURE_NAMES = [
     ("the environment", re.compile(r"\b(?:secure_)?getenv\b|\bsetenv\b|\benviron\b")),
 ]
 
+# A class that needs the private members of another lacks an interface. Hidden friends (operators) are fine.
+FRIEND = re.compile(r"^\s*friend\s+(?:class\b|struct\b|[\w:]+\s*;)")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 NOISE = re.compile(  # comments, raw strings, strings, characters
     r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'',
@@ -93,8 +96,12 @@ def check_layers(rel, text, errors):
         include = INCLUDE.match(line)
         if include:
             check_include(rel, f"{rel}:{number}", include[1], include[2], errors)
+    code = NOISE.sub(blank, text).split("\n")
+    for number, line in enumerate(code, 1):
+        if FRIEND.match(line):
+            errors.append(f"{rel}:{number}: a friend; give the class an interface instead")
     if rel.parts[1] in PURE:
-        for number, line in enumerate(NOISE.sub(blank, text).split("\n"), 1):
+        for number, line in enumerate(code, 1):
             for what, pattern in PURE_NAMES:
                 found = not INCLUDE.match(line) and pattern.search(line)
                 if found:
@@ -156,6 +163,7 @@ GOOD = {
                      "inline int uptime(int runtime) { return brand(runtime); }\n"
                      "inline const char* text() { return \"getenv(\"; }\n"
                      "constexpr int kBig = 1'000'000;\n",
+    "src/wire/friend.h": "// Operators may be friends.\nstruct A { friend bool operator==(A, A); };\n",
     "src/wire/ok.h": '// A header.\n#include <cstdint>\n#include "base/ok.h"\n',
     "src/core/ok.h": '/* A header. */\n#include "wire/ok.h"\n#include "core/other.h"\n',
     "src/runtime/ok.cc": '// Runtime.\n#include <mutex>\n#include "datapath/udp/x.h"\n',
@@ -197,6 +205,8 @@ BAD = [  # (path, contents, text that the message must contain)
     ("src/core/x.cc", "// x\nstd::mutex m;\n", "a lock"),
     ("src/core/x.cc", "// x\nint x = rand();\n", "random numbers"),
     ("src/core/x.cc", "// x\nauto x = std::getenv(\"X\");\n", "the environment"),
+    ("src/host/x.h", "// x\nclass A {\n  friend class B;\n};\n", "a friend"),
+    ("src/host/x.h", "// x\nclass A {\n  friend B;\n};\n", "a friend"),
     ("src/core/x.cc", "// x\n\tint x;\n", "tab"),
     ("src/core/x.cc", "// x\nint x; \n", "trailing whitespace"),
     ("tests/unit/x.cc", "int x;\n", "begin with a comment"),

@@ -13,10 +13,7 @@
 #include "base/exhaustion.h"
 #include "datapath/udp/clock.h"
 #include "os/no_cancel.h"
-
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
+#include "os/socket_options.h"
 
 namespace verbena::datapath {
 namespace {

@@ -4,7 +4,6 @@
 #include <linux/errqueue.h>
 #include <linux/sock_diag.h>
 #include <net/if.h>
-#include <netinet/udp.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,20 +13,8 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "os/socket_options.h"
 #include "wire/icrc.h"
-
-#ifndef UDP_NO_CHECK6_RX
-#define UDP_NO_CHECK6_RX 102
-#endif
-#ifndef IPV6_MULTICAST_ALL
-#define IPV6_MULTICAST_ALL 29
-#endif
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 
 namespace verbena::datapath {
 namespace {
@@ -38,14 +25,11 @@ constexpr uint32_t kUdpIpv4Overhead = 28;
 constexpr uint32_t kUdpIpv6Overhead = 48;
 constexpr uint32_t kLargestIpv4Packet = 65535;
 
-bool set(int fd, int level, int option, int value) {
-  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
-}
-
 // The kernel caps this at net.core.*mem_max without an error. Root could force more, but would then
 // run under other conditions than all other users.
 void set_buffer(int fd, int option, uint32_t bytes) {
-  set(fd, SOL_SOCKET, option, static_cast<int>(bytes < 0x40000000u ? bytes : 0x40000000u));
+  os::set_option(fd, SOL_SOCKET, option,
+                 static_cast<int>(bytes < 0x40000000u ? bytes : 0x40000000u));
 }
 
 Error bind_error(int code) {
@@ -68,11 +52,11 @@ Result<os::UniqueFd> open_receive_socket(const host::LocalAddress& address,
                                          const UdpOptions& options) {
   os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
-  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  os::set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
   // Hardware and the kernel's Soft-RoCE send UDP checksum 0, which IPv6 would drop.
-  if (!address.gid.is_ipv4()) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
-  set(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
+  if (!address.gid.is_ipv4()) os::set_option(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+  os::set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
   // The bind comes last, because the socket receives packets from then on.
   const host::SocketAddress a = host::SocketAddress::of(address, wire::kRoceUdpPort);
   if (::bind(fd.get(), a.get(), a.bytes) != 0) return bind_error(errno);
@@ -87,7 +71,7 @@ bool join_group(int fd, const host::LocalAddress& address, uint32_t interface_in
   const host::SocketAddress group = host::SocketAddress::of(address, 0);
   request.gr_group = group.storage;
   const int level = address.gid.is_ipv4() ? IPPROTO_IP : IPPROTO_IPV6;
-  return ::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) == 0;
+  return os::set_option(fd, level, MCAST_JOIN_GROUP, request);
 }
 
 }  // namespace
@@ -97,12 +81,13 @@ Result<os::UniqueFd> open_group_socket(const host::LocalAddress& address, uint32
   const bool v4 = address.gid.is_ipv4();
   os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
-  set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  set(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  os::set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  os::set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   set_buffer(fd.get(), SO_RCVBUF, options.receive_buffer_bytes);
-  if (!v4) set(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
+  if (!v4) os::set_option(fd.get(), IPPROTO_UDP, UDP_NO_CHECK6_RX, 1);
   // Do not receive packets of groups that other sockets joined on other interfaces.
-  set(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_ALL : IPV6_MULTICAST_ALL, 0);
+  os::set_option(fd.get(), v4 ? IPPROTO_IP : IPPROTO_IPV6,
+                 v4 ? IP_MULTICAST_ALL : IPV6_MULTICAST_ALL, 0);
   if (!join_group(fd.get(), address, interface_index)) {
     return Error{errno == ENOBUFS ? ENOMEM : errno,
                  "the kernel refuses to join the group on this interface (net.ipv4."
@@ -117,34 +102,35 @@ bool send_groups_through(int fd, const host::LocalAddress& address, uint32_t int
   if (address.gid.is_ipv4()) {
     ip_mreqn request{};
     request.imr_ifindex = static_cast<int>(interface_index);
-    return ::setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof request) == 0 &&
-           set(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
+    return os::set_option(fd, IPPROTO_IP, IP_MULTICAST_IF, request) &&
+           os::set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
   }
-  return set(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index)) &&
-         set(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
+  return os::set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, static_cast<int>(interface_index)) &&
+         os::set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
 void report_ip_headers(int fd, const host::LocalAddress& address) {
   if (address.gid.is_ipv4()) {
-    set(fd, IPPROTO_IP, IP_RECVTOS, 1);
-    set(fd, IPPROTO_IP, IP_RECVTTL, 1);
+    os::set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
+    os::set_option(fd, IPPROTO_IP, IP_RECVTTL, 1);
   } else {
-    set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
-    set(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
+    os::set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    os::set_option(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1);
   }
 }
 
 void set_ip_headers(int fd, const host::LocalAddress& address, uint8_t traffic_class,
                     uint8_t hop_limit) {
   const bool v4 = address.gid.is_ipv4();
-  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
-  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
-  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS, hop_limit);
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, traffic_class);
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TTL : IPV6_UNICAST_HOPS, hop_limit);
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_MULTICAST_TTL : IPV6_MULTICAST_HOPS,
+                 hop_limit);
 }
 
 void apply(GroSwitch::Change change, int fd) {
   using enum GroSwitch::Change;
-  if (change != None) set(fd, IPPROTO_UDP, UDP_GRO, change == EnableGro ? 1 : 0);
+  if (change != None) os::set_option(fd, IPPROTO_UDP, UDP_GRO, change == EnableGro ? 1 : 0);
 }
 
 uint32_t kernel_drops(int fd) {
@@ -158,13 +144,13 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
   os::UniqueFd fd = host::open_udp(address);
   if (!fd.valid()) return Error{errno, "cannot open a UDP socket"};
   set_buffer(fd.get(), SO_SNDBUF, options.send_buffer_bytes);
-  set(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // this socket is never read
+  os::set_option(fd.get(), SOL_SOCKET, SO_RCVBUF, 0);  // this socket is never read
   // Disables fragmentation. On an unconnected socket the IPv4 ID is then 0, and counts up within a
   // GSO batch.
   if (address.gid.is_ipv4()) {
-    set(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    os::set_option(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   } else {
-    set(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    os::set_option(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
   }
   const uint32_t start = static_cast<uint32_t>(::getpid()) * 2654435761u + slot * 97u;
   for (uint32_t i = 0; i < kSourcePorts; ++i) {
@@ -178,13 +164,14 @@ Result<SendSocket> open_send_socket(const host::LocalAddress& address, const Udp
 
 void report_unreachable_hosts(int fd, const host::LocalAddress& address, bool on) {
   constexpr int kBytes = 16384;  // the error queue uses the receive buffer, which is otherwise 0
-  if (on) set(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
+  if (on) os::set_option(fd, SOL_SOCKET, SO_RCVBUF, kBytes);
   const bool v4 = address.gid.is_ipv4();
-  set(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
+  os::set_option(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, on ? 1 : 0);
 }
 
 void set_segment_size(SendSocket& socket, uint16_t bytes) {
-  if (set(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes)) socket.segment_bytes = bytes;
+  if (os::set_option(socket.fd.get(), IPPROTO_UDP, UDP_SEGMENT, bytes))
+    socket.segment_bytes = bytes;
 }
 
 std::optional<UnreachableHost> take_unreachable_host(int fd) {

@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "os/socket_options.h"
+
 namespace verbena::datapath {
 namespace {
 
@@ -65,8 +67,7 @@ bool ZeroCopySender::send(int fd, msghdr message, std::span<std::byte> bytes) {
       works_ = sent < 0 && errno != EINVAL && errno != ENOSYS && errno != EPERM;
       // Bytes left in the socket must not become part of the next send. This sends them; the last
       // packet has a wrong ICRC and is dropped by the receiver.
-      const int off = 0;
-      ::setsockopt(fd, IPPROTO_UDP, UDP_CORK, &off, sizeof off);
+      os::set_option(fd, IPPROTO_UDP, UDP_CORK, 0);
     }
   }
   // Discard the pipe's content.
