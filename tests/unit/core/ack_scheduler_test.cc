@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "tests/unit/core/turn_result_support.h"
 #include "wire/packet.h"
 
 namespace verbena::core {
@@ -116,27 +117,16 @@ TEST(AckScheduler, ResetClearsAllState) {
   EXPECT_FALSE(acks.is_due());
 }
 
-// A turn that received one WRITE.
-constexpr TurnResult kWrite{.brought_messages = true,
-                            .response_due = false,
-                            .used_receives = false,
-                            .completed = false,
-                            .raises_event = false,
-                            .started_idle = true,
-                            .has_more = false,
-                            .only_acks_to_send = true,
-                            .packets = 1};
-
 TEST(AckScheduler, DefersNothingIfNeitherPollNorReplyIsExpected) {
-  EXPECT_FALSE(AckScheduler::may_defer(Defer::Nothing, kWrite));
+  EXPECT_FALSE(AckScheduler::may_defer(Defer::Nothing, kTurnWithWrite));
 }
 
 TEST(AckScheduler, DelaysTheAckOfAWriteUntilTheReply) {
-  EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilReply, kWrite));
+  EXPECT_TRUE(AckScheduler::may_defer(Defer::UntilReply, kTurnWithWrite));
 }
 
 TEST(AckScheduler, DefersTheBatchOfASteadyPollerThatHasACompletion) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.only_acks_to_send = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
   turn.completed = true;
@@ -144,7 +134,7 @@ TEST(AckScheduler, DefersTheBatchOfASteadyPollerThatHasACompletion) {
 }
 
 TEST(AckScheduler, DefersNothingWithoutAMessage) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.completed = true;
   turn.brought_messages = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
@@ -152,14 +142,14 @@ TEST(AckScheduler, DefersNothingWithoutAMessage) {
 }
 
 TEST(AckScheduler, NeverDelaysAReadResponse) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.completed = turn.response_due = true;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilPoll, turn));
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, DoesNotDelayTheAckOfAStream) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.packets = AckScheduler::kBurstPackets;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
   --turn.packets;
@@ -167,31 +157,31 @@ TEST(AckScheduler, DoesNotDelayTheAckOfAStream) {
 }
 
 TEST(AckScheduler, DoesNotDelayTheAckOfAMessageThatConsumedAReceive) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.used_receives = true;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, DoesNotDelayTheAckIfMorePacketsWait) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.has_more = true;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, DoesNotDelayTheAckBesideOtherPackets) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.only_acks_to_send = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, SendsTheAckBeforeTheApplicationIsWoken) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.raises_event = true;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }
 
 TEST(AckScheduler, DoesNotExtendADelay) {
-  TurnResult turn = kWrite;
+  TurnResult turn = kTurnWithWrite;
   turn.started_idle = false;
   EXPECT_FALSE(AckScheduler::may_defer(Defer::UntilReply, turn));
 }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/core/turn_result_support.h"
+
 namespace verbena::runtime {
 namespace {
 
@@ -310,24 +312,13 @@ TEST_F(ProgressPolicyTest, APollerWaitsForAResponseAtOnce) {
   EXPECT_TRUE(policy_.end_post(true, false));
 }
 
-// A turn that received one WRITE.
-constexpr ProgressPolicy::TurnResult kWrite{.brought_messages = true,
-                                            .response_due = false,
-                                            .used_receives = false,
-                                            .completed = false,
-                                            .raises_event = false,
-                                            .started_idle = true,
-                                            .has_more = false,
-                                            .only_acks_to_send = true,
-                                            .packets = 1};
-
 TEST_F(ProgressPolicyTest, APostThatWaitsDefersWithoutACompletion) {
   make_poller_owner();
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWrite));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, core::kTurnWithWrite));
   EXPECT_TRUE(policy_.end_post(true, false));
-  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, kWrite));
+  EXPECT_TRUE(policy_.may_defer(Defer::UntilPoll, core::kTurnWithWrite));
   policy_.end_response_wait(true);
-  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, kWrite));
+  EXPECT_FALSE(policy_.may_defer(Defer::UntilPoll, core::kTurnWithWrite));
 }
 
 TEST_F(ProgressPolicyTest, AMissingResponseStopsTheWaitFor16Posts) {
