@@ -115,7 +115,7 @@ wire::Packet* Engine::parse(const wire::RxPacket& rx) {
     return &short_ack_;
   }
   wire::ParseError why{};
-  if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.apart)) return nullptr;
+  if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.separate_payload)) return nullptr;
   packet_.packet_payload_bytes = rx.packet_payload_bytes;
   return &packet_;
 }

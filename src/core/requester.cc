@@ -253,11 +253,11 @@ void Requester::on_backoff(Instant now) {
 // A message that was split into larger packets can neither leave nor be split again, because its
 // PSNs are fixed.
 void Requester::on_path_reverted_to_mtu() {
-  const uint32_t most = wire::bytes_of(qp_.attr.path_mtu);
+  const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
     const SendWqe& wqe = queue().at(i);
     const bool exceeds_mtu =
-        wqe.packet_payload_bytes > most && wqe.length > most && !is_atomic(wqe.op);
+        wqe.packet_payload_bytes > mtu && wqe.length > mtu && !is_atomic(wqe.op);
     if (!exceeds_mtu) continue;
     fail_head(WcStatus::RetryExceeded);
     qp_.failure->memory_ended = true;

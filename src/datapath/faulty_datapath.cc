@@ -104,7 +104,7 @@ FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint3
       meta(*packet.meta),
       packets_left(packets),
       calls_left(calls) {
-  bytes.insert(bytes.end(), packet.apart.begin(), packet.apart.end());
+  bytes.insert(bytes.end(), packet.separate_payload.begin(), packet.separate_payload.end());
 }
 
 std::span<const wire::RxPacket> FaultyDatapath::receive() {

@@ -95,13 +95,13 @@ std::span<const wire::RxPacket> PcapDatapath::receive() {
   const uint64_t now_ns = clock_();
   for (const wire::RxPacket& p : packets) {
     if (p.meta == nullptr) continue;
-    if (p.apart.empty()) {
+    if (p.separate_payload.empty()) {
       write(*p.meta, p.bytes, now_ns);
       continue;
     }
     (void)try_allocating([&] {
       scratch_.assign(p.bytes.begin(), p.bytes.end());
-      scratch_.insert(scratch_.end(), p.apart.begin(), p.apart.end());
+      scratch_.insert(scratch_.end(), p.separate_payload.begin(), p.separate_payload.end());
       write(*p.meta, scratch_, now_ns);
     });
   }

@@ -127,7 +127,7 @@ std::vector<HeldSlot> held_slots() {
 }
 
 std::string describe(std::span<const HeldSlot> slots) {
-  constexpr size_t kMostNamed = 5;
+  constexpr size_t kMaxNamed = 5;
   std::map<uid_t, std::map<pid_t, size_t>> by_user;
   for (const HeldSlot& slot : slots) ++by_user[slot.uid][slot.pid];
   const auto by_count = [](const auto& counts) {
@@ -145,11 +145,11 @@ std::string describe(std::span<const HeldSlot> slots) {
     std::string processes;
     size_t named = 0;
     for (const auto& [count, pid] : by_count(by_user[uid])) {
-      if (pid == 0 || named++ == kMostNamed) continue;
+      if (pid == 0 || named++ == kMaxNamed) continue;
       processes += (processes.empty() ? "process " : ", process ") + std::to_string(pid) + ": " +
                    std::to_string(count);
     }
-    if (!processes.empty()) text += " (" + processes + (named > kMostNamed ? ", ..." : "") + ")";
+    if (!processes.empty()) text += " (" + processes + (named > kMaxNamed ? ", ..." : "") + ")";
   }
   return text;
 }

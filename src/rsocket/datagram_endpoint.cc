@@ -88,9 +88,9 @@ DatagramEndpoint::~DatagramEndpoint() {
 }
 
 void DatagramEndpoint::release_slot(uint32_t slot) {
-  ibv_sge piece{reinterpret_cast<uintptr_t>(memory_.data()) + uint64_t{slot} * kReceiveSlot,
-                kReceiveSlot, region_->lkey};
-  ibv_recv_wr request{.wr_id = kIsReceive | slot, .next = nullptr, .sg_list = &piece, .num_sge = 1};
+  ibv_sge sge{reinterpret_cast<uintptr_t>(memory_.data()) + uint64_t{slot} * kReceiveSlot,
+              kReceiveSlot, region_->lkey};
+  ibv_recv_wr request{.wr_id = kIsReceive | slot, .next = nullptr, .sg_list = &sge, .num_sge = 1};
   ibv_recv_wr* bad;
   if (ibv_post_recv(id_->qp, &request, &bad) != 0) broken_ = true;
 }
@@ -101,10 +101,10 @@ int DatagramEndpoint::send(ibv_ah* to, uint32_t qpn, Buffers& from) {
                      size_t{next_send_slot_} * kMaxMessage;
   header_.store(place);
   from.copy_out(place + header_.size(), from.left());
-  ibv_sge piece{reinterpret_cast<uintptr_t>(place), length, region_->lkey};
+  ibv_sge sge{reinterpret_cast<uintptr_t>(place), length, region_->lkey};
   ibv_send_wr request{};
   request.wr_id = next_send_slot_;
-  request.sg_list = &piece;
+  request.sg_list = &sge;
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.wr.ud = {.ah = to, .remote_qpn = qpn, .remote_qkey = RDMA_UDP_QKEY};

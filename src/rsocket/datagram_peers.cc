@@ -103,8 +103,8 @@ Status DatagramSocket::send_through_udp(const Peer& peer, const SocketAddress& t
   const UdpHeader header{op, peer.endpoint->qpn(), peer.endpoint->local()};
   std::array<std::byte, UdpHeader::kMaxSize> header_bytes;
   header.store(header_bytes.data());
-  const size_t most = to.family() == AF_INET ? kMaxUdpPayloadV4 : kMaxUdpPayloadV6;
-  if (from && from->left() > most - header.size()) return Error{EMSGSIZE};
+  const size_t max_payload = to.family() == AF_INET ? kMaxUdpPayloadV4 : kMaxUdpPayloadV6;
+  if (from && from->left() > max_payload - header.size()) return Error{EMSGSIZE};
   std::vector<std::byte> payload(from ? from->left() : 0);
   if (from) from->copy_out(payload.data(), payload.size());
   std::array<iovec, 2> areas{

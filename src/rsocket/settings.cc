@@ -72,9 +72,9 @@ void Sizes::set_iomap_count(uint64_t count) {
 }
 
 void Sizes::limit_slots(int device_max) {
-  const uint64_t most = device_max < 0 ? 0 : static_cast<uint64_t>(device_max);
-  send_slots = slots_within(std::min<uint64_t>(send_slots, most));
-  receive_slots = slots_within(std::min<uint64_t>(receive_slots, most));
+  const uint64_t max_slots = device_max < 0 ? 0 : static_cast<uint64_t>(device_max);
+  send_slots = slots_within(std::min<uint64_t>(send_slots, max_slots));
+  receive_slots = slots_within(std::min<uint64_t>(receive_slots, max_slots));
 }
 
 const Settings& Settings::get() {

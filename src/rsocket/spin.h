@@ -31,11 +31,11 @@ class SpinBudget {
     thread_local SpinBudget budget(Settings::get().spin);
     return budget;
   }
-  explicit SpinBudget(Duration most) : most_(most) {}
+  explicit SpinBudget(Duration max) : max_(max) {}
 
   Duration allowance() {
-    if (failures_ < kMaxFailures) return most_;
-    return ++skipped_ % kRetryEvery == 0 ? most_ : Duration{0};
+    if (failures_ < kMaxFailures) return max_;
+    return ++skipped_ % kRetryEvery == 0 ? max_ : Duration{0};
   }
   void succeeded() { failures_ = 0; }
   void failed() { ++failures_; }
@@ -43,7 +43,7 @@ class SpinBudget {
  private:
   static constexpr uint32_t kMaxFailures = 8;  // consecutive failures before busy-polling stops
   static constexpr uint32_t kRetryEvery = 16;  // after that, every 16th call tries it
-  Duration most_;
+  Duration max_;
   uint32_t failures_ = 0;
   uint32_t skipped_ = 0;
 };
@@ -55,7 +55,7 @@ bool spin(SpinBudget& budget, Instant deadline, Check check, Clock clock = now) 
   const Duration allowance = budget.allowance();
   if (allowance.ns == 0) return false;
   const Instant begin = clock();
-  const Duration most = std::min(allowance, deadline - begin);
+  const Duration limit = std::min(allowance, deadline - begin);
   Duration waited{0};
   do {
     if (check(waited)) {
@@ -63,9 +63,9 @@ bool spin(SpinBudget& budget, Instant deadline, Check check, Clock clock = now) 
       return true;
     }
     waited = clock() - begin;
-  } while (waited < most);
+  } while (waited < limit);
   // A busy poll that the deadline ended early is no failure.
-  if (most == allowance) budget.failed();
+  if (limit == allowance) budget.failed();
   return false;
 }
 

@@ -213,10 +213,10 @@ int StreamEndpoint::post_update() {
       private_.data() + sizes_.send_bytes + size_t{place} * size_t{RemoteBuffer::kSize};
   half.store(entry, peer_.big_endian);
 
-  ibv_sge piece{address_of(entry), RemoteBuffer::kSize, private_region_->lkey};
+  ibv_sge sge{address_of(entry), RemoteBuffer::kSize, private_region_->lkey};
   ibv_send_wr request{};
   request.wr_id = work_id(Work::kControl);
-  request.sg_list = &piece;
+  request.sg_list = &sge;
   request.num_sge = 1;
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.send_flags = IBV_SEND_SIGNALED;

@@ -31,15 +31,15 @@ LogLevel parse_level(const std::string& value) {
 
 Duration parse_poll(const std::string& value) {
   constexpr const char* kHybrid = "hybrid";
-  constexpr uint32_t kDefault = 50;   // microseconds, the cost of sleeping and waking up
-  constexpr uint32_t kMost = 10'000;  // a signal does not end the wait
+  constexpr uint32_t kDefault = 50;              // microseconds, the cost of sleeping and waking up
+  constexpr uint32_t kMaxMicroseconds = 10'000;  // a signal does not end the wait
   if (value.empty() || value == "event") return {};
   if (value == kHybrid) return microseconds(kDefault);
   if (value.starts_with(std::string(kHybrid) + ":")) {
     const char* const digits = value.c_str() + std::strlen(kHybrid) + 1;
     char* end = nullptr;
     const unsigned long n = std::strtoul(digits, &end, 10);
-    if (*digits >= '0' && *digits <= '9' && *end == 0 && n <= kMost)
+    if (*digits >= '0' && *digits <= '9' && *end == 0 && n <= kMaxMicroseconds)
       return microseconds(static_cast<int64_t>(n));
   }
   warn("VERBENA_POLL", value, "use event, hybrid or hybrid:MICROSECONDS (up to 10000)");
@@ -60,13 +60,13 @@ bool is_on(const char* name) {
   return true;
 }
 
-// From 1 to `most`; `value` keeps its default otherwise.
-void number(const char* name, uint32_t most, const char* wanted, uint32_t& value) {
+// From 1 to `max`; `value` keeps its default otherwise.
+void number(const char* name, uint32_t max, const char* wanted, uint32_t& value) {
   const std::string given = text(name);
   if (given.empty()) return;
   char* end = nullptr;
   const unsigned long n = std::strtoul(given.c_str(), &end, 10);
-  if (n == 0 || n > most || *end != 0) return warn(name, given, wanted);
+  if (n == 0 || n > max || *end != 0) return warn(name, given, wanted);
   value = static_cast<uint32_t>(n);
 }
 

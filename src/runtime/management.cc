@@ -17,7 +17,7 @@ using host::Forwarded;
 using host::ServiceName;
 
 constexpr Error kForked{EIO, "the device was opened before a fork; open it again in the child"};
-constexpr size_t kMostPaths = 1024;
+constexpr size_t kMaxPaths = 1024;
 
 // The names under which a listener for `address` may be found, the more exact one first.
 std::array<ServiceName, 2> names_for(uint32_t interface_index, uint64_t service_id,
@@ -69,9 +69,9 @@ void Management::turn(Instant at) {
 
 void Management::handle_unreachable_hosts(Instant at) {
   constexpr size_t kTid = core::ManagementDatagram::kHeaderBytes + cm::MadHeader::kBytes;
-  constexpr int kMost = 64;  // an attacker can cause any number of reports
+  constexpr int kMaxReports = 64;  // an attacker can cause any number of reports
   std::vector<cm::UnreachableHost> unreachable_hosts;
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < kMaxReports; ++i) {
     const auto unreachable = host_.take_unreachable_host();
     if (!unreachable) break;
     if (unreachable->bytes < kTid) continue;
@@ -183,7 +183,7 @@ Result<wire::PathId> Management::path_to(const PathKey& key) {
     log_limited(path_lines_, path.error().why, host_.recent_time());
     return path;
   }
-  if (paths_.size() >= kMostPaths) {
+  if (paths_.size() >= kMaxPaths) {
     for (const auto& [old, id] : paths_) host_.release_management_path(id);
     paths_.clear();
   }

@@ -24,12 +24,12 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
     ~Unlock() { unlock_process(); }
   } unlock;
   if (auto nic = find_nic(device.interface_index)) return nic;
-  std::shared_ptr<Nic> nic(new Nic(device), [](Nic* dying) {
+  std::shared_ptr<Nic> nic(new Nic(device), [](Nic* closing) {
     // A peer's direct copy may take a while; other threads may open devices and fork meanwhile.
-    if (!dying->is_abandoned()) dying->stop();
+    if (!closing->is_abandoned()) closing->stop();
     lock_process();  // until its sockets are closed, so that no forked child inherits them
-    unregister_nic(dying);
-    delete dying;
+    unregister_nic(closing);
+    delete closing;
     unlock_process();
   });
   const Status started = nic->start();

@@ -39,7 +39,8 @@ class Host::Sink final : public wire::PacketSink, public wire::LocalPeer {
     // The packet was sized for a link that has ended. UDP refuses it, too.
     if (packet.payload_bytes > kLargestOnWire) return world_.memory().count_lost();
     Bytes bytes(packet.header.begin(), packet.header.begin() + packet.header_bytes);
-    for (const auto& piece : packet.payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    for (const auto& segment : packet.payload)
+      bytes.insert(bytes.end(), segment.begin(), segment.end());
     bytes.resize(bytes.size() + packet.pad);
     world_.send(from_, packet.path, std::move(bytes));
   }
@@ -212,22 +213,23 @@ wire::RxPacket Host::to_rx_packet(const Arrived& a) const {
 }
 
 // True: records were read.
-bool Host::take_from_memory(size_t most) {
+bool Host::take_from_memory(size_t max_records) {
   std::vector<std::pair<HostId, SharedMemory::Record>> records;
-  world_.memory().take(id_, most, records);
+  world_.memory().take(id_, max_records, records);
   std::vector<wire::RxMeta> meta;
   std::vector<wire::RxPacket> packets;
   meta.reserve(records.size());
   for (const auto& [from, r] : records) {
     meta.push_back(addressing(from, gid()));
     const std::span<const std::byte> bytes(r.bytes);
-    const bool apart = bytes.size() - r.header_bytes > kShortPayload;
-    packets.push_back({.bytes = apart ? bytes.first(r.header_bytes) : bytes,
-                       .meta = &meta.back(),
-                       .apart = apart ? bytes.subspan(r.header_bytes) : bytes.first(0),
-                       .packet_payload_bytes =
-                           r.packet_payload_bytes > 1 ? std::bit_floor(r.packet_payload_bytes) : 0,
-                       .ack = r.ack});
+    const bool is_separate = bytes.size() - r.header_bytes > kShortPayload;
+    packets.push_back(
+        {.bytes = is_separate ? bytes.first(r.header_bytes) : bytes,
+         .meta = &meta.back(),
+         .separate_payload = is_separate ? bytes.subspan(r.header_bytes) : bytes.first(0),
+         .packet_payload_bytes =
+             r.packet_payload_bytes > 1 ? std::bit_floor(r.packet_payload_bytes) : 0,
+         .ack = r.ack});
   }
   engine_.on_packets(packets, world_.now());
   return !records.empty();

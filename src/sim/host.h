@@ -94,7 +94,7 @@ class Host {
     wire::RxMeta meta;
   };
   wire::RxPacket to_rx_packet(const Arrived& arrived) const;
-  bool take_from_memory(size_t most);
+  bool take_from_memory(size_t max_records);
   void wake_readers();
 
   World& world_;

@@ -26,8 +26,8 @@ std::vector<core::Sge> split(const Region& region, uint64_t offset, uint32_t len
 Bytes gather(const Region& region, std::span<const core::Sge> sges, uint32_t length) {
   Bytes out;
   for (const core::Sge& s : sges) {
-    const auto piece = region.at(s.address - region.iova, s.length);
-    out.insert(out.end(), piece.begin(), piece.end());
+    const auto range = region.at(s.address - region.iova, s.length);
+    out.insert(out.end(), range.begin(), range.end());
   }
   out.resize(std::min<size_t>(out.size(), length));
   return out;

@@ -98,8 +98,8 @@ void SharedMemory::push(HostId from, const wire::TxPacket& packet) {
   Link& link = *find_open(from, to);
   Record r;
   r.bytes.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
-  for (const auto& piece : packet.payload)
-    r.bytes.insert(r.bytes.end(), piece.begin(), piece.end());
+  for (const auto& segment : packet.payload)
+    r.bytes.insert(r.bytes.end(), segment.begin(), segment.end());
   r.bytes.resize(r.bytes.size() + packet.pad);
   r.header_bytes = packet.header_bytes;
   r.packet_payload_bytes = packet.packet_payload_bytes;
@@ -199,9 +199,10 @@ void SharedMemory::for_each_inbound(HostId to, Visit visit) {
   }
 }
 
-void SharedMemory::take(HostId to, size_t most, std::vector<std::pair<HostId, Record>>& records) {
+void SharedMemory::take(HostId to, size_t max_records,
+                        std::vector<std::pair<HostId, Record>>& records) {
   for_each_inbound(to, [&](HostId from, Link&, Ring& ring) {
-    while (records.size() < most && !ring.records.empty()) {
+    while (records.size() < max_records && !ring.records.empty()) {
       ring.bytes -= ring_bytes_of(ring.records.front());
       records.emplace_back(from, std::move(ring.records.front()));
       ring.records.pop_front();

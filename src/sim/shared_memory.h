@@ -55,7 +55,7 @@ class SharedMemory {
  public:
   struct Record {
     Bytes bytes;              // headers, payload, padding
-    size_t header_bytes = 0;  // a long payload is stored apart from them
+    size_t header_bytes = 0;  // a long payload is stored separately
     uint32_t packet_payload_bytes = 0;
     wire::Ack ack;  // if `bytes` is empty
   };
@@ -91,8 +91,8 @@ class SharedMemory {
   std::vector<HostId> take_written(HostId from);
 
   // --- for hosts: the receiving side -------------------------------------------------------------
-  // Appends at most `most` received records, each with its writer.
-  void take(HostId to, size_t most, std::vector<std::pair<HostId, Record>>& records);
+  // Appends at most `max_records` received records, each with its writer.
+  void take(HostId to, size_t max_records, std::vector<std::pair<HostId, Record>>& records);
   bool anything_for(HostId to) const;
   void set_asleep(HostId to, bool asleep);
   // A stopped host may own its rings; then nothing is retracted.

@@ -76,8 +76,8 @@ void UdEndpoint::post_one(uint32_t to, bool forbidden) {
   const bool immediate = prng().below(2) == 0;
   NumberedMessage p{
       .op = immediate ? SendOp::SendImm : SendOp::Send, .to = to, .forbidden = forbidden};
-  const uint32_t most = wire::bytes_of(membership_.mtu);
-  const uint64_t wanted = prng().below(4) == 0 ? most : prng().below(most + 1);
+  const uint32_t max_bytes = wire::bytes_of(membership_.mtu);
+  const uint64_t wanted = prng().below(4) == 0 ? max_bytes : prng().below(max_bytes + 1);
   p.length =
       std::max(static_cast<uint32_t>(wanted), immediate ? 0 : NumberedMessages::kNumberBytes);
 

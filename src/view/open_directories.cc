@@ -15,8 +15,8 @@
 namespace verbena::view {
 namespace {
 
-constexpr size_t kMostOpen = 64;
-std::atomic<OpenDirectory*> table[kMostOpen];
+constexpr size_t kMaxOpen = 64;
+std::atomic<OpenDirectory*> table[kMaxOpen];
 std::atomic<int> open_now{0};
 
 }  // namespace

@@ -28,7 +28,7 @@ constexpr std::string_view kDeviceNodes = "/dev/infiniband";
 constexpr std::string_view kConnectionManager = "rdma_cm";
 
 constexpr uint32_t kPortCapabilities = 0x04010000;  // connection management, IP-based GIDs
-constexpr int kMostLinks = 8;
+constexpr int kMaxLinks = 8;
 
 // A file or link of one device, by its path in the device's folder. Counters are queried when the
 // file is read, not when the folder is listed.
@@ -305,7 +305,7 @@ std::optional<Node> look_up(const Machine& machine, std::string_view base, std::
   const std::string_view start = path.starts_with('/') ? path : base;
   bool ours = within(kClass, start) || within(kDeviceNodes, start);
   const std::vector<DeviceInfo> devices = machine.devices();
-  for (int links = 0; links < kMostLinks; ++links) {
+  for (int links = 0; links < kMaxLinks; ++links) {
     Node node = step(machine, devices, at);
     const bool outside = node.kind == Node::Kind::Elsewhere && node.path == at;
     const bool follow = node.kind == Node::Kind::Link && last == LastLink::Follow;

@@ -28,7 +28,7 @@ struct Packet {
   uint32_t immediate = 0;        // host order; valid when op.has_immediate
   uint32_t invalidate_rkey = 0;  // valid when op.has_invalidate
   std::span<const std::byte> payload;   // without padding
-  std::span<const std::byte> in_front;  // bytes behind the headers if the payload lies apart
+  std::span<const std::byte> in_front;  // bytes behind the headers if the payload is separate
   uint32_t packet_payload_bytes = 0;    // see RxPacket
   bool in_window = false;               // see TxPacket
   bool last = false;                    // see TxPacket
@@ -41,9 +41,9 @@ struct Packet {
     return parse_into(p, bytes, why, {}) ? std::optional(p) : std::nullopt;
   }
   // As parse(), into an existing packet: fields that are not valid for the opcode keep their old
-  // values. `apart`: payload and padding, if they are not in `bytes`.
+  // values. `separate_payload`: payload and padding, if they are not in `bytes`.
   static bool parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
-                         std::span<const std::byte> apart);
+                         std::span<const std::byte> separate_payload);
 };
 
 // The extension headers of every opcode, which follow the BTH.
@@ -52,7 +52,7 @@ void store_all_extensions(const Packet& p, std::byte* at);
 
 // Parsing and building of the most frequent headers is inline: it is on the hot path.
 inline bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, ParseError* why,
-                               std::span<const std::byte> apart) {
+                               std::span<const std::byte> separate_payload) {
   const auto reject = [&](ParseError e) {
     *why = e;
     return false;
@@ -79,7 +79,7 @@ inline bool Packet::parse_into(Packet& p, std::span<const std::byte> bytes, Pars
 
   p.payload = bytes.subspan(p.op.header_bytes);
   p.in_front = {};
-  if (!apart.empty()) p.in_front = std::exchange(p.payload, apart);
+  if (!separate_payload.empty()) p.in_front = std::exchange(p.payload, separate_payload);
   if (p.bth.pad > p.payload.size() || p.payload.size() % 4 != 0) {
     return reject(ParseError::BadPadding);
   }

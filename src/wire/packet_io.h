@@ -49,7 +49,7 @@ struct RxPacket {
   const RxMeta* meta = nullptr;
   // Payload and padding, if they are not in `bytes`. The peer may change them at any time, so they
   // are read only once.
-  std::span<const std::byte> apart{};
+  std::span<const std::byte> separate_payload{};
   uint32_t packet_payload_bytes = 0;  // see TxPacket; 0: the path MTU
   Ack ack{};
 };

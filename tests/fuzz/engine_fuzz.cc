@@ -54,9 +54,9 @@ class ReadingSink : public wire::PacketSink {
     VERBENA_CHECK(room_ > 0);
     --room_;
     size_t bytes = packet.header_bytes + packet.pad;
-    for (const auto& piece : packet.payload) {
-      for (const std::byte b : piece) sum_ += std::to_integer<unsigned>(b);
-      bytes += piece.size();
+    for (const auto& segment : packet.payload) {
+      for (const std::byte b : segment) sum_ += std::to_integer<unsigned>(b);
+      bytes += segment.size();
     }
     VERBENA_CHECK(bytes % 4 == 0 && bytes <= 4096 + wire::kMaxHeaderBytes);
   }

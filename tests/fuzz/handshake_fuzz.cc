@@ -21,7 +21,7 @@ namespace {
 using namespace verbena;
 using namespace verbena::datapath;
 
-constexpr size_t kMostDescriptors = 4;
+constexpr size_t kMaxDescriptors = 4;
 
 // A handshake message in the format of send_handshake().
 std::vector<std::byte> valid_handshake(int exposure) {
@@ -38,7 +38,7 @@ std::vector<std::byte> valid_handshake(int exposure) {
 
 void send(int fd, std::span<const std::byte> bytes, std::span<const int> descriptors) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
   msghdr m{};
   m.msg_iov = &part;
   m.msg_iovlen = 1;
@@ -76,8 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     bytes = std::move(changed);
   }
-  const size_t count = (how >> 1) % (kMostDescriptors + 1);
-  std::array<int, kMostDescriptors> descriptors{};
+  const size_t count = (how >> 1) % (kMaxDescriptors + 1);
+  std::array<int, kMaxDescriptors> descriptors{};
   descriptors.fill(how & 0x80 ? 0 : memory);
 
   const int before = lowest_free_descriptor();

@@ -164,9 +164,9 @@ struct Exhaustion : testing::Test {
   // that fails early makes few allocations, so a single round does not end the loop.
   void fail_each(const std::string& threads, int count) {
     constexpr int kLeast = 6;
-    constexpr int kMost = 400;
+    constexpr int kMaxAllocations = 400;
     int most_seen = 0;
-    for (int first = 1; first <= std::clamp(most_seen, kLeast, kMost); first += count) {
+    for (int first = 1; first <= std::clamp(most_seen, kLeast, kMaxAllocations); first += count) {
       victim->ask("fail " + threads + " " + std::to_string(first) + " " + std::to_string(count));
       provoke();
       most_seen = std::max(most_seen, stop_failing());

@@ -69,7 +69,8 @@ struct Peer {
     const auto got = shm->receive();
     for (const wire::RxPacket& p : got) {
       const wire::Bth bth = wire::Bth::load(p.bytes.data());
-      const auto payload = p.apart.empty() ? p.bytes.subspan(wire::kBthBytes) : p.apart;
+      const auto payload =
+          p.separate_payload.empty() ? p.bytes.subspan(wire::kBthBytes) : p.separate_payload;
       for (size_t i = 0; i < payload.size(); ++i) {
         if (payload[i] == static_cast<std::byte>(bth.psn.value() + i * 7)) continue;
         ADD_FAILURE() << "packet " << bth.psn.value() << " differs at " << i;

@@ -120,7 +120,7 @@ TEST_F(ShmRing, WrapsAround) {
     }
     ASSERT_EQ(expected, number);
     reader.release();
-    ASSERT_FALSE(reader.broken() || writer.broken());
+    ASSERT_FALSE(reader.is_corrupted() || writer.is_corrupted());
   }
 }
 
@@ -136,7 +136,7 @@ TEST_F(ShmRing, IsFullUntilTheReaderReleases) {
   EXPECT_FALSE(write(writer, written, 60'000)) << "the reader has not released its records";
   reader.release();
   EXPECT_TRUE(write(writer, written, 60'000));
-  EXPECT_FALSE(writer.broken());
+  EXPECT_FALSE(writer.is_corrupted());
 }
 
 TEST_F(ShmRing, WakesTheReaderOnceForEachSleep) {
@@ -197,7 +197,7 @@ TEST_F(ShmRing, RetractsUnreadRecordsAndKeepsTheOrderOfTheRest) {
     }
     EXPECT_FALSE(reader.next(record) || reader.next(record));
     reader.release();
-    ASSERT_FALSE(reader.broken() || writer.broken());
+    ASSERT_FALSE(reader.is_corrupted() || writer.is_corrupted());
   }
 }
 
@@ -221,7 +221,7 @@ TEST_F(ShmRing, RetractedRecordLeavesNoStaleWordAfterTheRest) {
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 3, 92);
   EXPECT_FALSE(reader.next(record) || reader.next(record));
-  EXPECT_FALSE(reader.broken());
+  EXPECT_FALSE(reader.is_corrupted());
 }
 
 TEST_F(ShmRing, AckIsOneWordAndKeepsItsPlace) {
@@ -237,8 +237,8 @@ TEST_F(ShmRing, AckIsOneWordAndKeepsItsPlace) {
     EXPECT_EQ(record.word.address, 3);
     EXPECT_EQ(record.word.ack_bits, ack_bits);
   };
-  constexpr uint64_t kMost = (uint64_t{1} << 48) - 1;
-  acknowledge(kMost);  // invisible until published, as every record
+  constexpr uint64_t kMaxAckBits = (uint64_t{1} << 48) - 1;
+  acknowledge(kMaxAckBits);  // invisible until published, as every record
   EXPECT_FALSE(reader.next(record));
   ASSERT_TRUE(write(writer, 1, 8));
   acknowledge(0);
@@ -251,12 +251,12 @@ TEST_F(ShmRing, AckIsOneWordAndKeepsItsPlace) {
       },
       [] { return true; }));
   writer.publish();
-  expect_ack(kMost);
+  expect_ack(kMaxAckBits);
   expect_ack(0);
   ASSERT_TRUE(reader.next(record));
   expect_record(record, 2, 65536);
   expect_ack(7);
-  EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.broken());
+  EXPECT_FALSE(reader.next(record) || reader.next(record) || reader.is_corrupted());
 }
 
 TEST_F(ShmRing, RetractsNothingDuringAReadOrWithoutConfirmation) {
@@ -309,7 +309,7 @@ TEST_F(ShmRing, RecordOverwrittenByTheReaderBreaksTheRing) {
   store_word(0, RecordWord{.kind = RecordKind::Packet, .body_bytes = 60'000}.pack());
   EXPECT_FALSE(writer.reclaim([](const RecordWord&, std::span<const std::byte>) { return true; },
                               [] { return true; }));
-  EXPECT_TRUE(writer.broken());
+  EXPECT_TRUE(writer.is_corrupted());
 }
 
 // Retraction writes the remaining records again. A reader that enlarged a record, up to the end of
@@ -333,7 +333,7 @@ TEST_F(ShmRing, RecordEnlargedByTheReaderBreaksTheRing) {
   store_word(end, longer.pack());
   EXPECT_FALSE(writer.reclaim([](const RecordWord&, std::span<const std::byte>) { return false; },
                               [] { return true; }));
-  EXPECT_TRUE(writer.broken());
+  EXPECT_TRUE(writer.is_corrupted());
 }
 
 // Each record is read or retracted, never both, and the records are read in order.
@@ -360,7 +360,7 @@ TEST_F(ShmRing, RetractionRacesWithReading) {
       }
       std::this_thread::yield();
     }
-    EXPECT_FALSE(reader.broken());
+    EXPECT_FALSE(reader.is_corrupted());
   });
   RingWriter writer(memory_);
   uint32_t claims = 0;
@@ -384,7 +384,7 @@ TEST_F(ShmRing, RetractionRacesWithReading) {
   writer.publish();
   done.store(true, std::memory_order_release);
   reading.join();
-  EXPECT_FALSE(writer.broken());
+  EXPECT_FALSE(writer.is_corrupted());
   EXPECT_GT(claims, 0u);
   for (uint32_t i = 0; i < kRecords; ++i) ASSERT_EQ(read[i] + retracted[i], 1) << "record " << i;
 }
@@ -450,7 +450,7 @@ TEST_F(ShmRing, InvalidWordBreaksTheReader) {
     store_word(0, word);
     RingReader::Record record;
     EXPECT_FALSE(reader.next(record)) << std::hex << word;
-    EXPECT_TRUE(reader.broken()) << std::hex << word;
+    EXPECT_TRUE(reader.is_corrupted()) << std::hex << word;
     EXPECT_TRUE(reader.empty()) << "a broken ring does not keep the reader awake";
     reader.release();
   }
@@ -464,7 +464,7 @@ TEST_F(ShmRing, InvalidOwnerBreaksTheReader) {
   writer.publish();
   memory_.control->owner.store(static_cast<RingOwner>(0xA5A5A5A5));
   EXPECT_FALSE(reader.next(record));
-  EXPECT_TRUE(reader.broken());
+  EXPECT_TRUE(reader.is_corrupted());
   EXPECT_TRUE(reader.empty());
 }
 
@@ -476,7 +476,7 @@ TEST_F(ShmRing, RingFullOfRecordsBreaksTheReader) {
   RingReader::Record record;
   size_t read = 0;
   while (reader.next(record)) ++read;
-  EXPECT_TRUE(reader.broken());
+  EXPECT_TRUE(reader.is_corrupted());
   EXPECT_LE(read, memory_.bytes / kWordBytes);
 }
 
@@ -485,7 +485,7 @@ TEST_F(ShmRing, LinesWithoutRecordsDoNotBlockTheReader) {
   for (uint64_t at = 0; at < memory_.bytes; at += kWordBytes) store_word(at, next);
   RingReader reader(memory_);
   RingReader::Record record;
-  for (int i = 0; i < 100'000 && !reader.broken(); ++i) EXPECT_FALSE(reader.next(record));
+  for (int i = 0; i < 100'000 && !reader.is_corrupted(); ++i) EXPECT_FALSE(reader.next(record));
 }
 
 TEST_F(ShmRing, InvalidPositionBreaksTheWriter) {
@@ -495,10 +495,10 @@ TEST_F(ShmRing, InvalidPositionBreaksTheWriter) {
     memory_.control->freed = 0;
     while (write(writer, 1, 60'000)) {
     }
-    EXPECT_FALSE(writer.broken());
+    EXPECT_FALSE(writer.is_corrupted());
     memory_.control->freed = position;
     EXPECT_FALSE(writer.has_room(kLargestRecord));
-    EXPECT_TRUE(writer.broken());
+    EXPECT_TRUE(writer.is_corrupted());
     memory_.control->freed = 0;
     EXPECT_FALSE(writer.has_room(kLargestRecord)) << "the ring stays broken";
   }

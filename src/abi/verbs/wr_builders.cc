@@ -264,9 +264,9 @@ void wr_local_inv(ibv_qp_ex* qp, uint32_t rkey) {
 }
 
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, const void* word) {
-  const ibv_data_buf piece{const_cast<void*>(word), sizeof(uint64_t)};
+  const ibv_data_buf buffer{const_cast<void*>(word), sizeof(uint64_t)};
   if (add_remote(qp, IBV_QP_EX_WITH_ATOMIC_WRITE, SendOp::AtomicWrite, rkey, address) != nullptr) {
-    builder_of(qp).set_inline(&piece, 1);
+    builder_of(qp).set_inline(&buffer, 1);
   }
 }
 
@@ -292,8 +292,8 @@ void wr_set_sge_list(ibv_qp_ex* qp, size_t count, const ibv_sge* list) {
 }
 
 void wr_set_inline_data(ibv_qp_ex* qp, void* address, size_t length) {
-  const ibv_data_buf piece{address, length};
-  builder_of(qp).set_inline(&piece, 1);
+  const ibv_data_buf buffer{address, length};
+  builder_of(qp).set_inline(&buffer, 1);
 }
 
 void wr_set_inline_data_list(ibv_qp_ex* qp, size_t count, const ibv_data_buf* list) {

@@ -11,8 +11,8 @@ uint32_t largest_decrease(uint32_t window) { return window / 4; }
 
 // The window shrinks by twice the lost bytes. If the peer discards the packets behind a loss, it
 // shrinks at once by all that an episode may cost.
-uint32_t decrease_for(uint32_t bytes_lost, bool discarded, uint32_t most) {
-  return discarded ? most : std::min(2 * bytes_lost, most);
+uint32_t decrease_for(uint32_t bytes_lost, bool discarded, uint32_t max_decrease) {
+  return discarded ? max_decrease : std::min(2 * bytes_lost, max_decrease);
 }
 
 }  // namespace
@@ -26,10 +26,10 @@ void Aimd::on_acked(uint32_t bytes, Instant) {
 
 void Aimd::on_lost(const LossEvent& event) {
   const LossEpisode& before = event.episode;
-  const uint32_t most = largest_decrease(before.window);
-  const uint32_t due =
-      decrease_for(before.bytes_lost + event.bytes, before.discarded || event.discarded, most);
-  decrease(due - decrease_for(before.bytes_lost, before.discarded, most));
+  const uint32_t max_decrease = largest_decrease(before.window);
+  const uint32_t due = decrease_for(before.bytes_lost + event.bytes,
+                                    before.discarded || event.discarded, max_decrease);
+  decrease(due - decrease_for(before.bytes_lost, before.discarded, max_decrease));
 }
 
 void Aimd::on_timed_out(Instant) { decrease(largest_decrease(window_)); }

@@ -25,11 +25,11 @@ uint32_t SizeSortedBatches::max_bytes() const {
 }
 
 void SizeSortedBatches::on_timed_out() {
-  constexpr uint32_t kMost = 15;  // batches are empty long before
-  if (!batches_.empty()) timeouts_ = std::min(timeouts_ + 1, kMost);
+  constexpr uint32_t kMaxTimeouts = 15;  // batches are empty long before
+  if (!batches_.empty()) timeouts_ = std::min(timeouts_ + 1, kMaxTimeouts);
 }
 
-uint32_t SizeSortedBatches::plan(uint32_t most) {
+uint32_t SizeSortedBatches::plan(uint32_t max_packets) {
   if (!qp_.extensions.peer_buffers_requests() || qp_.peer->is_in_memory() ||
       qp_.attr.rate_limit != 0 || qp_.state != QpState::Rts) {
     return 0;
@@ -39,8 +39,8 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
   uint32_t messages = 0;
   uint32_t room = std::min(qp_.peer->room(), max_bytes());
   uint32_t begun = cursor_.place().packet;
-  for (uint64_t i = cursor_.index(); i != cursor_.queue().tail() && packets < most && room > 0;
-       ++i, begun = 0) {
+  for (uint64_t i = cursor_.index();
+       i != cursor_.queue().tail() && packets < max_packets && room > 0; ++i, begun = 0) {
     const SendWqe& wqe = cursor_.queue().at(i);
     const uint32_t left =
         SendCursor::packets_of(wqe, wqe.numbered ? wqe.packet_payload_bytes : payload_bytes) -
@@ -52,7 +52,7 @@ uint32_t SizeSortedBatches::plan(uint32_t most) {
       break;
     }
     const uint32_t full = payload_bytes + PeerPath::kPacketOverhead;
-    const uint32_t taken = std::min({left, most - packets, (room - 1) / full + 1});
+    const uint32_t taken = std::min({left, max_packets - packets, (room - 1) / full + 1});
     packets += taken;
     ++messages;
     if (taken < left) break;

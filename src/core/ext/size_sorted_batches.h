@@ -20,9 +20,9 @@ class SizeSortedBatches {
  public:
   SizeSortedBatches(QpCommon& qp, SendCursor& cursor) : qp_(qp), cursor_(cursor) {}
 
-  // The number of packets from the cursor on, at most `most`, that may leave sorted; 0 if there is
-  // nothing to sort. Not during recovery.
-  uint32_t plan(uint32_t most);
+  // The number of packets from the cursor on, at most `max_packets`, that may leave sorted; 0 if
+  // there is nothing to sort. Not during recovery.
+  uint32_t plan(uint32_t max_packets);
   // Numbers them, moves the cursor behind them and calls visit(chunk, is_reordered) for each one,
   // in the order in which they leave.
   template <typename Visit>

@@ -123,7 +123,7 @@ bool Link::access(const wire::OneSided& request, const Addresses& addresses) {
 }
 
 bool Link::retract(const wire::Unread& requests, uint8_t address) {
-  if (!memory_.reachable() || broken()) return false;
+  if (!memory_.reachable() || is_corrupted()) return false;
   bool retracted = false;
   (void)try_allocating([&] { retracted = retract_unread(requests, address); });
   return retracted;
@@ -156,7 +156,7 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
   const size_t packets_before = batch.count;
   const size_t bytes_before = batch.bytes;
   RingReader::Record record;
-  while (!batch.full() && !garbled_ && reader_.next(record)) {
+  while (!batch.full() && !has_invalid_record_ && reader_.next(record)) {
     if (record.word.kind == RecordKind::Packet) [[likely]] {
       take_packet(record, batch);
     } else if (record.word.kind == RecordKind::Ack) {
@@ -172,7 +172,7 @@ void Link::take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index) {
 // Handles a record whose addresses were not announced, or are not of this host.
 void Link::drop(const RecordWord& word) {
   if (word.address >= known_.size()) {
-    garbled_ = true;
+    has_invalid_record_ = true;
   } else {
     ++counters_.dropped;
   }
@@ -184,7 +184,7 @@ void Link::drop(const RecordWord& word) {
     return drop(word);
   wire::RxPacket& packet = batch.packets[batch.count++];
   packet.bytes = {};
-  packet.apart = {};
+  packet.separate_payload = {};
   packet.meta = meta;
   packet.packet_payload_bytes = 0;
   packet.ack = {wire::Qpn(static_cast<uint32_t>(word.ack_bits >> 24)),
@@ -199,7 +199,7 @@ void Link::drop(const RecordWord& word) {
   if (meta == nullptr) [[unlikely]]
     return drop(word);
   if (word.header_bytes < wire::kBthBytes) [[unlikely]] {
-    garbled_ = true;
+    has_invalid_record_ = true;
     return;
   }
   // The peer may overwrite the ring at any time, so only this copy is parsed.
@@ -211,7 +211,7 @@ void Link::drop(const RecordWord& word) {
   wire::RxPacket& packet = batch.packets[batch.count++];
   packet.bytes = {front, front_bytes};
   packet.meta = meta;
-  packet.apart = {record.body, whole ? 0 : word.body_bytes};
+  packet.separate_payload = {record.body, whole ? 0 : word.body_bytes};
   packet.packet_payload_bytes = word.payload_size_log2 != 0 ? 1u << word.payload_size_log2 : 0;
   batch.bytes += word.header_bytes + word.body_bytes;
 }
@@ -222,7 +222,7 @@ void Link::take_addresses(const RingReader::Record& record, IsOwnAddress is_own,
   AddressesRecord a;
   if (record.word.header_bytes != sizeof a || record.word.body_bytes != 0 ||
       record.word.address != known_.size()) {
-    garbled_ = true;
+    has_invalid_record_ = true;
     return;
   }
   std::memcpy(&a, record.front, sizeof a);

@@ -81,8 +81,8 @@ class Link final : public LocalLink {
   using IsOwnAddress = bool (*)(const wire::Gid& gid, uint32_t interface_index);
   // Adds received packets to the batch. Drops packets whose source address is not of this host.
   void take(RxBatch& batch, IsOwnAddress is_own, uint32_t interface_index);
-  bool empty() const { return broken() || reader_.empty(); }
-  bool poll(uint32_t times) const { return reader_.poll(times) && !broken(); }
+  bool empty() const { return is_corrupted() || reader_.empty(); }
+  bool poll(uint32_t times) const { return reader_.poll(times) && !is_corrupted(); }
   // The packets of the last batch are no longer used.
   void release() { reader_.release(); }
   void sleep() { reader_.sleep(); }
@@ -92,7 +92,9 @@ class Link final : public LocalLink {
   void drain();
 
   // The peer has written invalid data.
-  bool broken() const { return garbled_ || writer_.broken() || reader_.broken(); }
+  bool is_corrupted() const {
+    return has_invalid_record_ || writer_.is_corrupted() || reader_.is_corrupted();
+  }
   bool ended = false;  // the peer has ended; its packets may still be received
 
  private:
@@ -121,7 +123,7 @@ class Link final : public LocalLink {
   std::vector<wire::RxMeta> known_;   // to us; never reallocated, because packets point into it
   // By number: null unless the addresses are of this host.
   std::array<const wire::RxMeta*, kMaxAddresses> senders_{};
-  bool garbled_ = false;  // the peer wrote an invalid record
+  bool has_invalid_record_ = false;  // the peer wrote an invalid record
 };
 
 }  // namespace verbena::datapath

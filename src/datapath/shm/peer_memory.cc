@@ -60,7 +60,7 @@ struct LocalParts {
 PeerMemory::PeerMemory(pid_t process, PeerExposure exposure, int socket)
     : process_(process), socket_(socket), exposure_(std::move(exposure)) {}
 
-bool PeerMemory::gone() const {
+bool PeerMemory::peer_has_ended() const {
   const os::NoCancel no_cancel;
   return socket_ >= 0 && is_hung_up(socket_);
 }
@@ -68,7 +68,7 @@ bool PeerMemory::gone() const {
 bool PeerMemory::copy(const wire::OneSided& r, const wire::Gid& source,
                       const wire::Gid& destination, DirectCopy& copy) {
   const uint64_t address = exposure_.resolve(r, source, destination);
-  if (address == 0 || r.local.size() > kMaxParts || gone()) return false;
+  if (address == 0 || r.local.size() > kMaxParts || peer_has_ended()) return false;
   const uint64_t placed_at = r.write ? address : reinterpret_cast<uint64_t>(r.local.front().data());
   const size_t word = last_word_bytes(placed_at, r.bytes);
   const bool is_short_word = r.bytes == word && (word == 2 || word == 4);

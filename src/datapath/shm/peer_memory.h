@@ -26,7 +26,7 @@ class PeerMemory {
   bool take_denied() { return std::exchange(denied_, false); }
 
  private:
-  bool gone() const;
+  bool peer_has_ended() const;
 
   pid_t process_ = 0;
   int socket_ = -1;

@@ -20,7 +20,7 @@ struct RevokedCopy {
 
 class RevokedCopies {
  public:
-  static constexpr size_t kMost = 256;  // the number of slots
+  static constexpr size_t kMaxCopies = 256;  // the number of slots
 
   void add(const RevokedCopy& copy) { list_.at(count_++) = copy; }
   template <typename Predicate>
@@ -33,7 +33,7 @@ class RevokedCopies {
   RevokedCopy* end() { return list_.data() + count_; }
 
  private:
-  std::array<RevokedCopy, kMost> list_;
+  std::array<RevokedCopy, kMaxCopies> list_;
   size_t count_ = 0;
 };
 

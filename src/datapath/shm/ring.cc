@@ -12,9 +12,9 @@ namespace verbena::datapath {
 bool RingWriter::load_freed() {
   const uint64_t freed = memory_.control->freed.load(std::memory_order_acquire);
   // The position only advances, by whole words, and never beyond the written records.
-  broken_ |= freed - freed_ > position_ - freed_ || freed % kWordBytes != 0;
-  if (!broken_) freed_ = freed;
-  return !broken_;
+  is_corrupted_ |= freed - freed_ > position_ - freed_ || freed % kWordBytes != 0;
+  if (!is_corrupted_) freed_ = freed;
+  return !is_corrupted_;
 }
 
 bool RingWriter::publish() {
@@ -38,20 +38,20 @@ bool RingReader::acquire() {
   RingOwner before = RingOwner::None;
   owns_ = memory_.control->owner.compare_exchange_strong(
       before, RingOwner::Reader, std::memory_order_acquire, std::memory_order_relaxed);
-  broken_ |= !owns_ && before != RingOwner::Writer;  // no other value is valid
+  is_corrupted_ |= !owns_ && before != RingOwner::Writer;  // no other value is valid
   return owns_;
 }
 
 // While the writer reclaims, the ring counts as empty: the writer sends a wake-up afterwards.
 bool RingReader::empty() const {
-  return broken_ || memory_.word(position_).load(std::memory_order_seq_cst) == 0 ||
+  return is_corrupted_ || memory_.word(position_).load(std::memory_order_seq_cst) == 0 ||
          memory_.control->owner.load(std::memory_order_seq_cst) == RingOwner::Writer;
 }
 
 bool RingReader::poll(uint32_t times) const {
   const auto word = memory_.word(position_);
   while (times-- > 0) {
-    if (word.load(std::memory_order_acquire) != 0) return !broken_;
+    if (word.load(std::memory_order_acquire) != 0) return !is_corrupted_;
   }
   return false;
 }
@@ -98,14 +98,14 @@ bool RingWriter::copy_unread(Unread& unread) {
       const RecordWord w = RecordWord::unpack(word);
       const uint64_t end = w.end(at_record);
       // rewrite() places the record here or earlier, so it fits then if it fits here.
-      broken_ = !w.is_valid() || end > position_ || end + kEndBytes - freed_ > memory_.bytes;
-      if (broken_) return false;
+      is_corrupted_ = !w.is_valid() || end > position_ || end + kEndBytes - freed_ > memory_.bytes;
+      if (is_corrupted_) return false;
       unread.records.push_back({w, part(at_record + kWordBytes, w.header_bytes),
                                 part(w.body_at(at_record), w.body_bytes)});
       at_record = end;
     }
-    broken_ = at_record > position_;
-    if (broken_) return false;
+    is_corrupted_ = at_record > position_;
+    if (is_corrupted_) return false;
   }
   return true;
 }

@@ -152,13 +152,13 @@ class RingWriter {
     return memory_.control->asleep.load(std::memory_order_relaxed) != 0;
   }
   // The reader's position is invalid. The writer accepts no more records.
-  bool broken() const { return broken_; }
+  bool is_corrupted() const { return is_corrupted_; }
 
  private:
   struct Unread;
   bool fits(uint64_t end) {
     if (end + kEndBytes - freed_ <= memory_.bytes) [[likely]]
-      return !broken_;
+      return !is_corrupted_;
     return load_freed() && end + kEndBytes - freed_ <= memory_.bytes;
   }
   bool load_freed();
@@ -176,7 +176,7 @@ class RingWriter {
   // takes longer than fetching the lines from the other core's cache.
   static constexpr size_t kPastCaches = 4096;
   // The payload is padded to a multiple of four bytes.
-  static constexpr size_t kMostPadding = 3;
+  static constexpr size_t kMaxPadding = 3;
 
   RingMemory memory_;
   uint64_t position_ = 0;     // of the next record
@@ -185,7 +185,7 @@ class RingWriter {
   uint64_t held_at_ = 0;      // the first unpublished record
   uint64_t held_word_ = 0;    // its word; 0: all are published
   bool publish_due_ = false;  // records were written since the last publish()
-  bool broken_ = false;
+  bool is_corrupted_ = false;
 };
 
 class RingReader {
@@ -206,7 +206,7 @@ class RingReader {
   // The records of next() may be overwritten.
   void release();
   // The writer wrote an invalid record. next() returns no more records.
-  bool broken() const { return broken_; }
+  bool is_corrupted() const { return is_corrupted_; }
 
   // Requests a wake-up for the next record. Check empty() after this call, not before.
   void sleep() { memory_.control->asleep.store(1, std::memory_order_seq_cst); }
@@ -222,7 +222,7 @@ class RingReader {
   uint64_t position_ = 0;
   uint64_t released_ = 0;
   bool owns_ = false;
-  bool broken_ = false;
+  bool is_corrupted_ = false;
   // A poll of the next line is a cache miss, which is wasted if no more records were published. The
   // previous polls predict whether there are more.
   bool runs_on_ = false;
@@ -286,7 +286,7 @@ inline void RingWriter::publish_early() {
     }
     to += part.size();
   }
-  VERBENA_CHECK(left <= kMostPadding);
+  VERBENA_CHECK(left <= kMaxPadding);
   while (left-- > 0) *to++ = std::byte{};
   append(word.pack(), end);
   return true;
@@ -318,7 +318,7 @@ inline void RingWriter::publish_early() {
     word = memory_.word(position_).load(std::memory_order_acquire);
     runs_on_ = word != 0;
   }
-  if (word == 0 || broken_) {
+  if (word == 0 || is_corrupted_) {
     run_ = 0;
     return false;
   }
@@ -326,7 +326,7 @@ inline void RingWriter::publish_early() {
   // A correct writer is never a whole ring ahead of the released position.
   const uint64_t end = record.word.end(position_);
   if (!record.word.is_valid() || end - released_ >= memory_.bytes) [[unlikely]] {
-    broken_ = true;
+    is_corrupted_ = true;
     return false;
   }
   record.front = memory_.at(position_) + kWordBytes;

@@ -304,7 +304,7 @@ void ShmDatapath::end_link(Link& link) {
   ::shutdown(link.fd(), SHUT_RDWR);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   (void)link.copies().revoke(kAllMemory);
-  if (!link.broken()) return;
+  if (!link.is_corrupted()) return;
   ++counters_.links_broken;
   report(Reason::Broken, link.slot());
 }
@@ -400,7 +400,7 @@ std::span<const wire::RxPacket> ShmDatapath::receive() {
     Link& link = *links_[at];
     link.release();
     link.take(batch_, is_own_address, interface_index_);
-    if (link.broken()) [[unlikely]]
+    if (link.is_corrupted()) [[unlikely]]
       end_link(link);
   }
   if (batch_.count != 0) burst_ = batch_.count >= kBurst;

@@ -75,7 +75,7 @@ class UdpDatapath final : public WireDatapath {
  private:
   // A REJ without a communication ID of this host is rare: the peer gave up before it received a
   // response. If such a REJ is lost, the connection ends by its own timeout.
-  static constexpr uint32_t kMostBroadcasts = 100;
+  static constexpr uint32_t kMaxBroadcasts = 100;
   static constexpr Duration kBroadcastInterval = milliseconds(10);
 
   Result<UdpEndpoint*> endpoint_of(const wire::Gid& source);
@@ -89,7 +89,7 @@ class UdpDatapath final : public WireDatapath {
   host::SlotDirectory& directory_;
   const UdpOptions options_;
   std::unique_ptr<UdpCounters> counters_;
-  TokenBucket broadcasts_{kMostBroadcasts, kBroadcastInterval};
+  TokenBucket broadcasts_{kMaxBroadcasts, kBroadcastInterval};
   os::UniqueFd epoll_;
   host::Mailbox mailbox_;
   bool reports_ip_headers_ = false;

@@ -16,10 +16,7 @@
 #include "datapath/udp/clock.h"
 #include "os/control_message.h"
 #include "os/no_cancel.h"
-
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
+#include "os/socket_options.h"
 
 namespace verbena::datapath {
 namespace {
@@ -257,7 +254,8 @@ UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket&
                                             size_t packet_bytes) {
   while (open_from_ < batches_.size() && batches_[open_from_].free_segments == 0) ++open_from_;
   const bool segments = path.may_segment && path.endpoint->kernel_segments;
-  const size_t most = segments ? std::min<size_t>(kMaxSegments, kMaxBatchBytes / packet_bytes) : 1;
+  const size_t max_segments =
+      segments ? std::min<size_t>(kMaxSegments, kMaxBatchBytes / packet_bytes) : 1;
   const uint8_t slot = slot_of(packet);
   const bool use_zero_copy = packet.in_window && packet_bytes >= kMinZeroCopyPacket &&
                              last_long_stride(slot, packet_bytes) == packet_bytes;
@@ -276,7 +274,7 @@ UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket&
                       .bytes = packet_bytes,
                       .stride = static_cast<uint32_t>(packet_bytes),
                       .segments = 1,
-                      .free_segments = static_cast<uint32_t>(most - 1),
+                      .free_segments = static_cast<uint32_t>(max_segments - 1),
                       .first_area = area,
                       .last_area = area,
                       .slot = slot,
@@ -481,7 +479,7 @@ bool UdpSender::on_send_error(const GsoBatch& batch, int error) {
     path.max_datagram_bytes = largest.value();
   }
   warn([&] {
-    return "the path to " + print(path.icrc.flow().destination) + " carries only " +
+    return "the path to " + print(path.icrc.flow().destination) + " takes only " +
            std::to_string(path.max_datagram_bytes) + " bytes of UDP, a packet has " +
            std::to_string(batch.stride) + "; use a smaller path MTU or raise the interface's MTU";
   });

@@ -30,10 +30,10 @@ ZeroCopyRing::~ZeroCopyRing() {
   if (base_ != nullptr) ::munmap(base_, kBytes);
 }
 
-std::byte* ZeroCopyRing::begin_batch(size_t most) {
-  VERBENA_CHECK(most <= kBytes);
+std::byte* ZeroCopyRing::begin_batch(size_t max_bytes) {
+  VERBENA_CHECK(max_bytes <= kBytes);
   next_ = (next_ + kPage - 1) / kPage * kPage;
-  if (next_ + most > kBytes) next_ = 0;
+  if (next_ + max_bytes > kBytes) next_ = 0;
   return base_ + next_;
 }
 

@@ -22,8 +22,8 @@ class ZeroCopyRing {
   ZeroCopyRing& operator=(const ZeroCopyRing&) = delete;
 
   bool valid() const { return base_ != nullptr; }
-  // Returns the start of a page, followed by at least `most` bytes of the ring.
-  std::byte* begin_batch(size_t most);
+  // Returns the start of a page, followed by at least `max_bytes` bytes of the ring.
+  std::byte* begin_batch(size_t max_bytes);
   // The end of the bytes used last.
   const std::byte* end() const { return base_ + next_; }
   // Advances the end.

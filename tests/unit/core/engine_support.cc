@@ -15,8 +15,8 @@ void RecordingSink::push(const wire::TxPacket& packet) {
   --room_;
   Sent s;
   s.bytes.assign(packet.header.begin(), packet.header.begin() + packet.header_bytes);
-  for (const auto& piece : packet.payload)
-    s.bytes.insert(s.bytes.end(), piece.begin(), piece.end());
+  for (const auto& segment : packet.payload)
+    s.bytes.insert(s.bytes.end(), segment.begin(), segment.end());
   s.bytes.resize(s.bytes.size() + packet.pad);
   s.in_window = packet.in_window;
   s.last = packet.last;

@@ -43,7 +43,7 @@ struct Incoming {
   wire::Packet packet;
   Bytes payload;
   std::optional<uint32_t> piggybacked_psn;
-  bool apart = false;  // payload is separate, as in shared memory
+  bool separate_payload = false;  // payload is separate, as in shared memory
   bool wrong_source = false;
   uint32_t packet_payload_bytes = 0;
 };
@@ -68,12 +68,12 @@ class Side : public EngineTest {
       }
       Bytes& payload = payloads.emplace_back(a.payload);
       payload.resize((payload.size() + 3) / 4 * 4);
-      if (!a.apart) header.insert(header.end(), payload.begin(), payload.end());
+      if (!a.separate_payload) header.insert(header.end(), payload.begin(), payload.end());
     }
     for (size_t i = 0; i < incoming.size(); ++i) {
       wire::RxPacket& rx = packets.emplace_back();
       rx.bytes = headers[i];
-      if (incoming[i].apart) rx.apart = payloads[i];
+      if (incoming[i].separate_payload) rx.separate_payload = payloads[i];
       rx.meta = incoming[i].wrong_source ? &wrong_source : &peer;
       rx.packet_payload_bytes = incoming[i].packet_payload_bytes;
     }
@@ -302,7 +302,7 @@ class History {
     if (a.packet.bth.extension_flags == flags.piggyback) {
       a.piggybacked_psn = (now.sq_psn - 1 - (chance(6) ? prng_.below(3) : 0)) & 0xFFFFFF;
     }
-    a.apart = large_packets_ && bytes != 0 && chance(2);
+    a.separate_payload = large_packets_ && bytes != 0 && chance(2);
     if (large_packets_) a.packet_payload_bytes = 65536;
     a.packet.bth.solicited = chance(4);
     return a;

@@ -162,7 +162,7 @@ TEST_F(QueuePairPiggybackTest, ReadsTheAckInFrontOfASeparatePayload) {
     bytes.resize(wire::store_headers(p, bytes.data()));
     bytes.resize(bytes.size() + in_front);
     if (in_front != 0) store_be32(&bytes[wire::kBthBytes], 101);
-    const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .apart = payload};
+    const wire::RxPacket rx{.bytes = bytes, .meta = &meta, .separate_payload = payload};
     engine_.on_packets({&rx, 1}, now_);
   };
   receive_apart(peer_flags().sack, 4, pattern(8, 3));  // four bytes without the piggyback flag

@@ -36,7 +36,7 @@ class FakeDatapath final : public Datapath, private wire::PacketSink, private wi
       const std::span<const std::byte> bytes(p);
       const size_t front = in_memory_ ? wire::kBthBytes : bytes.size();
       packets_.push_back(
-          {.bytes = bytes.first(front), .meta = &meta_, .apart = bytes.subspan(front)});
+          {.bytes = bytes.first(front), .meta = &meta_, .separate_payload = bytes.subspan(front)});
     }
     return packets_;
   }

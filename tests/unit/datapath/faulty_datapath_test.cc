@@ -49,8 +49,9 @@ Outcome transfer(const std::string& faults, uint32_t count,
   const auto receive = [&] {
     for (const wire::RxPacket& p : datapath.receive()) {
       const uint32_t psn = wire::Bth::load(p.bytes.data()).psn.value();
-      EXPECT_EQ(p.bytes.size() + p.apart.size(), 16u);
-      const auto payload = p.apart.empty() ? p.bytes.subspan(wire::kBthBytes) : p.apart;
+      EXPECT_EQ(p.bytes.size() + p.separate_payload.size(), 16u);
+      const auto payload =
+          p.separate_payload.empty() ? p.bytes.subspan(wire::kBthBytes) : p.separate_payload;
       EXPECT_EQ(payload[0], std::byte(psn));
       EXPECT_EQ(payload[2], std::byte{7});
       EXPECT_NE(p.meta, nullptr);

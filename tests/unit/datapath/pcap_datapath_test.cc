@@ -96,7 +96,7 @@ void capture_one(const wire::Route& route, size_t header_bytes,
   datapath.flush();
   const auto received = datapath.receive();
   ASSERT_EQ(received.size(), 1u);
-  EXPECT_EQ(received[0].bytes.size() + received[0].apart.size(), 16u);
+  EXPECT_EQ(received[0].bytes.size() + received[0].separate_payload.size(), 16u);
 
   const auto file = capture.read();
   const size_t packet_bytes = header_bytes + 16 + wire::kIcrcBytes;
