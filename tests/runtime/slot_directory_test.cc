@@ -66,10 +66,10 @@ TEST(SlotDirectory, RepliesWithItsCounters) {
 
 // In a set-user-ID program processes identify each other by the effective user.
 TEST(SlotDirectory, RepliesToProcessesOfTheSameEffectiveUser) {
-  constexpr int kNotPermitted = 77;
+  constexpr int kNeedsRoot = 77;
   const pid_t child = ::fork();
   if (child == 0) {
-    if (::getuid() == 1234 || ::seteuid(1234) != 0) ::_exit(kNotPermitted);
+    if (::getuid() == 1234 || ::seteuid(1234) != 0) ::_exit(kNeedsRoot);
     Process a;
     const pid_t querier = ::fork();
     if (querier == 0) {
@@ -84,7 +84,7 @@ TEST(SlotDirectory, RepliesToProcessesOfTheSameEffectiveUser) {
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (WEXITSTATUS(status) == kNotPermitted) GTEST_SKIP() << "needs root";
+  if (WEXITSTATUS(status) == kNeedsRoot) GTEST_SKIP() << "needs root";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
