@@ -73,9 +73,7 @@ SendWqe& fill_slot(SendQueue& queue, const SendRequest& r, uint32_t length) {
     wqe.window_rkey = r.window_rkey;
     wqe.bind = r.bind;
   } else if (r.op == SendOp::Flush) {
-    wqe.flush_length = r.flush_length;
-    wqe.flush_placement = r.flush_placement;
-    wqe.flush_selectivity = r.flush_selectivity;
+    wqe.flush = r.flush;
   }
   if ((r.flags & kInline) != 0) {
     std::byte* to = queue.inline_bytes(index);

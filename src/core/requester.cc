@@ -10,10 +10,10 @@ namespace verbena::core {
 namespace {
 
 Status check_flush(const SendRequest& r) {
-  if (r.flush_placement == 0 || (r.flush_placement & ~wire::kPlaceAny) != 0) {
+  if (r.flush.placement == 0 || (r.flush.placement & ~wire::kPlaceAny) != 0) {
     return Error{EINVAL, "a flush is global, persistent or both"};
   }
-  if (r.flush_selectivity > wire::kSelectRegion) {
+  if (r.flush.selectivity > wire::kSelectRegion) {
     return Error{EINVAL, "a flush is of a range or of a memory region"};
   }
   return {};
@@ -337,8 +337,8 @@ bool Requester::push_request(const Chunk& chunk, wire::PacketSink& sink,
       break;
     case SendOp::Flush:
       p.bth.opcode = qp_.opcode(wire::Opcode::RcFlush);
-      p.flush = {wqe.flush_placement, wqe.flush_selectivity};
-      p.reth = {wqe.remote_address, wqe.rkey, wqe.flush_length};
+      p.flush = {wqe.flush.placement, wqe.flush.selectivity};
+      p.reth = {wqe.remote_address, wqe.rkey, wqe.flush.length};
       break;
     default:
       return push_message_packet(chunk.at, p, sink, options);

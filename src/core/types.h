@@ -144,6 +144,20 @@ struct WindowBinding {
 
 struct AddressHandle;
 
+// The destination of a UD message.
+struct DatagramTarget {
+  const AddressHandle* handle = nullptr;
+  wire::Qpn qpn;
+  uint32_t qkey = 0;
+};
+
+// As wire::FlushEth. The range of a FLUSH begins at remote_address.
+struct FlushTarget {
+  uint32_t length = 0;
+  uint8_t placement = 0;
+  uint8_t selectivity = 0;
+};
+
 // One work request for the send queue. Inline requests need no lkeys.
 struct SendRequest {
   uint64_t wr_id = 0;
@@ -157,15 +171,9 @@ struct SendRequest {
   uint64_t swap = 0;
   uint32_t window_rkey = 0;  // BindWindow: the window's present key
   WindowBinding bind;
-  // UD
-  const AddressHandle* handle = nullptr;
-  wire::Qpn remote_qpn;
-  uint32_t remote_qkey = 0;
+  DatagramTarget datagram;   // UD
   uint32_t remote_srqn = 0;  // XRC
-  // FLUSH: as wire::FlushEth; the range is remote_address and flush_length
-  uint8_t flush_placement = 0;
-  uint8_t flush_selectivity = 0;
-  uint32_t flush_length = 0;
+  FlushTarget flush;
 };
 
 struct ReceiveRequest {

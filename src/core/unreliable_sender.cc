@@ -171,14 +171,16 @@ Status UdSender::admit(const SendRequest& r, uint32_t length) const {
   if (!is_send(r.op)) {
     return Error{EINVAL, "a UD queue pair has SEND, with or without immediate, only"};
   }
-  if (r.handle == nullptr) return Error{EINVAL, "a datagram needs an address handle (wr.ud.ah)"};
-  if (r.handle->pd != qp_.pd) {
+  if (r.datagram.handle == nullptr)
+    return Error{EINVAL, "a datagram needs an address handle (wr.ud.ah)"};
+  if (r.datagram.handle->pd != qp_.pd) {
     return Error{EINVAL, "the address handle belongs to another protection domain than the QP"};
   }
-  if (length > wire::bytes_of(r.handle->mtu)) {
+  if (length > wire::bytes_of(r.datagram.handle->mtu)) {
     return Error{EINVAL, "a datagram is at most as long as the port's active MTU"};
   }
-  if (r.handle->address.destination.is_multicast() && r.remote_qpn != wire::kMulticastQpn) {
+  if (r.datagram.handle->address.destination.is_multicast() &&
+      r.datagram.qpn != wire::kMulticastQpn) {
     return Error{EINVAL, "to a multicast group, remote_qpn must be 0xFFFFFF"};
   }
   return {};
@@ -187,23 +189,23 @@ Status UdSender::admit(const SendRequest& r, uint32_t length) const {
 // Copies the address and references the path: the handle may be destroyed before the request is
 // sent.
 void UdSender::address(const SendRequest& r, SendWqe& wqe) const {
-  wqe.path = r.handle->path;
-  qp_.engine.paths.add(wqe.path);
-  wqe.remote_qpn = r.remote_qpn;
-  wqe.remote_qkey = r.remote_qkey;
+  wqe.datagram.path = r.datagram.handle->path;
+  qp_.engine.paths.add(wqe.datagram.path);
+  wqe.datagram.qpn = r.datagram.qpn;
+  wqe.datagram.qkey = r.datagram.qkey;
 }
 
-void UdSender::on_removed(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.path); }
+void UdSender::on_removed(const SendWqe& wqe) const { qp_.engine.paths.release(wqe.datagram.path); }
 
 wire::PathId UdSender::fill(const SendWqe& wqe, bool, bool, wire::Packet& p) const {
   // A Q_Key with the high bit set means the queue pair's own (IBA 10.2.5), so that a program cannot
   // use a privileged one.
   constexpr uint32_t kOwnQkey = 0x80000000;
   p.bth.opcode = qp_.opcode(message_opcode(wqe.op, true, true));
-  p.bth.destination = wqe.remote_qpn;
-  p.deth.qkey = (wqe.remote_qkey & kOwnQkey) != 0 ? qp_.attr.qkey : wqe.remote_qkey;
+  p.bth.destination = wqe.datagram.qpn;
+  p.deth.qkey = (wqe.datagram.qkey & kOwnQkey) != 0 ? qp_.attr.qkey : wqe.datagram.qkey;
   p.deth.source = qp_.qpn;
-  return wqe.path;
+  return wqe.datagram.path;
 }
 
 }  // namespace verbena::core

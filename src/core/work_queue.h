@@ -14,6 +14,13 @@
 
 namespace verbena::core {
 
+// The destination of a UD message, without its address handle.
+struct WqeDatagram {
+  wire::PathId path{};
+  wire::Qpn qpn;
+  uint32_t qkey = 0;
+};
+
 // Fields that an operation does not need keep the values of an earlier one.
 struct SendWqe {
   uint64_t wr_id = 0;
@@ -28,15 +35,11 @@ struct SendWqe {
   uint64_t compare_add = 0;
   uint64_t swap = 0;
   WindowBinding bind;
-  uint32_t flush_length = 0;
-  uint8_t flush_placement = 0;
-  uint8_t flush_selectivity = 0;
+  FlushTarget flush;
   uint32_t packet_payload_bytes = 0;  // of each packet except the last; set with first_psn
   uint32_t packets = 0;               // the number of its PSNs; set with first_psn
   uint32_t chunk_packets = 1;         // READ: PSNs of each READ chunk; set with first_psn
-  wire::PathId path{};                // UD
-  wire::Qpn remote_qpn;
-  uint32_t remote_qkey = 0;
+  WqeDatagram datagram;
   wire::Psn first_psn{0};  // set when the cursor reaches it
   uint16_t sge_count = 0;
   bool numbered = false;  // first_psn, packet_payload_bytes and packets are set

@@ -238,10 +238,10 @@ bool Endpoint::choose_durable(Request& r, core::SendRequest& s) {
     return true;
   }
   r.op = SendOp::Flush;
-  s.flush_placement = static_cast<uint8_t>(1 + prng.below(3));
-  s.flush_selectivity = static_cast<uint8_t>(prng.below(2));
-  s.flush_length = s.flush_selectivity == wire::kSelectRange ? sizeof(uint64_t) : 0;
-  if ((s.flush_placement & wire::kPlacePersistent) != 0) {
+  s.flush.placement = static_cast<uint8_t>(1 + prng.below(3));
+  s.flush.selectivity = static_cast<uint8_t>(prng.below(2));
+  s.flush.length = s.flush.selectivity == wire::kSelectRange ? sizeof(uint64_t) : 0;
+  if ((s.flush.placement & wire::kPlacePersistent) != 0) {
     r.durable = peer_->durable_model_;
     ++peer_->flushes_;
   }

@@ -88,16 +88,16 @@ void UdEndpoint::post_one(uint32_t to, bool forbidden) {
   if (to >= kFirstGroup) {
     handle.address.destination = Network::gid_of_group(to - kFirstGroup);
     handle.path = World::path_to_group(to - kFirstGroup);
-    s.remote_qpn = wire::kMulticastQpn;
+    s.datagram.qpn = wire::kMulticastQpn;
   } else {
     UdEndpoint& target = *membership_.members[to];
     handle.address.destination = target.host_.gid();
     handle.path = World::path_to(target.host_.id());
-    s.remote_qpn = target.qp_.qpn();
+    s.datagram.qpn = target.qp_.qpn();
   }
-  s.handle = &handle;
-  s.remote_qkey = forbidden ? membership_.qkey ^ 1u << prng().below(31) : membership_.qkey;
-  if (!forbidden && prng().below(4) == 0) s.remote_qkey = kOwnQkey;
+  s.datagram.handle = &handle;
+  s.datagram.qkey = forbidden ? membership_.qkey ^ 1u << prng().below(31) : membership_.qkey;
+  if (!forbidden && prng().below(4) == 0) s.datagram.qkey = kOwnQkey;
   ++posted_;
   if (!messages_.post(p, s, posted_ >= shape_.requests)) problem("post_send refused");
 }

@@ -182,8 +182,8 @@ class Target {
     core::Sge eight = sge;
     if (core::is_atomic(r.op)) eight.length = 8;
     r.sges = {&eight, 1};
-    r.handle = &handle_;
-    r.remote_qkey = kOurQkey;
+    r.datagram.handle = &handle_;
+    r.datagram.qkey = kOurQkey;
     r.immediate_or_rkey = bound_;
     r.window_rkey = bound_ != 0 ? bound_ : window_;
     const uint32_t next = (r.window_rkey & ~0xFFu) | ((r.window_rkey + 1) & 0xFF);

@@ -49,9 +49,9 @@ std::span<const core::Sge> sges_of(const ibv_sge* list, int count) {
 }
 
 void translate_datagram(const ibv_send_wr& wr, core::SendRequest& to) {
-  to.handle = wr.wr.ud.ah != nullptr ? from(wr.wr.ud.ah)->handle.get() : nullptr;
-  to.remote_qpn = wire::Qpn(wr.wr.ud.remote_qpn);
-  to.remote_qkey = wr.wr.ud.remote_qkey;
+  to.datagram.handle = wr.wr.ud.ah != nullptr ? from(wr.wr.ud.ah)->handle.get() : nullptr;
+  to.datagram.qpn = wire::Qpn(wr.wr.ud.remote_qpn);
+  to.datagram.qkey = wr.wr.ud.remote_qkey;
 }
 
 Status translate_bind(const ibv_send_wr& wr, core::SendRequest& to) {

@@ -148,9 +148,9 @@ void WrBuilder::set_inline(const ibv_data_buf* list, size_t count) {
 void WrBuilder::set_address(runtime::SharedAddress handle, wire::Qpn qpn, uint32_t qkey) {
   SendRequest* request = last();
   if (request == nullptr) return;
-  request->handle = handle.get();
-  request->remote_qpn = qpn;
-  request->remote_qkey = qkey;
+  request->datagram.handle = handle.get();
+  request->datagram.qpn = qpn;
+  request->datagram.qkey = qkey;
   addresses_[count_ - 1] = std::move(handle);
 }
 
@@ -277,9 +277,9 @@ void wr_flush(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, size_t length, uin
   }
   SendRequest* r = add_remote(qp, kQpExWithFlush, SendOp::Flush, rkey, address);
   if (r == nullptr) return;
-  r->flush_length = static_cast<uint32_t>(length);
-  r->flush_placement = placement;
-  r->flush_selectivity = selectivity;
+  r->flush.length = static_cast<uint32_t>(length);
+  r->flush.placement = placement;
+  r->flush.selectivity = selectivity;
 }
 
 void wr_set_sge(ibv_qp_ex* qp, uint32_t lkey, uint64_t address, uint32_t length) {

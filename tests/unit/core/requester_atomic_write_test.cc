@@ -30,9 +30,9 @@ class RequesterFlushTest : public RequesterAtomicWriteTest {
     r.flags = kSignaled;
     r.remote_address = 0x7000;
     r.rkey = 0x1234;
-    r.flush_placement = placement;
-    r.flush_selectivity = selectivity;
-    r.flush_length = 4096;
+    r.flush.placement = placement;
+    r.flush.selectivity = selectivity;
+    r.flush.length = 4096;
     return engine_.post_send(qp(), r, now_);
   }
 };

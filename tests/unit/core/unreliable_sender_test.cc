@@ -145,7 +145,7 @@ TEST_F(UdSenderTest, CopiesInlineDataWhenPosted) {
 TEST_F(UdSenderTest, AQkeyWithTheHighBitSelectsTheQueuePairsOwnQkey) {
   const Sge sge{kIova, 8, key_};
   SendRequest r = datagram(1, {&sge, 1});
-  r.remote_qkey = 0x80010000;
+  r.datagram.qkey = 0x80010000;
   ASSERT_TRUE(engine_.post_send(qp(), r, now_).ok());
   EXPECT_EQ(transmit().at(0).packet.deth.qkey, kOurQkey);
 }
@@ -162,9 +162,9 @@ TEST_F(UdSenderTest, RejectsInvalidRequests) {
   AddressHandle group = handle_;
   group.address.destination = ipv4(224, 0, 1, 9);
   const Sge long_one{kIova, 257, key_};
-  refused([](SendRequest& r) { r.handle = nullptr; });
-  refused([&](SendRequest& r) { r.handle = &foreign; });
-  refused([&](SendRequest& r) { r.handle = &group; });
+  refused([](SendRequest& r) { r.datagram.handle = nullptr; });
+  refused([&](SendRequest& r) { r.datagram.handle = &foreign; });
+  refused([&](SendRequest& r) { r.datagram.handle = &group; });
   refused([&](SendRequest& r) { r.sges = {&long_one, 1}; });
   for (const SendOp op : {SendOp::Write, SendOp::Read, SendOp::FetchAdd, SendOp::SendInvalidate,
                           SendOp::LocalInvalidate, SendOp::BindWindow}) {

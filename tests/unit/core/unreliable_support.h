@@ -79,9 +79,9 @@ class UdFixture : public EngineTest {
     r.wr_id = wr_id;
     r.flags = kSignaled;
     r.sges = sges;
-    r.handle = &handle_;
-    r.remote_qpn = wire::Qpn(0x020007);
-    r.remote_qkey = 0x22222222;
+    r.datagram.handle = &handle_;
+    r.datagram.qpn = wire::Qpn(0x020007);
+    r.datagram.qkey = 0x22222222;
     return r;
   }
   Status send(uint64_t wr_id, uint32_t length, uint32_t flags = kSignaled) {
