@@ -11,11 +11,8 @@
 
 #include <fmt/core.h>
 
-#include "cm/counters.h"
-#include "core/counters.h"
 #include "runtime/counter_report.h"
 #include "tools/tool.h"
-#include "wire/packet_faults.h"
 
 namespace verbena::tool {
 namespace {
@@ -23,54 +20,6 @@ namespace {
 using host::SlotReport;
 
 constexpr Duration kReplyTimeout = milliseconds(500);
-
-struct Meaning {
-  const char* name;
-  const char* text;
-};
-// Counters outside the engine; the datapaths define the names.
-constexpr Meaning kOtherMeanings[] = {
-    {"queue_pairs", "queue pairs that exist now"},
-    {"memory_keys", "memory regions and windows registered now"},
-    {"udp_packets_sent", "RoCE packets handed to the kernel"},
-    {"udp_bytes_sent", "their bytes, BTH to ICRC"},
-    {"udp_batches_sent", "GSO batches that contained them"},
-    {"udp_batches_zero_copy", "of these, sent without a copy"},
-    {"udp_packets_received", "RoCE packets received from the kernel with a correct ICRC"},
-    {"udp_bytes_received", "their bytes, BTH to ICRC"},
-    {"udp_batches_received", "GRO batches that contained them"},
-    {"udp_icrc_errors", "dropped: wrong ICRC"},
-    {"udp_icrc_solved", "accepted with an IP identification found by solving the ICRC"},
-    {"udp_too_short", "dropped: shorter than any RoCE packet"},
-    {"udp_misrouted_forwarded", "misrouted packets, forwarded to their process"},
-    {"udp_misrouted_received", "misrouted packets that another process forwarded to this one"},
-    {"udp_misrouted_dropped", "dropped: misrouted packets for a process that does not exist"},
-    {"udp_misrouted_waits", "times forwarding waited because the other process was too slow"},
-    {"udp_broadcasts_limited",
-     "dropped: connection rejects for all processes, over the rate limit"},
-    {"udp_out_of_memory", "dropped: packets and messages for which memory was exhausted"},
-    {"udp_send_drops", "dropped: packets that the kernel did not accept"},
-    {"udp_path_mtu_exceeded", "packets larger than the path MTU"},
-    {"udp_kernel_rx_drops", "packets that the kernel dropped because the receive buffer was full"},
-    {"udp_steering_updates", "times the steering program in the kernel was replaced"},
-    {"pcap_packets_written", "packets written to the capture file (VERBENA_PCAP)"},
-};
-
-const char* meaning_of(const std::string& name) {
-  for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
-    const auto id = static_cast<core::CounterId>(i);
-    if (name == core::name_of(id)) return core::meaning_of(id);
-  }
-  for (size_t i = 0; i < static_cast<size_t>(cm::CounterId::kCount); ++i) {
-    const auto id = static_cast<cm::CounterId>(i);
-    if (name == std::string("cm_") + cm::name_of(id)) return cm::meaning_of(id);
-  }
-  for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
-    if (name == f.counter) return f.meaning;
-  }
-  const auto other = std::ranges::find(kOtherMeanings, name, &Meaning::name);
-  return other != std::end(kOtherMeanings) ? other->text : "";
-}
 
 std::string command_line(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/cmdline", pid));
@@ -91,7 +40,7 @@ void print_report(const SlotReport& report, bool all) {
     for (const runtime::NamedCounter& c : device.values) {
       if (c.value == 0 && !all) continue;
       any = true;
-      fmt::print("    {:<28}{:>16}  {}\n", c.name, c.value, meaning_of(c.name));
+      fmt::print("    {:<28}{:>16}  {}\n", c.name, c.value, c.meaning);
     }
     if (!any && !device.values.empty()) fmt::print("    all counters are zero\n");
   }

@@ -14,10 +14,11 @@
 
 namespace verbena::datapath {
 
-// A named number for display.
+// A named number for display. Its meaning is a few words for users.
 struct Counter {
   const char* name;
   uint64_t value;
+  const char* meaning = "";
 };
 
 class Datapath {

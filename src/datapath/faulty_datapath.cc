@@ -240,7 +240,7 @@ void FaultyDatapath::close_path(wire::PathId path) {
 void FaultyDatapath::append_counters(std::vector<Counter>& to) const {
   inner_->append_counters(to);
   for (const wire::PacketFaultInfo& f : wire::kPacketFaults) {
-    to.push_back({f.counter, counts_[f.fault]});
+    to.push_back({f.counter, counts_[f.fault], f.meaning});
   }
 }
 

@@ -174,7 +174,8 @@ void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::by
 
 void PcapDatapath::append_counters(std::vector<Counter>& to) const {
   inner_->append_counters(to);
-  to.push_back({"pcap_packets_written", written_});
+  to.push_back(
+      {"pcap_packets_written", written_, "packets written to the capture file (VERBENA_PCAP)"});
 }
 
 }  // namespace verbena::datapath

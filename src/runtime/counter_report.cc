@@ -1,4 +1,4 @@
-// A report consists of "device NAME" lines, each followed by "name value" lines.
+// A report consists of "device NAME" lines, each followed by "name value meaning" lines.
 #include "runtime/counter_report.h"
 
 #include <unistd.h>
@@ -26,15 +26,16 @@ std::vector<DeviceCounters> parse_counters(const std::string& report) {
   std::istringstream lines(report);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    std::string name, value, more;
-    if (!(words >> name >> value) || words >> more) continue;
+    std::string name, value;
+    if (!(words >> name >> value)) continue;
     if (name == "device") {
       devices.push_back({value, {}});
       continue;
     }
-    NamedCounter counter{name, 0};
+    NamedCounter counter{name, 0, {}};
     const char* const end = value.data() + value.size();
     if (std::from_chars(value.data(), end, counter.value).ptr != end) continue;
+    std::getline(words >> std::ws, counter.meaning);
     if (devices.empty()) devices.push_back({"(unnamed)", {}});
     devices.back().values.push_back(std::move(counter));
   }

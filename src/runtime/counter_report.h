@@ -13,6 +13,7 @@ namespace verbena::runtime {
 struct NamedCounter {
   std::string name;
   uint64_t value = 0;
+  std::string meaning;
 };
 struct DeviceCounters {
   std::string device;

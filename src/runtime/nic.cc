@@ -141,23 +141,23 @@ std::string Nic::counters_text() {
   std::unique_lock lock(lane_.mutex(), std::defer_lock);
   if (!lane_.is_in_turn() && !lock.try_lock()) return "  (busy, ask again)\n";
   std::string text;
-  const auto line = [&](const char* name, uint64_t value) {
-    text += std::string(name) + " " + std::to_string(value) + "\n";
+  const auto add = [&](const std::string& name, uint64_t value, const char* meaning) {
+    text += name + " " + std::to_string(value) + " " + meaning + "\n";
   };
-  line("queue_pairs", lane_.engine().qp_count());
-  line("memory_keys", lane_.engine().memory().live());
+  add("queue_pairs", lane_.engine().qp_count(), "queue pairs that exist now");
+  add("memory_keys", lane_.engine().memory().live(), "memory regions and windows registered now");
   for (size_t i = 0; i < static_cast<size_t>(core::CounterId::kCount); ++i) {
     const auto id = static_cast<core::CounterId>(i);
-    line(core::name_of(id), lane_.engine().state().counters[id]);
+    add(core::name_of(id), lane_.engine().state().counters[id], core::meaning_of(id));
   }
   for (size_t i = 0; management_ != nullptr && i < static_cast<size_t>(cm::CounterId::kCount);
        ++i) {
     const auto id = static_cast<cm::CounterId>(i);
-    line((std::string("cm_") + cm::name_of(id)).c_str(), management_->counters()[id]);
+    add(std::string("cm_") + cm::name_of(id), management_->counters()[id], cm::meaning_of(id));
   }
   std::vector<datapath::Counter> more;
   if (!is_abandoned()) lane_.datapath().all->append_counters(more);
-  for (const datapath::Counter& c : more) line(c.name, c.value);
+  for (const datapath::Counter& c : more) add(c.name, c.value, c.meaning);
   return text;
 }
 

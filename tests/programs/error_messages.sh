@@ -21,6 +21,19 @@ if grep -Eq '^ +[a-z_]+ +0( |$)' "$logs/counters"; then fail "zeros are shown wi
 grep -Eq '^ +retry_exceeded +0  queue pairs failed' "$logs/counters" || fail "--all shows no zeros"
 note "ok counters of a live process"
 
+# Every counter has a description, those of injected faults and of a capture, too.
+VERBENA_FAULTS=seed=7 VERBENA_PCAP=/dev/null start_pair described ib_write_bw -d verbena_lo -x 0 -F -D 20
+await_line "$logs/described.client" 'remote address' 20 || fail "the pair does not connect"
+"$tool" counters --all "${pids[described.client]}" >"$logs/counters" || fail "verbena counters: status $?"
+for name in queue_pairs packets_sent udp_packets_sent fault_packets_lost pcap_packets_written; do
+  grep -q "^ *$name " "$logs/counters" || fail "no counter $name"
+done
+if grep -E '^ +[a-z_]+ +[0-9]+ *$' "$logs/counters"; then fail "these counters have no description"; fi
+kill -KILL "${pids[described.client]}"
+finish described.client 5
+finish described.server 30 # it ends with its client
+note "ok every counter has a description"
+
 kill_server() { # WORDS... in the log of the client
   kill -KILL "${pids[killed.server]}"
   finish killed.server 5

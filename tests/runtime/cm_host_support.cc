@@ -19,6 +19,7 @@
 
 #include "base/exhaustion.h"
 #include "cm/ip_addressing.h"
+#include "runtime/counter_report.h"
 #include "runtime/devices.h"
 #include "tests/runtime/failing_allocator_support.h"
 
@@ -359,15 +360,14 @@ cm::ConnectParameters CmHost::to(uint64_t service) const {
 
 uint64_t CmHost::counter(const std::string& name) {
   std::string all = nic_->counters_text();
-  while (all.find("busy") != std::string::npos) {  // during a turn
+  while (all.find("(busy") != std::string::npos) {  // during a turn
     poll(nullptr, 0, 1);
     all = nic_->counters_text();
   }
-  std::istringstream text(all);
-  std::string found;
-  uint64_t value = 0;
-  while (text >> found >> value) {
-    if (found == name) return value;
+  for (const DeviceCounters& device : parse_counters(all)) {
+    for (const NamedCounter& c : device.values) {
+      if (c.name == name) return c.value;
+    }
   }
   ADD_FAILURE() << "no counter " << name;
   return 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "datapath/shm/handshake.h"
+#include "runtime/counter_report.h"
 #include "tests/runtime/udp_process.h"
 #include "tests/support/needs_steering.h"
 
@@ -415,6 +416,17 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
     EXPECT_EQ(wait_polling(*end).status, core::WcStatus::Success);
     EXPECT_TRUE(nic_->destroy_qp(end->qp, nullptr).ok());
   }
+}
+
+TEST_F(NicTest, ReportsTheMeaningOfEveryCounter) {
+  std::vector<DeviceCounters> report;
+  for (int i = 0; i < 1000 && report.empty(); ++i) {  // empty: the Nic was busy
+    report = parse_counters(nic_->counters_text());
+    if (report.empty()) poll(nullptr, 0, 1);
+  }
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_GT(report[0].values.size(), static_cast<size_t>(core::CounterId::kCount));
+  for (const NamedCounter& c : report[0].values) EXPECT_NE(c.meaning, "") << c.name;
 }
 
 TEST_F(NicTest, ASecondContextSharesTheNic) {

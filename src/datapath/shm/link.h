@@ -18,19 +18,25 @@
 
 namespace verbena::datapath {
 
+// name (users see it behind "shm_"), meaning
+#define VERBENA_SHM_COUNTERS(X)                                                                  \
+  X(packets_sent, "packets written to a ring")                                                   \
+  X(bytes_sent, "their bytes")                                                                   \
+  X(packets_received, "packets read from a ring")                                                \
+  X(bytes_received, "their bytes")                                                               \
+  X(dropped, "dropped: the ring was full, or an address is not of this host")                    \
+  X(wakes_sent, "system calls to wake a sleeping peer")                                          \
+  X(wakes_received, "times a peer woke this process")                                            \
+  X(links_opened, "links to other processes of this host opened so far")                         \
+  X(links_refused, "links not opened: another user or version, or no descriptor or memory left") \
+  X(links_broken, "links ended because a ring held invalid data")                                \
+  X(copies, "direct copies: one-sided access to a peer's memory")                                \
+  X(retracted, "packets retracted because the peer did not read them")
+
 struct ShmCounters {
-  uint64_t packets_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t packets_received = 0;
-  uint64_t bytes_received = 0;
-  uint64_t dropped = 0;     // ring full, or addresses that are not of this host
-  uint64_t wakes_sent = 0;  // system calls
-  uint64_t wakes_received = 0;
-  uint64_t links_opened = 0;
-  uint64_t links_refused = 0;
-  uint64_t links_broken = 0;
-  uint64_t copies = 0;     // direct copies
-  uint64_t retracted = 0;  // packets
+#define X(name, meaning) uint64_t name = 0;
+  VERBENA_SHM_COUNTERS(X)
+#undef X
 };
 
 // The packets of one receive().

@@ -451,19 +451,10 @@ void ShmDatapath::disarm() {
 
 void ShmDatapath::append_counters(std::vector<Counter>& to) const {
   const ShmCounters& c = counters_;
-  to.insert(to.end(), {{"shm_packets_sent", c.packets_sent},
-                       {"shm_bytes_sent", c.bytes_sent},
-                       {"shm_packets_received", c.packets_received},
-                       {"shm_bytes_received", c.bytes_received},
-                       {"shm_dropped", c.dropped},
-                       {"shm_wakes_sent", c.wakes_sent},
-                       {"shm_wakes_received", c.wakes_received},
-                       {"shm_links", links_.size()},
-                       {"shm_links_opened", c.links_opened},
-                       {"shm_links_refused", c.links_refused},
-                       {"shm_links_broken", c.links_broken},
-                       {"shm_copies", c.copies},
-                       {"shm_retracted", c.retracted}});
+  to.push_back({"shm_links", links_.size(), "links to other processes of this host now"});
+#define X(name, meaning) to.push_back({"shm_" #name, c.name, meaning});
+  VERBENA_SHM_COUNTERS(X)
+#undef X
 }
 
 }  // namespace verbena::datapath

@@ -324,26 +324,13 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   const UdpCounters& c = *counters_;
   uint64_t drops = 0;
   for (const auto& endpoint : endpoints_) drops += kernel_drops(endpoint->receive_fd.get());
-  to.insert(to.end(), {{"udp_packets_sent", c.packets_sent},
-                       {"udp_bytes_sent", c.bytes_sent},
-                       {"udp_batches_sent", c.batches_sent},
-                       {"udp_batches_zero_copy", c.batches_zero_copy},
-                       {"udp_packets_received", c.packets_received},
-                       {"udp_bytes_received", c.bytes_received},
-                       {"udp_batches_received", c.batches_received},
-                       {"udp_icrc_errors", c.icrc_errors},
-                       {"udp_icrc_solved", c.icrc_solved},
-                       {"udp_too_short", c.too_short},
-                       {"udp_misrouted_forwarded", c.misrouted_forwarded},
-                       {"udp_misrouted_received", c.misrouted_received},
-                       {"udp_misrouted_dropped", c.misrouted_dropped},
-                       {"udp_misrouted_waits", directory_.waits()},
-                       {"udp_broadcasts_limited", c.broadcasts_limited},
-                       {"udp_out_of_memory", c.out_of_memory},
-                       {"udp_send_drops", c.send_drops},
-                       {"udp_path_mtu_exceeded", c.path_mtu_exceeded},
-                       {"udp_kernel_rx_drops", drops},
-                       {"udp_steering_updates", c.steering_updates}});
+#define X(name, meaning) to.push_back({"udp_" #name, c.name, meaning});
+  VERBENA_UDP_COUNTERS(X)
+#undef X
+  to.push_back({"udp_misrouted_waits", directory_.waits(),
+                "times forwarding waited because the other process was too slow"});
+  to.push_back({"udp_kernel_rx_drops", drops,
+                "packets that the kernel dropped because the receive buffer was full"});
 }
 
 }  // namespace verbena::datapath

@@ -14,25 +14,31 @@
 
 namespace verbena::datapath {
 
+// name (users see it behind "udp_"), meaning
+#define VERBENA_UDP_COUNTERS(X)                                                               \
+  X(packets_sent, "RoCE packets handed to the kernel")                                        \
+  X(bytes_sent, "their bytes, BTH to ICRC")                                                   \
+  X(batches_sent, "GSO batches that contained them")                                          \
+  X(batches_zero_copy, "of these, sent without a copy")                                       \
+  X(packets_received, "RoCE packets received from the kernel with a correct ICRC")            \
+  X(bytes_received, "their bytes, BTH to ICRC")                                               \
+  X(batches_received, "GRO batches that contained them")                                      \
+  X(icrc_errors, "dropped: wrong ICRC")                                                       \
+  X(icrc_solved, "accepted with an IP identification found by solving the ICRC")              \
+  X(too_short, "dropped: shorter than any RoCE packet")                                       \
+  X(misrouted_forwarded, "misrouted packets, forwarded to their process")                     \
+  X(misrouted_received, "misrouted packets that another process forwarded to this one")       \
+  X(misrouted_dropped, "dropped: misrouted packets for a process that does not exist")        \
+  X(broadcasts_limited, "dropped: connection rejects for all processes, over the rate limit") \
+  X(out_of_memory, "dropped: packets and messages for which memory was exhausted")            \
+  X(send_drops, "dropped: packets that the kernel did not accept")                            \
+  X(path_mtu_exceeded, "packets larger than the path MTU")                                    \
+  X(steering_updates, "times the steering program in the kernel was replaced")
+
 struct UdpCounters {
-  uint64_t packets_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t batches_sent = 0;
-  uint64_t batches_zero_copy = 0;
-  uint64_t packets_received = 0;
-  uint64_t bytes_received = 0;
-  uint64_t batches_received = 0;
-  uint64_t icrc_errors = 0;
-  uint64_t icrc_solved = 0;
-  uint64_t too_short = 0;
-  uint64_t misrouted_forwarded = 0;
-  uint64_t misrouted_received = 0;
-  uint64_t misrouted_dropped = 0;
-  uint64_t broadcasts_limited = 0;
-  uint64_t out_of_memory = 0;
-  uint64_t send_drops = 0;
-  uint64_t path_mtu_exceeded = 0;
-  uint64_t steering_updates = 0;
+#define X(name, meaning) uint64_t name = 0;
+  VERBENA_UDP_COUNTERS(X)
+#undef X
 };
 
 // A local address, which stays open for the datapath's life because peers send to its port; or a
