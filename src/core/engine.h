@@ -24,6 +24,7 @@ struct EngineConfig {
   uint32_t max_qps = 1u << 16;
   bool extensions = true;  // use the extensions (core/ext) with other Verbenas
   bool fast_path = true;   // false: only the normal path, with the same result
+  const CongestionAlgorithm* congestion = &kDefaultCongestionAlgorithm;
 };
 
 class Engine {

@@ -107,7 +107,7 @@ PeerPath* Engine::acquire_peer(const QpAttributes& attr) {
   const std::pair key{attr.address.destination, attr.dest_qpn.slot()};
   auto found = peers_.find(key);
   if (found == peers_.end()) {
-    auto peer = std::make_unique<PeerPath>();
+    auto peer = std::make_unique<PeerPath>(*config_.congestion);
     peer->destination = key.first;
     peer->slot = key.second;
     peer->waiting.reserve(1);

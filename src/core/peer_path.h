@@ -22,8 +22,8 @@ class PeerPath {
   // and they must fit into a socket buffer of the default size.
   static constexpr uint32_t kMaxResponseBytes = 320 * 1024;
 
-  explicit PeerPath(CongestionAlgorithm algorithm = CongestionAlgorithm::Aimd)
-      : algorithm_(algorithm), on_wire_(make_congestion_control(algorithm)) {
+  explicit PeerPath(const CongestionAlgorithm& algorithm = kDefaultCongestionAlgorithm)
+      : algorithm_(algorithm), on_wire_(algorithm.make()) {
     use(*on_wire_);
   }
   PeerPath(const PeerPath&) = delete;
@@ -33,7 +33,7 @@ class PeerPath {
   // is allocated here, because use_wire() must not fail.
   void use_shared_memory() {
     if (is_in_memory()) return;
-    on_wire_ = make_congestion_control(algorithm_);
+    on_wire_ = algorithm_.make();
     use(in_memory_);
   }
   void use_wire() { use(*on_wire_); }
@@ -92,7 +92,7 @@ class PeerPath {
     window_ = control.window();
   }
 
-  const CongestionAlgorithm algorithm_;
+  const CongestionAlgorithm& algorithm_;
   std::unique_ptr<CongestionControl> on_wire_;
   FixedWindow in_memory_;
   CongestionControl* control_ = nullptr;  // the one in use

@@ -46,6 +46,17 @@ Duration parse_poll(const std::string& value) {
   return {};
 }
 
+const core::CongestionAlgorithm* parse_congestion(const std::string& value) {
+  std::string names;
+  for (const core::CongestionAlgorithm& algorithm : core::kCongestionAlgorithms) {
+    if (value == algorithm.name) return &algorithm;
+    names += std::string(names.empty() ? "use " : ", ") + std::string(algorithm.name) + " (" +
+             std::string(algorithm.meaning) + ")";
+  }
+  if (!value.empty()) warn("VERBENA_CONGESTION", value, names.c_str());
+  return &core::kDefaultCongestionAlgorithm;
+}
+
 DatapathChoice parse_datapath(const std::string& value, DatapathChoice otherwise) {
   if (value == "udp") return DatapathChoice::Udp;
   if (value == "shm") return DatapathChoice::SharedMemory;
@@ -79,6 +90,7 @@ Config read() {
   c.pcap = text("VERBENA_PCAP");
   c.steering = is_on("VERBENA_STEERING");
   c.extensions = is_on("VERBENA_EXTENSIONS");
+  c.congestion = parse_congestion(text("VERBENA_CONGESTION"));
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
   number("VERBENA_RCVBUF", 1u << 30, "use a number of bytes up to 1073741824", c.receive_buffer);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/time.h"
+#include "core/congestion/congestion_control.h"
 
 namespace verbena::runtime {
 
@@ -25,6 +26,9 @@ struct Config {
   // VERBENA_EXTENSIONS: off makes two Verbenas speak standard RoCE to each other, to read captures
   // or to test standard behaviour.
   bool extensions = true;
+  // VERBENA_CONGESTION: the congestion control of the wire, by its name, to compare algorithms on a
+  // network.
+  const core::CongestionAlgorithm* congestion = &core::kDefaultCongestionAlgorithm;
   // VERBENA_POLL: "hybrid" or "hybrid:MICROSECONDS" busy-polls for this time before it sleeps on a
   // completion channel, for programs that get many events per second; "event" sleeps at once.
   Duration awake_before_sleep{0};

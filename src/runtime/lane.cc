@@ -24,7 +24,8 @@ Status Lane::start(host::SlotDirectory::CountersText counters) {
   if (!opened.ok()) return opened;
   engine_ = std::make_unique<core::Engine>(core::EngineConfig{.slot = datapath_.directory->slot(),
                                                               .secret = random_secret(),
-                                                              .extensions = config().extensions});
+                                                              .extensions = config().extensions,
+                                                              .congestion = config().congestion});
   datapath::PeerAccess* const access =
       datapath_.local != nullptr ? datapath_.local->peer_access() : nullptr;
   if (access != nullptr) engine_->expose_through(&access->exposure());

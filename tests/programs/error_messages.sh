@@ -110,5 +110,9 @@ for setting in VERBENA_FAULTS=lose=0.1 VERBENA_PCAP=/nowhere/file.pcap; do
   [ "$rc" = 1 ] || fail "$setting: exit status $rc"
   grep -Eq "^verbena\[[0-9]+\]: $setting: " "$logs/setting" || fail "$setting: no reason is given"
 done
+# An unknown congestion control is ignored; the warning lists those that exist.
+VERBENA_CONGESTION=none "$tool" run -- ibv_devinfo -d verbena_lo >"$logs/setting" 2>&1 || fail "VERBENA_CONGESTION: status $?"
+grep -Eq '^verbena: VERBENA_CONGESTION=none is ignored: use aimd \(.*, fixed \(' "$logs/setting" ||
+  fail "VERBENA_CONGESTION=none: no warning"
 note "ok bad settings"
 pass

@@ -17,6 +17,8 @@ uint32_t decrease_for(uint32_t bytes_lost, bool discarded, uint32_t max_decrease
 
 }  // namespace
 
+std::unique_ptr<CongestionControl> make_aimd() { return std::make_unique<Aimd>(); }
+
 void Aimd::on_acked(uint32_t bytes, Instant) {
   acked_ += bytes;
   if (acked_ < window_) return;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "base/time.h"
@@ -52,10 +51,27 @@ class CongestionControl {
   uint64_t pacing_rate_ = kUnpaced;
 };
 
-enum class CongestionAlgorithm : uint8_t { Aimd, FixedWindow };
+// The algorithms: name and meaning, for users. The first is the default. A new one is a line here
+// and a file in this folder that defines make_NAME().
+#define VERBENA_CONGESTION_ALGORITHMS(X)                                                      \
+  X(aimd, "losses shrink the window; each window that is acknowledged without loss grows it") \
+  X(fixed, "a fixed window, for networks that lose no packets")
 
-std::unique_ptr<CongestionControl> make_congestion_control(CongestionAlgorithm algorithm);
-// By its user-visible name; empty if no algorithm has it.
-std::optional<CongestionAlgorithm> find_congestion_algorithm(std::string_view name);
+#define X(name, meaning) std::unique_ptr<CongestionControl> make_##name();
+VERBENA_CONGESTION_ALGORITHMS(X)
+#undef X
+
+struct CongestionAlgorithm {
+  std::string_view name;
+  std::string_view meaning;
+  std::unique_ptr<CongestionControl> (*make)();
+};
+
+inline constexpr CongestionAlgorithm kCongestionAlgorithms[] = {
+#define X(name, meaning) {#name, meaning, make_##name},
+    VERBENA_CONGESTION_ALGORITHMS(X)
+#undef X
+};
+inline constexpr const CongestionAlgorithm& kDefaultCongestionAlgorithm = kCongestionAlgorithms[0];
 
 }  // namespace verbena::core

@@ -73,6 +73,16 @@ TEST(PeerPath, RestartsCongestionControlWhenItReturnsToTheWire) {
   EXPECT_EQ(path.window(), Aimd::kInitialWindow);
 }
 
+TEST(PeerPath, UsesTheGivenAlgorithmOnTheWire) {
+  for (const CongestionAlgorithm& algorithm : kCongestionAlgorithms) {
+    PeerPath path(algorithm);
+    EXPECT_EQ(path.window(), algorithm.make()->window()) << algorithm.name;
+    path.use_shared_memory();
+    path.use_wire();
+    EXPECT_EQ(path.window(), algorithm.make()->window()) << algorithm.name;
+  }
+}
+
 TEST(PeerPath, KeepsBytesInFlightWhenTheMediumChanges) {
   PeerPath path;
   path.on_sent(5000);

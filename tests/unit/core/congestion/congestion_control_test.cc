@@ -9,17 +9,17 @@
 namespace verbena::core {
 namespace {
 
-TEST(CongestionControl, IsCreatedByAlgorithm) {
-  const auto aimd = make_congestion_control(CongestionAlgorithm::Aimd);
-  const auto fixed = make_congestion_control(CongestionAlgorithm::FixedWindow);
-  EXPECT_NE(dynamic_cast<Aimd*>(aimd.get()), nullptr);
-  EXPECT_NE(dynamic_cast<FixedWindow*>(fixed.get()), nullptr);
+TEST(CongestionControl, TheDefaultIsAimd) {
+  const auto control = kDefaultCongestionAlgorithm.make();
+  EXPECT_NE(dynamic_cast<Aimd*>(control.get()), nullptr);
 }
 
-TEST(CongestionControl, IsFoundByName) {
-  EXPECT_EQ(find_congestion_algorithm("aimd"), CongestionAlgorithm::Aimd);
-  EXPECT_EQ(find_congestion_algorithm("off"), CongestionAlgorithm::FixedWindow);
-  EXPECT_EQ(find_congestion_algorithm("no such algorithm"), std::nullopt);
+TEST(CongestionControl, EveryAlgorithmHasANameAMeaningAndAWindow) {
+  for (const CongestionAlgorithm& algorithm : kCongestionAlgorithms) {
+    EXPECT_NE(algorithm.name, "");
+    EXPECT_NE(algorithm.meaning, "") << algorithm.name;
+    EXPECT_GT(algorithm.make()->window(), 0u) << algorithm.name;
+  }
 }
 
 TEST(FixedWindow, StaysTheSameAfterEveryEvent) {
