@@ -6,7 +6,7 @@ missing=0
 
 # in_manual PATTERN HEADING WHAT: a line of that section of verbena(7) matches.
 in_manual() {
-  sed -n "/^\.SH $2\$/,/^\.SH /p" "$root/man/verbena.7" | grep -Exq "$1" && return
+  sed -n "/^\.SH $2\$/,/^\.SH /p" "$root/man/verbena.7" | grep -Ex "$1" >/dev/null && return
   echo "verbena(7) does not explain $3 under \"$2\""
   missing=1
 }
