@@ -134,7 +134,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
     if (!ack && !common_.extensions.is_in_order(p.bth)) [[unlikely]]
       return false;
   }
-  std::byte* to = nullptr;
+  MemoryArea to;
   const bool prepared =
       p.in_front.empty() && fits_fast_path(p.payload.size(), common_.packet_payload_bytes_of(p)) &&
       (!ack || requester.awaits_fast_ack(*ack)) && responder.prepare_fast_receive(p, to);
@@ -169,7 +169,7 @@ void Requester::commit_fast_ack(Instant now) {
 
 // The payload of a SEND goes into the next receive: the application does not look there before the
 // completion.
-bool Responder::prepare_fast_receive(const wire::Packet& p, std::byte*& to) {
+bool Responder::prepare_fast_receive(const wire::Packet& p, MemoryArea& to) {
   const bool is_next =
       p.bth.psn == expected_ && !message_ && reorder_buffer_.empty() && !qp_.acks.nak();
   if (!is_next || (p.bth.extension_flags != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
@@ -185,13 +185,13 @@ bool Responder::prepare_fast_receive(const wire::Packet& p, std::byte*& to) {
   return to != nullptr;
 }
 
-void Responder::commit_fast_receive(const wire::Packet& p, std::byte* to) {
+void Responder::commit_fast_receive(const wire::Packet& p, MemoryArea to) {
   expected_ = expected_ + 1;
   ++msn_;
   nak_sent_ = false;
   qp_.acks.on_ack_due();
   const bool is_write = p.op.verb == wire::Verb::Write;
-  if (is_write) place_last_word_last(to, p.payload);
+  if (is_write) place(to, p.payload, true);
   if (is_write && !p.op.has_immediate) return;
   receives_.consume();
   finish_receive(p, is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive,

@@ -98,6 +98,10 @@ Status check_region(const RegionInfo& region) {
   if ((region.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region.access & kLocalWrite) == 0) {
     return Error{EINVAL, "remote write or atomic access also needs IBV_ACCESS_LOCAL_WRITE"};
   }
+  const MemoryBacking* const backing = region.backing;
+  if (backing != nullptr && (backing->copy_in == nullptr) != (backing->copy_out == nullptr)) {
+    return Error{EINVAL, "memory is copied in both directions or in none"};
+  }
   if (region.iova + region.length < region.iova) {
     return Error{EINVAL, "iova + length wraps around 2^64"};
   }
@@ -115,20 +119,38 @@ std::byte* memory_at(const RegionInfo& region, uint64_t address) {
                                       (address - region.iova));
 }
 
-std::byte* reachable_at(const RegionInfo& region, uint64_t address, uint64_t length,
-                        uint32_t access) {
-  std::byte* at = memory_at(region, address);
-  if (region.backing.reachable == nullptr) [[likely]]
-    return at;
+[[gnu::cold, gnu::noinline]] MemoryArea ask_owner(const MemoryBacking& backing, std::byte* at,
+                                                  uint64_t length, uint32_t access) {
   const bool write = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  return region.backing.reachable(at, length, write) ? at : nullptr;
+  if (backing.reachable != nullptr && !backing.reachable(at, length, write)) return {};
+  return {at, backing.is_copied() ? &backing : nullptr};
+}
+
+// Other processes cannot access the memory, or not without asking the owner.
+bool needs_owner(const MemoryBacking* backing) {
+  return backing != nullptr && (backing->reachable != nullptr || backing->is_copied());
+}
+
+MemoryArea reachable_at(const RegionInfo& region, uint64_t address, uint64_t length,
+                        uint32_t access) {
+  std::byte* const at = memory_at(region, address);
+  if (region.backing == nullptr) [[likely]]
+    return {at};
+  return ask_owner(*region.backing, at, length, access);
 }
 
 }  // namespace
 
+void MemoryRegistry::prepare_copies(const RegionInfo& region) {
+  if (region.backing != nullptr && region.backing->is_copied()) {
+    staging_.resize(wire::kMaxPayloadBytes);
+  }
+}
+
 Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   const Status checked = check_region(region);
   if (!checked.ok()) return checked.error();
+  prepare_copies(region);
   auto slot = take_slot(Kind::Region);
   if (!slot.ok()) return slot;
   static_cast<RegionInfo&>(entries_[slot.value()]) = region;
@@ -136,14 +158,13 @@ Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   return key_of(slot.value());
 }
 
-// Exposes regions with remote access, except those whose backing must be asked first.
+// Exposes regions with remote access, except those that other processes cannot access.
 void MemoryRegistry::expose(uint32_t index) {
   if (exposure_ == nullptr) return;
   const Entry& e = entries_[index];
   const uint32_t access = e.access & (kRemoteWrite | kRemoteRead);
   const uint32_t key = key_of(index);
-  if (access == 0 || e.length == 0 || e.backing.reachable != nullptr)
-    return exposure_->withdraw(key);
+  if (access == 0 || e.length == 0 || needs_owner(e.backing)) return exposure_->withdraw(key);
   exposure_->expose({.key = key,
                      .pd = e.pd,
                      .base = reinterpret_cast<uintptr_t>(e.base),
@@ -169,6 +190,7 @@ Status MemoryRegistry::change_region(uint32_t key, const RegionInfo& region) {
   if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
   const Status checked = check_region(region);
   if (!checked.ok()) return checked;
+  prepare_copies(region);
   static_cast<RegionInfo&>(*e) = region;
   expose(static_cast<uint32_t>(e - entries_.data()));
   return {};
@@ -294,9 +316,10 @@ MemoryRegistry::FlushResult MemoryRegistry::flush(uint32_t key, uint32_t pd, wir
   const Entry* e = find_granting(key, pd, qpn, access);
   if (e == nullptr || (!all && !covers(*e, address, length))) return FlushResult::Denied;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if ((access & kFlushPersistent) == 0 || e->backing.persist == nullptr) return FlushResult::Done;
-  const bool kept = all ? e->backing.persist(e->base, e->length)
-                        : e->backing.persist(memory_at(*e, address), length);
+  if ((access & kFlushPersistent) == 0 || (e->backing == nullptr || e->backing->persist == nullptr))
+    return FlushResult::Done;
+  const bool kept = all ? e->backing->persist(e->base, e->length)
+                        : e->backing->persist(memory_at(*e, address), length);
   return kept ? FlushResult::Done : FlushResult::Failed;
 }
 
@@ -306,23 +329,23 @@ bool MemoryRegistry::grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t a
   return e != nullptr && covers(*e, address, length);
 }
 
-std::byte* MemoryRegistry::resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
+MemoryArea MemoryRegistry::resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
                                    uint64_t length, uint32_t access) const {
   const Entry* e = find_granting(key, pd, qpn, access);
-  if (e == nullptr || !covers(*e, address, length)) return nullptr;
+  if (e == nullptr || !covers(*e, address, length)) return {};
   return reachable_at(*e, address, length, access);
 }
 
-std::byte* MemoryRegistry::resolve_local(uint32_t lkey, uint32_t pd, uint64_t address,
+MemoryArea MemoryRegistry::resolve_local(uint32_t lkey, uint32_t pd, uint64_t address,
                                          uint64_t length, uint32_t access) const {
   const Entry* e = find(lkey);
-  if (e == nullptr || e->pd != pd || (e->access & access) != access) return nullptr;
+  if (e == nullptr || e->pd != pd || (e->access & access) != access) return {};
   if (e->kind == Kind::Null) [[unlikely]] {
-    if (length > kNullBytes) return nullptr;
-    return (access & kLocalWrite) != 0 ? null_memory_->discarded.data()
-                                       : null_memory_->zeros.data();
+    if (length > kNullBytes) return {};
+    return {(access & kLocalWrite) != 0 ? null_memory_->discarded.data()
+                                        : null_memory_->zeros.data()};
   }
-  if (e->kind != Kind::Region || !covers(*e, address, length)) return nullptr;
+  if (e->kind != Kind::Region || !covers(*e, address, length)) return {};
   return reachable_at(*e, address, length, access);
 }
 

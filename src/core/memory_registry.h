@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/prng.h"
@@ -18,13 +19,27 @@ namespace verbena::core {
 
 enum class WindowType : uint8_t { Type1 = 1, Type2 = 2 };
 
-// Functions of the region's owner that need system calls, which the engine does not make. Null: the
-// region needs none.
+// Functions of the region's owner that need system calls, which the engine does not make. Null
+// functions are not needed.
 struct MemoryBacking {
   // Whether the bytes can be accessed now: on-demand regions are not pinned and may have holes.
   bool (*reachable)(const std::byte* at, uint64_t bytes, bool write) = nullptr;
   // Makes the bytes persistent before it returns. False if that failed.
   bool (*persist)(std::byte* at, uint64_t bytes) = nullptr;
+  // Both or none: the CPU cannot access the bytes, such as those of a GPU. Copies between them and
+  // ordinary memory, complete before they return.
+  void (*copy_in)(std::byte* to, std::span<const std::byte> from) = nullptr;
+  void (*copy_out)(std::span<std::byte> to, const std::byte* from) = nullptr;
+
+  bool is_copied() const { return copy_in != nullptr; }
+};
+
+// Registered memory, resolved. Only placement.h accesses the bytes.
+struct MemoryArea {
+  std::byte* at = nullptr;
+  const MemoryBacking* copier = nullptr;  // null: the CPU can access the bytes
+
+  bool operator==(const std::byte* other) const { return at == other; }
 };
 
 // A region as its owner registered it.
@@ -34,7 +49,7 @@ struct RegionInfo {
   uint64_t length = 0;
   uint64_t iova = 0;
   uint32_t access = 0;
-  MemoryBacking backing;
+  const MemoryBacking* backing = nullptr;  // outlives the region; null: ordinary memory
 };
 
 class MemoryRegistry {
@@ -84,12 +99,16 @@ class MemoryRegistry {
   // The memory behind [address, address + length), if `key` names it within `pd` (for windows: and
   // `qpn`) and grants all of `access`. Null otherwise. `length` is between 1 and the largest
   // payload of a packet.
-  std::byte* resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
+  MemoryArea resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
                      uint32_t access) const;
 
   // For work requests of the owner: regions only, no windows.
-  std::byte* resolve_local(uint32_t lkey, uint32_t pd, uint64_t address, uint64_t length,
+  MemoryArea resolve_local(uint32_t lkey, uint32_t pd, uint64_t address, uint64_t length,
                            uint32_t access) const;
+
+  // Ordinary memory for copies of outgoing payload: as much as a packet has. Empty without a region
+  // that needs it.
+  std::span<std::byte> staging() const { return staging_; }
 
   // The region of an lkey; null if there is none.
   const RegionInfo* region_of(uint32_t lkey) const;
@@ -136,6 +155,7 @@ class MemoryRegistry {
   void release_slot(uint32_t index);
   void unbind(Entry& window);
   void expose(uint32_t index);
+  void prepare_copies(const RegionInfo& region);
   const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
 
   uint32_t round_keys_[4];
@@ -153,6 +173,7 @@ class MemoryRegistry {
   size_t bound_type2_ = 0;
   wire::Exposure* exposure_ = nullptr;       // null: no one-sided access
   std::unique_ptr<NullMemory> null_memory_;  // created with the first null region
+  mutable std::vector<std::byte> staging_;   // allocated with the first region that is copied
 };
 
 }  // namespace verbena::core

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 
 #include "base/bytes.h"
 
@@ -39,6 +40,85 @@ void place_last_word_last(std::byte* to, std::span<const std::byte> from) {
 
 namespace {
 
+[[gnu::cold, gnu::noinline]] void copy_in(const MemoryArea& to, std::span<const std::byte> from) {
+  to.copier->copy_in(to.at, from);
+}
+
+}  // namespace
+
+void place(MemoryArea to, std::span<const std::byte> from, bool ends_message) {
+  if (to.copier != nullptr) [[unlikely]]
+    return copy_in(to, from);
+  if (ends_message) return place_last_word_last(to.at, from);
+  std::memcpy(to.at, from.data(), from.size());
+}
+
+namespace {
+
+bool is_within(const std::byte* at, std::span<const std::byte> memory) {
+  const std::less_equal<> is_not_behind;
+  return is_not_behind(memory.data(), at) && !is_not_behind(memory.data() + memory.size(), at);
+}
+
+// Only this engine's requests access the word between the two copies, one after the other.
+template <typename Change>
+uint64_t change_copy(const MemoryArea& at, Change change) {
+  uint64_t before = 0;
+  at.copier->copy_out(std::as_writable_bytes(std::span(&before, 1)), at.at);
+  const uint64_t after = change(before);
+  at.copier->copy_in(at.at, std::as_bytes(std::span(&after, 1)));
+  return before;
+}
+
+std::atomic_ref<uint64_t> word_at(const MemoryArea& area) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(area.at));
+}
+
+}  // namespace
+
+uint64_t fetch_add(const MemoryArea& at, uint64_t add) {
+  if (at.copier == nullptr) return word_at(at).fetch_add(add);
+  return change_copy(at, [&](uint64_t before) { return before + add; });
+}
+
+uint64_t compare_swap(const MemoryArea& at, uint64_t compare, uint64_t swap) {
+  if (at.copier == nullptr) {
+    word_at(at).compare_exchange_strong(compare, swap);
+    return compare;
+  }
+  return change_copy(at, [&](uint64_t before) { return before == compare ? swap : before; });
+}
+
+void store(const MemoryArea& at, uint64_t value) {
+  if (at.copier == nullptr) return word_at(at).store(value);
+  at.copier->copy_in(at.at, std::as_bytes(std::span(&value, 1)));
+}
+
+namespace {
+
+// False if memory that must be copied is more than a packet's payload, or is to be written.
+[[gnu::cold, gnu::noinline]] bool append_copy(const MemoryRegistry& memory, const MemoryArea& area,
+                                              uint32_t bytes, Gather& out, uint32_t access) {
+  size_t used = 0;
+  for (const auto& span : out.view()) {
+    if (is_within(span.data(), memory.staging())) used += span.size();
+  }
+  const std::span<std::byte> free = memory.staging().subspan(used);
+  if (bytes > free.size() || (access & kLocalWrite) != 0) return false;
+  area.copier->copy_out(free.first(bytes), area.at);
+  out.spans[out.count++] = {free.data(), bytes};
+  return true;
+}
+
+// The only place where registered memory becomes part of a packet.
+bool append(const MemoryRegistry& memory, MemoryArea area, uint32_t bytes, Gather& out,
+            uint32_t access) {
+  if (area.copier != nullptr) [[unlikely]]
+    return append_copy(memory, area, bytes, out, access);
+  out.spans[out.count++] = {area.at, bytes};
+  return true;
+}
+
 // Calls visit(sge, offset within it, bytes) for each memory area of [offset, offset + length).
 template <typename Visit>
 bool for_each_area(std::span<const Sge> sges, uint32_t offset, uint32_t length, Visit visit) {
@@ -62,24 +142,29 @@ bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges
             uint32_t length, Gather& out, uint32_t access) {
   out.count = 0;
   return for_each_area(sges, offset, length, [&](const Sge& sge, uint32_t skip, uint32_t n) {
-    const std::byte* p = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, access);
-    if (p == nullptr) return false;
-    out.spans[out.count++] = {p, n};
-    return true;
+    const MemoryArea area = memory.resolve_local(sge.lkey, pd, sge.address + skip, n, access);
+    return area != nullptr && append(memory, area, n, out, access);
   });
+}
+
+bool gather_remote(const MemoryRegistry& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
+                   uint64_t address, uint32_t length, Gather& out) {
+  out.count = 0;
+  const MemoryArea area = memory.resolve(rkey, pd, qpn, address, length, kRemoteRead);
+  return area != nullptr && append(memory, area, length, out, 0);
 }
 
 bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message) {
   struct Area {
-    std::byte* to;
+    MemoryArea to;
     uint32_t bytes;
   };
   std::array<Area, kMaxSges> areas;
   size_t count = 0;
   const bool granted = for_each_area(sges, offset, static_cast<uint32_t>(from.size()),
                                      [&](const Sge& sge, uint32_t skip, uint32_t n) {
-                                       std::byte* p = memory.resolve_local(
+                                       const MemoryArea p = memory.resolve_local(
                                            sge.lkey, pd, sge.address + skip, n, kLocalWrite);
                                        if (p == nullptr) return false;
                                        areas[count++] = {p, n};
@@ -87,11 +172,7 @@ bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sge
                                      });
   if (!granted) return false;
   for (size_t i = 0; i < count; ++i) {
-    if (ends_message && i + 1 == count) {
-      place_last_word_last(areas[i].to, from.first(areas[i].bytes));
-    } else {
-      std::memcpy(areas[i].to, from.data(), areas[i].bytes);
-    }
+    place(areas[i].to, from.first(areas[i].bytes), ends_message && i + 1 == count);
     from = from.subspan(areas[i].bytes);
   }
   return true;

@@ -1,4 +1,5 @@
-// Copies payload between packets and registered memory.
+// Copies payload between packets and registered memory. Nothing else in the engine accesses
+// registered memory, which the CPU may be unable to (MemoryBacking::copy_in).
 #pragma once
 
 #include <array>
@@ -16,7 +17,17 @@ namespace verbena::core {
 // last byte, to detect a message; memcpy may store it before the bytes in front of it.
 void place_last_word_last(std::byte* to, std::span<const std::byte> from);
 
-// The memory areas of the payload of one packet.
+// Writes `from` to resolved memory.
+void place(MemoryArea to, std::span<const std::byte> from, bool ends_message);
+
+// Operations on an aligned word, atomic among requests and, in memory that the CPU can access, with
+// the program. The first two return the word before.
+uint64_t fetch_add(const MemoryArea& at, uint64_t add);
+uint64_t compare_swap(const MemoryArea& at, uint64_t compare, uint64_t swap);
+void store(const MemoryArea& at, uint64_t value);
+
+// The memory areas of the payload of one packet. Payload that the CPU cannot access is copied, so
+// only one Gather is in use at a time.
 struct Gather {
   Gather() {}  // does not clear the 512 bytes
   union {
@@ -30,6 +41,10 @@ struct Gather {
 // grant it, with all of `access`.
 bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
             uint32_t length, Gather& out, uint32_t access = 0);
+
+// Bytes [address, address + length) that a peer reads. False if its key does not grant them.
+bool gather_remote(const MemoryRegistry& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
+                   uint64_t address, uint32_t length, Gather& out);
 
 // Writes `from` at `offset` of the buffers that `sges` describe. False if an lkey does not grant it
 // (nothing is written then). The caller has checked that the buffers are long enough.

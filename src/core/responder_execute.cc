@@ -1,6 +1,5 @@
 // The execution of a peer's requests that have passed the checks of responder.cc. Each one still
 // checks access rights. Clause numbers are those of IBA volume 1, chapter 9.
-#include <atomic>
 #include <cstring>
 
 #include "core/placement.h"
@@ -66,15 +65,11 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   }
   if (!p.payload.empty()) {
     // Resolved for each packet: the region may have been deregistered since the first.
-    std::byte* to =
+    const MemoryArea to =
         memory.resolve(message_->reth.rkey, qp_.pd, qp_.qpn,
                        message_->reth.address + message_->received, p.payload.size(), kRemoteWrite);
     if (to == nullptr) return Verdict::Denied;
-    if (p.op.ends_message()) {
-      place_last_word_last(to, p.payload);
-    } else {
-      std::memcpy(to, p.payload.data(), p.payload.size());
-    }
+    place(to, p.payload, p.op.ends_message());
     message_->received += static_cast<uint32_t>(p.payload.size());
   }
   if (!p.op.ends_message()) return Verdict::Proceed;
@@ -124,22 +119,17 @@ Responder::Verdict Responder::execute_read(const wire::Packet& p) {
 Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
   if (p.atomic.address % 8 != 0) return Verdict::Invalid;  // C9-100: naturally aligned
   if ((qp_.attr.access & kRemoteAtomic) == 0) return Verdict::Denied;
-  std::byte* at =
+  const MemoryArea at =
       qp_.engine.memory.resolve(p.atomic.rkey, qp_.pd, qp_.qpn, p.atomic.address, 8, kRemoteAtomic);
   if (at == nullptr) return Verdict::Denied;
   // Behind an aligned iova the buffer may be misaligned, where the CPU's access is not atomic.
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0) return Verdict::Invalid;
+  if (reinterpret_cast<uintptr_t>(at.at) % 8 != 0) return Verdict::Invalid;
   Resource* r = resources_.take(p.op.verb, expected_, qp_.pd);
   if (r == nullptr) return Verdict::Invalid;
 
-  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(at));
-  if (p.op.verb == Verb::FetchAdd) {
-    r->original = word.fetch_add(p.atomic.swap_or_add);
-  } else {
-    uint64_t expected = p.atomic.compare;
-    word.compare_exchange_strong(expected, p.atomic.swap_or_add);
-    r->original = expected;
-  }
+  r->original = p.op.verb == Verb::FetchAdd
+                    ? fetch_add(at, p.atomic.swap_or_add)
+                    : compare_swap(at, p.atomic.compare, p.atomic.swap_or_add);
   r->packets = 1;
   r->msn = ++msn_;
   resources_.start_response(*r, 0, 1, false);
@@ -149,16 +139,16 @@ Responder::Verdict Responder::execute_atomic(const wire::Packet& p) {
 Responder::Verdict Responder::execute_atomic_write(const wire::Packet& p) {
   if (p.reth.address % 8 != 0) return Verdict::Invalid;
   if ((qp_.attr.access & kRemoteWrite) == 0) return Verdict::Denied;
-  std::byte* at =
+  const MemoryArea at =
       qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, 8, kRemoteWrite);
   if (at == nullptr) return Verdict::Denied;
-  if (reinterpret_cast<uintptr_t>(at) % 8 != 0)
+  if (reinterpret_cast<uintptr_t>(at.at) % 8 != 0)
     return Verdict::Invalid;  // as for the other atomics
   Resource* r = resources_.take(p.op.verb, expected_, qp_.pd);
   if (r == nullptr) return Verdict::Invalid;
   uint64_t value;
   std::memcpy(&value, p.payload.data(), 8);
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(value);
+  store(at, value);
   respond_empty(*r);
   return Verdict::Proceed;
 }

@@ -31,16 +31,16 @@ uint32_t Responder::send_responses(wire::PacketSink& sink, uint32_t budget, bool
 bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
   const uint32_t offset = r.next_packet * r.packet_payload_bytes;
   const uint32_t bytes = std::min(r.packet_payload_bytes, r.reth.length - offset);
-  std::span<const std::byte> payload;
+  Gather payload;
   if (bytes != 0) {
-    const std::byte* from = qp_.engine.memory.resolve(r.reth.rkey, r.pd, qp_.qpn,
-                                                      r.reth.address + offset, bytes, kRemoteRead);
-    if (from == nullptr && r.is_replay) {  // the peer may have the data already
+    const bool granted = gather_remote(qp_.engine.memory, r.reth.rkey, r.pd, qp_.qpn,
+                                       r.reth.address + offset, bytes, payload);
+    if (!granted && r.is_replay) {  // the peer may have the data already
       qp_.count(CounterId::duplicate_dropped);
       resources_.end_response(r);
       return true;
     }
-    if (from == nullptr) {  // deregistered during the response
+    if (!granted) {  // deregistered during the response
       wire::Packet request;
       request.bth.opcode = qp_.opcode(wire::Opcode::RcReadRequest);
       request.op = wire::info_of(request.bth.opcode);
@@ -51,7 +51,6 @@ bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
       refuse(Verdict::Denied, request);
       return false;
     }
-    payload = {from, bytes};
   }
   const bool first = r.next_packet == r.first_packet;
   const bool last = r.next_packet + 1 == r.end_packet;
@@ -63,7 +62,7 @@ bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
   p.bth.extension_flags = qp_.extensions.response_flag(r.is_replay);
   p.aeth.msn = r.msn;
   p.in_window = qp_.extensions.peer_reads_sack() && !r.is_replay;
-  push_packet(qp_, sink, p, {&payload, payload.empty() ? 0u : 1u}, bytes);
+  push_packet(qp_, sink, p, payload.view(), bytes);
   ++r.next_packet;
   if (last) resources_.end_response(r);
   return true;

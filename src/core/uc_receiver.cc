@@ -2,8 +2,6 @@
 // is used for the next one.
 #include "core/uc_receiver.h"
 
-#include <cstring>
-
 #include "core/placement.h"
 
 namespace verbena::core {
@@ -96,13 +94,9 @@ void UcReceiver::execute_write(const wire::Packet& p) {
        memory.grants(reth.rkey, qp_.pd, qp_.qpn, reth.address, reth.length, kRemoteWrite));
   if (!granted) return drop_message(CounterId::writes_refused);
   if (!p.payload.empty()) {
-    std::byte* const to = resolve(message_->received, p.payload.size());
+    const MemoryArea to = resolve(message_->received, p.payload.size());
     if (to == nullptr) return drop_message(CounterId::writes_refused);
-    if (p.op.ends_message()) {
-      place_last_word_last(to, p.payload);
-    } else {
-      std::memcpy(to, p.payload.data(), p.payload.size());
-    }
+    place(to, p.payload, p.op.ends_message());
     message_->received += static_cast<uint32_t>(p.payload.size());
   }
   if (!p.op.ends_message()) return;

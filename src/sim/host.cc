@@ -96,13 +96,40 @@ core::QueuePair& Host::create_qp(core::CompletionQueue& send_cq, core::Completio
   return *engine_.create_qp(c).value();
 }
 
+namespace {
+
+// Each fourth region. The engine gets an address at which every access fails. The choice follows
+// from the iova, which is random.
+bool is_device_memory(const Region& region) { return (region.iova >> 12) % 4 == 0; }
+
+// From the address of a byte to the one that the engine gets, and back.
+std::byte* other_address(const std::byte* at) {
+  constexpr uintptr_t kNotCanonical = uintptr_t{1} << 62;
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(at) ^ kNotCanonical);
+}
+
+void copy_in(std::byte* to, std::span<const std::byte> from) {
+  std::ranges::copy(from, other_address(to));
+}
+void copy_out(std::span<std::byte> to, const std::byte* from) {
+  std::copy_n(other_address(from), to.size(), to.data());
+}
+
+}  // namespace
+
 Region Host::add_region(uint64_t length, uint32_t access) {
   Region r;
   r.bytes = arena_.allocate(length);
   // Not the real address, because traces would differ, but with the same alignment; different in
   // each region.
   r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
-  r.key = engine_.memory().add_region(1, r.bytes.data(), length, r.iova, access).value();
+  core::RegionInfo info{1, r.bytes.data(), length, r.iova, access, {}};
+  if (has_device_memory_ && is_device_memory(r)) {
+    info.base = other_address(info.base);
+    static constexpr core::MemoryBacking kDevice{.copy_in = copy_in, .copy_out = copy_out};
+    info.backing = &kDevice;
+  }
+  r.key = engine_.memory().add_region(info).value();
   return r;
 }
 
@@ -114,12 +141,13 @@ DurableRegion Host::add_durable_region(uint32_t access) {
   r.kept = all.subspan(kBytes, kBytes);
   r.times = all.last(sizeof(uint64_t));
   r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
-  const core::MemoryBacking backing{.persist = [](std::byte* at, uint64_t bytes) {
+  static constexpr core::MemoryBacking kDurable{.persist = [](std::byte* at, uint64_t bytes) {
     std::memcpy(at + kBytes, at, bytes);
     ++*reinterpret_cast<uint64_t*>(at + 2 * kBytes);
     return true;
   }};
-  r.key = engine_.memory().add_region({1, r.bytes.data(), kBytes, r.iova, access, backing}).value();
+  r.key =
+      engine_.memory().add_region({1, r.bytes.data(), kBytes, r.iova, access, &kDurable}).value();
   return r;
 }
 

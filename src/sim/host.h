@@ -52,6 +52,8 @@ class Host {
   core::CompletionQueue& create_cq(uint32_t capacity);
   core::QueuePair& create_qp(core::CompletionQueue& send_cq, core::CompletionQueue& receive_cq,
                              const QpShape& shape);
+  // Some regions are from now on memory that the CPU cannot access, such as a GPU's.
+  void add_device_memory() { has_device_memory_ = true; }
   // Registers a guarded region of the arena; peers and SGEs address it from the returned iova.
   Region add_region(uint64_t length, uint32_t access);
   DurableRegion add_durable_region(uint32_t access);
@@ -100,6 +102,7 @@ class Host {
   World& world_;
   HostId id_;
   Arena arena_;
+  bool has_device_memory_ = false;
   ExposedMemory exposed_;
   core::Engine engine_;
   std::vector<std::unique_ptr<core::CompletionQueue>> cqs_;

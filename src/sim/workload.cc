@@ -22,6 +22,7 @@ void Workload::add_place(HostId id) {
   const bool extensions = prng().below(4) != 0;
   if (!extensions) ++plain_hosts_;
   Host& host = world_.add_host(extensions);
+  host.add_device_memory();
   host.set_packets_per_turn(pick<size_t>(prng(), {3, 16, 64}));
   host.set_ack_delay(id % 2 == 0 ? 8 : 0);
   Place place;

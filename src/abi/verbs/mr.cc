@@ -63,11 +63,14 @@ bool write_back(std::byte* at, uint64_t bytes) {
   return bytes == 0 || msync(at - skipped, bytes + skipped, MS_SYNC) == 0;
 }
 
-core::MemoryBacking backing_for(unsigned access) {
-  core::MemoryBacking backing;
-  if ((access & IBV_ACCESS_ON_DEMAND) != 0) backing.reachable = is_reachable;
-  if ((access & kAccessFlushPersistent) != 0) backing.persist = write_back;
-  return backing;
+// Null: ordinary memory.
+const core::MemoryBacking* backing_for(unsigned access) {
+  static constexpr core::MemoryBacking kOnDemand{.reachable = is_reachable};
+  static constexpr core::MemoryBacking kPersistent{.persist = write_back};
+  static constexpr core::MemoryBacking kBoth{.reachable = is_reachable, .persist = write_back};
+  const bool on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
+  if ((access & kAccessFlushPersistent) != 0) return on_demand ? &kBoth : &kPersistent;
+  return on_demand ? &kOnDemand : nullptr;
 }
 
 Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t iova,
@@ -235,7 +238,8 @@ Status advise(Pd* pd, unsigned advice, uint32_t flags, const ibv_sge* sges, uint
   for (const ibv_sge& sge : std::span(sges, count)) {
     auto region = advised_region(pd, sge, write);
     if (!region.ok()) return region.error();
-    const bool can_fault = region.value().backing.reachable != nullptr;
+    const bool can_fault =
+        region.value().backing != nullptr && region.value().backing->reachable != nullptr;
     if (!can_fault || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT) continue;
     const uintptr_t at =
         reinterpret_cast<uintptr_t>(region.value().base) + (sge.addr - region.value().iova);

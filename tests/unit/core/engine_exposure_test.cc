@@ -42,9 +42,21 @@ TEST_F(EngineExposureTest, ExposesRegionsWithTheirRemoteAccess) {
   EXPECT_TRUE(exposed_.regions.empty());
 }
 
+TEST_F(EngineExposureTest, DoesNotExposeMemoryThatTheCpuCannotAccess) {
+  RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
+  MemoryBacking backing;
+  region.backing = &backing;
+  backing.copy_in = [](std::byte*, std::span<const std::byte>) {};
+  backing.copy_out = [](std::span<std::byte>, const std::byte*) {};
+  ASSERT_TRUE(engine_.memory().add_region(region).ok());
+  EXPECT_TRUE(exposed_.regions.empty());
+}
+
 TEST_F(EngineExposureTest, DoesNotExposeOnDemandOrNullRegions) {
   RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
-  region.backing.reachable = [](const std::byte*, uint64_t, bool) { return true; };
+  MemoryBacking backing;
+  region.backing = &backing;
+  backing.reachable = [](const std::byte*, uint64_t, bool) { return true; };
   ASSERT_TRUE(engine_.memory().add_region(region).ok());
   ASSERT_TRUE(engine_.memory().add_null_region(kPd).ok());
   EXPECT_TRUE(exposed_.regions.empty());

@@ -21,7 +21,7 @@ class MemoryRegistryTest : public testing::Test {
   uint32_t add(uint64_t iova, uint32_t access = kAll, uint64_t length = 1000) {
     return registry_.add_region(kPd, memory_.data(), length, iova, access).value();
   }
-  std::byte* resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t access = kRemoteRead,
+  MemoryArea resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t access = kRemoteRead,
                      uint32_t pd = kPd, wire::Qpn qpn = kQp) {
     return registry_.resolve(key, pd, qpn, address, length, access);
   }
@@ -268,10 +268,10 @@ TEST_F(MemoryRegistryTest, RefusedChangeChangesNothing) {
 
 TEST_F(MemoryRegistryTest, NullRegionDiscardsWritesAndReadsZeros) {
   const uint32_t key = registry_.add_null_region(kPd).value();
-  std::byte* to = registry_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite);
+  std::byte* to = registry_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite).at;
   ASSERT_NE(to, nullptr);
   std::fill_n(to, 4096, std::byte{0xFF});
-  const std::byte* from = registry_.resolve_local(key, kPd, 0, 4096, 0);
+  const std::byte* from = registry_.resolve_local(key, kPd, 0, 4096, 0).at;
   ASSERT_NE(from, nullptr);
   EXPECT_TRUE(std::all_of(from, from + 4096, [](std::byte b) { return b == std::byte{0}; }));
   EXPECT_EQ(registry_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
@@ -294,7 +294,9 @@ TEST_F(MemoryRegistryTest, DoesNotResolveUnreachableMemory) {
   checked.clear();
   is_reachable = true;
   RegionInfo everything{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
-  everything.backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
+  MemoryBacking backing;
+  everything.backing = &backing;
+  backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
     checked.push_back({at, bytes, write});
     return is_reachable;
   };

@@ -37,7 +37,9 @@ class FlushTest : public AtomicWriteTest {
   }
   uint32_t add(uint32_t access) {
     RegionInfo region{kPd, memory_.data(), memory_.size(), kIova, access, {}};
-    region.backing.persist = [](std::byte* at, uint64_t bytes) {
+    static MemoryBacking backing;  // the region outlives this call
+    region.backing = &backing;
+    backing.persist = [](std::byte* at, uint64_t bytes) {
       persisted_.emplace_back(at, bytes);
       return persist_works_;
     };

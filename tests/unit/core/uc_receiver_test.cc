@@ -113,7 +113,9 @@ TEST_F(UcReceiverTest, FaultsInOnlyTheReceivedBytesOfAWrite) {
   static uint64_t most;
   most = 0;
   RegionInfo region{kPd, memory_.data(), kRegionBytes, kIova, kLocalWrite | kRemoteWrite, {}};
-  region.backing.reachable = [](const std::byte*, uint64_t bytes, bool) {
+  MemoryBacking backing;
+  region.backing = &backing;
+  backing.reachable = [](const std::byte*, uint64_t bytes, bool) {
     most = std::max(most, bytes);
     return true;
   };
