@@ -110,6 +110,7 @@ class alignas(64) CompletionQueue {
   [[gnu::noinline]] bool raises_event(const Completion& completion, uint64_t end);
   void announce(uint64_t end);
 
+  // The producer's cache line: what every completion needs.
   uint32_t capacity_;
   uint32_t mask_;
   Ring ring_;
@@ -117,15 +118,14 @@ class alignas(64) CompletionQueue {
   bool events_wanted_ = false;  // the queue was armed at least once
   bool overrun_ = false;
   bool ignore_overrun_ = false;
-  // Each is the index behind the last completion that ...
-  uint64_t announced_end_ = 0;   // an event announced
-  uint64_t solicited_end_ = 0;   // is solicited or an error, or may be
-  uint64_t late_end_ = 0;        // waited when the queue was armed
-  uint64_t announced_head_ = 0;  // the consumer's index at the latest event
-  // In the producer's cache line, with the members above.
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{
       0};  // written by the consumer, release: slots before it are free
+  // Needed for events only. Each is the index behind the last completion that ...
+  alignas(64) uint64_t announced_end_ = 0;  // an event announced
+  uint64_t solicited_end_ = 0;              // is solicited or an error, or may be
+  uint64_t late_end_ = 0;                   // waited when the queue was armed
+  uint64_t announced_head_ = 0;             // the consumer's index at the latest event
 };
 
 }  // namespace verbena::core

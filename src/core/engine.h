@@ -121,7 +121,8 @@ class Engine {
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);
   void wake_waiting(PeerPath& peer, Instant now);
-  bool try_fast_receive(QueuePair& qp, wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  bool try_fast_receive(QueuePair& qp, const wire::Packet& packet, const wire::RxMeta& meta,
+                        Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool fast_send(QueuePair& qp, wire::PacketSink& sink, Instant now);
   bool end_reservation(QueuePair& qp);

@@ -101,7 +101,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 
 // --- receiving -----------------------------------------------------------------------------------
 
-[[gnu::flatten]] bool Engine::try_fast_receive(QueuePair& qp, wire::Packet& packet,
+[[gnu::flatten]] bool Engine::try_fast_receive(QueuePair& qp, const wire::Packet& packet,
                                                const wire::RxMeta& meta, Instant now) {
   if (qp.type() != QpType::Rc || !config_.fast_path || packet.op.has_invalidate ||
       !qp.try_fast_receive(packet, meta, now)) {
@@ -118,7 +118,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
 }
 
 // The caller has checked that the packet is a SEND Only or WRITE Only.
-bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+bool QueuePair::try_fast_receive(const wire::Packet& p, const wire::RxMeta& meta, Instant now) {
   if (common_.state != QpState::Rts || backoff_.is_waiting() || pacer_.limited() ||
       !p.bth.ack_request || p.op.transport != wire::Transport::Rc ||
       (p.bth.pkey & 0x7FFF) != 0x7FFF || !from_peer(meta)) [[unlikely]] {
@@ -126,21 +126,20 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
   }
   Requester& requester = *reliable_;
   auto& responder = static_cast<Responder&>(*responder_);
-  const auto payload = p.payload;
-  const auto in_front = p.in_front;
   wire::OptionalPsn ack;
+  std::span<const std::byte> payload = p.payload;
   if (p.bth.extension_flags != 0) {
-    ack = common_.extensions.take_piggyback(p);
+    ack = common_.extensions.peek_piggyback(p);
     if (!ack && !common_.extensions.is_in_order(p.bth)) [[unlikely]]
       return false;
+    if (ack && p.in_front.empty()) payload = payload.subspan(kPiggybackBytes);
   }
-  MemoryArea to;
-  const bool prepared =
-      p.in_front.empty() && fits_fast_path(p.payload.size(), common_.packet_payload_bytes_of(p)) &&
-      (!ack || requester.awaits_fast_ack(*ack)) && responder.prepare_fast_receive(p, to);
-  if (!prepared) [[unlikely]] {
-    p.payload = payload;  // the normal path removes the piggybacked ACK itself
-    p.in_front = in_front;
+  if (!p.in_front.empty() && (!ack || p.in_front.size() != kPiggybackBytes)) [[unlikely]]
+    return false;
+  MemoryArea to{};
+  if (!fits_fast_path(payload.size(), common_.packet_payload_bytes_of(p)) ||
+      (ack && !requester.awaits_fast_ack(*ack)) || !responder.prepare_fast_receive(p, payload, to))
+      [[unlikely]] {
     return false;
   }
   // The ACK first, as in take_piggybacked_ack().
@@ -150,7 +149,7 @@ bool QueuePair::try_fast_receive(wire::Packet& p, const wire::RxMeta& meta, Inst
     common_.count(CounterId::qp_not_ready);
     return true;
   }
-  responder.commit_fast_receive(p, to);
+  responder.commit_fast_receive(p, payload, to);
   check_failure();
   return true;
 }
@@ -169,33 +168,35 @@ void Requester::commit_fast_ack(Instant now) {
 
 // The payload of a SEND goes into the next receive: the application does not look there before the
 // completion.
-bool Responder::prepare_fast_receive(const wire::Packet& p, MemoryArea& to) {
+bool Responder::prepare_fast_receive(const wire::Packet& p, std::span<const std::byte> payload,
+                                     MemoryArea& to) {
   const bool is_next =
       p.bth.psn == expected_ && !message_ && reorder_buffer_.empty() && !qp_.acks.nak();
   if (!is_next || (p.bth.extension_flags != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
     return false;
-  if (p.op.verb == wire::Verb::Send) return receives_.place_whole(p.payload);
-  if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != p.payload.size() ||
+  if (p.op.verb == wire::Verb::Send) return receives_.place_whole(payload);
+  if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != payload.size() ||
       (p.op.has_immediate && receives_.empty())) [[unlikely]] {
     return false;
   }
-  if (p.payload.empty()) return true;
-  to = qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.payload.size(),
+  if (payload.empty()) return true;
+  to = qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, payload.size(),
                                  kRemoteWrite);
   return to != nullptr;
 }
 
-void Responder::commit_fast_receive(const wire::Packet& p, MemoryArea to) {
+void Responder::commit_fast_receive(const wire::Packet& p, std::span<const std::byte> payload,
+                                    MemoryArea to) {
   expected_ = expected_ + 1;
   ++msn_;
   nak_sent_ = false;
   qp_.acks.on_ack_due();
   const bool is_write = p.op.verb == wire::Verb::Write;
-  if (is_write) place(to, p.payload, true);
+  if (is_write) place(to, payload, true);
   if (is_write && !p.op.has_immediate) return;
   receives_.consume();
   finish_receive(p, is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive,
-                 static_cast<uint32_t>(p.payload.size()));
+                 static_cast<uint32_t>(payload.size()));
 }
 
 }  // namespace verbena::core

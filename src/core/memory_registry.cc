@@ -135,7 +135,7 @@ MemoryArea reachable_at(const RegionInfo& region, uint64_t address, uint64_t len
                         uint32_t access) {
   std::byte* const at = memory_at(region, address);
   if (region.backing == nullptr) [[likely]]
-    return {at};
+    return {at, nullptr};
   return ask_owner(*region.backing, at, length, access);
 }
 
@@ -342,8 +342,9 @@ MemoryArea MemoryRegistry::resolve_local(uint32_t lkey, uint32_t pd, uint64_t ad
   if (e == nullptr || e->pd != pd || (e->access & access) != access) return {};
   if (e->kind == Kind::Null) [[unlikely]] {
     if (length > kNullBytes) return {};
-    return {(access & kLocalWrite) != 0 ? null_memory_->discarded.data()
-                                        : null_memory_->zeros.data()};
+    return {
+        (access & kLocalWrite) != 0 ? null_memory_->discarded.data() : null_memory_->zeros.data(),
+        nullptr};
   }
   if (e->kind != Kind::Region || !covers(*e, address, length)) return {};
   return reachable_at(*e, address, length, access);

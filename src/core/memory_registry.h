@@ -35,9 +35,9 @@ struct MemoryBacking {
 };
 
 // Registered memory, resolved. Only placement.h accesses the bytes.
-struct MemoryArea {
-  std::byte* at = nullptr;
-  const MemoryBacking* copier = nullptr;  // null: the CPU can access the bytes
+struct MemoryArea {  // not initialized by default: there are arrays of it on the hot path
+  std::byte* at;
+  const MemoryBacking* copier;  // null: the CPU can access the bytes
 
   bool operator==(const std::byte* other) const { return at == other; }
 };

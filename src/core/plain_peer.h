@@ -42,6 +42,7 @@ class PeerExtensions {
 
   static constexpr bool has_piggyback(const wire::Bth&) { return false; }
   static wire::OptionalPsn take_piggyback(wire::Packet&) { return std::nullopt; }
+  static wire::OptionalPsn peek_piggyback(const wire::Packet&) { return std::nullopt; }
 };
 
 }  // namespace verbena::core

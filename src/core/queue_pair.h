@@ -71,7 +71,7 @@ class QueuePair {
   uint32_t transmit(wire::PacketSink& sink, Instant now, const Turn& turn);
   // The fast path of on_packet() and transmit(), RC only (fast_path.cc). False: nothing has
   // changed; the caller uses the normal path.
-  bool try_fast_receive(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  bool try_fast_receive(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   bool try_fast_send(wire::PacketSink& sink, Instant now);
   bool has_one_request() const;
   // A packet is ready that does not wait for the window.

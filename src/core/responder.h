@@ -20,9 +20,12 @@ class Responder final : public ReceiveSide {
 
   Status post(const ReceiveRequest& request) override { return receives_.post(request); }
   void on_request(const wire::Packet& packet, const wire::RxMeta& meta) override;
-  // The fast path (fast_path.cc). `to`: where the payload of a WRITE goes.
-  bool prepare_fast_receive(const wire::Packet& packet, MemoryArea& to);
-  void commit_fast_receive(const wire::Packet& packet, MemoryArea to);
+  // The fast path (fast_path.cc). `payload`: without a piggybacked ACK. `to`: where the payload of
+  // a WRITE goes.
+  bool prepare_fast_receive(const wire::Packet& packet, std::span<const std::byte> payload,
+                            MemoryArea& to);
+  void commit_fast_receive(const wire::Packet& packet, std::span<const std::byte> payload,
+                           MemoryArea to);
   uint32_t send_responses(wire::PacketSink& sink, uint32_t budget, bool defer_last) override;
   uint32_t send_ack(wire::PacketSink& sink, AckPlace place) override;
   wire::OptionalPsn ack_to_piggyback() const override;

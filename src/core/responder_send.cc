@@ -1,6 +1,7 @@
 // The responder's packets: READ and atomic responses, ACKs, NAKs and SACK lists.
 #include <algorithm>
 
+#include "core/placement.h"
 #include "core/responder.h"
 #include "wire/local_peer.h"
 

@@ -69,22 +69,23 @@ constexpr uint8_t with_base(uint8_t base, Opcode rc) {
   return static_cast<uint8_t>(base | static_cast<uint8_t>(rc));
 }
 
+// One 32-bit word: every packet has a copy.
 struct OpcodeInfo {
-  Transport transport = Transport::Rc;
-  Verb verb = Verb::Invalid;
-  Position position = Position::Only;
-  Direction direction = Direction::Request;
-  bool has_deth = false;
-  bool has_xrc_eth = false;
-  bool has_flush_eth = false;
-  bool has_reth = false;
-  bool has_aeth = false;
-  bool has_atomic_eth = false;
-  bool has_atomic_ack_eth = false;
-  bool has_immediate = false;
-  bool has_invalidate = false;
-  bool has_rare_headers = false;  // others than RETH, AETH and immediate
-  uint8_t header_bytes = 0;       // BTH and all extension headers
+  Transport transport : 3 = Transport::Rc;
+  Verb verb : 5 = Verb::Invalid;
+  Position position : 2 = Position::Only;
+  Direction direction : 1 = Direction::Request;
+  bool has_deth : 1 = false;
+  bool has_xrc_eth : 1 = false;
+  bool has_flush_eth : 1 = false;
+  bool has_reth : 1 = false;
+  bool has_aeth : 1 = false;
+  bool has_atomic_eth : 1 = false;
+  bool has_atomic_ack_eth : 1 = false;
+  bool has_immediate : 1 = false;
+  bool has_invalidate : 1 = false;
+  bool has_rare_headers : 1 = false;  // others than RETH, AETH and immediate
+  uint8_t header_bytes = 0;           // BTH and all extension headers
 
   constexpr bool valid() const { return verb != Verb::Invalid; }
   constexpr bool starts_message() const {
@@ -94,6 +95,8 @@ struct OpcodeInfo {
     return position == Position::Only || position == Position::Last;
   }
 };
+
+static_assert(sizeof(OpcodeInfo) == 4);
 
 inline constexpr uint8_t kBthBytes = 12;
 inline constexpr uint8_t kDethBytes = 8;
@@ -189,9 +192,9 @@ constexpr OpcodeInfo describe_rc_operation(uint8_t operation) {
     case UdSendOnly:  // not operations of RC
     case UdSendOnlyImm:
     case Opcode::Cnp:
-      return {};
+      return OpcodeInfo{};
   }
-  if (!i.valid()) return {};  // an unassigned operation number
+  if (!i.valid()) return OpcodeInfo{};  // an unassigned operation number
   i.has_immediate =
       is_one_of(operation, {RcSendLastImm, RcSendOnlyImm, RcWriteLastImm, RcWriteOnlyImm});
   i.has_invalidate = is_one_of(operation, {RcSendLastInvalidate, RcSendOnlyInvalidate});
@@ -224,19 +227,20 @@ constexpr OpcodeInfo describe_operation(Transport transport, uint8_t operation) 
     case Transport::Rc:
       break;
     case Transport::Uc:
-      if ((i.verb != Verb::Send && i.verb != Verb::Write) || i.has_invalidate) return {};
+      if ((i.verb != Verb::Send && i.verb != Verb::Write) || i.has_invalidate) return OpcodeInfo{};
       break;
     case Transport::Ud:
-      if (i.verb != Verb::Send || i.position != Position::Only || i.has_invalidate) return {};
+      if (i.verb != Verb::Send || i.position != Position::Only || i.has_invalidate)
+        return OpcodeInfo{};
       i.has_deth = true;
       break;
     case Transport::Xrc:
       i.has_xrc_eth = i.direction == Direction::Request;
       break;
     default:
-      return {};
+      return OpcodeInfo{};
   }
-  if (!i.valid()) return {};
+  if (!i.valid()) return OpcodeInfo{};
   i.transport = transport;
   i.has_rare_headers = i.has_deth || i.has_xrc_eth || i.has_flush_eth || i.has_atomic_eth ||
                        i.has_atomic_ack_eth || i.has_invalidate;

@@ -76,11 +76,15 @@ class PeerExtensions {
   }
   // Removes the ACK from the packet; empty if there is none.
   wire::OptionalPsn take_piggyback(wire::Packet& p) const {
+    const wire::OptionalPsn last = peek_piggyback(p);
     std::span<const std::byte>& holder = p.in_front.empty() ? p.payload : p.in_front;
-    if (!has_piggyback(p.bth) || holder.size() < kPiggybackBytes) return std::nullopt;
-    const wire::Psn last(load_be32(holder.data()) & 0xFFFFFF);
-    holder = holder.subspan(kPiggybackBytes);
+    if (last) holder = holder.subspan(kPiggybackBytes);
     return last;
+  }
+  wire::OptionalPsn peek_piggyback(const wire::Packet& p) const {
+    const std::span<const std::byte>& holder = p.in_front.empty() ? p.payload : p.in_front;
+    if (!has_piggyback(p.bth) || holder.size() < kPiggybackBytes) return std::nullopt;
+    return wire::Psn(load_be32(holder.data()) & 0xFFFFFF);
   }
 
  private:
