@@ -130,7 +130,7 @@ echo "    process into the memory of another at $average Gb/s, each write acknow
 # most 64 KiB). The wire and interop tests prove that these are well-formed RoCEv2.
 payload=$((iterations * size))
 if [ "$port_seen" = yes ] && [ "$bytes" -ge "$payload" ] && [ "$received" -ge $((payload / 65536)) ]; then
-  echo "  * The data crossed the network as RoCEv2, on UDP port 4791: the kernel counted $received received UDP"
+  echo "  * The data crossed the network as RoCEv2, on UDP port 4791: the kernel counted $received batches of UDP"
   if [ "$VERBENA_DEMO_NETNS" = own ]; then
     echo "    datagrams and $bytes bytes on lo, in a network namespace for this demo only."
   else

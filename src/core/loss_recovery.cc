@@ -9,10 +9,6 @@ namespace {
 // The most PSNs of one request packet: the longest READ chunk in the smallest packets.
 constexpr int32_t kMaxPsnsPerRequest = 256;
 
-// A peer that has read nothing for this long is stopped, or does not get a CPU. Longer than the
-// background thread's wait during traffic, so that the thread need not be woken for this.
-constexpr Duration kUnresponsiveAfter = milliseconds(55);
-
 }  // namespace
 
 Duration rnr_delay(uint8_t code) {

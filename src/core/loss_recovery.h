@@ -36,6 +36,9 @@ Duration rnr_delay(uint8_t code);
 // Local ACK timeout: 4.096 us * 2^code, 0 = none.
 Duration ack_timeout(uint8_t code);
 
+// A peer that has read nothing for this long is stopped, or does not get a CPU.
+inline constexpr Duration kUnresponsiveAfter = milliseconds(55);
+
 class LossRecovery {
  public:
   using Chunk = SendCursor::Chunk;

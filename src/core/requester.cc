@@ -74,8 +74,7 @@ bool Requester::has_reads_queued() const {
   return false;
 }
 
-// --- which request may leave
-// ------------------------------------------------------------------------------
+// --- which request may leave ---------------------------------------------------------------------
 
 Requester::Blocked Requester::blocked_reason(Instant now) const {
   if (!cursor_.is_started() || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
@@ -195,8 +194,7 @@ uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
   return 1;
 }
 
-// --- requests without packets
-// ------------------------------------------------------------------------
+// --- requests without packets --------------------------------------------------------------------
 
 void Requester::run_local(SendWqe& wqe) {
   const WcStatus status = execute_local(qp_, wqe);

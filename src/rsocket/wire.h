@@ -18,8 +18,7 @@
 
 namespace verbena::rsocket {
 
-// --- streams
-// --------------------------------------------------------------------------------------
+// --- streams -------------------------------------------------------------------------------------
 
 // Memory that the peer may write.
 struct RemoteBuffer {
@@ -93,8 +92,7 @@ struct Message {
   constexpr uint32_t encode() const { return uint32_t{static_cast<uint8_t>(op)} << 29 | value; }
 };
 
-// --- datagrams
-// ------------------------------------------------------------------------------------
+// --- datagrams -----------------------------------------------------------------------------------
 
 // Precedes a datagram through the queue pair: the sender's address.
 struct DatagramHeader {

@@ -1,6 +1,8 @@
 // The decisions that are not needed for every packet.
 #include "runtime/progress_policy.h"
 
+#include "core/loss_recovery.h"
+
 namespace verbena::runtime {
 namespace {
 
@@ -10,6 +12,8 @@ constexpr Duration kSecondCheck = microseconds(50);
 // Longest sleep after packets were sent, so that a post need not wake the thread for its ACK
 // timeout. Programs use timeouts above this (2^14 * 4 us = 67 ms).
 constexpr Duration kLongestActiveSleep = milliseconds(50);
+static_assert(kLongestActiveSleep < core::kUnresponsiveAfter,
+              "otherwise each check of a peer would have to wake the thread");
 
 }  // namespace
 

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 
-# Folder under src/ -> the folders it may include besides itself. docs: ARCHITECTURE, "Layers".
+# Folder under src/ -> the folders it may include besides itself. docs: the picture in ARCHITECTURE.md.
 ARROWS = {
     "base": set(),
     "wire": {"base"},
