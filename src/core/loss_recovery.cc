@@ -59,7 +59,9 @@ void LossRecovery::find_lost_responses(Instant now) {
           if (e.state != PacketState::InFlight) continue;
           const bool lost =
               e.is_requested_again ? is_overtaken(psn, now) : is_before(psn, board_->responded_to);
-          if (lost) found |= lose(psn, now);
+          if (!lost) continue;
+          const bool likely = e.is_requested_again && board_->may_be_queued(psn);
+          found |= lose(psn, now, likely ? LossIs::Likely : LossIs::Certain);
         }
       });
   if (!found) return;
@@ -74,7 +76,7 @@ bool LossRecovery::on_sequence_nak(const wire::Packet& nak, Instant now) {
     on_sack(nak, now);
     return false;
   }
-  if (!lose(psn, now)) return false;
+  if (!lose(psn, now, LossIs::Certain)) return false;
   retransmit_from(psn, now);
   return true;
 }
@@ -99,8 +101,9 @@ void LossRecovery::on_sack(const wire::Packet& nak, Instant now) {
   };
   const auto find_lost = [&](const SendWqe&, const Chunk& chunk) {
     if (is_listed(chunk.first) || !is_overtaken(chunk.first, now)) return;
+    const LossIs loss = board_->may_be_queued(chunk.first) ? LossIs::Likely : LossIs::Certain;
     for (wire::Psn psn = chunk.first; psn != chunk.end() && !qp_.failure; psn = psn + 1) {
-      if (board_->at(psn).state == PacketState::InFlight) is_news |= lose(psn, now);
+      if (board_->at(psn).state == PacketState::InFlight) is_news |= lose(psn, now, loss);
     }
   };
   cursor_.for_each_chunk(board_->executed, cursor_.next(), record_listed);
@@ -119,8 +122,8 @@ void LossRecovery::retransmit_from(wire::Psn from, Instant now) {
 }
 
 // A retransmitted packet has one round trip before it counts as lost. For the first outstanding
-// one, which costs a retry, the time doubles with each retry: queues in the network may have grown
-// since the round trip was measured.
+// one, which may cost a retry, the time doubles with each retransmission: queues in the network may
+// have grown since the round trip was measured.
 bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
   const bool is_first = psn == cursor_.unacked();
   const uint32_t doublings = is_first ? std::clamp(retries_.tries, 1u, 10u) - 1 : 0;
@@ -129,9 +132,13 @@ bool LossRecovery::is_overtaken(wire::Psn psn, Instant now) const {
 }
 
 // False if no retry is left: the queue pair has failed.
-bool LossRecovery::lose(wire::Psn psn, Instant now) {
+bool LossRecovery::lose(wire::Psn psn, Instant now, LossIs loss) {
   if (psn == cursor_.unacked()) {
-    if (!use_retry()) return false;
+    if (loss == LossIs::Likely) {
+      ++retries_.tries;
+    } else if (!use_retry()) {
+      return false;
+    }
     qp_.has_unwindowed_packet = true;
   }
   report_loss(psn, now);
@@ -345,7 +352,12 @@ void LossRecovery::fail_head(WcStatus status) {
 // --- time ----------------------------------------------------------------------------------------
 
 void LossRecovery::on_deadline(Instant now) {
-  if (is_due(Timer::Rnr, now)) stop(Timer::Rnr);
+  if (is_due(Timer::Rnr, now)) {
+    stop(Timer::Rnr);
+    // During the wait the peer may have reported all requests as executed: nothing is retransmitted
+    // then, but responses are outstanding.
+    if (!is_set(Timer::Ack) && !(board_ && board_->has_lost())) restart_ack_timer(now);
+  }
   if (is_due(Timer::Ack, now)) return on_ack_timeout(now);
   if (!is_due(Timer::Probe, now)) return;
   ++probes_;

@@ -110,6 +110,7 @@ class LossRecovery {
   void on_head_accessed();
   // The peer has executed all requests before `end`.
   void on_executed(wire::Psn end, Instant now);
+  bool was_executed(wire::Psn psn) const { return is_before(psn, board_->executed); }
   // A response to `psn`, or an ACK of the one before it, was received.
   void on_responded_to(wire::Psn psn) {
     if (is_before(board_->responded_to, psn)) board_->responded_to = psn;
@@ -197,7 +198,9 @@ class LossRecovery {
 
   void on_sack(const wire::Packet& nak, Instant now);
   bool is_overtaken(wire::Psn psn, Instant now) const;
-  bool lose(wire::Psn psn, Instant now);
+  // A likely loss costs no retry.
+  enum class LossIs : bool { Likely, Certain };
+  bool lose(wire::Psn psn, Instant now, LossIs loss);
   void report_loss(wire::Psn psn, Instant now);
   bool use_retry();
   void renew_retries() {

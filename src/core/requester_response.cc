@@ -56,8 +56,9 @@ void Requester::on_ack(const wire::Packet& p, Instant now) {
 
 void Requester::on_rnr_nak(const wire::Packet& p, Instant now) {
   qp_.count(CounterId::rnr_naks_received);
-  if (!recovery_.use_rnr_retry(now)) return;
   begin_recovery();
+  if (recovery_.was_executed(p.bth.psn)) return;  // a later response overtook the NAK
+  if (!recovery_.use_rnr_retry(now)) return;
   recovery_.retransmit_from(p.bth.psn, now);
   recovery_.wait_for_receiver(now + rnr_delay(p.aeth.value));
   ack_requests_.restart();

@@ -83,7 +83,9 @@ class Scoreboard {
 
   // The packet reached the peer, so each packet that was sent before it did as well or is lost.
   void record_received(wire::Psn psn) {
-    if (was_later(at(psn).sent, newest_received_)) newest_received_ = at(psn).sent;
+    const Entry& e = at(psn);
+    if (was_later(e.sent, newest_received_)) newest_received_ = e.sent;
+    if (!e.is_retransmit && was_later(e.sent, newest_sent_once_)) newest_sent_once_ = e.sent;
   }
   // A packet that was sent later has reached the peer. A retransmitted packet has one round trip
   // first: in a network that reorders, its first copy may be the one that was received.
@@ -91,6 +93,12 @@ class Scoreboard {
     const Entry& e = at(psn);
     if (!was_later(newest_received_, e.sent)) return false;
     return !e.is_retransmit || microseconds(uint32_t{to_us(now) - e.sent_us}) >= round_trip;
+  }
+
+  // Only retransmitted packets overtook it. Perhaps their first copies were received, and all
+  // retransmissions wait in a queue of the network.
+  bool may_be_queued(wire::Psn psn) const {
+    return !was_later(newest_sent_once_, ring_[psn.value() & (ring_.size() - 1)].sent);
   }
 
   // Positions wrap around on a path that never stops losing packets.
@@ -116,7 +124,8 @@ class Scoreboard {
   int32_t exceptions_ = 0;   // PSNs that are not in flight
   int32_t lost_ = 0;
   uint32_t sends_ = 0;
-  uint32_t newest_received_ = 0;
+  uint32_t newest_received_ = 0;   // the latest send that reached the peer
+  uint32_t newest_sent_once_ = 0;  // the latest of those without a retransmission
 };
 
 }  // namespace verbena::core

@@ -32,6 +32,20 @@ TEST(Sweep, QueueingDelayDoesNotExhaustRetries) {
   }
 }
 
+// Receipts of first copies were once taken for receipts of the retransmissions.
+TEST(Sweep, QueuedRetransmissionsDoNotExhaustRetries) {
+  for (const uint64_t seed : {1036561, 1073651}) {
+    const RunResult r = run_seed(seed);
+    EXPECT_TRUE(r.ok()) << explain(seed, r);
+  }
+}
+
+// An RNR NAK that a later response had overtaken once stopped the ACK timer for ever.
+TEST(Sweep, AStaleRnrNakDoesNotStopTheAckTimer) {
+  const RunResult r = run_seed(1194430);
+  EXPECT_TRUE(r.ok()) << explain(1194430, r);
+}
+
 TEST(Sweep, SameSeedGivesTheSameTrace) {
   for (const uint64_t seed : {1, 2, 3, 7, 8, 9, 17, 18, 19, 20, 47, 58, 69}) {
     const RunResult first = run_seed(seed);

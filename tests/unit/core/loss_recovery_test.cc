@@ -157,6 +157,47 @@ TEST_F(LossRecoveryTest, ARetransmittedPacketIsLostAgainOnlyAfterARoundTrip) {
   EXPECT_EQ(lost(), std::vector{psn(1)});
 }
 
+// The peer may have received the first copies of the others while all retransmissions wait in a
+// queue of the network.
+TEST_F(LossRecoveryTest, ALossThatOnlyRetransmissionsRevealCostsNoRetry) {
+  peer_is_verbena();
+  path_.on_round_trip(microseconds(100), kStart);
+  send(SendOp::Write, 12);
+  recovery_.begin();
+  Instant now = at(timeout());
+  recovery_.on_deadline(now);  // all packets are lost, and one retry is used
+  std::array<std::byte, 2> sack{};
+  for (uint32_t i = 1; i < 12; ++i) {
+    retransmit(psn(0), now);
+    retransmit(psn(i), now);
+    sack[(i - 1) / 8] |= std::byte{1} << ((i - 1) % 8);
+    now = now + milliseconds(200);
+    recovery_.on_sequence_nak(sequence_nak(psn(0), sack), now);
+    ASSERT_TRUE(recovery_.is_lost(psn(0))) << i;
+  }
+  EXPECT_FALSE(qp_.failure);
+  EXPECT_GT(recovery_.tries(), qp_.attr.retry_count) << "the time before the next one grows";
+}
+
+TEST_F(LossRecoveryTest, ALossThatANewPacketRevealsCostsARetry) {
+  peer_is_verbena();
+  path_.on_round_trip(microseconds(100), kStart);
+  send(SendOp::Write, 1);
+  recovery_.begin();
+  Instant now = at(timeout());
+  recovery_.on_deadline(now);
+  std::array<std::byte, 2> sack{};
+  for (uint32_t i = 1; i < 12 && !qp_.failure; ++i) {
+    retransmit(psn(0), now);
+    send(SendOp::Write, 1, now);
+    sack[(i - 1) / 8] |= std::byte{1} << ((i - 1) % 8);
+    now = now + milliseconds(200);
+    recovery_.on_sequence_nak(sequence_nak(psn(0), sack), now);
+  }
+  ASSERT_TRUE(qp_.failure);
+  EXPECT_EQ(qp_.failure->status, WcStatus::RetryExceeded);
+}
+
 TEST_F(LossRecoveryTest, LossesOfOneEpisodeShrinkTheWindowOnce) {
   send(SendOp::Write, 4);
   recovery_.begin();
@@ -265,6 +306,18 @@ TEST_F(LossRecoveryTest, RnrRetriesRunOutUnlessTheyAreUnlimited) {
   qp_.failure.reset();
   qp_.attr.rnr_retry = 7;
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(recovery_.use_rnr_retry(at(milliseconds(1))));
+}
+
+// A response showed during the wait that the peer had executed the READ; its data was lost.
+TEST_F(LossRecoveryTest, TheAckTimerRunsAfterAWaitForTheReceiverThatRetransmitsNothing) {
+  send(SendOp::Read, 1);
+  recovery_.begin();
+  recovery_.retransmit_from(psn(0), kStart);
+  recovery_.wait_for_receiver(at(microseconds(100)));
+  recovery_.on_executed(psn(1), at(microseconds(50)));
+  recovery_.on_deadline(at(microseconds(100)));
+  EXPECT_TRUE(lost().empty());
+  EXPECT_TRUE(recovery_.is_set(Timer::Ack));
 }
 
 TEST_F(LossRecoveryTest, AProbeIsDueAfterAFewRoundTripsAndUsesNoRetry) {
