@@ -301,7 +301,7 @@ class CmFlood:
 
     def measure(self):
         words = [_tool(), "run", "--", BUILD / "cm_flood", *self.command.split()[1:], "-v", _tool()]
-        output = machine.run_program(words, limit=120)
+        output = machine.run_program(words, limit=300)
         return {"per_second": float(_find(r"^connections per second: ([0-9.]+)$", output, self.command))}
 
 

@@ -19,8 +19,8 @@ namespace verbena::core {
 
 enum class WindowType : uint8_t { Type1 = 1, Type2 = 2 };
 
-// Functions of the region's owner that need system calls, which the engine does not make. Null
-// functions are not needed.
+// Functions of the region's owner that need system calls, which the engine does not make. A
+// null function is not called.
 struct MemoryBacking {
   // Whether the bytes can be accessed now: on-demand regions are not pinned and may have holes.
   bool (*reachable)(const std::byte* at, uint64_t bytes, bool write) = nullptr;

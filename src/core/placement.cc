@@ -60,13 +60,14 @@ bool is_within(const std::byte* at, std::span<const std::byte> memory) {
   return is_not_behind(memory.data(), at) && !is_not_behind(memory.data() + memory.size(), at);
 }
 
-// Only this engine's requests access the word between the two copies, one after the other.
+// Atomic among the requests of this engine. Nothing excludes the device between the two copies, so
+// a word that stays as it is is not written.
 template <typename Change>
 uint64_t change_copy(const MemoryArea& at, Change change) {
   uint64_t before = 0;
   at.copier->copy_out(std::as_writable_bytes(std::span(&before, 1)), at.at);
   const uint64_t after = change(before);
-  at.copier->copy_in(at.at, std::as_bytes(std::span(&after, 1)));
+  if (after != before) at.copier->copy_in(at.at, std::as_bytes(std::span(&after, 1)));
   return before;
 }
 

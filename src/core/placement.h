@@ -1,5 +1,5 @@
 // Copies payload between packets and registered memory. Nothing else in the engine accesses
-// registered memory, which the CPU may be unable to (MemoryBacking::copy_in).
+// registered memory: the CPU may be unable to access it (MemoryBacking::copy_in).
 #pragma once
 
 #include <array>

@@ -12,8 +12,8 @@ namespace {
 
 using wire::PacketFault;
 
-constexpr size_t kMostHeld = 256;
-constexpr size_t kMostHeldOut = 16;
+constexpr size_t kMaxHeld = 256;
+constexpr size_t kMaxHeldOut = 16;
 constexpr uint64_t kCallsPerHold = 16;
 
 template <typename T>
@@ -95,7 +95,7 @@ FaultyDatapath::FaultyDatapath(std::unique_ptr<Datapath> inner, const Faults& fa
       local_peer_(inner_->sink().local_peer()),
       faults_(faults),
       prng_(faults.seed) {
-  released_.reserve(kMostHeld);  // packets_ points into its elements
+  released_.reserve(kMaxHeld);  // packets_ points into its elements
 }
 
 FaultyDatapath::Held::Held(const wire::RxPacket& packet, uint32_t packets, uint32_t calls)
@@ -119,7 +119,7 @@ std::span<const wire::RxPacket> FaultyDatapath::receive() {
 
 void FaultyDatapath::receive_one(const wire::RxPacket& packet) {
   const PacketFault fault = faults_.packet.draw(prng_);
-  const bool may_hold = held_.size() < kMostHeld;
+  const bool may_hold = held_.size() < kMaxHeld;
   switch (fault) {
     case PacketFault::None:
       return deliver(packet);
@@ -157,7 +157,7 @@ void FaultyDatapath::release_due(bool received_none) {
   for (size_t i = 0; i < held_.size();) {
     Held& h = held_[i];
     const bool due = h.calls_left == 0 && (h.packets_left == 0 || received_none);
-    if (!due || released_.size() == kMostHeld) {
+    if (!due || released_.size() == kMaxHeld) {
       ++i;
       continue;
     }
@@ -191,7 +191,7 @@ void FaultyDatapath::push(const wire::TxPacket& packet) {
       send_now(packet, 2);
       break;
     case PacketFault::Reorder:
-      if (held_out_.size() == kMostHeldOut) return send_now(packet, 1);
+      if (held_out_.size() == kMaxHeldOut) return send_now(packet, 1);
       hold_out(packet);
       break;
   }

@@ -31,7 +31,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   // This much time has passed since the last receive(): the next poll of the wire is due sooner.
   void pass(Duration time) {
     passed_ = passed_ + time;
-    if (passed_ >= kPassedTogether) [[unlikely]]
+    if (passed_ >= kPassStep) [[unlikely]]
       pass_on();
   }
   // wait_fd() woke the owner, but there are no packets.
@@ -65,7 +65,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   };
 
   // Elapsed time is passed on in steps of at least this much.
-  static constexpr Duration kPassedTogether = microseconds(4);
+  static constexpr Duration kPassStep = microseconds(4);
 
   void pass_on();
   size_t room() const override;
@@ -95,7 +95,7 @@ class SelectingDatapath final : public Datapath, private wire::PacketSink, priva
   bool to_wire_ = false;     // packets were pushed to the wire since the last flush
   uint32_t polls_ = 0;       // of the medium, since the last poll of the wire
   uint32_t wire_every_ = 1;
-  Duration passed_{};  // and not passed on yet
+  Duration passed_{};  // elapsed time that the medium has not been told yet
   bool medium_first_ = true;
 };
 

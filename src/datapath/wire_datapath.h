@@ -28,10 +28,9 @@ struct UnreachableHost {
 
 class WireDatapath : public Datapath {
  public:
-  // --- addresses
-  // ---------------------------------------------------------------------------------- Opens a
-  // local address without a path, so that it receives packets before it sends any. Has no effect if
-  // it is open.
+  // --- addresses --------------------------------------------------------------------------------
+  // Opens a local address without a path, so that it receives packets before it sends any. Has no
+  // effect if it is open.
   virtual Status listen(const wire::Gid& source) = 0;
   // Every packet for this process reaches it directly, as far as is known. Until then other
   // processes forward some, and later packets may overtake those.
@@ -40,9 +39,8 @@ class WireDatapath : public Datapath {
   virtual Status join(const wire::Gid& group) = 0;
   virtual void leave(const wire::Gid& group) = 0;
 
-  // --- other processes of this host
-  // --------------------------------------------------------------- Called when the directory's
-  // services have changed. Reports them to the other processes.
+  // --- other processes of this host -------------------------------------------------------------
+  // Called when the directory's services have changed. Reports them to the other processes.
   virtual void update_services() = 0;
   // Forwards a packet, without its ICRC, to another process of this host: to the one with that
   // slot, to all known ones, or to the first of these services that a process listens to.
@@ -59,9 +57,8 @@ class WireDatapath : public Datapath {
   // When poll_directory() has work to do although nothing was received.
   virtual Instant deadline() const = 0;
 
-  // --- for the owner
-  // ------------------------------------------------------------------------------ The owner does
-  // not call receive() again until wait_fd() is readable.
+  // --- for the owner ----------------------------------------------------------------------------
+  // The owner does not call receive() again until wait_fd() is readable.
   virtual void prepare_to_sleep() = 0;
   // While on, take_unreachable_host() returns hosts that packets do not reach.
   virtual void report_unreachable_hosts(bool on) = 0;

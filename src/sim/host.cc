@@ -98,13 +98,13 @@ core::QueuePair& Host::create_qp(core::CompletionQueue& send_cq, core::Completio
 
 namespace {
 
-// Each fourth region. The engine gets an address at which every access fails. The choice follows
-// from the iova, which is random.
+// One region in four on average. The engine gets an address at which every access fails. The choice
+// follows from the iova, which is random.
 bool is_device_memory(const Region& region) { return (region.iova >> 12) % 4 == 0; }
 
 // From the address of a byte to the one that the engine gets, and back.
 std::byte* other_address(const std::byte* at) {
-  constexpr uintptr_t kNotCanonical = uintptr_t{1} << 62;
+  constexpr uintptr_t kNotCanonical = uintptr_t{1} << 55;  // on x86-64 and arm64
   return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(at) ^ kNotCanonical);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using wire::PacketFault;
 
-constexpr uint64_t kMostDelays = 16;  // a delayed packet is late by at most so many link delays
+constexpr uint64_t kMaxDelays = 16;  // in link delays: the most that a delayed packet is late
 
 }  // namespace
 
@@ -113,7 +113,7 @@ void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
       break;
     case PacketFault::Delay:
       leaves = leaves + nanoseconds(static_cast<int64_t>(
-                            prng_.below(kMostDelays * static_cast<uint64_t>(link.delay.ns) + 1)));
+                            prng_.below(kMaxDelays * static_cast<uint64_t>(link.delay.ns) + 1)));
       break;
   }
   out.push_back({leaves + travel_time(link), std::move(packet)});

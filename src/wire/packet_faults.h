@@ -1,4 +1,4 @@
-// The faults that a bad network inflicts on single packets: one list for the datapath that injects
+// The faults that a bad network causes to single packets: one list for the datapath that injects
 // faults and for the simulator's network. Each of them draws here what happens to a packet and
 // carries it out itself, because a fault means something else to a datapath than in virtual time.
 #pragma once

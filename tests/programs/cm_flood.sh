@@ -10,7 +10,7 @@ flood() { # LABEL OPTIONS...
   local label=$1
   shift
   start flood "$tool" run -- "$build/cm_flood" -v "$tool" "$@"
-  finish flood 120
+  finish flood 300
   [ "$status" = 0 ] || fail "$label: exit status $status"
   grep -q '^connections per second' "$logs/flood" || fail "$label: did not finish"
   note "ok $label: $(grep 'open at once' "$logs/flood")"

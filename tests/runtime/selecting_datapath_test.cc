@@ -170,6 +170,7 @@ TEST(SelectingDatapath, PassesElapsedTimeOnToTheMedium) {
     s.datapath->pass(nanoseconds(100));
     given = given + nanoseconds(100);
     EXPECT_LT(given - s.medium->passed, microseconds(5));
+    EXPECT_GE(given, s.medium->passed);
   }
 }
 

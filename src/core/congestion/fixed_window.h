@@ -1,5 +1,5 @@
-// FixedWindow: no congestion control. Shared memory loses no packets; the window only keeps a ring
-// from filling up.
+// FixedWindow: no congestion control. Shared memory loses no packets; there the window only keeps a
+// ring from filling up. On the wire it keeps a socket buffer of the default size from overflowing.
 #pragma once
 
 #include "core/congestion/congestion_control.h"
@@ -11,7 +11,7 @@ class FixedWindow final : public CongestionControl {
   // The requests and responses of both directions fit into one mebibyte.
   static constexpr uint32_t kWindow = 448 * 1024;
 
-  FixedWindow() : CongestionControl(kWindow) {}
+  explicit FixedWindow(uint32_t window = kWindow) : CongestionControl(window) {}
 
   void on_acked(uint32_t, Instant) override {}
   void on_lost(const LossEvent&) override {}

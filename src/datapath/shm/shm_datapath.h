@@ -15,8 +15,8 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "datapath/registry.h"
 #include "datapath/peer_access.h"
+#include "datapath/registry.h"
 #include "datapath/shm/handshake.h"
 #include "datapath/shm/link.h"
 #include "datapath/shm/revoked_copies.h"

@@ -44,7 +44,7 @@ TEST_F(EngineExposureTest, ExposesRegionsWithTheirRemoteAccess) {
 
 TEST_F(EngineExposureTest, DoesNotExposeMemoryThatTheCpuCannotAccess) {
   RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
-  MemoryBacking backing;
+  static MemoryBacking backing;
   region.backing = &backing;
   backing.copy_in = [](std::byte*, std::span<const std::byte>) {};
   backing.copy_out = [](std::span<std::byte>, const std::byte*) {};
@@ -54,7 +54,7 @@ TEST_F(EngineExposureTest, DoesNotExposeMemoryThatTheCpuCannotAccess) {
 
 TEST_F(EngineExposureTest, DoesNotExposeOnDemandOrNullRegions) {
   RegionInfo region{kPd, memory_.data(), 100, 0, kRemoteRead, {}};
-  MemoryBacking backing;
+  static MemoryBacking backing;
   region.backing = &backing;
   backing.reachable = [](const std::byte*, uint64_t, bool) { return true; };
   ASSERT_TRUE(engine_.memory().add_region(region).ok());

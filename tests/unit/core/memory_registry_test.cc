@@ -294,7 +294,7 @@ TEST_F(MemoryRegistryTest, DoesNotResolveUnreachableMemory) {
   checked.clear();
   is_reachable = true;
   RegionInfo everything{kPd, nullptr, UINT64_MAX, 0, kAll, {}};
-  MemoryBacking backing;
+  static MemoryBacking backing;
   everything.backing = &backing;
   backing.reachable = [](const std::byte* at, uint64_t bytes, bool write) {
     checked.push_back({at, bytes, write});

@@ -37,10 +37,12 @@ class Device {
 
   static void copy_in(std::byte* to, std::span<const std::byte> from) {
     std::memcpy(owners_ + (to - engines_), from.data(), from.size());
+    ++copies_in;
   }
   static void copy_out(std::span<std::byte> to, const std::byte* from) {
     std::memcpy(to.data(), owners_ + (from - engines_), to.size());
   }
+  static inline int copies_in = 0;
   static constexpr MemoryBacking kBacking{.copy_in = copy_in, .copy_out = copy_out};
 
  private:
@@ -195,8 +197,10 @@ TEST_F(CopiedMemoryTest, ExecutesAtomicsAndReturnsTheWordBefore) {
   wire::Packet swap = request(Opcode::RcCompareSwap, 501);
   swap.atomic.compare = 4;
   swap.atomic.swap_or_add = 9;
+  const int copies_before = Device::copies_in;
   EXPECT_EQ(execute(swap), 5u) << "not equal";
   EXPECT_EQ(word(), 5u);
+  EXPECT_EQ(Device::copies_in, copies_before) << "the device may have changed the word meanwhile";
   swap.bth.psn = wire::Psn(502);
   swap.atomic.compare = 5;
   EXPECT_EQ(execute(swap), 5u);

@@ -113,7 +113,7 @@ TEST_F(UcReceiverTest, FaultsInOnlyTheReceivedBytesOfAWrite) {
   static uint64_t most;
   most = 0;
   RegionInfo region{kPd, memory_.data(), kRegionBytes, kIova, kLocalWrite | kRemoteWrite, {}};
-  MemoryBacking backing;
+  static MemoryBacking backing;
   region.backing = &backing;
   backing.reachable = [](const std::byte*, uint64_t bytes, bool) {
     most = std::max(most, bytes);

@@ -5,6 +5,7 @@
 
 #include "core/congestion/aimd.h"
 #include "core/congestion/fixed_window.h"
+#include "core/engine.h"
 
 namespace verbena::core {
 namespace {
@@ -19,6 +20,25 @@ TEST(CongestionControl, EveryAlgorithmHasANameAMeaningAndAWindow) {
     EXPECT_NE(algorithm.name, "");
     EXPECT_NE(algorithm.meaning, "") << algorithm.name;
     EXPECT_GT(algorithm.make()->window(), 0u) << algorithm.name;
+  }
+}
+
+TEST(CongestionControl, APathUsesTheAlgorithmOfItsEngine) {
+  for (const CongestionAlgorithm& algorithm : kCongestionAlgorithms) {
+    Engine engine({.congestion = &algorithm});
+    CompletionQueue cq(8);
+    QpConfig config;
+    config.send_cq = config.receive_cq = &cq;
+    QueuePair& qp = *engine.create_qp(config).value();
+    QpAttributes attr;
+    attr.state = QpState::Init;
+    engine.modify_qp(qp, attr, qp_attr::kState, Instant{});
+    attr.state = QpState::Rtr;
+    attr.dest_qpn = wire::Qpn::of_slot(2, 7);
+    engine.modify_qp(qp, attr, qp_attr::kState | qp_attr::kDestQpn | qp_attr::kAddressVector,
+                     Instant{});
+    ASSERT_NE(qp.peer(), nullptr);
+    EXPECT_EQ(qp.peer()->window(), algorithm.make()->window()) << algorithm.name;
   }
 }
 
