@@ -12,7 +12,7 @@ VERBENA_FUZZ_SECONDS ?= 60
 
 # Rounds of `make bench`; docs/performance.md needs at least 5.
 RUNS ?= 5
-bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census cm_flood
+bench_targets = ibverbs rdmacm verbena verbena_bench udp_reference core_distance qp_load qp_census cm_flood half_round_trip
 
 # CMake reads the generator from the environment only for a new build folder.
 configure = CMAKE_GENERATOR="$${CMAKE_GENERATOR:-$$(command -v ninja >/dev/null 2>&1 \
