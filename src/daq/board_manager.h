@@ -24,11 +24,11 @@ struct Quirks {
                                // manager never responds again
   bool stale_answers = false;  // NO_QP, and NAK for a QPN outside the pool, have the content and
                                // the receiver of the previous response
-  bool leaks_qpns = false;    // an OPEN_QP that ends in ERROR keeps its QPN
-  bool opens_twice = false;   // a duplicate OPEN_QP takes a second QPN
-  bool no_qp_is_ack = false;  // as a master: NO_QP opens the QP as ACK does
-  bool loses_pulses = false;  // after a request at the instant at which a QP closes or fails the
-                              // connection manager never responds again
+  bool leaks_qpns = false;     // an OPEN_QP that ends in ERROR keeps its QPN
+  bool opens_twice = false;    // a duplicate OPEN_QP takes a second QPN
+  bool no_qp_is_ack = false;   // as a master: NO_QP opens the QP as ACK does
+  bool loses_pulses = false;   // after a request at the instant at which a QP closes or fails the
+                               // connection manager never responds again
 };
 
 // The quirks' names on the command line ("modify-wedges", ...), in the order of Quirks.

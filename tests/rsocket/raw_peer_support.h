@@ -17,8 +17,8 @@ namespace verbena::test {
 
 class RawPeer {
  public:
-  // Connects with the data of an rsocket, which `change` may corrupt. Null if refused. `rnr_retries`
-  // is the RNR retry count; 7 means unlimited.
+  // Connects with the data of an rsocket, which `change` may corrupt. Null if refused.
+  // `rnr_retries` is the RNR retry count; 7 means unlimited.
   static std::unique_ptr<RawPeer> connect_valid(
       const Address& to, const std::function<void(rsocket::ConnectData&)>& change = {},
       uint8_t rnr_retries = 7);

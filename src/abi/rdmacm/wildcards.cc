@@ -9,8 +9,8 @@
 #include <new>
 
 #include "abi/rdmacm/id.h"
-#include "runtime/start_thread.h"
 #include "runtime/log.h"
+#include "runtime/start_thread.h"
 
 namespace verbena::rdmacm {
 namespace {

@@ -7,7 +7,6 @@ namespace verbena::core {
 
 class PiggybackFixture : public EngineTest {
  public:
-
   // Connects and completes the first message each way: by default our PSN 100 and the peer's PSN
   // 500.
   void connect_with_extensions(const TestShape& shape = {}) {

@@ -23,7 +23,8 @@ cm::Event event(cm::EventKind kind, bool active) {
 TEST(ConnectionText, DescribesARejectionByThePeer) {
   cm::Event e = event(cm::EventKind::Rejected, true);
   e.reason = cm::RejectReason::InvalidServiceId;
-  EXPECT_EQ(describe(e), "connection to 192.0.2.7 port 7174 was refused: no process listens on this port");
+  EXPECT_EQ(describe(e),
+            "connection to 192.0.2.7 port 7174 was refused: no process listens on this port");
   e.reason = cm::RejectReason::Consumer;
   EXPECT_NE(describe(e).find("the peer's application"), std::string::npos);
   e.reason = cm::RejectReason::InvalidSl;
@@ -56,7 +57,8 @@ TEST(ConnectionText, DescribesOnlyAbnormalDisconnects) {
 TEST(ConnectionText, DescribesAServiceThatWasNotFound) {
   cm::Event e = event(cm::EventKind::SidrResponse, true);
   e.sidr_status = cm::SidrStatus::UnsupportedServiceId;
-  EXPECT_EQ(describe(e), "the service at 192.0.2.7 port 7174 was not found: no process listens on this port");
+  EXPECT_EQ(describe(e),
+            "the service at 192.0.2.7 port 7174 was not found: no process listens on this port");
 }
 
 TEST(ConnectionText, DescribesOurRejection) {
