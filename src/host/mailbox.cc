@@ -26,14 +26,15 @@ void Mailbox::add_address(const LocalAddress& address) {
 
 void Mailbox::take(std::vector<MisroutedPackets>& misrouted, std::vector<MemberReport>& reports) {
   const std::lock_guard lock(mutex_);
+  // Reserving comes first: it may throw, and then nothing has moved and the descriptor
+  // still announces it.
+  reserve_ahead(misrouted, misrouted.size() + misrouted_.size());
+  reserve_ahead(reports, reports.size() + reports_.size());
   if (woken_) {
     eventfd_t count;
     (void)::eventfd_read(wake_.get(), &count);
     woken_ = false;
   }
-  // Reserving comes first: it may throw, and then nothing has moved.
-  reserve_ahead(misrouted, misrouted.size() + misrouted_.size());
-  reserve_ahead(reports, reports.size() + reports_.size());
   std::ranges::move(misrouted_, std::back_inserter(misrouted));
   misrouted_.clear();
   std::ranges::move(reports_, std::back_inserter(reports));
