@@ -27,7 +27,8 @@ using namespace verbena::bench;
 
 constexpr size_t kMaxBytes = 4096;
 constexpr uint32_t kInlineBytes = 64;
-constexpr int kReceives = 256;
+constexpr uint32_t kSendDepth = 16;
+constexpr uint32_t kReceives = 256;
 constexpr int kWarmUpSeries = 2;
 
 struct Options {
@@ -53,23 +54,14 @@ class Side {
     mr_ = ibv_reg_mr(device_.pd, memory_.data(), memory_.size(),
                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (!mr_) fail("ibv_reg_mr");
-    ibv_qp_init_attr wanted{};
-    wanted.send_cq = wanted.recv_cq = cq_;
-    wanted.cap = {.max_send_wr = 16,
-                  .max_recv_wr = kReceives,
-                  .max_send_sge = 1,
-                  .max_recv_sge = 1,
-                  .max_inline_data = kInlineBytes};
-    wanted.qp_type = IBV_QPT_RC;
-    qp_ = ibv_create_qp(device_.pd, &wanted);
-    if (!qp_) fail("ibv_create_qp");
+    qp_ = create_rc_queue_pair(device_, cq_, kSendDepth, kReceives, kInlineBytes);
     const Peer mine{qp_->qp_num, mr_->rkey, reinterpret_cast<uintptr_t>(memory_.data())};
     if (write(control, &mine, sizeof mine) != sizeof mine ||
         read(control, &peer_, sizeof peer_) != sizeof peer_)
       fail("the other process has ended", 0);
     connect_queue_pair(device_, qp_, peer_.qpn);
     if (!options_.writes) {
-      for (int i = 0; i < kReceives; ++i) post_receive();
+      for (uint32_t i = 0; i < kReceives; ++i) post_receive();
     }
     char ready = 1;
     if (write(control, &ready, 1) != 1 || read(control, &ready, 1) != 1)

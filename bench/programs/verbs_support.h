@@ -66,14 +66,15 @@ inline void close_device(const Device& device) {
   must(ibv_close_device(device.context), "ibv_close_device");
 }
 
-inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t send_depth) {
+inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t send_depth,
+                                    uint32_t receives = 1, uint32_t inline_bytes = 0) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = cq;
   wanted.cap = {.max_send_wr = send_depth,
-                .max_recv_wr = 1,
+                .max_recv_wr = receives,
                 .max_send_sge = 1,
                 .max_recv_sge = 1,
-                .max_inline_data = 0};
+                .max_inline_data = inline_bytes};
   wanted.qp_type = IBV_QPT_RC;
   ibv_qp* qp = ibv_create_qp(device.pd, &wanted);
   if (!qp) fail("ibv_create_qp");
