@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/memory_registry.h"
+#include "core/memory_view.h"
 #include "wire/icrc.h"
 #include "wire/packet.h"
 
@@ -58,6 +58,7 @@ BENCHMARK(parse);
 // Lookup of the keys of range(0) regions in turn.
 void resolve(benchmark::State& state) {
   core::MemoryRegistry registry(42);
+  const core::MemoryView view(registry);
   std::vector<std::byte> memory(4096);
   std::vector<uint32_t> keys(static_cast<size_t>(state.range(0)));
   for (uint32_t& key : keys) {
@@ -68,8 +69,8 @@ void resolve(benchmark::State& state) {
   }
   size_t next = 0;
   for ([[maybe_unused]] auto _ : state) {
-    benchmark::DoNotOptimize(registry.resolve(keys[next], kPd, wire::Qpn::of_slot(1, 7), kIova + 64,
-                                              1024, core::kRemoteWrite));
+    benchmark::DoNotOptimize(view.resolve(keys[next], kPd, wire::Qpn::of_slot(1, 7), kIova + 64,
+                                          1024, core::kRemoteWrite));
     next = next + 1 < keys.size() ? next + 1 : 0;
   }
 }

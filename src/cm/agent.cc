@@ -441,6 +441,12 @@ std::set<wire::Gid> Agent::peers_of_slot(uint8_t slot) const {
   return peers;
 }
 
+uint8_t Agent::peer_slot(uint32_t id) const {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return 0;
+  return static_cast<uint8_t>(found->second.exchange.remote_id() >> 24);
+}
+
 void Agent::peer_gone(const wire::Gid& gid, uint8_t slot, Instant now) {
   std::vector<uint32_t> ids;
   for (const auto& [id, entry] : connections_) {

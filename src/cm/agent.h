@@ -90,6 +90,9 @@ class Agent {
   void hosts_unreachable(std::span<const UnreachableHost> unreachable, Instant now);
   // The addresses of the hosts on which a process with that slot has connections with us.
   std::set<wire::Gid> peers_of_slot(uint8_t slot) const;
+  // The slot of the process that a connection leads to, if it is of this host; 0: unknown. Its
+  // queue pair may have another slot of the same process.
+  uint8_t peer_slot(uint32_t id) const;
   // Rejects, cancels or disconnects a connection or SIDR exchange, in any state. Afterwards the ID
   // is no longer the owner's, and no event is reported for it.
   void destroy(uint32_t id, Instant now);

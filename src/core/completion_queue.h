@@ -1,6 +1,7 @@
 // CompletionQueue: a ring with one producer (the engine's owner) and one consumer (application
 // threads, which serialise themselves). The two sides share only the two indices. Arming belongs to
-// the producer's side, under its lock, so publishing an index is the only synchronisation.
+// the producer's side, under its lock, so publishing an index is the only synchronisation. Queue
+// pairs of several engines may use a queue; their owners then take turns as the producer.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/spin_lock.h"
 #include "core/types.h"
 
 namespace verbena::core {
@@ -38,6 +40,27 @@ class alignas(64) CompletionQueue {
   static Ring make_ring(uint32_t capacity);
 
   uint32_t capacity() const { return capacity_; }
+
+  // Several engines use the queue from now on. Called by the only producer so far.
+  void share() { is_shared_ = true; }
+  bool is_shared() const { return is_shared_; }
+  // Held around all calls of a producer. Takes a lock only if the queue is shared.
+  class Producing {
+   public:
+    explicit Producing(CompletionQueue& cq) : lock_(cq.is_shared_ ? &cq.lock_ : nullptr) {
+      if (lock_ != nullptr) [[unlikely]]
+        lock_->lock();
+    }
+    ~Producing() {
+      if (lock_ != nullptr) [[unlikely]]
+        lock_->unlock();
+    }
+    Producing(const Producing&) = delete;
+    Producing& operator=(const Producing&) = delete;
+
+   private:
+    SpinLock* const lock_;
+  };
 
   // Producer. The slot of the next completion, which the caller fills in place (the loads of a copy
   // would wait for the stores) and then publishes. Null if the queue is full: the completion is
@@ -118,6 +141,7 @@ class alignas(64) CompletionQueue {
   bool events_wanted_ = false;  // the queue was armed at least once
   bool overrun_ = false;
   bool ignore_overrun_ = false;
+  bool is_shared_ = false;
   std::atomic<uint64_t> tail_{0};  // written by the producer, release: entries before it are whole
   alignas(64) std::atomic<uint64_t> head_{
       0};  // written by the consumer, release: slots before it are free
@@ -126,6 +150,7 @@ class alignas(64) CompletionQueue {
   uint64_t solicited_end_ = 0;              // is solicited or an error, or may be
   uint64_t late_end_ = 0;                   // waited when the queue was armed
   uint64_t announced_head_ = 0;             // the consumer's index at the latest event
+  SpinLock lock_;                           // of the producers, if shared
 };
 
 }  // namespace verbena::core

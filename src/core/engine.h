@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,8 @@ namespace verbena::core {
 struct EngineConfig {
   uint8_t slot = 1;     // the top byte of every QPN of this engine
   uint64_t secret = 0;  // keys derive from it
+  // Shared with other engines; null: the engine has one of its own.
+  MemoryRegistry* memory = nullptr;
   uint32_t max_qps = 1u << 16;
   bool extensions = true;  // use the extensions (core/ext) with other Verbenas
   bool fast_path = true;   // false: only the normal path, with the same result
@@ -79,6 +82,9 @@ class Engine {
   Status post_receive(QueuePair& qp, const ReceiveRequest& request, Instant now);
   // There are at most 2^24 - 1 numbers; the owner has a lower limit.
   SharedReceiveQueue* create_srq(const SrqConfig& config);
+  // See SharedReceiveQueue::modify().
+  Status modify_srq(SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
+                    std::optional<uint32_t> limit);
   // No queue pair was created with it. XRC queue pairs refuse the rest of a message that used it.
   void destroy_srq(SharedReceiveQueue* srq);
   // kbps 0: no limit.
@@ -96,13 +102,10 @@ class Engine {
   // Nothing is in flight to the peer of `qp`, so a new request should leave at once.
   bool peer_idle(const QueuePair& qp) const { return qp.peer() == nullptr || qp.peer()->is_idle(); }
 
-  // Memory regions and queue pairs that are created from now on are exposed there.
-  void expose_through(wire::Exposure* exposure) {
-    state_.exposure = exposure;
-    state_.memory.expose_through(exposure);
-  }
+  // Memory regions, and queue pairs that are created from now on, are exposed there. Null: nowhere.
+  void expose_through(wire::Exposure* exposure);
 
-  MemoryRegistry& memory() { return state_.memory; }
+  MemoryRegistry& memory() { return state_.memory.registry(); }
   ManagementPort& management() { return management_; }
   EngineState& state() { return state_; }
 
@@ -146,6 +149,7 @@ class Engine {
   void drop_from_lists(QueuePair& qp);
 
   EngineConfig config_;
+  std::unique_ptr<MemoryRegistry> own_memory_;  // null: config_.memory
   EngineState state_;
   ManagementPort management_{state_};
   wire::Packet packet_;     // scratch memory of parse()

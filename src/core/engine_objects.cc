@@ -19,7 +19,11 @@ constexpr uint32_t kSrqNumbers = 1u << 24;  // 0 is not used
 }  // namespace
 
 Engine::Engine(const EngineConfig& config)
-    : config_(config), state_(config.secret, config.extensions) {
+    : config_(config),
+      own_memory_(config.memory == nullptr ? std::make_unique<MemoryRegistry>(config.secret)
+                                           : nullptr),
+      state_(config.memory == nullptr ? *own_memory_ : *config.memory, config.secret,
+             config.extensions) {
   // A random start, so that numbers differ from those of a previous engine.
   next_index_ = static_cast<uint32_t>(state_.prng.below(kUsableIndices)) + kReservedIndices;
   last_srq_ = static_cast<uint32_t>(state_.prng.below(kSrqNumbers));
@@ -27,7 +31,13 @@ Engine::Engine(const EngineConfig& config)
   short_ack_.op = wire::info_of(short_ack_.bth.opcode);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() { expose_through(nullptr); }
+
+void Engine::expose_through(wire::Exposure* exposure) {
+  if (state_.exposure != nullptr) memory().remove_exposure(state_.exposure);
+  state_.exposure = exposure;
+  if (exposure != nullptr) memory().add_exposure(exposure);
+}
 
 Result<QueuePair*> Engine::create_qp(const QpConfig& config) {
   if (qps_.size() >= std::min(config_.max_qps, kUsableIndices)) {
@@ -65,7 +75,7 @@ void Engine::destroy_qp(QueuePair* qp, Instant now) {
   groups_.detach_from_all(*qp);
   std::erase_if(state_.events, [&](const AsyncEvent& e) { return e.qp == qp; });
   release_peer(*qp, now);
-  state_.memory.unbind_windows_of(qp->qpn());
+  memory().unbind_windows_of(qp->qpn());
   qps_.erase(qp->qpn().index());
 }
 
@@ -164,8 +174,15 @@ SharedReceiveQueue* Engine::create_srq(const SrqConfig& config) {
   do {
     last_srq_ = (last_srq_ + 1) % kSrqNumbers;
   } while (last_srq_ == 0 || state_.srqs.contains(last_srq_));
-  auto srq = std::make_unique<SharedReceiveQueue>(state_.events, last_srq_, config);
+  auto srq = std::make_unique<SharedReceiveQueue>(last_srq_, config);
   return state_.srqs.emplace(last_srq_, std::move(srq)).first->second.get();
+}
+
+Status Engine::modify_srq(SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
+                          std::optional<uint32_t> limit) {
+  const SharedReceiveQueue::Modified modified = srq.modify(max_wr, limit);
+  if (modified.limit_reached) state_.raise({.kind = EventKind::SrqLimitReached, .srq = &srq});
+  return modified.status;
 }
 
 void Engine::destroy_srq(SharedReceiveQueue* srq) {

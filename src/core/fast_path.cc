@@ -1,8 +1,8 @@
 // The fast path: one SEND or WRITE of one packet, while nothing else is in flight between the two
 // queue pairs. It builds the packet, places the payload and completes the work request with the
 // same functions as the normal path, and skips the checks whose outcome is known. Each half has two
-// steps: prepare checks everything and changes nothing; commit cannot fail. A message that prepare
-// refuses takes the normal path from its beginning, with the same result.
+// steps: prepare checks everything, and consumes the receive last of all; commit cannot fail. A
+// message that prepare refuses takes the normal path from its beginning, with the same result.
 #include "core/engine.h"
 #include "core/posting.h"
 #include "core/requester.h"
@@ -174,15 +174,16 @@ bool Responder::prepare_fast_receive(const wire::Packet& p, std::span<const std:
       p.bth.psn == expected_ && !message_ && reorder_buffer_.empty() && !qp_.acks.nak();
   if (!is_next || (p.bth.extension_flags != 0 && !qp_.extensions.peer_reads_sack())) [[unlikely]]
     return false;
-  if (p.op.verb == wire::Verb::Send) return receives_.place_whole(payload);
-  if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != payload.size() ||
-      (p.op.has_immediate && receives_.empty())) [[unlikely]] {
+  if (p.op.verb == wire::Verb::Send) return receives_.consume_whole(payload);
+  if ((qp_.attr.access & kRemoteWrite) == 0 || p.reth.length != payload.size()) [[unlikely]]
     return false;
+  if (!payload.empty()) {
+    to = qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, payload.size(),
+                                   kRemoteWrite);
+    if (to == nullptr) [[unlikely]]
+      return false;
   }
-  if (payload.empty()) return true;
-  to = qp_.engine.memory.resolve(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, payload.size(),
-                                 kRemoteWrite);
-  return to != nullptr;
+  return !p.op.has_immediate || receives_.consume();
 }
 
 void Responder::commit_fast_receive(const wire::Packet& p, std::span<const std::byte> payload,
@@ -194,7 +195,6 @@ void Responder::commit_fast_receive(const wire::Packet& p, std::span<const std::
   const bool is_write = p.op.verb == wire::Verb::Write;
   if (is_write) place(to, payload, true);
   if (is_write && !p.op.has_immediate) return;
-  receives_.consume();
   finish_receive(p, is_write ? WcOpcode::ReceiveWriteImm : WcOpcode::Receive,
                  static_cast<uint32_t>(payload.size()));
 }

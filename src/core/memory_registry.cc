@@ -1,19 +1,13 @@
-// Registration tables. One array load, one tag compare and one overflow-safe range check per
-// access.
+// Registration: changes of the tables, under their lock.
 #include "core/memory_registry.h"
 
-#include <atomic>
+#include <algorithm>
 #include <utility>
 
 #include "base/exhaustion.h"
+#include "base/pause.h"
 
 namespace verbena::core {
-
-MemoryRegistry::MemoryRegistry(uint64_t secret) : tags_(secret ^ 0xA5A5A5A5DEADBEEFu) {
-  Prng keys(secret);
-  for (auto& k : round_keys_) k = static_cast<uint32_t>(keys.next());
-}
-
 namespace {
 
 // One Feistel round's mixing of a 12-bit half.
@@ -24,7 +18,39 @@ uint32_t mix(uint32_t half, uint32_t key) {
   return (x ^ key >> 16) >> 20;
 }
 
+Status check_region(const RegionInfo& region) {
+  if ((region.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region.access & kLocalWrite) == 0) {
+    return Error{EINVAL, "remote write or atomic access also needs IBV_ACCESS_LOCAL_WRITE"};
+  }
+  const MemoryBacking* const backing = region.backing;
+  if (backing != nullptr && (backing->copy_in == nullptr) != (backing->copy_out == nullptr)) {
+    return Error{EINVAL, "memory is copied in both directions or in none"};
+  }
+  if (region.iova + region.length < region.iova) {
+    return Error{EINVAL, "iova + length wraps around 2^64"};
+  }
+  return {};
+}
+
+// Other processes cannot access the memory, or not without asking the owner.
+bool needs_owner(const MemoryBacking* backing) {
+  return backing != nullptr && (backing->reachable != nullptr || backing->is_copied());
+}
+
+constexpr Error kNoRegion{EINVAL, "no such memory region"};
+constexpr Error kBound{EBUSY, "memory windows are still bound to this region"};
+
 }  // namespace
+
+MemoryRegistry::MemoryRegistry(uint64_t secret, LookupBarrier* barrier)
+    : barrier_(barrier), tags_(secret ^ 0xA5A5A5A5DEADBEEFu) {
+  Prng keys(secret);
+  for (auto& k : round_keys_) k = static_cast<uint32_t>(keys.next());
+}
+
+MemoryRegistry::~MemoryRegistry() {
+  for (auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
+}
 
 uint32_t MemoryRegistry::encrypt(uint32_t index) const {
   uint32_t left = index >> 12, right = index & 0xFFF;
@@ -46,308 +72,335 @@ uint32_t MemoryRegistry::decrypt(uint32_t code) const {
   return left << 12 | right;
 }
 
-const MemoryRegistry::Entry* MemoryRegistry::find(uint32_t key) const {
-  const uint32_t index = index_of(key);
-  if (index >= entries_.size()) return nullptr;
-  const Entry& e = entries_[index];
-  if (e.kind == Kind::Free || e.tag != static_cast<uint8_t>(key)) return nullptr;
-  return &e;
+// --- entries -------------------------------------------------------------------------------------
+
+const MemoryRegistry::Entry* MemoryRegistry::place_of(uint32_t code) const {
+  const uint32_t index = decrypt(code);
+  if (index / kEntriesPerChunk >= kChunks) return nullptr;
+  const Chunk* const chunk = chunks_[index / kEntriesPerChunk].load(std::memory_order_acquire);
+  return chunk != nullptr ? &(*chunk)[index % kEntriesPerChunk] : nullptr;
 }
 
-// Ignores the tag: the owner's key may be newer or older than the entry's, depending on binds that
-// are queued or were flushed.
-MemoryRegistry::Entry* MemoryRegistry::find_window(uint32_t key) {
-  const uint32_t index = index_of(key);
-  if (index >= entries_.size()) return nullptr;
-  Entry& e = entries_[index];
-  return is_window(e.kind) ? &e : nullptr;
+MemoryRegistry::Binding MemoryRegistry::Entry::load_binding() const {
+  Binding copy;
+  while (!binding->load(copy)) pause_cpu();
+  return copy;
 }
 
-Result<uint32_t> MemoryRegistry::take_slot(Kind kind) {
+std::optional<uint32_t> MemoryRegistry::index_of(uint32_t key) const {
+  const uint32_t index = decrypt(key >> 8);
+  return index < entries_ ? std::optional(index) : std::nullopt;
+}
+
+// The entry of a key that is valid now, of a region or of a window.
+std::optional<uint32_t> MemoryRegistry::find(uint32_t key, bool region) const {
+  const auto index = index_of(key);
+  if (!index) return std::nullopt;
+  const Entry& e = at(*index);
+  const Kind kind = e.kind();
+  if (kind == Kind::Free || is_window(kind) == region) return std::nullopt;
+  const uint8_t tag = region ? e.tag() : e.load_binding().tag;
+  return tag == static_cast<uint8_t>(key) ? index : std::nullopt;
+}
+
+// The caller fills the entry and publishes it.
+Result<uint32_t> MemoryRegistry::take_place(Kind kind) {
   size_t& count = is_window(kind) ? windows_ : regions_;
   if (count >= (is_window(kind) ? kMaxWindows : kMaxRegions)) {
     return Error{ENOMEM, "too many memory regions or windows (see max_mr, max_mw)"};
   }
-  uint32_t index;
-  if (!free_.empty()) {
-    index = free_.back();
-    free_.pop_back();
+  uint32_t index = 0;
+  if (free_.empty()) {
+    index = entries_;
+    auto& chunk = chunks_[index / kEntriesPerChunk];
+    if (chunk.load(std::memory_order_relaxed) == nullptr) {
+      chunk.store(new Chunk, std::memory_order_release);
+    }
+    reserve_ahead(free_, entries_ + 1);  // release_place() does not allocate
   } else {
-    index = static_cast<uint32_t>(entries_.size());
-    reserve_ahead(free_, entries_.size() + 1);  // release_slot() does not allocate
-    entries_.emplace_back();
+    index = free_.back();
   }
-  Entry fresh;
-  fresh.kind = kind;
-  // Never the slot's last tag: a key that was just released must not become valid again at once.
-  fresh.tag = static_cast<uint8_t>(entries_[index].tag + 1 + tags_.below(255));
-  entries_[index] = fresh;
+  if (is_window(kind) && at(index).binding == nullptr) {
+    at(index).binding = std::make_unique<BindingCell>();
+  }
+  // Nothing fails from here on.
+  if (free_.empty()) {
+    ++entries_;
+  } else {
+    free_.pop_back();
+  }
   ++count;
   return index;
 }
 
-void MemoryRegistry::release_slot(uint32_t index) {
-  --(is_window(entries_[index].kind) ? windows_ : regions_);
-  entries_[index].kind = Kind::Free;
+void MemoryRegistry::publish(uint32_t index, Kind kind) {
+  Entry& e = at(index);
+  // Never the place's last tag: a key that was just released must not become valid again at once.
+  const auto tag = static_cast<uint8_t>(e.tag() + 1 + tags_.below(255));
+  if (is_window(kind)) {
+    Binding unbound;
+    unbound.tag = tag;
+    e.binding->store(unbound);
+  }
+  e.kind_and_tag.store(static_cast<uint16_t>(tag << 8 | static_cast<uint8_t>(kind)),
+                       std::memory_order_release);
+}
+
+// No new lookup finds the entry. It keeps its tag.
+void MemoryRegistry::withdraw(uint32_t index) {
+  Entry& e = at(index);
+  e.kind_and_tag.store(static_cast<uint16_t>(e.tag() << 8), std::memory_order_release);
+}
+
+void MemoryRegistry::release_place(uint32_t index, Kind kind) {
+  --(is_window(kind) ? windows_ : regions_);
   free_.push_back(index);
 }
 
-namespace {
-
-Status check_region(const RegionInfo& region) {
-  if ((region.access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region.access & kLocalWrite) == 0) {
-    return Error{EINVAL, "remote write or atomic access also needs IBV_ACCESS_LOCAL_WRITE"};
-  }
-  const MemoryBacking* const backing = region.backing;
-  if (backing != nullptr && (backing->copy_in == nullptr) != (backing->copy_out == nullptr)) {
-    return Error{EINVAL, "memory is copied in both directions or in none"};
-  }
-  if (region.iova + region.length < region.iova) {
-    return Error{EINVAL, "iova + length wraps around 2^64"};
-  }
-  return {};
-}
-
-bool covers(const RegionInfo& region, uint64_t address, uint64_t length) {
-  return address >= region.iova && length <= region.length &&
-         address - region.iova <= region.length - length;
-}
-
-std::byte* memory_at(const RegionInfo& region, uint64_t address) {
-  // As integers: an on-demand region may begin at address 0.
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(region.base) +
-                                      (address - region.iova));
-}
-
-[[gnu::cold, gnu::noinline]] MemoryArea ask_owner(const MemoryBacking& backing, std::byte* at,
-                                                  uint64_t length, uint32_t access) {
-  const bool write = (access & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  if (backing.reachable != nullptr && !backing.reachable(at, length, write)) return {};
-  return {at, backing.is_copied() ? &backing : nullptr};
-}
-
-// Other processes cannot access the memory, or not without asking the owner.
-bool needs_owner(const MemoryBacking* backing) {
-  return backing != nullptr && (backing->reachable != nullptr || backing->is_copied());
-}
-
-MemoryArea reachable_at(const RegionInfo& region, uint64_t address, uint64_t length,
-                        uint32_t access) {
-  std::byte* const at = memory_at(region, address);
-  if (region.backing == nullptr) [[likely]]
-    return {at, nullptr};
-  return ask_owner(*region.backing, at, length, access);
-}
-
-}  // namespace
-
-void MemoryRegistry::prepare_copies(const RegionInfo& region) {
-  if (region.backing != nullptr && region.backing->is_copied()) {
-    staging_.resize(wire::kMaxPayloadBytes);
-  }
-}
+// --- regions -------------------------------------------------------------------------------------
 
 Result<uint32_t> MemoryRegistry::add_region(const RegionInfo& region) {
   const Status checked = check_region(region);
   if (!checked.ok()) return checked.error();
-  prepare_copies(region);
-  auto slot = take_slot(Kind::Region);
-  if (!slot.ok()) return slot;
-  static_cast<RegionInfo&>(entries_[slot.value()]) = region;
-  expose(slot.value());
-  return key_of(slot.value());
+  const SpinLock::Guard guard(lock_);
+  auto place = take_place(Kind::Region);
+  if (!place.ok()) return place;
+  const uint32_t index = place.value();
+  static_cast<RegionInfo&>(at(index)) = region;
+  publish(index, Kind::Region);
+  expose(index, at(index).tag());
+  return key_of(index, at(index).tag());
 }
 
 // Exposes regions with remote access, except those that other processes cannot access.
-void MemoryRegistry::expose(uint32_t index) {
-  if (exposure_ == nullptr) return;
-  const Entry& e = entries_[index];
+void MemoryRegistry::expose(uint32_t index, uint8_t tag) {
+  const Entry& e = at(index);
   const uint32_t access = e.access & (kRemoteWrite | kRemoteRead);
-  const uint32_t key = key_of(index);
-  if (access == 0 || e.length == 0 || needs_owner(e.backing)) return exposure_->withdraw(key);
-  exposure_->expose({.key = key,
-                     .pd = e.pd,
-                     .base = reinterpret_cast<uintptr_t>(e.base),
-                     .iova = e.iova,
-                     .length = e.length,
-                     .access = access});
+  const uint32_t key = key_of(index, tag);
+  const bool is_exposed = access != 0 && e.length != 0 && !needs_owner(e.backing);
+  for (wire::Exposure* const exposure : exposures_) {
+    if (!is_exposed) {
+      exposure->withdraw(key);
+      continue;
+    }
+    exposure->expose({.key = key,
+                      .pd = e.pd,
+                      .base = reinterpret_cast<uintptr_t>(e.base),
+                      .iova = e.iova,
+                      .length = e.length,
+                      .access = access});
+  }
+}
+
+void MemoryRegistry::add_exposure(wire::Exposure* exposure) {
+  const SpinLock::Guard guard(lock_);
+  exposures_.push_back(exposure);
+  for (uint32_t index = 0; index < entries_; ++index) {
+    if (at(index).kind() == Kind::Region) expose(index, at(index).tag());
+  }
+}
+
+void MemoryRegistry::remove_exposure(wire::Exposure* exposure) {
+  const SpinLock::Guard guard(lock_);
+  std::erase(exposures_, exposure);
 }
 
 Result<uint32_t> MemoryRegistry::add_null_region(uint32_t pd) {
+  const SpinLock::Guard guard(lock_);
   if (null_memory_ == nullptr) null_memory_ = std::make_unique<NullMemory>();
-  auto slot = take_slot(Kind::Null);
-  if (!slot.ok()) return slot;
-  Entry& e = entries_[slot.value()];
-  e.pd = pd;
-  e.length = UINT64_MAX;
-  e.access = kLocalWrite;
-  return key_of(slot.value());
+  auto place = take_place(Kind::Null);
+  if (!place.ok()) return place;
+  const uint32_t index = place.value();
+  static_cast<RegionInfo&>(at(index)) = {pd, nullptr, UINT64_MAX, 0, kLocalWrite, nullptr};
+  publish(index, Kind::Null);
+  return key_of(index, at(index).tag());
 }
 
 Status MemoryRegistry::change_region(uint32_t key, const RegionInfo& region) {
-  Entry* e = find(key);
-  if (e == nullptr || e->kind != Kind::Region) return Error{EINVAL, "no such memory region"};
-  if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
   const Status checked = check_region(region);
-  if (!checked.ok()) return checked;
-  prepare_copies(region);
-  static_cast<RegionInfo&>(*e) = region;
-  expose(static_cast<uint32_t>(e - entries_.data()));
+  std::optional<uint32_t> index;
+  {
+    const SpinLock::Guard guard(lock_);
+    index = find(key, true);
+    if (!index || at(*index).kind() != Kind::Region) return kNoRegion;
+    if (at(*index).bound_windows != 0) return kBound;
+    if (!checked.ok()) return checked;
+    withdraw(*index);
+  }
+  await_lookups();
+  const SpinLock::Guard guard(lock_);
+  Entry& e = at(*index);
+  static_cast<RegionInfo&>(e) = region;
+  const auto tag = static_cast<uint8_t>(key);
+  e.kind_and_tag.store(static_cast<uint16_t>(tag << 8 | static_cast<uint8_t>(Kind::Region)),
+                       std::memory_order_release);
+  expose(*index, tag);
   return {};
 }
 
-const RegionInfo* MemoryRegistry::region_of(uint32_t lkey) const {
-  const Entry* e = find(lkey);
-  return e != nullptr && (e->kind == Kind::Region || e->kind == Kind::Null) ? e : nullptr;
+std::optional<RegionInfo> MemoryRegistry::region_of(uint32_t lkey) const {
+  const SpinLock::Guard guard(lock_);
+  const auto index = find(lkey, true);
+  if (!index) return std::nullopt;
+  return at(*index);
 }
 
 bool MemoryRegistry::is_window(uint32_t key) const {
-  const Entry* e = find(key);
-  return e != nullptr && is_window(e->kind);
+  const SpinLock::Guard guard(lock_);
+  return find(key, false).has_value();
+}
+
+size_t MemoryRegistry::live() const {
+  const SpinLock::Guard guard(lock_);
+  return regions_ + windows_;
 }
 
 Status MemoryRegistry::remove_region(uint32_t key) {
-  Entry* e = find(key);
-  if (e == nullptr || (e->kind != Kind::Region && e->kind != Kind::Null)) {
-    return Error{EINVAL, "no such memory region"};
+  std::optional<uint32_t> index;
+  Kind kind{};
+  {
+    const SpinLock::Guard guard(lock_);
+    index = find(key, true);
+    if (!index) return kNoRegion;
+    if (at(*index).bound_windows != 0) return kBound;
+    kind = at(*index).kind();
+    for (wire::Exposure* const exposure : exposures_) exposure->withdraw(key);
+    withdraw(*index);
   }
-  if (e->bound_windows != 0) return Error{EBUSY, "memory windows are still bound to this region"};
-  if (exposure_ != nullptr) exposure_->withdraw(key);
-  release_slot(static_cast<uint32_t>(e - entries_.data()));
+  await_lookups();
+  const SpinLock::Guard guard(lock_);
+  release_place(*index, kind);
   return {};
 }
+
+// --- windows -------------------------------------------------------------------------------------
 
 Result<uint32_t> MemoryRegistry::add_window(uint32_t pd, WindowType type) {
-  auto slot = take_slot(type == WindowType::Type1 ? Kind::Window1 : Kind::Window2);
-  if (!slot.ok()) return slot;
-  entries_[slot.value()].pd = pd;
-  return key_of(slot.value());
+  const Kind kind = type == WindowType::Type1 ? Kind::Window1 : Kind::Window2;
+  const SpinLock::Guard guard(lock_);
+  auto place = take_place(kind);
+  if (!place.ok()) return place;
+  const uint32_t index = place.value();
+  static_cast<RegionInfo&>(at(index)) = {pd, nullptr, 0, 0, 0, nullptr};
+  publish(index, kind);
+  return key_of(index, at(index).tag());
 }
 
+// Ignores the tag: the owner's key may be newer or older than the entry's, depending on binds that
+// are queued or were flushed.
 Status MemoryRegistry::remove_window(uint32_t rkey) {
-  Entry* e = find_window(rkey);
-  if (e == nullptr) return Error{EINVAL, "no such memory window"};
-  unbind(*e);
-  release_slot(static_cast<uint32_t>(e - entries_.data()));
+  std::optional<uint32_t> index;
+  Kind kind{};
+  {
+    const SpinLock::Guard guard(lock_);
+    index = index_of(rkey);
+    if (!index || !is_window(at(*index).kind())) return Error{EINVAL, "no such memory window"};
+    Entry& e = at(*index);
+    kind = e.kind();
+    Binding binding = e.load_binding();
+    unbind(e, binding);
+    // The entry keeps the latest tag, which the next key of this place must not have.
+    e.kind_and_tag.store(static_cast<uint16_t>(binding.tag << 8), std::memory_order_release);
+  }
+  await_lookups();
+  const SpinLock::Guard guard(lock_);
+  release_place(*index, kind);
   return {};
 }
 
-void MemoryRegistry::unbind(Entry& window) {
-  if (!window.bound) return;
-  --entries_[window.region_index].bound_windows;
-  window.bound = false;
-  if (window.kind == Kind::Window2) --bound_type2_;
+void MemoryRegistry::unbind(Entry& window, Binding& binding) {
+  if (!binding.bound) return;
+  --at(binding.region_index).bound_windows;
+  binding.bound = false;
+  if (window.kind() == Kind::Window2) --bound_type2_;
+  window.binding->store(binding);
 }
 
 namespace {
 // The rights that a window may grant to peers.
 constexpr uint32_t kWindowAccess =
     kRemoteWrite | kRemoteRead | kRemoteAtomic | kZeroBased | kFlushGlobal | kFlushPersistent;
+
+bool may_bind(const RegionInfo& region, uint32_t access, const WindowBinding& b) {
+  if ((region.access & kWindowBind) == 0 || (access & ~kWindowAccess) != 0) return false;
+  if ((access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region.access & kLocalWrite) == 0) {
+    return false;
+  }
+  const uint32_t flushes = access & (kFlushGlobal | kFlushPersistent);
+  if ((region.access & flushes) != flushes) return false;
+  return b.address >= region.iova && b.length <= region.length &&
+         b.address - region.iova <= region.length - b.length;
+}
 }  // namespace
 
-bool MemoryRegistry::bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rkey,
-                                 const WindowBinding& b) {
-  Entry* w = find_window(window_rkey);
-  if (w == nullptr || w->pd != pd) return false;
-  // A type 2 window is bound once and then invalidated; a type 1 window may be bound again at once.
-  if (w->kind == Kind::Window2 && w->bound) return false;
-  if (w->kind == Kind::Window2 && (b.new_rkey & ~0xFFu) != (window_rkey & ~0xFFu)) return false;
-  if (b.length == 0) {                           // a bind of length 0 unbinds a type 1 window
-    if (w->kind == Kind::Window2) return false;  // that one is invalidated
-    unbind(*w);
-  } else {
-    Entry* region = find(b.region_lkey);
-    if (region == nullptr || region->kind != Kind::Region || region->pd != pd) return false;
-    if ((region->access & kWindowBind) == 0) return false;
-    // A window grants nothing to its owner, so kLocalWrite is accepted and has no effect.
-    const uint32_t access = b.access & ~uint32_t{kLocalWrite};
-    if ((access & ~kWindowAccess) != 0) return false;
-    if ((access & (kRemoteWrite | kRemoteAtomic)) != 0 && (region->access & kLocalWrite) == 0) {
-      return false;
+bool MemoryRegistry::bind_window(const MemoryView& engine, uint32_t pd, wire::Qpn qpn,
+                                 uint32_t window_rkey, const WindowBinding& b) {
+  bool was_bound = false;
+  {
+    const SpinLock::Guard guard(lock_);
+    const auto index = index_of(window_rkey);
+    if (!index || !is_window(at(*index).kind()) || at(*index).pd != pd) return false;
+    Entry& w = at(*index);
+    const bool is_type2 = w.kind() == Kind::Window2;
+    Binding binding = w.load_binding();
+    was_bound = binding.bound;
+    // A type 2 window is bound once and then invalidated; a type 1 window may be bound again at
+    // once.
+    if (is_type2 && (was_bound || (b.new_rkey & ~0xFFu) != (window_rkey & ~0xFFu))) return false;
+    if (b.length == 0) {           // a bind of length 0 unbinds a type 1 window
+      if (is_type2) return false;  // that one is invalidated
+      unbind(w, binding);
+    } else {
+      const auto region_index = find(b.region_lkey, true);
+      if (!region_index) return false;
+      Entry& region = at(*region_index);
+      // A window grants nothing to its owner, so kLocalWrite is accepted and has no effect.
+      const uint32_t access = b.access & ~uint32_t{kLocalWrite};
+      if (region.kind() != Kind::Region || region.pd != pd || !may_bind(region, access, b)) {
+        return false;
+      }
+      unbind(w, binding);
+      // As integers: an on-demand region may begin at address 0.
+      binding.base = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(region.base) +
+                                                  (b.address - region.iova));
+      binding.length = b.length;
+      binding.iova = (access & kZeroBased) != 0 ? 0 : b.address;
+      binding.access = access;
+      binding.backing = region.backing;
+      binding.qpn = qpn;
+      binding.region_index = *region_index;
+      binding.bound = true;
+      ++region.bound_windows;
+      if (is_type2) ++bound_type2_;
     }
-    const uint32_t flushes = access & (kFlushGlobal | kFlushPersistent);
-    if ((region->access & flushes) != flushes) return false;
-    if (!covers(*region, b.address, b.length)) return false;
-    unbind(*w);
-    w->base = memory_at(*region, b.address);
-    w->length = b.length;
-    w->iova = (access & kZeroBased) != 0 ? 0 : b.address;
-    w->access = access;
-    w->backing = region->backing;
-    w->qpn = qpn;
-    w->region_index = static_cast<uint32_t>(region - entries_.data());
-    w->bound = true;
-    ++region->bound_windows;
-    if (w->kind == Kind::Window2) ++bound_type2_;
+    binding.tag = static_cast<uint8_t>(b.new_rkey);
+    w.binding->store(binding);
   }
-  w->tag = static_cast<uint8_t>(b.new_rkey);
+  // Every queue pair may use a type 1 window, so other engines may be about to access the memory
+  // that it was bound to.
+  if (was_bound) await_lookups(&engine);
   return true;
 }
 
 bool MemoryRegistry::invalidate(uint32_t pd, wire::Qpn qpn, uint32_t rkey) {
-  Entry* e = find(rkey);
-  if (e == nullptr || e->kind != Kind::Window2 || e->pd != pd || !e->bound || e->qpn != qpn) {
-    return false;
-  }
-  unbind(*e);
+  const SpinLock::Guard guard(lock_);
+  const auto index = find(rkey, false);
+  if (!index) return false;
+  Entry& e = at(*index);
+  Binding binding = e.load_binding();
+  if (e.kind() != Kind::Window2 || e.pd != pd || !binding.bound || binding.qpn != qpn) return false;
+  unbind(e, binding);
   return true;
 }
 
 void MemoryRegistry::unbind_windows_of(wire::Qpn qpn) {
-  for (size_t i = 0; bound_type2_ != 0 && i < entries_.size(); ++i) {
-    Entry& e = entries_[i];
-    if (e.kind == Kind::Window2 && e.bound && e.qpn == qpn) unbind(e);
+  const SpinLock::Guard guard(lock_);
+  for (uint32_t index = 0; bound_type2_ != 0 && index < entries_; ++index) {
+    Entry& e = at(index);
+    if (e.kind() != Kind::Window2) continue;
+    Binding binding = e.load_binding();
+    if (binding.bound && binding.qpn == qpn) unbind(e, binding);
   }
-}
-
-const MemoryRegistry::Entry* MemoryRegistry::find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn,
-                                                           uint32_t access) const {
-  const Entry* e = find(key);
-  if (e == nullptr || e->pd != pd || (e->access & access) != access) return nullptr;
-  if (e->kind == Kind::Null) return nullptr;
-  if (e->kind != Kind::Region && !e->bound) return nullptr;
-  if (e->kind == Kind::Window2 && e->qpn != qpn) return nullptr;
-  return e;
-}
-
-MemoryRegistry::FlushResult MemoryRegistry::flush(uint32_t key, uint32_t pd, wire::Qpn qpn,
-                                                  uint64_t address, uint64_t length, bool all,
-                                                  uint32_t access) const {
-  const Entry* e = find_granting(key, pd, qpn, access);
-  if (e == nullptr || (!all && !covers(*e, address, length))) return FlushResult::Denied;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if ((access & kFlushPersistent) == 0 || (e->backing == nullptr || e->backing->persist == nullptr))
-    return FlushResult::Done;
-  const bool kept = all ? e->backing->persist(e->base, e->length)
-                        : e->backing->persist(memory_at(*e, address), length);
-  return kept ? FlushResult::Done : FlushResult::Failed;
-}
-
-bool MemoryRegistry::grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
-                            uint64_t length, uint32_t access) const {
-  const Entry* e = find_granting(key, pd, qpn, access);
-  return e != nullptr && covers(*e, address, length);
-}
-
-MemoryArea MemoryRegistry::resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address,
-                                   uint64_t length, uint32_t access) const {
-  const Entry* e = find_granting(key, pd, qpn, access);
-  if (e == nullptr || !covers(*e, address, length)) return {};
-  return reachable_at(*e, address, length, access);
-}
-
-MemoryArea MemoryRegistry::resolve_local(uint32_t lkey, uint32_t pd, uint64_t address,
-                                         uint64_t length, uint32_t access) const {
-  const Entry* e = find(lkey);
-  if (e == nullptr || e->pd != pd || (e->access & access) != access) return {};
-  if (e->kind == Kind::Null) [[unlikely]] {
-    if (length > kNullBytes) return {};
-    return {
-        (access & kLocalWrite) != 0 ? null_memory_->discarded.data() : null_memory_->zeros.data(),
-        nullptr};
-  }
-  if (e->kind != Kind::Region || !covers(*e, address, length)) return {};
-  return reachable_at(*e, address, length, access);
 }
 
 }  // namespace verbena::core

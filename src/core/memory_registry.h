@@ -1,17 +1,26 @@
-// MemoryRegistry: memory regions and windows, with their keys and access rights. Every access of a
-// peer or of a work request goes through resolve(); nothing else in the engine turns an address
-// from outside into a pointer.
+// MemoryRegistry: memory regions and windows, with their keys and access rights. All engines of a
+// process share it. Each engine looks keys up through a MemoryView of its own (memory_view.h),
+// without a lock.
+//
+// A lookup is valid until the engine's owner ends the present call into the engine. A function here
+// that withdraws a key returns only after all lookups of that key have ended (LookupBarrier), and
+// an entry changes only while no lookup can find it. The bindings of windows change at any time, so
+// they are copied out.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/prng.h"
 #include "base/result.h"
+#include "base/seq_cell.h"
+#include "base/spin_lock.h"
 #include "core/types.h"
 #include "wire/one_sided.h"
 
@@ -52,14 +61,31 @@ struct RegionInfo {
   const MemoryBacking* backing = nullptr;  // outlives the region; null: ordinary memory
 };
 
+class MemoryView;
+
+// Where several engines share a registry: waits until every lookup that began before the call has
+// ended. `caller` is the view of the engine that makes the call, which has none under way; null: no
+// engine.
+class LookupBarrier {
+ public:
+  virtual void await_lookups(const MemoryView* caller) = 0;
+
+ protected:
+  ~LookupBarrier() = default;
+};
+
 class MemoryRegistry {
  public:
   // `secret` makes keys unguessable; it comes from the operating system, or from a simulator's
-  // seed.
-  explicit MemoryRegistry(uint64_t secret);
+  // seed. `barrier` null: one thread uses the registry and all its views.
+  explicit MemoryRegistry(uint64_t secret, LookupBarrier* barrier = nullptr);
+  ~MemoryRegistry();
+  MemoryRegistry(const MemoryRegistry&) = delete;
+  MemoryRegistry& operator=(const MemoryRegistry&) = delete;
 
-  // Regions with remote access are exposed there from now on. No region exists yet.
-  void expose_through(wire::Exposure* exposure) { exposure_ = exposure; }
+  // Regions with remote access are exposed there too, until remove_exposure().
+  void add_exposure(wire::Exposure* exposure);
+  void remove_exposure(wire::Exposure* exposure);
 
   // Registers [base, base + length), which peers address from `iova`. Returns the key, lkey and
   // rkey alike.
@@ -71,7 +97,8 @@ class MemoryRegistry {
   // A region of all addresses, for the owner's requests only: writes are discarded, reads return
   // zeros.
   Result<uint32_t> add_null_region(uint32_t pd);
-  // The key stays. EBUSY while windows are bound to it; nothing changes if it fails.
+  // The key stays; no access succeeds during the call. EBUSY while windows are bound to it; nothing
+  // changes if it fails.
   Status change_region(uint32_t key, const RegionInfo& region);
   // EBUSY while windows are bound to it.
   Status remove_region(uint32_t key);
@@ -79,101 +106,112 @@ class MemoryRegistry {
   Result<uint32_t> add_window(uint32_t pd, WindowType type);
   Status remove_window(uint32_t rkey);
 
-  // Binds a window of type 1 or 2, by work request. On success its key is binding.new_rkey.
-  bool bind_window(uint32_t pd, wire::Qpn qpn, uint32_t window_rkey, const WindowBinding& binding);
-
-  // Unbinds a type 2 window. Memory regions cannot be invalidated.
+  // Binds a window of type 1 or 2, by work request of an engine. On success its key is
+  // binding.new_rkey.
+  bool bind_window(const MemoryView& engine, uint32_t pd, wire::Qpn qpn, uint32_t window_rkey,
+                   const WindowBinding& binding);
+  // Unbinds a type 2 window. Memory regions cannot be invalidated. Only the engine of its queue
+  // pair looks up such a window, so there is nothing to wait for.
   bool invalidate(uint32_t pd, wire::Qpn qpn, uint32_t rkey);
   // The queue pair is destroyed, and its number may be reused: unbinds its type 2 windows.
   void unbind_windows_of(wire::Qpn qpn);
 
-  enum class FlushResult : uint8_t { Done, Denied, Failed };
-  // Flushes [address, address + length), or the whole region of the key.
-  FlushResult flush(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
-                    bool all, uint32_t access) const;
-
-  // Whether the key grants the range, without checking whether the memory is accessible.
-  bool grants(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
-              uint32_t access) const;
-
-  // The memory behind [address, address + length), if `key` names it within `pd` (for windows: and
-  // `qpn`) and grants all of `access`. Null otherwise. `length` is between 1 and the largest
-  // payload of a packet.
-  MemoryArea resolve(uint32_t key, uint32_t pd, wire::Qpn qpn, uint64_t address, uint64_t length,
-                     uint32_t access) const;
-
-  // For work requests of the owner: regions only, no windows.
-  MemoryArea resolve_local(uint32_t lkey, uint32_t pd, uint64_t address, uint64_t length,
-                           uint32_t access) const;
-
-  // Ordinary memory for copies of outgoing payload: as much as a packet has. Empty without a region
-  // that needs it.
-  std::span<std::byte> staging() const { return staging_; }
-
-  // The region of an lkey; null if there is none.
-  const RegionInfo* region_of(uint32_t lkey) const;
+  // The region of an lkey; nothing if there is none.
+  std::optional<RegionInfo> region_of(uint32_t lkey) const;
   bool is_window(uint32_t key) const;
 
-  size_t live() const { return regions_ + windows_; }
+  // A fork happens: no change is under way meanwhile.
+  void lock_for_fork() { lock_.lock(); }
+  void unlock_after_fork() { lock_.unlock(); }
+
+  size_t live() const;
   static constexpr size_t kMaxRegions = size_t{1} << 19;
   static constexpr size_t kMaxWindows = size_t{1} << 19;
 
- private:
-  static constexpr size_t kNullBytes = wire::kMaxPayloadBytes + 64;
-
+  // --- for MemoryView ---------------------------------------------------------------------------
   enum class Kind : uint8_t { Free, Region, Null, Window1, Window2 };
   static bool is_window(Kind kind) { return kind == Kind::Window1 || kind == Kind::Window2; }
-  struct Entry : RegionInfo {    // windows: the part of the region that they grant
-    uint32_t bound_windows = 0;  // regions
-    uint32_t region_index = 0;   // windows
-    wire::Qpn qpn;               // type 2 windows: the one queue pair that may use it
-    Kind kind = Kind::Free;
-    bool bound = false;  // windows: refers to a region now
-    uint8_t tag = 0;     // the key's low byte
+
+  // What a window refers to now.
+  struct Binding {
+    std::byte* base = nullptr;
+    uint64_t length = 0;
+    uint64_t iova = 0;
+    const MemoryBacking* backing = nullptr;
+    uint32_t access = 0;
+    uint32_t region_index = 0;
+    wire::Qpn qpn;  // type 2: the one queue pair that may use it
+    bool bound = false;
+    uint8_t tag = 0;  // the key's low byte
   };
+  using BindingCell = SeqCell<6>;
+  static_assert(sizeof(Binding) <= sizeof(BindingCell) - sizeof(uint64_t));
+
+  // The fields of RegionInfo change only while the kind is Free and no lookup is under way.
+  // Windows use only `pd` of them.
+  struct alignas(64) Entry : RegionInfo {
+    // Written last, release.
+    std::atomic<uint16_t> kind_and_tag{0};
+    uint32_t bound_windows = 0;              // regions
+    std::unique_ptr<BindingCell> binding{};  // windows; stays when the entry is reused
+
+    static Kind kind_of(uint16_t value) { return static_cast<Kind>(value & 0xFF); }
+    static uint8_t tag_of(uint16_t value) { return static_cast<uint8_t>(value >> 8); }
+    Kind kind() const { return kind_of(kind_and_tag.load(std::memory_order_acquire)); }
+    uint8_t tag() const { return tag_of(kind_and_tag.load(std::memory_order_relaxed)); }
+    Binding load_binding() const;
+  };
+  // The place of a key, without its low byte; null if no key has ever had it. It stays valid, so
+  // that a view can remember it.
+  const Entry* place_of(uint32_t code) const;
 
   // The memory of all null regions: zeros to read, and space for discarded bytes.
   struct NullMemory {
-    alignas(64) std::array<std::byte, kNullBytes> zeros{};
-    alignas(64) std::array<std::byte, kNullBytes> discarded{};
+    static constexpr size_t kBytes = wire::kMaxPayloadBytes + 64;
+    alignas(64) std::array<std::byte, kBytes> zeros{};
+    alignas(64) std::array<std::byte, kBytes> discarded{};
   };
+  // After a lookup has found a null region.
+  NullMemory& null_memory() const { return *null_memory_; }
+
+ private:
+  static constexpr size_t kEntriesPerChunk = 1024;
+  static constexpr size_t kChunks = (kMaxRegions + kMaxWindows) / kEntriesPerChunk;
+  using Chunk = std::array<Entry, kEntriesPerChunk>;
 
   // A keyed permutation of 24 bits, so that the key's upper part does not reveal the index.
   uint32_t encrypt(uint32_t index) const;
   uint32_t decrypt(uint32_t code) const;
-  uint32_t key_of(uint32_t index) const { return encrypt(index) << 8 | entries_[index].tag; }
-  uint32_t index_of(uint32_t key) const {
-    const uint32_t code = key >> 8;
-    Decrypted& known = decrypted_[code % decrypted_.size()];
-    if (known.code != code) known = {code, decrypt(code)};
-    return known.index;
+  Entry& at(uint32_t index) const {
+    return (*chunks_[index / kEntriesPerChunk].load(
+        std::memory_order_relaxed))[index % kEntriesPerChunk];
   }
-  const Entry* find(uint32_t key) const;
-  Entry* find(uint32_t key) { return const_cast<Entry*>(std::as_const(*this).find(key)); }
-  Entry* find_window(uint32_t key);
-  Result<uint32_t> take_slot(Kind kind);
-  void release_slot(uint32_t index);
-  void unbind(Entry& window);
-  void expose(uint32_t index);
-  void prepare_copies(const RegionInfo& region);
-  const Entry* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access) const;
+  uint32_t key_of(uint32_t index, uint8_t tag) const { return encrypt(index) << 8 | tag; }
+  // All of the following under the lock.
+  std::optional<uint32_t> index_of(uint32_t key) const;  // whatever its tag
+  std::optional<uint32_t> find(uint32_t key, bool region) const;
+  Result<uint32_t> take_place(Kind kind);
+  void publish(uint32_t index, Kind kind);
+  void withdraw(uint32_t index);
+  void release_place(uint32_t index, Kind kind);
+  void unbind(Entry& window, Binding& binding);
+  void expose(uint32_t index, uint8_t tag);
+  void await_lookups(const MemoryView* caller = nullptr) {
+    if (barrier_ != nullptr) barrier_->await_lookups(caller);
+  }
 
   uint32_t round_keys_[4];
-  // A program uses few keys at a time.
-  struct Decrypted {
-    uint32_t code = UINT32_MAX;  // not a code: codes have 24 bits
-    uint32_t index = 0;
-  };
-  mutable std::array<Decrypted, 16> decrypted_;
+  LookupBarrier* const barrier_;
+  mutable SpinLock lock_;  // of all changes; guards the rest
   Prng tags_;
-  std::vector<Entry> entries_;
+  std::array<std::atomic<Chunk*>, kChunks> chunks_{};  // read without the lock
+  uint32_t entries_ = 0;                               // ever used
   std::vector<uint32_t> free_;
   size_t regions_ = 0;
   size_t windows_ = 0;
   size_t bound_type2_ = 0;
-  wire::Exposure* exposure_ = nullptr;       // null: no one-sided access
+  std::vector<wire::Exposure*> exposures_;   // empty: no one-sided access
   std::unique_ptr<NullMemory> null_memory_;  // created with the first null region
-  mutable std::vector<std::byte> staging_;   // allocated with the first region that is copied
 };
 
 }  // namespace verbena::core

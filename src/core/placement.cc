@@ -98,7 +98,7 @@ void store(const MemoryArea& at, uint64_t value) {
 namespace {
 
 // False if memory that must be copied is more than a packet's payload, or is to be written.
-[[gnu::cold, gnu::noinline]] bool append_copy(const MemoryRegistry& memory, const MemoryArea& area,
+[[gnu::cold, gnu::noinline]] bool append_copy(const MemoryView& memory, const MemoryArea& area,
                                               uint32_t bytes, Gather& out, uint32_t access) {
   size_t used = 0;
   for (const auto& span : out.view()) {
@@ -112,7 +112,7 @@ namespace {
 }
 
 // The only place where registered memory becomes part of a packet.
-bool append(const MemoryRegistry& memory, MemoryArea area, uint32_t bytes, Gather& out,
+bool append(const MemoryView& memory, MemoryArea area, uint32_t bytes, Gather& out,
             uint32_t access) {
   if (area.copier != nullptr) [[unlikely]]
     return append_copy(memory, area, bytes, out, access);
@@ -139,7 +139,7 @@ bool for_each_area(std::span<const Sge> sges, uint32_t offset, uint32_t length, 
 
 }  // namespace
 
-bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+bool gather(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
             uint32_t length, Gather& out, uint32_t access) {
   out.count = 0;
   return for_each_area(sges, offset, length, [&](const Sge& sge, uint32_t skip, uint32_t n) {
@@ -148,14 +148,14 @@ bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges
   });
 }
 
-bool gather_remote(const MemoryRegistry& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
+bool gather_remote(const MemoryView& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
                    uint64_t address, uint32_t length, Gather& out) {
   out.count = 0;
   const MemoryArea area = memory.resolve(rkey, pd, qpn, address, length, kRemoteRead);
   return area != nullptr && append(memory, area, length, out, 0);
 }
 
-bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message) {
   struct Area {
     MemoryArea to;

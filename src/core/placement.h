@@ -8,7 +8,7 @@
 #include <optional>
 #include <span>
 
-#include "core/memory_registry.h"
+#include "core/memory_view.h"
 #include "core/types.h"
 
 namespace verbena::core {
@@ -39,16 +39,16 @@ struct Gather {
 
 // Bytes [offset, offset + length) of the message that `sges` describe. False if an lkey does not
 // grant it, with all of `access`.
-bool gather(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+bool gather(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
             uint32_t length, Gather& out, uint32_t access = 0);
 
 // Bytes [address, address + length) that a peer reads. False if its key does not grant them.
-bool gather_remote(const MemoryRegistry& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
+bool gather_remote(const MemoryView& memory, uint32_t rkey, uint32_t pd, wire::Qpn qpn,
                    uint64_t address, uint32_t length, Gather& out);
 
 // Writes `from` at `offset` of the buffers that `sges` describe. False if an lkey does not grant it
 // (nothing is written then). The caller has checked that the buffers are long enough.
-bool scatter(const MemoryRegistry& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
+bool scatter(const MemoryView& memory, uint32_t pd, std::span<const Sge> sges, uint32_t offset,
              std::span<const std::byte> from, bool ends_message);
 
 }  // namespace verbena::core

@@ -102,7 +102,7 @@ bool gather_message(const QpCommon& qp, SendQueue& queue, uint64_t index, uint32
 }
 
 WcStatus execute_local(QpCommon& qp, const SendWqe& wqe) {
-  MemoryRegistry& memory = qp.engine.memory;
+  MemoryView& memory = qp.engine.memory;
   if (wqe.op == SendOp::BindWindow) {
     return memory.bind_window(qp.pd, qp.qpn, wqe.window_rkey, wqe.bind) ? WcStatus::Success
                                                                         : WcStatus::WindowBind;

@@ -14,7 +14,7 @@
 #include "core/completion_queue.h"
 #include "core/counters.h"
 #include "core/events.h"
-#include "core/memory_registry.h"
+#include "core/memory_view.h"
 #include "core/path_references.h"
 #include "core/peer_extensions.h"
 #include "core/peer_path.h"
@@ -30,9 +30,9 @@ namespace verbena::core {
 
 // The parts of the engine that queue pairs use. The engine's owner reads the lists after each turn.
 struct EngineState {
-  EngineState(uint64_t secret, bool with_extensions)
-      : memory(secret), prng(secret ^ 0x5EED), extensions(with_extensions) {}
-  MemoryRegistry memory;
+  EngineState(MemoryRegistry& registry, uint64_t secret, bool with_extensions)
+      : memory(registry), prng(secret ^ 0x5EED), extensions(with_extensions) {}
+  MemoryView memory;
   wire::Exposure* exposure = nullptr;  // null: queue pairs are not exposed
   Counters counters;
   Prng prng;
@@ -119,6 +119,7 @@ struct QpCommon {
   template <typename Fill>
   void complete(CompletionQueue* cq, Fill fill) {
     ++engine.completions;
+    const CompletionQueue::Producing producing(*cq);
     const bool was_overrun = cq->overrun();
     Completion* const c = cq->next();
     if (c == nullptr) [[unlikely]]

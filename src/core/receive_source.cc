@@ -32,14 +32,28 @@ bool ReceiveSource::empty() const {
   return srq_ != nullptr ? srq_->empty() : own_.size() == (has_receive_ ? 1u : 0u);
 }
 
-void ReceiveSource::consume() {
-  VERBENA_CHECK(!has_receive_ && !empty());
-  if (srq_ != nullptr) slot_ = srq_->consume();
+bool ReceiveSource::consume() {
+  VERBENA_CHECK(!has_receive_);
+  if (srq_ != nullptr) {
+    const SharedReceiveQueue::Consumed consumed = srq_->consume();
+    if (!consumed) return false;
+    slot_ = consumed.slot;
+    if (consumed.limit_reached) [[unlikely]]
+      qp_.engine.raise({.kind = EventKind::SrqLimitReached, .srq = srq_});
+  } else if (own_.empty()) {
+    return false;
+  }
   has_receive_ = true;
+  return true;
+}
+
+void ReceiveSource::give_back() {
+  if (srq_ != nullptr) srq_->give_back(slot_);
+  has_receive_ = false;
 }
 
 bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message) {
-  const MemoryRegistry& memory = qp_.engine.memory;
+  const MemoryView& memory = qp_.engine.memory;
   // A shared receive was posted under the protection domain of its queue.
   return srq_ != nullptr
              ? core::scatter(memory, srq_->config().pd, srq_->sges(slot_), offset, bytes,
@@ -47,12 +61,12 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
-bool ReceiveSource::place_whole(std::span<const std::byte> message) {
-  if (empty() || message.size() > next_length()) return false;
-  const MemoryRegistry& memory = qp_.engine.memory;
-  return srq_ != nullptr
-             ? core::scatter(memory, srq_->config().pd, srq_->sges(srq_->first()), 0, message, true)
-             : core::scatter(memory, qp_.pd, own_.sges(own_.head()), 0, message, true);
+bool ReceiveSource::consume_whole(std::span<const std::byte> message) {
+  if (!consume()) return false;
+  if (message.size() <= length() && scatter(0, message, true)) [[likely]]
+    return true;
+  give_back();
+  return false;
 }
 
 CompletionQueue* ReceiveSource::finish() {
@@ -76,7 +90,7 @@ void ReceiveSource::flush() {
     return;
   }
   while (!own_.empty()) {
-    consume();
+    (void)consume();
     complete(flushed);
   }
 }

@@ -19,25 +19,23 @@ class ReceiveSource {
   // Posts to the queue pair's own queue.
   Status post(const ReceiveRequest& request);
 
-  // No receive is left to consume.
+  // No receive is left to consume. Queue pairs of other engines may consume a shared one before
+  // this one does.
   bool empty() const;
   bool has_receive() const { return has_receive_; }
-  // Begins to use the next receive. Not empty, and none is in use.
-  void consume();
-
-  // The length of the next receive; not empty.
-  uint32_t next_length() const {
-    return srq_ != nullptr ? srq_->at(srq_->first()).length : own_.at(own_.head()).length;
-  }
+  // Begins to use the next receive; none is in use. False: there is none.
+  bool consume();
+  // Undoes consume().
+  void give_back();
 
   // Of the receive in use.
   uint32_t length() const { return wqe().length; }
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
-  // Writes a whole message into the buffers of the next receive. False: they are too short, no
-  // receive is posted, or an lkey does not grant it.
-  bool place_whole(std::span<const std::byte> message);
+  // Consumes a receive and writes a whole message into its buffers. False, and nothing is consumed:
+  // they are too short, no receive is posted, or an lkey does not grant it.
+  bool consume_whole(std::span<const std::byte> message);
   // Completes it: fill(completion) sets the fields that differ from the default, except wr_id.
   template <typename Fill>
   void complete(Fill fill) {

@@ -31,8 +31,8 @@ Responder::Verdict Responder::execute(const wire::Packet& p) {
 
 Responder::Verdict Responder::execute_send(const wire::Packet& p) {
   if (!message_) {
+    if (!receives_.consume()) return Verdict::NotReady;
     message_ = InboundMessage{.verb = Verb::Send, .reth = {}};
-    receives_.consume();
   }
   const auto bytes = static_cast<uint32_t>(p.payload.size());
   if (bytes > receives_.length() - message_->received) return Verdict::TooLong;
@@ -53,7 +53,7 @@ Responder::Verdict Responder::execute_send(const wire::Packet& p) {
 
 Responder::Verdict Responder::execute_write(const wire::Packet& p) {
   if ((qp_.attr.access & kRemoteWrite) == 0) return Verdict::Denied;
-  MemoryRegistry& memory = qp_.engine.memory;
+  MemoryView& memory = qp_.engine.memory;
   if (!message_) {
     // The whole range is checked before the first byte is written (C9-88: not for zero length). For
     // a message of one packet, resolve() below does that.
@@ -73,13 +73,19 @@ Responder::Verdict Responder::execute_write(const wire::Packet& p) {
     message_->received += static_cast<uint32_t>(p.payload.size());
   }
   if (!p.op.ends_message()) return Verdict::Proceed;
+  // Another engine may have taken the last shared receive meanwhile.
+  if (p.op.has_immediate && !receives_.consume()) {
+    if (p.op.starts_message()) {
+      message_.reset();
+    } else {
+      message_->received -= static_cast<uint32_t>(p.payload.size());
+    }
+    return Verdict::NotReady;
+  }
   const uint32_t total = message_->received;
   message_.reset();
   ++msn_;
-  if (p.op.has_immediate) {
-    receives_.consume();
-    finish_receive(p, WcOpcode::ReceiveWriteImm, total);
-  }
+  if (p.op.has_immediate) finish_receive(p, WcOpcode::ReceiveWriteImm, total);
   return Verdict::Proceed;
 }
 
@@ -169,11 +175,11 @@ Responder::Verdict Responder::execute_flush(const wire::Packet& p) {
   if (!resources_.has_free()) return Verdict::Drop;
   switch (qp_.engine.memory.flush(p.reth.rkey, qp_.pd, qp_.qpn, p.reth.address, p.reth.length,
                                   p.flush.selectivity == wire::kSelectRegion, access)) {
-    case MemoryRegistry::FlushResult::Denied:
+    case MemoryView::FlushResult::Denied:
       return Verdict::Denied;
-    case MemoryRegistry::FlushResult::Failed:
+    case MemoryView::FlushResult::Failed:
       return Verdict::Failed;
-    case MemoryRegistry::FlushResult::Done:
+    case MemoryView::FlushResult::Done:
       break;
   }
   respond_empty(*resources_.take(p.op.verb, expected_, qp_.pd));

@@ -3,13 +3,10 @@
 
 #include <algorithm>
 
-#include "base/exhaustion.h"
-
 namespace verbena::core {
 
-SharedReceiveQueue::SharedReceiveQueue(std::vector<AsyncEvent>& events, uint32_t number,
-                                       const SrqConfig& config)
-    : events_(events), number_(number), config_(config) {
+SharedReceiveQueue::SharedReceiveQueue(uint32_t number, const SrqConfig& config)
+    : number_(number), config_(config) {
   make_slots(config.max_wr);
 }
 
@@ -25,7 +22,18 @@ void SharedReceiveQueue::make_slots(uint32_t count) {
   }
 }
 
+uint32_t SharedReceiveQueue::limit() const {
+  const SpinLock::Guard guard(lock_);
+  return limit_;
+}
+
+uint32_t SharedReceiveQueue::posted() const {
+  const SpinLock::Guard guard(lock_);
+  return posted_;
+}
+
 Status SharedReceiveQueue::post(const ReceiveRequest& r) {
+  const SpinLock::Guard guard(lock_);
   if (posted_ + in_use_ >= config_.max_wr) return Error{ENOMEM, "the shared receive queue is full"};
   if (r.sges.size() > config_.max_sges) {
     return Error{EINVAL, "more SGEs than the shared receive queue's max_sge"};
@@ -46,40 +54,50 @@ Status SharedReceiveQueue::post(const ReceiveRequest& r) {
   return {};
 }
 
-Status SharedReceiveQueue::modify(std::optional<uint32_t> max_wr, std::optional<uint32_t> limit) {
+SharedReceiveQueue::Modified SharedReceiveQueue::modify(std::optional<uint32_t> max_wr,
+                                                        std::optional<uint32_t> limit) {
+  const SpinLock::Guard guard(lock_);
   const uint32_t capacity = max_wr.value_or(config_.max_wr);
   if (capacity == 0 || capacity < posted_ + in_use_) {
-    return Error{EINVAL, "more receives are posted than the new max_wr holds"};
+    return {Error{EINVAL, "more receives are posted than the new max_wr holds"}};
   }
-  if (limit.value_or(limit_) > capacity) return Error{EINVAL, "srq_limit is larger than max_wr"};
+  if (limit.value_or(limit_) > capacity) return {Error{EINVAL, "srq_limit is larger than max_wr"}};
   make_slots(capacity);
   config_.max_wr = capacity;
   if (limit) limit_ = *limit;
-  check_limit();
-  return {};
+  return {{}, reaches_limit()};
 }
 
-SharedReceiveQueue::Slot SharedReceiveQueue::consume() {
-  VERBENA_CHECK(first_ != kNone);
+SharedReceiveQueue::Consumed SharedReceiveQueue::consume() {
+  const SpinLock::Guard guard(lock_);
+  if (first_ == kNone) return {};
   const Slot slot = first_;
   first_ = next_[slot];
   --posted_;
   ++in_use_;
-  check_limit();
-  return slot;
+  return {slot, reaches_limit()};
 }
 
 void SharedReceiveQueue::release(Slot slot) {
+  const SpinLock::Guard guard(lock_);
   next_[slot] = free_;
   free_ = slot;
   --in_use_;
 }
 
-void SharedReceiveQueue::check_limit() {
-  if (posted_ >= limit_) return;
+void SharedReceiveQueue::give_back(Slot slot) {
+  const SpinLock::Guard guard(lock_);
+  next_[slot] = first_;
+  if (first_ == kNone) last_ = slot;
+  first_ = slot;
+  ++posted_;
+  --in_use_;
+}
+
+bool SharedReceiveQueue::reaches_limit() {
+  if (posted_ >= limit_) return false;
   limit_ = 0;
-  // Memory is reserved; an event beyond that is lost if memory is exhausted.
-  (void)try_append(events_, {.kind = EventKind::SrqLimitReached, .srq = this});
+  return true;
 }
 
 }  // namespace verbena::core

@@ -1,6 +1,7 @@
 // SharedReceiveQueue: receives that any number of queue pairs consume. A queue pair consumes one
 // with the first packet of a message and uses it until it completes. Posted receives and those in
-// use count against the capacity.
+// use count against the capacity. The queue pairs may belong to several engines, so the queue has a
+// lock of its own.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "core/events.h"
+#include "base/spin_lock.h"
 #include "core/types.h"
 #include "core/work_queue.h"
 
@@ -27,42 +28,56 @@ struct SrqConfig {
 class SharedReceiveQueue {
  public:
   using Slot = uint32_t;
+  static constexpr Slot kNone = ~Slot{0};
 
-  SharedReceiveQueue(std::vector<AsyncEvent>& events, uint32_t number, const SrqConfig& config);
+  SharedReceiveQueue(uint32_t number, const SrqConfig& config);
   SharedReceiveQueue(const SharedReceiveQueue&) = delete;
   SharedReceiveQueue& operator=(const SharedReceiveQueue&) = delete;
 
   uint32_t number() const { return number_; }
   const SrqConfig& config() const { return config_; }
-  uint32_t limit() const { return limit_; }
+  uint32_t limit() const;
 
   Status post(const ReceiveRequest& request);
-  // A new capacity, a new limit or both. The limit arms one SrqLimitReached, raised when fewer
-  // receives than that are posted (at once if that is already so); 0 disarms.
-  Status modify(std::optional<uint32_t> max_wr, std::optional<uint32_t> limit);
+  // A new capacity, a new limit or both. The limit arms one SrqLimitReached, which is due when
+  // fewer receives than that are posted (at once if that is already so); 0 disarms. The caller of
+  // modify() and consume() raises it. No engine is in a turn during a change of the capacity.
+  struct Modified {
+    Status status;
+    bool limit_reached = false;
+  };
+  Modified modify(std::optional<uint32_t> max_wr, std::optional<uint32_t> limit);
 
-  bool empty() const { return posted_ == 0; }
-  uint32_t posted() const { return posted_; }
-  // The oldest receive; it belongs to the caller until release().
-  Slot consume();
+  bool empty() const { return posted() == 0; }
+  uint32_t posted() const;
+  struct Consumed {
+    Slot slot = kNone;  // the oldest receive, which belongs to the caller until release()
+    bool limit_reached = false;
+    explicit operator bool() const { return slot != kNone; }  // false: none is posted
+  };
+  Consumed consume();
   void release(Slot slot);
+  // Undoes consume(): the receive is the oldest again.
+  void give_back(Slot slot);
+  // Of a receive that belongs to the caller.
   const ReceiveWqe& at(Slot slot) const { return wqes_[slot]; }
-  Slot first() const { return first_; }  // the slot that consume() returns next; not empty
   std::span<const Sge> sges(Slot slot) const {
     return {sges_.data() + size_t{slot} * config_.max_sges, wqes_[slot].sge_count};
   }
 
+  // A fork happens: no call is under way meanwhile.
+  void lock_for_fork() { lock_.lock(); }
+  void unlock_after_fork() { lock_.unlock(); }
+
   void* owner = nullptr;  // the ABI's object around this one
 
  private:
-  static constexpr Slot kNone = ~Slot{0};
-
   void make_slots(uint32_t count);
-  void check_limit();
+  bool reaches_limit();
 
-  std::vector<AsyncEvent>& events_;
   uint32_t number_;
   SrqConfig config_;
+  mutable SpinLock lock_;  // guards the rest, except a receive that belongs to a queue pair
   // Slots never move or disappear, so those in use stay valid across a resize.
   std::vector<ReceiveWqe> wqes_;
   std::vector<Sge> sges_;

@@ -63,9 +63,7 @@ bool UcReceiver::length_fits(const wire::Packet& p) const {
 
 bool UcReceiver::ensure_receive() {
   if (receives_.has_receive()) return true;
-  if (receives_.empty()) return false;
-  receives_.consume();
-  return true;
+  return receives_.consume();
 }
 
 void UcReceiver::execute_send(const wire::Packet& p) {
@@ -82,7 +80,7 @@ void UcReceiver::execute_send(const wire::Packet& p) {
 
 void UcReceiver::execute_write(const wire::Packet& p) {
   const wire::Reth& reth = message_->reth;
-  MemoryRegistry& memory = qp_.engine.memory;
+  MemoryView& memory = qp_.engine.memory;
   const auto resolve = [&](uint32_t offset, size_t bytes) {
     return memory.resolve(reth.rkey, qp_.pd, qp_.qpn, reth.address + offset, bytes, kRemoteWrite);
   };

@@ -12,8 +12,6 @@ class PeerAccess {
  public:
   // The table in which an engine exposes its regions and queue pairs.
   virtual wire::Exposure& exposure() = 0;
-  // The memory that was withdrawn since the last call.
-  virtual MemoryRange take_withdrawn_memory() = 0;
   // Whether the queue pair was withdrawn, or changed, since the last call.
   virtual bool take_withdrawn(wire::Qpn qpn) = 0;
   // Call after withdrawing an entry: revokes the current direct copies of all peers, or of the

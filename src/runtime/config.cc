@@ -93,6 +93,7 @@ Config read() {
   c.congestion = parse_congestion(text("VERBENA_CONGESTION"));
   c.awake_before_sleep = parse_poll(text("VERBENA_POLL"));
   c.datapath = parse_datapath(text("VERBENA_DATAPATH"), c.datapath);
+  number("VERBENA_LANES", 64, "use a number of lanes up to 64", c.lanes);
   number("VERBENA_RCVBUF", 1u << 30, "use a number of bytes up to 1073741824", c.receive_buffer);
   number("VERBENA_VENDOR_PART_ID", UINT32_MAX, "use a decimal number of 32 bits", c.vendor_part_id);
   return c;

@@ -35,6 +35,7 @@ struct Config {
   // VERBENA_DATAPATH: shm uses shared memory where the peer supports it; udp forces UDP, for
   // measurements, captures and diagnosis.
   DatapathChoice datapath = DatapathChoice::SharedMemory;
+  uint32_t lanes = 0;  // VERBENA_LANES: at most so many lanes per device; 0: one per processor
   uint32_t receive_buffer = 4u << 20;  // VERBENA_RCVBUF: SO_RCVBUF; small values for tests
 };
 

@@ -19,6 +19,9 @@ bool was_busy(const host::SlotReport& report) {
                              [](const auto& d) { return d.values.empty(); });
 }
 
+// The first lane of a device replies for all of them.
+bool is_further_lane(const host::SlotReport& report) { return report.text.starts_with("lane "); }
+
 }  // namespace
 
 std::vector<DeviceCounters> parse_counters(const std::string& report) {
@@ -49,6 +52,7 @@ std::vector<host::SlotReport> query_counters(Duration timeout) {
     if (std::ranges::none_of(reports, was_busy)) break;
     ::usleep(kBetweenAttemptsUs);
   }
+  std::erase_if(reports, is_further_lane);
   return reports;
 }
 

@@ -53,11 +53,14 @@ class EventChannel {
   os::Waker waker_;
 };
 
+class CqLanes;
+
 // The ABI object around a core object (core's `owner` points here).
 struct Owner {
   EventChannel* completion_channel = nullptr;  // of a completion queue that has one
   EventChannel* async_channel = nullptr;       // of its context
   void* object = nullptr;                      // goes into Event::object
+  CqLanes* lanes = nullptr;                    // of a completion queue
   Owner* next = nullptr;                       // the next owner of the same core object
 };
 

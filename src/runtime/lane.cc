@@ -1,10 +1,13 @@
 // Turns, and the progress that application threads make.
 #include "runtime/lane.h"
 
+#include <sched.h>
+
 #include <mutex>
 #include <utility>
 
 #include "base/exhaustion.h"
+#include "base/pause.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
@@ -22,8 +25,10 @@ constexpr int kRoundsPerCall = 4;
 Status Lane::start(host::SlotDirectory::CountersText counters) {
   const Status opened = datapath_.open(device_, std::move(counters));
   if (!opened.ok()) return opened;
-  engine_ = std::make_unique<core::Engine>(core::EngineConfig{.slot = datapath_.directory->slot(),
+  slot_ = datapath_.directory->slot();
+  engine_ = std::make_unique<core::Engine>(core::EngineConfig{.slot = slot_,
                                                               .secret = random_secret(),
+                                                              .memory = &memory_,
                                                               .extensions = config().extensions,
                                                               .congestion = config().congestion});
   datapath::PeerAccess* const access =
@@ -80,7 +85,7 @@ Lane::Outcome Lane::take_turn(Defer defer) {
   }
   if (engine_->management().has_datagrams() || owner_deadline_ <= at) [[unlikely]] {
     const os::NoCancel no_cancel;
-    owner_.on_management(at);
+    owner_.on_management(*this, at);
   }
   if (late_events_.deadline() <= at) [[unlikely]]
     late_events_.raise_due(at,
@@ -184,6 +189,23 @@ void Lane::forward_remaining_packets() {
   }
 }
 
+void Lane::await_lookups(bool within_turn) {
+  if (!within_turn) {
+    lock_.lock();
+    return lock_.unlock();
+  }
+  // Two lanes may wait for each other.
+  for (int i = 0; !lock_.try_lock(); ++i) {
+    if (lookups_paused_.load(std::memory_order_acquire)) return;
+    if (i < 100) {
+      pause_cpu();
+    } else {
+      sched_yield();
+    }
+  }
+  lock_.unlock();
+}
+
 void Lane::unlock_and_wake() {
   const bool wake = next_deadline() < thread_.sleeps_until();
   if (wake) thread_.expect_wake();
@@ -267,10 +289,17 @@ bool Lane::poll_once() {
 }
 
 void Lane::arm(core::CompletionQueue& cq, core::Armed level) {
-  const auto unpolled = cq.arm(level);
-  const bool noted =
-      unpolled == LateEvents::Unpolled::None || late_events_.note(&cq, unpolled, clock_.now());
-  if (!noted && cq.take_late_event()) engine_->state().notify(&cq);
+  {
+    const core::CompletionQueue::Producing producing(cq);
+    const auto unpolled = cq.arm(level);
+    const bool noted =
+        unpolled == LateEvents::Unpolled::None || late_events_.note(&cq, unpolled, clock_.now());
+    if (!noted && cq.take_late_event()) engine_->state().notify(&cq);
+  }
+  expect_sleep();
+}
+
+void Lane::expect_sleep() {
   give_progress_to_thread();
   if (policy_.has_delayed_ack()) transmit(clock_.now());  // no reply follows soon
 }

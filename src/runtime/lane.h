@@ -1,6 +1,7 @@
 // Lane: one engine under one lock, its datapath, and the threads that make progress for it. An
 // application thread makes progress inside ibv_poll_cq and ibv_post_send; when none does, the
-// background thread does (progress_policy.h decides). A Nic has one lane today.
+// background thread does (progress_policy.h decides). The lanes of a Nic share only its memory
+// registry, and completion queues and shared receive queues that the program uses in several lanes.
 #pragma once
 
 #include <pthread.h>
@@ -24,25 +25,30 @@
 
 namespace verbena::runtime {
 
+class Lane;
+class LaneSet;
+
 // The interface of a lane to its Nic. All calls are made with the lane's lock held.
 class LaneOwner {
  public:
   // MADs were received, or the owner's deadline has passed (Lane::set_owner_deadline).
-  virtual void on_management(Instant at) = 0;
+  virtual void on_management(Lane& lane, Instant at) = 0;
   // The engine has events for applications, or the owner asked for this (Lane::request_delivery).
-  virtual void deliver_events() = 0;
+  virtual void deliver_events(Lane& lane) = 0;
   // Descriptors that wake the background thread. It calls on_wakeup() after every sleep.
-  virtual BackgroundThread::ExtraFds control_fds() const = 0;
-  virtual void on_wakeup(const BackgroundThread::Wakeup& wakeup) = 0;
+  virtual BackgroundThread::ExtraFds control_fds(const Lane& lane) const = 0;
+  virtual void on_wakeup(Lane& lane, const BackgroundThread::Wakeup& wakeup) = 0;
 
  protected:
   ~LaneOwner() = default;
 };
 
-class Lane final : private BackgroundThread::Body {
+class alignas(64) Lane final : private BackgroundThread::Body {
  public:
-  // Both must outlive the lane.
-  Lane(const DeviceInfo& device, LaneOwner& owner) : device_(device), owner_(owner) {}
+  // All of them must outlive the lane, which has this index in `lanes`.
+  Lane(const DeviceInfo& device, LaneOwner& owner, LaneSet& lanes, core::MemoryRegistry& memory,
+       size_t index)
+      : device_(device), owner_(owner), lanes_(lanes), memory_(memory), index_(index) {}
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
@@ -53,6 +59,10 @@ class Lane final : private BackgroundThread::Body {
   // In the child of a fork: no thread and no datapath. The engine's records stay.
   void abandon();
   bool is_abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+
+  size_t index() const { return index_; }
+  LaneSet& lanes() { return lanes_; }
+  uint8_t slot() const { return slot_; }
 
   // --- the lock ---------------------------------------------------------------------------------
   // Guards everything below and the engine. Guards (nic.h) are the usual way to hold it.
@@ -68,6 +78,11 @@ class Lane final : private BackgroundThread::Body {
   }
   // The lock without its side effects, for callers that give the engine nothing to do.
   LaneLock& mutex() { return lock_; }
+  // Waits until the holder of the lock has released it once: it has ended all its memory lookups.
+  // `within_turn`: the caller holds the lock of another lane.
+  void await_lookups(bool within_turn);
+  // The holder of the lock waits for other lanes, and has no lookup under way meanwhile.
+  void pause_lookups(bool on) { lookups_paused_.store(on, std::memory_order_release); }
   // The caller is inside a turn of this lane, and so holds the lock.
   bool is_in_turn() const {
     return turning_thread_.load(std::memory_order_relaxed) == pthread_self();
@@ -93,6 +108,9 @@ class Lane final : private BackgroundThread::Body {
   // The rest is called with the lock held. After sends were posted to `qp`: they are sent now if
   // nothing is in flight to the peer, otherwise in the next turn.
   void after_post(core::QueuePair& qp, Instant at);
+  // A send queue is full. A caller that posts in a loop may starve the other threads of the lock,
+  // so it makes progress itself.
+  void make_room() { make_progress(); }
   // One bounded turn that sends everything. True: packets were received.
   bool make_progress() { return turn(Defer::Nothing).received; }
   // Sends a bounded number of packets, because READ responses can be gigabytes. The background
@@ -106,6 +124,8 @@ class Lane final : private BackgroundThread::Body {
   void forward_remaining_packets();
   // The application asks for an event for the next completion and is about to sleep.
   void arm(core::CompletionQueue& cq, core::Armed level);
+  // The same for a completion queue that is armed in another lane.
+  void expect_sleep();
   // Without the lock: the application is about to wait for a completion channel.
   void poller_sleeps();
 
@@ -116,7 +136,7 @@ class Lane final : private BackgroundThread::Body {
   void deliver() {
     if (delivery_requested_ || engine_->state().has_reports()) [[unlikely]] {
       delivery_requested_ = false;
-      owner_.deliver_events();
+      owner_.deliver_events(*this);
     }
   }
   void wake_thread() { thread_.wake(); }
@@ -161,7 +181,12 @@ class Lane final : private BackgroundThread::Body {
 
   const DeviceInfo& device_;
   LaneOwner& owner_;
-  LaneLock lock_;
+  LaneSet& lanes_;
+  core::MemoryRegistry& memory_;
+  const size_t index_;
+  uint8_t slot_ = 0;
+  std::atomic<bool> lookups_paused_{false};
+  alignas(64) LaneLock lock_;
   std::atomic<bool> abandoned_{false};
   LaneDatapath datapath_;
   std::unique_ptr<core::Engine> engine_;

@@ -66,7 +66,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
   }
   if (exhaustion_.pending) until = at;  // see wait_for_memory()
   thread_.prepare_to_sleep(until);
-  const BackgroundThread::ExtraFds extra = owner_.control_fds();
+  const BackgroundThread::ExtraFds extra = owner_.control_fds(*this);
   lock_.unlock();
   return thread_.sleep(at, until, extra, ProgressPolicy::kPollCheckInterval,
                        [this](Instant now) { return policy_.may_sleep_on(now); });
@@ -75,7 +75,7 @@ BackgroundThread::Wakeup Lane::sleep_in_background() {
 // Everything but packets.
 void Lane::do_housekeeping(const BackgroundThread::Wakeup& wakeup) {
   if (datapath_.local != nullptr) datapath_.local->disarm();
-  owner_.on_wakeup(wakeup);
+  owner_.on_wakeup(*this, wakeup);
   if (const auto warning = datapath_.wire->take_warning()) {
     log(LogLevel::Warning, "%s: %s", device_.name.c_str(), warning->c_str());
   }

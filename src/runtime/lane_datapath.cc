@@ -73,6 +73,14 @@ void LaneDatapath::close() {
   directory.reset();
 }
 
+void LaneDatapath::revoke_copies_through(wire::Qpn qpn, wire::Qpn peer,
+                                         datapath::RevokedCopies& copies) {
+  datapath::PeerAccess* const access = peer_access();
+  if (access != nullptr && access->take_withdrawn(qpn)) {
+    access->revoke_copies_of(peer.slot(), copies);
+  }
+}
+
 // Peers on this host are reached through a local medium, such as shared memory: the first one that
 // this machine permits. Captures and faults need packets in wire format, so the medium then
 // transports only such packets.

@@ -20,6 +20,11 @@ struct LaneDatapath {
   // Closes the descriptors. In the child of a fork the parent's stay open.
   void close();
 
+  // The peers' access to this process's memory; null: none.
+  datapath::PeerAccess* peer_access() { return local != nullptr ? local->peer_access() : nullptr; }
+  // A queue pair ended or changed. Only its peer can access memory through it.
+  void revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, datapath::RevokedCopies& copies);
+
   std::unique_ptr<host::SlotDirectory> directory;
   std::unique_ptr<datapath::Datapath> all;       // with its decorators; null: closed
   datapath::WireDatapath* wire = nullptr;        // the innermost

@@ -50,6 +50,7 @@ class LateEvents {
     size_t kept = 0;
     for (Entry& e : entries_) {
       bool keeps = e.due > at;
+      const core::CompletionQueue::Producing producing(*e.cq);
       if (!keeps && e.cq->take_late_event() && !raise(e.cq)) {
         keeps = true;
         e.due = at + kGracePeriod;

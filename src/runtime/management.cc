@@ -203,7 +203,7 @@ bool Management::is_this_host(const wire::Gid& gid) const {
 void Management::watch_peer(uint32_t id, Instant at) {
   const cm::ConnectionInfo* const info = agent_.info(id);
   if (info == nullptr || !is_this_host(info->addresses.peer_gid)) return;
-  const uint8_t slot = info->remote_qpn.slot();
+  const uint8_t slot = agent_.peer_slot(id);
   if (!lifelines_->watch(slot)) end_connections_with(slot, at);
 }
 

@@ -1,6 +1,7 @@
 // Nic: a device in this process. It owns the control plane (queue pairs and their paths, the port
-// and its addresses, listeners for events, the connection manager) and a lane, which moves the
-// packets. There is one Nic per device and process: all contexts of that device share it.
+// and its addresses, listeners for events, the connection manager), the memory registry and the
+// lanes, which move the packets. There is one Nic per device and process: all contexts of that
+// device share it.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "runtime/devices.h"
 #include "runtime/event_channel.h"
 #include "runtime/lane.h"
+#include "runtime/lane_set.h"
 #include "runtime/management_host.h"
 
 namespace verbena::runtime {
@@ -25,7 +27,7 @@ class Management;
 
 using SharedAddress = std::shared_ptr<const core::AddressHandle>;
 
-class Nic final : private LaneOwner, private ManagementHost {
+class Nic final : private LaneOwner, private ManagementHost, private core::LookupBarrier {
  public:
   // The Nic of this device. It is created on first use and destroyed with its last user.
   static Result<std::shared_ptr<Nic>> open(const DeviceInfo& device);
@@ -33,29 +35,43 @@ class Nic final : private LaneOwner, private ManagementHost {
   Nic(const Nic&) = delete;
   Nic& operator=(const Nic&) = delete;
 
-  // Holds the lane's lock. The engine is reachable only through a guard. This one is for calls in
-  // which a packet may cost little more than the guard itself (see no_cancel.h).
+  // Holds the lock of a lane. The engine is reachable only through a guard. This one is for calls
+  // in which a packet may cost little more than the guard itself (see no_cancel.h).
   class PostingGuard {
    public:
-    explicit PostingGuard(Nic& nic) : lane_(nic.lane_) { lane_.lock(); }
+    explicit PostingGuard(Lane& lane) : lane_(lane) { lane_.lock(); }
     ~PostingGuard() { lane_.unlock(); }
     PostingGuard(const PostingGuard&) = delete;
     PostingGuard& operator=(const PostingGuard&) = delete;
     core::Engine& engine() { return lane_.engine(); }
+    Lane& lane() { return lane_; }
 
    private:
     Lane& lane_;
   };
   class Guard : os::NoCancel, public PostingGuard {
    public:
-    explicit Guard(Nic& nic) : PostingGuard(nic) {}
+    explicit Guard(Lane& lane) : PostingGuard(lane) {}
+    // The control plane, and the first lane.
+    explicit Guard(Nic& nic) : PostingGuard(nic.lanes_.first()) {}
   };
 
   // The interface is gone, permanently: a new one with the same index is another device.
   bool removed() const override { return removed_.load(std::memory_order_relaxed); }
   // After a fork the child's copy has no datapath, and calls that need one fail with EIO. The
   // records (memory keys, attributes, the last port state) remain, as the child's own copy.
-  bool is_abandoned() const override { return lane_.is_abandoned(); }
+  bool is_abandoned() const override { return abandoned_.load(std::memory_order_relaxed); }
+
+  LaneSet& lanes() { return lanes_; }
+  Lane& lane_of(const core::QueuePair& qp) { return lanes_.of(qp.qpn()); }
+
+  // --- memory (nic_revocation.cc) ---------------------------------------------------------------
+  // For registrations, and whatever withdraws nothing from a peer of this host.
+  core::MemoryRegistry& memory() { return memory_; }
+  // No access to the region is under way when these return; of change_region(): under the old
+  // attributes. See MemoryRegistry. remove_region() returns how many direct copies it waited for.
+  Result<size_t> remove_region(uint32_t key);
+  Status change_region(uint32_t key, const core::RegionInfo& region);
 
   // --- control (nic_objects.cc) -----------------------------------------------------------------
   Result<core::QueuePair*> create_qp(const core::QpConfig& config, Owner* owner);
@@ -65,13 +81,6 @@ class Nic final : private LaneOwner, private ManagementHost {
   Status destroy_qp(core::QueuePair* qp, Owner* owner);
   // Opens the path when the address vector is set. Changes nothing if it fails.
   Status modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask);
-  // Direct copies of peers that were revoked because memory was deregistered or changed, or a queue
-  // pair ended. A copy in progress must end before the memory is released.
-  using Copies = datapath::RevokedCopies;
-  // Under the Guard under which memory was withdrawn.
-  void revoke_copies(PostingGuard& guard, Copies& copies);
-  // Not under a Guard.
-  void await_end_of(Copies& copies);
   // Opens the path to an address for datagrams. The path closes when the last copy of the handle is
   // gone and all requests posted with it have left. Do not drop a copy under a Guard.
   Result<SharedAddress> open_address(uint32_t pd, const core::AddressVector& address);
@@ -85,25 +94,17 @@ class Nic final : private LaneOwner, private ManagementHost {
   // Drops undelivered events about the queue. Call before destroying the queue.
   void forget_cq(core::CompletionQueue* cq);
 
-  // --- data (lane.h) ----------------------------------------------------------------------------
-  // Under a Guard: the time, to a microsecond.
-  Instant time() override { return lane_.time(); }
-  // The time of the last turn, for uses that need no precision.
-  Instant recent_time() const override { return lane_.recent_time(); }
-  // Under a Guard, after posting sends to `qp`.
-  void after_post(PostingGuard&, core::QueuePair& qp, Instant at) { lane_.after_post(qp, at); }
-  // Under a Guard, when a send queue is full. A caller that posts in a loop may starve the other
-  // threads of the lock, so it makes progress itself.
-  void make_room(PostingGuard&) { lane_.make_progress(); }
-  // ibv_poll_cq found nothing: takes one bounded turn unless another thread is in one.
-  void turn_for_poller() { lane_.turn_for_poller(); }
-  // The caller requests an event for the next completion and is about to sleep.
-  void arm(core::CompletionQueue& cq, core::Armed level) {
-    const PostingGuard guard(*this);
-    lane_.arm(cq, level);
+  // --- data (lane.h, lane_set.h) ----------------------------------------------------------------
+  // The caller waits for something of any lane.
+  void turn_for_poller() {
+    lanes_.each([](Lane& lane) { lane.turn_for_poller(); });
   }
+  // The caller requests an event for the next completion and is about to sleep.
+  void arm(const CqLanes& lanes, core::CompletionQueue& cq, core::Armed level);
   // The caller is about to sleep on a completion channel.
-  void poller_sleeps() { lane_.poller_sleeps(); }
+  void poller_sleeps() {
+    lanes_.each([](Lane& lane) { lane.poller_sleeps(); });
+  }
 
   // --- the port (nic_port.cc) -------------------------------------------------------------------
   const DeviceInfo& device() const override { return device_; }
@@ -125,8 +126,8 @@ class Nic final : private LaneOwner, private ManagementHost {
   void transmit_at_exit();
 
   // Fork support: called by the process-wide handlers.
-  void lock_for_fork() { lane_.mutex().lock(); }
-  void unlock_after_fork() { lane_.mutex().unlock(); }
+  void lock_for_fork() { lanes_.lock_for_fork(); }
+  void unlock_after_fork() { lanes_.unlock_after_fork(); }
   void abandon_in_child();
 
  private:
@@ -136,24 +137,32 @@ class Nic final : private LaneOwner, private ManagementHost {
   Management& management();
 
   // LaneOwner
-  void on_management(Instant at) override;
-  void deliver_events() override;
-  BackgroundThread::ExtraFds control_fds() const override;
-  void on_wakeup(const BackgroundThread::Wakeup& wakeup) override;
+  void on_management(Lane& lane, Instant at) override;
+  void deliver_events(Lane& lane) override;
+  BackgroundThread::ExtraFds control_fds(const Lane& lane) const override;
+  void on_wakeup(Lane& lane, const BackgroundThread::Wakeup& wakeup) override;
 
-  // ManagementHost (nic_management.cc)
-  void lock_management() override { lane_.lock(); }
+  // LookupBarrier
+  void await_lookups(const core::MemoryView* caller) override;
+
+  // ManagementHost (nic_management.cc). Management lives in the first lane.
+  Instant time() override { return lanes_.first().time(); }
+  Instant recent_time() const override { return lanes_.first().recent_time(); }
+  void lock_management() override { lanes_.first().lock(); }
   void unlock_management() override;
-  void await_steering() override;
-  void set_management_deadline(Instant deadline) override { lane_.set_owner_deadline(deadline); }
+  void await_steering() override { await_steering_of(lanes_.first()); }
+  void await_steering_of(Lane& lane);
+  void set_management_deadline(Instant deadline) override {
+    lanes_.first().set_owner_deadline(deadline);
+  }
   const GidTable& gids() const override { return gids_; }
   Status listen(const wire::Gid& address) override;
   Status listen_everywhere() override;
-  void on_exhaustion() override { lane_.on_exhaustion(); }
-  core::ManagementPort& management_port() override { return lane_.engine().management(); }
+  void on_exhaustion() override { lanes_.first().on_exhaustion(); }
+  core::ManagementPort& management_port() override { return lanes_.first().engine().management(); }
   Result<wire::PathId> open_management_path(const wire::Route& route) override;
   void release_management_path(wire::PathId path) override;
-  void transmit(Instant at) override { lane_.transmit(at); }
+  void transmit(Instant at) override { lanes_.first().transmit(at); }
   void report_unreachable_hosts(bool on) override;
   std::optional<datapath::UnreachableHost> take_unreachable_host() override;
   host::Forwarded forward(uint8_t slot, const core::ManagementDatagram& datagram) override;
@@ -171,25 +180,33 @@ class Nic final : private LaneOwner, private ManagementHost {
 
   // Objects
   Result<wire::Gid> source_for(const core::AddressVector& address) const;
-  Result<wire::PathId> open_path(const core::AddressVector& address, const wire::Gid& source,
-                                 wire::Qpn peer);
+  Result<wire::PathId> open_path(Lane& lane, const core::AddressVector& address,
+                                 const wire::Gid& source, wire::Qpn peer);
   Result<wire::PathId> reference(wire::PathId path);
   Status fill_address(core::AddressHandle& handle);
   void close_address(const core::AddressHandle& handle);
-  Status end_qp(core::QueuePair* qp, Owner* owner, Copies& copies);
-  Status change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Copies& copies);
-  Status set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
+  // Direct copies of peers that were revoked because memory was deregistered or changed, or a queue
+  // pair ended. A copy in progress must end before the memory is released.
+  using Copies = datapath::RevokedCopies;
+  size_t revoke_copies(const core::RegionInfo& withdrawn);
+  // Without a lock.
+  void await_end_of(Lane& lane, Copies& copies);
+  Status end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies);
+  Status change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
+                   Copies& copies);
+  Status set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
   Status receive_datagrams();
-  void revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies);
-  void remove_ended_copies(Copies& copies, bool observe_threads);
+  void remove_ended_copies(Lane& lane, Copies& copies, bool observe_threads);
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
                               uint32_t mask);
   bool shares_memory(const core::QueuePair& qp);
-  datapath::PeerAccess* peer_access();  // null: none
 
   const DeviceInfo device_;
-  Lane lane_{device_, *this};
-  // The rest is guarded by the lane's lock.
+  std::atomic<bool> abandoned_{false};
+  core::MemoryRegistry memory_;
+  LaneSet lanes_{device_, *this, memory_};
+  SpinLock async_events_lock_;  // of the lanes that raise asynchronous events
+  // The rest is guarded by the first lane's lock.
   std::unique_ptr<Management> management_;  // null: not needed yet
   PortState port_;
   GidTable gids_;

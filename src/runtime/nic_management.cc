@@ -11,10 +11,10 @@ Management& Nic::management() {
   if (management_ == nullptr) {
     ManagementHost& host = *this;
     management_ = std::make_unique<Management>(
-        host, cm::AgentConfig{.slot = lane_.datapath().directory->slot(),
+        host, cm::AgentConfig{.slot = lanes_.first().slot(),
                               .secret = {random_secret(), random_secret()},
                               .ca_guid = device_.guid});
-    lane_.wake_thread();  // to sleep on one more descriptor
+    lanes_.first().wake_thread();  // to sleep on one more descriptor
   }
   return *management_;
 }
@@ -25,35 +25,44 @@ ConnectionManager* Nic::connection_manager() {
   return &management();
 }
 
-void Nic::on_management(Instant at) {
-  lane_.request_delivery();
-  management().turn(at);
+void Nic::on_management(Lane& lane, Instant at) {
+  if (&lane == &lanes_.first()) {
+    lane.request_delivery();
+    return management().turn(at);
+  }
+  // Management is in the first lane, which routes the datagram.
+  core::ManagementDatagram datagram;
+  while (lane.engine().management().take(datagram)) {
+    lane.datapath().wire->forward(lanes_.first().slot(), datagram.packet, datagram.meta);
+  }
 }
 
 void Nic::unlock_management() {
-  lane_.request_delivery();
-  lane_.unlock();
+  lanes_.first().request_delivery();
+  lanes_.first().unlock();
 }
 
 // Packets that another process forwards are late, may be overtaken, and are lost when that process
 // ends. For UC a packet out of order is a lost message; for RC a lost ACK is a timeout. So the peer
 // learns that this process is ready only after the kernel steers packets to it.
-void Nic::await_steering() {
+void Nic::await_steering_of(Lane& lane) {
   constexpr Duration kTimeout = milliseconds(200);
   const Instant until = runtime::now() + kTimeout;
   while (runtime::now() < until) {
     {
-      Guard guard(*this);
-      if (is_abandoned() || lane_.datapath().wire->is_ready()) return;
-      lane_.make_progress();
-      lane_.datapath().wire->poll_directory();
+      Guard guard(lane);
+      if (is_abandoned() || lane.datapath().wire->is_ready()) return;
+      lane.make_progress();
+      lane.datapath().wire->poll_directory();
     }
     const timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
   }
 }
 
-Status Nic::listen(const wire::Gid& address) { return lane_.datapath().wire->listen(address); }
+Status Nic::listen(const wire::Gid& address) {
+  return lanes_.first().datapath().wire->listen(address);
+}
 
 // Succeeds if one address can be listened on.
 Status Nic::listen_everywhere() {
@@ -69,43 +78,47 @@ Status Nic::listen_everywhere() {
 }
 
 Result<wire::PathId> Nic::open_management_path(const wire::Route& route) {
-  auto path = lane_.datapath().all->open_path(route);
+  auto path = lanes_.first().datapath().all->open_path(route);
   return path.ok() ? reference(path.value()) : path;
 }
 
-void Nic::release_management_path(wire::PathId path) { lane_.engine().state().paths.release(path); }
+void Nic::release_management_path(wire::PathId path) {
+  lanes_.first().engine().state().paths.release(path);
+}
 
-void Nic::report_unreachable_hosts(bool on) { lane_.datapath().wire->report_unreachable_hosts(on); }
+void Nic::report_unreachable_hosts(bool on) {
+  lanes_.first().datapath().wire->report_unreachable_hosts(on);
+}
 
 std::optional<datapath::UnreachableHost> Nic::take_unreachable_host() {
-  return lane_.datapath().wire->take_unreachable_host();
+  return lanes_.first().datapath().wire->take_unreachable_host();
 }
 
 host::Forwarded Nic::forward(uint8_t slot, const core::ManagementDatagram& datagram) {
-  return lane_.datapath().wire->forward(slot, datagram.packet, datagram.meta);
+  return lanes_.first().datapath().wire->forward(slot, datagram.packet, datagram.meta);
 }
 
 host::Forwarded Nic::forward(std::span<const host::ServiceName> services,
                              const core::ManagementDatagram& datagram) {
-  return lane_.datapath().wire->forward(services, datagram.packet, datagram.meta);
+  return lanes_.first().datapath().wire->forward(services, datagram.packet, datagram.meta);
 }
 
 void Nic::forward_to_everyone(const core::ManagementDatagram& datagram) {
-  lane_.datapath().wire->forward_to_everyone(datagram.packet, datagram.meta);
+  lanes_.first().datapath().wire->forward_to_everyone(datagram.packet, datagram.meta);
 }
 
 Status Nic::claim_service(const host::ServiceName& name) {
-  return lane_.datapath().directory->claim_service(name);
+  return lanes_.first().datapath().directory->claim_service(name);
 }
 
 void Nic::release_service(const host::ServiceName& name) {
-  lane_.datapath().directory->release_service(name);
+  lanes_.first().datapath().directory->release_service(name);
 }
 
 bool Nic::is_claimed(const host::ServiceName& name) const {
   return host::SlotDirectory::is_claimed(name);
 }
 
-void Nic::update_services() { lane_.datapath().wire->update_services(); }
+void Nic::update_services() { lanes_.first().datapath().wire->update_services(); }
 
 }  // namespace verbena::runtime

@@ -11,15 +11,19 @@
 namespace verbena::runtime {
 
 Result<core::QueuePair*> Nic::create_qp(const core::QpConfig& config, Owner* owner) {
-  Guard guard(*this);
-  auto qp = lane_.engine().create_qp(config);
+  // Datagrams to any address of the device, and requests for any shared receive queue of an XRC
+  // domain, come to the first lane.
+  const bool only_first =
+      config.type == core::QpType::Ud || config.type == core::QpType::XrcReceive;
+  Guard guard(lanes_.choose(config.send_cq, config.receive_cq, only_first));
+  auto qp = guard.engine().create_qp(config);
   if (qp.ok()) qp.value()->owner = owner;
   return qp;
 }
 
 Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner* owner) {
   Guard guard(*this);
-  core::QueuePair* qp = lane_.engine().find(qpn);
+  core::QueuePair* qp = guard.engine().find(qpn);
   if (qp == nullptr || qp->config().type != core::QpType::XrcReceive ||
       qp->config().xrc_domain != xrc_domain) {
     return Error{EINVAL, "no XRC receive queue pair of this number in the XRC domain"};
@@ -30,15 +34,16 @@ Result<core::QueuePair*> Nic::open_qp(wire::Qpn qpn, uint32_t xrc_domain, Owner*
 }
 
 Status Nic::destroy_qp(core::QueuePair* qp, Owner* owner) {
+  Lane& lane = lane_of(*qp);
   Copies copies;
-  Status destroyed = end_qp(qp, owner, copies);
-  await_end_of(copies);
+  Status destroyed = end_qp(lane, qp, owner, copies);
+  await_end_of(lane, copies);
   return destroyed;
 }
 
-Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Copies& copies) {
-  Guard guard(*this);
-  if (!lane_.engine().groups_of(*qp).empty()) {
+Status Nic::end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies) {
+  Guard guard(lane);
+  if (!lane.engine().groups_of(*qp).empty()) {
     return Error{EBUSY, "the queue pair is attached to a multicast group: ibv_detach_mcast first"};
   }
   auto* first = static_cast<Owner*>(qp->owner);
@@ -53,10 +58,10 @@ Status Nic::end_qp(core::QueuePair* qp, Owner* owner, Copies& copies) {
   const wire::PathId path = qp->attributes().path;
   const wire::Qpn qpn = qp->qpn();
   const wire::Qpn peer = qp->attributes().dest_qpn;
-  lane_.acknowledge_received();
-  lane_.engine().destroy_qp(qp, lane_.time());
-  revoke_copies_through(qpn, peer, copies);
-  if (has_path && !is_abandoned()) lane_.datapath().all->close_path(path);
+  lane.acknowledge_received();
+  lane.engine().destroy_qp(qp, lane.time());
+  lane.datapath().revoke_copies_through(qpn, peer, copies);
+  if (has_path && !is_abandoned()) lane.datapath().all->close_path(path);
   return {};
 }
 
@@ -74,9 +79,9 @@ Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
   return source;
 }
 
-Result<wire::PathId> Nic::open_path(const core::AddressVector& address, const wire::Gid& source,
-                                    wire::Qpn peer) {
-  auto path = lane_.datapath().all->open_path(
+Result<wire::PathId> Nic::open_path(Lane& lane, const core::AddressVector& address,
+                                    const wire::Gid& source, wire::Qpn peer) {
+  auto path = lane.datapath().all->open_path(
       {.source = source,
        .destination = address.destination,
        .peer = peer,
@@ -101,8 +106,8 @@ Result<SharedAddress> Nic::open_address(uint32_t pd, const core::AddressVector& 
 
 // Counts the references to a path, which is closed when the last one is released.
 Result<wire::PathId> Nic::reference(wire::PathId path) {
-  if (try_allocating([&] { lane_.engine().state().paths.open(path); })) return path;
-  lane_.datapath().all->close_path(path);
+  if (try_allocating([&] { lanes_.first().engine().state().paths.open(path); })) return path;
+  lanes_.first().datapath().all->close_path(path);
   return Error{ENOMEM, "out of memory"};
 }
 
@@ -116,7 +121,7 @@ Status Nic::fill_address(core::AddressHandle& handle) {
   auto source = source_for(address);
   if (!source.ok()) return source.error();
   // The QPN of each datagram determines the process.
-  auto path = open_path(address, source.value(), wire::Qpn());
+  auto path = open_path(guard.lane(), address, source.value(), wire::Qpn());
   if (!path.ok()) return path.error();
   auto referenced = reference(path.value());
   if (!referenced.ok()) return referenced.error();
@@ -128,17 +133,17 @@ Status Nic::fill_address(core::AddressHandle& handle) {
 
 void Nic::close_address(const core::AddressHandle& handle) {
   Guard guard(*this);
-  lane_.engine().state().paths.release(handle.path);
+  guard.engine().state().paths.release(handle.path);
 }
 
 Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
   Guard guard(*this);
-  const bool joined = lane_.engine().has_members(group);
-  Status attached = lane_.engine().attach(qp, group);
+  const bool joined = guard.engine().has_members(group);
+  Status attached = guard.engine().attach(qp, group);
   if (!attached.ok() || joined) return attached;
-  attached = lane_.datapath().wire->join(group);
+  attached = guard.lane().datapath().wire->join(group);
   if (!attached.ok()) {
-    const Status undone = lane_.engine().detach(qp, group);
+    const Status undone = guard.engine().detach(qp, group);
     VERBENA_CHECK(undone.ok());
   }
   return attached;
@@ -146,18 +151,20 @@ Status Nic::attach(core::QueuePair& qp, const wire::Gid& group) {
 
 Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
   Guard guard(*this);
-  Status detached = lane_.engine().detach(qp, group);
-  if (detached.ok() && !lane_.engine().has_members(group)) lane_.datapath().wire->leave(group);
+  Status detached = guard.engine().detach(qp, group);
+  if (detached.ok() && !guard.engine().has_members(group))
+    guard.lane().datapath().wire->leave(group);
   return detached;
 }
 
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) share_memory_with_peer(qp, attr, mask);
+  Lane& lane = lane_of(qp);
   Copies copies;
-  Status changed = change_qp(qp, attr, mask, copies);
-  await_end_of(copies);
+  Status changed = change_qp(lane, qp, attr, mask, copies);
+  await_end_of(lane, copies);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
-  if (changed.ok() && to_rtr && !shares_memory(qp)) await_steering();
+  if (changed.ok() && to_rtr && !shares_memory(qp)) await_steering_of(lane);
   return changed;
 }
 
@@ -169,17 +176,18 @@ void Nic::share_memory_with_peer(const core::QueuePair& qp, const core::QpAttrib
       milliseconds(200);  // for a peer that accepts and then closes the connection
   const wire::Gid& destination = attr.address.destination;
   const Instant until = runtime::now() + kTimeout;
+  Lane& lane = lane_of(qp);
   for (bool reached = false; !reached && runtime::now() < until;) {
     {
-      Guard guard(*this);
+      Guard guard(lane);
       const wire::Qpn peer =
           (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-      if (is_abandoned() || lane_.datapath().local == nullptr) return;
-      datapath::SelectingDatapath& local = *lane_.datapath().local;
+      if (is_abandoned() || lane.datapath().local == nullptr) return;
+      datapath::SelectingDatapath& local = *lane.datapath().local;
       reached = local.reach(destination, peer, runtime::now());
-      lane_.make_progress();
+      lane.make_progress();
       if (!reached) local.attend();
-      lane_.log_notice();
+      lane.log_notice();
     }
     const timespec pause{0, 20'000};
     if (!reached) nanosleep(&pause, nullptr);
@@ -187,13 +195,14 @@ void Nic::share_memory_with_peer(const core::QueuePair& qp, const core::QpAttrib
 }
 
 bool Nic::shares_memory(const core::QueuePair& qp) {
-  Guard guard(*this);
-  const LaneDatapath& datapath = lane_.datapath();
+  Guard guard(lane_of(qp));
+  const LaneDatapath& datapath = guard.lane().datapath();
   return datapath.local != nullptr && datapath.local->packet_bytes(qp.attributes().path) != 0;
 }
 
 // Opens the path for the address vector in `attr`, which gets the path's properties.
-Status Nic::set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask) {
+Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr,
+                     uint32_t mask) {
   auto source = source_for(attr.address);
   if (!source.ok()) return source.error();
   if (attr.address.destination.is_multicast()) {
@@ -201,30 +210,31 @@ Status Nic::set_path(const core::QueuePair& qp, core::QpAttributes& attr, uint32
   }
   const wire::Qpn peer =
       (mask & core::qp_attr::kDestQpn) != 0 ? attr.dest_qpn : qp.attributes().dest_qpn;
-  auto path = open_path(attr.address, source.value(), peer);
+  auto path = open_path(lane, attr.address, source.value(), peer);
   if (!path.ok()) return path.error();
   attr.path = path.value();
   attr.source_gid = source.value();
-  attr.path_packet_bytes = lane_.datapath().all->packet_bytes(path.value());
+  attr.path_packet_bytes = lane.datapath().all->packet_bytes(path.value());
   return {};
 }
 
 // A datagram may be sent to any address of the device before the device sends from that address.
 Status Nic::receive_datagrams() {
-  if (!takes_datagrams_) lane_.datapath().all->report_ip_headers();
+  if (!takes_datagrams_) lanes_.first().datapath().all->report_ip_headers();
   takes_datagrams_ = true;
   return listen_everywhere();
 }
 
-Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask, Copies& copies) {
-  Guard guard(*this);
+Status Nic::change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
+                      Copies& copies) {
+  Guard guard(lane);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
   const bool had_path = qp.peer() != nullptr;
   const wire::PathId old_path = qp.attributes().path;
   const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
   if (sets_address) {
-    Status set = set_path(qp, attr, mask);
+    Status set = set_path(lane, qp, attr, mask);
     if (!set.ok()) return set;
   }
   const bool sets_state = (mask & core::qp_attr::kState) != 0;
@@ -234,45 +244,68 @@ Status Nic::change_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mas
   }
   const bool ends =
       sets_state && (attr.state == core::QpState::Reset || attr.state == core::QpState::Error);
-  if (ends) lane_.acknowledge_received();
+  if (ends) lane.acknowledge_received();
   const wire::Qpn peer_before = qp.attributes().dest_qpn;
-  if (!try_allocating([&] { lane_.engine().modify_qp(qp, attr, mask, lane_.time()); })) {
-    if (sets_address) lane_.datapath().all->close_path(attr.path);
+  if (!try_allocating([&] { lane.engine().modify_qp(qp, attr, mask, lane.time()); })) {
+    if (sets_address) lane.datapath().all->close_path(attr.path);
     return Error{ENOMEM, "out of memory"};
   }
-  revoke_copies_through(qp.qpn(), peer_before, copies);
+  lane.datapath().revoke_copies_through(qp.qpn(), peer_before, copies);
   const bool to_reset = qp.state() == core::QpState::Reset;
-  if (had_path && (sets_address || to_reset)) lane_.datapath().all->close_path(old_path);
-  lane_.transmit(lane_.time());
+  if (had_path && (sets_address || to_reset)) lane.datapath().all->close_path(old_path);
+  lane.transmit(lane.time());
   return {};
 }
 
 core::SharedReceiveQueue* Nic::create_srq(const core::SrqConfig& config, Owner* owner) {
+  // The queue pairs of an XRC domain complete its receives.
+  if (config.cq != nullptr) lanes_.choose(nullptr, config.cq, true);
   Guard guard(*this);
-  core::SharedReceiveQueue* srq = lane_.engine().create_srq(config);
+  core::SharedReceiveQueue* srq = guard.engine().create_srq(config);
   srq->owner = owner;
   return srq;
 }
 
 Status Nic::modify_srq(core::SharedReceiveQueue& srq, std::optional<uint32_t> max_wr,
                        std::optional<uint32_t> limit) {
-  Guard guard(*this);
-  const Status modified = srq.modify(max_wr, limit);
-  lane_.deliver();
+  const LaneSet::AllLocked all(lanes_);
+  Lane& first = lanes_.first();
+  const Status modified = first.engine().modify_srq(srq, max_wr, limit);
+  first.deliver();
   return modified;
 }
 
 void Nic::destroy_srq(core::SharedReceiveQueue* srq) {
-  Guard guard(*this);
-  lane_.engine().destroy_srq(srq);
+  // Queue pairs of any lane have raised events about it.
+  const LaneSet::AllLocked all(lanes_);
+  lanes_.each([&](Lane& lane) {
+    std::erase_if(lane.engine().state().events,
+                  [&](const core::AsyncEvent& e) { return e.srq == srq; });
+  });
+  lanes_.first().engine().destroy_srq(srq);
 }
 
 void Nic::forget_cq(core::CompletionQueue* cq) {
-  Guard guard(*this);
-  lane_.late_events().forget(cq);
-  std::erase(lane_.engine().state().notified, cq);
-  std::erase_if(lane_.engine().state().events,
-                [&](const core::AsyncEvent& e) { return e.cq == cq; });
+  lanes_.each([&](Lane& lane) {
+    Guard guard(lane);
+    lane.late_events().forget(cq);
+    std::erase(guard.engine().state().notified, cq);
+    std::erase_if(guard.engine().state().events,
+                  [&](const core::AsyncEvent& e) { return e.cq == cq; });
+  });
+  const auto* const owner = static_cast<const Owner*>(cq->owner);
+  if (owner != nullptr && owner->lanes != nullptr) lanes_.release(*owner->lanes);
+}
+
+void Nic::arm(const CqLanes& lanes, core::CompletionQueue& cq, core::Armed level) {
+  {
+    const PostingGuard guard(lanes.home());
+    lanes.home().arm(cq, level);
+  }
+  lanes.each_other([](Lane& lane) {
+    const PostingGuard guard(lane);
+    lane.expect_sleep();
+  });
 }
 
 }  // namespace verbena::runtime

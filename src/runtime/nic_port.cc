@@ -19,17 +19,17 @@ constexpr int kGidChange = 18;
 }  // namespace
 
 PortState Nic::port() {
-  const std::lock_guard lock(lane_.mutex());
+  const std::lock_guard lock(lanes_.first().mutex());
   return port_;
 }
 
 wire::Gid Nic::gid(size_t index) {
-  const std::lock_guard lock(lane_.mutex());
+  const std::lock_guard lock(lanes_.first().mutex());
   return gids_.at(index);
 }
 
 size_t Nic::gid_table_size() {
-  const std::lock_guard lock(lane_.mutex());
+  const std::lock_guard lock(lanes_.first().mutex());
   return gids_.size();
 }
 
@@ -42,7 +42,13 @@ void Nic::end_if_removed() {
   }
   removed_ = true;
   log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
-  if (lane_.has_engine()) lane_.engine().fail_all(lane_.time());
+  lanes_.each([this](Lane& lane) {
+    if (!lane.has_engine()) return;
+    const bool is_first = &lane == &lanes_.first();  // its lock is held
+    if (!is_first) lane.lock();
+    lane.engine().fail_all(lane.time());
+    if (!is_first) lane.unlock();
+  });
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
   if (management_ != nullptr) management_->report_removed();
 }
@@ -64,12 +70,12 @@ void Nic::refresh_port() {
 }
 
 void Nic::add_listener(EventChannel* channel) {
-  const std::lock_guard lock(lane_.mutex());
+  const std::lock_guard lock(lanes_.first().mutex());
   listeners_.push_back(channel);
 }
 
 void Nic::remove_listener(EventChannel* channel) {
-  const std::lock_guard lock(lane_.mutex());
+  const std::lock_guard lock(lanes_.first().mutex());
   std::erase(listeners_, channel);
 }
 

@@ -27,33 +27,59 @@ void pause_before_check(uint32_t check, Duration waited) {
 
 }  // namespace
 
-datapath::PeerAccess* Nic::peer_access() {
-  datapath::SelectingDatapath* const local = lane_.datapath().local;
-  return local != nullptr ? local->peer_access() : nullptr;
+// The registry waits for the lookups of this process. Then only peers can still be copying.
+Result<size_t> Nic::remove_region(uint32_t key) {
+  const auto before = memory_.region_of(key);
+  const Status removed = memory_.remove_region(key);
+  if (!removed.ok()) return removed.error();
+  return before ? revoke_copies(*before) : 0;
 }
 
-void Nic::revoke_copies(PostingGuard& guard, Copies& copies) {
-  (void)guard;
-  datapath::PeerAccess* const memory = peer_access();
-  if (memory == nullptr) return;
-  const datapath::MemoryRange withdrawn = memory->take_withdrawn_memory();
-  if (!withdrawn.empty()) memory->revoke_copies(withdrawn, copies);
+Status Nic::change_region(uint32_t key, const core::RegionInfo& region) {
+  const auto before = memory_.region_of(key);
+  Status changed = memory_.change_region(key, region);
+  if (changed.ok() && before) revoke_copies(*before);
+  return changed;
 }
 
-// Under the lock. Only the peer of a queue pair can access memory through it.
-void Nic::revoke_copies_through(wire::Qpn qpn, wire::Qpn peer, Copies& copies) {
-  datapath::PeerAccess* const memory = peer_access();
-  if (memory == nullptr) return;
-  if (memory->take_withdrawn(qpn)) memory->revoke_copies_of(peer.slot(), copies);
+size_t Nic::revoke_copies(const core::RegionInfo& withdrawn) {
+  if ((withdrawn.access & (core::kRemoteWrite | core::kRemoteRead)) == 0) return 0;
+  size_t revoked = 0;
+  const auto begin = reinterpret_cast<uintptr_t>(withdrawn.base);
+  lanes_.each([&](Lane& lane) {
+    Copies copies;
+    {
+      const Guard guard(lane);
+      datapath::PeerAccess* const access = lane.datapath().peer_access();
+      if (access == nullptr) return;
+      access->revoke_copies({begin, begin + withdrawn.length}, copies);
+    }
+    revoked += copies.size();
+    await_end_of(lane, copies);
+  });
+  return revoked;
 }
 
-void Nic::await_end_of(Copies& copies) {
+// A change in the registry is visible to each lookup that begins after its lane's lock was taken.
+void Nic::await_lookups(const core::MemoryView* caller) {
+  Lane* own = nullptr;
+  lanes_.each([&](Lane& lane) {
+    if (lane.has_engine() && &lane.engine().state().memory == caller) own = &lane;
+  });
+  if (own != nullptr) own->pause_lookups(true);
+  lanes_.each([&](Lane& lane) {
+    if (&lane != own) lane.await_lookups(own != nullptr);
+  });
+  if (own != nullptr) own->pause_lookups(false);
+}
+
+void Nic::await_end_of(Lane& lane, Copies& copies) {
   if (copies.empty()) return;
   const os::NoCancel no_cancel;
   const Instant since = runtime::now();
   bool logged = false;
   for (uint32_t check = 0;; ++check) {
-    remove_ended_copies(copies, check >= kYields);
+    remove_ended_copies(lane, copies, check >= kYields);
     if (copies.empty()) return;
     const Duration waited = runtime::now() - since;
     if (waited > kLongestWait) break;
@@ -65,24 +91,25 @@ void Nic::await_end_of(Copies& copies) {
     }
     pause_before_check(check, waited);
   }
-  Guard guard(*this);
+  Guard guard(lane);
   for (const auto& copy : copies) {
     log(LogLevel::Warning,
         "%s: process %d did not end its copy into or out of this process's memory: the shared "
         "memory with it is closed, and packets to it go over UDP",
         device_.name.c_str(), copy.thread.process());
-    if (datapath::PeerAccess* const memory = peer_access()) memory->end_link_of(copy);
+    datapath::PeerAccess* const access = lane.datapath().peer_access();
+    if (access != nullptr) access->end_link_of(copy);
   }
 }
 
-void Nic::remove_ended_copies(Copies& copies, bool observe_threads) {
+void Nic::remove_ended_copies(Lane& lane, Copies& copies, bool observe_threads) {
   copies.remove_if([&](datapath::RevokedCopy& copy) {
     const bool may_copy = !observe_threads || copy.thread.may_be_copying();
-    Guard guard(*this);
-    datapath::PeerAccess* const memory = peer_access();
-    if (memory == nullptr) return true;
-    if (!may_copy) memory->note_ended(copy);
-    return memory->is_over(copy);
+    Guard guard(lane);
+    datapath::PeerAccess* const access = lane.datapath().peer_access();
+    if (access == nullptr) return true;
+    if (!may_copy) access->note_ended(copy);
+    return access->is_over(copy);
   });
 }
 

@@ -64,8 +64,8 @@ void after_fork_in_parent() {
 
 void after_fork_in_child() {
   for (const OpenNic& open : process().nics) {
+    open.nic->unlock_after_fork();  // this is the only thread
     if (!open.nic->is_abandoned()) open.nic->abandon_in_child();
-    open.nic->unlock_after_fork();
   }
   process().mutex.unlock();
 }

@@ -89,13 +89,11 @@ cm::ListenParameters listen_parameters(std::istringstream& words) {
 std::string register_memory(Nic& nic, uint32_t times) {
   static std::byte memory[4096];
   for (uint32_t i = 0; i < times; ++i) {
-    Nic::Guard guard(nic);
-    core::MemoryRegistry& registry = guard.engine().memory();
-    auto key = registry.add_region(1, memory, sizeof memory, reinterpret_cast<uint64_t>(memory),
-                                   core::kLocalWrite);
+    auto key = nic.memory().add_region(1, memory, sizeof memory, reinterpret_cast<uint64_t>(memory),
+                                       core::kLocalWrite);
     if (!key.ok()) return print(key);
-    const Status removed = registry.remove_region(key.value());
-    if (!removed.ok()) return print(removed);
+    const auto removed = nic.remove_region(key.value());
+    if (!removed.ok()) return print(Status(removed.error()));
   }
   return "ok " + std::to_string(times);
 }
@@ -141,7 +139,7 @@ class Traffic {
         Nic::Guard guard(nic_);
         const Status posted = guard.engine().post_send(*ends_[0].qp, r, now());
         if (!posted.ok()) return print(posted);
-        nic_.after_post(guard, *ends_[0].qp, now());
+        guard.lane().after_post(*ends_[0].qp, now());
       }
       core::Completion c;
       const Instant limit = now() + seconds(20);

@@ -101,7 +101,8 @@ class FakeHost final : public ManagementHost {
  private:
   DeviceInfo device_;
   GidTable gids_;
-  core::EngineState engine_{1, true};
+  core::MemoryRegistry memory_{1};
+  core::EngineState engine_{memory_, 1, true};
   core::ManagementPort port_{engine_};
 };
 

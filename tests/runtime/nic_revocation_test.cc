@@ -159,15 +159,9 @@ class NicRevocation : public testing::Test {
   }
   // As ibv_dereg_mr does. True if a direct copy might have been in progress.
   bool remove_region(uint32_t key) {
-    Nic::Copies copies;
-    {
-      Nic::Guard guard(*nic_);
-      EXPECT_TRUE(guard.engine().memory().remove_region(key).ok());
-      nic_->revoke_copies(guard, copies);
-    }
-    const bool any = !copies.empty();
-    nic_->await_end_of(copies);
-    return any;
+    auto waited_for = nic_->remove_region(key);
+    EXPECT_TRUE(waited_for.ok());
+    return waited_for.ok() && waited_for.value() != 0;
   }
   void connect(core::QueuePair& qp, wire::Qpn to) {
     using namespace core::qp_attr;

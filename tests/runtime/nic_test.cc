@@ -105,7 +105,7 @@ class NicTest : public ::testing::Test {
   Status post(End& end, const core::SendRequest& request) {
     Nic::Guard guard(*nic_);
     Status status = guard.engine().post_send(*end.qp, request, now());
-    nic_->after_post(guard, *end.qp, runtime::now());
+    guard.lane().after_post(*end.qp, runtime::now());
     return status;
   }
 
@@ -404,12 +404,12 @@ TEST_F(NicTest, SendsNoProbeForAcksThatAreInTheSocket) {
     for (const auto& end : ends) {
       ASSERT_TRUE(guard.engine().post_send(*end->qp, write(sge, 2), now()).ok());
     }
-    nic_->make_room(guard);
+    guard.lane().make_room();
     acknowledge(ends.size());
     const Instant due = guard.engine().next_deadline();
     ASSERT_LT(due, now() + milliseconds(500));
     while (now() <= due + milliseconds(1)) poll(nullptr, 0, 1);
-    nic_->make_room(guard);
+    guard.lane().make_room();
     EXPECT_EQ(probes(guard), before);
   }
   for (const auto& end : ends) {

@@ -81,7 +81,7 @@ Status check_attach(const Qp& qp, const CompletionCounter& counter, const Counte
 Status attach_to(Qp* qp, CompletionCounter* counter, const CounterAttach& attach) {
   const Status checked = check_attach(*qp, *counter, attach);
   if (!checked.ok()) return checked;
-  runtime::Nic::Guard guard(*qp->nic);
+  runtime::Nic::Guard guard(*qp->lane);
   const core::QpState state = qp->core->state();
   if (state != core::QpState::Reset && state != core::QpState::Init) {
     return Error{EINVAL, "a completion counter is attached in RESET or INIT"};

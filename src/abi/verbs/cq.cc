@@ -100,7 +100,8 @@ Status resize_cq(Cq* cq, int cqe) {
   const auto capacity = static_cast<uint32_t>(cqe);
   auto ring = ring_of(cq->domain, capacity);
   if (!ring) ring = core::CompletionQueue::make_ring(capacity);
-  runtime::Nic::Guard guard(*cq->nic);
+  runtime::Nic::Guard guard(cq->lanes.home());
+  const core::CompletionQueue::Producing producing(cq->queue);
   const std::lock_guard lock(cq->poll_lock);
   if (!cq->queue.resize(capacity, ring)) {
     return Error{EINVAL, "more completions are waiting than the new size holds"};
@@ -183,13 +184,12 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
     return Error{EINVAL, "the completion channel belongs to another context"};
   }
   const auto capacity = static_cast<uint32_t>(cqe);
-  auto cq =
-      std::make_unique<Cq>(capacity, ring_of(options.domain, capacity), options.single_threaded);
+  auto cq = std::make_unique<Cq>(*context->nic, capacity, ring_of(options.domain, capacity),
+                                 options.single_threaded);
   if (context->device->cqs.fetch_add(1) >= static_cast<int>(kMaxCqs)) {
     context->device->cqs.fetch_sub(1);
     return Error{ENOMEM, "too many completion queues (see max_cq)"};
   }
-  cq->nic = context->nic.get();
   cq->context = &context->context;
   cq->channel = channel;
   cq->cq_context = cq_context;
@@ -199,6 +199,7 @@ Result<Cq*> create_cq(Context* context, int cqe, void* cq_context, ibv_comp_chan
   pthread_cond_init(&cq->cond, nullptr);
   cq->owner.object = cq->as_public();
   cq->owner.async_channel = context->async.get();
+  cq->owner.lanes = &cq->lanes;
   if (channel != nullptr) {
     cq->owner.completion_channel = from(channel)->events.get();
     pthread_mutex_lock(&context->context.mutex);
@@ -225,7 +226,7 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
   if (num_entries <= 0) return 0;
   if (cq.queue.empty()) {
     const int code = without_exceptions([&] {
-      cq.nic->turn_for_poller();
+      cq.lanes.turn_for_poller();
       return 0;
     });
     if (code != 0) [[unlikely]]
@@ -238,7 +239,7 @@ int poll_cq(ibv_cq* public_cq, int num_entries, ibv_wc* wc) {
 int req_notify_cq(ibv_cq* public_cq, int solicited_only) {
   Cq& cq = *from(public_cq);
   if (cq.nic->is_abandoned()) return EIO;
-  cq.nic->arm(cq.queue, solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
+  cq.nic->arm(cq.lanes, cq.queue, solicited_only != 0 ? core::Armed::Solicited : core::Armed::Any);
   return 0;
 }
 

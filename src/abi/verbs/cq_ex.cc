@@ -49,7 +49,7 @@ int start_poll(ibv_cq_ex* public_cq, ibv_poll_cq_attr* attr) {
   int code = 0;
   if (!take_one(cq)) {
     code = without_exceptions([&] {
-      cq.nic->turn_for_poller();
+      cq.lanes.turn_for_poller();
       return 0;
     });
     if (code == 0 && !take_one(cq)) code = ENOENT;

@@ -53,14 +53,11 @@ Result<ibv_mr*> import_mr(Pd* pd, uint32_t handle) {
   Context* context = from(pd->context);
   if (context->nic->is_abandoned()) return kDead;
   auto mr = std::make_unique<Mr>();
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    const core::RegionInfo* region = guard.engine().memory().region_of(handle);
-    if (region == nullptr || region->pd != pd->id) {
-      return Error{EINVAL, "the protection domain has no such memory region"};
-    }
-    mr->length = region->length;
+  const auto region = context->nic->memory().region_of(handle);
+  if (!region || region->pd != pd->id) {
+    return Error{EINVAL, "the protection domain has no such memory region"};
   }
+  mr->length = region->length;
   // addr stays null, as documented: it may have no meaning for the importer.
   mr->kind = Mr::Kind::Imported;
   mr->handle = mr->lkey = mr->rkey = handle;

@@ -93,12 +93,9 @@ Result<ibv_mr*> register_memory(Pd* pd, void* address, size_t length, uint64_t i
 Result<ibv_mr*> allocate_null(Pd* pd) {
   Context* context = from(pd->context);
   auto mr = std::make_unique<Mr>();
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    auto key = guard.engine().memory().add_null_region(pd->id);
-    if (!key.ok()) return key.error();
-    mr->lkey = mr->handle = key.value();
-  }
+  auto key = context->nic->memory().add_null_region(pd->id);
+  if (!key.ok()) return key.error();
+  mr->lkey = mr->handle = key.value();
   mr->kind = Mr::Kind::Null;
   mr->context = pd->context;
   mr->pd = pd;
@@ -110,14 +107,8 @@ Result<ibv_mr*> allocate_null(Pd* pd) {
 
 Status deregister_memory(Mr* mr) {
   Context* context = from(mr->context);
-  runtime::Nic::Copies copies;
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    const Status removed = guard.engine().memory().remove_region(mr->lkey);
-    if (!removed.ok()) return removed;
-    context->nic->revoke_copies(guard, copies);
-  }
-  context->nic->await_end_of(copies);
+  const auto removed = context->nic->remove_region(mr->lkey);
+  if (!removed.ok()) return removed.error();
   if (mr->dm != nullptr) mr->dm->drop_user();
   if (mr->buffer != nullptr) release_buffer(mr->buffer);
   if (mr->dma_handle != nullptr) mr->dma_handle->regions.fetch_sub(1);
@@ -170,26 +161,20 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
   const Status there =
       check_memory_for(reinterpret_cast<uintptr_t>(address), length, known.value());
   if (!there.ok()) return there;
-  runtime::Nic::Copies copies;
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    core::MemoryRegistry& memory = guard.engine().memory();
-    const core::RegionInfo* old = memory.region_of(mr->lkey);
-    if (old == nullptr) return Error{EINVAL, "the region was deregistered through an import"};
-    core::RegionInfo region = *old;
-    region.pd = pd->id;
-    region.base = static_cast<std::byte*>(address);
-    region.length = length;
-    if (moves)
-      region.iova =
-          (known.value() & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : reinterpret_cast<uintptr_t>(address);
-    region.access = known.value() & kEngineAccess;
-    region.backing = backing_for(known.value());
-    const Status changed = memory.change_region(mr->lkey, region);
-    if (!changed.ok()) return changed;
-    context->nic->revoke_copies(guard, copies);
+  const auto old = context->nic->memory().region_of(mr->lkey);
+  if (!old) return Error{EINVAL, "the region was deregistered through an import"};
+  core::RegionInfo region = *old;
+  region.pd = pd->id;
+  region.base = static_cast<std::byte*>(address);
+  region.length = length;
+  if (moves) {
+    region.iova =
+        (known.value() & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : reinterpret_cast<uintptr_t>(address);
   }
-  context->nic->await_end_of(copies);
+  region.access = known.value() & kEngineAccess;
+  region.backing = backing_for(known.value());
+  const Status changed = context->nic->change_region(mr->lkey, region);
+  if (!changed.ok()) return changed;
   pd->add_user();
   from(mr->pd)->drop_user();
   mr->pd = pd;
@@ -202,17 +187,11 @@ Status change_memory(Mr* mr, int flags, Pd* pd, void* address, size_t length, un
 // Checks one range: the region must belong to the domain, contain the range, and be writable for a
 // prefetch for writing.
 Result<core::RegionInfo> advised_region(Pd* pd, const ibv_sge& sge, bool write) {
-  core::RegionInfo region;
-  {
-    runtime::Nic::Guard guard(*from(pd->context)->nic);
-    const core::MemoryRegistry& memory = guard.engine().memory();
-    const core::RegionInfo* found = memory.region_of(sge.lkey);
-    if (found == nullptr && memory.is_window(sge.lkey)) {
-      return Error{EINVAL, "the key is a memory window's"};
-    }
-    if (found == nullptr) return Error{EFAULT, "no region has this lkey"};
-    region = *found;
-  }
+  const core::MemoryRegistry& memory = from(pd->context)->nic->memory();
+  const auto found = memory.region_of(sge.lkey);
+  if (!found && memory.is_window(sge.lkey)) return Error{EINVAL, "the key is a memory window's"};
+  if (!found) return Error{EFAULT, "no region has this lkey"};
+  const core::RegionInfo& region = *found;
   if (region.pd != pd->id) return Error{EPERM, "the region belongs to another protection domain"};
   if (write && (region.access & core::kLocalWrite) == 0) {
     return Error{EPERM, "the region is not registered for writing"};
@@ -306,13 +285,10 @@ Result<Mr*> add_region(Pd* pd, Mr::Kind kind, std::byte* base, size_t length, ui
                        unsigned access) {
   Context* context = from(pd->context);
   auto mr = std::make_unique<Mr>();
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    auto key = guard.engine().memory().add_region(
-        {pd->id, base, length, iova, access & kEngineAccess, backing_for(access)});
-    if (!key.ok()) return key.error();
-    mr->lkey = mr->rkey = mr->handle = key.value();
-  }
+  auto key = context->nic->memory().add_region(
+      {pd->id, base, length, iova, access & kEngineAccess, backing_for(access)});
+  if (!key.ok()) return key.error();
+  mr->lkey = mr->rkey = mr->handle = key.value();
   mr->kind = kind;
   mr->access = access;
   mr->context = pd->context;

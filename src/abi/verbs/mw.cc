@@ -18,12 +18,9 @@ Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
     return Error{EINVAL, "a memory window is of type 1 or 2"};
   }
   auto mw = std::make_unique<Mw>();
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    auto key = guard.engine().memory().add_window(pd->id, static_cast<core::WindowType>(type));
-    if (!key.ok()) return key.error();
-    mw->rkey = mw->handle = key.value();
-  }
+  auto key = context->nic->memory().add_window(pd->id, static_cast<core::WindowType>(type));
+  if (!key.ok()) return key.error();
+  mw->rkey = mw->handle = key.value();
   mw->context = pd->context;
   mw->pd = pd;
   mw->type = static_cast<ibv_mw_type>(type);
@@ -34,11 +31,8 @@ Result<ibv_mw*> allocate_window(Pd* pd, unsigned type) {
 
 Status free_window(Mw* mw) {
   Context* context = from(mw->context);
-  {
-    runtime::Nic::Guard guard(*context->nic);
-    const Status removed = guard.engine().memory().remove_window(mw->handle);
-    if (!removed.ok()) return removed;
-  }
+  const Status removed = context->nic->memory().remove_window(mw->handle);
+  if (!removed.ok()) return removed;
   from(mw->pd)->drop_user();
   delete mw;
   context->drop_user();

@@ -20,8 +20,8 @@
 
 #include "abi/verbs/newer_verbs.h"
 #include "abi/verbs/session.h"
-#include "abi/verbs/spin_lock.h"
 #include "abi/verbs/wr_builders.h"
+#include "base/spin_lock.h"
 #include "core/completion_queue.h"
 #include "core/queue_pair.h"
 #include "runtime/devices.h"
@@ -149,10 +149,16 @@ inline uint8_t network_type(const core::Completion& c) {
 
 // The public part is the extended structure: ibv_cq is its prefix, so one object serves both.
 struct Cq : ibv_cq_ex {
-  Cq(uint32_t capacity, core::CompletionQueue::Ring ring, bool single_threaded)
-      : ibv_cq_ex(), queue(capacity, std::move(ring)), session(single_threaded) {}
+  Cq(runtime::Nic& device, uint32_t capacity, core::CompletionQueue::Ring ring,
+     bool single_threaded)
+      : ibv_cq_ex(),
+        nic(&device),
+        lanes(device.lanes().first()),
+        queue(capacity, std::move(ring)),
+        session(single_threaded) {}
 
-  runtime::Nic* nic = nullptr;
+  runtime::Nic* nic;
+  runtime::CqLanes lanes;
   SpinLock poll_lock;  // one consumer of the queue at a time
   core::CompletionQueue queue;
   runtime::Owner owner;
@@ -193,12 +199,13 @@ struct Srq : ibv_srq {
 
 struct Qp : NewerQpEx {
   runtime::Nic* nic = nullptr;
+  runtime::Lane* lane = nullptr;
   core::QueuePair* core = nullptr;
   runtime::Owner owner;
   Xrcd* xrcd = nullptr;                // XRC receive
   std::unique_ptr<WrBuilder> builder;  // if created with IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
   uint32_t async_events_taken = 0;
-  core::OperationCounters counters;  // under the Nic's lock
+  core::OperationCounters counters;  // under the lane's lock
   std::array<CompletionCounter*, core::OperationCounters::kKinds> attached{};  // the same ones
 
   ibv_qp* as_public() { return &qp_base; }

@@ -116,8 +116,8 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
   if (qp.nic->is_abandoned()) [[unlikely]]
     return EIO;
   const bool is_xrc = qp.qp_base.qp_type == IBV_QPT_XRC_SEND;
-  runtime::Nic::PostingGuard guard(*qp.nic);
-  const Instant now = qp.nic->time();
+  runtime::Nic::PostingGuard guard(*qp.lane);
+  const Instant now = guard.lane().time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     core::SendRequest request;
@@ -127,16 +127,16 @@ int post_sends(Qp& qp, ibv_send_wr*& wr) {
     if (status.ok()) status = guard.engine().post_send(*qp.core, request, now);
     if (!status.ok()) break;
   }
-  qp.nic->after_post(guard, *qp.core, now);
-  if (!status.ok() && status.error().code == ENOMEM) qp.nic->make_room(guard);
+  guard.lane().after_post(*qp.core, now);
+  if (!status.ok() && status.error().code == ENOMEM) guard.lane().make_room();
   return status.ok() ? 0 : post_failed("ibv_post_send", status.error());
 }
 
 int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   if (qp.nic->is_abandoned()) [[unlikely]]
     return EIO;
-  runtime::Nic::PostingGuard guard(*qp.nic);
-  const Instant now = qp.nic->recent_time();
+  runtime::Nic::PostingGuard guard(*qp.lane);
+  const Instant now = guard.lane().recent_time();
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;
@@ -149,14 +149,13 @@ int post_receives(Qp& qp, ibv_recv_wr*& wr) {
   // In the error state a receive is flushed at once, and a thread may be waiting for its
   // completion.
   if (qp.core->state() == core::QpState::Error) [[unlikely]]
-    qp.nic->after_post(guard, *qp.core, qp.nic->time());
+    guard.lane().after_post(*qp.core, guard.lane().time());
   return status.ok() ? 0 : post_failed("ibv_post_recv", status.error());
 }
 
 int post_shared_receives(Srq& srq, ibv_recv_wr*& wr) {
   if (srq.nic->is_abandoned()) [[unlikely]]
     return EIO;
-  runtime::Nic::PostingGuard guard(*srq.nic);
   Status status;
   for (; wr != nullptr; wr = wr->next) {
     status = kBadSges;

@@ -146,6 +146,7 @@ Result<ibv_qp*> create_qp(Pd* pd, ibv_qp_init_attr* init, std::optional<uint64_t
   auto made = qp->nic->create_qp(config, &qp->owner);
   if (!made.ok()) return made.error();
   qp->core = made.value();
+  qp->lane = &qp->nic->lane_of(*qp->core);
   ibv_qp& q = qp->qp_base;
   fill_public(q, pd->context, *init, qp->core->qpn());
   q.pd = pd;
@@ -177,10 +178,11 @@ Result<ibv_qp*> xrc_receive_qp(Context* context, Xrcd* xrcd, ibv_qp_init_attr* i
                   : qp->nic->create_qp(config, &qp->owner);
   if (!made.ok()) return made.error();
   qp->core = made.value();
+  qp->lane = &qp->nic->lane_of(*qp->core);
   qp->xrcd = xrcd;
   fill_public(qp->qp_base, &context->context, *init, qp->core->qpn());
   {
-    runtime::Nic::Guard guard(*qp->nic);
+    runtime::Nic::Guard guard(*qp->lane);
     qp->qp_base.state = static_cast<ibv_qp_state>(qp->core->state());
   }
   init->cap = {};
@@ -261,13 +263,13 @@ Status limit_rate(Qp* qp, const ibv_qp_rate_limit_attr& attr) {
   if (!limited && (attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0)) {
     return Error{EINVAL, "a burst needs a rate_limit"};
   }
-  runtime::Nic::Guard guard(*qp->nic);
+  runtime::Nic::Guard guard(*qp->lane);
   if (qp->core->state() == core::QpState::Reset) {
     return Error{EINVAL, "the QP is in RESET, which clears the limit"};
   }
-  const Instant now = qp->nic->time();
+  const Instant now = guard.lane().time();
   guard.engine().set_rate_limit(*qp->core, attr.rate_limit, attr.max_burst_sz, now);
-  qp->nic->after_post(guard, *qp->core, now);
+  guard.lane().after_post(*qp->core, now);
   return {};
 }
 
@@ -304,7 +306,7 @@ Status modify_qp(Qp* qp, const ibv_qp_attr& attr, int mask) {
 Status query_qp(Qp* qp, ibv_qp_attr* attr, ibv_qp_init_attr* init) {
   const core::QpConfig& config = qp->core->config();
   {
-    runtime::Nic::Guard guard(*qp->nic);
+    runtime::Nic::Guard guard(*qp->lane);
     const core::QpAttributes now = qp->core->query();
     *attr = to_public(now, now.state == core::QpState::Sqd && !qp->core->nothing_outstanding());
   }

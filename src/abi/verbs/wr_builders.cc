@@ -172,14 +172,14 @@ int wr_complete(ibv_qp_ex* public_qp) {
   Status status = builder.status();
   const int code = without_exceptions([&] {
     if (status.ok() && !builder.requests().empty()) {
-      runtime::Nic::PostingGuard guard(*qp.nic);
-      const Instant now = qp.nic->time();
+      runtime::Nic::PostingGuard guard(*qp.lane);
+      const Instant now = guard.lane().time();
       status = guard.engine().post_send(*qp.core, builder.requests(), now);
       if (status.ok()) {
-        qp.nic->after_post(guard, *qp.core, now);
+        guard.lane().after_post(*qp.core, now);
         if (narrating()) narrate_posted(qp.qp_base, builder.requests());
       } else if (status.error().code == ENOMEM) {
-        qp.nic->make_room(guard);
+        guard.lane().make_room();
       }
     }
     return 0;

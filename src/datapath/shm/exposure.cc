@@ -60,14 +60,12 @@ Result<OwnExposure> OwnExposure::create() {
 }
 
 OwnExposure::OwnExposure(OwnExposure&& other) noexcept
-    : withdrawn_memory_(other.withdrawn_memory_),
-      withdrawn_qps_(other.withdrawn_qps_),
+    : withdrawn_qps_(other.withdrawn_qps_),
       descriptor_(std::move(other.descriptor_)),
       table_(std::exchange(other.table_, nullptr)),
       mapper_(other.mapper_) {}
 
 OwnExposure& OwnExposure::operator=(OwnExposure&& other) noexcept {
-  std::swap(withdrawn_memory_, other.withdrawn_memory_);
   std::swap(withdrawn_qps_, other.withdrawn_qps_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(table_, other.table_);
@@ -88,7 +86,7 @@ ExposureCell* OwnExposure::find(uint32_t key) {
 
 // An unused place has key 0 and length 0.
 void OwnExposure::expose(const wire::ExposedRegion& region) {
-  if (ExposureCell* const cell = find(region.key)) return replace(*cell, region);
+  if (ExposureCell* const cell = find(region.key)) return cell->store(region);
   if (table_ == nullptr) return;
   for (ExposureCell& cell : table_->regions[ExposureTable::group_of(region.key)]) {
     wire::ExposedRegion other;
@@ -97,18 +95,7 @@ void OwnExposure::expose(const wire::ExposedRegion& region) {
 }
 
 void OwnExposure::withdraw(uint32_t key) {
-  if (ExposureCell* const cell = find(key)) replace(*cell, wire::ExposedRegion{});
-}
-
-void OwnExposure::replace(ExposureCell& cell, const wire::ExposedRegion& region) {
-  wire::ExposedRegion before;
-  if (!cell.load(before) || before == region) return;
-  const MemoryRange range{before.base, before.base + before.length};
-  MemoryRange& withdrawn = withdrawn_memory_;
-  withdrawn = withdrawn.empty() ? range
-                                : MemoryRange{std::min(withdrawn.begin, range.begin),
-                                              std::max(withdrawn.end, range.end)};
-  cell.store(region);
+  if (ExposureCell* const cell = find(key)) cell->store(wire::ExposedRegion{});
 }
 
 void OwnExposure::expose(wire::Qpn qpn, const wire::ExposedQp& qp) {

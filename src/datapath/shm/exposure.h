@@ -10,47 +10,17 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "base/result.h"
+#include "base/seq_cell.h"
 #include "datapath/shm/direct_copy.h"
 #include "os/unique_fd.h"
 #include "wire/one_sided.h"
 
 namespace verbena::datapath {
 
-// One entry. Its readers detect a concurrent change (seqlock).
-class ExposureCell {
- public:
-  template <typename T>
-  void store(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof words_);
-    std::array<uint64_t, kWords> copy{};
-    std::memcpy(copy.data(), &value, sizeof value);
-    const uint32_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    for (size_t i = 0; i < kWords; ++i) words_[i].store(copy[i], std::memory_order_relaxed);
-    version_.store(version + 2, std::memory_order_release);
-  }
-  template <typename T>
-  bool load(T& value) const {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof words_);
-    std::array<uint64_t, kWords> copy;
-    const uint32_t version = version_.load(std::memory_order_acquire);
-    for (size_t i = 0; i < kWords; ++i) copy[i] = words_[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    std::memcpy(static_cast<void*>(&value), copy.data(), sizeof value);
-    return version % 2 == 0 && version_.load(std::memory_order_relaxed) == version;
-  }
-
- private:
-  static constexpr size_t kWords = 7;
-  std::atomic<uint32_t> version_{0};  // odd during a store
-  std::array<std::atomic<uint64_t>, kWords> words_{};
-};
+using ExposureCell = SeqCell<7>;
 static_assert(sizeof(ExposureCell) == 64);
 
 // The layout of the table. A queue pair's place is its index. A region's key has a few possible
@@ -80,8 +50,6 @@ class OwnExposure final : public wire::Exposure {
   void withdraw(uint32_t key) override;
   void expose(wire::Qpn qpn, const wire::ExposedQp& qp) override;
   void withdraw(wire::Qpn qpn) override;
-  // The range of memory that was withdrawn or restricted since the last call.
-  MemoryRange take_withdrawn_memory() { return std::exchange(withdrawn_memory_, {}); }
   // Whether this queue pair was withdrawn or restricted since the last call.
   bool take_withdrawn(wire::Qpn qpn);
   // Withdraws everything, permanently.
@@ -91,9 +59,7 @@ class OwnExposure final : public wire::Exposure {
 
  private:
   ExposureCell* find(uint32_t key);
-  void replace(ExposureCell& cell, const wire::ExposedRegion& region);
 
-  MemoryRange withdrawn_memory_;
   std::bitset<ExposureTable::kQps> withdrawn_qps_;
   os::UniqueFd descriptor_;
   ExposureTable* table_ = nullptr;

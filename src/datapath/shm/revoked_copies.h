@@ -28,6 +28,7 @@ class RevokedCopies {
     count_ = static_cast<size_t>(std::remove_if(begin(), end(), predicate) - begin());
   }
   bool empty() const { return count_ == 0; }
+  size_t size() const { return count_; }
   RevokedCopy& front() { return list_.front(); }
   RevokedCopy* begin() { return list_.data(); }
   RevokedCopy* end() { return list_.data() + count_; }

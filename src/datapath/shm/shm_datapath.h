@@ -39,7 +39,6 @@ class ShmDatapath final : public LocalMedium, public PeerAccess {
   bool has_links() const override { return !links_.empty(); }
 
   OwnExposure& exposure() override { return exposure_; }
-  MemoryRange take_withdrawn_memory() override { return exposure_.take_withdrawn_memory(); }
   bool take_withdrawn(wire::Qpn qpn) override { return exposure_.take_withdrawn(qpn); }
   PeerAccess* peer_access() override { return this; }
   bool access(LocalLink& link, const wire::OneSided& request, const Addresses& addresses) override;

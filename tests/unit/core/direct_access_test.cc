@@ -162,7 +162,7 @@ TEST_F(DirectAccessTest, ARefusedRequestIsNotRetried) {
 }
 
 TEST_F(DirectAccessTest, AReadNeedsWritableLocalMemory) {
-  const uint32_t read_only = state_.memory.add_region(kPd, memory_.data(), 64, kIova, 0).value();
+  const uint32_t read_only = registry_.add_region(kPd, memory_.data(), 64, kIova, 0).value();
   key_ = read_only;
   post(SendOp::Read, 8);
   EXPECT_EQ(direct_.access(sink_), Outcome::Refused);

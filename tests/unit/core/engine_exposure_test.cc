@@ -19,7 +19,10 @@ class FakeExposure final : public wire::Exposure {
 
 class EngineExposureTest : public EngineTest {
  public:
-  EngineExposureTest() { engine_.expose_through(&exposed_); }
+  EngineExposureTest() {
+    engine_.expose_through(&exposed_);
+    exposed_.regions.clear();  // of the fixture
+  }
   FakeExposure exposed_;
 };
 
@@ -40,6 +43,25 @@ TEST_F(EngineExposureTest, ExposesRegionsWithTheirRemoteAccess) {
   ASSERT_TRUE(memory.change_region(key, {kPd, memory_.data(), 50, 0x40, kRemoteRead, {}}).ok());
   ASSERT_TRUE(memory.remove_region(key).ok());
   EXPECT_TRUE(exposed_.regions.empty());
+}
+
+TEST_F(EngineExposureTest, ExposesToEveryEngineOfTheRegistry) {
+  const uint32_t before =
+      engine_.memory().add_region(kPd, memory_.data(), 100, 0x40, kRemoteRead).value();
+  Engine second({.slot = 7, .memory = &engine_.memory()});
+  FakeExposure exposed_too;
+  second.expose_through(&exposed_too);
+  EXPECT_TRUE(exposed_too.regions.contains(before)) << "registered before the engine existed";
+  const uint32_t after =
+      engine_.memory().add_region(kPd, memory_.data(), 100, 0x40, kRemoteRead).value();
+  EXPECT_TRUE(exposed_.regions.contains(after));
+  EXPECT_TRUE(exposed_too.regions.contains(after));
+  ASSERT_TRUE(engine_.memory().remove_region(before).ok());
+  EXPECT_FALSE(exposed_.regions.contains(before));
+  EXPECT_FALSE(exposed_too.regions.contains(before));
+  second.expose_through(nullptr);
+  ASSERT_TRUE(engine_.memory().remove_region(after).ok());
+  EXPECT_TRUE(exposed_too.regions.contains(after)) << "it is no longer told";
 }
 
 TEST_F(EngineExposureTest, DoesNotExposeMemoryThatTheCpuCannotAccess) {

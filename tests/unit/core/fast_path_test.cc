@@ -90,7 +90,7 @@ class Side : public EngineTest {
   void connect(TestShape shape, bool shared_receives) {
     if (shared_receives) {
       srq_ = engine_.create_srq({.pd = kPd, .max_wr = 16, .max_sges = 1});
-      ASSERT_TRUE(srq_->modify({}, 2).ok());
+      ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 2).ok());
       shape.srq = srq_;
     }
     EngineTest::connect(shape);

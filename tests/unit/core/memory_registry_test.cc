@@ -1,5 +1,5 @@
 // Access checks of regions and windows.
-#include "core/memory_registry.h"
+#include "core/memory_view.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class MemoryRegistryTest : public testing::Test {
   }
   MemoryArea resolve(uint32_t key, uint64_t address, uint64_t length, uint32_t access = kRemoteRead,
                      uint32_t pd = kPd, wire::Qpn qpn = kQp) {
-    return registry_.resolve(key, pd, qpn, address, length, access);
+    return view_.resolve(key, pd, qpn, address, length, access);
   }
   WindowBinding binding(uint32_t region, uint64_t address, uint64_t length, uint32_t new_rkey,
                         uint32_t access = kRemoteRead | kRemoteWrite) {
@@ -31,6 +31,7 @@ class MemoryRegistryTest : public testing::Test {
   }
   std::array<std::byte, 1000> memory_{};
   MemoryRegistry registry_{99};
+  MemoryView view_{registry_};
 };
 
 TEST_F(MemoryRegistryTest, EnforcesExactBounds) {
@@ -67,11 +68,11 @@ TEST_F(MemoryRegistryTest, ChecksAccessFlagsAndProtectionDomain) {
   EXPECT_EQ(resolve(key, 0, 8, kRemoteWrite), nullptr);
   EXPECT_EQ(resolve(key, 0, 8, kRemoteAtomic), nullptr);
   EXPECT_EQ(resolve(key, 0, 8, kRemoteRead, kPd + 1), nullptr);
-  EXPECT_NE(registry_.resolve_local(key, kPd, 0, 8, kLocalWrite), nullptr);
-  EXPECT_EQ(registry_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
+  EXPECT_NE(view_.resolve_local(key, kPd, 0, 8, kLocalWrite), nullptr);
+  EXPECT_EQ(view_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
   const uint32_t read_only = add(0, 0);
-  EXPECT_NE(registry_.resolve_local(read_only, kPd, 0, 8, 0), nullptr);
-  EXPECT_EQ(registry_.resolve_local(read_only, kPd, 0, 8, kLocalWrite), nullptr);
+  EXPECT_NE(view_.resolve_local(read_only, kPd, 0, 8, 0), nullptr);
+  EXPECT_EQ(view_.resolve_local(read_only, kPd, 0, 8, kLocalWrite), nullptr);
 }
 
 TEST_F(MemoryRegistryTest, RemoteWriteNeedsLocalWrite) {
@@ -126,7 +127,7 @@ TEST_F(MemoryRegistryTest, WindowGrantsOnlyItsBoundRange) {
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   EXPECT_EQ(resolve(window, 0x5000, 8), nullptr);
   const uint32_t bound = window ^ 0x55;
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0x5000 + 100, 50, bound)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window, binding(region, 0x5000 + 100, 50, bound)));
   EXPECT_EQ(resolve(bound, 0x5000 + 100, 50, kRemoteWrite), memory_.data() + 100);
   EXPECT_EQ(resolve(bound, 0x5000 + 100, 51), nullptr);
   EXPECT_EQ(resolve(bound, 0x5000 + 99, 1), nullptr);
@@ -134,22 +135,22 @@ TEST_F(MemoryRegistryTest, WindowGrantsOnlyItsBoundRange) {
   EXPECT_EQ(resolve(bound, 0x5000 + 100, 8, kRemoteRead, kPd, kOtherQp), nullptr);
   EXPECT_EQ(resolve(window, 0x5000 + 100, 8), nullptr);  // the old key
   EXPECT_EQ(resolve(region, 0x5000 + 100, 8), nullptr);  // the region itself has no remote access
-  EXPECT_EQ(registry_.resolve_local(bound, kPd, 0x5000 + 100, 8, 0), nullptr);
+  EXPECT_EQ(view_.resolve_local(bound, kPd, 0x5000 + 100, 8, 0), nullptr);
 }
 
 TEST_F(MemoryRegistryTest, Type2WindowMustBeInvalidatedBeforeItIsBoundAgain) {
   const uint32_t region = add(0);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   const uint32_t first = window ^ 1, second = window ^ 2;
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0, 10, first)));
-  EXPECT_FALSE(registry_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window, binding(region, 0, 10, first)));
+  EXPECT_FALSE(view_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
   EXPECT_EQ(registry_.remove_region(region).error().code, EBUSY);
-  EXPECT_FALSE(registry_.invalidate(kPd, kOtherQp, first));
-  EXPECT_FALSE(registry_.invalidate(kPd + 1, kQp, first));
-  EXPECT_TRUE(registry_.invalidate(kPd, kQp, first));
-  EXPECT_FALSE(registry_.invalidate(kPd, kQp, first));
+  EXPECT_FALSE(view_.invalidate(kPd, kOtherQp, first));
+  EXPECT_FALSE(view_.invalidate(kPd + 1, kQp, first));
+  EXPECT_TRUE(view_.invalidate(kPd, kQp, first));
+  EXPECT_FALSE(view_.invalidate(kPd, kQp, first));
   EXPECT_EQ(resolve(first, 0, 8), nullptr);
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, first, binding(region, 0, 10, second)));
   EXPECT_NE(resolve(second, 0, 8), nullptr);
   ASSERT_TRUE(registry_.remove_window(second).ok());
   EXPECT_TRUE(registry_.remove_region(region).ok());
@@ -158,12 +159,12 @@ TEST_F(MemoryRegistryTest, Type2WindowMustBeInvalidatedBeforeItIsBoundAgain) {
 TEST_F(MemoryRegistryTest, Type1WindowCanBeReboundAndServesEveryQueuePair) {
   const uint32_t region = add(0), other = add(0x9000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(region, 0, 10, window ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window, binding(region, 0, 10, window ^ 1)));
   EXPECT_NE(resolve(window ^ 1, 0, 8, kRemoteRead, kPd, kOtherQp), nullptr);
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 1, binding(other, 0x9000, 10, window ^ 2)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window ^ 1, binding(other, 0x9000, 10, window ^ 2)));
   EXPECT_TRUE(registry_.remove_region(region).ok());
-  EXPECT_FALSE(registry_.invalidate(kPd, kQp, window ^ 2));  // only type 2 can be invalidated
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window ^ 2, binding(other, 0, 0, window ^ 3)));
+  EXPECT_FALSE(view_.invalidate(kPd, kQp, window ^ 2));  // only type 2 can be invalidated
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window ^ 2, binding(other, 0, 0, window ^ 3)));
   EXPECT_EQ(resolve(window ^ 3, 0x9000, 8), nullptr);
   EXPECT_TRUE(registry_.remove_region(other).ok());
 }
@@ -174,7 +175,7 @@ TEST_F(MemoryRegistryTest, RejectsInvalidBindings) {
   const uint32_t no_write = add(0x5000, kWindowBind);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   const auto refused = [&](const WindowBinding& b, uint32_t pd = kPd) {
-    return !registry_.bind_window(pd, kQp, window, b);
+    return !view_.bind_window(pd, kQp, window, b);
   };
   EXPECT_TRUE(refused(binding(no_bind, 0x5000, 10, window ^ 1)));
   EXPECT_TRUE(refused(binding(no_write, 0x5000, 10, window ^ 1, kRemoteWrite)));
@@ -185,8 +186,8 @@ TEST_F(MemoryRegistryTest, RejectsInvalidBindings) {
   EXPECT_TRUE(refused(binding(region, 0x5000, 10, window ^ 0x100)));  // another window's key
   EXPECT_TRUE(refused(binding(region, 0x5000, 10, window ^ 1), kPd + 1));
   EXPECT_TRUE(refused(binding(window, 0x5000, 10, window ^ 1)));
-  EXPECT_FALSE(registry_.bind_window(kPd, kQp, region, binding(region, 0x5000, 10, region)));
-  EXPECT_FALSE(registry_.invalidate(kPd, kQp, region));
+  EXPECT_FALSE(view_.bind_window(kPd, kQp, region, binding(region, 0x5000, 10, region)));
+  EXPECT_FALSE(view_.invalidate(kPd, kQp, region));
   EXPECT_EQ(registry_.remove_window(region).error().code, EINVAL);
   EXPECT_EQ(registry_.remove_region(window).error().code, EINVAL);
   EXPECT_TRUE(registry_.remove_region(region).ok());  // no window is bound to it
@@ -195,7 +196,7 @@ TEST_F(MemoryRegistryTest, RejectsInvalidBindings) {
 TEST_F(MemoryRegistryTest, ZeroBasedWindowStartsAtAddressZero) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
-  ASSERT_TRUE(registry_.bind_window(
+  ASSERT_TRUE(view_.bind_window(
       kPd, kQp, window, binding(region, 0x5000 + 20, 30, window ^ 1, kRemoteRead | kZeroBased)));
   EXPECT_EQ(resolve(window ^ 1, 0, 30), memory_.data() + 20);
   EXPECT_EQ(resolve(window ^ 1, 1, 30), nullptr);
@@ -205,20 +206,19 @@ TEST_F(MemoryRegistryTest, RejectsWindowAccessThatTheRegionLacks) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
   const auto refused = [&](uint32_t access) {
-    return !registry_.bind_window(kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, access));
+    return !view_.bind_window(kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, access));
   };
   EXPECT_TRUE(refused(kWindowBind));
   EXPECT_TRUE(refused(1u << 30));
   EXPECT_TRUE(refused(kFlushGlobal));  // the region lacks this access
-  EXPECT_FALSE(
-      registry_.bind_window(kPd, kQp, window, binding(region, 0, 0, window ^ 1)));  // type 2
+  EXPECT_FALSE(view_.bind_window(kPd, kQp, window, binding(region, 0, 0, window ^ 1)));  // type 2
 }
 
 TEST_F(MemoryRegistryTest, LocalWriteOfAWindowGrantsNoRemoteAccess) {
   const uint32_t region = add(0x5000);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type2).value();
-  ASSERT_TRUE(registry_.bind_window(
-      kPd, kQp, window, binding(region, 0x5000, 8, window ^ 1, kLocalWrite | kRemoteRead)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window,
+                                binding(region, 0x5000, 8, window ^ 1, kLocalWrite | kRemoteRead)));
   EXPECT_NE(resolve(window ^ 1, 0x5000, 8, kRemoteRead), nullptr);
   EXPECT_EQ(resolve(window ^ 1, 0x5000, 8, kRemoteWrite), nullptr);
   EXPECT_EQ(resolve(window ^ 1, 0x5000, 8, kLocalWrite), nullptr);
@@ -229,9 +229,9 @@ TEST_F(MemoryRegistryTest, Type2WindowsAreUnboundWithTheirQueuePair) {
   const uint32_t mine = registry_.add_window(kPd, WindowType::Type2).value();
   const uint32_t other = registry_.add_window(kPd, WindowType::Type2).value();
   const uint32_t shared = registry_.add_window(kPd, WindowType::Type1).value();
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, mine, binding(region, 0, 10, mine ^ 1)));
-  ASSERT_TRUE(registry_.bind_window(kPd, kOtherQp, other, binding(region, 0, 10, other ^ 1)));
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, shared, binding(region, 0, 10, shared ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, mine, binding(region, 0, 10, mine ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kOtherQp, other, binding(region, 0, 10, other ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, shared, binding(region, 0, 10, shared ^ 1)));
   registry_.unbind_windows_of(kQp);
   EXPECT_EQ(resolve(mine ^ 1, 0, 8), nullptr);
   EXPECT_NE(resolve(other ^ 1, 0, 8, kRemoteRead, kPd, kOtherQp), nullptr);
@@ -261,20 +261,20 @@ TEST_F(MemoryRegistryTest, RefusedChangeChangesNothing) {
   EXPECT_EQ(registry_.change_region(key ^ 1, changed).error().code, EINVAL);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
   EXPECT_EQ(registry_.change_region(window, changed).error().code, EINVAL);
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(key, 0x5000, 8, window ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window, binding(key, 0x5000, 8, window ^ 1)));
   EXPECT_EQ(registry_.change_region(key, changed).error().code, EBUSY);
   EXPECT_EQ(resolve(key, 0x5000, 1000), memory_.data());
 }
 
 TEST_F(MemoryRegistryTest, NullRegionDiscardsWritesAndReadsZeros) {
   const uint32_t key = registry_.add_null_region(kPd).value();
-  std::byte* to = registry_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite).at;
+  std::byte* to = view_.resolve_local(key, kPd, 0x1234567, 4096, kLocalWrite).at;
   ASSERT_NE(to, nullptr);
   std::fill_n(to, 4096, std::byte{0xFF});
-  const std::byte* from = registry_.resolve_local(key, kPd, 0, 4096, 0).at;
+  const std::byte* from = view_.resolve_local(key, kPd, 0, 4096, 0).at;
   ASSERT_NE(from, nullptr);
   EXPECT_TRUE(std::all_of(from, from + 4096, [](std::byte b) { return b == std::byte{0}; }));
-  EXPECT_EQ(registry_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
+  EXPECT_EQ(view_.resolve_local(key, kPd + 1, 0, 8, 0), nullptr);
   for (const uint32_t access : {0u, kRemoteRead, kRemoteWrite, kRemoteAtomic, kLocalWrite}) {
     EXPECT_EQ(resolve(key, 0, 8, access), nullptr);  // no peer may use it
   }
@@ -304,23 +304,24 @@ TEST_F(MemoryRegistryTest, DoesNotResolveUnreachableMemory) {
   const auto address = reinterpret_cast<uint64_t>(memory_.data());
   EXPECT_EQ(resolve(key, address, 8), memory_.data());
   EXPECT_EQ(resolve(key, address + 1, 9, kRemoteWrite), memory_.data() + 1);
-  EXPECT_EQ(registry_.resolve_local(key, kPd, address, 7, kLocalWrite), memory_.data());
+  EXPECT_EQ(view_.resolve_local(key, kPd, address, 7, kLocalWrite), memory_.data());
   ASSERT_EQ(checked.size(), 3u);
   EXPECT_FALSE(checked[0].write);
   EXPECT_TRUE(checked[1].write && checked[2].write);
   EXPECT_EQ(checked[1].bytes, 9u);
-  EXPECT_TRUE(registry_.grants(key, kPd, kQp, address, uint64_t{1} << 40, kRemoteWrite));
+  EXPECT_TRUE(view_.grants(key, kPd, kQp, address, uint64_t{1} << 40, kRemoteWrite));
   EXPECT_EQ(checked.size(), 3u);
   const uint32_t window = registry_.add_window(kPd, WindowType::Type1).value();
-  ASSERT_TRUE(registry_.bind_window(kPd, kQp, window, binding(key, address, 100, window ^ 1)));
+  ASSERT_TRUE(view_.bind_window(kPd, kQp, window, binding(key, address, 100, window ^ 1)));
   is_reachable = false;
   EXPECT_EQ(resolve(key, address, 8), nullptr);
   EXPECT_EQ(resolve(window ^ 1, address, 8), nullptr);
-  EXPECT_EQ(registry_.resolve_local(key, kPd, address, 8, 0), nullptr);
+  EXPECT_EQ(view_.resolve_local(key, kPd, address, 8, 0), nullptr);
 }
 
 TEST(MemoryWindow, AFlushedBindLeavesTheWindowUsable) {
   MemoryRegistry registry(7);
+  MemoryView view(registry);
   std::array<std::byte, 64> memory{};
   const auto iova = reinterpret_cast<uint64_t>(memory.data());
   const uint32_t region =
@@ -330,9 +331,9 @@ TEST(MemoryWindow, AFlushedBindLeavesTheWindowUsable) {
   const wire::Qpn qpn(0x10005);
   const WindowBinding binding{region, iova, 64, kRemoteWrite,
                               (window & ~0xFFu) | ((window + 2) & 0xFF)};
-  ASSERT_TRUE(registry.bind_window(1, qpn, (window & ~0xFFu) | ((window + 1) & 0xFF), binding));
-  EXPECT_NE(registry.resolve(binding.new_rkey, 1, qpn, iova, 64, kRemoteWrite), nullptr);
-  EXPECT_EQ(registry.resolve(window, 1, qpn, iova, 64, kRemoteWrite), nullptr);
+  ASSERT_TRUE(view.bind_window(1, qpn, (window & ~0xFFu) | ((window + 1) & 0xFF), binding));
+  EXPECT_NE(view.resolve(binding.new_rkey, 1, qpn, iova, 64, kRemoteWrite), nullptr);
+  EXPECT_EQ(view.resolve(window, 1, qpn, iova, 64, kRemoteWrite), nullptr);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ class MulticastGroupsTest : public testing::Test {
     return gid;
   }
 
-  EngineState engine_{1, true};
+  MemoryRegistry memory_{1};
+  EngineState engine_{memory_, 1, true};
   CompletionQueue cq_{4};
   QpConfig config_{.type = QpType::Ud, .send_cq = &cq_, .receive_cq = &cq_};
   QueuePair a_{engine_, wire::Qpn::of_slot(1, 2), config_};

@@ -231,12 +231,12 @@ TEST_F(CopiedMemoryTest, WindowsCopyAsTheirRegion) {
                                            kEverything | kWindowBind, &Device::kBacking})
                               .value();
   const uint32_t window = memory.add_window(kPd, WindowType::Type1).value();
-  ASSERT_TRUE(memory.bind_window(kPd, qp().qpn(), window,
-                                 {.region_lkey = region,
-                                  .address = kIova,
-                                  .length = 100,
-                                  .access = kRemoteWrite,
-                                  .new_rkey = window ^ 1}));
+  ASSERT_TRUE(engine_.state().memory.bind_window(kPd, qp().qpn(), window,
+                                                 {.region_lkey = region,
+                                                  .address = kIova,
+                                                  .length = 100,
+                                                  .access = kRemoteWrite,
+                                                  .new_rkey = window ^ 1}));
   wire::Packet write = request(Opcode::RcWriteOnly, 500);
   write.reth = {kIova, window ^ 1, 40};
   receive(write, pattern(40));
@@ -247,15 +247,15 @@ TEST_F(CopiedMemoryTest, WindowsCopyAsTheirRegion) {
 TEST_F(CopiedMemoryTest, IsNotGatheredForWriting) {
   const Sge sge{kIova, 64, key_};
   Gather out;
-  EXPECT_TRUE(gather(engine_.memory(), kPd, {&sge, 1}, 0, 64, out));
-  EXPECT_FALSE(gather(engine_.memory(), kPd, {&sge, 1}, 0, 64, out, kLocalWrite));
+  EXPECT_TRUE(gather(engine_.state().memory, kPd, {&sge, 1}, 0, 64, out));
+  EXPECT_FALSE(gather(engine_.state().memory, kPd, {&sge, 1}, 0, 64, out, kLocalWrite));
 }
 
 TEST_F(CopiedMemoryTest, GathersAtMostThePayloadOfAPacket) {
   const Sge sges[] = {{kIova, wire::kMaxPayloadBytes, key_}, {kIova, 1, key_}};
   Gather out;
-  EXPECT_TRUE(gather(engine_.memory(), kPd, sges, 0, wire::kMaxPayloadBytes, out));
-  EXPECT_FALSE(gather(engine_.memory(), kPd, sges, 0, wire::kMaxPayloadBytes + 1, out));
+  EXPECT_TRUE(gather(engine_.state().memory, kPd, sges, 0, wire::kMaxPayloadBytes, out));
+  EXPECT_FALSE(gather(engine_.state().memory, kPd, sges, 0, wire::kMaxPayloadBytes + 1, out));
 }
 
 TEST_F(CopiedMemoryTest, NeedsCopiesInBothDirections) {

@@ -17,7 +17,7 @@ class PlacementTest : public testing::Test {
   }
   std::vector<uint8_t> gathered(std::span<const Sge> sges, uint32_t offset, uint32_t length) {
     Gather g;
-    EXPECT_TRUE(gather(registry_, 1, sges, offset, length, g));
+    EXPECT_TRUE(gather(view_, 1, sges, offset, length, g));
     std::vector<uint8_t> out;
     for (const auto& span : g.view()) {
       for (const std::byte b : span) out.push_back(std::to_integer<uint8_t>(b));
@@ -26,6 +26,7 @@ class PlacementTest : public testing::Test {
   }
   std::array<std::byte, 256> memory_;
   MemoryRegistry registry_{1};
+  MemoryView view_{registry_};
   uint32_t key_;
 };
 
@@ -43,22 +44,22 @@ TEST_F(PlacementTest, GathersAnyRangeOfTheMessage) {
 TEST_F(PlacementTest, GatherRejectsKeysWithoutAccess) {
   Gather g;
   const Sge sges[] = {{0, 8, key_}, {0, 8, key_ ^ 1}};
-  EXPECT_TRUE(gather(registry_, 1, sges, 0, 8, g));
-  EXPECT_FALSE(gather(registry_, 1, sges, 4, 8, g));
-  EXPECT_FALSE(gather(registry_, 2, sges, 0, 8, g));
-  EXPECT_FALSE(gather(registry_, 1, sges, 12, 8, g));  // beyond the message
+  EXPECT_TRUE(gather(view_, 1, sges, 0, 8, g));
+  EXPECT_FALSE(gather(view_, 1, sges, 4, 8, g));
+  EXPECT_FALSE(gather(view_, 2, sges, 0, 8, g));
+  EXPECT_FALSE(gather(view_, 1, sges, 12, 8, g));  // beyond the message
   const Sge beyond[] = {{250, 8, key_}};
-  EXPECT_FALSE(gather(registry_, 1, beyond, 0, 8, g));
+  EXPECT_FALSE(gather(view_, 1, beyond, 0, 8, g));
 }
 
 TEST_F(PlacementTest, ScatterWritesAllOrNothing) {
   const auto before = memory_;
   const std::byte data[8] = {};
   const Sge bad[] = {{100, 4, key_}, {0, 4, key_ ^ 1}};
-  EXPECT_FALSE(scatter(registry_, 1, bad, 0, data, true));
+  EXPECT_FALSE(scatter(view_, 1, bad, 0, data, true));
   EXPECT_EQ(memory_, before);
   const Sge good[] = {{100, 4, key_}, {200, 4, key_}};
-  EXPECT_TRUE(scatter(registry_, 1, good, 2, std::span(data).first(4), true));
+  EXPECT_TRUE(scatter(view_, 1, good, 2, std::span(data).first(4), true));
   for (const size_t i : {102, 103, 200, 201}) EXPECT_EQ(memory_[i], std::byte{0});
   for (const size_t i : {101, 104, 199, 202}) EXPECT_EQ(memory_[i], static_cast<std::byte>(i));
 }

@@ -29,8 +29,7 @@ class RequesterPartTest : public testing::Test {
     qp_.attr.rnr_retry = 1;
     qp_.state = QpState::Rts;
     qp_.peer = &path_;
-    key_ =
-        state_.memory.add_region(kPd, memory_.data(), memory_.size(), kIova, kLocalWrite).value();
+    key_ = registry_.add_region(kPd, memory_.data(), memory_.size(), kIova, kLocalWrite).value();
     cursor_.start(wire::Psn(kFirstPsn));
   }
 
@@ -56,7 +55,8 @@ class RequesterPartTest : public testing::Test {
   }
   uint64_t counter(CounterId id) { return state_.counters[id]; }
 
-  EngineState state_{1, true};
+  MemoryRegistry registry_{1};
+  EngineState state_{registry_, 1, true};
   CompletionQueue cq_{16};
   PeerPath path_;
   QpCommon qp_{.engine = state_,

@@ -272,8 +272,8 @@ TEST_F(RequesterRecoveryTest, RetransmittedReadRequestsKeepTheirBoundaries) {
 
 TEST_F(RequesterRecoveryTest, RetryDoesNotReplayLocalInvalidates) {
   connect();
-  MemoryRegistry& memory = engine_.memory();
-  const uint32_t window = memory.add_window(kPd, WindowType::Type2).value();
+  MemoryView& memory = engine_.state().memory;
+  const uint32_t window = engine_.memory().add_window(kPd, WindowType::Type2).value();
   const WindowBinding binding{key_, kIova, 64, kRemoteRead, window ^ 1};
   ASSERT_TRUE(memory.bind_window(kPd, qp().qpn(), window, binding));
   SendRequest invalidate;

@@ -257,11 +257,11 @@ TEST_F(RequesterTest, LocalOperationsWaitForEarlierRequests) {
   bind.bind = {key_, kIova, 64, kRemoteRead, bound};
   ASSERT_TRUE(engine_.post_send(qp(), bind, now_).ok());
   transmit();
-  EXPECT_EQ(engine_.memory().resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
+  EXPECT_EQ(engine_.state().memory.resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
   receive_ack(100);
   transmit();
   EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}, {2, WcStatus::Success}}));
-  EXPECT_NE(engine_.memory().resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
+  EXPECT_NE(engine_.state().memory.resolve(bound, kPd, qp().qpn(), kIova, 8, kRemoteRead), nullptr);
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST_F(SharedReceiveQueueTest, RejectsReceivesPostedToTheQueuePair) {
 TEST_F(SharedReceiveQueueTest, RaisesTheLimitEventOnceAndDisarmsIt) {
   connect_with_srq();
   for (uint64_t id = 1; id <= 5; ++id) ASSERT_TRUE(post_to_srq(id).ok());
-  ASSERT_TRUE(srq_->modify({}, 4).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 4).ok());
   EXPECT_EQ(srq_->limit(), 4u);
   send_to(qp(), Opcode::RcSendOnly, 500, 1);
   EXPECT_EQ(events(), Events{});  // four are left, which is not below the limit
@@ -198,17 +198,17 @@ TEST_F(SharedReceiveQueueTest, RaisesTheLimitEventOnceAndDisarmsIt) {
 TEST_F(SharedReceiveQueueTest, RaisesTheLimitEventAtOnceIfTheLimitIsAlreadyReached) {
   connect_with_srq();
   ASSERT_TRUE(post_to_srq(1).ok());
-  ASSERT_TRUE(srq_->modify({}, 1).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 1).ok());
   EXPECT_EQ(events(), Events{});
-  ASSERT_TRUE(srq_->modify({}, 2).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 2).ok());
   EXPECT_EQ(events(), Events{EventKind::SrqLimitReached});
 }
 
 TEST_F(SharedReceiveQueueTest, LimitZeroDisarmsTheEvent) {
   connect_with_srq();
   for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(post_to_srq(id).ok());
-  ASSERT_TRUE(srq_->modify({}, 2).ok());
-  ASSERT_TRUE(srq_->modify({}, 0).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 2).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 0).ok());
   send_to(qp(), Opcode::RcSendOnly, 500, 1);
   EXPECT_EQ(events(), Events{});
 }
@@ -216,10 +216,10 @@ TEST_F(SharedReceiveQueueTest, LimitZeroDisarmsTheEvent) {
 TEST_F(SharedReceiveQueueTest, RejectedChangesHaveNoEffect) {
   connect_with_srq(4);
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(post_to_srq(id).ok());
-  EXPECT_EQ(srq_->modify({}, 5).error().code, EINVAL);
-  EXPECT_EQ(srq_->modify(2, {}).error().code, EINVAL);
-  EXPECT_EQ(srq_->modify(0, {}).error().code, EINVAL);
-  EXPECT_EQ(srq_->modify(3, 4).error().code, EINVAL);
+  EXPECT_EQ(engine_.modify_srq(*srq_, {}, 5).error().code, EINVAL);
+  EXPECT_EQ(engine_.modify_srq(*srq_, 2, {}).error().code, EINVAL);
+  EXPECT_EQ(engine_.modify_srq(*srq_, 0, {}).error().code, EINVAL);
+  EXPECT_EQ(engine_.modify_srq(*srq_, 3, 4).error().code, EINVAL);
   EXPECT_EQ(srq_->config().max_wr, 4u);
   EXPECT_EQ(srq_->limit(), 0u);
 }
@@ -229,14 +229,14 @@ TEST_F(SharedReceiveQueueTest, GrowsAndShrinksWhileReceivesAreInUse) {
   ASSERT_TRUE(post_to_srq(1, 1024, 0).ok());
   ASSERT_TRUE(post_to_srq(2, 1024, 2048).ok());
   send_to(qp(), Opcode::RcSendFirst, 500, 256);
-  ASSERT_TRUE(srq_->modify(4, {}).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, 4, {}).ok());
   ASSERT_TRUE(post_to_srq(3).ok());
   ASSERT_TRUE(post_to_srq(4).ok());
   EXPECT_EQ(post_to_srq(5).error().code, ENOMEM);
   send_to(qp(), Opcode::RcSendLast, 501, 1);
   send_to(qp(), Opcode::RcSendOnly, 502, 1);
   send_to(qp(), Opcode::RcSendOnly, 503, 1);
-  ASSERT_TRUE(srq_->modify(1, {}).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, 1, {}).ok());
   EXPECT_EQ(post_to_srq(5).error().code, ENOMEM);
   send_to(qp(), Opcode::RcSendOnly, 504, 1);
   EXPECT_TRUE(post_to_srq(5).ok());
@@ -257,7 +257,7 @@ TEST_F(SharedReceiveQueueTest, NumbersAreNotZeroAndNotReused) {
 
 TEST_F(SharedReceiveQueueTest, DestroyRemovesPendingEvents) {
   srq_ = engine_.create_srq({.pd = kPd, .max_wr = 1, .max_sges = 1});
-  ASSERT_TRUE(srq_->modify({}, 1).ok());
+  ASSERT_TRUE(engine_.modify_srq(*srq_, {}, 1).ok());
   engine_.destroy_srq(srq_);
   EXPECT_EQ(events(), Events{});
 }

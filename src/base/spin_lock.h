@@ -1,4 +1,5 @@
-// SpinLock: for the few instructions that copy completions out of a queue.
+// SpinLock: for the few instructions in which threads exchange data, such as completions of a
+// queue. It is the only lock of the pure layers: their objects that several engines share have one.
 #pragma once
 
 #include <sched.h>
@@ -7,7 +8,7 @@
 
 #include "base/pause.h"
 
-namespace verbena::abi {
+namespace verbena {
 
 class SpinLock {
  public:
@@ -15,6 +16,17 @@ class SpinLock {
     while (held_.exchange(true, std::memory_order_acquire)) [[unlikely]] wait();
   }
   void unlock() { held_.store(false, std::memory_order_release); }
+
+  class Guard {
+   public:
+    explicit Guard(SpinLock& lock) : lock_(lock) { lock_.lock(); }
+    ~Guard() { lock_.unlock(); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    SpinLock& lock_;
+  };
 
  private:
   // The holder may have been preempted in favour of this thread: yield the CPU after a while.
@@ -31,4 +43,4 @@ class SpinLock {
   std::atomic<bool> held_{false};
 };
 
-}  // namespace verbena::abi
+}  // namespace verbena

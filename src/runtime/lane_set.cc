@@ -1,0 +1,149 @@
+// Adds lanes, and assigns completion queues to them.
+#include "runtime/lane_set.h"
+
+#include <algorithm>
+
+#include "host/slot_holders.h"
+#include "os/processors.h"
+#include "runtime/config.h"
+#include "runtime/event_channel.h"
+#include "runtime/log.h"
+#include "runtime/process.h"
+
+namespace verbena::runtime {
+namespace {
+
+// Each lane has a slot. Beyond this number, the remaining slots are left to processes.
+constexpr size_t kSlotsForLanes = 64;
+
+size_t most_lanes() {
+  static const size_t most = [] {
+    const size_t wanted = config().lanes != 0 ? config().lanes : os::usable_processors();
+    return std::clamp<size_t>(wanted, 1, LaneSet::kMaxLanes);
+  }();
+  return most;
+}
+
+CqLanes* lanes_of(const core::CompletionQueue* cq) {
+  if (cq == nullptr || cq->owner == nullptr) return nullptr;
+  return static_cast<const Owner*>(cq->owner)->lanes;
+}
+
+}  // namespace
+
+void CqLanes::each_other(const std::function<void(Lane&)>& visit) const {
+  LaneSet& lanes = home().lanes();
+  const uint64_t others = others_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < LaneSet::kMaxLanes; ++i) {
+    if ((others >> i & 1) != 0) visit(lanes.at(i));
+  }
+}
+
+void CqLanes::add(const Lane& other) {
+  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_relaxed);
+}
+
+LaneSet::LaneSet(const DeviceInfo& device, LaneOwner& owner, core::MemoryRegistry& memory)
+    : device_(device), owner_(owner), memory_(memory) {
+  lanes_[0] = std::make_unique<Lane>(device, owner, *this, memory, 0);
+}
+
+Lane& LaneSet::of(wire::Qpn qpn) {
+  for (size_t i = 1, n = size(); i < n; ++i) {
+    if (lanes_[i]->slot() == qpn.slot()) return *lanes_[i];
+  }
+  return first();
+}
+
+Lane& LaneSet::choose(core::CompletionQueue* send_cq, core::CompletionQueue* receive_cq,
+                      bool only_first) {
+  // A lane opens sockets, which a child that is forked meanwhile must not inherit.
+  lock_process();
+  struct Unlock {
+    ~Unlock() { unlock_process(); }
+  } unlock;
+  const std::lock_guard lock(mutex_);
+  const CqLanes* const send = lanes_of(send_cq);
+  const CqLanes* const receive = lanes_of(receive_cq);
+  Lane* lane = &first();
+  if (!only_first && send != nullptr && send->is_bound()) {
+    lane = &send->home();
+  } else if (!only_first && receive != nullptr && receive->is_bound()) {
+    lane = &receive->home();
+  } else if (!only_first && (send != nullptr || receive != nullptr)) {
+    lane = &least_used();
+  }
+  bind(send_cq, *lane, queues_);
+  bind(receive_cq, *lane, queues_);
+  return *lane;
+}
+
+void LaneSet::bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLanes>& queues) {
+  CqLanes* const lanes = lanes_of(cq);
+  if (lanes == nullptr) return;
+  if (!lanes->is_bound()) {
+    lanes->bind(lane);
+    ++queues[lane.index()];
+  } else if (&lanes->home() != &lane) {
+    const std::lock_guard lock(lanes->home().mutex());
+    cq->share();
+    lanes->add(lane);
+  }
+}
+
+void LaneSet::release(const CqLanes& cq) {
+  const std::lock_guard lock(mutex_);
+  if (cq.is_bound()) --queues_[cq.home().index()];
+}
+
+// Of several, the first. A new lane is opened only if each of the others has a completion queue.
+Lane& LaneSet::least_used() {
+  const auto end = queues_.begin() + static_cast<ptrdiff_t>(size());
+  const auto least = std::min_element(queues_.begin(), end);
+  if (*least == 0 || !add_lane()) return *lanes_[static_cast<size_t>(least - queues_.begin())];
+  return *lanes_[size() - 1];
+}
+
+bool LaneSet::add_lane() {
+  const size_t index = size();
+  if (no_more_ || index >= most_lanes() || first().is_abandoned()) return false;
+  const size_t slots = host::held_slots().size();
+  if (slots >= kSlotsForLanes) {
+    log(LogLevel::Info, "%s: no further lane: %zu slots of this network namespace are taken",
+        device_.name.c_str(), slots);
+    return false;
+  }
+  auto lane = std::make_unique<Lane>(device_, owner_, *this, memory_, index);
+  const Status started = lane->start([name = device_.name, index] {
+    return "lane " + std::to_string(index) + " of " + name + "\n";
+  });
+  if (!started.ok()) {
+    log(LogLevel::Warning, "%s: no further lane: %s", device_.name.c_str(), started.error().why);
+    no_more_ = true;
+    return false;
+  }
+  lanes_[index] = std::move(lane);
+  size_.store(index + 1, std::memory_order_release);
+  return true;
+}
+
+void LaneSet::each_srq(const std::function<void(core::SharedReceiveQueue&)>& visit) {
+  if (!first().has_engine()) return;
+  for (const auto& [number, srq] : first().engine().state().srqs) visit(*srq);
+}
+
+void LaneSet::lock_for_fork() {
+  mutex_.lock();
+  each([](Lane& lane) { lane.mutex().lock(); });
+  each_srq([](core::SharedReceiveQueue& srq) { srq.lock_for_fork(); });
+  memory_.lock_for_fork();
+}
+
+void LaneSet::unlock_after_fork() {
+  memory_.unlock_after_fork();
+  each_srq([](core::SharedReceiveQueue& srq) { srq.unlock_after_fork(); });
+  each([](Lane& lane) { lane.mutex().unlock(); });
+  mutex_.unlock();
+}
+
+}  // namespace verbena::runtime
