@@ -19,7 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/past_caches.h"
+#include "datapath/copy_choice.h"
 #include "datapath/shm/direct_copy.h"
 #include "wire/packet_io.h"
 
@@ -172,9 +172,9 @@ class RingWriter {
   static constexpr size_t kEndBytes = 3 * kLineBytes;
   // Records of this size are published at once, so that the reader can begin to copy.
   static constexpr size_t kPublishBytes = 4096;
-  // Larger bodies are written past the writer's caches. For smaller ones the detour through memory
-  // takes longer than fetching the lines from the other core's cache.
-  static constexpr size_t kPastCaches = 4096;
+  // Larger bodies may be written past the writer's caches. For smaller ones the detour through
+  // memory takes longer than fetching the lines from the other core's cache.
+  static constexpr size_t kLargeCopy = 4096;
   // The payload is padded to a multiple of four bytes.
   static constexpr size_t kMaxPadding = 3;
 
@@ -186,6 +186,7 @@ class RingWriter {
   uint64_t held_word_ = 0;    // its word; 0: all are published
   bool publish_due_ = false;  // records were written since the last publish()
   bool is_corrupted_ = false;
+  CopyChoice large_copies_;
 };
 
 class RingReader {
@@ -279,8 +280,8 @@ inline void RingWriter::publish_early() {
     left -= part.size();
     if (word.is_small()) {
       copy_short(to, part.data(), part.size());
-    } else if (part.size() >= kPastCaches) {
-      copy_past_caches(to, part.data(), part.size());
+    } else if (part.size() >= kLargeCopy) {
+      large_copies_.copy(to, part.data(), part.size());
     } else {
       std::memcpy(to, part.data(), part.size());
     }

@@ -174,9 +174,11 @@ void UdpSender::push(const wire::TxPacket& packet) {
     if (with_header != 0) std::memcpy(to, first.data(), with_header);
     to += with_header;
     crc = wire::icrc_over_bth(crc, {out, to});
+    // The receiver's processor reads a batch that the kernel does not copy.
+    const bool past_caches = batch.zero_copy != nullptr && large_copies_.is_past_caches();
+    if (batch.zero_copy != nullptr) large_copies_.add(bytes);
     const auto add = [&](std::span<const std::byte> part) {
-      crc = batch.zero_copy != nullptr ? crc32_copy_past_caches(crc, to, part)
-                                       : crc32_copy(crc, to, part);
+      crc = past_caches ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
       to += part.size();
     };
     add(first.subspan(with_header));

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "datapath/copy_choice.h"
 #include "datapath/udp/udp_endpoint.h"
 #include "datapath/udp/udp_options.h"
 #include "datapath/udp/zero_copy_sender.h"
@@ -93,6 +94,7 @@ class UdpSender final : public wire::PacketSink {
   const UdpOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
   ZeroCopySender zero_copy_sender_;
+  CopyChoice large_copies_;  // of batches without a copy by the kernel
   // A peer has one congestion window per local address.
   struct ZeroCopyPeer {
     wire::Gid source;
