@@ -213,6 +213,17 @@ Result<std::unique_ptr<SlotDirectory>> SlotDirectory::claim(CountersText counter
   return Error{EBUSY, "all 254 process slots of this network namespace are taken"};
 }
 
+bool SlotDirectory::has_taken(size_t slots) {
+  const os::UniqueFd fd = open_socket();
+  size_t taken = 0;
+  for (uint32_t slot = kFirstSlot; fd.valid() && slot <= kLastSlot && taken < slots; ++slot) {
+    const os::UnixAddress a = address_of_slot(static_cast<uint8_t>(slot));
+    // Another user's socket may refuse the connection, but not as one that does not exist.
+    if (::connect(fd.get(), a.get(), a.bytes) == 0 || errno != ECONNREFUSED) ++taken;
+  }
+  return taken >= slots;
+}
+
 std::optional<Duration> SlotDirectory::next_wait(uint64_t destination) {
   const std::lock_guard lock(wait_mutex_);
   return wait_budget_.next_wait(destination, os::coarse_now());

@@ -74,6 +74,9 @@ class SlotDirectory {
   // not wait for a lock that is held around receive().
   static Result<std::unique_ptr<SlotDirectory>> claim(CountersText counters = {});
 
+  // Whether at least so many slots of this network namespace are taken.
+  static bool has_taken(size_t slots);
+
   uint8_t slot() const { return slot_; }
 
   // Forwards a GRO batch, or part of one, to its owner (see MisroutedPackets).

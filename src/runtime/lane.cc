@@ -17,6 +17,9 @@ namespace {
 
 // Enough to drain a socket.
 constexpr int kReadsBeforeDeadline = 32;
+// A thread that polls for longer without receiving a packet lets others run. The system call takes
+// about a 50th of this time if no other thread waits for the processor.
+constexpr Duration kFruitlessPolling = microseconds(20);
 // Transmit rounds of one call.
 constexpr int kRoundsPerCall = 4;
 
@@ -194,7 +197,7 @@ void Lane::await_lookups(bool within_turn) {
     lock_.lock();
     return lock_.unlock();
   }
-  // Two lanes may wait for each other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // see resume_lookups()
   for (int i = 0; !lock_.try_lock(); ++i) {
     if (lookups_paused_.load(std::memory_order_acquire)) return;
     if (i < 100) {
@@ -275,14 +278,21 @@ void Lane::turn_for_poller() {
   if (is_abandoned()) return;
   if (!lock_.try_lock()) return;
   const bool wake = poll_once();
+  const bool yields = turned_at_ - last_found_ > kFruitlessPolling;
+  if (yields) [[unlikely]]
+    last_found_ = turned_at_;
   unlock();
   if (wake) thread_.wake();
+  // What this thread waits for may be done by a thread that waits for its processor.
+  if (yields) [[unlikely]]
+    sched_yield();
 }
 
 // True: wake the background thread.
 bool Lane::poll_once() {
   if (policy_.begin_poll()) give_progress_to_poller();
   const Outcome outcome = turn(policy_.deferral_for_poll());
+  if (outcome.received) last_found_ = turned_at_;
   const bool wake = policy_.end_poll(turned_at_, outcome.unfinished, thread_.sleeps_until());
   if (wake) thread_.expect_wake();
   return wake;

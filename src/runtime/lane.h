@@ -78,11 +78,17 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   }
   // The lock without its side effects, for callers that give the engine nothing to do.
   LaneLock& mutex() { return lock_; }
-  // Waits until the holder of the lock has released it once: it has ended all its memory lookups.
-  // `within_turn`: the caller holds the lock of another lane.
+  // Waits until the holder of the lock has released it once, or has paused its lookups: those that
+  // were under way have ended. `within_turn`: the caller holds the lock of another lane.
   void await_lookups(bool within_turn);
-  // The holder of the lock waits for other lanes, and has no lookup under way meanwhile.
-  void pause_lookups(bool on) { lookups_paused_.store(on, std::memory_order_release); }
+  // The holder of the lock waits for the locks of other lanes, and begins no lookup meanwhile.
+  // Otherwise two lanes could wait for each other.
+  void pause_lookups() { lookups_paused_.store(true, std::memory_order_release); }
+  void resume_lookups() {
+    lookups_paused_.store(false, std::memory_order_relaxed);
+    // A lookup that begins now sees all changes whose author saw the pause (await_lookups).
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   // The caller is inside a turn of this lane, and so holds the lock.
   bool is_in_turn() const {
     return turning_thread_.load(std::memory_order_relaxed) == pthread_self();
@@ -193,8 +199,9 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   ProgressPolicy policy_;
   BackgroundThread thread_;
   LateEvents late_events_;
-  RecentClock clock_;  // the engine's time
-  Instant turned_at_;  // time of the last turn
+  RecentClock clock_;   // the engine's time
+  Instant turned_at_;   // time of the last turn
+  Instant last_found_;  // time of the last poll that received packets, or yielded the processor
   std::atomic<pthread_t> turning_thread_{};
   Instant owner_deadline_ = kNever;
   bool delivery_requested_ = false;

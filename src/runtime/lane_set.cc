@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "host/slot_holders.h"
+#include "host/slot_directory.h"
 #include "os/processors.h"
 #include "runtime/config.h"
 #include "runtime/event_channel.h"
@@ -18,6 +18,7 @@ constexpr size_t kSlotsForLanes = 64;
 
 size_t most_lanes() {
   static const size_t most = [] {
+    if (!config().pcap.empty()) return size_t{1};  // a capture file has one writer
     const size_t wanted = config().lanes != 0 ? config().lanes : os::usable_processors();
     return std::clamp<size_t>(wanted, 1, LaneSet::kMaxLanes);
   }();
@@ -84,11 +85,14 @@ void LaneSet::bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLa
   if (!lanes->is_bound()) {
     lanes->bind(lane);
     ++queues[lane.index()];
-  } else if (&lanes->home() != &lane) {
+    return;
+  }
+  if (&lanes->home() == &lane) return;
+  if (!cq->is_shared()) {
     const std::lock_guard lock(lanes->home().mutex());
     cq->share();
-    lanes->add(lane);
   }
+  lanes->add(lane);
 }
 
 void LaneSet::release(const CqLanes& cq) {
@@ -107,10 +111,11 @@ Lane& LaneSet::least_used() {
 bool LaneSet::add_lane() {
   const size_t index = size();
   if (no_more_ || index >= most_lanes() || first().is_abandoned()) return false;
-  const size_t slots = host::held_slots().size();
-  if (slots >= kSlotsForLanes) {
-    log(LogLevel::Info, "%s: no further lane: %zu slots of this network namespace are taken",
-        device_.name.c_str(), slots);
+  if (host::SlotDirectory::has_taken(kSlotsForLanes)) {
+    log(LogLevel::Info,
+        "%s: no further lane: %zu of the slots of this network namespace are taken, and the others "
+        "are left to processes",
+        device_.name.c_str(), kSlotsForLanes);
     return false;
   }
   auto lane = std::make_unique<Lane>(device_, owner_, *this, memory_, index);
@@ -132,9 +137,24 @@ void LaneSet::each_srq(const std::function<void(core::SharedReceiveQueue&)>& vis
   for (const auto& [number, srq] : first().engine().state().srqs) visit(*srq);
 }
 
-void LaneSet::lock_for_fork() {
+void LaneSet::lock_all() {
   mutex_.lock();
-  each([](Lane& lane) { lane.mutex().lock(); });
+  each([](Lane& lane) {
+    lane.mutex().lock();
+    lane.pause_lookups();
+  });
+}
+
+void LaneSet::unlock_all() {
+  each([](Lane& lane) {
+    lane.resume_lookups();
+    lane.mutex().unlock();
+  });
+  mutex_.unlock();
+}
+
+void LaneSet::lock_for_fork() {
+  lock_all();
   each_srq([](core::SharedReceiveQueue& srq) { srq.lock_for_fork(); });
   memory_.lock_for_fork();
 }
@@ -142,8 +162,7 @@ void LaneSet::lock_for_fork() {
 void LaneSet::unlock_after_fork() {
   memory_.unlock_after_fork();
   each_srq([](core::SharedReceiveQueue& srq) { srq.unlock_after_fork(); });
-  each([](Lane& lane) { lane.mutex().unlock(); });
-  mutex_.unlock();
+  unlock_all();
 }
 
 }  // namespace verbena::runtime

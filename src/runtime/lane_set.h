@@ -76,14 +76,8 @@ class LaneSet {
   // Holds the locks of all lanes.
   class AllLocked {
    public:
-    explicit AllLocked(LaneSet& lanes) : lanes_(lanes) {
-      lanes_.mutex_.lock();
-      lanes_.each([](Lane& lane) { lane.mutex().lock(); });
-    }
-    ~AllLocked() {
-      lanes_.each([](Lane& lane) { lane.mutex().unlock(); });
-      lanes_.mutex_.unlock();
-    }
+    explicit AllLocked(LaneSet& lanes) : lanes_(lanes) { lanes_.lock_all(); }
+    ~AllLocked() { lanes_.unlock_all(); }
     AllLocked(const AllLocked&) = delete;
     AllLocked& operator=(const AllLocked&) = delete;
 
@@ -97,6 +91,9 @@ class LaneSet {
   void unlock_after_fork();
 
  private:
+  // The holder of all locks begins no memory lookup.
+  void lock_all();
+  void unlock_all();
   Lane& least_used();
   bool add_lane();
   // All of them are the first lane's.

@@ -192,9 +192,11 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   // Without a lock.
   void await_end_of(Lane& lane, Copies& copies);
   Status end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies);
+  // `source`: the address for a new address vector, or why there is none.
   Status change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
-                   Copies& copies);
-  Status set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
+                   Result<wire::Gid>& source, Copies& copies);
+  Status set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask,
+                  Result<wire::Gid>& source);
   Status receive_datagrams();
   void remove_ended_copies(Lane& lane, Copies& copies, bool observe_threads);
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,

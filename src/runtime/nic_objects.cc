@@ -160,8 +160,13 @@ Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) share_memory_with_peer(qp, attr, mask);
   Lane& lane = lane_of(qp);
+  Result<wire::Gid> source = wire::Gid{};
+  if ((mask & core::qp_attr::kAddressVector) != 0) {
+    const Guard guard(*this);  // of the GID table
+    source = source_for(attr.address);
+  }
   Copies copies;
-  Status changed = change_qp(lane, qp, attr, mask, copies);
+  Status changed = change_qp(lane, qp, attr, mask, source, copies);
   await_end_of(lane, copies);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_steering_of(lane);
@@ -201,9 +206,8 @@ bool Nic::shares_memory(const core::QueuePair& qp) {
 }
 
 // Opens the path for the address vector in `attr`, which gets the path's properties.
-Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr,
-                     uint32_t mask) {
-  auto source = source_for(attr.address);
+Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask,
+                     Result<wire::Gid>& source) {
   if (!source.ok()) return source.error();
   if (attr.address.destination.is_multicast()) {
     return Error{EINVAL, "the destination GID is not an address of a host"};
@@ -226,7 +230,7 @@ Status Nic::receive_datagrams() {
 }
 
 Status Nic::change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
-                      Copies& copies) {
+                      Result<wire::Gid>& source, Copies& copies) {
   Guard guard(lane);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
@@ -234,7 +238,7 @@ Status Nic::change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, 
   const wire::PathId old_path = qp.attributes().path;
   const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
   if (sets_address) {
-    Status set = set_path(lane, qp, attr, mask);
+    Status set = set_path(lane, qp, attr, mask, source);
     if (!set.ok()) return set;
   }
   const bool sets_state = (mask & core::qp_attr::kState) != 0;

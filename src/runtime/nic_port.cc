@@ -44,10 +44,12 @@ void Nic::end_if_removed() {
   log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
   lanes_.each([this](Lane& lane) {
     if (!lane.has_engine()) return;
-    const bool is_first = &lane == &lanes_.first();  // its lock is held
-    if (!is_first) lane.lock();
+    if (&lane == &lanes_.first()) return lane.engine().fail_all(lane.time());  // its lock is held
+    lanes_.first().pause_lookups();
+    lane.lock();
+    lanes_.first().resume_lookups();
     lane.engine().fail_all(lane.time());
-    if (!is_first) lane.unlock();
+    lane.unlock();
   });
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
   if (management_ != nullptr) management_->report_removed();

@@ -66,11 +66,11 @@ void Nic::await_lookups(const core::MemoryView* caller) {
   lanes_.each([&](Lane& lane) {
     if (lane.has_engine() && &lane.engine().state().memory == caller) own = &lane;
   });
-  if (own != nullptr) own->pause_lookups(true);
+  if (own != nullptr) own->pause_lookups();
   lanes_.each([&](Lane& lane) {
     if (&lane != own) lane.await_lookups(own != nullptr);
   });
-  if (own != nullptr) own->pause_lookups(false);
+  if (own != nullptr) own->resume_lookups();
 }
 
 void Nic::await_end_of(Lane& lane, Copies& copies) {
