@@ -40,26 +40,6 @@ struct Options {
   bool wait = false;
 };
 
-void write_all(int fd, const void* data, size_t size) {
-  const char* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t n = write(fd, at, size);
-    if (n <= 0) fail("the other process has ended");
-    at += n;
-    size -= static_cast<size_t>(n);
-  }
-}
-
-void read_all(int fd, void* data, size_t size) {
-  char* at = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t n = read(fd, at, size);
-    if (n <= 0) fail("the other process has ended", 0);
-    at += n;
-    size -= static_cast<size_t>(n);
-  }
-}
-
 struct RemoteMemory {
   uint64_t address = 0;
   uint32_t rkey = 0;

@@ -1,9 +1,10 @@
 // Helpers for the measuring programs on plain verbs: the device, queue pairs connected by
-// ibv_modify_qp, and error handling.
+// ibv_modify_qp, the socket between two processes, and error handling.
 #pragma once
 
 #include <infiniband/verbs.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -38,6 +39,27 @@ inline void pin_to_core(int core) {
   CPU_ZERO(&set);
   CPU_SET(static_cast<size_t>(core), &set);
   if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
+}
+
+// Both end the program if the process at the other end of the socket has ended.
+inline void write_all(int fd, const void* data, size_t size) {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t n = write(fd, at, size);
+    if (n <= 0) fail("the other process has ended");
+    at += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+inline void read_all(int fd, void* data, size_t size) {
+  char* at = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t n = read(fd, at, size);
+    if (n <= 0) fail("the other process has ended", 0);
+    at += n;
+    size -= static_cast<size_t>(n);
+  }
 }
 
 // The loopback device with the attributes that connections need.
@@ -82,9 +104,10 @@ inline ibv_qp* create_rc_queue_pair(const Device& device, ibv_cq* cq, uint32_t s
 }
 
 // Moves the queue pair from RESET to RTS. The peer is on this host and starts at PSN 0, too.
-inline void connect_queue_pair(const Device& device, ibv_qp* qp, uint32_t peer) {
+inline void connect_queue_pair(const Device& device, ibv_qp* qp, uint32_t peer,
+                               unsigned access = IBV_ACCESS_REMOTE_WRITE, uint8_t reads = 1) {
   const programs::Connection to{
-      .peer = peer, .gid = device.gid, .mtu = device.mtu, .access = IBV_ACCESS_REMOTE_WRITE};
+      .peer = peer, .gid = device.gid, .mtu = device.mtu, .access = access, .reads = reads};
   must(make_ready_for_receives(qp, to), "to INIT");
   must(programs::connect(qp, to), "to RTS");
 }

@@ -1,9 +1,11 @@
 """Compares Verbena with other programs on this machine: a table with goals, curves, and docs/performance.md.
 
   python3 bench/suite --build build        (`make bench` runs this; RUNS=9 make bench runs more rounds)
+  python3 bench/suite --build build --scaling-only --out DIR      only throughput over the number of threads
+  python3 bench/suite --scaling-from DIR/scaling.json             writes its section of docs/performance.md
 
 Writes build/bench/results.json and build/bench/*.svg. Writes docs/performance.md and its pictures if there were
-enough rounds.
+enough rounds. --scaling-only takes at most 150 seconds and needs only build/thread_load and build/lib/libibverbs.so.1.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import places
 import plots
 import programs
 import report
+import scaling
 from curves import CURVES
 from machine import Failure
 from results import Results
@@ -29,6 +32,7 @@ from table import MEASURES
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROUNDS_FOR_THE_PAGE = 5
 CURVE_ROUNDS = 2
+DOCS = ROOT / "docs"
 
 
 class Progress:
@@ -90,20 +94,23 @@ def run_rounds(wanted, results, progress):
     return wanted
 
 
-def run_curves(progress):
-    """Measures the curves until the time limit. Returns {curve: {line: {x: [values]}}}."""
-    found = {}
-    for curve, line, x, program in [(curve, *point) for _ in range(CURVE_ROUNDS)
-                                    for curve in CURVES for point in points_of(curve)]:
+def run_curves(curves, rounds, progress):
+    """Measures the curves until the time limit. Points of the same program share one run per round. Returns
+    {curve: {line: {x: [values]}}}."""
+    found, seen = {}, {}
+    for number, curve, line, x, program in [(number, curve, *point) for number in range(rounds)
+                                            for curve in curves for point in points_of(curve)]:
         if progress.over():
             print("Time limit reached: the remaining curves are skipped.", flush=True)
             break
         what = f"{curve.title}, {line.name}, {plots.tick(curve, x)}"
         try:
-            value = program.measure()[curve.key]
+            if (number, program) not in seen:
+                seen[number, program] = program.measure()
         except Failure as failure:
             progress.step(what, f"FAILED: {failure}")
             continue
+        value = seen[number, program][curve.key]
         found.setdefault(curve.file, {}).setdefault(line.name, {}).setdefault(x, []).append(value)
         progress.step(what, report.quantity(value, curve.y_label))
     return found
@@ -119,28 +126,62 @@ def draw_all(curves, folder):
             if curve.file in curves and plots.draw(curve, curves[curve.file], folder / f"{curve.file}.svg")]
 
 
+def run_scaling(folder):
+    """Measures throughput over the number of threads and writes it into the folder. Returns the exit status."""
+    steps = scaling.ROUNDS * sum(1 for curve in scaling.SCALING for _ in points_of(curve))
+    found = run_curves(scaling.SCALING, scaling.ROUNDS, Progress(steps, scaling.BUDGET))
+    print(f"\n{scaling.write(found, about_this_run(), folder)}\nAll values: {folder / 'scaling.json'}")
+    for point in scaling.missing(found):
+        print(f"Not measured: {point}")
+    return 1 if scaling.missing(found) else 0
+
+
+def about_this_run():
+    return {**machine.describe(),
+            "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
 def write_page(results, drawn, micro, about, folder):
-    pictures = ROOT / "docs" / "performance"
+    pictures = DOCS / "performance"
     pictures.mkdir(exist_ok=True)
     for curve in drawn:
         shutil.copy(folder / f"{curve.file}.svg", pictures)
-    (ROOT / "docs" / "performance.md").write_text(report.page(results, drawn, micro, about), encoding="utf-8")
+    page = report.page(results, drawn, micro, about, scaling.published(DOCS))
+    (DOCS / "performance.md").write_text(page, encoding="utf-8")
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the build folder")
     parser.add_argument("--runs", type=int, default=os.environ.get("RUNS", 5), help="rounds (RUNS)")
-    parser.add_argument("--budget", type=int, default=400,
+    parser.add_argument("--budget", type=int, default=450,
                         help="seconds after which no further round or point of a curve is started")
     parser.add_argument("--table-only", action="store_true", help="no curves")
-    options = parser.parse_args()
+    parser.add_argument("--scaling-only", action="store_true", help="only throughput over the number of threads")
+    parser.add_argument("--scaling-from", type=pathlib.Path, metavar="FILE",
+                        help="measure nothing; write the section on threads from a file of --scaling-only")
+    parser.add_argument("--out", type=pathlib.Path, help="the folder for results (bench in the build folder)")
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    if options.scaling_from:
+        scaling.publish(options.scaling_from, DOCS)
+        print(f"The page: {DOCS / 'performance.md'}")
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started programs are ended
     machine.enter_namespace()
     programs.BUILD = options.build.resolve()
-    folder = programs.BUILD / "bench"
-    folder.mkdir(exist_ok=True)
+    folder = (options.out or programs.BUILD / "bench").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.scaling_only:
+        return run_scaling(folder)
+    return run_all(options, folder)
 
+
+def run_all(options, folder):
+    """Measures the table and the curves and writes the page. Returns the exit status."""
     steps = sum(len(measures_of(number)) for number in range(options.runs))
     if not options.table_only:
         steps += CURVE_ROUNDS * sum(1 for curve in CURVES for _ in points_of(curve))
@@ -149,15 +190,14 @@ def main():
     print(report.micro_lines(micro), flush=True)
     results = Results()
     rounds = run_rounds(options.runs, results, progress)
-    curves = {} if options.table_only else medians_of(run_curves(progress))
-    about = {"runs": rounds, **machine.describe(),
-             "when": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+    curves = {} if options.table_only else medians_of(run_curves(CURVES, CURVE_ROUNDS, progress))
+    about = {"runs": rounds, **about_this_run()}
     drawn = draw_all(curves, folder)
     (folder / "results.json").write_text(report.as_json(results, curves, micro, about), encoding="utf-8")
     print(f"\n{report.terminal_tables(results)}\n\nAll values and curves: {folder}")
     if rounds >= ROUNDS_FOR_THE_PAGE and not options.table_only:
         write_page(results, drawn, micro, about, folder)
-        print(f"The page: {ROOT / 'docs' / 'performance.md'}")
+        print(f"The page: {DOCS / 'performance.md'}")
     else:
         print(f"docs/performance.md is unchanged: it needs {ROUNDS_FOR_THE_PAGE} rounds and the curves")
     return 1 if results.failures else 0

@@ -1,11 +1,14 @@
 """The environment of measurements: a separate network namespace, one core per side, and bounded processes."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import platform
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,6 +16,8 @@ import time
 
 INSIDE = "VERBENA_BENCH_NAMESPACE"
 LISTENING = "0A"  # in /proc/net/tcp
+GET_INTERFACE_FLAGS, SET_INTERFACE_FLAGS, UP = 0x8913, 0x8914, 1  # linux/sockios.h, linux/if.h
+INTERFACE_REQUEST = struct.Struct("16sH22x")  # struct ifreq: name, flags
 ERROR_LINE = re.compile(r"fail|error|cannot|could not|couldn't|unable|refused", re.IGNORECASE)
 
 
@@ -23,12 +28,27 @@ class Failure(Exception):
 def enter_namespace():
     """Continues in a new network namespace, without other traffic or ports, if that is permitted."""
     if INSIDE not in os.environ:
-        permitted = subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False)
-        os.environ[INSIDE] = "own" if permitted.returncode == 0 else "host"
-        if permitted.returncode == 0:
+        permitted = _is_new_namespace_permitted()
+        os.environ[INSIDE] = "own" if permitted else "host"
+        if permitted:
             os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv])
     if os.environ[INSIDE] == "own":
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        _set_loopback_up()
+
+
+def _is_new_namespace_permitted():
+    try:
+        return subprocess.run(["unshare", "-rn", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _set_loopback_up():
+    """As `ip link set lo up`, which not every machine has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = fcntl.ioctl(any_socket, GET_INTERFACE_FLAGS, INTERFACE_REQUEST.pack(b"lo", 0))
+        name, flags = INTERFACE_REQUEST.unpack(request)
+        fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, INTERFACE_REQUEST.pack(name, flags | UP))
 
 
 def cores():
@@ -42,6 +62,12 @@ def both_cores():
     return ",".join(map(str, sorted(set(cores()))))
 
 
+def most_threads():
+    """The number of threads per side up to which scaling is measured: each thread and its peer have a core, two cores
+    remain for the rest. Two at least, even if they must share."""
+    return max(2, min(7, (len(os.sched_getaffinity(0)) - 2) // 2))
+
+
 def describe():
     model = next((line.split(":", 1)[1].strip()
                   for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -50,13 +76,13 @@ def describe():
 
 
 class Process:
-    """A program on one or two cores, in its own process group, with its output in a file."""
+    """A program in its own process group, with its output in a file. `cores_`, in the format of taskset; None: all."""
 
     def __init__(self, command, cores_, environment=None, stdin=subprocess.DEVNULL):
         self.command = [str(word) for word in command]
         self.output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self.child = subprocess.Popen(
-            ["taskset", "-c", str(cores_), *self.command],
+            [*([] if cores_ is None else ["taskset", "-c", str(cores_)]), *self.command],
             stdin=stdin, stdout=self.output, stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})}, start_new_session=True)
 

@@ -273,6 +273,32 @@ class QpLoad:
                 "links": sum(value for name, value in counted if name == "shm_links_opened")}
 
 
+@dataclasses.dataclass(frozen=True)
+class ThreadLoad:
+    """WRITEs by several threads of one process, or by several processes with one thread each; with `tcp`, one TCP stream
+    per thread. It pins its own threads and needs only its file and the library."""
+    size: int
+    threads: int = 1
+    processes: int = 1
+    settings: tuple = HOST
+    tcp: bool = False
+    seconds: float = 0.5
+
+    @property
+    def words(self):
+        return ["thread_load", "-t", self.threads, "-p", self.processes, "-s", self.size, "-d", self.seconds,
+                *(["-c"] if self.tcp else [])]
+
+    @property
+    def command(self):
+        return _prefix(self.settings) + " ".join(map(str, self.words))
+
+    def measure(self):
+        environment = {**dict(self.settings), "LD_LIBRARY_PATH": str(BUILD / "lib")}
+        with machine.running([BUILD / "thread_load", *self.words[1:]], None, environment) as process:
+            result = json.loads(_find(r"^\{.*\}$", process.finish(30), self.command))
+        return {"mps": result["messages_per_second"] / 1e6, "gbps": result["gbps"]}
+
 
 @dataclasses.dataclass(frozen=True)
 class QpCensus:

@@ -92,7 +92,7 @@ def as_json(results, curves, micro, about):
                        "micro": micro}, indent=1) + "\n"
 
 
-def _markdown_table(headings, rows):
+def markdown_table(headings, rows):
     def line(words):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
     return "\n".join([line(headings), "|" + "---|" * len(headings), *map(line, rows)])
@@ -118,7 +118,7 @@ over UDP on the loopback interface, path MTU 4096; the sender computes the ICRC 
 
 {tables}
 {failures}
-## Curves
+{scaling}## Curves
 
 {pictures}
 
@@ -131,8 +131,8 @@ to completion between two engines (`build/verbena_bench`).
 
 ## How each number is measured
 
-`verbena run --` starts Verbena's programs, with the variables shown. `udp_reference`, `core_distance`, `qp_load`
-and `qp_census` are in [bench](../bench); the other programs are Debian's. Bandwidth counts payload; for raw UDP it counts whole
+`verbena run --` starts Verbena's programs, with the variables shown. `udp_reference`, `core_distance`, `qp_load`,
+`qp_census` and `thread_load` are in [bench](../bench); the other programs are Debian's. Bandwidth counts payload; for raw UDP it counts whole
 datagrams. Latency is the median of half a round trip.
 
 {measures}
@@ -142,18 +142,21 @@ datagrams. Latency is the median of half a round trip.
 ```sh
 make bench                      # less than 10 minutes; build/bench/results.json has every value
 RUNS=9 make bench               # more rounds
+make bench-scaling              # the section on threads, on a machine with many cores
 build/verbena perf --listen     # between two hosts: on the first,
 build/verbena perf HOST         # and on the second
 ```
 """
 
 
-def page(results, pictures, micro, about):
-    tables = "\n\n".join(f"## {PLACES[place]}\n\n{_markdown_table(HEADINGS, map(cells, judged))}"
+def page(results, pictures, micro, about, scaling=""):
+    """The whole page. `scaling` is the section on threads."""
+    tables = "\n\n".join(f"## {PLACES[place]}\n\n{markdown_table(HEADINGS, map(cells, judged))}"
                          for place, judged in judged_by_place(results))
-    measures = _markdown_table(("number", "command"), [
+    measures = markdown_table(("number", "command"), [
         (measure.name, f"`{measure.program.command}`") for measure in MEASURES.values()])
     images = "\n\n".join(f"![{curve.title}](performance/{curve.file}.svg)" for curve in pictures)
     failures = "".join(f"\n{line}\n" for line in failure_lines(results))
     return PAGE.format(tables=tables, failures=failures, pictures=images or "No curves were drawn.", measures=measures,
-                       micro=_markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)
+                       scaling=scaling,
+                       micro=markdown_table(("step", "time", "speed"), map(micro_cells, micro)), **about)

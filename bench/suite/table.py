@@ -2,8 +2,12 @@
 
 import dataclasses
 
-from programs import HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Rstream, Ucx, settings_for
+import machine
+from programs import (HOST, WIRE, CmFlood, Iperf3, Perftest, QpCensus, QpLoad, RawUdp, Readout, Rstream, ThreadLoad, Ucx,
+                      settings_for)
 
+THREADS = machine.most_threads()
+HAS_MANY_CORES = machine.describe()["cores"] >= 16  # with fewer, threads only must not slow each other down
 KIB, MIB = 1024, 1024 * 1024
 SMALL_BUFFER = settings_for(datapath="udp", receive_buffer=212992)
 
@@ -38,6 +42,22 @@ def load(name, queue_pairs, depth, settings):
 
 def losses(name, queue_pairs, depth):
     return Measure(name, "", QpLoad(64 * KIB, queue_pairs, depth, 1, SMALL_BUFFER), "losses", worst=True)
+
+
+def small_by_threads(threads, place, settings):
+    return Measure(f"64 B WRITEs, {counted(threads, 'thread')}, {place}", "M/s", ThreadLoad(64, threads, 1, settings), "mps")
+
+
+def large_by_threads(threads, place, settings):
+    return bandwidth(f"64 KiB WRITEs, {counted(threads, 'thread')}, {place}", ThreadLoad(64 * KIB, threads, 1, settings))
+
+
+def large_by_processes(processes, place, settings):
+    return bandwidth(f"64 KiB WRITEs, {processes} processes, {place}", ThreadLoad(64 * KIB, 1, processes, settings))
+
+
+def counted(number, noun):
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def readout(name, poll):
@@ -100,6 +120,15 @@ MEASURES = {
     "idle": Measure("CPU time of an idle process with 10,000 QPs", "us/s", QpCensus(), "idle_cpu_us_per_s",
                     worst=True),
     "connections": Measure("rdma_cm connections, 1,000 open at once", "/s", CmFlood(), "per_second", once=True),
+    # many threads, with a queue pair and a completion queue each
+    "host.thread.64": small_by_threads(1, "same host", HOST),
+    "host.threads.64": small_by_threads(THREADS, "same host", HOST),
+    "wire.thread.64": small_by_threads(1, "wire", WIRE),
+    "wire.threads.64": small_by_threads(THREADS, "wire", WIRE),
+    "host.thread.64k": large_by_threads(1, "same host", HOST),
+    "host.threads.64k": large_by_threads(THREADS, "same host", HOST),
+    "wire.thread.64k": large_by_threads(1, "wire", WIRE),
+    "wire.threads.64k": large_by_threads(THREADS, "wire", WIRE),
 }
 
 
@@ -155,4 +184,17 @@ ROWS = [
     at_most("drops.1000", None, 0),
     at_most("idle", None, 200),
     at_least("connections", None, 5000),
+    at_least("host.threads.64", "host.thread.64", 5.5 if HAS_MANY_CORES else 1),
+    at_least("wire.threads.64", "wire.thread.64", 5 if HAS_MANY_CORES else 1),
+    at_least("host.threads.64k", "host.thread.64k", 1),
+    at_least("wire.threads.64k", "wire.thread.64k", 1),
 ]
+if HAS_MANY_CORES:
+    MEASURES |= {
+        "host.processes.64k": large_by_processes(THREADS, "same host", HOST),
+        "wire.processes.64k": large_by_processes(THREADS, "wire", WIRE),
+    }
+    ROWS += [
+        at_least("host.threads.64k", "host.processes.64k", 0.9),
+        at_least("wire.threads.64k", "wire.processes.64k", 0.9),
+    ]

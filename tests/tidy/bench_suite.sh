@@ -1,12 +1,21 @@
 #!/bin/bash
 # The verdicts of the benchmark suite with invented numbers: reached, not reached, not measured. Also checks
-# that every row refers to a measure. Runs no benchmark.
+# that every row refers to a measure, and the section on threads. Runs no benchmark. The goals of threads depend on
+# the number of cores.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-PYTHONPATH=$here/../../bench/suite python3 -B - <<'CHECK'
+for cores in 1 2 16; do
+CORES=$cores PYTHONPATH=$here/../../bench/suite python3 -B - <<'CHECK'
 import json
+import os
+import pathlib
+import tempfile
+
+CORES = int(os.environ["CORES"])
+os.sched_getaffinity = lambda _: set(range(CORES))
 
 import report
+import scaling
 from places import SEPARATE_CACHES, SHARED_CACHE, place_of
 from results import Results, judge
 from table import MEASURES, ROWS, at_least, at_most
@@ -61,5 +70,26 @@ for measure in MEASURES.values():
     assert measure.name in page and measure.program.command in page, measure
 assert "it broke" in page and "it broke" in report.terminal_tables(results)
 assert len(json.loads(report.as_json(results, {}, [], about))["rows"]) == len(near_rows) + len(far_rows)
-print(f"bench_suite: {len(ROWS)} rows, {len(MEASURES)} measures")
+
+# The section on threads: each line grows by 2 per thread, so the last point is as many times the first.
+most = 7 if CORES == 16 else 2
+assert scaling.POINTS == tuple(range(1, most + 1))
+found = {curve.file: {line.name: {x: [x, 3 * x, 2 * x] for x in curve.points} for line in curve.lines}
+         for curve in scaling.SCALING}
+with tempfile.TemporaryDirectory() as folder:
+    text = scaling.write(found, about, pathlib.Path(folder))
+    stored = json.loads((pathlib.Path(folder) / "scaling.json").read_text(encoding="utf-8"))
+assert stored["missing"] == [] and stored["rounds"] == 3 and scaling.section(stored) == text
+assert f"| {most}.00x |" in text and "at least " + ("5.5x" if CORES == 16 else "1x") in text
+goals = [(cells[0], cells[4]) for cells in stored["goals"]]
+assert (f"64 B WRITEs, {most} threads, wire", "at least 5x" if CORES == 16 else "at least 1x") in goals
+assert ((f"64 KiB WRITEs, {most} threads, same host", "at least 0.9x") in goals) == (CORES == 16)
+del found["scaling.64"]["wire, threads"][most]
+assert scaling.missing(found) == [f"64 B messages, wire, threads, {most}"]
+assert text not in page
+page = scaling.with_section(page, text)
+assert text in page and scaling.with_section(page, text) == page  # it replaces the old section
+
+print(f"bench_suite: {len(ROWS)} rows, {len(MEASURES)} measures on {CORES} cores")
 CHECK
+done
