@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "os/processors.h"
+
 namespace verbena::os {
 namespace {
 
@@ -61,7 +63,11 @@ std::optional<cpu_set_t> cpus_on_node(unsigned node, const cpu_set_t& allowed,
   return cpus;
 }
 
-void Placement::begin() { known_ = sched_getaffinity(0, sizeof allowed_, &allowed_) == 0; }
+void Placement::begin() {
+  // The thread that started this one may have confined itself to one processor.
+  allowed_ = process_affinity();
+  known_ = CPU_COUNT(&allowed_) != 0 && sched_setaffinity(0, sizeof allowed_, &allowed_) == 0;
+}
 
 void Placement::note_caller() {
   unsigned cpu = 0;

@@ -23,8 +23,8 @@ std::optional<cpu_set_t> cpus_on_node(unsigned node, const cpu_set_t& allowed,
 // Keeps one thread on the NUMA node of the threads that call note_caller().
 class Placement {
  public:
-  // Called by the placed thread first of all: its affinity at this moment is the set of allowed
-  // CPUs.
+  // Called by the placed thread first of all: the affinity of the process at this moment is the set
+  // of allowed CPUs.
   void begin();
   // Called by any thread, one at a time: records the node that the caller runs on. It is cheap.
   void note_caller();

@@ -1,12 +1,13 @@
 // CPU affinity, and the quotas of the cgroups (version 2).
 #include "os/processors.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <string>
 
 #include "os/unique_fd.h"
@@ -44,14 +45,29 @@ std::optional<size_t> parse_cpu_quota(std::string_view text) {
   return std::max<size_t>(1, (quota + period - 1) / period);
 }
 
+cpu_set_t process_affinity() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  if (::sched_getaffinity(0, sizeof all, &all) != 0) return all;  // more than a cpu_set_t holds
+  DIR* const threads = ::opendir("/proc/self/task");
+  if (threads == nullptr) return all;
+  while (const dirent* const entry = ::readdir(threads)) {
+    pid_t thread = 0;
+    const char* const end = entry->d_name + std::strlen(entry->d_name);
+    if (std::from_chars(entry->d_name, end, thread).ptr != end) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (::sched_getaffinity(thread, sizeof one, &one) == 0) CPU_OR(&all, &all, &one);
+  }
+  ::closedir(threads);
+  return all;
+}
+
 size_t usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  size_t processors = 1;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    processors = static_cast<size_t>(std::max(1, CPU_COUNT(&set)));
-  } else if (const long online = ::sysconf(_SC_NPROCESSORS_ONLN); online > 0) {
-    processors = static_cast<size_t>(online);  // more than a cpu_set_t holds
+  const cpu_set_t set = process_affinity();
+  auto processors = static_cast<size_t>(CPU_COUNT(&set));
+  if (processors == 0) {
+    processors = static_cast<size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   }
   // Each parent's quota limits the process too.
   for (std::string group = own_cgroup();; group.resize(group.rfind('/'))) {

@@ -1,5 +1,7 @@
-// The number of processors that this process may use at a time.
+// The processors that this process may use.
 #pragma once
+
+#include <sched.h>
 
 #include <cstddef>
 #include <optional>
@@ -7,7 +9,11 @@
 
 namespace verbena::os {
 
-// By its CPU affinity and, if there is one, the quota of its cgroup. At least 1.
+// The processors that any of its threads may run on: a thread may have confined itself to one.
+// Those of the calling thread if /proc is missing.
+cpu_set_t process_affinity();
+
+// By this affinity and, if there is one, the quota of its cgroup. At least 1.
 size_t usable_processors();
 
 // Processors by "QUOTA PERIOD", as in cgroup v2's cpu.max, rounded up. Nothing: no limit.

@@ -16,13 +16,13 @@ namespace {
 // Each lane has a slot. Beyond this number, the remaining slots are left to processes.
 constexpr size_t kSlotsForLanes = 64;
 
+// Threads confine themselves to processors when they start, so the number may grow.
+constexpr Duration kProcessorsValid = milliseconds(100);
+
 size_t most_lanes() {
-  static const size_t most = [] {
-    if (!config().pcap.empty()) return size_t{1};  // a capture file has one writer
-    const size_t wanted = config().lanes != 0 ? config().lanes : os::usable_processors();
-    return std::clamp<size_t>(wanted, 1, LaneSet::kMaxLanes);
-  }();
-  return most;
+  if (!config().pcap.empty()) return 1;  // a capture file has one writer
+  const size_t wanted = config().lanes != 0 ? config().lanes : os::usable_processors();
+  return std::clamp<size_t>(wanted, 1, LaneSet::kMaxLanes);
 }
 
 CqLanes* lanes_of(const core::CompletionQueue* cq) {
@@ -110,7 +110,12 @@ Lane& LaneSet::least_used() {
 
 bool LaneSet::add_lane() {
   const size_t index = size();
-  if (no_more_ || index >= most_lanes() || first().is_abandoned()) return false;
+  if (no_more_ || first().is_abandoned()) return false;
+  if (const Instant now = runtime::now(); now >= most_until_) {
+    most_ = most_lanes();
+    most_until_ = now + kProcessorsValid;
+  }
+  if (index >= most_) return false;
   if (host::SlotDirectory::has_taken(kSlotsForLanes)) {
     log(LogLevel::Info,
         "%s: no further lane: %zu of the slots of this network namespace are taken, and the others "

@@ -108,6 +108,8 @@ class LaneSet {
   std::mutex mutex_;                     // guards the rest, and adding; taken before a lane's lock
   std::array<int, kMaxLanes> queues_{};  // completion queues bound to each lane
   bool no_more_ = false;                 // a lane could not be opened: this is all
+  size_t most_ = 1;                      // lanes, until the time below
+  Instant most_until_{};
 };
 
 }  // namespace verbena::runtime
