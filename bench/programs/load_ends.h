@@ -30,6 +30,7 @@ struct LoadOptions {
   bool tcp = false;
   bool peer_polls = false;
   bool create_in_threads = false;
+  bool pin = false;
 
   uint32_t list() const { return std::clamp<uint32_t>(depth / 4, 1, kMaxList); }
   uint32_t receives() const { return operation == "send" ? 4 * depth : 1; }

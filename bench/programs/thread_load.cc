@@ -4,7 +4,7 @@
 // together.
 //
 //   verbena run -- thread_load [-t 1] [-p 1] [-s 64] [-o write] [-d 1] [-q 128] [-c]
-//                              [--peer-polls] [--create-in-threads]
+//                              [--peer-polls] [--create-in-threads] [--pin]
 //     -t  threads of each process          -p  pairs of processes; compare -t 7 with -p 7
 //     -s  bytes per message                -o  write, send or read
 //     -d  seconds                          -q  outstanding requests per queue pair
@@ -13,10 +13,11 @@
 //                          always do, otherwise they sleep
 //     --create-in-threads  each thread creates its queue pair; otherwise the main thread creates
 //                          all of them
+//     --pin                each thread runs on a processor of its own, next to that of its peer,
+//                          if there are enough. The library's threads then have to run elsewhere,
+//                          which can cost half of the throughput.
 //
-// If there are processors for all of them, each thread is pinned to a processor of its own, next to
-// that of its peer; otherwise no thread is pinned. Each thread transfers one buffer again and
-// again, so more threads do not need much more cache.
+// Each thread transfers one buffer again and again, so more threads do not need much more cache.
 #include <arpa/inet.h>
 #include <getopt.h>
 #include <netinet/in.h>
@@ -222,7 +223,7 @@ class Coordinator {
       : options_(options), threads_(static_cast<size_t>(options.threads)) {
     processors_ = usable_processors();
     const size_t pairs = static_cast<size_t>(options.pairs);
-    if (processors_.size() < 2 * pairs * threads_) processors_.clear();
+    if (!options_.pin || processors_.size() < 2 * pairs * threads_) processors_.clear();
     for (size_t i = 0; i < pairs; ++i) {
       std::vector<std::array<int, 2>> streams(threads_);
       for (auto& stream : streams) stream = socket_pair(options_.tcp);
@@ -327,6 +328,7 @@ void check(const LoadOptions& options) {
 LoadOptions parse(int argc, char** argv) {
   static const option kLong[] = {{"peer-polls", no_argument, nullptr, 'P'},
                                  {"create-in-threads", no_argument, nullptr, 'C'},
+                                 {"pin", no_argument, nullptr, 'I'},
                                  {nullptr, 0, nullptr, 0}};
   LoadOptions options;
   for (int found; (found = getopt_long(argc, argv, "t:p:s:o:d:q:c", kLong, nullptr)) != -1;) {
@@ -359,6 +361,9 @@ LoadOptions parse(int argc, char** argv) {
         break;
       case 'C':
         options.create_in_threads = true;
+        break;
+      case 'I':
+        options.pin = true;
         break;
       default:
         std::exit(2);

@@ -276,7 +276,7 @@ class QpLoad:
 @dataclasses.dataclass(frozen=True)
 class ThreadLoad:
     """WRITEs by several threads of one process, or by several processes with one thread each; with `tcp`, one TCP stream
-    per thread. It pins its own threads and needs only its file and the library."""
+    per thread. It needs only its file and the library."""
     size: int
     threads: int = 1
     processes: int = 1
