@@ -17,7 +17,7 @@ std::shared_ptr<Nic> find_nic(uint32_t interface_index);
 void register_nic(uint32_t interface_index, const std::shared_ptr<Nic>& nic);
 void unregister_nic(const Nic* nic);
 
-// Serialises opening and closing of devices. Taken before any Nic's lock.
+// Serialises opening and closing of devices. Taken before the locks of LaneSet and of lanes.
 void lock_process();
 void unlock_process();
 

@@ -50,7 +50,7 @@ struct Device final : runtime::ConnectionManager::Sink, std::enable_shared_from_
   uint8_t max_responder_resources = 0;
   std::atomic<bool> removed{false};  // the interface was removed permanently; set under `mutex`
 
-  // Guards the routing of the agent's events. A leaf lock, taken under the Nic's lock.
+  // Guards the routing of the agent's events. A leaf lock, taken under the first lane's lock.
   std::mutex mutex;
   std::unordered_map<uint32_t, Id*> exchanges;
   std::unordered_map<uint32_t, Id*> listeners;

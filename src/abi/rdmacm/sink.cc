@@ -1,5 +1,5 @@
 // Converts the agent's events to the program's: finds the identifier by the exchange's ID and puts
-// the event into its channel. Runs under a Nic's lock, on the thread that makes progress. Work that
+// the event into its channel. Runs under a first lane's lock, on the thread that makes progress. Work that
 // needs verbs calls waits until the program takes the event (events.cc).
 #include <memory>
 #include <new>
