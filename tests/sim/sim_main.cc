@@ -56,6 +56,10 @@ int main(int argc, char** argv) {
           static_cast<unsigned long long>(r.events), static_cast<unsigned long long>(r.packets),
           static_cast<unsigned long long>(r.lost), r.virtual_ms,
           static_cast<unsigned long long>(r.trace_hash));
+      if (has_lanes(seed)) {
+        std::printf("  lanes: %zu at most, %llu turns in waits\n", r.lanes.most,
+                    static_cast<unsigned long long>(r.lanes.turns_in_waits));
+      }
       if (shares_memory(seed)) {
         std::printf("  memory: %llu packets, %llu lost, %llu accesses, %llu packets retracted\n",
                     static_cast<unsigned long long>(r.memory.packets),
