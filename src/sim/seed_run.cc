@@ -253,6 +253,7 @@ LaneCounts count_lanes(World& world) {
 }
 
 RunKind kind_of(uint64_t seed) {
+  if (seed % 20 == 5 || seed % 20 == 6) return RunKind::Withdrawn;
   switch (seed % 10) {
     case 7:
     case 8:
@@ -265,11 +266,13 @@ RunKind kind_of(uint64_t seed) {
 }
 
 bool shares_memory(uint64_t seed) {
-  return seed % 10 == 1 || seed % 10 == 2 || seed % 20 == 19 || seed % 20 == 8;
+  return seed % 10 == 1 || seed % 10 == 2 || seed % 20 == 19 || seed % 20 == 8 || seed % 20 == 6;
 }
 
 bool has_lanes(uint64_t seed) {
   switch (kind_of(seed)) {
+    case RunKind::Withdrawn:
+      return true;
     case RunKind::Hostile:
       return seed % 40 < 20;
     case RunKind::Correct:
@@ -290,6 +293,8 @@ RunResult run_seed(uint64_t seed) {
       return run_broken(seed);
     case RunKind::Hostile:
       return run_workload(seed, true);
+    case RunKind::Withdrawn:
+      return run_withdrawn(seed);
     case RunKind::Correct:
       break;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/keyed_area.h"
 #include "sim/seed_run.h"
 #include "sim/world.h"
 
@@ -20,11 +21,30 @@ TEST(Lanes, OccurInRunsOfSeveralKinds) {
     if (r.lanes.most > 1) ++seen[{r.kind, shares_memory(seed)}];
     EXPECT_TRUE(has_lanes(seed) || r.lanes.most == 1) << "seed " << seed;
   }
-  for (const RunKind kind : {RunKind::Correct, RunKind::Hostile}) {
+  for (const RunKind kind : {RunKind::Correct, RunKind::Hostile, RunKind::Withdrawn}) {
     for (const bool memory : {false, true}) {
       EXPECT_GT((seen[{kind, memory}]), 0) << static_cast<int>(kind) << " " << memory;
     }
   }
+}
+
+TEST(Lanes, KeysAreWithdrawnBetweenTurnsDuringTurnsAndInWaits) {
+  LaneCounts all;
+  int shared_completion_queues = 0;
+  for (uint64_t seed = 5; seed < 200; seed += 20) {
+    const RunResult r = run_withdrawn(seed);
+    all.withdrawals += r.lanes.withdrawals;
+    all.in_turns += r.lanes.in_turns;
+    all.turns_in_waits += r.lanes.turns_in_waits;
+    all.refused += r.lanes.refused;
+    if (r.shape.find("one completion queue") != std::string::npos) ++shared_completion_queues;
+  }
+  EXPECT_GT(all.withdrawals, all.in_turns);
+  EXPECT_GT(all.in_turns, 0u);
+  EXPECT_GT(all.turns_in_waits, 0u);
+  EXPECT_GT(all.refused, 0u);
+  EXPECT_GT(shared_completion_queues, 0);
+  EXPECT_LT(shared_completion_queues, 10);
 }
 
 TEST(Lanes, HaveOneGidAndOneRegistryButSlotsOfTheirOwn) {
@@ -49,6 +69,7 @@ class LaneCheckersTest : public testing::Test {
   Host& first_{world_.add_host()};
   Host& second_{world_.add_lane(first_)};
   Process& process_{first_.process()};
+  Report report_;
 };
 
 TEST_F(LaneCheckersTest, AcceptAWithdrawalThatWaits) {
@@ -115,6 +136,72 @@ TEST_F(LaneCheckersTest, PutOffTheEndOfAWithdrawalUntilNoLaneIsInATurn) {
     EXPECT_FALSE(is_over);
   }
   EXPECT_TRUE(is_over);
+}
+
+class KeyedAreaTest : public LaneCheckersTest {
+ protected:
+  KeyedAreaTest() {
+    area_.register_region();
+    memory_ = memory().region_of(area_.use(0)->key)->base;
+  }
+  // Until the area has no key. A call may also give the key other memory.
+  void deregister() {
+    while (area_.is_valid()) area_.withdraw_by_call();
+  }
+
+  KeyedArea area_{world_, report_, first_, KeyedArea::Kind::Region, true};
+  std::byte* memory_ = nullptr;
+};
+
+TEST_F(KeyedAreaTest, DetectsAChangeAfterTheWithdrawal) {
+  memory_[7] = std::byte{1};
+  deregister();
+  area_.check_untouched();
+  EXPECT_TRUE(report_.ok());
+  memory_[7] = std::byte{1};
+  area_.check_untouched();
+  EXPECT_TRUE(has(report_.problems(), "memory changed after its key was withdrawn"));
+}
+
+TEST_F(KeyedAreaTest, AcceptsAnAccessWithAValidKey) {
+  const Process::Call call(process_, second_);
+  area_.check_access(memory_);
+  EXPECT_TRUE(report_.ok());
+}
+
+TEST_F(KeyedAreaTest, DetectsAnAccessAfterTheWithdrawalReturned) {
+  deregister();
+  const Process::Call call(process_, second_);
+  area_.check_access(memory_);
+  EXPECT_TRUE(has(report_.problems(), "a lane accessed memory after its key was withdrawn"));
+}
+
+TEST_F(KeyedAreaTest, AcceptsAnAccessInATurnThatBeganBeforeTheWithdrawal) {
+  const Process::Call call(process_, second_);
+  area_.withdraw_by_call();
+  area_.check_access(memory_);
+  EXPECT_TRUE(report_.ok());
+}
+
+TEST_F(KeyedAreaTest, DetectsAnAccessInATurnThatBeganAfterTheWithdrawal) {
+  const Process::Call withdrawing(process_, first_);
+  area_.withdraw_by_call();
+  const Process::Call call(process_, second_);
+  area_.check_access(memory_);
+  EXPECT_TRUE(has(report_.problems(), "a lane began to access memory after"));
+}
+
+TEST_F(KeyedAreaTest, KnowsWhichRequestsMaySucceedAndFail) {
+  const KeyedArea::Use before = *area_.use(0);
+  EXPECT_TRUE(area_.may_succeed(before));
+  EXPECT_FALSE(area_.may_fail(before));
+  deregister();
+  EXPECT_TRUE(area_.may_succeed(before));  // it may have been executed before
+  EXPECT_TRUE(area_.may_fail(before));
+  const KeyedArea::Use after = *area_.use_refused(0);
+  EXPECT_EQ(after.key, before.key);
+  EXPECT_FALSE(area_.may_succeed(after));
+  EXPECT_TRUE(area_.may_fail(after));
 }
 
 }  // namespace
