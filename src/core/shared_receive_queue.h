@@ -16,6 +16,8 @@
 
 namespace verbena::core {
 
+class CompletionQueue;
+
 struct SrqConfig {
   uint32_t pd = 0;
   uint32_t max_wr = 0;
