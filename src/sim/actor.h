@@ -22,6 +22,7 @@ struct WorkloadShape {
   bool duplicates = false;
   // Some hosts share memory, by links of this shape.
   std::optional<MemoryLinkShape> memory;
+  bool lanes = false;  // processes may have several
   // Off when packets are forged: then only memory safety is checked.
   bool strict = true;
 };

@@ -71,6 +71,7 @@ class BrokenRun {
     if (!quiet) problem("the run does not become idle");
     poll();
     check_outcome();
+    for (const std::string& what : world_.process_problems()) problem(what);
     if (responder_exists_ && requester_exists_) check_reuse();
     RunResult r;
     r.kind = RunKind::Broken;
@@ -302,7 +303,7 @@ class BrokenRun {
         s.op = prng().below(2) == 0 ? SendOp::Read : SendOp::Write;
         sge.length = kBytes;
         world_.after(soon, [this] {
-          if (!b_->engine().memory().remove_region(rb_.key).ok()) problem("deregistration refused");
+          if (!b_->process().remove_region(rb_.key).ok()) problem("deregistration refused");
         });
         break;
       case Violation::RequesterToError:

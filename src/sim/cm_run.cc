@@ -37,7 +37,7 @@ struct Side {
   std::set<EventKind> seen;
 };
 
-struct Process {
+struct CmProcess {
   HostId host = 0;
   uint8_t slot = 0;
   uint16_t port = 0;
@@ -90,7 +90,7 @@ class CmWorld {
 
  private:
   void add_process(HostId host) {
-    Process p;
+    CmProcess p;
     p.host = host;
     p.slot = static_cast<uint8_t>(1 + processes_.size());
     p.port = static_cast<uint16_t>(1000 + processes_.size());
@@ -122,13 +122,13 @@ class CmWorld {
   void turn_until_quiet() {
     for (uint64_t steps = 0;; ++steps) {
       if (steps > 2'000'000) return violate("the run does not end");
-      for (Process& p : processes_) drain(p);
+      for (CmProcess& p : processes_) drain(p);
       Instant next = queue_.empty() ? kNever : queue_.begin()->first;
-      for (const Process& p : processes_) next = std::min(next, p.agent->next_deadline());
+      for (const CmProcess& p : processes_) next = std::min(next, p.agent->next_deadline());
       if (next == kNever) return;
       if (next < now_) return violate("a deadline in the past");
       now_ = next;
-      for (Process& p : processes_) p.agent->on_deadline(now_);
+      for (CmProcess& p : processes_) p.agent->on_deadline(now_);
       while (!queue_.empty() && queue_.begin()->first <= now_) {
         const auto what = std::move(queue_.extract(queue_.begin()).mapped());
         what();
@@ -136,7 +136,7 @@ class CmWorld {
     }
   }
 
-  void drain(Process& p) {
+  void drain(CmProcess& p) {
     Event event;
     while (p.agent->next_event(event)) on_event(p, event);
     cm::OutgoingMad mad;
@@ -152,7 +152,7 @@ class CmWorld {
     return std::nullopt;
   }
 
-  void send(const Process& from, const cm::OutgoingMad& mad) {
+  void send(const CmProcess& from, const cm::OutgoingMad& mad) {
     const auto to = host_of(mad.destination);
     if (mad.source != Network::gid_of(from.host)) violate("a datagram with a wrong source");
     if (!to) return;
@@ -168,9 +168,9 @@ class CmWorld {
   // Delivers as the processes of a host do, which share queue pair 1.
   void deliver(HostId from, HostId to, const Bytes& bytes) {
     const cm::Route route = cm::route_of(bytes);
-    Process* first = nullptr;
+    CmProcess* first = nullptr;
     bool delivered = false;
-    for (Process& p : processes_) {
+    for (CmProcess& p : processes_) {
       if (p.host != to) continue;
       if (first == nullptr) first = &p;
       const bool meant =
@@ -188,7 +188,7 @@ class CmWorld {
 
   // ----------------------------------------------------------------------------- applications
 
-  cm::Addresses addresses(const Process& from, HostId to, cm::PortSpace space, uint16_t port) {
+  cm::Addresses addresses(const CmProcess& from, HostId to, cm::PortSpace space, uint16_t port) {
     const wire::Gid us = Network::gid_of(from.host);
     const wire::Gid them = Network::gid_of(to);
     return {us,
@@ -200,11 +200,11 @@ class CmWorld {
             cm::service_id(space, port)};
   }
 
-  wire::Qpn fresh_qpn(const Process& p) { return wire::Qpn::of_slot(p.slot, ++qpns_); }
+  wire::Qpn fresh_qpn(const CmProcess& p) { return wire::Qpn::of_slot(p.slot, ++qpns_); }
 
   void start_attempt() {
-    Process& from = processes_[prng_.below(processes_.size())];
-    const Process& to = processes_[prng_.below(processes_.size())];
+    CmProcess& from = processes_[prng_.below(processes_.size())];
+    const CmProcess& to = processes_[prng_.below(processes_.size())];
     const uint16_t port = prng_.chance(0.1) ? kUnusedPort : to.port;
     const HostId host = prng_.chance(0.05) ? kNoHost : to.host;
     if (prng_.chance(0.2)) {
@@ -219,7 +219,7 @@ class CmWorld {
     return attempts_.size() - 1;
   }
 
-  uint32_t start_connection(Process& from, HostId host, uint16_t port) {
+  uint32_t start_connection(CmProcess& from, HostId host, uint16_t port) {
     const uint64_t attempt = new_attempt(host);
     cm::ConnectParameters p;
     p.addresses = addresses(from, host, cm::PortSpace::Tcp, port);
@@ -234,14 +234,14 @@ class CmWorld {
     return id;
   }
 
-  void start_sidr(Process& from, HostId host, uint16_t port) {
+  void start_sidr(CmProcess& from, HostId host, uint16_t port) {
     cm::SidrParameters p;
     p.addresses = addresses(from, host, cm::PortSpace::Udp, port);
     const uint32_t id = from.agent->resolve_sidr(p, now_).value();
     from.sides[id] = {.active = true, .sidr = true, .attempt = new_attempt(host), .seen = {}};
   }
 
-  void on_event(Process& p, const Event& e) {
+  void on_event(CmProcess& p, const Event& e) {
     trace_.add(uint64_t{e.id} << 8 | static_cast<uint8_t>(e.kind));
     if (e.kind == EventKind::ConnectRequest || e.kind == EventKind::SidrRequest) {
       return on_request(p, e);
@@ -298,7 +298,7 @@ class CmWorld {
     }
   }
 
-  void on_request(Process& p, const Event& e) {
+  void on_request(CmProcess& p, const Event& e) {
     if (p.sides.contains(e.id) && !p.sides[e.id].over) violate("a used id: ", e);
     Side side{.sidr = e.kind == EventKind::SidrRequest, .seen = {}};
     if (!side.sidr) {
@@ -317,7 +317,7 @@ class CmWorld {
     at(reaction_time(), [this, &p, id = e.id] { reply_to_request(p, id); });
   }
 
-  void reply_to_request(Process& p, uint32_t id) {
+  void reply_to_request(CmProcess& p, uint32_t id) {
     Side& side = p.sides[id];
     if (side.over || side.accepted) return;
     if (side.sidr) {
@@ -349,7 +349,7 @@ class CmWorld {
     if (prng_.chance(0.2)) at(reaction_time(), [this, &p, id] { first_data(p, id); });
   }
 
-  void first_data(Process& p, uint32_t id) {
+  void first_data(CmProcess& p, uint32_t id) {
     const Side& side = p.sides[id];
     if (side.over || side.disconnected || !attempts_[side.attempt].active_established) return;
     (void)p.agent->notify_established(id);  // refused when it is disconnecting
@@ -371,7 +371,7 @@ class CmWorld {
     }
   }
 
-  void reply_to_response(Process& p, uint32_t id) {
+  void reply_to_response(CmProcess& p, uint32_t id) {
     Side& side = p.sides[id];
     if (side.over || side.disconnected) return;
     const uint64_t choice = prng_.below(20);
@@ -396,26 +396,26 @@ class CmWorld {
     ++result_.established;
   }
 
-  void leave(Process& p, uint32_t id) {
+  void leave(CmProcess& p, uint32_t id) {
     if (p.sides[id].over) return;
     if (prng_.chance(0.2)) return destroy(p, id);
     if (prng_.chance(0.3) && !finishing_) return;  // leaves it to the peer
     disconnect(p, id);
   }
 
-  void disconnect(Process& p, uint32_t id) {
+  void disconnect(CmProcess& p, uint32_t id) {
     const Side& side = p.sides[id];
     const bool connected = side.active ? side.established || side.disconnected : side.accepted;
     if (p.agent->disconnect(id, {}, now_).ok() != connected) violate("a wrong disconnect");
   }
 
-  void destroy(Process& p, uint32_t id) {
+  void destroy(CmProcess& p, uint32_t id) {
     if (p.sides[id].over) return;
     p.agent->destroy(id, now_);
     end(p, id);
   }
 
-  void end(Process& p, uint32_t id) {
+  void end(CmProcess& p, uint32_t id) {
     Side& side = p.sides[id];
     side.over = true;
     if (side.sidr && !side.active) return;
@@ -435,7 +435,7 @@ class CmWorld {
     network_.heal();
     finishing_ = true;
     constexpr Duration kMuchLater = seconds(1000);
-    for (Process& p : processes_) {
+    for (CmProcess& p : processes_) {
       for (auto& [id, side] : p.sides) {
         if (side.over || side.sidr) continue;
         if (side.active && side.established)
@@ -450,7 +450,7 @@ class CmWorld {
 
   void check_end() {
     if (!result_.violations.empty()) return;
-    for (const Process& p : processes_) {
+    for (const CmProcess& p : processes_) {
       for (const auto& [id, side] : p.sides) {
         if (!side.over) violate("never ended", side.active ? " (active)" : " (passive)");
       }
@@ -465,12 +465,12 @@ class CmWorld {
   // After the faults end, a new connection must succeed.
   void check_recovery() {
     if (!result_.violations.empty()) return;
-    Process& from = processes_.front();
-    Process& to = processes_.back();
+    CmProcess& from = processes_.front();
+    CmProcess& to = processes_.back();
     const uint32_t id = start_connection(from, to.host, to.port);
     const uint64_t attempt = from.sides[id].attempt;
     for (int i = 0; i < 4; ++i) {
-      for (Process* p : {&from, &to}) {
+      for (CmProcess* p : {&from, &to}) {
         Event e;
         while (p->agent->next_event(e)) {
           if (e.kind == EventKind::ConnectRequest) {
@@ -493,7 +493,7 @@ class CmWorld {
         const auto what = std::move(queue_.extract(queue_.begin()).mapped());
         what();
       }
-      for (Process* p : {&from, &to}) {
+      for (CmProcess* p : {&from, &to}) {
         cm::OutgoingMad mad;
         while (p->agent->next_mad(mad)) send(*p, mad);
       }
@@ -516,7 +516,7 @@ class CmWorld {
   bool mild_ = false;
   bool finishing_ = false;
   Instant now_{};
-  std::vector<Process> processes_;
+  std::vector<CmProcess> processes_;
   std::vector<Attempt> attempts_;
   std::multimap<Instant, std::function<void()>> queue_;
   uint32_t qpns_ = 0;

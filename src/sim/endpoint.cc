@@ -74,7 +74,8 @@ Endpoint::Endpoint(World& world, Host& host, core::CompletionQueue& cq, const Wo
                    Report& report, const EndpointKind& kind)
     : Actor(world, host, shape, report),
       qp_(host.create_qp(cq, cq, sending_shape(shape.qp, kind))),
-      inbound_qp_(receiving_qp(host, cq, shape.qp, qp_, kind)),
+      inbound_host_(kind.xrc ? *kind.receiver : host),
+      inbound_qp_(receiving_qp(inbound_host_, cq, shape.qp, qp_, kind)),
       receives_(kind.shared) {
   if (receives_.empty()) {
     own_receives_ = std::make_unique<ReceivePool>(
@@ -250,7 +251,7 @@ void Endpoint::check() {
 void Endpoint::stop() {
   stopped_ = true;
   host_.to_error(qp_);
-  if (&inbound_qp_ != &qp_) host_.to_error(inbound_qp_);
+  if (&inbound_qp_ != &qp_) inbound_host_.to_error(inbound_qp_);
 }
 
 }  // namespace verbena::sim

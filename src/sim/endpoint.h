@@ -30,6 +30,7 @@ struct EndpointKind {
   bool xrc = false;
   // Shared receive queues; each XRC message names one. Empty: its own receive queue.
   std::vector<ReceivePool*> shared;
+  Host* receiver = nullptr;  // XRC: the lane of the receiving queue pair
 };
 
 class Endpoint final : public Actor {
@@ -106,6 +107,7 @@ class Endpoint final : public Actor {
   void on_receive_completion(const core::Completion& c);
 
   core::QueuePair& qp_;
+  Host& inbound_host_;
   core::QueuePair& inbound_qp_;
   std::unique_ptr<ReceivePool> own_receives_;
   std::vector<ReceivePool*> receives_;

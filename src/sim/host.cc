@@ -67,12 +67,17 @@ class Host::Sink final : public wire::PacketSink, public wire::LocalPeer {
   size_t room_;
 };
 
-Host::Host(World& world, HostId id, uint64_t secret, bool extensions)
+Host::Host(World& world, HostId id, Process& process, uint64_t secret, bool extensions)
     : world_(world),
       id_(id),
-      engine_({.slot = static_cast<uint8_t>(id + 1), .secret = secret, .extensions = extensions}) {
+      process_(process),
+      engine_({.slot = static_cast<uint8_t>(id + 1),
+               .secret = secret,
+               .memory = &process.memory(),
+               .extensions = extensions}) {
+  process.add_lane(*this);
   engine_.expose_through(&exposed_);
-  world.memory().expose(id, exposed_);
+  world.memory().expose(id, gid(), exposed_);
 }
 
 core::CompletionQueue& Host::create_cq(uint32_t capacity) {
@@ -119,7 +124,7 @@ void copy_out(std::span<std::byte> to, const std::byte* from) {
 
 Region Host::add_region(uint64_t length, uint32_t access) {
   Region r;
-  r.bytes = arena_.allocate(length);
+  r.bytes = arena().allocate(length);
   // Not the real address, because traces would differ, but with the same alignment; different in
   // each region.
   r.iova = world_.prng().next() & 0x00FFFFFFFFFFF000u;
@@ -136,7 +141,7 @@ Region Host::add_region(uint64_t length, uint32_t access) {
 DurableRegion Host::add_durable_region(uint32_t access) {
   constexpr uint64_t kBytes = DurableRegion::kBytes;
   DurableRegion r;
-  const auto all = arena_.allocate(2 * kBytes + sizeof(uint64_t));
+  const auto all = arena().allocate(2 * kBytes + sizeof(uint64_t));
   r.bytes = all.first(kBytes);
   r.kept = all.subspan(kBytes, kBytes);
   r.times = all.last(sizeof(uint64_t));
@@ -152,12 +157,14 @@ DurableRegion Host::add_durable_region(uint32_t access) {
 }
 
 Status Host::post_send(core::QueuePair& qp, const core::SendRequest& request) {
+  const Process::Call call(process_, *this);
   Status status = engine_.post_send(qp, request, world_.now());
   wake();
   return status;
 }
 
 Status Host::post_receive(core::QueuePair& qp, const core::ReceiveRequest& request) {
+  const Process::Call call(process_, *this);
   Status status = engine_.post_receive(qp, request, world_.now());
   wake();
   return status;
@@ -166,6 +173,7 @@ Status Host::post_receive(core::QueuePair& qp, const core::ReceiveRequest& reque
 void Host::modify(core::QueuePair& qp, const core::QpAttributes& attr, uint32_t mask) {
   const Status status = qp.check_modify(attr, mask);
   VERBENA_CHECK(status.ok());
+  const Process::Call call(process_, *this);
   engine_.modify_qp(qp, attr, mask, world_.now());
   wake();
 }
@@ -181,19 +189,20 @@ uint32_t Host::packet_bytes(const Host& peer) const {
 }
 
 void Host::destroy(core::QueuePair& qp) {
+  const Process::Call call(process_, *this);
   engine_.destroy_qp(&qp, world_.now());
   wake();
 }
 
-wire::RxMeta Host::addressing(HostId from, const wire::Gid& destination) {
-  return {.source = Network::gid_of(from),
+wire::RxMeta Host::addressing(const Host& from, const wire::Gid& destination) {
+  return {.source = from.gid(),
           .destination = destination,
-          .traffic_class = static_cast<uint8_t>(4 * (from + 1)),
-          .hop_limit = static_cast<uint8_t>(60 + from)};
+          .traffic_class = static_cast<uint8_t>(4 * (from.id() + 1)),
+          .hop_limit = static_cast<uint8_t>(60 + from.id())};
 }
 
 void Host::deliver(Bytes packet, HostId from, const wire::Gid& destination) {
-  arrived_.push_back({std::move(packet), addressing(from, destination)});
+  arrived_.push_back({std::move(packet), addressing(world_.host(from), destination)});
   arrived_.back().meta.own = from == id_;
   wake();
 }
@@ -248,7 +257,7 @@ bool Host::take_from_memory(size_t max_records) {
   std::vector<wire::RxPacket> packets;
   meta.reserve(records.size());
   for (const auto& [from, r] : records) {
-    meta.push_back(addressing(from, gid()));
+    meta.push_back(addressing(world_.host(from), gid()));
     const std::span<const std::byte> bytes(r.bytes);
     const bool is_separate = bytes.size() - r.header_bytes > kShortPayload;
     packets.push_back(
@@ -277,6 +286,7 @@ void Host::wake_readers() {
 void Host::turn() {
   if (paused_) return;
   ++turns;
+  const Process::Call call(process_, *this);
   const Instant now = world_.now();
   std::vector<wire::RxPacket> packets;
   for (const Arrived& a : arrived_) packets.push_back(to_rx_packet(a));

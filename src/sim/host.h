@@ -1,5 +1,6 @@
-// Host: an engine with its memory and completion queues, turned by the World. It takes the place of
-// src/runtime.
+// Host: an engine with its completion queues, turned by the World. It takes the place of a lane of
+// src/runtime. Several hosts may be lanes of one Process; otherwise a host is a process of its own.
+// Each has its own place on the network, which stands for a slot.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "core/engine.h"
 #include "sim/arena.h"
 #include "sim/network.h"
+#include "sim/process.h"
 #include "sim/shared_memory.h"
 
 namespace verbena::sim {
@@ -42,12 +44,14 @@ struct ConnectionShape {
 
 class Host {
  public:
-  Host(World& world, HostId id, uint64_t secret, bool extensions);
+  Host(World& world, HostId id, Process& process, uint64_t secret, bool extensions);
 
   HostId id() const { return id_; }
-  wire::Gid gid() const { return Network::gid_of(id_); }
+  // All lanes of a process have one.
+  wire::Gid gid() const { return Network::gid_of(process_.address()); }
   core::Engine& engine() { return engine_; }
-  Arena& arena() { return arena_; }
+  Process& process() { return process_; }
+  Arena& arena() { return process_.arena(); }
 
   core::CompletionQueue& create_cq(uint32_t capacity);
   core::QueuePair& create_qp(core::CompletionQueue& send_cq, core::CompletionQueue& receive_cq,
@@ -73,7 +77,7 @@ class Host {
   // Packets wait for the next turn. A paused host takes no turns.
   void deliver(Bytes packet, HostId from, const wire::Gid& destination);
   // The IP header fields of a packet from `from`.
-  static wire::RxMeta addressing(HostId from, const wire::Gid& destination);
+  static wire::RxMeta addressing(const Host& from, const wire::Gid& destination);
   void set_paused(bool paused);
   // The link through memory to this peer has ended.
   void on_link_end(HostId peer);
@@ -101,7 +105,7 @@ class Host {
 
   World& world_;
   HostId id_;
-  Arena arena_;
+  Process& process_;
   bool has_device_memory_ = false;
   ExposedMemory exposed_;
   core::Engine engine_;

@@ -12,7 +12,10 @@ namespace {
 class WorkloadRun {
  public:
   WorkloadRun(uint64_t seed, bool hostile, TamperRule tamper)
-      : world_(seed), hostile_(hostile), shares_memory_(shares_memory(seed)) {
+      : world_(seed),
+        hostile_(hostile),
+        shares_memory_(shares_memory(seed)),
+        has_lanes_(has_lanes(seed)) {
     world_.network().set_tamper_rule(std::move(tamper));
   }
 
@@ -71,6 +74,7 @@ class WorkloadRun {
     shape.duplicates = faults.packet.duplicate > 0;
     shape.strict = !hostile_;
     if (shares_memory_) choose_links(shape);
+    shape.lanes = has_lanes_;
     workload_.emplace(world_, shape, report_);
     for (const auto& a : workload_->actors()) tick(*a);
 
@@ -149,7 +153,7 @@ class WorkloadRun {
   // Each application polls its queues at its own interval.
   void tick(Actor& a) {
     world_.after(nanoseconds(static_cast<int64_t>(1000 + prng().below(30000))), [this, &a] {
-      workload_->poll(a.host().id());
+      workload_->poll(a.host().process());
       if (stop_) return;
       a.work();
       if (healed_) a.fill_receives();
@@ -191,6 +195,7 @@ class WorkloadRun {
         report_.problem(world_.now(), "memory around registered regions changed");
       }
     }
+    for (const std::string& what : world_.process_problems()) report_.problem(world_.now(), what);
   }
 
   void check_work() {
@@ -216,6 +221,7 @@ class WorkloadRun {
     r.packets = world_.network().counts().sent;
     r.lost = world_.lost();
     r.memory = world_.memory().counts();
+    r.lanes = count_lanes(world_);
     r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
     r.shape = text_;
     r.problems = report_.problems();
@@ -225,6 +231,7 @@ class WorkloadRun {
   World world_;
   bool hostile_;
   bool shares_memory_;
+  bool has_lanes_;
   bool links_may_end_ = false;
   Report report_;
   std::optional<Workload> workload_;
@@ -235,7 +242,18 @@ class WorkloadRun {
 
 }  // namespace
 
+LaneCounts count_lanes(World& world) {
+  LaneCounts counts;
+  for (HostId h = 0; h < world.host_count(); ++h) {
+    const Process& process = world.host(h).process();
+    counts.most = std::max(counts.most, process.lanes().size());
+    if (process.address() == h) counts.turns_in_waits += process.turns_in_waits();
+  }
+  return counts;
+}
+
 RunKind kind_of(uint64_t seed) {
+  if (seed % 20 == 5 || seed % 20 == 6) return RunKind::Withdrawn;
   switch (seed % 10) {
     case 7:
     case 8:
@@ -248,7 +266,21 @@ RunKind kind_of(uint64_t seed) {
 }
 
 bool shares_memory(uint64_t seed) {
-  return seed % 10 == 1 || seed % 10 == 2 || seed % 20 == 19 || seed % 20 == 8;
+  return seed % 10 == 1 || seed % 10 == 2 || seed % 20 == 19 || seed % 20 == 8 || seed % 20 == 6;
+}
+
+bool has_lanes(uint64_t seed) {
+  switch (kind_of(seed)) {
+    case RunKind::Withdrawn:
+      return true;
+    case RunKind::Hostile:
+      return seed % 40 < 20;
+    case RunKind::Correct:
+      return seed % 20 == 2 || seed % 10 == 3 || seed % 10 == 4;
+    case RunKind::Broken:
+      break;
+  }
+  return false;
 }
 
 RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper) {
@@ -261,6 +293,8 @@ RunResult run_seed(uint64_t seed) {
       return run_broken(seed);
     case RunKind::Hostile:
       return run_workload(seed, true);
+    case RunKind::Withdrawn:
+      return run_withdrawn(seed);
     case RunKind::Correct:
       break;
   }

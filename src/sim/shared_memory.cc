@@ -126,10 +126,8 @@ bool SharedMemory::access(HostId from, const wire::OneSided& r) {
   const auto to = static_cast<HostId>(r.path);
   const Link* const link = find_open(from, to);
   if (link == nullptr || !link->shape.reachable) return false;
-  const auto exposed = exposed_.find(to);
-  std::byte* at = exposed == exposed_.end()
-                      ? nullptr
-                      : exposed->second->resolve(r, Network::gid_of(from), Network::gid_of(to));
+  const Exposed& exposed = exposed_.at(to);
+  std::byte* at = exposed.memory->resolve(r, exposed_.at(from).gid, exposed.gid);
   if (at == nullptr) return false;
   // A failed access may have copied some bytes.
   const bool fails = prng_.chance(link->shape.refusal);

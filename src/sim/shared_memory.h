@@ -75,7 +75,9 @@ class SharedMemory {
   void block(HostId from, HostId to, bool on);
   // `host` detects that the link has ended.
   void end(HostId host, HostId peer);
-  void expose(HostId host, const ExposedMemory& memory) { exposed_[host] = &memory; }
+  void expose(HostId host, const wire::Gid& gid, const ExposedMemory& memory) {
+    exposed_[host] = {gid, &memory};
+  }
 
   // --- for hosts: the sending side ---------------------------------------------------------------
   // Whether the host sends through memory to this peer.
@@ -118,6 +120,10 @@ class SharedMemory {
     std::array<bool, 2> ended{};    // as that host sees it
     std::array<bool, 2> removed{};  // and that host has read all records
   };
+  struct Exposed {
+    wire::Gid gid;
+    const ExposedMemory* memory = nullptr;
+  };
   static size_t side(HostId self, HostId peer) { return self < peer ? 0 : 1; }
   static std::pair<HostId, HostId> key(HostId a, HostId b) {
     return {std::min(a, b), std::max(a, b)};
@@ -136,7 +142,7 @@ class SharedMemory {
   Trace& trace_;
   MemoryCounts counts_;
   std::map<std::pair<HostId, HostId>, Link> links_;
-  std::map<HostId, const ExposedMemory*> exposed_;
+  std::map<HostId, Exposed> exposed_;
 };
 
 }  // namespace verbena::sim

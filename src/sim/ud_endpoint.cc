@@ -164,7 +164,7 @@ void UdEndpoint::on_receive(const core::Completion& c) {
 Bytes UdEndpoint::expected_header(const UdEndpoint& sender, const NumberedMessage& p) const {
   constexpr uint32_t kIpUdpBthDethIcrc = 20 + 8 + 12 + 8 + 4;
   const wire::Gid to = p.to < kFirstGroup ? host_.gid() : Network::gid_of_group(p.to - kFirstGroup);
-  const wire::RxMeta meta = Host::addressing(sender.host_.id(), to);
+  const wire::RxMeta meta = Host::addressing(sender.host_, to);
   const uint32_t total =
       kIpUdpBthDethIcrc + (NumberedMessages::has_immediate(p.op) ? 4 : 0) + (p.length + 3) / 4 * 4;
   Bytes area(kHeaderBytes);

@@ -12,6 +12,9 @@ Workload::Workload(World& world, const WorkloadShape& shape, Report& report)
   membership_.mtu = pick(prng(), {wire::Mtu::k256, wire::Mtu::k1024, wire::Mtu::k4096});
   const auto hosts = static_cast<HostId>(2 + prng().below(3));
   for (HostId h = 0; h < hosts; ++h) add_place(h);
+  if (shape.lanes) {
+    for (Place& place : places_) add_lanes(place);
+  }
   if (shape.memory) share_memory(*shape.memory);
   const uint64_t connections = 1 + prng().below(5);
   for (uint64_t i = 0; i < connections; ++i) connect_two();
@@ -26,7 +29,8 @@ void Workload::add_place(HostId id) {
   host.set_packets_per_turn(pick<size_t>(prng(), {3, 16, 64}));
   host.set_ack_delay(id % 2 == 0 ? 8 : 0);
   Place place;
-  place.cq = &host.create_cq(8192);
+  place.lanes = {&host};
+  place.cqs = {&host.create_cq(8192)};
   place.counter = {host.add_region(8, core::kLocalWrite | core::kRemoteAtomic), id, {}, 0};
   const uint32_t sges = shape_.qp.sges;
   place.rc_receives =
@@ -35,11 +39,33 @@ void Workload::add_place(HostId id) {
   places_.push_back(place);
 }
 
+// In some processes all lanes complete to one queue.
+void Workload::add_lanes(Place& place) {
+  Prng& r = world_.lane_prng();
+  Host& first = *place.lanes.front();
+  const bool share_cq = r.below(2) == 0;
+  for (uint64_t i = r.below(4); i > 0; --i) {
+    Host& lane = world_.add_lane(first, first.engine().state().extensions);
+    lane.add_device_memory();
+    lane.set_packets_per_turn(pick<size_t>(r, {3, 16, 64}));
+    lane.set_ack_delay(r.below(2) == 0 ? 8 : 0);
+    place.lanes.push_back(&lane);
+    place.cqs.push_back(share_cq ? place.cqs.front() : &first.create_cq(8192));
+    if (share_cq) place.cqs.front()->share();
+  }
+}
+
+size_t Workload::choose_lane(HostId h) {
+  const size_t lanes = places_[h].lanes.size();
+  return lanes == 1 ? 0 : world_.lane_prng().below(lanes);
+}
+
 // Most pairs of hosts share memory; the others use the network.
 void Workload::share_memory(const MemoryLinkShape& shape) {
   SharedMemory& memory = world_.memory();
-  for (HostId b = 1; b < places_.size(); ++b) {
+  for (HostId b = 1; b < world_.host_count(); ++b) {
     for (HostId a = 0; a < b; ++a) {
+      if (&world_.host(a).process() == &world_.host(b).process()) continue;
       if (b != 1 && memory.prng().below(4) == 0) continue;
       memory.open(a, b, shape);
       links_.emplace_back(a, b);
@@ -53,7 +79,7 @@ ReceivePool& Workload::add_pool(Host& host, const PoolShape& shape, uint32_t xrc
   core::SrqConfig config{.pd = 1, .max_wr = shape.depth, .max_sges = shape.sges};
   if (xrc_domain != 0) {
     config.xrc_domain = xrc_domain;
-    config.cq = places_[host.id()].cq;
+    config.cq = places_[host.id()].cqs.front();
   }
   pools_.back()->serve(*host.engine().create_srq(config));
   return *pools_.back();
@@ -95,9 +121,13 @@ void Workload::connect_two() {
   }
 }
 
-Endpoint& Workload::add_endpoint(HostId h, const EndpointKind& kind) {
-  auto endpoint =
-      std::make_unique<Endpoint>(world_, world_.host(h), *places_[h].cq, shape_, report_, kind);
+// As in src/runtime, XRC receive queue pairs are in the first lane, with the shared receive queues.
+Endpoint& Workload::add_endpoint(HostId h, EndpointKind kind) {
+  const Place& place = places_[h];
+  const size_t lane = choose_lane(h);
+  kind.receiver = place.lanes.front();
+  auto endpoint = std::make_unique<Endpoint>(world_, *place.lanes[lane], *place.cqs[lane], shape_,
+                                             report_, kind);
   Endpoint& added = *endpoint;
   actors_.push_back(std::move(endpoint));
   return added;
@@ -130,15 +160,16 @@ void Workload::connect_xrc(HostId a, HostId b, const ConnectionShape& shape) {
   Endpoint& eb = add(b);
   ea.set_peer(eb, &places_[b].counter);
   eb.set_peer(ea, &places_[a].counter);
-  connect(ea.host(), ea.qp(), eb.host(), eb.inbound_qp(), shape);
-  connect(eb.host(), eb.qp(), ea.host(), ea.inbound_qp(), shape);
+  connect(ea.host(), ea.qp(), world_.host(b), eb.inbound_qp(), shape);
+  connect(eb.host(), eb.qp(), world_.host(a), ea.inbound_qp(), shape);
 }
 
 void Workload::connect_unreliably(HostId a, HostId b, const ConnectionShape& shape) {
   ++kinds_["UC"];
   const auto add = [&](HostId h) -> UcEndpoint& {
-    auto endpoint =
-        std::make_unique<UcEndpoint>(world_, world_.host(h), *places_[h].cq, shape_, report_);
+    const size_t lane = choose_lane(h);
+    auto endpoint = std::make_unique<UcEndpoint>(world_, *places_[h].lanes[lane],
+                                                 *places_[h].cqs[lane], shape_, report_);
     UcEndpoint& added = *endpoint;
     actors_.push_back(std::move(endpoint));
     return added;
@@ -155,8 +186,8 @@ void Workload::add_ud_endpoints() {
   for (uint64_t i = 0; i < members; ++i) {
     const auto h = static_cast<HostId>(prng().below(places_.size()));
     ReceivePool* shared = prng().below(3) == 0 ? places_[h].ud_receives : nullptr;
-    actors_.push_back(std::make_unique<UdEndpoint>(world_, world_.host(h), *places_[h].cq, shape_,
-                                                   report_, membership_, shared));
+    actors_.push_back(std::make_unique<UdEndpoint>(world_, world_.host(h), *places_[h].cqs.front(),
+                                                   shape_, report_, membership_, shared));
     ++kinds_["UD"];
   }
 }
@@ -164,6 +195,7 @@ void Workload::add_ud_endpoints() {
 std::string Workload::describe() const {
   std::string text = std::to_string(places_.size()) + " hosts";
   if (plain_hosts_ != 0) text += " (" + std::to_string(plain_hosts_) + " plain)";
+  if (shape_.lanes) text += ", " + std::to_string(world_.host_count()) + " lanes";
   if (shape_.memory) text += ", " + std::to_string(links_.size()) + " memory links";
   for (const auto& [kind, count] : kinds_) text += ", " + std::to_string(count) + " " + kind;
   return text;
@@ -174,17 +206,21 @@ bool Workload::done() const {
 }
 
 void Workload::poll(HostId h) {
-  core::Completion c;
-  while (places_[h].cq->poll(&c, 1) == 1) {
+  const auto take = [&](const core::Completion& c) {
     world_.trace().add(c.wr_id);
     world_.trace().add(static_cast<uint64_t>(c.status) << 32 | c.byte_count);
-    const auto owner = std::ranges::find_if(
-        actors_, [&](const auto& a) { return a->host().id() == h && a->owns(c.qpn); });
+    const auto owner = std::ranges::find_if(actors_, [&](const auto& a) {
+      return a->host().process().address() == h && a->owns(c.qpn);
+    });
     if (owner == actors_.end()) {
       report_.problem(world_.now(), "a completion of an unknown queue pair");
     } else {
       (*owner)->on_completion(c);
     }
+  };
+  core::Completion c;
+  for (core::CompletionQueue* const cq : places_[h].cqs) {
+    while (cq->poll(&c, 1) == 1) take(c);
   }
 }
 
@@ -203,15 +239,22 @@ void Workload::send_last_messages() {
 
 void Workload::check() {
   for (const auto& a : actors_) a->check();
-  for (HostId h = 0; h < places_.size(); ++h) check_host(h);
+  for (const Place& place : places_) check_place(place);
 }
 
-void Workload::check_host(HostId h) {
-  Host& host = world_.host(h);
+void Workload::check_place(const Place& place) {
   const auto problem = [&](const char* what) { report_.problem(world_.now(), what); };
-  if (host.engine().next_deadline() != kNever) problem("a deadline is left although all is done");
-  if (!host.failures.empty()) problem("a queue pair failed");
-  const SharedCounter& counter = places_[h].counter;
+  using enum core::CounterId;
+  uint64_t explained = 0;
+  for (Host* const lane : place.lanes) {
+    if (lane->engine().next_deadline() != kNever) {
+      problem("a deadline is left although all is done");
+    }
+    if (!lane->failures.empty()) problem("a queue pair failed");
+    const core::Counters& counters = lane->engine().state().counters;
+    explained += counters[no_receive_posted] + counters[incomplete_messages];
+  }
+  const SharedCounter& counter = place.counter;
   uint64_t value = 0;
   std::memcpy(&value, counter.region.bytes.data(), 8);
   if (value != counter.added || counter.seen.size() != value) {
@@ -219,10 +262,9 @@ void Workload::check_host(HostId h) {
   }
   // Every packet that the network delivered must reach the application or be counted as dropped.
   uint64_t missing = 0;
-  for (const auto& a : actors_) missing += a->host().id() == h ? a->missing() : 0;
-  using enum core::CounterId;
-  const core::Counters& counters = host.engine().state().counters;
-  const uint64_t explained = counters[no_receive_posted] + counters[incomplete_messages];
+  for (const auto& a : actors_) {
+    if (&a->host().process() == &place.lanes.front()->process()) missing += a->missing();
+  }
   if (world_.lost() == 0 && missing > explained) {
     problem("a message got lost in the engine");
   }

@@ -24,8 +24,8 @@ class Workload {
 
   const std::vector<std::unique_ptr<Actor>>& actors() const { return actors_; }
   bool done() const;
-  // Delivers the completions of a host to the actors.
-  void poll(HostId host);
+  // Delivers the completions of a process to the actors.
+  void poll(const Process& process) { poll(process.address()); }
   void poll_all();
 
   // --- when all is done --------------------------------------------------------------------------
@@ -39,8 +39,10 @@ class Workload {
   std::string describe() const;
 
  private:
+  // A process. Its number is the id of its first lane.
   struct Place {
-    core::CompletionQueue* cq = nullptr;
+    std::vector<Host*> lanes;
+    std::vector<core::CompletionQueue*> cqs;  // by lane; one, if the lanes share it
     SharedCounter counter;
     ReceivePool* rc_receives = nullptr;  // shared by some RC endpoints
     ReceivePool* ud_receives = nullptr;
@@ -49,6 +51,10 @@ class Workload {
 
   Prng& prng() { return world_.prng(); }
   void add_place(HostId id);
+  void add_lanes(Place& place);
+  // The lane of a new queue pair.
+  size_t choose_lane(HostId h);
+  void poll(HostId h);
   void share_memory(const MemoryLinkShape& shape);
   ReceivePool& add_pool(Host& host, const PoolShape& shape, uint32_t xrc_domain);
   void connect_two();
@@ -56,9 +62,9 @@ class Workload {
   void connect_xrc(HostId a, HostId b, const ConnectionShape& shape);
   void connect_unreliably(HostId a, HostId b, const ConnectionShape& shape);
   void add_ud_endpoints();
-  Endpoint& add_endpoint(HostId h, const EndpointKind& kind);
+  Endpoint& add_endpoint(HostId h, EndpointKind kind);
   ConnectionShape random_connection();
-  void check_host(HostId h);
+  void check_place(const Place& place);
 
   World& world_;
   WorkloadShape shape_;

@@ -7,7 +7,16 @@ namespace verbena::sim {
 
 Host& World::add_host(bool extensions) {
   const auto id = static_cast<HostId>(hosts_.size());
-  hosts_.push_back(std::make_unique<Host>(*this, id, prng_.next(), extensions));
+  const uint64_t secret = prng_.next();
+  processes_.push_back(std::make_unique<Process>(*this, id, secret));
+  hosts_.push_back(std::make_unique<Host>(*this, id, *processes_.back(), secret, extensions));
+  return *hosts_.back();
+}
+
+Host& World::add_lane(Host& first, bool extensions) {
+  const auto id = static_cast<HostId>(hosts_.size());
+  hosts_.push_back(
+      std::make_unique<Host>(*this, id, first.process(), lane_prng_.next(), extensions));
   return *hosts_.back();
 }
 
@@ -19,7 +28,7 @@ void World::at(Instant when, std::function<void()> action) {
 void World::send(HostId from, wire::PathId path, Bytes packet) {
   const auto number = static_cast<uint32_t>(path);
   if (number < kFirstGroupPath) {
-    return send_to(from, number, Network::gid_of(number), std::move(packet));
+    return send_to(from, number, hosts_[number]->gid(), std::move(packet));
   }
   const wire::Gid group = Network::gid_of_group(number - kFirstGroupPath);
   for (HostId to = 0; to < hosts_.size(); ++to) {
@@ -56,6 +65,14 @@ bool World::run_until_quiet(Duration limit) {
   const Instant end = now_ + limit;
   while (!events_.empty() && events_.front().at <= end) step();
   return events_.empty();
+}
+
+std::vector<std::string> World::process_problems() const {
+  std::vector<std::string> all;
+  for (const auto& p : processes_) {
+    all.insert(all.end(), p->problems().begin(), p->problems().end());
+  }
+  return all;
 }
 
 }  // namespace verbena::sim

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
 #include "sim/host.h"
 #include "sim/network.h"
+#include "sim/process.h"
 #include "sim/shared_memory.h"
 #include "sim/trace.h"
 
@@ -18,15 +20,24 @@ namespace verbena::sim {
 class World {
  public:
   explicit World(uint64_t seed)
-      : prng_(seed), network_(prng_, trace_), memory_(seed, network_, trace_) {}
+      : prng_(seed),
+        lane_prng_(seed ^ kLaneSeedOffset),
+        network_(prng_, trace_),
+        memory_(seed, network_, trace_) {}
 
+  // A host that is a process of its own.
   Host& add_host(bool extensions = true);
+  // Another lane of this host's process.
+  Host& add_lane(Host& first, bool extensions = true);
   Host& host(HostId id) { return *hosts_[id]; }
   size_t host_count() const { return hosts_.size(); }
   Network& network() { return network_; }
   SharedMemory& memory() { return memory_; }
   uint64_t lost() const { return network_.counts().lost + memory_.counts().lost; }
   Prng& prng() { return prng_; }
+  // Random choices about lanes. They are independent of the other choices, so that a run without
+  // lanes does not depend on them.
+  Prng& lane_prng() { return lane_prng_; }
   Trace& trace() { return trace_; }
   Instant now() const { return now_; }
   uint64_t events_done() const { return events_done_; }
@@ -46,6 +57,8 @@ class World {
   void run_for(Duration duration) { run_until(now_ + duration); }
   // Runs until no event is left, or for `limit`. False: events are left.
   bool run_until_quiet(Duration limit);
+  // The errors that the processes found in withdrawals of keys.
+  std::vector<std::string> process_problems() const;
 
  private:
   struct Event {
@@ -57,10 +70,12 @@ class World {
     return a.at != b.at ? a.at > b.at : a.order > b.order;
   }
 
+  static constexpr uint64_t kLaneSeedOffset = 0x6C616E6573000000;
   static constexpr uint32_t kFirstGroupPath = 1u << 16;
   void send_to(HostId from, HostId to, const wire::Gid& destination, Bytes packet);
 
   Prng prng_;
+  Prng lane_prng_;
   Trace trace_;
   Network network_;
   SharedMemory memory_;
@@ -68,6 +83,7 @@ class World {
   uint64_t next_order_ = 0;
   uint64_t events_done_ = 0;
   std::vector<Event> events_;
+  std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::unique_ptr<Host>> hosts_;
 };
 

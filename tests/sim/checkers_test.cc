@@ -65,9 +65,14 @@ TamperRule repeating(std::function<bool(const wire::Packet&)> match) {
 }
 
 // At least one seed must report the error: not every seed has such traffic. Each gets a new rule.
-void expect_detected(const std::string& text, const std::function<TamperRule()>& make_rule) {
+using Run = std::function<RunResult(uint64_t seed, TamperRule)>;
+void expect_detected(
+    const std::string& text, const std::function<TamperRule()>& make_rule,
+    const Run& run = [](uint64_t seed, TamperRule rule) {
+      return run_workload(seed, false, std::move(rule));
+    }) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    const RunResult r = run_workload(seed, false, make_rule());
+    const RunResult r = run(seed, make_rule());
     const bool detected = std::ranges::any_of(
         r.problems, [&](const std::string& p) { return p.find(text) != std::string::npos; });
     if (detected) return;
@@ -254,6 +259,62 @@ TEST(Checkers, DetectWriteOutsideTheWindow) {
       if (zero_based) p.reth.address += 8;
     });
   });
+}
+
+// --- keys that are withdrawn while peers use them
+// -------------------------------------------------
+
+TEST(Checkers, DetectSuccessOfARequestWithAWithdrawnKey) {
+  const auto make_rule = [] {
+    // A withdrawn key is replaced by the latest one of its place.
+    return editing([keys = std::map<uint32_t, std::vector<uint32_t>>()](wire::Packet& p) mutable {
+      if (!p.op.has_reth) return;
+      auto& known = keys[p.reth.rkey >> 8];
+      if (std::ranges::find(known, p.reth.rkey) == known.end()) known.push_back(p.reth.rkey);
+      p.reth.rkey = known.back();
+    });
+  };
+  expect_detected("succeeded although its key was not valid", make_rule, run_withdrawn);
+}
+
+TEST(Checkers, DetectFailureOfARequestWithAValidKey) {
+  const auto make_rule = [] {
+    return editing([](wire::Packet& p) {
+      if (p.op.verb == Verb::Write && p.op.has_reth) p.reth.rkey ^= 1;
+    });
+  };
+  expect_detected("a request with a valid key failed", make_rule, run_withdrawn);
+}
+
+TEST(Checkers, DetectAWrongStatusAfterAWithdrawal) {
+  const auto make_rule = [] {
+    return losing([](HostId, const auto& p) {
+      return p.op.has_aeth && p.aeth.kind == wire::AckKind::Nak &&
+             p.aeth.value == static_cast<uint8_t>(wire::NakCode::RemoteAccess);
+    });
+  };
+  expect_detected("wrong status", make_rule, run_withdrawn);
+}
+
+TEST(Checkers, DetectAWriteWhoseBytesDoNotReachTheBlockOfItsKey) {
+  const auto make_rule = [] {
+    return corrupting([](const auto& p) { return p.op.verb == Verb::Write; });
+  };
+  expect_detected("a WRITE succeeded but memory did not get its bytes", make_rule, run_withdrawn);
+}
+
+TEST(Checkers, DetectAReadOfOtherMemoryThanTheBlockOfItsKey) {
+  const auto make_rule = [] {
+    return corrupting([](const auto& p) { return p.op.verb == Verb::ReadResponse; });
+  };
+  expect_detected("a READ returned bytes that the memory did not have", make_rule, run_withdrawn);
+}
+
+TEST(Checkers, DetectWrongBytesInAReceiveThatLanesShare) {
+  const auto make_rule = [] {
+    return corrupting([](const auto& p) { return p.op.verb == Verb::Send; });
+  };
+  expect_detected("a message was received with other bytes", make_rule, run_withdrawn);
 }
 
 // The checks of shared receives, which do not depend on the peer.

@@ -49,13 +49,22 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
     }
     if (verbose) {
-      static constexpr const char* kKinds[] = {"correct", "broken", "hostile"};
+      static constexpr const char* kKinds[] = {"correct", "broken", "hostile", "withdrawn"};
       std::printf(
           "seed %llu: %s, %s\n  %llu events, %llu packets, %llu lost, %.3f ms, trace %016llx\n",
           seed, kKinds[static_cast<int>(r.kind)], r.shape.c_str(),
           static_cast<unsigned long long>(r.events), static_cast<unsigned long long>(r.packets),
           static_cast<unsigned long long>(r.lost), r.virtual_ms,
           static_cast<unsigned long long>(r.trace_hash));
+      if (has_lanes(seed)) {
+        std::printf(
+            "  lanes: %zu at most, %llu turns in waits, %llu keys withdrawn, %llu of them during a "
+            "turn, %llu requests refused\n",
+            r.lanes.most, static_cast<unsigned long long>(r.lanes.turns_in_waits),
+            static_cast<unsigned long long>(r.lanes.withdrawals),
+            static_cast<unsigned long long>(r.lanes.in_turns),
+            static_cast<unsigned long long>(r.lanes.refused));
+      }
       if (shares_memory(seed)) {
         std::printf("  memory: %llu packets, %llu lost, %llu accesses, %llu packets retracted\n",
                     static_cast<unsigned long long>(r.memory.packets),
