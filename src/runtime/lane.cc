@@ -189,11 +189,19 @@ void Lane::forward_remaining_packets() {
   }
 }
 
+// Either the lookups that follow a pause find what another lane has changed, or that lane sees that
+// the pause is over: on both sides, a fence is between the store and the load.
+void Lane::pause_lookups(bool on) {
+  lookups_paused_.store(on, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
 void Lane::await_lookups(bool within_turn) {
   if (!within_turn) {
     lock_.lock();
     return lock_.unlock();
   }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   // Two lanes may wait for each other.
   for (int i = 0; !lock_.try_lock(); ++i) {
     if (lookups_paused_.load(std::memory_order_acquire)) return;

@@ -82,7 +82,7 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   // `within_turn`: the caller holds the lock of another lane.
   void await_lookups(bool within_turn);
   // The holder of the lock waits for other lanes, and has no lookup under way meanwhile.
-  void pause_lookups(bool on) { lookups_paused_.store(on, std::memory_order_release); }
+  void pause_lookups(bool on);
   // The caller is inside a turn of this lane, and so holds the lock.
   bool is_in_turn() const {
     return turning_thread_.load(std::memory_order_relaxed) == pthread_self();

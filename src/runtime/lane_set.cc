@@ -132,9 +132,24 @@ void LaneSet::each_srq(const std::function<void(core::SharedReceiveQueue&)>& vis
   for (const auto& [number, srq] : first().engine().state().srqs) visit(*srq);
 }
 
-void LaneSet::lock_for_fork() {
+// A lane that rebinds a window holds its own lock and waits for the lookups of the others. It need
+// not wait for this call, which may be waiting for that lane.
+void LaneSet::lock_all() {
   mutex_.lock();
-  each([](Lane& lane) { lane.mutex().lock(); });
+  each([](Lane& lane) {
+    lane.mutex().lock();
+    lane.pause_lookups(true);
+  });
+  each([](Lane& lane) { lane.pause_lookups(false); });
+}
+
+void LaneSet::unlock_all() {
+  each([](Lane& lane) { lane.mutex().unlock(); });
+  mutex_.unlock();
+}
+
+void LaneSet::lock_for_fork() {
+  lock_all();
   each_srq([](core::SharedReceiveQueue& srq) { srq.lock_for_fork(); });
   memory_.lock_for_fork();
 }
@@ -142,8 +157,7 @@ void LaneSet::lock_for_fork() {
 void LaneSet::unlock_after_fork() {
   memory_.unlock_after_fork();
   each_srq([](core::SharedReceiveQueue& srq) { srq.unlock_after_fork(); });
-  each([](Lane& lane) { lane.mutex().unlock(); });
-  mutex_.unlock();
+  unlock_all();
 }
 
 }  // namespace verbena::runtime

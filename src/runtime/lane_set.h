@@ -76,14 +76,8 @@ class LaneSet {
   // Holds the locks of all lanes.
   class AllLocked {
    public:
-    explicit AllLocked(LaneSet& lanes) : lanes_(lanes) {
-      lanes_.mutex_.lock();
-      lanes_.each([](Lane& lane) { lane.mutex().lock(); });
-    }
-    ~AllLocked() {
-      lanes_.each([](Lane& lane) { lane.mutex().unlock(); });
-      lanes_.mutex_.unlock();
-    }
+    explicit AllLocked(LaneSet& lanes) : lanes_(lanes) { lanes_.lock_all(); }
+    ~AllLocked() { lanes_.unlock_all(); }
     AllLocked(const AllLocked&) = delete;
     AllLocked& operator=(const AllLocked&) = delete;
 
@@ -102,6 +96,8 @@ class LaneSet {
   // All of them are the first lane's.
   void each_srq(const std::function<void(core::SharedReceiveQueue&)>& visit);
   static void bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLanes>& queues);
+  void lock_all();
+  void unlock_all();
 
   const DeviceInfo& device_;
   LaneOwner& owner_;

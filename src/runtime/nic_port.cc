@@ -42,6 +42,7 @@ void Nic::end_if_removed() {
   }
   removed_ = true;
   log(LogLevel::Warning, "%s: its network interface is gone", device_.name.c_str());
+  lanes_.first().pause_lookups(true);  // as in LaneSet::lock_all()
   lanes_.each([this](Lane& lane) {
     if (!lane.has_engine()) return;
     const bool is_first = &lane == &lanes_.first();  // its lock is held
@@ -49,6 +50,7 @@ void Nic::end_if_removed() {
     lane.engine().fail_all(lane.time());
     if (!is_first) lane.unlock();
   });
+  lanes_.first().pause_lookups(false);
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
   if (management_ != nullptr) management_->report_removed();
 }

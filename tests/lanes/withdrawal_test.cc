@@ -236,5 +236,31 @@ TEST_F(Rebinds, OfSeveralLanesDoNotWaitForEachOther) {
   run_threads(kLanes, [&](size_t) { rebind(stress_rounds(2000)); });
 }
 
+// Such calls hold the lock of the first lane while they wait for those of the others.
+TEST_F(Rebinds, DoNotWaitForCallsThatStopAllLanes) {
+  ibv_srq_init_attr init{};
+  init.attr = {.max_wr = 16, .max_sge = 1, .srq_limit = 0};
+  ibv_srq* const srq = ibv_create_srq(pd_.get(), &init);
+  ASSERT_NE(srq, nullptr);
+  std::atomic<size_t> rebinding{kLanes};
+  run_threads(kLanes + 2, [&](size_t i) {
+    if (i < kLanes) {
+      rebind(stress_rounds(5000));
+      --rebinding;
+      return;
+    }
+    for (size_t n = 0; rebinding != 0; ++n) {
+      if (i == kLanes) {
+        ibv_srq_attr attr{
+            .max_wr = 16 + static_cast<uint32_t>(n % 1000), .max_sge = 0, .srq_limit = 0};
+        EXPECT_EQ(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), 0);
+      } else {
+        EXPECT_EQ(in_child([] { return 3; }), 3);
+      }
+    }
+  });
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
 }  // namespace
 }  // namespace verbena::test
