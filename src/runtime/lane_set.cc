@@ -31,16 +31,25 @@ CqLanes* lanes_of(const core::CompletionQueue* cq) {
 
 }  // namespace
 
+Lane& CqLanes::lock_home() const {
+  for (;;) {
+    Lane& lane = home();
+    lane.lock();
+    if (&lane == &home()) return lane;
+    lane.unlock();
+  }
+}
+
 void CqLanes::each_other(const std::function<void(Lane&)>& visit) const {
   LaneSet& lanes = home().lanes();
-  const uint64_t others = others_.load(std::memory_order_relaxed);
+  const uint64_t others = others_.load(std::memory_order_acquire);
   for (size_t i = 0; i < LaneSet::kMaxLanes; ++i) {
     if ((others >> i & 1) != 0) visit(lanes.at(i));
   }
 }
 
 void CqLanes::add(const Lane& other) {
-  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_relaxed);
+  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_release);
 }
 
 LaneSet::LaneSet(const DeviceInfo& device, LaneOwner& owner, core::MemoryRegistry& memory)
@@ -82,10 +91,10 @@ void LaneSet::bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLa
   CqLanes* const lanes = lanes_of(cq);
   if (lanes == nullptr) return;
   if (!lanes->is_bound()) {
+  const std::lock_guard lock(lanes->home().mutex());
     lanes->bind(lane);
     ++queues[lane.index()];
   } else if (&lanes->home() != &lane) {
-    const std::lock_guard lock(lanes->home().mutex());
     cq->share();
     lanes->add(lane);
   }

@@ -40,6 +40,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   class PostingGuard {
    public:
     explicit PostingGuard(Lane& lane) : lane_(lane) { lane_.lock(); }
+    // The lane that a completion queue belongs to.
+    explicit PostingGuard(const CqLanes& lanes) : lane_(lanes.lock_home()) {}
     ~PostingGuard() { lane_.unlock(); }
     PostingGuard(const PostingGuard&) = delete;
     PostingGuard& operator=(const PostingGuard&) = delete;
@@ -52,6 +54,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   class Guard : os::NoCancel, public PostingGuard {
    public:
     explicit Guard(Lane& lane) : PostingGuard(lane) {}
+    explicit Guard(const CqLanes& lanes) : PostingGuard(lanes) {}
     // The control plane, and the first lane.
     explicit Guard(Nic& nic) : PostingGuard(nic.lanes_.first()) {}
   };

@@ -299,8 +299,8 @@ void Nic::forget_cq(core::CompletionQueue* cq) {
 
 void Nic::arm(const CqLanes& lanes, core::CompletionQueue& cq, core::Armed level) {
   {
-    const PostingGuard guard(lanes.home());
-    lanes.home().arm(cq, level);
+    PostingGuard guard(lanes);
+    guard.lane().arm(cq, level);
   }
   lanes.each_other([](Lane& lane) {
     const PostingGuard guard(lane);

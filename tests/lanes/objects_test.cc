@@ -41,6 +41,50 @@ TEST_F(Objects, WithWorkUnderWayAreDestroyedBesideBusyLanes) {
   busy.expect_progress();
 }
 
+// The queue gets its lane while other threads use it.
+TEST_F(Objects, CqIsUsedByOtherThreadsWhileItsFirstQueuePairIsCreated) {
+  Region region(pd_.get(), 4096);
+  Endpoint first(pd_.get());  // the next queue is bound to another lane
+  for (size_t i = 0; i < stress_rounds(30) && !HasFailure(); ++i) {
+    CqPtr cq = make_cq(context_.get());
+    std::atomic<bool> done{false};
+    run_threads(3, [&](size_t thread) {
+      if (thread == 0) {
+        QpPtr a = make_qp(pd_.get(), cq.get(), cq.get());
+        Endpoint b(pd_.get());
+        connect_both(a.get(), b.qp.get());
+        for (uint64_t n = 0; n < 50; ++n) {
+          EXPECT_EQ(post(a.get(), IBV_WR_RDMA_WRITE, n, region.sge(0, 64), region.address(64),
+                         region.mr->rkey),
+                    0);
+          take(cq.get(), n);
+        }
+        done = true;
+      }
+      for (int n = 0; !done; ++n) {
+        EXPECT_EQ(thread == 1 ? ibv_req_notify_cq(cq.get(), 0)
+                              : ibv_resize_cq(cq.get(), n % 2 == 0 ? 64 : 300),
+                  0);
+      }
+    });
+  }
+}
+
+// Creating a queue pair may open a lane, with calls that are cancellation points.
+TEST_F(Objects, ACancelledThreadCompletesItsCall) {
+  Endpoint first(pd_.get());
+  CqPtr cq = make_cq(context_.get());
+  QpPtr qp;
+  std::thread thread([&] {
+    pthread_cancel(pthread_self());
+    qp = make_qp(pd_.get(), cq.get(), cq.get());
+    pthread_testcancel();
+  });
+  thread.join();
+  ASSERT_NE(qp, nullptr);
+  EXPECT_NE(lane_of(qp.get()), lane_of(first.qp.get()));
+}
+
 TEST_F(Objects, OfThreadDomainsUseTheLanesOfTheirThreads) {
   std::array<std::atomic<uint32_t>, kLanes> lanes{};
   std::atomic<size_t> made{0};
