@@ -209,6 +209,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   core::MemoryRegistry memory_;
   LaneSet lanes_{device_, *this, memory_};
   SpinLock async_events_lock_;  // of the lanes that raise asynchronous events
+  mutable SpinLock gids_lock_;  // of changes of gids_, and of lanes that read it
   // The rest is guarded by the first lane's lock.
   std::unique_ptr<Management> management_;  // null: not needed yet
   PortState port_;

@@ -66,7 +66,10 @@ Status Nic::end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies
 }
 
 Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
-  const wire::Gid source = gids_.at(address.sgid_index);
+  const wire::Gid source = [&] {
+    const SpinLock::Guard guard(gids_lock_);
+    return gids_.at(address.sgid_index);
+  }();
   if (source.is_zero()) {
     return Error{EINVAL, "sgid_index names an empty entry of the GID table (see: verbena devices)"};
   }

@@ -128,5 +128,26 @@ TEST_F(Objects, OfThreadDomainsUseTheLanesOfTheirThreads) {
   }
 }
 
+TEST_F(Objects, ConnectWhileAddressesChange) {
+  if (std::system("ip address add 192.0.2.1/32 dev lo 2>/dev/null") != 0) {
+    GTEST_SKIP() << "this user may not change the addresses of the loopback interface";
+  }
+  std::atomic<bool> done{false};
+  run_threads(kLanes + 1, [&](size_t thread) {
+    if (thread == kLanes) {
+      for (int i = 2; i < 30; ++i) {
+        const std::string address = "192.0.2." + std::to_string(i) + "/32 dev lo";
+        EXPECT_EQ(std::system(("ip address add " + address).c_str()), 0);
+        if (i % 2 != 0) continue;
+        EXPECT_EQ(std::system(("ip address delete " + address).c_str()), 0);
+      }
+      done = true;
+      return;
+    }
+    for (size_t i = 0; !done || i == 0; ++i) Pair pair(pd_.get());
+  });
+  EXPECT_EQ(std::system("ip address flush to 192.0.2.0/24 dev lo"), 0);
+}
+
 }  // namespace
 }  // namespace verbena::test
