@@ -66,6 +66,7 @@ Lane& LaneSet::of(wire::Qpn qpn) {
 
 Lane& LaneSet::choose(core::CompletionQueue* send_cq, core::CompletionQueue* receive_cq,
                       bool only_first) {
+  const os::NoCancel no_cancel;
   // A lane opens sockets, which a child that is forked meanwhile must not inherit.
   lock_process();
   struct Unlock {
@@ -90,8 +91,8 @@ Lane& LaneSet::choose(core::CompletionQueue* send_cq, core::CompletionQueue* rec
 void LaneSet::bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLanes>& queues) {
   CqLanes* const lanes = lanes_of(cq);
   if (lanes == nullptr) return;
-  if (!lanes->is_bound()) {
   const std::lock_guard lock(lanes->home().mutex());
+  if (!lanes->is_bound()) {
     lanes->bind(lane);
     ++queues[lane.index()];
   } else if (&lanes->home() != &lane) {
