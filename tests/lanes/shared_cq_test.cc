@@ -168,5 +168,44 @@ TEST_F(SharedCq, WakesSleepersForEachLane) {
   expect_each_once();
 }
 
+// A queue pair of another lane fails with its next completion.
+TEST_F(LanesTest, OverrunFailsQueuePairsOfAllLanes) {
+  CqPtr cq = make_cq(context_.get(), 4);
+  QpPtr first = make_qp(pd_.get(), cq.get(), cq.get());
+  Endpoint first_peer(pd_.get()), second_peer(pd_.get());
+  QpPtr second = make_qp(pd_.get(), second_peer.cq.get(), cq.get());
+  ASSERT_NE(lane_of(first.get()), lane_of(second.get()));
+  connect_both(first.get(), first_peer.qp.get());
+  connect_both(second.get(), second_peer.qp.get());
+  Region region(pd_.get(), 4096);
+  for (uint64_t i = 0; i < 5; ++i) {
+    ASSERT_EQ(post(first.get(), IBV_WR_RDMA_WRITE, i, region.sge(0, 8), region.address(64),
+                   region.mr->rkey),
+              0);
+  }
+  ibv_async_event error = wait_for_async_event(context_.get());
+  ibv_ack_async_event(&error);
+  ibv_wc wc{};
+  while (ibv_poll_cq(cq.get(), 1, &wc) == 1) {  // there is room again
+  }
+  ASSERT_EQ(post_receive(second.get(), 9, region.sge(256, 64)), 0);
+  ASSERT_EQ(post(second_peer.qp.get(), IBV_WR_SEND, 9, region.sge(512, 64)), 0);
+  std::map<ibv_event_type, std::vector<uint32_t>> events{{error.event_type, {0}}};
+  for (int i = 0; i < 2; ++i) {
+    ibv_async_event event = wait_for_async_event(context_.get());
+    events[event.event_type].push_back(
+        event.event_type == IBV_EVENT_QP_FATAL ? event.element.qp->qp_num : 0);
+    ibv_ack_async_event(&event);
+  }
+  EXPECT_EQ(events[IBV_EVENT_CQ_ERR].size(), 1u);
+  EXPECT_EQ(events[IBV_EVENT_QP_FATAL].size(), 2u);
+  for (const QpPtr* qp : {&first, &second}) {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    EXPECT_EQ(ibv_query_qp(qp->get(), &attr, IBV_QP_STATE, &init), 0);
+    EXPECT_EQ(attr.qp_state, IBV_QPS_ERR);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::test
