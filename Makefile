@@ -48,7 +48,7 @@ test: ## build plain and sanitized, run every test (under 30 minutes on 2 cores)
 	$(call compile,asan)
 	$(call compile,tsan)
 	@$(steering); failed=; \
-	echo "== thread sanitizer: runtime, abi, rdmacm, rsocket"; \
+	echo "== thread sanitizer: runtime, abi, lanes, rdmacm, rsocket"; \
 	ctest --preset tsan -j $(JOBS) || failed="$$failed tsan"; \
 	echo "== address and undefined-behaviour sanitizers: all but runtime, some programs"; \
 	VERBENA_SIM_SEEDS=$(VERBENA_SIM_SEEDS_ASAN) \
@@ -87,10 +87,12 @@ test-ecosystem: ## run UCX, libfabric, MPI, storage, QEMU as Debian packages the
 	$(call compile,default) --target ibverbs rdmacm verbena
 	@$(steering); scripts/ecosystem.sh build
 
-soak: ## kill and stop some of 64 processes (1 minute), read out eight boards (2 minutes), simulate new seeds for VERBENA_SOAK_MINUTES (60)
+soak: ## stress 8 lanes with 64 threads (1 minute), kill and stop some of 64 processes (1 minute), read out eight boards (2 minutes), simulate new seeds for VERBENA_SOAK_MINUTES (60)
 	scripts/install-packages.sh build
 	$(call configure,default)
 	$(call compile,default)
+	$(steering); VERBENA_LANES=8 VERBENA_STRESS_THREADS=64 VERBENA_STRESS_FACTOR=30 tests/support/own_namespace.sh \
+		build/tests/verbena_lanes_tests --gtest_brief=1 --gtest_filter='Connections.*:Shared*'
 	$(steering); VERBENA_CROWD_SECONDS=60 bash tests/programs/crowd.sh
 	$(steering); VERBENA_DAQ_MESSAGES=150000 bash tests/programs/daq_boards.sh
 	VERBENA_SOAK_MINUTES=$(VERBENA_SOAK_MINUTES) VERBENA_SOAK_JOBS=$(JOBS) scripts/soak.sh

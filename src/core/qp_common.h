@@ -130,6 +130,9 @@ struct QpCommon {
     fill(*c);
     if (cq->publish()) [[unlikely]]
       engine.notify(cq);
+    // It lost a completion of another engine, which did not fail this queue pair.
+    if (was_overrun) [[unlikely]]
+      fail_by_overrun();
   }
   [[gnu::cold, gnu::noinline]] void lose_completion(CompletionQueue* cq, bool was_overrun) {
     count(CounterId::cq_overruns);

@@ -47,7 +47,8 @@ Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapat
                                                          WallClock clock, OnEnd on_end) {
   File file(open_capture_file(file_name, append));
   if (!file) return Error{errno, "cannot create the capture file"};
-  std::setvbuf(file.get(), nullptr, _IOFBF, kFileBuffer);
+  auto buffer = std::make_unique<char[]>(kFileBuffer);
+  std::setvbuf(file.get(), buffer.get(), _IOFBF, kFileBuffer);
   const FileHeader header;
   std::fseek(file.get(), 0, SEEK_END);
   const bool fresh = std::ftell(file.get()) == 0;
@@ -55,21 +56,23 @@ Result<std::unique_ptr<PcapDatapath>> PcapDatapath::open(std::unique_ptr<Datapat
       (std::fwrite(&header, sizeof header, 1, file.get()) != 1 || std::fflush(file.get()) != 0)) {
     return Error{errno, "cannot write to the capture file"};
   }
-  return std::unique_ptr<PcapDatapath>(
-      new PcapDatapath(std::move(inner), std::move(file), std::move(clock), std::move(on_end)));
+  return std::unique_ptr<PcapDatapath>(new PcapDatapath(
+      std::move(inner), std::move(buffer), std::move(file), std::move(clock), std::move(on_end)));
 }
 
-PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock,
-                           OnEnd on_end)
+PcapDatapath::PcapDatapath(std::unique_ptr<Datapath> inner, std::unique_ptr<char[]> buffer,
+                           File file, WallClock clock, OnEnd on_end)
     : PacketSink(inner->sink().local_peer() != nullptr ? &local_peer_ : nullptr),
       inner_(std::move(inner)),
       local_peer_(inner_->sink().local_peer()),
+      buffer_(std::move(buffer)),
       file_(std::move(file)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)) {}
 
 // Flushed after every batch: a capture is most useful if the process crashes afterwards.
 void PcapDatapath::flush_file() {
+  buffered_ = 0;
   if (file_ && std::fflush(file_.get()) != 0) end();
 }
 
@@ -150,6 +153,10 @@ void PcapDatapath::write(const wire::RxMeta& addressing, std::span<const std::by
   const size_t header_bytes = wire::store_ip_udp_headers(
       flow, addressing.traffic_class, addressing.hop_limit, datagram_bytes, headers);
   const auto bytes = static_cast<uint32_t>(header_bytes + datagram_bytes);
+  // One write() has whole records only, since others may append to the file in between.
+  if (buffered_ + sizeof(RecordHeader) + bytes > kFileBuffer) flush_file();
+  if (!file_) return;
+  buffered_ += sizeof(RecordHeader) + bytes;
   const RecordHeader record{static_cast<uint32_t>(time_ns / 1'000'000'000),
                             static_cast<uint32_t>(time_ns % 1'000'000'000), bytes, bytes};
   std::memcpy(front.data(), &record, sizeof record);

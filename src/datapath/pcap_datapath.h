@@ -44,7 +44,8 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
   };
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
-  PcapDatapath(std::unique_ptr<Datapath> inner, File file, WallClock clock, OnEnd on_end);
+  PcapDatapath(std::unique_ptr<Datapath> inner, std::unique_ptr<char[]> buffer, File file,
+               WallClock clock, OnEnd on_end);
   size_t room() const override { return inner_->sink().room(); }
   void push(const wire::TxPacket& packet) override;
   void write(const wire::RxMeta& addressing, std::span<const std::byte> packet, uint64_t time_ns);
@@ -53,11 +54,13 @@ class PcapDatapath final : public Datapath, private wire::PacketSink {
 
   std::unique_ptr<Datapath> inner_;
   PacketsOnly local_peer_;
-  File file_;  // null after a failed write
+  std::unique_ptr<char[]> buffer_;  // of the file
+  File file_;                       // null after a failed write
   WallClock clock_;
   OnEnd on_end_;
   std::vector<wire::RxMeta> addressing_of_path_;  // by PathId
   std::vector<std::byte> scratch_;
+  size_t buffered_ = 0;  // bytes since the last write to the file
   uint64_t written_ = 0;
 };
 

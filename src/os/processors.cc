@@ -42,7 +42,7 @@ std::optional<size_t> parse_cpu_quota(std::string_view text) {
   if (first.ec != std::errc{} || first.ptr == end) return std::nullopt;  // "max 100000"
   const auto second = std::from_chars(first.ptr + 1, end, period);
   if (second.ec != std::errc{} || period == 0) return std::nullopt;
-  return std::max<size_t>(1, (quota + period - 1) / period);
+  return std::max<size_t>(1, quota / period + (quota % period != 0 ? 1 : 0));
 }
 
 cpu_set_t process_affinity() {

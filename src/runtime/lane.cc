@@ -192,6 +192,8 @@ void Lane::forward_remaining_packets() {
   }
 }
 
+// Either the lookups that follow a pause find what another lane has changed, or that lane sees that
+// the pause is over: on both sides, a fence is between the store and the load.
 void Lane::await_lookups(bool within_turn) {
   if (!within_turn) {
     lock_.lock();

@@ -127,10 +127,11 @@ Status LaneDatapath::decorate() {
     if (const size_t at = file.find("%p"); at != std::string::npos) {
       file.replace(at, 2, std::to_string(getpid()));
     }
-    // The first device of the program starts a new file; other devices, and those of forked
-    // children, append to it.
-    static std::atomic<bool> begun{false};
-    const bool append = config().pcap == file && begun.exchange(true);
+    // The first lane of the program starts a new file. Other lanes and devices append to it, and
+    // those of forked children do if it is the same one.
+    static std::atomic<pid_t> begun_by{0};
+    const pid_t before = begun_by.exchange(getpid());
+    const bool append = before == getpid() || (before != 0 && config().pcap == file);
     auto pcap = datapath::PcapDatapath::open(
         std::move(all), file.c_str(), append, wall_clock_ns, [file](int error) {
           log(LogLevel::Warning, "VERBENA_PCAP: writing the capture %s failed, it ends here: %s",

@@ -20,7 +20,6 @@ constexpr size_t kSlotsForLanes = 64;
 constexpr Duration kProcessorsValid = milliseconds(100);
 
 size_t most_lanes() {
-  if (!config().pcap.empty()) return 1;  // a capture file has one writer
   const size_t wanted = config().lanes != 0 ? config().lanes : os::usable_processors();
   return std::clamp<size_t>(wanted, 1, LaneSet::kMaxLanes);
 }
@@ -32,16 +31,25 @@ CqLanes* lanes_of(const core::CompletionQueue* cq) {
 
 }  // namespace
 
+Lane& CqLanes::lock_home() const {
+  for (;;) {
+    Lane& lane = home();
+    lane.lock();
+    if (&lane == &home()) return lane;
+    lane.unlock();
+  }
+}
+
 void CqLanes::each_other(const std::function<void(Lane&)>& visit) const {
   LaneSet& lanes = home().lanes();
-  const uint64_t others = others_.load(std::memory_order_relaxed);
+  const uint64_t others = others_.load(std::memory_order_acquire);
   for (size_t i = 0; i < LaneSet::kMaxLanes; ++i) {
     if ((others >> i & 1) != 0) visit(lanes.at(i));
   }
 }
 
 void CqLanes::add(const Lane& other) {
-  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_relaxed);
+  others_.fetch_or(uint64_t{1} << other.index(), std::memory_order_release);
 }
 
 LaneSet::LaneSet(const DeviceInfo& device, LaneOwner& owner, core::MemoryRegistry& memory)
@@ -58,6 +66,7 @@ Lane& LaneSet::of(wire::Qpn qpn) {
 
 Lane& LaneSet::choose(core::CompletionQueue* send_cq, core::CompletionQueue* receive_cq,
                       bool only_first) {
+  const os::NoCancel no_cancel;
   // A lane opens sockets, which a child that is forked meanwhile must not inherit.
   lock_process();
   struct Unlock {
@@ -82,16 +91,14 @@ Lane& LaneSet::choose(core::CompletionQueue* send_cq, core::CompletionQueue* rec
 void LaneSet::bind(core::CompletionQueue* cq, Lane& lane, std::array<int, kMaxLanes>& queues) {
   CqLanes* const lanes = lanes_of(cq);
   if (lanes == nullptr) return;
+  const std::lock_guard lock(lanes->home().mutex());
   if (!lanes->is_bound()) {
     lanes->bind(lane);
     ++queues[lane.index()];
     return;
   }
   if (&lanes->home() == &lane) return;
-  if (!cq->is_shared()) {
-    const std::lock_guard lock(lanes->home().mutex());
-    cq->share();
-  }
+  if (!cq->is_shared()) cq->share();
   lanes->add(lane);
 }
 
@@ -142,6 +149,8 @@ void LaneSet::each_srq(const std::function<void(core::SharedReceiveQueue&)>& vis
   for (const auto& [number, srq] : first().engine().state().srqs) visit(*srq);
 }
 
+// A lane that rebinds a window holds its own lock and waits for the lookups of the others. It need
+// not wait for this call, which may be waiting for that lane.
 void LaneSet::lock_all() {
   mutex_.lock();
   each([](Lane& lane) {

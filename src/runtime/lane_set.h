@@ -24,19 +24,22 @@ class CqLanes {
   // `first` polls for a queue without queue pairs.
   explicit CqLanes(Lane& first) : home_(&first) {}
 
-  Lane& home() const { return *home_.load(std::memory_order_relaxed); }
+  Lane& home() const { return *home_.load(std::memory_order_acquire); }
+  // Takes the lock of the lane that the queue belongs to, which changes once.
+  Lane& lock_home() const;
   bool is_bound() const { return bound_; }
   // ibv_poll_cq found nothing: takes one bounded turn of each lane, unless another thread is in it.
   void turn_for_poller() const {
     home().turn_for_poller();
-    if (others_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    if (others_.load(std::memory_order_acquire) != 0) [[unlikely]]
       each_other([](Lane& lane) { lane.turn_for_poller(); });
   }
   void each_other(const std::function<void(Lane&)>& visit) const;
 
-  // For LaneSet, under its lock.
+  // For LaneSet, under its lock. Under that of the lane before, too: its holder may be changing the
+  // queue.
   void bind(Lane& home) {
-    home_.store(&home, std::memory_order_relaxed);
+    home_.store(&home, std::memory_order_release);
     bound_ = true;
   }
   void add(const Lane& other);

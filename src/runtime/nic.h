@@ -40,6 +40,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   class PostingGuard {
    public:
     explicit PostingGuard(Lane& lane) : lane_(lane) { lane_.lock(); }
+    // The lane that a completion queue belongs to.
+    explicit PostingGuard(const CqLanes& lanes) : lane_(lanes.lock_home()) {}
     ~PostingGuard() { lane_.unlock(); }
     PostingGuard(const PostingGuard&) = delete;
     PostingGuard& operator=(const PostingGuard&) = delete;
@@ -52,6 +54,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   class Guard : os::NoCancel, public PostingGuard {
    public:
     explicit Guard(Lane& lane) : PostingGuard(lane) {}
+    explicit Guard(const CqLanes& lanes) : PostingGuard(lanes) {}
     // The control plane, and the first lane.
     explicit Guard(Nic& nic) : PostingGuard(nic.lanes_.first()) {}
   };
@@ -192,11 +195,9 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   // Without a lock.
   void await_end_of(Lane& lane, Copies& copies);
   Status end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies);
-  // `source`: the address for a new address vector, or why there is none.
   Status change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
-                   Result<wire::Gid>& source, Copies& copies);
-  Status set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask,
-                  Result<wire::Gid>& source);
+                   Copies& copies);
+  Status set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask);
   Status receive_datagrams();
   void remove_ended_copies(Lane& lane, Copies& copies, bool observe_threads);
   void share_memory_with_peer(const core::QueuePair& qp, const core::QpAttributes& attr,
@@ -208,6 +209,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   core::MemoryRegistry memory_;
   LaneSet lanes_{device_, *this, memory_};
   SpinLock async_events_lock_;  // of the lanes that raise asynchronous events
+  mutable SpinLock gids_lock_;  // of changes of gids_, and of lanes that read it
   // The rest is guarded by the first lane's lock.
   std::unique_ptr<Management> management_;  // null: not needed yet
   PortState port_;

@@ -66,7 +66,10 @@ Status Nic::end_qp(Lane& lane, core::QueuePair* qp, Owner* owner, Copies& copies
 }
 
 Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
-  const wire::Gid source = gids_.at(address.sgid_index);
+  const wire::Gid source = [&] {
+    const SpinLock::Guard guard(gids_lock_);
+    return gids_.at(address.sgid_index);
+  }();
   if (source.is_zero()) {
     return Error{EINVAL, "sgid_index names an empty entry of the GID table (see: verbena devices)"};
   }
@@ -160,13 +163,8 @@ Status Nic::detach(core::QueuePair& qp, const wire::Gid& group) {
 Status Nic::modify_qp(core::QueuePair& qp, core::QpAttributes attr, uint32_t mask) {
   if ((mask & core::qp_attr::kAddressVector) != 0) share_memory_with_peer(qp, attr, mask);
   Lane& lane = lane_of(qp);
-  Result<wire::Gid> source = wire::Gid{};
-  if ((mask & core::qp_attr::kAddressVector) != 0) {
-    const Guard guard(*this);  // of the GID table
-    source = source_for(attr.address);
-  }
   Copies copies;
-  Status changed = change_qp(lane, qp, attr, mask, source, copies);
+  Status changed = change_qp(lane, qp, attr, mask, copies);
   await_end_of(lane, copies);
   const bool to_rtr = (mask & core::qp_attr::kState) != 0 && attr.state == core::QpState::Rtr;
   if (changed.ok() && to_rtr && !shares_memory(qp)) await_steering_of(lane);
@@ -206,8 +204,9 @@ bool Nic::shares_memory(const core::QueuePair& qp) {
 }
 
 // Opens the path for the address vector in `attr`, which gets the path's properties.
-Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr, uint32_t mask,
-                     Result<wire::Gid>& source) {
+Status Nic::set_path(Lane& lane, const core::QueuePair& qp, core::QpAttributes& attr,
+                     uint32_t mask) {
+  auto source = source_for(attr.address);
   if (!source.ok()) return source.error();
   if (attr.address.destination.is_multicast()) {
     return Error{EINVAL, "the destination GID is not an address of a host"};
@@ -230,7 +229,7 @@ Status Nic::receive_datagrams() {
 }
 
 Status Nic::change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, uint32_t mask,
-                      Result<wire::Gid>& source, Copies& copies) {
+                      Copies& copies) {
   Guard guard(lane);
   Status checked = qp.check_modify(attr, mask);
   if (!checked.ok()) return checked;
@@ -238,7 +237,7 @@ Status Nic::change_qp(Lane& lane, core::QueuePair& qp, core::QpAttributes attr, 
   const wire::PathId old_path = qp.attributes().path;
   const bool sets_address = (mask & core::qp_attr::kAddressVector) != 0;
   if (sets_address) {
-    Status set = set_path(lane, qp, attr, mask, source);
+    Status set = set_path(lane, qp, attr, mask);
     if (!set.ok()) return set;
   }
   const bool sets_state = (mask & core::qp_attr::kState) != 0;
@@ -303,8 +302,8 @@ void Nic::forget_cq(core::CompletionQueue* cq) {
 
 void Nic::arm(const CqLanes& lanes, core::CompletionQueue& cq, core::Armed level) {
   {
-    const PostingGuard guard(lanes.home());
-    lanes.home().arm(cq, level);
+    PostingGuard guard(lanes);
+    guard.lane().arm(cq, level);
   }
   lanes.each_other([](Lane& lane) {
     const PostingGuard guard(lane);

@@ -59,7 +59,10 @@ void Nic::refresh_port() {
   const auto fresh = read_port_state(device_.interface_index);
   const PortState before = port_;
   port_ = fresh.value_or(PortState{});
-  const bool gids_changed = gids_.update(port_.addresses);
+  const bool gids_changed = [&] {
+    const SpinLock::Guard guard(gids_lock_);
+    return gids_.update(port_.addresses);
+  }();
   const bool takes_requests = management_ != nullptr && management_->listens_everywhere();
   if (gids_changed && (takes_datagrams_ || takes_requests) && !listen_everywhere().ok()) {
     log(LogLevel::Warning, "%s: cannot receive datagrams on any address", device_.name.c_str());

@@ -100,7 +100,7 @@ Status resize_cq(Cq* cq, int cqe) {
   const auto capacity = static_cast<uint32_t>(cqe);
   auto ring = ring_of(cq->domain, capacity);
   if (!ring) ring = core::CompletionQueue::make_ring(capacity);
-  runtime::Nic::Guard guard(cq->lanes.home());
+  runtime::Nic::Guard guard(cq->lanes);
   const core::CompletionQueue::Producing producing(cq->queue);
   const std::lock_guard lock(cq->poll_lock);
   if (!cq->queue.resize(capacity, ring)) {
