@@ -52,6 +52,7 @@ Status Engine::post_receive(QueuePair& qp, const ReceiveRequest& request, Instan
 }
 
 Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Instant now) {
+  order_received_packets(config_.slot);
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/exhaustion.h"
+#include "base/packet_order.h"
 #include "core/ack_scheduler.h"
 #include "core/completion_counter.h"
 #include "core/completion_queue.h"
@@ -165,6 +166,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   }
   qp.count(CounterId::packets_sent);
   sink.push(tx);
+  order_sent_packet(packet.bth.destination.slot());
 }
 
 // The same, to the connected peer.

@@ -112,6 +112,7 @@ wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_
 void Responder::send_plain_ack(wire::PacketSink& sink, AckPlace place) {
   const bool may_be_short = qp_.extensions.announced() && qp_.config.type == QpType::Rc;
   wire::LocalPeer* const local = sink.local_peer();
+  order_sent_packet(qp_.attr.dest_qpn.slot());
   if (may_be_short && local != nullptr &&
       local->send_short_ack(qp_.attr.path, {qp_.attr.dest_qpn, expected_ - 1})) {
     return qp_.count(CounterId::packets_sent);

@@ -59,12 +59,12 @@ void take(ibv_cq* cq, uint64_t wr_id, ibv_wc_status status) {
   EXPECT_EQ(wc.wr_id, wr_id);
 }
 
-[[gnu::no_sanitize_thread]] void fill(std::span<uint8_t> bytes, uint64_t seed) {
+void fill(std::span<uint8_t> bytes, uint64_t seed) {
   uint8_t* const at = bytes.data();
   for (size_t i = 0, n = bytes.size(); i < n; ++i) at[i] = pattern_at(seed, i);
 }
 
-[[gnu::no_sanitize_thread]] bool has_pattern(std::span<const uint8_t> bytes, uint64_t seed) {
+bool has_pattern(std::span<const uint8_t> bytes, uint64_t seed) {
   const uint8_t* const at = bytes.data();
   for (size_t i = 0, n = bytes.size(); i < n; ++i) {
     if (at[i] != pattern_at(seed, i)) return false;

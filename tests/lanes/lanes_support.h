@@ -34,9 +34,7 @@ void take(ibv_cq* cq, uint64_t wr_id, ibv_wc_status status = IBV_WC_SUCCESS);
 // The queue pair's number has the slot of its lane in its top byte.
 inline uint32_t lane_of(const ibv_qp* qp) { return qp->qp_num >> 16; }
 
-// Bytes that depend on `seed`, and whether they are there. The thread sanitizer ignores both: each
-// lane maps the rings between them at an address of its own, so it does not see that one lane's
-// packet precedes the other's access.
+// Bytes that depend on `seed`, and whether they are there.
 void fill(std::span<uint8_t> bytes, uint64_t seed);
 bool has_pattern(std::span<const uint8_t> bytes, uint64_t seed);
 
