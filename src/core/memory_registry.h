@@ -202,10 +202,11 @@ class MemoryRegistry {
 
   uint32_t round_keys_[4];
   LookupBarrier* const barrier_;
-  mutable SpinLock lock_;  // of all changes; guards the rest
-  Prng tags_;
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};  // read without the lock
-  uint32_t entries_ = 0;                               // ever used
+  // Of all changes; guards the rest. On a cache line that lookups and posts do not read.
+  alignas(64) mutable SpinLock lock_;
+  Prng tags_;
+  uint32_t entries_ = 0;  // ever used
   std::vector<uint32_t> free_;
   size_t regions_ = 0;
   size_t windows_ = 0;

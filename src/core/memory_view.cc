@@ -42,12 +42,12 @@ const MemoryRegistry::Entry* MemoryView::look_up(uint32_t code, Known& known) co
 
 // The binding as a region: the part of the region that the window grants.
 [[gnu::cold, gnu::noinline]] const RegionInfo* MemoryView::window_granting(const Entry& e,
-                                                                           uint32_t key,
+                                                                           Kind kind, uint32_t key,
                                                                            wire::Qpn qpn,
                                                                            RegionInfo& of_window) {
   const MemoryRegistry::Binding b = e.load_binding();
   if (!b.bound || b.tag != static_cast<uint8_t>(key)) return nullptr;
-  if (e.kind() == Kind::Window2 && b.qpn != qpn) return nullptr;
+  if (kind == Kind::Window2 && b.qpn != qpn) return nullptr;
   of_window = {e.pd, b.base, b.length, b.iova, b.access, b.backing};
   return &of_window;
 }
@@ -61,7 +61,7 @@ const RegionInfo* MemoryView::find_granting(uint32_t key, uint32_t pd, wire::Qpn
   const RegionInfo* found = e;
   if (kind != Kind::Region) [[unlikely]] {
     if (!MemoryRegistry::is_window(kind)) return nullptr;
-    found = window_granting(*e, key, qpn, of_window);
+    found = window_granting(*e, kind, key, qpn, of_window);
     if (found == nullptr) return nullptr;
   } else if (Entry::tag_of(kind_and_tag) != static_cast<uint8_t>(key)) {
     return nullptr;

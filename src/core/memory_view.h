@@ -71,7 +71,7 @@ class MemoryView {
   const Entry* look_up(uint32_t code, Known& known) const;
   const RegionInfo* find_granting(uint32_t key, uint32_t pd, wire::Qpn qpn, uint32_t access,
                                   RegionInfo& of_window) const;
-  static const RegionInfo* window_granting(const Entry& e, uint32_t key, wire::Qpn qpn,
+  static const RegionInfo* window_granting(const Entry& e, Kind kind, uint32_t key, wire::Qpn qpn,
                                            RegionInfo& of_window);
 
   MemoryRegistry& registry_;

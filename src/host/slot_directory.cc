@@ -361,7 +361,7 @@ void SlotDirectory::read_all(int fd, const Mailbox* self, std::vector<CountersQu
     const bool had_memory = try_allocating([&] {
       switch (header.kind) {
         case Kind::Misrouted:
-          return deliver_misrouted(m.bytes, self);
+          return deliver_misrouted(m.bytes, m.sender.pid == ::getpid(), self);
         case Kind::Report:
           return deliver_report(m.bytes, self);
         case Kind::CountersRequest:
@@ -389,7 +389,8 @@ uint64_t SlotDirectory::undeliverable() const {
   return undeliverable_;
 }
 
-void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, const Mailbox* self) {
+void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, bool is_from_own_process,
+                                      const Mailbox* self) {
   const auto h = load_value<MisroutedHeader>(message);
   if (!h) return;
   const std::span<const std::byte> body = message.subspan(sizeof *h);
@@ -399,9 +400,10 @@ void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, const 
     return;
   }
   MisroutedPackets batch{h->meta, h->stride, {body.begin(), body.end()}};
-  // The sender's values are not trusted: its bytes may not even be valid bools.
+  // Another sender's values are not trusted: its bytes may not even be valid bools. A lane passes
+  // a management datagram on to the first lane of its process, which has yet to route it.
   batch.meta.own = false;
-  batch.meta.forwarded = true;
+  if (!is_from_own_process) batch.meta.forwarded = true;
   if (!box->deliver(std::move(batch), box != self)) ++undeliverable_;
 }
 

@@ -118,7 +118,8 @@ class SlotDirectory {
   SlotDirectory(os::UniqueFd socket, uint8_t slot, CountersText counters);
   struct CountersQuery;
   void read_all(int fd, const Mailbox* self, std::vector<CountersQuery>& queries);
-  void deliver_misrouted(std::span<const std::byte> message, const Mailbox* self);
+  void deliver_misrouted(std::span<const std::byte> message, bool is_from_own_process,
+                         const Mailbox* self);
   void deliver_report(std::span<const std::byte> message, const Mailbox* self);
   Mailbox* mailbox_of(const LocalAddress& address);
   Forwarded deliver(const os::UnixAddress& to, uint64_t destination,

@@ -20,6 +20,18 @@ constexpr int kReadsBeforeDeadline = 32;
 // A thread that polls for longer without receiving a packet lets others run. The system call takes
 // about a 50th of this time if no other thread waits for the processor.
 constexpr Duration kFruitlessPolling = microseconds(20);
+// Polls that are further apart do not count: the program does something else between them.
+constexpr Duration kSteadyPolling = microseconds(10);
+
+// What this thread waits for may be done by a thread that waits for its processor. It may poll
+// several lanes.
+[[gnu::cold, gnu::noinline]] void yield_processor(Instant at) {
+  static thread_local Instant latest;
+  if (at - latest < kFruitlessPolling) return;
+  latest = at;
+  sched_yield();
+}
+
 // Transmit rounds of one call.
 constexpr int kRoundsPerCall = 4;
 
@@ -279,22 +291,25 @@ bool Lane::poll_for_response() {
 void Lane::turn_for_poller() {
   if (is_abandoned()) return;
   if (!lock_.try_lock()) return;
+  const Instant before = turned_at_;
   const bool wake = poll_once();
-  const bool yields = turned_at_ - last_found_ > kFruitlessPolling;
+  const Instant at = turned_at_;
+  if (at - before > kSteadyPolling) [[unlikely]]
+    fruitless_since_ = at;  // the program does not just wait
+  const bool yields = at - fruitless_since_ > kFruitlessPolling;
   if (yields) [[unlikely]]
-    last_found_ = turned_at_;
+    fruitless_since_ = at;
   unlock();
   if (wake) thread_.wake();
-  // What this thread waits for may be done by a thread that waits for its processor.
   if (yields) [[unlikely]]
-    sched_yield();
+    yield_processor(at);
 }
 
 // True: wake the background thread.
 bool Lane::poll_once() {
   if (policy_.begin_poll()) give_progress_to_poller();
   const Outcome outcome = turn(policy_.deferral_for_poll());
-  if (outcome.received) last_found_ = turned_at_;
+  if (outcome.received) fruitless_since_ = turned_at_;
   const bool wake = policy_.end_poll(turned_at_, outcome.unfinished, thread_.sleeps_until());
   if (wake) thread_.expect_wake();
   return wake;

@@ -199,9 +199,10 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   ProgressPolicy policy_;
   BackgroundThread thread_;
   LateEvents late_events_;
-  RecentClock clock_;   // the engine's time
-  Instant turned_at_;   // time of the last turn
-  Instant last_found_;  // time of the last poll that received packets, or yielded the processor
+  RecentClock clock_;  // the engine's time
+  Instant turned_at_;  // time of the last turn
+  Instant
+      fruitless_since_;  // time of the last poll that received packets, or yielded the processor
   std::atomic<pthread_t> turning_thread_{};
   Instant owner_deadline_ = kNever;
   bool delivery_requested_ = false;

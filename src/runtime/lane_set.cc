@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/exhaustion.h"
 #include "host/slot_directory.h"
 #include "os/processors.h"
 #include "runtime/config.h"
@@ -130,9 +131,13 @@ bool LaneSet::add_lane() {
         device_.name.c_str(), kSlotsForLanes);
     return false;
   }
-  auto lane = std::make_unique<Lane>(device_, owner_, *this, memory_, index);
-  const Status started = lane->start([name = device_.name, index] {
-    return "lane " + std::to_string(index) + " of " + name + "\n";
+  std::unique_ptr<Lane> lane;
+  Status started = Error{ENOMEM, "out of memory"};
+  (void)try_allocating([&] {
+    lane = std::make_unique<Lane>(device_, owner_, *this, memory_, index);
+    started = lane->start([name = device_.name, index] {
+      return "lane " + std::to_string(index) + " of " + name + "\n";
+    });
   });
   if (!started.ok()) {
     log(LogLevel::Warning, "%s: no further lane: %s", device_.name.c_str(), started.error().why);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/exhaustion.h"
+#include "base/pause.h"
 #include "runtime/failure_text.h"
 #include "runtime/log.h"
 #include "runtime/management.h"
@@ -28,8 +29,11 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   } unlock;
   if (auto nic = find_nic(device.interface_index)) return nic;
   std::shared_ptr<Nic> nic(new Nic(device), [](Nic* closing) {
+    lock_process();
+    if (!closing->is_abandoned()) closing->stop_threads();
+    unlock_process();
     // A peer's direct copy may take a while; other threads may open devices and fork meanwhile.
-    if (!closing->is_abandoned()) closing->stop();
+    if (!closing->is_abandoned()) closing->await_copies();
     lock_process();  // until its sockets are closed, so that no forked child inherits them
     unregister_nic(closing);
     delete closing;
@@ -57,13 +61,15 @@ Status Nic::start() {
   return lanes_.first().start([this] { return "device " + device_.name + "\n" + counters_text(); });
 }
 
-// Ends the threads, and waits for the direct copies of peers.
-void Nic::stop() {
-  if (!lanes_.first().is_running()) return;  // start() failed
+void Nic::stop_threads() {
   lanes_.each([](Lane& lane) { lane.stop(); });
+}
+
+// Waits for the end of the direct copies of peers.
+void Nic::await_copies() {
   lanes_.each([this](Lane& lane) {
     datapath::PeerAccess* const access = lane.datapath().peer_access();
-    if (access == nullptr) return;
+    if (access == nullptr || !lane.has_engine()) return;  // or start() failed
     Copies copies;
     {
       const Guard guard(lane);
@@ -206,21 +212,25 @@ void add_counters_of_lane(Lane& lane, CounterSums& sums) {
 
 std::string Nic::counters_text() {
   // A request for counters may be read inside a turn of any lane: never wait for long.
-  constexpr Duration kLongest = microseconds(100);
+  constexpr int kTries = 1000;
   CounterSums sums;
   bool busy = false;
   sums.add("lanes", lanes_.size(), "lanes that serve the threads of this process");
   sums.add("memory_keys", memory_.live(), "memory regions and windows registered now");
   const auto under_lock = [&](Lane& lane, const std::function<void()>& read) {
-    if (lane.is_in_turn()) return read();
-    if (!lock_within(lane.mutex(), kLongest)) {
-      busy = true;
-      return;
-    }
-    read();
-    lane.mutex().unlock();
+    if (busy || lane.is_in_turn()) return busy ? void() : read();
+    std::unique_lock lock(lane.mutex(), std::defer_lock);
+    for (int i = 0; i < kTries && !lock.try_lock(); ++i) pause_cpu();
+    busy = !lock.owns_lock();
+    if (!busy) read();
   };
-  lanes_.each([&](Lane& lane) { under_lock(lane, [&] { add_counters(lane, sums); }); });
+  CounterSums of_lanes;
+  lanes_.each([&](Lane& lane) {
+    under_lock(lane, [&] {
+      add_counters(lane, sums);
+      add_counters_of_lane(lane, of_lanes);
+    });
+  });
   under_lock(lanes_.first(), [&] {
     if (management_ == nullptr) return;
     for (size_t i = 0; i < static_cast<size_t>(cm::CounterId::kCount); ++i) {
@@ -229,10 +239,8 @@ std::string Nic::counters_text() {
                cm::meaning_of(id));
     }
   });
-  if (lanes_.size() > 1) {
-    lanes_.each([&](Lane& lane) { under_lock(lane, [&] { add_counters_of_lane(lane, sums); }); });
-  }
-  return busy ? "  (busy, ask again)\n" : sums.text();
+  if (busy) return "  (busy, ask again)\n";
+  return lanes_.size() > 1 ? sums.text() + of_lanes.text() : sums.text();
 }
 
 }  // namespace verbena::runtime

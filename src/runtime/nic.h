@@ -136,7 +136,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
  private:
   explicit Nic(const DeviceInfo& device);
   Status start();
-  void stop();
+  void stop_threads();
+  void await_copies();
   Management& management();
 
   // LaneOwner

@@ -1,11 +1,21 @@
 // Implements ManagementHost for the connection manager.
 #include <time.h>
 
+#include "base/exhaustion.h"
 #include "runtime/management.h"
 #include "runtime/nic.h"
 #include "runtime/process.h"
 
 namespace verbena::runtime {
+namespace {
+
+// Nobody forwards the datagram again.
+wire::RxMeta routed(wire::RxMeta meta) {
+  meta.forwarded = true;
+  return meta;
+}
+
+}  // namespace
 
 Management& Nic::management() {
   if (management_ == nullptr) {
@@ -30,10 +40,15 @@ void Nic::on_management(Lane& lane, Instant at) {
     lane.request_delivery();
     return management().turn(at);
   }
-  // Management is in the first lane, which routes the datagram.
+  // Management is in the first lane, which routes the datagram. A datagram for all processes was
+  // forwarded to each lane, and so to the first one too.
   core::ManagementDatagram datagram;
   while (lane.engine().management().take(datagram)) {
-    lane.datapath().wire->forward(lanes_.first().slot(), datagram.packet, datagram.meta);
+    if (datagram.meta.forwarded) continue;
+    const bool had_memory = try_allocating([&] {
+      lane.datapath().wire->forward(lanes_.first().slot(), datagram.packet, datagram.meta);
+    });
+    if (!had_memory) lane.on_exhaustion();
   }
 }
 
@@ -95,16 +110,16 @@ std::optional<datapath::UnreachableHost> Nic::take_unreachable_host() {
 }
 
 host::Forwarded Nic::forward(uint8_t slot, const core::ManagementDatagram& datagram) {
-  return lanes_.first().datapath().wire->forward(slot, datagram.packet, datagram.meta);
+  return lanes_.first().datapath().wire->forward(slot, datagram.packet, routed(datagram.meta));
 }
 
 host::Forwarded Nic::forward(std::span<const host::ServiceName> services,
                              const core::ManagementDatagram& datagram) {
-  return lanes_.first().datapath().wire->forward(services, datagram.packet, datagram.meta);
+  return lanes_.first().datapath().wire->forward(services, datagram.packet, routed(datagram.meta));
 }
 
 void Nic::forward_to_everyone(const core::ManagementDatagram& datagram) {
-  lanes_.first().datapath().wire->forward_to_everyone(datagram.packet, datagram.meta);
+  lanes_.first().datapath().wire->forward_to_everyone(datagram.packet, routed(datagram.meta));
 }
 
 Status Nic::claim_service(const host::ServiceName& name) {

@@ -46,10 +46,9 @@ void Nic::end_if_removed() {
     if (!lane.has_engine()) return;
     if (&lane == &lanes_.first()) return lane.engine().fail_all(lane.time());  // its lock is held
     lanes_.first().pause_lookups();
-    lane.lock();
+    const std::lock_guard lock(lane);
     lanes_.first().resume_lookups();
     lane.engine().fail_all(lane.time());
-    lane.unlock();
   });
   for (EventChannel* channel : listeners_) channel->push({kDeviceFatal, nullptr});
   if (management_ != nullptr) management_->report_removed();

@@ -90,11 +90,11 @@ void Library::start_following() {
   if (wake_fd < 0) return;
   auto context = std::make_unique<MonitorContext>(MonitorContext{this, monitor.get(), wake_fd});
   pthread_t thread{};
-  if (runtime::start_thread(thread, &monitor_interfaces, context.get()) != 0) {
+  if (runtime::start_thread(thread, &monitor_interfaces, context.get(), runtime::Ends::Detached) !=
+      0) {
     close(wake_fd);
     return;
   }
-  pthread_detach(thread);
   (void)context.release();
   monitor_ = std::move(monitor);
   follow_fd_ = wake_fd;
