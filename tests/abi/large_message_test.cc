@@ -46,9 +46,6 @@ class LargeMessage : public LoopbackTest {
 };
 
 TEST_F(LargeMessage, WritesTwoGibibytes) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "takes minutes; other builds run it";
-#endif
   TiledBuffer from, to;
   uint32_t value = 1;
   for (uint8_t& byte : from.tile())

@@ -114,25 +114,50 @@ TEST(SlotDirectory, IgnoresMalformedMessages) {
   EXPECT_EQ(a.receive(), 0u);
 }
 
-TEST(SlotDirectory, IgnoresFlagsOfTheSenderInAForwardedPacket) {
-  auto from = host::SlotDirectory::claim();
+// Forwards one packet with these flags and returns them as they arrive.
+wire::RxMeta flags_after_forwarding(bool from_other_process) {
   auto to = host::SlotDirectory::claim();
-  ASSERT_TRUE(from.ok() && to.ok());
+  EXPECT_TRUE(to.ok());
   const host::LocalAddress address{kLoopback4, 0};
   host::Mailbox mailbox(*to.value());
   mailbox.add_address(address);
-  wire::RxMeta meta;
-  meta.own = true;
-  const std::vector<std::byte> packet(64);
-  ASSERT_EQ(from.value()->forward(to.value()->slot(), address, meta, packet, 64),
-            host::Forwarded::Yes);
+  const auto forward = [&] {
+    auto from = host::SlotDirectory::claim();
+    wire::RxMeta meta;
+    meta.own = true;
+    meta.forwarded = false;
+    const std::vector<std::byte> packet(64);
+    return from.ok() && from.value()->forward(to.value()->slot(), address, meta, packet, 64) ==
+                            host::Forwarded::Yes;
+  };
+  if (from_other_process) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(forward() ? 0 : 1);
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  } else {
+    EXPECT_TRUE(forward());
+  }
   to.value()->poll(&mailbox);
   std::vector<host::MisroutedPackets> misrouted;
   std::vector<host::MemberReport> reports;
   mailbox.take(misrouted, reports);
-  ASSERT_EQ(misrouted.size(), 1u);
-  EXPECT_FALSE(misrouted[0].meta.own);
-  EXPECT_TRUE(misrouted[0].meta.forwarded);
+  EXPECT_EQ(misrouted.size(), 1u);
+  return misrouted.empty() ? wire::RxMeta{} : misrouted[0].meta;
+}
+
+TEST(SlotDirectory, IgnoresFlagsOfAnotherProcessInAForwardedPacket) {
+  const wire::RxMeta meta = flags_after_forwarding(true);
+  EXPECT_FALSE(meta.own);
+  EXPECT_TRUE(meta.forwarded);
+}
+
+// The first lane has yet to route a management datagram that another lane received.
+TEST(SlotDirectory, AForwardedPacketOfTheSameProcessMayBeForwardedAgain) {
+  const wire::RxMeta meta = flags_after_forwarding(false);
+  EXPECT_FALSE(meta.own);
+  EXPECT_FALSE(meta.forwarded);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Converts the agent's events to the program's: finds the identifier by the exchange's ID and puts
-// the event into its channel. Runs under a first lane's lock, on the thread that makes progress. Work that
-// needs verbs calls waits until the program takes the event (events.cc).
+// the event into its channel. Runs under a first lane's lock, on the thread that makes progress.
+// Work that needs verbs calls waits until the program takes the event (events.cc).
 #include <memory>
 #include <new>
 
