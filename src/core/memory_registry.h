@@ -97,8 +97,9 @@ class MemoryRegistry {
   // A region of all addresses, for the owner's requests only: writes are discarded, reads return
   // zeros.
   Result<uint32_t> add_null_region(uint32_t pd);
-  // The key stays; no access succeeds during the call. EBUSY while windows are bound to it; nothing
-  // changes if it fails.
+  // The key stays; no lookup succeeds during the call. A peer of this host may access the old
+  // memory until its copies are revoked. EBUSY while windows are bound to it; nothing changes if it
+  // fails.
   Status change_region(uint32_t key, const RegionInfo& region);
   // EBUSY while windows are bound to it.
   Status remove_region(uint32_t key);

@@ -38,9 +38,25 @@ struct Header {
 struct MisroutedHeader {
   Header header{.kind = Kind::Misrouted};
   LocalAddress arrived_at;
-  wire::RxMeta meta;
+  wire::Gid source;
+  wire::Gid destination;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 0;
+  uint8_t forwarded = 0;  // no bool: the bytes of a foreign message may not be a valid one
   uint32_t stride = 0;
 };
+MisroutedHeader misrouted_header(const LocalAddress& arrived_at, const wire::RxMeta& meta,
+                                 uint32_t stride) {
+  MisroutedHeader h;
+  h.arrived_at = arrived_at;
+  h.source = meta.source;
+  h.destination = meta.destination;
+  h.traffic_class = meta.traffic_class;
+  h.hop_limit = meta.hop_limit;
+  h.forwarded = meta.forwarded ? 1 : 0;
+  h.stride = stride;
+  return h;
+}
 struct ReportHeader {
   Header header{.kind = Kind::Report};
   LocalAddress address;
@@ -249,10 +265,7 @@ Forwarded SlotDirectory::deliver(const os::UnixAddress& to, uint64_t destination
 Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes,
                                  uint32_t stride, Wait wait) {
-  MisroutedHeader h;
-  h.arrived_at = arrived_at;
-  h.meta = meta;
-  h.stride = stride;
+  const MisroutedHeader h = misrouted_header(arrived_at, meta, stride);
   const os::UnixAddress to = address_of_slot(to_slot);
   if (wait == Wait::No) return outcome(send_to(socket_.get(), to, bytes_of_value(h), bytes));
   return deliver(to, to_slot, bytes_of_value(h), bytes);
@@ -260,10 +273,7 @@ Forwarded SlotDirectory::forward(uint8_t to_slot, const LocalAddress& arrived_at
 
 Forwarded SlotDirectory::forward(const ServiceName& to, const LocalAddress& arrived_at,
                                  const wire::RxMeta& meta, std::span<const std::byte> bytes) {
-  MisroutedHeader h;
-  h.arrived_at = arrived_at;
-  h.meta = meta;
-  h.stride = static_cast<uint32_t>(bytes.size());
+  const MisroutedHeader h = misrouted_header(arrived_at, meta, static_cast<uint32_t>(bytes.size()));
   const os::UnixAddress address = address_of(to);
   return deliver(address, budget_key(address), bytes_of_value(h), bytes);
 }
@@ -399,11 +409,14 @@ void SlotDirectory::deliver_misrouted(std::span<const std::byte> message, bool i
     ++undeliverable_;
     return;
   }
-  MisroutedPackets batch{h->meta, h->stride, {body.begin(), body.end()}};
-  // Another sender's values are not trusted: its bytes may not even be valid bools. A lane passes
-  // a management datagram on to the first lane of its process, which has yet to route it.
-  batch.meta.own = false;
-  if (!is_from_own_process) batch.meta.forwarded = true;
+  // A lane passes a management datagram on to the first lane of its process, which has yet to
+  // route it; a datagram from another process is never forwarded again.
+  const wire::RxMeta meta{.source = h->source,
+                          .destination = h->destination,
+                          .traffic_class = h->traffic_class,
+                          .hop_limit = h->hop_limit,
+                          .forwarded = !is_from_own_process || h->forwarded != 0};
+  MisroutedPackets batch{meta, h->stride, {body.begin(), body.end()}};
   if (!box->deliver(std::move(batch), box != self)) ++undeliverable_;
 }
 

@@ -22,6 +22,8 @@ constexpr int kReadsBeforeDeadline = 32;
 constexpr Duration kFruitlessPolling = microseconds(20);
 // Polls that are further apart do not count: the program does something else between them.
 constexpr Duration kSteadyPolling = microseconds(10);
+// Transmit rounds of one call.
+constexpr int kRoundsPerCall = 4;
 
 // What this thread waits for may be done by a thread that waits for its processor. It may poll
 // several lanes.
@@ -31,9 +33,6 @@ constexpr Duration kSteadyPolling = microseconds(10);
   latest = at;
   sched_yield();
 }
-
-// Transmit rounds of one call.
-constexpr int kRoundsPerCall = 4;
 
 }  // namespace
 

@@ -199,10 +199,9 @@ class alignas(64) Lane final : private BackgroundThread::Body {
   ProgressPolicy policy_;
   BackgroundThread thread_;
   LateEvents late_events_;
-  RecentClock clock_;  // the engine's time
-  Instant turned_at_;  // time of the last turn
-  Instant
-      fruitless_since_;  // time of the last poll that received packets, or yielded the processor
+  RecentClock clock_;        // the engine's time
+  Instant turned_at_;        // time of the last turn
+  Instant fruitless_since_;  // since then polls have received nothing
   std::atomic<pthread_t> turning_thread_{};
   Instant owner_deadline_ = kNever;
   bool delivery_requested_ = false;

@@ -49,13 +49,12 @@ class LateEvents {
   void raise_due(Instant at, Raise raise) {
     size_t kept = 0;
     for (Entry& e : entries_) {
-      bool keeps = e.due > at;
-      const core::CompletionQueue::Producing producing(*e.cq);
-      if (!keeps && e.cq->take_late_event() && !raise(e.cq)) {
-        keeps = true;
+      if (e.due <= at) {
+        const core::CompletionQueue::Producing producing(*e.cq);
+        if (!e.cq->take_late_event() || raise(e.cq)) continue;
         e.due = at + kGracePeriod;
       }
-      if (keeps) entries_[kept++] = e;
+      entries_[kept++] = e;
     }
     entries_.resize(kept);
     find_deadline();

@@ -29,11 +29,8 @@ Result<std::shared_ptr<Nic>> Nic::open(const DeviceInfo& device) {
   } unlock;
   if (auto nic = find_nic(device.interface_index)) return nic;
   std::shared_ptr<Nic> nic(new Nic(device), [](Nic* closing) {
-    lock_process();
-    if (!closing->is_abandoned()) closing->stop_threads();
-    unlock_process();
     // A peer's direct copy may take a while; other threads may open devices and fork meanwhile.
-    if (!closing->is_abandoned()) closing->await_copies();
+    if (!closing->is_abandoned()) closing->stop();
     lock_process();  // until its sockets are closed, so that no forked child inherits them
     unregister_nic(closing);
     delete closing;
@@ -61,15 +58,13 @@ Status Nic::start() {
   return lanes_.first().start([this] { return "device " + device_.name + "\n" + counters_text(); });
 }
 
-void Nic::stop_threads() {
+// Ends the threads, and waits for the direct copies of peers.
+void Nic::stop() {
+  if (!lanes_.first().is_running()) return;  // start() failed
   lanes_.each([](Lane& lane) { lane.stop(); });
-}
-
-// Waits for the end of the direct copies of peers.
-void Nic::await_copies() {
   lanes_.each([this](Lane& lane) {
     datapath::PeerAccess* const access = lane.datapath().peer_access();
-    if (access == nullptr || !lane.has_engine()) return;  // or start() failed
+    if (access == nullptr) return;
     Copies copies;
     {
       const Guard guard(lane);

@@ -136,8 +136,7 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
  private:
   explicit Nic(const DeviceInfo& device);
   Status start();
-  void stop_threads();
-  void await_copies();
+  void stop();
   Management& management();
 
   // LaneOwner

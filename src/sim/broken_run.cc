@@ -73,17 +73,9 @@ class BrokenRun {
     check_outcome();
     for (const std::string& what : world_.process_problems()) problem(what);
     if (responder_exists_ && requester_exists_) check_reuse();
-    RunResult r;
-    r.kind = RunKind::Broken;
-    r.trace_hash = world_.trace().hash();
-    r.events = world_.events_done();
-    r.packets = world_.network().counts().sent;
-    r.lost = world_.network().counts().lost;
-    r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
+    RunResult r = result_of(RunKind::Broken, world_, report_);
     r.shape = std::string(kNames[static_cast<int>(violation_)]) + (lossy_ ? ", lossy" : "") +
               (in_memory_ ? ", through memory" : "");
-    r.memory = world_.memory().counts();
-    r.problems = report_.problems();
     return r;
   }
 
@@ -130,11 +122,7 @@ class BrokenRun {
   }
 
   void share_memory() {
-    Prng& r = world_.memory().prng();
-    MemoryLinkShape link;
-    link.large_packets = r.below(3) != 0;
-    link.reachable = r.below(4) != 0;
-    link.refusal = r.below(2) == 0 ? 0 : 0.3;
+    const MemoryLinkShape link = MemoryLinkShape::drawn(world_.memory().prng());
     world_.memory().open(a_->id(), b_->id(), link);
   }
   // Through memory a partition is the end of the link, which affects the neighbour, too.

@@ -214,17 +214,8 @@ class WorkloadRun {
   }
 
   RunResult result() {
-    RunResult r;
-    r.kind = hostile_ ? RunKind::Hostile : RunKind::Correct;
-    r.trace_hash = world_.trace().hash();
-    r.events = world_.events_done();
-    r.packets = world_.network().counts().sent;
-    r.lost = world_.lost();
-    r.memory = world_.memory().counts();
-    r.lanes = count_lanes(world_);
-    r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
+    RunResult r = result_of(hostile_ ? RunKind::Hostile : RunKind::Correct, world_, report_);
     r.shape = text_;
-    r.problems = report_.problems();
     return r;
   }
 
@@ -242,6 +233,8 @@ class WorkloadRun {
 
 }  // namespace
 
+namespace {
+
 LaneCounts count_lanes(World& world) {
   LaneCounts counts;
   for (HostId h = 0; h < world.host_count(); ++h) {
@@ -250,6 +243,22 @@ LaneCounts count_lanes(World& world) {
     if (process.address() == h) counts.turns_in_waits += process.turns_in_waits();
   }
   return counts;
+}
+
+}  // namespace
+
+RunResult result_of(RunKind kind, World& world, const Report& report) {
+  RunResult r;
+  r.kind = kind;
+  r.trace_hash = world.trace().hash();
+  r.events = world.events_done();
+  r.packets = world.network().counts().sent;
+  r.lost = world.lost();
+  r.memory = world.memory().counts();
+  r.lanes = count_lanes(world);
+  r.virtual_ms = static_cast<double>(world.now().ns) / 1e6;
+  r.problems = report.problems();
+  return r;
 }
 
 RunKind kind_of(uint64_t seed) {

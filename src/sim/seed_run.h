@@ -52,8 +52,10 @@ RunResult run_workload(uint64_t seed, bool hostile, TamperRule tamper = {});
 RunResult run_broken(uint64_t seed);
 RunResult run_withdrawn(uint64_t seed, TamperRule tamper = {});
 
+class Report;
 class World;
-LaneCounts count_lanes(World& world);
+// What all kinds of runs report.
+RunResult result_of(RunKind kind, World& world, const Report& report);
 
 // The text to print when a seed fails.
 std::string explain(uint64_t seed, const RunResult& result);

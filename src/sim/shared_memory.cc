@@ -34,6 +34,14 @@ std::byte* ExposedMemory::resolve(const wire::OneSided& r, const wire::Gid& sour
   return reinterpret_cast<std::byte*>(region.base + (r.remote_address - region.iova) + r.offset);
 }
 
+MemoryLinkShape MemoryLinkShape::drawn(Prng& prng) {
+  MemoryLinkShape link;
+  link.large_packets = prng.below(3) != 0;
+  link.reachable = prng.below(4) != 0;
+  link.refusal = prng.below(2) == 0 ? 0 : 0.3;
+  return link;
+}
+
 void SharedMemory::open(HostId a, HostId b, const MemoryLinkShape& shape) {
   links_[key(a, b)] = Link{.shape = shape, .rings = {}};
 }

@@ -26,6 +26,9 @@ struct MemoryLinkShape {
   double refusal = 0;         // probability that a valid access or retraction fails
   double hostile = 0;         // probability that a mangled record follows a packet
   size_t ring_bytes = 1 << 20;
+
+  // Of a run that breaks a rule on purpose.
+  static MemoryLinkShape drawn(Prng& prng);
 };
 
 struct MemoryCounts {

@@ -95,11 +95,7 @@ class WithdrawnRun {
   }
 
   void share_memory() {
-    Prng& r = world_.memory().prng();
-    MemoryLinkShape link;
-    link.large_packets = r.below(3) != 0;
-    link.reachable = r.below(4) != 0;
-    link.refusal = r.below(2) == 0 ? 0 : 0.3;
+    const MemoryLinkShape link = MemoryLinkShape::drawn(world_.memory().prng());
     for (HostId b = 1; b < world_.host_count(); ++b) {
       for (HostId a = 0; a < b; ++a) world_.memory().open(a, b, link);
     }
@@ -234,20 +230,11 @@ class WithdrawnRun {
   }
 
   RunResult result() {
-    RunResult r;
-    r.kind = RunKind::Withdrawn;
-    r.trace_hash = world_.trace().hash();
-    r.events = world_.events_done();
-    r.packets = world_.network().counts().sent;
-    r.lost = world_.lost();
-    r.memory = world_.memory().counts();
-    r.lanes = count_lanes(world_);
+    RunResult r = result_of(RunKind::Withdrawn, world_, report_);
     for (const auto& area : areas_) r.lanes.withdrawals += area->withdrawals();
     for (const auto& user : users_) r.lanes.refused += user->refused();
     r.lanes.in_turns = in_turns_;
-    r.virtual_ms = static_cast<double>(world_.now().ns) / 1e6;
     r.shape = text_;
-    r.problems = report_.problems();
     return r;
   }
 

@@ -114,30 +114,31 @@ int post_receive(ibv_srq* srq, uint64_t wr_id, ibv_sge sge) {
   return ibv_post_srq_recv(srq, &wr, &bad);
 }
 
-int post(ibv_qp* qp, ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge sge, uint64_t remote,
-         uint32_t rkey) {
+namespace {
+
+ibv_send_wr signaled(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge& sge) {
   ibv_send_wr wr{};
   wr.wr_id = wr_id;
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = opcode;
   wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.rdma.remote_addr = remote;
-  wr.wr.rdma.rkey = rkey;
+  return wr;
+}
+
+}  // namespace
+
+int post(ibv_qp* qp, ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge sge, uint64_t remote,
+         uint32_t rkey) {
+  ibv_send_wr wr = signaled(opcode, wr_id, sge);
+  wr.wr.rdma = {remote, rkey};
   ibv_send_wr* bad = nullptr;
   return ibv_post_send(qp, &wr, &bad);
 }
 
 int post_fetch_add(ibv_qp* qp, uint64_t wr_id, ibv_sge sge, uint64_t remote, uint32_t rkey) {
-  ibv_send_wr wr{};
-  wr.wr_id = wr_id;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.atomic.remote_addr = remote;
-  wr.wr.atomic.rkey = rkey;
-  wr.wr.atomic.compare_add = 1;
+  ibv_send_wr wr = signaled(IBV_WR_ATOMIC_FETCH_AND_ADD, wr_id, sge);
+  wr.wr.atomic = {.remote_addr = remote, .compare_add = 1, .swap = 0, .rkey = rkey};
   ibv_send_wr* bad = nullptr;
   return ibv_post_send(qp, &wr, &bad);
 }
