@@ -9,6 +9,9 @@ namespace {
 // The most PSNs of one request packet: the longest READ chunk in the smallest packets.
 constexpr int32_t kMaxPsnsPerRequest = 256;
 
+// The longest time between the end of a path and the failure of its requests.
+constexpr Duration kMaxStranded = seconds(1);
+
 }  // namespace
 
 Duration rnr_delay(uint8_t code) {
@@ -37,7 +40,7 @@ void LossRecovery::reset() {
   probes_ = 0;
   probed_at_ = kNever;
   qp_.has_unwindowed_packet = is_probe_due_ = false;
-  is_backoff_timer_ = was_retracted_ = false;
+  is_backoff_timer_ = was_retracted_ = is_stranded_ = false;
 }
 
 void LossRecovery::change_peer(PeerPath* peer) {
@@ -347,6 +350,7 @@ void LossRecovery::fail_head(WcStatus status) {
   f.rkey = wqe.rkey;
   f.psn = cursor_.unacked().value();
   f.retries = retries_.tries;
+  f.memory_ended = is_stranded_;
 }
 
 // --- time ----------------------------------------------------------------------------------------
@@ -359,7 +363,7 @@ void LossRecovery::on_deadline(Instant now) {
     if (!is_set(Timer::Ack) && !(board_ && board_->has_lost())) restart_ack_timer(now);
   }
   if (is_due(Timer::Ack, now)) return on_ack_timeout(now);
-  if (!is_due(Timer::Probe, now)) return;
+  if (!is_due(Timer::Probe, now) || is_stranded_) return;
   ++probes_;
   measured_psn_.reset();  // this silence is no round trip
   qp_.has_unwindowed_packet = is_probe_due_ = true;
@@ -367,6 +371,7 @@ void LossRecovery::on_deadline(Instant now) {
 }
 
 void LossRecovery::on_ack_timeout(Instant now) {
+  if (is_stranded_) return fail_head(WcStatus::RetryExceeded);
   stop_ack_timer();
   measured_psn_.reset();
   probes_ = 0;
@@ -389,6 +394,15 @@ void LossRecovery::on_ack_timeout(Instant now) {
   retransmit_from(board_->executed, now);
 }
 
+void LossRecovery::strand(Instant now) {
+  stop_ack_timer();
+  stop(Timer::Rnr);
+  is_stranded_ = true;
+  const bool has_timeout = qp_.attr.timeout != 0;
+  const Duration wait = has_timeout ? ack_timeout(qp_.attr.timeout) : kUnresponsiveAfter;
+  set(Timer::Ack, now + std::clamp(wait, kUnresponsiveAfter, kMaxStranded));
+}
+
 void LossRecovery::start_backoff_timer(Instant now) {
   set(Timer::Ack, now + ack_timeout(qp_.attr.timeout));
   is_backoff_timer_ = true;
@@ -399,6 +413,10 @@ void LossRecovery::end_backoff(Instant now) {
 }
 
 void LossRecovery::restart_ack_timer(Instant now) {
+  if (is_stranded_) [[unlikely]] {
+    if (cursor_.has_outstanding() || cursor_.is_inside_request()) return;
+    is_stranded_ = false;  // the peer has answered everything
+  }
   const bool has_timeout = qp_.attr.timeout != 0;
   if (!cursor_.has_outstanding() || (!has_timeout && !qp_.peer->is_in_memory())) {
     return stop_ack_timer();

@@ -164,6 +164,13 @@ class LossRecovery {
   void start_backoff_timer(Instant now);
   void end_backoff(Instant now);
 
+  // --- a path that has ended --------------------------------------------------------------------
+  // The outstanding requests can neither be answered nor leave again. The failure is not reported
+  // at once: with hardware, the end of a peer takes as long as an ACK timeout to notice, and
+  // programs end in the belief that their last messages need no answer.
+  void strand(Instant now);
+  bool is_stranded() const { return is_stranded_; }
+
   // --- tail-loss probes -------------------------------------------------------------------------
   bool is_probe_due() const { return is_probe_due_; }
   // Empty: a probe is of no use now.
@@ -188,6 +195,7 @@ class LossRecovery {
   void set(Timer timer, Instant at) { timers_[static_cast<size_t>(timer)] = at; }
   void stop(Timer timer) { set(timer, kNever); }
   void stop_ack_timer() {
+    if (is_stranded_) return;  // the timer of strand() runs
     stop(Timer::Ack);
     stop(Timer::Probe);
   }
@@ -224,6 +232,7 @@ class LossRecovery {
   bool is_backoff_timer_ = false;  // Timer::Ack runs for a packet that cannot leave
   bool was_retracted_ = false;     // the request at the head was retracted once
   bool is_probe_due_ = false;
+  bool is_stranded_ = false;
   uint32_t probes_ = 0;             // in a row, without a response
   Instant probed_at_ = kNever;      // the last of them
   wire::OptionalPsn measured_psn_;  // its round trip is being measured

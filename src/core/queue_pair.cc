@@ -324,7 +324,7 @@ void QueuePair::revert_path_to_mtu(Instant now) {
   common_.peer->use_wire();
   backoff_.end_wait();  // the path was full from the end of the link until now
   end_backoff(now);
-  if (reliable_ != nullptr) reliable_->on_path_reverted_to_mtu();
+  if (reliable_ != nullptr) reliable_->on_path_reverted_to_mtu(now);
   check_failure();
 }
 

@@ -80,6 +80,8 @@ Requester::Blocked Requester::blocked_reason(Instant now) const {
   if (!cursor_.is_started() || (qp_.state != QpState::Rts && qp_.state != QpState::Sqd)) {
     return Blocked::NothingToSend;
   }
+  if (recovery_.is_stranded()) [[unlikely]]
+    return Blocked::Order;
   if (recovery_.is_waiting_for_receiver(now)) return Blocked::RnrWait;
   if (recovery_.is_active()) [[unlikely]] {
     if (recovery_.has_lost()) return retransmit_blocked();
@@ -177,6 +179,7 @@ uint32_t Requester::send_unwindowed(wire::PacketSink& sink, Instant now) {
   qp_.has_unwindowed_packet = false;
   const bool waits = recovery_.is_waiting_for_receiver(now);
   if (!cursor_.is_started() || waits || !cursor_.has_outstanding() || qp_.failure) return 0;
+  if (recovery_.is_stranded()) return 0;
   if (recovery_.is_probe_due() && qp_.peer->is_in_memory() && !recovery_.is_active()) {
     retract(sink, now);
     return 0;
@@ -250,16 +253,16 @@ void Requester::on_backoff(Instant now) {
 
 // A message that was split into larger packets can neither leave nor be split again, because its
 // PSNs are fixed.
-void Requester::on_path_reverted_to_mtu() {
+void Requester::on_path_reverted_to_mtu(Instant now) {
   const uint32_t mtu = wire::bytes_of(qp_.attr.path_mtu);
   for (uint64_t i = queue().head(); i != queue().tail() && queue().at(i).numbered; ++i) {
     const SendWqe& wqe = queue().at(i);
     const bool exceeds_mtu =
         wqe.packet_payload_bytes > mtu && wqe.length > mtu && !is_atomic(wqe.op);
     if (!exceeds_mtu) continue;
-    fail_head(WcStatus::RetryExceeded);
-    qp_.failure->memory_ended = true;
-    return;
+    qp_.has_unwindowed_packet = false;
+    recovery_.cancel_probe();
+    return recovery_.strand(now);
   }
 }
 

@@ -59,7 +59,7 @@ class Requester final : public SendSide {
   // The path is full: performs requests by one-sided access where possible.
   void try_one_sided(wire::PacketSink& sink, Instant now);
   // Packets are no longer than the path MTU from now on.
-  void on_path_reverted_to_mtu();
+  void on_path_reverted_to_mtu(Instant now);
   // For a new max_rd_atomic. If it throws, nothing has changed.
   void reserve_reads(uint32_t count) { reads_.reserve(count); }
   bool has_reads_queued() const;

@@ -2,6 +2,7 @@
 // wire when a link ends.
 #include <gtest/gtest.h>
 
+#include "core/loss_recovery.h"
 #include "tests/sim/pair_support.h"
 
 namespace verbena::sim {
@@ -115,7 +116,8 @@ TEST(SharedMemory, ReadWaitsUntilThePathOfAnEndedLinkIsReverted) {
   EXPECT_TRUE(equal(p.ra.at(0, 5000), p.rb.at(0, 5000)));
 }
 
-TEST(SharedMemory, LargerRequestFailsWhenTheLinkEnds) {
+// The peer reads the request after the end of the link and acknowledges it over the wire.
+TEST(SharedMemory, LargerRequestCompletesIfThePeerHasItWhenTheLinkEnds) {
   MemoryPair p({.reachable = false});
   p.b.set_paused(true);
   p.write(1, 0, 5000);
@@ -123,6 +125,20 @@ TEST(SharedMemory, LargerRequestFailsWhenTheLinkEnds) {
   p.end_link();
   p.b.set_paused(false);
   p.world.run_for(milliseconds(1));
+  const auto done = p.poll_a();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::Success);
+}
+
+TEST(SharedMemory, LargerRequestFailsAnAckTimeoutAfterTheLinkToASilentPeerEnds) {
+  MemoryPair p({.reachable = false});
+  p.b.set_paused(true);
+  p.write(1, 0, 5000);
+  p.world.run_for(microseconds(5));
+  p.a.on_link_end(kB);
+  p.world.run_for(milliseconds(1));
+  EXPECT_EQ(p.poll_a().size(), 0u);
+  p.world.run_for(core::kUnresponsiveAfter);
   const auto done = p.poll_a();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].status, WcStatus::RetryExceeded);

@@ -262,13 +262,16 @@ TEST_F(EngineSharedMemoryTest, ReplaysOverTheWireAReadReceivedThroughSharedMemor
   EXPECT_EQ(transmit_opcodes(), std::vector{Opcode::RcReadResponseOnly});
 }
 
-TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightWhenSharedMemoryEnds) {
+TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightAnAckTimeoutAfterSharedMemoryEnds) {
   for (const SendOp op : {SendOp::Send, SendOp::Write, SendOp::Read}) {
     connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
     ASSERT_TRUE(post(SendOp::Send, 1, 8).ok());
     ASSERT_TRUE(post(op, 2, 1025).ok());
     transmit();
     end_shared_memory();
+    EXPECT_EQ(completions(), Completed{});
+    EXPECT_TRUE(transmit().empty());
+    time_out();
     EXPECT_EQ(completions(), (Completed{{1, WcStatus::RetryExceeded}, {2, WcStatus::Flushed}}));
     EXPECT_EQ(qp().state(), QpState::Error);
     ASSERT_FALSE(engine_.state().failures.empty());
@@ -277,12 +280,25 @@ TEST_F(EngineSharedMemoryTest, FailsLargePacketsInFlightWhenSharedMemoryEnds) {
   }
 }
 
+TEST_F(EngineSharedMemoryTest, CompletesLargePacketsThatThePeerAcknowledgesOverTheWire) {
+  connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
+  ASSERT_TRUE(post(SendOp::Send, 1, 1025).ok());
+  transmit();
+  end_shared_memory();
+  receive_ack(100);
+  EXPECT_EQ(completions(), (Completed{{1, WcStatus::Success}}));
+  ASSERT_TRUE(post(SendOp::Send, 2, 1025).ok());
+  EXPECT_EQ(transmit().size(), 2u);
+  EXPECT_EQ(qp().state(), QpState::Rts);
+}
+
 TEST_F(EngineSharedMemoryTest, VendorErrorReportsThatThePeerEnded) {
   connect({.mtu = wire::Mtu::k1024, .path_packet_bytes = kLargePacket});
   ASSERT_TRUE(post(SendOp::Write, 1, 1025).ok());
   ASSERT_TRUE(post(SendOp::Write, 2, 1025).ok());
   transmit();
   end_shared_memory();
+  time_out();
   Completion c[2];
   ASSERT_EQ(cq_.poll(c, 2), 2u);
   EXPECT_EQ(c[0].status, WcStatus::RetryExceeded);
