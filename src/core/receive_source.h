@@ -23,10 +23,9 @@ class ReceiveSource {
   // this one does.
   bool empty() const;
   bool has_receive() const { return has_receive_; }
-  // Begins to use the next receive; none is in use. False: there is none.
-  bool consume();
-  // Undoes consume().
-  void give_back();
+  // Begins to use the next receive; none is in use. False: there is none, or it has fewer bytes
+  // than these.
+  bool consume(size_t bytes = 0);
 
   // Of the receive in use.
   uint32_t length() const { return wqe().length; }
