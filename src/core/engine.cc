@@ -168,25 +168,23 @@ void Engine::after_change(QueuePair& qp, Instant now, bool wait_at_front) {
   }
   if (peer != nullptr && !peer->waiting.empty()) wake_waiting(*peer, now);
   schedule(qp);
-  if (!state_.overrun.empty()) [[unlikely]]
+  if (state_.overrun) [[unlikely]]
     fail_overrun(now);
 }
 
-// A completion queue that lost a completion fails the queue pairs that use it.
 void Engine::fail_overrun(Instant now) {
-  while (!state_.overrun.empty()) {
-    const CompletionQueue* const cq = state_.overrun.back();
-    state_.overrun.pop_back();
-    for (const auto& [number, srq] : state_.srqs) {
-      if (srq->config().cq != cq) continue;
-      state_.raise({.kind = EventKind::SrqError, .srq = srq.get()});
-    }
-    qps_.each([&](QueuePair& qp) {
-      if (qp.config().send_cq != cq && qp.config().receive_cq != cq) return;
-      qp.fail_by_overrun();
-      after_change(qp, now);
-    });
+  const auto is_overrun = [](const CompletionQueue* cq) { return cq != nullptr && cq->overrun(); };
+  state_.now = now;
+  state_.overrun = false;
+  for (const auto& [number, srq] : state_.srqs) {
+    if (!is_overrun(srq->config().cq) || std::exchange(srq->overrun_reported, true)) continue;
+    state_.raise({.kind = EventKind::SrqError, .srq = srq.get()});
   }
+  qps_.each([&](QueuePair& qp) {
+    if (!is_overrun(qp.config().send_cq) && !is_overrun(qp.config().receive_cq)) return;
+    qp.fail_by_overrun();
+    after_change(qp, now);
+  });
 }
 
 // Wakes as many queue pairs as the window allows, in the order in which they began to wait. Each

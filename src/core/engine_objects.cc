@@ -64,7 +64,6 @@ void Engine::reserve_lists(size_t qps) {
   reserve_ahead(deadlines_, max_deadlines(qps) + 1);
   reserve_ahead(state_.notified, 4 * qps);  // two completion queues each, which may be armed again
   reserve_ahead(state_.events, 4 * qps);
-  reserve_ahead(state_.overrun, 2 * qps);
 }
 
 void Engine::destroy_qp(QueuePair* qp, Instant now) {

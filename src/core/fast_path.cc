@@ -107,8 +107,7 @@ void Requester::commit_fast_send(wire::PacketSink& sink, Instant now, const Gath
       !qp.try_fast_receive(packet, meta, now)) {
     return false;
   }
-  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || !state_.overrun.empty())
-      [[unlikely]] {
+  if (qp.state() != QpState::Rts || !qp.peer()->waiting.empty() || state_.overrun) [[unlikely]] {
     after_change(qp, now);
   } else {  // an ACK is due
     make_ready(qp);

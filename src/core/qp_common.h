@@ -40,8 +40,9 @@ struct EngineState {
   std::vector<AsyncEvent> events;
   std::vector<QpFailure> failures;
   std::vector<CompletionQueue*> notified;  // armed, and have a new completion
-  std::vector<CompletionQueue*> overrun;   // lost a completion: their queue pairs are to fail
-  uint64_t completions = 0;                // ever
+  bool overrun = false;         // a completion queue lost a completion: its queue pairs are to fail
+  bool shared_overrun = false;  // so are those of other engines: the owner reports it to them
+  uint64_t completions = 0;     // ever
   std::unordered_map<uint32_t, std::unique_ptr<SharedReceiveQueue>> srqs;  // by number
   Instant now;                                                             // of the present turn
   UnackedPace pace;        // of all UD and UC queue pairs
@@ -62,7 +63,8 @@ struct EngineState {
   }
 
   bool has_reports() const {
-    return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty();
+    return !notified.empty() || !events.empty() || !failures.empty() || !paths.idle().empty() ||
+           shared_overrun;
   }
 };
 
@@ -131,7 +133,7 @@ struct QpCommon {
     fill(*c);
     if (cq->publish()) [[unlikely]]
       engine.notify(cq);
-    // It lost a completion of another engine, which did not fail this queue pair.
+    // It lost a completion before this queue pair left RESET, or just now in another engine.
     if (was_overrun) [[unlikely]]
       fail_by_overrun();
   }
@@ -139,7 +141,8 @@ struct QpCommon {
     count(CounterId::cq_overruns);
     if (!was_overrun && cq->overrun()) {
       engine.raise({.kind = EventKind::CqError, .cq = cq});
-      if (!try_append(engine.overrun, cq)) count(CounterId::out_of_memory);
+      engine.overrun = true;
+      engine.shared_overrun |= cq->is_shared();
     }
     if (cq->overrun()) fail_by_overrun();
   }

@@ -73,7 +73,8 @@ class SharedReceiveQueue {
   void lock_for_fork() { lock_.lock(); }
   void unlock_after_fork() { lock_.unlock(); }
 
-  void* owner = nullptr;  // the ABI's object around this one
+  bool overrun_reported = false;  // that of the XRC completion queue, by the engine that has this
+  void* owner = nullptr;          // the ABI's object around this one
 
  private:
   void make_slots(uint32_t count);

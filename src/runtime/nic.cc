@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/exhaustion.h"
@@ -149,6 +150,11 @@ void Nic::deliver_events(Lane& lane) {
         [&] { log(LogLevel::Info, "%s: %s", device_.name.c_str(), describe(failure).c_str()); });
   }
   state.failures.clear();
+  if (std::exchange(state.shared_overrun, false)) {
+    lanes_.each([&](Lane& other) {
+      if (&other != &lane) other.report_overrun();
+    });
+  }
   for (const wire::PathId path : state.paths.idle()) lane.datapath().all->close_path(path);
   state.paths.idle().clear();
 }
