@@ -117,8 +117,8 @@ class Nic final : private LaneOwner, private ManagementHost, private core::Looku
   // Counters, one per line: "name value".
   std::string counters_text();
 
-  // The process ends: sends all pending packets.
-  void transmit_at_exit();
+  // The process ends: sends all pending packets, and waits until then at most.
+  void transmit_at_exit(Instant until);
 
   // Fork support: called by the process-wide handlers.
   void lock_for_fork() { lanes_.lock_for_fork(); }
