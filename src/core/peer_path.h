@@ -1,4 +1,4 @@
-// PeerPath: the state that all queue pairs to one peer process share: the bytes in flight, the
+// PeerPath: the state that all queue pairs to one lane of a peer share: the bytes in flight, the
 // queue pairs that wait for the window, the measured round trip, and congestion control.
 #pragma once
 

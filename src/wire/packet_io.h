@@ -12,14 +12,14 @@
 
 namespace verbena::wire {
 
-// A datapath's handle for its route to one peer process.
+// A datapath's handle for its route to one lane of a peer.
 enum class PathId : uint32_t {};
 
 // The addressing that a path is opened with.
 struct Route {
   Gid source;
   Gid destination;
-  Qpn peer;  // its top byte names the peer process, for steering and GSO batches; kManagementQpn:
+  Qpn peer;  // its top byte names the peer's lane, for steering and GSO batches; kManagementQpn:
              // all processes of the destination
   uint8_t traffic_class = 0;  // DSCP and ECN bits, as in the IP header
   uint8_t hop_limit = 64;

@@ -109,7 +109,7 @@ Result<UdpEndpoint*> UdpDatapath::endpoint_of(const wire::Gid& source) {
   if (!send.ok()) return send.error();
   endpoint->send = std::move(send.value());
   if (reports_unreachable_hosts_) report_unreachable_hosts(*endpoint);
-  // Other processes may forward packets as soon as the receiving socket is bound.
+  // Other lanes may forward packets as soon as the receiving socket is bound.
   mailbox_.add_address(address);
   auto receive = open_receive_socket(address, options_);
   if (!receive.ok()) return receive.error();
@@ -328,7 +328,7 @@ void UdpDatapath::append_counters(std::vector<Counter>& to) const {
   VERBENA_UDP_COUNTERS(X)
 #undef X
   to.push_back({"udp_misrouted_waits", directory_.waits(),
-                "times forwarding waited because the other process was too slow"});
+                "times forwarding waited because the other lane was too slow"});
   to.push_back({"udp_kernel_rx_drops", drops,
                 "packets that the kernel dropped because the receive buffer was full"});
 }

@@ -44,7 +44,7 @@ class UdpDatapath final : public WireDatapath {
                                                          host::SlotDirectory& directory);
 
   Status listen(const wire::Gid& source) override;
-  // The kernel steers every packet for this process to it, as far as is known.
+  // The kernel steers every packet for this lane to it, as far as is known.
   bool is_ready() const override;
   Status join(const wire::Gid& group) override;
   void leave(const wire::Gid& group) override;

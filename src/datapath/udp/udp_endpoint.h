@@ -26,9 +26,9 @@ namespace verbena::datapath {
   X(icrc_errors, "dropped: wrong ICRC")                                                       \
   X(icrc_solved, "accepted with an IP identification found by solving the ICRC")              \
   X(too_short, "dropped: shorter than any RoCE packet")                                       \
-  X(misrouted_forwarded, "misrouted packets, forwarded to their process")                     \
-  X(misrouted_received, "misrouted packets that another process forwarded to this one")       \
-  X(misrouted_dropped, "dropped: misrouted packets for a process that does not exist")        \
+  X(misrouted_forwarded, "misrouted packets, forwarded to their lane")                        \
+  X(misrouted_received, "misrouted packets that another lane forwarded to this one")          \
+  X(misrouted_dropped, "dropped: misrouted packets for a lane that does not exist")           \
   X(broadcasts_limited, "dropped: connection rejects for all processes, over the rate limit") \
   X(out_of_memory, "dropped: packets and messages for which memory was exhausted")            \
   X(send_drops, "dropped: packets that the kernel did not accept")                            \
@@ -59,7 +59,7 @@ struct UdpEndpoint {
   std::unique_ptr<host::Steering> steering;
 };
 
-// The path of one queue pair, or of several UD queue pairs, to one peer process.
+// The path of one queue pair, or of several UD queue pairs, to one lane of a peer.
 struct UdpPath {
   UdpEndpoint* endpoint = nullptr;
   host::LocalAddress destination;

@@ -37,7 +37,7 @@ constexpr Duration kWarningPause = seconds(1);
 // A zero-copy batch begins at a page boundary, so batches of small packets would use up more of the
 // ring than the congestion window.
 constexpr size_t kMinZeroCopyPacket = 1024;
-// Peer processes with a ZeroCopyRing; batches to further ones are copied.
+// Lanes of peers with a ZeroCopyRing; batches to further ones are copied.
 constexpr size_t kMaxZeroCopyPeers = 16;
 // Limit for the search for a batch that a packet may join.
 constexpr size_t kBatchesTried = 8;
@@ -57,7 +57,7 @@ std::string print(const wire::Gid& gid) {
   return text;
 }
 
-// The slot of the peer process: the top byte of the packet's QPN.
+// The slot of the peer's lane: the top byte of the packet's QPN.
 uint8_t slot_of(const wire::TxPacket& packet) { return load_u8(packet.header.data() + 5); }
 
 }  // namespace

@@ -49,9 +49,9 @@ class UdpSender final : public wire::PacketSink {
     uint32_t free_segments;  // how many more packets of that size fit
     uint32_t first_area;
     uint32_t last_area;
-    uint8_t slot;   // of the peer process: the receiver's kernel steers a batch as a whole
-    bool closed;    // the last packet is shorter
-    bool gathered;  // it grew after a later batch had begun
+    uint8_t slot;             // of the peer's lane: the receiver's kernel steers a batch as a whole
+    bool closed;              // the last packet is shorter
+    bool gathered;            // it grew after a later batch had begun
     ZeroCopyRing* zero_copy;  // the memory of the batch; null: buffer_
   };
   // A contiguous part of a batch. A zero-copy batch has one area.
@@ -69,7 +69,7 @@ class UdpSender final : public wire::PacketSink {
   GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
   GsoBatch& begin_batch(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
   uint32_t begin_area(std::byte* at);
-  // The packet size, if the latest batch of such packets to that process was long; otherwise 0.
+  // The packet size, if the latest batch of such packets to that lane was long; otherwise 0.
   // Sizes are multiples of four; those of one message differ by less than 64 bytes.
   uint32_t& last_long_stride(const GsoBatch& batch) {
     return last_long_stride(batch.slot, batch.stride);

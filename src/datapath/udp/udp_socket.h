@@ -1,5 +1,5 @@
-// The sockets of one local address: one that receives on port 4791, shared with the other processes
-// of this user, and one to send from, with a port of its own.
+// The sockets of one local address: one that receives on port 4791, shared with the other lanes of
+// this user, and one to send from, with a port of its own.
 #pragma once
 
 #include <array>
@@ -47,9 +47,9 @@ struct SendSocket {
   // message and is faster.
   uint16_t segment_bytes = 0;
 };
-// Sends from `address` and a port in 0xC000-0xFFFF that no other process has. The port is entropy
+// Sends from `address` and a port in 0xC000-0xFFFF that no other lane has. The port is entropy
 // for the network's flow hashing and keeps the receiver's GRO from merging packets of two
-// processes.
+// lanes.
 Result<SendSocket> open_send_socket(const host::LocalAddress& address, const UdpOptions& options,
                                     uint8_t slot);
 
