@@ -103,7 +103,9 @@ TEST_F(Interface, ItsLanesContinueAfterTheAddressWasRemovedAndAdded) {
     if (thread < kLanes) {
       Sender& sender = *senders_[thread];
       while (!done && !HasFailure()) {
-        if (!sender.write()) sender.connect();
+        if (sender.write()) continue;
+        while (!sender.connect() && !HasFailure()) {  // the device has no address now
+        }
       }
       return;
     }
