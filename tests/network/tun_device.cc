@@ -30,12 +30,6 @@ constexpr const char* kOwnNamespace = "/proc/thread-self/ns/net";
 constexpr uint32_t kUnreadPackets = 20'000;
 constexpr size_t kMaxPacket = 65536;
 
-struct In6Request {  // struct in6_ifreq, whose header does not go with net/if.h
-  in6_addr address;
-  uint32_t prefix;
-  int index;
-};
-
 [[noreturn]] void fail(const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
@@ -102,57 +96,76 @@ void disable_link_local_address(const std::string& name) {
   if (fd.valid() && write(fd.get(), "1", 1) != 1) fail("cannot write " + file);
 }
 
-// Sets the number of packets that may wait to be read. The ioctl for it needs privileges outside of
-// the own user namespace; the netlink message does not.
-void set_queue_length(const std::string& name, uint32_t packets) {
-  struct {
-    nlmsghdr header{};
-    ifinfomsg interface {};
-    rtattr attribute{};
-    uint32_t value = 0;
-  } message;
-  message.header.nlmsg_len = sizeof message;
-  message.header.nlmsg_type = RTM_NEWLINK;
-  message.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
-  message.interface.ifi_index = static_cast<int>(if_nametoindex(name.c_str()));
-  message.attribute.rta_len = RTA_LENGTH(sizeof message.value);
-  message.attribute.rta_type = IFLA_TXQLEN;
-  message.value = packets;
+// A netlink request with one attribute.
+template <typename Body, typename Value>
+struct NetlinkRequest {
+  nlmsghdr header{};
+  Body body{};
+  rtattr attribute{};
+  Value value{};
+};
+
+template <typename Body, typename Value>
+void request_netlink(uint16_t type, const Body& body, uint16_t attribute, const Value& value) {
+  NetlinkRequest<Body, Value> request;
+  static_assert(sizeof request == NLMSG_SPACE(sizeof body) + RTA_SPACE(sizeof value));
+  request.header.nlmsg_len = sizeof request;
+  request.header.nlmsg_type = type;
+  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE;
+  request.body = body;
+  request.attribute.rta_len = RTA_LENGTH(sizeof value);
+  request.attribute.rta_type = attribute;
+  request.value = value;
   const os::UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
-  if (send(netlink.get(), &message, sizeof message, 0) < 0) fail("cannot send to netlink");
+  if (send(netlink.get(), &request, sizeof request, 0) < 0) fail("cannot send to netlink");
   struct {
     nlmsghdr header{};
     nlmsgerr result{};
   } response;
   if (recv(netlink.get(), &response, sizeof response, 0) < 0) fail("no response from netlink");
   errno = -response.result.error;
-  if (errno != 0) fail("cannot set the queue length of " + name);
+  if (errno != 0) fail("cannot set up the interface");
+}
+
+// Sets the number of packets that may wait to be read. The ioctl for it needs privileges outside of
+// the own user namespace.
+void set_queue_length(int index, uint32_t packets) {
+  ifinfomsg interface {};
+  interface.ifi_index = index;
+  request_netlink(RTM_NEWLINK, interface, IFLA_TXQLEN, packets);
+}
+
+// Without duplicate address detection: the address can be used at once.
+void add_ipv6_address(int index, const std::string& text) {
+  in6_addr address{};
+  inet_pton(AF_INET6, text.c_str(), &address);
+  ifaddrmsg interface {};
+  interface.ifa_family = AF_INET6;
+  interface.ifa_prefixlen = 64;
+  interface.ifa_flags = IFA_F_NODAD;
+  interface.ifa_index = static_cast<uint32_t>(index);
+  request_netlink(RTM_NEWADDR, interface, IFA_LOCAL, address);
 }
 
 void set_up(const Interface& interface) {
-  const os::UniqueFd ipv4(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const os::UniqueFd ipv6(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const os::UniqueFd any_socket(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const auto call = [&](unsigned long code, ifreq request) {
-    if (ioctl(ipv4.get(), code, &request) != 0) fail("cannot set up " + interface.name);
+    if (ioctl(any_socket.get(), code, &request) != 0) fail("cannot set up " + interface.name);
   };
-  disable_link_local_address(interface.name);
+  const int index = static_cast<int>(if_nametoindex(interface.name.c_str()));
+  const bool has_ipv6 = access("/proc/sys/net/ipv6", F_OK) == 0;
+  if (has_ipv6) disable_link_local_address(interface.name);
+  set_queue_length(index, kUnreadPackets);
   ifreq request = request_for(interface.name);
   request.ifr_mtu = interface.mtu;
   call(SIOCSIFMTU, request);
-  set_queue_length(interface.name, kUnreadPackets);
   request.ifr_addr = ipv4_socket_address(inet_addr(interface.ipv4.c_str()));
   call(SIOCSIFADDR, request);
   request.ifr_netmask = ipv4_socket_address(htonl(0xFFFFFF00));
   call(SIOCSIFNETMASK, request);
   request.ifr_flags = IFF_UP | IFF_RUNNING | IFF_NOARP | IFF_POINTOPOINT;
   call(SIOCSIFFLAGS, request);
-  In6Request address{};
-  address.prefix = 64;
-  address.index = static_cast<int>(if_nametoindex(interface.name.c_str()));
-  inet_pton(AF_INET6, interface.ipv6.c_str(), &address.address);
-  // A kernel without IPv6 has no such socket.
-  if (ipv6.valid() && ioctl(ipv6.get(), SIOCSIFADDR, &address) != 0)
-    std::perror(("no IPv6 address on " + interface.name).c_str());
+  if (has_ipv6) add_ipv6_address(index, interface.ipv6);
 }
 
 }  // namespace
