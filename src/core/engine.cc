@@ -70,7 +70,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     const wire::Verb verb = packet->op.verb;
     const bool is_message = verb == wire::Verb::Send || verb == wire::Verb::Write;
     if (verb == wire::Verb::Cnp) {
-      state_.counters.add(CounterId::cnp_received);
+      on_cnp(*packet, *rx.meta, now);
       continue;
     }
     if (packet->bth.destination == wire::kMulticastQpn) {
@@ -119,6 +119,15 @@ wire::Packet* Engine::parse(const wire::RxPacket& rx) {
   if (!wire::Packet::parse_into(packet_, rx.bytes, &why, rx.separate_payload)) return nullptr;
   packet_.packet_payload_bytes = rx.packet_payload_bytes;
   return &packet_;
+}
+
+void Engine::on_cnp(const wire::Packet& packet, const wire::RxMeta& meta, Instant now) {
+  QueuePair* const qp = find(packet.bth.destination);
+  if (qp == nullptr || !qp->on_cnp(packet, meta, now)) {
+    return state_.counters.add(CounterId::rp_cnp_ignored);
+  }
+  state_.counters.add(CounterId::rp_cnp_handled);
+  after_change(*qp, now);
 }
 
 // A packet whose QPN is no queue pair of this engine: a MAD, or one to drop.

@@ -120,6 +120,7 @@ class Engine {
   QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
+  void on_cnp(const wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
   [[gnu::noinline]] void after_change(QueuePair& qp, Instant now, bool wait_at_front = false);
   [[gnu::cold, gnu::noinline]] void fail_overrun(Instant now);

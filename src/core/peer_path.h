@@ -51,9 +51,9 @@ class PeerPath {
   void release(uint32_t bytes) { in_flight_ -= std::min(bytes, in_flight_); }
 
   // The events that congestion control learns of.
-  void on_acked(uint32_t bytes, Instant now) {
+  void on_acked(uint32_t bytes, bool marked, Instant now) {
     release(bytes);
-    control_->on_acked(bytes, now);
+    control_->on_acked(bytes, marked, now);
     window_ = control_->window();
   }
   void on_lost(const LossEvent& event) {
@@ -65,8 +65,8 @@ class PeerPath {
     control_->on_timed_out(now);
     window_ = control_->window();
   }
-  void on_marked(Instant now) {
-    control_->on_marked(now);
+  void on_cnp(Instant now) {
+    control_->on_cnp(now);
     window_ = control_->window();
   }
   void on_round_trip(Duration sample, Instant now) {

@@ -28,9 +28,11 @@ class PeerExtensions {
 
   static constexpr bool peer_buffers_requests() { return false; }
   void on_response(const wire::Bth&) {}
+  static constexpr bool has_echo(const wire::Bth&) { return false; }
   static constexpr uint8_t request_flag(bool) { return 0; }
   static constexpr uint8_t piggyback_flag() { return 0; }
 
+  static constexpr bool peer_reads_echo(const wire::Bth&) { return false; }
   static constexpr bool peer_reads_sack() { return false; }
   static constexpr bool on_request(const wire::Bth&) { return false; }
   static constexpr bool is_in_order(const wire::Bth&) { return false; }

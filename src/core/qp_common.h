@@ -154,6 +154,7 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
   tx.in_window = packet.in_window;
   tx.last = packet.last;
   tx.ends_batch = packet.ends_batch;
+  tx.ecn_capable = packet.ecn_capable;
   tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
   tx.payload = payload;

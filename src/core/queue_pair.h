@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "core/notification_point.h"
 #include "core/pacer.h"
 #include "core/path_backoff.h"
 #include "core/qp_config.h"
@@ -61,6 +62,8 @@ class QueuePair {
 
   // Removes a piggybacked ACK from the packet.
   void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  // False: the CNP is not from this queue pair's peer, or the queue pair has none.
+  bool on_cnp(const wire::Packet& cnp, const wire::RxMeta& meta, Instant now);
   void on_deadline(Instant now);
   struct Turn {
     uint32_t budget;      // packets
@@ -76,7 +79,8 @@ class QueuePair {
   bool has_one_request() const;
   // A packet is ready that does not wait for the window.
   bool responses_ready() const {
-    return (responder_->ready() || common_.has_unwindowed_packet) && !backoff_.is_waiting();
+    return (responder_->ready() || common_.has_unwindowed_packet || notification_.is_due()) &&
+           !backoff_.is_waiting();
   }
   SendSide::Readiness requests(Instant now);
   // A request may leave now, and nothing is in flight to the peer.
@@ -121,6 +125,8 @@ class QueuePair {
   void enter_state(QpState to);
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
+  [[gnu::cold, gnu::noinline]] void on_marked(const wire::Packet& packet, Instant now);
+  [[gnu::cold, gnu::noinline]] uint32_t send_cnp(wire::PacketSink& sink, Instant now);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);
   void check_failure() {
     if (common_.failure) [[unlikely]]
@@ -144,7 +150,8 @@ class QueuePair {
   bool established_ = false;
   Pacer pacer_;
   Instant paced_until_ = kNever;  // requests wait for the pacer
-  PathBackoff backoff_;           // all packets wait: the path is full
+  NotificationPoint notification_;
+  PathBackoff backoff_;  // all packets wait: the path is full
 };
 
 }  // namespace verbena::core

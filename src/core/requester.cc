@@ -384,6 +384,7 @@ void Requester::piggyback_ack(uint64_t index, wire::Packet& p) {
   p.piggyback = qp_.acks.take_offer(index);
   if (!p.piggyback) return;
   p.bth.extension_flags = qp_.extensions.piggyback_flag();
+  p.bth.becn = qp_.acks.take_echo();
   qp_.count(CounterId::acks_piggybacked);
 }
 

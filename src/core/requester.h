@@ -44,9 +44,10 @@ class Requester final : public SendSide {
   wire::Psn next_psn() const override { return cursor_.next(); }
 
   // --- reliable transports only -----------------------------------------------------------------
-  void on_response(const wire::Packet& packet, Instant now);
+  // `marked`: see LossRecovery::begin_response().
+  void on_response(const wire::Packet& packet, bool marked, Instant now);
   // A request of the peer piggybacked the ACK of this PSN.
-  void on_piggybacked_ack(wire::Psn last, Instant now);
+  void on_piggybacked_ack(wire::Psn last, bool marked, Instant now);
   void on_deadline(Instant now);
   // The next request is the only one, and a piggybacked ACK fits into its packet.
   bool can_piggyback(const wire::PacketSink& sink, Instant now) const;

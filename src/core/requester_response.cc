@@ -13,13 +13,14 @@ bool Requester::awaits(wire::Psn psn) const {
   return cursor_.is_started() && !queue().empty() && cursor_.is_outstanding(psn);
 }
 
-void Requester::on_response(const wire::Packet& p, Instant now) {
+void Requester::on_response(const wire::Packet& p, bool marked, Instant now) {
   if (!awaits(p.bth.psn)) {
     qp_.count(CounterId::stale_responses);
     return;
   }
   qp_.peer->unresponsive_until = Instant{};
   qp_.extensions.on_response(p.bth);
+  recovery_.begin_response(marked);
   if (p.op.verb == wire::Verb::Ack) {
     on_ack(p, now);
   } else {
@@ -27,9 +28,10 @@ void Requester::on_response(const wire::Packet& p, Instant now) {
   }
 }
 
-void Requester::on_piggybacked_ack(wire::Psn last, Instant now) {
+void Requester::on_piggybacked_ack(wire::Psn last, bool marked, Instant now) {
   if (!awaits(last)) return qp_.count(CounterId::stale_responses);
   qp_.peer->unresponsive_until = Instant{};
+  recovery_.begin_response(marked);
   take_ack(last + 1, now);
 }
 

@@ -61,6 +61,7 @@ bool Responder::send_read_packet(Resource& r, wire::PacketSink& sink) {
                                   : (last ? RcReadResponseLast : RcReadResponseMiddle));
   p.bth.psn = r.first + r.next_packet;
   p.bth.extension_flags = qp_.extensions.response_flag(r.is_replay);
+  p.bth.becn = qp_.acks.take_echo();
   p.aeth.msn = r.msn;
   p.in_window = qp_.extensions.peer_reads_sack() && !r.is_replay;
   push_packet(qp_, sink, p, payload.view(), bytes);
@@ -73,6 +74,7 @@ void Responder::send_atomic_ack(Resource& r, wire::PacketSink& sink) {
   wire::Packet p;
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAtomicAck);
   p.bth.psn = r.first;
+  p.bth.becn = qp_.acks.take_echo();
   p.aeth.msn = r.msn;
   p.original = r.original;
   push_packet(qp_, sink, p, {}, 0);
@@ -104,13 +106,15 @@ wire::Packet Responder::ack_packet(wire::Psn psn, const wire::Aeth& aeth, uint8_
   p.bth.opcode = qp_.opcode(wire::Opcode::RcAck);
   p.bth.psn = psn;
   p.bth.extension_flags = flag;
+  p.bth.becn = qp_.acks.take_echo();
   p.aeth = aeth;
   p.ends_batch = place != AckPlace::First;
   return p;
 }
 
 void Responder::send_plain_ack(wire::PacketSink& sink, AckPlace place) {
-  const bool may_be_short = qp_.extensions.announced() && qp_.config.type == QpType::Rc;
+  const bool may_be_short =
+      qp_.extensions.announced() && qp_.config.type == QpType::Rc && !qp_.acks.has_echo();
   wire::LocalPeer* const local = sink.local_peer();
   order_sent_packet(qp_.attr.dest_qpn.slot());
   if (may_be_short && local != nullptr &&

@@ -9,6 +9,7 @@
 
 #include "wire/identifiers.h"
 #include "wire/psn.h"
+#include "wire/traffic_class.h"
 
 namespace verbena::wire {
 
@@ -79,6 +80,8 @@ struct TxPacket {
   bool last = false;
   // A short packet that may end the GSO batch before it: no packet of another queue pair follows.
   bool ends_batch = false;
+  // False: the packet leaves without the ECN bits of its path (Not-ECT), for instance a CNP.
+  bool ecn_capable = true;
 };
 
 // The destination of an engine's packets. The owner flushes it after the turn. LocalPeer has the

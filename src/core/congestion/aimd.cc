@@ -19,7 +19,7 @@ uint32_t decrease_for(uint32_t bytes_lost, bool discarded, uint32_t max_decrease
 
 std::unique_ptr<CongestionControl> make_aimd() { return std::make_unique<Aimd>(); }
 
-void Aimd::on_acked(uint32_t bytes, Instant) {
+void Aimd::on_acked(uint32_t bytes, bool, Instant) {
   acked_ += bytes;
   if (acked_ < window_) return;
   acked_ = 0;

@@ -16,11 +16,11 @@ class Aimd final : public CongestionControl {
 
   Aimd() : CongestionControl(kInitialWindow) {}
 
-  void on_acked(uint32_t bytes, Instant now) override;
+  // Marks are ignored.
+  void on_acked(uint32_t bytes, bool marked, Instant now) override;
   void on_lost(const LossEvent& event) override;
   void on_timed_out(Instant now) override;
-  // Packets are not ECN-capable, so a mark cannot be about them.
-  void on_marked(Instant) override {}
+  void on_cnp(Instant) override {}
   void on_round_trip(Duration, Instant) override {}
 
  private:

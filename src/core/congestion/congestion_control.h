@@ -33,12 +33,13 @@ class CongestionControl {
 
   virtual ~CongestionControl() = default;
 
-  virtual void on_acked(uint32_t bytes, Instant now) = 0;
+  // `marked`: the ACK reports that a packet since the previous ACK arrived with an ECN mark (CE).
+  virtual void on_acked(uint32_t bytes, bool marked, Instant now) = 0;
   virtual void on_lost(const LossEvent& event) = 0;
   // The ACK timeout passed without a response.
   virtual void on_timed_out(Instant now) = 0;
-  // The network reported congestion without a loss: an ECN mark that the peer echoed, or a CNP.
-  virtual void on_marked(Instant now) = 0;
+  // A CNP: the network marked packets to a peer that does not echo marks in its ACKs.
+  virtual void on_cnp(Instant now) = 0;
   virtual void on_round_trip(Duration sample, Instant now) = 0;
 
   uint32_t window() const { return window_; }            // bytes

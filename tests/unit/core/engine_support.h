@@ -25,6 +25,7 @@ struct Sent {
   wire::Packet packet;  // its payload points into bytes
   bool in_window = false;
   bool last = false;
+  bool ecn_capable = true;
   wire::Opcode opcode() const { return static_cast<wire::Opcode>(packet.bth.opcode); }
   uint32_t psn() const { return packet.bth.psn.value(); }
 };
@@ -73,7 +74,8 @@ class EngineTest : public testing::Test {
   static constexpr uint32_t kRegionBytes = 128 * 1024;
   static constexpr wire::Qpn kPeerQpn = wire::Qpn::of_slot(2, 7);
 
-  explicit EngineTest(bool selective_repeat = true, bool fast_path = true);
+  explicit EngineTest(bool selective_repeat = true, bool fast_path = true,
+                      const CongestionAlgorithm& congestion = kDefaultCongestionAlgorithm);
 
   // The queue pair of most tests, made by connect().
   QueuePair& qp() { return *qp_; }

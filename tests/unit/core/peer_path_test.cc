@@ -17,7 +17,7 @@ TEST(PeerPath, HasRoomUntilTheWindowIsInFlight) {
   path.on_sent(path.window());
   EXPECT_FALSE(path.has_room());
   EXPECT_EQ(path.room(), 0u);
-  path.on_acked(1000, kNow);
+  path.on_acked(1000, false, kNow);
   EXPECT_TRUE(path.has_room());
   EXPECT_EQ(path.in_flight(), Aimd::kInitialWindow - 1000);
 }
@@ -31,7 +31,8 @@ TEST(PeerPath, NeverCountsBelowZero) {
 
 TEST(PeerPath, UpdatesTheWindowAfterEachEvent) {
   PeerPath path;
-  for (uint32_t acked = 0; acked < Aimd::kInitialWindow; acked += 1024) path.on_acked(1024, kNow);
+  for (uint32_t acked = 0; acked < Aimd::kInitialWindow; acked += 1024)
+    path.on_acked(1024, false, kNow);
   EXPECT_EQ(path.window(), Aimd::kInitialWindow + Aimd::kIncrease);
   path.on_timed_out(kNow);
   const uint32_t after_timeout = path.window();
@@ -59,7 +60,7 @@ TEST(PeerPath, HasAFixedWindowInSharedMemory) {
   EXPECT_TRUE(path.is_in_memory());
   path.on_timed_out(kNow);
   path.on_lost({.bytes = 4096, .discarded = true, .episode = {.window = path.window()}});
-  path.on_acked(10 * FixedWindow::kWindow, kNow);
+  path.on_acked(10 * FixedWindow::kWindow, false, kNow);
   EXPECT_EQ(path.window(), FixedWindow::kWindow);
 }
 

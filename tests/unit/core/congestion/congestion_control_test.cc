@@ -44,10 +44,10 @@ TEST(CongestionControl, APathUsesTheAlgorithmOfItsEngine) {
 
 TEST(FixedWindow, StaysTheSameAfterEveryEvent) {
   FixedWindow control;
-  control.on_acked(10 * FixedWindow::kWindow, Instant{});
+  control.on_acked(10 * FixedWindow::kWindow, false, Instant{});
   control.on_lost({.bytes = 1000, .discarded = true, .episode = {.window = FixedWindow::kWindow}});
   control.on_timed_out(Instant{});
-  control.on_marked(Instant{});
+  control.on_cnp(Instant{});
   control.on_round_trip(seconds(1), Instant{});
   EXPECT_EQ(control.window(), FixedWindow::kWindow);
   EXPECT_EQ(control.pacing_rate(), CongestionControl::kUnpaced);
