@@ -84,11 +84,14 @@ Result<wire::Gid> Nic::source_for(const core::AddressVector& address) const {
 
 Result<wire::PathId> Nic::open_path(Lane& lane, const core::AddressVector& address,
                                     const wire::Gid& source, wire::Qpn peer) {
+  // Nothing slows a sender of datagrams down when they are marked (UD has no connected peer).
+  const bool ecn_capable = peer != wire::Qpn() && core::is_ecn_capable(*config().congestion);
   auto path = lane.datapath().all->open_path(
       {.source = source,
        .destination = address.destination,
        .peer = peer,
-       .traffic_class = address.traffic_class,
+       .traffic_class =
+           config().traffic_class(address.traffic_class, ecn_capable ? wire::kEct0 : uint8_t{0}),
        .hop_limit = address.hop_limit != 0 ? address.hop_limit : uint8_t{64},
        .flow_label = address.flow_label});
   if (!path.ok()) log(LogLevel::Error, "%s: %s", device_.name.c_str(), path.error().why);

@@ -55,7 +55,7 @@ struct Process {
   }
 
   void push(wire::PathId path, uint8_t slot, uint32_t psn, size_t payload_bytes,
-            bool in_window = true, bool ends_batch = false) {
+            bool in_window = true, bool ends_batch = false, bool ecn_capable = true) {
     wire::TxPacket p;
     p.path = path;
     wire::Bth bth;
@@ -68,6 +68,7 @@ struct Process {
     p.pad = bth.pad;
     p.in_window = in_window;
     p.ends_batch = ends_batch;
+    p.ecn_capable = ecn_capable;
     std::vector<std::byte> payload(payload_bytes);
     for (size_t i = 0; i < payload_bytes; ++i) payload[i] = static_cast<std::byte>(psn + i * 7);
     // Two parts, as from a scatter list.

@@ -75,4 +75,10 @@ inline constexpr CongestionAlgorithm kCongestionAlgorithms[] = {
 };
 inline constexpr const CongestionAlgorithm& kDefaultCongestionAlgorithm = kCongestionAlgorithms[0];
 
+// Whether the network may mark packets instead of dropping them: without congestion control nothing
+// reacts to marks.
+constexpr bool is_ecn_capable(const CongestionAlgorithm& algorithm) {
+  return algorithm.make != make_fixed;
+}
+
 }  // namespace verbena::core

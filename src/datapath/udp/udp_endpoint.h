@@ -53,9 +53,9 @@ struct UdpEndpoint {
   bool kernel_segments = true;             // false after a send shows that the kernel lacks GSO
   bool may_set_segment_size = true;        // false after SendSocket::segment_bytes made a send fail
   bool reports_unreachable_hosts = false;  // a send may then report the error of an earlier one
-  // The socket's defaults, taken from the first path.
-  uint8_t traffic_class = 0;
-  uint8_t hop_limit = 0;  // 0: no path yet
+  bool reports_traffic_class = false;      // of received packets
+  uint8_t traffic_class = 0;               // of the batch that was sent last
+  uint8_t hop_limit = 0;  // the socket's default, taken from the first path; 0: no path yet
   std::unique_ptr<host::Steering> steering;
 };
 

@@ -47,8 +47,7 @@ constexpr uint32_t kEqualBatches = 32;
 // Flushes after one with several paths that are expected to have several paths too.
 constexpr uint32_t kGatheringFlushes = 16;
 
-constexpr size_t kControlBytes =
-    CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(int));
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int));
 
 std::string print(const wire::Gid& gid) {
   char text[INET6_ADDRSTRLEN];
@@ -107,10 +106,6 @@ struct UdpSender::Messages {
     const bool v4 = path.icrc.flow().source.is_ipv4();
     if (!is_socket_default(batch))
       n += os::put_control(control, IPPROTO_UDP, UDP_SEGMENT, segment_size_of(batch));
-    if (path.traffic_class != path.endpoint->traffic_class) {
-      n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
-                                v4 ? IP_TOS : IPV6_TCLASS, path.traffic_class);
-    }
     if (path.hop_limit != path.endpoint->hop_limit) {
       n += os::put_control<int>(control + n, v4 ? IPPROTO_IP : IPPROTO_IPV6,
                                 v4 ? IP_TTL : IPV6_HOPLIMIT, path.hop_limit);
@@ -197,7 +192,8 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
   if (path.flush_number == flush_number_) {
     GsoBatch& own = batches_[path.latest_batch];
     if (own.latest == &path && own.stride == packet_bytes && own.free_segments > 0 &&
-        own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
+        own.slot == slot_of(packet) && own.end == buffer_end_ &&
+        packet.ecn_capable) {  // the usual case
       own.bytes += packet_bytes;
       ++own.segments;
       --own.free_segments;
@@ -210,7 +206,7 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
     several_paths_ |= !batches_.empty();
   }
   const size_t end = std::min(batches_.size(), first + kBatchesTried);
-  for (size_t i = first; i < end; ++i) {
+  for (size_t i = first; i < end && packet.ecn_capable; ++i) {
     if (may_join(batches_[i], path, packet, packet_bytes)) return join(i, path, packet_bytes);
   }
   return begin_batch(path, packet, packet_bytes);
@@ -255,7 +251,8 @@ UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_byte
 UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket& packet,
                                             size_t packet_bytes) {
   while (open_from_ < batches_.size() && batches_[open_from_].free_segments == 0) ++open_from_;
-  const bool segments = path.may_segment && path.endpoint->kernel_segments;
+  // A packet without ECN bits has a batch of its own, since a batch has one IP header.
+  const bool segments = path.may_segment && path.endpoint->kernel_segments && packet.ecn_capable;
   const size_t max_segments =
       segments ? std::min<size_t>(kMaxSegments, kMaxBatchBytes / packet_bytes) : 1;
   const uint8_t slot = slot_of(packet);
@@ -270,19 +267,21 @@ UdpSender::GsoBatch& UdpSender::begin_batch(UdpPath& path, const wire::TxPacket&
   }
   const uint32_t area = begin_area(at);
   path.latest_batch = batches_.size();
-  batches_.push_back({.path = &path,
-                      .latest = &path,
-                      .end = at + packet_bytes,
-                      .bytes = packet_bytes,
-                      .stride = static_cast<uint32_t>(packet_bytes),
-                      .segments = 1,
-                      .free_segments = static_cast<uint32_t>(max_segments - 1),
-                      .first_area = area,
-                      .last_area = area,
-                      .slot = slot,
-                      .closed = !segments,
-                      .gathered = false,
-                      .zero_copy = zero_copy});
+  batches_.push_back(
+      {.path = &path,
+       .latest = &path,
+       .end = at + packet_bytes,
+       .bytes = packet_bytes,
+       .stride = static_cast<uint32_t>(packet_bytes),
+       .segments = 1,
+       .free_segments = static_cast<uint32_t>(max_segments - 1),
+       .first_area = area,
+       .last_area = area,
+       .slot = slot,
+       .traffic_class = packet.ecn_capable ? path.traffic_class : wire::dscp_of(path.traffic_class),
+       .closed = !segments,
+       .gathered = false,
+       .zero_copy = zero_copy});
   return batches_.back();
 }
 
@@ -320,9 +319,11 @@ void UdpSender::flush() {
   for (size_t first = 0; first < batches_.size();) {
     size_t end = first + 1;
     while (end < batches_.size() &&
-           batches_[end].path->endpoint == batches_[first].path->endpoint) {
+           batches_[end].path->endpoint == batches_[first].path->endpoint &&
+           batches_[end].traffic_class == batches_[first].traffic_class) {
       ++end;
     }
+    use_traffic_class(*batches_[first].path->endpoint, batches_[first].traffic_class);
     send_batches(first, end);
     first = end;
   }
@@ -358,7 +359,16 @@ void UdpSender::predict() {
   }
 }
 
-// All these batches have the same endpoint. They are sent in order.
+// Most queue pairs of a process have the same traffic class, which then stays set. A control
+// message with the traffic class of each batch would not set its priority.
+void UdpSender::use_traffic_class(UdpEndpoint& endpoint, uint8_t traffic_class) {
+  if (endpoint.traffic_class == traffic_class) [[likely]]
+    return;
+  set_traffic_class(endpoint.send.fd.get(), endpoint.address, traffic_class);
+  endpoint.traffic_class = traffic_class;
+}
+
+// All these batches have the same endpoint and traffic class. They are sent in order.
 void UdpSender::send_batches(size_t first, size_t end) {
   size_t to_copy = first;
   for (size_t i = first; i < end; ++i) {

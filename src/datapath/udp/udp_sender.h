@@ -49,9 +49,10 @@ class UdpSender final : public wire::PacketSink {
     uint32_t free_segments;  // how many more packets of that size fit
     uint32_t first_area;
     uint32_t last_area;
-    uint8_t slot;   // of the peer process: the receiver's kernel steers a batch as a whole
-    bool closed;    // the last packet is shorter
-    bool gathered;  // it grew after a later batch had begun
+    uint8_t slot;  // of the peer process: the receiver's kernel steers a batch as a whole
+    uint8_t traffic_class;
+    bool closed;              // the last packet is shorter
+    bool gathered;            // it grew after a later batch had begun
     ZeroCopyRing* zero_copy;  // the memory of the batch; null: buffer_
   };
   // A contiguous part of a batch. A zero-copy batch has one area.
@@ -80,6 +81,7 @@ class UdpSender final : public wire::PacketSink {
   void predict();
   // The memory for long batches on this path; null: the kernel copies them.
   ZeroCopyRing* zero_copy_ring(UdpPath& path, uint8_t slot);
+  void use_traffic_class(UdpEndpoint& endpoint, uint8_t traffic_class);
   void send_batches(size_t first, size_t end);
   bool send_zero_copy(const GsoBatch& batch);
   void send_copies(size_t first, size_t end);
