@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "wire/opcode.h"
 
 namespace verbena::sim {
 namespace {
@@ -98,8 +99,10 @@ void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
                       std::vector<Delivery>& out) {
   const PacketFault fault = link.packet.draw(prng_);
   counts_.faults.add(fault);
+  const bool marked = fault == PacketFault::Mark && is_ecn_capable(packet);
   switch (fault) {
     case PacketFault::None:
+    case PacketFault::Mark:
       break;
     case PacketFault::Loss:
     case PacketFault::Corrupt:  // simulated packets have no ICRC that could be wrong
@@ -116,7 +119,13 @@ void Network::deliver(const LinkFaults& link, Bytes packet, Instant leaves,
                             prng_.below(kMaxDelays * static_cast<uint64_t>(link.delay.ns) + 1)));
       break;
   }
-  out.push_back({leaves + travel_time(link), std::move(packet)});
+  out.push_back({leaves + travel_time(link), std::move(packet), marked});
+}
+
+bool Network::is_ecn_capable(const Bytes& packet) {
+  if (packet.empty()) return false;
+  const wire::OpcodeInfo& op = wire::info_of(std::to_integer<uint8_t>(packet[0]));
+  return op.valid() && op.transport != wire::Transport::Ud && op.transport != wire::Transport::Cnp;
 }
 
 Duration Network::travel_time(const LinkFaults& link) {

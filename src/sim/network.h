@@ -38,6 +38,7 @@ class Network {
   struct Delivery {
     Instant at;
     Bytes bytes;
+    bool marked = false;  // ECN
   };
 
   Network(Prng& prng, Trace& trace) : prng_(prng), trace_(trace) {}
@@ -56,6 +57,8 @@ class Network {
   // An attacker's modification of a packet.
   Bytes mangle(const Bytes& packet);
 
+  // Simulated packets have no IP header. Datagrams and CNPs are not ECN-capable.
+  static bool is_ecn_capable(const Bytes& packet);
   static wire::Gid gid_of(HostId host);
   static wire::Gid gid_of_group(uint32_t group);
 
