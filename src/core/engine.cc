@@ -91,7 +91,11 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
+    const bool in_place = &rx == &packets[n];
+    const size_t in_run = in_place ? on_run(*qp, *packet, packets.subspan(n), now) : 0;
+    if (in_run != 0) {
+      n += in_run - 1;
+    } else if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
       state_.counters.add(CounterId::out_of_memory);
       continue;
     }
@@ -106,6 +110,24 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   }
   if (touched != nullptr) after_change(*touched, now);
   return arrivals;
+}
+
+// Handles the run that begins with `first`, the first of `packets`. Returns how many packets that
+// were; 0: they take the ordinary path, one by one, with the same result.
+size_t Engine::on_run(QueuePair& qp, const wire::Packet& first,
+                      std::span<const wire::RxPacket> packets, Instant now) {
+  if (first.op.position != wire::Position::Middle || !config_.fast_path) return 0;
+  const wire::PacketRun run = wire::PacketRun::at_front_of(packets, first);
+  // An ACK behind the run is handled before the last packet.
+  const size_t count = ack_overtakes(packets.subspan(run.size() - 1)) ? run.size() - 1 : run.size();
+  if (count < 2) return 0;
+  size_t handled = 0;
+  if (!try_allocating([&] { handled = qp.on_run(run.first_packets(count), now); })) [[unlikely]] {
+    state_.counters.add(CounterId::out_of_memory);
+    return 0;
+  }
+  if (handled != 0) state_.counters.add(CounterId::packets_received, handled - 1);
+  return handled;
 }
 
 // Null if the bytes are not a packet. The result is valid until the next call.

@@ -26,6 +26,7 @@
 #include "core/types.h"
 #include "core/unacked_pace.h"
 #include "wire/packet.h"
+#include "wire/packet_run.h"
 
 namespace verbena::core {
 
@@ -145,21 +146,27 @@ struct QpCommon {
   }
 };
 
-// Builds and pushes one packet, with padding. Requests set packet_payload_bytes.
-inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
-                        wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
-                        uint32_t payload_bytes) {
-  wire::TxPacket tx;
+// The header of a packet and how it leaves, without its payload.
+inline void fill_tx_packet(wire::TxPacket& tx, wire::PathId path, wire::Packet& packet,
+                           uint32_t payload_bytes) {
   tx.packet_payload_bytes = packet.packet_payload_bytes;
   tx.in_window = packet.in_window;
   tx.last = packet.last;
   tx.ends_batch = packet.ends_batch;
   tx.path = path;
   tx.pad = static_cast<uint8_t>(-payload_bytes & 3u);
-  tx.payload = payload;
   tx.payload_bytes = payload_bytes;
   packet.bth.pad = tx.pad;
   tx.header_bytes = static_cast<uint8_t>(wire::store_headers(packet, tx.header.data()));
+}
+
+// Builds and pushes one packet, with padding. Requests set packet_payload_bytes.
+inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::PathId path,
+                        wire::Packet& packet, std::span<const std::span<const std::byte>> payload,
+                        uint32_t payload_bytes) {
+  wire::TxPacket tx;
+  fill_tx_packet(tx, path, packet, payload_bytes);
+  tx.payload = payload;
   if (packet.piggyback) [[unlikely]] {
     store_be32(&tx.header[tx.header_bytes], (*packet.piggyback).value());
     tx.header_bytes += kPiggybackBytes;
@@ -175,6 +182,20 @@ inline void push_packet(QpCommon& qp, wire::PacketSink& sink, wire::Packet& pack
                         uint32_t payload_bytes) {
   packet.bth.destination = qp.attr.dest_qpn;
   push_packet(qp, sink, qp.attr.path, packet, payload, payload_bytes);
+}
+
+// Builds and pushes a run to the connected peer. `first` is its first packet; the payload is a
+// multiple of `payload_bytes`, which is a multiple of four.
+inline void push_run(QpCommon& qp, wire::PacketSink& sink, wire::Packet& first,
+                     std::span<const std::byte> payload, uint32_t payload_bytes,
+                     uint64_t ack_requests) {
+  wire::TxPacket tx;
+  first.bth.destination = qp.attr.dest_qpn;
+  fill_tx_packet(tx, qp.attr.path, first, payload_bytes);
+  const auto count = static_cast<uint32_t>(payload.size() / payload_bytes);
+  qp.count(CounterId::packets_sent, count);
+  sink.push_run({.first = tx, .payload = payload, .count = count, .ack_requests = ack_requests});
+  order_sent_packet(qp.attr.dest_qpn.slot());
 }
 
 }  // namespace verbena::core

@@ -253,16 +253,20 @@ QpAttributes QueuePair::query() const {
   return a;
 }
 
-void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
-  if (!takes_packets()) return common_.count(CounterId::qp_not_ready);
-  if (type() != QpType::Ud && !from_peer(meta)) return common_.count(CounterId::wrong_source);
+std::optional<CounterId> QueuePair::reason_to_drop(const wire::Bth& bth,
+                                                   const wire::RxMeta& meta) const {
+  if (!takes_packets()) return CounterId::qp_not_ready;
+  if (type() != QpType::Ud && !from_peer(meta)) return CounterId::wrong_source;
   constexpr uint8_t kTransportBits = 0xE0;
-  if ((p.bth.opcode & kTransportBits) != common_.opcode_base) {
-    return common_.count(CounterId::wrong_transport);
-  }
+  if ((bth.opcode & kTransportBits) != common_.opcode_base) return CounterId::wrong_transport;
   // Full membership on one side is enough; the low 15 bits name the partition.
-  if ((p.bth.pkey & 0x7FFF) != 0x7FFF) return common_.count(CounterId::wrong_pkey);
+  if ((bth.pkey & 0x7FFF) != 0x7FFF) return CounterId::wrong_pkey;
+  return std::nullopt;
+}
 
+void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now) {
+  if (const auto reason = reason_to_drop(p.bth, meta)) [[unlikely]]
+    return common_.count(*reason);
   if (p.op.direction == wire::Direction::Response) {
     if (common_.state == QpState::Rtr || reliable_ == nullptr) {
       return common_.count(CounterId::stale_responses);
@@ -282,6 +286,19 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
     responder_->on_request(p, meta);
   }
   check_failure();
+}
+
+size_t QueuePair::on_run(const wire::PacketRun& run, Instant now) {
+  const wire::Bth& bth = run.first().bth;
+  if (reliable_ == nullptr || common_.state == QpState::Rtr || reason_to_drop(bth, run.meta()) ||
+      common_.extensions.has_piggyback(bth)) {
+    return 0;
+  }
+  const bool is_response = run.first().op.direction == wire::Direction::Response;
+  const size_t handled =
+      is_response ? reliable_->on_response_run(run, now) : responder_->on_request_run(run);
+  check_failure();
+  return handled;
 }
 
 // Handled before the request: the application must see the completion of its message before the

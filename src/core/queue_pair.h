@@ -61,6 +61,8 @@ class QueuePair {
 
   // Removes a piggybacked ACK from the packet.
   void on_packet(wire::Packet& packet, const wire::RxMeta& meta, Instant now);
+  // The same for the first packets of a run; returns their number. 0: nothing has changed.
+  size_t on_run(const wire::PacketRun& run, Instant now);
   void on_deadline(Instant now);
   struct Turn {
     uint32_t budget;      // packets
@@ -119,6 +121,8 @@ class QueuePair {
   }
   void set_attributes(const QpAttributes& attr, uint32_t mask);
   void enter_state(QpState to);
+  // The reason to drop a packet before its sequence number is looked at, as a counter.
+  std::optional<CounterId> reason_to_drop(const wire::Bth& bth, const wire::RxMeta& meta) const;
   bool from_peer(const wire::RxMeta& meta) const;
   uint32_t transmit_requests(wire::PacketSink& sink, Instant now, const TransmitTurn& turn);
   void take_piggybacked_ack(wire::Packet& packet, Instant now);

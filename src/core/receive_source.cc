@@ -61,6 +61,12 @@ bool ReceiveSource::scatter(uint32_t offset, std::span<const std::byte> bytes, b
              : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, bytes, ends_message);
 }
 
+bool ReceiveSource::scatter(uint32_t offset, const wire::PacketRun& run) {
+  const MemoryView& memory = qp_.engine.memory;
+  return srq_ != nullptr ? core::scatter(memory, srq_->config().pd, srq_->sges(slot_), offset, run)
+                         : core::scatter(memory, qp_.pd, own_.sges(own_.head()), offset, run);
+}
+
 bool ReceiveSource::consume_whole(std::span<const std::byte> message) {
   if (!consume()) return false;
   if (message.size() <= length() && scatter(0, message, true)) [[likely]]

@@ -33,6 +33,7 @@ class ReceiveSource {
   // Writes `bytes` at `offset` of its buffers; the caller has checked that they are long enough.
   // False if an lkey does not grant it.
   bool scatter(uint32_t offset, std::span<const std::byte> bytes, bool ends_message);
+  bool scatter(uint32_t offset, const wire::PacketRun& run);
   // Consumes a receive and writes a whole message into its buffers. False, and nothing is consumed:
   // they are too short, no receive is posted, or an lkey does not grant it.
   bool consume_whole(std::span<const std::byte> message);

@@ -45,6 +45,8 @@ class Requester final : public SendSide {
 
   // --- reliable transports only -----------------------------------------------------------------
   void on_response(const wire::Packet& packet, Instant now);
+  // The same for the first packets of a run; returns their number. 0: nothing has changed.
+  size_t on_response_run(const wire::PacketRun& run, Instant now);
   // A request of the peer piggybacked the ACK of this PSN.
   void on_piggybacked_ack(wire::Psn last, Instant now);
   void on_deadline(Instant now);
@@ -117,6 +119,8 @@ class Requester final : public SendSide {
     bool is_reordered = false;    // before one with a lower PSN
     bool only_active_qp = false;  // see TransmitTurn
   };
+  void push_range(Chunk range, wire::PacketSink& sink, const PacketOptions& options);
+  uint32_t push_run(const Chunk& range, wire::PacketSink& sink, const PacketOptions& options);
   bool push_request(const Chunk& chunk, wire::PacketSink& sink, const PacketOptions& options);
   void fill_read(const SendWqe& wqe, const Chunk& chunk, wire::Packet& packet) const;
   void fill_message(const SendWqe& wqe, uint32_t packet_index, wire::Packet& packet) const;

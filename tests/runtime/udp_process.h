@@ -79,6 +79,26 @@ struct Process {
     udp->sink().push(p);
   }
 
+  void push_run(wire::PathId path, uint8_t slot, uint32_t first_psn, uint32_t count,
+                uint32_t payload_bytes) {
+    wire::TxPacket p;
+    p.path = path;
+    wire::Bth bth;
+    bth.opcode = static_cast<uint8_t>(wire::Opcode::RcSendMiddle);
+    bth.destination = Qpn::of_slot(slot, 7);
+    bth.psn = wire::Psn(first_psn);
+    bth.store(p.header.data());
+    p.header_bytes = wire::kBthBytes;
+    p.payload_bytes = payload_bytes;
+    p.in_window = true;
+    std::vector<std::byte> payload(size_t{count} * payload_bytes);
+    for (size_t i = 0; i < payload.size(); ++i) {
+      payload[i] = static_cast<std::byte>(first_psn + i / payload_bytes + i % payload_bytes * 7);
+    }
+    ASSERT_GE(udp->sink().room_on(path), count);
+    udp->sink().push_run({.first = p, .payload = payload, .count = count});
+  }
+
   size_t receive() {
     const auto got = udp->receive();
     for (const wire::RxPacket& p : got) {

@@ -24,13 +24,9 @@ namespace {
 // The limit per turn: enough for eight full batches, and fits into an L2 cache.
 constexpr size_t kBufferBytes = size_t{512} * 1024;
 constexpr size_t kMaxPackets = 256;
-// Headers, the largest path MTU, padding and ICRC, rounded up.
-constexpr size_t kLargestPacket = 4224;
 // The kernel's limits for one GSO batch; the second one allows for the headers.
 constexpr uint32_t kMaxSegments = 64;
 constexpr size_t kMaxBatchBytes = 65000;
-// Below this size a second call of the CRC costs more than a second pass over the bytes.
-constexpr size_t kSmallPacket = 512;
 // How long a flush waits, once, for free space in a full socket.
 constexpr int kFullSocketWaitMs = 1;
 constexpr Duration kWarningPause = seconds(1);
@@ -141,55 +137,6 @@ size_t UdpSender::room() const {
   return std::min(kMaxPackets - packets_, (kBufferBytes - used_) / kLargestPacket);
 }
 
-void UdpSender::push(const wire::TxPacket& packet) {
-  size_t payload_bytes = 0;
-  for (const auto& part : packet.payload) payload_bytes += part.size();
-  const size_t covered = packet.header_bytes + payload_bytes + packet.pad;
-  const size_t bytes = covered + wire::kIcrcBytes;
-  UdpPath* const path = find(packet.path);
-  if (path == nullptr || bytes > kLargestPacket || room() == 0) {
-    ++counters_.send_drops;
-    return;
-  }
-  const GsoBatch& batch = batch_for(*path, packet, bytes);
-  uint32_t crc = batch.path->icrc.of(bytes);
-  if (path->icrc.flow().source.is_ipv4()) crc = wire::icrc_prefix_with_id(crc, batch.segments - 1);
-
-  std::byte* const out = batch.end - bytes;
-  std::byte* to = out + packet.header_bytes;
-  std::memcpy(out, packet.header.data(), packet.header_bytes);
-  std::memset(out + covered - packet.pad, 0, packet.pad);
-  if (bytes <= kSmallPacket) {
-    for (const auto& part : packet.payload) {
-      if (!part.empty()) std::memcpy(to, part.data(), part.size());
-      to += part.size();
-    }
-    crc = wire::icrc_over_bth(crc, {out, covered});
-  } else {
-    // The CRC of a few bytes takes as long as that of hundreds, so the bytes before the next cache
-    // line are computed together with the header.
-    const std::span<const std::byte> first = packet.payload.front();
-    const size_t with_header =
-        std::min(first.size(), -reinterpret_cast<uintptr_t>(to) % kCacheLine);
-    if (with_header != 0) std::memcpy(to, first.data(), with_header);
-    to += with_header;
-    crc = wire::icrc_over_bth(crc, {out, to});
-    // The receiver's processor reads a batch that the kernel does not copy.
-    const bool past_caches = batch.zero_copy != nullptr && large_copies_.is_past_caches();
-    if (batch.zero_copy != nullptr) large_copies_.add(bytes);
-    const auto add = [&](std::span<const std::byte> part) {
-      crc = past_caches ? crc32_copy_past_caches(crc, to, part) : crc32_copy(crc, to, part);
-      to += part.size();
-    };
-    add(first.subspan(with_header));
-    for (const auto& part : packet.payload.subspan(1)) add(part);
-    crc = crc32(crc, {to, packet.pad});
-  }
-  wire::store_icrc(out + covered, crc);
-  used_ += bytes;
-  ++packets_;
-}
-
 // Returns the batch of the packet, with the packet included. Its index in the batch is its IP ID.
 UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& packet,
                                           size_t packet_bytes) {
@@ -197,11 +144,17 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
   if (path.flush_number == flush_number_) {
     GsoBatch& own = batches_[path.latest_batch];
     if (own.latest == &path && own.stride == packet_bytes && own.free_segments > 0 &&
-        own.slot == slot_of(packet) && own.end == buffer_end_) {  // the usual case
+        own.slot == slot_of(packet) && may_grow(own, packet)) {  // the usual case
+      own.gathered |= path.latest_batch + 1 != batches_.size();
       own.bytes += packet_bytes;
       ++own.segments;
       --own.free_segments;
-      own.end = buffer_end_ += packet_bytes;
+      own.end += packet_bytes;
+      if (own.zero_copy != nullptr) {
+        own.zero_copy->use(packet_bytes);
+      } else {
+        buffer_end_ += packet_bytes;
+      }
       return own;
     }
     first = std::max(first, path.latest_batch);
@@ -216,6 +169,12 @@ UdpSender::GsoBatch& UdpSender::batch_for(UdpPath& path, const wire::TxPacket& p
   return begin_batch(path, packet, packet_bytes);
 }
 
+// Nothing is behind the batch in its memory.
+bool UdpSender::may_grow(const GsoBatch& batch, const wire::TxPacket& packet) const {
+  if (batch.zero_copy == nullptr) return batch.end == buffer_end_;
+  return packet.in_window && batch.end == batch.zero_copy->end();
+}
+
 // A shorter packet ends a batch. That saves a batch if one queue pair is active. It costs one if
 // packets of other queue pairs could have joined, unless the engine has set ends_batch.
 bool UdpSender::may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
@@ -225,7 +184,7 @@ bool UdpSender::may_join(const GsoBatch& batch, const UdpPath& path, const wire:
                     batch.segments < kMaxSegments && batch.bytes + packet_bytes <= kMaxBatchBytes;
   const bool fits = ends || (packet_bytes == batch.stride && batch.free_segments > 0);
   return fits && batch.slot == slot_of(packet) && batch.path->may_share_batch(path) &&
-         (batch.zero_copy == nullptr || (packet.in_window && batch.end == batch.zero_copy->end()));
+         (batch.zero_copy == nullptr || may_grow(batch, packet));
 }
 
 UdpSender::GsoBatch& UdpSender::join(size_t i, UdpPath& path, size_t packet_bytes) {

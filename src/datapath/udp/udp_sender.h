@@ -33,6 +33,7 @@ class UdpSender final : public wire::PacketSink {
 
   size_t room() const override;
   void push(const wire::TxPacket& packet) override;
+  void push_run(const wire::TxRun& run) override;
   // Sends the batches. Must be called before a path with pushed packets is closed.
   void flush();
 
@@ -62,8 +63,16 @@ class UdpSender final : public wire::PacketSink {
   };
   struct Messages;
 
+  // Headers, the largest path MTU, padding and ICRC, rounded up.
+  static constexpr size_t kLargestPacket = 4224;
+
   UdpPath* find(wire::PathId id) const;
+  // --- udp_sender_packets.cc --------------------------------------------------------------------
+  UdpPath* path_of(const wire::TxPacket& packet, size_t bytes);
+  static uint32_t icrc_prefix_of(const GsoBatch& batch, size_t bytes);
+  // --- udp_sender.cc ----------------------------------------------------------------------------
   GsoBatch& batch_for(UdpPath& path, const wire::TxPacket& packet, size_t packet_bytes);
+  bool may_grow(const GsoBatch& batch, const wire::TxPacket& packet) const;
   bool may_join(const GsoBatch& batch, const UdpPath& path, const wire::TxPacket& packet,
                 size_t packet_bytes) const;
   GsoBatch& join(size_t batch, UdpPath& path, size_t packet_bytes);
