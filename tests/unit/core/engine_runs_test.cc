@@ -130,7 +130,7 @@ class RunHistory {
 
   void damage(std::vector<RunPacket>& packets) {
     const size_t at = prng_.below(packets.size());
-    switch (prng_.below(7)) {
+    switch (prng_.below(8)) {
       case 0:
         packets.erase(packets.begin() + static_cast<ptrdiff_t>(at));
         break;
@@ -149,6 +149,13 @@ class RunHistory {
       case 5:
         packets[at].packet.bth.extension_flags = with_.peer_flags().reordered;
         break;
+      case 6: {  // buffered before the others are received, and then received again
+        RunPacket early = packets[at];
+        early.packet.bth.extension_flags = with_.peer_flags().reordered;
+        const size_t before = 1 + prng_.below(at + 1);
+        packets.insert(packets.begin() + static_cast<ptrdiff_t>(std::min(before, at)), early);
+        break;
+      }
       default: {
         RunPacket ack{with_.request(Opcode::RcAck, with_.qp().query().sq_psn - 1), {}};
         ack.packet.aeth = {wire::AckKind::Ack, wire::kUnlimitedCredits, 0};
