@@ -56,6 +56,7 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   state_.now = now;
   Arrivals arrivals;
   QueuePair* touched = nullptr;
+  size_t runs_from = 0;    // packets before this one belong to a run that was refused
   bool exchanged = false;  // this packet has changed places with the one before
   for (size_t n = 0; n < packets.size(); ++n) {
     const bool ahead = !exchanged && ack_overtakes(packets.subspan(n));
@@ -91,10 +92,12 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
     }
     if (touched != nullptr && touched != qp) after_change(*touched, now);
     touched = qp;
-    const bool in_place = &rx == &packets[n];
-    const size_t in_run = in_place ? on_run(*qp, *packet, packets.subspan(n), now) : 0;
-    if (in_run != 0) {
-      n += in_run - 1;
+    const bool may_begin_run = n >= runs_from && &rx == &packets[n];
+    const RunResult in_run =
+        may_begin_run ? on_run(*qp, *packet, packets.subspan(n), now) : RunResult{};
+    if (in_run.refused != 0) runs_from = n + in_run.refused;
+    if (in_run.handled != 0) {
+      n += in_run.handled - 1;
     } else if (!try_allocating([&] { qp->on_packet(*packet, *rx.meta, now); })) [[unlikely]] {
       state_.counters.add(CounterId::out_of_memory);
       continue;
@@ -112,22 +115,21 @@ Engine::Arrivals Engine::on_packets(std::span<const wire::RxPacket> packets, Ins
   return arrivals;
 }
 
-// Handles the run that begins with `first`, the first of `packets`. Returns how many packets that
-// were; 0: they take the ordinary path, one by one, with the same result.
-size_t Engine::on_run(QueuePair& qp, const wire::Packet& first,
-                      std::span<const wire::RxPacket> packets, Instant now) {
-  if (first.op.position != wire::Position::Middle || !config_.fast_path) return 0;
+// Handles the run that begins with `first`, the first of `packets`. Packets that it refuses take
+// the ordinary path, one by one, with the same result.
+Engine::RunResult Engine::on_run(QueuePair& qp, const wire::Packet& first,
+                                 std::span<const wire::RxPacket> packets, Instant now) {
+  if (first.op.position != wire::Position::Middle || !config_.fast_path) return {};
   const wire::PacketRun run = wire::PacketRun::at_front_of(packets, first);
   // An ACK behind the run is handled before the last packet.
   const size_t count = ack_overtakes(packets.subspan(run.size() - 1)) ? run.size() - 1 : run.size();
-  if (count < 2) return 0;
+  if (count < 2) return {};
   size_t handled = 0;
-  if (!try_allocating([&] { handled = qp.on_run(run.first_packets(count), now); })) [[unlikely]] {
+  if (!try_allocating([&] { handled = qp.on_run(run.first_packets(count), now); })) [[unlikely]]
     state_.counters.add(CounterId::out_of_memory);
-    return 0;
-  }
-  if (handled != 0) state_.counters.add(CounterId::packets_received, handled - 1);
-  return handled;
+  if (handled == 0) return {.refused = count};
+  state_.counters.add(CounterId::packets_received, handled - 1);
+  return {.handled = handled};
 }
 
 // Null if the bytes are not a packet. The result is valid until the next call.

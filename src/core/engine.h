@@ -118,8 +118,13 @@ class Engine {
   };
 
   QueuePair* qp_of(const DeadlineEntry& entry);  // null: the entry is stale
-  size_t on_run(QueuePair& qp, const wire::Packet& first, std::span<const wire::RxPacket> packets,
-                Instant now);
+  // Packets at the front of a batch.
+  struct RunResult {
+    size_t handled = 0;
+    size_t refused = 0;
+  };
+  RunResult on_run(QueuePair& qp, const wire::Packet& first,
+                   std::span<const wire::RxPacket> packets, Instant now);
   wire::Packet* parse(const wire::RxPacket& rx);
   bool on_management(const wire::Packet& packet, const wire::RxPacket& rx);
   void on_multicast(wire::Packet& packet, const wire::RxMeta& meta, Instant now);

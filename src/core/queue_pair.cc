@@ -290,11 +290,13 @@ void QueuePair::on_packet(wire::Packet& p, const wire::RxMeta& meta, Instant now
 
 size_t QueuePair::on_run(const wire::PacketRun& run, Instant now) {
   const wire::Bth& bth = run.first().bth;
-  if (reliable_ == nullptr || common_.state == QpState::Rtr || reason_to_drop(bth, run.meta()) ||
+  const bool is_response = run.first().op.direction == wire::Direction::Response;
+  // Before RTS no response is expected, and the first request raises an event.
+  const bool is_early = common_.state == QpState::Rtr && (is_response || !established_);
+  if (reliable_ == nullptr || is_early || reason_to_drop(bth, run.meta()) ||
       common_.extensions.has_piggyback(bth)) {
     return 0;
   }
-  const bool is_response = run.first().op.direction == wire::Direction::Response;
   const size_t handled =
       is_response ? reliable_->on_response_run(run, now) : responder_->on_request_run(run);
   check_failure();

@@ -198,6 +198,54 @@ TEST(PacketRuns, AreHandledAsTheirPacketsOneByOne) {
   }
 }
 
+// Memory that counts how often it is looked up.
+class LookedUpRunTest : public EngineTest {
+ public:
+  static inline int lookups = 0;
+
+  // The number of lookups for `count` packets in the middle of a WRITE.
+  int lookups_for(uint32_t count, QpState state) {
+    TestShape shape;
+    shape.state = state;
+    connect(shape);
+    key_ = engine_.memory().add_region(counted_region()).value();
+    wire::Packet first = request(Opcode::RcWriteFirst, 500);
+    first.reth.length = (count + 2) * kRunMtuBytes;
+    receive(first, pattern(kRunMtuBytes));
+    std::vector<Bytes> stored;
+    for (uint32_t i = 1; i <= count; ++i) {
+      Bytes& bytes = stored.emplace_back(wire::kMaxHeaderBytes);
+      bytes.resize(wire::store_headers(request(Opcode::RcWriteMiddle, 500 + i), bytes.data()));
+      bytes.resize(bytes.size() + kRunMtuBytes);
+    }
+    const wire::RxMeta meta{.source = peer_gid_, .destination = our_gid_};
+    std::vector<wire::RxPacket> batch;
+    for (const Bytes& bytes : stored) batch.push_back({.bytes = bytes, .meta = &meta});
+    lookups = 0;
+    engine_.on_packets(batch, now_);
+    EXPECT_EQ(qp_->query().rq_psn, 500 + count + 1);
+    return lookups;
+  }
+
+ private:
+  RegionInfo counted_region() {
+    static constexpr MemoryBacking kBacking{.reachable = [](const std::byte*, uint64_t, bool) {
+      ++lookups;
+      return true;
+    }};
+    return {kPd, memory_.data(), memory_.size(), kIova, kLocalWrite | kRemoteWrite, &kBacking};
+  }
+};
+
+TEST_F(LookedUpRunTest, TheMemoryOfARunIsLookedUpOnce) {
+  EXPECT_EQ(lookups_for(40, QpState::Rts), 1);
+}
+
+// A queue pair that only receives may stay in RTR.
+TEST_F(LookedUpRunTest, TheMemoryOfARunIsLookedUpOnceInRtr) {
+  EXPECT_EQ(lookups_for(40, QpState::Rtr), 1);
+}
+
 // Counts runs, and records their packets one by one.
 class RunSink final : public RecordingSink {
  public:

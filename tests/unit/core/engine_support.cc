@@ -77,6 +77,7 @@ QueuePair& EngineTest::make_connected(const TestShape& s) {
       qp, attr,
       kState | kAddressVector | kPathMtu | kDestQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
       now_);
+  if (s.state == QpState::Rtr) return qp;
   attr.state = QpState::Rts;
   attr.sq_psn = s.sq_psn;
   attr.timeout = s.timeout;

@@ -64,6 +64,7 @@ struct TestShape {
   QpType type = QpType::Rc;
   uint32_t xrc_domain = 0;
   uint32_t path_packet_bytes = 0;
+  QpState state = QpState::Rts;  // or Rtr
 };
 
 class EngineTest : public testing::Test {
